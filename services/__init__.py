@@ -1,0 +1,1 @@
+"""Independent asyncio processes that talk over NATS. No service imports another."""

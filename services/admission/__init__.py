@@ -1,0 +1,1 @@
+"""The webhook: understands every dialect of a GPU request, and writes one. Pure; needs no bus."""

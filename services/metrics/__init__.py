@@ -1,0 +1,1 @@
+"""What happened: Prometheus, usage, and the read API of the CLI."""

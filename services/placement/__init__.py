@@ -1,0 +1,1 @@
+"""Who goes where, and why. Keeps the book."""

@@ -1,0 +1,1 @@
+"""Kubernetes' only door: objects in as facts; bindings, evictions and status out."""

@@ -1,0 +1,207 @@
+"""Orders between services, as request and reply. Repeating any of them is harmless."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from shared.contracts.base import Message
+from shared.model.gpu import Strategy
+from shared.model.grant import Grant
+
+Outcome = Literal["done", "conflict", "gone", "refused", "no-node", "throttled", "unknown"]
+"""done: applied. conflict: a precondition failed (409). gone: no such object (404). refused: understood and denied
+(403, 422), nothing was applied. no-node: the node is unknown, nothing was sent. throttled: 429, with a reason.
+unknown: no answer; it may or may not have been applied, and only a look can tell."""
+
+
+class Bind(Message, frozen=True):
+    uid: str
+    namespace: str
+    name: str
+    resource_version: str
+    node: str
+    grant: str = ""
+    """The annotation's text, written in the same transaction as nodeName; empty for a pod without GPUs."""
+
+
+class BindBatch(Message, frozen=True):
+    term: int
+    sequence: int
+    """The log sequence of the newest decision in here, which watchers remember."""
+    binds: tuple[Bind, ...]
+
+
+class Answer(Message, frozen=True):
+    """What became of one order. `resource_version` repeats the order's, to tell a late answer from a current one."""
+
+    uid: str
+    outcome: Outcome
+    resource_version: str = ""
+    message: str = ""
+
+
+class Answers(Message, frozen=True):
+    answers: tuple[Answer, ...] = ()
+
+
+class TouchPod(Message, tag="touch", tag_field="patch", frozen=True):
+    """Moves a pending pod's resourceVersion, so that no Binding of a forgotten past can hit it (rule R5)."""
+
+    uid: str
+    namespace: str
+    name: str
+    token: str
+    """Written to the annotation kerf.dev/touched; another value each time."""
+
+
+class ReportPending(Message, tag="pending", tag_field="patch", frozen=True):
+    """The PodScheduled condition and the Event that people read in `kubectl describe`."""
+
+    uid: str
+    namespace: str
+    name: str
+    reason: str
+    """Unschedulable or SchedulingGated, as kube-scheduler writes them."""
+    message: str
+    resource_version: str = ""
+
+
+class AnnounceEvent(Message, tag="event", tag_field="patch", frozen=True):
+    """An Event (events.k8s.io/v1) on a pod."""
+
+    uid: str
+    namespace: str
+    name: str
+    type: Literal["Normal", "Warning"] = "Normal"
+    reason: str = ""
+    action: str = ""
+    note: str = ""
+
+
+class LabelNode(Message, tag="node-labels", tag_field="patch", frozen=True):
+    node: str
+    labels: dict[str, str | None]
+    """None takes a label away. Only labels that Kerf owns."""
+
+
+class DeletePod(Message, tag="delete", tag_field="patch", frozen=True):
+    """Deletes a pod that cannot live, such as one bound to a node that does not exist; an Event says why."""
+
+    uid: str
+    namespace: str
+    name: str
+    reason: str
+    resource_version: str = ""
+
+
+Patch = TouchPod | ReportPending | AnnounceEvent | LabelNode | DeletePod
+
+
+class PatchBatch(Message, frozen=True):
+    patches: tuple[Patch, ...]
+
+
+class Evict(Message, frozen=True):
+    """Through the Eviction API, so that disruption budgets are honoured; a refusal by budget answers `throttled`."""
+
+    uid: str
+    namespace: str
+    name: str
+    reason: str
+    grace_period_seconds: int | None = None
+    resource_version: str = ""
+
+
+class EvictBatch(Message, frozen=True):
+    evictions: tuple[Evict, ...]
+
+
+# --- to a node's agent ------------------------------------------------------------------------------------------
+
+
+class NodeGrant(Message, frozen=True):
+    """A grant that is now true: its pod was seen bound to this node. Or, in a sync, one that placement knows."""
+
+    term: int
+    uid: str
+    namespace: str
+    name: str
+    grant: Grant
+
+
+class NodeRelease(Message, frozen=True):
+    """The pod is gone or has ended: never hand this grant over again, and say `slice.released` when nothing of it runs."""
+
+    term: int
+    uid: str
+    grant_id: str
+
+
+class NodeSync(Message, frozen=True):
+    """All grants that placement knows on this node, once a term. The agent refuses terms older than one it has met."""
+
+    term: int
+    node: str
+    grants: tuple[NodeGrant, ...] = ()
+
+
+class LiveSlice(Message, frozen=True):
+    """A container's part that may be running: handed over, and not yet seen to have ended."""
+
+    uid: str
+    namespace: str
+    name: str
+    container: str
+    grant_id: str
+    strategy: Strategy
+    gpus: dict[str, tuple[int, int]] = {}
+    """GPU uuid to (memory_mib, compute_milli)."""
+
+
+class NodeSyncAnswer(Message, frozen=True):
+    """`accepted` False: the term is old; the agent follows `term`. Live slices that were not in the sync are still
+    occupied; every other grant that the agent once knew is tombstoned."""
+
+    node: str
+    boot_id: str
+    term: int
+    accepted: bool
+    live: tuple[LiveSlice, ...] = ()
+    tombstones: tuple[str, ...] = ()
+    """Grants of the sync that were given back for good already."""
+
+
+class ReleasesSeen(Message, frozen=True):
+    """Placement has booked these releases; the agent stops repeating them."""
+
+    grant_ids: tuple[str, ...]
+
+
+class Accepted(Message, frozen=True):
+    """A plain yes or no to a command on a node. `reason` says why not."""
+
+    ok: bool
+    reason: str = ""
+    term: int = 0
+
+
+# --- to the simulated cluster -----------------------------------------------------------------------------------
+
+
+class SimApply(Message, frozen=True):
+    """Objects as in manifests, created or replaced in the simulated cluster, through the same admission as real ones."""
+
+    objects: tuple[msgspec.Raw, ...]
+
+
+class SimDelete(Message, frozen=True):
+    kind: str
+    namespace: str
+    name: str
+
+
+class SimAnswer(Message, frozen=True):
+    applied: int = 0
+    refusals: tuple[str, ...] = ()

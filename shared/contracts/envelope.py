@@ -1,0 +1,58 @@
+"""CloudEvents 1.0 in structured mode around every public event.
+
+https://github.com/cloudevents/spec/blob/v1.0.2/cloudevents/spec.md; `traceparent` is the distributed tracing extension.
+"""
+
+from __future__ import annotations
+
+import datetime
+import uuid
+from typing import Any
+
+import msgspec
+
+from shared.contracts.base import Message, decode, encode
+from shared.contracts.events import EVENTS, Event
+
+CONTENT_TYPE = "application/cloudevents+json"
+
+_BY_TYPE = {f"dev.kerf.{kind.ENTITY}.{kind.VERB}.v1": kind for kind in EVENTS}
+
+
+class Envelope(Message, frozen=True):
+    specversion: str
+    id: str
+    source: str
+    """/kerf/<service>/<instance>"""
+    type: str
+    """dev.kerf.<entity>.<verb>.v1"""
+    time: str
+    data: msgspec.Raw
+    subject: str = ""
+    datacontenttype: str = "application/json"
+    traceparent: str = ""
+
+
+def type_of(kind: type[Event]) -> str:
+    return f"dev.kerf.{kind.ENTITY}.{kind.VERB}.v1"
+
+
+def wrap(event: Event, *, source: str, now_s: float, subject: str = "", traceparent: str = "", event_id: str = "") -> tuple[str, bytes]:
+    """The event's id (also its Nats-Msg-Id) and its bytes. `now_s` is Unix time; `subject` names what it is about."""
+    identity = event_id or uuid.uuid4().hex
+    time = datetime.datetime.fromtimestamp(now_s, datetime.UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+    envelope = Envelope(
+        specversion="1.0", id=identity, source=source, type=type_of(type(event)), time=time, subject=subject,
+        traceparent=traceparent, data=msgspec.Raw(encode(event)),
+    )  # fmt: skip
+    return identity, encode(envelope)
+
+
+def unwrap(payload: bytes) -> tuple[Envelope, Any]:
+    """The envelope and its event. An event of a type this version does not know comes back as None.
+
+    Raises ContractError on what is no CloudEvent or breaks its event's contract.
+    """
+    envelope = decode(payload, Envelope)
+    kind = _BY_TYPE.get(envelope.type)
+    return envelope, None if kind is None else decode(bytes(envelope.data), kind)

@@ -1,0 +1,152 @@
+"""Public events: what happened, for anyone who may listen. Each travels as the `data` of a CloudEvent (`envelope.py`).
+
+`ENTITY` and `VERB` make the subject: kerf.v1.event.<entity>.<verb>.ns.<namespace> or ….node.<node>.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from shared.contracts.base import Message
+from shared.contracts.explain import PodExplanation
+from shared.model.gpu import Isolation, Strategy
+from shared.model.grant import Grant
+
+
+class Event(Message, frozen=True):
+    ENTITY: ClassVar[str] = ""
+    VERB: ClassVar[str] = ""
+
+
+class PlacementDecided(Event, frozen=True):
+    """A pod has its place, and the log has it; the Binding goes out now."""
+
+    ENTITY: ClassVar[str] = "placement"
+    VERB: ClassVar[str] = "decided"
+    uid: str
+    namespace: str
+    name: str
+    node: str
+    term: int
+    sequence: int
+    grant: Grant | None = None
+    policy: str = ""
+    scores: dict[str, int] = {}
+    """What each score gave the chosen node."""
+    feasible_nodes: int = 0
+    waited_ms: int = 0
+    """From the first sight of the pod to the decision."""
+
+
+class PlacementRejected(Event, frozen=True):
+    """No place now. Published when the reason changes, not each time it is tried."""
+
+    ENTITY: ClassVar[str] = "placement"
+    VERB: ClassVar[str] = "rejected"
+    uid: str
+    namespace: str
+    name: str
+    explanation: PodExplanation
+
+
+class PodBound(Event, frozen=True):
+    """The API server has the Binding: pod and grant are true."""
+
+    ENTITY: ClassVar[str] = "pod"
+    VERB: ClassVar[str] = "bound"
+    uid: str
+    namespace: str
+    name: str
+    node: str
+    grant_id: str = ""
+    created: str = ""
+    """The pod's creationTimestamp."""
+    bound_ms: int = 0
+    """From the decision to the sight of the bound pod."""
+
+
+class GrantEnded(Event, frozen=True):
+    """The capacity of a grant is back in the pool."""
+
+    ENTITY: ClassVar[str] = "grant"
+    VERB: ClassVar[str] = "ended"
+    uid: str
+    namespace: str
+    name: str
+    node: str
+    grant_id: str
+    reason: str = ""
+
+
+class TermTaken(Event, frozen=True):
+    """A placement leader begins its reign. Published per node name of its holder."""
+
+    ENTITY: ClassVar[str] = "term"
+    VERB: ClassVar[str] = "taken"
+    term: int
+    holder: str
+    touched: int = 0
+    """Pending pods that were touched because the log was not complete."""
+    readopted: int = 0
+    seconds: float = 0.0
+
+
+class NodeInventoried(Event, frozen=True):
+    """A node's agent has published what the node has."""
+
+    ENTITY: ClassVar[str] = "node"
+    VERB: ClassVar[str] = "inventoried"
+    node: str
+    gpus: int
+    memory_mib: int
+    models: tuple[str, ...] = ()
+    unhealthy: int = 0
+    generation: int = 0
+
+
+class SliceEnforced(Event, frozen=True):
+    """A container's slice is handed over. `promise` is what the strategy in force can keep."""
+
+    ENTITY: ClassVar[str] = "slice"
+    VERB: ClassVar[str] = "enforced"
+    node: str
+    uid: str
+    namespace: str
+    name: str
+    container: str
+    grant_id: str
+    strategy: Strategy
+    promise: Isolation
+    gpus: dict[str, tuple[int, int]] = {}
+    """GPU uuid to (memory_mib, compute_milli)."""
+    model: str = ""
+    traceparent: str = ""
+
+
+class SliceReleased(Event, frozen=True):
+    """A promise: this grant will never be handed over again on this node, and nothing of it runs."""
+
+    ENTITY: ClassVar[str] = "slice"
+    VERB: ClassVar[str] = "released"
+    node: str
+    uid: str
+    namespace: str
+    name: str
+    grant_id: str
+    boot_id: str
+    reason: str = ""
+
+
+class GpuStateChanged(Event, frozen=True):
+    ENTITY: ClassVar[str] = "gpu"
+    VERB: ClassVar[str] = "changed"
+    node: str
+    uuid: str
+    state: str
+    reason: str = ""
+
+
+EVENTS: tuple[type[Event], ...] = (
+    PlacementDecided, PlacementRejected, PodBound, GrantEnded, TermTaken, NodeInventoried, SliceEnforced, SliceReleased,
+    GpuStateChanged,
+)  # fmt: skip

@@ -1,0 +1,57 @@
+"""Kubernetes as facts: a snapshot, then numbered batches. Watcher to placement, preemptor and metrics."""
+
+from __future__ import annotations
+
+from shared.contracts.base import Message
+from shared.model.objects import Object
+
+
+class Put(Message, tag="put", tag_field="fact", frozen=True):
+    """An object as it is now. An older resourceVersion of the same uid than one already seen is to be dropped."""
+
+    object: Object
+
+
+class Gone(Message, tag="gone", tag_field="fact", frozen=True):
+    """An object that no longer exists, in the last state that was seen of it.
+
+    `certain` is False where the end was found by comparing lists: the object may have changed (been bound, even) after
+    that last state and before its end.
+    """
+
+    object: Object
+    certain: bool = True
+
+
+Fact = Put | Gone
+
+
+class FeedBatch(Message, frozen=True):
+    """Facts in the order they were seen. Numbers rise by one in an epoch; a gap, or another epoch, means: take a new
+    snapshot. A batch without facts is a heartbeat and has a number all the same."""
+
+    epoch: str
+    number: int
+    facts: tuple[Fact, ...] = ()
+    log_sequence_seen: int = 0
+    """The highest sequence of KERF_LOG this watcher ever met. Higher than the stream's end means the log was lost."""
+
+
+class SnapshotRequest(Message, frozen=True):
+    snapshot: str = ""
+    """Empty begins one; else the id of the snapshot whose page is wanted."""
+    page: int = 0
+
+
+class SnapshotPage(Message, frozen=True):
+    """At most 512 KiB. The whole is consistent with feed number `number`: apply batches from number + 1 on."""
+
+    epoch: str
+    snapshot: str
+    number: int
+    page: int
+    pages: int
+    facts: tuple[Fact, ...] = ()
+    log_sequence_seen: int = 0
+    error: str = ""
+    """Not empty: this snapshot is not to be had (expired, not yet synced); begin anew after a while."""

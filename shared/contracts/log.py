@@ -1,0 +1,36 @@
+"""The records of KERF_LOG. Placement's leader alone appends, under its term (docs: the protocol's rule R1)."""
+
+from __future__ import annotations
+
+from shared.contracts.base import Message
+from shared.model.grant import Grant
+
+
+class TermRecord(Message, frozen=True):
+    """Begins a reign. Its own sequence in the stream is the term's number."""
+
+    holder: str
+    reason: str = ""
+
+
+class ReadyRecord(Message, frozen=True):
+    """From here on the log is complete: every open hold of the past stands before this record under its term."""
+
+    term: int
+
+
+class Decision(Message, frozen=True):
+    """A pod's place. `resource_version` is the version it was decided on, and the only one it can be bound at."""
+
+    uid: str
+    namespace: str
+    name: str
+    resource_version: str
+    node: str
+    grant: Grant | None = None
+    """None for a pod without GPUs."""
+
+
+class DecisionBatch(Message, frozen=True):
+    term: int
+    decisions: tuple[Decision, ...]

@@ -1,0 +1,83 @@
+"""Names on the bus. Tokens hold no dots, blanks or wildcards: node names and namespaces pass through `token`."""
+
+from __future__ import annotations
+
+VERSION = "kerf.v1"
+
+STREAM_LOG = "KERF_LOG"
+LOG_TERM = f"{VERSION}.log.term"
+LOG_READY = f"{VERSION}.log.ready"
+LOG_DECISIONS = f"{VERSION}.log.decisions"
+LOG_ALL = f"{VERSION}.log.>"
+
+STREAM_EVENTS = "KERF_EVENTS"
+EVENTS_ALL = f"{VERSION}.event.>"
+
+KV_NODES = "kerf_nodes"
+KV_LEADER = "kerf_leader"
+
+FEED_ALL = f"{VERSION}.feed.*"
+QUERY_SNAPSHOT = f"{VERSION}.query.snapshot"
+QUERY_WHY = f"{VERSION}.query.why"
+QUERY_WHAT_IF = f"{VERSION}.query.what-if"
+QUERY_INSPECT = f"{VERSION}.query.inspect"
+QUERY_GRANT = f"{VERSION}.query.grant"
+QUERY_STATUS = f"{VERSION}.query.status"
+QUERY_USAGE = f"{VERSION}.query.usage"
+QUERY_TRACE = f"{VERSION}.query.trace"
+
+CMD_BIND = f"{VERSION}.cmd.bind"
+CMD_PATCH = f"{VERSION}.cmd.patch"
+CMD_EVICT = f"{VERSION}.cmd.evict"
+CMD_RESERVE = f"{VERSION}.cmd.reserve"
+
+BEAT_ALL = f"{VERSION}.beat.*"
+SPANS_ALL = f"{VERSION}.spans.*"
+
+SIM_APPLY = f"{VERSION}.sim.apply"
+SIM_DELETE = f"{VERSION}.sim.delete"
+
+_PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-")
+
+
+def token(name: str) -> str:
+    """One subject token for any name, reversibly: every byte but letters, digits and dashes becomes _hh."""
+    if not name:
+        raise ValueError("an empty name has no place in a subject")
+    return "".join(c if c in _PLAIN else "".join(f"_{b:02x}" for b in c.encode()) for c in name)
+
+
+def untoken(text: str) -> str:
+    head, *rest = text.split("_")
+    raw = head.encode() + b"".join(bytes.fromhex(part[:2]) + part[2:].encode() for part in rest)
+    return raw.decode()
+
+
+def feed(epoch: str) -> str:
+    return f"{VERSION}.feed.{token(epoch)}"
+
+
+def snapshot_of(epoch: str) -> str:
+    """Later pages of a snapshot come from the watcher that began it."""
+    return f"{QUERY_SNAPSHOT}.{token(epoch)}"
+
+
+def event_in_namespace(entity: str, verb: str, namespace: str) -> str:
+    return f"{VERSION}.event.{entity}.{verb}.ns.{token(namespace)}"
+
+
+def event_on_node(entity: str, verb: str, node: str) -> str:
+    return f"{VERSION}.event.{entity}.{verb}.node.{token(node)}"
+
+
+def node_command(node: str, verb: str) -> str:
+    """verb: grant, release, sync, ack. `*` as node subscribes to those of all nodes."""
+    return f"{VERSION}.cmd.node.{node if node == '*' else token(node)}.{verb}"
+
+
+def beat(node: str) -> str:
+    return f"{VERSION}.beat.{token(node)}"
+
+
+def spans(service: str) -> str:
+    return f"{VERSION}.spans.{token(service)}"

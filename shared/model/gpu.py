@@ -1,0 +1,69 @@
+"""GPUs as their node reports them: what they are, how they are linked, what state they are in."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+GpuState = Literal["healthy", "suspect", "unhealthy", "draining"]
+"""Only a healthy GPU takes new slices. Suspect: a sign of trouble, not yet condemned. Draining: cordoned by people."""
+
+Strategy = Literal["exclusive", "mig", "driver", "mps", "interposer", "time_slice", "advisory", "remote"]
+
+Isolation = Literal["hard", "firm", "soft"]
+"""hard: enforced by driver or hardware; firm: by an interposer in the container; soft: watched and accounted."""
+
+ISOLATION_OF: dict[str, Isolation] = {
+    "exclusive": "hard", "mig": "hard", "driver": "hard", "mps": "firm",
+    "interposer": "firm", "time_slice": "firm", "advisory": "soft", "remote": "soft",
+}  # fmt: skip
+"""What each strategy can promise at most."""
+
+ISOLATION_RANK: dict[str, int] = {"soft": 0, "firm": 1, "hard": 2}
+
+
+class Gpu(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One physical GPU of a node, by the UUID that outlives reboots."""
+
+    uuid: str
+    index: int
+    """NVML's index on the node, which is PCI order."""
+    model: str
+    """NVML's product name with spaces as dashes, as GPU feature discovery writes it: "NVIDIA-H200"."""
+    memory_mib: int
+    state: GpuState = "healthy"
+    reason: str = ""
+    """Why the state is not healthy, in a sentence."""
+    compute_capability: str = ""
+    pci_bus_id: str = ""
+    numa_node: int = -1
+    mig_enabled: bool = False
+    foreign_mib: int = 0
+    """Memory held by processes that are not ours."""
+
+
+class Link(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """How two GPUs of a node reach each other, by index, a < b. Absent pairs cross sockets without peer access."""
+
+    a: int
+    b: int
+    nvlinks: int = 0
+    """Active NVLinks between the two; through an NVSwitch fabric, the links of the lesser one."""
+    pcie: Literal["internal", "single", "multiple", "hostbridge", "node", "system"] = "system"
+    """The common ancestor on PCIe, in NVML's words, nearest first."""
+    p2p: bool = True
+
+
+class Inventory(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a node agent says of its node. `generation` grows with every change under one boot id."""
+
+    node: str
+    boot_id: str
+    generation: int = 0
+    gpus: tuple[Gpu, ...] = ()
+    links: tuple[Link, ...] = ()
+    strategies: tuple[Strategy, ...] = ("exclusive", "advisory")
+    driver_version: str = ""
+    cuda_version: str = ""
+    simulated: bool = False

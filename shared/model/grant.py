@@ -1,0 +1,49 @@
+"""The grant: what placement gave to a pod, as it stands in the annotation `kerf.dev/grant`."""
+
+from __future__ import annotations
+
+import msgspec
+
+from shared.model.gpu import Strategy
+
+GRANT_VERSION = 1
+
+
+class GpuShare(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A part of one GPU. Whole GPUs have all of the memory and 1000 milli."""
+
+    node: str
+    uuid: str
+    memory_mib: int
+    compute_milli: int
+
+
+class ContainerGrant(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    strategy: Strategy
+    gpus: tuple[GpuShare, ...]
+
+
+class Grant(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Identity is `grant_id`: unique for ever, so a tombstone on it can never hit another one.
+
+    `sequence` is the decision's place in the log; (term, sequence) orders grants.
+    """
+
+    version: int = GRANT_VERSION
+    grant_id: str
+    term: int
+    sequence: int = 0
+    traceparent: str = ""
+    containers: dict[str, ContainerGrant] = {}
+
+
+def encode_grant(grant: Grant) -> str:
+    return msgspec.json.encode(grant).decode()
+
+
+def decode_grant(text: str) -> Grant:
+    """Raises msgspec.ValidationError or DecodeError, with the path of what is wrong, on text that is no grant."""
+    return _DECODER.decode(text)
+
+
+_DECODER = msgspec.json.Decoder(Grant)

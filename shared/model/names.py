@@ -1,0 +1,38 @@
+"""Every Kubernetes name that Kerf reads or writes, once."""
+
+from __future__ import annotations
+
+PREFIX = "kerf.dev/"
+SCHEDULER_NAME = "kerf"
+
+# Extended resources. The kubelet counts only the slot; the others stand in the pod for ResourceQuota and LimitRange,
+# and no node advertises them, so kube-scheduler cannot place such a pod by mistake.
+RESOURCE_SLOT = "kerf.dev/slot"
+RESOURCE_GPU = "kerf.dev/gpu"
+RESOURCE_GPU_MEMORY = "kerf.dev/gpu-memory"
+RESOURCE_GPU_COMPUTE = "kerf.dev/gpu-compute"
+GPU_RESOURCES = (RESOURCE_GPU, RESOURCE_GPU_MEMORY, RESOURCE_GPU_COMPUTE)
+
+# Annotations a user may write.
+ANNOTATION_ISOLATION = "kerf.dev/isolation"
+ANNOTATION_GPU_MODEL = "kerf.dev/gpu-model"
+ANNOTATION_TOPOLOGY = "kerf.dev/topology"
+ANNOTATION_POLICY = "kerf.dev/policy"
+ANNOTATION_GANG = "kerf.dev/gang"
+ANNOTATION_GANG_SIZE = "kerf.dev/gang-size"
+ANNOTATION_TIER = "kerf.dev/tier"
+
+# Annotations that Kerf writes. Only the watcher's account may write the grant (an admission policy sees to it).
+ANNOTATION_GRANT = "kerf.dev/grant"
+ANNOTATION_TOUCHED = "kerf.dev/touched"
+ANNOTATION_DIALECT = "kerf.dev/dialect"
+ANNOTATION_ADMISSION_TRACEPARENT = "kerf.dev/admission-traceparent"
+
+LABEL_MANAGED = "kerf.dev/managed"
+TAINT_MANAGED = "kerf.dev/managed"
+LABEL_QUEUE = "kerf.dev/queue"
+
+# GPU feature discovery's names, written on nodes by the watcher.
+LABEL_GPU_PRODUCT = "nvidia.com/gpu.product"
+LABEL_GPU_COUNT = "nvidia.com/gpu.count"
+LABEL_GPU_MEMORY = "nvidia.com/gpu.memory"

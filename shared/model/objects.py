@@ -1,0 +1,357 @@
+"""The part of Kubernetes objects that scheduling needs, decoded straight from the API server's bytes.
+
+Fields keep Kubernetes' own JSON names, so the same structs travel on the bus as facts. Anything not named here is
+skipped by the decoder at no cost. Quantities stay text; `shared.model.units` reads them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+Labels = dict[str, str]
+Quantities = dict[str, str | int]
+
+
+class _Object(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, kw_only=True):
+    pass
+
+
+class OwnerReference(_Object, frozen=True):
+    kind: str = ""
+    name: str = ""
+    uid: str = ""
+    controller: bool = False
+
+
+class Meta(_Object, frozen=True):
+    """metadata. `resource_version` is opaque text to Kubernetes' clients, but etcd's versions are ordered integers."""
+
+    name: str = ""
+    namespace: str = ""
+    uid: str = ""
+    resource_version: str = ""
+    creation_timestamp: str = ""
+    deletion_timestamp: str | None = None
+    deletion_grace_period_seconds: int | None = None
+    generate_name: str = ""
+    labels: Labels = {}
+    annotations: Labels = {}
+    owner_references: tuple[OwnerReference, ...] = ()
+
+
+# --- selectors, affinity ----------------------------------------------------------------------------------------
+
+
+class Requirement(_Object, frozen=True):
+    """One line of matchExpressions (labels or fields): In, NotIn, Exists, DoesNotExist, Gt, Lt."""
+
+    key: str = ""
+    operator: str = ""
+    values: tuple[str, ...] = ()
+
+
+class LabelSelector(_Object, frozen=True):
+    match_labels: Labels = {}
+    match_expressions: tuple[Requirement, ...] = ()
+
+
+class NodeSelectorTerm(_Object, frozen=True):
+    match_expressions: tuple[Requirement, ...] = ()
+    match_fields: tuple[Requirement, ...] = ()
+
+
+class NodeSelector(_Object, frozen=True):
+    node_selector_terms: tuple[NodeSelectorTerm, ...] = ()
+
+
+class PreferredNodeTerm(_Object, frozen=True):
+    weight: int = 0
+    preference: NodeSelectorTerm = NodeSelectorTerm()
+
+
+class NodeAffinity(_Object, frozen=True):
+    required_during_scheduling_ignored_during_execution: NodeSelector | None = None
+    preferred_during_scheduling_ignored_during_execution: tuple[PreferredNodeTerm, ...] = ()
+
+
+class PodAffinityTerm(_Object, frozen=True):
+    topology_key: str = ""
+    label_selector: LabelSelector | None = None
+    namespaces: tuple[str, ...] = ()
+    namespace_selector: LabelSelector | None = None
+    match_label_keys: tuple[str, ...] = ()
+    mismatch_label_keys: tuple[str, ...] = ()
+
+
+class WeightedPodAffinityTerm(_Object, frozen=True):
+    weight: int = 0
+    pod_affinity_term: PodAffinityTerm = PodAffinityTerm()
+
+
+class PodAffinity(_Object, frozen=True):
+    """Both podAffinity and podAntiAffinity have this form."""
+
+    required_during_scheduling_ignored_during_execution: tuple[PodAffinityTerm, ...] = ()
+    preferred_during_scheduling_ignored_during_execution: tuple[WeightedPodAffinityTerm, ...] = ()
+
+
+class Affinity(_Object, frozen=True):
+    node_affinity: NodeAffinity | None = None
+    pod_affinity: PodAffinity | None = None
+    pod_anti_affinity: PodAffinity | None = None
+
+
+class Toleration(_Object, frozen=True):
+    key: str = ""
+    operator: str = ""
+    value: str = ""
+    effect: str = ""
+    toleration_seconds: int | None = None
+
+
+class TopologySpreadConstraint(_Object, frozen=True):
+    max_skew: int = 1
+    topology_key: str = ""
+    when_unsatisfiable: str = "DoNotSchedule"
+    label_selector: LabelSelector | None = None
+    min_domains: int | None = None
+    node_affinity_policy: str = "Honor"
+    node_taints_policy: str = "Ignore"
+    match_label_keys: tuple[str, ...] = ()
+
+
+# --- pods -------------------------------------------------------------------------------------------------------
+
+
+class Resources(_Object, frozen=True):
+    requests: Quantities = {}
+    limits: Quantities = {}
+    claims: tuple[dict[str, Any], ...] = ()
+
+
+class ContainerPort(_Object, frozen=True):
+    container_port: int = 0
+    host_port: int = 0
+    host_ip: str = msgspec.field(default="", name="hostIP")
+    protocol: str = "TCP"
+
+
+class Container(_Object, frozen=True):
+    name: str = ""
+    image: str = ""
+    resources: Resources = Resources()
+    ports: tuple[ContainerPort, ...] = ()
+    restart_policy: str | None = None
+    """On an init container, "Always" makes it a sidecar."""
+
+
+class PvcSource(_Object, frozen=True):
+    claim_name: str = ""
+    read_only: bool = False
+
+
+class EphemeralSource(_Object, frozen=True):
+    """A generic ephemeral volume: its claim is named <pod>-<volume>."""
+
+    volume_claim_template: dict[str, Any] = {}
+
+
+class Volume(_Object, frozen=True):
+    """Volumes that bear on scheduling. The three in-tree disks can be attached to one node only."""
+
+    name: str = ""
+    persistent_volume_claim: PvcSource | None = None
+    ephemeral: EphemeralSource | None = None
+    gce_persistent_disk: dict[str, Any] | None = msgspec.field(default=None, name="gcePersistentDisk")
+    aws_elastic_block_store: dict[str, Any] | None = msgspec.field(default=None, name="awsElasticBlockStore")
+    rbd: dict[str, Any] | None = None
+    iscsi: dict[str, Any] | None = None
+
+
+class SchedulingGate(_Object, frozen=True):
+    name: str = ""
+
+
+class PodSpec(_Object, frozen=True):
+    node_name: str = ""
+    scheduler_name: str = ""
+    priority: int = 0
+    priority_class_name: str = ""
+    preemption_policy: str = ""
+    node_selector: Labels = {}
+    affinity: Affinity | None = None
+    tolerations: tuple[Toleration, ...] = ()
+    topology_spread_constraints: tuple[TopologySpreadConstraint, ...] = ()
+    scheduling_gates: tuple[SchedulingGate, ...] = ()
+    containers: tuple[Container, ...] = ()
+    init_containers: tuple[Container, ...] = ()
+    resources: Resources | None = None
+    """Pod-level resources (Kubernetes 1.34 and later)."""
+    overhead: Quantities = {}
+    volumes: tuple[Volume, ...] = ()
+    host_network: bool = False
+    resource_claims: tuple[dict[str, Any], ...] = ()
+    termination_grace_period_seconds: int | None = None
+    os: dict[str, str] | None = None
+
+
+class Condition(_Object, frozen=True):
+    type: str = ""
+    status: str = ""
+    reason: str = ""
+    message: str = ""
+
+
+class PodStatus(_Object, frozen=True):
+    phase: str = ""
+    nominated_node_name: str = ""
+    conditions: tuple[Condition, ...] = ()
+
+
+class Pod(_Object, tag="Pod", tag_field="kind", frozen=True):
+    metadata: Meta = Meta()
+    spec: PodSpec = PodSpec()
+    status: PodStatus = PodStatus()
+
+
+# --- nodes and the rest -----------------------------------------------------------------------------------------
+
+
+class Taint(_Object, frozen=True):
+    key: str = ""
+    value: str = ""
+    effect: str = ""
+
+
+class NodeSpec(_Object, frozen=True):
+    unschedulable: bool = False
+    taints: tuple[Taint, ...] = ()
+
+
+class NodeAddress(_Object, frozen=True):
+    type: str = ""
+    address: str = ""
+
+
+class NodeStatus(_Object, frozen=True):
+    capacity: Quantities = {}
+    allocatable: Quantities = {}
+    conditions: tuple[Condition, ...] = ()
+    addresses: tuple[NodeAddress, ...] = ()
+
+
+class Node(_Object, tag="Node", tag_field="kind", frozen=True):
+    metadata: Meta = Meta()
+    spec: NodeSpec = NodeSpec()
+    status: NodeStatus = NodeStatus()
+
+
+class Namespace(_Object, tag="Namespace", tag_field="kind", frozen=True):
+    metadata: Meta = Meta()
+
+
+class PriorityClass(_Object, tag="PriorityClass", tag_field="kind", frozen=True):
+    metadata: Meta = Meta()
+    value: int = 0
+    global_default: bool = False
+    preemption_policy: str = "PreemptLowerPriority"
+
+
+class ResourceQuota(_Object, tag="ResourceQuota", tag_field="kind", frozen=True):
+    metadata: Meta = Meta()
+    spec: dict[str, Any] = {}
+    status: dict[str, Any] = {}
+
+
+class DisruptionBudgetSpec(_Object, frozen=True):
+    selector: LabelSelector | None = None
+    min_available: str | int | None = None
+    max_unavailable: str | int | None = None
+
+
+class DisruptionBudgetStatus(_Object, frozen=True):
+    disruptions_allowed: int = 0
+    current_healthy: int = 0
+    desired_healthy: int = 0
+    expected_pods: int = 0
+
+
+class PodDisruptionBudget(_Object, tag="PodDisruptionBudget", tag_field="kind", frozen=True):
+    metadata: Meta = Meta()
+    spec: DisruptionBudgetSpec = DisruptionBudgetSpec()
+    status: DisruptionBudgetStatus = DisruptionBudgetStatus()
+
+
+class ClaimSpec(_Object, frozen=True):
+    access_modes: tuple[str, ...] = ()
+    resources: Resources = Resources()
+    volume_name: str = ""
+    storage_class_name: str | None = None
+    selector: LabelSelector | None = None
+    volume_mode: str = "Filesystem"
+
+
+class PersistentVolumeClaim(_Object, tag="PersistentVolumeClaim", tag_field="kind", frozen=True):
+    metadata: Meta = Meta()
+    spec: ClaimSpec = ClaimSpec()
+    status: dict[str, Any] = {}
+
+
+class VolumeNodeAffinity(_Object, frozen=True):
+    required: NodeSelector | None = None
+
+
+class ClaimReference(_Object, frozen=True):
+    namespace: str = ""
+    name: str = ""
+    uid: str = ""
+
+
+class VolumeSpec(_Object, frozen=True):
+    capacity: Quantities = {}
+    access_modes: tuple[str, ...] = ()
+    claim_ref: ClaimReference | None = None
+    storage_class_name: str = ""
+    node_affinity: VolumeNodeAffinity | None = None
+    volume_mode: str = "Filesystem"
+
+
+class PersistentVolume(_Object, tag="PersistentVolume", tag_field="kind", frozen=True):
+    metadata: Meta = Meta()
+    spec: VolumeSpec = VolumeSpec()
+    status: dict[str, Any] = {}
+
+
+class TopologySelectorLabel(_Object, frozen=True):
+    key: str = ""
+    values: tuple[str, ...] = ()
+
+
+class TopologySelectorTerm(_Object, frozen=True):
+    match_label_expressions: tuple[TopologySelectorLabel, ...] = ()
+
+
+class StorageClass(_Object, tag="StorageClass", tag_field="kind", frozen=True):
+    metadata: Meta = Meta()
+    provisioner: str = ""
+    volume_binding_mode: str = "Immediate"
+    allowed_topologies: tuple[TopologySelectorTerm, ...] = ()
+
+
+Object = (
+    Pod | Node | Namespace | PriorityClass | ResourceQuota | PodDisruptionBudget
+    | PersistentVolumeClaim | PersistentVolume | StorageClass
+)  # fmt: skip
+
+KINDS: dict[str, type[Any]] = {
+    kind.__name__: kind
+    for kind in (Pod, Node, Namespace, PriorityClass, ResourceQuota, PodDisruptionBudget,
+                 PersistentVolumeClaim, PersistentVolume, StorageClass)
+}  # fmt: skip
+
+
+def version(meta: Meta) -> int:
+    """The resourceVersion as a number (KEP-5504 makes the order of these part of the API); 0 where there is none."""
+    return int(meta.resource_version or 0)

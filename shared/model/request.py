@@ -1,0 +1,193 @@
+"""What a pod asks for, read from its canonical form. Admission writes that form; everyone else reads it here."""
+
+from __future__ import annotations
+
+import re
+from typing import Literal
+
+import msgspec
+
+from shared.model import names
+from shared.model.gpu import ISOLATION_RANK, Isolation
+from shared.model.objects import Container, Pod, Quantities
+from shared.model.units import WHOLE_GPU_MILLI, QuantityError, mib, whole
+
+Policy = Literal["", "binpack", "spread", "least-loaded-nearest"]
+POLICIES: tuple[str, ...] = ("binpack", "spread", "least-loaded-nearest")
+
+MAX_GPUS = 64
+_GANG = re.compile(r"[a-z0-9]([-a-z0-9.]{0,61}[a-z0-9])?")
+
+
+class GpuAsk(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One container's wish, per GPU: `count` GPUs, each with `memory_mib` and `compute_milli`.
+
+    A whole GPU has `whole=True`, whatever its memory, and compute_milli 1000. Zero means: of this nothing is named.
+    Memory alone reserves no compute; compute alone takes the same fraction of the memory of the GPU it lands on
+    (`memory_follows`).
+    """
+
+    count: int
+    memory_mib: int = 0
+    compute_milli: int = 0
+    whole: bool = False
+    memory_follows: bool = False
+
+
+class PodRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    asks: dict[str, GpuAsk]
+    """By container name; only containers that use GPUs."""
+    isolation: Isolation = "soft"
+    models: tuple[str, ...] = ()
+    """Any of these, compared without case; a model matches when the node's name contains it. Empty: any."""
+    topology: Literal["", "required", "preferred"] = ""
+    policy: Policy = ""
+    gang: str = ""
+    gang_size: int = 0
+    tier: str = ""
+
+
+class RequestError(ValueError):
+    """A request that makes no sense. `code` is stable for programs; the text tells a person what to write instead."""
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+def has_gpu_request(pod: Pod) -> bool:
+    """Whether any container names a canonical GPU resource, sensible or not."""
+    return any(
+        resource in container.resources.limits or resource in container.resources.requests
+        for container in (*pod.spec.containers, *pod.spec.init_containers)
+        for resource in names.GPU_RESOURCES
+    )
+
+
+def read_request(pod: Pod) -> PodRequest | None:
+    """The pod's GPU request, or None where it asks for no GPU. Raises RequestError with what to change."""
+    annotations = pod.metadata.annotations
+    if not has_gpu_request(pod):
+        return None
+    if pod.spec.resources is not None and any(
+        r in pod.spec.resources.limits or r in pod.spec.resources.requests for r in names.GPU_RESOURCES
+    ):
+        raise RequestError("pod-level-gpu", "GPUs cannot be asked for in pod-level resources; name them in the limits of the container that uses them")
+    asks: dict[str, GpuAsk] = {}
+    for container in pod.spec.containers:
+        ask = read_ask(container)
+        if ask is not None:
+            asks[container.name] = ask
+    asks |= _init_asks(pod, asks)
+    if not asks:
+        raise RequestError("no-gpu-container", "the pod names kerf.dev resources but no container asks for a GPU; set kerf.dev/gpu, kerf.dev/gpu-memory or kerf.dev/gpu-compute to at least 1")
+    gang, gang_size = _gang(annotations)
+    return PodRequest(
+        asks=asks,
+        isolation=_choice(annotations, names.ANNOTATION_ISOLATION, tuple(ISOLATION_RANK), "soft"),  # type: ignore[arg-type]
+        models=_models(annotations.get(names.ANNOTATION_GPU_MODEL)),
+        topology=_choice(annotations, names.ANNOTATION_TOPOLOGY, ("required", "preferred"), ""),  # type: ignore[arg-type]
+        policy=_choice(annotations, names.ANNOTATION_POLICY, POLICIES, ""),  # type: ignore[arg-type]
+        gang=gang,
+        gang_size=gang_size,
+        tier=_choice(annotations, names.ANNOTATION_TIER, ("standard", "opportunistic"), ""),
+    )
+
+
+def read_ask(container: Container) -> GpuAsk | None:
+    """One container's wish. Raises RequestError on limits that contradict each other."""
+    limits, where = container.resources.limits, f"container {container.name!r}"
+    for resource in names.GPU_RESOURCES:
+        requested = container.resources.requests.get(resource)
+        if requested is not None and _number(container.resources.requests, resource, where) != _number(limits, resource, where):
+            raise RequestError("request-not-limit", f"{where}: {resource} has request {requested} and limit {limits.get(resource, 'none')}; GPU resources need a limit, and a request equal to it or none")
+    count = _number(limits, names.RESOURCE_GPU, where)
+    memory_bytes = _number(limits, names.RESOURCE_GPU_MEMORY, where)
+    percent = _number(limits, names.RESOURCE_GPU_COMPUTE, where)
+    if not count and not memory_bytes and not percent:
+        return None
+    return _ask(where, count, memory_bytes, percent, count_named=names.RESOURCE_GPU in limits)
+
+
+def _ask(where: str, count: int, memory_bytes: int, percent: int, *, count_named: bool) -> GpuAsk:
+    if count_named and count == 0:
+        raise RequestError("zero-gpus", f"{where}: kerf.dev/gpu is 0 beside a memory or compute limit; set it to 1 or more, or leave it out for one GPU")
+    gpus = count or 1
+    if gpus > MAX_GPUS:
+        raise RequestError("too-many-gpus", f"{where}: kerf.dev/gpu is {gpus}; one container can have at most {MAX_GPUS}. kerf.dev/gpu counts GPUs, not memory")
+    if not memory_bytes and not percent:
+        return GpuAsk(count=gpus, compute_milli=WHOLE_GPU_MILLI, whole=True)
+    if memory_bytes % gpus:
+        raise RequestError("memory-not-even", f"{where}: kerf.dev/gpu-memory is the container's total and is spread evenly; {memory_bytes} bytes cannot be divided over {gpus} GPUs")
+    if memory_bytes and memory_bytes < 1024 * 1024:
+        raise RequestError("memory-too-small", f"{where}: kerf.dev/gpu-memory is {memory_bytes} bytes; write it with a unit, such as 16Gi (at least 1Mi)")
+    if percent > 100 * gpus:
+        raise RequestError("compute-too-large", f"{where}: kerf.dev/gpu-compute is {percent}; it is the container's total in percent of one GPU, so {gpus} GPU(s) allow at most {100 * gpus}")
+    if percent % gpus and (percent * 10) % gpus:
+        raise RequestError("compute-not-even", f"{where}: kerf.dev/gpu-compute {percent} cannot be divided over {gpus} GPUs; use a multiple of {gpus}")
+    if percent == 100 * gpus and not memory_bytes:
+        return GpuAsk(count=gpus, compute_milli=WHOLE_GPU_MILLI, whole=True)
+    per_gpu_memory = mib(memory_bytes // gpus)
+    return GpuAsk(count=gpus, memory_mib=per_gpu_memory, compute_milli=percent * 10 // gpus, memory_follows=not memory_bytes)
+
+
+def _init_asks(pod: Pod, asks: dict[str, GpuAsk]) -> dict[str, GpuAsk]:
+    """Sidecars ask for themselves; an ordinary init container shares the slice of an app container that is as large."""
+    sidecars: dict[str, GpuAsk] = {}
+    for container in pod.spec.init_containers:
+        ask = read_ask(container)
+        if ask is None:
+            continue
+        if container.restart_policy == "Always":
+            sidecars[container.name] = ask
+        elif not any(_covers(app, ask) for app in asks.values()):
+            raise RequestError("init-larger-than-app", f"init container {container.name!r} asks for more GPU than any app container; init containers share an app container's slice, so give one of those at least as much")
+    return sidecars
+
+
+def _covers(app: GpuAsk, init: GpuAsk) -> bool:
+    if app.count < init.count or (init.whole and not app.whole):
+        return False
+    return app.whole or (app.memory_mib >= init.memory_mib and app.compute_milli >= init.compute_milli)
+
+
+def _number(quantities: Quantities, resource: str, where: str) -> int:
+    text = quantities.get(resource)
+    if text is None:
+        return 0
+    try:
+        number = whole(text)
+    except QuantityError as error:
+        raise RequestError("not-a-quantity", f"{where}: {resource}: {error}") from None
+    if number < 0:
+        raise RequestError("negative", f"{where}: {resource} is {text}; it cannot be negative")
+    return number
+
+
+def _choice(annotations: dict[str, str], key: str, allowed: tuple[str, ...], default: str) -> str:
+    value = annotations.get(key)
+    if value is None:
+        return default
+    if value not in allowed:
+        raise RequestError("bad-annotation", f"annotation {key} is {value!r}; it must be one of {', '.join(allowed)}")
+    return value
+
+
+def _models(text: str | None) -> tuple[str, ...]:
+    if text is None:
+        return ()
+    models = tuple(sorted({part.strip() for part in text.split("|")} - {""}))
+    if not models:
+        raise RequestError("bad-annotation", f"annotation {names.ANNOTATION_GPU_MODEL} is {text!r}; name GPU models separated by |, such as H200|H100")
+    return models
+
+
+def _gang(annotations: dict[str, str]) -> tuple[str, int]:
+    gang, size = annotations.get(names.ANNOTATION_GANG), annotations.get(names.ANNOTATION_GANG_SIZE)
+    if gang is None and size is None:
+        return "", 0
+    if gang is None or not _GANG.fullmatch(gang):
+        raise RequestError("bad-gang", f"annotation {names.ANNOTATION_GANG} is {gang!r}; it must be a name of lower-case letters, digits, dots and dashes, beside {names.ANNOTATION_GANG_SIZE}")
+    if size is None or not size.isdecimal() or not 1 <= int(size) <= 10_000:
+        raise RequestError("bad-gang", f"annotation {names.ANNOTATION_GANG_SIZE} is {size!r}; it must be the number of pods in gang {gang!r}, from 1 to 10000")
+    return gang, int(size)

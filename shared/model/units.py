@@ -1,0 +1,70 @@
+"""Kubernetes quantities as integers. Rounding is always against the one who asks for capacity, never in their favour."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+from functools import lru_cache
+
+MIB = 1024 * 1024
+WHOLE_GPU_MILLI = 1000
+
+_SUFFIX = {
+    "n": Fraction(1, 10**9), "u": Fraction(1, 10**6), "m": Fraction(1, 1000), "": Fraction(1),
+    "k": Fraction(10**3), "M": Fraction(10**6), "G": Fraction(10**9), "T": Fraction(10**12), "P": Fraction(10**15), "E": Fraction(10**18),
+    "Ki": Fraction(2**10), "Mi": Fraction(2**20), "Gi": Fraction(2**30), "Ti": Fraction(2**40), "Pi": Fraction(2**50), "Ei": Fraction(2**60),
+}  # fmt: skip
+
+
+class QuantityError(ValueError):
+    """A string that is no Kubernetes quantity."""
+
+
+@lru_cache(maxsize=4096)
+def quantity(text: str) -> Fraction:
+    """The exact value of a Kubernetes quantity such as "1500m", "16Gi" or "1e3".
+
+    Raises QuantityError with what is accepted when the text is none.
+    """
+    number, suffix = _split(text)
+    try:
+        value = Fraction(number)
+    except (ValueError, ZeroDivisionError):
+        raise QuantityError(f"{text!r} is not a Kubernetes quantity; write a number such as 2, 500m or 16Gi") from None
+    return value * _SUFFIX[suffix]
+
+
+def _split(text: str) -> tuple[str, str]:
+    stripped = text.strip()
+    for length in (2, 1):
+        suffix = stripped[-length:]
+        if len(stripped) > length and suffix in _SUFFIX:
+            return stripped[:-length], suffix
+    if "/" in stripped or "_" in stripped:  # Fraction() would take "1/2" and "1_0"; Kubernetes takes neither
+        return "", ""
+    return stripped, ""
+
+
+def milli(text: str | int) -> int:
+    """A quantity in thousandths, rounded up: "1500m" is 1500, "2" is 2000."""
+    return text * 1000 if isinstance(text, int) else math.ceil(quantity(text) * 1000)
+
+
+def whole(text: str | int) -> int:
+    """A quantity in its own unit, rounded up: "16Gi" is 17179869184."""
+    return text if isinstance(text, int) else math.ceil(quantity(text))
+
+
+def mib(text: str | int) -> int:
+    """A quantity of bytes in MiB, rounded up: "16Gi" is 16384."""
+    return -(-whole(text) // MIB)
+
+
+def mib_down(text: str | int) -> int:
+    """A quantity of bytes in MiB, rounded down: for what a node offers."""
+    return whole(text) // MIB
+
+
+def format_mib(amount_mib: int) -> str:
+    """MiB for people: 16384 is "16 GiB", 1500 is "1500 MiB"."""
+    return f"{amount_mib // 1024} GiB" if amount_mib and amount_mib % 1024 == 0 else f"{amount_mib} MiB"
