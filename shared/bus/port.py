@@ -1,0 +1,115 @@
+"""What a service may do with the bus. Everything else that NATS can do is left out on purpose.
+
+Contract, by number:
+1. Handlers of one subscription run one at a time, in order, unless `concurrency` says otherwise. A handler that raises
+   is logged and counted; the subscription lives on.
+2. `request` raises Unknown on a time-out: the other side may or may not have acted, or may yet act. Read back; never
+   repeat blindly. NoResponder means nobody listened and nothing happened.
+3. `append` is durable when it returns (the server has synced it). Refused means that it is not in the stream. Unknown
+   means read back.
+4. `publish_event` never blocks and never raises; what could not be delivered is counted and logged.
+5. After a reconnect every subscription and KV watch resumes by itself; `on_reconnect` callbacks run after that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from typing import Protocol
+
+import msgspec
+
+
+class BusError(Exception):
+    """Something on the bus failed; the text says what was tried and what to look at."""
+
+
+class Unknown(BusError):
+    """No answer in time: it may have happened."""
+
+
+class NoResponder(BusError):
+    """Nobody listens on that subject; nothing happened."""
+
+
+class Refused(BusError):
+    """An expectation (fence, revision) did not hold; nothing was written."""
+
+
+class Incoming(msgspec.Struct, frozen=True):
+    subject: str
+    payload: bytes
+    reply: str = ""
+    headers: Mapping[str, str] = {}
+
+
+class LogEntry(msgspec.Struct, frozen=True):
+    sequence: int
+    subject: str
+    payload: bytes
+
+
+class KvEntry(msgspec.Struct, frozen=True):
+    """`value` None: deleted, expired or never there. `revision` is what a compare-and-swap must name (0: never there)."""
+
+    key: str
+    value: bytes | None
+    revision: int
+
+
+Handler = Callable[[Incoming], Awaitable[None]]
+
+
+class Subscription(Protocol):
+    async def stop(self) -> None: ...
+
+
+class KvBucket(Protocol):
+    async def get(self, key: str) -> KvEntry: ...
+
+    async def put(self, key: str, value: bytes, *, ttl_s: float | None = None) -> int:
+        """Returns the revision. Keys pass through `subjects.token` by the caller where they may hold dots."""
+
+    async def swap(self, key: str, value: bytes, expected_revision: int, *, ttl_s: float | None = None) -> int:
+        """Compare-and-swap; Refused where the revision moved on. A TTL is set anew by every swap."""
+
+    async def delete(self, key: str) -> None: ...
+
+    async def watch(self, handler: Callable[[KvEntry], Awaitable[None]], *, key: str = ">") -> Subscription:
+        """Every present key first, then every change; resumes and resyncs by itself, so an entry may come twice."""
+
+
+class Bus(Protocol):
+    async def publish(self, subject: str, payload: bytes, *, reply: str = "", headers: Mapping[str, str] | None = None) -> None: ...
+
+    async def request(self, subject: str, payload: bytes, *, timeout_s: float = 2.0) -> bytes: ...
+
+    async def respond(self, incoming: Incoming, payload: bytes) -> None:
+        """Answers a request; does nothing where no answer is wanted. Never echoes the request's headers."""
+
+    async def subscribe(self, subject: str, handler: Handler, *, queue: str = "", concurrency: int = 1) -> Subscription: ...
+
+    def publish_event(self, subject: str, payload: bytes, event_id: str, *, traceparent: str = "") -> None:
+        """Onto KERF_EVENTS, deduplicated by `event_id`, without waiting."""
+
+    async def append(self, subject: str, payload: bytes, *, fence_subject: str, fence_sequence: int) -> int:
+        """Onto KERF_LOG, provided that the newest entry on `fence_subject` has `fence_sequence` (0: there is none).
+        Returns the entry's sequence."""
+
+    def read_log(self, *, start: int = 1) -> AsyncIterator[LogEntry]:
+        """KERF_LOG from `start` to the end it has now, then stops."""
+
+    async def log_end(self) -> int:
+        """The last sequence of KERF_LOG, 0 when empty."""
+
+    async def newest(self, subject: str) -> LogEntry | None:
+        """The newest entry of KERF_LOG on a subject."""
+
+    def kv(self, bucket: str) -> KvBucket: ...
+
+    def on_reconnect(self, callback: Callable[[], Awaitable[None]]) -> None: ...
+
+    @property
+    def connected(self) -> bool: ...
+
+    async def alive(self, *, timeout_s: float = 2.0) -> bool:
+        """Whether the server answers a ping now; not what the client believes."""
