@@ -1,0 +1,105 @@
+"""The book's nodes as columns, one row a node, so that a question about all nodes is a few numpy operations.
+
+Rows are handed out and taken back as nodes come and go; a row without a node fits nothing. Every change of a row is
+noted in `changes`, so that a reader with a cursor looks only at what moved since it last looked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from shared.book.shares import GpuRoom
+
+Ints = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
+
+NOTHING_FITS = -1
+_MAX_CHANGES = 65536
+
+
+class Arrays:
+    """Free amounts can be negative: a node may hold more than it has since somebody else bound pods to it."""
+
+    def __init__(self, rows: int = 64, columns: int = 8) -> None:
+        self.rows, self.columns = rows, columns
+        self.generation = 0
+        """Rises when rows are added: what was computed for fewer rows is to be thrown away."""
+        self.cpu_free: Ints = np.full(rows, NOTHING_FITS, np.int64)
+        self.memory_free: Ints = np.full(rows, NOTHING_FITS, np.int64)
+        self.ephemeral_free: Ints = np.full(rows, NOTHING_FITS, np.int64)
+        self.pods_free: Ints = np.full(rows, NOTHING_FITS, np.int64)
+        self.cpu_total: Ints = np.zeros(rows, np.int64)
+        self.memory_total: Ints = np.zeros(rows, np.int64)
+        self.gpu_free_mib: Ints = np.full((rows, columns), NOTHING_FITS, np.int64)
+        self.gpu_free_milli: Ints = np.full((rows, columns), NOTHING_FITS, np.int64)
+        self.gpu_total_mib: Ints = np.zeros((rows, columns), np.int64)
+        self.gpu_containers: Ints = np.zeros((rows, columns), np.int64)
+        self.gpu_whole: Bools = np.zeros((rows, columns), np.bool_)
+        """Usable, and nothing at all is on it."""
+        self.gpu_count: Ints = np.zeros(rows, np.int64)
+        self.changes: list[int] = []
+        self.changes_base = 0
+        """How many older changes have been forgotten; a cursor below it must look at everything."""
+
+    @property
+    def cursor(self) -> int:
+        return self.changes_base + len(self.changes)
+
+    def since(self, cursor: int) -> list[int] | None:
+        """Rows changed since `cursor`, each once, or None where that is no longer known."""
+        if cursor < self.changes_base:
+            return None
+        return list(dict.fromkeys(self.changes[cursor - self.changes_base :]))
+
+    def note(self, row: int) -> None:
+        if len(self.changes) >= _MAX_CHANGES:
+            self.changes_base += len(self.changes)
+            self.changes = []
+        self.changes.append(row)
+
+    def clear(self, row: int) -> None:
+        for column in (self.cpu_free, self.memory_free, self.ephemeral_free, self.pods_free):
+            column[row] = NOTHING_FITS
+        self.gpu_count[row] = 0
+        self.write_gpus(row, ())
+
+    def write_gpus(self, row: int, gpus: Sequence[GpuRoom]) -> None:
+        if len(gpus) > self.columns:
+            self._grow(self.rows, max(len(gpus), 2 * self.columns))
+        self.gpu_free_mib[row] = NOTHING_FITS
+        self.gpu_free_milli[row] = NOTHING_FITS
+        self.gpu_total_mib[row] = 0
+        self.gpu_containers[row] = 0
+        self.gpu_whole[row] = False
+        self.gpu_count[row] = len(gpus)
+        for gpu in gpus:
+            self.write_gpu(row, gpu)
+        self.note(row)
+
+    def write_gpu(self, row: int, gpu: GpuRoom) -> None:
+        column = gpu.column
+        self.gpu_free_mib[row, column] = gpu.free_mib if gpu.usable else NOTHING_FITS
+        self.gpu_free_milli[row, column] = gpu.free_milli if gpu.usable else NOTHING_FITS
+        self.gpu_total_mib[row, column] = gpu.total_mib
+        self.gpu_containers[row, column] = gpu.containers
+        self.gpu_whole[row, column] = gpu.usable and gpu.containers == 0 and gpu.free_mib == gpu.total_mib and gpu.free_milli == 1000
+
+    def ensure_rows(self, rows: int) -> None:
+        if rows > self.rows:
+            self._grow(max(rows, 2 * self.rows), self.columns)
+
+    def _grow(self, rows: int, columns: int) -> None:
+        for name, value in vars(self).items():
+            if not isinstance(value, np.ndarray):
+                continue
+            fill: Any = NOTHING_FITS if "free" in name else 0
+            shape = (rows, columns) if value.ndim == 2 else (rows,)
+            grown = np.full(shape, fill, value.dtype)
+            grown[tuple(slice(0, n) for n in value.shape)] = value
+            setattr(self, name, grown)
+        self.rows, self.columns = rows, columns
+        self.generation += 1

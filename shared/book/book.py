@@ -1,0 +1,389 @@
+"""The book: who has what. Facts go in; what changed for a scheduler comes out.
+
+Rules kept here (the protocol's numbers):
+- A grant is booked from the decision on (`hold`), and ends only by evidence (R4): its pod is seen at another
+  resourceVersion unbound, which voids the Binding, or the node gives it back (R6), or the node is deleted.
+- A pod that is gone or has ended frees its CPU, memory and place at once, its GPU shares only by `release`.
+- A grant seen on a bound pod is true, whether or not it fits: overbooking is shown by `overbooked`, never hidden.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Literal
+
+import msgspec
+
+from shared.book.arrays import Arrays
+from shared.book.shares import GpuRoom
+from shared.book.states import GrantState, NodeState, PodState, grant_of, pod_state
+from shared.contracts.facts import Fact, Gone, Put
+from shared.model.gpu import Inventory
+from shared.model.grant import Grant
+from shared.model.objects import Node, Object, Pod, version
+from shared.model.units import WHOLE_GPU_MILLI
+
+
+class Change(msgspec.Struct, frozen=True):
+    """What a fact meant. pending: the pod may be placed (or is no longer so: see `PodState.wants_place`).
+    void: its hold ended unbound. bound: it was seen bound. ended: it is gone or terminal. node, other: see `name`."""
+
+    kind: Literal["pending", "void", "bound", "ended", "node", "other"]
+    name: str
+    """The pod's uid, the node's name, or the kind of another object."""
+    grant_id: str = ""
+
+
+class Book:
+    def __init__(self) -> None:
+        self.arrays = Arrays()
+        self.nodes: dict[str, NodeState] = {}
+        self.row_names: list[str] = []
+        """Node name by row; empty for a row without a node."""
+        self.pods: dict[str, PodState] = {}
+        self.uid_by_key: dict[str, str] = {}
+        self.grants: dict[str, GrantState] = {}
+        self.others: dict[str, dict[str, Any]] = {}
+        """Objects of other kinds, by kind and then by namespace/name."""
+        self.exclusive_pods: dict[str, PodState] = {}
+        """Placed pods with required anti-affinity: they keep others away, so every later pod must look at them."""
+        self._free_rows: list[int] = []
+
+    # --- facts ------------------------------------------------------------------------------------------------
+
+    def apply(self, fact: Fact) -> list[Change]:
+        if isinstance(fact, Put):
+            return self._put(fact.object)
+        return self._gone(fact.object)
+
+    def apply_snapshot(self, facts: Iterable[Fact]) -> list[Change]:
+        """Everything there is. What the book knew and the snapshot lacks is gone."""
+        changes: list[Change] = []
+        seen: set[tuple[str, str]] = set()
+        for fact in facts:
+            seen.add(_identity(fact.object))
+            changes += self.apply(fact)
+        known: list[Object] = [s.pod for s in self.pods.values()]
+        known += [s.object for s in self.nodes.values() if s.object is not None]
+        known += [o for objects in self.others.values() for o in objects.values()]
+        for obj in known:
+            if _identity(obj) not in seen:
+                changes += self.apply(Gone(object=obj, certain=False))
+        return changes
+
+    def _put(self, obj: Object) -> list[Change]:
+        if isinstance(obj, Pod):
+            return self._put_pod(obj)
+        if isinstance(obj, Node):
+            return self._put_node(obj)
+        kind = type(obj).__name__
+        self.others.setdefault(kind, {})[_path(obj)] = obj
+        return [Change("other", kind)]
+
+    def _gone(self, obj: Object) -> list[Change]:
+        if isinstance(obj, Pod):
+            return self._drop_pod(obj)
+        if isinstance(obj, Node):
+            return self._drop_node(obj.metadata.name)
+        kind = type(obj).__name__
+        self.others.get(kind, {}).pop(_path(obj), None)
+        return [Change("other", kind)]
+
+    # --- pods -------------------------------------------------------------------------------------------------
+
+    def _put_pod(self, pod: Pod) -> list[Change]:
+        uid = pod.metadata.uid
+        old = self.pods.get(uid)
+        if old is not None and version(pod.metadata) <= version(old.pod.metadata):
+            return []
+        changes: list[Change] = []
+        state = pod_state(pod) if old is None or old.pod.spec != pod.spec or old.pod.metadata.annotations != pod.metadata.annotations else old
+        if old is not None and state is not old:
+            state.charged, state.grant_id = old.charged, old.grant_id
+            if old.charged:
+                self._uncharge(old)
+                state.charged = ""
+                self._charge(state, old.charged)
+        state.pod = pod
+        self.pods[uid] = state
+        self.uid_by_key[state.key] = uid
+        if not pod.spec.node_name:
+            held = self.grants.get(state.grant_id) if state.grant_id else None
+            if old is not None and ((held is not None and held.phase == "holding") or old.charged):
+                # The Binding named another resourceVersion: it can never succeed now (R3), so the hold is void (R4).
+                changes.append(Change("void", uid, state.grant_id))
+                self.unhold(uid)
+            changes.append(Change("pending", uid))
+            return changes
+        if state.ended:
+            return changes + self._end(state)
+        return changes + self._bind(state)
+
+    def _bind(self, state: PodState) -> list[Change]:
+        """The pod is seen on a node. Its annotation, not our decision, is the truth."""
+        node = state.pod.spec.node_name
+        grant, _ = grant_of(state.pod)
+        known = self.grants.get(state.grant_id) if state.grant_id else None
+        already = state.charged == node and (known is None or known.phase == "bound") and (known.grant_id if known else "") == (grant.grant_id if grant else "")
+        if already and known is None and grant is None and self._seen_bound(state):
+            return []
+        if already and known is not None:
+            return []
+        if state.charged != node:
+            self._uncharge(state)
+            self._charge(state, node)
+        if known is not None and (grant is None or grant.grant_id != known.grant_id):
+            # Bound by somebody else, or by an older decision: ours at this resourceVersion can no longer happen.
+            self.release(known.grant_id)
+            known = None
+        if grant is not None:
+            if known is None:
+                self._book(GrantState(grant, state.uid, state.pod.metadata.namespace, state.pod.metadata.name, node, "bound"))
+                state.grant_id = grant.grant_id
+            else:
+                known.phase = "bound"
+        self.nodes[node].pods[state.uid] = state
+        return [Change("bound", state.uid, state.grant_id)]
+
+    def _seen_bound(self, state: PodState) -> bool:
+        return self.nodes[state.charged].pods.get(state.uid) is state
+
+    def _end(self, state: PodState) -> list[Change]:
+        self._uncharge(state)
+        grant, _ = grant_of(state.pod)
+        if grant is not None and grant.grant_id not in self.grants and not state.grant_id and state.pod.spec.node_name in self.nodes:
+            # Ended before this book began. Whether its slice has been given back is for the node to say.
+            self._book(GrantState(grant, state.uid, state.pod.metadata.namespace, state.pod.metadata.name, state.pod.spec.node_name, "leaving"))
+            state.grant_id = grant.grant_id
+            return [Change("ended", state.uid, state.grant_id)]
+        held = self.grants.get(state.grant_id) if state.grant_id else None
+        if held is None:
+            return [Change("ended", state.uid)]
+        if held.phase == "leaving":
+            return []
+        held.phase = "leaving"
+        return [Change("ended", state.uid, held.grant_id)]
+
+    def _drop_pod(self, last: Pod) -> list[Change]:
+        """Gone. A hold may have become true in its last moment, so its capacity too comes back by the node alone."""
+        state = self.pods.get(last.metadata.uid)
+        if state is None:
+            return []
+        if last.spec.node_name and not state.pod.spec.node_name:
+            self._put_pod(last)
+        changes = self._end(state)
+        del self.pods[state.uid]
+        if self.uid_by_key.get(state.key) == state.uid:
+            del self.uid_by_key[state.key]
+        return changes or [Change("ended", state.uid)]
+
+    # --- holds and grants -------------------------------------------------------------------------------------
+
+    def hold(self, uid: str, node: str, grant: Grant | None) -> None:
+        """Books a decision. The pod must be known and unbound."""
+        state = self.pods[uid]
+        self._charge(state, node)
+        if grant is not None:
+            meta = state.pod.metadata
+            self._book(GrantState(grant, uid, meta.namespace, meta.name, node, "holding"))
+            state.grant_id = grant.grant_id
+
+    def unhold(self, uid: str) -> None:
+        """Takes a hold back. Only where it is certain that its Binding can never succeed (R4)."""
+        state = self.pods[uid]
+        self._uncharge(state)
+        if state.grant_id:
+            self.release(state.grant_id)
+            state.grant_id = ""
+
+    def book_leaving(self, state: GrantState) -> None:
+        """A slice that runs on a node and whose pod is not known: occupied until released."""
+        if state.grant_id not in self.grants:
+            self._book(state)
+
+    def release(self, grant_id: str) -> GrantState | None:
+        """The capacity of a grant is back. Idempotent."""
+        held = self.grants.pop(grant_id, None)
+        if held is None:
+            return None
+        self._gpu_charge(held.grant, -1)
+        for name in _nodes_of(held.grant):
+            node = self.nodes[name]
+            node.grants.pop(grant_id, None)
+            self._forget_if_empty(node)
+        state = self.pods.get(held.uid)
+        if state is not None and state.grant_id == grant_id and held.phase != "leaving":
+            state.grant_id = ""
+        return held
+
+    def _book(self, held: GrantState) -> None:
+        self.grants[held.grant_id] = held
+        for node in _nodes_of(held.grant):
+            self._node(node).grants[held.grant_id] = held
+        self._gpu_charge(held.grant, +1)
+
+    def _gpu_charge(self, grant: Grant, sign: int) -> None:
+        for container in grant.containers.values():
+            for share in container.gpus:
+                node = self.nodes[share.node]
+                room = node.by_uuid.get(share.uuid)
+                if room is None:
+                    continue  # not there (yet): `_rebuild_gpus` counts the node's grants when its inventory comes
+                room.free_mib -= sign * share.memory_mib
+                room.free_milli -= sign * share.compute_milli
+                room.containers += sign
+                self.arrays.write_gpu(node.row, room)
+                self.arrays.note(node.row)
+
+    def _charge(self, state: PodState, node_name: str) -> None:
+        node = self._node(node_name)
+        node.pods[state.uid] = state
+        node.add_room(state.demand, +1)
+        state.charged = node_name
+        if state.repels:
+            self.exclusive_pods[state.uid] = state
+        self._write_room(node)
+
+    def _uncharge(self, state: PodState) -> None:
+        if not state.charged:
+            return
+        node = self.nodes[state.charged]
+        node.pods.pop(state.uid, None)
+        node.add_room(state.demand, -1)
+        state.charged = ""
+        self.exclusive_pods.pop(state.uid, None)
+        self._write_room(node)
+        self._forget_if_empty(node)
+
+    # --- nodes ------------------------------------------------------------------------------------------------
+
+    def _put_node(self, obj: Node) -> list[Change]:
+        node = self._node(obj.metadata.name)
+        node.object = obj
+        node.read_capacity()
+        self._write_room(node)
+        self._rebuild_gpus(node)
+        return [Change("node", node.name)]
+
+    def _drop_node(self, name: str) -> list[Change]:
+        node = self.nodes.get(name)
+        if node is None:
+            return []
+        node.object, node.inventory = None, None
+        node.agent_trouble = "the node is gone"
+        node.read_capacity()
+        # R6: with the node goes whatever was still to be given back there.
+        for held in [h for h in self.grants.values() if h.node == name and h.phase == "leaving"]:
+            self.release(held.grant_id)
+        self._rebuild_gpus(node)
+        self._write_room(node)
+        self._forget_if_empty(node)
+        return [Change("node", name)]
+
+    def put_inventory(self, inventory: Inventory) -> None:
+        """What the agent says. An older generation of the same boot changes nothing."""
+        node = self._node(inventory.node)
+        old = node.inventory
+        if old is not None and old.boot_id == inventory.boot_id and old.generation > inventory.generation:
+            return
+        node.inventory = inventory
+        self._rebuild_gpus(node)
+
+    def set_agent_trouble(self, name: str, trouble: str) -> None:
+        """Empty: the node's GPUs may be given. Else why not."""
+        node = self._node(name)
+        if node.agent_trouble != trouble:
+            node.agent_trouble = trouble
+            self._rebuild_gpus(node)
+
+    def retire_agent(self, name: str) -> None:
+        """The agent left for good: its inventory is void."""
+        node = self.nodes.get(name)
+        if node is not None and node.inventory is not None:
+            node.inventory = None
+            self._rebuild_gpus(node)
+            self._forget_if_empty(node)
+
+    def _node(self, name: str) -> NodeState:
+        node = self.nodes.get(name)
+        if node is None:
+            row = self._free_rows.pop() if self._free_rows else len(self.row_names)
+            if row == len(self.row_names):
+                self.row_names.append(name)
+                self.arrays.ensure_rows(row + 1)
+            self.row_names[row] = name
+            node = self.nodes[name] = NodeState(name, row)
+        return node
+
+    def _forget_if_empty(self, node: NodeState) -> None:
+        if node.object is None and node.inventory is None and not node.pods and not node.grants and self.nodes.pop(node.name, None) is not None:
+            self.row_names[node.row] = ""
+            self.arrays.clear(node.row)
+            self._free_rows.append(node.row)
+
+    def _write_room(self, node: NodeState) -> None:
+        arrays, row = self.arrays, node.row
+        if node.object is None:
+            arrays.pods_free[row] = -1
+        else:
+            arrays.cpu_free[row] = node.cpu_total - node.cpu_used
+            arrays.memory_free[row] = node.memory_total - node.memory_used
+            arrays.ephemeral_free[row] = node.ephemeral_total - node.ephemeral_used
+            arrays.pods_free[row] = node.pods_total - len(node.pods)
+            arrays.cpu_total[row] = node.cpu_total
+            arrays.memory_total[row] = node.memory_total
+        arrays.note(row)
+
+    def _rebuild_gpus(self, node: NodeState) -> None:
+        gpus = () if node.inventory is None else node.inventory.gpus
+        node.gpus = []
+        for column, gpu in enumerate(sorted(gpus, key=lambda g: g.index)):
+            trouble = node.agent_trouble or ("" if gpu.state == "healthy" else f"GPU is {gpu.state}: {gpu.reason}".rstrip(": "))
+            node.gpus.append(
+                GpuRoom(gpu.uuid, column, gpu.index, gpu.model, gpu.memory_mib, gpu.memory_mib - gpu.foreign_mib, WHOLE_GPU_MILLI, 0, not trouble, trouble)
+            )
+        node.by_uuid = {room.uuid: room for room in node.gpus}
+        for held in node.grants.values():
+            for container in held.grant.containers.values():
+                for share in container.gpus:
+                    room = node.by_uuid.get(share.uuid) if share.node == node.name else None
+                    if room is not None:
+                        room.take(share.memory_mib, share.compute_milli)
+        node.static_version += 1
+        self.arrays.write_gpus(node.row, node.gpus)
+
+    # --- questions --------------------------------------------------------------------------------------------
+
+    def overbooked(self) -> list[str]:
+        """GPUs on which more is booked than there is (P1), as node/uuid. Foreign memory is not ours to answer for."""
+        taken: dict[tuple[str, str], list[int]] = {}
+        for held in self.grants.values():
+            for container in held.grant.containers.values():
+                for share in container.gpus:
+                    total = taken.setdefault((share.node, share.uuid), [0, 0])
+                    total[0] += share.memory_mib
+                    total[1] += share.compute_milli
+        return sorted(
+            f"{node.name}/{room.uuid}"
+            for node in self.nodes.values()
+            for room in node.gpus
+            if (used := taken.get((node.name, room.uuid))) and (used[0] > room.total_mib or used[1] > WHOLE_GPU_MILLI)
+        )
+
+    def digest(self) -> dict[str, tuple[str, str]]:
+        """What is charged to whom, for comparing two books (P6)."""
+        rooms = {f"room/{uid}": (s.charged, "") for uid, s in self.pods.items() if s.charged}
+        return rooms | {f"grant/{g.grant_id}": (g.node, g.phase) for g in self.grants.values()}
+
+
+def _nodes_of(grant: Grant) -> set[str]:
+    return {share.node for container in grant.containers.values() for share in container.gpus}
+
+
+def _path(obj: Any) -> str:
+    namespace = obj.metadata.namespace
+    return f"{namespace}/{obj.metadata.name}" if namespace else str(obj.metadata.name)
+
+
+def _identity(obj: Any) -> tuple[str, str]:
+    return (type(obj).__name__, obj.metadata.uid if isinstance(obj, Pod) else _path(obj))

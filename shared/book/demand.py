@@ -1,0 +1,74 @@
+"""What a pod needs of a node besides GPUs, as kube-scheduler counts it."""
+
+from __future__ import annotations
+
+import msgspec
+
+from shared.model import names
+from shared.model.objects import Pod, Quantities
+from shared.model.units import milli, whole
+
+_PLAIN = ("cpu", "memory", "ephemeral-storage")
+
+
+class Demand(msgspec.Struct, frozen=True, kw_only=True):
+    cpu_milli: int = 0
+    memory_bytes: int = 0
+    ephemeral_bytes: int = 0
+    extended: tuple[tuple[str, int], ...] = ()
+    """Other resources by name, without Kerf's own GPU resources, which the book counts per GPU."""
+
+
+def demand_of(pod: Pod) -> Demand:
+    """The pod's effective request: containers and sidecars run together; an ordinary init container runs beside the
+    sidecars that were started before it; the larger of the two counts, plus overhead. Pod-level resources, where set,
+    take the place of the sum. (KEP-753 and KEP-2837; component-helpers' PodRequests.)
+
+    Raises QuantityError where a request is no quantity.
+    """
+    running: dict[str, int] = {}
+    for container in pod.spec.containers:
+        _add(running, _amounts(container.resources.requests, container.resources.limits))
+    sidecars: dict[str, int] = {}
+    peak: dict[str, int] = {}
+    for container in pod.spec.init_containers:
+        amounts = _amounts(container.resources.requests, container.resources.limits)
+        if container.restart_policy == "Always":
+            _add(sidecars, amounts)
+            _raise_to(peak, sidecars)
+        else:
+            together = dict(sidecars)
+            _add(together, amounts)
+            _raise_to(peak, together)
+    _add(running, sidecars)
+    _raise_to(running, peak)
+    if pod.spec.resources is not None:
+        running |= _amounts(pod.spec.resources.requests, pod.spec.resources.limits)
+    if pod.spec.overhead:
+        _add(running, _amounts(pod.spec.overhead, {}))
+    return Demand(
+        cpu_milli=running.get("cpu", 0),
+        memory_bytes=running.get("memory", 0),
+        ephemeral_bytes=running.get("ephemeral-storage", 0),
+        extended=tuple(sorted((name, amount) for name, amount in running.items() if name not in _PLAIN and amount)),
+    )
+
+
+def _amounts(requests: Quantities, limits: Quantities) -> dict[str, int]:
+    """Requests; where only a limit is named the API server has already copied it, and we read it the same way."""
+    return {
+        name: milli(value) if name == "cpu" else whole(value)
+        for name, value in (limits | requests).items()
+        if name not in names.GPU_RESOURCES
+    }
+
+
+def _add(total: dict[str, int], amounts: dict[str, int]) -> None:
+    for name, amount in amounts.items():
+        total[name] = total.get(name, 0) + amount
+
+
+def _raise_to(total: dict[str, int], floor: dict[str, int]) -> None:
+    for name, amount in floor.items():
+        if amount > total.get(name, 0):
+            total[name] = amount

@@ -1,0 +1,143 @@
+"""The book's entries: a node, a pod, a grant, as they stand."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from shared.book.demand import Demand, demand_of
+from shared.book.shares import GpuRoom
+from shared.model import names
+from shared.model.gpu import Inventory
+from shared.model.grant import Grant, decode_grant
+from shared.model.objects import Node, Pod
+from shared.model.request import PodRequest, RequestError, read_request
+from shared.model.units import QuantityError, milli, whole
+
+GrantPhase = Literal["holding", "bound", "leaving"]
+
+ENDED_PHASES = ("Succeeded", "Failed")
+
+
+class PodState(msgspec.Struct):
+    """A pod as the book sees it. `charged` is the node whose room it uses, empty when none."""
+
+    pod: Pod
+    uid: str
+    demand: Demand
+    request: PodRequest | None
+    refusal: str = ""
+    """Why this pod can never be placed as it is written; empty when it makes sense."""
+    refusal_code: str = ""
+    charged: str = ""
+    grant_id: str = ""
+
+    @property
+    def key(self) -> str:
+        return f"{self.pod.metadata.namespace}/{self.pod.metadata.name}"
+
+    @property
+    def ours(self) -> bool:
+        return self.pod.spec.scheduler_name == names.SCHEDULER_NAME
+
+    @property
+    def repels(self) -> bool:
+        """Whether it keeps other pods away by required anti-affinity."""
+        affinity = self.pod.spec.affinity
+        return (
+            affinity is not None and affinity.pod_anti_affinity is not None
+            and bool(affinity.pod_anti_affinity.required_during_scheduling_ignored_during_execution)
+        )  # fmt: skip
+
+    @property
+    def ended(self) -> bool:
+        return self.pod.status.phase in ENDED_PHASES
+
+    @property
+    def wants_place(self) -> bool:
+        """Unbound, alive, not gated, and Kerf's to place."""
+        pod = self.pod
+        return (
+            self.ours and not pod.spec.node_name and pod.metadata.deletion_timestamp is None
+            and not self.ended and not pod.spec.scheduling_gates
+        )  # fmt: skip
+
+
+class GrantState(msgspec.Struct):
+    """A grant whose shares are taken from the pool. It outlives its pod until the node gives it back."""
+
+    grant: Grant
+    uid: str
+    namespace: str
+    name: str
+    node: str
+    phase: GrantPhase
+
+    @property
+    def grant_id(self) -> str:
+        return self.grant.grant_id
+
+
+class NodeState:
+    """A node: what Kubernetes says of it, what its agent says of it, and what is taken."""
+
+    def __init__(self, name: str, row: int) -> None:
+        self.name = name
+        self.row = row
+        self.object: Node | None = None
+        self.inventory: Inventory | None = None
+        self.agent_trouble = "its agent has not answered this leader yet"
+        """Why no GPU of this node may be given now, whatever their state; empty when they may."""
+        self.gpus: list[GpuRoom] = []
+        self.by_uuid: dict[str, GpuRoom] = {}
+        self.pods: dict[str, PodState] = {}
+        self.grants: dict[str, GrantState] = {}
+        self.static_version = 0
+        """Rises whenever the Node object, the inventory or the agent's state changes: what static filters depend on."""
+        self.cpu_used = self.memory_used = self.ephemeral_used = 0
+        self.extended_used: dict[str, int] = {}
+        self.extended_total: dict[str, int] = {}
+        self.cpu_total = self.memory_total = self.ephemeral_total = self.pods_total = 0
+
+    def read_capacity(self) -> None:
+        allocatable = {} if self.object is None else self.object.status.allocatable
+        self.cpu_total = milli(allocatable.get("cpu", 0))
+        self.memory_total = whole(allocatable.get("memory", 0))
+        self.ephemeral_total = whole(allocatable.get("ephemeral-storage", 0))
+        self.pods_total = whole(allocatable.get("pods", 0))
+        self.extended_total = {
+            name: whole(amount) for name, amount in allocatable.items() if name not in ("cpu", "memory", "ephemeral-storage", "pods")
+        }
+
+    def add_room(self, demand: Demand, sign: int) -> None:
+        self.cpu_used += sign * demand.cpu_milli
+        self.memory_used += sign * demand.memory_bytes
+        self.ephemeral_used += sign * demand.ephemeral_bytes
+        for name, amount in demand.extended:
+            self.extended_used[name] = self.extended_used.get(name, 0) + sign * amount
+
+
+def pod_state(pod: Pod) -> PodState:
+    """Reads a pod once. Nonsense in it is kept as a refusal, never raised: one bad pod must not stop the feed."""
+    request, refusal, code = None, "", ""
+    demand = Demand()
+    try:
+        demand = demand_of(pod)
+        request = read_request(pod)
+    except RequestError as error:
+        refusal, code = str(error), error.code
+    except QuantityError as error:
+        refusal, code = str(error), "not-a-quantity"
+    return PodState(pod=pod, uid=pod.metadata.uid, demand=demand, request=request, refusal=refusal, refusal_code=code)
+
+
+def grant_of(pod: Pod) -> tuple[Grant | None, str]:
+    """The grant a pod carries, and what is wrong with it where it cannot be read."""
+    text = pod.metadata.annotations.get(names.ANNOTATION_GRANT)
+    if text is None:
+        return None, ""
+    try:
+        return decode_grant(text), ""
+    except msgspec.DecodeError as error:
+        return None, f"the annotation {names.ANNOTATION_GRANT} is no grant: {error}"
