@@ -185,6 +185,9 @@ class Accepted(Message, frozen=True):
     ok: bool
     reason: str = ""
     term: int = 0
+    node: str = ""
+    grant_id: str = ""
+    """The grant it answers for, where there is one."""
 
 
 # --- to the simulated cluster -----------------------------------------------------------------------------------

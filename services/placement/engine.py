@@ -1,0 +1,133 @@
+"""Where a pod goes: one decision on the book as it stands. Pure; changes nothing but its own caches."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterator
+
+import msgspec
+import numpy as np
+
+from services.placement.assign import Assignment, assign
+from services.placement.filters import CLUSTER_FILTERS, Check
+from services.placement.scores import CLUSTER_SCORES
+from services.placement.scores.base import Rate
+from services.placement.shape import INFEASIBLE, Row, shape_key
+from shared.book.arrays import Ints
+from shared.book.book import Book
+from shared.book.shares import strategy_for
+from shared.book.states import NodeState, PodState
+from shared.model.grant import ContainerGrant, GpuShare
+
+_MAX_ROWS = 1024
+
+
+class Place(msgspec.Struct, frozen=True):
+    """A pod's place: the node, its GPUs by container, and what spoke for it."""
+
+    node: str
+    containers: dict[str, ContainerGrant]
+    total: int
+    feasible_nodes: int
+    policy: str
+
+
+class Engine:
+    def __init__(self, book: Book, default_policy: str = "binpack") -> None:
+        self.book = book
+        self.default_policy = default_policy
+        self._rows: OrderedDict[bytes, Row] = OrderedDict()
+        self._keys: dict[str, tuple[str, bytes]] = {}
+
+    def key_of(self, state: PodState) -> bytes:
+        """The pod's shape. Kept for as long as the pod's resourceVersion stands."""
+        stamp = state.pod.metadata.resource_version
+        known = self._keys.get(state.uid)
+        if known is None or known[0] != stamp:
+            known = self._keys[state.uid] = (stamp, shape_key(state))
+        return known[1]
+
+    def forget(self, uid: str) -> None:
+        self._keys.pop(uid, None)
+
+    def is_plain(self, state: PodState) -> bool:
+        """Whether its shape alone decides: no other pod and no other object bears on it."""
+        return all(f.prepare(state, self.book) is None for f in CLUSTER_FILTERS)
+
+    def policy_of(self, state: PodState) -> str:
+        return (state.request.policy if state.request else "") or self.default_policy
+
+    def row(self, state: PodState) -> Row:
+        key = self.key_of(state)
+        row = self._rows.get(key)
+        if row is None:
+            row = self._rows[key] = Row(state, self.policy_of(state), self.book)
+            if len(self._rows) > _MAX_ROWS:
+                self._rows.popitem(last=False)
+        else:
+            self._rows.move_to_end(key)
+        return row
+
+    def decide(self, state: PodState) -> Place | None:
+        """The best place now, or None. `explain` says why not."""
+        total = self.row(state).refresh()
+        checks = [c for f in CLUSTER_FILTERS if (c := f.prepare(state, self.book)) is not None]
+        rates = [(s.weight, r) for s in CLUSTER_SCORES if (r := s.prepare(state, self.book)) is not None]
+        for row in self._best_first(total, checks, rates):
+            node = self.book.nodes[self.book.row_names[row]]
+            chosen = self._fit_node(state, node)
+            if chosen is not None:
+                feasible = int(np.count_nonzero(total >= 0))
+                return Place(node.name, chosen, int(total[row]), feasible, self.policy_of(state))
+        return None
+
+    def _best_first(self, total: Ints, checks: list[Check], rates: list[tuple[int, Rate]]) -> Iterator[int]:
+        """Feasible rows, best first; equal scores in the order of rows, which concentrates."""
+        if total.size == 0:
+            return
+        if not checks and not rates:
+            best = int(total.argmax())
+            if total[best] == INFEASIBLE:
+                return
+            yield best
+        rows = np.flatnonzero(total != INFEASIBLE)
+        if rates:
+            extra = np.array([sum(w * rate(self._node(r)) for w, rate in rates) for r in rows], np.int64)
+            rows = rows[np.argsort(-(total[rows] + extra), kind="stable")]
+        else:
+            rows = rows[np.argsort(-total[rows], kind="stable")]
+        for row in rows:
+            if all(check(self._node(row)) is None for check in checks):
+                yield int(row)
+
+    def _node(self, row: int) -> NodeState:
+        return self.book.nodes[self.book.row_names[row]]
+
+    def _fit_node(self, state: PodState, node: NodeState) -> dict[str, ContainerGrant] | None:
+        """The node's last word: extended resources, and the very GPUs."""
+        for name, amount in state.demand.extended:
+            advertised = node.extended_total.get(name)
+            if advertised is None and name.startswith("kerf.dev/"):
+                continue
+            if amount > (advertised or 0) - node.extended_used.get(name, 0):
+                return None
+        if state.request is None:
+            return {}
+        chosen = assign(state.request, node, self.policy_of(state))
+        if chosen is None or node.inventory is None:
+            return None
+        return _containers(state, node, chosen)
+
+
+def _containers(state: PodState, node: NodeState, chosen: Assignment) -> dict[str, ContainerGrant] | None:
+    request, inventory = state.request, node.inventory
+    if request is None or inventory is None:
+        return None
+    result = {}
+    for name, gpus in chosen.items():
+        strategy = strategy_for(request.asks[name], request.isolation, inventory.strategies)
+        if strategy is None:
+            return None
+        shares = tuple(GpuShare(node=node.name, uuid=uuid, memory_mib=mib, compute_milli=milli) for uuid, mib, milli in gpus)
+        result[name] = ContainerGrant(strategy=strategy, gpus=shares)
+    return result

@@ -1,0 +1,27 @@
+"""What a filter is. One file each; `services/placement/filters/__init__.py` registers them in the order they are asked.
+
+Scopes:
+- `node`: depends on the pod's shape and on the Node object, inventory or agent alone. Cached per shape until those change.
+- `cluster`: depends on other pods or other objects. Prepared anew for each decision.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import ClassVar, Literal
+
+from shared.book.book import Book
+from shared.book.states import NodeState, PodState
+from shared.contracts.explain import Reason
+
+Check = Callable[[NodeState], Reason | None]
+"""None: the node passes."""
+
+
+class Filter:
+    name: ClassVar[str]
+    scope: ClassVar[Literal["node", "cluster"]]
+
+    def prepare(self, pod: PodState, book: Book) -> Check | None:
+        """The check for this pod, or None where the filter has nothing to say about it."""
+        raise NotImplementedError

@@ -1,0 +1,96 @@
+from __future__ import annotations
+
+from services.placement.assign import assign, model_matches
+from services.placement.filters.base import Check, Filter
+from shared.book.book import Book
+from shared.book.shares import GpuRoom, fits, missing, share_on, strategy_for
+from shared.book.states import NodeState, PodState
+from shared.contracts.explain import Reason
+from shared.model.request import GpuAsk, PodRequest
+
+
+class GpuKind(Filter):
+    """What a node's GPUs are: model, and the promise that its strategies can keep. Full or empty does not matter here."""
+
+    name = "gpu-kind"
+    scope = "node"
+
+    def prepare(self, pod: PodState, book: Book) -> Check | None:  # noqa: ARG002
+        request = pod.request
+        if request is None:
+            return None
+
+        def check(node: NodeState) -> Reason | None:
+            if not node.gpus or node.inventory is None:
+                return Reason(code="no-gpu", sentence="the node has no GPU that Kerf manages", helps="label a GPU node kerf.dev/managed and run the node agent on it")
+            if node.agent_trouble:
+                return Reason(code="agent", sentence=f"no GPU of the node may be given now: {node.agent_trouble}", helps="look at the node agent's log")
+            for ask in request.asks.values():
+                if strategy_for(ask, request.isolation, node.inventory.strategies) is None:
+                    return Reason(code="isolation", sentence=f"the node can share by {', '.join(node.inventory.strategies)}, none of which promises {'a whole GPU' if ask.whole else request.isolation}", helps="ask for kerf.dev/isolation: soft" if not ask.whole else "use a node that gives whole GPUs")
+            wanted = max(ask.count for ask in request.asks.values())
+            models = {gpu.model for gpu in node.gpus if model_matches(gpu.model, request.models)}
+            if not models:
+                have = ", ".join(sorted({gpu.model for gpu in node.gpus}))
+                return Reason(code="gpu-model", sentence=f"the node has {have}, the pod accepts {' or '.join(request.models)}", helps=f"add {have} to kerf.dev/gpu-model")
+            count = sum(1 for gpu in node.gpus if gpu.model in models)
+            if count < wanted:
+                return Reason(code="too-few-gpus", sentence=f"needs {wanted} GPUs on one node, the node has {count}", helps=f"ask for at most {count} GPUs")
+            largest = max(gpu.total_mib for gpu in node.gpus if gpu.model in models)
+            biggest = max(ask.memory_mib for ask in request.asks.values())
+            if biggest > largest:
+                return Reason(code="gpu-too-small", sentence=f"needs {biggest} MiB on one GPU, the node's GPUs have {largest} MiB", helps=f"ask for at most {largest} MiB a GPU")
+            return None
+
+        return check
+
+
+class GpuRoomLeft(Filter):
+    """What is left on a node's GPUs. The engine's columns say the same; a test holds both together."""
+
+    name = "gpu-room"
+    scope = "cluster"
+
+    def prepare(self, pod: PodState, book: Book) -> Check | None:  # noqa: ARG002
+        request = pod.request
+        if request is None:
+            return None
+
+        def check(node: NodeState) -> Reason | None:
+            if not node.gpus or node.inventory is None or assign(request, node, request.policy or "binpack") is not None:
+                return None
+            return _full(request, node)
+
+        return check
+
+
+def _full(request: PodRequest, node: NodeState) -> Reason:
+    rooms = [g for g in node.gpus if model_matches(g.model, request.models)]
+    for name, ask in request.asks.items():
+        good = [g for g in rooms if fits(ask, g)]
+        if len(good) < ask.count:
+            near = min((g for g in rooms if g.usable and not fits(ask, g)), key=lambda g: _lack(ask, g), default=None)
+            wish = f"{ask.count} GPUs" if ask.count > 1 else "a GPU"
+            detail = f"; nearest is GPU {near.index}: {missing(ask, near)}" if near else ""
+            return Reason(code="gpu-full", sentence=f"container {name} needs {wish} and {len(good)} of {len(rooms)} fit{detail}", helps=_less(ask, rooms))
+    if request.topology == "required":
+        return Reason(code="no-peer-access", sentence="no set of free GPUs reaches each other peer to peer", helps="drop kerf.dev/topology: required")
+    return Reason(code="gpu-full", sentence="its containers fit one by one, but not together", helps="ask for less in one of the containers")
+
+
+def _lack(ask: GpuAsk, gpu: GpuRoom) -> float:
+    """How far a GPU is from taking the ask, as the larger missing fraction."""
+    memory_mib, compute_milli = share_on(ask, gpu.total_mib)
+    return max((memory_mib - gpu.free_mib) / max(1, gpu.total_mib), (compute_milli - gpu.free_milli) / 1000)
+
+
+def _less(ask: GpuAsk, rooms: list[GpuRoom]) -> str:
+    """The least that would have to be given up on this node."""
+    usable = [g for g in rooms if g.usable]
+    if ask.whole or ask.memory_follows or ask.count > 1 or not usable:
+        return "wait until a pod on it ends, or ask for less"
+    room = max((g for g in usable if g.free_milli >= ask.compute_milli), key=lambda g: g.free_mib, default=None)
+    if room is None:
+        best = max(g.free_milli for g in usable)
+        return f"fits with {(ask.compute_milli - max(0, best)) / 10:g} % less compute" if best > 0 else "wait until a pod on it ends"
+    return f"fits with {ask.memory_mib - max(0, room.free_mib)} MiB less GPU memory" if room.free_mib > 0 else "wait until a pod on it ends"

@@ -1,0 +1,112 @@
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from services.placement.filters.base import Check, Filter
+from shared.book.book import Book
+from shared.book.states import NodeState, PodState
+from shared.contracts.explain import Reason
+from shared.model.objects import LabelSelector, Pod, PodAffinityTerm, Requirement
+from shared.model.selectors import labels_match
+
+
+class InterPod(Filter):
+    """Required pod affinity and anti-affinity, and the anti-affinity of pods already placed against this one.
+
+    As kube-scheduler's InterPodAffinity: a term's domain is the set of nodes with the same value of its topology key; a
+    pod that matches its own affinity term may be the first of its kind. namespaceSelector looks at the namespaces known.
+    """
+
+    name = "inter-pod"
+    scope = "cluster"
+
+    def prepare(self, pod: PodState, book: Book) -> Check | None:
+        affinity = pod.pod.spec.affinity
+        near = _required(pod, "pod_affinity") if affinity else ()
+        away = _required(pod, "pod_anti_affinity") if affinity else ()
+        if not near and not away and not book.exclusive_pods:
+            return None
+        repelled = _repelled(pod, book)
+        if not near and not away and not repelled:
+            return None
+        wanted = [(term, _domains(term, pod, book)) for term in near]
+        unwanted = [(term, _domains(term, pod, book)) for term in away]
+        first = bool(near) and not any(domains for _, domains in wanted) and all(term_matches(t, pod.pod, pod.pod, book) for t in near)
+
+        def check(node: NodeState) -> Reason | None:
+            if node.object is None:
+                return None
+            labels = node.object.metadata.labels
+            for term, domains in wanted:
+                value = labels.get(term.topology_key)
+                if value is None or (value not in domains and not first):
+                    return Reason(code="pod-affinity", sentence=f"no pod that the pod wants near is in the node's {term.topology_key}", helps="place a pod that matches the affinity term, or drop the term")
+            for term, domains in unwanted:
+                if labels.get(term.topology_key) in domains:
+                    return Reason(code="pod-anti-affinity", sentence=f"a pod that this pod keeps away from is in the node's {term.topology_key}", helps="drop the anti-affinity term, or add a domain")
+            for key, value in repelled:
+                if labels.get(key) == value:
+                    return Reason(code="repelled", sentence=f"a pod in the node's {key} keeps this pod away by its anti-affinity", helps="change the labels that its anti-affinity selects")
+            return None
+
+        return check
+
+
+def _required(pod: PodState, which: str) -> tuple[PodAffinityTerm, ...]:
+    affinity = getattr(pod.pod.spec.affinity, which)
+    return () if affinity is None else affinity.required_during_scheduling_ignored_during_execution
+
+
+def _domains(term: PodAffinityTerm, owner: PodState, book: Book) -> set[str]:
+    """Values of the term's topology key under which a matching pod is placed."""
+    return {value for state, value in placed_with(term.topology_key, book.nodes.values()) if term_matches(term, owner.pod, state.pod, book)}
+
+
+def placed_with(key: str, nodes: Iterable[NodeState]) -> Iterable[tuple[PodState, str]]:
+    for node in nodes:
+        value = None if node.object is None else node.object.metadata.labels.get(key)
+        if value is not None:
+            for state in node.pods.values():
+                yield state, value
+
+
+def _repelled(pod: PodState, book: Book) -> set[tuple[str, str]]:
+    """(topology key, value) of the domains that placed pods keep this one out of."""
+    result = set()
+    for other in book.exclusive_pods.values():
+        node = book.nodes[other.charged].object
+        if other.uid == pod.uid or node is None:
+            continue
+        for term in _required(other, "pod_anti_affinity"):
+            value = node.metadata.labels.get(term.topology_key)
+            if value is not None and term_matches(term, other.pod, pod.pod, book):
+                result.add((term.topology_key, value))
+    return result
+
+
+def term_matches(term: PodAffinityTerm, owner: Pod, candidate: Pod, book: Book) -> bool:
+    """Whether `candidate` is one of the pods that `owner`'s term speaks of."""
+    namespace = candidate.metadata.namespace
+    if term.namespaces or term.namespace_selector is not None:
+        named = namespace in term.namespaces
+        if not named and term.namespace_selector is not None:
+            known = book.others.get("Namespace", {}).get(namespace)
+            named = labels_match(term.namespace_selector, known.metadata.labels if known is not None else {})
+        if not named:
+            return False
+    elif namespace != owner.metadata.namespace:
+        return False
+    return labels_match(with_label_keys(term.label_selector, owner, term.match_label_keys, term.mismatch_label_keys), candidate.metadata.labels)
+
+
+def with_label_keys(selector: LabelSelector | None, owner: Pod, match: tuple[str, ...], mismatch: tuple[str, ...] = ()) -> LabelSelector | None:
+    """matchLabelKeys and mismatchLabelKeys: the owner's own values of these labels, as further requirements.
+
+    The API server merges them into affinity selectors itself at creation; merging twice changes nothing.
+    """
+    if selector is None or not (match or mismatch):
+        return selector
+    labels = owner.metadata.labels
+    extra = [Requirement(key=k, operator="In", values=(labels[k],)) for k in match if k in labels]
+    extra += [Requirement(key=k, operator="NotIn", values=(labels[k],)) for k in mismatch if k in labels]
+    return LabelSelector(match_labels=selector.match_labels, match_expressions=(*selector.match_expressions, *extra))

@@ -1,0 +1,34 @@
+from __future__ import annotations
+
+from services.placement.filters.base import Check, Filter
+from shared.book.book import Book
+from shared.book.states import NodeState, PodState
+from shared.contracts.explain import Reason
+from shared.model.objects import Taint
+from shared.model.selectors import untolerated
+
+_CORDONED = Taint(key="node.kubernetes.io/unschedulable", effect="NoSchedule")
+
+
+class Taints(Filter):
+    """kube-scheduler's TaintToleration and NodeUnschedulable: NoSchedule and NoExecute taints need a toleration."""
+
+    name = "taints"
+    scope = "node"
+
+    def prepare(self, pod: PodState, book: Book) -> Check:  # noqa: ARG002
+        tolerations = pod.pod.spec.tolerations
+
+        def check(node: NodeState) -> Reason | None:
+            if node.object is None:
+                return Reason(code="node-unknown", sentence="Kubernetes knows no such node", helps="register the node")
+            spec = node.object.spec
+            if spec.unschedulable and untolerated((_CORDONED,), tolerations, ("NoSchedule",)):
+                return Reason(code="cordoned", sentence="the node is cordoned", helps=f"kubectl uncordon {node.name}")
+            taint = untolerated(spec.taints, tolerations, ("NoSchedule", "NoExecute"))
+            if taint is None:
+                return None
+            text = f"{taint.key}={taint.value}:{taint.effect}" if taint.value else f"{taint.key}:{taint.effect}"
+            return Reason(code="taint", sentence=f"the node has the taint {text}, which the pod does not tolerate", helps=f"tolerate {text}")
+
+        return check

@@ -1,0 +1,76 @@
+from __future__ import annotations
+
+from services.placement.filters.base import Check, Filter
+from services.placement.filters.inter_pod import with_label_keys
+from shared.book.book import Book
+from shared.book.states import NodeState, PodState
+from shared.contracts.explain import Reason
+from shared.model.objects import LabelSelector, TopologySpreadConstraint
+from shared.model.selectors import labels_match, node_selector_matches, untolerated
+
+
+class TopologySpread(Filter):
+    """topologySpreadConstraints with DoNotSchedule, as kube-scheduler's PodTopologySpread counts them.
+
+    Domains are counted over nodes that have all the constraints' topology keys and pass the constraint's node affinity
+    and taint policies; the minimum is 0 while there are fewer domains than minDomains.
+    """
+
+    name = "topology-spread"
+    scope = "cluster"
+
+    def prepare(self, pod: PodState, book: Book) -> Check | None:
+        hard = [c for c in pod.pod.spec.topology_spread_constraints if c.when_unsatisfiable == "DoNotSchedule"]
+        if not hard:
+            return None
+        keys = [c.topology_key for c in hard]
+        counted = [(c, selector, count_domains(c, selector, keys, pod, book)) for c in hard for selector in (spread_selector(c, pod),)]
+
+        def check(node: NodeState) -> Reason | None:
+            if node.object is None:
+                return None
+            labels = node.object.metadata.labels
+            for constraint, selector, counts in counted:
+                value = labels.get(constraint.topology_key)
+                if value is None:
+                    return Reason(code="spread-no-key", sentence=f"the node has no label {constraint.topology_key}, by which the pod wants to be spread", helps=f"label the node with {constraint.topology_key}")
+                least = min(counts.values(), default=0)
+                if len(counts) < (constraint.min_domains or 1):
+                    least = 0
+                myself = 1 if labels_match(selector, pod.pod.metadata.labels) else 0
+                skew = counts.get(value, 0) + myself - least
+                if skew > constraint.max_skew:
+                    return Reason(code="spread", sentence=f"{constraint.topology_key}={value} would have {skew} more matching pods than the emptiest domain, {constraint.max_skew} allowed", helps=f"allow a maxSkew of {skew}, or free another {constraint.topology_key}")
+            return None
+
+        return check
+
+
+def spread_selector(constraint: TopologySpreadConstraint, pod: PodState) -> LabelSelector | None:
+    return with_label_keys(constraint.label_selector, pod.pod, constraint.match_label_keys)
+
+
+def count_domains(constraint: TopologySpreadConstraint, selector: LabelSelector | None, keys: list[str], pod: PodState, book: Book) -> dict[str, int]:
+    """Matching pods by domain, over the nodes that count."""
+    spec = pod.pod.spec
+    affinity = spec.affinity.node_affinity if spec.affinity else None
+    required = affinity.required_during_scheduling_ignored_during_execution if affinity else None
+    counts: dict[str, int] = {}
+    for node in book.nodes.values():
+        if node.object is None or any(key not in node.object.metadata.labels for key in keys):
+            continue
+        labels = node.object.metadata.labels
+        if constraint.node_affinity_policy == "Honor" and (
+            any(labels.get(k) != v for k, v in spec.node_selector.items()) or not node_selector_matches(required, node.object)
+        ):
+            continue
+        if constraint.node_taints_policy == "Honor" and untolerated(node.object.spec.taints, spec.tolerations, ("NoSchedule", "NoExecute")):
+            continue
+        value = labels[constraint.topology_key]
+        counts[value] = counts.get(value, 0) + sum(
+            1 for other in node.pods.values()
+            if other.pod.metadata.namespace == pod.pod.metadata.namespace
+            and other.pod.metadata.deletion_timestamp is None
+            and labels_match(selector, other.pod.metadata.labels)
+        )  # fmt: skip
+    return counts

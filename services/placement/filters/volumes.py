@@ -1,0 +1,146 @@
+from __future__ import annotations
+
+from typing import Any
+
+from services.placement.filters.base import Check, Filter
+from shared.book.book import Book
+from shared.book.states import NodeState, PodState
+from shared.contracts.explain import Reason
+from shared.model.objects import PersistentVolume, PersistentVolumeClaim, Pod, StorageClass
+from shared.model.selectors import labels_match, node_selector_matches
+from shared.model.units import whole
+
+_ZONES = ("topology.kubernetes.io/zone", "topology.kubernetes.io/region", "failure-domain.beta.kubernetes.io/zone", "failure-domain.beta.kubernetes.io/region")
+_SINGLE_NODE_DISKS = ("gce_persistent_disk", "aws_elastic_block_store", "rbd", "iscsi")
+
+
+class Volumes(Filter):
+    """Claims, volumes and where they can be reached (VolumeBinding, VolumeRestrictions, VolumeZone, one-pod access).
+
+    A bound claim pins the pod to its volume's nodes. An unbound claim of a class with WaitForFirstConsumer fits where an
+    available volume matches, or where the class may provision; which of these happens is written on the claim when the
+    pod has its node (`selected_node`). An unbound claim of an immediate class waits for its binder.
+    """
+
+    name = "volumes"
+    scope = "cluster"
+
+    def prepare(self, pod: PodState, book: Book) -> Check | None:
+        names = claim_names(pod.pod)
+        disks = _disks(pod.pod)
+        if not names and not disks:
+            return None
+        everywhere = _everywhere(names, pod, book)
+        if everywhere is not None:
+            return lambda node: everywhere  # noqa: ARG005
+        claims = [book.others["PersistentVolumeClaim"][f"{pod.pod.metadata.namespace}/{name}"] for name in names]
+
+        def check(node: NodeState) -> Reason | None:
+            if node.object is None:
+                return None
+            for claim in claims:
+                reason = _reaches(claim, node, book)
+                if reason is not None:
+                    return reason
+            return _disk_clash(disks, node)
+
+        return check
+
+
+def claim_names(pod: Pod) -> list[str]:
+    """The names of the claims a pod mounts, those of generic ephemeral volumes too."""
+    return [
+        v.persistent_volume_claim.claim_name if v.persistent_volume_claim else f"{pod.metadata.name}-{v.name}"
+        for v in pod.spec.volumes
+        if v.persistent_volume_claim or v.ephemeral
+    ]
+
+
+def waits_for_consumer(claim: PersistentVolumeClaim, book: Book) -> bool:
+    """Whether the claim is unbound and its class binds only when a pod has its node."""
+    storage = book.others.get("StorageClass", {}).get(claim.spec.storage_class_name or "")
+    return not claim.spec.volume_name and isinstance(storage, StorageClass) and storage.volume_binding_mode == "WaitForFirstConsumer"
+
+
+def _everywhere(names: list[str], pod: PodState, book: Book) -> Reason | None:
+    """What keeps the pod off every node alike."""
+    known = book.others.get("PersistentVolumeClaim", {})
+    for name in names:
+        claim = known.get(f"{pod.pod.metadata.namespace}/{name}")
+        if claim is None:
+            return Reason(code="claim-missing", sentence=f"PersistentVolumeClaim {name} does not exist", helps=f"create the claim {name}")
+        if claim.metadata.deletion_timestamp is not None:
+            return Reason(code="claim-deleted", sentence=f"PersistentVolumeClaim {name} is being deleted", helps=f"create the claim {name} anew")
+        if claim.status.get("phase") == "Lost":
+            return Reason(code="claim-lost", sentence=f"PersistentVolumeClaim {name} has lost its volume", helps="restore the volume, or use another claim")
+        if not claim.spec.volume_name and not waits_for_consumer(claim, book):
+            return Reason(code="claim-unbound", sentence=f"PersistentVolumeClaim {name} is not bound to a volume yet", helps="provide a volume that matches the claim")
+        if "ReadWriteOncePod" in claim.spec.access_modes:
+            for other in book.pods.values():
+                if other.charged and other.uid != pod.uid and other.pod.metadata.namespace == pod.pod.metadata.namespace and name in claim_names(other.pod):
+                    return Reason(code="claim-in-use", sentence=f"PersistentVolumeClaim {name} is ReadWriteOncePod and in use by {other.key}", helps=f"wait until {other.key} has ended")
+    return None
+
+
+def _reaches(claim: PersistentVolumeClaim, node: NodeState, book: Book) -> Reason | None:
+    if node.object is None:
+        return None
+    name = claim.metadata.name
+    if claim.spec.volume_name:
+        volume = book.others.get("PersistentVolume", {}).get(claim.spec.volume_name)
+        if volume is None:
+            return Reason(code="volume-missing", sentence=f"volume {claim.spec.volume_name} of claim {name} does not exist", helps="restore the volume")
+        if not _on_node(volume, node):
+            return Reason(code="volume-elsewhere", sentence=f"volume {claim.spec.volume_name} of claim {name} cannot be reached from the node", helps="use a volume that the node can reach")
+        return None
+    if any(_matches(claim, v) and _on_node(v, node) for v in book.others.get("PersistentVolume", {}).values()):
+        return None
+    storage = book.others["StorageClass"][claim.spec.storage_class_name or ""]
+    if storage.provisioner == "kubernetes.io/no-provisioner":
+        return Reason(code="no-volume", sentence=f"no free volume for claim {name} can be reached from the node", helps="add a matching volume on the node")
+    if storage.allowed_topologies and not any(
+        all(node.object.metadata.labels.get(e.key) in e.values for e in term.match_label_expressions) for term in storage.allowed_topologies
+    ):
+        return Reason(code="class-elsewhere", sentence=f"StorageClass {storage.metadata.name} does not provision in the node's topology", helps="use a class that provisions there")
+    return None
+
+
+def _on_node(volume: PersistentVolume, node: NodeState) -> bool:
+    if node.object is None:
+        return False
+    affinity = volume.spec.node_affinity
+    if affinity is not None and affinity.required is not None and not node_selector_matches(affinity.required, node.object):
+        return False
+    labels = node.object.metadata.labels
+    # A label may name several zones, joined by "__"; nodes without the label are not constrained by it.
+    return all(labels[k] in volume.metadata.labels[k].split("__") for k in _ZONES if k in volume.metadata.labels and k in labels) or not any(
+        k in volume.metadata.labels for k in _ZONES
+    )
+
+
+def _matches(claim: PersistentVolumeClaim, volume: PersistentVolume) -> bool:
+    spec, reference = volume.spec, volume.spec.claim_ref
+    if reference is not None and (reference.namespace, reference.name) != (claim.metadata.namespace, claim.metadata.name):
+        return False
+    return (
+        volume.metadata.deletion_timestamp is None
+        and volume.status.get("phase", "Available") in ("Available", "")
+        and spec.storage_class_name == (claim.spec.storage_class_name or "")
+        and spec.volume_mode == claim.spec.volume_mode
+        and set(claim.spec.access_modes) <= set(spec.access_modes)
+        and whole(spec.capacity.get("storage", 0)) >= whole(claim.spec.resources.requests.get("storage", 0))
+        and (claim.spec.selector is None or labels_match(claim.spec.selector, volume.metadata.labels))
+    )
+
+
+def _disks(pod: Pod) -> list[tuple[str, Any]]:
+    return [(kind, source) for v in pod.spec.volumes for kind in _SINGLE_NODE_DISKS if (source := getattr(v, kind)) is not None]
+
+
+def _disk_clash(disks: list[tuple[str, Any]], node: NodeState) -> Reason | None:
+    """In-tree disks that two pods of one node may not both write. Read-only sharing is left to the kubelet's word."""
+    for other in node.pods.values():
+        for disk in _disks(other.pod):
+            if disk in disks and not disk[1].get("readOnly"):
+                return Reason(code="disk-in-use", sentence=f"a disk of the pod is in use by {other.key} on the node", helps=f"wait until {other.key} has ended")
+    return None

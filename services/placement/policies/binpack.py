@@ -1,0 +1,35 @@
+from __future__ import annotations
+
+import numpy as np
+
+from services.placement.policies.base import TOP, Policy, used_share
+from shared.book.arrays import Arrays, Bools, Ints
+from shared.book.shares import GpuRoom, share_on
+from shared.model.request import GpuAsk
+
+
+class Binpack(Policy):
+    """Fill what is begun: the GPU on which the least is left afterwards, then the node that is fullest already.
+
+    Keeps whole GPUs and empty nodes free for those who need them.
+    """
+
+    name = "binpack"
+
+    def score(self, arrays: Arrays, rows: Ints, fit: Bools, ask: GpuAsk) -> Ints:
+        packed = used_share(arrays, rows)
+        if ask.whole:
+            return packed
+        free_milli = arrays.gpu_free_milli[rows]
+        left = np.maximum(arrays.gpu_free_mib[rows] * TOP // np.maximum(arrays.gpu_total_mib[rows], 1), free_milli)
+        tightest = np.where(fit, left, TOP).min(axis=1)
+        result: Ints = (3 * (TOP - tightest) + packed) // 4
+        return result
+
+    def order(self, ask: GpuAsk, fitting: list[GpuRoom]) -> list[GpuRoom]:
+        return sorted(fitting, key=lambda room: (_left(ask, room), room.index))
+
+
+def _left(ask: GpuAsk, room: GpuRoom) -> int:
+    memory_mib, compute_milli = share_on(ask, room.total_mib)
+    return max((room.free_mib - memory_mib) * TOP // max(1, room.total_mib), room.free_milli - compute_milli)

@@ -1,0 +1,154 @@
+"""Who is tried next. Pods of equal shape stand in one line; lines whose head does not fit are parked as a whole.
+
+- Order: priority first, then age (creation, then first sight). Age alone decides within a priority, so none starves.
+- A doomed pod costs one attempt each time something changes that could help it, and holds nobody else back.
+- A pod that other pods or objects bear on (affinity, spread, host ports, volumes) stands in a line of its own, and is
+  tried again when such a thing changes, with a pause that doubles from 1 s to 60 s.
+- A pod whose Binding was refused pauses likewise.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterator
+
+import msgspec
+
+from shared.book.states import PodState
+
+PAUSE_FIRST_S = 1.0
+PAUSE_MOST_S = 60.0
+
+
+class Line:
+    """Pods of one shape, best first. `parked`: its head did not fit, and nothing has changed since that could help."""
+
+    def __init__(self, key: bytes, plain: bool) -> None:
+        self.key, self.plain = key, plain
+        self.members: list[tuple[int, str, int, str]] = []
+        self.parked = False
+
+    @property
+    def head(self) -> tuple[int, str, int, str]:
+        return self.members[0]
+
+
+class Pause(msgspec.Struct):
+    until: float
+    seconds: float
+
+
+class Queue:
+    def __init__(self) -> None:
+        self.lines: dict[bytes, Line] = {}
+        self._line_of: dict[str, Line] = {}
+        self._heads: list[tuple[tuple[int, str, int, str], bytes]] = []
+        self._pauses: dict[str, Pause] = {}
+        self._arrivals = 0
+        self._arrival: dict[str, int] = {}
+
+    def __len__(self) -> int:
+        return len(self._line_of)
+
+    def __contains__(self, uid: str) -> bool:
+        return uid in self._line_of
+
+    def add(self, state: PodState, key: bytes, *, plain: bool) -> None:
+        """Puts a pod in its line, or in another where its shape has changed. A line that waits goes on waiting: the
+        newcomer is of the same shape, and behind or before the others it fits no better."""
+        line_key = key if plain else key + state.uid.encode()
+        known = self._line_of.get(state.uid)
+        if known is not None:
+            if known.key == line_key:
+                return
+            self.remove(state.uid)
+        line = self.lines.get(line_key)
+        if line is None:
+            line = self.lines[line_key] = Line(line_key, plain)
+        if state.uid not in self._arrival:
+            self._arrivals += 1
+            self._arrival[state.uid] = self._arrivals
+        entry = (-state.pod.spec.priority, state.pod.metadata.creation_timestamp, self._arrival[state.uid], state.uid)
+        heapq.heappush(line.members, entry)
+        self._line_of[state.uid] = line
+        if not line.parked and line.head == entry:
+            heapq.heappush(self._heads, (entry, line_key))
+
+    def remove(self, uid: str, *, forget: bool = False) -> None:
+        """Takes a pod out. `forget` also drops its place by age, for a pod that will not come back."""
+        line = self._line_of.pop(uid, None)
+        if forget:
+            self._arrival.pop(uid, None)
+            self._pauses.pop(uid, None)
+        if line is None:
+            return
+        was_head = line.head[3] == uid
+        line.members = [m for m in line.members if m[3] != uid] if not was_head else line.members
+        if was_head:
+            heapq.heappop(line.members)
+        else:
+            heapq.heapify(line.members)
+        if not line.members:
+            del self.lines[line.key]
+        elif was_head and not line.parked:
+            heapq.heappush(self._heads, (line.head, line.key))
+
+    def next(self, now: float) -> str | None:
+        """The uid to try now; it stays in its line until `remove` or `park`."""
+        later = []
+        found = None
+        while self._heads:
+            entry, key = self._heads[0]
+            line = self.lines.get(key)
+            if line is None or line.parked or not line.members or line.head != entry:
+                heapq.heappop(self._heads)  # an old word about a line that has moved on
+                continue
+            pause = self._pauses.get(entry[3])
+            if pause is not None and pause.until > now:
+                later.append(heapq.heappop(self._heads))
+                continue
+            found = entry[3]
+            break
+        for item in later:
+            heapq.heappush(self._heads, item)
+        return found
+
+    def park(self, uid: str, now: float) -> None:
+        """It does not fit now: its whole line waits for a change. A line of one pod pauses as well."""
+        line = self._line_of[uid]
+        line.parked = True
+        if not line.plain:
+            self.pause(uid, now)
+
+    def pause(self, uid: str, now: float) -> None:
+        known = self._pauses.get(uid)
+        seconds = min(PAUSE_MOST_S, known.seconds * 2 if known else PAUSE_FIRST_S)
+        self._pauses[uid] = Pause(now + seconds, seconds)
+
+    def wake(self, helps: Callable[[Line, str], bool]) -> int:
+        """Wakes the parked lines that `helps(line, head uid)` speaks for; returns how many."""
+        woken = 0
+        for line in self.lines.values():
+            if line.parked and helps(line, line.head[3]):
+                line.parked = False
+                heapq.heappush(self._heads, (line.head, line.key))
+                woken += 1
+        return woken
+
+    def next_pause_end(self) -> float | None:
+        """When the first paused pod may be tried again."""
+        return min((p.until for uid, p in self._pauses.items() if uid in self._line_of and not self._line_of[uid].parked), default=None)
+
+    def parked_lines(self) -> Iterator[Line]:
+        return (line for line in self.lines.values() if line.parked)
+
+    def ahead_of(self, uid: str) -> int:
+        """How many waiting pods stand before it by priority and age."""
+        line = self._line_of.get(uid)
+        if line is None:
+            return 0
+        entry = next(m for m in line.members if m[3] == uid)
+        return sum(1 for other in self.lines.values() for m in other.members if m < entry)
+
+    def oldest(self, limit: int) -> list[str]:
+        return [m[3] for m in heapq.nsmallest(limit, (m for line in self.lines.values() for m in line.members))]

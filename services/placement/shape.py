@@ -1,0 +1,92 @@
+"""Pods of equal request share one shape, and a shape one row of scores over all nodes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from services.placement.filters import NODE_FILTERS
+from services.placement.room import fits_room
+from services.placement.scores import COLUMN_SCORES, NODE_SCORES
+from shared.book.arrays import Bools, Ints
+from shared.book.book import Book
+from shared.book.states import PodState
+
+INFEASIBLE = -1
+
+_ENCODER = msgspec.json.Encoder(order="deterministic")
+
+
+def shape_key(state: PodState) -> bytes:
+    """All that node filters, room and column scores may look at. Pods with equal keys get equal rows."""
+    spec = state.pod.spec
+    node_affinity = spec.affinity.node_affinity if spec.affinity else None
+    parts: tuple[Any, ...] = (state.demand, state.request, spec.node_selector, node_affinity, spec.tolerations)
+    return _ENCODER.encode(parts)
+
+
+class Row:
+    """One shape's score on every node, INFEASIBLE where it cannot go; kept up by looking only at what changed."""
+
+    def __init__(self, sample: PodState, policy: str, book: Book) -> None:
+        self.sample, self.policy, self.book = sample, policy, book
+        self.generation = -1
+        self.cursor = -1
+        self.passes: Bools = np.zeros(0, np.bool_)
+        self.preference: Ints = np.zeros(0, np.int64)
+        self.total: Ints = np.zeros(0, np.int64)
+        self.versions: list[int] = []
+
+    def refresh(self) -> Ints:
+        """The row as of now."""
+        arrays = self.book.arrays
+        changed: list[int] | None = None
+        if self.generation == arrays.generation:
+            changed = arrays.since(self.cursor)
+        if changed is None:
+            self._allocate()
+            changed = list(range(len(self.book.row_names)))
+        self.cursor = arrays.cursor
+        if changed:
+            self._recompute(changed)
+        return self.total
+
+    def _allocate(self) -> None:
+        rows = self.book.arrays.rows
+        self.generation = self.book.arrays.generation
+        self.passes = np.zeros(rows, np.bool_)
+        self.preference = np.zeros(rows, np.int64)
+        self.total = np.full(rows, INFEASIBLE, np.int64)
+        self.versions = [-1] * rows
+
+    def _recompute(self, changed: list[int]) -> None:
+        self._recheck_nodes(changed)
+        rows = np.array(changed, np.int64)
+        room, fit = fits_room(self.sample, self.book.arrays, rows)
+        score = self.preference[rows]
+        for column_score in COLUMN_SCORES:
+            part = column_score.rate(self.sample, self.policy, self.book.arrays, rows, fit)
+            if part is not None:
+                score = score + column_score.weight * part
+        self.total[rows] = np.where(self.passes[rows] & room, score, INFEASIBLE)
+
+    def _recheck_nodes(self, changed: list[int]) -> None:
+        """Node filters and node scores, only where the Node object, the inventory or the agent's state moved."""
+        checks: list[Any] | None = None
+        rates: list[tuple[int, Any]] = []
+        for row in changed:
+            name = self.book.row_names[row]
+            if not name:
+                self.passes[row], self.versions[row] = False, -1
+                continue
+            node = self.book.nodes[name]
+            if node.stamp == self.versions[row]:
+                continue
+            if checks is None:
+                checks = [c for f in NODE_FILTERS if (c := f.prepare(self.sample, self.book)) is not None]
+                rates = [(s.weight, r) for s in NODE_SCORES if (r := s.prepare(self.sample, self.book)) is not None]
+            self.versions[row] = node.stamp
+            self.passes[row] = all(check(node) is None for check in checks)
+            self.preference[row] = sum(weight * rate(node) for weight, rate in rates)
