@@ -48,6 +48,7 @@ class Book:
         self.exclusive_pods: dict[str, PodState] = {}
         """Placed pods with required anti-affinity: they keep others away, so every later pod must look at them."""
         self._free_rows: list[int] = []
+        self._stamp = 0
 
     # --- facts ------------------------------------------------------------------------------------------------
 
@@ -349,7 +350,8 @@ class Book:
                     room = node.by_uuid.get(share.uuid) if share.node == node.name else None
                     if room is not None:
                         room.take(share.memory_mib, share.compute_milli)
-        node.static_version += 1
+        self._stamp += 1
+        node.stamp = self._stamp
         self.arrays.write_gpus(node.row, node.gpus)
 
     # --- questions --------------------------------------------------------------------------------------------

@@ -93,8 +93,9 @@ class NodeState:
         self.by_uuid: dict[str, GpuRoom] = {}
         self.pods: dict[str, PodState] = {}
         self.grants: dict[str, GrantState] = {}
-        self.static_version = 0
-        """Rises whenever the Node object, the inventory or the agent's state changes: what static filters depend on."""
+        self.stamp = 0
+        """Another number whenever the Node object, the inventory or the agent's state changed, never one used before,
+        even by another node in the same row: what node filters depend on."""
         self.cpu_used = self.memory_used = self.ephemeral_used = 0
         self.extended_used: dict[str, int] = {}
         self.extended_total: dict[str, int] = {}
