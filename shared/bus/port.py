@@ -31,6 +31,14 @@ class NoResponder(BusError):
     """Nobody listens on that subject; nothing happened."""
 
 
+class NotConnected(NoResponder):
+    """There is no connection to a server now; nothing was sent."""
+
+
+class NoStream(NoResponder):
+    """The stream or bucket does not exist (the store was wiped, or nobody provisioned it); nothing was written."""
+
+
 class Refused(BusError):
     """An expectation (fence, revision) did not hold; nothing was written."""
 

@@ -1,0 +1,180 @@
+"""The few JetStream calls that Kerf needs, over plain requests, as the server's own JSON.
+
+nats-py's JetStream layer is left aside: it drops TTLs, changes callers' headers, leaves consumers behind and does not
+retry during elections (faults 6, 10, 12, 13). API: https://docs.nats.io/reference/reference-protocols/nats_api_reference
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+import msgspec
+
+from shared.bus.connection import Connection
+from shared.bus.port import BusError, NoResponder, NoStream, NotConnected, Refused, Unknown
+
+WRONG_LAST_SEQUENCE = (10071, 10164)
+"""A fence or revision did not hold; on replicated streams also the second: another append is in flight."""
+STREAM_NOT_FOUND = 10059
+MESSAGE_NOT_FOUND = 10037
+CONSUMER_NOT_FOUND = 10014
+NOT_AVAILABLE = (10008, 10076)
+"""JetStream has no meta leader just now; or it is not enabled for the account."""
+
+CALL_TIMEOUT_S = 2.0
+PATIENCE_S = 10.0
+"""How long an election may take before a call gives up; measured 5.1 to 7.8 s at worst."""
+RETRY_WAIT_S = 0.1
+
+
+class ApiError(msgspec.Struct, frozen=True):
+    code: int = 0
+    err_code: int = 0
+    description: str = ""
+
+
+class Reply(msgspec.Struct, frozen=True):
+    error: ApiError | None = None
+
+
+class PubAck(msgspec.Struct, frozen=True):
+    error: ApiError | None = None
+    stream: str = ""
+    seq: int = 0
+    duplicate: bool = False
+
+
+class StreamState(msgspec.Struct, frozen=True):
+    messages: int = 0
+    bytes: int = 0
+    first_seq: int = 0
+    last_seq: int = 0
+    consumer_count: int = 0
+
+
+class StreamInfo(msgspec.Struct, frozen=True):
+    config: dict[str, Any]
+    state: StreamState = StreamState()
+    created: str = ""
+
+
+class StoredMessage(msgspec.Struct, frozen=True):
+    subject: str
+    seq: int
+    data: bytes = b""
+    hdrs: bytes = b""
+    time: str = ""
+
+
+class MessageReply(msgspec.Struct, frozen=True):
+    message: StoredMessage
+
+
+class ConsumerInfo(msgspec.Struct, frozen=True):
+    name: str
+    num_pending: int = 0
+
+
+T = TypeVar("T")
+_REPLY = msgspec.json.Decoder(Reply)
+_PUB_ACK = msgspec.json.Decoder(PubAck)
+
+
+class JetStream:
+    def __init__(self, connection: Connection) -> None:
+        self.connection = connection
+
+    async def call(self, name: str, body: object, kind: type[T], *, timeout_s: float = CALL_TIMEOUT_S, patience_s: float = PATIENCE_S) -> T:
+        """A call of the $JS.API that may be repeated (all that Kerf makes may), retried while there is no leader.
+
+        Raises NoStream, ApiFailure (with the server's code), NotConnected, or Unknown when patience ran out.
+        """
+        subject = f"$JS.API.{name}"
+        payload = b"" if body is None else msgspec.json.encode(body)
+        deadline = asyncio.get_running_loop().time() + patience_s
+        while True:
+            try:
+                data = (await self.connection.request(subject, payload, timeout_s=timeout_s)).data
+                error = _REPLY.decode(data).error
+                if error is None:
+                    return msgspec.json.decode(data, type=kind)
+                if error.err_code == STREAM_NOT_FOUND:
+                    raise NoStream(f"{subject}: {error.description}; provision the bus again if its store was wiped")
+                if error.err_code not in NOT_AVAILABLE:
+                    raise ApiFailure(f"{subject}: {error.description} ({error.err_code})", error.err_code)
+                failure: BusError = Unknown(f"{subject}: {error.description} ({error.err_code})")
+            except (NotConnected, NoStream):
+                raise
+            except (Unknown, NoResponder) as problem:
+                failure = problem
+            if asyncio.get_running_loop().time() + RETRY_WAIT_S > deadline or self.connection.closing:
+                raise failure
+            await asyncio.sleep(RETRY_WAIT_S)
+
+    async def store(self, stream: str, subject: str, payload: bytes, headers: Mapping[str, str], *, timeout_s: float) -> int:
+        """Publishes into a stream and waits for its acknowledgement; returns the sequence.
+
+        Repeated only while the answer is that no stream listens (an election): then nothing was written. Raises
+        Refused when an expectation failed, NoStream, Unknown (read back) on a time-out or any other error.
+        """
+        deadline = asyncio.get_running_loop().time() + timeout_s
+        while True:
+            left_s = deadline - asyncio.get_running_loop().time()
+            try:
+                message = await self.connection.request(subject, payload, timeout_s=max(left_s, 0.05), headers=headers)
+            except NotConnected:
+                raise
+            except NoResponder:
+                await self.stream_info(stream)  # raises NoStream where it is gone for good
+                if left_s <= RETRY_WAIT_S:
+                    raise
+                await asyncio.sleep(RETRY_WAIT_S)
+                continue
+            try:
+                ack = _PUB_ACK.decode(message.data)
+            except msgspec.DecodeError as error:
+                raise Unknown(f"{subject}: {message.data[:80]!r} is no acknowledgement of a stream") from error
+            if ack.error is not None:
+                raise _failure(subject, ack.error)
+            return ack.seq
+
+    async def stream_info(self, stream: str) -> StreamInfo:
+        return await self.call(f"STREAM.INFO.{stream}", None, StreamInfo)
+
+    async def get_message(self, stream: str, query: Mapping[str, object]) -> StoredMessage | None:
+        """One message, asked of the stream's leader; None where there is none."""
+        try:
+            return (await self.call(f"STREAM.MSG.GET.{stream}", query, MessageReply)).message
+        except ApiFailure as failure:
+            if failure.err_code == MESSAGE_NOT_FOUND:
+                return None
+            raise
+
+
+class ApiFailure(BusError):
+    """The JetStream API said no; `err_code` is the server's."""
+
+    def __init__(self, text: str, err_code: int) -> None:
+        super().__init__(text)
+        self.err_code = err_code
+
+
+def _failure(subject: str, error: ApiError) -> BusError:
+    text = f"{subject}: {error.description} ({error.err_code})"
+    if error.err_code in WRONG_LAST_SEQUENCE:
+        return Refused(text)
+    if error.err_code == STREAM_NOT_FOUND:
+        return NoStream(text)
+    return Unknown(text)
+
+
+def headers_of(raw: bytes) -> dict[str, str]:
+    """The headers of a stored message: lines "Name: value" after the first."""
+    headers = {}
+    for line in raw.split(b"\r\n")[1:]:
+        name, colon, value = line.partition(b":")
+        if colon:
+            headers[name.strip().decode()] = value.strip().decode("utf-8", "replace")
+    return headers

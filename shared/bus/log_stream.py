@@ -1,0 +1,74 @@
+"""KERF_LOG: appends under the fence of a term (rule R1 of the protocol), and reading it back whole."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+from shared.bus.consumer import EphemeralConsumer, Lost
+from shared.bus.jetstream import JetStream
+from shared.bus.port import LogEntry, Unknown
+from shared.contracts import subjects
+
+APPEND_TIMEOUT_S = 5.0
+READ_PATIENCE_S = 60.0
+
+_FENCE_SEQUENCE = "Nats-Expected-Last-Subject-Sequence"
+_FENCE_SUBJECT = "Nats-Expected-Last-Subject-Sequence-Subject"
+_EXPECTED_STREAM = "Nats-Expected-Stream"
+
+
+class LogStream:
+    def __init__(self, js: JetStream) -> None:
+        self._js = js
+        self._one_in_flight = asyncio.Lock()
+
+    async def append(self, subject: str, payload: bytes, *, fence_subject: str, fence_sequence: int) -> int:
+        """See port.Bus.append. Appends of one process queue up here: replicated streams refuse a second one in flight."""
+        headers = {_EXPECTED_STREAM: subjects.STREAM_LOG, _FENCE_SEQUENCE: str(fence_sequence), _FENCE_SUBJECT: fence_subject}
+        async with self._one_in_flight:
+            return await self._js.store(subjects.STREAM_LOG, subject, payload, headers, timeout_s=APPEND_TIMEOUT_S)
+
+    async def end(self) -> int:
+        info = await self._js.stream_info(subjects.STREAM_LOG)
+        if info.state.messages == 0 and info.state.last_seq < int(info.config.get("first_seq", 1)):
+            return 0
+        return info.state.last_seq
+
+    async def newest(self, subject: str) -> LogEntry | None:
+        message = await self._js.get_message(subjects.STREAM_LOG, {"last_by_subj": subject})
+        return None if message is None else LogEntry(sequence=message.seq, subject=message.subject, payload=message.data)
+
+    async def read(self, start: int) -> AsyncIterator[LogEntry]:
+        """From `start` to the end that the leader reports now; a lost consumer is replaced where it stopped.
+
+        Raises Unknown when a minute brought nothing new, NoStream when the log is gone.
+        """
+        loop = asyncio.get_running_loop()
+        end, following = await self.end(), start
+        deadline = loop.time() + READ_PATIENCE_S
+        while following <= end:
+            consumer = EphemeralConsumer(self._js, subjects.STREAM_LOG, start=following)
+            await consumer.open()
+            try:
+                if consumer.pending_at_start == 0 and await self._nothing_from(following):
+                    return
+                while following <= end:
+                    delivered = await consumer.next(until=deadline)
+                    if delivered is None:
+                        raise Unknown(f"the log gave nothing after {following - 1} for {READ_PATIENCE_S:.0f} s, though it reaches to {end}")
+                    if delivered.sequence > end:
+                        return
+                    following, deadline = delivered.sequence + 1, loop.time() + READ_PATIENCE_S
+                    yield LogEntry(sequence=delivered.sequence, subject=delivered.subject, payload=delivered.data)
+                    if delivered.pending == 0 and following <= end and await self._nothing_from(following):
+                        return
+            except Lost:
+                if loop.time() > deadline:
+                    raise Unknown(f"the log could not be read past {following - 1}: consumers kept dying") from None
+            finally:
+                await consumer.close()
+
+    async def _nothing_from(self, sequence: int) -> bool:
+        """Whether what the log still holds ends before `sequence`: its tail may have aged away meanwhile."""
+        return await self._js.get_message(subjects.STREAM_LOG, {"seq": sequence, "next_by_subj": ">"}) is None

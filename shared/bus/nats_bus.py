@@ -1,0 +1,144 @@
+"""port.Bus on NATS: one connection, and the parts that speak over it."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+
+from shared.bus.connection import Connection, Stats
+from shared.bus.events import EventPublisher
+from shared.bus.jetstream import JetStream
+from shared.bus.kv import NatsKv
+from shared.bus.log_stream import LogStream
+from shared.bus.port import Handler, Incoming, LogEntry, Subscription
+from shared.bus.subscriptions import CoreSubscription
+from shared.bus.watch import KvWatch
+
+RESYNC_S = 30.0
+
+
+class NatsBus:
+    """See port.Bus for what each method promises. Made by `connect`, ended by `drain` (in order) or `close`."""
+
+    def __init__(self, connection: Connection, *, resync_s: float = RESYNC_S) -> None:
+        self._connection = connection
+        self.js = JetStream(connection)
+        self._log = LogStream(self.js)
+        self._events = EventPublisher(connection)
+        self._events.start()
+        self._resync_s = resync_s
+        self._subscriptions: list[CoreSubscription] = []
+        self._watches: list[KvWatch] = []
+        connection.on_reconnect(self._wake_watches)
+
+    @classmethod
+    async def connect(
+        cls,
+        url: str,
+        *,
+        name: str = "kerf",
+        credentials: str = "",
+        ca_file: str = "",
+        timeout_s: float = 30.0,
+        resync_s: float = RESYNC_S,
+        inbox_prefix: str = "_INBOX",
+        on_closed: Callable[[str], None] | None = None,
+    ) -> NatsBus:
+        """Connects to `url` (several, separated by commas, for a cluster; user and password may stand in it).
+
+        `credentials` is the path of a NATS .creds file, `ca_file` of a CA for TLS. `on_closed` is told, with the reason,
+        when the client has closed for good by itself: the process should end then. Raises BusError with the reason.
+        """
+        tls = ssl.create_default_context(cafile=ca_file) if ca_file else None
+        connection = Connection(on_closed=on_closed, inbox_prefix=inbox_prefix)
+        await connection.open(url, name=name, credentials=credentials, tls=tls, timeout_s=timeout_s)
+        return cls(connection, resync_s=resync_s)
+
+    async def __aenter__(self) -> NatsBus:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.drain()
+
+    @property
+    def stats(self) -> Stats:
+        return self._connection.stats
+
+    @property
+    def connected(self) -> bool:
+        return self._connection.connected
+
+    def on_reconnect(self, callback: Callable[[], Awaitable[None]]) -> None:
+        self._connection.on_reconnect(callback)
+
+    async def alive(self, *, timeout_s: float = 2.0) -> bool:
+        return await self._connection.round_trip(timeout_s)
+
+    # --- core ---------------------------------------------------------------------------------------------------
+
+    async def publish(self, subject: str, payload: bytes, *, reply: str = "", headers: Mapping[str, str] | None = None) -> None:
+        await self._connection.publish(subject, payload, reply=reply, headers=headers)
+
+    async def request(self, subject: str, payload: bytes, *, timeout_s: float = 2.0) -> bytes:
+        return (await self._connection.request(subject, payload, timeout_s=timeout_s)).data
+
+    async def respond(self, incoming: Incoming, payload: bytes) -> None:
+        if incoming.reply:
+            await self._connection.publish(incoming.reply, payload)
+
+    async def subscribe(self, subject: str, handler: Handler, *, queue: str = "", concurrency: int = 1) -> Subscription:
+        subscription = CoreSubscription(self._connection, subject, handler, concurrency, self._forget)
+        self._subscriptions.append(subscription)
+        await subscription.start(queue)
+        return subscription
+
+    def _forget(self, subscription: CoreSubscription) -> None:
+        if subscription in self._subscriptions:
+            self._subscriptions.remove(subscription)
+
+    def publish_event(self, subject: str, payload: bytes, event_id: str, *, traceparent: str = "") -> None:
+        self._events.publish(subject, payload, event_id, traceparent)
+
+    # --- the log ------------------------------------------------------------------------------------------------
+
+    async def append(self, subject: str, payload: bytes, *, fence_subject: str, fence_sequence: int) -> int:
+        return await self._log.append(subject, payload, fence_subject=fence_subject, fence_sequence=fence_sequence)
+
+    def read_log(self, *, start: int = 1) -> AsyncIterator[LogEntry]:
+        return self._log.read(start)
+
+    async def log_end(self) -> int:
+        return await self._log.end()
+
+    async def newest(self, subject: str) -> LogEntry | None:
+        return await self._log.newest(subject)
+
+    # --- buckets ------------------------------------------------------------------------------------------------
+
+    def kv(self, bucket: str) -> NatsKv:
+        return NatsKv(self.js, bucket, resync_s=self._resync_s, keep=self._watches.append)
+
+    async def _wake_watches(self) -> None:
+        for watch in self._watches:
+            watch.wake()
+
+    # --- the end ------------------------------------------------------------------------------------------------
+
+    async def drain(self) -> None:
+        """Takes no more, finishes what was received, sends what was published, closes. Bounded: about 15 s at worst."""
+        for watch in self._watches:
+            await watch.stop()
+        self._watches.clear()
+        if self._subscriptions:
+            await asyncio.gather(*(subscription.stop() for subscription in tuple(self._subscriptions)))
+        if self._connection.connected:
+            await self._events.flushed(2.0)
+        await self._connection.close()
+
+    async def close(self) -> None:
+        """Closes at once; what is running is cancelled."""
+        for watch in self._watches:
+            await watch.stop()
+        self._watches.clear()
+        await self._connection.close()

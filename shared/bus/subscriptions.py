@@ -1,0 +1,96 @@
+"""Handlers of core subscriptions: one at a time or a bounded number at once, failures logged and counted, bounded drain."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
+
+import nats.errors
+import structlog
+
+from shared.bus.connection import Connection
+from shared.bus.port import BusError, Handler, Incoming
+
+if TYPE_CHECKING:
+    from nats.aio.msg import Msg
+    from nats.aio.subscription import Subscription as NatsSubscription
+
+DRAIN_S = 5.0
+"""A handler that hangs must not hold the whole shutdown (fault 11): after this long it is cancelled."""
+
+log = structlog.get_logger("bus")
+
+
+class CoreSubscription:
+    """One subscription and its running handlers."""
+
+    def __init__(
+        self, connection: Connection, subject: str, handler: Handler, concurrency: int, forget: Callable[[CoreSubscription], None]
+    ) -> None:
+        self._connection = connection
+        self._subject = subject
+        self._handler = handler
+        self._slots = asyncio.Semaphore(concurrency)
+        self._serial = concurrency == 1
+        self._running: set[asyncio.Task[None]] = set()
+        self._forget = forget
+        self._sub: NatsSubscription | None = None
+
+    async def start(self, queue: str) -> None:
+        """Subscribes and waits until the server knows it. Raises BusError where the server denies it."""
+        connection = self._connection
+        try:
+            self._sub = await connection.nc.subscribe(self._subject, queue=queue, cb=self._receive)
+        except (nats.errors.Error, ValueError) as error:
+            raise BusError(f"cannot subscribe to {self._subject}: {error or type(error).__name__}") from error
+        await connection.settle()
+        if connection.take_denied_subscription(self._subject):
+            await self.stop()
+            raise BusError(f"not permitted to subscribe to {self._subject}; check the user's permissions in the NATS configuration")
+
+    async def _receive(self, message: Msg) -> None:
+        incoming = Incoming(subject=message.subject, payload=message.data, reply=message.reply, headers=message.headers or {})
+        if self._serial:
+            await self._handle(incoming)
+            return
+        await self._slots.acquire()
+        task = asyncio.create_task(self._handle(incoming))
+        self._running.add(task)
+        task.add_done_callback(self._done)
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._running.discard(task)
+        self._slots.release()
+
+    async def _handle(self, incoming: Incoming) -> None:
+        try:
+            await self._handler(incoming)
+        except Exception as error:
+            self._connection.stats.handler_failures += 1
+            log.error("bus_handler_failed", subject=incoming.subject, error=repr(error), exc_info=error)
+
+    async def stop(self) -> None:
+        """No new messages; those received are handled, for at most DRAIN_S. Not to be awaited from its own handler."""
+        sub, self._sub = self._sub, None
+        self._forget(self)
+        if sub is not None:
+            if self._connection.connected:
+                await _bounded(sub.drain(), self._subject)  # type: ignore[no-untyped-call]
+            if not sub._closed:  # a drain that hung or never began; there is no public way to ask
+                await _bounded(sub.unsubscribe(), self._subject, DRAIN_S / 5)
+        if self._running:
+            _, hanging = await asyncio.wait(self._running, timeout=DRAIN_S)
+            for task in hanging:
+                task.cancel()
+            if hanging:
+                log.error("bus_handlers_cancelled", subject=self._subject, handlers=len(hanging))
+
+
+async def _bounded(work: Awaitable[None], subject: str, timeout_s: float = DRAIN_S) -> None:
+    try:
+        await asyncio.wait_for(work, timeout_s)
+    except TimeoutError:
+        log.error("bus_drain_timed_out", subject=subject, seconds=timeout_s)
+    except nats.errors.Error as error:
+        log.warning("bus_drain_failed", subject=subject, error=str(error) or type(error).__name__)
