@@ -37,6 +37,8 @@ def _choose(ask: GpuAsk, fitting: list[GpuRoom], request: PodRequest, node: Node
         return None
     if ask.count > 1 and request.topology == "required":
         return _peers(ask, fitting, node.inventory, policy)
+    if ask.count > 1 and request.topology == "preferred":
+        policy = "least-loaded-nearest"
     return POLICIES[policy].pick(ask, fitting, node.inventory)
 
 

@@ -92,13 +92,13 @@ class Engine:
             yield best
         rows = np.flatnonzero(total != INFEASIBLE)
         if rates:
-            extra = np.array([sum(w * rate(self._node(r)) for w, rate in rates) for r in rows], np.int64)
+            extra = np.array([sum(w * rate(self._node(int(r))) for w, rate in rates) for r in rows], np.int64)
             rows = rows[np.argsort(-(total[rows] + extra), kind="stable")]
         else:
             rows = rows[np.argsort(-total[rows], kind="stable")]
-        for row in rows:
+        for row in rows.tolist():
             if all(check(self._node(row)) is None for check in checks):
-                yield int(row)
+                yield row
 
     def _node(self, row: int) -> NodeState:
         return self.book.nodes[self.book.row_names[row]]

@@ -125,11 +125,11 @@ class Queue:
         seconds = min(PAUSE_MOST_S, known.seconds * 2 if known else PAUSE_FIRST_S)
         self._pauses[uid] = Pause(now + seconds, seconds)
 
-    def wake(self, helps: Callable[[Line, str], bool]) -> int:
-        """Wakes the parked lines that `helps(line, head uid)` speaks for; returns how many."""
+    def wake(self, helps: Callable[[str], bool]) -> int:
+        """Wakes the parked lines whose head (a uid) `helps` speaks for; returns how many."""
         woken = 0
         for line in self.lines.values():
-            if line.parked and helps(line, line.head[3]):
+            if line.parked and helps(line.head[3]):
                 line.parked = False
                 heapq.heappush(self._heads, (line.head, line.key))
                 woken += 1

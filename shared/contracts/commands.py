@@ -96,7 +96,18 @@ class DeletePod(Message, tag="delete", tag_field="patch", frozen=True):
     resource_version: str = ""
 
 
-Patch = TouchPod | ReportPending | AnnounceEvent | LabelNode | DeletePod
+class SelectNode(Message, tag="select-node", tag_field="patch", frozen=True):
+    """A claim that binds late learns its node: a free volume there is pre-bound to it (PersistentVolume.spec.claimRef),
+    or, where the class provisions, the claim gets the annotation volume.kubernetes.io/selected-node."""
+
+    namespace: str
+    claim: str
+    node: str
+    volume: str = ""
+    """The free volume to pre-bind; empty where one is to be provisioned."""
+
+
+Patch = TouchPod | ReportPending | AnnounceEvent | LabelNode | DeletePod | SelectNode
 
 
 class PatchBatch(Message, frozen=True):

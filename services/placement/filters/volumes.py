@@ -62,6 +62,13 @@ def waits_for_consumer(claim: PersistentVolumeClaim, book: Book) -> bool:
     return not claim.spec.volume_name and isinstance(storage, StorageClass) and storage.volume_binding_mode == "WaitForFirstConsumer"
 
 
+def free_volume(claim: PersistentVolumeClaim, node: NodeState, book: Book) -> str:
+    """The smallest free volume that the claim could bind on this node; empty where there is none."""
+    fitting = [v for v in book.others.get("PersistentVolume", {}).values() if _matches(claim, v) and _on_node(v, node)]
+    fitting.sort(key=lambda v: (whole(v.spec.capacity.get("storage", 0)), v.metadata.name))
+    return fitting[0].metadata.name if fitting else ""
+
+
 def _everywhere(names: list[str], pod: PodState, book: Book) -> Reason | None:
     """What keeps the pod off every node alike."""
     known = book.others.get("PersistentVolumeClaim", {})

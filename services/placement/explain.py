@@ -1,0 +1,148 @@
+"""Why a pod is where it is, or nowhere: per node, per GPU, and what would help. Reads the book, changes nothing."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+from msgspec.structs import replace
+
+from services.placement.engine import Engine
+from services.placement.filters import CLUSTER_FILTERS, NODE_FILTERS, ROOM_FILTERS
+from services.placement.honoured import refusal
+from services.placement.room import fits_room
+from services.placement.scores import CLUSTER_SCORES, COLUMN_SCORES, NODE_SCORES
+from services.placement.shape import INFEASIBLE
+from shared.book.book import Book
+from shared.book.shares import GpuRoom, fits, missing
+from shared.book.states import NodeState, PodState
+from shared.contracts.explain import Candidate, GpuReason, NodeExplanation, PodExplanation, Reason
+
+
+class Explainer:
+    def __init__(self, book: Book, engine: Engine) -> None:
+        self.book = book
+        self.engine = engine
+
+    def why(self, state: PodState, *, max_nodes: int, waiting_s: float = 0.0, ahead: int = 0, exists: bool = True) -> PodExplanation:
+        """The whole story of one pod, as of now."""
+        meta = state.pod.metadata
+        base = PodExplanation(namespace=meta.namespace, name=meta.name, uid=state.uid, state="unknown", sentence="", waiting_s=waiting_s, ahead=ahead)
+        why_never = refusal(state)
+        if why_never is not None:
+            return replace(base, state="refused", sentence=why_never.sentence, summary=(why_never,), helps=(why_never.helps,))
+        if state.pod.spec.scheduling_gates:
+            gates = ", ".join(g.name for g in state.pod.spec.scheduling_gates)
+            return replace(base, state="gated", sentence=f"the pod waits for its scheduling gates: {gates}", helps=(f"remove the gates {gates}",))
+        if exists and (state.charged or state.pod.spec.node_name):
+            return self._placed(state, base, max_nodes)
+        return self._unplaced(state, base, max_nodes, exists=exists)
+
+    def _placed(self, state: PodState, base: PodExplanation, max_nodes: int) -> PodExplanation:
+        node = state.charged or state.pod.spec.node_name
+        held = self.book.grants.get(state.grant_id)
+        phase: str = held.phase if held is not None else ("bound" if state.pod.spec.node_name else "holding")
+        if state.ended:
+            phase = "leaving" if held is not None else "ended"
+        words = {"holding": "is decided for", "bound": "is bound to", "leaving": "has ended and still holds its GPUs on", "ended": "has ended on"}
+        sentence = f"the pod {words[phase]} {node}"
+        if held is not None:
+            shares = [f"{s.memory_mib} MiB and {s.compute_milli / 10:g} % of {s.uuid}" for c in held.grant.containers.values() for s in c.gpus]
+            sentence += f" with {'; '.join(shares)}"
+        return replace(base, state=phase, sentence=sentence, node=node, candidates=self._candidates(state, max_nodes))
+
+    def _unplaced(self, state: PodState, base: PodExplanation, max_nodes: int, *, exists: bool) -> PodExplanation:
+        verdicts = self._verdicts(state)
+        feasible = [name for name, reasons in verdicts.items() if not reasons]
+        if feasible:
+            waits = "waiting" if exists else "would-fit"
+            sentence = f"{len(feasible)} of {len(verdicts)} nodes can take the pod" + (", it is about to be placed" if exists else "")
+            return replace(base, state=waits, sentence=sentence, candidates=self._candidates(state, max_nodes))
+        summary = _summary(verdicts)
+        nearest = sorted(verdicts, key=lambda name: (len(verdicts[name]), name))[:max_nodes]
+        nodes = tuple(self._node(state, self.book.nodes[name], verdicts[name]) for name in nearest)
+        helps = _helps(verdicts)
+        counted = "; ".join(f"{r.nodes} {_plural('node', r.nodes)}: {r.sentence}" for r in summary[:4])
+        sentence = f"0 of {len(verdicts)} nodes can take the pod: {counted}" if verdicts else "there are no nodes yet"
+        if helps:
+            sentence += f". What would help: {helps[0]}"
+        return replace(base, state="waiting" if exists else "would-wait", sentence=sentence, summary=summary, helps=helps, nodes=nodes)
+
+    def _verdicts(self, state: PodState) -> dict[str, tuple[Reason, ...]]:
+        """Every reason of every filter, for every node. Room is only asked where the node itself would do."""
+        node_checks = [c for f in NODE_FILTERS if (c := f.prepare(state, self.book)) is not None]
+        room_checks = [c for f in (*ROOM_FILTERS, *CLUSTER_FILTERS) if (c := f.prepare(state, self.book)) is not None]
+        verdicts: dict[str, tuple[Reason, ...]] = {}
+        for name, node in self.book.nodes.items():
+            if node.object is None:
+                continue
+            reasons = tuple(r for check in node_checks if (r := check(node)) is not None)
+            verdicts[name] = reasons or tuple(r for check in room_checks if (r := check(node)) is not None)
+        return verdicts
+
+    def _node(self, state: PodState, node: NodeState, reasons: tuple[Reason, ...]) -> NodeExplanation:
+        gpus: tuple[GpuReason, ...] = ()
+        if state.request is not None:
+            ask = max(state.request.asks.values(), key=lambda a: (a.whole, a.count, a.memory_mib, a.compute_milli))
+            gpus = tuple(
+                GpuReason(
+                    uuid=room.uuid, index=room.index, model=room.model, free_memory_mib=room.free_mib, free_compute_milli=room.free_milli,
+                    fits=fits(ask, room), missing=missing(ask, room), holders=self._holders(node, room),
+                )
+                for room in node.gpus
+            )  # fmt: skip
+        return NodeExplanation(node=node.name, feasible=not reasons, reasons=reasons, gpus=gpus)
+
+    def _holders(self, node: NodeState, room: GpuRoom) -> tuple[str, ...]:
+        sizes: Counter[str] = Counter()
+        for held in node.grants.values():
+            for container in held.grant.containers.values():
+                for share in container.gpus:
+                    if share.uuid == room.uuid:
+                        sizes[f"{held.namespace}/{held.name}"] += share.memory_mib
+        return tuple(name for name, _ in sizes.most_common(5))
+
+    def _candidates(self, state: PodState, limit: int) -> tuple[Candidate, ...]:
+        """The best nodes now, with what each score says of them."""
+        row = self.engine.row(state)
+        total = row.refresh()
+        order = [int(r) for r in (-total).argsort(kind="stable")[: max(0, limit)] if total[r] != INFEASIBLE]
+        return tuple(Candidate(node=self.book.row_names[r], total=int(total[r]), scores=self._scores(state, r)) for r in order)
+
+    def _scores(self, state: PodState, row: int) -> dict[str, int]:
+        node = self.book.nodes[self.book.row_names[row]]
+        rows = np.array([row], np.int64)
+        _, fit = fits_room(state, self.book.arrays, rows)
+        scores = {}
+        for column in COLUMN_SCORES:
+            part = column.rate(state, self.engine.policy_of(state), self.book.arrays, rows, fit)
+            if part is not None:
+                scores[column.name] = int(part[0]) * column.weight
+        for score in (*NODE_SCORES, *CLUSTER_SCORES):
+            rate = score.prepare(state, self.book)
+            if rate is not None:
+                scores[score.name] = rate(node) * score.weight
+        return scores
+
+
+def _summary(verdicts: dict[str, tuple[Reason, ...]]) -> tuple[Reason, ...]:
+    """By code, most frequent first, each with the sentence of its first node where all agree, else a general one."""
+    by_code: dict[str, list[Reason]] = {}
+    for reasons in verdicts.values():
+        for reason in reasons:
+            by_code.setdefault(reason.code, []).append(reason)
+    ordered = sorted(by_code.items(), key=lambda item: (-len(item[1]), item[0]))
+    return tuple(
+        Reason(code=code, sentence=Counter(r.sentence for r in reasons).most_common(1)[0][0], helps=Counter(r.helps for r in reasons).most_common(1)[0][0], nodes=len(reasons))
+        for code, reasons in ordered
+    )
+
+
+def _helps(verdicts: dict[str, tuple[Reason, ...]]) -> tuple[str, ...]:
+    """What alone would make some node fit: where a node has one reason, that reason's remedy. Most nodes first."""
+    single = Counter(reasons[0].helps for reasons in verdicts.values() if len(reasons) == 1 and reasons[0].helps)
+    return tuple(help_ for help_, _ in sorted(single.items(), key=lambda item: (-item[1], item[0])))[:5]
+
+
+def _plural(word: str, count: int) -> str:
+    return word if count == 1 else f"{word}s"

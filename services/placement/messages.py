@@ -1,0 +1,144 @@
+"""What goes into placement's core and what comes out of it. Everything else is the shell's business."""
+
+from __future__ import annotations
+
+import msgspec
+
+from shared.contracts.commands import Answer, Bind, NodeGrant, NodeRelease, NodeSync, NodeSyncAnswer, Patch
+from shared.contracts.events import Event as PublicEvent
+from shared.contracts.facts import Fact
+from shared.contracts.log import DecisionBatch, ReadyRecord
+from shared.model.gpu import Inventory
+
+
+class Input(msgspec.Struct, frozen=True):
+    pass
+
+
+class TermTaken(Input, frozen=True):
+    """This process holds term `term`. `records`: the whole log before it, in order."""
+
+    term: int
+    records: tuple[tuple[int, DecisionBatch | ReadyRecord], ...] = ()
+
+
+class TermRenewed(Input, frozen=True):
+    """The same leader took another term (R5: at least every 6 hours, so that open holds never age out of the log)."""
+
+    term: int
+
+
+class SnapshotSeen(Input, frozen=True):
+    facts: tuple[Fact, ...]
+    log_sequence_seen: int = 0
+    fresh: bool = False
+
+
+class FactsSeen(Input, frozen=True):
+    facts: tuple[Fact, ...]
+
+
+class InventorySeen(Input, frozen=True):
+    inventory: Inventory
+
+
+class AgentLost(Input, frozen=True):
+    """The agent took its inventory back for good."""
+
+    node: str
+
+
+class BeatSeen(Input, frozen=True):
+    nodes: tuple[str, ...]
+
+
+class SyncAnswered(Input, frozen=True):
+    answer: NodeSyncAnswer
+
+
+class GrantAcknowledged(Input, frozen=True):
+    node: str
+    grant_id: str
+    ok: bool = True
+    reason: str = ""
+
+
+class ReleaseSeen(Input, frozen=True):
+    node: str
+    grant_id: str
+    reason: str = ""
+
+
+class Appended(Input, frozen=True):
+    """The append in flight is durable."""
+
+    sequence: int
+
+
+class BindsAnswered(Input, frozen=True):
+    answers: tuple[Answer, ...]
+
+
+class Tick(Input, frozen=True):
+    """Comes about ten times a second, and at once after `Again`."""
+
+
+class Command(msgspec.Struct, frozen=True):
+    pass
+
+
+class Append(Command, frozen=True):
+    """Append to the log under the term. At most one is in flight: the next comes after its `Appended`."""
+
+    record: DecisionBatch | ReadyRecord
+
+
+class TakeSnapshot(Command, frozen=True):
+    fresh: bool
+
+
+class SendBinds(Command, frozen=True):
+    sequence: int
+    binds: tuple[Bind, ...]
+
+
+class SendPatches(Command, frozen=True):
+    patches: tuple[Patch, ...]
+
+
+class SendGrant(Command, frozen=True):
+    node: str
+    grant: NodeGrant
+
+
+class SendRelease(Command, frozen=True):
+    node: str
+    release: NodeRelease
+
+
+class SendSync(Command, frozen=True):
+    sync: NodeSync
+
+
+class SendReleasesSeen(Command, frozen=True):
+    node: str
+    grant_ids: tuple[str, ...]
+
+
+class Publish(Command, frozen=True):
+    """A public event. `namespace` or `node` makes the subject's end. `uid` names the pod's trace."""
+
+    event: PublicEvent
+    namespace: str = ""
+    node: str = ""
+    uid: str = ""
+
+
+class Again(Command, frozen=True):
+    """There is more to decide; come back at once after serving the bus."""
+
+
+class StepDown(Command, frozen=True):
+    """This process must not go on as leader; everything in memory is void."""
+
+    reason: str

@@ -1,0 +1,136 @@
+"""Placement's side of R6: who has synced under this term, which grants and releases a node has yet to answer."""
+
+from __future__ import annotations
+
+from services.placement import messages as m
+from shared.book.book import Book
+from shared.book.states import GrantState
+from shared.contracts.commands import LiveSlice, NodeGrant, NodeRelease, NodeSync, NodeSyncAnswer
+from shared.model.gpu import Inventory
+from shared.model.grant import ContainerGrant, GpuShare, Grant
+
+RESEND_S = 3.0
+SILENT_S = 20.0
+"""An agent that beats no more for so long gets no new slices; those that run are left alone."""
+UNSYNCED = "its agent has not answered this leader yet"
+
+
+class Nodes:
+    def __init__(self, book: Book) -> None:
+        self.book = book
+        self.term = 0
+        self._boot: dict[str, str] = {}
+        self._synced: dict[str, int] = {}
+        self._sync_sent: dict[str, float] = {}
+        self._beats: dict[str, float] = {}
+        self._unanswered: dict[str, tuple[m.Command, float]] = {}
+        """Grants and releases by grant id: each grant has at most one of them open, the newer."""
+
+    @property
+    def synced_count(self) -> int:
+        return sum(1 for term in self._synced.values() if term == self.term)
+
+    def is_synced(self, node: str) -> bool:
+        return self._synced.get(node) == self.term
+
+    def inventory(self, inventory: Inventory, now: float) -> list[m.Command]:
+        node = inventory.node
+        self._beats[node] = now
+        self.book.put_inventory(inventory)
+        if self._boot.get(node) != inventory.boot_id:
+            # Another boot: whatever ran is gone, and the agent must say so before anything new is given.
+            self._boot[node] = inventory.boot_id
+            self._synced.pop(node, None)
+            self.book.set_agent_trouble(node, UNSYNCED)
+            return self._sync(node, now)
+        return []
+
+    def lost(self, node: str) -> None:
+        self._boot.pop(node, None)
+        self._synced.pop(node, None)
+        self.book.retire_agent(node)
+
+    def beat(self, nodes: tuple[str, ...], now: float) -> bool:
+        """Notes signs of life; True where a node that was silent may be used again."""
+        back = False
+        for node in nodes:
+            silent = now - self._beats.get(node, now) >= SILENT_S
+            self._beats[node] = now
+            if silent and self.is_synced(node):
+                self.book.set_agent_trouble(node, "")
+                back = True
+        return back
+
+    def changed(self, name: str, now: float) -> list[m.Command]:
+        """The Node object came, changed or went."""
+        node = self.book.nodes.get(name)
+        if node is None or node.object is None or node.inventory is None or self.is_synced(name):
+            return []
+        return self._sync(name, now)
+
+    def sync_all(self, now: float) -> list[m.Command]:
+        return [c for name, node in self.book.nodes.items() if node.inventory is not None for c in self._sync(name, now)]
+
+    def _sync(self, node: str, now: float) -> list[m.Command]:
+        if not self.term:
+            return []
+        self._sync_sent[node] = now
+        grants = tuple(self._node_grant(held) for held in self.book.nodes[node].grants.values())
+        return [m.SendSync(NodeSync(term=self.term, node=node, grants=grants))]
+
+    def synced(self, answer: NodeSyncAnswer, now: float) -> list[str]:
+        """Books what runs there unknown to us; returns the grants that were given back for good already."""
+        if answer.term != self.term:
+            return []
+        self._boot.setdefault(answer.node, answer.boot_id)
+        self._synced[answer.node] = self.term
+        self._beats[answer.node] = now
+        self._sync_sent.pop(answer.node, None)
+        for slice_ in answer.live:
+            if slice_.grant_id not in self.book.grants:
+                self.book.book_leaving(_stranger(slice_, answer.node))
+        self.book.set_agent_trouble(answer.node, "")
+        return [grant_id for grant_id in answer.tombstones if grant_id in self.book.grants]
+
+    def granted(self, held: GrantState, now: float) -> list[m.Command]:
+        command = m.SendGrant(held.node, self._node_grant(held))
+        self._unanswered[held.grant_id] = (command, now)
+        return [command]
+
+    def leaving(self, held: GrantState, now: float) -> list[m.Command]:
+        command = m.SendRelease(held.node, NodeRelease(term=self.term, uid=held.uid, grant_id=held.grant_id))
+        self._unanswered[held.grant_id] = (command, now)
+        return [command] if self.term else []
+
+    def acknowledged(self, grant_id: str) -> None:
+        """The grant arrived, or its release has been booked."""
+        self._unanswered.pop(grant_id, None)
+
+    def tick(self, now: float) -> list[m.Command]:
+        out: list[m.Command] = []
+        for node in [n for n, at in self._sync_sent.items() if now - at >= RESEND_S]:
+            if node in self.book.nodes and self.book.nodes[node].inventory is not None:
+                out += self._sync(node, now)
+            else:
+                del self._sync_sent[node]
+        for grant_id, (command, at) in list(self._unanswered.items()):
+            if now - at >= RESEND_S:
+                self._unanswered[grant_id] = (command, now)
+                out.append(command)
+        for held in self.book.grants.values():
+            if held.phase == "leaving" and held.grant_id not in self._unanswered:
+                out += self.leaving(held, now)
+        for node, at in self._beats.items():
+            if now - at >= SILENT_S and self.is_synced(node) and node in self.book.nodes:
+                self.book.set_agent_trouble(node, f"its agent has been silent for more than {SILENT_S:g} s")
+        return out
+
+    def _node_grant(self, held: GrantState) -> NodeGrant:
+        return NodeGrant(term=self.term, uid=held.uid, namespace=held.namespace, name=held.name, grant=held.grant)
+
+
+def _stranger(slice_: LiveSlice, node: str) -> GrantState:
+    """A slice that runs and whose pod we do not know: occupied until the node gives it back."""
+    gpus = tuple(GpuShare(node=node, uuid=uuid, memory_mib=mib, compute_milli=milli) for uuid, (mib, milli) in slice_.gpus.items())
+    grant = Grant(grant_id=slice_.grant_id, term=0, containers={slice_.container: ContainerGrant(strategy=slice_.strategy, gpus=gpus)})
+    return GrantState(grant, slice_.uid, slice_.namespace, slice_.name, node, "leaving")

@@ -1,0 +1,94 @@
+"""What placement says to people: decisions, refusals, reasons; each once, not each time it is tried."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Mapping
+
+import msgspec
+
+from services.placement import messages as m
+from services.placement.explain import Explainer
+from services.placement.filters.volumes import claim_names, free_volume, waits_for_consumer
+from services.placement.queue import Queue
+from shared.book.book import Book
+from shared.book.states import PodState
+from shared.contracts.commands import AnnounceEvent, Answer, Patch, ReportPending, SelectNode
+from shared.contracts.events import PlacementDecided, PlacementRejected
+from shared.contracts.explain import PodExplanation, Reason
+
+_AGAIN_AFTER_S = 30.0
+"""A pod whose reason changes all the time is explained no more often than this."""
+
+
+class Reports:
+    def __init__(self) -> None:
+        self._said: dict[str, tuple[str, float]] = {}
+        self._waiting: OrderedDict[str, None] = OrderedDict()
+        self._decided: dict[str, PlacementDecided] = {}
+
+    def forget(self, uid: str) -> None:
+        self._said.pop(uid, None)
+        self._waiting.pop(uid, None)
+        self._decided.pop(uid, None)
+
+    def decided(self, uid: str, event: PlacementDecided) -> None:
+        """Kept until the log has it: nothing is said of a decision that may yet be lost."""
+        self._waiting.pop(uid, None)
+        self._decided[uid] = event
+
+    def take_decided(self, uid: str, sequence: int) -> PlacementDecided | None:
+        event = self._decided.pop(uid, None)
+        return None if event is None else msgspec.structs.replace(event, sequence=sequence)
+
+    def wants_word(self, uid: str) -> None:
+        """The pod does not fit; its reason is worked out when there is nothing better to do."""
+        self._waiting[uid] = None
+
+    def refused(self, state: PodState, why: Reason) -> list[m.Command]:
+        meta = state.pod.metadata
+        sentence = f"{why.sentence}; {why.helps}" if why.helps else why.sentence
+        if self._said.get(state.uid, ("", 0.0))[0] == sentence:
+            return []
+        self._said[state.uid] = (sentence, 0.0)
+        explanation = PodExplanation(namespace=meta.namespace, name=meta.name, uid=state.uid, state="refused", sentence=sentence, summary=(why,), helps=(why.helps,) if why.helps else ())
+        return self._reject(state, explanation)
+
+    def bind_refused(self, state: PodState, answer: Answer) -> list[m.Command]:
+        meta = state.pod.metadata
+        note = f"the Binding was refused ({answer.outcome}): {answer.message}; the pod is decided anew"
+        return [m.SendPatches((AnnounceEvent(uid=state.uid, namespace=meta.namespace, name=meta.name, type="Warning", reason="BindingRefused", action="Binding", note=note),))]
+
+    def claims_first(self, state: PodState, node: str, book: Book) -> tuple[Patch, ...]:
+        """Claims of the pod that bind late and must be told the node before the pod can be bound."""
+        if not state.pod.spec.volumes:
+            return ()
+        namespace = state.pod.metadata.namespace
+        claims = book.others.get("PersistentVolumeClaim", {})
+        late = [c for n in claim_names(state.pod) if (c := claims.get(f"{namespace}/{n}")) is not None and waits_for_consumer(c, book)]
+        there = book.nodes[node]
+        return tuple(SelectNode(namespace=namespace, claim=c.metadata.name, node=node, volume=free_volume(c, there, book)) for c in late)
+
+    def explain_one(self, explainer: Explainer, queue: Queue, book: Book, first_seen: Mapping[str, float], now: float) -> list[m.Command]:
+        """The reason of one pod that waits for a word. One a turn: it costs milliseconds on a large cluster."""
+        while self._waiting:
+            uid, _ = self._waiting.popitem(last=False)
+            state = book.pods.get(uid)
+            if state is None or uid not in queue:
+                continue
+            said = self._said.get(uid)
+            if said is not None and now - said[1] < _AGAIN_AFTER_S:
+                continue
+            explanation = explainer.why(state, max_nodes=5, waiting_s=now - first_seen.get(uid, now), ahead=0)
+            if said is not None and said[0] == explanation.sentence:
+                self._said[uid] = (explanation.sentence, now)
+                continue
+            self._said[uid] = (explanation.sentence, now)
+            return self._reject(state, explanation)
+        return []
+
+    def _reject(self, state: PodState, explanation: PodExplanation) -> list[m.Command]:
+        meta = state.pod.metadata
+        event = PlacementRejected(uid=state.uid, namespace=meta.namespace, name=meta.name, explanation=explanation)
+        report = ReportPending(uid=state.uid, namespace=meta.namespace, name=meta.name, reason="Unschedulable", message=explanation.sentence, resource_version=meta.resource_version)
+        return [m.Publish(event, namespace=meta.namespace, uid=state.uid), m.SendPatches((report,))]
