@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from fractions import Fraction
 from typing import Literal
 
 import msgspec
@@ -10,12 +11,15 @@ import msgspec
 from shared.model import names
 from shared.model.gpu import ISOLATION_RANK, Isolation
 from shared.model.objects import Container, Pod, Quantities
-from shared.model.units import WHOLE_GPU_MILLI, QuantityError, mib, whole
+from shared.model.units import WHOLE_GPU_MILLI, QuantityError, mib, quantity
 
 Policy = Literal["", "binpack", "spread", "least-loaded-nearest"]
 POLICIES: tuple[str, ...] = ("binpack", "spread", "least-loaded-nearest")
 
 MAX_GPUS = 64
+MAX_MEMORY_BYTES = 1 << 46
+"""64 TiB in one container: far above 64 of the largest GPUs, and far below where the book's arrays would overflow."""
+_SIZE = re.compile(r"[0-9]{1,5}")
 _GANG = re.compile(r"[a-z0-9]([-a-z0-9.]{0,61}[a-z0-9])?")
 
 
@@ -56,12 +60,17 @@ class RequestError(ValueError):
 
 
 def has_gpu_request(pod: Pod) -> bool:
-    """Whether any container names a canonical GPU resource, sensible or not."""
-    return any(
+    """Whether the pod or any container of it names a canonical GPU resource, sensible or not."""
+    return _pod_level(pod) or any(
         resource in container.resources.limits or resource in container.resources.requests
         for container in (*pod.spec.containers, *pod.spec.init_containers)
         for resource in names.GPU_RESOURCES
     )
+
+
+def _pod_level(pod: Pod) -> bool:
+    whole_pod = pod.spec.resources
+    return whole_pod is not None and any(r in whole_pod.limits or r in whole_pod.requests for r in names.GPU_RESOURCES)
 
 
 def read_request(pod: Pod) -> PodRequest | None:
@@ -69,9 +78,7 @@ def read_request(pod: Pod) -> PodRequest | None:
     annotations = pod.metadata.annotations
     if not has_gpu_request(pod):
         return None
-    if pod.spec.resources is not None and any(
-        r in pod.spec.resources.limits or r in pod.spec.resources.requests for r in names.GPU_RESOURCES
-    ):
+    if _pod_level(pod):
         raise RequestError("pod-level-gpu", "GPUs cannot be asked for in pod-level resources; name them in the limits of the container that uses them")
     asks: dict[str, GpuAsk] = {}
     for container in pod.spec.containers:
@@ -104,6 +111,8 @@ def read_ask(container: Container) -> GpuAsk | None:
     count = _number(limits, names.RESOURCE_GPU, where)
     memory_bytes = _number(limits, names.RESOURCE_GPU_MEMORY, where)
     percent = _number(limits, names.RESOURCE_GPU_COMPUTE, where)
+    if memory_bytes > MAX_MEMORY_BYTES:
+        raise RequestError("memory-too-large", f"{where}: kerf.dev/gpu-memory is {limits[names.RESOURCE_GPU_MEMORY]}, more than any machine has; it is in bytes, written like 16Gi")
     if not count and not memory_bytes and not percent:
         return None
     return _ask(where, count, memory_bytes, percent, count_named=names.RESOURCE_GPU in limits)
@@ -156,12 +165,14 @@ def _number(quantities: Quantities, resource: str, where: str) -> int:
     if text is None:
         return 0
     try:
-        number = whole(text)
+        number = Fraction(text) if isinstance(text, int) else quantity(text)
     except QuantityError as error:
         raise RequestError("not-a-quantity", f"{where}: {resource}: {error}") from None
     if number < 0:
         raise RequestError("negative", f"{where}: {resource} is {text}; it cannot be negative")
-    return number
+    if number.denominator != 1:
+        raise RequestError("fraction", f"{where}: {resource} is {text}, and Kubernetes counts such resources in whole numbers. For a part of one GPU set kerf.dev/gpu-memory (such as 16Gi) or kerf.dev/gpu-compute (percent) and leave kerf.dev/gpu out")
+    return int(number)
 
 
 def _choice(annotations: dict[str, str], key: str, allowed: tuple[str, ...], default: str) -> str:
@@ -188,6 +199,6 @@ def _gang(annotations: dict[str, str]) -> tuple[str, int]:
         return "", 0
     if gang is None or not _GANG.fullmatch(gang):
         raise RequestError("bad-gang", f"annotation {names.ANNOTATION_GANG} is {gang!r}; it must be a name of lower-case letters, digits, dots and dashes, beside {names.ANNOTATION_GANG_SIZE}")
-    if size is None or not size.isdecimal() or not 1 <= int(size) <= 10_000:
+    if size is None or not _SIZE.fullmatch(size) or not 1 <= int(size) <= 10_000:
         raise RequestError("bad-gang", f"annotation {names.ANNOTATION_GANG_SIZE} is {size!r}; it must be the number of pods in gang {gang!r}, from 1 to 10000")
     return gang, int(size)

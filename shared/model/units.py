@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from fractions import Fraction
 from functools import lru_cache
 
@@ -14,6 +15,9 @@ _SUFFIX = {
     "k": Fraction(10**3), "M": Fraction(10**6), "G": Fraction(10**9), "T": Fraction(10**12), "P": Fraction(10**15), "E": Fraction(10**18),
     "Ki": Fraction(2**10), "Mi": Fraction(2**20), "Gi": Fraction(2**30), "Ti": Fraction(2**40), "Pi": Fraction(2**50), "Ei": Fraction(2**60),
 }  # fmt: skip
+_NUMBER = re.compile(r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]{1,2})?")
+"""Of bounded exponent: "1e999999999" would otherwise be computed, digit by digit."""
+_LONGEST = 40
 
 
 class QuantityError(ValueError):
@@ -27,22 +31,17 @@ def quantity(text: str) -> Fraction:
     Raises QuantityError with what is accepted when the text is none.
     """
     number, suffix = _split(text)
-    try:
-        value = Fraction(number)
-    except (ValueError, ZeroDivisionError):
-        raise QuantityError(f"{text!r} is not a Kubernetes quantity; write a number such as 2, 500m or 16Gi") from None
-    return value * _SUFFIX[suffix]
+    if len(text) > _LONGEST or not _NUMBER.fullmatch(number) or (suffix and number[-1] not in "0123456789."):
+        raise QuantityError(f"{text[:_LONGEST]!r} is not a Kubernetes quantity; write a number such as 2, 500m or 16Gi")
+    return Fraction(number) * _SUFFIX[suffix]
 
 
 def _split(text: str) -> tuple[str, str]:
-    stripped = text.strip()
     for length in (2, 1):
-        suffix = stripped[-length:]
-        if len(stripped) > length and suffix in _SUFFIX:
-            return stripped[:-length], suffix
-    if "/" in stripped or "_" in stripped:  # Fraction() would take "1/2" and "1_0"; Kubernetes takes neither
-        return "", ""
-    return stripped, ""
+        suffix = text[-length:]
+        if len(text) > length and suffix in _SUFFIX:
+            return text[:-length], suffix
+    return text, ""
 
 
 def milli(text: str | int) -> int:

@@ -1,0 +1,40 @@
+"""The webhook's certificate, read again when its files change: a renewal needs no restart and drops no connection."""
+
+from __future__ import annotations
+
+import ssl
+from pathlib import Path
+
+
+class Certificates:
+    """One SSLContext for the server's whole life; a new pair is loaded into it, and counts from the next handshake on."""
+
+    def __init__(self, certificate: Path, key: Path) -> None:
+        """Raises OSError or ssl.SSLError where the first pair cannot be read: nothing could be served."""
+        self._certificate, self._key = certificate, key
+        self.context = _context(certificate, key)
+        self._seen = self._stamp()
+
+    def refresh(self) -> bool:
+        """Loads the pair anew where its files changed; True where it did.
+
+        Raises OSError or ssl.SSLError where the files are half written or do not belong together. The old pair stays in
+        force, and the next call tries again.
+        """
+        now = self._stamp()
+        if now == self._seen:
+            return False
+        _context(self._certificate, self._key)  # tried apart first: a half-loaded pair would break every handshake
+        self.context.load_cert_chain(self._certificate, self._key)
+        self._seen = now
+        return True
+
+    def _stamp(self) -> tuple[tuple[int, int, int], ...]:
+        return tuple((s.st_ino, s.st_mtime_ns, s.st_size) for s in (self._certificate.stat(), self._key.stat()))
+
+
+def _context(certificate: Path, key: Path) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.load_cert_chain(certificate, key)
+    return context

@@ -1,0 +1,146 @@
+"""What is refused at the door, by name, and what only earns a warning."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+
+from services.admission.dialects import DIALECTS
+from services.admission.dialects.base import Json, Place, amounts, containers, nonzero
+from shared.model import names
+from shared.model.objects import Pod
+from shared.model.request import RequestError, has_gpu_request, read_request
+
+RESOURCES = (*names.GPU_RESOURCES, names.RESOURCE_SLOT)
+READ_ANNOTATIONS = (
+    names.ANNOTATION_ISOLATION, names.ANNOTATION_GPU_MODEL, names.ANNOTATION_TOPOLOGY, names.ANNOTATION_POLICY,
+    names.ANNOTATION_GANG, names.ANNOTATION_GANG_SIZE, names.ANNOTATION_TIER,
+)  # fmt: skip
+"""What placement reads to decide; after the decision a change would make the book and the pod disagree."""
+_OWN_ANNOTATIONS = (
+    *READ_ANNOTATIONS, names.ANNOTATION_GRANT, names.ANNOTATION_TOUCHED, names.ANNOTATION_DIALECT, names.ANNOTATION_ADMISSION_TRACEPARENT,
+)  # fmt: skip
+_MIRROR = "kubernetes.io/config.mirror"
+_TRACEPARENT = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
+
+
+def typed(pod: Json) -> Pod:
+    """The pod's known fields. Raises RequestError (malformed) naming the field that has another form than Kubernetes'."""
+    try:
+        return msgspec.convert(pod | {"kind": "Pod"}, Pod)
+    except msgspec.ValidationError as error:
+        # YAML's `cpu: 0.5` is a float, which the API server takes and shows to webhooks as text; older API servers show
+        # an absent time as null.
+        texts = _lenient(pod)
+        if texts == pod:
+            raise RequestError("malformed", f"this is no pod that can be read: {error}") from None
+    try:
+        return msgspec.convert(texts | {"kind": "Pod"}, Pod)
+    except msgspec.ValidationError as error:
+        raise RequestError("malformed", f"this is no pod that can be read: {error}") from None
+
+
+def _lenient(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _lenient(item) for key, item in value.items() if item is not None}
+    if isinstance(value, list):
+        return [_lenient(item) for item in value]
+    return str(value) if isinstance(value, float) else value
+
+
+def check_names(named: set[str]) -> None:
+    """Refuses kerf.dev/ resources that do not exist: a node would never have them, and the pod would wait for ever."""
+    for resource in sorted(named):
+        if resource.startswith(names.PREFIX) and resource not in RESOURCES:
+            near = difflib.get_close_matches(resource, RESOURCES, n=1, cutoff=0.6)
+            hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(names.GPU_RESOURCES)}"
+            raise RequestError("unknown-resource", f"{resource} is no resource of Kerf; {hint}")
+
+
+def check_reserved(pod: Pod) -> None:
+    """What only Kerf writes, refused at creation."""
+    annotations = pod.metadata.annotations
+    if names.ANNOTATION_GRANT in annotations:
+        raise RequestError("spoofed-grant", f"annotation {names.ANNOTATION_GRANT} is written by Kerf when it binds the pod; take it out of the manifest")
+    dialect = annotations.get(names.ANNOTATION_DIALECT)
+    if dialect is not None and dialect not in (known := [d.name for d in DIALECTS]):
+        raise RequestError("bad-annotation", f"annotation {names.ANNOTATION_DIALECT} is {dialect!r}; it is written by admission, as one of {', '.join(known)}")
+    trace = annotations.get(names.ANNOTATION_ADMISSION_TRACEPARENT)
+    if trace is not None and not _TRACEPARENT.fullmatch(trace):
+        raise RequestError("bad-annotation", f"annotation {names.ANNOTATION_ADMISSION_TRACEPARENT} is {trace!r}; it is a W3C traceparent that admission writes, leave it out")
+    seen: set[str] = set()
+    for container in (*pod.spec.containers, *pod.spec.init_containers):
+        if container.name in seen:
+            raise RequestError("duplicate-container", f"two containers are named {container.name!r}; a grant is given by container name, so each needs its own")
+        seen.add(container.name)
+
+
+def check_place(pod: Pod) -> None:
+    """A GPU pod goes where Kerf puts it: not where a kubelet, a user or another scheduler did."""
+    if _MIRROR in pod.metadata.annotations:
+        raise RequestError("static-pod", "a static pod cannot have GPUs, for its kubelet starts it without asking any scheduler; make it a DaemonSet or a Deployment")
+    if pod.spec.node_name:
+        raise RequestError("node-name-set", f"spec.nodeName is {pod.spec.node_name!r}; a pod with GPUs is placed by Kerf. Take nodeName out, and name the node in nodeSelector kubernetes.io/hostname instead")
+    scheduler = pod.spec.scheduler_name
+    if scheduler not in ("", "default-scheduler", names.SCHEDULER_NAME):
+        raise RequestError("other-scheduler", f"spec.schedulerName is {scheduler!r}, and the pod asks for kerf.dev GPUs, which no node advertises: only Kerf can place it. Leave schedulerName out or set it to {names.SCHEDULER_NAME}")
+
+
+def check_slots(pod: Json, users: frozenset[Place]) -> None:
+    """kerf.dev/slot is 1 where GPUs are used, and is nowhere else: it is the token by which the kubelet counts containers."""
+    for place, container in containers(pod):
+        for value in (half[names.RESOURCE_SLOT] for half in amounts(container).values() if names.RESOURCE_SLOT in half):
+            where = f"container {container.get('name', '')!r}"
+            if place not in users and nonzero(value):
+                raise RequestError("slot-without-gpu", f"{where} has {names.RESOURCE_SLOT} and asks for no GPU; leave the slot out, admission writes it. Ask by {', '.join(names.GPU_RESOURCES)}")
+            if place in users and str(value) != "1":
+                raise RequestError("slot-count", f"{where}: {names.RESOURCE_SLOT} is {value}; it is 1 for every container that uses GPUs, however many. Leave it out, admission writes it")
+
+
+def check_ephemeral(pod: Json) -> None:
+    for container in (pod.get("spec") or {}).get("ephemeralContainers") or ():
+        if any(name.startswith(names.PREFIX) for half in amounts(container).values() for name in half):
+            raise RequestError("ephemeral-gpu", f"ephemeral container {container.get('name', '')!r} asks for a GPU; a debug container cannot have one of its own. Name targetContainerName and debug inside that container's share")
+
+
+def check_update(new: Pod, old: Pod, *, user: str, watchers: Iterable[str]) -> None:
+    """After creation only the watcher writes the grant, and after binding nobody changes what the decision was made on."""
+    before, after = old.metadata.annotations, new.metadata.annotations
+    if before.get(names.ANNOTATION_GRANT) != after.get(names.ANNOTATION_GRANT) and user not in watchers:
+        raise RequestError("spoofed-grant", f"annotation {names.ANNOTATION_GRANT} is Kerf's alone; {user or 'this user'} may not change it")
+    if not has_gpu_request(new):
+        return
+    if old.spec.node_name:
+        for key in READ_ANNOTATIONS:
+            if before.get(key) != after.get(key):
+                raise RequestError("bound-annotation", f"annotation {key} cannot change on a pod that is bound: its GPUs were chosen by {before.get(key)!r}. Create the pod anew")
+    elif before != after:
+        read_request(new)
+
+
+def tolerated(tolerations: Iterable[Json]) -> bool:
+    """Whether the taint of enrolled nodes is tolerated already, by its key or by everything."""
+    return any(
+        t.get("key") in (names.TAINT_MANAGED, None, "") and t.get("operator") == "Exists" and t.get("effect") in ("NoSchedule", None, "")
+        for t in tolerations
+    )
+
+
+def annotation_warnings(pod: Pod) -> tuple[str, ...]:
+    """Annotations under our prefix that nobody reads: most often a slip of the pen."""
+    found = []
+    for key in sorted(pod.metadata.annotations):
+        if key.startswith(names.PREFIX) and key not in _OWN_ANNOTATIONS:
+            near = difflib.get_close_matches(key, _OWN_ANNOTATIONS, n=1, cutoff=0.75)
+            found.append(f"annotation {key} means nothing to Kerf" + (f"; did you mean {near[0]}?" if near else ""))
+    return tuple(found)
+
+
+def init_warnings(pod: Pod, asked: frozenset[str]) -> tuple[str, ...]:
+    """kubernetes #138446: a restart of the kubelet ends running pods whose init and app containers both hold devices."""
+    shared = [c.name for c in pod.spec.init_containers if c.name not in asked and any(r in c.resources.limits for r in names.GPU_RESOURCES)]
+    return tuple(f"init container {name!r} shares an app container's GPUs; until kubernetes #138446 is resolved, a restart of the kubelet can end such a pod" for name in shared)
