@@ -55,7 +55,7 @@ class Book:
     def apply(self, fact: Fact) -> list[Change]:
         if isinstance(fact, Put):
             return self._put(fact.object)
-        return self._gone(fact.object)
+        return self._gone(fact.object, fact.certain)
 
     def apply_snapshot(self, facts: Iterable[Fact]) -> list[Change]:
         """Everything there is. What the book knew and the snapshot lacks is gone."""
@@ -81,9 +81,9 @@ class Book:
         self.others.setdefault(kind, {})[_path(obj)] = obj
         return [Change("other", kind)]
 
-    def _gone(self, obj: Object) -> list[Change]:
+    def _gone(self, obj: Object, certain: bool) -> list[Change]:
         if isinstance(obj, Pod):
-            return self._drop_pod(obj)
+            return self._drop_pod(obj, certain)
         if isinstance(obj, Node):
             return self._drop_node(obj.metadata.name)
         kind = type(obj).__name__
@@ -100,7 +100,8 @@ class Book:
         changes: list[Change] = []
         state = pod_state(pod) if old is None or old.pod.spec != pod.spec or old.pod.metadata.annotations != pod.metadata.annotations else old
         if old is not None and state is not old:
-            state.charged, state.grant_id = old.charged, old.grant_id
+            state.charged, state.grant_id, state.returned = old.charged, old.grant_id, old.returned
+            state.seen_bound = old.seen_bound
             if old.charged:
                 self._uncharge(old)
                 state.charged = ""
@@ -123,16 +124,13 @@ class Book:
     def _bind(self, state: PodState) -> list[Change]:
         """The pod is seen on a node. Its annotation, not our decision, is the truth."""
         node = state.pod.spec.node_name
-        grant, _ = grant_of(state.pod)
+        grant = _living_grant(state)
         known = self.grants.get(state.grant_id) if state.grant_id else None
-        already = state.charged == node and (known is None or known.phase == "bound") and (known.grant_id if known else "") == (grant.grant_id if grant else "")
-        if already and known is None and grant is None and self._seen_bound(state):
-            return []
-        if already and known is not None:
-            return []
         if state.charged != node:
             self._uncharge(state)
             self._charge(state, node)
+        if state.seen_bound:
+            return []  # a grant stands as it was at the Binding; a later edit of the annotation changes nothing
         if known is not None and (grant is None or grant.grant_id != known.grant_id):
             # Bound by somebody else, or by an older decision: ours at this resourceVersion can no longer happen.
             self.release(known.grant_id)
@@ -143,15 +141,12 @@ class Book:
                 state.grant_id = grant.grant_id
             else:
                 known.phase = "bound"
-        self.nodes[node].pods[state.uid] = state
+        state.seen_bound = True
         return [Change("bound", state.uid, state.grant_id)]
-
-    def _seen_bound(self, state: PodState) -> bool:
-        return self.nodes[state.charged].pods.get(state.uid) is state
 
     def _end(self, state: PodState) -> list[Change]:
         self._uncharge(state)
-        grant, _ = grant_of(state.pod)
+        grant = _living_grant(state)
         if grant is not None and grant.grant_id not in self.grants and not state.grant_id and state.pod.spec.node_name in self.nodes:
             # Ended before this book began. Whether its slice has been given back is for the node to say.
             self._book(GrantState(grant, state.uid, state.pod.metadata.namespace, state.pod.metadata.name, state.pod.spec.node_name, "leaving"))
@@ -165,18 +160,22 @@ class Book:
         held.phase = "leaving"
         return [Change("ended", state.uid, held.grant_id)]
 
-    def _drop_pod(self, last: Pod) -> list[Change]:
-        """Gone. A hold may have become true in its last moment, so its capacity too comes back by the node alone."""
+    def _drop_pod(self, last: Pod, certain: bool) -> list[Change]:
+        """Gone. Where its last moments were not seen, a hold may have become true in them, so that its capacity too
+        comes back by the node alone."""
+        changes = self._put_pod(last)
         state = self.pods.get(last.metadata.uid)
         if state is None:
-            return []
-        if last.spec.node_name and not state.pod.spec.node_name:
-            self._put_pod(last)
-        changes = self._end(state)
+            return changes
+        held = self.grants.get(state.grant_id) if state.grant_id else None
+        if certain and not last.spec.node_name and (held is not None or state.charged):
+            changes.append(Change("void", state.uid, state.grant_id))
+            self.unhold(state.uid)
+        changes += self._end(state) or [Change("ended", state.uid)]
         del self.pods[state.uid]
         if self.uid_by_key.get(state.key) == state.uid:
             del self.uid_by_key[state.key]
-        return changes or [Change("ended", state.uid)]
+        return changes
 
     # --- holds and grants -------------------------------------------------------------------------------------
 
@@ -213,8 +212,10 @@ class Book:
             node.grants.pop(grant_id, None)
             self._forget_if_empty(node)
         state = self.pods.get(held.uid)
-        if state is not None and state.grant_id == grant_id and held.phase != "leaving":
+        if state is not None and state.grant_id == grant_id:
             state.grant_id = ""
+            if held.phase != "holding":
+                state.returned = grant_id
         return held
 
     def _book(self, held: GrantState) -> None:
@@ -376,6 +377,11 @@ class Book:
         """What is charged to whom, for comparing two books (P6)."""
         rooms = {f"room/{uid}": (s.charged, "") for uid, s in self.pods.items() if s.charged}
         return rooms | {f"grant/{g.grant_id}": (g.node, g.phase) for g in self.grants.values()}
+
+
+def _living_grant(state: PodState) -> Grant | None:
+    grant, _ = grant_of(state.pod)
+    return None if grant is None or grant.grant_id == state.returned else grant
 
 
 def _nodes_of(grant: Grant) -> set[str]:

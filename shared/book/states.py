@@ -32,6 +32,10 @@ class PodState(msgspec.Struct):
     refusal_code: str = ""
     charged: str = ""
     grant_id: str = ""
+    seen_bound: bool = False
+    """Its Binding has been seen, and told to whoever asked."""
+    returned: str = ""
+    """A grant of this pod that the node has given back for good: its annotation counts no more."""
 
     @property
     def key(self) -> str:
