@@ -1,0 +1,1 @@
+"""What several test folders share: builders of objects, and drivers of cores."""

@@ -1,0 +1,104 @@
+"""A placement core with a world that answers at once, for tests that are not about the world."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, TypeVar
+
+from services.placement import messages as m
+from services.placement.core import Core, Settings
+from shared.contracts.commands import Bind, NodeSyncAnswer, Patch
+from shared.contracts.events import Event
+from shared.contracts.facts import Fact
+from shared.model.grant import decode_grant
+from shared.model.objects import Pod
+from tests.support import build
+
+T = TypeVar("T")
+
+
+class Leader:
+    """Feeds inputs, answers appends, snapshots and syncs, and keeps what else the core said."""
+
+    def __init__(self, *objects: Any, term: int = 100, records: tuple[Any, ...] = (), answer: bool = True, seen: int = 0, **settings: Any) -> None:
+        self.core = Core("tester", Settings(**settings))
+        self.said: list[m.Command] = []
+        self.objects: tuple[Fact, ...] = build.put(*objects)
+        self.sequence = term
+        self.log_sequence_seen = seen
+        self.answer = answer
+        self.now = 0.0
+        self.log: list[Any] = []
+        self.send(m.TermTaken(term=term, records=records))
+
+    def send(self, event: m.Input) -> list[m.Command]:
+        """One input and everything that follows from it."""
+        said: list[m.Command] = []
+        todo = [event]
+        while todo:
+            for command in self.core.handle(todo.pop(0), self.now):
+                said.append(command)
+                if self.answer:
+                    todo += self._answers(command)
+        self.said += said
+        return said
+
+    def _answers(self, command: m.Command) -> list[m.Input]:
+        match command:
+            case m.Append():
+                self.sequence += 1
+                self.log.append((self.sequence, command.record))
+                return [m.Appended(self.sequence)]
+            case m.TakeSnapshot():
+                return [m.SnapshotSeen(self.objects, self.log_sequence_seen, command.fresh)]
+            case m.SendSync():
+                boot = self.core.book.nodes[command.sync.node].inventory
+                return [m.SyncAnswered(NodeSyncAnswer(node=command.sync.node, boot_id=boot.boot_id if boot else "", term=command.sync.term, accepted=True))]
+            case m.SendGrant():
+                return [m.GrantAcknowledged(command.node, command.grant.grant.grant_id)]
+            case m.Again():
+                return [m.Tick()]
+        return []
+
+    def facts(self, *objects: Any) -> list[m.Command]:
+        return self.send(m.FactsSeen(build.put(*objects)))
+
+    def gone(self, *objects: Any, certain: bool = True) -> list[m.Command]:
+        return self.send(m.FactsSeen(build.gone(*objects, certain=certain)))
+
+    def nodes(self, *names: str, **inventory: Any) -> Leader:
+        """Nodes with GPUs, synced."""
+        for name in names:
+            self.facts(build.node(name))
+            self.send(m.InventorySeen(build.inventory(name, **inventory)))
+        return self
+
+    def tick(self, seconds: float = 0.1) -> list[m.Command]:
+        self.now += seconds
+        return self.send(m.Tick())
+
+    def bind(self, pod: Pod) -> Pod:
+        """The pod as seen after the Binding that the core last sent for it."""
+        order = self.binds()[pod.metadata.uid]
+        seen = build.bound(pod, order.node, decode_grant(order.grant) if order.grant else None)
+        self.facts(seen)
+        return seen
+
+    def binds(self) -> dict[str, Bind]:
+        return {b.uid: b for c in self.said if isinstance(c, m.SendBinds) for b in c.binds}
+
+    def patches(self) -> list[Patch]:
+        return [p for c in self.said if isinstance(c, m.SendPatches) for p in c.patches]
+
+    def events(self, kind: type[Event]) -> list[Any]:
+        return [c.event for c in self.said if isinstance(c, m.Publish) and isinstance(c.event, kind)]
+
+    def place(self, *pods: Pod) -> dict[str, str]:
+        """Node by pod name, for those that got one."""
+        self.facts(*pods)
+        binds = self.binds()
+        return {p.metadata.name: binds[p.metadata.uid].node for p in pods if p.metadata.uid in binds}
+
+
+def only(said: Iterable[m.Command], kind: type[T]) -> list[T]:
+    return [c for c in said if isinstance(c, kind)]

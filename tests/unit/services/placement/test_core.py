@@ -1,0 +1,355 @@
+"""Placement's protocol, rule by rule."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from services.placement import messages as m
+from shared.contracts.commands import Answer, LiveSlice, NodeSyncAnswer, ReportPending, TouchPod
+from shared.contracts.events import GrantEnded, PlacementDecided, PlacementRejected, PodBound
+from shared.contracts.log import DecisionBatch, ReadyRecord
+from shared.model.grant import decode_grant
+from tests.support import build
+from tests.support.leader import Leader, only
+
+HALF = {"memory": "40Gi"}
+
+
+def test_a_decision_is_in_the_log_before_its_binding_goes_out() -> None:
+    """R2"""
+    leader = Leader(build.node("n")).nodes("n")
+    leader.answer = False
+    said = leader.facts(build.gpu_pod("p", **HALF))
+    assert [type(c) for c in said] == [m.Append]
+    said = leader.send(m.Appended(sequence=500))
+    assert only(said, m.SendBinds)[0].sequence == 500
+    assert decode_grant(only(said, m.SendBinds)[0].binds[0].grant).sequence == 500
+
+
+def test_one_append_is_in_flight_at_a_time_and_the_next_batch_gathers_meanwhile() -> None:
+    """R1"""
+    leader = Leader(build.node("n")).nodes("n")
+    leader.answer = False
+    assert len(only(leader.facts(build.gpu_pod("a", **HALF)), m.Append)) == 1
+    assert only(leader.facts(build.gpu_pod("b", **HALF), build.gpu_pod("c", **HALF)), m.Append) == []
+    batch = only(leader.send(m.Appended(500)), m.Append)[0].record
+    assert isinstance(batch, DecisionBatch)
+    assert [d.name for d in batch.decisions] == ["b", "c"]
+
+
+def test_the_binding_names_uid_and_resource_version_of_the_pod_as_decided() -> None:
+    """R3"""
+    leader = Leader().nodes("n")
+    pod = build.gpu_pod("p", **HALF)
+    leader.facts(pod)
+    bind = leader.binds()[pod.metadata.uid]
+    assert (bind.uid, bind.resource_version) == (pod.metadata.uid, pod.metadata.resource_version)
+
+
+@pytest.mark.parametrize("outcome", ["conflict", "gone", "unknown", "throttled", "refused", "no-node"])
+def test_no_answer_to_a_binding_ends_its_hold(outcome: str) -> None:
+    """R4"""
+    leader = Leader().nodes("n", gpus=1)
+    pod = build.gpu_pod("p", gpus=1)
+    leader.facts(pod)
+    leader.send(m.BindsAnswered((Answer(uid=pod.metadata.uid, outcome=outcome, resource_version=pod.metadata.resource_version),)))  # type: ignore[arg-type]
+    leader.tick(1000)
+    assert pod.metadata.uid in leader.core.holds
+    assert leader.place(build.gpu_pod("q", gpus=1)) == {}
+
+
+@pytest.mark.parametrize("outcome", ["refused", "no-node"])
+def test_a_binding_that_was_certainly_not_applied_is_decided_anew_after_a_touch(outcome: str) -> None:
+    leader = Leader().nodes("n", gpus=1)
+    pod = build.gpu_pod("p", gpus=1)
+    leader.facts(pod)
+    leader.send(m.BindsAnswered((Answer(uid=pod.metadata.uid, outcome=outcome, resource_version=pod.metadata.resource_version),)))  # type: ignore[arg-type]
+    assert [p.uid for p in leader.patches() if isinstance(p, TouchPod)] == [pod.metadata.uid]
+    touched = build.newer(pod)
+    leader.facts(touched)
+    assert leader.core.holds == {}
+    leader.tick(2.0)
+    assert leader.binds()[pod.metadata.uid].resource_version == touched.metadata.resource_version
+
+
+def test_a_pod_seen_at_another_version_unbound_voids_its_hold_and_is_decided_at_the_new_one() -> None:
+    leader = Leader().nodes("n", gpus=1)
+    pod = build.gpu_pod("p", gpus=1)
+    leader.facts(pod)
+    edited = build.newer(pod, labels={"a": "b"})
+    leader.facts(edited)
+    assert leader.binds()[pod.metadata.uid].resource_version == edited.metadata.resource_version
+    assert len(leader.core.book.grants) == 1
+
+
+def test_a_hold_voided_before_its_append_is_acknowledged_sends_no_binding() -> None:
+    leader = Leader().nodes("n", gpus=1)
+    leader.answer = False
+    pod = build.gpu_pod("p", gpus=1)
+    leader.facts(pod)
+    leader.gone(pod)
+    assert only(leader.send(m.Appended(500)), m.SendBinds) == []
+
+
+def test_a_bound_pod_is_told_to_its_node_until_the_node_answers() -> None:
+    leader = Leader().nodes("n")
+    pod = build.gpu_pod("p", **HALF)
+    leader.facts(pod)
+    leader.answer = False
+    leader.bind(pod)
+    sent = only(leader.said, m.SendGrant)
+    assert len(sent) == 1
+    again = only(leader.tick(4.0), m.SendGrant)
+    assert again == sent
+    leader.send(m.GrantAcknowledged("n", sent[0].grant.grant.grant_id))
+    assert only(leader.tick(4.0), m.SendGrant) == []
+
+
+def test_a_pod_that_is_gone_frees_its_cpu_at_once_and_its_gpu_only_when_the_node_gives_it_back() -> None:
+    """R6"""
+    leader = Leader().nodes("n", gpus=1)
+    pod = leader_bound(leader, build.gpu_pod("p", gpus=1))
+    said = leader.gone(pod)
+    assert leader.core.book.nodes["n"].cpu_used == 0
+    release = only(said, m.SendRelease)[0].release
+    assert leader.place(build.gpu_pod("q", gpus=1)) == {}
+    said = leader.send(m.ReleaseSeen("n", release.grant_id))
+    assert only(said, m.SendReleasesSeen)[0].grant_ids == (release.grant_id,)
+    assert "uid-team-q" in leader.binds()
+    assert [e.grant_id for e in leader.events(GrantEnded)] == [release.grant_id]
+
+
+def test_a_terminal_phase_alone_frees_no_gpu() -> None:
+    leader = Leader().nodes("n", gpus=1)
+    pod = leader_bound(leader, build.gpu_pod("p", gpus=1))
+    leader.facts(build.newer(pod, phase="Succeeded"))
+    assert leader.place(build.gpu_pod("q", gpus=1)) == {}
+    assert leader.core.book.nodes["n"].cpu_used == 0
+
+
+def test_a_released_grant_stays_released_while_its_pod_lives_on() -> None:
+    leader = Leader().nodes("n", gpus=1)
+    pod = leader_bound(leader, build.gpu_pod("p", gpus=1))
+    leader.send(m.ReleaseSeen("n", decode_grant(pod.metadata.annotations["kerf.dev/grant"]).grant_id))
+    leader.facts(build.newer(pod, phase="Running"))
+    assert leader.core.book.grants == {}
+
+
+def test_a_hold_whose_pod_vanished_unseen_comes_back_by_the_node_alone() -> None:
+    """Found gone by comparing lists, the pod may have been bound and started in between."""
+    leader = Leader().nodes("n", gpus=1)
+    pod = build.gpu_pod("p", gpus=1)
+    leader.facts(pod)
+    leader.gone(pod, certain=False)
+    assert leader.place(build.gpu_pod("q", gpus=1)) == {}
+    release = only(leader.said, m.SendRelease)[0].release
+    leader.send(m.ReleaseSeen("n", release.grant_id))
+    assert "uid-team-q" in leader.binds()
+
+
+def test_a_hold_whose_pod_was_seen_to_go_unbound_is_free_at_once() -> None:
+    leader = Leader().nodes("n", gpus=1)
+    pod = build.gpu_pod("p", gpus=1)
+    leader.facts(pod)
+    leader.gone(pod)
+    assert leader.place(build.gpu_pod("q", gpus=1)) == {"q": "n"}
+
+
+def test_a_release_that_comes_before_the_bound_pod_is_seen_waits_to_be_said_again() -> None:
+    leader = Leader().nodes("n", gpus=1)
+    pod = build.gpu_pod("p", gpus=1)
+    leader.facts(pod)
+    grant_id = next(iter(leader.core.book.grants))
+    assert only(leader.send(m.ReleaseSeen("n", grant_id)), m.SendReleasesSeen) == []
+    assert grant_id in leader.core.book.grants
+
+
+def test_the_same_grant_on_two_pods_is_never_made() -> None:
+    leader = Leader().nodes("n", "o")
+    leader.facts(*[build.gpu_pod(f"p{i}", **HALF) for i in range(32)])
+    ids = [d.grant.grant_id for _, r in leader.log if isinstance(r, DecisionBatch) for d in r.decisions if d.grant]
+    assert len(ids) == 32
+    assert len(set(ids)) == 32
+
+
+# --- recovery (R5) ----------------------------------------------------------------------------------------------
+
+
+def test_without_a_complete_log_every_pending_pod_is_touched_before_anything_is_decided() -> None:
+    pod, node = build.gpu_pod("p", **HALF), build.node("n")
+    leader = Leader(node, pod)
+    leader.send(m.InventorySeen(build.inventory("n")))
+    assert [p.uid for p in leader.patches() if isinstance(p, TouchPod)] == [pod.metadata.uid]
+    assert leader.core.phase == "touching"
+    assert leader.binds() == {}
+    touched = build.newer(pod)
+    leader.facts(touched)
+    assert [type(r) for _, r in leader.log] == [ReadyRecord, DecisionBatch]
+    assert leader.binds()[pod.metadata.uid].resource_version == touched.metadata.resource_version
+
+
+def test_a_touch_is_repeated_until_the_pod_is_seen_to_have_moved() -> None:
+    leader = Leader(build.gpu_pod("p", **HALF))
+    first = len(leader.patches())
+    leader.tick(3.0)
+    assert len(leader.patches()) == first + 1
+
+
+def test_a_log_whose_tail_was_lost_counts_as_wiped() -> None:
+    """A watcher has met a higher log sequence than the stream holds."""
+    pod = build.gpu_pod("p", **HALF)
+    leader = Leader(pod, term=100, records=((50, ReadyRecord(term=40)),), seen=150)
+    assert leader.core.phase == "touching"
+
+
+def test_a_complete_log_re_adopts_decisions_whose_pod_still_stands_at_that_version_and_resends_them() -> None:
+    first = Leader(term=100).nodes("n", gpus=1)
+    pod = build.gpu_pod("p", gpus=1)
+    first.facts(pod)
+    second = Leader(build.node("n"), pod, term=200, records=tuple(first.log))
+    assert second.core.stats.readopted == 1
+    sent = [b for c in second.said if isinstance(c, m.SendBinds) for b in c.binds]
+    assert [(b.uid, b.resource_version) for b in sent] == [(pod.metadata.uid, pod.metadata.resource_version)]
+    assert second.core.book.digest() == first.core.book.digest()
+
+
+def test_open_holds_are_logged_again_under_the_new_term_before_ready() -> None:
+    first = Leader(term=100).nodes("n", gpus=1)
+    pod = build.gpu_pod("p", gpus=1)
+    first.facts(pod)
+    second = Leader(build.node("n"), pod, term=200, records=tuple(first.log))
+    kinds = [type(r) for _, r in second.log]
+    assert kinds == [DecisionBatch, ReadyRecord]
+    assert second.log[0][1].term == 200
+
+
+def test_a_logged_decision_whose_pod_has_moved_on_is_not_re_adopted() -> None:
+    first = Leader(term=100).nodes("n", gpus=1)
+    pod = build.gpu_pod("p", gpus=1)
+    first.facts(pod)
+    second = Leader(build.node("n"), build.newer(pod), term=200, records=tuple(first.log))
+    assert second.core.stats.readopted == 0
+
+
+def test_nothing_new_goes_to_a_node_before_it_has_answered_this_terms_sync() -> None:
+    leader = Leader(build.node("n"))
+    leader.answer = False
+    leader.send(m.InventorySeen(build.inventory("n")))
+    assert leader.place(build.gpu_pod("p", **HALF)) == {}
+    leader.answer = True
+    leader.send(m.SyncAnswered(NodeSyncAnswer(node="n", boot_id="boot-1", term=100, accepted=True)))
+    assert "uid-team-p" in leader.binds()
+
+
+def test_a_slice_that_runs_and_is_unknown_occupies_its_gpu_until_released() -> None:
+    leader = Leader(build.node("n"))
+    leader.answer = False
+    leader.send(m.InventorySeen(build.inventory("n", gpus=1)))
+    leader.answer = True
+    live = LiveSlice(uid="x", namespace="old", name="ghost", container="c", grant_id="1-1", strategy="exclusive", gpus={"n-gpu-0": (81920, 1000)})
+    leader.send(m.SyncAnswered(NodeSyncAnswer(node="n", boot_id="boot-1", term=100, accepted=True, live=(live,))))
+    assert leader.place(build.gpu_pod("p", gpus=1)) == {}
+    leader.send(m.ReleaseSeen("n", "1-1"))
+    assert "uid-team-p" in leader.binds()
+
+
+def test_a_node_that_follows_a_newer_term_makes_the_leader_step_down() -> None:
+    leader = Leader().nodes("n")
+    said = leader.send(m.SyncAnswered(NodeSyncAnswer(node="n", boot_id="boot-1", term=101, accepted=False)))
+    assert len(only(said, m.StepDown)) == 1
+
+
+def test_another_boot_asks_for_another_sync_before_the_node_is_used_again() -> None:
+    leader = Leader().nodes("n", gpus=1)
+    leader.answer = False
+    said = leader.send(m.InventorySeen(build.inventory("n", gpus=1, boot="boot-2")))
+    assert len(only(said, m.SendSync)) == 1
+    assert leader.place(build.gpu_pod("p", gpus=1)) == {}
+
+
+def test_a_silent_agent_gets_nothing_new_until_it_beats_again() -> None:
+    leader = Leader().nodes("n", gpus=1)
+    leader.tick(30.0)
+    leader.tick(0.1)
+    assert leader.place(build.gpu_pod("p", gpus=1)) == {}
+    leader.send(m.BeatSeen(("n",)))
+    assert "uid-team-p" in leader.binds()
+
+
+def test_a_renewed_term_logs_open_holds_and_ready_again() -> None:
+    leader = Leader().nodes("n", gpus=1)
+    leader.facts(build.gpu_pod("p", gpus=1))
+    before = len(leader.log)
+    leader.send(m.TermRenewed(term=900))
+    assert [type(r) for _, r in leader.log[before:]] == [DecisionBatch, ReadyRecord]
+    assert {r.term for _, r in leader.log[before:]} == {900}
+
+
+# --- what people see --------------------------------------------------------------------------------------------
+
+
+def test_decided_is_published_with_its_log_sequence_once_the_log_has_it() -> None:
+    leader = Leader().nodes("n")
+    leader.answer = False
+    leader.facts(build.gpu_pod("p", **HALF))
+    assert leader.events(PlacementDecided) == []
+    leader.send(m.Appended(777))
+    assert [e.sequence for e in leader.events(PlacementDecided)] == [777]
+
+
+def test_bound_is_published_once() -> None:
+    leader = Leader().nodes("n")
+    pod = leader_bound(leader, build.gpu_pod("p", **HALF))
+    leader.facts(build.newer(pod, phase="Running"))
+    assert [e.node for e in leader.events(PodBound)] == ["n"]
+
+
+def test_a_pod_that_fits_nowhere_is_rejected_once_with_a_reason_on_the_pod() -> None:
+    leader = Leader().nodes("n", gpus=1)
+    leader.facts(build.gpu_pod("p", gpus=2))
+    for _ in range(5):
+        leader.tick()
+    assert len(leader.events(PlacementRejected)) == 1
+    report = [p for p in leader.patches() if isinstance(p, ReportPending)]
+    assert "needs 2 GPUs on one node, the node has 1" in report[0].message
+
+
+def test_a_pod_that_makes_no_sense_is_refused_by_name_and_harms_no_other() -> None:
+    leader = Leader().nodes("n")
+    bad = build.pod("bad", limits={"kerf.dev/gpu-memory": "sixteen"})
+    assert leader.place(bad, build.gpu_pod("good", **HALF)) == {"good": "n"}
+    assert "sixteen" in leader.events(PlacementRejected)[0].explanation.sentence
+
+
+def test_holds_are_capped_and_go_on_when_bindings_are_seen() -> None:
+    leader = Leader(holds_most=2).nodes("n")
+    pods = [build.gpu_pod(f"p{i}", memory="1Gi") for i in range(3)]
+    leader.facts(*pods)
+    assert len(leader.binds()) == 2
+    leader.bind(pods[0])
+    assert len(leader.binds()) == 3
+
+
+def test_a_deleted_node_frees_what_was_still_to_be_given_back_there() -> None:
+    leader = Leader().nodes("n", gpus=1)
+    pod = leader_bound(leader, build.gpu_pod("p", gpus=1))
+    leader.gone(pod)
+    assert len(leader.core.book.grants) == 1
+    leader.gone(build.node("n"))
+    assert leader.core.book.grants == {}
+
+
+def leader_bound(leader: Leader, pod: object) -> object:
+    leader.facts(pod)
+    return leader.bind(pod)  # type: ignore[arg-type]
+
+
+def test_a_pod_with_a_gate_waits_and_goes_when_the_gate_is_gone() -> None:
+    from shared.model.objects import SchedulingGate
+
+    leader = Leader().nodes("n")
+    pod = build.gpu_pod("p", **HALF, scheduling_gates=(SchedulingGate(name="hold"),))
+    assert leader.place(pod) == {}
+    open_ = msgspec.structs.replace(build.newer(pod), spec=msgspec.structs.replace(pod.spec, scheduling_gates=()))
+    assert leader.place(open_) == {"p": "n"}
