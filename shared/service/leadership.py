@@ -1,0 +1,141 @@
+"""Who may try for leadership: a key in KV kerf_leader with a TTL that its holder renews.
+
+It is a hint and nothing more. The fence is the log's term (rule R1): two who both believe that they lead cannot both
+append. So losing the key stops a leader early, and winning it only says that now is a good time to take a term.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import structlog
+
+from shared.bus.port import Bus, BusError, KvEntry, Refused
+from shared.contracts import subjects
+
+TTL_S = 5.0
+
+
+class Leadership:
+    """Run it with ctx.spawn(leadership.run(), …) and release it in drain.
+
+    `on_elected` and `on_lost` are awaited one after the other, never both at once. While `on_elected` runs the key is
+    not renewed by it: it should return within the TTL, or start what takes longer beside.
+    """
+
+    def __init__(
+        self,
+        bus: Bus,
+        key: str,
+        holder: str,
+        *,
+        on_elected: Callable[[], Awaitable[None]],
+        on_lost: Callable[[], Awaitable[None]],
+        ttl_s: float = TTL_S,
+    ) -> None:
+        self._kv = bus.kv(subjects.KV_LEADER)
+        self._key = key
+        self._me = holder.encode()
+        self._on_elected = on_elected
+        self._on_lost = on_lost
+        self._ttl_s = ttl_s
+        self._revision = 0
+        self._renewed_at = 0.0
+        self._changed = asyncio.Event()
+        self._watch: Any = None
+        self.leading = False
+        self.holder = ""
+        """Who holds the key, as far as we have heard; empty: nobody."""
+        self._log = structlog.get_logger("leadership").bind(key=key, holder=holder)
+
+    async def run(self) -> None:
+        """For ever: tries when nobody holds the key, renews while we do."""
+        while True:
+            try:
+                if self._watch is None:
+                    self._watch = await self._kv.watch(self._heard, key=self._key)
+                await self._step()
+            except BusError as error:
+                self._log.warning("leadership_unsure", error=str(error))
+                await self._lose_if_overdue()
+            self._changed.clear()
+            try:
+                # The watch wakes us when the key changes or expires; a third of the TTL is the rhythm of renewal.
+                await asyncio.wait_for(self._changed.wait(), self._ttl_s / 3)
+            except TimeoutError:
+                continue
+
+    async def _step(self) -> None:
+        if self.leading:
+            await self._renew()
+            return
+        entry = await self._kv.get(self._key)
+        self.holder = (entry.value or b"").decode()
+        if entry.value is None or entry.value == self._me:
+            await self._try(entry.revision)
+
+    async def _try(self, revision: int) -> None:
+        try:
+            self._revision = await self._kv.swap(self._key, self._me, revision, ttl_s=self._ttl_s)
+        except Refused:
+            return  # another one was quicker
+        self._renewed_at = asyncio.get_running_loop().time()
+        self.leading, self.holder = True, self._me.decode()
+        self._log.info("leadership_won")
+        await self._on_elected()
+
+    async def _renew(self) -> None:
+        started = asyncio.get_running_loop().time()
+        try:
+            self._revision = await self._kv.swap(self._key, self._me, self._revision, ttl_s=self._ttl_s)
+        except Refused:
+            # Expired, taken, or an earlier renewal whose answer was lost: only a look can tell.
+            entry = await self._kv.get(self._key)
+            if entry.value != self._me:
+                self.holder = (entry.value or b"").decode()
+                await self._lose("the key is no longer ours")
+                return
+            self._revision = entry.revision
+        self._renewed_at = started
+
+    async def _lose_if_overdue(self) -> None:
+        if self.leading and asyncio.get_running_loop().time() - self._renewed_at > self._ttl_s:
+            await self._lose("it could not be renewed in time")
+
+    async def _lose(self, why: str) -> None:
+        self.leading = False
+        self._log.warning("leadership_lost", why=why)
+        await self._on_lost()
+
+    async def _heard(self, entry: KvEntry) -> None:
+        self.holder = (entry.value or b"").decode()
+        if self.leading == (entry.value == self._me):
+            if not self.leading and entry.value is None:
+                self._changed.set()
+            return
+        self._changed.set()
+
+    async def resign(self) -> None:
+        """Gives the key up while going on as a candidate later; for a leader whose fence was refused."""
+        if self.leading:
+            self.leading = False
+            await self._delete()
+
+    async def release(self) -> None:
+        """Stops watching and gives the key up, so that a successor need not wait for the TTL."""
+        if self._watch is not None:
+            await self._watch.stop()
+            self._watch = None
+        if self.leading:
+            self.leading = False
+            await self._delete()
+
+    async def _delete(self) -> None:
+        try:
+            entry = await self._kv.get(self._key)
+            if entry.value == self._me:
+                await self._kv.delete(self._key)
+        except BusError as error:
+            self._log.info("leadership_left_to_expire", error=str(error))

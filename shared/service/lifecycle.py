@@ -1,0 +1,208 @@
+"""One service from start to drain, inside any event loop: no signals, no globals."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from shared.bus.nats_bus import NatsBus
+from shared.bus.port import Bus
+from shared.contracts import subjects
+from shared.contracts.base import encode
+from shared.contracts.queries import SpanBatch
+from shared.service.base import Context, Health, Service, new_instance
+from shared.service.http import HealthServer, as_json
+from shared.service.settings import ConfigError, Lifecycle, read_config
+from shared.telemetry.metrics import Metrics
+from shared.telemetry.spans import Telemetry
+
+SPAN_FLUSH_S = 0.5
+CONFIG_POLL_S = 2.0
+
+
+class ServiceFailed(RuntimeError):
+    """A service ended by itself: a supervised task failed, or the bus closed for good."""
+
+
+async def run(
+    service: type[Service],
+    config: Any = None,
+    *,
+    bus_url: str | None = None,
+    stop: asyncio.Event,
+    lifecycle: Lifecycle | None = None,
+    config_file: Path | None = None,
+    reload: asyncio.Event | None = None,
+    ready: asyncio.Event | None = None,
+) -> None:
+    """Runs a service until `stop` is set, then drains it. Raises what start() raises, and ServiceFailed."""
+    async with running(service, config, bus_url=bus_url, lifecycle=lifecycle, config_file=config_file, reload=reload) as ctx:
+        if ready is not None:
+            ready.set()
+        stopping = asyncio.create_task(stop.wait())
+        either: set[asyncio.Future[Any]] = {stopping, ctx.failure}
+        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+        stopping.cancel()
+        if ctx.failure.done() and not stop.is_set():
+            raise ServiceFailed(f"{service.name}: {ctx.failure.result()}")
+
+
+@contextlib.asynccontextmanager
+async def running(
+    service: type[Service],
+    config: Any = None,
+    *,
+    bus_url: str | None = None,
+    lifecycle: Lifecycle | None = None,
+    config_file: Path | None = None,
+    reload: asyncio.Event | None = None,
+) -> AsyncIterator[Context]:
+    """A started service; it is drained at the end of the block. Who uses this watches `ctx.failure` himself."""
+    settings = Lifecycle() if lifecycle is None else lifecycle
+    config = service.config_type() if config is None else config
+    instance = new_instance()
+    log = structlog.get_logger().bind(service=service.name, instance=instance)
+    telemetry = Telemetry(service.name, instance, ratio=settings.trace_ratio, to_bus=service.needs_bus)
+    metrics, health, http = Metrics(), Health(), HealthServer()
+    async with contextlib.AsyncExitStack() as stack:
+        stack.callback(telemetry.shutdown)
+        bus: NatsBus | None = None
+        owner: list[Context] = []
+
+        def closed(reason: str) -> None:
+            for context in owner:
+                context.fail(reason)
+
+        if service.needs_bus:
+            bus = await NatsBus.connect(
+                bus_url or settings.nats_url, name=f"kerf-{service.name}-{instance}", credentials=settings.nats_credentials, ca_file=settings.nats_ca,
+                timeout_s=settings.nats_wait_s, inbox_prefix=settings.nats_inbox_prefix, on_closed=closed,
+            )  # fmt: skip
+            stack.push_async_callback(bus.drain)
+        ctx = Context(
+            service=service.name, config=config, instance=instance, log=log, telemetry=telemetry, metrics=metrics, health=health,
+            bus=bus, replicas=settings.nats_replicas,
+        )  # fmt: skip
+        owner.append(ctx)
+        if bus is not None:
+            _watch_bus(bus, ctx)
+        if settings.http_port >= 0:
+            _routes(http, ctx)
+            ctx.http_port = await http.start(settings.http_host, settings.http_port)
+            stack.push_async_callback(http.stop)
+        if bus is not None and service.provisions and settings.provision:
+            await ctx.provision()
+            bus.on_reconnect(lambda: _provision_again(ctx))
+        stack.push_async_callback(ctx.close)
+        ctx.spawn(_background(ctx, bus), name="spans")
+        if config_file is not None:
+            ctx.spawn(_follow_config(service, ctx, config_file, reload or asyncio.Event()), name="config")
+        instance_of = service()
+        await instance_of.start(ctx)
+        stack.push_async_callback(_drain, instance_of, ctx, settings.drain_timeout_s)
+        health.started = True
+        log.info("service_started", http_port=ctx.http_port)
+        yield ctx
+
+
+async def _provision_again(ctx: Context) -> None:
+    made = await ctx.provision()
+    if made:
+        ctx.log.warning("bus_provisioned_again", streams=made)
+
+
+def _watch_bus(bus: NatsBus, ctx: Context) -> None:
+    def reader(name: str) -> Callable[[], float]:
+        return lambda: float(getattr(bus.stats, name))
+
+    for name in vars(bus.stats):
+        ctx.metrics.observe_by(f"kerf_bus_{name}", f"Bus client: {name.replace('_', ' ')}.", reader(name), kind="counter")
+    ctx.metrics.observe_by("kerf_bus_connected", "1 while there is a connection to NATS.", lambda: float(bus.connected))
+    ctx.metrics.observe_by(
+        "kerf_spans_dropped", "Spans dropped before they were published.", lambda: float(ctx.telemetry.dropped), kind="counter"
+    )
+
+
+def _routes(http: HealthServer, ctx: Context) -> None:
+    def bus_up() -> bool:
+        return ctx._bus is None or ctx._bus.connected
+
+    def alive() -> tuple[int, str, bytes]:
+        return as_json(
+            503 if ctx.failure.done() else 200,
+            {"service": ctx.service, "instance": ctx.instance, "failure": ctx.failure.result() if ctx.failure.done() else ""},
+        )
+
+    def ready() -> tuple[int, str, bytes]:
+        good = ctx.health.ready and bus_up()
+        return as_json(200 if good else 503, ctx.health.report() | {"ready": good, "bus": bus_up()})
+
+    http.route("/healthz", alive)
+    http.route("/readyz", ready)
+    http.route("/metrics", lambda: (200, "text/plain; version=0.0.4; charset=utf-8", ctx.metrics.render()))
+
+
+async def _background(ctx: Context, bus: Bus | None) -> None:
+    """Publishes finished spans. The tracing SDK is imported here, in a thread, where it delays nobody."""
+    await asyncio.to_thread(ctx.telemetry.warm)
+    if bus is None:
+        return
+    subject = subjects.spans(ctx.service)
+    try:
+        while True:
+            await asyncio.sleep(SPAN_FLUSH_S)
+            await _publish_spans(ctx, bus, subject)
+    finally:
+        await _publish_spans(ctx, bus, subject)
+
+
+async def _publish_spans(ctx: Context, bus: Bus, subject: str) -> None:
+    while bus.connected and (spans := ctx.telemetry.take(256)):
+        await bus.publish(subject, encode(SpanBatch(spans=spans)))
+
+
+async def _follow_config(service: type[Service], ctx: Context, file: Path, reload: asyncio.Event) -> None:
+    """A changed file is read again: a valid one is taken over, an invalid one is told and the last good one kept."""
+    invalid = ctx.metrics.gauge("kerf_config_invalid", "1 while the config file is invalid and the last good one is in force.")
+    seen = _stamp(file)
+    while True:
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(reload.wait(), CONFIG_POLL_S)
+        now = _stamp(file)
+        if now == seen and not reload.is_set():
+            continue
+        reload.clear()
+        seen = now
+        try:
+            config: Any = read_config(service.name, service.config_type, file=file)[0]
+        except ConfigError as error:
+            invalid.set(1)
+            ctx.health.set("config", ok=True, detail=f"the last good settings stay in force: {error}")
+            ctx.log.error("config_invalid", error=str(error), kept="the last good one")
+            continue
+        invalid.set(0)
+        ctx.health.set("config", ok=True)
+        ctx.log.info("config_changed", file=str(file))
+        await ctx.change_config(config)
+
+
+def _stamp(file: Path) -> tuple[int, int]:
+    try:
+        status = file.stat()
+    except OSError:
+        return (0, 0)
+    return (status.st_mtime_ns, status.st_ino)
+
+
+async def _drain(service: Service, ctx: Context, timeout_s: float) -> None:
+    ctx.health.draining = True
+    ctx.log.info("service_draining")
+    try:
+        await asyncio.wait_for(service.drain(), timeout_s)
+    except TimeoutError:
+        ctx.log.error("service_drain_timed_out", seconds=timeout_s)

@@ -1,0 +1,120 @@
+"""Settings: a file (JSON or YAML), then the environment, validated against the service's type before anything starts.
+
+In the file the service's own fields stand at the top, those of the lifecycle under `lifecycle`. In the environment field
+`poll_s` of service placement is KERF_PLACEMENT_POLL_S or KERF_POLL_S, lifecycle's `nats_url` is KERF_NATS_URL. Values of
+lists and objects are JSON there.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+
+
+class ConfigError(ValueError):
+    """Settings that cannot be used. The text names the field, what was wanted and what was given."""
+
+
+class Lifecycle(msgspec.Struct, frozen=True, kw_only=True):
+    """What every service can be told."""
+
+    nats_url: str = "nats://127.0.0.1:4222"
+    nats_credentials: str = ""
+    """Path of a NATS .creds file."""
+    nats_ca: str = ""
+    """Path of the CA of the NATS servers, for TLS."""
+    nats_inbox_prefix: str = "_INBOX"
+    nats_wait_s: float = 30.0
+    """How long to wait for a server at start before giving up."""
+    nats_replicas: int = 1
+    provision: bool = True
+    """Whether a service that owns streams may make them; false where a bootstrap job does."""
+    http_host: str = "127.0.0.1"
+    http_port: int = -1
+    """Health and metrics: a port, 0 for a free one, -1 for none."""
+    log_level: str = ""
+    trace_ratio: float | None = None
+    drain_timeout_s: float = 20.0
+
+
+T = TypeVar("T")
+
+
+def read_config(service: str, kind: type[T], *, file: Path | None = None, environ: Mapping[str, str] | None = None) -> tuple[T, Lifecycle]:
+    """The service's settings and the lifecycle's. Raises ConfigError."""
+    env = os.environ if environ is None else environ
+    content = {} if file is None else _read_file(file)
+    where = "the environment" if file is None else f"{file} and the environment"
+    lifecycle = content.pop("lifecycle", {})
+    if not isinstance(lifecycle, dict):
+        raise ConfigError(f"{where}: lifecycle must be an object, not {type(lifecycle).__name__}")
+    own = _overlay(content, kind, env, (f"KERF_{service.upper()}_", "KERF_"))
+    common = _overlay(lifecycle, Lifecycle, env, (f"KERF_{service.upper()}_", "KERF_"))
+    return _convert(own, kind, where, ""), _convert(common, Lifecycle, where, "lifecycle.")
+
+
+def _read_file(file: Path) -> dict[str, Any]:
+    try:
+        data = file.read_bytes()
+        # YAML is a superset of JSON, but its reader is slow to import and loose about types; .json files go without it.
+        content = msgspec.json.decode(data) if file.suffix == ".json" else msgspec.yaml.decode(data)
+    except OSError as error:
+        raise ConfigError(f"config file {file}: {error.strerror}") from error
+    except msgspec.DecodeError as error:
+        raise ConfigError(f"config file {file} cannot be read: {error}") from error
+    if content is None:
+        return {}
+    if not isinstance(content, dict):
+        raise ConfigError(f"config file {file} holds a {type(content).__name__}; it must be an object of settings")
+    return content
+
+
+def _overlay(content: dict[str, Any], kind: type, env: Mapping[str, str], prefixes: tuple[str, ...]) -> dict[str, Any]:
+    merged = dict(content)
+    for field in msgspec.structs.fields(kind):
+        for prefix in prefixes:
+            text = env.get(prefix + field.encode_name.upper().replace("-", "_"))
+            if text is not None:
+                merged[field.encode_name] = _from_text(text, prefix + field.encode_name.upper())
+                break
+    return merged
+
+
+def _from_text(text: str, name: str) -> Any:
+    if not text.lstrip().startswith(("{", "[")):
+        return text
+    try:
+        return msgspec.json.decode(text)
+    except msgspec.DecodeError as error:
+        raise ConfigError(f"{name} looks like JSON and is none: {error}") from error
+
+
+def _convert(content: dict[str, Any], kind: type[T], where: str, prefix: str) -> T:
+    fields: tuple[msgspec.structs.FieldInfo, ...] = msgspec.structs.fields(kind)  # type: ignore[arg-type]  # kind is a Struct type
+    known = {field.encode_name for field in fields}
+    unknown = sorted(str(key) for key in content if key not in known)
+    if unknown:
+        raise ConfigError(f"{where}: there is no setting {prefix}{unknown[0]}; known are {', '.join(sorted(known)) or 'none'}")
+    try:
+        return msgspec.convert(content, kind, strict=False)
+    except msgspec.ValidationError as error:
+        raise ConfigError(f"{where}: {_explain(str(error), content, prefix)}") from error
+
+
+def _explain(text: str, content: dict[str, Any], prefix: str) -> str:
+    """msgspec says what was wanted and where ("Expected `int`, got `str` - at `$.port`"); this adds what was given."""
+    problem, _, path = text.partition(" - at `$.")
+    if not path:
+        return text
+    path = path.rstrip("`")
+    given: Any = content
+    for step in path.replace("[", ".").replace("]", "").split("."):
+        if isinstance(given, Mapping):
+            given = given.get(step, given)
+        elif isinstance(given, list) and step.isdecimal():
+            given = given[int(step)]
+    return f"setting {prefix}{path}: {problem}; given was {given!r}"

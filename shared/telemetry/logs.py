@@ -1,0 +1,49 @@
+"""One log form for all: JSON lines on stderr, or coloured text where stderr is a terminal."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from typing import Any
+
+import msgspec
+import structlog
+
+LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40}
+
+
+def configure_logging(level: str = "", *, pretty: bool | None = None) -> None:
+    """Sets structlog up for the process. `level` defaults to KERF_LOG_LEVEL, then info.
+
+    Raises ValueError on a level that is none of debug, info, warning, error.
+    """
+    name = (level or os.environ.get("KERF_LOG_LEVEL", "") or "info").lower()
+    if name not in LEVELS:
+        raise ValueError(f"log level {name!r} is none of {', '.join(LEVELS)}")
+    shared: list[Any] = [
+        structlog.contextvars.merge_contextvars,
+        structlog.processors.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+    ]
+    logger: Any
+    if sys.stderr.isatty() if pretty is None else pretty:
+        renderers: list[Any] = [structlog.dev.ConsoleRenderer()]
+        logger = structlog.PrintLoggerFactory(file=sys.stderr)
+    else:
+        renderers = [structlog.processors.dict_tracebacks, structlog.processors.JSONRenderer(serializer=_to_json)]
+        logger = structlog.BytesLoggerFactory(file=sys.stderr.buffer)
+    structlog.configure(
+        processors=[*shared, *renderers],
+        wrapper_class=structlog.make_filtering_bound_logger(LEVELS[name]),
+        logger_factory=logger,
+        cache_logger_on_first_use=True,
+    )
+    # Libraries that use the standard library's logging say only what went wrong.
+    logging.basicConfig(stream=sys.stderr, level=max(LEVELS[name], logging.WARNING), format="%(levelname)s %(name)s %(message)s")
+    # nats-py reports there what our own callbacks report already.
+    logging.getLogger("nats").setLevel(logging.CRITICAL)
+
+
+def _to_json(event: Any, **_: Any) -> bytes:
+    return msgspec.json.encode(event, enc_hook=repr)
