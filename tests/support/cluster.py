@@ -1,0 +1,61 @@
+"""Fixtures around a real control plane. A conftest imports the ones that its folder needs."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tools.control_plane import ControlPlane, NoBinaries, find_binaries
+
+_NUMBERS = itertools.count(1)
+
+
+def binaries_or_skip(*names: str) -> Path:
+    """Where the binaries are. Without any it skips, and fails (after trying to build them) where REQUIRE_KUBE=1."""
+    required = os.environ.get("REQUIRE_KUBE") == "1"
+    try:
+        return find_binaries(names or ("etcd", "kube-apiserver"), build=required)
+    except NoBinaries as error:
+        if required:
+            raise
+        pytest.skip(f"no real API server for this test: {error}")
+
+
+@pytest.fixture(scope="session")
+def control_plane() -> Iterator[ControlPlane]:
+    """etcd and API server, shared by the session. A test that kills it starts one of its own (`own_control_plane`)."""
+    binaries = binaries_or_skip()
+    with tempfile.TemporaryDirectory(prefix="kerf-kube-") as state:
+        plane = ControlPlane(Path(state), binaries=binaries).start()
+        try:
+            yield plane
+        finally:
+            plane.stop()
+
+
+@pytest.fixture
+def own_control_plane() -> Iterator[ControlPlane]:
+    """One that this test may kill, restart and compact."""
+    binaries = binaries_or_skip()
+    with tempfile.TemporaryDirectory(prefix="kerf-kube-") as state:
+        plane = ControlPlane(Path(state), binaries=binaries).start()
+        try:
+            yield plane
+        finally:
+            plane.stop()
+
+
+@pytest.fixture
+def namespace(control_plane: ControlPlane) -> str:
+    """A fresh namespace; it is never deleted, for nobody is there to finish that."""
+    name = f"test-{os.getpid()}-{next(_NUMBERS)}"
+    status, answer = control_plane.request(
+        "POST", "/api/v1/namespaces", {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}
+    )
+    assert status == 201, answer
+    return name

@@ -1,0 +1,1 @@
+"""What building, testing and measuring Kerf needs, and running it does not."""
