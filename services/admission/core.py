@@ -14,7 +14,7 @@ from services.admission.dialects import DIALECTS, Dialect, Setting, Translation
 from services.admission.dialects.base import DEFAULT_SCHEDULERS, Json, Place, amounts, containers, named_resources, nonzero
 from services.admission.patch import Operation, difference
 from shared.model import names
-from shared.model.objects import Pod
+from shared.model.objects import Pod, Quantities
 from shared.model.request import RequestError, has_gpu_request, read_request
 
 TOLERATION = {"key": names.TAINT_MANAGED, "operator": "Exists", "effect": "NoSchedule"}
@@ -127,9 +127,9 @@ def _translated(pod: Json, translation: Translation) -> Json:
     """The pod with Kerf's resources in the place of the foreign ones."""
     new = {field: list(pod["spec"][field]) for field in ("containers", "initContainers") if pod["spec"].get(field)}
     for (field, index), container in containers(pod):
-        asked = translation.amounts.get((field, index), {})
+        asked: Quantities = dict(translation.amounts.get((field, index), {}))
         halves: dict[str, Quantities] = {
-            half: {name: value for name, value in old.items() if name not in translation.removed} | asked  # type: ignore[operator]
+            half: {name: value for name, value in old.items() if name not in translation.removed} | asked
             for half, old in amounts(container).items()
         }
         resources = {key: value for key, value in (container.get("resources") or {}).items() if key not in halves}

@@ -1,0 +1,129 @@
+"""Admission's door: an HTTPS server that answers the API server's reviews. It needs neither bus nor Kubernetes."""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import ssl
+from pathlib import Path
+from typing import ClassVar, Literal
+
+import msgspec
+from aiohttp import web
+
+from services.admission import webhook
+from services.admission.certificates import Certificates
+from services.admission.core import Policy, Refused
+from services.admission.dialects import Setting
+from shared.service import Context, Service
+
+PATH = "/mutate"
+PATH_PLAIN_NVIDIA = "/mutate/plain-nvidia"
+"""For namespaces that opted in by label: the webhook's configuration selects them, so the service need not look them up."""
+
+
+class Config(msgspec.Struct, frozen=True, kw_only=True):
+    """Admission's settings."""
+
+    host: str = "0.0.0.0"  # noqa: S104 - in its pod, behind a Service
+    port: int = 8443
+    """0 takes a free port."""
+    certificate_file: str = ""
+    key_file: str = ""
+    """Both empty: plain HTTP, on a loopback address only (the simulated cluster)."""
+    excluded_namespaces: tuple[str, ...] = ("kube-system", "kerf-system")
+    plain_nvidia_namespaces: tuple[str, ...] = ()
+    gpushare_unit: Literal["GiB", "MiB"] = "GiB"
+    watcher_accounts: tuple[str, ...] = ("system:serviceaccount:kerf-system:kerf-watcher",)
+    max_body_bytes: int = 8 << 20
+    """etcd takes objects of 1.5 MiB; a review carries two of them."""
+    reload_every_s: int = 10
+
+    def policy(self, *, plain_nvidia: bool = False) -> Policy:
+        return Policy(
+            setting=Setting(plain_nvidia=plain_nvidia, gpushare_unit=self.gpushare_unit),
+            excluded_namespaces=self.excluded_namespaces,
+            plain_nvidia_namespaces=self.plain_nvidia_namespaces,
+            watcher_accounts=self.watcher_accounts,
+        )
+
+
+class InsecureError(ValueError):
+    """Plain HTTP on an address that others can reach."""
+
+
+class Admission(Service):
+    name: ClassVar[str] = "admission"
+    config_type: ClassVar[type] = Config
+    needs_bus: ClassVar[bool] = False
+
+    async def start(self, ctx: Context) -> None:
+        """Raises InsecureError, OSError or ssl.SSLError where it cannot serve as configured."""
+        self._ctx, self._config = ctx, ctx.config
+        config: Config = ctx.config
+        app = web.Application(client_max_size=config.max_body_bytes)
+        app.router.add_post(PATH, self._handler(config.policy()))
+        app.router.add_post(PATH_PLAIN_NVIDIA, self._handler(config.policy(plain_nvidia=True)))
+        app.router.add_get("/healthz", self._healthz)
+        self._runner = web.AppRunner(app, access_log=None)
+        await self._runner.setup()
+        site = web.TCPSite(self._runner, config.host, config.port, ssl_context=self._tls(config))
+        await site.start()
+        self.port: int = self._runner.addresses[0][1]
+        ctx.log.info("admission_listening", host=config.host, port=self.port, tls=bool(config.certificate_file))
+        ctx.health.set("webhook", ok=True, detail=f"port {self.port}")
+
+    async def drain(self) -> None:
+        """Answers what has come, and takes no more."""
+        await self._runner.cleanup()
+
+    def _tls(self, config: Config) -> ssl.SSLContext | None:
+        if not config.certificate_file:
+            if not _is_loopback(config.host):
+                raise InsecureError(f"admission has no certificate_file and listens on {config.host}; set certificate_file and key_file, or a loopback host")
+            return None
+        certificates = Certificates(Path(config.certificate_file), Path(config.key_file))
+        self._ctx.spawn(self._reload(certificates, config.reload_every_s), name="certificates")
+        return certificates.context
+
+    async def _reload(self, certificates: Certificates, every_s: int) -> None:
+        while True:
+            await asyncio.sleep(every_s)
+            try:
+                if certificates.refresh():
+                    self._ctx.log.info("certificate_reloaded")
+                self._ctx.health.set("certificate", ok=True, detail="")
+            except (OSError, ssl.SSLError) as error:
+                # The pair in force goes on serving; the next round tries again.
+                self._ctx.log.error("certificate_unreadable", error=str(error))
+                self._ctx.health.set("certificate", ok=False, detail=str(error))
+
+    def _handler(self, policy: Policy) -> web.RequestHandler:  # type: ignore[name-defined]
+        async def handle(request: web.Request) -> web.Response:
+            body = await request.read()
+            with self._ctx.telemetry.span("admission.review") as span:
+                try:
+                    asked = webhook.read(body, traceparent=span.traceparent)
+                except webhook.Malformed as error:
+                    self._ctx.log.warning("review_malformed", error=str(error))
+                    return web.Response(status=400, text=f"{error}\n")
+                decided, payload = webhook.answer(asked, policy)
+                if isinstance(decided, Refused):
+                    self._ctx.log.info("pod_refused", code=decided.code, namespace=asked.request.namespace)
+            return web.Response(body=payload, content_type="application/json")
+
+        return handle
+
+    async def _healthz(self, _: web.Request) -> web.Response:
+        return web.Response(text="ok\n")
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+SERVICE = Admission
+

@@ -1,0 +1,112 @@
+"""What the node agent's core hears, and what it orders. Both are plain values; the service turns them into I/O."""
+
+from __future__ import annotations
+
+import msgspec
+
+from shared.contracts.commands import Accepted, NodeGrant, NodeRelease, NodeSync, NodeSyncAnswer
+from shared.contracts.events import Event
+from shared.model.gpu import Inventory
+from shared.model.grant import ContainerGrant
+
+
+class Input(msgspec.Struct, frozen=True):
+    pass
+
+
+class InventorySeen(Input, frozen=True):
+    """What the devices say now. Its generation is ignored: the core counts."""
+
+    inventory: Inventory
+
+
+class GrantCame(Input, frozen=True):
+    grant: NodeGrant
+
+
+class ReleaseCame(Input, frozen=True):
+    release: NodeRelease
+
+
+class SyncCame(Input, frozen=True):
+    sync: NodeSync
+
+
+class ReleasesBooked(Input, frozen=True):
+    """Placement has these releases in its book: no need to repeat them."""
+
+    grant_ids: tuple[str, ...]
+
+
+class StartAsked(Input, frozen=True):
+    """The kubelet is about to start a container of this pod that uses GPUs."""
+
+    uid: str
+    container: str
+    slot: str = ""
+
+
+class ContainerEnded(Input, frozen=True):
+    """Nothing of the container runs any more, and nothing of it will without another `StartAsked`."""
+
+    uid: str
+    container: str
+
+
+class Reconnected(Input, frozen=True):
+    """The bus is back, and may have lost everything."""
+
+
+class Tick(Input, frozen=True):
+    """About once a second."""
+
+
+class Command(msgspec.Struct, frozen=True):
+    pass
+
+
+class Save(Command, frozen=True):
+    """Make the checkpoint durable before any command after this one: those are promises that stand on it."""
+
+
+class Answer(Command, frozen=True):
+    """The reply to the request that was handled."""
+
+    body: Accepted | NodeSyncAnswer
+
+
+class HandOver(Command, frozen=True):
+    """Give the container exactly this. Asked again for a running or restarted container it is the same."""
+
+    uid: str
+    container: str
+    grant_id: str
+    share: ContainerGrant
+
+
+class RefuseStart(Command, frozen=True):
+    """The container must not start now. The kubelet shows the sentence and tries again."""
+
+    uid: str
+    container: str
+    code: str
+    sentence: str
+
+
+class AskGrant(Command, frozen=True):
+    """Ask placement for this pod's grant: the kubelet came before the bus did."""
+
+    uid: str
+
+
+class PutInventory(Command, frozen=True):
+    inventory: Inventory
+
+
+class Publish(Command, frozen=True):
+    """A public event. A repeated one has the same id. `namespace` empty: under the node's own subject."""
+
+    event: Event
+    event_id: str
+    namespace: str = ""
+    traceparent: str = ""

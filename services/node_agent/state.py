@@ -1,0 +1,83 @@
+"""What a node's agent must not forget: the form of its checkpoint."""
+
+from __future__ import annotations
+
+import msgspec
+
+from shared.contracts.base import ContractError, decode, encode
+from shared.contracts.commands import NodeGrant
+from shared.model.gpu import Inventory
+from shared.model.grant import ContainerGrant
+
+VERSION = 1
+
+
+class Lease(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A container's part that was handed over and has not been seen to end."""
+
+    uid: str
+    container: str
+    grant_id: str
+    boot_id: str
+    slot: str = ""
+
+
+class Known(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A grant that may be handed over, or, once `leaving`, only waits for its containers to end."""
+
+    grant: NodeGrant
+    leaving: bool = False
+
+    @property
+    def grant_id(self) -> str:
+        return self.grant.grant.grant_id
+
+    def share(self, container: str) -> ContainerGrant | None:
+        return self.grant.grant.containers.get(container)
+
+
+class Released(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A release that placement has not booked yet."""
+
+    grant_id: str
+    uid: str
+    namespace: str = ""
+    name: str = ""
+    reason: str = ""
+
+
+class Checkpoint(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Everything, as it is written to the host's disk."""
+
+    version: int = VERSION
+    node: str
+    term: int = 0
+    generation: int = 0
+    boot_id: str = ""
+    inventory: Inventory | None = None
+    known: tuple[Known, ...] = ()
+    leases: tuple[Lease, ...] = ()
+    tombstones: tuple[str, ...] = ()
+    """Oldest first."""
+    unbooked: tuple[Released, ...] = ()
+
+
+class CheckpointError(ValueError):
+    """A checkpoint that cannot be trusted. The agent hands nothing over until a person has looked at it."""
+
+
+def write(checkpoint: Checkpoint) -> bytes:
+    return encode(checkpoint)
+
+
+def read(payload: bytes, node: str) -> Checkpoint:
+    """Raises CheckpointError on damage, on another version and on another node's file."""
+    try:
+        found = decode(payload, Checkpoint)
+    except ContractError as error:
+        raise CheckpointError(f"the checkpoint cannot be read: {error}") from error
+    if found.version != VERSION:
+        raise CheckpointError(f"the checkpoint is of version {found.version}, this agent writes {VERSION}")
+    if found.node != node:
+        raise CheckpointError(f"the checkpoint is of node {found.node!r}, this is {node!r}")
+    return found
