@@ -171,7 +171,9 @@ class EmbeddedServer:
         if self._extra:
             lines.append(self._extra)
         if self._config_file is not None:
-            lines.append(f"include {json.dumps(str(self._config_file))}")
+            # Includes are looked up beside the including file, absolute or not.
+            shutil.copyfile(self._config_file, self._run_dir / "included.conf")
+            lines.append("include 'included.conf'")
         return "\n".join(lines) + "\n"
 
     async def stop(self) -> None:

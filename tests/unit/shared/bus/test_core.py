@@ -1,0 +1,258 @@
+"""Core publish, request, subscribe and public events on real NATS."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from shared.bus.embedded import EmbeddedServer
+from shared.bus.nats_bus import NatsBus
+from shared.bus.port import BusError, Incoming, NoResponder, NoStream, Refused
+from shared.contracts import subjects
+from tests.support.waiting import eventually
+
+EVENT = "kerf.v1.event.pod.bound.ns.team"
+
+
+async def test_a_subscription_hears_what_is_asked_right_after_subscribing(connect, bus: NatsBus) -> None:
+    """subscribe returns only when the server knows it: nats-py's own flush would not prove that."""
+    other = await connect()
+
+    async def answer(incoming: Incoming) -> None:
+        await bus.respond(incoming, incoming.payload)
+
+    for number in range(100):
+        await bus.subscribe(f"kerf.test.s{number}", answer)
+        assert await other.request(f"kerf.test.s{number}", b"%d" % number) == b"%d" % number
+
+
+async def test_nobody_listening_is_told_at_once(bus: NatsBus) -> None:
+    with pytest.raises(NoResponder, match=r"nobody listens on kerf.test.void"):
+        await bus.request("kerf.test.void", b"", timeout_s=30)
+
+
+async def test_handlers_of_one_subscription_run_one_at_a_time_in_order(bus: NatsBus) -> None:
+    running, overlaps, seen = 0, 0, []
+
+    async def handler(incoming: Incoming) -> None:
+        nonlocal running, overlaps
+        overlaps += running
+        running += 1
+        await asyncio.sleep(0)
+        running -= 1
+        seen.append(int(incoming.payload))
+
+    await bus.subscribe("kerf.test.order", handler)
+    for number in range(200):
+        await bus.publish("kerf.test.order", b"%d" % number)
+    await eventually(lambda: len(seen) == 200)
+    assert seen == list(range(200))
+    assert overlaps == 0
+
+
+async def test_concurrency_bounds_how_many_handlers_run_at_once(bus: NatsBus) -> None:
+    running, most, release = 0, 0, asyncio.Event()
+
+    async def handler(incoming: Incoming) -> None:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        await release.wait()
+        running -= 1
+
+    await bus.subscribe("kerf.test.many", handler, concurrency=3)
+    for _ in range(10):
+        await bus.publish("kerf.test.many", b"")
+    await eventually(lambda: running == 3)
+    assert await bus.alive()
+    release.set()
+    await eventually(lambda: running == 0)
+    assert most == 3
+
+
+async def test_a_handler_that_raises_is_counted_and_the_subscription_lives_on(bus: NatsBus) -> None:
+    seen: list[bytes] = []
+
+    async def handler(incoming: Incoming) -> None:
+        if incoming.payload == b"bad":
+            raise ValueError("no good")
+        seen.append(incoming.payload)
+
+    await bus.subscribe("kerf.test.bad", handler)
+    for payload in (b"bad", b"good"):
+        await bus.publish("kerf.test.bad", payload)
+    await eventually(lambda: seen == [b"good"])
+    assert bus.stats.handler_failures == 1
+
+
+async def test_a_queue_group_gives_each_message_to_one_member(bus: NatsBus, connect) -> None:
+    other = await connect()
+    counts = [0, 0]
+
+    def member(index: int):
+        async def handler(incoming: Incoming) -> None:
+            counts[index] += 1
+
+        return handler
+
+    await bus.subscribe("kerf.test.shared", member(0), queue="workers")
+    await other.subscribe("kerf.test.shared", member(1), queue="workers")
+    for _ in range(100):
+        await bus.publish("kerf.test.shared", b"")
+    await eventually(lambda: sum(counts) == 100)
+    assert min(counts) > 0
+
+
+async def test_stopping_a_subscription_handles_what_was_received_first(bus: NatsBus) -> None:
+    seen: list[bytes] = []
+    first, go = asyncio.Event(), asyncio.Event()
+
+    async def handler(incoming: Incoming) -> None:
+        first.set()
+        await go.wait()
+        seen.append(incoming.payload)
+
+    subscription = await bus.subscribe("kerf.test.stop", handler)
+    for number in range(5):
+        await bus.publish("kerf.test.stop", b"%d" % number)
+    await first.wait()
+    stopping = asyncio.create_task(subscription.stop())
+    go.set()
+    await stopping
+    assert seen == [b"0", b"1", b"2", b"3", b"4"]
+    with pytest.raises(NoResponder):
+        await bus.request("kerf.test.stop", b"")
+
+
+async def test_subscriptions_and_reconnect_callbacks_resume_after_a_restart(server: EmbeddedServer, bus: NatsBus, connect) -> None:
+    called: list[bool] = []
+
+    async def answer(incoming: Incoming) -> None:
+        await bus.respond(incoming, b"again")
+
+    async def reconnected() -> None:
+        called.append(bus.connected)
+
+    async def broken() -> None:
+        raise RuntimeError("this one fails")
+
+    await bus.subscribe("kerf.test.again", answer)
+    bus.on_reconnect(broken)
+    bus.on_reconnect(reconnected)
+    await server.restart()
+    await eventually(lambda: called)
+    assert called == [True]
+    assert await (await connect()).request("kerf.test.again", b"") == b"again"
+
+
+async def test_a_message_that_is_too_large_is_refused_in_words(bus: NatsBus) -> None:
+    with pytest.raises(BusError, match=r"cannot publish 2000000 bytes to kerf.test.big"):
+        await bus.publish("kerf.test.big", b"x" * 2_000_000)
+
+
+async def test_events_are_kept_once_however_often_they_are_sent(bus: NatsBus) -> None:
+    """The event's id is its Nats-Msg-Id; the traceparent travels as a header."""
+    for _ in range(3):
+        bus.publish_event(EVENT, b"{}", "event-1", traceparent="00-1")
+    bus.publish_event(EVENT, b"{}", "event-2")
+    assert await bus._events.flushed(5)
+    info = await bus.js.stream_info("KERF_EVENTS")
+    assert info.state.messages == 2
+    first = await bus.js.get_message("KERF_EVENTS", {"seq": 1})
+    assert first is not None
+    assert b"traceparent: 00-1" in first.hdrs
+    assert bus.stats.events_acknowledged == 4
+
+
+async def test_events_published_while_the_server_is_away_arrive_later(server: EmbeddedServer, bus: NatsBus) -> None:
+    """What was sent and not acknowledged is sent again under the same id."""
+    await server.kill()
+    await eventually(lambda: not bus.connected)
+    for number in range(50):
+        bus.publish_event(EVENT, b"{}", f"away-{number}")
+    await server.start()
+    assert await bus._events.flushed(20)
+    assert (await bus.js.stream_info("KERF_EVENTS")).state.messages == 50
+    assert bus.stats.events_lost == 0
+
+
+async def test_events_that_no_stream_takes_are_counted_as_lost(connect, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shared.bus.events.RESEND_AFTER_S", 0.05)
+    bus = await connect()
+    bus.publish_event(EVENT, b"{}", "1")
+    await eventually(lambda: bus.stats.events_lost == 1)
+    assert await bus._events.flushed(1)
+
+
+async def test_too_many_unacknowledged_events_are_shed_and_counted(
+    server: EmbeddedServer, bus: NatsBus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The process does not grow without end while the server hangs."""
+    monkeypatch.setattr("shared.bus.events.MAX_OUTSTANDING", 10)
+    server.freeze()
+    for number in range(25):
+        bus.publish_event(EVENT, b"{}", f"n{number}")
+    assert bus.stats.events_lost == 15
+    server.thaw()
+    assert await bus._events.flushed(10)
+
+
+async def test_what_was_published_before_drain_arrives(bus: NatsBus, connect) -> None:
+    other, seen = await connect(), []
+
+    async def handler(incoming: Incoming) -> None:
+        seen.append(incoming.payload)
+
+    await other.subscribe("kerf.test.last", handler)
+    for _ in range(100):
+        await bus.publish("kerf.test.last", b"x")
+    bus.publish_event(EVENT, b"{}", "last")
+    await bus.drain()
+    await eventually(lambda: len(seen) == 100)
+    assert (await other.js.stream_info("KERF_EVENTS")).state.messages == 1
+
+
+async def test_kv_swap_is_compare_and_swap(bus: NatsBus) -> None:
+    kv = bus.kv(subjects.KV_NODES)
+    assert (await kv.get("a")).revision == 0
+    first = await kv.swap("a", b"1", 0)
+    second = await kv.swap("a", b"2", first)
+
+    with pytest.raises(Refused):
+        await kv.swap("a", b"3", first)
+    assert (await kv.get("a")).value == b"2"
+    await kv.delete("a")
+    gone = await kv.get("a")
+    assert gone.value is None
+    assert gone.revision > second
+    assert await kv.swap("a", b"4", gone.revision) > gone.revision
+
+
+async def test_a_watch_on_one_key_hears_of_no_other(bus: NatsBus) -> None:
+    kv, heard = bus.kv(subjects.KV_NODES), []
+
+    async def handler(entry) -> None:
+        heard.append((entry.key, entry.value))
+
+    await kv.watch(handler, key="mine")
+    await kv.put("other", b"1")
+    await kv.put("mine", b"2")
+    await kv.delete("mine")
+    await eventually(lambda: len(heard) == 2)
+    assert heard == [("mine", b"2"), ("mine", None)]
+
+
+async def test_a_watch_on_a_missing_bucket_is_refused(connect) -> None:
+
+    async def handler(entry) -> None:
+        raise AssertionError(entry)
+
+    with pytest.raises(NoStream):
+        await (await connect()).kv("none").watch(handler)
+
+
+async def test_no_server_is_an_error_that_names_the_address_and_hides_the_password() -> None:
+    with pytest.raises(BusError, match=r"cannot connect to NATS at nats://127.0.0.1:1: no server answered") as failed:
+        await NatsBus.connect("nats://user:secret@127.0.0.1:1", timeout_s=0.3)
+    assert "secret" not in str(failed.value)

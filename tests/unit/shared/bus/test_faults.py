@@ -1,0 +1,269 @@
+"""The thirteen faults of nats-py 2.16 that were met, each with the proof that the bus does not have it.
+
+Numbers are those of docs/decisions/0030-nats-py-faults.md.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from shared.bus import consumer as consumer_module
+from shared.bus.embedded import EmbeddedServer
+from shared.bus.jetstream import StreamInfo
+from shared.bus.nats_bus import NatsBus
+from shared.bus.port import Incoming, KvEntry, NoStream, NotConnected, Refused, Unknown
+from shared.bus.provision import provision
+from shared.contracts import subjects
+from tests.support.waiting import eventually
+
+
+class Heard:
+    """A KV handler that remembers what it was told."""
+
+    def __init__(self) -> None:
+        self.entries: list[KvEntry] = []
+        self.state: dict[str, bytes] = {}
+
+    async def __call__(self, entry: KvEntry) -> None:
+        self.entries.append(entry)
+        if entry.value is None:
+            self.state.pop(entry.key, None)
+        else:
+            self.state[entry.key] = entry.value
+
+
+async def test_fault_1_a_watch_goes_on_at_once_after_the_server_restarted(server: EmbeddedServer, bus: NatsBus, connect) -> None:
+    """Fault 1: a KV watch of nats-py is silent for 19.5 s after a restart."""
+    heard = Heard()
+    await bus.kv(subjects.KV_NODES).watch(heard)
+    await server.restart()
+    other = await connect()
+    await other.kv(subjects.KV_NODES).put("a", b"after")
+    await eventually(lambda: heard.state == {"a": b"after"}, within_s=5)
+
+
+async def test_fault_1_a_watch_goes_on_after_its_consumer_was_deleted(bus: NatsBus) -> None:
+    """Fault 1: nothing tells a watcher that its consumer is gone; here missing heartbeats do."""
+    heard = Heard()
+    kv = bus.kv(subjects.KV_NODES)
+    await kv.watch(heard)
+    names = await bus.js.call("CONSUMER.NAMES.KV_kerf_nodes", None, dict)
+    await bus.js.call(f"CONSUMER.DELETE.KV_kerf_nodes.{names['consumers'][0]}", None, dict)
+    await kv.put("a", b"late")
+    await eventually(lambda: heard.state == {"a": b"late"}, within_s=8)
+    assert bus.stats.watch_restarts == 1
+
+
+async def test_fault_1_a_watch_follows_a_bucket_that_was_made_anew_with_lower_revisions(server: EmbeddedServer, bus: NatsBus) -> None:
+    """Fault 1: on a recreated bucket nats-py's watch never resumes; and what the wipe took away is told as absent."""
+    heard = Heard()
+    kv = bus.kv(subjects.KV_NODES)
+    await kv.put("old", b"1")
+    await kv.put("same", b"1")
+    await kv.watch(heard)
+    assert heard.state == {"old": b"1", "same": b"1"}
+    await bus.js.call("STREAM.DELETE.KV_kerf_nodes", None, dict)
+    await provision(bus)
+    await kv.put("same", b"2")
+    await eventually(lambda: heard.state == {"same": b"2"}, within_s=8)
+    assert KvEntry(key="old", value=None, revision=0) in heard.entries
+
+
+async def test_fault_1_a_periodic_resync_tells_only_differences(connect) -> None:
+    """Resyncing costs the handler nothing where nothing changed."""
+    bus = await connect(resync_s=0.2)
+    await provision(bus)
+    kv = bus.kv(subjects.KV_NODES)
+    await kv.put("a", b"1")
+    heard = Heard()
+    await kv.watch(heard)
+    seen: set[str] = set()
+
+    async def several_rounds() -> bool:
+        seen.update((await bus.js.call("CONSUMER.NAMES.KV_kerf_nodes", None, dict))["consumers"] or [])
+        return len(seen) >= 4
+
+    await eventually(several_rounds, what="four consumers, one after the other")
+    assert [entry.value for entry in heard.entries] == [b"1"]
+
+
+async def test_fault_2_reading_the_log_does_not_hang_over_a_kill(
+    server: EmbeddedServer, bus: NatsBus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Fault 2: a pull fetch of 20 s blocks for 19.6 s when the server is killed; here a read resumes where it was."""
+    term = await bus.append(subjects.LOG_TERM, b"t", fence_subject=subjects.LOG_TERM, fence_sequence=0)
+    for number in range(50):
+        await bus.append(subjects.LOG_DECISIONS, b"%d" % number, fence_subject=subjects.LOG_TERM, fence_sequence=term)
+    read: list[bytes] = []
+    async for entry in bus.read_log(start=term + 1):
+        read.append(entry.payload)
+        if len(read) == 10:
+            await server.restart()
+    assert read == [b"%d" % number for number in range(50)]
+    assert consumer_module.SILENCE_S < 3
+
+
+async def test_fault_3_a_request_without_connection_is_not_sent_later(server: EmbeddedServer, bus: NatsBus, connect) -> None:
+    """Fault 3: nats-py's request raises a time-out while disconnected, and yet is executed after the reconnection."""
+    await server.kill()
+    await eventually(lambda: not bus.connected)
+    with pytest.raises(NotConnected):
+        await bus.request("kerf.test.order", b"x", timeout_s=0.2)
+    await server.start()
+    came: list[bytes] = []
+
+    async def handler(incoming: Incoming) -> None:
+        came.append(incoming.payload)
+
+    await (await connect()).subscribe("kerf.test.order", handler)
+    await eventually(lambda: bus.connected)
+    await bus.publish("kerf.test.order", b"marker")
+    await eventually(lambda: came)
+    assert came == [b"marker"]
+
+
+async def test_fault_3_no_answer_is_unknown_and_the_write_may_stand(server: EmbeddedServer, bus: NatsBus) -> None:
+    """Fault 3: a time-out means unknown. The frozen server does execute what it had received; reading back tells."""
+    server.freeze()
+    with pytest.raises(Unknown):
+        await asyncio.wait_for(bus._log._js.store("KERF_LOG", subjects.LOG_TERM, b"t", {}, timeout_s=0.5), 5)
+    server.thaw()
+    await eventually(lambda: bus.newest(subjects.LOG_TERM), what="the record that timed out")
+
+
+async def test_fault_4_an_error_callback_that_fails_does_not_kill_the_connection(bus: NatsBus, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fault 4: an error_cb that raises ends nats-py's read loop, while is_connected stays true."""
+
+    def broken(error: Exception) -> None:
+        raise RuntimeError("a fault in our own callback")
+
+    monkeypatch.setattr(bus._connection, "_note_error", broken)
+    await bus._connection.nc._error_cb(ValueError("from nats"))
+    assert await bus.alive(timeout_s=2)
+
+
+async def test_fault_4_alive_asks_the_server_and_survives_a_late_pong(server: EmbeddedServer, bus: NatsBus) -> None:
+    """Fault 4: flush() returns on a dead read loop; and a cancelled rtt() lets the late pong kill the read loop."""
+    server.freeze()
+    assert bus.connected
+    assert not await bus.alive(timeout_s=0.3)
+    server.thaw()
+    await eventually(bus.alive)
+    assert bus.stats.reconnects == 0
+    assert await bus.js.stream_info("KERF_LOG")
+
+
+async def test_fault_5_a_frozen_server_is_noticed_within_seconds(server: EmbeddedServer, bus: NatsBus) -> None:
+    """Fault 5: with nats-py's defaults a frozen server goes unnoticed for minutes; here for 6 s."""
+    server.freeze()
+    await eventually(lambda: not bus.connected, within_s=10)
+    server.thaw()
+    await eventually(lambda: bus.connected)
+    assert await bus.alive()
+
+
+async def test_fault_6_a_ttl_outlives_a_swap(bus: NatsBus) -> None:
+    """Fault 6: kv.update drops the TTL, so a lease renewed with it never expires."""
+    kv = bus.kv(subjects.KV_LEADER)
+    first = await kv.swap("lease", b"me", 0, ttl_s=1)
+    await kv.swap("lease", b"me", first, ttl_s=1)
+
+    async def expired() -> bool:
+        return (await kv.get("lease")).value is None
+
+    await eventually(expired, within_s=6)
+
+
+async def test_fault_7_an_expired_key_is_absent_and_can_be_swapped_on_its_revision(bus: NatsBus) -> None:
+    """Fault 7: after expiry with a marker kv.create raises KeyWrongLastSequenceError, though nothing is there."""
+    kv = bus.kv(subjects.KV_LEADER)
+    heard = Heard()
+    await kv.watch(heard)
+    await kv.swap("lease", b"me", 0, ttl_s=1)
+    await eventually(lambda: any(entry.value is None for entry in heard.entries), within_s=6)
+    gone = await kv.get("lease")
+    assert gone.value is None
+    assert gone.revision > 0
+    with pytest.raises(Refused):
+        await kv.swap("lease", b"other", 0)
+    assert await kv.swap("lease", b"other", gone.revision) > gone.revision
+
+
+async def test_fault_8_an_answer_echoes_no_headers(bus: NatsBus) -> None:
+    """Fault 8: Msg.respond() sends all headers of the request back, Nats-Msg-Id included."""
+    seen: list[Incoming] = []
+
+    async def answer(incoming: Incoming) -> None:
+        seen.append(incoming)
+        await bus.respond(incoming, b"yes")
+
+    await bus.subscribe("kerf.test.ask", answer)
+    message = await bus._connection.request("kerf.test.ask", b"?", timeout_s=2, headers={"Nats-Msg-Id": "1", "x": "y"})
+    assert seen[0].headers == {"Nats-Msg-Id": "1", "x": "y"}
+    assert message.data == b"yes"
+    assert not message.headers
+
+
+async def test_fault_9_reconnects_have_no_end_and_closing_for_good_is_told(server: EmbeddedServer, connect) -> None:
+    """Fault 9: nats-py gives up after 60 attempts, and most -ERR close it for good, silently."""
+    told: list[str] = []
+    bus = await connect(on_closed=told.append)
+    assert bus._connection.nc.options["max_reconnect_attempts"] == -1
+    await bus._connection.nc._process_err("'unknown protocol operation'")  # as the read loop does on such an -ERR
+    await eventually(lambda: told)
+    assert "closed for good" in told[0]
+    assert not bus.connected
+
+
+async def test_fault_9_an_orderly_close_is_no_alarm(connect) -> None:
+    told: list[str] = []
+    bus = await connect(on_closed=told.append)
+    await bus.drain()
+    assert told == []
+
+
+async def test_fault_10_a_stream_that_does_not_listen_is_told_from_one_that_does_not_yet(bus: NatsBus) -> None:
+    """Fault 10: "no responders" is repeated, for nothing was written, but not where the stream is gone for good."""
+    await bus.js.call("STREAM.DELETE.KV_kerf_nodes", None, dict)
+    with pytest.raises(NoStream, match="provision"):
+        await bus.kv(subjects.KV_NODES).put("a", b"1")
+
+
+async def test_fault_11_a_hanging_handler_does_not_hold_the_drain(bus: NatsBus, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fault 11: a stuck handler holds nats-py's drain for its whole timeout."""
+    monkeypatch.setattr("shared.bus.subscriptions.DRAIN_S", 0.1)
+    entered, never = asyncio.Event(), asyncio.Event()
+
+    async def stuck(incoming: Incoming) -> None:
+        entered.set()
+        await never.wait()
+
+    await bus.subscribe("kerf.test.stuck", stuck, concurrency=4)
+    await bus.publish("kerf.test.stuck", b"")
+    await entered.wait()
+    await asyncio.wait_for(bus.drain(), 10)
+    assert not bus.connected
+
+
+async def test_fault_12_a_stopped_watch_leaves_no_consumer(bus: NatsBus) -> None:
+    """Fault 12: watcher.stop() leaves its consumer on the server for 5 minutes."""
+    watch = await bus.kv(subjects.KV_NODES).watch(Heard())
+    assert (await bus.js.call("STREAM.INFO.KV_kerf_nodes", None, StreamInfo)).state.consumer_count == 1
+    await watch.stop()
+    assert (await bus.js.call("STREAM.INFO.KV_kerf_nodes", None, StreamInfo)).state.consumer_count == 0
+
+
+async def test_fault_12_reading_the_log_leaves_no_consumer(bus: NatsBus) -> None:
+    await bus.append(subjects.LOG_TERM, b"t", fence_subject=subjects.LOG_TERM, fence_sequence=0)
+    assert [entry.payload async for entry in bus.read_log()] == [b"t"]
+    assert (await bus.js.stream_info("KERF_LOG")).state.consumer_count == 0
+
+
+async def test_fault_13_headers_of_the_caller_are_left_alone(bus: NatsBus) -> None:
+    """Fault 13: js.publish(stream=…) writes into the caller's headers."""
+    headers = {"a": "b"}
+    await bus.publish("kerf.test.x", b"", headers=headers)
+    await bus.js.store("KERF_EVENTS", "kerf.v1.event.a.b.ns.c", b"{}", headers, timeout_s=2)
+    assert headers == {"a": "b"}
