@@ -183,6 +183,7 @@ class Core:
 
     def _lead(self, now: float) -> None:
         self.phase = "leading"
+        self.nodes.open = True
         self._out += self.nodes.sync_all(now)
         self._resend_binds(now, at_once=True)
         event = TermTaken(term=self.term, holder=self.holder, touched=self.stats.touched, readopted=self.stats.readopted, seconds=now - self._began)

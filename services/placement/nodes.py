@@ -19,6 +19,9 @@ class Nodes:
     def __init__(self, book: Book) -> None:
         self.book = book
         self.term = 0
+        self.open = False
+        """Whether nodes may be synced: not before every pending pod has been touched or re-adopted. A pod that is
+        bound, started and lost between a sync and its touch would be known to nobody (tests/model shows it)."""
         self._boot: dict[str, str] = {}
         self._synced: dict[str, int] = {}
         self._sync_sent: dict[str, float] = {}
@@ -72,7 +75,7 @@ class Nodes:
         return [c for name, node in self.book.nodes.items() if node.inventory is not None for c in self._sync(name, now)]
 
     def _sync(self, node: str, now: float) -> list[m.Command]:
-        if not self.term:
+        if not self.open:
             return []
         self._sync_sent[node] = now
         grants = tuple(self._node_grant(held) for held in self.book.nodes[node].grants.values())
