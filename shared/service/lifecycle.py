@@ -70,7 +70,7 @@ async def running(
     telemetry = Telemetry(service.name, instance, ratio=settings.trace_ratio, to_bus=service.needs_bus)
     metrics, health, http = Metrics(), Health(), HealthServer()
     async with contextlib.AsyncExitStack() as stack:
-        stack.callback(telemetry.shutdown)
+        stack.push_async_callback(asyncio.to_thread, telemetry.shutdown)
         bus: NatsBus | None = None
         owner: list[Context] = []
 
@@ -169,15 +169,16 @@ async def _publish_spans(ctx: Context, bus: Bus, subject: str) -> None:
 async def _follow_config(service: type[Service], ctx: Context, file: Path, reload: asyncio.Event) -> None:
     """A changed file is read again: a valid one is taken over, an invalid one is told and the last good one kept."""
     invalid = ctx.metrics.gauge("kerf_config_invalid", "1 while the config file is invalid and the last good one is in force.")
-    seen = _stamp(file)
+    taken = seen = _stamp(file)
     while True:
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(reload.wait(), CONFIG_POLL_S)
-        now = _stamp(file)
-        if now == seen and not reload.is_set():
+        before, seen = seen, _stamp(file)
+        # A file that is just being written is left alone until it rests: half of it, or none, may be valid too.
+        if not reload.is_set() and (seen == taken or seen != before):
             continue
         reload.clear()
-        seen = now
+        taken = seen
         try:
             config: Any = read_config(service.name, service.config_type, file=file)[0]
         except ConfigError as error:

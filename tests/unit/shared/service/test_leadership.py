@@ -1,0 +1,121 @@
+"""The hint of who may lead: one at a time in the usual case, renewed, released, and lost in time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+from shared.bus.embedded import EmbeddedServer
+from shared.bus.nats_bus import NatsBus
+from shared.bus.provision import provision
+from shared.contracts import subjects
+from shared.service import Leadership
+from tests.support.waiting import eventually
+
+
+class Candidate:
+    def __init__(self, bus: NatsBus, name: str, ttl_s: float = 5.0) -> None:
+        self.said: list[str] = []
+        self.leadership = Leadership(bus, "placement", name, on_elected=self.elected, on_lost=self.lost, ttl_s=ttl_s)
+        self.task = asyncio.create_task(self.leadership.run())
+
+    async def elected(self) -> None:
+        self.said.append("elected")
+
+    async def lost(self) -> None:
+        self.said.append("lost")
+
+    async def stop(self) -> None:
+        self.task.cancel()
+        await asyncio.wait({self.task})
+        await self.leadership.release()
+
+
+@pytest.fixture
+async def bus(server: EmbeddedServer) -> AsyncIterator[NatsBus]:
+    async with await NatsBus.connect(server.url) as made:
+        await provision(made)
+        yield made
+
+
+async def test_one_of_two_candidates_leads_and_the_other_knows_whom(bus: NatsBus) -> None:
+    one, two = Candidate(bus, "one"), Candidate(bus, "two")
+    await eventually(lambda: one.said or two.said)
+    leader, follower = (one, two) if one.said else (two, one)
+    await eventually(lambda: follower.leadership.holder == ("one" if leader is one else "two"))
+    assert follower.said == []
+    await leader.stop()
+    await eventually(lambda: follower.said == ["elected"], within_s=3, what="the follower is elected without waiting for the TTL")
+    await follower.stop()
+
+
+async def test_a_leader_that_dies_is_followed_after_its_ttl(bus: NatsBus) -> None:
+    """The key expires; the watch wakes the candidate."""
+    dead = Candidate(bus, "dead", ttl_s=1.0)
+    await eventually(lambda: dead.said == ["elected"])
+    dead.task.cancel()
+    heir = Candidate(bus, "heir", ttl_s=1.0)
+    await eventually(lambda: heir.said == ["elected"], within_s=8)
+    await heir.stop()
+
+
+async def test_a_leader_keeps_its_key_over_many_ttls(bus: NatsBus) -> None:
+    """Renewal sets the TTL anew each time; the revision shows that it happened."""
+    leader = Candidate(bus, "one", ttl_s=1.0)
+    await eventually(lambda: leader.said)
+    kv = bus.kv(subjects.KV_LEADER)
+    first = (await kv.get("placement")).revision
+
+    async def renewed() -> bool:
+        return (await kv.get("placement")).revision >= first + 8
+
+    await eventually(renewed, within_s=10)
+    assert leader.said == ["elected"]
+    await leader.stop()
+
+
+async def test_a_key_taken_by_another_is_noticed(bus: NatsBus) -> None:
+    leader = Candidate(bus, "one")
+    await eventually(lambda: leader.said)
+    await bus.kv(subjects.KV_LEADER).put("placement", b"usurper", ttl_s=5)
+    await eventually(lambda: leader.said == ["elected", "lost"], within_s=3)
+    assert leader.leadership.holder == "usurper"
+    await leader.stop()
+
+
+async def test_a_leader_that_cannot_renew_stops_leading_within_its_ttl(server: EmbeddedServer, bus: NatsBus) -> None:
+    leader = Candidate(bus, "one", ttl_s=1.0)
+    await eventually(lambda: leader.said)
+    await server.kill()
+    await eventually(lambda: leader.said == ["elected", "lost"], within_s=12)
+    await server.start()
+    await eventually(lambda: leader.said == ["elected", "lost", "elected"])
+    await leader.stop()
+
+
+async def test_a_wipe_of_the_store_leads_to_one_leader_again(server: EmbeddedServer, bus: NatsBus) -> None:
+    one, two = Candidate(bus, "one", ttl_s=1.0), Candidate(bus, "two", ttl_s=1.0)
+    await eventually(lambda: one.said or two.said)
+    await server.restart(wipe=True)
+    await eventually(lambda: bus.connected)
+    await provision(bus)
+
+    async def agreed() -> bool:
+        entry = await bus.kv(subjects.KV_LEADER).get("placement")
+        return entry.value is not None and one.leadership.leading != two.leadership.leading
+
+    await eventually(agreed)
+    await one.stop()
+    await two.stop()
+
+
+async def test_resigning_lets_another_one_lead(bus: NatsBus) -> None:
+    """For a leader whose fence was refused."""
+    one = Candidate(bus, "one")
+    await eventually(lambda: one.said)
+    one.task.cancel()
+    await one.leadership.resign()
+    assert (await bus.kv(subjects.KV_LEADER).get("placement")).value is None
+    await one.stop()

@@ -1,0 +1,75 @@
+"""Settings from file and environment, and refusals that say what to write."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from shared.service import ConfigError, Lifecycle, read_config
+
+
+class Part(msgspec.Struct, frozen=True):
+    gpus: int
+
+
+class Config(msgspec.Struct, frozen=True):
+    poll_s: float = 1.0
+    limit: int = 10
+    strict: bool = True
+    nodes: tuple[Part, ...] = ()
+
+
+def read(tmp_path: Path, text: str | None = None, name: str = "c.yaml", **env: str) -> tuple[Config, Lifecycle]:
+    file = None
+    if text is not None:
+        file = tmp_path / name
+        file.write_text(text)
+    return read_config("demo", Config, file=file, environ=env)
+
+
+def test_defaults_need_neither_file_nor_environment(tmp_path: Path) -> None:
+    assert read(tmp_path) == (Config(), Lifecycle())
+
+
+def test_a_file_sets_both_and_the_environment_goes_before_it(tmp_path: Path) -> None:
+    config, lifecycle = read(
+        tmp_path, "limit: 1\npoll_s: 3\nlifecycle: {http_port: 80, nats_url: a}\n",
+        KERF_LIMIT="2", KERF_DEMO_LIMIT="3", KERF_STRICT="false", KERF_NATS_URL="nats://b", KERF_NODES='[{"gpus": 8}]', KERF_SOMETHING="else",
+    )  # fmt: skip
+    assert config == Config(poll_s=3.0, limit=3, strict=False, nodes=(Part(8),))
+    assert (lifecycle.http_port, lifecycle.nats_url) == (80, "nats://b")
+
+
+def test_json_and_empty_files_are_read(tmp_path: Path) -> None:
+    assert read(tmp_path, '{"limit": 4}', "c.json")[0].limit == 4
+    assert read(tmp_path, "")[0] == Config()
+
+
+@pytest.mark.parametrize(
+    ("text", "env", "complaint"),
+    [
+        ("limit: many", {}, r"setting limit: Expected `int`, got `str`; given was 'many'"),
+        ("nodes: [{gpus: 1}, {gpus: x}]", {}, r"setting nodes\[1\].gpus: Expected `int`, got `str`; given was 'x'"),
+        ("nodes: [{}]", {}, r"missing required field `gpus`"),
+        ("limits: 3", {}, r"there is no setting limits; known are limit, nodes, poll_s, strict"),
+        ("lifecycle: {port: 3}", {}, r"there is no setting lifecycle.port"),
+        ("lifecycle: 3", {}, r"lifecycle must be an object, not int"),
+        ("lifecycle: {http_port: x}", {}, r"setting lifecycle.http_port: Expected `int`"),
+        ("[1, 2]", {}, r"holds a list; it must be an object"),
+        ("a: b: c", {}, r"cannot be read"),
+        (None, {"KERF_LIMIT": "x"}, r"the environment: setting limit: Expected `int`, got `str`; given was 'x'"),
+        (None, {"KERF_NODES": "[{"}, r"KERF_NODES looks like JSON and is none"),
+    ],
+)
+def test_a_bad_setting_is_refused_with_field_wanted_and_given(
+    tmp_path: Path, text: str | None, env: dict[str, str], complaint: str
+) -> None:
+    with pytest.raises(ConfigError, match=complaint):
+        read(tmp_path, text, **env)
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"none.yaml: No such file"):
+        read_config("demo", Config, file=tmp_path / "none.yaml", environ={})

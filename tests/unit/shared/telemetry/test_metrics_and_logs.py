@@ -1,0 +1,84 @@
+"""Metrics in Prometheus' text, logs as JSON lines."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from shared.telemetry import Metrics, configure_logging
+
+
+def values(metrics: Metrics) -> dict[str, float]:
+    """Sample name with labels to value, read by prometheus_client's own parser."""
+    samples = {}
+    for family in text_string_to_metric_families(metrics.render().decode()):
+        for sample in family.samples:
+            samples[sample.name + "".join(f",{k}={v}" for k, v in sorted(sample.labels.items()))] = sample.value
+    return samples
+
+
+def test_counters_gauges_and_histograms_read_as_prometheus_wants_them() -> None:
+    metrics = Metrics()
+    metrics.counter("kerf_decisions", "Decisions.", ("outcome",)).add(3, "bound")
+    metrics.gauge("kerf_queue", "Waiting pods.").set(7)
+    histogram = metrics.histogram("kerf_decide_seconds", "Time.", buckets=(0.1, 1.0))
+    for seconds in (0.1, 0.5, 5.0):
+        histogram.observe(seconds)
+    assert values(metrics) == {
+        "kerf_decisions_total,outcome=bound": 3.0,
+        "kerf_queue": 7.0,
+        "kerf_decide_seconds_bucket,le=0.1": 1.0,
+        "kerf_decide_seconds_bucket,le=1.0": 2.0,
+        "kerf_decide_seconds_bucket,le=+Inf": 3.0,
+        "kerf_decide_seconds_count": 3.0,
+        "kerf_decide_seconds_sum": 5.6,
+    }
+
+
+def test_a_counter_that_never_rose_shows_zero() -> None:
+    metrics = Metrics()
+    metrics.counter("kerf_failures", "Failures.")
+    assert values(metrics) == {"kerf_failures_total": 0.0}
+
+
+def test_a_metric_may_be_read_when_asked_for() -> None:
+    metrics = Metrics()
+    state = {("a",): 1.0}
+    metrics.observe_by("kerf_free", "Free.", lambda: state, labels=("node",))
+    state["b",] = 2.0
+    assert values(metrics) == {"kerf_free,node=a": 1.0, "kerf_free,node=b": 2.0}
+
+
+def test_the_same_name_gives_the_same_family_and_another_kind_is_refused() -> None:
+    metrics = Metrics()
+    metrics.counter("kerf_x", "X.").add(1)
+    metrics.counter("kerf_x", "X.").add(1)
+    assert values(metrics) == {"kerf_x_total": 2.0}
+    with pytest.raises(ValueError, match="exists as a counter"):
+        metrics.histogram("kerf_x", "X.")
+    with pytest.raises(ValueError, match="1 values were given"):
+        metrics.counter("kerf_x", "X.").add(1, "label")
+
+
+def test_logs_are_one_json_object_a_line_above_the_level() -> None:
+    """In a process of its own, as logging belongs to the process."""
+    program = (
+        "import structlog\nfrom shared.telemetry import configure_logging\nconfigure_logging('warning', pretty=False)\n"
+        "log = structlog.get_logger().bind(service='s')\nlog.info('quiet')\nlog.warning('loud', node='n1', odd={1, 2}.__class__)\n"
+        "try:\n    1 / 0\nexcept ZeroDivisionError as error:\n    log.error('broken', exc_info=error)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    lines = [json.loads(line) for line in done.stderr.splitlines()]
+    assert [(line["event"], line["level"], line["service"]) for line in lines] == [("loud", "warning", "s"), ("broken", "error", "s")]
+    assert lines[0]["node"] == "n1"
+    assert lines[0]["timestamp"].endswith("Z")
+    assert lines[1]["exception"][0]["exc_type"] == "ZeroDivisionError"
+
+
+def test_an_unknown_level_is_refused() -> None:
+    with pytest.raises(ValueError, match="log level 'loud' is none of"):
+        configure_logging("loud")
