@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import ssl
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import ClassVar, Literal
 
@@ -61,6 +62,7 @@ class Admission(Service):
         """Raises InsecureError, OSError or ssl.SSLError where it cannot serve as configured."""
         self._ctx, self._config = ctx, ctx.config
         config: Config = ctx.config
+        self._reviews = ctx.metrics.counter("kerf_admission_reviews_total", "Reviews by outcome: refused, malformed, unchanged, or the pod's dialect.", ("outcome",))
         app = web.Application(client_max_size=config.max_body_bytes)
         app.router.add_post(PATH, self._handler(config.policy()))
         app.router.add_post(PATH_PLAIN_NVIDIA, self._handler(config.policy(plain_nvidia=True)))
@@ -98,21 +100,31 @@ class Admission(Service):
                 self._ctx.log.error("certificate_unreadable", error=str(error))
                 self._ctx.health.set("certificate", ok=False, detail=str(error))
 
-    def _handler(self, policy: Policy) -> web.RequestHandler:  # type: ignore[name-defined]
-        async def handle(request: web.Request) -> web.Response:
+    def _handler(self, policy: Policy) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
+        async def handle(request: web.Request) -> web.StreamResponse:
             body = await request.read()
-            with self._ctx.telemetry.span("admission.review") as span:
-                try:
-                    asked = webhook.read(body, traceparent=span.traceparent)
-                except webhook.Malformed as error:
-                    self._ctx.log.warning("review_malformed", error=str(error))
-                    return web.Response(status=400, text=f"{error}\n")
-                decided, payload = webhook.answer(asked, policy)
-                if isinstance(decided, Refused):
-                    self._ctx.log.info("pod_refused", code=decided.code, namespace=asked.request.namespace)
-            return web.Response(body=payload, content_type="application/json")
+            try:
+                asked = webhook.read(body)
+            except webhook.Malformed as error:
+                self._reviews.of("malformed").add()
+                self._ctx.log.warning("review_malformed", error=str(error))
+                return web.Response(status=400, text=f"{error}\n")
+            return web.Response(body=self._answer(asked, policy), content_type="application/json")
 
         return handle
+
+    def _answer(self, asked: webhook.Asked, policy: Policy) -> bytes:
+        """The API server gives a pod its UID before it asks, so the pod's trace can begin here."""
+        parent = self._ctx.telemetry.traceparent(asked.pod_uid) if asked.pod_uid else ""
+        with self._ctx.telemetry.span("admission.review", parent=parent, kind="server") as span:
+            decided, payload = webhook.answer(asked, policy, traceparent=span.traceparent if span.sampled else "")
+            outcome = "refused" if isinstance(decided, Refused) else decided.dialect or "unchanged"
+            span.set("kerf.outcome", outcome)
+            self._reviews.of(outcome).add()
+            if isinstance(decided, Refused):
+                span.set("kerf.code", decided.code)
+                self._ctx.log.info("pod_refused", code=decided.code, namespace=asked.request.namespace)
+        return payload
 
     async def _healthz(self, _: web.Request) -> web.Response:
         return web.Response(text="ok\n")

@@ -48,10 +48,13 @@ class Asked(msgspec.Struct, frozen=True):
     """A review that can be answered."""
 
     uid: str
+    """The review's."""
     request: Request
+    pod_uid: str = ""
+    """Empty where the API server has not given one yet."""
 
 
-def read(body: bytes, *, traceparent: str = "") -> Asked:
+def read(body: bytes) -> Asked:
     """Raises Malformed where this is no v1 AdmissionReview of a pod that carries its object."""
     try:
         came = _DECODER.decode(body)
@@ -68,14 +71,15 @@ def read(body: bytes, *, traceparent: str = "") -> Asked:
         asked.uid,
         Request(
             pod=asked.object, old=asked.old_object, namespace=asked.namespace or "default", operation=asked.operation,
-            user=asked.user_info.username, subresource=asked.sub_resource, traceparent=traceparent,
+            user=asked.user_info.username, subresource=asked.sub_resource,
         ),
+        str((asked.object.get("metadata") or {}).get("uid", "")) if isinstance(asked.object.get("metadata"), dict) else "",
     )  # fmt: skip
 
 
-def answer(asked: Asked, policy: Policy) -> tuple[Allowed | Refused, bytes]:
-    """The decision, and the AdmissionReview that carries it."""
-    decided = review(asked.request, policy)
+def answer(asked: Asked, policy: Policy, *, traceparent: str = "") -> tuple[Allowed | Refused, bytes]:
+    """The decision, and the AdmissionReview that carries it. `traceparent` is written on GPU pods that carry none."""
+    decided = review(msgspec.structs.replace(asked.request, traceparent=traceparent), policy)
     response: dict[str, Any] = {"uid": asked.uid, "allowed": isinstance(decided, Allowed)}
     if isinstance(decided, Refused):
         response["status"] = {"code": 403, "reason": "Forbidden", "message": f"kerf: {decided.sentence} [{decided.code}]"}

@@ -115,11 +115,12 @@ class Agent:
         grant_id = came.grant_id
         if came.term < self.term:
             return [self._refused(grant_id, f"term {came.term} is over, this node follows {self.term}")]
-        self.term = came.term
+        advanced, self.term = came.term > self.term, came.term
         if grant_id in self._tombstones:
             # Asked again although it was booked: a new leader that has not heard of it.
             again = self._unbooked.get(grant_id) or Released(grant_id=grant_id, uid=came.uid, reason="given back before")
-            return [self._ok(grant_id), *self._say([again])]
+            save: list[m.Command] = [m.Save()] if advanced else []
+            return [*save, self._ok(grant_id), *self._say([again])]
         known = self._known.get(grant_id)
         if known is not None and self.leases_of(grant_id):
             self._known[grant_id] = Known(grant=known.grant, leaving=True)

@@ -201,6 +201,12 @@ class Accepted(Message, frozen=True):
     """The grant it answers for, where there is one."""
 
 
+class Beat(Message, frozen=True):
+    """A sign of life from the agents of these nodes, about every 2 s; an agent of one node names itself alone."""
+
+    nodes: tuple[str, ...]
+
+
 # --- to the simulated cluster -----------------------------------------------------------------------------------
 
 

@@ -32,6 +32,8 @@ CMD_EVICT = f"{VERSION}.cmd.evict"
 CMD_RESERVE = f"{VERSION}.cmd.reserve"
 
 BEAT_ALL = f"{VERSION}.beat.*"
+BEAT_HOLLOW = f"{VERSION}.beat.hollow"
+"""One beat for all nodes of a process that simulates many."""
 SPANS_ALL = f"{VERSION}.spans.*"
 
 SIM_APPLY = f"{VERSION}.sim.apply"

@@ -1,0 +1,26 @@
+"""Requests on the bus as inputs of the core."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from services.node_agent import messages as m
+from shared.contracts import subjects
+from shared.contracts.base import decode
+from shared.contracts.commands import NodeGrant, NodeRelease, NodeSync, ReleasesSeen
+
+VERBS: dict[str, Callable[[bytes], m.Input]] = {
+    "grant": lambda payload: m.GrantCame(decode(payload, NodeGrant)),
+    "release": lambda payload: m.ReleaseCame(decode(payload, NodeRelease)),
+    "sync": lambda payload: m.SyncCame(decode(payload, NodeSync)),
+    "ack": lambda payload: m.ReleasesBooked(decode(payload, ReleasesSeen).grant_ids),
+}
+"""What a node can be told, by the last token of the subject. Each raises ContractError on another form."""
+
+_NODE, _VERB = subjects.node_command("*", "x").split(".").index("*"), -1
+
+
+def read(subject: str, payload: bytes) -> tuple[str, m.Input]:
+    """The node's token and the input. Raises ContractError where the payload keeps no contract."""
+    tokens = subject.split(".")
+    return tokens[_NODE], VERBS[tokens[_VERB]](payload)

@@ -1,0 +1,34 @@
+"""The node agent's settings."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from services.node_agent.hollow import HollowNode
+
+
+class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Either one real node (`node`), or any number of simulated ones (`hollow`, `hollow_file`)."""
+
+    node: str = ""
+    """This host's name in Kubernetes. Empty where nodes are simulated."""
+    checkpoint_file: str = "/var/lib/kerf/agent.json"
+    boot_id_file: str = "/proc/sys/kernel/random/boot_id"
+    poll_s: float = 10.0
+    """How often NVML is asked what there is."""
+    nvml_timeout_s: float = 15.0
+    """A call into NVML that takes longer counts as hung: the node's GPUs are suspect until it returns."""
+    beat_s: float = 2.0
+    hollow: tuple[HollowNode, ...] = ()
+    hollow_file: str = ""
+    """A JSON file with a list of the same."""
+
+    def hollow_nodes(self) -> tuple[HollowNode, ...]:
+        """Raises OSError or msgspec.DecodeError where hollow_file cannot be read, ValueError on a name given twice."""
+        more = () if not self.hollow_file else msgspec.json.decode(Path(self.hollow_file).read_bytes(), type=tuple[HollowNode, ...])
+        nodes = (*self.hollow, *more)
+        if len({node.name for node in nodes}) != len(nodes):
+            raise ValueError("two simulated nodes have the same name")
+        return nodes

@@ -1,0 +1,100 @@
+"""Many simulated nodes in one process: each has a real agent core, and containers that start and end at once.
+
+A grant is handed over when it comes, through the same device gate as on a real node, and its containers end when its
+release is asked for. Pure, like the cores.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+
+import msgspec
+
+from services.node_agent import messages as m
+from services.node_agent.core import Agent
+from shared.contracts import subjects
+from shared.model.gpu import Gpu, Inventory, Link
+
+KEEP_TOMBSTONES = 512
+
+
+class HollowNode(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A simulated node: `count` GPUs of one model with `memory_mib` each."""
+
+    name: str
+    model: str = "NVIDIA-H200"
+    count: int = 8
+    memory_mib: int = 143_771
+    nvlinks: int = 18
+    """Between each pair of its GPUs; 0: PCIe alone, half of them on each socket."""
+
+
+class Fleet:
+    """All simulated nodes, each command told apart by its node."""
+
+    def __init__(self, nodes: Iterable[HollowNode], boot_id: str) -> None:
+        """`boot_id` is new with every start: nothing that ran before runs now."""
+        self._agents: dict[str, Agent] = {}
+        self._boot_id = boot_id
+        self.by_token: dict[str, str] = {}
+        """Node names by their subject token."""
+        self._described = {node.name: node for node in nodes}
+        for name in self._described:
+            self._agents[name] = Agent(name, keep_tombstones=KEEP_TOMBSTONES)
+            self.by_token[subjects.token(name)] = name
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(self._agents)
+
+    def agent(self, node: str) -> Agent:
+        return self._agents[node]
+
+    def boot(self, node: str, now: float) -> list[m.Command]:
+        """What a node says first. KeyError where there is no such node."""
+        return self._agents[node].handle(m.InventorySeen(inventory_of(self._described[node], self._boot_id)), now)
+
+    def handle(self, node: str, event: m.Input, now: float) -> list[m.Command]:
+        """What the node's agent orders, and what follows from its containers starting and ending at once."""
+        agent = self._agents[node]
+        out = agent.handle(event, now)
+        match event:
+            case m.GrantCame():
+                for container in event.grant.grant.containers:
+                    out += self._start(agent, event.grant.uid, container, now)
+            case m.SyncCame():
+                for grant in agent.grants():
+                    for container in grant.grant.containers:
+                        out += self._start(agent, grant.uid, container, now)
+            case m.ReleaseCame():
+                for lease in agent.leases_of(event.release.grant_id):
+                    out += agent.handle(m.ContainerEnded(lease.uid, lease.container), now)
+        return out
+
+    def _start(self, agent: Agent, uid: str, container: str, now: float) -> list[m.Command]:
+        started = agent.handle(m.StartAsked(uid, container), now)
+        # A grant that was refused as old or as given back is no pod of ours to ask about.
+        return [command for command in started if not isinstance(command, m.AskGrant)]
+
+
+def inventory_of(node: HollowNode, boot_id: str) -> Inventory:
+    """The same UUIDs for the same name at every start, in NVML's form."""
+    gpus = tuple(
+        Gpu(
+            uuid=_uuid(node.name, index), index=index, model=node.model, memory_mib=node.memory_mib, compute_capability="9.0",
+            pci_bus_id=f"00000000:{index + 1:02X}:00.0", numa_node=0 if index < (node.count + 1) // 2 else 1,
+        )
+        for index in range(node.count)
+    )  # fmt: skip
+    links = tuple(
+        Link(a=a, b=b, nvlinks=node.nvlinks, pcie="node" if gpus[a].numa_node == gpus[b].numa_node else "system")
+        for a in range(node.count)
+        for b in range(a + 1, node.count)
+    )
+    return Inventory(node=node.name, boot_id=boot_id, gpus=gpus, links=links, simulated=True)
+
+
+def _uuid(name: str, index: int) -> str:
+    digest = hashlib.blake2b(f"{name}/{index}".encode(), digest_size=16).hexdigest()
+    return f"GPU-{digest[:8]}-{digest[8:12]}-{digest[12:16]}-{digest[16:20]}-{digest[20:]}"

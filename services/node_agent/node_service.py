@@ -1,0 +1,127 @@
+"""Wiring of one real node: its devices, its checkpoint, its part of the bus."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Protocol
+
+from services.node_agent import commands
+from services.node_agent import messages as m
+from services.node_agent.checkpoint import CheckpointFile
+from services.node_agent.config import Config
+from services.node_agent.core import Agent
+from services.node_agent.outlet import Outlet
+from shared.bus.port import BusError, Incoming
+from shared.contracts import subjects
+from shared.contracts.base import ContractError, decode, encode
+from shared.contracts.queries import GrantAnswer, GrantQuery
+from shared.model.gpu import Inventory
+from shared.service import Context
+
+TICK_S = 1.0
+
+
+class Devices(Protocol):
+    async def inventory(self, node: str, boot_id: str) -> Inventory:
+        """What there is now. Never raises: what cannot be asked is shown as a suspect GPU, with the reason."""
+
+    async def close(self) -> None: ...
+
+
+class NodeDoor:
+    """Serial: one input is decided, saved and answered before the next one is looked at."""
+
+    def __init__(self, ctx: Context, config: Config, devices: Devices) -> None:
+        """Raises CheckpointError: with a checkpoint that cannot be trusted nothing may be handed over."""
+        self._ctx, self._config, self._devices = ctx, config, devices
+        self._file = CheckpointFile(Path(config.checkpoint_file))
+        self.agent = Agent(config.node, self._file.load(config.node))
+        self._boot_id = Path(config.boot_id_file).read_text().strip()
+        self._outlet = Outlet(ctx)
+        self._serial = asyncio.Lock()
+        self._saved = ctx.metrics.histogram("kerf_agent_save_seconds", "Time to make a checkpoint durable.")
+
+    async def start(self) -> None:
+        ctx, node = self._ctx, self._config.node
+        await self.look()
+        for verb in commands.VERBS:
+            await ctx.bus.subscribe(subjects.node_command(node, verb), self._came)
+        ctx.bus.on_reconnect(self._reconnected)
+        ctx.spawn(self._looks(), name="devices")
+        ctx.spawn(self._ticks(), name="ticks")
+        ctx.spawn(self._outlet.beats(subjects.beat(node), lambda: (node,), self._config.beat_s), name="beats")
+
+    async def look(self) -> None:
+        """Asks the devices what there is."""
+        inventory = await self._devices.inventory(self._config.node, self._boot_id)
+        unwell = [g for g in inventory.gpus if g.state != "healthy"]
+        self._ctx.health.set("gpus", ok=True, detail="; ".join(f"{g.uuid}: {g.reason}" for g in unwell))
+        await self.handle(m.InventorySeen(inventory))
+
+    async def start_container(self, uid: str, container: str, slot: str = "") -> m.HandOver | m.RefuseStart:
+        """What the kubelet may do with a container that is about to start. Asks placement where the grant is not known."""
+        orders = await self.handle(m.StartAsked(uid, container, slot))
+        if any(isinstance(order, m.AskGrant) for order in orders) and await self._fetch(uid):
+            orders = await self.handle(m.StartAsked(uid, container, slot))
+        return next(order for order in orders if isinstance(order, m.HandOver | m.RefuseStart))
+
+    async def end_container(self, uid: str, container: str) -> None:
+        await self.handle(m.ContainerEnded(uid, container))
+
+    async def handle(self, event: m.Input, incoming: Incoming | None = None) -> list[m.Command]:
+        async with self._serial:
+            orders = self.agent.handle(event, self._ctx.now())
+            for order in orders:
+                await self._do(order, incoming)
+            return orders
+
+    async def _do(self, order: m.Command, incoming: Incoming | None) -> None:
+        match order:
+            case m.Save():
+                # An OSError ends the process: a promise that was not written down must not be spoken, and the state in
+                # memory is ahead of the disk. The next start reads what is true.
+                begun = asyncio.get_running_loop().time()
+                await asyncio.to_thread(self._file.save, self.agent.checkpoint())
+                self._saved.observe(asyncio.get_running_loop().time() - begun)
+            case m.Answer():
+                if incoming is not None:
+                    await self._ctx.bus.respond(incoming, encode(order.body))
+            case m.PutInventory():
+                self._outlet.put(order.inventory)
+            case m.Publish():
+                self._outlet.publish(self._config.node, order)
+            case m.RefuseStart():
+                self._ctx.log.warning("start_refused", uid=order.uid, container=order.container, code=order.code, why=order.sentence)
+
+    async def _came(self, incoming: Incoming) -> None:
+        _, event = commands.read(incoming.subject, incoming.payload)
+        try:
+            await self.handle(event, incoming)
+        except OSError as error:
+            self._ctx.fail(f"the checkpoint cannot be written: {error}")
+
+    async def _fetch(self, uid: str) -> bool:
+        try:
+            reply = await self._ctx.bus.request(subjects.QUERY_GRANT, encode(GrantQuery(uid=uid, node=self._config.node)))
+            answer = decode(reply, GrantAnswer)
+        except (BusError, ContractError) as error:
+            self._ctx.log.warning("grant_not_fetched", uid=uid, error=str(error))
+            return False
+        if answer.found is None:
+            return False
+        await self.handle(m.GrantCame(answer.found))
+        return True
+
+    async def _reconnected(self) -> None:
+        await self.handle(m.Reconnected())
+
+    async def _looks(self) -> None:
+        while True:
+            await asyncio.sleep(self._config.poll_s)
+            await self.look()
+
+    async def _ticks(self) -> None:
+        while True:
+            await asyncio.sleep(TICK_S)
+            await self.handle(m.Tick())

@@ -1,0 +1,103 @@
+"""What agents say on the bus: events, beats, and inventories that stay said after the store was lost."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from services.node_agent import messages as m
+from shared.bus.port import BusError
+from shared.contracts import subjects
+from shared.contracts.base import encode
+from shared.contracts.commands import Beat
+from shared.contracts.envelope import wrap
+from shared.model.gpu import Inventory
+from shared.service import Context
+
+LOOK_S = 15.0
+"""How often the store is looked at for what should be in it: its loss need not break the connection."""
+RETRY_S = 1.0
+AT_ONCE = 32
+
+
+class Outlet:
+    def __init__(self, ctx: Context) -> None:
+        self._ctx = ctx
+        self._source = f"/kerf/node_agent/{ctx.instance}"
+        self._kv = ctx.bus.kv(subjects.KV_NODES)
+        self._inventories: dict[str, Inventory] = {}
+        self._unsaid: set[str] = set()
+        self._wake = asyncio.Event()
+        ctx.bus.on_reconnect(self._say_all_again)
+        ctx.spawn(self._keep_said(), name="inventories")
+
+    def publish(self, node: str, order: m.Publish) -> None:
+        event = order.event
+        if order.namespace:
+            subject = subjects.event_in_namespace(event.ENTITY, event.VERB, order.namespace)
+        else:
+            subject = subjects.event_on_node(event.ENTITY, event.VERB, node)
+        identity, payload = wrap(event, source=self._source, now_s=self._ctx.now(), traceparent=order.traceparent, event_id=order.event_id)
+        self._ctx.bus.publish_event(subject, payload, identity, traceparent=order.traceparent)
+
+    def put(self, inventory: Inventory) -> None:
+        self._inventories[inventory.node] = inventory
+        self._unsaid.add(inventory.node)
+        self._wake.set()
+
+    async def beats(self, subject: str, nodes: Callable[[], tuple[str, ...]], every_s: float) -> None:
+        """For ever. A beat that cannot be sent is not made up for: the next one says the same."""
+        while True:
+            if self._ctx.bus.connected:
+                await self._ctx.bus.publish(subject, encode(Beat(nodes=nodes())))
+            await asyncio.sleep(every_s)
+
+    async def _say_all_again(self) -> None:
+        self._unsaid.update(self._inventories)
+        self._wake.set()
+
+    async def _keep_said(self) -> None:
+        while True:
+            try:
+                async with asyncio.timeout(LOOK_S):
+                    await self._wake.wait()
+            except TimeoutError:
+                await self._look()
+            self._wake.clear()
+            if not await self._say():
+                await asyncio.sleep(RETRY_S)
+                self._wake.set()
+
+    async def _say(self) -> bool:
+        """Puts what is unsaid; False where something could not be put."""
+        good = True
+        while self._unsaid and good:
+            names = [self._unsaid.pop() for _ in range(min(AT_ONCE, len(self._unsaid)))]
+            results = await asyncio.gather(*(self._put(name) for name in names), return_exceptions=True)
+            for name, result in zip(names, results, strict=True):
+                if isinstance(result, BusError):
+                    self._ctx.log.warning("inventory_not_put", node=name, error=str(result))
+                    self._unsaid.add(name)
+                    good = False
+                elif isinstance(result, BaseException):
+                    raise result
+        self._ctx.health.set("inventory", ok=not self._unsaid, detail=f"{len(self._unsaid)} of {len(self._inventories)} not yet published")
+        return good
+
+    async def _put(self, name: str) -> int:
+        return await self._kv.put(subjects.token(name), encode(self._inventories[name]))
+
+    async def _look(self) -> None:
+        """One key stands for all: they were put into one store."""
+        name = next(iter(self._inventories), None)
+        if name is None:
+            return
+        try:
+            entry = await self._kv.get(subjects.token(name))
+        except BusError as error:
+            self._ctx.log.warning("inventory_store_unreadable", error=str(error))
+            await self._say_all_again()
+            return
+        if entry.value is None:
+            self._ctx.log.warning("inventory_store_lost", nodes=len(self._inventories))
+            await self._say_all_again()

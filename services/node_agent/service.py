@@ -1,0 +1,40 @@
+"""The node agent as a service: one real node, or a fleet of simulated ones."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from services.node_agent.config import Config
+from services.node_agent.fleet_service import FleetDoor
+from services.node_agent.hollow import Fleet
+from services.node_agent.node_service import NodeDoor
+from services.node_agent.nvml import NvmlDevices
+from shared.service import Context, Service
+
+
+class NodeAgent(Service):
+    """The agent of a GPU node: inventory, hand-over, release."""
+
+    name: ClassVar[str] = "node_agent"
+    config_type: ClassVar[type] = Config
+
+    async def start(self, ctx: Context) -> None:
+        """Raises ValueError where the settings name no node, CheckpointError where the checkpoint is damaged."""
+        config: Config = ctx.config
+        hollow = config.hollow_nodes()
+        if bool(hollow) == bool(config.node):
+            raise ValueError("name either this host (node, KERF_NODE_AGENT_NODE) or simulated nodes (hollow, hollow_file), and not both")
+        if hollow:
+            self.fleet = FleetDoor(ctx, Fleet(hollow, boot_id=ctx.instance))
+            await self.fleet.start(config.beat_s)
+            return
+        devices = NvmlDevices(timeout_s=config.nvml_timeout_s)
+        ctx.on_drain(devices.close)
+        self.node = NodeDoor(ctx, config, devices)
+        await self.node.start()
+
+    async def drain(self) -> None:
+        """Nothing to finish: running slices stay as they are, and what was promised is on disk."""
+
+
+SERVICE = NodeAgent

@@ -1,0 +1,43 @@
+"""The checkpoint on disk."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from services.node_agent.checkpoint import CheckpointFile
+from services.node_agent.state import CheckpointError
+from tests.unit.services.node_agent.make import NODE, agent, grant, release, start
+
+
+def test_what_was_saved_is_loaded(tmp_path: Path) -> None:
+    file = CheckpointFile(tmp_path / "deep" / "agent.json")
+    assert file.load(NODE) is None
+    for made in (agent(grant("a"), start("a")), agent(release("b"))):
+        file.save(made.checkpoint())
+        assert file.load(NODE) == made.checkpoint()
+
+
+def test_a_damaged_file_fails_closed_and_says_what_to_do(tmp_path: Path) -> None:
+    path = tmp_path / "agent.json"
+    CheckpointFile(path).save(agent(grant("a")).checkpoint())
+    path.write_bytes(path.read_bytes()[:-20])
+    with pytest.raises(CheckpointError, match="Drain this node's GPU pods, then move the file away"):
+        CheckpointFile(path).load(NODE)
+
+
+def test_a_write_that_was_cut_off_leaves_the_old_one(tmp_path: Path) -> None:
+    """A crash between the write and the rename."""
+    path = tmp_path / "agent.json"
+    saved = agent(grant("a")).checkpoint()
+    CheckpointFile(path).save(saved)
+    path.with_name("agent.json.new").write_bytes(b'{"version":1,"no')
+    assert CheckpointFile(path).load(NODE) == saved
+
+
+def test_a_file_that_cannot_be_written_raises(tmp_path: Path) -> None:
+    """The caller must not promise what is not on disk."""
+    (tmp_path / "agent.json.new").mkdir()
+    with pytest.raises(OSError, match="agent.json.new"):
+        CheckpointFile(tmp_path / "agent.json").save(agent().checkpoint())

@@ -1,0 +1,251 @@
+"""The node agent's core: what it hands over, gives back and refuses."""
+
+from __future__ import annotations
+
+import pytest
+
+from services.node_agent import messages as m
+from services.node_agent.core import REPEAT_S, Agent
+from services.node_agent.state import CheckpointError, read, write
+from shared.contracts.commands import NodeSyncAnswer
+from shared.contracts.events import GpuStateChanged, NodeInventoried, SliceEnforced, SliceReleased
+from tests.unit.services.node_agent.make import (
+    NODE, accepted, agent, answer, ended, events, grant, handed, inventory, node_grant, refusal, release, released, start, sync,
+)  # fmt: skip
+
+
+def synced(orders: list[m.Command]) -> NodeSyncAnswer:
+    body = answer(orders)
+    assert isinstance(body, NodeSyncAnswer)
+    return body
+
+
+def test_a_grant_is_saved_before_it_is_accepted() -> None:
+    """Whoever hears yes may rely on it through a crash."""
+    orders = agent().handle(grant("a"), 0)
+    assert [type(order) for order in orders] == [m.Save, m.Answer]
+    assert accepted(orders)
+
+
+def test_the_same_grant_again_costs_no_write() -> None:
+    assert [type(order) for order in agent(grant("a")).handle(grant("a"), 0)] == [m.Answer]
+
+
+def test_a_container_gets_exactly_its_share() -> None:
+    orders = agent(grant("a", memory=300)).handle(start("a"), 0)
+    hand_over = next(order for order in orders if isinstance(order, m.HandOver))
+    assert (hand_over.grant_id, hand_over.share.gpus[0].memory_mib) == ("g-a", 300)
+    assert isinstance(orders[0], m.Save)
+
+
+def test_a_slice_promises_no_more_than_is_enforced() -> None:
+    """Whatever was granted, the event says advisory and soft while nothing limits the device."""
+    (event,) = events(agent(grant("a")).handle(start("a"), 0))
+    assert isinstance(event, SliceEnforced)
+    assert (event.strategy, event.promise, event.gpus, event.model) == ("advisory", "soft", {"G0": (500, 0)}, "X")
+
+
+def test_a_restarted_container_gets_the_same_and_no_second_event() -> None:
+    made = agent(grant("a"), start("a"))
+    orders = made.handle(start("a"), 0)
+    assert handed(orders)
+    assert events(orders) == []
+
+
+@pytest.mark.parametrize(
+    ("before", "asked", "code"),
+    [
+        ((), start("a"), "no-grant"),
+        ((grant("a"),), start("a", "other"), "no-share"),
+        ((grant("a"), start("a"), release("a")), start("a"), "grant-leaving"),
+        ((grant("a"), release("a")), start("a"), "no-grant"),
+        ((grant("a", gpu="G9"),), start("a"), "gpu-gone"),
+        ((grant("a"), inventory(gpus=("G0",), state="unhealthy")), start("a"), "gpu-unhealthy"),
+        ((grant("a", memory=1001),), start("a"), "gpu-memory-full"),
+        ((grant("a"), grant("b", memory=501), start("a")), start("b"), "gpu-memory-full"),
+        ((grant("a", compute=600), grant("b", compute=401), start("a")), start("b"), "gpu-compute-full"),
+        ((grant("a"), inventory(gpus=("G7", "G1"))), start("a"), "gpu-gone"),
+    ],
+)
+def test_a_start_that_may_not_be_is_refused(before: tuple[m.Input, ...], asked: m.Input, code: str) -> None:
+    """R7 and fail closed: the container does not start, and the kubelet shows why."""
+    orders = agent(*before).handle(asked, 0)
+    assert refusal(orders) == code
+    assert not handed(orders)
+
+
+def test_an_unknown_pods_grant_is_asked_for() -> None:
+    assert m.AskGrant("u-a") in agent().handle(start("a"), 0)
+
+
+@pytest.mark.parametrize(
+    ("before", "asked"),
+    [
+        ((grant("a", memory=500), grant("b", memory=500), start("a")), start("b")),
+        ((grant("a", memory=900), grant("b", memory=900, gpu="G1"), start("a")), start("b")),
+        ((grant("a", memory=900), grant("b", memory=900), start("a"), ended("a")), start("b")),
+        ((grant("a"), inventory(state="suspect")), start("a")),
+    ],
+)
+def test_a_start_that_fits_is_handed_over(before: tuple[m.Input, ...], asked: m.Input) -> None:
+    assert handed(agent(*before).handle(asked, 0))
+
+
+# --- giving back ------------------------------------------------------------------------------------------------
+
+
+def test_a_running_slice_is_released_only_when_its_containers_have_ended() -> None:
+    made = agent(grant("a", containers=("x", "y"), memory=100), start("a", "x"), start("a", "y"))
+    assert released(made.handle(release("a"), 0)) == []
+    assert released(made.handle(ended("a", "x"), 0)) == []
+    assert released(made.handle(ended("a", "y"), 0)) == ["g-a"]
+
+
+def test_a_container_that_ends_by_itself_gives_nothing_back() -> None:
+    """It may start again under its grant; only placement knows that the pod is over."""
+    made = agent(grant("a"), start("a"))
+    assert released(made.handle(ended("a"), 0)) == []
+    assert handed(made.handle(start("a"), 0))
+
+
+@pytest.mark.parametrize("before", [(), (grant("a"),)])
+def test_what_never_ran_is_released_at_once(before: tuple[m.Input, ...]) -> None:
+    """Also a grant that was never heard of: the promise is that it never will be handed over."""
+    orders = agent(*before).handle(release("a"), 0)
+    assert isinstance(orders[0], m.Save)
+    assert released(orders) == ["g-a"]
+
+
+def test_released_is_final() -> None:
+    """Neither a grant nor a sync brings it back, under any term."""
+    made = agent(grant("a"), release("a"))
+    assert not accepted(made.handle(grant("a", term=9), 0))
+    assert synced(made.handle(sync(node_grant("a", term=10), term=10), 0)).tombstones == ("g-a",)
+    assert refusal(made.handle(start("a"), 0)) == "no-grant"
+
+
+def test_a_release_is_repeated_until_it_is_booked() -> None:
+    made = agent(grant("a"), release("a"))
+    assert released(made.handle(m.Tick(), REPEAT_S - 1)) == []
+    assert released(made.handle(m.Tick(), REPEAT_S)) == ["g-a"]
+    made.handle(m.ReleasesBooked(("g-a",)), REPEAT_S)
+    assert released(made.handle(m.Tick(), 9 * REPEAT_S)) == []
+
+
+def test_a_release_that_was_booked_is_said_again_when_asked() -> None:
+    """A new leader may not have heard of it."""
+    made = agent(grant("a"), release("a"), m.ReleasesBooked(("g-a",)))
+    assert released(made.handle(release("a", term=2), 0)) == ["g-a"]
+
+
+def test_repeats_carry_the_same_id() -> None:
+    """The stream's deduplication keeps one."""
+    made = agent(grant("a"))
+    ids = {o.event_id for asked in (release("a"), m.Reconnected()) for o in made.handle(asked, 0) if isinstance(o, m.Publish) and isinstance(o.event, SliceReleased)}
+    assert len(ids) == 1
+
+
+# --- terms and syncs --------------------------------------------------------------------------------------------
+
+
+def test_an_older_term_is_refused() -> None:
+    made = agent(grant("a", term=5))
+    assert not accepted(made.handle(grant("b", term=4), 0))
+    assert not accepted(made.handle(release("a", term=4), 0))
+    refused = synced(made.handle(sync(term=4), 0))
+    assert (refused.accepted, refused.term) == (False, 5)
+
+
+def test_a_term_outlives_a_restart() -> None:
+    made = Agent(NODE, read(write(agent(grant("a", term=5)).checkpoint()), NODE))
+    assert not accepted(made.handle(grant("b", term=4), 0))
+
+
+def test_a_sync_for_another_node_is_refused() -> None:
+    assert not synced(agent().handle(sync(node="n2"), 0)).accepted
+
+
+def test_a_sync_teaches_buries_and_reports() -> None:
+    """Grants it names are known; those it leaves out are dead unless they run; what runs is reported, known or not."""
+    made = agent(grant("runs"), start("runs"), grant("idle"))
+    reply = synced(made.handle(sync(node_grant("new", term=2, memory=100), term=2), 0))
+    assert [live.grant_id for live in reply.live] == ["g-runs"]
+    assert reply.live[0].gpus == {"G0": (500, 0)}
+    assert handed(made.handle(start("new"), 0))
+    assert not accepted(made.handle(grant("idle", term=2), 0))
+
+
+# --- devices ----------------------------------------------------------------------------------------------------
+
+
+def test_the_same_inventory_again_says_nothing() -> None:
+    assert agent().handle(inventory(), 0) == []
+
+
+def test_a_change_raises_the_generation() -> None:
+    orders = agent().handle(inventory(state="suspect", reason="slow"), 0)
+    put = next(order.inventory for order in orders if isinstance(order, m.PutInventory))
+    assert put.generation == 2
+    said = events(orders)
+    assert isinstance(said[0], NodeInventoried)
+    assert [(e.uuid, e.state) for e in said if isinstance(e, GpuStateChanged)] == [("G0", "suspect"), ("G1", "suspect")]
+
+
+def test_a_gpu_that_left_is_told() -> None:
+    said = events(agent().handle(inventory(gpus=("G0",)), 0))
+    assert [(e.uuid, e.state) for e in said if isinstance(e, GpuStateChanged)] == [("G1", "gone")]
+
+
+def test_another_boot_voids_the_leases() -> None:
+    """Nothing of the last boot runs: what was leaving is given back, the rest may be started again."""
+    made = agent(grant("a"), start("a"), grant("b"), start("b"), release("a"))
+    assert released(made.handle(inventory("boot-2"), 0)) == ["g-a"]
+    assert made.live() == ()
+    assert handed(made.handle(start("b"), 0))
+
+
+def test_a_replaced_gpu_voids_its_grants() -> None:
+    made = agent(grant("a"), inventory("boot-2", ("G8", "G9")))
+    assert refusal(made.handle(start("a"), 0)) == "gpu-gone"
+
+
+def test_a_new_bus_hears_everything_again() -> None:
+    made = agent(grant("a"), release("a"))
+    orders = made.handle(m.Reconnected(), 0)
+    assert any(isinstance(order, m.PutInventory) for order in orders)
+    assert released(orders) == ["g-a"]
+
+
+# --- the checkpoint ---------------------------------------------------------------------------------------------
+
+
+def test_a_checkpoint_is_the_whole_state() -> None:
+    made = agent(grant("a"), start("a"), grant("b"), release("b"), grant("c"), start("c"), release("c"))
+    again = Agent(NODE, read(write(made.checkpoint()), NODE))
+    assert again.checkpoint() == made.checkpoint()
+    assert again.live() == made.live()
+    assert released(again.handle(ended("c"), 0)) == ["g-c"]
+
+
+@pytest.mark.parametrize(
+    ("payload", "words"),
+    [(b"", "cannot be read"), (b'{"version":1', "cannot be read"), (b'{"version":7,"node":"n1"}', "version 7"), (b'{"version":1,"node":"n2"}', "node 'n2'")],
+)
+def test_a_checkpoint_that_cannot_be_trusted_is_refused(payload: bytes, words: str) -> None:
+    with pytest.raises(CheckpointError, match=words):
+        read(payload, NODE)
+
+
+def test_tombstones_that_were_booked_do_not_grow_for_ever() -> None:
+    made = Agent(NODE, keep_tombstones=3)
+    for i in range(6):
+        made.handle(release(str(i)), 0)
+        made.handle(m.ReleasesBooked((f"g-{i}",)), 0)
+    assert made.checkpoint().tombstones == ("g-3", "g-4", "g-5")
+
+
+def test_a_tombstone_stays_while_its_release_is_not_booked() -> None:
+    made = Agent(NODE, keep_tombstones=2)
+    for i in range(5):
+        made.handle(release(str(i)), 0)
+    assert len(made.checkpoint().tombstones) == 5

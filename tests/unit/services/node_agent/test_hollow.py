@@ -1,0 +1,79 @@
+"""Simulated nodes: real cores, containers that start and end at once."""
+
+from __future__ import annotations
+
+import time
+
+from services.node_agent import messages as m
+from services.node_agent.hollow import Fleet, HollowNode, inventory_of
+from shared.contracts.commands import NodeGrant, NodeRelease, NodeSync, NodeSyncAnswer
+from shared.contracts.events import SliceEnforced
+from shared.model.grant import ContainerGrant, GpuShare, Grant
+from tests.unit.services.node_agent.make import accepted, answer, events, refusal, released
+
+NODES = (HollowNode(name="a", memory_mib=1000, count=2), HollowNode(name="b.example", memory_mib=1000, count=1))
+GPU = inventory_of(NODES[0], "x").gpus[0].uuid
+
+
+def fleet(boot: str = "boot-1") -> Fleet:
+    made = Fleet(NODES, boot)
+    for name in made.names:
+        made.boot(name, 0)
+    return made
+
+
+def grant(name: str, memory: int = 400, term: int = 1) -> NodeGrant:
+    share = GpuShare(node="a", uuid=GPU, memory_mib=memory, compute_milli=0)
+    return NodeGrant(term=term, uid=f"u-{name}", namespace="ns", name=name, grant=Grant(grant_id=f"g-{name}", term=term, containers={"c": ContainerGrant(strategy="advisory", gpus=(share,))}))
+
+
+def test_a_node_boots_with_its_inventory() -> None:
+    """Simulated, and said to be so; the same UUIDs at every start."""
+    put = next(o.inventory for o in Fleet(NODES, "boot-1").boot("a", 0) if isinstance(o, m.PutInventory))
+    assert (put.node, put.simulated, len(put.gpus), len(put.links)) == ("a", True, 2, 1)
+    assert [g.uuid for g in put.gpus] == [g.uuid for g in inventory_of(NODES[0], "boot-2").gpus]
+
+
+def test_a_grant_is_handed_over_at_once() -> None:
+    orders = fleet().handle("a", m.GrantCame(grant("p")), 0)
+    assert accepted(orders)
+    assert [type(event) for event in events(orders)] == [SliceEnforced]
+
+
+def test_the_gate_stands_here_too() -> None:
+    made = fleet()
+    for name in ("p", "q"):
+        assert refusal(made.handle("a", m.GrantCame(grant(name, memory=500)), 0)) == ""
+    assert refusal(made.handle("a", m.GrantCame(grant("r", memory=1)), 0)) == "gpu-memory-full"
+
+
+def test_a_release_is_answered_at_once() -> None:
+    made = fleet()
+    made.handle("a", m.GrantCame(grant("p")), 0)
+    assert released(made.handle("a", m.ReleaseCame(NodeRelease(term=1, uid="u-p", grant_id="g-p")), 0)) == ["g-p"]
+
+
+def test_a_sync_starts_what_it_teaches() -> None:
+    """After a restart of the process its nodes have rebooted; the grants come back by sync and run again."""
+    made = fleet("boot-2")
+    orders = made.handle("a", m.SyncCame(NodeSync(term=3, node="a", grants=(grant("p", term=3),))), 0)
+    reply = answer(orders)
+    assert isinstance(reply, NodeSyncAnswer)
+    assert (reply.live, reply.boot_id) == ((), "boot-2")
+    assert [type(event) for event in events(orders)] == [SliceEnforced]
+
+
+def test_tokens_lead_back_to_names() -> None:
+    assert fleet().by_token == {"a": "a", "b_2eexample": "b.example"}
+
+
+def test_a_pod_costs_little() -> None:
+    """Not a bound on time: the figure is printed, and the work is counted by the orders it gives."""
+    made = Fleet((HollowNode(name="a", memory_mib=10**6, count=2),), "boot-1")
+    made.boot("a", 0)
+    begun = time.process_time()
+    for i in range(1000):
+        orders = made.handle("a", m.GrantCame(grant(str(i), memory=1)), 0)
+        assert len(orders) == 5
+        assert released(made.handle("a", m.ReleaseCame(NodeRelease(term=1, uid=f"u-{i}", grant_id=f"g-{i}")), 0))
+    print(f"{(time.process_time() - begun) * 1000:.1f} µs a pod in the core, hand-over and release")
