@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from functools import lru_cache
 from itertools import combinations
 
 from services.placement.policies import POLICIES
@@ -54,9 +56,11 @@ def _peers(ask: GpuAsk, fitting: list[GpuRoom], inventory: Inventory, policy: st
     return None
 
 
+@lru_cache(maxsize=4096)
 def model_matches(model: str, wanted: tuple[str, ...]) -> bool:
-    """Whether a GPU model is any of those wanted: a part of its name, whatever the case. None wanted: any."""
-    return not wanted or any(name.casefold() in model.casefold() for name in wanted)
+    """Whether a GPU model is any of those wanted: whole words of its name, whatever the case, so that A10 is no A100.
+    None wanted: any."""
+    return not wanted or any(re.search(rf"(?<![a-z0-9]){re.escape(name)}(?![a-z0-9])", model, re.IGNORECASE) for name in wanted)
 
 
 def _size(ask: GpuAsk) -> tuple[bool, int, int, int]:

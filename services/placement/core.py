@@ -51,8 +51,11 @@ class Stats(msgspec.Struct):
 class Core:
     """One process' life as candidate and leader. Thrown away on StepDown."""
 
-    def __init__(self, holder: str, settings: Settings | None = None, stopwatch: Callable[[], float] = lambda: 0.0) -> None:
+    def __init__(self, holder: str, settings: Settings | None = None, stopwatch: Callable[[], float] = lambda: 0.0,
+                 trace_of: Callable[[str], str] = lambda _: "") -> None:  # fmt: skip
         self.holder = holder
+        self.trace_of = trace_of
+        """The traceparent of a pod's trace, from its uid alone; it travels in the grant."""
         self.settings = settings or Settings()
         self.stopwatch = stopwatch
         self.book = Book()
@@ -353,7 +356,7 @@ class Core:
         grant = None
         if place.containers:
             self._grants_made += 1
-            grant = Grant(grant_id=f"{self.term:x}-{self._grants_made:x}", term=self.term, containers=place.containers)
+            grant = Grant(grant_id=f"{self.term:x}-{self._grants_made:x}", term=self.term, traceparent=self.trace_of(state.uid), containers=place.containers)
         decision = Decision(uid=state.uid, namespace=meta.namespace, name=meta.name, resource_version=meta.resource_version, node=place.node, grant=grant)
         self.book.hold(state.uid, place.node, grant)
         self.holds[state.uid] = Hold(decision, now)

@@ -18,6 +18,7 @@ from shared.book.book import Book
 from shared.book.shares import strategy_for
 from shared.book.states import NodeState, PodState
 from shared.model.grant import ContainerGrant, GpuShare
+from shared.model.request import PodRequest
 
 _MAX_ROWS = 1024
 
@@ -49,6 +50,10 @@ class Engine:
 
     def forget(self, uid: str) -> None:
         self._keys.pop(uid, None)
+
+    def known_requests(self) -> list[PodRequest]:
+        """The GPU requests among the shapes in use."""
+        return [row.sample.request for row in self._rows.values() if row.sample.request is not None]
 
     def is_plain(self, state: PodState) -> bool:
         """Whether its shape alone decides: no other pod and no other object bears on it."""

@@ -31,6 +31,8 @@ CMD_PATCH = f"{VERSION}.cmd.patch"
 CMD_EVICT = f"{VERSION}.cmd.evict"
 CMD_RESERVE = f"{VERSION}.cmd.reserve"
 
+SLICES_RELEASED = f"{VERSION}.event.slice.released.node.*"
+
 BEAT_ALL = f"{VERSION}.beat.*"
 BEAT_HOLLOW = f"{VERSION}.beat.hollow"
 """One beat for all nodes of a process that simulates many."""
@@ -79,6 +81,11 @@ def node_command(node: str, verb: str) -> str:
 
 def beat(node: str) -> str:
     return f"{VERSION}.beat.{token(node)}"
+
+
+def acks(instance: str, of: str) -> str:
+    """Where nodes answer one leader's grants and syncs: the reply subject of its commands. of: grant, sync."""
+    return f"{VERSION}.ack.{token(instance)}.{of}"
 
 
 def spans(service: str) -> str:

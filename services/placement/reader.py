@@ -1,0 +1,145 @@
+"""Answers to questions, from the leader's book as it stands. Nothing here changes anything."""
+
+from __future__ import annotations
+
+import msgspec
+import numpy as np
+
+from services.placement.core import Core
+from services.placement.room import gpu_fit
+from shared.book.states import NodeState, pod_state
+from shared.contracts.base import ContractError, decode
+from shared.contracts.commands import NodeGrant
+from shared.contracts.queries import (
+    ExplainAnswer,
+    GrantAnswer,
+    GrantQuery,
+    InspectAnswer,
+    InspectGpu,
+    InspectNode,
+    InspectPod,
+    InspectQuery,
+    StatusAnswer,
+    WhatIfQuery,
+    WhyQuery,
+)
+from shared.model.objects import Pod
+
+_NODES_MOST = 500
+_WAITING_SHOWN = 10
+
+
+def why(core: Core, query: WhyQuery, now: float) -> ExplainAnswer:
+    uid = core.book.uid_by_key.get(f"{query.namespace}/{query.name}")
+    if uid is None:
+        return ExplainAnswer(error=f"no pod {query.namespace}/{query.name} is known; check the name and the namespace (-n)")
+    state = core.book.pods[uid]
+    if not state.ours:
+        return ExplainAnswer(error=f"pod {query.namespace}/{query.name} is not Kerf's: its schedulerName is {state.pod.spec.scheduler_name or 'default-scheduler'!r}")
+    waiting_s = now - core.first_seen.get(uid, now)
+    return ExplainAnswer(explanation=core.explainer.why(state, max_nodes=min(query.max_nodes, _NODES_MOST), waiting_s=waiting_s, ahead=core.queue.ahead_of(uid)))
+
+
+def what_if(core: Core, query: WhatIfQuery) -> ExplainAnswer:
+    """A pod that need not exist, as if it were created now in its canonical form."""
+    try:
+        pod = decode(bytes(query.pod), Pod)
+    except ContractError as error:
+        return ExplainAnswer(error=f"that is no pod manifest: {error}")
+    if not pod.spec.containers:
+        return ExplainAnswer(error="the pod has no containers; give a whole pod manifest with spec.containers")
+    meta = msgspec.structs.replace(pod.metadata, uid=f"what-if/{pod.metadata.name}", resource_version="0", namespace=pod.metadata.namespace or "default")
+    state = pod_state(msgspec.structs.replace(pod, metadata=meta))
+    try:
+        return ExplainAnswer(explanation=core.explainer.why(state, max_nodes=min(query.max_nodes, _NODES_MOST), exists=False))
+    finally:
+        core.engine.forget(state.uid)
+
+
+def grant(core: Core, query: GrantQuery) -> GrantAnswer:
+    state = core.book.pods.get(query.uid)
+    held = None if state is None else core.book.grants.get(state.grant_id)
+    if held is None or held.phase != "bound":
+        return GrantAnswer(error=f"no pod with uid {query.uid} is bound with a grant")
+    if held.node != query.node:
+        return GrantAnswer(error=f"the pod's grant is for node {held.node}, not {query.node}")
+    return GrantAnswer(found=NodeGrant(term=core.term, uid=held.uid, namespace=held.namespace, name=held.name, grant=held.grant))
+
+
+def inspect(core: Core, query: InspectQuery) -> InspectAnswer:
+    if query.node and query.node not in core.book.nodes:
+        return InspectAnswer(error=f"there is no node {query.node}")
+    names = [query.node] if query.node else sorted(name for name, node in core.book.nodes.items() if node.gpus)
+    return InspectAnswer(nodes=tuple(_inspect_node(core, core.book.nodes[name]) for name in names))
+
+
+def _inspect_node(core: Core, node: NodeState) -> InspectNode:
+    address, ready = "", node.object is not None
+    if node.object is not None:
+        address = next((a.address for a in node.object.status.addresses if a.type == "InternalIP"), "")
+        ready = next((c.status == "True" for c in node.object.status.conditions if c.type == "Ready"), True)
+    states = {} if node.inventory is None else {g.uuid: g.state for g in node.inventory.gpus}
+    on: dict[str, dict[str, InspectPod]] = {}
+    containers: dict[str, int] = {}
+    for held in node.grants.values():
+        for name, container in held.grant.containers.items():
+            for share in container.gpus:
+                if share.node != node.name:
+                    continue
+                containers[share.uuid] = containers.get(share.uuid, 0) + 1
+                pods = on.setdefault(share.uuid, {})
+                known = pods.get(held.grant_id)
+                mib, milli, names = (known.memory_mib, known.compute_milli, known.containers) if known else (0, 0, ())
+                pods[held.grant_id] = InspectPod(
+                    namespace=held.namespace, name=held.name, state=held.phase, memory_mib=mib + share.memory_mib,
+                    compute_milli=milli + share.compute_milli, containers=(*names, name),
+                )  # fmt: skip
+    gpus = []
+    for room in node.gpus:
+        pods = on.get(room.uuid, {})
+        gpus.append(InspectGpu(
+            uuid=room.uuid, index=room.index, model=room.model, state=states.get(room.uuid, "healthy"), memory_mib=room.total_mib,
+            allocated_memory_mib=sum(p.memory_mib for p in pods.values()), allocated_compute_milli=sum(p.compute_milli for p in pods.values()),
+            containers=containers.get(room.uuid, 0), pods=tuple(pods.values()),
+        ))  # fmt: skip
+    return InspectNode(node=node.name, address=address, ready=ready, synced=core.nodes.is_synced(node.name), gpus=tuple(gpus))
+
+
+def status(core: Core, *, leader: bool, waiting: int = _WAITING_SHOWN) -> StatusAnswer:
+    book, arrays = core.book, core.book.arrays
+    present = arrays.gpu_total_mib > 0
+    taken_mib = taken_milli = 0
+    for held in book.grants.values():
+        for container in held.grant.containers.values():
+            taken_mib += sum(s.memory_mib for s in container.gpus)
+            taken_milli += sum(s.compute_milli for s in container.gpus)
+    phases = [held.phase for held in book.grants.values()]
+    timings = sorted(core.decide_us[-20_000:])
+    shown = [core.explainer.why(book.pods[uid], max_nodes=0) for uid in core.queue.oldest(waiting)]
+    return StatusAnswer(
+        holder=core.holder, leader=leader, term=core.term,
+        nodes=sum(1 for n in book.nodes.values() if n.object is not None),
+        gpus=int(present.sum()), gpu_milli_total=int(present.sum()) * 1000, gpu_milli_allocated=taken_milli,
+        gpu_memory_mib_total=int(arrays.gpu_total_mib.sum()), gpu_memory_mib_allocated=taken_mib,
+        pods_bound=sum(1 for s in book.pods.values() if s.ours and s.pod.spec.node_name and not s.ended),
+        pods_holding=len(core.holds), pods_waiting=len(core.queue),
+        pods_gated=sum(1 for s in book.pods.values() if s.ours and s.pod.spec.scheduling_gates),
+        pods_leaving=phases.count("leaving"), decisions=core.stats.decisions, rejections=core.stats.rejections,
+        decide_us_p50=timings[len(timings) // 2] if timings else 0.0, decide_us_p99=timings[len(timings) * 99 // 100] if timings else 0.0,
+        fragmentation_milli=fragmentation_milli(core), double_bookings=len(book.overbooked()), waiting=tuple(shown),
+        synced_nodes=core.nodes.synced_count,
+    )  # fmt: skip
+
+
+def fragmentation_milli(core: Core) -> int:
+    """GPU milli that is free and that no request shape seen lately could take: too little left, of one thing or the other."""
+    arrays = core.book.arrays
+    rows = np.arange(len(core.book.row_names), dtype=np.int64)
+    if rows.size == 0:
+        return 0
+    useful = np.zeros((rows.size, arrays.columns), np.bool_)
+    for request in core.engine.known_requests():
+        for ask in request.asks.values():
+            useful |= gpu_fit(ask, arrays, rows)
+    free = np.maximum(arrays.gpu_free_milli[rows], 0)
+    return int(free[~useful & (arrays.gpu_total_mib[rows] > 0)].sum())

@@ -1,0 +1,213 @@
+"""One reign on the bus: inputs from subscriptions into the core, the core's commands out. Holds no decision."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from services.placement import messages as m
+from services.placement import reader
+from services.placement.core import Core, Settings
+from services.placement.logbook import Logbook
+from services.placement.traces import record
+from shared.bus.feed import Feed
+from shared.bus.port import BusError, Incoming, KvEntry, Refused, Subscription, Unknown
+from shared.contracts import commands, queries, subjects
+from shared.contracts.base import ContractError, decode, encode
+from shared.contracts.envelope import unwrap
+from shared.contracts.events import SliceReleased
+from shared.contracts.facts import Fact
+from shared.model.gpu import Inventory
+from shared.service import Context
+
+TICK_S = 0.1
+ANSWER_S = 15.0
+_YIELD_EVERY = 32
+
+
+class Reign:
+    """From a term that was taken to the moment it ends. Everything it knows is thrown away then."""
+
+    def __init__(self, ctx: Context, logbook: Logbook) -> None:
+        self.ctx, self.bus, self.logbook = ctx, ctx.bus, logbook
+        config = ctx.config
+        self.core = Core(
+            ctx.instance, Settings(policy=config.policy, holds_most=config.holds_most),
+            stopwatch=time.perf_counter, trace_of=ctx.telemetry.traceparent,
+        )  # fmt: skip
+        self._inbox: asyncio.Queue[m.Input] = asyncio.Queue()
+        self._feed = Feed(self.bus, self._snapshot, self._facts)
+        self._subscriptions: list[Subscription] = []
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._failure: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self._renew_at = asyncio.get_running_loop().time() + config.renew_term_s
+        self._acks = {of: subjects.acks(ctx.instance, of) for of in ("grant", "sync")}
+
+    async def run(self) -> None:
+        """Raises Refused or BusError when the reign must end."""
+        records = await self.logbook.replay()
+        await self._listen()
+        self._spawn(self._feed.run())
+        self._spawn(self._ticks())
+        self._put(m.TermTaken(self.logbook.term, records))
+        turns = 0
+        while True:
+            if self._failure.done():
+                raise Refused(self._failure.result())
+            event = await self._inbox.get()
+            await self._carry_out(self.core.handle(event, time.monotonic()))
+            turns += 1
+            if turns % _YIELD_EVERY == 0:
+                await asyncio.sleep(0)  # a full inbox never waits, and the bus must be served
+            if isinstance(event, m.Tick):
+                await self._renew_if_due()
+
+    async def close(self) -> None:
+        for task in tuple(self._tasks):
+            task.cancel()
+        for subscription in self._subscriptions:
+            await subscription.stop()
+
+    # --- in ---------------------------------------------------------------------------------------------------
+
+    async def _listen(self) -> None:
+        bus = self.bus
+        self._subscriptions = [
+            await bus.subscribe(subjects.BEAT_ALL, self._beat),
+            await bus.subscribe(subjects.SLICES_RELEASED, self._slice_released),
+            await bus.subscribe(self._acks["grant"], self._grant_answered),
+            await bus.subscribe(self._acks["sync"], self._sync_answered),
+            await bus.kv(subjects.KV_NODES).watch(self._inventory),
+            await bus.subscribe(subjects.QUERY_WHY, self._answers(queries.WhyQuery, lambda q: reader.why(self.core, q, time.monotonic()))),
+            await bus.subscribe(subjects.QUERY_WHAT_IF, self._answers(queries.WhatIfQuery, lambda q: reader.what_if(self.core, q))),
+            await bus.subscribe(subjects.QUERY_INSPECT, self._answers(queries.InspectQuery, lambda q: reader.inspect(self.core, q))),
+            await bus.subscribe(subjects.QUERY_GRANT, self._answers(queries.GrantQuery, lambda q: reader.grant(self.core, q))),
+            await bus.subscribe(subjects.QUERY_STATUS, self._answers(queries.StatusQuery, lambda _: reader.status(self.core, leader=True))),
+        ]
+
+    def _answers(self, kind: type[Any], answer: Callable[[Any], Any]) -> Callable[[Incoming], Awaitable[None]]:
+        async def handler(incoming: Incoming) -> None:
+            try:
+                reply = answer(decode(incoming.payload, kind))
+            except ContractError as error:
+                reply = queries.ExplainAnswer(error=str(error))  # every answer has an `error`; this has nothing else
+            await self.bus.respond(incoming, encode(reply))
+
+        return handler
+
+    async def _snapshot(self, facts: tuple[Fact, ...], seen: int, fresh: bool) -> None:
+        self._put(m.SnapshotSeen(facts, seen, fresh))
+
+    async def _facts(self, facts: tuple[Fact, ...]) -> None:
+        self._put(m.FactsSeen(facts))
+
+    async def _inventory(self, entry: KvEntry) -> None:
+        if entry.value is None:
+            self._put(m.AgentLost(subjects.untoken(entry.key)))
+        else:
+            self._put(m.InventorySeen(decode(entry.value, Inventory)))
+
+    async def _beat(self, incoming: Incoming) -> None:
+        self._put(m.BeatSeen(decode(incoming.payload, commands.Beat).nodes))
+
+    async def _slice_released(self, incoming: Incoming) -> None:
+        _, event = unwrap(incoming.payload)
+        if isinstance(event, SliceReleased):
+            self._put(m.ReleaseSeen(event.node, event.grant_id, event.reason))
+
+    async def _grant_answered(self, incoming: Incoming) -> None:
+        answer = decode(incoming.payload, commands.Accepted)
+        if not answer.ok:
+            self.ctx.log.warning("grant_refused_by_node", node=answer.node, grant=answer.grant_id, reason=answer.reason)
+        self._put(m.GrantAcknowledged(answer.node, answer.grant_id, answer.ok, answer.reason))
+
+    async def _sync_answered(self, incoming: Incoming) -> None:
+        self._put(m.SyncAnswered(decode(incoming.payload, commands.NodeSyncAnswer)))
+
+    async def _ticks(self) -> None:
+        while True:
+            await asyncio.sleep(TICK_S)
+            self._put(m.Tick())
+
+    # --- out --------------------------------------------------------------------------------------------------
+
+    async def _carry_out(self, said: list[m.Command]) -> None:
+        for command in said:
+            match command:
+                case m.Publish():
+                    record(self.ctx.telemetry, command)
+                    self.ctx.emit(command.event, namespace=command.namespace, node=command.node, about=command.uid,
+                                  traceparent=self.ctx.telemetry.traceparent(command.uid) if command.uid else "")  # fmt: skip
+                case m.Append():
+                    self._spawn(self._append(command))
+                case m.SendBinds():
+                    self._spawn(self._send_binds(command))
+                case m.SendPatches():
+                    self._spawn(self._send_patches(command))
+                case m.SendGrant():
+                    await self.bus.publish(subjects.node_command(command.node, "grant"), encode(command.grant), reply=self._acks["grant"])
+                case m.SendRelease():
+                    await self.bus.publish(subjects.node_command(command.node, "release"), encode(command.release))
+                case m.SendSync():
+                    await self.bus.publish(subjects.node_command(command.sync.node, "sync"), encode(command.sync), reply=self._acks["sync"])
+                case m.SendReleasesSeen():
+                    await self.bus.publish(subjects.node_command(command.node, "ack"), encode(commands.ReleasesSeen(grant_ids=command.grant_ids)))
+                case m.TakeSnapshot():
+                    self._feed.want_snapshot(fresh=command.fresh)
+                case m.Again():
+                    self._put(m.Tick())
+                case m.StepDown():
+                    raise Refused(command.reason)
+
+    async def _append(self, command: m.Append) -> None:
+        self._put(m.Appended(await self.logbook.append(command.record)))
+
+    async def _send_binds(self, command: m.SendBinds) -> None:
+        batch = commands.BindBatch(term=self.core.term, sequence=command.sequence, binds=command.binds)
+        try:
+            answers = decode(await self.bus.request(subjects.CMD_BIND, encode(batch), timeout_s=ANSWER_S), commands.Answers).answers
+        except (Unknown, BusError) as error:
+            self.ctx.log.warning("binds_unanswered", binds=len(command.binds), error=str(error))
+            answers = tuple(commands.Answer(uid=b.uid, outcome="unknown", resource_version=b.resource_version) for b in command.binds)
+        if answers:
+            self._put(m.BindsAnswered(answers))
+
+    async def _send_patches(self, command: m.SendPatches) -> None:
+        try:
+            reply = decode(await self.bus.request(subjects.CMD_PATCH, encode(commands.PatchBatch(patches=command.patches)), timeout_s=ANSWER_S), commands.Answers)
+        except (Unknown, BusError) as error:
+            self.ctx.log.warning("patches_unanswered", patches=len(command.patches), error=str(error))
+            return
+        for answer in reply.answers:
+            if answer.outcome not in ("done", "gone"):
+                self.ctx.log.info("patch_not_applied", uid=answer.uid, outcome=answer.outcome, message=answer.message)
+
+    async def _renew_if_due(self) -> None:
+        """R5. Within the loop, so that no append of the old term is under way while the new one is taken."""
+        loop = asyncio.get_running_loop()
+        if loop.time() < self._renew_at or not self.core.may_renew:
+            return
+        self._renew_at = loop.time() + self.ctx.config.renew_term_s
+        term = await self.logbook.take_term("renewed")
+        await self._carry_out(self.core.handle(m.TermRenewed(term), time.monotonic()))
+
+    # --- tasks ------------------------------------------------------------------------------------------------
+
+    def _put(self, event: m.Input) -> None:
+        self._inbox.put_nowait(event)
+
+    def _spawn(self, work: Any) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._done)
+
+    def _done(self, task: asyncio.Task[Any]) -> None:
+        """A task that fails ends the reign: half a reign is worse than none."""
+        self._tasks.discard(task)
+        if not task.cancelled() and task.exception() is not None and not self._failure.done():
+            self._failure.set_result(repr(task.exception()))
+            self._put(m.Tick())
+
+

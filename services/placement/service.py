@@ -1,0 +1,85 @@
+"""Placement on the bus: who reigns, and the wiring of a reign. Decisions are the core's."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+
+import msgspec
+
+from services.placement.logbook import Logbook
+from services.placement.reign import Reign
+from shared.bus.port import BusError, Refused
+from shared.contracts.base import ContractError
+from shared.service import Context, Leadership, Service
+
+_AGAIN_S = 1.0
+
+
+class Config(msgspec.Struct, frozen=True, kw_only=True):
+    policy: str = "binpack"
+    """Of GPU pods that name none: binpack, spread or least-loaded-nearest."""
+    renew_term_s: float = 6 * 3600
+    """A leader takes a new term this often, so that nothing it needs ages out of the log."""
+    holds_most: int = 256
+    """Decisions whose Binding has not been seen; at this many placement waits for the API server."""
+
+    def __post_init__(self) -> None:
+        if self.policy not in ("binpack", "spread", "least-loaded-nearest"):
+            raise ValueError(f"policy is {self.policy!r}; it must be binpack, spread or least-loaded-nearest")
+
+
+class Placement(Service):
+    """Decides who goes where. One instance leads, the others stand by."""
+
+    name = "placement"
+    config_type = Config
+    provisions = True
+
+    async def start(self, ctx: Context) -> None:
+        self.ctx = ctx
+        self._reigning: asyncio.Task[None] | None = None
+        self._leadership = Leadership(ctx.bus, "placement", ctx.instance, on_elected=self._elected, on_lost=self._lost)
+        ctx.health.set("role", ok=True, detail="standby")
+        ctx.metrics.observe_by("kerf_placement_leader", "1 on the instance that leads.", lambda: float(self._reigning is not None))
+        ctx.spawn(self._leadership.run(), name="leadership")
+
+    async def _elected(self) -> None:
+        self._reigning = self.ctx.spawn(self._reign(), name="reign")
+
+    async def _lost(self) -> None:
+        await self._end_reign()
+
+    async def _reign(self) -> None:
+        """One reign after another for as long as the hint is ours: each begins with a term, and ends where its fence is refused."""
+        while True:
+            reign = None
+            try:
+                logbook = Logbook(self.ctx.bus, self.ctx.instance)
+                await self.ctx.provision()
+                await logbook.take_term("elected")
+                reign = Reign(self.ctx, logbook)
+                self.ctx.health.set("role", ok=True, detail=f"leader of term {logbook.term}")
+                await reign.run()
+            except (Refused, BusError, ContractError) as error:
+                self.ctx.log.warning("reign_ended", error=str(error))
+            finally:
+                self.ctx.health.set("role", ok=True, detail="standby")
+                if reign is not None:
+                    await reign.close()
+            await asyncio.sleep(_AGAIN_S)
+
+    async def _end_reign(self) -> None:
+        task, self._reigning = self._reigning, None
+        if task is not None:
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+
+    async def drain(self) -> None:
+        """What the log has goes on without us: the successor sends it again."""
+        await self._end_reign()
+        await self._leadership.release()
+
+
+SERVICE = Placement

@@ -1,0 +1,155 @@
+"""The watcher's snapshot and feed, followed without a gap: list and watch, on the bus.
+
+`Follower` is the rule (pure); `Feed` runs it: it takes a snapshot, applies the batches that follow it, and takes another
+one on a gap, on silence, or when asked. Consumers see whole snapshots and facts in order, never half of either.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import structlog
+
+from shared.bus.port import Bus, BusError, Incoming
+from shared.contracts import subjects
+from shared.contracts.base import ContractError, decode, encode
+from shared.contracts.facts import Fact, FeedBatch, SnapshotPage, SnapshotRequest
+
+SILENCE_S = 5.0
+"""Watchers beat every second; one that is silent for so long is given up for another."""
+PAGE_TIMEOUT_S = 20.0
+_BUFFER_MOST = 50_000
+
+log = structlog.get_logger("feed")
+
+
+class Gap(Exception):
+    """A batch is missing: only a new snapshot helps."""
+
+
+class Follower:
+    """Which batches to apply. Follows one epoch, the one its snapshot came from; keeps batches while it waits for one."""
+
+    def __init__(self) -> None:
+        self.epoch = ""
+        self.number = 0
+        self._kept: list[FeedBatch] = []
+
+    def forget(self) -> None:
+        """A new snapshot is being taken: keep what comes from now on."""
+        self.epoch, self._kept = "", []
+
+    def batch(self, batch: FeedBatch) -> tuple[Fact, ...]:
+        """The facts to apply now. Raises Gap."""
+        if not self.epoch:
+            self._kept.append(batch)
+            if len(self._kept) > _BUFFER_MOST:
+                self._kept = self._kept[-_BUFFER_MOST // 2 :]  # a hole shows as a gap after the snapshot
+            return ()
+        if batch.epoch != self.epoch or batch.number <= self.number:
+            return ()
+        if batch.number != self.number + 1:
+            raise Gap(f"batch {batch.number} of epoch {batch.epoch} came after {self.number}")
+        self.number = batch.number
+        return batch.facts
+
+    def snapshot(self, epoch: str, number: int) -> list[Fact]:
+        """The snapshot is complete: the facts of the batches that came meanwhile. Raises Gap."""
+        self.epoch, self.number = epoch, number
+        kept, self._kept = self._kept, []
+        return [fact for batch in kept for fact in self.batch(batch)]
+
+
+OnSnapshot = Callable[[tuple[Fact, ...], int, bool], Awaitable[None]]
+"""(facts, log_sequence_seen, fresh)"""
+OnFacts = Callable[[tuple[Fact, ...]], Awaitable[None]]
+
+
+class Feed:
+    def __init__(self, bus: Bus, on_snapshot: OnSnapshot, on_facts: OnFacts) -> None:
+        self._bus = bus
+        self._on_snapshot = on_snapshot
+        self._on_facts = on_facts
+        self._follower = Follower()
+        self._wanted = asyncio.Event()
+        self._fresh = False
+        self._heard = 0.0
+        self.snapshots = 0
+        self.gaps = 0
+
+    def want_snapshot(self, *, fresh: bool) -> None:
+        """Asks for a snapshot; what is followed until then is left."""
+        self._fresh = self._fresh or fresh
+        self._follower.forget()
+        self._wanted.set()
+
+    async def run(self) -> None:
+        """For ever. Cancel it to stop."""
+        subscription = await self._bus.subscribe(subjects.FEED_ALL, self._received)
+        loop = asyncio.get_running_loop()
+        try:
+            while True:
+                try:
+                    await asyncio.wait_for(self._wanted.wait(), 1.0)
+                except TimeoutError:
+                    if self._follower.epoch and loop.time() - self._heard > SILENCE_S:
+                        log.warning("feed_silent", epoch=self._follower.epoch, seconds=SILENCE_S)
+                        self.want_snapshot(fresh=False)
+                    continue
+                self._wanted.clear()
+                await self._take()
+        finally:
+            await subscription.stop()
+
+    async def _received(self, incoming: Incoming) -> None:
+        batch = decode(incoming.payload, FeedBatch)
+        if batch.epoch == self._follower.epoch:
+            self._heard = asyncio.get_running_loop().time()
+        try:
+            facts = self._follower.batch(batch)
+        except Gap as gap:
+            self.gaps += 1
+            log.warning("feed_gap", gap=str(gap))
+            self.want_snapshot(fresh=False)
+            return
+        if facts:
+            await self._on_facts(facts)
+
+    async def _take(self) -> None:
+        fresh = self._fresh
+        try:
+            pages = await self._pages(fresh)
+        except (BusError, ContractError) as error:
+            log.warning("snapshot_failed", error=str(error))
+            await asyncio.sleep(0.5)
+            self.want_snapshot(fresh=fresh)
+            return
+        if self._wanted.is_set():
+            return  # asked for another one meanwhile
+        self._fresh = False
+        facts = tuple(fact for page in pages for fact in page.facts)
+        self._heard = asyncio.get_running_loop().time()
+        self.snapshots += 1
+        await self._on_snapshot(facts, max(page.log_sequence_seen for page in pages), fresh)
+        try:
+            following = self._follower.snapshot(pages[0].epoch, pages[0].number)
+        except Gap as gap:
+            log.warning("feed_gap", gap=str(gap))
+            self.want_snapshot(fresh=False)
+            return
+        if following:
+            await self._on_facts(tuple(following))
+
+    async def _pages(self, fresh: bool) -> list[SnapshotPage]:
+        first = await self._page(subjects.QUERY_SNAPSHOT, SnapshotRequest(fresh=fresh))
+        pages = [first]
+        for number in range(1, first.pages):
+            pages.append(await self._page(subjects.snapshot_of(first.epoch), SnapshotRequest(snapshot=first.snapshot, page=number)))
+        return pages
+
+    async def _page(self, subject: str, request: SnapshotRequest) -> SnapshotPage:
+        page = decode(await self._bus.request(subject, encode(request), timeout_s=PAGE_TIMEOUT_S), SnapshotPage)
+        if page.error:
+            raise BusError(f"the watcher has no snapshot: {page.error}")
+        return page
