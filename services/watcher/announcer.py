@@ -1,0 +1,124 @@
+"""Events and conditions for people: written after the binds, slowly, and dropped first when there is too much to do."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from shared.contracts.commands import AnnounceEvent, ReportPending
+from shared.kube.writes import Writes
+from shared.model.objects import Pod
+
+QUEUE_LIMIT = 2000
+REPORT_INTERVAL_S = 5.0
+PAUSE_S = 0.01
+
+
+class Announcer:
+    """`offer` and `report` never wait. `busy` says whether binds are in flight; while they are, nothing is written.
+
+    Counts: `written`, `failed`, and `shed` for what was dropped because the queue was full.
+    """
+
+    def __init__(self, writes: Writes, find_pod: Callable[[str, str], Pod | None], busy: Callable[[], bool], log: Any) -> None:
+        self._writes = writes
+        self._find_pod = find_pod
+        self._busy = busy
+        self._log = log
+        self._events: deque[AnnounceEvent] = deque()
+        self._reports: dict[str, ReportPending] = {}
+        self._reported_at: dict[str, float] = {}
+        self._wake = asyncio.Event()
+        self._prefix = secrets.token_hex(4)
+        self._names = 0
+        self.written = 0
+        self.failed = 0
+        self.shed = 0
+
+    def offer(self, event: AnnounceEvent) -> None:
+        if len(self._events) >= QUEUE_LIMIT:
+            self.shed += 1
+            return
+        self._events.append(event)
+        self._wake.set()
+
+    def report(self, order: ReportPending) -> None:
+        """The newest report of a pod stands; an older one that was not written yet is replaced."""
+        if len(self._reports) >= QUEUE_LIMIT and order.uid not in self._reports:
+            self.shed += 1
+            return
+        self._reports[order.uid] = order
+        self._wake.set()
+
+    @property
+    def waiting(self) -> int:
+        return len(self._events) + len(self._reports)
+
+    async def run(self) -> None:
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            while self.waiting:  # noqa: ASYNC110 - the pause is the rhythm, not a wait for a condition
+                # A pause between writes leaves the server to the binds; reports that come too soon wait it out here too.
+                await asyncio.sleep(PAUSE_S if not self._busy() and await self._step() else 10 * PAUSE_S)
+
+    async def flush(self) -> None:
+        """Writes what waits, without regard to rhythm; for the end."""
+        while self._events:
+            await self._announce(self._events.popleft())
+
+    async def _step(self) -> bool:
+        """Writes one thing; False where nothing may be written now."""
+        now = time.monotonic()
+        uid = next((u for u in self._reports if now - self._reported_at.get(u, float("-inf")) >= REPORT_INTERVAL_S), None)
+        if uid is not None:
+            if len(self._reported_at) > 10 * QUEUE_LIMIT:
+                self._reported_at = {u: t for u, t in self._reported_at.items() if now - t < REPORT_INTERVAL_S}
+            self._reported_at[uid] = now
+            await self._report(self._reports.pop(uid))
+            return True
+        if self._events:
+            await self._announce(self._events.popleft())
+            return True
+        return False
+
+    async def _report(self, order: ReportPending) -> None:
+        pod = self._find_pod(order.namespace, order.name)
+        if pod is None or pod.metadata.uid != order.uid or pod.spec.node_name or stands(pod, order):
+            return
+        result = await self._writes.report_unscheduled(
+            order.namespace, order.name, order.uid, reason=order.reason, message=order.message, now_s=time.time(),
+            resource_version=order.resource_version,
+        )  # fmt: skip
+        self._count(result.outcome, result.message, order.name)
+        if result.outcome == "done":
+            self.offer(AnnounceEvent(
+                uid=order.uid, namespace=order.namespace, name=order.name, type="Warning", reason="FailedScheduling", action="Scheduling",
+                note=order.message,
+            ))  # fmt: skip
+
+    async def _announce(self, event: AnnounceEvent) -> None:
+        self._names += 1
+        name = f"{event.name[:220]}.{self._prefix}{self._names:x}"
+        result = await self._writes.announce(event, event_name=name, now_s=time.time())
+        self._count(result.outcome, result.message, event.name)
+
+    def _count(self, outcome: str, message: str, pod: str) -> None:
+        if outcome == "done":
+            self.written += 1
+            return
+        self.failed += 1
+        if outcome not in ("gone", "conflict"):
+            self._log.warning("announcement_failed", pod=pod, outcome=outcome, message=message)
+
+
+def stands(pod: Pod, order: ReportPending) -> bool:
+    """Whether the pod's condition says this already."""
+    return any(
+        c.type == "PodScheduled" and c.status == "False" and c.reason == order.reason and c.message == order.message
+        for c in pod.status.conditions
+    )

@@ -1,0 +1,25 @@
+"""The watcher's settings."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+
+class Config(msgspec.Struct, frozen=True, kw_only=True):
+    """`source` simulated needs no Kubernetes: an API server in memory that listens to kerf.v1.sim.apply and .delete."""
+
+    source: Literal["kubernetes", "simulated"] = "kubernetes"
+    kubeconfig: str = ""
+    """Empty: KUBECONFIG, then the service account of the pod, then ~/.kube/config."""
+    context: str = ""
+    strict_x509: bool = True
+    """False accepts a cluster CA without the key-usage extension, which Python 3.13 and later refuse."""
+    admission_url: str = ""
+    """Simulated only: where pods are reviewed at creation, such as http://127.0.0.1:8443/mutate. Empty: nowhere."""
+    binds_in_flight: int = 32
+    batch_facts: int = 64
+    batch_ms: int = 2
+    heartbeat_s: float = 1.0
+    snapshot_ttl_s: float = 30.0

@@ -1,0 +1,58 @@
+"""Workloads as the pods that their controllers would make, for the simulated cluster. Pure.
+
+StatefulSet, Deployment, ReplicaSet and Job, with stable names instead of random ones: <name>-<ordinal>.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+Json = dict[str, Any]
+WORKLOADS = ("StatefulSet", "Deployment", "ReplicaSet", "Job")
+
+
+class ManifestError(ValueError):
+    """A manifest that cannot be read; the text says which field and why."""
+
+
+def pods_of(manifest: Json) -> tuple[list[Json], bool]:
+    """The pods of a workload, and whether each waits for the one before it to run (a StatefulSet's OrderedReady).
+
+    Raises ManifestError.
+    """
+    kind, meta, spec = manifest.get("kind", ""), manifest.get("metadata") or {}, manifest.get("spec") or {}
+    if kind not in WORKLOADS:
+        raise ManifestError(f"kind {kind!r} is not known to the simulated cluster")
+    name = meta.get("name")
+    if not isinstance(name, str) or not name:
+        raise ManifestError(f"a {kind} needs metadata.name")
+    template = spec.get("template")
+    if not isinstance(template, dict) or not isinstance(template.get("spec"), dict):
+        raise ManifestError(f"{kind} {name} needs spec.template.spec")
+    field = "parallelism" if kind == "Job" else "replicas"
+    count = spec.get(field, spec.get("completions", 1) if kind == "Job" else 1)
+    if not isinstance(count, int) or isinstance(count, bool) or not 0 <= count <= 100_000:
+        raise ManifestError(f"{kind} {name}: spec.{field} is {count!r}; write a number from 0 to 100000")
+    ordered = kind == "StatefulSet" and spec.get("podManagementPolicy", "OrderedReady") == "OrderedReady"
+    return [_pod(kind, name, meta.get("namespace") or "default", template, ordinal) for ordinal in range(count)], ordered
+
+
+def _pod(kind: str, name: str, namespace: str, template: Json, ordinal: int) -> Json:
+    of = template.get("metadata") or {}
+    labels = dict(of.get("labels") or {})
+    if kind == "StatefulSet":
+        labels |= {"apps.kubernetes.io/pod-index": str(ordinal), "statefulset.kubernetes.io/pod-name": f"{name}-{ordinal}"}
+    if kind == "Job":
+        labels |= {"batch.kubernetes.io/job-name": name, "batch.kubernetes.io/job-completion-index": str(ordinal)}
+    owner = {
+        "apiVersion": "batch/v1" if kind == "Job" else "apps/v1",
+        "kind": kind,
+        "name": name,
+        "uid": f"sim-{kind}-{namespace}-{name}".lower(),
+    }
+    metadata = {
+        "name": f"{name}-{ordinal}", "namespace": namespace, "labels": labels, "annotations": dict(of.get("annotations") or {}),
+        "ownerReferences": [{**owner, "controller": True}],
+    }  # fmt: skip
+    spec = {**template["spec"], "hostname": f"{name}-{ordinal}"} if kind == "StatefulSet" else dict(template["spec"])
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}

@@ -1,0 +1,38 @@
+"""What the watcher asks of a cluster, real or simulated: objects in as facts, a few kinds of writes out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from shared.contracts.facts import Fact
+from shared.kube.writes import Writes
+
+Emit = Callable[[Sequence[Fact]], None]
+
+
+class Source(Protocol):
+    """Facts come through `emit` in the order in which the cluster had them, per kind; nothing is left out, and a version
+    of an object comes once. Between kinds there is no order."""
+
+    @property
+    def synced(self) -> bool:
+        """Whether everything that existed at the start has been emitted."""
+
+    @property
+    def detail(self) -> str:
+        """How it stands with the cluster, in a sentence, for the health report."""
+
+    @property
+    def writes(self) -> Writes: ...
+
+    async def run(self, emit: Emit) -> None:
+        """For ever. Raises only on what no retry can mend (no configuration, no permission at all)."""
+
+    async def wait_synced(self) -> None: ...
+
+    async def refresh(self) -> None:
+        """Reads nodes and pods anew, consistently: when this returns, everything that was true before the call has been
+        emitted (rule R5)."""
+
+    async def close(self) -> None: ...

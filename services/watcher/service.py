@@ -1,0 +1,171 @@
+"""The watcher: Kubernetes' only door. Wiring of source, core and executors to the bus."""
+
+from __future__ import annotations
+
+import datetime
+import secrets
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from typing import ClassVar, TypeVar
+
+from services.watcher.announcer import Announcer
+from services.watcher.config import Config
+from services.watcher.core import Command, Core, Settings
+from services.watcher.executors import Executors
+from services.watcher.feed import Feed
+from services.watcher.ports import Source
+from shared.bus.port import Incoming, Subscription
+from shared.contracts import commands as c
+from shared.contracts import subjects
+from shared.contracts.base import ContractError, decode, encode
+from shared.contracts.facts import Fact, SnapshotRequest
+from shared.model import names
+from shared.model.objects import Pod
+from shared.service import Context, Service
+
+QUEUE = "watcher"
+BATCHES_AT_ONCE = 64
+
+Order = TypeVar("Order")
+
+
+class Watcher(Service):
+    name: ClassVar[str] = "watcher"
+    config_type: ClassVar[type] = Config
+
+    async def start(self, ctx: Context) -> None:
+        """Raises where the cluster cannot even be addressed; one that does not answer yet is waited for."""
+        config: Config = ctx.config
+        self._ctx = ctx
+        self.epoch = secrets.token_hex(6)
+        self.source: Source = await make_source(ctx, config)
+        settings = Settings(
+            batch_facts=config.batch_facts, batch_ms=config.batch_ms, heartbeat_s=config.heartbeat_s, snapshot_ttl_s=config.snapshot_ttl_s
+        )
+        self.core = Core(self.epoch, settings)
+        self.feed = Feed(ctx.bus, self.core, ctx.log)
+        self.announcer = Announcer(self.source.writes, self._find_pod, lambda: self.executors.binding > 0, ctx.log)
+        self.executors = Executors(
+            self.core, self.source.writes, self.announcer, ctx.telemetry, ctx.metrics, in_flight=config.binds_in_flight
+        )
+        self._export(ctx)
+        ctx.health.set("cluster", ok=False, detail="not synced yet")
+        ctx.spawn(self.source.run(self._emit), name="source")
+        ctx.spawn(self.feed.run(), name="feed")
+        ctx.spawn(self.announcer.run(), name="announcer")
+        ctx.spawn(self._serve(), name="serve")
+
+    async def drain(self) -> None:
+        """Takes no more orders, finishes those in flight, writes the Events that wait."""
+        for subscription in getattr(self, "_subscriptions", ()):
+            await subscription.stop()
+        await self.announcer.flush()
+        await self.source.close()
+
+    async def _serve(self) -> None:
+        """Orders and questions are taken only when all that exists is known: before, every node would be unknown."""
+        await self.source.wait_synced()
+        bus = self._ctx.bus
+        self._subscriptions: list[Subscription] = [
+            await bus.subscribe(subjects.CMD_BIND, self._order(c.BindBatch, self.executors.bind), queue=QUEUE, concurrency=BATCHES_AT_ONCE),
+            await bus.subscribe(
+                subjects.CMD_PATCH, self._order(c.PatchBatch, self.executors.patch), queue=QUEUE, concurrency=BATCHES_AT_ONCE
+            ),
+            await bus.subscribe(
+                subjects.CMD_EVICT, self._order(c.EvictBatch, self.executors.evict), queue=QUEUE, concurrency=BATCHES_AT_ONCE
+            ),
+            await bus.subscribe(subjects.QUERY_SNAPSHOT, self._snapshot, queue=QUEUE, concurrency=4),
+            await bus.subscribe(subjects.snapshot_of(self.epoch), self._snapshot, concurrency=4),
+        ]
+        from services.watcher.simulated import SimulatedSource  # noqa: PLC0415 - the simulated cluster's own subjects
+
+        if isinstance(self.source, SimulatedSource):
+            from services.watcher.sim_orders import subscribe  # noqa: PLC0415
+
+            self._subscriptions += await subscribe(bus, self.source, self._ctx.log)
+        self._ctx.health.set("cluster", ok=True, detail=self.source.detail)
+        self._ctx.log.info("watcher_serves", epoch=self.epoch, pods=self.core.count("Pod"), nodes=self.core.count("Node"))
+
+    def _emit(self, facts: Sequence[Fact]) -> None:
+        self._carry_out(self.core.facts(facts, time.monotonic()))
+        self.feed.wake()
+
+    def _carry_out(self, commands: list[Command]) -> None:
+        for first in self.feed.send(commands):
+            self._trace(first.pod)
+
+    def _trace(self, pod: Pod) -> None:
+        """The root of the pod's trace, from its creation to our first sight of it."""
+        uid, meta = pod.metadata.uid, pod.metadata
+        if not self._ctx.telemetry.sampled(uid):
+            return
+        link = meta.annotations.get(names.ANNOTATION_ADMISSION_TRACEPARENT, "")
+        self._ctx.telemetry.pod_span(
+            uid, "admission", root=True, start_ns=_created_ns(meta.creation_timestamp), links=(link,) if link else (),
+            attributes={"k8s.pod.name": meta.name, "k8s.namespace.name": meta.namespace, "k8s.pod.uid": uid},
+        )  # fmt: skip
+
+    def _order(self, kind: type[Order], execute: Callable[[Order], Awaitable[c.Answers]]) -> Callable[[Incoming], Awaitable[None]]:
+        async def handle(incoming: Incoming) -> None:
+            try:
+                order = decode(incoming.payload, kind)
+            except ContractError as error:
+                self._ctx.log.error("order_malformed", subject=incoming.subject, error=str(error))
+                return  # no answer can name what cannot be read; the sender's time-out says "unknown", and it looks
+            answers = await execute(order)
+            await self._ctx.bus.respond(incoming, encode(answers))
+
+        return handle
+
+    async def _snapshot(self, incoming: Incoming) -> None:
+        try:
+            request = decode(incoming.payload, SnapshotRequest) if incoming.payload else SnapshotRequest()
+        except ContractError as error:
+            self._ctx.log.error("snapshot_request_malformed", error=str(error))
+            return
+        if request.fresh and not request.snapshot:
+            await self.source.refresh()
+        commands, page = self.core.snapshot(request.snapshot, request.page, time.monotonic())
+        self._carry_out(commands)
+        await self._ctx.bus.respond(incoming, encode(page))
+
+    def _find_pod(self, namespace: str, name: str) -> Pod | None:
+        found: Pod | None = self.core.find("Pod", name, namespace)
+        return found
+
+    def _export(self, ctx: Context) -> None:
+        m, core, announcer = ctx.metrics, self.core, self.announcer
+        m.observe_by("kerf_watcher_feed_number", "The number of the newest batch of facts.", lambda: core.number, kind="counter")
+        m.observe_by("kerf_watcher_pods", "Pods known.", lambda: core.count("Pod"))
+        m.observe_by("kerf_watcher_nodes", "Nodes known.", lambda: core.count("Node"))
+        m.observe_by(
+            "kerf_watcher_facts_suppressed_total", "Changes that mean nothing to scheduling.", lambda: core.suppressed, kind="counter"
+        )
+        m.observe_by("kerf_watcher_binds_waiting", "Binds in flight or waiting.", lambda: self.executors.binding)
+        m.observe_by(
+            "kerf_watcher_announcements_written_total", "Events and conditions written.", lambda: announcer.written, kind="counter"
+        )
+        m.observe_by("kerf_watcher_announcements_failed_total", "Events and conditions refused.", lambda: announcer.failed, kind="counter")
+        m.observe_by(
+            "kerf_watcher_announcements_shed_total", "Events and conditions dropped under load.", lambda: announcer.shed, kind="counter"
+        )
+
+
+async def make_source(ctx: Context, config: Config) -> Source:
+    """The cluster that the settings name. Imports only what that one needs."""
+    if config.source == "simulated":
+        from services.watcher.simulated import SimulatedSource  # noqa: PLC0415
+
+        return SimulatedSource(admission_url=config.admission_url, reporter=ctx.instance)
+    from services.watcher.kube_source import connect  # noqa: PLC0415
+
+    return await connect(ctx, config)
+
+
+def _created_ns(text: str) -> int | None:
+    if not text:
+        return None
+    return int(datetime.datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp()) * 10**9
+
+
+SERVICE = Watcher

@@ -1,0 +1,55 @@
+"""Where each kind lives in the API."""
+
+from __future__ import annotations
+
+import urllib.parse
+from typing import NamedTuple
+
+
+class Resource(NamedTuple):
+    kind: str
+    prefix: str
+    """api/v1 or apis/<group>/<version>"""
+    plural: str
+    namespaced: bool
+
+    def collection(self, namespace: str = "") -> str:
+        """The path of all objects, or those of one namespace."""
+        if namespace and self.namespaced:
+            return f"/{self.prefix}/namespaces/{quote(namespace)}/{self.plural}"
+        return f"/{self.prefix}/{self.plural}"
+
+    def path(self, name: str, namespace: str = "", *, sub: str = "") -> str:
+        """The path of one object or of its subresource."""
+        return f"{self.collection(namespace)}/{quote(name)}{'/' + sub if sub else ''}"
+
+
+def quote(segment: str) -> str:
+    """One path segment; names come from the bus, and none may climb out of its place in the path."""
+    if segment in (".", ".."):
+        return segment.replace(".", "%2E")
+    return segment if segment.isalnum() else urllib.parse.quote(segment, safe="")
+
+
+POD = Resource("Pod", "api/v1", "pods", True)
+NODE = Resource("Node", "api/v1", "nodes", False)
+EVENT = Resource("Event", "apis/events.k8s.io/v1", "events", True)
+CLAIM = Resource("PersistentVolumeClaim", "api/v1", "persistentvolumeclaims", True)
+VOLUME = Resource("PersistentVolume", "api/v1", "persistentvolumes", False)
+
+REFLECTED = (
+    # In the order in which a reader of a snapshot wants them: what pods refer to comes before pods.
+    NODE,
+    Resource("Namespace", "api/v1", "namespaces", False),
+    Resource("PriorityClass", "apis/scheduling.k8s.io/v1", "priorityclasses", False),
+    Resource("ResourceQuota", "api/v1", "resourcequotas", True),
+    Resource("PodDisruptionBudget", "apis/policy/v1", "poddisruptionbudgets", True),
+    Resource("StorageClass", "apis/storage.k8s.io/v1", "storageclasses", False),
+    VOLUME,
+    CLAIM,
+    POD,
+)
+"""All kinds of shared.model.objects.KINDS."""
+
+BY_KIND = {resource.kind: resource for resource in (*REFLECTED, EVENT)}
+BY_PATH = {(resource.prefix, resource.plural): resource for resource in BY_KIND.values()}

@@ -1,0 +1,38 @@
+"""The narrow door to the API server: one request, one answer."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager
+from typing import NamedTuple, Protocol
+
+JSON = "application/json"
+MERGE_PATCH = "application/merge-patch+json"
+STRATEGIC_PATCH = "application/strategic-merge-patch+json"
+
+
+class Response(NamedTuple):
+    status: int
+    body: bytes
+    retry_after_s: float = 0.0
+    """What the server's Retry-After header asks for; 0 without one."""
+
+
+class TransportError(Exception):
+    """No whole answer came. Unless `sent` is False the request may have been executed."""
+
+    def __init__(self, text: str, *, sent: bool = True) -> None:
+        super().__init__(text)
+        self.sent = sent
+
+
+class Transport(Protocol):
+    async def request(self, method: str, path: str, body: bytes = b"", *, content_type: str = JSON, timeout_s: float = 10.0) -> Response:
+        """`path` carries the query. Raises TransportError where no whole answer came in time."""
+
+    def stream(self, path: str, *, read_timeout_s: float) -> AbstractAsyncContextManager[tuple[Response, AsyncIterator[bytes]]]:
+        """GETs something without end, such as a watch. The Response has the body only where the status is not 200; else
+        the iterator gives chunks of bytes as they come. Entering and iterating raise TransportError, also after
+        `read_timeout_s` without a byte."""
+
+    async def close(self) -> None: ...
