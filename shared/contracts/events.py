@@ -138,6 +138,8 @@ class SliceReleased(Event, frozen=True):
 
 
 class GpuStateChanged(Event, frozen=True):
+    """A GPU takes slices again, or takes none any more, and why."""
+
     ENTITY: ClassVar[str] = "gpu"
     VERB: ClassVar[str] = "changed"
     node: str

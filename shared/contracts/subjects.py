@@ -31,7 +31,8 @@ CMD_PATCH = f"{VERSION}.cmd.patch"
 CMD_EVICT = f"{VERSION}.cmd.evict"
 CMD_RESERVE = f"{VERSION}.cmd.reserve"
 
-SLICES_RELEASED = f"{VERSION}.event.slice.released.node.*"
+SLICES_RELEASED = f"{VERSION}.event.slice.released.>"
+"""Under whatever scope: agents publish it under the pod's namespace, as all that concerns a tenant's slice."""
 
 BEAT_ALL = f"{VERSION}.beat.*"
 BEAT_HOLLOW = f"{VERSION}.beat.hollow"

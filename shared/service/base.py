@@ -145,12 +145,12 @@ class Context:
 
         Raises ValueError where neither is named.
         """
-        if bool(namespace) == bool(node):
-            raise ValueError(f"{type(event).__name__} is published under a namespace or under a node; name one")
         if namespace:
             subject = subjects.event_in_namespace(event.ENTITY, event.VERB, namespace)
-        else:
+        elif node:
             subject = subjects.event_on_node(event.ENTITY, event.VERB, node)
+        else:
+            raise ValueError(f"{type(event).__name__} is published under a namespace or under a node; name one")
         identity, payload = wrap(event, source=self._source, now_s=self.now(), subject=about, traceparent=traceparent)
         self.bus.publish_event(subject, payload, identity, traceparent=traceparent)
         return identity

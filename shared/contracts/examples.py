@@ -1,0 +1,168 @@
+"""One real example of every message: golden payloads that later versions must still read, and documentation by example."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from shared.contracts import commands as c
+from shared.contracts import events as e
+from shared.contracts import facts as f
+from shared.contracts import log as lg
+from shared.contracts import queries as q
+from shared.contracts.base import encode
+from shared.contracts.envelope import Envelope, type_of
+from shared.contracts.explain import Candidate, GpuReason, NodeExplanation, PodExplanation, Reason
+from shared.model.gpu import Gpu, Inventory, Link
+from shared.model.grant import ContainerGrant, GpuShare, Grant, encode_grant
+from shared.model.objects import Container, Meta, Pod, PodSpec, PodStatus, Resources
+
+UID = "0e6f8e2a-8f1c-4b9e-9d53-0a6d6c9f0001"
+UID_2 = "0e6f8e2a-8f1c-4b9e-9d53-0a6d6c9f0002"
+GPU = "GPU-5a1c9a60-3f0e-4c53-8a53-3d1d0a8d7e11"
+NODE, NAMESPACE, POD = "gpu-node-17.example", "team-a", "train-0"
+TERM, SEQUENCE, VERSION = 1_795_254_276_947, 1_795_254_276_990, "48211"
+GRANT_ID = "7f9c1b2e4d5a4c3e9a8b7c6d5e4f3a2b"
+TRACEPARENT = "00-e287a75c803a035191590451586be93d-bb026e6a28a80af1-01"
+WATCHER_EPOCH = "watcher-0-1-9f3ac1"
+
+GRANT = Grant(
+    grant_id=GRANT_ID, term=TERM, sequence=SEQUENCE, traceparent=TRACEPARENT,
+    containers={"main": ContainerGrant(strategy="advisory", gpus=(GpuShare(node=NODE, uuid=GPU, memory_mib=16384, compute_milli=300),))},
+)  # fmt: skip
+
+POD_OBJECT = Pod(
+    metadata=Meta(name=POD, namespace=NAMESPACE, uid=UID, resource_version=VERSION, creation_timestamp="2026-11-21T09:00:00Z", labels={"app": "train"}),
+    spec=PodSpec(
+        scheduler_name="kerf",
+        containers=(Container(name="main", image="registry.example/train:1", resources=Resources(limits={"kerf.dev/gpu-memory": "16Gi", "kerf.dev/gpu-compute": "30", "kerf.dev/slot": "1"})),),
+    ),
+    status=PodStatus(phase="Pending"),
+)  # fmt: skip
+
+NO_ROOM = Reason(code="gpu-memory", sentence="no GPU has 16 GiB free", helps="free 4 GiB on one GPU, or ask for at most 12 GiB", nodes=3)
+EXPLANATION = PodExplanation(
+    namespace=NAMESPACE, name=POD, uid=UID, state="waiting", sentence="0 of 3 nodes fit: no GPU has 16 GiB free (3)", summary=(NO_ROOM,), helps=(NO_ROOM.helps,),
+    nodes=(
+        NodeExplanation(
+            node=NODE, feasible=False, reasons=(NO_ROOM,), scores={"binpack": 71}, total=71,
+            gpus=(GpuReason(uuid=GPU, index=0, model="NVIDIA-H200", free_memory_mib=12288, free_compute_milli=700, fits=False, missing="needs 16384 MiB, 12288 MiB free", holders=("team-b/serve-1",)),),
+        ),
+    ),
+    candidates=(Candidate(node="gpu-node-18.example", total=64, scores={"binpack": 64}),), waiting_s=12.5, ahead=2,
+)  # fmt: skip
+
+SLICE = c.LiveSlice(
+    uid=UID, namespace=NAMESPACE, name=POD, container="main", grant_id=GRANT_ID, strategy="advisory", gpus={GPU: (16384, 300)}
+)
+NODE_GRANT = c.NodeGrant(term=TERM, uid=UID, namespace=NAMESPACE, name=POD, grant=GRANT)
+DECIDED = e.PlacementDecided(
+    uid=UID,
+    namespace=NAMESPACE,
+    name=POD,
+    node=NODE,
+    term=TERM,
+    sequence=SEQUENCE,
+    grant=GRANT,
+    policy="binpack",
+    scores={"binpack": 71, "spread": 12},
+    feasible_nodes=3,
+    waited_ms=4,
+)
+SPAN = q.Span(
+    trace_id=TRACEPARENT[3:35], span_id="50fa3fbcf765e019", parent_id=TRACEPARENT[36:52], name="decide", service="placement", start_ns=1_795_254_276_990_000_000,
+    end_ns=1_795_254_276_990_080_000, attributes={"kerf.feasible_nodes": 3, "kerf.node": NODE}, events=("filtered",), links=(), error="",
+)  # fmt: skip
+
+_EXAMPLES: tuple[Any, ...] = (
+    # events
+    DECIDED,
+    e.PlacementRejected(uid=UID, namespace=NAMESPACE, name=POD, explanation=EXPLANATION),
+    e.PodBound(uid=UID, namespace=NAMESPACE, name=POD, node=NODE, grant_id=GRANT_ID, created="2026-11-21T09:00:00Z", bound_ms=7),
+    e.GrantEnded(uid=UID, namespace=NAMESPACE, name=POD, node=NODE, grant_id=GRANT_ID, reason="slice released by its node"),
+    e.TermTaken(term=TERM, holder="placement-0-1-4be02d", touched=3, readopted=2, seconds=0.41),
+    e.NodeInventoried(node=NODE, gpus=8, memory_mib=1_150_976, models=("NVIDIA-H200",), unhealthy=1, generation=4),
+    e.SliceEnforced(node=NODE, uid=UID, namespace=NAMESPACE, name=POD, container="main", grant_id=GRANT_ID, strategy="advisory", promise="soft", gpus={GPU: (16384, 300)}, model="NVIDIA-H200", traceparent=TRACEPARENT),
+    e.SliceReleased(node=NODE, uid=UID, namespace=NAMESPACE, name=POD, grant_id=GRANT_ID, boot_id="3f6d2f8e-1d1e-4b5b-a6a4-5b4b8a1b0c11", reason="pod deleted"),
+    e.GpuStateChanged(node=NODE, uuid=GPU, state="unhealthy", reason="Xid 79: the GPU has fallen off the bus"),
+    Envelope(
+        specversion="1.0", id="3f0ad2c1b5e64d0f8c7e6a5b4c3d2e1f", source="/kerf/placement/placement-0-1-4be02d", type=type_of(e.PlacementDecided),
+        time="2026-11-21T09:00:00.004211Z", subject=f"{NAMESPACE}/{POD}", traceparent=TRACEPARENT, data=msgspec.Raw(encode(DECIDED)),
+    ),
+    # log
+    lg.TermRecord(holder="placement-0-1-4be02d", reason="the key in kerf_leader expired"),
+    lg.ReadyRecord(term=TERM),
+    lg.DecisionBatch(term=TERM, decisions=(lg.Decision(uid=UID, namespace=NAMESPACE, name=POD, resource_version=VERSION, node=NODE, grant=GRANT),)),
+    # feed
+    f.FeedBatch(epoch=WATCHER_EPOCH, number=42, facts=(f.Put(object=POD_OBJECT), f.Gone(object=POD_OBJECT, certain=False)), log_sequence_seen=SEQUENCE),
+    f.SnapshotRequest(snapshot="7c1e", page=1, fresh=True),
+    f.SnapshotPage(epoch=WATCHER_EPOCH, snapshot="7c1e", number=42, page=1, pages=3, facts=(f.Put(object=POD_OBJECT),), log_sequence_seen=SEQUENCE),
+    # commands
+    c.BindBatch(term=TERM, sequence=SEQUENCE, binds=(c.Bind(uid=UID, namespace=NAMESPACE, name=POD, resource_version=VERSION, node=NODE, grant=encode_grant(GRANT)),)),
+    c.Answers(answers=(c.Answer(uid=UID, outcome="conflict", resource_version=VERSION, message="the object has been modified"),)),
+    c.PatchBatch(
+        patches=(
+            c.TouchPod(uid=UID, namespace=NAMESPACE, name=POD, token="1795254276947-1"),  # noqa: S106 - no secret: a value that changes
+            c.ReportPending(uid=UID, namespace=NAMESPACE, name=POD, reason="Unschedulable", message=EXPLANATION.sentence, resource_version=VERSION),
+            c.AnnounceEvent(uid=UID, namespace=NAMESPACE, name=POD, type="Warning", reason="GrantVoid", action="Placing", note="the granted GPU was replaced"),
+            c.LabelNode(node=NODE, labels={"nvidia.com/gpu.product": "NVIDIA-H200", "kerf.dev/old": None}),
+            c.DeletePod(uid=UID_2, namespace=NAMESPACE, name="train-1", reason="its node does not exist", resource_version=VERSION),
+            c.SelectNode(namespace=NAMESPACE, claim="data-train-0", node=NODE, volume="pv-7"),
+        )
+    ),
+    c.EvictBatch(evictions=(c.Evict(uid=UID, namespace=NAMESPACE, name=POD, reason="preempted by team-b/urgent", grace_period_seconds=30, resource_version=VERSION),)),
+    NODE_GRANT,
+    c.NodeRelease(term=TERM, uid=UID, grant_id=GRANT_ID),
+    c.NodeSync(term=TERM, node=NODE, grants=(NODE_GRANT,)),
+    c.NodeSyncAnswer(node=NODE, boot_id="3f6d2f8e-1d1e-4b5b-a6a4-5b4b8a1b0c11", term=TERM, accepted=True, live=(SLICE,), tombstones=("5e4f3a2b7f9c1b2e4d5a4c3e9a8b7c6d",)),
+    c.ReleasesSeen(grant_ids=(GRANT_ID,)),
+    c.Accepted(ok=False, reason="GPU 0 would hold 150000 MiB of 143872", term=TERM, node=NODE, grant_id=GRANT_ID),
+    c.Beat(nodes=(NODE,)),
+    c.SimApply(objects=(msgspec.Raw(b'{"apiVersion":"v1","kind":"Pod","metadata":{"name":"train-0","namespace":"team-a"}}'),)),
+    c.SimDelete(kind="Pod", namespace=NAMESPACE, name=POD),
+    c.SimAnswer(applied=1, refusals=("team-a/train-9: kerf.dev/gpu-memory is 16 bytes; write it with a unit, such as 16Gi (at least 1Mi)",)),
+    # queries
+    q.WhyQuery(namespace=NAMESPACE, name=POD, max_nodes=5),
+    q.WhatIfQuery(pod=msgspec.Raw(b'{"metadata":{"name":"try"},"spec":{"containers":[{"name":"main","resources":{"limits":{"kerf.dev/gpu":"1"}}}]}}'), max_nodes=5),
+    q.ExplainAnswer(explanation=EXPLANATION),
+    q.GrantQuery(uid=UID, node=NODE),
+    q.GrantAnswer(found=NODE_GRANT),
+    q.InspectQuery(node=NODE),
+    q.InspectAnswer(
+        nodes=(
+            q.InspectNode(
+                node=NODE, address="10.0.0.17", synced=False,
+                gpus=(
+                    q.InspectGpu(
+                        uuid=GPU, index=0, model="NVIDIA-H200", state="healthy", memory_mib=143872, allocated_memory_mib=16384, allocated_compute_milli=300, containers=1,
+                        pods=(q.InspectPod(namespace=NAMESPACE, name=POD, memory_mib=16384, compute_milli=300, state="bound", containers=("main",)),),
+                    ),
+                ),
+            ),
+        )
+    ),
+    q.StatusQuery(),
+    q.StatusAnswer(
+        holder="placement-0-1-4be02d", leader=True, term=TERM, nodes=3, gpus=24, gpu_milli_total=24000, gpu_milli_allocated=21300, gpu_memory_mib_total=3_452_928,
+        gpu_memory_mib_allocated=3_010_560, pods_bound=61, pods_holding=2, pods_waiting=1, pods_gated=4, pods_leaving=1, decisions=812, rejections=17, decide_us_p50=41.5,
+        decide_us_p99=230.0, fragmentation_milli=700, double_bookings=0, waiting=(EXPLANATION,), synced_nodes=3,
+    ),
+    q.UsageQuery(by="pod"),
+    q.UsageAnswer(rows=(q.UsageRow(key="team-a/train-0", gpu_seconds=1080.0, memory_mib_seconds=58_982_400.0, slices=3, live=1),)),
+    q.TraceQuery(namespace=NAMESPACE, name=POD, uid=UID),
+    q.TraceAnswer(trace_id=SPAN.trace_id, spans=(SPAN,)),
+    q.SpanBatch(spans=(SPAN,)),
+    # buckets
+    Inventory(
+        node=NODE, boot_id="3f6d2f8e-1d1e-4b5b-a6a4-5b4b8a1b0c11", generation=4, strategies=("exclusive", "advisory"), driver_version="615.12", cuda_version="13.2",
+        gpus=(
+            Gpu(uuid=GPU, index=0, model="NVIDIA-H200", memory_mib=143872, compute_capability="9.0", pci_bus_id="0000:18:00.0", numa_node=0),
+            Gpu(uuid="GPU-5a1c9a60-3f0e-4c53-8a53-3d1d0a8d7e12", index=1, model="NVIDIA-H200", memory_mib=143872, state="unhealthy", reason="Xid 79: the GPU has fallen off the bus", foreign_mib=512),
+        ),
+        links=(Link(a=0, b=1, nvlinks=18, pcie="node"),),
+    ),
+)  # fmt: skip
+
+EXAMPLES: dict[str, Any] = {type(example).__name__: example for example in _EXAMPLES}
+"""By the name of the message's type."""

@@ -1,0 +1,191 @@
+"""Which subject carries which message, who publishes it and how long it is kept: the one table of it.
+
+`python -m shared.contracts.generate` makes the AsyncAPI document from here; permissions of NATS users follow it. Braces
+in an address stand for one token each, written by `subjects.token`.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+
+from shared.contracts import commands as c
+from shared.contracts import events as e
+from shared.contracts import facts as f
+from shared.contracts import log as lg
+from shared.contracts import queries as q
+from shared.contracts import subjects as s
+from shared.contracts.envelope import Envelope
+from shared.model.gpu import Inventory
+
+Kind = Literal["event", "command", "query", "feed", "log", "sample", "bucket"]
+"""event: public, CloudEvents. command, query: request and reply. feed: numbered batches. log: placement's own. sample:
+sent and forgotten. bucket: a key of a JetStream KV bucket."""
+
+_NONE = "none"
+
+
+class Channel(msgspec.Struct, frozen=True, kw_only=True):
+    """One subject (or family of subjects) and what goes over it."""
+
+    name: str
+    address: str
+    kind: Kind
+    message: Any
+    """The message's type; of events the type of `data` in the envelope."""
+    reply: Any = None
+    publisher: str
+    receivers: str
+    retention: str = _NONE
+    description: str
+
+    @property
+    def parameters(self) -> tuple[str, ...]:
+        """The names in braces."""
+        return tuple(part[1:-1] for part in self.address.split(".") if part.startswith("{"))
+
+
+PARAMETERS = {
+    "namespace": "A Kubernetes namespace as one token.",
+    "node": "A node's name as one token: every byte but letters, digits and dashes is written _hh.",
+    "epoch": "The watcher process whose numbering this is; another one after each of its starts.",
+    "service": "The name of a service.",
+    "key": "What the hint is about, such as placement.",
+}
+
+_EVENT_RETENTION = "KERF_EVENTS: file, 7 days, 2 GiB, duplicates dropped by Nats-Msg-Id within 2 minutes"
+_LOG_RETENTION = "KERF_LOG: file, synced at every write, 24 hours, neither purged nor trimmed"
+
+
+def _event(kind: type[e.Event], scope: Literal["namespace", "node"], publisher: str) -> Channel:
+    """Docstrings of events are their descriptions."""
+    tail = "ns.{namespace}" if scope == "namespace" else "node.{node}"
+    return Channel(
+        name=f"{kind.ENTITY}.{kind.VERB}", address=f"{s.VERSION}.event.{kind.ENTITY}.{kind.VERB}.{tail}", kind="event", message=kind,
+        publisher=publisher, receivers="anyone", retention=_EVENT_RETENTION, description=(kind.__doc__ or "").strip(),
+    )  # fmt: skip
+
+
+def _node(verb: str, message: type, reply: type | None, description: str) -> Channel:
+    return Channel(
+        name=f"node.{verb}", address=f"{s.VERSION}.cmd.node.{{node}}.{verb}", kind="command", message=message, reply=reply,
+        publisher="placement", receivers="node_agent", description=description,
+    )  # fmt: skip
+
+
+def _query(name: str, address: str, message: type, reply: type, *, receivers: str, description: str, publisher: str = "cli") -> Channel:
+    return Channel(
+        name=f"query.{name}",
+        address=address,
+        kind="query",
+        message=message,
+        reply=reply,
+        publisher=publisher,
+        receivers=receivers,
+        description=description,
+    )
+
+
+EVENTS: tuple[Channel, ...] = (
+    _event(e.PlacementDecided, "namespace", "placement"),
+    _event(e.PlacementRejected, "namespace", "placement"),
+    _event(e.PodBound, "namespace", "placement"),
+    _event(e.GrantEnded, "namespace", "placement"),
+    _event(e.TermTaken, "node", "placement"),
+    _event(e.NodeInventoried, "node", "node_agent"),
+    _event(e.SliceEnforced, "namespace", "node_agent"),
+    _event(e.SliceReleased, "namespace", "node_agent"),
+    _event(e.GpuStateChanged, "node", "node_agent"),
+)
+
+LOG: tuple[Channel, ...] = (
+    Channel(name="log.term", address=s.LOG_TERM, kind="log", message=lg.TermRecord, publisher="placement", receivers="placement", retention=_LOG_RETENTION,
+            description="Begins a reign. The sequence of this record is the term, and the fence of every later append."),
+    Channel(name="log.ready", address=s.LOG_READY, kind="log", message=lg.ReadyRecord, publisher="placement", receivers="placement", retention=_LOG_RETENTION,
+            description="From here on the log is complete under its term."),
+    Channel(name="log.decisions", address=s.LOG_DECISIONS, kind="log", message=lg.DecisionBatch, publisher="placement", receivers="placement", retention=_LOG_RETENTION,
+            description="Decisions, acknowledged before any of their Bindings is sent."),
+)  # fmt: skip
+
+FEED: tuple[Channel, ...] = (
+    Channel(name="feed", address=f"{s.VERSION}.feed.{{epoch}}", kind="feed", message=f.FeedBatch, publisher="watcher", receivers="placement, metrics",
+            description="Kubernetes as facts in numbered batches, a heartbeat each second. A gap means: take a new snapshot."),
+    Channel(name="query.snapshot", address=s.QUERY_SNAPSHOT, kind="query", message=f.SnapshotRequest, reply=f.SnapshotPage, publisher="placement, metrics", receivers="watcher",
+            description="Begins a snapshot; its first page names the epoch and the feed number from which to go on."),
+    Channel(name="query.snapshot.page", address=f"{s.QUERY_SNAPSHOT}.{{epoch}}", kind="query", message=f.SnapshotRequest, reply=f.SnapshotPage, publisher="placement, metrics", receivers="watcher",
+            description="A later page, from the watcher that began the snapshot."),
+)  # fmt: skip
+
+COMMANDS: tuple[Channel, ...] = (
+    Channel(name="cmd.bind", address=s.CMD_BIND, kind="command", message=c.BindBatch, reply=c.Answers, publisher="placement", receivers="watcher (queue group watcher)",
+            description="Bindings with uid and resourceVersion as preconditions. The answer names those that are not done."),
+    Channel(name="cmd.patch", address=s.CMD_PATCH, kind="command", message=c.PatchBatch, reply=c.Answers, publisher="placement", receivers="watcher (queue group watcher)",
+            description="Touches, conditions, Events, node labels and deletions."),
+    Channel(name="cmd.evict", address=s.CMD_EVICT, kind="command", message=c.EvictBatch, reply=c.Answers, publisher="placement, preemptor", receivers="watcher (queue group watcher)",
+            description="Evictions through the Eviction API, which honours disruption budgets."),
+    _node("grant", c.NodeGrant, c.Accepted, "A grant that is true now: its pod was seen bound to this node."),
+    _node("release", c.NodeRelease, c.Accepted, "The pod is gone: never hand this grant over again, and say slice.released when nothing of it runs."),
+    _node("sync", c.NodeSync, c.NodeSyncAnswer, "All grants of this node, once a term. The agent refuses older terms and tombstones what is not named."),
+    _node("ack", c.ReleasesSeen, None, "These releases are booked; the agent stops repeating them."),
+    Channel(name="sim.apply", address=s.SIM_APPLY, kind="command", message=c.SimApply, reply=c.SimAnswer, publisher="cli", receivers="watcher (simulated cluster)",
+            description="Objects as in manifests, into the simulated cluster."),
+    Channel(name="sim.delete", address=s.SIM_DELETE, kind="command", message=c.SimDelete, reply=c.SimAnswer, publisher="cli", receivers="watcher (simulated cluster)",
+            description="One object out of the simulated cluster."),
+)  # fmt: skip
+
+QUERIES: tuple[Channel, ...] = (
+    _query("why", s.QUERY_WHY, q.WhyQuery, q.ExplainAnswer, receivers="placement", description="Why is this pod where it is, or nowhere?"),
+    _query("what-if", s.QUERY_WHAT_IF, q.WhatIfQuery, q.ExplainAnswer, receivers="placement", description="Where would this pod go now?"),
+    _query("inspect", s.QUERY_INSPECT, q.InspectQuery, q.InspectAnswer, receivers="placement", description="Who has what on which GPU."),
+    _query(
+        "status",
+        s.QUERY_STATUS,
+        q.StatusQuery,
+        q.StatusAnswer,
+        receivers="placement",
+        description="Placement in figures.",
+        publisher="cli, metrics",
+    ),
+    _query(
+        "grant",
+        s.QUERY_GRANT,
+        q.GrantQuery,
+        q.GrantAnswer,
+        receivers="placement",
+        description="The grant of a pod that an agent has not heard of.",
+        publisher="node_agent",
+    ),
+    _query(
+        "usage", s.QUERY_USAGE, q.UsageQuery, q.UsageAnswer, receivers="metrics", description="Slice-seconds by namespace, pod or model."
+    ),
+    _query("trace", s.QUERY_TRACE, q.TraceQuery, q.TraceAnswer, receivers="metrics", description="The spans of one pod's trace."),
+)
+
+SAMPLES: tuple[Channel, ...] = (
+    Channel(name="beat", address=f"{s.VERSION}.beat.{{node}}", kind="sample", message=c.Beat, publisher="node_agent", receivers="placement",
+            description="A sign of life every 2 seconds; under the token hollow one of a process that simulates many nodes."),
+    Channel(name="spans", address=f"{s.VERSION}.spans.{{service}}", kind="sample", message=q.SpanBatch, publisher="every service", receivers="metrics",
+            description="Finished spans of sampled pods."),
+)  # fmt: skip
+
+BUCKETS: tuple[Channel, ...] = (
+    Channel(name="bucket.nodes", address=f"$KV.{s.KV_NODES}.{{node}}", kind="bucket", message=Inventory, publisher="node_agent", receivers="placement, metrics",
+            retention="KV kerf_nodes: file, the last value, no TTL", description="What a node has: the last inventory of its agent."),
+    Channel(name="bucket.leader", address=f"$KV.{s.KV_LEADER}.{{key}}", kind="bucket", message=str, publisher="placement", receivers="placement",
+            retention="KV kerf_leader: the last value, TTL 5 seconds", description="Who may try for leadership: the holder's instance name as plain text. A hint; the fence is the log's term."),
+)  # fmt: skip
+
+CHANNELS: tuple[Channel, ...] = (*EVENTS, *LOG, *FEED, *COMMANDS, *QUERIES, *SAMPLES, *BUCKETS)
+
+
+def message_types() -> tuple[type[msgspec.Struct], ...]:
+    """Every type that travels by itself, by name: the messages and replies of all channels and the envelope."""
+    found = {
+        kind.__name__: kind
+        for channel in CHANNELS
+        for kind in (channel.message, channel.reply)
+        if isinstance(kind, type) and issubclass(kind, msgspec.Struct)
+    }
+    found[Envelope.__name__] = Envelope
+    return tuple(found[name] for name in sorted(found))
