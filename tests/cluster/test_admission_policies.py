@@ -1,0 +1,216 @@
+"""The admission policies on a real API server: what each denies and what it lets pass, by the account that asks."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import ssl
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support import manifests
+from tests.support.cluster import binaries_or_skip
+from tests.unit.services.admission.pods import container, pod
+from tools.control_plane import ControlPlane
+
+pytestmark = pytest.mark.cluster
+
+WATCHER = ("kerf-system", "kerf-watcher")
+STRANGER = ("default", "stranger")
+SLOT = {"kerf.dev/slot": "1"}
+
+
+class As:
+    """Requests as one user, by a client certificate."""
+
+    def __init__(self, plane: ControlPlane, kubeconfig: Path) -> None:
+        config = json.loads(kubeconfig.read_text())
+        user, cluster = config["users"][0]["user"], config["clusters"][0]["cluster"]
+        self._context = ssl.create_default_context(cafile=cluster["certificate-authority"])
+        self._context.load_cert_chain(user["client-certificate"], user["client-key"])
+        self._port = plane.port
+
+    def __call__(self, method: str, path: str, body: Any = None, kind: str = "application/json") -> tuple[int, Any]:
+        connection = http.client.HTTPSConnection("127.0.0.1", self._port, context=self._context, timeout=30)
+        try:
+            connection.request(method, path, None if body is None else json.dumps(body), {"Content-Type": kind})
+            response = connection.getresponse()
+            return response.status, json.loads(response.read())
+        finally:
+            connection.close()
+
+    def create(self, manifest: dict[str, Any], namespace: str = "default") -> tuple[int, Any]:
+        return self("POST", f"/api/v1/namespaces/{namespace}/pods", manifest)
+
+    def bind(self, name: str, node: str = "n1", **annotations: str) -> tuple[int, Any]:
+        meta = {"name": name, "annotations": {k.replace("__", "/").replace("_", "."): v for k, v in annotations.items()}}
+        body = {"apiVersion": "v1", "kind": "Binding", "metadata": meta, "target": {"apiVersion": "v1", "kind": "Node", "name": node}}
+        return self("POST", f"/api/v1/namespaces/default/pods/{name}/binding", body)
+
+    def annotate(self, name: str, key: str, value: str | None, subresource: str = "") -> tuple[int, Any]:
+        path = f"/api/v1/namespaces/default/pods/{name}{subresource}"
+        return self("PATCH", path, {"metadata": {"annotations": {key: value}}}, "application/merge-patch+json")
+
+
+@pytest.fixture(scope="module")
+def plane() -> Iterator[ControlPlane]:
+    binaries = binaries_or_skip()
+    with tempfile.TemporaryDirectory(prefix="kerf-kube-") as state:
+        made = ControlPlane(Path(state), binaries=binaries).start()
+        try:
+            manifests.apply_all(made, "00-", "1", "20-", "21-", "22-", "23-")
+            _give_everyone_pods(made)
+            _wait_for_policies(made)
+            yield made
+        finally:
+            made.stop()
+
+
+def _give_everyone_pods(plane: ControlPlane) -> None:
+    """RBAC lets the stranger and the scheduler bind and annotate; what stops them is the policies."""
+    role = {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": {"name": "pods-all"},
+            "rules": [{"apiGroups": [""], "resources": ["pods", "pods/binding", "pods/status"], "verbs": ["*"]}]}  # fmt: skip
+    users = [{"kind": "User", "apiGroup": "rbac.authorization.k8s.io", "name": n} for n in ("system:serviceaccount:default:stranger", "system:kube-scheduler")]
+    binding = {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding", "metadata": {"name": "pods-all"},
+               "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "pods-all"}, "subjects": users}  # fmt: skip
+    for manifest in (role, binding):
+        assert manifests.apply(plane, manifest)[0] in (200, 201)
+
+
+def _wait_for_policies(plane: ControlPlane) -> None:
+    """The API server compiles policies a moment after it has accepted them: asked until the last one denies."""
+    admin, deadline = As(plane, plane.kubeconfig()), time.monotonic() + 30
+    bad = pod(container(**{"kerf.dev/gpus": 1}), annotations={"kerf.dev/grant": "{}"})
+    good = pod(container(gpu=1))
+    while True:
+        denied = admin("POST", "/api/v1/namespaces/default/pods?dryRun=All", bad)[0] != 201
+        mutated = admin("POST", "/api/v1/namespaces/default/pods?dryRun=All", good)[1].get("spec", {}).get("schedulerName") == "kerf"
+        if denied and mutated and admin("POST", "/api/v1/namespaces/default/pods/none/binding?dryRun=All", _binding())[0] in (403, 422):
+            return
+        assert time.monotonic() < deadline, "the policies are not in force after 30 s"
+
+
+def _binding() -> dict[str, Any]:
+    return {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": "none"}, "target": {"kind": "Node", "name": "n"}}
+
+
+@pytest.fixture(scope="module")
+def admin(plane: ControlPlane) -> As:
+    return As(plane, plane.kubeconfig())
+
+
+@pytest.fixture(scope="module")
+def watcher(plane: ControlPlane) -> As:
+    return As(plane, plane.service_account(*WATCHER))
+
+
+@pytest.fixture(scope="module")
+def stranger(plane: ControlPlane) -> As:
+    return As(plane, plane.service_account(*STRANGER))
+
+
+def named(name: str, manifest: dict[str, Any]) -> dict[str, Any]:
+    return manifest | {"metadata": manifest["metadata"] | {"name": name, "namespace": "default"}}
+
+
+def test_a_canonical_pod_needs_no_server_of_ours(stranger: As) -> None:
+    """schedulerName, a slot for each container that uses GPUs, the toleration: all by the API server."""
+    sidecar = container("side", memory="1Gi") | {"restartPolicy": "Always"}
+    status, made = stranger.create(named("canonical", pod(container("a", gpu="1"), container("b"), init=[sidecar, container("setup")])))
+    assert status == 201, made
+    assert made["spec"]["schedulerName"] == "kerf"
+    slots = {c["name"]: c["resources"].get("requests", {}).get("kerf.dev/slot") for f in ("containers", "initContainers") for c in made["spec"][f]}
+    assert slots == {"a": "1", "b": None, "side": "1", "setup": None}
+    assert {"key": "kerf.dev/managed", "operator": "Exists", "effect": "NoSchedule"} in made["spec"]["tolerations"]
+
+
+def test_a_pod_without_gpus_is_left_alone(stranger: As) -> None:
+    status, made = stranger.create(named("plain", pod(container())))
+    assert (status, made["spec"]["schedulerName"]) == (201, "default-scheduler")
+    assert all(t["key"] != "kerf.dev/managed" for t in made["spec"]["tolerations"])
+
+
+NONSENSE = [
+    ("node-name-set", pod(container(gpu=1), nodeName="n1")),
+    ("static-pod", pod(container(gpu=1), nodeName="n1", annotations={"kubernetes.io/config.mirror": "x"})),
+    ("other-scheduler", pod(container(gpu=1), schedulerName="volcano")),
+    ("unknown-resource", pod(container(**{"kerf.dev/gpus": 1}))),
+    ("unknown-resource", pod(container("a", gpu=1), init=[container("b", **{"kerf.dev/gpu-mem": 1})])),
+    ("slot-without-gpu", pod(container(slot=1))),
+    ("slot-count", pod(container(gpu=1, slot=2))),
+    ("gpu-count", pod(container(gpu=65))),
+    ("gpu-count", pod(container(gpu=0, memory="1Gi"))),
+    ("memory-too-small", pod(container(memory="16384"))),
+    ("compute-too-large", pod(container(compute=101))),
+    ("bad-annotation", pod(container(gpu=1), annotations={"kerf.dev/isolation": "strict"})),
+    ("bad-annotation", pod(container(gpu=1), annotations={"kerf.dev/topology": "yes"})),
+    ("bad-annotation", pod(container(gpu=1), annotations={"kerf.dev/policy": "pack"})),
+    ("bad-gang", pod(container(gpu=1), annotations={"kerf.dev/gang": "a"})),
+    ("bad-gang", pod(container(gpu=1), annotations={"kerf.dev/gang": "a", "kerf.dev/gang-size": "0"})),
+    ("spoofed-grant", pod(container(gpu=1), annotations={"kerf.dev/grant": "{}"})),
+    ("spoofed-grant", pod(container(), annotations={"kerf.dev/grant": "{}"})),
+]
+
+
+@pytest.mark.parametrize(("code", "manifest"), NONSENSE, ids=[f"{i}-{case[0]}" for i, case in enumerate(NONSENSE)])
+def test_nonsense_is_refused_by_the_api_server_itself(stranger: As, code: str, manifest: dict[str, Any]) -> None:
+    """With the same codes that the webhook and placement use."""
+    status, answer = stranger.create(named("nonsense", manifest))
+    assert (status in (403, 422), manifests.code_of(answer.get("message", ""))) == (True, code), answer.get("message")
+
+
+def test_only_the_watcher_binds_with_a_grant(watcher: As, stranger: As) -> None:
+    stranger.create(named("to-bind", pod(container(gpu=1))))
+    status, answer = stranger.bind("to-bind", kerf_dev__grant="{}")
+    assert status in (403, 422), answer
+    assert manifests.code_of(answer["message"]) in ("spoofed-grant", "foreign-binding")
+    status, answer = watcher.bind("to-bind", kerf_dev__grant='{"grant_id":"g"}')
+    assert status == 201, answer
+    bound = stranger("GET", "/api/v1/namespaces/default/pods/to-bind")[1]
+    assert (bound["spec"]["nodeName"], bound["metadata"]["annotations"]["kerf.dev/grant"]) == ("n1", '{"grant_id":"g"}')
+
+
+def test_a_stranger_binds_nothing(stranger: As) -> None:
+    stranger.create(named("foreign", pod(container(gpu=1))))
+    status, answer = stranger.bind("foreign")
+    assert (status in (403, 422), manifests.code_of(answer["message"])) == (True, "foreign-binding")
+
+
+def test_the_listed_schedulers_go_on_binding_and_write_no_grant(plane: ControlPlane, stranger: As) -> None:
+    scheduler = As(plane, plane.kubeconfig("system:kube-scheduler"))
+    stranger.create(named("theirs", pod(container())))
+    status, answer = scheduler.bind("theirs", kerf_dev__grant="{}")
+    assert manifests.code_of(answer["message"]) == "spoofed-grant"
+    assert scheduler.bind("theirs")[0] == 201
+
+
+@pytest.mark.parametrize("subresource", ["", "/status"])
+def test_nobody_but_the_watcher_changes_a_grant(watcher: As, stranger: As, subresource: str) -> None:
+    """Through no door: annotations can be written through pods/status too."""
+    name = f"granted{subresource.replace('/', '-')}"
+    stranger.create(named(name, pod(container(gpu=1))))
+    assert watcher.bind(name, kerf_dev__grant="{}")[0] == 201
+    for value in ('{"more":1}', None):
+        status, answer = stranger.annotate(name, "kerf.dev/grant", value, subresource)
+        assert (status in (403, 422), manifests.code_of(answer.get("message", ""))) == (True, "spoofed-grant"), answer
+    assert stranger.annotate(name, "team", "blue", subresource)[0] == 200
+    assert watcher.annotate(name, "kerf.dev/grant", '{"adopted":1}', subresource)[0] == 200
+
+
+def test_what_the_choice_was_made_on_stays_once_bound(watcher: As, stranger: As) -> None:
+    stranger.create(named("settled", pod(container(gpu=1))))
+    assert stranger.annotate("settled", "kerf.dev/isolation", "firm")[0] == 200
+    assert watcher.bind("settled")[0] == 201
+    status, answer = stranger.annotate("settled", "kerf.dev/isolation", "hard")
+    assert (status in (403, 422), manifests.code_of(answer["message"])) == (True, "bound-annotation")
+
+
+def test_the_watcher_may_touch_a_pending_pod(watcher: As, stranger: As) -> None:
+    """Rule R5's PATCH passes every policy."""
+    stranger.create(named("touched", pod(container(gpu=1))))
+    assert watcher.annotate("touched", "kerf.dev/touched", "t1")[0] == 200
