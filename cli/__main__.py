@@ -1,0 +1,80 @@
+"""`kerf`, and `kubectl kerf`."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import importlib
+import sys
+from collections.abc import Awaitable, Callable
+
+from cli.output import Failure, fail
+
+
+def main() -> None:
+    args = _parser().parse_args()
+    module, _, function = args.run.partition(":")
+    command: Callable[[argparse.Namespace], Awaitable[None]] = getattr(importlib.import_module(f"cli.{module}"), function or "run")
+    try:
+        asyncio.run(command(args))  # type: ignore[arg-type]  # every command is a coroutine function
+    except Failure as error:
+        fail(error)
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="kerf", description="GPU sharing for Kubernetes: see who has what, why, and since when.")
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    common = argparse.ArgumentParser(add_help=False)
+    common.add_argument("--nats", default="", metavar="URL", help="the NATS server (default: KERF_NATS_URL, else nats://127.0.0.1:4222)")
+    common.add_argument("--json", action="store_true", help="one JSON object on stdout")
+    pod = argparse.ArgumentParser(add_help=False)
+    pod.add_argument("pod", help="name, or namespace/name")
+    pod.add_argument("-n", "--namespace", default="default")
+
+    def add(name: str, run: str, text: str, *parents: argparse.ArgumentParser) -> argparse.ArgumentParser:
+        made = commands.add_parser(name, help=text, description=text, parents=[common, *parents])
+        made.set_defaults(run=run)
+        return made
+
+    up = add("up", "up", "run all of Kerf in this process, over a NATS server of its own")
+    up.add_argument("--nodes", type=int, default=4, help="simulated nodes (default 4)")
+    up.add_argument("--gpus", type=int, default=8, help="GPUs on each (default 8)")
+    up.add_argument("--gpu-model", default="NVIDIA-H200")
+    up.add_argument("--gpu-memory-mib", type=int, default=143_771)
+    up.add_argument("--kubeconfig", default="", help="a real cluster instead of the simulated one")
+    up.add_argument("--store", default="", help="directory of the NATS store (default: a temporary one)")
+    up.add_argument("--port", type=int, default=4222, help="of NATS; 0 for a free one")
+    up.add_argument("--http-port", type=int, default=-1, help="health and metrics of placement; 0 for a free port")
+    up.add_argument("--metrics-port", type=int, default=-1, help="Prometheus endpoint of the metrics service; 0 for a free port")
+
+    demo = add("demo", "demo", "replay openb pods on openb nodes, and show what happened")
+    demo.add_argument("--pods", type=int, default=1000)
+    demo.add_argument("--kube", action="store_true", help="on a real Kubernetes API server (built or found by tools/build.sh)")
+
+    apply = add("apply", "apply", "create objects in the simulated cluster of `kerf up`")
+    apply.add_argument("-f", "--file", required=True, help="YAML or JSON, - for standard input")
+
+    inspect = add("inspect", "inspect", "GPUs by node: allocated and total")
+    inspect.add_argument("node", nargs="?")
+    inspect.add_argument("-d", "--details", action="store_true", help="with pods")
+
+    why = add("why", "why:why", "why a pod is where it is, or nowhere", pod)
+    why.add_argument("--nodes", type=int, default=5, help="how many nodes to speak of")
+    what_if = add("what-if", "why:what_if", "where a pod that does not exist would go")
+    what_if.add_argument("-f", "--file", required=True, help="a Pod manifest in its canonical form, - for standard input")
+    what_if.add_argument("--nodes", type=int, default=5)
+
+    events = add("events", "events", "the public event stream, live")
+    events.add_argument("-n", "--namespace", default="", help="only this namespace's")
+    events.add_argument("--count", type=int, default=0, help="stop after so many")
+
+    add("trace", "trace", "the span tree of one pod", pod)
+    top = add("top", "top", "the cluster in figures, and who uses it")
+    top.add_argument("--by", choices=("namespace", "pod", "model"), default="namespace")
+    return parser
+
+
+if __name__ == "__main__":
+    main()

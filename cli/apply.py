@@ -1,0 +1,45 @@
+"""`kerf apply -f FILE`: objects into the simulated cluster of `kerf up`, as kubectl would into a real one."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from cli.ask import connected
+from cli.output import Failure, err, out, print_json
+from cli.up import apply
+from shared.bus.port import NoResponder
+
+
+async def run(args: argparse.Namespace) -> None:
+    objects = _read(args.file)
+    async with connected(args.nats) as bus:
+        try:
+            answer = await apply(bus, objects)
+        except NoResponder:
+            raise Failure("there is no simulated cluster on this NATS; with a real one use kubectl apply") from None
+    if args.json:
+        print_json(answer)
+    else:
+        out.print(f"{answer.applied} of {len(objects)} applied")
+        for refusal in answer.refusals:
+            err.print(f"[red]{refusal}[/red]")
+    if answer.refusals:
+        raise Failure(f"{len(answer.refusals)} of {len(objects)} were refused")
+
+
+def _read(file: str) -> list[dict[str, Any]]:
+    try:
+        text = sys.stdin.read() if file == "-" else Path(file).read_text()
+        documents = [d for d in yaml.safe_load_all(text) if d is not None]
+    except OSError as error:
+        raise Failure(f"{file}: {error.strerror}") from error
+    except yaml.YAMLError as error:
+        raise Failure(f"{file} is neither YAML nor JSON: {error}") from error
+    if not documents or not all(isinstance(d, dict) and "kind" in d for d in documents):
+        raise Failure(f"{file} holds no manifests; each document needs a kind")
+    return documents

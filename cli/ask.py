@@ -1,0 +1,48 @@
+"""Questions over the bus, with errors that say what to do."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import AsyncIterator
+from typing import Any, TypeVar
+
+from cli.output import Failure
+from shared.bus.nats_bus import NatsBus
+from shared.bus.port import Bus, BusError, NoResponder, Unknown
+from shared.contracts.base import decode, encode
+
+T = TypeVar("T")
+
+DEFAULT_URL = "nats://127.0.0.1:4222"
+
+
+def url_of(given: str) -> str:
+    return given or os.environ.get("KERF_NATS_URL", "") or DEFAULT_URL
+
+
+@contextlib.asynccontextmanager
+async def connected(given: str) -> AsyncIterator[NatsBus]:
+    url = url_of(given)
+    try:
+        bus = await NatsBus.connect(url, name="kerf-cli", timeout_s=3.0)
+    except BusError as error:
+        raise Failure(f"no NATS at {url} ({error}). Start one with `kerf up`, or name it with --nats or KERF_NATS_URL") from error
+    try:
+        yield bus
+    finally:
+        await bus.drain()
+
+
+async def ask(bus: Bus, subject: str, query: Any, kind: type[T], *, timeout_s: float = 10.0) -> T:
+    """The answer, or Failure: nobody there, no answer in time, or an error in the answer itself."""
+    try:
+        answer = decode(await bus.request(subject, encode(query), timeout_s=timeout_s), kind)
+    except NoResponder:
+        raise Failure(f"nobody answers {subject}: no placement leader (or no metrics service) is connected to this NATS; look at their logs") from None
+    except Unknown:
+        raise Failure(f"no answer to {subject} within {timeout_s:g} s; the service may be starting or overloaded, try again") from None
+    error = getattr(answer, "error", "")
+    if error:
+        raise Failure(error)
+    return answer

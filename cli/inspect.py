@@ -1,0 +1,83 @@
+"""`kerf inspect`: who has what, in gpushare's columns."""
+
+from __future__ import annotations
+
+import argparse
+
+from rich.table import Table
+
+from cli.ask import ask, connected
+from cli.output import gib, out, print_json
+from shared.contracts import subjects
+from shared.contracts.queries import InspectAnswer, InspectNode, InspectQuery
+
+
+async def run(args: argparse.Namespace) -> None:
+    async with connected(args.nats) as bus:
+        answer = await ask(bus, subjects.QUERY_INSPECT, InspectQuery(node=args.node or ""), InspectAnswer)
+    if args.json:
+        print_json({"nodes": answer.nodes, "cluster": _total(answer.nodes)})
+    elif args.details:
+        _details(answer.nodes)
+    else:
+        _table(answer.nodes)
+
+
+def _total(nodes: tuple[InspectNode, ...]) -> dict[str, float]:
+    allocated = sum(g.allocated_memory_mib for n in nodes for g in n.gpus)
+    total = sum(g.memory_mib for n in nodes for g in n.gpus)
+    milli = sum(g.allocated_compute_milli for n in nodes for g in n.gpus)
+    gpus = sum(len(n.gpus) for n in nodes)
+    return {
+        "gpus": gpus, "memory_mib_allocated": allocated, "memory_mib_total": total,
+        "memory_percent": round(100 * allocated / total, 1) if total else 0.0,
+        "compute_percent": round(milli / (10 * gpus), 1) if gpus else 0.0,
+    }  # fmt: skip
+
+
+def _table(nodes: tuple[InspectNode, ...]) -> None:
+    columns = max((len(n.gpus) for n in nodes), default=0)
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("NAME")
+    table.add_column("IPADDRESS")
+    for index in range(columns):
+        table.add_column(f"GPU{index}(Allocated/Total)", justify="right")
+    table.add_column("GPU Memory(GiB)", justify="right")
+    for node in nodes:
+        cells = [f"{gib(g.allocated_memory_mib)}/{gib(g.memory_mib)}" + ("" if g.state == "healthy" else f" [red]{g.state}[/red]") for g in node.gpus]
+        cells += [""] * (columns - len(cells))
+        allocated, total = sum(g.allocated_memory_mib for g in node.gpus), sum(g.memory_mib for g in node.gpus)
+        name = node.node if node.synced and node.ready else f"[yellow]{node.node}[/yellow]"
+        table.add_row(name, node.address or "-", *cells, f"{gib(allocated)}/{gib(total)}")
+    out.print(table)
+    _print_total(nodes)
+
+
+def _print_total(nodes: tuple[InspectNode, ...]) -> None:
+    total = _total(nodes)
+    out.print("-" * 66)
+    out.print("Allocated/Total GPU Memory In Cluster:")
+    out.print(f"{gib(int(total['memory_mib_allocated']))}/{gib(int(total['memory_mib_total']))} GiB ({total['memory_percent']:g}%), compute {total['compute_percent']:g}%")
+
+
+def _details(nodes: tuple[InspectNode, ...]) -> None:
+    for node in nodes:
+        out.print(f"\n[bold]NAME:[/bold]       {node.node}\n[bold]IPADDRESS:[/bold]  {node.address or '-'}" + ("" if node.synced else "\n[yellow]its agent has not answered this leader yet[/yellow]"))
+        columns = len(node.gpus)
+        table = Table(box=None, pad_edge=False, header_style="bold")
+        table.add_column("NAME")
+        table.add_column("NAMESPACE")
+        table.add_column("STATE")
+        for gpu in node.gpus:
+            table.add_column(f"GPU{gpu.index}(Allocated)", justify="right")
+        rows: dict[tuple[str, str, str], list[str]] = {}
+        for column, gpu in enumerate(node.gpus):
+            for pod in gpu.pods:
+                row = rows.setdefault((pod.name, pod.namespace, pod.state), [""] * columns)
+                row[column] = f"{gib(pod.memory_mib)} GiB, {pod.compute_milli / 10:g}%"
+        for (name, namespace, state), cells in sorted(rows.items()):
+            table.add_row(name, namespace, state, *cells)
+        out.print(table)
+        allocated, total = sum(g.allocated_memory_mib for g in node.gpus), sum(g.memory_mib for g in node.gpus)
+        out.print(f"Allocated : {gib(allocated)} ({100 * allocated // total if total else 0}%)\nTotal :     {gib(total)}")
+    _print_total(nodes)

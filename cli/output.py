@@ -1,0 +1,31 @@
+"""How the CLI speaks: one JSON object on stdout with --json, tables and colour for people, progress on stderr."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any, NoReturn
+
+import msgspec
+from rich.console import Console
+
+out = Console(highlight=False, soft_wrap=True)
+err = Console(stderr=True, highlight=False)
+
+
+def print_json(value: Any) -> None:
+    """One object alone on stdout."""
+    sys.stdout.write(msgspec.json.format(msgspec.json.encode(value), indent=2).decode() + "\n")
+
+
+class Failure(Exception):
+    """Something a person can mend. The text says what went wrong and what to do."""
+
+
+def fail(error: Failure) -> NoReturn:
+    err.print(f"[red]kerf: {error}[/red]", markup=True)
+    sys.exit(1)
+
+
+def gib(mib: int) -> str:
+    """MiB as GiB for people, as gpushare's inspect shows them."""
+    return f"{mib / 1024:.0f}" if mib % 1024 == 0 or mib >= 10240 else f"{mib / 1024:.1f}"

@@ -1,0 +1,47 @@
+"""`kerf trace POD`: the span tree of one pod, from admission to the slice."""
+
+from __future__ import annotations
+
+import argparse
+
+from rich.tree import Tree
+
+from cli.ask import ask, connected
+from cli.output import Failure, out, print_json
+from shared.contracts import subjects
+from shared.contracts.queries import Span, TraceAnswer, TraceQuery
+
+
+async def run(args: argparse.Namespace) -> None:
+    namespace, _, name = args.pod.rpartition("/")
+    async with connected(args.nats) as bus:
+        answer = await ask(bus, subjects.QUERY_TRACE, TraceQuery(namespace=namespace or args.namespace, name=name), TraceAnswer)
+    if args.json:
+        print_json(answer)
+        return
+    if not answer.spans:
+        raise Failure(f"no spans of {args.pod} are kept: its trace was not sampled (5 % are by default; set KERF_TRACE_RATIO=1), or it is too old")
+    show(answer)
+
+
+def show(answer: TraceAnswer) -> None:
+    spans = sorted(answer.spans, key=lambda s: (s.start_ns, s.end_ns))
+    begin = spans[0].start_ns
+    root = Tree(f"[bold]trace {answer.trace_id}[/bold]  {(max(s.end_ns for s in spans) - begin) / 1e6:.1f} ms")
+    known = {s.span_id for s in spans}
+    branches: dict[str, Tree] = {}
+
+    def hang(parent: Tree, of: str) -> None:
+        for span in spans:
+            if span.parent_id == of or (not of and span.parent_id not in known):
+                branches[span.span_id] = branch = parent.add(_line(span, begin))
+                hang(branch, span.span_id)
+
+    hang(root, "")
+    out.print(root)
+
+
+def _line(span: Span, begin: int) -> str:
+    facts = " ".join(f"{k.rsplit('.', 1)[-1]}={v}" for k, v in span.attributes.items() if k.startswith(("kerf.", "k8s.node")))
+    error = f" [red]{span.error}[/red]" if span.error else ""
+    return f"{span.name} [dim]{span.service}[/dim] +{(span.start_ns - begin) / 1e6:.1f} ms, {(span.end_ns - span.start_ns) / 1e6:.1f} ms  [cyan]{facts}[/cyan]{error}"

@@ -1,0 +1,69 @@
+"""`kerf up`: all services in one process, until interrupted."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import signal
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from cli.output import Failure, err
+from cli.stack import quiet_logs, stack
+from shared.contracts import subjects
+from shared.contracts.base import decode, encode
+from shared.contracts.commands import SimAnswer, SimApply
+
+
+async def run(args: argparse.Namespace) -> None:
+    quiet_logs()
+    nodes = _nodes(args)
+    store = Path(args.store) if args.store else None
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for sign in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(sign, stop.set)
+    async with stack(nodes, kubeconfig=args.kubeconfig, store=store, port=args.port, http_port=args.http_port, metrics_port=args.metrics_port) as made:
+        if not args.kubeconfig:
+            await apply(made.bus, [node_object(node) for node in nodes])
+        err.print(f"[green]Kerf is up[/green] on {made.url} with {len(nodes)} simulated nodes. In another terminal: export KERF_NATS_URL={made.url}")
+        err.print("  kerf apply -f pod.yaml, kerf inspect, kerf why POD, kerf events. Ctrl-C ends it.")
+        while not stop.is_set():
+            if made.failed():
+                raise Failure(f"a service ended by itself: {made.failed()}")
+            try:
+                await asyncio.wait_for(stop.wait(), 0.5)
+            except TimeoutError:
+                continue
+
+
+def _nodes(args: argparse.Namespace) -> list[dict[str, Any]]:
+    if args.kubeconfig:
+        return []
+    return [{"name": f"node-{i}", "model": args.gpu_model, "count": args.gpus, "memory_mib": args.gpu_memory_mib} for i in range(args.nodes)]
+
+
+def node_object(node: dict[str, Any], *, cpu: str = "128", memory: str = "1024Gi") -> dict[str, Any]:
+    """The Kubernetes Node of a simulated node, enrolled with Kerf."""
+    capacity = {"cpu": node.get("cpu", cpu), "memory": node.get("memory", memory), "pods": "256", "ephemeral-storage": "1Ti"}
+    return {
+        "apiVersion": "v1", "kind": "Node",
+        "metadata": {"name": node["name"], "labels": {"kubernetes.io/hostname": node["name"], "kerf.dev/managed": "true"}},
+        "spec": {"taints": [{"key": "kerf.dev/managed", "effect": "NoSchedule"}]},
+        "status": {"capacity": capacity, "allocatable": capacity, "conditions": [{"type": "Ready", "status": "True"}],
+                   "addresses": [{"type": "InternalIP", "address": node.get("address", "127.0.0.1")}]},
+    }  # fmt: skip
+
+
+async def apply(bus: Any, objects: list[dict[str, Any]], *, batch: int = 50) -> SimAnswer:
+    """Creates objects in the simulated cluster. Refusals come back as sentences."""
+    applied = 0
+    refusals: list[str] = []
+    for start in range(0, len(objects), batch):
+        order = SimApply(objects=tuple(msgspec.Raw(msgspec.json.encode(o)) for o in objects[start : start + batch]))
+        answer = decode(await bus.request(subjects.SIM_APPLY, encode(order), timeout_s=60.0), SimAnswer)
+        applied += answer.applied
+        refusals += answer.refusals
+    return SimAnswer(applied=applied, refusals=tuple(refusals))
