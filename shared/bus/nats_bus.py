@@ -8,12 +8,14 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 
 from shared.bus.connection import Connection, Stats
 from shared.bus.events import EventPublisher
+from shared.bus.follow import Follower
 from shared.bus.jetstream import JetStream
 from shared.bus.kv import NatsKv
 from shared.bus.log_stream import LogStream
 from shared.bus.port import Handler, Incoming, LogEntry, Subscription
 from shared.bus.subscriptions import CoreSubscription
 from shared.bus.watch import KvWatch
+from shared.contracts import subjects
 
 RESYNC_S = 30.0
 
@@ -29,7 +31,7 @@ class NatsBus:
         self._events.start()
         self._resync_s = resync_s
         self._subscriptions: list[CoreSubscription] = []
-        self._watches: list[KvWatch] = []
+        self._watches: list[KvWatch | Follower] = []
         connection.on_reconnect(self._wake_watches)
 
     @classmethod
@@ -99,6 +101,11 @@ class NatsBus:
 
     def publish_event(self, subject: str, payload: bytes, event_id: str, *, traceparent: str = "") -> None:
         self._events.publish(subject, payload, event_id, traceparent)
+
+    async def follow_events(self, handler: Callable[[LogEntry], Awaitable[None]], *, start: int = 1) -> Subscription:
+        follower = Follower(self.js, subjects.STREAM_EVENTS, handler, start)
+        self._watches.append(follower)
+        return follower
 
     # --- the log ------------------------------------------------------------------------------------------------
 

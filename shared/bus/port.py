@@ -99,6 +99,10 @@ class Bus(Protocol):
     def publish_event(self, subject: str, payload: bytes, event_id: str, *, traceparent: str = "") -> None:
         """Onto KERF_EVENTS, deduplicated by `event_id`, without waiting."""
 
+    async def follow_events(self, handler: Callable[[LogEntry], Awaitable[None]], *, start: int = 1) -> Subscription:
+        """KERF_EVENTS from sequence `start` on, in order, at least once, for ever; what has aged away is passed over.
+        Where the stream was made anew after a wipe it begins at 1 again."""
+
     async def append(self, subject: str, payload: bytes, *, fence_subject: str, fence_sequence: int) -> int:
         """Onto KERF_LOG, provided that the newest entry on `fence_subject` has `fence_sequence` (0: there is none).
         Returns the entry's sequence."""

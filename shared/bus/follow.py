@@ -1,0 +1,78 @@
+"""Following KERF_EVENTS from a remembered place on, for reducers that must miss nothing: at least once, in order."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import structlog
+
+from shared.bus.consumer import EphemeralConsumer, Lost
+from shared.bus.jetstream import JetStream
+from shared.bus.port import BusError, LogEntry
+
+RETRY_S = 0.5
+
+log = structlog.get_logger("bus")
+
+
+class Follower:
+    """Feeds a handler from a stream, one entry at a time; replaces its consumer where that dies.
+
+    A handler that raises stops nothing: the entry is counted, logged and passed over, for a reducer that chokes on one
+    event must still see the next. A stream that ends before the place we follow from was made anew: from its beginning.
+    """
+
+    def __init__(self, js: JetStream, stream: str, handler: Callable[[LogEntry], Awaitable[None]], start: int) -> None:
+        self._js = js
+        self._stream = stream
+        self._handler = handler
+        self.next_sequence = max(start, 1)
+        self._consumer: EphemeralConsumer | None = None
+        self._task = asyncio.create_task(self._run(), name=f"follow {stream}")
+
+    async def stop(self) -> None:
+        self._task.cancel()
+        await asyncio.wait({self._task})
+
+    def wake(self) -> None:
+        """Look anew now (the connection is new)."""
+        if self._consumer is not None:
+            self._consumer.wake()
+
+    async def _run(self) -> None:
+        failing = False
+        while True:
+            try:
+                await self._round()
+            except Lost as lost:
+                failing = False
+                self._js.connection.stats.watch_restarts += 1
+                log.info("bus_follower_restarted", stream=self._stream, next=self.next_sequence, why=str(lost))
+            except BusError as error:
+                if not failing:  # once an outage
+                    log.warning("bus_follower_failed", stream=self._stream, error=str(error))
+                failing = True
+                await self._js.connection.wait_connected(10.0)
+                await asyncio.sleep(RETRY_S)
+
+    async def _round(self) -> None:
+        """Ends by raising."""
+        state = (await self._js.stream_info(self._stream)).state
+        if state.last_seq + 1 < self.next_sequence:
+            log.warning("bus_stream_began_again", stream=self._stream, expected=self.next_sequence, last=state.last_seq)
+            self.next_sequence = 1
+        consumer = self._consumer = EphemeralConsumer(self._js, self._stream, start=self.next_sequence)
+        try:
+            await consumer.open()
+            while (delivered := await consumer.next(until=float("inf"))) is not None:
+                entry = LogEntry(sequence=delivered.sequence, subject=delivered.subject, payload=delivered.data)
+                try:
+                    await self._handler(entry)
+                except Exception as error:
+                    self._js.connection.stats.handler_failures += 1
+                    log.error("bus_handler_failed", subject=entry.subject, sequence=entry.sequence, error=repr(error), exc_info=error)
+                self.next_sequence = entry.sequence + 1
+        finally:
+            self._consumer = None
+            await asyncio.shield(consumer.close())

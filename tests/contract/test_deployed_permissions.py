@@ -1,0 +1,155 @@
+"""Every call that a service makes over the bus, under exactly the permissions of k8s/nats.conf."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from shared.bus.embedded import EmbeddedServer
+from shared.bus.nats_bus import NatsBus
+from shared.bus.port import BusError, Incoming, KvEntry, LogEntry
+from shared.bus.provision import provision
+from shared.contracts import subjects
+from shared.service import Leadership
+from tests.support.waiting import eventually
+
+CONF = Path(__file__).parents[2] / "k8s" / "nats.conf"
+USERS = ("placement", "watcher", "node_agent", "metrics", "reader")
+
+
+class Everybody:
+    """One client for each user."""
+
+    def __init__(self, server: EmbeddedServer) -> None:
+        self.server = server
+        self.made: dict[str, NatsBus] = {}
+
+    async def as_(self, user: str) -> NatsBus:
+        if user not in self.made:
+            inbox = "_INBOX" if user == "reader" else f"_INBOX_{user}"
+            self.made[user] = await NatsBus.connect(f"nats://{user}:secret@127.0.0.1:{self.server.port}", inbox_prefix=inbox, timeout_s=10)
+        return self.made[user]
+
+
+@pytest.fixture
+async def everybody(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Everybody]:
+    for user in USERS:
+        monkeypatch.setenv(f"KERF_NATS_{user.upper()}", "secret")
+    async with EmbeddedServer(config_file=CONF) as server:
+        everybody = Everybody(server)
+        await provision(await everybody.as_("placement"))
+        yield everybody
+        for bus in everybody.made.values():
+            await bus.close()
+
+
+async def test_placement_leads_writes_reads_and_watches(everybody: Everybody) -> None:
+    bus, agent = await everybody.as_("placement"), await everybody.as_("node_agent")
+    term = await bus.append(subjects.LOG_TERM, b"{}", fence_subject=subjects.LOG_TERM, fence_sequence=0)
+    assert [entry.sequence async for entry in bus.read_log()] == [term]
+    assert await bus.log_end() == term
+    heard: list[KvEntry] = []
+
+    async def node(entry: KvEntry) -> None:
+        heard.append(entry)
+
+    await bus.kv(subjects.KV_NODES).watch(node)
+    await agent.kv(subjects.KV_NODES).put("n1", b"{}")
+    await eventually(lambda: heard)
+    said: list[str] = []
+
+    async def elected() -> None:
+        said.append("elected")
+
+    async def lost() -> None:
+        said.append("lost")
+
+    leadership = Leadership(bus, "placement", "p1", on_elected=elected, on_lost=lost)
+    task = asyncio.create_task(leadership.run())
+    await eventually(lambda: said == ["elected"])
+    task.cancel()
+    await leadership.release()
+    bus.publish_event(subjects.event_in_namespace("placement", "decided", "team"), b"{}", "1")
+    assert await bus._events.flushed(5)
+    assert bus.stats.denied == 0
+
+
+async def test_an_agent_keeps_its_inventory_and_answers_placement(everybody: Everybody) -> None:
+    bus, placement = await everybody.as_("node_agent"), await everybody.as_("placement")
+    kv = bus.kv(subjects.KV_NODES)
+    revision = await kv.put("n1", b"{}")
+    assert (await kv.get("n1")).revision == revision
+
+    async def answer(incoming: Incoming) -> None:
+        await bus.respond(incoming, b"yes")
+
+    await bus.subscribe(subjects.node_command("n1", "sync"), answer)
+    assert await placement.request(subjects.node_command("n1", "sync"), b"") == b"yes"
+    bus.publish_event(subjects.event_in_namespace("slice", "released", "team"), b"{}", "1")
+    assert await bus._events.flushed(5)
+    assert bus.stats.denied == 0
+
+
+async def test_the_watcher_feeds_answers_and_looks_at_the_log(everybody: Everybody) -> None:
+    bus, placement = await everybody.as_("watcher"), await everybody.as_("placement")
+    came: list[bytes] = []
+
+    async def batch(incoming: Incoming) -> None:
+        came.append(incoming.payload)
+
+    async def bind(incoming: Incoming) -> None:
+        await bus.respond(incoming, b"bound")
+
+    await placement.subscribe(subjects.FEED_ALL, batch)
+    await bus.subscribe(subjects.CMD_BIND, bind, queue="watcher", concurrency=4)
+    await bus.publish(subjects.feed("e1"), b"batch")
+    assert await placement.request(subjects.CMD_BIND, b"") == b"bound"
+    await eventually(lambda: came == [b"batch"])
+    assert await bus.log_end() == 0
+    assert bus.stats.denied == 0
+
+
+async def test_metrics_follows_the_events_and_asks_placement(everybody: Everybody) -> None:
+    bus, placement = await everybody.as_("metrics"), await everybody.as_("placement")
+    placement.publish_event(subjects.event_in_namespace("pod", "bound", "team"), b"{}", "1")
+    assert await placement._events.flushed(5)
+    came: list[LogEntry] = []
+
+    async def event(entry: LogEntry) -> None:
+        came.append(entry)
+
+    async def status(incoming: Incoming) -> None:
+        await placement.respond(incoming, b"{}")
+
+    await bus.follow_events(event)
+    await placement.subscribe(subjects.QUERY_STATUS, status)
+    assert await bus.request(subjects.QUERY_STATUS, b"{}") == b"{}"
+    await eventually(lambda: came)
+    assert bus.stats.denied == 0
+
+
+@pytest.mark.parametrize("user", ["watcher", "node_agent", "metrics", "reader"])
+async def test_nobody_but_placement_writes_the_log_or_orders_bindings(everybody: Everybody, user: str) -> None:
+    bus = await everybody.as_(user)
+    with pytest.raises(BusError, match=r"not permitted to publish to kerf.v1.log.term"):
+        await bus._connection.request(subjects.LOG_TERM, b"{}", timeout_s=10)
+    with pytest.raises(BusError, match=r"not permitted to publish to kerf.v1.cmd.bind"):
+        await bus.request(subjects.CMD_BIND, b"{}", timeout_s=10)
+
+
+async def test_a_reader_hears_events_and_no_orders(everybody: Everybody) -> None:
+    bus, placement = await everybody.as_("reader"), await everybody.as_("placement")
+    came: list[str] = []
+
+    async def event(incoming: Incoming) -> None:
+        came.append(incoming.subject)
+
+    await bus.subscribe(subjects.EVENTS_ALL, event)
+    placement.publish_event(subjects.event_in_namespace("pod", "bound", "team"), b"{}", "1")
+    await eventually(lambda: came)
+    for subject in (subjects.CMD_BIND, subjects.LOG_ALL, subjects.FEED_ALL, "_INBOX_placement.>"):
+        with pytest.raises(BusError, match="not permitted to subscribe"):
+            await bus.subscribe(subject, event)
