@@ -1,0 +1,55 @@
+# The two that matter: `make demo` and `make test`. Both leave .venv in the root.
+PYTHON ?= python3
+VENV := .venv
+PY := $(VENV)/bin/python
+PODS ?= 1000
+SEEDS ?= 1000
+STAMP := $(VENV)/.installed
+# pytest's workers: as many as there are cores
+JOBS ?= auto
+
+.PHONY: demo test test-unit lint schemas model sim chaos kube fakes bench clean
+
+$(STAMP): requirements.lock pyproject.toml
+	@test -x $(PY) || $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Kerf needs Python 3.11 or later; name one with make PYTHON=python3.12")'
+	@test -x $(PY) || $(PYTHON) -m venv $(VENV)
+	@echo "installing into $(VENV) (half a minute the first time)" >&2
+	@$(PY) -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock >&2
+	@$(PY) -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable . >&2
+	@touch $@
+
+demo: $(STAMP)  ## openb pods on openb nodes, everything embedded; KUBE=1 for a real API server
+	@$(PY) -m cli demo --pods $(PODS) $(if $(KUBE),--kube)
+
+test: $(STAMP) lint fakes kube  ## everything, on real NATS and a real Kubernetes control plane
+	$(PY) -m pytest -q -n $(JOBS) --dist loadgroup tests
+
+test-unit: $(STAMP)  ## seconds
+	$(PY) -m pytest -q tests/unit
+
+lint: $(STAMP)
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/mypy
+	$(VENV)/bin/lint-imports
+	$(PY) -m shared.contracts.generate --check
+
+schemas: $(STAMP)  ## after a change of shared/contracts
+	$(PY) -m shared.contracts.generate
+
+fakes:  ## the fake libnvidia-ml.so.1
+	@$(MAKE) --quiet -C tests/fakes/nvml
+
+kube:  ## builds (or finds) the control plane; minutes the first time, nothing after that
+	@tools/build.sh >/dev/null
+
+model: $(STAMP)  ## the protocol, state by state
+	$(PY) -m pytest -q tests/model
+
+sim: $(STAMP)  ## all cores under a simulated clock and drawn faults: make sim SEEDS=100000
+	$(PY) -m tests.sim --seeds $(SEEDS)
+
+chaos: $(STAMP) kube  ## kill -9, freezes and wipes, for long
+	KERF_CHAOS_ROUNDS=20 $(PY) -m pytest -q tests/chaos
+
+clean:
+	rm -rf $(VENV) build
