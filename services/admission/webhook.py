@@ -50,8 +50,6 @@ class Asked(msgspec.Struct, frozen=True):
     uid: str
     """The review's."""
     request: Request
-    pod_uid: str = ""
-    """Empty where the API server has not given one yet."""
 
 
 def read(body: bytes) -> Asked:
@@ -73,7 +71,6 @@ def read(body: bytes) -> Asked:
             pod=asked.object, old=asked.old_object, namespace=asked.namespace or "default", operation=asked.operation,
             user=asked.user_info.username, subresource=asked.sub_resource,
         ),
-        str((asked.object.get("metadata") or {}).get("uid", "")) if isinstance(asked.object.get("metadata"), dict) else "",
     )  # fmt: skip
 
 

@@ -184,7 +184,7 @@ def test_a_stranger_binds_nothing(stranger: As) -> None:
 def test_the_listed_schedulers_go_on_binding_and_write_no_grant(plane: ControlPlane, stranger: As) -> None:
     scheduler = As(plane, plane.kubeconfig("system:kube-scheduler"))
     stranger.create(named("theirs", pod(container())))
-    status, answer = scheduler.bind("theirs", kerf_dev__grant="{}")
+    _, answer = scheduler.bind("theirs", kerf_dev__grant="{}")
     assert manifests.code_of(answer["message"]) == "spoofed-grant"
     assert scheduler.bind("theirs")[0] == 201
 

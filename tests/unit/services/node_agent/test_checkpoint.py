@@ -39,5 +39,5 @@ def test_a_write_that_was_cut_off_leaves_the_old_one(tmp_path: Path) -> None:
 def test_a_file_that_cannot_be_written_raises(tmp_path: Path) -> None:
     """The caller must not promise what is not on disk."""
     (tmp_path / "agent.json.new").mkdir()
-    with pytest.raises(OSError, match="agent.json.new"):
+    with pytest.raises(OSError, match=r"agent\.json\.new"):
         CheckpointFile(tmp_path / "agent.json").save(agent().checkpoint())

@@ -10,7 +10,21 @@ from services.node_agent.state import CheckpointError, read, write
 from shared.contracts.commands import NodeSyncAnswer
 from shared.contracts.events import GpuStateChanged, NodeInventoried, SliceEnforced, SliceReleased
 from tests.unit.services.node_agent.make import (
-    NODE, accepted, agent, answer, ended, events, grant, handed, inventory, node_grant, refusal, release, released, start, sync,
+    NODE,
+    accepted,
+    agent,
+    answer,
+    ended,
+    events,
+    grant,
+    handed,
+    inventory,
+    node_grant,
+    refusal,
+    release,
+    released,
+    start,
+    sync,
 )  # fmt: skip
 
 

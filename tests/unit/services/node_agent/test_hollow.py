@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 from services.node_agent import messages as m
 from services.node_agent.hollow import Fleet, HollowNode, inventory_of
 from shared.contracts.commands import NodeGrant, NodeRelease, NodeSync, NodeSyncAnswer
@@ -67,13 +65,11 @@ def test_tokens_lead_back_to_names() -> None:
     assert fleet().by_token == {"a": "a", "b_2eexample": "b.example"}
 
 
-def test_a_pod_costs_little() -> None:
-    """Not a bound on time: the figure is printed, and the work is counted by the orders it gives."""
+def test_a_pod_costs_five_orders_however_many_came_before() -> None:
+    """Save, answer, save, hand-over, event."""
     made = Fleet((HollowNode(name="a", memory_mib=10**6, count=2),), "boot-1")
     made.boot("a", 0)
-    begun = time.process_time()
     for i in range(1000):
         orders = made.handle("a", m.GrantCame(grant(str(i), memory=1)), 0)
         assert len(orders) == 5
         assert released(made.handle("a", m.ReleaseCame(NodeRelease(term=1, uid=f"u-{i}", grant_id=f"g-{i}")), 0))
-    print(f"{(time.process_time() - begun) * 1000:.1f} µs a pod in the core, hand-over and release")

@@ -1,0 +1,141 @@
+"""The webhook behind a real API server and controller manager: foreign manifests, unchanged, become Kerf's pods."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import json
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from services.admission.service import Admission, Config
+from shared.service import Lifecycle, running
+from shared.telemetry.trace_ids import parse_traceparent
+from tests.support import manifests
+from tests.support.cluster import binaries_or_skip
+from tests.support.waiting import eventually
+from tests.unit.services.admission.pods import container, pod
+from tools import pki
+from tools.control_plane import ControlPlane
+
+pytestmark = pytest.mark.cluster
+DATA = Path(__file__).resolve().parents[1] / "data"
+
+
+@pytest.fixture(scope="module")
+def plane() -> Iterator[ControlPlane]:
+    binaries = binaries_or_skip("etcd", "kube-apiserver", "kube-controller-manager")
+    with tempfile.TemporaryDirectory(prefix="kerf-kube-") as state:
+        made = ControlPlane(Path(state), binaries=binaries, controllers=True).start()
+        try:
+            manifests.apply_all(made, "00-", "10-", "11-", "20-", "21-", "22-", "23-")
+            yield made
+        finally:
+            made.stop()
+
+
+async def ask(plane: ControlPlane, method: str, path: str, body: Any = None) -> tuple[int, Any]:
+    status, answer = await asyncio.to_thread(plane.request, method, path, body)
+    return status, json.loads(answer)
+
+
+@contextlib.asynccontextmanager
+async def webhook(plane: ControlPlane, **settings: Any) -> AsyncIterator[Admission]:
+    """The service with a certificate of the cluster's authority, and the configuration that leads to it."""
+    if not (plane.pki / "webhook.crt").exists():
+        pki.issue(plane.pki, "webhook", "/CN=kerf-admission", names=pki.SERVER_NAMES, server=True)
+    services: list[Admission] = []
+
+    class Known(Admission):
+        async def start(self, ctx: Any) -> None:
+            await super().start(ctx)
+            services.append(self)
+
+    files = {"certificate_file": str(plane.pki / "webhook.crt"), "key_file": str(plane.pki / "webhook.key")}
+    async with running(Known, Config(host="127.0.0.1", port=0, **files, **settings), lifecycle=Lifecycle(trace_ratio=1.0)):
+        (config,) = manifests.load("24-")
+        for hook in config["webhooks"]:
+            path = hook["clientConfig"]["service"]["path"]
+            authority = base64.b64encode((plane.pki / "ca.crt").read_bytes()).decode()
+            hook["clientConfig"] = {"url": f"https://127.0.0.1:{services[0].port}{path}", "caBundle": authority}
+        status, answer = await asyncio.to_thread(manifests.apply, plane, config)
+        assert status in (200, 201), answer
+        # A webhook is in force a moment after it was accepted.
+        await eventually(lambda: _in_force(plane), what="the webhook answers")
+        yield services[0]
+
+
+async def _in_force(plane: ControlPlane) -> bool:
+    status, answer = await ask(plane, "POST", "/api/v1/namespaces/default/pods?dryRun=All", named("probe", pod(container(mem=1))))
+    return status == 201 and answer["spec"]["schedulerName"] == "kerf"
+
+
+def named(name: str, manifest: dict[str, Any]) -> dict[str, Any]:
+    return manifest | {"metadata": {**manifest["metadata"], "name": name, "namespace": None}}
+
+
+async def test_gpushares_statefulset_runs_as_it_was_written(plane: ControlPlane) -> None:
+    """The manifest of the KubeCon talk, through the real StatefulSet controller: three pods of 3 GiB, placed by Kerf."""
+    text = (DATA / "gpushare-statefulset.yaml").read_text()
+    async with webhook(plane):
+        status, _ = await ask(plane, "POST", "/apis/apps/v1/namespaces/default/statefulsets", yaml.safe_load(text))
+        assert status == 201
+
+        async def three() -> list[dict[str, Any]] | None:
+            pods = (await ask(plane, "GET", "/api/v1/namespaces/default/pods?labelSelector=app%3Dbinpack-1"))[1]["items"]
+            return pods if len(pods) == 3 else None
+
+        for made in await eventually(three, within_s=30):
+            limits = made["spec"]["containers"][0]["resources"]["limits"]
+            assert limits == {"kerf.dev/gpu-memory": "3Gi", "kerf.dev/slot": "1"} == made["spec"]["containers"][0]["resources"]["requests"]
+            assert made["spec"]["schedulerName"] == "kerf"
+            assert made["metadata"]["annotations"]["kerf.dev/dialect"] == "gpushare"
+            assert made["metadata"]["annotations"]["kerf.dev/isolation"] == "soft"
+
+
+async def test_a_review_leaves_its_trace_on_the_pod(plane: ControlPlane) -> None:
+    """The pod's own trace, which begins with its UID, can link to it."""
+    async with webhook(plane):
+        status, made = await ask(plane, "POST", "/api/v1/namespaces/default/pods", named("traced", pod(container(mem=1))))
+    assert status == 201
+    assert parse_traceparent(made["metadata"]["annotations"]["kerf.dev/admission-traceparent"]).sampled
+
+
+async def test_a_refusal_reaches_the_user_word_for_word(plane: ControlPlane) -> None:
+    async with webhook(plane):
+        status, answer = await ask(plane, "POST", "/api/v1/namespaces/default/pods", named("mixed", pod(container(mem=3, memory="3Gi"))))
+        assert (status, manifests.code_of(answer["message"])) == (403, "mixed-dialects"), answer
+        assert "keep one of them, in all containers" in answer["message"]
+
+
+async def test_plain_nvidia_is_taken_over_where_the_namespace_says_so(plane: ControlPlane) -> None:
+    for name, labels in (("opted", {"kerf.dev/take-over": "nvidia"}), ("not-opted", {})):
+        status, _ = await ask(plane, "POST", "/api/v1/namespaces", {"metadata": {"name": name, "labels": labels}})
+        assert status == 201
+        await eventually(lambda name=name: _account(plane, name))
+    async with webhook(plane):
+        taken = (await ask(plane, "POST", "/api/v1/namespaces/opted/pods", named("n", pod(container(nvidia=2)))))[1]
+        left = (await ask(plane, "POST", "/api/v1/namespaces/not-opted/pods", named("n", pod(container(nvidia=2)))))[1]
+    assert taken["spec"]["containers"][0]["resources"]["limits"] == {"kerf.dev/gpu": "2", "kerf.dev/slot": "1"}
+    assert (left["spec"]["schedulerName"], left["spec"]["containers"][0]["resources"]["limits"]) == ("default-scheduler", {"nvidia.com/gpu": "2"})
+
+
+async def _account(plane: ControlPlane, namespace: str) -> bool:
+    return (await ask(plane, "GET", f"/api/v1/namespaces/{namespace}/serviceaccounts/default"))[0] == 200
+
+
+async def test_a_webhook_that_is_down_stops_foreign_gpu_pods_and_nothing_else(plane: ControlPlane) -> None:
+    """They do not slip to a scheduler that cannot place them; everybody else, canonical requests too, goes on."""
+    async with webhook(plane):
+        pass
+    status, answer = await ask(plane, "POST", "/api/v1/namespaces/default/pods", named("orphan", pod(container(mem=3))))
+    assert (status, "dialects.kerf.dev" in answer["message"]) == (500, True), answer
+    assert (await ask(plane, "POST", "/api/v1/namespaces/default/pods", named("plain-too", pod(container()))))[0] == 201
+    status, made = await ask(plane, "POST", "/api/v1/namespaces/default/pods", named("canonical-too", pod(container(gpu=1))))
+    assert (status, made["spec"]["schedulerName"]) == (201, "kerf")

@@ -1,0 +1,162 @@
+"""Admission over HTTP, as an API server or the simulated cluster meets it."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import json
+import os
+import ssl
+import subprocess
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import msgspec
+import pytest
+
+from services.admission import webhook
+from services.admission.certificates import Certificates
+from services.admission.core import Policy, Request, review
+from services.admission.patch import apply
+from services.admission.service import Admission, Config, InsecureError
+from shared.service import Context, running
+from tests.unit.services.admission.pods import container, pod
+
+
+def asked(manifest: Any, **changes: Any) -> dict[str, Any]:
+    request = {"uid": "r1", "kind": {"kind": "Pod"}, "namespace": "default", "operation": "CREATE", "userInfo": {"username": "alice"}, "object": manifest}
+    return {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request | changes}
+
+
+@contextlib.asynccontextmanager
+async def serving(**settings: Any) -> AsyncIterator[str]:
+    ports: list[int] = []
+
+    class Known(Admission):
+        async def start(self, ctx: Context) -> None:
+            await super().start(ctx)
+            ports.append(self.port)
+
+    async with running(Known, Config(host="127.0.0.1", port=0, **settings)):
+        yield f"http://127.0.0.1:{ports[0]}"
+
+
+async def post(url: str, body: Any) -> tuple[int, str]:
+    async with aiohttp.ClientSession() as session, session.post(url, data=body if isinstance(body, bytes) else json.dumps(body)) as answer:
+        return answer.status, await answer.text()
+
+
+async def test_a_review_is_answered_with_a_patch() -> None:
+    manifest = pod(container(mem="3"))
+    async with serving() as url:
+        status, text = await post(f"{url}/mutate", asked(manifest))
+    response = json.loads(text)["response"]
+    assert (status, response["uid"], response["allowed"], response["patchType"]) == (200, "r1", True, "JSONPatch")
+    patched = apply(manifest, json.loads(base64.b64decode(response["patch"])))
+    assert patched["spec"]["containers"][0]["resources"]["limits"]["kerf.dev/gpu-memory"] == "3Gi"
+
+
+async def test_a_refusal_says_why() -> None:
+    async with serving() as url:
+        status, text = await post(f"{url}/mutate", asked(pod(container(gpu="0.5"))))
+    response = json.loads(text)["response"]
+    assert (status, response["allowed"], response["status"]["code"]) == (200, False, 403)
+    assert response["status"]["message"].startswith("kerf: container 'main': kerf.dev/gpu is 0.5")
+    assert response["status"]["message"].endswith("[fraction]")
+
+
+async def test_warnings_reach_the_user() -> None:
+    async with serving() as url:
+        _, text = await post(f"{url}/mutate", asked(pod(container(gpu="1"), annotations={"kerf.dev/isolaton": "hard"})))
+    assert json.loads(text)["response"]["warnings"] == ["annotation kerf.dev/isolaton means nothing to Kerf; did you mean kerf.dev/isolation?"]
+
+
+async def test_the_path_opts_a_namespace_in() -> None:
+    async with serving() as url:
+        plain = json.loads((await post(f"{url}/mutate", asked(pod(container(nvidia="1")))))[1])["response"]
+        taken = json.loads((await post(f"{url}/mutate/plain-nvidia", asked(pod(container(nvidia="1")))))[1])["response"]
+    assert ("patch" in plain, "patch" in taken) == (False, True)
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        (b"", "this is no AdmissionReview"),
+        (b"hello", "this is no AdmissionReview"),
+        (b"[]", "this is no AdmissionReview"),
+        ({"apiVersion": "admission.k8s.io/v1beta1", "kind": "AdmissionReview", "request": {"uid": "x", "operation": "CREATE"}}, "send AdmissionReview of admission.k8s.io/v1"),
+        ({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview"}, "missing required field `request`"),
+        (asked(pod(container()), kind={"kind": "Service"}), "reviews a Service"),
+        (asked(None), "without an object"),
+        (asked(pod(container()), operation="DELETE"), "operation DELETE"),
+        (asked("a pod"), "Expected `object | null`, got `str`"),
+    ],
+)
+async def test_what_is_no_review_is_answered_400_with_the_reason(body: Any, words: str) -> None:
+    async with serving() as url:
+        status, text = await post(f"{url}/mutate", body)
+    assert (status, words in text) == (400, True), text
+
+
+async def test_a_body_beyond_the_limit_is_not_read() -> None:
+    async with serving(max_body_bytes=10_000) as url:
+        assert (await post(f"{url}/mutate", asked(pod(container(), annotations={"a": "x" * 20_000}))))[0] == 413
+
+
+async def test_it_says_that_it_is_alive() -> None:
+    async with serving() as url, aiohttp.ClientSession() as session, session.get(f"{url}/healthz") as answer:
+        assert answer.status == 200
+
+
+async def test_plain_http_stays_on_this_machine() -> None:
+    with pytest.raises(InsecureError, match="set certificate_file and key_file"):
+        async with running(Admission, Config(host="0.0.0.0", port=0)):
+            raise AssertionError("it served")
+
+
+def test_a_renewed_certificate_is_taken_without_a_restart(tmp_path: Path) -> None:
+    """And a half-written pair leaves the old one in force."""
+    _pair(tmp_path, "first")
+    certificates = Certificates(tmp_path / "tls.crt", tmp_path / "tls.key")
+    assert not certificates.refresh()
+    key = (tmp_path / "tls.key").read_bytes()
+    (tmp_path / "tls.key").write_bytes(b"half")
+    with pytest.raises(ssl.SSLError):
+        certificates.refresh()
+    (tmp_path / "tls.key").write_bytes(key)
+    certificates.refresh()
+    _pair(tmp_path, "second")
+    assert certificates.refresh()
+    assert not certificates.refresh()
+    assert _common_name(certificates.context, tmp_path) == "second"
+
+
+def _pair(folder: Path, name: str) -> None:
+    subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "1", "-subj", f"/CN={name}",
+         "-keyout", str(folder / "tls.key"), "-out", str(folder / "tls.crt")], check=True, capture_output=True, env=os.environ,
+    )  # fmt: skip
+
+
+def _common_name(server: ssl.SSLContext, folder: Path) -> str:
+    """Who the server's context says it is, in a handshake in memory."""
+    client = ssl.create_default_context(cafile=str(folder / "tls.crt"))
+    client.check_hostname = False
+    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+    here = client.wrap_bio(to_client, to_server)
+    there = server.wrap_bio(to_server, to_client, server_side=True)
+    for _ in range(4):
+        for side in (here, there):
+            with contextlib.suppress(ssl.SSLWantReadError):
+                side.do_handshake()
+    peer = here.getpeercert()
+    assert peer is not None
+    return str(dict(pair[0] for pair in peer["subject"])["commonName"])  # type: ignore[misc,index]
+
+
+def test_bytes_and_values_are_judged_alike() -> None:
+    body = json.dumps(asked(pod(container(mem="3")))).encode()
+    decided, _ = webhook.answer(webhook.read(body), Policy())
+    assert decided == review(Request(pod=msgspec.json.decode(body)["request"]["object"], user="alice"), Policy())
