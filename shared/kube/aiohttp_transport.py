@@ -1,0 +1,80 @@
+"""The same narrow door through aiohttp: for proxies, and to measure the lean client against."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator
+
+import aiohttp
+from yarl import URL
+
+from shared.kube.access import Access, explain
+from shared.kube.transport import JSON, Response, TransportError
+
+CONNECT_TIMEOUT_S = 5.0
+
+
+class AiohttpTransport:
+    def __init__(self, access: Access, *, max_connections: int = 64, user_agent: str = "kerf") -> None:
+        self._access = access
+        self._max_connections = max_connections
+        self._headers = {"User-Agent": user_agent, "Accept": JSON}
+        self._made: aiohttp.ClientSession | None = None
+
+    async def request(self, method: str, path: str, body: bytes = b"", *, content_type: str = JSON, timeout_s: float = 10.0) -> Response:
+        try:
+            async with self._session().request(
+                method, self._url(path), data=body or None, headers=self._with(content_type), proxy=self._access.proxy or None,
+                server_hostname=self._access.server_name or None, timeout=aiohttp.ClientTimeout(total=timeout_s, sock_connect=CONNECT_TIMEOUT_S),
+            ) as response:  # fmt: skip
+                return Response(response.status, await response.read(), _seconds(response.headers.get("Retry-After")))
+        except aiohttp.ClientConnectorError as error:
+            raise TransportError(explain(error), sent=False) from error
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            raise TransportError(str(error) or f"no answer in {timeout_s:g} s") from error
+
+    @contextlib.asynccontextmanager
+    async def stream(self, path: str, *, read_timeout_s: float) -> AsyncIterator[tuple[Response, AsyncIterator[bytes]]]:
+        limits = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT_S, sock_read=read_timeout_s)
+        try:
+            answer = await self._session().request(
+                "GET", self._url(path), headers=self._with(""), proxy=self._access.proxy or None,
+                server_hostname=self._access.server_name or None, timeout=limits,
+            )  # fmt: skip
+            body = b"" if answer.status == 200 else await answer.read()
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            raise TransportError(str(error) or f"not a byte in {read_timeout_s:g} s") from error
+        try:
+            yield Response(answer.status, body, _seconds(answer.headers.get("Retry-After"))), _chunks(answer, read_timeout_s)
+        finally:
+            answer.close()
+
+    async def close(self) -> None:
+        if self._made is not None:
+            await self._made.close()
+            self._made = None
+
+    def _session(self) -> aiohttp.ClientSession:
+        if self._made is None:
+            connector = aiohttp.TCPConnector(limit=self._max_connections, ssl=self._access.tls or False)
+            self._made = aiohttp.ClientSession(connector=connector, headers=self._headers, auto_decompress=False)
+        return self._made
+
+    def _url(self, path: str) -> URL:
+        return URL(self._access.server.rstrip("/") + path, encoded=True)
+
+    def _with(self, content_type: str) -> dict[str, str]:
+        authorization = self._access.authorization()
+        return {**({"Content-Type": content_type} if content_type else {}), **({"Authorization": authorization} if authorization else {})}
+
+
+async def _chunks(answer: aiohttp.ClientResponse, read_timeout_s: float) -> AsyncIterator[bytes]:
+    try:
+        async for chunk in answer.content.iter_any():
+            yield chunk
+    except (aiohttp.ClientError, TimeoutError, OSError) as error:
+        raise TransportError(str(error) or f"not a byte in {read_timeout_s:g} s") from error
+
+
+def _seconds(value: str | None) -> float:
+    return float(value) if value is not None and value.isdigit() else 0.0
