@@ -1,0 +1,187 @@
+"""Where pods go, on a book in memory."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from services.placement import messages as m
+from services.placement.assign import model_matches
+from services.placement.filters import NODE_FILTERS, ROOM_FILTERS
+from services.placement.room import fits_room
+from services.placement.shape import INFEASIBLE, Row
+from shared.book.book import Book
+from shared.book.states import pod_state
+from shared.model.gpu import Link
+from shared.model.grant import decode_grant
+from shared.model.objects import Container, Resources
+from tests.support import build
+from tests.support.leader import Leader
+
+
+def gpus_of(leader: Leader, name: str) -> list[str]:
+    grant = decode_grant(leader.binds()[f"uid-team-{name}"].grant)
+    return [share.uuid for container in grant.containers.values() for share in container.gpus]
+
+
+def test_slices_share_a_gpu_until_it_is_full_and_then_open_the_next() -> None:
+    leader = Leader().nodes("n", gpus=2)
+    leader.place(*[build.gpu_pod(f"p{i}", memory="40Gi") for i in range(3)])
+    assert [gpus_of(leader, f"p{i}") for i in range(3)] == [["n-gpu-0"], ["n-gpu-0"], ["n-gpu-1"]]
+
+
+def test_spread_takes_the_gpu_with_the_fewest_containers() -> None:
+    leader = Leader(policy="spread").nodes("n", gpus=3)
+    leader.place(*[build.gpu_pod(f"p{i}", memory="1Gi") for i in range(4)])
+    assert [gpus_of(leader, f"p{i}") for i in range(4)] == [["n-gpu-0"], ["n-gpu-1"], ["n-gpu-2"], ["n-gpu-0"]]
+
+
+def test_a_pods_own_policy_goes_before_the_default() -> None:
+    leader = Leader(policy="binpack").nodes("n", gpus=2)
+    leader.place(build.gpu_pod("a", memory="1Gi"), build.gpu_pod("b", memory="1Gi", annotations={"kerf.dev/policy": "spread"}))
+    assert gpus_of(leader, "b") == ["n-gpu-1"]
+
+
+def test_least_loaded_nearest_takes_the_least_loaded_gpu_and_then_those_nearest_to_it() -> None:
+    """Source 5: affinity against load."""
+    links = tuple(Link(a=a, b=b, nvlinks=4 if (a < 2) == (b < 2) else 0) for a in range(4) for b in range(a + 1, 4))
+    leader = Leader().nodes("n", gpus=4, links=links)
+    leader.place(build.gpu_pod("busy", memory="1Gi"))  # on GPU 0
+    leader.place(build.gpu_pod("pair", gpus=2, memory="2Gi", annotations={"kerf.dev/policy": "least-loaded-nearest"}))
+    assert gpus_of(leader, "pair") == ["n-gpu-1", "n-gpu-0"]
+
+
+def test_required_topology_takes_only_gpus_that_reach_each_other() -> None:
+    """Source 3: no peer-to-peer across sockets is a filter, not a weight."""
+    links = tuple(Link(a=a, b=b, p2p=(a < 2) == (b < 2)) for a in range(4) for b in range(a + 1, 4))
+    leader = Leader().nodes("n", gpus=4, links=links)
+    leader.place(build.gpu_pod("one", gpus=1))  # GPU 0
+    leader.place(build.gpu_pod("pair", gpus=2, annotations={"kerf.dev/topology": "required"}))
+    assert gpus_of(leader, "pair") == ["n-gpu-2", "n-gpu-3"]
+    assert leader.place(build.gpu_pod("more", gpus=2, annotations={"kerf.dev/topology": "required"})) == {}
+
+
+def test_a_whole_gpu_needs_one_that_nobody_is_on_even_without_compute() -> None:
+    leader = Leader().nodes("n", gpus=1)
+    leader.place(build.gpu_pod("slice", memory="1Gi"))
+    assert leader.place(build.gpu_pod("whole", gpus=1)) == {}
+
+
+def test_compute_alone_takes_the_same_fraction_of_the_memory() -> None:
+    leader = Leader().nodes("n", gpus=1, memory_mib=80000)
+    leader.place(build.gpu_pod("p", compute=30))
+    share = decode_grant(leader.binds()["uid-team-p"].grant).containers["c"].gpus[0]
+    assert (share.memory_mib, share.compute_milli) == (24000, 300)
+
+
+def test_memory_alone_reserves_no_compute() -> None:
+    leader = Leader().nodes("n", gpus=1)
+    leader.place(build.gpu_pod("p", memory="1Gi"))
+    assert decode_grant(leader.binds()["uid-team-p"].grant).containers["c"].gpus[0].compute_milli == 0
+
+
+def test_each_gpu_container_of_a_pod_has_an_entry_of_its_own() -> None:
+    leader = Leader().nodes("n", gpus=2)
+    containers = (
+        Container(name="a", resources=Resources(limits={"kerf.dev/gpu": "1", "kerf.dev/slot": "1"})),
+        Container(name="b", resources=Resources(limits={"kerf.dev/gpu-memory": "8Gi", "kerf.dev/slot": "1"})),
+    )
+    leader.place(build.pod("p", containers=containers))
+    grant = decode_grant(leader.binds()["uid-team-p"].grant)
+    assert {name: c.strategy for name, c in grant.containers.items()} == {"a": "exclusive", "b": "advisory"}
+    assert len({s.uuid for c in grant.containers.values() for s in c.gpus}) == 2
+
+
+def test_a_pod_that_fits_on_no_single_gpu_is_not_split() -> None:
+    leader = Leader().nodes("n", gpus=2, memory_mib=16384)
+    assert leader.place(build.gpu_pod("p", memory="20Gi")) == {}
+
+
+def test_an_unhealthy_gpu_gets_nothing_new() -> None:
+    leader = Leader().nodes("n", gpus=2, states={0: "unhealthy"})
+    leader.place(build.gpu_pod("p", gpus=1))
+    assert gpus_of(leader, "p") == ["n-gpu-1"]
+
+
+def test_an_isolation_that_no_strategy_of_the_node_promises_is_refused_by_name() -> None:
+    leader = Leader().nodes("n")
+    leader.facts(build.gpu_pod("p", memory="1Gi", annotations={"kerf.dev/isolation": "hard"}))
+    answer = leader.core.explainer.why(leader.core.book.pods["uid-team-p"], max_nodes=1)
+    assert [r.code for r in answer.summary] == ["isolation"]
+
+
+def test_a_pod_without_gpus_goes_to_a_node_without_gpus_first() -> None:
+    leader = Leader(build.node("plain")).nodes("n")
+    leader.facts(build.node("plain"))
+    assert leader.place(build.pod("p", requests={"cpu": "1"})) == {"p": "plain"}
+
+
+@pytest.mark.parametrize(
+    ("model", "wanted", "matches"),
+    [
+        ("NVIDIA-A100-SXM4-80GB", ("A10",), False),
+        ("NVIDIA-A10", ("a10",), True),
+        ("NVIDIA-H200", ("H200", "H100"), True),
+        ("NVIDIA-H100-80GB-HBM3", ("H200",), False),
+        ("V100M16", (), True),
+        ("NVIDIA-GeForce-RTX-4090", ("RTX 4090",), False),
+        ("NVIDIA-GeForce-RTX-4090", ("RTX-4090",), True),
+    ],
+)
+def test_models_match_whole_words(model: str, wanted: tuple[str, ...], matches: bool) -> None:
+    assert model_matches(model, wanted) is matches
+
+
+def test_a_change_of_one_node_is_the_only_thing_a_row_looks_at_again() -> None:
+    leader = Leader().nodes("a", "b", "c")
+    row = Row(pod_state(build.gpu_pod("p", memory="1Gi")), "binpack", leader.core.book)
+    row.refresh()
+    seen: list[list[int]] = []
+    row._recompute = lambda changed: seen.append(changed)  # type: ignore[method-assign]
+    leader.place(build.gpu_pod("q", memory="1Gi"))
+    row.refresh()
+    assert seen == [[leader.core.book.nodes["a"].row]]
+
+
+# --- the columns say what the filters say -----------------------------------------------------------------------
+
+ASKS = st.sampled_from([{"gpus": 1}, {"gpus": 2}, {"memory": "10Gi"}, {"memory": "30Gi", "compute": 20}, {"compute": 50}, {"gpus": 2, "memory": "20Gi"}, {}])
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.tuples(ASKS, st.integers(0, 3)), max_size=25), st.lists(ASKS, min_size=1, max_size=4), st.lists(st.integers(0, 24), max_size=8))
+def test_a_row_kept_up_by_changes_equals_the_filters_asked_one_by_one(placed: list[tuple[dict, int]], asked: list[dict], ended: list[int]) -> None:
+    leader = Leader().nodes("a", "b", gpus=2).nodes("c", gpus=4, memory_mib=40960)
+    leader.facts(build.node("d", cpu="2"))
+    book = leader.core.book
+    samples = [build.gpu_pod(f"s{i}", requests={}, **ask) if ask else build.pod(f"s{i}", requests={"cpu": "1"}) for i, ask in enumerate(asked)]
+    rows = [Row(pod_state(s), "binpack", book) for s in samples]
+    bound = []
+    for i, (ask, _) in enumerate(placed):
+        pod = build.gpu_pod(f"p{i}", **ask) if ask else build.pod(f"p{i}", requests={"cpu": "1"})
+        leader.facts(pod)
+        if pod.metadata.uid in leader.binds():
+            bound.append(leader.bind(pod))
+        rows[i % len(rows)].refresh()
+    for i in ended:
+        if i < len(bound) and bound[i].metadata.uid in book.pods:
+            leader.gone(bound[i])
+            for held in [h for h in book.grants.values() if h.uid == bound[i].metadata.uid]:
+                leader.send(m.ReleaseSeen(held.node, held.grant_id))
+    assert book.overbooked() == []
+    for row in rows:
+        _compare(row, book)
+
+
+def _compare(row: Row, book: Book) -> None:
+    total = row.refresh()
+    checks = [c for f in (*NODE_FILTERS, *ROOM_FILTERS) if (c := f.prepare(row.sample, book)) is not None]
+    for node in book.nodes.values():
+        by_filters = all(check(node) is None for check in checks)
+        assert (total[node.row] != INFEASIBLE) == by_filters, f"{node.name}: the columns and the filters disagree"
+    fresh = Row(row.sample, row.policy, book)
+    assert np.array_equal(fresh.refresh(), total), "kept up by changes and computed from scratch differ"
+    room, _ = fits_room(row.sample, book.arrays, np.arange(len(book.row_names)))
+    assert room.dtype == np.bool_

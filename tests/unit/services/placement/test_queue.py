@@ -1,0 +1,108 @@
+"""Who is tried next."""
+
+from __future__ import annotations
+
+from services.placement.queue import Queue
+from shared.book.states import pod_state
+from tests.support import build
+from tests.support.leader import Leader
+
+
+def add(queue: Queue, name: str, key: bytes = b"k", *, priority: int = 0, created: str = "2026-01-01", plain: bool = True) -> str:
+    pod = build.gpu_pod(name, memory="1Gi", created=created, priority=priority)
+    queue.add(pod_state(pod), key, plain=plain)
+    return pod.metadata.uid
+
+
+def take(queue: Queue, now: float = 0.0) -> str | None:
+    uid = queue.next(now)
+    if uid is not None:
+        queue.remove(uid)
+    return uid
+
+
+def test_priority_goes_first_and_age_decides_within_it() -> None:
+    queue = Queue()
+    young = add(queue, "young", b"a", created="2026-02-01")
+    old = add(queue, "old", b"b", created="2026-01-01")
+    high = add(queue, "high", b"c", priority=10, created="2026-03-01")
+    assert [take(queue) for _ in range(4)] == [high, old, young, None]
+
+
+def test_a_line_whose_head_does_not_fit_waits_as_a_whole_and_holds_back_no_other() -> None:
+    queue = Queue()
+    doomed, also = add(queue, "doomed", b"big"), add(queue, "also", b"big")
+    small = add(queue, "small", b"small")
+    assert queue.next(0) == doomed
+    queue.park(doomed, 0)
+    assert take(queue) == small
+    assert take(queue) is None
+    assert also in queue
+
+
+def test_a_newcomer_of_a_waiting_shape_waits_with_it() -> None:
+    queue = Queue()
+    queue.park(add(queue, "a"), 0)
+    add(queue, "b")
+    assert queue.next(0) is None
+
+
+def test_only_lines_that_a_change_helps_are_woken() -> None:
+    queue = Queue()
+    a, b = add(queue, "a", b"a"), add(queue, "b", b"b")
+    queue.park(a, 0)
+    queue.park(b, 0)
+    assert queue.wake(lambda uid: uid == b) == 1
+    assert take(queue) == b
+    assert take(queue) is None
+
+
+def test_a_pod_that_others_bear_on_pauses_longer_each_time() -> None:
+    queue = Queue()
+    uid = add(queue, "a", plain=False)
+    for now, pause in ((0.0, 1.0), (10.0, 2.0), (20.0, 4.0)):
+        assert queue.next(now) == uid
+        queue.park(uid, now)
+        queue.wake(lambda _: True)
+        assert queue.next(now + pause - 0.1) is None
+        assert queue.next(now + pause) == uid
+
+
+def test_a_pod_keeps_its_age_when_it_comes_back() -> None:
+    queue = Queue()
+    first, second = add(queue, "first"), add(queue, "second")
+    queue.remove(first)
+    queue.add(pod_state(build.gpu_pod("first", memory="1Gi", created="2026-01-01")), b"k", plain=True)
+    assert [take(queue), take(queue)] == [first, second]
+
+
+def test_ahead_counts_those_tried_before() -> None:
+    queue = Queue()
+    add(queue, "a", b"a", priority=5)
+    add(queue, "b", b"b", created="2025-01-01")
+    assert queue.ahead_of(add(queue, "c", b"c")) == 2
+
+
+def test_many_doomed_pods_cost_one_attempt_each_time_something_changes() -> None:
+    """Peers' pain 23: one doomed pod starves the others every cycle."""
+    leader = Leader().nodes("n", gpus=1)
+    leader.facts(*[build.gpu_pod(f"doomed{i}", gpus=4) for i in range(200)])
+    tried = leader.core.stats.rejections
+    assert leader.place(*[build.gpu_pod(f"ok{i}", memory="1Gi") for i in range(20)]) == {f"ok{i}": "n" for i in range(20)}
+    assert leader.core.stats.rejections == tried == 1
+
+
+def test_freed_room_goes_to_the_oldest_that_it_fits() -> None:
+    from services.placement import messages as m
+
+    leader = Leader().nodes("n", gpus=1)
+    pod = build.gpu_pod("p", gpus=1)
+    leader.facts(pod)
+    seen = leader.bind(pod)
+    leader.facts(build.gpu_pod("young", gpus=1, created="2026-11-21T00:02:00Z"))
+    leader.facts(build.gpu_pod("old", gpus=1, created="2026-11-21T00:01:00Z"))
+    leader.gone(seen)
+    grant_id = next(iter(leader.core.book.grants))
+    leader.send(m.ReleaseSeen("n", grant_id))
+    assert "uid-team-old" in leader.binds()
+    assert "uid-team-young" not in leader.binds()
