@@ -19,6 +19,7 @@ import structlog
 from nats.aio.client import Client
 
 from shared.bus.port import BusError, NoResponder, NotConnected, Unknown
+from shared.bus.tasks import end
 
 if TYPE_CHECKING:
     import ssl
@@ -95,8 +96,7 @@ class Connection:
         done, _ = await asyncio.wait(either, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
         where = re.sub(r"//[^@/]*@", "//", url)
         if connecting not in done:
-            connecting.cancel()
-            await asyncio.wait({connecting})
+            await end(connecting)
             why = self._refusal.result() if self._refusal in done else f"no server answered within {timeout_s:.0f} s ({self.nc.last_error})"
             await self._shut()
             raise BusError(f"cannot connect to NATS at {where}: {why}")
@@ -113,10 +113,8 @@ class Connection:
         if self.nc.is_connected:
             await self.round_trip(2.0)
         await self._shut()
-        for task in tuple(self._tasks):
-            task.cancel()
-        if self._tasks:
-            await asyncio.wait(self._tasks, timeout=2)
+        if not await end(*self._tasks, within_s=2):
+            log.error("bus_tasks_hang", tasks=len(self._tasks))
         for future, subject in self._waiting.values():
             if not future.done():
                 future.set_exception(Unknown(f"the connection was closed while {subject} was asked"))
@@ -124,7 +122,8 @@ class Connection:
     async def _shut(self) -> None:
         self._closing = True
         try:
-            await asyncio.wait_for(self.nc.close(), 5)
+            async with asyncio.timeout(5):
+                await self.nc.close()
         except (TimeoutError, nats.errors.Error, OSError) as error:
             log.warning("bus_close_failed", error=str(error))
 
@@ -149,7 +148,8 @@ class Connection:
         if self.connected:
             return True
         try:
-            await asyncio.wait_for(self._up.wait(), timeout_s)
+            async with asyncio.timeout(timeout_s):
+                await self._up.wait()
         except TimeoutError:
             return False
         return True

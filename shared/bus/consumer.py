@@ -103,11 +103,11 @@ class EphemeralConsumer:
         while True:
             silence = loop.time() + SILENCE_S
             try:
-                message = (
-                    self._queue.get_nowait()
-                    if not self._queue.empty()
-                    else await asyncio.wait_for(self._queue.get(), max(0.001, min(silence, until) - loop.time()))
-                )
+                if self._queue.empty():
+                    async with asyncio.timeout_at(min(silence, until)):
+                        message = await self._queue.get()
+                else:
+                    message = self._queue.get_nowait()
             except TimeoutError:
                 if loop.time() >= until:
                     return None

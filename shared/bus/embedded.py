@@ -211,7 +211,8 @@ class EmbeddedServer:
         if sign is not signal.SIGKILL:
             process.send_signal(signal.SIGCONT)
         try:
-            await asyncio.wait_for(process.wait(), 10)
+            async with asyncio.timeout(10):
+                await process.wait()
         except TimeoutError:
             process.kill()
             await process.wait()

@@ -69,7 +69,8 @@ class EventPublisher:
     async def flushed(self, timeout_s: float) -> bool:
         """Waits until every event is acknowledged or lost; False when that took too long."""
         try:
-            await asyncio.wait_for(self._empty.wait(), timeout_s)
+            async with asyncio.timeout(timeout_s):
+                await self._empty.wait()
         except TimeoutError:
             log.error("bus_events_unacknowledged", events=len(self._outstanding))
             return False

@@ -10,6 +10,7 @@ import structlog
 from shared.bus.consumer import EphemeralConsumer, Lost
 from shared.bus.jetstream import JetStream
 from shared.bus.port import BusError, LogEntry
+from shared.bus.tasks import end
 
 RETRY_S = 0.5
 
@@ -32,8 +33,8 @@ class Follower:
         self._task = asyncio.create_task(self._run(), name=f"follow {stream}")
 
     async def stop(self) -> None:
-        self._task.cancel()
-        await asyncio.wait({self._task})
+        if not await end(self._task):
+            log.error("bus_follower_hangs", stream=self._stream)
 
     def wake(self) -> None:
         """Look anew now (the connection is new)."""

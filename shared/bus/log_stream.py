@@ -49,8 +49,8 @@ class LogStream:
         deadline = loop.time() + READ_PATIENCE_S
         while following <= end:
             consumer = EphemeralConsumer(self._js, subjects.STREAM_LOG, start=following)
-            await consumer.open()
             try:
+                await consumer.open()
                 if consumer.pending_at_start == 0 and await self._nothing_from(following):
                     return
                 while following <= end:

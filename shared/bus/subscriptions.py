@@ -11,6 +11,7 @@ import structlog
 
 from shared.bus.connection import Connection
 from shared.bus.port import BusError, Handler, Incoming
+from shared.bus.tasks import end
 
 if TYPE_CHECKING:
     from nats.aio.msg import Msg
@@ -81,15 +82,15 @@ class CoreSubscription:
                 await _bounded(sub.unsubscribe(), self._subject, DRAIN_S / 5)
         if self._running:
             _, hanging = await asyncio.wait(self._running, timeout=DRAIN_S)
-            for task in hanging:
-                task.cancel()
             if hanging:
+                await end(*hanging, within_s=1)
                 log.error("bus_handlers_cancelled", subject=self._subject, handlers=len(hanging))
 
 
 async def _bounded(work: Awaitable[None], subject: str, timeout_s: float = DRAIN_S) -> None:
     try:
-        await asyncio.wait_for(work, timeout_s)
+        async with asyncio.timeout(timeout_s):
+            await work
     except TimeoutError:
         log.error("bus_drain_timed_out", subject=subject, seconds=timeout_s)
     except nats.errors.Error as error:

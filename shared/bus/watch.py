@@ -16,6 +16,7 @@ import structlog
 from shared.bus.consumer import Delivered, EphemeralConsumer, Lost
 from shared.bus.jetstream import JetStream
 from shared.bus.port import BusError, KvEntry
+from shared.bus.tasks import end
 
 FIRST_ROUND_S = 10.0
 RETRY_S = 0.5
@@ -50,8 +51,13 @@ class KvWatch:
         self._task = asyncio.create_task(self._run(first), name=f"watch {self._filter}")
         synced = asyncio.create_task(self._synced.wait())
         either: set[asyncio.Future[Any]] = {synced, first}
-        await asyncio.wait(either, timeout=FIRST_ROUND_S, return_when=asyncio.FIRST_COMPLETED)
-        synced.cancel()
+        try:
+            await asyncio.wait(either, timeout=FIRST_ROUND_S, return_when=asyncio.FIRST_COMPLETED)
+        except asyncio.CancelledError:
+            await self.stop()
+            raise
+        finally:
+            synced.cancel()
         if self._synced.is_set():
             return
         await self.stop()
@@ -60,9 +66,8 @@ class KvWatch:
     async def stop(self) -> None:
         """Stops telling, and takes the consumer off the server."""
         task, self._task = self._task, None
-        if task is not None:
-            task.cancel()
-            await asyncio.wait({task})
+        if task is not None and not await end(task):
+            log.error("bus_watch_hangs", watch=self._filter)
 
     def wake(self) -> None:
         """Begin a new round now (the connection is new)."""

@@ -16,6 +16,7 @@ import msgspec
 
 from shared.bus.port import Bus, BusError
 from shared.bus.provision import provision
+from shared.bus.tasks import end
 from shared.contracts import subjects
 from shared.contracts.envelope import wrap
 from shared.contracts.events import Event
@@ -168,11 +169,8 @@ class Context:
         """Called by the lifecycle after the service's drain."""
         for close in reversed(self._closers):
             await close()
-        tasks = tuple(self._tasks)
-        for task in tasks:
-            task.cancel()
-        if tasks:
-            await asyncio.wait(tasks, timeout=5)
+        if not await end(*self._tasks):
+            self.log.error("tasks_hang", tasks=[task.get_name() for task in self._tasks])
 
 
 def new_instance() -> str:

@@ -63,7 +63,8 @@ class Leadership:
             self._changed.clear()
             try:
                 # The watch wakes us when the key changes or expires; a third of the TTL is the rhythm of renewal.
-                await asyncio.wait_for(self._changed.wait(), self._ttl_s / 3)
+                async with asyncio.timeout(self._ttl_s / 3):
+                    await self._changed.wait()
             except TimeoutError:
                 continue
 

@@ -172,7 +172,8 @@ async def _follow_config(service: type[Service], ctx: Context, file: Path, reloa
     taken = seen = _stamp(file)
     while True:
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(reload.wait(), CONFIG_POLL_S)
+            async with asyncio.timeout(CONFIG_POLL_S):
+                await reload.wait()
         before, seen = seen, _stamp(file)
         # A file that is just being written is left alone until it rests: half of it, or none, may be valid too.
         if not reload.is_set() and (seen == taken or seen != before):
@@ -204,6 +205,7 @@ async def _drain(service: Service, ctx: Context, timeout_s: float) -> None:
     ctx.health.draining = True
     ctx.log.info("service_draining")
     try:
-        await asyncio.wait_for(service.drain(), timeout_s)
+        async with asyncio.timeout(timeout_s):
+            await service.drain()
     except TimeoutError:
         ctx.log.error("service_drain_timed_out", seconds=timeout_s)
