@@ -191,6 +191,10 @@ class SimulatedCluster:
                 if self.get("Node", spec["nodeName"]) is not None:
                     self._later(now + min(grace, self._stop_s), "stop", key, dying)
                 return 200, dying
+            # Gone at once is told twice all the same: as leaving without grace, then as gone.
+            old = self._store(
+                key, {**old, "metadata": {**old["metadata"], "deletionTimestamp": timestamp(now), "deletionGracePeriodSeconds": 0}}
+            )
         self._remove(key, old)
         if kind == "Node":
             for (ns, n), pod in self._objects["Pod"].items():

@@ -1,0 +1,79 @@
+"""A real cluster: one reflector per kind, and writes through the same transport."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from services.watcher.config import Config
+from services.watcher.ports import Emit
+from shared.kube import resources
+from shared.kube.client import connect as connect_transport
+from shared.kube.reflector import Reflector, Timing
+from shared.kube.transport import Transport
+from shared.kube.writes import Writes
+from shared.service import Context
+
+
+class KubeSource:
+    """A Source over an API server. It owns the transport."""
+
+    def __init__(
+        self, transport: Transport, log: Any, *, reporter: str, timing: Timing | None = None, watch_list: bool = True,
+        kinds: tuple[resources.Resource, ...] = resources.REFLECTED,
+    ) -> None:  # fmt: skip
+        self.transport = transport
+        self._writes = Writes(transport, reporter=reporter)
+        self._emit: Emit = _nobody
+        self.reflectors = {
+            resource.kind: Reflector(transport, resource, self._pass_on, log, timing=timing, watch_list=watch_list) for resource in kinds
+        }
+
+    @property
+    def synced(self) -> bool:
+        return all(reflector.synced for reflector in self.reflectors.values())
+
+    @property
+    def detail(self) -> str:
+        problems = [f"{kind}: {r.problem}" for kind, r in self.reflectors.items() if r.problem]
+        return "; ".join(problems)[:500] or "every kind is followed"
+
+    @property
+    def writes(self) -> Writes:
+        return self._writes
+
+    async def run(self, emit: Emit) -> None:
+        self._emit = emit
+        async with asyncio.TaskGroup() as group:
+            for kind, reflector in self.reflectors.items():
+                group.create_task(reflector.run(), name=f"reflector:{kind}")
+
+    async def wait_synced(self) -> None:
+        for reflector in self.reflectors.values():
+            await reflector.wait_synced()
+
+    async def refresh(self) -> None:
+        """Nodes and pods; what else there is can only make a decision too careful, never double."""
+        await asyncio.gather(*(self.reflectors[kind].refresh() for kind in ("Node", "Pod") if kind in self.reflectors))
+
+    async def close(self) -> None:
+        await self.transport.close()
+
+    def _pass_on(self, facts: Any) -> None:
+        self._emit(facts)
+
+
+async def connect(ctx: Context, config: Config) -> KubeSource:
+    """Raises AccessError where the settings lead to no API server."""
+    transport = await connect_transport(
+        config.kubeconfig,
+        config.context,
+        strict_x509=config.strict_x509,
+        max_connections=config.binds_in_flight + 16,
+        user_agent="kerf-watcher",
+    )
+    return KubeSource(transport, ctx.log, reporter=ctx.instance)
+
+
+def _nobody(_: Any) -> None:
+    raise RuntimeError("the source was not started by run()")

@@ -1,0 +1,220 @@
+"""Keeps up with one kind: a list, then a watch that goes on where the last one ended, for ever.
+
+The initial state comes as a WatchList (one stream, the server's memory is spared), or as a paged list where the server has
+none. A closed watch is gone on with from its last version; 410 lists anew and says what is missing. Failures wait with
+capped exponential backoff and jitter. After client-go's reflector.go in what it does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+from typing import Any
+from urllib.parse import urlencode
+
+import msgspec
+
+from shared.contracts.facts import Fact
+from shared.kube.reflect import Decoder, Lines, Reflection, Undecodable, WatchError
+from shared.kube.resources import Resource
+from shared.kube.transport import Response, Transport, TransportError
+
+Emit = Callable[[list[Fact]], None]
+
+
+class Timing(msgspec.Struct, frozen=True, kw_only=True):
+    """`watch_s` is how long the server keeps one watch open (times 1 to 2, so that watches do not end together);
+    `silence_s` is how long a stream may be silent before it is taken for dead (bookmarks come about every minute)."""
+
+    watch_s: int = 300
+    silence_s: float = 150.0
+    backoff_s: float = 0.2
+    backoff_max_s: float = 20.0
+    page_size: int = 500
+    page_timeout_s: float = 60.0
+
+
+class Denied(Exception):
+    """The server says that we may not list or watch this kind (401, 403), or has no such kind (404)."""
+
+
+class Reflector:
+    """`run` emits facts in order. Counts: `lists`, `watches`, `unreadable`."""
+
+    def __init__(
+        self, transport: Transport, resource: Resource, emit: Emit, log: Any, *, timing: Timing | None = None, watch_list: bool = True
+    ) -> None:
+        self.resource = resource
+        self.reflection = Reflection()
+        self.lists = 0
+        self.watches = 0
+        self.unreadable = 0
+        self.problem = "not listed yet"
+        """What is wrong now; empty where all is well."""
+        self._transport = transport
+        self._decoder = Decoder(resource)
+        self._emit = emit
+        self._timing = timing or Timing()
+        self._watch_list = watch_list
+        self._log = log.bind(kind=resource.kind)
+        self._whole = asyncio.Event()
+        self._wanted = 0
+        self._done = 0
+        self._refreshing: list[tuple[int, asyncio.Future[None]]] = []
+        self._following: asyncio.Task[None] | None = None
+        self._received = False
+
+    @property
+    def synced(self) -> bool:
+        return self._whole.is_set()
+
+    async def wait_synced(self) -> None:
+        await self._whole.wait()
+
+    async def refresh(self) -> None:
+        """Lists anew, consistently; returns when a list that began after this call has been emitted whole."""
+        self._wanted += 1
+        whole = asyncio.get_running_loop().create_future()
+        self._refreshing.append((self._wanted, whole))
+        if self._following is not None:
+            self._following.cancel()  # `run` follows anew, and begins with a list
+        await whole
+
+    async def run(self) -> None:
+        """For ever."""
+        failures = 0
+        while True:
+            started = asyncio.get_running_loop().time()
+            self._received = False
+            retry_after_s = 0.0
+            try:
+                if await self._attempt():
+                    continue
+                lasted = asyncio.get_running_loop().time() - started
+                if self._received or lasted > 1.0:
+                    failures = 0
+                    continue  # as it should be: the server closes every watch some time, and all of them under load
+                self.problem = "the server ends watches at once"
+            except WatchError as error:
+                if error.code == 410:
+                    self.reflection.expired()
+                self.problem, retry_after_s = str(error), error.retry_after_s
+                self._log.info("watch_ended", error=str(error))
+            except (TransportError, Undecodable, Denied) as error:
+                self.problem = str(error)
+                self._log.warning("watch_failed", error=str(error), denied=isinstance(error, Denied))
+            failures = 1 if self._received else failures + 1
+            delay = min(self._timing.backoff_max_s, self._timing.backoff_s * 2 ** min(failures - 1, 16))
+            await asyncio.sleep(max(retry_after_s, delay * random.uniform(0.5, 1.0)))  # noqa: S311 - jitter, not a secret
+
+    async def _attempt(self) -> bool:
+        """One watch to its end; True where `refresh` ended it."""
+        self._following = asyncio.create_task(self._follow(), name=f"watch:{self.resource.plural}")
+        try:
+            await asyncio.wait({self._following})
+            if self._following.cancelled():
+                return True
+            self._following.result()
+            return False
+        finally:
+            self._following.cancel()
+            self._following = None
+            if self.reflection.listing:
+                self.reflection.abandon_list()
+
+    async def _follow(self) -> None:
+        """One watch, with a list before it where there is nothing to go on from, or where `refresh` wants one."""
+        wanted = self._wanted
+        listing = not self.reflection.resource_version or wanted > self._done
+        if listing and not self._watch_list:
+            await self._list()
+            self._listed(wanted)
+            listing = False
+        self.watches += 1
+        query = {
+            "watch": "1", "allowWatchBookmarks": "true",
+            "timeoutSeconds": str(int(self._timing.watch_s * random.uniform(1.0, 2.0))),  # noqa: S311 - jitter
+        }  # fmt: skip
+        if listing:
+            query |= {"sendInitialEvents": "true", "resourceVersionMatch": "NotOlderThan"}
+            self.lists += 1
+            self.reflection.begin_list()
+        else:
+            query["resourceVersion"] = self.reflection.resource_version
+        path = f"{self.resource.collection()}?{urlencode(query)}"
+        async with self._transport.stream(path, read_timeout_s=self._timing.silence_s) as (response, chunks):
+            if response.status != 200:
+                self._refused(response, listing=listing)
+                return
+            if not listing:
+                self.problem = ""
+            lines = Lines()
+            async for chunk in chunks:
+                self._take(lines.feed(chunk))
+                if listing and not self.reflection.listing:
+                    listing = False
+                    self._listed(wanted)
+
+    def _take(self, lines: list[bytes]) -> None:
+        """What came in one chunk, emitted together; what came before an error is emitted before it is raised."""
+        facts: list[Fact] = []
+        try:
+            for line in lines:
+                try:
+                    kind, seen = self._decoder.event(line)
+                except Undecodable as error:
+                    self._skip(str(error))
+                    continue
+                self._received = True
+                facts += self.reflection.event(kind, seen)
+        finally:
+            if facts:
+                self._emit(facts)
+
+    def _listed(self, wanted: int) -> None:
+        self.problem = ""
+        self._whole.set()
+        self._done = max(self._done, wanted)
+        for number, whole in self._refreshing:
+            if number <= self._done and not whole.done():
+                whole.set_result(None)
+        self._refreshing = [entry for entry in self._refreshing if entry[0] > self._done]
+
+    async def _list(self) -> None:
+        """Pages of a consistent list. An expired page token (410) begins it anew, by the caller's backoff."""
+        self.lists += 1
+        self.reflection.begin_list()
+        more = ""
+        while True:
+            query = {"limit": str(self._timing.page_size), **({"continue": more} if more else {})}
+            path = f"{self.resource.collection()}?{urlencode(query)}"
+            response = await self._transport.request("GET", path, timeout_s=self._timing.page_timeout_s)
+            if response.status != 200:
+                self._refused(response, listing=False)
+            page = self._decoder.page(response.body)
+            for text in page.unreadable:
+                self._skip(text)
+            facts = self.reflection.listed(page.objects)
+            more = page.more
+            if not more:
+                facts += self.reflection.end_list(page.resource_version)
+            if facts:
+                self._emit(facts)
+            if not more:
+                return
+
+    def _refused(self, response: Response, *, listing: bool) -> None:
+        """`listing` says that a WatchList was asked for. Raises, unless the next attempt will ask otherwise."""
+        status, text = response.status, response.body[:300].decode(errors="replace")
+        if listing and status in (400, 422):
+            self._log.info("watch_list_unavailable", status=status)  # a server without that feature
+            self._watch_list = False
+            return
+        if status in (401, 403, 404):
+            raise Denied(f"HTTP {status} on {self.resource.collection()}: {text}")
+        raise WatchError(status, text, retry_after_s=response.retry_after_s)
+
+    def _skip(self, text: str) -> None:
+        self.unreadable += 1
+        self._log.error("object_unreadable", error=text)

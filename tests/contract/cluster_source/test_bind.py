@@ -1,0 +1,97 @@
+"""A Binding: node and grant in one write, only for the pod that was meant, as it was."""
+
+from __future__ import annotations
+
+import msgspec
+
+from shared.contracts.commands import Bind
+from shared.kube import resources
+from tests.contract.cluster_source.harness import Harness
+from tests.support.waiting import eventually
+
+
+async def test_node_and_grant_become_true_at_once(cluster: Harness) -> None:
+    node = await cluster.create_node()
+    pod = await cluster.create_pod("p", annotations={"own": "kept"})
+    assert (await cluster.bind(pod, node, grant='{"v":1}')).outcome == "done"
+    bound = await cluster.changed(pod)
+    assert bound.spec.node_name == node
+    assert bound.metadata.annotations == {"own": "kept", "kerf.dev/grant": '{"v":1}'}
+    assert [(c.status) for c in bound.status.conditions if c.type == "PodScheduled"] == ["True"]
+    between = [
+        f.object for f in cluster.of("p") if (f.object.spec.node_name == "") != ("kerf.dev/grant" not in f.object.metadata.annotations)
+    ]
+    assert between == [], "no version has one without the other"
+
+
+async def test_repeating_it_is_harmless(cluster: Harness) -> None:
+    node = await cluster.create_node()
+    pod = await cluster.create_pod("p")
+    assert (await cluster.bind(pod, node)).outcome == "done"
+    assert (await cluster.bind(pod, node)).outcome == "conflict"
+    now = await cluster.changed(pod)
+    again = await cluster.bind(now, node)
+    assert again.outcome == "conflict", "even at the version of now: it is bound"
+    assert "already assigned to node" in again.message or "Precondition failed" in again.message
+
+
+async def test_a_version_that_passed_is_a_conflict(cluster: Harness) -> None:
+    node = await cluster.create_node()
+    pod = await cluster.create_pod("p")
+    await cluster.writes.annotate_pod(cluster.namespace, "p", pod.metadata.uid, {"kerf.dev/touched": "1"})
+    late = await cluster.bind(pod, node)
+    assert late.outcome == "conflict"
+    assert "ResourceVersion in precondition" in late.message
+    assert (await cluster.changed(pod)).spec.node_name == ""
+
+
+async def test_another_pod_of_that_name_is_a_conflict(cluster: Harness) -> None:
+    node = await cluster.create_node()
+    first = await cluster.create_pod("p")
+    await cluster.request("DELETE", resources.POD.path("p", cluster.namespace), {})
+    second = await cluster.create_pod("p")
+    assert (await cluster.bind(first, node, resource_version=second.metadata.resource_version)).outcome == "conflict"
+    assert cluster.pod("p").spec.node_name == ""
+
+
+async def test_a_pod_that_is_not_there_is_gone(cluster: Harness) -> None:
+    order = Bind(uid="u", namespace=cluster.namespace, name="nobody", resource_version="1", node="n")
+    assert (await cluster.writes.bind(order)).outcome == "gone"
+
+
+async def test_a_gated_pod_is_a_conflict(cluster: Harness) -> None:
+    pod = await cluster.create_pod("p", spec={"schedulingGates": [{"name": "example.com/wait"}]})
+    refused = await cluster.bind(pod, await cluster.create_node())
+    assert refused.outcome == "conflict"
+    assert "non-empty .spec.schedulingGates" in refused.message
+
+
+async def test_a_node_that_does_not_exist_is_taken(cluster: Harness) -> None:
+    """The server does not look; so the watcher has to."""
+    pod = await cluster.create_pod("p")
+    assert (await cluster.bind(pod, "nowhere")).outcome == "done"
+    assert (await cluster.changed(pod)).spec.node_name == "nowhere"
+
+
+async def test_a_key_that_the_server_would_not_check_is_never_sent(cluster: Harness) -> None:
+    pod = await cluster.create_pod("p")
+    order = Bind(uid=pod.metadata.uid, namespace=cluster.namespace, name="p", resource_version=pod.metadata.resource_version, node="n")
+    refused = await cluster.writes.bind(order, {"not a key!": "x"})
+    assert refused.outcome == "refused"
+    assert "nothing was sent" in refused.message
+    assert len(cluster.of("p")) == 1
+
+
+async def test_without_its_preconditions_it_is_never_sent(cluster: Harness) -> None:
+    pod = await cluster.create_pod("p")
+    whole = Bind(uid=pod.metadata.uid, namespace=cluster.namespace, name="p", resource_version=pod.metadata.resource_version, node="n")
+    for field in ("uid", "resource_version", "node"):
+        assert (await cluster.writes.bind(msgspec.structs.replace(whole, **{field: ""}))).outcome == "refused"
+
+
+async def test_a_pod_on_its_way_out_is_a_conflict(cluster: Harness) -> None:
+    pod = await cluster.create_pod("p")
+    await cluster.bind(pod, "nowhere")
+    await cluster.request("DELETE", resources.POD.path("p", cluster.namespace), {})
+    await eventually(lambda: cluster.pod("p").metadata.deletion_timestamp, what="the deletion's begin")
+    assert (await cluster.bind(cluster.pod("p"), "elsewhere")).outcome == "conflict"
