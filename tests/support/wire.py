@@ -1,0 +1,79 @@
+"""A TCP door in front of a server that a test can slam: established connections are cut, new ones may be refused."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from types import TracebackType
+
+
+class Wire:
+    """Forwards 127.0.0.1:`port` to a port of this machine. Bytes pass unread, TLS included."""
+
+    def __init__(self, target_port: int) -> None:
+        self._target = target_port
+        self._server: asyncio.Server | None = None
+        self._writers: set[asyncio.StreamWriter] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._open = True
+        self._flowing = asyncio.Event()
+        self._flowing.set()
+        self.port = 0
+        self.accepted = 0
+
+    async def __aenter__(self) -> Wire:
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        self.port = int(self._server.sockets[0].getsockname()[1])
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        assert self._server is not None
+        self._server.close()
+        self._flowing.set()
+        self.cut()
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+
+    def cut(self) -> int:
+        """Ends all connections, and says how many."""
+        for writer in self._writers:
+            writer.transport.abort()
+        return len(self._writers)
+
+    def refuse(self, refused: bool = True) -> None:
+        """New connections are closed at once."""
+        self._open = not refused
+
+    def freeze(self) -> None:
+        """Nothing passes, and nobody is told: as a network that loses everything."""
+        self._flowing.clear()
+
+    def thaw(self) -> None:
+        self._flowing.set()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.accepted += 1
+        if not self._open:
+            writer.transport.abort()
+            return
+        try:
+            there_reader, there_writer = await asyncio.open_connection("127.0.0.1", self._target)
+        except OSError:
+            writer.transport.abort()  # the server is down: the client shall see just that
+            return
+        self._writers |= {writer, there_writer}
+        for source, sink in ((reader, there_writer), (there_reader, writer)):
+            task = asyncio.create_task(self._pump(source, sink))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _pump(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(ConnectionError):  # cut is what this is for
+            while data := await source.read(65536):
+                await self._flowing.wait()
+                sink.write(data)
+                await sink.drain()
+        sink.close()
+        self._writers.discard(sink)
