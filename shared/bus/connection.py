@@ -147,6 +147,8 @@ class Connection:
     async def wait_connected(self, timeout_s: float) -> bool:
         if self.connected:
             return True
+        if not self.nc.is_connected:
+            self._up.clear()  # nats-py has noticed, and its callback has not come yet
         try:
             async with asyncio.timeout(timeout_s):
                 await self._up.wait()
