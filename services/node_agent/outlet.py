@@ -11,6 +11,7 @@ from shared.contracts import subjects
 from shared.contracts.base import encode
 from shared.contracts.commands import Beat
 from shared.contracts.envelope import wrap
+from shared.contracts.events import SliceEnforced
 from shared.model.gpu import Inventory
 from shared.service import Context
 
@@ -33,6 +34,11 @@ class Outlet:
 
     def publish(self, node: str, order: m.Publish) -> None:
         event = order.event
+        if isinstance(event, SliceEnforced):
+            self._ctx.telemetry.pod_span(
+                event.uid, "slice",
+                attributes={"k8s.node.name": event.node, "kerf.container": event.container, "kerf.grant": event.grant_id, "kerf.strategy": event.strategy},
+            )  # fmt: skip
         if order.namespace:
             subject = subjects.event_in_namespace(event.ENTITY, event.VERB, order.namespace)
         else:

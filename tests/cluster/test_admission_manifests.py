@@ -54,17 +54,19 @@ ALLOWED = [
         ("", "pods"), ("", "nodes"), ("", "namespaces"), ("", "resourcequotas"), ("", "persistentvolumeclaims"), ("", "persistentvolumes"),
         ("scheduling.k8s.io", "priorityclasses"), ("policy", "poddisruptionbudgets"), ("storage.k8s.io", "storageclasses"))),
     ("create", "", "pods", "binding"), ("create", "", "pods", "eviction"), ("patch", "", "pods", "status"), ("patch delete", "", "pods", ""),
-    ("patch", "", "nodes", ""), ("create patch", "events.k8s.io", "events", ""),
+    ("patch", "", "nodes", ""), ("patch", "", "persistentvolumeclaims", ""), ("patch", "", "persistentvolumes", ""), ("create patch", "events.k8s.io", "events", ""),
 ]  # fmt: skip
 DENIED = [
     ("create update", "", "pods", ""), ("get list", "", "secrets", ""), ("create", "", "pods", "exec"), ("delete update", "", "nodes", ""),
-    ("get", "", "nodes", "proxy"), ("create", "", "serviceaccounts", "token"), ("update patch", "", "persistentvolumes", ""),
+    ("get", "", "nodes", "proxy"), ("create", "", "serviceaccounts", "token"), ("update delete", "", "persistentvolumes", ""),
     ("get update", "", "configmaps", ""), ("escalate bind", "rbac.authorization.k8s.io", "clusterroles", ""),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("verbs", "group", "resource", "subresource"), ALLOWED + DENIED)
-def test_the_watcher_may_what_a_scheduler_needs_and_no_more(plane: ControlPlane, verbs: str, group: str, resource: str, subresource: str) -> None:
+def test_the_watcher_may_what_a_scheduler_needs_and_no_more(
+    plane: ControlPlane, verbs: str, group: str, resource: str, subresource: str
+) -> None:
     expected = (verbs, group, resource, subresource) in ALLOWED
     for verb in verbs.split():
         review = {

@@ -1,0 +1,207 @@
+"""What happened, reduced to figures: public events and inventories in, usage records out, gauges to be read.
+
+Pure and idempotent: an event that comes twice changes no figure of state (counters of events that come twice after a crash
+do rise twice, as Prometheus' counters begin anew anyway).
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+from functools import partial
+
+import msgspec
+
+from services.metrics.usage import Began, Ended, GpuSize, Record
+from shared.contracts.envelope import Envelope
+from shared.contracts.events import (
+    Event,
+    GpuStateChanged,
+    GrantEnded,
+    PlacementDecided,
+    PlacementRejected,
+    PodBound,
+    SliceEnforced,
+    SliceReleased,
+    TermTaken,
+)
+from shared.contracts.queries import StatusAnswer
+from shared.model.gpu import Inventory
+from shared.telemetry.metrics import Metrics
+
+KNOWN_PODS = 100_000
+ENDED_KEPT = 50_000
+
+
+class Held(msgspec.Struct, frozen=True):
+    node: str
+    gpus: tuple[tuple[str, int, int], ...]
+
+
+class Core:
+    def __init__(self, metrics: Metrics) -> None:
+        self._uids: OrderedDict[tuple[str, str], str] = OrderedDict()
+        self._held: dict[str, dict[str, Held]] = {}
+        """What is handed over, by grant and container."""
+        self._ended: OrderedDict[str, None] = OrderedDict()
+        """Grants that ended, for a redelivered or late enforcement."""
+        self._inventories: dict[str, Inventory] = {}
+        self._model: dict[str, str] = {}
+        self.status = StatusAnswer()
+        self.last_event_s = 0.0
+        self._declare(metrics)
+
+    # --- in ---------------------------------------------------------------------------------------------------
+
+    def event(self, envelope: Envelope, event: Event | None) -> list[Record]:
+        """Reduces one public event; what it means for usage comes back. An event of an unknown type is counted."""
+        at_s = seconds_of(envelope.time)
+        self.last_event_s = max(self.last_event_s, at_s)
+        self._events.of(envelope.type).add()
+        uid, namespace, name = (getattr(event, field, "") for field in ("uid", "namespace", "name"))
+        if uid and name:
+            self._know(namespace, name, uid)
+        match event:
+            case PlacementDecided():
+                self._outcomes.of("decided").add()
+                self._waited.observe(event.waited_ms / 1000)
+            case PlacementRejected():
+                self._outcomes.of("rejected").add()
+                self._rejections.of(event.explanation.summary[0].code if event.explanation.summary else "unknown").add()
+            case PodBound():
+                self._outcomes.of("bound").add()
+                self._bound.observe(event.bound_ms / 1000)
+            case TermTaken():
+                self._term.set(max(self._term.of().value, event.term))
+                self._recovery.observe(event.seconds)
+            case GpuStateChanged():
+                self._gpu_states.of(event.state).add()
+            case SliceEnforced():
+                return self._enforced(event, at_s)
+            case SliceReleased() | GrantEnded():
+                return self._ended_grant(event.grant_id, at_s)
+        return []
+
+    def inventory(self, node: str, inventory: Inventory | None) -> list[Record]:
+        """What a node has now; None: it has retired."""
+        if inventory is None:
+            self._inventories.pop(node, None)
+            return []
+        self._inventories[node] = inventory
+        for gpu in inventory.gpus:
+            self._model[gpu.uuid] = gpu.model
+        return [GpuSize(gpu.uuid, gpu.memory_mib) for gpu in inventory.gpus]
+
+    def restore(self, live: Iterable[Began]) -> None:
+        """What was held when this process ended."""
+        for slice_ in live:
+            self._held.setdefault(slice_.grant_id, {})[slice_.container] = Held(slice_.node, slice_.gpus)
+            self._know(slice_.namespace, slice_.pod, slice_.uid)
+
+    def uid_of(self, namespace: str, name: str) -> str:
+        """The newest pod of that name; empty where none was heard of."""
+        return self._uids.get((namespace, name), "")
+
+    def _enforced(self, event: SliceEnforced, at_s: float) -> list[Record]:
+        gpus = tuple((uuid, mib, milli) for uuid, (mib, milli) in sorted(event.gpus.items()))
+        if event.grant_id not in self._ended:
+            self._held.setdefault(event.grant_id, {})[event.container] = Held(event.node, gpus)
+        return [
+            Began(event.grant_id, event.container, event.uid, event.namespace, event.name, event.node, event.model, round(at_s * 1000), gpus)
+        ]
+
+    def _ended_grant(self, grant_id: str, at_s: float) -> list[Record]:
+        self._held.pop(grant_id, None)
+        self._ended[grant_id] = None
+        if len(self._ended) > ENDED_KEPT:
+            self._ended.popitem(last=False)
+        return [Ended(grant_id, round(at_s * 1000))]
+
+    def _know(self, namespace: str, name: str, uid: str) -> None:
+        self._uids[namespace, name] = uid
+        self._uids.move_to_end((namespace, name))
+        if len(self._uids) > KNOWN_PODS:
+            self._uids.popitem(last=False)
+
+    # --- out --------------------------------------------------------------------------------------------------
+
+    def allocated(self) -> dict[tuple[str, str], tuple[int, int, int]]:
+        """By node and model: MiB, milli and slices that are handed over."""
+        found: dict[tuple[str, str], tuple[int, int, int]] = {}
+        for containers in self._held.values():
+            for held in containers.values():
+                for uuid, mib, milli in held.gpus:
+                    key = held.node, self._model.get(uuid, "unknown")
+                    memory, compute, slices = found.get(key, (0, 0, 0))
+                    found[key] = memory + mib, compute + milli, slices + 1
+        return found
+
+    def capacity(self) -> dict[tuple[str, str], tuple[int, int, int]]:
+        """By node and model: GPUs, MiB and GPUs that are not healthy."""
+        found: dict[tuple[str, str], tuple[int, int, int]] = {}
+        for node, inventory in self._inventories.items():
+            for gpu in inventory.gpus:
+                gpus, memory, unwell = found.get((node, gpu.model), (0, 0, 0))
+                found[node, gpu.model] = gpus + 1, memory + gpu.memory_mib, unwell + (gpu.state != "healthy")
+        return found
+
+    def _declare(self, metrics: Metrics) -> None:
+        self._events = metrics.counter("kerf_events_total", "Public events heard, by type.", ("type",))
+        self._outcomes = metrics.counter("kerf_placement_outcomes_total", "Pods decided, rejected and bound.", ("outcome",))
+        self._rejections = metrics.counter("kerf_placement_rejections_total", "Rejections by their most frequent reason.", ("code",))
+        self._waited = metrics.histogram("kerf_pod_wait_seconds", "From the first sight of a pod to its decision.")
+        self._bound = metrics.histogram("kerf_pod_bind_seconds", "From a pod's decision to the sight of it bound.")
+        self._recovery = metrics.histogram("kerf_term_recovery_seconds", "How long a new leader took until it decided.")
+        self._term = metrics.gauge("kerf_term", "The newest term.")
+        self._gpu_states = metrics.counter("kerf_gpu_state_changes_total", "GPUs that changed state, by the new one.", ("state",))
+        for figures, named in ((self.allocated, _ALLOCATED), (self.capacity, _CAPACITY)):
+            for index, (name, text) in enumerate(named.items()):
+                metrics.observe_by(name, text, partial(_column, figures, index), labels=("node", "model"))
+        for field, text in _STATUS.items():
+            metrics.observe_by(f"kerf_{field}", text, partial(self._of_status, field))
+
+    def _of_status(self, field: str) -> float:
+        return float(getattr(self.status, field))
+
+
+def _column(figures: Callable[[], dict[tuple[str, str], tuple[int, int, int]]], index: int) -> dict[tuple[str, ...], float]:
+    return {labels: float(values[index]) for labels, values in figures().items()}
+
+
+_ALLOCATED = {
+    "kerf_node_gpu_memory_allocated_mib": "GPU memory handed over.",
+    "kerf_node_gpu_compute_allocated_milli": "GPU compute handed over, per mille of one GPU.",
+    "kerf_node_gpu_slices": "Slices handed over, counted on each of their GPUs.",
+}
+_CAPACITY = {
+    "kerf_node_gpus": "GPUs.",
+    "kerf_node_gpu_memory_mib": "GPU memory.",
+    "kerf_node_gpus_unhealthy": "GPUs that take no new slices.",
+}
+_STATUS = {
+    "nodes": "Nodes that placement knows.",
+    "synced_nodes": "Nodes whose agent has answered this term.",
+    "gpus": "GPUs that placement knows.",
+    "gpu_milli_total": "GPU compute, per mille of one GPU.",
+    "gpu_milli_allocated": "GPU compute that is booked.",
+    "gpu_memory_mib_total": "GPU memory.",
+    "gpu_memory_mib_allocated": "GPU memory that is booked.",
+    "fragmentation_milli": "Free GPU compute that no waiting or usual request could take.",
+    "pods_bound": "Pods bound by Kerf.",
+    "pods_holding": "Pods decided and not yet seen bound.",
+    "pods_waiting": "Pods for which there is no place now.",
+    "pods_gated": "Pods with scheduling gates.",
+    "pods_leaving": "Pods that ended and whose capacity is not back yet.",
+    "decide_us_p50": "Microseconds of thought a decision, median.",
+    "decide_us_p99": "Microseconds of thought a decision, 99th percentile.",
+    "double_bookings": "GPUs booked beyond what they have. Anything but 0 is a fault.",
+}
+
+
+def seconds_of(time: str) -> float:
+    """A CloudEvent's time as Unix seconds; 0 where it is none."""
+    try:
+        return datetime.datetime.fromisoformat(time).timestamp()
+    except ValueError:
+        return 0.0
