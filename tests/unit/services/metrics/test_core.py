@@ -1,0 +1,154 @@
+"""Events reduced to figures, and traces kept."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from services.metrics.core import Core, seconds_of
+from services.metrics.traces import MOST_SPANS, TraceStore
+from services.metrics.usage import Began, Ended, GpuSize
+from shared.contracts.envelope import unwrap, wrap
+from shared.contracts.events import (
+    Event,
+    GrantEnded,
+    PlacementDecided,
+    PlacementRejected,
+    PodBound,
+    SliceEnforced,
+    SliceReleased,
+    TermTaken,
+)
+from shared.contracts.explain import PodExplanation, Reason
+from shared.contracts.queries import Span, StatusAnswer
+from shared.model.gpu import Gpu, Inventory
+from shared.telemetry import Metrics
+
+POD: dict[str, Any] = {"uid": "u1", "namespace": "team", "name": "p"}
+ENFORCED = SliceEnforced(node="n1", container="c", grant_id="g1", strategy="advisory", promise="soft", gpus={"G": (400, 200)}, model="H200", **POD)
+RELEASED = SliceReleased(node="n1", grant_id="g1", boot_id="b", **POD)
+ENDED = GrantEnded(node="n1", grant_id="g1", **POD)
+INVENTORY = Inventory(node="n1", boot_id="b", gpus=(Gpu(uuid="G", index=0, model="H200", memory_mib=1000), Gpu(uuid="H", index=1, model="H200", memory_mib=1000, state="suspect")))
+
+
+def core(*events: Event) -> tuple[Core, Metrics, list[Any]]:
+    metrics = Metrics()
+    made, records = Core(metrics), []
+    for second, event in enumerate(events):
+        envelope, read = unwrap(wrap(event, source="/test", now_s=1000 + second)[1])
+        records += made.event(envelope, read)
+    return made, metrics, records
+
+
+def text_of(metrics: Metrics) -> list[str]:
+    return metrics.render().decode().splitlines()
+
+
+def test_a_slice_is_allocated_from_its_enforcement_to_its_release() -> None:
+    made, _, records = core(ENFORCED)
+    made.inventory("n1", INVENTORY)
+    assert made.allocated() == {("n1", "H200"): (400, 200, 1)}
+    assert records == [Began("g1", "c", "u1", "team", "p", "n1", "H200", 1_000_000, (("G", 400, 200),))]
+    made, _, records = core(ENFORCED, RELEASED)
+    assert made.allocated() == {}
+    assert records[1] == Ended("g1", 1_001_000)
+
+
+@pytest.mark.parametrize("end", [RELEASED, ENDED])
+@pytest.mark.parametrize("order", [(0, 1, 0), (1, 0), (0, 0, 1), (0, 1, 1)])
+def test_late_and_doubled_events_leave_nothing_allocated(end: Event, order: tuple[int, ...]) -> None:
+    """A node that is gone says nothing more; placement's word ends its grants too."""
+    made, _, _ = core(*((ENFORCED, end)[i] for i in order))
+    assert made.allocated() == {}
+
+
+def test_inventories_give_sizes_and_capacity() -> None:
+    made, metrics, _ = core()
+    assert made.inventory("n1", INVENTORY) == [GpuSize("G", 1000), GpuSize("H", 1000)]
+    lines = text_of(metrics)
+    assert 'kerf_node_gpus{model="H200",node="n1"} 2.0' in lines
+    assert 'kerf_node_gpu_memory_mib{model="H200",node="n1"} 2000.0' in lines
+    assert 'kerf_node_gpus_unhealthy{model="H200",node="n1"} 1.0' in lines
+    assert made.inventory("n1", None) == []
+    assert made.capacity() == {}
+
+
+def test_outcomes_waits_and_terms_are_counted() -> None:
+    explanation = PodExplanation(namespace="team", name="p", state="waiting", sentence="no", summary=(Reason(code="gpu-memory", sentence="too little"),))
+    _, metrics, _ = core(
+        PlacementDecided(node="n1", term=7, sequence=9, waited_ms=30, **POD),
+        PlacementRejected(explanation=explanation, **POD),
+        PodBound(node="n1", bound_ms=4, **POD),
+        TermTaken(term=9, holder="a", seconds=0.2),
+        TermTaken(term=8, holder="b", seconds=0.2),
+    )
+    lines = text_of(metrics)
+    for line in (
+        'kerf_placement_outcomes_total{outcome="decided"} 1.0', 'kerf_placement_outcomes_total{outcome="rejected"} 1.0',
+        'kerf_placement_outcomes_total{outcome="bound"} 1.0', 'kerf_placement_rejections_total{code="gpu-memory"} 1.0',
+        'kerf_pod_wait_seconds_bucket{le="0.05"} 1.0', 'kerf_pod_wait_seconds_bucket{le="0.025"} 0.0',
+        'kerf_pod_bind_seconds_bucket{le="0.005"} 1.0', "kerf_term 9.0",
+    ):  # fmt: skip
+        assert line in lines, line
+
+
+def test_placements_own_figures_are_passed_on() -> None:
+    made, metrics, _ = core()
+    made.status = StatusAnswer(gpus=8, gpu_milli_allocated=2500, double_bookings=1, pods_waiting=3, fragmentation_milli=120)
+    lines = text_of(metrics)
+    for line in ("kerf_gpus 8.0", "kerf_gpu_milli_allocated 2500.0", "kerf_double_bookings 1.0", "kerf_pods_waiting 3.0", "kerf_fragmentation_milli 120.0"):
+        assert line in lines
+
+
+def test_a_pods_uid_is_the_newest_of_its_name() -> None:
+    made, _, _ = core(ENFORCED, PodBound(uid="u2", namespace="team", name="p", node="n1"))
+    assert (made.uid_of("team", "p"), made.uid_of("team", "q")) == ("u2", "")
+
+
+def test_what_was_held_is_held_again_after_a_restart() -> None:
+    made = Core(Metrics())
+    made.restore([Began("g1", "c", "u1", "team", "p", "n1", "H200", 0, (("G", 400, 200),))])
+    made.inventory("n1", INVENTORY)
+    assert made.allocated() == {("n1", "H200"): (400, 200, 1)}
+    assert made.uid_of("team", "p") == "u1"
+
+
+def test_an_unknown_event_is_counted_and_passed_over() -> None:
+    made, metrics, _ = core()
+    payload = wrap(ENDED, source="/test", now_s=1)[1].replace(b"grant.ended", b"grant.adored")
+    envelope, read = unwrap(payload)
+    assert (read, made.event(envelope, read)) == (None, [])
+    assert 'kerf_events_total{type="dev.kerf.grant.adored.v1"} 1.0' in text_of(metrics)
+
+
+def test_times_are_read_or_are_nothing() -> None:
+    assert seconds_of("1970-01-01T00:00:01.500000Z") == 1.5
+    assert seconds_of("yesterday") == 0.0
+
+
+# --- traces -----------------------------------------------------------------------------------------------------
+
+
+def span(trace: str, number: int) -> Span:
+    return Span(trace_id=trace, span_id=f"s{number}", parent_id="", name="x", service="t", start_ns=number, end_ns=number + 1)
+
+
+def test_a_trace_is_given_in_order_whatever_order_it_came_in() -> None:
+    store = TraceStore(10)
+    store.add([span("a", 2), span("a", 1), span("b", 5), span("a", 2)])
+    assert [s.start_ns for s in store.get("a")] == [1, 2]
+    assert store.get("c") == ()
+
+
+def test_the_newest_traces_are_kept() -> None:
+    store = TraceStore(2)
+    store.add([span("a", 1), span("b", 1), span("a", 2), span("c", 1)])
+    assert [len(store.get(trace)) for trace in "abc"] == [2, 0, 1]
+
+
+def test_an_endless_trace_keeps_its_beginning_and_its_end() -> None:
+    store = TraceStore(2)
+    store.add(span("a", i) for i in range(MOST_SPANS + 50))
+    kept = [s.start_ns for s in store.get("a")]
+    assert (len(kept), kept[0], kept[-1], store.dropped_spans) == (MOST_SPANS, 0, MOST_SPANS + 49, 50)
