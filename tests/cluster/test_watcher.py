@@ -1,0 +1,150 @@
+"""The watcher on a real API server, with no more rights than its ClusterRole gives it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from services.watcher.config import Config
+from services.watcher.service import Watcher
+from shared.bus.embedded import EmbeddedServer
+from shared.bus.port import Incoming
+from shared.contracts import commands as c
+from shared.contracts import subjects
+from shared.contracts.base import decode, encode
+from shared.contracts.facts import FeedBatch, Gone, Put, SnapshotPage, SnapshotRequest
+from shared.kube import resources
+from shared.model.objects import Pod
+from shared.service import Context, running
+from tests.support.waiting import eventually
+from tools.control_plane import ControlPlane
+
+pytestmark = pytest.mark.cluster
+ROLE = Path(__file__).parents[2] / "k8s" / "11-watcher-rbac.yaml"
+
+
+class World:
+    def __init__(self, plane: ControlPlane, ctx: Context, namespace: str) -> None:
+        self.plane, self.ctx, self.namespace = plane, ctx, namespace
+        self.batches: list[FeedBatch] = []
+
+    async def heard(self, incoming: Incoming) -> None:
+        self.batches.append(decode(incoming.payload, FeedBatch))
+
+    def create(self, kind: str, name: str, document: Any = None) -> Any:
+        resource = resources.BY_KIND[kind]
+        body = {**(document or {}), "metadata": {"name": name}}
+        status, answer = self.plane.request("POST", resource.collection(self.namespace if resource.namespaced else ""), body)
+        assert status == 201, answer
+        return json.loads(answer)
+
+    def get(self, path: str) -> Any:
+        return json.loads(self.plane.request("GET", path)[1])
+
+    def seen(self, uid: str) -> Any:
+        facts = [f for b in self.batches for f in b.facts if f.object.metadata.uid == uid]
+        return facts[-1] if facts else None
+
+    async def pod(self, name: str) -> Pod:
+        made = self.create("Pod", name, {"spec": {"schedulerName": "kerf", "containers": [{"name": "c", "image": "i"}]}})
+        fact = await eventually(lambda: self.seen(made["metadata"]["uid"]), what=f"sight of {name}")
+        assert isinstance(fact.object, Pod)
+        return fact.object
+
+    async def order(self, subject: str, order: Any) -> list[tuple[str, str]]:
+        answers = decode(await self.ctx.bus.request(subject, encode(order), timeout_s=10), c.Answers)
+        return [(a.outcome, a.message) for a in answers.answers]
+
+    def events(self, uid: str) -> list[str]:
+        listed = self.get(resources.EVENT.collection(self.namespace))["items"]
+        return [e["reason"] for e in listed if e.get("regarding", {}).get("uid") == uid]
+
+
+@pytest.fixture
+async def world(control_plane: ControlPlane, namespace: str) -> AsyncIterator[World]:
+    paths = {"ClusterRole": "clusterroles", "ClusterRoleBinding": "clusterrolebindings"}
+    for document in yaml.safe_load_all(ROLE.read_text()):
+        status, answer = control_plane.request("POST", f"/apis/rbac.authorization.k8s.io/v1/{paths[document['kind']]}", document)
+        assert status in (201, 409), answer
+    config = Config(kubeconfig=str(control_plane.service_account("kerf-system", "kerf-watcher")))
+    async with EmbeddedServer() as server, running(Watcher, config, bus_url=server.url) as ctx:
+        made = World(control_plane, ctx, namespace)
+        await ctx.bus.subscribe(subjects.FEED_ALL, made.heard)
+        await eventually(lambda: ctx.health.ready, what="readiness")
+        yield made
+        assert not ctx.failure.done(), ctx.failure.result()
+
+
+async def test_from_creation_to_a_bound_pod_with_its_event(world: World) -> None:
+    node = f"node-of-{world.namespace}"
+    world.create("Node", node)
+    pod = await world.pod("p")
+    await eventually(lambda: any(f.object.metadata.name == node for b in world.batches for f in b.facts), what="the node")
+    bind = c.Bind(
+        uid=pod.metadata.uid, namespace=world.namespace, name="p", resource_version=pod.metadata.resource_version, node=node, grant="{}"
+    )
+    assert await world.order(subjects.CMD_BIND, c.BindBatch(term=1, sequence=5, binds=(bind,))) == []
+    await eventually(lambda: world.seen(pod.metadata.uid).object.spec.node_name == node, what="the bound pod on the feed")
+    assert world.seen(pod.metadata.uid).object.metadata.annotations == {"kerf.dev/grant": "{}"}
+    await eventually(lambda: world.events(pod.metadata.uid) == ["Scheduled"], what="the Event")
+    again = await world.order(subjects.CMD_BIND, c.BindBatch(term=1, sequence=5, binds=(bind,)))
+    assert [outcome for outcome, _ in again] == ["conflict"]
+
+
+async def test_every_patch_is_within_its_rights(world: World) -> None:
+    node = f"node-of-{world.namespace}"
+    world.create("Node", node)
+    world.create(
+        "PersistentVolumeClaim", "data", {"spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}}
+    )
+    volume = f"volume-of-{world.namespace}"
+    world.create(
+        "PersistentVolume", volume, {"spec": {"capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteOnce"], "hostPath": {"path": "/d"}}}
+    )
+    pod = await world.pod("p")
+    wanted = {node, "data", volume}
+    await eventually(lambda: wanted <= {f.object.metadata.name for b in world.batches for f in b.facts}, what="all of them")
+    who = {"uid": pod.metadata.uid, "namespace": world.namespace, "name": "p"}
+    patches: tuple[c.Patch, ...] = (
+        c.TouchPod(**who, token="t1"),
+        c.ReportPending(**who, reason="Unschedulable", message="no node fits"),
+        c.LabelNode(node=node, labels={"nvidia.com/gpu.product": "NVIDIA-H100"}),
+        c.SelectNode(namespace=world.namespace, claim="data", node=node),
+        c.SelectNode(namespace=world.namespace, claim="data", node=node, volume=volume),
+    )
+    assert await world.order(subjects.CMD_PATCH, c.PatchBatch(patches=patches)) == []
+
+    def stands() -> bool:
+        held = world.get(resources.POD.path("p", world.namespace))
+        conditions = [x["message"] for x in held["status"].get("conditions", ()) if x["type"] == "PodScheduled"]
+        return held["metadata"]["annotations"] == {"kerf.dev/touched": "t1"} and conditions == ["no node fits"]
+
+    await eventually(stands, what="touch and report")
+    await eventually(lambda: world.events(pod.metadata.uid) == ["FailedScheduling"], what="the Event")
+    assert world.get(resources.NODE.path(node))["metadata"]["labels"]["nvidia.com/gpu.product"] == "NVIDIA-H100"
+    assert world.get(resources.VOLUME.path(volume))["spec"]["claimRef"]["name"] == "data"
+    assert await world.order(subjects.CMD_PATCH, c.PatchBatch(patches=(c.DeletePod(**who, reason="test"),))) == []
+    await eventually(lambda: isinstance(world.seen(pod.metadata.uid), Gone), what="the end")
+
+
+async def test_an_eviction_goes_through_the_eviction_api(world: World) -> None:
+    pod = await world.pod("p")
+    evict = c.Evict(uid=pod.metadata.uid, namespace=world.namespace, name="p", reason="made room")
+    assert await world.order(subjects.CMD_EVICT, c.EvictBatch(evictions=(evict,))) == []
+    await eventually(lambda: isinstance(world.seen(pod.metadata.uid), Gone), what="the end")
+    await eventually(lambda: world.events(pod.metadata.uid) == ["Preempted"], what="the Event")
+
+
+async def test_a_fresh_snapshot_holds_what_was_made_before_it(world: World) -> None:
+    for number in range(5):
+        name = f"p{number}"
+        made = world.create("Pod", name, {"spec": {"containers": [{"name": "c", "image": "i"}]}})
+        answer = await world.ctx.bus.request(subjects.QUERY_SNAPSHOT, encode(SnapshotRequest(fresh=True)), timeout_s=10)
+        page = decode(answer, SnapshotPage)
+        assert page.error == ""
+        assert made["metadata"]["uid"] in {f.object.metadata.uid for f in page.facts if isinstance(f, Put)}
