@@ -122,7 +122,11 @@ class EmbeddedServer:
             self._process = await asyncio.create_subprocess_exec(
                 binary, "-c", str(config), stdin=asyncio.subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
             )  # fmt: skip
-        await self._ready(self._process)
+        try:
+            await self._ready(self._process)
+        except BusError:
+            await self.stop()
+            raise
 
     async def _ready(self, process: asyncio.subprocess.Process) -> None:
         ports_file = self._run_dir / f"nats-server_{process.pid}.ports"
