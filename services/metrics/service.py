@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import ClassVar, TypeVar
 
 import msgspec
@@ -65,8 +65,7 @@ class MetricsService(Service):
         await ctx.bus.subscribe(subjects.QUERY_USAGE, self._usage)
         await ctx.bus.subscribe(subjects.QUERY_TRACE, self._trace)
         await ctx.bus.subscribe(subjects.SPANS_ALL, self._spans)
-        await ctx.bus.kv(subjects.KV_NODES).watch(self._inventory)
-        await ctx.bus.follow_events(self._event, start=self._sequence + 1)
+        ctx.spawn(self._follow(), name="follow")
         ctx.spawn(self._writes(), name="usage")
         ctx.spawn(self._statuses(), name="status")
         ctx.spawn(self._forgets(), name="forget")
@@ -79,6 +78,21 @@ class MetricsService(Service):
             # Nothing is lost by it: the place in the stream was not written either.
             self._ctx.log.error("usage_not_written", error=str(error), records=len(self._records))
         await self._blocking(self._book.close)
+
+    async def _follow(self) -> None:
+        """Streams and buckets are made by placement, which may start later than this."""
+        begin: list[Callable[[], Awaitable[object]]] = [
+            lambda: self._ctx.bus.kv(subjects.KV_NODES).watch(self._inventory),
+            lambda: self._ctx.bus.follow_events(self._event, start=self._sequence + 1),
+        ]
+        while begin:
+            try:
+                await begin[0]()
+                begin.pop(0)
+            except BusError as error:
+                self._ctx.health.set("events", ok=False, detail=str(error))
+                await asyncio.sleep(self._config.status_every_s)
+        self._ctx.health.set("events", ok=True)
 
     # --- in ---------------------------------------------------------------------------------------------------
 

@@ -1,0 +1,166 @@
+"""The metrics service over a real NATS server."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import urllib.request
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from services.metrics.service import Config, MetricsService
+from shared.bus.embedded import EmbeddedServer
+from shared.bus.nats_bus import NatsBus
+from shared.bus.port import Incoming
+from shared.bus.provision import provision
+from shared.contracts import subjects
+from shared.contracts.base import decode, encode
+from shared.contracts.envelope import wrap
+from shared.contracts.events import Event, SliceEnforced, SliceReleased
+from shared.contracts.queries import Span, SpanBatch, StatusAnswer, TraceAnswer, TraceQuery, UsageAnswer, UsageQuery, UsageRow
+from shared.model.gpu import Gpu, Inventory
+from shared.service import Lifecycle, running
+from shared.telemetry.trace_ids import trace_id_for
+from tests.support.waiting import eventually
+
+
+@pytest.fixture
+async def nats() -> AsyncIterator[EmbeddedServer]:
+    async with EmbeddedServer() as server:
+        yield server
+
+
+@pytest.fixture
+async def bus(nats: EmbeddedServer) -> AsyncIterator[NatsBus]:
+    async with await NatsBus.connect(nats.url) as made:
+        await provision(made)
+        inventory = Inventory(node="n1", boot_id="b", gpus=(Gpu(uuid="G", index=0, model="H200", memory_mib=1000),))
+        await made.kv(subjects.KV_NODES).put(subjects.token("n1"), encode(inventory))
+        yield made
+
+
+def pod(name: str) -> dict[str, Any]:
+    return {"uid": f"u-{name}", "namespace": "team", "name": name, "node": "n1", "grant_id": f"g-{name}"}
+
+
+def enforced(name: str) -> SliceEnforced:
+    return SliceEnforced(container="c", strategy="advisory", promise="soft", gpus={"G": (500, 0)}, model="H200", **pod(name))
+
+
+def released(name: str) -> SliceReleased:
+    return SliceReleased(boot_id="b", **pod(name))
+
+
+LONG_AGO_S = time.time() - 3600
+
+
+def say(bus: NatsBus, event: Event, at_s: float) -> None:
+    """`at_s` counts from an hour ago: what ended months ago would be forgotten."""
+    identity, payload = wrap(event, source="/test", now_s=LONG_AGO_S + at_s)
+    bus.publish_event(subjects.event_in_namespace(event.ENTITY, event.VERB, "team"), payload, identity)
+
+
+async def usage(bus: NatsBus, by: str = "pod") -> dict[str, UsageRow]:
+    answer = decode(await bus.request(subjects.QUERY_USAGE, encode(UsageQuery(by=by))), UsageAnswer)
+    assert not answer.error
+    return {row.key: row for row in answer.rows}
+
+
+async def test_usage_is_exact_across_crash_and_restart(nats: EmbeddedServer, bus: NatsBus, tmp_path: Path) -> None:
+    """What happened while the service was away is in the stream; what it had written is in its book; nothing counts twice."""
+    config = Config(database=str(tmp_path / "usage.db"), write_every_s=0.05)
+
+    async def costs(expected: dict[str, float]) -> bool:
+        return {key: row.gpu_seconds for key, row in (await usage(bus)).items()} == expected
+
+    async with running(MetricsService, config, bus_url=nats.url):
+        say(bus, enforced("a"), 100)
+        say(bus, released("a"), 110)
+        say(bus, enforced("b"), 100)
+        await eventually(lambda: _row(bus, "team/b"))
+        await eventually(lambda: _costs_at_least(bus, "team/a", 5.0))
+    say(bus, released("b"), 104)
+    say(bus, enforced("c"), 100)
+    say(bus, released("c"), 101)
+    async with running(MetricsService, config, bus_url=nats.url):
+        await eventually(lambda: costs({"team/a": 5.0, "team/b": 2.0, "team/c": 0.5}))
+        assert (await usage(bus, "model"))["H200"].slices == 3
+
+
+async def _row(bus: NatsBus, key: str) -> UsageRow | None:
+    return (await usage(bus)).get(key)
+
+
+async def _costs_at_least(bus: NatsBus, key: str, seconds: float) -> bool:
+    row = await _row(bus, key)
+    return row is not None and row.gpu_seconds >= seconds
+
+
+async def test_a_wiped_stream_is_followed_from_its_new_beginning(nats: EmbeddedServer, bus: NatsBus, tmp_path: Path) -> None:
+    """The stored place in the old stream must not hide the new one's events."""
+    config = Config(database=str(tmp_path / "usage.db"), write_every_s=0.05)
+    async with running(MetricsService, config, bus_url=nats.url):
+        for name in "abcdefgh":
+            say(bus, enforced(name), 100)
+        await eventually(lambda: _row(bus, "team/h"))
+    await nats.restart(wipe=True)
+    await eventually(lambda: bus.connected)
+    await provision(bus)
+    async with running(MetricsService, config, bus_url=nats.url):
+        say(bus, enforced("z"), 100)
+        await eventually(lambda: _row(bus, "team/z"), within_s=30)
+
+
+async def test_the_newest_traces_can_be_asked_for_by_name(nats: EmbeddedServer, bus: NatsBus) -> None:
+    """Events teach the pod's UID, and the UID is the trace."""
+    trace_id = f"{trace_id_for('u-a'):032x}"
+    spans = tuple(Span(trace_id=trace_id, span_id=f"s{i}", parent_id="", name="x", service="t", start_ns=i, end_ns=i + 1) for i in (2, 1))
+    async with running(MetricsService, Config(), bus_url=nats.url):
+        say(bus, enforced("a"), 100)
+        await bus.publish(subjects.spans("placement"), encode(SpanBatch(spans=spans)))
+
+        async def traced() -> TraceAnswer | None:
+            answer = decode(await bus.request(subjects.QUERY_TRACE, encode(TraceQuery(namespace="team", name="a"))), TraceAnswer)
+            return answer if answer.spans else None
+
+        found = await eventually(traced)
+        assert (found.trace_id, [s.start_ns for s in found.spans]) == (trace_id, [1, 2])
+        unknown = decode(await bus.request(subjects.QUERY_TRACE, encode(TraceQuery(namespace="team", name="none"))), TraceAnswer)
+        assert unknown.error == "no event has spoken of pod team/none"
+
+
+async def test_prometheus_reads_events_inventories_and_placement(nats: EmbeddedServer, bus: NatsBus) -> None:
+    async def status(incoming: Incoming) -> None:
+        await bus.respond(incoming, encode(StatusAnswer(term=3, gpus=1, pods_waiting=2)))
+
+    await bus.subscribe(subjects.QUERY_STATUS, status)
+    lifecycle = Lifecycle(http_port=0)
+    async with running(MetricsService, Config(status_every_s=0.05), bus_url=nats.url, lifecycle=lifecycle) as ctx:
+        say(bus, enforced("a"), 100)
+
+        async def exposed() -> bool:
+            lines = (await asyncio.to_thread(_get, f"http://127.0.0.1:{ctx.http_port}/metrics")).splitlines()
+            return {'kerf_node_gpu_memory_allocated_mib{model="H200",node="n1"} 500.0', "kerf_pods_waiting 2.0", 'kerf_node_gpus{model="H200",node="n1"} 1.0'} <= set(lines)
+
+        await eventually(exposed)
+
+
+async def test_an_event_that_keeps_no_contract_stops_nothing(nats: EmbeddedServer, bus: NatsBus) -> None:
+    async with running(MetricsService, Config(), bus_url=nats.url):
+        bus.publish_event("kerf.v1.event.slice.enforced.ns.team", b"{}", "x1")
+        say(bus, enforced("a"), 100)
+        await eventually(lambda: _row(bus, "team/a"))
+
+
+async def test_a_wrong_question_is_answered_with_the_reason(nats: EmbeddedServer, bus: NatsBus) -> None:
+    async with running(MetricsService, Config(), bus_url=nats.url):
+        answer = decode(await bus.request(subjects.QUERY_USAGE, encode(UsageQuery(by="colour"))), UsageAnswer)
+        assert "not by 'colour'" in answer.error
+
+
+def _get(url: str) -> str:
+    with urllib.request.urlopen(url, timeout=5) as answer:
+        return str(answer.read().decode())

@@ -1,0 +1,132 @@
+"""k8s/nats.conf on a real server: each service can do its work as its own user, and nobody writes what is not theirs."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from services.metrics.service import MetricsService
+from services.node_agent.config import Config
+from services.node_agent.hollow import HollowNode
+from services.node_agent.service import NodeAgent
+from services.placement.service import SERVICE as Placement
+from shared.bus.embedded import EmbeddedServer
+from shared.bus.nats_bus import NatsBus
+from shared.bus.port import BusError, Incoming
+from shared.bus.provision import provision
+from shared.contracts import subjects
+from shared.contracts.base import decode, encode
+from shared.contracts.commands import Accepted, NodeRelease
+from shared.contracts.log import TermRecord
+from shared.contracts.queries import UsageAnswer, UsageQuery
+from shared.service import Lifecycle, running
+from tests.support.waiting import eventually
+
+CONF = Path(__file__).resolve().parents[2] / "k8s" / "nats.conf"
+USERS = ("placement", "watcher", "node_agent", "metrics", "reader")
+
+
+@pytest.fixture
+async def nats(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[EmbeddedServer]:
+    for user in USERS:
+        monkeypatch.setenv(f"KERF_NATS_{user.upper()}", f"secret-of-{user}")
+    async with EmbeddedServer(config_file=CONF) as server:
+        yield server
+
+
+def url(nats: EmbeddedServer, user: str, password: str = "") -> str:
+    return f"nats://{user}:{password or f'secret-of-{user}'}@127.0.0.1:{nats.port}"
+
+
+async def connect(nats: EmbeddedServer, user: str) -> NatsBus:
+    prefix = "_INBOX" if user == "reader" else f"_INBOX_{user}"
+    return await NatsBus.connect(url(nats, user), inbox_prefix=prefix)
+
+
+def lifecycle(user: str) -> Lifecycle:
+    return Lifecycle(nats_inbox_prefix=f"_INBOX_{user}")
+
+
+async def test_nobody_comes_in_without_the_password(nats: EmbeddedServer) -> None:
+    with pytest.raises(BusError):
+        await NatsBus.connect(url(nats, "placement", "guess"), timeout_s=1)
+
+
+async def test_only_placement_appends_to_the_log(nats: EmbeddedServer) -> None:
+    """The fence is of no use against one who may write anything."""
+    async with await connect(nats, "placement") as placement:
+        await provision(placement)
+        assert await placement.append(subjects.LOG_TERM, b"{}", fence_subject=subjects.LOG_TERM, fence_sequence=0) > 0
+        end = await placement.log_end()
+        for user in USERS[1:]:
+            async with await connect(nats, user) as other:
+                await other.publish(subjects.LOG_DECISIONS, b"{}")
+                await other.alive()
+        assert await placement.log_end() == end
+
+
+@pytest.mark.parametrize(
+    ("user", "subject"),
+    [
+        ("node_agent", subjects.CMD_BIND),
+        ("node_agent", subjects.event_in_namespace("placement", "decided", "team")),
+        ("node_agent", subjects.node_command("n1", "grant")),
+        ("metrics", subjects.CMD_EVICT),
+        ("metrics", subjects.node_command("n1", "release")),
+        ("reader", subjects.node_command("n1", "grant")),
+        ("reader", subjects.event_in_namespace("slice", "released", "team")),
+        ("watcher", subjects.node_command("n1", "grant")),
+        ("placement", subjects.event_in_namespace("slice", "released", "team")),
+    ],
+)
+async def test_what_is_not_theirs_reaches_nobody(nats: EmbeddedServer, user: str, subject: str) -> None:
+    """Heard by whoever may hear it: placement's commands by the agent and the watcher, events by the reader."""
+    listener = {"cmd": "watcher", "event": "reader"}[subject.split(".")[2]]
+    if ".cmd.node." in subject:
+        listener = "node_agent"
+    heard: list[bytes] = []
+
+    async def handler(incoming: Incoming) -> None:
+        heard.append(incoming.payload)
+
+    speaker_of_right = {"watcher": "placement", "node_agent": "placement", "reader": "placement"}[listener]
+    async with await connect(nats, listener) as ear, await connect(nats, user) as wrong, await connect(nats, speaker_of_right) as right:
+        await ear.subscribe(subject if listener != "reader" else subjects.EVENTS_ALL, handler)
+        await ear.alive()
+        await wrong.publish(subject, b"wrong")
+        await wrong.alive()
+        allowed = subject if listener != "reader" else subjects.event_in_namespace("pod", "bound", "team")
+        await right.publish(allowed, b"right")
+        await eventually(lambda: heard)
+    assert heard == [b"right"]
+
+
+async def test_agents_and_metrics_work_as_their_own_users(nats: EmbeddedServer) -> None:
+    """Inventories, commands and their answers, events, replay and queries, with these permissions and no more."""
+    async with await connect(nats, "placement") as placement, await connect(nats, "reader") as reader:
+        await provision(placement)
+        async with (
+            running(NodeAgent, Config(hollow=(HollowNode(name="n1"),)), bus_url=url(nats, "node_agent"), lifecycle=lifecycle("node_agent")),
+            running(MetricsService, bus_url=url(nats, "metrics"), lifecycle=lifecycle("metrics")),
+        ):
+            await eventually(lambda: _inventory(placement))
+            reply = await placement.request(subjects.node_command("n1", "release"), encode(NodeRelease(term=1, uid="u", grant_id="g")))
+            assert decode(reply, Accepted).ok
+            answer = decode(await reader.request(subjects.QUERY_USAGE, encode(UsageQuery())), UsageAnswer)
+            assert answer == UsageAnswer()
+            with pytest.raises(BusError):
+                await asyncio.wait_for(reader.request(subjects.node_command("n1", "release"), b"{}", timeout_s=0.3), 5)
+
+
+async def test_placement_leads_as_its_own_user(nats: EmbeddedServer) -> None:
+    """It provisions the streams, wins the hint in KV and takes a term."""
+    async with running(Placement, bus_url=url(nats, "placement"), lifecycle=lifecycle("placement")) as ctx, await connect(nats, "placement") as bus:
+        term = await eventually(lambda: bus.newest(subjects.LOG_TERM))
+        assert decode(term.payload, TermRecord).holder == ctx.instance
+
+
+async def _inventory(bus: NatsBus) -> bytes | None:
+    return (await bus.kv(subjects.KV_NODES).get("n1")).value
