@@ -23,9 +23,12 @@ SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 TOKEN_MAX_AGE_S = 60.0
 PLUGIN_TOKEN_MAX_AGE_S = 300.0
 
+STRICT_CODES = range(80, 95)
+"""OpenSSL's X509_V_ERR codes of checks that only X509_V_FLAG_X509_STRICT makes (openssl/x509_vfy.h)."""
+
 STRICT_HINT = (
-    "the cluster's certificates lack an extension (key usage, authority key identifier) that Python 3.13 and later insist on; "
-    "renew them with it, or set strict_x509: false (KERF_WATCHER_STRICT_X509=false) to accept them as they are"
+    "the cluster's certificates are not made as RFC 5280 wants (key usage, authority key identifier, critical constraints), and "
+    "Python 3.13 and later insist on that; renew them, or set strict_x509: false (KERF_WATCHER_STRICT_X509=false) to accept them as they are"
 )
 
 
@@ -81,7 +84,7 @@ async def load_access(
 
 def explain(error: OSError) -> str:
     """A failed connection as a sentence; certificates that only strict checks refuse get the way out."""
-    if isinstance(error, ssl.SSLCertVerificationError) and any(w in error.verify_message.lower() for w in ("key usage", "key identifier")):
+    if isinstance(error, ssl.SSLCertVerificationError) and error.verify_code in STRICT_CODES:
         return f"{error.verify_message}: {STRICT_HINT}"
     return str(error)
 

@@ -1,0 +1,58 @@
+"""What answers mean, and which keys are sent. What the server really answers: tests/contract/cluster_source."""
+
+from __future__ import annotations
+
+import pytest
+
+from shared.contracts.commands import Bind
+from shared.kube.http1 import Http1Transport
+from shared.kube.resources import NODE, POD
+from shared.kube.transport import Response
+from shared.kube.writes import Writes, outcome_of, valid_key
+
+
+@pytest.mark.parametrize(
+    ("status", "outcome"),
+    [(200, "done"), (201, "done"), (400, "refused"), (403, "refused"), (404, "gone"), (409, "conflict"), (422, "refused"), (429, "throttled"),
+     (500, "unknown"), (503, "unknown"), (504, "unknown"), (302, "unknown")],
+)  # fmt: skip
+def test_a_status_has_one_meaning(status: int, outcome: str) -> None:
+    assert outcome_of(Response(status, b'{"kind":"Status","message":"because"}')).outcome == outcome
+
+
+def test_the_servers_sentence_is_kept() -> None:
+    assert outcome_of(Response(409, b'{"message":"because"}')).message == "because"
+    assert outcome_of(Response(502, b"<html>bad gateway</html>")).message == "<html>bad gateway</html>"
+    assert outcome_of(Response(500, b"{}")).message == "HTTP 500"
+
+
+def test_an_immutable_uid_means_that_the_one_meant_is_gone() -> None:
+    body = b'{"message":"m","details":{"causes":[{"field":"metadata.uid","message":"field is immutable"}]}}'
+    assert outcome_of(Response(422, body)).outcome == "gone"
+
+
+async def test_what_was_never_sent_may_be_asked_again() -> None:
+    """Nobody listens there: nothing can have happened."""
+    result = await Writes(Http1Transport("127.0.0.1", 1), reporter="t").bind(
+        Bind(uid="u", namespace="n", name="p", resource_version="1", node="x")
+    )
+    assert result.outcome == "throttled"
+    assert "no connection" in result.message
+
+
+@pytest.mark.parametrize("key", ["kerf.dev/grant", "a", "A_b.c-d", "x.y.z/" + "k" * 63])
+def test_keys_that_kubernetes_takes(key: str) -> None:
+    assert valid_key(key)
+
+
+@pytest.mark.parametrize(
+    "key", ["", "a b", "/a", "a/", "a/b/c", "-a", "a-", "A.b/c", "a..b/c", "ä", "x/" + "k" * 64, ".a/b", "a" * 400 + "/b", "a\n"]
+)
+def test_keys_that_would_make_a_pod_unwritable(key: str) -> None:
+    assert not valid_key(key)
+
+
+def test_names_cannot_climb_out_of_their_place_in_a_path() -> None:
+    assert POD.path("a/../b", "n s", sub="binding") == "/api/v1/namespaces/n%20s/pods/a%2F..%2Fb/binding"
+    assert NODE.path("..") == "/api/v1/nodes/%2E%2E"
+    assert NODE.path("a?b#c\r\n") == "/api/v1/nodes/a%3Fb%23c%0D%0A"
