@@ -31,7 +31,7 @@ def quantity(text: str) -> Fraction:
     Raises QuantityError with what is accepted when the text is none.
     """
     number, suffix = _split(text)
-    if len(text) > _LONGEST or not _NUMBER.fullmatch(number) or (suffix and number[-1] not in "0123456789."):
+    if len(text) > _LONGEST or not _NUMBER.fullmatch(number) or (suffix and "e" in number.lower()):
         raise QuantityError(f"{text[:_LONGEST]!r} is not a Kubernetes quantity; write a number such as 2, 500m or 16Gi")
     return Fraction(number) * _SUFFIX[suffix]
 

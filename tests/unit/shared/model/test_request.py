@@ -1,0 +1,106 @@
+"""A pod's GPU request in its canonical form. What makes no sense in it is in admission's table of bad pods."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shared.model.objects import Container, Meta, Pod, PodSpec, Resources
+from shared.model.request import GpuAsk, RequestError, has_gpu_request, read_ask, read_request
+
+
+def container(name: str = "c", *, sidecar: bool = False, **limits: Any) -> Container:
+    named = {"kerf.dev/" + {"gpu": "gpu", "memory": "gpu-memory", "compute": "gpu-compute"}[key]: value for key, value in limits.items()}
+    return Container(name=name, resources=Resources(limits=named), restart_policy="Always" if sidecar else None)
+
+
+def pod(*containers: Container, init: tuple[Container, ...] = (), **annotations: str) -> Pod:
+    notes = {f"kerf.dev/{key.replace('_', '-')}": value for key, value in annotations.items()}
+    return Pod(metadata=Meta(name="p", annotations=notes), spec=PodSpec(containers=containers, init_containers=init))
+
+
+@pytest.mark.parametrize(
+    ("limits", "ask"),
+    [
+        ({"gpu": 2}, GpuAsk(count=2, compute_milli=1000, whole=True)),
+        ({"memory": "16Gi"}, GpuAsk(count=1, memory_mib=16384)),
+        ({"compute": 30}, GpuAsk(count=1, compute_milli=300, memory_follows=True)),
+        ({"memory": "16Gi", "compute": 30}, GpuAsk(count=1, memory_mib=16384, compute_milli=300)),
+        ({"gpu": 2, "memory": "16Gi"}, GpuAsk(count=2, memory_mib=8192)),
+        ({"gpu": 2, "compute": 50}, GpuAsk(count=2, compute_milli=250, memory_follows=True)),
+        ({"gpu": 4, "compute": 30}, GpuAsk(count=4, compute_milli=75, memory_follows=True)),
+        ({"compute": 100}, GpuAsk(count=1, compute_milli=1000, whole=True)),
+        ({"gpu": 2, "compute": 200}, GpuAsk(count=2, compute_milli=1000, whole=True)),
+        ({"memory": "16Gi", "compute": 100}, GpuAsk(count=1, memory_mib=16384, compute_milli=1000)),
+        ({"memory": "1500k"}, GpuAsk(count=1, memory_mib=2)),
+        ({}, None),
+    ],
+)
+def test_limits_are_the_containers_total(limits: dict[str, Any], ask: GpuAsk | None) -> None:
+    """Spread evenly over its GPUs; alone, a count means whole ones; bytes round up to MiB."""
+    assert read_ask(container(**limits)) == ask
+
+
+def test_a_pod_without_gpus_asks_nothing() -> None:
+    assert read_request(pod(container())) is None
+
+
+def test_pod_level_gpus_are_seen() -> None:
+    """They would otherwise pass as a pod without GPUs."""
+    asked = Pod(spec=PodSpec(containers=(container(),), resources=Resources(limits={"kerf.dev/gpu": 1})))
+    assert has_gpu_request(asked)
+    with pytest.raises(RequestError, match="pod-level"):
+        read_request(asked)
+
+
+def test_sidecars_ask_for_themselves_and_init_containers_share() -> None:
+    asked = read_request(pod(container("app", gpu=1), init=(container("load", memory="8Gi"), container("side", sidecar=True, memory="1Gi"))))
+    assert asked is not None
+    assert sorted(asked.asks) == ["app", "side"]
+
+
+@pytest.mark.parametrize(
+    ("app", "init", "fits"),
+    [
+        ({"gpu": 2}, {"gpu": 2}, True), ({"gpu": 2}, {"gpu": 1, "memory": "8Gi"}, True), ({"memory": "8Gi"}, {"memory": "8Gi"}, True),
+        ({"memory": "8Gi"}, {"memory": "8Gi", "compute": 10}, False), ({"memory": "8Gi", "compute": 100}, {"gpu": 1}, False),
+    ],
+)  # fmt: skip
+def test_an_init_container_fits_into_its_apps_share_or_is_refused(app: dict[str, Any], init: dict[str, Any], fits: bool) -> None:
+    asked = pod(container("app", **app), init=(container("init", **init),))
+    if fits:
+        assert read_request(asked) is not None
+        return
+    with pytest.raises(RequestError, match="more GPU than any app container"):
+        read_request(asked)
+
+
+def test_wishes_are_read_from_annotations() -> None:
+    asked = read_request(pod(container(gpu=1), isolation="hard", gpu_model=" H200 | H100|H200", topology="required", policy="spread", gang="train-42", gang_size="8", tier="opportunistic"))
+    assert asked is not None
+    assert (asked.isolation, asked.models, asked.topology, asked.policy) == ("hard", ("H100", "H200"), "required", "spread")
+    assert (asked.gang, asked.gang_size, asked.tier) == ("train-42", 8, "opportunistic")
+
+
+@given(st.integers(1, 64), st.integers(0, 2**20), st.integers(0, 6400))
+def test_nothing_is_lost_or_won_in_the_reading(gpus: int, memory_mib: int, percent: int) -> None:
+    """What is granted per GPU, times the GPUs, is exactly what was asked; or it is refused."""
+    limits = {"gpu": gpus} | ({"memory": f"{memory_mib}Mi"} if memory_mib else {}) | ({"compute": percent} if percent else {})
+    ask = None
+    try:
+        ask = read_ask(container(**limits))
+    except RequestError as error:
+        code = error.code
+    else:
+        code = ""
+    if code:
+        assert code in ("memory-not-even", "compute-not-even", "compute-too-large")
+        return
+    assert ask is not None
+    assert ask.count == gpus
+    if not ask.whole:
+        assert ask.compute_milli * gpus == percent * 10
+        assert memory_mib <= ask.memory_mib * gpus < memory_mib + gpus
