@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from shared.contracts.envelope import CONTENT_TYPE, Envelope, type_of
-from shared.contracts.registry import CHANNELS, PARAMETERS, Channel, message_types
+from shared.contracts.registry import CHANNELS, PARAMETERS, Channel, message_types, parameters_of
 
 _REFS = "#/components/schemas/{name}"
 
@@ -44,11 +44,13 @@ def document() -> dict[str, Any]:
         if channel.reply is not None:
             answer = _plain(channel.reply, messages)
             reply_channel = f"{channel.name}.reply"
-            channels[reply_channel] = {
-                "address": None,
-                "description": f"The inbox that the request on {channel.name} names as its reply subject.",
+            channels[reply_channel] = made = {
+                "address": channel.reply_address or None,
+                "description": f"Answers to {channel.name}, on the reply subject that each order names.",
                 "messages": {answer: {"$ref": f"#/components/messages/{answer}"}},
             }
+            if names := parameters_of(channel.reply_address):
+                made["parameters"] = {name: {"description": PARAMETERS[name]} for name in names}
             operation["reply"] = {
                 "channel": {"$ref": f"#/channels/{reply_channel}"},
                 "messages": [{"$ref": f"#/channels/{reply_channel}/messages/{answer}"}],

@@ -35,6 +35,8 @@ class Channel(msgspec.Struct, frozen=True, kw_only=True):
     message: Any
     """The message's type; of events the type of `data` in the envelope."""
     reply: Any = None
+    reply_address: str = ""
+    """Where answers go when that is no inbox of the one request."""
     publisher: str
     receivers: str
     retention: str = _NONE
@@ -43,13 +45,18 @@ class Channel(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def parameters(self) -> tuple[str, ...]:
         """The names in braces."""
-        return tuple(part[1:-1] for part in self.address.split(".") if part.startswith("{"))
+        return parameters_of(self.address)
+
+
+def parameters_of(address: str) -> tuple[str, ...]:
+    return tuple(part[1:-1] for part in address.split(".") if part.startswith("{"))
 
 
 PARAMETERS = {
     "namespace": "A Kubernetes namespace as one token.",
     "node": "A node's name as one token: every byte but letters, digits and dashes is written _hh.",
     "epoch": "The watcher process whose numbering this is; another one after each of its starts.",
+    "instance": "The placement process that gave the order, as one token.",
     "service": "The name of a service.",
     "key": "What the hint is about, such as placement.",
 }
@@ -67,9 +74,9 @@ def _event(kind: type[e.Event], scope: Literal["namespace", "node"], publisher: 
     )  # fmt: skip
 
 
-def _node(verb: str, message: type, reply: type | None, description: str) -> Channel:
+def _node(verb: str, message: type, reply: type | None, description: str, *, reply_address: str = "") -> Channel:
     return Channel(
-        name=f"node.{verb}", address=f"{s.VERSION}.cmd.node.{{node}}.{verb}", kind="command", message=message, reply=reply,
+        name=f"node.{verb}", address=f"{s.VERSION}.cmd.node.{{node}}.{verb}", kind="command", message=message, reply=reply, reply_address=reply_address,
         publisher="placement", receivers="node_agent", description=description,
     )  # fmt: skip
 
@@ -124,9 +131,9 @@ COMMANDS: tuple[Channel, ...] = (
             description="Touches, conditions, Events, node labels and deletions."),
     Channel(name="cmd.evict", address=s.CMD_EVICT, kind="command", message=c.EvictBatch, reply=c.Answers, publisher="placement, preemptor", receivers="watcher (queue group watcher)",
             description="Evictions through the Eviction API, which honours disruption budgets."),
-    _node("grant", c.NodeGrant, c.Accepted, "A grant that is true now: its pod was seen bound to this node."),
+    _node("grant", c.NodeGrant, c.Accepted, "A grant that is true now: its pod was seen bound to this node.", reply_address=f"{s.VERSION}.ack.{{instance}}.grant"),
     _node("release", c.NodeRelease, c.Accepted, "The pod is gone: never hand this grant over again, and say slice.released when nothing of it runs."),
-    _node("sync", c.NodeSync, c.NodeSyncAnswer, "All grants of this node, once a term. The agent refuses older terms and tombstones what is not named."),
+    _node("sync", c.NodeSync, c.NodeSyncAnswer, "All grants of this node, once a term. The agent refuses older terms and tombstones what is not named.", reply_address=f"{s.VERSION}.ack.{{instance}}.sync"),
     _node("ack", c.ReleasesSeen, None, "These releases are booked; the agent stops repeating them."),
     Channel(name="sim.apply", address=s.SIM_APPLY, kind="command", message=c.SimApply, reply=c.SimAnswer, publisher="cli", receivers="watcher (simulated cluster)",
             description="Objects as in manifests, into the simulated cluster."),
