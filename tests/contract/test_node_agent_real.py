@@ -1,0 +1,170 @@
+"""A real node's agent over real NATS: NVML (the library of the tests), a checkpoint on disk, restarts."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import shutil
+import subprocess
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from services.node_agent import messages as m
+from services.node_agent.config import Config
+from services.node_agent.service import NodeAgent
+from services.node_agent.state import CheckpointError
+from shared.bus.embedded import EmbeddedServer
+from shared.bus.nats_bus import NatsBus
+from shared.bus.port import Incoming
+from shared.bus.provision import provision
+from shared.contracts import subjects
+from shared.contracts.base import decode, encode
+from shared.contracts.commands import Accepted, NodeGrant, NodeRelease, NodeSync, NodeSyncAnswer
+from shared.contracts.envelope import unwrap
+from shared.contracts.events import SliceReleased
+from shared.contracts.queries import GrantAnswer, GrantQuery
+from shared.model.gpu import Inventory
+from shared.model.grant import ContainerGrant, GpuShare, Grant
+from shared.service import Context, running
+from tests.support.waiting import eventually
+
+FAKE = Path(__file__).resolve().parents[1] / "fakes" / "nvml"
+ONE = "driver 580.1\ngpu 0 GPU-a NVIDIA_H200 1000 00000000:01:00.0 0 9 0 0 0\n"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def library(tmp_path_factory: pytest.TempPathFactory) -> None:
+    if shutil.which("cc") is None or shutil.which("make") is None:
+        pytest.skip("no C compiler to build the fake NVML with")
+    build = tmp_path_factory.mktemp("nvml")
+    subprocess.run(["make", "-s", "-C", str(FAKE), f"BUILD={build}"], check=True)
+    ctypes.CDLL(str(build / "libnvidia-ml.so.1"), mode=ctypes.RTLD_GLOBAL)
+
+
+@pytest.fixture
+def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "nvml").write_text(ONE)
+    (tmp_path / "boot_id").write_text("boot-1\n")
+    monkeypatch.setenv("KERF_FAKE_NVML_STATE", str(tmp_path / "nvml"))
+    return tmp_path
+
+
+@pytest.fixture
+async def nats() -> AsyncIterator[EmbeddedServer]:
+    async with EmbeddedServer() as server:
+        yield server
+
+
+@pytest.fixture
+async def bus(nats: EmbeddedServer) -> AsyncIterator[NatsBus]:
+    async with await NatsBus.connect(nats.url) as made:
+        await provision(made)
+        yield made
+
+
+@contextlib.asynccontextmanager
+async def agent(nats: EmbeddedServer, host: Path) -> AsyncIterator[NodeAgent]:
+    started: list[NodeAgent] = []
+
+    class Known(NodeAgent):
+        async def start(self, ctx: Context) -> None:
+            await super().start(ctx)
+            started.append(self)
+
+    config = Config(node="n1", checkpoint_file=str(host / "state" / "agent.json"), boot_id_file=str(host / "boot_id"), poll_s=0.05)
+    async with running(Known, config, bus_url=nats.url):
+        yield started[0]
+
+
+def grant(name: str, memory: int = 600, term: int = 1) -> NodeGrant:
+    share = GpuShare(node="n1", uuid="GPU-a", memory_mib=memory, compute_milli=0)
+    made = Grant(grant_id=f"g-{name}", term=term, containers={"c": ContainerGrant(strategy="advisory", gpus=(share,))})
+    return NodeGrant(term=term, uid=f"u-{name}", namespace="team", name=name, grant=made)
+
+
+async def ask(bus: NatsBus, verb: str, body: Any, kind: Any) -> Any:
+    return decode(await bus.request(subjects.node_command("n1", verb), encode(body)), kind)
+
+
+async def stored(bus: NatsBus) -> Inventory | None:
+    entry = await bus.kv(subjects.KV_NODES).get("n1")
+    return None if entry.value is None else decode(entry.value, Inventory)
+
+
+async def test_a_lost_gpu_is_seen_on_the_bus_and_so_is_its_return(nats: EmbeddedServer, bus: NatsBus, host: Path) -> None:
+    async with agent(nats, host):
+        first = await eventually(lambda: stored(bus))
+        assert (first.gpus[0].model, first.boot_id, first.simulated) == ("NVIDIA-H200", "boot-1", False)
+        for text, state in ((ONE.replace("0 9 0 0 0", "0 9 0 0 15"), "unhealthy"), (ONE, "healthy")):
+            (host / "new").write_text(text)
+            (host / "new").replace(host / "nvml")
+            await eventually(lambda state=state: _has_state(bus, state))
+
+
+async def _has_state(bus: NatsBus, state: str) -> bool:
+    inventory = await stored(bus)
+    return inventory is not None and inventory.gpus[0].state == state
+
+
+async def test_an_agents_memory_outlives_it(nats: EmbeddedServer, bus: NatsBus, host: Path) -> None:
+    """Running slices stay handed over and counted, a release stays final, the term stays."""
+    async with agent(nats, host) as first:
+        for name in ("runs", "gone"):
+            assert (await ask(bus, "grant", grant(name, term=3), Accepted)).ok
+        assert isinstance(await first.node.start_container("u-runs", "c"), m.HandOver)
+        assert (await ask(bus, "release", NodeRelease(term=3, uid="u-gone", grant_id="g-gone"), Accepted)).ok
+    async with agent(nats, host) as second:
+        assert not (await ask(bus, "grant", grant("old", term=2), Accepted)).ok
+        reply = await ask(bus, "sync", NodeSync(term=4, node="n1", grants=(grant("runs", term=4), grant("gone", term=4), grant("next", term=4))), NodeSyncAnswer)
+        assert ([s.grant_id for s in reply.live], reply.tombstones) == (["g-runs"], ("g-gone",))
+        refused = await second.node.start_container("u-next", "c")
+        assert isinstance(refused, m.RefuseStart)
+        assert refused.code == "gpu-memory-full"
+
+
+async def test_a_release_waits_for_the_container_and_is_said_again_after_a_restart(nats: EmbeddedServer, bus: NatsBus, host: Path) -> None:
+    heard: list[str] = []
+
+    async def ear(incoming: Incoming) -> None:
+        event = unwrap(incoming.payload)[1]
+        assert isinstance(event, SliceReleased)
+        heard.append(event.grant_id)
+
+    await bus.subscribe(subjects.SLICES_RELEASED, ear)
+    async with agent(nats, host) as first:
+        await ask(bus, "grant", grant("a"), Accepted)
+        await first.node.start_container("u-a", "c")
+        assert (await ask(bus, "release", NodeRelease(term=1, uid="u-a", grant_id="g-a"), Accepted)).ok
+        assert heard == []
+        await first.node.end_container("u-a", "c")
+        await eventually(lambda: heard == ["g-a"])
+    async with agent(nats, host):
+        await eventually(lambda: len(heard) > 1, what="nobody has booked it, so it is repeated")
+
+
+async def test_the_kubelet_may_come_before_the_bus(nats: EmbeddedServer, bus: NatsBus, host: Path) -> None:
+    """An unknown pod's grant is asked of placement; without an answer nothing starts."""
+    async with agent(nats, host) as made:
+        closed = await made.node.start_container("u-a", "c")
+        assert isinstance(closed, m.RefuseStart)
+
+        async def placement(incoming: Incoming) -> None:
+            query = decode(incoming.payload, GrantQuery)
+            await bus.respond(incoming, encode(GrantAnswer(found=grant("a") if (query.uid, query.node) == ("u-a", "n1") else None)))
+
+        await bus.subscribe(subjects.QUERY_GRANT, placement)
+        await bus.alive()
+        assert isinstance(await made.node.start_container("u-a", "c"), m.HandOver)
+        assert isinstance(await made.node.start_container("u-b", "c"), m.RefuseStart)
+
+
+async def test_a_damaged_checkpoint_keeps_the_agent_from_starting(nats: EmbeddedServer, bus: NatsBus, host: Path) -> None:
+    async with agent(nats, host):
+        await ask(bus, "grant", grant("a"), Accepted)
+    (host / "state" / "agent.json").write_bytes(b"{")
+    with pytest.raises(CheckpointError, match="move the file away"):
+        async with agent(nats, host):
+            raise AssertionError("it started")
