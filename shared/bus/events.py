@@ -132,9 +132,7 @@ class EventPublisher:
                 continue
             now = loop.time()
             for token, pending in list(self._outstanding.items()):
-                if pending.due > now:
-                    break  # oldest first, near enough
-                if pending.attempts == 0:
+                if pending.due > now or pending.attempts == 0:
                     continue
                 if pending.attempts >= MAX_ATTEMPTS:
                     self._failed(token, pending, "never acknowledged")
