@@ -1,0 +1,45 @@
+"""Workloads as pods."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from services.watcher.expand import ManifestError, pods_of
+
+
+def workload(kind: str, **spec: Any) -> dict[str, Any]:
+    template = {"metadata": {"labels": {"app": "web"}, "annotations": {"n": "1"}}, "spec": {"containers": [{"name": "c"}]}}
+    return {"kind": kind, "metadata": {"name": "web", "namespace": "team"}, "spec": {"template": template, **spec}}
+
+
+@pytest.mark.parametrize(
+    ("manifest", "names", "ordered"),
+    [(workload("StatefulSet", replicas=3), ["web-0", "web-1", "web-2"], True), (workload("StatefulSet", replicas=2, podManagementPolicy="Parallel"), ["web-0", "web-1"], False),
+     (workload("Deployment"), ["web-0"], False), (workload("Deployment", replicas=0), [], False), (workload("Job", completions=2), ["web-0", "web-1"], False),
+     (workload("Job", completions=4, parallelism=2), ["web-0", "web-1"], False)],
+)  # fmt: skip
+def test_each_kind_has_its_pods(manifest: Any, names: list[str], ordered: bool) -> None:
+    pods, waits = pods_of(manifest)
+    assert ([pod["metadata"]["name"] for pod in pods], waits) == (names, ordered)
+
+
+def test_a_pod_carries_what_its_template_says_and_whose_it_is() -> None:
+    pod = pods_of(workload("StatefulSet"))[0][0]
+    assert pod["metadata"]["namespace"] == "team"
+    assert pod["metadata"]["annotations"] == {"n": "1"}
+    assert pod["metadata"]["labels"] == {"app": "web", "apps.kubernetes.io/pod-index": "0", "statefulset.kubernetes.io/pod-name": "web-0"}
+    assert pod["spec"] == {"containers": [{"name": "c"}], "hostname": "web-0"}
+    owner = pod["metadata"]["ownerReferences"][0]
+    assert (owner["kind"], owner["name"], owner["controller"]) == ("StatefulSet", "web", True)
+
+
+@pytest.mark.parametrize(
+    ("manifest", "wanted"),
+    [({"kind": "CronJob"}, "not known"), ({"kind": "Job"}, "metadata.name"), ({"kind": "Job", "metadata": {"name": "j"}}, r"spec\.template\.spec"),
+     (workload("Deployment", replicas="3"), r"spec\.replicas"), (workload("Deployment", replicas=-1), r"spec\.replicas"), (workload("Job", parallelism=True), r"spec\.parallelism")],
+)  # fmt: skip
+def test_a_manifest_that_makes_no_sense_is_refused_by_field(manifest: Any, wanted: str) -> None:
+    with pytest.raises(ManifestError, match=wanted):
+        pods_of(manifest)

@@ -1,0 +1,132 @@
+"""The simulated source: kubectl's part, the webhook's part, ordered StatefulSets."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+import pytest
+
+from services.admission.service import Admission
+from services.admission.service import Config as AdmissionConfig
+from services.watcher.admit import NotAdmitted, Webhook, decide
+from services.watcher.expand import ManifestError
+from services.watcher.simulated import SimulatedSource
+from shared.contracts.facts import Fact, Put
+from shared.model.objects import Pod
+from shared.service import running
+from tests.support.waiting import eventually
+
+
+class World:
+    def __init__(self, source: SimulatedSource) -> None:
+        self.source = source
+        self.facts: list[Fact] = []
+
+    def emit(self, facts: Sequence[Fact]) -> None:
+        self.facts.extend(facts)
+
+    def pods(self) -> dict[str, Pod]:
+        """The newest state of every pod."""
+        return {f.object.metadata.name: f.object for f in self.facts if isinstance(f, Put) and isinstance(f.object, Pod)}
+
+    async def bind(self, name: str) -> None:
+        await self.source.transport.request("POST", f"/api/v1/namespaces/default/pods/{name}/binding", b'{"target":{"name":"n"}}')
+
+
+@contextlib.asynccontextmanager
+async def running_source(**options: Any) -> AsyncIterator[World]:
+    world = World(SimulatedSource(**options))
+    task = asyncio.create_task(world.source.run(world.emit))
+    try:
+        await world.source.wait_synced()
+        await world.source.apply({"kind": "Node", "metadata": {"name": "n"}})
+        yield world
+    finally:
+        task.cancel()
+        await asyncio.wait({task})
+        await world.source.close()
+
+
+def web(**spec: Any) -> dict[str, Any]:
+    template = {"metadata": {"labels": {"app": "web"}}, "spec": {"containers": [{"name": "c", "image": "i", **spec.pop("container", {})}]}}
+    return {"kind": "StatefulSet", "metadata": {"name": "web"}, "spec": {"replicas": 3, "template": template, **spec}}
+
+
+async def test_an_ordered_set_makes_each_pod_when_the_one_before_runs() -> None:
+    async with running_source() as world:
+        await world.source.apply(web())
+        for number in range(3):
+            await eventually(lambda n=number: f"web-{n}" in world.pods(), what=f"web-{number}")
+            assert len(world.pods()) == number + 1
+            await world.bind(f"web-{number}")
+        await eventually(lambda: all(p.status.phase == "Running" for p in world.pods().values()), what="all running")
+
+
+async def test_a_parallel_set_makes_all_at_once() -> None:
+    async with running_source() as world:
+        await world.source.apply(web(podManagementPolicy="Parallel"))
+        assert sorted(world.pods()) == ["web-0", "web-1", "web-2"]
+
+
+async def test_a_list_is_all_that_is_in_it_and_namespaces_come_by_themselves() -> None:
+    async with running_source() as world:
+        pod = {"kind": "Pod", "metadata": {"name": "p", "namespace": "new"}, "spec": {"containers": [{"name": "c"}]}}
+        await world.source.apply({"kind": "List", "items": [pod, {"kind": "Node", "metadata": {"name": "m"}}]})
+        assert world.pods()["p"].metadata.namespace == "new"
+        assert world.source.cluster.get("Node", "m") is not None
+
+
+async def test_applying_twice_changes_and_does_not_double() -> None:
+    async with running_source() as world:
+        node = {"kind": "Node", "metadata": {"name": "n", "labels": {"a": "b"}}}
+        await world.source.apply(node)
+        held = world.source.cluster.get("Node", "n")
+        assert held is not None
+        assert held["metadata"]["labels"] == {"a": "b"}
+
+
+async def test_what_is_deleted_is_gone_and_what_is_not_there_is_said() -> None:
+    async with running_source() as world:
+        world.source.delete("Node", "", "n")
+        with pytest.raises(ManifestError, match='nodes "n" not found'):
+            world.source.delete("Node", "", "n")
+        with pytest.raises(ManifestError, match="not known"):
+            world.source.delete("Lamp", "", "n")
+
+
+async def test_pods_pass_the_real_admission_service() -> None:
+    """The webhook is asked as an API server asks it, and its patch is in the pod that is created."""
+    async with running(Admission, AdmissionConfig(host="127.0.0.1", port=0)) as admission:
+        port = int(admission.health.report()["parts"]["webhook"]["detail"].removeprefix("port "))
+        async with running_source(admission_url=f"http://127.0.0.1:{port}/mutate") as world:
+            await world.source.apply(web(podManagementPolicy="Parallel", container={"resources": {"limits": {"kerf.dev/gpu": 1}}}))
+            pod = world.pods()["web-0"]
+            assert pod.spec.scheduler_name == "kerf"
+            assert str(pod.spec.containers[0].resources.limits["kerf.dev/slot"]) == "1"
+            bad = {"containers": [{"name": "c", "resources": {"limits": {"kerf.dev/gpu-compute": 70, "kerf.dev/gpu": 3}}}]}
+            with pytest.raises(NotAdmitted):
+                await world.source.apply({"kind": "Pod", "metadata": {"name": "bad"}, "spec": bad})
+            assert world.source.cluster.get("Pod", "bad", "default") is None
+
+
+async def test_a_webhook_that_is_down_admits_nothing() -> None:
+    """As failurePolicy Fail: an unseen GPU request would be worse than none."""
+    webhook = Webhook("http://127.0.0.1:1/mutate")
+    with pytest.raises(NotAdmitted, match="cannot be reached"):
+        await webhook.admit({"metadata": {"name": "p"}})
+    await webhook.close()
+
+
+@pytest.mark.parametrize(
+    ("answer", "wanted"),
+    [(7, "no AdmissionReview"), ({"response": {"uid": "other", "allowed": True}}, "no AdmissionReview"), ({"response": {"uid": "u", "allowed": False}}, "without explanation"),
+     ({"response": {"uid": "u", "allowed": False, "status": {"message": "no"}}}, "no"), ({"response": {"uid": "u", "allowed": True, "patch": "e30=", "patchType": "Merge"}}, "Merge"),
+     ({"response": {"uid": "u", "allowed": True, "patch": "!", "patchType": "JSONPatch"}}, "cannot be applied"),
+     ({"response": {"uid": "u", "allowed": True, "patch": "W3sib3AiOiJyZW1vdmUiLCJwYXRoIjoiL3gifV0=", "patchType": "JSONPatch"}}, "cannot be applied")],
+)  # fmt: skip
+def test_an_answer_that_cannot_be_followed_admits_nothing(answer: Any, wanted: str) -> None:
+    with pytest.raises(NotAdmitted, match=wanted):
+        decide({"metadata": {}}, "u", answer)
