@@ -1,0 +1,218 @@
+"""Orders carried out in the simulated cluster; Events and conditions after them, and shed before them."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any
+
+import pytest
+import structlog
+
+from services.watcher import announcer as announcing
+from services.watcher.announcer import Announcer, stands
+from services.watcher.core import Core
+from services.watcher.executors import Executors
+from services.watcher.sim_cluster import SimulatedCluster
+from services.watcher.sim_transport import SimTransport
+from shared.contracts import commands as c
+from shared.kube.transport import JSON, Response
+from shared.kube.writes import Writes
+from shared.model.objects import Condition, Pod, PodStatus
+from shared.telemetry import Metrics, Telemetry
+from tests.support import build
+from tests.support.waiting import eventually
+
+
+class Gate:
+    """A transport that lets requests through when it is told to, and counts those that wait."""
+
+    def __init__(self, inner: SimTransport) -> None:
+        self._inner = inner
+        self.open = asyncio.Event()
+        self.open.set()
+        self.inside = self.most_inside = 0
+
+    async def request(self, method: str, path: str, body: bytes = b"", *, content_type: str = JSON, timeout_s: float = 10.0) -> Response:
+        self.inside += 1
+        self.most_inside = max(self.most_inside, self.inside)
+        await self.open.wait()
+        self.inside -= 1
+        return await self._inner.request(method, path, body, content_type=content_type, timeout_s=timeout_s)
+
+    def stream(self, path: str, *, read_timeout_s: float) -> Any:
+        return self._inner.stream(path, read_timeout_s=read_timeout_s)
+
+    async def close(self) -> None:
+        await self._inner.close()
+
+
+class World:
+    def __init__(self, *, in_flight: int = 32) -> None:
+        self.cluster = SimulatedCluster()
+        self.core = Core("e")
+        self.gate = Gate(SimTransport(self.cluster, time.time, self.follow))
+        writes = Writes(self.gate, reporter="test")
+        self.announcer = Announcer(
+            writes, lambda ns, name: self.core.find("Pod", name, ns), lambda: self.executors.binding > 0, structlog.get_logger()
+        )
+        self.telemetry = Telemetry("watcher", ratio=1.0, otlp_endpoint="")
+        self.executors = Executors(self.core, writes, self.announcer, self.telemetry, Metrics(), in_flight=in_flight)
+        self.cluster.create("Node", {"metadata": {"name": "n"}}, 0.0)
+
+    def follow(self) -> None:
+        self.core.facts(self.cluster.take(), 0.0)
+
+    def pod(self, name: str = "p") -> Pod:
+        self.cluster.create("Pod", {"metadata": {"name": name}, "spec": {"schedulerName": "kerf", "containers": [{"name": "c"}]}}, 0.0)
+        self.follow()
+        found = self.core.find("Pod", name, "default")
+        assert isinstance(found, Pod)
+        return found
+
+    def create(self, kind: str, name: str, spec: Any) -> None:
+        assert self.cluster.create(kind, {"metadata": {"name": name}, "spec": spec}, 0.0)[0] == 201
+        self.follow()
+
+    def bind(self, pod: Pod, node: str = "n") -> c.Bind:
+        meta = pod.metadata
+        return c.Bind(uid=meta.uid, namespace=meta.namespace, name=meta.name, resource_version=meta.resource_version, node=node)
+
+    async def patch(self, *patches: c.Patch) -> list[tuple[str, str]]:
+        return [(a.uid, a.outcome) for a in (await self.executors.patch(c.PatchBatch(patches=patches))).answers]
+
+    def events(self) -> list[str]:
+        return [e["reason"] for e in self.cluster.all("Event")]
+
+
+def who(pod: Pod) -> dict[str, Any]:
+    return {"uid": pod.metadata.uid, "namespace": pod.metadata.namespace, "name": pod.metadata.name}
+
+
+async def test_no_more_binds_are_in_flight_than_allowed() -> None:
+    """All batches share the limit, or the API server's queues would."""
+    world = World(in_flight=4)
+    orders = [world.bind(world.pod(f"p{i}")) for i in range(20)]
+    world.gate.open.clear()
+    tasks = [asyncio.create_task(world.executors.bind(c.BindBatch(term=1, sequence=i, binds=tuple(orders[i::2])))) for i in range(2)]
+    await eventually(lambda: world.gate.inside == 4, what="four of them")
+    assert world.executors.binding == 20
+    world.gate.open.set()
+    assert [await task for task in tasks] == [c.Answers(), c.Answers()]
+    assert world.gate.most_inside == 4
+    assert world.executors.binding == 0
+    assert world.core.log_sequence_seen == 1
+
+
+async def test_an_unknown_node_is_never_bound_to() -> None:
+    world = World()
+    pod = world.pod()
+    answers = await world.executors.bind(c.BindBatch(term=1, sequence=1, binds=(world.bind(pod, "nowhere"),)))
+    assert [(a.outcome, a.resource_version) for a in answers.answers] == [("no-node", pod.metadata.resource_version)]
+    assert world.core.find("Pod", "p", "default").spec.node_name == ""
+
+
+async def test_a_bind_has_its_span_in_the_pods_trace() -> None:
+    world = World()
+    pod = world.pod()
+    await world.executors.bind(c.BindBatch(term=1, sequence=1, binds=(world.bind(pod),)))
+    spans = world.telemetry.take()
+    assert [(s.name, s.attributes["k8s.node.name"], s.attributes["kerf.outcome"]) for s in spans] == [("bind", "n", "done")]
+    assert spans[0].trace_id in world.telemetry.traceparent(pod.metadata.uid)
+
+
+async def test_labels_that_stand_are_not_written_again() -> None:
+    world = World()
+    world.follow()
+    order = c.LabelNode(node="n", labels={"nvidia.com/gpu.product": "X", "old": None})
+    assert await world.patch(order) == []
+    before = world.cluster.version
+    assert await world.patch(order) == []
+    assert world.cluster.version == before
+    assert await world.patch(c.LabelNode(node="nowhere", labels={"a": "b"})) == [("nowhere", "gone")]
+
+
+async def test_a_pod_that_cannot_live_is_deleted_with_a_reason() -> None:
+    world = World()
+    pod = world.pod()
+    assert await world.patch(c.DeletePod(**who(pod), reason="its node does not exist")) == []
+    assert world.core.find("Pod", "p", "default") is None
+    await world.announcer.flush()
+    assert [(e["reason"], e["note"]) for e in world.cluster.all("Event")] == [("Deleted", "its node does not exist")]
+
+
+async def test_a_volume_goes_to_one_claim() -> None:
+    world = World()
+    for claim in ("a", "b"):
+        world.create("PersistentVolumeClaim", claim, {"resources": {"requests": {"storage": "1Gi"}}})
+    world.create("PersistentVolume", "v", {"capacity": {"storage": "1Gi"}})
+    assert await world.patch(c.SelectNode(namespace="default", claim="a", node="n", volume="v")) == []
+    assert world.core.find("PersistentVolume", "v").spec.claim_ref.name == "a"
+    assert await world.patch(c.SelectNode(namespace="default", claim="a", node="n", volume="v")) == [], "again is harmless"
+    assert await world.patch(c.SelectNode(namespace="default", claim="b", node="n", volume="v")) == [("default/b", "conflict")]
+    assert await world.patch(c.SelectNode(namespace="default", claim="z", node="n")) == [("default/z", "gone")]
+    assert await world.patch(c.SelectNode(namespace="default", claim="b", node="n", volume="w")) == [("default/b", "gone")]
+
+
+async def test_events_wait_until_no_bind_is_in_flight() -> None:
+    world = World()
+    running = asyncio.create_task(world.announcer.run())
+    first, second = world.pod("first"), world.pod("second")
+    await world.executors.bind(c.BindBatch(term=1, sequence=1, binds=(world.bind(first),)))
+    world.gate.open.clear()
+    binding = asyncio.create_task(world.executors.bind(c.BindBatch(term=1, sequence=2, binds=(world.bind(second),))))
+    await eventually(lambda: world.executors.binding == 1, what="a bind in flight")
+    assert world.events() == []
+    world.gate.open.set()
+    await binding
+    await eventually(lambda: world.events() == ["Scheduled", "Scheduled"], what="both Events")
+    assert (world.announcer.written, world.announcer.shed) == (2, 0)
+    running.cancel()
+    await asyncio.wait({running})
+
+
+async def test_too_many_events_are_shed_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(announcing, "QUEUE_LIMIT", 3)
+    world = World()
+    pod = world.pod()
+    for number in range(5):
+        world.announcer.offer(c.AnnounceEvent(**who(pod), reason=f"r{number}"))
+    assert (world.announcer.waiting, world.announcer.shed) == (3, 2)
+    await world.announcer.flush()
+    assert world.events() == ["r0", "r1", "r2"]
+
+
+async def test_only_the_newest_report_of_a_pod_is_written() -> None:
+    world = World()
+    pod = world.pod()
+    for text in ("old", "new"):
+        assert await world.patch(c.ReportPending(**who(pod), reason="Unschedulable", message=text)) == []
+    running = asyncio.create_task(world.announcer.run())
+    await eventually(lambda: world.announcer.written == 2, what="condition and Event")
+    conditions = world.core.find("Pod", "p", "default").status.conditions
+    assert [(x.type, x.status, x.reason, x.message) for x in conditions] == [("PodScheduled", "False", "Unschedulable", "new")]
+    assert [(e["reason"], e["note"]) for e in world.cluster.all("Event")] == [("FailedScheduling", "new")]
+    running.cancel()
+    await asyncio.wait({running})
+
+
+async def test_a_report_on_a_pod_that_was_bound_meanwhile_is_not_written() -> None:
+    world = World()
+    pod = world.pod()
+    await world.executors.bind(c.BindBatch(term=1, sequence=1, binds=(world.bind(pod),)))
+    await world.patch(c.ReportPending(**who(pod), reason="Unschedulable", message="late"))
+    running = asyncio.create_task(world.announcer.run())
+    await eventually(lambda: world.announcer.waiting == 0 and world.events() == ["Scheduled"], what="the Event alone")
+    assert all(x.status == "True" for x in world.core.find("Pod", "p", "default").status.conditions)
+    running.cancel()
+    await asyncio.wait({running})
+
+
+def test_a_report_that_stands_is_known() -> None:
+    order = c.ReportPending(uid="u", namespace="n", name="p", reason="Unschedulable", message="m")
+    condition = Condition(type="PodScheduled", status="False", reason="Unschedulable", message="m")
+    pod = build.pod("p")
+    assert not stands(pod, order)
+    assert stands(Pod(metadata=pod.metadata, spec=pod.spec, status=PodStatus(conditions=(condition,))), order)
+    other = Condition(type="PodScheduled", status="False", reason="Unschedulable", message="other")
+    assert not stands(Pod(metadata=pod.metadata, spec=pod.spec, status=PodStatus(conditions=(other,))), order)
