@@ -6,7 +6,6 @@ import http.client
 import json
 import ssl
 import tempfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -65,7 +64,7 @@ def plane() -> Iterator[ControlPlane]:
         try:
             manifests.apply_all(made, "00-", "1", "20-", "21-", "22-", "23-")
             _give_everyone_pods(made)
-            _wait_for_policies(made)
+            manifests.wait_for_policies(made)
             yield made
         finally:
             made.stop()
@@ -80,23 +79,6 @@ def _give_everyone_pods(plane: ControlPlane) -> None:
                "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "pods-all"}, "subjects": users}  # fmt: skip
     for manifest in (role, binding):
         assert manifests.apply(plane, manifest)[0] in (200, 201)
-
-
-def _wait_for_policies(plane: ControlPlane) -> None:
-    """The API server compiles policies a moment after it has accepted them: asked until the last one denies."""
-    admin, deadline = As(plane, plane.kubeconfig()), time.monotonic() + 30
-    bad = pod(container(**{"kerf.dev/gpus": 1}), annotations={"kerf.dev/grant": "{}"})
-    good = pod(container(gpu=1))
-    while True:
-        denied = admin("POST", "/api/v1/namespaces/default/pods?dryRun=All", bad)[0] != 201
-        mutated = admin("POST", "/api/v1/namespaces/default/pods?dryRun=All", good)[1].get("spec", {}).get("schedulerName") == "kerf"
-        if denied and mutated and admin("POST", "/api/v1/namespaces/default/pods/none/binding?dryRun=All", _binding())[0] in (403, 422):
-            return
-        assert time.monotonic() < deadline, "the policies are not in force after 30 s"
-
-
-def _binding() -> dict[str, Any]:
-    return {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": "none"}, "target": {"kind": "Node", "name": "n"}}
 
 
 @pytest.fixture(scope="module")

@@ -35,6 +35,7 @@ def plane() -> Iterator[ControlPlane]:
         made = ControlPlane(Path(state), binaries=binaries, controllers=True).start()
         try:
             manifests.apply_all(made, "00-", "10-", "11-", "20-", "21-", "22-", "23-")
+            manifests.wait_for_policies(made)
             yield made
         finally:
             made.stop()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +48,29 @@ def apply_all(plane: ControlPlane, *names: str) -> None:
     for manifest in load(*names):
         status, answer = apply(plane, manifest)
         assert status in (200, 201), f"{manifest['kind']} {manifest['metadata']['name']}: {answer.get('message')}"
+
+
+def wait_for_policies(plane: ControlPlane, within_s: float = 30.0) -> None:
+    """The API server takes policies up a second or two after it has accepted them: asked, in dry runs, until each has
+    spoken."""
+    resources = {"limits": {"kerf.dev/gpu": "1"}}
+    pod: dict[str, Any] = {"metadata": {"name": "probe"}, "spec": {"containers": [{"name": "c", "image": "example", "resources": resources}]}}
+    binding = {"metadata": {"name": "probe"}, "target": {"kind": "Node", "name": "n"}}
+    spoofed = pod | {"metadata": {"name": "probe", "annotations": {"kerf.dev/grant": "{}"}}}
+    gang = pod | {"metadata": {"name": "probe", "annotations": {"kerf.dev/gang": "alone"}}}
+    deadline, base = time.monotonic() + within_s, "/api/v1/namespaces/default/pods"
+
+    def said(path: str, body: dict[str, Any]) -> str:
+        return plane.request("POST", f"{path}?dryRun=All", body)[1].decode()
+
+    while True:
+        mutated = '"schedulerName":"kerf"' in said(base, pod)
+        if mutated and all(code in said(*asked) for code, asked in {
+            "spoofed-grant": (base, spoofed), "bad-gang": (base, gang), "foreign-binding": (f"{base}/probe/binding", binding),
+        }.items()):  # fmt: skip
+            return
+        assert time.monotonic() < deadline, f"the policies are not in force after {within_s:.0f} s"
+        time.sleep(0.02)
 
 
 def code_of(message: str) -> str:
