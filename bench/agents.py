@@ -56,7 +56,7 @@ async def measure(count: int, pods: int) -> dict[str, float]:
             )
             try:
                 last = bus.kv(subjects.KV_NODES)
-                while not all([(await last.get(subjects.token(node.name))).value for node in (nodes[0], nodes[-1])]):
+                while not all([(await last.get(subjects.token(node.name))).value for node in (nodes[0], nodes[-1])]):  # noqa: ASYNC110 - it is another process
                     await asyncio.sleep(0.05)
                 found = {"up_s": time.perf_counter() - begun, "rss_mib": _rss_mib(process.pid)}
                 return found | await _pods(bus, process.pid, nodes, uuids, pods)
