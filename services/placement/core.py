@@ -128,8 +128,7 @@ class Core:
             else:
                 for decision in record.decisions:
                     self._replayed[decision.uid] = (sequence, decision)
-        # Fresh: a bound pod that a lagging list still lacks would be capacity that we give away a second time.
-        self._out.append(m.TakeSnapshot(fresh=True))
+        self._out.append(m.TakeSnapshot())
 
     def _renew_term(self, term: int, now: float) -> None:
         self.term = self.nodes.term = term
@@ -141,7 +140,7 @@ class Core:
 
     def _snapshot(self, event: m.SnapshotSeen, now: float) -> None:
         self._changes(self.book.apply_snapshot(event.facts), now)
-        if self.phase != "listing" or not event.fresh:
+        if self.phase != "listing":
             return
         if event.log_sequence_seen > self.term:
             self._log_complete = False  # somebody has seen more of this log than it holds now: its tail was lost

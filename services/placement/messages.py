@@ -29,9 +29,10 @@ class TermRenewed(Input, frozen=True):
 
 
 class SnapshotSeen(Input, frozen=True):
+    """Everything there is, listed after `TakeSnapshot` was said: what it lacks is gone."""
+
     facts: tuple[Fact, ...]
     log_sequence_seen: int = 0
-    fresh: bool = False
 
 
 class FactsSeen(Input, frozen=True):
@@ -94,7 +95,7 @@ class Append(Command, frozen=True):
 
 
 class TakeSnapshot(Command, frozen=True):
-    fresh: bool
+    """A fresh one: a bound pod that a lagging list still lacks would be capacity that is given away a second time."""
 
 
 class SendBinds(Command, frozen=True):

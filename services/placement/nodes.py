@@ -67,7 +67,10 @@ class Nodes:
     def changed(self, name: str, now: float) -> list[m.Command]:
         """The Node object came, changed or went."""
         node = self.book.nodes.get(name)
-        if node is None or node.object is None or node.inventory is None or self.is_synced(name):
+        if node is None or node.object is None:
+            self._synced.pop(name, None)  # should it come back, its agent is asked again what runs there
+            return []
+        if node.inventory is None or self.is_synced(name):
             return []
         return self._sync(name, now)
 

@@ -97,8 +97,8 @@ class Reign:
 
         return handler
 
-    async def _snapshot(self, facts: tuple[Fact, ...], seen: int, fresh: bool) -> None:
-        self._put(m.SnapshotSeen(facts, seen, fresh))
+    async def _snapshot(self, facts: tuple[Fact, ...], seen: int) -> None:
+        self._put(m.SnapshotSeen(facts, seen))
 
     async def _facts(self, facts: tuple[Fact, ...]) -> None:
         self._put(m.FactsSeen(facts))
@@ -155,7 +155,7 @@ class Reign:
                 case m.SendReleasesSeen():
                     await self.bus.publish(subjects.node_command(command.node, "ack"), encode(commands.ReleasesSeen(grant_ids=command.grant_ids)))
                 case m.TakeSnapshot():
-                    self._feed.want_snapshot(fresh=command.fresh)
+                    self._feed.want_snapshot()
                 case m.Again():
                     self._put(m.Tick())
                 case m.StepDown():

@@ -103,15 +103,16 @@ class Book:
             state.charged, state.grant_id, state.returned = old.charged, old.grant_id, old.returned
             state.seen_bound = old.seen_bound
             if old.charged:
+                # The pod may need another amount now (a resize): take the old one back and charge the new.
+                node = old.charged
                 self._uncharge(old)
-                state.charged = ""
-                self._charge(state, old.charged)
+                self._charge(state, node)
         state.pod = pod
         self.pods[uid] = state
         self.uid_by_key[state.key] = uid
         if not pod.spec.node_name:
             held = self.grants.get(state.grant_id) if state.grant_id else None
-            if old is not None and ((held is not None and held.phase == "holding") or old.charged):
+            if old is not None and ((held is not None and held.phase == "holding") or state.charged):
                 # The Binding named another resourceVersion: it can never succeed now (R3), so the hold is void (R4).
                 changes.append(Change("void", uid, state.grant_id))
                 self.unhold(uid)
@@ -163,7 +164,8 @@ class Book:
     def _drop_pod(self, last: Pod, certain: bool) -> list[Change]:
         """Gone. Where its last moments were not seen, a hold may have become true in them, so that its capacity too
         comes back by the node alone."""
-        changes = self._put_pod(last)
+        # What it became in its last state still counts (a grant it was bound with), but nobody need be told of that.
+        changes = [change for change in self._put_pod(last) if change.kind == "void"]
         state = self.pods.get(last.metadata.uid)
         if state is None:
             return changes
@@ -271,7 +273,7 @@ class Book:
         node = self.nodes.get(name)
         if node is None:
             return []
-        node.object, node.inventory = None, None
+        node.object = None  # the inventory stays: where the node comes back its agent need not say it again
         node.agent_trouble = "the node is gone"
         node.read_capacity()
         # R6: with the node goes whatever was still to be given back there.

@@ -61,8 +61,8 @@ class Follower:
         return [fact for batch in kept for fact in self.batch(batch)]
 
 
-OnSnapshot = Callable[[tuple[Fact, ...], int, bool], Awaitable[None]]
-"""(facts, log_sequence_seen, fresh)"""
+OnSnapshot = Callable[[tuple[Fact, ...], int], Awaitable[None]]
+"""(facts, log_sequence_seen)"""
 OnFacts = Callable[[tuple[Fact, ...]], Awaitable[None]]
 
 
@@ -73,14 +73,12 @@ class Feed:
         self._on_facts = on_facts
         self._follower = Follower()
         self._wanted = asyncio.Event()
-        self._fresh = False
         self._heard = 0.0
         self.snapshots = 0
         self.gaps = 0
 
-    def want_snapshot(self, *, fresh: bool) -> None:
+    def want_snapshot(self) -> None:
         """Asks for a snapshot; what is followed until then is left."""
-        self._fresh = self._fresh or fresh
         self._follower.forget()
         self._wanted.set()
 
@@ -95,7 +93,7 @@ class Feed:
                 except TimeoutError:
                     if self._follower.epoch and loop.time() - self._heard > SILENCE_S:
                         log.warning("feed_silent", epoch=self._follower.epoch, seconds=SILENCE_S)
-                        self.want_snapshot(fresh=False)
+                        self.want_snapshot()
                     continue
                 self._wanted.clear()
                 await self._take()
@@ -111,38 +109,36 @@ class Feed:
         except Gap as gap:
             self.gaps += 1
             log.warning("feed_gap", gap=str(gap))
-            self.want_snapshot(fresh=False)
+            self.want_snapshot()
             return
         if facts:
             await self._on_facts(facts)
 
     async def _take(self) -> None:
-        fresh = self._fresh
         try:
-            pages = await self._pages(fresh)
+            pages = await self._pages()
         except (BusError, ContractError) as error:
             log.warning("snapshot_failed", error=str(error))
             await asyncio.sleep(0.5)
-            self.want_snapshot(fresh=fresh)
+            self.want_snapshot()
             return
         if self._wanted.is_set():
             return  # asked for another one meanwhile
-        self._fresh = False
         facts = tuple(fact for page in pages for fact in page.facts)
         self._heard = asyncio.get_running_loop().time()
         self.snapshots += 1
-        await self._on_snapshot(facts, max(page.log_sequence_seen for page in pages), fresh)
+        await self._on_snapshot(facts, max(page.log_sequence_seen for page in pages))
         try:
             following = self._follower.snapshot(pages[0].epoch, pages[0].number)
         except Gap as gap:
             log.warning("feed_gap", gap=str(gap))
-            self.want_snapshot(fresh=False)
+            self.want_snapshot()
             return
         if following:
             await self._on_facts(tuple(following))
 
-    async def _pages(self, fresh: bool) -> list[SnapshotPage]:
-        first = await self._page(subjects.QUERY_SNAPSHOT, SnapshotRequest(fresh=fresh))
+    async def _pages(self) -> list[SnapshotPage]:
+        first = await self._page(subjects.QUERY_SNAPSHOT, SnapshotRequest(fresh=True))
         pages = [first]
         for number in range(1, first.pages):
             pages.append(await self._page(subjects.snapshot_of(first.epoch), SnapshotRequest(snapshot=first.snapshot, page=number)))

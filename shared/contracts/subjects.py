@@ -32,6 +32,7 @@ CMD_EVICT = f"{VERSION}.cmd.evict"
 CMD_RESERVE = f"{VERSION}.cmd.reserve"
 
 SLICES_RELEASED = f"{VERSION}.event.slice.released.>"
+"""Under the pod's namespace where the agent knows it, else under the node."""
 """Under whatever scope: agents publish it under the pod's namespace, as all that concerns a tenant's slice."""
 
 BEAT_ALL = f"{VERSION}.beat.*"

@@ -50,7 +50,7 @@ class Leader:
                 self.log.append((self.sequence, command.record))
                 return [m.Appended(self.sequence)]
             case m.TakeSnapshot():
-                return [m.SnapshotSeen(self.objects, self.log_sequence_seen, command.fresh)]
+                return [m.SnapshotSeen(self.objects, self.log_sequence_seen)]
             case m.SendSync():
                 boot = self.core.book.nodes[command.sync.node].inventory
                 return [m.SyncAnswered(NodeSyncAnswer(node=command.sync.node, boot_id=boot.boot_id if boot else "", term=command.sync.term, accepted=True))]

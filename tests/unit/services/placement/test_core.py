@@ -83,6 +83,17 @@ def test_a_pod_seen_at_another_version_unbound_voids_its_hold_and_is_decided_at_
     assert len(leader.core.book.grants) == 1
 
 
+def test_a_hold_without_gpus_is_voided_by_another_version_too() -> None:
+    """Found by tests/sim: it was resent for ever."""
+    leader = Leader().nodes("n")
+    pod = build.pod("p", requests={"cpu": "1"})
+    leader.facts(pod)
+    touched = build.newer(pod, annotations={"kerf.dev/touched": "1"})
+    leader.facts(touched)
+    assert leader.binds()[pod.metadata.uid].resource_version == touched.metadata.resource_version
+    assert leader.core.book.nodes["n"].cpu_used == 1000
+
+
 def test_a_hold_voided_before_its_append_is_acknowledged_sends_no_binding() -> None:
     leader = Leader().nodes("n", gpus=1)
     leader.answer = False

@@ -139,7 +139,7 @@ def test_a_change_of_one_node_is_the_only_thing_a_row_looks_at_again() -> None:
     row = Row(pod_state(build.gpu_pod("p", memory="1Gi")), "binpack", leader.core.book)
     row.refresh()
     seen: list[list[int]] = []
-    row._recompute = lambda changed: seen.append(changed)  # type: ignore[method-assign]
+    row._recompute = seen.append  # type: ignore[method-assign]
     leader.place(build.gpu_pod("q", memory="1Gi"))
     row.refresh()
     assert seen == [[leader.core.book.nodes["a"].row]]
@@ -147,16 +147,26 @@ def test_a_change_of_one_node_is_the_only_thing_a_row_looks_at_again() -> None:
 
 # --- the columns say what the filters say -----------------------------------------------------------------------
 
-ASKS = st.sampled_from([{"gpus": 1}, {"gpus": 2}, {"memory": "10Gi"}, {"memory": "30Gi", "compute": 20}, {"compute": 50}, {"gpus": 2, "memory": "20Gi"}, {}])
+ASKS = st.sampled_from(
+    [{"gpus": 1}, {"gpus": 2}, {"memory": "10Gi"}, {"memory": "30Gi", "compute": 20}, {"compute": 50}, {"gpus": 2, "memory": "20Gi"}, {}]
+)
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.lists(st.tuples(ASKS, st.integers(0, 3)), max_size=25), st.lists(ASKS, min_size=1, max_size=4), st.lists(st.integers(0, 24), max_size=8))
-def test_a_row_kept_up_by_changes_equals_the_filters_asked_one_by_one(placed: list[tuple[dict, int]], asked: list[dict], ended: list[int]) -> None:
+@given(
+    st.lists(st.tuples(ASKS, st.integers(0, 3)), max_size=25),
+    st.lists(ASKS, min_size=1, max_size=4),
+    st.lists(st.integers(0, 24), max_size=8),
+)
+def test_a_row_kept_up_by_changes_equals_the_filters_asked_one_by_one(
+    placed: list[tuple[dict, int]], asked: list[dict], ended: list[int]
+) -> None:
     leader = Leader().nodes("a", "b", gpus=2).nodes("c", gpus=4, memory_mib=40960)
     leader.facts(build.node("d", cpu="2"))
     book = leader.core.book
-    samples = [build.gpu_pod(f"s{i}", requests={}, **ask) if ask else build.pod(f"s{i}", requests={"cpu": "1"}) for i, ask in enumerate(asked)]
+    samples = [
+        build.gpu_pod(f"s{i}", requests={}, **ask) if ask else build.pod(f"s{i}", requests={"cpu": "1"}) for i, ask in enumerate(asked)
+    ]
     rows = [Row(pod_state(s), "binpack", book) for s in samples]
     bound = []
     for i, (ask, _) in enumerate(placed):

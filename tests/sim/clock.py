@@ -1,0 +1,77 @@
+"""Simulated time: things to do, in order of their time and then of their asking."""
+
+from __future__ import annotations
+
+import heapq
+import random
+from collections.abc import Callable
+
+
+class Clock:
+    def __init__(self, rng: random.Random) -> None:
+        self.rng = rng
+        self.now = 1_000.0
+        self.steps = 0
+        self._things: list[tuple[float, int, Callable[[], None]]] = []
+        self._order = 0
+        self.story: list[str] = []
+
+    def after(self, seconds: float, do: Callable[[], None]) -> None:
+        self._order += 1
+        heapq.heappush(self._things, (self.now + seconds, self._order, do))
+
+    def tell(self, text: str) -> None:
+        self.story.append(f"{self.now - 1_000.0:9.3f}  {text}")
+
+    def step(self) -> bool:
+        """Does the next thing; False where nothing is left."""
+        if not self._things:
+            return False
+        self.now, _, do = heapq.heappop(self._things)
+        self.steps += 1
+        do()
+        return True
+
+    @property
+    def next_at(self) -> float:
+        return self._things[0][0] if self._things else float("inf")
+
+
+class Network:
+    """Delays, drops and doubles messages between parts. `calm` ends all faults."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.clock = clock
+        self.calm = False
+        self._last: dict[str, float] = {}
+        self.cut: set[str] = set()
+        """Parts that nobody reaches, and who reach nobody."""
+
+    def send(self, source: str, target: str, deliver: Callable[[], None], *, ordered: str = "") -> None:
+        """`ordered` names a connection whose messages keep their order."""
+        if source in self.cut or target in self.cut:
+            return
+        rng = self.clock.rng
+        if self.calm:
+            self._later(0.001, target, deliver, ordered)
+            return
+        if rng.random() < 0.02:
+            return
+        delay = rng.choice((0.001, 0.001, 0.005, 0.02)) * (1 + rng.random())
+        if not ordered and rng.random() < 0.05:
+            delay = rng.uniform(0.1, 20.0)  # a late message, such as a POST of a frozen process
+        self._later(delay, target, deliver, ordered)
+        if not ordered and rng.random() < 0.03:
+            self._later(rng.uniform(0.001, 5.0), target, deliver, "")
+
+    def _later(self, delay: float, target: str, deliver: Callable[[], None], ordered: str) -> None:
+        def arrive() -> None:
+            if target not in self.cut:
+                deliver()
+
+        if ordered:
+            last = self._last.get(ordered, 0.0)
+            at = max(self.clock.now + delay, last + 1e-6)
+            self._last[ordered] = at
+            delay = at - self.clock.now
+        self.clock.after(delay, arrive)

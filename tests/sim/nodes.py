@@ -1,0 +1,187 @@
+"""Nodes: the real agent core with its checkpoint, and a kubelet that starts and stops containers when it gets to it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from services.node_agent import messages as a
+from services.node_agent.core import Agent
+from services.node_agent.state import Checkpoint
+from services.placement import messages as m
+from shared.contracts.commands import Accepted, NodeGrant, NodeRelease, NodeSync, NodeSyncAnswer
+from shared.contracts.events import SliceReleased
+from shared.model import names
+from shared.model.grant import decode_grant
+from tests.support import build
+
+if TYPE_CHECKING:
+    from tests.sim.leaders import Leader
+    from tests.sim.world import World
+
+
+class SimNode:
+    def __init__(self, world: World, name: str, gpus: int) -> None:
+        self.world, self.name, self.gpus = world, name, gpus
+        self._boots = 1
+        self.saved = msgspec.msgpack.encode(Checkpoint(node=name))
+        self.agent = Agent(name)
+        self.alive = True
+        self.running: dict[tuple[str, str], str] = {}
+        """Containers that run, by pod uid and name: their grant. Survives the agent's death, not a reboot."""
+        self._seen: dict[str, tuple[str, str, str]] = {}
+        """Pods that the kubelet knows as its own: uid to namespace, name and grant annotation."""
+        self._inventory()
+        world.clock.after(0.5, self._kubelet)
+        world.clock.after(1.0, self._tick)
+
+    # --- life -------------------------------------------------------------------------------------------------
+
+    def crash_agent(self) -> None:
+        if self.alive:
+            self.world.clock.tell(f"the agent of {self.name} crashes")
+            self.alive = False
+
+    def restart_agent(self) -> None:
+        if not self.alive:
+            self.world.clock.tell(f"the agent of {self.name} restarts")
+            self.alive = True
+            self.agent = Agent(self.name, msgspec.msgpack.decode(self.saved, type=Checkpoint))
+            self._inventory()
+
+    def reboot(self) -> None:
+        self.world.clock.tell(f"{self.name} reboots")
+        self._boots += 1
+        self.running = {}
+        if self.alive:
+            self.agent = Agent(self.name, msgspec.msgpack.decode(self.saved, type=Checkpoint))
+        self.alive = True
+        self._inventory()
+
+    def _inventory(self) -> None:
+        self.handle(a.InventorySeen(build.inventory(self.name, gpus=self.gpus, boot=f"{self.name}-boot-{self._boots}")))
+        for leader in self.world.leaders:
+            self.tell_inventory(leader)
+
+    def tell_inventory(self, leader: Leader) -> None:
+        """The KV bucket's last word, to one who watches it."""
+        inventory = self.agent.inventory
+        if inventory is not None:
+            # A watch of KV resumes by itself, so this arrives however often it is cut.
+            self.world.clock.after(0.01, lambda: leader.hear(m.InventorySeen(inventory)))
+
+    def _tick(self) -> None:
+        if self.alive:
+            self.handle(a.Tick())
+            for leader in self.world.leaders:
+                self.world.network.send(self.name, leader.name, lambda x=leader: x.hear(m.BeatSeen((self.name,))))  # type: ignore[misc]
+        self.world.clock.after(2.0, self._tick)
+
+    # --- the bus ----------------------------------------------------------------------------------------------
+
+    def grant(self, grant: NodeGrant, leader: Leader) -> None:
+        self.handle(a.GrantCame(grant), leader)
+
+    def release(self, release: NodeRelease) -> None:
+        self.handle(a.ReleaseCame(release))
+
+    def sync(self, sync: NodeSync, leader: Leader) -> None:
+        self.handle(a.SyncCame(sync), leader)
+
+    def booked(self, grant_ids: tuple[str, ...]) -> None:
+        self.handle(a.ReleasesBooked(grant_ids))
+
+    def handle(self, event: a.Input, leader: Leader | None = None) -> list[a.Command]:
+        if not self.alive:
+            return []
+        said = self.agent.handle(event, self.world.clock.now)
+        for command in said:
+            match command:
+                case a.Save():
+                    self.saved = msgspec.msgpack.encode(self.agent.checkpoint())
+                    if not self.world.network.calm and self.world.rng.random() < 0.002:
+                        self.crash_agent()  # durable, and nothing after it was said
+                        self.world.clock.after(3.0, self.restart_agent)
+                        return []
+                case a.Answer():
+                    self._answer(command.body, leader)
+                case a.Publish():
+                    if isinstance(command.event, SliceReleased):
+                        self._released(command.event)
+        return said
+
+    def _answer(self, body: Accepted | NodeSyncAnswer, leader: Leader | None) -> None:
+        if leader is None:
+            return
+        heard: m.Input
+        if isinstance(body, NodeSyncAnswer):
+            self.world.clock.tell(
+                f"{self.name} answers the sync of {body.term}: accepted {body.accepted}, live {[s.name for s in body.live]}"
+            )
+            heard = m.SyncAnswered(body)
+        else:
+            heard = m.GrantAcknowledged(self.name, body.grant_id, body.ok, body.reason)
+        self.world.network.send(self.name, leader.name, lambda: leader.hear(heard))
+
+    def _released(self, event: SliceReleased) -> None:
+        self.world.clock.tell(f"{self.name} gives back {event.grant_id} of {event.name or event.uid}: {event.reason}")
+        for leader in self.world.leaders:
+            self.world.network.send(self.name, leader.name, lambda x=leader: x.hear(m.ReleaseSeen(self.name, event.grant_id, event.reason)))  # type: ignore[misc]
+
+    # --- the kubelet ------------------------------------------------------------------------------------------
+
+    def _kubelet(self) -> None:
+        """Looks at its pods, later than they change: starts what is bound here, stops what is deleted or gone."""
+        world = self.world
+        present = {}
+        for pod in list(world.api.all("Pod")):
+            meta = pod["metadata"]
+            if pod["spec"].get("nodeName") == self.name:
+                present[meta["uid"]] = pod
+                self._seen.setdefault(
+                    meta["uid"], (meta["namespace"], meta["name"], (meta.get("annotations") or {}).get(names.ANNOTATION_GRANT, ""))
+                )
+        for uid, (namespace, name, grant) in list(self._seen.items()):
+            pod = present.get(uid)
+            if pod is None and world.rng.random() < 0.3 and not world.network.calm:
+                self._start(uid, name, grant)  # it has not heard yet that the pod is gone
+            elif pod is None or pod["metadata"].get("deletionTimestamp") or pod["status"].get("phase") in ("Succeeded", "Failed"):
+                self._stop(uid, namespace, name, pod is not None)
+            else:
+                self._start(uid, name, grant)
+                if world.rng.random() < 0.02:
+                    world.clock.tell(f"{name} ends by itself on {self.name}")
+                    self._end_containers(uid)
+                    world.api.patch("Pod", namespace, name, {"status": {"phase": "Succeeded"}})
+                    world.record()
+        world.clock.after(0.3 if world.network.calm else world.rng.uniform(0.1, 3.0), self._kubelet)
+
+    def _start(self, uid: str, name: str, grant: str) -> None:
+        if not grant or not self.alive:
+            return
+        for container in decode_grant(grant).containers:
+            if (uid, container) in self.running:
+                continue
+            for said in self.handle(a.StartAsked(uid, container)):
+                if isinstance(said, a.HandOver):
+                    self.world.clock.tell(f"{self.name} starts {name}/{container} with {said.grant_id}")
+                    self.running[uid, container] = said.grant_id
+
+    def _stop(self, uid: str, namespace: str, name: str, exists: bool) -> None:
+        if any(key[0] == uid for key in self.running) and not self.alive:
+            return  # the end is told to the agent, and there is none now
+        self._end_containers(uid)
+        if exists:
+            pod = self.world.api.get("Pod", name, namespace)
+            if pod is not None and pod["metadata"]["uid"] == uid and pod["metadata"].get("deletionTimestamp"):
+                self.world.api.delete("Pod", namespace, name, {"gracePeriodSeconds": 0}, self.world.clock.now)
+                self.world.record()
+                self._seen.pop(uid, None)
+        elif not any(key[0] == uid for key in self.running):
+            self._seen.pop(uid, None)
+
+    def _end_containers(self, uid: str) -> None:
+        for key in [k for k in self.running if k[0] == uid]:
+            del self.running[key]
+            self.handle(a.ContainerEnded(*key))

@@ -1,0 +1,157 @@
+"""Watcher processes: the real core between a simulated API server and the bus."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from services.watcher.core import Core, WireBatch
+from shared.contracts.base import decode, encode
+from shared.contracts.commands import Answer, Bind, Patch, TouchPod
+from shared.contracts.facts import Fact, Gone, SnapshotPage
+from shared.model import names
+from shared.model.grant import decode_grant
+from tests.sim.log import Violation
+
+if TYPE_CHECKING:
+    from tests.sim.leaders import Leader
+    from tests.sim.world import World
+
+
+class Watcher:
+    """Sees what happens at the API server in order and later; may lose its watch, and then resumes or lists anew."""
+
+    def __init__(self, world: World, index: int) -> None:
+        self.world, self.name = world, f"watcher-{index}"
+        self._starts = 0
+        self.alive = False
+        self.restart()
+
+    def restart(self) -> None:
+        self._starts += 1
+        self.alive = True
+        self.core = Core(f"{self.name}-{self._starts}")
+        self._say(self.core.facts(self.world.api.snapshot(), self.world.clock.now))
+        self._cursor = len(self.world.history)
+        start = self._starts
+        self._loop(start)
+        self._beat(start)
+
+    def crash(self) -> None:
+        self.world.clock.tell(f"{self.name} crashes")
+        self.alive = False
+        self._starts += 1
+
+    def _beat(self, start: int) -> None:
+        if self._starts == start:
+            self._say(self.core.tick(self.world.clock.now))
+            self.world.clock.after(0.9, lambda: self._beat(start))
+
+    def _loop(self, start: int) -> None:
+        if self._starts != start:
+            return
+        world = self.world
+        rng = world.rng
+        if not world.network.calm and rng.random() < 0.01:
+            self._cut(rng)
+        end = len(world.history)
+        if self._cursor < end:
+            take = end if world.network.calm else min(end, self._cursor + rng.randint(1, 4))
+            self._say(self.core.facts(world.history[self._cursor : take], world.clock.now))
+            self._cursor = take
+        self._say(self.core.tick(world.clock.now))
+        delay = 0.01 if world.network.calm else rng.choice((0.005, 0.02, 0.1, 1.0 if rng.random() < 0.1 else 0.02))
+        world.clock.after(delay, lambda: self._loop(start))
+
+    def _cut(self, rng: Any) -> None:
+        """The watch is cut. Half the time its place in history is lost too (410), and only comparing lists helps."""
+        if rng.random() < 0.5:
+            self.world.clock.tell(f"{self.name} lists anew after a lost watch")
+            self._relist()
+
+    def _relist(self) -> None:
+        listed = self.world.api.snapshot()
+        present = {fact.object.metadata.uid for fact in listed}
+        lost: list[Fact] = []
+        for kind in ("Pod", "Node"):
+            lost += [Gone(object=known, certain=False) for uid, known in list(self.core._store[kind].items()) if uid not in present]
+        self._say(self.core.facts([*lost, *listed], self.world.clock.now))
+        self._cursor = len(self.world.history)
+
+    def _say(self, commands: list[Any]) -> None:
+        for command in commands:
+            if isinstance(command, WireBatch):
+                payload = encode(command)
+                for leader in self.world.leaders:
+                    self._send_batch(leader, payload)
+
+    def _send_batch(self, leader: Leader, payload: bytes) -> None:
+        self.world.network.send(self.name, leader.name, lambda: leader.batch(payload), ordered=f"{self.core.epoch}>{leader.name}")
+
+    # --- orders -----------------------------------------------------------------------------------------------
+
+    def snapshot(self, answer: Callable[[SnapshotPage], None]) -> None:
+        if not self.alive:
+            return
+        self._relist()
+        commands, page = self.core.snapshot("", 0, self.world.clock.now)
+        self._say(commands)
+        decoded = decode(encode(page), SnapshotPage)
+        for number in range(1, page.pages):
+            _, more = self.core.snapshot(page.snapshot, number, self.world.clock.now)
+            decoded = SnapshotPage(
+                **{f: getattr(decoded, f) for f in decoded.__struct_fields__}
+                | {"facts": decoded.facts + decode(encode(more), SnapshotPage).facts}
+            )
+        answer(decoded)
+
+    def bind(self, binds: tuple[Bind, ...], sequence: int, leader: Leader) -> None:
+        if not self.alive:
+            return
+        self.core.saw_sequence(sequence)
+        for bind in binds:
+            if self.core.find("Node", bind.node) is None:
+                self._answer(leader, Answer(uid=bind.uid, outcome="no-node", resource_version=bind.resource_version))
+            else:
+                self._post(bind, leader)
+
+    def _post(self, bind: Bind, leader: Leader) -> None:
+        """The POST may be slow, lost or doubled; what comes back may be lost too."""
+        self.world.network.send(self.name, "api", lambda: self._at_api(bind, leader))
+
+    def _at_api(self, bind: Bind, leader: Leader) -> None:
+        world = self.world
+        meta = {
+            "uid": bind.uid,
+            "resourceVersion": bind.resource_version,
+            "annotations": {names.ANNOTATION_GRANT: bind.grant} if bind.grant else {},
+        }
+        status, _ = world.api.bind(bind.namespace, bind.name, {"metadata": meta, "target": {"name": bind.node}}, world.clock.now)
+        outcome = {201: "done", 404: "gone", 409: "conflict"}[status]
+        world.clock.tell(f"the API server answers {outcome} to the binding of {bind.name} at {bind.resource_version} to {bind.node}")
+        if status == 201:
+            logged = world.log.decided.get((bind.uid, bind.resource_version))
+            made = (bind.node, decode_grant(bind.grant).grant_id if bind.grant else "")
+            if logged != made:
+                raise Violation(f"P3: {bind.name} was bound as {made}, the log had {logged}")
+            world.bound += 1
+        world.record()
+        if outcome != "done":
+            self._answer(leader, Answer(uid=bind.uid, outcome=outcome, resource_version=bind.resource_version))  # type: ignore[arg-type]
+
+    def _answer(self, leader: Leader, answer: Answer) -> None:
+        from services.placement import messages as m
+
+        self.world.network.send(self.name, leader.name, lambda: leader.hear(m.BindsAnswered((answer,))))
+
+    def patch(self, patches: tuple[Patch, ...]) -> None:
+        if not self.alive:
+            return
+        for patch in patches:
+            if isinstance(patch, TouchPod):
+                self.world.network.send(self.name, "api", lambda p=patch: self._touch(p))  # type: ignore[misc]
+
+    def _touch(self, patch: TouchPod) -> None:
+        body = {"metadata": {"uid": patch.uid, "annotations": {names.ANNOTATION_TOUCHED: patch.token}}}
+        self.world.api.patch("Pod", patch.namespace, patch.name, body)
+        self.world.record()
