@@ -12,6 +12,8 @@ from shared.bus.port import Bus, BusError
 from shared.contracts import subjects
 from shared.contracts.base import encode
 
+_SLACK_S = 0.0005
+
 
 class Feed:
     """One task publishes, so that numbers go out in order whoever made them."""
@@ -22,12 +24,14 @@ class Feed:
         self._log = log
         self._subject = subjects.feed(core.epoch)
         self._outgoing: deque[bytes] = deque()
-        self._wake = asyncio.Event()
+        self._waiting = asyncio.Event()
+        self._timer: asyncio.Handle | None = None
+        self._rings_at = float("inf")
         self.lost = 0
         """Batches that could not be published. Their numbers are missing, so every reader takes a new snapshot."""
 
     def send(self, commands: list[Command]) -> list[FirstSight]:
-        """Queues the batches among the commands; returns the rest."""
+        """Queues the batches among the commands; returns the rest. Call it after every input of the core."""
         rest: list[FirstSight] = []
         for command in commands:
             if isinstance(command, WireBatch):
@@ -35,26 +39,34 @@ class Feed:
             else:
                 rest.append(command)
         if self._outgoing:
-            self._wake.set()
+            self._waiting.set()
+        # The due time only ever comes nearer by a batch that begins to gather; a timer that rings early rings again.
+        if self._rings_at > self._core.due + _SLACK_S:
+            self._ring()
         return rest
 
-    def wake(self) -> None:
-        """The core's due time may have moved."""
-        self._wake.set()
-
     async def run(self) -> None:
-        while True:
-            self._wake.clear()
-            self.send(self._core.tick(time.monotonic()))
-            while self._outgoing:
-                await self._publish(self._outgoing.popleft())
-            wait_s = self._core.due - time.monotonic()
-            if wait_s <= 0 or self._outgoing:
-                continue
-            try:
-                await asyncio.wait_for(self._wake.wait(), wait_s)
-            except TimeoutError:
-                continue  # a batch or a heartbeat is due
+        """Publishes what is queued, for ever."""
+        self._tick()
+        try:
+            while True:
+                await self._waiting.wait()
+                self._waiting.clear()
+                while self._outgoing:
+                    await self._publish(self._outgoing.popleft())
+        finally:
+            if self._timer is not None:
+                self._timer.cancel()
+
+    def _ring(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._rings_at = self._core.due
+        self._timer = asyncio.get_running_loop().call_later(max(0.0, self._rings_at - time.monotonic()), self._tick)
+
+    def _tick(self) -> None:
+        self._timer, self._rings_at = None, float("inf")
+        self.send(self._core.tick(time.monotonic()))
 
     async def _publish(self, payload: bytes) -> None:
         try:

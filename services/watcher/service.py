@@ -88,7 +88,6 @@ class Watcher(Service):
 
     def _emit(self, facts: Sequence[Fact]) -> None:
         self._carry_out(self.core.facts(facts, time.monotonic()))
-        self.feed.wake()
 
     def _carry_out(self, commands: list[Command]) -> None:
         for first in self.feed.send(commands):

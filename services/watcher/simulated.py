@@ -74,7 +74,8 @@ class SimulatedSource:
             due = self.cluster.next_due
             self._sleeps_until = float("inf") if due is None else due
             try:
-                await asyncio.wait_for(self._wake.wait(), None if due is None else max(0.0, due - time.time()))
+                async with asyncio.timeout(None if due is None else max(0.0, due - time.time())):
+                    await self._wake.wait()
             except TimeoutError:
                 continue  # the kubelet has something to do
             finally:

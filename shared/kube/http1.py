@@ -72,9 +72,9 @@ class Http1Transport:
         """On a connection of its own, which is closed at the end of the block."""
         connection = await self._open()
         try:
-            connection.begin_stream(self._message("GET", path, b"", JSON))
-            chunks = connection.chunks(read_timeout_s)
-            response = await connection.head(read_timeout_s)
+            connection.begin_stream(self._message("GET", path, b"", JSON), read_timeout_s)
+            chunks = connection.chunks()
+            response = await connection.head()
             if response.status != 200:
                 response = response._replace(body=b"".join([chunk async for chunk in chunks]))
             yield response, chunks
@@ -156,6 +156,8 @@ class _Connection(asyncio.Protocol):
         self._streaming = False
         self._arrived = asyncio.Event()
         self._error: TransportError | None = None
+        self._heard_at = 0.0
+        self._timer: asyncio.TimerHandle | None = None
         self.idle_since = 0.0
         self.silent = True
         """Whether not a byte came of the answer to the last request."""
@@ -190,6 +192,7 @@ class _Connection(asyncio.Protocol):
             self._body += pieces
             self._size += sum(map(len, pieces))
         if self._streaming:
+            self._heard_at = asyncio.get_running_loop().time()
             self._pace()
             self._arrived.set()
         elif parser.done:
@@ -247,22 +250,26 @@ class _Connection(asyncio.Protocol):
         self.abort()
 
     def abort(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
         if self._transport is not None and not self._transport.is_closing():
             self._transport.abort()
 
     # --- a stream -----------------------------------------------------------------------------------------------------
 
-    def begin_stream(self, message: bytes) -> None:
+    def begin_stream(self, message: bytes, read_timeout_s: float) -> None:
         assert self._transport is not None  # noqa: S101
         self._streaming = True
+        self._heard_at = asyncio.get_running_loop().time()
+        self._listen(read_timeout_s)
         self._transport.write(message)
 
-    async def head(self, timeout_s: float) -> Response:
+    async def head(self) -> Response:
         while not self._parser.status:
-            await self._more(timeout_s)
+            await self._more()
         return Response(self._parser.status, b"", _seconds(self._parser.headers.get(b"retry-after")))
 
-    async def chunks(self, timeout_s: float) -> AsyncIterator[bytes]:
+    async def chunks(self) -> AsyncIterator[bytes]:
         while True:
             if self._body:
                 data = self._body[0] if len(self._body) == 1 else b"".join(self._body)
@@ -272,17 +279,29 @@ class _Connection(asyncio.Protocol):
             elif self._parser.done:
                 return
             else:
-                await self._more(timeout_s)
+                await self._more()
 
-    async def _more(self, timeout_s: float) -> None:
+    async def _more(self) -> None:
         if self._error is not None:
             raise self._error
         self._arrived.clear()
-        try:
-            async with asyncio.timeout(timeout_s):
-                await self._arrived.wait()
-        except TimeoutError as error:
-            raise TransportError(f"not a byte in {timeout_s:g} s") from error
+        await self._arrived.wait()
+
+    def _listen(self, read_timeout_s: float) -> None:
+        """One timer for the whole stream, set anew only when it rings: a scope around each wait costs more than its data.
+
+        While we make the server wait there is nothing to hear, and that is not its silence.
+        """
+        if self._transport is None or self._transport.is_closing():
+            return
+        loop = asyncio.get_running_loop()
+        if not self._transport.is_reading():
+            self._heard_at = loop.time()
+        left_s = self._heard_at + read_timeout_s - loop.time()
+        if left_s <= 0:
+            self._fail(f"not a byte in {read_timeout_s:g} s")
+            return
+        self._timer = loop.call_later(left_s, self._listen, read_timeout_s)
 
     def _pace(self) -> None:
         """A reader that is slower than the server makes the server wait, not our memory grow."""
