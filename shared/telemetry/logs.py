@@ -28,10 +28,12 @@ def configure_logging(level: str = "", *, pretty: bool | None = None) -> None:
     ]
     logger: Any
     if sys.stderr.isatty() if pretty is None else pretty:
-        renderers: list[Any] = [structlog.dev.ConsoleRenderer()]
+        renderers: list[Any] = [structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)]
         logger = structlog.PrintLoggerFactory(file=sys.stderr)
     else:
-        renderers = [structlog.processors.dict_tracebacks, structlog.processors.JSONRenderer(serializer=_to_json)]
+        # Without the frames' local variables: they hold whole objects, and credentials.
+        tracebacks = structlog.processors.ExceptionRenderer(structlog.tracebacks.ExceptionDictTransformer(show_locals=False))
+        renderers = [tracebacks, structlog.processors.JSONRenderer(serializer=_to_json)]
         logger = structlog.BytesLoggerFactory(file=sys.stderr.buffer)
     structlog.configure(
         processors=[*shared, *renderers],

@@ -79,6 +79,18 @@ def test_logs_are_one_json_object_a_line_above_the_level() -> None:
     assert lines[1]["exception"][0]["exc_type"] == "ZeroDivisionError"
 
 
+def test_a_logged_exception_keeps_local_variables_to_itself() -> None:
+    """They may hold credentials, and whole pods by the hundred."""
+    program = (
+        "import structlog\nfrom shared.telemetry import configure_logging\nconfigure_logging(pretty=False)\n"
+        "def open_door(token):\n    return 1 / 0\n"
+        "try:\n    open_door('very-' + 'secret')\nexcept ZeroDivisionError as error:\n    structlog.get_logger().error('broken', exc_info=error)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert json.loads(done.stderr)["exception"][0]["frames"][-1]["name"] == "open_door"
+    assert "very-secret" not in done.stderr
+
+
 def test_an_unknown_level_is_refused() -> None:
     with pytest.raises(ValueError, match="log level 'loud' is none of"):
         configure_logging("loud")
