@@ -67,9 +67,12 @@ class Announcer:
                 await asyncio.sleep(PAUSE_S if not self._busy() and await self._step() else 10 * PAUSE_S)
 
     async def flush(self) -> None:
-        """Writes what waits, without regard to rhythm; for the end."""
-        while self._events:
-            await self._announce(self._events.popleft())
+        """Writes the Events that wait, without regard to rhythm; for the end. A server that does not answer ends it."""
+        failures = 0
+        while self._events and failures < 3:
+            failures = 0 if await self._announce(self._events.popleft()) else failures + 1
+        self.shed += len(self._events)
+        self._events.clear()
 
     async def _step(self) -> bool:
         """Writes one thing; False where nothing may be written now."""
@@ -101,11 +104,13 @@ class Announcer:
                 note=order.message,
             ))  # fmt: skip
 
-    async def _announce(self, event: AnnounceEvent) -> None:
+    async def _announce(self, event: AnnounceEvent) -> bool:
+        """Whether the server answered at all."""
         self._names += 1
         name = f"{event.name[:220]}.{self._prefix}{self._names:x}"
         result = await self._writes.announce(event, event_name=name, now_s=time.time())
         self._count(result.outcome, result.message, event.name)
+        return result.outcome not in ("unknown", "throttled")
 
     def _count(self, outcome: str, message: str, pod: str) -> None:
         if outcome == "done":

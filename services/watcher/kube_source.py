@@ -39,6 +39,10 @@ class KubeSource:
         return "; ".join(problems)[:500] or "every kind is followed"
 
     @property
+    def troubled(self) -> int:
+        return sum(1 for reflector in self.reflectors.values() if reflector.problem)
+
+    @property
     def writes(self) -> Writes:
         return self._writes
 

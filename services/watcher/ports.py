@@ -24,6 +24,10 @@ class Source(Protocol):
         """How it stands with the cluster, in a sentence, for the health report."""
 
     @property
+    def troubled(self) -> int:
+        """How many kinds are not followed now, and may be out of date."""
+
+    @property
     def writes(self) -> Writes: ...
 
     async def run(self, emit: Emit) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import datetime
 import secrets
 import time
@@ -25,6 +26,7 @@ from shared.service import Context, Service
 
 QUEUE = "watcher"
 BATCHES_AT_ONCE = 64
+HEALTH_S = 1.0
 
 Order = TypeVar("Order")
 
@@ -37,6 +39,7 @@ class Watcher(Service):
         """Raises where the cluster cannot even be addressed; one that does not answer yet is waited for."""
         config: Config = ctx.config
         self._ctx = ctx
+        self._serving = False
         self.epoch = secrets.token_hex(6)
         self.source: Source = await make_source(ctx, config)
         settings = Settings(
@@ -54,6 +57,7 @@ class Watcher(Service):
         ctx.spawn(self.feed.run(), name="feed")
         ctx.spawn(self.announcer.run(), name="announcer")
         ctx.spawn(self._serve(), name="serve")
+        ctx.spawn(self._report_health(), name="health")
 
     async def drain(self) -> None:
         """Takes no more orders, finishes those in flight, writes the Events that wait."""
@@ -83,8 +87,15 @@ class Watcher(Service):
             from services.watcher.sim_orders import subscribe  # noqa: PLC0415
 
             self._subscriptions += await subscribe(bus, self.source, self._ctx.log)
+        self._serving = True
         self._ctx.health.set("cluster", ok=True, detail=self.source.detail)
         self._ctx.log.info("watcher_serves", epoch=self.epoch, pods=self.core.count("Pod"), nodes=self.core.count("Node"))
+
+    async def _report_health(self) -> None:
+        """An outage of the API server does not make the watcher unready: it serves what it knows, and says so."""
+        while True:
+            await asyncio.sleep(HEALTH_S)
+            self._ctx.health.set("cluster", ok=self._serving, detail=self.source.detail)
 
     def _emit(self, facts: Sequence[Fact]) -> None:
         self._carry_out(self.core.facts(facts, time.monotonic()))
@@ -139,6 +150,10 @@ class Watcher(Service):
         m.observe_by("kerf_watcher_nodes", "Nodes known.", lambda: core.count("Node"))
         m.observe_by(
             "kerf_watcher_facts_suppressed_total", "Changes that mean nothing to scheduling.", lambda: core.suppressed, kind="counter"
+        )
+        m.observe_by("kerf_watcher_kinds_troubled", "Kinds that are not followed now and may be out of date.", lambda: self.source.troubled)
+        m.observe_by(
+            "kerf_watcher_feed_lost_total", "Batches of facts that could not be published.", lambda: self.feed.lost, kind="counter"
         )
         m.observe_by("kerf_watcher_binds_waiting", "Binds in flight or waiting.", lambda: self.executors.binding)
         m.observe_by(

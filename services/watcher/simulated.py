@@ -47,6 +47,10 @@ class SimulatedSource:
         return "a simulated cluster in this process"
 
     @property
+    def troubled(self) -> int:
+        return 0
+
+    @property
     def writes(self) -> Writes:
         return self._writes
 

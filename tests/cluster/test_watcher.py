@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -21,16 +22,18 @@ from shared.contracts.facts import FeedBatch, Gone, Put, SnapshotPage, SnapshotR
 from shared.kube import resources
 from shared.model.objects import Pod
 from shared.service import Context, running
+from tests.support.cluster import own_control_plane
 from tests.support.waiting import eventually
 from tools.control_plane import ControlPlane
 
+__all__ = ["own_control_plane"]
 pytestmark = pytest.mark.cluster
 ROLE = Path(__file__).parents[2] / "k8s" / "11-watcher-rbac.yaml"
 
 
 class World:
-    def __init__(self, plane: ControlPlane, ctx: Context, namespace: str) -> None:
-        self.plane, self.ctx, self.namespace = plane, ctx, namespace
+    def __init__(self, plane: ControlPlane, ctx: Context, namespace: str, url: str) -> None:
+        self.plane, self.ctx, self.namespace, self.url = plane, ctx, namespace, url
         self.batches: list[FeedBatch] = []
 
     async def heard(self, incoming: Incoming) -> None:
@@ -73,7 +76,7 @@ async def world(control_plane: ControlPlane, namespace: str) -> AsyncIterator[Wo
         assert status in (201, 409), answer
     config = Config(kubeconfig=str(control_plane.service_account("kerf-system", "kerf-watcher")))
     async with EmbeddedServer() as server, running(Watcher, config, bus_url=server.url) as ctx:
-        made = World(control_plane, ctx, namespace)
+        made = World(control_plane, ctx, namespace, server.url)
         await ctx.bus.subscribe(subjects.FEED_ALL, made.heard)
         await eventually(lambda: ctx.health.ready, what="readiness")
         yield made
@@ -148,3 +151,52 @@ async def test_a_fresh_snapshot_holds_what_was_made_before_it(world: World) -> N
         page = decode(answer, SnapshotPage)
         assert page.error == ""
         assert made["metadata"]["uid"] in {f.object.metadata.uid for f in page.facts if isinstance(f, Put)}
+
+
+async def test_two_watchers_have_feeds_of_their_own_and_share_the_orders(world: World) -> None:
+    """Placement follows one epoch; an order reaches one watcher, and would be harmless at both."""
+    config = Config(kubeconfig=str(world.plane.service_account("kerf-system", "kerf-watcher")))
+    async with running(Watcher, config, bus_url=world.url) as second:
+        await eventually(lambda: second.health.ready, what="the second one")
+        await eventually(lambda: len({b.epoch for b in world.batches}) == 2, what="two epochs")
+        pods = [await world.pod(f"p{i}") for i in range(8)]
+        node = f"node-of-{world.namespace}"
+        world.create("Node", node)
+        heard = lambda: {b.epoch for b in world.batches for f in b.facts if f.object.metadata.name == node}  # noqa: E731
+        await eventually(lambda: len(heard()) == 2, what="both knowing the node")
+        for pod in pods:
+            meta = pod.metadata
+            bind = c.Bind(uid=meta.uid, namespace=meta.namespace, name=meta.name, resource_version=meta.resource_version, node=node)
+            assert await world.order(subjects.CMD_BIND, c.BindBatch(term=1, sequence=1, binds=(bind,))) == []
+        for epoch in {b.epoch for b in world.batches}:
+            numbers = [b.number for b in world.batches if b.epoch == epoch]
+            assert numbers == list(range(numbers[0], numbers[0] + len(numbers)))
+
+
+async def test_an_outage_of_the_server_is_answered_and_lived_through(own_control_plane: ControlPlane) -> None:
+    plane = own_control_plane
+    config = Config(kubeconfig=str(plane.kubeconfig()), heartbeat_s=0.1)
+    async with EmbeddedServer() as server, running(Watcher, config, bus_url=server.url) as ctx:
+        world = World(plane, ctx, "default", server.url)
+        await ctx.bus.subscribe(subjects.FEED_ALL, world.heard)
+        await eventually(lambda: ctx.health.ready, what="readiness")
+        world.create("Node", "n")
+        pod = await world.pod("p")
+        await eventually(lambda: any(f.object.metadata.name == "n" for b in world.batches for f in b.facts), what="the node")
+        meta = pod.metadata
+        bind = c.Bind(uid=meta.uid, namespace=meta.namespace, name="p", resource_version=meta.resource_version, node="n")
+        plane.kill_api_server()
+        [(outcome, message)] = await world.order(subjects.CMD_BIND, c.BindBatch(term=1, sequence=1, binds=(bind,)))
+        assert outcome in ("unknown", "throttled")
+        assert message
+        await eventually(lambda: "no connection" in ctx.health.report()["parts"]["cluster"]["detail"], what="the trouble in the report")
+        assert ctx.health.ready, "what it knows it goes on serving"
+        number = world.batches[-1].number
+        await eventually(lambda: world.batches[-1].number > number + 2, what="heartbeats")
+        await asyncio.to_thread(plane.start_api_server)
+
+        async def bound() -> bool:
+            return await world.order(subjects.CMD_BIND, c.BindBatch(term=1, sequence=1, binds=(bind,))) == []
+
+        await eventually(bound, what="the same order once the server is back")
+        await eventually(lambda: world.seen(meta.uid).object.spec.node_name == "n", what="the bound pod on the feed")
