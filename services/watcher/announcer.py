@@ -95,9 +95,12 @@ class Announcer:
             return
         result = await self._writes.report_unscheduled(
             order.namespace, order.name, order.uid, reason=order.reason, message=order.message, now_s=time.time(),
-            resource_version=order.resource_version,
+            resource_version=pod.metadata.resource_version,
         )  # fmt: skip
         self._count(result.outcome, result.message, order.name)
+        if result.outcome == "conflict":
+            # It moved on under our eyes. Unless it was bound, or a newer report has come, the sentence holds: once more later.
+            self._reports.setdefault(order.uid, order)
         if result.outcome == "done":
             self.offer(AnnounceEvent(
                 uid=order.uid, namespace=order.namespace, name=order.name, type="Warning", reason="FailedScheduling", action="Scheduling",

@@ -18,7 +18,7 @@ class AiohttpTransport:
     def __init__(self, access: Access, *, max_connections: int = 64, user_agent: str = "kerf") -> None:
         self._access = access
         self._max_connections = max_connections
-        self._headers = {"User-Agent": user_agent, "Accept": JSON}
+        self._headers = {"User-Agent": user_agent, "Accept": JSON, "Accept-Encoding": "identity"}
         self._made: aiohttp.ClientSession | None = None
 
     async def request(self, method: str, path: str, body: bytes = b"", *, content_type: str = JSON, timeout_s: float = 10.0) -> Response:

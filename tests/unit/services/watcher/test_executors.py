@@ -196,6 +196,20 @@ async def test_only_the_newest_report_of_a_pod_is_written() -> None:
     await asyncio.wait({running})
 
 
+async def test_a_report_outlives_a_change_of_its_pod(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Placement says a reason once; a pod that somebody labels meanwhile must still learn it."""
+    monkeypatch.setattr(announcing, "REPORT_INTERVAL_S", 0.0)
+    world = World()
+    pod = world.pod()
+    world.cluster.patch("Pod", "default", "p", {"metadata": {"labels": {"a": "b"}}})  # the core has not heard of it yet
+    await world.patch(c.ReportPending(**who(pod), reason="Unschedulable", message="m", resource_version=pod.metadata.resource_version))
+    running = asyncio.create_task(world.announcer.run())
+    await eventually(lambda: world.events() == ["FailedScheduling"], what="the Event after the second try")
+    assert [x.message for x in world.core.find("Pod", "p", "default").status.conditions] == ["m"]
+    running.cancel()
+    await asyncio.wait({running})
+
+
 async def test_a_report_on_a_pod_that_was_bound_meanwhile_is_not_written() -> None:
     world = World()
     pod = world.pod()
