@@ -38,6 +38,9 @@ def wanted(*, replicas: int = 1, log_max_age_s: int = 24 * 3600) -> tuple[dict[s
             "name": subjects.STREAM_EVENTS, "subjects": [subjects.EVENTS_ALL], "storage": "file", "retention": "limits",
             "discard": "old", "max_age": 7 * 24 * 3600 * _S, "max_bytes": 2 * 1024**3, "duplicate_window": 120 * _S,
             "allow_direct": True, "num_replicas": replicas,
+            # One server syncs each event before it acknowledges it, which costs five times its CPU (77 µs against 15).
+            # Events are told, not relied on: a server that is killed may forget its last ones. Replicated streams decide by themselves.
+            **({"persist_mode": "async"} if replicas == 1 else {}),
         },
         {"name": f"KV_{subjects.KV_NODES}", "subjects": [f"$KV.{subjects.KV_NODES}.>"], "storage": "file", **bucket},
         # On file, though what it holds lives for seconds: a memory stream of a single server is gone after its restart,
