@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import ctypes
-import hashlib
 import http.client
 import json
 import os
@@ -24,37 +23,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tools import pki
+from tools.binaries import REQUIRED, NoBinaries, find_binaries
 
-HERE = Path(__file__).resolve().parent
-KUBERNETES_VERSION = "v1.36.4"
-REQUIRED = ("etcd", "kube-apiserver")
+__all__ = ["ControlPlane", "NoBinaries", "find_binaries", "free_ports"]
+
 _PR_SET_PDEATHSIG = 1
-
-
-class NoBinaries(RuntimeError):
-    """There is no control plane to start; the text says how to get one."""
-
-
-def find_binaries(names: Sequence[str] = REQUIRED, *, build: bool = False) -> Path:
-    """The directory that holds all of `names`: KUBEBUILDER_ASSETS, or the cache of tools/build.sh (built now if `build`).
-
-    Raises NoBinaries.
-    """
-    assets = os.environ.get("KUBEBUILDER_ASSETS")
-    if assets and all(os.access(Path(assets) / name, os.X_OK) for name in names):
-        return Path(assets)
-    if build:
-        done = subprocess.run([HERE / "build.sh", *names], stdout=subprocess.PIPE, text=True, check=False)
-        if done.returncode:
-            raise NoBinaries(f"tools/build.sh failed with status {done.returncode}")
-        return Path(done.stdout.strip())
-    pins = [*sorted(HERE.glob("*/go.mod")), *sorted(HERE.glob("*/go.sum"))]
-    key = hashlib.sha256(b"".join(pin.read_bytes() for pin in pins)).hexdigest()[:12]
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "kerf" / "kube" / f"{KUBERNETES_VERSION}-{key}"
-    missing = [name for name in names if not os.access(cache / name, os.X_OK)]
-    if missing:
-        raise NoBinaries(f"no {', '.join(missing)} in $KUBEBUILDER_ASSETS or {cache}; tools/build.sh builds them")
-    return cache
 
 
 def free_ports(count: int) -> list[int]:
