@@ -222,3 +222,12 @@ async def test_a_refresh_during_a_dead_wire_waits_for_a_list(control_plane: Cont
         wire.refuse(refused=False)
         await asyncio.wait_for(refreshing, 10)
         assert watched.living(namespace) == {"p"}
+
+
+async def test_a_list_of_many_pages_is_whole(control_plane: ControlPlane, direct: Transport, namespace: str) -> None:
+    names = [f"p{i}" for i in range(30)]
+    await create(direct, namespace, *names)
+    async with Watched(direct, watch_list=False, timing=Timing(page_size=7, backoff_s=0.02)).running() as watched:
+        assert watched.living(namespace) == set(names)
+        assert watched.reflector.lists == 1
+        watched.check_versions()
