@@ -28,6 +28,9 @@ from shared.model.grant import Grant
 BATCH_MOST = 64
 HOLDS_MOST = 256
 """Unresolved holds at which placement waits for the API server (backpressure)."""
+GATHER_S = 0.008
+"""Under load appends go this often. Each costs a synced write, an order to the watcher and its answer, whether it carries
+one decision or sixty; a decision that comes alone goes at once."""
 ATTEMPTS_PER_TURN = 64
 RESEND_S = 5.0
 TOUCH_AGAIN_S = 2.0
@@ -78,6 +81,7 @@ class Core:
         self._ready_owed = False
         self._in_flight: DecisionBatch | ReadyRecord | None = None
         self._began = 0.0
+        self._appended_at = self._waiting_until = float("-inf")
         self._grants_made = 0
         self._freed = False
         self._out: list[m.Command] = []
@@ -232,6 +236,8 @@ class Core:
             self._out += self.reports.refused(state, why)
             return
         self.queue.add(state, self.engine.key_of(state), plain=self.engine.is_plain(state))
+        if self.queue.waits(state.uid):
+            self.reports.want_words((state.uid,))
 
     def _bound(self, state: PodState, now: float) -> None:
         hold = self.holds.pop(state.uid, None)
@@ -321,8 +327,14 @@ class Core:
             self._ready_owed = False
             self._append(ReadyRecord(term=self.term))
         if self._gathering and self._in_flight is None:
-            batch, self._gathering = tuple(self._gathering), []
-            self._append(DecisionBatch(term=self.term, decisions=batch))
+            wait = self._appended_at + GATHER_S - now
+            if wait <= 0 or len(self._gathering) >= self.settings.batch_most:
+                batch, self._gathering = tuple(self._gathering), []
+                self._appended_at, self._waiting_until = now, 0.0
+                self._append(DecisionBatch(term=self.term, decisions=batch))
+            elif self._waiting_until <= now:
+                self._waiting_until = now + wait
+                self._out.append(m.Later(wait))
         if attempts == 0:
             self._out += self.reports.explain_one(self.explainer, self.queue, self.book, self.first_seen, now)
 
@@ -339,6 +351,7 @@ class Core:
                 self.queue.add(state, self.engine.key_of(state), plain=False)
             self.queue.park(state.uid, now)
             self.reports.wants_word(state.uid)
+            self.reports.want_words(self.queue.parked_with(state.uid))
             return
         self.queue.remove(state.uid)
         claims = self.reports.claims_first(state, place.node, self.book)
@@ -420,6 +433,7 @@ class Core:
             return
         self._resend_binds(now, at_once=False)
         self._out += self.nodes.tick(now)
+        self._out += self.reports.say_again(self.book, self.holds, now)
 
     def _resend_binds(self, now: float, *, at_once: bool) -> None:
         late = [h for h in self.holds.values() if h.sequence and (at_once or now - h.sent_at >= RESEND_S)]

@@ -84,6 +84,10 @@ class Tick(Input, frozen=True):
     """Comes about ten times a second, and at once after `Again`."""
 
 
+class Wake(Input, frozen=True):
+    """What `Later` asked for."""
+
+
 class Command(msgspec.Struct, frozen=True):
     pass
 
@@ -137,6 +141,12 @@ class Publish(Command, frozen=True):
 
 class Again(Command, frozen=True):
     """There is more to decide; come back at once after serving the bus."""
+
+
+class Later(Command, frozen=True):
+    """A batch gathers; come back after so many seconds."""
+
+    seconds: float
 
 
 class StepDown(Command, frozen=True):

@@ -120,6 +120,16 @@ class Queue:
         if not line.plain:
             self.pause(uid, now)
 
+    def parked_with(self, uid: str) -> list[str]:
+        """The pods that wait in its line; empty where the line does not wait, or the pod stands in none."""
+        line = self._line_of.get(uid)
+        return [member[3] for member in line.members] if line is not None and line.parked else []
+
+    def waits(self, uid: str) -> bool:
+        """Whether its line is parked."""
+        line = self._line_of.get(uid)
+        return line is not None and line.parked
+
     def pause(self, uid: str, now: float) -> None:
         known = self._pauses.get(uid)
         seconds = min(PAUSE_MOST_S, known.seconds * 2 if known else PAUSE_FIRST_S)

@@ -67,25 +67,23 @@ class Reign:
     async def close(self) -> None:
         for task in tuple(self._tasks):
             task.cancel()
-        for subscription in self._subscriptions:
-            await subscription.stop()
+        while self._subscriptions:
+            await self._subscriptions.pop().stop()
 
     # --- in ---------------------------------------------------------------------------------------------------
 
     async def _listen(self) -> None:
-        bus = self.bus
-        self._subscriptions = [
-            await bus.subscribe(subjects.BEAT_ALL, self._beat),
-            await bus.subscribe(subjects.SLICES_RELEASED, self._slice_released),
-            await bus.subscribe(self._acks["grant"], self._grant_answered),
-            await bus.subscribe(self._acks["sync"], self._sync_answered),
-            await bus.kv(subjects.KV_NODES).watch(self._inventory),
-            await bus.subscribe(subjects.QUERY_WHY, self._answers(queries.WhyQuery, lambda q: reader.why(self.core, q, time.monotonic()))),
-            await bus.subscribe(subjects.QUERY_WHAT_IF, self._answers(queries.WhatIfQuery, lambda q: reader.what_if(self.core, q))),
-            await bus.subscribe(subjects.QUERY_INSPECT, self._answers(queries.InspectQuery, lambda q: reader.inspect(self.core, q))),
-            await bus.subscribe(subjects.QUERY_GRANT, self._answers(queries.GrantQuery, lambda q: reader.grant(self.core, q))),
-            await bus.subscribe(subjects.QUERY_STATUS, self._answers(queries.StatusQuery, lambda _: reader.status(self.core, leader=True))),
-        ]
+        bus, listen = self.bus, self._subscriptions.append
+        listen(await bus.subscribe(subjects.BEAT_ALL, self._beat))
+        listen(await bus.subscribe(subjects.SLICES_RELEASED, self._slice_released))
+        listen(await bus.subscribe(self._acks["grant"], self._grant_answered))
+        listen(await bus.subscribe(self._acks["sync"], self._sync_answered))
+        listen(await bus.kv(subjects.KV_NODES).watch(self._inventory))
+        listen(await bus.subscribe(subjects.QUERY_WHY, self._answers(queries.WhyQuery, lambda q: reader.why(self.core, q, time.monotonic()))))
+        listen(await bus.subscribe(subjects.QUERY_WHAT_IF, self._answers(queries.WhatIfQuery, lambda q: reader.what_if(self.core, q))))
+        listen(await bus.subscribe(subjects.QUERY_INSPECT, self._answers(queries.InspectQuery, lambda q: reader.inspect(self.core, q))))
+        listen(await bus.subscribe(subjects.QUERY_GRANT, self._answers(queries.GrantQuery, lambda q: reader.grant(self.core, q))))
+        listen(await bus.subscribe(subjects.QUERY_STATUS, self._answers(queries.StatusQuery, lambda _: reader.status(self.core, leader=True))))
 
     def _answers(self, kind: type[Any], answer: Callable[[Any], Any]) -> Callable[[Incoming], Awaitable[None]]:
         async def handler(incoming: Incoming) -> None:
@@ -118,12 +116,16 @@ class Reign:
             self._put(m.ReleaseSeen(event.node, event.grant_id, event.reason))
 
     async def _grant_answered(self, incoming: Incoming) -> None:
+        if not incoming.payload:
+            return  # the server's word that no agent listens there; the grant is said again until one does
         answer = decode(incoming.payload, commands.Accepted)
         if not answer.ok:
             self.ctx.log.warning("grant_refused_by_node", node=answer.node, grant=answer.grant_id, reason=answer.reason)
         self._put(m.GrantAcknowledged(answer.node, answer.grant_id, answer.ok, answer.reason))
 
     async def _sync_answered(self, incoming: Incoming) -> None:
+        if not incoming.payload:
+            return  # as above
         self._put(m.SyncAnswered(decode(incoming.payload, commands.NodeSyncAnswer)))
 
     async def _ticks(self) -> None:
@@ -158,6 +160,8 @@ class Reign:
                     self._feed.want_snapshot()
                 case m.Again():
                     self._put(m.Tick())
+                case m.Later():
+                    asyncio.get_running_loop().call_later(command.seconds, self._put, m.Wake())
                 case m.StepDown():
                     raise Refused(command.reason)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Container, Iterable, Mapping
 
 import msgspec
 
@@ -19,6 +19,8 @@ from shared.contracts.explain import PodExplanation, Reason
 
 _AGAIN_AFTER_S = 30.0
 """A pod whose reason changes all the time is explained no more often than this."""
+SAY_AGAIN_S = 10.0
+_REPORTS_MOST = 200
 
 
 class Reports:
@@ -26,6 +28,7 @@ class Reports:
         self._said: dict[str, tuple[str, float]] = {}
         self._waiting: OrderedDict[str, None] = OrderedDict()
         self._decided: dict[str, PlacementDecided] = {}
+        self._look_at = 0.0
 
     def forget(self, uid: str) -> None:
         self._said.pop(uid, None)
@@ -69,6 +72,25 @@ class Reports:
         there = book.nodes[node]
         return tuple(SelectNode(namespace=namespace, claim=c.metadata.name, node=node, volume=free_volume(c, there, book)) for c in late)
 
+    def want_words(self, uids: Iterable[str]) -> None:
+        """Those who wait behind a pod that does not fit are told too, each once."""
+        for uid in uids:
+            if uid not in self._said:
+                self._waiting[uid] = None
+
+    def say_again(self, book: Book, held: Container[str], now: float) -> list[m.Command]:
+        """Reports that have not arrived on their pods: a watcher that ends takes those that it has not written with it."""
+        if now < self._look_at:
+            return []
+        self._look_at = now + SAY_AGAIN_S
+        lost: list[Patch] = []
+        for uid, (sentence, at) in self._said.items():
+            state = book.pods.get(uid)
+            if state is None or uid in held or now - at < SAY_AGAIN_S or not state.wants_place or _told(state):
+                continue
+            lost.append(_report(state, sentence))
+        return [m.SendPatches(tuple(lost[:_REPORTS_MOST]))] if lost else []
+
     def explain_one(self, explainer: Explainer, queue: Queue, book: Book, first_seen: Mapping[str, float], now: float) -> list[m.Command]:
         """The reason of one pod that waits for a word. One a turn: it costs milliseconds on a large cluster."""
         while self._waiting:
@@ -90,5 +112,13 @@ class Reports:
     def _reject(self, state: PodState, explanation: PodExplanation) -> list[m.Command]:
         meta = state.pod.metadata
         event = PlacementRejected(uid=state.uid, namespace=meta.namespace, name=meta.name, explanation=explanation)
-        report = ReportPending(uid=state.uid, namespace=meta.namespace, name=meta.name, reason="Unschedulable", message=explanation.sentence, resource_version=meta.resource_version)
-        return [m.Publish(event, namespace=meta.namespace, uid=state.uid), m.SendPatches((report,))]
+        return [m.Publish(event, namespace=meta.namespace, uid=state.uid), m.SendPatches((_report(state, explanation.sentence),))]
+
+
+def _report(state: PodState, sentence: str) -> ReportPending:
+    meta = state.pod.metadata
+    return ReportPending(uid=state.uid, namespace=meta.namespace, name=meta.name, reason="Unschedulable", message=sentence, resource_version=meta.resource_version)
+
+
+def _told(state: PodState) -> bool:
+    return any(c.type == "PodScheduled" and c.status == "False" for c in state.pod.status.conditions)

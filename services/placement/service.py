@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Coroutine
+from typing import Any
 
 import msgspec
 
@@ -66,7 +68,7 @@ class Placement(Service):
             finally:
                 self.ctx.health.set("role", ok=True, detail="standby")
                 if reign is not None:
-                    await reign.close()
+                    await _to_the_end(reign.close())
             await asyncio.sleep(_AGAIN_S)
 
     async def _end_reign(self) -> None:
@@ -80,6 +82,16 @@ class Placement(Service):
         """What the log has goes on without us: the successor sends it again."""
         await self._end_reign()
         await self._leadership.release()
+
+
+async def _to_the_end(work: Coroutine[Any, Any, None]) -> None:
+    """Even where the one who waits is cancelled: a reign that is closed half-way would go on answering questions."""
+    task = asyncio.ensure_future(work)
+    try:
+        await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await task
+        raise
 
 
 SERVICE = Placement

@@ -32,6 +32,8 @@ class HostPorts(Filter):
 
 def host_ports(pod: Pod) -> list[tuple[str, int, str]]:
     """(address, port, protocol) of every host port of its running containers, sidecars too."""
+    if not pod.spec.host_network and not any(c.ports for c in pod.spec.containers) and not pod.spec.init_containers:
+        return []
     running = (*pod.spec.containers, *(c for c in pod.spec.init_containers if c.restart_policy == "Always"))
     return [
         (port.host_ip or _ANY, port.host_port or port.container_port, port.protocol or "TCP")

@@ -10,6 +10,7 @@ from shared.contracts.commands import Answer, LiveSlice, NodeSyncAnswer, ReportP
 from shared.contracts.events import GrantEnded, PlacementDecided, PlacementRejected, PodBound
 from shared.contracts.log import DecisionBatch, ReadyRecord
 from shared.model.grant import decode_grant
+from shared.model.objects import Condition, PodStatus
 from tests.support import build
 from tests.support.leader import Leader, only
 
@@ -364,3 +365,32 @@ def test_a_pod_with_a_gate_waits_and_goes_when_the_gate_is_gone() -> None:
     assert leader.place(pod) == {}
     open_ = msgspec.structs.replace(build.newer(pod), spec=msgspec.structs.replace(pod.spec, scheduling_gates=()))
     assert leader.place(open_) == {"p": "n"}
+
+
+def test_pods_that_wait_behind_one_of_their_shape_are_told_why_too() -> None:
+    """Only the head of a line is tried; nobody in it may be left without a word."""
+    leader = Leader().nodes("n", gpus=1)
+    leader.facts(build.gpu_pod("a", gpus=2), build.gpu_pod("b", gpus=2))
+    leader.facts(build.gpu_pod("late", gpus=2))
+    for _ in range(5):
+        leader.tick()
+    assert sorted(e.name for e in leader.events(PlacementRejected)) == ["a", "b", "late"]
+    assert leader.core.stats.rejections == 1
+
+
+def test_a_report_that_did_not_arrive_on_its_pod_is_said_again_until_it_has() -> None:
+    """A watcher that ends takes the reports with it that it has not written; the event is not published again."""
+    leader = Leader().nodes("n", gpus=1)
+    pod = build.gpu_pod("p", gpus=2)
+    leader.facts(pod)
+    leader.tick()
+    leader.tick(seconds=11)
+    reports = [p for p in leader.patches() if isinstance(p, ReportPending)]
+    assert len(reports) == 2
+    assert reports[0].message == reports[1].message
+    told = Condition(type="PodScheduled", status="False", reason="Unschedulable", message=reports[0].message)
+    seen = build.newer(pod)
+    leader.facts(msgspec.structs.replace(seen, status=PodStatus(phase="Pending", conditions=(told,))))
+    leader.tick(seconds=11)
+    assert len([p for p in leader.patches() if isinstance(p, ReportPending)]) == 2
+    assert len(leader.events(PlacementRejected)) == 1
