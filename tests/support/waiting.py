@@ -8,8 +8,10 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 
-async def eventually(condition: Callable[[], Any] | Callable[[], Awaitable[Any]], *, within_s: float = 15.0, what: str = "") -> Any:
-    """The first truthy value of `condition`, looked at every 10 ms. Fails, naming `what`, when none comes in time."""
+async def eventually(
+    condition: Callable[[], Any] | Callable[[], Awaitable[Any]], *, within_s: float = 15.0, what: str = "", every_s: float = 0.01
+) -> Any:
+    """The first truthy value of `condition`, looked at every `every_s`. Fails, naming `what`, when none comes in time."""
     deadline = asyncio.get_running_loop().time() + within_s
     while True:
         value = condition()
@@ -18,4 +20,4 @@ async def eventually(condition: Callable[[], Any] | Callable[[], Awaitable[Any]]
         if value:
             return value
         assert asyncio.get_running_loop().time() < deadline, f"not within {within_s} s: {what or inspect.getsource(condition).strip()}"
-        await asyncio.sleep(0.01)
+        await asyncio.sleep(every_s)

@@ -1,0 +1,1 @@
+"""Real faults on a real API server, real NATS and separate processes."""

@@ -1,0 +1,21 @@
+"""One world for all tests of this folder, with a control plane of its own, for it is killed and restarted."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+import pytest_asyncio
+
+from tests.chaos.world import World
+from tests.chaos.world import world as make_world
+from tests.support.cluster import control_plane
+from tools.control_plane import ControlPlane
+
+__all__ = ["control_plane"]
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def world(control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[World]:
+    async with make_world(control_plane, tmp_path_factory.mktemp("chaos")) as made:
+        yield made

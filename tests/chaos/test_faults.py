@@ -1,0 +1,148 @@
+"""One fault a test, in the middle of a load: nothing is booked twice, no pod is lost, every hold ends, the book is rebuilt.
+
+`World.verdict` holds what is asked of each. KERF_CHAOS_ROUNDS=20 repeats every fault with other loads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator
+
+import pytest
+import pytest_asyncio
+
+from tests.chaos.load import Load
+from tests.chaos.world import World, loaded, seeds
+from tests.support.waiting import eventually
+
+pytestmark = [pytest.mark.cluster, pytest.mark.xdist_group("chaos"), pytest.mark.asyncio(loop_scope="session")]
+
+PODS = int(os.environ.get("KERF_CHAOS_PODS", "90"))
+FIRST, LATER = PODS * 2 // 3, PODS // 3
+
+
+@pytest_asyncio.fixture(loop_scope="session", params=seeds(1))
+async def load(world: World, request: pytest.FixtureRequest) -> AsyncIterator[Load]:
+    async with loaded(world, request.param) as made:
+        yield made
+
+
+class Going:
+    """The first part of the load, half of it created: now is the moment for a fault."""
+
+    def __init__(self, load: Load) -> None:
+        self._load = load
+
+    async def __aenter__(self) -> Going:
+        self._task = asyncio.create_task(self._load.go(FIRST))
+        await self._load.reached(FIRST // 2)
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is not None:
+            self._task.cancel()
+        await self._task
+
+
+async def test_nothing_happens(world: World, load: Load) -> None:
+    """The verdict itself, without a fault."""
+    await load.go(FIRST)
+    await world.verdict(load)
+
+
+@pytest.mark.parametrize("service", ["watcher", "node_agent", "metrics"])
+async def test_a_service_is_killed(world: World, load: Load, service: str) -> None:
+    async with Going(load):
+        for process in world.services.values():
+            if process.module == service:
+                process.restart()
+    await load.go(LATER)
+    await world.verdict(load)
+
+
+async def test_the_leader_is_killed(world: World, load: Load) -> None:
+    term = await world.term()
+    async with Going(load):
+        (await world.leader()).restart()
+    await world.another_term(term)
+    await load.go(LATER)
+    await world.verdict(load)
+
+
+async def test_both_placements_are_killed(world: World, load: Load) -> None:
+    async with Going(load):
+        for process in world.services.values():
+            if process.module == "placement":
+                process.restart()
+    await load.go(LATER)
+    await world.verdict(load)
+
+
+async def test_a_frozen_leader_wakes_under_its_successor(world: World, load: Load) -> None:
+    term = await world.term()
+    async with Going(load):
+        sleeper = await world.leader()
+        sleeper.freeze()
+    await world.another_term(term)
+    late = asyncio.create_task(load.go(LATER))
+    sleeper.thaw()
+    await late
+    assert await world.leader() is not sleeper
+    await world.verdict(load)
+
+
+async def test_a_frozen_watcher_wakes_late(world: World, load: Load) -> None:
+    """It may have taken orders that another one has carried out meanwhile."""
+    async with Going(load):
+        world.services["watcher-0"].freeze()
+    status = await eventually(world.status, within_s=60, every_s=0.2, what="a leader")
+    decided = status.decisions
+
+    async def went_on() -> bool:
+        seen = await world.status()
+        return seen is not None and seen.decisions > decided and seen.pods_holding == 0
+
+    late = asyncio.create_task(load.go(LATER))
+    await late
+    await eventually(went_on, within_s=60, every_s=0.3, what="decisions that are bound by the other watcher")
+    world.services["watcher-0"].thaw()
+    await world.verdict(load)
+
+
+async def test_nats_is_killed(world: World, load: Load) -> None:
+    async with Going(load):
+        await world.nats.kill()
+    await load.go(LATER)
+    await world.nats.start()
+    await world.verdict(load)
+
+
+async def test_the_whole_store_of_nats_is_deleted(world: World, load: Load) -> None:
+    term = await world.term()
+    async with Going(load):
+        await world.nats.restart(wipe=True)
+    await world.another_term(term)
+    await load.go(LATER)
+    await world.verdict(load)
+
+
+async def test_the_api_server_is_killed(world: World, load: Load) -> None:
+    async with Going(load):
+        world.plane.kill_api_server()
+        world.plane.start_api_server()
+    await load.go(LATER)
+    await world.verdict(load)
+
+
+async def test_watches_are_cut_and_fall_silent(world: World, load: Load) -> None:
+    async with Going(load):
+        assert world.wire.cut()
+        world.wire.refuse()
+        await load.reached(FIRST * 3 // 4)
+        world.wire.refuse(False)
+    world.wire.freeze()
+    await load.go(LATER // 2)
+    world.wire.thaw()
+    await load.go(LATER // 2)
+    await world.verdict(load)

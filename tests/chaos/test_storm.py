@@ -1,0 +1,61 @@
+"""Many faults at once, drawn from a seed."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+import pytest
+
+from tests.chaos.load import Load
+from tests.chaos.world import World, dice, loaded, seeds
+
+pytestmark = [pytest.mark.cluster, pytest.mark.xdist_group("chaos"), pytest.mark.asyncio(loop_scope="session")]
+
+PODS, FAULTS = 80, 6
+
+
+async def strike(world: World, chance: random.Random) -> str:
+    """One fault; what it stops stays so until another one or the end of the storm mends it."""
+    process = world.services[chance.choice(sorted(world.services))]
+    fault = chance.choices(("restart", "kill", "freeze", "thaw", "nats", "wipe", "api", "cut"), (4, 2, 3, 3, 2, 2, 1, 3))[0]
+    match fault:
+        case "restart":
+            process.restart()
+        case "kill":
+            process.kill()
+        case "freeze" if process.alive:
+            process.freeze()
+        case "thaw":
+            for one in world.services.values():
+                if one.frozen:
+                    one.thaw()
+                elif not one.alive:
+                    one.start()
+        case "nats" | "wipe":
+            await world.nats.restart(wipe=fault == "wipe")
+        case "api":
+            world.plane.kill_api_server()
+            world.plane.start_api_server()
+        case "cut":
+            world.wire.cut()
+    return f"{fault} {process.name}"
+
+
+async def storm(world: World, load: Load, chance: random.Random) -> list[str]:
+    going = asyncio.create_task(load.go(PODS))
+    story = []
+    for number in range(FAULTS):
+        await load.reached((number + 1) * PODS // (FAULTS + 1))
+        story.append(await strike(world, chance))
+    await going
+    return story
+
+
+@pytest.mark.parametrize("seed", seeds(7))
+async def test_a_storm_of_faults(world: World, seed: int, record_property: pytest.RecordProperty) -> None:
+    async with loaded(world, seed) as load:
+        story = await storm(world, load, dice(seed))
+        record_property("story", "; ".join(story))
+        await load.go(PODS // 4)
+        await world.verdict(load)

@@ -1,0 +1,271 @@
+"""A small cluster: API server, NATS, two of each service that may have a second, a node agent for all nodes."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import json
+import os
+import random
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+from cli.up import node_object
+from services.node_agent.hollow import HollowNode
+from shared.bus.embedded import EmbeddedServer
+from shared.bus.nats_bus import NatsBus
+from shared.bus.port import BusError
+from shared.contracts import subjects
+from shared.contracts.base import decode, encode
+from shared.contracts.queries import InspectAnswer, InspectQuery, StatusAnswer, StatusQuery, UsageAnswer, UsageQuery
+from shared.kube.client import connect
+from shared.kube.transport import Transport, TransportError
+from shared.model.objects import Pod
+from tests.chaos import audit
+from tests.chaos.load import Load
+from tests.chaos.processes import Process
+from tests.support.manifests import apply_all
+from tests.support.waiting import eventually
+from tests.support.wire import Wire
+from tools.control_plane import ControlPlane
+
+NODES, GPUS_A_NODE, MEMORY_MIB = 20, 4, 81_920
+QUIET_S = 60.0
+_NUMBERS = itertools.count(1)
+
+T = TypeVar("T")
+
+
+class World:
+    def __init__(self, plane: ControlPlane, nats: EmbeddedServer, wire: Wire, kube: Transport, bus: NatsBus, state: Path) -> None:
+        self.plane, self.nats, self.wire, self.kube, self.bus = plane, nats, wire, kube, bus
+        hollow = [HollowNode(name=f"chaos-{i}", count=GPUS_A_NODE, memory_mib=MEMORY_MIB, nvlinks=0) for i in range(NODES)]
+        self.gpus = audit.inventory(hollow)
+        fleet = state / "fleet.json"
+        fleet.write_bytes(encode(hollow))
+        # The watchers' way to the API server leads through a wire that can be cut.
+        kubeconfig = json.loads(plane.service_account("kerf-system", "kerf-watcher").read_text())
+        kubeconfig["clusters"][0]["cluster"]["server"] = f"https://127.0.0.1:{wire.port}"
+        cut_off = state / "watcher.kubeconfig"
+        cut_off.write_text(json.dumps(kubeconfig))
+        common = {"KERF_NATS_URL": nats.url, "KERF_LOG_LEVEL": "info"}
+        settings = {
+            "placement": {}, "watcher": {"KERF_KUBECONFIG": str(cut_off)}, "node_agent": {"KERF_HOLLOW_FILE": str(fleet)},
+            "metrics": {"KERF_DATABASE": str(state / "usage.db")},
+        }  # fmt: skip
+        copies = {"placement": 2, "watcher": 2, "node_agent": 1, "metrics": 1}
+        self.services = {
+            f"{module}-{i}": Process(f"{module}-{i}", module, common | settings[module], state)
+            for module, count in copies.items()
+            for i in range(count)
+        }
+
+    # --- life ---------------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        await asyncio.to_thread(apply_all, self.plane, "00", "10", "11")
+        for name in sorted({node for node, _ in self.gpus}):
+            document = node_object({"name": name})
+            status, answer = await asyncio.to_thread(self.plane.request, "POST", "/api/v1/nodes", document)
+            assert status == 201, answer
+        await self.mend()
+
+    async def mend(self) -> None:
+        """Everything runs and nothing is held up; returns when a leader has all nodes."""
+        self.wire.thaw()
+        for process in self.services.values():
+            if process.frozen:
+                process.thaw()
+            if not process.alive:
+                process.start()
+        await eventually(self._whole, within_s=QUIET_S, every_s=0.2, what="a leader that has synced all nodes")
+
+    async def _whole(self) -> bool:
+        status = await self.status()
+        return status is not None and status.synced_nodes == NODES and status.nodes == NODES
+
+    def stop(self) -> None:
+        for process in self.services.values():
+            process.kill()
+
+    def tails(self) -> str:
+        return "\n".join(process.tail() for process in self.services.values())
+
+    # --- looking ------------------------------------------------------------------------------------------------
+
+    async def ask(self, subject: str, question: Any, kind: type[T]) -> T | None:
+        """None while nobody answers."""
+        try:
+            return decode(await self.bus.request(subject, encode(question), timeout_s=3), kind)
+        except BusError:
+            return None
+
+    async def status(self) -> StatusAnswer | None:
+        return await self.ask(subjects.QUERY_STATUS, StatusQuery(), StatusAnswer)
+
+    async def leader(self) -> Process:
+        """The process that reigns; its id is in the holder's name."""
+        status: StatusAnswer = await eventually(self.status, within_s=QUIET_S, every_s=0.1, what="a leader")
+        pid = int(status.holder.rsplit("-", 2)[1])
+        return next(process for process in self.services.values() if process.pid == pid)
+
+    async def another_term(self, old: int) -> StatusAnswer:
+        """The status of a leader whose term is later than `old`."""
+
+        async def later() -> StatusAnswer | None:
+            status = await self.status()
+            return status if status is not None and status.term > old else None
+
+        found: StatusAnswer = await eventually(later, within_s=QUIET_S, every_s=0.1, what=f"a term after {old}")
+        return found
+
+    async def term(self) -> int:
+        status: StatusAnswer = await eventually(self.status, within_s=QUIET_S, every_s=0.1, what="a leader")
+        return status.term
+
+    # --- the verdict --------------------------------------------------------------------------------------------
+
+    async def verdict(self, load: Load) -> None:
+        """Waits until all is quiet, then checks the cluster's objects, and the book against them and against a new one."""
+        await self.mend()
+        pods = await self.quiet(load)
+        self.fair(pods, load)
+        book = await self._book()
+        assert book == _by_objects(pods), "the leader's book is not what the cluster's objects say"
+        term, leader = await self.term(), await self.leader()
+        leader.end()
+        leader.start()
+        await self.another_term(term)
+        await self.mend()
+        self.fair(await self.quiet(load), load)
+        assert await self._book() == book, "the rebuilt book is not the lost one"
+        usage = await self.ask(subjects.QUERY_USAGE, UsageQuery(), UsageAnswer)
+        assert usage is not None, "metrics does not answer"
+        assert usage.error == ""
+        dead = [name for name, process in self.services.items() if not process.alive]
+        assert not dead, f"ended by themselves: {dead}"
+
+    def fair(self, pods: list[Pod], load: Load) -> None:
+        """P1 and its kin, from the API server's objects alone. True at every moment, also before it is quiet."""
+        assert audit.double_bookings(pods, self.gpus) == []
+        assert audit.misfits(pods, load.asks, self.gpus) == []
+
+    async def quiet(self, load: Load) -> list[Pod]:
+        """The pods, once nothing is held or given back any more, and every one is bound or has been told why not."""
+        why = "nothing was looked at yet"
+
+        async def settled() -> list[Pod] | None:
+            nonlocal why
+            status = await self.status()
+            if status is None:
+                why = "no leader answers"
+                return None
+            if status.pods_holding or status.pods_leaving:
+                why = f"{status.pods_holding} holds and {status.pods_leaving} leaving grants"
+                return None
+            try:
+                pods = await load.pods()
+            except TransportError as error:
+                why = str(error)
+                return None
+            self.fair(pods, load)
+            lost = sorted(set(load.asks) - {pod.metadata.name for pod in pods})
+            assert not lost, f"the API server has lost {lost}"
+            fitting, silent = audit.fitting(pods, load.asks, self.gpus), audit.silent(pods)
+            why = f"would fit and wait: {fitting}; wait without a word: {silent}; status {status}"
+            return pods if not fitting and not silent else None
+
+        try:
+            found: list[Pod] = await eventually(settled, within_s=QUIET_S, every_s=0.3, what="quiet")
+        except AssertionError as error:
+            raise AssertionError(f"{error}; at last: {why}\n{self.tails()}") from error
+        return found
+
+    async def _book(self) -> dict[tuple[str, str], tuple[int, int, tuple[str, ...]]]:
+        """By GPU: booked MiB, booked milli, the pods."""
+        answer: InspectAnswer = await eventually(
+            lambda: self.ask(subjects.QUERY_INSPECT, InspectQuery(), InspectAnswer), within_s=QUIET_S, every_s=0.1, what="an inspection"
+        )
+        assert answer.error == ""
+        return {
+            (node.node, gpu.uuid): (gpu.allocated_memory_mib, gpu.allocated_compute_milli, tuple(sorted(pod.name for pod in gpu.pods)))
+            for node in answer.nodes
+            for gpu in node.gpus
+            if gpu.pods
+        }
+
+    async def emptied(self, load: Load) -> None:
+        """After the last pod has gone every GPU is free again: nothing leaks."""
+        await load.clear()
+
+        async def free() -> bool:
+            status = await self.status()
+            return status is not None and status.gpu_milli_allocated == 0 == status.gpu_memory_mib_allocated and status.pods_waiting == 0
+
+        try:
+            await eventually(free, within_s=QUIET_S, every_s=0.2, what="all capacity back")
+        except AssertionError as error:
+            raise AssertionError(f"{error}: {await self.status()}\n{self.tails()}") from error
+
+
+def _by_objects(pods: list[Pod]) -> dict[tuple[str, str], tuple[int, int, tuple[str, ...]]]:
+    names: dict[tuple[str, str], set[str]] = {}
+    for pod in pods:
+        for gpu in audit.taken([pod]):
+            names.setdefault(gpu, set()).add(pod.metadata.name)
+    return {gpu: (mib, milli, tuple(sorted(names[gpu]))) for gpu, (mib, milli) in audit.taken(pods).items()}
+
+
+@contextlib.asynccontextmanager
+async def world(plane: ControlPlane, state: Path) -> AsyncIterator[World]:
+    async with contextlib.AsyncExitStack() as stack:
+        nats = await stack.enter_async_context(EmbeddedServer())
+        wire = await stack.enter_async_context(Wire(plane.port))
+        kube = await connect(str(plane.kubeconfig()))
+        stack.push_async_callback(kube.close)
+        bus = await NatsBus.connect(nats.url, name="chaos")
+        stack.push_async_callback(bus.drain)
+        made = World(plane, nats, wire, kube, bus, state)
+        stack.callback(made.stop)
+        await made.start()
+        yield made
+
+
+@contextlib.asynccontextmanager
+async def loaded(made: World, seed: int) -> AsyncIterator[Load]:
+    """A namespace of its own with an auditor beside. On the way out the cluster is emptied, and all capacity must come back."""
+    namespace = f"chaos-{os.getpid()}-{next(_NUMBERS)}"
+    await made.mend()
+    status, answer = await asyncio.to_thread(made.plane.request, "POST", "/api/v1/namespaces", {"metadata": {"name": namespace}})
+    assert status == 201, answer
+    load = Load(made.kube, namespace, seed=seed, memory_mib=MEMORY_MIB)
+    auditor = asyncio.create_task(_audit(made, load))
+    try:
+        yield load
+        assert not auditor.done(), auditor.exception()
+    finally:
+        auditor.cancel()
+        made.wire.thaw()
+        await load.clear()
+    await made.emptied(load)
+
+
+async def _audit(made: World, load: Load) -> None:
+    """Looks all the time, for a double booking that heals is one all the same."""
+    while True:
+        with contextlib.suppress(TransportError):
+            pods = await load.pods()
+            assert audit.double_bookings(pods, made.gpus) == []
+        await asyncio.sleep(0.25)
+
+
+def seeds(first: int) -> list[int]:
+    """One in CI; as many as KERF_CHAOS_ROUNDS says for long."""
+    rounds = int(os.environ.get("KERF_CHAOS_ROUNDS", "1"))
+    return [first * 1000 + i for i in range(rounds)]
+
+
+def dice(seed: int) -> random.Random:
+    return random.Random(seed)
