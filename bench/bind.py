@@ -71,13 +71,32 @@ async def ceiling(plane: ControlPlane, pods: int, nodes: int, limit: int) -> flo
         binding = {"metadata": {"name": meta["name"], "uid": meta["uid"], "resourceVersion": meta["resourceVersion"], "annotations": {"kerf.dev/grant": note}}, "target": {"kind": "Node", "name": f"node-{i % nodes}"}}
         await cluster.must(binder, "POST", f"{PODS}/{meta['name']}/binding", binding)
 
-    began = time.perf_counter()
+    before, mine, began = plane.cpu_seconds() | dict(zip(("busy", "idle"), machine(), strict=True)), time.process_time(), time.perf_counter()
     await cluster.in_flight(pods, limit, one)
     rate = pods / (time.perf_counter() - began)
+    _say_cpu(f"ceiling, {limit} in flight", plane, before, mine, pods)
     await cluster.remove_pods(kube)
     await kube.close()
     await binder.close()
     return round(rate, 1)
+
+
+def machine() -> tuple[float, float]:
+    """Seconds that all cores together were busy and idle so far (proc(5))."""
+    fields = [int(x) for x in Path("/proc/stat").read_text().splitlines()[0].split()[1:]]
+    tick = os.sysconf("SC_CLK_TCK")
+    idle = fields[3] + fields[4]
+    return (sum(fields[:8]) - idle) / tick, idle / tick
+
+
+def _say_cpu(phase: str, plane: ControlPlane, before: dict[str, float], mine: float, pods: int) -> None:
+    """Where the machine's time goes in a phase besides Kerf's own processes. A machine that others use shows in `busy`."""
+    after = plane.cpu_seconds()
+    busy, idle = machine()
+    busy, idle = busy - before.pop("busy"), idle - before.pop("idle")
+    costs = {name: round((after[name] - before.get(name, 0.0)) * 1e6 / pods) for name in after} | {"this client": round((time.process_time() - mine) * 1e6 / pods)}
+    costs |= {"machine busy": round(busy * 1e6 / pods), "machine idle": round(idle * 1e6 / pods)}
+    sys.stderr.write(f"{phase}: CPU us a pod {costs}\n")
 
 
 async def kube_scheduler(plane: ControlPlane, pods: int) -> float:
@@ -152,6 +171,7 @@ async def kerf(plane: ControlPlane, pods: int, nodes: int, state: Path, profile:
             raise RuntimeError(f"the first 200 pods are not bound, {len(watched.bound)} are: {made.logs()}") from None
         sampler = _profile(made, profile, state) if profile else None
         before, began = made.cpu(), time.perf_counter()
+        plane_before, mine = plane.cpu_seconds() | dict(zip(("busy", "idle"), machine(), strict=True)), time.process_time()
 
         async def one(i: int) -> None:
             name = f"kerf-{i}"
@@ -162,6 +182,7 @@ async def kerf(plane: ControlPlane, pods: int, nodes: int, state: Path, profile:
         created_s = time.perf_counter() - began
         await watched.until(200 + pods)
         seconds, after = time.perf_counter() - began, made.cpu()
+        _say_cpu("Kerf", plane, plane_before, mine, pods)
         made.check()
         if sampler is not None:
             await asyncio.to_thread(sampler.wait, 60)

@@ -1,6 +1,9 @@
 """Public events onto KERF_EVENTS without waiting: acknowledged in the background, resent under the same id, counted.
 
 The stream drops a second message of the same Nats-Msg-Id within two minutes, so resending is harmless.
+
+One acknowledgement speaks for all events before it: the server takes a connection's messages in order, and a stream
+that took one has taken those. So under load one in ACK_EVERY is asked for, and each when they come alone.
 """
 
 from __future__ import annotations
@@ -21,6 +24,7 @@ MAX_OUTSTANDING = 20_000
 """Beyond this many without acknowledgement new events are dropped and counted: the process must not grow without end."""
 RESEND_AFTER_S = 3.0
 MAX_ATTEMPTS = 5
+ACK_EVERY = 32
 
 log = structlog.get_logger("bus")
 
@@ -43,14 +47,23 @@ class EventPublisher:
         self._numbers = itertools.count(1)
         self._outstanding: dict[str, _Pending] = {}
         self._queue: deque[str] = deque()
+        self._unasked: list[str] = []
+        self._speaks_for: dict[str, list[str]] = {}
+        """By the token of an event whose acknowledgement was asked for: those before it that were not."""
         self._wake = asyncio.Event()
         self._empty = asyncio.Event()
         self._empty.set()
         self._lost_logged = 0
 
     def start(self) -> None:
+        self._connection.on_reconnect(self._reconnected)
         self._connection.spawn(self._drain())
         self._connection.spawn(self._sweep())
+
+    async def _reconnected(self) -> None:
+        # What went out on the old connection may be lost: no acknowledgement on the new one speaks for it. The sweep asks.
+        self._unasked = []
+        self._speaks_for.clear()
 
     def publish(self, subject: str, payload: bytes, event_id: str, traceparent: str) -> None:
         """See port.Bus.publish_event."""
@@ -83,6 +96,7 @@ class EventPublisher:
             await self._wake.wait()
             self._wake.clear()
             now = loop.time()
+            unasked = 0
             while self._queue:
                 token = self._queue.popleft()
                 pending = self._outstanding.get(token)
@@ -90,14 +104,24 @@ class EventPublisher:
                     continue
                 pending.due = now + RESEND_AFTER_S
                 pending.attempts += 1
+                unasked += 1
+                # A resent one is asked for by itself: what became of it is the question.
+                ask = not self._queue or unasked >= ACK_EVERY or pending.attempts > 1
+                if ask:
+                    unasked = 0
+                    self._speaks_for[token] = self._unasked
+                    self._unasked = []
+                else:
+                    self._unasked.append(token)
                 try:
-                    await self._connection.nc.publish(pending.subject, pending.payload, self._prefix + token, pending.headers)
+                    await self._connection.nc.publish(pending.subject, pending.payload, self._prefix + token if ask else "", pending.headers)
                 except Exception as error:  # noqa: BLE001 - whatever it is, the next event must still go out; it is counted
                     self._failed(token, pending, repr(error))
                     continue
                 stats.events_published += 1
 
     def _acknowledged(self, token: str, message: Msg) -> None:
+        before = self._speaks_for.pop(token, [])
         pending = self._outstanding.get(token)
         if pending is None:
             return
@@ -107,12 +131,16 @@ class EventPublisher:
             return
         del self._outstanding[token]
         self._connection.stats.events_acknowledged += 1
+        for earlier in before:
+            if self._outstanding.pop(earlier, None) is not None:
+                self._connection.stats.events_acknowledged += 1
         if not self._outstanding:
             self._empty.set()
 
     def _failed(self, token: str, pending: _Pending, why: str) -> None:
         if pending.attempts >= MAX_ATTEMPTS:
             self._outstanding.pop(token, None)
+            self._speaks_for.pop(token, None)
             self._lose(pending.subject, why)
             if not self._outstanding:
                 self._empty.set()

@@ -98,6 +98,7 @@ class Context:
         self._bus = bus
         self._replicas = replicas
         self._source = f"/kerf/{service}/{instance}"
+        self._events = 0
         self._tasks: set[asyncio.Task[Any]] = set()
         self._closers: list[Callable[[], Awaitable[None]]] = []
         self._on_config: list[Callable[[Any], Awaitable[None]]] = []
@@ -152,7 +153,10 @@ class Context:
             subject = subjects.event_on_node(event.ENTITY, event.VERB, node)
         else:
             raise ValueError(f"{type(event).__name__} is published under a namespace or under a node; name one")
-        identity, payload = wrap(event, source=self._source, now_s=self.now(), subject=about, traceparent=traceparent)
+        self._events += 1
+        identity, payload = wrap(
+            event, source=self._source, now_s=self.now(), subject=about, traceparent=traceparent, event_id=f"{self.instance}-{self._events}"
+        )
         self.bus.publish_event(subject, payload, identity, traceparent=traceparent)
         return identity
 

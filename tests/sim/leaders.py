@@ -242,6 +242,8 @@ class Leader:
                 self._want_snapshot()
             case m.Again():
                 self._soon(0.0, lambda: self._feed(m.Tick()))
+            case m.Later():
+                self._soon(command.seconds, self.reigning(lambda: self._feed(m.Wake())))
             case m.StepDown():
                 self._end(command.reason)
 

@@ -58,6 +58,9 @@ class Leader:
                 return [m.GrantAcknowledged(command.node, command.grant.grant.grant_id)]
             case m.Again():
                 return [m.Tick()]
+            case m.Later():
+                self.now += command.seconds
+                return [m.Wake()]
         return []
 
     def facts(self, *objects: Any) -> list[m.Command]:

@@ -34,7 +34,9 @@ def test_one_append_is_in_flight_at_a_time_and_the_next_batch_gathers_meanwhile(
     leader.answer = False
     assert len(only(leader.facts(build.gpu_pod("a", **HALF)), m.Append)) == 1
     assert only(leader.facts(build.gpu_pod("b", **HALF), build.gpu_pod("c", **HALF)), m.Append) == []
-    batch = only(leader.send(m.Appended(500)), m.Append)[0].record
+    assert [c.seconds > 0 for c in only(leader.send(m.Appended(500)), m.Later)] == [True]
+    leader.now += 0.01
+    batch = only(leader.send(m.Wake()), m.Append)[0].record
     assert isinstance(batch, DecisionBatch)
     assert [d.name for d in batch.decisions] == ["b", "c"]
 
