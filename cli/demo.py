@@ -112,7 +112,7 @@ async def _show(made: Stack, result: Result, pending: list[str], bound: list[str
     out.print(f"  allocation {result.allocation_percent} % of {result.gpus} GPUs on {result.nodes} nodes")
     out.print(f"  {result.decisions_per_s:.0f} decisions/s; created to bound p50 {result.latency_ms_p50:.0f} ms, p99 {result.latency_ms_p99:.0f} ms; a decision takes {result.decide_us_p50:.0f} µs (p99 {result.decide_us_p99:.0f} µs)")
     out.print(f"  first pod bound after {result.seconds_to_first_bound:.1f} s, everything after {result.seconds_total:.1f} s\n")
-    status = await ask(made.bus, subjects.QUERY_STATUS, StatusQuery(), StatusAnswer)
+    status = await ask(made.bus, subjects.QUERY_STATUS, StatusQuery(waiting=5), StatusAnswer)
     for explanation in status.waiting[:5]:
         out.print(f"  [yellow]waiting[/yellow] {explanation.name}: {explanation.sentence}")
     if pending:

@@ -20,13 +20,14 @@ from shared.contracts.queries import (
     InspectPod,
     InspectQuery,
     StatusAnswer,
+    StatusQuery,
     WhatIfQuery,
     WhyQuery,
 )
 from shared.model.objects import Pod
 
 _NODES_MOST = 500
-_WAITING_SHOWN = 10
+_WAITING_MOST = 10
 
 
 def why(core: Core, query: WhyQuery, now: float) -> ExplainAnswer:
@@ -105,7 +106,7 @@ def _inspect_node(core: Core, node: NodeState) -> InspectNode:
     return InspectNode(node=node.name, address=address, ready=ready, synced=core.nodes.is_synced(node.name), gpus=tuple(gpus))
 
 
-def status(core: Core, *, leader: bool, waiting: int = _WAITING_SHOWN) -> StatusAnswer:
+def status(core: Core, query: StatusQuery, *, leader: bool) -> StatusAnswer:
     book, arrays = core.book, core.book.arrays
     present = arrays.gpu_total_mib > 0
     taken_mib = taken_milli = 0
@@ -115,7 +116,7 @@ def status(core: Core, *, leader: bool, waiting: int = _WAITING_SHOWN) -> Status
             taken_milli += sum(s.compute_milli for s in container.gpus)
     phases = [held.phase for held in book.grants.values()]
     timings = sorted(core.decide_us[-20_000:])
-    shown = [core.explainer.why(book.pods[uid], max_nodes=0) for uid in core.queue.oldest(waiting)]
+    shown = [core.explainer.why(book.pods[uid], max_nodes=0) for uid in core.queue.oldest(min(query.waiting, _WAITING_MOST))]
     return StatusAnswer(
         holder=core.holder, leader=leader, term=core.term,
         nodes=sum(1 for n in book.nodes.values() if n.object is not None),

@@ -83,7 +83,7 @@ class Reign:
         listen(await bus.subscribe(subjects.QUERY_WHAT_IF, self._answers(queries.WhatIfQuery, lambda q: reader.what_if(self.core, q))))
         listen(await bus.subscribe(subjects.QUERY_INSPECT, self._answers(queries.InspectQuery, lambda q: reader.inspect(self.core, q))))
         listen(await bus.subscribe(subjects.QUERY_GRANT, self._answers(queries.GrantQuery, lambda q: reader.grant(self.core, q))))
-        listen(await bus.subscribe(subjects.QUERY_STATUS, self._answers(queries.StatusQuery, lambda _: reader.status(self.core, leader=True))))
+        listen(await bus.subscribe(subjects.QUERY_STATUS, self._answers(queries.StatusQuery, lambda q: reader.status(self.core, q, leader=True))))
 
     def _answers(self, kind: type[Any], answer: Callable[[Any], Any]) -> Callable[[Incoming], Awaitable[None]]:
         async def handler(incoming: Incoming) -> None:

@@ -82,7 +82,8 @@ class InspectAnswer(Message, frozen=True):
 
 
 class StatusQuery(Message, frozen=True):
-    pass
+    waiting: int = 0
+    """How many of the oldest waiting pods to explain. Each costs the leader a look at every node: ask for few."""
 
 
 class StatusAnswer(Message, frozen=True):
@@ -110,7 +111,7 @@ class StatusAnswer(Message, frozen=True):
     """GPU milli that is free and that no waiting or usual request could take."""
     double_bookings: int = 0
     waiting: tuple[PodExplanation, ...] = ()
-    """The oldest waiting pods, at most ten, without their nodes."""
+    """The oldest waiting pods that were asked for, at most ten, without their nodes."""
     synced_nodes: int = 0
 
 
