@@ -8,47 +8,22 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import msgspec
-
 from services.placement import messages as m
-from services.placement.engine import Engine, Place
-from services.placement.explain import Explainer
-from services.placement.holds import Hold
-from services.placement.honoured import refusal
+from services.placement.engine import Place
+from services.placement.holds import Hold, Holds
+from services.placement.journal import Journal
 from services.placement.nodes import Nodes
-from services.placement.queue import Queue
-from services.placement.reports import Reports
+from services.placement.placer import Placer
+from services.placement.settings import Settings, Stats
+from services.placement.takeover import Takeover, touch
 from shared.book.book import Book, Change
 from shared.book.states import GrantState, PodState
-from shared.contracts.commands import Answer, TouchPod
+from shared.contracts.commands import Answer
 from shared.contracts.events import GrantEnded, PlacementDecided, PodBound, TermTaken
 from shared.contracts.log import Decision, DecisionBatch, ReadyRecord
 from shared.model.grant import Grant
 
-BATCH_MOST = 64
-HOLDS_MOST = 256
-"""Unresolved holds at which placement waits for the API server (backpressure)."""
-GATHER_S = 0.008
-"""Under load appends go this often. Each costs a synced write, an order to the watcher and its answer, whether it carries
-one decision or sixty; a decision that comes alone goes at once."""
 ATTEMPTS_PER_TURN = 64
-RESEND_S = 5.0
-TOUCH_AGAIN_S = 2.0
-
-
-class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    policy: str = "binpack"
-    holds_most: int = HOLDS_MOST
-    batch_most: int = BATCH_MOST
-
-
-class Stats(msgspec.Struct):
-    decisions: int = 0
-    rejections: int = 0
-    bound: int = 0
-    touched: int = 0
-    readopted: int = 0
-    resent: int = 0
 
 
 class Core:
@@ -60,28 +35,18 @@ class Core:
         self.trace_of = trace_of
         """The traceparent of a pod's trace, from its uid alone; it travels in the grant."""
         self.settings = settings or Settings()
-        self.stopwatch = stopwatch
+        self.stats = Stats()
         self.book = Book()
-        self.engine = Engine(self.book, self.settings.policy)
-        self.queue = Queue()
         self.nodes = Nodes(self.book)
-        self.explainer = Explainer(self.book, self.engine)
-        self.reports = Reports()
+        self.placer = Placer(self.book, self.settings.policy, self.stats, stopwatch)
+        self.queue, self.reports = self.placer.queue, self.placer.reports
         self.term = 0
         self.phase = "idle"
         """idle, listing, touching, readying, leading"""
-        self.holds: dict[str, Hold] = {}
-        self.stats = Stats()
-        self.decide_us: list[float] = []
-        self.first_seen: dict[str, float] = {}
-        self._replayed: dict[str, tuple[int, Decision]] = {}
-        self._log_complete = False
-        self._touching: dict[str, tuple[str, float]] = {}
-        self._gathering: list[Decision] = []
-        self._ready_owed = False
-        self._in_flight: DecisionBatch | ReadyRecord | None = None
+        self.holds = Holds()
+        self.journal = Journal(self.settings.batch_most)
+        self.takeover = Takeover()
         self._began = 0.0
-        self._appended_at = self._waiting_until = float("-inf")
         self._grants_made = 0
         self._freed = False
         self._out: list[m.Command] = []
@@ -126,44 +91,36 @@ class Core:
     def _take_term(self, event: m.TermTaken, now: float) -> None:
         self.term, self.phase, self._began = event.term, "listing", now
         self.nodes.term = event.term
-        for sequence, record in event.records:
-            if isinstance(record, ReadyRecord):
-                self._log_complete = True
-            else:
-                for decision in record.decisions:
-                    self._replayed[decision.uid] = (sequence, decision)
+        self.takeover.replay(event.records)
         self._out.append(m.TakeSnapshot())
 
     def _renew_term(self, term: int, now: float) -> None:
         self.term = self.nodes.term = term
-        self._ready_owed = True
+        self.journal.ready_owed = True
         open_holds = tuple(h.decision for h in self.holds.values() if h.sequence)
         if open_holds:
-            self._append(DecisionBatch(term=term, decisions=open_holds))
+            self._out.append(self.journal.append(DecisionBatch(term=term, decisions=open_holds)))
         self._out += self.nodes.sync_all(now)
 
     def _snapshot(self, event: m.SnapshotSeen, now: float) -> None:
         self._changes(self.book.apply_snapshot(event.facts), now)
         if self.phase != "listing":
             return
-        if event.log_sequence_seen > self.term:
-            self._log_complete = False  # somebody has seen more of this log than it holds now: its tail was lost
         pending = [s for s in self.book.pods.values() if s.ours and not s.pod.spec.node_name and not s.ended]
-        if self._log_complete:
+        if self.takeover.is_complete(self.term, event.log_sequence_seen):
             for state in pending:
                 self._readopt(state, now)
             self._write_ready()
         else:
             self.phase = "touching"
-            self._touching = {s.uid: (s.pod.metadata.resource_version, now) for s in pending}
+            self.takeover.must_move(pending, now)
             self.stats.touched = len(pending)
-            self._touch(list(self._touching))
-        self._replayed = {}
+            self._touch([state.uid for state in pending])
+        self.takeover.forget_log()
 
     def _readopt(self, state: PodState, now: float) -> None:
-        """A decision of the past whose pod is still unbound at that version: its Binding may be on the way."""
-        found = self._replayed.get(state.uid)
-        if found is None or found[1].resource_version != state.pod.metadata.resource_version or state.uid in self.holds:
+        found = self.takeover.decided(state)
+        if found is None or state.uid in self.holds:
             return
         sequence, decision = found
         self.queue.remove(state.uid)
@@ -172,33 +129,28 @@ class Core:
         self.stats.readopted += 1
 
     def _touch(self, uids: list[str]) -> None:
-        patches = []
-        for uid in uids:
-            meta = self.book.pods[uid].pod.metadata
-            patches.append(TouchPod(uid=uid, namespace=meta.namespace, name=meta.name, token=f"{self.term}-{meta.resource_version}"))
-        if patches:
-            self._out.append(m.SendPatches(tuple(patches)))
+        if uids:
+            self._out.append(m.SendPatches(tuple(touch(self.book.pods[uid], self.term) for uid in uids)))
 
     def _write_ready(self) -> None:
         """Open holds once more under this term, then `ready`: from here the log is complete."""
         self.phase = "readying"
-        if self.holds:
-            self._append(DecisionBatch(term=self.term, decisions=tuple(h.decision for h in self.holds.values())))
-        else:
-            self._append(ReadyRecord(term=self.term))
+        open_holds = tuple(h.decision for h in self.holds.values())
+        record = DecisionBatch(term=self.term, decisions=open_holds) if open_holds else ReadyRecord(term=self.term)
+        self._out.append(self.journal.append(record))
 
     def _lead(self, now: float) -> None:
         self.phase = "leading"
         self.nodes.open = True
         self._out += self.nodes.sync_all(now)
-        self._resend_binds(now, at_once=True)
+        self._send(self.holds.late(now, at_once=True))
         event = TermTaken(term=self.term, holder=self.holder, touched=self.stats.touched, readopted=self.stats.readopted, seconds=now - self._began)
         self._out.append(m.Publish(event, node=self.holder))
 
     @property
     def may_renew(self) -> bool:
         """Whether a new term may be taken now: leading, and no append under way."""
-        return self.phase == "leading" and self._in_flight is None
+        return self.phase == "leading" and self.journal.in_flight is None
 
     # --- facts ------------------------------------------------------------------------------------------------
 
@@ -221,31 +173,15 @@ class Core:
                     self._freed = True
 
     def _pending(self, state: PodState, now: float) -> None:
-        touched = self._touching.get(state.uid)
-        if touched is not None and touched[0] != state.pod.metadata.resource_version:
-            del self._touching[state.uid]
+        self.takeover.seen(state)
         if state.uid in self.holds:
             return
-        if not state.wants_place:
-            self.queue.remove(state.uid)
-            return
-        self.first_seen.setdefault(state.uid, now)
-        why = refusal(state)
-        if why is not None:
-            self.queue.remove(state.uid)
-            self._out += self.reports.refused(state, why)
-            return
-        self.queue.add(state, self.engine.key_of(state), plain=self.engine.is_plain(state))
-        if self.queue.waits(state.uid):
-            self.reports.want_words((state.uid,))
+        self._out += self.placer.admit(state, now)
 
     def _bound(self, state: PodState, now: float) -> None:
         hold = self.holds.pop(state.uid, None)
-        self._touching.pop(state.uid, None)
-        self.queue.remove(state.uid, forget=True)
-        self.engine.forget(state.uid)
-        self.reports.forget(state.uid)
-        self.first_seen.pop(state.uid, None)
+        self.takeover.settled(state.uid)
+        self.placer.forget(state.uid)
         if not state.ours:
             return
         meta, node = state.pod.metadata, state.pod.spec.node_name
@@ -260,11 +196,8 @@ class Core:
     def _ended(self, change: Change, now: float) -> None:
         uid = change.name
         self.holds.pop(uid, None)
-        self._touching.pop(uid, None)
-        self.queue.remove(uid, forget=True)
-        self.engine.forget(uid)
-        self.reports.forget(uid)
-        self.first_seen.pop(uid, None)
+        self.takeover.settled(uid)
+        self.placer.forget(uid)
         self._freed = True
         held = self.book.grants.get(change.grant_id)
         if held is None:
@@ -306,15 +239,15 @@ class Core:
     # --- deciding ---------------------------------------------------------------------------------------------
 
     def _advance(self, now: float) -> None:
-        if self.phase == "touching" and not self._touching and self._in_flight is None:
+        if self.phase == "touching" and self.takeover.touched:
             self._write_ready()
         if self.phase != "leading":
             return
         if self._freed:
             self._freed = False
-            self.queue.wake(self._helps)
+            self.placer.wake()
         attempts = 0
-        while len(self._gathering) < self.settings.batch_most and len(self.holds) < self.settings.holds_most:
+        while not self.journal.full and len(self.holds) < self.settings.holds_most:
             uid = self.queue.next(now)
             if uid is None:
                 break
@@ -322,46 +255,14 @@ class Core:
                 self._out.append(m.Again())
                 break
             attempts += 1
-            self._try(self.book.pods[uid], now)
-        if self._ready_owed and self._in_flight is None:
-            self._ready_owed = False
-            self._append(ReadyRecord(term=self.term))
-        if self._gathering and self._in_flight is None:
-            wait = self._appended_at + GATHER_S - now
-            if wait <= 0 or len(self._gathering) >= self.settings.batch_most:
-                batch, self._gathering = tuple(self._gathering), []
-                self._appended_at, self._waiting_until = now, 0.0
-                self._append(DecisionBatch(term=self.term, decisions=batch))
-            elif self._waiting_until <= now:
-                self._waiting_until = now + wait
-                self._out.append(m.Later(wait))
+            state = self.book.pods[uid]
+            place, said = self.placer.attempt(state, now)
+            self._out += said
+            if place is not None:
+                self._decide(state, place, now)
+        self._out += self.journal.due(self.term, now)
         if attempts == 0:
-            self._out += self.reports.explain_one(self.explainer, self.queue, self.book, self.first_seen, now)
-
-    def _helps(self, uid: str) -> bool:
-        return int(self.engine.row(self.book.pods[uid]).refresh().max(initial=-1)) >= 0
-
-    def _try(self, state: PodState, now: float) -> None:
-        began = self.stopwatch()
-        place = self.engine.decide(state)
-        self.decide_us.append((self.stopwatch() - began) * 1e6)
-        if place is None:
-            self.stats.rejections += 1
-            if not self.engine.is_plain(state):
-                self.queue.add(state, self.engine.key_of(state), plain=False)
-            self.queue.park(state.uid, now)
-            self.reports.wants_word(state.uid)
-            self.reports.want_words(self.queue.parked_with(state.uid))
-            return
-        self.queue.remove(state.uid)
-        claims = self.reports.claims_first(state, place.node, self.book)
-        if claims:
-            # Volumes that bind late need the node first; the pod is tried again when its claims are bound.
-            self._out.append(m.SendPatches(claims))
-            self.queue.add(state, self.engine.key_of(state), plain=False)
-            self.queue.park(state.uid, now)
-            return
-        self._decide(state, place, now)
+            self._out += self.placer.explain_one(now)
 
     def _decide(self, state: PodState, place: Place, now: float) -> None:
         meta = state.pod.metadata
@@ -372,73 +273,53 @@ class Core:
         decision = Decision(uid=state.uid, namespace=meta.namespace, name=meta.name, resource_version=meta.resource_version, node=place.node, grant=grant)
         self.book.hold(state.uid, place.node, grant)
         self.holds[state.uid] = Hold(decision, now)
-        self._gathering.append(decision)
+        self.journal.gather(decision)
         self.stats.decisions += 1
-        waited_ms = round((now - self.first_seen.get(state.uid, now)) * 1000)
         self.reports.decided(state.uid, PlacementDecided(
             uid=state.uid, namespace=meta.namespace, name=meta.name, node=place.node, term=self.term, sequence=0, grant=grant,
-            policy=place.policy, scores={"total": place.total}, feasible_nodes=place.feasible_nodes, waited_ms=waited_ms))  # fmt: skip
+            policy=place.policy, scores={"total": place.total}, feasible_nodes=place.feasible_nodes, waited_ms=self.placer.waited_ms(state.uid, now)))  # fmt: skip
 
     # --- the log and what follows it (R1, R2) -----------------------------------------------------------------
 
-    def _append(self, record: DecisionBatch | ReadyRecord) -> None:
-        if self._in_flight is not None:
-            raise AssertionError("two appends in flight: a second one could stand after a newer term (R1)")
-        self._in_flight = record
-        self._out.append(m.Append(record))
-
     def _appended(self, sequence: int, now: float) -> None:
-        record, self._in_flight = self._in_flight, None
+        record = self.journal.appended()
         if isinstance(record, ReadyRecord):
             if self.phase == "readying":
                 self._lead(now)
         elif self.phase == "readying":
-            self._append(ReadyRecord(term=self.term))
+            self._out.append(self.journal.append(ReadyRecord(term=self.term)))
         elif record is not None:
-            self._send_binds(sequence, record, now)
+            sent = self.holds.logged(record, sequence, now)
+            for hold in sent:
+                event = self.reports.take_decided(hold.decision.uid, sequence)
+                if event is not None:
+                    self._out.append(m.Publish(event, namespace=event.namespace, uid=event.uid))
+            self._send(sent)
 
-    def _send_binds(self, sequence: int, record: DecisionBatch, now: float) -> None:
-        binds = []
-        for decision in record.decisions:
-            hold = self.holds.get(decision.uid)
-            if hold is None or hold.decision is not decision:
-                continue  # voided meanwhile: the pod changed or is gone
-            hold.sequence, hold.sent_at = sequence, now
-            binds.append(hold.bind())
-            event = self.reports.take_decided(decision.uid, sequence)
-            if event is not None:
-                self._out.append(m.Publish(event, namespace=decision.namespace, uid=decision.uid))
-        if binds:
-            self._out.append(m.SendBinds(sequence, tuple(binds)))
+    def _send(self, holds: list[Hold]) -> None:
+        if holds:
+            self._out.append(m.SendBinds(max(h.sequence for h in holds), tuple(h.bind() for h in holds)))
 
     def _bind_answered(self, answer: Answer, now: float) -> None:
         """Whatever the answer, the hold stays (R4). Where it is certain that nothing was applied, the pod is touched:
         at its new version the old Binding can never succeed, and it is decided anew."""
-        hold = self.holds.get(answer.uid)
-        if hold is None or answer.resource_version != hold.decision.resource_version:
+        hold = self.holds.of(answer)
+        if hold is None:
             return
         if answer.outcome in ("refused", "no-node"):
             self.queue.pause(answer.uid, now)
             self._out += self.reports.bind_refused(self.book.pods[answer.uid], answer)
             self._touch([answer.uid])
         elif answer.outcome in ("unknown", "throttled"):
-            hold.sent_at = min(hold.sent_at, now - RESEND_S + 1.0)  # again in a second: it may have happened, and doing it twice is harmless
+            self.holds.unknown(hold, now)
 
     def _tick(self, now: float) -> None:
         if self.phase == "touching":
-            again = [uid for uid, (_, at) in self._touching.items() if now - at >= TOUCH_AGAIN_S]
-            self._touching |= {uid: (self._touching[uid][0], now) for uid in again}
-            self._touch(again)
+            self._touch(self.takeover.again(now))
         if self.phase != "leading":
             return
-        self._resend_binds(now, at_once=False)
+        late = self.holds.late(now)
+        self.stats.resent += len(late)
+        self._send(late)
         self._out += self.nodes.tick(now)
         self._out += self.reports.say_again(self.book, self.holds, now)
-
-    def _resend_binds(self, now: float, *, at_once: bool) -> None:
-        late = [h for h in self.holds.values() if h.sequence and (at_once or now - h.sent_at >= RESEND_S)]
-        for hold in late:
-            hold.sent_at = now
-        if late:
-            self.stats.resent += len(late)
-            self._out.append(m.SendBinds(max(h.sequence for h in late), tuple(h.bind() for h in late)))

@@ -1,18 +1,19 @@
-"""Decisions on their way to becoming true, and what has to be said again until somebody answers."""
+"""Decisions whose Binding has not been seen, and sending it until it is."""
 
 from __future__ import annotations
 
 import msgspec
 
-from shared.contracts.commands import Bind, NodeGrant
-from shared.contracts.log import Decision
+from shared.contracts.commands import Answer, Bind
+from shared.contracts.log import Decision, DecisionBatch
 from shared.model.grant import encode_grant
 
-RESEND_AFTER_S = 5.0
+RESEND_S = 5.0
+UNKNOWN_RESEND_S = 1.0
 
 
 class Hold(msgspec.Struct):
-    """A decision whose Binding has not been seen. `sequence` 0: not yet in the log, and nothing may be sent (R2)."""
+    """`sequence` 0: not yet in the log, and nothing may be sent (R2)."""
 
     decision: Decision
     decided_at: float
@@ -25,13 +26,33 @@ class Hold(msgspec.Struct):
         return Bind(uid=d.uid, namespace=d.namespace, name=d.name, resource_version=d.resource_version, node=d.node, grant=grant)
 
 
-class Unanswered(msgspec.Struct):
-    """A grant or release that a node has not yet acknowledged."""
+class Holds(dict[str, Hold]):
+    """By pod uid. A hold leaves by evidence only (R4); whoever takes one out has seen it."""
 
-    node: str
-    message: NodeGrant | None
-    sent_at: float
+    def logged(self, record: DecisionBatch, sequence: int, now: float) -> list[Hold]:
+        """The log has these decisions: those that still stand may be sent."""
+        sent = []
+        for decision in record.decisions:
+            hold = self.get(decision.uid)
+            if hold is None or hold.decision is not decision:
+                continue  # voided meanwhile: the pod changed or is gone
+            hold.sequence, hold.sent_at = sequence, now
+            sent.append(hold)
+        return sent
 
+    def late(self, now: float, *, at_once: bool = False) -> list[Hold]:
+        """Those to be sent again. Doing it twice is harmless (R3)."""
+        found = [h for h in self.values() if h.sequence and (at_once or now - h.sent_at >= RESEND_S)]
+        for hold in found:
+            hold.sent_at = now
+        return found
 
-def due(sent_at: float, now: float) -> bool:
-    return now - sent_at >= RESEND_AFTER_S
+    def of(self, answer: Answer) -> Hold | None:
+        """The hold that an answer speaks of; None where it answers an older one."""
+        hold = self.get(answer.uid)
+        return hold if hold is not None and hold.decision.resource_version == answer.resource_version else None
+
+    @staticmethod
+    def unknown(hold: Hold, now: float) -> None:
+        """It may have happened or not: sent again soon."""
+        hold.sent_at = min(hold.sent_at, now - RESEND_S + UNKNOWN_RESEND_S)

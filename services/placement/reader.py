@@ -37,8 +37,8 @@ def why(core: Core, query: WhyQuery, now: float) -> ExplainAnswer:
     state = core.book.pods[uid]
     if not state.ours:
         return ExplainAnswer(error=f"pod {query.namespace}/{query.name} is not Kerf's: its schedulerName is {state.pod.spec.scheduler_name or 'default-scheduler'!r}")
-    waiting_s = now - core.first_seen.get(uid, now)
-    return ExplainAnswer(explanation=core.explainer.why(state, max_nodes=min(query.max_nodes, _NODES_MOST), waiting_s=waiting_s, ahead=core.queue.ahead_of(uid)))
+    waiting_s = now - core.placer.first_seen.get(uid, now)
+    return ExplainAnswer(explanation=core.placer.explainer.why(state, max_nodes=min(query.max_nodes, _NODES_MOST), waiting_s=waiting_s, ahead=core.queue.ahead_of(uid)))
 
 
 def what_if(core: Core, query: WhatIfQuery) -> ExplainAnswer:
@@ -52,9 +52,9 @@ def what_if(core: Core, query: WhatIfQuery) -> ExplainAnswer:
     meta = msgspec.structs.replace(pod.metadata, uid=f"what-if/{pod.metadata.name}", resource_version="0", namespace=pod.metadata.namespace or "default")
     state = pod_state(msgspec.structs.replace(pod, metadata=meta))
     try:
-        return ExplainAnswer(explanation=core.explainer.why(state, max_nodes=min(query.max_nodes, _NODES_MOST), exists=False))
+        return ExplainAnswer(explanation=core.placer.explainer.why(state, max_nodes=min(query.max_nodes, _NODES_MOST), exists=False))
     finally:
-        core.engine.forget(state.uid)
+        core.placer.engine.forget(state.uid)
 
 
 def grant(core: Core, query: GrantQuery) -> GrantAnswer:
@@ -115,8 +115,8 @@ def status(core: Core, query: StatusQuery, *, leader: bool) -> StatusAnswer:
             taken_mib += sum(s.memory_mib for s in container.gpus)
             taken_milli += sum(s.compute_milli for s in container.gpus)
     phases = [held.phase for held in book.grants.values()]
-    timings = sorted(core.decide_us[-20_000:])
-    shown = [core.explainer.why(book.pods[uid], max_nodes=0) for uid in core.queue.oldest(min(query.waiting, _WAITING_MOST))]
+    timings = sorted(core.placer.decide_us)
+    shown = [core.placer.explainer.why(book.pods[uid], max_nodes=0) for uid in core.queue.oldest(min(query.waiting, _WAITING_MOST))]
     return StatusAnswer(
         holder=core.holder, leader=leader, term=core.term,
         nodes=sum(1 for n in book.nodes.values() if n.object is not None),
@@ -139,7 +139,7 @@ def fragmentation_milli(core: Core) -> int:
     if rows.size == 0:
         return 0
     useful = np.zeros((rows.size, arrays.columns), np.bool_)
-    for request in core.engine.known_requests():
+    for request in core.placer.engine.known_requests():
         for ask in request.asks.values():
             useful |= gpu_fit(ask, arrays, rows)
     free = np.maximum(arrays.gpu_free_milli[rows], 0)

@@ -9,8 +9,9 @@ from typing import Any
 
 from services.placement import messages as m
 from services.placement import reader
-from services.placement.core import Core, Settings
+from services.placement.core import Core
 from services.placement.logbook import Logbook
+from services.placement.settings import Settings
 from services.placement.traces import record
 from shared.bus.feed import Feed
 from shared.bus.port import BusError, Incoming, KvEntry, Refused, Subscription, Unknown
@@ -135,7 +136,7 @@ class Reign:
 
     # --- out --------------------------------------------------------------------------------------------------
 
-    async def _carry_out(self, said: list[m.Command]) -> None:
+    async def _carry_out(self, said: list[m.Command]) -> None:  # noqa: PLR0912 one branch a command
         for command in said:
             match command:
                 case m.Publish():

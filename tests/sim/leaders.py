@@ -6,7 +6,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from services.placement import messages as m
-from services.placement.core import Core, Settings
+from services.placement.core import Core
+from services.placement.settings import Settings
 from shared.bus.feed import Follower, Gap
 from shared.contracts.base import decode
 from shared.contracts.facts import FeedBatch, SnapshotPage

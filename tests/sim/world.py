@@ -259,7 +259,7 @@ class World:
             raise Violation(f"P5: holds without an end: {sorted(h.decision.name for h in core.holds.values())}")
         waiting = [s for s in core.book.pods.values() if s.wants_place and s.uid in core.queue]
         for state in waiting:
-            if core.engine.decide(state) is not None:
+            if core.placer.engine.decide(state) is not None:
                 raise Violation(f"P5: {state.key} waits although it fits")
         lost = [
             p["metadata"]["name"]

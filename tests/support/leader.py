@@ -6,7 +6,8 @@ from collections.abc import Iterable
 from typing import Any, TypeVar
 
 from services.placement import messages as m
-from services.placement.core import Core, Settings
+from services.placement.core import Core
+from services.placement.settings import Settings
 from shared.contracts.commands import Bind, NodeSyncAnswer, Patch
 from shared.contracts.events import Event
 from shared.contracts.facts import Fact

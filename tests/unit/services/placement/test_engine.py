@@ -108,7 +108,7 @@ def test_an_unhealthy_gpu_gets_nothing_new() -> None:
 def test_an_isolation_that_no_strategy_of_the_node_promises_is_refused_by_name() -> None:
     leader = Leader().nodes("n")
     leader.facts(build.gpu_pod("p", memory="1Gi", annotations={"kerf.dev/isolation": "hard"}))
-    answer = leader.core.explainer.why(leader.core.book.pods["uid-team-p"], max_nodes=1)
+    answer = leader.core.placer.explainer.why(leader.core.book.pods["uid-team-p"], max_nodes=1)
     assert [r.code for r in answer.summary] == ["isolation"]
 
 

@@ -1,0 +1,58 @@
+"""What goes to the log and when: one append in flight (R1), the next batch gathering meanwhile."""
+
+from __future__ import annotations
+
+from services.placement import messages as m
+from shared.contracts.log import Decision, DecisionBatch, ReadyRecord
+
+GATHER_S = 0.008
+"""Under load appends go this often. Each costs a synced write, an order to the watcher and its answer, whether it carries
+one decision or sixty; a decision that comes alone goes at once."""
+
+Record = DecisionBatch | ReadyRecord
+
+
+class Journal:
+    def __init__(self, batch_most: int) -> None:
+        self.batch_most = batch_most
+        self.in_flight: Record | None = None
+        self.ready_owed = False
+        """A renewed term still has to write its `ready`."""
+        self._gathering: list[Decision] = []
+        self._appended_at = self._waiting_until = float("-inf")
+
+    @property
+    def full(self) -> bool:
+        return len(self._gathering) >= self.batch_most
+
+    def gather(self, decision: Decision) -> None:
+        self._gathering.append(decision)
+
+    def append(self, record: Record) -> m.Append:
+        if self.in_flight is not None:
+            raise AssertionError("two appends in flight: a second one could stand after a newer term (R1)")
+        self.in_flight = record
+        return m.Append(record)
+
+    def appended(self) -> Record | None:
+        record, self.in_flight = self.in_flight, None
+        return record
+
+    def due(self, term: int, now: float) -> list[m.Command]:
+        """The next append, if it may go now, or when to come back."""
+        if self.in_flight is not None:
+            return []
+        if self.ready_owed:
+            self.ready_owed = False
+            return [self.append(ReadyRecord(term=term))]
+        if not self._gathering:
+            return []
+        wait = self._appended_at + GATHER_S - now
+        if wait <= 0 or self.full:
+            batch, self._gathering = tuple(self._gathering), []
+            self._appended_at, self._waiting_until = now, 0.0
+            return [self.append(DecisionBatch(term=term, decisions=batch))]
+        if self._waiting_until <= now:
+            self._waiting_until = now + wait
+            return [m.Later(wait)]
+        return []
