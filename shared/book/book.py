@@ -14,14 +14,11 @@ from typing import Any, Literal
 
 import msgspec
 
-from shared.book.arrays import Arrays
-from shared.book.shares import GpuRoom
-from shared.book.states import GrantState, NodeState, PodState, grant_of, pod_state
+from shared.book.ledger import Ledger
+from shared.book.states import GrantState, PodState, grant_of, pod_state
 from shared.contracts.facts import Fact, Gone, Put
-from shared.model.gpu import Inventory
 from shared.model.grant import Grant
 from shared.model.objects import Node, Object, Pod, version
-from shared.model.units import WHOLE_GPU_MILLI
 
 
 class Change(msgspec.Struct, frozen=True):
@@ -34,21 +31,13 @@ class Change(msgspec.Struct, frozen=True):
     grant_id: str = ""
 
 
-class Book:
+class Book(Ledger):
     def __init__(self) -> None:
-        self.arrays = Arrays()
-        self.nodes: dict[str, NodeState] = {}
-        self.row_names: list[str] = []
-        """Node name by row; empty for a row without a node."""
+        super().__init__()
         self.pods: dict[str, PodState] = {}
         self.uid_by_key: dict[str, str] = {}
-        self.grants: dict[str, GrantState] = {}
         self.others: dict[str, dict[str, Any]] = {}
         """Objects of other kinds, by kind and then by namespace/name."""
-        self.exclusive_pods: dict[str, PodState] = {}
-        """Placed pods with required anti-affinity: they keep others away, so every later pod must look at them."""
-        self._free_rows: list[int] = []
-        self._stamp = 0
 
     # --- facts ------------------------------------------------------------------------------------------------
 
@@ -205,59 +194,13 @@ class Book:
 
     def release(self, grant_id: str) -> GrantState | None:
         """The capacity of a grant is back. Idempotent."""
-        held = self.grants.pop(grant_id, None)
-        if held is None:
-            return None
-        self._gpu_charge(held.grant, -1)
-        for name in _nodes_of(held.grant):
-            node = self.nodes[name]
-            node.grants.pop(grant_id, None)
-            self._forget_if_empty(node)
-        state = self.pods.get(held.uid)
-        if state is not None and state.grant_id == grant_id:
+        held = self._unbook(grant_id)
+        state = None if held is None else self.pods.get(held.uid)
+        if held is not None and state is not None and state.grant_id == grant_id:
             state.grant_id = ""
             if held.phase != "holding":
                 state.returned = grant_id
         return held
-
-    def _book(self, held: GrantState) -> None:
-        self.grants[held.grant_id] = held
-        for node in _nodes_of(held.grant):
-            self._node(node).grants[held.grant_id] = held
-        self._gpu_charge(held.grant, +1)
-
-    def _gpu_charge(self, grant: Grant, sign: int) -> None:
-        for container in grant.containers.values():
-            for share in container.gpus:
-                node = self.nodes[share.node]
-                room = node.by_uuid.get(share.uuid)
-                if room is None:
-                    continue  # not there (yet): `_rebuild_gpus` counts the node's grants when its inventory comes
-                room.free_mib -= sign * share.memory_mib
-                room.free_milli -= sign * share.compute_milli
-                room.containers += sign
-                self.arrays.write_gpu(node.row, room)
-                self.arrays.note(node.row)
-
-    def _charge(self, state: PodState, node_name: str) -> None:
-        node = self._node(node_name)
-        node.pods[state.uid] = state
-        node.add_room(state.demand, +1)
-        state.charged = node_name
-        if state.repels:
-            self.exclusive_pods[state.uid] = state
-        self._write_room(node)
-
-    def _uncharge(self, state: PodState) -> None:
-        if not state.charged:
-            return
-        node = self.nodes[state.charged]
-        node.pods.pop(state.uid, None)
-        node.add_room(state.demand, -1)
-        state.charged = ""
-        self.exclusive_pods.pop(state.uid, None)
-        self._write_room(node)
-        self._forget_if_empty(node)
 
     # --- nodes ------------------------------------------------------------------------------------------------
 
@@ -284,96 +227,7 @@ class Book:
         self._forget_if_empty(node)
         return [Change("node", name)]
 
-    def put_inventory(self, inventory: Inventory) -> None:
-        """What the agent says. An older generation of the same boot changes nothing."""
-        node = self._node(inventory.node)
-        old = node.inventory
-        if old is not None and old.boot_id == inventory.boot_id and old.generation > inventory.generation:
-            return
-        node.inventory = inventory
-        self._rebuild_gpus(node)
-
-    def set_agent_trouble(self, name: str, trouble: str) -> None:
-        """Empty: the node's GPUs may be given. Else why not."""
-        node = self._node(name)
-        if node.agent_trouble != trouble:
-            node.agent_trouble = trouble
-            self._rebuild_gpus(node)
-
-    def retire_agent(self, name: str) -> None:
-        """The agent left for good: its inventory is void."""
-        node = self.nodes.get(name)
-        if node is not None and node.inventory is not None:
-            node.inventory = None
-            self._rebuild_gpus(node)
-            self._forget_if_empty(node)
-
-    def _node(self, name: str) -> NodeState:
-        node = self.nodes.get(name)
-        if node is None:
-            row = self._free_rows.pop() if self._free_rows else len(self.row_names)
-            if row == len(self.row_names):
-                self.row_names.append(name)
-                self.arrays.ensure_rows(row + 1)
-            self.row_names[row] = name
-            node = self.nodes[name] = NodeState(name, row)
-        return node
-
-    def _forget_if_empty(self, node: NodeState) -> None:
-        if node.object is None and node.inventory is None and not node.pods and not node.grants and self.nodes.pop(node.name, None) is not None:
-            self.row_names[node.row] = ""
-            self.arrays.clear(node.row)
-            self._free_rows.append(node.row)
-
-    def _write_room(self, node: NodeState) -> None:
-        arrays, row = self.arrays, node.row
-        if node.object is None:
-            arrays.pods_free[row] = -1
-        else:
-            arrays.cpu_free[row] = node.cpu_total - node.cpu_used
-            arrays.memory_free[row] = node.memory_total - node.memory_used
-            arrays.ephemeral_free[row] = node.ephemeral_total - node.ephemeral_used
-            arrays.pods_free[row] = node.pods_total - len(node.pods)
-            arrays.cpu_total[row] = node.cpu_total
-            arrays.memory_total[row] = node.memory_total
-        arrays.note(row)
-
-    def _rebuild_gpus(self, node: NodeState) -> None:
-        gpus = () if node.inventory is None else node.inventory.gpus
-        node.gpus = []
-        for column, gpu in enumerate(sorted(gpus, key=lambda g: g.index)):
-            trouble = node.agent_trouble or ("" if gpu.state == "healthy" else f"GPU is {gpu.state}: {gpu.reason}".rstrip(": "))
-            node.gpus.append(
-                GpuRoom(gpu.uuid, column, gpu.index, gpu.model, gpu.memory_mib, gpu.memory_mib - gpu.foreign_mib, WHOLE_GPU_MILLI, 0, not trouble, trouble)
-            )
-        node.by_uuid = {room.uuid: room for room in node.gpus}
-        for held in node.grants.values():
-            for container in held.grant.containers.values():
-                for share in container.gpus:
-                    room = node.by_uuid.get(share.uuid) if share.node == node.name else None
-                    if room is not None:
-                        room.take(share.memory_mib, share.compute_milli)
-        self._stamp += 1
-        node.stamp = self._stamp
-        self.arrays.write_gpus(node.row, node.gpus)
-
     # --- questions --------------------------------------------------------------------------------------------
-
-    def overbooked(self) -> list[str]:
-        """GPUs on which more is booked than there is (P1), as node/uuid. Foreign memory is not ours to answer for."""
-        taken: dict[tuple[str, str], list[int]] = {}
-        for held in self.grants.values():
-            for container in held.grant.containers.values():
-                for share in container.gpus:
-                    total = taken.setdefault((share.node, share.uuid), [0, 0])
-                    total[0] += share.memory_mib
-                    total[1] += share.compute_milli
-        return sorted(
-            f"{node.name}/{room.uuid}"
-            for node in self.nodes.values()
-            for room in node.gpus
-            if (used := taken.get((node.name, room.uuid))) and (used[0] > room.total_mib or used[1] > WHOLE_GPU_MILLI)
-        )
 
     def digest(self) -> dict[str, tuple[str, str]]:
         """What is charged to whom, for comparing two books (P6)."""
@@ -384,10 +238,6 @@ class Book:
 def _living_grant(state: PodState) -> Grant | None:
     grant, _ = grant_of(state.pod)
     return None if grant is None or grant.grant_id == state.returned else grant
-
-
-def _nodes_of(grant: Grant) -> set[str]:
-    return {share.node for container in grant.containers.values() for share in container.gpus}
 
 
 def _path(obj: Any) -> str:

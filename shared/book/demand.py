@@ -8,6 +8,9 @@ from shared.model import names
 from shared.model.objects import Pod, Quantities
 from shared.model.units import milli, whole
 
+MOST = 1 << 48
+"""Amounts are cut here (256 TiB, or as many thousandths of a core): sums over a node stay within its arrays' integers."""
+
 _PLAIN = ("cpu", "memory", "ephemeral-storage")
 
 
@@ -57,7 +60,7 @@ def demand_of(pod: Pod) -> Demand:
 def _amounts(requests: Quantities, limits: Quantities) -> dict[str, int]:
     """Requests; where only a limit is named the API server has already copied it, and we read it the same way."""
     return {
-        name: milli(value) if name == "cpu" else whole(value)
+        name: min(MOST, milli(value) if name == "cpu" else whole(value))
         for name, value in (limits | requests).items()
         if name not in names.GPU_RESOURCES
     }

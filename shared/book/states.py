@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Literal
 
 import msgspec
 
-from shared.book.demand import Demand, demand_of
+from shared.book.demand import MOST, Demand, demand_of
 from shared.book.shares import GpuRoom
 from shared.model import names
 from shared.model.gpu import Inventory
@@ -107,12 +108,12 @@ class NodeState:
 
     def read_capacity(self) -> None:
         allocatable = {} if self.object is None else self.object.status.allocatable
-        self.cpu_total = milli(allocatable.get("cpu", 0))
-        self.memory_total = whole(allocatable.get("memory", 0))
-        self.ephemeral_total = whole(allocatable.get("ephemeral-storage", 0))
-        self.pods_total = whole(allocatable.get("pods", 0))
+        self.cpu_total = _offered(milli, allocatable.get("cpu", 0))
+        self.memory_total = _offered(whole, allocatable.get("memory", 0))
+        self.ephemeral_total = _offered(whole, allocatable.get("ephemeral-storage", 0))
+        self.pods_total = _offered(whole, allocatable.get("pods", 0))
         self.extended_total = {
-            name: whole(amount) for name, amount in allocatable.items() if name not in ("cpu", "memory", "ephemeral-storage", "pods")
+            name: _offered(whole, amount) for name, amount in allocatable.items() if name not in ("cpu", "memory", "ephemeral-storage", "pods")
         }
 
     def add_room(self, demand: Demand, sign: int) -> None:
@@ -121,6 +122,14 @@ class NodeState:
         self.ephemeral_used += sign * demand.ephemeral_bytes
         for name, amount in demand.extended:
             self.extended_used[name] = self.extended_used.get(name, 0) + sign * amount
+
+
+def _offered(read: Callable[[str | int], int], amount: str | int) -> int:
+    """What a node offers of something. Nonsense offers nothing: one bad node must not stop the feed."""
+    try:
+        return max(0, min(MOST, read(amount)))
+    except QuantityError:
+        return 0
 
 
 def pod_state(pod: Pod) -> PodState:
