@@ -19,7 +19,7 @@ from shared.contracts import subjects
 from shared.contracts.queries import ExplainAnswer, StatusAnswer, StatusQuery, TraceAnswer, TraceQuery, WhyQuery
 
 NAMESPACE = "openb"
-SUPPLY = 0.97
+SUPPLY = 1.0
 """GPUs for each GPU asked for: scarce enough that some pods must wait."""
 SETTLED_S = 1.5
 
@@ -101,7 +101,8 @@ async def _replay(made: Stack, world: Cluster, pods: list[openb.TracePod], nodes
         decide_us_p50=round(status.decide_us_p50, 1), decide_us_p99=round(status.decide_us_p99, 1), cluster=world.name,
     )  # fmt: skip
     pending = [p.name for p in pods if p.name not in bound]
-    return result, pending, list(bound)
+    shown = {p.name for p in pods if p.gpus and p.gpu_milli < 1000}
+    return result, pending, sorted(bound, key=lambda name: name in shown)
 
 
 async def _show(made: Stack, result: Result, pending: list[str], bound: list[str], *, json: bool) -> None:

@@ -70,7 +70,7 @@ async def stack(
         await up("watcher", watcher)
         if nodes:
             await up("node-agent", {"hollow": list(nodes)})
-        if __import__("os").path.exists("services/metrics/service.py"): await up("metrics", {}, metrics_port)
+        await up("metrics", {}, metrics_port)
         bus = await NatsBus.connect(nats.url, name="kerf-up")
         made.push_async_callback(bus.drain)
         await _ready(services)

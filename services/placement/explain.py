@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from services.placement.engine import Engine
 from services.placement.filters import CLUSTER_FILTERS, NODE_FILTERS, ROOM_FILTERS
+from services.placement.filters.gpus import GpuKind, GpuRoomLeft
 from services.placement.honoured import refusal
 from services.placement.room import fits_room
 from services.placement.scores import CLUSTER_SCORES, COLUMN_SCORES, NODE_SCORES
@@ -69,15 +70,17 @@ class Explainer:
         return replace(base, state="waiting" if exists else "would-wait", sentence=sentence, summary=summary, helps=helps, nodes=nodes)
 
     def _verdicts(self, state: PodState) -> dict[str, tuple[Reason, ...]]:
-        """Every reason of every filter, for every node. Room is only asked where the node itself would do."""
-        node_checks = [c for f in NODE_FILTERS if (c := f.prepare(state, self.book)) is not None]
-        room_checks = [c for f in (*ROOM_FILTERS, *CLUSTER_FILTERS) if (c := f.prepare(state, self.book)) is not None]
+        """Every reason of every filter, for every node. What is left on GPUs is only asked where their kind would do."""
+        checks = [c for f in (*NODE_FILTERS, *ROOM_FILTERS, *CLUSTER_FILTERS) if f.name != GpuRoomLeft.name and (c := f.prepare(state, self.book)) is not None]
+        kind, left = GpuKind().prepare(state, self.book), GpuRoomLeft().prepare(state, self.book)
         verdicts: dict[str, tuple[Reason, ...]] = {}
         for name, node in self.book.nodes.items():
             if node.object is None:
                 continue
-            reasons = tuple(r for check in node_checks if (r := check(node)) is not None)
-            verdicts[name] = reasons or tuple(r for check in room_checks if (r := check(node)) is not None)
+            reasons = tuple(r for check in checks if (r := check(node)) is not None)
+            if kind is not None and left is not None and kind(node) is None and (full := left(node)) is not None:
+                reasons = (full, *reasons)
+            verdicts[name] = reasons
         return verdicts
 
     def _node(self, state: PodState, node: NodeState, reasons: tuple[Reason, ...]) -> NodeExplanation:
@@ -133,15 +136,22 @@ def _summary(verdicts: dict[str, tuple[Reason, ...]]) -> tuple[Reason, ...]:
             by_code.setdefault(reason.code, []).append(reason)
     ordered = sorted(by_code.items(), key=lambda item: (-len(item[1]), item[0]))
     return tuple(
-        Reason(code=code, sentence=Counter(r.sentence for r in reasons).most_common(1)[0][0], helps=Counter(r.helps for r in reasons).most_common(1)[0][0], nodes=len(reasons))
+        Reason(code=code, sentence=Counter(r.sentence for r in reasons).most_common(1)[0][0], helps=Counter(r.helps for r in reasons).most_common(1)[0][0], nodes=len(reasons), lacking=min(r.lacking for r in reasons))
         for code, reasons in ordered
     )
 
 
 def _helps(verdicts: dict[str, tuple[Reason, ...]]) -> tuple[str, ...]:
-    """What alone would make some node fit: where a node has one reason, that reason's remedy. Most nodes first."""
-    single = Counter(reasons[0].helps for reasons in verdicts.values() if len(reasons) == 1 and reasons[0].helps)
-    return tuple(help_ for help_, _ in sorted(single.items(), key=lambda item: (-item[1], item[0])))[:5]
+    """What alone would make some node fit: where a node has one reason, that reason's remedy. One for each kind of
+    reason, the least change of its kind; those that open most nodes first."""
+    opened: Counter[str] = Counter()
+    least: dict[str, tuple[int, str, str]] = {}
+    for name, reasons in verdicts.items():
+        if len(reasons) == 1 and reasons[0].helps:
+            reason = reasons[0]
+            opened[reason.code] += 1
+            least[reason.code] = min(least.get(reason.code, (reason.lacking, reason.helps, name)), (reason.lacking, reason.helps, name))
+    return tuple(f"{least[code][1]} ({least[code][2]})" for code, _ in opened.most_common(5))
 
 
 def _plural(word: str, count: int) -> str:

@@ -106,7 +106,10 @@ class Reign:
         if entry.value is None:
             self._put(m.AgentLost(subjects.untoken(entry.key)))
         else:
-            self._put(m.InventorySeen(decode(entry.value, Inventory)))
+            inventory = decode(entry.value, Inventory)
+            if entry.key != subjects.token(inventory.node):
+                raise ContractError(f"the inventory under {entry.key} speaks of node {inventory.node!r}; an agent speaks of its own alone")
+            self._put(m.InventorySeen(inventory))
 
     async def _beat(self, incoming: Incoming) -> None:
         self._put(m.BeatSeen(decode(incoming.payload, commands.Beat).nodes))

@@ -28,7 +28,7 @@ def decode(payload: bytes, kind: type[T]) -> T:
         decoder = _DECODERS[kind] = msgspec.json.Decoder(kind)
     try:
         return decoder.decode(payload)  # type: ignore[no-any-return]
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         label = getattr(kind, "__name__", str(kind))
         raise ContractError(f"this is no {label}: {error}; it begins {payload[:80]!r}") from error
 

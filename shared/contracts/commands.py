@@ -7,7 +7,7 @@ from typing import Literal
 import msgspec
 
 from shared.contracts.base import Message
-from shared.model.gpu import Strategy
+from shared.model.gpu import Strategy, checked
 from shared.model.grant import Grant
 
 Outcome = Literal["done", "conflict", "gone", "refused", "no-node", "throttled", "unknown"]
@@ -169,6 +169,11 @@ class LiveSlice(Message, frozen=True):
     strategy: Strategy
     gpus: dict[str, tuple[int, int]] = {}
     """GPU uuid to (memory_mib, compute_milli)."""
+
+    def __post_init__(self) -> None:
+        for mib, milli in self.gpus.values():
+            checked("memory_mib", mib)
+            checked("compute_milli", milli)
 
 
 class NodeSyncAnswer(Message, frozen=True):

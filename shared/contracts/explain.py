@@ -13,6 +13,8 @@ class Reason(Message, frozen=True):
     helps: str = ""
     nodes: int = 1
     """How many nodes it speaks for where reasons are summed up."""
+    lacking: int = 0
+    """How much is missing, in the unit of the thing that is; 0 where there is no amount. Less is nearer to fitting."""
 
 
 class GpuReason(Message, frozen=True):

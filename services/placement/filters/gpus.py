@@ -72,7 +72,7 @@ def _full(request: PodRequest, node: NodeState) -> Reason:
             near = min((g for g in rooms if g.usable and not fits(ask, g)), key=lambda g: _lack(ask, g), default=None)
             wish = f"{ask.count} GPUs" if ask.count > 1 else "a GPU"
             detail = f"; nearest is GPU {near.index}: {missing(ask, near)}" if near else ""
-            return Reason(code="gpu-full", sentence=f"container {name} needs {wish} and {len(good)} of {len(rooms)} fit{detail}", helps=_less(ask, rooms))
+            return Reason(code="gpu-full", sentence=f"container {name} needs {wish} and {len(good)} of {len(rooms)} fit{detail}", helps=(less := _less(ask, rooms))[0], lacking=less[1])
     if request.topology == "required":
         return Reason(code="no-peer-access", sentence="no set of free GPUs reaches each other peer to peer", helps="drop kerf.dev/topology: required")
     return Reason(code="gpu-full", sentence="its containers fit one by one, but not together", helps="ask for less in one of the containers")
@@ -84,13 +84,18 @@ def _lack(ask: GpuAsk, gpu: GpuRoom) -> float:
     return max((memory_mib - gpu.free_mib) / max(1, gpu.total_mib), (compute_milli - gpu.free_milli) / 1000)
 
 
-def _less(ask: GpuAsk, rooms: list[GpuRoom]) -> str:
-    """The least that would have to be given up on this node."""
+def _less(ask: GpuAsk, rooms: list[GpuRoom]) -> tuple[str, int]:
+    """The least that would have to be given up on this node, for people and as an amount (MiB, or milli)."""
     usable = [g for g in rooms if g.usable]
-    if ask.whole or ask.memory_follows or ask.count > 1 or not usable:
-        return "wait until a pod on it ends, or ask for less"
+    wait = ("wait until a pod on it ends", 1 << 40)
+    if ask.whole or ask.count > 1 or not usable:
+        return wait
+    if ask.memory_follows:
+        most = max(min(g.free_milli, g.free_mib * 1000 // max(1, g.total_mib)) for g in usable)
+        return (f"fits with {(ask.compute_milli - most) / 10:g} % less of a GPU", ask.compute_milli - most) if most > 0 else wait
     room = max((g for g in usable if g.free_milli >= ask.compute_milli), key=lambda g: g.free_mib, default=None)
     if room is None:
         best = max(g.free_milli for g in usable)
-        return f"fits with {(ask.compute_milli - max(0, best)) / 10:g} % less compute" if best > 0 else "wait until a pod on it ends"
-    return f"fits with {ask.memory_mib - max(0, room.free_mib)} MiB less GPU memory" if room.free_mib > 0 else "wait until a pod on it ends"
+        return (f"fits with {(ask.compute_milli - best) / 10:g} % less compute", ask.compute_milli - best) if best > 0 else wait
+    lacking = ask.memory_mib - max(0, room.free_mib)
+    return (f"fits with {lacking} MiB less GPU memory", lacking) if room.free_mib > 0 else wait

@@ -27,11 +27,11 @@ class Resources(Filter):
                 return Reason(code="too-many-pods", sentence=f"the node runs {len(node.pods)} of at most {node.pods_total} pods", helps="let a pod on it end")
             free = node.cpu_total - node.cpu_used
             if demand.cpu_milli and demand.cpu_milli > free:
-                return Reason(code="cpu", sentence=f"needs {demand.cpu_milli}m CPU, {max(0, free)}m free of {node.cpu_total}m", helps=f"ask for {demand.cpu_milli - max(0, free)}m less CPU")
+                return Reason(code="cpu", sentence=f"needs {demand.cpu_milli}m CPU, {max(0, free)}m free of {node.cpu_total}m", helps=f"ask for {demand.cpu_milli - max(0, free)}m less CPU", lacking=demand.cpu_milli - max(0, free))
             free = node.memory_total - node.memory_used
             if demand.memory_bytes and demand.memory_bytes > free:
                 lacking = demand.memory_bytes - max(0, free)
-                return Reason(code="memory", sentence=f"needs {format_mib(-(-demand.memory_bytes // MIB))} memory, {format_mib(max(0, free) // MIB)} free", helps=f"ask for {format_mib(-(-lacking // MIB))} less memory")
+                return Reason(code="memory", sentence=f"needs {format_mib(-(-demand.memory_bytes // MIB))} memory, {format_mib(max(0, free) // MIB)} free", helps=f"ask for {format_mib(-(-lacking // MIB))} less memory", lacking=lacking)
             free = node.ephemeral_total - node.ephemeral_used
             if demand.ephemeral_bytes and demand.ephemeral_bytes > free:
                 return Reason(code="ephemeral-storage", sentence=f"needs {format_mib(-(-demand.ephemeral_bytes // MIB))} ephemeral storage, {format_mib(max(0, free) // MIB)} free", helps="ask for less ephemeral storage")
