@@ -124,8 +124,8 @@ class MetricsService(Service):
     # --- answers ----------------------------------------------------------------------------------------------
 
     async def _usage(self, incoming: Incoming) -> None:
-        query = decode(incoming.payload, UsageQuery)
         try:
+            query = decode(incoming.payload, UsageQuery)
             await self._flush()
             answer = UsageAnswer(rows=await self._blocking(lambda: self._book.usage(query.by, round(self._ctx.now() * 1000))))
         except (ValueError, sqlite3.Error) as error:
@@ -133,7 +133,11 @@ class MetricsService(Service):
         await self._ctx.bus.respond(incoming, encode(answer))
 
     async def _trace(self, incoming: Incoming) -> None:
-        query = decode(incoming.payload, TraceQuery)
+        try:
+            query = decode(incoming.payload, TraceQuery)
+        except ContractError as error:
+            await self._ctx.bus.respond(incoming, encode(TraceAnswer(error=str(error))))
+            return
         uid = query.uid or self.core.uid_of(query.namespace, query.name)
         if not uid:
             answer = TraceAnswer(error=f"no event has spoken of pod {query.namespace}/{query.name}")

@@ -19,7 +19,7 @@ from shared.bus.port import Incoming, Subscription
 from shared.contracts import commands as c
 from shared.contracts import subjects
 from shared.contracts.base import ContractError, decode, encode
-from shared.contracts.facts import Fact, SnapshotRequest
+from shared.contracts.facts import Fact, SnapshotPage, SnapshotRequest
 from shared.model import names
 from shared.model.objects import Pod
 from shared.service import Context, Service
@@ -132,6 +132,8 @@ class Watcher(Service):
             request = decode(incoming.payload, SnapshotRequest) if incoming.payload else SnapshotRequest()
         except ContractError as error:
             self._ctx.log.error("snapshot_request_malformed", error=str(error))
+            refusal = SnapshotPage(epoch=self.epoch, snapshot="", number=0, page=0, pages=0, error=str(error))
+            await self._ctx.bus.respond(incoming, encode(refusal))
             return
         if request.fresh and not request.snapshot:
             await self.source.refresh()

@@ -23,6 +23,17 @@ ISOLATION_OF: dict[str, Isolation] = {
 ISOLATION_RANK: dict[str, int] = {"soft": 0, "firm": 1, "hard": 2}
 
 
+MOST_MIB = 1 << 30
+"""A pebibyte: no GPU has it, and sums of many stay far below what the book's arrays hold."""
+MOST_GPUS = 1024
+
+
+def checked(what: str, amount: int, most: int = MOST_MIB) -> None:
+    """Raises ValueError where an amount cannot be one; a decoder makes a ValidationError of it."""
+    if not 0 <= amount <= most:
+        raise ValueError(f"{what} is {amount}; it must be between 0 and {most}")
+
+
 class Gpu(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One physical GPU of a node, by the UUID that outlives reboots."""
 
@@ -41,6 +52,12 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     mig_enabled: bool = False
     foreign_mib: int = 0
     """Memory held by processes that are not ours."""
+
+    def __post_init__(self) -> None:
+        if not self.uuid:
+            raise ValueError("a GPU's uuid is empty")
+        checked("memory_mib", self.memory_mib)
+        checked("foreign_mib", self.foreign_mib)
 
 
 class Link(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -67,3 +84,11 @@ class Inventory(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     driver_version: str = ""
     cuda_version: str = ""
     simulated: bool = False
+
+    def __post_init__(self) -> None:
+        checked("the number of GPUs", len(self.gpus), MOST_GPUS)
+        seen: set[str] = set()
+        for gpu in self.gpus:
+            if gpu.uuid in seen:
+                raise ValueError(f"the inventory names GPU {gpu.uuid} twice")
+            seen.add(gpu.uuid)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from shared.model.gpu import Strategy
+from shared.model.gpu import Strategy, checked
 
 GRANT_VERSION = 1
 
@@ -16,6 +16,10 @@ class GpuShare(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     uuid: str
     memory_mib: int
     compute_milli: int
+
+    def __post_init__(self) -> None:
+        checked("memory_mib", self.memory_mib)
+        checked("compute_milli", self.compute_milli)
 
 
 class ContainerGrant(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

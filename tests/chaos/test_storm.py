@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 
 import pytest
@@ -12,7 +13,8 @@ from tests.chaos.world import World, dice, loaded, seeds
 
 pytestmark = [pytest.mark.cluster, pytest.mark.xdist_group("chaos"), pytest.mark.asyncio(loop_scope="session")]
 
-PODS, FAULTS = 80, 6
+PODS = int(os.environ.get("KERF_CHAOS_PODS", "80"))
+FAULTS = int(os.environ.get("KERF_CHAOS_FAULTS", "6"))
 
 
 async def strike(world: World, chance: random.Random) -> str:

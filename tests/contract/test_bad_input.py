@@ -1,0 +1,239 @@
+"""Malformed questions, orders, events, facts and inventories, sent to running services over real NATS.
+
+Each gets a clear error (in its answer, or in a log line where nobody waits for one), and nothing else is affected: right
+after it a good pod is placed. What makes no sense in a pod's own request is in test_bad_pods.py, settings are in
+test_bad_settings.py.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import msgspec
+import pytest
+import pytest_asyncio
+from structlog.testing import capture_logs
+
+from cli.stack import Stack, stack
+from cli.up import apply, node_object
+from shared.bus.port import NoResponder
+from shared.contracts import subjects
+from shared.contracts.base import decode, encode
+from shared.contracts.commands import SimAnswer, SimDelete
+from shared.contracts.queries import ExplainAnswer, WhyQuery
+from tests.support.waiting import eventually
+
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.xdist_group("bad-input")]
+
+NODES = [{"name": f"n{i}", "count": 2, "memory_mib": 81_920, "nvlinks": 0} for i in range(2)]
+HUGE = 10**30
+GPU = {"index": 0, "model": "H", "memory_mib": 1000}
+META = {"uid": "u", "namespace": "team", "name": "p"}
+ENVELOPE = {"specversion": "1.0", "id": "1", "source": "/x", "type": "dev.kerf.slice.released.v1", "time": "2026-11-21T00:00:00Z"}
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def made() -> AsyncIterator[Stack]:
+    async with stack(NODES) as running:
+        await apply(running.bus, [node_object(node) for node in NODES])
+        await _works(running, "first")
+        yield running
+
+
+async def _works(made: Stack, name: str) -> None:
+    """A good pod is created, placed, bound, and goes again."""
+    limits = {"kerf.dev/gpu": "1", "kerf.dev/gpu-memory": "1Gi"}
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"namespace": "default", "name": name}, "spec": {
+        "containers": [{"name": "c", "image": "i", "resources": {"limits": limits}}]}}  # fmt: skip
+    answer = await apply(made.bus, [pod])
+    assert answer.refusals == ()
+
+    async def bound() -> bool:
+        reply = await made.bus.request(subjects.QUERY_WHY, encode(WhyQuery(namespace="default", name=name)))
+        explained = decode(reply, ExplainAnswer).explanation
+        return explained is not None and explained.state == "bound"
+
+    await eventually(bound, what=f"the binding of {name}")
+    gone = await made.bus.request(subjects.SIM_DELETE, encode(SimDelete(kind="Pod", namespace="default", name=name)))
+    assert decode(gone, SimAnswer).refusals == ()
+    assert made.failed() == ""
+
+
+def _bytes(payload: Any) -> bytes:
+    return payload if isinstance(payload, bytes) else json.dumps(payload).encode()
+
+
+def _manifest(kind: str, name: str, **rest: Any) -> dict[str, Any]:
+    return {"objects": [{"apiVersion": "v1", "kind": kind, "metadata": {"name": name, "namespace": "default"}, **rest}]}
+
+
+def _pod(limit: Any) -> dict[str, Any]:
+    return {"spec": {"schedulerName": "kerf", "containers": [{"name": "c", "image": "i", "resources": {"limits": limit}}]}}
+
+
+ASKED: list[tuple[str, str, Any, str]] = [
+    ("why: no JSON", subjects.QUERY_WHY, b"{", "this is no WhyQuery: Input data was truncated"),
+    ("why: a list", subjects.QUERY_WHY, [], "Expected `object`, got `array`"),
+    ("why: wrong type", subjects.QUERY_WHY, {"namespace": 1, "name": "x"}, "Expected `str`, got `int` - at `$.namespace`"),
+    ("why: field missing", subjects.QUERY_WHY, {"namespace": "x"}, "missing required field `name`"),
+    ("why: not UTF-8", subjects.QUERY_WHY, b'{"namespace":"\xff","name":"x"}', "this is no WhyQuery"),
+    ("why: nested without end", subjects.QUERY_WHY, b"[" * 100_000, "this is no WhyQuery"),
+    ("why: nobody of that name", subjects.QUERY_WHY, {"namespace": "a", "name": "b"}, "no pod a/b is known"),
+    ("what-if: no JSON", subjects.QUERY_WHAT_IF, b"nonsense", "this is no WhatIfQuery"),
+    ("what-if: a number for a pod", subjects.QUERY_WHAT_IF, {"pod": 5}, "that is no pod manifest"),
+    ("what-if: another kind", subjects.QUERY_WHAT_IF, {"pod": {"kind": "Node"}}, "that is no pod manifest"),
+    ("what-if: a word for a spec", subjects.QUERY_WHAT_IF, {"pod": {"kind": "Pod", "spec": "no"}}, "Expected `object`, got `str`"),
+    ("what-if: no containers", subjects.QUERY_WHAT_IF, {"pod": {"kind": "Pod", "spec": {}}}, "the pod has no containers"),
+    ("what-if: words for a number", subjects.QUERY_WHAT_IF, {"pod": {"kind": "Pod", **_pod({"kerf.dev/gpu": "two"})}}, "'two'"),
+    ("what-if: negative nodes", subjects.QUERY_WHAT_IF, {"pod": {"kind": "Pod", **_pod({"kerf.dev/gpu": "1"})}, "max_nodes": -1}, "nodes"),
+    ("inspect: wrong type", subjects.QUERY_INSPECT, {"node": 5}, "Expected `str`, got `int`"),
+    ("inspect: no such node", subjects.QUERY_INSPECT, {"node": "nowhere"}, "there is no node nowhere"),
+    ("grant: fields missing", subjects.QUERY_GRANT, {}, "missing required field `uid`"),
+    ("grant: no such pod", subjects.QUERY_GRANT, {"uid": "u", "node": "n0"}, "no pod with uid u is bound"),
+    ("status: no JSON", subjects.QUERY_STATUS, b"[", "this is no StatusQuery"),
+    ("usage: no JSON", subjects.QUERY_USAGE, b"{", "this is no UsageQuery"),
+    ("usage: wrong type", subjects.QUERY_USAGE, {"by": 3}, "Expected `str`, got `int`"),
+    ("usage: no such key", subjects.QUERY_USAGE, {"by": "colour"}, "colour"),
+    ("trace: no JSON", subjects.QUERY_TRACE, b"\x00", "this is no TraceQuery"),
+    ("trace: nobody of that name", subjects.QUERY_TRACE, {"namespace": "a", "name": "b"}, "no event has spoken of pod a/b"),
+    ("snapshot: no JSON", subjects.QUERY_SNAPSHOT, b"{", "this is no SnapshotRequest"),
+    ("snapshot: wrong type", subjects.QUERY_SNAPSHOT, {"page": "first"}, "Expected `int`, got `str`"),
+    ("snapshot: unknown", subjects.QUERY_SNAPSHOT, {"snapshot": "never"}, "snapshot 'never' has no page 0 here"),
+    ("snapshot: a page before the first", subjects.QUERY_SNAPSHOT, {"page": -1}, "has no page -1"),
+    ("apply: no JSON", subjects.SIM_APPLY, b"{", "this is no SimApply"),
+    ("apply: a word for objects", subjects.SIM_APPLY, {"objects": "x"}, "Expected `array`, got `str`"),
+    ("apply: a number for an object", subjects.SIM_APPLY, {"objects": [5]}, "object"),
+    ("apply: an unknown kind", subjects.SIM_APPLY, _manifest("Spaceship", "x"), "Spaceship"),
+    ("apply: no name", subjects.SIM_APPLY, {"objects": [{"apiVersion": "v1", "kind": "Node", "metadata": {}}]}, "name"),
+    ("apply: a wrong type inside", subjects.SIM_APPLY, _manifest("Pod", "x", spec={"containers": "none"}), "containers"),
+    ("apply: words for GPUs", subjects.SIM_APPLY, _manifest("Pod", "x", **_pod({"kerf.dev/gpu": "two"})), "'two'"),
+    ("delete: no JSON", subjects.SIM_DELETE, b"{", "this is no SimDelete"),
+    ("delete: an unknown kind", subjects.SIM_DELETE, {"kind": "Spaceship", "namespace": "a", "name": "b"}, "Spaceship"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("subject", "payload", "words"), [row[1:] for row in ASKED], ids=[row[0] for row in ASKED])
+async def test_a_bad_question_is_answered_with_what_is_wrong(made: Stack, subject: str, payload: Any, words: str) -> None:
+    reply = (await made.bus.request(subject, _bytes(payload), timeout_s=5)).decode()
+    assert words in reply
+    await _works(made, "after-a-question")
+
+
+def _event(**data: Any) -> dict[str, Any]:
+    return ENVELOPE | {"data": data}
+
+
+SLICE = {"namespace": "team", "name": "p", "container": "c", "grant_id": "x-1", "strategy": "advisory"}
+RELEASED = subjects.event_in_namespace("slice", "released", "team")
+SAID: list[tuple[str, str, Any, str]] = [
+    ("feed: no JSON", subjects.feed("e"), b"{", "bus_handler_failed"),
+    ("feed: a word for a number", subjects.feed("e"), {"epoch": "e", "number": "one"}, "bus_handler_failed"),
+    ("feed: an unknown fact", subjects.feed("e"), {"epoch": "e", "number": 1, "facts": [{"fact": "guess"}]}, "bus_handler_failed"),
+    ("feed: an unknown kind", subjects.feed("e"), {"epoch": "e", "number": 1, "facts": [{"fact": "put", "object": {"kind": "X"}}]}, "bus_handler_failed"),
+    ("bind: no JSON", subjects.CMD_BIND, b"{", "order_malformed"),
+    ("bind: fields missing", subjects.CMD_BIND, {"term": 1}, "order_malformed"),
+    ("bind: wrong type", subjects.CMD_BIND, {"term": 1, "sequence": 1, "binds": {}}, "order_malformed"),
+    ("patch: an unknown tag", subjects.CMD_PATCH, {"patches": [{"patch": "explode"}]}, "order_malformed"),
+    ("patch: no tag", subjects.CMD_PATCH, {"patches": [{}]}, "order_malformed"),
+    ("evict: a word for a grace period", subjects.CMD_EVICT, {"evictions": [META | {"reason": "r", "grace_period_seconds": "soon"}]}, "order_malformed"),
+    ("node grant: no JSON", subjects.node_command("n0", "grant"), b"{", "bus_handler_failed"),
+    ("node grant: no grant", subjects.node_command("n0", "grant"), META | {"term": 1}, "bus_handler_failed"),
+    ("node release: wrong type", subjects.node_command("n0", "release"), {"term": "x", "uid": "u", "grant_id": "g"}, "bus_handler_failed"),
+    ("node sync: wrong type", subjects.node_command("n0", "sync"), {"term": 1, "node": "n0", "grants": 3}, "bus_handler_failed"),
+    ("node ack: wrong type", subjects.node_command("n0", "ack"), {"grant_ids": "g"}, "bus_handler_failed"),
+    ("beat: no JSON", subjects.beat("n0"), b"{", "bus_handler_failed"),
+    ("beat: a number for nodes", subjects.beat("n0"), {"nodes": 5}, "bus_handler_failed"),
+    ("grant answer: wrong type", "ACK.grant", {"ok": "perhaps"}, "bus_handler_failed"),
+    ("sync answer: fields missing", "ACK.sync", {"node": "n0"}, "bus_handler_failed"),
+    ("sync answer: negative memory", "ACK.sync", {"node": "n0", "boot_id": "b", "term": 1, "accepted": True,
+        "live": [{"uid": "u", **SLICE, "gpus": {"g": [-5, 0]}}]}, "bus_handler_failed"),
+    ("sync answer: more than a number holds", "ACK.sync", {"node": "n0", "boot_id": "b", "term": 1, "accepted": True,
+        "live": [{"uid": "u", **SLICE, "gpus": {"g": [HUGE, 0]}}]}, "bus_handler_failed"),
+    ("released: no JSON", RELEASED, b"{", "bus_handler_failed"),
+    ("released: no CloudEvent", RELEASED, {"grant_id": "g"}, "bus_handler_failed"),
+    ("released: fields missing", RELEASED, _event(node="n0"), "bus_handler_failed"),
+    ("released: no data", RELEASED, ENVELOPE, "bus_handler_failed"),
+    ("spans: no JSON", subjects.spans("placement"), b"{", "bus_handler_failed"),
+    ("spans: wrong type", subjects.spans("placement"), {"spans": [{"name": 5}]}, "bus_handler_failed"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("subject", "payload", "logged"), [row[1:] for row in SAID], ids=[row[0] for row in SAID])
+async def test_a_bad_message_is_logged_and_passed_over(made: Stack, subject: str, payload: Any, logged: str) -> None:
+    if subject.startswith("ACK."):
+        subject = subjects.acks(made.services["placement"].instance, subject.removeprefix("ACK."))
+    with capture_logs() as lines:
+        await made.bus.publish(subject, _bytes(payload))
+        line = await eventually(lambda: next((entry for entry in lines if entry["event"] == logged), None), what=f"a log line {logged}")
+    assert line["subject"] == subject
+    assert "this is no " in line["error"]
+    await _works(made, "after-a-message")
+
+
+def _gpus(*gpus: dict[str, Any], node: str = "n9", **rest: Any) -> dict[str, Any]:
+    return {"node": node, "boot_id": "b", "gpus": list(gpus), **rest}
+
+
+INVENTORIES: list[tuple[str, Any, str]] = [
+    ("no JSON", b"{", "this is no Inventory"),
+    ("fields missing", {"node": "n9"}, "missing required field `boot_id`"),
+    ("a word for memory", _gpus(GPU | {"uuid": "a", "memory_mib": "much"}), "Expected `int`, got `str`"),
+    ("negative memory", _gpus(GPU | {"uuid": "a", "memory_mib": -1}), "memory_mib is -1"),
+    ("more memory than a number holds", _gpus(GPU | {"uuid": "a", "memory_mib": HUGE}), "memory_mib is 1000"),
+    ("an unknown state", _gpus(GPU | {"uuid": "a", "state": "sleepy"}), "Invalid enum value"),
+    ("an unknown strategy", _gpus(GPU | {"uuid": "a"}, strategies=["magic"]), "Invalid enum value"),
+    ("the same GPU twice", _gpus(GPU | {"uuid": "a"}, GPU | {"uuid": "a", "index": 1}), "names GPU a twice"),
+    ("a GPU without a name", _gpus(GPU | {"uuid": ""}), "uuid is empty"),
+    ("another node's name", _gpus(node="n0"), "speaks of node 'n0'"),
+]
+
+
+@pytest.mark.parametrize(("payload", "words"), [row[1:] for row in INVENTORIES], ids=[row[0] for row in INVENTORIES])
+async def test_a_bad_inventory_is_logged_and_counts_for_nothing(made: Stack, payload: Any, words: str) -> None:
+    """Under a key of its own, as a broken or foreign agent would write it."""
+    kv = made.bus.kv(subjects.KV_NODES)
+    with capture_logs() as lines:
+        await kv.put("n9", _bytes(payload))
+        await eventually(
+            lambda: [entry for entry in lines if entry["event"] == "bus_watch_handler_failed" and words in entry["error"]],
+            what=f"a log line that says {words}",
+        )
+    await _works(made, "after-an-inventory")
+    await kv.delete("n9")
+
+
+async def test_a_command_that_no_node_knows_has_no_listener(made: Stack) -> None:
+    with pytest.raises(NoResponder):
+        await made.bus.request(subjects.node_command("n0", "dance"), b"{}", timeout_s=5)
+    await _works(made, "after-a-dance")
+
+
+ABSURD: list[tuple[str, dict[str, Any]]] = [
+    ("more CPU than a number holds", {"cpu": str(HUGE)}),
+    ("negative memory", {"memory": "-5Gi"}),
+    ("words for pods", {"pods": "many"}),
+    ("an exponent without end", {"cpu": "1e999999999"}),
+]
+
+
+@pytest.mark.parametrize("amounts", [row[1] for row in ABSURD], ids=[row[0] for row in ABSURD])
+async def test_a_node_of_absurd_size_ends_no_leader(made: Stack, amounts: dict[str, Any]) -> None:
+    """It may be refused, or stand there with nothing to give; nobody else is affected."""
+    node = node_object({"name": "absurd"})
+    node["status"]["allocatable"] = node["status"]["allocatable"] | amounts
+    await apply(made.bus, [node])
+    await _works(made, "beside-the-absurd")
+    await made.bus.request(subjects.SIM_DELETE, encode(SimDelete(kind="Node", namespace="", name="absurd")))
+
+
+async def test_a_grant_of_absurd_size_on_a_bound_pod_ends_no_leader(made: Stack) -> None:
+    """Only the watcher may write grants; a cluster without the policies may show any."""
+    share = {"node": "n0", "uuid": "g", "memory_mib": HUGE, "compute_milli": -1}
+    grant = {"grant_id": "x", "term": 1, "containers": {"c": {"strategy": "advisory", "gpus": [share]}}}
+    pod = _manifest("Pod", "spoofed", **_pod({}))["objects"][0]
+    pod["metadata"]["annotations"] = {"kerf.dev/grant": msgspec.json.encode(grant).decode()}
+    pod["spec"]["nodeName"] = "n0"
+    await apply(made.bus, [pod])
+    await _works(made, "beside-the-spoofed")
