@@ -1,0 +1,42 @@
+"""`kerf demo` as scripts use it: one JSON object alone on stdout, and nothing left behind."""
+
+from __future__ import annotations
+
+import json
+
+from tests.support.command import kerf
+
+FIELDS = {
+    "pods_requested", "pods_bound", "pods_pending", "double_bookings", "seconds_to_first_bound", "seconds_total", "allocation_percent",
+    "decisions_per_s",
+}  # fmt: skip
+
+
+async def test_the_demo_says_one_json_object_and_leaves_nothing_running() -> None:
+    done = await kerf("demo", "--pods", "60", "--json")
+    assert done.code == 0, done.err
+    result = json.loads(done.out)
+    assert result.keys() >= FIELDS
+    assert result["pods_requested"] == 60 == result["pods_bound"] + result["pods_pending"]
+    assert result["pods_bound"] >= 50
+    assert result["double_bookings"] == 0
+    assert 0 < result["seconds_to_first_bound"] <= result["seconds_total"]
+    assert 50 < result["allocation_percent"] <= 100
+    assert result["decisions_per_s"] > 0
+    assert done.left == ()
+
+
+async def test_the_demo_for_people_explains_a_waiting_pod_and_shows_a_trace() -> None:
+    done = await kerf("demo", "--pods", "60")
+    assert done.code == 0, done.err
+    assert "of 60 pods bound" in done.out
+    assert "0 double bookings" in done.out
+    assert "kerf why" in done.out
+    assert "kerf trace" in done.out
+    assert "placement" in done.out.split("kerf trace")[1]
+
+
+async def test_no_pods_make_no_demo() -> None:
+    done = await kerf("demo", "--pods", "0", "--json")
+    assert (done.code, done.out) == (1, "")
+    assert "--pods must be at least 1" in done.err

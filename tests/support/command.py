@@ -1,0 +1,68 @@
+"""Kerf's command line as a process of its own, and what it leaves behind."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import uuid
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+_ROOT = Path(__file__).resolve().parents[2]
+_MARK = "KERF_TEST_MARK"
+
+
+class Done(msgspec.Struct, frozen=True):
+    code: int
+    out: str
+    err: str
+    left: tuple[str, ...] = ()
+    """Command lines of processes that descend from it and still run."""
+
+
+class Command:
+    """A running `python -m cli ...`, in its own process group as a shell would have it."""
+
+    def __init__(self, process: asyncio.subprocess.Process, mark: str) -> None:
+        self.process, self.mark = process, mark
+
+    @classmethod
+    async def start(cls, *arguments: str, nats: str = "") -> Command:
+        mark = uuid.uuid4().hex
+        env = os.environ | {_MARK: mark, "COLUMNS": "200", "NO_COLOR": "1"} | ({"KERF_NATS_URL": nats} if nats else {})
+        pipe = asyncio.subprocess.PIPE
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "cli", *arguments, cwd=_ROOT, env=env, stdin=asyncio.subprocess.DEVNULL, stdout=pipe, stderr=pipe,
+            start_new_session=True,
+        )  # fmt: skip
+        return cls(process, mark)
+
+    async def done(self, *, within_s: float = 60.0) -> Done:
+        try:
+            out, err = await asyncio.wait_for(self.process.communicate(), within_s)
+        except TimeoutError:
+            self.process.kill()
+            raise
+        assert self.process.returncode is not None
+        return Done(self.process.returncode, out.decode(), err.decode(), tuple(self.running()))
+
+    def running(self) -> Sequence[str]:
+        """Whatever carries this command's mark in its environment: children and theirs, in whatever session they are."""
+        wanted, found = f"{_MARK}={self.mark}".encode(), []
+        for folder in Path("/proc").iterdir():
+            if not folder.name.isdigit() or int(folder.name) == self.process.pid:
+                continue
+            try:
+                environ, line = (folder / "environ").read_bytes(), (folder / "cmdline").read_bytes()
+            except OSError:
+                continue  # it ended while we looked, or is somebody else's
+            if wanted in environ.split(b"\0"):
+                found.append(line.replace(b"\0", b" ").decode())
+        return found
+
+
+async def kerf(*arguments: str, nats: str = "", within_s: float = 60.0) -> Done:
+    return await (await Command.start(*arguments, nats=nats)).done(within_s=within_s)
