@@ -17,6 +17,7 @@ from services.admission.certificates import Certificates
 from services.admission.core import Policy, Refused
 from services.admission.dialects import Setting
 from shared.service import Context, Service
+from shared.service.settings import Count, Port
 
 PATH = "/mutate"
 PATH_PLAIN_NVIDIA = "/mutate/plain-nvidia"
@@ -27,7 +28,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     """Admission's settings."""
 
     host: str = "0.0.0.0"  # noqa: S104 - in its pod, behind a Service
-    port: int = 8443
+    port: Port = 8443
     """0 takes a free port."""
     certificate_file: str = ""
     key_file: str = ""
@@ -36,9 +37,9 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     plain_nvidia_namespaces: tuple[str, ...] = ()
     gpushare_unit: Literal["GiB", "MiB"] = "GiB"
     watcher_accounts: tuple[str, ...] = ("system:serviceaccount:kerf-system:kerf-watcher",)
-    max_body_bytes: int = 8 << 20
+    max_body_bytes: Count = 8 << 20
     """etcd takes objects of 1.5 MiB; a review carries two of them."""
-    reload_every_s: int = 10
+    reload_every_s: Count = 10
 
     def policy(self, *, plain_nvidia: bool = False) -> Policy:
         return Policy(

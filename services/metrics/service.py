@@ -19,6 +19,7 @@ from shared.contracts.envelope import unwrap
 from shared.contracts.queries import SpanBatch, StatusAnswer, StatusQuery, TraceAnswer, TraceQuery, UsageAnswer, UsageQuery
 from shared.model.gpu import Inventory
 from shared.service import Context, Service
+from shared.service.settings import Count, Seconds
 from shared.telemetry.trace_ids import trace_id_for
 
 FULL = 5_000
@@ -33,12 +34,12 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     database: str = ""
     """Path of the usage book; empty: in memory, for demos."""
-    keep_days: int = 90
+    keep_days: Count = 90
     """How long a slice that has ended stays in the usage book."""
-    traces: int = 5_000
+    traces: Count = 5_000
     """How many of the newest traces are kept, in memory."""
-    status_every_s: float = 2.0
-    write_every_s: float = 0.5
+    status_every_s: Seconds = 2.0
+    write_every_s: Seconds = 0.5
 
 
 class MetricsService(Service):

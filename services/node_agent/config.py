@@ -7,6 +7,7 @@ from pathlib import Path
 import msgspec
 
 from services.node_agent.hollow import HollowNode
+from shared.service.settings import Seconds
 
 
 class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -16,11 +17,11 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """This host's name in Kubernetes. Empty where nodes are simulated."""
     checkpoint_file: str = "/var/lib/kerf/agent.json"
     boot_id_file: str = "/proc/sys/kernel/random/boot_id"
-    poll_s: float = 10.0
+    poll_s: Seconds = 10.0
     """How often NVML is asked what there is."""
-    nvml_timeout_s: float = 15.0
+    nvml_timeout_s: Seconds = 15.0
     """A call into NVML that takes longer counts as hung: the node's GPUs are suspect until it returns."""
-    beat_s: float = 2.0
+    beat_s: Seconds = 2.0
     hollow: tuple[HollowNode, ...] = ()
     hollow_file: str = ""
     """A JSON file with a list of the same."""

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable
+from typing import Annotated
 
 import msgspec
 
 from services.node_agent import messages as m
 from services.node_agent.core import Agent
 from shared.contracts import subjects
-from shared.model.gpu import Gpu, Inventory, Link
+from shared.model.gpu import MOST_GPUS, MOST_MIB, Gpu, Inventory, Link
 
 KEEP_TOMBSTONES = 512
 
@@ -24,8 +25,8 @@ class HollowNode(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     name: str
     model: str = "NVIDIA-H200"
-    count: int = 8
-    memory_mib: int = 143_771
+    count: Annotated[int, msgspec.Meta(ge=0, le=MOST_GPUS)] = 8
+    memory_mib: Annotated[int, msgspec.Meta(ge=1, le=MOST_MIB)] = 143_771
     nvlinks: int = 18
     """Between each pair of its GPUs; 0: PCIe alone, half of them on each socket."""
 

@@ -14,6 +14,7 @@ from services.placement.reign import Reign
 from shared.bus.port import BusError, Refused
 from shared.contracts.base import ContractError
 from shared.service import Context, Leadership, Service
+from shared.service.settings import Count, Seconds
 
 _AGAIN_S = 1.0
 
@@ -21,9 +22,9 @@ _AGAIN_S = 1.0
 class Config(msgspec.Struct, frozen=True, kw_only=True):
     policy: str = "binpack"
     """Of GPU pods that name none: binpack, spread or least-loaded-nearest."""
-    renew_term_s: float = 6 * 3600
+    renew_term_s: Seconds = 6 * 3600
     """A leader takes a new term this often, so that nothing it needs ages out of the log."""
-    holds_most: int = 256
+    holds_most: Count = 256
     """Decisions whose Binding has not been seen; at this many placement waits for the API server."""
 
     def __post_init__(self) -> None:

@@ -6,6 +6,8 @@ from typing import Literal
 
 import msgspec
 
+from shared.service.settings import Count, Seconds
+
 
 class Config(msgspec.Struct, frozen=True, kw_only=True):
     """`source` simulated needs no Kubernetes: an API server in memory that listens to kerf.v1.sim.apply and .delete."""
@@ -18,9 +20,9 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     """False accepts a cluster CA without the key-usage extension, which Python 3.13 and later refuse."""
     admission_url: str = ""
     """Simulated only: where pods are reviewed at creation, such as http://127.0.0.1:8443/mutate. Empty: nowhere."""
-    binds_in_flight: int = 32
-    batch_facts: int = 64
-    batch_ms: int = 10
+    binds_in_flight: Count = 32
+    batch_facts: Count = 64
+    batch_ms: Count = 10
     """A fact that comes alone goes at once; under load batches go this often. Each one costs its readers as much as ten facts."""
-    heartbeat_s: float = 1.0
-    snapshot_ttl_s: float = 30.0
+    heartbeat_s: Seconds = 1.0
+    snapshot_ttl_s: Seconds = 30.0

@@ -10,9 +10,19 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import msgspec
+
+Count = Annotated[int, msgspec.Meta(ge=1)]
+Seconds = Annotated[float, msgspec.Meta(gt=0)]
+Patience = Annotated[float, msgspec.Meta(ge=0)]
+"""Seconds that may be none."""
+Port = Annotated[int, msgspec.Meta(ge=0, le=65535)]
+"""0: a free one."""
+PortOrNone = Annotated[int, msgspec.Meta(ge=-1, le=65535)]
+"""-1: none."""
+Ratio = Annotated[float, msgspec.Meta(ge=0, le=1)]
 
 
 class ConfigError(ValueError):
@@ -28,17 +38,17 @@ class Lifecycle(msgspec.Struct, frozen=True, kw_only=True):
     nats_ca: str = ""
     """Path of the CA of the NATS servers, for TLS."""
     nats_inbox_prefix: str = "_INBOX"
-    nats_wait_s: float = 30.0
+    nats_wait_s: Patience = 30.0
     """How long to wait for a server at start before giving up."""
-    nats_replicas: int = 1
+    nats_replicas: Count = 1
     provision: bool = True
     """Whether a service that owns streams may make them; false where a bootstrap job does."""
     http_host: str = "127.0.0.1"
-    http_port: int = -1
+    http_port: PortOrNone = -1
     """Health and metrics: a port, 0 for a free one, -1 for none."""
     log_level: str = ""
-    trace_ratio: float | None = None
-    drain_timeout_s: float = 20.0
+    trace_ratio: Ratio | None = None
+    drain_timeout_s: Patience = 20.0
 
 
 T = TypeVar("T")
