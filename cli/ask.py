@@ -11,6 +11,7 @@ from cli.output import Failure
 from shared.bus.nats_bus import NatsBus
 from shared.bus.port import Bus, BusError, NoResponder, Unknown
 from shared.contracts.base import decode, encode
+from shared.telemetry import configure_logging
 
 T = TypeVar("T")
 
@@ -24,6 +25,7 @@ def url_of(given: str) -> str:
 @contextlib.asynccontextmanager
 async def connected(given: str) -> AsyncIterator[NatsBus]:
     url = url_of(given)
+    configure_logging("error")  # to stderr: stdout is the answer's alone, and what goes wrong is said in a sentence below
     try:
         bus = await NatsBus.connect(url, name="kerf-cli", timeout_s=3.0)
     except BusError as error:

@@ -24,10 +24,12 @@ from shared.contracts.queries import (
     WhatIfQuery,
     WhyQuery,
 )
-from shared.model.objects import Pod
+from shared.model import names
+from shared.model.objects import Pod, Toleration
 
 _NODES_MOST = 500
 _WAITING_MOST = 10
+_TOLERATED = Toleration(key=names.TAINT_MANAGED, operator="Exists", effect="NoSchedule")
 
 
 def why(core: Core, query: WhyQuery, now: float) -> ExplainAnswer:
@@ -51,6 +53,10 @@ def what_if(core: Core, query: WhatIfQuery) -> ExplainAnswer:
         return ExplainAnswer(error="the pod has no containers; give a whole pod manifest with spec.containers")
     meta = msgspec.structs.replace(pod.metadata, uid=f"what-if/{pod.metadata.name}", resource_version="0", namespace=pod.metadata.namespace or "default")
     state = pod_state(msgspec.structs.replace(pod, metadata=meta))
+    if state.request is not None:
+        # As admission does: without it every node of Kerf's would turn the pod away.
+        spec = msgspec.structs.replace(pod.spec, tolerations=(*pod.spec.tolerations, _TOLERATED))
+        state = pod_state(msgspec.structs.replace(pod, metadata=meta, spec=spec))
     try:
         return ExplainAnswer(explanation=core.placer.explainer.why(state, max_nodes=min(query.max_nodes, _NODES_MOST), exists=False))
     finally:

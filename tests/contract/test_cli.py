@@ -1,0 +1,214 @@
+"""The command line over a running stack: each command as a process, on the embedded defaults."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from cli.stack import Stack, stack
+from cli.up import apply, node_object
+from shared.bus.port import Incoming
+from shared.contracts import subjects
+from shared.contracts.envelope import unwrap
+from shared.contracts.events import PlacementRejected, PodBound
+from tests.support.command import Command, Done, kerf
+from tests.support.waiting import eventually
+
+NODES = [{"name": f"gpu-{i}", "model": "NVIDIA-A100", "count": 2, "memory_mib": 40_960} for i in range(2)]
+
+
+def manifest(name: str, **limits: str) -> dict[str, Any]:
+    resources = {"limits": {f"kerf.dev/{key.replace('_', '-')}": value for key, value in limits.items()}}
+    container = {"name": "main", "image": "pause", "resources": resources}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "namespace": "team"}, "spec": {"containers": [container]}}
+
+
+class World:
+    def __init__(self, made: Stack, folder: Path) -> None:
+        self.made, self.folder = made, folder
+        self.told: dict[str, str] = {}
+
+    async def heard(self, incoming: Incoming) -> None:
+        _, event = unwrap(incoming.payload)
+        if isinstance(event, PodBound | PlacementRejected):
+            self.told[event.name] = type(event).__name__
+
+    def file(self, *documents: Any) -> str:
+        path = self.folder / "objects.yaml"
+        path.write_text(yaml.safe_dump_all(documents))
+        return str(path)
+
+    async def kerf(self, *arguments: str) -> Done:
+        return await kerf(*arguments, nats=self.made.url)
+
+    async def json(self, *arguments: str) -> Any:
+        done = await self.kerf(*arguments, "--json")
+        assert done.code == 0, done.err
+        return json.loads(done.out)
+
+
+@pytest.fixture
+async def world(tmp_path: Path) -> AsyncIterator[World]:
+    """Two nodes of two GPUs; `half` is bound, `huge` waits."""
+    async with stack(NODES, trace_ratio=1.0) as made:
+        one = World(made, tmp_path)
+        await made.bus.subscribe(f"{subjects.VERSION}.event.>", one.heard)
+        namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "team"}}
+        answer = await apply(
+            made.bus, [namespace, *(node_object(n) for n in NODES), manifest("half", gpu_memory="20Gi"), manifest("huge", gpu="4")]
+        )
+        assert answer.refusals == ()
+        await eventually(lambda: one.told == {"half": "PodBound", "huge": "PlacementRejected"}, what="one bound, one told why not")
+        yield one
+
+
+async def test_inspect_speaks_in_gpushares_columns(world: World) -> None:
+    done = await world.kerf("inspect")
+    assert done.code == 0, done.err
+    header, *rows = done.out.splitlines()
+    assert header.split("  ")[0] == "NAME"
+    assert "IPADDRESS" in header
+    assert "GPU0(Allocated/Total)" in header
+    assert "GPU1(Allocated/Total)" in header
+    assert header.rstrip().endswith("GPU Memory(GiB)")
+    assert [row.split()[0] for row in rows[:2]] == ["gpu-0", "gpu-1"]
+    assert sum("20/40" in row for row in rows[:2]) == 1
+    assert rows[-2:] == ["Allocated/Total GPU Memory In Cluster:", "20/160 GiB (12.5%), compute 0%"]
+
+
+async def test_inspect_with_details_names_the_pods(world: World) -> None:
+    done = await world.kerf("inspect", "-d")
+    assert done.code == 0, done.err
+    (row,) = [line.split() for line in done.out.splitlines() if line.startswith("half")]
+    assert row[:2] == ["half", "team"]
+    assert "20 GiB, 0%" in done.out
+
+
+async def test_inspect_of_one_node_as_json(world: World) -> None:
+    answer = await world.json("inspect", "gpu-1")
+    assert [n["node"] for n in answer["nodes"]] == ["gpu-1"]
+    assert answer["cluster"]["gpus"] == 2
+
+
+async def test_why_says_what_keeps_a_pod_waiting_and_what_would_help(world: World) -> None:
+    answer = await world.json("why", "team/huge")
+    assert answer["state"] == "waiting"
+    assert {r["code"] for n in answer["nodes"] for r in n["reasons"]} == {"too-few-gpus"}
+    assert any("ask for at most 2 GPUs" in text for text in answer["helps"])
+    done = await world.kerf("why", "-n", "team", "huge")
+    assert "waiting" in done.out
+    assert "needs 4 GPUs on one node, the node has 2" in done.out
+
+
+async def test_why_of_a_bound_pod_says_where_it_is(world: World) -> None:
+    answer = await world.json("why", "team/half")
+    assert answer["state"] == "bound"
+    assert "gpu-" in answer["sentence"]
+
+
+async def test_why_of_a_pod_that_nobody_knows(world: World) -> None:
+    done = await world.kerf("why", "team/nobody")
+    assert (done.code, done.out) == (1, "")
+    assert "team/nobody" in done.err
+
+
+async def test_what_if_finds_the_place_without_taking_it(world: World) -> None:
+    before = await world.json("inspect")
+    answer = await world.json("what-if", "-f", world.file(manifest("dream", gpu="2")))
+    assert answer["state"] == "would-fit", answer
+    assert await world.json("inspect") == before
+    refused = await world.json("what-if", "-f", world.file(manifest("dream", gpu="3")))
+    assert refused["state"] == "would-wait"
+
+
+async def test_what_if_takes_pods_only(world: World) -> None:
+    done = await world.kerf("what-if", "-f", world.file({"kind": "Deployment", "metadata": {"name": "d"}}))
+    assert done.code == 1
+    assert "is no Pod manifest" in done.err
+
+
+async def test_events_begin_now_and_end_after_the_count(world: World) -> None:
+    command = await Command.start("events", "--json", "--count", "1", "-n", "team", nats=world.made.url)
+    number = iter(range(10_000))
+
+    async def ended() -> bool:
+        """Pods until one of their events has been seen: when the other process has subscribed is not told."""
+        await apply(world.made.bus, [manifest(f"more-{next(number)}", gpu_memory="1Mi")])
+        return command.process.returncode is not None
+
+    await eventually(ended, within_s=30, every_s=0.2, what="an event in the other process")
+    done = await command.done()
+    assert done.code == 0, done.err
+    event = json.loads(done.out)
+    assert event["type"].startswith("dev.kerf.")
+    assert event["data"]["namespace"] == "team"
+
+
+async def test_trace_shows_every_service_that_touched_the_pod(world: World) -> None:
+    async def whole() -> set[str] | None:
+        done = await world.kerf("trace", "team/half", "--json")
+        services = {s["service"] for s in json.loads(done.out)["spans"]} if done.code == 0 else set()
+        return services if len(services) >= 3 else None
+
+    services = await eventually(whole, within_s=30, every_s=0.2, what="spans of watcher, placement and node agent")
+    assert any("placement" in s for s in services)
+    assert any("watcher" in s for s in services)
+    done = await world.kerf("trace", "team/half")
+    assert done.out.startswith("trace ")
+
+
+async def test_a_trace_that_is_not_kept_is_said_so(world: World) -> None:
+    done = await world.kerf("trace", "team/nobody")
+    assert done.code == 1
+    assert "no spans of team/nobody" in done.err or "team/nobody" in done.err
+
+
+async def test_top_counts_pods_and_who_uses_the_gpus(world: World) -> None:
+    answer = await world.json("top")
+    assert (answer["status"]["nodes"], answer["status"]["gpus"], answer["status"]["pods_bound"], answer["status"]["pods_waiting"]) == (
+        2,
+        4,
+        1,
+        1,
+    )
+
+    async def live() -> bool:
+        return [(r["key"], r["live"]) for r in (await world.json("top"))["usage"]] == [("team", 1)]
+
+    await eventually(live, within_s=30, every_s=0.2, what="the namespace's live slice")
+    done = await world.kerf("top", "--by", "pod")
+    assert "2 nodes (2 synced), 4 GPUs" in done.out
+
+
+async def test_apply_creates_and_says_what_was_refused(world: World) -> None:
+    done = await world.kerf("apply", "-f", world.file(manifest("third", gpu_memory="1Gi")))
+    assert (done.code, done.out) == (0, "1 of 1 applied\n"), done.err
+    await eventually(lambda: world.told.get("third") == "PodBound", what="the applied pod bound")
+    mixed = manifest("mixed", gpu_memory="1Gi")
+    mixed["spec"]["containers"][0]["resources"]["limits"]["aliyun.com/gpu-mem"] = "1"
+    again = await world.kerf("apply", "-f", world.file(mixed, manifest("fourth", gpu_memory="1Gi")))
+    assert (again.code, again.out) == (1, "1 of 2 applied\n")
+    assert "mixed" in again.err
+    assert "keep one of them" in again.err
+
+
+async def test_apply_says_what_is_wrong_with_a_file(world: World) -> None:
+    (world.folder / "bad.yaml").write_text("a: [b")
+    bad = await world.kerf("apply", "-f", str(world.folder / "bad.yaml"))
+    assert bad.code == 1
+    assert "is neither YAML nor JSON" in bad.err
+    missing = await world.kerf("apply", "-f", str(world.folder / "missing.yaml"))
+    assert missing.code == 1
+    assert "No such file" in missing.err
+
+
+async def test_without_nats_it_says_how_to_get_one() -> None:
+    done = await kerf("inspect", nats="nats://127.0.0.1:1")
+    assert (done.code, done.out) == (1, "")
+    assert "no NATS at nats://127.0.0.1:1" in done.err.replace("\n", " ")
+    assert "kerf up" in done.err
