@@ -1,0 +1,35 @@
+"""GPU use per namespace from Kerf's public events: pip install nats-py; NATS_URL=nats://user:password@host python usage_account.py"""
+
+import asyncio
+import collections
+import datetime
+import json
+import os
+
+import nats
+
+
+async def main() -> None:
+    bus = await nats.connect(os.environ.get("NATS_URL", "nats://127.0.0.1:4222"))
+    events = await bus.jetstream().subscribe("kerf.v1.event.slice.>", stream="KERF_EVENTS", ordered_consumer=True)
+    began, ended = {}, {}  # slices by grant and container; ends by grant. An event that comes twice changes nothing
+    while message := await events.next_msg(timeout=None):
+        event = json.loads(message.data)
+        now, data = datetime.datetime.fromisoformat(event["time"].replace("Z", "+00:00")), event["data"]
+        if event["type"] == "dev.kerf.slice.enforced.v1":
+            began.setdefault((data["grant_id"], data["container"]), (now, data))
+        elif event["type"] == "dev.kerf.slice.released.v1":
+            ended.setdefault(data["grant_id"], now)
+        account = collections.defaultdict(lambda: [0.0, 0.0])
+        for (grant, _), (start, part) in began.items():
+            hours = (ended.get(grant, now) - start).total_seconds() / 3600
+            for memory_mib, compute_milli in part.get("gpus", {}).values():
+                account[part["namespace"]][0] += hours * compute_milli / 1000
+                account[part["namespace"]][1] += hours * memory_mib / 1024
+        if message.metadata.num_pending == 0:  # the past has been read
+            for namespace, (gpus, gibibytes) in sorted(account.items()):
+                print(f"{now:%H:%M:%S} {namespace} gpu_hours={gpus:.3f} gib_hours={gibibytes:.3f}", flush=True)
+
+
+if __name__ == "__main__":
+    asyncio.run(main())
