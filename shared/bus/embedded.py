@@ -156,6 +156,9 @@ class EmbeddedServer:
             f"port: {self._port or -1}",
             f"ports_file_dir: {json.dumps(str(self._run_dir))}",
             "max_payload: 1MB",
+            # A client that is frozen takes its share of a queue group's requests until the server gives it up.
+            'ping_interval: "5s"',
+            "ping_max: 2",
             "jetstream {",
             f"  store_dir: {json.dumps(str(self._store))}",
         ]
