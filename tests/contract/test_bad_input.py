@@ -237,3 +237,14 @@ async def test_a_grant_of_absurd_size_on_a_bound_pod_ends_no_leader(made: Stack)
     pod["spec"]["nodeName"] = "n0"
     await apply(made.bus, [pod])
     await _works(made, "beside-the-spoofed")
+
+
+@pytest.mark.parametrize("resource", ["cpu", "memory", "ephemeral-storage", "example.com/thing"])
+async def test_a_pod_of_absurd_size_on_a_node_ends_no_leader(made: Stack, resource: str) -> None:
+    """Anybody may create a pod that names its node; the API server takes 9E of everything."""
+    pod = _manifest("Pod", "colossus")["objects"][0]
+    pod["spec"] = {"nodeName": "n0", "containers": [{"name": "c", "image": "i", "resources": {"requests": {resource: "9E"}}}]}
+    await apply(made.bus, [pod])
+    await _works(made, "beside-the-colossus")
+    await made.bus.request(subjects.SIM_DELETE, encode(SimDelete(kind="Pod", namespace="default", name="colossus")))
+    await _works(made, "after-the-colossus")
