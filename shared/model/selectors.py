@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 from shared.model.objects import LabelSelector, Node, NodeSelector, NodeSelectorTerm, Requirement, Taint, Toleration
+
+_INTEGER = re.compile(r"[+-]?[0-9]{1,64}")
 
 
 def requirement_matches(requirement: Requirement, labels: Mapping[str, str]) -> bool:
@@ -27,11 +30,18 @@ def requirement_matches(requirement: Requirement, labels: Mapping[str, str]) -> 
 def _compare(value: str, requirement: Requirement) -> bool:
     if len(requirement.values) != 1:
         return False
-    try:
-        have, wanted = int(value), int(requirement.values[0])
-    except ValueError:
+    have, wanted = _int64(value), _int64(requirement.values[0])
+    if have is None or wanted is None:
         return False
     return have > wanted if requirement.operator == "Gt" else have < wanted
+
+
+def _int64(text: str) -> int | None:
+    """As Go's ParseInt reads it: Python's int() would also take "1_0", which a label may be."""
+    if not _INTEGER.fullmatch(text):
+        return None
+    number = int(text)
+    return number if -(1 << 63) <= number < 1 << 63 else None
 
 
 def labels_match(selector: LabelSelector | None, labels: Mapping[str, str]) -> bool:

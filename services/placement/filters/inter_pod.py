@@ -13,8 +13,9 @@ from shared.model.selectors import labels_match
 class InterPod(Filter):
     """Required pod affinity and anti-affinity, and the anti-affinity of pods already placed against this one.
 
-    As kube-scheduler's InterPodAffinity: a term's domain is the set of nodes with the same value of its topology key; a
-    pod that matches its own affinity term may be the first of its kind. namespaceSelector looks at the namespaces known.
+    As kube-scheduler's InterPodAffinity: a term's domain is the set of nodes with the same value of its topology key. Of
+    several affinity terms each needs a pod in its domain that matches all of them; where no placed pod does, a pod that
+    matches its own terms may be the first of its kind. namespaceSelector looks at the namespaces known.
     """
 
     name = "inter-pod"
@@ -29,8 +30,8 @@ class InterPod(Filter):
         repelled = _repelled(pod, book)
         if not near and not away and not repelled:
             return None
-        wanted = [(term, _domains(term, pod, book)) for term in near]
-        unwanted = [(term, _domains(term, pod, book)) for term in away]
+        wanted = [(term, _domains(term, near, pod, book)) for term in near]
+        unwanted = [(term, _domains(term, (term,), pod, book)) for term in away]
         first = bool(near) and not any(domains for _, domains in wanted) and all(term_matches(t, pod.pod, pod.pod, book) for t in near)
 
         def check(node: NodeState) -> Reason | None:
@@ -57,9 +58,13 @@ def _required(pod: PodState, which: str) -> tuple[PodAffinityTerm, ...]:
     return () if affinity is None else affinity.required_during_scheduling_ignored_during_execution
 
 
-def _domains(term: PodAffinityTerm, owner: PodState, book: Book) -> set[str]:
-    """Values of the term's topology key under which a matching pod is placed."""
-    return {value for state, value in placed_with(term.topology_key, book.nodes.values()) if term_matches(term, owner.pod, state.pod, book)}
+def _domains(term: PodAffinityTerm, matching: tuple[PodAffinityTerm, ...], owner: PodState, book: Book) -> set[str]:
+    """Values of the term's topology key under which a pod is placed that matches all of `matching`."""
+    return {
+        value
+        for state, value in placed_with(term.topology_key, book.nodes.values())
+        if all(term_matches(t, owner.pod, state.pod, book) for t in matching)
+    }
 
 
 def placed_with(key: str, nodes: Iterable[NodeState]) -> Iterable[tuple[PodState, str]]:

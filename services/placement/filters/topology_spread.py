@@ -51,10 +51,11 @@ def spread_selector(constraint: TopologySpreadConstraint, pod: PodState) -> Labe
 
 
 def count_domains(constraint: TopologySpreadConstraint, selector: LabelSelector | None, keys: list[str], pod: PodState, book: Book) -> dict[str, int]:
-    """Matching pods by domain, over the nodes that count."""
+    """Matching pods by domain, over the nodes that count. To kube-scheduler an empty selector counts nobody here."""
     spec = pod.pod.spec
     affinity = spec.affinity.node_affinity if spec.affinity else None
     required = affinity.required_during_scheduling_ignored_during_execution if affinity else None
+    everybody = selector is not None and not selector.match_labels and not selector.match_expressions
     counts: dict[str, int] = {}
     for node in book.nodes.values():
         if node.object is None or any(key not in node.object.metadata.labels for key in keys):
@@ -69,7 +70,8 @@ def count_domains(constraint: TopologySpreadConstraint, selector: LabelSelector 
         value = labels[constraint.topology_key]
         counts[value] = counts.get(value, 0) + sum(
             1 for other in node.pods.values()
-            if other.pod.metadata.namespace == pod.pod.metadata.namespace
+            if not everybody
+            and other.pod.metadata.namespace == pod.pod.metadata.namespace
             and other.pod.metadata.deletion_timestamp is None
             and labels_match(selector, other.pod.metadata.labels)
         )  # fmt: skip
