@@ -10,7 +10,7 @@ import copy
 import json
 import os
 import tempfile
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -173,7 +173,7 @@ async def kube(plane: ControlPlane) -> AsyncIterator[Transport]:
     await made.close()
 
 
-async def test_kerf_takes_no_node_that_kube_scheduler_refuses(kube: Transport) -> None:
+async def test_kerf_takes_no_node_that_kube_scheduler_refuses(kube: Transport, record_property: Callable[[str, object], None]) -> None:
     pairs = equal = taken = 0
     wrong, strict = [], []
     for seed in SEEDS:
@@ -196,4 +196,4 @@ async def test_kerf_takes_no_node_that_kube_scheduler_refuses(kube: Transport) -
     assert not wrong, f"{said}; nodes that only Kerf would take:\n" + "\n".join(wrong[:20])
     assert equal >= EQUAL_SHARE * pairs, f"{said}; nodes that only Kerf refuses:\n" + "\n".join(strict[:20])
     assert pairs * 0.1 < taken < pairs * 0.9, f"{said}: too one-sided to teach anything"
-    print(said, *strict, sep="\n")
+    record_property("verdicts", said)
