@@ -8,7 +8,8 @@ from typing import Any, NoReturn
 import msgspec
 from rich.console import Console
 
-out = Console(highlight=False, soft_wrap=True)
+# A pipe has no width of its own: tables must not lose columns to a guess.
+out = Console(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else 240)
 err = Console(stderr=True, highlight=False)
 
 

@@ -322,4 +322,7 @@ class Core:
         self.stats.resent += len(late)
         self._send(late)
         self._out += self.nodes.tick(now)
+        labels = self.nodes.label(now)
+        if labels:
+            self._out.append(m.SendPatches(tuple(labels)))
         self._out += self.reports.say_again(self.book, self.holds, now)

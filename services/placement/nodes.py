@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import re
+
 from services.placement import messages as m
 from shared.book.book import Book
 from shared.book.states import GrantState
-from shared.contracts.commands import LiveSlice, NodeGrant, NodeRelease, NodeSync, NodeSyncAnswer
+from shared.contracts.commands import LabelNode, LiveSlice, NodeGrant, NodeRelease, NodeSync, NodeSyncAnswer
+from shared.model import names
 from shared.model.gpu import Inventory
 from shared.model.grant import ContainerGrant, GpuShare, Grant
 
 RESEND_S = 3.0
 SILENT_S = 20.0
 """An agent that beats no more for so long gets no new slices; those that run are left alone."""
+LABEL_AGAIN_S = 60.0
+LABELS_AT_ONCE = 50
 UNSYNCED = "its agent has not answered this leader yet"
 
 
@@ -26,6 +31,8 @@ class Nodes:
         self._synced: dict[str, int] = {}
         self._sync_sent: dict[str, float] = {}
         self._beats: dict[str, float] = {}
+        self._labels: dict[str, float] = {}
+        """Nodes whose labels have to be looked at, and when next."""
         self._unanswered: dict[str, tuple[m.Command, float]] = {}
         """Grants and releases by grant id: each grant has at most one of them open, the newer."""
 
@@ -39,6 +46,7 @@ class Nodes:
     def inventory(self, inventory: Inventory, now: float) -> list[m.Command]:
         node = inventory.node
         self._beats[node] = now
+        self._labels[node] = now
         self.book.put_inventory(inventory)
         if self._boot.get(node) != inventory.boot_id:
             # Another boot: whatever ran is gone, and the agent must say so before anything new is given.
@@ -70,6 +78,7 @@ class Nodes:
         if node is None or node.object is None:
             self._synced.pop(name, None)  # should it come back, its agent is asked again what runs there
             return []
+        self._labels[name] = now
         if node.inventory is None or self.is_synced(name):
             return []
         return self._sync(name, now)
@@ -131,8 +140,32 @@ class Nodes:
                 self.book.set_agent_trouble(node, f"its agent has been silent for more than {SILENT_S:g} s")
         return out
 
+    def label(self, now: float) -> list[LabelNode]:
+        """Orders for nodes whose labels do not say which GPUs they have; said again until they do."""
+        out: list[LabelNode] = []
+        for name in [n for n, at in self._labels.items() if at <= now][:LABELS_AT_ONCE]:
+            del self._labels[name]
+            node = self.book.nodes.get(name)
+            if node is None or node.object is None or node.inventory is None:
+                continue
+            have = node.object.metadata.labels
+            wanted = _gpu_labels(node.inventory)
+            if any(have.get(key) != value for key, value in wanted.items()):
+                out.append(LabelNode(node=name, labels=dict(wanted)))
+                self._labels[name] = now + LABEL_AGAIN_S
+        return out
+
     def _node_grant(self, held: GrantState) -> NodeGrant:
         return NodeGrant(term=self.term, uid=held.uid, namespace=held.namespace, name=held.name, grant=held.grant)
+
+
+def _gpu_labels(inventory: Inventory) -> dict[str, str]:
+    """GPU feature discovery's labels, for people and for selectors: the model, how many, and the memory of one in MiB."""
+    if not inventory.gpus:
+        return {}
+    first = inventory.gpus[0]
+    product = re.sub(r"[^A-Za-z0-9_.-]", "-", first.model)[:63].strip("-_.")
+    return {names.LABEL_GPU_PRODUCT: product, names.LABEL_GPU_COUNT: str(len(inventory.gpus)), names.LABEL_GPU_MEMORY: str(first.memory_mib)}
 
 
 def _stranger(slice_: LiveSlice, node: str) -> GrantState:

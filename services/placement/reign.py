@@ -39,7 +39,7 @@ class Reign:
             stopwatch=time.perf_counter, trace_of=ctx.telemetry.traceparent,
         )  # fmt: skip
         self._inbox: asyncio.Queue[m.Input] = asyncio.Queue()
-        self._feed = Feed(self.bus, self._snapshot, self._facts)
+        self.feed = Feed(self.bus, self._snapshot, self._facts)
         self._subscriptions: list[Subscription] = []
         self._tasks: set[asyncio.Task[Any]] = set()
         self._failure: asyncio.Future[str] = asyncio.get_running_loop().create_future()
@@ -50,7 +50,7 @@ class Reign:
         """Raises Refused or BusError when the reign must end."""
         records = await self.logbook.replay()
         await self._listen()
-        self._spawn(self._feed.run())
+        self._spawn(self.feed.run())
         self._spawn(self._ticks())
         self._put(m.TermTaken(self.logbook.term, records))
         turns = 0
@@ -64,6 +64,11 @@ class Reign:
                 await asyncio.sleep(0)  # a full inbox never waits, and the bus must be served
             if isinstance(event, m.Tick):
                 await self._renew_if_due()
+
+    @property
+    def waiting(self) -> int:
+        """Inputs that the core has not taken yet."""
+        return self._inbox.qsize()
 
     async def close(self) -> None:
         for task in tuple(self._tasks):
@@ -161,7 +166,7 @@ class Reign:
                 case m.SendReleasesSeen():
                     await self.bus.publish(subjects.node_command(command.node, "ack"), encode(commands.ReleasesSeen(grant_ids=command.grant_ids)))
                 case m.TakeSnapshot():
-                    self._feed.want_snapshot()
+                    self.feed.want_snapshot()
                 case m.Again():
                     self._put(m.Tick())
                 case m.Later():

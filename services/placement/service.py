@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 import msgspec
@@ -45,7 +45,19 @@ class Placement(Service):
         self._leadership = Leadership(ctx.bus, "placement", ctx.instance, on_elected=self._elected, on_lost=self._lost)
         ctx.health.set("role", ok=True, detail="standby")
         ctx.metrics.observe_by("kerf_placement_leader", "1 on the instance that leads.", lambda: float(self._reigning is not None))
+        self._reign_now: Reign | None = None
+        self._export(ctx)
         ctx.spawn(self._leadership.run(), name="leadership")
+
+    def _export(self, ctx: Context) -> None:
+        def of(read: Callable[[Reign], float]) -> Callable[[], float]:
+            return lambda: 0.0 if self._reign_now is None else float(read(self._reign_now))
+
+        m = ctx.metrics.observe_by
+        m("kerf_placement_feed_number", "The newest batch of facts taken in; the watcher's kerf_watcher_feed_number less this is the lag.", of(lambda r: r.feed.number))
+        m("kerf_placement_feed_gaps_total", "Batches missed, each answered by a new snapshot.", of(lambda r: r.feed.gaps), kind="counter")
+        m("kerf_placement_snapshots_total", "Snapshots taken.", of(lambda r: r.feed.snapshots), kind="counter")
+        m("kerf_placement_inbox", "Inputs that wait for the core.", of(lambda r: r.waiting))
 
     async def _elected(self) -> None:
         self._reigning = self.ctx.spawn(self._reign(), name="reign")
@@ -62,11 +74,13 @@ class Placement(Service):
                 await self.ctx.provision()
                 await logbook.take_term("elected")
                 reign = Reign(self.ctx, logbook)
+                self._reign_now = reign
                 self.ctx.health.set("role", ok=True, detail=f"leader of term {logbook.term}")
                 await reign.run()
             except (Refused, BusError, ContractError) as error:
                 self.ctx.log.warning("reign_ended", error=str(error))
             finally:
+                self._reign_now = None
                 self.ctx.health.set("role", ok=True, detail="standby")
                 if reign is not None:
                     await _to_the_end(reign.close())

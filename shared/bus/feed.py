@@ -77,6 +77,11 @@ class Feed:
         self.snapshots = 0
         self.gaps = 0
 
+    @property
+    def number(self) -> int:
+        """The newest batch taken in."""
+        return self._follower.number
+
     def want_snapshot(self) -> None:
         """Asks for a snapshot; what is followed until then is left."""
         self._follower.forget()

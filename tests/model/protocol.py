@@ -19,7 +19,7 @@ A state is (pods, log, leaders, binds, agent, budgets, clock):
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 GONE, PENDING, BOUND = 0, 1, 2
@@ -66,9 +66,9 @@ def double_booked(state: State) -> bool:
     return sum(1 for p in PODS if (state.pods[p][0] == BOUND and state.agent[p] != RETURNED) or state.agent[p] == RUNS) > 1
 
 
-def steps(s: State, off: str = "") -> Iterator[tuple[str, State]]:
+def steps(s: State, off: str = "", gate: bool = False) -> Iterator[tuple[str, State]]:
     """Every next state, with the step's name."""
-    yield from _world(s, off)
+    yield from _world(s, off, gate)
     if s.leaders[0] == s.leaders[1]:
         leading: tuple[Leader, ...] = s.leaders[:1]
     else:
@@ -82,7 +82,7 @@ def steps(s: State, off: str = "") -> Iterator[tuple[str, State]]:
             yield f"{who} {name}", (rest or s)._replace(leaders=leaders)
 
 
-def _world(s: State, off: str) -> Iterator[tuple[str, State]]:
+def _world(s: State, off: str, gate: bool) -> Iterator[tuple[str, State]]:
     wipes, kills, edits, terms = s.budgets
     for p, version in s.binds:
         status, now, _ = s.pods[p]
@@ -92,7 +92,7 @@ def _world(s: State, off: str) -> Iterator[tuple[str, State]]:
         status, version, granted = s.pods[p]
         if status == BOUND and s.agent[p] == UNKNOWN:
             yield f"kubelet sees pod {p} bound", s._replace(agent=_put(s.agent, p, SAW))
-        if s.agent[p] == SAW:
+        if s.agent[p] == SAW and not (gate and RUNS in s.agent):
             yield f"pod {p} starts", s._replace(agent=_put(s.agent, p, RUNS))
         if s.agent[p] == RUNS:
             # Its end is seen by the agent; a graceful deletion waits for it, a force deletion did not.
@@ -245,17 +245,22 @@ class Result(NamedTuple):
     """The shortest way to a double booking; empty where there is none."""
 
 
-def explore(start: State, off: str = "", limit: int = 50_000_000) -> Result:
-    """Breadth first, so that a counterexample is a shortest one."""
+def overrun(state: State) -> bool:
+    """More runs on the device than it has."""
+    return state.agent.count(RUNS) > 1
+
+
+def explore(start: State, off: str = "", *, bad: Callable[[State], bool] = double_booked, gate: bool = False, limit: int = 50_000_000) -> Result:
+    """Breadth first, so that a counterexample is a shortest one. `gate` adds R7, the agent's own look at the device."""
     parents: dict[State, tuple[State, str] | None] = {start: None}
     frontier = deque([start])
     while frontier:
         state = frontier.popleft()
-        for name, following in steps(state, off):
+        for name, following in steps(state, off, gate):
             if following in parents:
                 continue
             parents[following] = (state, name)
-            if double_booked(following):
+            if bad(following):
                 return Result(len(parents), _story(parents, following))
             frontier.append(following)
         if len(parents) > limit:

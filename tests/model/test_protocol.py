@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.model.protocol import RULES, explore, initial
+from tests.model.protocol import RULES, explore, initial, overrun
 
 
 @pytest.mark.parametrize("rule", RULES)
@@ -19,3 +19,10 @@ def test_with_all_rules_no_reachable_state_double_books() -> None:
     assert result.story == []
     # As many as the machine has when it is explored to its end: a change of the model shows here.
     assert result.states == 2_218_211
+
+
+def test_the_device_gate_keeps_the_device_whole_even_where_a_rule_is_broken() -> None:
+    """R7 is the last line: without R6 two pods are given one GPU, and run at once; with the gate they never do."""
+    start = initial(terms=1, edits=0)
+    assert explore(start, off="R6-node-returns", bad=overrun).story
+    assert explore(start, off="R6-node-returns", bad=overrun, gate=True).story == []

@@ -396,3 +396,16 @@ def test_a_report_that_did_not_arrive_on_its_pod_is_said_again_until_it_has() ->
     leader.tick(seconds=11)
     assert len([p for p in leader.patches() if isinstance(p, ReportPending)]) == 2
     assert len(leader.events(PlacementRejected)) == 1
+
+
+def test_a_node_is_labelled_with_its_gpus_until_its_labels_say_so() -> None:
+    """Source 3: node labels with the GPU model, for filtering."""
+    from shared.contracts.commands import LabelNode
+
+    leader = Leader().nodes("n", gpus=4, model="NVIDIA H100 80GB")
+    leader.tick()
+    labels = [p for p in leader.patches() if isinstance(p, LabelNode)]
+    assert [p.labels for p in labels] == [{"nvidia.com/gpu.product": "NVIDIA-H100-80GB", "nvidia.com/gpu.count": "4", "nvidia.com/gpu.memory": "81920"}]
+    leader.facts(build.node("n", labels={k: v for k, v in labels[0].labels.items() if v}))
+    leader.tick(120.0)
+    assert len([p for p in leader.patches() if isinstance(p, LabelNode)]) == 1
