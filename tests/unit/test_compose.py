@@ -1,0 +1,125 @@
+"""What compose/ and k8s/ start exists and understands its settings. No Docker and no cluster are needed for that."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import yaml
+
+from cli.__main__ import _parser
+from services.node_agent.hollow import HollowNode
+from shared.model.objects import Node
+from shared.service import Lifecycle, load
+from shared.service.settings import read_config
+
+ROOT = Path(__file__).parents[2]
+COMPOSE = ROOT / "compose"
+STACK: dict[str, Any] = yaml.safe_load((COMPOSE / "docker-compose.yaml").read_text())
+OURS = {name: service for name, service in STACK["services"].items() if service["image"].startswith("kerf:")}
+# Read by the telemetry itself, not by a settings struct.
+BESIDE = {"KERF_TRACE_RATIO", "KERF_LOG_LEVEL"}
+_VARIABLE = re.compile(r"\$\{\w+:-([^}]*)\}")
+
+
+def _plain(environment: dict[str, str]) -> dict[str, str]:
+    """As compose would give it, where nobody sets a variable."""
+    return {name: _VARIABLE.sub(r"\1", value) for name, value in environment.items()}
+
+
+def _containers() -> list[tuple[str, list[str], dict[str, str]]]:
+    """(where, command, environment) of each service that compose/ or k8s/ starts."""
+    found = [
+        (f"compose/{name}", s["command"], _plain(s["environment"])) for name, s in OURS.items() if s["command"][:2] == ["python", "-m"]
+    ]
+    for path in sorted((ROOT / "k8s").glob("*.yaml")):
+        for document in yaml.safe_load_all(path.read_text()):
+            if document["kind"] in ("Deployment", "DaemonSet"):
+                (container,) = document["spec"]["template"]["spec"]["containers"]
+                # What comes from a Secret or the pod's own fields is text that is not known here.
+                environment = {e["name"]: e.get("value", "from-elsewhere") for e in container["env"]}
+                found.append((f"k8s/{path.name}", container["command"], environment))
+    return found
+
+
+CONTAINERS = _containers()
+
+
+def test_every_service_is_started_by_both() -> None:
+    modules = {path.parent.name for path in (ROOT / "services").glob("*/__main__.py")}
+    for place in ("compose", "k8s"):
+        assert {command[2].removeprefix("services.") for where, command, _ in CONTAINERS if where.startswith(place)} == modules
+
+
+@pytest.mark.parametrize(("command", "environment"), [pytest.param(c, e, id=w) for w, c, e in CONTAINERS])
+def test_a_service_understands_its_environment(command: list[str], environment: dict[str, str]) -> None:
+    """Each KERF_ variable is a setting, and all of them together are valid."""
+    assert command[:2] == ["python", "-m"]
+    kind = load(command[2].removeprefix("services."))
+    read_config(kind.name, kind.config_type, environ=environment)
+    fields = {f.encode_name.upper() for struct in (kind.config_type, Lifecycle) for f in msgspec.structs.fields(struct)}
+    settings = {prefix + field for field in fields for prefix in ("KERF_", f"KERF_{kind.name.upper()}_")}
+    assert {name for name in environment if name.startswith("KERF_")} - BESIDE <= settings
+
+
+def test_what_compose_asks_of_kerf_is_a_command() -> None:
+    (command,) = [s["command"] for s in OURS.values() if s["command"][0] == "kerf"]
+    assert _parser().parse_args(command[1:]).file == "/etc/kerf/cluster.yaml"
+
+
+def test_every_file_that_is_mounted_exists() -> None:
+    mounts = [volume for service in STACK["services"].values() for volume in service.get("volumes", ())]
+    files = [volume.split(":")[0] for volume in mounts if volume.startswith("./")]
+    assert files
+    assert [name for name in files if not (COMPOSE / name).is_file()] == []
+    assert {volume.split(":")[0] for volume in mounts if not volume.startswith("./")} == set(STACK["volumes"])
+
+
+def test_the_agents_nodes_are_the_clusters_nodes() -> None:
+    agents = msgspec.json.decode((COMPOSE / "nodes.json").read_bytes(), type=list[HollowNode])
+    nodes = [msgspec.convert(d, Node) for d in yaml.safe_load_all((COMPOSE / "cluster.yaml").read_text())]
+    assert [node.metadata.name for node in nodes] == [agent.name for agent in agents]
+    assert all(node.metadata.labels["kerf.dev/managed"] == "true" for node in nodes)
+
+
+def test_prometheus_scrapes_every_service_where_it_listens() -> None:
+    jobs = yaml.safe_load((COMPOSE / "prometheus.yml").read_text())["scrape_configs"]
+    scraped = {target for job in jobs for group in job.get("static_configs", ()) for target in group["targets"]}
+    scraped |= {f"{name}:{group['port']}" for job in jobs for group in job.get("dns_sd_configs", ()) for name in group["names"]}
+    listening = set()
+    for name, service in OURS.items():
+        if port := service["environment"].get("KERF_HTTP_PORT"):
+            # A service in another one's network is found under that one's name.
+            listening.add(f"{service.get('network_mode', f'service:{name}').removeprefix('service:')}:{port}")
+            assert f"http://127.0.0.1:{port}/readyz" in service["healthcheck"]["test"][-1]
+    assert scraped == listening
+
+
+def test_health_checks_are_python_that_parses() -> None:
+    for service in OURS.values():
+        if "healthcheck" in service:
+            program, interpreter, flag, source = service["healthcheck"]["test"]
+            assert (program, interpreter, flag) == ("CMD", "python", "-c")
+            ast.parse(source)
+
+
+def test_the_image_copies_what_exists_and_does_not_run_as_root() -> None:
+    lines = (COMPOSE / "Dockerfile").read_text().splitlines()
+    copied = [source for line in lines if line.startswith("COPY ") and "--from" not in line for source in line.split()[1:-1]]
+    assert [source for source in copied if not (ROOT / source).exists()] == []
+    kept = {line.removeprefix("!") for line in (COMPOSE / "Dockerfile.dockerignore").read_text().splitlines() if line.startswith("!")}
+    assert kept == set(copied)
+    assert [line for line in lines if line.startswith("USER ")] == ["USER 1000"]
+
+
+def test_what_the_image_leaves_out_is_in_the_lock() -> None:
+    """A misspelt name in the list would silently stay in the image."""
+    text = (COMPOSE / "Dockerfile").read_text().replace("\\\n", " ")
+    named = re.search(r"pip uninstall --yes (.*)", text)
+    assert named is not None
+    locked = set(re.findall(r"^([A-Za-z0-9._-]+)==", (ROOT / "requirements.lock").read_text(), re.MULTILINE))
+    assert {name.lower() for name in named[1].split()} <= {name.lower() for name in locked}
