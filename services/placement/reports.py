@@ -9,7 +9,7 @@ import msgspec
 
 from services.placement import messages as m
 from services.placement.explain import Explainer
-from services.placement.filters.volumes import claim_names, free_volume, waits_for_consumer
+from services.placement.filters.volumes import choose_volumes, claim_names, waits_for_consumer
 from services.placement.queue import Queue
 from shared.book.book import Book
 from shared.book.states import PodState
@@ -69,8 +69,8 @@ class Reports:
         namespace = state.pod.metadata.namespace
         claims = book.others.get("PersistentVolumeClaim", {})
         late = [c for n in claim_names(state.pod) if (c := claims.get(f"{namespace}/{n}")) is not None and waits_for_consumer(c, book)]
-        there = book.nodes[node]
-        return tuple(SelectNode(namespace=namespace, claim=c.metadata.name, node=node, volume=free_volume(c, there, book)) for c in late)
+        chosen = choose_volumes(late, book.nodes[node], book)
+        return tuple(SelectNode(namespace=namespace, claim=name, node=node, volume=volume) for name, volume in chosen.items())
 
     def want_words(self, uids: Iterable[str]) -> None:
         """Those who wait behind a pod that does not fit are told too, each once."""

@@ -35,11 +35,14 @@ class Volumes(Filter):
             return lambda node: everywhere  # noqa: ARG005
         claims = [book.others["PersistentVolumeClaim"][f"{pod.pod.metadata.namespace}/{name}"] for name in names]
 
+        late = [claim for claim in claims if not claim.spec.volume_name]
+
         def check(node: NodeState) -> Reason | None:
             if node.object is None:
                 return None
+            chosen = choose_volumes(late, node, book) if late else {}
             for claim in claims:
-                reason = _reaches(claim, node, book)
+                reason = None if chosen.get(claim.metadata.name) else _reaches(claim, node, book)
                 if reason is not None:
                     return reason
             return _disk_clash(disks, node)
@@ -62,11 +65,16 @@ def waits_for_consumer(claim: PersistentVolumeClaim, book: Book) -> bool:
     return not claim.spec.volume_name and isinstance(storage, StorageClass) and storage.volume_binding_mode == "WaitForFirstConsumer"
 
 
-def free_volume(claim: PersistentVolumeClaim, node: NodeState, book: Book) -> str:
-    """The smallest free volume that the claim could bind on this node; empty where there is none."""
-    fitting = [v for v in book.others.get("PersistentVolume", {}).values() if _matches(claim, v) and _on_node(v, node)]
-    fitting.sort(key=lambda v: (whole(v.spec.capacity.get("storage", 0)), v.metadata.name))
-    return fitting[0].metadata.name if fitting else ""
+def choose_volumes(claims: list[PersistentVolumeClaim], node: NodeState, book: Book) -> dict[str, str]:
+    """By the name of each unbound claim the volume that it gets on this node: the one reserved for it, else the smallest
+    free one, each volume once; empty text where there is none. Small claims choose first (as kube-scheduler's binder)."""
+    volumes = sorted(book.others.get("PersistentVolume", {}).values(), key=lambda v: (whole(v.spec.capacity.get("storage", 0)), v.metadata.name))
+    chosen: dict[str, str] = {}
+    for claim in sorted(claims, key=lambda c: (_asked(c), c.metadata.name)):
+        reserved = [v for v in volumes if _reserved_for(claim, v)]
+        fitting = (v.metadata.name for v in reserved or volumes if _matches(claim, v) and _on_node(v, node) and v.metadata.name not in chosen.values())
+        chosen[claim.metadata.name] = next(fitting, "")
+    return chosen
 
 
 def _everywhere(names: list[str], pod: PodState, book: Book) -> Reason | None:
@@ -100,8 +108,9 @@ def _reaches(claim: PersistentVolumeClaim, node: NodeState, book: Book) -> Reaso
         if not _on_node(volume, node):
             return Reason(code="volume-elsewhere", sentence=f"volume {claim.spec.volume_name} of claim {name} cannot be reached from the node", helps="use a volume that the node can reach")
         return None
-    if any(_matches(claim, v) and _on_node(v, node) for v in book.others.get("PersistentVolume", {}).values()):
-        return None
+    elsewhere = next((v for v in book.others.get("PersistentVolume", {}).values() if _reserved_for(claim, v)), None)
+    if elsewhere is not None:
+        return Reason(code="volume-elsewhere", sentence=f"volume {elsewhere.metadata.name}, which is reserved for claim {name}, is not to be had on the node", helps="use a volume that the node can reach")
     storage = book.others["StorageClass"][claim.spec.storage_class_name or ""]
     if storage.provisioner == "kubernetes.io/no-provisioner":
         return Reason(code="no-volume", sentence=f"no free volume for claim {name} can be reached from the node", helps="add a matching volume on the node")
@@ -126,18 +135,33 @@ def _on_node(volume: PersistentVolume, node: NodeState) -> bool:
 
 
 def _matches(claim: PersistentVolumeClaim, volume: PersistentVolume) -> bool:
-    spec, reference = volume.spec, volume.spec.claim_ref
-    if reference is not None and (reference.namespace, reference.name) != (claim.metadata.namespace, claim.metadata.name):
+    spec = volume.spec
+    if spec.claim_ref is not None and not _reserved_for(claim, volume):
         return False
     return (
         volume.metadata.deletion_timestamp is None
-        and volume.status.get("phase", "Available") in ("Available", "")
+        # A volume without a phase, or just made, is no less free; one that its claim is about to get may say so already.
+        and volume.status.get("phase", "") in ("", "Pending", "Available", *(("Bound",) if spec.claim_ref is not None else ()))
         and spec.storage_class_name == (claim.spec.storage_class_name or "")
         and spec.volume_mode == claim.spec.volume_mode
         and set(claim.spec.access_modes) <= set(spec.access_modes)
-        and whole(spec.capacity.get("storage", 0)) >= whole(claim.spec.resources.requests.get("storage", 0))
+        and whole(spec.capacity.get("storage", 0)) >= _asked(claim)
         and (claim.spec.selector is None or labels_match(claim.spec.selector, volume.metadata.labels))
     )
+
+
+def _reserved_for(claim: PersistentVolumeClaim, volume: PersistentVolume) -> bool:
+    """By us a moment ago, or by whoever made the volume; a reservation without a uid is for the name."""
+    reference = volume.spec.claim_ref
+    return (
+        reference is not None
+        and (reference.namespace, reference.name) == (claim.metadata.namespace, claim.metadata.name)
+        and reference.uid in ("", claim.metadata.uid)
+    )
+
+
+def _asked(claim: PersistentVolumeClaim) -> int:
+    return whole(claim.spec.resources.requests.get("storage", 0))
 
 
 def _disks(pod: Pod) -> list[tuple[str, Any]]:

@@ -1,0 +1,145 @@
+"""Volumes that bind late (WaitForFirstConsumer): Kerf says which, the volume controller binds, the pod follows."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import pytest
+
+from shared.kube import resources
+from tests.support.waiting import eventually
+from tests.support.whole import WITHIN_S, Whole, policed_plane, whole
+from tools.control_plane import ControlPlane
+
+pytestmark = pytest.mark.cluster
+CLASS = "local"
+_NUMBERS = itertools.count(1)
+
+
+@pytest.fixture(scope="module")
+def plane() -> Iterator[ControlPlane]:
+    with policed_plane() as made:
+        body = {"metadata": {"name": CLASS}, "provisioner": "kubernetes.io/no-provisioner", "volumeBindingMode": "WaitForFirstConsumer"}
+        status, answer = made.request("POST", "/apis/storage.k8s.io/v1/storageclasses", body)
+        assert status == 201, answer
+        yield made
+
+
+@pytest.fixture
+async def world(plane: ControlPlane) -> AsyncIterator[Whole]:
+    """Three nodes of one GPU. Volumes of earlier tests stay behind, on nodes that are gone."""
+    async with whole(plane, f"late-{next(_NUMBERS)}", nodes=3, gpus=1) as made:
+        yield made
+
+
+async def volume(world: Whole, name: str, node: int, *, size: str = "10Gi") -> str:
+    """A local volume on one node, by its name in full."""
+    term = {"matchExpressions": [{"key": "kubernetes.io/hostname", "operator": "In", "values": [f"{world.namespace}-{node}"]}]}
+    spec = {
+        "capacity": {"storage": size}, "accessModes": ["ReadWriteOnce"], "storageClassName": CLASS, "local": {"path": "/mnt"},
+        "persistentVolumeReclaimPolicy": "Retain", "nodeAffinity": {"required": {"nodeSelectorTerms": [term]}},
+    }  # fmt: skip
+    await world.create("PersistentVolume", f"{world.namespace}-{name}", {"spec": spec})
+    return f"{world.namespace}-{name}"
+
+
+async def claim(world: Whole, name: str, *, size: str = "5Gi") -> None:
+    spec = {"accessModes": ["ReadWriteOnce"], "storageClassName": CLASS, "resources": {"requests": {"storage": size}}}
+    await world.create("PersistentVolumeClaim", name, {"spec": spec})
+
+
+async def bound_to(world: Whole, name: str) -> str:
+    """The volume of a claim that says it is bound."""
+    seen = await world.seen("PersistentVolumeClaim", name)
+    assert seen["status"]["phase"] == "Bound"
+    found: str = seen["spec"]["volumeName"]
+    return found
+
+
+async def test_the_pod_goes_where_a_volume_is_and_the_claim_is_bound_first(world: Whole) -> None:
+    there = await volume(world, "only", 2)
+    await claim(world, "data")
+    await world.pod("p", volumes=["data"], gpu="1")
+    seen = await world.bound("p")
+    assert seen["spec"]["nodeName"] == f"{world.namespace}-2"
+    assert await bound_to(world, "data") == there
+    assert "kerf.dev/grant" in seen["metadata"]["annotations"]
+
+
+async def test_the_smallest_volume_that_is_large_enough(world: Whole) -> None:
+    await volume(world, "small", 0, size="1Gi")
+    await volume(world, "large", 1, size="100Gi")
+    fitting = await volume(world, "fitting", 1, size="6Gi")
+    await claim(world, "data")
+    await world.pod("p", volumes=["data"], gpu="1")
+    assert (await world.bound("p"))["spec"]["nodeName"] == f"{world.namespace}-1"
+    assert await bound_to(world, "data") == fitting
+
+
+async def test_two_claims_of_a_pod_get_two_volumes_of_one_node(world: Whole) -> None:
+    """Nodes with one volume each are no place for it."""
+    await volume(world, "a", 0)
+    await volume(world, "b", 1)
+    pair = {await volume(world, "c", 2), await volume(world, "d", 2)}
+    await claim(world, "first")
+    await claim(world, "second")
+    await world.pod("p", volumes=["first", "second"], gpu="1")
+    assert (await world.bound("p"))["spec"]["nodeName"] == f"{world.namespace}-2"
+    assert {await bound_to(world, "first"), await bound_to(world, "second")} == pair
+
+
+async def test_pods_compete_for_volumes_and_gpus_and_each_gets_its_own(world: Whole) -> None:
+    made = {await volume(world, f"v{i}", i) for i in range(3)}
+    for number in range(3):
+        await claim(world, f"data-{number}")
+    for number in range(3):
+        await world.pod(f"p-{number}", volumes=[f"data-{number}"], gpu="1")
+    nodes = {(await world.bound(f"p-{number}"))["spec"]["nodeName"] for number in range(3)}
+    assert len(nodes) == 3
+    assert {await bound_to(world, f"data-{number}") for number in range(3)} == made
+
+
+async def test_a_claim_that_nothing_satisfies_is_named_and_a_new_volume_helps(world: Whole) -> None:
+    await volume(world, "small", 0, size="1Gi")
+    await claim(world, "data")
+    await world.pod("p", volumes=["data"], gpu="1")
+    told = await world.event("p", "FailedScheduling")
+    assert "no free volume for claim data" in told["message"]
+    await volume(world, "enough", 1)
+    assert (await world.bound("p"))["spec"]["nodeName"] == f"{world.namespace}-1"
+
+
+async def test_a_claim_that_does_not_exist_is_named_and_its_creation_helps(world: Whole) -> None:
+    await volume(world, "v", 0)
+    await world.pod("p", volumes=["data"], gpu="1")
+    told = await world.event("p", "FailedScheduling")
+    assert "PersistentVolumeClaim data does not exist" in told["message"]
+    await claim(world, "data")
+    assert (await world.bound("p"))["spec"]["nodeName"] == f"{world.namespace}-0"
+
+
+async def test_a_class_with_a_provisioner_learns_the_node(world: Whole) -> None:
+    """Where no volume is there the class may make one; its provisioner reads the chosen node from the claim."""
+    name = f"made-{world.namespace}"
+    body = {"metadata": {"name": name}, "provisioner": "example.com/disks", "volumeBindingMode": "WaitForFirstConsumer"}
+    await world.ask("POST", "/apis/storage.k8s.io/v1/storageclasses", body)
+    spec = {"accessModes": ["ReadWriteOnce"], "storageClassName": name, "resources": {"requests": {"storage": "1Gi"}}}
+    await world.create("PersistentVolumeClaim", "data", {"spec": spec})
+    await world.pod("p", volumes=["data"], gpu="1")
+
+    async def chosen() -> Any:
+        return (
+            (await world.seen("PersistentVolumeClaim", "data"))["metadata"].get("annotations", {}).get("volume.kubernetes.io/selected-node")
+        )
+
+    node = await eventually(chosen, within_s=WITHIN_S, every_s=0.05, what="the node on the claim")
+    # The provisioner's part: a volume there, reserved for the claim.
+    made = {
+        "capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteOnce"], "storageClassName": name, "local": {"path": "/mnt"},
+        "claimRef": {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "namespace": world.namespace, "name": "data"},
+        "nodeAffinity": {"required": {"nodeSelectorTerms": [{"matchExpressions": [{"key": "kubernetes.io/hostname", "operator": "In", "values": [node]}]}]}},
+    }  # fmt: skip
+    await world.create("PersistentVolume", f"{world.namespace}-made", {"spec": made})
+    assert (await world.bound("p"))["spec"]["nodeName"] == node
