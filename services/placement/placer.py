@@ -16,6 +16,8 @@ from shared.book.book import Book
 from shared.book.states import PodState
 
 _TIMINGS_KEPT = 20_000
+_CLAIMS_PAUSE_S = 0.2
+"""Volumes of a node are bound within milliseconds; bursts of other changes must not try the pod each time."""
 
 
 class Placer:
@@ -75,8 +77,9 @@ class Placer:
         claims = self.reports.claims_first(state, place.node, self.book)
         if claims:
             # Volumes that bind late need the node first; the pod is tried again when its claims are bound.
-            self._wait(state, now, alone=True)
-            return None, [m.SendPatches(claims)]
+            self.queue.add(state, self.engine.key_of(state), plain=False)
+            self.queue.park(state.uid, now, pause_s=_CLAIMS_PAUSE_S)
+            return None, self.reports.ask_claims(state.uid, claims, now)
         self.queue.remove(state.uid)
         return place, []
 

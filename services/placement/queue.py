@@ -113,11 +113,14 @@ class Queue:
             heapq.heappush(self._heads, item)
         return found
 
-    def park(self, uid: str, now: float) -> None:
-        """It does not fit now: its whole line waits for a change. A line of one pod pauses as well."""
+    def park(self, uid: str, now: float, *, pause_s: float = 0.0) -> None:
+        """It does not fit now: its whole line waits for a change. A line of one pod pauses as well, longer each time, or
+        for `pause_s` where that is given: it waits for something that it has been promised."""
         line = self._line_of[uid]
         line.parked = True
-        if not line.plain:
+        if pause_s:
+            self._pauses[uid] = Pause(now + pause_s, PAUSE_FIRST_S / 2)
+        elif not line.plain:
             self.pause(uid, now)
 
     def parked_with(self, uid: str) -> list[str]:

@@ -28,12 +28,14 @@ class Reports:
         self._said: dict[str, tuple[str, float]] = {}
         self._waiting: OrderedDict[str, None] = OrderedDict()
         self._decided: dict[str, PlacementDecided] = {}
+        self._asked: dict[str, tuple[tuple[SelectNode, ...], float]] = {}
         self._look_at = 0.0
 
     def forget(self, uid: str) -> None:
         self._said.pop(uid, None)
         self._waiting.pop(uid, None)
         self._decided.pop(uid, None)
+        self._asked.pop(uid, None)
 
     def decided(self, uid: str, event: PlacementDecided) -> None:
         """Kept until the log has it: nothing is said of a decision that may yet be lost."""
@@ -62,7 +64,7 @@ class Reports:
         note = f"the Binding was refused ({answer.outcome}): {answer.message}; the pod is decided anew"
         return [m.SendPatches((AnnounceEvent(uid=state.uid, namespace=meta.namespace, name=meta.name, type="Warning", reason="BindingRefused", action="Binding", note=note),))]
 
-    def claims_first(self, state: PodState, node: str, book: Book) -> tuple[Patch, ...]:
+    def claims_first(self, state: PodState, node: str, book: Book) -> tuple[SelectNode, ...]:
         """Claims of the pod that bind late and must be told the node before the pod can be bound."""
         if not state.pod.spec.volumes:
             return ()
@@ -72,6 +74,14 @@ class Reports:
         chosen = choose_volumes(late, book.nodes[node], book)
         return tuple(SelectNode(namespace=namespace, claim=name, node=node, volume=volume) for name, volume in chosen.items())
 
+    def ask_claims(self, uid: str, claims: tuple[SelectNode, ...], now: float) -> list[m.Command]:
+        """Sends what `claims_first` found, the same no more often than every SAY_AGAIN_S."""
+        said = self._asked.get(uid)
+        if said is not None and said[0] == claims and now - said[1] < SAY_AGAIN_S:
+            return []
+        self._asked[uid] = (claims, now)
+        return [m.SendPatches(claims)]
+
     def want_words(self, uids: Iterable[str]) -> None:
         """Those who wait behind a pod that does not fit are told too, each once."""
         for uid in uids:
@@ -79,7 +89,8 @@ class Reports:
                 self._waiting[uid] = None
 
     def say_again(self, book: Book, held: Container[str], now: float) -> list[m.Command]:
-        """Reports that have not arrived on their pods: a watcher that ends takes those that it has not written with it."""
+        """Reports that have not arrived on their pods, and nodes on their claims: a watcher that ends takes what it has not
+        written with it."""
         if now < self._look_at:
             return []
         self._look_at = now + SAY_AGAIN_S
@@ -89,6 +100,11 @@ class Reports:
             if state is None or uid in held or now - at < SAY_AGAIN_S or not state.wants_place or _told(state):
                 continue
             lost.append(_report(state, sentence))
+        for uid, (claims, at) in self._asked.items():
+            unbound = tuple(c for c in claims if _unbound(c, book))
+            if uid in book.pods and book.pods[uid].wants_place and unbound and now - at >= SAY_AGAIN_S:
+                lost += unbound
+                self._asked[uid] = (claims, now)
         return [m.SendPatches(tuple(lost[:_REPORTS_MOST]))] if lost else []
 
     def explain_one(self, explainer: Explainer, queue: Queue, book: Book, first_seen: Mapping[str, float], now: float) -> list[m.Command]:
@@ -118,6 +134,11 @@ class Reports:
 def _report(state: PodState, sentence: str) -> ReportPending:
     meta = state.pod.metadata
     return ReportPending(uid=state.uid, namespace=meta.namespace, name=meta.name, reason="Unschedulable", message=sentence, resource_version=meta.resource_version)
+
+
+def _unbound(order: SelectNode, book: Book) -> bool:
+    claim = book.others.get("PersistentVolumeClaim", {}).get(f"{order.namespace}/{order.claim}")
+    return claim is not None and not claim.spec.volume_name
 
 
 def _told(state: PodState) -> bool:

@@ -137,7 +137,8 @@ class Executors:
         if volume is None:
             return Result("gone", f"volume {order.volume} is not known to this watcher")
         taken = volume.spec.claim_ref
-        if taken is not None:
+        promised = taken is not None and not taken.uid and (taken.namespace, taken.name) == (order.namespace, order.claim)
+        if taken is not None and not promised:
             ours = taken.uid == claim.metadata.uid
             return Result("done") if ours else Result("conflict", f"volume {order.volume} belongs to {taken.namespace}/{taken.name}")
         return await self._writes.reserve_volume(

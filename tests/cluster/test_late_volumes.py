@@ -120,6 +120,20 @@ async def test_a_claim_that_does_not_exist_is_named_and_its_creation_helps(world
     assert (await world.bound("p"))["spec"]["nodeName"] == f"{world.namespace}-0"
 
 
+async def test_a_volume_promised_to_a_claim_by_name_is_the_one(world: Whole) -> None:
+    """Whoever made the volume wrote the claim's name on it; a smaller free one elsewhere is not taken."""
+    await volume(world, "free", 0, size="5Gi")
+    promised = await volume(world, "promised", 1)
+    reference = {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "namespace": world.namespace, "name": "data"}
+    await world.ask(
+        "PATCH", resources.VOLUME.path(promised), {"spec": {"claimRef": reference}}, content_type="application/merge-patch+json"
+    )
+    await claim(world, "data")
+    await world.pod("p", volumes=["data"], gpu="1")
+    assert (await world.bound("p"))["spec"]["nodeName"] == f"{world.namespace}-1"
+    assert await bound_to(world, "data") == promised
+
+
 async def test_a_class_with_a_provisioner_learns_the_node(world: Whole) -> None:
     """Where no volume is there the class may make one; its provisioner reads the chosen node from the claim."""
     name = f"made-{world.namespace}"
@@ -134,11 +148,12 @@ async def test_a_class_with_a_provisioner_learns_the_node(world: Whole) -> None:
             (await world.seen("PersistentVolumeClaim", "data"))["metadata"].get("annotations", {}).get("volume.kubernetes.io/selected-node")
         )
 
+    data = await world.seen("PersistentVolumeClaim", "data")
     node = await eventually(chosen, within_s=WITHIN_S, every_s=0.05, what="the node on the claim")
     # The provisioner's part: a volume there, reserved for the claim.
     made = {
         "capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteOnce"], "storageClassName": name, "local": {"path": "/mnt"},
-        "claimRef": {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "namespace": world.namespace, "name": "data"},
+        "claimRef": {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "namespace": world.namespace, "name": "data", "uid": data["metadata"]["uid"]},
         "nodeAffinity": {"required": {"nodeSelectorTerms": [{"matchExpressions": [{"key": "kubernetes.io/hostname", "operator": "In", "values": [node]}]}]}},
     }  # fmt: skip
     await world.create("PersistentVolume", f"{world.namespace}-made", {"spec": made})
