@@ -70,3 +70,14 @@ def test_the_commands_of_the_readme_are_commands() -> None:
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     named = {name for document in DOCUMENTS for name in re.findall(r"`make ([a-z-]+)", document.read_text())}
     assert named <= targets
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_the_tests_and_files_that_a_document_names_exist(document: Path) -> None:
+    files = list((ROOT / "tests").rglob("test_*.py"))
+    known = {path.stem for path in files} | {name for path in files for name in re.findall(r"def (test_\w+)", path.read_text())}
+    text = document.read_text()
+    assert {name for name in re.findall(r"\b(test_[a-z0-9_]+)\b(?!\*)", text) if name not in known and not name.endswith("_")} == set()
+    paths = set(re.findall(r"`((?:services|shared|cli|tests|bench|k8s|compose|schemas|docs|tools)/[\w./-]*\w)", text))
+    # `tests/cluster/test_admission_*.py` names several.
+    assert {path for path in paths if not any(ROOT.glob(f"{path}*"))} == set()
