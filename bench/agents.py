@@ -24,6 +24,7 @@ from shared.contracts import subjects
 from shared.contracts.base import encode
 from shared.contracts.commands import NodeGrant, NodeRelease, ReleasesSeen
 from shared.model.grant import ContainerGrant, GpuShare, Grant
+from shared.telemetry.logs import configure_logging
 
 ANSWERS = subjects.acks("bench", "grant")
 MEMORY_MIB = 81_920
@@ -105,6 +106,7 @@ def main() -> None:
     parser.add_argument("--pods", type=int, default=10_000)
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
+    configure_logging()  # on stderr: stdout is the result's alone
     found = {key: round(value, 1) for key, value in asyncio.run(measure(arguments.nodes, arguments.pods)).items()}
     print(json.dumps(found) if arguments.json else "\n".join(f"{key:24} {value:10.1f}" for key, value in found.items()))
 

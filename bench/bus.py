@@ -25,6 +25,7 @@ from shared.contracts.events import PodBound
 from shared.contracts.log import Decision, DecisionBatch
 from shared.model.grant import ContainerGrant, GpuShare, Grant
 from shared.telemetry import Metrics, Telemetry
+from shared.telemetry.logs import configure_logging
 
 PAYLOAD = b"x" * 450
 
@@ -160,6 +161,7 @@ def main() -> None:
     parser.add_argument("--loop", choices=("asyncio", "uvloop"), default="uvloop")
     parser.add_argument("--scale", type=float, default=1.0, help="share of the usual number of repetitions")
     arguments = parser.parse_args()
+    configure_logging()  # on stderr: stdout is the result's alone
     factory = None
     if arguments.loop == "uvloop":
         import uvloop  # noqa: PLC0415
