@@ -14,6 +14,7 @@ def test_without_this_rule_there_is_a_double_booking(rule: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1200)
 def test_with_all_rules_no_reachable_state_double_books() -> None:
     result = explore(initial(terms=2))
     assert result.story == []

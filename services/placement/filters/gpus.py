@@ -35,7 +35,7 @@ class GpuKind(Filter):
                 return Reason(code="gpu-model", sentence=f"the node has {have}, the pod accepts {' or '.join(request.models)}", helps=f"add {have} to kerf.dev/gpu-model")
             count = sum(1 for gpu in node.gpus if gpu.model in models)
             if count < wanted:
-                return Reason(code="too-few-gpus", sentence=f"needs {wanted} GPUs on one node, the node has {count}", helps=f"ask for at most {count} GPUs")
+                return Reason(code="too-few-gpus", sentence=f"needs {wanted} GPUs on one node, the node has {count}", helps="ask for one GPU" if count == 1 else f"ask for at most {count} GPUs")
             largest = max(gpu.total_mib for gpu in node.gpus if gpu.model in models)
             biggest = max(ask.memory_mib for ask in request.asks.values())
             if biggest > largest:
