@@ -13,7 +13,8 @@ TOUCH_AGAIN_S = 2.0
 
 class Takeover:
     def __init__(self) -> None:
-        self._replayed: dict[str, tuple[int, Decision]] = {}
+        self._replayed: dict[tuple[str, str], tuple[int, Decision]] = {}
+        """By uid and resourceVersion: an append that was repeated stands behind younger decisions, and must not hide them."""
         self._complete = False
         self._touching: dict[str, tuple[str, float]] = {}
         """By uid of a pod that has to be seen at another version: the version it was touched at, and when."""
@@ -30,7 +31,7 @@ class Takeover:
                 self._complete = True
             else:
                 for decision in record.decisions:
-                    self._replayed[decision.uid] = (sequence, decision)
+                    self._replayed[decision.uid, decision.resource_version] = (sequence, decision)
 
     def is_complete(self, term: int, sequence_seen: int) -> bool:
         """`sequence_seen`: the highest that any watcher ever met. Higher than our term means that the log's tail was lost."""
@@ -38,8 +39,7 @@ class Takeover:
 
     def decided(self, state: PodState) -> tuple[int, Decision] | None:
         """A decision of the past for the pod as it stands: its Binding may be on the way."""
-        found = self._replayed.get(state.uid)
-        return found if found is not None and found[1].resource_version == state.pod.metadata.resource_version else None
+        return self._replayed.get((state.uid, state.pod.metadata.resource_version))
 
     def forget_log(self) -> None:
         self._replayed = {}

@@ -228,6 +228,20 @@ def test_a_complete_log_re_adopts_decisions_whose_pod_still_stands_at_that_versi
     assert second.core.book.digest() == first.core.book.digest()
 
 
+def test_an_append_that_was_repeated_behind_a_younger_decision_does_not_hide_it() -> None:
+    """A record whose answer was lost may stand twice, the second time behind what was decided since."""
+    first = Leader(term=100).nodes("n", gpus=1)
+    pod = build.gpu_pod("p", gpus=1)
+    first.facts(pod)
+    moved = build.newer(pod)
+    first.facts(moved)
+    records = [*first.log, (first.log[-1][0] + 1, next(r for _, r in first.log if isinstance(r, DecisionBatch)))]
+    assert len([r for _, r in records if isinstance(r, DecisionBatch)]) == 3
+    second = Leader(build.node("n"), moved, term=200, records=tuple(records))
+    assert second.core.stats.readopted == 1
+    assert second.core.book.digest() == first.core.book.digest()
+
+
 def test_open_holds_are_logged_again_under_the_new_term_before_ready() -> None:
     first = Leader(term=100).nodes("n", gpus=1)
     pod = build.gpu_pod("p", gpus=1)
