@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+import msgspec
+
 from services.placement import messages as m
 from shared.book.book import Book
 from shared.book.states import GrantState
@@ -130,8 +132,9 @@ class Nodes:
                 del self._sync_sent[node]
         for grant_id, (command, at) in list(self._unanswered.items()):
             if now - at >= RESEND_S:
-                self._unanswered[grant_id] = (command, now)
-                out.append(command)
+                said = self._under_this_term(command)
+                self._unanswered[grant_id] = (said, now)
+                out.append(said)
         for held in self.book.grants.values():
             if held.phase == "leaving" and held.grant_id not in self._unanswered:
                 out += self.leaving(held, now)
@@ -139,6 +142,15 @@ class Nodes:
             if now - at >= SILENT_S and self.is_synced(node) and node in self.book.nodes:
                 self.book.set_agent_trouble(node, f"its agent has been silent for more than {SILENT_S:g} s")
         return out
+
+    def _under_this_term(self, command: m.Command) -> m.Command:
+        """A node that has met a renewed term refuses what is still said under the one before."""
+        match command:
+            case m.SendGrant(node, grant) if grant.term != self.term:
+                return m.SendGrant(node, msgspec.structs.replace(grant, term=self.term))
+            case m.SendRelease(node, release) if release.term != self.term:
+                return m.SendRelease(node, msgspec.structs.replace(release, term=self.term))
+        return command
 
     def label(self, now: float) -> list[LabelNode]:
         """Orders for nodes whose labels do not say which GPUs they have; said again until they do."""

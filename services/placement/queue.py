@@ -4,7 +4,7 @@
 - A doomed pod costs one attempt each time something changes that could help it, and holds nobody else back.
 - A pod that other pods or objects bear on (affinity, spread, host ports, volumes) stands in a line of its own, and is
   tried again when such a thing changes, with a pause that doubles from 1 s to 60 s.
-- A pod whose Binding was refused pauses likewise.
+- A pod whose Binding was refused pauses likewise, and from then on in a line of its own: the others of its shape go on.
 """
 
 from __future__ import annotations
@@ -56,6 +56,7 @@ class Queue:
     def add(self, state: PodState, key: bytes, *, plain: bool) -> None:
         """Puts a pod in its line, or in another where its shape has changed. A line that waits goes on waiting: the
         newcomer is of the same shape, and behind or before the others it fits no better."""
+        plain = plain and state.uid not in self._pauses
         line_key = key if plain else key + state.uid.encode()
         known = self._line_of.get(state.uid)
         if known is not None:

@@ -34,8 +34,9 @@ class Takeover:
                     self._replayed[decision.uid, decision.resource_version] = (sequence, decision)
 
     def is_complete(self, term: int, sequence_seen: int) -> bool:
-        """`sequence_seen`: the highest that any watcher ever met. Higher than our term means that the log's tail was lost."""
-        return self._complete and sequence_seen <= term
+        """`sequence_seen`: the highest that any watcher ever met. Before this term gave an order it must be below it; as high
+        means that a record which once had our term's number was lost with the log's tail."""
+        return self._complete and sequence_seen < term
 
     def decided(self, state: PodState) -> tuple[int, Decision] | None:
         """A decision of the past for the pod as it stands: its Binding may be on the way."""

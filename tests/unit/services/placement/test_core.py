@@ -217,6 +217,12 @@ def test_a_log_whose_tail_was_lost_counts_as_wiped() -> None:
     assert leader.core.phase == "touching"
 
 
+def test_a_term_with_the_number_of_a_record_that_a_watcher_has_met_shows_a_lost_tail() -> None:
+    """One decision was lost with the tail, and this term's record took its place."""
+    leader = Leader(build.gpu_pod("p", **HALF), term=100, records=((50, ReadyRecord(term=40)),), seen=100)
+    assert leader.core.phase == "touching"
+
+
 def test_a_complete_log_re_adopts_decisions_whose_pod_still_stands_at_that_version_and_resends_them() -> None:
     first = Leader(term=100).nodes("n", gpus=1)
     pod = build.gpu_pod("p", gpus=1)
@@ -312,6 +318,17 @@ def test_a_renewed_term_logs_open_holds_and_ready_again() -> None:
     leader.send(m.TermRenewed(term=900))
     assert [type(r) for _, r in leader.log[before:]] == [DecisionBatch, ReadyRecord]
     assert {r.term for _, r in leader.log[before:]} == {900}
+
+
+def test_what_a_node_has_not_answered_is_said_again_under_the_renewed_term() -> None:
+    """The node has met the new term by its sync: it refuses the old one, and the shares would never come back."""
+    leader = Leader().nodes("n", gpus=1)
+    pod = build.gpu_pod("p", gpus=1)
+    leader.facts(pod)
+    bound = leader.bind(pod)
+    leader.gone(bound)
+    leader.send(m.TermRenewed(term=900))
+    assert {c.release.term for c in only(leader.tick(5.0), m.SendRelease)} == {900}
 
 
 # --- what people see --------------------------------------------------------------------------------------------

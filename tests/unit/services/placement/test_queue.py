@@ -106,3 +106,13 @@ def test_freed_room_goes_to_the_oldest_that_it_fits() -> None:
     leader.send(m.ReleaseSeen("n", grant_id))
     assert "uid-team-old" in leader.binds()
     assert "uid-team-young" not in leader.binds()
+
+
+def test_a_pod_whose_binding_is_always_refused_holds_back_none_of_its_shape() -> None:
+    queue = Queue()
+    doomed, other = add(queue, "doomed"), add(queue, "other")
+    assert take(queue) == doomed
+    queue.pause(doomed, 0)
+    add(queue, "doomed")
+    assert [take(queue), take(queue)] == [other, None]
+    assert take(queue, now=1.0) == doomed
