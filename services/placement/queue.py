@@ -3,7 +3,7 @@
 - Order: priority first, then age (creation, then first sight). Age alone decides within a priority, so none starves.
 - A doomed pod costs one attempt each time something changes that could help it, and holds nobody else back.
 - A pod that other pods or objects bear on (affinity, spread, host ports, volumes) stands in a line of its own, and is
-  tried again when such a thing changes, with a pause that doubles from 1 s to 60 s.
+  tried again when such a thing changes, with a pause that doubles from 1 s to 10 s.
 - A pod whose Binding was refused pauses likewise, and from then on in a line of its own: the others of its shape go on.
 """
 
@@ -17,7 +17,7 @@ import msgspec
 from shared.book.states import PodState
 
 PAUSE_FIRST_S = 1.0
-PAUSE_MOST_S = 60.0
+PAUSE_MOST_S = 10.0
 
 
 class Line:
