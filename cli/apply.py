@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import sys
-from pathlib import Path
 from typing import Any
 
 import yaml
+from rich.markup import escape
 
 from cli.ask import connected
-from cli.output import Failure, err, out, print_json
+from cli.output import Failure, err, out, print_json, read_text
 from cli.up import apply
 from shared.bus.port import NoResponder
 
@@ -27,17 +26,15 @@ async def run(args: argparse.Namespace) -> None:
     else:
         out.print(f"{answer.applied} of {len(objects)} applied")
         for refusal in answer.refusals:
-            err.print(f"[red]{refusal}[/red]")
+            err.print(f"[red]{escape(refusal)}[/red]")
     if answer.refusals:
         raise Failure(f"{len(answer.refusals)} of {len(objects)} were refused")
 
 
 def _read(file: str) -> list[dict[str, Any]]:
+    text = read_text(file)
     try:
-        text = sys.stdin.read() if file == "-" else Path(file).read_text()
         documents = [d for d in yaml.safe_load_all(text) if d is not None]
-    except OSError as error:
-        raise Failure(f"{file}: {error.strerror}") from error
     except yaml.YAMLError as error:
         raise Failure(f"{file} is neither YAML nor JSON: {error}") from error
     if not documents or not all(isinstance(d, dict) and "kind" in d for d in documents):

@@ -6,6 +6,7 @@ import argparse
 import asyncio
 
 import msgspec
+from rich.markup import escape
 
 from cli.ask import connected
 from cli.output import err, out
@@ -27,14 +28,14 @@ async def run(args: argparse.Namespace) -> None:
         try:
             envelope, event = unwrap(incoming.payload)
         except ContractError as error:
-            err.print(f"[yellow]not an event: {error}[/yellow]")
+            err.print(f"[yellow]not an event: {escape(str(error))}[/yellow]")
             return
         if args.json:
             out.print(incoming.payload.decode(), markup=False, soft_wrap=True)
         else:
             facts = {} if event is None else {k: v for k, v in msgspec.to_builtins(event).items() if k not in ("uid", "namespace", "name", "grant", "explanation") and v not in ("", (), {}, None)}
             about = f"{getattr(event, 'namespace', '')}/{getattr(event, 'name', '')}" if hasattr(event, "name") else getattr(event, "node", "")
-            out.print(f"[dim]{envelope.time[11:23]}[/dim] [bold]{envelope.type.removeprefix('dev.kerf.').removesuffix('.v1')}[/bold] {about} " + " ".join(f"{k}={v}" for k, v in facts.items()))
+            out.print(f"[dim]{envelope.time[11:23]}[/dim] [bold]{envelope.type.removeprefix('dev.kerf.').removesuffix('.v1')}[/bold] {escape(about)} " + escape(" ".join(f"{k}={v}" for k, v in facts.items())))
         if left:
             left -= 1
             if not left:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from typing import Any, NoReturn
 
 import msgspec
 from rich.console import Console
+from rich.markup import escape
 
 # A pipe has no width of its own: tables must not lose columns to a guess.
 out = Console(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else 240)
@@ -23,8 +25,18 @@ class Failure(Exception):
 
 
 def fail(error: Failure) -> NoReturn:
-    err.print(f"[red]kerf: {error}[/red]", markup=True)
+    err.print(f"[red]kerf: {escape(str(error))}[/red]")
     sys.exit(1)
+
+
+def read_text(file: str) -> str:
+    """A file as text, `-` for standard input. Raises Failure."""
+    try:
+        return sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8")
+    except OSError as error:
+        raise Failure(f"{file}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise Failure(f"{file} is no text: {error}") from error
 
 
 def gib(mib: int) -> str:

@@ -12,14 +12,23 @@ import msgspec
 
 from cli.output import Failure, err
 from cli.stack import quiet_logs, stack
+from shared.bus.port import BusError
 from shared.contracts import subjects
 from shared.contracts.base import decode, encode
 from shared.contracts.commands import SimAnswer, SimApply
+from shared.kube.access import AccessError
 
 
 async def run(args: argparse.Namespace) -> None:
     quiet_logs()
     nodes = _nodes(args)
+    try:
+        await _until_stopped(args, nodes)
+    except (BusError, AccessError) as error:
+        raise Failure(str(error)) from error
+
+
+async def _until_stopped(args: argparse.Namespace, nodes: list[dict[str, Any]]) -> None:
     store = Path(args.store) if args.store else None
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -42,6 +51,9 @@ async def run(args: argparse.Namespace) -> None:
 def _nodes(args: argparse.Namespace) -> list[dict[str, Any]]:
     if args.kubeconfig:
         return []
+    for option, amount, least in (("--nodes", args.nodes, 0), ("--gpus", args.gpus, 0), ("--gpu-memory-mib", args.gpu_memory_mib, 1)):
+        if amount < least:
+            raise Failure(f"{option} is {amount}; it must be at least {least}")
     return [{"name": f"node-{i}", "model": args.gpu_model, "count": args.gpus, "memory_mib": args.gpu_memory_mib} for i in range(args.nodes)]
 
 

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import sys
-from pathlib import Path
 from typing import Any
 
 import msgspec
+from rich.markup import escape
 from rich.table import Table
 
 from cli.ask import ask, connected
-from cli.output import Failure, out, print_json
+from cli.output import Failure, out, print_json, read_text
 from shared.contracts import subjects
 from shared.contracts.explain import NodeExplanation, PodExplanation
 from shared.contracts.queries import ExplainAnswer, WhatIfQuery, WhyQuery
@@ -33,11 +32,9 @@ async def what_if(args: argparse.Namespace) -> None:
 
 
 def _read(file: str) -> Any:
+    text = read_text(file)
     try:
-        text = sys.stdin.read() if file == "-" else Path(file).read_text()
         document = msgspec.yaml.decode(text)
-    except OSError as error:
-        raise Failure(f"{file}: {error.strerror}") from error
     except msgspec.DecodeError as error:
         raise Failure(f"{file} is neither YAML nor JSON: {error}") from error
     if not isinstance(document, dict) or document.get("kind", "Pod") != "Pod":
@@ -76,7 +73,7 @@ def show(e: PodExplanation) -> None:
 
 
 def _node(node: NodeExplanation) -> None:
-    out.print(f"\n[bold]{node.node}[/bold]: " + "; ".join(r.sentence for r in node.reasons))
+    out.print(f"\n[bold]{node.node}[/bold]: " + escape("; ".join(r.sentence for r in node.reasons)))
     for gpu in node.gpus:
         holders = f"  held by {', '.join(gpu.holders)}" if gpu.holders else ""
         out.print(f"  GPU {gpu.index} {gpu.model}: {gpu.free_memory_mib} MiB and {gpu.free_compute_milli / 10:g} % free" + (f", {gpu.missing}" if gpu.missing else ", fits") + holders, markup=False)

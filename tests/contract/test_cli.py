@@ -205,6 +205,11 @@ async def test_apply_says_what_is_wrong_with_a_file(world: World) -> None:
     missing = await world.kerf("apply", "-f", str(world.folder / "missing.yaml"))
     assert missing.code == 1
     assert "No such file" in missing.err
+    (world.folder / "binary.yaml").write_bytes(b"\xff\xfe")
+    binary = await world.kerf("apply", "-f", str(world.folder / "binary.yaml"))
+    assert binary.code == 1
+    assert "is no text" in binary.err
+    assert "Traceback" not in binary.err
 
 
 async def test_without_nats_it_says_how_to_get_one() -> None:
@@ -212,3 +217,31 @@ async def test_without_nats_it_says_how_to_get_one() -> None:
     assert (done.code, done.out) == (1, "")
     assert "no NATS at nats://127.0.0.1:1" in done.err.replace("\n", " ")
     assert "kerf up" in done.err
+
+
+async def test_what_a_user_wrote_is_shown_as_it_is_and_not_read_as_markup(world: World) -> None:
+    done = await world.kerf("why", "[/x]")
+    assert done.code == 1
+    assert "kerf: no pod [/x] is known" in done.err or "kerf: no pod default/[/x] is known" in done.err, done.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--nodes", "-1", "--port", "0"), "--nodes is -1; it must be at least 0"),
+        (("--kubeconfig", "/missing", "--port", "0"), "kubeconfig /missing: No such file"),
+    ],
+)
+async def test_up_says_what_keeps_it_from_starting(arguments: tuple[str, ...], words: str) -> None:
+    done = await kerf("up", *arguments, nats="nats://127.0.0.1:1")
+    assert (done.code, done.out) == (1, "")
+    assert words in done.err.replace("\n", " ")
+    assert "Traceback" not in done.err
+
+
+async def test_up_on_a_port_that_is_taken_says_so(world: World) -> None:
+    port = world.made.url.rsplit(":", 1)[1]
+    done = await kerf("up", "--port", port, nats=world.made.url)
+    assert done.code == 1
+    assert "address already in use" in " ".join(done.err.split())
+    assert "Traceback" not in done.err
