@@ -77,17 +77,22 @@ async def _replay(made: Stack, world: Cluster, pods: list[openb.TracePod], nodes
 
         task = asyncio.create_task(create())
         last, quiet_since = -1, time.monotonic()
-        while True:
-            await asyncio.sleep(0.05)
-            progress.update(binding, completed=len(bound))
-            if made.failed():
-                raise Failure(f"a service ended by itself: {made.failed()}")
-            if task.done():
-                task.result()
-            if len(bound) != last or not task.done():
-                last, quiet_since = len(bound), time.monotonic()
-            if task.done() and (len(bound) == len(pods) or time.monotonic() - quiet_since > SETTLED_S):
-                break
+        try:
+            while True:
+                await asyncio.sleep(0.05)
+                progress.update(binding, completed=len(bound))
+                if made.failed():
+                    raise Failure(f"a service ended by itself: {made.failed()}")
+                if not made.server.runs:
+                    raise Failure("the embedded NATS server ended by itself, and everything with it")
+                if task.done():
+                    task.result()
+                if len(bound) != last or not task.done():
+                    last, quiet_since = len(bound), time.monotonic()
+                if task.done() and (len(bound) == len(pods) or time.monotonic() - quiet_since > SETTLED_S):
+                    break
+        finally:
+            task.cancel()  # interrupted, or something ended: what it still asks nobody will answer
     status = await ask(made.bus, subjects.QUERY_STATUS, StatusQuery(), StatusAnswer)
     latencies = sorted((at - created[name]) * 1000 for name, at in bound.items() if name in created) or [0.0]
     end = max(bound.values(), default=begun)

@@ -26,6 +26,7 @@ class Stack(msgspec.Struct):
     url: str
     bus: NatsBus
     services: dict[str, Context]
+    server: EmbeddedServer
 
     def failed(self) -> str:
         """What ended by itself, empty while all is well."""
@@ -74,7 +75,7 @@ async def stack(
         bus = await NatsBus.connect(nats.url, name="kerf-up")
         made.push_async_callback(bus.drain)
         await _ready(services)
-        yield Stack(url=nats.url, bus=bus, services=services)
+        yield Stack(url=nats.url, bus=bus, services=services, server=nats)
 
 
 def _port_of(admission: Context) -> int:

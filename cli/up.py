@@ -42,6 +42,8 @@ async def _until_stopped(args: argparse.Namespace, nodes: list[dict[str, Any]]) 
         while not stop.is_set():
             if made.failed():
                 raise Failure(f"a service ended by itself: {made.failed()}")
+            if not made.server.runs:
+                raise Failure("the embedded NATS server ended by itself, and everything with it; start `kerf up` again")
             try:
                 await asyncio.wait_for(stop.wait(), 0.5)
             except TimeoutError:

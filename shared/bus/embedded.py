@@ -101,6 +101,11 @@ class EmbeddedServer:
         return f"nats://{user}:{password}@127.0.0.1:{self._port}"
 
     @property
+    def runs(self) -> bool:
+        """False before start(), after stop(), and where it ended by itself."""
+        return self._process is not None and self._process.returncode is None
+
+    @property
     def pid(self) -> int:
         """The server's process id. Raises BusError when it does not run."""
         if self._process is None or self._process.returncode is not None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import os
+import signal
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -245,3 +248,17 @@ async def test_up_on_a_port_that_is_taken_says_so(world: World) -> None:
     assert done.code == 1
     assert "address already in use" in " ".join(done.err.split())
     assert "Traceback" not in done.err
+
+
+async def test_up_ends_with_a_sentence_when_its_nats_is_killed() -> None:
+    command = await Command.start("up", "--nodes", "1", "--port", "0")
+    err = command.process.stderr
+    assert err is not None
+    assert b"Kerf is up" in await asyncio.wait_for(err.readline(), 30)
+    children = Path(f"/proc/{command.process.pid}/task/{command.process.pid}/children").read_text().split()  # noqa: ASYNC240 - /proc is memory
+    assert len(children) == 1, command.running()
+    os.kill(int(children[0]), signal.SIGKILL)
+    done = await command.done()
+    assert done.code == 1
+    assert "the embedded NATS server ended by itself" in done.err
+    assert done.left == ()

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import signal
 
-from tests.support.command import kerf
+from tests.support.command import Command, kerf
 
 FIELDS = {
     "pods_requested", "pods_bound", "pods_pending", "double_bookings", "seconds_to_first_bound", "seconds_total", "allocation_percent",
@@ -40,3 +42,16 @@ async def test_no_pods_make_no_demo() -> None:
     done = await kerf("demo", "--pods", "0", "--json")
     assert (done.code, done.out) == (1, "")
     assert "--pods must be at least 1" in done.err
+
+
+async def test_an_interrupted_demo_says_nothing_on_stdout_and_leaves_nothing_running() -> None:
+    command = await Command.start("demo", "--pods", "400", "--json")
+    err = command.process.stderr
+    assert err is not None
+    while b"services are up" not in (line := await asyncio.wait_for(err.readline(), 30)):
+        assert line, "the demo ended before its services were up"
+    command.process.send_signal(signal.SIGINT)
+    done = await command.done()
+    assert (done.code, done.out) == (130, "")
+    assert "Traceback" not in done.err
+    assert done.left == ()
