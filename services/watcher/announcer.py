@@ -16,6 +16,9 @@ from shared.model.objects import Pod
 QUEUE_LIMIT = 2000
 REPORT_INTERVAL_S = 5.0
 PAUSE_S = 0.01
+QUIET_S = 0.5
+"""Events wait until no Binding has come for so long: an Event costs the API server as much as a Binding. Conditions do not
+wait for that, for they tell people why a pod is pending."""
 
 
 class Announcer:
@@ -33,6 +36,7 @@ class Announcer:
         self._reports: dict[str, ReportPending] = {}
         self._reported_at: dict[str, float] = {}
         self._wake = asyncio.Event()
+        self._offered_at = float("-inf")
         self._prefix = secrets.token_hex(4)
         self._names = 0
         self.written = 0
@@ -40,6 +44,8 @@ class Announcer:
         self.shed = 0
 
     def offer(self, event: AnnounceEvent) -> None:
+        if event.reason == "Scheduled":
+            self._offered_at = time.monotonic()
         if len(self._events) >= QUEUE_LIMIT:
             self.shed += 1
             return
@@ -84,7 +90,7 @@ class Announcer:
             self._reported_at[uid] = now
             await self._report(self._reports.pop(uid))
             return True
-        if self._events:
+        if self._events and now - self._offered_at >= QUIET_S:
             await self._announce(self._events.popleft())
             return True
         return False
