@@ -7,6 +7,7 @@ test_bad_settings.py.
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import AsyncIterator
 from typing import Any
@@ -42,9 +43,14 @@ async def made() -> AsyncIterator[Stack]:
         yield running
 
 
+_NUMBERS = itertools.count()
+
+
 async def _works(made: Stack, name: str) -> None:
     """A good pod is created, placed, bound, and goes again."""
     limits = {"kerf.dev/gpu": "1", "kerf.dev/gpu-memory": "1Gi"}
+    # A name of its own each time: a pod of the last test may still be ending.
+    name = f"{name}-{next(_NUMBERS)}"
     pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"namespace": "default", "name": name}, "spec": {
         "containers": [{"name": "c", "image": "i", "resources": {"limits": limits}}]}}  # fmt: skip
     answer = await apply(made.bus, [pod])
