@@ -33,7 +33,7 @@ from shared.contracts.base import decode, encode
 from shared.contracts.envelope import unwrap
 from shared.contracts.events import PodBound
 from shared.contracts.queries import StatusAnswer, StatusQuery
-from shared.model.grant import decode_grant
+from shared.model.grant import decode_grant, sum_shares
 from tools.control_plane import ControlPlane, find_binaries
 
 GPUS, MEMORY_MIB = 8, 81_920
@@ -240,15 +240,8 @@ def _profile(made: Fleet, service: str, state: Path) -> Any:
 
 def double_bookings(found: list[dict[str, Any]]) -> int:
     """GPUs whose bound pods' grants exceed them, from the API server's objects alone."""
-    taken: dict[tuple[str, str], list[int]] = {}
-    for pod in found:
-        text = (pod["metadata"].get("annotations") or {}).get("kerf.dev/grant")
-        if pod["spec"].get("nodeName") and text:
-            for container in decode_grant(text).containers.values():
-                for share in container.gpus:
-                    total = taken.setdefault((share.node, share.uuid), [0, 0])
-                    total[0] += share.memory_mib
-                    total[1] += share.compute_milli
+    notes = ((pod["metadata"].get("annotations") or {}).get("kerf.dev/grant") for pod in found if pod["spec"].get("nodeName"))
+    taken = sum_shares(decode_grant(text) for text in notes if text)
     return sum(1 for mib, milli in taken.values() if mib > MEMORY_MIB or milli > 1000)
 
 

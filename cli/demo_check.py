@@ -10,7 +10,7 @@ from shared.contracts import subjects
 from shared.contracts.facts import SnapshotPage, SnapshotRequest
 from shared.contracts.queries import InspectAnswer, InspectQuery
 from shared.model import names
-from shared.model.grant import decode_grant
+from shared.model.grant import decode_grant, sum_shares
 from shared.model.objects import Pod
 from shared.model.units import WHOLE_GPU_MILLI
 
@@ -31,14 +31,10 @@ async def double_bookings(bus: Bus) -> list[str]:
     sizes: dict[tuple[str, str], int] = {}
     for node in (await ask(bus, subjects.QUERY_INSPECT, InspectQuery(), InspectAnswer)).nodes:
         sizes |= {(node.node, gpu.uuid): gpu.memory_mib for gpu in node.gpus}
-    taken: dict[tuple[str, str], list[int]] = {}
+    grants = []
     async for pod in pods(bus):
         text = pod.metadata.annotations.get(names.ANNOTATION_GRANT)
-        if text is None or not pod.spec.node_name or pod.status.phase in ("Succeeded", "Failed"):
-            continue
-        for container in decode_grant(text).containers.values():
-            for share in container.gpus:
-                total = taken.setdefault((share.node, share.uuid), [0, 0])
-                total[0] += share.memory_mib
-                total[1] += share.compute_milli
+        if text is not None and pod.spec.node_name and pod.status.phase not in ("Succeeded", "Failed"):
+            grants.append(decode_grant(text))
+    taken = sum_shares(grants)
     return [f"{node}/{uuid}" for (node, uuid), (mib, milli) in taken.items() if mib > sizes.get((node, uuid), 0) or milli > WHOLE_GPU_MILLI]

@@ -10,7 +10,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import msgspec
 
@@ -152,9 +152,6 @@ class Queue:
     def next_pause_end(self) -> float | None:
         """When the first paused pod may be tried again."""
         return min((p.until for uid, p in self._pauses.items() if uid in self._line_of and not self._line_of[uid].parked), default=None)
-
-    def parked_lines(self) -> Iterator[Line]:
-        return (line for line in self.lines.values() if line.parked)
 
     def ahead_of(self, uid: str) -> int:
         """How many waiting pods stand before it by priority and age."""

@@ -6,7 +6,7 @@ from shared.book.arrays import Arrays
 from shared.book.shares import GpuRoom
 from shared.book.states import GrantState, NodeState, PodState
 from shared.model.gpu import Inventory
-from shared.model.grant import Grant
+from shared.model.grant import Grant, sum_shares
 from shared.model.units import WHOLE_GPU_MILLI
 
 
@@ -153,13 +153,7 @@ class Ledger:
 
     def overbooked(self) -> list[str]:
         """GPUs on which more is booked than there is (P1), as node/uuid. Foreign memory is not ours to answer for."""
-        taken: dict[tuple[str, str], list[int]] = {}
-        for held in self.grants.values():
-            for container in held.grant.containers.values():
-                for share in container.gpus:
-                    total = taken.setdefault((share.node, share.uuid), [0, 0])
-                    total[0] += share.memory_mib
-                    total[1] += share.compute_milli
+        taken = sum_shares(held.grant for held in self.grants.values())
         return sorted(
             f"{node.name}/{room.uuid}"
             for node in self.nodes.values()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import msgspec
 
 from shared.model.gpu import Strategy, checked
@@ -39,6 +41,17 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     sequence: int = 0
     traceparent: str = ""
     containers: dict[str, ContainerGrant] = {}
+
+
+def sum_shares(grants: Iterable[Grant]) -> dict[tuple[str, str], tuple[int, int]]:
+    """What these grants take together of each GPU: (memory_mib, compute_milli) by (node, uuid)."""
+    taken: dict[tuple[str, str], tuple[int, int]] = {}
+    for grant in grants:
+        for container in grant.containers.values():
+            for share in container.gpus:
+                mib, milli = taken.get((share.node, share.uuid), (0, 0))
+                taken[share.node, share.uuid] = (mib + share.memory_mib, milli + share.compute_milli)
+    return taken
 
 
 def encode_grant(grant: Grant) -> str:
