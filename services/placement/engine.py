@@ -13,7 +13,7 @@ from services.placement.filters import CLUSTER_FILTERS, Check
 from services.placement.scores import CLUSTER_SCORES
 from services.placement.scores.base import Rate
 from services.placement.shape import INFEASIBLE, Row, shape_key
-from shared.book.arrays import Ints
+from shared.book.arrays import Bools, Ints
 from shared.book.book import Book
 from shared.book.shares import strategy_for
 from shared.book.states import NodeState, PodState
@@ -73,9 +73,11 @@ class Engine:
             self._rows.move_to_end(key)
         return row
 
-    def decide(self, state: PodState) -> Place | None:
-        """The best place now, or None. `explain` says why not."""
+    def decide(self, state: PodState, only: Bools | None = None) -> Place | None:
+        """The best place now, or None. `explain` says why not. `only`: the rows that may be looked at, all where None."""
         total = self.row(state).refresh()
+        if only is not None:
+            total = np.where(only, total, INFEASIBLE)
         checks = [c for f in CLUSTER_FILTERS if (c := f.prepare(state, self.book)) is not None]
         rates = [(s.weight, r) for s in CLUSTER_SCORES if (r := s.prepare(state, self.book)) is not None]
         for row in self._best_first(total, checks, rates):
