@@ -14,7 +14,7 @@ from shared.contracts import queries as q
 from shared.contracts.base import encode
 from shared.contracts.envelope import Envelope, type_of
 from shared.contracts.explain import Candidate, GpuReason, NodeExplanation, PodExplanation, Reason
-from shared.model.gpu import Gpu, Inventory, Link
+from shared.model.gpu import Gpu, Inventory, Link, Nic
 from shared.model.grant import ContainerGrant, GpuShare, Grant, encode_grant
 from shared.model.objects import Container, Meta, Pod, PodSpec, PodStatus, Resources
 
@@ -161,6 +161,7 @@ _EXAMPLES: tuple[Any, ...] = (
             Gpu(uuid="GPU-5a1c9a60-3f0e-4c53-8a53-3d1d0a8d7e12", index=1, model="NVIDIA-H200", memory_mib=143872, state="unhealthy", reason="Xid 79: the GPU has fallen off the bus", foreign_mib=512),
         ),
         links=(Link(a=0, b=1, nvlinks=18, pcie="node"),),
+        nics=(Nic(name="mlx5_0", numa_node=0, pcie={0: "multiple", 1: "node"}),),
     ),
 )  # fmt: skip
 

@@ -49,6 +49,8 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     compute_capability: str = ""
     pci_bus_id: str = ""
     numa_node: int = -1
+    c2c: bool = False
+    """Joined to its CPU by NVLink-C2C instead of PCIe, as in Grace machines."""
     mig_enabled: bool = False
     foreign_mib: int = 0
     """Memory held by processes that are not ours."""
@@ -60,6 +62,11 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         checked("foreign_mib", self.foreign_mib)
 
 
+PcieLevel = Literal["internal", "single", "multiple", "hostbridge", "node", "system"]
+"""The nearest common ancestor on PCIe, in NVML's words, nearest first: one board, one switch, several switches, a host
+bridge, several bridges of one NUMA node, another NUMA node."""
+
+
 class Link(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """How two GPUs of a node reach each other, by index, a < b. Absent pairs cross sockets without peer access."""
 
@@ -67,9 +74,17 @@ class Link(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     b: int
     nvlinks: int = 0
     """Active NVLinks between the two; through an NVSwitch fabric, the links of the lesser one."""
-    pcie: Literal["internal", "single", "multiple", "hostbridge", "node", "system"] = "system"
-    """The common ancestor on PCIe, in NVML's words, nearest first."""
+    pcie: PcieLevel = "system"
     p2p: bool = True
+
+
+class Nic(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A network card for traffic between nodes."""
+
+    name: str
+    numa_node: int = -1
+    pcie: dict[int, PcieLevel] = {}
+    """How near each GPU is, by its index; a GPU that is not named is on another NUMA node."""
 
 
 class Inventory(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -80,6 +95,7 @@ class Inventory(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     generation: int = 0
     gpus: tuple[Gpu, ...] = ()
     links: tuple[Link, ...] = ()
+    nics: tuple[Nic, ...] = ()
     strategies: tuple[Strategy, ...] = ("exclusive", "advisory")
     driver_version: str = ""
     cuda_version: str = ""

@@ -9,12 +9,16 @@ from typing import Literal
 import msgspec
 
 from shared.model import names
+from shared.model.generations import GENERATIONS, capability_tenths
 from shared.model.gpu import ISOLATION_RANK, Isolation
 from shared.model.objects import Container, Pod, Quantities
 from shared.model.units import WHOLE_GPU_MILLI, QuantityError, mib, quantity
 
 Policy = Literal["", "binpack", "spread", "least-loaded-nearest"]
 POLICIES: tuple[str, ...] = ("binpack", "spread", "least-loaded-nearest")
+
+TopologyMode = Literal["", "ring", "best-effort", "simple", "static-dgx1-pascal", "static-dgx1-volta"]
+TOPOLOGY_MODES: tuple[str, ...] = ("ring", "best-effort", "simple", "static-dgx1-pascal", "static-dgx1-volta")
 
 MAX_GPUS = 64
 MAX_MEMORY_BYTES = 1 << 46
@@ -44,7 +48,20 @@ class PodRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     isolation: Isolation = "soft"
     models: tuple[str, ...] = ()
     """Any of these, compared without case; a model matches when the node's name contains it. Empty: any."""
+    models_not: tuple[str, ...] = ()
+    """None of these, matched like `models`."""
+    uuids: tuple[str, ...] = ()
+    uuids_not: tuple[str, ...] = ()
+    generations: tuple[str, ...] = ()
+    """Any of `generations.GENERATIONS`; empty: any."""
+    memory_min_mib: int = 0
+    """What each GPU must have in all, whatever part of it is asked for."""
+    capability_min: int = 0
+    """The least compute capability, in tenths: 8.9 is 89."""
+    prefer: Literal["", "cost", "speed"] = ""
     topology: Literal["", "required", "preferred"] = ""
+    topology_mode: TopologyMode = ""
+    """How several GPUs of a node are chosen; empty: by the best ring."""
     policy: Policy = ""
     gang: str = ""
     gang_size: int = 0
@@ -92,8 +109,16 @@ def read_request(pod: Pod) -> PodRequest | None:
     return PodRequest(
         asks=asks,
         isolation=_choice(annotations, names.ANNOTATION_ISOLATION, tuple(ISOLATION_RANK), "soft"),  # type: ignore[arg-type]
-        models=_models(annotations.get(names.ANNOTATION_GPU_MODEL)),
+        models=_list(annotations, names.ANNOTATION_GPU_MODEL, "GPU models", "H200|H100"),
+        models_not=_list(annotations, names.ANNOTATION_GPU_MODEL_NOT, "GPU models", "T4|P4"),
+        uuids=_list(annotations, names.ANNOTATION_GPU_UUID, "GPU UUIDs", "GPU-1f0e4c53|GPU-5a1c9a60"),
+        uuids_not=_list(annotations, names.ANNOTATION_GPU_UUID_NOT, "GPU UUIDs", "GPU-1f0e4c53|GPU-5a1c9a60"),
+        generations=_generations(annotations),
+        memory_min_mib=_memory_min(annotations),
+        capability_min=_capability_min(annotations),
+        prefer=_choice(annotations, names.ANNOTATION_GPU_PREFER, ("cost", "speed"), ""),  # type: ignore[arg-type]
         topology=_choice(annotations, names.ANNOTATION_TOPOLOGY, ("required", "preferred"), ""),  # type: ignore[arg-type]
+        topology_mode=_choice(annotations, names.ANNOTATION_TOPOLOGY_MODE, TOPOLOGY_MODES, ""),  # type: ignore[arg-type]
         policy=_choice(annotations, names.ANNOTATION_POLICY, POLICIES, ""),  # type: ignore[arg-type]
         gang=gang,
         gang_size=gang_size,
@@ -184,13 +209,44 @@ def _choice(annotations: dict[str, str], key: str, allowed: tuple[str, ...], def
     return value
 
 
-def _models(text: str | None) -> tuple[str, ...]:
+def _list(annotations: dict[str, str], key: str, what: str, example: str) -> tuple[str, ...]:
+    """Alternatives, in an order of their own so that equal wishes look equal."""
+    text = annotations.get(key)
     if text is None:
         return ()
-    models = tuple(sorted({part.strip() for part in text.split("|")} - {""}))
-    if not models:
-        raise RequestError("bad-annotation", f"annotation {names.ANNOTATION_GPU_MODEL} is {text!r}; name GPU models separated by |, such as H200|H100")
-    return models
+    parts = tuple(sorted({part.strip() for part in text.split("|")} - {""}))
+    if not parts:
+        raise RequestError("bad-annotation", f"annotation {key} is {text!r}; name {what} separated by |, such as {example}")
+    return parts
+
+
+def _generations(annotations: dict[str, str]) -> tuple[str, ...]:
+    known = {name.lower(): name for name in GENERATIONS}
+    wanted = _list(annotations, names.ANNOTATION_GPU_GENERATION, "generations", "Ampere|Hopper")
+    unknown = [name for name in wanted if name.lower() not in known]
+    if unknown:
+        raise RequestError("bad-annotation", f"annotation {names.ANNOTATION_GPU_GENERATION} names {unknown[0]!r}; the generations are {', '.join(GENERATIONS)}")
+    return tuple(sorted({known[name.lower()] for name in wanted}))
+
+
+def _memory_min(annotations: dict[str, str]) -> int:
+    text = annotations.get(names.ANNOTATION_GPU_MEMORY_MIN)
+    if text is None:
+        return 0
+    amount = _number({names.ANNOTATION_GPU_MEMORY_MIN: text}, names.ANNOTATION_GPU_MEMORY_MIN, "annotations")
+    if not 0 < amount <= MAX_MEMORY_BYTES:
+        raise RequestError("bad-annotation", f"annotation {names.ANNOTATION_GPU_MEMORY_MIN} is {text!r}; it is what one GPU has in all, in bytes, written like 40Gi")
+    return mib(amount)
+
+
+def _capability_min(annotations: dict[str, str]) -> int:
+    text = annotations.get(names.ANNOTATION_GPU_CAPABILITY_MIN)
+    if text is None:
+        return 0
+    tenths = capability_tenths(text)
+    if tenths is None:
+        raise RequestError("bad-annotation", f"annotation {names.ANNOTATION_GPU_CAPABILITY_MIN} is {text!r}; write a compute capability such as 8.0 or 9.0")
+    return tenths
 
 
 def _gang(annotations: dict[str, str]) -> tuple[str, int]:
