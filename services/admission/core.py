@@ -14,6 +14,7 @@ from services.admission.dialects import DIALECTS, Dialect, Setting, Translation
 from services.admission.dialects.base import DEFAULT_SCHEDULERS, Json, Place, amounts, containers, named_resources, nonzero
 from services.admission.patch import Operation, difference
 from shared.model import names
+from shared.model.gang import read_gang
 from shared.model.objects import Pod, Quantities
 from shared.model.request import RequestError, has_gpu_request, read_request
 
@@ -77,6 +78,7 @@ def _review(request: Request, policy: Policy) -> Allowed:
         rules.check_ephemeral(pod)
         return Allowed()
     rules.check_reserved(typed)
+    read_gang(typed)
     dialect, translation = _dialect(request, pod, typed, policy)
     if translation is not None:
         pod = _translated(pod, translation)

@@ -12,13 +12,15 @@ import msgspec
 from services.admission.dialects import DIALECTS
 from services.admission.dialects.base import Json, Place, amounts, containers, nonzero
 from shared.model import names
+from shared.model.gang import read_gang
 from shared.model.objects import Pod
 from shared.model.request import RequestError, has_gpu_request, read_request
 
 RESOURCES = (*names.GPU_RESOURCES, names.RESOURCE_SLOT)
 READ_ANNOTATIONS = (
     names.ANNOTATION_ISOLATION, names.ANNOTATION_GPU_MODEL, names.ANNOTATION_TOPOLOGY, names.ANNOTATION_POLICY,
-    names.ANNOTATION_GANG, names.ANNOTATION_GANG_SIZE, names.ANNOTATION_TIER,
+    names.ANNOTATION_GANG, names.ANNOTATION_GANG_SIZE, names.ANNOTATION_GANG_MIN, names.ANNOTATION_GANG_TOPOLOGY, names.ANNOTATION_GANG_TIMEOUT,
+    names.ANNOTATION_TIER,
 )  # fmt: skip
 """What placement reads to decide; after the decision a change would make the book and the pod disagree."""
 _OWN_ANNOTATIONS = (
@@ -120,6 +122,7 @@ def check_update(new: Pod, old: Pod, *, user: str, watchers: Iterable[str]) -> N
                 raise RequestError("bound-annotation", f"annotation {key} cannot change on a pod that is bound: its GPUs were chosen by {before.get(key)!r}. Create the pod anew")
     elif before != after:
         read_request(new)
+        read_gang(new)
 
 
 def tolerated(tolerations: Iterable[Json]) -> bool:

@@ -71,7 +71,7 @@ class SimulatedCluster:
 
     def snapshot(self) -> list[Fact]:
         """Every object of the kinds that scheduling reads, as it is now."""
-        return [Put(object=decode(kind, found)) for kind in KINDS for found in self.all(kind)]
+        return [Put(object=decode(kind, found)) for kind in KINDS if kind in self._objects for found in self.all(kind)]
 
     # --- writing ----------------------------------------------------------------------------------------------------
 

@@ -87,7 +87,7 @@ class Book(Ledger):
         if old is not None and version(pod.metadata) <= version(old.pod.metadata):
             return []
         changes: list[Change] = []
-        state = pod_state(pod) if old is None or old.pod.spec != pod.spec or old.pod.metadata.annotations != pod.metadata.annotations else old
+        state = pod_state(pod) if old is None or _reads_anew(old.pod, pod) else old
         if old is not None and state is not old:
             state.charged, state.grant_id, state.returned = old.charged, old.grant_id, old.returned
             state.seen_bound = old.seen_bound
@@ -233,6 +233,11 @@ class Book(Ledger):
         """What is charged to whom, for comparing two books (P6)."""
         rooms = {f"room/{uid}": (s.charged, "") for uid, s in self.pods.items() if s.charged}
         return rooms | {f"grant/{g.grant_id}": (g.node, g.phase) for g in self.grants.values()}
+
+
+def _reads_anew(old: Pod, new: Pod) -> bool:
+    """Whether what a PodState reads of a pod may have changed: its status is not among that."""
+    return old.spec != new.spec or old.metadata.annotations != new.metadata.annotations or old.metadata.labels != new.metadata.labels
 
 
 def _living_grant(state: PodState) -> Grant | None:

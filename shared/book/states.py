@@ -10,6 +10,7 @@ import msgspec
 from shared.book.demand import MOST, Demand, demand_of
 from shared.book.shares import GpuRoom
 from shared.model import names
+from shared.model.gang import GangRef, read_gang
 from shared.model.gpu import Inventory
 from shared.model.grant import Grant, decode_grant
 from shared.model.objects import Node, Pod
@@ -37,6 +38,8 @@ class PodState(msgspec.Struct):
     """Its Binding has been seen, and told to whoever asked."""
     returned: str = ""
     """A grant of this pod that the node has given back for good: its annotation counts no more."""
+    gang: GangRef | None = None
+    """The gang that it must be placed with; None: it is placed by itself."""
 
     @property
     def key(self) -> str:
@@ -134,16 +137,17 @@ def _offered(read: Callable[[str | int], int], amount: str | int) -> int:
 
 def pod_state(pod: Pod) -> PodState:
     """Reads a pod once. Nonsense in it is kept as a refusal, never raised: one bad pod must not stop the feed."""
-    request, refusal, code = None, "", ""
+    request, gang, refusal, code = None, None, "", ""
     demand = Demand()
     try:
         demand = demand_of(pod)
         request = read_request(pod)
+        gang = read_gang(pod)
     except RequestError as error:
         refusal, code = str(error), error.code
     except QuantityError as error:
         refusal, code = str(error), "not-a-quantity"
-    return PodState(pod=pod, uid=pod.metadata.uid, demand=demand, request=request, refusal=refusal, refusal_code=code)
+    return PodState(pod=pod, uid=pod.metadata.uid, demand=demand, request=request, refusal=refusal, refusal_code=code, gang=gang)
 
 
 def grant_of(pod: Pod) -> tuple[Grant | None, str]:

@@ -28,6 +28,9 @@ ANNOTATION_TOPOLOGY_MODE = "kerf.dev/topology-mode"
 ANNOTATION_POLICY = "kerf.dev/policy"
 ANNOTATION_GANG = "kerf.dev/gang"
 ANNOTATION_GANG_SIZE = "kerf.dev/gang-size"
+ANNOTATION_GANG_MIN = "kerf.dev/gang-min"
+ANNOTATION_GANG_TOPOLOGY = "kerf.dev/gang-topology"
+ANNOTATION_GANG_TIMEOUT = "kerf.dev/gang-timeout"
 ANNOTATION_TIER = "kerf.dev/tier"
 
 # Annotations that Kerf writes. Only the watcher's account may write the grant (an admission policy sees to it).

@@ -175,6 +175,20 @@ class SchedulingGate(_Object, frozen=True):
     name: str = ""
 
 
+class SchedulingGroup(_Object, frozen=True):
+    """The PodGroup of a pod (scheduling.k8s.io, Kubernetes 1.36)."""
+
+    pod_group_name: str = ""
+
+
+class WorkloadReference(_Object, frozen=True):
+    """The Workload of a pod, and the group in it (scheduling.k8s.io/v1alpha1, Kubernetes 1.35)."""
+
+    name: str = ""
+    pod_group: str = ""
+    pod_group_replica_key: str = ""
+
+
 class PodSpec(_Object, frozen=True):
     node_name: str = ""
     scheduler_name: str = ""
@@ -196,6 +210,8 @@ class PodSpec(_Object, frozen=True):
     resource_claims: tuple[dict[str, Any], ...] = ()
     termination_grace_period_seconds: int | None = None
     os: dict[str, str] | None = None
+    scheduling_group: SchedulingGroup | None = None
+    workload_ref: WorkloadReference | None = None
 
 
 class Condition(_Object, frozen=True):
@@ -341,15 +357,31 @@ class StorageClass(_Object, tag="StorageClass", tag_field="kind", frozen=True):
     allowed_topologies: tuple[TopologySelectorTerm, ...] = ()
 
 
+class Gang(_Object, tag="Gang", tag_field="kind", frozen=True):
+    """What another object says of pods that belong together: a PodGroup, JobSet, Kubeflow job, Workload or Job, all in
+    one form. The watcher makes it. `metadata` is that object's own, but for the name, which is as kubectl writes it with
+    `-o name`: jobset.jobset.x-k8s.io/train."""
+
+    metadata: Meta = Meta()
+    minimum: int = 0
+    """How many pods must be placed together; 0 where each is placed by itself."""
+    parts: dict[str, int] = {}
+    """Where parts of it are gangs of their own: the minimum of each, by the part's name."""
+    timeout_s: int = 0
+    required: str = ""
+    """The node label in which all pods must agree; empty: none."""
+    preferred: str = ""
+
+
 Object = (
     Pod | Node | Namespace | PriorityClass | ResourceQuota | PodDisruptionBudget
-    | PersistentVolumeClaim | PersistentVolume | StorageClass
+    | PersistentVolumeClaim | PersistentVolume | StorageClass | Gang
 )  # fmt: skip
 
 KINDS: dict[str, type[Any]] = {
     kind.__name__: kind
     for kind in (Pod, Node, Namespace, PriorityClass, ResourceQuota, PodDisruptionBudget,
-                 PersistentVolumeClaim, PersistentVolume, StorageClass)
+                 PersistentVolumeClaim, PersistentVolume, StorageClass, Gang)
 }  # fmt: skip
 
 

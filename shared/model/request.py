@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from fractions import Fraction
 from typing import Literal
 
@@ -23,8 +22,6 @@ TOPOLOGY_MODES: tuple[str, ...] = ("ring", "best-effort", "simple", "static-dgx1
 MAX_GPUS = 64
 MAX_MEMORY_BYTES = 1 << 46
 """64 TiB in one container: far above 64 of the largest GPUs, and far below where the book's arrays would overflow."""
-_SIZE = re.compile(r"[0-9]{1,5}")
-_GANG = re.compile(r"[a-z0-9]([-a-z0-9.]{0,61}[a-z0-9])?")
 
 
 class GpuAsk(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -63,8 +60,6 @@ class PodRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     topology_mode: TopologyMode = ""
     """How several GPUs of a node are chosen; empty: by the best ring."""
     policy: Policy = ""
-    gang: str = ""
-    gang_size: int = 0
     tier: str = ""
 
 
@@ -105,7 +100,6 @@ def read_request(pod: Pod) -> PodRequest | None:
     asks |= _init_asks(pod, asks)
     if not asks:
         raise RequestError("no-gpu-container", "the pod names kerf.dev resources but no container asks for a GPU; set kerf.dev/gpu, kerf.dev/gpu-memory or kerf.dev/gpu-compute to at least 1")
-    gang, gang_size = _gang(annotations)
     return PodRequest(
         asks=asks,
         isolation=_choice(annotations, names.ANNOTATION_ISOLATION, tuple(ISOLATION_RANK), "soft"),  # type: ignore[arg-type]
@@ -120,8 +114,6 @@ def read_request(pod: Pod) -> PodRequest | None:
         topology=_choice(annotations, names.ANNOTATION_TOPOLOGY, ("required", "preferred"), ""),  # type: ignore[arg-type]
         topology_mode=_choice(annotations, names.ANNOTATION_TOPOLOGY_MODE, TOPOLOGY_MODES, ""),  # type: ignore[arg-type]
         policy=_choice(annotations, names.ANNOTATION_POLICY, POLICIES, ""),  # type: ignore[arg-type]
-        gang=gang,
-        gang_size=gang_size,
         tier=_choice(annotations, names.ANNOTATION_TIER, ("standard", "opportunistic"), ""),
     )
 
@@ -247,14 +239,3 @@ def _capability_min(annotations: dict[str, str]) -> int:
     if tenths is None:
         raise RequestError("bad-annotation", f"annotation {names.ANNOTATION_GPU_CAPABILITY_MIN} is {text!r}; write a compute capability such as 8.0 or 9.0")
     return tenths
-
-
-def _gang(annotations: dict[str, str]) -> tuple[str, int]:
-    gang, size = annotations.get(names.ANNOTATION_GANG), annotations.get(names.ANNOTATION_GANG_SIZE)
-    if gang is None and size is None:
-        return "", 0
-    if gang is None or not _GANG.fullmatch(gang):
-        raise RequestError("bad-gang", f"annotation {names.ANNOTATION_GANG} is {gang!r}; it must be a name of lower-case letters, digits, dots and dashes, beside {names.ANNOTATION_GANG_SIZE}")
-    if size is None or not _SIZE.fullmatch(size) or not 1 <= int(size) <= 10_000:
-        raise RequestError("bad-gang", f"annotation {names.ANNOTATION_GANG_SIZE} is {size!r}; it must be the number of pods in gang {gang!r}, from 1 to 10000")
-    return gang, int(size)

@@ -1,0 +1,92 @@
+"""Which gang a pod belongs to, in Kerf's words and in those of others."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from shared.model.gang import GangRef, read_gang
+from shared.model.objects import OwnerReference, SchedulingGroup, WorkloadReference
+from shared.model.request import RequestError
+from tests.support import build
+
+
+def read(annotations: dict[str, str] | None = None, labels: dict[str, str] | None = None, owner: OwnerReference | None = None, **spec: Any) -> GangRef | None:
+    pod = build.pod(annotations=annotations, labels=labels, **spec)
+    return read_gang(msgspec.structs.replace(pod, metadata=msgspec.structs.replace(pod.metadata, owner_references=(owner,) if owner else ())))
+
+
+def kerf(**notes: str) -> dict[str, str]:
+    return {f"kerf.dev/{key.replace('_', '-')}": value for key, value in notes.items()}
+
+
+def test_a_pod_without_a_word_on_it_is_placed_by_itself() -> None:
+    assert read() is None
+    assert read(labels={"job-name": "train", "batch.kubernetes.io/job-name": "train"}, owner=OwnerReference(kind="Job", name="train", controller=True)) is None
+
+
+def test_a_gang_is_declared_by_name_and_size() -> None:
+    assert read(kerf(gang="train", gang_size="8")) == GangRef(name="train", minimum=8)
+    asked = read(kerf(gang="train", gang_size="8", gang_min="6", gang_timeout="30", gang_topology="required=zone, preferred=example.com/row"))
+    assert asked == GangRef(name="train", minimum=6, timeout_s=30, required="topology.kubernetes.io/zone", preferred="example.com/row")
+
+
+def test_the_size_may_be_that_of_the_job_that_makes_the_pods() -> None:
+    owner = OwnerReference(kind="Job", name="train-7", controller=True)
+    asked = read(kerf(gang="train", gang_size="owner"), owner=owner)
+    assert asked == GangRef(name="job.batch/train-7", source="job.batch/train-7")
+    with pytest.raises(RequestError, match="no Job made this pod"):
+        read(kerf(gang="train", gang_size="owner"))
+
+
+@pytest.mark.parametrize(("found", "source"), [
+    ({"labels": {"scheduling.x-k8s.io/pod-group": "g"}}, "podgroup.scheduling.x-k8s.io/g"),
+    ({"annotations": {"scheduling.k8s.io/group-name": "g"}}, "podgroup.scheduling.volcano.sh/g"),
+    ({"annotations": {"scheduling.volcano.sh/group-name": "g"}}, "podgroup.scheduling.volcano.sh/g"),
+    ({"annotations": {"pod-group-name": "g"}}, "podgroup.scheduling.run.ai/g"),
+    ({"scheduling_group": SchedulingGroup(pod_group_name="g")}, "podgroup.scheduling.k8s.io/g"),
+    ({"labels": {"training.kubeflow.org/job-name": "g"}, "owner": OwnerReference(kind="PyTorchJob", name="g")}, "pytorchjob.kubeflow.org/g"),
+    ({"labels": {"training.kubeflow.org/job-name": "g", "training.kubeflow.org/operator-name": "mpi-operator"}, "owner": OwnerReference(kind="Job", name="g-launcher")}, "mpijob.kubeflow.org/g"),
+    ({"labels": {"training.kubeflow.org/job-name": "g", "training.kubeflow.org/operator-name": "tfjob-controller"}}, "tfjob.kubeflow.org/g"),
+])  # fmt: skip
+def test_what_others_write_on_their_pods_names_the_object_that_has_the_size(found: dict[str, Any], source: str) -> None:
+    assert read(**found) == GangRef(name=source, source=source)
+
+
+def test_parts_of_a_jobset_and_of_a_workload_are_told() -> None:
+    jobset = read(labels={"jobset.sigs.k8s.io/jobset-name": "js", "jobset.sigs.k8s.io/replicatedjob-name": "workers"})
+    assert jobset is not None
+    assert (jobset.source, jobset.part) == ("jobset.jobset.x-k8s.io/js", "workers")
+    workload = read(workload_ref=WorkloadReference(name="w", pod_group="workers", pod_group_replica_key="2"))
+    assert workload is not None
+    assert (workload.source, workload.part, workload.instance) == ("workload.scheduling.k8s.io/w", "workers", "2")
+
+
+def test_a_pod_group_of_kueue_has_its_size_on_the_pod() -> None:
+    asked = read(annotations={"kueue.x-k8s.io/pod-group-total-count": "3", "kueue.x-k8s.io/podset-required-topology": "example.com/rack"}, labels={"kueue.x-k8s.io/pod-group-name": "g"})
+    assert asked == GangRef(name="kueue/g", minimum=3, required="example.com/rack")
+
+
+def test_none_takes_a_pod_out_of_every_gang() -> None:
+    assert read(kerf(gang="none"), labels={"scheduling.x-k8s.io/pod-group": "g"}) is None
+
+
+def test_kerfs_own_words_go_before_those_of_others() -> None:
+    asked = read(kerf(gang="mine", gang_size="2"), labels={"scheduling.x-k8s.io/pod-group": "g"})
+    assert asked == GangRef(name="mine", minimum=2)
+
+
+@pytest.mark.parametrize(("notes", "says"), [
+    (kerf(gang_min="2"), "gang-min stands without"),
+    (kerf(gang="g", gang_size="4", gang_min="5"), "from 1 to 4"),
+    (kerf(gang="g", gang_size="4", gang_timeout="0"), "from 1 to 86400"),
+    (kerf(gang="g", gang_size="4", gang_topology="rack"), "required=LEVEL"),
+    (kerf(gang="g", gang_size="4", gang_topology="required=rack,required=zone"), "required=LEVEL"),
+    (kerf(gang="g", gang_size="4", gang_topology="required=not a label"), "required=LEVEL"),
+])  # fmt: skip
+def test_what_makes_no_sense_is_refused_with_what_to_write(notes: dict[str, str], says: str) -> None:
+    with pytest.raises(RequestError, match=says) as refused:
+        read(notes)
+    assert refused.value.code == "bad-gang"
