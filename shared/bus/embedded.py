@@ -211,6 +211,7 @@ class EmbeddedServer:
     def freeze(self) -> None:
         """SIGSTOP: connections stay open, nothing is answered."""
         os.kill(self.pid, signal.SIGSTOP)
+        os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WNOWAIT)  # the signal is only sent so far; an answer may still slip out
 
     def thaw(self) -> None:
         os.kill(self.pid, signal.SIGCONT)
