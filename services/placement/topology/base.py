@@ -1,0 +1,55 @@
+"""What a mode is: it chooses GPUs of one node for one container. One file each; `__init__.py` registers them."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import msgspec
+
+from services.placement.topology.fabric import Fabric, places_of
+
+
+class Choice(msgspec.Struct, frozen=True):
+    """What there is to choose from, as masks over the fabric's places."""
+
+    size: int
+    fitting: int
+    """Where the container fits."""
+    idle: int
+    """Where nobody is: what a choice leaves of these is what others may still want whole."""
+    rank: tuple[int, ...] = ()
+    """How the policy in force orders the places, lower first; empty where it holds all of them equal."""
+    peers: bool = False
+    """Whether all of them must reach each other peer to peer."""
+
+
+class Mode:
+    """Deterministic: the same choice on the same fabric gives the same GPUs."""
+
+    name: ClassVar[str]
+
+    def choose(self, fabric: Fabric, choice: Choice) -> tuple[int, ...] | None:
+        """Places, lowest first, or None where this mode has no set to give."""
+        raise NotImplementedError
+
+
+def all_peers(fabric: Fabric, gpus: int) -> bool:
+    """Whether each of them reaches each other one peer to peer."""
+    return all(gpus & ~fabric.peers[place] == 1 << place for place in places_of(gpus))
+
+
+def largest_peer_group(fabric: Fabric, among: int) -> int:
+    """Of these places a largest set that all reach each other, by Bron and Kerbosch."""
+    best = 0
+
+    def grow(chosen: int, possible: int) -> None:
+        nonlocal best
+        if chosen.bit_count() > best.bit_count():
+            best = chosen
+        while possible and chosen.bit_count() + possible.bit_count() > best.bit_count():
+            place = possible.bit_length() - 1
+            possible &= ~(1 << place)
+            grow(chosen | 1 << place, possible & fabric.peers[place])
+
+    grow(0, among)
+    return best

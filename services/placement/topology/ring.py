@@ -1,0 +1,57 @@
+from __future__ import annotations
+
+from typing import cast
+
+from services.placement.topology.base import Choice, Mode, all_peers
+from services.placement.topology.fabric import Fabric, places_of
+from services.placement.topology.rings import candidates, quality, ring_mb_s, worth
+
+_MEMO_MOST = 200_000
+
+
+class Ring(Mode):
+    """Kerf's own: the set whose best ring has the strongest weakest link, on few NUMA nodes and near network cards; of
+    equal ones what the policy prefers, and then what leaves the best rings to others. A single GPU breaks no pair that
+    need not be broken."""
+
+    name = "ring"
+
+    def choose(self, fabric: Fabric, choice: Choice) -> tuple[int, ...] | None:
+        if choice.fitting.bit_count() < choice.size:
+            return None
+        key = (self.name, choice)
+        if key not in fabric.memo:
+            if len(fabric.memo) > _MEMO_MOST:
+                fabric.memo.clear()
+            fabric.memo[key] = _best(fabric, choice)
+        return cast("tuple[int, ...] | None", fabric.memo[key])
+
+
+def _best(fabric: Fabric, choice: Choice) -> tuple[int, ...] | None:
+    groups = [(fabric.twins[place], choice.idle >> place & 1, choice.rank[place] if choice.rank else 0) for place in range(fabric.count)]
+    numbers = {group: number for number, group in enumerate(dict.fromkeys(groups))}
+    found = candidates(fabric, choice.fitting, choice.size, tuple(numbers[group] for group in groups))
+    sets = [gpus for gpus in found if not choice.peers or all_peers(fabric, gpus)]
+    if not sets:
+        return None
+    return places_of(max(sets, key=lambda gpus: _value(fabric, choice, gpus)))
+
+
+def _value(fabric: Fabric, choice: Choice, gpus: int) -> tuple[int, int, int, int, tuple[int, ...]]:
+    places = places_of(gpus)
+    return (
+        quality(fabric, gpus),
+        -sum(choice.rank[place] for place in places) if choice.rank else 0,
+        worth(fabric, choice.idle & ~gpus),
+        sum(fabric.mb_s[a][b] for a in places for b in places),
+        tuple(-place for place in places),
+    )
+
+
+def best_ring_mb_s(fabric: Fabric, fitting: int, size: int, *, peers: bool = False) -> int:
+    """The ring that a pod would get of these, 0 where there is none."""
+    chosen = RING.choose(fabric, Choice(size=size, fitting=fitting, idle=fitting, peers=peers))
+    return 0 if chosen is None else ring_mb_s(fabric, sum(1 << place for place in chosen))
+
+
+RING = Ring()
