@@ -1,30 +1,35 @@
-"""Which GPUs of one node a pod gets. Placement chose the node; the policy orders the node's GPUs."""
+"""Which GPUs of one node a pod gets. Placement chose the node; the policy orders its GPUs, and the topology has a say."""
 
 from __future__ import annotations
 
-import re
-from functools import lru_cache
-from itertools import combinations
+from collections.abc import Iterable
 
+from services.placement.accepts import accepted, picky
 from services.placement.policies import POLICIES
+from services.placement.topology import DEFAULT_MODE, MODES, Choice, fabric_of
 from shared.book.shares import GpuRoom, fits, share_on
 from shared.book.states import NodeState
 from shared.model.gpu import Inventory
 from shared.model.request import GpuAsk, PodRequest
+from shared.model.units import WHOLE_GPU_MILLI
 
 Assignment = dict[str, list[tuple[str, int, int]]]
 """By container: (uuid, memory_mib, compute_milli) of each GPU."""
 
-_MAX_SETS = 20_000
+_BY_NEARNESS = "least-loaded-nearest"
+"""The policy that chooses several GPUs in a way of its own."""
 
 
 def assign(request: PodRequest, node: NodeState, policy: str) -> Assignment | None:
     """GPUs for every container, or None where they do not all fit. The largest ask chooses first."""
+    if node.inventory is None:
+        return None
     rooms = node.gpus if len(request.asks) == 1 else [room.copy() for room in node.gpus]
+    wanted = accepted(request, node.inventory) if picky(request) else None
     result: Assignment = {}
     for name, ask in sorted(request.asks.items(), key=lambda item: _size(item[1]), reverse=True):
-        fitting = [r for r in rooms if fits(ask, r) and model_matches(r.model, request.models)]
-        chosen = _choose(ask, fitting, request, node, policy)
+        fitting = [r for r in rooms if fits(ask, r) and (wanted is None or r.uuid in wanted)]
+        chosen = _choose(ask, fitting, rooms, request, node.inventory, policy=policy)
         if chosen is None:
             return None
         result[name] = [(room.uuid, *share_on(ask, room.total_mib)) for room in chosen]
@@ -34,33 +39,55 @@ def assign(request: PodRequest, node: NodeState, policy: str) -> Assignment | No
     return result
 
 
-def _choose(ask: GpuAsk, fitting: list[GpuRoom], request: PodRequest, node: NodeState, policy: str) -> list[GpuRoom] | None:
-    if len(fitting) < ask.count or node.inventory is None:
+def _choose(
+    ask: GpuAsk, fitting: list[GpuRoom], rooms: list[GpuRoom], request: PodRequest, inventory: Inventory, *, policy: str
+) -> list[GpuRoom] | None:
+    if len(fitting) < ask.count:
         return None
-    if ask.count > 1 and request.topology == "required":
-        return _peers(ask, fitting, node.inventory, policy)
-    if ask.count > 1 and request.topology == "preferred":
-        policy = "least-loaded-nearest"
-    return POLICIES[policy].pick(ask, fitting, node.inventory)
+    if not request.topology_mode:
+        if ask.count == 1:
+            return [_least_missed(POLICIES[policy].pick(ask, fitting, inventory)[0], fitting, rooms, inventory)]
+        if policy == _BY_NEARNESS and request.topology != "required":
+            return POLICIES[policy].pick(ask, fitting, inventory)
+    choice = Choice(
+        size=ask.count, fitting=mask_of(fitting), idle=mask_of(room for room in rooms if is_idle(room)),
+        rank=() if ask.whole else _ranks(POLICIES[policy].order(ask, fitting), len(rooms)), peers=request.topology == "required" and ask.count > 1,
+    )  # fmt: skip
+    places = MODES[request.topology_mode or DEFAULT_MODE].choose(fabric_of(inventory), choice)
+    return None if places is None else [rooms[place] for place in places]
 
 
-def _peers(ask: GpuAsk, fitting: list[GpuRoom], inventory: Inventory, policy: str) -> list[GpuRoom] | None:
-    """The policy's best among the sets whose members all reach each other peer to peer."""
-    reach = {(link.a, link.b) for link in inventory.links if link.p2p}
-    ordered = POLICIES[policy].order(ask, fitting)
-    for tried, chosen in enumerate(combinations(ordered, ask.count)):
-        if tried >= _MAX_SETS:
-            return None
-        if all((min(a.index, b.index), max(a.index, b.index)) in reach for a, b in combinations(chosen, 2)):
-            return list(chosen)
-    return None
+def _least_missed(best: GpuRoom, fitting: list[GpuRoom], rooms: list[GpuRoom], inventory: Inventory) -> GpuRoom:
+    """Among the idle GPUs that are in nothing less than the policy's best the one whose loss leaves the best rings."""
+    fabric = fabric_of(inventory)
+    if fabric.alike or not is_idle(best):
+        return best
+    equal = mask_of(room for room in fitting if room.total_mib == best.total_mib and room.model == best.model and is_idle(room))
+    places = MODES[DEFAULT_MODE].choose(fabric, Choice(size=1, fitting=equal, idle=mask_of(room for room in rooms if is_idle(room))))
+    return best if places is None else rooms[places[0]]
 
 
-@lru_cache(maxsize=4096)
-def model_matches(model: str, wanted: tuple[str, ...]) -> bool:
-    """Whether a GPU model is any of those wanted: whole words of its name, whatever the case, so that A10 is no A100.
-    None wanted: any."""
-    return not wanted or any(re.search(rf"(?<![a-z0-9]){re.escape(name)}(?![a-z0-9])", model, re.IGNORECASE) for name in wanted)
+def is_idle(room: GpuRoom) -> bool:
+    """Usable, and nothing at all is on it."""
+    return room.usable and room.containers == 0 and room.free_mib == room.total_mib and room.free_milli == WHOLE_GPU_MILLI
+
+
+def mask_of(rooms: Iterable[GpuRoom]) -> int:
+    """The places of these in their node's fabric."""
+    mask = 0
+    for room in rooms:
+        mask |= 1 << room.column
+    return mask
+
+
+def _ranks(ordered: list[GpuRoom], count: int) -> tuple[int, ...]:
+    """The policy's order as numbers by place: GPUs in the same state share one."""
+    ranks = [0] * count
+    numbers: dict[tuple[str, int, int, int, int], int] = {}
+    for room in ordered:
+        state = (room.model, room.total_mib, room.free_mib, room.free_milli, room.containers)
+        ranks[room.column] = numbers.setdefault(state, len(numbers))
+    return tuple(ranks)
 
 
 def _size(ask: GpuAsk) -> tuple[bool, int, int, int]:

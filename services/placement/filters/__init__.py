@@ -9,10 +9,11 @@ from services.placement.filters.inter_pod import InterPod
 from services.placement.filters.node_affinity import NodeAffinity
 from services.placement.filters.resources import Resources
 from services.placement.filters.taints import Taints
+from services.placement.filters.topology import GpuTopology
 from services.placement.filters.topology_spread import TopologySpread
 from services.placement.filters.volumes import Volumes
 
-NODE_FILTERS: tuple[Filter, ...] = (Taints(), NodeAffinity(), GpuKind())
+NODE_FILTERS: tuple[Filter, ...] = (Taints(), NodeAffinity(), GpuKind(), GpuTopology())
 ROOM_FILTERS: tuple[Filter, ...] = (Resources(), GpuRoomLeft())
 """Asked of all nodes at once by `services.placement.room`; one by one only to explain."""
 CLUSTER_FILTERS: tuple[Filter, ...] = (HostPorts(), InterPod(), TopologySpread(), Volumes())

@@ -1,11 +1,17 @@
 from __future__ import annotations
 
-from services.placement.assign import assign, model_matches
+import msgspec
+
+from services.placement.accepts import accepted, why_none
+from services.placement.assign import assign, mask_of
 from services.placement.filters.base import Check, Filter
+from services.placement.filters.topology import GpuTopology, lacking_set
+from services.placement.topology import fabric_of
 from shared.book.book import Book
 from shared.book.shares import GpuRoom, fits, missing, share_on, strategy_for
 from shared.book.states import NodeState, PodState
 from shared.contracts.explain import Reason
+from shared.model.gpu import Inventory
 from shared.model.request import GpuAsk, PodRequest
 
 
@@ -29,14 +35,13 @@ class GpuKind(Filter):
                 if strategy_for(ask, request.isolation, node.inventory.strategies) is None:
                     return Reason(code="isolation", sentence=f"the node can share by {', '.join(node.inventory.strategies)}, none of which promises {'a whole GPU' if ask.whole else request.isolation}", helps="ask for kerf.dev/isolation: soft" if not ask.whole else "use a node that gives whole GPUs")
             wanted = max(ask.count for ask in request.asks.values())
-            models = {gpu.model for gpu in node.gpus if model_matches(gpu.model, request.models)}
-            if not models:
-                have = ", ".join(sorted({gpu.model for gpu in node.gpus}))
-                return Reason(code="gpu-model", sentence=f"the node has {have}, the pod accepts {' or '.join(request.models)}", helps=f"add {have} to kerf.dev/gpu-model")
-            count = sum(1 for gpu in node.gpus if gpu.model in models)
-            if count < wanted:
-                return Reason(code="too-few-gpus", sentence=f"needs {wanted} GPUs on one node, the node has {count}", helps="ask for one GPU" if count == 1 else f"ask for at most {count} GPUs")
-            largest = max(gpu.total_mib for gpu in node.gpus if gpu.model in models)
+            kinds = accepted(request, node.inventory)
+            if not kinds:
+                return why_none(request, node.inventory)
+            if len(kinds) < wanted:
+                has = "has" if len(kinds) == len(node.gpus) else "has such"
+                return Reason(code="too-few-gpus", sentence=f"needs {wanted} GPUs on one node, the node {has} {len(kinds)}", helps="ask for one GPU" if len(kinds) == 1 else f"ask for at most {len(kinds)} GPUs")
+            largest = max(gpu.total_mib for gpu in node.gpus if gpu.uuid in kinds)
             biggest = max(ask.memory_mib for ask in request.asks.values())
             if biggest > largest:
                 return Reason(code="gpu-too-small", sentence=f"needs {biggest} MiB on one GPU, the node's GPUs have {largest} MiB", helps=f"ask for at most {largest} MiB a GPU")
@@ -51,21 +56,25 @@ class GpuRoomLeft(Filter):
     name = "gpu-room"
     scope = "cluster"
 
-    def prepare(self, pod: PodState, book: Book) -> Check | None:  # noqa: ARG002
+    def prepare(self, pod: PodState, book: Book) -> Check | None:
         request = pod.request
         if request is None:
             return None
+        never = GpuTopology().prepare(pod, book)
 
         def check(node: NodeState) -> Reason | None:
             if not node.gpus or node.inventory is None or assign(request, node, request.policy or "binpack") is not None:
                 return None
-            return _full(request, node)
+            if never is not None and never(node) is not None:
+                return None  # said already, and no room would help
+            return _full(request, node, node.inventory)
 
         return check
 
 
-def _full(request: PodRequest, node: NodeState) -> Reason:
-    rooms = [g for g in node.gpus if model_matches(g.model, request.models)]
+def _full(request: PodRequest, node: NodeState, inventory: Inventory) -> Reason:
+    wanted = accepted(request, inventory)
+    rooms = [g for g in node.gpus if g.uuid in wanted]
     for name, ask in request.asks.items():
         good = [g for g in rooms if fits(ask, g)]
         if len(good) < ask.count:
@@ -73,8 +82,10 @@ def _full(request: PodRequest, node: NodeState) -> Reason:
             wish = f"{ask.count} GPUs" if ask.count > 1 else "a GPU"
             detail = f"; nearest is GPU {near.index}: {missing(ask, near)}" if near else ""
             return Reason(code="gpu-full", sentence=f"container {name} needs {wish} and {len(good)} of {len(rooms)} fit{detail}", helps=(less := _less(ask, rooms))[0], lacking=less[1])
-    if request.topology == "required":
-        return Reason(code="no-peer-access", sentence="no set of free GPUs reaches each other peer to peer", helps="drop kerf.dev/topology: required")
+        alone = msgspec.structs.replace(request, asks={name: ask})
+        no_set = lacking_set(alone, fabric_of(inventory), mask_of(good), f"of the {len(good)} that fit")
+        if no_set is not None:
+            return no_set
     return Reason(code="gpu-full", sentence="its containers fit one by one, but not together", helps="ask for less in one of the containers")
 
 

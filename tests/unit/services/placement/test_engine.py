@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from services.placement import messages as m
-from services.placement.assign import model_matches
+from services.placement.accepts import model_matches
 from services.placement.filters import NODE_FILTERS, ROOM_FILTERS
 from services.placement.room import fits_room
 from services.placement.shape import INFEASIBLE, Row

@@ -1,0 +1,64 @@
+from __future__ import annotations
+
+from services.placement.accepts import accepted
+from services.placement.filters.base import Check, Filter
+from services.placement.topology import MODES, Choice, Fabric, fabric_of
+from services.placement.topology.base import largest_peer_group
+from services.placement.topology.fabric import places_of
+from shared.book.book import Book
+from shared.book.states import NodeState, PodState
+from shared.contracts.explain import Reason
+from shared.model.request import PodRequest
+
+
+class GpuTopology(Filter):
+    """Whether a node's GPUs, were they all free, have a set such as the pod's topology demands."""
+
+    name = "gpu-topology"
+    scope = "node"
+
+    def prepare(self, pod: PodState, book: Book) -> Check | None:  # noqa: ARG002
+        request = pod.request
+        if request is None or (request.topology != "required" and not request.topology_mode):
+            return None
+
+        def check(node: NodeState) -> Reason | None:
+            if node.inventory is None:
+                return None
+            wanted = accepted(request, node.inventory)
+            places = sum(1 << room.column for room in node.gpus if room.uuid in wanted)
+            return lacking_set(request, fabric_of(node.inventory), places, "on the node")
+
+        return check
+
+
+def lacking_set(request: PodRequest, fabric: Fabric, places: int, where: str) -> Reason | None:
+    """Why no container of the pod could have its GPUs of these; None where each could, or where they are too few anyway."""
+    for ask in request.asks.values():
+        if places.bit_count() < ask.count:
+            continue
+        if request.topology == "required" and ask.count > 1:
+            group = largest_peer_group(fabric, places)
+            if group.bit_count() < ask.count:
+                return _no_peers(ask.count, group, fabric, places, where)
+        if request.topology_mode:
+            choice = Choice(size=ask.count, fitting=places, idle=places, peers=request.topology == "required")
+            if MODES[request.topology_mode].choose(fabric, choice) is None:
+                return Reason(
+                    code="no-topology-set",
+                    sentence=f"{request.topology_mode} has no set of {ask.count} GPUs {where}",
+                    helps="drop kerf.dev/topology-mode",
+                )
+    return None
+
+
+def _no_peers(count: int, group: int, fabric: Fabric, places: int, where: str) -> Reason:
+    most = group.bit_count()
+    far = next((a, b) for a in places_of(places) for b in places_of(places & ~fabric.peers[a]) if a < b)
+    a, b = (fabric.indices[place] for place in far)
+    sentence = f"needs {count} GPUs that all reach each other peer to peer, {where} at most {most} do (GPU {a} does not reach GPU {b})"
+    return Reason(
+        code="no-peer-access",
+        sentence=sentence,
+        helps=f"ask for at most {most} GPUs, or drop kerf.dev/topology: required" if most > 1 else "drop kerf.dev/topology: required",
+    )
