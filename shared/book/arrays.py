@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from shared.book.shares import GpuRoom
+from shared.model.gpu import Inventory
 
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
@@ -41,6 +42,8 @@ class Arrays:
         self.gpu_whole: Bools = np.zeros((rows, columns), np.bool_)
         """Usable, and nothing at all is on it."""
         self.gpu_count: Ints = np.zeros(rows, np.int64)
+        self.inventories: dict[int, Inventory] = {}
+        """By row, of nodes that have one: for what no column says, such as how GPUs are linked."""
         self.changes: list[int] = []
         self.changes_base = 0
         """How many older changes have been forgotten; a cursor below it must look at everything."""
@@ -65,6 +68,7 @@ class Arrays:
         for column in (self.cpu_free, self.memory_free, self.ephemeral_free, self.pods_free):
             column[row] = NOTHING_FITS
         self.gpu_count[row] = 0
+        self.inventories.pop(row, None)
         self.write_gpus(row, ())
 
     def write_gpus(self, row: int, gpus: Sequence[GpuRoom]) -> None:

@@ -149,6 +149,10 @@ class Ledger:
                         room.take(share.memory_mib, share.compute_milli)
         self._stamp += 1
         node.stamp = self._stamp
+        if node.inventory is None:
+            self.arrays.inventories.pop(node.row, None)
+        else:
+            self.arrays.inventories[node.row] = node.inventory
         self.arrays.write_gpus(node.row, node.gpus)
 
     def overbooked(self) -> list[str]:

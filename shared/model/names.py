@@ -43,6 +43,10 @@ LABEL_MANAGED = "kerf.dev/managed"
 TAINT_MANAGED = "kerf.dev/managed"
 LABEL_QUEUE = "kerf.dev/queue"
 
+# Labels of nodes that operators may write: relative figures of one of their GPUs.
+LABEL_GPU_COST = "kerf.dev/gpu-cost"
+LABEL_GPU_SPEED = "kerf.dev/gpu-speed"
+
 # GPU feature discovery's names, written on nodes by the watcher.
 LABEL_GPU_PRODUCT = "nvidia.com/gpu.product"
 LABEL_GPU_COUNT = "nvidia.com/gpu.count"

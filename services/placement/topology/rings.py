@@ -20,6 +20,8 @@ _SEARCHED_MOST = 50_000
 _EXACT_MOST = 8
 """Packings of this many GPUs are exact, of more than that greedy."""
 CANDIDATES_MOST = 4096
+_GREEDY_MOST = 128
+"""Sets to be looked at for each that is packed greedily."""
 
 
 def ring_mb_s(fabric: Fabric, gpus: int) -> int:
@@ -115,7 +117,7 @@ def _pack_exactly(fabric: Fabric, free: int, size: int) -> int:
 
 
 def _pack_greedily(fabric: Fabric, free: int, size: int) -> int:
-    chosen = max(candidates(fabric, free, size), key=lambda gpus: (quality(fabric, gpus), -gpus))
+    chosen = max(candidates(fabric, free, size, most=_GREEDY_MOST), key=lambda gpus: (quality(fabric, gpus), -gpus))
     return quality(fabric, chosen) + _packed(fabric, free & ~chosen, size)
 
 
@@ -136,14 +138,16 @@ def canonical(fabric: Fabric, gpus: int) -> int:
     return cast(int, known)
 
 
-def candidates(fabric: Fabric, free: int, size: int, groups: tuple[int, ...] | None = None) -> Iterator[int]:
+def candidates(
+    fabric: Fabric, free: int, size: int, groups: tuple[int, ...] | None = None, *, most: int = CANDIDATES_MOST
+) -> Iterator[int]:
     """The sets of one size to be looked at, one of each kind: of twins in one group the lowest places. `groups` are the
     fabric's twins unless given. Where there are more than can be looked at, those that grow from each GPU by the nearest."""
     groups = groups or fabric.twins
     classes: dict[int, list[int]] = {}
     for place in places_of(free):
         classes.setdefault(groups[place], []).append(place)
-    if _kinds(classes, size) > CANDIDATES_MOST:
+    if _kinds(classes, size) > most:
         return iter({_grown(fabric, free, start, size) for start in places_of(free)})
     return _by_class(list(classes.values()), size)
 
