@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -104,3 +105,26 @@ def test_nothing_is_lost_or_won_in_the_reading(gpus: int, memory_mib: int, perce
     if not ask.whole:
         assert ask.compute_milli * gpus == percent * 10
         assert memory_mib <= ask.memory_mib * gpus < memory_mib + gpus
+
+
+def test_a_pod_may_be_choosy_about_its_gpus() -> None:
+    asked = read_request(pod(
+        container(gpu=2), gpu_model_not="T4 | P4", gpu_generation="hopper|Ampere", gpu_memory_min="40Gi", gpu_capability_min="8.9",
+        gpu_uuid="GPU-b|GPU-a", gpu_uuid_not="GPU-c", gpu_prefer="cost", topology_mode="best-effort",
+    ))  # fmt: skip
+    assert asked is not None
+    assert (asked.models_not, asked.generations, asked.memory_min_mib, asked.capability_min) == (("P4", "T4"), ("Ampere", "Hopper"), 40960, 89)
+    assert (asked.uuids, asked.uuids_not, asked.prefer, asked.topology_mode) == (("GPU-a", "GPU-b"), ("GPU-c",), "cost", "best-effort")
+
+
+@pytest.mark.parametrize(
+    ("annotation", "value", "says"),
+    [
+        ("gpu-generation", "Hopper|Turning", "'Turning'"), ("gpu-generation", "|", "Ampere|Hopper"), ("gpu-memory-min", "0", "40Gi"),
+        ("gpu-memory-min", "40Gib", "40Gib"), ("gpu-capability-min", "sm_90", "9.0"), ("gpu-prefer", "both", "cost, speed"),
+        ("topology-mode", "dgx", "ring, best-effort"), ("gpu-uuid", " ", "UUIDs"),
+    ],
+)  # fmt: skip
+def test_a_wish_that_makes_no_sense_is_refused_with_what_to_write(annotation: str, value: str, says: str) -> None:
+    with pytest.raises(RequestError, match=re.escape(says)):
+        read_request(pod(container(gpu=1), **{annotation: value}))
