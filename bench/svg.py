@@ -17,7 +17,7 @@ _LEFT, _RIGHT, _TOP, _BOTTOM = 70, 20, 46, 58
 _COLOURS = ("#1f6fb4", "#d95f02", "#1b9e77", "#7b52ab", "#c2357f", "#8a6d1f", "#444444")
 _DASHES = ("", "7 4", "2 3", "9 3 2 3", "", "7 4", "2 3")
 _LEGEND_LINE = 17
-_TEXT_WIDTH = 6.6
+_TEXT_WIDTH = 6.8
 """Of a letter at 12 px, about: enough to wrap a legend."""
 
 
@@ -70,7 +70,7 @@ def bar_chart(
     values = [value for each in series.values() for value in each.values()]
     ticks = _ticks(*(y_range or _span([0.0, *values])))
     slanted = len(groups) > 8 or max(map(len, groups)) * _TEXT_WIDTH > (_WIDTH - _LEFT - _RIGHT) / len(groups)
-    extra = min(150, int(max(map(len, groups)) * _TEXT_WIDTH * 0.72)) if slanted else 0
+    extra = int(max(map(len, groups)) * _TEXT_WIDTH * 0.92) if slanted else 0
     canvas = _Canvas(title, x_label, y_label, list(series), (0, len(groups)), y_range or (ticks[0], ticks[-1]), extra)
     canvas.grid(ticks)
     bar = 0.8 / len(series)
@@ -119,13 +119,13 @@ class _Canvas:
 
     def x_tick(self, x: float, text: str, *, slanted: bool = False) -> None:
         y = self.foot + 18
-        turn = f' transform="rotate(-40 {x:.1f} {y})"' if slanted else ""
+        turn = f' transform="rotate(-65 {x:.1f} {y})"' if slanted else ""
         self.add(f'<text x="{x:.1f}" y="{y}" text-anchor="{"end" if slanted else "middle"}"{turn}>{escape(text)}</text>')
 
     def write(self, path: Path | str, *, bars: bool = False) -> None:
         middle = (self.top + self.foot) / 2
         head = [
-            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {self.height}" font-family="sans-serif" font-size="12" fill="#222222">',
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {self.height}" font-family="DejaVu Sans, Helvetica, Arial, sans-serif" font-size="12" fill="#222222">',
             f"<title>{escape(self.title)}</title>",
             f'<rect width="{_WIDTH}" height="{self.height}" fill="#ffffff"/>',
             f'<clipPath id="plot"><rect x="{_LEFT}" y="{self.top}" width="{_WIDTH - _LEFT - _RIGHT}" height="{self.foot - self.top}"/></clipPath>',
