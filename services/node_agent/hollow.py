@@ -16,6 +16,7 @@ from services.node_agent import messages as m
 from services.node_agent.core import Agent
 from shared.contracts import subjects
 from shared.model.gpu import MOST_GPUS, MOST_MIB, Gpu, Inventory, Link
+from shared.model.gpu_models import known_model
 
 KEEP_TOMBSTONES = 512
 
@@ -81,9 +82,10 @@ class Fleet:
 
 def inventory_of(node: HollowNode, boot_id: str) -> Inventory:
     """The same UUIDs for the same name at every start, in NVML's form."""
+    known = known_model(node.model)
     gpus = tuple(
         Gpu(
-            uuid=_uuid(node.name, index), index=index, model=node.model, memory_mib=node.memory_mib, compute_capability="9.0",
+            uuid=_uuid(node.name, index), index=index, model=node.model, memory_mib=node.memory_mib, compute_capability=known.capability if known else "",
             pci_bus_id=f"00000000:{index + 1:02X}:00.0", numa_node=0 if index < (node.count + 1) // 2 else 1,
         )
         for index in range(node.count)
