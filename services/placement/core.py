@@ -7,9 +7,11 @@ The rules (R1 to R7) and properties (P1 to P6) are those of docs/protocol.md; wh
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TypeVar
 
 from services.placement import messages as m
 from services.placement.engine import Place
+from services.placement.gangs.registry import GangState, gang_trace
 from services.placement.holds import Hold, Holds
 from services.placement.journal import Journal
 from services.placement.nodes import Nodes
@@ -18,12 +20,20 @@ from services.placement.settings import Settings, Stats
 from services.placement.takeover import Takeover, touch
 from shared.book.book import Book, Change
 from shared.book.states import GrantState, PodState
+from shared.contracts.base import encode
 from shared.contracts.commands import Answer
-from shared.contracts.events import GrantEnded, PlacementDecided, PodBound, TermTaken
+from shared.contracts.events import GangPlaced, GrantEnded, PlacementDecided, PodBound, TermTaken
 from shared.contracts.log import Decision, DecisionBatch, ReadyRecord
 from shared.model.grant import Grant
+from shared.model.objects import Gang
 
 ATTEMPTS_PER_TURN = 64
+PART_MOST = 256
+"""Holds in one message or one record, where they need not stay together. A message on the bus is at most 1 MiB."""
+RECORD_MOST_BYTES = 900_000
+"""Of a gang's decisions in the log; what else gathers in their record has room beside them."""
+
+T = TypeVar("T")
 
 
 class Core:
@@ -49,6 +59,8 @@ class Core:
         self._began = 0.0
         self._grants_made = 0
         self._freed = False
+        self._owed: list[DecisionBatch] = []
+        """Of a new term: open holds that are still to be logged again before `ready`."""
         self._out: list[m.Command] = []
 
     def handle(self, event: m.Input, now: float) -> list[m.Command]:  # noqa: PLR0912 one branch an input
@@ -62,6 +74,8 @@ class Core:
             case m.FactsSeen():
                 for fact in event.facts:
                     self._changes(self.book.apply(fact), now)
+                    if isinstance(fact.object, Gang):
+                        self._out += self.placer.gang_changed(fact.object, now)
             case m.InventorySeen():
                 self._out += self.nodes.inventory(event.inventory, now)
                 self._freed = True
@@ -103,7 +117,10 @@ class Core:
         self._out += self.nodes.sync_all(now)
 
     def _snapshot(self, event: m.SnapshotSeen, now: float) -> None:
+        gangs = dict(self.book.others.get("Gang", {}))
         self._changes(self.book.apply_snapshot(event.facts), now)
+        for source in (gangs | self.book.others.get("Gang", {})).values():
+            self._out += self.placer.gang_changed(source, now)
         if self.phase != "listing":
             return
         pending = [s for s in self.book.pods.values() if s.ours and not s.pod.spec.node_name and not s.ended]
@@ -126,6 +143,7 @@ class Core:
         self.queue.remove(state.uid)
         self.book.hold(state.uid, decision.node, decision.grant)
         self.holds[state.uid] = Hold(decision, now, sequence)
+        self.placer.note(state, now)
         self.stats.readopted += 1
 
     def _touch(self, uids: list[str]) -> None:
@@ -133,11 +151,15 @@ class Core:
             self._out.append(m.SendPatches(tuple(touch(self.book.pods[uid], self.term) for uid in uids)))
 
     def _write_ready(self) -> None:
-        """Open holds once more under this term, then `ready`: from here the log is complete."""
+        """Open holds once more under this term, then `ready`: from here the log is complete. They stand in the log before
+        this term too, so several records of them are as good as one."""
         self.phase = "readying"
-        open_holds = tuple(h.decision for h in self.holds.values())
-        record = DecisionBatch(term=self.term, decisions=open_holds) if open_holds else ReadyRecord(term=self.term)
-        self._out.append(self.journal.append(record))
+        open_holds = [h.decision for h in self.holds.values()]
+        self._owed = [DecisionBatch(term=self.term, decisions=tuple(part)) for part in _parts(open_holds)]
+        self._write_next()
+
+    def _write_next(self) -> None:
+        self._out.append(self.journal.append(self._owed.pop(0) if self._owed else ReadyRecord(term=self.term)))
 
     def _lead(self, now: float) -> None:
         self.phase = "leading"
@@ -149,8 +171,9 @@ class Core:
 
     @property
     def may_renew(self) -> bool:
-        """Whether a new term may be taken now: leading, and no append under way."""
-        return self.phase == "leading" and self.journal.in_flight is None
+        """Whether a new term may be taken now: leading, no append under way, and no more open holds than one record takes
+        (a large gang on its way)."""
+        return self.phase == "leading" and self.journal.in_flight is None and len(self.holds) <= self.settings.holds_most + self.settings.batch_most
 
     # --- facts ------------------------------------------------------------------------------------------------
 
@@ -181,7 +204,7 @@ class Core:
     def _bound(self, state: PodState, now: float) -> None:
         hold = self.holds.pop(state.uid, None)
         self.takeover.settled(state.uid)
-        self.placer.forget(state.uid)
+        self.placer.forget(state.uid, now)
         if not state.ours:
             return
         meta, node = state.pod.metadata, state.pod.spec.node_name
@@ -197,7 +220,7 @@ class Core:
         uid = change.name
         self.holds.pop(uid, None)
         self.takeover.settled(uid)
-        self.placer.forget(uid)
+        self.placer.forget(uid, now)
         self._freed = True
         held = self.book.grants.get(change.grant_id)
         if held is None:
@@ -254,6 +277,11 @@ class Core:
             if attempts >= ATTEMPTS_PER_TURN:
                 self._out.append(m.Again())
                 break
+            gang = self.placer.gangs.of(uid)
+            if gang is not None:
+                attempts += max(1, gang.need)
+                self._decide_gang(gang, uid, now)
+                continue
             attempts += 1
             state = self.book.pods[uid]
             place, said = self.placer.attempt(state, now)
@@ -265,18 +293,47 @@ class Core:
             self._out += self.placer.explain_one(now)
 
     def _decide(self, state: PodState, place: Place, now: float) -> None:
-        meta = state.pod.metadata
-        grant = None
-        if place.containers:
-            self._grants_made += 1
-            grant = Grant(grant_id=f"{self.term:x}-{self._grants_made:x}", term=self.term, traceparent=self.trace_of(state.uid), containers=place.containers)
-        decision = Decision(uid=state.uid, namespace=meta.namespace, name=meta.name, resource_version=meta.resource_version, node=place.node, grant=grant)
+        grant = self._grant(state, place)
         self.book.hold(state.uid, place.node, grant)
+        self._record(state, place, grant, now)
+
+    def _decide_gang(self, gang: GangState, uid: str, now: float) -> None:
+        """All that the gang needs, or nobody: the decisions are gathered in one go, so they stand in one record."""
+        tried, said = self.placer.attempt_gang(gang, uid, now, self._grant)
+        placed = tried.placed
+        self._out += said
+        if not placed:
+            return
+        size = sum(len(encode(_decision(one.state, one.place, one.grant))) for one in placed)
+        if size > RECORD_MOST_BYTES:
+            why = f"the decisions for {len(placed)} of its pods come to {size} bytes, and the log takes {RECORD_MOST_BYTES} in one record"
+            self.placer.gang_refused(gang, placed, why, now)
+            return
+        first = min(self.placer.first_seen.get(one.state.uid, now) for one in placed)
+        together = len(placed) > 1
+        for one in placed:
+            self._record(one.state, one.place, one.grant, now, gang=gang.name)
+            self.placer.note(one.state, now)
+        if together:
+            self.reports.gang_decided(placed[0].state.uid, GangPlaced(
+                namespace=gang.namespace, name=gang.name, pods=tuple(one.state.pod.metadata.name for one in placed), nodes=len({one.place.node for one in placed}),
+                minimum=gang.minimum, term=self.term, sequence=0, area=tried.area, waited_ms=round((now - first) * 1000)))  # fmt: skip
+
+    def _grant(self, state: PodState, place: Place) -> Grant | None:
+        if not place.containers:
+            return None
+        self._grants_made += 1
+        return Grant(grant_id=f"{self.term:x}-{self._grants_made:x}", term=self.term, traceparent=self.trace_of(state.uid), containers=place.containers)
+
+    def _record(self, state: PodState, place: Place, grant: Grant | None, now: float, *, gang: str = "") -> None:
+        """The book holds it; the log is next."""
+        meta = state.pod.metadata
+        decision = _decision(state, place, grant)
         self.holds[state.uid] = Hold(decision, now)
         self.journal.gather(decision)
         self.stats.decisions += 1
         self.reports.decided(state.uid, PlacementDecided(
-            uid=state.uid, namespace=meta.namespace, name=meta.name, node=place.node, term=self.term, sequence=0, grant=grant,
+            uid=state.uid, namespace=meta.namespace, name=meta.name, node=place.node, term=self.term, sequence=0, grant=grant, gang=gang,
             policy=place.policy, scores={"total": place.total}, feasible_nodes=place.feasible_nodes, waited_ms=self.placer.waited_ms(state.uid, now)))  # fmt: skip
 
     # --- the log and what follows it (R1, R2) -----------------------------------------------------------------
@@ -287,18 +344,21 @@ class Core:
             if self.phase == "readying":
                 self._lead(now)
         elif self.phase == "readying":
-            self._out.append(self.journal.append(ReadyRecord(term=self.term)))
+            self._write_next()
         elif record is not None:
             sent = self.holds.logged(record, sequence, now)
             for hold in sent:
                 event = self.reports.take_decided(hold.decision.uid, sequence)
                 if event is not None:
                     self._out.append(m.Publish(event, namespace=event.namespace, uid=event.uid))
+            for placed in self.reports.take_gangs((d.uid for d in record.decisions), sequence):
+                self._out.append(m.Publish(placed, namespace=placed.namespace, uid=gang_trace(placed.namespace, placed.name)))
             self._send(sent)
 
     def _send(self, holds: list[Hold]) -> None:
-        if holds:
-            self._out.append(m.SendBinds(max(h.sequence for h in holds), tuple(h.bind() for h in holds)))
+        """In parts: the holds of a large gang fill no message, and one answer does not wait for all of them."""
+        for part in _parts(holds):
+            self._out.append(m.SendBinds(max(h.sequence for h in part), tuple(h.bind() for h in part)))
 
     def _bind_answered(self, answer: Answer, now: float) -> None:
         """Whatever the answer, the hold stays (R4). Where it is certain that nothing was applied, the pod is touched:
@@ -318,6 +378,9 @@ class Core:
             self._touch(self.takeover.again(now))
         if self.phase != "leading":
             return
+        self.placer.tick(now)
+        for gang in self.placer.gangs.overdue(now):
+            self._give_back(gang, now)
         late = self.holds.late(now)
         self.stats.resent += len(late)
         self._send(late)
@@ -326,3 +389,23 @@ class Core:
         if labels:
             self._out.append(m.SendPatches(tuple(labels)))
         self._out += self.reports.say_again(self.book, self.holds, now)
+
+    def _give_back(self, gang: GangState, now: float) -> None:
+        """It has begun, and lacked members for as long as its time-out. Members that are not yet bound are touched, which
+        voids their holds (R4), and rest for as long again. Those that are bound stay: they are told, and may be evicted."""
+        unbound = [uid for uid in gang.placed if uid in self.holds and self.holds[uid].sequence]
+        for uid in unbound:
+            self.queue.pause_for(uid, now, gang.patience_s)
+        self._touch(unbound)
+        if not gang.told:
+            gang.told = True
+            self._out += self.reports.gang_lacks(gang, [self.book.pods[uid] for uid in sorted(gang.placed)])
+
+
+def _decision(state: PodState, place: Place, grant: Grant | None) -> Decision:
+    meta = state.pod.metadata
+    return Decision(uid=state.uid, namespace=meta.namespace, name=meta.name, resource_version=meta.resource_version, node=place.node, grant=grant)
+
+
+def _parts(items: list[T]) -> list[list[T]]:
+    return [items[i : i + PART_MOST] for i in range(0, len(items), PART_MOST)]

@@ -10,6 +10,8 @@ from msgspec.structs import replace
 from services.placement.engine import Engine
 from services.placement.filters import CLUSTER_FILTERS, NODE_FILTERS, ROOM_FILTERS
 from services.placement.filters.gpus import GpuKind, GpuRoomLeft
+from services.placement.gangs.registry import Gangs
+from services.placement.gangs.words import gang_unknown, verdict
 from services.placement.honoured import refusal
 from services.placement.room import fits_room
 from services.placement.scores import CLUSTER_SCORES, COLUMN_SCORES, NODE_SCORES
@@ -21,9 +23,10 @@ from shared.contracts.explain import Candidate, GpuReason, NodeExplanation, PodE
 
 
 class Explainer:
-    def __init__(self, book: Book, engine: Engine) -> None:
+    def __init__(self, book: Book, engine: Engine, gangs: Gangs | None = None) -> None:
         self.book = book
         self.engine = engine
+        self.gangs = gangs or Gangs(book)
 
     def why(self, state: PodState, *, max_nodes: int, waiting_s: float = 0.0, ahead: int = 0, exists: bool = True) -> PodExplanation:
         """The whole story of one pod, as of now."""
@@ -37,7 +40,22 @@ class Explainer:
             return replace(base, state="gated", sentence=f"the pod waits for its scheduling gates: {gates}", helps=(f"remove the gates {gates}",))
         if exists and (state.charged or state.pod.spec.node_name):
             return self._placed(state, base, max_nodes)
+        if exists and state.gang is not None:
+            return self._in_gang(state, base, max_nodes)
         return self._unplaced(state, base, max_nodes, exists=exists)
+
+    def _in_gang(self, state: PodState, base: PodExplanation, max_nodes: int) -> PodExplanation:
+        unknown, gang = self.gangs.unknown_source(state), self.gangs.of(state.uid)
+        if unknown:
+            why = gang_unknown(unknown)
+            return replace(base, state="waiting", sentence=why.sentence, summary=(why,), helps=(why.helps,))
+        if gang is None:
+            return self._unplaced(state, base, max_nodes, exists=True)
+        if gang.verdict is None:
+            members = [self.book.pods[uid] for uid in gang.waiting]
+            gang.verdict = verdict(gang, members, self.engine, lambda pod: self._unplaced(pod, base, max_nodes, exists=True))
+        said = gang.verdict
+        return replace(base, state="waiting", sentence=said.sentence, summary=said.summary, helps=said.helps, nodes=said.nodes, gang=said.gang)
 
     def _placed(self, state: PodState, base: PodExplanation, max_nodes: int) -> PodExplanation:
         node = state.charged or state.pod.spec.node_name

@@ -12,6 +12,4 @@ def refusal(state: PodState) -> Reason | None:
         return Reason(code=state.refusal_code, sentence=state.refusal, helps="correct the pod and create it again")
     if state.pod.spec.resource_claims:
         return Reason(code="claims-not-honoured", sentence="the pod uses resourceClaims, which Kerf does not place yet", helps="ask by kerf.dev/gpu resources, or leave the pod to the default scheduler")
-    if state.gang is not None:
-        return Reason(code="gang-not-honoured", sentence=f"the pod belongs to gang {state.gang.name}, and Kerf does not place gangs yet", helps="drop the annotations kerf.dev/gang and kerf.dev/gang-size to have each pod placed by itself")
     return None

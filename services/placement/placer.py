@@ -8,16 +8,23 @@ from collections.abc import Callable
 from services.placement import messages as m
 from services.placement.engine import Engine, Place
 from services.placement.explain import Explainer
+from services.placement.gangs.domains import holds, shapes_of
+from services.placement.gangs.placing import Granting, Misfit, Placed, Tried, by_size, place_gang, take_back
+from services.placement.gangs.registry import Gangs, GangState
 from services.placement.honoured import refusal
 from services.placement.queue import Queue
 from services.placement.reports import Reports
 from services.placement.settings import Stats
 from shared.book.book import Book
 from shared.book.states import PodState
+from shared.model.objects import Gang
 
 _TIMINGS_KEPT = 20_000
 _CLAIMS_PAUSE_S = 0.2
 """Volumes of a node are bound within milliseconds; bursts of other changes must not try the pod each time."""
+
+_GATHERING_S = 2.0
+"""Controllers create the pods of a gang one after another; nobody need hear that the first ones wait for the last."""
 
 
 class Placer:
@@ -30,35 +37,89 @@ class Placer:
         self.engine = Engine(book, policy)
         self.queue = Queue()
         self.reports = Reports()
-        self.explainer = Explainer(book, self.engine)
+        self.gangs = Gangs(book)
+        self.explainer = Explainer(book, self.engine, self.gangs)
         self.decide_us: deque[float] = deque(maxlen=_TIMINGS_KEPT)
         self.first_seen: dict[str, float] = {}
+        self._look_at = 0.0
 
     def admit(self, state: PodState, now: float) -> list[m.Command]:
         """A pod that is new or has changed, unbound and without a hold: into its line, or out of it, or refused by name."""
         if not state.wants_place:
             self.queue.remove(state.uid)
+            self.note(state, now)
             return []
         self.first_seen.setdefault(state.uid, now)
         why = refusal(state)
         if why is not None:
             self.queue.remove(state.uid)
+            self.note(state, now)
             return self.reports.refused(state, why)
-        self.queue.add(state, self.engine.key_of(state), plain=self.engine.is_plain(state))
-        if self.queue.waits(state.uid):
+        gang = self.gangs.see(state, now)
+        if gang is not None:
+            self.queue.add_to_gang(state, gang.key)
+            self._turn(gang, now)
+        elif source := self.gangs.unknown_source(state):
+            self.queue.add_to_gang(state, f"? {state.pod.metadata.namespace}/{source}")
+            self.queue.park(state.uid, now)
+        else:
+            self.queue.add(state, self.engine.key_of(state), plain=self.engine.is_plain(state))
+        if self.queue.waits(state.uid) and gang is None:
             self.reports.want_words((state.uid,))  # its line waits, so it is not tried; nobody may wait without a word
         return []
 
-    def forget(self, uid: str) -> None:
+    def note(self, state: PodState, now: float) -> None:
+        """A pod that wants no place from us, or has one: its gang may lack one member less, or more."""
+        before = self.gangs.of(state.uid)
+        gang = self.gangs.see(state, now, able=refusal(state) is None)
+        if gang is not None:
+            self._turn(gang, now)
+        if before is not None and before is not gang:
+            self._turn(before, now)
+
+    def gang_changed(self, source: Gang, now: float) -> list[m.Command]:
+        """The object that says how large a gang is has come, changed or gone: its pods are looked at anew."""
+        said: list[m.Command] = []
+        for uid in self.gangs.named_by(source):
+            state = self.book.pods[uid]
+            if state.uid in self.queue:
+                self.queue.remove(uid)
+                said += self.admit(state, now)
+            else:
+                self.note(state, now)
+        return said
+
+    def _turn(self, gang: GangState, now: float) -> None:
+        """A gang is tried when all that it needs are there."""
+        uid = next(iter(gang.waiting), None)
+        if uid is None or uid not in self.queue:
+            return
+        if gang.gathered:
+            self.queue.unpark(uid)
+        else:
+            self.queue.park(uid, now)
+
+    def forget(self, uid: str, now: float) -> None:
         """It is bound, or gone."""
         self.queue.remove(uid, forget=True)
         self.engine.forget(uid)
         self.reports.forget(uid)
         self.first_seen.pop(uid, None)
+        state = self.book.pods.get(uid)
+        if state is not None:
+            self.note(state, now)
+        elif (gang := self.gangs.forget(uid, now)) is not None:
+            self._turn(gang, now)
 
     def wake(self) -> None:
         """Something changed: those whom it may help are tried again."""
-        self.queue.wake(lambda uid: int(self.engine.row(self.book.pods[uid]).refresh().max(initial=-1)) >= 0)
+        self.queue.wake(self._helped)
+
+    def _helped(self, uid: str) -> bool:
+        state, gang = self.book.pods[uid], self.gangs.of(uid)
+        if gang is not None:
+            return gang.gathered and holds(shapes_of([self.book.pods[u] for u in gang.waiting], self.engine), gang.need)
+        return not self.gangs.unknown_source(state) and int(self.engine.row(state).refresh().max(initial=-1)) >= 0
 
     def waited_ms(self, uid: str, now: float) -> int:
         return round((now - self.first_seen.get(uid, now)) * 1000)
@@ -83,10 +144,68 @@ class Placer:
         self.queue.remove(state.uid)
         return place, []
 
+    def attempt_gang(self, gang: GangState, uid: str, now: float, granting: Granting) -> tuple[Tried, list[m.Command]]:
+        """One try for the gang whose line `uid` heads. Those who get a place hold it on the book, and are out of the queue;
+        where too few would get one nobody does, and the line waits for a change."""
+        line = self.queue.in_line_with(uid)
+        able = [self.book.pods[u] for u in line if not self.queue.paused(u, now)]
+        need = min(gang.need, len(able)) if gang.begun else gang.need
+        if not gang.gathered:
+            self.queue.park(uid, now)
+            return Tried([]), []
+        if len(able) < need:
+            self.queue.pause(uid, now)  # another member is paused, for its Binding was refused
+            return Tried([]), []
+        began = self.stopwatch()
+        gang.problem = ""
+        tried = place_gang(gang, by_size(able), need, self.engine, granting)
+        self.decide_us.append((self.stopwatch() - began) * 1e6 / need)
+        if tried.misfit is not None:
+            self._gang_waits(gang, line, now, tried.misfit)
+            return tried, []
+        late = [(one.state.uid, c) for one in tried.placed if (c := self.reports.claims_first(one.state, one.place.node, self.book))]
+        if late:
+            take_back(tried.placed, self.engine)
+            self.queue.pause_for(uid, now, _CLAIMS_PAUSE_S)
+            return Tried([]), [command for member, claims in late for command in self.reports.ask_claims(member, claims, now)]
+        chosen = {one.state.uid for one in tried.placed}
+        for member in line:
+            if member in chosen:
+                self.queue.remove(member)
+        return tried, []
+
+    def gang_refused(self, gang: GangState, placed: list[Placed], why: str, now: float) -> None:
+        """Places were found and cannot be decided: they are taken back."""
+        take_back(placed, self.engine)
+        for one in placed:
+            self.queue.add_to_gang(one.state, gang.key)
+        gang.problem = why
+        self._gang_waits(gang, [one.state.uid for one in placed], now, None)
+
+    def _gang_waits(self, gang: GangState, line: list[str], now: float, misfit: Misfit | None) -> None:
+        self.stats.rejections += 1
+        self.queue.park(line[0], now)
+        if misfit is None or misfit.uid:
+            self.queue.pause(line[0], now)  # a try costs as much as all its members; what counting rules out costs little
+        gang.verdict = None
+        for uid in line:
+            self.reports.wants_word(uid)
+
     def _wait(self, state: PodState, now: float, *, alone: bool) -> None:
         if alone:
             self.queue.add(state, self.engine.key_of(state), plain=False)
         self.queue.park(state.uid, now)
+
+    def tick(self, now: float) -> None:
+        """Members who wait for others are told, once it looks as if these took their time."""
+        if now < self._look_at:
+            return
+        self._look_at = now + _GATHERING_S
+        for gang in self.gangs.by_key.values():
+            first = next(iter(gang.waiting), None)
+            if first is not None and not gang.gathered and gang.verdict is None and now - self.first_seen.get(first, now) >= _GATHERING_S:
+                for uid in gang.waiting:
+                    self.reports.wants_word(uid)
 
     def explain_one(self, now: float) -> list[m.Command]:
         """When there is nothing better to do: why one of them waits."""

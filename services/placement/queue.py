@@ -4,6 +4,7 @@
 - A doomed pod costs one attempt each time something changes that could help it, and holds nobody else back.
 - A pod that other pods or objects bear on (affinity, spread, host ports, volumes) stands in a line of its own, and is
   tried again when such a thing changes, with a pause that doubles from 1 s to 10 s.
+- A gang stands in one line: tried, parked and woken as a whole, by the priority and the age of its first member.
 - A pod whose Binding was refused pauses likewise, and from then on in a line of its own: the others of its shape go on.
 """
 
@@ -57,7 +58,13 @@ class Queue:
         """Puts a pod in its line, or in another where its shape has changed. A line that waits goes on waiting: the
         newcomer is of the same shape, and behind or before the others it fits no better."""
         plain = plain and state.uid not in self._pauses
-        line_key = key if plain else key + state.uid.encode()
+        self._put(state, key if plain else key + state.uid.encode(), plain=plain)
+
+    def add_to_gang(self, state: PodState, gang: str) -> None:
+        """Puts a pod in the line of its gang, named by `gang`; such a line pauses only where it is told to."""
+        self._put(state, b"gang " + gang.encode(), plain=True)
+
+    def _put(self, state: PodState, line_key: bytes, *, plain: bool) -> None:
         known = self._line_of.get(state.uid)
         if known is not None:
             if known.key == line_key:
@@ -120,9 +127,20 @@ class Queue:
         line = self._line_of[uid]
         line.parked = True
         if pause_s:
-            self._pauses[uid] = Pause(now + pause_s, PAUSE_FIRST_S / 2)
+            self.pause_for(uid, now, pause_s)
         elif not line.plain:
             self.pause(uid, now)
+
+    def unpark(self, uid: str) -> None:
+        """Its line may be tried (again)."""
+        line = self._line_of[uid]
+        if line.parked:
+            line.parked = False
+            heapq.heappush(self._heads, (line.head, line.key))
+
+    def in_line_with(self, uid: str) -> list[str]:
+        """All pods of its line, best first."""
+        return [member[3] for member in sorted(self._line_of[uid].members)]
 
     def parked_with(self, uid: str) -> list[str]:
         """The pods that wait in its line; empty where the line does not wait, or the pod stands in none."""
@@ -133,6 +151,14 @@ class Queue:
         """Whether its line is parked."""
         line = self._line_of.get(uid)
         return line is not None and line.parked
+
+    def paused(self, uid: str, now: float) -> bool:
+        pause = self._pauses.get(uid)
+        return pause is not None and pause.until > now
+
+    def pause_for(self, uid: str, now: float, seconds: float) -> None:
+        """Not tried for so long, whether it stands in a line now or comes back to one."""
+        self._pauses[uid] = Pause(now + seconds, PAUSE_FIRST_S / 2)
 
     def pause(self, uid: str, now: float) -> None:
         known = self._pauses.get(uid)

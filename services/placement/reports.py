@@ -10,11 +10,12 @@ import msgspec
 from services.placement import messages as m
 from services.placement.explain import Explainer
 from services.placement.filters.volumes import choose_volumes, claim_names, waits_for_consumer
+from services.placement.gangs.registry import GangState
 from services.placement.queue import Queue
 from shared.book.book import Book
 from shared.book.states import PodState
 from shared.contracts.commands import AnnounceEvent, Answer, Patch, ReportPending, SelectNode
-from shared.contracts.events import PlacementDecided, PlacementRejected
+from shared.contracts.events import GangPlaced, GangWaiting, PlacementDecided, PlacementRejected
 from shared.contracts.explain import PodExplanation, Reason
 
 _AGAIN_AFTER_S = 30.0
@@ -28,6 +29,8 @@ class Reports:
         self._said: dict[str, tuple[str, float]] = {}
         self._waiting: OrderedDict[str, None] = OrderedDict()
         self._decided: dict[str, PlacementDecided] = {}
+        self._gangs_decided: dict[str, GangPlaced] = {}
+        self._gangs_said: dict[str, str] = {}
         self._asked: dict[str, tuple[tuple[SelectNode, ...], float]] = {}
         self._look_at = 0.0
 
@@ -45,6 +48,32 @@ class Reports:
     def take_decided(self, uid: str, sequence: int) -> PlacementDecided | None:
         event = self._decided.pop(uid, None)
         return None if event is None else msgspec.structs.replace(event, sequence=sequence)
+
+    def gang_decided(self, uid: str, event: GangPlaced) -> None:
+        """Kept until the log has the record in which this member stands, and with it all others."""
+        self._gangs_said.pop(f"{event.namespace}/{event.name}", None)
+        self._gangs_decided[uid] = event
+
+    def take_gangs(self, uids: Iterable[str], sequence: int) -> list[GangPlaced]:
+        if not self._gangs_decided:
+            return []
+        return [msgspec.structs.replace(event, sequence=sequence) for uid in uids if (event := self._gangs_decided.pop(uid, None)) is not None]
+
+    def gang_lacks(self, gang: GangState, placed: Iterable[PodState]) -> list[m.Command]:
+        """A gang has begun and lacks members for longer than its time-out: those who have places are told."""
+        note = f"gang {gang.name} has {gang.has} of the {gang.minimum} pods it needs, for {gang.patience_s} s now; what was not bound has been given back. Delete the pods that run to free their GPUs, or let them wait"
+        return [m.SendPatches(tuple(
+            AnnounceEvent(uid=state.uid, namespace=state.pod.metadata.namespace, name=state.pod.metadata.name, type="Warning", reason="GangIncomplete", action="Scheduling", note=note)
+            for state in placed if state.pod.spec.node_name
+        ))]  # fmt: skip
+
+    def _gang_waits(self, namespace: str, explanation: PodExplanation) -> list[m.Command]:
+        """Once for all members, and again when the reason changes."""
+        gang = explanation.gang
+        if gang is None or self._gangs_said.get(key := f"{namespace}/{gang.name}") == explanation.sentence:
+            return []
+        self._gangs_said[key] = explanation.sentence
+        return [m.Publish(GangWaiting(namespace=namespace, name=gang.name, sentence=explanation.sentence, gang=gang), namespace=namespace)]
 
     def wants_word(self, uid: str) -> None:
         """The pod does not fit; its reason is worked out when there is nothing better to do."""
@@ -128,7 +157,7 @@ class Reports:
     def _reject(self, state: PodState, explanation: PodExplanation) -> list[m.Command]:
         meta = state.pod.metadata
         event = PlacementRejected(uid=state.uid, namespace=meta.namespace, name=meta.name, explanation=explanation)
-        return [m.Publish(event, namespace=meta.namespace, uid=state.uid), m.SendPatches((_report(state, explanation.sentence),))]
+        return [*self._gang_waits(meta.namespace, explanation), m.Publish(event, namespace=meta.namespace, uid=state.uid), m.SendPatches((_report(state, explanation.sentence),))]
 
 
 def _report(state: PodState, sentence: str) -> ReportPending:

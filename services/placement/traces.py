@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from services.placement import messages as m
-from shared.contracts.events import PlacementDecided, PlacementRejected, PodBound
+from services.placement.gangs.registry import gang_trace
+from shared.contracts.events import GangPlaced, PlacementDecided, PlacementRejected, PodBound
 from shared.telemetry import Telemetry
 
 
@@ -15,10 +16,20 @@ def record(telemetry: Telemetry, command: m.Publish) -> None:
             end = telemetry.now_ns()
             telemetry.pod_span(
                 event.uid, "placement", start_ns=end - event.waited_ms * 1_000_000, end_ns=end, force=event.waited_ms > SLOW_MS,
+                links=(telemetry.traceparent(gang_trace(event.namespace, event.gang)),) if event.gang else (),
                 attributes={
                     "k8s.pod.name": event.name, "k8s.namespace.name": event.namespace, "k8s.node.name": event.node, "kerf.term": event.term,
                     "kerf.sequence": event.sequence, "kerf.policy": event.policy, "kerf.feasible_nodes": event.feasible_nodes,
                     **{f"kerf.score.{name}": value for name, value in event.scores.items()},
+                },
+            )  # fmt: skip
+        case GangPlaced():
+            end = telemetry.now_ns()
+            telemetry.pod_span(
+                gang_trace(event.namespace, event.name), "gang.placed", start_ns=end - event.waited_ms * 1_000_000, end_ns=end, force=True, root=True,
+                attributes={
+                    "kerf.gang": event.name, "k8s.namespace.name": event.namespace, "kerf.gang.pods": len(event.pods),
+                    "kerf.gang.nodes": event.nodes, "kerf.term": event.term, "kerf.sequence": event.sequence,
                 },
             )  # fmt: skip
         case PlacementRejected():

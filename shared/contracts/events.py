@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from shared.contracts.base import Message
-from shared.contracts.explain import PodExplanation
+from shared.contracts.explain import GangExplanation, PodExplanation
 from shared.model.gpu import Isolation, Strategy
 from shared.model.grant import Grant
 
@@ -36,6 +36,8 @@ class PlacementDecided(Event, frozen=True):
     feasible_nodes: int = 0
     waited_ms: int = 0
     """From the first sight of the pod to the decision."""
+    gang: str = ""
+    """The gang that it was decided with; its other members stand in the same log record."""
 
 
 class PlacementRejected(Event, frozen=True):
@@ -47,6 +49,37 @@ class PlacementRejected(Event, frozen=True):
     namespace: str
     name: str
     explanation: PodExplanation
+
+
+class GangPlaced(Event, frozen=True):
+    """As many members of a gang as it needs have their places, in one log record."""
+
+    ENTITY: ClassVar[str] = "gang"
+    VERB: ClassVar[str] = "placed"
+    namespace: str
+    name: str
+    pods: tuple[str, ...]
+    """Names of the members that were decided together."""
+    nodes: int
+    """On how many nodes."""
+    minimum: int
+    term: int
+    sequence: int
+    area: str = ""
+    """The topology domain it was kept to, such as topology.kubernetes.io/rack=r1; empty: none."""
+    waited_ms: int = 0
+    """From the first sight of its oldest member to the decision."""
+
+
+class GangWaiting(Event, frozen=True):
+    """A gang has no places now. Published when the reason changes, not each time it is tried."""
+
+    ENTITY: ClassVar[str] = "gang"
+    VERB: ClassVar[str] = "waiting"
+    namespace: str
+    name: str
+    sentence: str
+    gang: GangExplanation
 
 
 class PodBound(Event, frozen=True):
@@ -150,5 +183,5 @@ class GpuStateChanged(Event, frozen=True):
 
 EVENTS: tuple[type[Event], ...] = (
     PlacementDecided, PlacementRejected, PodBound, GrantEnded, TermTaken, NodeInventoried, SliceEnforced, SliceReleased,
-    GpuStateChanged,
+    GpuStateChanged, GangPlaced, GangWaiting,
 )  # fmt: skip

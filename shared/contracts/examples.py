@@ -13,7 +13,7 @@ from shared.contracts import log as lg
 from shared.contracts import queries as q
 from shared.contracts.base import encode
 from shared.contracts.envelope import Envelope, type_of
-from shared.contracts.explain import Candidate, GpuReason, NodeExplanation, PodExplanation, Reason
+from shared.contracts.explain import Candidate, GangExplanation, GpuReason, NodeExplanation, PodExplanation, Reason
 from shared.model.gpu import Gpu, Inventory, Link, Nic
 from shared.model.grant import ContainerGrant, GpuShare, Grant, encode_grant
 from shared.model.objects import Container, Meta, Pod, PodSpec, PodStatus, Resources
@@ -53,6 +53,9 @@ EXPLANATION = PodExplanation(
     candidates=(Candidate(node="gpu-node-18.example", total=64, scores={"binpack": 64}),), waiting_s=12.5, ahead=2,
 )  # fmt: skip
 
+GANG = GangExplanation(name="train", minimum=8, members=8, placed=0, need=8, fits=6, area="topology.kubernetes.io/rack=r1", misfit="train-6")
+GANG_WAITS = "gang train: 6 of its 8 pods fit together in topology.kubernetes.io/rack=r1, and none is placed alone"
+
 SLICE = c.LiveSlice(
     uid=UID, namespace=NAMESPACE, name=POD, container="main", grant_id=GRANT_ID, strategy="advisory", gpus={GPU: (16384, 300)}
 )
@@ -86,6 +89,8 @@ _EXAMPLES: tuple[Any, ...] = (
     e.SliceEnforced(node=NODE, uid=UID, namespace=NAMESPACE, name=POD, container="main", grant_id=GRANT_ID, strategy="advisory", promise="soft", gpus={GPU: (16384, 300)}, model="NVIDIA-H200", traceparent=TRACEPARENT),
     e.SliceReleased(node=NODE, uid=UID, namespace=NAMESPACE, name=POD, grant_id=GRANT_ID, boot_id="3f6d2f8e-1d1e-4b5b-a6a4-5b4b8a1b0c11", reason="pod deleted"),
     e.GpuStateChanged(node=NODE, uuid=GPU, state="unhealthy", reason="Xid 79: the GPU has fallen off the bus"),
+    e.GangPlaced(namespace=NAMESPACE, name="train", pods=(POD, "train-1"), nodes=2, minimum=2, term=TERM, sequence=SEQUENCE, area="topology.kubernetes.io/rack=r1", waited_ms=310),
+    e.GangWaiting(namespace=NAMESPACE, name="train", sentence=GANG_WAITS, gang=GANG),
     Envelope(
         specversion="1.0", id="3f0ad2c1b5e64d0f8c7e6a5b4c3d2e1f", source="/kerf/placement/placement-0-1-4be02d", type=type_of(e.PlacementDecided),
         time="2026-11-21T09:00:00.004211Z", subject=f"{NAMESPACE}/{POD}", traceparent=TRACEPARENT, data=msgspec.Raw(encode(DECIDED)),

@@ -49,6 +49,24 @@ class Candidate(Message, frozen=True):
     scores: dict[str, int] = {}
 
 
+class GangExplanation(Message, frozen=True):
+    """A gang as it stands: pods that are placed all or none."""
+
+    name: str
+    minimum: int
+    members: int
+    """Pods of it that count: they want a place, have one, or get one from another scheduler."""
+    placed: int
+    need: int
+    """How many of those that wait must get a place together."""
+    fits: int = 0
+    """How many of these would get one now."""
+    area: str = ""
+    """The topology domain that came nearest, such as topology.kubernetes.io/rack=r1; empty: all nodes."""
+    misfit: str = ""
+    """The first pod that finds no place beside the others."""
+
+
 class PodExplanation(Message, frozen=True):
     """`state`: unknown, gated, waiting, holding, bound, leaving, refused, would-fit, would-wait."""
 
@@ -69,3 +87,5 @@ class PodExplanation(Message, frozen=True):
     waiting_s: float = 0.0
     ahead: int = 0
     """Pods that are tried before it."""
+    gang: GangExplanation | None = None
+    """Of a pod that waits for its gang, or with it."""

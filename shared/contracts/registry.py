@@ -104,6 +104,8 @@ EVENTS: tuple[Channel, ...] = (
     _event(e.SliceEnforced, "namespace", "node_agent"),
     _event(e.SliceReleased, "namespace", "node_agent"),
     _event(e.GpuStateChanged, "node", "node_agent"),
+    _event(e.GangPlaced, "namespace", "placement"),
+    _event(e.GangWaiting, "namespace", "placement"),
 )
 
 LOG: tuple[Channel, ...] = (

@@ -92,13 +92,6 @@ def test_what_if_says_what_is_no_pod() -> None:
     assert "no containers" in reader.what_if(leader.core, WhatIfQuery(pod=msgspec.Raw(b"{}"))).error
 
 
-def test_a_gang_is_refused_by_name_until_it_is_honoured() -> None:
-    leader = Leader().nodes("n")
-    leader.facts(build.gpu_pod("p", gpus=1, annotations={"kerf.dev/gang": "g", "kerf.dev/gang-size": "2"}))
-    assert why(leader, "p").state == "refused"
-    assert "gang" in why(leader, "p").sentence
-
-
 def test_inspect_counts_what_is_allocated_by_gpu_and_pod() -> None:
     leader = Leader().nodes("n", gpus=2)
     leader.place(build.gpu_pod("a", memory="10Gi", compute=20), build.gpu_pod("b", memory="5Gi"))

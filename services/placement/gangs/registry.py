@@ -1,0 +1,232 @@
+"""Who belongs to which gang, and whether a gang may be tried.
+
+A gang holds nothing while it waits: it is tried only when as many members want a place as it still needs, and then gets
+places for all of these at once, or for none. So no two gangs can each hold what the other one waits for.
+
+- A gang *has begun* once a member of it has a place. From then on nobody waits for members that do not exist (a restarted
+  pod, members above the minimum): those who are there are placed, as many of them together as the minimum still lacks.
+- A member that another scheduler places counts as there; a gated, refused or vanishing one does not.
+- A member that ended well counts for others of its owner: they are restarts of the same run, not another one.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from shared.book.book import Book
+from shared.book.states import PodState
+from shared.contracts.explain import GangExplanation, NodeExplanation, Reason
+from shared.model.gang import GangRef
+from shared.model.objects import Gang
+
+DEFAULT_TIMEOUT_S = 60
+"""As coscheduling's: so long may a gang that has begun lack members before it gives back what is not yet bound."""
+
+
+class Verdict(msgspec.Struct, frozen=True):
+    """Why a gang waits, for all of its members."""
+
+    sentence: str
+    gang: GangExplanation
+    summary: tuple[Reason, ...] = ()
+    helps: tuple[str, ...] = ()
+    nodes: tuple[NodeExplanation, ...] = ()
+
+
+class GangState(msgspec.Struct, kw_only=True):
+    """One gang as it stands. Where members disagree about it, the largest figure that any of them named counts."""
+
+    namespace: str
+    name: str
+    minimum: int = 0
+    timeout_s: int = 0
+    required: str = ""
+    preferred: str = ""
+    known: set[str] = set()
+    """Every pod that names it, whether it counts now or not."""
+    waiting: dict[str, str] = {}
+    """Members that want a place: their owner's uid by their own."""
+    placed: set[str] = set()
+    """Members with a hold or a Binding that have not ended."""
+    elsewhere: set[str] = set()
+    """Members that another scheduler places."""
+    done: dict[str, str] = {}
+    """Members that have ended well: their owner's uid by their own."""
+    lacking_since: float | None = None
+    """Since when it has begun and lacks members; None while it does not."""
+    told: bool = False
+    """Its pods have been told that it lacks members."""
+    problem: str = ""
+    """Why the last try came to nothing where that was not for want of room."""
+    verdict: Verdict | None = None
+    """What was last worked out to be said to its members; None where that may have changed."""
+
+    @property
+    def key(self) -> str:
+        return f"{self.namespace}/{self.name}"
+
+    @property
+    def members(self) -> int:
+        """How many pods there are that count."""
+        return len(self.waiting) + self.has
+
+    @property
+    def has(self) -> int:
+        """How many members need no place any more."""
+        return len(self.placed) + len(self.elsewhere) + self._restarted_beside()
+
+    def _restarted_beside(self) -> int:
+        if not self.done:
+            return 0
+        owners = set(self.waiting.values()) - {""}
+        return sum(1 for owner in self.done.values() if owner in owners)
+
+    @property
+    def begun(self) -> bool:
+        return bool(self.placed)
+
+    @property
+    def need(self) -> int:
+        """How many members must get a place together, if any is to get one."""
+        lacks = max(1, self.minimum - self.has)
+        return min(lacks, len(self.waiting)) if self.begun else lacks
+
+    @property
+    def patience_s(self) -> int:
+        return self.timeout_s or DEFAULT_TIMEOUT_S
+
+    @property
+    def gathered(self) -> bool:
+        return 0 < self.need <= len(self.waiting)
+
+
+class Gangs:
+    """All gangs, and the gang of each member."""
+
+    def __init__(self, book: Book) -> None:
+        self.book = book
+        self.by_key: dict[str, GangState] = {}
+        self._of: dict[str, GangState] = {}
+        self._lacking: dict[str, GangState] = {}
+        self._by_source: dict[str, set[str]] = {}
+        """uids of the pods that name an object, by its namespace/name: whether or not it exists."""
+        self._source_of: dict[str, str] = {}
+
+    def of(self, uid: str) -> GangState | None:
+        return self._of.get(uid)
+
+    def unknown_source(self, state: PodState) -> str:
+        """The object that has the size of the pod's gang, where there is no such object (yet)."""
+        ref = state.gang
+        return ref.source if ref is not None and ref.source and self._source(state, ref) is None else ""
+
+    def see(self, state: PodState, now: float, *, able: bool = True) -> GangState | None:
+        """Notes a pod as it is now; returns its gang. `able`: it is not refused by name. None: placed by itself, or it
+        waits for the object that says how."""
+        ref = state.gang
+        if ref is None and state.uid not in self._of:
+            return None
+        self._note_source(state.uid, f"{state.pod.metadata.namespace}/{ref.source}" if ref is not None and ref.source else "")
+        gang = None if ref is None else self._find(state, ref)
+        old = self._of.get(state.uid)
+        if old is not None:
+            self._take_out(state.uid, old)
+            if old is not gang:
+                self._look(old, now)
+        if gang is None:
+            return None
+        self._of[state.uid] = gang
+        self.by_key[gang.key] = gang
+        gang.known.add(state.uid)
+        owner = next((o.uid for o in state.pod.metadata.owner_references if o.controller), "")
+        if state.ended:
+            if state.pod.status.phase == "Succeeded":
+                gang.done[state.uid] = owner
+        elif not state.ours:
+            gang.elsewhere.add(state.uid)
+        elif state.charged or state.pod.spec.node_name:
+            gang.placed.add(state.uid)
+        elif state.wants_place and able:
+            gang.waiting[state.uid] = owner
+        self._look(gang, now)
+        return gang
+
+    def forget(self, uid: str, now: float) -> GangState | None:
+        """The pod is gone for good; returns the gang that it belonged to."""
+        self._note_source(uid, "")
+        gang = self._of.get(uid)
+        if gang is not None:
+            self._take_out(uid, gang)
+            self._look(gang, now)
+        return gang
+
+    def named_by(self, source: Gang) -> list[str]:
+        """uids of the pods that name this object."""
+        return sorted(self._by_source.get(f"{source.metadata.namespace}/{source.metadata.name}", ()))
+
+    def overdue(self, now: float) -> list[GangState]:
+        """Gangs that have begun and have lacked members for as long as their time-out, which begins anew for them."""
+        found = [g for g in self._lacking.values() if g.lacking_since is not None and now - g.lacking_since >= g.patience_s]
+        for gang in found:
+            gang.lacking_since = now
+        return found
+
+    # --- inside -----------------------------------------------------------------------------------------------
+
+    def _find(self, state: PodState, ref: GangRef) -> GangState | None:
+        minimum, source = ref.minimum, None
+        name = ref.name
+        if ref.source:
+            source = self._source(state, ref)
+            if source is None:
+                return None
+            part = ref.part in source.parts
+            minimum = minimum or (source.parts[ref.part] if part else source.minimum)
+            name = "/".join((ref.name, *((ref.part,) if part else ()), *((ref.instance,) if ref.instance else ())))
+        if minimum < 1:
+            return None
+        namespace = state.pod.metadata.namespace
+        gang = self.by_key.get(f"{namespace}/{name}") or GangState(namespace=namespace, name=name)
+        gang.minimum = max(gang.minimum, minimum)
+        gang.timeout_s = max(gang.timeout_s, ref.timeout_s or (source.timeout_s if source else 0))
+        gang.required = gang.required or ref.required or (source.required if source else "")
+        gang.preferred = gang.preferred or ref.preferred or (source.preferred if source else "")
+        return gang
+
+    def _note_source(self, uid: str, path: str) -> None:
+        old = self._source_of.pop(uid, "")
+        if old:
+            self._by_source[old].discard(uid)
+            if not self._by_source[old]:
+                del self._by_source[old]
+        if path:
+            self._source_of[uid] = path
+            self._by_source.setdefault(path, set()).add(uid)
+
+    def _source(self, state: PodState, ref: GangRef) -> Gang | None:
+        found: Gang | None = self.book.others.get("Gang", {}).get(f"{state.pod.metadata.namespace}/{ref.source}")
+        return found
+
+    def _take_out(self, uid: str, gang: GangState) -> None:
+        self._of.pop(uid, None)
+        gang.waiting.pop(uid, None)
+        gang.done.pop(uid, None)
+        for members in (gang.known, gang.placed, gang.elsewhere):
+            members.discard(uid)
+        if not gang.known:
+            del self.by_key[gang.key]
+
+    def _look(self, gang: GangState, now: float) -> None:
+        gang.verdict = None
+        if gang.begun and gang.has < gang.minimum:
+            if gang.lacking_since is None:
+                gang.lacking_since = now
+                self._lacking[gang.key] = gang
+        else:
+            gang.lacking_since, gang.told = None, False
+            self._lacking.pop(gang.key, None)
+
+
+def gang_trace(namespace: str, name: str) -> str:
+    """What stands for a pod's uid in the trace of a gang, to which its members' traces link."""
+    return f"gang {namespace}/{name}"

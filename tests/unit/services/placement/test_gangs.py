@@ -1,0 +1,422 @@
+"""Gangs through the real core: all or none, in one log record, and what is said meanwhile."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from services.placement import messages as m
+from services.placement import reader
+from services.placement.core import RECORD_MOST_BYTES
+from shared.contracts.commands import AnnounceEvent, Answer, TouchPod
+from shared.contracts.events import GangPlaced, GangWaiting, PlacementDecided
+from shared.contracts.explain import PodExplanation
+from shared.contracts.log import DecisionBatch, ReadyRecord
+from shared.contracts.queries import WhyQuery
+from shared.model.objects import Gang, Meta, Pod, SchedulingGate
+from tests.support import build
+from tests.support.leader import Leader
+
+RACK = "topology.kubernetes.io/rack"
+
+
+def member(name: str, *, gang: str = "g", size: int = 2, gpus: int = 1, notes: dict[str, str] | None = None, **rest: Any) -> Pod:
+    annotations = {"kerf.dev/gang": gang, "kerf.dev/gang-size": str(size)} | {f"kerf.dev/gang-{k}": v for k, v in (notes or {}).items()}
+    make = build.gpu_pod if gpus else build.pod
+    return make(name, annotations=annotations, **({"gpus": gpus} if gpus else {}), **rest)
+
+
+def members(count: int, *, prefix: str = "p", **rest: Any) -> list[Pod]:
+    return [member(f"{prefix}{i}", **{"size": count, **rest}) for i in range(count)]
+
+
+def why(leader: Leader, name: str) -> PodExplanation:
+    answer = reader.why(leader.core, WhyQuery(namespace="team", name=name), leader.now)
+    assert answer.explanation is not None
+    return answer.explanation
+
+
+def decided(leader: Leader) -> list[list[str]]:
+    """Names by record of the log, in order; without what a renewed term repeats."""
+    return [[d.name for d in record.decisions] for _, record in leader.log if isinstance(record, DecisionBatch)]
+
+
+def racks(leader: Leader, **nodes: str) -> Leader:
+    """Nodes of four GPUs each, by the rack they stand in."""
+    for name, rack in nodes.items():
+        leader.facts(build.node(name, labels={RACK: rack} if rack else {}))
+        leader.send(m.InventorySeen(build.inventory(name, gpus=4)))
+    return leader
+
+
+# --- all or none ------------------------------------------------------------------------------------------------
+
+
+def test_nobody_is_placed_before_all_are_there_and_then_all_stand_in_one_record() -> None:
+    leader = Leader().nodes("n1", "n2", gpus=4)
+    pods = members(6)
+    assert leader.place(*pods[:5]) == {}
+    assert len(leader.place(*pods)) == 6
+    assert [sorted(names) for names in decided(leader)] == [[f"p{i}" for i in range(6)]]
+
+
+def test_where_not_all_fit_none_is_placed_and_nothing_is_held() -> None:
+    leader = Leader().nodes("n1", gpus=4)
+    before = leader.core.book.digest()
+    assert leader.place(*members(5)) == {}
+    assert leader.core.book.digest() == before
+    assert leader.place(build.gpu_pod("other", gpus=4)) == {"other": "n1"}
+
+
+def test_it_is_placed_as_soon_as_room_for_all_of_it_is_there() -> None:
+    leader = Leader().nodes("n1", gpus=4)
+    assert leader.place(*members(6)) == {}
+    leader.nodes("n2", gpus=4)
+    assert len(leader.binds()) == 6
+
+
+def test_a_gang_larger_than_a_batch_stands_in_one_record() -> None:
+    leader = Leader().nodes(*(f"n{i}" for i in range(20)), gpus=8)
+    pods = members(150)
+    leader.place(*pods)
+    assert [len(names) for names in decided(leader)] == [150]
+    assert len(leader.binds()) == 150
+
+
+def test_a_gang_that_no_record_of_the_log_could_take_is_refused_by_name() -> None:
+    count = RECORD_MOST_BYTES // 250
+    leader = Leader()
+    for i in range(count // 32 + 1):
+        leader.facts(build.node(f"n{i}"))
+        leader.send(m.InventorySeen(build.inventory(f"n{i}", gpus=32)))
+    before = leader.core.book.digest()
+    assert leader.place(*members(count)) == {}
+    assert leader.core.book.digest() == before
+    assert why(leader, "p0").summary[0].code == "gang-too-large"
+
+
+def test_two_gangs_that_only_fit_one_after_the_other_never_hold_half() -> None:
+    leader = Leader().nodes("n1", gpus=4)
+    a, b = members(3, prefix="a", gang="a"), members(3, prefix="b", gang="b")
+    mixed = [pod for pair in zip(a, b, strict=True) for pod in pair]
+    placed = leader.place(*mixed)
+    assert sorted(placed) == ["a0", "a1", "a2"]
+    for pod in a:
+        seen = leader.bind(pod)
+        leader.gone(build.newer(seen, phase="Succeeded"))
+    for grant_id in list(leader.core.book.grants):
+        leader.send(m.ReleaseSeen("n1", grant_id))
+    assert sorted(n for n in leader.place(*b)) == ["b0", "b1", "b2"]
+
+
+def test_members_of_different_size_find_their_places_whatever_their_order() -> None:
+    leader = Leader().nodes("n1", "n2", gpus=4)
+    pods = [member("s0", size=4, gpus=1), member("s1", size=4, gpus=1), member("l0", size=4, gpus=3), member("l1", size=4, gpus=3)]
+    assert len(leader.place(*pods)) == 4
+
+
+def test_a_launcher_without_gpus_belongs_to_its_gang() -> None:
+    leader = Leader().nodes("n1", gpus=2)
+    workers = [member(f"w{i}", size=3) for i in range(2)]
+    assert leader.place(*workers) == {}
+    assert len(leader.place(member("launcher", size=3, gpus=0), *workers)) == 3
+
+
+def test_a_member_that_another_scheduler_places_counts_as_there() -> None:
+    leader = Leader().nodes("n1", gpus=2)
+    leader.facts(member("launcher", size=3, gpus=0, scheduler="default-scheduler"))
+    assert len(leader.place(*(member(f"w{i}", size=3) for i in range(2)))) == 2
+
+
+def test_a_gated_member_does_not_count_until_its_gates_are_gone() -> None:
+    leader = Leader().nodes("n1", gpus=4)
+    gated = member("p0", scheduling_gates=(SchedulingGate(name="quota"),))
+    assert leader.place(gated, member("p1")) == {}
+    assert "1 pod more is gated" in why(leader, "p1").sentence
+    free = msgspec.structs.replace(build.newer(gated), spec=msgspec.structs.replace(gated.spec, scheduling_gates=()))
+    assert sorted(leader.place(free, member("p1"))) == ["p0", "p1"]
+
+
+def test_gangs_of_one_name_in_two_namespaces_are_two_gangs() -> None:
+    leader = Leader().nodes("n1", gpus=4)
+    assert leader.place(member("p0", namespace="one"), member("p1", namespace="two")) == {}
+
+
+def test_a_gang_is_tried_by_the_priority_of_its_first_member() -> None:
+    leader = Leader().nodes("n1", gpus=2)
+    leader.facts(build.gpu_pod("full", gpus=2))
+    low, high = members(2, prefix="low", gang="low", priority=1), members(2, prefix="high", gang="high", priority=0)
+    high[1] = member("high1", gang="high", priority=5)
+    leader.place(*low, *high)
+    assert leader.binds().keys() == {"uid-team-full"}
+    leader.nodes("n2", gpus=2)
+    assert leader.binds().keys() == {"uid-team-full", "uid-team-high0", "uid-team-high1"}
+
+
+# --- elastic, late, restarted -----------------------------------------------------------------------------------
+
+
+def test_above_the_minimum_members_come_one_by_one() -> None:
+    leader = Leader().nodes("n1", gpus=4)
+    pods = members(6, notes={"min": "3"})
+    assert leader.place(*pods[:2]) == {}
+    assert len(leader.place(*pods)) == 4
+    assert len(decided(leader)[0]) >= 3
+    leader.nodes("n2", gpus=4)
+    assert len(leader.binds()) == 6
+
+
+def test_a_restarted_member_does_not_wait_for_the_others_again() -> None:
+    leader = Leader().nodes("n1", gpus=4)
+    pods = members(3)
+    leader.place(*pods)
+    seen = [leader.bind(pod) for pod in pods]
+    leader.gone(build.newer(seen[0], phase="Failed"))
+    assert leader.place(member("again", size=3)) == {"again": "n1"}
+
+
+def test_restarted_members_that_are_there_go_together() -> None:
+    leader = Leader().nodes("n1", gpus=4)
+    pods = members(4)
+    leader.place(*pods)
+    seen = [leader.bind(pod) for pod in pods]
+    for pod in seen[1:]:
+        leader.gone(build.newer(pod, phase="Failed"))
+    # The node has not given back what the three held: one GPU is not enough for the two that are there.
+    for grant_id in [g.grant_id for g in leader.core.book.grants.values() if g.phase == "leaving"][:1]:
+        leader.send(m.ReleaseSeen("n1", grant_id))
+    leader.send(m.FactsSeen(build.put(member("x1", size=4), member("x2", size=4))))
+    assert "uid-team-x1" not in leader.binds()
+    for grant_id in [g.grant_id for g in leader.core.book.grants.values() if g.phase == "leaving"][:1]:
+        leader.send(m.ReleaseSeen("n1", grant_id))
+    leader.tick(2.0)
+    assert {"uid-team-x1", "uid-team-x2"} <= leader.binds().keys()
+
+
+def test_a_member_that_changes_before_its_binding_is_placed_again_alone() -> None:
+    leader = Leader().nodes("n1", gpus=4)
+    pods = members(2)
+    leader.place(*pods)
+    leader.bind(pods[1])
+    leader.facts(build.newer(pods[0], labels={"edited": "yes"}))
+    assert decided(leader)[-1] == ["p0"]
+
+
+# --- topology ---------------------------------------------------------------------------------------------------
+
+
+def test_a_required_level_keeps_all_of_it_in_one_domain() -> None:
+    leader = racks(Leader(), a1="a", a2="a", b1="b", b2="b", none="")
+    leader.facts(build.gpu_pod("in-the-way", gpus=3, node_selector={"kubernetes.io/hostname": "a1"}))
+    placed = leader.place(*members(6, notes={"topology": "required=rack"}))
+    assert {node[0] for node in placed.values()} == {"b"}
+    assert leader.events(GangPlaced)[0].area == f"{RACK}=b"
+
+
+def test_of_domains_that_hold_it_the_one_with_the_least_room_is_taken() -> None:
+    leader = racks(Leader(), a1="a", a2="a", a3="a", b1="b", b2="b")
+    assert {n[0] for n in leader.place(*members(6, notes={"topology": "required=rack"})).values()} == {"b"}
+
+
+def test_where_no_domain_holds_it_a_required_level_waits_and_says_which_came_nearest() -> None:
+    leader = racks(Leader(), a1="a", b1="b", b2="b")
+    assert leader.place(*members(9, notes={"topology": "required=rack"})) == {}
+    said = why(leader, "p0")
+    assert said.gang is not None
+    assert (said.gang.fits, said.gang.area) == (8, f"{RACK}=b")
+    assert "8 of the 9 pods" in said.sentence
+    racks(leader, b3="b")
+    assert len(leader.binds()) == 9
+
+
+def test_a_preferred_level_takes_one_domain_where_one_does_and_few_where_not() -> None:
+    leader = racks(Leader(), a1="a", b1="b", b2="b", c1="c", c2="c", c3="c")
+    notes = {"topology": "preferred=rack"}
+    assert {n[0] for n in leader.place(*members(8, gang="one", prefix="x", notes=notes)).values()} == {"b"}
+    assert {n[0] for n in leader.place(*members(14, gang="two", prefix="y", notes=notes)).values()} == {"a", "c"}
+
+
+def test_late_members_stay_in_the_required_domain_of_their_gang() -> None:
+    leader = racks(Leader(), a1="a", b1="b")
+    notes = {"topology": "required=rack", "min": "3"}
+    first = leader.place(*members(3, size=6, notes=notes))
+    (rack,) = {n[0] for n in first.values()}
+    late = leader.place(*(member(f"late{i}", size=6, notes=notes) for i in range(3)))
+    assert {n[0] for n in late.values()} == {rack}
+    assert len(late) == 1
+
+
+def test_level_words_stand_for_labels_and_node_is_one() -> None:
+    leader = Leader().nodes("n1", "n2", gpus=4)
+    leader.facts(build.gpu_pod("half", gpus=2, node_selector={"kubernetes.io/hostname": "n1"}))
+    assert set(leader.place(*members(4, notes={"topology": "required=node"})).values()) == {"n2"}
+
+
+# --- sizes that stand elsewhere ---------------------------------------------------------------------------------
+
+
+def owned(name: str) -> Pod:
+    return build.gpu_pod(name, gpus=1, labels={"scheduling.x-k8s.io/pod-group": "train"})
+
+
+def pod_group(minimum: int, **fields: Any) -> Gang:
+    meta = Meta(name="podgroup.scheduling.x-k8s.io/train", namespace="team", uid="uid-pg", resource_version=build.next_version())
+    return Gang(metadata=meta, minimum=minimum, **fields)
+
+
+def test_pods_wait_for_the_object_that_says_how_many_they_are() -> None:
+    leader = Leader().nodes("n1", gpus=4)
+    pods = [owned("p0"), owned("p1")]
+    assert leader.place(*pods) == {}
+    assert why(leader, "p0").summary[0].code == "gang-unknown"
+    leader.facts(pod_group(2))
+    assert sorted(leader.place(*pods)) == ["p0", "p1"]
+
+
+def test_the_object_may_be_there_first_and_may_change_its_mind() -> None:
+    leader = Leader().nodes("n1", gpus=4)
+    leader.facts(pod_group(3))
+    assert leader.place(owned("p0"), owned("p1")) == {}
+    assert why(leader, "p0").summary[0].code == "gang-gathering"
+    leader.gone(pod_group(3))
+    leader.facts(pod_group(2))
+    assert len(leader.binds()) == 2
+
+
+def test_a_group_without_a_minimum_is_no_gang() -> None:
+    leader = Leader().nodes("n1", gpus=4)
+    leader.facts(pod_group(0))
+    assert leader.place(owned("p0")) == {"p0": "n1"}
+
+
+def test_parts_of_an_object_are_gangs_of_their_own() -> None:
+    def worker(name: str, part: str) -> Pod:
+        return build.gpu_pod(name, gpus=1, labels={"jobset.sigs.k8s.io/jobset-name": "js", "jobset.sigs.k8s.io/replicatedjob-name": part})
+
+    leader = Leader().nodes("n1", gpus=4)
+    meta = Meta(name="jobset.jobset.x-k8s.io/js", namespace="team", uid="uid-js", resource_version=build.next_version())
+    leader.facts(Gang(metadata=meta, minimum=0, parts={"driver": 1, "workers": 2}))
+    assert leader.place(worker("d", "driver"), worker("w0", "workers")) == {"d": "n1"}
+    assert sorted(leader.place(worker("w1", "workers"), worker("w0", "workers"))) == ["w0", "w1"]
+
+
+# --- what can go wrong ------------------------------------------------------------------------------------------
+
+
+def test_a_crash_between_deciding_and_the_log_leaves_no_member_decided() -> None:
+    leader = Leader(answer=False)
+    leader.send(m.SnapshotSeen(()))
+    leader.send(m.Appended(101))
+    leader.answer = True
+    leader.nodes("n1", gpus=4)
+    leader.answer = False
+    pods = members(3)
+    leader.facts(*pods)
+    assert leader.binds() == {}
+    successor = Leader(*pods, build.node("n1"), term=200, records=((101, ReadyRecord(term=100)),))
+    assert successor.core.stats.readopted == 0
+
+
+def test_a_successor_completes_a_gang_that_is_bound_in_part() -> None:
+    leader = Leader().nodes("n1", gpus=4)
+    pods = members(3)
+    leader.place(*pods)
+    seen = leader.bind(pods[0])
+    changed = build.newer(pods[2], labels={"edited": "yes"})
+    records = tuple((sequence, record) for sequence, record in leader.log)
+    successor = Leader(seen, pods[1], changed, build.node("n1"), term=900, records=records)
+    successor.send(m.InventorySeen(build.inventory("n1", gpus=4)))
+    assert successor.core.stats.readopted == 1
+    assert {b.uid for b in successor.binds().values()} == {"uid-team-p1", "uid-team-p2"}
+
+
+def test_a_refused_binding_lets_the_rest_live_and_the_member_is_tried_again_alone() -> None:
+    leader = Leader().nodes("n1", gpus=4)
+    pods = members(3)
+    leader.place(*pods)
+    for pod in pods[:2]:
+        leader.bind(pod)
+    version = leader.binds()["uid-team-p2"].resource_version
+    leader.send(m.BindsAnswered((Answer(uid="uid-team-p2", outcome="refused", resource_version=version, message="no"),)))
+    assert any(isinstance(p, TouchPod) for p in leader.patches())
+    leader.facts(build.newer(pods[2]))
+    leader.tick(5.0)
+    assert decided(leader)[-1] == ["p2"]
+
+
+def test_after_its_time_out_a_gang_gives_back_what_is_not_bound_and_tells_those_that_are() -> None:
+    leader = Leader().nodes("n1", gpus=4)
+    pods = members(3, notes={"timeout": "30"})
+    leader.place(*pods)
+    leader.bind(pods[0])
+    leader.gone(pods[1])
+    leader.said.clear()
+    leader.tick(29.0)
+    assert not any(isinstance(p, TouchPod) for p in leader.patches())
+    leader.tick(2.0)
+    touched = [p.uid for p in leader.patches() if isinstance(p, TouchPod)]
+    assert touched == ["uid-team-p2"]
+    told = [p for p in leader.patches() if isinstance(p, AnnounceEvent)]
+    assert [(p.uid, p.reason) for p in told] == [("uid-team-p0", "GangIncomplete")]
+    leader.said.clear()
+    leader.facts(build.newer(pods[2]))
+    leader.send(m.BeatSeen(("n1",)))
+    assert leader.binds() == {}
+    assert leader.place(build.gpu_pod("other", gpus=3)) == {"other": "n1"}
+
+
+# --- what is said -----------------------------------------------------------------------------------------------
+
+
+def test_why_counts_the_members_that_are_there() -> None:
+    leader = Leader().nodes("n1", gpus=4)
+    leader.place(*members(3, size=5))
+    said = why(leader, "p1")
+    assert said.sentence == "3 of the 5 pods of gang g are there, and none is placed before the others"
+    assert said.gang is not None
+    assert (said.gang.members, said.gang.minimum, said.gang.placed) == (3, 5, 0)
+
+
+def test_why_names_the_member_that_does_not_fit_beside_the_others() -> None:
+    leader = Leader().nodes("n1", "n2", gpus=4)
+    pods = [member("a", size=3, gpus=3), member("b", size=3, gpus=3), member("c", size=3, gpus=2)]
+    assert leader.place(*pods) == {}
+    said = why(leader, "a")
+    assert said.gang is not None
+    assert (said.gang.fits, said.gang.misfit) == (2, "c")
+    assert "c does not beside them" in said.sentence
+
+
+def test_members_are_told_once_and_again_when_the_reason_changes() -> None:
+    leader = Leader().nodes("n1", gpus=1)
+    leader.place(*members(2, size=3))
+    for _ in range(50):
+        leader.tick()
+    waiting = leader.events(GangWaiting)
+    assert [e.sentence.split(",")[0] for e in waiting] == ["2 of the 3 pods of gang g are there"]
+    leader.facts(member("p2", size=3))
+    for _ in range(400):
+        leader.tick()
+    assert len(leader.events(GangWaiting)) == 2
+    assert "room for 1 of the 3 pods" in leader.events(GangWaiting)[-1].sentence
+
+
+def test_events_name_the_gang() -> None:
+    leader = Leader().nodes("n1", gpus=4)
+    leader.place(*members(3))
+    assert {e.gang for e in leader.events(PlacementDecided)} == {"g"}
+    (event,) = leader.events(GangPlaced)
+    assert (event.name, sorted(event.pods), event.nodes, event.minimum) == ("g", ["p0", "p1", "p2"], 1, 3)
+    assert event.sequence == leader.log[-1][0]
+
+
+@pytest.mark.parametrize("fail", [True, False])
+def test_explaining_changes_nothing(fail: bool) -> None:
+    leader = Leader().nodes("n1", "n2", gpus=4)
+    pods = [member("a", size=3, gpus=3), member("b", size=3, gpus=3), member("c", size=3, gpus=2 if fail else 1)]
+    leader.place(*pods)
+    before = leader.core.book.digest()
+    why(leader, "a")
+    assert leader.core.book.digest() == before
