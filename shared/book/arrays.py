@@ -19,6 +19,7 @@ Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 
 NOTHING_FITS = -1
+NOT_MIG = -1
 _MAX_CHANGES = 65536
 
 
@@ -41,6 +42,13 @@ class Arrays:
         self.gpu_containers: Ints = np.zeros((rows, columns), np.int64)
         self.gpu_whole: Bools = np.zeros((rows, columns), np.bool_)
         """Usable, and nothing at all is on it."""
+        self.gpu_mig_geometry: Ints = np.full((rows, columns), NOT_MIG, np.int64)
+        """Of a GPU in MIG mode, its geometry's place in `model.mig.GEOMETRIES`; else NOT_MIG. The free columns of such a GPU
+        say what is free in slices that an instance can still have."""
+        self.gpu_mig_used: Ints = np.zeros((rows, columns), np.int64)
+        """The mask of a MIG GPU's memory slices that no new instance can have."""
+        self.gpu_mig_fits: Ints = np.zeros((rows, columns), np.int64)
+        """The mask of profiles (`model.mig.PROFILES`) of which the GPU can give one more instance."""
         self.gpu_count: Ints = np.zeros(rows, np.int64)
         self.inventories: dict[int, Inventory] = {}
         """By row, of nodes that have one: for what no column says, such as how GPUs are linked."""
@@ -79,6 +87,9 @@ class Arrays:
         self.gpu_total_mib[row] = 0
         self.gpu_containers[row] = 0
         self.gpu_whole[row] = False
+        self.gpu_mig_geometry[row] = NOT_MIG
+        self.gpu_mig_used[row] = 0
+        self.gpu_mig_fits[row] = 0
         self.gpu_count[row] = len(gpus)
         for gpu in gpus:
             self.write_gpu(row, gpu)
@@ -100,7 +111,7 @@ class Arrays:
         for name, value in vars(self).items():
             if not isinstance(value, np.ndarray):
                 continue
-            fill: Any = NOTHING_FITS if "free" in name else 0
+            fill: Any = NOTHING_FITS if "free" in name else NOT_MIG if name == "gpu_mig_geometry" else 0
             shape = (rows, columns) if value.ndim == 2 else (rows,)
             grown = np.full(shape, fill, value.dtype)
             grown[tuple(slice(0, n) for n in value.shape)] = value
