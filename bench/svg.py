@@ -38,8 +38,8 @@ def line_chart(
     points = [p for line in series.values() for p in line]
     if not points:
         raise ValueError(f"no points for {title!r}")
-    x_ticks = _ticks(*(x_range or _span([x for x, _ in points])))
-    y_ticks = _ticks(*(y_range or _span([y for _, y in points])))
+    x_ticks = _ticks([x for x, _ in points], x_range)
+    y_ticks = _ticks([y for _, y in points], y_range)
     canvas = _Canvas(title, x_label, y_label, list(series), x_range or (x_ticks[0], x_ticks[-1]), y_range or (y_ticks[0], y_ticks[-1]))
     canvas.grid(y_ticks)
     for tick in x_ticks:
@@ -68,7 +68,7 @@ def bar_chart(
     if not groups:
         raise ValueError(f"no bars for {title!r}")
     values = [value for each in series.values() for value in each.values()]
-    ticks = _ticks(*(y_range or _span([0.0, *values])))
+    ticks = _ticks([0.0, *values], y_range)
     slanted = len(groups) > 8 or max(map(len, groups)) * _TEXT_WIDTH > (_WIDTH - _LEFT - _RIGHT) / len(groups)
     extra = int(max(map(len, groups)) * _TEXT_WIDTH * 0.92) if slanted else 0
     canvas = _Canvas(title, x_label, y_label, list(series), (0, len(groups)), y_range or (ticks[0], ticks[-1]), extra)
@@ -181,17 +181,18 @@ def _legend_lines(names: list[str]) -> list[list[str]]:
     return lines
 
 
-def _span(values: list[float]) -> tuple[float, float]:
-    low, high = min(values), max(values)
-    return (low, high) if high > low else (low - 0.5, high + 0.5)
-
-
-def _ticks(low: float, high: float) -> list[float]:
-    """Round numbers (1, 2 or 5 times a power of ten) that enclose the range, about six of them."""
+def _ticks(values: list[float], limits: tuple[float, float] | None) -> list[float]:
+    """About six round numbers (1, 2 or 5 times a power of ten): those within the limits, or that enclose the values."""
+    low, high = limits or (min(values), max(values))
+    if high <= low:
+        low, high = low - 0.5, high + 0.5
     rough = (high - low) / 5
     unit = 10.0 ** math.floor(math.log10(rough))
     step = next(unit * factor for factor in (1, 2, 5, 10) if unit * factor >= rough * 0.999)
-    first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
+    if limits:
+        first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
+    else:
+        first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
     return [step * n for n in range(first, last + 1)]
 
 

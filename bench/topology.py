@@ -2,8 +2,9 @@
 
     python -m bench.topology [--cases F] [--topologies F] [--json] [--plot docs/plots/topology.svg]
 
-Cases: {"topologies": {name: {"pair_score": matrix}}, "cases": [...]} as in bench/data/gpuallocator_cases.json. Each case
-names its policy and is either a `single` choice or a `sequence` of them without returns.
+Cases: {"topologies": {name: {"pair_score": matrix}}, "cases": [...]} as in bench/data/gpuallocator_cases.json, whose
+topologies are known beside those of the file. Each case names its policy and is either a `single` choice or a `sequence`
+of them without returns.
 
 Bandwidth: on each machine of the topologies file pods of 1, 2, 4 and 8 GPUs come at random and stay for exponential
 times; each mode meets the same pods. What counts is the weakest link of the best ring over the GPUs that a pod of
@@ -61,9 +62,10 @@ def main() -> None:
 
 def conformance(file: dict[str, Any]) -> dict[str, Any]:
     """{"cases", "passed", "failed"}: of the failed what was expected and what came."""
+    known = json.loads(CASES.read_text())["topologies"] | file.get("topologies", {})
     failed = []
     for case in file["cases"]:
-        wrong = _wrong(case, file["topologies"].get(case.get("topology"), {}))
+        wrong = _wrong(case, known.get(case.get("topology"), {}))
         if wrong:
             failed.append({"test": case.get("test"), "description": case.get("description", ""), "policy": case.get("policy"), "wrong": wrong})
     return {"cases": len(file["cases"]), "passed": len(file["cases"]) - len(failed), "failed": failed}

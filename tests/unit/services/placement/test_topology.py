@@ -18,7 +18,7 @@ from services.placement.topology.base import all_peers, largest_peer_group
 from services.placement.topology.best_effort import best_effort
 from services.placement.topology.fabric import Fabric, places_of
 from services.placement.topology.rings import canonical, quality, ring_mb_s, worth
-from shared.model.gpu import Gpu, Inventory, Link, PcieLevel
+from shared.model.gpu import Gpu, Inventory, Link, Nic, PcieLevel
 
 MACHINES = machines()
 LEVELS: tuple[PcieLevel, ...] = ("internal", "single", "multiple", "hostbridge", "node", "system")
@@ -44,7 +44,11 @@ def inventories(draw: st.DrawFn, most: int = 7) -> Inventory:
         Link(a=a, b=b, nvlinks=draw(st.sampled_from((0, 0, 1, 2))), pcie=draw(st.sampled_from(LEVELS)), p2p=draw(st.booleans()))
         for a, b in combinations(range(count), 2)
     )
-    return Inventory(node="n", boot_id="b", gpus=gpus, links=links)
+    nics = tuple(
+        Nic(name=f"nic{i}", pcie={gpu: draw(st.sampled_from(("multiple", "node"))) for gpu in range(count)})
+        for i in range(draw(st.integers(0, 3)))
+    )
+    return Inventory(node="n", boot_id="b", gpus=gpus, links=links, nics=nics)
 
 
 # --- go-gpuallocator --------------------------------------------------------------------------------------------
