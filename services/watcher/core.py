@@ -22,7 +22,7 @@ PAGE_LIMIT_BYTES = 512 * 1024
 BATCH_LIMIT_BYTES = 256 * 1024
 ANNOTATION_LIMIT = 4096
 _SEQUENCE = re.compile(r'"sequence":(\d+)')
-_ORDER = [resource.kind for resource in REFLECTED]
+_ORDER = list(dict.fromkeys(resource.kind for resource in REFLECTED))
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):

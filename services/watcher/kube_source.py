@@ -26,7 +26,7 @@ class KubeSource:
         self._writes = Writes(transport, reporter=reporter)
         self._emit: Emit = _nobody
         self.reflectors = {
-            resource.kind: Reflector(transport, resource, self._pass_on, log, timing=timing, watch_list=watch_list) for resource in kinds
+            resource.title: Reflector(transport, resource, self._pass_on, log, timing=timing, watch_list=watch_list) for resource in kinds
         }
 
     @property
@@ -58,7 +58,7 @@ class KubeSource:
 
     async def refresh(self) -> None:
         """Nodes and pods; what else there is can only make a decision too careful, never double."""
-        await asyncio.gather(*(self.reflectors[kind].refresh() for kind in ("Node", "Pod") if kind in self.reflectors))
+        await asyncio.gather(*(self.reflectors[kind.title].refresh() for kind in (resources.NODE, resources.POD) if kind.title in self.reflectors))
 
     async def close(self) -> None:
         await self.transport.close()

@@ -11,8 +11,9 @@ from typing import Any
 import msgspec
 
 from shared.contracts.facts import Fact, Gone, Put
+from shared.kube.gangs import decoder_of
 from shared.kube.resources import Resource
-from shared.model.objects import KINDS, Meta, Object, version
+from shared.model.objects import KINDS, Gang, Meta, Object, version
 
 INITIAL_END = "k8s.io/initial-events-end"
 """The annotation on the bookmark that ends a WatchList's initial events (KEP-3157)."""
@@ -74,7 +75,7 @@ class Decoder:
 
     def __init__(self, resource: Resource) -> None:
         self.kind = KINDS[resource.kind]
-        self._object = msgspec.json.Decoder(self.kind)
+        self._object = decoder_of(resource.plural, resource.group) if self.kind is Gang else msgspec.json.Decoder(self.kind)
         self._head = msgspec.json.Decoder(_Head)
         self._list = msgspec.json.Decoder(_List)
         self._status = msgspec.json.Decoder(_Status)

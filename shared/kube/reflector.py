@@ -33,10 +33,16 @@ class Timing(msgspec.Struct, frozen=True, kw_only=True):
     backoff_max_s: float = 20.0
     page_size: int = 500
     page_timeout_s: float = 60.0
+    absent_s: float = 60.0
+    """How often to look again for a kind that the server does not have."""
 
 
 class Denied(Exception):
     """The server says that we may not list or watch this kind (401, 403), or has no such kind (404)."""
+
+
+class Absent(Exception):
+    """The server has no such kind, and need not have it."""
 
 
 class Reflector:
@@ -96,6 +102,10 @@ class Reflector:
                     failures = 0
                     continue  # as it should be: the server closes every watch some time, and all of them under load
                 self.problem = "the server ends watches at once"
+            except Absent:
+                self._none_there()
+                await asyncio.sleep(self._timing.absent_s * random.uniform(0.5, 1.0))  # noqa: S311 - jitter, not a secret
+                continue
             except WatchError as error:
                 if error.code == 410:
                     self.reflection.expired()
@@ -172,6 +182,14 @@ class Reflector:
             if facts:
                 self._emit(facts)
 
+    def _none_there(self) -> None:
+        """A list of nothing; the next attempt lists anew."""
+        self.reflection.begin_list()
+        facts = self.reflection.end_list("")
+        if facts:
+            self._emit(facts)
+        self._listed(self._wanted)
+
     def _listed(self, wanted: int) -> None:
         self.problem = ""
         self._whole.set()
@@ -211,6 +229,8 @@ class Reflector:
             self._log.info("watch_list_unavailable", status=status)  # a server without that feature
             self._watch_list = False
             return
+        if status == 404 and self.resource.optional:
+            raise Absent
         if status in (401, 403, 404):
             raise Denied(f"HTTP {status} on {self.resource.collection()}: {text}")
         raise WatchError(status, text, retry_after_s=response.retry_after_s)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import urllib.parse
 from typing import NamedTuple
 
+from shared.model.gang import KUBEFLOW_KINDS
+
 
 class Resource(NamedTuple):
     kind: str
@@ -12,6 +14,18 @@ class Resource(NamedTuple):
     """api/v1 or apis/<group>/<version>"""
     plural: str
     namespaced: bool
+    optional: bool = False
+    """The server may have no such kind: then there is nothing of it, and that is no trouble."""
+
+    @property
+    def group(self) -> str:
+        """Empty for the core API."""
+        return self.prefix.split("/")[1] if self.prefix.startswith("apis/") else ""
+
+    @property
+    def title(self) -> str:
+        """As in `kubectl get`, with the version: podgroups.v1alpha1.scheduling.x-k8s.io. Kinds come from several groups and versions."""
+        return ".".join((self.plural, *reversed(self.prefix.split("/")[1:])))
 
     def collection(self, namespace: str = "") -> str:
         """The path of all objects, or those of one namespace."""
@@ -37,6 +51,19 @@ EVENT = Resource("Event", "apis/events.k8s.io/v1", "events", True)
 CLAIM = Resource("PersistentVolumeClaim", "api/v1", "persistentvolumeclaims", True)
 VOLUME = Resource("PersistentVolume", "api/v1", "persistentvolumes", False)
 
+GANG_SOURCES = (
+    Resource("Gang", "apis/batch/v1", "jobs", True),
+    Resource("Gang", "apis/scheduling.k8s.io/v1alpha2", "podgroups", True, True),
+    Resource("Gang", "apis/scheduling.k8s.io/v1alpha1", "workloads", True, True),
+    Resource("Gang", "apis/scheduling.x-k8s.io/v1alpha1", "podgroups", True, True),
+    Resource("Gang", "apis/scheduling.volcano.sh/v1beta1", "podgroups", True, True),
+    Resource("Gang", "apis/scheduling.run.ai/v2alpha2", "podgroups", True, True),
+    Resource("Gang", "apis/jobset.x-k8s.io/v1alpha2", "jobsets", True, True),
+    *(Resource("Gang", "apis/kubeflow.org/v1", f"{kind.lower()}s", True, True) for kind in KUBEFLOW_KINDS),
+    Resource("Gang", "apis/kubeflow.org/v2beta1", "mpijobs", True, True),
+)
+"""What says how many pods belong together. Most of these come with software that a cluster may not have."""
+
 REFLECTED = (
     # In the order in which a reader of a snapshot wants them: what pods refer to comes before pods.
     NODE,
@@ -47,9 +74,10 @@ REFLECTED = (
     Resource("StorageClass", "apis/storage.k8s.io/v1", "storageclasses", False),
     VOLUME,
     CLAIM,
+    *GANG_SOURCES,
     POD,
 )
-"""All kinds of shared.model.objects.KINDS."""
+"""All kinds of shared.model.objects.KINDS; gangs come from many places."""
 
-BY_KIND = {resource.kind: resource for resource in (*REFLECTED, EVENT)}
+BY_KIND = {resource.kind: resource for resource in (*REFLECTED, EVENT) if resource not in GANG_SOURCES}
 BY_PATH = {(resource.prefix, resource.plural): resource for resource in BY_KIND.values()}
