@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from services.admission.dialects.base import Json, Setting, Translation, amount, containers
+from services.admission.dialects.selection import selection
 from shared.model import names
 
 RESOURCE = "nvidia.com/gpu"
@@ -20,4 +21,4 @@ class Nvidia:
 
     def translate(self, pod: Json, setting: Setting) -> Translation:  # noqa: ARG002 - the form is the protocol's
         found = {place: {names.RESOURCE_GPU: str(count)} for place, container in containers(pod) if (count := amount(container, RESOURCE))}
-        return Translation(amounts=found, removed=self.resources)
+        return Translation(amounts=found, removed=self.resources, annotations=selection(pod))

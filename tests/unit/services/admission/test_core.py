@@ -143,6 +143,17 @@ def test_plain_nvidia_by_namespace() -> None:
     assert "schedulerName" not in admitted(pod(container(nvidia="1")), policy, namespace="other")["spec"]
 
 
+def test_hamis_choice_of_gpus_beside_plain_nvidia_is_kept() -> None:
+    """Lists with commas become Kerf's alternatives; an empty list is no wish, and the pod's own words in Kerf's go first."""
+    notes = {
+        "nvidia.com/use-gputype": "Tesla V100-PCIE-32GB,A10", "nvidia.com/nouse-gputype": ",T4", "hami.io/gpu-use-uuid": "",
+        "nvidia.com/nouse-gpuuuid": "GPU-1,GPU-2", "kerf.dev/gpu-uuid-not": "GPU-3",
+    }  # fmt: skip
+    asked = read_request(_typed(admitted(pod(container(nvidia="2"), annotations=notes), TAKES_NVIDIA)))
+    assert asked is not None
+    assert (asked.models, asked.models_not, asked.uuids, asked.uuids_not) == (("A10", "Tesla-V100-PCIE-32GB"), ("T4",), (), ("GPU-3",))
+
+
 def test_hamis_use_of_the_same_name_is_not_plain() -> None:
     """There nvidia.com/gpu counts slices; reading it as whole GPUs would be wrong by far."""
     manifest = pod(container(nvidia="1", **{"nvidia.com/gpumem": "4000"}))
