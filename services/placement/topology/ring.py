@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from typing import cast
 
-from services.placement.topology.base import Choice, Mode, all_peers
+from services.placement.topology.base import Choice, Mode, all_peers, largest_peer_group
 from services.placement.topology.fabric import Fabric, places_of
 from services.placement.topology.rings import candidates, quality, ring_mb_s, worth
 
@@ -33,7 +33,9 @@ def _best(fabric: Fabric, choice: Choice) -> tuple[int, ...] | None:
     found = candidates(fabric, choice.fitting, choice.size, tuple(numbers[group] for group in groups))
     sets = [gpus for gpus in found if not choice.peers or all_peers(fabric, gpus)]
     if not sets:
-        return None
+        # On a large machine not all sets were looked at; any part of a group of peers is one.
+        group = places_of(largest_peer_group(fabric, choice.fitting))
+        return group[: choice.size] if len(group) >= choice.size else None
     return places_of(max(sets, key=lambda gpus: _value(fabric, choice, gpus)))
 
 

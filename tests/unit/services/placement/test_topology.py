@@ -242,6 +242,20 @@ def test_static_sets_are_by_nvmls_index_even_where_a_gpu_is_missing() -> None:
     assert MODES["static-dgx1-volta"].choose(without_0, Choice(size=3, fitting=everything, idle=everything)) is None
 
 
+def test_peers_are_found_on_a_large_machine_whose_strongest_links_are_not_between_peers() -> None:
+    count = 24
+    links = tuple(
+        Link(a=a, b=b, nvlinks=(a * 7 + b * 3) % 5 if a % 5 != b % 5 else 0, p2p=a % 5 == b % 5) for a, b in combinations(range(count), 2)
+    )
+    gpus = tuple(Gpu(uuid=f"g{i}", index=i, model="M", memory_mib=1, compute_capability="9.0") for i in range(count))
+    fabric = fabric_of(Inventory(node="far", boot_id="b", gpus=gpus, links=links))
+    everything = (1 << count) - 1
+    chosen = ring_choice(fabric, everything, 5, peers=True)
+    assert chosen is not None
+    assert all_peers(fabric, mask(*chosen))
+    assert ring_choice(fabric, everything, 6, peers=True) is None
+
+
 def test_a_large_machine_of_irregular_wiring_is_still_answered() -> None:
     """24 GPUs in which no two are twins: too many sets to look at all."""
     count = 24
