@@ -34,7 +34,7 @@ class Verdict(msgspec.Struct, frozen=True):
 
 
 class GangState(msgspec.Struct, kw_only=True):
-    """One gang as it stands. Where members disagree about it, the largest figure that any of them named counts."""
+    """One gang as it stands. Where annotations of its members disagree, the largest figure that any of them named counts."""
 
     namespace: str
     name: str
@@ -187,7 +187,7 @@ class Gangs:
             return None
         namespace = state.pod.metadata.namespace
         gang = self.by_key.get(f"{namespace}/{name}") or GangState(namespace=namespace, name=name)
-        gang.minimum = max(gang.minimum, minimum)
+        gang.minimum = minimum if source is not None else max(gang.minimum, minimum)
         gang.timeout_s = max(gang.timeout_s, ref.timeout_s or (source.timeout_s if source else 0))
         gang.required = gang.required or ref.required or (source.required if source else "")
         gang.preferred = gang.preferred or ref.preferred or (source.preferred if source else "")

@@ -1,0 +1,152 @@
+"""Gangs on a real API server: the Job controller makes the pods, and a PodGroup's kind may come later or never."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import pytest
+import structlog
+
+from shared.contracts.facts import Fact, Gone, Put
+from shared.kube.access import load_access
+from shared.kube.client import transport_for
+from shared.kube.reflector import Reflector, Timing
+from shared.kube.resources import GANG_SOURCES
+from shared.model.objects import Gang
+from tests.support.cluster import own_control_plane
+from tests.support.waiting import eventually
+from tests.support.whole import WITHIN_S, Whole, policed_plane, whole
+from tools.control_plane import ControlPlane
+
+__all__ = ["own_control_plane"]
+pytestmark = pytest.mark.cluster
+_NUMBERS = itertools.count(1)
+
+COSCHEDULING = next(r for r in GANG_SOURCES if r.group == "scheduling.x-k8s.io")
+CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+CRD = {
+    "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+    "metadata": {
+        "name": "podgroups.scheduling.x-k8s.io",
+        "annotations": {"api-approved.kubernetes.io": "https://github.com/kubernetes-sigs/scheduler-plugins/pull/50"},
+    },
+    "spec": {
+        "group": "scheduling.x-k8s.io", "scope": "Namespaced", "names": {"kind": "PodGroup", "plural": "podgroups"},
+        "versions": [{
+            "name": "v1alpha1", "served": True, "storage": True,
+            "schema": {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}},
+        }],
+    },
+}  # fmt: skip
+
+
+def pod_group(name: str, minimum: int) -> dict[str, Any]:
+    return {"apiVersion": "scheduling.x-k8s.io/v1alpha1", "kind": "PodGroup", "metadata": {"name": name}, "spec": {"minMember": minimum}}
+
+
+@pytest.fixture(scope="module")
+def plane() -> Iterator[ControlPlane]:
+    with policed_plane() as made:
+        status, answer = made.request("POST", CRDS, CRD)
+        assert status == 201, answer
+        yield made
+
+
+@pytest.fixture
+async def world(plane: ControlPlane) -> AsyncIterator[Whole]:
+    """Two nodes of two GPUs."""
+    await eventually(lambda: served(plane), within_s=WITHIN_S, what="PodGroups served")
+    async with whole(plane, f"gangs-{next(_NUMBERS)}") as made:
+        yield made
+
+
+async def served(plane: ControlPlane) -> bool:
+    status, _ = await asyncio.to_thread(plane.request, "GET", COSCHEDULING.collection())
+    return status == 200
+
+
+async def job(world: Whole, name: str, pods: int) -> None:
+    limits = {"kerf.dev/gpu": "1"}
+    template = {
+        "metadata": {"annotations": {"kerf.dev/gang": name, "kerf.dev/gang-size": "owner"}},
+        "spec": {"restartPolicy": "Never", "containers": [{"name": "main", "image": "example", "resources": {"limits": limits, "requests": limits}}]},
+    }
+    document = {"metadata": {"name": name}, "spec": {"parallelism": pods, "template": template}}
+    await world.ask("POST", f"/apis/batch/v1/namespaces/{world.namespace}/jobs", document)
+
+
+async def pods_of(world: Whole, name: str) -> list[Any]:
+    listed = await world.ask("GET", f"/api/v1/namespaces/{world.namespace}/pods?labelSelector=job-name%3D{name}")
+    return list(listed["items"])
+
+
+async def test_the_pods_of_a_job_are_bound_together_or_wait_together(world: Whole) -> None:
+    await job(world, "train", 5)
+
+    async def all_told() -> bool:
+        pods = await pods_of(world, "train")
+        said = [c["message"] for p in pods for c in p["status"].get("conditions", []) if c["type"] == "PodScheduled"]
+        return len(said) == 5 and all("there is room for 4 of the 5 pods" in message for message in said)
+
+    await eventually(all_told, within_s=WITHIN_S, every_s=0.1, what="all pods told that four would fit")
+    assert [p["metadata"]["name"] for p in await pods_of(world, "train") if p["spec"].get("nodeName")] == []
+    await world.ask("PATCH", f"/apis/batch/v1/namespaces/{world.namespace}/jobs/train", {"spec": {"parallelism": 4}}, content_type="application/merge-patch+json")
+
+    async def four_bound() -> bool:
+        return sum(1 for p in await pods_of(world, "train") if p["spec"].get("nodeName")) == 4
+
+    await eventually(four_bound, within_s=WITHIN_S, every_s=0.1, what="the four pods bound")
+
+
+async def test_pods_of_a_coscheduling_pod_group_wait_for_its_minimum(world: Whole) -> None:
+    await world.ask("POST", COSCHEDULING.collection(world.namespace), pod_group("pair", 2))
+    limits = {"kerf.dev/gpu": "1"}
+    spec = {"containers": [{"name": "main", "image": "example", "resources": {"limits": limits, "requests": limits}}]}
+    for name in ("first", "second"):
+        meta = {"name": name, "labels": {"scheduling.x-k8s.io/pod-group": "pair"}}
+        await world.ask("POST", f"/api/v1/namespaces/{world.namespace}/pods", {"metadata": meta, "spec": spec})
+        if name == "first":
+            told = await world.event("first", "FailedScheduling")
+            assert "1 of the 2 pods of gang" in told["message"]
+            assert not (await world.seen("Pod", "first"))["spec"].get("nodeName")
+    await world.bound("first")
+    await world.bound("second")
+
+
+async def test_a_kind_that_is_not_installed_is_no_trouble_and_is_followed_once_it_is(own_control_plane: ControlPlane) -> None:
+    plane = own_control_plane
+    facts: list[Fact] = []
+    transport = transport_for(await load_access(str(plane.kubeconfig())))
+    reflector = Reflector(transport, COSCHEDULING, facts.extend, structlog.get_logger(), timing=Timing(absent_s=0.05, backoff_s=0.02, backoff_max_s=0.2))
+    task = asyncio.create_task(reflector.run())
+    try:
+        await asyncio.wait_for(reflector.wait_synced(), 20)
+        assert (facts, reflector.problem) == ([], "")
+        await asyncio.to_thread(plane.request, "POST", CRDS, CRD)
+        await eventually(lambda: served(plane), within_s=WITHIN_S, what="PodGroups served")
+        status, answer = await asyncio.to_thread(plane.request, "POST", COSCHEDULING.collection("default"), pod_group("g", 3))
+        assert status == 201, answer
+
+        async def seen() -> Fact | None:
+            return facts[-1] if facts else None
+
+        put = await eventually(seen, within_s=WITHIN_S, what="the PodGroup as a fact")
+        assert isinstance(put, Put)
+        assert isinstance(put.object, Gang)
+        assert (put.object.metadata.name, put.object.minimum) == ("podgroup.scheduling.x-k8s.io/g", 3)
+        await asyncio.to_thread(plane.request, "DELETE", f"{CRDS}/podgroups.scheduling.x-k8s.io", None)
+        gone = await eventually(lambda: _last_gone(facts), within_s=WITHIN_S, what="the end of the PodGroup")
+        assert gone.object.metadata.name == "podgroup.scheduling.x-k8s.io/g"
+    finally:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+        await transport.close()
+
+
+async def _last_gone(facts: list[Fact]) -> Gone | None:
+    return facts[-1] if isinstance(facts[-1], Gone) else None
