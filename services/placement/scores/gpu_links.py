@@ -15,14 +15,14 @@ from shared.model.request import PodRequest
 
 _FAST_MB_S = 1_000_000
 _SLOW_MB_S = 1_000
-_IF_UNSAID = 10
+_IF_UNSAID = 50
 
 
 class GpuLinks(ColumnScore):
     """For pods of several GPUs, by the best ring among the GPUs that are free for it.
 
     A pod that names kerf.dev/topology goes where that ring is fastest, each tenfold of bandwidth counting the same. One
-    that does not goes, with a tenth of the weight, where the ring is nearest to the best that such a machine can give:
+    that does not goes, with a fiftieth of the weight, where the ring is nearest to the best that such a machine can give:
     enough to leave a torn node alone, and not to crowd the fastest machines.
     """
 
