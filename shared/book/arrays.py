@@ -101,7 +101,11 @@ class Arrays:
         self.gpu_free_milli[row, column] = gpu.free_milli if gpu.usable else NOTHING_FITS
         self.gpu_total_mib[row, column] = gpu.total_mib
         self.gpu_containers[row, column] = gpu.containers
-        self.gpu_whole[row, column] = gpu.usable and gpu.containers == 0 and gpu.free_mib == gpu.total_mib and gpu.free_milli == 1000
+        self.gpu_mig_geometry[row, column] = NOT_MIG if gpu.mig is None else gpu.mig.geometry
+        if gpu.mig is not None:
+            self.gpu_mig_used[row, column] = gpu.mig.used
+            self.gpu_mig_fits[row, column] = gpu.mig.bits if gpu.usable else 0
+        self.gpu_whole[row, column] = gpu.usable and gpu.mig is None and gpu.containers == 0 and gpu.free_mib == gpu.total_mib and gpu.free_milli == 1000
 
     def ensure_rows(self, rows: int) -> None:
         if rows > self.rows:

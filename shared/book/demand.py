@@ -62,7 +62,7 @@ def _amounts(requests: Quantities, limits: Quantities) -> dict[str, int]:
     return {
         name: min(MOST, milli(value) if name == "cpu" else whole(value))
         for name, value in (limits | requests).items()
-        if name not in names.GPU_RESOURCES
+        if not names.is_gpu_resource(name)
     }
 
 

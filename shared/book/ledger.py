@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from shared.book.arrays import Arrays
+from shared.book.mig import instance_mask
 from shared.book.shares import GpuRoom
-from shared.book.states import GrantState, NodeState, PodState
+from shared.book.states import GrantState, NodeState, PodState, room_of
 from shared.model.gpu import Inventory
 from shared.model.grant import Grant, sum_shares
 from shared.model.units import WHOLE_GPU_MILLI
@@ -42,6 +43,8 @@ class Ledger:
                 room.free_mib -= sign * share.memory_mib
                 room.free_milli -= sign * share.compute_milli
                 room.containers += sign
+                if room.mig is not None:
+                    room.mig.granted = self._mig_granted(node, room)
                 self.arrays.write_gpu(node.row, room)
                 self.arrays.note(node.row)
 
@@ -69,10 +72,11 @@ class Ledger:
         held = self.grants.pop(grant_id, None)
         if held is None:
             return None
-        self._gpu_charge(held.grant, -1)
-        for name in _nodes_of(held.grant):
-            node = self.nodes[name]
+        nodes = [self.nodes[name] for name in _nodes_of(held.grant)]
+        for node in nodes:
             node.grants.pop(grant_id, None)
+        self._gpu_charge(held.grant, -1)
+        for node in nodes:
             self._forget_if_empty(node)
         return held
 
@@ -136,10 +140,7 @@ class Ledger:
         gpus = () if node.inventory is None else node.inventory.gpus
         node.gpus = []
         for column, gpu in enumerate(sorted(gpus, key=lambda g: g.index)):
-            trouble = node.agent_trouble or ("" if gpu.state == "healthy" else f"GPU is {gpu.state}: {gpu.reason}".rstrip(": "))
-            node.gpus.append(
-                GpuRoom(gpu.uuid, column, gpu.index, gpu.model, gpu.memory_mib, gpu.memory_mib - gpu.foreign_mib, WHOLE_GPU_MILLI, 0, not trouble, trouble)
-            )
+            node.gpus.append(room_of(gpu, column, node))
         node.by_uuid = {room.uuid: room for room in node.gpus}
         for held in node.grants.values():
             for container in held.grant.containers.values():
@@ -147,6 +148,9 @@ class Ledger:
                     room = node.by_uuid.get(share.uuid) if share.node == node.name else None
                     if room is not None:
                         room.take(share.memory_mib, share.compute_milli)
+        for room in node.gpus:
+            if room.mig is not None:
+                room.mig.granted = self._mig_granted(node, room)
         self._stamp += 1
         node.stamp = self._stamp
         if node.inventory is None:
@@ -155,15 +159,43 @@ class Ledger:
             self.arrays.inventories[node.row] = node.inventory
         self.arrays.write_gpus(node.row, node.gpus)
 
+    @staticmethod
+    def _mig_granted(node: NodeState, room: GpuRoom) -> int:
+        """From all its grants anew: two that overlap must not free each other's slices."""
+        granted = 0
+        for taken in _masks(node, room):
+            granted |= taken
+        return granted
+
     def overbooked(self) -> list[str]:
-        """GPUs on which more is booked than there is (P1), as node/uuid. Foreign memory is not ours to answer for."""
+        """GPUs on which more is booked than there is (P1), or MIG instances that overlap, as node/uuid. Foreign memory is
+        not ours to answer for."""
         taken = sum_shares(held.grant for held in self.grants.values())
         return sorted(
             f"{node.name}/{room.uuid}"
             for node in self.nodes.values()
             for room in node.gpus
-            if (used := taken.get((node.name, room.uuid))) and (used[0] > room.total_mib or used[1] > WHOLE_GPU_MILLI)
+            if (used := taken.get((node.name, room.uuid))) and (used[0] > room.total_mib or used[1] > WHOLE_GPU_MILLI or _overlap(node, room))
         )
+
+
+def _masks(node: NodeState, room: GpuRoom) -> list[int]:
+    """What each of the grants on a MIG GPU takes of its slices."""
+    return [
+        instance_mask(room.mig.geometry, share.mig)
+        for held in node.grants.values()
+        for container in held.grant.containers.values()
+        for share in container.gpus
+        if share.uuid == room.uuid and share.node == node.name and share.mig is not None and room.mig is not None
+    ]
+
+
+def _overlap(node: NodeState, room: GpuRoom) -> bool:
+    masks = _masks(node, room)
+    union = 0
+    for mask in masks:
+        union |= mask
+    return sum(mask.bit_count() for mask in masks) != union.bit_count()
 
 
 def _nodes_of(grant: Grant) -> set[str]:

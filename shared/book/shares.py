@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from copy import copy
+
 import msgspec
 
+from shared.book.mig import MigRoom, names_of, serving_bits
 from shared.model.gpu import ISOLATION_OF, ISOLATION_RANK, Isolation, Strategy
 from shared.model.request import GpuAsk
 from shared.model.units import WHOLE_GPU_MILLI, format_mib
@@ -25,9 +28,11 @@ class GpuRoom(msgspec.Struct):
     containers: int
     usable: bool
     why_unusable: str = ""
+    mig: MigRoom | None = None
+    """Of a GPU in MIG mode. What is free is then free in instances that it can give, whether or not they still fit."""
 
     def copy(self) -> GpuRoom:
-        return GpuRoom(self.uuid, self.column, self.index, self.model, self.total_mib, self.free_mib, self.free_milli, self.containers, self.usable, self.why_unusable)
+        return copy(self) if self.mig is None else msgspec.structs.replace(self, mig=copy(self.mig))
 
     def take(self, memory_mib: int, compute_milli: int) -> None:
         self.free_mib -= memory_mib
@@ -50,6 +55,8 @@ def share_on(ask: GpuAsk, total_mib: int) -> tuple[int, int]:
 def fits(ask: GpuAsk, gpu: GpuRoom) -> bool:
     if not gpu.usable:
         return False
+    if gpu.mig is not None or ask.profile:
+        return gpu.mig is not None and bool(gpu.mig.bits & serving_bits(gpu.mig.geometry, ask, gpu.total_mib))
     memory_mib, compute_milli = share_on(ask, gpu.total_mib)
     if ask.whole:
         return gpu.containers == 0 and gpu.free_mib == gpu.total_mib and gpu.free_milli == WHOLE_GPU_MILLI
@@ -62,6 +69,8 @@ def missing(ask: GpuAsk, gpu: GpuRoom) -> str:
         return ""
     if not gpu.usable:
         return gpu.why_unusable
+    if gpu.mig is not None or ask.profile:
+        return _no_instance(ask, gpu)
     memory_mib, compute_milli = share_on(ask, gpu.total_mib)
     if ask.whole:
         return f"needs the whole GPU, {gpu.containers} container(s) are on it" if gpu.containers else "needs the whole GPU, part of it is taken"
@@ -71,6 +80,24 @@ def missing(ask: GpuAsk, gpu: GpuRoom) -> str:
     if gpu.free_milli < compute_milli:
         lacks.append(f"needs {compute_milli / 10:g} % compute, {max(0, gpu.free_milli) / 10:g} % free")
     return "; ".join(lacks)
+
+
+def instance_words(ask: GpuAsk) -> str:
+    """The MIG instance that would serve an ask, for people."""
+    if ask.profile:
+        return f"a MIG instance {ask.profile}"
+    size = f"{ask.compute_milli / 10:g} % of it" if ask.memory_follows else format_mib(ask.memory_mib)
+    return f"a MIG instance of {size}" + (f" and {ask.compute_milli / 10:g} % compute" if ask.compute_milli and not ask.memory_follows else "")
+
+
+def _no_instance(ask: GpuAsk, gpu: GpuRoom) -> str:
+    if gpu.mig is None:
+        return "it is not in MIG mode"
+    if ask.whole or (ask.count > 1 and not ask.profile):
+        return "it is in MIG mode, and gives only single instances"
+    if not gpu.mig.offers & serving_bits(gpu.mig.geometry, ask, gpu.total_mib):
+        return f"needs {instance_words(ask)}, it offers {', '.join(names_of(gpu.mig.offers)) or 'none'}"
+    return f"needs {instance_words(ask)}, free are {', '.join(names_of(gpu.mig.bits)) or 'none'}"
 
 
 def strategy_for(ask: GpuAsk, isolation: Isolation, offered: tuple[Strategy, ...]) -> Strategy | None:

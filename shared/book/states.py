@@ -8,14 +8,16 @@ from typing import Literal
 import msgspec
 
 from shared.book.demand import MOST, Demand, demand_of
+from shared.book.mig import MigRoom
 from shared.book.shares import GpuRoom
 from shared.model import names
 from shared.model.gang import GangRef, read_gang
-from shared.model.gpu import Inventory
+from shared.model.gpu import Gpu, Inventory
 from shared.model.grant import Grant, decode_grant
+from shared.model.mig import geometry_of
 from shared.model.objects import Node, Pod
 from shared.model.request import PodRequest, RequestError, read_request
-from shared.model.units import QuantityError, milli, whole
+from shared.model.units import WHOLE_GPU_MILLI, QuantityError, milli, whole
 
 GrantPhase = Literal["holding", "bound", "leaving"]
 
@@ -133,6 +135,23 @@ def _offered(read: Callable[[str | int], int], amount: str | int) -> int:
         return max(0, min(MOST, read(amount)))
     except QuantityError:
         return 0
+
+
+def room_of(gpu: Gpu, column: int, node: NodeState) -> GpuRoom:
+    """A GPU of a node with nothing on it."""
+    trouble = node.agent_trouble or ("" if gpu.state == "healthy" else f"GPU is {gpu.state}: {gpu.reason}".rstrip(": "))
+    free_mib, free_milli = gpu.memory_mib - gpu.foreign_mib, WHOLE_GPU_MILLI
+    mig = None
+    if gpu.mig_enabled:
+        geometry = geometry_of(gpu.model, gpu.memory_mib)
+        if geometry is None:
+            trouble = trouble or f"GPU is in MIG mode, and how a {gpu.model} of {gpu.memory_mib} MiB can be cut is not known"
+        elif node.inventory is None or "mig" not in node.inventory.strategies:
+            trouble = trouble or "GPU is in MIG mode, and the node's agent hands out no MIG instances"
+        else:
+            mig = MigRoom(geometry, gpu.mig_on_demand, gpu.mig_instances)
+            free_mib, free_milli = mig.capacity(gpu.memory_mib)
+    return GpuRoom(gpu.uuid, column, gpu.index, gpu.model, gpu.memory_mib, free_mib, free_milli, 0, not trouble, trouble, mig)
 
 
 def pod_state(pod: Pod) -> PodState:

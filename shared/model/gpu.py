@@ -6,6 +6,8 @@ from typing import Literal
 
 import msgspec
 
+from shared.model.mig import MigInstance
+
 GpuState = Literal["healthy", "suspect", "unhealthy", "draining"]
 """Only a healthy GPU takes new slices. Suspect: a sign of trouble, not yet condemned. Draining: cordoned by people."""
 
@@ -52,6 +54,11 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     c2c: bool = False
     """Joined to its CPU by NVLink-C2C instead of PCIe, as in Grace machines."""
     mig_enabled: bool = False
+    """In MIG mode: never given whole, only as instances."""
+    mig_on_demand: bool = False
+    """The agent makes and removes instances as grants say. Otherwise the layout is fixed, and offers `mig_instances`."""
+    mig_instances: tuple[MigInstance, ...] = ()
+    """Those that exist. Of a GPU that is cut on demand, only those that are not the agent's own."""
     foreign_mib: int = 0
     """Memory held by processes that are not ours."""
 

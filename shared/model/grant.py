@@ -7,6 +7,7 @@ from collections.abc import Iterable
 import msgspec
 
 from shared.model.gpu import Strategy, checked
+from shared.model.mig import MigInstance
 
 GRANT_VERSION = 1
 
@@ -18,6 +19,8 @@ class GpuShare(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     uuid: str
     memory_mib: int
     compute_milli: int
+    mig: MigInstance | None = None
+    """The instance of that GPU; its uuid stands only where the instance existed before."""
 
     def __post_init__(self) -> None:
         checked("memory_mib", self.memory_mib)

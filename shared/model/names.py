@@ -12,6 +12,8 @@ RESOURCE_GPU = "kerf.dev/gpu"
 RESOURCE_GPU_MEMORY = "kerf.dev/gpu-memory"
 RESOURCE_GPU_COMPUTE = "kerf.dev/gpu-compute"
 GPU_RESOURCES = (RESOURCE_GPU, RESOURCE_GPU_MEMORY, RESOURCE_GPU_COMPUTE)
+PREFIX_MIG = "kerf.dev/mig-"
+"""Before a MIG profile, as in kerf.dev/mig-1g.10gb: so many instances."""
 
 # Annotations a user may write.
 ANNOTATION_ISOLATION = "kerf.dev/isolation"
@@ -51,3 +53,8 @@ LABEL_GPU_SPEED = "kerf.dev/gpu-speed"
 LABEL_GPU_PRODUCT = "nvidia.com/gpu.product"
 LABEL_GPU_COUNT = "nvidia.com/gpu.count"
 LABEL_GPU_MEMORY = "nvidia.com/gpu.memory"
+
+
+def is_gpu_resource(resource: str) -> bool:
+    """Whether a resource is one by which a container asks Kerf for GPUs."""
+    return resource in GPU_RESOURCES or resource.startswith(PREFIX_MIG)

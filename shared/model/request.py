@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from fractions import Fraction
 from typing import Literal
 
@@ -10,6 +11,7 @@ import msgspec
 from shared.model import names
 from shared.model.generations import GENERATIONS, capability_tenths
 from shared.model.gpu import ISOLATION_RANK, Isolation
+from shared.model.mig import PROFILES, canonical_profile, nominal
 from shared.model.objects import Container, Pod, Quantities
 from shared.model.units import WHOLE_GPU_MILLI, QuantityError, mib, quantity
 
@@ -37,6 +39,9 @@ class GpuAsk(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     compute_milli: int = 0
     whole: bool = False
     memory_follows: bool = False
+    profile: str = ""
+    """So many MIG instances of this profile, on one GPU or on several of the node; memory and compute are then what its
+    name says."""
 
 
 class PodRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -76,13 +81,13 @@ def has_gpu_request(pod: Pod) -> bool:
     return _pod_level(pod) or any(
         resource in container.resources.limits or resource in container.resources.requests
         for container in (*pod.spec.containers, *pod.spec.init_containers)
-        for resource in names.GPU_RESOURCES
+        for resource in (*names.GPU_RESOURCES, *_mig_resources(container))
     )
 
 
 def _pod_level(pod: Pod) -> bool:
     whole_pod = pod.spec.resources
-    return whole_pod is not None and any(r in whole_pod.limits or r in whole_pod.requests for r in names.GPU_RESOURCES)
+    return whole_pod is not None and any(names.is_gpu_resource(r) for r in (*whole_pod.limits, *whole_pod.requests))
 
 
 def read_request(pod: Pod) -> PodRequest | None:
@@ -121,10 +126,13 @@ def read_request(pod: Pod) -> PodRequest | None:
 def read_ask(container: Container) -> GpuAsk | None:
     """One container's wish. Raises RequestError on limits that contradict each other."""
     limits, where = container.resources.limits, f"container {container.name!r}"
-    for resource in names.GPU_RESOURCES:
+    mig = _mig_resources(container)
+    for resource in (*names.GPU_RESOURCES, *mig):
         requested = container.resources.requests.get(resource)
         if requested is not None and _number(container.resources.requests, resource, where) != _number(limits, resource, where):
             raise RequestError("request-not-limit", f"{where}: {resource} has request {requested} and limit {limits.get(resource, 'none')}; GPU resources need a limit, and a request equal to it or none")
+    if any(_number(limits, resource, where) for resource in mig):
+        return _mig_ask(where, limits, mig)
     count = _number(limits, names.RESOURCE_GPU, where)
     memory_bytes = _number(limits, names.RESOURCE_GPU_MEMORY, where)
     percent = _number(limits, names.RESOURCE_GPU_COMPUTE, where)
@@ -133,6 +141,28 @@ def read_ask(container: Container) -> GpuAsk | None:
     if not count and not memory_bytes and not percent:
         return None
     return _ask(where, count, memory_bytes, percent, count_named=names.RESOURCE_GPU in limits)
+
+
+def _mig_resources(container: Container) -> list[str]:
+    resources = container.resources
+    return sorted({r for r in (*resources.limits, *resources.requests) if r.startswith(names.PREFIX_MIG)})
+
+
+def _mig_ask(where: str, limits: Quantities, mig: list[str]) -> GpuAsk:
+    asked = [resource for resource in mig if _number(limits, resource, where)]
+    beside = [resource for resource in names.GPU_RESOURCES if _number(limits, resource, where)]
+    if len(asked) + len(beside) > 1:
+        raise RequestError("mig-and-more", f"{where} asks for {' and '.join(asked + beside)}; one container can have MIG instances of one profile, and nothing else of GPUs beside them")
+    text = asked[0].removeprefix(names.PREFIX_MIG)
+    profile = canonical_profile(text)
+    if profile is None:
+        near = difflib.get_close_matches(text, [name.replace("+", ".") for name in PROFILES], n=1, cutoff=0.6)
+        raise RequestError("unknown-mig-profile", f"{where}: {asked[0]} names no MIG profile" + (f"; did you mean {names.PREFIX_MIG}{near[0]}?" if near else f", such as {names.PREFIX_MIG}1g.10gb"))
+    count = _number(limits, asked[0], where)
+    if count > MAX_GPUS:
+        raise RequestError("too-many-gpus", f"{where}: {asked[0]} is {count}; one container can have at most {MAX_GPUS} instances")
+    memory_mib, compute_milli = nominal(profile)
+    return GpuAsk(count=count, memory_mib=memory_mib, compute_milli=compute_milli, profile=profile)
 
 
 def _ask(where: str, count: int, memory_bytes: int, percent: int, *, count_named: bool) -> GpuAsk:
@@ -172,7 +202,7 @@ def _init_asks(pod: Pod, asks: dict[str, GpuAsk]) -> dict[str, GpuAsk]:
 
 
 def _covers(app: GpuAsk, init: GpuAsk) -> bool:
-    if app.count < init.count or (init.whole and not app.whole):
+    if app.count < init.count or app.profile != init.profile or (init.whole and not app.whole):
         return False
     return app.whole or (app.memory_mib >= init.memory_mib and app.compute_milli >= init.compute_milli)
 
