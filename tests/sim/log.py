@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Mapping
 from typing import Any
 
 from shared.contracts.log import DecisionBatch, ReadyRecord
@@ -17,8 +19,13 @@ class Violation(AssertionError):
 
 
 class SimLog:
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, gangs: Mapping[str, int]) -> None:
         self.clock = clock
+        self.gangs = gangs
+        """By name, how many members must be decided together."""
+        self.gang_of: dict[str, str] = {}
+        """By uid of a member."""
+        self._begun: set[str] = set()
         self.entries: list[tuple[int, str, Any]] = []
         """(sequence, term | ready | decisions, record)"""
         self._next = 1
@@ -43,12 +50,21 @@ class SimLog:
             raise Violation(f"P2: a record of term {record.term} was appended in the reign of {self.newest_term}")
         self.entries.append((sequence, subject, record))
         if isinstance(record, DecisionBatch):
+            self._check_gangs(record)
             for d in record.decisions:
                 made = (d.node, d.grant.grant_id if d.grant else "")
                 known = self.decided.setdefault((d.uid, d.resource_version), made)
                 if known != made:
                     raise Violation(f"two decisions for {d.name} at version {d.resource_version}: {known} and {made}")
         return sequence
+
+    def _check_gangs(self, record: DecisionBatch) -> None:
+        """A gang is whole or absent: the first record that has any of its members has as many as it needs."""
+        together = Counter(self.gang_of[d.uid] for d in record.decisions if d.uid in self.gang_of)
+        for name, count in together.items():
+            if name not in self._begun and count < self.gangs[name]:
+                raise Violation(f"gang {name} was decided with {count} of the {self.gangs[name]} members that it needs")
+            self._begun.add(name)
 
     def before(self, term: int) -> tuple[tuple[int, Any], ...]:
         return tuple((seq, record) for seq, subject, record in self.entries if seq < term and subject != "term")

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from services.placement.core import Core
+from services.placement.gangs.registry import GangState
+from services.placement.journal import Journal
+from services.placement.messages import Command
 from services.placement.nodes import Nodes
 from services.placement.reports import Reports
 from shared.book.book import Book
+from shared.contracts.log import DecisionBatch
 from tests.sim.log import Violation
 from tests.sim.world import World
 
@@ -95,3 +101,25 @@ def test_the_reports_are_not_what_keeps_the_rules(monkeypatch: pytest.MonkeyPatc
     """What is said to people may fail to be said, and nothing else changes."""
     monkeypatch.setattr(Reports, "explain_one", lambda *args: [])
     assert _violated(range(20)) == ""
+
+
+def test_a_gang_that_is_decided_member_by_member_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All or none left out of the real core: a gang is content with one member at a time."""
+    monkeypatch.setattr(GangState, "need", property(lambda self: 1))
+    assert "members that it needs" in _violated(range(20))
+
+
+def test_a_gang_in_several_records_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One record left out of the real journal: each decision is appended by itself."""
+    monkeypatch.setattr(Journal, "due", _one_at_a_time(Journal.due))
+    assert "members that it needs" in _violated(range(20))
+
+
+def _one_at_a_time(due: Callable[[Journal, int, float], list[Command]]) -> Callable[[Journal, int, float], list[Command]]:
+    def alone(self: Journal, term: int, now: float) -> list[Command]:
+        if self.in_flight is not None or self.ready_owed or len(self._gathering) < 2:
+            return due(self, term, now)
+        first = self._gathering.pop(0)
+        return [self.append(DecisionBatch(term=term, decisions=(first,)))]
+
+    return alone

@@ -6,6 +6,8 @@ import random
 from collections.abc import Callable
 
 from services.placement.core import Core
+from services.placement.gangs.placing import by_size, place_gang, take_back
+from services.placement.gangs.registry import GangState
 from services.watcher.sim_cluster import SimulatedCluster
 from shared.contracts.facts import Fact
 from shared.model import names
@@ -36,7 +38,9 @@ class World:
         self.network = Network(self.clock)
         self.api = SimulatedCluster(uid_prefix=f"{seed & 0xFFFFFFFF:08x}")
         self.history: list[Fact] = []
-        self.log = SimLog(self.clock)
+        self.gangs: dict[str, int] = {}
+        """How many members of each must be decided together."""
+        self.log = SimLog(self.clock, self.gangs)
         self.hint: tuple[str, float] = ("", 0.0)
         self.bound = 0
         self._changed_at = self.clock.now
@@ -49,6 +53,8 @@ class World:
         self.watchers = [Watcher(self, i) for i in range(2)]
         for _ in range(self.rng.randint(4, 14)):
             self.clock.after(self.rng.uniform(0, FAULTY_S * 0.8), self._create_pod)
+        for number in range(self.rng.randint(0, 2)):
+            self._create_gang(f"g{number}", self.rng.uniform(0, FAULTY_S * 0.6))
         self.clock.after(1.0, self._fault)
 
     def run(self) -> None:
@@ -78,21 +84,35 @@ class World:
 
     def _add_node(self, name: str) -> None:
         capacity = {"cpu": "16", "memory": "64Gi", "pods": "20"}
-        self.api.create("Node", {"metadata": {"name": name}, "status": {"allocatable": capacity, "capacity": capacity}}, self.clock.now)
+        self.api.create("Node", {"metadata": {"name": name, "labels": {"kerf.sim/side": name[-1]}}, "status": {"allocatable": capacity, "capacity": capacity}}, self.clock.now)
         self.record()
         if name not in self.nodes:
             self.nodes[name] = SimNode(self, name, self.rng.randint(1, 2))
 
-    def _create_pod(self) -> None:
+    def _create_gang(self, name: str, at_s: float) -> None:
+        """Its pods come within a few seconds; one of them may be more than it needs."""
+        size = self.rng.randint(2, 4)
+        minimum = self.rng.choice((size, size, size - 1))
+        self.gangs[name] = minimum
+        notes = {names.ANNOTATION_GANG: name, names.ANNOTATION_GANG_SIZE: str(size), names.ANNOTATION_GANG_MIN: str(minimum)}
+        if self.rng.random() < 0.3:
+            notes[names.ANNOTATION_GANG_TOPOLOGY] = self.rng.choice(("required=kerf.sim/side", "preferred=kerf.sim/side"))
+        for _ in range(size):
+            self.clock.after(at_s + self.rng.uniform(0, 3), lambda: self._create_pod(notes))
+
+    def _create_pod(self, notes: dict[str, str] | None = None) -> None:
         self.pods += 1
         ask = self.rng.choice(ASKS)
         container = {"name": "c", "resources": {"limits": ask, "requests": {"cpu": "1", **ask}}}
         pod = {
-            "metadata": {"name": f"p{self.pods}", "namespace": "default"},
+            "metadata": {"name": f"p{self.pods}", "namespace": "default", "annotations": notes or {}},
             "spec": {"schedulerName": names.SCHEDULER_NAME, "priority": self.rng.choice((0, 0, 10)), "containers": [container]},
         }
-        self.clock.tell(f"a user creates p{self.pods} asking for {ask}")
-        self.api.create("Pod", pod, self.clock.now)
+        of = f" in gang {notes[names.ANNOTATION_GANG]}" if notes else ""
+        self.clock.tell(f"a user creates p{self.pods}{of} asking for {ask}")
+        _, made = self.api.create("Pod", pod, self.clock.now)
+        if notes:
+            self.log.gang_of[made["metadata"]["uid"]] = notes[names.ANNOTATION_GANG]
         self.record()
 
     def _some_pod(self) -> dict | None:  # type: ignore[type-arg]
@@ -259,8 +279,10 @@ class World:
             raise Violation(f"P5: holds without an end: {sorted(h.decision.name for h in core.holds.values())}")
         waiting = [s for s in core.book.pods.values() if s.wants_place and s.uid in core.queue]
         for state in waiting:
-            if core.placer.engine.decide(state) is not None:
+            if state.gang is None and core.placer.engine.decide(state) is not None:
                 raise Violation(f"P5: {state.key} waits although it fits")
+        for gang in core.placer.gangs.by_key.values():
+            self._check_gang(core, gang)
         lost = [
             p["metadata"]["name"]
             for p in self.api.all("Pod")
@@ -269,3 +291,12 @@ class World:
         if lost:
             raise Violation(f"pods that nobody places: {lost}")
         compare_with_rebuilt(self, core)
+
+    def _check_gang(self, core: Core, gang: GangState) -> None:
+        """P5 of a gang: it waits for pods that do not exist, or for room."""
+        if gang.gathered:
+            members = [core.book.pods[uid] for uid in gang.waiting]
+            tried = place_gang(gang, by_size(members), gang.need, core.placer.engine, core._grant)
+            take_back(tried.placed, core.placer.engine)
+            if tried.misfit is None:
+                raise Violation(f"P5: gang {gang.key} waits although it fits")
