@@ -175,8 +175,9 @@ class Agent:
         if share is None:
             return [m.RefuseStart(asked.uid, asked.container, "no-share", f"the pod's grant has no part for container {asked.container!r}")]
         room = self._room((asked.uid, asked.container))
+        taken = gate.cut(self._shares((asked.uid, asked.container)), self._gpus)
         for gpu in share.gpus:
-            why = gate.refusal(gpu, self._gpus.get(gpu.uuid) if gpu.node == self.node else None, room)
+            why = gate.refusal(gpu, self._gpus.get(gpu.uuid) if gpu.node == self.node else None, room, taken)
             if why is not None:
                 return [m.RefuseStart(asked.uid, asked.container, *why)]
         lease = Lease(uid=asked.uid, container=asked.container, grant_id=known.grant_id, boot_id=self._boot_id, slot=asked.slot)
@@ -264,7 +265,10 @@ class Agent:
         return lease if lease is not None and lease.grant_id == known.grant_id else None
 
     def _room(self, without: tuple[str, str] | None) -> gate.Room:
-        return gate.occupied((self._share(lease) for key, lease in self._leases.items() if key != without), self.node)
+        return gate.occupied(self._shares(without), self.node)
+
+    def _shares(self, without: tuple[str, str] | None) -> list[ContainerGrant]:
+        return [self._share(lease) for key, lease in self._leases.items() if key != without]
 
     def _share(self, lease: Lease) -> ContainerGrant:
         # A lease keeps its grant known until it ends, so both look-ups always find something.

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
+from shared.book.mig import instance_mask
 from shared.model.gpu import Gpu
 from shared.model.grant import ContainerGrant, GpuShare
+from shared.model.mig import geometry_of
 from shared.model.units import WHOLE_GPU_MILLI, format_mib
 
 Room = dict[str, tuple[int, int]]
@@ -22,7 +24,21 @@ def occupied(shares: Iterable[ContainerGrant], node: str) -> Room:
     return room
 
 
-def refusal(share: GpuShare, gpu: Gpu | None, room: Room) -> tuple[str, str] | None:
+def cut(shares: Iterable[ContainerGrant], gpus: Mapping[str, Gpu]) -> dict[str, int]:
+    """What MIG instances that are handed over take, as a mask by GPU uuid."""
+    taken: dict[str, int] = {}
+    for container in shares:
+        for share in container.gpus:
+            taken[share.uuid] = taken.get(share.uuid, 0) | _mask(share, gpus.get(share.uuid))
+    return taken
+
+
+def _mask(share: GpuShare, gpu: Gpu | None) -> int:
+    geometry = None if gpu is None else geometry_of(gpu.model, gpu.memory_mib)
+    return 0 if geometry is None or share.mig is None else instance_mask(geometry, share.mig)
+
+
+def refusal(share: GpuShare, gpu: Gpu | None, room: Room, taken: Mapping[str, int]) -> tuple[str, str] | None:
     """Why this share cannot be handed over beside what is, as code and sentence; None where it can.
 
     Memory that strangers hold is placement's business: it comes and goes, and a slice that was there first keeps its due.
@@ -31,6 +47,15 @@ def refusal(share: GpuShare, gpu: Gpu | None, room: Room) -> tuple[str, str] | N
         return "gpu-gone", f"GPU {share.uuid} is not on this node any more; the grant on it is void, delete the pod to have it placed anew"
     if gpu.state == "unhealthy":
         return "gpu-unhealthy", f"GPU {share.uuid} is unhealthy: {gpu.reason or 'no reason given'}"
+    if gpu.mig_enabled != (share.mig is not None):
+        modes = ("is in MIG mode, and the grant is of no instance", "is not in MIG mode, and the grant is of an instance")
+        return "gpu-mig-mode", f"GPU {share.uuid} {modes[share.mig is not None]}; delete the pod to have it placed anew"
+    if share.mig is not None:
+        where = f"MIG instance {share.mig.profile} at slice {share.mig.start}"
+        if not gpu.mig_on_demand and share.mig not in gpu.mig_instances:
+            return "mig-instance-gone", f"GPU {share.uuid} has no {where} any more; delete the pod to have it placed anew"
+        if taken.get(share.uuid, 0) & _mask(share, gpu):
+            return "mig-slices-taken", f"GPU {share.uuid} cannot give the {where}: some of its slices are handed over"
     memory, compute = room.get(share.uuid, (0, 0))
     free = gpu.memory_mib - memory
     if share.memory_mib > free:

@@ -17,6 +17,7 @@ from services.node_agent.core import Agent
 from shared.contracts import subjects
 from shared.model.gpu import MOST_GPUS, MOST_MIB, Gpu, Inventory, Link
 from shared.model.gpu_models import known_model
+from shared.model.mig import MigInstance
 
 KEEP_TOMBSTONES = 512
 
@@ -30,6 +31,8 @@ class HollowNode(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     memory_mib: Annotated[int, msgspec.Meta(ge=1, le=MOST_MIB)] = 143_771
     nvlinks: int = 18
     """Between each pair of its GPUs; 0: PCIe alone, half of them on each socket."""
+    mig: dict[int, tuple[MigInstance, ...]] = {}
+    """GPUs in MIG mode, by index, with the instances of a fixed layout; none named: cut on demand."""
 
 
 class Fleet:
@@ -87,6 +90,7 @@ def inventory_of(node: HollowNode, boot_id: str) -> Inventory:
         Gpu(
             uuid=_uuid(node.name, index), index=index, model=node.model, memory_mib=node.memory_mib, compute_capability=known.capability if known else "",
             pci_bus_id=f"00000000:{index + 1:02X}:00.0", numa_node=0 if index < (node.count + 1) // 2 else 1,
+            mig_enabled=index in node.mig, mig_on_demand=node.mig.get(index) == (), mig_instances=node.mig.get(index, ()),
         )
         for index in range(node.count)
     )  # fmt: skip
@@ -95,7 +99,8 @@ def inventory_of(node: HollowNode, boot_id: str) -> Inventory:
         for a in range(node.count)
         for b in range(a + 1, node.count)
     )
-    return Inventory(node=node.name, boot_id=boot_id, gpus=gpus, links=links, simulated=True)
+    strategies = (*Inventory(node="", boot_id="").strategies, *(("mig",) if node.mig else ()))
+    return Inventory(node=node.name, boot_id=boot_id, gpus=gpus, links=links, strategies=strategies, simulated=True)
 
 
 def _uuid(name: str, index: int) -> str:

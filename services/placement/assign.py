@@ -42,6 +42,8 @@ def assign(request: PodRequest, node: NodeState, policy: str) -> Assignment | No
 def _choose(
     ask: GpuAsk, fitting: list[GpuRoom], rooms: list[GpuRoom], request: PodRequest, inventory: Inventory, *, policy: str
 ) -> list[GpuRoom] | None:
+    if ask.profile:
+        return _for_instances(ask, POLICIES[policy].order(ask, fitting))
     if len(fitting) < ask.count:
         return None
     if not request.topology_mode:

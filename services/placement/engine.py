@@ -17,7 +17,7 @@ from shared.book.arrays import Bools, Ints
 from shared.book.book import Book
 from shared.book.shares import strategy_for
 from shared.book.states import NodeState, PodState
-from shared.model.grant import ContainerGrant, GpuShare
+from shared.model.grant import ContainerGrant
 from shared.model.request import PodRequest
 
 _MAX_ROWS = 1024
@@ -132,9 +132,8 @@ def _containers(state: PodState, node: NodeState, chosen: Assignment) -> dict[st
         return None
     result = {}
     for name, gpus in chosen.items():
-        strategy = strategy_for(request.asks[name], request.isolation, inventory.strategies)
+        strategy = "mig" if gpus[0].mig is not None else strategy_for(request.asks[name], request.isolation, inventory.strategies)
         if strategy is None:
             return None
-        shares = tuple(GpuShare(node=node.name, uuid=uuid, memory_mib=mib, compute_milli=milli) for uuid, mib, milli in gpus)
-        result[name] = ContainerGrant(strategy=strategy, gpus=shares)
+        result[name] = ContainerGrant(strategy=strategy, gpus=tuple(gpus))
     return result

@@ -103,11 +103,16 @@ class MigRoom(msgspec.Struct):
         """(memory_mib, compute_milli) of an instance."""
         return self.make.memory_mib(profile, total_mib), self.make.compute_milli(profile)
 
+    def size_of(self, instance: MigInstance, total_mib: int) -> tuple[int, int]:
+        """The same, of a profile that such GPUs have; else nothing."""
+        profile = profile_in(self.geometry, instance.profile)
+        return (0, 0) if profile is None else self.size(profile, total_mib)
+
     def capacity(self, total_mib: int) -> tuple[int, int]:
         """(memory_mib, compute_milli) that instances can have together."""
         if self.on_demand:
             return self.size(self.make.profiles[-1], total_mib)
-        sizes = [self.size(p, total_mib) for i in self.instances if (p := profile_in(self.geometry, i.profile)) is not None]
+        sizes = [self.size_of(instance, total_mib) for instance in self.instances]
         return sum(mib for mib, _ in sizes), sum(milli for _, milli in sizes)
 
     def take(self, ask: GpuAsk, total_mib: int) -> MigInstance | None:

@@ -8,7 +8,8 @@ from services.placement.filters.base import Check, Filter
 from services.placement.filters.topology import GpuTopology, lacking_set
 from services.placement.topology import fabric_of
 from shared.book.book import Book
-from shared.book.shares import GpuRoom, fits, missing, share_on, strategy_for
+from shared.book.mig import names_of, serving_bits
+from shared.book.shares import GpuRoom, fits, instance_words, missing, share_on, strategy_for
 from shared.book.states import NodeState, PodState
 from shared.contracts.explain import Reason
 from shared.model.gpu import Inventory
@@ -32,18 +33,21 @@ class GpuKind(Filter):
             if node.agent_trouble:
                 return Reason(code="agent", sentence=f"no GPU of the node may be given now: {node.agent_trouble}", helps="look at the node agent's log")
             for ask in request.asks.values():
-                if strategy_for(ask, request.isolation, node.inventory.strategies) is None:
+                no_instance = _no_instance(ask, node)
+                if no_instance is not None and (ask.profile or all(gpu.mig is not None for gpu in node.gpus)):
+                    return no_instance
+                if no_instance is not None and strategy_for(ask, request.isolation, node.inventory.strategies) is None:
                     return Reason(code="isolation", sentence=f"the node can share by {', '.join(node.inventory.strategies)}, none of which promises {'a whole GPU' if ask.whole else request.isolation}", helps="ask for kerf.dev/isolation: soft" if not ask.whole else "use a node that gives whole GPUs")
             wanted = max(ask.count for ask in request.asks.values())
             kinds = accepted(request, node.inventory)
             if not kinds:
                 return why_none(request, node.inventory)
-            if len(kinds) < wanted:
+            if len(kinds) < wanted and not any(ask.profile for ask in request.asks.values()):
                 has = "has" if len(kinds) == len(node.gpus) else "has such"
                 return Reason(code="too-few-gpus", sentence=f"needs {wanted} GPUs on one node, the node {has} {len(kinds)}", helps="ask for one GPU" if len(kinds) == 1 else f"ask for at most {len(kinds)} GPUs")
             largest = max(gpu.total_mib for gpu in node.gpus if gpu.uuid in kinds)
             biggest = max(ask.memory_mib for ask in request.asks.values())
-            if biggest > largest:
+            if biggest > largest and not any(ask.profile for ask in request.asks.values()):
                 return Reason(code="gpu-too-small", sentence=f"needs {biggest} MiB on one GPU, the node's GPUs have {largest} MiB", helps=f"ask for at most {largest} MiB a GPU")
             return None
 
@@ -72,12 +76,28 @@ class GpuRoomLeft(Filter):
         return check
 
 
+def _no_instance(ask: GpuAsk, node: NodeState) -> Reason | None:
+    """Why none of the node's GPUs would ever serve the ask by a MIG instance; None where one would."""
+    rooms = [gpu for gpu in node.gpus if gpu.mig is not None]
+    offers = 0
+    for gpu in rooms:
+        if gpu.mig is not None and gpu.mig.offers & serving_bits(gpu.mig.geometry, ask, gpu.total_mib):
+            return None
+        offers |= 0 if gpu.mig is None else gpu.mig.offers
+    if not rooms:
+        return Reason(code="no-mig", sentence="no GPU of the node is in MIG mode", helps="use a node whose GPUs are in MIG mode, or ask by kerf.dev/gpu-memory")
+    names = ", ".join(names_of(offers)) or "no instance"
+    if ask.whole or (ask.count > 1 and not ask.profile):
+        return Reason(code="mig-mode", sentence=f"the node's GPUs are in MIG mode and give single instances ({names}), the pod wants {'whole GPUs' if ask.whole else f'parts of {ask.count} GPUs'}", helps="ask for an instance by kerf.dev/mig-<profile>, or use a node without MIG")
+    return Reason(code="mig-profile", sentence=f"needs {instance_words(ask)}, the node's GPUs give {names}", helps=f"ask for one of {names}" if offers else "make MIG instances on the node")
+
+
 def _full(request: PodRequest, node: NodeState, inventory: Inventory) -> Reason:
     wanted = accepted(request, inventory)
     rooms = [g for g in node.gpus if g.uuid in wanted]
     for name, ask in request.asks.items():
         good = [g for g in rooms if fits(ask, g)]
-        if len(good) < ask.count:
+        if len(good) < ask.count or ask.profile:
             near = min((g for g in rooms if g.usable and not fits(ask, g)), key=lambda g: _lack(ask, g), default=None)
             wish = f"{ask.count} GPUs" if ask.count > 1 else "a GPU"
             detail = f"; nearest is GPU {near.index}: {missing(ask, near)}" if near else ""
