@@ -5,55 +5,85 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from services.placement.accepts import accepted, picky
-from services.placement.policies import POLICIES
+from services.placement.policies.base import Policy
 from services.placement.topology import DEFAULT_MODE, MODES, Choice, fabric_of
-from shared.book.shares import GpuRoom, fits, share_on
-from shared.book.states import NodeState
+from shared.book.shares import GpuRoom, fits, share_on, strategy_for
+from shared.book.states import NodeState, PodState
 from shared.model.gpu import Inventory
-from shared.model.request import GpuAsk, PodRequest
+from shared.model.grant import GpuShare
+from shared.model.request import GpuAsk
 from shared.model.units import WHOLE_GPU_MILLI
 
-Assignment = dict[str, list[tuple[str, int, int]]]
-"""By container: (uuid, memory_mib, compute_milli) of each GPU."""
+Assignment = dict[str, list[GpuShare]]
+"""By container: its part of each GPU."""
 
 _BY_NEARNESS = "least-loaded-nearest"
 """The policy that chooses several GPUs in a way of its own."""
 
 
-def assign(request: PodRequest, node: NodeState, policy: str) -> Assignment | None:
-    """GPUs for every container, or None where they do not all fit. The largest ask chooses first."""
-    if node.inventory is None:
+def assign(pod: PodState, node: NodeState, policy: Policy | None = None) -> Assignment | None:
+    """GPUs for every container, or None where they do not all fit. The largest ask chooses first. Without a policy any
+    that fit will do."""
+    request = pod.request
+    if request is None or node.inventory is None:
         return None
-    rooms = node.gpus if len(request.asks) == 1 else [room.copy() for room in node.gpus]
+    spare = len(request.asks) == 1 and all(room.mig is None for room in node.gpus)
+    rooms = node.gpus if spare else [room.copy() for room in node.gpus]
     wanted = accepted(request, node.inventory) if picky(request) else None
     result: Assignment = {}
     for name, ask in sorted(request.asks.items(), key=lambda item: _size(item[1]), reverse=True):
-        fitting = [r for r in rooms if fits(ask, r) and (wanted is None or r.uuid in wanted)]
-        chosen = _choose(ask, fitting, rooms, request, node.inventory, policy=policy)
+        shared = strategy_for(ask, request.isolation, node.inventory.strategies) is not None
+        fitting = [r for r in rooms if (r.mig is not None or shared) and fits(ask, r) and (wanted is None or r.uuid in wanted)]
+        chosen = _choose(ask, fitting, rooms, pod, node, policy=policy)
         if chosen is None:
             return None
-        result[name] = [(room.uuid, *share_on(ask, room.total_mib)) for room in chosen]
-        if len(request.asks) > 1:
-            for room in chosen:
-                room.take(*share_on(ask, room.total_mib))
+        result[name] = [_share(ask, room, node.name) for room in chosen]
+        if not spare:
+            for room, share in zip(chosen, result[name], strict=True):
+                room.take(share.memory_mib, share.compute_milli)
     return result
 
 
+def _share(ask: GpuAsk, room: GpuRoom, node: str) -> GpuShare:
+    """What an ask gets of a GPU that it fits on. Of one in MIG mode the instance is taken at once."""
+    if room.mig is None:
+        memory_mib, compute_milli = share_on(ask, room.total_mib)
+        return GpuShare(node=node, uuid=room.uuid, memory_mib=memory_mib, compute_milli=compute_milli)
+    instance = room.mig.take(ask, room.total_mib)
+    if instance is None:
+        raise ValueError(f"GPU {room.uuid} has no MIG instance for {ask}")
+    memory_mib, compute_milli = room.mig.size_of(instance, room.total_mib)
+    return GpuShare(node=node, uuid=room.uuid, memory_mib=memory_mib, compute_milli=compute_milli, mig=instance)
+
+
+def _for_instances(ask: GpuAsk, ordered: Iterable[GpuRoom]) -> list[GpuRoom] | None:
+    """The GPUs for several instances of one profile, a GPU as often as it gives one. The first are filled first."""
+    found: list[GpuRoom] = []
+    for room in ordered:
+        left = room.copy()
+        while len(found) < ask.count and left.mig is not None and left.mig.take(ask, left.total_mib) is not None:
+            found.append(room)
+    return found if len(found) == ask.count else None
+
+
 def _choose(
-    ask: GpuAsk, fitting: list[GpuRoom], rooms: list[GpuRoom], request: PodRequest, inventory: Inventory, *, policy: str
+    ask: GpuAsk, fitting: list[GpuRoom], rooms: list[GpuRoom], pod: PodState, node: NodeState, *, policy: Policy | None
 ) -> list[GpuRoom] | None:
+    request, inventory = pod.request, node.inventory
     if ask.profile:
-        return _for_instances(ask, POLICIES[policy].order(ask, fitting))
-    if len(fitting) < ask.count:
+        return _for_instances(ask, fitting if policy is None else policy.order(pod, ask, fitting, node))
+    if len(fitting) < ask.count or request is None or inventory is None:
         return None
     if not request.topology_mode:
-        if ask.count == 1:
-            return [_least_missed(POLICIES[policy].pick(ask, fitting, inventory)[0], fitting, rooms, inventory)]
-        if policy == _BY_NEARNESS and request.topology != "required":
-            return POLICIES[policy].pick(ask, fitting, inventory)
+        if policy is None and request.topology != "required":
+            return fitting[: ask.count]
+        if policy is not None and ask.count == 1:
+            return [_least_missed(policy.pick(pod, ask, fitting, node, inventory)[0], fitting, rooms, inventory)]
+        if policy is not None and policy.name == _BY_NEARNESS and request.topology != "required":
+            return policy.pick(pod, ask, fitting, node, inventory)
     choice = Choice(
         size=ask.count, fitting=mask_of(fitting), idle=mask_of(room for room in rooms if is_idle(room)),
-        rank=() if ask.whole else _ranks(POLICIES[policy].order(ask, fitting), len(rooms)), peers=request.topology == "required" and ask.count > 1,
+        rank=() if ask.whole or policy is None else _ranks(policy.order(pod, ask, fitting, node), len(rooms)), peers=request.topology == "required" and ask.count > 1,
     )  # fmt: skip
     places = MODES[request.topology_mode or DEFAULT_MODE].choose(fabric_of(inventory), choice)
     return None if places is None else [rooms[place] for place in places]

@@ -10,6 +10,7 @@ import numpy as np
 
 from services.placement.assign import Assignment, assign
 from services.placement.filters import CLUSTER_FILTERS, Check
+from services.placement.policies import Policy, make_policies
 from services.placement.scores import CLUSTER_SCORES
 from services.placement.scores.base import Rate
 from services.placement.shape import INFEASIBLE, Row, shape_key
@@ -34,9 +35,12 @@ class Place(msgspec.Struct, frozen=True):
 
 
 class Engine:
-    def __init__(self, book: Book, default_policy: str = "binpack") -> None:
+    def __init__(self, book: Book, default_policy: str = "kerf") -> None:
         self.book = book
         self.default_policy = default_policy
+        self.policies = make_policies(book)
+        self._learning = {default_policy}
+        self._met: set[str] = set()
         self._rows: OrderedDict[bytes, Row] = OrderedDict()
         self._keys: dict[str, tuple[str, bytes]] = {}
 
@@ -50,6 +54,14 @@ class Engine:
 
     def forget(self, uid: str) -> None:
         self._keys.pop(uid, None)
+        self._met.discard(uid)
+
+    def meet(self, state: PodState, *, placed: bool) -> None:
+        """A pod's first try has been made: what policies learn from. Later tries of the same pod tell nothing new."""
+        if state.uid not in self._met:
+            self._met.add(state.uid)
+            for name in self._learning:
+                self.policies[name].meet(state, placed=placed)
 
     def known_requests(self) -> list[PodRequest]:
         """The GPU requests among the shapes in use."""
@@ -59,8 +71,10 @@ class Engine:
         """Whether its shape alone decides: no other pod and no other object bears on it."""
         return all(f.prepare(state, self.book) is None for f in CLUSTER_FILTERS)
 
-    def policy_of(self, state: PodState) -> str:
-        return (state.request.policy if state.request else "") or self.default_policy
+    def policy_of(self, state: PodState) -> Policy:
+        name = (state.request.policy if state.request else "") or self.default_policy
+        self._learning.add(name)
+        return self.policies[name]
 
     def row(self, state: PodState) -> Row:
         key = self.key_of(state)
@@ -75,6 +89,8 @@ class Engine:
 
     def decide(self, state: PodState, only: Bools | None = None) -> Place | None:
         """The best place now, or None. `explain` says why not. `only`: the rows that may be looked at, all where None."""
+        policy = self.policy_of(state)
+        policy.learn()
         total = self.row(state).refresh()
         if only is not None:
             total = np.where(only, total, INFEASIBLE)
@@ -84,8 +100,8 @@ class Engine:
             node = self.book.nodes[self.book.row_names[row]]
             chosen = self._fit_node(state, node)
             if chosen is not None:
-                feasible = int(np.count_nonzero(total >= 0))
-                return Place(node.name, chosen, int(total[row]), feasible, self.policy_of(state))
+                feasible = int(np.count_nonzero(total != INFEASIBLE))
+                return Place(node.name, chosen, int(total[row]), feasible, policy.name)
         return None
 
     def _best_first(self, total: Ints, checks: list[Check], rates: list[tuple[int, Rate]]) -> Iterator[int]:
@@ -120,7 +136,7 @@ class Engine:
                 return None
         if state.request is None:
             return {}
-        chosen = assign(state.request, node, self.policy_of(state))
+        chosen = assign(state, node, self.policy_of(state))
         if chosen is None or node.inventory is None:
             return None
         return _containers(state, node, chosen)

@@ -128,7 +128,7 @@ class Explainer:
         row = self.engine.row(state)
         total = row.refresh()
         order = [int(r) for r in (-total).argsort(kind="stable")[: max(0, limit)] if total[r] != INFEASIBLE]
-        return tuple(Candidate(node=self.book.row_names[r], total=int(total[r]), scores=self._scores(state, r)) for r in order)
+        return tuple(Candidate(node=self.book.row_names[r], total=int(total[r]), scores=self._scores(state, r), terms=self.engine.policy_of(state).words(state, r)) for r in order)
 
     def _scores(self, state: PodState, row: int) -> dict[str, int]:
         node = self.book.nodes[self.book.row_names[row]]

@@ -13,6 +13,7 @@ from services.placement.logbook import Logbook
 from services.placement.reign import Reign
 from shared.bus.port import BusError, Refused
 from shared.contracts.base import ContractError
+from shared.model.request import POLICIES
 from shared.service import Context, Leadership, Service
 from shared.service.settings import Count, Seconds
 
@@ -20,16 +21,16 @@ _AGAIN_S = 1.0
 
 
 class Config(msgspec.Struct, frozen=True, kw_only=True):
-    policy: str = "binpack"
-    """Of GPU pods that name none: binpack, spread or least-loaded-nearest."""
+    policy: str = "kerf"
+    """Of pods that name none: kerf, binpack, spread, least-loaded-nearest, or the yardsticks fgd and bestfit."""
     renew_term_s: Seconds = 6 * 3600
     """A leader takes a new term this often, so that nothing it needs ages out of the log."""
     holds_most: Count = 256
     """Decisions whose Binding has not been seen; at this many placement waits for the API server."""
 
     def __post_init__(self) -> None:
-        if self.policy not in ("binpack", "spread", "least-loaded-nearest"):
-            raise ValueError(f"policy is {self.policy!r}; it must be binpack, spread or least-loaded-nearest")
+        if self.policy not in POLICIES:
+            raise ValueError(f"policy is {self.policy!r}; it must be one of {', '.join(POLICIES)}")
 
 
 class Placement(Service):

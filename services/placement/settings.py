@@ -10,7 +10,7 @@ HOLDS_MOST = 256
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    policy: str = "binpack"
+    policy: str = "kerf"
     holds_most: int = HOLDS_MOST
     batch_most: int = BATCH_MOST
 

@@ -8,13 +8,15 @@ import msgspec
 import numpy as np
 
 from services.placement.filters import NODE_FILTERS
+from services.placement.policies.base import Policy
 from services.placement.room import fits_room
 from services.placement.scores import COLUMN_SCORES, NODE_SCORES
 from shared.book.arrays import Bools, Ints
 from shared.book.book import Book
 from shared.book.states import PodState
 
-INFEASIBLE = -1
+INFEASIBLE = -(1 << 62)
+"""Below every score, which may be negative."""
 
 _ENCODER = msgspec.json.Encoder(order="deterministic")
 
@@ -30,9 +32,9 @@ def shape_key(state: PodState) -> bytes:
 class Row:
     """One shape's score on every node, INFEASIBLE where it cannot go; kept up by looking only at what changed."""
 
-    def __init__(self, sample: PodState, policy: str, book: Book) -> None:
+    def __init__(self, sample: PodState, policy: Policy, book: Book) -> None:
         self.sample, self.policy, self.book = sample, policy, book
-        self.generation = -1
+        self.generation = self.edition = -1
         self.cursor = -1
         self.passes: Bools = np.zeros(0, np.bool_)
         self.preference: Ints = np.zeros(0, np.int64)
@@ -43,10 +45,12 @@ class Row:
         """The row as of now."""
         arrays = self.book.arrays
         changed: list[int] | None = None
-        if self.generation == arrays.generation:
+        if self.generation == arrays.generation and self.edition == self.policy.edition:
             changed = arrays.since(self.cursor)
         if changed is None:
-            self._allocate()
+            if self.generation != arrays.generation:
+                self._allocate()
+            self.edition = self.policy.edition
             changed = list(range(len(self.book.row_names)))
         self.cursor = arrays.cursor
         if changed:

@@ -7,18 +7,21 @@ noted in `changes`, so that a reader with a cursor looks only at what moved sinc
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import log
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from shared.book.shares import GpuRoom
-from shared.model.gpu import Inventory
+from shared.model.gpu import Gpu, Inventory
 
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 
 NOTHING_FITS = -1
+NO_CLASS = -1
+_ALIKE = log(1.05)
 NOT_MIG = -1
 _MAX_CHANGES = 65536
 
@@ -50,6 +53,16 @@ class Arrays:
         self.gpu_mig_fits: Ints = np.zeros((rows, columns), np.int64)
         """The mask of profiles (`model.mig.PROFILES`) of which the GPU can give one more instance."""
         self.gpu_count: Ints = np.zeros(rows, np.int64)
+        self.gpu_kind: Ints = np.zeros((rows, columns), np.int64)
+        """The GPU's place in `kinds`."""
+        self.kinds: list[Gpu] = []
+        """GPUs of one model, memory and capability are of one kind; the first one seen stands for all."""
+        self.node_class: Ints = np.full(rows, NO_CLASS, np.int64)
+        """The node's place in `classes`, or NO_CLASS without GPUs."""
+        self.classes: list[tuple[int, ...]] = []
+        """Nodes with the same kinds of GPUs and about the same CPU and memory are of one class: the kinds, by GPU."""
+        self._kind_of: dict[tuple[str, int, str], int] = {}
+        self._class_of: dict[tuple[tuple[int, ...], int, int], int] = {}
         self.inventories: dict[int, Inventory] = {}
         """By row, of nodes that have one: for what no column says, such as how GPUs are linked."""
         self.changes: list[int] = []
@@ -73,6 +86,8 @@ class Arrays:
         self.changes.append(row)
 
     def clear(self, row: int) -> None:
+        self.cpu_total[row] = self.memory_total[row] = 0
+        self.node_class[row] = NO_CLASS
         for column in (self.cpu_free, self.memory_free, self.ephemeral_free, self.pods_free):
             column[row] = NOTHING_FITS
         self.gpu_count[row] = 0
@@ -95,6 +110,24 @@ class Arrays:
             self.write_gpu(row, gpu)
         self.note(row)
 
+    def classify(self, row: int, gpus: Sequence[Gpu]) -> None:
+        """What the node is, by its GPUs in the order of columns and by its totals: to be said again when these change."""
+        kinds = []
+        for gpu in gpus:
+            key = (gpu.model, gpu.memory_mib, gpu.compute_capability)
+            if key not in self._kind_of:
+                self._kind_of[key] = len(self.kinds)
+                self.kinds.append(gpu)
+            kinds.append(self._kind_of[key])
+        self.gpu_kind[row, : len(kinds)] = kinds
+        self.node_class[row] = NO_CLASS
+        if kinds:
+            size = (tuple(kinds), _about(int(self.cpu_total[row])), _about(int(self.memory_total[row])))
+            if size not in self._class_of:
+                self._class_of[size] = len(self.classes)
+                self.classes.append(tuple(kinds))
+            self.node_class[row] = self._class_of[size]
+
     def write_gpu(self, row: int, gpu: GpuRoom) -> None:
         column = gpu.column
         self.gpu_free_mib[row, column] = gpu.free_mib if gpu.usable else NOTHING_FITS
@@ -115,10 +148,15 @@ class Arrays:
         for name, value in vars(self).items():
             if not isinstance(value, np.ndarray):
                 continue
-            fill: Any = NOTHING_FITS if "free" in name else NOT_MIG if name == "gpu_mig_geometry" else 0
+            fill: Any = NOTHING_FITS if "free" in name else NO_CLASS if name == "node_class" else NOT_MIG if name == "gpu_mig_geometry" else 0
             shape = (rows, columns) if value.ndim == 2 else (rows,)
             grown = np.full(shape, fill, value.dtype)
             grown[tuple(slice(0, n) for n in value.shape)] = value
             setattr(self, name, grown)
         self.rows, self.columns = rows, columns
         self.generation += 1
+
+
+def _about(amount: int) -> int:
+    """Equal for amounts that differ by a few percent: what nodes of one make can allocate is never quite the same."""
+    return round(log(amount) / _ALIKE) if amount > 0 else 0

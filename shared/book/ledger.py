@@ -158,6 +158,7 @@ class Ledger:
         else:
             self.arrays.inventories[node.row] = node.inventory
         self.arrays.write_gpus(node.row, node.gpus)
+        self.arrays.classify(node.row, sorted(gpus, key=lambda g: g.index))
 
     @staticmethod
     def _mig_granted(node: NodeState, room: GpuRoom) -> int:

@@ -50,7 +50,7 @@ EXPLANATION = PodExplanation(
             gpus=(GpuReason(uuid=GPU, index=0, model="NVIDIA-H200", free_memory_mib=12288, free_compute_milli=700, fits=False, missing="needs 16384 MiB, 12288 MiB free", holders=("team-b/serve-1",)),),
         ),
     ),
-    candidates=(Candidate(node="gpu-node-18.example", total=64, scores={"binpack": 64}),), waiting_s=12.5, ahead=2,
+    candidates=(Candidate(node="gpu-node-18.example", total=64, scores={"gpu-policy": -40}, terms={"balance": -180, "prices": -96, "waste": 40, "groups": 0}),), waiting_s=12.5, ahead=2,
 )  # fmt: skip
 
 GANG = GangExplanation(name="train", minimum=8, members=8, placed=0, need=8, fits=6, area="topology.kubernetes.io/rack=r1", misfit="train-6")

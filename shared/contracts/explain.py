@@ -47,6 +47,8 @@ class Candidate(Message, frozen=True):
     node: str
     total: int
     scores: dict[str, int] = {}
+    terms: dict[str, int] = {}
+    """What the policy's score is made of, in milli-GPU by term; less is worse for those who come later."""
 
 
 class GangExplanation(Message, frozen=True):

@@ -15,8 +15,8 @@ from shared.model.mig import PROFILES, canonical_profile, nominal
 from shared.model.objects import Container, Pod, Quantities
 from shared.model.units import WHOLE_GPU_MILLI, QuantityError, mib, quantity
 
-Policy = Literal["", "binpack", "spread", "least-loaded-nearest"]
-POLICIES: tuple[str, ...] = ("binpack", "spread", "least-loaded-nearest")
+Policy = Literal["", "kerf", "binpack", "spread", "least-loaded-nearest", "fgd", "bestfit"]
+POLICIES: tuple[str, ...] = ("kerf", "binpack", "spread", "least-loaded-nearest", "fgd", "bestfit")
 
 TopologyMode = Literal["", "ring", "best-effort", "simple", "static-dgx1-pascal", "static-dgx1-volta"]
 TOPOLOGY_MODES: tuple[str, ...] = ("ring", "best-effort", "simple", "static-dgx1-pascal", "static-dgx1-volta")

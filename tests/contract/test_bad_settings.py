@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 BAD: list[tuple[str, str, str]] = [
     ("placement", "polcy: spread", "there is no setting polcy; known are holds_most, policy, renew_term_s"),
-    ("placement", "policy: best-fit", "policy is 'best-fit'; it must be binpack, spread or least-loaded-nearest"),
+    ("placement", "policy: best-fit", "policy is 'best-fit'; it must be one of kerf, binpack, spread"),
     ("placement", "holds_most: many", "setting holds_most: Expected `int`, got `str`; given was 'many'"),
     ("placement", "holds_most: 0", "setting holds_most: Expected `int` >= 1; given was 0"),
     ("placement", "renew_term_s: -1", "setting renew_term_s: Expected `float` > 0.0; given was -1"),

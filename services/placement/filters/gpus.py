@@ -67,7 +67,7 @@ class GpuRoomLeft(Filter):
         never = GpuTopology().prepare(pod, book)
 
         def check(node: NodeState) -> Reason | None:
-            if not node.gpus or node.inventory is None or assign(request, node, request.policy or "binpack") is not None:
+            if not node.gpus or node.inventory is None or assign(pod, node) is not None:
                 return None
             if never is not None and never(node) is not None:
                 return None  # said already, and no room would help

@@ -1,4 +1,4 @@
-"""What a policy is: it scores nodes on the book's columns, and picks GPUs within the chosen one."""
+"""What a policy is: it scores nodes on the book's columns, and orders the GPUs of the chosen one."""
 
 from __future__ import annotations
 
@@ -7,28 +7,56 @@ from typing import ClassVar
 import numpy as np
 
 from shared.book.arrays import Arrays, Bools, Ints
+from shared.book.book import Book
 from shared.book.shares import GpuRoom
+from shared.book.states import NodeState, PodState
 from shared.model.gpu import Inventory
 from shared.model.request import GpuAsk
 
 TOP = 1000
-"""Scores run from 0 to TOP, higher is better."""
+"""Scores of policies that do not say otherwise run from 0 to TOP, higher is better."""
 
 
 class Policy:
-    name: ClassVar[str]
+    """One instance an engine, for a policy may learn from the pods it meets."""
 
-    def score(self, arrays: Arrays, rows: Ints, fit: Bools, ask: GpuAsk) -> Ints:
-        """One score a row. `fit` says, for each row and GPU column, whether the ask fits there; a row has at least
-        `ask.count` of them, or its score is not used."""
+    name: ClassVar[str]
+    alone: ClassVar[bool] = False
+    """It also speaks for pods without GPUs and for equals, so that no other packing score is asked."""
+
+    def __init__(self, book: Book) -> None:
+        self.book = book
+        self.edition = 0
+        """Rises when scores given before hold no more."""
+
+    def meet(self, pod: PodState, *, placed: bool) -> None:
+        """A pod has been tried for the first time, and found its place or not."""
+
+    def learn(self) -> None:
+        """Asked before each decision: the moment to draw conclusions, where some are due."""
+
+    def score(self, pod: PodState, arrays: Arrays, rows: Ints, fit: Bools | None) -> Ints | None:
+        """One score a row. `fit` says, for each row and GPU column, whether the pod's largest ask fits there; a row has at
+        least as many of them as it asks for, or its score is not used. None where it has nothing to say."""
         raise NotImplementedError
 
-    def order(self, ask: GpuAsk, fitting: list[GpuRoom]) -> list[GpuRoom]:
+    def order(self, pod: PodState, ask: GpuAsk, fitting: list[GpuRoom], node: NodeState) -> list[GpuRoom]:
         """The node's fitting GPUs, best first."""
         raise NotImplementedError
 
-    def pick(self, ask: GpuAsk, fitting: list[GpuRoom], inventory: Inventory) -> list[GpuRoom]:  # noqa: ARG002
-        return self.order(ask, fitting)[: ask.count]
+    def pick(self, pod: PodState, ask: GpuAsk, fitting: list[GpuRoom], node: NodeState, inventory: Inventory) -> list[GpuRoom]:  # noqa: ARG002
+        return self.order(pod, ask, fitting, node)[: ask.count]
+
+    def words(self, pod: PodState, row: int) -> dict[str, int]:  # noqa: ARG002
+        """What its score of a row is made of, by term, for `why`."""
+        return {}
+
+
+def largest_ask(pod: PodState) -> GpuAsk | None:
+    """The ask that is hardest to place; policies look at it alone. None for a pod without GPUs."""
+    if pod.request is None:
+        return None
+    return max(pod.request.asks.values(), key=lambda a: (a.whole, a.count, a.memory_mib, a.compute_milli))
 
 
 def used_share(arrays: Arrays, rows: Ints) -> Ints:

@@ -2,9 +2,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from services.placement.policies.base import TOP, Policy, used_share
+from services.placement.policies.base import TOP, Policy, largest_ask, used_share
 from shared.book.arrays import Arrays, Bools, Ints
 from shared.book.shares import GpuRoom, share_on
+from shared.book.states import NodeState, PodState
 from shared.model.request import GpuAsk
 
 
@@ -16,7 +17,10 @@ class Binpack(Policy):
 
     name = "binpack"
 
-    def score(self, arrays: Arrays, rows: Ints, fit: Bools, ask: GpuAsk) -> Ints:
+    def score(self, pod: PodState, arrays: Arrays, rows: Ints, fit: Bools | None) -> Ints | None:
+        ask = largest_ask(pod)
+        if ask is None or fit is None:
+            return None
         packed = used_share(arrays, rows)
         if ask.whole:
             return packed
@@ -26,7 +30,7 @@ class Binpack(Policy):
         result: Ints = (3 * (TOP - tightest) + packed) // 4
         return result
 
-    def order(self, ask: GpuAsk, fitting: list[GpuRoom]) -> list[GpuRoom]:
+    def order(self, pod: PodState, ask: GpuAsk, fitting: list[GpuRoom], node: NodeState) -> list[GpuRoom]:  # noqa: ARG002
         return sorted(fitting, key=lambda room: (_left(ask, room), room.index))
 
 

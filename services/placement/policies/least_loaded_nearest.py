@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from services.placement.policies.spread import Spread
 from shared.book.shares import GpuRoom
+from shared.book.states import NodeState, PodState
 from shared.model.gpu import Inventory, Link
 from shared.model.request import GpuAsk
 
@@ -14,9 +15,9 @@ class LeastLoadedNearest(Spread):
 
     name = "least-loaded-nearest"
 
-    def pick(self, ask: GpuAsk, fitting: list[GpuRoom], inventory: Inventory) -> list[GpuRoom]:
+    def pick(self, pod: PodState, ask: GpuAsk, fitting: list[GpuRoom], node: NodeState, inventory: Inventory) -> list[GpuRoom]:
         links = {(link.a, link.b): link for link in inventory.links}
-        waiting = self.order(ask, fitting)
+        waiting = self.order(pod, ask, fitting, node)
         chosen = [waiting.pop(0)]
         while len(chosen) < ask.count:
             # min() keeps the first of equals, and `waiting` is in order of load

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import ClassVar
 
+from services.placement.policies.base import Policy
 from shared.book.arrays import Arrays, Bools, Ints
 from shared.book.book import Book
 from shared.book.states import NodeState, PodState
@@ -22,7 +23,7 @@ class ColumnScore:
     name: ClassVar[str]
     weight: ClassVar[int] = 1
 
-    def rate(self, pod: PodState, policy: str, arrays: Arrays, rows: Ints, fit: Bools | None) -> Ints | None:
+    def rate(self, pod: PodState, policy: Policy, arrays: Arrays, rows: Ints, fit: Bools | None) -> Ints | None:
         """None where it has nothing to say. `fit` is None for a pod without GPUs, else by row and GPU column."""
         raise NotImplementedError
 

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from services.placement.policies.base import Policy
 from services.placement.scores.base import ColumnScore
 from shared.book.arrays import Arrays, Bools, Ints
 from shared.book.states import PodState
@@ -13,8 +14,8 @@ class CpuApart(ColumnScore):
     name = "cpu-apart"
     weight = 10
 
-    def rate(self, pod: PodState, policy: str, arrays: Arrays, rows: Ints, fit: Bools | None) -> Ints | None:  # noqa: ARG002
-        if pod.request is not None:
+    def rate(self, pod: PodState, policy: Policy, arrays: Arrays, rows: Ints, fit: Bools | None) -> Ints | None:  # noqa: ARG002
+        if policy.alone or pod.request is not None:
             return None
         result: Ints = np.where(arrays.gpu_count[rows] == 0, 1000, 0)
         return result
@@ -26,9 +27,11 @@ class FullestCpu(ColumnScore):
     name = "fullest-cpu"
     weight = 1
 
-    def rate(self, pod: PodState, policy: str, arrays: Arrays, rows: Ints, fit: Bools | None) -> Ints | None:  # noqa: ARG002
+    def rate(self, pod: PodState, policy: Policy, arrays: Arrays, rows: Ints, fit: Bools | None) -> Ints | None:  # noqa: ARG002
+        if policy.alone:
+            return None
         cpu = np.maximum(arrays.cpu_free[rows], 0) * 1000 // np.maximum(arrays.cpu_total[rows], 1)
         memory = np.maximum(arrays.memory_free[rows], 0) // np.maximum(arrays.memory_total[rows] // 1000, 1)
         left = np.minimum((cpu + memory) // 2, 1000)
-        result: Ints = left if policy == "spread" else 1000 - left
+        result: Ints = left if policy.name == "spread" else 1000 - left
         return result

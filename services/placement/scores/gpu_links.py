@@ -5,7 +5,7 @@ from typing import cast
 
 import numpy as np
 
-from services.placement.policies.base import TOP
+from services.placement.policies.base import TOP, Policy
 from services.placement.scores.base import ColumnScore
 from services.placement.topology import Fabric, fabric_of
 from services.placement.topology.ring import best_ring_mb_s
@@ -29,7 +29,7 @@ class GpuLinks(ColumnScore):
     name = "gpu-links"
     weight = 20
 
-    def rate(self, pod: PodState, policy: str, arrays: Arrays, rows: Ints, fit: Bools | None) -> Ints | None:  # noqa: ARG002
+    def rate(self, pod: PodState, policy: Policy, arrays: Arrays, rows: Ints, fit: Bools | None) -> Ints | None:  # noqa: ARG002
         if pod.request is None or fit is None:
             return None
         size = max(ask.count for ask in pod.request.asks.values())

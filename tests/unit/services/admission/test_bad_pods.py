@@ -70,7 +70,7 @@ BAD: list[tuple[str, dict[str, Any], str, str]] = [
     ("debug container with gpu", pod(container(gpu=1), ephemeralContainers=[container("debug", gpu=1)]), "ephemeral-gpu", "targetContainerName"),
     ("unknown isolation", pod(container(gpu=1), annotations=noted(isolation="strict")), "bad-annotation", "must be one of soft, firm, hard"),
     ("unknown topology", pod(container(gpu=2), annotations=noted(topology="yes")), "bad-annotation", "required, preferred"),
-    ("unknown policy", pod(container(gpu=2), annotations=noted(policy="pack")), "bad-annotation", "binpack, spread"),
+    ("unknown policy", pod(container(gpu=2), annotations=noted(policy="pack")), "bad-annotation", "kerf, binpack, spread"),
     ("unknown tier", pod(container(gpu=1), annotations=noted(tier="gold")), "bad-annotation", "standard, opportunistic"),
     ("no model named", pod(container(gpu=1), annotations=noted(gpu_model=" | ")), "bad-annotation", "such as H200|H100"),
     ("gang without size", pod(container(gpu=1), annotations=noted(gang="train")), "bad-gang", "number of pods in gang 'train'"),

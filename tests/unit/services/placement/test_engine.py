@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from services.placement import messages as m
 from services.placement.accepts import model_matches
 from services.placement.filters import NODE_FILTERS, ROOM_FILTERS
+from services.placement.policies.binpack import Binpack
 from services.placement.room import fits_room
 from services.placement.shape import INFEASIBLE, Row
 from shared.book.book import Book
@@ -136,7 +137,7 @@ def test_models_match_whole_words(model: str, wanted: tuple[str, ...], matches: 
 
 def test_a_change_of_one_node_is_the_only_thing_a_row_looks_at_again() -> None:
     leader = Leader().nodes("a", "b", "c")
-    row = Row(pod_state(build.gpu_pod("p", memory="1Gi")), "binpack", leader.core.book)
+    row = Row(pod_state(build.gpu_pod("p", memory="1Gi")), Binpack(leader.core.book), leader.core.book)
     row.refresh()
     seen: list[list[int]] = []
     row._recompute = seen.append  # type: ignore[method-assign]
@@ -167,7 +168,7 @@ def test_a_row_kept_up_by_changes_equals_the_filters_asked_one_by_one(
     samples = [
         build.gpu_pod(f"s{i}", requests={}, **ask) if ask else build.pod(f"s{i}", requests={"cpu": "1"}) for i, ask in enumerate(asked)
     ]
-    rows = [Row(pod_state(s), "binpack", book) for s in samples]
+    rows = [Row(pod_state(s), Binpack(book), book) for s in samples]
     bound = []
     for i, (ask, _) in enumerate(placed):
         pod = build.gpu_pod(f"p{i}", **ask) if ask else build.pod(f"p{i}", requests={"cpu": "1"})

@@ -1,0 +1,67 @@
+"""What a policy's compiled loops see: the book's columns and one pod's ask."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from services.placement.jit import jit
+from services.placement.policies.base import largest_ask
+from shared.book.arrays import Arrays, Ints
+from shared.book.states import PodState
+from shared.model.request import GpuAsk
+
+
+class Columns(NamedTuple):
+    """The book's arrays, by row, and by row and GPU."""
+
+    cpu_free: Ints
+    memory_free: Ints
+    cpu_total: Ints
+    memory_total: Ints
+    node_class: Ints
+    gpu_count: Ints
+    gpu_kind: Ints
+    gpu_free_mib: Ints
+    gpu_free_milli: Ints
+    gpu_total_mib: Ints
+
+
+class Ask(NamedTuple):
+    cpu_milli: int
+    memory_bytes: int
+    gpus: int
+    memory_mib: int
+    compute_milli: int
+    whole: bool
+    memory_follows: bool
+
+
+def columns_of(arrays: Arrays) -> Columns:
+    return Columns(*(getattr(arrays, name) for name in Columns._fields))
+
+
+@jit
+def rest_milli(free_mib: int, free_milli: int, total_mib: int) -> int:
+    """What of a GPU can be used, as the lesser of memory and compute; 0 where it is not to be given."""
+    if total_mib <= 0:
+        return 0
+    return int(max(0, min(free_milli, free_mib * 1000 // total_mib)))
+
+
+@jit
+def rest_after(free_mib: int, free_milli: int, total_mib: int, ask: Ask) -> int:
+    """The same once the ask has its share of it."""
+    if ask.whole:
+        return 0
+    memory_mib = ask.memory_mib
+    if ask.memory_follows:
+        memory_mib = total_mib * ask.compute_milli // 1000
+    return rest_milli(free_mib - memory_mib, free_milli - ask.compute_milli, total_mib)
+
+
+def ask_of(pod: PodState, ask: GpuAsk | None = None) -> Ask:
+    """The pod's CPU and memory, and of its GPUs this ask, or the largest."""
+    ask = ask or largest_ask(pod)
+    if ask is None:
+        return Ask(pod.demand.cpu_milli, pod.demand.memory_bytes, 0, 0, 0, False, False)
+    return Ask(pod.demand.cpu_milli, pod.demand.memory_bytes, ask.count, ask.memory_mib, ask.compute_milli, ask.whole, ask.memory_follows)

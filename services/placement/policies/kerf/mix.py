@@ -1,0 +1,85 @@
+"""The mix of requests, counted as they arrive: what pods ask for, and which GPUs they would take."""
+
+from __future__ import annotations
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from services.placement.accepts import picky, shunned
+from services.placement.policies.base import largest_ask
+from shared.book.arrays import Arrays, Bools
+from shared.book.shares import share_on
+from shared.book.states import PodState
+from shared.model.request import GpuAsk, PodRequest
+
+Floats = npt.NDArray[np.float64]
+
+MOST_COUNTED = 65_536
+"""Arrivals remembered at full weight; beyond, all counts are halved, so that the mix follows the times."""
+MOST_KINDS = 512
+"""Kinds of request kept; the rarest go first."""
+
+
+class Kind(msgspec.Struct, frozen=True):
+    """Pods that ask for the same, as far as packing is concerned."""
+
+    cpu_milli: int
+    memory_bytes: int
+    ask: GpuAsk | None
+    request: PodRequest | None
+    """Only of picky pods: it says which GPUs they would take."""
+
+    @property
+    def count(self) -> int:
+        return 0 if self.ask is None else self.ask.count
+
+
+class Mix:
+    def __init__(self) -> None:
+        self.counts: dict[Kind, float] = {}
+        self.total = 0.0
+
+    def add(self, pod: PodState) -> Kind:
+        kind = kind_of(pod)
+        self.counts[kind] = self.counts.get(kind, 0.0) + 1
+        self.total += 1
+        if self.total >= MOST_COUNTED or len(self.counts) > MOST_KINDS:
+            self._fade()
+        return kind
+
+    def _fade(self) -> None:
+        kept = sorted(self.counts.items(), key=lambda item: -item[1])[: MOST_KINDS // 2]
+        factor = 0.5 if self.total >= MOST_COUNTED else 1.0
+        self.counts = {kind: count * factor for kind, count in kept}
+        self.total = sum(self.counts.values())
+
+
+def kind_of(pod: PodState) -> Kind:
+    request = pod.request
+    wanted = None
+    if request is not None and picky(request):
+        wanted = msgspec.structs.replace(request, asks={}, gang="", gang_size=0)
+    return Kind(pod.demand.cpu_milli, pod.demand.memory_bytes, largest_ask(pod), wanted)
+
+
+def sizes_on(kind: Kind, arrays: Arrays) -> Floats:
+    """Milli-GPU that the kind takes of each of its GPUs, by GPU kind; the larger of memory and compute."""
+    if kind.ask is None:
+        return np.zeros(len(arrays.kinds))
+    return np.array([milli_on(kind.ask, gpu.memory_mib) for gpu in arrays.kinds], np.float64)
+
+
+def milli_on(ask: GpuAsk, total_mib: int) -> int:
+    """Milli of one GPU that an ask takes; more than 1000 where it does not fit."""
+    memory_mib, compute_milli = share_on(ask, total_mib)
+    return max(compute_milli, -(-memory_mib * 1000 // max(1, total_mib)))
+
+
+def accepts(kind: Kind, arrays: Arrays) -> Bools:
+    """By GPU kind: whether a pod of this kind would take such a GPU, were it free."""
+    request = kind.request
+    return np.array([
+        (request is None or shunned(request, gpu) is None) and (kind.ask is None or milli_on(kind.ask, gpu.memory_mib) <= 1000)
+        for gpu in arrays.kinds
+    ], np.bool_)  # fmt: skip

@@ -1,0 +1,56 @@
+"""The policy's constants: one set for every cluster, blended by how much of what is given comes back."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class Parameters(msgspec.Struct, frozen=True, kw_only=True):
+    """Weights are milli-GPU of cost for each milli-GPU of the term."""
+
+    patience: float
+    """How many offered pods a rest of a GPU may wait for before it counts as lost."""
+    balance: float
+    prices: float
+    waste: float
+    returning: float
+    """The part of what is taken that prices count as supply: it will be free again."""
+    demand: float
+    """Expected demand, as a multiple of the usable GPUs."""
+    strong_groups: float
+    """Weight of whole groups while nobody smaller is turned away."""
+    weak_groups: float
+    """The same when pods of one GPU are."""
+    open_groups: float
+    """What a group that is not whole counts for, as a fraction, while nobody smaller is turned away."""
+    by_share: float
+    """Exponent of a group size's share among the pods of several GPUs."""
+
+
+FILL = Parameters(
+    patience=80, balance=4, prices=2, waste=2, returning=0, demand=1.03, strong_groups=0.25, weak_groups=0.25, open_groups=0, by_share=0
+)
+"""Nothing ever ends: what is torn stays torn, and a group that is not whole will never be."""
+
+FLOW = Parameters(
+    patience=25, balance=3, prices=2, waste=4, returning=1, demand=2, strong_groups=3, weak_groups=0.4, open_groups=0.75, by_share=0.5
+)
+"""As much ends as begins: rests heal, and nearly free nodes become free."""
+
+
+def blend(turnover: float) -> Parameters:
+    """Between FILL (turnover 0) and FLOW (1)."""
+    mixed = {name: (1 - turnover) * getattr(FILL, name) + turnover * getattr(FLOW, name) for name in FILL.__struct_fields__}
+    return Parameters(**mixed)
+
+
+BUCKET_MILLI = 60
+"""Costs nearer to each other than this are equal, and the first node wins: that concentrates, and empties the others."""
+OPEN_EXPONENT = 1.75
+"""A group counts for the more, the nearer it is to being whole."""
+SMALL_GPU_MILLI = 300
+"""A node whose GPUs all have less left sells CPU at the price of nodes without GPUs."""
+PRIOR_PODS = 50
+"""Before anything is known, pods of one whole GPU are expected."""
+TURNED_AWAY = 0.001
+"""The rate of refused one-GPU pods from which on whole groups have the weak weight."""
