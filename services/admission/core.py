@@ -107,7 +107,7 @@ def _dialect(request: Request, pod: Json, typed: Pod, policy: Policy) -> tuple[s
         setting = msgspec.structs.replace(setting, plain_nvidia=True)
     spoken = [dialect for dialect in DIALECTS if dialect.speaks(named, setting)]
     mentioned = sorted(named & frozenset(resource for dialect in DIALECTS for resource in dialect.resources))
-    ours = sorted(named & frozenset(names.GPU_RESOURCES))
+    ours = sorted(filter(names.is_gpu_resource, named))
     if mentioned and (ours or len({_owner(resource) for resource in mentioned}) > 1) and (ours or _takes_over(spoken, request, typed, policy)):
         raise RequestError("mixed-dialects", f"the pod asks for GPUs in more than one way ({', '.join(ours + mentioned)}); keep one of them, in all containers")
     if not spoken or not _takes_over(spoken, request, typed, policy):
@@ -149,7 +149,7 @@ def _gpu_containers(pod: Json) -> list[Place]:
     return [
         place
         for place, container in containers(pod)
-        if any(nonzero(half.get(name, 0)) for half in amounts(container).values() for name in names.GPU_RESOURCES)
+        if any(nonzero(value) for half in amounts(container).values() for name, value in half.items() if names.is_gpu_resource(name))
     ]
 
 
@@ -172,7 +172,7 @@ def _canonical(pod: Json, users: list[Place], traceparent: str) -> Json:
 def _with_slot(container: Json) -> Json:
     resources = dict(container.get("resources") or {})
     halves = amounts(container)
-    gpu = {name: value for name, value in halves["limits"].items() if name in names.GPU_RESOURCES}
+    gpu = {name: value for name, value in halves["limits"].items() if names.is_gpu_resource(name)}
     for half, values in halves.items():
         resources[half] = gpu | values | {names.RESOURCE_SLOT: values.get(names.RESOURCE_SLOT, "1")}
     return container | {"resources": resources}

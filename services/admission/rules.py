@@ -59,7 +59,7 @@ def _lenient(value: Any) -> Any:
 def check_names(named: set[str]) -> None:
     """Refuses kerf.dev/ resources that do not exist: a node would never have them, and the pod would wait for ever."""
     for resource in sorted(named):
-        if resource.startswith(names.PREFIX) and resource not in RESOURCES:
+        if resource.startswith(names.PREFIX) and not names.is_gpu_resource(resource) and resource != names.RESOURCE_SLOT:
             near = difflib.get_close_matches(resource, RESOURCES, n=1, cutoff=0.6)
             hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(names.GPU_RESOURCES)}"
             raise RequestError("unknown-resource", f"{resource} is no resource of Kerf; {hint}")
@@ -147,5 +147,5 @@ def annotation_warnings(pod: Pod) -> tuple[str, ...]:
 
 def init_warnings(pod: Pod, asked: frozenset[str]) -> tuple[str, ...]:
     """kubernetes #138446: a restart of the kubelet ends running pods whose init and app containers both hold devices."""
-    shared = [c.name for c in pod.spec.init_containers if c.name not in asked and any(r in c.resources.limits for r in names.GPU_RESOURCES)]
+    shared = [c.name for c in pod.spec.init_containers if c.name not in asked and any(map(names.is_gpu_resource, c.resources.limits))]
     return tuple(f"init container {name!r} shares an app container's GPUs; until kubernetes #138446 is resolved, a restart of the kubelet can end such a pod" for name in shared)
