@@ -15,6 +15,7 @@ from services.placement.honoured import refusal
 from services.placement.queue import Queue
 from services.placement.reports import Reports
 from services.placement.settings import Stats
+from services.placement.shape import INFEASIBLE
 from shared.book.book import Book
 from shared.book.states import PodState
 from shared.model.objects import Gang
@@ -90,14 +91,16 @@ class Placer:
         return said
 
     def _turn(self, gang: GangState, now: float) -> None:
-        """A gang is tried when all that it needs are there."""
+        """A gang is tried when all that it needs are there, and again when it needs less or has more to choose from."""
         uid = next(iter(gang.waiting), None)
         if uid is None or uid not in self.queue:
             return
-        if gang.gathered:
-            self.queue.unpark(uid)
-        else:
+        standing = (gang.need, len(gang.waiting)) if gang.gathered else (0, 0)
+        if not gang.gathered:
             self.queue.park(uid, now)
+        elif standing != gang.standing:
+            self.queue.unpark(uid)
+        gang.standing = standing
 
     def forget(self, uid: str, now: float) -> None:
         """It is bound, or gone."""
@@ -119,7 +122,7 @@ class Placer:
         state, gang = self.book.pods[uid], self.gangs.of(uid)
         if gang is not None:
             return gang.gathered and holds(shapes_of([self.book.pods[u] for u in gang.waiting], self.engine), gang.need)
-        return not self.gangs.unknown_source(state) and int(self.engine.row(state).refresh().max(initial=-1)) >= 0
+        return not self.gangs.unknown_source(state) and int(self.engine.row(state).refresh().max(initial=INFEASIBLE)) > INFEASIBLE
 
     def waited_ms(self, uid: str, now: float) -> int:
         return round((now - self.first_seen.get(uid, now)) * 1000)
@@ -129,6 +132,7 @@ class Placer:
         began = self.stopwatch()
         place = self.engine.decide(state)
         self.decide_us.append((self.stopwatch() - began) * 1e6)
+        self.engine.meet(state, placed=place is not None)
         if place is None:
             self.stats.rejections += 1
             self._wait(state, now, alone=not self.engine.is_plain(state))
@@ -160,6 +164,8 @@ class Placer:
         gang.problem = ""
         tried = place_gang(gang, by_size(able), need, self.engine, granting)
         self.decide_us.append((self.stopwatch() - began) * 1e6 / need)
+        for state in able:
+            self.engine.meet(state, placed=tried.misfit is None)
         if tried.misfit is not None:
             self._gang_waits(gang, line, now, tried.misfit)
             return tried, []

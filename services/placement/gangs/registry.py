@@ -56,6 +56,8 @@ class GangState(msgspec.Struct, kw_only=True):
     """Since when it has begun and lacks members; None while it does not."""
     told: bool = False
     """Its pods have been told that it lacks members."""
+    standing: tuple[int, int] = (0, 0)
+    """(need, members waiting) when it was last let into its turn; zeros while not all that it needs are there."""
     problem: str = ""
     """Why the last try came to nothing where that was not for want of room."""
     verdict: Verdict | None = None
