@@ -1,0 +1,43 @@
+"""nvidia.com/mig-<profile> in Kerf's words."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from services.admission.core import Allowed, Policy, Refused, Request, review
+from services.admission.dialects import Setting
+from services.admission.dialects.nvidia_mig import NvidiaMig
+
+TAKEN_OVER = Policy(setting=Setting(plain_nvidia=True))
+
+
+def pod(**limits: str) -> dict[str, Any]:
+    return {"metadata": {"name": "p"}, "spec": {"containers": [{"name": "c", "resources": {"limits": limits}}]}}
+
+
+def test_instances_are_translated_by_name() -> None:
+    made = NvidiaMig().translate(pod(**{"nvidia.com/mig-1g.10gb": "2"}), Setting(plain_nvidia=True))
+    assert made.amounts == {("containers", 0): {"kerf.dev/mig-1g.10gb": "2"}}
+    assert "nvidia.com/mig-1g.10gb" in made.removed
+
+
+def test_they_are_taken_over_only_where_plain_nvidia_is() -> None:
+    manifest = pod(**{"nvidia.com/mig-1g.5gb.me": "1"})
+    taken = review(Request(pod=manifest), TAKEN_OVER)
+    assert isinstance(taken, Allowed)
+    assert taken.dialect == "nvidia-mig"
+    assert review(Request(pod=manifest), Policy()) == Allowed()
+
+
+def test_kerfs_own_words_get_a_slot_and_the_scheduler() -> None:
+    said = review(Request(pod=pod(**{"kerf.dev/mig-1g.10gb": "1"})), Policy())
+    assert isinstance(said, Allowed)
+    assert any("kerf.dev~1slot" in str(patch) or "kerf.dev/slot" in str(patch) for patch in said.patches)
+
+
+def test_instances_beside_whole_gpus_are_refused() -> None:
+    said = review(Request(pod=pod(**{"nvidia.com/mig-1g.10gb": "1", "nvidia.com/gpu": "1"})), TAKEN_OVER)
+    assert isinstance(said, Refused)
+    assert said.code == "mixed-dialects"
+    assert isinstance(said := review(Request(pod=pod(**{"kerf.dev/mig-1g.11gb": "1"})), Policy()), Refused)
+    assert said.code == "unknown-mig-profile"

@@ -1,0 +1,46 @@
+"""The device gate for MIG instances (rule R7)."""
+
+from __future__ import annotations
+
+import pytest
+
+from services.node_agent.gate import cut, refusal
+from services.node_agent.hollow import HollowNode, inventory_of
+from shared.model.gpu import Gpu
+from shared.model.grant import ContainerGrant, GpuShare
+from shared.model.mig import MigInstance
+
+FIXED = MigInstance(profile="3g.20gb", start=0, uuid="MIG-a")
+
+
+def gpu(**mig: object) -> Gpu:
+    return Gpu(uuid="g", index=0, model="NVIDIA-A100-SXM4-40GB", memory_mib=40960, **mig)  # type: ignore[arg-type]
+
+
+def share(instance: MigInstance | None) -> GpuShare:
+    return GpuShare(node="n", uuid="g", memory_mib=1000, compute_milli=100, mig=instance)
+
+
+@pytest.mark.parametrize(
+    ("device", "wanted", "code"),
+    [
+        (gpu(mig_enabled=True, mig_on_demand=True), share(None), "gpu-mig-mode"),
+        (gpu(), share(FIXED), "gpu-mig-mode"),
+        (gpu(mig_enabled=True), share(FIXED), "mig-instance-gone"),
+        (gpu(mig_enabled=True, mig_on_demand=True), share(MigInstance(profile="2g.10gb", start=2)), "mig-slices-taken"),
+        (gpu(mig_enabled=True, mig_on_demand=True), share(MigInstance(profile="2g.10gb", start=4)), None),
+        (gpu(mig_enabled=True, mig_instances=(FIXED,)), share(FIXED), "mig-slices-taken"),
+    ],
+)
+def test_an_instance_is_handed_over_once_and_only_where_it_is(device: Gpu, wanted: GpuShare, code: str | None) -> None:
+    held = ContainerGrant(strategy="mig", gpus=(share(FIXED),))
+    why = refusal(wanted, device, {}, cut([held], {"g": device}))
+    assert (why and why[0]) == code
+
+
+def test_hollow_nodes_may_have_gpus_in_mig_mode() -> None:
+    node = HollowNode(name="n", model="NVIDIA-A100-SXM4-40GB", memory_mib=40960, count=3, mig={0: (), 1: (FIXED,)})
+    made = inventory_of(node, "boot")
+    assert [(g.mig_enabled, g.mig_on_demand, g.mig_instances) for g in made.gpus] == [(True, True, ()), (True, False, (FIXED,)), (False, False, ())]
+    assert "mig" in made.strategies
+    assert "mig" not in inventory_of(HollowNode(name="m"), "boot").strategies

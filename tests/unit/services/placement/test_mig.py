@@ -1,0 +1,203 @@
+"""Pods on GPUs in MIG mode, beside soft slices: from the request to the grant and back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from services.placement import messages as m
+from services.placement.room import fits_room
+from shared.book.arrays import NOT_MIG
+from shared.book.states import pod_state
+from shared.model.gpu import Inventory, Strategy
+from shared.model.grant import GpuShare, decode_grant
+from shared.model.mig import MigInstance
+from shared.model.objects import Container, Pod, Resources
+from shared.model.request import RequestError, read_request
+from tests.support import build
+from tests.support.leader import Leader
+
+WITH_MIG: tuple[Strategy, ...] = ("exclusive", "advisory", "mig")
+A100 = {"model": "NVIDIA-A100-SXM4-40GB", "memory_mib": 40960}
+
+
+def mig_pod(name: str, profile: str, count: int = 1, **rest: Any) -> Pod:
+    return build.pod(name, limits={"kerf.dev/slot": "1", f"kerf.dev/mig-{profile}": str(count)}, **rest)
+
+
+def inventory(node: str, *layouts: tuple[MigInstance, ...] | None, strategies: tuple[Strategy, ...] = WITH_MIG) -> Inventory:
+    """By GPU: instances of a fixed layout, () for cut on demand, None for no MIG."""
+    plain = build.inventory(node, gpus=len(layouts), strategies=strategies, **A100)  # type: ignore[arg-type]
+    gpus = tuple(
+        msgspec.structs.replace(gpu, mig_enabled=layout is not None, mig_on_demand=layout == (), mig_instances=layout or ())
+        for gpu, layout in zip(plain.gpus, layouts, strict=True)
+    )
+    return msgspec.structs.replace(plain, gpus=gpus)
+
+
+def leader_with(*layouts: tuple[MigInstance, ...] | None, strategies: tuple[Strategy, ...] = WITH_MIG) -> Leader:
+    leader = Leader(policy="binpack")
+    leader.facts(build.node("n"))
+    leader.send(m.InventorySeen(inventory("n", *layouts, strategies=strategies)))
+    return leader
+
+
+def shares(leader: Leader, name: str) -> list[GpuShare]:
+    grant = decode_grant(leader.binds()[f"uid-team-{name}"].grant)
+    return [share for container in grant.containers.values() for share in container.gpus]
+
+
+def reasons(leader: Leader, pod: Pod) -> dict[str, str]:
+    said = leader.core.placer.explainer.why(pod_state(pod), max_nodes=5, exists=False)
+    return {reason.code: reason.sentence for reason in said.summary}
+
+
+FIXED = (
+    MigInstance(profile="3g.20gb", start=4, uuid="MIG-big"),
+    MigInstance(profile="1g.5gb", start=0, uuid="MIG-one"),
+    MigInstance(profile="1g.5gb", start=1, uuid="MIG-two"),
+)
+
+
+def test_an_instance_asked_for_by_name_is_cut_on_demand_and_stands_in_the_grant() -> None:
+    leader = leader_with(())
+    leader.place(mig_pod("a", "1g.5gb"))
+    (share,) = shares(leader, "a")
+    assert share.mig == MigInstance(profile="1g.5gb", start=6)
+    assert (share.memory_mib, share.compute_milli) == (4864, 142)
+    grant = decode_grant(leader.binds()["uid-team-a"].grant)
+    assert [c.strategy for c in grant.containers.values()] == ["mig"]
+
+
+def test_an_instance_of_a_fixed_layout_is_named_by_its_uuid_and_given_once() -> None:
+    leader = leader_with(FIXED)
+    placed = leader.place(*[mig_pod(f"p{i}", "1g.5gb") for i in range(3)])
+    assert sorted(placed) == ["p0", "p1"]
+    assert {share.mig.uuid for name in placed for share in shares(leader, name) if share.mig} == {"MIG-one", "MIG-two"}
+
+
+def test_several_instances_may_stand_on_one_gpu_or_on_several() -> None:
+    leader = leader_with(FIXED, FIXED)
+    leader.place(mig_pod("three", "1g.5gb", 3))
+    assert len({share.mig.uuid + share.uuid for share in shares(leader, "three") if share.mig}) == 3
+    assert leader.place(mig_pod("two", "1g.5gb", 2)) == {}
+
+
+def test_a_part_gets_the_smallest_instance_that_covers_it() -> None:
+    leader = leader_with(FIXED)
+    leader.place(build.gpu_pod("small", memory="4Gi"), build.gpu_pod("large", memory="8Gi"))
+    assert [s.mig.profile for name in ("small", "large") for s in shares(leader, name) if s.mig] == ["1g.5gb", "3g.20gb"]
+
+
+def test_whole_gpus_never_land_on_a_gpu_in_mig_mode() -> None:
+    leader = leader_with((), None)
+    assert leader.place(build.gpu_pod("one", gpus=1), build.gpu_pod("two", gpus=1)) == {"one": "n"}
+    assert [s.uuid for s in shares(leader, "one")] == ["n-gpu-1"]
+
+
+def test_parts_of_several_gpus_never_land_on_gpus_in_mig_mode() -> None:
+    assert leader_with((), ()).place(build.gpu_pod("p", gpus=2, memory="2Gi")) == {}
+
+
+def test_hard_isolation_of_a_part_is_kept_by_an_instance_and_by_nothing_weaker() -> None:
+    hard = {"kerf.dev/isolation": "hard"}
+    leader = leader_with(None, ())
+    leader.place(build.gpu_pod("p", memory="4Gi", annotations=hard))
+    assert [s.uuid for s in shares(leader, "p")] == ["n-gpu-1"]
+    assert leader_with(None).place(build.gpu_pod("q", memory="4Gi", annotations=hard)) == {}
+
+
+def test_what_a_pod_gives_back_is_free_for_another_profile() -> None:
+    leader = leader_with(())
+    first = mig_pod("first", "7g.40gb")
+    assert leader.place(first, mig_pod("second", "3g.20gb")) == {"first": "n"}
+    bound = leader.bind(first)
+    grant = decode_grant(leader.binds()[first.metadata.uid].grant)
+    leader.gone(bound)
+    leader.send(m.ReleaseSeen(node="n", grant_id=grant.grant_id, reason="ended"))
+    leader.tick(1)
+    assert "uid-team-second" in leader.binds()
+
+
+def test_two_containers_get_instances_that_do_not_overlap() -> None:
+    made = tuple(Container(name=name, resources=Resources(limits={"kerf.dev/slot": "1", "kerf.dev/mig-3g.20gb": "1"})) for name in ("a", "b"))
+    leader = leader_with(())
+    leader.place(build.pod("p", containers=made))
+    assert sorted(s.mig.start for s in shares(leader, "p") if s.mig) == [0, 4]
+
+
+@pytest.mark.parametrize(
+    ("layouts", "pod", "code", "says"),
+    [
+        ((None,), mig_pod("p", "1g.5gb"), "no-mig", "no GPU of the node is in MIG mode"),
+        (((),), mig_pod("p", "1g.6gb"), "mig-profile", "needs a MIG instance 1g.6gb, the node's GPUs give 1g.10gb, 1g.5gb"),
+        (((),), build.gpu_pod("p", gpus=1), "mig-mode", "the pod wants whole GPUs"),
+        ((FIXED,), build.gpu_pod("p", memory="30Gi"), "mig-profile", "needs a MIG instance of 30 GiB, the node's GPUs give 1g.5gb, 3g.20gb"),
+    ],
+)  # fmt: skip
+def test_why_says_what_mig_has_to_do_with_it(layouts: tuple[Any, ...], pod: Pod, code: str, says: str) -> None:
+    found = reasons(leader_with(*layouts), pod)
+    assert list(found) == [code]
+    assert says in found[code]
+
+
+def test_why_says_which_instances_are_free_where_the_right_ones_are_taken() -> None:
+    leader = leader_with(FIXED)
+    leader.place(mig_pod("a", "1g.5gb", 2))
+    assert "needs a MIG instance 1g.5gb, free are 3g.20gb" in reasons(leader, mig_pod("b", "1g.5gb"))["gpu-full"]
+
+
+def test_a_gpu_in_mig_mode_is_not_used_where_its_agent_gives_no_instances() -> None:
+    leader = leader_with((), strategies=("exclusive", "advisory"))
+    assert leader.place(build.gpu_pod("p", memory="1Gi")) == {}
+    assert "the node's agent hands out no MIG instances" in reasons(leader, build.gpu_pod("p", memory="1Gi"))["gpu-full"]
+
+
+@pytest.mark.parametrize(
+    ("limits", "code"),
+    [
+        ({"kerf.dev/mig-1g.11gb": "1"}, "unknown-mig-profile"),
+        ({"kerf.dev/mig-1g.5gb": "1", "kerf.dev/mig-2g.10gb": "1"}, "mig-and-more"),
+        ({"kerf.dev/mig-1g.5gb": "1", "kerf.dev/gpu-memory": "1Gi"}, "mig-and-more"),
+        ({"kerf.dev/mig-1g.5gb": "65"}, "too-many-gpus"),
+        ({"kerf.dev/mig-1g.5gb": "500m"}, "fraction"),
+    ],
+)
+def test_a_request_that_makes_no_sense_is_refused_by_name(limits: dict[str, str], code: str) -> None:
+    with pytest.raises(RequestError) as refused:
+        read_request(build.pod("p", limits=limits))
+    assert refused.value.code == code
+
+
+_ASKS = st.one_of(
+    st.sampled_from(["1g.5gb", "1g.5gb.me", "1g.10gb", "2g.10gb", "3g.20gb", "4g.20gb", "7g.40gb"]).map(lambda p: {f"kerf.dev/mig-{p}": "1"}),
+    st.integers(1, 40).map(lambda gib: {"kerf.dev/gpu-memory": f"{gib}Gi"}),
+    st.integers(1, 100).map(lambda percent: {"kerf.dev/gpu-compute": str(percent)}),
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(_ASKS, min_size=1, max_size=20), st.data())
+def test_columns_equal_the_gpus_and_nothing_overlaps_whatever_comes_and_goes(asks: list[dict[str, str]], data: st.DataObject) -> None:
+    leader = leader_with((), FIXED, None)
+    book = leader.core.book
+    for number, limits in enumerate(asks):
+        pod = build.pod(f"p{number}", limits=limits | {"kerf.dev/slot": "1"})
+        fits = bool(fits_room(pod_state(pod), book.arrays, np.array([book.nodes["n"].row]))[0][0])
+        assert (leader.place(pod) != {}) == fits
+        held = [uid for uid, state in book.pods.items() if state.grant_id and not state.pod.spec.node_name]
+        if held and data.draw(st.booleans()):
+            leader.gone(book.pods[data.draw(st.sampled_from(held))].pod)
+        else:
+            leader.facts(build.newer(pod, labels={"seen": "again"})) if not fits else None
+        assert book.overbooked() == []
+        before = {name: getattr(book.arrays, name)[book.nodes["n"].row].copy() for name in ("gpu_mig_used", "gpu_mig_fits", "gpu_free_mib", "gpu_free_milli")}
+        book.put_inventory(msgspec.structs.replace(inventory("n", (), FIXED, None), generation=number + 2))  # from scratch
+        for name, column in before.items():
+            assert (getattr(book.arrays, name)[book.nodes["n"].row] == column).all(), name
+    assert book.arrays.gpu_mig_geometry[book.nodes["n"].row, 2] == NOT_MIG
