@@ -6,6 +6,8 @@ import re
 from collections import Counter
 from functools import lru_cache
 
+import msgspec
+
 from shared.contracts.explain import Reason
 from shared.model.generations import capability_tenths, generation_of
 from shared.model.gpu import Gpu, Inventory
@@ -18,6 +20,28 @@ def picky(request: PodRequest) -> bool:
     return bool(
         request.models or request.models_not or request.generations or request.capability_min
         or request.memory_min_mib or request.uuids or request.uuids_not
+    )  # fmt: skip
+
+
+class Taste(msgspec.Struct, frozen=True):
+    """What of a request makes it picky, in the request's own words."""
+
+    models: tuple[str, ...]
+    models_not: tuple[str, ...]
+    generations: tuple[str, ...]
+    capability_min: int
+    memory_min_mib: int
+    uuids: tuple[str, ...]
+    uuids_not: tuple[str, ...]
+
+
+def taste(request: PodRequest | None) -> Taste | None:
+    """None where it takes any GPU."""
+    if request is None or not picky(request):
+        return None
+    return Taste(
+        models=request.models, models_not=request.models_not, generations=request.generations,
+        capability_min=request.capability_min, memory_min_mib=request.memory_min_mib, uuids=request.uuids, uuids_not=request.uuids_not,
     )  # fmt: skip
 
 
@@ -34,7 +58,7 @@ def why_none(request: PodRequest, inventory: Inventory) -> Reason:
     return reasons.most_common(1)[0][0]
 
 
-def shunned(request: PodRequest, gpu: Gpu) -> Reason | None:
+def shunned(request: PodRequest | Taste, gpu: Gpu) -> Reason | None:
     """Why a pod would not take this GPU even if it were empty."""
     if not model_matches(gpu.model, request.models):
         return Reason(

@@ -55,6 +55,18 @@ def fragmentation(cpu_free: int, rests: Ints, kind: int, typical: Typical) -> fl
 
 
 @jit
+def fragmented(rows: Ints, columns: Columns, typical: Typical) -> float:
+    """Of all these nodes together, in milli-GPU."""
+    result = 0.0
+    for row in rows:
+        rests = np.zeros(columns.gpu_count[row], np.int64)
+        for gpu in range(rests.size):
+            rests[gpu] = rest_milli(columns.gpu_free_mib[row, gpu], columns.gpu_free_milli[row, gpu], columns.gpu_total_mib[row, gpu])
+        result += fragmentation(columns.cpu_free[row], rests, columns.gpu_kind[row, 0], typical)
+    return result
+
+
+@jit
 def gradient(before: float, after: float) -> int:
     """A step in fragmentation as the published score: 0 to 100 by a sigmoid, cut to an integer."""
     return int(100.0 / (1.0 + np.exp(-(before - after) / 1000.0)))
@@ -103,7 +115,7 @@ class Fgd(Policy):
         super().__init__(book)
         self._mix = Mix()
         self._given: list[Kind] = []
-        self._typical = _typical(self._mix, book.arrays)
+        self.typical = _typical(self._mix, book.arrays)
         self._met = self._due = 0
         self._kinds = 0
 
@@ -113,7 +125,7 @@ class Fgd(Policy):
         for pod in pods:
             mix.add(pod)
         self._mix, self._given = mix, list(mix.counts)
-        self._typical = _typical(mix, self.book.arrays)
+        self.typical = _typical(mix, self.book.arrays)
 
     def meet(self, pod: PodState, *, placed: bool) -> None:  # noqa: ARG002
         if not self._given:
@@ -125,7 +137,7 @@ class Fgd(Policy):
         if self._met < self._due and self._kinds == kinds:
             return
         self._due, self._kinds = max(2 * self._met, 1) if self._met < _EVERY_PODS else self._met + _EVERY_PODS, kinds
-        self._typical = _typical(self._mix, self.book.arrays)
+        self.typical = _typical(self._mix, self.book.arrays)
         self.edition += 1
 
     def score(self, pod: PodState, arrays: Arrays, rows: Ints, fit: Bools | None) -> Ints:
@@ -145,7 +157,7 @@ class Fgd(Policy):
             self.learn()
         if fit is None:
             fit = np.zeros((len(rows), arrays.columns), np.bool_)
-        return rate_rows(rows, fit, columns_of(arrays), ask_of(pod), self._typical, by_gpu)
+        return rate_rows(rows, fit, columns_of(arrays), ask_of(pod), self.typical, by_gpu)
 
 
 def _typical(mix: Mix, arrays: Arrays) -> Typical:

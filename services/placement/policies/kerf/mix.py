@@ -6,12 +6,12 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from services.placement.accepts import picky, shunned
+from services.placement.accepts import Taste, shunned, taste
 from services.placement.policies.base import largest_ask
 from shared.book.arrays import Arrays, Bools
 from shared.book.shares import share_on
 from shared.book.states import PodState
-from shared.model.request import GpuAsk, PodRequest
+from shared.model.request import GpuAsk
 
 Floats = npt.NDArray[np.float64]
 
@@ -27,8 +27,8 @@ class Kind(msgspec.Struct, frozen=True):
     cpu_milli: int
     memory_bytes: int
     ask: GpuAsk | None
-    request: PodRequest | None
-    """Only of picky pods: it says which GPUs they would take."""
+    taste: Taste | None
+    """Of picky pods: which GPUs they would take."""
 
     @property
     def count(self) -> int:
@@ -56,11 +56,7 @@ class Mix:
 
 
 def kind_of(pod: PodState) -> Kind:
-    request = pod.request
-    wanted = None
-    if request is not None and picky(request):
-        wanted = msgspec.structs.replace(request, asks={}, gang="", gang_size=0)
-    return Kind(pod.demand.cpu_milli, pod.demand.memory_bytes, largest_ask(pod), wanted)
+    return Kind(pod.demand.cpu_milli, pod.demand.memory_bytes, largest_ask(pod), taste(pod.request))
 
 
 def sizes_on(kind: Kind, arrays: Arrays) -> Floats:
@@ -78,8 +74,8 @@ def milli_on(ask: GpuAsk, total_mib: int) -> int:
 
 def accepts(kind: Kind, arrays: Arrays) -> Bools:
     """By GPU kind: whether a pod of this kind would take such a GPU, were it free."""
-    request = kind.request
+    wanted = kind.taste
     return np.array([
-        (request is None or shunned(request, gpu) is None) and (kind.ask is None or milli_on(kind.ask, gpu.memory_mib) <= 1000)
+        (wanted is None or shunned(wanted, gpu) is None) and (kind.ask is None or milli_on(kind.ask, gpu.memory_mib) <= 1000)
         for gpu in arrays.kinds
     ], np.bool_)  # fmt: skip
