@@ -118,9 +118,9 @@ def _lack(ask: GpuAsk, gpu: GpuRoom) -> float:
 
 def _less(ask: GpuAsk, rooms: list[GpuRoom]) -> tuple[str, int]:
     """The least that would have to be given up on this node, for people and as an amount (MiB, or milli)."""
-    usable = [g for g in rooms if g.usable]
+    usable = [g for g in rooms if g.usable and g.mig is None]
     wait = ("wait until a pod on it ends", 1 << 40)
-    if ask.whole or ask.count > 1 or not usable:
+    if ask.whole or ask.profile or ask.count > 1 or not usable:
         return wait
     if ask.memory_follows:
         most = max(min(g.free_milli, g.free_mib * 1000 // max(1, g.total_mib)) for g in usable)
