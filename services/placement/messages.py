@@ -131,7 +131,7 @@ class SendReleasesSeen(Command, frozen=True):
 
 
 class Publish(Command, frozen=True):
-    """A public event. `namespace` or `node` makes the subject's end. `uid` names the pod's trace."""
+    """A public event. `namespace` or `node` makes the subject's end. `uid` names the pod's trace, or the gang's."""
 
     event: PublicEvent
     namespace: str = ""

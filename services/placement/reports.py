@@ -10,7 +10,7 @@ import msgspec
 from services.placement import messages as m
 from services.placement.explain import Explainer
 from services.placement.filters.volumes import choose_volumes, claim_names, waits_for_consumer
-from services.placement.gangs.registry import GangState
+from services.placement.gangs.registry import GangState, gang_trace
 from services.placement.queue import Queue
 from shared.book.book import Book
 from shared.book.states import PodState
@@ -73,7 +73,8 @@ class Reports:
         if gang is None or self._gangs_said.get(key := f"{namespace}/{gang.name}") == explanation.sentence:
             return []
         self._gangs_said[key] = explanation.sentence
-        return [m.Publish(GangWaiting(namespace=namespace, name=gang.name, sentence=explanation.sentence, gang=gang), namespace=namespace)]
+        event = GangWaiting(namespace=namespace, name=gang.name, sentence=explanation.sentence, gang=gang)
+        return [m.Publish(event, namespace=namespace, uid=gang_trace(namespace, gang.name))]
 
     def wants_word(self, uid: str) -> None:
         """The pod does not fit; its reason is worked out when there is nothing better to do."""

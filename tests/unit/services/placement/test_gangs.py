@@ -10,12 +10,14 @@ import pytest
 from services.placement import messages as m
 from services.placement import reader
 from services.placement.core import RECORD_MOST_BYTES
-from shared.contracts.commands import AnnounceEvent, Answer, TouchPod
+from services.placement.traces import record
+from shared.contracts.commands import AnnounceEvent, Answer, SelectNode, TouchPod
 from shared.contracts.events import GangPlaced, GangWaiting, PlacementDecided
 from shared.contracts.explain import PodExplanation
 from shared.contracts.log import DecisionBatch, ReadyRecord
 from shared.contracts.queries import WhyQuery
-from shared.model.objects import Gang, Meta, Pod, SchedulingGate
+from shared.model.objects import Gang, Meta, PersistentVolume, PersistentVolumeClaim, Pod, PvcSource, SchedulingGate, StorageClass, Volume
+from shared.telemetry import Telemetry
 from tests.support import build
 from tests.support.leader import Leader
 
@@ -410,6 +412,42 @@ def test_events_name_the_gang() -> None:
     (event,) = leader.events(GangPlaced)
     assert (event.name, sorted(event.pods), event.nodes, event.minimum) == ("g", ["p0", "p1", "p2"], 1, 3)
     assert event.sequence == leader.log[-1][0]
+
+
+def test_the_trace_of_each_member_links_to_that_of_the_gang() -> None:
+    telemetry = Telemetry("placement", ratio=1.0, otlp_endpoint="", to_bus=True)
+    leader = Leader().nodes("n1", gpus=4)
+    leader.place(*members(2))
+    for command in leader.said:
+        if isinstance(command, m.Publish):
+            record(telemetry, command)
+    spans = telemetry.take()
+    (gang,) = [s for s in spans if s.name == "gang.placed"]
+    placements = [s for s in spans if s.name == "placement"]
+    assert len({s.trace_id for s in placements} - {gang.trace_id}) == 2
+    assert all(gang.trace_id in link for s in placements for link in s.links)
+
+
+def test_members_whose_volumes_bind_late_are_decided_when_all_their_claims_are() -> None:
+    """The nodes are chosen together, the claims are told, and nothing is held meanwhile."""
+    late = msgspec.convert({"kind": "StorageClass", "metadata": {"name": "late"}, "provisioner": "example.com/disks", "volumeBindingMode": "WaitForFirstConsumer"}, StorageClass)
+    leader = Leader().nodes("n1", gpus=4)
+    leader.facts(late, claim("data-0"))
+    volumes = (Volume(name="data", persistent_volume_claim=PvcSource(claim_name="data-0")),)
+    pods = [member("p0", volumes=volumes), member("p1")]
+    before = leader.core.book.digest()
+    assert leader.place(*pods) == {}
+    assert [(p.claim, p.node) for p in leader.patches() if isinstance(p, SelectNode)] == [("data-0", "n1")]
+    assert leader.core.book.digest() == before
+    leader.facts(claim("data-0", volume="pv-0"), msgspec.convert({"kind": "PersistentVolume", "metadata": {"name": "pv-0", "uid": "uid-pv-0"}, "spec": {"claimRef": {"namespace": "team", "name": "data-0"}}}, PersistentVolume))
+    leader.tick(1.0)
+    assert sorted(leader.binds()) == ["uid-team-p0", "uid-team-p1"]
+
+
+def claim(name: str, *, volume: str = "") -> PersistentVolumeClaim:
+    spec = {"storageClassName": "late", "accessModes": ["ReadWriteOnce"], "volumeName": volume, "resources": {"requests": {"storage": "1Gi"}}}
+    meta = {"name": name, "namespace": "team", "uid": f"uid-{name}", "resourceVersion": build.next_version()}
+    return msgspec.convert({"kind": "PersistentVolumeClaim", "metadata": meta, "spec": spec, "status": {"phase": "Bound" if volume else "Pending"}}, PersistentVolumeClaim)
 
 
 @pytest.mark.parametrize("fail", [True, False])
