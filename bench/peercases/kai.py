@@ -1,0 +1,147 @@
+"""KAI-Scheduler's cases: a cluster, jobs that are gangs of tasks, and what becomes of them.
+
+A task is a pod, a job of several tasks a gang (`kerf.dev/gang`), its minimum `kerf.dev/gang-min`, its priority and age the
+pods'. KAI's `pipelined` (nothing now; what is being released is promised) is for Kerf: not placed now.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import msgspec
+
+from bench.peercases.layout import gpus_of, shares_of
+from bench.peercases.world import World
+from shared.model import names
+from shared.model.grant import Grant
+from shared.model.objects import Affinity
+
+Case = dict[str, Any]
+
+_GIVES_WAY = {"preemption", "evictions", "reclaim", "consolidation", "victim_moves", "stale_gang", "min_runtime", "preemption_delay", "elastic_preemptor"}
+_DIRECTORIES = ("allocate", "numa", "deletion_tests")
+"""Of suites whose cases place pending work on what is free."""
+_NOW = datetime(2026, 1, 1, tzinfo=UTC)
+_PLACED = {"binding", "running"}
+_WAITS = {"pending", "pipelined"}
+_OWN_LABELS = "peercases/own"
+
+
+def needs_preemptor(case: Case) -> bool:
+    return bool(_GIVES_WAY & set(case["needs"])) or case["suite"].split("/")[1] not in _DIRECTORIES
+
+
+def run(case: Case) -> str:
+    """What is wrong; empty where all is as expected."""
+    world = World(policy="binpack")
+    tasks = {task["name"]: (job, task) for job in case["jobs"] for task in job["tasks"]}
+    for node in case["nodes"]:
+        amounts = {"cpu": f"{node['cpu_milli']}m", "memory": str(node["memory_bytes"]), "pods": str(node["max_pods"])}
+        world.add_node(node["name"], gpus_of(node), allocatable=amounts, labels=node.get("labels") or {})
+    held = shares_of(case)
+    for name, (job, task) in tasks.items():
+        if task["state"] != "failed":
+            _add(world, name, job, task, held.get(name, ()))
+    world.settle(rounds=1 if case["rounds"] is None else 3)
+    return _wrong(case, world, tasks)
+
+
+def _add(world: World, name: str, job: Case, task: Case, shares: tuple[Any, ...]) -> None:
+    waits = task["state"] in ("pending", "pipelined")
+    notes = _gang(job) if waits or len(job["tasks"]) > 1 else {}
+    world.add_pod(
+        name, limits_of(task), annotations=notes, labels={names.LABEL_QUEUE: job["queue"], _OWN_LABELS: job["name"]} | (task.get("labels") or {}),
+        created=(_NOW - timedelta(minutes=job["age_minutes"])).strftime("%Y-%m-%dT%H:%M:%SZ"), node="" if waits else task["node"],
+        shares=() if waits else shares, deleted=task["state"] in ("releasing", "stuck_in_releasing"), priority=job["priority"], affinity=_affinity(task),
+    )  # fmt: skip
+
+
+def limits_of(task: Case) -> dict[str, str]:
+    """The task's request in Kerf's words."""
+    limits = {"cpu": f"{task['cpu_milli']}m", "memory": str(task["memory_bytes"])}
+    devices = task.get("gpu_devices") or 1
+    if task.get("gpu_fraction"):
+        limits[names.RESOURCE_GPU_COMPUTE] = str(round(task["gpu_fraction"] * 100) * devices)
+    elif task.get("gpu_memory_mib"):
+        limits[names.RESOURCE_GPU_MEMORY] = f"{task['gpu_memory_mib'] * devices}Mi"
+    elif task.get("gpus"):
+        limits[names.RESOURCE_GPU] = str(task["gpus"])
+    if (task.get("gpu_fraction") or task.get("gpu_memory_mib")) and devices > 1:
+        limits[names.RESOURCE_GPU] = str(devices)
+    for resource, count in (task.get("mig_instances") or {}).items():
+        limits[names.PREFIX_MIG + resource.removeprefix("nvidia.com/mig-")] = str(count)
+    return limits
+
+
+def _gang(job: Case) -> dict[str, str]:
+    size, least = len(job["tasks"]), job["min_members"] or len(job["tasks"])
+    if size == 1 and least == 1:
+        return {}
+    notes = {names.ANNOTATION_GANG: job["name"].replace("_", "-"), names.ANNOTATION_GANG_SIZE: str(max(size, least))}
+    return notes | ({names.ANNOTATION_GANG_MIN: str(least)} if least < size else {})
+
+
+def _affinity(task: Case) -> Affinity | None:
+    allowed, near, apart = task.get("allowed_nodes"), task.get("pod_affinity_topology_key"), task.get("pod_anti_affinity_topology_key")
+    if not (allowed or near or apart):
+        return None
+    required = "requiredDuringSchedulingIgnoredDuringExecution"
+    own = {"matchLabels": task.get("labels") or {}}
+    told: dict[str, Any] = {}
+    if allowed:
+        here = {"key": "kubernetes.io/hostname", "operator": "In", "values": allowed}
+        told["nodeAffinity"] = {required: {"nodeSelectorTerms": [{"matchExpressions": [here]}]}}
+    for kind, key in (("podAffinity", near), ("podAntiAffinity", apart)):
+        if key:
+            told[kind] = {required: [{"labelSelector": own, "topologyKey": key}]}
+    return msgspec.convert(told, Affinity)
+
+
+def _wrong(case: Case, world: World, tasks: dict[str, tuple[Case, Case]]) -> str:
+    expected = case["expected"]
+    found: dict[str, tuple[Case, list[str]]] = {}
+    for name, (job, task) in tasks.items():
+        want = expected.get("tasks", {}).get(name) or expected["jobs"].get(job["name"])
+        if want is None:
+            continue
+        problem = _task_wrong(name, task, want, world)
+        if problem:
+            return problem
+        if want.get("gpu_groups") and expected.get("gpu_groups_hold_in_peer") and not want.get("dont_validate_gpu_group"):
+            found[name] = (want, _gpus(name, world))
+    return _sharing_wrong(found)
+
+
+def _task_wrong(name: str, task: Case, want: Case, world: World) -> str:
+    status, place = want["status"], world.bound.get(name)
+    if task["state"] in ("pending", "pipelined"):
+        if status in _PLACED and place is None:
+            return f"{name} is not placed"
+        if status in _WAITS and place is not None:
+            return f"{name} is placed on {place[0]}, and should wait"
+        if status in _PLACED and place is not None and want.get("node") not in (None, place[0]):
+            return f"{name} is placed on {place[0]}, and should be on {want['node']}"
+        return ""
+    still = {"running": "running", "releasing": "releasing", "stuck_in_releasing": "releasing", "failed": status}
+    return "" if still[task["state"]] == status else f"{name} should be {status}, and nothing gives way yet"
+
+
+def _gpus(name: str, world: World) -> list[str]:
+    node, grant = world.bound.get(name, ("", None))
+    if grant is None:
+        pod = world.pods.get(name)
+        state = world.core.book.pods.get(pod.metadata.uid) if pod else None
+        held = world.core.book.grants.get(state.grant_id) if state else None
+        node, grant = (held.node, held.grant) if held else ("", None)
+    return sorted(f"{node}/{share.uuid}" for container in (grant or Grant(grant_id="", term=0)).containers.values() for share in container.gpus)
+
+
+def _sharing_wrong(found: dict[str, tuple[Case, list[str]]]) -> str:
+    """Tasks with one label share a GPU of the node, others do not, whatever the label's name."""
+    placed = [(name, (want.get("node"), *want["gpu_groups"]), gpus) for name, (want, gpus) in found.items() if gpus]
+    for number, (name, group, gpus) in enumerate(placed):
+        for other, other_group, other_gpus in placed[:number]:
+            if (group == other_group) != (gpus == other_gpus):
+                return f"{name} and {other} {'do not share' if group == other_group else 'share'} a GPU"
+    return ""

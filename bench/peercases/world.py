@@ -1,0 +1,117 @@
+"""A cluster for the placement core: nodes, GPUs, pods that run, and pods that wait."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from services.placement import messages as m
+from services.placement.core import Core
+from services.placement.settings import Settings
+from shared.contracts.commands import NodeSyncAnswer
+from shared.contracts.facts import Put
+from shared.contracts.log import ReadyRecord
+from shared.model import names
+from shared.model.gpu import Gpu, Inventory
+from shared.model.grant import ContainerGrant, Grant, GpuShare, decode_grant, encode_grant
+from shared.model.objects import Container, Meta, Node, NodeStatus, Pod, PodSpec, PodStatus, Resources
+
+CONTAINER = "main"
+_NAMESPACE = "cases"
+
+
+class World:
+    """Objects are gathered, then `settle` lets the core decide, as a leader whose log and API server answer at once."""
+
+    def __init__(self, policy: str) -> None:
+        self.core = Core("peercases", Settings(policy=policy))
+        self.nodes: list[Node] = []
+        self.inventories: list[Inventory] = []
+        self.pods: dict[str, Pod] = {}
+        self.others: list[Any] = []
+        self.bound: dict[str, tuple[str, Grant | None]] = {}
+        """Node and grant of each pod that the core has placed, by name."""
+        self._version = 1000
+        self._now = 0.0
+
+    def version(self) -> str:
+        self._version += 1
+        return str(self._version)
+
+    def add_node(self, name: str, gpus: tuple[Gpu, ...], *, allocatable: dict[str, str], labels: dict[str, str]) -> None:
+        meta = Meta(name=name, uid=f"uid-{name}", resource_version=self.version(), labels={"kubernetes.io/hostname": name} | labels)
+        self.nodes.append(Node(metadata=meta, status=NodeStatus(allocatable=allocatable, capacity=allocatable)))
+        self.inventories.append(Inventory(node=name, boot_id="boot", generation=1, gpus=gpus, strategies=("exclusive", "advisory", "mig")))
+
+    def add_pod(self, name: str, limits: dict[str, str], *, annotations: dict[str, str] | None = None, labels: dict[str, str] | None = None,
+                created: str = "2026-01-01T00:00:00Z", node: str = "", shares: tuple[GpuShare, ...] = (), deleted: bool = False,
+                namespace: str = _NAMESPACE, **spec: Any) -> None:  # fmt: skip
+        """With `node` it runs there, on these parts of GPUs."""
+        notes = dict(annotations or {})
+        if shares:
+            strategy = "mig" if shares[0].mig else "exclusive" if shares[0].compute_milli == 1000 else "advisory"
+            grant = Grant(grant_id=f"grant-{name}", term=1, containers={CONTAINER: ContainerGrant(strategy=strategy, gpus=shares)})
+            notes[names.ANNOTATION_GRANT] = encode_grant(grant)
+        meta = Meta(
+            name=name, namespace=namespace, uid=f"uid-{name}", resource_version=self.version(), creation_timestamp=created, annotations=notes,
+            labels=labels or {}, deletion_timestamp="2026-01-01T01:00:00Z" if deleted else None,
+        )  # fmt: skip
+        slot = {names.RESOURCE_SLOT: "1"} if any(map(names.is_gpu_resource, limits)) else {}
+        container = Container(name=CONTAINER, resources=Resources(limits=limits | slot, requests=limits | slot))
+        self.pods[name] = Pod(
+            metadata=meta, spec=PodSpec(scheduler_name=names.SCHEDULER_NAME, node_name=node, containers=(container,), **spec),
+            status=PodStatus(phase="Running" if node else "Pending"),
+        )  # fmt: skip
+
+    def settle(self, rounds: int = 1) -> None:
+        """Takes the lead and decides; then as many rounds in which what was placed runs."""
+        for node in self.inventories:
+            self._send(m.InventorySeen(node))
+        self._send(m.TermTaken(term=100, records=((99, ReadyRecord(term=99)),)))
+        for node in self.inventories:
+            self._send(m.BeatSeen((node.node,)))
+        for _ in range(rounds):
+            self._run_bound()
+            self._now += 30.0
+            self._send(m.Tick())
+
+    def _run_bound(self) -> None:
+        for name, (node, grant) in self.bound.items():
+            pod = self.pods[name]
+            if pod.spec.node_name:
+                continue
+            notes = pod.metadata.annotations | ({names.ANNOTATION_GRANT: encode_grant(grant)} if grant else {})
+            meta = msgspec.structs.replace(pod.metadata, resource_version=self.version(), annotations=notes)
+            status = msgspec.structs.replace(pod.status, phase="Running")
+            pod = self.pods[name] = msgspec.structs.replace(pod, metadata=meta, spec=msgspec.structs.replace(pod.spec, node_name=node), status=status)
+            self._send(m.FactsSeen((Put(object=pod),)))
+
+    def _send(self, event: m.Input) -> None:
+        todo: list[m.Input] = [event]
+        while todo:
+            for command in self.core.handle(todo.pop(0), self._now):
+                todo += self._answers(command)
+
+    def _answers(self, command: m.Command) -> list[m.Input]:
+        match command:
+            case m.Append():
+                self._version += 1
+                return [m.Appended(self._version)]
+            case m.TakeSnapshot():
+                objects = [*self.nodes, *self.others, *self.pods.values()]
+                return [m.SnapshotSeen(tuple(Put(object=o) for o in objects), 0)]
+            case m.SendSync():
+                return [m.SyncAnswered(NodeSyncAnswer(node=command.sync.node, boot_id="boot", term=command.sync.term, accepted=True))]
+            case m.SendGrant():
+                return [m.GrantAcknowledged(command.node, command.grant.grant.grant_id)]
+            case m.SendBinds():
+                for bind in command.binds:
+                    self.bound[bind.name] = (bind.node, decode_grant(bind.grant) if bind.grant else None)
+            case m.Again():
+                return [m.Tick()]
+        return []
+
+
+def plain_gpu(node: str, index: int, memory_mib: int, **more: Any) -> Gpu:
+    return Gpu(uuid=f"{node}-{index}", index=index, model=more.pop("model", "NVIDIA-GPU"), memory_mib=memory_mib, **more)
