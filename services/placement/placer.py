@@ -58,7 +58,7 @@ class Placer:
             return self.reports.refused(state, why)
         gang = self.gangs.see(state, now)
         if gang is not None:
-            self.queue.add_to_gang(state, gang.key)
+            self.queue.add_to_gang(state, gang.key, spare=gang.spare)
             self._turn(gang, now)
         elif source := self.gangs.unknown_source(state):
             self.queue.add_to_gang(state, f"? {state.pod.metadata.namespace}/{source}")
@@ -92,6 +92,11 @@ class Placer:
 
     def _turn(self, gang: GangState, now: float) -> None:
         """A gang is tried when all that it needs are there, and again when it needs less or has more to choose from."""
+        if gang.spare != gang.satisfied:
+            gang.spare = gang.satisfied
+            for member in [u for u in gang.waiting if u in self.queue]:
+                self.queue.add_to_gang(self.book.pods[member], gang.key, spare=gang.spare)
+            gang.standing = (0, 0)
         uid = next(iter(gang.waiting), None)
         if uid is None or uid not in self.queue:
             return
@@ -184,7 +189,7 @@ class Placer:
         """Places were found and cannot be decided: they are taken back."""
         take_back(placed, self.engine)
         for one in placed:
-            self.queue.add_to_gang(one.state, gang.key)
+            self.queue.add_to_gang(one.state, gang.key, spare=gang.spare)
         gang.problem = why
         self._gang_waits(gang, [one.state.uid for one in placed], now, None)
 

@@ -4,7 +4,8 @@
 - A doomed pod costs one attempt each time something changes that could help it, and holds nobody else back.
 - A pod that other pods or objects bear on (affinity, spread, host ports, volumes) stands in a line of its own, and is
   tried again when such a thing changes, with a pause that doubles from 1 s to 10 s.
-- A gang stands in one line: tried, parked and woken as a whole, by the priority and the age of its first member.
+- A gang stands in one line: tried, parked and woken as a whole, by the priority and the age of its first member. Members
+  above its minimum stand behind all others of their priority, so that no gang grows while another one lacks its minimum.
 - A pod whose Binding was refused pauses likewise, and from then on in a line of its own: the others of its shape go on.
 """
 
@@ -19,6 +20,8 @@ from shared.book.states import PodState
 
 PAUSE_FIRST_S = 1.0
 PAUSE_MOST_S = 10.0
+_AFTER_ALL_TIMES = "~"
+"""Sorts behind any digit."""
 
 
 class Line:
@@ -60,11 +63,12 @@ class Queue:
         plain = plain and state.uid not in self._pauses
         self._put(state, key if plain else key + state.uid.encode(), plain=plain)
 
-    def add_to_gang(self, state: PodState, gang: str) -> None:
-        """Puts a pod in the line of its gang, named by `gang`; such a line pauses only where it is told to."""
-        self._put(state, b"gang " + gang.encode(), plain=True)
+    def add_to_gang(self, state: PodState, gang: str, *, spare: bool = False) -> None:
+        """Puts a pod in the line of its gang, named by `gang`; such a line pauses only where it is told to. `spare`: the gang
+        has all that it needs, and this pod stands behind all others of its priority."""
+        self._put(state, (b"spare " if spare else b"gang ") + gang.encode(), plain=True, spare=spare)
 
-    def _put(self, state: PodState, line_key: bytes, *, plain: bool) -> None:
+    def _put(self, state: PodState, line_key: bytes, *, plain: bool, spare: bool = False) -> None:
         known = self._line_of.get(state.uid)
         if known is not None:
             if known.key == line_key:
@@ -76,7 +80,8 @@ class Queue:
         if state.uid not in self._arrival:
             self._arrivals += 1
             self._arrival[state.uid] = self._arrivals
-        entry = (-state.pod.spec.priority, state.pod.metadata.creation_timestamp, self._arrival[state.uid], state.uid)
+        created = state.pod.metadata.creation_timestamp
+        entry = (-state.pod.spec.priority, f"{_AFTER_ALL_TIMES}{created}" if spare else created, self._arrival[state.uid], state.uid)
         heapq.heappush(line.members, entry)
         self._line_of[state.uid] = line
         if not line.parked and line.head == entry:

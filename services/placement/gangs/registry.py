@@ -58,6 +58,8 @@ class GangState(msgspec.Struct, kw_only=True):
     """Its pods have been told that it lacks members."""
     standing: tuple[int, int] = (0, 0)
     """(need, members waiting) when it was last let into its turn; zeros while not all that it needs are there."""
+    spare: bool = False
+    """It has all that it needs: those who still wait are more than that."""
     problem: str = ""
     """Why the last try came to nothing where that was not for want of room."""
     verdict: Verdict | None = None
@@ -92,6 +94,10 @@ class GangState(msgspec.Struct, kw_only=True):
         """How many members must get a place together, if any is to get one."""
         lacks = max(1, self.minimum - self.has)
         return min(lacks, len(self.waiting)) if self.begun else lacks
+
+    @property
+    def satisfied(self) -> bool:
+        return self.begun and self.has >= self.minimum
 
     @property
     def patience_s(self) -> int:

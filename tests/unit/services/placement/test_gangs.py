@@ -170,6 +170,28 @@ def test_above_the_minimum_members_come_one_by_one() -> None:
     assert len(leader.binds()) == 6
 
 
+def test_no_gang_grows_above_its_minimum_while_another_lacks_it() -> None:
+    leader = Leader()
+    leader.facts(*members(4, prefix="a", gang="a", notes={"min": "2"}), *members(4, prefix="b", gang="b", notes={"min": "2"}))
+    leader.facts(build.gpu_pod("single", gpus=1, created="2026-11-21T01:00:00Z"))
+    leader.nodes("n1", gpus=6)
+    placed = sorted(b.name for b in leader.binds().values())
+    assert [n[0] for n in placed] == ["a", "a", "a", "b", "b", "s"]
+
+
+def test_members_above_the_minimum_count_again_when_it_falls_below() -> None:
+    leader = Leader().nodes("n1", gpus=4)
+    pods = members(5, notes={"min": "4"})
+    leader.place(*pods)
+    (spare,) = {p.metadata.uid for p in pods} - leader.binds().keys()
+    seen = [leader.bind(p) for p in pods if p.metadata.uid != spare]
+    leader.gone(build.newer(seen[0], phase="Failed"))
+    leader.facts(build.gpu_pod("younger", gpus=1, created="2026-11-21T01:00:00Z"))
+    leader.send(m.ReleaseSeen("n1", next(g.grant_id for g in leader.core.book.grants.values() if g.phase == "leaving")))
+    assert spare in leader.binds()
+    assert "uid-team-younger" not in leader.binds()
+
+
 def test_a_restarted_member_does_not_wait_for_the_others_again() -> None:
     leader = Leader().nodes("n1", gpus=4)
     pods = members(3)
