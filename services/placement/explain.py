@@ -13,6 +13,7 @@ from services.placement.filters.gpus import GpuKind, GpuRoomLeft
 from services.placement.gangs.registry import Gangs
 from services.placement.gangs.words import gang_unknown, verdict
 from services.placement.honoured import refusal
+from services.placement.quota import over_quota
 from services.placement.room import fits_room
 from services.placement.scores import CLUSTER_SCORES, COLUMN_SCORES, NODE_SCORES
 from services.placement.shape import INFEASIBLE
@@ -42,6 +43,9 @@ class Explainer:
             return self._placed(state, base, max_nodes)
         if exists and state.gang is not None:
             return self._in_gang(state, base, max_nodes)
+        over = None if exists else over_quota(state.pod, self.book.others.get("ResourceQuota", {}).values())
+        if over is not None:
+            return replace(base, state="refused", sentence=over.sentence, summary=(over,), helps=(over.helps,))
         return self._unplaced(state, base, max_nodes, exists=exists)
 
     def _in_gang(self, state: PodState, base: PodExplanation, max_nodes: int) -> PodExplanation:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import msgspec
 
 from shared.model import names
@@ -23,38 +25,45 @@ class Demand(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def demand_of(pod: Pod) -> Demand:
-    """The pod's effective request: containers and sidecars run together; an ordinary init container runs beside the
-    sidecars that were started before it; the larger of the two counts, plus overhead. Pod-level resources, where set,
-    take the place of the sum. (KEP-753 and KEP-2837; component-helpers' PodRequests.)
-
-    Raises QuantityError where a request is no quantity.
-    """
-    running: dict[str, int] = {}
-    for container in pod.spec.containers:
-        _add(running, _amounts(container.resources.requests, container.resources.limits))
-    sidecars: dict[str, int] = {}
-    peak: dict[str, int] = {}
-    for container in pod.spec.init_containers:
-        amounts = _amounts(container.resources.requests, container.resources.limits)
-        if container.restart_policy == "Always":
-            _add(sidecars, amounts)
-            _raise_to(peak, sidecars)
-        else:
-            together = dict(sidecars)
-            _add(together, amounts)
-            _raise_to(peak, together)
-    _add(running, sidecars)
-    _raise_to(running, peak)
-    if pod.spec.resources is not None:
-        running |= _amounts(pod.spec.resources.requests, pod.spec.resources.limits)
-    if pod.spec.overhead:
-        _add(running, _amounts(pod.spec.overhead, {}))
+    """What the pod needs of its node. Raises QuantityError where a request is no quantity."""
+    running = effective(pod, _amounts)
     return Demand(
         cpu_milli=running.get("cpu", 0),
         memory_bytes=running.get("memory", 0),
         ephemeral_bytes=running.get("ephemeral-storage", 0),
         extended=tuple(sorted((name, amount) for name, amount in running.items() if name not in _PLAIN and amount)),
     )
+
+
+def effective(pod: Pod, amounts: Callable[[Quantities, Quantities], dict[str, int]]) -> dict[str, int]:
+    """The pod's effective request, of the resources that `amounts` reads from a container's requests and limits: containers
+    and sidecars run together; an ordinary init container runs beside the sidecars that were started before it; the larger
+    of the two counts, plus overhead. Pod-level resources, where set, take the place of the sum. (KEP-753 and KEP-2837;
+    component-helpers' PodRequests.)
+
+    Raises QuantityError where a request is no quantity.
+    """
+    running: dict[str, int] = {}
+    for container in pod.spec.containers:
+        _add(running, amounts(container.resources.requests, container.resources.limits))
+    sidecars: dict[str, int] = {}
+    peak: dict[str, int] = {}
+    for container in pod.spec.init_containers:
+        asked = amounts(container.resources.requests, container.resources.limits)
+        if container.restart_policy == "Always":
+            _add(sidecars, asked)
+            _raise_to(peak, sidecars)
+        else:
+            together = dict(sidecars)
+            _add(together, asked)
+            _raise_to(peak, together)
+    _add(running, sidecars)
+    _raise_to(running, peak)
+    if pod.spec.resources is not None:
+        running |= amounts(pod.spec.resources.requests, pod.spec.resources.limits)
+    if pod.spec.overhead:
+        _add(running, amounts(pod.spec.overhead, {}))
+    return running
 
 
 def _amounts(requests: Quantities, limits: Quantities) -> dict[str, int]:
