@@ -14,7 +14,7 @@ from shared.contracts.facts import Put
 from shared.contracts.log import ReadyRecord
 from shared.model import names
 from shared.model.gpu import Gpu, Inventory
-from shared.model.grant import ContainerGrant, Grant, GpuShare, decode_grant, encode_grant
+from shared.model.grant import ContainerGrant, GpuShare, Grant, decode_grant, encode_grant
 from shared.model.objects import Container, Meta, Node, NodeStatus, Pod, PodSpec, PodStatus, Resources
 
 CONTAINER = "main"
@@ -114,4 +114,4 @@ class World:
 
 
 def plain_gpu(node: str, index: int, memory_mib: int, **more: Any) -> Gpu:
-    return Gpu(uuid=f"{node}-{index}", index=index, model=more.pop("model", "NVIDIA-GPU"), memory_mib=memory_mib, **more)
+    return Gpu(**{"uuid": f"{node}-{index}", "index": index, "model": "NVIDIA-GPU", "memory_mib": memory_mib} | more)

@@ -1,0 +1,95 @@
+"""Nodes, requests and quotas as HAMi's and Volcano's cases have them, in Kerf's words."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from bench.peercases.world import World, plain_gpu
+from services.admission.dialects.selection import selection
+from services.placement.quota import over_quota
+from shared.model import names
+from shared.model.gpu import Gpu
+from shared.model.grant import GpuShare
+from shared.model.objects import Container, Meta, Pod, PodSpec, ResourceQuota, Resources
+
+Case = dict[str, Any]
+
+POD = "pod"
+NAMESPACE = "cases"
+_ROOMY = {"cpu": "1000", "memory": "10000Gi", "pods": "1000"}
+_NVIDIA = "NVIDIA"
+
+
+def add_node(world: World, name: str, devices: list[Case], *, health: bool = True) -> None:
+    """The devices in use are used by a pod each. `health` False: the cases' word on health means nothing."""
+    gpus = []
+    for index, device in enumerate(devices):
+        state = "unhealthy" if health and not device["healthy"] else "healthy"
+        gpus.append(plain_gpu(name, index, device["memory_total_mib"], uuid=_uuid(name, device, index), model=device["model"].replace(" ", "-"), state=state))
+    world.add_node(name, tuple(gpus), allocatable=_ROOMY, labels={})
+    for gpu, device in zip(gpus, devices, strict=True):
+        if device["slots_used"] or device["memory_used_mib"] or device["cores_used_percent"]:
+            compute = device["cores_used_percent"] * 1000 // device["cores_total_percent"]
+            share = GpuShare(node=name, uuid=gpu.uuid, memory_mib=device["memory_used_mib"], compute_milli=compute)
+            world.add_pod(f"on-{gpu.uuid}".lower(), {}, node=name, shares=(share,))
+
+
+def _uuid(node: str, device: Case, index: int) -> str:
+    return device["uuid"] or f"{node}-{index}"
+
+
+def add_request(world: World, request: Case, annotations: dict[str, str], devices: list[Case]) -> None:
+    notes = selection({"metadata": {"annotations": annotations}})
+    if request.get("vendor", _NVIDIA) != _NVIDIA:
+        notes[names.ANNOTATION_GPU_MODEL] = request["vendor"]
+    world.add_pod(POD, limits_of(request, devices), annotations=notes)
+
+
+def limits_of(request: Case, devices: list[Case]) -> dict[str, str]:
+    """Amounts per GPU become a container's totals. A percentage of memory is of the devices there are, if these are alike."""
+    count, cores = request["gpus"], request["cores_percent"]
+    totals = {device["memory_total_mib"] for device in devices}
+    memory = request["memory_mib"]
+    if not memory and request["memory_percent"]:
+        if cores == 100 and request["memory_percent"] == 100:
+            return {names.RESOURCE_GPU: str(count)}
+        if len(totals) > 1:
+            raise ValueError("a percentage of the memory of GPUs of several sizes")
+        memory = max(totals) * request["memory_percent"] // 100
+    limits = {names.RESOURCE_GPU: str(count)}
+    if memory:
+        limits[names.RESOURCE_GPU_MEMORY] = f"{memory * count}Mi"
+    if cores:
+        limits[names.RESOURCE_GPU_COMPUTE] = str(cores * count)
+    return limits
+
+
+def given(world: World) -> set[tuple[str, int, int]]:
+    """What the pod got: (uuid, memory_mib, compute in percent) of each GPU."""
+    grant = world.bound[POD][1]
+    return {(s.uuid, s.memory_mib, s.compute_milli // 10) for c in (grant.containers.values() if grant else ()) for s in c.gpus}
+
+
+def exceeds(quota: Case, namespace: str, containers: list[tuple[Case, bool]], factor: int) -> bool:
+    """Whether containers, each with memory_mib and cores_percent in all, init or not, would exceed a namespace's quota of
+    GPU memory and cores. Memory in a quota is counted in units of `factor` MiB."""
+    hard: dict[str, Any] = {}
+    used: dict[str, Any] = {}
+    for resource, entry in (quota.get(namespace) or {}).items():
+        if entry["limit"] is None:
+            continue
+        memory = "mem" in resource
+        key = f"requests.{names.RESOURCE_GPU_MEMORY if memory else names.RESOURCE_GPU_COMPUTE}"
+        hard[key] = f"{entry['limit'] * max(1, factor)}Mi" if memory else str(entry["limit"])
+        used[key] = f"{entry['used']}Mi" if memory else str(entry["used"])
+    made = ResourceQuota(metadata=Meta(name="quota", namespace=namespace), spec={"hard": hard}, status={"used": used})
+    told: dict[bool, list[Container]] = {False: [], True: []}
+    for number, (amounts, init) in enumerate(containers):
+        limits = {names.RESOURCE_GPU_MEMORY: f"{amounts['memory_mib']}Mi", names.RESOURCE_GPU_COMPUTE: str(amounts["cores_percent"])}
+        told[init].append(Container(name=f"c{number}", resources=Resources(limits=limits)))
+    pod = Pod(metadata=Meta(name=POD, namespace=namespace), spec=PodSpec(containers=tuple(told[False]), init_containers=tuple(told[True])))
+    return over_quota(pod, (made,)) is not None
+
+
+def gpu_of(uuid: str) -> Gpu:
+    return plain_gpu("node", 0, 1024, uuid=uuid)
