@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
+from services.placement.jit import jit
 from shared.book.arrays import NOT_MIG, Arrays, Bools, Ints
 from shared.book.mig import serving_bits
 from shared.book.states import PodState
@@ -18,7 +21,12 @@ def fits_room(pod: PodState, arrays: Arrays, rows: Ints) -> tuple[Bools, Bools |
     Exact for pods with one GPU container that do not ask for several MIG instances. For others a node that passes may still
     fail: `assign` has the last word.
     """
-    demand = pod.demand
+    demand, request = pod.demand, pod.request
+    if request is not None and len(request.asks) == 1:
+        ask = next(iter(request.asks.values()))
+        if not ask.profile and not arrays.any_mig:
+            needs = (demand.cpu_milli, demand.memory_bytes, demand.ephemeral_bytes)
+            return fits_one(rows, needs, (ask.count, ask.memory_mib, ask.compute_milli, ask.whole, ask.memory_follows), _columns(arrays))
     room: Bools = arrays.pods_free[rows] >= 1
     if demand.cpu_milli:
         room &= arrays.cpu_free[rows] >= demand.cpu_milli
@@ -26,13 +34,53 @@ def fits_room(pod: PodState, arrays: Arrays, rows: Ints) -> tuple[Bools, Bools |
         room &= arrays.memory_free[rows] >= demand.memory_bytes
     if demand.ephemeral_bytes:
         room &= arrays.ephemeral_free[rows] >= demand.ephemeral_bytes
-    if pod.request is None:
+    if request is None:
         return room, None
     fit: Bools | None = None
-    for ask in sorted(pod.request.asks.values(), key=lambda a: (a.whole, a.count, a.memory_mib, a.compute_milli)):
+    for ask in sorted(request.asks.values(), key=lambda a: (a.whole, a.count, a.memory_mib, a.compute_milli)):
         fit = gpu_fit(ask, arrays, rows)
         room &= fit.any(axis=1) if ask.profile else fit.sum(axis=1) >= ask.count
     return room, fit
+
+
+class _Room(NamedTuple):
+    pods_free: Ints
+    cpu_free: Ints
+    memory_free: Ints
+    ephemeral_free: Ints
+    gpu_whole: Bools
+    gpu_free_mib: Ints
+    gpu_free_milli: Ints
+    gpu_total_mib: Ints
+
+
+def _columns(arrays: Arrays) -> _Room:
+    return _Room(*(getattr(arrays, name) for name in _Room._fields))
+
+
+@jit
+def fits_one(rows: Ints, needs: tuple[int, int, int], ask: tuple[int, int, int, bool, bool], room: _Room) -> tuple[Bools, Bools]:
+    """The common case in one loop: one container with GPUs, and no GPU in MIG mode anywhere. The rest of this file says
+    the same; a test holds both together."""
+    cpu_milli, memory_bytes, ephemeral_bytes = needs
+    count, memory_mib, compute_milli, whole, follows = ask
+    columns = room.gpu_whole.shape[1]
+    fits, fit = np.zeros(rows.size, np.bool_), np.zeros((rows.size, columns), np.bool_)
+    for place in range(rows.size):
+        row = rows[place]
+        found = 0
+        for gpu in range(columns):
+            total = room.gpu_total_mib[row, gpu]
+            if whole:
+                fit[place, gpu] = room.gpu_whole[row, gpu]
+            elif total > 0:
+                needed = total * compute_milli // 1000 if follows else memory_mib
+                fit[place, gpu] = room.gpu_free_mib[row, gpu] >= needed and room.gpu_free_milli[row, gpu] >= compute_milli
+            found += fit[place, gpu]
+        enough = room.pods_free[row] >= 1 and (cpu_milli == 0 or room.cpu_free[row] >= cpu_milli)
+        enough = enough and (memory_bytes == 0 or room.memory_free[row] >= memory_bytes)
+        fits[place] = enough and (ephemeral_bytes == 0 or room.ephemeral_free[row] >= ephemeral_bytes) and found >= count
+    return fits, fit
 
 
 def gpu_fit(ask: GpuAsk, arrays: Arrays, rows: Ints) -> Bools:

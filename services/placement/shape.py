@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -39,22 +40,22 @@ class Row:
         self.passes: Bools = np.zeros(0, np.bool_)
         self.preference: Ints = np.zeros(0, np.int64)
         self.total: Ints = np.zeros(0, np.int64)
-        self.versions: list[int] = []
+        self.versions: Ints = np.zeros(0, np.int64)
 
     def refresh(self) -> Ints:
         """The row as of now."""
         arrays = self.book.arrays
-        changed: list[int] | None = None
+        changed: Sequence[int] | None = None
         if self.generation == arrays.generation and self.edition == self.policy.edition:
             changed = arrays.since(self.cursor)
         if changed is None:
             if self.generation != arrays.generation:
                 self._allocate()
             self.edition = self.policy.edition
-            changed = list(range(len(self.book.row_names)))
+            changed = range(len(self.book.row_names))
         self.cursor = arrays.cursor
         if changed:
-            self._recompute(changed)
+            self._recompute(np.array(changed, np.int64))
         return self.total
 
     def _allocate(self) -> None:
@@ -63,34 +64,38 @@ class Row:
         self.passes = np.zeros(rows, np.bool_)
         self.preference = np.zeros(rows, np.int64)
         self.total = np.full(rows, INFEASIBLE, np.int64)
-        self.versions = [-1] * rows
+        self.versions = np.zeros(rows, np.int64)
 
-    def _recompute(self, changed: list[int]) -> None:
-        self._recheck_nodes(changed)
-        rows = np.array(changed, np.int64)
+    def _recompute(self, rows: Ints) -> None:
+        self._recheck_nodes(rows)
         room, fit = fits_room(self.sample, self.book.arrays, rows)
+        self.total[rows] = INFEASIBLE
+        feasible = self.passes[rows] & room
+        rows = rows[feasible]
+        if rows.size == 0:
+            return
+        fit = None if fit is None else fit[feasible]
         score = self.preference[rows]
         for column_score in COLUMN_SCORES:
             part = column_score.rate(self.sample, self.policy, self.book.arrays, rows, fit)
             if part is not None:
                 score = score + column_score.weight * part
-        self.total[rows] = np.where(self.passes[rows] & room, score, INFEASIBLE)
+        self.total[rows] = score
 
-    def _recheck_nodes(self, changed: list[int]) -> None:
+    def _recheck_nodes(self, rows: Ints) -> None:
         """Node filters and node scores, only where the Node object, the inventory or the agent's state moved."""
-        checks: list[Any] | None = None
-        rates: list[tuple[int, Any]] = []
-        for row in changed:
+        stamps = self.book.arrays.stamp
+        stale = rows[stamps[rows] != self.versions[rows]]
+        if stale.size == 0:
+            return
+        checks = [c for f in NODE_FILTERS if (c := f.prepare(self.sample, self.book)) is not None]
+        rates = [(s.weight, r) for s in NODE_SCORES if (r := s.prepare(self.sample, self.book)) is not None]
+        self.versions[stale] = stamps[stale]
+        self.passes[stale] = False
+        for row in stale.tolist():
             name = self.book.row_names[row]
             if not name:
-                self.passes[row], self.versions[row] = False, -1
                 continue
             node = self.book.nodes[name]
-            if node.stamp == self.versions[row]:
-                continue
-            if checks is None:
-                checks = [c for f in NODE_FILTERS if (c := f.prepare(self.sample, self.book)) is not None]
-                rates = [(s.weight, r) for s in NODE_SCORES if (r := s.prepare(self.sample, self.book)) is not None]
-            self.versions[row] = node.stamp
             self.passes[row] = all(check(node) is None for check in checks)
             self.preference[row] = sum(weight * rate(node) for weight, rate in rates)

@@ -48,11 +48,15 @@ class Arrays:
         self.gpu_mig_geometry: Ints = np.full((rows, columns), NOT_MIG, np.int64)
         """Of a GPU in MIG mode, its geometry's place in `model.mig.GEOMETRIES`; else NOT_MIG. The free columns of such a GPU
         say what is free in slices that an instance can still have."""
+        self.any_mig = False
+        """Whether a GPU in MIG mode has ever been among them."""
         self.gpu_mig_used: Ints = np.zeros((rows, columns), np.int64)
         """The mask of a MIG GPU's memory slices that no new instance can have."""
         self.gpu_mig_fits: Ints = np.zeros((rows, columns), np.int64)
         """The mask of profiles (`model.mig.PROFILES`) of which the GPU can give one more instance."""
         self.gpu_count: Ints = np.zeros(rows, np.int64)
+        self.stamp: Ints = np.zeros(rows, np.int64)
+        """Of the node in the row (`NodeState.stamp`): what node filters depend on; 0 without a node."""
         self.gpu_kind: Ints = np.zeros((rows, columns), np.int64)
         """The GPU's place in `kinds`."""
         self.kinds: list[Gpu] = []
@@ -88,6 +92,7 @@ class Arrays:
     def clear(self, row: int) -> None:
         self.cpu_total[row] = self.memory_total[row] = 0
         self.node_class[row] = NO_CLASS
+        self.stamp[row] = 0
         for column in (self.cpu_free, self.memory_free, self.ephemeral_free, self.pods_free):
             column[row] = NOTHING_FITS
         self.gpu_count[row] = 0
@@ -134,6 +139,7 @@ class Arrays:
         self.gpu_free_milli[row, column] = gpu.free_milli if gpu.usable else NOTHING_FITS
         self.gpu_total_mib[row, column] = gpu.total_mib
         self.gpu_containers[row, column] = gpu.containers
+        self.any_mig = self.any_mig or gpu.mig is not None
         self.gpu_mig_geometry[row, column] = NOT_MIG if gpu.mig is None else gpu.mig.geometry
         if gpu.mig is not None:
             self.gpu_mig_used[row, column] = gpu.mig.used

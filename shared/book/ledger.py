@@ -153,6 +153,7 @@ class Ledger:
                 room.mig.granted = self._mig_granted(node, room)
         self._stamp += 1
         node.stamp = self._stamp
+        self.arrays.stamp[node.row] = node.stamp
         if node.inventory is None:
             self.arrays.inventories.pop(node.row, None)
         else:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from copy import copy
+from typing import ClassVar, Self
 
 import numpy as np
 
@@ -46,6 +47,14 @@ class Policy:
 
     def pick(self, pod: PodState, ask: GpuAsk, fitting: list[GpuRoom], node: NodeState, inventory: Inventory) -> list[GpuRoom]:  # noqa: ARG002
         return self.order(pod, ask, fitting, node)[: ask.count]
+
+    def on(self, book: Book) -> Self:
+        """A twin for another book, such as a fork to try things on. It knows what this one has learned, and what it learns
+        from then on is its own."""
+        twin = copy(self)
+        for name, value in vars(self).items():
+            setattr(twin, name, book if name == "book" else copy(value))
+        return twin
 
     def words(self, pod: PodState, row: int) -> dict[str, int]:  # noqa: ARG002
         """What its score of a row is made of, by term, for `why`."""

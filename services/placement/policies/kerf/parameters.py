@@ -15,6 +15,8 @@ class Parameters(msgspec.Struct, frozen=True, kw_only=True):
     waste: float
     returning: float
     """The part of what is taken that prices count as supply: it will be free again."""
+    temperature: float
+    """How loosely pods follow prices, as a fraction of what they ask for."""
     demand: float
     """Expected demand, as a multiple of the usable GPUs."""
     strong_groups: float
@@ -28,12 +30,32 @@ class Parameters(msgspec.Struct, frozen=True, kw_only=True):
 
 
 FILL = Parameters(
-    patience=80, balance=4, prices=2, waste=2, returning=0, demand=1.03, strong_groups=0.25, weak_groups=0.25, open_groups=0, by_share=0
+    patience=120,
+    balance=4,
+    prices=2,
+    waste=2,
+    returning=0,
+    temperature=0.2,
+    demand=1.0,
+    strong_groups=0.25,
+    weak_groups=0.25,
+    open_groups=0,
+    by_share=0,
 )
 """Nothing ever ends: what is torn stays torn, and a group that is not whole will never be."""
 
 FLOW = Parameters(
-    patience=25, balance=3, prices=2, waste=4, returning=1, demand=2, strong_groups=3, weak_groups=0.4, open_groups=0.75, by_share=0.5
+    patience=25,
+    balance=3,
+    prices=2,
+    waste=4,
+    returning=1,
+    temperature=0.1,
+    demand=2,
+    strong_groups=3,
+    weak_groups=0.4,
+    open_groups=0.75,
+    by_share=0.5,
 )
 """As much ends as begins: rests heal, and nearly free nodes become free."""
 

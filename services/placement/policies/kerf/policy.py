@@ -19,7 +19,7 @@ from shared.book.states import NodeState, PodState
 from shared.model.request import GpuAsk
 
 _OFTEN_UNTIL = 512
-_ARRIVALS_A_NODE = 0
+_ARRIVALS_A_NODE = 1.5
 
 
 class Kerf(Policy):
@@ -57,7 +57,7 @@ class Kerf(Policy):
         if self._met < self._due and layout == self._layout:
             return
         self._layout = layout
-        period = max(_OFTEN_UNTIL, _ARRIVALS_A_NODE * len(self.book.nodes))
+        period = max(_OFTEN_UNTIL, int(_ARRIVALS_A_NODE * len(self.book.nodes)))
         self._due = max(1, 2 * self._met) if self._met < _OFTEN_UNTIL else self._met + period
         parameters = blend(self.turnover.look(len(self.book.grants)))
         self._tables, self._log_prices = make_tables(arrays, self.mix, self.fairness, parameters, self._log_prices)
@@ -107,4 +107,3 @@ class Kerf(Policy):
         if self._layout != self._layout_now():
             self.learn()
         return self._tables
-

@@ -20,13 +20,12 @@ MEMORY_UNIT_BYTES = 49_152 << 20
 START = np.log(0.2)
 _ROUNDS = 60
 _FIRST_STEP = 0.5
-_TEMPERATURE = 0.1
 _LEAST_GPUS = 0.3
 _LOW, _HIGH = -6.0, 1.0
 _TINY = 1e-9
 
 
-def settle(log_prices: Floats, supply: Floats, need: Floats, demand: Floats, accepts: Bools, picky: Bools) -> Floats:
+def settle(log_prices: Floats, supply: Floats, need: Floats, demand: Floats, accepts: Bools, picky: Bools, temperature: float) -> Floats:
     """New log prices, classes x (cpu, memory, gpu).
 
     `supply`: the same shape, in units; `need`: shapes x 3, in units a pod; `demand`: pods by shape; `accepts`: shapes x
@@ -34,7 +33,7 @@ def settle(log_prices: Floats, supply: Floats, need: Floats, demand: Floats, acc
     """
     # einsum and no matrix product: BLAS adds up in an order that changes from run to run, and so would the decisions.
     gpus = need[:, 2]
-    tau = _TEMPERATURE * np.maximum(gpus, _LEAST_GPUS)
+    tau = temperature * np.maximum(gpus, _LEAST_GPUS)
     weight = np.where(accepts, supply[:, 0][None, :], 0.0)
     nowhere = np.where(picky, np.exp(-gpus / tau) * np.maximum(weight.sum(axis=1), _TINY), 0.0)
     result = log_prices

@@ -82,7 +82,7 @@ def _prices(
     need = np.array([(k.cpu_milli / CPU_UNIT_MILLI, k.memory_bytes / MEMORY_UNIT_BYTES, _gpus_asked(k)) for k in kinds])
     picky = need[:, 2] > 0
     open_to = np.array([_classes_for(kind, arrays) for kind in kinds])
-    return settle(log_prices, supply, need, per_gpu * gpu.sum() * parameters.demand, open_to, picky)
+    return settle(log_prices, supply, need, per_gpu * gpu.sum() * parameters.demand, open_to, picky, parameters.temperature)
 
 
 def _for_classes(log_prices: Floats, classes: int) -> Floats:
