@@ -29,9 +29,9 @@ from shared.model.objects import Gang
 
 ATTEMPTS_PER_TURN = 64
 PART_MOST = 256
-"""Holds in one message or one record, where they need not stay together. A message on the bus is at most 1 MiB."""
+"""Holds in one message or one record, where they need not stay together."""
 RECORD_MOST_BYTES = 900_000
-"""Of a gang's decisions in the log; what else gathers in their record has room beside them."""
+"""Of a gang's decisions in the log: a message on the bus is at most 1 MiB."""
 
 T = TypeVar("T")
 
@@ -279,6 +279,8 @@ class Core:
                 break
             gang = self.placer.gangs.of(uid)
             if gang is not None:
+                if gang.need > self.settings.batch_most and not self.journal.empty:
+                    break  # it begins a record of its own
                 attempts += max(1, gang.need)
                 self._decide_gang(gang, uid, now)
                 continue

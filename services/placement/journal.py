@@ -25,6 +25,11 @@ class Journal:
     def full(self) -> bool:
         return len(self._gathering) >= self.batch_most
 
+    @property
+    def empty(self) -> bool:
+        """Nothing gathers."""
+        return not self._gathering
+
     def gather(self, decision: Decision) -> None:
         self._gathering.append(decision)
 

@@ -118,6 +118,8 @@ class Placer:
             self.note(state, now)
         elif (gang := self.gangs.forget(uid, now)) is not None:
             self._turn(gang, now)
+            if not gang.known:
+                self.reports.forget_gang(gang.key)
 
     def wake(self) -> None:
         """Something changed: those whom it may help are tried again."""
@@ -169,7 +171,7 @@ class Placer:
         gang.problem = ""
         tried = place_gang(gang, by_size(able), need, self.engine, granting)
         self.decide_us.append((self.stopwatch() - began) * 1e6 / need)
-        for state in able:
+        for state in able if tried.misfit is not None else [one.state for one in tried.placed]:
             self.engine.meet(state, placed=tried.misfit is None)
         if tried.misfit is not None:
             self._gang_waits(gang, line, now, tried.misfit)
@@ -191,7 +193,7 @@ class Placer:
         for one in placed:
             self.queue.add_to_gang(one.state, gang.key, spare=gang.spare)
         gang.problem = why
-        self._gang_waits(gang, [one.state.uid for one in placed], now, None)
+        self._gang_waits(gang, self.queue.in_line_with(placed[0].state.uid), now, None)
 
     def _gang_waits(self, gang: GangState, line: list[str], now: float, misfit: Misfit | None) -> None:
         self.stats.rejections += 1

@@ -40,6 +40,9 @@ class Reports:
         self._decided.pop(uid, None)
         self._asked.pop(uid, None)
 
+    def forget_gang(self, key: str) -> None:
+        self._gangs_said.pop(key, None)
+
     def decided(self, uid: str, event: PlacementDecided) -> None:
         """Kept until the log has it: nothing is said of a decision that may yet be lost."""
         self._waiting.pop(uid, None)

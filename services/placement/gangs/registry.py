@@ -48,10 +48,14 @@ class GangState(msgspec.Struct, kw_only=True):
     """Members that want a place: their owner's uid by their own."""
     placed: set[str] = set()
     """Members with a hold or a Binding that have not ended."""
+    bound: set[str] = set()
+    """Those of them that have been seen bound."""
     elsewhere: set[str] = set()
     """Members that another scheduler places."""
     done: dict[str, str] = {}
     """Members that have ended well: their owner's uid by their own."""
+    whole: bool = False
+    """As many as it needs have been bound at once: from then on members that are gone may just have done their work."""
     lacking_since: float | None = None
     """Since when it has begun and lacks members; None while it does not."""
     told: bool = False
@@ -154,6 +158,8 @@ class Gangs:
             gang.elsewhere.add(state.uid)
         elif state.charged or state.pod.spec.node_name:
             gang.placed.add(state.uid)
+            if state.pod.spec.node_name:
+                gang.bound.add(state.uid)
         elif state.wants_place and able:
             gang.waiting[state.uid] = owner
         self._look(gang, now)
@@ -219,14 +225,16 @@ class Gangs:
         self._of.pop(uid, None)
         gang.waiting.pop(uid, None)
         gang.done.pop(uid, None)
-        for members in (gang.known, gang.placed, gang.elsewhere):
+        for members in (gang.known, gang.placed, gang.bound, gang.elsewhere):
             members.discard(uid)
         if not gang.known:
             del self.by_key[gang.key]
 
     def _look(self, gang: GangState, now: float) -> None:
         gang.verdict = None
-        if gang.begun and gang.has < gang.minimum:
+        settled = len(gang.elsewhere) + len(gang.done)
+        gang.whole |= len(gang.bound) + settled >= gang.minimum
+        if gang.begun and len(gang.placed) + settled < gang.minimum and (gang.waiting or not gang.whole):
             if gang.lacking_since is None:
                 gang.lacking_since = now
                 self._lacking[gang.key] = gang

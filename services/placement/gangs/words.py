@@ -33,7 +33,8 @@ def verdict(gang: GangState, members: Sequence[PodState], engine: Engine, alone:
     tried = place_gang(gang, by_size(members), gang.need, engine, _stand_in, on_misfit=lambda m: seen.append((m, alone(engine.book.pods[m.uid]))))
     if tried.misfit is None:
         take_back(tried.placed, engine)
-        return Verdict(f"gang {gang.name}: the {_pods(gang.need)} that it needs fit together, they are about to be placed", _fits(about, gang.need))
+        soon = f"they gave back their places and are tried again within {gang.patience_s} s" if gang.told else "they are about to be placed"
+        return Verdict(f"gang {gang.name}: the {_pods(gang.need)} that it needs fit together, {soon}", _fits(about, gang.need))
     if not seen:
         return _no_room(gang, about, members, engine, alone)
     nearest_try, why_not = seen[-1]

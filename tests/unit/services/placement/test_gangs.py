@@ -16,7 +16,18 @@ from shared.contracts.events import GangPlaced, GangWaiting, PlacementDecided
 from shared.contracts.explain import PodExplanation
 from shared.contracts.log import DecisionBatch, ReadyRecord
 from shared.contracts.queries import WhyQuery
-from shared.model.objects import Gang, Meta, PersistentVolume, PersistentVolumeClaim, Pod, PvcSource, SchedulingGate, StorageClass, Volume
+from shared.model.objects import (
+    Gang,
+    Meta,
+    OwnerReference,
+    PersistentVolume,
+    PersistentVolumeClaim,
+    Pod,
+    PvcSource,
+    SchedulingGate,
+    StorageClass,
+    Volume,
+)
 from shared.telemetry import Telemetry
 from tests.support import build
 from tests.support.leader import Leader
@@ -389,6 +400,32 @@ def test_after_its_time_out_a_gang_gives_back_what_is_not_bound_and_tells_those_
     leader.send(m.BeatSeen(("n1",)))
     assert leader.binds() == {}
     assert leader.place(build.gpu_pod("other", gpus=3)) == {"other": "n1"}
+
+
+def test_members_that_have_done_their_work_are_not_missed() -> None:
+    leader = Leader().nodes("n1", gpus=4)
+    pods = members(3)
+    leader.place(*pods)
+    seen = [leader.bind(pod) for pod in pods]
+    leader.facts(build.newer(seen[0], phase="Succeeded"), build.newer(seen[1], phase="Failed"))
+    leader.gone(build.newer(seen[0], phase="Succeeded"))
+    leader.tick(100.0)
+    assert [p for p in leader.patches() if isinstance(p, AnnounceEvent)] == []
+
+
+def test_a_restart_beside_members_of_the_same_job_that_are_done_waits_for_nobody() -> None:
+    """The last of a Job's pods fails when the others have ended well: it is the same run, not a new gang."""
+    job = OwnerReference(kind="Job", name="train", uid="uid-job", controller=True)
+
+    def of_job(pod: Pod) -> Pod:
+        return msgspec.structs.replace(pod, metadata=msgspec.structs.replace(pod.metadata, owner_references=(job,)))
+
+    leader = Leader().nodes("n1", gpus=4)
+    pods = [of_job(pod) for pod in members(3)]
+    leader.place(*pods)
+    seen = [leader.bind(pod) for pod in pods]
+    leader.facts(*(build.newer(pod, phase="Succeeded") for pod in seen[:2]), build.newer(seen[2], phase="Failed"))
+    assert leader.place(of_job(member("again", size=3))) == {"again": "n1"}
 
 
 # --- what is said -----------------------------------------------------------------------------------------------
