@@ -1,4 +1,7 @@
-"""Where Kerf means to differ: docs/decisions/0051-where-kerf-differs-from-peers.md gives the reasons."""
+"""Where Kerf means to differ, by what a case needs: docs/decisions/0070-where-kerf-differs-from-peers.md has the reasons.
+
+None of these needs is part of a universal case.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,21 @@ from typing import Any
 
 Case = dict[str, Any]
 
+DIFFERS: dict[str, str] = {
+    "node_choice": "another node is as right",
+    "device_choice": "another GPU is as right",
+    "task_order": "members of a gang are placed largest first",
+    "elastic_sharing": "the older job's optional pods go first",
+    "legacy_mig": "an instance is asked for by its resource, which is counted",
+    "slots": "memory and compute are what a GPU has; a number of sharers is no resource",
+    "zero_core_rule": "who reserves no compute may be on a GPU whose compute is reserved",
+    "exclusive_by_cores": "all of the compute reserved is no word on memory; who wants a GPU alone asks for a whole one",
+    "cores_clamp": "more than all of a GPU's compute is refused by name",
+    "device_cordon": "a GPU is cordoned by its agent, not by an annotation on the node",
+    "group_spread": "pods are kept apart by anti-affinity and topology spread",
+}
+"""By need: what Kerf does instead."""
+
 
 def differs(case: Case) -> bool:
-    return False
+    return not DIFFERS.keys().isdisjoint(case["needs"])

@@ -43,14 +43,17 @@ def _quota_in_fit(case: Case) -> str:
 
 def _quota_admission(case: Case) -> str:
     asked, pod = case["input"], case["input"]["pod"]
-    resource = asked["resource_names"].get("NVIDIA", {})
+    named = {name for container in pod["containers"] for name in container["requests"] | container["limits"]}
+    resource = next((r for r in asked["resource_names"].values() if named & {r["count"], r["memory"], r["cores"]}), None)
+    if resource is None:
+        return _fits(case, True)  # it asks for nothing that is counted
     containers = []
     for container in pod["containers"]:
         limits = container["requests"] | container["limits"]
-        count = limits.get(resource.get("count"), 0)
-        amounts = {"memory_mib": limits.get(resource.get("memory"), 0) * count * max(1, resource.get("factor", 1)), "cores_percent": limits.get(resource.get("cores"), 0) * count}
+        count, memory, cores = (limits.get(resource[kind], 0) for kind in ("count", "memory", "cores"))
+        amounts = {"memory_mib": memory * count * max(1, resource["factor"]), "cores_percent": cores * count}
         containers.append((amounts, bool(container.get("init"))))
-    return _fits(case, not exceeds(asked["quota"], pod["namespace"], containers, resource.get("factor", 1)))
+    return _fits(case, not exceeds(asked["quota"], pod["namespace"], containers, resource["factor"]))
 
 
 def _fits(case: Case, fits: bool) -> str:
@@ -61,6 +64,8 @@ def _fit(case: Case) -> str:
     """One node, one container."""
     asked, expected = case["input"], case["expected"]
     request = asked.get("request") or _only(asked["requests"])
+    if _alone(asked):
+        request = request | {"memory_mib": 0, "memory_percent": 100, "cores_percent": 100}
     world = _placed([("node", asked["devices"])], request, asked["pod"]["annotations"])
     if _denied(asked, request):
         return _fits(case, False)
@@ -109,7 +114,15 @@ def _denied(asked: Case, request: Case) -> bool:
     return exceeds(asked["quota"], asked["pod"]["namespace"], [(amounts, False)], asked.get("quota_memory_factor") or 1)
 
 
+def _alone(asked: Case) -> bool:
+    """HAMi's mutex policy, only GPUs that nobody is on: in Kerf's words whole ones."""
+    annotations = asked["pod"]["annotations"]
+    return "mutex" in (annotations.get("hami.io/gpu-scheduler-policy"), asked.get("default_gpu_policy"), asked.get("gpu_policy"))
+
+
 def _choice(case: Case, world: World, devices: list[Case]) -> str:
+    if _alone(case["input"]):
+        return "" if {uuid for uuid, _, _ in given(world)} == {d["uuid"] for d in devices} else f"it gets {sorted(given(world))}"
     wanted = {(d["uuid"], d["memory_mib"], d["cores_percent"]) for d in devices}
     if not wanted or _ORDER_DECIDES & set(case["needs"]) or given(world) == wanted:
         return ""

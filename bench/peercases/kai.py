@@ -43,7 +43,7 @@ def run(case: Case) -> str:
     for name, (job, task) in tasks.items():
         if task["state"] != "failed":
             _add(world, name, job, task, held.get(name, ()))
-    world.settle(rounds=1 if case["rounds"] is None else 3)
+    world.settle()
     return _wrong(case, world, tasks)
 
 

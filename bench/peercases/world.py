@@ -18,6 +18,9 @@ from shared.model.grant import ContainerGrant, GpuShare, Grant, decode_grant, en
 from shared.model.objects import Container, Meta, Node, NodeStatus, Pod, PodSpec, PodStatus, Resources
 
 CONTAINER = "main"
+ROUNDS = 4
+_ROUND_S = 15.0
+"""Longer than any pause of a pod that did not fit."""
 _NAMESPACE = "cases"
 
 
@@ -64,17 +67,19 @@ class World:
             status=PodStatus(phase="Running" if node else "Pending"),
         )  # fmt: skip
 
-    def settle(self, rounds: int = 1) -> None:
-        """Takes the lead and decides; then as many rounds in which what was placed runs."""
+    def settle(self) -> None:
+        """Takes the lead and decides; then rounds in which what was placed runs, and whoever still waits is tried again."""
         for node in self.inventories:
             self._send(m.InventorySeen(node))
         self._send(m.TermTaken(term=100, records=((99, ReadyRecord(term=99)),)))
-        for node in self.inventories:
-            self._send(m.BeatSeen((node.node,)))
-        for _ in range(rounds):
+        for _ in range(ROUNDS):
             self._run_bound()
-            self._now += 30.0
+            self._pass_time(_ROUND_S)
             self._send(m.Tick())
+
+    def _pass_time(self, seconds: float) -> None:
+        self._now += seconds
+        self._send(m.BeatSeen(tuple(node.node for node in self.inventories)))
 
     def _run_bound(self) -> None:
         for name, (node, grant) in self.bound.items():
@@ -110,6 +115,9 @@ class World:
                     self.bound[bind.name] = (bind.node, decode_grant(bind.grant) if bind.grant else None)
             case m.Again():
                 return [m.Tick()]
+            case m.Later():
+                self._pass_time(command.seconds)
+                return [m.Wake()]
         return []
 
 
