@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from services.placement import messages as m
-from services.placement.engine import Place
+from services.placement.deciding import Decider
 from services.placement.gangs.registry import GangState, gang_trace
 from services.placement.holds import Hold, Holds
 from services.placement.journal import Journal
@@ -20,18 +20,13 @@ from services.placement.settings import Settings, Stats
 from services.placement.takeover import Takeover, touch
 from shared.book.book import Book, Change
 from shared.book.states import GrantState, PodState
-from shared.contracts.base import encode
 from shared.contracts.commands import Answer
-from shared.contracts.events import GangPlaced, GrantEnded, PlacementDecided, PodBound, TermTaken
-from shared.contracts.log import Decision, DecisionBatch, ReadyRecord
-from shared.model.grant import Grant
+from shared.contracts.events import GrantEnded, PodBound, TermTaken
+from shared.contracts.log import DecisionBatch, ReadyRecord
 from shared.model.objects import Gang
 
-ATTEMPTS_PER_TURN = 64
 PART_MOST = 256
 """Holds in one message or one record, where they need not stay together."""
-RECORD_MOST_BYTES = 900_000
-"""Of a gang's decisions in the log: a message on the bus is at most 1 MiB."""
 
 T = TypeVar("T")
 
@@ -41,9 +36,8 @@ class Core:
 
     def __init__(self, holder: str, settings: Settings | None = None, stopwatch: Callable[[], float] = lambda: 0.0,
                  trace_of: Callable[[str], str] = lambda _: "") -> None:  # fmt: skip
+        """`trace_of` gives the traceparent of a pod's trace from its uid alone; it travels in the grant."""
         self.holder = holder
-        self.trace_of = trace_of
-        """The traceparent of a pod's trace, from its uid alone; it travels in the grant."""
         self.settings = settings or Settings()
         self.stats = Stats()
         self.book = Book()
@@ -55,9 +49,9 @@ class Core:
         """idle, listing, touching, readying, leading"""
         self.holds = Holds()
         self.journal = Journal(self.settings.batch_most)
+        self.decider = Decider(self.placer, self.holds, self.journal, self.settings, trace_of)
         self.takeover = Takeover()
         self._began = 0.0
-        self._grants_made = 0
         self._freed = False
         self._owed: list[DecisionBatch] = []
         """Of a new term: open holds that are still to be logged again before `ready`."""
@@ -269,74 +263,7 @@ class Core:
         if self._freed:
             self._freed = False
             self.placer.wake()
-        attempts = 0
-        while not self.journal.full and len(self.holds) < self.settings.holds_most:
-            uid = self.queue.next(now)
-            if uid is None:
-                break
-            if attempts >= ATTEMPTS_PER_TURN:
-                self._out.append(m.Again())
-                break
-            gang = self.placer.gangs.of(uid)
-            if gang is not None:
-                if gang.need > self.settings.batch_most and not self.journal.empty:
-                    break  # it begins a record of its own
-                attempts += max(1, gang.need)
-                self._decide_gang(gang, uid, now)
-                continue
-            attempts += 1
-            state = self.book.pods[uid]
-            place, said = self.placer.attempt(state, now)
-            self._out += said
-            if place is not None:
-                self._decide(state, place, now)
-        self._out += self.journal.due(self.term, now)
-        if attempts == 0:
-            self._out += self.placer.explain_one(now)
-
-    def _decide(self, state: PodState, place: Place, now: float) -> None:
-        grant = self._grant(state, place)
-        self.book.hold(state.uid, place.node, grant)
-        self._record(state, place, grant, now)
-
-    def _decide_gang(self, gang: GangState, uid: str, now: float) -> None:
-        """All that the gang needs, or nobody: the decisions are gathered in one go, so they stand in one record."""
-        tried, said = self.placer.attempt_gang(gang, uid, now, self._grant)
-        placed = tried.placed
-        self._out += said
-        if not placed:
-            return
-        size = sum(len(encode(_decision(one.state, one.place, one.grant))) for one in placed)
-        if size > RECORD_MOST_BYTES:
-            why = f"the decisions for {len(placed)} of its pods come to {size} bytes, and the log takes {RECORD_MOST_BYTES} in one record"
-            self.placer.gang_refused(gang, placed, why, now)
-            return
-        first = min(self.placer.first_seen.get(one.state.uid, now) for one in placed)
-        together = len(placed) > 1
-        for one in placed:
-            self._record(one.state, one.place, one.grant, now, gang=gang.name)
-            self.placer.note(one.state, now)
-        if together:
-            self.reports.gang_decided(placed[0].state.uid, GangPlaced(
-                namespace=gang.namespace, name=gang.name, pods=tuple(one.state.pod.metadata.name for one in placed), nodes=len({one.place.node for one in placed}),
-                minimum=gang.minimum, term=self.term, sequence=0, area=tried.area, waited_ms=round((now - first) * 1000)))  # fmt: skip
-
-    def _grant(self, state: PodState, place: Place) -> Grant | None:
-        if not place.containers:
-            return None
-        self._grants_made += 1
-        return Grant(grant_id=f"{self.term:x}-{self._grants_made:x}", term=self.term, traceparent=self.trace_of(state.uid), containers=place.containers)
-
-    def _record(self, state: PodState, place: Place, grant: Grant | None, now: float, *, gang: str = "") -> None:
-        """The book holds it; the log is next."""
-        meta = state.pod.metadata
-        decision = _decision(state, place, grant)
-        self.holds[state.uid] = Hold(decision, now)
-        self.journal.gather(decision)
-        self.stats.decisions += 1
-        self.reports.decided(state.uid, PlacementDecided(
-            uid=state.uid, namespace=meta.namespace, name=meta.name, node=place.node, term=self.term, sequence=0, grant=grant, gang=gang,
-            policy=place.policy, scores={"total": place.total}, feasible_nodes=place.feasible_nodes, waited_ms=self.placer.waited_ms(state.uid, now)))  # fmt: skip
+        self._out += self.decider.turn(self.term, now)
 
     # --- the log and what follows it (R1, R2) -----------------------------------------------------------------
 
@@ -402,11 +329,6 @@ class Core:
         if not gang.told:
             gang.told = True
             self._out += self.reports.gang_lacks(gang, [self.book.pods[uid] for uid in sorted(gang.placed)])
-
-
-def _decision(state: PodState, place: Place, grant: Grant | None) -> Decision:
-    meta = state.pod.metadata
-    return Decision(uid=state.uid, namespace=meta.namespace, name=meta.name, resource_version=meta.resource_version, node=place.node, grant=grant)
 
 
 def _parts(items: list[T]) -> list[list[T]]:

@@ -9,7 +9,7 @@ import pytest
 
 from services.placement import messages as m
 from services.placement import reader
-from services.placement.core import RECORD_MOST_BYTES
+from services.placement.deciding import RECORD_MOST_BYTES
 from services.placement.traces import record
 from shared.contracts.commands import AnnounceEvent, Answer, SelectNode, TouchPod
 from shared.contracts.events import GangPlaced, GangWaiting, PlacementDecided
