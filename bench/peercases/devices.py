@@ -18,6 +18,8 @@ POD = "pod"
 NAMESPACE = "cases"
 _ROOMY = {"cpu": "1000", "memory": "10000Gi", "pods": "1000"}
 _NVIDIA = "NVIDIA"
+LEAST_MIB = 1
+"""Of a request without memory: in Kerf's words compute alone would take memory with it."""
 
 
 def add_node(world: World, name: str, devices: list[Case], *, health: bool = True) -> None:
@@ -47,7 +49,7 @@ def add_request(world: World, request: Case, annotations: dict[str, str], device
 
 def limits_of(request: Case, devices: list[Case]) -> dict[str, str]:
     """Amounts per GPU become a container's totals. A percentage of memory is of the devices there are, if these are alike."""
-    count, cores = request["gpus"], request["cores_percent"]
+    count, cores = request["gpus"], request["cores_percent"] or 0
     totals = {device["memory_total_mib"] for device in devices}
     memory = request["memory_mib"]
     if not memory and request["memory_percent"]:
@@ -56,9 +58,7 @@ def limits_of(request: Case, devices: list[Case]) -> dict[str, str]:
         if len(totals) > 1:
             raise ValueError("a percentage of the memory of GPUs of several sizes")
         memory = max(totals) * request["memory_percent"] // 100
-    limits = {names.RESOURCE_GPU: str(count)}
-    if memory:
-        limits[names.RESOURCE_GPU_MEMORY] = f"{memory * count}Mi"
+    limits = {names.RESOURCE_GPU: str(count), names.RESOURCE_GPU_MEMORY: f"{max(LEAST_MIB, memory) * count}Mi"}
     if cores:
         limits[names.RESOURCE_GPU_COMPUTE] = str(cores * count)
     return limits
@@ -76,9 +76,9 @@ def exceeds(quota: Case, namespace: str, containers: list[tuple[Case, bool]], fa
     hard: dict[str, Any] = {}
     used: dict[str, Any] = {}
     for resource, entry in (quota.get(namespace) or {}).items():
-        if entry["limit"] is None:
-            continue
         memory = "mem" in resource
+        if entry["limit"] is None or not (memory or "core" in resource):
+            continue
         key = f"requests.{names.RESOURCE_GPU_MEMORY if memory else names.RESOURCE_GPU_COMPUTE}"
         hard[key] = f"{entry['limit'] * max(1, factor)}Mi" if memory else str(entry["limit"])
         used[key] = f"{entry['used']}Mi" if memory else str(entry["used"])

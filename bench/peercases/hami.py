@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from bench.peercases.devices import POD, add_node, add_request, exceeds, given, gpu_of
+from bench.peercases.devices import LEAST_MIB, POD, add_node, add_request, exceeds, given, gpu_of
 from bench.peercases.world import World
 from services.admission.dialects.selection import selection
 from services.placement.accepts import shunned
@@ -110,7 +110,7 @@ def _placed(nodes: list[tuple[str, list[Case]]], request: Case, annotations: dic
 
 
 def _denied(asked: Case, request: Case) -> bool:
-    amounts = {"memory_mib": request["memory_mib"] * request["gpus"], "cores_percent": request["cores_percent"] * request["gpus"]}
+    amounts = {"memory_mib": request["memory_mib"] * request["gpus"], "cores_percent": (request["cores_percent"] or 0) * request["gpus"]}
     return exceeds(asked["quota"], asked["pod"]["namespace"], [(amounts, False)], asked.get("quota_memory_factor") or 1)
 
 
@@ -123,7 +123,7 @@ def _alone(asked: Case) -> bool:
 def _choice(case: Case, world: World, devices: list[Case]) -> str:
     if _alone(case["input"]):
         return "" if {uuid for uuid, _, _ in given(world)} == {d["uuid"] for d in devices} else f"it gets {sorted(given(world))}"
-    wanted = {(d["uuid"], d["memory_mib"], d["cores_percent"]) for d in devices}
+    wanted = {(d["uuid"], max(LEAST_MIB, d["memory_mib"]), d["cores_percent"]) for d in devices}
     if not wanted or _ORDER_DECIDES & set(case["needs"]) or given(world) == wanted:
         return ""
     return f"it gets {sorted(given(world))} instead of {sorted(wanted)}"

@@ -25,7 +25,7 @@ def over_quota(pod: Pod, quotas: Iterable[ResourceQuota]) -> Reason | None:
         for key, hard in (quota.spec.get("hard") or {}).items():
             need = needs.get(key.removeprefix(_REQUESTS), 0) if key.startswith(_REQUESTS) else 0
             left = whole(hard) - whole(used.get(key, 0))
-            if need > left:
+            if need and need > left:
                 return _exceeded(quota.metadata.name, key.removeprefix(_REQUESTS), need, max(0, left))
     return None
 

@@ -31,6 +31,7 @@ def asked(limits: dict[str, str], init: dict[str, str] | None = None) -> Pod:
         (quota({"requests.kerf.dev/gpu-memory": "16Gi"}), asked({"kerf.dev/gpu-memory": "10Gi"}, {"kerf.dev/gpu-memory": "10Gi"}), ""),
         (quota({"requests.kerf.dev/gpu": "0"}, namespace="other"), asked({"kerf.dev/gpu": "1"}), ""),
         (quota({"requests.kerf.dev/gpu": "0"}, scopes=["BestEffort"]), asked({"kerf.dev/gpu": "1"}), ""),
+        (quota({"requests.kerf.dev/gpu-memory": "1Gi"}, {"requests.kerf.dev/gpu-memory": "2Gi"}), asked({"kerf.dev/gpu": "1"}), ""),
         (quota({"limits.cpu": "1", "requests.kerf.dev/mig-1g.5gb": "3"}), asked({"kerf.dev/gpu": "1"}), ""),
         (quota({"requests.kerf.dev/mig-1g.5gb": "3"}, {"requests.kerf.dev/mig-1g.5gb": "3"}), asked({"kerf.dev/mig-1g.5gb": "1"}),
          "ResourceQuota gpus has 0 of kerf.dev/mig-1g.5gb left, the pod asks for 1"),
