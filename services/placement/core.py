@@ -7,13 +7,12 @@ The rules (R1 to R7) and properties (P1 to P6) are those of docs/protocol.md; wh
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeVar
 
 from services.placement import messages as m
 from services.placement.deciding import Decider
 from services.placement.gangs.registry import GangState, gang_trace
 from services.placement.holds import Hold, Holds
-from services.placement.journal import Journal
+from services.placement.journal import PART_MOST, Journal
 from services.placement.nodes import Nodes
 from services.placement.placer import Placer
 from services.placement.settings import Settings, Stats
@@ -22,13 +21,8 @@ from shared.book.book import Book, Change
 from shared.book.states import GrantState, PodState
 from shared.contracts.commands import Answer
 from shared.contracts.events import GrantEnded, PodBound, TermTaken
-from shared.contracts.log import DecisionBatch, ReadyRecord
+from shared.contracts.log import ReadyRecord
 from shared.model.objects import Gang
-
-PART_MOST = 256
-"""Holds in one message or one record, where they need not stay together."""
-
-T = TypeVar("T")
 
 
 class Core:
@@ -53,8 +47,6 @@ class Core:
         self.takeover = Takeover()
         self._began = 0.0
         self._freed = False
-        self._owed: list[DecisionBatch] = []
-        """Of a new term: open holds that are still to be logged again before `ready`."""
         self._out: list[m.Command] = []
 
     def handle(self, event: m.Input, now: float) -> list[m.Command]:  # noqa: PLR0912 one branch an input
@@ -104,10 +96,7 @@ class Core:
 
     def _renew_term(self, term: int, now: float) -> None:
         self.term = self.nodes.term = term
-        self.journal.ready_owed = True
-        open_holds = tuple(h.decision for h in self.holds.values() if h.sequence)
-        if open_holds:
-            self._out.append(self.journal.append(DecisionBatch(term=term, decisions=open_holds)))
+        self.journal.owe(term, [h.decision for h in self.holds.values() if h.sequence])
         self._out += self.nodes.sync_all(now)
 
     def _snapshot(self, event: m.SnapshotSeen, now: float) -> None:
@@ -145,15 +134,9 @@ class Core:
             self._out.append(m.SendPatches(tuple(touch(self.book.pods[uid], self.term) for uid in uids)))
 
     def _write_ready(self) -> None:
-        """Open holds once more under this term, then `ready`: from here the log is complete. They stand in the log before
-        this term too, so several records of them are as good as one."""
         self.phase = "readying"
-        open_holds = [h.decision for h in self.holds.values()]
-        self._owed = [DecisionBatch(term=self.term, decisions=tuple(part)) for part in _parts(open_holds)]
-        self._write_next()
-
-    def _write_next(self) -> None:
-        self._out.append(self.journal.append(self._owed.pop(0) if self._owed else ReadyRecord(term=self.term)))
+        self.journal.owe(self.term, [h.decision for h in self.holds.values()])
+        self._out += self.journal.due(self.term, self._began)
 
     def _lead(self, now: float) -> None:
         self.phase = "leading"
@@ -165,9 +148,8 @@ class Core:
 
     @property
     def may_renew(self) -> bool:
-        """Whether a new term may be taken now: leading, no append under way, and no more open holds than one record takes
-        (a large gang on its way)."""
-        return self.phase == "leading" and self.journal.in_flight is None and len(self.holds) <= self.settings.holds_most + self.settings.batch_most
+        """Whether a new term may be taken now: leading, and no append under way."""
+        return self.phase == "leading" and self.journal.in_flight is None
 
     # --- facts ------------------------------------------------------------------------------------------------
 
@@ -273,7 +255,7 @@ class Core:
             if self.phase == "readying":
                 self._lead(now)
         elif self.phase == "readying":
-            self._write_next()
+            self._out += self.journal.due(self.term, now)
         elif record is not None:
             sent = self.holds.logged(record, sequence, now)
             for hold in sent:
@@ -286,7 +268,8 @@ class Core:
 
     def _send(self, holds: list[Hold]) -> None:
         """In parts: the holds of a large gang fill no message, and one answer does not wait for all of them."""
-        for part in _parts(holds):
+        for start in range(0, len(holds), PART_MOST):
+            part = holds[start : start + PART_MOST]
             self._out.append(m.SendBinds(max(h.sequence for h in part), tuple(h.bind() for h in part)))
 
     def _bind_answered(self, answer: Answer, now: float) -> None:
@@ -330,6 +313,3 @@ class Core:
             gang.told = True
             self._out += self.reports.gang_lacks(gang, [self.book.pods[uid] for uid in sorted(gang.placed)])
 
-
-def _parts(items: list[T]) -> list[list[T]]:
-    return [items[i : i + PART_MOST] for i in range(0, len(items), PART_MOST)]

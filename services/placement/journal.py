@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from services.placement import messages as m
 from shared.contracts.log import Decision, DecisionBatch, ReadyRecord
 
 GATHER_S = 0.008
 """Under load appends go this often. Each costs a synced write, an order to the watcher and its answer, whether it carries
 one decision or sixty; a decision that comes alone goes at once."""
+PART_MOST = 256
+"""Holds in one record or one message, where they need not stay together: a message on the bus is at most 1 MiB."""
 
 Record = DecisionBatch | ReadyRecord
 
@@ -16,8 +20,8 @@ class Journal:
     def __init__(self, batch_most: int) -> None:
         self.batch_most = batch_most
         self.in_flight: Record | None = None
-        self.ready_owed = False
-        """A renewed term still has to write its `ready`."""
+        self.owed: list[Record] = []
+        """What a term has to write before anything else: open holds again, then its `ready`."""
         self._gathering: list[Decision] = []
         self._appended_at = self._waiting_until = float("-inf")
 
@@ -33,6 +37,12 @@ class Journal:
     def gather(self, decision: Decision) -> None:
         self._gathering.append(decision)
 
+    def owe(self, term: int, open_holds: Sequence[Decision]) -> None:
+        """Open holds once more under this term, then `ready`: from there the log is complete. They stand in the log before
+        this term too, so several records of them are as good as one."""
+        parts = (tuple(open_holds[i : i + PART_MOST]) for i in range(0, len(open_holds), PART_MOST))
+        self.owed = [*(DecisionBatch(term=term, decisions=part) for part in parts), ReadyRecord(term=term)]
+
     def append(self, record: Record) -> m.Append:
         if self.in_flight is not None:
             raise AssertionError("two appends in flight: a second one could stand after a newer term (R1)")
@@ -47,9 +57,8 @@ class Journal:
         """The next append, if it may go now, or when to come back."""
         if self.in_flight is not None:
             return []
-        if self.ready_owed:
-            self.ready_owed = False
-            return [self.append(ReadyRecord(term=term))]
+        if self.owed:
+            return [self.append(self.owed.pop(0))]
         if not self._gathering:
             return []
         wait = self._appended_at + GATHER_S - now

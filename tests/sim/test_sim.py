@@ -117,7 +117,7 @@ def test_a_gang_in_several_records_would_be_seen(monkeypatch: pytest.MonkeyPatch
 
 def _one_at_a_time(due: Callable[[Journal, int, float], list[Command]]) -> Callable[[Journal, int, float], list[Command]]:
     def alone(self: Journal, term: int, now: float) -> list[Command]:
-        if self.in_flight is not None or self.ready_owed or len(self._gathering) < 2:
+        if self.in_flight is not None or self.owed or len(self._gathering) < 2:
             return due(self, term, now)
         first = self._gathering.pop(0)
         return [self.append(DecisionBatch(term=term, decisions=(first,)))]

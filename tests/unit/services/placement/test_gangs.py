@@ -367,6 +367,21 @@ def test_a_successor_completes_a_gang_that_is_bound_in_part() -> None:
     assert {b.uid for b in successor.binds().values()} == {"uid-team-p1", "uid-team-p2"}
 
 
+def test_open_holds_of_a_large_gang_are_logged_again_in_parts_that_the_bus_takes() -> None:
+    leader = Leader().nodes(*(f"n{i}" for i in range(10)), gpus=32)
+    pods = members(300)
+    leader.place(*pods)
+    assert [len(names) for names in decided(leader)] == [300]
+    leader.send(m.TermRenewed(term=5000))
+    assert [len(names) for names in decided(leader)] == [300, 256, 44]
+    assert leader.log[-1][1] == ReadyRecord(term=5000)
+    successor = Leader(*pods, *(build.node(f"n{i}") for i in range(10)), term=9000, records=tuple(leader.log))
+    assert successor.core.stats.readopted == 300
+    assert [len(names) for names in decided(successor)] == [256, 44]
+    assert successor.log[-1][1] == ReadyRecord(term=9000)
+    assert [len(c.binds) for c in successor.said if isinstance(c, m.SendBinds)][-2:] == [256, 44]
+
+
 def test_a_refused_binding_lets_the_rest_live_and_the_member_is_tried_again_alone() -> None:
     leader = Leader().nodes("n1", gpus=4)
     pods = members(3)
