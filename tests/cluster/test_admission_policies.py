@@ -111,6 +111,13 @@ def test_a_canonical_pod_needs_no_server_of_ours(stranger: As) -> None:
     assert {"key": "kerf.dev/managed", "operator": "Exists", "effect": "NoSchedule"} in made["spec"]["tolerations"]
 
 
+def test_mig_instances_are_a_gpu_resource_of_the_policies_too(stranger: As) -> None:
+    status, made = stranger.create(named("mig", pod(container("a", **{"kerf.dev/mig-1g.10gb": 2}))))
+    assert status == 201, made
+    assert made["spec"]["schedulerName"] == "kerf"
+    assert made["spec"]["containers"][0]["resources"]["requests"]["kerf.dev/slot"] == "1"
+
+
 def test_a_pod_without_gpus_is_left_alone(stranger: As) -> None:
     status, made = stranger.create(named("plain", pod(container())))
     assert (status, made["spec"]["schedulerName"]) == (201, "default-scheduler")
