@@ -15,6 +15,7 @@ from services.admission.dialects.base import DEFAULT_SCHEDULERS, Json, Place, am
 from services.admission.patch import Operation, difference
 from shared.model import names
 from shared.model.gang import read_gang
+from shared.model.life import read_life
 from shared.model.objects import Pod, Quantities
 from shared.model.request import RequestError, has_gpu_request, read_request
 
@@ -79,6 +80,7 @@ def _review(request: Request, policy: Policy) -> Allowed:
         return Allowed()
     rules.check_reserved(typed)
     read_gang(typed)
+    read_life(typed)
     dialect, translation = _dialect(request, pod, typed, policy)
     if translation is not None:
         pod = _translated(pod, translation)

@@ -13,6 +13,7 @@ from services.admission.dialects import DIALECTS
 from services.admission.dialects.base import Json, Place, amounts, containers, nonzero
 from shared.model import names
 from shared.model.gang import read_gang
+from shared.model.life import read_life
 from shared.model.objects import Pod
 from shared.model.request import RequestError, has_gpu_request, read_request
 
@@ -26,7 +27,7 @@ READ_ANNOTATIONS = (
 )  # fmt: skip
 """What placement reads to decide; after the decision a change would make the book and the pod disagree."""
 _OWN_ANNOTATIONS = (
-    *READ_ANNOTATIONS, names.ANNOTATION_GRANT, names.ANNOTATION_TOUCHED, names.ANNOTATION_DIALECT, names.ANNOTATION_ADMISSION_TRACEPARENT,
+    *READ_ANNOTATIONS, names.ANNOTATION_EXPECTED_DURATION, names.ANNOTATION_MIN_RUNTIME, names.ANNOTATION_RESTART_COST, names.ANNOTATION_GRANT, names.ANNOTATION_TOUCHED, names.ANNOTATION_DIALECT, names.ANNOTATION_ADMISSION_TRACEPARENT,
 )  # fmt: skip
 _MIRROR = "kubernetes.io/config.mirror"
 _TRACEPARENT = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
@@ -116,6 +117,8 @@ def check_update(new: Pod, old: Pod, *, user: str, watchers: Iterable[str]) -> N
     before, after = old.metadata.annotations, new.metadata.annotations
     if before.get(names.ANNOTATION_GRANT) != after.get(names.ANNOTATION_GRANT) and user not in watchers:
         raise RequestError("spoofed-grant", f"annotation {names.ANNOTATION_GRANT} is Kerf's alone; {user or 'this user'} may not change it")
+    if before != after:
+        read_life(new)
     if not has_gpu_request(new):
         return
     if old.spec.node_name:

@@ -14,6 +14,7 @@ from shared.model import names
 from shared.model.gang import GangRef, read_gang
 from shared.model.gpu import Gpu, Inventory
 from shared.model.grant import Grant, decode_grant
+from shared.model.life import UNTOLD, Life, read_life
 from shared.model.mig import geometry_of
 from shared.model.objects import Node, Pod
 from shared.model.request import PodRequest, RequestError, read_request
@@ -42,6 +43,7 @@ class PodState(msgspec.Struct):
     """A grant of this pod that the node has given back for good: its annotation counts no more."""
     gang: GangRef | None = None
     """The gang that it must be placed with; None: it is placed by itself."""
+    life: Life = UNTOLD
 
     @property
     def key(self) -> str:
@@ -156,17 +158,18 @@ def room_of(gpu: Gpu, column: int, node: NodeState) -> GpuRoom:
 
 def pod_state(pod: Pod) -> PodState:
     """Reads a pod once. Nonsense in it is kept as a refusal, never raised: one bad pod must not stop the feed."""
-    request, gang, refusal, code = None, None, "", ""
+    request, gang, life, refusal, code = None, None, UNTOLD, "", ""
     demand = Demand()
     try:
         demand = demand_of(pod)
         request = read_request(pod)
         gang = read_gang(pod)
+        life = read_life(pod)
     except RequestError as error:
         refusal, code = str(error), error.code
     except QuantityError as error:
         refusal, code = str(error), "not-a-quantity"
-    return PodState(pod=pod, uid=pod.metadata.uid, demand=demand, request=request, refusal=refusal, refusal_code=code, gang=gang)
+    return PodState(pod=pod, uid=pod.metadata.uid, demand=demand, request=request, refusal=refusal, refusal_code=code, gang=gang, life=life)
 
 
 def grant_of(pod: Pod) -> tuple[Grant | None, str]:

@@ -13,7 +13,18 @@ from shared.contracts import log as lg
 from shared.contracts import queries as q
 from shared.contracts.base import encode
 from shared.contracts.envelope import Envelope, type_of
-from shared.contracts.explain import Candidate, GangExplanation, GpuReason, NodeExplanation, PodExplanation, Reason
+from shared.contracts.explain import (
+    Advice,
+    Candidate,
+    GangExplanation,
+    GpuReason,
+    KnownEnd,
+    Move,
+    NodeExplanation,
+    PodExplanation,
+    Reason,
+    WhenExplanation,
+)
 from shared.model.gpu import Gpu, Inventory, Link, Nic
 from shared.model.grant import ContainerGrant, GpuShare, Grant, encode_grant
 from shared.model.objects import Container, Meta, Pod, PodSpec, PodStatus, Resources
@@ -53,6 +64,7 @@ EXPLANATION = PodExplanation(
     candidates=(Candidate(node="gpu-node-18.example", total=64, scores={"gpu-policy": -40}, terms={"balance": -180, "prices": -96, "waste": 40, "groups": 0}),), waiting_s=12.5, ahead=2,
 )  # fmt: skip
 
+MOVE = Move(namespace="team-b", name="serve-1", source=NODE, target="gpu-node-18.example", gpu_milli=700, disturbed_gpu_seconds=1260)
 GANG = GangExplanation(name="train", minimum=8, members=8, placed=0, need=8, fits=6, area="topology.kubernetes.io/rack=r1", misfit="train-6")
 GANG_WAITS = "gang train: 6 of its 8 pods fit together in topology.kubernetes.io/rack=r1, and none is placed alone"
 
@@ -131,6 +143,20 @@ _EXAMPLES: tuple[Any, ...] = (
     q.WhyQuery(namespace=NAMESPACE, name=POD, max_nodes=5),
     q.WhatIfQuery(pod=msgspec.Raw(b'{"metadata":{"name":"try"},"spec":{"containers":[{"name":"main","resources":{"limits":{"kerf.dev/gpu":"1"}}}]}}'), max_nodes=5),
     q.ExplainAnswer(explanation=EXPLANATION),
+    q.WhenQuery(namespace=NAMESPACE, name=POD),
+    q.WhenAnswer(
+        when=WhenExplanation(
+            namespace=NAMESPACE, name=POD, state="known", sentence="in 40 min at the earliest, on gpu-node-17.example, when team-b/serve-1 has ended", in_s=2400, at="2026-11-21T09:40:12Z",
+            node=NODE, counts_on=(KnownEnd(namespace="team-b", name="serve-1", node=NODE, in_s=2400, by="deadline"),),
+            assumptions=("team-b/serve-1 runs until its deadline and no longer",), without_end=11,
+        )
+    ),
+    q.AdviseQuery(gpus=8, groups=2, most_gpu_seconds=36_000),
+    q.AdviseAnswer(
+        advice=Advice(
+            sentence="1 move makes 1 more group of 8 idle GPUs", moves=(MOVE,), places_before=3, places_after=4, disturbed_gpu_seconds=1260, kept=("7 pods: gang",),
+        )
+    ),
     q.GrantQuery(uid=UID, node=NODE),
     q.GrantAnswer(found=NODE_GRANT),
     q.InspectQuery(node=NODE),

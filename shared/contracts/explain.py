@@ -69,6 +69,32 @@ class GangExplanation(Message, frozen=True):
     """The first pod that finds no place beside the others."""
 
 
+class Move(Message, frozen=True):
+    """A pod that leaves one node for another. Its new place was found beside all the other moves that it is named with."""
+
+    namespace: str
+    name: str
+    source: str
+    target: str
+    gpu_milli: int = 0
+    """What it has of GPUs."""
+    disturbed_gpu_seconds: int = 0
+    """What moving it costs: its GPUs times the run time so far, or times kerf.dev/restart-cost where it says so."""
+
+
+class Counterfactual(Message, frozen=True):
+    """A change after which the pod would fit. It was tried before it was said."""
+
+    code: str
+    """less-memory, less-compute, fewer-gpus, gpu-model, isolation, topology, move-pod, …: stable, for programs"""
+    sentence: str
+    """For people: "fits with 2048 MiB less GPU memory"."""
+    node: str
+    """Where it would fit."""
+    moves: tuple[Move, ...] = ()
+    """Other pods that would have to move first."""
+
+
 class PodExplanation(Message, frozen=True):
     """`state`: unknown, gated, waiting, holding, bound, leaving, refused, would-fit, would-wait."""
 
@@ -82,7 +108,10 @@ class PodExplanation(Message, frozen=True):
     summary: tuple[Reason, ...] = ()
     """Reasons summed over nodes, most frequent first."""
     helps: tuple[str, ...] = ()
-    """What would make it fit, the least change first."""
+    """What would make it fit, the least change first. Changes of the pod and moves of others were tried; advice about
+    nodes, agents and volumes was not."""
+    counterfactuals: tuple[Counterfactual, ...] = ()
+    """Those of `helps` that were tried, for programs."""
     nodes: tuple[NodeExplanation, ...] = ()
     """Per node and per GPU, nearest to fitting first; cut at the query's limit."""
     candidates: tuple[Candidate, ...] = ()
@@ -91,3 +120,70 @@ class PodExplanation(Message, frozen=True):
     """Pods that are tried before it."""
     gang: GangExplanation | None = None
     """Of a pod that waits for its gang, or with it."""
+
+
+class PlacedPod(Message, frozen=True):
+    namespace: str
+    name: str
+    node: str = ""
+    """Where it is, or would be; empty: nowhere."""
+    sentence: str = ""
+    """Why nowhere."""
+
+
+class WorldExplanation(Message, frozen=True):
+    """The cluster after a change that was only tried."""
+
+    sentence: str
+    moves: tuple[Move, ...] = ()
+    """Pods that would have to move, and where they would find a place beside each other."""
+    stranded: tuple[PlacedPod, ...] = ()
+    """Pods that would have to move and would find none."""
+    fits: tuple[PlacedPod, ...] = ()
+    """Waiting pods that would get a place then, and do not now."""
+    waiting: int = 0
+    """Pods that would still wait, the stranded ones included."""
+
+
+class KnownEnd(Message, frozen=True):
+    """A pod that ends at a known time."""
+
+    namespace: str
+    name: str
+    node: str
+    in_s: int
+    by: str
+    """deadline (activeDeadlineSeconds) or expected (kerf.dev/expected-duration)"""
+
+
+class WhenExplanation(Message, frozen=True):
+    """The earliest time at which a waiting pod could start. `state`: now, known, unknown."""
+
+    namespace: str
+    name: str
+    state: str
+    sentence: str
+    in_s: int = 0
+    at: str = ""
+    """The same as a time (RFC 3339, UTC), by the answering machine's clock."""
+    node: str = ""
+    counts_on: tuple[KnownEnd, ...] = ()
+    """The ends without which it would not fit there then, in order of time."""
+    assumptions: tuple[str, ...] = ()
+    without_end: int = 0
+    """Pods with GPUs of which nobody says when they end."""
+
+
+class Advice(Message, frozen=True):
+    """Moves that make room, least disturbance first. Nothing is moved."""
+
+    sentence: str
+    moves: tuple[Move, ...] = ()
+    node: str = ""
+    """Where the pod that was asked for would go then; empty for a goal of GPUs."""
+    places_before: int = 0
+    """Of a goal of GPUs: how many groups of so many idle GPUs on one node there are now."""
+    places_after: int = 0
+    disturbed_gpu_seconds: int = 0
+    kept: tuple[str, ...] = ()
+    """Why pods were left alone, such as "7 pods: gang"."""

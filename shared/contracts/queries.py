@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import msgspec
+from typing import Any
 
 from shared.contracts.base import Message
 from shared.contracts.commands import NodeGrant
-from shared.contracts.explain import PodExplanation
+from shared.contracts.explain import Advice, PodExplanation, WhenExplanation, WorldExplanation
 
 
 class WhyQuery(Message, frozen=True):
@@ -15,15 +15,79 @@ class WhyQuery(Message, frozen=True):
     max_nodes: int = 20
 
 
-class WhatIfQuery(Message, frozen=True):
-    """A pod manifest that need not exist: where would it go now, and what keeps it out elsewhere?"""
+class Resize(Message, frozen=True):
+    """An existing pod as if it asked for something else."""
 
-    pod: msgspec.Raw
+    namespace: str
+    name: str
+    limits: dict[str, str]
+    """New limits by resource, such as {"kerf.dev/gpu-memory": "20Gi"}; the others stay."""
+    container: str = ""
+    """Empty: the one that uses GPUs, or the only one."""
+
+
+class AddNodes(Message, frozen=True):
+    """More nodes like one that exists, empty."""
+
+    like: str
+    count: int = 1
+
+
+class AddGpus(Message, frozen=True):
+    """More GPUs in a node, like those that it has."""
+
+    node: str
+    count: int
+
+
+class WhatIfQuery(Message, frozen=True):
+    """What would be, were the cluster another one. Changes are made in the order of the fields, all in one world; then the
+    pod, where one is given, is asked about in it. A pod alone: where would it go now, and what keeps it out elsewhere?"""
+
+    pod: Any = None
+    """A manifest that need not exist."""
     max_nodes: int = 20
+    drain: tuple[str, ...] = ()
+    """Nodes that are emptied, or lost: to the pods on them it is the same."""
+    add_nodes: tuple[AddNodes, ...] = ()
+    add_gpus: tuple[AddGpus, ...] = ()
+    resize: tuple[Resize, ...] = ()
+
+
+class WhenQuery(Message, frozen=True):
+    """When could this waiting pod start at the earliest?"""
+
+    namespace: str
+    name: str
+
+
+class WhenAnswer(Message, frozen=True):
+    when: WhenExplanation | None = None
+    error: str = ""
+
+
+class AdviseQuery(Message, frozen=True):
+    """Which pods should move to make room? For a waiting pod, for a manifest, or for `groups` more groups of `gpus` idle
+    GPUs on one node: one of the three."""
+
+    namespace: str = ""
+    name: str = ""
+    pod: Any = None
+    gpus: int = 0
+    groups: int = 1
+    most_gpu_seconds: int = 0
+    """Advice may disturb so much at most; 0: any."""
+
+
+class AdviseAnswer(Message, frozen=True):
+    advice: Advice | None = None
+    error: str = ""
 
 
 class ExplainAnswer(Message, frozen=True):
     explanation: PodExplanation | None = None
+    world: WorldExplanation | None = None
+    """Of a what-if that changes more than one pod."""
     error: str = ""
     """Not empty: why there is no answer, and what to do."""
 

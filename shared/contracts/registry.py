@@ -145,7 +145,9 @@ COMMANDS: tuple[Channel, ...] = (
 
 QUERIES: tuple[Channel, ...] = (
     _query("why", s.QUERY_WHY, q.WhyQuery, q.ExplainAnswer, receivers="placement", description="Why is this pod where it is, or nowhere?"),
-    _query("what-if", s.QUERY_WHAT_IF, q.WhatIfQuery, q.ExplainAnswer, receivers="placement", description="Where would this pod go now?"),
+    _query("what-if", s.QUERY_WHAT_IF, q.WhatIfQuery, q.ExplainAnswer, receivers="placement", description="Where would this pod go, and what would become of the others, now or in a changed cluster?"),
+    _query("when", s.QUERY_WHEN, q.WhenQuery, q.WhenAnswer, receivers="placement", description="When could this waiting pod start at the earliest?"),
+    _query("advise", s.QUERY_ADVISE, q.AdviseQuery, q.AdviseAnswer, receivers="placement", description="Which pods should move to make room?"),
     _query("inspect", s.QUERY_INSPECT, q.InspectQuery, q.InspectAnswer, receivers="placement", description="Who has what on which GPU."),
     _query(
         "status",

@@ -33,6 +33,9 @@ ANNOTATION_GANG_SIZE = "kerf.dev/gang-size"
 ANNOTATION_GANG_MIN = "kerf.dev/gang-min"
 ANNOTATION_GANG_TOPOLOGY = "kerf.dev/gang-topology"
 ANNOTATION_GANG_TIMEOUT = "kerf.dev/gang-timeout"
+ANNOTATION_EXPECTED_DURATION = "kerf.dev/expected-duration"
+ANNOTATION_MIN_RUNTIME = "kerf.dev/min-runtime"
+ANNOTATION_RESTART_COST = "kerf.dev/restart-cost"
 ANNOTATION_TIER = "kerf.dev/tier"
 
 # Annotations that Kerf writes. Only the watcher's account may write the grant (an admission policy sees to it).

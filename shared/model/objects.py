@@ -209,6 +209,8 @@ class PodSpec(_Object, frozen=True):
     host_network: bool = False
     resource_claims: tuple[dict[str, Any], ...] = ()
     termination_grace_period_seconds: int | None = None
+    active_deadline_seconds: int | None = None
+    """After so long from `status.startTime` Kubernetes ends the pod."""
     os: dict[str, str] | None = None
     scheduling_group: SchedulingGroup | None = None
     workload_ref: WorkloadReference | None = None
@@ -223,6 +225,8 @@ class Condition(_Object, frozen=True):
 
 class PodStatus(_Object, frozen=True):
     phase: str = ""
+    start_time: str = ""
+    """When the kubelet took it on."""
     nominated_node_name: str = ""
     conditions: tuple[Condition, ...] = ()
 

@@ -1,0 +1,60 @@
+"""Long answers in short steps, so that whoever decides is never kept waiting.
+
+A question is a generator that yields wherever it may be interrupted, and returns its answer. Between two steps the book may
+change; what is said in the end is checked against the book of the last step.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Generator
+from typing import TypeVar
+
+from shared.book.book import Book
+
+T = TypeVar("T")
+Steps = Generator[None, None, T]
+
+SLICE_S = 0.002
+"""How long an answer may hold up the others in one go."""
+_RETRIES = 3
+
+
+def finish(steps: Steps[T]) -> T:
+    """The answer, in one go."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as stop:
+            answer: T = stop.value
+            return answer
+
+
+async def in_slices(steps: Steps[T]) -> T:
+    """The answer, letting everybody else have their turn after each slice."""
+    while True:
+        until = time.perf_counter() + SLICE_S
+        while time.perf_counter() < until:
+            try:
+                next(steps)
+            except StopIteration as stop:
+                answer: T = stop.value
+                return answer
+        await asyncio.sleep(0)
+
+
+def undisturbed(book: Book, attempt: Callable[[], Steps[T]]) -> Steps[T]:
+    """Runs what needs the book to stand still: begun anew where the book changes between two steps, and after a few times
+    of that in one step."""
+    for _ in range(_RETRIES):
+        steps, cursor = attempt(), book.arrays.cursor
+        while book.arrays.cursor == cursor:
+            try:
+                next(steps)
+            except StopIteration as stop:
+                answer: T = stop.value
+                return answer
+            yield
+        steps.close()
+    return finish(attempt())

@@ -1,0 +1,91 @@
+"""A fork of the book with an engine of its own: the same rules, the same learned policies, and nobody who notices."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+import numpy as np
+
+from services.placement.engine import Engine, Place
+from services.placement.policies.base import Policy
+from services.placement.shape import Row
+from shared.book.book import Book
+from shared.book.fork import Fork
+from shared.book.states import PodState
+from shared.contracts.facts import Gone, Put
+from shared.model.gpu import Inventory
+from shared.model.grant import Grant
+from shared.model.objects import Node
+
+
+class TrialEngine(Engine):
+    """The origin's score rows serve here too, so that a trial looks only at what it has changed itself. The origin's book
+    must stand still meanwhile."""
+
+    def __init__(self, origin: Engine, fork: Fork) -> None:
+        self.__dict__.update(vars(origin))
+        self.book = fork
+        self.policies = {name: policy.on(fork) for name, policy in origin.policies.items()}
+        self._origin, self._from = origin, fork.arrays.cursor
+        self._learning, self._met, self._rows, self._keys = set(), set(), OrderedDict(), {}
+
+    def row(self, state: PodState) -> Row:
+        key = self.key_of(state)
+        known = self._origin.known_row(key) if key not in self._rows else None
+        if known is not None:
+            self._rows[key] = _on(known, self.policy_of(state), self.book, self._from)
+        return super().row(state)
+
+
+def _on(row: Row, policy: Policy, book: Book, cursor: int) -> Row:
+    row.refresh()
+    twin = Row(row.sample, policy, book)
+    twin.generation, twin.edition, twin.cursor = book.arrays.generation, row.edition, cursor
+    twin.passes, twin.preference, twin.total, twin.versions = row.passes.copy(), row.preference.copy(), row.total.copy(), row.versions.copy()
+    return twin
+
+
+class Trial:
+    """One world to try: pods may leave, come and move, nodes may go and come."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.book = Fork(engine.book)
+        self.engine = TrialEngine(engine, self.book)
+
+    def place(self, state: PodState) -> Place | None:
+        """Gives a waiting pod of the fork its best place, and it holds it from then on."""
+        place = self.engine.decide(state)
+        if place is not None:
+            self.put(state, place)
+        return place
+
+    def place_on(self, state: PodState, node: str) -> Place | None:
+        """The same, on that very node."""
+        rows = np.zeros(self.book.arrays.rows, np.bool_)
+        rows[self.book.nodes[node].row] = True
+        place = self.engine.decide(state, rows)
+        if place is not None:
+            self.put(state, place)
+        return place
+
+    def put(self, state: PodState, place: Place) -> None:
+        grant = Grant(grant_id=f"trial {state.uid}", term=0, containers=place.containers) if place.containers else None
+        self.book.hold(state.uid, place.node, grant)
+
+    def lose(self, node: str) -> list[PodState]:
+        """The node goes. Returns its pods, which wait now."""
+        pods = [self.book.lift(uid) for uid in list(self.book.nodes[node].pods)]
+        gone = self.book.nodes[node].object
+        for held in list(self.book.nodes[node].grants.values()):
+            self.book.release(held.grant_id)
+        self.book.retire_agent(node)
+        if gone is not None:
+            self.book.apply(Gone(object=gone))
+        return pods
+
+    def join(self, node: Node, inventory: Inventory | None) -> None:
+        """A node comes; its agent answers at once."""
+        self.book.apply(Put(object=node))
+        if inventory is not None:
+            self.book.put_inventory(inventory)
+            self.book.set_agent_trouble(node.metadata.name, "")

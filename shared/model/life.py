@@ -1,0 +1,63 @@
+"""How long a pod runs, as far as it says: for questions of when, and of what it costs to move it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from datetime import datetime
+
+import msgspec
+
+from shared.model import names
+from shared.model.objects import Pod
+from shared.model.request import RequestError
+
+_UNITS_S = (86_400, 3_600, 60, 1)
+_DURATION = re.compile(r"(?=.)(?:([0-9]{1,4})d)?(?:([0-9]{1,6})h)?(?:([0-9]{1,7})m)?(?:([0-9]{1,9})s)?|([0-9]{1,9})")
+
+
+class Life(msgspec.Struct, frozen=True, kw_only=True):
+    """What a pod's annotations say. None: they do not."""
+
+    expected_s: int | None = None
+    """kerf.dev/expected-duration: it is expected to end so long after its start."""
+    min_runtime_s: int | None = None
+    """kerf.dev/min-runtime: nobody should ask it to move before."""
+    restart_cost_s: int | None = None
+    """kerf.dev/restart-cost: how much run time is lost when it is moved; all of it where this is not said."""
+
+
+UNTOLD = Life()
+
+
+def read_life(pod: Pod) -> Life:
+    """Raises RequestError (bad-annotation) on durations that are none."""
+    notes = pod.metadata.annotations
+    expected_s, min_runtime_s, restart_cost_s = (
+        _duration(notes, key) for key in (names.ANNOTATION_EXPECTED_DURATION, names.ANNOTATION_MIN_RUNTIME, names.ANNOTATION_RESTART_COST)
+    )
+    if expected_s is min_runtime_s is restart_cost_s is None:
+        return UNTOLD
+    return Life(expected_s=expected_s, min_runtime_s=min_runtime_s, restart_cost_s=restart_cost_s)
+
+
+def started_at(pod: Pod) -> float | None:
+    """Seconds since 1970, by the clock of its node; None where it has not started, or nobody says."""
+    text = pod.status.start_time
+    if not text:
+        return None
+    try:
+        return datetime.fromisoformat(text).timestamp()
+    except ValueError:
+        return None  # Kubernetes writes RFC 3339; of a cluster that does not, we know no times
+
+
+def _duration(notes: Mapping[str, str], key: str) -> int | None:
+    text = notes.get(key)
+    if text is None:
+        return None
+    found = _DURATION.fullmatch(text)
+    if found is None:
+        raise RequestError("bad-annotation", f"annotation {key} is {text!r}; write a duration such as 90m, 1h30m, 2d, or a number of seconds")
+    *parts, plain_s = (int(part or 0) for part in found.groups())
+    return plain_s + sum(part * unit_s for part, unit_s in zip(parts, _UNITS_S, strict=True))
