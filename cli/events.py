@@ -35,7 +35,7 @@ async def run(args: argparse.Namespace) -> None:
         else:
             facts = {} if event is None else {k: v for k, v in msgspec.to_builtins(event).items() if k not in ("uid", "namespace", "name", "grant", "explanation") and v not in ("", (), {}, None)}
             about = f"{getattr(event, 'namespace', '')}/{getattr(event, 'name', '')}" if hasattr(event, "name") else getattr(event, "node", "")
-            out.print(f"[dim]{envelope.time[11:23]}[/dim] [bold]{envelope.type.removeprefix('dev.kerf.').removesuffix('.v1')}[/bold] {escape(about)} " + escape(" ".join(f"{k}={v}" for k, v in facts.items())))
+            out.print(f"[dim]{envelope.time[11:23]}[/dim] [bold]{envelope.type.removeprefix('dev.kerf.').removesuffix('.v1')}[/bold] {escape(about)} " + escape(" ".join(f"{k}={_short(v)}" for k, v in facts.items())))
         if left:
             left -= 1
             if not left:
@@ -45,3 +45,8 @@ async def run(args: argparse.Namespace) -> None:
         subject = subjects.EVENTS_ALL if not args.namespace else f"{subjects.VERSION}.event.*.*.ns.{subjects.token(args.namespace)}"
         await bus.subscribe(subject, show)
         await done.wait()
+
+
+def _short(value: object) -> object:
+    """A gang may have hundreds of pods: a line of them helps nobody."""
+    return f"[{len(value)} of them]" if isinstance(value, list) and len(value) > 8 else value
