@@ -11,7 +11,7 @@ from shared.book.shares import GpuRoom, fits, share_on, strategy_for
 from shared.book.states import NodeState, PodState
 from shared.model.gpu import Inventory
 from shared.model.grant import GpuShare
-from shared.model.request import GpuAsk
+from shared.model.request import GpuAsk, PodRequest
 from shared.model.units import WHOLE_GPU_MILLI
 
 Assignment = dict[str, list[GpuShare]]
@@ -32,8 +32,7 @@ def assign(pod: PodState, node: NodeState, policy: Policy | None = None) -> Assi
     wanted = accepted(request, node.inventory) if picky(request) else None
     result: Assignment = {}
     for name, ask in sorted(request.asks.items(), key=lambda item: _size(item[1]), reverse=True):
-        shared = strategy_for(ask, request.isolation, node.inventory.strategies) is not None
-        fitting = [r for r in rooms if (r.mig is not None or shared) and fits(ask, r) and (wanted is None or r.uuid in wanted)]
+        fitting = [r for r in able(ask, request, node.inventory, rooms) if wanted is None or r.uuid in wanted]
         chosen = _choose(ask, fitting, rooms, pod, node, policy=policy)
         if chosen is None:
             return None
@@ -42,6 +41,12 @@ def assign(pod: PodState, node: NodeState, policy: Policy | None = None) -> Assi
             for room, share in zip(chosen, result[name], strict=True):
                 room.take(share.memory_mib, share.compute_milli)
     return result
+
+
+def able(ask: GpuAsk, request: PodRequest, inventory: Inventory, rooms: Iterable[GpuRoom]) -> list[GpuRoom]:
+    """The GPUs on which the ask fits in a way that keeps the promise asked for: an instance, or a strategy of the node."""
+    shared = strategy_for(ask, request.isolation, inventory.strategies) is not None
+    return [room for room in rooms if (room.mig is not None or shared) and fits(ask, room)]
 
 
 def _share(ask: GpuAsk, room: GpuRoom, node: str) -> GpuShare:

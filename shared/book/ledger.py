@@ -183,12 +183,14 @@ class Ledger:
 
 def _masks(node: NodeState, room: GpuRoom) -> list[int]:
     """What each of the grants on a MIG GPU takes of its slices."""
+    if room.mig is None:
+        return []
     return [
         instance_mask(room.mig.geometry, share.mig)
         for held in node.grants.values()
         for container in held.grant.containers.values()
         for share in container.gpus
-        if share.uuid == room.uuid and share.node == node.name and share.mig is not None and room.mig is not None
+        if share.uuid == room.uuid and share.node == node.name and share.mig is not None
     ]
 
 

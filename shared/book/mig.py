@@ -95,9 +95,14 @@ class MigRoom(msgspec.Struct):
             return int(FITS[self.geometry, granted | _mask_of(self.geometry, self.instances)])
         found = 0
         for instance in self.instances:
-            if not instance_mask(self.geometry, instance) & granted:
-                found |= PROFILE_BIT.get(instance.profile, 0)
+            mask = instance_mask(self.geometry, instance)
+            if mask and not mask & granted:
+                found |= PROFILE_BIT[instance.profile]
         return found
+
+    def _is_free(self, instance: MigInstance) -> bool:
+        mask = instance_mask(self.geometry, instance)
+        return bool(mask) and not mask & self.granted
 
     def size(self, profile: MigProfile, total_mib: int) -> tuple[int, int]:
         """(memory_mib, compute_milli) of an instance."""
@@ -124,16 +129,16 @@ class MigRoom(msgspec.Struct):
             start = best_start(self.geometry, profile, self.used)
             found = None if start is None else MigInstance(profile=profile.name, start=start)
         else:
-            found = next((i for i in self.instances if i.profile == profile.name and not mask_at(profile, i.start) & self.granted), None)
+            found = next((i for i in self.instances if i.profile == profile.name and self._is_free(i)), None)
         if found is not None:
             self.granted |= mask_at(profile, found.start)
         return found
 
 
 def instance_mask(geometry: int, instance: MigInstance) -> int:
-    """What an instance takes; nothing where GPUs of this make have no such profile."""
+    """What an instance takes; nothing where GPUs of this make have no such profile, or not there."""
     profile = profile_in(geometry, instance.profile)
-    return 0 if profile is None else mask_at(profile, instance.start)
+    return 0 if profile is None or instance.start not in profile.starts else mask_at(profile, instance.start)
 
 
 @lru_cache(maxsize=4096)

@@ -3,7 +3,7 @@ from __future__ import annotations
 import msgspec
 
 from services.placement.accepts import accepted, why_none
-from services.placement.assign import assign, mask_of
+from services.placement.assign import able, assign, mask_of
 from services.placement.filters.base import Check, Filter
 from services.placement.filters.topology import GpuTopology, lacking_set
 from services.placement.topology import fabric_of
@@ -96,10 +96,10 @@ def _full(request: PodRequest, node: NodeState, inventory: Inventory) -> Reason:
     wanted = accepted(request, inventory)
     rooms = [g for g in node.gpus if g.uuid in wanted]
     for name, ask in request.asks.items():
-        good = [g for g in rooms if fits(ask, g)]
+        good = able(ask, request, inventory, rooms)
         if len(good) < ask.count or ask.profile:
             near = min((g for g in rooms if g.usable and not fits(ask, g)), key=lambda g: _lack(ask, g), default=None)
-            wish = f"{ask.count} GPUs" if ask.count > 1 else "a GPU"
+            wish = f"{ask.count} {'MIG instances' if ask.profile else 'GPUs'}" if ask.count > 1 else "a GPU"
             unusable = next((f"; GPU {g.index}: {g.why_unusable}" for g in rooms if not g.usable), "")
             detail = f"; nearest is GPU {near.index}: {missing(ask, near)}" if near else unusable
             return Reason(code="gpu-full", sentence=f"container {name} needs {wish} and {len(good)} of {len(rooms)} fit{detail}", helps=(less := _less(ask, rooms))[0], lacking=less[1])

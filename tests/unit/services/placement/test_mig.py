@@ -152,6 +152,13 @@ def test_why_says_which_instances_are_free_where_the_right_ones_are_taken() -> N
     assert "needs a MIG instance 1g.5gb, free are 3g.20gb" in reasons(leader, mig_pod("b", "1g.5gb"))["gpu-full"]
 
 
+def test_why_does_not_count_gpus_that_cannot_keep_the_promise() -> None:
+    leader = leader_with(None, (FIXED[0],))
+    leader.place(mig_pod("a", "3g.20gb"))
+    said = reasons(leader, build.gpu_pod("b", memory="4Gi", annotations={"kerf.dev/isolation": "hard"}))
+    assert said == {"gpu-full": "container c needs a GPU and 0 of 2 fit; nearest is GPU 1: needs a MIG instance of 4 GiB, free are none"}
+
+
 def test_a_gpu_in_mig_mode_is_not_used_where_its_agent_gives_no_instances() -> None:
     leader = leader_with((), strategies=("exclusive", "advisory"))
     assert leader.place(build.gpu_pod("p", memory="1Gi")) == {}

@@ -87,6 +87,12 @@ def test_a_fixed_layout_offers_exactly_its_instances() -> None:
     assert room.used == 0b111111111 ^ 0b11110000
 
 
+def test_an_instance_that_cannot_be_is_not_offered() -> None:
+    odd = (MigInstance(profile="3g.20gb", start=3, uuid="MIG-a"), MigInstance(profile="1g.6gb", start=0, uuid="MIG-b"))
+    room = MigRoom(A100, on_demand=False, instances=odd)
+    assert (room.bits, room.take(of("3g.20gb"), 40960)) == (0, None)
+
+
 def test_slices_of_strangers_instances_are_not_cut_on_demand() -> None:
     room = MigRoom(A100, on_demand=True, instances=(MigInstance(profile="4g.20gb", start=0, uuid="MIG-x"),))
     assert names_of(room.bits) == ("1g.10gb", "1g.5gb", "1g.5gb+me", "2g.10gb", "3g.20gb")
