@@ -13,7 +13,7 @@ import numpy as np
 from services.placement.engine import Engine
 from services.placement.gangs.registry import GangState
 from services.placement.shape import INFEASIBLE
-from shared.book.arrays import Arrays, Bools, Ints
+from shared.book.arrays import NOT_MIG, Arrays, Bools, Ints
 from shared.book.book import Book
 from shared.book.states import PodState
 from shared.model.request import GpuAsk
@@ -21,6 +21,8 @@ from shared.model.units import WHOLE_GPU_MILLI
 
 _PLENTY = 1 << 20
 """Room for so many pods counts as room for all."""
+_INSTANCES_MOST = 8
+"""A GPU in MIG mode has eight memory slices; what an instance has may be less than its name says, so amounts tell nothing."""
 _SINGLE_TRIES = 4
 """A preferred level is worth so many tries in one domain before several are taken."""
 
@@ -72,6 +74,8 @@ def _on_gpus(ask: GpuAsk, arrays: Arrays, rows: Ints) -> Ints:
     np.minimum(times, arrays.gpu_free_mib[rows] // np.maximum(needed, 1), out=times, where=needed > 0)
     if ask.compute_milli:
         times = np.minimum(times, arrays.gpu_free_milli[rows] // ask.compute_milli)
+    if arrays.any_mig:
+        times = np.where(arrays.gpu_mig_geometry[rows] == NOT_MIG, times, _INSTANCES_MOST)
     return np.where(arrays.gpu_total_mib[rows] > 0, np.maximum(times, 0), 0)
 
 

@@ -16,6 +16,7 @@ from shared.contracts.events import GangPlaced, GangWaiting, PlacementDecided
 from shared.contracts.explain import PodExplanation
 from shared.contracts.log import DecisionBatch, ReadyRecord
 from shared.contracts.queries import WhyQuery
+from shared.model.gpu import Strategy
 from shared.model.objects import (
     Gang,
     Meta,
@@ -166,6 +167,26 @@ def test_a_gang_is_tried_by_the_priority_of_its_first_member() -> None:
     assert leader.binds().keys() == {"uid-team-full"}
     leader.nodes("n2", gpus=2)
     assert leader.binds().keys() == {"uid-team-full", "uid-team-high0", "uid-team-high1"}
+
+
+def test_a_gang_of_mig_instances_fills_a_gpu_or_leaves_it_untouched() -> None:
+    """Seven instances are all that an A100 gives, and each has less than a seventh of its memory by name."""
+    strategies: tuple[Strategy, ...] = ("exclusive", "advisory", "mig")
+    plain = build.inventory("n", gpus=1, memory_mib=40960, model="NVIDIA-A100-SXM4-40GB", strategies=strategies)
+    gpu = msgspec.structs.replace(plain.gpus[0], mig_enabled=True, mig_on_demand=True)
+    leader = Leader()
+    leader.facts(build.node("n"))
+    leader.send(m.InventorySeen(msgspec.structs.replace(plain, gpus=(gpu,))))
+
+    def instances(count: int, gang: str) -> list[Pod]:
+        notes = {"kerf.dev/gang": gang, "kerf.dev/gang-size": str(count)}
+        return [build.pod(f"{gang}{i}", limits={"kerf.dev/slot": "1", "kerf.dev/mig-1g.5gb": "1"}, annotations=notes) for i in range(count)]
+
+    columns = leader.core.book.arrays
+    before = (columns.gpu_mig_used.copy(), columns.gpu_mig_fits.copy(), leader.core.book.digest())
+    assert leader.place(*instances(8, "a")) == {}
+    assert (columns.gpu_mig_used.tolist(), columns.gpu_mig_fits.tolist(), leader.core.book.digest()) == (before[0].tolist(), before[1].tolist(), before[2])
+    assert len(leader.place(*instances(7, "b"))) == 7
 
 
 # --- elastic, late, restarted -----------------------------------------------------------------------------------
