@@ -47,7 +47,7 @@ class Arrays:
         """Usable, and nothing at all is on it."""
         self.gpu_mig_geometry: Ints = np.full((rows, columns), NOT_MIG, np.int64)
         """Of a GPU in MIG mode, its geometry's place in `model.mig.GEOMETRIES`; else NOT_MIG. The free columns of such a GPU
-        say what is free in slices that an instance can still have."""
+        say what further instances can have together, whether or not one of a size still fits: `gpu_mig_fits` says that."""
         self.any_mig = False
         """Whether a GPU in MIG mode has ever been among them."""
         self.gpu_mig_used: Ints = np.zeros((rows, columns), np.int64)
