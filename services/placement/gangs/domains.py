@@ -148,12 +148,17 @@ class Area(msgspec.Struct, frozen=True):
 
 def areas(gang: GangState, shapes: Sequence[Shape], need: int, book: Book) -> Iterator[Area]:
     """Where `need` members of the gang may fit, best first. One that has begun stays in the required domain of its pods."""
-    taken = [book.nodes[book.pods[uid].charged].row for uid in gang.placed if book.pods[uid].charged]
+    taken = _rows_of(gang, book)
     for wide in _required(gang.required, shapes, need, book, taken):
         if holds(shapes, need, wide.rows):
             if gang.preferred:
                 yield from _preferred(Level(gang.preferred, book), shapes, need, taken, wide)
             yield wide
+
+
+def _rows_of(gang: GangState, book: Book) -> list[int]:
+    """The nodes on which members have places."""
+    return [book.nodes[book.pods[uid].charged].row for uid in gang.placed if book.pods[uid].charged]
 
 
 def _required(label: str, shapes: Sequence[Shape], need: int, book: Book, taken: Sequence[int]) -> Iterator[Area]:
@@ -176,15 +181,15 @@ def _preferred(level: Level, shapes: Sequence[Shape], need: int, taken: Sequence
 
 
 def nearest(gang: GangState, shapes: Sequence[Shape], book: Book) -> tuple[str, int]:
-    """The required domain with room for most members, and for how many of them; all nodes where none is required."""
+    """The required domain with room for most members, and for how many of them; all nodes where none is required. Of a gang
+    that has begun, the domain of its pods."""
     if not gang.required:
         return "", sum(min(s.count, int(s.room.sum())) for s in shapes)
     level = Level(gang.required, book)
-    best, room = "", 0
-    for domain, value in enumerate(level.values):
+    best, most = -1, -1
+    for domain in level.in_use(_rows_of(gang, book)) or range(len(level.values)):
         rows = level.of_row == domain
-        found = sum(min(s.count, int(s.room[rows].sum())) for s in shapes)
-        if found > room:
-            best, room = value, found
-    return f"{gang.required}={best}" if best else "", room
-
+        room = sum(min(s.count, int(s.room[rows].sum())) for s in shapes)
+        if room > most:
+            best, most = domain, room
+    return (level.name([best]), most) if best >= 0 else ("", 0)

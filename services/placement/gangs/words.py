@@ -49,7 +49,7 @@ def _gathering(gang: GangState, about: GangExplanation) -> Verdict:
     lacking = gang.minimum - gang.has - len(gang.waiting)
     others = len(gang.known) - gang.members
     besides = f" ({_pods(others)} more {'is' if others == 1 else 'are'} gated, refused or ending)" if others > 0 else ""
-    why = Reason(code="gang-gathering", sentence=f"{gang.members} of the {_pods(gang.minimum)} of gang {gang.name} are there{besides}, and none is placed before the others", helps=f"create the other {_pods(lacking)}, or lower kerf.dev/gang-min", lacking=lacking)
+    why = Reason(code="gang-gathering", sentence=f"{gang.members} of the {_pods(gang.minimum)} of gang {gang.name} are there{besides}, and none is placed before the others", helps=f"create the other {_pods(lacking)}, or {_lower(gang, lacking)}", lacking=lacking)
     return Verdict(why.sentence, about, (why,), (why.helps,))
 
 
@@ -57,10 +57,13 @@ def _no_room(gang: GangState, about: GangExplanation, members: Sequence[PodState
     """Counting alone rules it out."""
     ordered = by_size(members)
     area, room = nearest(gang, shapes_of(ordered, engine), engine.book)
+    if gang.required and not area:
+        why = Reason(code="gang-room", sentence=f"no node has the label {gang.required}, in which all pods of gang {gang.name} must agree", helps=f"label the nodes with {gang.required}")
+        return Verdict(why.sentence, about, (why,), (why.helps,))
     why_not = alone(ordered[0])
-    lacking = gang.need - room
+    lacking = max(1, gang.need - room)
     where = f", at most in {area}" if area else ""
-    why = Reason(code="gang-room", sentence=f"there is room for {room} of the {_pods(gang.need)} of gang {gang.name} that must be placed together{where}", helps=f"free room for {lacking} more {'pod' if lacking == 1 else 'pods'}{_in(area)}, or lower kerf.dev/gang-min to {max(1, gang.minimum - lacking)}", lacking=lacking)
+    why = Reason(code="gang-room", sentence=f"there is room for {room} of the {_pods(gang.need)} of gang {gang.name} that must be placed together{where}", helps=f"free room for {lacking} more {'pod' if lacking == 1 else 'pods'}{_in(area)}" + ("" if gang.need == 1 else f", or {_lower(gang, lacking)}"), lacking=lacking)
     return Verdict(f"{why.sentence}. What would help: {why.helps}", _fits(about, room, area), (why, *why_not.summary), (why.helps, *why_not.helps), why_not.nodes)
 
 
@@ -71,6 +74,12 @@ def _fits(about: GangExplanation, fits: int, area: str = "", misfit: str = "") -
 def _stand_in(state: PodState, place: Place) -> Grant | None:
     """A grant for the length of a try, which nobody sees."""
     return Grant(grant_id=f"try {state.uid}", term=0, containers=place.containers) if place.containers else None
+
+
+def _lower(gang: GangState, by: int) -> str:
+    """Where its minimum stands: on its pods, or in the object that it is named by."""
+    what = f"the minimum of {gang.name}" if "/" in gang.name else "kerf.dev/gang-min"
+    return f"lower {what} to {max(1, gang.minimum - by)}"
 
 
 def _in(area: str) -> str:

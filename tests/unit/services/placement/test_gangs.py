@@ -302,12 +302,20 @@ def test_late_members_stay_in_the_required_domain_of_their_gang() -> None:
     late = leader.place(*(member(f"late{i}", size=6, notes=notes) for i in range(3)))
     assert {n[0] for n in late.values()} == {rack}
     assert len(late) == 1
+    waiting = ({f"late{i}" for i in range(3)} - late.keys()).pop()
+    assert f"room for 0 of the 1 pod of gang g that must be placed together, at most in {RACK}={rack}" in why(leader, waiting).sentence
 
 
 def test_level_words_stand_for_labels_and_node_is_one() -> None:
     leader = Leader().nodes("n1", "n2", gpus=4)
     leader.facts(build.gpu_pod("half", gpus=2, node_selector={"kubernetes.io/hostname": "n1"}))
     assert set(leader.place(*members(4, notes={"topology": "required=node"})).values()) == {"n2"}
+
+
+def test_a_level_that_no_node_has_is_named() -> None:
+    leader = Leader().nodes("n1", gpus=4)
+    assert leader.place(*members(2, notes={"topology": "required=example.com/row"})) == {}
+    assert "no node has the label example.com/row" in why(leader, "p0").sentence
 
 
 # --- sizes that stand elsewhere ---------------------------------------------------------------------------------
@@ -335,7 +343,8 @@ def test_the_object_may_be_there_first_and_may_change_its_mind() -> None:
     leader = Leader().nodes("n1", gpus=4)
     leader.facts(pod_group(3))
     assert leader.place(owned("p0"), owned("p1")) == {}
-    assert why(leader, "p0").summary[0].code == "gang-gathering"
+    said = why(leader, "p0").summary[0]
+    assert (said.code, said.helps) == ("gang-gathering", "create the other 1 pod, or lower the minimum of podgroup.scheduling.x-k8s.io/train to 2")
     leader.gone(pod_group(3))
     leader.facts(pod_group(2))
     assert len(leader.binds()) == 2
