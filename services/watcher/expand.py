@@ -7,6 +7,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from shared.model import names
+from shared.model.gang import OWNER
+
 Json = dict[str, Any]
 WORKLOADS = ("StatefulSet", "Deployment", "ReplicaSet", "Job")
 
@@ -34,7 +37,12 @@ def pods_of(manifest: Json) -> tuple[list[Json], bool]:
     if not isinstance(count, int) or isinstance(count, bool) or not 0 <= count <= 100_000:
         raise ManifestError(f"{kind} {name}: spec.{field} is {count!r}; write a number from 0 to 100000")
     ordered = kind == "StatefulSet" and spec.get("podManagementPolicy", "OrderedReady") == "OrderedReady"
-    return [_pod(kind, name, meta.get("namespace") or "default", template, ordinal) for ordinal in range(count)], ordered
+    pods = [_pod(kind, name, meta.get("namespace") or "default", template, ordinal) for ordinal in range(count)]
+    for pod in pods:
+        notes = pod["metadata"]["annotations"]
+        if kind == "Job" and notes.get(names.ANNOTATION_GANG_SIZE) == OWNER:
+            notes[names.ANNOTATION_GANG_SIZE] = str(count)  # no Job stays here that could be asked
+    return pods, ordered
 
 
 def _pod(kind: str, name: str, namespace: str, template: Json, ordinal: int) -> Json:

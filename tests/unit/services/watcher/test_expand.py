@@ -43,3 +43,10 @@ def test_a_pod_carries_what_its_template_says_and_whose_it_is() -> None:
 def test_a_manifest_that_makes_no_sense_is_refused_by_field(manifest: Any, wanted: str) -> None:
     with pytest.raises(ManifestError, match=wanted):
         pods_of(manifest)
+
+
+def test_a_gang_of_a_jobs_size_has_it_written_on_its_pods() -> None:
+    job = workload("Job", parallelism=3)
+    job["spec"]["template"]["metadata"]["annotations"] |= {"kerf.dev/gang": "web", "kerf.dev/gang-size": "owner"}
+    pods, _ = pods_of(job)
+    assert {pod["metadata"]["annotations"]["kerf.dev/gang-size"] for pod in pods} == {"3"}
