@@ -10,13 +10,13 @@ from services.placement.quota import over_quota
 from shared.model import names
 from shared.model.gpu import Gpu
 from shared.model.grant import GpuShare
-from shared.model.objects import Container, Meta, Pod, PodSpec, ResourceQuota, Resources
+from shared.model.objects import Container, Meta, Pod, PodSpec, Quantities, ResourceQuota, Resources
 
 Case = dict[str, Any]
 
 POD = "pod"
 NAMESPACE = "cases"
-_ROOMY = {"cpu": "1000", "memory": "10000Gi", "pods": "1000"}
+_ROOMY: Quantities = {"cpu": "1000", "memory": "10000Gi", "pods": "1000"}
 _NVIDIA = "NVIDIA"
 LEAST_MIB = 1
 """Of a request without memory: in Kerf's words compute alone would take memory with it."""
@@ -47,7 +47,7 @@ def add_request(world: World, request: Case, annotations: dict[str, str], device
     world.add_pod(POD, limits_of(request, devices), annotations=notes)
 
 
-def limits_of(request: Case, devices: list[Case]) -> dict[str, str]:
+def limits_of(request: Case, devices: list[Case]) -> Quantities:
     """Amounts per GPU become a container's totals. A percentage of memory is of the devices there are, if these are alike."""
     count, cores = request["gpus"], request["cores_percent"] or 0
     totals = {device["memory_total_mib"] for device in devices}
@@ -58,7 +58,7 @@ def limits_of(request: Case, devices: list[Case]) -> dict[str, str]:
         if len(totals) > 1:
             raise ValueError("a percentage of the memory of GPUs of several sizes")
         memory = max(totals) * request["memory_percent"] // 100
-    limits = {names.RESOURCE_GPU: str(count), names.RESOURCE_GPU_MEMORY: f"{max(LEAST_MIB, memory) * count}Mi"}
+    limits: Quantities = {names.RESOURCE_GPU: str(count), names.RESOURCE_GPU_MEMORY: f"{max(LEAST_MIB, memory) * count}Mi"}
     if cores:
         limits[names.RESOURCE_GPU_COMPUTE] = str(cores * count)
     return limits
@@ -85,7 +85,7 @@ def exceeds(quota: Case, namespace: str, containers: list[tuple[Case, bool]], fa
     made = ResourceQuota(metadata=Meta(name="quota", namespace=namespace), spec={"hard": hard}, status={"used": used})
     told: dict[bool, list[Container]] = {False: [], True: []}
     for number, (amounts, init) in enumerate(containers):
-        limits = {names.RESOURCE_GPU_MEMORY: f"{amounts['memory_mib']}Mi", names.RESOURCE_GPU_COMPUTE: str(amounts["cores_percent"])}
+        limits: Quantities = {names.RESOURCE_GPU_MEMORY: f"{amounts['memory_mib']}Mi", names.RESOURCE_GPU_COMPUTE: str(amounts["cores_percent"])}
         told[init].append(Container(name=f"c{number}", resources=Resources(limits=limits)))
     pod = Pod(metadata=Meta(name=POD, namespace=namespace), spec=PodSpec(containers=tuple(told[False]), init_containers=tuple(told[True])))
     return over_quota(pod, (made,)) is not None

@@ -15,7 +15,7 @@ from bench.peercases.layout import gpus_of, shares_of
 from bench.peercases.world import World
 from shared.model import names
 from shared.model.grant import Grant
-from shared.model.objects import Affinity
+from shared.model.objects import Affinity, Quantities
 
 Case = dict[str, Any]
 
@@ -37,7 +37,7 @@ def run(case: Case) -> str:
     world = World(policy="binpack")
     tasks = {task["name"]: (job, task) for job in case["jobs"] for task in job["tasks"]}
     for node in case["nodes"]:
-        amounts = {"cpu": f"{node['cpu_milli']}m", "memory": str(node["memory_bytes"]), "pods": str(node["max_pods"])}
+        amounts: Quantities = {"cpu": f"{node['cpu_milli']}m", "memory": str(node["memory_bytes"]), "pods": str(node["max_pods"])}
         world.add_node(node["name"], gpus_of(node), allocatable=amounts, labels=node.get("labels") or {})
     held = shares_of(case)
     for name, (job, task) in tasks.items():
@@ -57,9 +57,9 @@ def _add(world: World, name: str, job: Case, task: Case, shares: tuple[Any, ...]
     )  # fmt: skip
 
 
-def limits_of(task: Case) -> dict[str, str]:
+def limits_of(task: Case) -> Quantities:
     """The task's request in Kerf's words."""
-    limits = {"cpu": f"{task['cpu_milli']}m", "memory": str(task["memory_bytes"])}
+    limits: Quantities = {"cpu": f"{task['cpu_milli']}m", "memory": str(task["memory_bytes"])}
     devices = task.get("gpu_devices") or 1
     if task.get("gpu_fraction"):
         limits[names.RESOURCE_GPU_COMPUTE] = str(round(task["gpu_fraction"] * 100) * devices)

@@ -8,7 +8,7 @@ from bench.peercases.world import plain_gpu
 from shared.book.mig import MigRoom
 from shared.model.gpu import Gpu
 from shared.model.grant import GpuShare
-from shared.model.mig import GEOMETRIES, MigInstance, canonical_profile
+from shared.model.mig import GEOMETRIES, Geometry, MigInstance, canonical_profile
 from shared.model.request import GpuAsk
 
 Case = dict[str, Any]
@@ -37,26 +37,36 @@ def _mig_gpu(node: str, index: int, make: str, instances: tuple[MigInstance, ...
 
 
 def _layouts(wanted: dict[str, int], node: str) -> list[tuple[str, tuple[MigInstance, ...]]]:
-    """Instances by GPU, largest first, each on the first GPU that still takes it."""
-    profiles = {canonical_profile(name.removeprefix("nvidia.com/mig-")): count for name, count in wanted.items()}
-    make = next(name for name in _MODELS if profiles.keys() <= {p.name for p in _geometry(name)[1].profiles})
+    """Instances by GPU, each on the first model that has its profile, largest first."""
+    left = {canonical_profile(name.removeprefix("nvidia.com/mig-")): count for name, count in wanted.items()}
+    layouts: list[tuple[str, tuple[MigInstance, ...]]] = []
+    for make in _MODELS:
+        profiles = sorted(_geometry(make)[1].profiles, key=lambda p: -p.memory_slices)
+        asked = [GpuAsk(count=1, profile=p.name) for p in profiles for _ in range(left.pop(p.name, 0))]
+        while asked:
+            made, asked = _fill(make, asked, f"MIG-{node}-{len(layouts)}")
+            layouts.append((make, made))
+    if any(left.values()):
+        raise ValueError(f"instances of unknown profiles: {wanted}")
+    return layouts
+
+
+def _fill(make: str, asked: list[GpuAsk], uuid: str) -> tuple[tuple[MigInstance, ...], list[GpuAsk]]:
+    """One GPU full of instances, and those that found no place on it."""
     place, geometry = _geometry(make)
-    rooms: list[tuple[MigRoom, list[MigInstance]]] = []
-    for profile in sorted(geometry.profiles, key=lambda p: -p.memory_slices):
-        for _ in range(profiles.get(profile.name, 0)):
-            ask = GpuAsk(count=1, profile=profile.name)
-            got = next(((found, made) for room, made in rooms if (found := room.take(ask, geometry.least_mib)) is not None), None)
-            if got is None:
-                room, made = MigRoom(place, on_demand=True), []
-                rooms.append((room, made))
-                found = room.take(ask, geometry.least_mib)
-                got = None if found is None else (found, made)
-            if got is not None:
-                got[1].append(MigInstance(profile=profile.name, start=got[0].start, uuid=f"MIG-{node}-{len(rooms)}-{got[0].start}"))
-    return [(make, tuple(made)) for _, made in rooms]
+    room = MigRoom(place, on_demand=True)
+    made: list[MigInstance] = []
+    rest: list[GpuAsk] = []
+    for ask in asked:
+        got = room.take(ask, geometry.least_mib)
+        if got is None:
+            rest.append(ask)
+        else:
+            made.append(MigInstance(profile=got.profile, start=got.start, uuid=f"{uuid}-{got.start}"))
+    return tuple(made), rest
 
 
-def _geometry(name: str) -> tuple[int, Any]:
+def _geometry(name: str) -> tuple[int, Geometry]:
     return next((place, g) for place, g in enumerate(GEOMETRIES) if g.name == name)
 
 

@@ -22,7 +22,7 @@ class Suite(msgspec.Struct):
     failed: dict[str, str] = {}
 
     def counts(self) -> dict[str, Any]:
-        return msgspec.to_builtins(self) | {"failed": sorted(self.failed)}
+        return {**msgspec.to_builtins(self), "failed": sorted(self.failed)}
 
 
 def judge(cases: Iterable[Case], *, everything: bool) -> dict[str, Suite]:

@@ -13,9 +13,9 @@ from shared.contracts.commands import NodeSyncAnswer
 from shared.contracts.facts import Put
 from shared.contracts.log import ReadyRecord
 from shared.model import names
-from shared.model.gpu import Gpu, Inventory
+from shared.model.gpu import Gpu, Inventory, Strategy
 from shared.model.grant import ContainerGrant, GpuShare, Grant, decode_grant, encode_grant
-from shared.model.objects import Container, Meta, Node, NodeStatus, Pod, PodSpec, PodStatus, Resources
+from shared.model.objects import Container, Meta, Node, NodeStatus, Pod, PodSpec, PodStatus, Quantities, Resources
 
 CONTAINER = "main"
 ROUNDS = 4
@@ -42,26 +42,27 @@ class World:
         self._version += 1
         return str(self._version)
 
-    def add_node(self, name: str, gpus: tuple[Gpu, ...], *, allocatable: dict[str, str], labels: dict[str, str]) -> None:
+    def add_node(self, name: str, gpus: tuple[Gpu, ...], *, allocatable: Quantities, labels: dict[str, str]) -> None:
         meta = Meta(name=name, uid=f"uid-{name}", resource_version=self.version(), labels={"kubernetes.io/hostname": name} | labels)
         self.nodes.append(Node(metadata=meta, status=NodeStatus(allocatable=allocatable, capacity=allocatable)))
         self.inventories.append(Inventory(node=name, boot_id="boot", generation=1, gpus=gpus, strategies=("exclusive", "advisory", "mig")))
 
-    def add_pod(self, name: str, limits: dict[str, str], *, annotations: dict[str, str] | None = None, labels: dict[str, str] | None = None,
+    def add_pod(self, name: str, limits: Quantities, *, annotations: dict[str, str] | None = None, labels: dict[str, str] | None = None,
                 created: str = "2026-01-01T00:00:00Z", node: str = "", shares: tuple[GpuShare, ...] = (), deleted: bool = False,
                 namespace: str = _NAMESPACE, **spec: Any) -> None:  # fmt: skip
         """With `node` it runs there, on these parts of GPUs."""
         notes = dict(annotations or {})
         if shares:
-            strategy = "mig" if shares[0].mig else "exclusive" if shares[0].compute_milli == 1000 else "advisory"
+            strategy: Strategy = "mig" if shares[0].mig else "exclusive" if shares[0].compute_milli == 1000 else "advisory"
             grant = Grant(grant_id=f"grant-{name}", term=1, containers={CONTAINER: ContainerGrant(strategy=strategy, gpus=shares)})
             notes[names.ANNOTATION_GRANT] = encode_grant(grant)
         meta = Meta(
             name=name, namespace=namespace, uid=f"uid-{name}", resource_version=self.version(), creation_timestamp=created, annotations=notes,
             labels=labels or {}, deletion_timestamp="2026-01-01T01:00:00Z" if deleted else None,
         )  # fmt: skip
-        slot = {names.RESOURCE_SLOT: "1"} if any(map(names.is_gpu_resource, limits)) else {}
-        container = Container(name=CONTAINER, resources=Resources(limits=limits | slot, requests=limits | slot))
+        slot: Quantities = {names.RESOURCE_SLOT: "1"} if any(map(names.is_gpu_resource, limits)) else {}
+        amounts: Quantities = limits | slot
+        container = Container(name=CONTAINER, resources=Resources(limits=amounts, requests=amounts))
         self.pods[name] = Pod(
             metadata=meta, spec=PodSpec(scheduler_name=names.SCHEDULER_NAME, node_name=node, containers=(container,), **spec),
             status=PodStatus(phase="Running" if node else "Pending"),
@@ -122,4 +123,5 @@ class World:
 
 
 def plain_gpu(node: str, index: int, memory_mib: int, **more: Any) -> Gpu:
-    return Gpu(**{"uuid": f"{node}-{index}", "index": index, "model": "NVIDIA-GPU", "memory_mib": memory_mib} | more)
+    defaults: dict[str, Any] = {"uuid": f"{node}-{index}", "model": "NVIDIA-GPU"}
+    return Gpu(index=index, memory_mib=memory_mib, **(defaults | more))
