@@ -27,7 +27,7 @@ from shared.contracts.explain import (
 )
 from shared.model.gpu import Gpu, Inventory, Link, Nic
 from shared.model.grant import ContainerGrant, GpuShare, Grant, encode_grant
-from shared.model.objects import Container, Meta, Pod, PodSpec, PodStatus, Resources
+from shared.model.objects import Container, Gang, Meta, Pod, PodSpec, PodStatus, Resources
 
 UID = "0e6f8e2a-8f1c-4b9e-9d53-0a6d6c9f0001"
 UID_2 = "0e6f8e2a-8f1c-4b9e-9d53-0a6d6c9f0002"
@@ -65,6 +65,7 @@ EXPLANATION = PodExplanation(
 )  # fmt: skip
 
 MOVE = Move(namespace="team-b", name="serve-1", source=NODE, target="gpu-node-18.example", gpu_milli=700, disturbed_gpu_seconds=1260)
+GANG_OBJECT = Gang(metadata=Meta(name="jobset.jobset.x-k8s.io/train", namespace=NAMESPACE, uid=UID_2, resource_version="48100"), minimum=8, required="topology.kubernetes.io/rack")
 GANG = GangExplanation(name="train", minimum=8, members=8, placed=0, need=8, fits=6, area="topology.kubernetes.io/rack=r1", misfit="train-6")
 GANG_WAITS = "gang train: 6 of its 8 pods fit together in topology.kubernetes.io/rack=r1, and none is placed alone"
 
@@ -114,7 +115,7 @@ _EXAMPLES: tuple[Any, ...] = (
     # feed
     f.FeedBatch(epoch=WATCHER_EPOCH, number=42, facts=(f.Put(object=POD_OBJECT), f.Gone(object=POD_OBJECT, certain=False)), log_sequence_seen=SEQUENCE),
     f.SnapshotRequest(snapshot="7c1e", page=1, fresh=True),
-    f.SnapshotPage(epoch=WATCHER_EPOCH, snapshot="7c1e", number=42, page=1, pages=3, facts=(f.Put(object=POD_OBJECT),), log_sequence_seen=SEQUENCE),
+    f.SnapshotPage(epoch=WATCHER_EPOCH, snapshot="7c1e", number=42, page=1, pages=3, facts=(f.Put(object=GANG_OBJECT), f.Put(object=POD_OBJECT)), log_sequence_seen=SEQUENCE),
     # commands
     c.BindBatch(term=TERM, sequence=SEQUENCE, binds=(c.Bind(uid=UID, namespace=NAMESPACE, name=POD, resource_version=VERSION, node=NODE, grant=encode_grant(GRANT)),)),
     c.Answers(answers=(c.Answer(uid=UID, outcome="conflict", resource_version=VERSION, message="the object has been modified"),)),
