@@ -76,10 +76,6 @@ class Engine:
         self._learning.add(name)
         return self.policies[name]
 
-    def known_row(self, key: bytes) -> Row | None:
-        """The row of a shape that is in use."""
-        return self._rows.get(key)
-
     def row(self, state: PodState) -> Row:
         key = self.key_of(state)
         row = self._rows.get(key)

@@ -31,9 +31,8 @@ class TrialEngine(Engine):
 
     def row(self, state: PodState) -> Row:
         key = self.key_of(state)
-        known = self._origin.known_row(key) if key not in self._rows else None
-        if known is not None:
-            self._rows[key] = _on(known, self.policy_of(state), self.book, self._from)
+        if key not in self._rows:
+            self._rows[key] = _on(self._origin.row(state), self.policy_of(state), self.book, self._from)
         return super().row(state)
 
 

@@ -7,7 +7,7 @@ from shared.contracts.explain import Reason
 from shared.model.objects import Taint
 from shared.model.selectors import untolerated
 
-_CORDONED = Taint(key="node.kubernetes.io/unschedulable", effect="NoSchedule")
+CORDONED = Taint(key="node.kubernetes.io/unschedulable", effect="NoSchedule")
 
 
 class Taints(Filter):
@@ -23,7 +23,7 @@ class Taints(Filter):
             if node.object is None:
                 return Reason(code="node-unknown", sentence="Kubernetes knows no such node", helps="register the node")
             spec = node.object.spec
-            if spec.unschedulable and untolerated((_CORDONED,), tolerations, ("NoSchedule",)):
+            if spec.unschedulable and untolerated((CORDONED,), tolerations, ("NoSchedule",)):
                 return Reason(code="cordoned", sentence="the node is cordoned", helps=f"kubectl uncordon {node.name}")
             taint = untolerated(spec.taints, tolerations, ("NoSchedule", "NoExecute"))
             if taint is None:

@@ -1,0 +1,67 @@
+"""What would make a pod fit: another pod that moves, and would itself find a place."""
+
+from __future__ import annotations
+
+from services.placement.engine import Engine
+from services.placement.explaining.movable import Movable, as_move, price_of, why_not
+from services.placement.explaining.steps import Steps
+from services.placement.explaining.trial import Trial
+from services.placement.explaining.verdicts import Verdicts
+from shared.book.states import PodState
+from shared.contracts.explain import Counterfactual
+
+_ROOM = frozenset({"gpu-full", "cpu", "memory", "ephemeral-storage", "too-many-pods", "host-port", "extended-resource", "disk-in-use"})
+"""Reasons that a pod on the node may be to blame for."""
+_TRIES = 12
+_NODES_A_STEP = 32
+
+
+def move_of_another(state: PodState, verdicts: Verdicts, engine: Engine, now: float) -> Steps[Counterfactual | None]:
+    """The cheapest pod of no higher priority after whose move this one fits, beside its new place. Tried as a whole."""
+    book = engine.book
+    priority = state.pod.spec.priority
+    candidates: list[Movable] = []
+    for count, (name, reasons) in enumerate(verdicts.items()):
+        if count % _NODES_A_STEP == 0:
+            yield
+        if reasons and name in book.nodes and all(reason.code in _ROOM for reason in reasons):
+            others = [other for other in book.nodes[name].pods.values() if _opens(state, other, engine)]
+            candidates += [price_of(other, book, now) for other in others if not why_not(other, book, now, priority=priority)]
+    for one in sorted(candidates, key=lambda c: c.order)[:_TRIES]:
+        yield
+        target = _try(state, one, engine)
+        if target:
+            move = as_move(one, target, book)
+            sentence = f"fits if {move.namespace}/{move.name} moves from {move.source} to {move.target}"
+            return Counterfactual(code="move-pod", sentence=sentence, node=one.node, moves=(move,))
+    return None
+
+
+def _opens(state: PodState, other: PodState, engine: Engine) -> bool:
+    """A first look, by what is free on the node and what the other one gives back. It may say yes too often."""
+    node = engine.book.nodes[other.charged]
+    demand, back = state.demand, other.demand
+    if demand.cpu_milli > node.cpu_total - node.cpu_used + back.cpu_milli or demand.memory_bytes > node.memory_total - node.memory_used + back.memory_bytes:
+        return False
+    if state.request is None:
+        return True
+    held = engine.book.grants.get(other.grant_id)
+    given = {s.uuid: s.memory_mib for c in held.grant.containers.values() for s in c.gpus} if held is not None else {}
+    largest = max(state.request.asks.values(), key=lambda ask: (ask.whole, ask.count, ask.memory_mib))
+    if largest.profile or largest.memory_follows or not largest.whole:
+        return True
+    return sum(room.usable and room.free_mib + given.get(room.uuid, 0) >= room.total_mib for room in node.gpus) >= largest.count
+
+
+def _try(state: PodState, one: Movable, engine: Engine) -> str:
+    """Where the other pod would go, the pod itself having its place; empty where one of them finds none."""
+    known = engine.book.pods.get(one.uid)
+    if known is None or known.charged != one.node:
+        return ""
+    trial = Trial(engine)
+    waits = trial.book.add(state)
+    moved = trial.book.lift(one.uid)
+    if trial.place_on(waits, one.node) is None:
+        return ""
+    place = trial.place(moved)
+    return "" if place is None or place.node == one.node else place.node

@@ -1,0 +1,276 @@
+"""What a pod could ask for instead, so that one reason against it falls. Nothing here is promised before it is tried."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from copy import copy
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+from services.placement.accepts import accepted
+from services.placement.filters.taints import CORDONED
+from shared.book.mig import names_of
+from shared.book.shares import GpuRoom
+from shared.book.states import NodeState, PodState
+from shared.contracts.explain import Reason
+from shared.model import names
+from shared.model.generations import capability_tenths, generation_of
+from shared.model.gpu import ISOLATION_RANK, Isolation
+from shared.model.mig import nominal
+from shared.model.objects import Affinity, PodSpec, Toleration
+from shared.model.request import GpuAsk, PodRequest
+from shared.model.selectors import untolerated
+from shared.model.units import MIB
+
+_PERCENT_MILLI = 10
+"""kerf.dev/gpu-compute is written in whole percents."""
+
+
+class Wish(msgspec.Struct, frozen=True):
+    """The pod as it would be: `code` and `sentence` as in a Counterfactual."""
+
+    code: str
+    sentence: str
+    state: PodState
+
+
+def wishes(state: PodState, reason: Reason, node: NodeState) -> Iterator[Wish]:
+    """What might help against one reason on one node, the least change first."""
+    make = _WISHES.get(reason.code)
+    if make is not None:
+        yield from make(state, reason, node)
+
+
+# --- less of what GPUs have ---------------------------------------------------------------------------------------
+
+
+def _less(state: PodState, reason: Reason, node: NodeState) -> Iterator[Wish]:
+    yield from _smaller_share(state, node)
+    yield from _fewer(state, reason, node)
+    yield from _other_instance(state, reason, node)
+
+
+def _smaller_share(state: PodState, node: NodeState) -> Iterator[Wish]:
+    """As much as the node's best GPUs have left: less memory, or less compute, or less of both."""
+    name, ask = _largest(state)
+    if ask is None or ask.whole or ask.profile:
+        return
+    rooms = [room for room in _wanted(state, node) if room.usable and room.mig is None]
+    several = ask.count > 1
+    each = " on each GPU" if several else ""
+    if ask.memory_follows:
+        most_milli = _nth((min(r.free_milli, _milli_for(r.free_mib, r.total_mib)) for r in rooms), ask.count)
+        most_milli -= most_milli % _PERCENT_MILLI
+        if 0 < most_milli < ask.compute_milli:
+            sentence = f"fits with {(ask.compute_milli - most_milli) // 10} % less of {'each' if several else 'a'} GPU"
+            yield Wish("less-compute", sentence, _asking(state, name, replace(ask, compute_milli=most_milli)))
+        return
+    most_mib = _nth((r.free_mib for r in rooms if r.free_milli >= ask.compute_milli), ask.count)
+    if 0 < most_mib < ask.memory_mib:
+        yield Wish("less-memory", f"fits with {ask.memory_mib - most_mib} MiB less GPU memory{each}", _asking(state, name, replace(ask, memory_mib=most_mib)))
+    most_milli = _nth((r.free_milli for r in rooms if r.free_mib >= ask.memory_mib), ask.count)
+    most_milli -= most_milli % _PERCENT_MILLI
+    if 0 < most_milli < ask.compute_milli:
+        yield Wish("less-compute", f"fits with {(ask.compute_milli - most_milli) // 10} % less compute{each}", _asking(state, name, replace(ask, compute_milli=most_milli)))
+
+
+def _fewer(state: PodState, reason: Reason, node: NodeState) -> Iterator[Wish]:  # noqa: ARG001
+    name, ask = _largest(state)
+    for count in range((1 if ask is None else ask.count) - 1, 0, -1):
+        if ask is not None:
+            fewer = f"fits with {ask.count - count} {'GPU' if ask.count - count == 1 else 'GPUs'} less: ask for {f'at most {count} GPUs' if count > 1 else 'one GPU'}"
+            yield Wish("fewer-gpus", fewer, _asking(state, name, replace(ask, count=count)))
+
+
+def _other_instance(state: PodState, reason: Reason, node: NodeState) -> Iterator[Wish]:  # noqa: ARG001
+    name, ask = _largest(state)
+    if ask is None or ask.count > 1:
+        return
+    bits = 0
+    for room in node.gpus:
+        bits |= 0 if room.mig is None or not room.usable else room.mig.bits
+    for profile in reversed(names_of(bits)):
+        if profile != ask.profile:
+            memory_mib, compute_milli = nominal(profile)
+            resource = names.PREFIX_MIG + profile.replace("+", ".")
+            other = GpuAsk(count=1, memory_mib=memory_mib, compute_milli=compute_milli, profile=profile)
+            yield Wish("mig-profile", f"fits with {resource}: 1", _asking(state, name, other))
+
+
+def _no_instance(state: PodState, reason: Reason, node: NodeState) -> Iterator[Wish]:  # noqa: ARG001
+    name, ask = _largest(state)
+    if ask is not None and ask.profile:
+        plain = GpuAsk(count=ask.count, memory_mib=ask.memory_mib, compute_milli=ask.compute_milli)
+        yield Wish("no-mig", f"fits with {names.RESOURCE_GPU_MEMORY}: {ask.memory_mib * ask.count}Mi instead of an instance", _asking(state, name, plain))
+
+
+# --- other GPUs, other promises -----------------------------------------------------------------------------------
+
+
+def _other_kind(change: Callable[[PodRequest, NodeState], PodRequest]) -> Callable[[PodState, Reason, NodeState], Iterator[Wish]]:
+    def make(state: PodState, reason: Reason, node: NodeState) -> Iterator[Wish]:
+        if state.request is not None and node.inventory is not None:
+            yield Wish(reason.code, reason.helps, _requesting(state, change(state.request, node)))
+
+    return make
+
+
+def _weaker(state: PodState, reason: Reason, node: NodeState) -> Iterator[Wish]:  # noqa: ARG001
+    request = state.request
+    weaker: tuple[Isolation, ...] = ("firm", "soft")
+    for isolation in weaker:
+        if request is not None and ISOLATION_RANK[isolation] < ISOLATION_RANK[request.isolation]:
+            yield Wish("isolation", f"fits with {names.ANNOTATION_ISOLATION}: {isolation}", _requesting(state, replace(request, isolation=isolation)))
+
+
+def _looser(state: PodState, reason: Reason, node: NodeState) -> Iterator[Wish]:
+    request = state.request
+    if request is not None and request.topology == "required":
+        yield Wish("topology", f"drop {names.ANNOTATION_TOPOLOGY}: required", _requesting(state, replace(request, topology="preferred")))
+    if request is not None and request.topology_mode:
+        yield Wish("topology-mode", f"drop {names.ANNOTATION_TOPOLOGY_MODE}", _requesting(state, replace(request, topology_mode="")))
+    yield from _fewer(state, reason, node)
+
+
+# --- the rest of the pod ------------------------------------------------------------------------------------------
+
+
+def _demanding(field: str, free: Callable[[NodeState], int]) -> Callable[[PodState, Reason, NodeState], Iterator[Wish]]:
+    def make(state: PodState, reason: Reason, node: NodeState) -> Iterator[Wish]:
+        if (left := free(node)) > 0:
+            yield Wish(f"less-{reason.code}", reason.helps, _changed(state, demand=replace(state.demand, **{field: left})))
+
+    return make
+
+
+def _tolerant(state: PodState, reason: Reason, node: NodeState) -> Iterator[Wish]:
+    spec, taints = state.pod.spec, () if node.object is None else node.object.spec.taints
+    first = CORDONED if reason.code == "cordoned" else untolerated(taints, spec.tolerations, ("NoSchedule", "NoExecute"))
+    if first is not None:
+        tolerated = Toleration(key=first.key, operator="Equal", value=first.value, effect=first.effect)
+        yield Wish(reason.code, reason.helps, _specified(state, replace(spec, tolerations=(*spec.tolerations, tolerated))))
+
+
+def _unselective(state: PodState, reason: Reason, node: NodeState) -> Iterator[Wish]:
+    spec, labels = state.pod.spec, {} if node.object is None else node.object.metadata.labels
+    missed = next((key for key, value in spec.node_selector.items() if labels.get(key) != value), None)
+    kept = {key: value for key, value in spec.node_selector.items() if key != missed}
+    yield Wish("node-selector", reason.helps, _specified(state, replace(spec, node_selector=kept)))
+
+
+def _dropping(which: str, code: str) -> Callable[[PodState, Reason, NodeState], Iterator[Wish]]:
+    """Without the required terms of one kind of affinity."""
+
+    def make(state: PodState, reason: Reason, node: NodeState) -> Iterator[Wish]:  # noqa: ARG001
+        spec, affinity = state.pod.spec, state.pod.spec.affinity or Affinity()
+        kind = getattr(affinity, which)
+        if kind is not None:
+            empty: Any = None if which == "node_affinity" else ()
+            rest = replace(affinity, **{which: replace(kind, required_during_scheduling_ignored_during_execution=empty)})
+            yield Wish(code, reason.helps, _specified(state, replace(spec, affinity=rest)))
+
+    return make
+
+
+def _spread_out(state: PodState, reason: Reason, node: NodeState) -> Iterator[Wish]:  # noqa: ARG001
+    spec = state.pod.spec
+    softer = tuple(replace(c, when_unsatisfiable="ScheduleAnyway") for c in spec.topology_spread_constraints)
+    yield Wish("spread", "fits with whenUnsatisfiable: ScheduleAnyway in its topologySpreadConstraints", _specified(state, replace(spec, topology_spread_constraints=softer)))
+
+
+def _extended(state: PodState, reason: Reason, node: NodeState) -> Iterator[Wish]:
+    """Of each extended resource what there is left, provided that there is some."""
+    left = {name: node.extended_total.get(name, 0) - node.extended_used.get(name, 0) for name, _ in state.demand.extended if name in node.extended_total}
+    less = tuple((name, min(amount, left.get(name, amount))) for name, amount in state.demand.extended)
+    if all(amount > 0 for _, amount in less):
+        yield Wish("less-extended-resource", reason.helps, _changed(state, demand=replace(state.demand, extended=less)))
+
+
+_WISHES: dict[str, Callable[[PodState, Reason, NodeState], Iterator[Wish]]] = {
+    "gpu-full": _less,
+    "gpu-too-small": _less,
+    "too-few-gpus": _fewer,
+    "mig-mode": _other_instance,
+    "mig-profile": _other_instance,
+    "no-mig": _no_instance,
+    "no-peer-access": _looser,
+    "no-topology-set": _looser,
+    "isolation": _weaker,
+    "gpu-model": _other_kind(lambda request, node: replace(request, models=(*request.models, *{gpu.model for gpu in node.gpus}))),
+    "gpu-model-not": _other_kind(lambda request, _: replace(request, models_not=())),
+    "gpu-generation": _other_kind(lambda request, node: replace(request, generations=(*request.generations, *_generations(node)))),
+    "gpu-capability": _other_kind(lambda request, node: replace(request, capability_min=_capability(node))),
+    "gpu-memory-min": _other_kind(lambda request, node: replace(request, memory_min_mib=min(gpu.total_mib for gpu in node.gpus))),
+    "gpu-uuid": _other_kind(lambda request, _: replace(request, uuids=())),
+    "gpu-uuid-not": _other_kind(lambda request, _: replace(request, uuids_not=())),
+    "cpu": _demanding("cpu_milli", lambda node: node.cpu_total - node.cpu_used),
+    "memory": _demanding("memory_bytes", lambda node: (node.memory_total - node.memory_used) // MIB * MIB),
+    "ephemeral-storage": _demanding("ephemeral_bytes", lambda node: node.ephemeral_total - node.ephemeral_used),
+    "extended-resource": _extended,
+    "taint": _tolerant,
+    "cordoned": _tolerant,
+    "node-selector": _unselective,
+    "node-affinity": _dropping("node_affinity", "node-affinity"),
+    "pod-affinity": _dropping("pod_affinity", "pod-affinity"),
+    "pod-anti-affinity": _dropping("pod_anti_affinity", "pod-anti-affinity"),
+    "spread": _spread_out,
+    "spread-no-key": _spread_out,
+}
+TRIED = frozenset(_WISHES) | {"too-many-pods"}
+"""Reasons of which only what was tried is said to help: by these changes, or by the move of another pod."""
+
+
+# --- a pod that asks for something else -----------------------------------------------------------------------------
+
+
+def _largest(state: PodState) -> tuple[str, GpuAsk | None]:
+    asks = {} if state.request is None else state.request.asks
+    return max(asks.items(), key=lambda item: (item[1].whole, item[1].count, item[1].memory_mib, item[1].compute_milli), default=("", None))
+
+
+def _wanted(state: PodState, node: NodeState) -> list[GpuRoom]:
+    if state.request is None or node.inventory is None:
+        return []
+    wanted = accepted(state.request, node.inventory)
+    return [room for room in node.gpus if room.uuid in wanted]
+
+
+def _nth(amounts: Iterator[int], count: int) -> int:
+    """What `count` of them have at least; 0 where they are fewer."""
+    ordered = sorted(amounts, reverse=True)
+    return ordered[count - 1] if len(ordered) >= count else 0
+
+
+def _milli_for(free_mib: int, total_mib: int) -> int:
+    """The most compute whose part of the memory, rounded down, is free (`book.shares.share_on`)."""
+    return (max(0, free_mib + 1) * 1000 - 1) // max(1, total_mib)
+
+
+def _generations(node: NodeState) -> set[str]:
+    return set() if node.inventory is None else {g for gpu in node.inventory.gpus if (g := generation_of(gpu.compute_capability))}
+
+
+def _capability(node: NodeState) -> int:
+    return 0 if node.inventory is None else min(capability_tenths(gpu.compute_capability) or 0 for gpu in node.inventory.gpus)
+
+
+def _changed(state: PodState, **fields: Any) -> PodState:
+    twin = copy(state)
+    for field, value in fields.items():
+        setattr(twin, field, value)
+    return twin
+
+
+def _requesting(state: PodState, request: PodRequest) -> PodState:
+    return _changed(state, request=request)
+
+
+def _asking(state: PodState, container: str, ask: GpuAsk) -> PodState:
+    asks = {} if state.request is None else state.request.asks
+    return _changed(state, request=replace(state.request, asks={**asks, container: ask}))
+
+
+def _specified(state: PodState, spec: PodSpec) -> PodState:
+    return _changed(state, pod=replace(state.pod, spec=spec))
