@@ -71,7 +71,7 @@ def main() -> None:
 def scaled(trace: Trace, count: int) -> list[TraceNode]:
     """That many nodes of the trace's mix, in a shuffled order."""
     nodes = [msgspec.structs.replace(trace.nodes[i % len(trace.nodes)], name=f"node-{i:05d}") for i in range(count)]
-    random.Random(count).shuffle(nodes)  # noqa: S311
+    random.Random(count).shuffle(nodes)
     return nodes
 
 
@@ -80,7 +80,7 @@ class World:
 
     def __init__(self, trace: Trace, nodes: int, policy: str) -> None:
         self.trace = trace
-        self.random = random.Random(7)  # noqa: S311 a workload, not a secret
+        self.random = random.Random(7)
         cluster = scaled(trace, nodes)
         self.capacity = 1000 * sum(node.gpus for node in cluster)
         self.engine = Engine(make_book(cluster), policy)

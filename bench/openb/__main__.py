@@ -26,7 +26,9 @@ DATA = Path(__file__).parent.parent / "data" / "openb"
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m bench.openb", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.openb", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--nodes", type=Path, default=DATA / "openb_node_list_gpu_node.csv")
     parser.add_argument("--pods", type=Path, default=DATA / "openb_pod_list_default.csv.gz")
     parser.add_argument("--arrivals", type=Path, default=DATA / "arrivals_default.txt.gz")
@@ -52,10 +54,18 @@ def main() -> None:
     if args.json:
         print(json.dumps(result))
     elif args.churn is None:
-        means = {column: sum(run.allocation_percent[column] for run in runs if isinstance(run, Run)) / len(runs) for column in ("80", "90", "95", "100", "130")}
-        print(f"{args.policy} on {trace.name}, mean of {len(runs)} seeds: " + ", ".join(f"{mean:.2f} % at {column}" for column, mean in means.items()))
+        means = {
+            column: sum(run.allocation_percent[column] for run in runs if isinstance(run, Run)) / len(runs)
+            for column in ("80", "90", "95", "100", "130")
+        }
+        print(
+            f"{args.policy} on {trace.name}, mean of {len(runs)} seeds: "
+            + ", ".join(f"{mean:.2f} % at {column}" for column, mean in means.items())
+        )
     else:
-        print(f"{args.policy} on {trace.name} at {args.churn}, mean of {len(runs)} seeds: {sum(run.allocation_percent for run in runs if isinstance(run, ChurnRun)) / len(runs):.2f} %")
+        print(
+            f"{args.policy} on {trace.name} at {args.churn}, mean of {len(runs)} seeds: {sum(run.allocation_percent for run in runs if isinstance(run, ChurnRun)) / len(runs):.2f} %"
+        )
 
 
 def _one(task: tuple[Trace, Arrivals, int, str, float | None]) -> Run | ChurnRun:

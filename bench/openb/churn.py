@@ -33,7 +33,7 @@ class ChurnRun(msgspec.Struct, frozen=True):
 
 
 def churn(trace: Trace, arrivals: Arrivals, seed: int, policy: str, offered: float, lives: float = COUNTED_LIVES) -> ChurnRun:
-    random_ = random.Random(f"{trace.name} {seed} {offered}")  # noqa: S311 a workload, not a secret
+    random_ = random.Random(f"{trace.name} {seed} {offered}")
     pods = Pods(trace)
     engine = make_engine(trace, arrivals, pods, policy)
     rate = offered * trace.capacity_milli / (sum(pod.total_milli for pod in trace.pods) / len(trace.pods))

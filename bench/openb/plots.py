@@ -41,6 +41,19 @@ def draw(trace: Trace, arrivals: Arrivals, seed: int, folder: Path) -> list[Path
         allocation["offline LP ceiling"] = [(70, 70), (100, ceilings["1.0"]["any_subset"]), (130, ceilings["1.3"]["any_subset"])]
     folder.mkdir(parents=True, exist_ok=True)
     first, second = folder / f"allocation-{trace.name}.svg", folder / f"fragmentation-{trace.name}.svg"
-    line_chart(first, f"GPU allocated, openb {trace.name}, seed {seed}", "GPU asked for, % of capacity", "GPU allocated, % of capacity", allocation, y_range=(70, 100))
-    line_chart(second, f"GPU that a typical pod cannot use, openb {trace.name}, seed {seed}", "GPU asked for, % of capacity", "% of capacity", {p: [(load, frag) for load, _, frag in curve] for p, curve in curves.items()})
+    line_chart(
+        first,
+        f"GPU allocated, openb {trace.name}, seed {seed}",
+        "GPU asked for, % of capacity",
+        "GPU allocated, % of capacity",
+        allocation,
+        y_range=(70, 100),
+    )
+    line_chart(
+        second,
+        f"GPU that a typical pod cannot use, openb {trace.name}, seed {seed}",
+        "GPU asked for, % of capacity",
+        "% of capacity",
+        {p: [(load, frag) for load, _, frag in curve] for p, curve in curves.items()},
+    )
     return [first, second]

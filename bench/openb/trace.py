@@ -62,7 +62,10 @@ class Trace(msgspec.Struct, frozen=True):
 
 def read_trace(nodes: Path, pods: Path) -> Trace:
     with _open(nodes) as file:
-        found = sorted((TraceNode(r["sn"], int(r["cpu_milli"]), int(r["memory_mib"]), int(r["gpu"]), r["model"]) for r in csv.DictReader(file)), key=lambda n: n.name)
+        found = sorted(
+            (TraceNode(r["sn"], int(r["cpu_milli"]), int(r["memory_mib"]), int(r["gpu"]), r["model"]) for r in csv.DictReader(file)),
+            key=lambda n: n.name,
+        )
     with _open(pods) as file:
         rows = sorted(csv.DictReader(file), key=lambda r: r["name"])
     name = pods.name.removesuffix(".gz").removesuffix(".csv").removeprefix("openb_pod_list_")

@@ -46,16 +46,16 @@ FILL = Parameters(
 
 FLOW = Parameters(
     patience=25,
-    balance=3,
+    balance=2,
     prices=2,
     waste=4,
     returning=1,
     temperature=0.1,
     demand=2,
     strong_groups=3,
-    weak_groups=0.4,
+    weak_groups=0.3,
     open_groups=0.75,
-    by_share=0.5,
+    by_share=0.8,
 )
 """As much ends as begins: rests heal, and nearly free nodes become free."""
 

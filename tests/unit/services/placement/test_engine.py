@@ -168,7 +168,7 @@ def test_a_row_kept_up_by_changes_equals_the_filters_asked_one_by_one(
     samples = [
         build.gpu_pod(f"s{i}", requests={}, **ask) if ask else build.pod(f"s{i}", requests={"cpu": "1"}) for i, ask in enumerate(asked)
     ]
-    rows = [Row(pod_state(s), Binpack(book), book) for s in samples]
+    rows = [Row(pod_state(s), policy, book) for s in samples for policy in leader.core.placer.engine.policies.values()]
     bound = []
     for i, (ask, _) in enumerate(placed):
         pod = build.gpu_pod(f"p{i}", **ask) if ask else build.pod(f"p{i}", requests={"cpu": "1"})
