@@ -58,6 +58,8 @@ def _duration(notes: Mapping[str, str], key: str) -> int | None:
         return None
     found = _DURATION.fullmatch(text)
     if found is None:
-        raise RequestError("bad-annotation", f"annotation {key} is {text!r}; write a duration such as 90m, 1h30m, 2d, or a number of seconds")
+        raise RequestError(
+            "bad-annotation", f"annotation {key} is {text!r}; write a duration such as 90m, 1h30m, 2d, or a number of seconds"
+        )
     *parts, plain_s = (int(part or 0) for part in found.groups())
     return plain_s + sum(part * unit_s for part, unit_s in zip(parts, _UNITS_S, strict=True))

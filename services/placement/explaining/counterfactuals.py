@@ -42,7 +42,9 @@ def changes_of_pod(state: PodState, verdicts: Verdicts, book: Book) -> Steps[tup
 
 def advice(verdicts: Verdicts, book: Book) -> tuple[str, ...]:
     """What is said of reasons that nobody can try away: silent agents, missing volumes. One a reason."""
-    return tuple(f"{nodes[0][0].helps} ({nodes[0][1].name})" for code, nodes in _alone(verdicts, book) if code not in TRIED and nodes[0][0].helps)
+    return tuple(
+        f"{nodes[0][0].helps} ({nodes[0][1].name})" for code, nodes in _alone(verdicts, book) if code not in TRIED and nodes[0][0].helps
+    )
 
 
 def _alone(verdicts: Verdicts, book: Book) -> list[tuple[str, list[tuple[Reason, NodeState]]]]:
@@ -54,4 +56,7 @@ def _alone(verdicts: Verdicts, book: Book) -> list[tuple[str, list[tuple[Reason,
             alone.setdefault(reasons[0].code, []).append((reasons[0], book.nodes[name]))
     counted = Counter({code: len(nodes) for code, nodes in alone.items()})
     free = book.arrays.gpu_free_milli
-    return [(code, sorted(alone[code], key=lambda item: (item[0].lacking, -int(free[item[1].row].clip(0).sum()), item[1].name))) for code, _ in counted.most_common(_CODES_MOST)]
+    return [
+        (code, sorted(alone[code], key=lambda item: (item[0].lacking, -int(free[item[1].row].clip(0).sum()), item[1].name)))
+        for code, _ in counted.most_common(_CODES_MOST)
+    ]

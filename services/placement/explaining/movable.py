@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from math import inf
 
 import msgspec
@@ -67,24 +68,35 @@ def why_not(state: PodState, book: Book, now: float, *, priority: float = inf) -
     least_s, started = state.life.min_runtime_s, started_at(state.pod)
     if least_s is not None and (started is None or now - started < least_s):
         return "minimum run time"
-    return "disruption budget" if budget_of(state, book) == 0 else ""
+    return "" if disruptions_fit((state,), book) else "disruption budget"
 
 
-def budget_of(state: PodState, book: Book) -> int | None:
-    """How many of its like may be disrupted now: the least that any PodDisruptionBudget allows; None without one."""
-    meta = state.pod.metadata
-    allowed = [
-        budget.status.disruptions_allowed
+def budgets_of(state: PodState, book: Book) -> dict[str, int]:
+    """The PodDisruptionBudgets of a pod by name, with how many of their pods may be disrupted now."""
+    namespace, labels = state.pod.metadata.namespace, state.pod.metadata.labels
+    return {
+        f"{namespace}/{budget.metadata.name}": budget.status.disruptions_allowed
         for budget in book.others.get("PodDisruptionBudget", {}).values()
-        if isinstance(budget, PodDisruptionBudget) and budget.metadata.namespace == meta.namespace and _selects(budget, state)
-    ]
-    return min(allowed, default=None)
+        if isinstance(budget, PodDisruptionBudget) and budget.metadata.namespace == namespace and labels_match(budget.spec.selector, labels)
+    }
 
 
-def _selects(budget: PodDisruptionBudget, state: PodState) -> bool:
-    return budget.spec.selector is not None and labels_match(budget.spec.selector, state.pod.metadata.labels)
+def disruptions_fit(pods: Iterable[PodState], book: Book) -> bool:
+    """Whether all of these may be disrupted together."""
+    left: dict[str, int] = {}
+    for state in pods:
+        for name, allowed in budgets_of(state, book).items():
+            left[name] = left.get(name, allowed) - 1
+    return all(count >= 0 for count in left.values())
 
 
 def as_move(one: Movable, target: str, book: Book) -> Move:
     meta = book.pods[one.uid].pod.metadata
-    return Move(namespace=meta.namespace, name=meta.name, source=one.node, target=target, gpu_milli=one.gpu_milli, disturbed_gpu_seconds=one.price_gpu_ms // 1000)
+    return Move(
+        namespace=meta.namespace,
+        name=meta.name,
+        source=one.node,
+        target=target,
+        gpu_milli=one.gpu_milli,
+        disturbed_gpu_seconds=one.price_gpu_ms // 1000,
+    )

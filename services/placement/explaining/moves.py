@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
+
 from services.placement.engine import Engine
 from services.placement.explaining.movable import Movable, as_move, price_of, why_not
 from services.placement.explaining.steps import Steps
 from services.placement.explaining.trial import Trial
 from services.placement.explaining.verdicts import Verdicts
-from shared.book.states import PodState
+from services.placement.policies.base import largest_ask
+from shared.book.book import Book
+from shared.book.states import NodeState, PodState
 from shared.contracts.explain import Counterfactual
 
 _ROOM = frozenset({"gpu-full", "cpu", "memory", "ephemeral-storage", "too-many-pods", "host-port", "extended-resource", "disk-in-use"})
@@ -25,7 +30,8 @@ def move_of_another(state: PodState, verdicts: Verdicts, engine: Engine, now: fl
         if count % _NODES_A_STEP == 0:
             yield
         if reasons and name in book.nodes and all(reason.code in _ROOM for reason in reasons):
-            others = [other for other in book.nodes[name].pods.values() if _opens(state, other, engine)]
+            node = book.nodes[name]
+            others = [other for other in node.pods.values() if opens(state, node, (other,), book)]
             candidates += [price_of(other, book, now) for other in others if not why_not(other, book, now, priority=priority)]
     for one in sorted(candidates, key=lambda c: c.order)[:_TRIES]:
         yield
@@ -37,20 +43,22 @@ def move_of_another(state: PodState, verdicts: Verdicts, engine: Engine, now: fl
     return None
 
 
-def _opens(state: PodState, other: PodState, engine: Engine) -> bool:
-    """A first look, by what is free on the node and what the other one gives back. It may say yes too often."""
-    node = engine.book.nodes[other.charged]
-    demand, back = state.demand, other.demand
-    if demand.cpu_milli > node.cpu_total - node.cpu_used + back.cpu_milli or demand.memory_bytes > node.memory_total - node.memory_used + back.memory_bytes:
+def opens(state: PodState, node: NodeState, others: Sequence[PodState], book: Book) -> bool:
+    """A first look, by what is free on the node and what the others give back. It may say yes too often, never no."""
+    demand = state.demand
+    if demand.cpu_milli > node.cpu_total - node.cpu_used + sum(other.demand.cpu_milli for other in others):
         return False
-    if state.request is None:
+    if demand.memory_bytes > node.memory_total - node.memory_used + sum(other.demand.memory_bytes for other in others):
+        return False
+    largest = largest_ask(state)
+    if largest is None or largest.profile or not largest.whole:
         return True
-    held = engine.book.grants.get(other.grant_id)
-    given = {s.uuid: s.memory_mib for c in held.grant.containers.values() for s in c.gpus} if held is not None else {}
-    largest = max(state.request.asks.values(), key=lambda ask: (ask.whole, ask.count, ask.memory_mib))
-    if largest.profile or largest.memory_follows or not largest.whole:
-        return True
-    return sum(room.usable and room.free_mib + given.get(room.uuid, 0) >= room.total_mib for room in node.gpus) >= largest.count
+    given: Counter[str] = Counter()
+    for other in others:
+        held = book.grants.get(other.grant_id)
+        for container in () if held is None else held.grant.containers.values():
+            given.update({share.uuid: share.memory_mib for share in container.gpus})
+    return sum(room.usable and room.free_mib + given[room.uuid] >= room.total_mib for room in node.gpus) >= largest.count
 
 
 def _try(state: PodState, one: Movable, engine: Engine) -> str:

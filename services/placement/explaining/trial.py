@@ -9,6 +9,7 @@ import numpy as np
 from services.placement.engine import Engine, Place
 from services.placement.policies.base import Policy
 from services.placement.shape import Row
+from shared.book.arrays import Bools
 from shared.book.book import Book
 from shared.book.fork import Fork
 from shared.book.states import PodState
@@ -40,7 +41,12 @@ def _on(row: Row, policy: Policy, book: Book, cursor: int) -> Row:
     row.refresh()
     twin = Row(row.sample, policy, book)
     twin.generation, twin.edition, twin.cursor = book.arrays.generation, row.edition, cursor
-    twin.passes, twin.preference, twin.total, twin.versions = row.passes.copy(), row.preference.copy(), row.total.copy(), row.versions.copy()
+    twin.passes, twin.preference, twin.total, twin.versions = (
+        row.passes.copy(),
+        row.preference.copy(),
+        row.total.copy(),
+        row.versions.copy(),
+    )
     return twin
 
 
@@ -51,25 +57,32 @@ class Trial:
         self.book = Fork(engine.book)
         self.engine = TrialEngine(engine, self.book)
 
-    def place(self, state: PodState) -> Place | None:
-        """Gives a waiting pod of the fork its best place, and it holds it from then on."""
-        place = self.engine.decide(state)
+    def place(self, state: PodState, only: Bools | None = None) -> Place | None:
+        """Gives a waiting pod of the fork its best place (in these rows), and it holds it from then on."""
+        place = self.engine.decide(state, only)
         if place is not None:
             self.put(state, place)
         return place
 
     def place_on(self, state: PodState, node: str) -> Place | None:
         """The same, on that very node."""
-        rows = np.zeros(self.book.arrays.rows, np.bool_)
-        rows[self.book.nodes[node].row] = True
-        place = self.engine.decide(state, rows)
-        if place is not None:
-            self.put(state, place)
-        return place
+        return self.place(state, self._row(node))
+
+    def could_go(self, state: PodState, node: str) -> bool:
+        """Whether it would get a place on that node; nothing is held."""
+        return self.engine.decide(state, self._row(node)) is not None
+
+    def _row(self, node: str) -> Bools:
+        only = np.zeros(self.book.arrays.rows, np.bool_)
+        only[self.book.nodes[node].row] = True
+        return only
 
     def put(self, state: PodState, place: Place) -> None:
-        grant = Grant(grant_id=f"trial {state.uid}", term=0, containers=place.containers) if place.containers else None
-        self.book.hold(state.uid, place.node, grant)
+        self.book.hold(state.uid, place.node, self.grant(state, place))
+
+    @staticmethod
+    def grant(state: PodState, place: Place) -> Grant | None:
+        return Grant(grant_id=f"trial {state.uid}", term=0, containers=place.containers) if place.containers else None
 
     def lose(self, node: str) -> list[PodState]:
         """The node goes. Returns its pods, which wait now."""

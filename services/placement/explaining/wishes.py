@@ -69,11 +69,19 @@ def _smaller_share(state: PodState, node: NodeState) -> Iterator[Wish]:
         return
     most_mib = _nth((r.free_mib for r in rooms if r.free_milli >= ask.compute_milli), ask.count)
     if 0 < most_mib < ask.memory_mib:
-        yield Wish("less-memory", f"fits with {ask.memory_mib - most_mib} MiB less GPU memory{each}", _asking(state, name, replace(ask, memory_mib=most_mib)))
+        yield Wish(
+            "less-memory",
+            f"fits with {ask.memory_mib - most_mib} MiB less GPU memory{each}",
+            _asking(state, name, replace(ask, memory_mib=most_mib)),
+        )
     most_milli = _nth((r.free_milli for r in rooms if r.free_mib >= ask.memory_mib), ask.count)
     most_milli -= most_milli % _PERCENT_MILLI
     if 0 < most_milli < ask.compute_milli:
-        yield Wish("less-compute", f"fits with {(ask.compute_milli - most_milli) // 10} % less compute{each}", _asking(state, name, replace(ask, compute_milli=most_milli)))
+        yield Wish(
+            "less-compute",
+            f"fits with {(ask.compute_milli - most_milli) // 10} % less compute{each}",
+            _asking(state, name, replace(ask, compute_milli=most_milli)),
+        )
 
 
 def _fewer(state: PodState, reason: Reason, node: NodeState) -> Iterator[Wish]:  # noqa: ARG001
@@ -103,7 +111,11 @@ def _no_instance(state: PodState, reason: Reason, node: NodeState) -> Iterator[W
     name, ask = _largest(state)
     if ask is not None and ask.profile:
         plain = GpuAsk(count=ask.count, memory_mib=ask.memory_mib, compute_milli=ask.compute_milli)
-        yield Wish("no-mig", f"fits with {names.RESOURCE_GPU_MEMORY}: {ask.memory_mib * ask.count}Mi instead of an instance", _asking(state, name, plain))
+        yield Wish(
+            "no-mig",
+            f"fits with {names.RESOURCE_GPU_MEMORY}: {ask.memory_mib * ask.count}Mi instead of an instance",
+            _asking(state, name, plain),
+        )
 
 
 # --- other GPUs, other promises -----------------------------------------------------------------------------------
@@ -122,7 +134,11 @@ def _weaker(state: PodState, reason: Reason, node: NodeState) -> Iterator[Wish]:
     weaker: tuple[Isolation, ...] = ("firm", "soft")
     for isolation in weaker:
         if request is not None and ISOLATION_RANK[isolation] < ISOLATION_RANK[request.isolation]:
-            yield Wish("isolation", f"fits with {names.ANNOTATION_ISOLATION}: {isolation}", _requesting(state, replace(request, isolation=isolation)))
+            yield Wish(
+                "isolation",
+                f"fits with {names.ANNOTATION_ISOLATION}: {isolation}",
+                _requesting(state, replace(request, isolation=isolation)),
+            )
 
 
 def _looser(state: PodState, reason: Reason, node: NodeState) -> Iterator[Wish]:
@@ -177,12 +193,20 @@ def _dropping(which: str, code: str) -> Callable[[PodState, Reason, NodeState], 
 def _spread_out(state: PodState, reason: Reason, node: NodeState) -> Iterator[Wish]:  # noqa: ARG001
     spec = state.pod.spec
     softer = tuple(replace(c, when_unsatisfiable="ScheduleAnyway") for c in spec.topology_spread_constraints)
-    yield Wish("spread", "fits with whenUnsatisfiable: ScheduleAnyway in its topologySpreadConstraints", _specified(state, replace(spec, topology_spread_constraints=softer)))
+    yield Wish(
+        "spread",
+        "fits with whenUnsatisfiable: ScheduleAnyway in its topologySpreadConstraints",
+        _specified(state, replace(spec, topology_spread_constraints=softer)),
+    )
 
 
 def _extended(state: PodState, reason: Reason, node: NodeState) -> Iterator[Wish]:
     """Of each extended resource what there is left, provided that there is some."""
-    left = {name: node.extended_total.get(name, 0) - node.extended_used.get(name, 0) for name, _ in state.demand.extended if name in node.extended_total}
+    left = {
+        name: node.extended_total.get(name, 0) - node.extended_used.get(name, 0)
+        for name, _ in state.demand.extended
+        if name in node.extended_total
+    }
     less = tuple((name, min(amount, left.get(name, amount))) for name, amount in state.demand.extended)
     if all(amount > 0 for _, amount in less):
         yield Wish("less-extended-resource", reason.helps, _changed(state, demand=replace(state.demand, extended=less)))
@@ -268,8 +292,9 @@ def _requesting(state: PodState, request: PodRequest) -> PodState:
 
 
 def _asking(state: PodState, container: str, ask: GpuAsk) -> PodState:
-    asks = {} if state.request is None else state.request.asks
-    return _changed(state, request=replace(state.request, asks={**asks, container: ask}))
+    if state.request is None:
+        return state
+    return _requesting(state, replace(state.request, asks={**state.request.asks, container: ask}))
 
 
 def _specified(state: PodState, spec: PodSpec) -> PodState:
