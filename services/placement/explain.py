@@ -8,8 +8,12 @@ import numpy as np
 from msgspec.structs import replace
 
 from services.placement.engine import Engine
-from services.placement.filters import CLUSTER_FILTERS, NODE_FILTERS, ROOM_FILTERS
-from services.placement.filters.gpus import GpuKind, GpuRoomLeft
+from services.placement.explaining.counterfactuals import advice, changes_of_pod
+from services.placement.explaining.moves import move_of_another
+from services.placement.explaining.second import runner_up
+from services.placement.explaining.steps import Steps, finish
+from services.placement.explaining.trial import Trial
+from services.placement.explaining.verdicts import Verdicts, judge_all
 from services.placement.gangs.registry import Gangs
 from services.placement.gangs.words import gang_unknown, verdict
 from services.placement.honoured import refusal
@@ -30,15 +34,25 @@ class Explainer:
         self.gangs = gangs or Gangs(book)
 
     def why(self, state: PodState, *, max_nodes: int, waiting_s: float = 0.0, ahead: int = 0, exists: bool = True) -> PodExplanation:
-        """The whole story of one pod, as of now."""
+        """The story of one pod, as of now and in one go: what placement says by itself."""
+        return finish(self.explain(state, max_nodes=max_nodes, waiting_s=waiting_s, ahead=ahead, exists=exists))
+
+    def explain(
+        self, state: PodState, *, max_nodes: int, waiting_s: float = 0.0, ahead: int = 0, exists: bool = True, now: float | None = None
+    ) -> Steps[PodExplanation]:
+        """The whole story of one pod. With `now` (seconds since 1970) moves of other pods are looked for too."""
         meta = state.pod.metadata
-        base = PodExplanation(namespace=meta.namespace, name=meta.name, uid=state.uid, state="unknown", sentence="", waiting_s=waiting_s, ahead=ahead)
+        base = PodExplanation(
+            namespace=meta.namespace, name=meta.name, uid=state.uid, state="unknown", sentence="", waiting_s=waiting_s, ahead=ahead
+        )
         why_never = refusal(state)
         if why_never is not None:
             return replace(base, state="refused", sentence=why_never.sentence, summary=(why_never,), helps=(why_never.helps,))
         if state.pod.spec.scheduling_gates:
             gates = ", ".join(g.name for g in state.pod.spec.scheduling_gates)
-            return replace(base, state="gated", sentence=f"the pod waits for its scheduling gates: {gates}", helps=(f"remove the gates {gates}",))
+            return replace(
+                base, state="gated", sentence=f"the pod waits for its scheduling gates: {gates}", helps=(f"remove the gates {gates}",)
+            )
         if exists and (state.charged or state.pod.spec.node_name):
             return self._placed(state, base, max_nodes)
         if exists and state.gang is not None:
@@ -46,7 +60,7 @@ class Explainer:
         over = None if exists else over_quota(state.pod, self.book.others.get("ResourceQuota", {}).values())
         if over is not None:
             return replace(base, state="refused", sentence=over.sentence, summary=(over,), helps=(over.helps,))
-        return self._unplaced(state, base, max_nodes, exists=exists)
+        return (yield from self._unplaced(state, base, max_nodes, exists=exists, now=now))
 
     def _in_gang(self, state: PodState, base: PodExplanation, max_nodes: int) -> PodExplanation:
         unknown, gang = self.gangs.unknown_source(state), self.gangs.of(state.uid)
@@ -54,12 +68,14 @@ class Explainer:
             why = gang_unknown(unknown)
             return replace(base, state="waiting", sentence=why.sentence, summary=(why,), helps=(why.helps,))
         if gang is None:
-            return self._unplaced(state, base, max_nodes, exists=True)
+            return finish(self._unplaced(state, base, max_nodes))
         if gang.verdict is None:
             members = [self.book.pods[uid] for uid in gang.waiting]
-            gang.verdict = verdict(gang, members, self.engine, lambda pod: self._unplaced(pod, base, max_nodes, exists=True))
+            gang.verdict = verdict(gang, members, self.engine, lambda pod: finish(self._unplaced(pod, base, max_nodes)))
         said = gang.verdict
-        return replace(base, state="waiting", sentence=said.sentence, summary=said.summary, helps=said.helps, nodes=said.nodes, gang=said.gang)
+        return replace(
+            base, state="waiting", sentence=said.sentence, summary=said.summary, helps=said.helps, nodes=said.nodes, gang=said.gang
+        )
 
     def _placed(self, state: PodState, base: PodExplanation, max_nodes: int) -> PodExplanation:
         node = state.charged or state.pod.spec.node_name
@@ -67,43 +83,52 @@ class Explainer:
         phase: str = held.phase if held is not None else ("bound" if state.pod.spec.node_name else "holding")
         if state.ended:
             phase = "leaving" if held is not None else "ended"
-        words = {"holding": "is decided for", "bound": "is bound to", "leaving": "has ended and still holds its GPUs on", "ended": "has ended on"}
+        words = {
+            "holding": "is decided for",
+            "bound": "is bound to",
+            "leaving": "has ended and still holds its GPUs on",
+            "ended": "has ended on",
+        }
         sentence = f"the pod {words[phase]} {node}"
         if held is not None:
-            shares = [f"{s.memory_mib} MiB and {s.compute_milli / 10:g} % of {s.uuid}" for c in held.grant.containers.values() for s in c.gpus]
+            shares = [
+                f"{s.memory_mib} MiB and {s.compute_milli / 10:g} % of {s.uuid}" for c in held.grant.containers.values() for s in c.gpus
+            ]
             sentence += f" with {'; '.join(shares)}"
-        return replace(base, state=phase, sentence=sentence, node=node, candidates=self._candidates(state, max_nodes))
+        if not state.charged or state.ended:
+            return replace(base, state=phase, sentence=sentence, node=node)
+        again = Trial(self.engine)
+        waits = again.book.lift(state.uid)
+        candidates = Explainer(again.book, again.engine)._candidates(waits, max(2, max_nodes))
+        return replace(
+            base, state=phase, sentence=sentence, node=node, candidates=candidates[:max_nodes], second=runner_up(node, candidates)
+        )
 
-    def _unplaced(self, state: PodState, base: PodExplanation, max_nodes: int, *, exists: bool) -> PodExplanation:
-        verdicts = self._verdicts(state)
+    def _unplaced(
+        self, state: PodState, base: PodExplanation, max_nodes: int, *, exists: bool = True, now: float | None = None
+    ) -> Steps[PodExplanation]:
+        verdicts = yield from judge_all(state, self.book)
         feasible = [name for name, reasons in verdicts.items() if not reasons]
         if feasible:
             waits = "waiting" if exists else "would-fit"
             sentence = f"{len(feasible)} of {len(verdicts)} nodes can take the pod" + (", it is about to be placed" if exists else "")
             return replace(base, state=waits, sentence=sentence, candidates=self._candidates(state, max_nodes))
+        changes = yield from changes_of_pod(state, verdicts, self.book)
+        move = None if now is None else (yield from move_of_another(state, verdicts, self.engine, now))
+        helps = (
+            tuple(f"{c.sentence} ({c.node})" for c in changes) + (() if move is None else (move.sentence,)) + advice(verdicts, self.book)
+        )
         summary = _summary(verdicts)
-        nearest = sorted(verdicts, key=lambda name: (len(verdicts[name]), name))[:max_nodes]
+        nearest = sorted((name for name in verdicts if name in self.book.nodes), key=lambda name: (len(verdicts[name]), name))[:max_nodes]
         nodes = tuple(self._node(state, self.book.nodes[name], verdicts[name]) for name in nearest)
-        helps = _helps(verdicts)
         counted = "; ".join(f"{r.nodes} {_plural('node', r.nodes)}: {r.sentence}" for r in summary[:4])
         sentence = f"0 of {len(verdicts)} nodes can take the pod: {counted}" if verdicts else "there are no nodes yet"
         if helps:
             sentence += f". What would help: {helps[0]}"
-        return replace(base, state="waiting" if exists else "would-wait", sentence=sentence, summary=summary, helps=helps, nodes=nodes)
-
-    def _verdicts(self, state: PodState) -> dict[str, tuple[Reason, ...]]:
-        """Every reason of every filter, for every node. What is left on GPUs is only asked where their kind would do."""
-        checks = [c for f in (*NODE_FILTERS, *ROOM_FILTERS, *CLUSTER_FILTERS) if f.name != GpuRoomLeft.name and (c := f.prepare(state, self.book)) is not None]
-        kind, left = GpuKind().prepare(state, self.book), GpuRoomLeft().prepare(state, self.book)
-        verdicts: dict[str, tuple[Reason, ...]] = {}
-        for name, node in self.book.nodes.items():
-            if node.object is None:
-                continue
-            reasons = tuple(r for check in checks if (r := check(node)) is not None)
-            if kind is not None and left is not None and kind(node) is None and (full := left(node)) is not None:
-                reasons = (full, *reasons)
-            verdicts[name] = reasons
-        return verdicts
+        return replace(
+            base, state="waiting" if exists else "would-wait", sentence=sentence, summary=summary, helps=helps, nodes=nodes,
+            counterfactuals=(*changes, *(() if move is None else (move,))),
+        )  # fmt: skip
 
     def _node(self, state: PodState, node: NodeState, reasons: tuple[Reason, ...]) -> NodeExplanation:
         gpus: tuple[GpuReason, ...] = ()
@@ -132,7 +157,15 @@ class Explainer:
         row = self.engine.row(state)
         total = row.refresh()
         order = [int(r) for r in (-total).argsort(kind="stable")[: max(0, limit)] if total[r] != INFEASIBLE]
-        return tuple(Candidate(node=self.book.row_names[r], total=int(total[r]), scores=self._scores(state, r), terms=self.engine.policy_of(state).words(state, r)) for r in order)
+        return tuple(
+            Candidate(
+                node=self.book.row_names[r],
+                total=int(total[r]),
+                scores=self._scores(state, r),
+                terms=self.engine.policy_of(state).words(state, r),
+            )
+            for r in order
+        )
 
     def _scores(self, state: PodState, row: int) -> dict[str, int]:
         node = self.book.nodes[self.book.row_names[row]]
@@ -150,7 +183,7 @@ class Explainer:
         return scores
 
 
-def _summary(verdicts: dict[str, tuple[Reason, ...]]) -> tuple[Reason, ...]:
+def _summary(verdicts: Verdicts) -> tuple[Reason, ...]:
     """By code, most frequent first, each with the sentence of its first node where all agree, else a general one."""
     by_code: dict[str, list[Reason]] = {}
     for reasons in verdicts.values():
@@ -158,22 +191,15 @@ def _summary(verdicts: dict[str, tuple[Reason, ...]]) -> tuple[Reason, ...]:
             by_code.setdefault(reason.code, []).append(reason)
     ordered = sorted(by_code.items(), key=lambda item: (-len(item[1]), item[0]))
     return tuple(
-        Reason(code=code, sentence=Counter(r.sentence for r in reasons).most_common(1)[0][0], helps=Counter(r.helps for r in reasons).most_common(1)[0][0], nodes=len(reasons), lacking=min(r.lacking for r in reasons))
+        Reason(
+            code=code,
+            sentence=Counter(r.sentence for r in reasons).most_common(1)[0][0],
+            helps=Counter(r.helps for r in reasons).most_common(1)[0][0],
+            nodes=len(reasons),
+            lacking=min(r.lacking for r in reasons),
+        )
         for code, reasons in ordered
     )
-
-
-def _helps(verdicts: dict[str, tuple[Reason, ...]]) -> tuple[str, ...]:
-    """What alone would make some node fit: where a node has one reason, that reason's remedy. One for each kind of
-    reason, the least change of its kind; those that open most nodes first."""
-    opened: Counter[str] = Counter()
-    least: dict[str, tuple[int, str, str]] = {}
-    for name, reasons in verdicts.items():
-        if len(reasons) == 1 and reasons[0].helps:
-            reason = reasons[0]
-            opened[reason.code] += 1
-            least[reason.code] = min(least.get(reason.code, (reason.lacking, reason.helps, name)), (reason.lacking, reason.helps, name))
-    return tuple(f"{least[code][1]} ({least[code][2]})" for code, _ in opened.most_common(5))
 
 
 def _plural(word: str, count: int) -> str:

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import msgspec
 import numpy as np
 
 from services.placement.core import Core
 from services.placement.room import gpu_fit
-from shared.book.states import NodeState, pod_state
-from shared.contracts.base import ContractError, decode
+from shared.book.states import NodeState
 from shared.contracts.commands import NodeGrant
 from shared.contracts.queries import (
-    ExplainAnswer,
     GrantAnswer,
     GrantQuery,
     InspectAnswer,
@@ -21,46 +18,9 @@ from shared.contracts.queries import (
     InspectQuery,
     StatusAnswer,
     StatusQuery,
-    WhatIfQuery,
-    WhyQuery,
 )
-from shared.model import names
-from shared.model.objects import Pod, Toleration
 
-_NODES_MOST = 500
 _WAITING_MOST = 10
-_TOLERATED = Toleration(key=names.TAINT_MANAGED, operator="Exists", effect="NoSchedule")
-
-
-def why(core: Core, query: WhyQuery, now: float) -> ExplainAnswer:
-    uid = core.book.uid_by_key.get(f"{query.namespace}/{query.name}")
-    if uid is None:
-        return ExplainAnswer(error=f"no pod {query.namespace}/{query.name} is known; check the name and the namespace (-n)")
-    state = core.book.pods[uid]
-    if not state.ours:
-        return ExplainAnswer(error=f"pod {query.namespace}/{query.name} is not Kerf's: its schedulerName is {state.pod.spec.scheduler_name or 'default-scheduler'!r}")
-    waiting_s = now - core.placer.first_seen.get(uid, now)
-    return ExplainAnswer(explanation=core.placer.explainer.why(state, max_nodes=min(query.max_nodes, _NODES_MOST), waiting_s=waiting_s, ahead=core.queue.ahead_of(uid)))
-
-
-def what_if(core: Core, query: WhatIfQuery) -> ExplainAnswer:
-    """A pod that need not exist, as if it were created now in its canonical form."""
-    try:
-        pod = decode(bytes(query.pod), Pod)
-    except ContractError as error:
-        return ExplainAnswer(error=f"that is no pod manifest: {error}")
-    if not pod.spec.containers:
-        return ExplainAnswer(error="the pod has no containers; give a whole pod manifest with spec.containers")
-    meta = msgspec.structs.replace(pod.metadata, uid=f"what-if/{pod.metadata.name}", resource_version="0", namespace=pod.metadata.namespace or "default")
-    state = pod_state(msgspec.structs.replace(pod, metadata=meta))
-    if state.request is not None:
-        # As admission does: without it every node of Kerf's would turn the pod away.
-        spec = msgspec.structs.replace(pod.spec, tolerations=(*pod.spec.tolerations, _TOLERATED))
-        state = pod_state(msgspec.structs.replace(pod, metadata=meta, spec=spec))
-    try:
-        return ExplainAnswer(explanation=core.placer.explainer.why(state, max_nodes=min(query.max_nodes, _NODES_MOST), exists=False))
-    finally:
-        core.placer.engine.forget(state.uid)
 
 
 def grant(core: Core, query: GrantQuery) -> GrantAnswer:

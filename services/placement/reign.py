@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 from services.placement import messages as m
-from services.placement import reader
+from services.placement import questions, reader
 from services.placement.core import Core
+from services.placement.explaining.steps import in_slices
 from services.placement.logbook import Logbook
 from services.placement.settings import Settings
 from services.placement.traces import record
@@ -85,8 +87,10 @@ class Reign:
         listen(await bus.subscribe(self._acks["grant"], self._grant_answered))
         listen(await bus.subscribe(self._acks["sync"], self._sync_answered))
         listen(await bus.kv(subjects.KV_NODES).watch(self._inventory))
-        listen(await bus.subscribe(subjects.QUERY_WHY, self._answers(queries.WhyQuery, lambda q: reader.why(self.core, q, time.monotonic()))))
-        listen(await bus.subscribe(subjects.QUERY_WHAT_IF, self._answers(queries.WhatIfQuery, lambda q: reader.what_if(self.core, q))))
+        listen(await bus.subscribe(subjects.QUERY_WHY, self._answers(queries.WhyQuery, lambda q: in_slices(questions.why(self.core, q, time.monotonic(), time.time())))))
+        listen(await bus.subscribe(subjects.QUERY_WHAT_IF, self._answers(queries.WhatIfQuery, lambda q: in_slices(questions.what_if(self.core, q, time.time())))))
+        listen(await bus.subscribe(subjects.QUERY_WHEN, self._answers(queries.WhenQuery, lambda q: in_slices(questions.when_(self.core, q, time.time())))))
+        listen(await bus.subscribe(subjects.QUERY_ADVISE, self._answers(queries.AdviseQuery, lambda q: in_slices(questions.advise_(self.core, q, time.time())))))
         listen(await bus.subscribe(subjects.QUERY_INSPECT, self._answers(queries.InspectQuery, lambda q: reader.inspect(self.core, q))))
         listen(await bus.subscribe(subjects.QUERY_GRANT, self._answers(queries.GrantQuery, lambda q: reader.grant(self.core, q))))
         listen(await bus.subscribe(subjects.QUERY_STATUS, self._answers(queries.StatusQuery, lambda q: reader.status(self.core, q, leader=True))))
@@ -95,6 +99,8 @@ class Reign:
         async def handler(incoming: Incoming) -> None:
             try:
                 reply = answer(decode(incoming.payload, kind))
+                if inspect.isawaitable(reply):
+                    reply = await reply
             except ContractError as error:
                 reply = queries.ExplainAnswer(error=str(error))  # every answer has an `error`; this has nothing else
             await self.bus.respond(incoming, encode(reply))

@@ -115,6 +115,10 @@ class PodExplanation(Message, frozen=True):
     nodes: tuple[NodeExplanation, ...] = ()
     """Per node and per GPU, nearest to fitting first; cut at the query's limit."""
     candidates: tuple[Candidate, ...] = ()
+    """The best nodes by the book as it stands; of a placed pod as if it were placed again now."""
+    second: str = ""
+    """Of a placed pod: which node comes next to its own, and why it is worse, were the pod placed again now. The book has
+    gone on since the decision, so another node may even come before its own by now."""
     waiting_s: float = 0.0
     ahead: int = 0
     """Pods that are tried before it."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from services.placement import reader
+from services.placement import questions, reader
+from services.placement.explaining.steps import finish
 from shared.contracts.queries import InspectQuery, StatusQuery, WhatIfQuery, WhyQuery
 from shared.model.objects import Taint
 from tests.support import build
@@ -12,7 +13,7 @@ from tests.support.leader import Leader
 
 
 def why(leader: Leader, name: str, **rest: int) -> object:
-    answer = reader.why(leader.core, WhyQuery(namespace="team", name=name, **rest), 0.0)
+    answer = finish(questions.why(leader.core, WhyQuery(namespace="team", name=name, **rest), 0.0, 0.0))
     assert answer.error == ""
     return answer.explanation
 
@@ -68,13 +69,13 @@ def test_a_bound_pod_says_where_with_what_and_what_else_there_would_be() -> None
 
 def test_unknown_and_foreign_pods_get_an_error_that_says_so() -> None:
     leader = Leader().nodes("n")
-    assert "no pod team/nobody" in reader.why(leader.core, WhyQuery(namespace="team", name="nobody"), 0.0).error
+    assert "no pod team/nobody" in finish(questions.why(leader.core, WhyQuery(namespace="team", name="nobody"), 0.0, 0.0)).error
     leader.facts(build.pod("other", scheduler="default-scheduler"))
-    assert "is not Kerf's" in reader.why(leader.core, WhyQuery(namespace="team", name="other"), 0.0).error
+    assert "is not Kerf's" in finish(questions.why(leader.core, WhyQuery(namespace="team", name="other"), 0.0, 0.0)).error
 
 
 def what_if(leader: Leader, pod: object) -> object:
-    return reader.what_if(leader.core, WhatIfQuery(pod=msgspec.Raw(msgspec.json.encode(pod))))
+    return finish(questions.what_if(leader.core, WhatIfQuery(pod=msgspec.Raw(msgspec.json.encode(pod))), 0.0))
 
 
 def test_what_if_answers_for_a_pod_that_does_not_exist_and_leaves_nothing_behind() -> None:
@@ -88,8 +89,8 @@ def test_what_if_answers_for_a_pod_that_does_not_exist_and_leaves_nothing_behind
 
 def test_what_if_says_what_is_no_pod() -> None:
     leader = Leader().nodes("n")
-    assert "no pod manifest" in reader.what_if(leader.core, WhatIfQuery(pod=msgspec.Raw(b'{"spec": 5}'))).error
-    assert "no containers" in reader.what_if(leader.core, WhatIfQuery(pod=msgspec.Raw(b"{}"))).error
+    assert "no pod manifest" in finish(questions.what_if(leader.core, WhatIfQuery(pod=msgspec.Raw(b'{"spec": 5}')), 0.0)).error
+    assert "no containers" in finish(questions.what_if(leader.core, WhatIfQuery(pod=msgspec.Raw(b"{}")), 0.0)).error
 
 
 def test_inspect_counts_what_is_allocated_by_gpu_and_pod() -> None:

@@ -8,8 +8,9 @@ import msgspec
 import pytest
 
 from services.placement import messages as m
-from services.placement import reader
+from services.placement import questions
 from services.placement.deciding import RECORD_MOST_BYTES
+from services.placement.explaining.steps import finish
 from services.placement.traces import record
 from shared.contracts.commands import AnnounceEvent, Answer, SelectNode, TouchPod
 from shared.contracts.events import GangPlaced, GangWaiting, PlacementDecided
@@ -47,7 +48,7 @@ def members(count: int, *, prefix: str = "p", **rest: Any) -> list[Pod]:
 
 
 def why(leader: Leader, name: str) -> PodExplanation:
-    answer = reader.why(leader.core, WhyQuery(namespace="team", name=name), leader.now)
+    answer = finish(questions.why(leader.core, WhyQuery(namespace="team", name=name), leader.now, leader.now))
     assert answer.explanation is not None
     return answer.explanation
 

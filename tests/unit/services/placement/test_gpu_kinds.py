@@ -9,7 +9,8 @@ import pytest
 
 from bench.topologies import machines
 from services.placement import messages as m
-from services.placement import reader
+from services.placement import questions
+from services.placement.explaining.steps import finish
 from services.placement.scores.gpu_preference import cost_of, speed_of
 from shared.contracts.explain import PodExplanation
 from shared.contracts.queries import WhyQuery
@@ -48,7 +49,7 @@ def asking(name: str = "p", *, gpus: int = 1, **annotations: str) -> Pod:
 
 def why(leader: Leader, pod: Pod) -> PodExplanation:
     leader.facts(pod)
-    answer = reader.why(leader.core, WhyQuery(namespace="team", name=pod.metadata.name), 0.0)
+    answer = finish(questions.why(leader.core, WhyQuery(namespace="team", name=pod.metadata.name), 0.0, 0.0))
     assert answer.explanation is not None
     return answer.explanation
 
@@ -133,7 +134,7 @@ def test_a_mode_that_is_named_is_kept() -> None:
 def test_a_size_that_is_not_in_a_table_is_refused_by_name() -> None:
     told = why(leader_of(n=MACHINES[VOLTA]), asking(gpus=3, topology_mode="static-dgx1-volta"))
     assert told.summary[0].sentence == "static-dgx1-volta has no set of 3 GPUs on the node"
-    assert told.helps == ("drop kerf.dev/topology-mode (n)",)
+    assert told.helps == ("drop kerf.dev/topology-mode (n)", "fits with 1 GPU less: ask for at most 2 GPUs (n)")
 
 
 def test_peers_that_no_node_has_are_told_apart_from_peers_that_are_taken() -> None:
@@ -149,7 +150,7 @@ def test_peers_that_no_node_has_are_told_apart_from_peers_that_are_taken() -> No
         now.summary[0].sentence
         == "needs 2 GPUs that all reach each other peer to peer, of the 2 that fit at most 1 do (GPU 1 does not reach GPU 2)"
     )
-    assert now.helps == ("drop kerf.dev/topology: required (n)",)
+    assert now.helps == ("drop kerf.dev/topology: required (n)", "fits with 1 GPU less: ask for one GPU (n)")
     assert leader.place(asking("loose", gpus=2)) == {"loose": "n"}
 
 

@@ -1,0 +1,126 @@
+"""Questions of why, what if, when, and how to make room, each in steps that keep nobody waiting. Nothing here changes anything."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec.structs import replace
+
+from services.placement.core import Core
+from services.placement.defrag import GPUS_MOST, GROUPS_MOST, Goal, advise
+from services.placement.explain import Explainer
+from services.placement.explaining.steps import Steps, undisturbed
+from services.placement.explaining.when import when
+from services.placement.explaining.worlds import Impossible, change
+from services.placement.honoured import refusal
+from shared.book.states import PodState, pod_state
+from shared.contracts.base import ContractError, decode, encode
+from shared.contracts.queries import AdviseAnswer, AdviseQuery, ExplainAnswer, WhatIfQuery, WhenAnswer, WhenQuery, WhyQuery
+from shared.model import names
+from shared.model.objects import Pod, Toleration
+
+NODES_MOST = 500
+_TOLERATED = Toleration(key=names.TAINT_MANAGED, operator="Exists", effect="NoSchedule")
+
+
+class Unanswerable(ValueError):
+    """There is no answer. The text says why, and what to ask instead."""
+
+
+def why(core: Core, query: WhyQuery, now: float, wall: float) -> Steps[ExplainAnswer]:
+    """`now` is the core's clock, `wall` seconds since 1970."""
+    try:
+        state = _known(core, query.namespace, query.name)
+    except Unanswerable as error:
+        return ExplainAnswer(error=str(error))
+    waiting_s = now - core.placer.first_seen.get(state.uid, now)
+    explanation = yield from core.placer.explainer.explain(
+        state, max_nodes=min(query.max_nodes, NODES_MOST), waiting_s=waiting_s, ahead=core.queue.ahead_of(state.uid), now=wall
+    )
+    return ExplainAnswer(explanation=explanation)
+
+
+def what_if(core: Core, query: WhatIfQuery, wall: float) -> Steps[ExplainAnswer]:
+    """A pod that need not exist, as if it were created now in its canonical form; or another cluster; or both."""
+    most, engine = min(query.max_nodes, NODES_MOST), core.placer.engine
+    changed = bool(query.drain or query.add_nodes or query.add_gpus or query.resize)
+    try:
+        state = _from_manifest(query.pod) if query.pod is not None or not changed else None
+        if not changed and state is not None:
+            explanation = yield from core.placer.explainer.explain(state, max_nodes=most, exists=False, now=wall)
+            return ExplainAnswer(explanation=explanation)
+        waiting = core.queue.oldest(len(core.queue))
+        world = yield from undisturbed(core.book, lambda: change(query, engine, core.placer.gangs, waiting, wall))
+        if state is None:
+            return ExplainAnswer(world=world.told)
+        explanation = yield from Explainer(world.trial.book, world.trial.engine).explain(state, max_nodes=most, exists=False)
+        return ExplainAnswer(explanation=explanation, world=world.told)
+    except (Unanswerable, Impossible) as error:
+        return ExplainAnswer(error=str(error))
+
+
+def when_(core: Core, query: WhenQuery, wall: float) -> Steps[WhenAnswer]:
+    try:
+        state = _waiting(core, query.namespace, query.name)
+    except Unanswerable as error:
+        return WhenAnswer(error=str(error))
+    told = yield from when(state, core.placer.engine, wall, ahead=core.queue.ahead_of(state.uid))
+    return WhenAnswer(when=told)
+
+
+def advise_(core: Core, query: AdviseQuery, wall: float) -> Steps[AdviseAnswer]:
+    try:
+        goal = _goal(core, query)
+    except Unanswerable as error:
+        return AdviseAnswer(error=str(error))
+    engine = core.placer.engine
+    advice = yield from undisturbed(core.book, lambda: advise(engine, goal, wall, query.most_gpu_seconds))
+    return AdviseAnswer(advice=advice)
+
+
+def _goal(core: Core, query: AdviseQuery) -> Goal:
+    if query.pod is not None:
+        return Goal(state=_from_manifest(query.pod))
+    if query.name:
+        return Goal(state=_waiting(core, query.namespace, query.name))
+    if not (1 <= query.gpus <= GPUS_MOST and 1 <= query.groups <= GROUPS_MOST):
+        raise Unanswerable(f"name a waiting pod, give a manifest, or ask for 1 to {GROUPS_MOST} groups of 1 to {GPUS_MOST} GPUs")
+    return Goal(gpus=query.gpus, groups=query.groups)
+
+
+def _known(core: Core, namespace: str, name: str) -> PodState:
+    uid = core.book.uid_by_key.get(f"{namespace}/{name}")
+    if uid is None:
+        raise Unanswerable(f"no pod {namespace}/{name} is known; check the name and the namespace (-n)")
+    state = core.book.pods[uid]
+    if not state.ours:
+        raise Unanswerable(
+            f"pod {namespace}/{name} is not Kerf's: its schedulerName is {state.pod.spec.scheduler_name or 'default-scheduler'!r}"
+        )
+    return state
+
+
+def _waiting(core: Core, namespace: str, name: str) -> PodState:
+    state = _known(core, namespace, name)
+    why_never = refusal(state)
+    if why_never is not None:
+        raise Unanswerable(f"pod {namespace}/{name} is never placed as it is written: {why_never.sentence}")
+    if state.charged or not state.wants_place:
+        raise Unanswerable(f"pod {namespace}/{name} does not wait for a place; `kerf why` says how it stands")
+    return state
+
+
+def _from_manifest(given: Any) -> PodState:
+    try:
+        pod = decode(encode(given), Pod)
+    except ContractError as error:
+        raise Unanswerable(f"that is no pod manifest: {error}") from error
+    if not pod.spec.containers:
+        raise Unanswerable("the pod has no containers; give a whole pod manifest with spec.containers")
+    meta = replace(pod.metadata, uid=f"what-if/{pod.metadata.name}", resource_version="0", namespace=pod.metadata.namespace or "default")
+    state = pod_state(replace(pod, metadata=meta))
+    if state.request is None:
+        return state
+    # As admission does: without it every node of Kerf's would turn the pod away.
+    spec = replace(pod.spec, tolerations=(*pod.spec.tolerations, _TOLERATED))
+    return pod_state(replace(pod, metadata=meta, spec=spec))
