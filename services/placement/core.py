@@ -140,6 +140,7 @@ class Core:
 
     def _lead(self, now: float) -> None:
         self.phase = "leading"
+        self.placer.engine.remember()
         self.nodes.open = True
         self._out += self.nodes.sync_all(now)
         self._send(self.holds.late(now, at_once=True))

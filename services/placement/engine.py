@@ -63,6 +63,12 @@ class Engine:
             for name in self._learning:
                 self.policies[name].meet(state, placed=placed)
 
+    def remember(self) -> None:
+        """What policies learn from is forgotten with each leader; the pods that have a place already tell most of it."""
+        for state in self.book.pods.values():
+            if state.ours and state.charged:
+                self.meet(state, placed=True)
+
     def known_requests(self) -> list[PodRequest]:
         """The GPU requests among the shapes in use."""
         return [row.sample.request for row in self._rows.values() if row.sample.request is not None]

@@ -1,5 +1,9 @@
 """Loops over the book's columns, compiled. numpy says what is the same for all nodes; what differs from GPU to GPU and
-ends early is a loop, and a loop in plain Python is a hundred times too slow (docs/decisions/0014)."""
+ends early is a loop, and a loop in plain Python is a hundred times too slow (docs/decisions/0014).
+
+Compiling all of them takes about three seconds, once: the result is kept beside the source, or in NUMBA_CACHE_DIR. A
+service does it before it stands for leader, and an installation once (`python -m services.placement.warming`).
+"""
 
 from __future__ import annotations
 
@@ -12,5 +16,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def jit(function: F) -> F:
-    """Compiles for the types of the first call, and keeps the result beside the source for the next process."""
-    return cast(F, njit(cache=True)(function))
+    """Compiles for the types of the first call."""
+    try:
+        return cast(F, njit(cache=True)(function))
+    except RuntimeError:  # no folder to keep it in can be written: every process compiles for itself
+        return cast(F, njit()(function))

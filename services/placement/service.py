@@ -11,6 +11,7 @@ import msgspec
 
 from services.placement.logbook import Logbook
 from services.placement.reign import Reign
+from services.placement.warming import exercise
 from shared.bus.port import BusError, Refused
 from shared.contracts.base import ContractError
 from shared.model.request import POLICIES
@@ -42,6 +43,7 @@ class Placement(Service):
 
     async def start(self, ctx: Context) -> None:
         self.ctx = ctx
+        await asyncio.to_thread(exercise)
         self._reigning: asyncio.Task[None] | None = None
         self._leadership = Leadership(ctx.bus, "placement", ctx.instance, on_elected=self._elected, on_lost=self._lost)
         ctx.health.set("role", ok=True, detail="standby")

@@ -16,7 +16,7 @@ from shared.book.arrays import Bools
 
 Floats = npt.NDArray[np.float64]
 
-_MEMORY_PODS = 1000.0
+_MEMORY_PODS = 3000.0
 
 
 class Fairness:

@@ -74,5 +74,5 @@ SMALL_GPU_MILLI = 300
 """A node whose GPUs all have less left sells CPU at the price of nodes without GPUs."""
 PRIOR_PODS = 50
 """Before anything is known, pods of one whole GPU are expected."""
-TURNED_AWAY = 0.001
+TURNED_AWAY = 0.004
 """The rate of refused one-GPU pods from which on whole groups have the weak weight."""

@@ -27,6 +27,7 @@ from shared.book.states import PodState, pod_state
 from shared.contracts.facts import Put
 from shared.model.grant import Grant
 from tests.support import build
+from tests.support.leader import Leader
 
 # --- the parts --------------------------------------------------------------------------------------------------
 
@@ -125,7 +126,7 @@ def test_who_is_turned_away_is_counted_only_for_the_gpus_he_would_take() -> None
         fairness.meet(np.array([True, False]), placed=False)
         fairness.meet(np.array([False, True]), placed=True)
     assert fairness.pressure(3).tolist() == [1.0, 0.0, 0.0]
-    for _ in range(20_000):
+    for _ in range(40_000):
         fairness.meet(np.array([True, True]), placed=True)
     assert fairness.pressure(2)[0] < 0.01
 
@@ -259,3 +260,16 @@ def test_every_policy_fills_a_cluster_without_overbooking_and_refuses_only_what_
         after = len(book.grants) + sum(len(node.pods) for node in book.nodes.values())
         assert (after > held) == bool((room & passes.passes[: len(room)]).any())
     assert book.overbooked() == []
+
+
+def test_a_new_leader_knows_the_mix_from_the_pods_that_have_a_place() -> None:
+    pods = [build.gpu_pod(f"p{number}", compute=30) for number in range(5)]
+    first = Leader().nodes("n", gpus=4)
+    bound = []
+    for pod in pods:
+        first.facts(pod)
+        bound.append(first.bind(pod))
+    second = Leader(build.node("n"), *bound, term=200)
+    policy = second.core.placer.engine.policies["kerf"]
+    assert isinstance(policy, Kerf)
+    assert policy.mix.total == 5
