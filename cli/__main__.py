@@ -60,11 +60,7 @@ def _parser() -> argparse.ArgumentParser:
     inspect.add_argument("node", nargs="?")
     inspect.add_argument("-d", "--details", action="store_true", help="with pods")
 
-    why = add("why", "why:why", "why a pod is where it is, or nowhere", pod)
-    why.add_argument("--nodes", type=int, default=5, help="how many nodes to speak of")
-    what_if = add("what-if", "why:what_if", "where a pod that does not exist would go")
-    what_if.add_argument("-f", "--file", required=True, help="a Pod manifest in its canonical form, - for standard input")
-    what_if.add_argument("--nodes", type=int, default=5)
+    _questions(add, pod)
 
     events = add("events", "events", "the public event stream, live")
     events.add_argument("-n", "--namespace", default="", help="only this namespace's")
@@ -74,6 +70,31 @@ def _parser() -> argparse.ArgumentParser:
     top = add("top", "top", "the cluster in figures, and who uses it")
     top.add_argument("--by", choices=("namespace", "pod", "model"), default="namespace")
     return parser
+
+
+def _questions(add: Callable[..., argparse.ArgumentParser], pod: argparse.ArgumentParser) -> None:
+    """Why, what if, when, and how to make room."""
+    why = add("why", "why:why", "why a pod is where it is, or nowhere", pod)
+    why.add_argument("--nodes", type=int, default=5, help="how many nodes to speak of")
+    what_if = add("what-if", "what_if", "what would be with another pod, or in another cluster; nothing is changed")
+    what_if.add_argument("-f", "--file", default="", help="a Pod manifest in its canonical form, - for standard input: where would it go?")
+    what_if.add_argument("--drain", action="append", default=[], metavar="NODE", help="without this node")
+    what_if.add_argument("--add-node", default="", metavar="LIKE", help="with new nodes like this one")
+    what_if.add_argument("--add-gpus", default="", metavar="NODE", help="with more GPUs in this node")
+    what_if.add_argument("--count", type=int, default=1, help="how many nodes or GPUs (default 1)")
+    what_if.add_argument("--resize", default="", metavar="POD", help="were this pod to ask for what --limit says")
+    what_if.add_argument("--limit", action="append", default=[], metavar="RESOURCE=AMOUNT", help="such as kerf.dev/gpu-memory=20Gi")
+    what_if.add_argument("-n", "--namespace", default="default", help="of the pod to resize")
+    what_if.add_argument("--nodes", type=int, default=5)
+    add("when", "when", "when a waiting pod could start at the earliest, by the ends that are known", pod)
+
+    advise = add("advise", "advise", "which pods should move to make room; nothing is moved")
+    advise.add_argument("pod", nargs="?", default="", help="a waiting pod: name, or namespace/name")
+    advise.add_argument("-n", "--namespace", default="default")
+    advise.add_argument("-f", "--file", default="", help="a Pod manifest instead, - for standard input")
+    advise.add_argument("--gpus", type=int, default=0, help="instead of a pod: groups of so many idle GPUs on one node")
+    advise.add_argument("--groups", type=int, default=1, help="how many more of them (default 1)")
+    advise.add_argument("--most", type=int, default=0, metavar="GPU_SECONDS", help="disturb no more than this")
 
 
 if __name__ == "__main__":

@@ -39,6 +39,24 @@ def read_text(file: str) -> str:
         raise Failure(f"{file} is no text: {error}") from error
 
 
+def read_pod(file: str) -> Any:
+    """The metadata and spec of a Pod manifest. Raises Failure."""
+    text = read_text(file)
+    try:
+        document = msgspec.yaml.decode(text)
+    except msgspec.DecodeError as error:
+        raise Failure(f"{file} is neither YAML nor JSON: {error}") from error
+    if not isinstance(document, dict) or document.get("kind", "Pod") != "Pod":
+        raise Failure(f"{file} is no Pod manifest; this takes one pod")
+    return {key: document[key] for key in ("metadata", "spec") if key in document}
+
+
+def pod_name(given: str, namespace: str) -> tuple[str, str]:
+    """(namespace, name) of a pod given as NAME or NAMESPACE/NAME."""
+    named, _, name = given.rpartition("/")
+    return named or namespace, name
+
+
 def gib(mib: int) -> str:
     """MiB as GiB for people, as gpushare's inspect shows them."""
     return f"{mib / 1024:.0f}" if mib % 1024 == 0 or mib >= 10240 else f"{mib / 1024:.1f}"

@@ -1,19 +1,17 @@
-"""`kerf why POD` and `kerf what-if -f FILE`: why a pod is where it is, or nowhere, and what would help."""
+"""`kerf why POD`: why a pod is where it is, or nowhere, and what would help."""
 
 from __future__ import annotations
 
 import argparse
-from typing import Any
 
-import msgspec
 from rich.markup import escape
 from rich.table import Table
 
 from cli.ask import ask, connected
-from cli.output import Failure, out, print_json, read_text
+from cli.output import Failure, out, print_json
 from shared.contracts import subjects
 from shared.contracts.explain import NodeExplanation, PodExplanation
-from shared.contracts.queries import ExplainAnswer, WhatIfQuery, WhyQuery
+from shared.contracts.queries import ExplainAnswer, WhyQuery
 
 
 async def why(args: argparse.Namespace) -> None:
@@ -22,24 +20,6 @@ async def why(args: argparse.Namespace) -> None:
     async with connected(args.nats) as bus:
         answer = await ask(bus, subjects.QUERY_WHY, query, ExplainAnswer)
     _show(answer, json=args.json)
-
-
-async def what_if(args: argparse.Namespace) -> None:
-    document = _read(args.file)
-    async with connected(args.nats) as bus:
-        answer = await ask(bus, subjects.QUERY_WHAT_IF, WhatIfQuery(pod=msgspec.Raw(msgspec.json.encode(document)), max_nodes=args.nodes), ExplainAnswer)
-    _show(answer, json=args.json)
-
-
-def _read(file: str) -> Any:
-    text = read_text(file)
-    try:
-        document = msgspec.yaml.decode(text)
-    except msgspec.DecodeError as error:
-        raise Failure(f"{file} is neither YAML nor JSON: {error}") from error
-    if not isinstance(document, dict) or document.get("kind", "Pod") != "Pod":
-        raise Failure(f"{file} is no Pod manifest; what-if takes one pod")
-    return {key: document[key] for key in ("metadata", "spec") if key in document}
 
 
 def _show(answer: ExplainAnswer, *, json: bool) -> None:
@@ -57,6 +37,8 @@ _COLOURS = {"bound": "green", "holding": "green", "would-fit": "green", "waiting
 def show(e: PodExplanation) -> None:
     out.print(f"[bold]{e.namespace}/{e.name}[/bold]  [{_COLOURS.get(e.state, 'cyan')}]{e.state}[/]" + (f" for {e.waiting_s:.0f} s, {e.ahead} pods before it" if e.waiting_s else ""))
     out.print(f"  {e.sentence}", markup=False)
+    if e.second:
+        out.print(f"  Were it placed again now: {e.second}", markup=False)
     if e.helps:
         out.print("\n[bold]What would help[/bold]")
         for help_ in e.helps:

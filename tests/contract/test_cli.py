@@ -102,7 +102,7 @@ async def test_why_says_what_keeps_a_pod_waiting_and_what_would_help(world: Worl
     answer = await world.json("why", "team/huge")
     assert answer["state"] == "waiting"
     assert {r["code"] for n in answer["nodes"] for r in n["reasons"]} == {"too-few-gpus"}
-    assert any("ask for at most 2 GPUs" in text for text in answer["helps"])
+    assert any("ask for at most 2 GPUs" in text for text in answer["helps"]), answer
     done = await world.kerf("why", "-n", "team", "huge")
     assert "waiting" in done.out
     assert "needs 4 GPUs on one node, the node has 2" in done.out
@@ -133,6 +133,36 @@ async def test_what_if_takes_pods_only(world: World) -> None:
     done = await world.kerf("what-if", "-f", world.file({"kind": "Deployment", "metadata": {"name": "d"}}))
     assert done.code == 1
     assert "is no Pod manifest" in done.err
+
+
+async def test_what_if_a_node_were_lost_or_added(world: World) -> None:
+    lost = (await world.json("what-if", "--drain", "gpu-0", "--drain", "gpu-1"))["world"]
+    assert "half" in {pod["name"] for pod in lost["stranded"]}
+    more = await world.json("what-if", "--add-node", "gpu-1", "--count", "2")
+    assert more["world"]["sentence"]
+    done = await world.kerf("what-if", "--drain", "nowhere")
+    assert (done.code, "there is no node nowhere" in done.err) == (1, True)
+
+
+async def test_what_if_a_pod_were_larger(world: World) -> None:
+    answer = await world.json("what-if", "--resize", "team/half", "--limit", "kerf.dev/gpu-memory=4000Gi")
+    assert [pod["name"] for pod in answer["world"]["stranded"]] == ["half"]
+    done = await world.kerf("what-if", "--resize", "team/half")
+    assert (done.code, "--limit" in done.err) == (1, True)
+
+
+async def test_when_says_that_nothing_is_known_where_nobody_says_when_they_end(world: World) -> None:
+    answer = await world.json("when", "team/huge")
+    assert (answer["state"], bool(answer["assumptions"])) == ("unknown", True)
+    done = await world.kerf("when", "team/half")
+    assert (done.code, "does not wait for a place" in done.err) == (1, True)
+
+
+async def test_advice_is_given_for_groups_of_gpus_and_for_one_goal_only(world: World) -> None:
+    answer = await world.json("advise", "--gpus", "1")
+    assert answer["places_after"] >= answer.get("places_before", 0)
+    done = await world.kerf("advise", "team/huge", "--gpus", "1")
+    assert (done.code, "for what there should be room" in done.err) == (1, True)
 
 
 async def test_events_begin_now_and_end_after_the_count(world: World) -> None:

@@ -20,24 +20,25 @@ _TRIES_A_KIND = 24
 def changes_of_pod(state: PodState, verdicts: Verdicts, book: Book) -> Steps[tuple[Counterfactual, ...]]:
     """For each reason that alone keeps the pod off some node, the least change found that lets it in there. Reasons that
     open most nodes first."""
-    found: list[Counterfactual] = []
+    best: dict[str, tuple[int, Counterfactual]] = {}
     for code, nodes in _alone(verdicts, book):
         tries: Counter[str] = Counter()
-        helped: set[str] = set()
-        said: set[str] = set()
         for reason, node in nodes:
             kind = code if reason.lacking else reason.helps
-            if kind in helped or tries[kind] >= _TRIES_A_KIND or len(helped) >= _KINDS_MOST:
-                continue
-            tries[kind] += 1
-            for wish in wishes(state, reason, node):
-                what = wish.sentence if wish.code == "gpu-model" else wish.code
-                if what not in said and book.nodes.get(node.name) is node and not Judge(wish.state, book).of(node):
-                    said.add(what)
-                    helped.add(kind)
-                    found.append(Counterfactual(code=wish.code, sentence=wish.sentence, node=node.name))
-            yield
-    return tuple(found)
+            if tries[kind] < _TRIES_A_KIND and (kind in tries or len(tries) < _KINDS_MOST):
+                tries[kind] += 1
+                for wish in wishes(state, reason, node):
+                    what = kind if code == wish.code else wish.code
+                    if (what not in best or wish.size < best[what][0]) and _would_go(wish.state, node, book):
+                        best[what] = (wish.size, Counterfactual(code=wish.code, sentence=wish.sentence, node=node.name))
+                if kind in best:
+                    tries[kind] = _TRIES_A_KIND  # it helps as it stands: there is no amount of it that could be less
+                yield
+    return tuple(found for _, found in best.values())
+
+
+def _would_go(state: PodState, node: NodeState, book: Book) -> bool:
+    return book.nodes.get(node.name) is node and not Judge(state, book).of(node)
 
 
 def advice(verdicts: Verdicts, book: Book) -> tuple[str, ...]:
@@ -55,8 +56,11 @@ def _alone(verdicts: Verdicts, book: Book) -> list[tuple[str, list[tuple[Reason,
         if len(reasons) == 1 and name in book.nodes:
             alone.setdefault(reasons[0].code, []).append((reasons[0], book.nodes[name]))
     counted = Counter({code: len(nodes) for code, nodes in alone.items()})
-    free = book.arrays.gpu_free_milli
-    return [
-        (code, sorted(alone[code], key=lambda item: (item[0].lacking, -int(free[item[1].row].clip(0).sum()), item[1].name)))
-        for code, _ in counted.most_common(_CODES_MOST)
-    ]
+    idle = book.arrays.gpu_whole.sum(axis=1)
+    free = book.arrays.gpu_free_milli.clip(0).sum(axis=1)
+
+    def order(item: tuple[Reason, NodeState]) -> tuple[int, int, int, str]:
+        reason, node = item
+        return reason.lacking, -int(idle[node.row]), -int(free[node.row]), node.name
+
+    return [(code, sorted(alone[code], key=order)) for code, _ in counted.most_common(_CODES_MOST)]

@@ -34,6 +34,8 @@ class Wish(msgspec.Struct, frozen=True):
     code: str
     sentence: str
     state: PodState
+    size: int = 0
+    """How much is given up, where there is an amount: of wishes of one code the smaller is the lesser change."""
 
 
 def wishes(state: PodState, reason: Reason, node: NodeState) -> Iterator[Wish]:
@@ -65,7 +67,9 @@ def _smaller_share(state: PodState, node: NodeState) -> Iterator[Wish]:
         most_milli -= most_milli % _PERCENT_MILLI
         if 0 < most_milli < ask.compute_milli:
             sentence = f"fits with {(ask.compute_milli - most_milli) // 10} % less of {'each' if several else 'a'} GPU"
-            yield Wish("less-compute", sentence, _asking(state, name, replace(ask, compute_milli=most_milli)))
+            yield Wish(
+                "less-compute", sentence, _asking(state, name, replace(ask, compute_milli=most_milli)), ask.compute_milli - most_milli
+            )
         return
     most_mib = _nth((r.free_mib for r in rooms if r.free_milli >= ask.compute_milli), ask.count)
     if 0 < most_mib < ask.memory_mib:
@@ -73,6 +77,7 @@ def _smaller_share(state: PodState, node: NodeState) -> Iterator[Wish]:
             "less-memory",
             f"fits with {ask.memory_mib - most_mib} MiB less GPU memory{each}",
             _asking(state, name, replace(ask, memory_mib=most_mib)),
+            ask.memory_mib - most_mib,
         )
     most_milli = _nth((r.free_milli for r in rooms if r.free_mib >= ask.memory_mib), ask.count)
     most_milli -= most_milli % _PERCENT_MILLI
@@ -81,6 +86,7 @@ def _smaller_share(state: PodState, node: NodeState) -> Iterator[Wish]:
             "less-compute",
             f"fits with {(ask.compute_milli - most_milli) // 10} % less compute{each}",
             _asking(state, name, replace(ask, compute_milli=most_milli)),
+            ask.compute_milli - most_milli,
         )
 
 
@@ -89,7 +95,7 @@ def _fewer(state: PodState, reason: Reason, node: NodeState) -> Iterator[Wish]: 
     for count in range((1 if ask is None else ask.count) - 1, 0, -1):
         if ask is not None:
             fewer = f"fits with {ask.count - count} {'GPU' if ask.count - count == 1 else 'GPUs'} less: ask for {f'at most {count} GPUs' if count > 1 else 'one GPU'}"
-            yield Wish("fewer-gpus", fewer, _asking(state, name, replace(ask, count=count)))
+            yield Wish("fewer-gpus", fewer, _asking(state, name, replace(ask, count=count)), ask.count - count)
 
 
 def _other_instance(state: PodState, reason: Reason, node: NodeState) -> Iterator[Wish]:  # noqa: ARG001
@@ -156,7 +162,7 @@ def _looser(state: PodState, reason: Reason, node: NodeState) -> Iterator[Wish]:
 def _demanding(field: str, free: Callable[[NodeState], int]) -> Callable[[PodState, Reason, NodeState], Iterator[Wish]]:
     def make(state: PodState, reason: Reason, node: NodeState) -> Iterator[Wish]:
         if (left := free(node)) > 0:
-            yield Wish(f"less-{reason.code}", reason.helps, _changed(state, demand=replace(state.demand, **{field: left})))
+            yield Wish(f"less-{reason.code}", reason.helps, _changed(state, demand=replace(state.demand, **{field: left})), reason.lacking)
 
     return make
 
