@@ -1,0 +1,33 @@
+"""`kerf advise`: which pods should move to make room, and what that disturbs."""
+
+from __future__ import annotations
+
+import argparse
+
+from cli.ask import ask, connected
+from cli.moves import show_moves
+from cli.output import Failure, out, pod_name, print_json, read_pod
+from shared.contracts import subjects
+from shared.contracts.queries import AdviseAnswer, AdviseQuery
+
+
+async def run(args: argparse.Namespace) -> None:
+    if sum(map(bool, (args.pod, args.file, args.gpus))) != 1:
+        raise Failure("say for what there should be room: a waiting POD, -f FILE, or --gpus N")
+    namespace, name = pod_name(args.pod, args.namespace)
+    query = AdviseQuery(namespace=namespace if name else "", name=name, pod=read_pod(args.file) if args.file else None,
+                        gpus=args.gpus, groups=args.groups, most_gpu_seconds=args.most)  # fmt: skip
+    async with connected(args.nats) as bus:
+        answer = await ask(bus, subjects.QUERY_ADVISE, query, AdviseAnswer)
+    advice = answer.advice
+    if advice is None:
+        raise Failure("the answer was empty; the leader may just have changed, ask again")
+    if args.json:
+        print_json(advice)
+        return
+    out.print(advice.sentence, markup=False)
+    if args.gpus:
+        out.print(f"  groups of {args.gpus} idle GPUs on one node: {advice.places_before} now, {advice.places_after} then")
+    show_moves("Moves", advice.moves)
+    if advice.kept:
+        out.print("\nLeft alone: " + "; ".join(advice.kept), markup=False)

@@ -1,0 +1,25 @@
+"""Moves of pods, as a table."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.table import Table
+
+from cli.output import out
+from shared.contracts.explain import Move
+
+_SHOWN = 20
+
+
+def show_moves(title: str, moves: Sequence[Move]) -> None:
+    if not moves:
+        return
+    table = Table(box=None, pad_edge=False, header_style="bold", title=title, title_justify="left")
+    for column in ("POD", "FROM", "TO", "GPUS", "DISTURBED GPU-SECONDS"):
+        table.add_column(column)
+    for move in moves[:_SHOWN]:
+        table.add_row(f"{move.namespace}/{move.name}", move.source, move.target, f"{move.gpu_milli / 1000:g}", str(move.disturbed_gpu_seconds))
+    out.print(table)
+    if len(moves) > _SHOWN:
+        out.print(f"  and {len(moves) - _SHOWN} more (--json shows them)")

@@ -1,0 +1,63 @@
+"""`kerf what-if`: with another pod, without a node, with more nodes or GPUs, with a pod of another size."""
+
+from __future__ import annotations
+
+import argparse
+
+from cli.ask import ask, connected
+from cli.moves import show_moves
+from cli.output import Failure, out, pod_name, print_json, read_pod
+from cli.why import show
+from shared.contracts import subjects
+from shared.contracts.explain import WorldExplanation
+from shared.contracts.queries import AddGpus, AddNodes, ExplainAnswer, Resize, WhatIfQuery
+
+_SHOWN = 10
+
+
+async def run(args: argparse.Namespace) -> None:
+    query = _query(args)
+    async with connected(args.nats) as bus:
+        answer = await ask(bus, subjects.QUERY_WHAT_IF, query, ExplainAnswer)
+    if args.json:
+        print_json(answer if answer.world is not None else answer.explanation)
+        return
+    if answer.world is not None:
+        _show_world(answer.world)
+    if answer.explanation is not None:
+        show(answer.explanation)
+
+
+def _query(args: argparse.Namespace) -> WhatIfQuery:
+    if not (args.file or args.drain or args.add_node or args.add_gpus or args.resize):
+        raise Failure("say what would be: -f FILE, --drain NODE, --add-node LIKE, --add-gpus NODE, or --resize POD with --limit")
+    if bool(args.resize) != bool(args.limit):
+        raise Failure("--resize POD and --limit RESOURCE=AMOUNT belong together, such as --limit kerf.dev/gpu-memory=20Gi")
+    resize: tuple[Resize, ...] = ()
+    if args.resize:
+        namespace, name = pod_name(args.resize, args.namespace)
+        resize = (Resize(namespace=namespace, name=name, limits=dict(_limit(text) for text in args.limit)),)
+    return WhatIfQuery(
+        pod=read_pod(args.file) if args.file else None, max_nodes=args.nodes, drain=tuple(args.drain), resize=resize,
+        add_nodes=(AddNodes(like=args.add_node, count=args.count),) if args.add_node else (),
+        add_gpus=(AddGpus(node=args.add_gpus, count=args.count),) if args.add_gpus else (),
+    )  # fmt: skip
+
+
+def _limit(text: str) -> tuple[str, str]:
+    resource, _, amount = text.partition("=")
+    if not resource or not amount:
+        raise Failure(f"--limit {text} is no RESOURCE=AMOUNT, such as kerf.dev/gpu-memory=20Gi")
+    return resource, amount
+
+
+def _show_world(world: WorldExplanation) -> None:
+    out.print(world.sentence, markup=False)
+    show_moves("Would move", world.moves)
+    for title, pods in (("Would find no place", world.stranded), ("Wait now, and would fit", world.fits)):
+        if pods:
+            out.print(f"\n[bold]{title}[/bold]")
+        for pod in pods[:_SHOWN]:
+            out.print(f"  {pod.namespace}/{pod.name}" + (f" on {pod.node}" if pod.node else "") + (f": {pod.sentence}" if pod.sentence else ""), markup=False)
+        if len(pods) > _SHOWN:
+            out.print(f"  and {len(pods) - _SHOWN} more (--json shows them)", markup=False)

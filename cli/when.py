@@ -1,0 +1,30 @@
+"""`kerf when POD`: the earliest time at which a waiting pod could start, and what that counts on."""
+
+from __future__ import annotations
+
+import argparse
+
+from cli.ask import ask, connected
+from cli.output import Failure, out, pod_name, print_json
+from shared.contracts import subjects
+from shared.contracts.queries import WhenAnswer, WhenQuery
+
+
+async def run(args: argparse.Namespace) -> None:
+    namespace, name = pod_name(args.pod, args.namespace)
+    async with connected(args.nats) as bus:
+        answer = await ask(bus, subjects.QUERY_WHEN, WhenQuery(namespace=namespace, name=name), WhenAnswer)
+    told = answer.when
+    if told is None:
+        raise Failure("the answer was empty; the leader may just have changed, ask again")
+    if args.json:
+        print_json(told)
+        return
+    out.print(f"{told.namespace}/{told.name}: {told.sentence}" + (f" ({told.at})" if told.state == "known" else ""), markup=False)
+    for end in told.counts_on:
+        by = "its activeDeadlineSeconds" if end.by == "deadline" else "its kerf.dev/expected-duration"
+        out.print(f"  {end.namespace}/{end.name} on {end.node} ends in {end.in_s} s by {by}", markup=False)
+    if told.assumptions:
+        out.print("\n[bold]Provided that[/bold]")
+        for assumption in told.assumptions:
+            out.print(f"  • {assumption}", markup=False)
