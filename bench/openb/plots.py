@@ -38,7 +38,8 @@ def draw(trace: Trace, arrivals: Arrivals, seed: int, folder: Path) -> list[Path
     ceilings = json.loads(_CEILINGS.read_text())["values"].get(trace.name)
     allocation = {policy: [(load, used) for load, used, _ in curve if load >= 70] for policy, curve in curves.items()}
     if ceilings:
-        allocation["offline LP ceiling"] = [(70, 70), (100, ceilings["1.0"]["any_subset"]), (130, ceilings["1.3"]["any_subset"])]
+        at_full = ceilings["1.0"]["any_subset"]
+        allocation["offline LP ceiling"] = [(70, 70), (at_full, at_full), (100, at_full), (130, ceilings["1.3"]["any_subset"])]
     folder.mkdir(parents=True, exist_ok=True)
     first, second = folder / f"allocation-{trace.name}.svg", folder / f"fragmentation-{trace.name}.svg"
     line_chart(
