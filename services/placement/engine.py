@@ -10,6 +10,7 @@ import numpy as np
 
 from services.placement.assign import Assignment, assign
 from services.placement.filters import CLUSTER_FILTERS, Check
+from services.placement.looks import Looks
 from services.placement.policies import Policy, make_policies
 from services.placement.scores import CLUSTER_SCORES
 from services.placement.scores.base import Rate
@@ -41,6 +42,7 @@ class Engine:
         self.policies = make_policies(book)
         self._learning = {default_policy}
         self._met: set[str] = set()
+        self._looks = Looks(book)
         self._rows: OrderedDict[bytes, Row] = OrderedDict()
         self._keys: dict[str, tuple[str, bytes]] = {}
 
@@ -86,7 +88,7 @@ class Engine:
         key = self.key_of(state)
         row = self._rows.get(key)
         if row is None:
-            row = self._rows[key] = Row(state, self.policy_of(state), self.book)
+            row = self._rows[key] = Row(state, self.policy_of(state), self.book, self._looks)
             if len(self._rows) > _MAX_ROWS:
                 self._rows.popitem(last=False)
         else:

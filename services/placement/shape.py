@@ -8,10 +8,12 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from services.placement.filters import NODE_FILTERS
+from services.placement.filters import NODE_FILTERS, Check
+from services.placement.looks import Looks, tells_apart
 from services.placement.policies.base import Policy
 from services.placement.room import fits_room
 from services.placement.scores import COLUMN_SCORES, NODE_SCORES
+from services.placement.scores.base import Rate
 from shared.book.arrays import Bools, Ints
 from shared.book.book import Book
 from shared.book.states import PodState
@@ -33,8 +35,9 @@ def shape_key(state: PodState) -> bytes:
 class Row:
     """One shape's score on every node, INFEASIBLE where it cannot go; kept up by looking only at what changed."""
 
-    def __init__(self, sample: PodState, policy: Policy, book: Book) -> None:
+    def __init__(self, sample: PodState, policy: Policy, book: Book, looks: Looks | None = None) -> None:
         self.sample, self.policy, self.book = sample, policy, book
+        self.looks = looks or Looks(book)
         self.generation = self.edition = -1
         self.cursor = -1
         self.passes: Bools = np.zeros(0, np.bool_)
@@ -91,11 +94,15 @@ class Row:
         checks = [c for f in NODE_FILTERS if (c := f.prepare(self.sample, self.book)) is not None]
         rates = [(s.weight, r) for s in NODE_SCORES if (r := s.prepare(self.sample, self.book)) is not None]
         self.versions[stale] = stamps[stale]
-        self.passes[stale] = False
-        for row in stale.tolist():
-            name = self.book.row_names[row]
-            if not name:
-                continue
-            node = self.book.nodes[name]
-            self.passes[row] = all(check(node) is None for check in checks)
-            self.preference[row] = sum(weight * rate(node) for weight, rate in rates)
+        looks = stale if tells_apart(self.sample) else self.looks.by_row()[stale]
+        _, first, which = np.unique(looks, return_index=True, return_inverse=True)
+        verdicts = np.array([self._verdict(int(row), checks, rates) for row in stale[first]], np.int64)
+        self.passes[stale], self.preference[stale] = verdicts[which, 0] > 0, verdicts[which, 1]
+
+    def _verdict(self, row: int, checks: list[Check], rates: list[tuple[int, Rate]]) -> tuple[int, int]:
+        """Whether the pod may go to the node in this row at all, and how gladly."""
+        name = self.book.row_names[row]
+        if not name:
+            return 0, 0
+        node = self.book.nodes[name]
+        return int(all(check(node) is None for check in checks)), sum(weight * rate(node) for weight, rate in rates)

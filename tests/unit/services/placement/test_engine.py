@@ -15,6 +15,7 @@ from services.placement.room import fits_room
 from services.placement.shape import INFEASIBLE, Row
 from shared.book.book import Book
 from shared.book.states import pod_state
+from shared.contracts.facts import Put
 from shared.model.gpu import Link
 from shared.model.grant import decode_grant
 from shared.model.objects import Container, Resources
@@ -196,3 +197,19 @@ def _compare(row: Row, book: Book) -> None:
     assert np.array_equal(fresh.refresh(), total), "kept up by changes and computed from scratch differ"
     room, _ = fits_room(row.sample, book.arrays, np.arange(len(book.row_names)))
     assert room.dtype == np.bool_
+
+
+def test_nodes_that_look_alike_are_told_apart_by_who_asks_for_one_of_them() -> None:
+    book = Book()
+    for name in ("a", "b", "c"):
+        book.apply(Put(object=build.node(name, labels={"kubernetes.io/hostname": name, "zone": "z"})))
+        book.put_inventory(build.inventory(name))
+        book.set_agent_trouble(name, "")
+    by_host = build.gpu_pod("h", gpus=1, node_selector={"kubernetes.io/hostname": "b"})
+    by_zone = build.gpu_pod("z", gpus=1, node_selector={"zone": "z"})
+    by_uuid = build.gpu_pod("u", gpus=1, annotations={"kerf.dev/gpu-uuid": book.nodes["c"].gpus[0].uuid})
+    feasible = []
+    for pod in (by_host, by_zone, by_uuid):
+        total = Row(pod_state(pod), Binpack(book), book).refresh()
+        feasible.append({name for name, node in book.nodes.items() if total[node.row] != INFEASIBLE})
+    assert feasible == [{"b"}, {"a", "b", "c"}, {"c"}]

@@ -1,0 +1,76 @@
+"""Nodes that look alike to node filters and node scores, so that a new shape of pod is held against each look once and
+not against each of thousands of nodes.
+
+A look is all that those may look at: labels, taints, cordon, the agent's state and the inventory, without the names that
+are each node's own (its hostname, UUIDs of whole GPUs, bus ids). Pods that ask for one of these are held against each node.
+"""
+
+from __future__ import annotations
+
+import msgspec
+import numpy as np
+
+from services.placement.accepts import taste
+from shared.book.arrays import Ints
+from shared.book.book import Book
+from shared.book.states import NodeState, PodState
+from shared.model.gpu import Inventory
+
+NOBODY = -1
+_HOSTNAME = "kubernetes.io/hostname"
+_ENCODER = msgspec.msgpack.Encoder()
+
+
+class Looks:
+    def __init__(self, book: Book) -> None:
+        self.book = book
+        self._numbers: dict[bytes, int] = {}
+        self._by_row: Ints = np.zeros(0, np.int64)
+        self._stamps: Ints = np.zeros(0, np.int64)
+        self._inventories: dict[str, tuple[Inventory, bytes]] = {}
+
+    def by_row(self) -> Ints:
+        """The number of each row's look, as of now; NOBODY where there is no node."""
+        stamps = self.book.arrays.stamp
+        if len(stamps) > len(self._stamps):
+            more = len(stamps) - len(self._stamps)
+            self._by_row = np.concatenate([self._by_row, np.full(more, NOBODY)])
+            self._stamps = np.concatenate([self._stamps, np.zeros(more, np.int64)])
+        for row in np.flatnonzero(self._stamps != stamps).tolist():
+            name = self.book.row_names[row]
+            self._by_row[row] = self._numbers.setdefault(self._seen(self.book.nodes[name]), len(self._numbers)) if name else NOBODY
+            self._stamps[row] = stamps[row]
+        if len(self._inventories) > 2 * len(self.book.nodes):
+            self._inventories = {name: known for name, known in self._inventories.items() if name in self.book.nodes}
+        return self._by_row
+
+    def _seen(self, node: NodeState) -> bytes:
+        outside = b"" if node.object is None else _ENCODER.encode((
+            sorted(item for item in node.object.metadata.labels.items() if item[0] != _HOSTNAME),
+            node.object.spec.taints, node.object.spec.unschedulable,
+        ))  # fmt: skip
+        return outside + node.agent_trouble.encode() + (b"" if node.inventory is None else self._inventory(node.name, node.inventory))
+
+    def _inventory(self, name: str, inventory: Inventory) -> bytes:
+        known = self._inventories.get(name)
+        if known is None or known[0] is not inventory:
+            gpus = [msgspec.structs.replace(gpu, uuid="-", pci_bus_id="", foreign_mib=0) for gpu in inventory.gpus]
+            known = inventory, _ENCODER.encode((gpus, inventory.links, inventory.nics, inventory.strategies, inventory.simulated))
+            self._inventories[name] = known
+        return known[1]
+
+
+def tells_apart(pod: PodState) -> bool:
+    """Whether the pod asks for something that nodes which look alike do not share."""
+    spec = pod.pod.spec
+    if _HOSTNAME in spec.node_selector:
+        return True
+    wanted = taste(pod.request)
+    if wanted is not None and (wanted.uuids or wanted.uuids_not):
+        return True
+    affinity = spec.affinity.node_affinity if spec.affinity else None
+    if affinity is None:
+        return False
+    required = affinity.required_during_scheduling_ignored_during_execution
+    terms = [*(required.node_selector_terms if required else ()), *(t.preference for t in affinity.preferred_during_scheduling_ignored_during_execution)]
+    return any(term.match_fields or any(e.key == _HOSTNAME for e in term.match_expressions) for term in terms)
