@@ -91,6 +91,10 @@ class Fork(Book):
         self._own_nodes.add(name)
         return super()._node(name)
 
+    def retire_agent(self, name: str) -> None:
+        self._own_node(name)
+        super().retire_agent(name)
+
     def _drop_node(self, name: str) -> list[Change]:
         self._own_node(name)
         return super()._drop_node(name)

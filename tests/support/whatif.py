@@ -1,0 +1,123 @@
+"""Small clusters for questions of why, what if and when; and users who do what they are told would help."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+
+from services.placement import messages as m
+from services.placement import questions
+from services.placement.explaining.steps import finish
+from shared.contracts.explain import Advice, Counterfactual, PodExplanation, WhenExplanation, WorldExplanation
+from shared.contracts.queries import AdviseQuery, WhatIfQuery, WhenQuery, WhyQuery
+from shared.model import names
+from shared.model.objects import Meta, Pod, PodStatus, Taint, Toleration
+from shared.model.units import mib
+from tests.support import build
+from tests.support.leader import Leader
+
+NOW = 1_800_000_000.0
+"""Seconds since 1970, when questions are asked."""
+
+
+def time_of(seconds_ago: float) -> str:
+    return datetime.fromtimestamp(NOW - seconds_ago, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def run(leader: Leader, *pods: Pod, started_s_ago: float = 0) -> list[Pod]:
+    """Places, binds and starts these pods."""
+    leader.facts(*pods)
+    bound = [leader.bind(pod) for pod in pods]
+    running = [
+        msgspec.structs.replace(build.newer(pod), status=PodStatus(phase="Running", start_time=time_of(started_s_ago))) for pod in bound
+    ]
+    leader.facts(*running)
+    return running
+
+
+def end(leader: Leader, pod: Pod) -> None:
+    """The pod is gone, and its node gives its GPUs back."""
+    held = leader.core.book.pods[pod.metadata.uid]
+    node, grant_id = held.charged, held.grant_id
+    leader.gone(held.pod)
+    leader.send(m.ReleaseSeen(node, grant_id))
+
+
+def why(leader: Leader, name: str, **rest: int) -> PodExplanation:
+    answer = finish(questions.why(leader.core, WhyQuery(namespace="team", name=name, **rest), leader.now, NOW))
+    assert answer.explanation is not None, answer.error
+    return answer.explanation
+
+
+def world(leader: Leader, **query: Any) -> WorldExplanation:
+    answer = finish(questions.what_if(leader.core, WhatIfQuery(**query), NOW))
+    assert answer.world is not None, answer.error
+    return answer.world
+
+
+def when(leader: Leader, name: str) -> WhenExplanation:
+    answer = finish(questions.when_(leader.core, WhenQuery(namespace="team", name=name), NOW))
+    assert answer.when is not None, answer.error
+    return answer.when
+
+
+def advise(leader: Leader, name: str = "", **query: Any) -> Advice:
+    answer = finish(questions.advise_(leader.core, AdviseQuery(namespace="team" if name else "", name=name, **query), NOW))
+    assert answer.advice is not None, answer.error
+    return answer.advice
+
+
+def _limits(pod: Pod, **changes: str) -> Pod:
+    container = pod.spec.containers[0]
+    resources = msgspec.structs.replace(container.resources, limits=container.resources.limits | changes)
+    return _spec(pod, containers=(msgspec.structs.replace(container, resources=resources),))
+
+
+def _spec(pod: Pod, **changes: Any) -> Pod:
+    return msgspec.structs.replace(pod, spec=msgspec.structs.replace(pod.spec, **changes))
+
+
+def _noted(pod: Pod, key: str, value: str) -> Pod:
+    return msgspec.structs.replace(pod, metadata=msgspec.structs.replace(pod.metadata, annotations=pod.metadata.annotations | {key: value}))
+
+
+def follow(pod: Pod, told: Counterfactual) -> Pod:
+    """The pod as a user writes it anew who has read the sentence, and nothing else."""
+    number = next((int(n) for n in re.findall(r"\d+", told.sentence)), 0)
+    limits = pod.spec.containers[0].resources.limits
+    count = int(limits.get(names.RESOURCE_GPU, 1))
+    match told.code:
+        case "less-memory":
+            less = mib(limits[names.RESOURCE_GPU_MEMORY]) - number * count
+            changed = _limits(pod, **{names.RESOURCE_GPU_MEMORY: f"{less}Mi"})
+        case "less-compute":
+            changed = _limits(pod, **{names.RESOURCE_GPU_COMPUTE: str(int(limits[names.RESOURCE_GPU_COMPUTE]) - number * count)})
+        case "fewer-gpus":
+            changed = _limits(pod, **{names.RESOURCE_GPU: str(count - number)})
+        case "gpu-model":
+            found = re.fullmatch(r"add (\S+) to kerf.dev/gpu-model", told.sentence)
+            assert found
+            changed = _noted(pod, names.ANNOTATION_GPU_MODEL, f"{pod.metadata.annotations[names.ANNOTATION_GPU_MODEL]}|{found[1]}")
+        case "isolation":
+            changed = _noted(pod, names.ANNOTATION_ISOLATION, told.sentence.rpartition(" ")[2])
+        case "less-cpu":
+            container = pod.spec.containers[0]
+            cpu = int(str(container.resources.requests["cpu"]).removesuffix("m")) - number
+            resources = msgspec.structs.replace(container.resources, requests={"cpu": f"{cpu}m"})
+            changed = _spec(pod, containers=(msgspec.structs.replace(container, resources=resources),))
+        case "taint":
+            key, _, effect = told.sentence.removeprefix("tolerate ").partition(":")
+            changed = _spec(pod, tolerations=(Toleration(key=key, operator="Exists", effect=effect),))
+        case "node-selector":
+            changed = _spec(pod, node_selector={})
+        case other:
+            raise AssertionError(f"nobody told this user what {other} means")
+    name = f"{pod.metadata.name}-anew"
+    meta: Meta = msgspec.structs.replace(changed.metadata, name=name, uid=f"uid-team-{name}", resource_version=build.next_version())
+    return msgspec.structs.replace(changed, metadata=meta)
+
+
+TAINT = Taint(key="dedicated", effect="NoSchedule")

@@ -1,0 +1,179 @@
+"""What would help does help, and each reason is in the way."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import event, given, settings
+from hypothesis import strategies as st
+
+from services.placement import messages as m
+from services.placement.explaining.trial import Trial
+from services.placement.explaining.verdicts import Judge
+from services.placement.explaining.wishes import wishes
+from shared.book.states import PodState
+from shared.model.objects import Toleration
+from tests.support import build
+from tests.support.leader import Leader
+from tests.support.whatif import TAINT, end, follow, run, why
+
+NODES = st.lists(
+    st.fixed_dictionaries(
+        {"gpus": st.integers(1, 4), "model": st.sampled_from(("NVIDIA-H100", "Tesla-T4")), "memory_mib": st.sampled_from((16384, 81920)),
+         "cpu": st.sampled_from(("2", "8")), "tainted": st.booleans(), "labelled": st.booleans(), "firm": st.booleans()}
+    ),
+    min_size=1,
+    max_size=4,
+)  # fmt: skip
+RUNNING = st.lists(
+    st.sampled_from(({"gpus": 1}, {"gpus": 2}, {"memory": "10Gi"}, {"memory": "30Gi", "compute": 40}, {"compute": 70})), max_size=7
+)
+WAITS = st.fixed_dictionaries(
+    {
+        "ask": st.sampled_from(({"gpus": 1}, {"gpus": 3}, {"memory": "15Gi"}, {"memory": "60Gi", "compute": 60}, {"compute": 80}, {"gpus": 2, "memory": "40Gi"})),
+        "cpu": st.sampled_from(("500m", "3000m")),
+        "model": st.sampled_from(("", "H100", "V100")),
+        "isolation": st.sampled_from(("", "firm", "hard")),
+        "selects": st.booleans(),
+        "priority": st.sampled_from((0, 10)),
+    }
+)  # fmt: skip
+
+
+def cluster(nodes: list[dict[str, Any]], running: list[dict[str, Any]]) -> Leader:
+    leader = Leader()
+    for i, node in enumerate(nodes):
+        labels = {"zone": "here"} if node["labelled"] else {}
+        leader.facts(build.node(f"n{i}", cpu=node["cpu"], taints=(TAINT,) if node["tainted"] else (), labels=labels))
+        strategies = ("exclusive", "interposer", "advisory") if node["firm"] else ("exclusive", "advisory")
+        leader.send(
+            m.InventorySeen(
+                build.inventory(f"n{i}", gpus=node["gpus"], model=node["model"], memory_mib=node["memory_mib"], strategies=strategies)
+            )
+        )
+    for i, ask in enumerate(running):
+        pod = build.gpu_pod(f"runs{i}", **ask, tolerations=(Toleration(operator="Exists"),))
+        leader.facts(pod)
+        if pod.metadata.uid in leader.binds():
+            leader.bind(pod)
+        else:
+            leader.gone(pod)
+    return leader
+
+
+def waiting(wants: dict[str, Any]) -> Any:
+    notes = {f"kerf.dev/{key}": value for key, value in (("gpu-model", wants["model"]), ("isolation", wants["isolation"])) if value}
+    selector = {"zone": "here"} if wants["selects"] else {}
+    return build.gpu_pod(
+        "p", **wants["ask"], annotations=notes, priority=wants["priority"], node_selector=selector, requests={"cpu": wants["cpu"]}
+    )
+
+
+@settings(max_examples=250, deadline=None)
+@given(NODES, RUNNING, WAITS)
+def test_a_pod_that_is_written_anew_as_told_gets_a_place(nodes: Any, running: Any, wants: Any) -> None:
+    leader = cluster(nodes, running)
+    pod = waiting(wants)
+    leader.facts(pod)
+    if pod.metadata.uid in leader.binds():
+        return
+    for told in why(leader, "p").counterfactuals:
+        event(told.code)
+        if told.code == "move-pod":
+            _moves(cluster(nodes, running), pod, told)
+            continue
+        again = cluster(nodes, running)
+        anew = follow(pod, told)
+        assert again.place(anew) == {"p-anew": again.binds()[anew.metadata.uid].node}, told
+
+
+def _moves(leader: Leader, pod: Any, told: Any) -> None:
+    """The other one ends, the pod comes and is placed, and the other one, created anew, finds a place again."""
+    (move,) = told.moves
+    other = leader.core.book.pods[leader.core.book.uid_by_key[f"team/{move.name}"]].pod
+    assert leader.core.book.pods[other.metadata.uid].charged == move.source
+    assert other.spec.priority <= pod.spec.priority
+    end(leader, other)
+    assert leader.place(pod) == {"p": leader.binds()[pod.metadata.uid].node}
+    spec = msgspec.structs.replace(other.spec, node_name="")
+    anew = type(other)(metadata=build.pod("moved").metadata, spec=spec)
+    assert "moved" in leader.place(anew)
+
+
+_EXACT = ("taint", "node-selector", "gpu-model", "isolation", "less-cpu")
+
+
+@settings(max_examples=150, deadline=None)
+@given(NODES, RUNNING, WAITS)
+def test_each_reason_falls_where_it_is_removed_and_takes_no_other_with_it(nodes: Any, running: Any, wants: Any) -> None:
+    leader = cluster(nodes, running)
+    leader.facts(waiting(wants))
+    book = leader.core.book
+    state = book.pods["uid-team-p"]
+    for node in book.nodes.values():
+        reasons = Judge(state, book).of(node)
+        for reason in reasons:
+            changed = next((w.state for w in wishes(state, reason, node) if w.code in _EXACT), None)
+            if changed is not None:
+                left = Judge(changed, book).of(node)
+            elif reason.code == "gpu-full":
+                left = _emptied(leader, node.name, state)
+            else:
+                continue
+            event(reason.code)
+            assert reason not in left
+            others = {r.code for r in reasons} - {reason.code} - ({"cpu"} if reason.code == "gpu-full" else set())
+            assert others <= {r.code for r in left}
+
+
+def _emptied(leader: Leader, node: str, state: PodState) -> tuple[Any, ...]:
+    trial = Trial(leader.core.placer.engine)
+    for uid in list(trial.book.nodes[node].pods):
+        trial.book.remove(uid)
+    return Judge(state, trial.book).of(trial.book.nodes[node])
+
+
+def test_another_model_is_only_named_where_such_a_gpu_is_free() -> None:
+    leader = Leader().nodes("full", gpus=1, model="Tesla-T4").nodes("free", gpus=1)
+    run(leader, build.gpu_pod("holder", gpus=1, annotations={"kerf.dev/gpu-model": "T4"}))
+    leader.facts(build.gpu_pod("p", gpus=1, annotations={"kerf.dev/gpu-model": "V100"}))
+    assert why(leader, "p").helps == ("add NVIDIA-H100 to kerf.dev/gpu-model (free)",)
+
+
+def test_the_least_change_is_named_wherever_it_helps() -> None:
+    leader = Leader().nodes("a", gpus=2).nodes("b", gpus=3)
+    leader.facts(build.gpu_pod("p", gpus=4))
+    assert [(c.sentence, c.node) for c in why(leader, "p").counterfactuals] == [("fits with 1 GPU less: ask for at most 3 GPUs", "b")]
+
+
+def test_a_pod_that_can_go_nowhere_else_is_not_asked_to_move() -> None:
+    leader = Leader().nodes("a", gpus=2)
+    run(leader, build.gpu_pod("pinned", gpus=1, node_selector={"kubernetes.io/hostname": "a"}))
+    leader.nodes("b", gpus=1)
+    leader.facts(build.gpu_pod("p", gpus=2))
+    assert [c.code for c in why(leader, "p").counterfactuals] == ["fewer-gpus"]
+
+
+def test_a_pod_that_can_go_elsewhere_is_named_with_where_and_what_it_costs() -> None:
+    leader = Leader().nodes("a", gpus=2)
+    run(leader, build.gpu_pod("small", gpus=1), started_s_ago=600)
+    leader.nodes("b", gpus=1)
+    leader.facts(build.gpu_pod("p", gpus=2))
+    (told,) = (c for c in why(leader, "p").counterfactuals if c.code == "move-pod")
+    assert told.sentence == "fits if team/small moves from a to b"
+    assert (told.moves[0].target, told.moves[0].gpu_milli, told.moves[0].disturbed_gpu_seconds) == ("b", 1000, 600)
+
+
+@pytest.mark.parametrize(
+    "protected",
+    [{"priority": 5}, {"annotations": {"kerf.dev/min-runtime": "1h"}}, {"annotations": {"kerf.dev/gang": "g", "kerf.dev/gang-size": "1"}}],
+    ids=["higher priority", "minimum run time", "gang"],
+)
+def test_nobody_is_asked_to_move_who_must_be_left_alone(protected: Any) -> None:
+    leader = Leader().nodes("a", gpus=2)
+    run(leader, build.gpu_pod("small", gpus=1, **protected), started_s_ago=600)
+    leader.nodes("b", gpus=1)
+    leader.facts(build.gpu_pod("p", gpus=2))
+    assert [c.code for c in why(leader, "p").counterfactuals] == ["fewer-gpus"]

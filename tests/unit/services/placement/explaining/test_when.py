@@ -1,0 +1,117 @@
+"""When a waiting pod could start, by the ends that are known."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from services.placement import questions
+from services.placement.explaining.steps import finish
+from shared.contracts.queries import WhenQuery
+from shared.model.objects import Affinity, LabelSelector, PodAffinity, PodAffinityTerm
+from tests.support import build
+from tests.support.leader import Leader
+from tests.support.whatif import NOW, end, run, when
+
+
+def lasting(name: str, seconds: int | None = None, *, deadline: int | None = None, **ask: Any) -> Any:
+    notes = {} if seconds is None else {"kerf.dev/expected-duration": f"{seconds}s"}
+    return build.gpu_pod(name, annotations=notes, active_deadline_seconds=deadline, **ask)
+
+
+def test_the_first_end_that_makes_room_is_named_with_what_it_counts_on() -> None:
+    leader = Leader().nodes("a", gpus=2)
+    run(leader, lasting("long", 7200, gpus=1), lasting("short", deadline=1800, gpus=1), started_s_ago=600)
+    leader.facts(build.gpu_pod("p", gpus=1))
+    told = when(leader, "p")
+    assert (told.state, told.in_s, told.node) == ("known", 1200, "a")
+    assert [(e.name, e.by) for e in told.counts_on] == [("short", "deadline")]
+    assert told.sentence == "in 20 min at the earliest, on a, when team/short has ended"
+    assert "pods run until their activeDeadlineSeconds, not longer and not shorter" in told.assumptions
+
+
+def test_ends_that_are_not_needed_are_not_counted_on() -> None:
+    leader = Leader().nodes("a", gpus=3)
+    run(leader, lasting("slice", 60, memory="10Gi"), lasting("one", 300, gpus=1), lasting("two", 600, gpus=1), started_s_ago=0)
+    leader.facts(build.gpu_pod("p", gpus=2))
+    told = when(leader, "p")
+    assert (told.in_s, [e.name for e in told.counts_on]) == (300, ["slice", "one"])
+    leader.facts(build.gpu_pod("q", gpus=1))
+    assert [e.name for e in when(leader, "q").counts_on] == ["slice"]
+
+
+def test_what_nobody_knows_is_said_to_be_unknown() -> None:
+    leader = Leader().nodes("a", gpus=1)
+    run(leader, lasting("forever", gpus=1))
+    leader.facts(build.gpu_pod("p", gpus=1))
+    told = when(leader, "p")
+    assert (told.state, told.without_end) == ("unknown", 1)
+    assert "1 pods with GPUs say nothing of their end, and are taken to run on" in told.assumptions
+
+
+def test_what_should_have_ended_already_tells_nothing() -> None:
+    leader = Leader().nodes("a", gpus=1)
+    run(leader, lasting("late", 60, gpus=1), started_s_ago=600)
+    leader.facts(build.gpu_pod("p", gpus=1))
+    assert when(leader, "p").state == "unknown"
+
+
+def test_a_pod_that_others_keep_away_is_promised_no_time() -> None:
+    leader = Leader().nodes("a", gpus=1)
+    run(leader, lasting("short", 600, gpus=1))
+    other = build.pod("other", labels={"app": "x"}, node_selector={"kubernetes.io/hostname": "a"})
+    run(leader, other)
+    term = PodAffinityTerm(topology_key="kubernetes.io/hostname", label_selector=LabelSelector(match_labels={"app": "x"}))
+    away = Affinity(pod_anti_affinity=PodAffinity(required_during_scheduling_ignored_during_execution=(term,)))
+    leader.facts(build.gpu_pod("p", gpus=1, affinity=away))
+    told = when(leader, "p")
+    assert told.state == "unknown"
+    assert told.sentence.startswith("not by known ends alone")
+
+
+def test_of_a_pod_that_does_not_wait_nobody_can_say_when_it_starts() -> None:
+    leader = Leader().nodes("a", gpus=1)
+    run(leader, build.gpu_pod("p", gpus=1))
+    error = finish(questions.when_(leader.core, WhenQuery(namespace="team", name="p"), NOW)).error
+    assert error == "pod team/p does not wait for a place; `kerf why` says how it stands"
+
+
+ENDS = st.lists(
+    st.tuples(st.sampled_from(({"gpus": 1}, {"gpus": 2}, {"memory": "30Gi"}, {"compute": 60})), st.one_of(st.none(), st.integers(1, 50))),
+    min_size=1,
+    max_size=8,
+)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.integers(1, 3), min_size=1, max_size=3), ENDS, st.sampled_from(({"gpus": 1}, {"gpus": 2}, {"memory": "70Gi"})))
+def test_the_time_is_the_first_at_which_the_leader_places_it(shapes: list[int], pods: Any, ask: Any) -> None:
+    """The pods end one after another on the real core; the waiting one is placed at the time that was told, and not before."""
+    leader = Leader()
+    for i, gpus in enumerate(shapes):
+        leader.nodes(f"n{i}", gpus=gpus)
+    ends = []
+    for i, (size, tenths) in enumerate(pods):
+        pod = lasting(f"r{i}", None if tenths is None else tenths * 60, **size)
+        leader.facts(pod)
+        if pod.metadata.uid in leader.binds():
+            bound = leader.bind(pod)
+            if tenths is not None:
+                ends.append((tenths * 60, bound))
+        else:
+            leader.gone(pod)
+    waits = build.gpu_pod("p", **ask)
+    leader.facts(waits)
+    if waits.metadata.uid in leader.binds():
+        return
+    told = when(leader, "p")
+    at = None
+    for seconds in sorted({s for s, _ in ends}):
+        for s, pod in ends:
+            if s == seconds:
+                end(leader, pod)
+        if at is None and waits.metadata.uid in leader.binds():
+            at = seconds
+    assert (told.state, told.in_s) == (("known", at) if at is not None else ("unknown", 0))

@@ -1,0 +1,110 @@
+"""The cluster after a change that is only tried."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from services.placement import questions
+from services.placement.explaining.steps import finish
+from shared.contracts.queries import AddGpus, AddNodes, Resize, WhatIfQuery
+from shared.model.objects import OwnerReference
+from tests.support import build
+from tests.support.leader import Leader
+from tests.support.whatif import NOW, run, world
+
+
+def names(told: tuple[object, ...]) -> list[str]:
+    return sorted(p.name for p in told)  # type: ignore[attr-defined]
+
+
+def test_a_drain_names_who_moves_where_and_who_finds_no_place() -> None:
+    leader = Leader().nodes("a", gpus=2)
+    run(leader, build.gpu_pod("small", memory="10Gi"), build.gpu_pod("large", gpus=1), started_s_ago=100)
+    leader.nodes("b", gpus=1)
+    told = world(leader, drain=("a",))
+    assert [(m.name, m.source, m.target, m.disturbed_gpu_seconds) for m in told.moves] == [("large", "a", "b", 100)]
+    assert names(told.stranded) == ["small"]
+    assert told.sentence == "1 pod would move and find a place; 1 pod would find none (team/small); 1 pod would wait"
+
+
+def test_pods_of_a_daemonset_end_with_their_node() -> None:
+    leader = Leader().nodes("a", gpus=1)
+    pod = build.gpu_pod("agent", memory="1Gi")
+    owner = OwnerReference(kind="DaemonSet", name="agents", uid="d", controller=True)
+    run(leader, msgspec.structs.replace(pod, metadata=msgspec.structs.replace(pod.metadata, owner_references=(owner,))))
+    assert world(leader, drain=("a",)).sentence == "nothing would change for any pod"
+
+
+def test_an_added_node_takes_who_waits() -> None:
+    leader = Leader().nodes("a", gpus=2)
+    run(leader, build.gpu_pod("there", gpus=2))
+    leader.facts(*(build.gpu_pod(f"w{i}", gpus=2) for i in range(3)))
+    told = world(leader, add_nodes=(AddNodes(like="a", count=2),))
+    assert [(p.name, p.node) for p in told.fits] == [("w0", "a-like-1"), ("w1", "a-like-2")]
+    assert told.waiting == 1
+
+
+def test_added_gpus_make_a_large_pod_fit() -> None:
+    leader = Leader().nodes("a", gpus=2)
+    leader.facts(build.gpu_pod("w", gpus=4))
+    assert names(world(leader, add_gpus=(AddGpus(node="a", count=1),)).fits) == []
+    assert names(world(leader, add_gpus=(AddGpus(node="a", count=2),)).fits) == ["w"]
+
+
+def test_a_resized_pod_stays_moves_or_finds_no_place() -> None:
+    leader = Leader().nodes("a", gpus=1)
+    run(leader, build.gpu_pod("p", memory="20Gi"), build.gpu_pod("beside", memory="40Gi"))
+    leader.nodes("b", gpus=1)
+
+    def resized(memory: str) -> tuple[list[str], list[str]]:
+        told = world(leader, resize=(Resize(namespace="team", name="p", limits={"kerf.dev/gpu-memory": memory}),))
+        return [m.target for m in told.moves], names(told.stranded)
+
+    assert resized("40Gi") == ([], [])
+    assert resized("70Gi") == (["b"], [])
+    assert resized("90Gi") == ([], ["p"])
+
+
+def test_a_gang_that_waits_gets_its_places_together_or_none() -> None:
+    notes = {"kerf.dev/gang": "g", "kerf.dev/gang-size": "3"}
+    leader = Leader().nodes("a", gpus=1)
+    leader.facts(*(build.gpu_pod(f"m{i}", gpus=1, annotations=notes) for i in range(3)))
+    assert world(leader, add_nodes=(AddNodes(like="a"),)).fits == ()
+    assert names(world(leader, add_nodes=(AddNodes(like="a", count=2),)).fits) == ["m0", "m1", "m2"]
+
+
+def test_members_of_a_gang_keep_to_their_domain_when_their_node_goes() -> None:
+    notes = {"kerf.dev/gang": "g", "kerf.dev/gang-size": "2", "kerf.dev/gang-topology": "required=rack"}
+    leader = Leader()
+    for name, rack in (("a", "r1"), ("b", "r1"), ("c", "r2")):
+        leader.nodes(name, gpus=1)
+        leader.facts(build.node(name, labels={"topology.kubernetes.io/rack": rack}))
+    run(leader, *(build.gpu_pod(f"m{i}", gpus=1, annotations=notes) for i in range(2)))
+    assert names(world(leader, drain=("a",)).stranded) == ["m0"]
+
+
+def test_a_pod_is_asked_about_in_the_changed_cluster() -> None:
+    leader = Leader().nodes("a", gpus=1)
+    ghost = build.gpu_pod("ghost", gpus=2)
+    query = WhatIfQuery(pod=msgspec.to_builtins(ghost), add_gpus=(AddGpus(node="a", count=1),))
+    answer = finish(questions.what_if(leader.core, query, NOW))
+    assert answer.explanation is not None
+    assert answer.explanation.state == "would-fit"
+
+
+@pytest.mark.parametrize(
+    ("query", "error"),
+    [
+        (WhatIfQuery(drain=("nowhere",)), "there is no node nowhere"),
+        (WhatIfQuery(add_nodes=(AddNodes(like="a", count=0),)), "from 1 to 1000"),
+        (WhatIfQuery(add_gpus=(AddGpus(node="a", count=65),)), "from 1 to 64"),
+        (WhatIfQuery(resize=(Resize(namespace="team", name="nobody", limits={}),)), "no pod team/nobody"),
+        (WhatIfQuery(resize=(Resize(namespace="team", name="p", limits={"kerf.dev/gpu": "-1"}),)), "would make no sense"),
+        (WhatIfQuery(resize=(Resize(namespace="team", name="p", limits={}, container="x"),)), "no container 'x'"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_is_refused_with_what_to_ask_instead(query: WhatIfQuery, error: str) -> None:
+    leader = Leader().nodes("a", gpus=1)
+    run(leader, build.gpu_pod("p", gpus=1))
+    assert error in finish(questions.what_if(leader.core, query, NOW)).error

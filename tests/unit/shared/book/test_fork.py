@@ -1,0 +1,95 @@
+"""Whatever is done to a fork, its origin never notices; and the fork says what a book would that was changed so."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from services.placement.explaining.trial import Trial
+from services.placement.shape import Row
+from shared.book.book import Book
+from shared.book.fork import Fork
+from tests.support import build
+from tests.support.leader import Leader
+from tests.support.whatif import run
+
+ASKS = ({"gpus": 1}, {"gpus": 2}, {"memory": "40Gi"}, {"compute": 50})
+
+
+def picture(book: Book) -> dict[str, Any]:
+    rooms = {n.name: [(g.uuid, g.free_mib, g.free_milli, g.containers) for g in n.gpus] for n in book.nodes.values()}
+    used = {n.name: (n.cpu_used, n.memory_used, sorted(n.pods), sorted(n.grants)) for n in book.nodes.values()}
+    pods = {s.uid: (s.charged, s.grant_id) for s in book.pods.values()}
+    columns = {
+        n.name: (book.arrays.gpu_free_mib[n.row].tolist(), int(book.arrays.cpu_free[n.row]), int(book.arrays.pods_free[n.row]))
+        for n in book.nodes.values()
+    }
+    return {
+        "rooms": rooms,
+        "used": used,
+        "pods": pods,
+        "columns": columns,
+        "digest": book.digest(),
+        "rows": list(book.row_names),
+        "cursor": book.arrays.cursor,
+    }
+
+
+def leader_of(asks: list[int]) -> Leader:
+    leader = Leader().nodes("a", "b", gpus=2).nodes("c", gpus=4)
+    for i, ask in enumerate(asks):
+        pod = build.gpu_pod(f"p{i}", **ASKS[ask], requests={"cpu": "1"})
+        leader.facts(pod)
+        if pod.metadata.uid in leader.binds():
+            leader.bind(pod)
+    return leader
+
+
+STEPS = st.lists(st.tuples(st.sampled_from(("lift", "remove", "place", "lose", "join")), st.integers(0, 9)), max_size=12)
+
+
+@settings(max_examples=80, deadline=None)
+@given(st.lists(st.integers(0, 3), max_size=8), STEPS)
+def test_the_origin_stays_as_it_was_and_rows_of_the_fork_are_as_from_scratch(asks: list[int], steps: Any) -> None:
+    leader = leader_of(asks)
+    engine = leader.core.placer.engine
+    before = picture(leader.core.book)
+    trial = Trial(engine)
+    for what, number in steps:
+        uids, nodes = sorted(trial.book.pods), sorted(n for n, s in trial.book.nodes.items() if s.object is not None)
+        if what == "lift" and uids:
+            trial.book.lift(uids[number % len(uids)])
+        elif what == "remove" and uids:
+            trial.book.remove(uids[number % len(uids)])
+        elif what == "place" and (idle := [u for u in uids if not trial.book.pods[u].charged]):
+            trial.place(trial.book.pods[idle[number % len(idle)]])
+        elif what == "lose" and nodes:
+            trial.lose(nodes[number % len(nodes)])
+        elif what == "join":
+            trial.join(build.node(f"new{number}"), build.inventory(f"new{number}", gpus=2))
+    for state in trial.book.pods.values():
+        kept = trial.engine.row(state).refresh().tolist()
+        assert kept == Row(state, trial.engine.policy_of(state), trial.book).refresh().tolist()
+    assert trial.book.overbooked() == []
+    assert picture(leader.core.book) == before
+
+
+def test_what_the_origin_does_later_is_not_seen_in_the_columns_of_the_fork() -> None:
+    leader = Leader().nodes("a", gpus=1)
+    fork = Fork(leader.core.book)
+    run(leader, build.gpu_pod("p", gpus=1))
+    assert fork.arrays.gpu_whole[fork.nodes["a"].row, 0]
+    assert "uid-team-p" not in fork.pods
+
+
+def test_a_lifted_pod_gives_back_all_it_had_and_can_be_held_again() -> None:
+    leader = Leader().nodes("a", gpus=1)
+    run(leader, build.gpu_pod("p", gpus=1, requests={"cpu": "2"}))
+    empty, full = picture(Leader().nodes("a", gpus=1).core.book), picture(leader.core.book)
+    trial = Trial(leader.core.placer.engine)
+    state = trial.book.lift("uid-team-p")
+    assert picture(trial.book)["rooms"] == empty["rooms"]
+    assert trial.place(state) is not None
+    assert picture(trial.book)["rooms"] == full["rooms"]
