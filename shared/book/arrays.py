@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from shared.book.mig import MigCut
 from shared.book.shares import GpuRoom
 from shared.model.gpu import Gpu, Inventory
 
@@ -32,7 +33,7 @@ class Arrays:
     def __init__(self, rows: int = 64, columns: int = 8) -> None:
         self.rows, self.columns = rows, columns
         self.generation = 0
-        """Rises when rows are added: what was computed for fewer rows is to be thrown away."""
+        """Rises when rows are added, and with the first GPU in MIG mode: what was computed before is to be thrown away."""
         self.cpu_free: Ints = np.full(rows, NOTHING_FITS, np.int64)
         self.memory_free: Ints = np.full(rows, NOTHING_FITS, np.int64)
         self.ephemeral_free: Ints = np.full(rows, NOTHING_FITS, np.int64)
@@ -48,6 +49,10 @@ class Arrays:
         self.gpu_mig_geometry: Ints = np.full((rows, columns), NOT_MIG, np.int64)
         """Of a GPU in MIG mode, its geometry's place in `model.mig.GEOMETRIES`; else NOT_MIG. The free columns of such a GPU
         say what further instances can have together, whether or not one of a size still fits: `gpu_mig_fits` says that."""
+        self.gpu_mig_cut: Ints = np.full((rows, columns), NOT_MIG, np.int64)
+        """Of a GPU in MIG mode, its place in `cuts`; else NOT_MIG."""
+        self.cuts: list[MigCut] = []
+        """The ways in which GPUs in MIG mode give instances, each once."""
         self.any_mig = False
         """Whether a GPU in MIG mode has ever been among them."""
         self.gpu_mig_used: Ints = np.zeros((rows, columns), np.int64)
@@ -60,12 +65,13 @@ class Arrays:
         self.gpu_kind: Ints = np.zeros((rows, columns), np.int64)
         """The GPU's place in `kinds`."""
         self.kinds: list[Gpu] = []
-        """GPUs of one model, memory and capability are of one kind; the first one seen stands for all."""
+        """GPUs of one model, memory and capability, all in MIG mode or none, are of one kind; the first seen stands for all."""
         self.node_class: Ints = np.full(rows, NO_CLASS, np.int64)
         """The node's place in `classes`, or NO_CLASS without GPUs."""
         self.classes: list[tuple[int, ...]] = []
         """Nodes with the same kinds of GPUs and about the same CPU and memory are of one class: the kinds, by GPU."""
-        self._kind_of: dict[tuple[str, int, str], int] = {}
+        self._kind_of: dict[tuple[str, int, str, bool], int] = {}
+        self._cut_of: dict[MigCut, int] = {}
         self._class_of: dict[tuple[tuple[int, ...], int, int], int] = {}
         self.inventories: dict[int, Inventory] = {}
         """By row, of nodes that have one: for what no column says, such as how GPUs are linked."""
@@ -107,19 +113,27 @@ class Arrays:
         self.gpu_total_mib[row] = 0
         self.gpu_containers[row] = 0
         self.gpu_whole[row] = False
-        self.gpu_mig_geometry[row] = NOT_MIG
+        self.gpu_mig_geometry[row] = self.gpu_mig_cut[row] = NOT_MIG
         self.gpu_mig_used[row] = 0
         self.gpu_mig_fits[row] = 0
         self.gpu_count[row] = len(gpus)
         for gpu in gpus:
             self.write_gpu(row, gpu)
+            if gpu.mig is not None:
+                self.gpu_mig_cut[row, gpu.column] = self._place_of(gpu.mig.cut(gpu.model, gpu.total_mib))
         self.note(row)
+
+    def _place_of(self, cut: MigCut) -> int:
+        if cut not in self._cut_of:
+            self._cut_of[cut] = len(self.cuts)
+            self.cuts.append(cut)
+        return self._cut_of[cut]
 
     def classify(self, row: int, gpus: Sequence[Gpu]) -> None:
         """What the node is, by its GPUs in the order of columns and by its totals: to be said again when these change."""
         kinds = []
         for gpu in gpus:
-            key = (gpu.model, gpu.memory_mib, gpu.compute_capability)
+            key = (gpu.model, gpu.memory_mib, gpu.compute_capability, gpu.mig_enabled)
             if key not in self._kind_of:
                 self._kind_of[key] = len(self.kinds)
                 self.kinds.append(gpu)
@@ -139,7 +153,9 @@ class Arrays:
         self.gpu_free_milli[row, column] = gpu.free_milli if gpu.usable else NOTHING_FITS
         self.gpu_total_mib[row, column] = gpu.total_mib
         self.gpu_containers[row, column] = gpu.containers
-        self.any_mig = self.any_mig or gpu.mig is not None
+        if gpu.mig is not None and not self.any_mig:
+            self.any_mig = True
+            self.generation += 1
         self.gpu_mig_geometry[row, column] = NOT_MIG if gpu.mig is None else gpu.mig.geometry
         if gpu.mig is not None:
             self.gpu_mig_used[row, column] = gpu.mig.used
@@ -154,7 +170,7 @@ class Arrays:
         for name, value in vars(self).items():
             if not isinstance(value, np.ndarray):
                 continue
-            fill: Any = NOTHING_FITS if "free" in name else NO_CLASS if name == "node_class" else NOT_MIG if name == "gpu_mig_geometry" else 0
+            fill: Any = NOTHING_FITS if "free" in name else NO_CLASS if name == "node_class" else NOT_MIG if name in ("gpu_mig_geometry", "gpu_mig_cut") else 0
             shape = (rows, columns) if value.ndim == 2 else (rows,)
             grown = np.full(shape, fill, value.dtype)
             grown[tuple(slice(0, n) for n in value.shape)] = value

@@ -43,6 +43,7 @@ def best_start(geometry: int, profile: MigProfile, used: int) -> int | None:
     return max(possible(profile, used), key=lambda start: _left(geometry, used | mask_at(profile, start)), default=None)
 
 
+@cache
 def _left(geometry: int, used: int) -> int:
     return sum(len(possible(p, used)) for p in GEOMETRIES[geometry].profiles)
 
@@ -59,6 +60,16 @@ FITS = _fits()
 """By geometry and mask of what is taken: the mask of profiles of which one more instance fits."""
 
 
+class MigCut(msgspec.Struct, frozen=True):
+    """What GPUs in MIG mode have in common that give the same instances: make, and layout where it is fixed."""
+
+    geometry: int
+    model: str
+    total_mib: int
+    instances: tuple[MigInstance, ...] | None
+    """Of a fixed layout, without their UUIDs; None: cut on demand."""
+
+
 class MigRoom(msgspec.Struct):
     """A GPU in MIG mode as it stands. Cut on demand, it offers every placement; else the instances that exist."""
 
@@ -72,6 +83,12 @@ class MigRoom(msgspec.Struct):
     @property
     def make(self) -> Geometry:
         return GEOMETRIES[self.geometry]
+
+    def cut(self, model: str, total_mib: int) -> MigCut:
+        """`model`, `total_mib`: of the GPU."""
+        layout = sorted((instance.start, instance.profile) for instance in self.instances)
+        fixed = None if self.on_demand else tuple(MigInstance(profile=profile, start=start) for start, profile in layout)
+        return MigCut(self.geometry, model, total_mib, fixed)
 
     @property
     def used(self) -> int:

@@ -8,7 +8,13 @@ from services.placement.jit import jit
 from services.placement.policies.base import largest_ask
 from shared.book.arrays import Arrays, Ints
 from shared.book.states import PodState
+from shared.model.mig import PROFILES
 from shared.model.request import GpuAsk
+
+
+class MigColumns(NamedTuple):
+    cut: Ints
+    used: Ints
 
 
 class Columns(NamedTuple):
@@ -24,6 +30,8 @@ class Columns(NamedTuple):
     gpu_free_mib: Ints
     gpu_free_milli: Ints
     gpu_total_mib: Ints
+    mig: MigColumns | None
+    """None where no GPU is in MIG mode: then the loops are compiled as if there were no such thing."""
 
 
 class Ask(NamedTuple):
@@ -34,10 +42,13 @@ class Ask(NamedTuple):
     compute_milli: int
     whole: bool
     memory_follows: bool
+    profile: int
+    """The place in PROFILES of the MIG profile that it names, or -1."""
 
 
 def columns_of(arrays: Arrays) -> Columns:
-    return Columns(*(getattr(arrays, name) for name in Columns._fields))
+    mig = MigColumns(arrays.gpu_mig_cut, arrays.gpu_mig_used) if arrays.any_mig else None
+    return Columns(**{name: getattr(arrays, name) for name in Columns._fields if name != "mig"}, mig=mig)
 
 
 @jit
@@ -59,9 +70,19 @@ def rest_after(free_mib: int, free_milli: int, total_mib: int, ask: Ask) -> int:
     return rest_milli(free_mib - memory_mib, free_milli - ask.compute_milli, total_mib)
 
 
+@jit
+def asked_milli(total_mib: int, ask: Ask) -> int:
+    """Milli that the ask takes of a GPU with this much memory: the larger of memory and compute."""
+    if ask.memory_follows or total_mib <= 0:
+        return ask.compute_milli
+    return max(ask.compute_milli, -(-ask.memory_mib * 1000 // total_mib))
+
+
 def ask_of(pod: PodState, ask: GpuAsk | None = None) -> Ask:
     """The pod's CPU and memory, and of its GPUs this ask, or the largest."""
     ask = ask or largest_ask(pod)
+    cpu_milli, memory_bytes = pod.demand.cpu_milli, pod.demand.memory_bytes
     if ask is None:
-        return Ask(pod.demand.cpu_milli, pod.demand.memory_bytes, 0, 0, 0, False, False)
-    return Ask(pod.demand.cpu_milli, pod.demand.memory_bytes, ask.count, ask.memory_mib, ask.compute_milli, ask.whole, ask.memory_follows)
+        return Ask(cpu_milli, memory_bytes, 0, 0, 0, False, False, -1)
+    profile = PROFILES.index(ask.profile) if ask.profile else -1
+    return Ask(cpu_milli, memory_bytes, ask.count, ask.memory_mib, ask.compute_milli, ask.whole, ask.memory_follows, profile)

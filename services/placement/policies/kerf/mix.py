@@ -9,8 +9,11 @@ import numpy.typing as npt
 from services.placement.accepts import Taste, shunned, taste
 from services.placement.policies.base import largest_ask
 from shared.book.arrays import Arrays, Bools
+from shared.book.mig import serving
 from shared.book.shares import share_on
 from shared.book.states import PodState
+from shared.model.gpu import Gpu
+from shared.model.mig import geometry_of
 from shared.model.request import GpuAsk
 
 Floats = npt.NDArray[np.float64]
@@ -76,6 +79,13 @@ def accepts(kind: Kind, arrays: Arrays) -> Bools:
     """By GPU kind: whether a pod of this kind would take such a GPU, were it free."""
     wanted = kind.taste
     return np.array([
-        (wanted is None or shunned(wanted, gpu) is None) and (kind.ask is None or milli_on(kind.ask, gpu.memory_mib) <= 1000)
-        for gpu in arrays.kinds
+        (wanted is None or shunned(wanted, gpu) is None) and (kind.ask is None or _serves(gpu, kind.ask)) for gpu in arrays.kinds
     ], np.bool_)  # fmt: skip
+
+
+def _serves(gpu: Gpu, ask: GpuAsk) -> bool:
+    """Whether an ask, or each part of it, fits on an empty GPU: on one in MIG mode as an instance."""
+    if not gpu.mig_enabled:
+        return not ask.profile and milli_on(ask, gpu.memory_mib) <= 1000
+    geometry = geometry_of(gpu.model, gpu.memory_mib)
+    return geometry is not None and bool(serving(geometry, ask, gpu.memory_mib))

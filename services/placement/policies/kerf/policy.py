@@ -5,6 +5,7 @@ import numpy as np
 from services.placement.policies.base import Policy, largest_ask
 from services.placement.policies.columns import Columns, ask_of, columns_of
 from services.placement.policies.kerf.fairness import Fairness
+from services.placement.policies.kerf.mig import filled_first
 from services.placement.policies.kerf.mix import Kind, Mix, accepts
 from services.placement.policies.kerf.parameters import blend
 from services.placement.policies.kerf.prices import START
@@ -34,7 +35,7 @@ class Kerf(Policy):
         self._log_prices = np.full((1, 3), START)
         self._due = 0
         self._met = 0
-        self._layout = (-1, -1)
+        self._layout = (-1, -1, -1)
         self._tables = make_tables(book.arrays, self.mix, self.fairness, blend(0.0), self._log_prices)[0]
         self._columns: Columns | None = None
         self._generation = -1
@@ -70,7 +71,7 @@ class Kerf(Policy):
         return rate_rows(rows, fit, self._view(arrays), self._known(), ask_of(pod))
 
     def order(self, pod: PodState, ask: GpuAsk, fitting: list[GpuRoom], node: NodeState) -> list[GpuRoom]:
-        if ask.count > 1:
+        if ask.count > 1 and not ask.profile:
             return sorted(fitting, key=lambda room: (room.model, room.total_mib, room.free_milli, room.free_mib, room.column))
         arrays = self.book.arrays
         scores = np.zeros(arrays.columns, np.int64)
@@ -86,10 +87,12 @@ class Kerf(Policy):
         if ask is not None:
             fit = gpu_fit(ask, arrays, np.array([row]))[0]
             gpus = np.flatnonzero(fit)[: ask.count]
-            if ask.count == 1 and len(gpus):
-                scores = np.zeros(arrays.columns, np.int64)
-                rate_gpus(row, fit, self._view(arrays), self._known(), ask_of(pod), np.zeros(len(TERMS)), scores)
+            if (ask.count == 1 or ask.profile) and len(gpus):
+                scores, view, known = np.zeros(arrays.columns, np.int64), self._view(arrays), self._known()
+                rate_gpus(row, fit, view, known, ask_of(pod), np.zeros(len(TERMS)), scores)
                 gpus = np.array([int(scores.argmax())])
+                if ask.count > 1:
+                    gpus = filled_first(row, fit, scores, view.gpu_total_mib[row], ask_of(pod), view.mig, known.instances)
         terms = np.zeros(len(TERMS))
         cost_terms(row, gpus, self._view(arrays), self._known(), ask_of(pod), terms)
         return {name: -round(cost) for name, cost in zip(TERMS, terms.tolist(), strict=True)}
@@ -99,9 +102,9 @@ class Kerf(Policy):
             self._columns, self._generation = columns_of(arrays), arrays.generation
         return self._columns
 
-    def _layout_now(self) -> tuple[int, int]:
+    def _layout_now(self) -> tuple[int, int, int]:
         """The kernels do not check bounds: no table may be smaller than what the columns point at."""
-        return len(self.book.arrays.kinds), len(self.book.arrays.classes)
+        return len(self.book.arrays.kinds), len(self.book.arrays.classes), len(self.book.arrays.cuts)
 
     def _known(self) -> Tables:
         if self._layout != self._layout_now():

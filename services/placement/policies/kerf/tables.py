@@ -6,12 +6,14 @@ import numpy as np
 
 from services.placement.policies.kerf.fairness import Fairness
 from services.placement.policies.kerf.groups import MOST, scarcity
+from services.placement.policies.kerf.mig import make_instances, untouched_milli
 from services.placement.policies.kerf.mix import Kind, Mix, accepts, sizes_on
 from services.placement.policies.kerf.parameters import PRIOR_PODS, Parameters
 from services.placement.policies.kerf.prices import CPU_UNIT_MILLI, MEMORY_UNIT_BYTES, START, Floats, settle
 from services.placement.policies.kerf.score import Tables
 from services.placement.policies.kerf.waste import STEP_MILLI, STEPS, expected_waste
-from shared.book.arrays import Arrays, Ints
+from shared.book.arrays import NOT_MIG, Arrays, Bools, Ints
+from shared.model.units import WHOLE_GPU_MILLI
 
 _NOTHING_GPUS = 0.01
 
@@ -20,12 +22,23 @@ def make_tables(arrays: Arrays, mix: Mix, fairness: Fairness, parameters: Parame
     """The tables as of now, and the log prices to start from next time (classes and the pool x 3)."""
     kinds = sorted(mix.counts, key=lambda kind: -mix.counts[kind])
     counts = np.array([mix.counts[kind] for kind in kinds], np.float64)
-    waste = _waste(arrays, mix, kinds, parameters.patience)
+    takes = [accepts(kind, arrays) for kind in kinds]
+    waste = _waste(arrays, mix, kinds, takes, parameters.patience)
+    instances = make_instances(arrays, kinds, counts.tolist(), takes, 1 / parameters.patience)
     present = arrays.gpu_total_mib > 0
     rest = np.where(present, np.minimum(arrays.gpu_free_milli, arrays.gpu_free_mib * 1000 // np.maximum(arrays.gpu_total_mib, 1)), 0)
     rest = np.maximum(rest, 0)
     kind = np.maximum(arrays.gpu_kind, 0)
     usable = np.where(present, rest - waste[kind, rest // STEP_MILLI], 0.0)
+    untouched = np.where(present, WHOLE_GPU_MILLI - waste[kind, STEPS], 0.0)
+    whole = rest == WHOLE_GPU_MILLI
+    if instances is not None:
+        in_mig = arrays.gpu_mig_cut != NOT_MIG
+        whole &= ~in_mig
+        state = arrays.gpu_mig_cut[in_mig], arrays.gpu_mig_used[in_mig]
+        rest[in_mig] = np.where(rest[in_mig] > 0, instances.free[state], 0)
+        usable[in_mig] = np.where(rest[in_mig] > 0, rest[in_mig] - instances.waste[state], 0.0)
+        untouched[in_mig] = untouched_milli(arrays, instances)[state[0]]
     gpus = np.array([_gpus_asked(kind) for kind in kinds], np.float64)
     asked = float((counts * gpus).sum())
     groups = np.zeros((len(arrays.kinds), MOST + 1))
@@ -33,15 +46,16 @@ def make_tables(arrays: Arrays, mix: Mix, fairness: Fairness, parameters: Parame
     if asked > 0:
         share = np.zeros(MOST + 1)
         for one, part in zip(kinds, counts * gpus / asked, strict=True):
-            if one.ask is not None and one.ask.count > 1:
+            if one.ask is not None and one.ask.count > 1 and not one.ask.profile:
                 share[min(MOST, one.ask.count)] += part
-        weights = scarcity(share, (rest == 1000).sum(axis=1), float(rest.sum()), parameters.by_share)
+        weights = scarcity(share, whole.sum(axis=1), float(rest.sum()), parameters.by_share)
         weak = fairness.pressure(len(arrays.kinds))
         groups = weights[None, :] * (parameters.strong_groups + (parameters.weak_groups - parameters.strong_groups) * weak)[:, None]
         groups[:, 0] = parameters.open_groups * (1 - weak)
-        log_prices = _prices(arrays, kinds, counts / asked, usable, waste, parameters, log_prices)
+        log_prices = _prices(arrays, kinds, counts / asked, takes, usable, untouched, parameters, log_prices)
     price = np.exp(log_prices) * 1000 / np.array([CPU_UNIT_MILLI, MEMORY_UNIT_BYTES, 1000])
-    return Tables(waste, price, groups, np.array([parameters.balance, parameters.prices, parameters.waste])), log_prices
+    weights = np.array([parameters.balance, parameters.prices, parameters.waste])
+    return Tables(waste, price, groups, weights, instances), log_prices
 
 
 def _gpus_asked(kind: Kind) -> float:
@@ -51,14 +65,14 @@ def _gpus_asked(kind: Kind) -> float:
     return kind.ask.count * (1.0 if kind.ask.whole else max(kind.ask.compute_milli, 1) / 1000)
 
 
-def _waste(arrays: Arrays, mix: Mix, kinds: list[Kind], patience: float) -> Floats:
+def _waste(arrays: Arrays, mix: Mix, kinds: list[Kind], takes: list[Bools], patience: float) -> Floats:
     result = np.zeros((max(1, len(arrays.kinds)), STEPS + 1))  # a row to look up even where there is no GPU at all
     rates = np.zeros(result.shape)
     rates[:, STEPS] = PRIOR_PODS
-    for kind in kinds:
+    for kind, accepted in zip(kinds, takes, strict=True):
         if kind.count == 1:
             steps = np.minimum(STEPS, -(-sizes_on(kind, arrays) // STEP_MILLI)).astype(np.int64)
-            for gpu in np.flatnonzero(accepts(kind, arrays)).tolist():
+            for gpu in np.flatnonzero(accepted).tolist():
                 rates[gpu, steps[gpu]] += mix.counts[kind]
     for gpu in range(len(arrays.kinds)):
         result[gpu] = expected_waste(rates[gpu] / (mix.total + PRIOR_PODS), 1 / patience)
@@ -66,12 +80,13 @@ def _waste(arrays: Arrays, mix: Mix, kinds: list[Kind], patience: float) -> Floa
 
 
 def _prices(
-    arrays: Arrays, kinds: list[Kind], per_gpu: Floats, usable: Floats, waste: Floats, parameters: Parameters, log_prices: Floats
-) -> Floats:
-    """`per_gpu`: pods by kind for each GPU asked for."""
+    arrays: Arrays, kinds: list[Kind], per_gpu: Floats, takes: list[Bools], usable: Floats, untouched: Floats, parameters: Parameters,
+    log_prices: Floats,
+) -> Floats:  # fmt: skip
+    """`per_gpu`: pods by kind for each GPU asked for. `usable`: milli-GPU by GPU, and were nothing of it given: `untouched`."""
     classes = len(arrays.classes)
     left = usable.sum(axis=1) / 1000
-    everything = np.where(arrays.gpu_total_mib > 0, 1000 - waste[np.maximum(arrays.gpu_kind, 0), STEPS], 0.0).sum(axis=1) / 1000
+    everything = untouched.sum(axis=1) / 1000
     back = parameters.returning
     gpu = left + back * np.maximum(everything - left, 0)
     known = arrays.pods_free >= 0
@@ -81,7 +96,7 @@ def _prices(
     supply = np.stack([_sum_by(where, column, classes + 1) for column in (cpu, memory, np.where(where < classes, gpu, 0.0))], axis=1)
     need = np.array([(k.cpu_milli / CPU_UNIT_MILLI, k.memory_bytes / MEMORY_UNIT_BYTES, _gpus_asked(k)) for k in kinds])
     picky = need[:, 2] > 0
-    open_to = np.array([_classes_for(kind, arrays) for kind in kinds])
+    open_to = np.array([_classes_for(kind, accepted, arrays) for kind, accepted in zip(kinds, takes, strict=True)])
     return settle(log_prices, supply, need, per_gpu * gpu.sum() * parameters.demand, open_to, picky, parameters.temperature)
 
 
@@ -92,12 +107,12 @@ def _for_classes(log_prices: Floats, classes: int) -> Floats:
     return grown
 
 
-def _classes_for(kind: Kind, arrays: Arrays) -> list[bool]:
-    """Whether the kind could go to each class of nodes, and to the pool."""
+def _classes_for(kind: Kind, takes: Bools, arrays: Arrays) -> list[bool]:
+    """Whether the kind could go to each class of nodes, and to the pool. One GPU can give several instances."""
     if kind.ask is None:
         return [True] * (len(arrays.classes) + 1)
-    takes = accepts(kind, arrays)
-    return [sum(1 for gpu in gpus if takes[gpu]) >= kind.count for gpus in arrays.classes] + [False]
+    needed = 1 if kind.ask.profile else kind.count
+    return [sum(1 for gpu in gpus if takes[gpu]) >= needed for gpus in arrays.classes] + [False]
 
 
 def _sum_by(where: Ints, amounts: Floats, count: int) -> Floats:

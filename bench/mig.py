@@ -1,0 +1,147 @@
+"""MIG instances that come and go: how much of the GPUs is allocated, and who is refused.
+
+    python -m bench.mig [--policy kerf|binpack|...] [--offered 1.1] [--seeds 1,2,3] [--mix instances|beside] [--json]
+
+16 nodes: half have 8 A100 of 40 GB, half 8 H100 of 80 GB, all in MIG mode and cut on demand; with `--mix beside` every other
+GPU is not, and shared softly. Pods arrive at random and are tried once; each asks for an instance by name, for an A100 or for
+an H100, or (`beside`) for a part by memory that both kinds of GPU can serve, or for a whole one. Lives are exponential. Time
+is in mean lives: three to settle, and five that count. Allocation is the mean over time of what was asked for, instances in
+memory slices.
+"""
+
+from __future__ import annotations
+
+import argparse
+import heapq
+import json
+import random
+import sys
+from collections import Counter
+
+import msgspec
+
+from bench.openb.fill import place
+from services.placement.engine import Engine
+from shared.book.book import Book
+from shared.book.states import PodState, pod_state
+from shared.contracts.facts import Put
+from shared.model import names
+from shared.model.gpu import Gpu, Inventory
+from shared.model.objects import Container, Meta, Node, NodeStatus, Pod, PodSpec, Resources
+
+NODES, GPUS = 16, 8
+SETTLE_LIVES, COUNTED_LIVES = 3.0, 5.0
+MAKES = (("NVIDIA-A100-SXM4-40GB", 40_960, (5, 10, 20, 40)), ("NVIDIA-H100-80GB-HBM3", 81_559, (10, 20, 40, 80)))
+SLICES = ((1, 1, 30), (1, 2, 10), (2, 2, 20), (3, 4, 20), (4, 4, 10), (7, 8, 10))
+"""Of profiles: compute slices, memory slices, and how many of a hundred pods ask for one."""
+
+
+class Kind(msgspec.Struct, frozen=True):
+    label: str
+    milli: int
+    """Of a GPU, as allocation counts it."""
+    weight: int
+    state: PodState
+
+
+class Run(msgspec.Struct, frozen=True):
+    seed: int
+    allocation_percent: float
+    refused_percent: dict[str, float]
+    """Of those who asked, by what they asked for."""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m bench.mig", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--policy", default="kerf")
+    parser.add_argument("--offered", type=float, default=1.1, help="load over capacity")
+    parser.add_argument("--seeds", default="1,2,3")
+    parser.add_argument("--mix", choices=("instances", "beside"), default="instances")
+    parser.add_argument("--json", action="store_true")
+    args = parser.parse_args()
+    runs = []
+    for seed in (int(part) for part in args.seeds.split(",")):
+        runs.append(churn(args.policy, args.mix, args.offered, seed))
+        print(f"{args.policy} {args.mix} seed {seed}: {runs[-1].allocation_percent} %", file=sys.stderr)
+    mean = round(sum(run.allocation_percent for run in runs) / len(runs), 2)
+    result = {"policy": args.policy, "mix": args.mix, "offered": args.offered, "mean_percent": mean, "runs": [msgspec.structs.asdict(r) for r in runs]}
+    print(json.dumps(result) if args.json else f"{args.policy} on {args.mix} at {args.offered}: {mean} % allocated, mean of {len(runs)} seeds")
+
+
+def churn(policy: str, mix: str, offered: float, seed: int) -> Run:
+    random_ = random.Random(f"{mix} {seed} {offered}")
+    engine, kinds = Engine(make_book(beside=mix == "beside"), policy), make_kinds(beside=mix == "beside")
+    weights = [kind.weight for kind in kinds]
+    rate = offered * 1000 * NODES * GPUS / (sum(k.milli * k.weight for k in kinds) / sum(weights))
+    now = last = area = 0.0
+    used = number = 0
+    ends: list[tuple[float, str, int]] = []
+    asked: Counter[str] = Counter()
+    refused: Counter[str] = Counter()
+    while now < SETTLE_LIVES + COUNTED_LIVES:
+        now += random_.expovariate(rate)
+        while ends and ends[0][0] <= now:
+            ended, uid, milli = heapq.heappop(ends)
+            area, last = area + used * max(0.0, ended - max(last, SETTLE_LIVES)), ended
+            engine.book.unhold(uid)
+            del engine.book.pods[uid]
+            used -= milli
+        area, last = area + used * max(0.0, now - max(last, SETTLE_LIVES)), now
+        kind, life = random_.choices(kinds, weights)[0], random_.expovariate(1.0)
+        number += 1
+        sample = kind.state
+        state = PodState(pod=sample.pod, uid=f"p{number}", demand=sample.demand, request=sample.request)
+        engine.book.pods[state.uid] = state
+        placed = place(engine, state, number)
+        if placed:
+            used += kind.milli
+            heapq.heappush(ends, (now + life, state.uid, kind.milli))
+        if now >= SETTLE_LIVES:
+            asked[kind.label] += 1
+            refused[kind.label] += not placed
+    percent = {label: round(100 * refused[label] / count, 2) for label, count in sorted(asked.items())}
+    return Run(seed, round(100 * area / (now - SETTLE_LIVES) / (1000 * NODES * GPUS), 3), percent)
+
+
+def make_book(*, beside: bool) -> Book:
+    book = Book()
+    for number in range(NODES):
+        name, (model, memory_mib, _) = f"n{number}", MAKES[number % 2]
+        gpus = tuple(
+            Gpu(uuid=f"{name}/{i}", index=i, model=model, memory_mib=memory_mib, mig_enabled=cut, mig_on_demand=cut)
+            for i, cut in enumerate((not beside or bool(i % 2)) for i in range(GPUS))
+        )
+        allocatable = {"cpu": "1000", "memory": "8Ti", "pods": "1000"}
+        book.apply(Put(object=Node(metadata=Meta(name=name, uid=name, resource_version="1"), status=NodeStatus(allocatable=allocatable))))
+        strategies = ("exclusive", "advisory", "mig")
+        book.put_inventory(Inventory(node=name, boot_id="1", gpus=gpus, strategies=strategies, simulated=True))
+        book.set_agent_trouble(name, "")
+    return book
+
+
+def make_kinds(*, beside: bool) -> list[Kind]:
+    kinds = []
+    for model, memory_mib, gb in MAKES:
+        only = {names.ANNOTATION_GPU_MODEL: model}
+        for compute, memory, weight in SLICES:
+            profile = f"{compute}g.{gb[(1, 2, 4, 8).index(memory)]}gb"
+            kinds.append(_kind(f"{compute}g/{memory}", memory * 125, weight, {f"{names.PREFIX_MIG}{profile}": 1}, only))
+        if beside:
+            for eighths in (1, 2, 3):  # nine tenths of so many slices: what an instance has
+                limits: dict[str, str | int] = {names.RESOURCE_GPU_MEMORY: f"{memory_mib * eighths * 9 // 80}Mi"}
+                kinds.append(_kind(f"part/{eighths}", eighths * 9 * 1000 // 80, 30, limits, only))
+            kinds.append(_kind("whole", 1000, 10, {names.RESOURCE_GPU: 1}, only))
+    return kinds
+
+
+def _kind(label: str, milli: int, weight: int, limits: dict[str, str | int], annotations: dict[str, str]) -> Kind:
+    container = Container(name="c", resources=Resources(limits=limits, requests={"cpu": "1"}))
+    meta = Meta(name=label, namespace="bench", uid=label, resource_version="1", annotations=annotations)
+    state = pod_state(Pod(metadata=meta, spec=PodSpec(scheduler_name=names.SCHEDULER_NAME, containers=(container,))))
+    if state.refusal:
+        raise ValueError(f"the pod {label} makes no sense to the engine: {state.refusal}")
+    return Kind(label, milli, weight, state)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,261 @@
+"""What of a GPU in MIG mode will never be used.
+
+Its state is the mask of what is taken of it. W(mask), the expected final waste, is that of `waste`, over masks: when pods
+come at rates f_a and a rest is given up at rate e, W(mask) = (e free(mask) + sum of f_a (W(next) + spare)) / (e + sum of
+f_a) over the asks a that still get an instance; `next` is the mask with the instance that the book would give them, and
+`spare` what that instance is larger than they asked for.
+
+Free and spare are counted in memory slices, as milli of the GPU's: for these the instances compete, and wherever one may
+stand there is compute for it.
+"""
+
+from __future__ import annotations
+
+from functools import cache, lru_cache
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from services.placement.jit import jit
+from services.placement.policies.columns import Ask, MigColumns, asked_milli
+from services.placement.policies.kerf.mix import Kind, milli_on
+from services.placement.policies.kerf.parameters import PRIOR_PODS
+from shared.book.arrays import NOT_MIG, Arrays, Bools, Ints
+from shared.book.mig import MASKS, MigCut, best_start, instance_mask, mask_at, serving
+from shared.model.mig import GEOMETRIES, PROFILES, MigProfile
+
+Floats = npt.NDArray[np.float64]
+Masks = npt.NDArray[np.int16]
+
+NONE = -1
+MOST = max(len(geometry.profiles) for geometry in GEOMETRIES)
+"""Profiles that a GPU can have."""
+
+
+class Instances(NamedTuple):
+    """By `Arrays.cuts` and mask: what can be had, and what will be wasted."""
+
+    free: Ints
+    """Milli-GPU in memory slices that are not taken."""
+    waste: Floats
+    after: Masks
+    """Cuts x lines x masks: the mask with one more instance, NONE where there is none. Line p: of the profile p, in the order
+    of `_ordered`; line MOST + p: of p, or of the next larger one that can be had."""
+    sizes: Ints
+    """Cuts x profiles x (place in PROFILES, memory in MiB, compute in milli)."""
+
+
+@jit
+def line_of(cut: int, total_mib: int, ask: Ask, instances: Instances) -> int:
+    """The line of `after` that serves an ask, NONE where none does."""
+    memory_mib = total_mib * ask.compute_milli // 1000 if ask.memory_follows else ask.memory_mib
+    for place in range(MOST):
+        profile, mib, milli = instances.sizes[cut, place]
+        if ask.profile != NONE:
+            if profile == ask.profile:
+                return place
+        elif mib >= memory_mib and milli >= ask.compute_milli:
+            return MOST + place
+    return NONE
+
+
+@jit
+def spare_milli(taken: int, total_mib: int, ask: Ask) -> int:
+    """What an instance is larger than the ask; one that is asked for by name is as large as it should be."""
+    return 0 if ask.profile != NONE else max(0, taken - asked_milli(total_mib, ask))
+
+
+@jit
+def after_taking(cut: int, used: int, total_mib: int, ask: Ask, count: int, instances: Instances) -> int:
+    """The mask of a GPU once so many of the ask's instances are taken of it; NONE where it has not as many."""
+    line = line_of(cut, total_mib, ask, instances)
+    for _ in range(count):
+        used = NONE if NONE in (line, used) else int(instances.after[cut, line, used])
+    return used
+
+
+# What follows is called for every GPU. Where none is in MIG mode `mig` and `instances` are None, and of these functions only
+# their first lines are compiled.
+
+
+@jit
+def cut_of(row: int, gpu: int, mig: MigColumns | None) -> int:
+    """A GPU's place in `Arrays.cuts`, or NOT_MIG."""
+    if mig is None:
+        return NOT_MIG
+    return int(mig.cut[row, gpu])
+
+
+@jit
+def alike(row: int, gpu: int, other: int, mig: MigColumns | None) -> bool:
+    """Whether two GPUs of a row give the same instances."""
+    if mig is None:
+        return True
+    return bool(mig.cut[row, gpu] == mig.cut[row, other] and mig.used[row, gpu] == mig.used[row, other])
+
+
+@jit
+def stake(
+    row: int, gpu: int, taken: int, total_mib: int, ask: Ask, mig: MigColumns | None, instances: Instances | None
+) -> tuple[int, float, float, float]:
+    """Of a GPU in MIG mode, in milli-GPU: what is left, what of it will be wasted, and, where so many of the ask's instances
+    are taken, what is lost to others and how much of that is waste."""
+    if mig is None:
+        return 0, 0.0, 0.0, 0.0
+    if instances is None:
+        return 0, 0.0, 0.0, 0.0
+    cut, used = mig.cut[row, gpu], mig.used[row, gpu]
+    rest, before = int(instances.free[cut, used]), float(instances.waste[cut, used])
+    after = after_taking(cut, used, total_mib, ask, taken, instances) if taken else NONE
+    if after == NONE:
+        return rest, before, 0.0, 0.0
+    given = rest - int(instances.free[cut, after])
+    more = instances.waste[cut, after] - before
+    return rest, before, given + more, more + taken * spare_milli(given // taken, total_mib, ask)
+
+
+@jit
+def filled_first(row: int, fit: Bools, scores: Ints, totals: Ints, ask: Ask, mig: MigColumns | None, instances: Instances | None) -> Ints:
+    """The GPU columns of a row for all instances of an ask, one for each: those of the best score are filled first. Fewer than
+    asked for where there are no more. By column: whether one instance fits, its score, the GPU's MiB."""
+    gpus = np.zeros(ask.gpus, np.int64)
+    found = 0
+    if mig is None:
+        return gpus[:0]
+    if instances is None:
+        return gpus[:0]
+    for gpu in np.argsort(-scores, kind="mergesort"):
+        used = mig.used[row, gpu]
+        while found < ask.gpus and fit[gpu]:
+            used = after_taking(mig.cut[row, gpu], used, totals[gpu], ask, 1, instances)
+            if used == NONE:
+                break
+            gpus[found] = gpu
+            found += 1
+    return gpus[:found]
+
+
+@jit
+def expected_waste(free: Ints, after: Masks, rates: Floats, asked: Floats, give_up: float) -> Floats:
+    """W in milli-GPU by mask. By line of `after`: `rates`, the share of arrivals; `asked`, times milli-GPU asked for."""
+    waste = np.zeros(free.size)
+    for mask in range(free.size - 1, -1, -1):  # an instance only adds bits
+        above, below = give_up * free[mask], give_up
+        for line in range(rates.size):
+            got = after[line, mask]
+            if rates[line] > 0.0 and got != NONE:
+                above += rates[line] * (waste[got] + free[mask] - free[got]) - asked[line]
+                below += rates[line]
+        waste[mask] = above / below
+    return waste
+
+
+def make_instances(arrays: Arrays, kinds: list[Kind], counts: list[float], takes: list[Bools], give_up: float) -> Instances | None:
+    """None where no GPU is in MIG mode. `counts`: arrivals by kind; `takes`: by kind, the GPU kinds that it would take."""
+    count = len(arrays.cuts)
+    if not count:
+        return None
+    result = Instances(
+        np.zeros((count, MASKS), np.int64), np.zeros((count, MASKS)), np.full((count, 2 * MOST, MASKS), NONE, np.int16),
+        np.full((count, MOST, 3), NONE, np.int64),
+    )  # fmt: skip
+    demands: dict[tuple[int, str, int], tuple[Floats, Floats]] = {}
+    for place, cut in enumerate(arrays.cuts):
+        known = _constants(cut)
+        result.free[place], result.after[place], result.sizes[place] = known.free, known.after, known.sizes
+        make = (cut.geometry, cut.model, cut.total_mib)
+        if make not in demands:
+            demands[make] = _demand(arrays, cut, kinds, counts, takes)
+        rates, asked = (part.copy() for part in demands[make])
+        offered = [place for place in range(MOST) if known.after[place, known.empty] != NONE]
+        largest = max(offered, key=lambda p: _milli(cut.geometry, p), default=NONE)
+        if largest != NONE:  # as GPUs begin with pods that want them whole
+            rates[largest] += PRIOR_PODS
+            asked[largest] += PRIOR_PODS * _milli(cut.geometry, largest)
+        total = sum(counts) + PRIOR_PODS
+        result.waste[place] = expected_waste(known.free, known.after, rates / total, asked / total, give_up)
+    return result
+
+
+def untouched_milli(arrays: Arrays, instances: Instances) -> Floats:
+    """By cut: what of such a GPU is of use while nothing of it is granted."""
+    empty = [_constants(cut).empty for cut in arrays.cuts]
+    cuts = np.arange(len(empty))
+    result: Floats = instances.free[cuts, empty] - instances.waste[cuts, empty]
+    return result
+
+
+def _demand(arrays: Arrays, cut: MigCut, kinds: list[Kind], counts: list[float], takes: list[Bools]) -> tuple[Floats, Floats]:
+    """By line: arrivals, and times milli-GPU. A pod of several instances is as many arrivals."""
+    gpu = next(i for i, k in enumerate(arrays.kinds) if k.mig_enabled and (k.model, k.memory_mib) == (cut.model, cut.total_mib))
+    ordered = _ordered(cut.geometry)
+    rates, asked = np.zeros(2 * MOST), np.zeros(2 * MOST)
+    for kind, count, accepted in zip(kinds, counts, takes, strict=True):
+        if kind.ask is None or not accepted[gpu]:
+            continue
+        place = ordered.index(serving(cut.geometry, kind.ask, cut.total_mib)[0])
+        milli = _milli(cut.geometry, place)
+        line, wanted = (place, milli) if kind.ask.profile else (MOST + place, min(milli, milli_on(kind.ask, cut.total_mib)))
+        rates[line] += count * kind.ask.count
+        asked[line] += count * kind.ask.count * wanted
+    return rates, asked
+
+
+class _Constants(NamedTuple):
+    free: Ints
+    after: Masks
+    sizes: Ints
+    empty: int
+    """The mask while nothing is granted."""
+
+
+@lru_cache(maxsize=1024)
+def _constants(cut: MigCut) -> _Constants:
+    """What of a cut does not depend on who comes."""
+    make = GEOMETRIES[cut.geometry]
+    slices = make.memory_slices
+    free: Ints = np.array([slices - (mask & (1 << slices) - 1).bit_count() for mask in range(MASKS)]) * 1000 // slices
+    after, sizes = np.full((2 * MOST, MASKS), NONE, np.int16), np.full((MOST, 3), NONE, np.int64)
+    ordered = _ordered(cut.geometry)
+    for place, profile in enumerate(ordered):
+        after[place] = _on_demand(cut.geometry, profile) if cut.instances is None else _of_layout(cut, profile)
+        # of what is asked for in memory and compute nobody gets the media extensions
+        size = (NONE, NONE) if profile.media else (make.memory_mib(profile, cut.total_mib), make.compute_milli(profile))
+        sizes[place] = PROFILES.index(profile.name), *size
+    larger = np.full(MASKS, NONE, np.int16)
+    for place in range(len(ordered) - 1, -1, -1):
+        if not ordered[place].media:
+            larger = after[MOST + place] = np.where(after[place] != NONE, after[place], larger)
+    empty = 0
+    if cut.instances is not None:
+        empty = MASKS - 1
+        for instance in cut.instances:
+            empty &= ~instance_mask(cut.geometry, instance)
+    return _Constants(free, after, sizes, empty)
+
+
+def _on_demand(geometry: int, profile: MigProfile) -> list[int]:
+    starts = [best_start(geometry, profile, used) for used in range(MASKS)]
+    return [NONE if start is None else used | mask_at(profile, start) for used, start in enumerate(starts)]
+
+
+def _of_layout(cut: MigCut, profile: MigProfile) -> Ints:
+    masks = np.arange(MASKS)
+    after: Ints = np.full(MASKS, NONE)
+    for instance in cut.instances or ():
+        taken = instance_mask(cut.geometry, instance)
+        if instance.profile == profile.name and taken:
+            after = np.where((after == NONE) & (masks & taken == 0), masks | taken, after)
+    return after
+
+
+@cache
+def _ordered(geometry: int) -> list[MigProfile]:
+    """The smallest first, as `serving` gives them; those with media extensions last. Whatever covers an ask, all those after
+    it cover it too."""
+    return sorted(GEOMETRIES[geometry].profiles, key=lambda p: (p.media, p.memory_slices, p.compute_slices))
+
+
+def _milli(geometry: int, place: int) -> int:
+    return _ordered(geometry)[place].memory_slices * 1000 // GEOMETRIES[geometry].memory_slices
