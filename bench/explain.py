@@ -27,7 +27,8 @@ from cli import openb
 from services.placement.defrag import Goal, advise
 from services.placement.engine import Engine
 from services.placement.explain import Explainer
-from services.placement.explaining.steps import SLICE_S, Steps, in_slices, undisturbed
+from services.placement.explaining.steps import SLICE_S, Steps, in_slices
+from services.placement.explaining.trial import undisturbed
 from services.placement.explaining.when import when
 from services.placement.explaining.worlds import change
 from services.placement.gangs.registry import Gangs
@@ -103,7 +104,7 @@ def questions(world: World) -> dict[str, Callable[[], Steps[Any]]]:
         return PodState(pod=state.pod, uid="what-if/p", demand=state.demand, request=state.request)
 
     def world_of(**query: Any) -> Steps[Any]:
-        return undisturbed(book, lambda: change(WhatIfQuery(**query), engine, gangs, world.waiting, NOW))
+        return undisturbed(engine, lambda still: change(WhatIfQuery(**query), still, gangs, world.waiting, NOW))
 
     return {
         "why (waiting)": lambda: world.explainer.explain(waiting(), max_nodes=5, now=NOW),
@@ -112,13 +113,13 @@ def questions(world: World) -> dict[str, Callable[[], Steps[Any]]]:
         "what-if (drain)": lambda: world_of(drain=(pick(list(book.nodes)),)),
         "what-if (nodes)": lambda: world_of(add_nodes=(AddNodes(like=pick(list(book.nodes)), count=3),)),
         "when": lambda: when(waiting(), engine, NOW),
-        "advise (pod)": lambda: _advise(book, engine, Goal(state=ghost())),
-        "advise (gpus)": lambda: _advise(book, engine, Goal(gpus=pick((2, 4, 8)))),
+        "advise (pod)": lambda: _advise(engine, Goal(state=ghost())),
+        "advise (gpus)": lambda: _advise(engine, Goal(gpus=pick((2, 4, 8)))),
     }
 
 
-def _advise(book: Any, engine: Engine, goal: Goal) -> Steps[Any]:
-    return undisturbed(book, lambda: advise(engine, goal, NOW))
+def _advise(engine: Engine, goal: Goal) -> Steps[Any]:
+    return undisturbed(engine, lambda still: advise(still, goal, NOW))
 
 
 def ask(make: Callable[[], Steps[Any]], count: int) -> dict[str, float]:

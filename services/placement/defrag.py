@@ -52,7 +52,7 @@ class _Room(msgspec.Struct, frozen=True):
 
 def advise(engine: Engine, goal: Goal, now: float, most_gpu_seconds: int = 0) -> Steps[Advice]:
     """`now`: seconds since 1970. `most_gpu_seconds`: what may be disturbed in all, 0 for any. The engine's book must stand
-    still meanwhile (`steps.undisturbed`)."""
+    still meanwhile (`trial.undisturbed`)."""
     plan = _Plan(engine, now, most_gpu_seconds)
     if goal.state is not None:
         if goal.state.pod.spec.preemption_policy == _NEVER:

@@ -9,7 +9,8 @@ from msgspec.structs import replace
 from services.placement.core import Core
 from services.placement.defrag import GPUS_MOST, GROUPS_MOST, Goal, advise
 from services.placement.explain import Explainer
-from services.placement.explaining.steps import Steps, undisturbed
+from services.placement.explaining.steps import Steps
+from services.placement.explaining.trial import undisturbed
 from services.placement.explaining.when import when
 from services.placement.explaining.worlds import Impossible, change
 from services.placement.honoured import refusal
@@ -50,7 +51,7 @@ def what_if(core: Core, query: WhatIfQuery, wall: float) -> Steps[ExplainAnswer]
             explanation = yield from core.placer.explainer.explain(state, max_nodes=most, exists=False, now=wall)
             return ExplainAnswer(explanation=explanation)
         waiting = core.queue.oldest(len(core.queue))
-        world = yield from undisturbed(core.book, lambda: change(query, engine, core.placer.gangs, waiting, wall))
+        world = yield from undisturbed(engine, lambda still: change(query, still, core.placer.gangs, waiting, wall))
         if state is None:
             return ExplainAnswer(world=world.told)
         explanation = yield from Explainer(world.trial.book, world.trial.engine).explain(state, max_nodes=most, exists=False)
@@ -73,8 +74,7 @@ def advise_(core: Core, query: AdviseQuery, wall: float) -> Steps[AdviseAnswer]:
         goal = _goal(core, query)
     except Unanswerable as error:
         return AdviseAnswer(error=str(error))
-    engine = core.placer.engine
-    advice = yield from undisturbed(core.book, lambda: advise(engine, goal, wall, query.most_gpu_seconds))
+    advice = yield from undisturbed(core.placer.engine, lambda still: advise(still, goal, wall, query.most_gpu_seconds))
     return AdviseAnswer(advice=advice)
 
 

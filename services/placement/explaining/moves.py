@@ -17,7 +17,7 @@ from shared.contracts.explain import Counterfactual
 
 _ROOM = frozenset({"gpu-full", "cpu", "memory", "ephemeral-storage", "too-many-pods", "host-port", "extended-resource", "disk-in-use"})
 """Reasons that a pod on the node may be to blame for."""
-_TRIES = 12
+_TRIES = 8
 _NODES_A_STEP = 32
 
 

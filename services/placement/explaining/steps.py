@@ -8,17 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from typing import TypeVar
-
-from shared.book.book import Book
 
 T = TypeVar("T")
 Steps = Generator[None, None, T]
 
 SLICE_S = 0.002
 """How long an answer may hold up the others in one go."""
-_RETRIES = 3
 
 
 def finish(steps: Steps[T]) -> T:
@@ -42,19 +39,3 @@ async def in_slices(steps: Steps[T]) -> T:
                 answer: T = stop.value
                 return answer
         await asyncio.sleep(0)
-
-
-def undisturbed(book: Book, attempt: Callable[[], Steps[T]]) -> Steps[T]:
-    """Runs what needs the book to stand still: begun anew where the book changes between two steps, and after a few times
-    of that in one step."""
-    for _ in range(_RETRIES):
-        steps, cursor = attempt(), book.arrays.cursor
-        while book.arrays.cursor == cursor:
-            try:
-                next(steps)
-            except StopIteration as stop:
-                answer: T = stop.value
-                return answer
-            yield
-        steps.close()
-    return finish(attempt())

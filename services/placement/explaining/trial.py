@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Callable
+from typing import TypeVar
 
 import numpy as np
 
 from services.placement.engine import Engine, Place
+from services.placement.explaining.steps import Steps
 from services.placement.policies.base import Policy
 from services.placement.shape import Row
 from shared.book.arrays import Bools
@@ -18,21 +21,24 @@ from shared.model.gpu import Inventory
 from shared.model.grant import Grant
 from shared.model.objects import Node
 
+T = TypeVar("T")
+_ATTEMPTS = 2
+
 
 class TrialEngine(Engine):
-    """The origin's score rows serve here too, so that a trial looks only at what it has changed itself. The origin's book
-    must stand still meanwhile."""
+    """The origin's score rows serve here too, so that a trial looks only at what it has changed itself; then the origin's
+    book must stand still meanwhile. Not so without them (`rows`)."""
 
-    def __init__(self, origin: Engine, fork: Fork) -> None:
+    def __init__(self, origin: Engine, fork: Fork, *, rows: bool = True) -> None:
         self.__dict__.update(vars(origin))
         self.book = fork
         self.policies = {name: policy.on(fork) for name, policy in origin.policies.items()}
-        self._origin, self._from = origin, fork.arrays.cursor
+        self._origin, self._from = origin if rows else None, fork.arrays.cursor
         self._learning, self._met, self._rows, self._keys = set(), set(), OrderedDict(), {}
 
     def row(self, state: PodState) -> Row:
         key = self.key_of(state)
-        if key not in self._rows:
+        if key not in self._rows and self._origin is not None:
             self._rows[key] = _on(self._origin.row(state), self.policy_of(state), self.book, self._from)
         return super().row(state)
 
@@ -101,3 +107,22 @@ class Trial:
         if inventory is not None:
             self.book.put_inventory(inventory)
             self.book.set_agent_trouble(node.metadata.name, "")
+
+
+def undisturbed(engine: Engine, attempt: Callable[[Engine], Steps[T]]) -> Steps[T]:
+    """What needs the book to stand still, in steps: begun anew where it changes between two of them. After a few times of
+    that on a copy of the whole book, which is made in one go."""
+    book = engine.book
+    for _ in range(_ATTEMPTS):
+        steps, cursor = attempt(engine), book.arrays.cursor
+        while book.arrays.cursor == cursor:
+            try:
+                next(steps)
+            except StopIteration as stop:
+                answer: T = stop.value
+                return answer
+            yield
+        steps.close()
+    apart = TrialEngine(engine, Fork(book).part(), rows=False)
+    yield
+    return (yield from attempt(apart))

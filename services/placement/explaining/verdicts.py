@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from services.placement.explaining.steps import Steps
 from services.placement.filters import CLUSTER_FILTERS, NODE_FILTERS, ROOM_FILTERS
 from services.placement.filters.gpus import GpuKind, GpuRoomLeft
@@ -23,14 +25,38 @@ class Judge:
         filters = (*NODE_FILTERS, *ROOM_FILTERS, *CLUSTER_FILTERS)
         self._checks = [c for f in filters if f.name not in _APART and (c := f.prepare(state, book)) is not None]
         self._kind, self._left = GpuKind().prepare(state, book), GpuRoomLeft().prepare(state, book)
+        request, self._arrays = state.request, book.arrays
+        choosy = request is not None and (request.uuids or request.uuids_not or request.topology or request.topology_mode)
+        self._alike = not choosy and not book.arrays.any_mig
+        self._said: dict[tuple[Any, ...], Reason | None] = {}
 
     def of(self, node: NodeState) -> tuple[Reason, ...]:
         """Why the pod cannot go there; empty where it can."""
-        gpu = None if self._kind is None else self._kind(node)
-        if gpu is None and self._left is not None:
-            gpu = self._left(node)
+        gpu = self._of_gpus(node)
         reasons = tuple(r for check in self._checks if (r := check(node)) is not None)
         return reasons if gpu is None else (gpu, *reasons)
+
+    def _of_gpus(self, node: NodeState) -> Reason | None:
+        if self._kind is None or self._left is None:
+            return None
+        key = self._state_of(node)
+        if key is not None and key in self._said:
+            return self._said[key]
+        reason = self._kind(node) or self._left(node)
+        if key is not None:
+            self._said[key] = reason
+        return reason
+
+    def _state_of(self, node: NodeState) -> tuple[Any, ...] | None:
+        """All that reasons about GPUs look at: on a large cluster many nodes are in the same state, and full. None where
+        there is more to it."""
+        if not self._alike or node.inventory is None or not node.gpus or node.gpus[-1].index >= len(node.gpus):
+            return None
+        if not all(room.usable for room in node.gpus):
+            return None
+        a, row = self._arrays, node.row
+        columns = (a.gpu_kind[row], a.gpu_free_mib[row], a.gpu_free_milli[row], a.gpu_containers[row])
+        return (len(node.gpus), node.agent_trouble, node.inventory.strategies, *(column.tobytes() for column in columns))
 
 
 def judge_all(state: PodState, book: Book) -> Steps[Verdicts]:

@@ -34,9 +34,11 @@ class End(msgspec.Struct, frozen=True, order=True):
 def end_of(state: PodState, now: float) -> End | None:
     """When a placed pod ends, as far as anybody says. What should have ended already tells nothing any more; a pod that has
     not started is taken to start now."""
+    deadline_s, expected_s = state.pod.spec.active_deadline_seconds, state.life.expected_s
+    if deadline_s is None and expected_s is None:
+        return None
     started = started_at(state.pod)
     since = now if started is None else started
-    deadline_s, expected_s = state.pod.spec.active_deadline_seconds, state.life.expected_s
     ends = []
     if deadline_s is not None:
         ends.append(End(max(now, since + deadline_s), state.uid, "deadline"))

@@ -153,13 +153,13 @@ def _newcomers(trial: Trial, gangs: Gangs, waiting: Sequence[str]) -> Steps[list
     hopeless: set[bytes] = set()
     tried: set[str] = set()
     for uid in waiting[:_TRIED_MOST]:
-        state = trial.book.pods[uid]
-        if uid in tried or state.charged:
+        state = trial.book.pods.get(uid)
+        if state is None or uid in tried or state.charged:
             continue
         gang = gangs.of(uid)
         if gang is not None:
             tried |= set(gang.waiting)
-            members = by_size([trial.book.pods[u] for u in gang.waiting])
+            members = by_size([trial.book.pods[u] for u in gang.waiting if u in trial.book.pods])
             together = place_gang(gang, members, gang.need, trial.engine, trial.grant).placed if gang.gathered else []
             fits += [_placed(one.state, one.place.node) for one in together]
         elif (key := trial.engine.key_of(state)) not in hopeless:
