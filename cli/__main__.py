@@ -66,6 +66,7 @@ def _parser() -> argparse.ArgumentParser:
     events.add_argument("-n", "--namespace", default="", help="only this namespace's")
     events.add_argument("--count", type=int, default=0, help="stop after so many")
 
+    add("queues", "queues", "what each queue has, may have and waits for")
     add("trace", "trace", "the span tree of one pod", pod)
     top = add("top", "top", "the cluster in figures, and who uses it")
     top.add_argument("--by", choices=("namespace", "pod", "model"), default="namespace")

@@ -13,18 +13,32 @@ import msgspec
 
 from bench.peercases.layout import gpus_of, shares_of
 from bench.peercases.world import World
+from shared.contracts.policy import CONFIG_MAP, CONFIG_NAMESPACE, QUEUES_KEY
 from shared.model import names
 from shared.model.grant import Grant
-from shared.model.objects import Affinity, Quantities
+from shared.model.objects import Affinity, ConfigMap, Meta, Quantities
 
 Case = dict[str, Any]
 
-_GIVES_WAY = {"preemption", "evictions", "reclaim", "consolidation", "victim_moves", "stale_gang", "min_runtime", "preemption_delay", "elastic_preemptor"}
+_GIVES_WAY = {
+    "preemption",
+    "evictions",
+    "reclaim",
+    "consolidation",
+    "victim_moves",
+    "stale_gang",
+    "min_runtime",
+    "preemption_delay",
+    "elastic_preemptor",
+}
 _DIRECTORIES = ("allocate", "numa", "deletion_tests")
 """Of suites whose cases place pending work on what is free."""
 _NOW = datetime(2026, 1, 1, tzinfo=UTC)
 _PLACED = {"binding", "running"}
 _WAITS = {"pending", "pipelined"}
+_PRIORITY = 100
+"""Of a queue that names none."""
+_NON_PREEMPTIBLE = 100
 _OWN_LABELS = "peercases/own"
 
 
@@ -39,12 +53,42 @@ def run(case: Case) -> str:
     for node in case["nodes"]:
         amounts: Quantities = {"cpu": f"{node['cpu_milli']}m", "memory": str(node["memory_bytes"]), "pods": str(node["max_pods"])}
         world.add_node(node["name"], gpus_of(node), allocatable=amounts, labels=node.get("labels") or {})
+    world.others.append(queues_of(case))
     held = shares_of(case)
     for name, (job, task) in tasks.items():
         if task["state"] != "failed":
             _add(world, name, job, task, held.get(name, ()))
     world.settle()
     return _wrong(case, world, tasks)
+
+
+def queues_of(case: Case) -> ConfigMap:
+    """The case's queues as Kerf's. A queue without end (the fixture's root) says nothing and is left out; KAI's rule that jobs
+    which cannot be taken back stay within what their queue deserves is Kerf's `within_guarantee_from`."""
+    boundless = {q["name"] for q in case["queues"] if q.get("implicit")}
+    rules = []
+    for queue in case["queues"]:
+        if queue["name"] in boundless:
+            continue
+        parent = queue.get("parent") or ""
+        rule = {
+            "name": queue["name"],
+            "parent": "" if parent in boundless else parent,
+            "weight": max(0, queue.get("over_quota_weight_gpus") or 0),
+            "priority": queue.get("priority") or _PRIORITY,
+        }
+        rules.append(rule | {"guaranteed": _amounts(queue, "deserved"), "limit": _amounts(queue, "limit")})
+    text = msgspec.json.encode({"queues": rules, "within_guarantee_from": _NON_PREEMPTIBLE}).decode()
+    return ConfigMap(
+        metadata=Meta(name=CONFIG_MAP, namespace=CONFIG_NAMESPACE, uid="uid-queues", resource_version="1"), data={QUEUES_KEY: text}
+    )
+
+
+def _amounts(queue: Case, which: str) -> dict[str, Any]:
+    told = {"gpus": queue.get(f"{which}_gpus"), "cpu": queue.get(f"{which}_cpu_milli"), "memory": queue.get(f"{which}_memory_mb")}
+    told = {what: amount for what, amount in told.items() if amount not in (None, "unlimited")}
+    units = {"gpus": lambda n: n, "cpu": lambda n: f"{round(n)}m", "memory": lambda n: round(n * 10**6)}
+    return {what: units[what](amount) for what, amount in told.items()}
 
 
 def _add(world: World, name: str, job: Case, task: Case, shares: tuple[Any, ...]) -> None:
@@ -134,7 +178,9 @@ def _gpus(name: str, world: World) -> list[str]:
         state = world.core.book.pods.get(pod.metadata.uid) if pod else None
         held = world.core.book.grants.get(state.grant_id) if state else None
         node, grant = (held.node, held.grant) if held else ("", None)
-    return sorted(f"{node}/{share.uuid}" for container in (grant or Grant(grant_id="", term=0)).containers.values() for share in container.gpus)
+    return sorted(
+        f"{node}/{share.uuid}" for container in (grant or Grant(grant_id="", term=0)).containers.values() for share in container.gpus
+    )
 
 
 def _sharing_wrong(found: dict[str, tuple[Case, list[str]]]) -> str:

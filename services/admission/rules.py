@@ -70,29 +70,49 @@ def check_reserved(pod: Pod) -> None:
     """What only Kerf writes, refused at creation."""
     annotations = pod.metadata.annotations
     if names.ANNOTATION_GRANT in annotations:
-        raise RequestError("spoofed-grant", f"annotation {names.ANNOTATION_GRANT} is written by Kerf when it binds the pod; take it out of the manifest")
+        raise RequestError(
+            "spoofed-grant", f"annotation {names.ANNOTATION_GRANT} is written by Kerf when it binds the pod; take it out of the manifest"
+        )
     dialect = annotations.get(names.ANNOTATION_DIALECT)
     if dialect is not None and dialect not in (known := [d.name for d in DIALECTS]):
-        raise RequestError("bad-annotation", f"annotation {names.ANNOTATION_DIALECT} is {dialect!r}; it is written by admission, as one of {', '.join(known)}")
+        raise RequestError(
+            "bad-annotation",
+            f"annotation {names.ANNOTATION_DIALECT} is {dialect!r}; it is written by admission, as one of {', '.join(known)}",
+        )
     trace = annotations.get(names.ANNOTATION_ADMISSION_TRACEPARENT)
     if trace is not None and not _TRACEPARENT.fullmatch(trace):
-        raise RequestError("bad-annotation", f"annotation {names.ANNOTATION_ADMISSION_TRACEPARENT} is {trace!r}; it is a W3C traceparent that admission writes, leave it out")
+        raise RequestError(
+            "bad-annotation",
+            f"annotation {names.ANNOTATION_ADMISSION_TRACEPARENT} is {trace!r}; it is a W3C traceparent that admission writes, leave it out",
+        )
     seen: set[str] = set()
     for container in (*pod.spec.containers, *pod.spec.init_containers):
         if container.name in seen:
-            raise RequestError("duplicate-container", f"two containers are named {container.name!r}; a grant is given by container name, so each needs its own")
+            raise RequestError(
+                "duplicate-container",
+                f"two containers are named {container.name!r}; a grant is given by container name, so each needs its own",
+            )
         seen.add(container.name)
 
 
 def check_place(pod: Pod) -> None:
     """A GPU pod goes where Kerf puts it: not where a kubelet, a user or another scheduler did."""
     if _MIRROR in pod.metadata.annotations:
-        raise RequestError("static-pod", "a static pod cannot have GPUs, for its kubelet starts it without asking any scheduler; make it a DaemonSet or a Deployment")
+        raise RequestError(
+            "static-pod",
+            "a static pod cannot have GPUs, for its kubelet starts it without asking any scheduler; make it a DaemonSet or a Deployment",
+        )
     if pod.spec.node_name:
-        raise RequestError("node-name-set", f"spec.nodeName is {pod.spec.node_name!r}; a pod with GPUs is placed by Kerf. Take nodeName out, and name the node in nodeSelector kubernetes.io/hostname instead")
+        raise RequestError(
+            "node-name-set",
+            f"spec.nodeName is {pod.spec.node_name!r}; a pod with GPUs is placed by Kerf. Take nodeName out, and name the node in nodeSelector kubernetes.io/hostname instead",
+        )
     scheduler = pod.spec.scheduler_name
     if scheduler not in ("", "default-scheduler", names.SCHEDULER_NAME):
-        raise RequestError("other-scheduler", f"spec.schedulerName is {scheduler!r}, and the pod asks for kerf.dev GPUs, which no node advertises: only Kerf can place it. Leave schedulerName out or set it to {names.SCHEDULER_NAME}")
+        raise RequestError(
+            "other-scheduler",
+            f"spec.schedulerName is {scheduler!r}, and the pod asks for kerf.dev GPUs, which no node advertises: only Kerf can place it. Leave schedulerName out or set it to {names.SCHEDULER_NAME}",
+        )
 
 
 def check_slots(pod: Json, users: frozenset[Place]) -> None:
@@ -101,15 +121,24 @@ def check_slots(pod: Json, users: frozenset[Place]) -> None:
         for value in (half[names.RESOURCE_SLOT] for half in amounts(container).values() if names.RESOURCE_SLOT in half):
             where = f"container {container.get('name', '')!r}"
             if place not in users and nonzero(value):
-                raise RequestError("slot-without-gpu", f"{where} has {names.RESOURCE_SLOT} and asks for no GPU; leave the slot out, admission writes it. Ask by {', '.join(names.GPU_RESOURCES)}")
+                raise RequestError(
+                    "slot-without-gpu",
+                    f"{where} has {names.RESOURCE_SLOT} and asks for no GPU; leave the slot out, admission writes it. Ask by {', '.join(names.GPU_RESOURCES)}",
+                )
             if place in users and str(value) != "1":
-                raise RequestError("slot-count", f"{where}: {names.RESOURCE_SLOT} is {value}; it is 1 for every container that uses GPUs, however many. Leave it out, admission writes it")
+                raise RequestError(
+                    "slot-count",
+                    f"{where}: {names.RESOURCE_SLOT} is {value}; it is 1 for every container that uses GPUs, however many. Leave it out, admission writes it",
+                )
 
 
 def check_ephemeral(pod: Json) -> None:
     for container in (pod.get("spec") or {}).get("ephemeralContainers") or ():
         if any(name.startswith(names.PREFIX) for half in amounts(container).values() for name in half):
-            raise RequestError("ephemeral-gpu", f"ephemeral container {container.get('name', '')!r} asks for a GPU; a debug container cannot have one of its own. Name targetContainerName and debug inside that container's share")
+            raise RequestError(
+                "ephemeral-gpu",
+                f"ephemeral container {container.get('name', '')!r} asks for a GPU; a debug container cannot have one of its own. Name targetContainerName and debug inside that container's share",
+            )
 
 
 def check_update(new: Pod, old: Pod, *, user: str, watchers: Iterable[str]) -> None:
@@ -124,7 +153,15 @@ def check_update(new: Pod, old: Pod, *, user: str, watchers: Iterable[str]) -> N
     if old.spec.node_name:
         for key in READ_ANNOTATIONS:
             if before.get(key) != after.get(key):
-                raise RequestError("bound-annotation", f"annotation {key} cannot change on a pod that is bound: its GPUs were chosen by {before.get(key)!r}. Create the pod anew")
+                raise RequestError(
+                    "bound-annotation",
+                    f"annotation {key} cannot change on a pod that is bound: its GPUs were chosen by {before.get(key)!r}. Create the pod anew",
+                )
+        if (queue := old.metadata.labels.get(names.LABEL_QUEUE)) != new.metadata.labels.get(names.LABEL_QUEUE):
+            raise RequestError(
+                "bound-queue",
+                f"label {names.LABEL_QUEUE} cannot change on a pod that is bound: its GPUs count for {queue or 'the queue of its namespace'}. Create the pod anew",
+            )
     elif before != after:
         read_request(new)
         read_gang(new)
@@ -151,4 +188,7 @@ def annotation_warnings(pod: Pod) -> tuple[str, ...]:
 def init_warnings(pod: Pod, asked: frozenset[str]) -> tuple[str, ...]:
     """kubernetes #138446: a restart of the kubelet ends running pods whose init and app containers both hold devices."""
     shared = [c.name for c in pod.spec.init_containers if c.name not in asked and any(map(names.is_gpu_resource, c.resources.limits))]
-    return tuple(f"init container {name!r} shares an app container's GPUs; until kubernetes #138446 is resolved, a restart of the kubelet can end such a pod" for name in shared)
+    return tuple(
+        f"init container {name!r} shares an app container's GPUs; until kubernetes #138446 is resolved, a restart of the kubelet can end such a pod"
+        for name in shared
+    )

@@ -26,7 +26,7 @@ from shared.contracts.events import (
     SliceReleased,
     TermTaken,
 )
-from shared.contracts.queries import StatusAnswer
+from shared.contracts.queries import QueueStanding, StatusAnswer
 from shared.model.gpu import Inventory
 from shared.telemetry.metrics import Metrics
 
@@ -49,6 +49,7 @@ class Core:
         self._inventories: dict[str, Inventory] = {}
         self._model: dict[str, str] = {}
         self.status = StatusAnswer()
+        self.queues: tuple[QueueStanding, ...] = ()
         self.last_event_s = 0.0
         self._declare(metrics)
 
@@ -108,7 +109,9 @@ class Core:
         if event.grant_id not in self._ended:
             self._held.setdefault(event.grant_id, {})[event.container] = Held(event.node, gpus)
         return [
-            Began(event.grant_id, event.container, event.uid, event.namespace, event.name, event.node, event.model, round(at_s * 1000), gpus)
+            Began(
+                event.grant_id, event.container, event.uid, event.namespace, event.name, event.node, event.model, round(at_s * 1000), gpus
+            )
         ]
 
     def _ended_grant(self, grant_id: str, at_s: float) -> list[Record]:
@@ -161,6 +164,13 @@ class Core:
         for field, text in _STATUS.items():
             metrics.observe_by(f"kerf_{field}", text, partial(self._of_status, field))
 
+        for field, (name, text) in _QUEUES.items():
+            metrics.observe_by(name, text, partial(self._of_queues, field), labels=("queue",))
+
+    def _of_queues(self, field: str) -> dict[tuple[str, ...], float]:
+        """Without those of which nothing is said, such as a limit."""
+        return {(q.name,): float(value) for q in self.queues if (value := getattr(q, field)) is not None}
+
     def _of_status(self, field: str) -> float:
         return float(getattr(self.status, field))
 
@@ -196,6 +206,15 @@ _STATUS = {
     "decide_us_p50": "Microseconds of thought a decision, median.",
     "decide_us_p99": "Microseconds of thought a decision, 99th percentile.",
     "double_bookings": "GPUs booked beyond what they have. Anything but 0 is a fault.",
+}
+_QUEUES = {
+    "gpu_milli_used": (
+        "kerf_queue_gpu_milli_used",
+        "What a queue has of GPUs with all below it, each share by its larger part, per mille of one GPU.",
+    ),
+    "gpu_milli_guaranteed": ("kerf_queue_gpu_milli_guaranteed", "What a queue is guaranteed."),
+    "gpu_milli_limit": ("kerf_queue_gpu_milli_limit", "What a queue may have at most; no sample where there is no limit."),
+    "waiting": ("kerf_queue_pods_waiting", "Pods that wait in a queue and below it."),
 }
 
 

@@ -16,7 +16,17 @@ from shared.bus.port import BusError, Incoming, KvEntry, LogEntry
 from shared.contracts import subjects
 from shared.contracts.base import ContractError, decode, encode
 from shared.contracts.envelope import unwrap
-from shared.contracts.queries import SpanBatch, StatusAnswer, StatusQuery, TraceAnswer, TraceQuery, UsageAnswer, UsageQuery
+from shared.contracts.queries import (
+    QueuesAnswer,
+    QueuesQuery,
+    SpanBatch,
+    StatusAnswer,
+    StatusQuery,
+    TraceAnswer,
+    TraceQuery,
+    UsageAnswer,
+    UsageQuery,
+)
 from shared.model.gpu import Inventory
 from shared.service import Context, Service
 from shared.service.settings import Count, Seconds
@@ -145,7 +155,11 @@ class MetricsService(Service):
         else:
             trace_id = f"{trace_id_for(uid):032x}"
             spans = self._traces.get(trace_id)
-            answer = TraceAnswer(trace_id=trace_id, spans=spans, error="" if spans else f"no spans of pod {uid} are kept: it was not sampled, or it is too old")
+            answer = TraceAnswer(
+                trace_id=trace_id,
+                spans=spans,
+                error="" if spans else f"no spans of pod {uid} are kept: it was not sampled, or it is too old",
+            )
         await self._ctx.bus.respond(incoming, encode(answer))
 
     # --- in the background ------------------------------------------------------------------------------------
@@ -189,6 +203,7 @@ class MetricsService(Service):
             await asyncio.sleep(self._config.status_every_s)
             try:
                 self.core.status = decode(await self._ctx.bus.request(subjects.QUERY_STATUS, encode(StatusQuery())), StatusAnswer)
+                self.core.queues = decode(await self._ctx.bus.request(subjects.QUERY_QUEUES, encode(QueuesQuery())), QueuesAnswer).queues
                 self._ctx.health.set("placement", ok=True)
             except (BusError, ContractError) as error:
                 # The figures of before stay, and health says how old they are about to be.

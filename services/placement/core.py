@@ -22,7 +22,7 @@ from shared.book.states import GrantState, PodState
 from shared.contracts.commands import Answer
 from shared.contracts.events import GrantEnded, PodBound, TermTaken
 from shared.contracts.log import ReadyRecord
-from shared.model.objects import Gang
+from shared.model.objects import ConfigMap, Gang
 
 
 class Core:
@@ -62,6 +62,8 @@ class Core:
                     self._changes(self.book.apply(fact), now)
                     if isinstance(fact.object, Gang):
                         self._out += self.placer.gang_changed(fact.object, now)
+                    elif isinstance(fact.object, ConfigMap):
+                        self._out += self.placer.policy_changed(now)
             case m.InventorySeen():
                 self._out += self.nodes.inventory(event.inventory, now)
                 self._freed = True
@@ -101,7 +103,9 @@ class Core:
 
     def _snapshot(self, event: m.SnapshotSeen, now: float) -> None:
         gangs = dict(self.book.others.get("Gang", {}))
-        self._changes(self.book.apply_snapshot(event.facts), now)
+        changes = self.book.apply_snapshot(event.facts)
+        self._out += self.placer.policy_changed(now)
+        self._changes(changes, now)
         for source in (gangs | self.book.others.get("Gang", {})).values():
             self._out += self.placer.gang_changed(source, now)
         if self.phase != "listing":
@@ -144,7 +148,9 @@ class Core:
         self.nodes.open = True
         self._out += self.nodes.sync_all(now)
         self._send(self.holds.late(now, at_once=True))
-        event = TermTaken(term=self.term, holder=self.holder, touched=self.stats.touched, readopted=self.stats.readopted, seconds=now - self._began)
+        event = TermTaken(
+            term=self.term, holder=self.holder, touched=self.stats.touched, readopted=self.stats.readopted, seconds=now - self._began
+        )
         self._out.append(m.Publish(event, node=self.holder))
 
     @property
@@ -313,4 +319,3 @@ class Core:
         if not gang.told:
             gang.told = True
             self._out += self.reports.gang_lacks(gang, [self.book.pods[uid] for uid in sorted(gang.placed)])
-

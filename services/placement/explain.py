@@ -14,6 +14,8 @@ from services.placement.explaining.second import runner_up
 from services.placement.explaining.steps import Steps, finish
 from services.placement.explaining.trial import Trial
 from services.placement.explaining.verdicts import Verdicts, judge_all
+from services.placement.fair.fair import Fair
+from services.placement.fair.words import owed_first
 from services.placement.gangs.registry import Gangs
 from services.placement.gangs.words import gang_unknown, verdict
 from services.placement.honoured import refusal
@@ -28,10 +30,11 @@ from shared.contracts.explain import Candidate, GpuReason, NodeExplanation, PodE
 
 
 class Explainer:
-    def __init__(self, book: Book, engine: Engine, gangs: Gangs | None = None) -> None:
+    def __init__(self, book: Book, engine: Engine, gangs: Gangs | None = None, fair: Fair | None = None) -> None:
         self.book = book
         self.engine = engine
         self.gangs = gangs or Gangs(book)
+        self.fair = fair or Fair(book)
 
     def why(self, state: PodState, *, max_nodes: int, waiting_s: float = 0.0, ahead: int = 0, exists: bool = True) -> PodExplanation:
         """The story of one pod, as of now and in one go: what placement says by itself."""
@@ -55,12 +58,26 @@ class Explainer:
             )
         if exists and (state.charged or state.pod.spec.node_name):
             return self._placed(state, base, max_nodes)
+        base = replace(base, queue=self.fair.explain(state))
+        kept = self._kept_back(state)
+        if kept is not None:
+            sentence = f"{kept.sentence}. What would help: {kept.helps}"
+            return replace(base, state="waiting" if exists else "would-wait", sentence=sentence, summary=(kept,), helps=(kept.helps,))
         if exists and state.gang is not None:
             return self._in_gang(state, base, max_nodes)
         over = None if exists else over_quota(state.pod, self.book.others.get("ResourceQuota", {}).values())
         if over is not None:
             return replace(base, state="refused", sentence=over.sentence, summary=(over,), helps=(over.helps,))
-        return (yield from self._unplaced(state, base, max_nodes, exists=exists, now=now))
+        said = yield from self._unplaced(state, base, max_nodes, exists=exists, now=now)
+        turn = owed_first(base.queue)
+        return replace(said, sentence=f"{said.sentence}; {turn}") if turn else said
+
+    def _kept_back(self, state: PodState) -> Reason | None:
+        """Its queue's word. A gang that has not gathered has other worries."""
+        gang = self.gangs.of(state.uid)
+        if gang is None:
+            return self.fair.keeps_back((state,))
+        return self.fair.keeps_back([self.book.pods[uid] for uid in gang.waiting], gang.need) if gang.gathered else None
 
     def _in_gang(self, state: PodState, base: PodExplanation, max_nodes: int) -> PodExplanation:
         unknown, gang = self.gangs.unknown_source(state), self.gangs.of(state.uid)

@@ -8,6 +8,8 @@ from collections.abc import Callable
 from services.placement import messages as m
 from services.placement.engine import Engine, Place
 from services.placement.explain import Explainer
+from services.placement.fair.amounts import Amount
+from services.placement.fair.fair import Fair
 from services.placement.gangs.domains import holds, shapes_of
 from services.placement.gangs.placing import Granting, Misfit, Placed, Tried, by_size, place_gang, take_back
 from services.placement.gangs.registry import Gangs, GangState
@@ -18,7 +20,9 @@ from services.placement.settings import Stats
 from services.placement.shape import INFEASIBLE
 from shared.book.book import Book
 from shared.book.states import PodState
-from shared.model.objects import Gang
+from shared.contracts.explain import Reason
+from shared.contracts.policy import CONFIG_MAP, CONFIG_NAMESPACE, QUEUES_KEY
+from shared.model.objects import ConfigMap, Gang
 
 _TIMINGS_KEPT = 20_000
 _CLAIMS_PAUSE_S = 0.2
@@ -36,13 +40,40 @@ class Placer:
         self.stats = stats
         self.stopwatch = stopwatch
         self.engine = Engine(book, policy)
-        self.queue = Queue()
+        self.fair = Fair(book)
+        self.queue = Queue(self.fair, self._least)
+        self.fair.waiting = self.queue.waiting_by_lane
         self.reports = Reports()
         self.gangs = Gangs(book)
-        self.explainer = Explainer(book, self.engine, self.gangs)
+        self.explainer = Explainer(book, self.engine, self.gangs, self.fair)
         self.decide_us: deque[float] = deque(maxlen=_TIMINGS_KEPT)
         self.first_seen: dict[str, float] = {}
         self._look_at = 0.0
+
+    def policy_changed(self, now: float) -> list[m.Command]:
+        """The ConfigMap with the queues may have come, changed or gone. Whoever waits is put in line anew, and tried."""
+        found: ConfigMap | None = self.book.others.get("ConfigMap", {}).get(f"{CONFIG_NAMESPACE}/{CONFIG_MAP}")
+        event = self.fair.read(None if found is None else found.data.get(QUEUES_KEY))
+        if event is None:
+            return []
+        said: list[m.Command] = [m.Publish(event, namespace=event.namespace)]
+        for uid in self.queue.leave():
+            said += self.admit(self.book.pods[uid], now)
+        return said
+
+    def _least(self, uid: str) -> Amount:
+        """What the pod takes at least that heads a line, or as many of its gang as are placed together."""
+        gang = self.gangs.of(uid)
+        if gang is None:
+            return self.fair.least((self.book.pods[uid],), 1)
+        return self.fair.least([self.book.pods[u] for u in gang.waiting], gang.need)
+
+    def keeps_back(self, uid: str) -> Reason | None:
+        """Why its queue lets nobody of its line go now; None: it may."""
+        gang = self.gangs.of(uid)
+        if gang is None:
+            return self.fair.keeps_back((self.book.pods[uid],))
+        return self.fair.keeps_back([self.book.pods[u] for u in self.queue.in_line_with(uid)], gang.need)
 
     def admit(self, state: PodState, now: float) -> list[m.Command]:
         """A pod that is new or has changed, unbound and without a hold: into its line, or out of it, or refused by name."""
@@ -123,9 +154,12 @@ class Placer:
 
     def wake(self) -> None:
         """Something changed: those whom it may help are tried again."""
+        self.fair.look_around()
         self.queue.wake(self._helped)
 
     def _helped(self, uid: str) -> bool:
+        if self.keeps_back(uid) is not None:
+            return False
         state, gang = self.book.pods[uid], self.gangs.of(uid)
         if gang is not None:
             return gang.gathered and holds(shapes_of([self.book.pods[u] for u in gang.waiting], self.engine), gang.need)
@@ -136,15 +170,17 @@ class Placer:
 
     def attempt(self, state: PodState, now: float) -> tuple[Place | None, list[m.Command]]:
         """One try. With a place the pod is out of the queue; without, its line waits for a change."""
+        if self.fair.keeps_back((state,)) is not None:
+            self._no_place(state, now, alone=False)
+            return None, []
         began = self.stopwatch()
-        place = self.engine.decide(state)
+        place = self.engine.decide(state, self.fair.rows_within(state))
+        if place is not None and self.fair.keeps_off(state, place.containers) is not None:
+            place = None
         self.decide_us.append((self.stopwatch() - began) * 1e6)
         self.engine.meet(state, placed=place is not None)
         if place is None:
-            self.stats.rejections += 1
-            self._wait(state, now, alone=not self.engine.is_plain(state))
-            self.reports.wants_word(state.uid)
-            self.reports.want_words(self.queue.parked_with(state.uid))
+            self._no_place(state, now, alone=not self.engine.is_plain(state))
             return None, []
         claims = self.reports.claims_first(state, place.node, self.book)
         if claims:
@@ -169,7 +205,13 @@ class Placer:
             return Tried([]), []
         began = self.stopwatch()
         gang.problem = ""
+        if self.fair.keeps_back(able, need) is not None:
+            self._gang_waits(gang, line, now, Misfit(fitted=0, uid=""))
+            return Tried([]), []
         tried = place_gang(gang, by_size(able), need, self.engine, granting)
+        if self.fair.exceeded([one.state for one in tried.placed]) is not None:
+            take_back(tried.placed, self.engine)
+            tried = Tried([], misfit=Misfit(fitted=0, uid=""))
         self.decide_us.append((self.stopwatch() - began) * 1e6 / need)
         for state in able if tried.misfit is not None else [one.state for one in tried.placed]:
             self.engine.meet(state, placed=tried.misfit is None)
@@ -204,10 +246,13 @@ class Placer:
         for uid in line:
             self.reports.wants_word(uid)
 
-    def _wait(self, state: PodState, now: float, *, alone: bool) -> None:
+    def _no_place(self, state: PodState, now: float, *, alone: bool) -> None:
+        self.stats.rejections += 1
         if alone:
             self.queue.add(state, self.engine.key_of(state), plain=False)
         self.queue.park(state.uid, now)
+        self.reports.wants_word(state.uid)
+        self.reports.want_words(self.queue.parked_with(state.uid))
 
     def tick(self, now: float) -> None:
         """Members who wait for others are told, once it looks as if these took their time."""

@@ -16,6 +16,7 @@ from shared.contracts.queries import (
     InspectNode,
     InspectPod,
     InspectQuery,
+    QueuesAnswer,
     StatusAnswer,
     StatusQuery,
 )
@@ -70,6 +71,11 @@ def _inspect_node(core: Core, node: NodeState) -> InspectNode:
             containers=containers.get(room.uuid, 0), pods=tuple(pods.values()),
         ))  # fmt: skip
     return InspectNode(node=node.name, address=address, ready=ready, synced=core.nodes.is_synced(node.name), gpus=tuple(gpus))
+
+
+def queues(core: Core) -> QueuesAnswer:
+    fair = core.placer.fair
+    return QueuesAnswer(queues=tuple(fair.standing()), invalid=fair.problem)
 
 
 def status(core: Core, query: StatusQuery, *, leader: bool) -> StatusAnswer:

@@ -20,7 +20,7 @@ from shared.bus.port import BusError, Incoming, KvEntry, Refused, Subscription, 
 from shared.contracts import commands, queries, subjects
 from shared.contracts.base import ContractError, decode, encode
 from shared.contracts.envelope import unwrap
-from shared.contracts.events import SliceReleased
+from shared.contracts.events import PolicyRead, SliceReleased
 from shared.contracts.facts import Fact
 from shared.model.gpu import Inventory
 from shared.service import Context
@@ -87,13 +87,36 @@ class Reign:
         listen(await bus.subscribe(self._acks["grant"], self._grant_answered))
         listen(await bus.subscribe(self._acks["sync"], self._sync_answered))
         listen(await bus.kv(subjects.KV_NODES).watch(self._inventory))
-        listen(await bus.subscribe(subjects.QUERY_WHY, self._answers(queries.WhyQuery, lambda q: in_slices(questions.why(self.core, q, time.monotonic(), time.time())))))
-        listen(await bus.subscribe(subjects.QUERY_WHAT_IF, self._answers(queries.WhatIfQuery, lambda q: in_slices(questions.what_if(self.core, q, time.time())))))
-        listen(await bus.subscribe(subjects.QUERY_WHEN, self._answers(queries.WhenQuery, lambda q: in_slices(questions.when_(self.core, q, time.time())))))
-        listen(await bus.subscribe(subjects.QUERY_ADVISE, self._answers(queries.AdviseQuery, lambda q: in_slices(questions.advise_(self.core, q, time.time())))))
+        listen(
+            await bus.subscribe(
+                subjects.QUERY_WHY,
+                self._answers(queries.WhyQuery, lambda q: in_slices(questions.why(self.core, q, time.monotonic(), time.time()))),
+            )
+        )
+        listen(
+            await bus.subscribe(
+                subjects.QUERY_WHAT_IF,
+                self._answers(queries.WhatIfQuery, lambda q: in_slices(questions.what_if(self.core, q, time.time()))),
+            )
+        )
+        listen(
+            await bus.subscribe(
+                subjects.QUERY_WHEN, self._answers(queries.WhenQuery, lambda q: in_slices(questions.when_(self.core, q, time.time())))
+            )
+        )
+        listen(
+            await bus.subscribe(
+                subjects.QUERY_ADVISE, self._answers(queries.AdviseQuery, lambda q: in_slices(questions.advise_(self.core, q, time.time())))
+            )
+        )
         listen(await bus.subscribe(subjects.QUERY_INSPECT, self._answers(queries.InspectQuery, lambda q: reader.inspect(self.core, q))))
         listen(await bus.subscribe(subjects.QUERY_GRANT, self._answers(queries.GrantQuery, lambda q: reader.grant(self.core, q))))
-        listen(await bus.subscribe(subjects.QUERY_STATUS, self._answers(queries.StatusQuery, lambda q: reader.status(self.core, q, leader=True))))
+        listen(await bus.subscribe(subjects.QUERY_QUEUES, self._answers(queries.QueuesQuery, lambda _: reader.queues(self.core))))
+        listen(
+            await bus.subscribe(
+                subjects.QUERY_STATUS, self._answers(queries.StatusQuery, lambda q: reader.status(self.core, q, leader=True))
+            )
+        )
 
     def _answers(self, kind: type[Any], answer: Callable[[Any], Any]) -> Callable[[Incoming], Awaitable[None]]:
         async def handler(incoming: Incoming) -> None:
@@ -154,6 +177,8 @@ class Reign:
         for command in said:
             match command:
                 case m.Publish():
+                    if isinstance(command.event, PolicyRead):
+                        self._policy_read(command.event)
                     record(self.ctx.telemetry, command)
                     self.ctx.emit(command.event, namespace=command.namespace, node=command.node, about=command.uid,
                                   traceparent=self.ctx.telemetry.traceparent(command.uid) if command.uid else "")  # fmt: skip
@@ -170,7 +195,9 @@ class Reign:
                 case m.SendSync():
                     await self.bus.publish(subjects.node_command(command.sync.node, "sync"), encode(command.sync), reply=self._acks["sync"])
                 case m.SendReleasesSeen():
-                    await self.bus.publish(subjects.node_command(command.node, "ack"), encode(commands.ReleasesSeen(grant_ids=command.grant_ids)))
+                    await self.bus.publish(
+                        subjects.node_command(command.node, "ack"), encode(commands.ReleasesSeen(grant_ids=command.grant_ids))
+                    )
                 case m.TakeSnapshot():
                     self.feed.want_snapshot()
                 case m.Again():
@@ -179,6 +206,16 @@ class Reign:
                     asyncio.get_running_loop().call_later(command.seconds, self._put, m.Wake())
                 case m.StepDown():
                     raise Refused(command.reason)
+
+    def _policy_read(self, event: PolicyRead) -> None:
+        """An invalid policy does not make placement unready: the last good one is in force, and nobody else has a better."""
+        log = self.ctx.log.info if event.accepted else self.ctx.log.error
+        log("policy_read", accepted=event.accepted, queues=event.queues, problem=event.problem)
+        self.ctx.health.set(
+            "policy",
+            ok=True,
+            detail=f"{event.queues} queues" + (f"; what was written since is not in force: {event.problem}" if event.problem else ""),
+        )
 
     async def _append(self, command: m.Append) -> None:
         self._put(m.Appended(await self.logbook.append(command.record)))
@@ -195,7 +232,10 @@ class Reign:
 
     async def _send_patches(self, command: m.SendPatches) -> None:
         try:
-            reply = decode(await self.bus.request(subjects.CMD_PATCH, encode(commands.PatchBatch(patches=command.patches)), timeout_s=ANSWER_S), commands.Answers)
+            reply = decode(
+                await self.bus.request(subjects.CMD_PATCH, encode(commands.PatchBatch(patches=command.patches)), timeout_s=ANSWER_S),
+                commands.Answers,
+            )
         except (Unknown, BusError) as error:
             self.ctx.log.warning("patches_unanswered", patches=len(command.patches), error=str(error))
             return
@@ -228,5 +268,3 @@ class Reign:
         if not task.cancelled() and task.exception() is not None and not self._failure.done():
             self._failure.set_result(repr(task.exception()))
             self._put(m.Tick())
-
-

@@ -57,9 +57,18 @@ class Placement(Service):
             return lambda: 0.0 if self._reign_now is None else float(read(self._reign_now))
 
         m = ctx.metrics.observe_by
-        m("kerf_placement_feed_number", "The newest batch of facts taken in; the watcher's kerf_watcher_feed_number less this is the lag.", of(lambda r: r.feed.number))
+        m(
+            "kerf_placement_feed_number",
+            "The newest batch of facts taken in; the watcher's kerf_watcher_feed_number less this is the lag.",
+            of(lambda r: r.feed.number),
+        )
         m("kerf_placement_feed_gaps_total", "Batches missed, each answered by a new snapshot.", of(lambda r: r.feed.gaps), kind="counter")
         m("kerf_placement_snapshots_total", "Snapshots taken.", of(lambda r: r.feed.snapshots), kind="counter")
+        m(
+            "kerf_policy_invalid",
+            "1 while the queues in kerf-policy cannot be read; those read before stay in force.",
+            of(lambda r: bool(r.core.placer.fair.problem)),
+        )
         m("kerf_placement_inbox", "Inputs that wait for the core.", of(lambda r: r.waiting))
 
     async def _elected(self) -> None:

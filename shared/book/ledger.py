@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Protocol
+
 from shared.book.arrays import Arrays
 from shared.book.mig import instance_mask
 from shared.book.shares import GpuRoom
@@ -9,6 +11,15 @@ from shared.book.states import GrantState, NodeState, PodState, room_of
 from shared.model.gpu import Inventory
 from shared.model.grant import Grant, sum_shares
 from shared.model.units import WHOLE_GPU_MILLI
+
+
+class Witness(Protocol):
+    """Told of all that is charged and given back, in the same step."""
+
+    def charged(self, state: PodState) -> None: ...
+    def uncharged(self, state: PodState) -> None: ...
+    def booked(self, held: GrantState) -> None: ...
+    def unbooked(self, held: GrantState) -> None: ...
 
 
 class Ledger:
@@ -22,8 +33,14 @@ class Ledger:
         self.grants: dict[str, GrantState] = {}
         self.exclusive_pods: dict[str, PodState] = {}
         """Placed pods with required anti-affinity: they keep others away, so every later pod must look at them."""
+        self.witness: Witness | None = None
         self._free_rows: list[int] = []
         self._stamp = 0
+
+    @property
+    def stamp(self) -> int:
+        """Another number whenever a Node object, an inventory or an agent's state has changed."""
+        return self._stamp
 
     # --- grants and rooms -------------------------------------------------------------------------------------
 
@@ -32,6 +49,8 @@ class Ledger:
         for node in _nodes_of(held.grant):
             self._node(node).grants[held.grant_id] = held
         self._gpu_charge(held.grant, +1)
+        if self.witness is not None:
+            self.witness.booked(held)
 
     def _gpu_charge(self, grant: Grant, sign: int) -> None:
         for container in grant.containers.values():
@@ -56,6 +75,8 @@ class Ledger:
         if state.repels:
             self.exclusive_pods[state.uid] = state
         self._write_room(node)
+        if self.witness is not None:
+            self.witness.charged(state)
 
     def _uncharge(self, state: PodState) -> None:
         if not state.charged:
@@ -67,6 +88,8 @@ class Ledger:
         self.exclusive_pods.pop(state.uid, None)
         self._write_room(node)
         self._forget_if_empty(node)
+        if self.witness is not None:
+            self.witness.uncharged(state)
 
     def _unbook(self, grant_id: str) -> GrantState | None:
         held = self.grants.pop(grant_id, None)
@@ -78,6 +101,8 @@ class Ledger:
         self._gpu_charge(held.grant, -1)
         for node in nodes:
             self._forget_if_empty(node)
+        if self.witness is not None:
+            self.witness.unbooked(held)
         return held
 
     # --- nodes ------------------------------------------------------------------------------------------------
@@ -118,7 +143,13 @@ class Ledger:
         return node
 
     def _forget_if_empty(self, node: NodeState) -> None:
-        if node.object is None and node.inventory is None and not node.pods and not node.grants and self.nodes.pop(node.name, None) is not None:
+        if (
+            node.object is None
+            and node.inventory is None
+            and not node.pods
+            and not node.grants
+            and self.nodes.pop(node.name, None) is not None
+        ):
             self.row_names[node.row] = ""
             self.arrays.clear(node.row)
             self._free_rows.append(node.row)
@@ -177,7 +208,8 @@ class Ledger:
             f"{node.name}/{room.uuid}"
             for node in self.nodes.values()
             for room in node.gpus
-            if (used := taken.get((node.name, room.uuid))) and (used[0] > room.total_mib or used[1] > WHOLE_GPU_MILLI or _overlap(node, room))
+            if (used := taken.get((node.name, room.uuid)))
+            and (used[0] > room.total_mib or used[1] > WHOLE_GPU_MILLI or _overlap(node, room))
         )
 
 

@@ -82,6 +82,20 @@ class GangWaiting(Event, frozen=True):
     gang: GangExplanation
 
 
+class PolicyRead(Event, frozen=True):
+    """The queues were read from ConfigMap kerf-policy: they are in force, or they cannot be, and those of before stay."""
+
+    ENTITY: ClassVar[str] = "policy"
+    VERB: ClassVar[str] = "read"
+    namespace: str
+    name: str
+    accepted: bool
+    queues: int = 0
+    """How many are in force now."""
+    problem: str = ""
+    """Why it is not accepted."""
+
+
 class PodBound(Event, frozen=True):
     """The API server has the Binding: pod and grant are true."""
 
@@ -183,5 +197,5 @@ class GpuStateChanged(Event, frozen=True):
 
 EVENTS: tuple[type[Event], ...] = (
     PlacementDecided, PlacementRejected, PodBound, GrantEnded, TermTaken, NodeInventoried, SliceEnforced, SliceReleased,
-    GpuStateChanged, GangPlaced, GangWaiting,
+    GpuStateChanged, GangPlaced, GangWaiting, PolicyRead,
 )  # fmt: skip

@@ -25,6 +25,7 @@ from shared.contracts.explain import (
     Reason,
     WhenExplanation,
 )
+from shared.contracts.policy import Amounts, QueueDefaults, QueuePolicy, QueueRule
 from shared.model.gpu import Gpu, Inventory, Link, Nic
 from shared.model.grant import ContainerGrant, GpuShare, Grant, encode_grant
 from shared.model.objects import Container, Gang, Meta, Pod, PodSpec, PodStatus, Resources
@@ -65,8 +66,14 @@ EXPLANATION = PodExplanation(
 )  # fmt: skip
 
 MOVE = Move(namespace="team-b", name="serve-1", source=NODE, target="gpu-node-18.example", gpu_milli=700, disturbed_gpu_seconds=1260)
-GANG_OBJECT = Gang(metadata=Meta(name="jobset.jobset.x-k8s.io/train", namespace=NAMESPACE, uid=UID_2, resource_version="48100"), minimum=8, required="topology.kubernetes.io/rack")
-GANG = GangExplanation(name="train", minimum=8, members=8, placed=0, need=8, fits=6, area="topology.kubernetes.io/rack=r1", misfit="train-6")
+GANG_OBJECT = Gang(
+    metadata=Meta(name="jobset.jobset.x-k8s.io/train", namespace=NAMESPACE, uid=UID_2, resource_version="48100"),
+    minimum=8,
+    required="topology.kubernetes.io/rack",
+)
+GANG = GangExplanation(
+    name="train", minimum=8, members=8, placed=0, need=8, fits=6, area="topology.kubernetes.io/rack=r1", misfit="train-6"
+)
 GANG_WAITS = "gang train: 6 of its 8 pods fit together in topology.kubernetes.io/rack=r1, and none is placed alone"
 
 SLICE = c.LiveSlice(
@@ -103,6 +110,7 @@ _EXAMPLES: tuple[Any, ...] = (
     e.SliceReleased(node=NODE, uid=UID, namespace=NAMESPACE, name=POD, grant_id=GRANT_ID, boot_id="3f6d2f8e-1d1e-4b5b-a6a4-5b4b8a1b0c11", reason="pod deleted"),
     e.GpuStateChanged(node=NODE, uuid=GPU, state="unhealthy", reason="Xid 79: the GPU has fallen off the bus"),
     e.GangPlaced(namespace=NAMESPACE, name="train", pods=(POD, "train-1"), nodes=2, minimum=2, term=TERM, sequence=SEQUENCE, area="topology.kubernetes.io/rack=r1", waited_ms=310),
+    e.PolicyRead(namespace="kerf-system", name="kerf-policy", accepted=False, queues=3, problem="queue vision: there is no queue 'reserch' that could be its parent"),
     e.GangWaiting(namespace=NAMESPACE, name="train", sentence=GANG_WAITS, gang=GANG),
     Envelope(
         specversion="1.0", id="3f0ad2c1b5e64d0f8c7e6a5b4c3d2e1f", source="/kerf/placement/placement-0-1-4be02d", type=type_of(e.PlacementDecided),
@@ -174,6 +182,11 @@ _EXAMPLES: tuple[Any, ...] = (
             ),
         )
     ),
+    q.QueuesQuery(),
+    q.QueuesAnswer(queues=(
+        q.QueueStanding(name="research", gpu_milli_used=10_500, gpu_milli_guaranteed=8000, gpu_milli_limit=24_000, cpu_milli_used=96_000, memory_bytes_used=1 << 39, waiting=4),
+        q.QueueStanding(name="vision", parent="research", weight=2, gpu_milli_used=10_500, gpu_milli_guaranteed=8000, cpu_milli_used=96_000, memory_bytes_used=1 << 39, waiting=4),
+    )),
     q.StatusQuery(),
     q.StatusAnswer(
         holder="placement-0-1-4be02d", leader=True, term=TERM, nodes=3, gpus=24, gpu_milli_total=24000, gpu_milli_allocated=21300, gpu_memory_mib_total=3_452_928,
@@ -185,6 +198,14 @@ _EXAMPLES: tuple[Any, ...] = (
     q.TraceQuery(namespace=NAMESPACE, name=POD, uid=UID),
     q.TraceAnswer(trace_id=SPAN.trace_id, spans=(SPAN,)),
     q.SpanBatch(spans=(SPAN,)),
+    # what people write
+    QueuePolicy(
+        queues=(
+            QueueRule(name="research", limit=Amounts(gpus=24)),
+            QueueRule(name="vision", parent="research", weight=2, guaranteed=Amounts(gpus=8), namespaces=("vision", "vision-dev")),
+        ),
+        default=QueueDefaults(limit=Amounts(gpus=2.5, memory="512Gi")), within_guarantee_from=1000,
+    ),
     # buckets
     Inventory(
         node=NODE, boot_id="3f6d2f8e-1d1e-4b5b-a6a4-5b4b8a1b0c11", generation=4, strategies=("exclusive", "advisory"), driver_version="615.12", cuda_version="13.2",

@@ -95,6 +95,21 @@ class Counterfactual(Message, frozen=True):
     """Other pods that would have to move first."""
 
 
+class QueueExplanation(Message, frozen=True):
+    """The queue of a pod as it stands: what its pods have of GPUs, each share by the larger of its memory part and its
+    compute part."""
+
+    name: str
+    gpu_milli_used: int
+    gpu_milli_guaranteed: int
+    gpu_milli_limit: int | None = None
+    """None: there is no limit."""
+    borrows: bool = False
+    """It has more than its guarantee."""
+    owed: int = 0
+    """Where it borrows: how many queues wait that have less than their guarantee."""
+
+
 class PodExplanation(Message, frozen=True):
     """`state`: unknown, gated, waiting, holding, bound, leaving, refused, would-fit, would-wait."""
 
@@ -124,6 +139,8 @@ class PodExplanation(Message, frozen=True):
     """Pods that are tried before it."""
     gang: GangExplanation | None = None
     """Of a pod that waits for its gang, or with it."""
+    queue: QueueExplanation | None = None
+    """Of a pod that waits, where there are queues."""
 
 
 class PlacedPod(Message, frozen=True):

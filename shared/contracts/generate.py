@@ -1,7 +1,7 @@
 """Writes `schemas/` from the contracts: `python -m shared.contracts.generate`, with `--check` to compare only.
 
 - schemas/asyncapi.json: the whole bus as an AsyncAPI 3.1.0 document
-- schemas/<Type>.json: one JSON Schema (2020-12) for each message
+- schemas/<Type>.json: one JSON Schema (2020-12) for each message, and for what people write
 - schemas/examples/v1/<Type>.json: golden payloads
 
 Generation is deterministic. What would break a consumer of this version (a field taken away, newly required, or of
@@ -21,7 +21,7 @@ from shared.contracts.asyncapi import document
 from shared.contracts.base import encode
 from shared.contracts.compatibility import breaks
 from shared.contracts.examples import EXAMPLES
-from shared.contracts.registry import message_types
+from shared.contracts.registry import DOCUMENTS, message_types
 
 SCHEMAS = Path(__file__).resolve().parents[2] / "schemas"
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
@@ -40,7 +40,7 @@ def schema_of(kind: type) -> dict[str, Any]:
 def files() -> dict[str, bytes]:
     """Every generated file by its path under schemas/."""
     made = {"asyncapi.json": _pretty(document())}
-    for kind in message_types():
+    for kind in (*message_types(), *DOCUMENTS):
         made[f"{kind.__name__}.json"] = _pretty(schema_of(kind))
         made[f"examples/v1/{kind.__name__}.json"] = msgspec.json.format(encode(EXAMPLES[kind.__name__]), indent=2) + b"\n"
     return made
@@ -62,7 +62,7 @@ def check(folder: Path = SCHEMAS) -> list[str]:
 
 def incompatible(folder: Path = SCHEMAS) -> list[str]:
     """What the contracts of now would break for consumers of the schemas in the folder."""
-    now = {kind.__name__: schema_of(kind) for kind in message_types()}
+    now = {kind.__name__: schema_of(kind) for kind in (*message_types(), *DOCUMENTS)}
     problems = []
     for path in sorted(folder.glob("*.json")):
         if path.name == "asyncapi.json":

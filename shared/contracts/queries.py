@@ -179,6 +179,39 @@ class StatusAnswer(Message, frozen=True):
     synced_nodes: int = 0
 
 
+class QueuesQuery(Message, frozen=True):
+    pass
+
+
+class QueueStanding(Message, frozen=True):
+    """A queue with all below it: what it has, may have and waits for. None: nothing is said of that. Shares of GPUs count by the
+    larger of their memory part and their compute part, in thousandths of a GPU."""
+
+    name: str
+    parent: str = ""
+    weight: float = 1
+    priority: int = 0
+    gpu_milli_used: int = 0
+    gpu_milli_guaranteed: int = 0
+    gpu_milli_limit: int | None = None
+    cpu_milli_used: int = 0
+    cpu_milli_guaranteed: int | None = None
+    cpu_milli_limit: int | None = None
+    memory_bytes_used: int = 0
+    memory_bytes_guaranteed: int | None = None
+    memory_bytes_limit: int | None = None
+    waiting: int = 0
+    """Pods."""
+
+
+class QueuesAnswer(Message, frozen=True):
+    queues: tuple[QueueStanding, ...] = ()
+    """Parents before their children; empty where there are none."""
+    invalid: str = ""
+    """Why the policy as it is written is not in force: it cannot be read."""
+    error: str = ""
+
+
 class UsageQuery(Message, frozen=True):
     by: str = "namespace"
     """namespace, pod or model"""

@@ -17,6 +17,7 @@ from shared.contracts import log as lg
 from shared.contracts import queries as q
 from shared.contracts import subjects as s
 from shared.contracts.envelope import Envelope
+from shared.contracts.policy import QueuePolicy
 from shared.model.gpu import Inventory
 
 Kind = Literal["event", "command", "query", "feed", "log", "sample", "bucket"]
@@ -106,6 +107,7 @@ EVENTS: tuple[Channel, ...] = (
     _event(e.GpuStateChanged, "node", "node_agent"),
     _event(e.GangPlaced, "namespace", "placement"),
     _event(e.GangWaiting, "namespace", "placement"),
+    _event(e.PolicyRead, "namespace", "placement"),
 )
 
 LOG: tuple[Channel, ...] = (
@@ -145,9 +147,25 @@ COMMANDS: tuple[Channel, ...] = (
 
 QUERIES: tuple[Channel, ...] = (
     _query("why", s.QUERY_WHY, q.WhyQuery, q.ExplainAnswer, receivers="placement", description="Why is this pod where it is, or nowhere?"),
-    _query("what-if", s.QUERY_WHAT_IF, q.WhatIfQuery, q.ExplainAnswer, receivers="placement", description="Where would this pod go, and what would become of the others, now or in a changed cluster?"),
-    _query("when", s.QUERY_WHEN, q.WhenQuery, q.WhenAnswer, receivers="placement", description="When could this waiting pod start at the earliest?"),
-    _query("advise", s.QUERY_ADVISE, q.AdviseQuery, q.AdviseAnswer, receivers="placement", description="Which pods should move to make room?"),
+    _query(
+        "what-if",
+        s.QUERY_WHAT_IF,
+        q.WhatIfQuery,
+        q.ExplainAnswer,
+        receivers="placement",
+        description="Where would this pod go, and what would become of the others, now or in a changed cluster?",
+    ),
+    _query(
+        "when",
+        s.QUERY_WHEN,
+        q.WhenQuery,
+        q.WhenAnswer,
+        receivers="placement",
+        description="When could this waiting pod start at the earliest?",
+    ),
+    _query(
+        "advise", s.QUERY_ADVISE, q.AdviseQuery, q.AdviseAnswer, receivers="placement", description="Which pods should move to make room?"
+    ),
     _query("inspect", s.QUERY_INSPECT, q.InspectQuery, q.InspectAnswer, receivers="placement", description="Who has what on which GPU."),
     _query(
         "status",
@@ -156,6 +174,15 @@ QUERIES: tuple[Channel, ...] = (
         q.StatusAnswer,
         receivers="placement",
         description="Placement in figures.",
+        publisher="cli, metrics",
+    ),
+    _query(
+        "queues",
+        s.QUERY_QUEUES,
+        q.QueuesQuery,
+        q.QueuesAnswer,
+        receivers="placement",
+        description="What each queue has, may have and waits for.",
         publisher="cli, metrics",
     ),
     _query(
@@ -188,6 +215,10 @@ BUCKETS: tuple[Channel, ...] = (
 )  # fmt: skip
 
 CHANNELS: tuple[Channel, ...] = (*EVENTS, *LOG, *FEED, *COMMANDS, *QUERIES, *SAMPLES, *BUCKETS)
+
+
+DOCUMENTS: tuple[type[msgspec.Struct], ...] = (QueuePolicy,)
+"""What people write. Unlike messages these have no unknown fields: a slip of the pen is refused."""
 
 
 def message_types() -> tuple[type[msgspec.Struct], ...]:

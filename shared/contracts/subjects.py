@@ -25,6 +25,7 @@ QUERY_ADVISE = f"{VERSION}.query.advise"
 QUERY_INSPECT = f"{VERSION}.query.inspect"
 QUERY_GRANT = f"{VERSION}.query.grant"
 QUERY_STATUS = f"{VERSION}.query.status"
+QUERY_QUEUES = f"{VERSION}.query.queues"
 QUERY_USAGE = f"{VERSION}.query.usage"
 QUERY_TRACE = f"{VERSION}.query.trace"
 

@@ -152,7 +152,7 @@ class Reflector:
             self.reflection.begin_list()
         else:
             query["resourceVersion"] = self.reflection.resource_version
-        path = f"{self.resource.collection()}?{urlencode(query)}"
+        path = self._path(query)
         async with self._transport.stream(path, read_timeout_s=self._timing.silence_s) as (response, chunks):
             if response.status != 200:
                 self._refused(response, listing=listing)
@@ -206,7 +206,7 @@ class Reflector:
         more = ""
         while True:
             query = {"limit": str(self._timing.page_size), **({"continue": more} if more else {})}
-            path = f"{self.resource.collection()}?{urlencode(query)}"
+            path = self._path(query)
             response = await self._transport.request("GET", path, timeout_s=self._timing.page_timeout_s)
             if response.status != 200:
                 self._refused(response, listing=False)
@@ -222,6 +222,11 @@ class Reflector:
             if not more:
                 return
 
+    def _path(self, query: dict[str, str]) -> str:
+        namespace, name = self.resource.only
+        selected = {"fieldSelector": f"metadata.name={name}"} if name else {}
+        return f"{self.resource.collection(namespace)}?{urlencode(selected | query)}"
+
     def _refused(self, response: Response, *, listing: bool) -> None:
         """`listing` says that a WatchList was asked for. Raises, unless the next attempt will ask otherwise."""
         status, text = response.status, response.body[:300].decode(errors="replace")
@@ -232,7 +237,7 @@ class Reflector:
         if status == 404 and self.resource.optional:
             raise Absent
         if status in (401, 403, 404):
-            raise Denied(f"HTTP {status} on {self.resource.collection()}: {text}")
+            raise Denied(f"HTTP {status} on {self.resource.collection(self.resource.only[0])}: {text}")
         raise WatchError(status, text, retry_after_s=response.retry_after_s)
 
     def _skip(self, text: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import urllib.parse
 from typing import NamedTuple
 
+from shared.contracts.policy import CONFIG_MAP, CONFIG_NAMESPACE
 from shared.model.gang import KUBEFLOW_KINDS
 
 
@@ -16,6 +17,8 @@ class Resource(NamedTuple):
     namespaced: bool
     optional: bool = False
     """The server may have no such kind: then there is nothing of it, and that is no trouble."""
+    only: tuple[str, str] = ("", "")
+    """(namespace, name) of the one object that is followed; empty: all."""
 
     @property
     def group(self) -> str:
@@ -51,6 +54,8 @@ EVENT = Resource("Event", "apis/events.k8s.io/v1", "events", True)
 CLAIM = Resource("PersistentVolumeClaim", "api/v1", "persistentvolumeclaims", True)
 VOLUME = Resource("PersistentVolume", "api/v1", "persistentvolumes", False)
 
+POLICY = Resource("ConfigMap", "api/v1", "configmaps", True, only=(CONFIG_NAMESPACE, CONFIG_MAP))
+
 GANG_SOURCES = (
     Resource("Gang", "apis/batch/v1", "jobs", True),
     Resource("Gang", "apis/scheduling.k8s.io/v1alpha2", "podgroups", True, True),
@@ -66,6 +71,7 @@ GANG_SOURCES = (
 
 REFLECTED = (
     # In the order in which a reader of a snapshot wants them: what pods refer to comes before pods.
+    POLICY,
     NODE,
     Resource("Namespace", "api/v1", "namespaces", False),
     Resource("PriorityClass", "apis/scheduling.k8s.io/v1", "priorityclasses", False),

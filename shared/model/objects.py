@@ -377,15 +377,22 @@ class Gang(_Object, tag="Gang", tag_field="kind", frozen=True):
     preferred: str = ""
 
 
+class ConfigMap(_Object, tag="ConfigMap", tag_field="kind", frozen=True):
+    """Of all ConfigMaps only Kerf's own policy is read."""
+
+    metadata: Meta = Meta()
+    data: dict[str, str] = {}
+
+
 Object = (
     Pod | Node | Namespace | PriorityClass | ResourceQuota | PodDisruptionBudget
-    | PersistentVolumeClaim | PersistentVolume | StorageClass | Gang
+    | PersistentVolumeClaim | PersistentVolume | StorageClass | Gang | ConfigMap
 )  # fmt: skip
 
 KINDS: dict[str, type[Any]] = {
     kind.__name__: kind
     for kind in (Pod, Node, Namespace, PriorityClass, ResourceQuota, PodDisruptionBudget,
-                 PersistentVolumeClaim, PersistentVolume, StorageClass, Gang)
+                 PersistentVolumeClaim, PersistentVolume, StorageClass, Gang, ConfigMap)
 }  # fmt: skip
 
 

@@ -1,0 +1,76 @@
+"""What pods take, in the three units that queues count: thousandths of a GPU, thousandths of a core, bytes of memory.
+
+A share of a GPU counts by the larger of its memory part and its compute part (dominant share), so whole GPUs, slices and
+MIG instances add up. Parts are rounded up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from shared.book.states import PodState
+from shared.model.grant import Grant, sum_shares
+from shared.model.request import GpuAsk
+from shared.model.units import WHOLE_GPU_MILLI
+
+TotalOf = Callable[[str, str], int | None]
+"""Memory of a GPU in MiB by (node, uuid); None where the GPU is not known."""
+
+
+class Amount(NamedTuple):
+    gpu_milli: int = 0
+    cpu_milli: int = 0
+    memory_bytes: int = 0
+
+    def plus(self, other: Amount) -> Amount:
+        return Amount(self[0] + other[0], self[1] + other[1], self[2] + other[2])
+
+    def minus(self, other: Amount) -> Amount:
+        return Amount(self[0] - other[0], self[1] - other[1], self[2] - other[2])
+
+
+NOTHING = Amount()
+
+
+def room_of(state: PodState) -> Amount:
+    """What a pod takes of its node besides GPUs."""
+    return Amount(0, state.demand.cpu_milli, state.demand.memory_bytes)
+
+
+def part_of(memory_mib: int, compute_milli: int, total_mib: int) -> int:
+    """The part of one GPU with so much memory, in milli, at most the whole of it."""
+    return min(WHOLE_GPU_MILLI, max(-(-memory_mib * WHOLE_GPU_MILLI // total_mib), compute_milli))
+
+
+def gpus_of(grant: Grant, total_of: TotalOf) -> int | None:
+    """GPU milli of a grant. None: one of its GPUs is not known."""
+    milli = 0
+    for (node, uuid), (memory_mib, compute_milli) in sum_shares((grant,)).items():
+        total_mib = total_of(node, uuid)
+        if not total_mib:
+            return None
+        milli += part_of(memory_mib, compute_milli, total_mib)
+    return milli
+
+
+def whole_gpus_of(grant: Grant) -> int:
+    """At most so much: all of every GPU that it touches."""
+    return WHOLE_GPU_MILLI * len(sum_shares((grant,)))
+
+
+def ask_of(state: PodState, largest_mib: int) -> Amount:
+    """What a waiting pod takes at least: its part of GPUs as large as the largest one there is. Containers that land on one
+    GPU may share it, so of several the memory parts and the compute parts are summed apart."""
+    asks = () if state.request is None else tuple(state.request.asks.values())
+    if len(asks) == 1:
+        return room_of(state)._replace(gpu_milli=asks[0].count * part_of(asks[0].memory_mib, asks[0].compute_milli, max(1, largest_mib)))
+    whole = sum(a.count * WHOLE_GPU_MILLI for a in asks if a.whole)
+    parts = [a for a in asks if not a.whole]
+    memory = sum(_memory_milli(a, largest_mib) for a in parts)
+    return room_of(state)._replace(gpu_milli=whole + max(memory, sum(a.count * a.compute_milli for a in parts)))
+
+
+def _memory_milli(ask: GpuAsk, largest_mib: int) -> int:
+    """Rounded down, for the sum over containers is rounded once."""
+    return ask.count * ask.compute_milli if ask.memory_follows else ask.count * ask.memory_mib * WHOLE_GPU_MILLI // max(1, largest_mib)

@@ -1,0 +1,191 @@
+"""The tree of queues: what each may use, what it uses, and which one is next.
+
+At every level that child is next whose key is smallest, with what its first waiting pod or gang takes already counted:
+
+1. children that stay within their guarantee: higher priority first, then the smaller part used of the guarantee;
+2. children that borrow: higher priority first, then the smaller surplus (dominant share of the cluster above the
+   guarantee) per weight;
+3. children of weight 0 that borrow: the smaller surplus first.
+
+Ties go to the smaller pod, then to the older one; names never decide. A change of one queue costs one heap entry at each
+level above it. Entries that are overtaken stay in the heap until they surface (each child has a stamp).
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from services.placement.fair.amounts import NOTHING, Amount
+from shared.contracts.policy import Amounts, QueueDefaults, QueuePolicy, QueueRule
+
+STRAY = "?"
+"""The queue of pods that name one which is not there (for them). It is no queue, and nobody is served from it."""
+
+Bound = tuple[int | None, int | None, int | None]
+Key = tuple[Any, ...]
+
+
+class Offer(NamedTuple):
+    """The first of those that wait in a queue and may be tried. `order`: priority and age, unique."""
+
+    order: tuple[Any, ...]
+    uid: str
+    amount: Amount
+
+
+class Branch:
+    """A node of the tree. `used` and `firm` hold what its subtree has; `firm` of it what may not be borrowed."""
+
+    def __init__(self, name: str, rule: QueueDefaults, parent: Branch | None) -> None:
+        self.name, self.parent = name, parent
+        self.weight, self.priority = rule.weight, rule.priority
+        self.namespaces = rule.namespaces if isinstance(rule, QueueRule) else ()
+        self.limit: Bound = rule.limit.vector()
+        self.guaranteed: Bound = rule.guaranteed.vector()
+        self.children: list[Branch] = []
+        self.used = self.firm = NOTHING
+        self.offer: Offer | None = None
+        self.stamp = 0
+        self.heap: list[tuple[Key, int, Branch]] = []
+        if parent is not None:
+            parent.children.append(self)
+
+    def path(self) -> Iterator[Branch]:
+        """Itself and its ancestors below the root, which is no queue."""
+        at: Branch | None = self
+        while at is not None and at.parent is not None:
+            yield at
+            at = at.parent
+
+    def key(self, capacity: Amount) -> Key:
+        """Its place among its siblings, counting what it offers."""
+        offer = self.offer
+        if offer is None:
+            return (math.inf,)
+        after = self.used.plus(offer.amount)
+        guaranteed = self.guaranteed
+        within = after[0] <= (guaranteed[0] or 0) and all(
+            bound is None or amount <= bound for amount, bound in zip(after[1:], guaranteed[1:], strict=True)
+        )
+        if within:
+            part = max(amount / bound if bound else 0.0 for amount, bound in zip(after, guaranteed, strict=True))
+            return (0, -self.priority, part, offer.amount.gpu_milli, offer.order)
+        surplus = max(
+            (amount - (bound or 0)) / of if of and (bound is not None or index == 0) else 0.0
+            for index, (amount, bound, of) in enumerate(zip(after, guaranteed, capacity, strict=True))
+        )
+        if self.weight > 0:
+            return (1, -self.priority, surplus / self.weight, offer.amount.gpu_milli, offer.order)
+        return (2, -self.priority, surplus, offer.amount.gpu_milli, offer.order)
+
+    @property
+    def own(self) -> Bound:
+        """Its guarantee as a bound: where none is spoken of, no GPUs, and any CPU and memory."""
+        return (self.guaranteed[0] or 0, *self.guaranteed[1:])
+
+
+def first_over(used: Amount, extra: Amount, bound: Bound, asked: Amount) -> int | None:
+    """Which of the three would be more than its bound, of those that are asked for: who asks for none of what is
+    overdrawn is not kept off by it."""
+    for index, most in enumerate(bound):
+        if most is not None and asked[index] and used[index] + extra[index] > most:
+            return index
+    return None
+
+
+class Tree:
+    """All queues. Namespaces that no queue is named after get one each, made when they are first met."""
+
+    def __init__(self, policy: QueuePolicy) -> None:
+        self.policy = policy
+        self.capacity = Amount(1, 1, 1)
+        self.root = Branch("", QueueDefaults(), None)
+        self.stray = Branch(STRAY, QueueDefaults(limit=Amounts(gpus=0)), self.root)
+        self.queues: dict[str, Branch] = {}
+        self._dirty: dict[str, Branch] = {}
+        waiting = {rule.name: rule for rule in policy.queues}
+        for rule in policy.queues:
+            self._make(rule, waiting)
+        for queue in self.root.children:
+            _guarantee_of_children(queue)
+
+    def _make(self, rule: QueueRule, rules: dict[str, QueueRule]) -> Branch:
+        if rule.name not in self.queues:
+            parent = self._make(rules[rule.parent], rules) if rule.parent else self.root
+            self.queues[rule.name] = Branch(rule.name, rule, parent)
+        return self.queues[rule.name]
+
+    # --- whose ------------------------------------------------------------------------------------------------
+
+    def find(self, named: str, namespace: str) -> Branch:
+        """The queue of a pod with this label (empty: none) in this namespace; `stray` where it may stand in none."""
+        queue = self.queues.get(named or namespace)
+        if queue is None:
+            return self.stray if named else self._of_namespace(namespace)
+        if queue.children or (queue.namespaces and namespace not in queue.namespaces):
+            return self.stray
+        return queue
+
+    def _of_namespace(self, namespace: str) -> Branch:
+        made = self.queues[namespace] = Branch(namespace, self.policy.default, self.root)
+        return made
+
+    # --- what is used -----------------------------------------------------------------------------------------
+
+    def use(self, queue: Branch, amount: Amount, *, firm: bool) -> None:
+        """It takes so much, or gives it back where the amount is negative."""
+        for at in queue.path():
+            at.used = at.used.plus(amount)
+            if firm:
+                at.firm = at.firm.plus(amount)
+        self._dirty[queue.name] = queue
+
+    # --- who is next ------------------------------------------------------------------------------------------
+
+    def set_capacity(self, capacity: Amount) -> None:
+        """The cluster's, by which surpluses of different things are compared."""
+        capacity = Amount(*(max(1, amount) for amount in capacity))
+        if capacity != self.capacity:
+            self.capacity = capacity
+            self._dirty |= {queue.name: queue for queue in self.queues.values() if queue.offer is not None}
+
+    def put_offer(self, queue: Branch, offer: Offer | None) -> None:
+        """Who would be tried, were it this queue's turn; None: nobody now."""
+        queue.offer = offer
+        self._dirty[queue.name] = queue
+
+    def next(self) -> Offer | None:
+        """Whose turn it is, over all queues."""
+        for queue in self._dirty.values():
+            self._bubble(queue)
+        self._dirty = {}
+        return self.root.offer
+
+    def _bubble(self, queue: Branch) -> None:
+        at = queue
+        while at.parent is not None:
+            at.stamp += 1
+            heap = at.parent.heap
+            if at.offer is not None:
+                heapq.heappush(heap, (at.key(self.capacity), at.stamp, at))
+            while heap and (heap[0][1] != heap[0][2].stamp or heap[0][2].offer is None):
+                heapq.heappop(heap)
+            if len(heap) > 2 * len(at.parent.children) + 64:
+                at.parent.heap = heap = [entry for entry in heap if entry[1] == entry[2].stamp]
+                heapq.heapify(heap)
+            at.parent.offer = heap[0][2].offer if heap else None
+            at = at.parent
+
+
+def _guarantee_of_children(queue: Branch) -> None:
+    """A parent that names no guarantee has what its children are guaranteed together."""
+    for child in queue.children:
+        _guarantee_of_children(child)
+    if queue.children:
+        named = queue.guaranteed
+        sums = [[b for c in queue.children if (b := c.guaranteed[index]) is not None] for index in range(3)]
+        gpus, cpu, memory = (own if own is not None else sum(of) if of else None for own, of in zip(named, sums, strict=True))
+        queue.guaranteed = (gpus, cpu, memory)

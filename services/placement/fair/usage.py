@@ -1,0 +1,112 @@
+"""What each queue uses, kept up with the book itself: whatever it books or gives back is counted here in the same step, tries
+of gangs and takeovers included. `recount` finds the same from the book alone."""
+
+from __future__ import annotations
+
+import msgspec
+
+from services.placement.fair.amounts import NOTHING, Amount, gpus_of, room_of, whole_gpus_of
+from services.placement.fair.tree import Branch, Tree
+from shared.book.book import Book
+from shared.book.states import GrantState, PodState
+from shared.model import names
+
+
+class _Counted(msgspec.Struct):
+    """What one pod has. Its queue is that of its first booking: a label that changes later moves nothing."""
+
+    queue: Branch
+    firm: bool
+    room: Amount = NOTHING
+    grants: dict[str, tuple[int, bool]] = {}
+    """By grant: milli-GPUs, and whether all its GPUs were known when they were counted."""
+
+
+class Usage:
+    """A book's witness (`Ledger.witness`)."""
+
+    def __init__(self, tree: Tree, book: Book) -> None:
+        self.tree, self.book = tree, book
+        self._of: dict[str, _Counted] = {}
+        self._guessed: set[str] = set()
+        """Grants on GPUs that were not known when they were counted: as if they had all of them."""
+        for state in book.pods.values():
+            if state.charged:
+                self.charged(state)
+        for held in book.grants.values():
+            self.booked(held)
+
+    # --- the book's word --------------------------------------------------------------------------------------
+
+    def charged(self, state: PodState) -> None:
+        """Pods of other schedulers use nothing of the queues."""
+        if state.ours:
+            counted = self._counted(state.uid, state, state.pod.metadata.namespace)
+            self._use(counted, room_of(state))
+            counted.room = room_of(state)
+
+    def uncharged(self, state: PodState) -> None:
+        counted = self._of.get(state.uid)
+        if counted is not None:
+            self._use(counted, NOTHING.minus(counted.room))
+            counted.room = NOTHING
+            self._forget(state.uid, counted)
+
+    def booked(self, held: GrantState) -> None:
+        counted = self._counted(held.uid, self.book.pods.get(held.uid), held.namespace)
+        milli = gpus_of(held.grant, self.total_of)
+        if milli is None:
+            self._guessed.add(held.grant_id)
+        counted.grants[held.grant_id] = (whole_gpus_of(held.grant) if milli is None else milli, milli is not None)
+        self._use(counted, Amount(gpu_milli=counted.grants[held.grant_id][0]))
+
+    def unbooked(self, held: GrantState) -> None:
+        counted = self._of.get(held.uid)
+        found = None if counted is None else counted.grants.pop(held.grant_id, None)
+        self._guessed.discard(held.grant_id)
+        if counted is not None and found is not None:
+            self._use(counted, Amount(gpu_milli=-found[0]))
+            self._forget(held.uid, counted)
+
+    def learn(self) -> None:
+        """Inventories came or changed: grants on GPUs that were not known are counted by what these are."""
+        for grant_id in list(self._guessed):
+            held = self.book.grants[grant_id]
+            milli = gpus_of(held.grant, self.total_of)
+            if milli is not None:
+                counted = self._of[held.uid]
+                self._use(counted, Amount(gpu_milli=milli - counted.grants[grant_id][0]))
+                counted.grants[grant_id] = (milli, True)
+                self._guessed.discard(grant_id)
+
+    # --- inside -----------------------------------------------------------------------------------------------
+
+    def is_firm(self, state: PodState) -> bool:
+        """Whether the pod may use guarantees alone."""
+        least = self.tree.policy.within_guarantee_from
+        opportunistic = state.request is not None and state.request.tier == "opportunistic"
+        return least is not None and state.pod.spec.priority >= least and not opportunistic
+
+    def queue_of(self, state: PodState) -> Branch:
+        meta = state.pod.metadata
+        return self.tree.find(meta.labels.get(names.LABEL_QUEUE, ""), meta.namespace)
+
+    def _counted(self, uid: str, state: PodState | None, namespace: str) -> _Counted:
+        known = self._of.get(uid)
+        if known is None:
+            # A slice whose pod is gone without our having seen it tells its namespace alone.
+            queue = self.tree.find("", namespace) if state is None else self.queue_of(state)
+            known = self._of[uid] = _Counted(queue, state is not None and self.is_firm(state))
+        return known
+
+    def _use(self, counted: _Counted, amount: Amount) -> None:
+        self.tree.use(counted.queue, amount, firm=counted.firm)
+
+    def _forget(self, uid: str, counted: _Counted) -> None:
+        if not counted.grants and counted.room == NOTHING:
+            self._of.pop(uid, None)
+
+    def total_of(self, node: str, uuid: str) -> int | None:
+        known = self.book.nodes.get(node)
+        room = None if known is None else known.by_uuid.get(uuid)
+        return None if room is None else room.total_mib

@@ -1,0 +1,90 @@
+"""What people are told of queues. The codes are stable."""
+
+from __future__ import annotations
+
+from services.placement.fair.amounts import Amount
+from services.placement.fair.tree import Branch, Tree
+from shared.book.states import PodState
+from shared.contracts.explain import QueueExplanation, Reason
+from shared.contracts.policy import CONFIG_MAP, CONFIG_NAMESPACE
+from shared.model import names
+from shared.model.units import format_mib
+
+_MIB = 1024 * 1024
+
+
+def over(queue: Branch, index: int, used: Amount, most: int, extra: Amount, *, priority: int | None) -> Reason:
+    """`priority` of a pod that may use guarantees alone, where the bound is one; None: it is a limit. A pod that alone asks for
+    more than the bound waits for ever: that is said."""
+    show = (_gpus, _cores, _bytes)[index]
+    what = "limit" if priority is None else "guarantee"
+    sentence = f"queue {queue.name} uses {show(used[index])} of its {what} of {show(most)}"
+    if extra[index]:
+        sentence += f", and the pod asks for {show(extra[index])}"
+    if priority is not None:
+        sentence += f"; pods of priority {priority} may not borrow"
+    if extra[index] > most:
+        helps = f"ask for less, or raise the {what} of {queue.name}: the pod alone is more than that"
+    elif priority is None:
+        helps = f"wait until pods of {queue.name} end, or raise its limit"
+    else:
+        helps = f"set {names.ANNOTATION_TIER} to opportunistic or give the pod a lower priority, and it may borrow; or raise the guarantee of {queue.name}"
+    lacking = max(0, used[index] + extra[index] - most)
+    if priority is None:
+        return Reason(code="queue-limit", sentence=sentence, helps=helps, lacking=lacking)
+    return Reason(code="queue-guarantee", sentence=sentence, helps=helps, lacking=lacking)
+
+
+def policy_invalid(problem: str) -> Reason:
+    return Reason(
+        code="queue-policy",
+        sentence=f"the queues cannot be read, and there may be limits among them: {problem}",
+        helps=f"mend ConfigMap {CONFIG_MAP} in namespace {CONFIG_NAMESPACE}",
+    )
+
+
+def stray(state: PodState, tree: Tree) -> Reason:
+    """The pod stands in no queue."""
+    meta = state.pod.metadata
+    named = meta.labels.get(names.LABEL_QUEUE, "")
+    queue = tree.queues.get(named or meta.namespace)
+    where = f"label {names.LABEL_QUEUE}" if named else f"its namespace, for it has no label {names.LABEL_QUEUE}"
+    if queue is None:
+        return Reason(
+            code="queue-unknown",
+            sentence=f"there is no queue {named} (by {where})",
+            helps=f"name a queue that exists, or add {named} to ConfigMap {CONFIG_MAP}",
+        )
+    if queue.children:
+        of = ", ".join(child.name for child in queue.children[:5])
+        return Reason(
+            code="queue-unknown",
+            sentence=f"queue {queue.name} (by {where}) has queues below it, and pods stand in those",
+            helps=f"set label {names.LABEL_QUEUE} to one of {of}",
+        )
+    return Reason(
+        code="queue-not-yours",
+        sentence=f"queue {queue.name} is not for namespace {meta.namespace}",
+        helps=f"name another queue, or add {meta.namespace} to its namespaces",
+    )
+
+
+def owed_first(queue: QueueExplanation | None) -> str:
+    """Who goes before a pod of this queue when something becomes free; empty where nobody is owed more."""
+    if queue is None or not queue.owed:
+        return ""
+    others = "1 queue that waits has" if queue.owed == 1 else f"{queue.owed} queues that wait have"
+    has = f"queue {queue.name} has {_gpus(queue.gpu_milli_used)} and is guaranteed {_gpus(queue.gpu_milli_guaranteed)}"
+    return f"{has}, {others} less than guaranteed and {'goes' if queue.owed == 1 else 'go'} first"
+
+
+def _gpus(milli: int) -> str:
+    return f"{milli / 1000:g} GPU{'' if milli == 1000 else 's'}"
+
+
+def _cores(milli: int) -> str:
+    return f"{milli / 1000:g} CPU{'' if milli == 1000 else 's'}"
+
+
+def _bytes(amount: int) -> str:
+    return f"{format_mib(-(-amount // _MIB))} of memory"
