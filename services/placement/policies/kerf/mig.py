@@ -1,9 +1,10 @@
 """What of a GPU in MIG mode will never be used.
 
-Its state is the mask of what is taken of it. W(mask), the expected final waste, is that of `waste`, over masks: when pods
-come at rates f_a and a rest is given up at rate e, W(mask) = (e free(mask) + sum of f_a (W(next) + spare)) / (e + sum of
-f_a) over the asks a that still get an instance; `next` is the mask with the instance that the book would give them, and
-`spare` what that instance is larger than they asked for.
+Its state is the mask of what is taken of it. W(mask), the expected waste, is found as in `waste`, over masks: when pods come
+at rates f_a and a rest is given up at rate e, W(mask) = (e lost(mask) + sum of f_a (W(next) + spare)) / (e + sum of f_a)
+over the asks a that still get an instance. `next` is the mask with the instance that the book would give them, `spare` what
+that instance is larger than they asked for, and lost(mask) is free(mask) times the share of arrivals that get none: what
+fragmentation is to FGD. So nothing is lost of a GPU that serves everybody, however long it stands empty.
 
 Free and spare are counted in memory slices, as milli of the GPU's: for these the instances compete, and wherever one may
 stand there is compute for it.
@@ -140,14 +141,16 @@ def filled_first(row: int, fit: Bools, scores: Ints, totals: Ints, ask: Ask, mig
 def expected_waste(free: Ints, after: Masks, rates: Floats, asked: Floats, give_up: float) -> Floats:
     """W in milli-GPU by mask. By line of `after`: `rates`, the share of arrivals; `asked`, times milli-GPU asked for."""
     waste = np.zeros(free.size)
+    everybody = rates.sum()
     for mask in range(free.size - 1, -1, -1):  # an instance only adds bits
-        above, below = give_up * free[mask], give_up
+        above, served = 0.0, 0.0
         for line in range(rates.size):
             got = after[line, mask]
             if rates[line] > 0.0 and got != NONE:
                 above += rates[line] * (waste[got] + free[mask] - free[got]) - asked[line]
-                below += rates[line]
-        waste[mask] = above / below
+                served += rates[line]
+        lost = free[mask] * (1 - served / everybody) if everybody > 0.0 else float(free[mask])
+        waste[mask] = (give_up * lost + above) / (give_up + served)
     return waste
 
 

@@ -10,6 +10,8 @@ class Parameters(msgspec.Struct, frozen=True, kw_only=True):
 
     patience: float
     """How many offered pods a rest of a GPU may wait for before it counts as lost."""
+    mig_giving_up: float
+    """The rate, by offered pod, at which the rest of a GPU in MIG mode is given up to those whom it serves at once."""
     balance: float
     prices: float
     waste: float
@@ -31,6 +33,7 @@ class Parameters(msgspec.Struct, frozen=True, kw_only=True):
 
 FILL = Parameters(
     patience=120,
+    mig_giving_up=1 / 120,
     balance=4,
     prices=2,
     waste=2,
@@ -46,6 +49,7 @@ FILL = Parameters(
 
 FLOW = Parameters(
     patience=25,
+    mig_giving_up=1 / 6,
     balance=2,
     prices=2,
     waste=4,

@@ -24,7 +24,7 @@ def make_tables(arrays: Arrays, mix: Mix, fairness: Fairness, parameters: Parame
     counts = np.array([mix.counts[kind] for kind in kinds], np.float64)
     takes = [accepts(kind, arrays) for kind in kinds]
     waste = _waste(arrays, mix, kinds, takes, parameters.patience)
-    instances = make_instances(arrays, kinds, counts.tolist(), takes, 1 / parameters.patience)
+    instances = make_instances(arrays, kinds, counts.tolist(), takes, parameters.mig_giving_up)
     present = arrays.gpu_total_mib > 0
     rest = np.where(present, np.minimum(arrays.gpu_free_milli, arrays.gpu_free_mib * 1000 // np.maximum(arrays.gpu_total_mib, 1)), 0)
     rest = np.maximum(rest, 0)
