@@ -14,7 +14,7 @@ from shared.contracts.explain import Counterfactual, Reason
 _CODES_MOST = 5
 _KINDS_MOST = 3
 """Of one reason: other models, for one, are named so often at most."""
-_TRIES_A_KIND = 24
+_TRIES_A_KIND = 12
 
 
 def changes_of_pod(state: PodState, verdicts: Verdicts, book: Book) -> Steps[tuple[Counterfactual, ...]]:

@@ -24,14 +24,16 @@ _NODES_A_STEP = 32
 def move_of_another(state: PodState, verdicts: Verdicts, engine: Engine, now: float) -> Steps[Counterfactual | None]:
     """The cheapest pod of no higher priority after whose move this one fits, beside its new place. Tried as a whole."""
     book = engine.book
-    priority = state.pod.spec.priority
+    priority, largest = state.pod.spec.priority, largest_ask(state)
     candidates: list[Movable] = []
     for count, (name, reasons) in enumerate(verdicts.items()):
         if count % _NODES_A_STEP == 0:
             yield
         if reasons and name in book.nodes and all(reason.code in _ROOM for reason in reasons):
             node = book.nodes[name]
-            others = [other for other in node.pods.values() if opens(state, node, (other,), book)]
+            idle = int(book.arrays.gpu_whole[node.row].sum())
+            lacking = largest.count - idle if largest is not None and largest.whole else 0
+            others = [other for other in node.pods.values() if _gpus(other, book) >= lacking and opens(state, node, (other,), book)]
             candidates += [price_of(other, book, now) for other in others if not why_not(other, book, now, priority=priority)]
     for one in sorted(candidates, key=lambda c: c.order)[:_TRIES]:
         yield
@@ -41,6 +43,11 @@ def move_of_another(state: PodState, verdicts: Verdicts, engine: Engine, now: fl
             sentence = f"fits if {move.namespace}/{move.name} moves from {move.source} to {move.target}"
             return Counterfactual(code="move-pod", sentence=sentence, node=one.node, moves=(move,))
     return None
+
+
+def _gpus(state: PodState, book: Book) -> int:
+    held = book.grants.get(state.grant_id) if state.grant_id else None
+    return 0 if held is None else sum(len(container.gpus) for container in held.grant.containers.values())
 
 
 def opens(state: PodState, node: NodeState, others: Sequence[PodState], book: Book) -> bool:

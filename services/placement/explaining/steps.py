@@ -14,7 +14,7 @@ from typing import TypeVar
 T = TypeVar("T")
 Steps = Generator[None, None, T]
 
-SLICE_S = 0.002
+SLICE_S = 0.001
 """How long an answer may hold up the others in one go."""
 
 

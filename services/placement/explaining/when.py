@@ -29,6 +29,8 @@ class End(msgspec.Struct, frozen=True, order=True):
     at: float
     uid: str
     by: str
+    key: str
+    """namespace/name"""
 
 
 def end_of(state: PodState, now: float) -> End | None:
@@ -41,9 +43,9 @@ def end_of(state: PodState, now: float) -> End | None:
     since = now if started is None else started
     ends = []
     if deadline_s is not None:
-        ends.append(End(max(now, since + deadline_s), state.uid, "deadline"))
+        ends.append(End(max(now, since + deadline_s), state.uid, "deadline", state.key))
     if expected_s is not None and since + expected_s >= now:
-        ends.append(End(since + expected_s, state.uid, "expected"))
+        ends.append(End(since + expected_s, state.uid, "expected", state.key))
     return min(ends, default=None)
 
 
@@ -77,11 +79,11 @@ def when(state: PodState, engine: Engine, now: float, *, ahead: int = 0) -> Step
         sentence = "not by known ends: no node has room for it even when every pod whose end is known has ended"
         return msgspec.structs.replace(told, sentence=sentence, assumptions=_assumptions(state, (), ahead, without), without_end=without)
     at, name = found
-    needed = _needed(state, engine, name, [end for end in ends[name] if end.at <= at])
+    needed = yield from _needed(state, engine, name, [end for end in ends[name] if end.at <= at])
     if needed is None:
         sentence = f"not by known ends alone: there would be room on {name} in {_duration(round(at - now))}, and other pods or volumes keep it away"
         return msgspec.structs.replace(told, sentence=sentence, assumptions=_assumptions(state, (), ahead, without), without_end=without)
-    counts_on = tuple(_told(end, engine, name, now) for end in needed)
+    counts_on = tuple(_told(end, name, now) for end in needed)
     who = ", ".join(f"{end.namespace}/{end.name}" for end in counts_on[:3]) + (
         f" and {len(counts_on) - 3} more" if len(counts_on) > 3 else ""
     )
@@ -138,7 +140,7 @@ def _fits(state: PodState, trial: Trial, node: NodeState) -> bool:
     return bool(trial.engine.row(state).refresh()[node.row] > INFEASIBLE) and (state.request is None or assign(state, node) is not None)
 
 
-def _needed(state: PodState, engine: Engine, name: str, ends: Sequence[End]) -> list[End] | None:
+def _needed(state: PodState, engine: Engine, name: str, ends: Sequence[End]) -> Steps[list[End] | None]:
     """Those of the ends without which it would not fit. None where it does not even with all: other pods are in its way."""
     needed = [end for end in ends if end.uid in engine.book.pods]
     if not _starts(state, engine, name, needed):
@@ -147,19 +149,21 @@ def _needed(state: PodState, engine: Engine, name: str, ends: Sequence[End]) -> 
         rest = [other for other in needed if other is not end]
         if _starts(state, engine, name, rest):
             needed = rest
-    return needed
+        yield
+    return needed if _starts(state, engine, name, needed) else None
 
 
 def _starts(state: PodState, engine: Engine, name: str, ends: Sequence[End]) -> bool:
     trial = Trial(engine)
     for end in ends:
-        trial.book.remove(end.uid)
+        if end.uid in trial.book.pods:
+            trial.book.remove(end.uid)
     return trial.place_on(trial.book.add(state), name) is not None
 
 
-def _told(end: End, engine: Engine, node: str, now: float) -> KnownEnd:
-    meta = engine.book.pods[end.uid].pod.metadata
-    return KnownEnd(namespace=meta.namespace, name=meta.name, node=node, in_s=max(0, round(end.at - now)), by=end.by)
+def _told(end: End, node: str, now: float) -> KnownEnd:
+    namespace, _, pod = end.key.partition("/")
+    return KnownEnd(namespace=namespace, name=pod, node=node, in_s=max(0, round(end.at - now)), by=end.by)
 
 
 def _assumptions(state: PodState, counts_on: Sequence[KnownEnd], ahead: int, without: int) -> tuple[str, ...]:
