@@ -64,8 +64,16 @@ def main() -> None:
         runs.append(churn(args.policy, args.mix, args.offered, seed))
         print(f"{args.policy} {args.mix} seed {seed}: {runs[-1].allocation_percent} %", file=sys.stderr)
     mean = round(sum(run.allocation_percent for run in runs) / len(runs), 2)
-    result = {"policy": args.policy, "mix": args.mix, "offered": args.offered, "mean_percent": mean, "runs": [msgspec.structs.asdict(r) for r in runs]}
-    print(json.dumps(result) if args.json else f"{args.policy} on {args.mix} at {args.offered}: {mean} % allocated, mean of {len(runs)} seeds")
+    result = {
+        "policy": args.policy,
+        "mix": args.mix,
+        "offered": args.offered,
+        "mean_percent": mean,
+        "runs": [msgspec.structs.asdict(r) for r in runs],
+    }
+    print(
+        json.dumps(result) if args.json else f"{args.policy} on {args.mix} at {args.offered}: {mean} % allocated, mean of {len(runs)} seeds"
+    )
 
 
 def churn(policy: str, mix: str, offered: float, seed: int) -> Run:

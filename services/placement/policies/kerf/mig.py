@@ -165,7 +165,7 @@ def make_instances(arrays: Arrays, kinds: list[Kind], counts: list[float], takes
     )  # fmt: skip
     demands: dict[tuple[int, str, int], tuple[Floats, Floats]] = {}
     for place, cut in enumerate(arrays.cuts):
-        known = _constants(cut)
+        known = constants_of(cut)
         result.free[place], result.after[place], result.sizes[place] = known.free, known.after, known.sizes
         make = (cut.geometry, cut.model, cut.total_mib)
         if make not in demands:
@@ -183,7 +183,7 @@ def make_instances(arrays: Arrays, kinds: list[Kind], counts: list[float], takes
 
 def untouched_milli(arrays: Arrays, instances: Instances) -> Floats:
     """By cut: what of such a GPU is of use while nothing of it is granted."""
-    empty = [_constants(cut).empty for cut in arrays.cuts]
+    empty = [constants_of(cut).empty for cut in arrays.cuts]
     cuts = np.arange(len(empty))
     result: Floats = instances.free[cuts, empty] - instances.waste[cuts, empty]
     return result
@@ -205,7 +205,7 @@ def _demand(arrays: Arrays, cut: MigCut, kinds: list[Kind], counts: list[float],
     return rates, asked
 
 
-class _Constants(NamedTuple):
+class Constants(NamedTuple):
     free: Ints
     after: Masks
     sizes: Ints
@@ -214,7 +214,7 @@ class _Constants(NamedTuple):
 
 
 @lru_cache(maxsize=1024)
-def _constants(cut: MigCut) -> _Constants:
+def constants_of(cut: MigCut) -> Constants:
     """What of a cut does not depend on who comes."""
     make = GEOMETRIES[cut.geometry]
     slices = make.memory_slices
@@ -235,7 +235,7 @@ def _constants(cut: MigCut) -> _Constants:
         empty = MASKS - 1
         for instance in cut.instances:
             empty &= ~instance_mask(cut.geometry, instance)
-    return _Constants(free, after, sizes, empty)
+    return Constants(free, after, sizes, empty)
 
 
 def _on_demand(geometry: int, profile: MigProfile) -> list[int]:
