@@ -218,6 +218,30 @@ async def test_top_counts_pods_and_who_uses_the_gpus(world: World) -> None:
     assert "2 nodes (2 synced), 4 GPUs" in done.out
 
 
+async def test_queues_shows_what_each_has_and_waits_for(world: World) -> None:
+    assert "There are no queues" in (await world.kerf("queues")).out
+    text = "queues: [{name: research, limit: {gpus: 1}}, {name: team, parent: research, guaranteed: {gpus: 0.25}}]"
+    policy = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "kerf-policy", "namespace": "kerf-system"}, "data": {"queues.yaml": text}}
+    assert (await world.kerf("apply", "-f", world.file(policy))).code == 0
+
+
+    async def both() -> bool:
+        rows = [line.split() for line in (await world.kerf("queues")).out.splitlines()]
+        return rows[1:] == [["research", "0.5", "0.25", "1", "1", "0", "1"], ["team", "0.5", "0.25", "1", "0", "1"]]
+
+    await eventually(both, within_s=20, every_s=0.2, what="both queues")
+    told = await world.json("queues")
+    assert [(q["name"], q["gpu_milli_used"], q.get("waiting", 0)) for q in told["queues"]] == [("research", 500, 1), ("team", 500, 1)]
+    policy["data"] = {"queues.yaml": "queues: [{name: [bold]}]"}
+    assert (await world.kerf("apply", "-f", world.file(policy))).code == 0
+
+    async def told_so() -> bool:
+        done = await world.kerf("queues")
+        return "is not in force as it is written" in done.err and "research" in done.out
+
+    await eventually(told_so, within_s=20, every_s=0.2, what="the invalid text told, and the queues of before")
+
+
 async def test_apply_creates_and_says_what_was_refused(world: World) -> None:
     done = await world.kerf("apply", "-f", world.file(manifest("third", gpu_memory="1Gi")))
     assert (done.code, done.out) == (0, "1 of 1 applied\n"), done.err

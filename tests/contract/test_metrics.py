@@ -20,7 +20,7 @@ from shared.contracts import subjects
 from shared.contracts.base import decode, encode
 from shared.contracts.envelope import wrap
 from shared.contracts.events import Event, SliceEnforced, SliceReleased
-from shared.contracts.queries import Span, SpanBatch, StatusAnswer, TraceAnswer, TraceQuery, UsageAnswer, UsageQuery, UsageRow
+from shared.contracts.queries import QueuesAnswer, QueueStanding, Span, SpanBatch, StatusAnswer, TraceAnswer, TraceQuery, UsageAnswer, UsageQuery, UsageRow
 from shared.model.gpu import Gpu, Inventory
 from shared.service import Lifecycle, running
 from shared.telemetry.trace_ids import trace_id_for
@@ -136,14 +136,18 @@ async def test_prometheus_reads_events_inventories_and_placement(nats: EmbeddedS
     async def status(incoming: Incoming) -> None:
         await bus.respond(incoming, encode(StatusAnswer(term=3, gpus=1, pods_waiting=2)))
 
+    async def queues(incoming: Incoming) -> None:
+        await bus.respond(incoming, encode(QueuesAnswer(queues=(QueueStanding(name="a", gpu_milli_used=500),))))
+
     await bus.subscribe(subjects.QUERY_STATUS, status)
+    await bus.subscribe(subjects.QUERY_QUEUES, queues)
     lifecycle = Lifecycle(http_port=0)
     async with running(MetricsService, Config(status_every_s=0.05), bus_url=nats.url, lifecycle=lifecycle) as ctx:
         say(bus, enforced("a"), 100)
 
         async def exposed() -> bool:
             lines = (await asyncio.to_thread(_get, f"http://127.0.0.1:{ctx.http_port}/metrics")).splitlines()
-            return {'kerf_node_gpu_memory_allocated_mib{model="H200",node="n1"} 500.0', "kerf_pods_waiting 2.0", 'kerf_node_gpus{model="H200",node="n1"} 1.0'} <= set(lines)
+            return {'kerf_node_gpu_memory_allocated_mib{model="H200",node="n1"} 500.0', "kerf_pods_waiting 2.0", 'kerf_queue_gpu_milli_used{queue="a"} 500.0', 'kerf_node_gpus{model="H200",node="n1"} 1.0'} <= set(lines)
 
         await eventually(exposed)
 

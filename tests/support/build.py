@@ -11,6 +11,7 @@ from shared.model import names
 from shared.model.gpu import Gpu, Inventory, Link, Strategy
 from shared.model.grant import Grant, encode_grant
 from shared.model.objects import (
+    ConfigMap,
     Container,
     Meta,
     Node,
@@ -62,6 +63,12 @@ def node(name: str = "n", *, cpu: str = "64", memory: str = "256Gi", pods: int =
         spec=NodeSpec(taints=taints, unschedulable=unschedulable),
         status=NodeStatus(allocatable=amounts, capacity=amounts),
     )
+
+
+def queues(text: str | None) -> ConfigMap:
+    """Kerf's policy with this queues.yaml; None: without that key."""
+    meta = Meta(name="kerf-policy", namespace="kerf-system", uid="uid-kerf-policy", resource_version=next_version())
+    return ConfigMap(metadata=meta, data={} if text is None else {"queues.yaml": text})
 
 
 def inventory(name: str = "n", *, gpus: int = 8, memory_mib: int = 81920, model: str = "NVIDIA-H100", boot: str = "boot-1", generation: int = 1,

@@ -28,7 +28,7 @@ class Usage:
     def __init__(self, tree: Tree, book: Book) -> None:
         self.tree, self.book = tree, book
         self._of: dict[str, _Counted] = {}
-        self._guessed: set[str] = set()
+        self.guessed: set[str] = set()
         """Grants on GPUs that were not known when they were counted: as if they had all of them."""
         for state in book.pods.values():
             if state.charged:
@@ -56,28 +56,28 @@ class Usage:
         counted = self._counted(held.uid, self.book.pods.get(held.uid), held.namespace)
         milli = gpus_of(held.grant, self.total_of)
         if milli is None:
-            self._guessed.add(held.grant_id)
+            self.guessed.add(held.grant_id)
         counted.grants[held.grant_id] = (whole_gpus_of(held.grant) if milli is None else milli, milli is not None)
         self._use(counted, Amount(gpu_milli=counted.grants[held.grant_id][0]))
 
     def unbooked(self, held: GrantState) -> None:
         counted = self._of.get(held.uid)
         found = None if counted is None else counted.grants.pop(held.grant_id, None)
-        self._guessed.discard(held.grant_id)
+        self.guessed.discard(held.grant_id)
         if counted is not None and found is not None:
             self._use(counted, Amount(gpu_milli=-found[0]))
             self._forget(held.uid, counted)
 
     def learn(self) -> None:
         """Inventories came or changed: grants on GPUs that were not known are counted by what these are."""
-        for grant_id in list(self._guessed):
+        for grant_id in list(self.guessed):
             held = self.book.grants[grant_id]
             milli = gpus_of(held.grant, self.total_of)
             if milli is not None:
                 counted = self._of[held.uid]
                 self._use(counted, Amount(gpu_milli=milli - counted.grants[grant_id][0]))
                 counted.grants[grant_id] = (milli, True)
-                self._guessed.discard(grant_id)
+                self.guessed.discard(grant_id)
 
     # --- inside -----------------------------------------------------------------------------------------------
 

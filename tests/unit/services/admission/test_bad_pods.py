@@ -114,6 +114,7 @@ BOUND = pod(container(gpu=1), annotations=noted(isolation="soft"), nodeName="n1"
     [
         (BOUND, pod(container(gpu=1), annotations=noted(isolation="hard"), nodeName="n1"), "alice", "bound-annotation"),
         (BOUND, pod(container(gpu=1), annotations=noted(isolation="soft", gang="g", gang_size="2"), nodeName="n1"), "alice", "bound-annotation"),
+        (BOUND, BOUND | {"metadata": BOUND["metadata"] | {"labels": {"kerf.dev/queue": "mine"}}}, "alice", "bound-queue"),
         (BOUND, pod(container(gpu=1), annotations=noted(isolation="soft") | GRANT, nodeName="n1"), "alice", "spoofed-grant"),
         (pod(container(gpu=1), annotations=GRANT), pod(container(gpu=1)), "system:admin", "spoofed-grant"),
         (pod(container(gpu=1)), pod(container(gpu=1), annotations=noted(isolation="maximum")), "alice", "bad-annotation"),

@@ -21,7 +21,7 @@ from shared.contracts.events import (
     TermTaken,
 )
 from shared.contracts.explain import PodExplanation, Reason
-from shared.contracts.queries import Span, StatusAnswer
+from shared.contracts.queries import QueueStanding, Span, StatusAnswer
 from shared.model.gpu import Gpu, Inventory
 from shared.telemetry import Metrics
 
@@ -99,6 +99,15 @@ def test_placements_own_figures_are_passed_on() -> None:
     lines = text_of(metrics)
     for line in ("kerf_gpus 8.0", "kerf_gpu_milli_allocated 2500.0", "kerf_double_bookings 1.0", "kerf_pods_waiting 3.0", "kerf_fragmentation_milli 120.0"):
         assert line in lines
+
+
+def test_queues_are_passed_on_and_one_without_a_limit_has_no_sample_of_it() -> None:
+    made, metrics, _ = core()
+    made.queues = (QueueStanding(name="a", gpu_milli_used=1500, gpu_milli_limit=2000, waiting=3), QueueStanding(name="b"))
+    lines = text_of(metrics)
+    for line in ('kerf_queue_gpu_milli_used{queue="a"} 1500.0', 'kerf_queue_pods_waiting{queue="a"} 3.0', 'kerf_queue_gpu_milli_used{queue="b"} 0.0'):
+        assert line in lines
+    assert [line for line in lines if line.startswith("kerf_queue_gpu_milli_limit{")] == ['kerf_queue_gpu_milli_limit{queue="a"} 2000.0']
 
 
 def test_a_pods_uid_is_the_newest_of_its_name() -> None:

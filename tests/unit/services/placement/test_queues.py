@@ -1,0 +1,319 @@
+"""Queues through the real core: who is next, what is never exceeded, and what is said."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from services.placement import messages as m
+from services.placement import questions, reader
+from services.placement.explaining.steps import finish
+from shared.contracts.events import PolicyRead
+from shared.contracts.explain import PodExplanation
+from shared.contracts.log import DecisionBatch, ReadyRecord
+from shared.contracts.queries import WhyQuery
+from shared.model.objects import Container, Pod, Resources
+from tests.support import build
+from tests.support.leader import Leader
+
+TWO = "queues: [{name: a, guaranteed: {gpus: 2}}, {name: b, guaranteed: {gpus: 2}}]"
+
+
+def pod(name: str, queue: str = "", *, minute: int = 0, **rest: Any) -> Pod:
+    asks = {} if {"gpus", "memory", "compute"} & rest.keys() else {"gpus": 1}
+    return build.gpu_pod(name, labels={"kerf.dev/queue": queue} if queue else {}, created=f"2026-11-21T00:{minute:02d}:00Z", **asks, **rest)
+
+
+def cluster(text: str, *, gpus: int = 4, **inventory: Any) -> Leader:
+    leader = Leader().nodes("n", gpus=gpus, **inventory)
+    leader.facts(build.queues(text))
+    return leader
+
+
+def order(leader: Leader) -> list[str]:
+    return [d.name for _, record in leader.log if isinstance(record, DecisionBatch) for d in record.decisions]
+
+
+def end(leader: Leader, seen: Pod) -> None:
+    """It is gone, and its node gives back what it had."""
+    grant = leader.core.book.pods[seen.metadata.uid].grant_id
+    leader.gone(seen)
+    leader.send(m.ReleaseSeen("n", grant))
+    leader.tick()
+
+
+def why(leader: Leader, name: str, namespace: str = "team") -> PodExplanation:
+    answer = finish(questions.why(leader.core, WhyQuery(namespace=namespace, name=name), leader.now, leader.now))
+    assert answer.explanation is not None
+    return answer.explanation
+
+
+def used(leader: Leader) -> dict[str, int]:
+    return {q.name: q.gpu_milli_used for q in reader.queues(leader.core).queues}
+
+
+# --- order --------------------------------------------------------------------------------------------------------
+
+
+def test_without_a_policy_the_label_means_nothing_and_priority_and_age_decide() -> None:
+    leader = Leader().nodes("n", gpus=2)
+    leader.place(pod("young", "a", minute=2), pod("old", "b", minute=1), pod("high", "a", minute=3, priority=5))
+    assert order(leader) == ["high", "old"]
+    assert reader.queues(leader.core).queues == ()
+
+
+def test_guarantees_come_before_whoever_borrows_however_old_and_high_its_pods_are() -> None:
+    leader = cluster(TWO)
+    leader.place(*(pod(f"a{i}", "a", minute=i, priority=9) for i in range(4)), *(pod(f"b{i}", "b", minute=30 + i) for i in range(2)))
+    assert sorted(order(leader)) == ["a0", "a1", "b0", "b1"]
+
+
+def test_idle_capacity_is_borrowed_and_what_becomes_free_goes_to_whom_it_is_owed() -> None:
+    leader = cluster(TWO)
+    mine = [pod(f"a{i}", "a", minute=i) for i in range(6)]
+    assert len(leader.place(*mine)) == 4
+    seen = [leader.bind(p) for p in mine[:4]]
+    leader.facts(pod("b0", "b", minute=50))
+    end(leader, seen[0])
+    assert order(leader)[4:] == ["b0"]
+    assert used(leader) == {"a": 3000, "b": 1000}
+
+
+def test_what_is_left_is_divided_by_weight() -> None:
+    leader = cluster("queues: [{name: a, weight: 3}, {name: b}]", gpus=8)
+    leader.place(*(pod(f"a{i}", "a", minute=i) for i in range(10)), *(pod(f"b{i}", "b", minute=i) for i in range(10)))
+    assert used(leader) == {"a": 6000, "b": 2000}
+
+
+def test_a_queue_of_weight_0_gets_what_nobody_else_wants() -> None:
+    leader = cluster("queues: [{name: a, weight: 0}, {name: b}]")
+    leader.place(*(pod(f"a{i}", "a", minute=i) for i in range(5)), *(pod(f"b{i}", "b", minute=i) for i in range(3)))
+    assert used(leader) == {"a": 1000, "b": 3000}
+
+
+def test_the_higher_priority_of_two_queues_is_served_first() -> None:
+    leader = cluster("queues: [{name: a}, {name: b, priority: 1}]", gpus=2)
+    leader.place(pod("a0", "a", minute=0), pod("b0", "b", minute=1), pod("b1", "b", minute=2))
+    assert order(leader) == ["b0", "b1"]
+
+
+def test_parents_share_first_and_their_children_share_what_they_get() -> None:
+    leader = cluster("queues: [{name: p}, {name: x, parent: p}, {name: y, parent: p}, {name: q}]", gpus=8)
+    leader.place(*(pod(f"{q}{i}", q, minute=i) for q in "xyq" for i in range(8)))
+    assert used(leader) == {"p": 4000, "x": 2000, "y": 2000, "q": 4000}
+
+
+def test_a_parent_that_names_no_guarantee_has_that_of_its_children() -> None:
+    leader = cluster("queues: [{name: p}, {name: x, parent: p, guaranteed: {gpus: 3}}, {name: q}]")
+    leader.place(*(pod(f"{q}{i}", q, minute=i) for q in "qx" for i in range(4)))
+    assert used(leader) == {"p": 3000, "x": 3000, "q": 1000}
+
+
+def test_a_head_that_does_not_fit_holds_up_neither_its_queue_nor_another() -> None:
+    leader = cluster(TWO)
+    assert leader.place(pod("large", "a", gpus=8), pod("small", "a", minute=1), pod("other", "b", minute=2)).keys() == {"small", "other"}
+
+
+def test_namespaces_without_a_queue_of_their_name_are_queues_with_the_defaults() -> None:
+    leader = cluster("queues: []\ndefault: {limit: {gpus: 1}}")
+    leader.place(*(pod(f"p{i}", namespace=n) for n in ("one", "two") for i in range(2)))
+    assert used(leader) == {"one": 1000, "two": 1000}
+
+
+def test_a_paused_pod_lets_others_of_its_queue_go_and_is_tried_again_when_its_pause_ends() -> None:
+    leader = cluster(TWO)
+    leader.core.queue.pause_for("uid-team-first", leader.now, 5.0)
+    leader.facts(pod("first", "a"), pod("second", "a", minute=1))
+    assert order(leader) == ["second"]
+    leader.tick(6.0)
+    assert order(leader) == ["second", "first"]
+
+
+# --- limits -------------------------------------------------------------------------------------------------------
+
+
+def test_a_limit_is_never_exceeded_and_said() -> None:
+    leader = cluster("queues: [{name: a, limit: {gpus: 2}}]")
+    leader.place(*(pod(f"a{i}", "a", minute=i) for i in range(3)))
+    assert order(leader) == ["a0", "a1"]
+    said = why(leader, "a2")
+    assert said.summary[0].code == "queue-limit"
+    assert said.sentence.startswith("queue a uses 2 GPUs of its limit of 2 GPUs, and the pod asks for 1 GPU")
+
+
+def test_a_pod_that_is_more_than_the_limit_by_itself_is_told_so() -> None:
+    leader = cluster("queues: [{name: a, limit: {gpus: 2}}]")
+    leader.place(pod("large", "a", gpus=3))
+    assert "the pod alone is more than that" in why(leader, "large").helps[0]
+
+
+def test_the_limit_of_a_parent_holds_for_all_below_it() -> None:
+    leader = cluster("queues: [{name: p, limit: {gpus: 3}}, {name: x, parent: p}, {name: y, parent: p}]")
+    leader.place(*(pod(f"{q}{i}", q, minute=i) for q in "xy" for i in range(4)))
+    assert used(leader)["p"] == 3000
+    assert why(leader, "x3").sentence.startswith("queue p uses 3 GPUs")
+
+
+def test_what_ends_counts_until_its_node_has_given_it_back() -> None:
+    leader = cluster("queues: [{name: a, limit: {gpus: 1}}]")
+    first = pod("first", "a")
+    leader.place(first, pod("second", "a", minute=1))
+    seen = leader.bind(first)
+    grant = leader.core.book.pods[seen.metadata.uid].grant_id
+    leader.gone(seen)
+    leader.tick()
+    assert order(leader) == ["first"]
+    leader.send(m.ReleaseSeen("n", grant))
+    assert order(leader) == ["first", "second"]
+
+
+def test_slices_count_by_their_larger_part_and_fill_a_limit_exactly() -> None:
+    leader = cluster("queues: [{name: a, limit: {gpus: 1}}]", memory_mib=80_000)
+    placed = leader.place(
+        pod("memory", "a", memory="40000Mi", compute=10), pod("compute", "a", minute=1, compute=40), pod("rest", "a", minute=2, memory="8000Mi"), pod("over", "a", minute=3, memory="1Mi")
+    )
+    assert placed.keys() == {"memory", "compute", "rest"}
+    assert used(leader) == {"a": 1000}
+
+
+def test_two_containers_on_one_gpu_count_by_the_larger_sum_there() -> None:
+    """30 % and 10 % of its memory, and half of its compute."""
+    leader = cluster("queues: [{name: a, limit: {gpus: 0.5}}]", gpus=1, memory_mib=80_000)
+    asks: tuple[dict[str, str | int], ...] = ({"kerf.dev/gpu-memory": "24000Mi"}, {"kerf.dev/gpu-memory": "8000Mi", "kerf.dev/gpu-compute": "50"})
+    containers = tuple(Container(name=f"c{i}", resources=Resources(limits={"kerf.dev/slot": "1"} | ask)) for i, ask in enumerate(asks))
+    assert leader.place(build.pod("both", labels={"kerf.dev/queue": "a"}, containers=containers)) == {"both": "n"}
+    assert used(leader)["a"] == 500
+
+
+def test_memory_goes_to_the_gpu_on_which_it_is_a_small_enough_part() -> None:
+    """20,000 MiB are half of a small GPU and a quarter of a large one; the limit leaves a quarter."""
+    leader = Leader().nodes("small", gpus=4, memory_mib=40_000).nodes("large", gpus=4, memory_mib=80_000)
+    leader.facts(build.queues("queues: [{name: a, limit: {gpus: 0.25}}]"))
+    assert leader.place(pod("p", "a", memory="20000Mi"), pod("q", "a", minute=1, memory="20000Mi")) == {"p": "large"}
+
+
+def test_cpu_and_memory_have_limits_too_and_keep_off_only_who_asks_for_them() -> None:
+    leader = cluster('queues: [{name: a, limit: {cpu: "2"}}]')
+    busy = build.gpu_pod("busy", gpus=1, labels={"kerf.dev/queue": "a"})
+    plain = [build.pod(f"p{i}", labels={"kerf.dev/queue": "a"}, requests={"cpu": "1500m"}, created=f"2026-11-21T00:0{i}:00Z") for i in range(2)]
+    assert leader.place(*plain, busy).keys() == {"p0", "busy"}
+    assert "1.5 CPUs of its limit of 2 CPUs" in why(leader, "p1").sentence
+
+
+def test_a_gang_stays_within_the_limit_as_a_whole() -> None:
+    notes = {"kerf.dev/gang": "g", "kerf.dev/gang-size": "3"}
+    leader = cluster("queues: [{name: a, limit: {gpus: 2}}]")
+    leader.place(*(pod(f"g{i}", "a", annotations=notes) for i in range(3)), pod("alone", "a", minute=1))
+    assert order(leader) == ["alone"]
+    assert why(leader, "g0").summary[0].code == "queue-limit"
+
+
+def test_a_gang_on_gpus_that_are_too_small_for_the_limit_is_taken_back_whole() -> None:
+    """On the large GPU each would be a quarter; there is room for one there, and half a GPU each is too much."""
+    leader = Leader().nodes("small", gpus=4, memory_mib=40_000).nodes("large", gpus=1, memory_mib=80_000)
+    leader.facts(build.queues("queues: [{name: a, limit: {gpus: 1}}]"))
+    leader.place(build.gpu_pod("full", memory="60000Mi", namespace="else"))
+    notes = {"kerf.dev/gang": "g", "kerf.dev/gang-size": "3"}
+    leader.place(*(pod(f"g{i}", "a", memory="20000Mi", annotations=notes) for i in range(3)))
+    assert order(leader) == ["full"]
+    assert used(leader)["a"] == 0
+
+
+# --- guarantees of those who cannot be taken back -----------------------------------------------------------------
+
+
+def test_pods_of_a_high_priority_stay_within_the_guarantee_and_opportunistic_ones_borrow() -> None:
+    leader = cluster(f"{TWO}\nwithin_guarantee_from: 100")
+    firm = [pod(f"f{i}", "a", minute=i, priority=100) for i in range(3)]
+    loose = [pod("low", "a", minute=10), pod("tier", "a", minute=11, priority=100, annotations={"kerf.dev/tier": "opportunistic"})]
+    assert leader.place(*firm, *loose).keys() == {"f0", "f1", "low", "tier"}
+    said = why(leader, "f2")
+    assert said.summary[0].code == "queue-guarantee"
+    assert "pods of priority 100 may not borrow" in said.sentence
+
+
+# --- who may stand where --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("queue", "namespace", "code"),
+    [("none", "team", "queue-unknown"), ("p", "team", "queue-unknown"), ("x", "team", "queue-not-yours"), ("x", "mine", "")],
+)
+def test_a_pod_stands_in_a_leaf_that_is_there_for_its_namespace(queue: str, namespace: str, code: str) -> None:
+    leader = cluster("queues: [{name: p}, {name: x, parent: p, namespaces: [mine]}]")
+    leader.place(pod("w", queue, namespace=namespace))
+    said = why(leader, "w", namespace)
+    assert (said.state, [r.code for r in said.summary]) == (("waiting", [code]) if code else ("holding", []))
+
+
+def test_the_label_moves_nothing_that_is_placed() -> None:
+    leader = cluster(TWO)
+    first = pod("first", "a")
+    leader.place(first)
+    seen = leader.bind(first)
+    leader.facts(build.newer(seen, labels={"kerf.dev/queue": "b"}))
+    assert used(leader) == {"a": 1000, "b": 0}
+
+
+# --- the policy -----------------------------------------------------------------------------------------------------
+
+
+def test_an_invalid_text_leaves_the_last_good_one_in_force_and_is_told() -> None:
+    leader = cluster("queues: [{name: a, limit: {gpus: 1}}]")
+    leader.facts(build.queues("queues: [{name: a, limits: {gpus: 3}}]"))
+    leader.place(pod("a0", "a"), pod("a1", "a", minute=1))
+    assert order(leader) == ["a0"]
+    assert [(e.accepted, e.queues) for e in leader.events(PolicyRead)] == [(True, 1), (False, 1)]
+    assert "limits" in leader.events(PolicyRead)[1].problem
+    assert reader.queues(leader.core).invalid == leader.events(PolicyRead)[1].problem
+
+
+def test_a_change_is_in_force_for_those_who_wait_and_takes_nothing_from_those_who_run() -> None:
+    leader = cluster("queues: [{name: a, limit: {gpus: 1}}]")
+    leader.place(*(pod(f"a{i}", "a", minute=i) for i in range(3)))
+    leader.facts(build.queues("queues: [{name: a, limit: {gpus: 2}}]"))
+    assert order(leader) == ["a0", "a1"]
+    leader.facts(build.queues("queues: [{name: a, limit: {gpus: 0}}]"))
+    assert used(leader) == {"a": 2000}
+    leader.gone(build.queues(None))
+    leader.tick()
+    assert order(leader) == ["a0", "a1", "a2"]
+
+
+def test_a_leader_that_begins_with_an_unreadable_text_places_nobody_until_it_is_mended() -> None:
+    leader = Leader(build.node("n"), build.queues("queues: 7"), records=((99, ReadyRecord(term=99)),))
+    leader.send(m.InventorySeen(build.inventory("n")))
+    leader.place(pod("p", "a"))
+    assert order(leader) == []
+    assert why(leader, "p").summary[0].code == "queue-policy"
+    leader.facts(build.queues("queues: [{name: a}]"))
+    assert order(leader) == ["p"]
+
+
+def test_a_successor_counts_what_the_book_has_before_it_decides() -> None:
+    """Holds, bound pods and slices of pods that have ended, on GPUs whose inventory comes later than the pods."""
+    text = "queues: [{name: a, limit: {gpus: 1.5}}]"
+    old = cluster(text)
+    first, second = pod("first", "a", memory="40960Mi"), pod("second", "a", minute=1)
+    old.place(first, second)
+    seen = old.bind(first)
+    ready = (old.sequence + 1, ReadyRecord(term=100))
+    successor = Leader(build.node("n"), seen, second, build.queues(text), term=old.sequence + 2, records=(*old.log, ready))
+    assert used(successor)["a"] == 2000, "a GPU that is not known counts as a whole"
+    successor.send(m.InventorySeen(build.inventory("n", gpus=4)))
+    successor.tick()
+    assert used(successor) == {"a": 1500}
+    successor.place(pod("third", "a", minute=2, compute=1))
+    assert why(successor, "third").summary[0].code == "queue-limit"
+
+
+def test_who_borrows_hears_how_many_queues_go_first() -> None:
+    leader = cluster(TWO)
+    leader.place(*(pod(f"a{i}", "a", minute=i) for i in range(3)))
+    leader.facts(pod("wide", "a", minute=3, gpus=2), pod("owed", "b", minute=4, gpus=2))
+    said = why(leader, "wide")
+    assert said.sentence.endswith("; queue a has 3 GPUs and is guaranteed 2 GPUs, 1 queue that waits has less than guaranteed and goes first")
+    assert said.queue is not None
+    assert (said.queue.borrows, said.queue.owed) == (True, 1)
+    assert "goes first" not in why(leader, "owed").sentence
