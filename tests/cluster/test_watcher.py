@@ -5,11 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from services.watcher.config import Config
 from services.watcher.service import Watcher
@@ -22,13 +20,13 @@ from shared.contracts.facts import FeedBatch, Gone, Put, SnapshotPage, SnapshotR
 from shared.kube import resources
 from shared.model.objects import Pod
 from shared.service import Context, running
+from tests.support import manifests
 from tests.support.cluster import own_control_plane
 from tests.support.waiting import eventually
 from tools.control_plane import ControlPlane
 
 __all__ = ["own_control_plane"]
 pytestmark = pytest.mark.cluster
-ROLE = Path(__file__).parents[2] / "k8s" / "11-watcher-rbac.yaml"
 
 
 class World:
@@ -70,10 +68,7 @@ class World:
 
 @pytest.fixture
 async def world(control_plane: ControlPlane, namespace: str) -> AsyncIterator[World]:
-    paths = {"ClusterRole": "clusterroles", "ClusterRoleBinding": "clusterrolebindings"}
-    for document in yaml.safe_load_all(ROLE.read_text()):
-        status, answer = control_plane.request("POST", f"/apis/rbac.authorization.k8s.io/v1/{paths[document['kind']]}", document)
-        assert status in (201, 409), answer
+    manifests.apply_all(control_plane, "00-", "11-")
     config = Config(kubeconfig=str(control_plane.service_account("kerf-system", "kerf-watcher")))
     async with EmbeddedServer() as server, running(Watcher, config, bus_url=server.url) as ctx:
         made = World(control_plane, ctx, namespace, server.url)

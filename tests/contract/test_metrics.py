@@ -20,7 +20,18 @@ from shared.contracts import subjects
 from shared.contracts.base import decode, encode
 from shared.contracts.envelope import wrap
 from shared.contracts.events import Event, SliceEnforced, SliceReleased
-from shared.contracts.queries import QueuesAnswer, QueueStanding, Span, SpanBatch, StatusAnswer, TraceAnswer, TraceQuery, UsageAnswer, UsageQuery, UsageRow
+from shared.contracts.queries import (
+    QueuesAnswer,
+    QueueStanding,
+    Span,
+    SpanBatch,
+    StatusAnswer,
+    TraceAnswer,
+    TraceQuery,
+    UsageAnswer,
+    UsageQuery,
+    UsageRow,
+)
 from shared.model.gpu import Gpu, Inventory
 from shared.service import Lifecycle, running
 from shared.telemetry.trace_ids import trace_id_for
