@@ -19,7 +19,9 @@ def show_moves(title: str, moves: Sequence[Move]) -> None:
     for column in ("POD", "FROM", "TO", "GPUS", "DISTURBED GPU-SECONDS"):
         table.add_column(column)
     for move in moves[:_SHOWN]:
-        table.add_row(f"{move.namespace}/{move.name}", move.source, move.target, f"{move.gpu_milli / 1000:g}", str(move.disturbed_gpu_seconds))
+        table.add_row(
+            f"{move.namespace}/{move.name}", move.source, move.target, f"{move.gpu_milli / 1000:g}", str(move.disturbed_gpu_seconds)
+        )
     out.print(table)
     if len(moves) > _SHOWN:
         out.print(f"  and {len(moves) - _SHOWN} more (--json shows them)")

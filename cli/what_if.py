@@ -58,6 +58,9 @@ def _show_world(world: WorldExplanation) -> None:
         if pods:
             out.print(f"\n[bold]{title}[/bold]")
         for pod in pods[:_SHOWN]:
-            out.print(f"  {pod.namespace}/{pod.name}" + (f" on {pod.node}" if pod.node else "") + (f": {pod.sentence}" if pod.sentence else ""), markup=False)
+            out.print(
+                f"  {pod.namespace}/{pod.name}" + (f" on {pod.node}" if pod.node else "") + (f": {pod.sentence}" if pod.sentence else ""),
+                markup=False,
+            )
         if len(pods) > _SHOWN:
             out.print(f"  and {len(pods) - _SHOWN} more (--json shows them)", markup=False)

@@ -51,7 +51,8 @@ def what_if(core: Core, query: WhatIfQuery, wall: float) -> Steps[ExplainAnswer]
             explanation = yield from core.placer.explainer.explain(state, max_nodes=most, exists=False, now=wall)
             return ExplainAnswer(explanation=explanation)
         waiting = core.queue.oldest(len(core.queue))
-        world = yield from undisturbed(engine, lambda still: change(query, still, core.placer.gangs, waiting, wall))
+        kept = {uid for uid in waiting if core.placer.fair.keeps_back((core.book.pods[uid],)) is not None}
+        world = yield from undisturbed(engine, lambda still: change(query, still, core.placer.gangs, waiting, wall, kept=kept))
         if state is None:
             return ExplainAnswer(world=world.told)
         explanation = yield from Explainer(world.trial.book, world.trial.engine).explain(state, max_nodes=most, exists=False)
@@ -107,6 +108,9 @@ def _waiting(core: Core, namespace: str, name: str) -> PodState:
         raise Unanswerable(f"pod {namespace}/{name} is never placed as it is written: {why_never.sentence}")
     if state.charged or not state.wants_place:
         raise Unanswerable(f"pod {namespace}/{name} does not wait for a place; `kerf why` says how it stands")
+    kept = core.placer.fair.keeps_back((state,))
+    if kept is not None:
+        raise Unanswerable(f"no room would help pod {namespace}/{name} now: {kept.sentence}")
     return state
 
 

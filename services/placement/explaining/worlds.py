@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 
 import msgspec
 import numpy as np
@@ -38,8 +38,10 @@ class World(msgspec.Struct, frozen=True):
     told: WorldExplanation
 
 
-def change(query: WhatIfQuery, engine: Engine, gangs: Gangs, waiting: Sequence[str], now: float) -> Steps[World]:
-    """`waiting`: uids in the order of the queue. Raises Impossible."""
+def change(
+    query: WhatIfQuery, engine: Engine, gangs: Gangs, waiting: Sequence[str], now: float, *, kept: Container[str] = ()
+) -> Steps[World]:
+    """`waiting`: uids in the order of the queue. `kept`: those whom no room would help. Raises Impossible."""
     trial = Trial(engine)
     homeless = [state for node in query.drain for state in _drained(node, trial)]
     for more in query.add_nodes:
@@ -58,7 +60,7 @@ def change(query: WhatIfQuery, engine: Engine, gangs: Gangs, waiting: Sequence[s
         else:
             stranded.append(PlacedPod(namespace=meta.namespace, name=meta.name, sentence=f"finds no place outside {source}"))
         yield
-    fits = yield from _newcomers(trial, gangs, waiting)
+    fits = yield from _newcomers(trial, gangs, [uid for uid in waiting if uid not in kept])
     left = len(waiting) - len(fits) + len(stranded)
     told = WorldExplanation(
         sentence=_sentence(moves, stranded, fits, left),

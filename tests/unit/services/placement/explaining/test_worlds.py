@@ -7,7 +7,7 @@ import pytest
 
 from services.placement import questions
 from services.placement.explaining.steps import finish
-from shared.contracts.queries import AddGpus, AddNodes, Resize, WhatIfQuery
+from shared.contracts.queries import AddGpus, AddNodes, Resize, WhatIfQuery, WhenQuery
 from shared.model.objects import OwnerReference
 from tests.support import build
 from tests.support.leader import Leader
@@ -108,3 +108,13 @@ def test_what_cannot_be_is_refused_with_what_to_ask_instead(query: WhatIfQuery, 
     leader = Leader().nodes("a", gpus=1)
     run(leader, build.gpu_pod("p", gpus=1))
     assert error in finish(questions.what_if(leader.core, query, NOW)).error
+
+
+def test_whom_its_queue_keeps_back_no_new_node_and_no_time_would_help() -> None:
+    leader = Leader().nodes("a", gpus=1)
+    leader.facts(build.queues("queues: []\ndefault: {limit: {gpus: 1}}"))
+    run(leader, build.gpu_pod("there", gpus=1))
+    leader.facts(build.gpu_pod("w", gpus=1))
+    assert world(leader, add_nodes=(AddNodes(like="a"),)).sentence == "nothing would change for any pod; 1 pod would wait"
+    error = finish(questions.when_(leader.core, WhenQuery(namespace="team", name="w"), NOW)).error
+    assert error.startswith("no room would help pod team/w now: ")
