@@ -14,13 +14,26 @@ from shared.model.objects import Container, Meta, Node, NodeStatus, Pod, PodSpec
 
 
 def exercise() -> None:
+    asks: tuple[Quantities, ...] = ({}, {names.RESOURCE_GPU: 2}, {names.RESOURCE_GPU_COMPUTE: 50})
+    _decide(_book(mig=False), asks)
+    # where a GPU is in MIG mode the same loops are compiled once more
+    _decide(_book(mig=True), (*asks, {f"{names.PREFIX_MIG}1g.6gb": 1}, {f"{names.PREFIX_MIG}1g.6gb": 2}))
+
+
+def _book(*, mig: bool) -> Book:
     book = Book()
     allocatable: dict[str, str | int] = {"cpu": "8", "memory": "8Gi", "pods": "9"}
     book.apply(Put(object=Node(metadata=Meta(name="n", uid="n", resource_version="1"), status=NodeStatus(allocatable=allocatable))))
-    gpus = tuple(Gpu(uuid=f"gpu-{index}", index=index, model="T4", memory_mib=16_000) for index in range(2))
-    book.put_inventory(Inventory(node="n", boot_id="1", gpus=gpus))
+    modes = (False, False, mig)
+    gpus = tuple(
+        Gpu(uuid=f"gpu-{i}", index=i, model="A30", memory_mib=24_576, mig_enabled=cut, mig_on_demand=cut) for i, cut in enumerate(modes)
+    )
+    book.put_inventory(Inventory(node="n", boot_id="1", gpus=gpus, strategies=("exclusive", "advisory", "mig")))
     book.set_agent_trouble("n", "")
-    asks: tuple[Quantities, ...] = ({}, {names.RESOURCE_GPU: 2}, {names.RESOURCE_GPU_COMPUTE: 50})
+    return book
+
+
+def _decide(book: Book, asks: tuple[Quantities, ...]) -> None:
     for policy in (Kerf.name, Fgd.name):
         engine = Engine(book, policy)
         for number, limits in enumerate(asks):
