@@ -48,6 +48,8 @@ class Placer:
         self.explainer = Explainer(book, self.engine, self.gangs, self.fair)
         self.decide_us: deque[float] = deque(maxlen=_TIMINGS_KEPT)
         self.first_seen: dict[str, float] = {}
+        self._full: set[bytes] = set()
+        """Shapes that found no room since something last changed: the lines of other queues need not look again."""
         self._look_at = 0.0
 
     def policy_changed(self, now: float) -> list[m.Command]:
@@ -56,6 +58,7 @@ class Placer:
         event = self.fair.read(None if found is None else found.data.get(QUEUES_KEY))
         if event is None:
             return []
+        self._full.clear()
         said: list[m.Command] = [m.Publish(event, namespace=event.namespace)]
         for uid in self.queue.leave():
             said += self.admit(self.book.pods[uid], now)
@@ -155,27 +158,36 @@ class Placer:
     def wake(self) -> None:
         """Something changed: those whom it may help are tried again."""
         self.fair.look_around()
-        self.queue.wake(self._helped)
+        self._full.clear()
+        room: dict[bytes, bool] = {}
+        self.queue.wake(lambda uid: self._helped(uid, room))
 
-    def _helped(self, uid: str) -> bool:
-        if self.keeps_back(uid) is not None:
-            return False
+    def _helped(self, uid: str, room: dict[bytes, bool]) -> bool:
+        """`room`: by shape, whether any node has some, as far as it was looked at."""
         state, gang = self.book.pods[uid], self.gangs.of(uid)
         if gang is not None:
-            return gang.gathered and holds(shapes_of([self.book.pods[u] for u in gang.waiting], self.engine), gang.need)
-        return not self.gangs.unknown_source(state) and int(self.engine.row(state).refresh().max(initial=INFEASIBLE)) > INFEASIBLE
+            helped = gang.gathered and holds(shapes_of([self.book.pods[u] for u in gang.waiting], self.engine), gang.need)
+        else:
+            key = self.engine.key_of(state)
+            if key not in room:
+                room[key] = int(self.engine.row(state).refresh().max(initial=INFEASIBLE)) > INFEASIBLE
+            helped = room[key] and not self.gangs.unknown_source(state)
+        return helped and self.keeps_back(uid) is None
 
     def waited_ms(self, uid: str, now: float) -> int:
         return round((now - self.first_seen.get(uid, now)) * 1000)
 
     def attempt(self, state: PodState, now: float) -> tuple[Place | None, list[m.Command]]:
         """One try. With a place the pod is out of the queue; without, its line waits for a change."""
-        if self.fair.keeps_back((state,)) is not None:
+        within = self.fair.rows_within(state)
+        if self.fair.keeps_back((state,)) is not None or (within is None and self.engine.key_of(state) in self._full):
             self._no_place(state, now, alone=False)
             return None, []
         began = self.stopwatch()
-        place = self.engine.decide(state, self.fair.rows_within(state))
-        if place is not None and self.fair.keeps_off(state, place.containers) is not None:
+        place = self.engine.decide(state, within)
+        if place is None and within is None and self.fair.tree is not None and self.engine.is_plain(state):
+            self._full.add(self.engine.key_of(state))
+        elif place is not None and self.fair.keeps_off(state, place.containers) is not None:
             place = None
         self.decide_us.append((self.stopwatch() - began) * 1e6)
         self.engine.meet(state, placed=place is not None)
