@@ -96,7 +96,8 @@ def follow(pod: Pod, told: Counterfactual) -> Pod:
         case "less-compute":
             changed = _limits(pod, **{names.RESOURCE_GPU_COMPUTE: str(int(limits[names.RESOURCE_GPU_COMPUTE]) - number * count)})
         case "fewer-gpus":
-            changed = _limits(pod, **{names.RESOURCE_GPU: str(count - number)})
+            said = dict(re.findall(r"(kerf.dev/gpu-\w+): (\w+)", told.sentence))
+            changed = _limits(pod, **{names.RESOURCE_GPU: str(count - number)}, **said)
         case "gpu-model":
             found = re.fullmatch(r"add (\S+) to kerf.dev/gpu-model", told.sentence)
             assert found

@@ -91,11 +91,19 @@ def _smaller_share(state: PodState, node: NodeState) -> Iterator[Wish]:
 
 
 def _fewer(state: PodState, reason: Reason, node: NodeState) -> Iterator[Wish]:  # noqa: ARG001
+    """As much on each, so that limits, which are a container's totals, fall with the number."""
     name, ask = _largest(state)
-    for count in range((1 if ask is None else ask.count) - 1, 0, -1):
-        if ask is not None:
-            fewer = f"fits with {ask.count - count} {'GPU' if ask.count - count == 1 else 'GPUs'} less: ask for {f'at most {count} GPUs' if count > 1 else 'one GPU'}"
-            yield Wish("fewer-gpus", fewer, _asking(state, name, replace(ask, count=count)), ask.count - count)
+    if ask is None:
+        return
+    for count in range(ask.count - 1, 0, -1):
+        limits = [f"at most {count} GPUs" if count > 1 else "one GPU"]
+        if not ask.whole and ask.memory_mib and not ask.memory_follows:
+            limits.append(f"{names.RESOURCE_GPU_MEMORY}: {count * ask.memory_mib}Mi")
+        if not ask.whole and ask.compute_milli:
+            limits.append(f"{names.RESOURCE_GPU_COMPUTE}: {count * ask.compute_milli // 10}")
+        given_up = ask.count - count
+        sentence = f"fits with {given_up} {'GPU' if given_up == 1 else 'GPUs'} less: ask for {', '.join(limits)}"
+        yield Wish("fewer-gpus", sentence, _asking(state, name, replace(ask, count=count)), given_up)
 
 
 def _other_instance(state: PodState, reason: Reason, node: NodeState) -> Iterator[Wish]:  # noqa: ARG001

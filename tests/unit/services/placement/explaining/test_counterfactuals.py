@@ -177,3 +177,10 @@ def test_nobody_is_asked_to_move_who_must_be_left_alone(protected: Any) -> None:
     leader.nodes("b", gpus=1)
     leader.facts(build.gpu_pod("p", gpus=2))
     assert [c.code for c in why(leader, "p").counterfactuals] == ["fewer-gpus"]
+
+
+def test_fewer_gpus_are_named_with_limits_that_leave_as_much_on_each() -> None:
+    leader = Leader().nodes("a", gpus=3)
+    run(leader, build.gpu_pod("one", gpus=1), build.gpu_pod("two", gpus=1), build.gpu_pod("slice", memory="50Gi"))
+    leader.facts(build.gpu_pod("p", gpus=2, memory="40Gi"))
+    assert why(leader, "p").helps[0] == "fits with 1 GPU less: ask for one GPU, kerf.dev/gpu-memory: 20480Mi (a)"
