@@ -61,8 +61,7 @@ class Explainer:
         base = replace(base, queue=self.fair.explain(state))
         kept = self._kept_back(state)
         if kept is not None:
-            sentence = f"{kept.sentence}. What would help: {kept.helps}"
-            return replace(base, state="waiting" if exists else "would-wait", sentence=sentence, summary=(kept,), helps=(kept.helps,))
+            return _waits_for_queue(base, kept, exists=exists)
         if exists and state.gang is not None:
             return self._in_gang(state, base, max_nodes)
         over = None if exists else over_quota(state.pod, self.book.others.get("ResourceQuota", {}).values())
@@ -77,7 +76,9 @@ class Explainer:
         gang = self.gangs.of(state.uid)
         if gang is None:
             return self.fair.keeps_back((state,))
-        return self.fair.keeps_back([self.book.pods[uid] for uid in gang.waiting], gang.need) if gang.gathered else None
+        if not gang.gathered:
+            return None
+        return self.fair.keeps_back([self.book.pods[uid] for uid in gang.waiting], gang.need) or gang.kept_back
 
     def _in_gang(self, state: PodState, base: PodExplanation, max_nodes: int) -> PodExplanation:
         unknown, gang = self.gangs.unknown_source(state), self.gangs.of(state.uid)
@@ -126,6 +127,9 @@ class Explainer:
     ) -> Steps[PodExplanation]:
         verdicts = yield from judge_all(state, self.book)
         feasible = [name for name, reasons in verdicts.items() if not reasons]
+        kept = self.fair.keeps_off_all(state, feasible)
+        if kept is not None:
+            return _waits_for_queue(base, kept, exists=exists)
         if feasible:
             waits = "waiting" if exists else "would-fit"
             sentence = f"{len(feasible)} of {len(verdicts)} nodes can take the pod" + (", it is about to be placed" if exists else "")
@@ -198,6 +202,11 @@ class Explainer:
             if rate is not None:
                 scores[score.name] = rate(node) * score.weight
         return scores
+
+
+def _waits_for_queue(base: PodExplanation, why: Reason, *, exists: bool) -> PodExplanation:
+    sentence = f"{why.sentence}. What would help: {why.helps}"
+    return replace(base, state="waiting" if exists else "would-wait", sentence=sentence, summary=(why,), helps=(why.helps,))
 
 
 def _summary(verdicts: Verdicts) -> tuple[Reason, ...]:

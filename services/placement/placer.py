@@ -221,7 +221,8 @@ class Placer:
             self._gang_waits(gang, line, now, Misfit(fitted=0, uid=""))
             return Tried([]), []
         tried = place_gang(gang, by_size(able), need, self.engine, granting)
-        if self.fair.exceeded([one.state for one in tried.placed]) is not None:
+        gang.kept_back = self.fair.exceeded([one.state for one in tried.placed])
+        if gang.kept_back is not None:
             take_back(tried.placed, self.engine)
             tried = Tried([], misfit=Misfit(fitted=0, uid=""))
         self.decide_us.append((self.stopwatch() - began) * 1e6 / need)

@@ -112,6 +112,13 @@ class Fair:
         amount = room_of(state)._replace(gpu_milli=whole_gpus_of(grant) if milli is None else milli)
         return self._over(state, self.usage.queue_of(state), amount)
 
+    def keeps_off_all(self, state: PodState, nodes: Sequence[str]) -> Reason | None:
+        """The same of all these nodes, by the largest of their GPUs; None where they are none."""
+        if self.usage is None or not nodes:
+            return None
+        largest_mib = max((gpu.total_mib for name in nodes for gpu in self.book.nodes[name].gpus), default=0)
+        return self._over(state, self.usage.queue_of(state), ask_of(state, largest_mib))
+
     def exceeded(self, states: Iterable[PodState]) -> Reason | None:
         """Of pods whose places are held on the book for a try: whether a queue has too much by them."""
         if self.usage is None:

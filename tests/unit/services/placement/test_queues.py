@@ -193,6 +193,14 @@ def test_memory_goes_to_the_gpu_on_which_it_is_a_small_enough_part() -> None:
     assert leader.place(pod("p", "a", memory="20000Mi"), pod("q", "a", minute=1, memory="20000Mi")) == {"p": "large"}
 
 
+def test_where_only_gpus_with_room_are_too_small_for_the_limit_that_is_said() -> None:
+    leader = Leader().nodes("small", gpus=4, memory_mib=40_000).nodes("large", gpus=1, memory_mib=80_000)
+    leader.facts(build.queues("queues: [{name: a, limit: {gpus: 0.3}}]"))
+    leader.place(build.gpu_pod("full", memory="70000Mi", namespace="else"))
+    assert leader.place(pod("p", "a", memory="20000Mi")) == {}
+    assert why(leader, "p").sentence.startswith("queue a uses 0 GPUs of its limit of 0.3 GPUs, and the pod asks for 0.5 GPUs")
+
+
 def test_cpu_and_memory_have_limits_too_and_keep_off_only_who_asks_for_them() -> None:
     leader = cluster('queues: [{name: a, limit: {cpu: "2"}}]')
     busy = build.gpu_pod("busy", gpus=1, labels={"kerf.dev/queue": "a"})
@@ -218,6 +226,7 @@ def test_a_gang_on_gpus_that_are_too_small_for_the_limit_is_taken_back_whole() -
     leader.place(*(pod(f"g{i}", "a", memory="20000Mi", annotations=notes) for i in range(3)))
     assert order(leader) == ["full"]
     assert used(leader)["a"] == 0
+    assert why(leader, "g0").summary[0].code == "queue-limit"
 
 
 # --- guarantees of those who cannot be taken back -----------------------------------------------------------------
