@@ -1,12 +1,12 @@
 """MIG instances that come and go: how much of the GPUs is allocated, and who is refused.
 
-    python -m bench.mig [--policy kerf|binpack|...] [--offered 1.1] [--seeds 1,2,3] [--mix instances|beside] [--json]
+    python -m bench.mig [--policy kerf|binpack|...] [--offered 1.1] [--seeds 1,2,3] [--mix instances|beside] [--fill] [--json]
 
 16 nodes: half have 8 A100 of 40 GB, half 8 H100 of 80 GB, all in MIG mode and cut on demand; with `--mix beside` every other
 GPU is not, and shared softly. Pods arrive at random and are tried once; each asks for an instance by name, for an A100 or for
 an H100, or (`beside`) for a part by memory that both kinds of GPU can serve, or for a whole one. Lives are exponential. Time
 is in mean lives: three to settle, and five that count. Allocation is the mean over time of what was asked for, instances in
-memory slices.
+memory slices. With `--fill` nobody leaves, and allocation is what it is when 130 % of the GPUs have been asked for.
 """
 
 from __future__ import annotations
@@ -30,6 +30,8 @@ from shared.model.gpu import Gpu, Inventory
 from shared.model.objects import Container, Meta, Node, NodeStatus, Pod, PodSpec, Resources
 
 NODES, GPUS = 16, 8
+CAPACITY_MILLI = 1000 * NODES * GPUS
+FILLED = 1.3
 SETTLE_LIVES, COUNTED_LIVES = 3.0, 5.0
 MAKES = (("NVIDIA-A100-SXM4-40GB", 40_960, (5, 10, 20, 40)), ("NVIDIA-H100-80GB-HBM3", 81_559, (10, 20, 40, 80)))
 SLICES = ((1, 1, 30), (1, 2, 10), (2, 2, 20), (3, 4, 20), (4, 4, 10), (7, 8, 10))
@@ -57,12 +59,14 @@ def main() -> None:
     parser.add_argument("--offered", type=float, default=1.1, help="load over capacity")
     parser.add_argument("--seeds", default="1,2,3")
     parser.add_argument("--mix", choices=("instances", "beside"), default="instances")
+    parser.add_argument("--fill", action="store_true")
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
     runs = []
     for seed in (int(part) for part in args.seeds.split(",")):
-        runs.append(churn(args.policy, args.mix, args.offered, seed))
+        runs.append(fill(args.policy, args.mix, seed) if args.fill else churn(args.policy, args.mix, args.offered, seed))
         print(f"{args.policy} {args.mix} seed {seed}: {runs[-1].allocation_percent} %", file=sys.stderr)
+    offered = FILLED if args.fill else args.offered
     mean = round(sum(run.allocation_percent for run in runs) / len(runs), 2)
     result = {
         "policy": args.policy,
@@ -71,16 +75,14 @@ def main() -> None:
         "mean_percent": mean,
         "runs": [msgspec.structs.asdict(r) for r in runs],
     }
-    print(
-        json.dumps(result) if args.json else f"{args.policy} on {args.mix} at {args.offered}: {mean} % allocated, mean of {len(runs)} seeds"
-    )
+    print(json.dumps(result) if args.json else f"{args.policy} on {args.mix} at {offered}: {mean} % allocated, mean of {len(runs)} seeds")
 
 
 def churn(policy: str, mix: str, offered: float, seed: int) -> Run:
     random_ = random.Random(f"{mix} {seed} {offered}")
     engine, kinds = Engine(make_book(beside=mix == "beside"), policy), make_kinds(beside=mix == "beside")
     weights = [kind.weight for kind in kinds]
-    rate = offered * 1000 * NODES * GPUS / (sum(k.milli * k.weight for k in kinds) / sum(weights))
+    rate = offered * CAPACITY_MILLI / (sum(k.milli * k.weight for k in kinds) / sum(weights))
     now = last = area = 0.0
     used = number = 0
     ends: list[tuple[float, str, int]] = []
@@ -97,18 +99,44 @@ def churn(policy: str, mix: str, offered: float, seed: int) -> Run:
         area, last = area + used * max(0.0, now - max(last, SETTLE_LIVES)), now
         kind, life = random_.choices(kinds, weights)[0], random_.expovariate(1.0)
         number += 1
-        sample = kind.state
-        state = PodState(pod=sample.pod, uid=f"p{number}", demand=sample.demand, request=sample.request)
-        engine.book.pods[state.uid] = state
-        placed = place(engine, state, number)
+        placed = _arrive(engine, kind, number)
         if placed:
             used += kind.milli
-            heapq.heappush(ends, (now + life, state.uid, kind.milli))
+            heapq.heappush(ends, (now + life, f"p{number}", kind.milli))
         if now >= SETTLE_LIVES:
             asked[kind.label] += 1
             refused[kind.label] += not placed
-    percent = {label: round(100 * refused[label] / count, 2) for label, count in sorted(asked.items())}
-    return Run(seed, round(100 * area / (now - SETTLE_LIVES) / (1000 * NODES * GPUS), 3), percent)
+    return Run(seed, round(100 * area / (now - SETTLE_LIVES) / CAPACITY_MILLI, 3), _percent(refused, asked))
+
+
+def fill(policy: str, mix: str, seed: int) -> Run:
+    random_ = random.Random(seed)
+    engine, kinds = Engine(make_book(beside=mix == "beside"), policy), make_kinds(beside=mix == "beside")
+    weights = [kind.weight for kind in kinds]
+    load = used = number = 0
+    asked: Counter[str] = Counter()
+    refused: Counter[str] = Counter()
+    while load < FILLED * CAPACITY_MILLI:
+        kind = random_.choices(kinds, weights)[0]
+        number += 1
+        load += kind.milli
+        placed = _arrive(engine, kind, number)
+        used += kind.milli * placed
+        asked[kind.label] += 1
+        refused[kind.label] += not placed
+    return Run(seed, round(100 * used / CAPACITY_MILLI, 3), _percent(refused, asked))
+
+
+def _arrive(engine: Engine, kind: Kind, number: int) -> bool:
+    """Whether such a pod, of the uid `p<number>`, has found a place."""
+    sample = kind.state
+    state = PodState(pod=sample.pod, uid=f"p{number}", demand=sample.demand, request=sample.request)
+    engine.book.pods[state.uid] = state
+    return place(engine, state, number)
+
+
+def _percent(refused: Counter[str], asked: Counter[str]) -> dict[str, float]:
+    return {label: round(100 * refused[label] / count, 2) for label, count in sorted(asked.items())}
 
 
 def make_book(*, beside: bool) -> Book:

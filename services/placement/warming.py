@@ -46,7 +46,12 @@ def _decide(book: Book, asks: tuple[Quantities, ...]) -> None:
 
 def _pod(name: str, limits: Quantities) -> PodState:
     container = Container(name="c", resources=Resources(limits=limits, requests={"cpu": "1"}))
-    return pod_state(Pod(metadata=Meta(name=name, uid=name, resource_version="1"), spec=PodSpec(containers=(container,), scheduler_name=names.SCHEDULER_NAME)))
+    return pod_state(
+        Pod(
+            metadata=Meta(name=name, uid=name, resource_version="1"),
+            spec=PodSpec(containers=(container,), scheduler_name=names.SCHEDULER_NAME),
+        )
+    )
 
 
 if __name__ == "__main__":

@@ -171,7 +171,7 @@ def make_instances(arrays: Arrays, kinds: list[Kind], counts: list[float], takes
         if make not in demands:
             demands[make] = _demand(arrays, cut, kinds, counts, takes)
         rates, asked = (part.copy() for part in demands[make])
-        offered = [place for place in range(MOST) if known.after[place, known.empty] != NONE]
+        offered = [p for p in range(MOST) if known.after[p, known.empty] != NONE]
         largest = max(offered, key=lambda p: _milli(cut.geometry, p), default=NONE)
         if largest != NONE:  # as GPUs begin with pods that want them whole
             rates[largest] += PRIOR_PODS
