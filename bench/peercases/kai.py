@@ -120,9 +120,13 @@ def limits_of(task: Case) -> Quantities:
 
 def _gang(job: Case) -> dict[str, str]:
     size, least = len(job["tasks"]), job["min_members"] or len(job["tasks"])
-    if size == 1 and least == 1:
+    levels = job.get("topology_constraint") or {}
+    topology = ",".join(f"{how}={levels[f'{how}_level']}" for how in ("required", "preferred") if levels.get(f"{how}_level"))
+    if size == 1 and least == 1 and not topology:
         return {}
     notes = {names.ANNOTATION_GANG: job["name"].replace("_", "-"), names.ANNOTATION_GANG_SIZE: str(max(size, least))}
+    if topology:
+        notes[names.ANNOTATION_GANG_TOPOLOGY] = topology
     return notes | ({names.ANNOTATION_GANG_MIN: str(least)} if least < size else {})
 
 

@@ -179,10 +179,10 @@ class Placer:
 
     def attempt(self, state: PodState, now: float) -> tuple[Place | None, list[m.Command]]:
         """One try. With a place the pod is out of the queue; without, its line waits for a change."""
-        within = self.fair.rows_within(state)
-        if self.fair.keeps_back((state,)) is not None or (within is None and self.engine.key_of(state) in self._full):
+        if self.engine.key_of(state) in self._full or self.fair.keeps_back((state,)) is not None:
             self._no_place(state, now, alone=False)
             return None, []
+        within = self.fair.rows_within(state)
         began = self.stopwatch()
         place = self.engine.decide(state, within)
         if place is None and within is None and self.fair.tree is not None and self.engine.is_plain(state):

@@ -33,9 +33,9 @@ class Amount(NamedTuple):
 NOTHING = Amount()
 
 
-def room_of(state: PodState) -> Amount:
-    """What a pod takes of its node besides GPUs."""
-    return Amount(0, state.demand.cpu_milli, state.demand.memory_bytes)
+def room_of(state: PodState, gpu_milli: int = 0) -> Amount:
+    """What a pod takes of its node besides GPUs, and so much of these."""
+    return Amount(gpu_milli, state.demand.cpu_milli, state.demand.memory_bytes)
 
 
 def part_of(memory_mib: int, compute_milli: int, total_mib: int) -> int:
@@ -64,11 +64,11 @@ def ask_of(state: PodState, largest_mib: int) -> Amount:
     GPU may share it, so of several the memory parts and the compute parts are summed apart."""
     asks = () if state.request is None else tuple(state.request.asks.values())
     if len(asks) == 1:
-        return room_of(state)._replace(gpu_milli=asks[0].count * part_of(asks[0].memory_mib, asks[0].compute_milli, max(1, largest_mib)))
+        return room_of(state, asks[0].count * part_of(asks[0].memory_mib, asks[0].compute_milli, max(1, largest_mib)))
     whole = sum(a.count * WHOLE_GPU_MILLI for a in asks if a.whole)
     parts = [a for a in asks if not a.whole]
     memory = sum(_memory_milli(a, largest_mib) for a in parts)
-    return room_of(state)._replace(gpu_milli=whole + max(memory, sum(a.count * a.compute_milli for a in parts)))
+    return room_of(state, whole + max(memory, sum(a.count * a.compute_milli for a in parts)))
 
 
 def _memory_milli(ask: GpuAsk, largest_mib: int) -> int:

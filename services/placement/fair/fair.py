@@ -87,6 +87,8 @@ class Fair:
 
     def least(self, states: Sequence[PodState], need: int) -> Amount:
         """What `need` of these pods take together at the least."""
+        if len(states) == 1:
+            return ask_of(states[0], self._largest_mib)
         total = NOTHING
         for amount in sorted(ask_of(state, self._largest_mib) for state in states)[:need]:
             total = total.plus(amount)
@@ -109,7 +111,7 @@ class Fair:
             return None
         grant = Grant(grant_id="", term=0, containers=dict(containers))
         milli = gpus_of(grant, self.usage.total_of)
-        amount = room_of(state)._replace(gpu_milli=whole_gpus_of(grant) if milli is None else milli)
+        amount = room_of(state, whole_gpus_of(grant) if milli is None else milli)
         return self._over(state, self.usage.queue_of(state), amount)
 
     def keeps_off_all(self, state: PodState, nodes: Sequence[str]) -> Reason | None:

@@ -76,7 +76,9 @@ def trees(draw: st.DrawFn) -> tuple[tuple[QueueRule, ...], dict[str, int]]:
 
 @settings(max_examples=200, deadline=None)
 @given(trees(), st.integers(0, 30))
-def test_no_queue_is_ever_above_its_limit_and_a_parent_has_what_its_children_have(made: tuple[tuple[QueueRule, ...], dict[str, int]], capacity: int) -> None:
+def test_no_queue_is_ever_above_its_limit_and_a_parent_has_what_its_children_have(
+    made: tuple[tuple[QueueRule, ...], dict[str, int]], capacity: int
+) -> None:
     market = Market(*made, capacity * GPU)
     market.run()
     for queue in market.tree.queues.values():
@@ -89,14 +91,19 @@ def test_no_queue_is_ever_above_its_limit_and_a_parent_has_what_its_children_hav
 @given(st.lists(st.integers(0, 8), min_size=1, max_size=8), st.integers(0, 20), st.data())
 def test_with_enough_demand_everybody_gets_its_guarantee(guaranteed: list[int], spare: int, data: st.DataObject) -> None:
     weights = [data.draw(st.integers(0, 5)) for _ in guaranteed]
-    rules = tuple(QueueRule(name=f"q{i}", guaranteed=Amounts(gpus=g), weight=w) for i, (g, w) in enumerate(zip(guaranteed, weights, strict=True)))
+    rules = tuple(
+        QueueRule(name=f"q{i}", guaranteed=Amounts(gpus=g), weight=w) for i, (g, w) in enumerate(zip(guaranteed, weights, strict=True))
+    )
     size = data.draw(st.sampled_from((100, 250, 500, GPU)))
     has = Market(rules, {rule.name: size for rule in rules}, (sum(guaranteed) + spare) * GPU).run()
     assert all(has[f"q{i}"] >= g * GPU for i, g in enumerate(guaranteed))
 
 
 @settings(max_examples=200, deadline=None)
-@given(st.lists(st.tuples(st.integers(1, 9), st.integers(0, 5), st.sampled_from((100, 250, 500, 1000, 3000))), min_size=2, max_size=8), st.integers(1, 200))
+@given(
+    st.lists(st.tuples(st.integers(1, 9), st.integers(0, 5), st.sampled_from((100, 250, 500, 1000, 3000))), min_size=2, max_size=8),
+    st.integers(1, 200),
+)
 def test_what_is_left_goes_by_weight_within_one_pod(drawn: list[tuple[int, int, int]], capacity: int) -> None:
     rules = tuple(QueueRule(name=f"q{i}", weight=weight, guaranteed=Amounts(gpus=g)) for i, (weight, g, _) in enumerate(drawn))
     market = Market(rules, {f"q{i}": size for i, (_, _, size) in enumerate(drawn)}, capacity * GPU)
@@ -110,7 +117,9 @@ def test_what_is_left_goes_by_weight_within_one_pod(drawn: list[tuple[int, int, 
 
 @settings(max_examples=200, deadline=None)
 @given(trees(), st.integers(0, 20), st.randoms(use_true_random=False))
-def test_names_and_their_order_in_the_file_decide_nothing(made: tuple[tuple[QueueRule, ...], dict[str, int]], capacity: int, chance: Any) -> None:
+def test_names_and_their_order_in_the_file_decide_nothing(
+    made: tuple[tuple[QueueRule, ...], dict[str, int]], capacity: int, chance: Any
+) -> None:
     rules, sizes = made
     ages = {name: index for index, name in enumerate(sizes)}
     plain = Market(rules, sizes, capacity * GPU, ages=ages).run()
@@ -119,7 +128,9 @@ def test_names_and_their_order_in_the_file_decide_nothing(made: tuple[tuple[Queu
     renamed = {rule.name: other for rule, other in zip(rules, others, strict=True)} | {"": ""}
     mixed = [msgspec.structs.replace(rule, name=renamed[rule.name], parent=renamed[rule.parent]) for rule in rules]
     chance.shuffle(mixed)
-    again = Market(tuple(mixed), {renamed[n]: s for n, s in sizes.items()}, capacity * GPU, ages={renamed[n]: a for n, a in ages.items()}).run()
+    again = Market(
+        tuple(mixed), {renamed[n]: s for n, s in sizes.items()}, capacity * GPU, ages={renamed[n]: a for n, a in ages.items()}
+    ).run()
     assert again == {renamed[name]: milli for name, milli in plain.items()}
 
 
@@ -134,7 +145,9 @@ def best(tree: Tree, at: Branch) -> Offer | None:
 
 @settings(max_examples=150, deadline=None)
 @given(trees(), st.lists(st.tuples(st.integers(0, 11), st.integers(0, 3), st.integers(1, 4)), max_size=40))
-def test_the_heaps_find_whom_a_look_at_every_queue_finds(made: tuple[tuple[QueueRule, ...], dict[str, int]], steps: list[tuple[int, int, int]]) -> None:
+def test_the_heaps_find_whom_a_look_at_every_queue_finds(
+    made: tuple[tuple[QueueRule, ...], dict[str, int]], steps: list[tuple[int, int, int]]
+) -> None:
     rules, sizes = made
     tree = Tree(QueuePolicy(queues=rules))
     leaves = list(sizes)
@@ -166,7 +179,13 @@ within_guarantee_from: 10
 """
 ASKS: tuple[dict[str, Any], ...] = ({"gpus": 1}, {"gpus": 2}, {"memory": "20Gi"}, {"compute": 30}, {"memory": "60Gi", "compute": 10})
 STEPS = st.lists(
-    st.tuples(st.sampled_from(("add", "gang", "bind", "end", "void", "gpus")), st.integers(0, 30), st.sampled_from(ASKS), st.sampled_from(("x", "y", "z", "", "?"))), max_size=30
+    st.tuples(
+        st.sampled_from(("add", "gang", "bind", "end", "void", "gpus")),
+        st.integers(0, 30),
+        st.sampled_from(ASKS),
+        st.sampled_from(("x", "y", "z", "", "?")),
+    ),
+    max_size=30,
 )
 
 

@@ -171,7 +171,10 @@ def test_what_ends_counts_until_its_node_has_given_it_back() -> None:
 def test_slices_count_by_their_larger_part_and_fill_a_limit_exactly() -> None:
     leader = cluster("queues: [{name: a, limit: {gpus: 1}}]", memory_mib=80_000)
     placed = leader.place(
-        pod("memory", "a", memory="40000Mi", compute=10), pod("compute", "a", minute=1, compute=40), pod("rest", "a", minute=2, memory="8000Mi"), pod("over", "a", minute=3, memory="1Mi")
+        pod("memory", "a", memory="40000Mi", compute=10),
+        pod("compute", "a", minute=1, compute=40),
+        pod("rest", "a", minute=2, memory="8000Mi"),
+        pod("over", "a", minute=3, memory="1Mi"),
     )
     assert placed.keys() == {"memory", "compute", "rest"}
     assert used(leader) == {"a": 1000}
@@ -180,7 +183,10 @@ def test_slices_count_by_their_larger_part_and_fill_a_limit_exactly() -> None:
 def test_two_containers_on_one_gpu_count_by_the_larger_sum_there() -> None:
     """30 % and 10 % of its memory, and half of its compute."""
     leader = cluster("queues: [{name: a, limit: {gpus: 0.5}}]", gpus=1, memory_mib=80_000)
-    asks: tuple[dict[str, str | int], ...] = ({"kerf.dev/gpu-memory": "24000Mi"}, {"kerf.dev/gpu-memory": "8000Mi", "kerf.dev/gpu-compute": "50"})
+    asks: tuple[dict[str, str | int], ...] = (
+        {"kerf.dev/gpu-memory": "24000Mi"},
+        {"kerf.dev/gpu-memory": "8000Mi", "kerf.dev/gpu-compute": "50"},
+    )
     containers = tuple(Container(name=f"c{i}", resources=Resources(limits={"kerf.dev/slot": "1"} | ask)) for i, ask in enumerate(asks))
     assert leader.place(build.pod("both", labels={"kerf.dev/queue": "a"}, containers=containers)) == {"both": "n"}
     assert used(leader)["a"] == 500
@@ -204,7 +210,9 @@ def test_where_only_gpus_with_room_are_too_small_for_the_limit_that_is_said() ->
 def test_cpu_and_memory_have_limits_too_and_keep_off_only_who_asks_for_them() -> None:
     leader = cluster('queues: [{name: a, limit: {cpu: "2"}}]')
     busy = build.gpu_pod("busy", gpus=1, labels={"kerf.dev/queue": "a"})
-    plain = [build.pod(f"p{i}", labels={"kerf.dev/queue": "a"}, requests={"cpu": "1500m"}, created=f"2026-11-21T00:0{i}:00Z") for i in range(2)]
+    plain = [
+        build.pod(f"p{i}", labels={"kerf.dev/queue": "a"}, requests={"cpu": "1500m"}, created=f"2026-11-21T00:0{i}:00Z") for i in range(2)
+    ]
     assert leader.place(*plain, busy).keys() == {"p0", "busy"}
     assert "1.5 CPUs of its limit of 2 CPUs" in why(leader, "p1").sentence
 
@@ -322,7 +330,9 @@ def test_who_borrows_hears_how_many_queues_go_first() -> None:
     leader.place(*(pod(f"a{i}", "a", minute=i) for i in range(3)))
     leader.facts(pod("wide", "a", minute=3, gpus=2), pod("owed", "b", minute=4, gpus=2))
     said = why(leader, "wide")
-    assert said.sentence.endswith("; queue a has 3 GPUs and is guaranteed 2 GPUs, 1 queue that waits has less than guaranteed and goes first")
+    assert said.sentence.endswith(
+        "; queue a has 3 GPUs and is guaranteed 2 GPUs, 1 queue that waits has less than guaranteed and goes first"
+    )
     assert said.queue is not None
     assert (said.queue.borrows, said.queue.owed) == (True, 1)
     assert "goes first" not in why(leader, "owed").sentence
