@@ -61,7 +61,8 @@ class Placer:
         self._full.clear()
         said: list[m.Command] = [m.Publish(event, namespace=event.namespace)]
         for uid in self.queue.leave():
-            said += self.admit(self.book.pods[uid], now)
+            if uid in self.book.pods:  # else a snapshot had both, the new policy and the end of the pod
+                said += self.admit(self.book.pods[uid], now)
         return said
 
     def _least(self, uid: str) -> Amount:

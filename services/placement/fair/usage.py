@@ -1,5 +1,5 @@
 """What each queue uses, kept up with the book itself: whatever it books or gives back is counted here in the same step, tries
-of gangs and takeovers included. `recount` finds the same from the book alone."""
+of gangs and takeovers included. A new Usage of the same book finds the same."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from shared.model import names
 
 
 class _Counted(msgspec.Struct):
-    """What one pod has. Its queue is that of its first booking: a label that changes later moves nothing."""
+    """What one pod has. Its queue is that of its first booking: a label that changes later moves no GPUs."""
 
     queue: Branch
     firm: bool
     room: Amount = NOTHING
-    grants: dict[str, tuple[int, bool]] = {}
-    """By grant: milli-GPUs, and whether all its GPUs were known when they were counted."""
+    grants: dict[str, int] = {}
+    """GPU milli by grant."""
 
 
 class Usage:
@@ -57,15 +57,15 @@ class Usage:
         milli = gpus_of(held.grant, self.total_of)
         if milli is None:
             self.guessed.add(held.grant_id)
-        counted.grants[held.grant_id] = (whole_gpus_of(held.grant) if milli is None else milli, milli is not None)
-        self._use(counted, Amount(gpu_milli=counted.grants[held.grant_id][0]))
+        counted.grants[held.grant_id] = whole_gpus_of(held.grant) if milli is None else milli
+        self._use(counted, Amount(gpu_milli=counted.grants[held.grant_id]))
 
     def unbooked(self, held: GrantState) -> None:
         counted = self._of.get(held.uid)
         found = None if counted is None else counted.grants.pop(held.grant_id, None)
         self.guessed.discard(held.grant_id)
         if counted is not None and found is not None:
-            self._use(counted, Amount(gpu_milli=-found[0]))
+            self._use(counted, Amount(gpu_milli=-found))
             self._forget(held.uid, counted)
 
     def learn(self) -> None:
@@ -75,11 +75,11 @@ class Usage:
             milli = gpus_of(held.grant, self.total_of)
             if milli is not None:
                 counted = self._of[held.uid]
-                self._use(counted, Amount(gpu_milli=milli - counted.grants[grant_id][0]))
-                counted.grants[grant_id] = (milli, True)
+                self._use(counted, Amount(gpu_milli=milli - counted.grants[grant_id]))
+                counted.grants[grant_id] = milli
                 self.guessed.discard(grant_id)
 
-    # --- inside -----------------------------------------------------------------------------------------------
+    # --- questions ---------------------------------------------------------------------------------------------
 
     def is_firm(self, state: PodState) -> bool:
         """Whether the pod may use guarantees alone."""
@@ -90,6 +90,13 @@ class Usage:
     def queue_of(self, state: PodState) -> Branch:
         meta = state.pod.metadata
         return self.tree.find(meta.labels.get(names.LABEL_QUEUE, ""), meta.namespace)
+
+    def total_of(self, node: str, uuid: str) -> int | None:
+        known = self.book.nodes.get(node)
+        room = None if known is None else known.by_uuid.get(uuid)
+        return None if room is None else room.total_mib
+
+    # --- inside -----------------------------------------------------------------------------------------------
 
     def _counted(self, uid: str, state: PodState | None, namespace: str) -> _Counted:
         known = self._of.get(uid)
@@ -105,8 +112,3 @@ class Usage:
     def _forget(self, uid: str, counted: _Counted) -> None:
         if not counted.grants and counted.room == NOTHING:
             self._of.pop(uid, None)
-
-    def total_of(self, node: str, uuid: str) -> int | None:
-        known = self.book.nodes.get(node)
-        room = None if known is None else known.by_uuid.get(uuid)
-        return None if room is None else room.total_mib

@@ -298,6 +298,14 @@ def test_a_change_is_in_force_for_those_who_wait_and_takes_nothing_from_those_wh
     assert order(leader) == ["a0", "a1", "a2"]
 
 
+def test_a_snapshot_may_have_a_new_policy_and_lack_a_pod_that_waited() -> None:
+    leader = cluster("queues: [{name: a, limit: {gpus: 0}}]")
+    leader.place(pod("gone", "a"), pod("stays", "a", minute=1))
+    leader.send(m.SnapshotSeen(build.put(build.node("n"), pod("stays", "a", minute=1), build.queues("queues: [{name: a}]"))))
+    leader.tick()
+    assert order(leader) == ["stays"]
+
+
 def test_a_leader_that_begins_with_an_unreadable_text_places_nobody_until_it_is_mended() -> None:
     leader = Leader(build.node("n"), build.queues("queues: 7"), records=((99, ReadyRecord(term=99)),))
     leader.send(m.InventorySeen(build.inventory("n")))
