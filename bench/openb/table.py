@@ -80,7 +80,8 @@ def _summary(rows: list[dict[str, object]]) -> dict[str, object]:
     gains = []
     for row in rows:
         fgd, kerf = row["fgd"], row["kerf"]
-        assert isinstance(fgd, dict) and isinstance(kerf, dict)
+        assert isinstance(fgd, dict)
+        assert isinstance(kerf, dict)
         gains += [kerf[key] - fgd[key] for key in ("100", "130", "allocation") if key in fgd]
     return {"kerf_less_fgd_mean": round(fmean(gains), 3), "kerf_less_fgd_worst": round(min(gains), 3)}
 

@@ -74,6 +74,8 @@ class Kerf(Policy):
         if ask.count > 1 and not ask.profile:
             return sorted(fitting, key=lambda room: (room.model, room.total_mib, room.free_milli, room.free_mib, room.column))
         arrays = self.book.arrays
+        if len(fitting) == 1 or (ask.whole and len(set(arrays.classes[arrays.node_class[node.row]])) == 1):
+            return fitting  # whole GPUs of one kind are all the same
         scores = np.zeros(arrays.columns, np.int64)
         fit = np.zeros(arrays.columns, np.bool_)
         fit[[room.column for room in fitting]] = True
