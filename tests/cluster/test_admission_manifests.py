@@ -44,7 +44,7 @@ def test_the_statefulset_carries_the_file_that_the_tests_use() -> None:
 
 def test_no_account_but_the_watchers_may_do_anything() -> None:
     bound = [s["name"] for m in manifests.load() if m["kind"].endswith("RoleBinding") for s in m["subjects"]]
-    assert bound == ["kerf-watcher"]
+    assert set(bound) == {"kerf-watcher"}
     mounts = {m["metadata"]["name"]: m.get("automountServiceAccountToken", True) for m in manifests.load() if m["kind"] == "ServiceAccount"}
     assert [name for name, mounted in mounts.items() if mounted] == ["kerf-watcher"]
 
