@@ -12,7 +12,8 @@ from bench.openb.trace import Arrivals, Pods, Trace
 from bench.svg import line_chart
 from services.placement.engine import Engine
 from services.placement.policies.columns import columns_of
-from services.placement.policies.fgd import Fgd, fragmented
+from services.placement.policies.fgd import Fgd
+from services.placement.policies.fragmentation import fragmented
 
 POLICIES = ("kerf", "fgd", "bestfit", "binpack")
 _CEILINGS = Path(__file__).parent.parent / "data" / "openb" / "ceilings.json"
