@@ -20,6 +20,7 @@ from shared.book.book import Book
 from shared.book.shares import strategy_for
 from shared.book.states import NodeState, PodState
 from shared.model.grant import ContainerGrant
+from shared.model.objects import Pod
 from shared.model.request import PodRequest
 
 _MAX_ROWS = 1024
@@ -44,15 +45,17 @@ class Engine:
         self._met: set[str] = set()
         self._looks = Looks(book)
         self._rows: OrderedDict[bytes, Row] = OrderedDict()
-        self._keys: dict[str, tuple[str, bytes]] = {}
+        self._keys: dict[str, tuple[Pod, bytes]] = {}
 
     def key_of(self, state: PodState) -> bytes:
-        """The pod's shape. Kept for as long as the pod's resourceVersion stands."""
-        stamp = state.pod.metadata.resource_version
+        """The pod's shape. Kept for as long as the pod stands as it is; pods that are only imagined are not kept."""
         known = self._keys.get(state.uid)
-        if known is None or known[0] != stamp:
-            known = self._keys[state.uid] = (stamp, shape_key(state))
-        return known[1]
+        if known is not None and known[0] is state.pod:
+            return known[1]
+        key = shape_key(state)
+        if state.uid in self.book.pods:
+            self._keys[state.uid] = (state.pod, key)
+        return key
 
     def forget(self, uid: str) -> None:
         self._keys.pop(uid, None)

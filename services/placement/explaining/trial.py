@@ -10,6 +10,7 @@ import numpy as np
 
 from services.placement.engine import Engine, Place
 from services.placement.explaining.steps import Steps
+from services.placement.looks import Looks
 from services.placement.policies.base import Policy
 from services.placement.shape import Row
 from shared.book.arrays import Bools
@@ -34,18 +35,20 @@ class TrialEngine(Engine):
         self.book = fork
         self.policies = {name: policy.on(fork) for name, policy in origin.policies.items()}
         self._origin, self._from = origin if rows else None, fork.arrays.cursor
+        self._looks, self._generation = Looks(fork), fork.arrays.generation
         self._learning, self._met, self._rows, self._keys = set(), set(), OrderedDict(), {}
 
     def row(self, state: PodState) -> Row:
         key = self.key_of(state)
-        if key not in self._rows and self._origin is not None:
-            self._rows[key] = _on(self._origin.row(state), self.policy_of(state), self.book, self._from)
+        # once the fork has more rows than its origin, the origin's are of no use
+        if key not in self._rows and self._origin is not None and self.book.arrays.generation == self._generation:
+            self._rows[key] = _on(self._origin.row(state), self.policy_of(state), self.book, self._looks, self._from)
         return super().row(state)
 
 
-def _on(row: Row, policy: Policy, book: Book, cursor: int) -> Row:
+def _on(row: Row, policy: Policy, book: Book, looks: Looks, cursor: int) -> Row:
     row.refresh()
-    twin = Row(row.sample, policy, book)
+    twin = Row(row.sample, policy, book, looks)
     twin.generation, twin.edition, twin.cursor = book.arrays.generation, row.edition, cursor
     twin.passes, twin.preference, twin.total, twin.versions = (
         row.passes.copy(),

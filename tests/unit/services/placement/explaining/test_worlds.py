@@ -45,6 +45,14 @@ def test_an_added_node_takes_who_waits() -> None:
     assert told.waiting == 1
 
 
+def test_more_nodes_may_be_added_than_the_book_has_rows_for() -> None:
+    leader = Leader().nodes(*(f"n{i}" for i in range(64)), gpus=1)
+    run(leader, *(build.gpu_pod(f"there{i}", gpus=1) for i in range(64)))
+    leader.facts(build.gpu_pod("w", gpus=1))
+    told = world(leader, add_nodes=(AddNodes(like="n0", count=1),))
+    assert [(p.name, p.node) for p in told.fits] == [("w", "n0-like-1")]
+
+
 def test_added_gpus_make_a_large_pod_fit() -> None:
     leader = Leader().nodes("a", gpus=2)
     leader.facts(build.gpu_pod("w", gpus=4))
@@ -91,6 +99,19 @@ def test_a_pod_is_asked_about_in_the_changed_cluster() -> None:
     answer = finish(questions.what_if(leader.core, query, NOW))
     assert answer.explanation is not None
     assert answer.explanation.state == "would-fit"
+
+
+def test_a_manifest_that_was_edited_is_judged_as_it_is_now() -> None:
+    leader = Leader().nodes("a", gpus=4)
+
+    def totals(**asks: int) -> list[int]:
+        query = WhatIfQuery(pod=msgspec.to_builtins(build.gpu_pod("edited", **asks)))
+        explanation = finish(questions.what_if(leader.core, query, NOW)).explanation
+        return [] if explanation is None else [c.total for c in explanation.candidates]
+
+    alone = totals(gpus=4)
+    totals(gpus=1)
+    assert totals(gpus=4) == alone != totals(gpus=1)
 
 
 @pytest.mark.parametrize(
