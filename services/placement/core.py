@@ -312,7 +312,7 @@ class Core:
     def _give_back(self, gang: GangState, now: float) -> None:
         """It has begun, and lacked members for as long as its time-out. Members that are not yet bound are touched, which
         voids their holds (R4), and rest for as long again. Those that are bound stay: they are told, and may be evicted."""
-        unbound = [uid for uid in gang.placed if uid in self.holds and self.holds[uid].sequence]
+        unbound = sorted(uid for uid in gang.placed if uid in self.holds and self.holds[uid].sequence)
         for uid in unbound:
             self.queue.pause_for(uid, now, gang.patience_s)
         self._touch(unbound)

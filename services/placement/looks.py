@@ -25,6 +25,7 @@ class Looks:
     def __init__(self, book: Book) -> None:
         self.book = book
         self._numbers: dict[bytes, int] = {}
+        self._given = 0
         self._by_row: Ints = np.zeros(0, np.int64)
         self._stamps: Ints = np.zeros(0, np.int64)
         self._inventories: dict[str, tuple[Inventory, bytes]] = {}
@@ -38,11 +39,21 @@ class Looks:
             self._stamps = np.concatenate([self._stamps, np.zeros(more, np.int64)])
         for row in np.flatnonzero(self._stamps != stamps).tolist():
             name = self.book.row_names[row]
-            self._by_row[row] = self._numbers.setdefault(self._seen(self.book.nodes[name]), len(self._numbers)) if name else NOBODY
+            self._by_row[row] = self._number(self._seen(self.book.nodes[name])) if name else NOBODY
             self._stamps[row] = stamps[row]
         if len(self._inventories) > 2 * len(self.book.nodes):
             self._inventories = {name: known for name, known in self._inventories.items() if name in self.book.nodes}
+        if len(self._numbers) > 2 * len(self.book.nodes):
+            in_use = set(self._by_row.tolist())
+            self._numbers = {look: number for look, number in self._numbers.items() if number in in_use}
         return self._by_row
+
+    def _number(self, look: bytes) -> int:
+        """One never given before to a look that no node has, for it may have been forgotten since."""
+        if look not in self._numbers:
+            self._numbers[look] = self._given
+            self._given += 1
+        return self._numbers[look]
 
     def _seen(self, node: NodeState) -> bytes:
         outside = b"" if node.object is None else _ENCODER.encode((

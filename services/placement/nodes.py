@@ -138,8 +138,9 @@ class Nodes:
         for held in self.book.grants.values():
             if held.phase == "leaving" and held.grant_id not in self._unanswered:
                 out += self.leaving(held, now)
+        self._beats = {node: at for node, at in self._beats.items() if node in self.book.nodes}
         for node, at in self._beats.items():
-            if now - at >= SILENT_S and self.is_synced(node) and node in self.book.nodes:
+            if now - at >= SILENT_S and self.is_synced(node):
                 self.book.set_agent_trouble(node, f"its agent has been silent for more than {SILENT_S:g} s")
         return out
 

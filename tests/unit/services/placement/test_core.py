@@ -440,3 +440,12 @@ def test_a_node_is_labelled_with_its_gpus_until_its_labels_say_so() -> None:
     leader.facts(build.node("n", labels={k: v for k, v in labels[0].labels.items() if v}))
     leader.tick(120.0)
     assert len([p for p in leader.patches() if isinstance(p, LabelNode)]) == 1
+
+
+def test_a_node_that_is_gone_for_good_is_not_listened_for_any_more() -> None:
+    leader = Leader().nodes("n1", "n2")
+    leader.gone(leader.core.book.nodes["n1"].object)
+    leader.send(m.AgentLost("n1"))
+    leader.send(m.BeatSeen(("n1", "n2")))
+    leader.tick()
+    assert set(leader.core.nodes._beats) == {"n2"}

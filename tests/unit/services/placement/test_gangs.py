@@ -448,6 +448,17 @@ def test_after_its_time_out_a_gang_gives_back_what_is_not_bound_and_tells_those_
     assert leader.place(build.gpu_pod("other", gpus=3)) == {"other": "n1"}
 
 
+def test_what_a_gang_gives_back_is_said_in_the_same_order_by_every_process() -> None:
+    leader = Leader().nodes("n1", gpus=16)
+    pods = members(16, size=16)
+    leader.place(*pods)
+    leader.gone(pods[0])
+    leader.said.clear()
+    leader.tick(61.0)
+    touched = [p.uid for p in leader.patches() if isinstance(p, TouchPod)]
+    assert touched == sorted(p.metadata.uid for p in pods[1:])
+
+
 def test_members_that_have_done_their_work_are_not_missed() -> None:
     leader = Leader().nodes("n1", gpus=4)
     pods = members(3)
