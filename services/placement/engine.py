@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterator
+from itertools import islice
 
 import msgspec
 import numpy as np
@@ -23,7 +24,11 @@ from shared.model.grant import ContainerGrant
 from shared.model.objects import Pod
 from shared.model.request import PodRequest
 
-_MAX_ROWS = 1024
+_ROWS_LEAST, _ROWS_MOST = 1024, 8192
+_ROWS_BYTES = 256 << 20
+"""Rows are kept of as many shapes as fit in here, within those bounds. Where more of them wait, each change of the cluster
+computes all of their rows anew: half a second at 1,213 nodes and 2,000 shapes, instead of 28 ms."""
+_KNOWN_MOST = 1024
 
 
 class Place(msgspec.Struct, frozen=True):
@@ -75,8 +80,9 @@ class Engine:
                 self.meet(state, placed=True)
 
     def known_requests(self) -> list[PodRequest]:
-        """The GPU requests among the shapes in use."""
-        return [row.sample.request for row in self._rows.values() if row.sample.request is not None]
+        """The GPU requests among the shapes used last."""
+        latest = islice(reversed(self._rows.values()), _KNOWN_MOST)
+        return [row.sample.request for row in latest if row.sample.request is not None]
 
     def is_plain(self, state: PodState) -> bool:
         """Whether its shape alone decides: no other pod and no other object bears on it."""
@@ -92,7 +98,8 @@ class Engine:
         row = self._rows.get(key)
         if row is None:
             row = self._rows[key] = Row(state, self.policy_of(state), self.book, self._looks)
-            if len(self._rows) > _MAX_ROWS:
+            most = _ROWS_BYTES // (Row.BYTES_A_NODE * self.book.arrays.rows)
+            while len(self._rows) > min(_ROWS_MOST, max(_ROWS_LEAST, most)):
                 self._rows.popitem(last=False)
         else:
             self._rows.move_to_end(key)

@@ -35,6 +35,8 @@ def shape_key(state: PodState) -> bytes:
 class Row:
     """One shape's score on every node, INFEASIBLE where it cannot go; kept up by looking only at what changed."""
 
+    BYTES_A_NODE = 25
+
     def __init__(self, sample: PodState, policy: Policy, book: Book, looks: Looks | None = None) -> None:
         self.sample, self.policy, self.book = sample, policy, book
         self.looks = looks or Looks(book)

@@ -34,6 +34,14 @@ def test_slices_share_a_gpu_until_it_is_full_and_then_open_the_next() -> None:
     assert [gpus_of(leader, f"p{i}") for i in range(3)] == [["n-gpu-0"], ["n-gpu-0"], ["n-gpu-1"]]
 
 
+def test_the_rows_of_all_shapes_that_wait_are_kept_where_they_are_small() -> None:
+    leader = Leader().nodes("n", gpus=1)
+    leader.place(*[build.pod(f"p{i}", requests={"cpu": f"{65 + i}"}) for i in range(1500)])
+    engine, waiting = leader.core.placer.engine, list(leader.core.book.pods.values())
+    before = [engine.row(state) for state in waiting]
+    assert all(engine.row(state) is row for state, row in zip(waiting, before, strict=True))
+
+
 def test_spread_takes_the_gpu_with_the_fewest_containers() -> None:
     leader = Leader(policy="spread").nodes("n", gpus=3)
     leader.place(*[build.gpu_pod(f"p{i}", memory="1Gi") for i in range(4)])
