@@ -225,7 +225,7 @@ class Placer:
         gang.kept_back = self.fair.exceeded([one.state for one in tried.placed])
         if gang.kept_back is not None:
             take_back(tried.placed, self.engine)
-            tried = Tried([], misfit=Misfit(fitted=0, uid=""))
+            tried = Tried([], misfit=Misfit(fitted=0, uid=uid))
         self.decide_us.append((self.stopwatch() - began) * 1e6 / need)
         for state in able if tried.misfit is not None else [one.state for one in tried.placed]:
             self.engine.meet(state, placed=tried.misfit is None)
