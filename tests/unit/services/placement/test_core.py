@@ -449,3 +449,21 @@ def test_a_node_that_is_gone_for_good_is_not_listened_for_any_more() -> None:
     leader.send(m.BeatSeen(("n1", "n2")))
     leader.tick()
     assert set(leader.core.nodes._beats) == {"n2"}
+
+
+def test_on_a_large_cluster_words_for_those_who_wait_leave_time_for_the_rest() -> None:
+    leader = Leader(*(build.node(f"n{number}") for number in range(200)))
+    leader.facts(*(build.gpu_pod(f"p{number}", gpus=1) for number in range(3)))
+
+    def told() -> int:
+        return sum(isinstance(c, m.Publish) and isinstance(c.event, PlacementRejected) for c in leader.said)
+
+    leader.send(m.Tick())
+    assert told() == 1
+    leader.now += 0.001
+    leader.send(m.Tick())
+    assert told() == 1
+    for _ in range(2):
+        leader.now += 0.02
+        leader.send(m.Tick())
+    assert told() == 3
