@@ -47,7 +47,11 @@ def main() -> None:
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--plot", type=Path)
     given = parser.parse_args()
-    result = {**conformance(json.loads(given.cases.read_text())), "bandwidth": [churn(name, fabric_of(m)) for name, m in machines(given.topologies).items()]}
+    try:
+        cases = json.loads(given.cases.read_text())
+    except (OSError, ValueError) as wrong:
+        parser.error(f"--cases {given.cases} cannot be read as JSON: {wrong}")
+    result = {**conformance(cases), "bandwidth": [churn(name, fabric_of(m)) for name, m in machines(given.topologies).items()]}
     if given.plot:
         told_apart = [row for row in result["bandwidth"] if len(set(row["percent_of_best"].values())) > 1]
         bar_chart(

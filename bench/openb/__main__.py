@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import sys
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
@@ -20,7 +21,7 @@ import msgspec
 from bench.openb.churn import ChurnRun, churn
 from bench.openb.fill import Run, fill
 from bench.openb.plots import draw
-from bench.openb.trace import Arrivals, Trace, read_arrivals, read_trace
+from bench.openb.trace import Arrivals, Trace, mismatch, read_arrivals, read_trace
 
 DATA = Path(__file__).parent.parent / "data" / "openb"
 
@@ -39,8 +40,17 @@ def main() -> None:
     parser.add_argument("--plots", type=Path)
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
-    trace, arrivals = read_trace(args.nodes, args.pods), read_arrivals(args.arrivals)
+    if args.churn is not None and not args.churn > 0:
+        parser.error(f"--churn is {args.churn:g}; name a load above 0, such as 1.1")
+    try:
+        trace, arrivals = read_trace(args.nodes, args.pods), read_arrivals(args.arrivals)
+    except (OSError, ValueError) as wrong:
+        parser.error(str(wrong))
     seeds = _seeds(parser, args.seeds, arrivals)
+    for seed in seeds:
+        wrong_arrivals = mismatch(trace, arrivals[seed])
+        if wrong_arrivals:
+            parser.error(f"seed {seed} of {args.arrivals} is not of these nodes and pods: {wrong_arrivals}")
     if args.plots is not None:
         for path in draw(trace, arrivals[seeds[0]], seeds[0], args.plots):
             print(f"drew {path}", file=sys.stderr)
@@ -87,6 +97,8 @@ def _seeds(parser: argparse.ArgumentParser, text: str, arrivals: dict[int, Arriv
 def _told(run: Run | ChurnRun) -> dict[str, object]:
     told: dict[str, object] = msgspec.structs.asdict(run)
     told.pop("curve", None)
+    if isinstance(run, Run):  # JSON has no word for NaN
+        told["allocation_percent"] = {column: None if math.isnan(value) else value for column, value in run.allocation_percent.items()}
     return told
 
 

@@ -23,6 +23,10 @@ GPU_MIB = 16_000
 """The trace says nothing of GPU memory; a share of a GPU takes the same part of it."""
 
 
+_NODE_COLUMNS = ("sn", "cpu_milli", "memory_mib", "gpu", "model")
+_POD_COLUMNS = ("name", "cpu_milli", "memory_mib", "num_gpu", "gpu_milli")
+
+
 class TraceNode(msgspec.Struct, frozen=True):
     name: str
     cpu_milli: int
@@ -61,13 +65,12 @@ class Trace(msgspec.Struct, frozen=True):
 
 
 def read_trace(nodes: Path, pods: Path) -> Trace:
-    with _open(nodes) as file:
-        found = sorted(
-            (TraceNode(r["sn"], int(r["cpu_milli"]), int(r["memory_mib"]), int(r["gpu"]), r["model"]) for r in csv.DictReader(file)),
-            key=lambda n: n.name,
-        )
-    with _open(pods) as file:
-        rows = sorted(csv.DictReader(file), key=lambda r: r["name"])
+    """Nodes without GPUs are left out. OSError where a file cannot be read, ValueError where it is not such a list."""
+    found = sorted(
+        (TraceNode(r["sn"], int(r["cpu_milli"]), int(r["memory_mib"]), int(r["gpu"]), r["model"]) for r in _rows(nodes, _NODE_COLUMNS)),
+        key=lambda n: n.name,
+    )
+    rows = sorted(_rows(pods, _POD_COLUMNS), key=lambda r: r["name"])
     name = pods.name.removesuffix(".gz").removesuffix(".csv").removeprefix("openb_pod_list_")
     return Trace(name, tuple(n for n in found if n.gpus), tuple(_pod(row) for row in rows))
 
@@ -83,13 +86,26 @@ class Arrivals(msgspec.Struct, frozen=True):
 
 
 def read_arrivals(path: Path) -> dict[int, Arrivals]:
-    """By seed."""
+    """By seed. OSError where the file cannot be read, ValueError where it is no such list."""
     lines: dict[str, dict[int, tuple[int, ...]]] = {"P": {}, "N": {}}
     with _open(path) as file:
-        for line in file:
-            kind, seed, *numbers = line.split()
-            lines[kind][int(seed)] = tuple(map(int, numbers))
+        for number, line in enumerate(file, 1):
+            kind, *numbers = line.split() or [""]
+            if kind not in lines or not numbers or not all(n.isdecimal() for n in numbers):
+                raise ValueError(f"{path} line {number}: name P or N, the seed, and then numbers")
+            lines[kind][int(numbers[0])] = tuple(map(int, numbers[1:]))
+    if not lines["P"] or lines["P"].keys() != lines["N"].keys():
+        raise ValueError(f"{path} must have a line P (order of the pods) and a line N (ranks of the nodes) for each seed")
     return {seed: Arrivals(order, lines["N"][seed]) for seed, order in lines["P"].items()}
+
+
+def mismatch(trace: Trace, arrivals: Arrivals) -> str:
+    """Why these arrivals are not of this trace; empty where they are."""
+    if len(arrivals.ranks) != len(trace.nodes):
+        return f"it ranks {len(arrivals.ranks)} nodes with GPUs, and the list has {len(trace.nodes)}"
+    if not arrivals.pods or max(arrivals.pods) >= len(trace.pods):
+        return f"its pods go up to number {max(arrivals.pods, default=-1)}, and the list has {len(trace.pods)}, counted from 0"
+    return ""
 
 
 def ranked(trace: Trace, ranks: tuple[int, ...]) -> list[TraceNode]:
@@ -150,6 +166,15 @@ def _manifest(pod: TracePod) -> Pod:
         metadata=Meta(name="pod", namespace="openb", uid="template", resource_version="1", annotations=annotations),
         spec=PodSpec(containers=(container,), scheduler_name=names.SCHEDULER_NAME),
     )
+
+
+def _rows(path: Path, columns: tuple[str, ...]) -> list[dict[str, str]]:
+    with _open(path) as file:
+        reader = csv.DictReader(file)
+        missing = [column for column in columns if column not in (reader.fieldnames or ())]
+        if missing:
+            raise ValueError(f"{path} has no column {missing[0]}; it needs {', '.join(columns)}")
+        return list(reader)
 
 
 def _open(path: Path):  # type: ignore[no-untyped-def]

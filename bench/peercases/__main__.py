@@ -22,7 +22,10 @@ def main() -> None:
     parser.add_argument("--all", action="store_true")
     parser.add_argument("--json", action="store_true")
     given = parser.parse_args()
-    suites = judge([case for file in sorted(given.cases.glob("*.json")) for case in json.loads(file.read_text())["cases"]], everything=given.all)
+    files = sorted(given.cases.glob("*.json"))
+    if not files:
+        parser.error(f"--cases {given.cases} has no *.json; name the directory of the cases")
+    suites = judge([case for file in files for case in json.loads(file.read_text())["cases"]], everything=given.all)
     for name, suite in suites.items():
         for case, problem in suite.failed.items():
             print(f"{case} ({name}): {problem}", file=sys.stderr)
