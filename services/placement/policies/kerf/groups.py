@@ -17,6 +17,8 @@ Floats = npt.NDArray[np.float64]
 
 MOST = 8
 """Larger pods count as this many: no common machine has more GPUs."""
+LEAST_SHARE = 0.3
+"""Sizes that few ask for are not forgotten altogether."""
 
 
 @jit
@@ -35,7 +37,8 @@ def scarcity(share: Floats, free: Ints, rest_milli: float, by_share: float) -> F
     """h by size of group, 0 to 1: whole groups are worth most where pods that need them ask for more than there is.
 
     `share`: of all GPUs asked for, the part asked for by pods of k whole GPUs; `free`: by node; `rest_milli`: all that is
-    left on GPUs. h_k = min(1, share_k rest / milli in whole groups of k)^2, times (share_k of all groups' share)^by_share.
+    left on GPUs. h_k = min(1, share_k rest / milli in whole groups of k)^2, times (share_k of all groups' share)^by_share,
+    but never less than LEAST_SHARE of that.
     """
     weights = np.zeros(MOST + 1)
     several = float(share[2:].sum())
@@ -43,5 +46,5 @@ def scarcity(share: Floats, free: Ints, rest_milli: float, by_share: float) -> F
         if share[size] > 0:
             whole = 1000.0 * size * float((free // size).sum())
             pressed = 1.0 if whole == 0 else min(1.0, share[size] * rest_milli / whole)
-            weights[size] = pressed**2 * (share[size] / several) ** by_share
+            weights[size] = pressed**2 * max(LEAST_SHARE, (share[size] / several) ** by_share)
     return weights
