@@ -125,7 +125,7 @@ def _add_gpus(more: AddGpus, trial: Trial) -> None:
 
 
 def _resized(size: Resize, trial: Trial) -> PodState | None:
-    """Stays where it is if it fits there; else it is returned, waiting."""
+    """Stays where it is if it fits there; else it is returned, homeless. One that waits already goes on waiting, resized."""
     uid = trial.book.uid_by_key.get(f"{size.namespace}/{size.name}")
     if uid is None:
         raise Impossible(f"no pod {size.namespace}/{size.name} is known; check the name and the namespace (-n)")
@@ -147,7 +147,7 @@ def _resized(size: Resize, trial: Trial) -> PodState | None:
         raise Impossible(f"{size.namespace}/{size.name} would make no sense: {after.refusal}")
     source = before.charged
     waits = trial.book.add(after)
-    return None if source and trial.place_on(waits, source) is not None else waits
+    return None if not source or trial.place_on(waits, source) is not None else waits
 
 
 def _newcomers(trial: Trial, gangs: Gangs, waiting: Sequence[str]) -> Steps[list[PlacedPod]]:

@@ -74,6 +74,20 @@ def test_a_resized_pod_stays_moves_or_finds_no_place() -> None:
     assert resized("90Gi") == ([], ["p"])
 
 
+def test_a_resized_pod_that_waits_fits_or_waits_and_does_not_move() -> None:
+    leader = Leader().nodes("a", gpus=1)
+    run(leader, build.gpu_pod("p", memory="60Gi"))
+    leader.facts(build.gpu_pod("w", memory="40Gi"))
+
+    def resized(memory: str) -> tuple[list[str], int, int]:
+        told = world(leader, resize=(Resize(namespace="team", name="w", limits={"kerf.dev/gpu-memory": memory}),))
+        assert told.stranded == ()
+        return names(told.fits), len(told.moves), told.waiting
+
+    assert resized("10Gi") == (["w"], 0, 0)
+    assert resized("50Gi") == ([], 0, 1)
+
+
 def test_a_gang_that_waits_gets_its_places_together_or_none() -> None:
     notes = {"kerf.dev/gang": "g", "kerf.dev/gang-size": "3"}
     leader = Leader().nodes("a", gpus=1)
