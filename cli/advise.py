@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from cli.ask import ask, connected
+from cli.ask import ask, connected, given
 from cli.moves import show_moves
 from cli.output import Failure, out, pod_name, print_json, read_pod
 from shared.contracts import subjects
@@ -19,9 +19,7 @@ async def run(args: argparse.Namespace) -> None:
                         gpus=args.gpus, groups=args.groups, most_gpu_seconds=args.most)  # fmt: skip
     async with connected(args.nats) as bus:
         answer = await ask(bus, subjects.QUERY_ADVISE, query, AdviseAnswer)
-    advice = answer.advice
-    if advice is None:
-        raise Failure("the answer was empty; the leader may just have changed, ask again")
+    advice = given(answer.advice)
     if args.json:
         print_json(advice)
         return

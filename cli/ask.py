@@ -36,6 +36,13 @@ async def connected(given: str) -> AsyncIterator[NatsBus]:
         await bus.drain()
 
 
+def given(part: T | None) -> T:
+    """The part of an answer that says something, or Failure where a leader was changing and it came empty."""
+    if part is None:
+        raise Failure("the answer was empty; the leader may just have changed, ask again")
+    return part
+
+
 async def ask(bus: Bus, subject: str, query: Any, kind: type[T], *, timeout_s: float = 10.0) -> T:
     """The answer, or Failure: nobody there, no answer in time, or an error in the answer itself."""
     try:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import argparse
 
-from cli.ask import ask, connected
-from cli.output import Failure, out, pod_name, print_json
+from cli.ask import ask, connected, given
+from cli.output import out, pod_name, print_json
 from shared.contracts import subjects
 from shared.contracts.queries import WhenAnswer, WhenQuery
 
@@ -14,9 +14,7 @@ async def run(args: argparse.Namespace) -> None:
     namespace, name = pod_name(args.pod, args.namespace)
     async with connected(args.nats) as bus:
         answer = await ask(bus, subjects.QUERY_WHEN, WhenQuery(namespace=namespace, name=name), WhenAnswer)
-    told = answer.when
-    if told is None:
-        raise Failure("the answer was empty; the leader may just have changed, ask again")
+    told = given(answer.when)
     if args.json:
         print_json(told)
         return

@@ -7,8 +7,8 @@ import argparse
 from rich.markup import escape
 from rich.table import Table
 
-from cli.ask import ask, connected
-from cli.output import Failure, out, print_json
+from cli.ask import ask, connected, given
+from cli.output import out, print_json
 from shared.contracts import subjects
 from shared.contracts.explain import NodeExplanation, PodExplanation
 from shared.contracts.queries import ExplainAnswer, WhyQuery
@@ -23,12 +23,11 @@ async def why(args: argparse.Namespace) -> None:
 
 
 def _show(answer: ExplainAnswer, *, json: bool) -> None:
-    if answer.explanation is None:
-        raise Failure("the answer was empty; the leader may just have changed, ask again")
+    explanation = given(answer.explanation)
     if json:
-        print_json(answer.explanation)
+        print_json(explanation)
     else:
-        show(answer.explanation)
+        show(explanation)
 
 
 _COLOURS = {"bound": "green", "holding": "green", "would-fit": "green", "waiting": "yellow", "would-wait": "yellow", "refused": "red"}

@@ -12,7 +12,6 @@ from shared.book.states import NodeState, PodState
 from shared.model.gpu import Inventory
 from shared.model.grant import GpuShare
 from shared.model.request import GpuAsk, PodRequest
-from shared.model.units import WHOLE_GPU_MILLI
 
 Assignment = dict[str, list[GpuShare]]
 """By container: its part of each GPU."""
@@ -31,7 +30,7 @@ def assign(pod: PodState, node: NodeState, policy: Policy | None = None) -> Assi
     rooms = node.gpus if spare else [room.copy() for room in node.gpus]
     wanted = accepted(request, node.inventory) if picky(request) else None
     result: Assignment = {}
-    for name, ask in sorted(request.asks.items(), key=lambda item: _size(item[1]), reverse=True):
+    for name, ask in sorted(request.asks.items(), key=lambda item: item[1].hardness, reverse=True):
         fitting = [r for r in able(ask, request, node.inventory, rooms) if wanted is None or r.uuid in wanted]
         chosen = _choose(ask, fitting, rooms, pod, node, policy=policy)
         if chosen is None:
@@ -87,7 +86,7 @@ def _choose(
         if policy is not None and policy.name == _BY_NEARNESS and request.topology != "required":
             return policy.pick(pod, ask, fitting, node, inventory)
     choice = Choice(
-        size=ask.count, fitting=mask_of(fitting), idle=mask_of(room for room in rooms if is_idle(room)),
+        size=ask.count, fitting=mask_of(fitting), idle=mask_of(room for room in rooms if room.idle),
         rank=() if ask.whole or policy is None else _ranks(policy.order(pod, ask, fitting, node), len(rooms)), peers=request.topology == "required" and ask.count > 1,
     )  # fmt: skip
     places = MODES[request.topology_mode or DEFAULT_MODE].choose(fabric_of(inventory), choice)
@@ -97,16 +96,11 @@ def _choose(
 def _least_missed(best: GpuRoom, fitting: list[GpuRoom], rooms: list[GpuRoom], inventory: Inventory) -> GpuRoom:
     """Among the idle GPUs that are in nothing less than the policy's best the one whose loss leaves the best rings."""
     fabric = fabric_of(inventory)
-    if fabric.alike or not is_idle(best):
+    if fabric.alike or not best.idle:
         return best
-    equal = mask_of(room for room in fitting if room.total_mib == best.total_mib and room.model == best.model and is_idle(room))
-    places = MODES[DEFAULT_MODE].choose(fabric, Choice(size=1, fitting=equal, idle=mask_of(room for room in rooms if is_idle(room))))
+    equal = mask_of(room for room in fitting if room.total_mib == best.total_mib and room.model == best.model and room.idle)
+    places = MODES[DEFAULT_MODE].choose(fabric, Choice(size=1, fitting=equal, idle=mask_of(room for room in rooms if room.idle)))
     return best if places is None else rooms[places[0]]
-
-
-def is_idle(room: GpuRoom) -> bool:
-    """Usable, and nothing at all is on it."""
-    return room.usable and room.containers == 0 and room.free_mib == room.total_mib and room.free_milli == WHOLE_GPU_MILLI
 
 
 def mask_of(rooms: Iterable[GpuRoom]) -> int:
@@ -125,7 +119,3 @@ def _ranks(ordered: list[GpuRoom], count: int) -> tuple[int, ...]:
         state = (room.model, room.total_mib, room.free_mib, room.free_milli, room.containers)
         ranks[room.column] = numbers.setdefault(state, len(numbers))
     return tuple(ranks)
-
-
-def _size(ask: GpuAsk) -> tuple[bool, int, int, int]:
-    return (ask.whole, ask.count, ask.memory_mib, ask.compute_milli)

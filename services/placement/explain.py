@@ -19,6 +19,7 @@ from services.placement.fair.words import owed_first
 from services.placement.gangs.registry import Gangs
 from services.placement.gangs.words import gang_unknown, verdict
 from services.placement.honoured import refusal
+from services.placement.policies.base import largest_ask
 from services.placement.quota import over_quota
 from services.placement.room import fits_room
 from services.placement.scores import CLUSTER_SCORES, COLUMN_SCORES, NODE_SCORES
@@ -153,8 +154,8 @@ class Explainer:
 
     def _node(self, state: PodState, node: NodeState, reasons: tuple[Reason, ...]) -> NodeExplanation:
         gpus: tuple[GpuReason, ...] = ()
-        if state.request is not None:
-            ask = max(state.request.asks.values(), key=lambda a: (a.whole, a.count, a.memory_mib, a.compute_milli))
+        ask = largest_ask(state)
+        if ask is not None:
             gpus = tuple(
                 GpuReason(
                     uuid=room.uuid, index=room.index, model=room.model, free_memory_mib=room.free_mib, free_compute_milli=room.free_milli,

@@ -37,7 +37,7 @@ def fits_room(pod: PodState, arrays: Arrays, rows: Ints) -> tuple[Bools, Bools |
     if request is None:
         return room, None
     fit: Bools | None = None
-    for ask in sorted(request.asks.values(), key=lambda a: (a.whole, a.count, a.memory_mib, a.compute_milli)):
+    for ask in sorted(request.asks.values(), key=lambda ask: ask.hardness):
         fit = gpu_fit(ask, arrays, rows)
         room &= fit.any(axis=1) if ask.profile else fit.sum(axis=1) >= ask.count
     return room, fit

@@ -160,7 +160,7 @@ class Arrays:
         if gpu.mig is not None:
             self.gpu_mig_used[row, column] = gpu.mig.used
             self.gpu_mig_fits[row, column] = gpu.mig.bits if gpu.usable else 0
-        self.gpu_whole[row, column] = gpu.usable and gpu.mig is None and gpu.containers == 0 and gpu.free_mib == gpu.total_mib and gpu.free_milli == 1000
+        self.gpu_whole[row, column] = gpu.mig is None and gpu.idle
 
     def ensure_rows(self, rows: int) -> None:
         if rows > self.rows:

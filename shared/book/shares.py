@@ -31,6 +31,11 @@ class GpuRoom(msgspec.Struct):
     mig: MigRoom | None = None
     """Of a GPU in MIG mode. What is free is then free in instances that it can give, whether or not they still fit."""
 
+    @property
+    def idle(self) -> bool:
+        """Usable, and nothing at all is on it."""
+        return self.usable and self.containers == 0 and self.free_mib == self.total_mib and self.free_milli == WHOLE_GPU_MILLI
+
     def copy(self) -> GpuRoom:
         return copy(self) if self.mig is None else msgspec.structs.replace(self, mig=copy(self.mig))
 
@@ -59,7 +64,7 @@ def fits(ask: GpuAsk, gpu: GpuRoom) -> bool:
         return gpu.mig is not None and bool(gpu.mig.bits & serving_bits(gpu.mig.geometry, ask, gpu.total_mib))
     memory_mib, compute_milli = share_on(ask, gpu.total_mib)
     if ask.whole:
-        return gpu.containers == 0 and gpu.free_mib == gpu.total_mib and gpu.free_milli == WHOLE_GPU_MILLI
+        return gpu.idle
     return gpu.free_mib >= memory_mib and gpu.free_milli >= compute_milli
 
 

@@ -43,6 +43,11 @@ class GpuAsk(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """So many MIG instances of this profile, on one GPU or on several of the node; memory and compute are then what its
     name says."""
 
+    @property
+    def hardness(self) -> tuple[bool, int, int, int]:
+        """Larger is harder to place: of several asks the hardest goes first."""
+        return self.whole, self.count, self.memory_mib, self.compute_milli
+
 
 class PodRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     asks: dict[str, GpuAsk]

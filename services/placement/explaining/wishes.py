@@ -64,12 +64,7 @@ def _smaller_share(state: PodState, node: NodeState) -> Iterator[Wish]:
     each = " on each GPU" if several else ""
     if ask.memory_follows:
         most_milli = _nth((min(r.free_milli, _milli_for(r.free_mib, r.total_mib)) for r in rooms), ask.count)
-        most_milli -= most_milli % _PERCENT_MILLI
-        if 0 < most_milli < ask.compute_milli:
-            sentence = f"fits with {(ask.compute_milli - most_milli) // 10} % less of {'each' if several else 'a'} GPU"
-            yield Wish(
-                "less-compute", sentence, _asking(state, name, replace(ask, compute_milli=most_milli)), ask.compute_milli - most_milli
-            )
+        yield from _less_compute(state, most_milli, f"of {'each' if several else 'a'} GPU")
         return
     most_mib = _nth((r.free_mib for r in rooms if r.free_milli >= ask.compute_milli), ask.count)
     if 0 < most_mib < ask.memory_mib:
@@ -80,14 +75,16 @@ def _smaller_share(state: PodState, node: NodeState) -> Iterator[Wish]:
             ask.memory_mib - most_mib,
         )
     most_milli = _nth((r.free_milli for r in rooms if r.free_mib >= ask.memory_mib), ask.count)
+    yield from _less_compute(state, most_milli, f"compute{each}")
+
+
+def _less_compute(state: PodState, most_milli: int, of_what: str) -> Iterator[Wish]:
+    """No more than `most_milli`, in whole percent, which is how compute is asked for."""
+    name, ask = _largest(state)
     most_milli -= most_milli % _PERCENT_MILLI
-    if 0 < most_milli < ask.compute_milli:
-        yield Wish(
-            "less-compute",
-            f"fits with {(ask.compute_milli - most_milli) // 10} % less compute{each}",
-            _asking(state, name, replace(ask, compute_milli=most_milli)),
-            ask.compute_milli - most_milli,
-        )
+    if ask is not None and 0 < most_milli < ask.compute_milli:
+        given_up = ask.compute_milli - most_milli
+        yield Wish("less-compute", f"fits with {given_up // 10} % less {of_what}", _asking(state, name, replace(ask, compute_milli=most_milli)), given_up)
 
 
 def _fewer(state: PodState, reason: Reason, node: NodeState) -> Iterator[Wish]:  # noqa: ARG001
@@ -265,7 +262,7 @@ TRIED = frozenset(_WISHES) | {"too-many-pods"}
 
 def _largest(state: PodState) -> tuple[str, GpuAsk | None]:
     asks = {} if state.request is None else state.request.asks
-    return max(asks.items(), key=lambda item: (item[1].whole, item[1].count, item[1].memory_mib, item[1].compute_milli), default=("", None))
+    return max(asks.items(), key=lambda item: item[1].hardness, default=("", None))
 
 
 def _wanted(state: PodState, node: NodeState) -> list[GpuRoom]:

@@ -14,6 +14,8 @@ from shared.book.states import NodeState, PodState
 from shared.model.gpu import Inventory
 from shared.model.request import GpuAsk
 
+OFTEN_UNTIL_PODS = 512
+"""Until then each doubling of what is known is worth a lesson."""
 TOP = 1000
 """Scores of policies that do not say otherwise run from 0 to TOP, higher is better."""
 
@@ -61,11 +63,16 @@ class Policy:
         return {}
 
 
+def next_lesson(met: int, period: int) -> int:
+    """After how many pods met to learn again: at 1, 2, 4 … and then each `period`."""
+    return max(1, 2 * met) if met < OFTEN_UNTIL_PODS else met + period
+
+
 def largest_ask(pod: PodState) -> GpuAsk | None:
     """The ask that is hardest to place; policies look at it alone. None for a pod without GPUs."""
     if pod.request is None:
         return None
-    return max(pod.request.asks.values(), key=lambda a: (a.whole, a.count, a.memory_mib, a.compute_milli))
+    return max(pod.request.asks.values(), key=lambda ask: ask.hardness)
 
 
 def used_share(arrays: Arrays, rows: Ints) -> Ints:

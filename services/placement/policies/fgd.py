@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from services.placement.jit import jit
-from services.placement.policies.base import Policy
+from services.placement.policies.base import OFTEN_UNTIL_PODS, Policy, next_lesson
 from services.placement.policies.columns import Ask, Columns, ask_of, columns_of, rest_after, rest_milli
 from services.placement.policies.fragmentation import Typical, fragmentation, typical_of
 from services.placement.policies.kerf.mix import Kind, Mix, kind_of
@@ -15,8 +15,6 @@ from shared.book.shares import GpuRoom
 from shared.book.states import NodeState, PodState
 from shared.model import names
 from shared.model.request import GpuAsk
-
-_EVERY_PODS = 512
 
 
 @jit
@@ -86,7 +84,7 @@ class Fgd(Policy):
         kinds = len(self.book.arrays.kinds)
         if self._met < self._due and self._kinds == kinds:
             return
-        self._due, self._kinds = max(2 * self._met, 1) if self._met < _EVERY_PODS else self._met + _EVERY_PODS, kinds
+        self._due, self._kinds = next_lesson(self._met, OFTEN_UNTIL_PODS), kinds
         learned = ((kind, "|".join(kind.taste.models) if kind.taste else "", count) for kind, count in self._mix.counts.items())
         self.typical = typical_of(self._given or learned, self.book.arrays)
         self.edition += 1

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from services.placement.policies.base import Policy, largest_ask
-from services.placement.policies.columns import Columns, ask_of, columns_of
+from services.placement.policies.base import OFTEN_UNTIL_PODS, Policy, largest_ask, next_lesson
+from services.placement.policies.columns import Ask, Columns, ask_of, columns_of
 from services.placement.policies.kerf.fairness import Fairness
 from services.placement.policies.kerf.mig import filled_first
 from services.placement.policies.kerf.mix import Kind, Mix, accepts
@@ -19,7 +19,6 @@ from shared.book.shares import GpuRoom
 from shared.book.states import NodeState, PodState
 from shared.model.request import GpuAsk
 
-_OFTEN_UNTIL = 512
 _ARRIVALS_A_NODE = 1.5
 
 
@@ -58,8 +57,7 @@ class Kerf(Policy):
         if self._met < self._due and layout == self._layout:
             return
         self._layout = layout
-        period = max(_OFTEN_UNTIL, int(_ARRIVALS_A_NODE * len(self.book.nodes)))
-        self._due = max(1, 2 * self._met) if self._met < _OFTEN_UNTIL else self._met + period
+        self._due = next_lesson(self._met, max(OFTEN_UNTIL_PODS, int(_ARRIVALS_A_NODE * len(self.book.nodes))))
         parameters = blend(self.turnover.look(len(self.book.grants)))
         self._tables, self._log_prices = make_tables(arrays, self.mix, self.fairness, parameters, self._log_prices)
         self._accepts.clear()
@@ -76,28 +74,34 @@ class Kerf(Policy):
         arrays = self.book.arrays
         if len(fitting) == 1 or (ask.whole and len(set(arrays.classes[arrays.node_class[node.row]])) == 1):
             return fitting  # whole GPUs of one kind are all the same
-        scores = np.zeros(arrays.columns, np.int64)
         fit = np.zeros(arrays.columns, np.bool_)
         fit[[room.column for room in fitting]] = True
-        rate_gpus(node.row, fit, self._view(arrays), self._known(), ask_of(pod, ask), np.zeros(len(TERMS)), scores)
+        scores = self._by_gpu(node.row, fit, ask_of(pod, ask))
         return sorted(fitting, key=lambda room: (-scores[room.column], room.column))
 
     def words(self, pod: PodState, row: int) -> dict[str, int]:
         """The cost in milli-GPU by term, as a gain: less is worse."""
         arrays, ask = self.book.arrays, largest_ask(pod)
+        view, known, wanted = self._view(arrays), self._known(), ask_of(pod)
         gpus = np.zeros(0, np.int64)
         if ask is not None:
             fit = gpu_fit(ask, arrays, np.array([row]))[0]
             gpus = np.flatnonzero(fit)[: ask.count]
             if (ask.count == 1 or ask.profile) and len(gpus):
-                scores, view, known = np.zeros(arrays.columns, np.int64), self._view(arrays), self._known()
-                rate_gpus(row, fit, view, known, ask_of(pod), np.zeros(len(TERMS)), scores)
+                scores = self._by_gpu(row, fit, wanted)
                 gpus = np.array([int(scores.argmax())])
                 if ask.count > 1:
-                    gpus = filled_first(row, fit, scores, view.gpu_total_mib[row], ask_of(pod), view.mig, known.instances)
+                    gpus = filled_first(row, fit, scores, view.gpu_total_mib[row], wanted, view.mig, known.instances)
         terms = np.zeros(len(TERMS))
-        cost_terms(row, gpus, self._view(arrays), self._known(), ask_of(pod), terms)
+        cost_terms(row, gpus, view, known, wanted, terms)
         return {name: -round(cost) for name, cost in zip(TERMS, terms.tolist(), strict=True)}
+
+    def _by_gpu(self, row: int, fit: Bools, ask: Ask) -> Ints:
+        """A score by GPU column of the row, UNFIT where it does not fit."""
+        arrays = self.book.arrays
+        scores = np.zeros(arrays.columns, np.int64)
+        rate_gpus(row, fit, self._view(arrays), self._known(), ask, np.zeros(len(TERMS)), scores)
+        return scores
 
     def _view(self, arrays: Arrays) -> Columns:
         if self._columns is None or self._generation != arrays.generation:
