@@ -1,4 +1,4 @@
-"""Where the binaries of a control plane are."""
+"""Where the binaries of a control plane and of a node are."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 KUBERNETES_VERSION = "v1.36.4"
 REQUIRED = ("etcd", "kube-apiserver")
+NODE = (*REQUIRED, "kube-controller-manager", "kubelet", "containerd", "containerd-shim-runc-v2", "ctr", "runc", "workload")
+"""What a sandbox with a real kubelet runs: `tools/build.sh node`."""
 
 
 class NoBinaries(RuntimeError):
@@ -30,7 +32,7 @@ def find_binaries(names: Sequence[str] = REQUIRED, *, build: bool = False) -> Pa
         if done.returncode:
             raise NoBinaries(f"tools/build.sh failed with status {done.returncode}")
         return Path(done.stdout.strip())
-    pins = [*sorted(HERE.glob("*/go.mod")), *sorted(HERE.glob("*/go.sum"))]
+    pins = [*sorted(HERE.glob("*/go.mod")), *sorted(HERE.glob("*/go.sum")), *sorted(HERE.glob("*/*.go"))]
     key = hashlib.sha256(b"".join(pin.read_bytes() for pin in pins)).hexdigest()[:12]
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "kerf" / "kube" / f"{KUBERNETES_VERSION}-{key}"
     missing = [name for name in names if not os.access(cache / name, os.X_OK)]

@@ -1,0 +1,3 @@
+module kerf.dev/tools/workload
+
+go 1.26.0
