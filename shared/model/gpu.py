@@ -50,7 +50,11 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Why the state is not healthy, in a sentence."""
     compute_capability: str = ""
     pci_bus_id: str = ""
+    minor: int = -1
+    """N of its device node /dev/nvidiaN, which need not be the index. -1: not known."""
     numa_node: int = -1
+    cpus: str = ""
+    """The CPUs near it, as a list such as "0-31,64-95"."""
     c2c: bool = False
     """Joined to its CPU by NVLink-C2C instead of PCIe, as in Grace machines."""
     mig_enabled: bool = False
@@ -106,6 +110,8 @@ class Inventory(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     strategies: tuple[Strategy, ...] = ("exclusive", "advisory")
     driver_version: str = ""
     cuda_version: str = ""
+    clique: str = ""
+    """The NVLink domain that reaches beyond the node, as the label nvidia.com/gpu.clique has it: cluster UUID, dot, clique."""
     simulated: bool = False
 
     def __post_init__(self) -> None:
