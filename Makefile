@@ -8,7 +8,7 @@ STAMP := $(VENV)/.installed
 # pytest's workers: as many as there are cores
 JOBS ?= auto
 
-.PHONY: demo test test-unit lint schemas model sim chaos kube fakes bench clean
+.PHONY: demo test test-unit lint schemas protos model sim chaos kube fakes bench clean
 
 $(STAMP): requirements.lock pyproject.toml
 	@test -x $(PY) || $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Kerf needs Python 3.11 or later; name one with make PYTHON=python3.12")'
@@ -42,6 +42,9 @@ fakes:  ## the fake libnvidia-ml.so.1
 
 kube:  ## builds (or finds) the control plane; minutes the first time, nothing after that
 	@tools/build.sh >/dev/null
+
+protos: $(STAMP)  ## after a change of services/node_agent/kubelet_api/*.proto
+	$(PY) -m grpc_tools.protoc -I. --python_out=. --pyi_out=. --grpc_python_out=. services/node_agent/kubelet_api/*.proto
 
 model: $(STAMP)  ## the protocol, state by state
 	$(PY) -m pytest -q tests/model

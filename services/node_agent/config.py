@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
 
@@ -22,9 +23,18 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     nvml_timeout_s: Seconds = 15.0
     """A call into NVML that takes longer counts as hung: the node's GPUs are suspect until it returns."""
     beat_s: Seconds = 2.0
+    kubelet_dir: str = "/var/lib/kubelet"
+    """Where the kubelet's sockets and its device checkpoint are. Without that directory nothing is handed over."""
+    cdi_dir: str = "/var/run/cdi"
+    """Where the container runtime looks for CDI specs, and the agent writes them."""
+    slots: Annotated[int, msgspec.Meta(ge=1, le=16384)] = 1024
+    """How many containers with GPUs the kubelet admits on this node at once."""
     hollow: tuple[HollowNode, ...] = ()
     hollow_file: str = ""
     """A JSON file with a list of the same."""
+
+    def has_kubelet(self) -> bool:
+        return Path(self.kubelet_dir).is_dir()
 
     def hollow_nodes(self) -> tuple[HollowNode, ...]:
         """Raises OSError or msgspec.DecodeError where hollow_file cannot be read, ValueError on a name given twice."""

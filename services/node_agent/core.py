@@ -85,6 +85,12 @@ class Agent:
         known = self._known.get(grant_id)
         return [] if known is None else [lease for name in known.grant.grant.containers if (lease := self._lease(known, name)) is not None]
 
+    def largest(self, uid: str) -> str:
+        """The container with the largest share of this pod's grant; empty where there is no grant."""
+        known = self._known.get(self._by_uid.get(uid, ""))
+        containers = {} if known is None else known.grant.grant.containers
+        return max(containers, key=lambda name: _size(containers[name]), default="")
+
     def live(self) -> tuple[LiveSlice, ...]:
         return tuple(self._live_slice(lease) for lease in self._leases.values())
 
@@ -171,6 +177,10 @@ class Agent:
             return [m.AskGrant(asked.uid), m.RefuseStart(asked.uid, asked.container, "no-grant", sentence)]
         if known.leaving:
             return [m.RefuseStart(asked.uid, asked.container, "grant-leaving", "the pod's grant is being given back; nothing new of it may start")]
+        granted = (known.grant.namespace, known.grant.name)
+        if asked.pod is not None and asked.pod != granted:
+            sentence = f"the grant of UID {asked.uid} is of pod {'/'.join(granted)}, and the kubelet starts {'/'.join(asked.pod)}"
+            return [m.RefuseStart(asked.uid, asked.container, "another-pod", sentence)]
         share = known.share(asked.container)
         if share is None:
             return [m.RefuseStart(asked.uid, asked.container, "no-share", f"the pod's grant has no part for container {asked.container!r}")]
@@ -303,6 +313,10 @@ class Agent:
 
 def _same(a: Inventory, b: Inventory) -> bool:
     return all(getattr(a, field) == getattr(b, field) for field in a.__struct_fields__ if field not in ("generation", "node"))
+
+
+def _size(share: ContainerGrant) -> tuple[int, int, int]:
+    return len(share.gpus), sum(g.memory_mib for g in share.gpus), sum(g.compute_milli for g in share.gpus)
 
 
 def _state_changes(before: dict[str, Gpu], after: dict[str, Gpu]) -> list[tuple[str, str, str]]:

@@ -44,6 +44,8 @@ class StartAsked(Input, frozen=True):
     uid: str
     container: str
     slot: str = ""
+    pod: tuple[str, str] | None = None
+    """(namespace, name) where the kubelet says so: the grant must be of that pod."""
 
 
 class ContainerEnded(Input, frozen=True):

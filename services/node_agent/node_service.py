@@ -59,12 +59,18 @@ class NodeDoor:
         self._ctx.health.set("gpus", ok=True, detail="; ".join(f"{g.uuid}: {g.reason}" for g in unwell))
         await self.handle(m.InventorySeen(inventory))
 
-    async def start_container(self, uid: str, container: str, slot: str = "") -> m.HandOver | m.RefuseStart:
-        """What the kubelet may do with a container that is about to start. Asks placement where the grant is not known."""
-        orders = await self.handle(m.StartAsked(uid, container, slot))
+    async def start_container(self, uid: str, container: str, slot: str = "", pod: tuple[str, str] | None = None) -> m.HandOver | m.RefuseStart:
+        """What the kubelet may do with a container that is about to start. Asks placement where the grant is not known.
+        `pod`: its namespace and name, where the kubelet says them."""
+        asked = m.StartAsked(uid, container, slot, pod)
+        orders = await self.handle(asked)
         if any(isinstance(order, m.AskGrant) for order in orders) and await self._fetch(uid):
-            orders = await self.handle(m.StartAsked(uid, container, slot))
+            orders = await self.handle(asked)
         return next(order for order in orders if isinstance(order, m.HandOver | m.RefuseStart))
+
+    def largest(self, uid: str) -> str:
+        """The container with the largest share of this pod's grant; empty where there is no grant."""
+        return self.agent.largest(uid)
 
     async def end_container(self, uid: str, container: str) -> None:
         await self.handle(m.ContainerEnded(uid, container))
@@ -92,7 +98,7 @@ class NodeDoor:
             case m.Publish():
                 self._outlet.publish(self._config.node, order)
             case m.RefuseStart():
-                self._ctx.log.warning("start_refused", uid=order.uid, container=order.container, code=order.code, why=order.sentence)
+                self._ctx.log.info("start_refused", uid=order.uid, container=order.container, code=order.code, why=order.sentence)
 
     async def _came(self, incoming: Incoming) -> None:
         _, event = commands.read(incoming.subject, incoming.payload)

@@ -32,6 +32,13 @@ class NodeAgent(Service):
         ctx.on_drain(devices.close)
         self.node = NodeDoor(ctx, config, devices)
         await self.node.start()
+        if config.has_kubelet():
+            # Only here: a process of simulated nodes need not carry gRPC.
+            from services.node_agent.kubelet_service import KubeletDoor  # noqa: PLC0415
+
+            await KubeletDoor(ctx, config, self.node).start()
+        else:
+            ctx.log.warning("no_kubelet", directory=config.kubelet_dir, effect="no container is handed a slice by this agent")
 
     async def drain(self) -> None:
         """Nothing to finish: running slices stay as they are, and what was promised is on disk."""

@@ -1,0 +1,45 @@
+"""CDI specs in the runtime's directory: one file a device, there whole or not at all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from services.node_agent import messages as m
+from services.node_agent.cdi import spec
+from services.node_agent.cdi.spec import ContainerEdits
+
+PREFIX = "kerf-slice"
+
+
+class SpecDir:
+    """A file is named for the pod's UID, its container and the device, so that it can be told whose it is.
+
+    The directory is usually on tmpfs: what a reboot takes is written again when the container starts again.
+    """
+
+    def __init__(self, directory: Path, kind: str, edits_of: Callable[[m.HandOver], ContainerEdits]) -> None:
+        """`edits_of` raises ValueError where a share cannot be made true on this host."""
+        self._dir, self._kind, self._edits_of = directory, kind, edits_of
+
+    def write(self, names: Iterable[str], order: m.HandOver) -> None:
+        edits = self._edits_of(order)
+        self._dir.mkdir(parents=True, exist_ok=True)
+        for name in names:
+            path = self._dir / f"{_stem(order.uid, order.container)}-{name}.json"
+            # Readers take no notice of a name that does not end in .json or .yaml.
+            beside = path.with_suffix(".new")
+            beside.write_bytes(spec.document(self._kind, name, edits))
+            beside.replace(path)
+
+    def keep_only(self, containers: Iterable[tuple[str, str]]) -> int:
+        """Removes the specs of all containers but these, (uid, name); says how many went."""
+        kept = {_stem(uid, container) for uid, container in containers}
+        gone = [path for path in self._dir.glob(f"{PREFIX}-*") if path.stem.rpartition("-")[0] not in kept]
+        for path in gone:
+            path.unlink(missing_ok=True)
+        return len(gone)
+
+
+def _stem(uid: str, container: str) -> str:
+    return f"{PREFIX}-{uid}-{container}"

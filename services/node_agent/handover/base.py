@@ -1,0 +1,46 @@
+"""What a way of handing over needs of the agent, and what the agent needs of it.
+
+A way (device plugin, NRI, DRA) learns from the kubelet or the runtime that a container of ours is about to start. It asks
+the `Gate` for the container's share, has the edits of the container written or returned, and only then lets it start.
+Whatever fails on the way, the container does not start: closed, never open.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Protocol
+
+from services.node_agent import messages as m
+
+
+class Gate(Protocol):
+    """The agent's core, as a way of handing over sees it."""
+
+    async def start_container(
+        self, uid: str, container: str, slot: str = "", pod: tuple[str, str] | None = None
+    ) -> m.HandOver | m.RefuseStart:
+        """The container's share, leased from now on, or why it must not start. `pod` is (namespace, name) as the kubelet
+        names the pod: a grant that is of another one is refused."""
+
+    def largest(self, uid: str) -> str:
+        """The container of this pod's grant with the largest share: ordinary init containers run within it. Empty where
+        there is no grant."""
+
+
+class Edits(Protocol):
+    """Makes a share true for a container that is about to start."""
+
+    def write(self, names: Iterable[str], order: m.HandOver) -> None:
+        """Writes one CDI spec under each of these device names. Durable enough to be read when it returns: whole or not at all.
+
+        Raises OSError where it cannot be written, ValueError where a device of the share has no place on this host.
+        """
+
+
+class Way(Protocol):
+    """One way of handing over. Its start and its end are the agent's."""
+
+    async def start(self) -> None: ...
+
+    async def close(self) -> None:
+        """Lets calls in flight end, and takes no new ones."""

@@ -1,0 +1,133 @@
+"""The kubelet's device plugin interface (v1beta1): a constant supply of opaque slots that are always healthy.
+
+A slot says nothing of a GPU. Allocate answers a fresh random CDI device name, of which no spec exists; PreStartContainer,
+which the kubelet calls before it creates a container, finds out whose slot it is and has the spec written. Where it is not
+written, the runtime cannot create the container.
+
+A slot is never unhealthy: the kubelet would reject running pods that hold it when it admits them again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import grpc
+import structlog
+
+from services.node_agent import messages as m
+from services.node_agent.handover import kubelet_checkpoint, slots
+from services.node_agent.handover.base import Edits, Gate
+from services.node_agent.handover.kubelet_checkpoint import KubeletCheckpointError
+from services.node_agent.handover.podresources import PodResourcesError
+from services.node_agent.handover.slots import Claim, Holder, Unresolved
+from services.node_agent.kubelet_api import device_plugin_pb2 as pb
+from services.node_agent.kubelet_api.device_plugin_pb2_grpc import DevicePluginServicer
+from shared.model import names
+from shared.telemetry.metrics import Counter, Histogram
+
+CDI_KIND = "kerf.dev/slice"
+OPTIONS = pb.DevicePluginOptions(pre_start_required=True)
+BUCKETS = (0.001, 0.0025, 0.005, 0.0075, 0.01, 0.015, 0.02, 0.03, 0.04, 0.05, 0.075, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 30.0)
+
+log = structlog.get_logger("device_plugin")
+
+
+class Refused(Exception):
+    """The container must not start; the text is what the kubelet shows."""
+
+    def __init__(self, status: Any, code: str, sentence: str) -> None:
+        super().__init__(sentence)
+        self.status, self.code = status, code
+
+
+class SlotPlugin(DevicePluginServicer):
+    """The calls of the kubelet. It remembers nothing: who holds which slot under which name is in the kubelet's checkpoint."""
+
+    def __init__(
+        self,
+        *,
+        gate: Gate,
+        edits: Edits,
+        holders: Callable[[], Awaitable[tuple[Holder, ...]]],
+        plugin_dir: Path,
+        count: int,
+        seconds: Histogram,
+        refused: Counter,
+        on_watch: Callable[[bool], None],
+    ) -> None:
+        """`on_watch` hears when the kubelet begins and ceases to follow the slots."""
+        self._gate, self._edits, self._holders = gate, edits, holders
+        self._plugin_dir = plugin_dir
+        self._slots = [pb.Device(ID=f"slot-{number}", health="Healthy") for number in range(count)]
+        self._seconds, self._refused = seconds, refused
+        self._on_watch = on_watch
+        self._closing = asyncio.Event()
+
+    def close(self) -> None:
+        """Ends the streams, which would otherwise be waited for."""
+        self._closing.set()
+
+    async def GetDevicePluginOptions(self, request: pb.Empty, context: Any) -> pb.DevicePluginOptions:  # noqa: ARG002, N802 - generated
+        return OPTIONS
+
+    async def ListAndWatch(self, request: pb.Empty, context: Any) -> AsyncIterator[pb.ListAndWatchResponse]:  # noqa: ARG002, N802 - generated
+        self._on_watch(True)
+        try:
+            yield pb.ListAndWatchResponse(devices=self._slots)
+            await self._closing.wait()
+        finally:
+            self._on_watch(False)
+
+    async def Allocate(self, request: pb.AllocateRequest, context: Any) -> pb.AllocateResponse:  # noqa: ARG002, N802 - generated
+        """A name that never was: one that was used before could let a container in by an old spec."""
+        begun = time.perf_counter()
+        names = [pb.CDIDevice(name=f"{CDI_KIND}=k{secrets.token_hex(16)}") for _ in request.container_requests]
+        answer = pb.AllocateResponse(container_responses=[pb.ContainerAllocateResponse(cdi_devices=[name]) for name in names])
+        self._seconds.observe(time.perf_counter() - begun, "allocate")
+        return answer
+
+    async def PreStartContainer(self, request: pb.PreStartContainerRequest, context: Any) -> pb.PreStartContainerResponse:  # noqa: N802 - generated
+        begun = time.perf_counter()
+        try:
+            await self._hand_over(frozenset(request.devices_ids))
+        except Refused as refused:
+            log.warning("hand_over_refused", slots=list(request.devices_ids), code=refused.code, why=str(refused))
+            self._refused.add(1, refused.code)
+            await context.abort(refused.status, f"{refused} ({refused.code})")
+        finally:
+            self._seconds.observe(time.perf_counter() - begun, "prestart")
+        return pb.PreStartContainerResponse()
+
+    async def _hand_over(self, asked: frozenset[str]) -> None:
+        claim = await self._claim(asked)
+        pod, slot = (claim.namespace, claim.name), ",".join(sorted(asked))
+        await self._give(claim.cdi_names, await self._gate.start_container(claim.uid, claim.container, slot, pod))
+        if claim.init_cdi_names:
+            # Admission saw to it that some container of the pod has at least what its init containers ask for.
+            largest = self._gate.largest(claim.uid)
+            await self._give(claim.init_cdi_names, await self._gate.start_container(claim.uid, largest, "", pod))
+
+    async def _claim(self, asked: frozenset[str]) -> Claim:
+        try:
+            holders = await self._holders()
+            found = slots.resolve(asked, kubelet_checkpoint.load(self._plugin_dir, names.RESOURCE_SLOT, CDI_KIND), holders)
+        except PodResourcesError as error:
+            raise Refused(grpc.StatusCode.UNAVAILABLE, "kubelet-silent", str(error)) from error
+        except KubeletCheckpointError as error:
+            raise Refused(grpc.StatusCode.FAILED_PRECONDITION, "kubelet-checkpoint", str(error)) from error
+        if isinstance(found, Unresolved):
+            raise Refused(grpc.StatusCode.NOT_FOUND, found.code, found.sentence)
+        return found
+
+    async def _give(self, cdi_names: tuple[str, ...], order: m.HandOver | m.RefuseStart) -> None:
+        if isinstance(order, m.RefuseStart):
+            raise Refused(grpc.StatusCode.FAILED_PRECONDITION, order.code, order.sentence)
+        try:
+            self._edits.write(cdi_names, order)
+        except (OSError, ValueError) as error:
+            raise Refused(grpc.StatusCode.INTERNAL, "spec-not-written", f"the container's CDI spec cannot be written: {error}") from error

@@ -1,0 +1,71 @@
+"""The kubelet's device checkpoint (`kubelet_internal_checkpoint`): which container holds which device ids, by pod UID.
+
+Its form is the kubelet's own business (pkg/kubelet/cm/devicemanager/checkpoint, "v2", since Kubernetes 1.20; read in
+1.36.4), so anything unexpected is refused by name. The kubelet replaces the file whole.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+from google.protobuf.message import DecodeError
+
+from services.node_agent.handover.slots import Holding
+from services.node_agent.kubelet_api.device_plugin_pb2 import ContainerAllocateResponse
+
+FILE = "kubelet_internal_checkpoint"
+
+
+class KubeletCheckpointError(ValueError):
+    """The file is missing, or not in the form that this agent knows; no container can be told by it."""
+
+
+class _Entry(msgspec.Struct, frozen=True):
+    PodUID: str
+    ContainerName: str
+    ResourceName: str
+    DeviceIDs: dict[str, tuple[str, ...]]
+    """By NUMA node; "-1" is none."""
+    AllocResp: bytes
+
+
+class _Data(msgspec.Struct, frozen=True):
+    PodDeviceEntries: tuple[_Entry, ...] | None
+
+
+class _File(msgspec.Struct, frozen=True):
+    Data: _Data
+
+
+_DECODER = msgspec.json.Decoder(_File)
+
+
+def load(directory: Path, resource: str, kind: str) -> tuple[Holding, ...]:
+    """Holders of `resource`, with the CDI devices of `kind` that Allocate answered. Raises KubeletCheckpointError."""
+    path = directory / FILE
+    try:
+        payload = path.read_bytes()
+    except OSError as error:
+        raise KubeletCheckpointError(f"the kubelet's device checkpoint {path}: {error.strerror}") from error
+    return read(payload, resource, kind)
+
+
+def read(payload: bytes, resource: str, kind: str) -> tuple[Holding, ...]:
+    """As `load`, from the file's content."""
+    try:
+        entries = _DECODER.decode(payload).Data.PodDeviceEntries or ()
+        return tuple(_holding(entry, kind) for entry in entries if entry.ResourceName == resource)
+    except (msgspec.DecodeError, DecodeError, UnicodeDecodeError) as error:
+        raise KubeletCheckpointError(
+            f"the kubelet's device checkpoint is in a form that this version of Kerf does not know ({error}); look for a newer Kerf"
+        ) from error
+
+
+def _holding(entry: _Entry, kind: str) -> Holding:
+    prefix = f"{kind}="
+    devices = ContainerAllocateResponse.FromString(entry.AllocResp).cdi_devices
+    return Holding(
+        uid=entry.PodUID, container=entry.ContainerName, slots=frozenset(slot for ids in entry.DeviceIDs.values() for slot in ids),
+        cdi_names=tuple(device.name.removeprefix(prefix) for device in devices if device.name.startswith(prefix)),
+    )  # fmt: skip

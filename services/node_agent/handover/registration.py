@@ -1,0 +1,122 @@
+"""Serving the device plugin, and telling the kubelet of it again whenever the kubelet was started anew.
+
+A kubelet that starts removes every socket in its plugin directory, and makes its own anew: by that it is seen.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+
+import grpc
+import structlog
+
+from services.node_agent.handover.device_plugin import OPTIONS, SlotPlugin
+from services.node_agent.kubelet_api import device_plugin_pb2 as pb
+from services.node_agent.kubelet_api.device_plugin_pb2_grpc import RegistrationStub, add_DevicePluginServicer_to_server
+from shared.model import names
+from shared.service import Context
+
+PLUGIN_DIR = "device-plugins"
+ENDPOINT = "kerf.sock"
+LOOK_S = 0.5
+WATCHED_WITHIN_S = 10.0
+"""A kubelet that was told and does not follow the slots after this is told again."""
+_REGISTER_S = 5.0
+_GRACE_S = 5.0
+
+log = structlog.get_logger("device_plugin")
+
+Identity = tuple[int, int] | None
+"""Of a socket: inode and the time of its making; None where there is none."""
+
+
+class DevicePluginWay:
+    """The way of the device plugin: a server on a socket of its own, and a look at the kubelet's twice a second."""
+
+    def __init__(self, ctx: Context, kubelet_dir: Path, make: Callable[[Callable[[bool], None]], SlotPlugin]) -> None:
+        """`make` gives a plugin for each new server."""
+        self._ctx = ctx
+        self._dir = kubelet_dir / PLUGIN_DIR
+        self._make = make
+        self._server: grpc.aio.Server | None = None
+        self._plugin: SlotPlugin | None = None
+        self._told: Identity = None
+        self._told_at = 0.0
+        self._watchers = 0
+
+    async def start(self) -> None:
+        self._ctx.health.set("kubelet", ok=False, detail="not registered with the kubelet yet")
+        self._ctx.on_drain(self.close)
+        self._ctx.spawn(self._looks(), name="kubelet")
+
+    async def close(self) -> None:
+        await self._stop_serving()
+
+    async def _looks(self) -> None:
+        while True:
+            await self._look()
+            await asyncio.sleep(LOOK_S)
+
+    async def _look(self) -> None:
+        kubelet = _identity(self._dir / "kubelet.sock")
+        if kubelet is None:
+            self._told = None
+            self._ctx.health.set("kubelet", ok=False, detail=f"the kubelet does not listen on {self._dir / 'kubelet.sock'}")
+            return
+        if self._server is None or _identity(self._dir / ENDPOINT) is None:
+            self._told = None
+            await self._serve()
+        silent = not self._watchers and self._now() - self._told_at > WATCHED_WITHIN_S
+        if kubelet != self._told or silent:
+            await self._register(kubelet)
+
+    async def _register(self, kubelet: Identity) -> None:
+        request = pb.RegisterRequest(version="v1beta1", endpoint=ENDPOINT, resource_name=names.RESOURCE_SLOT, options=OPTIONS)
+        self._told_at = self._now()
+        try:
+            async with grpc.aio.insecure_channel(f"unix:{self._dir / 'kubelet.sock'}") as channel:
+                stub = RegistrationStub(channel)  # type: ignore[no-untyped-call]
+                await stub.Register(request, timeout=_REGISTER_S)
+        except grpc.aio.AioRpcError as error:
+            self._told = None
+            self._ctx.health.set("kubelet", ok=False, detail=f"the kubelet does not register the slots: {error.details()}")
+            log.warning("not_registered", error=error.details())
+            return
+        self._told = kubelet
+        log.info("registered", resource=names.RESOURCE_SLOT)
+
+    async def _serve(self) -> None:
+        await self._stop_serving()
+        path = self._dir / ENDPOINT
+        path.unlink(missing_ok=True)
+        server = grpc.aio.server()
+        plugin = self._make(self._watched)
+        add_DevicePluginServicer_to_server(plugin, server)  # type: ignore[no-untyped-call]
+        server.add_insecure_port(f"unix:{path}")
+        await server.start()
+        self._server, self._plugin = server, plugin
+
+    async def _stop_serving(self) -> None:
+        if self._server is None or self._plugin is None:
+            return
+        self._plugin.close()
+        await self._server.stop(_GRACE_S)
+        self._server = self._plugin = None
+
+    def _watched(self, begun: bool) -> None:
+        self._watchers += 1 if begun else -1
+        ok = self._watchers > 0
+        self._ctx.health.set("kubelet", ok=ok, detail="" if ok else "the kubelet does not follow the slots")
+
+    def _now(self) -> float:
+        return asyncio.get_running_loop().time()
+
+
+def _identity(path: Path) -> Identity:
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        return None
+    return found.st_ino, found.st_ctime_ns

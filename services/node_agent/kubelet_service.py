@@ -1,0 +1,47 @@
+"""Wiring of the node's kubelet: the ways of handing over, what they write, and when a container is gone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from services.node_agent import messages as m
+from services.node_agent.cdi import environment
+from services.node_agent.cdi.spec import ContainerEdits
+from services.node_agent.cdi.writer import SpecDir
+from services.node_agent.config import Config
+from services.node_agent.handover.device_plugin import BUCKETS, CDI_KIND, SlotPlugin
+from services.node_agent.handover.podresources import PodResources
+from services.node_agent.handover.registration import PLUGIN_DIR, DevicePluginWay
+from services.node_agent.node_service import NodeDoor
+from shared.model import names
+from shared.service import Context
+
+
+class KubeletDoor:
+    def __init__(self, ctx: Context, config: Config, door: NodeDoor) -> None:
+        self._config, self._door = config, door
+        self._seconds = ctx.metrics.histogram(
+            "kerf_agent_handover_seconds",
+            "Time that the agent takes of a container's start, by the kubelet's call.",
+            ("step",),
+            buckets=BUCKETS,
+        )
+        self._refused = ctx.metrics.counter("kerf_agent_refused_total", "Hand-overs refused, by reason.", ("code",))
+        kubelet = Path(config.kubelet_dir)
+        self._specs = SpecDir(Path(config.cdi_dir), CDI_KIND, self._edits)
+        self._pods = PodResources(kubelet, names.RESOURCE_SLOT)
+        ctx.on_drain(self._pods.close)
+        self._way = DevicePluginWay(ctx, kubelet, self._plugin)
+
+    async def start(self) -> None:
+        await self._way.start()
+
+    def _plugin(self, on_watch: Callable[[bool], None]) -> SlotPlugin:
+        return SlotPlugin(
+            gate=self._door, edits=self._specs, holders=self._pods.list, plugin_dir=Path(self._config.kubelet_dir) / PLUGIN_DIR,
+            count=self._config.slots, seconds=self._seconds, refused=self._refused, on_watch=on_watch,
+        )  # fmt: skip
+
+    def _edits(self, order: m.HandOver) -> ContainerEdits:
+        return ContainerEdits(env=environment.kerf(order))

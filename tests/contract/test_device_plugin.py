@@ -1,0 +1,254 @@
+"""The device plugin of a whole agent, against the kubelet's side of it over real gRPC, real NATS and the fake NVML."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ctypes
+import json
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from services.node_agent.config import Config
+from services.node_agent.service import NodeAgent
+from shared.bus.embedded import EmbeddedServer
+from shared.bus.nats_bus import NatsBus
+from shared.bus.provision import provision
+from shared.contracts import subjects
+from shared.contracts.base import decode, encode
+from shared.contracts.commands import Accepted, NodeGrant
+from shared.model.grant import ContainerGrant, GpuShare, Grant
+from shared.service import Context, running
+from tests.support.fake_kubelet import FakeKubelet, FakePod
+from tests.support.waiting import eventually
+
+FAKE = Path(__file__).resolve().parents[1] / "fakes" / "nvml"
+TWO = "driver 580.1\n" + "".join(f"gpu {i} GPU-{i} NVIDIA_H200 1000 00000000:0{i + 1}:00.0 0 9 0 0 0\n" for i in range(2))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def library(tmp_path_factory: pytest.TempPathFactory) -> None:
+    if shutil.which("cc") is None or shutil.which("make") is None:
+        pytest.skip("no C compiler to build the fake NVML with")
+    build = tmp_path_factory.mktemp("nvml")
+    subprocess.run(["make", "-s", "-C", str(FAKE), f"BUILD={build}"], check=True)
+    ctypes.CDLL(str(build / "libnvidia-ml.so.1"), mode=ctypes.RTLD_GLOBAL)
+
+
+@pytest.fixture
+def host(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A directory of its own: pytest's paths are too long for unix sockets."""
+    with tempfile.TemporaryDirectory(prefix="kerf-") as name:
+        made = Path(name)
+        (made / "nvml").write_text(TWO)
+        (made / "boot_id").write_text("boot-1\n")
+        monkeypatch.setenv("KERF_FAKE_NVML_STATE", str(made / "nvml"))
+        yield made
+
+
+@pytest.fixture
+async def nats() -> AsyncIterator[EmbeddedServer]:
+    async with EmbeddedServer() as server:
+        yield server
+
+
+@pytest.fixture
+async def bus(nats: EmbeddedServer) -> AsyncIterator[NatsBus]:
+    async with await NatsBus.connect(nats.url) as made:
+        await provision(made)
+        yield made
+
+
+@pytest.fixture
+async def kubelet(host: Path) -> AsyncIterator[FakeKubelet]:
+    made = FakeKubelet(host / "kubelet")
+    await made.start()
+    yield made
+    await made.stop()
+
+
+@contextlib.asynccontextmanager
+async def agent(nats: EmbeddedServer, host: Path, **changes: Any) -> AsyncIterator[Context]:
+    contexts: list[Context] = []
+
+    class Known(NodeAgent):
+        async def start(self, ctx: Context) -> None:
+            await super().start(ctx)
+            contexts.append(ctx)
+
+    settings = {
+        "node": "n1", "checkpoint_file": str(host / "state" / "agent.json"), "boot_id_file": str(host / "boot_id"), "kubelet_dir": str(host / "kubelet"),
+        "cdi_dir": str(host / "cdi"), "slots": 64,
+    }  # fmt: skip
+    async with running(Known, Config(**(settings | changes)), bus_url=nats.url):
+        yield contexts[0]
+
+
+def pod(name: str, **more: Any) -> FakePod:
+    return FakePod(uid=f"u-{name}", namespace="team", name=name, **more)
+
+
+async def grant(bus: NatsBus, name: str, **memory_by_container: int) -> Accepted:
+    containers = {
+        container: ContainerGrant(
+            strategy="advisory", gpus=(GpuShare(node="n1", uuid=f"GPU-{number % 2}", memory_mib=memory, compute_milli=0),)
+        )
+        for number, (container, memory) in enumerate((memory_by_container or {"main": 20}).items())
+    }
+    made = NodeGrant(term=1, uid=f"u-{name}", namespace="team", name=name, grant=Grant(grant_id=f"g-{name}", term=1, containers=containers))
+    return decode(await bus.request(subjects.node_command("n1", "grant"), encode(made)), Accepted)
+
+
+def environment(host: Path, cdi_name: str) -> dict[str, str]:
+    """Of the one spec that has this device; empty where there is none."""
+    found: list[dict[str, str]] = []
+    for path in (host / "cdi").glob("*.json"):
+        spec = json.loads(path.read_text())
+        for device in spec["devices"]:
+            if f"{spec['kind']}={device['name']}" == cdi_name:
+                found.append(dict(line.split("=", 1) for line in device["containerEdits"]["env"]))
+    assert len(found) <= 1
+    return found[0] if found else {}
+
+
+async def test_a_container_gets_the_slice_of_its_own_pod(nats: EmbeddedServer, bus: NatsBus, host: Path, kubelet: FakeKubelet) -> None:
+    """Sixteen pods at once, allocated in one order and started in another: each reads its own grant."""
+    async with agent(nats, host):
+        await kubelet.sees_slots()
+        assert len(kubelet.healthy) == 64
+        pods = [pod(f"p{number}") for number in range(16)]
+        for one in pods:
+            await kubelet.admit(one)
+        for one in reversed(pods):
+            assert (await grant(bus, one.name)).ok
+        names = await asyncio.gather(*(kubelet.start_container(one) for one in reversed(pods)))
+        assert [environment(host, name)["KERF_GRANT"] for name in names] == [f"g-{one.name}" for one in reversed(pods)]
+        assert len(set(names)) == len(pods)
+        assert kubelet.lists < len(pods), "one list serves those who ask meanwhile"
+
+
+async def test_without_a_grant_nothing_starts_and_the_sentence_says_why(
+    nats: EmbeddedServer, bus: NatsBus, host: Path, kubelet: FakeKubelet
+) -> None:
+    async with agent(nats, host):
+        await kubelet.sees_slots()
+        late = pod("late")
+        await kubelet.admit(late)
+        with pytest.raises(grpc.aio.AioRpcError, match="no grant for pod u-late"):
+            await kubelet.start_container(late)
+        assert list((host / "cdi").glob("*")) == []
+        await grant(bus, "late")
+        assert environment(host, await kubelet.start_container(late))["KERF_GRANT"] == "g-late"
+
+
+async def test_a_grant_of_another_pod_under_the_same_uid_is_refused(
+    nats: EmbeddedServer, bus: NatsBus, host: Path, kubelet: FakeKubelet
+) -> None:
+    async with agent(nats, host):
+        await kubelet.sees_slots()
+        await grant(bus, "a")
+        stranger = FakePod(uid="u-a", namespace="team", name="stranger")
+        await kubelet.admit(stranger)
+        with pytest.raises(grpc.aio.AioRpcError, match="another-pod"):
+            await kubelet.start_container(stranger)
+
+
+async def test_the_gate_stands_before_the_container(nats: EmbeddedServer, bus: NatsBus, host: Path, kubelet: FakeKubelet) -> None:
+    async with agent(nats, host):
+        await kubelet.sees_slots()
+        for name in ("first", "second"):
+            await grant(bus, name, main=600)
+            await kubelet.admit(kubelet.pods.get(name) or pod(name))
+        await kubelet.start_container(kubelet.pods["u-first"])
+        with pytest.raises(grpc.aio.AioRpcError, match="gpu-memory-full"):
+            await kubelet.start_container(kubelet.pods["u-second"])
+
+
+async def test_a_restarted_kubelet_gets_the_slots_again(nats: EmbeddedServer, bus: NatsBus, host: Path, kubelet: FakeKubelet) -> None:
+    """What ran is started again under the same name, from the kubelet's own checkpoint."""
+    async with agent(nats, host) as ctx:
+        await kubelet.sees_slots()
+        one = pod("one")
+        await kubelet.admit(one)
+        await grant(bus, "one")
+        before = await kubelet.start_container(one)
+        await kubelet.restart()
+        await kubelet.sees_slots()
+        assert len(kubelet.registrations) == 2
+        assert await kubelet.start_container(one) == before
+        await eventually(lambda: ctx.health.ready)
+
+
+async def test_a_restarted_agent_serves_what_its_predecessor_allocated(
+    nats: EmbeddedServer, bus: NatsBus, host: Path, kubelet: FakeKubelet
+) -> None:
+    one = pod("one")
+    async with agent(nats, host):
+        await kubelet.sees_slots()
+        await kubelet.admit(one)
+        await grant(bus, "one")
+    for path in (host / "cdi").glob("*"):
+        path.unlink()  # as a reboot does
+    kubelet.healthy = []
+    async with agent(nats, host):
+        await kubelet.sees_slots()
+        assert environment(host, await kubelet.start_container(one))["KERF_GRANT"] == "g-one"
+
+
+async def test_init_containers_run_within_the_largest_slice_of_their_pod(
+    nats: EmbeddedServer, bus: NatsBus, host: Path, kubelet: FakeKubelet
+) -> None:
+    async with agent(nats, host):
+        await kubelet.sees_slots()
+        one = pod("one", init_containers=("load",), containers=("small", "large"))
+        await kubelet.admit(one)
+        assert one.slots["load"] == one.slots["small"]
+        await grant(bus, "one", small=100, large=300)
+        seen = {
+            container: environment(host, await kubelet.start_container(one, container)).get("KERF_GPU_MEMORY_MIB")
+            for container in ("load", "small", "large")
+        }
+        assert seen == {"load": "300", "small": "100", "large": "300"}
+
+
+async def test_a_kubelet_that_is_not_there_is_shown_and_met_when_it_comes(nats: EmbeddedServer, bus: NatsBus, host: Path) -> None:
+    (host / "kubelet").mkdir()
+    late = FakeKubelet(host / "kubelet")
+    async with agent(nats, host) as ctx:
+        await eventually(lambda: "does not listen" in ctx.health.report()["parts"]["kubelet"]["detail"])
+        assert not ctx.health.ready
+        await late.start()
+        await late.sees_slots()
+        await eventually(lambda: ctx.health.ready)
+    await late.stop()
+
+
+async def test_a_checkpoint_of_another_form_starts_nothing(nats: EmbeddedServer, bus: NatsBus, host: Path, kubelet: FakeKubelet) -> None:
+    async with agent(nats, host):
+        await kubelet.sees_slots()
+        one = pod("one")
+        await kubelet.admit(one)
+        await grant(bus, "one")
+        (kubelet.plugins / "kubelet_internal_checkpoint").write_text('{"Data": {"PodDeviceEntries": [{"PodUID": 1}]}}')
+        with pytest.raises(grpc.aio.AioRpcError, match="a form that this version of Kerf does not know"):
+            await kubelet.start_container(one)
+
+
+async def test_where_there_is_no_kubelet_nothing_is_served(nats: EmbeddedServer, bus: NatsBus, host: Path) -> None:
+    async with agent(nats, host, kubelet_dir=str(host / "nowhere")) as ctx:
+        assert ctx.health.ready
+        assert "kubelet" not in ctx.health.report()["parts"]
+
+
+def test_unused_imports_stay_away_from_simulated_nodes() -> None:
+    """gRPC costs some 20 MB; a process of simulated nodes does without."""
+    code = "import sys, services.node_agent.service; sys.exit('grpc' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
