@@ -35,8 +35,10 @@ for name in "${wanted[@]}"; do
   cgo=0 tags=
   case $name in
     containerd | containerd-shim-runc-v2 | ctr) module=containerd package=github.com/containerd/containerd/v2/cmd/$name tags=no_btrfs ;;
-    # It enters namespaces in C before Go begins. Without the tag seccomp: nothing to install, and no pod of ours asks for a profile.
-    runc) module=containerd package=github.com/opencontainers/runc cgo=1 ;;
+    runc)
+      # The kubelet wants a seccomp profile around every pod's first process, and runc knows seccomp by libseccomp alone.
+      pkg-config --exists libseccomp 2>/dev/null || { echo "tools/build.sh: runc is built with libseccomp; install libseccomp-dev and pkg-config" >&2; exit 3; }
+      module=containerd package=github.com/opencontainers/runc cgo=1 tags=seccomp ;;
     workload) module=workload package=. ;;
     etcd) module=etcd package=go.etcd.io/etcd/server/v3 ;;
     kwok) module=kwok package=sigs.k8s.io/kwok/cmd/kwok ;;
