@@ -131,10 +131,15 @@ class Processes:
             self._ended[pid] = os.waitstatus_to_exitcode(status)
 
 
+def _say(answer: dict[str, Any]) -> None:
+    sys.stdout.write(json.dumps(answer) + "\n")
+    sys.stdout.flush()
+
+
 def main() -> None:
     private_places(Path(sys.argv[1]), cgroups.hierarchies())
     processes = Processes()
-    print("{}", flush=True)
+    _say({})
     for line in sys.stdin:
         order = json.loads(line)
         match order["do"]:
@@ -144,7 +149,7 @@ def main() -> None:
                 answer = processes.kill(order["name"], order["signal"])
             case _:
                 answer = processes.status(order["name"])
-        print(json.dumps(answer), flush=True)
+        _say(answer)
 
 
 if __name__ == "__main__":

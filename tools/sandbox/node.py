@@ -81,7 +81,7 @@ class Sandbox:
 
     def start_containerd(self) -> None:
         self.spawn("containerd", [str(self.binaries / "containerd"), "--config", str(self.state / "containerd.toml")])
-        self._wait("containerd's socket", lambda: (self.root / "run/containerd/containerd.sock").exists(), "containerd")
+        self._wait("containerd's socket", (self.root / "run/containerd/containerd.sock").exists, "containerd")
 
     def start_kubelet(self) -> None:
         """Returns at once; pods that run already are not touched by it."""

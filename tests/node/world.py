@@ -1,0 +1,187 @@
+"""The cluster of one real node as its user sees it, and Kerf in it: every service, and the agent beside the kubelet."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator, Iterable
+from typing import Any
+
+import msgspec
+
+from cli.ask import ask
+from cli.stack import Stack, stack
+from shared.contracts import subjects
+from shared.contracts.queries import InspectAnswer, InspectNode, InspectQuery
+from shared.kube import resources
+from shared.model.grant import Grant, decode_grant
+from tests.support.waiting import eventually
+from tests.support.whole import Whole, _account
+from tools.sandbox import Sandbox
+from tools.sandbox.agent import Agent, Gpus
+from tools.sandbox.node import NODE, WORKLOAD
+
+WITHIN_S = 60.0
+
+
+class Seen(msgspec.Struct, frozen=True):
+    """What the workload says of its container."""
+
+    environment: dict[str, str]
+    devices: list[str]
+
+
+class World(Whole):
+    def __init__(self, sandbox: Sandbox, gpus: Gpus, made: Stack, agent: Agent, namespace: str) -> None:
+        super().__init__(sandbox.plane, made, namespace)
+        self.sandbox, self.gpus, self.agent = sandbox, gpus, agent
+
+    async def create_pod(
+        self, name: str, *, args: Iterable[str] = (), annotations: dict[str, str] | None = None, grace_s: int = 2,
+        containers: list[dict[str, Any]] | None = None, init: list[dict[str, Any]] | None = None, spec: dict[str, Any] | None = None, **limits: str,
+    ) -> Any:  # fmt: skip
+        """`limits` by the last word of Kerf's resources (gpu, gpu_memory) of its one container `main`."""
+        document = {
+            "metadata": {"name": name, "annotations": annotations or {}},
+            "spec": {
+                "terminationGracePeriodSeconds": grace_s, "containers": containers or [container(args=args, **limits)],
+                "initContainers": init or [], **(spec or {}),
+            },
+        }  # fmt: skip
+        return await self.ask("POST", resources.POD.collection(self.namespace), document)
+
+    async def pods(self) -> dict[str, Any]:
+        return {pod["metadata"]["name"]: pod for pod in (await self.ask("GET", resources.POD.collection(self.namespace)))["items"]}
+
+    async def running(self, *names: str) -> dict[str, Any]:
+        """These pods, when every container of them runs."""
+
+        async def all_run() -> dict[str, Any] | None:
+            pods = await self.pods()
+            return {n: pods[n] for n in names} if all(n in pods and _runs(pods[n]) for n in names) else None
+
+        try:
+            found: dict[str, Any] = await eventually(all_run, within_s=WITHIN_S, every_s=0.1, what=f"{len(names)} pods run")
+        except AssertionError:
+            raise AssertionError(f"not all run: {await self.why_not(names)}") from None
+        return found
+
+    async def why_not(self, names: Iterable[str]) -> str:
+        pods = await self.pods()
+        late = [n for n in names if n not in pods or not _runs(pods[n])]
+        told = [e["note" if "note" in e else "message"] for e in await self.events(late[0])] if late else []
+        return f"{late}; {late and json.dumps(pods.get(late[0], {}).get('status'))}; {told}\nagent: {self.sandbox.log('agent')}"
+
+    async def events(self, name: str) -> list[Any]:
+        listed = await self.ask("GET", f"/api/v1/namespaces/{self.namespace}/events?fieldSelector=involvedObject.name={name}")
+        return list(listed["items"])
+
+    async def told(self, name: str, *words: str) -> str:
+        """The first event on the pod that says all of `words`."""
+
+        async def there() -> str | None:
+            return next((e["message"] for e in await self.events(name) if all(word in e["message"] for word in words)), None)
+
+        try:
+            message: str = await eventually(there, within_s=WITHIN_S, every_s=0.1, what=f"an Event on {name} that says {words}")
+        except AssertionError as error:
+            raise AssertionError(f"{error}; told was {[e['message'] for e in await self.events(name)]}") from None
+        return message
+
+    async def inside(self, name: str, container: str = "main", *, previous: bool = False) -> Seen:
+        """What the container was given, in its own words, through the API server and the kubelet."""
+
+        async def said() -> Seen | None:
+            path = f"{resources.POD.path(name, self.namespace)}/log?container={container}&previous={str(previous).lower()}"
+            status, text = await asyncio.to_thread(self.plane.request, "GET", path)
+            return msgspec.json.decode(text, type=Seen) if status == 200 and text.endswith(b"\n") else None
+
+        seen: Seen = await eventually(said, within_s=WITHIN_S, every_s=0.1, what=f"the log of {name}")
+        return seen
+
+    async def delete(self, *names: str, query: str = "") -> None:
+        for name in names:
+            await self.ask("DELETE", resources.POD.path(name, self.namespace) + query)
+
+    async def gone(self, *names: str) -> None:
+        async def all_gone() -> bool:
+            return not set(names) & set(await self.pods())
+
+        await eventually(all_gone, within_s=WITHIN_S, every_s=0.1, what=f"pods {names} gone from the API server")
+
+    async def node(self) -> InspectNode | None:
+        """This node in placement's book, on the bus."""
+        answer = await ask(self.made.bus, subjects.QUERY_INSPECT, InspectQuery(), InspectAnswer)
+        return next((n for n in answer.nodes if n.node == NODE), None)
+
+    async def free(self) -> None:
+        """Waits until the book has nothing of anybody on the node."""
+
+        async def nothing() -> bool:
+            node = await self.node()
+            return node is not None and all(not gpu.pods and gpu.allocated_memory_mib == 0 for gpu in node.gpus)
+
+        await eventually(nothing, within_s=WITHIN_S, every_s=0.1, what="everything is given back")
+
+    async def agent_ready(self) -> None:
+        await eventually(lambda: self.agent.ready, within_s=WITHIN_S, every_s=0.05, what="the agent is ready")
+
+
+def container(name: str = "main", *, args: Iterable[str] = (), **limits: str) -> dict[str, Any]:
+    wanted = {f"kerf.dev/{key.replace('_', '-')}": value for key, value in limits.items()}
+    return {"name": name, "image": WORKLOAD, "args": list(args), "resources": {"limits": wanted}}
+
+
+def grant_of(pod: Any) -> Grant:
+    return decode_grant(pod["metadata"]["annotations"]["kerf.dev/grant"])
+
+
+def expected(pod: Any, container: str = "main") -> dict[str, str]:
+    """What the container's environment must say, by the grant on its pod."""
+    grant = grant_of(pod)
+    shares = grant.containers[container].gpus
+    return {
+        "KERF_GRANT": grant.grant_id,
+        "KERF_CONTAINER": container,
+        "KERF_GPUS": ",".join(share.uuid for share in shares),
+        "KERF_GPU_MEMORY_MIB": str(sum(share.memory_mib for share in shares)),
+        "KERF_GPU_COMPUTE_MILLI": str(sum(share.compute_milli for share in shares)),
+    }
+
+
+def given(seen: Seen) -> dict[str, str]:
+    """The same words as the container found them."""
+    return {name: seen.environment.get(name, "") for name in ("KERF_GRANT", "KERF_CONTAINER", "KERF_GPUS", "KERF_GPU_MEMORY_MIB", "KERF_GPU_COMPUTE_MILLI")}
+
+
+@contextlib.asynccontextmanager
+async def world_on(sandbox: Sandbox, gpus: Gpus, namespace: str) -> AsyncIterator[World]:
+    plane = sandbox.plane
+    async with stack(kubeconfig=str(plane.service_account("kerf-system", "kerf-watcher"))) as made:
+        agent = Agent(sandbox, gpus, made.url, checkpoint=namespace)
+        world = World(sandbox, gpus, made, agent, namespace)
+        await world.ask("POST", "/api/v1/namespaces", {"metadata": {"name": namespace}})
+        await eventually(lambda: _account(world), within_s=WITHIN_S, what="the namespace's account")
+        agent.start()
+        try:
+            await world.agent_ready()
+            await eventually(lambda: _registered(world), within_s=WITHIN_S, every_s=0.05, what="the kubelet offers slots, and placement has the GPUs")
+            yield world
+            assert made.failed() == ""
+        finally:
+            await world.delete(*await world.pods(), query="?gracePeriodSeconds=1")
+            await world.gone(*await world.pods())
+            if sandbox.status("agent") is None:
+                agent.end()
+
+
+async def _registered(world: World) -> bool:
+    node = await world.ask("GET", f"/api/v1/nodes/{NODE}")
+    known = await world.node()
+    return int(node["status"].get("allocatable", {}).get("kerf.dev/slot", 0)) > 0 and known is not None and known.synced and len(known.gpus) == world.gpus.count
+
+
+def _runs(pod: Any) -> bool:
+    statuses = pod["status"].get("containerStatuses", [])
+    return pod["status"].get("phase") == "Running" and bool(statuses) and all("running" in s["state"] for s in statuses)

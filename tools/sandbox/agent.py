@@ -1,0 +1,91 @@
+"""Kerf's node agent in the sandbox, as a process of its own, over GPUs that are lines in a file."""
+
+from __future__ import annotations
+
+import http.client
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from tools.control_plane import free_ports
+from tools.sandbox.node import NODE, ROOT, Sandbox
+
+MEMORY_MIB = 81_920
+MODEL = "NVIDIA H100 80GB HBM3"
+_SAMPLE = re.compile(r"^(?P<name>\w+)(?:\{(?P<labels>[^}]*)\})? (?P<value>\S+)$")
+
+
+class Gpus:
+    """The machine of the fake libnvidia-ml.so.1 (tests/fakes/nvml), which reads its file anew at every call."""
+
+    def __init__(self, folder: Path, *, count: int = 8) -> None:
+        """Builds the library into `folder`. Raises subprocess.CalledProcessError where that fails."""
+        self.folder, self.count = folder, count
+        subprocess.run(["make", "-s", "-C", str(ROOT / "tests/fakes/nvml"), f"BUILD={folder}"], check=True)
+        self.set()
+
+    def uuid(self, index: int) -> str:
+        return f"GPU-{index:08d}-0000-4000-8000-000000000000"
+
+    def set(self, *, errors: Mapping[int, int] | None = None, more: Iterable[str] = ()) -> None:
+        """The machine from now on: `errors` are NVML's, by GPU; `more` are further lines of the file."""
+        wrong = errors or {}
+        lines = ["driver 580.95.05", "cuda 13000"] + [
+            f"gpu {i} {self.uuid(i)} {MODEL.replace(' ', '_')} {MEMORY_MIB} 00000000:{i + 1:02x}:00.0 {i * 2 // self.count} 9 0 0 {wrong.get(i, 0)}"
+            for i in range(self.count)
+        ]
+        beside = self.folder / "machine.new"
+        beside.write_text("\n".join([*lines, *more]) + "\n")
+        beside.replace(self.folder / "machine")
+
+    def environment(self) -> dict[str, str]:
+        return {"LD_LIBRARY_PATH": str(self.folder), "KERF_FAKE_NVML_STATE": str(self.folder / "machine")}
+
+
+class Agent:
+    def __init__(self, sandbox: Sandbox, gpus: Gpus, nats_url: str, *, checkpoint: str = "agent", settings: Mapping[str, str] | None = None) -> None:
+        """`settings` by the names of their environment variables."""
+        self._sandbox = sandbox
+        self.port = free_ports(1)[0]
+        self.pid = 0
+        """Inside."""
+        self._environment = {
+            "KERF_NODE": NODE, "KERF_NATS_URL": nats_url, "KERF_HTTP_PORT": str(self.port), "KERF_CHECKPOINT_FILE": f"/var/lib/kerf/{checkpoint}.json",
+            "HOME": os.environ.get("HOME", "/root"), **gpus.environment(), **(settings or {}),
+        }  # fmt: skip
+
+    def start(self) -> None:
+        self.pid = self._sandbox.spawn("agent", [sys.executable, "-m", "services.node_agent"], self._environment)
+
+    def kill(self) -> None:
+        """kill -9, as a crash would."""
+        self._sandbox.kill("agent")
+
+    def end(self) -> None:
+        """In order, as an upgrade does."""
+        self._sandbox.kill("agent", signal.SIGTERM)
+
+    @property
+    def ready(self) -> bool:
+        try:
+            return self._get("/readyz")[0] == 200
+        except OSError:
+            return False
+
+    def samples(self, name: str) -> dict[str, float]:
+        """A metric's samples, by their labels as Prometheus' text has them."""
+        found = (_SAMPLE.match(line) for line in self._get("/metrics")[1].splitlines())
+        return {m["labels"] or "": float(m["value"]) for m in found if m is not None and m["name"] == name}
+
+    def _get(self, path: str) -> tuple[int, str]:
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=5)
+        try:
+            connection.request("GET", path)
+            response = connection.getresponse()
+            return response.status, response.read().decode()
+        finally:
+            connection.close()
