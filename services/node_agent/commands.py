@@ -7,12 +7,13 @@ from collections.abc import Callable
 from services.node_agent import messages as m
 from shared.contracts import subjects
 from shared.contracts.base import decode
-from shared.contracts.commands import NodeGrant, NodeRelease, NodeSync, ReleasesSeen
+from shared.contracts.commands import NodeCordon, NodeGrant, NodeRelease, NodeSync, ReleasesSeen
 
 VERBS: dict[str, Callable[[bytes], m.Input]] = {
     "grant": lambda payload: m.GrantCame(decode(payload, NodeGrant)),
     "release": lambda payload: m.ReleaseCame(decode(payload, NodeRelease)),
     "sync": lambda payload: m.SyncCame(decode(payload, NodeSync)),
+    "cordon": lambda payload: m.CordonAsked(decode(payload, NodeCordon)),
     "ack": lambda payload: m.ReleasesBooked(decode(payload, ReleasesSeen).grant_ids),
 }
 """What a node can be told, by the last token of the subject. Each raises ContractError on another form."""

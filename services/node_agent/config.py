@@ -8,7 +8,7 @@ from typing import Annotated
 import msgspec
 
 from services.node_agent.hollow import HollowNode
-from shared.service.settings import Seconds
+from shared.service.settings import Patience, Seconds
 
 
 class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -20,13 +20,27 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     boot_id_file: str = "/proc/sys/kernel/random/boot_id"
     poll_s: Seconds = 10.0
     """How often NVML is asked what there is."""
-    nvml_timeout_s: Seconds = 15.0
+    health_s: Seconds = 1.0
+    """How often the GPUs are asked how they are. XIDs are heard at once."""
+    nvml_timeout_s: Seconds = 3.0
     """A call into NVML that takes longer counts as hung: the node's GPUs are suspect until it returns."""
+    recover_s: Patience = 30.0
+    """How long a GPU has to be without trouble before it takes slices again."""
+    throttled_s: Patience = 60.0
+    """How long a GPU may be held back by heat or the power brake before it counts as suspect."""
+    harmless_xids: tuple[int, ...] = ()
+    """XIDs that are to change nothing here, besides those that are the application's."""
+    evict_unhealthy: bool = False
+    """Evict the pods on a GPU that has become unhealthy, through the Eviction API. Otherwise they are left alone."""
+    sysfs: str = "/sys"
+    """Where the kernel shows its PCI devices and network cards."""
     beat_s: Seconds = 2.0
     kubelet_dir: str = "/var/lib/kubelet"
     """Where the kubelet's sockets and its device checkpoint are. Without that directory nothing is handed over."""
     cdi_dir: str = "/var/run/cdi"
     """Where the container runtime looks for CDI specs, and the agent writes them."""
+    cgroup_dir: str = "/sys/fs/cgroup"
+    """Where the host's cgroups are."""
     slots: Annotated[int, msgspec.Meta(ge=1, le=16384)] = 1024
     """How many containers with GPUs the kubelet admits on this node at once."""
     hollow: tuple[HollowNode, ...] = ()

@@ -15,23 +15,39 @@ from collections.abc import Iterable
 
 from services.node_agent import gate, state
 from services.node_agent import messages as m
+from services.node_agent.devices import news
+from services.node_agent.devices.cordons import Cordons
 from services.node_agent.state import Checkpoint, Known, Lease, Released
-from shared.contracts.commands import Accepted, LiveSlice, NodeGrant, NodeRelease, NodeSync, NodeSyncAnswer
-from shared.contracts.events import GpuStateChanged, NodeInventoried, SliceEnforced, SliceReleased
+from shared.contracts.commands import (
+    Accepted,
+    CordonedPod,
+    Evict,
+    LiveSlice,
+    NodeCordon,
+    NodeCordonAnswer,
+    NodeGrant,
+    NodeRelease,
+    NodeSync,
+    NodeSyncAnswer,
+)
+from shared.contracts.events import SliceEnforced, SliceReleased
 from shared.model.gpu import Gpu, Inventory
 from shared.model.grant import ContainerGrant
 
 REPEAT_S = 5.0
 """How often a release is said again until placement has booked it."""
+EVICT_AGAIN_S = 15.0
+"""How often the pods of an unhealthy GPU are asked to go, where they are."""
 KEEP_TOMBSTONES = 8192
 """Of releases that were booked. A finished pod's object keeps its grant for as long as it exists, so a later leader may
 still ask; of more pods than this on one node the oldest are long gone."""
 
 
 class Agent:
-    def __init__(self, node: str, checkpoint: Checkpoint | None = None, *, keep_tombstones: int = KEEP_TOMBSTONES) -> None:
+    def __init__(self, node: str, checkpoint: Checkpoint | None = None, *, keep_tombstones: int = KEEP_TOMBSTONES, evict_unhealthy: bool = False) -> None:
         self.node = node
         self._keep = keep_tombstones
+        self._evicts = evict_unhealthy
         saved = checkpoint or Checkpoint(node=node)
         self.term = saved.term
         self.inventory = saved.inventory
@@ -43,13 +59,18 @@ class Agent:
         self._tombstones = dict.fromkeys(saved.tombstones)
         self._unbooked = {r.grant_id: r for r in saved.unbooked}
         self._gpus: dict[str, Gpu] = {} if saved.inventory is None else {g.uuid: g for g in saved.inventory.gpus}
+        self.ailments = saved.ailments
+        self._cordons = Cordons(saved.cordons)
+        self._seen: Inventory | None = None
         self._repeat_at = 0.0
+        self._evict_at = 0.0
 
     def checkpoint(self) -> Checkpoint:
         return Checkpoint(
             version=state.VERSION, node=self.node, term=self.term, generation=self._generation, boot_id=self._boot_id,
             inventory=self.inventory, known=tuple(self._known.values()), leases=tuple(self._leases.values()),
             tombstones=tuple(self._tombstones), unbooked=tuple(self._unbooked.values()),
+            ailments=self.ailments, cordons=self._cordons.saved,
         )  # fmt: skip
 
     def handle(self, event: m.Input, now: float) -> list[m.Command]:
@@ -67,16 +88,15 @@ class Agent:
             case m.ReleasesBooked():
                 return self._booked(event.grant_ids)
             case m.InventorySeen():
-                return self._inventory(event.inventory, now)
+                return self._inventory(event, now)
+            case m.CordonAsked():
+                return self._cordon(event.cordon, now)
             case m.Reconnected():
                 self._repeat_at = now + REPEAT_S
                 put: list[m.Command] = [] if self.inventory is None else [m.PutInventory(self.inventory)]
                 return put + self._say(self._unbooked.values())
             case m.Tick():
-                if now < self._repeat_at or not self._unbooked:
-                    return []
-                self._repeat_at = now + REPEAT_S
-                return self._say(self._unbooked.values())
+                return self._tick(now)
         raise TypeError(f"the agent's core knows no {type(event).__name__}")
 
     # --- what is asked of it ----------------------------------------------------------------------------------
@@ -223,10 +243,16 @@ class Agent:
 
     # --- devices ----------------------------------------------------------------------------------------------
 
-    def _inventory(self, seen: Inventory, now: float) -> list[m.Command]:
+    def _inventory(self, event: m.InventorySeen, now: float) -> list[m.Command]:
+        self._seen = event.inventory
+        save: list[m.Command] = [m.Save()] if event.ailments != self.ailments else []
+        self.ailments = event.ailments
+        return self._devices(self._cordons.held_back(event.inventory), now) or save
+
+    def _devices(self, seen: Inventory, now: float) -> list[m.Command]:
         old, out = self.inventory, list[m.Command]()
         rebooted = bool(self._boot_id) and self._boot_id != seen.boot_id
-        if old is not None and not rebooted and _same(old, seen):
+        if old is not None and not rebooted and news.same(old, seen):
             return []
         self._generation = 1 if rebooted else self._generation + 1
         self._boot_id = seen.boot_id
@@ -238,18 +264,49 @@ class Agent:
             self._leases.clear()
             for grant_id in ended:
                 out += self._give_back_if_done(grant_id, "the node has rebooted", now)
-        models = tuple(sorted({g.model for g in seen.gpus}))
-        unhealthy = sum(g.state != "healthy" for g in seen.gpus)
-        event = NodeInventoried(
-            node=self.node, gpus=len(seen.gpus), memory_mib=sum(g.memory_mib for g in seen.gpus), models=models, unhealthy=unhealthy,
-            generation=self._generation,
-        )  # fmt: skip
-        identity = f"{self.node}-{seen.boot_id}-{self._generation}"
-        out += [m.PutInventory(self.inventory), m.Publish(event, f"inventoried-{identity}")]
-        for uuid, now_state, reason in _state_changes(before, self._gpus):
-            changed = GpuStateChanged(node=self.node, uuid=uuid, state=now_state, reason=reason)
-            out.append(m.Publish(changed, f"gpu-{uuid}-{identity}"))
+        out += [m.PutInventory(self.inventory), *news.told(before, self.inventory)]
         return [m.Save(), *out]
+
+    # --- by people's word, and by policy ----------------------------------------------------------------------
+
+    def _cordon(self, asked: NodeCordon, now: float) -> list[m.Command]:
+        refusal = "the node has not been looked at yet" if self._seen is None else self._cordons.refusal(asked, self.node, self._gpus)
+        if self._seen is None or refusal:
+            return [m.Answer(NodeCordonAnswer(ok=False, reason=refusal))]
+        gpus, before = (asked.gpu,) if asked.gpu else tuple(self._gpus), self._cordons.saved
+        self._cordons.take(asked)
+        out: list[m.Command] = [] if self._cordons.saved == before else [m.Save(), *self._devices(self._cordons.held_back(self._seen), now)]
+        if asked.undo:
+            out.append(m.Pardon(gpus))
+        return [*out, m.Answer(NodeCordonAnswer(ok=True, gpus=gpus, pods=self._pods_on(frozenset(gpus))))]
+
+    def _pods_on(self, gpus: frozenset[str]) -> tuple[CordonedPod, ...]:
+        """Of grants that may be handed over, and of those that still run."""
+        return tuple(
+            CordonedPod(uid=k.grant.uid, namespace=k.grant.namespace, name=k.grant.name, running=running)
+            for k in self._known.values()
+            if any(share.uuid in gpus for container in k.grant.grant.containers.values() for share in container.gpus)
+            and ((running := bool(self.leases_of(k.grant_id))) or not k.leaving)
+        )
+
+    def _tick(self, now: float) -> list[m.Command]:
+        out: list[m.Command] = []
+        if self._unbooked and now >= self._repeat_at:
+            self._repeat_at = now + REPEAT_S
+            out += self._say(self._unbooked.values())
+        if self._evicts and now >= self._evict_at and (evictions := self._evictions()):
+            self._evict_at = now + EVICT_AGAIN_S
+            out.append(m.EvictPods(evictions))
+        return out
+
+    def _evictions(self) -> tuple[Evict, ...]:
+        """The pods on unhealthy GPUs."""
+        unwell = {uuid: gpu for uuid, gpu in self._gpus.items() if gpu.state == "unhealthy"}
+        return tuple(
+            Evict(uid=pod.uid, namespace=pod.namespace, name=pod.name, reason=f"GPU {uuid} is unhealthy: {gpu.reason}")
+            for uuid, gpu in unwell.items()
+            for pod in self._pods_on(frozenset({uuid}))
+        )
 
     # --- bookkeeping ------------------------------------------------------------------------------------------
 
@@ -311,16 +368,5 @@ class Agent:
         return m.Answer(Accepted(ok=False, reason=reason, term=self.term, node=self.node, grant_id=grant_id))
 
 
-def _same(a: Inventory, b: Inventory) -> bool:
-    return all(getattr(a, field) == getattr(b, field) for field in a.__struct_fields__ if field not in ("generation", "node"))
-
-
 def _size(share: ContainerGrant) -> tuple[int, int, int]:
     return len(share.gpus), sum(g.memory_mib for g in share.gpus), sum(g.compute_milli for g in share.gpus)
-
-
-def _state_changes(before: dict[str, Gpu], after: dict[str, Gpu]) -> list[tuple[str, str, str]]:
-    """GPUs whose state changed, or that came or went while others were known: uuid, state, reason."""
-    gone = [(uuid, "gone", "the node does not report it any more") for uuid in before if uuid not in after]
-    came = [(g.uuid, g.state, g.reason) for g in after.values() if (old := before.get(g.uuid)) is not None and old.state != g.state]
-    return gone + came

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from shared.contracts.commands import Accepted, NodeGrant, NodeRelease, NodeSync, NodeSyncAnswer
+from services.node_agent.state import Ailment
+from shared.contracts.commands import Accepted, Evict, NodeCordon, NodeCordonAnswer, NodeGrant, NodeRelease, NodeSync, NodeSyncAnswer
 from shared.contracts.events import Event
 from shared.model.gpu import Inventory
 from shared.model.grant import ContainerGrant
@@ -18,6 +19,11 @@ class InventorySeen(Input, frozen=True):
     """What the devices say now. Its generation is ignored: the core counts."""
 
     inventory: Inventory
+    ailments: tuple[Ailment, ...] = ()
+
+
+class CordonAsked(Input, frozen=True):
+    cordon: NodeCordon
 
 
 class GrantCame(Input, frozen=True):
@@ -74,7 +80,7 @@ class Save(Command, frozen=True):
 class Answer(Command, frozen=True):
     """The reply to the request that was handled."""
 
-    body: Accepted | NodeSyncAnswer
+    body: Accepted | NodeSyncAnswer | NodeCordonAnswer
 
 
 class HandOver(Command, frozen=True):
@@ -103,6 +109,16 @@ class AskGrant(Command, frozen=True):
 
 class PutInventory(Command, frozen=True):
     inventory: Inventory
+
+
+class Pardon(Command, frozen=True):
+    """A person says that these GPUs, by UUID, were seen to: what they had is forgotten."""
+
+    gpus: tuple[str, ...]
+
+
+class EvictPods(Command, frozen=True):
+    evictions: tuple[Evict, ...]
 
 
 class Publish(Command, frozen=True):

@@ -3,61 +3,46 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from pathlib import Path
-from typing import Protocol
 
 from services.node_agent import commands
 from services.node_agent import messages as m
 from services.node_agent.checkpoint import CheckpointFile
 from services.node_agent.config import Config
 from services.node_agent.core import Agent
+from services.node_agent.devices.watch import Watch
 from services.node_agent.outlet import Outlet
 from shared.bus.port import BusError, Incoming
 from shared.contracts import subjects
 from shared.contracts.base import ContractError, decode, encode
 from shared.contracts.queries import GrantAnswer, GrantQuery
-from shared.model.gpu import Inventory
 from shared.service import Context
 
 TICK_S = 1.0
 
 
-class Devices(Protocol):
-    async def inventory(self, node: str, boot_id: str) -> Inventory:
-        """What there is now. Never raises: what cannot be asked is shown as a suspect GPU, with the reason."""
-
-    async def close(self) -> None: ...
-
-
 class NodeDoor:
     """Serial: one input is decided, saved and answered before the next one is looked at."""
 
-    def __init__(self, ctx: Context, config: Config, devices: Devices) -> None:
+    def __init__(self, ctx: Context, config: Config) -> None:
         """Raises CheckpointError: with a checkpoint that cannot be trusted nothing may be handed over."""
-        self._ctx, self._config, self._devices = ctx, config, devices
+        self._ctx, self._config = ctx, config
         self._file = CheckpointFile(Path(config.checkpoint_file))
-        self.agent = Agent(config.node, self._file.load(config.node))
-        self._boot_id = Path(config.boot_id_file).read_text().strip()
+        self.agent = Agent(config.node, self._file.load(config.node), evict_unhealthy=config.evict_unhealthy)
+        self.devices = Watch(ctx, config, self.agent, Path(config.boot_id_file).read_text().strip(), self.handle)
         self._outlet = Outlet(ctx)
         self._serial = asyncio.Lock()
         self._saved = ctx.metrics.histogram("kerf_agent_save_seconds", "Time to make a checkpoint durable.")
 
     async def start(self) -> None:
         ctx, node = self._ctx, self._config.node
-        await self.look()
+        await self.devices.start()
         for verb in commands.VERBS:
             await ctx.bus.subscribe(subjects.node_command(node, verb), self._came)
         ctx.bus.on_reconnect(self._reconnected)
-        ctx.spawn(self._looks(), name="devices")
         ctx.spawn(self._ticks(), name="ticks")
         ctx.spawn(self._outlet.beats(subjects.beat(node), lambda: (node,), self._config.beat_s), name="beats")
-
-    async def look(self) -> None:
-        """Asks the devices what there is."""
-        inventory = await self._devices.inventory(self._config.node, self._boot_id)
-        unwell = [g for g in inventory.gpus if g.state != "healthy"]
-        self._ctx.health.set("gpus", ok=True, detail="; ".join(f"{g.uuid}: {g.reason}" for g in unwell))
-        await self.handle(m.InventorySeen(inventory))
 
     async def start_container(self, uid: str, container: str, slot: str = "", pod: tuple[str, str] | None = None) -> m.HandOver | m.RefuseStart:
         """What the kubelet may do with a container that is about to start. Asks placement where the grant is not known.
@@ -72,15 +57,21 @@ class NodeDoor:
         """The container with the largest share of this pod's grant; empty where there is no grant."""
         return self.agent.largest(uid)
 
-    async def end_container(self, uid: str, container: str) -> None:
-        await self.handle(m.ContainerEnded(uid, container))
+    async def end_container(self, uid: str, container: str, if_so: Callable[[], bool] = lambda: True) -> None:
+        """Nothing of the container runs any more. `if_so` is asked last, when no start can come between."""
+        async with self._serial:
+            if if_so():
+                await self._handle(m.ContainerEnded(uid, container), None)
 
     async def handle(self, event: m.Input, incoming: Incoming | None = None) -> list[m.Command]:
         async with self._serial:
-            orders = self.agent.handle(event, self._ctx.now())
-            for order in orders:
-                await self._do(order, incoming)
-            return orders
+            return await self._handle(event, incoming)
+
+    async def _handle(self, event: m.Input, incoming: Incoming | None) -> list[m.Command]:
+        orders = self.agent.handle(event, self._ctx.now())
+        for order in orders:
+            await self._do(order, incoming)
+        return orders
 
     async def _do(self, order: m.Command, incoming: Incoming | None) -> None:
         match order:
@@ -97,6 +88,10 @@ class NodeDoor:
                 self._outlet.put(order.inventory)
             case m.Publish():
                 self._outlet.publish(self._config.node, order)
+            case m.Pardon():
+                self.devices.pardon(order.gpus)
+            case m.EvictPods():
+                self._outlet.evict(order.evictions)
             case m.RefuseStart():
                 self._ctx.log.info("start_refused", uid=order.uid, container=order.container, code=order.code, why=order.sentence)
 
@@ -121,11 +116,6 @@ class NodeDoor:
 
     async def _reconnected(self) -> None:
         await self.handle(m.Reconnected())
-
-    async def _looks(self) -> None:
-        while True:
-            await asyncio.sleep(self._config.poll_s)
-            await self.look()
 
     async def _ticks(self) -> None:
         while True:

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from services.node_agent import messages as m
 from shared.bus.port import BusError
 from shared.contracts import subjects
-from shared.contracts.base import encode
-from shared.contracts.commands import Beat
+from shared.contracts.base import ContractError, decode, encode
+from shared.contracts.commands import Answers, Beat, Evict, EvictBatch
 from shared.contracts.envelope import wrap
 from shared.contracts.events import SliceEnforced
 from shared.model.gpu import Inventory
@@ -19,6 +19,7 @@ LOOK_S = 15.0
 """How often the store is looked at for what should be in it: its loss need not break the connection."""
 RETRY_S = 1.0
 AT_ONCE = 32
+EVICT_TIMEOUT_S = 10.0
 
 
 class Outlet:
@@ -45,6 +46,20 @@ class Outlet:
             subject = subjects.event_on_node(event.ENTITY, event.VERB, node)
         identity, payload = wrap(event, source=self._source, now_s=self._ctx.now(), traceparent=order.traceparent, event_id=order.event_id)
         self._ctx.bus.publish_event(subject, payload, identity, traceparent=order.traceparent)
+
+    def evict(self, evictions: tuple[Evict, ...]) -> None:
+        """Asks the watcher for it. What does not succeed is asked for again by whoever ordered it."""
+        self._ctx.spawn(self._evict(evictions), name="evict")
+
+    async def _evict(self, evictions: tuple[Evict, ...]) -> None:
+        for eviction in evictions:
+            self._ctx.log.warning("evicting", pod=f"{eviction.namespace}/{eviction.name}", why=eviction.reason)
+        try:
+            reply = await self._ctx.bus.request(subjects.CMD_EVICT, encode(EvictBatch(evictions=evictions)), timeout_s=EVICT_TIMEOUT_S)
+            for answer in decode(reply, Answers).answers:
+                self._ctx.log.warning("not_evicted", uid=answer.uid, outcome=answer.outcome, why=answer.message)
+        except (BusError, ContractError) as error:
+            self._ctx.log.warning("evictions_unanswered", error=str(error))
 
     def put(self, inventory: Inventory) -> None:
         self._inventories[inventory.node] = inventory

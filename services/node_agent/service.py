@@ -8,7 +8,6 @@ from services.node_agent.config import Config
 from services.node_agent.fleet_service import FleetDoor
 from services.node_agent.hollow import Fleet
 from services.node_agent.node_service import NodeDoor
-from services.node_agent.nvml import NvmlDevices
 from shared.service import Context, Service
 
 
@@ -28,9 +27,7 @@ class NodeAgent(Service):
             self.fleet = FleetDoor(ctx, Fleet(hollow, boot_id=ctx.instance))
             await self.fleet.start(config.beat_s)
             return
-        devices = NvmlDevices(timeout_s=config.nvml_timeout_s)
-        ctx.on_drain(devices.close)
-        self.node = NodeDoor(ctx, config, devices)
+        self.node = NodeDoor(ctx, config)
         await self.node.start()
         if config.has_kubelet():
             # Only here: a process of simulated nodes need not carry gRPC.

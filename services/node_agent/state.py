@@ -46,6 +46,26 @@ class Released(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     reason: str = ""
 
 
+class Ailment(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A GPU's trouble that only a reset (or a reboot) mends."""
+
+    uuid: str
+    reason: str
+    boot_id: str
+    reboot: bool = False
+    recovery_seen: bool = False
+    """The driver has asked for recovery since, or may have while nobody looked: when it asks no more, it was done."""
+
+
+class Cordon(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A person's word that a GPU takes no new slices."""
+
+    gpu: str = ""
+    """Its UUID; empty: all GPUs of the node."""
+    by: str
+    reason: str = ""
+
+
 class Checkpoint(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Everything, as it is written to the host's disk."""
 
@@ -60,6 +80,8 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     tombstones: tuple[str, ...] = ()
     """Oldest first."""
     unbooked: tuple[Released, ...] = ()
+    ailments: tuple[Ailment, ...] = ()
+    cordons: tuple[Cordon, ...] = ()
 
 
 class CheckpointError(ValueError):

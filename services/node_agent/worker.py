@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable
-from typing import Generic, TypeVar
+from typing import Any, TypeVar
 
 T = TypeVar("T")
 
@@ -14,10 +14,10 @@ class Hung(Exception):
     """The call has not returned in time, or an earlier one has not returned yet."""
 
 
-class Worker(Generic[T]):
+class Worker:
     def __init__(self, timeout_s: float) -> None:
         self._timeout_s = timeout_s
-        self._running: asyncio.Future[T] | None = None
+        self._running: asyncio.Future[Any] | None = None
 
     async def call(self, function: Callable[[], T]) -> T:
         """What the function returns or raises. Raises Hung; the thread is left behind, and no second one is sent after it
@@ -25,7 +25,8 @@ class Worker(Generic[T]):
         if self._running is not None and not self._running.done():
             raise Hung(f"an earlier call has not returned for more than {self._timeout_s:g} s")
         loop = asyncio.get_running_loop()
-        future = self._running = loop.create_future()
+        future: asyncio.Future[T] = loop.create_future()
+        self._running = future
         # A daemon thread: an executor's would be waited for at exit, and a call into a wedged driver never ends.
         threading.Thread(target=_run, args=(function, loop, future), name="nvml", daemon=True).start()
         try:

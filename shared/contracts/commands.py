@@ -189,6 +189,36 @@ class NodeSyncAnswer(Message, frozen=True):
     """Grants of the sync that were given back for good already."""
 
 
+class NodeCordon(Message, frozen=True):
+    """A GPU, or all of them, takes no new slices, or takes them again. Said again, it changes nothing and asks who is left."""
+
+    node: str
+    gpu: str = ""
+    """Its UUID; empty: every GPU of the node."""
+    undo: bool = False
+    """Taken back, a GPU that is held back until a reset is believed to have had it."""
+    by: str = ""
+    reason: str = ""
+
+
+class CordonedPod(Message, frozen=True):
+    """A pod that has a part of a GPU which was named. `running`: something was handed over and has not been seen to end."""
+
+    uid: str
+    namespace: str
+    name: str
+    running: bool
+
+
+class NodeCordonAnswer(Message, frozen=True):
+    ok: bool
+    reason: str = ""
+    """Why not."""
+    gpus: tuple[str, ...] = ()
+    """Those that were meant, by UUID."""
+    pods: tuple[CordonedPod, ...] = ()
+
+
 class ReleasesSeen(Message, frozen=True):
     """Placement has booked these releases; the agent stops repeating them."""
 

@@ -142,6 +142,8 @@ _EXAMPLES: tuple[Any, ...] = (
     c.NodeRelease(term=TERM, uid=UID, grant_id=GRANT_ID),
     c.NodeSync(term=TERM, node=NODE, grants=(NODE_GRANT,)),
     c.NodeSyncAnswer(node=NODE, boot_id="3f6d2f8e-1d1e-4b5b-a6a4-5b4b8a1b0c11", term=TERM, accepted=True, live=(SLICE,), tombstones=("5e4f3a2b7f9c1b2e4d5a4c3e9a8b7c6d",)),
+    c.NodeCordon(node=NODE, gpu=GPU, by="ada@bastion", reason="fan is noisy"),
+    c.NodeCordonAnswer(ok=True, gpus=(GPU,), pods=(c.CordonedPod(uid=UID, namespace=NAMESPACE, name=POD, running=True),)),
     c.ReleasesSeen(grant_ids=(GRANT_ID,)),
     c.Accepted(ok=False, reason="GPU 0 would hold 150000 MiB of 143872", term=TERM, node=NODE, grant_id=GRANT_ID),
     c.Beat(nodes=(NODE,)),

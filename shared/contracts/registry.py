@@ -75,10 +75,10 @@ def _event(kind: type[e.Event], scope: Literal["namespace", "node"], publisher: 
     )  # fmt: skip
 
 
-def _node(verb: str, message: type, reply: type | None, description: str, *, reply_address: str = "") -> Channel:
+def _node(verb: str, message: type, reply: type | None, description: str, *, reply_address: str = "", publisher: str = "placement") -> Channel:
     return Channel(
         name=f"node.{verb}", address=f"{s.VERSION}.cmd.node.{{node}}.{verb}", kind="command", message=message, reply=reply, reply_address=reply_address,
-        publisher="placement", receivers="node_agent", description=description,
+        publisher=publisher, receivers="node_agent", description=description,
     )  # fmt: skip
 
 
@@ -133,11 +133,12 @@ COMMANDS: tuple[Channel, ...] = (
             description="Bindings with uid and resourceVersion as preconditions. The answer names those that are not done."),
     Channel(name="cmd.patch", address=s.CMD_PATCH, kind="command", message=c.PatchBatch, reply=c.Answers, publisher="placement", receivers="watcher (queue group watcher)",
             description="Touches, conditions, Events, node labels and deletions."),
-    Channel(name="cmd.evict", address=s.CMD_EVICT, kind="command", message=c.EvictBatch, reply=c.Answers, publisher="placement, preemptor", receivers="watcher (queue group watcher)",
+    Channel(name="cmd.evict", address=s.CMD_EVICT, kind="command", message=c.EvictBatch, reply=c.Answers, publisher="placement, preemptor, node_agent, cli", receivers="watcher (queue group watcher)",
             description="Evictions through the Eviction API, which honours disruption budgets."),
     _node("grant", c.NodeGrant, c.Accepted, "A grant that is true now: its pod was seen bound to this node.", reply_address=f"{s.VERSION}.ack.{{instance}}.grant"),
     _node("release", c.NodeRelease, c.Accepted, "The pod is gone: never hand this grant over again, and say slice.released when nothing of it runs."),
     _node("sync", c.NodeSync, c.NodeSyncAnswer, "All grants of this node, once a term. The agent refuses older terms and tombstones what is not named.", reply_address=f"{s.VERSION}.ack.{{instance}}.sync"),
+    _node("cordon", c.NodeCordon, c.NodeCordonAnswer, "A GPU, or the whole node, takes no new slices, or takes them again; the answer names the pods on it.", publisher="cli"),
     _node("ack", c.ReleasesSeen, None, "These releases are booked; the agent stops repeating them."),
     Channel(name="sim.apply", address=s.SIM_APPLY, kind="command", message=c.SimApply, reply=c.SimAnswer, publisher="cli", receivers="watcher (simulated cluster)",
             description="Objects as in manifests, into the simulated cluster."),

@@ -1,0 +1,1 @@
+"""What GPUs a node has, how they are linked, how they are, and who uses them: through NVML and sysfs."""

@@ -1,0 +1,49 @@
+"""What people hold back: GPUs that take no new slices until somebody says otherwise. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+
+from services.node_agent.state import Cordon
+from shared.contracts.commands import NodeCordon
+from shared.model.gpu import Gpu, Inventory
+
+
+class Cordons:
+    def __init__(self, saved: Iterable[Cordon] = ()) -> None:
+        self._by_gpu = {cordon.gpu: cordon for cordon in saved}
+        """By UUID; the whole node is the empty one."""
+
+    @property
+    def saved(self) -> tuple[Cordon, ...]:
+        return tuple(self._by_gpu.values())
+
+    def refusal(self, asked: NodeCordon, node: str, gpus: Iterable[str]) -> str:
+        """Why this cannot be done; empty where it can."""
+        if asked.gpu and asked.gpu not in gpus:
+            return f"there is no GPU {asked.gpu} on node {node}"
+        if asked.undo and asked.gpu and "" in self._by_gpu:
+            return f"the whole node {node} is cordoned, by {self._by_gpu[''].by}; take that back first"
+        return ""
+
+    def take(self, asked: NodeCordon) -> None:
+        """The first one's word stands until it is taken back. A node's does not take back those of its single GPUs."""
+        if asked.undo:
+            self._by_gpu.pop(asked.gpu, None)
+        else:
+            self._by_gpu.setdefault(asked.gpu, Cordon(gpu=asked.gpu, by=asked.by or "somebody", reason=asked.reason))
+
+    def held_back(self, seen: Inventory) -> Inventory:
+        """With the states that people's word gives. A GPU that is unhealthy stays that."""
+        if not self._by_gpu:
+            return seen
+        return msgspec.structs.replace(seen, gpus=tuple(self._held_back(gpu) for gpu in seen.gpus))
+
+    def _held_back(self, gpu: Gpu) -> Gpu:
+        cordon = self._by_gpu.get(gpu.uuid) or self._by_gpu.get("")
+        if cordon is None or gpu.state == "unhealthy":
+            return gpu
+        reason = f"cordoned by {cordon.by}" + (f": {cordon.reason}" if cordon.reason else "")
+        return msgspec.structs.replace(gpu, state="draining", reason=reason)

@@ -1,0 +1,93 @@
+"""XIDs as they happen: a thread that waits for NVML's events, so that trouble is known at once and not at the next look."""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pynvml
+import structlog
+
+from services.node_agent.devices.calls import UNKNOWN, text
+
+log = structlog.get_logger("nvml")
+
+WAIT_MS = 1000
+AGAIN_S = 5.0
+_WANTED = pynvml.nvmlEventTypeXidCriticalError | pynvml.nvmlEventTypeDoubleBitEccError
+DOUBLE_BIT_XID = 48
+"""What a double-bit ECC event is as an XID."""
+
+
+class Events:
+    """Calls back in the event loop with (uuid, xid); an empty uuid where the GPU cannot be named."""
+
+    def __init__(self, heard: Callable[[str, int], None]) -> None:
+        self._heard = heard
+        self._loop = asyncio.get_running_loop()
+        self._stopped, self._anew = threading.Event(), threading.Event()
+        # A daemon: a call into a wedged driver may never return.
+        threading.Thread(target=self._run, name="nvml-events", daemon=True).start()
+
+    def listen_anew(self) -> None:
+        """The driver was loaded anew, or GPUs came: what was registered counts no more."""
+        self._anew.set()
+
+    def stop(self) -> None:
+        """Returns at once; the thread ends within a second where NVML lets it."""
+        self._stopped.set()
+        self._anew.set()
+
+    def _run(self) -> None:
+        while not self._stopped.is_set():
+            self._anew.clear()
+            try:
+                self._listen()
+            except pynvml.NVMLError as error:
+                # No driver now, or a GPU was lost, which ends every wait. The looks see it besides.
+                log.warning("nvml_events_lost", error=str(error))
+            self._stopped.wait(AGAIN_S)
+
+    def _listen(self) -> None:
+        pynvml.nvmlInit()  # NVML counts these: this thread's own
+        try:
+            events = pynvml.nvmlEventSetCreate()
+            try:
+                uuids = dict(_registered(index, events) for index in range(pynvml.nvmlDeviceGetCount()))
+                while any(uuids.values()) and not self._anew.is_set():
+                    self._wait(events, uuids)
+            finally:
+                pynvml.nvmlEventSetFree(events)
+        finally:
+            pynvml.nvmlShutdown()
+
+    def _wait(self, events: Any, uuids: dict[int, str]) -> None:
+        try:
+            event = pynvml.nvmlEventSetWait_v2(events, WAIT_MS)
+        except pynvml.NVMLError_Timeout:
+            return
+        number = DOUBLE_BIT_XID if event.eventType == pynvml.nvmlEventTypeDoubleBitEccError else int(event.eventData)
+        uuid = uuids.get(_address(event.device), "")
+        log.warning("xid", gpu=uuid, xid=number)
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._heard, uuid, number)
+
+
+def _registered(index: int, events: Any) -> tuple[int, str]:
+    """A GPU's handle and UUID: one that falls off the bus does not say its name any more. Empty where it tells no events."""
+    try:
+        handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+        kinds = pynvml.nvmlDeviceGetSupportedEventTypes(handle) & _WANTED
+        if kinds:
+            pynvml.nvmlDeviceRegisterEvents(handle, kinds, events)
+            return _address(handle), text(pynvml.nvmlDeviceGetUUID(handle))
+    except (*UNKNOWN, pynvml.NVMLError_GpuIsLost) as error:
+        log.warning("gpu_tells_no_events", index=index, error=str(error))
+    return -1 - index, ""
+
+
+def _address(handle: Any) -> int:
+    return ctypes.cast(handle, ctypes.c_void_p).value or 0

@@ -1,0 +1,187 @@
+"""How a node's GPUs are. Pure: observations and the time in, a state for each GPU out.
+
+1. Fatal trouble takes a GPU out at once, and each sign of trouble keeps it out for as long as it is seen.
+2. Nothing comes back before it was clean for `recover_s`; meanwhile it is suspect, and says after what.
+3. What only a reset or a reboot mends (an ailment) stays until there is evidence of it: another boot, the driver loaded
+   anew, the driver's recovery action gone back to none, or a person's word. Ailments outlive the agent.
+4. Running hot or slow is no trouble until it has lasted: `throttled_s`. A power cap is none at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+
+from services.node_agent.devices.xid import judged
+from services.node_agent.state import Ailment
+from shared.model.gpu import GpuState
+
+HOT, POWER_BRAKE = 0x40, 0x80
+"""NVML's clock event reasons for hardware thermal slowdown and for the power brake. Those of software, and the power cap,
+belong to a GPU that works hard."""
+RECOVERY: dict[int, tuple[GpuState, str]] = {
+    1: ("unhealthy", "the driver asks for a GPU reset"),
+    2: ("unhealthy", "the driver asks for a reboot of the node"),
+    3: ("suspect", "the driver asks to end its peer-to-peer traffic"),
+    4: ("unhealthy", "the driver asks to end peer-to-peer traffic and reset the GPU"),
+    5: ("suspect", "the driver asks to recover the IMEX domain"),
+    6: ("unhealthy", "the driver asks for a reset of the PCIe bus"),
+    7: ("unhealthy", "the driver asks for a reboot of the system"),
+}
+"""By nvmlDeviceGpuRecoveryAction_t; 0 is none."""
+_WORSE: dict[GpuState, int] = {"healthy": 0, "suspect": 1, "unhealthy": 2, "draining": 0}
+
+
+class Signs(msgspec.Struct, frozen=True, kw_only=True):
+    """What one GPU says of itself in one look. Defaults: this device or driver does not say."""
+
+    uuid: str
+    lost: str = ""
+    """Why it could not be asked: NVML's words. Then nothing else is known."""
+    silent: str = ""
+    """Why nothing could be asked of any GPU: no driver, or NVML hangs. Then nothing else is known."""
+    recovery: int = -1
+    rows_pending: bool = False
+    rows_failed: bool = False
+    remaps_rows: bool = False
+    ecc_volatile: int = 0
+    """Uncorrectable errors since the driver was loaded."""
+    ecc_aggregate: int = 0
+    """... in the GPU's life. Shown, never judged: NVIDIA replaces by failed remapping, not by count."""
+    pcie_width: int = 0
+    pcie_width_most: int = 0
+    pcie_generation: int = 0
+    pcie_generation_most: int = 0
+    busy: bool = False
+    clock_reasons: int = 0
+    fabric_down: bool = False
+    """It belongs to an NVSwitch fabric that is not up: CUDA does not start."""
+
+
+class _Gpu:
+    """`trouble`: what was wrong last, and `troubled_at` when. None: never."""
+
+    def __init__(self) -> None:
+        self.signs: Signs | None = None
+        self.trouble = ""
+        self.troubled_at: float | None = None
+        self.slow_since: float | None = None
+        self.ecc_volatile: int | None = None
+
+
+class Health:
+    def __init__(self, ailments: Iterable[Ailment] = (), *, recover_s: float = 30.0, throttled_s: float = 60.0, harmless_xids: Iterable[int] = ()) -> None:
+        self._recover_s, self._throttled_s = recover_s, throttled_s
+        self._harmless = frozenset(harmless_xids)
+        self._ailments = {a.uuid: msgspec.structs.replace(a, recovery_seen=True) for a in ailments}
+        self._gpus: dict[str, _Gpu] = {}
+        self._boot_id = ""
+        self._loaded: int | None = None
+
+    @property
+    def ailments(self) -> tuple[Ailment, ...]:
+        return tuple(self._ailments[uuid] for uuid in sorted(self._ailments))
+
+    def saw(self, signs: Iterable[Signs], boot_id: str, loaded: int, now: float) -> None:
+        """One look. `loaded` is another number each time the driver was loaded anew, as far as this process knows."""
+        if self._loaded is not None and loaded != self._loaded:
+            self._ailments = {uuid: a for uuid, a in self._ailments.items() if a.reboot}
+            for gpu in self._gpus.values():
+                gpu.ecc_volatile = None
+        self._ailments = {uuid: a for uuid, a in self._ailments.items() if a.boot_id == boot_id}
+        self._boot_id, self._loaded = boot_id, loaded
+        for seen in signs:
+            gpu = self._gpus.setdefault(seen.uuid, _Gpu())
+            self._look_back(gpu, seen, now)
+            gpu.signs = seen
+            self._follow_recovery(seen)
+            if trouble := self._trouble(gpu, now):
+                gpu.trouble, gpu.troubled_at = trouble[1], now
+
+    def xid(self, uuid: str, number: int, now: float) -> None:
+        """The driver reports this XID on a GPU; with no uuid, on any: then all are meant."""
+        verdict, reason = ("harmless", "") if number in self._harmless else judged(number)
+        if verdict == "harmless":
+            return
+        for each in [uuid] if uuid else list(self._gpus):
+            gpu = self._gpus.setdefault(each, _Gpu())
+            gpu.trouble, gpu.troubled_at = reason, now
+            old = self._ailments.get(each)
+            if verdict != "suspect" and (old is None or (verdict == "reboot" and not old.reboot)):
+                self._ailments[each] = Ailment(uuid=each, reason=reason, boot_id=self._boot_id, reboot=verdict == "reboot")
+
+    def pardon(self, uuid: str) -> None:
+        """A person says that it was seen to. What is still wrong with it shows at once."""
+        self._ailments.pop(uuid, None)
+        if uuid in self._gpus:
+            self._gpus[uuid].troubled_at = None
+
+    def state(self, uuid: str, now: float) -> tuple[GpuState, str]:
+        """The state of a GPU, and why where it is not healthy."""
+        gpu, ailment = self._gpus.get(uuid), self._ailments.get(uuid)
+        if ailment is not None:
+            return "unhealthy", f"{ailment.reason}; needs {'a reboot' if ailment.reboot else 'a GPU reset'}"
+        if gpu is None:
+            return "healthy", ""
+        if trouble := self._trouble(gpu, now):
+            return trouble
+        if gpu.troubled_at is not None and now - gpu.troubled_at < self._recover_s:
+            return "suspect", f"clean for less than {self._recover_s:g} s after: {gpu.trouble}"
+        return "healthy", ""
+
+    def _look_back(self, gpu: _Gpu, seen: Signs, now: float) -> None:
+        """Notes what only shows beside what was before: how long it is slow, and new ECC errors."""
+        if seen.lost or seen.silent:
+            return
+        gpu.slow_since = None if not _slow(seen) else now if gpu.slow_since is None else gpu.slow_since
+        if gpu.ecc_volatile is not None and seen.ecc_volatile > gpu.ecc_volatile:
+            gpu.trouble, gpu.troubled_at = f"{seen.ecc_volatile - gpu.ecc_volatile} new uncorrectable ECC errors", now
+        gpu.ecc_volatile = seen.ecc_volatile
+
+    def _follow_recovery(self, seen: Signs) -> None:
+        ailment = self._ailments.get(seen.uuid)
+        if ailment is None or ailment.reboot:
+            return
+        if seen.recovery > 0:
+            self._ailments[seen.uuid] = msgspec.structs.replace(ailment, recovery_seen=True)
+        elif seen.recovery == 0 and ailment.recovery_seen:
+            del self._ailments[seen.uuid]
+
+    def _trouble(self, gpu: _Gpu, now: float) -> tuple[GpuState, str] | None:
+        """The worst that is seen now."""
+        found = [] if gpu.signs is None else _seen(gpu.signs)
+        if gpu.slow_since is not None and now - gpu.slow_since >= self._throttled_s and gpu.signs is not None:
+            found.append(("suspect", f"{_slow(gpu.signs)} for more than {self._throttled_s:g} s"))
+        return max(found, key=lambda trouble: _WORSE[trouble[0]], default=None)
+
+
+def _seen(signs: Signs) -> list[tuple[GpuState, str]]:
+    if signs.lost:
+        return [("unhealthy", f"NVML: {signs.lost}")]
+    if signs.silent:
+        return [("suspect", signs.silent)]
+    found: list[tuple[GpuState, str]] = []
+    if signs.recovery in RECOVERY:
+        found.append(RECOVERY[signs.recovery])
+    if signs.rows_failed:
+        found.append(("unhealthy", "a memory row could not be remapped; the GPU should be replaced"))
+    if signs.rows_pending:
+        # NVIDIA's A100 memory error guide: work that runs is safe. It empties, so that it can be reset.
+        found.append(("suspect", "a memory row waits to be remapped by a GPU reset"))
+    if signs.ecc_volatile and not signs.remaps_rows:
+        found.append(("unhealthy", f"{signs.ecc_volatile} uncorrectable ECC errors since the driver was loaded"))
+    if signs.fabric_down:
+        found.append(("suspect", "its NVLink fabric is not up; is the fabric manager running?"))
+    if signs.pcie_width and signs.pcie_width < signs.pcie_width_most:
+        found.append(("suspect", f"PCIe link of width {signs.pcie_width} where {signs.pcie_width_most} is possible"))
+    if signs.busy and signs.pcie_generation and signs.pcie_generation < signs.pcie_generation_most:
+        # An idle link is slowed down to save power.
+        found.append(("suspect", f"PCIe link of generation {signs.pcie_generation} where {signs.pcie_generation_most} is possible"))
+    return found
+
+
+def _slow(signs: Signs) -> str:
+    """How the hardware holds back the clocks."""
+    names = {HOT: "too hot", POWER_BRAKE: "held back by the power brake"}
+    return " and ".join(name for bit, name in names.items() if signs.clock_reasons & bit)

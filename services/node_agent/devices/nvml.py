@@ -1,0 +1,169 @@
+"""The node's devices through NVML: one call at a time, each in a thread that may hang without holding the process."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+import pynvml
+import structlog
+
+from services.node_agent.devices import cgroups, describe, links, signs, usage
+from services.node_agent.devices.calls import NO_DRIVER, optional, text
+from services.node_agent.devices.cgroups import Owner
+from services.node_agent.devices.events import Events
+from services.node_agent.devices.health import Signs
+from services.node_agent.devices.sysfs import Sysfs
+from services.node_agent.worker import Hung, Worker
+from shared.model.gpu import Gpu, Inventory
+
+T = TypeVar("T")
+
+log = structlog.get_logger("nvml")
+
+
+class NvmlDevices:
+    """Never raises: a GPU that cannot be asked is told with the reason, and one that was known stays in the inventory."""
+
+    def __init__(
+        self, *, timeout_s: float, sysfs: Path = Path("/sys"), owner: Callable[[int], Owner | None] = cgroups.owner, known: Inventory | None = None
+    ) -> None:
+        """`known`: what an earlier agent saw under this boot, so that a GPU which is lost now still has its name. `owner`
+        says to whom a process belongs."""
+        self._worker = Worker(timeout_s)
+        self._turn = asyncio.Lock()
+        self._sysfs, self._owner = Sysfs(sysfs), owner
+        self._last = known
+        self._started = False
+        self._unloaded = False
+        self.loaded = 0
+        """Grows each time the driver is found loaded anew."""
+        self._sampled_us: dict[str, int] = {}
+        self._events: Events | None = None
+
+    async def inventory(self, node: str, boot_id: str, pods: frozenset[str] = frozenset()) -> Inventory:
+        """What there is, or was when NVML last answered. `pods`: uids of those that were handed something; what others hold
+        is foreign. Every state is healthy: that is not judged here."""
+        try:
+            self._last = await self._ask(lambda: self._read(node, boot_id, pods))
+        except (Hung, pynvml.NVMLError) as error:
+            log.warning("nvml_not_answering", reason=str(error))
+        return self._last or Inventory(node=node, boot_id=boot_id)
+
+    async def signs(self) -> tuple[Signs, ...]:
+        """How the GPUs of the last inventory are."""
+        known = () if self._last is None else self._last.gpus
+        try:
+            return await self._ask(lambda: tuple(_signs(gpu) for gpu in known))
+        except Hung as error:
+            return tuple(Signs(uuid=gpu.uuid, silent=f"NVML hangs: {error}") for gpu in known)
+        except pynvml.NVMLError as error:
+            return tuple(Signs(uuid=gpu.uuid, silent=f"NVML: {error}") for gpu in known)
+
+    async def processes(self, now_us: int) -> tuple[usage.GpuProcesses, ...]:
+        """Who runs on the GPUs of the last inventory; those that do not answer are left out. SM use is since the last call."""
+        known = () if self._last is None else self._last.gpus
+        try:
+            return await self._ask(lambda: tuple(found for gpu in known if (found := self._processes(gpu, now_us)) is not None))
+        except (Hung, pynvml.NVMLError) as error:
+            log.warning("usage_not_read", reason=str(error))
+            return ()
+
+    def owner(self, pid: int) -> Owner | None:
+        return self._owner(pid)
+
+    def listen(self, heard: Callable[[str, int], None]) -> None:
+        """From now on `heard` is called with the UUID and the number of each XID."""
+        self._events = Events(heard)
+
+    async def close(self) -> None:
+        """Lets go of NVML, if it answers."""
+        if self._events is not None:
+            self._events.stop()
+        if not self._started:
+            return
+        try:
+            async with self._turn:
+                await self._worker.call(pynvml.nvmlShutdown)
+        except (Hung, pynvml.NVMLError) as error:
+            log.warning("nvml_not_closed", error=str(error))
+
+    async def _ask(self, question: Callable[[], T]) -> T:
+        """Raises Hung, or NVMLError where NVML as a whole does not answer."""
+        async with self._turn:
+            anew = self.loaded
+            answer = await self._worker.call(lambda: self._begun(question))
+            if self.loaded != anew and self._events is not None:
+                self._events.listen_anew()
+            return answer
+
+    def _begun(self, question: Callable[[], T]) -> T:
+        try:
+            if not self._started:
+                pynvml.nvmlInit()
+                self._started = True
+                self.loaded += self._unloaded
+                self._unloaded = False
+            return question()
+        except pynvml.NVMLError as error:
+            self._unloaded |= isinstance(error, pynvml.NVMLError_DriverNotLoaded | pynvml.NVMLError_LibRmVersionMismatch)
+            if self._started:
+                # Begun anew at the next question, from nothing: a driver that was loaded anew needs it.
+                self._started = False
+                optional(pynvml.nvmlShutdown)
+            raise
+
+    def _read(self, node: str, boot_id: str, pods: frozenset[str]) -> Inventory:
+        known = {} if self._last is None else {gpu.index: gpu for gpu in self._last.gpus}
+        handles: dict[int, Any] = {}
+        gpus: list[Gpu] = []
+        cliques: set[str] = set()
+        for index in range(pynvml.nvmlDeviceGetCount()):
+            try:
+                handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+                gpu = describe.gpu(handle, index, self._sysfs)
+                foreign_mib = usage.shares(usage.read(handle, gpu.uuid, 0).processes, pods, self._owner)[1]
+                cliques.add(describe.fabric(handle).clique)
+                gpus.append(msgspec.structs.replace(gpu, foreign_mib=foreign_mib))
+                handles[index] = handle
+            except NO_DRIVER:
+                raise
+            except pynvml.NVMLError as error:
+                log.warning("gpu_not_answering", index=index, error=str(error))
+                if index in known:
+                    gpus.append(known[index])
+        cuda = optional(pynvml.nvmlSystemGetCudaDriverVersion) or 0
+        numa = {gpu.index: gpu.numa_node for gpu in gpus}
+        nics = self._sysfs.nics({gpu.index: gpu.pci_bus_id for gpu in gpus}, numa)
+        fixed = any(gpu.mig_instances for gpu in gpus)
+        return Inventory(
+            node=node, boot_id=boot_id, gpus=tuple(gpus), links=links.links(handles), nics=nics, strategies=(*_ALWAYS, "mig") if fixed else _ALWAYS,
+            driver_version=text(optional(pynvml.nvmlSystemGetDriverVersion)), cuda_version=f"{cuda // 1000}.{cuda % 1000 // 10}" if cuda else "",
+            clique=cliques.pop() if len(cliques) == 1 else "",
+        )  # fmt: skip
+
+    def _processes(self, gpu: Gpu, now_us: int) -> usage.GpuProcesses | None:
+        try:
+            handle = pynvml.nvmlDeviceGetHandleByIndex(gpu.index)
+            found = usage.read(handle, gpu.uuid, self._sampled_us.get(gpu.uuid, 0))
+        except pynvml.NVMLError as error:
+            log.warning("gpu_usage_not_read", uuid=gpu.uuid, error=str(error))
+            return None
+        self._sampled_us[gpu.uuid] = now_us
+        return found
+
+
+_ALWAYS = Inventory(node="", boot_id="").strategies
+
+
+def _signs(gpu: Gpu) -> Signs:
+    try:
+        handle = pynvml.nvmlDeviceGetHandleByIndex(gpu.index)
+    except NO_DRIVER:
+        raise
+    except pynvml.NVMLError as error:
+        return Signs(uuid=gpu.uuid, lost=str(error))
+    return signs.signs(handle, gpu.uuid)

@@ -1,0 +1,94 @@
+"""Who uses the GPUs now: NVML's processes, by pod."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import msgspec
+import pynvml
+
+from services.node_agent.devices.calls import optional
+from services.node_agent.devices.cgroups import Owner
+from shared.model.units import MIB
+
+_NONE = 0xFFFFFFFF
+
+
+class Process(msgspec.Struct, frozen=True, kw_only=True):
+    """`mib` None: the driver does not say. `sm_milli` None: no sample, as always in MIG mode."""
+
+    pid: int
+    mib: int | None
+    sm_milli: int | None = None
+    gpu_instance: int | None = None
+
+
+class GpuProcesses(msgspec.Struct, frozen=True, kw_only=True):
+    """`sm_milli`: the GPU's use as a whole, by time with any kernel running. None: not known, as in MIG mode."""
+
+    uuid: str
+    used_mib: int
+    sm_milli: int | None = None
+    processes: tuple[Process, ...] = ()
+
+
+class Share(msgspec.Struct, frozen=True, kw_only=True):
+    """What one pod's processes use of a GPU."""
+
+    pod_uid: str
+    memory_mib: int
+    sm_milli: int | None
+    processes: int
+
+
+def read(handle: Any, uuid: str, since_us: int) -> GpuProcesses:
+    """Raises pynvml.NVMLError. SM samples newer than `since_us`, in microseconds since 1970: the mean of each process."""
+    samples = _samples(handle, since_us)
+    rates = optional(pynvml.nvmlDeviceGetUtilizationRates, handle)
+    running = pynvml.nvmlDeviceGetComputeRunningProcesses(handle)
+    return GpuProcesses(
+        uuid=uuid, used_mib=pynvml.nvmlDeviceGetMemoryInfo(handle).used // MIB, sm_milli=None if rates is None else rates.gpu * 10,
+        processes=tuple(
+            Process(
+                pid=process.pid, mib=None if process.usedGpuMemory is None else -(-process.usedGpuMemory // MIB), sm_milli=samples.get(process.pid),
+                gpu_instance=None if process.gpuInstanceId == _NONE else process.gpuInstanceId,
+            )
+            for process in running
+        ),
+    )  # fmt: skip
+
+
+def _samples(handle: Any, since_us: int) -> dict[int, int]:
+    """Per mille of the SMs by process id. Under MPS all of it is the server's."""
+    try:
+        found = optional(pynvml.nvmlDeviceGetProcessUtilization, handle, since_us) or ()
+    except pynvml.NVMLError_NotFound:
+        return {}  # nobody has run since
+    by_pid: dict[int, list[int]] = {}
+    for sample in found:
+        if sample.timeStamp > since_us:  # the driver's buffer also holds older ones
+            by_pid.setdefault(sample.pid, []).append(sample.smUtil)
+    return {pid: 10 * sum(values) // len(values) for pid, values in by_pid.items()}
+
+
+def shares(processes: Iterable[Process], pods: frozenset[str], owner: Callable[[int], Owner | None]) -> tuple[tuple[Share, ...], int]:
+    """By pod of those that were handed something, and the MiB of everybody else. A process that cannot be looked at counts
+    as nobody's: booking it as a stranger's would count our own slices twice where the agent does not see the host's processes.
+    """
+    ours: dict[str, list[Process]] = {}
+    foreign_mib = 0
+    for process in processes:
+        of = owner(process.pid)
+        if of is None:
+            continue
+        if of.pod_uid in pods:
+            ours.setdefault(of.pod_uid, []).append(process)
+        else:
+            foreign_mib += process.mib or 0
+    found = []
+    for uid, mine in sorted(ours.items()):
+        used = [process.sm_milli for process in mine if process.sm_milli is not None]
+        memory_mib = sum(process.mib or 0 for process in mine)
+        found.append(Share(pod_uid=uid, memory_mib=memory_mib, sm_milli=sum(used) if used else None, processes=len(mine)))
+    return tuple(found), foreign_mib

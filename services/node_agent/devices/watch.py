@@ -1,0 +1,110 @@
+"""Wiring of a node's devices: looks at them, listens for XIDs, and tells the agent's core what there is and how it is."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import msgspec
+
+from services.node_agent import messages as m
+from services.node_agent.config import Config
+from services.node_agent.core import Agent
+from services.node_agent.devices.health import Health, Signs
+from services.node_agent.devices.nvml import NvmlDevices
+from shared.model.gpu import GpuState, Inventory
+from shared.service import Context
+
+States = dict[str, tuple[GpuState, str]]
+
+
+class Watch:
+    def __init__(self, ctx: Context, config: Config, agent: Agent, boot_id: str, tell: Callable[[m.Input], Awaitable[object]]) -> None:
+        """`tell` hands an input to the core."""
+        self._ctx, self._config, self._agent, self._boot_id, self._tell = ctx, config, agent, boot_id, tell
+        before = agent.inventory if agent.inventory is not None and agent.inventory.boot_id == boot_id else None
+        self._devices = NvmlDevices(timeout_s=config.nvml_timeout_s, sysfs=Path(config.sysfs), known=before)
+        ctx.on_drain(self._devices.close)
+        self._health = Health(agent.ailments, recover_s=config.recover_s, throttled_s=config.throttled_s, harmless_xids=config.harmless_xids)
+        self._inventory = Inventory(node=config.node, boot_id=boot_id)
+        self._signs: tuple[Signs, ...] = ()
+        self._told: States = {}
+        self._alarm = asyncio.Event()
+        self._xids = ctx.metrics.counter("kerf_agent_xids_total", "XIDs that the driver reported, by GPU and number.", ("gpu", "xid"))
+        ctx.metrics.observe_by("kerf_agent_gpu_healthy", "1 where the GPU takes new slices.", self._healthy, labels=("gpu",))
+        ctx.metrics.observe_by(
+            "kerf_agent_gpu_ecc_uncorrectable", "Uncorrectable ECC errors: volatile since the driver was loaded, aggregate in the GPU's life.", self._ecc,
+            labels=("gpu", "counter"),
+        )  # fmt: skip
+
+    async def start(self) -> None:
+        await self.look()
+        self._devices.listen(self._heard)
+        self._ctx.spawn(self._looks(), name="devices")
+        self._ctx.spawn(self._checks(), name="health")
+        self._ctx.spawn(self._alarms(), name="alarms")
+
+    async def look(self) -> None:
+        """Asks the devices what there is, and how it is."""
+        pods = frozenset(live.uid for live in self._agent.live())
+        self._inventory = await self._devices.inventory(self._config.node, self._boot_id, pods)
+        await self._ask()
+        await self._say()
+
+    async def check(self) -> None:
+        """Asks the devices how they are, and says so where it is news."""
+        await self._ask()
+        if self._states() != self._told or self._health.ailments != self._agent.ailments:
+            await self._say()
+
+    def pardon(self, gpus: tuple[str, ...]) -> None:
+        """A person says that these were seen to."""
+        for uuid in gpus:
+            self._health.pardon(uuid)
+        self._alarm.set()
+
+    async def _ask(self) -> None:
+        self._signs = await self._devices.signs()
+        self._health.saw(self._signs, self._boot_id, self._devices.loaded, self._ctx.now())
+
+    async def _say(self) -> None:
+        self._told = self._states()
+        gpus = tuple(msgspec.structs.replace(gpu, state=self._told[gpu.uuid][0], reason=self._told[gpu.uuid][1]) for gpu in self._inventory.gpus)
+        self._ctx.health.set("gpus", ok=True, detail="; ".join(f"{gpu.uuid}: {gpu.reason}" for gpu in gpus if gpu.state != "healthy"))
+        await self._tell(m.InventorySeen(msgspec.structs.replace(self._inventory, gpus=gpus), self._health.ailments))
+
+    def _states(self) -> States:
+        now = self._ctx.now()
+        return {gpu.uuid: self._health.state(gpu.uuid, now) for gpu in self._inventory.gpus}
+
+    def _heard(self, uuid: str, number: int) -> None:
+        self._xids.add(1, uuid or "unknown", str(number))
+        self._health.xid(uuid, number, self._ctx.now())
+        self._alarm.set()
+
+    async def _looks(self) -> None:
+        while True:
+            await asyncio.sleep(self._config.poll_s)
+            await self.look()
+
+    async def _checks(self) -> None:
+        while True:
+            await asyncio.sleep(self._config.health_s)
+            await self.check()
+
+    async def _alarms(self) -> None:
+        """What an XID or a person said is told at once, whether or not the devices answer just now."""
+        while True:
+            await self._alarm.wait()
+            self._alarm.clear()
+            await self._say()
+
+    def _healthy(self) -> dict[tuple[str, ...], float]:
+        return {(uuid,): float(state == "healthy") for uuid, (state, _) in self._told.items()}
+
+    def _ecc(self) -> dict[tuple[str, ...], float]:
+        counts: dict[tuple[str, ...], float] = {}
+        for signs in self._signs:
+            counts[signs.uuid, "volatile"], counts[signs.uuid, "aggregate"] = signs.ecc_volatile, signs.ecc_aggregate
+        return counts

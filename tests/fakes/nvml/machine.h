@@ -1,0 +1,78 @@
+/* A libnvidia-ml.so.1 whose GPUs stand in a text file, for tests of code that uses the real pynvml.
+ *
+ * Only what is declared here, by ourselves, after NVML's documented binary interface; no header of NVIDIA's is used.
+ * The file is read anew at every call, so a test changes the machine by writing it. Its path is in KERF_FAKE_NVML_STATE.
+ * One thing a line; only the line `gpu` must be there, what is not named is as on a machine that is well:
+ *
+ *   driver 580.95.05
+ *   cuda 13000
+ *   init 9                               nvmlInit answers this error
+ *   hang                                 every call waits until this line is gone
+ *   gpu 0 UUID NAME MEMORY_MIB PCI NUMA CC_MAJOR CC_MINOR MIG ERROR     (in NAME _ stands for a blank; ERROR 0 is none)
+ *   minor 0 3                            device node /dev/nvidia3; its index where there is no such line
+ *   cpus 0 ff00                          the CPUs near it, as a mask of up to 64
+ *   c2c 0 1                              joined to its CPU by NVLink-C2C
+ *   fabric 0 STATE CLIQUE CLUSTER        NVSwitch fabric: NVML's state (3 is up), and the cluster as 32 hex digits
+ *   nvlink 0 3 gpu PCI                   link 3 of GPU 0 is active and leads there
+ *   nvlink 0 4 switch                    ... or into a switch
+ *   ancestor 0 1 30                      NVML's level of the common ancestor
+ *   p2p 0 1 0                            NVML's status, 0 is OK
+ *   mig 0 GI START PROFILE MEMORY_MIB UUID  a MIG instance with one compute instance, such as mig 0 9 2 1g.10gb 9984 MIG-a
+ *   process 0 4711 2048 [GI]             a compute process, its MiB, and its MIG instance
+ *   sm 0 4711 35                         ... that was seen on 35 % of the SMs
+ *   busy 0 90                            the GPU's use in percent
+ *   ecc 0 VOLATILE AGGREGATE             uncorrectable errors; -1 -1: no ECC
+ *   rows 0 PENDING FAILED                row remapping; -1 -1: no such thing
+ *   pcie 0 WIDTH MAX_WIDTH GENERATION MAX_GENERATION
+ *   clocks 0 40                          reasons why clocks are low, in hex
+ *   recovery 0 1                         the driver's word on what would help; -1: this driver has none
+ *   event 7 0 8 79                       the 7th event: on GPU 0, of type 8 (XID), number 79. Told once to each event set
+ */
+#ifndef MACHINE_H
+#define MACHINE_H
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum { OK = 0, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, NOT_FOUND = 6, INSUFFICIENT_SIZE = 7, TIMEOUT = 10, UNKNOWN = 999 };
+enum { MAX_GPUS = 32, MAX_LINKS = 36, MAX_PROCESSES = 64, MAX_MIG = 8, MAX_EVENTS = 1024 };
+enum { NO_INSTANCE = 0xFFFFFFFFu };
+
+typedef void *handle_t;
+typedef struct { unsigned pid, gpu_instance; int mib, sm; } running_t;
+typedef struct { unsigned gpu_instance, start; int memory_mib; char profile[32], uuid[96]; } mig_t;
+typedef struct { unsigned number; int gpu; unsigned long long type, data; } event_t;
+typedef struct {
+    char uuid[96], name[96], pci[32];
+    int memory_mib, numa, major, minor, mig, error, present;
+    int device_minor, c2c, fabric, busy, ecc_volatile, ecc_aggregate, rows_pending, rows_failed, recovery;
+    int width, max_width, generation, max_generation;
+    unsigned clique;
+    unsigned char cluster[16];
+    unsigned long long cpus, clocks;
+    char link[MAX_LINKS][32]; /* "", "switch", or a bus id */
+    int processes, migs;
+    running_t process[MAX_PROCESSES];
+    mig_t instance[MAX_MIG];
+} gpu_t;
+typedef struct {
+    char driver[80];
+    int cuda, init_error, count, events;
+    gpu_t gpu[MAX_GPUS];
+    int ancestor[MAX_GPUS][MAX_GPUS], p2p[MAX_GPUS][MAX_GPUS];
+    event_t event[MAX_EVENTS];
+} machine_t;
+
+/* Reads the machine; waits as long as the file says "hang". */
+int look(machine_t *m);
+/* The GPU behind a handle; its own error where the file gives it one. A MIG instance's handle is (GPU + 1) * 1000 + place + 1. */
+int find(machine_t *m, handle_t handle, gpu_t **gpu);
+int find_instance(machine_t *m, handle_t handle, gpu_t **gpu, mig_t **instance);
+handle_t gpu_handle(long index);
+handle_t instance_handle(long index, long place);
+void text(char *to, unsigned length, const char *from);
+
+#endif

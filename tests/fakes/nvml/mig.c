@@ -1,0 +1,74 @@
+/* MIG: the mode, and the instances that exist. */
+#include "machine.h"
+
+typedef struct { handle_t device; unsigned id, profile, start, size; } instance_info_t;
+typedef struct { unsigned sms, copy, decoders, encoders, jpeg, ofa, gpu_slices, compute_slices; unsigned long long memory_mib; } attributes_t;
+
+int nvmlDeviceGetMigMode(handle_t handle, unsigned *current, unsigned *pending) {
+    machine_t m;
+    gpu_t *g;
+    int error = find(&m, handle, &g);
+    if (error) return error;
+    if (g->mig < 0) return NOT_SUPPORTED;
+    *current = *pending = (unsigned)g->mig;
+    return OK;
+}
+int nvmlDeviceGetMaxMigDeviceCount(handle_t handle, unsigned *count) {
+    machine_t m;
+    gpu_t *g;
+    int error = find(&m, handle, &g);
+    if (!error) *count = g->mig < 0 ? 0 : MAX_MIG;
+    return error;
+}
+int nvmlDeviceGetMigDeviceHandleByIndex(handle_t handle, unsigned index, handle_t *instance) {
+    machine_t m;
+    gpu_t *g;
+    int error = find(&m, handle, &g);
+    if (error) return error;
+    if (index >= (unsigned)g->migs) return NOT_FOUND;
+    *instance = instance_handle((long)handle - 1, index);
+    return OK;
+}
+int nvmlDeviceGetGpuInstanceId(handle_t handle, unsigned *id) {
+    machine_t m;
+    gpu_t *g;
+    mig_t *i;
+    int error = find_instance(&m, handle, &g, &i);
+    if (!error) *id = i->gpu_instance;
+    return error;
+}
+int nvmlDeviceGetAttributes_v2(handle_t handle, attributes_t *to) {
+    machine_t m;
+    gpu_t *g;
+    mig_t *i;
+    unsigned slices = 0, part = 0;
+    int error = find_instance(&m, handle, &g, &i);
+    if (error) return error;
+    memset(to, 0, sizeof *to);
+    /* "1c.2g.20gb": one compute slice of an instance of two. */
+    if (sscanf(i->profile, "%uc.%ug", &part, &slices) != 2 && sscanf(i->profile, "%ug", &slices) == 1) part = slices;
+    to->gpu_slices = slices;
+    to->compute_slices = part;
+    to->memory_mib = (unsigned long long)i->memory_mib;
+    return OK;
+}
+int nvmlDeviceGetGpuInstanceById(handle_t handle, unsigned id, handle_t *instance) {
+    machine_t m;
+    gpu_t *g;
+    int error = find(&m, handle, &g);
+    if (error) return error;
+    for (int i = 0; i < g->migs; i++)
+        if (g->instance[i].gpu_instance == id) {
+            *instance = instance_handle((long)handle - 1, i);
+            return OK;
+        }
+    return NOT_FOUND;
+}
+int nvmlGpuInstanceGetInfo(handle_t handle, instance_info_t *to) {
+    machine_t m;
+    gpu_t *g;
+    mig_t *i;
+    int error = find_instance(&m, handle, &g, &i);
+    if (!error) *to = (instance_info_t){gpu_handle((long)handle / 1000 - 1), i->gpu_instance, 0, i->start, 1};
+    return error;
+}

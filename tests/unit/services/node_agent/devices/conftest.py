@@ -1,0 +1,23 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.unit.services.node_agent.devices.machine import TWO, Machine, load
+
+
+@pytest.fixture(scope="session")
+def library(tmp_path_factory: pytest.TempPathFactory) -> None:
+    load(tmp_path_factory.mktemp("nvml"))
+
+
+@pytest.fixture
+def machine(library: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Machine]:
+    """Two GPUs at first. At the end it hangs no more, so that no thread stays behind."""
+    made = Machine(tmp_path / "state")
+    made.become(TWO)
+    monkeypatch.setenv("KERF_FAKE_NVML_STATE", str(tmp_path / "state"))
+    yield made
+    made.become(TWO)

@@ -1,0 +1,206 @@
+"""The health of GPUs as tables: what is observed, and which state follows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from services.node_agent.devices.health import HOT, POWER_BRAKE, Health, Signs
+from services.node_agent.devices.xid import judged
+from services.node_agent.state import Ailment
+
+WELL = Signs(uuid="A", recovery=0, remaps_rows=True, pcie_width=16, pcie_width_most=16, pcie_generation=5, pcie_generation_most=5)
+
+
+def signs(**how: Any) -> Signs:
+    return msgspec.structs.replace(WELL, **how)
+
+
+def health(*ailments: Ailment, **how: Any) -> Health:
+    made = Health(ailments, **({"recover_s": 30.0, "throttled_s": 60.0} | how))
+    made.saw([WELL, signs(uuid="B")], "boot-1", 0, 0.0)
+    return made
+
+
+def look(made: Health, seen: Signs, now: float, *, boot: str = "boot-1", loaded: int = 0) -> str:
+    made.saw([seen], boot, loaded, now)
+    return made.state("A", now)[0]
+
+
+def states(made: Health, now: float) -> tuple[str, str]:
+    return made.state("A", now)[0], made.state("B", now)[0]
+
+
+@pytest.mark.parametrize(
+    ("how", "state", "says"),
+    [
+        ({}, "healthy", ""),
+        ({"lost": "GPU is lost"}, "unhealthy", "NVML: GPU is lost"),
+        ({"silent": "NVML hangs"}, "suspect", "NVML hangs"),
+        ({"recovery": 1}, "unhealthy", "asks for a GPU reset"),
+        ({"recovery": 2}, "unhealthy", "reboot of the node"),
+        ({"recovery": 3}, "suspect", "peer-to-peer"),
+        ({"rows_failed": True}, "unhealthy", "should be replaced"),
+        ({"rows_pending": True}, "suspect", "waits to be remapped"),
+        ({"rows_pending": True, "rows_failed": True}, "unhealthy", "should be replaced"),
+        ({"ecc_aggregate": 40}, "healthy", ""),
+        ({"ecc_volatile": 2, "remaps_rows": False}, "unhealthy", "2 uncorrectable ECC errors"),
+        ({"fabric_down": True}, "suspect", "fabric manager"),
+        ({"pcie_width": 8}, "suspect", "width 8 where 16"),
+        ({"pcie_generation": 1}, "healthy", ""),
+        ({"pcie_generation": 1, "busy": True}, "suspect", "generation 1 where 5"),
+        ({"pcie_width": 0, "pcie_width_most": 0}, "healthy", ""),
+        ({"clock_reasons": HOT | POWER_BRAKE}, "healthy", ""),
+        ({"clock_reasons": 0x4 | 0x20}, "healthy", ""),
+    ],
+    ids=lambda value: None if not isinstance(value, dict) else "+".join(value) or "well",
+)
+def test_each_sign_has_its_state(how: dict[str, Any], state: str, says: str) -> None:
+    """And its neighbour is unharmed."""
+    made = health()
+    made.saw([signs(**how), signs(uuid="B")], "boot-1", 0, 1.0)
+    found, reason = made.state("A", 1.0)
+    assert (found, made.state("B", 1.0)) == (state, ("healthy", ""))
+    assert says in reason
+
+
+@pytest.mark.parametrize(
+    ("number", "verdict"),
+    [
+        *((n, "harmless") for n in (13, 31, 43, 45, 63, 68, 92, 94, 109, 154)),
+        *((n, "reset") for n in (46, 48, 62, 64, 74, 95, 119, 120, 140)),
+        *((n, "reboot") for n in (79, 151)),
+        *((n, "suspect") for n in (145, 171, 4711)),
+    ],
+)
+def test_xids_are_classified_as_nvidia_does(number: int, verdict: str) -> None:
+    assert judged(number)[0] == verdict
+
+
+def test_an_applications_xid_changes_nothing() -> None:
+    made = health()
+    made.xid("A", 31, 5.0)
+    assert states(made, 5.0) == ("healthy", "healthy")
+
+
+def test_an_unknown_xid_makes_suspect_and_passes() -> None:
+    made = health()
+    made.xid("A", 4711, 5.0)
+    assert states(made, 5.0) == ("suspect", "healthy")
+    assert look(made, WELL, 34.9) == "suspect"
+    assert look(made, WELL, 35.1) == "healthy"
+
+
+def test_an_xid_without_a_gpu_means_all_of_them() -> None:
+    made = health()
+    made.xid("", 79, 5.0)
+    assert states(made, 5.0) == ("unhealthy", "unhealthy")
+
+
+def test_an_operator_may_call_an_xid_harmless() -> None:
+    made = health(harmless_xids=(74,))
+    made.xid("A", 74, 5.0)
+    assert states(made, 5.0) == ("healthy", "healthy")
+
+
+def test_a_fatal_xid_stays_however_well_the_gpu_looks() -> None:
+    made = health()
+    made.xid("A", 48, 5.0)
+    assert look(made, signs(recovery=-1), 9000.0) == "unhealthy"
+    assert "Xid 48" in made.state("A", 9000.0)[1]
+    assert [a.uuid for a in made.ailments] == ["A"]
+
+
+@pytest.mark.parametrize(
+    ("number", "seen", "state"),
+    [
+        (48, {"boot": "boot-2"}, "healthy"),
+        (48, {"loaded": 1}, "healthy"),
+        (79, {"boot": "boot-2"}, "healthy"),
+        (79, {"loaded": 1}, "unhealthy"),
+    ],
+    ids=["reset: a reboot", "reset: driver reloaded", "reboot: a reboot", "reboot: a driver reload is not enough"],
+)
+def test_what_mends_a_fatal_xid(number: int, seen: dict[str, Any], state: str) -> None:
+    """After it, the usual time without trouble; here it is long over."""
+    made = health()
+    made.xid("A", number, 5.0)
+    assert look(made, WELL, 1000.0, **seen) == state
+
+
+def test_the_drivers_recovery_action_tells_when_a_reset_was_done() -> None:
+    """It must have been asked for first: an action of none just after the XID proves nothing."""
+    made = health()
+    made.xid("A", 95, 5.0)
+    assert look(made, WELL, 6.0) == "unhealthy"
+    assert look(made, signs(recovery=1), 7.0) == "unhealthy"
+    assert look(made, WELL, 8.0) == "suspect"
+    assert look(made, WELL, 38.0) == "healthy"
+    assert made.ailments == ()
+
+
+def test_a_person_may_say_that_it_was_seen_to() -> None:
+    made = health()
+    made.xid("A", 74, 5.0)
+    made.pardon("A")
+    assert made.state("A", 6.0) == ("healthy", "")
+
+
+def test_what_is_still_wrong_shows_through_a_pardon() -> None:
+    made = health()
+    made.xid("A", 64, 5.0)
+    made.saw([signs(rows_failed=True)], "boot-1", 0, 5.0)
+    made.pardon("A")
+    assert made.state("A", 6.0)[0] == "unhealthy"
+
+
+def test_ailments_outlive_the_agent_but_not_the_boot() -> None:
+    old = Ailment(uuid="A", reason="Xid 74: NVLink error", boot_id="boot-1")
+    made = Health([old])
+    assert look(made, signs(recovery=-1), 1.0) == "unhealthy"
+    assert look(made, signs(recovery=-1), 2.0, boot="boot-2") == "healthy"
+
+
+def test_a_driver_that_asks_for_nothing_clears_what_an_earlier_agent_saw() -> None:
+    """Whether it asked meanwhile, nobody saw; what it says now is the newest word."""
+    made = Health([Ailment(uuid="A", reason="Xid 95", boot_id="boot-1")])
+    assert look(made, WELL, 1.0) == "healthy"
+
+
+def test_nothing_comes_back_before_it_was_clean_for_a_while() -> None:
+    made = health()
+    assert look(made, signs(lost="GPU is lost"), 10.0) == "unhealthy"
+    assert look(made, WELL, 11.0) == "suspect"
+    assert "clean for less than 30 s after: NVML: GPU is lost" in made.state("A", 11.0)[1]
+    assert look(made, signs(lost="GPU is lost"), 20.0) == "unhealthy"
+    assert look(made, WELL, 49.0) == "suspect"
+    assert look(made, WELL, 50.0) == "healthy"
+
+
+def test_heat_counts_when_it_lasts() -> None:
+    made = health()
+    hot = signs(clock_reasons=HOT)
+    assert [look(made, hot, now) for now in (0.0, 30.0, 59.0, 60.0)] == ["healthy", "healthy", "healthy", "suspect"]
+    assert "too hot for more than 60 s" in made.state("A", 60.0)[1]
+    assert look(made, WELL, 61.0) == "suspect"
+    assert [look(made, seen, now) for seen, now in ((WELL, 91.0), (hot, 92.0), (WELL, 100.0), (hot, 101.0), (hot, 155.0))] == ["healthy"] * 5
+
+
+def test_new_ecc_errors_make_a_gpu_that_remaps_rows_suspect_for_a_while() -> None:
+    """Old ones are known; those after a driver's reload count from nothing."""
+    made = health()
+    assert look(made, signs(ecc_volatile=3), 10.0) == "suspect"
+    assert look(made, signs(ecc_volatile=3), 40.0) == "healthy"
+    assert look(made, signs(ecc_volatile=0), 41.0, loaded=1) == "healthy"
+    assert look(made, signs(ecc_volatile=1), 42.0, loaded=1) == "suspect"
+
+
+def test_errors_from_before_the_agent_came_are_no_news() -> None:
+    made = Health()
+    assert look(made, signs(ecc_volatile=7), 1.0) == "healthy"
+
+
+def test_a_gpu_that_nobody_has_seen_is_healthy() -> None:
+    assert Health().state("Z", 0.0) == ("healthy", "")

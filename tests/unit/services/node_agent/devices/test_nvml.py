@@ -1,0 +1,229 @@
+"""Inventory, signs and events through the real pynvml, over a library whose machine stands in a text file."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+
+from services.node_agent.devices.cgroups import Owner
+from services.node_agent.devices.health import Signs
+from services.node_agent.devices.nvml import NvmlDevices
+from services.node_agent.worker import Hung, Worker
+from shared.model.gpu import Inventory
+from shared.model.mig import MigInstance
+from tests.support.waiting import eventually
+from tests.unit.services.node_agent.devices.machine import TWO, Machine
+
+
+def devices(**how: object) -> NvmlDevices:
+    """On a machine whose sysfs is empty and whose processes cannot be looked at."""
+    return NvmlDevices(**({"timeout_s": 5.0, "sysfs": Path("/nowhere"), "owner": lambda _: None} | how))  # type: ignore[arg-type]
+
+
+async def seen(watched: NvmlDevices, *pods: str) -> Inventory:
+    return await watched.inventory("n1", "boot-1", frozenset(pods))
+
+
+async def signs(watched: NvmlDevices) -> dict[str, Signs]:
+    await seen(watched)
+    return {sign.uuid: sign for sign in await watched.signs()}
+
+
+async def test_it_reads_what_there_is(machine: Machine) -> None:
+    found = await seen(devices())
+    assert (found.node, found.boot_id, found.driver_version, found.cuda_version) == ("n1", "boot-1", "580.95.05", "13.0")
+    first, second = found.gpus
+    assert (first.uuid, first.index, first.model, first.memory_mib) == ("GPU-a", 0, "NVIDIA-H200", 143771)
+    assert (first.pci_bus_id, first.numa_node, first.compute_capability, first.state) == ("00000000:01:00.0", 0, "9.0", "healthy")
+    assert (first.mig_enabled, second.mig_enabled, found.strategies) == (False, True, ("exclusive", "advisory"))
+
+
+async def test_what_a_device_does_not_know_costs_a_field(machine: Machine) -> None:
+    machine.become("gpu 0 GPU-a Tesla_V100 16384 00000000:01:00.0 -1 7 0 -1 0\necc 0 -1 -1\nrows 0 -1 -1\nrecovery 0 -1\n")
+    watched = devices()
+    (gpu,) = (await seen(watched)).gpus
+    assert (gpu.numa_node, gpu.mig_enabled, gpu.cpus, gpu.state) == (-1, False, "", "healthy")
+    (sign,) = await watched.signs()
+    assert (sign.lost, sign.recovery, sign.remaps_rows, sign.ecc_volatile) == ("", -1, False, 0)
+
+
+async def test_the_device_node_need_not_have_the_index_as_its_number(machine: Machine) -> None:
+    machine.also("minor 0 5\n")
+    assert [gpu.minor for gpu in (await seen(devices())).gpus] == [5, 1]
+
+
+async def test_cpus_and_the_link_to_them_are_read(machine: Machine) -> None:
+    machine.also("cpus 0 f0f\nc2c 1 1\n")
+    first, second = (await seen(devices())).gpus
+    assert (first.cpus, first.c2c, second.cpus, second.c2c) == ("0-3,8-11", False, "", True)
+
+
+async def test_the_kernel_knows_the_numa_node_best(machine: Machine, tmp_path: Path) -> None:
+    device = tmp_path / "sys" / "bus" / "pci" / "devices" / "0000:01:00.0"
+    device.mkdir(parents=True)
+    (device / "numa_node").write_text("3\n")
+    assert [gpu.numa_node for gpu in (await seen(devices(sysfs=tmp_path / "sys"))).gpus] == [3, 1]
+
+
+async def test_mig_instances_of_known_profiles_are_offered(machine: Machine) -> None:
+    """One that is split further, or of a profile that nobody knows, is not."""
+    machine.also("mig 1 9 4 3g.71gb 71000 MIG-b\nmig 1 7 0 1g.18gb+me 18000 MIG-a\nmig 1 8 2 1c.2g.35gb 35000 MIG-c\nmig 1 3 1 1g.18gb+gfx 18000 MIG-d\n")
+    found = await seen(devices())
+    assert found.gpus[1].mig_instances == (
+        MigInstance(profile="1g.18gb+me", start=0, uuid="MIG-a"),
+        MigInstance(profile="3g.71gb", start=4, uuid="MIG-b"),
+    )
+    assert found.strategies == ("exclusive", "advisory", "mig")
+
+
+@pytest.mark.parametrize(
+    ("lines", "nvlinks", "pcie", "p2p"),
+    [
+        ("", 0, "system", True),
+        ("ancestor 0 1 30\n", 0, "hostbridge", True),
+        ("ancestor 0 1 40\np2p 0 1 3\n", 0, "node", False),
+        ("nvlink 0 0 gpu 00000000:02:00.0\nnvlink 0 1 gpu 00000000:02:00.0\nnvlink 1 0 gpu 00000000:01:00.0\nnvlink 1 1 gpu 00000000:01:00.0\n", 2, "system", True),
+        ("nvlink 0 0 gpu 00000000:09:00.0\n", 0, "system", True),
+        ("".join(f"nvlink 0 {i} switch\n" for i in range(18)) + "".join(f"nvlink 1 {i} switch\n" for i in range(16)), 16, "system", True),
+    ],
+    ids=["nothing", "one root", "no peer access", "direct", "to another", "switched"],
+)
+async def test_it_reads_how_gpus_are_linked(machine: Machine, lines: str, nvlinks: int, pcie: str, p2p: bool) -> None:
+    """Direct NVLinks are counted; through a switch it is the links of the lesser one."""
+    machine.also(lines)
+    (link,) = (await seen(devices())).links
+    assert (link.a, link.b, link.nvlinks, link.pcie, link.p2p) == (0, 1, nvlinks, pcie, p2p)
+
+
+@pytest.mark.parametrize(
+    ("lines", "clique", "down"),
+    [
+        ("", "", False),
+        ("fabric 0 3 7 00112233445566778899aabbccddeeff\nfabric 1 3 7 00112233445566778899aabbccddeeff\n", "00112233-4455-6677-8899-aabbccddeeff.7", False),
+        ("fabric 0 3 0 00000000000000000000000000000000\n", "", False),
+        ("fabric 0 2 0 0\n", "", True),
+    ],
+    ids=["none", "beyond the node", "of one machine", "not up"],
+)
+async def test_the_nvswitch_fabric_is_read(machine: Machine, lines: str, clique: str, down: bool) -> None:
+    machine.also(lines)
+    watched = devices()
+    assert (await seen(watched)).clique == clique
+    assert (await watched.signs())[0].fabric_down is down
+
+
+async def test_strangers_memory_is_told_apart(machine: Machine) -> None:
+    """Processes of the host, of pods that nobody handed anything, and those that outlived their lease."""
+    owners = {11: Owner(), 12: Owner("u-ours", "c"), 13: Owner("u-other", "c"), 14: None}
+    machine.also("process 0 11 2048\nprocess 0 12 512\nprocess 0 13 1\nprocess 0 14 100\n")
+    watched = devices(owner=owners.get)
+    assert [gpu.foreign_mib for gpu in (await seen(watched, "u-ours")).gpus] == [2049, 0]
+    assert [gpu.foreign_mib for gpu in (await seen(watched)).gpus] == [2561, 0]
+
+
+async def test_signs_are_read(machine: Machine) -> None:
+    machine.also("ecc 0 2 9\nrows 0 1 0\npcie 0 8 16 4 5\nclocks 0 40\nrecovery 0 4\nbusy 0 50\n")
+    found = (await signs(devices()))["GPU-a"]
+    assert found == Signs(
+        uuid="GPU-a", recovery=4, rows_pending=True, remaps_rows=True, ecc_volatile=2, ecc_aggregate=9, pcie_width=8, pcie_width_most=16,
+        pcie_generation=4, pcie_generation_most=5, busy=True, clock_reasons=0x40,
+    )  # fmt: skip
+
+
+async def test_a_lost_gpu_keeps_its_name_and_its_neighbours(machine: Machine) -> None:
+    watched = devices()
+    await seen(watched)
+    machine.become(TWO.replace("0 9 0 0 0", "0 9 0 0 15"))
+    found = await signs(watched)
+    assert (found["GPU-a"].lost, found["GPU-b"].lost) == ("GPU is lost", "")
+
+
+async def test_a_gpu_that_is_lost_before_the_agent_starts_is_known_from_before(machine: Machine) -> None:
+    before = await seen(devices())
+    machine.become(TWO.replace("0 9 0 0 0", "0 9 0 0 15"))
+    assert [gpu.uuid for gpu in (await seen(devices(known=before))).gpus] == ["GPU-a", "GPU-b"]
+
+
+async def test_a_gpu_that_was_taken_out_is_gone(machine: Machine) -> None:
+    watched = devices()
+    await seen(watched)
+    machine.become(TWO.splitlines()[2] + "\n")
+    assert [gpu.uuid for gpu in (await seen(watched)).gpus] == ["GPU-a"]
+
+
+async def test_without_a_driver_there_is_nothing_and_a_later_one_is_found(machine: Machine) -> None:
+    machine.become("init 9\n")
+    watched = devices()
+    assert (await seen(watched)).gpus == ()
+    machine.become(TWO)
+    assert len((await seen(watched)).gpus) == 2
+
+
+async def test_a_driver_that_is_loaded_anew_is_counted_and_keeps_the_names(machine: Machine) -> None:
+    watched = devices()
+    before = await seen(watched)
+    machine.become("init 9\n" + TWO.replace(" 0 0\n", " 0 9\n").replace(" 1 0\n", " 1 9\n"))
+    assert {sign.silent for sign in await watched.signs()} == {"NVML: Driver Not Loaded"}
+    assert (await seen(watched)).gpus == before.gpus
+    machine.become(TWO)
+    assert {sign.silent for sign in await watched.signs()} == {""}
+    assert (watched.loaded, (await seen(watched)).gpus) == (1, before.gpus)
+
+
+async def test_a_hung_nvml_is_told_and_nothing_waits_for_it(machine: Machine) -> None:
+    """The answer comes in time with what was known; a second question sends no second thread in."""
+    watched = devices(timeout_s=0.2)
+    before = await seen(watched)
+    machine.also("hang\n")
+    for _ in range(2):
+        assert (await seen(watched)).gpus == before.gpus
+        assert all("NVML hangs" in sign.silent for sign in await watched.signs())
+    assert sum(thread.name == "nvml" for thread in threading.enumerate()) == 1
+    machine.become(TWO)
+
+    async def well() -> bool:
+        return all(sign.silent == "" for sign in await watched.signs())
+
+    await eventually(well)
+    await watched.close()
+
+
+async def test_xids_are_heard_with_their_gpu(machine: Machine) -> None:
+    """A double-bit error has no number of its own; those of before the agent came are not told; the application's are."""
+    heard: list[tuple[str, int]] = []
+    machine.also("event 1 0 8 13\n")
+    watched = devices()
+    watched.listen(lambda uuid, number: heard.append((uuid, number)))
+    number = 1
+
+    async def listening() -> bool:
+        """Until the first comes through, for nothing says when the thread has begun."""
+        nonlocal number
+        number += 1
+        machine.also(f"event {number} 1 8 31\n")
+        return bool(heard)
+
+    await eventually(listening)
+    assert set(heard) == {("GPU-b", 31)}
+    machine.also(f"event {number + 1} 0 2 0\nevent {number + 2} 0 8 79\n")
+    await eventually(lambda: heard[-2:] == [("GPU-a", 48), ("GPU-a", 79)])
+    await watched.close()
+    await eventually(lambda: all(thread.name != "nvml-events" for thread in threading.enumerate()))
+
+
+async def test_a_worker_hands_on_what_a_call_raises() -> None:
+    worker = Worker(5.0)
+    with pytest.raises(ZeroDivisionError):
+        await worker.call(lambda: 1 // 0)
+    assert await worker.call(lambda: 7) == 7
+
+
+async def test_a_worker_sends_nobody_after_a_hung_call() -> None:
+    worker = Worker(0.05)
+    gate = threading.Event()
+    for _ in range(2):
+        with pytest.raises(Hung):
+            await worker.call(gate.wait)
+    gate.set()
