@@ -14,6 +14,7 @@ from services.node_agent.handover.device_plugin import BUCKETS, CDI_KIND, SlotPl
 from services.node_agent.handover.podresources import PodResources
 from services.node_agent.handover.registration import PLUGIN_DIR, DevicePluginWay
 from services.node_agent.node_service import NodeDoor
+from services.node_agent.release.watch import ReleaseWatch
 from shared.model import names
 from shared.service import Context
 
@@ -33,9 +34,14 @@ class KubeletDoor:
         self._pods = PodResources(kubelet, names.RESOURCE_SLOT)
         ctx.on_drain(self._pods.close)
         self._way = DevicePluginWay(ctx, kubelet, self._plugin)
+        self._release = ReleaseWatch(
+            ctx, door, specs=self._specs, holders=self._pods.list, plugin_dir=kubelet / PLUGIN_DIR, cgroup_dir=Path(config.cgroup_dir),
+            nvml_timeout_s=config.nvml_timeout_s,
+        )
 
     async def start(self) -> None:
         await self._way.start()
+        await self._release.start()
 
     def _plugin(self, on_watch: Callable[[bool], None]) -> SlotPlugin:
         return SlotPlugin(

@@ -15,6 +15,7 @@ from shared.book.states import PodState
 from shared.contracts.base import encode
 from shared.contracts.events import GangPlaced, PlacementDecided
 from shared.contracts.log import Decision
+from shared.model import names
 from shared.model.grant import Grant
 
 ATTEMPTS_PER_TURN = 64
@@ -84,7 +85,10 @@ class Decider:
         if not place.containers:
             return None
         self._grants_made += 1
-        return Grant(grant_id=f"{self.term:x}-{self._grants_made:x}", term=self.term, traceparent=self.trace_of(state.uid), containers=place.containers)
+        dialect = state.pod.metadata.annotations.get(names.ANNOTATION_DIALECT, "")
+        return Grant(
+            grant_id=f"{self.term:x}-{self._grants_made:x}", term=self.term, traceparent=self.trace_of(state.uid), dialect=dialect, containers=place.containers
+        )  # fmt: skip
 
     def _record(self, state: PodState, place: Place, grant: Grant | None, now: float, *, gang: str = "") -> None:
         """The book holds it; the log is next."""

@@ -43,6 +43,8 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     term: int
     sequence: int = 0
     traceparent: str = ""
+    dialect: str = ""
+    """What the pod was written in, where it was not in Kerf's own words: its containers find that dialect's environment."""
     containers: dict[str, ContainerGrant] = {}
 
 

@@ -13,6 +13,7 @@ import tempfile
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
+from uuid import NAMESPACE_DNS, uuid5
 
 import grpc
 import pytest
@@ -21,10 +22,12 @@ from services.node_agent.config import Config
 from services.node_agent.service import NodeAgent
 from shared.bus.embedded import EmbeddedServer
 from shared.bus.nats_bus import NatsBus
+from shared.bus.port import Incoming
 from shared.bus.provision import provision
 from shared.contracts import subjects
 from shared.contracts.base import decode, encode
-from shared.contracts.commands import Accepted, NodeGrant
+from shared.contracts.commands import Accepted, NodeGrant, NodeRelease
+from shared.contracts.envelope import unwrap
 from shared.model.grant import ContainerGrant, GpuShare, Grant
 from shared.service import Context, running
 from tests.support.fake_kubelet import FakeKubelet, FakePod
@@ -86,14 +89,26 @@ async def agent(nats: EmbeddedServer, host: Path, **changes: Any) -> AsyncIterat
 
     settings = {
         "node": "n1", "checkpoint_file": str(host / "state" / "agent.json"), "boot_id_file": str(host / "boot_id"), "kubelet_dir": str(host / "kubelet"),
-        "cdi_dir": str(host / "cdi"), "slots": 64,
+        "cdi_dir": str(host / "cdi"), "cgroup_dir": str(host / "cgroup"), "slots": 64,
     }  # fmt: skip
     async with running(Known, Config(**(settings | changes)), bus_url=nats.url):
         yield contexts[0]
 
 
+def uid(name: str) -> str:
+    return str(uuid5(NAMESPACE_DNS, name))
+
+
 def pod(name: str, **more: Any) -> FakePod:
-    return FakePod(uid=f"u-{name}", namespace="team", name=name, **more)
+    return FakePod(uid=uid(name), namespace="team", name=name, **more)
+
+
+def cgroup(host: Path, name: str) -> Path:
+    """Of a pod, as the kubelet makes it before the first start."""
+    made = host / "cgroup" / "kubepods" / "burstable" / f"pod{uid(name)}"
+    made.mkdir(parents=True)
+    (host / "cgroup" / "cgroup.procs").touch()
+    return made
 
 
 async def grant(bus: NatsBus, name: str, **memory_by_container: int) -> Accepted:
@@ -103,7 +118,7 @@ async def grant(bus: NatsBus, name: str, **memory_by_container: int) -> Accepted
         )
         for number, (container, memory) in enumerate((memory_by_container or {"main": 20}).items())
     }
-    made = NodeGrant(term=1, uid=f"u-{name}", namespace="team", name=name, grant=Grant(grant_id=f"g-{name}", term=1, containers=containers))
+    made = NodeGrant(term=1, uid=uid(name), namespace="team", name=name, grant=Grant(grant_id=f"g-{name}", term=1, containers=containers))
     return decode(await bus.request(subjects.node_command("n1", "grant"), encode(made)), Accepted)
 
 
@@ -142,7 +157,7 @@ async def test_without_a_grant_nothing_starts_and_the_sentence_says_why(
         await kubelet.sees_slots()
         late = pod("late")
         await kubelet.admit(late)
-        with pytest.raises(grpc.aio.AioRpcError, match="no grant for pod u-late"):
+        with pytest.raises(grpc.aio.AioRpcError, match=f"no grant for pod {uid('late')}"):
             await kubelet.start_container(late)
         assert list((host / "cdi").glob("*")) == []
         await grant(bus, "late")
@@ -155,7 +170,7 @@ async def test_a_grant_of_another_pod_under_the_same_uid_is_refused(
     async with agent(nats, host):
         await kubelet.sees_slots()
         await grant(bus, "a")
-        stranger = FakePod(uid="u-a", namespace="team", name="stranger")
+        stranger = FakePod(uid=uid("a"), namespace="team", name="stranger")
         await kubelet.admit(stranger)
         with pytest.raises(grpc.aio.AioRpcError, match="another-pod"):
             await kubelet.start_container(stranger)
@@ -166,10 +181,10 @@ async def test_the_gate_stands_before_the_container(nats: EmbeddedServer, bus: N
         await kubelet.sees_slots()
         for name in ("first", "second"):
             await grant(bus, name, main=600)
-            await kubelet.admit(kubelet.pods.get(name) or pod(name))
-        await kubelet.start_container(kubelet.pods["u-first"])
+            await kubelet.admit(pod(name))
+        await kubelet.start_container(kubelet.pods[uid("first")])
         with pytest.raises(grpc.aio.AioRpcError, match="gpu-memory-full"):
-            await kubelet.start_container(kubelet.pods["u-second"])
+            await kubelet.start_container(kubelet.pods[uid("second")])
 
 
 async def test_a_restarted_kubelet_gets_the_slots_again(nats: EmbeddedServer, bus: NatsBus, host: Path, kubelet: FakeKubelet) -> None:
@@ -240,6 +255,43 @@ async def test_a_checkpoint_of_another_form_starts_nothing(nats: EmbeddedServer,
         (kubelet.plugins / "kubelet_internal_checkpoint").write_text('{"Data": {"PodDeviceEntries": [{"PodUID": 1}]}}')
         with pytest.raises(grpc.aio.AioRpcError, match="a form that this version of Kerf does not know"):
             await kubelet.start_container(one)
+
+
+async def test_a_slice_is_given_back_when_its_container_is_gone_and_not_before(
+    nats: EmbeddedServer, bus: NatsBus, host: Path, kubelet: FakeKubelet
+) -> None:
+    """Deleted by force: the pod is gone for Kubernetes and for PodResources, and its cgroup stands."""
+    released: list[str] = []
+
+    async def ear(incoming: Incoming) -> None:
+        released.append(unwrap(incoming.payload)[1].grant_id)  # type: ignore[attr-defined]
+
+    await bus.subscribe(subjects.SLICES_RELEASED, ear)
+    async with agent(nats, host):
+        await kubelet.sees_slots()
+        for name in ("stays", "goes"):
+            await grant(bus, name)
+            await kubelet.admit(pod(name))
+        stays, goes = cgroup(host, "stays"), cgroup(host, "goes")
+        for one in list(kubelet.pods.values()):
+            await kubelet.start_container(one)
+        kubelet.forget(kubelet.pods[uid("goes")])
+        for name in ("stays", "goes"):
+            assert decode(
+                await bus.request(subjects.node_command("n1", "release"), encode(NodeRelease(term=1, uid=uid(name), grant_id=f"g-{name}"))),
+                Accepted,
+            ).ok
+        assert released == []
+        goes.rmdir()
+        await eventually(lambda: released == ["g-goes"])
+        assert [path.name.startswith(f"kerf-slice-{uid('stays')}-main-") for path in (host / "cdi").iterdir()] == [True]
+        stays.rmdir()
+        asked = kubelet.lists
+        await eventually(lambda: kubelet.lists > asked)
+        assert released == ["g-goes"], "the kubelet names it still"
+        kubelet.forget(kubelet.pods[uid("stays")])
+        await eventually(lambda: released == ["g-goes", "g-stays"])
+        assert list((host / "cdi").iterdir()) == []
 
 
 async def test_where_there_is_no_kubelet_nothing_is_served(nats: EmbeddedServer, bus: NatsBus, host: Path) -> None:

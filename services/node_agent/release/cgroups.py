@@ -1,0 +1,69 @@
+"""Cgroups of pods, wherever the kubelet puts them: cgroup v1 and v2, drivers cgroupfs and systemd, any cgroup root.
+
+cgroupfs: .../kubepods/burstable/pod<uid>; systemd: .../kubepods-burstable.slice/kubepods-burstable-pod<uid with _>.slice
+(pkg/kubelet/cm/cgroup_manager_linux.go).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from services.node_agent.devices.cgroups import owner_in
+
+_ELSEWHERE = frozenset({"system.slice", "user.slice", "init.scope"})
+_DEPTH = 5
+_KUBEPODS = "kubepods"
+
+
+class PodCgroups:
+    def __init__(self, root: Path) -> None:
+        """`root`: where the host's cgroup file systems are mounted, usually /sys/fs/cgroup."""
+        self._root = root
+        self._paths: dict[str, Path] = {}
+
+    def has(self, uid: str) -> bool:
+        """Whether the pod has a cgroup in any hierarchy. Where it had one a moment ago it costs one look."""
+        known = self._paths.get(uid)
+        if known is not None and known.exists():
+            return True
+        self._paths = self._walk()
+        return uid in self._paths
+
+    def uses_them(self) -> bool:
+        """Whether this kubelet puts pods into cgroups of their own at all (cgroupsPerQOS)."""
+        return any(_KUBEPODS in entry.name for root in self._hierarchies() for entry, _ in _below(root))
+
+    def _walk(self) -> dict[str, Path]:
+        found: dict[str, Path] = {}
+        for root in self._hierarchies():
+            for entry, uid in _below(root):
+                if uid:
+                    found.setdefault(uid, Path(entry.path))
+        return found
+
+    def _hierarchies(self) -> list[Path]:
+        """Of cgroup v1 each controller has one; v2 has one in all."""
+        if (self._root / "cgroup.procs").exists():
+            return [self._root]
+        return [Path(entry.path) for entry in _folders(self._root)]
+
+
+def _below(root: Path, depth: int = _DEPTH) -> Iterator[tuple[os.DirEntry[str], str]]:
+    """Folders below, not those inside a pod's; each with the pod's UID, or empty."""
+    for entry in _folders(root):
+        if entry.name in _ELSEWHERE:
+            continue
+        uid = owner_in(entry.name).pod_uid
+        yield entry, uid
+        if not uid and depth > 1:
+            yield from _below(Path(entry.path), depth - 1)
+
+
+def _folders(path: Path) -> list[os.DirEntry[str]]:
+    try:
+        with os.scandir(path) as entries:
+            return [entry for entry in entries if entry.is_dir(follow_symlinks=False)]
+    except FileNotFoundError:
+        return []  # it went while we looked

@@ -1,0 +1,41 @@
+"""Whose processes are on the GPUs, by NVML and the processes' cgroups. Needs the host's process ids."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pynvml
+import structlog
+
+from services.node_agent.devices.cgroups import owner
+from services.node_agent.worker import Worker
+
+log = structlog.get_logger("release")
+
+
+class PodsOnGpus:
+    def __init__(self, timeout_s: float, proc: Path = Path("/proc")) -> None:
+        self._worker = Worker(timeout_s)
+        self._proc = proc
+
+    async def now(self) -> frozenset[str]:
+        """UIDs of pods that have a process on a GPU. Raises Hung or NVMLError where NVML does not say; a single GPU that
+        does not answer counts as empty, for whatever hangs on it holds its cgroup too."""
+        pids = await self._worker.call(_pids)
+        owners = (owner(pid, self._proc) for pid in pids)
+        return frozenset(of.pod_uid for of in owners if of is not None and of.pod_uid)
+
+
+def _pids() -> frozenset[int]:
+    pynvml.nvmlInit()
+    try:
+        found: set[int] = set()
+        for index in range(pynvml.nvmlDeviceGetCount()):
+            try:
+                handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+                found.update(process.pid for process in pynvml.nvmlDeviceGetComputeRunningProcesses(handle))
+            except pynvml.NVMLError as error:
+                log.warning("processes_not_listed", gpu=index, error=str(error))
+        return frozenset(found)
+    finally:
+        pynvml.nvmlShutdown()

@@ -1,0 +1,84 @@
+"""Looks once a second whether a leased container is gone, and tells the core.
+
+While a pod's cgroup stands this costs one look at it; the kubelet and NVML are asked only when it is gone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pynvml
+
+from services.node_agent.cdi.writer import SpecDir
+from services.node_agent.handover import kubelet_checkpoint
+from services.node_agent.handover.device_plugin import CDI_KIND
+from services.node_agent.handover.kubelet_checkpoint import KubeletCheckpointError
+from services.node_agent.handover.podresources import PodResourcesError
+from services.node_agent.handover.slots import Holder
+from services.node_agent.node_service import NodeDoor
+from services.node_agent.release.cgroups import PodCgroups
+from services.node_agent.release.gone import Seen, gone
+from services.node_agent.release.processes import PodsOnGpus
+from services.node_agent.worker import Hung
+from shared.model import names
+from shared.service import Context
+
+LOOK_S = 1.0
+_NO_CGROUPS = (
+    "the kubelet keeps no cgroup for each pod (cgroupsPerQOS is off, or {} is not the host's), so nobody can tell when a container is gone"
+)
+
+
+class ReleaseWatch:
+    def __init__(
+        self,
+        ctx: Context,
+        door: NodeDoor,
+        *,
+        specs: SpecDir,
+        holders: Callable[[], Awaitable[tuple[Holder, ...]]],
+        plugin_dir: Path,
+        cgroup_dir: Path,
+        nvml_timeout_s: float,
+    ) -> None:
+        self._ctx, self._door, self._specs, self._holders = ctx, door, specs, holders
+        self._plugin_dir, self._cgroup_dir = plugin_dir, cgroup_dir
+        self._cgroups = PodCgroups(cgroup_dir)
+        self._pods_on_gpus = PodsOnGpus(nvml_timeout_s)
+
+    async def start(self) -> None:
+        self._keep_specs()
+        self._ctx.spawn(self._looks(), name="release")
+
+    async def _looks(self) -> None:
+        while True:
+            await asyncio.sleep(LOOK_S)
+            await self.look()
+
+    async def look(self) -> None:
+        leases = self._door.agent.live()
+        absent = [lease for lease in leases if not self._cgroups.has(lease.uid)]
+        if not absent:
+            return
+        if not self._cgroups.uses_them():
+            self._ctx.health.set("release", ok=False, detail=_NO_CGROUPS.format(self._cgroup_dir))
+            return
+        try:
+            holders = await self._holders()
+            holdings = kubelet_checkpoint.load(self._plugin_dir, names.RESOURCE_SLOT, CDI_KIND)
+            on_gpus = await self._pods_on_gpus.now()
+        except (PodResourcesError, KubeletCheckpointError, Hung, pynvml.NVMLError) as error:
+            self._ctx.health.set("release", ok=False, detail=f"{len(absent)} containers seem gone, and nobody can confirm it: {error}")
+            return
+        self._ctx.health.set("release", ok=True)
+        present = frozenset(lease.uid for lease in leases) - {lease.uid for lease in absent}
+        seen = Seen(cgroups=present, holdings=holdings, holders=holders, on_gpus=on_gpus)
+        for lease in gone(absent, seen):
+            # Looked at again when nothing can start any more: a start that came meanwhile has its pod's cgroup.
+            await self._door.end_container(lease.uid, lease.container, if_so=lambda uid=lease.uid: not self._cgroups.has(uid))  # type: ignore[misc]
+        self._keep_specs()
+
+    def _keep_specs(self) -> None:
+        self._specs.keep_only((lease.uid, lease.container) for lease in self._door.agent.live())

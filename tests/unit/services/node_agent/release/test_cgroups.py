@@ -1,0 +1,53 @@
+"""A pod's cgroup is found wherever the kubelet puts it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from services.node_agent.release.cgroups import PodCgroups
+
+UID = "3f0c9b1e-7a55-4c1b-9a43-2f6f0f3a8d11"
+OTHER = "9d1f3b5c-0000-4c1b-9a43-2f6f0f3a8d11"
+UNDERSCORED = UID.replace("-", "_")
+
+LAYOUTS = {
+    "v2, cgroupfs": f"kubepods/burstable/pod{UID}",
+    "v2, cgroupfs, guaranteed": f"kubepods/pod{UID}",
+    "v2, systemd": f"kubepods.slice/kubepods-besteffort.slice/kubepods-besteffort-pod{UNDERSCORED}.slice",
+    "v2, systemd, under a cgroup root": f"kubelet.slice/kubelet-kubepods.slice/kubelet-kubepods-burstable.slice/kubelet-kubepods-burstable-pod{UNDERSCORED}.slice",
+}
+
+
+@pytest.mark.parametrize("path", LAYOUTS.values(), ids=LAYOUTS.keys())
+@pytest.mark.parametrize("hierarchy", ["", "memory"], ids=["v2", "v1"])
+def test_a_pod_is_found_and_missed_when_it_goes(tmp_path: Path, path: str, hierarchy: str) -> None:
+    if not hierarchy:
+        (tmp_path / "cgroup.procs").write_text("")
+    folder = tmp_path / hierarchy / path
+    (folder / "cri-containerd-0a").mkdir(parents=True)
+    cgroups = PodCgroups(tmp_path)
+    assert (cgroups.has(UID), cgroups.has(OTHER), cgroups.uses_them()) == (True, False, True)
+    (folder / "cri-containerd-0a").rmdir()
+    assert cgroups.has(UID), "its containers have ended, and the kubelet may start others"
+    folder.rmdir()
+    assert not cgroups.has(UID)
+
+
+def test_of_cgroup_v1_every_hierarchy_counts(tmp_path: Path) -> None:
+    for controller in ("memory", "pids"):
+        (tmp_path / controller / "kubepods" / f"pod{UID}").mkdir(parents=True)
+    cgroups = PodCgroups(tmp_path)
+    assert cgroups.has(UID)
+    for controller, left in (("pids", True), ("memory", False)):
+        (tmp_path / controller / "kubepods" / f"pod{UID}").rmdir()
+        assert cgroups.has(UID) is left
+
+
+def test_a_host_without_cgroups_of_pods_is_known(tmp_path: Path) -> None:
+    (tmp_path / "cgroup.procs").write_text("")
+    (tmp_path / "system.slice" / f"pod{UID}").mkdir(parents=True)
+    cgroups = PodCgroups(tmp_path)
+    assert not cgroups.uses_them()
+    assert not cgroups.has(UID), "a service may be called what it likes"
