@@ -32,6 +32,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """XIDs that are to change nothing here, besides those that are the application's."""
     evict_unhealthy: bool = False
     """Evict the pods on a GPU that has become unhealthy, through the Eviction API. Otherwise they are left alone."""
+    usage_s: Seconds = 5.0
+    """How often it is sampled who uses the GPUs."""
     sysfs: str = "/sys"
     """Where the kernel shows its PCI devices and network cards."""
     beat_s: Seconds = 2.0

@@ -12,6 +12,7 @@ from services.node_agent import messages as m
 from services.node_agent.config import Config
 from services.node_agent.core import Agent
 from services.node_agent.devices.health import Health, Signs
+from services.node_agent.devices.meter import Meter
 from services.node_agent.devices.nvml import NvmlDevices
 from shared.model.gpu import GpuState, Inventory
 from shared.service import Context
@@ -31,6 +32,7 @@ class Watch:
         self._signs: tuple[Signs, ...] = ()
         self._told: States = {}
         self._alarm = asyncio.Event()
+        self._meter = Meter(ctx, self._devices, agent, config.usage_s)
         self._xids = ctx.metrics.counter("kerf_agent_xids_total", "XIDs that the driver reported, by GPU and number.", ("gpu", "xid"))
         ctx.metrics.observe_by("kerf_agent_gpu_healthy", "1 where the GPU takes new slices.", self._healthy, labels=("gpu",))
         ctx.metrics.observe_by(
@@ -41,6 +43,7 @@ class Watch:
     async def start(self) -> None:
         await self.look()
         self._devices.listen(self._heard)
+        self._meter.start()
         self._ctx.spawn(self._looks(), name="devices")
         self._ctx.spawn(self._checks(), name="health")
         self._ctx.spawn(self._alarms(), name="alarms")
@@ -101,7 +104,8 @@ class Watch:
             await self._say()
 
     def _healthy(self) -> dict[tuple[str, ...], float]:
-        return {(uuid,): float(state == "healthy") for uuid, (state, _) in self._told.items()}
+        inventory = self._agent.inventory
+        return {} if inventory is None else {(gpu.uuid,): float(gpu.state == "healthy") for gpu in inventory.gpus}
 
     def _ecc(self) -> dict[tuple[str, ...], float]:
         counts: dict[tuple[str, ...], float] = {}
