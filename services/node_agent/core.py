@@ -131,6 +131,8 @@ class Agent:
         if grant_id in self._tombstones:
             return [self._refused(grant_id, "this grant was given back for good")]
         known = self._known.get(grant_id)
+        if known is not None and known.grant.uid != came.uid:
+            return [self._refused(grant_id, f"this grant is of pod {known.grant.uid}")]
         if known is not None and came.term == self.term and known.grant.grant == came.grant:
             return [self._ok(grant_id)]
         self.term = came.term
@@ -184,7 +186,8 @@ class Agent:
         for came in sync.grants:
             if came.grant.grant_id not in self._tombstones:
                 known = self._known.get(came.grant.grant_id)
-                self._remember(came, leaving=known is not None and known.leaving)
+                if known is None or known.grant.uid == came.uid:
+                    self._remember(came, leaving=known is not None and known.leaving)
         answer = NodeSyncAnswer(node=self.node, boot_id=self._boot_id, term=self.term, accepted=True, live=self.live(), tombstones=dead)
         return [m.Save(), m.Answer(answer)]
 
