@@ -27,6 +27,7 @@ from services.node_agent.handover.podresources import PodResourcesError
 from services.node_agent.handover.slots import Claim, Holder, Unresolved
 from services.node_agent.kubelet_api import device_plugin_pb2 as pb
 from services.node_agent.kubelet_api.device_plugin_pb2_grpc import DevicePluginServicer
+from services.node_agent.worker import Hung
 from shared.model import names
 from shared.telemetry.metrics import Counter, Histogram
 
@@ -128,6 +129,6 @@ class SlotPlugin(DevicePluginServicer):
         if isinstance(order, m.RefuseStart):
             raise Refused(grpc.StatusCode.FAILED_PRECONDITION, order.code, order.sentence)
         try:
-            self._edits.write(cdi_names, order)
-        except (OSError, ValueError) as error:
-            raise Refused(grpc.StatusCode.INTERNAL, "spec-not-written", f"the container's CDI spec cannot be written: {error}") from error
+            await self._edits.write(cdi_names, order)
+        except (OSError, ValueError, Hung) as error:
+            raise Refused(grpc.StatusCode.INTERNAL, "spec-not-written", f"the container's CDI spec cannot be made: {error}") from error
