@@ -278,7 +278,7 @@ class Agent:
             return [m.Answer(NodeCordonAnswer(ok=False, reason=refusal))]
         gpus, before = (asked.gpu,) if asked.gpu else tuple(self._gpus), self._cordons.saved
         self._cordons.take(asked)
-        out: list[m.Command] = [] if self._cordons.saved == before else [m.Save(), *self._devices(self._cordons.held_back(self._seen), now)]
+        out: list[m.Command] = [] if self._cordons.saved == before else self._devices(self._cordons.held_back(self._seen), now) or [m.Save()]
         if asked.undo:
             out.append(m.Pardon(gpus))
         return [*out, m.Answer(NodeCordonAnswer(ok=True, gpus=gpus, pods=self._pods_on(frozenset(gpus))))]
