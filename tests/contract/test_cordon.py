@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -18,9 +17,9 @@ async def gpus(world: World) -> dict[str, dict[str, Any]]:
 
 
 @pytest.fixture
-async def taken(world: World) -> AsyncIterator[dict[str, Any]]:
+async def taken(world: World) -> dict[str, Any]:
     """The GPU that pod `half` is on."""
-    yield next(gpu for gpu in (await gpus(world)).values() if gpu.get("containers"))
+    return next(gpu for gpu in (await gpus(world)).values() if gpu.get("containers"))
 
 
 async def test_a_cordoned_gpu_takes_nothing_new_and_its_pod_stays(world: World, taken: dict[str, Any]) -> None:

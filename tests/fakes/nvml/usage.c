@@ -40,6 +40,8 @@ int nvmlDeviceGetUtilizationRates(handle_t handle, rates_t *to) {
     machine_t m;
     gpu_t *g;
     int error = find(&m, handle, &g);
-    if (!error) *to = (rates_t){(unsigned)g->busy, 0};
-    return error;
+    if (error) return error;
+    if (g->mig == 1) return NOT_SUPPORTED;
+    *to = (rates_t){(unsigned)g->busy, 0};
+    return OK;
 }
