@@ -42,6 +42,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Where the kubelet's sockets and its device checkpoint are. Without that directory nothing is handed over."""
     cdi_dir: str = "/var/run/cdi"
     """Where the container runtime looks for CDI specs, and the agent writes them."""
+    runtime_sockets: tuple[str, ...] = ("/run/containerd/containerd.sock", "/run/k3s/containerd/containerd.sock", "/run/crio/crio.sock")
+    """Where the container runtime may listen, on the host; the first that exists is asked whether it has CDI."""
     host_root: str = "/"
     """Where the agent sees the host's /: for the driver's files, its device nodes and NVIDIA's toolkit."""
     driver_root: str = "/"

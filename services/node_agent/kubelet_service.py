@@ -11,6 +11,7 @@ from services.node_agent.config import Config
 from services.node_agent.handover.device_plugin import BUCKETS, CDI_KIND, SlotPlugin
 from services.node_agent.handover.podresources import PodResources
 from services.node_agent.handover.registration import PLUGIN_DIR, DevicePluginWay
+from services.node_agent.handover.runtime_watch import RuntimeWatch
 from services.node_agent.node_service import NodeDoor
 from services.node_agent.release.watch import ReleaseWatch
 from shared.model import names
@@ -41,13 +42,15 @@ class KubeletDoor:
         )
         self._pods = PodResources(Path(config.kubelet_dir), names.RESOURCE_SLOT)
         ctx.on_drain(self._pods.close)
-        self._way = DevicePluginWay(ctx, Path(config.kubelet_dir), self._plugin)
+        self._runtime = RuntimeWatch(ctx, config.host(), config.runtime_sockets, config.cdi_dir)
+        self._way = DevicePluginWay(ctx, Path(config.kubelet_dir), self._plugin, lambda: self._runtime.obstacle)
         self._release = ReleaseWatch(
             ctx, door, specs=specs, holders=self._pods.list, plugin_dir=self._plugins, cgroup_dir=Path(config.cgroup_dir),
             nvml_timeout_s=config.nvml_timeout_s,
         )  # fmt: skip
 
     async def start(self) -> None:
+        await self._runtime.start()
         await self._way.start()
         await self._release.start()
 

@@ -17,7 +17,10 @@ class Host(msgspec.Struct, frozen=True, kw_only=True):
     """Where the agent sees the host's /."""
     driver_root: str = "/"
     """Where on the host the driver's files are: /run/nvidia/driver where a driver container brought them."""
-    proc: Path = Path("/proc")
+
+    @property
+    def proc(self) -> Path:
+        return self.root / "proc"
 
     def seen(self, path: str) -> Path:
         """A path on the host, as the agent sees it."""

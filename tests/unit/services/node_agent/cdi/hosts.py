@@ -71,7 +71,7 @@ class FakeHost:
         return self
 
     def seen(self, driver_root: str = "/") -> Host:
-        return Host(root=self.root, driver_root=driver_root, proc=self.root / "proc")
+        return Host(root=self.root, driver_root=driver_root)
 
 
 def share(uuid: str = "GPU-a", memory: int = 16384, compute: int = 300, mig: MigInstance | None = None) -> GpuShare:
