@@ -18,7 +18,9 @@ async def test_a_force_deleted_pod_keeps_its_gpus_until_its_container_is_gone(wo
     try:
         await world.delete("stubborn", query="?gracePeriodSeconds=0")
         await world.gone("stubborn")
-        await eventually(lambda: _states(world, "leaving"), within_s=WITHIN_S, what="placement has heard of it, and the node has not given back")
+        await eventually(
+            lambda: _states(world, "leaving"), within_s=WITHIN_S, what="placement has heard of it, and the node has not given back"
+        )
         assert world.processes(pod) != []
         assert "nodeName" not in (await world.pods())["next"]["spec"]
     finally:

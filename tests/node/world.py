@@ -143,6 +143,11 @@ class World(Whole):
 
         await eventually(nothing, within_s=WITHIN_S, every_s=0.1, what="everything is given back")
 
+    async def kill_kubelet(self) -> None:
+        """Returns when the agent has seen it, so that what it says afterwards is of the next kubelet."""
+        self.sandbox.kill("kubelet")
+        await eventually(lambda: not self.agent.ready, within_s=WITHIN_S, every_s=0.05, what="the agent misses the kubelet")
+
     async def offered(self) -> None:
         """Waits until the agent is well, the kubelet follows its slots and placement has its GPUs."""
         try:
@@ -188,7 +193,10 @@ def expected(pod: Any, container: str = "main") -> dict[str, str]:
 
 def given(seen: Seen) -> dict[str, str]:
     """The same words as the container found them."""
-    return {name: seen.environment.get(name, "") for name in ("KERF_GRANT", "KERF_CONTAINER", "KERF_GPUS", "KERF_GPU_MEMORY_MIB", "KERF_GPU_COMPUTE_MILLI")}
+    return {
+        name: seen.environment.get(name, "")
+        for name in ("KERF_GRANT", "KERF_CONTAINER", "KERF_GPUS", "KERF_GPU_MEMORY_MIB", "KERF_GPU_COMPUTE_MILLI")
+    }
 
 
 @contextlib.asynccontextmanager

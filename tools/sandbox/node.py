@@ -123,6 +123,21 @@ class Sandbox:
         file = self._log(name)
         return file.read_text(errors="replace")[-last:] if file.exists() else ""
 
+    def outside(self, pid: int) -> int:
+        """The machine's id of a process inside. Raises SandboxError where there is none."""
+        namespace = os.readlink(f"/proc/{self.init_pid}/ns/pid")
+        for folder in Path("/proc").iterdir():
+            try:
+                here = folder.name.isdigit() and os.readlink(folder / "ns/pid") == namespace
+                ids = (
+                    [line.split()[1:] for line in (folder / "status").read_text().splitlines() if line.startswith("NSpid:")] if here else []
+                )
+            except OSError:
+                continue  # it has just ended
+            if ids and ids[0][-1] == str(pid):
+                return int(folder.name)
+        raise SandboxError(f"there is no process {pid} in the sandbox")
+
     def pids_of(self, container_id: str) -> list[int]:
         """The machine's ids of the processes that run in a container, as the runtime names it (64 hexadecimal digits)."""
         found = []

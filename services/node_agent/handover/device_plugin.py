@@ -89,7 +89,10 @@ class SlotPlugin(DevicePluginServicer):
         begun = time.perf_counter()
         names = [pb.CDIDevice(name=f"{CDI_KIND}=k{secrets.token_hex(16)}") for _ in request.container_requests]
         answer = pb.AllocateResponse(container_responses=[pb.ContainerAllocateResponse(cdi_devices=[name]) for name in names])
-        self._seconds.observe(time.perf_counter() - begun, "allocate")
+        took_s = time.perf_counter() - begun
+        self._seconds.observe(took_s, "allocate")
+        for asked in request.container_requests:
+            log.debug("allocated", slots=list(asked.devices_ids), took_s=took_s)
         return answer
 
     async def PreStartContainer(self, request: pb.PreStartContainerRequest, context: Any) -> pb.PreStartContainerResponse:  # noqa: N802 - generated
@@ -101,7 +104,9 @@ class SlotPlugin(DevicePluginServicer):
             self._refused.add(1, refused.code)
             await context.abort(refused.status, f"{refused} ({refused.code})")
         finally:
-            self._seconds.observe(time.perf_counter() - begun, "prestart")
+            took_s = time.perf_counter() - begun
+            self._seconds.observe(took_s, "prestart")
+            log.debug("prestart", slots=list(request.devices_ids), took_s=took_s)
         return pb.PreStartContainerResponse()
 
     async def _hand_over(self, asked: frozenset[str]) -> None:
