@@ -18,11 +18,14 @@ from services.node_agent.devices.events import Events
 from services.node_agent.devices.health import Signs
 from services.node_agent.devices.sysfs import Sysfs
 from services.node_agent.worker import Hung, Worker
-from shared.model.gpu import Gpu, Inventory
+from shared.model.gpu import Gpu, Inventory, Link
 
 T = TypeVar("T")
 
 log = structlog.get_logger("nvml")
+
+LINKS_EVERY = 6
+"""Looks at the inventory."""
 
 
 class NvmlDevices:
@@ -42,6 +45,8 @@ class NvmlDevices:
         self.loaded = 0
         """Grows each time the driver is found loaded anew."""
         self._sampled_us: dict[str, int] = {}
+        self._linked: tuple[int, frozenset[str], tuple[Link, ...]] = (0, frozenset(), ())
+        """How the GPUs with these UUIDs are linked, and how often that was told since it was read."""
         self._events: Events | None = None
 
     async def inventory(self, node: str, boot_id: str, pods: frozenset[str] = frozenset()) -> Inventory:
@@ -140,10 +145,19 @@ class NvmlDevices:
         nics = self._sysfs.nics({gpu.index: gpu.pci_bus_id for gpu in gpus}, numa)
         fixed = any(gpu.mig_instances for gpu in gpus)
         return Inventory(
-            node=node, boot_id=boot_id, gpus=tuple(gpus), links=links.links(handles), nics=nics, strategies=(*_ALWAYS, "mig") if fixed else _ALWAYS,
+            node=node, boot_id=boot_id, gpus=tuple(gpus), links=self._links(handles, gpus), nics=nics, strategies=(*_ALWAYS, "mig") if fixed else _ALWAYS,
             driver_version=text(optional(pynvml.nvmlSystemGetDriverVersion)), cuda_version=f"{cuda // 1000}.{cuda % 1000 // 10}" if cuda else "",
             clique=cliques.pop() if len(cliques) == 1 else "",
         )  # fmt: skip
+
+    def _links(self, handles: dict[int, Any], gpus: list[Gpu]) -> tuple[Link, ...]:
+        """Read now and then, for it takes a hundred questions for each GPU; and whenever other GPUs answer."""
+        told, uuids, found = self._linked
+        now = frozenset(gpu.uuid for gpu in gpus if gpu.index in handles)
+        if now != uuids or told >= LINKS_EVERY:
+            told, found = 0, links.links(handles)
+        self._linked = (told + 1, now, found)
+        return found
 
     def _processes(self, gpu: Gpu, now_us: int) -> usage.GpuProcesses | None:
         try:
