@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from services.node_agent import messages as m
 from services.node_agent.cdi.slices import SliceWriter
 from services.node_agent.cdi.writer import SpecDir
 from services.node_agent.config import Config
@@ -22,7 +23,7 @@ from shared.service import Context
 
 class KubeletDoor:
     def __init__(self, ctx: Context, config: Config, door: NodeDoor) -> None:
-        self._config, self._door = config, door
+        self._ctx, self._config, self._door = ctx, config, door
         self._seconds = ctx.metrics.histogram(
             "kerf_agent_handover_seconds",
             "Time that the agent takes of a container's start, by the kubelet's call.",
@@ -30,6 +31,7 @@ class KubeletDoor:
             buckets=BUCKETS,
         )
         self._refused = ctx.metrics.counter("kerf_agent_refused_total", "Hand-overs refused, by reason.", ("code",))
+        self._handed_over = ctx.metrics.counter("kerf_agent_handed_over_total", "Slices handed over.")
         self._plugins = Path(config.kubelet_dir) / PLUGIN_DIR
         specs = SpecDir(Path(config.cdi_dir), CDI_KIND)
         self._slices = SliceWriter(
@@ -57,7 +59,16 @@ class KubeletDoor:
     def _plugin(self, on_watch: Callable[[bool], None]) -> SlotPlugin:
         return SlotPlugin(
             gate=self._door, edits=self._slices, holders=self._pods.list, plugin_dir=self._plugins, count=self._config.slots, seconds=self._seconds,
-            refused=self._refused, on_watch=on_watch,
+            refused=self._refused, handed=self._handed, on_watch=on_watch,
+        )  # fmt: skip
+
+    def _handed(self, order: m.HandOver, took_s: float) -> None:
+        self._handed_over.add()
+        telemetry = self._ctx.telemetry
+        end_ns = telemetry.now_ns()
+        telemetry.pod_span(
+            order.uid, "hand-over", start_ns=end_ns - int(took_s * 1e9), end_ns=end_ns,
+            attributes={"k8s.node.name": self._config.node, "kerf.container": order.container, "kerf.grant": order.grant_id},
         )  # fmt: skip
 
     def _grant(self, uid: str) -> Grant | None:

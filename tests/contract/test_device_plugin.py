@@ -296,6 +296,21 @@ async def test_a_slice_is_given_back_when_its_container_is_gone_and_not_before(
         assert list((host / "cdi").iterdir()) == []
 
 
+async def test_what_cannot_be_written_down_is_not_handed_over(nats: EmbeddedServer, bus: NatsBus, host: Path, kubelet: FakeKubelet) -> None:
+    """And the process ends, for its memory is ahead of the disk."""
+    async with agent(nats, host) as ctx:
+        await kubelet.sees_slots()
+        one = pod("one")
+        await kubelet.admit(one)
+        await grant(bus, "one")
+        shutil.rmtree(host / "state")
+        (host / "state").touch()
+        with pytest.raises(grpc.aio.AioRpcError, match="checkpoint-not-written"):
+            await kubelet.start_container(one)
+        assert "checkpoint cannot be written" in await ctx.failure
+        assert not (host / "cdi").exists()
+
+
 class OldRuntime(RuntimeServiceServicer):
     """CRI, as containerd 1.7 answers it."""
 

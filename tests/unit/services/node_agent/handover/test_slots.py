@@ -93,6 +93,8 @@ def test_a_checkpoint_in_another_form_is_refused(payload: bytes) -> None:
         kubelet_checkpoint.read(payload, "kerf.dev/slot", KIND)
 
 
-def test_a_missing_checkpoint_is_named(tmp_path: Path) -> None:
+def test_a_kubelet_that_has_allocated_nothing_yet_has_no_checkpoint(tmp_path: Path) -> None:
+    assert kubelet_checkpoint.load(tmp_path, "kerf.dev/slot", KIND) == ()
+    (tmp_path / kubelet_checkpoint.FILE).mkdir()
     with pytest.raises(KubeletCheckpointError, match="kubelet_internal_checkpoint"):
         kubelet_checkpoint.load(tmp_path, "kerf.dev/slot", KIND)
