@@ -213,9 +213,12 @@ class Agent:
             why = gate.refusal(gpu, self._gpus.get(gpu.uuid) if gpu.node == self.node else None, room, taken)
             if why is not None:
                 return [m.RefuseStart(asked.uid, asked.container, *why)]
-        lease = Lease(uid=asked.uid, container=asked.container, grant_id=known.grant_id, boot_id=self._boot_id, slot=asked.slot)
+        before = self._leases.get((asked.uid, asked.container))
+        # An init container that runs within this share comes without the slot that its container has.
+        slot = asked.slot or ("" if before is None else before.slot)
+        lease = Lease(uid=asked.uid, container=asked.container, grant_id=known.grant_id, boot_id=self._boot_id, slot=slot)
         hand_over = m.HandOver(asked.uid, asked.container, known.grant_id, share)
-        if self._leases.get((asked.uid, asked.container)) == lease:
+        if before == lease:
             return [hand_over]
         self._leases[asked.uid, asked.container] = lease
         return [m.Save(), hand_over, self._enforced(known, lease, share)]

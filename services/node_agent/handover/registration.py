@@ -48,6 +48,7 @@ class DevicePluginWay:
         self._told: Identity = None
         self._told_at = 0.0
         self._watchers = 0
+        self._closed = False
 
     async def start(self) -> None:
         self._ctx.health.set("kubelet", ok=False, detail="not registered with the kubelet yet")
@@ -55,10 +56,11 @@ class DevicePluginWay:
         self._ctx.spawn(self._looks(), name="kubelet")
 
     async def close(self) -> None:
+        self._closed = True
         await self._stop_serving()
 
     async def _looks(self) -> None:
-        while True:
+        while not self._closed:
             await self._look()
             await asyncio.sleep(LOOK_S)
 
