@@ -58,7 +58,10 @@ def of_agent(inventory: Inventory, signs: tuple[Signs, ...], used: tuple[GpuProc
         if sign.recovery >= 0:
             found[f"{sign.uuid} recovery"] = RECOVERY[sign.recovery] if sign.recovery < len(RECOVERY) else str(sign.recovery)
     for gpu_use in used:
-        found |= {f"{gpu_use.uuid} used_mib": gpu_use.used_mib, f"{gpu_use.uuid} processes": sorted((p.pid, p.mib) for p in gpu_use.processes)}
+        found |= {
+            f"{gpu_use.uuid} used_mib": gpu_use.used_mib,
+            f"{gpu_use.uuid} processes": sorted((p.pid, p.mib) for p in gpu_use.processes),
+        }
         if gpu_use.sm_milli is not None:
             found[f"{gpu_use.uuid} sm_percent"] = gpu_use.sm_milli // 10
     return found
@@ -183,7 +186,9 @@ def main() -> None:
     differ = [row for row in rows if not row.equal]
     if args.json:
         models = sorted({gpu.model for gpu in inventory.gpus})
-        print(json.dumps({"models": models, "driver": inventory.driver_version, "fields": len(rows), "differ": msgspec.to_builtins(differ)}))
+        print(
+            json.dumps({"models": models, "driver": inventory.driver_version, "fields": len(rows), "differ": msgspec.to_builtins(differ)})
+        )
     else:
         for row in rows:
             print(f"{'  ' if row.equal else '! '}{row.field}: {row.agent}" + ("" if row.equal else f", nvidia-smi says {row.smi}"))

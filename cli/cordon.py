@@ -42,7 +42,9 @@ async def cordon(args: argparse.Namespace) -> None:
         print_json({"node": order.node, "gpu": order.gpu, "gpus": answer.gpus, "cordoned": not args.undo, "pods": answer.pods})
         return
     what = f"GPU {order.gpu}" if order.gpu else f"node {order.node} with {len(answer.gpus)} GPUs"
-    out.print(f"{escape(what)} takes new slices again" if args.undo else f"{escape(what)} takes no new slices; {len(answer.pods)} pods stay on it")
+    out.print(
+        f"{escape(what)} takes new slices again" if args.undo else f"{escape(what)} takes no new slices; {len(answer.pods)} pods stay on it"
+    )
 
 
 async def drain(args: argparse.Namespace) -> None:
@@ -52,10 +54,14 @@ async def drain(args: argparse.Namespace) -> None:
     if args.json:
         print_json({"node": order.node, "gpu": order.gpu, "drained": not left, "gone": gone, "left": left})
     elif not left:
-        out.print(f"{escape(args.target)} is drained: {len(gone)} pods are gone. It takes new slices after `kerf cordon {escape(args.target)} --undo`")
+        out.print(
+            f"{escape(args.target)} is drained: {len(gone)} pods are gone. It takes new slices after `kerf cordon {escape(args.target)} --undo`"
+        )
     if left:
         names = "; ".join(f"{pod.namespace}/{pod.name}: {pod.why}" for pod in left)
-        raise Failure(f"not drained within {args.timeout:g} s, {len(left)} pods are left ({names}). It stays cordoned; run the same command again")
+        raise Failure(
+            f"not drained within {args.timeout:g} s, {len(left)} pods are left ({names}). It stays cordoned; run the same command again"
+        )
 
 
 async def _drain(bus: Bus, order: NodeCordon, timeout_s: float, *, quiet: bool) -> tuple[list[str], list[Left]]:
@@ -69,7 +75,9 @@ async def _drain(bus: Bus, order: NodeCordon, timeout_s: float, *, quiet: bool) 
             _say(quiet, f"{met[uid]} is gone")
         met |= {uid: f"{pod.namespace}/{pod.name}" for uid, pod in here.items()}
         if not here or clock() >= until:
-            return [name for uid, name in met.items() if uid not in here], [Left(p.namespace, p.name, why.get(p.uid, "not asked")) for p in here.values()]
+            return [name for uid, name in met.items() if uid not in here], [
+                Left(p.namespace, p.name, why.get(p.uid, "not asked")) for p in here.values()
+            ]
         due = [pod for uid, pod in here.items() if clock() >= again_at.get(uid, 0.0)]
         refused = await _evict(bus, due, order) if due else {}
         for pod in due:
@@ -116,7 +124,9 @@ async def _request(bus: Bus, subject: str, order: msgspec.Struct, kind: type[T],
     except NoResponder:
         raise Failure(nobody) from None
     except (BusError, ContractError) as error:
-        raise Failure(f"{subject}: {error}. It changes the cluster, so it needs the NATS user `operator`; whether it was done, `kerf inspect` says") from error
+        raise Failure(
+            f"{subject}: {error}. It changes the cluster, so it needs the NATS user `operator`; whether it was done, `kerf inspect` says"
+        ) from error
 
 
 def _say(quiet: bool, text: str) -> None:

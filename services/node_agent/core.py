@@ -306,13 +306,14 @@ class Agent:
         return out
 
     def _evictions(self) -> tuple[Evict, ...]:
-        """The pods on unhealthy GPUs."""
-        unwell = {uuid: gpu for uuid, gpu in self._gpus.items() if gpu.state == "unhealthy"}
-        return tuple(
-            Evict(uid=pod.uid, namespace=pod.namespace, name=pod.name, reason=f"GPU {uuid} is unhealthy: {gpu.reason}")
-            for uuid, gpu in unwell.items()
+        """The pods on unhealthy GPUs, each once."""
+        found = {
+            pod.uid: Evict(uid=pod.uid, namespace=pod.namespace, name=pod.name, reason=f"GPU {uuid} is unhealthy: {gpu.reason}")
+            for uuid, gpu in self._gpus.items()
+            if gpu.state == "unhealthy"
             for pod in self._pods_on(frozenset({uuid}))
-        )
+        }
+        return tuple(found.values())
 
     # --- bookkeeping ------------------------------------------------------------------------------------------
 

@@ -23,9 +23,24 @@ class Meter:
         self._ctx, self._devices, self._agent, self._every_s = ctx, devices, agent, every_s
         self._last = UsageSample(node=agent.node, at_ms=0)
         show = ctx.metrics.observe_by
-        show("kerf_agent_gpu_used_mib", "Memory in use, by whomever.", lambda: {(g.uuid,): g.used_mib for g in self._last.gpus}, labels=("gpu",))
-        show("kerf_agent_gpu_foreign_mib", "Memory of processes that hold no slice.", lambda: {(g.uuid,): g.foreign_mib for g in self._last.gpus}, labels=("gpu",))
-        show("kerf_agent_gpu_sm_milli", "Time in which any kernel ran.", lambda: {(g.uuid,): g.sm_milli for g in self._last.gpus if g.sm_milli is not None}, labels=("gpu",))
+        show(
+            "kerf_agent_gpu_used_mib",
+            "Memory in use, by whomever.",
+            lambda: {(g.uuid,): g.used_mib for g in self._last.gpus},
+            labels=("gpu",),
+        )
+        show(
+            "kerf_agent_gpu_foreign_mib",
+            "Memory of processes that hold no slice.",
+            lambda: {(g.uuid,): g.foreign_mib for g in self._last.gpus},
+            labels=("gpu",),
+        )
+        show(
+            "kerf_agent_gpu_sm_milli",
+            "Time in which any kernel ran.",
+            lambda: {(g.uuid,): g.sm_milli for g in self._last.gpus if g.sm_milli is not None},
+            labels=("gpu",),
+        )
         show("kerf_agent_slice_used_mib", "Memory that a slice uses.", self._slice_memory, labels=_SLICE)
         show("kerf_agent_slice_sm_milli", "SMs that a slice uses, where the driver says.", self._slice_sms, labels=_SLICE)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -32,7 +33,12 @@ class NvmlDevices:
     """Never raises: a GPU that cannot be asked is told with the reason, and one that was known stays in the inventory."""
 
     def __init__(
-        self, *, timeout_s: float, sysfs: Path = Path("/sys"), owner: Callable[[int], Owner | None] = cgroups.owner, known: Inventory | None = None
+        self,
+        *,
+        timeout_s: float,
+        sysfs: Path = Path("/sys"),
+        owner: Callable[[int], Owner | None] = cgroups.owner,
+        known: Inventory | None = None,
     ) -> None:
         """`known`: what an earlier agent saw under this boot, so that a GPU which is lost now still has its name. `owner`
         says to whom a process belongs."""
@@ -118,7 +124,8 @@ class NvmlDevices:
             if self._started:
                 # Begun anew at the next question, from nothing: a driver that was loaded anew needs it.
                 self._started = False
-                optional(pynvml.nvmlShutdown)
+                with contextlib.suppress(pynvml.NVMLError):  # the trouble itself is what the caller hears
+                    pynvml.nvmlShutdown()
             raise
 
     def _read(self, node: str, boot_id: str, pods: frozenset[str]) -> Inventory:
@@ -130,7 +137,7 @@ class NvmlDevices:
             try:
                 handle = pynvml.nvmlDeviceGetHandleByIndex(index)
                 gpu = describe.gpu(handle, index, self._sysfs)
-                foreign_mib = usage.shares(usage.read(handle, gpu.uuid, 0).processes, pods, self._owner)[1]
+                foreign_mib = usage.shares(usage.running(handle), pods, self._owner)[1]
                 cliques.add(describe.fabric(handle).clique)
                 gpus.append(msgspec.structs.replace(gpu, foreign_mib=foreign_mib))
                 handles[index] = handle

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -44,7 +44,9 @@ class Share(msgspec.Struct, frozen=True, kw_only=True):
     processes: int
 
 
-def sample(node: str, at_ms: int, found: Iterable[GpuProcesses], live: Sequence[LiveSlice], owner: Callable[[int], Owner | None]) -> UsageSample:
+def sample(
+    node: str, at_ms: int, found: Iterable[GpuProcesses], live: Sequence[LiveSlice], owner: Callable[[int], Owner | None]
+) -> UsageSample:
     """What is used, beside what was granted."""
     granted: dict[tuple[str, str], list[LiveSlice]] = {}
     for slice_ in live:
@@ -76,19 +78,26 @@ def _slice_use(share: Share, uuid: str, mine: list[LiveSlice]) -> SliceUse:
 
 def read(handle: Any, uuid: str, since_us: int) -> GpuProcesses:
     """Raises pynvml.NVMLError. SM samples newer than `since_us`, in microseconds since 1970: the mean of each process."""
-    samples = _samples(handle, since_us)
     rates = optional(pynvml.nvmlDeviceGetUtilizationRates, handle)
-    running = pynvml.nvmlDeviceGetComputeRunningProcesses(handle)
     return GpuProcesses(
-        uuid=uuid, used_mib=pynvml.nvmlDeviceGetMemoryInfo(handle).used // MIB, sm_milli=None if rates is None else rates.gpu * 10,
-        processes=tuple(
-            Process(
-                pid=process.pid, mib=None if process.usedGpuMemory is None else -(-process.usedGpuMemory // MIB), sm_milli=samples.get(process.pid),
-                gpu_instance=None if process.gpuInstanceId == _NONE else process.gpuInstanceId,
-            )
-            for process in running
-        ),
-    )  # fmt: skip
+        uuid=uuid,
+        used_mib=pynvml.nvmlDeviceGetMemoryInfo(handle).used // MIB,
+        sm_milli=None if rates is None else rates.gpu * 10,
+        processes=running(handle, _samples(handle, since_us)),
+    )
+
+
+def running(handle: Any, sm_milli: Mapping[int, int] | None = None) -> tuple[Process, ...]:
+    """Raises pynvml.NVMLError. `sm_milli` by process id, where it was sampled."""
+    return tuple(
+        Process(
+            pid=found.pid,
+            mib=None if found.usedGpuMemory is None else -(-found.usedGpuMemory // MIB),
+            sm_milli=(sm_milli or {}).get(found.pid),
+            gpu_instance=None if found.gpuInstanceId == _NONE else found.gpuInstanceId,
+        )
+        for found in pynvml.nvmlDeviceGetComputeRunningProcesses(handle)
+    )
 
 
 def _samples(handle: Any, since_us: int) -> dict[int, int]:

@@ -27,7 +27,9 @@ class Watch:
         before = agent.inventory if agent.inventory is not None and agent.inventory.boot_id == boot_id else None
         self._devices = NvmlDevices(timeout_s=config.nvml_timeout_s, sysfs=Path(config.sysfs), known=before)
         ctx.on_drain(self._devices.close)
-        self._health = Health(agent.ailments, recover_s=config.recover_s, throttled_s=config.throttled_s, harmless_xids=config.harmless_xids)
+        self._health = Health(
+            agent.ailments, recover_s=config.recover_s, throttled_s=config.throttled_s, harmless_xids=config.harmless_xids
+        )
         self._inventory = Inventory(node=config.node, boot_id=boot_id)
         self._signs: tuple[Signs, ...] = ()
         self._told: States = {}
@@ -73,7 +75,9 @@ class Watch:
 
     async def _say(self) -> None:
         self._told = self._states()
-        gpus = tuple(msgspec.structs.replace(gpu, state=self._told[gpu.uuid][0], reason=self._told[gpu.uuid][1]) for gpu in self._inventory.gpus)
+        gpus = tuple(
+            msgspec.structs.replace(gpu, state=self._told[gpu.uuid][0], reason=self._told[gpu.uuid][1]) for gpu in self._inventory.gpus
+        )
         self._ctx.health.set("gpus", ok=True, detail="; ".join(f"{gpu.uuid}: {gpu.reason}" for gpu in gpus if gpu.state != "healthy"))
         await self._tell(m.InventorySeen(msgspec.structs.replace(self._inventory, gpus=gpus), self._health.ailments))
 

@@ -45,7 +45,16 @@ SMI = """<?xml version="1.0" ?>
   </gpu>
 </nvidia_smi_log>
 """
-GPU = Gpu(uuid="GPU-a", index=0, model="NVIDIA-H100-80GB-HBM3", memory_mib=81559, pci_bus_id="00000000:18:00.0", minor=3, numa_node=0, cpus="0-3,8-11")
+GPU = Gpu(
+    uuid="GPU-a",
+    index=0,
+    model="NVIDIA-H100-80GB-HBM3",
+    memory_mib=81559,
+    pci_bus_id="00000000:18:00.0",
+    minor=3,
+    numa_node=0,
+    cpus="0-3,8-11",
+)
 INVENTORY = Inventory(node="n", boot_id="b", gpus=(GPU,), driver_version="580.95.05", cuda_version="13.0")
 SIGNS = Signs(
     uuid="GPU-a", recovery=0, rows_pending=True, remaps_rows=True, ecc_volatile=1, ecc_aggregate=7, pcie_width=16, pcie_width_most=16, pcie_generation=1,

@@ -26,7 +26,11 @@ def test_what_stands_is_not_written_again() -> None:
 
 def test_feature_discoverys_own_word_stands() -> None:
     """Only what it did not write is added."""
-    theirs = {"nvidia.com/gfd.timestamp": "1795254276", "nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3-SHARED", "nvidia.com/gpu.count": "2"}
+    theirs = {
+        "nvidia.com/gfd.timestamp": "1795254276",
+        "nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3-SHARED",
+        "nvidia.com/gpu.count": "2",
+    }
     written = labels.missing(NODE, theirs)
     assert written == {key: value for key, value in ALL.items() if key not in theirs}
 

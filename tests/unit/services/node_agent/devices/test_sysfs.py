@@ -88,7 +88,9 @@ def test_the_numa_node_of_a_device(kernel: Kernel) -> None:
     assert [Sysfs(kernel.root).numa_node(f"00000000:{bus}:00.0") for bus in ("18", "81")] == [0, 1]
 
 
-@pytest.mark.parametrize(("nvml", "kernels"), [("00000000:3B:00.0", "0000:3b:00.0"), ("0000:3b:00.0", "0000:3b:00.0"), ("00010000:01:00.0", "00010000:01:00.0")])
+@pytest.mark.parametrize(
+    ("nvml", "kernels"), [("00000000:3B:00.0", "0000:3b:00.0"), ("0000:3b:00.0", "0000:3b:00.0"), ("00010000:01:00.0", "00010000:01:00.0")]
+)
 def test_bus_ids_of_nvml_and_of_the_kernel(nvml: str, kernels: str) -> None:
     """A domain beyond four digits, as behind Intel's VMD, stays as it is."""
     assert kernel_bus_id(nvml) == kernels

@@ -21,7 +21,10 @@ POD = Owner(UID, HEX)
 @pytest.mark.parametrize(
     ("text", "found"),
     [
-        (f"0::/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod{UID.replace('-', '_')}.slice/cri-containerd-{HEX}.scope\n", POD),
+        (
+            f"0::/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod{UID.replace('-', '_')}.slice/cri-containerd-{HEX}.scope\n",
+            POD,
+        ),
         (f"0::/kubepods.slice/kubepods-pod{UID.replace('-', '_')}.slice/crio-{HEX}.scope/container\n", POD),
         (f"0::/kubepods/besteffort/pod{UID}/{HEX}\n", POD),
         (f"12:cpu,cpuacct:/kubepods/burstable/pod{UID}/{HEX}\n4:memory:/kubepods/burstable/pod{UID}/{HEX}\n", POD),
@@ -34,7 +37,20 @@ POD = Owner(UID, HEX)
         ("0::/podman/123\n", Owner()),
         ("", Owner()),
     ],
-    ids=["systemd v2", "cri-o", "cgroupfs", "v1", "nested", "seen from another cgroup", "the pod's own", "static pod", "service", "docker", "podman", "empty"],
+    ids=[
+        "systemd v2",
+        "cri-o",
+        "cgroupfs",
+        "v1",
+        "nested",
+        "seen from another cgroup",
+        "the pod's own",
+        "static pod",
+        "service",
+        "docker",
+        "podman",
+        "empty",
+    ],
 )
 def test_a_cgroup_names_pod_and_container(text: str, found: Owner) -> None:
     assert owner_in(text) == found
@@ -53,7 +69,9 @@ OWNERS = {1: Owner("u-a", "c1"), 2: Owner("u-a", "c2"), 3: Owner("u-b", "c3"), 4
 
 
 def test_processes_are_summed_by_pod_and_strangers_apart() -> None:
-    found, foreign = shares([process(1, 100, 200), process(2, 50, 100), process(3, 7), process(4, 30, 900), process(5, 1000)], frozenset({"u-a"}), OWNERS.get)
+    found, foreign = shares(
+        [process(1, 100, 200), process(2, 50, 100), process(3, 7), process(4, 30, 900), process(5, 1000)], frozenset({"u-a"}), OWNERS.get
+    )
     assert found == (Share(pod_uid="u-a", memory_mib=150, sm_milli=300, processes=2),)
     assert foreign == 37, "of pod b that holds no slice, and of the host"
 
@@ -69,15 +87,28 @@ def live(uid: str, container: str, **gpus: tuple[int, int]) -> LiveSlice:
 
 def test_a_sample_sets_use_beside_the_grant() -> None:
     gpu = GpuProcesses(uuid="A", used_mib=300, sm_milli=400, processes=(process(1, 100, 200), process(3, 50)))
-    taken = sample("n", 5, [gpu], [live("u-a", "main", A=(1000, 300)), live("u-b", "x", A=(500, 100)), live("u-b", "y", A=(20, 10))], OWNERS.get)
+    taken = sample(
+        "n", 5, [gpu], [live("u-a", "main", A=(1000, 300)), live("u-b", "x", A=(500, 100)), live("u-b", "y", A=(20, 10))], OWNERS.get
+    )
     assert (taken.node, taken.at_ms, taken.gpus[0].used_mib, taken.gpus[0].foreign_mib, taken.gpus[0].sm_milli) == ("n", 5, 300, 0, 400)
     first, second = taken.gpus[0].slices
-    assert (first.name, first.container, first.memory_mib, first.granted_memory_mib, first.sm_milli, first.granted_compute_milli) == ("pod-u-a", "main", 100, 1000, 200, 300)
-    assert (second.container, second.memory_mib, second.granted_memory_mib, second.sm_milli) == ("", 50, 520, None), "two containers, told apart by pod alone"
+    assert (first.name, first.container, first.memory_mib, first.granted_memory_mib, first.sm_milli, first.granted_compute_milli) == (
+        "pod-u-a",
+        "main",
+        100,
+        1000,
+        200,
+        300,
+    )
+    assert (second.container, second.memory_mib, second.granted_memory_mib, second.sm_milli) == ("", 50, 520, None), (
+        "two containers, told apart by pod alone"
+    )
 
 
 def test_a_pod_of_ours_on_a_gpu_that_it_was_not_given_is_foreign_there() -> None:
-    taken = sample("n", 5, [GpuProcesses(uuid="B", used_mib=100, processes=(process(1, 100),))], [live("u-a", "main", A=(1000, 300))], OWNERS.get)
+    taken = sample(
+        "n", 5, [GpuProcesses(uuid="B", used_mib=100, processes=(process(1, 100),))], [live("u-a", "main", A=(1000, 300))], OWNERS.get
+    )
     assert (taken.gpus[0].foreign_mib, taken.gpus[0].slices) == (100, ())
 
 
