@@ -72,3 +72,22 @@ int nvmlGpuInstanceGetInfo(handle_t handle, instance_info_t *to) {
     if (!error) *to = (instance_info_t){gpu_handle((long)handle / 1000 - 1), i->gpu_instance, 0, i->start, 1};
     return error;
 }
+int nvmlDeviceGetComputeInstanceId(handle_t handle, unsigned *id) {
+    machine_t *m;
+    gpu_t *g;
+    mig_t *i;
+    int error = find_instance(&m, handle, &g, &i);
+    if (!error) *id = 0;
+    return error;
+}
+int nvmlDeviceGetHandleByUUID(const char *uuid, handle_t *handle) {
+    machine_t *m;
+    int error = look(&m);
+    if (error) return error;
+    for (int gpu = 0; gpu < m->count; gpu++) {
+        if (!strcmp(m->gpu[gpu].uuid, uuid)) return *handle = gpu_handle(gpu), OK;
+        for (int i = 0; i < m->gpu[gpu].migs; i++)
+            if (!strcmp(m->gpu[gpu].instance[i].uuid, uuid)) return *handle = instance_handle(gpu, i), OK;
+    }
+    return NOT_FOUND;
+}

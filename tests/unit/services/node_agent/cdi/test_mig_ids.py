@@ -1,0 +1,21 @@
+"""By which numbers a MIG instance is opened."""
+
+from __future__ import annotations
+
+import pytest
+
+from services.node_agent.cdi.mig_ids import MigIdReader
+from tests.unit.services.node_agent.devices.machine import Machine
+
+
+async def test_an_instances_numbers_are_nvmls(machine: Machine) -> None:
+    machine.also("mig 1 9 4 3g.71gb 71000 MIG-b\nmig 1 7 0 1g.18gb 18000 MIG-a\n")
+    reader = MigIdReader(5.0)
+    assert await reader.read(("MIG-a", "MIG-b")) == {"MIG-a": (7, 0), "MIG-b": (9, 0)}
+    with pytest.raises(ValueError, match="MIG-gone"):
+        await reader.read(("MIG-gone",))
+
+
+async def test_without_mig_nvml_is_not_asked(machine: Machine) -> None:
+    machine.also("hang\n")
+    assert await MigIdReader(5.0).read(()) == {}
