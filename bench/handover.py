@@ -27,7 +27,7 @@ from typing import Any
 import msgspec
 
 from bench import cluster
-from cli.stack import stack
+from cli.stack import quiet_logs, stack
 from shared.kube.transport import Transport
 from shared.model.grant import decode_grant
 from tools.binaries import NODE, find_binaries
@@ -216,6 +216,7 @@ def main() -> None:
     parser.add_argument("--idle-s", type=float, default=60.0)
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
+    quiet_logs()
     reason = why_not()
     if reason:
         sys.exit(f"bench.handover: no kubelet can be run here: {reason}")

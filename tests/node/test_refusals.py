@@ -77,5 +77,5 @@ async def test_somebody_elses_grant_starts_nothing_and_the_other_keeps_it(world:
     await world.told("thief", "PreStartContainer")
     pod = (await world.pods())["thief"]
     assert (pod["status"]["phase"], pod["status"]["containerStatuses"][0]["started"]) == ("Pending", False)
-    assert given(await world.inside("owner")) == expected(owner)
+    assert given(await world.inside("owner")) == expected(world, owner)
     assert msgspec.json.encode(grant_of(owner)) == msgspec.json.encode(grant_of((await world.pods())["owner"]))

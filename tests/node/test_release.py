@@ -29,7 +29,7 @@ async def test_a_force_deleted_pod_keeps_its_gpus_until_its_container_is_gone(wo
     bound = await world.bound("next")
     assert world.processes(pod) == []
     await world.running("next")
-    assert given(await world.inside("next")) == expected(bound)
+    assert given(await world.inside("next")) == expected(world, bound)
 
 
 async def _states(world: World, state: str) -> bool:

@@ -28,7 +28,7 @@ async def test_agent_and_kubelet_may_be_killed_between_and_running_pods_do_not_n
         pods = await world.running(*before, *after)
         assert _lives({one: pods[one] for one in before}) == lives
         for one, pod in pods.items():
-            assert given(await world.inside(one)) == expected(pod), one
+            assert given(await world.inside(one)) == expected(world, pod), one
 
     world.agent.kill()
     world.agent.start()
@@ -65,7 +65,7 @@ async def test_a_pod_that_comes_while_the_kubelet_is_down_gets_its_grant_or_noth
         assert pod["status"]["reason"] == "UnexpectedAdmissionError"
         await world.free()
     else:
-        assert given(await world.inside("early")) == expected(pod)
+        assert given(await world.inside("early")) == expected(world, pod)
 
 
 async def test_a_pod_that_comes_while_the_agent_is_down_is_rejected_by_the_kubelet_and_given_back(world: World) -> None:
@@ -92,7 +92,7 @@ async def test_a_container_that_restarts_in_place_gets_the_same_slice(world: Wor
 
     second = await eventually(again, within_s=WITHIN_S, every_s=0.1, what="the container runs again")
     assert second["metadata"]["uid"] == first["metadata"]["uid"]
-    assert given(await world.inside("crash")) == given(seen) == expected(second)
+    assert given(await world.inside("crash")) == given(seen) == expected(world, second)
 
 
 async def test_containers_of_one_pod_have_each_its_own_part_and_an_init_container_the_largest(world: World) -> None:
@@ -100,6 +100,6 @@ async def test_containers_of_one_pod_have_each_its_own_part_and_an_init_containe
     init = [{**container("prepare", args=["once"], gpu_memory="4Gi")}]
     await world.create_pod("several", containers=[container("a", gpu_memory="2Gi"), container("b", gpu_memory="4Gi")], init=init)
     pod = (await world.running("several"))["several"]
-    assert given(await world.inside("several", "a")) == expected(pod, "a")
-    assert given(await world.inside("several", "b")) == expected(pod, "b")
-    assert given(await world.inside("several", "prepare")) == expected(pod, "b")
+    assert given(await world.inside("several", "a")) == expected(world, pod, "a")
+    assert given(await world.inside("several", "b")) == expected(world, pod, "b")
+    assert given(await world.inside("several", "prepare")) == expected(world, pod, "b")

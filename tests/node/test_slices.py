@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
 
 from tests.node.world import World, expected, given
+from tools.sandbox.inside import DRIVER_VERSION
 
 SHAPES = (
     {"gpu_memory": "2Gi"},
@@ -21,7 +23,21 @@ async def test_thirty_pods_at_once_get_exactly_their_grants_in_every_round(world
         await asyncio.gather(*(world.create_pod(name, **SHAPES[i % len(SHAPES)]) for i, name in enumerate(names)))
         pods = await world.running(*names)
         for name in names:
-            assert given(await world.inside(name)) == expected(pods[name]), name
+            assert given(await world.inside(name)) == expected(world, pods[name]), name
         await world.delete(*names)
         await world.gone(*names)
         await world.free()
+
+
+async def test_a_slice_has_the_hosts_driver_and_a_pod_without_one_has_nothing_of_it(world: World) -> None:
+    """Exactly the version of the kernel module, under every name, where the dynamic linker of any image looks by itself."""
+    await world.create_pod("slice", gpu="1")
+    await world.create_pod("plain", spec={"tolerations": [{"operator": "Exists"}], "schedulerName": "kerf"})
+    await world.running("slice", "plain")
+    names = [f"libcuda.so.{DRIVER_VERSION}", "libcuda.so.1", "libcuda.so", f"libnvidia-ml.so.{DRIVER_VERSION}", "libnvidia-ml.so.1"]
+    places = [f"/usr/lib/{os.uname().machine}-linux-gnu", "/usr/lib64"]
+    assert sorted((await world.inside("slice")).files) == sorted(
+        [*(f"{place}/{name}" for place in places for name in names), "/usr/bin/nvidia-smi"]
+    )
+    plain = await world.inside("plain")
+    assert (plain.devices, plain.files) == ([], [])

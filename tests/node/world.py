@@ -22,6 +22,7 @@ from tests.support.waiting import eventually
 from tests.support.whole import Whole, _account
 from tools.sandbox import Sandbox
 from tools.sandbox.agent import Agent, Gpus
+from tools.sandbox.inside import minor
 from tools.sandbox.node import NODE, WORKLOAD
 
 WITHIN_S = 60.0
@@ -32,6 +33,9 @@ class Seen(msgspec.Struct, frozen=True):
 
     environment: dict[str, str]
     devices: list[str]
+    """Those of NVIDIA's driver."""
+    files: list[str]
+    """Below /usr, where its image has nothing."""
 
 
 class World(Whole):
@@ -178,25 +182,26 @@ def grant_of(pod: Any) -> Grant:
     return decode_grant(pod["metadata"]["annotations"]["kerf.dev/grant"])
 
 
-def expected(pod: Any, container: str = "main") -> dict[str, str]:
-    """What the container's environment must say, by the grant on its pod."""
+def expected(world: World, pod: Any, container: str = "main") -> tuple[dict[str, str], list[str]]:
+    """What the container's environment must say, and the device nodes that it must have, by the grant on its pod."""
     grant = grant_of(pod)
     shares = grant.containers[container].gpus
-    return {
+    words = {
         "KERF_GRANT": grant.grant_id,
         "KERF_CONTAINER": container,
         "KERF_GPUS": ",".join(share.uuid for share in shares),
         "KERF_GPU_MEMORY_MIB": str(sum(share.memory_mib for share in shares)),
         "KERF_GPU_COMPUTE_MILLI": str(sum(share.compute_milli for share in shares)),
     }
+    uuids = {share.uuid for share in shares}
+    nodes = [f"/dev/nvidia{minor(i)}" for i in range(world.gpus.count) if world.gpus.uuid(i) in uuids]
+    return words, sorted([*nodes, "/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools"])
 
 
-def given(seen: Seen) -> dict[str, str]:
-    """The same words as the container found them."""
-    return {
-        name: seen.environment.get(name, "")
-        for name in ("KERF_GRANT", "KERF_CONTAINER", "KERF_GPUS", "KERF_GPU_MEMORY_MIB", "KERF_GPU_COMPUTE_MILLI")
-    }
+def given(seen: Seen) -> tuple[dict[str, str], list[str]]:
+    """The same as the container found it."""
+    words = ("KERF_GRANT", "KERF_CONTAINER", "KERF_GPUS", "KERF_GPU_MEMORY_MIB", "KERF_GPU_COMPUTE_MILLI")
+    return {name: seen.environment.get(name, "") for name in words}, sorted(seen.devices)
 
 
 @contextlib.asynccontextmanager

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from tools.control_plane import free_ports
+from tools.sandbox.inside import DRIVER_ROOT, DRIVER_VERSION, GPUS, bus_id, minor
 from tools.sandbox.node import NODE, ROOT, Sandbox
 
 MEMORY_MIB = 81_920
@@ -22,9 +23,9 @@ _SAMPLE = re.compile(r"^(?P<name>\w+)(?:\{(?P<labels>[^}]*)\})? (?P<value>\S+)$"
 class Gpus:
     """The machine of the fake libnvidia-ml.so.1 (tests/fakes/nvml), which reads its file anew at every call."""
 
-    def __init__(self, folder: Path, *, count: int = 8) -> None:
+    def __init__(self, folder: Path) -> None:
         """Builds the library into `folder`. Raises subprocess.CalledProcessError where that fails."""
-        self.folder, self.count = folder, count
+        self.folder, self.count = folder, GPUS
         subprocess.run(["make", "-s", "-C", str(ROOT / "tests/fakes/nvml"), f"BUILD={folder}"], check=True)
         self.set()
 
@@ -34,10 +35,11 @@ class Gpus:
     def set(self, *, errors: Mapping[int, int] | None = None, more: Iterable[str] = ()) -> None:
         """The machine from now on: `errors` are NVML's, by GPU; `more` are further lines of the file."""
         wrong = errors or {}
-        lines = ["driver 580.95.05", "cuda 13000"] + [
-            f"gpu {i} {self.uuid(i)} {MODEL.replace(' ', '_')} {MEMORY_MIB} 00000000:{i + 1:02x}:00.0 {i * 2 // self.count} 9 0 0 {wrong.get(i, 0)}"
+        lines = [f"driver {DRIVER_VERSION}", "cuda 13000"] + [
+            f"gpu {i} {self.uuid(i)} {MODEL.replace(' ', '_')} {MEMORY_MIB} 0000{bus_id(i)} {i * 2 // self.count} 9 0 0 {wrong.get(i, 0)}"
             for i in range(self.count)
         ]
+        lines += [f"minor {i} {minor(i)}" for i in range(self.count)]
         beside = self.folder / "machine.new"
         beside.write_text("\n".join([*lines, *more]) + "\n")
         beside.replace(self.folder / "machine")
@@ -57,6 +59,7 @@ class Agent:
         """Inside."""
         self._environment = {
             "KERF_NODE": NODE, "KERF_NATS_URL": nats_url, "KERF_HTTP_PORT": str(self.port), "KERF_CHECKPOINT_FILE": f"/var/lib/kerf/{checkpoint}.json",
+            "KERF_DRIVER_ROOT": DRIVER_ROOT,
             "HOME": os.environ.get("HOME", "/root"), **gpus.environment(), **(settings or {}),
         }  # fmt: skip
 

@@ -20,13 +20,25 @@ from typing import Any
 
 from tools.sandbox import cgroups
 
-GPUS = 16
+GPUS = 8
+DRIVER_VERSION = "580.95.05"
+DRIVER_ROOT = "/run/nvidia/driver"
 _DEVICES = ("null", "zero", "full", "random", "urandom", "tty", "kmsg")
 _SYSCTLS = {
     "vm/overcommit_memory": "1", "vm/panic_on_oom": "0", "kernel/panic": "10", "kernel/panic_on_oops": "1",
     "kernel/keys/root_maxkeys": "1000000", "kernel/keys/root_maxbytes": "25000000",
 }  # fmt: skip
 """What a kubelet sets on its machine. These are not ours to change: it finds them as it wants them, in files over them."""
+
+
+def bus_id(index: int) -> str:
+    """A GPU's place on PCIe, as the kernel writes it."""
+    return f"0000:{index + 1:02x}:00.0"
+
+
+def minor(index: int) -> int:
+    """The number of a GPU's device node, which need not be NVML's index."""
+    return GPUS - 1 - index
 
 
 def mount(*arguments: str) -> None:
@@ -50,6 +62,7 @@ def private_places(state: Path, groups: list[cgroups.Hierarchy]) -> None:
     for place in ("/etc/cdi", "/run/cdi", "/run/containerd"):
         Path(place).mkdir(exist_ok=True)
     _devices(own / "dev")
+    _driver()
     for path, value in _SYSCTLS.items():
         file = own / path.replace("/", "-")
         file.write_text(f"{value}\n")
@@ -75,6 +88,27 @@ def _devices(made: Path) -> None:
     for name, (major, minor) in {**nodes, "nvidiactl": (195, 255), "nvidia-uvm": (511, 0), "nvidia-uvm-tools": (511, 1)}.items():
         os.mknod(made / name, 0o666 | 0o020000, os.makedev(major, minor))
     mount("--rbind", str(made), "/dev")
+
+
+def _driver() -> None:
+    """The files of a driver that is not there, as a driver container lays them out; an older version's beside them."""
+    mount("-t", "tmpfs", "sandbox", "/proc/driver")
+    kernel = Path("/proc/driver/nvidia")
+    kernel.mkdir()
+    (kernel / "version").write_text(f"NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  {DRIVER_VERSION}  Release Build\n")
+    for index in range(GPUS):
+        folder = kernel / "gpus" / bus_id(index)
+        folder.mkdir(parents=True)
+        (folder / "information").write_text(f"Bus Location: \t {bus_id(index)}\nDevice Minor: \t {minor(index)}\n")
+    libraries, programs = Path(DRIVER_ROOT, "usr/lib64"), Path(DRIVER_ROOT, "usr/bin")
+    libraries.mkdir(parents=True)
+    programs.mkdir()
+    (programs / "nvidia-smi").touch(0o755)
+    for name in ("libcuda", "libnvidia-ml"):
+        for version in (DRIVER_VERSION, "570.86.15"):
+            (libraries / f"{name}.so.{version}").touch()
+        (libraries / f"{name}.so.1").symlink_to(f"{name}.so.{DRIVER_VERSION}")
+    (libraries / "libcuda.so").symlink_to("libcuda.so.1")
 
 
 def _groups(groups: list[cgroups.Hierarchy]) -> None:

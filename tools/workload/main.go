@@ -18,10 +18,12 @@ import (
 type seen struct {
 	Environment map[string]string `json:"environment"`
 	Devices     []string          `json:"devices"`
+	// All below /usr, which the image has not: what was mounted for the container.
+	Files []string `json:"files"`
 }
 
 func look() seen {
-	found := seen{Environment: map[string]string{}, Devices: []string{}}
+	found := seen{Environment: map[string]string{}, Devices: []string{}, Files: []string{}}
 	for _, entry := range os.Environ() {
 		name, value, _ := strings.Cut(entry, "=")
 		found.Environment[name] = value
@@ -34,6 +36,12 @@ func look() seen {
 			}
 		}
 	}
+	_ = filepath.WalkDir("/usr", func(path string, entry os.DirEntry, err error) error {
+		if err == nil && !entry.IsDir() {
+			found.Files = append(found.Files, path)
+		}
+		return nil
+	})
 	return found
 }
 
