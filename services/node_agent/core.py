@@ -15,13 +15,11 @@ from collections.abc import Iterable
 
 from services.node_agent import gate, state
 from services.node_agent import messages as m
-from services.node_agent.devices import news
+from services.node_agent.devices import affected, news
 from services.node_agent.devices.cordons import Cordons
 from services.node_agent.state import Checkpoint, Known, Lease, Released
 from shared.contracts.commands import (
     Accepted,
-    CordonedPod,
-    Evict,
     LiveSlice,
     NodeCordon,
     NodeCordonAnswer,
@@ -284,36 +282,20 @@ class Agent:
         out: list[m.Command] = [] if self._cordons.saved == before else self._devices(self._cordons.held_back(self._seen), now) or [m.Save()]
         if asked.undo:
             out.append(m.Pardon(gpus))
-        return [*out, m.Answer(NodeCordonAnswer(ok=True, gpus=gpus, pods=self._pods_on(frozenset(gpus))))]
-
-    def _pods_on(self, gpus: frozenset[str]) -> tuple[CordonedPod, ...]:
-        """Of grants that may be handed over, and of those that still run."""
-        return tuple(
-            CordonedPod(uid=k.grant.uid, namespace=k.grant.namespace, name=k.grant.name, running=running)
-            for k in self._known.values()
-            if any(share.uuid in gpus for container in k.grant.grant.containers.values() for share in container.gpus)
-            and ((running := bool(self.leases_of(k.grant_id))) or not k.leaving)
-        )
+        return [*out, m.Answer(NodeCordonAnswer(ok=True, gpus=gpus, pods=affected.pods_on(gpus, self._known.values(), self._runs)))]
 
     def _tick(self, now: float) -> list[m.Command]:
         out: list[m.Command] = []
         if self._unbooked and now >= self._repeat_at:
             self._repeat_at = now + REPEAT_S
             out += self._say(self._unbooked.values())
-        if self._evicts and now >= self._evict_at and (evictions := self._evictions()):
+        if self._evicts and now >= self._evict_at and (evictions := affected.evictions(self._gpus, self._known.values(), self._runs)):
             self._evict_at = now + EVICT_AGAIN_S
             out.append(m.EvictPods(evictions))
         return out
 
-    def _evictions(self) -> tuple[Evict, ...]:
-        """The pods on unhealthy GPUs, each once."""
-        found = {
-            pod.uid: Evict(uid=pod.uid, namespace=pod.namespace, name=pod.name, reason=f"GPU {uuid} is unhealthy: {gpu.reason}")
-            for uuid, gpu in self._gpus.items()
-            if gpu.state == "unhealthy"
-            for pod in self._pods_on(frozenset({uuid}))
-        }
-        return tuple(found.values())
+    def _runs(self, grant_id: str) -> bool:
+        return bool(self.leases_of(grant_id))
 
     # --- bookkeeping ------------------------------------------------------------------------------------------
 
