@@ -10,7 +10,6 @@ import structlog
 from services.node_agent.cdi import device_nodes, driver_files, toolkit
 from services.node_agent.cdi.host import Host
 from services.node_agent.cdi.spec import ContainerEdits, DeviceNode, merged
-from services.node_agent.devices.sysfs import kernel_bus_id
 from shared.model.gpu import Gpu
 from shared.model.grant import GpuShare
 
@@ -59,17 +58,15 @@ class Driver:
         return self._common
 
     def _nodes(self, shares: Iterable[GpuShare], gpus: Mapping[str, Gpu], mig_ids: MigIds) -> tuple[DeviceNode, ...]:
-        minors = self._host.minors()
         nodes: list[DeviceNode] = []
         for share in shares:
             gpu = gpus.get(share.uuid)
-            minor = None if gpu is None else minors.get(kernel_bus_id(gpu.pci_bus_id))
-            if minor is None:
-                raise ValueError(f"the driver shows no device node for GPU {share.uuid}")
-            nodes.append(device_nodes.gpu(self._host, minor))
+            if gpu is None or gpu.minor < 0:
+                raise ValueError(f"NVML shows no device node for GPU {share.uuid}")
+            nodes.append(device_nodes.gpu(self._host, gpu.minor))
             if share.mig is not None:
                 ids = mig_ids.get(share.mig.uuid)
                 if ids is None:
                     raise ValueError(f"NVML does not know MIG instance {share.mig.uuid or share.mig.profile} of GPU {share.uuid}")
-                nodes += device_nodes.mig(self._host, minor, *ids)
+                nodes += device_nodes.mig(self._host, gpu.minor, *ids)
         return tuple(nodes)

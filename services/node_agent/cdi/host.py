@@ -7,8 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-_VERSION = re.compile(r"(?:NVRM version:.*?\s)([0-9]{3,}(?:\.[0-9]+)+)\s")
-_MINOR = re.compile(r"Device Minor:\s*([0-9]+)")
+_VERSION = re.compile(r"NVRM version:.*?\s([0-9]{3,}(?:\.[0-9]+)+)\s")
 _CAPABILITY = re.compile(r"DeviceFileMinor:\s*([0-9]+)")
 
 
@@ -31,22 +30,16 @@ class Host(msgspec.Struct, frozen=True, kw_only=True):
         return path if self.driver_root == "/" else f"{self.driver_root.rstrip('/')}{path}"
 
     def driver_version(self) -> str:
-        """Of the kernel module that is loaded now; empty where none is."""
+        """Of the kernel module that is loaded now; empty where none is. Raises ValueError where it does not say."""
+        path = self.proc / "driver/nvidia/version"
         try:
-            text = (self.proc / "driver/nvidia/version").read_text()
+            text = path.read_text()
         except FileNotFoundError:
             return ""
         found = _VERSION.search(text)
-        return "" if found is None else found[1]
-
-    def minors(self) -> dict[str, int]:
-        """The number of each GPU's device node, by the kernel's PCI bus id. It need not be NVML's index."""
-        found: dict[str, int] = {}
-        for path in (self.proc / "driver/nvidia/gpus").glob("*/information"):
-            minor = _MINOR.search(path.read_text())
-            if minor is not None:
-                found[path.parent.name.lower()] = int(minor[1])
-        return found
+        if found is None:
+            raise ValueError(f"{path} names no version of the driver: {text[:100]!r}")
+        return found[1]
 
     def mig_capabilities(self, minor: int, gpu_instance: int, compute_instance: int) -> tuple[int, int] | None:
         """The numbers of the nvidia-cap nodes that open a MIG instance: GPU instance, compute instance."""

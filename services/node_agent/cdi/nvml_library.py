@@ -19,17 +19,22 @@ def preload(host: Host) -> None:
     Whoever then asks for libnvidia-ml.so.1 gets what is loaded already: the linker compares sonames. Only that one file is
     taken from the host, so its libc does not come along.
     """
-    version = host.driver_version()
-    if not version:
-        return
     try:
-        ctypes.CDLL(_NAME, mode=ctypes.RTLD_GLOBAL)
-    except OSError:
-        try:
-            libraries = driver_files.find(host, version)
-            path = host.seen(host.of_driver(f"{libraries.directory}/libnvidia-ml.so.{version}"))
-            ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL)
-        except (OSError, ValueError) as error:
-            log.warning("nvml_not_found", why=str(error))
+        version = host.driver_version()
+        if not version or _loads(_NAME):
             return
-        log.info("nvml_of_the_host", path=str(path))
+        libraries = driver_files.find(host, version)
+        path = host.seen(host.of_driver(f"{libraries.directory}/libnvidia-ml.so.{version}"))
+        ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL)
+    except (OSError, ValueError) as error:
+        log.warning("nvml_not_found", why=str(error))
+        return
+    log.info("nvml_of_the_host", path=str(path))
+
+
+def _loads(name: str) -> bool:
+    try:
+        ctypes.CDLL(name, mode=ctypes.RTLD_GLOBAL)
+    except OSError:
+        return False
+    return True

@@ -16,9 +16,10 @@ from shared.model.mig import MigInstance
 VERSION = "580.82.07"
 NVRM = f"NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  {VERSION}  Release Build  (dvs-builder@U22)  Thu Aug 28\nGCC version:  gcc 12\n"
 DEBIAN = "usr/lib/x86_64-linux-gnu"
+# Minor numbers are not the indices.
 GPUS = {
-    "GPU-a": Gpu(uuid="GPU-a", index=0, model="NVIDIA-H200", memory_mib=143_771, pci_bus_id="00000000:1B:00.0"),
-    "GPU-b": Gpu(uuid="GPU-b", index=1, model="NVIDIA-H200", memory_mib=143_771, pci_bus_id="00000000:43:00.0"),
+    "GPU-a": Gpu(uuid="GPU-a", index=0, model="NVIDIA-H200", memory_mib=143_771, minor=3),
+    "GPU-b": Gpu(uuid="GPU-b", index=1, model="NVIDIA-H200", memory_mib=143_771, minor=0),
 }
 
 
@@ -35,12 +36,8 @@ class FakeHost:
         (self.root / path).symlink_to(target)
 
     def module(self, version_text: str = NVRM) -> FakeHost:
-        """The kernel module is loaded. Minor numbers are not the indices."""
+        """The kernel module is loaded."""
         self.put("proc/driver/nvidia/version", version_text)
-        for bus, minor in (("0000:1b:00.0", 3), ("0000:43:00.0", 0)):
-            self.put(
-                f"proc/driver/nvidia/gpus/{bus}/information", f"Model: \t\t NVIDIA H200\nGPU UUID: \t GPU-????\nDevice Minor: \t {minor}\n"
-            )
         return self
 
     def nodes(self, *more: str) -> FakeHost:

@@ -98,6 +98,23 @@ def test_a_driver_container_brings_its_own_root(tmp_path: Path) -> None:
     assert {node.path: node.host_path for node in found.device_nodes}["/dev/nvidia3"] == "/run/nvidia/driver/dev/nvidia3"
 
 
+@pytest.mark.parametrize(
+    ("text", "version"),
+    [
+        (NVRM, VERSION),
+        ("NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.129.03  Thu Oct 19 18:56:32 UTC 2023\nGCC version: 12\n", "535.129.03"),
+        ("NVRM version: NVIDIA UNIX Open Kernel Module for aarch64  580.95  Release Build  (root@x)\n", "580.95"),
+    ],
+)
+def test_the_kernel_says_which_driver_is_loaded(tmp_path: Path, text: str, version: str) -> None:
+    assert FakeHost(tmp_path).module(text).seen().driver_version() == version
+
+
+def test_a_driver_of_unknown_version_starts_nothing(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="names no version"):
+        edits(FakeHost(tmp_path).module("NVRM version: something new\n").nodes().libraries())
+
+
 def test_libraries_of_another_version_are_not_taken(tmp_path: Path) -> None:
     host = FakeHost(tmp_path).module().nodes().libraries(version="550.54.14")
     with pytest.raises(ValueError, match=f"libcuda.so.{VERSION} is not in /"):
@@ -119,7 +136,7 @@ def test_a_gpu_without_a_node_starts_nothing(tmp_path: Path) -> None:
     (tmp_path / "dev/nvidia3").unlink()
     with pytest.raises(ValueError, match="no device node /dev/nvidia3"):
         edits(host)
-    with pytest.raises(ValueError, match="no device node for GPU GPU-unknown"):
+    with pytest.raises(ValueError, match="NVML shows no device node for GPU GPU-unknown"):
         edits(host, share("GPU-unknown"))
 
 
