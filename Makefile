@@ -8,7 +8,7 @@ STAMP := $(VENV)/.installed
 # pytest's workers: as many as there are cores
 JOBS ?= auto
 
-.PHONY: demo test test-unit lint schemas protos model sim chaos kube fakes bench clean
+.PHONY: demo test test-unit test-node node-binaries lint schemas protos model sim chaos kube fakes bench clean
 
 $(STAMP): requirements.lock pyproject.toml
 	@test -x $(PY) || $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Kerf needs Python 3.11 or later; name one with make PYTHON=python3.12")'
@@ -23,7 +23,12 @@ demo: $(STAMP)  ## openb pods on openb nodes, everything embedded; KUBE=1 for a 
 	@$(PY) -m cli demo --pods $(PODS) $(if $(KUBE),--kube)
 
 test: $(STAMP) lint fakes kube  ## everything, on real NATS and a real Kubernetes control plane
-	$(PY) -m pytest -q -n $(JOBS) --dist loadgroup tests
+	$(PY) -m pytest -q -n $(JOBS) --dist loadgroup tests --ignore tests/node
+	@$(MAKE) --quiet node-binaries || echo "the tests of a real node are skipped" >&2
+	$(PY) -m pytest -q tests/node
+
+test-node: $(STAMP) node-binaries  ## a real kubelet with containerd in a sandbox; needs root
+	$(PY) -m pytest -q tests/node
 
 test-unit: $(STAMP)  ## seconds
 	$(PY) -m pytest -q tests/unit
@@ -39,6 +44,9 @@ schemas: $(STAMP)  ## after a change of shared/contracts
 
 fakes:  ## the fake libnvidia-ml.so.1
 	@$(MAKE) --quiet -C tests/fakes/nvml
+
+node-binaries:
+	@tools/build.sh node >/dev/null
 
 kube:  ## builds (or finds) the control plane; minutes the first time, nothing after that
 	@tools/build.sh >/dev/null

@@ -60,6 +60,7 @@ def _parser() -> argparse.ArgumentParser:
     inspect.add_argument("node", nargs="?")
     inspect.add_argument("-d", "--details", action="store_true", help="with pods")
 
+    _holding_back(add)
     _questions(add, pod)
 
     events = add("events", "events", "the public event stream, live")
@@ -71,6 +72,16 @@ def _parser() -> argparse.ArgumentParser:
     top = add("top", "top", "the cluster in figures, and who uses it")
     top.add_argument("--by", choices=("namespace", "pod", "model"), default="namespace")
     return parser
+
+
+def _holding_back(add: Callable[..., argparse.ArgumentParser]) -> None:
+    cordon = add("cordon", "cordon:cordon", "a node's GPUs, or one of them, take no new slices")
+    cordon.add_argument("--undo", action="store_true", help="take them again; a GPU that waited for a reset is believed to have had it")
+    drain = add("drain", "cordon:drain", "cordon, and evict the pods on it; disruption budgets are honoured")
+    drain.add_argument("--timeout", type=float, default=300.0, metavar="SECONDS", help="how long to wait until all are gone (default 300)")
+    for command in (cordon, drain):
+        command.add_argument("target", help="a node's name or a GPU's UUID")
+        command.add_argument("--reason", default="", help="for those who ask why")
 
 
 def _questions(add: Callable[..., argparse.ArgumentParser], pod: argparse.ArgumentParser) -> None:

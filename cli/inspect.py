@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 
+from rich.markup import escape
 from rich.table import Table
 
 from cli.ask import ask, connected
@@ -78,6 +79,11 @@ def _details(nodes: tuple[InspectNode, ...]) -> None:
         for (name, namespace, state), cells in sorted(rows.items()):
             table.add_row(name, namespace, state, *cells)
         out.print(table)
+        for gpu in node.gpus:
+            if gpu.state != "healthy":
+                out.print(f"GPU{gpu.index} {gpu.uuid} is [red]{gpu.state}[/red]: {escape(gpu.reason or 'no reason given')}")
+            if gpu.foreign_mib:
+                out.print(f"GPU{gpu.index} {gpu.uuid}: {gpu.foreign_mib} MiB are foreign, of processes that hold no slice")
         allocated, total = sum(g.allocated_memory_mib for g in node.gpus), sum(g.memory_mib for g in node.gpus)
         out.print(f"Allocated : {gib(allocated)} ({100 * allocated // total if total else 0}%)\nTotal :     {gib(total)}")
     _print_total(nodes)

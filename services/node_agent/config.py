@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 
+from services.node_agent.cdi.host import Host
 from services.node_agent.hollow import HollowNode
 from shared.service.settings import Patience, Seconds
 
@@ -32,6 +33,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """XIDs that are to change nothing here, besides those that are the application's."""
     evict_unhealthy: bool = False
     """Evict the pods on a GPU that has become unhealthy, through the Eviction API. Otherwise they are left alone."""
+    usage_s: Seconds = 5.0
+    """How often it is sampled who uses the GPUs."""
     sysfs: str = "/sys"
     """Where the kernel shows its PCI devices and network cards."""
     beat_s: Seconds = 2.0
@@ -39,6 +42,14 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Where the kubelet's sockets and its device checkpoint are. Without that directory nothing is handed over."""
     cdi_dir: str = "/var/run/cdi"
     """Where the container runtime looks for CDI specs, and the agent writes them."""
+    runtime_sockets: tuple[str, ...] = ("/run/containerd/containerd.sock", "/run/k3s/containerd/containerd.sock", "/run/crio/crio.sock")
+    """Where the container runtime may listen, on the host; the first that exists is asked whether it has CDI."""
+    host_root: str = "/"
+    """Where the agent sees the host's /: for the driver's files, its device nodes and NVIDIA's toolkit."""
+    driver_root: str = "/"
+    """Where on the host the driver's files are: /run/nvidia/driver where the GPU operator brought the driver."""
+    gpushare_unit: Literal["GiB", "MiB"] = "GiB"
+    """What gpushare's pods count memory in, as in admission's setting of that name."""
     cgroup_dir: str = "/sys/fs/cgroup"
     """Where the host's cgroups are."""
     slots: Annotated[int, msgspec.Meta(ge=1, le=16384)] = 1024
@@ -49,6 +60,9 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     def has_kubelet(self) -> bool:
         return Path(self.kubelet_dir).is_dir()
+
+    def host(self) -> Host:
+        return Host(root=Path(self.host_root), driver_root=self.driver_root)
 
     def hollow_nodes(self) -> tuple[HollowNode, ...]:
         """Raises OSError or msgspec.DecodeError where hollow_file cannot be read, ValueError on a name given twice."""

@@ -131,6 +131,8 @@ class Agent:
         if grant_id in self._tombstones:
             return [self._refused(grant_id, "this grant was given back for good")]
         known = self._known.get(grant_id)
+        if known is not None and known.grant.uid != came.uid:
+            return [self._refused(grant_id, f"this grant is of pod {known.grant.uid}")]
         if known is not None and came.term == self.term and known.grant.grant == came.grant:
             return [self._ok(grant_id)]
         self.term = came.term
@@ -184,7 +186,8 @@ class Agent:
         for came in sync.grants:
             if came.grant.grant_id not in self._tombstones:
                 known = self._known.get(came.grant.grant_id)
-                self._remember(came, leaving=known is not None and known.leaving)
+                if known is None or known.grant.uid == came.uid:
+                    self._remember(came, leaving=known is not None and known.leaving)
         answer = NodeSyncAnswer(node=self.node, boot_id=self._boot_id, term=self.term, accepted=True, live=self.live(), tombstones=dead)
         return [m.Save(), m.Answer(answer)]
 
@@ -210,9 +213,12 @@ class Agent:
             why = gate.refusal(gpu, self._gpus.get(gpu.uuid) if gpu.node == self.node else None, room, taken)
             if why is not None:
                 return [m.RefuseStart(asked.uid, asked.container, *why)]
-        lease = Lease(uid=asked.uid, container=asked.container, grant_id=known.grant_id, boot_id=self._boot_id, slot=asked.slot)
+        before = self._leases.get((asked.uid, asked.container))
+        # An init container that runs within this share comes without the slot that its container has.
+        slot = asked.slot or ("" if before is None else before.slot)
+        lease = Lease(uid=asked.uid, container=asked.container, grant_id=known.grant_id, boot_id=self._boot_id, slot=slot)
         hand_over = m.HandOver(asked.uid, asked.container, known.grant_id, share)
-        if self._leases.get((asked.uid, asked.container)) == lease:
+        if before == lease:
             return [hand_over]
         self._leases[asked.uid, asked.container] = lease
         return [m.Save(), hand_over, self._enforced(known, lease, share)]
@@ -275,7 +281,7 @@ class Agent:
             return [m.Answer(NodeCordonAnswer(ok=False, reason=refusal))]
         gpus, before = (asked.gpu,) if asked.gpu else tuple(self._gpus), self._cordons.saved
         self._cordons.take(asked)
-        out: list[m.Command] = [] if self._cordons.saved == before else [m.Save(), *self._devices(self._cordons.held_back(self._seen), now)]
+        out: list[m.Command] = [] if self._cordons.saved == before else self._devices(self._cordons.held_back(self._seen), now) or [m.Save()]
         if asked.undo:
             out.append(m.Pardon(gpus))
         return [*out, m.Answer(NodeCordonAnswer(ok=True, gpus=gpus, pods=self._pods_on(frozenset(gpus))))]
@@ -300,13 +306,14 @@ class Agent:
         return out
 
     def _evictions(self) -> tuple[Evict, ...]:
-        """The pods on unhealthy GPUs."""
-        unwell = {uuid: gpu for uuid, gpu in self._gpus.items() if gpu.state == "unhealthy"}
-        return tuple(
-            Evict(uid=pod.uid, namespace=pod.namespace, name=pod.name, reason=f"GPU {uuid} is unhealthy: {gpu.reason}")
-            for uuid, gpu in unwell.items()
+        """The pods on unhealthy GPUs, each once."""
+        found = {
+            pod.uid: Evict(uid=pod.uid, namespace=pod.namespace, name=pod.name, reason=f"GPU {uuid} is unhealthy: {gpu.reason}")
+            for uuid, gpu in self._gpus.items()
+            if gpu.state == "unhealthy"
             for pod in self._pods_on(frozenset({uuid}))
-        )
+        }
+        return tuple(found.values())
 
     # --- bookkeeping ------------------------------------------------------------------------------------------
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from shared.book.mig import instance_mask
 from shared.model.gpu import Gpu
 from shared.model.grant import ContainerGrant, GpuShare
-from shared.model.mig import geometry_of
+from shared.model.mig import geometry_of, instance_mask
 from shared.model.units import WHOLE_GPU_MILLI, format_mib
 
 Room = dict[str, tuple[int, int]]

@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from services.node_agent import messages as m
-from services.node_agent.cdi import environment
-from services.node_agent.cdi.spec import ContainerEdits
+from services.node_agent.cdi.slices import SliceWriter
 from services.node_agent.cdi.writer import SpecDir
 from services.node_agent.config import Config
 from services.node_agent.handover.device_plugin import BUCKETS, CDI_KIND, SlotPlugin
 from services.node_agent.handover.podresources import PodResources
 from services.node_agent.handover.registration import PLUGIN_DIR, DevicePluginWay
+from services.node_agent.handover.runtime_watch import RuntimeWatch
 from services.node_agent.node_service import NodeDoor
 from services.node_agent.release.watch import ReleaseWatch
 from shared.model import names
+from shared.model.gpu import Gpu
+from shared.model.grant import Grant
 from shared.service import Context
 
 
 class KubeletDoor:
     def __init__(self, ctx: Context, config: Config, door: NodeDoor) -> None:
-        self._config, self._door = config, door
+        self._ctx, self._config, self._door = ctx, config, door
         self._seconds = ctx.metrics.histogram(
             "kerf_agent_handover_seconds",
             "Time that the agent takes of a container's start, by the kubelet's call.",
@@ -29,25 +31,49 @@ class KubeletDoor:
             buckets=BUCKETS,
         )
         self._refused = ctx.metrics.counter("kerf_agent_refused_total", "Hand-overs refused, by reason.", ("code",))
-        kubelet = Path(config.kubelet_dir)
-        self._specs = SpecDir(Path(config.cdi_dir), CDI_KIND, self._edits)
-        self._pods = PodResources(kubelet, names.RESOURCE_SLOT)
-        ctx.on_drain(self._pods.close)
-        self._way = DevicePluginWay(ctx, kubelet, self._plugin)
-        self._release = ReleaseWatch(
-            ctx, door, specs=self._specs, holders=self._pods.list, plugin_dir=kubelet / PLUGIN_DIR, cgroup_dir=Path(config.cgroup_dir),
+        self._handed_over = ctx.metrics.counter("kerf_agent_handed_over_total", "Slices handed over.")
+        self._plugins = Path(config.kubelet_dir) / PLUGIN_DIR
+        specs = SpecDir(Path(config.cdi_dir), CDI_KIND)
+        self._slices = SliceWriter(
+            specs,
+            config.host(),
+            grant_of=self._grant,
+            gpus=self._gpus,
+            gpushare_unit=config.gpushare_unit,
             nvml_timeout_s=config.nvml_timeout_s,
         )
+        self._pods = PodResources(Path(config.kubelet_dir), names.RESOURCE_SLOT)
+        ctx.on_drain(self._pods.close)
+        self._runtime = RuntimeWatch(ctx, config.host(), config.runtime_sockets, config.cdi_dir)
+        self._way = DevicePluginWay(ctx, Path(config.kubelet_dir), self._plugin, lambda: self._runtime.obstacle)
+        self._release = ReleaseWatch(
+            ctx, door, specs=specs, holders=self._pods.list, plugin_dir=self._plugins, cgroup_dir=Path(config.cgroup_dir),
+            nvml_timeout_s=config.nvml_timeout_s,
+        )  # fmt: skip
 
     async def start(self) -> None:
+        await self._runtime.start()
         await self._way.start()
         await self._release.start()
 
     def _plugin(self, on_watch: Callable[[bool], None]) -> SlotPlugin:
         return SlotPlugin(
-            gate=self._door, edits=self._specs, holders=self._pods.list, plugin_dir=Path(self._config.kubelet_dir) / PLUGIN_DIR,
-            count=self._config.slots, seconds=self._seconds, refused=self._refused, on_watch=on_watch,
+            gate=self._door, edits=self._slices, holders=self._pods.list, plugin_dir=self._plugins, count=self._config.slots, seconds=self._seconds,
+            refused=self._refused, handed=self._handed, on_watch=on_watch,
         )  # fmt: skip
 
-    def _edits(self, order: m.HandOver) -> ContainerEdits:
-        return ContainerEdits(env=environment.kerf(order))
+    def _handed(self, order: m.HandOver, took_s: float) -> None:
+        self._handed_over.add()
+        telemetry = self._ctx.telemetry
+        end_ns = telemetry.now_ns()
+        telemetry.pod_span(
+            order.uid, "hand-over", start_ns=end_ns - int(took_s * 1e9), end_ns=end_ns,
+            attributes={"k8s.node.name": self._config.node, "kerf.container": order.container, "kerf.grant": order.grant_id},
+        )  # fmt: skip
+
+    def _grant(self, uid: str) -> Grant | None:
+        return next((came.grant for came in self._door.agent.grants() if came.uid == uid), None)
+
+    def _gpus(self) -> Mapping[str, Gpu]:
+        inventory = self._door.agent.inventory
+        return {} if inventory is None else {gpu.uuid: gpu for gpu in inventory.gpus}

@@ -48,9 +48,14 @@ class NodeDoor:
         """What the kubelet may do with a container that is about to start. Asks placement where the grant is not known.
         `pod`: its namespace and name, where the kubelet says them."""
         asked = m.StartAsked(uid, container, slot, pod)
-        orders = await self.handle(asked)
-        if any(isinstance(order, m.AskGrant) for order in orders) and await self._fetch(uid):
+        try:
             orders = await self.handle(asked)
+            if any(isinstance(order, m.AskGrant) for order in orders) and await self._fetch(uid):
+                orders = await self.handle(asked)
+        except OSError as error:
+            sentence = f"the agent's checkpoint cannot be written: {error}"
+            self._ctx.fail(sentence)
+            return m.RefuseStart(uid, container, "checkpoint-not-written", sentence)
         return next(order for order in orders if isinstance(order, m.HandOver | m.RefuseStart))
 
     def largest(self, uid: str) -> str:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import re
-
 import msgspec
 
+from services.placement import labels
 from services.placement import messages as m
 from shared.book.book import Book
 from shared.book.states import GrantState
 from shared.contracts.commands import LabelNode, LiveSlice, NodeGrant, NodeRelease, NodeSync, NodeSyncAnswer
-from shared.model import names
 from shared.model.gpu import Inventory
 from shared.model.grant import ContainerGrant, GpuShare, Grant
 
@@ -161,24 +159,14 @@ class Nodes:
             node = self.book.nodes.get(name)
             if node is None or node.object is None or node.inventory is None:
                 continue
-            have = node.object.metadata.labels
-            wanted = _gpu_labels(node.inventory)
-            if any(have.get(key) != value for key, value in wanted.items()):
-                out.append(LabelNode(node=name, labels=dict(wanted)))
+            missing = labels.missing(node.inventory, node.object.metadata.labels)
+            if missing:
+                out.append(LabelNode(node=name, labels=missing))
                 self._labels[name] = now + LABEL_AGAIN_S
         return out
 
     def _node_grant(self, held: GrantState) -> NodeGrant:
         return NodeGrant(term=self.term, uid=held.uid, namespace=held.namespace, name=held.name, grant=held.grant)
-
-
-def _gpu_labels(inventory: Inventory) -> dict[str, str]:
-    """GPU feature discovery's labels, for people and for selectors: the model, how many, and the memory of one in MiB."""
-    if not inventory.gpus:
-        return {}
-    first = inventory.gpus[0]
-    product = re.sub(r"[^A-Za-z0-9_.-]", "-", first.model)[:63].strip("-_.")
-    return {names.LABEL_GPU_PRODUCT: product, names.LABEL_GPU_COUNT: str(len(inventory.gpus)), names.LABEL_GPU_MEMORY: str(first.memory_mib)}
 
 
 def _stranger(slice_: LiveSlice, node: str) -> GrantState:

@@ -49,7 +49,7 @@ def _inspect_node(core: Core, node: NodeState) -> InspectNode:
     if node.object is not None:
         address = next((a.address for a in node.object.status.addresses if a.type == "InternalIP"), "")
         ready = next((c.status == "True" for c in node.object.status.conditions if c.type == "Ready"), True)
-    states = {} if node.inventory is None else {g.uuid: g.state for g in node.inventory.gpus}
+    reported = {} if node.inventory is None else {g.uuid: g for g in node.inventory.gpus}
     on: dict[str, dict[str, InspectPod]] = {}
     containers: dict[str, int] = {}
     for held in node.grants.values():
@@ -67,11 +67,12 @@ def _inspect_node(core: Core, node: NodeState) -> InspectNode:
                 )  # fmt: skip
     gpus = []
     for room in node.gpus:
-        pods = on.get(room.uuid, {})
+        pods, gpu = on.get(room.uuid, {}), reported.get(room.uuid)
         gpus.append(InspectGpu(
-            uuid=room.uuid, index=room.index, model=room.model, state=states.get(room.uuid, "healthy"), memory_mib=room.total_mib,
+            uuid=room.uuid, index=room.index, model=room.model, state="healthy" if gpu is None else gpu.state, memory_mib=room.total_mib,
             allocated_memory_mib=sum(p.memory_mib for p in pods.values()), allocated_compute_milli=sum(p.compute_milli for p in pods.values()),
-            containers=containers.get(room.uuid, 0), pods=tuple(pods.values()),
+            containers=containers.get(room.uuid, 0), pods=tuple(pods.values()), reason="" if gpu is None else gpu.reason,
+            foreign_mib=0 if gpu is None else gpu.foreign_mib,
         ))  # fmt: skip
     return InspectNode(node=node.name, address=address, ready=ready, synced=core.nodes.is_synced(node.name), gpus=tuple(gpus))
 

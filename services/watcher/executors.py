@@ -112,7 +112,7 @@ class Executors:
         result = await self._writes.evict(order)
         if result.outcome == "done":
             self._announcer.offer(c.AnnounceEvent(
-                uid=order.uid, namespace=order.namespace, name=order.name, type="Warning", reason="Preempted", action="Preempting", note=order.reason,
+                uid=order.uid, namespace=order.namespace, name=order.name, type="Warning", reason="Evicted", action="Evicting", note=order.reason,
             ))  # fmt: skip
         return result
 

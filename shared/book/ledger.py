@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Protocol
 
 from shared.book.arrays import Arrays
-from shared.book.mig import instance_mask
 from shared.book.shares import GpuRoom
 from shared.book.states import GrantState, NodeState, PodState, room_of
 from shared.model.gpu import Inventory
 from shared.model.grant import Grant, sum_shares
+from shared.model.mig import instance_mask
 from shared.model.units import WHOLE_GPU_MILLI
 
 

@@ -1,6 +1,6 @@
 """The fit arithmetic of GPUs in MIG mode: which instances still fit, and which place leaves the most to others.
 
-What is taken of a GPU is one mask: a bit for each memory slice, and MEDIA for its set of media extensions.
+What is taken of a GPU is one mask: a bit for each memory slice, and MEDIA for its set of media extensions (`model.mig`).
 """
 
 from __future__ import annotations
@@ -11,24 +11,11 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from shared.model.mig import GEOMETRIES, PROFILE_BIT, PROFILES, Geometry, MigInstance, MigProfile
+from shared.model.mig import GEOMETRIES, PROFILE_BIT, PROFILES, Geometry, MigInstance, MigProfile, instance_mask, mask_at, profile_in
 from shared.model.request import GpuAsk
 from shared.model.units import WHOLE_GPU_MILLI
 
-MEDIA = 1 << 8
 MASKS = 1 << 9
-
-
-@cache
-def profile_in(geometry: int, name: str) -> MigProfile | None:
-    """The profile of that name, where such GPUs have it."""
-    return next((p for p in GEOMETRIES[geometry].profiles if p.name == name), None)
-
-
-@cache
-def mask_at(profile: MigProfile, start: int) -> int:
-    """What an instance takes."""
-    return ((1 << profile.memory_slices) - 1) << start | (MEDIA if profile.media else 0)
 
 
 def possible(profile: MigProfile, used: int) -> tuple[int, ...]:
@@ -152,12 +139,6 @@ class MigRoom(msgspec.Struct):
         if found is not None:
             self.granted |= mask_at(profile, found.start)
         return found
-
-
-def instance_mask(geometry: int, instance: MigInstance) -> int:
-    """What an instance takes; nothing where GPUs of this make have no such profile, or not there."""
-    profile = profile_in(geometry, instance.profile)
-    return 0 if profile is None or instance.start not in profile.starts else mask_at(profile, instance.start)
 
 
 @lru_cache(maxsize=4096)

@@ -11,6 +11,7 @@ from shared.contracts import events as e
 from shared.contracts import facts as f
 from shared.contracts import log as lg
 from shared.contracts import queries as q
+from shared.contracts import samples as sm
 from shared.contracts.base import encode
 from shared.contracts.envelope import Envelope, type_of
 from shared.contracts.explain import (
@@ -201,6 +202,15 @@ _EXAMPLES: tuple[Any, ...] = (
     q.TraceQuery(namespace=NAMESPACE, name=POD, uid=UID),
     q.TraceAnswer(trace_id=SPAN.trace_id, spans=(SPAN,)),
     q.SpanBatch(spans=(SPAN,)),
+    sm.UsageSample(
+        node=NODE, at_ms=1_795_254_277_000,
+        gpus=(
+            sm.GpuUse(
+                uuid=GPU, used_mib=15_020, foreign_mib=512, sm_milli=410,
+                slices=(sm.SliceUse(uid=UID, namespace=NAMESPACE, name=POD, container="main", memory_mib=14_008, granted_memory_mib=16384, sm_milli=270, granted_compute_milli=300, processes=1),),
+            ),
+        ),
+    ),
     # what people write
     QueuePolicy(
         queues=(

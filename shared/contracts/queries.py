@@ -131,6 +131,10 @@ class InspectGpu(Message, frozen=True):
     allocated_compute_milli: int
     containers: int = 0
     pods: tuple[InspectPod, ...] = ()
+    reason: str = ""
+    """Why the state is not healthy."""
+    foreign_mib: int = 0
+    """Held by processes to whose pod nothing was handed over, and by the host's."""
 
 
 class InspectNode(Message, frozen=True):

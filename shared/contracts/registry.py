@@ -15,6 +15,7 @@ from shared.contracts import events as e
 from shared.contracts import facts as f
 from shared.contracts import log as lg
 from shared.contracts import queries as q
+from shared.contracts import samples as sm
 from shared.contracts import subjects as s
 from shared.contracts.envelope import Envelope
 from shared.contracts.policy import QueuePolicy
@@ -204,6 +205,8 @@ QUERIES: tuple[Channel, ...] = (
 SAMPLES: tuple[Channel, ...] = (
     Channel(name="beat", address=f"{s.VERSION}.beat.{{node}}", kind="sample", message=c.Beat, publisher="node_agent", receivers="placement",
             description="A sign of life every 2 seconds; under the token hollow one of a process that simulates many nodes."),
+    Channel(name="usage", address=f"{s.VERSION}.usage.{{node}}", kind="sample", message=sm.UsageSample, publisher="node_agent", receivers="anyone",
+            description="What is used on a node's GPUs, by slice, every few seconds."),
     Channel(name="spans", address=f"{s.VERSION}.spans.{{service}}", kind="sample", message=q.SpanBatch, publisher="every service", receivers="metrics",
             description="Finished spans of sampled pods."),
 )  # fmt: skip

@@ -41,6 +41,7 @@ SLICES_RELEASED = f"{VERSION}.event.slice.released.>"
 BEAT_ALL = f"{VERSION}.beat.*"
 BEAT_HOLLOW = f"{VERSION}.beat.hollow"
 """One beat for all nodes of a process that simulates many."""
+USAGE_ALL = f"{VERSION}.usage.*"
 SPANS_ALL = f"{VERSION}.spans.*"
 
 SIM_APPLY = f"{VERSION}.sim.apply"
@@ -86,6 +87,10 @@ def node_command(node: str, verb: str) -> str:
 
 def beat(node: str) -> str:
     return f"{VERSION}.beat.{token(node)}"
+
+
+def usage(node: str) -> str:
+    return f"{VERSION}.usage.{token(node)}"
 
 
 def acks(instance: str, of: str) -> str:

@@ -8,12 +8,15 @@ GPU, less than any listing gives, so that no more is promised than there is.
 from __future__ import annotations
 
 import re
-from functools import lru_cache
+from functools import cache, lru_cache
 
 import msgspec
 
 _PROFILE = re.compile(r"([1-7])g\.([0-9]{1,3})gb((?:\+me)?)")
 _PLAIN_COMPUTE = 7
+
+MEDIA = 1 << 8
+"""In a mask of what is taken of a GPU: its set of media extensions. The bits below are its memory slices."""
 
 
 class MigProfile(msgspec.Struct, frozen=True):
@@ -118,6 +121,24 @@ def geometry_of(model: str, memory_mib: int) -> int | None:
         ):
             return place
     return None
+
+
+@cache
+def profile_in(geometry: int, name: str) -> MigProfile | None:
+    """The profile of that name, where such GPUs have it."""
+    return next((p for p in GEOMETRIES[geometry].profiles if p.name == name), None)
+
+
+@cache
+def mask_at(profile: MigProfile, start: int) -> int:
+    """What an instance takes."""
+    return ((1 << profile.memory_slices) - 1) << start | (MEDIA if profile.media else 0)
+
+
+def instance_mask(geometry: int, instance: MigInstance) -> int:
+    """What an instance takes; nothing where GPUs of this make have no such profile, or not there."""
+    profile = profile_in(geometry, instance.profile)
+    return 0 if profile is None or instance.start not in profile.starts else mask_at(profile, instance.start)
 
 
 def canonical_profile(text: str) -> str | None:

@@ -62,6 +62,17 @@ LABEL_GPU_SPEED = "kerf.dev/gpu-speed"
 LABEL_GPU_PRODUCT = "nvidia.com/gpu.product"
 LABEL_GPU_COUNT = "nvidia.com/gpu.count"
 LABEL_GPU_MEMORY = "nvidia.com/gpu.memory"
+LABEL_GPU_FAMILY = "nvidia.com/gpu.family"
+LABEL_GPU_COMPUTE = "nvidia.com/gpu.compute"
+"""Before .major and .minor."""
+LABEL_GPU_CLIQUE = "nvidia.com/gpu.clique"
+LABEL_MIG_CAPABLE = "nvidia.com/mig.capable"
+LABEL_DRIVER = "nvidia.com/cuda.driver"
+"""Before .major, .minor and .rev."""
+LABEL_CUDA = "nvidia.com/cuda.runtime"
+"""Before .major and .minor: the newest CUDA that the driver serves."""
+LABEL_GFD_TIMESTAMP = "nvidia.com/gfd.timestamp"
+"""Written by GPU feature discovery itself, never by us."""
 
 
 def is_gpu_resource(resource: str) -> bool:

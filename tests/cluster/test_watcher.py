@@ -135,7 +135,7 @@ async def test_an_eviction_goes_through_the_eviction_api(world: World) -> None:
     evict = c.Evict(uid=pod.metadata.uid, namespace=world.namespace, name="p", reason="made room")
     assert await world.order(subjects.CMD_EVICT, c.EvictBatch(evictions=(evict,))) == []
     await eventually(lambda: isinstance(world.seen(pod.metadata.uid), Gone), what="the end")
-    await eventually(lambda: world.events(pod.metadata.uid) == ["Preempted"], what="the Event")
+    await eventually(lambda: world.events(pod.metadata.uid) == ["Evicted"], what="the Event")
 
 
 async def test_a_fresh_snapshot_holds_what_was_made_before_it(world: World) -> None:

@@ -19,6 +19,8 @@ import grpc
 import pytest
 
 from services.node_agent.config import Config
+from services.node_agent.kubelet_api import container_runtime_pb2 as cri
+from services.node_agent.kubelet_api.container_runtime_pb2_grpc import RuntimeServiceServicer, add_RuntimeServiceServicer_to_server
 from services.node_agent.service import NodeAgent
 from shared.bus.embedded import EmbeddedServer
 from shared.bus.nats_bus import NatsBus
@@ -89,7 +91,7 @@ async def agent(nats: EmbeddedServer, host: Path, **changes: Any) -> AsyncIterat
 
     settings = {
         "node": "n1", "checkpoint_file": str(host / "state" / "agent.json"), "boot_id_file": str(host / "boot_id"), "kubelet_dir": str(host / "kubelet"),
-        "cdi_dir": str(host / "cdi"), "cgroup_dir": str(host / "cgroup"), "slots": 64,
+        "cdi_dir": str(host / "cdi"), "cgroup_dir": str(host / "cgroup"), "host_root": str(host), "slots": 64,
     }  # fmt: skip
     async with running(Known, Config(**(settings | changes)), bus_url=nats.url):
         yield contexts[0]
@@ -292,6 +294,50 @@ async def test_a_slice_is_given_back_when_its_container_is_gone_and_not_before(
         kubelet.forget(kubelet.pods[uid("stays")])
         await eventually(lambda: released == ["g-goes", "g-stays"])
         assert list((host / "cdi").iterdir()) == []
+
+
+async def test_what_cannot_be_written_down_is_not_handed_over(nats: EmbeddedServer, bus: NatsBus, host: Path, kubelet: FakeKubelet) -> None:
+    """And the process ends, for its memory is ahead of the disk."""
+    async with agent(nats, host) as ctx:
+        await kubelet.sees_slots()
+        one = pod("one")
+        await kubelet.admit(one)
+        await grant(bus, "one")
+        shutil.rmtree(host / "state")
+        (host / "state").touch()
+        with pytest.raises(grpc.aio.AioRpcError, match="checkpoint-not-written"):
+            await kubelet.start_container(one)
+        assert "checkpoint cannot be written" in await ctx.failure
+        assert not (host / "cdi").exists()
+
+
+class OldRuntime(RuntimeServiceServicer):
+    """CRI, as containerd 1.7 answers it."""
+
+    def __init__(self) -> None:
+        self.cdi = False
+
+    async def Version(self, request: Any, context: Any) -> Any:
+        return cri.VersionResponse(version="0.1.0", runtime_name="containerd", runtime_version="v1.7.24", runtime_api_version="v1")
+
+    async def Status(self, request: Any, context: Any) -> Any:
+        return cri.StatusResponse(info={"config": json.dumps({"enableCDI": self.cdi})})
+
+
+async def test_a_runtime_without_cdi_is_offered_nothing(nats: EmbeddedServer, bus: NatsBus, host: Path, kubelet: FakeKubelet) -> None:
+    (host / "run/containerd").mkdir(parents=True)
+    runtime, server = OldRuntime(), grpc.aio.server()
+    add_RuntimeServiceServicer_to_server(runtime, server)
+    server.add_insecure_port(f"unix:{host}/run/containerd/containerd.sock")
+    await server.start()
+    async with agent(nats, host) as ctx:
+        await eventually(lambda: "enable_cdi = true" in ctx.health.report()["parts"]["kubelet"]["detail"])
+        assert (ctx.health.ready, kubelet.registrations) == (False, [])
+    runtime.cdi = True
+    async with agent(nats, host) as ctx:
+        await kubelet.sees_slots()
+        await eventually(lambda: ctx.health.ready)
+    await server.stop(0)
 
 
 async def test_where_there_is_no_kubelet_nothing_is_served(nats: EmbeddedServer, bus: NatsBus, host: Path) -> None:

@@ -19,14 +19,14 @@ from shared.bus.port import BusError, Incoming
 from shared.bus.provision import provision
 from shared.contracts import subjects
 from shared.contracts.base import decode, encode
-from shared.contracts.commands import Accepted, NodeRelease
+from shared.contracts.commands import Accepted, Answers, Evict, EvictBatch, NodeCordon, NodeCordonAnswer, NodeRelease
 from shared.contracts.log import TermRecord
 from shared.contracts.queries import UsageAnswer, UsageQuery
 from shared.service import Lifecycle, running
 from tests.support.waiting import eventually
 
 CONF = Path(__file__).resolve().parents[2] / "k8s" / "nats.conf"
-USERS = ("placement", "watcher", "node_agent", "metrics", "reader")
+USERS = ("placement", "watcher", "node_agent", "metrics", "reader", "operator")
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ def url(nats: EmbeddedServer, user: str, password: str = "") -> str:
 
 
 async def connect(nats: EmbeddedServer, user: str) -> NatsBus:
-    prefix = "_INBOX" if user == "reader" else f"_INBOX_{user}"
+    prefix = "_INBOX" if user in ("reader", "operator") else f"_INBOX_{user}"
     return await NatsBus.connect(url(nats, user), inbox_prefix=prefix)
 
 
@@ -77,6 +77,11 @@ async def test_only_placement_appends_to_the_log(nats: EmbeddedServer) -> None:
         ("metrics", subjects.CMD_EVICT),
         ("metrics", subjects.node_command("n1", "release")),
         ("reader", subjects.node_command("n1", "grant")),
+        ("reader", subjects.node_command("n1", "cordon")),
+        ("reader", subjects.CMD_EVICT),
+        ("operator", subjects.node_command("n1", "grant")),
+        ("operator", subjects.node_command("n1", "release")),
+        ("operator", subjects.CMD_BIND),
         ("reader", subjects.event_in_namespace("slice", "released", "team")),
         ("watcher", subjects.node_command("n1", "grant")),
         ("placement", subjects.event_in_namespace("slice", "released", "team")),
@@ -119,6 +124,38 @@ async def test_agents_and_metrics_work_as_their_own_users(nats: EmbeddedServer) 
             assert answer == UsageAnswer()
             with pytest.raises(BusError):
                 await asyncio.wait_for(reader.request(subjects.node_command("n1", "release"), b"{}", timeout_s=0.3), 5)
+
+
+async def test_an_operator_holds_back_a_node_and_evicts(nats: EmbeddedServer) -> None:
+    """And hears what is used. The agent may ask for evictions too: by policy, when a GPU fails."""
+    evicted: list[EvictBatch] = []
+    async with await connect(nats, "placement") as placement, await connect(nats, "operator") as operator, await connect(nats, "watcher") as watcher:
+        await provision(placement)
+
+        async def evict(incoming: Incoming) -> None:
+            evicted.append(decode(incoming.payload, EvictBatch))
+            await watcher.respond(incoming, encode(Answers()))
+
+        await watcher.subscribe(subjects.CMD_EVICT, evict)
+        await watcher.alive()
+        async with running(NodeAgent, Config(hollow=(HollowNode(name="n1", count=2),)), bus_url=url(nats, "node_agent"), lifecycle=lifecycle("node_agent")):
+            await eventually(lambda: _inventory(placement))
+            reply = await operator.request(subjects.node_command("n1", "cordon"), encode(NodeCordon(node="n1", by="ada")))
+            answer = decode(reply, NodeCordonAnswer)
+            assert (answer.ok, len(answer.gpus)) == (True, 2)
+        async with await connect(nats, "node_agent") as agent:
+            for bus in (operator, agent):
+                await bus.request(subjects.CMD_EVICT, encode(EvictBatch(evictions=(Evict(uid="u", namespace="team", name="p", reason="drained"),))))
+            heard: list[bytes] = []
+
+            async def sample(incoming: Incoming) -> None:
+                heard.append(incoming.payload)
+
+            await operator.subscribe(subjects.USAGE_ALL, sample)
+            await operator.alive()
+            await agent.publish(subjects.usage("n1"), b"{}")
+            await eventually(lambda: heard)
+    assert len(evicted) == 2
 
 
 async def test_placement_leads_as_its_own_user(nats: EmbeddedServer) -> None:

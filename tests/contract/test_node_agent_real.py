@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -19,10 +20,22 @@ from shared.bus.port import Incoming
 from shared.bus.provision import provision
 from shared.contracts import subjects
 from shared.contracts.base import decode, encode
-from shared.contracts.commands import Accepted, NodeGrant, NodeRelease, NodeSync, NodeSyncAnswer
+from shared.contracts.commands import (
+    Accepted,
+    Answers,
+    Evict,
+    EvictBatch,
+    NodeCordon,
+    NodeCordonAnswer,
+    NodeGrant,
+    NodeRelease,
+    NodeSync,
+    NodeSyncAnswer,
+)
 from shared.contracts.envelope import unwrap
 from shared.contracts.events import SliceReleased
 from shared.contracts.queries import GrantAnswer, GrantQuery
+from shared.contracts.samples import GpuUse, UsageSample
 from shared.model.gpu import Inventory
 from shared.model.grant import ContainerGrant, GpuShare, Grant
 from shared.service import Context, running
@@ -160,6 +173,57 @@ async def test_a_release_waits_for_the_container_and_is_said_again_after_a_resta
         await eventually(lambda: heard == ["g-a"])
     async with agent(nats, host):
         await eventually(lambda: len(heard) > 1, what="nobody has booked it, so it is repeated")
+
+
+async def test_a_cordon_outlives_the_agent(nats: EmbeddedServer, bus: NatsBus, host: Path) -> None:
+    async with agent(nats, host):
+        assert (await ask(bus, "cordon", NodeCordon(node="n1", gpu="GPU-a", by="ada"), NodeCordonAnswer)).ok
+        await eventually(lambda: _has_state(bus, "draining"))
+    async with agent(nats, host):
+        answer = await ask(bus, "cordon", NodeCordon(node="n1", gpu="GPU-a", undo=True), NodeCordonAnswer)
+        assert (answer.ok, answer.gpus) == (True, ("GPU-a",))
+        await eventually(lambda: _has_state(bus, "healthy"))
+
+
+async def test_a_person_may_bring_back_a_gpu_that_waits_for_a_reset(nats: EmbeddedServer, bus: NatsBus, host: Path) -> None:
+    become(host, f"{ONE}recovery 0 -1\n")
+    async with agent(nats, host, health_s=3600, poll_s=3600):
+        await eventually(lambda: _xid_came_through(bus, host))
+        assert (await ask(bus, "cordon", NodeCordon(node="n1", undo=True), NodeCordonAnswer)).ok
+        await eventually(lambda: _has_state(bus, "healthy"))
+
+
+async def test_by_policy_the_pods_of_a_failed_gpu_are_evicted(nats: EmbeddedServer, bus: NatsBus, host: Path) -> None:
+    asked: list[Evict] = []
+
+    async def watcher(incoming: Incoming) -> None:
+        asked.extend(decode(incoming.payload, EvictBatch).evictions)
+        await bus.respond(incoming, encode(Answers()))
+
+    await bus.subscribe(subjects.CMD_EVICT, watcher)
+    async with agent(nats, host, evict_unhealthy=True) as made:
+        await ask(bus, "grant", grant("a"), Accepted)
+        await made.node.start_container("u-a", "c")
+        become(host, ONE.replace("0 9 0 0 0", "0 9 0 0 15"))
+        await eventually(lambda: asked)
+    assert (asked[0].uid, asked[0].name, asked[0].reason) == ("u-a", "a", "GPU GPU-a is unhealthy: NVML: GPU is lost")
+
+
+async def test_what_is_used_is_said_on_the_bus_and_strangers_are_booked(nats: EmbeddedServer, bus: NatsBus, host: Path) -> None:
+    """This very process is one: it is in no pod."""
+    heard: list[UsageSample] = []
+
+    async def ear(incoming: Incoming) -> None:
+        heard.append(decode(incoming.payload, UsageSample))
+
+    await bus.subscribe(subjects.USAGE_ALL, ear)
+    become(host, f"{ONE}process 0 {os.getpid()} 64\nbusy 0 25\n")
+    async with agent(nats, host, usage_s=0.05):
+        await eventually(lambda: heard)
+        assert heard[0].gpus == (GpuUse(uuid="GPU-a", used_mib=64, foreign_mib=64, sm_milli=250),)
+        inventory = await stored(bus)
+        assert inventory is not None
+        assert inventory.gpus[0].foreign_mib == 64
 
 
 async def test_the_kubelet_may_come_before_the_bus(nats: EmbeddedServer, bus: NatsBus, host: Path) -> None:

@@ -6,7 +6,13 @@ import asyncio
 
 from tests.node.world import World, expected, given
 
-SHAPES = ({"gpu_memory": "2Gi"}, {"gpu_memory": "5Gi"}, {"gpu_memory": "3Gi", "gpu_compute": "10"}, {"gpu": "2", "gpu_memory": "8Gi"}, {"gpu_memory": "11Gi"})
+SHAPES = (
+    {"gpu_memory": "2Gi"},
+    {"gpu_memory": "5Gi"},
+    {"gpu_memory": "3Gi", "gpu_compute": "10"},
+    {"gpu": "2", "gpu_memory": "8Gi"},
+    {"gpu_memory": "11Gi"},
+)
 
 
 async def test_thirty_pods_at_once_get_exactly_their_grants_in_every_round(world: World) -> None:

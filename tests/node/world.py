@@ -15,6 +15,8 @@ from cli.stack import Stack, stack
 from shared.contracts import subjects
 from shared.contracts.queries import InspectAnswer, InspectNode, InspectQuery
 from shared.kube import resources
+from shared.kube.access import load_access
+from shared.kube.client import transport_for
 from shared.model.grant import Grant, decode_grant
 from tests.support.waiting import eventually
 from tests.support.whole import Whole, _account
@@ -100,6 +102,23 @@ class World(Whole):
         seen: Seen = await eventually(said, within_s=WITHIN_S, every_s=0.1, what=f"the log of {name}")
         return seen
 
+    async def bind_by_hand(self, name: str) -> str:
+        """The pod's uid. Around placement, by the only account that the policies let bind."""
+        uid = str((await self.seen("Pod", name))["metadata"]["uid"])
+        access = await load_access(str(self.plane.service_account("kerf-system", "kerf-watcher")))
+        client = transport_for(access, max_connections=1)
+        try:
+            body = {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": name}, "target": {"kind": "Node", "name": NODE}}
+            answer = await client.request("POST", f"{resources.POD.path(name, self.namespace)}/binding", msgspec.json.encode(body))
+            assert answer.status == 201, answer
+        finally:
+            await client.close()
+        return uid
+
+    def processes(self, pod: Any, container: str = "main") -> list[int]:
+        """What runs in the container that this pod's status names."""
+        return self.sandbox.pids_of(container_id(pod, container))
+
     async def delete(self, *names: str, query: str = "") -> None:
         for name in names:
             await self.ask("DELETE", resources.POD.path(name, self.namespace) + query)
@@ -124,13 +143,35 @@ class World(Whole):
 
         await eventually(nothing, within_s=WITHIN_S, every_s=0.1, what="everything is given back")
 
-    async def agent_ready(self) -> None:
-        await eventually(lambda: self.agent.ready, within_s=WITHIN_S, every_s=0.05, what="the agent is ready")
+    async def kill_kubelet(self) -> None:
+        """Returns when the agent has seen it, so that what it says afterwards is of the next kubelet."""
+        self.sandbox.kill("kubelet")
+        await eventually(lambda: not self.agent.ready, within_s=WITHIN_S, every_s=0.05, what="the agent misses the kubelet")
+
+    async def offered(self) -> None:
+        """Waits until the agent is well, the kubelet follows its slots and placement has its GPUs."""
+        try:
+            await eventually(self._offered, within_s=WITHIN_S, every_s=0.05, what="the kubelet offers slots, and placement has the GPUs")
+        except AssertionError as error:
+            raise AssertionError(f"{error}\nagent: {self.sandbox.log('agent')}") from None
+
+    async def _offered(self) -> bool:
+        if not self.agent.ready:
+            return False
+        node = await self.ask("GET", f"/api/v1/nodes/{NODE}")
+        known = await self.node()
+        slots = int(node["status"].get("allocatable", {}).get("kerf.dev/slot", 0))
+        return slots > 0 and known is not None and known.ready and known.synced and len(known.gpus) == self.gpus.count
 
 
 def container(name: str = "main", *, args: Iterable[str] = (), **limits: str) -> dict[str, Any]:
     wanted = {f"kerf.dev/{key.replace('_', '-')}": value for key, value in limits.items()}
     return {"name": name, "image": WORKLOAD, "args": list(args), "resources": {"limits": wanted}}
+
+
+def container_id(pod: Any, container: str = "main") -> str:
+    status = next(s for s in pod["status"]["containerStatuses"] if s["name"] == container)
+    return str(status["containerID"].removeprefix("containerd://"))
 
 
 def grant_of(pod: Any) -> Grant:
@@ -152,7 +193,10 @@ def expected(pod: Any, container: str = "main") -> dict[str, str]:
 
 def given(seen: Seen) -> dict[str, str]:
     """The same words as the container found them."""
-    return {name: seen.environment.get(name, "") for name in ("KERF_GRANT", "KERF_CONTAINER", "KERF_GPUS", "KERF_GPU_MEMORY_MIB", "KERF_GPU_COMPUTE_MILLI")}
+    return {
+        name: seen.environment.get(name, "")
+        for name in ("KERF_GRANT", "KERF_CONTAINER", "KERF_GPUS", "KERF_GPU_MEMORY_MIB", "KERF_GPU_COMPUTE_MILLI")
+    }
 
 
 @contextlib.asynccontextmanager
@@ -165,8 +209,7 @@ async def world_on(sandbox: Sandbox, gpus: Gpus, namespace: str) -> AsyncIterato
         await eventually(lambda: _account(world), within_s=WITHIN_S, what="the namespace's account")
         agent.start()
         try:
-            await world.agent_ready()
-            await eventually(lambda: _registered(world), within_s=WITHIN_S, every_s=0.05, what="the kubelet offers slots, and placement has the GPUs")
+            await world.offered()
             yield world
             assert made.failed() == ""
         finally:
@@ -174,12 +217,6 @@ async def world_on(sandbox: Sandbox, gpus: Gpus, namespace: str) -> AsyncIterato
             await world.gone(*await world.pods())
             if sandbox.status("agent") is None:
                 agent.end()
-
-
-async def _registered(world: World) -> bool:
-    node = await world.ask("GET", f"/api/v1/nodes/{NODE}")
-    known = await world.node()
-    return int(node["status"].get("allocatable", {}).get("kerf.dev/slot", 0)) > 0 and known is not None and known.synced and len(known.gpus) == world.gpus.count
 
 
 def _runs(pod: Any) -> bool:

@@ -47,7 +47,9 @@ class Gpus:
 
 
 class Agent:
-    def __init__(self, sandbox: Sandbox, gpus: Gpus, nats_url: str, *, checkpoint: str = "agent", settings: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, sandbox: Sandbox, gpus: Gpus, nats_url: str, *, checkpoint: str = "agent", settings: Mapping[str, str] | None = None
+    ) -> None:
         """`settings` by the names of their environment variables."""
         self._sandbox = sandbox
         self.port = free_ports(1)[0]

@@ -1,6 +1,7 @@
 """Process 1 of the sandbox: makes its private places, then starts and kills what it is told to, line by line in JSON.
 
     {"do": "start", "name": "kubelet", "argv": [...], "env": {...}, "log": "..."}    {"pid": 17}
+    {"do": "signal", "name": "kubelet", "signal": 19}                                {}
     {"do": "kill", "name": "kubelet", "signal": 9}                                   {"status": -9}; it has ended
     {"do": "status", "name": "kubelet"}                                              {"status": null} while it runs
 
@@ -117,6 +118,10 @@ class Processes:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})
         return {"status": self._ended[pid]}
 
+    def signal(self, name: str, number: int) -> dict[str, Any]:
+        os.kill(self._pids[name], number)
+        return {}
+
     def status(self, name: str) -> dict[str, Any]:
         return {"status": self._ended.get(self._pids[name])}
 
@@ -147,6 +152,8 @@ def main() -> None:
                 answer = processes.start(order["name"], order["argv"], order["env"], order["log"])
             case "kill":
                 answer = processes.kill(order["name"], order["signal"])
+            case "signal":
+                answer = processes.signal(order["name"], order["signal"])
             case _:
                 answer = processes.status(order["name"])
         _say(answer)

@@ -100,6 +100,13 @@ class Sandbox:
         """Its exit status, when it has ended; at once if it had ended before."""
         return int(self._order(do="kill", name=name, signal=int(number))["status"])
 
+    def freeze(self, name: str) -> None:
+        """It stands still, and nobody is told."""
+        self._order(do="signal", name=name, signal=int(signal.SIGSTOP))
+
+    def thaw(self, name: str) -> None:
+        self._order(do="signal", name=name, signal=int(signal.SIGCONT))
+
     def status(self, name: str) -> int | None:
         """None while it runs."""
         status: int | None = self._order(do="status", name=name)["status"]
@@ -116,17 +123,32 @@ class Sandbox:
         file = self._log(name)
         return file.read_text(errors="replace")[-last:] if file.exists() else ""
 
-    def pid_outside(self, pid: int) -> int:
+    def outside(self, pid: int) -> int:
         """The machine's id of a process inside. Raises SandboxError where there is none."""
+        namespace = os.readlink(f"/proc/{self.init_pid}/ns/pid")
         for folder in Path("/proc").iterdir():
             try:
-                status = (folder / "status").read_text() if folder.name.isdigit() else ""
+                here = folder.name.isdigit() and os.readlink(folder / "ns/pid") == namespace
+                ids = (
+                    [line.split()[1:] for line in (folder / "status").read_text().splitlines() if line.startswith("NSpid:")] if here else []
+                )
             except OSError:
                 continue  # it has just ended
-            ids = next((line.split()[1:] for line in status.splitlines() if line.startswith("NSpid:")), [])
-            if len(ids) > 1 and ids[1] == str(pid) and os.readlink(folder / "ns/pid") == os.readlink(f"/proc/{self.init_pid}/ns/pid"):
+            if ids and ids[0][-1] == str(pid):
                 return int(folder.name)
         raise SandboxError(f"there is no process {pid} in the sandbox")
+
+    def pids_of(self, container_id: str) -> list[int]:
+        """The machine's ids of the processes that run in a container, as the runtime names it (64 hexadecimal digits)."""
+        found = []
+        for folder in Path("/proc").iterdir():
+            try:
+                inside = folder.name.isdigit() and container_id in (folder / "cgroup").read_text()
+            except OSError:
+                continue  # it has just ended
+            if inside:
+                found.append(int(folder.name))
+        return found
 
     def _start_guard(self) -> None:
         pipe = subprocess.PIPE

@@ -1,28 +1,38 @@
-"""A CDI spec, as far as Kerf writes one: https://github.com/cncf-tags/container-device-interface/blob/main/SPEC.md"""
+"""A CDI spec: https://github.com/cncf-tags/container-device-interface/blob/main/SPEC.md, as of 0.8.0."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import TypeVar
 
 import msgspec
 
 VERSION = "0.5.0"
-"""The oldest with all that is written here, for the sake of older runtimes."""
+"""The oldest with all that Kerf itself writes, for the sake of older runtimes."""
+
+T = TypeVar("T")
 
 
-class Part(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
-    pass
+class Part(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel", forbid_unknown_fields=True):
+    """Strict: edits that were read elsewhere are passed on whole, or not at all."""
 
 
 class DeviceNode(Part, frozen=True):
     path: str
     host_path: str = ""
+    type: str = ""
+    major: int = 0
+    minor: int = 0
+    file_mode: int = 0
     permissions: str = ""
+    uid: int | None = None
+    gid: int | None = None
 
 
 class Mount(Part, frozen=True):
     host_path: str
     container_path: str
+    type: str = ""
     options: tuple[str, ...] = ()
 
 
@@ -31,6 +41,7 @@ class Hook(Part, frozen=True):
     path: str
     args: tuple[str, ...] = ()
     env: tuple[str, ...] = ()
+    timeout: int | None = None
 
 
 class ContainerEdits(Part, frozen=True):
@@ -38,6 +49,7 @@ class ContainerEdits(Part, frozen=True):
     device_nodes: tuple[DeviceNode, ...] = ()
     mounts: tuple[Mount, ...] = ()
     hooks: tuple[Hook, ...] = ()
+    additional_gids: tuple[int, ...] = msgspec.field(default=(), name="additionalGids")
 
 
 class Device(Part, frozen=True):
@@ -52,19 +64,20 @@ class Spec(Part, frozen=True):
 
 
 def document(kind: str, name: str, edits: ContainerEdits) -> bytes:
-    return msgspec.json.encode(Spec(cdi_version=VERSION, kind=kind, devices=(Device(name=name, container_edits=edits),)))
+    version = "0.7.0" if edits.additional_gids else VERSION
+    return msgspec.json.encode(Spec(cdi_version=version, kind=kind, devices=(Device(name=name, container_edits=edits),)))
 
 
-def merged(parts: Iterable[ContainerEdits]) -> ContainerEdits:
-    """All edits together, each once, in order."""
-    found = tuple(parts)
+def merged(*parts: ContainerEdits) -> ContainerEdits:
+    """All edits together, each once, in order. Of an environment variable the last value counts, as for the runtime."""
     return ContainerEdits(
-        env=_once(e for part in found for e in part.env),
-        device_nodes=_once(d for part in found for d in part.device_nodes),
-        mounts=_once(x for part in found for x in part.mounts),
-        hooks=_once(h for part in found for h in part.hooks),
+        env=tuple(f"{key}={value}" for key, value in dict(line.split("=", 1) for part in parts for line in part.env).items()),
+        device_nodes=_once(node for part in parts for node in part.device_nodes),
+        mounts=_once(mount for part in parts for mount in part.mounts),
+        hooks=_once(hook for part in parts for hook in part.hooks),
+        additional_gids=_once(gid for part in parts for gid in part.additional_gids),
     )
 
 
-def _once(items: Iterable[msgspec.Struct | str]) -> tuple:  # type: ignore[type-arg]
+def _once(items: Iterable[T]) -> tuple[T, ...]:
     return tuple(dict.fromkeys(items))

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 
-from services.node_agent import messages as m
 from services.node_agent.cdi import spec
 from services.node_agent.cdi.spec import ContainerEdits
 
@@ -18,27 +17,25 @@ class SpecDir:
     The directory is usually on tmpfs: what a reboot takes is written again when the container starts again.
     """
 
-    def __init__(self, directory: Path, kind: str, edits_of: Callable[[m.HandOver], ContainerEdits]) -> None:
-        """`edits_of` raises ValueError where a share cannot be made true on this host."""
-        self._dir, self._kind, self._edits_of = directory, kind, edits_of
+    def __init__(self, directory: Path, kind: str) -> None:
+        self._dir, self._kind = directory, kind
 
-    def write(self, names: Iterable[str], order: m.HandOver) -> None:
-        edits = self._edits_of(order)
+    def write(self, names: Iterable[str], uid: str, container: str, edits: ContainerEdits) -> None:
+        """Raises OSError."""
         self._dir.mkdir(parents=True, exist_ok=True)
         for name in names:
-            path = self._dir / f"{_stem(order.uid, order.container)}-{name}.json"
+            path = self._dir / f"{_stem(uid, container)}-{name}.json"
             # Readers take no notice of a name that does not end in .json or .yaml.
             beside = path.with_suffix(".new")
             beside.write_bytes(spec.document(self._kind, name, edits))
             beside.replace(path)
 
-    def keep_only(self, containers: Iterable[tuple[str, str]]) -> int:
-        """Removes the specs of all containers but these, (uid, name); says how many went."""
+    def keep_only(self, containers: Iterable[tuple[str, str]]) -> None:
+        """Removes the specs of all containers but these, (uid, name)."""
         kept = {_stem(uid, container) for uid, container in containers}
-        gone = [path for path in self._dir.glob(f"{PREFIX}-*") if path.stem.rpartition("-")[0] not in kept]
-        for path in gone:
-            path.unlink(missing_ok=True)
-        return len(gone)
+        for path in self._dir.glob(f"{PREFIX}-*"):
+            if path.stem.rpartition("-")[0] not in kept:
+                path.unlink(missing_ok=True)
 
 
 def _stem(uid: str, container: str) -> str:

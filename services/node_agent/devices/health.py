@@ -71,7 +71,9 @@ class _Gpu:
 
 
 class Health:
-    def __init__(self, ailments: Iterable[Ailment] = (), *, recover_s: float = 30.0, throttled_s: float = 60.0, harmless_xids: Iterable[int] = ()) -> None:
+    def __init__(
+        self, ailments: Iterable[Ailment] = (), *, recover_s: float = 30.0, throttled_s: float = 60.0, harmless_xids: Iterable[int] = ()
+    ) -> None:
         self._recover_s, self._throttled_s = recover_s, throttled_s
         self._harmless = frozenset(harmless_xids)
         self._ailments = {a.uuid: msgspec.structs.replace(a, recovery_seen=True) for a in ailments}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -18,18 +19,26 @@ from services.node_agent.devices.events import Events
 from services.node_agent.devices.health import Signs
 from services.node_agent.devices.sysfs import Sysfs
 from services.node_agent.worker import Hung, Worker
-from shared.model.gpu import Gpu, Inventory
+from shared.model.gpu import Gpu, Inventory, Link
 
 T = TypeVar("T")
 
 log = structlog.get_logger("nvml")
+
+LINKS_EVERY = 6
+"""Looks at the inventory."""
 
 
 class NvmlDevices:
     """Never raises: a GPU that cannot be asked is told with the reason, and one that was known stays in the inventory."""
 
     def __init__(
-        self, *, timeout_s: float, sysfs: Path = Path("/sys"), owner: Callable[[int], Owner | None] = cgroups.owner, known: Inventory | None = None
+        self,
+        *,
+        timeout_s: float,
+        sysfs: Path = Path("/sys"),
+        owner: Callable[[int], Owner | None] = cgroups.owner,
+        known: Inventory | None = None,
     ) -> None:
         """`known`: what an earlier agent saw under this boot, so that a GPU which is lost now still has its name. `owner`
         says to whom a process belongs."""
@@ -42,6 +51,8 @@ class NvmlDevices:
         self.loaded = 0
         """Grows each time the driver is found loaded anew."""
         self._sampled_us: dict[str, int] = {}
+        self._linked: tuple[int, frozenset[str], tuple[Link, ...]] = (0, frozenset(), ())
+        """How the GPUs with these UUIDs are linked, and how often that was told since it was read."""
         self._events: Events | None = None
 
     async def inventory(self, node: str, boot_id: str, pods: frozenset[str] = frozenset()) -> Inventory:
@@ -113,7 +124,8 @@ class NvmlDevices:
             if self._started:
                 # Begun anew at the next question, from nothing: a driver that was loaded anew needs it.
                 self._started = False
-                optional(pynvml.nvmlShutdown)
+                with contextlib.suppress(pynvml.NVMLError):  # the trouble itself is what the caller hears
+                    pynvml.nvmlShutdown()
             raise
 
     def _read(self, node: str, boot_id: str, pods: frozenset[str]) -> Inventory:
@@ -125,7 +137,7 @@ class NvmlDevices:
             try:
                 handle = pynvml.nvmlDeviceGetHandleByIndex(index)
                 gpu = describe.gpu(handle, index, self._sysfs)
-                foreign_mib = usage.shares(usage.read(handle, gpu.uuid, 0).processes, pods, self._owner)[1]
+                foreign_mib = usage.shares(usage.running(handle), pods, self._owner)[1]
                 cliques.add(describe.fabric(handle).clique)
                 gpus.append(msgspec.structs.replace(gpu, foreign_mib=foreign_mib))
                 handles[index] = handle
@@ -140,10 +152,19 @@ class NvmlDevices:
         nics = self._sysfs.nics({gpu.index: gpu.pci_bus_id for gpu in gpus}, numa)
         fixed = any(gpu.mig_instances for gpu in gpus)
         return Inventory(
-            node=node, boot_id=boot_id, gpus=tuple(gpus), links=links.links(handles), nics=nics, strategies=(*_ALWAYS, "mig") if fixed else _ALWAYS,
+            node=node, boot_id=boot_id, gpus=tuple(gpus), links=self._links(handles, gpus), nics=nics, strategies=(*_ALWAYS, "mig") if fixed else _ALWAYS,
             driver_version=text(optional(pynvml.nvmlSystemGetDriverVersion)), cuda_version=f"{cuda // 1000}.{cuda % 1000 // 10}" if cuda else "",
             clique=cliques.pop() if len(cliques) == 1 else "",
         )  # fmt: skip
+
+    def _links(self, handles: dict[int, Any], gpus: list[Gpu]) -> tuple[Link, ...]:
+        """Read now and then, for it takes a hundred questions for each GPU; and whenever other GPUs answer."""
+        told, uuids, found = self._linked
+        now = frozenset(gpu.uuid for gpu in gpus if gpu.index in handles)
+        if now != uuids or told >= LINKS_EVERY:
+            told, found = 0, links.links(handles)
+        self._linked = (told + 1, now, found)
+        return found
 
     def _processes(self, gpu: Gpu, now_us: int) -> usage.GpuProcesses | None:
         try:

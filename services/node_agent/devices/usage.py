@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -10,6 +10,8 @@ import pynvml
 
 from services.node_agent.devices.calls import optional
 from services.node_agent.devices.cgroups import Owner
+from shared.contracts.commands import LiveSlice
+from shared.contracts.samples import GpuUse, SliceUse, UsageSample
 from shared.model.units import MIB
 
 _NONE = 0xFFFFFFFF
@@ -42,21 +44,60 @@ class Share(msgspec.Struct, frozen=True, kw_only=True):
     processes: int
 
 
+def sample(
+    node: str, at_ms: int, found: Iterable[GpuProcesses], live: Sequence[LiveSlice], owner: Callable[[int], Owner | None]
+) -> UsageSample:
+    """What is used, beside what was granted."""
+    granted: dict[tuple[str, str], list[LiveSlice]] = {}
+    for slice_ in live:
+        for uuid in slice_.gpus:
+            granted.setdefault((slice_.uid, uuid), []).append(slice_)
+    pods = frozenset(slice_.uid for slice_ in live)
+    gpus = []
+    for gpu in found:
+        used, foreign_mib = shares(gpu.processes, pods, owner)
+        slices = []
+        for share in used:
+            mine = granted.get((share.pod_uid, gpu.uuid), [])
+            if not mine:
+                foreign_mib += share.memory_mib  # a pod of ours, on a GPU that it was not given
+                continue
+            slices.append(_slice_use(share, gpu.uuid, mine))
+        gpus.append(GpuUse(uuid=gpu.uuid, used_mib=gpu.used_mib, foreign_mib=foreign_mib, sm_milli=gpu.sm_milli, slices=tuple(slices)))
+    return UsageSample(node=node, at_ms=at_ms, gpus=tuple(gpus))
+
+
+def _slice_use(share: Share, uuid: str, mine: list[LiveSlice]) -> SliceUse:
+    first = mine[0]
+    return SliceUse(
+        uid=share.pod_uid, namespace=first.namespace, name=first.name, container=first.container if len(mine) == 1 else "",
+        memory_mib=share.memory_mib, granted_memory_mib=sum(s.gpus[uuid][0] for s in mine), sm_milli=share.sm_milli,
+        granted_compute_milli=sum(s.gpus[uuid][1] for s in mine), processes=share.processes,
+    )  # fmt: skip
+
+
 def read(handle: Any, uuid: str, since_us: int) -> GpuProcesses:
     """Raises pynvml.NVMLError. SM samples newer than `since_us`, in microseconds since 1970: the mean of each process."""
-    samples = _samples(handle, since_us)
     rates = optional(pynvml.nvmlDeviceGetUtilizationRates, handle)
-    running = pynvml.nvmlDeviceGetComputeRunningProcesses(handle)
     return GpuProcesses(
-        uuid=uuid, used_mib=pynvml.nvmlDeviceGetMemoryInfo(handle).used // MIB, sm_milli=None if rates is None else rates.gpu * 10,
-        processes=tuple(
-            Process(
-                pid=process.pid, mib=None if process.usedGpuMemory is None else -(-process.usedGpuMemory // MIB), sm_milli=samples.get(process.pid),
-                gpu_instance=None if process.gpuInstanceId == _NONE else process.gpuInstanceId,
-            )
-            for process in running
-        ),
-    )  # fmt: skip
+        uuid=uuid,
+        used_mib=pynvml.nvmlDeviceGetMemoryInfo(handle).used // MIB,
+        sm_milli=None if rates is None else rates.gpu * 10,
+        processes=running(handle, _samples(handle, since_us)),
+    )
+
+
+def running(handle: Any, sm_milli: Mapping[int, int] | None = None) -> tuple[Process, ...]:
+    """Raises pynvml.NVMLError. `sm_milli` by process id, where it was sampled."""
+    return tuple(
+        Process(
+            pid=found.pid,
+            mib=None if found.usedGpuMemory is None else -(-found.usedGpuMemory // MIB),
+            sm_milli=(sm_milli or {}).get(found.pid),
+            gpu_instance=None if found.gpuInstanceId == _NONE else found.gpuInstanceId,
+        )
+        for found in pynvml.nvmlDeviceGetComputeRunningProcesses(handle)
+    )
 
 
 def _samples(handle: Any, since_us: int) -> dict[int, int]:

@@ -12,6 +12,7 @@ from services.node_agent import messages as m
 from services.node_agent.config import Config
 from services.node_agent.core import Agent
 from services.node_agent.devices.health import Health, Signs
+from services.node_agent.devices.meter import Meter
 from services.node_agent.devices.nvml import NvmlDevices
 from shared.model.gpu import GpuState, Inventory
 from shared.service import Context
@@ -26,11 +27,14 @@ class Watch:
         before = agent.inventory if agent.inventory is not None and agent.inventory.boot_id == boot_id else None
         self._devices = NvmlDevices(timeout_s=config.nvml_timeout_s, sysfs=Path(config.sysfs), known=before)
         ctx.on_drain(self._devices.close)
-        self._health = Health(agent.ailments, recover_s=config.recover_s, throttled_s=config.throttled_s, harmless_xids=config.harmless_xids)
+        self._health = Health(
+            agent.ailments, recover_s=config.recover_s, throttled_s=config.throttled_s, harmless_xids=config.harmless_xids
+        )
         self._inventory = Inventory(node=config.node, boot_id=boot_id)
         self._signs: tuple[Signs, ...] = ()
         self._told: States = {}
         self._alarm = asyncio.Event()
+        self._meter = Meter(ctx, self._devices, agent, config.usage_s)
         self._xids = ctx.metrics.counter("kerf_agent_xids_total", "XIDs that the driver reported, by GPU and number.", ("gpu", "xid"))
         ctx.metrics.observe_by("kerf_agent_gpu_healthy", "1 where the GPU takes new slices.", self._healthy, labels=("gpu",))
         ctx.metrics.observe_by(
@@ -41,6 +45,7 @@ class Watch:
     async def start(self) -> None:
         await self.look()
         self._devices.listen(self._heard)
+        self._meter.start()
         self._ctx.spawn(self._looks(), name="devices")
         self._ctx.spawn(self._checks(), name="health")
         self._ctx.spawn(self._alarms(), name="alarms")
@@ -70,7 +75,9 @@ class Watch:
 
     async def _say(self) -> None:
         self._told = self._states()
-        gpus = tuple(msgspec.structs.replace(gpu, state=self._told[gpu.uuid][0], reason=self._told[gpu.uuid][1]) for gpu in self._inventory.gpus)
+        gpus = tuple(
+            msgspec.structs.replace(gpu, state=self._told[gpu.uuid][0], reason=self._told[gpu.uuid][1]) for gpu in self._inventory.gpus
+        )
         self._ctx.health.set("gpus", ok=True, detail="; ".join(f"{gpu.uuid}: {gpu.reason}" for gpu in gpus if gpu.state != "healthy"))
         await self._tell(m.InventorySeen(msgspec.structs.replace(self._inventory, gpus=gpus), self._health.ailments))
 
@@ -101,7 +108,8 @@ class Watch:
             await self._say()
 
     def _healthy(self) -> dict[tuple[str, ...], float]:
-        return {(uuid,): float(state == "healthy") for uuid, (state, _) in self._told.items()}
+        inventory = self._agent.inventory
+        return {} if inventory is None else {(gpu.uuid,): float(gpu.state == "healthy") for gpu in inventory.gpus}
 
     def _ecc(self) -> dict[tuple[str, ...], float]:
         counts: dict[tuple[str, ...], float] = {}

@@ -30,7 +30,7 @@ class Gate(Protocol):
 class Edits(Protocol):
     """Makes a share true for a container that is about to start."""
 
-    def write(self, names: Iterable[str], order: m.HandOver) -> None:
+    async def write(self, names: Iterable[str], order: m.HandOver) -> None:
         """Writes one CDI spec under each of these device names. Durable enough to be read when it returns: whole or not at all.
 
         Raises OSError where it cannot be written, ValueError where a device of the share has no place on this host.

@@ -27,6 +27,7 @@ from services.node_agent.handover.podresources import PodResourcesError
 from services.node_agent.handover.slots import Claim, Holder, Unresolved
 from services.node_agent.kubelet_api import device_plugin_pb2 as pb
 from services.node_agent.kubelet_api.device_plugin_pb2_grpc import DevicePluginServicer
+from services.node_agent.worker import Hung
 from shared.model import names
 from shared.telemetry.metrics import Counter, Histogram
 
@@ -58,13 +59,15 @@ class SlotPlugin(DevicePluginServicer):
         count: int,
         seconds: Histogram,
         refused: Counter,
+        handed: Callable[[m.HandOver, float], None],
         on_watch: Callable[[bool], None],
     ) -> None:
-        """`on_watch` hears when the kubelet begins and ceases to follow the slots."""
+        """`handed` hears of each hand-over and how many seconds it took, `on_watch` when the kubelet begins and ceases to
+        follow the slots."""
         self._gate, self._edits, self._holders = gate, edits, holders
         self._plugin_dir = plugin_dir
         self._slots = [pb.Device(ID=f"slot-{number}", health="Healthy") for number in range(count)]
-        self._seconds, self._refused = seconds, refused
+        self._seconds, self._refused, self._handed = seconds, refused, handed
         self._on_watch = on_watch
         self._closing = asyncio.Event()
 
@@ -88,29 +91,36 @@ class SlotPlugin(DevicePluginServicer):
         begun = time.perf_counter()
         names = [pb.CDIDevice(name=f"{CDI_KIND}=k{secrets.token_hex(16)}") for _ in request.container_requests]
         answer = pb.AllocateResponse(container_responses=[pb.ContainerAllocateResponse(cdi_devices=[name]) for name in names])
-        self._seconds.observe(time.perf_counter() - begun, "allocate")
+        took_s = time.perf_counter() - begun
+        self._seconds.observe(took_s, "allocate")
+        for asked in request.container_requests:
+            log.debug("allocated", slots=list(asked.devices_ids), took_s=took_s)
         return answer
 
     async def PreStartContainer(self, request: pb.PreStartContainerRequest, context: Any) -> pb.PreStartContainerResponse:  # noqa: N802 - generated
         begun = time.perf_counter()
         try:
-            await self._hand_over(frozenset(request.devices_ids))
+            order = await self._hand_over(frozenset(request.devices_ids))
+            self._handed(order, time.perf_counter() - begun)
         except Refused as refused:
             log.warning("hand_over_refused", slots=list(request.devices_ids), code=refused.code, why=str(refused))
             self._refused.add(1, refused.code)
             await context.abort(refused.status, f"{refused} ({refused.code})")
         finally:
-            self._seconds.observe(time.perf_counter() - begun, "prestart")
+            took_s = time.perf_counter() - begun
+            self._seconds.observe(took_s, "prestart")
+            log.debug("prestart", slots=list(request.devices_ids), took_s=took_s)
         return pb.PreStartContainerResponse()
 
-    async def _hand_over(self, asked: frozenset[str]) -> None:
+    async def _hand_over(self, asked: frozenset[str]) -> m.HandOver:
         claim = await self._claim(asked)
         pod, slot = (claim.namespace, claim.name), ",".join(sorted(asked))
-        await self._give(claim.cdi_names, await self._gate.start_container(claim.uid, claim.container, slot, pod))
+        order = await self._give(claim.cdi_names, await self._gate.start_container(claim.uid, claim.container, slot, pod))
         if claim.init_cdi_names:
             # Admission saw to it that some container of the pod has at least what its init containers ask for.
             largest = self._gate.largest(claim.uid)
             await self._give(claim.init_cdi_names, await self._gate.start_container(claim.uid, largest, "", pod))
+        return order
 
     async def _claim(self, asked: frozenset[str]) -> Claim:
         try:
@@ -124,10 +134,11 @@ class SlotPlugin(DevicePluginServicer):
             raise Refused(grpc.StatusCode.NOT_FOUND, found.code, found.sentence)
         return found
 
-    async def _give(self, cdi_names: tuple[str, ...], order: m.HandOver | m.RefuseStart) -> None:
+    async def _give(self, cdi_names: tuple[str, ...], order: m.HandOver | m.RefuseStart) -> m.HandOver:
         if isinstance(order, m.RefuseStart):
             raise Refused(grpc.StatusCode.FAILED_PRECONDITION, order.code, order.sentence)
         try:
-            self._edits.write(cdi_names, order)
-        except (OSError, ValueError) as error:
-            raise Refused(grpc.StatusCode.INTERNAL, "spec-not-written", f"the container's CDI spec cannot be written: {error}") from error
+            await self._edits.write(cdi_names, order)
+        except (OSError, ValueError, Hung) as error:
+            raise Refused(grpc.StatusCode.INTERNAL, "spec-not-written", f"the container's CDI spec cannot be made: {error}") from error
+        return order

@@ -18,7 +18,7 @@ FILE = "kubelet_internal_checkpoint"
 
 
 class KubeletCheckpointError(ValueError):
-    """The file is missing, or not in the form that this agent knows; no container can be told by it."""
+    """The file cannot be read, or is not in the form that this agent knows; no container can be told by it."""
 
 
 class _Entry(msgspec.Struct, frozen=True):
@@ -42,10 +42,13 @@ _DECODER = msgspec.json.Decoder(_File)
 
 
 def load(directory: Path, resource: str, kind: str) -> tuple[Holding, ...]:
-    """Holders of `resource`, with the CDI devices of `kind` that Allocate answered. Raises KubeletCheckpointError."""
+    """Holders of `resource`, with the CDI devices of `kind` that Allocate answered; nobody where the kubelet has not
+    written one yet. Raises KubeletCheckpointError."""
     path = directory / FILE
     try:
         payload = path.read_bytes()
+    except FileNotFoundError:
+        return ()
     except OSError as error:
         raise KubeletCheckpointError(f"the kubelet's device checkpoint {path}: {error.strerror}") from error
     return read(payload, resource, kind)

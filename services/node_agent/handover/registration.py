@@ -35,9 +35,12 @@ Identity = tuple[int, int] | None
 class DevicePluginWay:
     """The way of the device plugin: a server on a socket of its own, and a look at the kubelet's twice a second."""
 
-    def __init__(self, ctx: Context, kubelet_dir: Path, make: Callable[[Callable[[bool], None]], SlotPlugin]) -> None:
-        """`make` gives a plugin for each new server."""
+    def __init__(
+        self, ctx: Context, kubelet_dir: Path, make: Callable[[Callable[[bool], None]], SlotPlugin], obstacle: Callable[[], str]
+    ) -> None:
+        """`make` gives a plugin for each new server. `obstacle` says why nothing can be handed over on this node, or nothing."""
         self._ctx = ctx
+        self._obstacle = obstacle
         self._dir = kubelet_dir / PLUGIN_DIR
         self._make = make
         self._server: grpc.aio.Server | None = None
@@ -45,6 +48,7 @@ class DevicePluginWay:
         self._told: Identity = None
         self._told_at = 0.0
         self._watchers = 0
+        self._closed = False
 
     async def start(self) -> None:
         self._ctx.health.set("kubelet", ok=False, detail="not registered with the kubelet yet")
@@ -52,14 +56,20 @@ class DevicePluginWay:
         self._ctx.spawn(self._looks(), name="kubelet")
 
     async def close(self) -> None:
+        self._closed = True
         await self._stop_serving()
 
     async def _looks(self) -> None:
-        while True:
+        while not self._closed:
             await self._look()
             await asyncio.sleep(LOOK_S)
 
     async def _look(self) -> None:
+        if obstacle := self._obstacle():
+            # Without a plugin the kubelet soon offers no slots. Containers that run are not touched.
+            await self._stop_serving()
+            self._ctx.health.set("kubelet", ok=False, detail=f"this node offers nothing: {obstacle}")
+            return
         kubelet = _identity(self._dir / "kubelet.sock")
         if kubelet is None:
             self._told = None

@@ -7,7 +7,7 @@ cgroupfs: .../kubepods/burstable/pod<uid>; systemd: .../kubepods-burstable.slice
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from services.node_agent.devices.cgroups import owner_in
@@ -23,13 +23,12 @@ class PodCgroups:
         self._root = root
         self._paths: dict[str, Path] = {}
 
-    def has(self, uid: str) -> bool:
-        """Whether the pod has a cgroup in any hierarchy. Where it had one a moment ago it costs one look."""
-        known = self._paths.get(uid)
-        if known is not None and known.exists():
-            return True
-        self._paths = self._walk()
-        return uid in self._paths
+    def present(self, uids: Iterable[str]) -> frozenset[str]:
+        """Those of these pods that have a cgroup in any hierarchy. Where all had one a moment ago it costs one look each."""
+        wanted = frozenset(uids)
+        if not all((known := self._paths.get(uid)) is not None and known.exists() for uid in wanted):
+            self._paths = self._walk()
+        return wanted & self._paths.keys()
 
     def uses_them(self) -> bool:
         """Whether this kubelet puts pods into cgroups of their own at all (cgroupsPerQOS)."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 
 import pynvml
@@ -59,8 +60,10 @@ class ReleaseWatch:
 
     async def look(self) -> None:
         leases = self._door.agent.live()
-        absent = [lease for lease in leases if not self._cgroups.has(lease.uid)]
+        present = self._cgroups.present(lease.uid for lease in leases)
+        absent = [lease for lease in leases if lease.uid not in present]
         if not absent:
+            self._ctx.health.set("release", ok=True)
             return
         if not self._cgroups.uses_them():
             self._ctx.health.set("release", ok=False, detail=_NO_CGROUPS.format(self._cgroup_dir))
@@ -73,12 +76,14 @@ class ReleaseWatch:
             self._ctx.health.set("release", ok=False, detail=f"{len(absent)} containers seem gone, and nobody can confirm it: {error}")
             return
         self._ctx.health.set("release", ok=True)
-        present = frozenset(lease.uid for lease in leases) - {lease.uid for lease in absent}
         seen = Seen(cgroups=present, holdings=holdings, holders=holders, on_gpus=on_gpus)
         for lease in gone(absent, seen):
             # Looked at again when nothing can start any more: a start that came meanwhile has its pod's cgroup.
-            await self._door.end_container(lease.uid, lease.container, if_so=lambda uid=lease.uid: not self._cgroups.has(uid))  # type: ignore[misc]
+            await self._door.end_container(lease.uid, lease.container, if_so=partial(self._is_gone, lease.uid))
         self._keep_specs()
+
+    def _is_gone(self, uid: str) -> bool:
+        return not self._cgroups.present((uid,))
 
     def _keep_specs(self) -> None:
         self._specs.keep_only((lease.uid, lease.container) for lease in self._door.agent.live())

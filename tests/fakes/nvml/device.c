@@ -4,10 +4,10 @@
 typedef struct { unsigned long long total, free, used; } memory_t;
 
 int nvmlInitWithFlags(unsigned flags) {
-    machine_t m;
+    machine_t *m;
     int error = look(&m);
     (void)flags;
-    return error ? error : m.init_error;
+    return error ? error : m->init_error;
 }
 int nvmlInit_v2(void) { return nvmlInitWithFlags(0); }
 int nvmlShutdown(void) { return OK; }
@@ -23,32 +23,32 @@ const char *nvmlErrorString(int error) {
     }
 }
 int nvmlSystemGetDriverVersion(char *version, unsigned length) {
-    machine_t m;
+    machine_t *m;
     int error = look(&m);
-    if (!error) text(version, length, m.driver);
+    if (!error) text(version, length, m->driver);
     return error;
 }
 int nvmlSystemGetCudaDriverVersion(int *version) {
-    machine_t m;
+    machine_t *m;
     int error = look(&m);
-    if (!error) *version = m.cuda;
+    if (!error) *version = m->cuda;
     return error;
 }
 int nvmlDeviceGetCount_v2(unsigned *count) {
-    machine_t m;
+    machine_t *m;
     int error = look(&m);
-    if (!error) *count = (unsigned)m.count;
+    if (!error) *count = (unsigned)m->count;
     return error;
 }
 int nvmlDeviceGetHandleByIndex_v2(unsigned index, handle_t *handle) {
-    machine_t m;
+    machine_t *m;
     gpu_t *g;
     int error = find(&m, gpu_handle(index), &g);
     if (!error) *handle = gpu_handle(index);
     return error;
 }
 int nvmlDeviceGetUUID(handle_t handle, char *uuid, unsigned length) {
-    machine_t m;
+    machine_t *m;
     gpu_t *g;
     mig_t *i;
     int error = find(&m, handle, &g);
@@ -57,7 +57,7 @@ int nvmlDeviceGetUUID(handle_t handle, char *uuid, unsigned length) {
     return OK;
 }
 int nvmlDeviceGetName(handle_t handle, char *name, unsigned length) {
-    machine_t m;
+    machine_t *m;
     gpu_t *g;
     mig_t *i;
     int error = find(&m, handle, &g);
@@ -67,7 +67,7 @@ int nvmlDeviceGetName(handle_t handle, char *name, unsigned length) {
     return OK;
 }
 int nvmlDeviceGetMemoryInfo(handle_t handle, memory_t *memory) {
-    machine_t m;
+    machine_t *m;
     gpu_t *g;
     int error = find(&m, handle, &g);
     if (error) return error;
@@ -78,14 +78,14 @@ int nvmlDeviceGetMemoryInfo(handle_t handle, memory_t *memory) {
     return OK;
 }
 int nvmlDeviceGetMinorNumber(handle_t handle, unsigned *minor) {
-    machine_t m;
+    machine_t *m;
     gpu_t *g;
     int error = find(&m, handle, &g);
     if (!error) *minor = (unsigned)g->device_minor;
     return error;
 }
 int nvmlDeviceGetCpuAffinity(handle_t handle, unsigned words, unsigned long *mask) {
-    machine_t m;
+    machine_t *m;
     gpu_t *g;
     int error = find(&m, handle, &g);
     if (error) return error;
@@ -95,7 +95,7 @@ int nvmlDeviceGetCpuAffinity(handle_t handle, unsigned words, unsigned long *mas
     return OK;
 }
 int nvmlDeviceGetMemoryAffinity(handle_t handle, unsigned words, unsigned long *mask, unsigned scope) {
-    machine_t m;
+    machine_t *m;
     gpu_t *g;
     int error = find(&m, handle, &g);
     (void)scope;
@@ -106,7 +106,7 @@ int nvmlDeviceGetMemoryAffinity(handle_t handle, unsigned words, unsigned long *
     return OK;
 }
 int nvmlDeviceGetCudaComputeCapability(handle_t handle, int *major, int *minor) {
-    machine_t m;
+    machine_t *m;
     gpu_t *g;
     int error = find(&m, handle, &g);
     if (error) return error;
@@ -115,7 +115,7 @@ int nvmlDeviceGetCudaComputeCapability(handle_t handle, int *major, int *minor) 
     return OK;
 }
 int nvmlDeviceGetC2cModeInfoV(handle_t handle, unsigned *enabled) {
-    machine_t m;
+    machine_t *m;
     gpu_t *g;
     int error = find(&m, handle, &g);
     if (!error) *enabled = (unsigned)g->c2c;

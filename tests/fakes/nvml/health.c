@@ -7,7 +7,7 @@ typedef struct { handle_t device; unsigned long long type, data; unsigned gpu_in
 typedef struct { unsigned last; unsigned long long types[MAX_GPUS]; } set_t;
 
 int nvmlDeviceGetTotalEccErrors(handle_t handle, unsigned type, unsigned counter, unsigned long long *count) {
-    machine_t m;
+    machine_t *m;
     gpu_t *g;
     int error = find(&m, handle, &g);
     if (error) return error;
@@ -16,7 +16,7 @@ int nvmlDeviceGetTotalEccErrors(handle_t handle, unsigned type, unsigned counter
     return OK;
 }
 int nvmlDeviceGetRemappedRows(handle_t handle, unsigned *correctable, unsigned *uncorrectable, unsigned *pending, unsigned *failed) {
-    machine_t m;
+    machine_t *m;
     gpu_t *g;
     int error = find(&m, handle, &g);
     if (error) return error;
@@ -27,7 +27,7 @@ int nvmlDeviceGetRemappedRows(handle_t handle, unsigned *correctable, unsigned *
     return OK;
 }
 static int number(handle_t handle, unsigned *to, size_t field) {
-    machine_t m;
+    machine_t *m;
     gpu_t *g;
     int error = find(&m, handle, &g);
     if (!error) *to = (unsigned)*(int *)((char *)g + field);
@@ -38,14 +38,14 @@ int nvmlDeviceGetMaxPcieLinkWidth(handle_t handle, unsigned *to) { return number
 int nvmlDeviceGetCurrPcieLinkGeneration(handle_t handle, unsigned *to) { return number(handle, to, offsetof(gpu_t, generation)); }
 int nvmlDeviceGetMaxPcieLinkGeneration(handle_t handle, unsigned *to) { return number(handle, to, offsetof(gpu_t, max_generation)); }
 int nvmlDeviceGetCurrentClocksEventReasons(handle_t handle, unsigned long long *reasons) {
-    machine_t m;
+    machine_t *m;
     gpu_t *g;
     int error = find(&m, handle, &g);
     if (!error) *reasons = g->clocks;
     return error;
 }
 int nvmlDeviceGetFieldValues(handle_t handle, int count, field_t *fields) {
-    machine_t m;
+    machine_t *m;
     gpu_t *g;
     int error = find(&m, handle, &g);
     if (error) return error;
@@ -64,11 +64,11 @@ static unsigned newest(const machine_t *m) {
     return last;
 }
 int nvmlEventSetCreate(set_t **set) {
-    machine_t m;
+    machine_t *m;
     int error = look(&m);
     if (error) return error;
     *set = calloc(1, sizeof **set);
-    (*set)->last = newest(&m);
+    (*set)->last = newest(m);
     return OK;
 }
 int nvmlEventSetFree(set_t *set) {
@@ -76,14 +76,14 @@ int nvmlEventSetFree(set_t *set) {
     return OK;
 }
 int nvmlDeviceGetSupportedEventTypes(handle_t handle, unsigned long long *types) {
-    machine_t m;
+    machine_t *m;
     gpu_t *g;
     int error = find(&m, handle, &g);
     if (!error) *types = 0x1 | 0x2 | 0x8;
     return error;
 }
 int nvmlDeviceRegisterEvents(handle_t handle, unsigned long long types, set_t *set) {
-    machine_t m;
+    machine_t *m;
     gpu_t *g;
     int error = find(&m, handle, &g);
     if (!error) set->types[(long)handle - 1] |= types;
@@ -95,12 +95,12 @@ int nvmlEventSetWait_v2(set_t *set, told_t *told, unsigned timeout_ms) {
     for (unsigned waited = 0; waited <= timeout_ms; waited += 20) {
         const char *path = getenv("KERF_FAKE_NVML_STATE");
         if (path && stat(path, &now) == 0 && (now.st_ino != before.st_ino || now.st_mtim.tv_nsec != before.st_mtim.tv_nsec)) {
-            machine_t m;
+            machine_t *m;
             int error = look(&m);
             if (error) return error;
             before = now;
-            for (int i = 0; i < m.events; i++) {
-                event_t *e = &m.event[i];
+            for (int i = 0; i < m->events; i++) {
+                event_t *e = &m->event[i];
                 if (e->number <= set->last) continue;
                 set->last = e->number;
                 if (e->gpu < 0 || e->gpu >= MAX_GPUS || !(set->types[e->gpu] & e->type)) continue;

@@ -9,7 +9,7 @@ typedef struct {
 typedef struct { unsigned version; unsigned char cluster[16]; int status; unsigned clique; unsigned char state; unsigned health; } fabric_t;
 
 int nvmlDeviceGetPciInfo_v3(handle_t handle, pci_t *pci) {
-    machine_t m;
+    machine_t *m;
     gpu_t *g;
     int error = find(&m, handle, &g);
     if (error) return error;
@@ -18,22 +18,22 @@ int nvmlDeviceGetPciInfo_v3(handle_t handle, pci_t *pci) {
     return OK;
 }
 int nvmlDeviceGetTopologyCommonAncestor(handle_t first, handle_t second, unsigned *level) {
-    machine_t m;
+    machine_t *m;
     gpu_t *g;
     int error = find(&m, first, &g);
-    if (!error) *level = (unsigned)m.ancestor[(long)first - 1][(long)second - 1];
+    if (!error) *level = (unsigned)m->ancestor[(long)first - 1][(long)second - 1];
     return error;
 }
 int nvmlDeviceGetP2PStatus(handle_t first, handle_t second, unsigned index, unsigned *status) {
-    machine_t m;
+    machine_t *m;
     gpu_t *g;
     int error = find(&m, first, &g);
     (void)index;
-    if (!error) *status = (unsigned)m.p2p[(long)first - 1][(long)second - 1];
+    if (!error) *status = (unsigned)m->p2p[(long)first - 1][(long)second - 1];
     return error;
 }
 int nvmlDeviceGetNvLinkState(handle_t handle, unsigned link, unsigned *active) {
-    machine_t m;
+    machine_t *m;
     gpu_t *g;
     int error = find(&m, handle, &g);
     if (error) return error;
@@ -42,7 +42,7 @@ int nvmlDeviceGetNvLinkState(handle_t handle, unsigned link, unsigned *active) {
     return OK;
 }
 int nvmlDeviceGetNvLinkRemoteDeviceType(handle_t handle, unsigned link, unsigned *type) {
-    machine_t m;
+    machine_t *m;
     gpu_t *g;
     int error = find(&m, handle, &g);
     if (error) return error;
@@ -51,7 +51,7 @@ int nvmlDeviceGetNvLinkRemoteDeviceType(handle_t handle, unsigned link, unsigned
     return OK;
 }
 int nvmlDeviceGetNvLinkRemotePciInfo_v2(handle_t handle, unsigned link, pci_t *pci) {
-    machine_t m;
+    machine_t *m;
     gpu_t *g;
     int error = find(&m, handle, &g);
     if (error) return error;
@@ -61,7 +61,7 @@ int nvmlDeviceGetNvLinkRemotePciInfo_v2(handle_t handle, unsigned link, pci_t *p
     return OK;
 }
 int nvmlDeviceGetGpuFabricInfoV(handle_t handle, fabric_t *to) {
-    machine_t m;
+    machine_t *m;
     gpu_t *g;
     int error = find(&m, handle, &g);
     if (error) return error;

@@ -89,17 +89,30 @@ static void well(machine_t *m) {
     }
 }
 
-int look(machine_t *m) {
+/* Whether the file has changed since this thread read it. */
+static int same(const char *path, struct stat *read) {
+    struct stat now;
+    if (stat(path, &now)) return 0;
+    return now.st_ino == read->st_ino && now.st_size == read->st_size && now.st_mtim.tv_sec == read->st_mtim.tv_sec &&
+           now.st_mtim.tv_nsec == read->st_mtim.tv_nsec;
+}
+
+int look(machine_t **m) {
+    static _Thread_local machine_t machine;
+    static _Thread_local struct stat read;
+    const char *path = getenv("KERF_FAKE_NVML_STATE");
+    *m = &machine;
+    if (path && same(path, &read)) return OK;
     for (;;) {
-        const char *path = getenv("KERF_FAKE_NVML_STATE");
         FILE *file = path ? fopen(path, "r") : NULL;
         char line[512];
         int hang = 0;
         if (!file) return UNKNOWN;
-        well(m);
+        fstat(fileno(file), &read);
+        well(&machine);
         while (fgets(line, sizeof line, file)) {
             if (!strncmp(line, "hang", 4)) hang = 1;
-            else take(m, line);
+            else take(&machine, line);
         }
         fclose(file);
         if (!hang) return OK;
@@ -107,16 +120,16 @@ int look(machine_t *m) {
     }
 }
 
-int find(machine_t *m, handle_t handle, gpu_t **gpu) {
+int find(machine_t **m, handle_t handle, gpu_t **gpu) {
     int error = look(m);
     long index = (long)handle >= 1000 ? (long)handle / 1000 - 1 : (long)handle - 1;
     if (error) return error;
-    if (index < 0 || index >= m->count || !m->gpu[index].present) return INVALID_ARGUMENT;
-    *gpu = &m->gpu[index];
+    if (index < 0 || index >= (*m)->count || !(*m)->gpu[index].present) return INVALID_ARGUMENT;
+    *gpu = &(*m)->gpu[index];
     return (*gpu)->error;
 }
 
-int find_instance(machine_t *m, handle_t handle, gpu_t **gpu, mig_t **instance) {
+int find_instance(machine_t **m, handle_t handle, gpu_t **gpu, mig_t **instance) {
     int error = find(m, handle, gpu);
     long place = (long)handle % 1000 - 1;
     if (error) return error;

@@ -1,7 +1,7 @@
 /* A libnvidia-ml.so.1 whose GPUs stand in a text file, for tests of code that uses the real pynvml.
  *
  * Only what is declared here, by ourselves, after NVML's documented binary interface; no header of NVIDIA's is used.
- * The file is read anew at every call, so a test changes the machine by writing it. Its path is in KERF_FAKE_NVML_STATE.
+ * The file is looked at anew at every call, so a test changes the machine by replacing it. Its path is in KERF_FAKE_NVML_STATE.
  * One thing a line; only the line `gpu` must be there, what is not named is as on a machine that is well:
  *
  *   driver 580.95.05
@@ -66,11 +66,11 @@ typedef struct {
     event_t event[MAX_EVENTS];
 } machine_t;
 
-/* Reads the machine; waits as long as the file says "hang". */
-int look(machine_t *m);
+/* The machine as its file says now; waits as long as it says "hang". The calling thread's own, until it looks again. */
+int look(machine_t **m);
 /* The GPU behind a handle; its own error where the file gives it one. A MIG instance's handle is (GPU + 1) * 1000 + place + 1. */
-int find(machine_t *m, handle_t handle, gpu_t **gpu);
-int find_instance(machine_t *m, handle_t handle, gpu_t **gpu, mig_t **instance);
+int find(machine_t **m, handle_t handle, gpu_t **gpu);
+int find_instance(machine_t **m, handle_t handle, gpu_t **gpu, mig_t **instance);
 handle_t gpu_handle(long index);
 handle_t instance_handle(long index, long place);
 void text(char *to, unsigned length, const char *from);

@@ -5,7 +5,7 @@ typedef struct { handle_t device; unsigned id, profile, start, size; } instance_
 typedef struct { unsigned sms, copy, decoders, encoders, jpeg, ofa, gpu_slices, compute_slices; unsigned long long memory_mib; } attributes_t;
 
 int nvmlDeviceGetMigMode(handle_t handle, unsigned *current, unsigned *pending) {
-    machine_t m;
+    machine_t *m;
     gpu_t *g;
     int error = find(&m, handle, &g);
     if (error) return error;
@@ -14,14 +14,14 @@ int nvmlDeviceGetMigMode(handle_t handle, unsigned *current, unsigned *pending) 
     return OK;
 }
 int nvmlDeviceGetMaxMigDeviceCount(handle_t handle, unsigned *count) {
-    machine_t m;
+    machine_t *m;
     gpu_t *g;
     int error = find(&m, handle, &g);
     if (!error) *count = g->mig < 0 ? 0 : MAX_MIG;
     return error;
 }
 int nvmlDeviceGetMigDeviceHandleByIndex(handle_t handle, unsigned index, handle_t *instance) {
-    machine_t m;
+    machine_t *m;
     gpu_t *g;
     int error = find(&m, handle, &g);
     if (error) return error;
@@ -30,7 +30,7 @@ int nvmlDeviceGetMigDeviceHandleByIndex(handle_t handle, unsigned index, handle_
     return OK;
 }
 int nvmlDeviceGetGpuInstanceId(handle_t handle, unsigned *id) {
-    machine_t m;
+    machine_t *m;
     gpu_t *g;
     mig_t *i;
     int error = find_instance(&m, handle, &g, &i);
@@ -38,7 +38,7 @@ int nvmlDeviceGetGpuInstanceId(handle_t handle, unsigned *id) {
     return error;
 }
 int nvmlDeviceGetAttributes_v2(handle_t handle, attributes_t *to) {
-    machine_t m;
+    machine_t *m;
     gpu_t *g;
     mig_t *i;
     unsigned slices = 0, part = 0;
@@ -53,7 +53,7 @@ int nvmlDeviceGetAttributes_v2(handle_t handle, attributes_t *to) {
     return OK;
 }
 int nvmlDeviceGetGpuInstanceById(handle_t handle, unsigned id, handle_t *instance) {
-    machine_t m;
+    machine_t *m;
     gpu_t *g;
     int error = find(&m, handle, &g);
     if (error) return error;
@@ -65,7 +65,7 @@ int nvmlDeviceGetGpuInstanceById(handle_t handle, unsigned id, handle_t *instanc
     return NOT_FOUND;
 }
 int nvmlGpuInstanceGetInfo(handle_t handle, instance_info_t *to) {
-    machine_t m;
+    machine_t *m;
     gpu_t *g;
     mig_t *i;
     int error = find_instance(&m, handle, &g, &i);

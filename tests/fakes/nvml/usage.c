@@ -7,7 +7,7 @@ typedef struct { unsigned gpu, memory; } rates_t;
 
 /* Two calls: the first, with no room, is answered with the number that is needed. */
 int nvmlDeviceGetComputeRunningProcesses_v3(handle_t handle, unsigned *count, process_t *to) {
-    machine_t m;
+    machine_t *m;
     gpu_t *g;
     unsigned room = *count;
     int error = find(&m, handle, &g);
@@ -21,7 +21,7 @@ int nvmlDeviceGetComputeRunningProcesses_v3(handle_t handle, unsigned *count, pr
 }
 /* No sample since then is NOT_FOUND; in MIG mode there are none. Time does not matter here: every sample is new. */
 int nvmlDeviceGetProcessUtilization(handle_t handle, sample_t *to, unsigned *count, unsigned long long since) {
-    machine_t m;
+    machine_t *m;
     gpu_t *g;
     unsigned room = *count, found = 0;
     int error = find(&m, handle, &g);
@@ -37,9 +37,11 @@ int nvmlDeviceGetProcessUtilization(handle_t handle, sample_t *to, unsigned *cou
     return to && room >= found ? OK : INSUFFICIENT_SIZE;
 }
 int nvmlDeviceGetUtilizationRates(handle_t handle, rates_t *to) {
-    machine_t m;
+    machine_t *m;
     gpu_t *g;
     int error = find(&m, handle, &g);
-    if (!error) *to = (rates_t){(unsigned)g->busy, 0};
-    return error;
+    if (error) return error;
+    if (g->mig == 1) return NOT_SUPPORTED;
+    *to = (rates_t){(unsigned)g->busy, 0};
+    return OK;
 }

@@ -23,8 +23,8 @@ from services.placement.policies.columns import Ask, MigColumns, asked_milli
 from services.placement.policies.kerf.mix import Kind, milli_on
 from services.placement.policies.kerf.parameters import PRIOR_PODS
 from shared.book.arrays import NOT_MIG, Arrays, Bools, Ints
-from shared.book.mig import MASKS, MigCut, best_start, instance_mask, mask_at, serving
-from shared.model.mig import GEOMETRIES, PROFILES, MigProfile
+from shared.book.mig import MASKS, MigCut, best_start, serving
+from shared.model.mig import GEOMETRIES, PROFILES, MigProfile, instance_mask, mask_at
 
 Floats = npt.NDArray[np.float64]
 Masks = npt.NDArray[np.int16]

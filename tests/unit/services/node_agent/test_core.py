@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from services.node_agent import messages as m
@@ -168,6 +169,16 @@ def test_an_older_term_is_refused() -> None:
     assert not accepted(made.handle(release("a", term=4), 0))
     refused = synced(made.handle(sync(term=4), 0))
     assert (refused.accepted, refused.term) == (False, 5)
+
+
+@pytest.mark.parametrize("runs", [(), (start("a"),)])
+def test_a_grant_stays_with_the_pod_that_it_was_first_told_for(runs: tuple[m.Input, ...]) -> None:
+    """Its id is unique for ever, so another pod under it is a mistake or a theft."""
+    made = agent(grant("a"), *runs)
+    taken = msgspec.structs.replace(node_grant("a", term=2), uid="u-b")
+    assert not accepted(made.handle(m.GrantCame(taken), 0))
+    made.handle(sync(taken, term=2), 0)
+    assert [known.uid for known in made.grants()] == ["u-a"]
 
 
 def test_a_term_outlives_a_restart() -> None:

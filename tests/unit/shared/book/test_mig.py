@@ -6,8 +6,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shared.book.mig import FITS, MASKS, MEDIA, MigRoom, best_start, mask_at, names_of, possible, profile_in, serving
-from shared.model.mig import GEOMETRIES, PROFILE_BIT, PROFILES, MigInstance, MigProfile, canonical_profile, geometry_of, nominal
+from shared.book.mig import FITS, MASKS, MigRoom, best_start, names_of, possible, serving
+from shared.model.mig import (
+    GEOMETRIES,
+    MEDIA,
+    PROFILE_BIT,
+    PROFILES,
+    MigInstance,
+    MigProfile,
+    canonical_profile,
+    geometry_of,
+    mask_at,
+    nominal,
+    profile_in,
+)
 from shared.model.request import GpuAsk
 
 A30, A100, A100_80, H100 = (next(i for i, g in enumerate(GEOMETRIES) if g.name == name) for name in ("A30", "A100-40GB", "A100-80GB", "H100-80GB"))

@@ -185,7 +185,9 @@ def test_heat_counts_when_it_lasts() -> None:
     assert [look(made, hot, now) for now in (0.0, 30.0, 59.0, 60.0)] == ["healthy", "healthy", "healthy", "suspect"]
     assert "too hot for more than 60 s" in made.state("A", 60.0)[1]
     assert look(made, WELL, 61.0) == "suspect"
-    assert [look(made, seen, now) for seen, now in ((WELL, 91.0), (hot, 92.0), (WELL, 100.0), (hot, 101.0), (hot, 155.0))] == ["healthy"] * 5
+    assert [look(made, seen, now) for seen, now in ((WELL, 91.0), (hot, 92.0), (WELL, 100.0), (hot, 101.0), (hot, 155.0))] == [
+        "healthy"
+    ] * 5
 
 
 def test_new_ecc_errors_make_a_gpu_that_remaps_rows_suspect_for_a_while() -> None:

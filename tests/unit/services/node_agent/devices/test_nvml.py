@@ -69,7 +69,9 @@ async def test_the_kernel_knows_the_numa_node_best(machine: Machine, tmp_path: P
 
 async def test_mig_instances_of_known_profiles_are_offered(machine: Machine) -> None:
     """One that is split further, or of a profile that nobody knows, is not."""
-    machine.also("mig 1 9 4 3g.71gb 71000 MIG-b\nmig 1 7 0 1g.18gb+me 18000 MIG-a\nmig 1 8 2 1c.2g.35gb 35000 MIG-c\nmig 1 3 1 1g.18gb+gfx 18000 MIG-d\n")
+    machine.also(
+        "mig 1 9 4 3g.71gb 71000 MIG-b\nmig 1 7 0 1g.18gb+me 18000 MIG-a\nmig 1 8 2 1c.2g.35gb 35000 MIG-c\nmig 1 3 1 1g.18gb+gfx 18000 MIG-d\n"
+    )
     found = await seen(devices())
     assert found.gpus[1].mig_instances == (
         MigInstance(profile="1g.18gb+me", start=0, uuid="MIG-a"),
@@ -84,7 +86,12 @@ async def test_mig_instances_of_known_profiles_are_offered(machine: Machine) -> 
         ("", 0, "system", True),
         ("ancestor 0 1 30\n", 0, "hostbridge", True),
         ("ancestor 0 1 40\np2p 0 1 3\n", 0, "node", False),
-        ("nvlink 0 0 gpu 00000000:02:00.0\nnvlink 0 1 gpu 00000000:02:00.0\nnvlink 1 0 gpu 00000000:01:00.0\nnvlink 1 1 gpu 00000000:01:00.0\n", 2, "system", True),
+        (
+            "nvlink 0 0 gpu 00000000:02:00.0\nnvlink 0 1 gpu 00000000:02:00.0\nnvlink 1 0 gpu 00000000:01:00.0\nnvlink 1 1 gpu 00000000:01:00.0\n",
+            2,
+            "system",
+            True,
+        ),
         ("nvlink 0 0 gpu 00000000:09:00.0\n", 0, "system", True),
         ("".join(f"nvlink 0 {i} switch\n" for i in range(18)) + "".join(f"nvlink 1 {i} switch\n" for i in range(16)), 16, "system", True),
     ],
@@ -101,7 +108,11 @@ async def test_it_reads_how_gpus_are_linked(machine: Machine, lines: str, nvlink
     ("lines", "clique", "down"),
     [
         ("", "", False),
-        ("fabric 0 3 7 00112233445566778899aabbccddeeff\nfabric 1 3 7 00112233445566778899aabbccddeeff\n", "00112233-4455-6677-8899-aabbccddeeff.7", False),
+        (
+            "fabric 0 3 7 00112233445566778899aabbccddeeff\nfabric 1 3 7 00112233445566778899aabbccddeeff\n",
+            "00112233-4455-6677-8899-aabbccddeeff.7",
+            False,
+        ),
         ("fabric 0 3 0 00000000000000000000000000000000\n", "", False),
         ("fabric 0 2 0 0\n", "", True),
     ],

@@ -28,21 +28,21 @@ def test_a_pod_is_found_and_missed_when_it_goes(tmp_path: Path, path: str, hiera
     folder = tmp_path / hierarchy / path
     (folder / "cri-containerd-0a").mkdir(parents=True)
     cgroups = PodCgroups(tmp_path)
-    assert (cgroups.has(UID), cgroups.has(OTHER), cgroups.uses_them()) == (True, False, True)
+    assert (cgroups.present({UID, OTHER}), cgroups.uses_them()) == ({UID}, True)
     (folder / "cri-containerd-0a").rmdir()
-    assert cgroups.has(UID), "its containers have ended, and the kubelet may start others"
+    assert cgroups.present({UID}), "its containers have ended, and the kubelet may start others"
     folder.rmdir()
-    assert not cgroups.has(UID)
+    assert not cgroups.present({UID})
 
 
 def test_of_cgroup_v1_every_hierarchy_counts(tmp_path: Path) -> None:
     for controller in ("memory", "pids"):
         (tmp_path / controller / "kubepods" / f"pod{UID}").mkdir(parents=True)
     cgroups = PodCgroups(tmp_path)
-    assert cgroups.has(UID)
+    assert cgroups.present({UID})
     for controller, left in (("pids", True), ("memory", False)):
         (tmp_path / controller / "kubepods" / f"pod{UID}").rmdir()
-        assert cgroups.has(UID) is left
+        assert bool(cgroups.present({UID})) is left
 
 
 def test_a_host_without_cgroups_of_pods_is_known(tmp_path: Path) -> None:
@@ -50,4 +50,4 @@ def test_a_host_without_cgroups_of_pods_is_known(tmp_path: Path) -> None:
     (tmp_path / "system.slice" / f"pod{UID}").mkdir(parents=True)
     cgroups = PodCgroups(tmp_path)
     assert not cgroups.uses_them()
-    assert not cgroups.has(UID), "a service may be called what it likes"
+    assert not cgroups.present({UID}), "a service may be called what it likes"

@@ -1,0 +1,75 @@
+"""The driver of this host as a container meets it: what all slices get of it, and the nodes of single GPUs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import msgspec
+import structlog
+
+from services.node_agent.cdi import device_nodes, driver_files, toolkit
+from services.node_agent.cdi.host import Host
+from services.node_agent.cdi.spec import ContainerEdits, DeviceNode, merged
+from services.node_agent.devices.sysfs import kernel_bus_id
+from shared.model.gpu import Gpu
+from shared.model.grant import GpuShare
+
+log = structlog.get_logger("cdi")
+
+MigIds = Mapping[str, tuple[int, int]]
+"""By a MIG instance's UUID: the ids of its GPU instance and compute instance."""
+
+
+class _Key(msgspec.Struct, frozen=True):
+    """By what it is seen that the common edits have to be made anew."""
+
+    version: str
+    control: tuple[DeviceNode, ...]
+    toolkit: tuple[tuple[str, int], ...]
+
+
+class Driver:
+    """Reads the host's files; what is common to all slices is kept until the driver, its nodes or the toolkit's spec change."""
+
+    def __init__(self, host: Host, machine: str) -> None:
+        self._host, self._machine = host, machine
+        self._key: _Key | None = None
+        self._common = ContainerEdits()
+
+    def edits(self, shares: Iterable[GpuShare], gpus: Mapping[str, Gpu], mig_ids: MigIds) -> ContainerEdits:
+        """Nothing where no driver is loaded: the GPUs are simulated then. Raises ValueError where a driver is loaded and
+        something that a container needs is missing."""
+        version = self._host.driver_version()
+        if not version:
+            return ContainerEdits()
+        nodes = self._nodes(shares, gpus, mig_ids)
+        return merged(self._common_edits(version), ContainerEdits(device_nodes=nodes))
+
+    def _common_edits(self, version: str) -> ContainerEdits:
+        control = device_nodes.control(self._host)
+        stamps = tuple((name, path.stat().st_mtime_ns) for name in toolkit.FILES if (path := self._host.seen(name)).exists())
+        key = _Key(version, control, stamps)
+        if key != self._key:
+            found, why = toolkit.common_edits(self._host, version)
+            if why:
+                log.warning("toolkit_spec_not_used", why=why)
+            own = found or driver_files.edits(self._host, version, self._machine)
+            self._common = merged(ContainerEdits(device_nodes=control), own) if found is None else own
+            self._key = key
+        return self._common
+
+    def _nodes(self, shares: Iterable[GpuShare], gpus: Mapping[str, Gpu], mig_ids: MigIds) -> tuple[DeviceNode, ...]:
+        minors = self._host.minors()
+        nodes: list[DeviceNode] = []
+        for share in shares:
+            gpu = gpus.get(share.uuid)
+            minor = None if gpu is None else minors.get(kernel_bus_id(gpu.pci_bus_id))
+            if minor is None:
+                raise ValueError(f"the driver shows no device node for GPU {share.uuid}")
+            nodes.append(device_nodes.gpu(self._host, minor))
+            if share.mig is not None:
+                ids = mig_ids.get(share.mig.uuid)
+                if ids is None:
+                    raise ValueError(f"NVML does not know MIG instance {share.mig.uuid or share.mig.profile} of GPU {share.uuid}")
+                nodes += device_nodes.mig(self._host, minor, *ids)
+        return tuple(nodes)

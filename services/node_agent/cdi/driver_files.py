@@ -1,0 +1,123 @@
+"""The driver's files that a container needs, of exactly the version that the kernel runs, found as NVIDIA's container
+toolkit finds them (pkg/nvcdi/driver-nvml.go): the directory of libcuda.so.<version>, and every lib*.so.<version> there.
+
+How libraries are found in the container: with nvidia-cdi-hook (or nvidia-ctk) on the host, they are mounted where they are on
+the host, and its hooks make links and update the container's ld.so.cache. Without, each library is mounted under all its
+names into the two directories in which glibc looks by itself, Debian's and Red Hat's; that needs no hook, no cache and no
+LD_LIBRARY_PATH, which an image may have set.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from services.node_agent.cdi import ld_cache
+from services.node_agent.cdi.host import Host
+from services.node_agent.cdi.spec import ContainerEdits, Hook, Mount
+
+_DIRECTORIES = (
+    "/usr/lib64", "/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib/x86_64-linux-gnu/nvidia/current", "/usr/lib/aarch64-linux-gnu/nvidia/current",
+    "/lib64", "/lib/x86_64-linux-gnu", "/lib/aarch64-linux-gnu", "/usr/lib", "/usr/local/lib",
+)  # fmt: skip
+_EVERYWHERE = {
+    "x86_64": ("/usr/lib/x86_64-linux-gnu", "/usr/lib64"),
+    "aarch64": ("/usr/lib/aarch64-linux-gnu", "/usr/lib64"),
+}
+"""Where the dynamic linker looks without being told, on Debian's family and on Red Hat's."""
+_BINARIES = ("nvidia-smi", "nvidia-debugdump", "nvidia-persistenced", "nvidia-cuda-mps-control", "nvidia-cuda-mps-server")
+_BINARY_DIRECTORIES = ("/usr/bin", "/usr/sbin", "/bin", "/sbin", "/usr/local/bin")
+_SOCKETS = ("/run/nvidia-persistenced/socket", "/run/nvidia-fabricmanager/socket")
+_HOOKS = (
+    "/usr/bin/nvidia-cdi-hook",
+    "/usr/local/nvidia/toolkit/nvidia-cdi-hook",
+    "/usr/bin/nvidia-ctk",
+    "/usr/local/nvidia/toolkit/nvidia-ctk",
+)
+_READ_ONLY = ("ro", "nosuid", "nodev", "rbind", "rprivate")
+
+
+class Libraries(msgspec.Struct, frozen=True, kw_only=True):
+    directory: str
+    """In the driver's root."""
+    names: dict[str, tuple[str, ...]]
+    """File name to the links that lead to it, such as libcuda.so.580.82.07 to libcuda.so.1 and libcuda.so."""
+
+
+def edits(host: Host, version: str, machine: str) -> ContainerEdits:
+    """Raises ValueError where the libraries of this version are not found. `machine` as uname says it."""
+    libraries = find(host, version)
+    hook = next((path for path in _HOOKS if host.seen(path).exists()), "")
+    mounts = [*_with_hook(host, libraries)] if hook else [*_without_hook(host, libraries, machine)]
+    mounts += [Mount(host_path=host.of_driver(path), container_path=path, options=_READ_ONLY) for path in _binaries(host)]
+    mounts += [Mount(host_path=path, container_path=path, options=(*_READ_ONLY, "noexec")) for path in _SOCKETS if host.seen(path).exists()]
+    return ContainerEdits(mounts=tuple(mounts), hooks=_hooks(hook, libraries) if hook else ())
+
+
+def find(host: Host, version: str) -> Libraries:
+    """Raises ValueError with where was looked."""
+    directories = dict.fromkeys((*_DIRECTORIES, *ld_cache.directories(host.seen(host.of_driver("/etc/ld.so.cache")), "libcuda.so.1")))
+    for directory in directories:
+        folder = host.seen(host.of_driver(directory))
+        if (folder / f"libcuda.so.{version}").exists():
+            files = sorted(path.name for path in folder.glob(f"lib*.so.{version}"))
+            links = dict(_links(folder))
+            return Libraries(
+                directory=directory, names={name: tuple(sorted(link for link in links if _end(link, links) == name)) for name in files}
+            )
+    raise ValueError(
+        f"libcuda.so.{version} is not in {host.driver_root}: looked in {', '.join(directories)}; the libraries must be of the version of the loaded kernel module"
+    )
+
+
+def _with_hook(host: Host, libraries: Libraries) -> Iterator[Mount]:
+    for name in libraries.names:
+        path = f"{libraries.directory}/{name}"
+        yield Mount(host_path=host.of_driver(path), container_path=path, options=_READ_ONLY)
+
+
+def _without_hook(host: Host, libraries: Libraries, machine: str) -> Iterator[Mount]:
+    for directory in _EVERYWHERE.get(machine, (libraries.directory,)):
+        for name, links in libraries.names.items():
+            for called in (name, *links):
+                yield Mount(
+                    host_path=host.of_driver(f"{libraries.directory}/{name}"), container_path=f"{directory}/{called}", options=_READ_ONLY
+                )
+
+
+def _hooks(path: str, libraries: Libraries) -> tuple[Hook, ...]:
+    command = (Path(path).name, "hook") if path.endswith("nvidia-ctk") else (Path(path).name,)
+    links = [f"{name}::{libraries.directory}/{link}" for name, found in libraries.names.items() for link in found]
+    created = Hook(
+        hook_name="createContainer", path=path, args=(*command, "create-symlinks", *(word for link in links for word in ("--link", link)))
+    )
+    updated = Hook(hook_name="createContainer", path=path, args=(*command, "update-ldcache", "--folder", libraries.directory))
+    return created, updated
+
+
+def _binaries(host: Host) -> Iterator[str]:
+    for name in _BINARIES:
+        found = next((f"{folder}/{name}" for folder in _BINARY_DIRECTORIES if host.seen(host.of_driver(f"{folder}/{name}")).exists()), "")
+        if found:
+            yield found
+
+
+def _links(folder: Path) -> Iterator[tuple[str, str]]:
+    """Links of libraries with the file names that they point to. Only those within the directory: an absolute target would
+    be looked up in the agent's own root."""
+    for path in folder.glob("lib*.so*"):
+        if path.is_symlink() and "/" not in (target := str(path.readlink())):
+            yield path.name, target
+
+
+def _end(link: str, links: dict[str, str]) -> str:
+    """Where a chain of links ends; a circle ends nowhere."""
+    seen = {link}
+    while (target := links.get(link)) is not None:
+        if target in seen:
+            return ""
+        seen.add(target)
+        link = target
+    return link

@@ -1,0 +1,34 @@
+"""The numbers of MIG instances by their UUIDs, as NVML knows them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pynvml
+
+from services.node_agent.worker import Worker
+
+
+class MigIdReader:
+    def __init__(self, timeout_s: float) -> None:
+        self._worker = Worker(timeout_s)
+
+    async def read(self, uuids: Iterable[str]) -> dict[str, tuple[int, int]]:
+        """GPU instance and compute instance of each. Raises Hung, and ValueError where NVML does not know one."""
+        wanted = tuple(uuids)
+        return await self._worker.call(lambda: _read(wanted)) if wanted else {}
+
+
+def _read(uuids: tuple[str, ...]) -> dict[str, tuple[int, int]]:
+    try:
+        pynvml.nvmlInit()
+        try:
+            handles = {uuid: pynvml.nvmlDeviceGetHandleByUUID(uuid) for uuid in uuids}
+            return {
+                uuid: (pynvml.nvmlDeviceGetGpuInstanceId(handle), pynvml.nvmlDeviceGetComputeInstanceId(handle))
+                for uuid, handle in handles.items()
+            }
+        finally:
+            pynvml.nvmlShutdown()
+    except pynvml.NVMLError as error:
+        raise ValueError(f"NVML does not say where MIG instances {', '.join(uuids)} are: {error}") from error

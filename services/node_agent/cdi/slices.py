@@ -1,0 +1,44 @@
+"""A share made true: the container's edits, composed and written."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping
+
+from services.node_agent import messages as m
+from services.node_agent.cdi import environment
+from services.node_agent.cdi.driver import Driver
+from services.node_agent.cdi.host import Host
+from services.node_agent.cdi.mig_ids import MigIdReader
+from services.node_agent.cdi.spec import ContainerEdits, merged
+from services.node_agent.cdi.writer import SpecDir
+from shared.model.gpu import Gpu
+from shared.model.grant import Grant
+
+
+class SliceWriter:
+    def __init__(
+        self,
+        specs: SpecDir,
+        host: Host,
+        *,
+        grant_of: Callable[[str], Grant | None],
+        gpus: Callable[[], Mapping[str, Gpu]],
+        gpushare_unit: str,
+        nvml_timeout_s: float,
+    ) -> None:
+        """`grant_of` gives a pod's grant by UID, `gpus` this node's by UUID."""
+        self._specs, self._grant_of, self._gpus = specs, grant_of, gpus
+        self._unit = gpushare_unit
+        self._driver = Driver(host, os.uname().machine)
+        self._mig_ids = MigIdReader(nvml_timeout_s)
+
+    async def write(self, names: Iterable[str], order: m.HandOver) -> None:
+        """See `handover.base.Edits`; also raises Hung where NVML does not answer."""
+        mig_ids = await self._mig_ids.read(share.mig.uuid for share in order.share.gpus if share.mig is not None)
+        gpus, grant = self._gpus(), self._grant_of(order.uid)
+        words = environment.kerf(order)
+        if grant is not None:
+            words += environment.of_dialect(order, grant, gpus, self._unit)
+        edits = merged(self._driver.edits(order.share.gpus, gpus, mig_ids), ContainerEdits(env=words))
+        self._specs.write(names, order.uid, order.container, edits)

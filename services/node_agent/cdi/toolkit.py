@@ -1,0 +1,53 @@
+"""The CDI spec that NVIDIA's container toolkit wrote for this host: what all its devices have in common is what a slice
+needs too, and NVIDIA knows best. Taken only where it is of the driver that runs now."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from services.node_agent.cdi.host import Host
+from services.node_agent.cdi.spec import ContainerEdits
+
+FILES = ("/etc/cdi/nvidia.yaml", "/etc/cdi/nvidia.json", "/run/cdi/nvidia.yaml", "/run/cdi/nvidia.json")
+KIND = "nvidia.com/gpu"
+
+
+class _Spec(msgspec.Struct, frozen=True, rename="camel"):
+    kind: str
+    container_edits: ContainerEdits = ContainerEdits()
+
+
+def common_edits(host: Host, version: str) -> tuple[ContainerEdits | None, str]:
+    """The edits, or none and why. No reason: there is no such spec."""
+    why = ""
+    for name in FILES:
+        path = host.seen(name)
+        if not path.exists():
+            continue
+        found = _read(path, host, version)
+        if isinstance(found, ContainerEdits):
+            return found, ""
+        why = f"{name}: {found}"
+    return None, why
+
+
+def _read(path: Path, host: Host, version: str) -> ContainerEdits | str:
+    decode = msgspec.json.decode if path.suffix == ".json" else msgspec.yaml.decode
+    try:
+        spec = decode(path.read_bytes(), type=_Spec)
+    except (OSError, msgspec.DecodeError) as error:
+        return f"cannot be used: {error}"
+    edits = spec.container_edits
+    if spec.kind != KIND:
+        return f"is of kind {spec.kind}"
+    if not any(mount.host_path.endswith(f"/libcuda.so.{version}") for mount in edits.mounts):
+        return f"is not of driver {version}; run nvidia-ctk cdi generate"
+    named = [
+        *(mount.host_path for mount in edits.mounts),
+        *(hook.path for hook in edits.hooks),
+        *(node.host_path or node.path for node in edits.device_nodes),
+    ]
+    missing = next((name for name in named if not host.seen(name).exists()), None)
+    return edits if missing is None else f"names {missing}, which does not exist"

@@ -1,0 +1,66 @@
+"""Wiring of usage: sampled, said on the bus, shown in Prometheus."""
+
+from __future__ import annotations
+
+import asyncio
+
+from services.node_agent.core import Agent
+from services.node_agent.devices import usage
+from services.node_agent.devices.nvml import NvmlDevices
+from shared.contracts import subjects
+from shared.contracts.base import encode
+from shared.contracts.samples import UsageSample
+from shared.service import Context
+
+Series = dict[tuple[str, ...], float]
+_SLICE = ("gpu", "namespace", "pod", "container")
+
+
+class Meter:
+    """Its series are those of the last sample, so they go with their pods."""
+
+    def __init__(self, ctx: Context, devices: NvmlDevices, agent: Agent, every_s: float) -> None:
+        self._ctx, self._devices, self._agent, self._every_s = ctx, devices, agent, every_s
+        self._last = UsageSample(node=agent.node, at_ms=0)
+        show = ctx.metrics.observe_by
+        show(
+            "kerf_agent_gpu_used_mib",
+            "Memory in use, by whomever.",
+            lambda: {(g.uuid,): g.used_mib for g in self._last.gpus},
+            labels=("gpu",),
+        )
+        show(
+            "kerf_agent_gpu_foreign_mib",
+            "Memory of processes that hold no slice.",
+            lambda: {(g.uuid,): g.foreign_mib for g in self._last.gpus},
+            labels=("gpu",),
+        )
+        show(
+            "kerf_agent_gpu_sm_milli",
+            "Time in which any kernel ran.",
+            lambda: {(g.uuid,): g.sm_milli for g in self._last.gpus if g.sm_milli is not None},
+            labels=("gpu",),
+        )
+        show("kerf_agent_slice_used_mib", "Memory that a slice uses.", self._slice_memory, labels=_SLICE)
+        show("kerf_agent_slice_sm_milli", "SMs that a slice uses, where the driver says.", self._slice_sms, labels=_SLICE)
+
+    def start(self) -> None:
+        self._ctx.spawn(self._samples(), name="usage")
+
+    async def sample(self) -> None:
+        now = self._ctx.now()
+        found = await self._devices.processes(int(now * 1_000_000))
+        self._last = usage.sample(self._agent.node, int(now * 1000), found, self._agent.live(), self._devices.owner)
+        if self._ctx.bus.connected:
+            await self._ctx.bus.publish(subjects.usage(self._agent.node), encode(self._last))
+
+    async def _samples(self) -> None:
+        while True:
+            await asyncio.sleep(self._every_s)
+            await self.sample()
+
+    def _slice_memory(self) -> Series:
+        return {(g.uuid, s.namespace, s.name, s.container): s.memory_mib for g in self._last.gpus for s in g.slices}
+
+    def _slice_sms(self) -> Series:
+        return {(g.uuid, s.namespace, s.name, s.container): s.sm_milli for g in self._last.gpus for s in g.slices if s.sm_milli is not None}

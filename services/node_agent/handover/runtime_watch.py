@@ -1,0 +1,80 @@
+"""Asks the container runtime what it can do, at the start and once a minute: it may be upgraded, or set up anew."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+
+import grpc
+import msgspec
+
+from services.node_agent.cdi.host import Host
+from services.node_agent.handover.runtime import Runtime, Verdict, exposure, judge
+from services.node_agent.kubelet_api.container_runtime_pb2 import StatusRequest, VersionRequest
+from services.node_agent.kubelet_api.container_runtime_pb2_grpc import RuntimeServiceStub
+from shared.service import Context
+
+LOOK_S = 60.0
+_TIMEOUT_S = 3.0
+_TOOLKIT_CONFIGS = ("/etc/nvidia-container-runtime/config.toml", "/usr/local/nvidia/toolkit/.config/nvidia-container-runtime/config.toml")
+
+
+class RuntimeWatch:
+    def __init__(self, ctx: Context, host: Host, sockets: Iterable[str], cdi_dir: str) -> None:
+        self._ctx, self._host, self._sockets, self._cdi_dir = ctx, host, tuple(sockets), cdi_dir
+        self._verdict = Verdict(cdi="unknown", sentence="the container runtime was not asked yet")
+        self._exposed = ctx.metrics.gauge(
+            "kerf_agent_gpus_exposed", "1 where pods that asked for no GPU see all of them, by the runtime's settings."
+        )
+
+    @property
+    def obstacle(self) -> str:
+        """Why nothing can be handed over on this node; empty where it can, as far as anybody knows."""
+        return self._verdict.sentence if self._verdict.cdi == "no" else ""
+
+    async def start(self) -> None:
+        await self.look()
+        self._ctx.spawn(self._looks(), name="runtime")
+
+    async def look(self) -> None:
+        """A runtime that does not answer just now is what it was."""
+        try:
+            runtime = await self._ask()
+        except (grpc.aio.AioRpcError, msgspec.DecodeError) as error:
+            self._ctx.log.warning("runtime_not_asked", error=str(error))
+            return
+        if runtime is None:
+            self._verdict = Verdict(cdi="unknown", sentence=f"no container runtime listens on {', '.join(self._sockets)}")
+            self._ctx.health.set("runtime", ok=True, detail=self._verdict.sentence)
+            return
+        self._verdict = judge(runtime, self._cdi_dir)
+        exposed = exposure(runtime, self._toolkit_config())
+        self._exposed.set(bool(exposed))
+        if exposed:
+            self._ctx.log.warning("gpus_exposed", why=exposed)
+        self._ctx.health.set("runtime", ok=not self.obstacle, detail="; ".join(filter(None, (self._verdict.sentence, exposed))))
+
+    async def _ask(self) -> Runtime | None:
+        path = next((path for socket in self._sockets if (path := self._host.seen(socket)).exists()), None)
+        if path is None:
+            return None
+        async with grpc.aio.insecure_channel(f"unix:{path}") as channel:
+            stub = RuntimeServiceStub(channel)  # type: ignore[no-untyped-call]
+            version = await stub.Version(VersionRequest(), timeout=_TIMEOUT_S)
+            status = await stub.Status(StatusRequest(verbose=True), timeout=_TIMEOUT_S)
+        # Only containerd's is JSON.
+        config = (
+            msgspec.json.decode(status.info["config"], type=dict)
+            if version.runtime_name == "containerd" and "config" in status.info
+            else {}
+        )
+        return Runtime(name=version.runtime_name, version=version.runtime_version, config=config)
+
+    def _toolkit_config(self) -> str:
+        path = next((path for name in _TOOLKIT_CONFIGS if (path := self._host.seen(name)).exists()), None)
+        return "" if path is None else path.read_text()
+
+    async def _looks(self) -> None:
+        while True:
+            await asyncio.sleep(LOOK_S)
+            await self.look()

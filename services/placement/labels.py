@@ -1,0 +1,44 @@
+"""GPU feature discovery's labels of a node, by its inventory: for people, for selectors and for topology levels.
+
+Names and forms: NVIDIA k8s-device-plugin, docs/gpu-feature-discovery, "Generated Labels".
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from shared.model import names
+from shared.model.generations import generation_of
+from shared.model.gpu import Inventory
+from shared.model.mig import geometry_of
+
+
+def missing(inventory: Inventory, have: Mapping[str, str]) -> dict[str, str | None]:
+    """What has to be written so that the node says what it has. Where GPU feature discovery runs, its word stands, and only
+    labels that it did not write are ours."""
+    theirs = names.LABEL_GFD_TIMESTAMP in have
+    return {key: value for key, value in _labels(inventory).items() if have.get(key) != value and not (theirs and key in have)}
+
+
+def _labels(inventory: Inventory) -> dict[str, str]:
+    """By the first GPU: nodes of mixed ones are few, and feature discovery does the same."""
+    if not inventory.gpus:
+        return {}
+    first = inventory.gpus[0]
+    found = {
+        names.LABEL_GPU_PRODUCT: re.sub(r"[^A-Za-z0-9_.-]", "-", first.model)[:63].strip("-_."),
+        names.LABEL_GPU_COUNT: str(len(inventory.gpus)),
+        names.LABEL_GPU_MEMORY: str(first.memory_mib),
+        names.LABEL_GPU_FAMILY: generation_of(first.compute_capability).lower(),
+        names.LABEL_GPU_CLIQUE: inventory.clique,
+        names.LABEL_MIG_CAPABLE: str(geometry_of(first.model, first.memory_mib) is not None).lower(),
+    }
+    parts = {
+        names.LABEL_GPU_COMPUTE: (first.compute_capability, ("major", "minor")),
+        names.LABEL_DRIVER: (inventory.driver_version, ("major", "minor", "rev")),
+        names.LABEL_CUDA: (inventory.cuda_version, ("major", "minor")),
+    }
+    for prefix, (version, words) in parts.items():
+        found |= {f"{prefix}.{word}": number for word, number in zip(words, version.split("."), strict=False)}
+    return {key: value for key, value in found.items() if value}

@@ -1,0 +1,80 @@
+"""`kerf cordon` and `kerf drain` over a running stack with simulated nodes: real NATS, placement, watcher and agents."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from cli.up import apply
+from tests.contract.test_cli import World, manifest
+from tests.contract.test_cli import world as world
+from tests.support.waiting import eventually
+
+
+async def gpus(world: World) -> dict[str, dict[str, Any]]:
+    return {gpu["uuid"]: gpu | {"node": node["node"]} for node in (await world.json("inspect"))["nodes"] for gpu in node["gpus"]}
+
+
+@pytest.fixture
+async def taken(world: World) -> dict[str, Any]:
+    """The GPU that pod `half` is on."""
+    return next(gpu for gpu in (await gpus(world)).values() if gpu.get("containers"))
+
+
+async def test_a_cordoned_gpu_takes_nothing_new_and_its_pod_stays(world: World, taken: dict[str, Any]) -> None:
+    answer = await world.json("cordon", taken["uuid"], "--reason", "a noisy fan")
+    assert (answer["cordoned"], [pod["name"] for pod in answer["pods"]]) == (True, ["half"])
+
+    async def draining() -> bool:
+        found = (await gpus(world))[taken["uuid"]]
+        return found["state"] == "draining" and found["reason"].endswith(": a noisy fan")
+
+    await eventually(draining)
+    answer = await apply(world.made.bus, [manifest("next", gpu_memory="1Gi")])
+    await eventually(lambda: world.told.get("next") == "PodBound")
+    now = await gpus(world)
+    assert now[taken["uuid"]]["containers"] == 1
+    done = await world.kerf("inspect", "-d")
+    assert "is draining: cordoned by" in done.out
+
+
+async def test_undone_it_takes_slices_again(world: World, taken: dict[str, Any]) -> None:
+    await world.json("cordon", taken["node"])
+    await world.json("cordon", taken["node"], "--undo")
+
+    async def all_well() -> bool:
+        return all(gpu.get("state") == "healthy" for gpu in (await gpus(world)).values())
+
+    await eventually(all_well)
+
+
+async def test_a_drained_node_is_empty(world: World, taken: dict[str, Any]) -> None:
+    answer = await world.json("drain", taken["node"])
+    assert (answer["drained"], answer["gone"], answer["left"]) == (True, ["team/half"], [])
+    now = await gpus(world)
+    assert all(gpu["state"] == "draining" and not gpu.get("containers") for gpu in now.values() if gpu["node"] == taken["node"])
+
+
+async def test_a_disruption_budget_is_waited_for_and_shown(world: World, taken: dict[str, Any]) -> None:
+    """With a pod that a budget keeps there the drain ends at its time limit, and says so; without the budget it goes on."""
+    kept = manifest("kept", gpu_memory="1Gi")
+    kept["metadata"]["labels"] = {"app": "kept"}
+    kept["spec"]["nodeSelector"] = {"kubernetes.io/hostname": taken["node"]}
+    budget = {
+        "apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": {"name": "keep", "namespace": "team"},
+        "spec": {"minAvailable": 1, "selector": {"matchLabels": {"app": "kept"}}},
+    }  # fmt: skip
+    await apply(world.made.bus, [budget, kept])
+    await eventually(lambda: world.told.get("kept") == "PodBound")
+    done = await world.kerf("drain", taken["node"], "--timeout", "1")
+    assert done.code == 1
+    assert "team/half is gone" in done.err
+    assert "team/kept: throttled" in done.err
+    assert "stays cordoned" in done.err
+
+
+async def test_what_is_neither_a_node_nor_a_gpu_is_said(world: World) -> None:
+    done = await world.kerf("cordon", "GPU-nowhere")
+    assert (done.code, done.out) == (1, "")
+    assert "GPU-nowhere" in done.err

@@ -1,0 +1,81 @@
+"""Without a grant that holds on this node nothing starts, and the pod's events say why.
+
+The pods here ask for more GPUs than the node has, so placement lets them wait; then they are bound around it, as by
+somebody with the watcher's rights, and what the agent is told goes to it straight over the bus.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from shared.contracts import subjects
+from shared.contracts.base import decode, encode
+from shared.contracts.commands import Accepted, NodeGrant
+from shared.contracts.queries import StatusAnswer, StatusQuery
+from shared.model.grant import ContainerGrant, GpuShare, Grant
+from tests.node.world import World, expected, given, grant_of
+from tools.sandbox.node import NODE
+
+
+async def _term(world: World) -> int:
+    return decode(await world.made.bus.request(subjects.QUERY_STATUS, encode(StatusQuery())), StatusAnswer).term
+
+
+async def _tell(world: World, order: NodeGrant) -> Accepted:
+    return decode(await world.made.bus.request(subjects.node_command(NODE, "grant"), encode(order)), Accepted)
+
+
+async def _bound_by_hand(world: World, name: str) -> str:
+    await world.create_pod(name, gpu=str(world.gpus.count + 1))
+    await world.event(name, "FailedScheduling")
+    return await world.bind_by_hand(name)
+
+
+async def _never_ran(world: World, name: str, code: str) -> None:
+    """The kubelet has tried, was refused, and has no container to show."""
+    await world.told(name, "PreStartContainer", code)
+    pod: Any = (await world.pods())[name]
+    assert pod["status"]["phase"] == "Pending"
+    (status,) = pod["status"]["containerStatuses"]
+    assert (status["started"], status["restartCount"], status.get("containerID", "")) == (False, 0, "")
+    assert "waiting" in status["state"]
+
+
+def _order(world: World, uid: str, name: str, *, term: int, memory_mib: int = 1024) -> NodeGrant:
+    share = GpuShare(node=NODE, uuid=world.gpus.uuid(0), memory_mib=memory_mib, compute_milli=0)
+    grant = Grant(grant_id=f"by-hand-{name}", term=term, containers={"main": ContainerGrant(strategy="advisory", gpus=(share,))})
+    return NodeGrant(term=term, uid=uid, namespace=world.namespace, name=name, grant=grant)
+
+
+async def test_a_pod_that_somebody_bound_without_a_grant_never_runs(world: World) -> None:
+    await _bound_by_hand(world, "bare")
+    await _never_ran(world, "bare", "no-grant")
+
+
+async def test_a_grant_of_an_old_term_starts_nothing(world: World) -> None:
+    uid = await _bound_by_hand(world, "old")
+    answer = await _tell(world, _order(world, uid, "old", term=await _term(world) - 1))
+    assert not answer.ok
+    assert "is over" in answer.reason
+    await _never_ran(world, "old", "no-grant")
+
+
+async def test_a_grant_that_exceeds_the_device_starts_nothing(world: World) -> None:
+    uid = await _bound_by_hand(world, "huge")
+    assert (await _tell(world, _order(world, uid, "huge", term=await _term(world), memory_mib=81_921))).ok
+    await _never_ran(world, "huge", "gpu-memory-full")
+
+
+async def test_somebody_elses_grant_starts_nothing_and_the_other_keeps_it(world: World) -> None:
+    await world.create_pod("owner", gpu_memory="3Gi")
+    owner = (await world.running("owner"))["owner"]
+    uid = await _bound_by_hand(world, "thief")
+    stolen = NodeGrant(term=await _term(world), uid=uid, namespace=world.namespace, name="thief", grant=grant_of(owner))
+    await _tell(world, stolen)
+    await world.told("thief", "PreStartContainer")
+    pod = (await world.pods())["thief"]
+    assert (pod["status"]["phase"], pod["status"]["containerStatuses"][0]["started"]) == ("Pending", False)
+    assert given(await world.inside("owner")) == expected(owner)
+    assert msgspec.json.encode(grant_of(owner)) == msgspec.json.encode(grant_of((await world.pods())["owner"]))

@@ -1,0 +1,59 @@
+"""Capacity comes back when the container is gone, and not before, whatever Kubernetes says of the pod."""
+
+from __future__ import annotations
+
+from tests.node.world import WITHIN_S, World, expected, given
+from tests.support.waiting import eventually
+
+
+async def test_a_force_deleted_pod_keeps_its_gpus_until_its_container_is_gone(world: World) -> None:
+    """The API server forgets it at once; the kubelet hangs, so its container runs on."""
+    await world.create_pod("stubborn", args=["stubborn"], gpu=str(world.gpus.count), grace_s=1)
+    pod = (await world.running("stubborn"))["stubborn"]
+    await world.inside("stubborn")
+    await world.create_pod("next", gpu=str(world.gpus.count))
+    await world.event("next", "FailedScheduling")
+
+    world.sandbox.freeze("kubelet")
+    try:
+        await world.delete("stubborn", query="?gracePeriodSeconds=0")
+        await world.gone("stubborn")
+        await eventually(
+            lambda: _states(world, "leaving"), within_s=WITHIN_S, what="placement has heard of it, and the node has not given back"
+        )
+        assert world.processes(pod) != []
+        assert "nodeName" not in (await world.pods())["next"]["spec"]
+    finally:
+        world.sandbox.thaw("kubelet")
+
+    bound = await world.bound("next")
+    assert world.processes(pod) == []
+    await world.running("next")
+    assert given(await world.inside("next")) == expected(bound)
+
+
+async def _states(world: World, state: str) -> bool:
+    """Whether every GPU of the node is booked by one pod in this state."""
+    node = await world.node()
+    return node is not None and all([p.state for p in gpu.pods] == [state] and gpu.allocated_compute_milli == 1000 for gpu in node.gpus)
+
+
+async def test_a_pod_that_has_ended_gives_back(world: World) -> None:
+    """Its object stays, as a Job's does."""
+    await world.create_pod("job", args=["once"], gpu=str(world.gpus.count), spec={"restartPolicy": "Never"})
+    await world.create_pod("next", gpu=str(world.gpus.count))
+    await world.running("next")
+    assert (await world.pods())["job"]["status"]["phase"] == "Succeeded"
+    await world.delete("job", "next")
+    await world.free()
+
+
+async def test_a_gpu_whose_slices_are_freed_while_the_agent_is_down_is_given_back_when_it_returns(world: World) -> None:
+    await world.create_pod("short", gpu=str(world.gpus.count), grace_s=1)
+    await world.running("short")
+    world.agent.kill()
+    await world.delete("short")
+    await world.gone("short")
+    assert await _states(world, "leaving") or await _states(world, "bound")
+    world.agent.start()
+    await world.free()

@@ -1,0 +1,105 @@
+"""Agent, kubelet and containers that end and come back."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from typing import Any
+
+from tests.node.world import WITHIN_S, World, container, container_id, expected, given
+from tests.support.waiting import eventually
+
+
+def _lives(pods: dict[str, Any]) -> dict[str, tuple[str, int]]:
+    """Which container of each pod runs, and how often it was started again."""
+    return {name: (container_id(pod), pod["status"]["containerStatuses"][0]["restartCount"]) for name, pod in pods.items()}
+
+
+async def test_agent_and_kubelet_may_be_killed_between_and_running_pods_do_not_notice(world: World) -> None:
+    before = [f"before-{i}" for i in range(6)]
+    await asyncio.gather(*(world.create_pod(name, gpu_memory="3Gi") for name in before))
+    lives = _lives(await world.running(*before))
+
+    async def round_of(name: str) -> None:
+        """New pods work, the old ones are as they were, and all have what they were granted."""
+        after = [f"{name}-{i}" for i in range(4)]
+        await asyncio.gather(*(world.create_pod(one, gpu_memory="4Gi") for one in after))
+        pods = await world.running(*before, *after)
+        assert _lives({one: pods[one] for one in before}) == lives
+        for one, pod in pods.items():
+            assert given(await world.inside(one)) == expected(pod), one
+
+    world.agent.kill()
+    world.agent.start()
+    await world.offered()
+    await round_of("agent")
+
+    await world.kill_kubelet()
+    world.sandbox.start_kubelet()
+    await world.offered()
+    await round_of("kubelet")
+
+    await world.kill_kubelet()
+    world.agent.kill()
+    world.agent.start()
+    world.sandbox.start_kubelet()
+    await world.offered()
+    await round_of("both")
+
+
+async def test_a_pod_that_comes_while_the_kubelet_is_down_gets_its_grant_or_nothing(world: World) -> None:
+    """Whether the agent is quick enough to register again before the kubelet admits the pod is between those two
+    (kubernetes #125579)."""
+    await world.kill_kubelet()
+    await world.create_pod("early", gpu_memory="3Gi")
+    await world.bound("early")
+    world.sandbox.start_kubelet()
+
+    async def decided() -> Any:
+        pod = (await world.pods())["early"]
+        return pod if pod["status"]["phase"] in ("Running", "Failed") else None
+
+    pod = await eventually(decided, within_s=WITHIN_S, every_s=0.1, what="the pod runs or is rejected")
+    if pod["status"]["phase"] == "Failed":
+        assert pod["status"]["reason"] == "UnexpectedAdmissionError"
+        await world.free()
+    else:
+        assert given(await world.inside("early")) == expected(pod)
+
+
+async def test_a_pod_that_comes_while_the_agent_is_down_is_rejected_by_the_kubelet_and_given_back(world: World) -> None:
+    """A device plugin that is away has no healthy devices, and the kubelet gives a pod up for that (docs/operators.md)."""
+    world.agent.kill()
+    await world.create_pod("early", gpu_memory="3Gi")
+    await world.told("early", "Allocate failed", "kerf.dev/slot")
+    pod = (await world.pods())["early"]
+    assert (pod["status"]["phase"], pod["status"]["reason"]) == ("Failed", "UnexpectedAdmissionError")
+    world.agent.start()
+    await world.free()
+
+
+async def test_a_container_that_restarts_in_place_gets_the_same_slice(world: World) -> None:
+    await world.create_pod("crash", gpu_memory="3Gi", gpu_compute="20")
+    first = (await world.running("crash"))["crash"]
+    seen = await world.inside("crash")
+    for pid in world.processes(first):
+        os.kill(pid, signal.SIGKILL)
+
+    async def again() -> Any:
+        pod = (await world.running("crash"))["crash"]
+        return pod if container_id(pod) != container_id(first) else None
+
+    second = await eventually(again, within_s=WITHIN_S, every_s=0.1, what="the container runs again")
+    assert second["metadata"]["uid"] == first["metadata"]["uid"]
+    assert given(await world.inside("crash")) == given(seen) == expected(second)
+
+
+async def test_containers_of_one_pod_have_each_its_own_part_and_an_init_container_the_largest(world: World) -> None:
+    """The kubelet gives an init container's slots on to an app container, so it runs within that one's share."""
+    init = [{**container("prepare", args=["once"], gpu_memory="4Gi")}]
+    await world.create_pod("several", containers=[container("a", gpu_memory="2Gi"), container("b", gpu_memory="4Gi")], init=init)
+    pod = (await world.running("several"))["several"]
+    assert given(await world.inside("several", "a")) == expected(pod, "a")
+    assert given(await world.inside("several", "b")) == expected(pod, "b")
+    assert given(await world.inside("several", "prepare")) == expected(pod, "b")

@@ -1,0 +1,141 @@
+"""What of the driver a slice gets: golden edits from hosts made of plain files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from services.node_agent.cdi.driver import Driver
+from services.node_agent.cdi.spec import ContainerEdits
+from shared.model.mig import MigInstance
+from tests.unit.services.node_agent.cdi.hosts import DEBIAN, GPUS, NVRM, VERSION, FakeHost, share
+
+
+def edits(
+    host: FakeHost, *shares: object, driver_root: str = "/", mig_ids: dict[str, tuple[int, int]] | None = None, machine: str = "x86_64"
+) -> ContainerEdits:
+    return Driver(host.seen(driver_root), machine).edits(shares or (share(),), GPUS, mig_ids or {})  # type: ignore[arg-type]
+
+
+def nodes(found: ContainerEdits) -> list[str]:
+    return [node.path for node in found.device_nodes]
+
+
+def mounted(found: ContainerEdits) -> dict[str, str]:
+    return {mount.container_path: mount.host_path for mount in found.mounts}
+
+
+def test_without_a_driver_nothing_is_mounted(tmp_path: Path) -> None:
+    assert edits(FakeHost(tmp_path)) == ContainerEdits()
+
+
+def test_a_slice_has_its_own_gpus_by_minor_number_and_the_nodes_of_none(tmp_path: Path) -> None:
+    host = FakeHost(tmp_path).module().nodes().libraries()
+    assert nodes(edits(host, share("GPU-a"))) == ["/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools", "/dev/nvidia3"]
+    assert nodes(edits(host, share("GPU-b"), share("GPU-a")))[-2:] == ["/dev/nvidia0", "/dev/nvidia3"]
+    host.nodes("nvidia-modeset")
+    assert "/dev/nvidia-modeset" in nodes(edits(host))
+
+
+def test_without_a_hook_libraries_stand_under_all_their_names_where_glibc_looks(tmp_path: Path) -> None:
+    found = edits(FakeHost(tmp_path).module().nodes().libraries())
+    host_cuda = f"/{DEBIAN}/libcuda.so.{VERSION}"
+    for folder in ("/usr/lib/x86_64-linux-gnu", "/usr/lib64"):
+        assert {f"{folder}/{name}": host_cuda for name in (f"libcuda.so.{VERSION}", "libcuda.so.1", "libcuda.so")}.items() <= mounted(
+            found
+        ).items()
+    assert mounted(found)["/usr/bin/nvidia-smi"] == "/usr/bin/nvidia-smi"
+    assert len(found.mounts) == 2 * 7 + 1, "three libraries, four links, twice, and a binary; no libc"
+    assert found.hooks == ()
+    assert found.mounts[0].options == ("ro", "nosuid", "nodev", "rbind", "rprivate")
+
+
+@pytest.mark.parametrize(
+    ("path", "command"), [("usr/bin/nvidia-cdi-hook", ("nvidia-cdi-hook",)), ("usr/bin/nvidia-ctk", ("nvidia-ctk", "hook"))]
+)
+def test_with_a_hook_libraries_stay_where_they_are(tmp_path: Path, path: str, command: tuple[str, ...]) -> None:
+    host = FakeHost(tmp_path).module().nodes().libraries()
+    host.put(path)
+    found = edits(host)
+    assert mounted(found)[f"/{DEBIAN}/libcuda.so.{VERSION}"] == f"/{DEBIAN}/libcuda.so.{VERSION}"
+    assert f"/{DEBIAN}/libcuda.so.1" not in mounted(found)
+    links, cache = found.hooks
+    assert links.args[: len(command) + 1] == (*command, "create-symlinks")
+    assert f"libcuda.so.{VERSION}::/{DEBIAN}/libcuda.so.1" in links.args
+    assert f"libcuda.so.{VERSION}::/{DEBIAN}/libcuda.so" in links.args
+    assert cache.args == (*command, "update-ldcache", "--folder", f"/{DEBIAN}")
+
+
+def test_the_toolkits_spec_is_preferred(tmp_path: Path) -> None:
+    found = edits(FakeHost(tmp_path).module().nodes().libraries().toolkit())
+    assert nodes(found) == ["/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia3"]
+    assert len(found.mounts) == 1
+    assert found.hooks[0].env == ("NVIDIA_CTK_DEBUG=false",)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"mounts": [{"hostPath": "/usr/lib/libcuda.so.550.1", "containerPath": "/usr/lib/libcuda.so.550.1"}]},
+        {"deviceNodes": [{"path": "/dev/nvidia-gone"}]},
+        {"intelRdt": {"closID": "x"}},
+        {"env": "no list"},
+    ],
+    ids=["of another driver", "names what is not there", "with edits that are not understood", "malformed"],
+)
+def test_a_toolkits_spec_that_cannot_be_taken_whole_is_left(tmp_path: Path, changes: dict[str, object]) -> None:
+    found = edits(FakeHost(tmp_path).module().nodes().libraries().toolkit(**changes))
+    assert f"/{DEBIAN}/libnvidia-ml.so.{VERSION}" in mounted(found)
+
+
+def test_a_driver_container_brings_its_own_root(tmp_path: Path) -> None:
+    host = FakeHost(tmp_path).module()
+    inside = FakeHost(tmp_path / "run/nvidia/driver").nodes().libraries("usr/lib64")
+    assert inside.root.is_dir()
+    found = edits(host, driver_root="/run/nvidia/driver")
+    assert mounted(found)["/usr/lib64/libcuda.so.1"] == f"/run/nvidia/driver/usr/lib64/libcuda.so.{VERSION}"
+    assert {node.path: node.host_path for node in found.device_nodes}["/dev/nvidia3"] == "/run/nvidia/driver/dev/nvidia3"
+
+
+def test_libraries_of_another_version_are_not_taken(tmp_path: Path) -> None:
+    host = FakeHost(tmp_path).module().nodes().libraries(version="550.54.14")
+    with pytest.raises(ValueError, match=f"libcuda.so.{VERSION} is not in /"):
+        edits(host)
+
+
+def test_what_is_common_follows_a_new_driver(tmp_path: Path) -> None:
+    host = FakeHost(tmp_path).module().nodes().libraries()
+    driver = Driver(host.seen(), "x86_64")
+    assert f"/{DEBIAN}/libcuda.so.{VERSION}" in mounted(driver.edits((share(),), GPUS, {}))
+    host.module(NVRM.replace(VERSION, "590.10"))
+    for name in ("libcuda", "libnvidia-ml"):
+        host.put(f"{DEBIAN}/{name}.so.590.10")
+    assert f"/{DEBIAN}/libcuda.so.590.10" in mounted(driver.edits((share(),), GPUS, {}))
+
+
+def test_a_gpu_without_a_node_starts_nothing(tmp_path: Path) -> None:
+    host = FakeHost(tmp_path).module().nodes().libraries()
+    (tmp_path / "dev/nvidia3").unlink()
+    with pytest.raises(ValueError, match="no device node /dev/nvidia3"):
+        edits(host)
+    with pytest.raises(ValueError, match="no device node for GPU GPU-unknown"):
+        edits(host, share("GPU-unknown"))
+
+
+def test_a_mig_instance_is_opened_by_its_capabilities(tmp_path: Path) -> None:
+    host = FakeHost(tmp_path).module().nodes("nvidia-caps/nvidia-cap30", "nvidia-caps/nvidia-cap31").libraries()
+    for path, number in (("gi2/access", 30), ("gi2/ci0/access", 31)):
+        host.put(
+            f"proc/driver/nvidia/capabilities/gpu3/mig/{path}", f"DeviceFileMinor: {number}\nDeviceFileMode: 292\nDeviceFileModify: 1\n"
+        )
+    slice_of = share(mig=MigInstance(profile="3g.71gb", start=0, uuid="MIG-x"))
+    assert nodes(edits(host, slice_of, mig_ids={"MIG-x": (2, 0)}))[-3:] == [
+        "/dev/nvidia3",
+        "/dev/nvidia-caps/nvidia-cap30",
+        "/dev/nvidia-caps/nvidia-cap31",
+    ]
+    with pytest.raises(ValueError, match="no capability for MIG instance 5/0"):
+        edits(host, slice_of, mig_ids={"MIG-x": (5, 0)})
+    with pytest.raises(ValueError, match="NVML does not know MIG instance MIG-x"):
+        edits(host, slice_of)

@@ -1,0 +1,46 @@
+"""The environment of a container, by the dialect of its pod."""
+
+from __future__ import annotations
+
+from services.node_agent.cdi import environment
+from shared.model.grant import ContainerGrant, Grant
+from tests.unit.services.node_agent.cdi.hosts import GPUS, hand_over, share
+
+
+def of(dialect: str, *shares: object, unit: str = "GiB") -> dict[str, str]:
+    order = hand_over(*shares)  # type: ignore[arg-type]
+    other = ContainerGrant(strategy="advisory", gpus=(share("GPU-b", memory=1024),))
+    grant = Grant(grant_id="g-1", term=1, dialect=dialect, containers={"main": order.share, "other": other})
+    return dict(line.split("=", 1) for line in environment.of_dialect(order, grant, GPUS, unit))
+
+
+def test_every_container_reads_kerfs_own_words() -> None:
+    found = dict(line.split("=", 1) for line in environment.kerf(hand_over(share("GPU-a", 1000, 250), share("GPU-b", 1000, 250))))
+    assert found == {
+        "NVIDIA_VISIBLE_DEVICES": "void", "KERF_GRANT": "g-1", "KERF_CONTAINER": "main", "KERF_GPUS": "GPU-a,GPU-b", "KERF_GPU_MEMORY_MIB": "2000",
+        "KERF_GPU_COMPUTE_MILLI": "500", "KERF_STRATEGY": "advisory",
+    }  # fmt: skip
+
+
+def test_gpushare_reads_its_device_in_its_unit() -> None:
+    """An H200 of 143,771 MiB has 140 GiB there: gpushare's plugin rounds down."""
+    words = {
+        "ALIYUN_COM_GPU_MEM_IDX": "0",
+        "ALIYUN_COM_GPU_MEM_POD": "4",
+        "ALIYUN_COM_GPU_MEM_CONTAINER": "3",
+        "ALIYUN_COM_GPU_MEM_DEV": "140",
+    }
+    assert of("gpushare", share("GPU-a", memory=3072)) == words
+    assert of("gpushare", share("GPU-a", memory=3072), unit="MiB")["ALIYUN_COM_GPU_MEM_DEV"] == "143771"
+
+
+def test_hami_reads_a_limit_for_each_gpu() -> None:
+    assert of("hami", share("GPU-a", 3000, 300), share("GPU-b", 3000, 300)) == {
+        "CUDA_DEVICE_MEMORY_LIMIT_0": "3000m", "CUDA_DEVICE_MEMORY_LIMIT_1": "3000m", "CUDA_DEVICE_SM_LIMIT": "30",
+    }  # fmt: skip
+    assert "CUDA_DEVICE_SM_LIMIT" not in of("hami", share("GPU-a", 3000, 0)), "no compute was asked for"
+
+
+def test_others_have_no_words_of_their_own() -> None:
+    assert of("") == {}
+    assert of("nvidia") == {}

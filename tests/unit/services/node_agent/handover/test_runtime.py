@@ -1,0 +1,62 @@
+"""What is concluded from the container runtime's own words."""
+
+from __future__ import annotations
+
+import pytest
+
+from services.node_agent.handover.runtime import Runtime, exposure, judge
+
+DIRS = ["/etc/cdi", "/var/run/cdi"]
+
+
+def containerd(version: str, **config: object) -> Runtime:
+    return Runtime(name="containerd", version=version, config={"cdiSpecDirs": DIRS} | config)
+
+
+@pytest.mark.parametrize(
+    ("runtime", "cdi", "word"),
+    [
+        (containerd("v2.4.2"), "yes", ""),
+        (containerd("2.0.1", enableCDI=True), "yes", ""),
+        (containerd("v2.1.0", enableCDI=False), "no", "enable_cdi = true"),
+        (containerd("1.7.24", enableCDI=True), "yes", ""),
+        (containerd("1.7.24~ds1", enableCDI=False), "no", "enable_cdi = true"),
+        (containerd("1.7.24"), "no", "enable_cdi = true"),
+        (Runtime(name="containerd", version="1.7.24"), "unknown", "does not say"),
+        (containerd("1.6.20~ds1"), "no", "upgrade to containerd 2"),
+        (containerd("v2.4.2", cdiSpecDirs=["/etc/cdi"]), "no", "cdi_dir is /run/cdi"),
+        (containerd("v2.4.2", cdiSpecDirs=[]), "no", "no directory"),
+        (Runtime(name="cri-o", version="1.34.0"), "yes", ""),
+        (Runtime(name="cri-o", version="1.22.5"), "no", "CRI-O 1.23"),
+        (Runtime(name="docker", version="29.0"), "unknown", "not known"),
+        (Runtime(name="containerd", version="<unknown>"), "unknown", "not known"),
+    ],
+)
+def test_a_runtime_has_cdi_or_not(runtime: Runtime, cdi: str, word: str) -> None:
+    found = judge(runtime, "/run/cdi")
+    assert found.cdi == cdi
+    assert word in found.sentence
+    assert bool(found.sentence) is (cdi != "yes")
+
+
+def test_the_two_names_of_the_run_directory_are_one() -> None:
+    assert judge(containerd("2.4.2", cdiSpecDirs=["/run/cdi/"]), "/var/run/cdi").cdi == "yes"
+
+
+BY_NAME = containerd("2.4.2", containerd={"defaultRuntimeName": "nvidia", "runtimes": {"nvidia": {"options": {}}}})
+BY_BINARY = containerd(
+    "2.4.2", containerd={"defaultRuntimeName": "gpu", "runtimes": {"gpu": {"options": {"BinaryName": "/usr/bin/nvidia-container-runtime"}}}}
+)
+PLAIN = containerd("2.4.2", containerd={"defaultRuntimeName": "runc", "runtimes": {"runc": {}, "nvidia": {}}})
+CLOSED = "accept-nvidia-visible-devices-envvar-when-unprivileged = false\n"
+
+
+@pytest.mark.parametrize(
+    ("runtime", "config", "exposed"),
+    [
+        (BY_NAME, "", True), (BY_BINARY, "", True), (PLAIN, "", False), (BY_NAME, CLOSED, False), (BY_NAME, CLOSED.replace("false", "true"), True),
+        (BY_NAME, "this is = no [toml", True), (Runtime(name="cri-o", version="1.34.0"), "", False),
+    ],
+)  # fmt: skip
+def test_nvidias_runtime_as_the_default_shows_gpus_to_those_who_did_not_ask(runtime: Runtime, config: str, exposed: bool) -> None:
+    assert bool(exposure(runtime, config)) is exposed

@@ -1,0 +1,100 @@
+"""Whose slot it is, by the kubelet's two records of it."""
+
+from __future__ import annotations
+
+import base64
+import json
+from pathlib import Path
+
+import pytest
+
+from services.node_agent.handover import kubelet_checkpoint, slots
+from services.node_agent.handover.kubelet_checkpoint import KubeletCheckpointError
+from services.node_agent.handover.slots import Claim, Holder, Holding, Unresolved
+from services.node_agent.kubelet_api.device_plugin_pb2 import CDIDevice, ContainerAllocateResponse
+
+KIND = "kerf.dev/slice"
+S1 = frozenset({"slot-1"})
+
+
+def holding(uid: str, container: str = "main", slot: str = "slot-1", name: str = "k1") -> Holding:
+    return Holding(uid=uid, container=container, slots=frozenset({slot}), cdi_names=(name,) if name else ())
+
+
+def holder(name: str = "web", container: str = "main", slot: str = "slot-1") -> Holder:
+    return Holder(namespace="team", name=name, container=container, slots=frozenset({slot}))
+
+
+def test_a_slot_is_its_container_by_uid_and_name() -> None:
+    found = slots.resolve(S1, (holding("u-1"), holding("u-2", slot="slot-2")), (holder(), holder("db", slot="slot-2")))
+    assert found == Claim(uid="u-1", namespace="team", name="web", container="main", cdi_names=("k1",))
+
+
+def test_an_init_container_that_had_the_slot_first_is_claimed_with_the_app() -> None:
+    found = slots.resolve(S1, (holding("u-1", "load", name="k0"), holding("u-1")), (holder(),))
+    assert found == Claim(uid="u-1", namespace="team", name="web", container="main", cdi_names=("k1",), init_cdi_names=("k0",))
+
+
+@pytest.mark.parametrize(
+    ("holdings", "holders", "code"),
+    [
+        ((holding("u-1"),), (), "slot-unknown"),
+        ((), (holder(),), "slot-not-in-checkpoint"),
+        ((holding("u-1", "other"),), (holder(),), "slot-not-in-checkpoint"),
+        ((holding("u-1"), holding("u-2")), (holder(),), "slot-ambiguous"),
+        ((holding("u-1"),), (holder(), holder("db")), "slot-ambiguous"),
+        ((holding("u-1", name=""),), (holder(),), "slot-of-another-plugin"),
+    ],
+)
+def test_where_the_records_do_not_agree_nothing_starts(holdings: tuple[Holding, ...], holders: tuple[Holder, ...], code: str) -> None:
+    found = slots.resolve(S1, holdings, holders)
+    assert isinstance(found, Unresolved)
+    assert found.code == code
+    assert "slot-1" in found.sentence
+
+
+def entry(**changes: object) -> dict[str, object]:
+    answer = ContainerAllocateResponse(cdi_devices=[CDIDevice(name=f"{KIND}=k1"), CDIDevice(name="vendor.com/nic=n1")])
+    return {
+        "PodUID": "u-1", "ContainerName": "main", "ResourceName": "kerf.dev/slot", "DeviceIDs": {"-1": ["slot-1"]},
+        "AllocResp": base64.b64encode(answer.SerializeToString()).decode(),
+    } | changes  # fmt: skip
+
+
+def checkpoint(*entries: object) -> bytes:
+    return json.dumps({"Data": {"PodDeviceEntries": entries, "RegisteredDevices": {"kerf.dev/slot": ["slot-1"]}}, "Checksum": 77}).encode()
+
+
+def test_the_kubelets_checkpoint_is_read() -> None:
+    other = entry(ResourceName="vendor.com/nic", DeviceIDs={"0": ["a"]})
+    assert kubelet_checkpoint.read(checkpoint(entry(), other), "kerf.dev/slot", KIND) == (holding("u-1"),)
+
+
+def test_a_checkpoint_of_a_node_without_pods_is_empty() -> None:
+    assert kubelet_checkpoint.read(b'{"Data":{"PodDeviceEntries":null,"RegisteredDevices":{}},"Checksum":1}', "kerf.dev/slot", KIND) == ()
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        b"",
+        b"{",
+        b"[]",
+        b"{}",
+        checkpoint(entry(DeviceIDs=["slot-1"])),
+        checkpoint(entry(PodUID=7)),
+        checkpoint(entry(AllocResp="AQ==")),
+        checkpoint(entry(AllocResp="?")),
+    ],
+    ids=["empty", "cut", "a list", "no data", "the form before Kubernetes 1.20", "another type", "no protobuf", "no base64"],
+)
+def test_a_checkpoint_in_another_form_is_refused(payload: bytes) -> None:
+    with pytest.raises(KubeletCheckpointError, match="a form that this version of Kerf does not know"):
+        kubelet_checkpoint.read(payload, "kerf.dev/slot", KIND)
+
+
+def test_a_kubelet_that_has_allocated_nothing_yet_has_no_checkpoint(tmp_path: Path) -> None:
+    assert kubelet_checkpoint.load(tmp_path, "kerf.dev/slot", KIND) == ()
+    (tmp_path / kubelet_checkpoint.FILE).mkdir()
+    with pytest.raises(KubeletCheckpointError, match="kubelet_internal_checkpoint"):
+        kubelet_checkpoint.load(tmp_path, "kerf.dev/slot", KIND)

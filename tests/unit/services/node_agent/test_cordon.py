@@ -1,0 +1,127 @@
+"""GPUs that people hold back, and what becomes of the pods on one that fails."""
+
+from __future__ import annotations
+
+from services.node_agent import messages as m
+from services.node_agent.core import EVICT_AGAIN_S, Agent
+from services.node_agent.state import Ailment, read, write
+from shared.contracts.commands import NodeCordon, NodeCordonAnswer
+from shared.contracts.events import GpuStateChanged
+from tests.unit.services.node_agent.make import NODE, agent, answer, ended, events, grant, handed, inventory, release, start
+
+
+def cordon(gpu: str = "", *, undo: bool = False, by: str = "ada", reason: str = "") -> m.CordonAsked:
+    return m.CordonAsked(NodeCordon(node=NODE, gpu=gpu, undo=undo, by=by, reason=reason))
+
+
+def told(orders: list[m.Command]) -> NodeCordonAnswer:
+    body = answer(orders)
+    assert isinstance(body, NodeCordonAnswer)
+    return body
+
+
+def states(made: Agent) -> list[str]:
+    assert made.inventory is not None
+    return [gpu.state for gpu in made.inventory.gpus]
+
+
+def restarted(made: Agent) -> Agent:
+    return Agent(NODE, read(write(made.checkpoint()), NODE))
+
+
+def test_a_cordoned_gpu_is_draining_and_says_by_whom() -> None:
+    made = agent()
+    orders = made.handle(cordon("G1", reason="a noisy fan"), 0)
+    assert [type(order) for order in orders] == [m.Save, m.PutInventory, m.Publish, m.Publish, m.Answer], "saved before it is spoken"
+    changed = [event for event in events(orders) if isinstance(event, GpuStateChanged)]
+    assert [(event.uuid, event.state, event.reason) for event in changed] == [("G1", "draining", "cordoned by ada: a noisy fan")]
+    assert (states(made), told(orders).gpus) == (["healthy", "draining"], ("G1",))
+
+
+def test_a_cordon_of_the_node_holds_back_all_and_outlives_looks_and_restarts() -> None:
+    made = agent(cordon())
+    made.handle(inventory(), 1)
+    assert states(made) == ["draining", "draining"]
+    again = restarted(made)
+    again.handle(inventory(), 2)
+    assert states(again) == ["draining", "draining"]
+    again.handle(cordon(undo=True), 3)
+    assert states(again) == ["healthy", "healthy"]
+
+
+def test_a_nodes_cordon_taken_back_leaves_that_of_a_single_gpu() -> None:
+    made = agent(cordon("G0", by="bob"), cordon(), cordon(undo=True))
+    assert states(made) == ["draining", "healthy"]
+
+
+def test_a_single_gpu_is_not_let_out_of_a_cordoned_node() -> None:
+    refused = told(agent(cordon()).handle(cordon("G0", undo=True), 1))
+    assert (refused.ok, "whole node" in refused.reason) == (False, True)
+
+
+def test_a_gpu_that_is_not_there_is_refused() -> None:
+    refused = told(agent().handle(cordon("G9"), 1))
+    assert (refused.ok, "no GPU G9" in refused.reason) == (False, True)
+
+
+def test_an_agent_that_has_not_looked_yet_refuses() -> None:
+    assert not told(Agent(NODE).handle(cordon(), 1)).ok
+
+
+def test_an_unhealthy_gpu_stays_that_under_a_cordon() -> None:
+    made = agent(inventory(state="unhealthy", reason="Xid 79"), cordon())
+    assert states(made) == ["unhealthy", "unhealthy"]
+
+
+def test_said_again_it_changes_nothing_and_tells_who_is_left() -> None:
+    """Of pods that run, and of those that are yet to start; not of pods on the other GPU."""
+    made = agent(grant("runs"), grant("waits", memory=100), grant("other", gpu="G1"), start("runs"))
+    made.handle(cordon("G0"), 1)
+    orders = made.handle(cordon("G0", by="bob"), 2)
+    assert [type(order) for order in orders] == [m.Answer]
+    assert {(pod.name, pod.running) for pod in told(orders).pods} == {("runs", True), ("waits", False)}
+    for event in (release("waits"), release("runs"), ended("runs")):
+        made.handle(event, 3)
+    assert told(made.handle(cordon("G0"), 4)).pods == ()
+
+
+def test_a_pod_that_was_placed_before_may_still_start_on_a_draining_gpu() -> None:
+    made = agent(grant("a"), cordon("G0"))
+    assert handed(made.handle(start("a"), 1))
+
+
+def test_taken_back_it_also_pardons() -> None:
+    """A GPU that is held back until a reset is believed to have had it, cordoned or not."""
+    orders = agent().handle(cordon("G0", undo=True), 1)
+    assert [order.gpus for order in orders if isinstance(order, m.Pardon)] == [("G0",)]
+
+
+def test_ailments_are_kept_and_a_change_of_them_alone_is_saved() -> None:
+    made = agent()
+    seen = m.InventorySeen(inventory().inventory, (Ailment(uuid="G0", reason="Xid 48", boot_id="boot-1"),))
+    assert [type(order) for order in made.handle(seen, 1)] == [m.Save]
+    assert made.handle(seen, 2) == []
+    assert restarted(made).ailments == seen.ailments
+
+
+def evictions(orders: list[m.Command]) -> list[str]:
+    return [f"{e.name}: {e.reason}" for order in orders if isinstance(order, m.EvictPods) for e in order.evictions]
+
+
+def test_pods_on_an_unhealthy_gpu_are_left_alone_by_default() -> None:
+    made = agent(grant("a"), start("a"), inventory(state="unhealthy", reason="Xid 79"))
+    assert made.handle(m.Tick(), 100) == []
+
+
+def test_by_policy_they_are_evicted_until_they_are_gone() -> None:
+    """Asked again after a while, for a budget may have refused; never of pods on a GPU that is only suspect."""
+    made = Agent(NODE, evict_unhealthy=True)
+    for event in (inventory(), grant("a"), grant("b", memory=1), start("a"), inventory(state="suspect")):
+        made.handle(event, 0)
+    assert made.handle(m.Tick(), 1) == []
+    made.handle(inventory(state="unhealthy", reason="Xid 79"), 2)
+    expected = ["a: GPU G0 is unhealthy: Xid 79", "b: GPU G0 is unhealthy: Xid 79"]
+    assert evictions(made.handle(m.Tick(), 3)) == expected
+    assert made.handle(m.Tick(), 4) == []
+    made.handle(release("b"), 5)
+    assert evictions(made.handle(m.Tick(), 3 + EVICT_AGAIN_S)) == expected[:1]

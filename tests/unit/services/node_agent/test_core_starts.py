@@ -1,0 +1,36 @@
+"""What the kubelet's own words for a pod change at a start."""
+
+from __future__ import annotations
+
+from services.node_agent import messages as m
+from shared.contracts.commands import NodeGrant
+from shared.model.grant import ContainerGrant, GpuShare, Grant
+from tests.unit.services.node_agent.make import NODE, agent, grant, refusal
+
+
+def test_a_start_in_another_pods_name_is_refused() -> None:
+    """A UID that the kubelet's checkpoint gives must be that of the pod which PodResources names."""
+    made = agent(grant("a"))
+    assert refusal(made.handle(m.StartAsked("u-a", "main", "slot-1", ("ns", "b")), 0.0)) == "another-pod"
+    assert made.live() == ()
+    assert refusal(made.handle(m.StartAsked("u-a", "main", "slot-1", ("ns", "a")), 0.0)) == ""
+
+
+def test_an_init_container_leaves_the_lease_of_its_host_as_it_is() -> None:
+    made = agent(grant("a"))
+    made.handle(m.StartAsked("u-a", "main", "slot-1"), 0.0)
+    orders = made.handle(m.StartAsked("u-a", "main"), 0.0)
+    assert [type(order) for order in orders] == [m.HandOver], "nothing to save, nothing new to say"
+
+
+def test_the_largest_share_is_that_of_most_gpus_then_most_memory() -> None:
+    def share(uuid: str, memory: int) -> GpuShare:
+        return GpuShare(node=NODE, uuid=uuid, memory_mib=memory, compute_milli=0)
+
+    containers = {
+        "small": ContainerGrant(strategy="advisory", gpus=(share("G0", 100),)),
+        "wide": ContainerGrant(strategy="advisory", gpus=(share("G0", 50), share("G1", 50))),
+        "tall": ContainerGrant(strategy="advisory", gpus=(share("G1", 500),)),
+    }
+    made = agent(m.GrantCame(NodeGrant(term=1, uid="u-a", namespace="ns", name="a", grant=Grant(grant_id="g-a", term=1, containers=containers))))
+    assert (made.largest("u-a"), made.largest("u-unknown")) == ("wide", "")
