@@ -87,7 +87,9 @@ def _review(request: Request, policy: Policy) -> Allowed:
         typed = rules.typed(pod)
     if not has_gpu_request(typed):
         rules.check_slots(pod, frozenset())
-        return Allowed(warnings=rules.annotation_warnings(typed))
+        ours = typed.spec.resource_claims and typed.spec.scheduler_name == names.SCHEDULER_NAME
+        final = pod | {"spec": pod["spec"] | _tolerating(pod["spec"])} if ours else pod
+        return Allowed(tuple(difference(pod, final)), rules.annotation_warnings(typed))
     rules.check_place(typed)
     asked = read_request(typed)
     if asked is None:
@@ -162,13 +164,18 @@ def _canonical(pod: Json, users: list[Place], traceparent: str) -> Json:
     for field, index in users:
         spec[field] = list(spec[field])
         spec[field][index] = _with_slot(spec[field][index])
-    if not rules.tolerated(spec.get("tolerations") or ()):
-        spec["tolerations"] = [*(spec.get("tolerations") or ()), TOLERATION]
+    spec |= _tolerating(spec)
     metadata = pod.get("metadata") or {}
     annotations = metadata.get("annotations") or {}
     if traceparent and names.ANNOTATION_ADMISSION_TRACEPARENT not in annotations:
         metadata = metadata | {"annotations": annotations | {names.ANNOTATION_ADMISSION_TRACEPARENT: traceparent}}
     return pod | {"metadata": metadata, "spec": spec}
+
+
+def _tolerating(spec: Json) -> Json:
+    """The tolerations, where GPU nodes' taint is not among them yet."""
+    known = spec.get("tolerations") or ()
+    return {} if rules.tolerated(known) else {"tolerations": [*known, TOLERATION]}
 
 
 def _with_slot(container: Json) -> Json:

@@ -31,6 +31,8 @@ class HollowNode(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     memory_mib: Annotated[int, msgspec.Meta(ge=1, le=MOST_MIB)] = 143_771
     nvlinks: int = 18
     """Between each pair of its GPUs; 0: PCIe alone, half of them on each socket."""
+    dra: bool = False
+    """Whether it serves ResourceClaims."""
     mig: dict[int, tuple[MigInstance, ...]] = {}
     """GPUs in MIG mode, by index, with the instances of a fixed layout; none named: cut on demand."""
 
@@ -100,7 +102,7 @@ def inventory_of(node: HollowNode, boot_id: str) -> Inventory:
         for b in range(a + 1, node.count)
     )
     strategies = (*Inventory(node="", boot_id="").strategies, *(("mig",) if node.mig else ()))
-    return Inventory(node=node.name, boot_id=boot_id, gpus=gpus, links=links, strategies=strategies, simulated=True)
+    return Inventory(node=node.name, boot_id=boot_id, gpus=gpus, links=links, strategies=strategies, simulated=True, dra=node.dra)
 
 
 def _uuid(name: str, index: int) -> str:

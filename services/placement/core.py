@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from services.placement import messages as m
+from services.placement.claims import Slices
 from services.placement.deciding import Decider
 from services.placement.gangs.registry import GangState, gang_trace
 from services.placement.holds import Hold, Holds
@@ -19,7 +20,7 @@ from services.placement.settings import Settings, Stats
 from services.placement.takeover import Takeover, touch
 from shared.book.book import Book, Change
 from shared.book.states import GrantState, PodState
-from shared.contracts.commands import Answer
+from shared.contracts.commands import Answer, Patch
 from shared.contracts.events import GrantEnded, PodBound, TermTaken
 from shared.contracts.log import ReadyRecord
 from shared.model.objects import ConfigMap, Gang
@@ -36,6 +37,7 @@ class Core:
         self.stats = Stats()
         self.book = Book()
         self.nodes = Nodes(self.book)
+        self.slices = Slices(self.book)
         self.placer = Placer(self.book, self.settings.policy, self.stats, stopwatch)
         self.queue, self.reports = self.placer.queue, self.placer.reports
         self.term = 0
@@ -304,9 +306,9 @@ class Core:
         self.stats.resent += len(late)
         self._send(late)
         self._out += self.nodes.tick(now)
-        labels = self.nodes.label(now)
-        if labels:
-            self._out.append(m.SendPatches(tuple(labels)))
+        orders: tuple[Patch, ...] = (*self.nodes.label(now), *self.slices.due(now))
+        if orders:
+            self._out.append(m.SendPatches(orders))
         self._out += self.reports.say_again(self.book, self.holds, now)
 
     def _give_back(self, gang: GangState, now: float) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from services.placement import messages as m
+from services.placement.claims import allocations, with_claims
 from services.placement.engine import Place
 from services.placement.gangs.registry import GangState
 from services.placement.holds import Hold, Holds
@@ -66,7 +67,7 @@ class Decider:
         """All that the gang needs, or nobody: the decisions are gathered in one go, so they stand in one record."""
         tried, said = self.placer.attempt_gang(gang, uid, now, self.grant)
         placed = tried.placed
-        size = sum(len(encode(_decision(one.state, one.place, one.grant))) for one in placed)
+        size = sum(len(encode(self._decision(one.state, one.place, one.grant))) for one in placed)
         if size > RECORD_MOST_BYTES:
             why = f"the decisions for {len(placed)} of its pods come to {size} bytes, and the log takes {RECORD_MOST_BYTES} in one record"
             self.placer.gang_refused(gang, placed, why, now)
@@ -87,13 +88,14 @@ class Decider:
         self._grants_made += 1
         dialect = state.pod.metadata.annotations.get(names.ANNOTATION_DIALECT, "")
         return Grant(
-            grant_id=f"{self.term:x}-{self._grants_made:x}", term=self.term, traceparent=self.trace_of(state.uid), dialect=dialect, containers=place.containers
+            grant_id=f"{self.term:x}-{self._grants_made:x}", term=self.term, traceparent=self.trace_of(state.uid), dialect=dialect,
+            containers=with_claims(place.containers, state, self.placer.book),
         )  # fmt: skip
 
     def _record(self, state: PodState, place: Place, grant: Grant | None, now: float, *, gang: str = "") -> None:
         """The book holds it; the log is next."""
         meta = state.pod.metadata
-        decision = _decision(state, place, grant)
+        decision = self._decision(state, place, grant)
         self.holds[state.uid] = Hold(decision, now)
         self.journal.gather(decision)
         self.placer.stats.decisions += 1
@@ -101,7 +103,9 @@ class Decider:
             uid=state.uid, namespace=meta.namespace, name=meta.name, node=place.node, term=self.term, sequence=0, grant=grant, gang=gang,
             policy=place.policy, scores={"total": place.total}, feasible_nodes=place.feasible_nodes, waited_ms=self.placer.waited_ms(state.uid, now)))  # fmt: skip
 
-
-def _decision(state: PodState, place: Place, grant: Grant | None) -> Decision:
-    meta = state.pod.metadata
-    return Decision(uid=state.uid, namespace=meta.namespace, name=meta.name, resource_version=meta.resource_version, node=place.node, grant=grant)
+    def _decision(self, state: PodState, place: Place, grant: Grant | None) -> Decision:
+        meta = state.pod.metadata
+        claims = allocations(state, grant, self.placer.book) if state.claims and grant is not None else ()
+        return Decision(
+            uid=state.uid, namespace=meta.namespace, name=meta.name, resource_version=meta.resource_version, node=place.node, grant=grant, claims=claims,
+        )  # fmt: skip

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 from shared.book.states import PodState
 from shared.contracts.explain import Reason
+from shared.model.claims import CLAIM_COMING
+
+_PASSES = {
+    CLAIM_COMING: "look at the template, and whether kube-controller-manager runs",
+    "claim-missing": "create it, and the pod is placed",
+    "claim-in-use": "the pod is placed when the other has ended",
+}
+"""Of refusals that end when something else changes, the pod as it is."""
 
 
 def refusal(state: PodState) -> Reason | None:
     """Why this pod can never be placed as it is written, or None."""
     if state.refusal:
-        return Reason(code=state.refusal_code, sentence=state.refusal, helps="correct the pod and create it again")
-    if state.pod.spec.resource_claims:
-        return Reason(code="claims-not-honoured", sentence="the pod uses resourceClaims, which Kerf does not place yet", helps="ask by kerf.dev/gpu resources, or leave the pod to the default scheduler")
+        return Reason(code=state.refusal_code, sentence=state.refusal, helps=_PASSES.get(state.refusal_code, "correct the pod and create it again"))
     return None

@@ -22,6 +22,7 @@ from shared.book.book import Book
 from shared.book.states import PodState
 from shared.contracts.explain import Reason
 from shared.contracts.policy import CONFIG_MAP, CONFIG_NAMESPACE, QUEUES_KEY
+from shared.model.claims import CLAIM_COMING
 from shared.model.objects import ConfigMap, Gang
 
 _TIMINGS_KEPT = 20_000
@@ -94,7 +95,7 @@ class Placer:
         if why is not None:
             self.queue.remove(state.uid)
             self.note(state, now)
-            return self.reports.refused(state, why)
+            return [] if why.code == CLAIM_COMING else self.reports.refused(state, why)
         gang = self.gangs.see(state, now)
         if gang is not None:
             self.queue.add_to_gang(state, gang.key, spare=gang.spare)

@@ -25,10 +25,13 @@ _WAITING_MOST = 10
 
 
 def grant(core: Core, query: GrantQuery) -> GrantAnswer:
-    state = core.book.pods.get(query.uid)
-    held = None if state is None else core.book.grants.get(state.grant_id)
+    if query.claim:
+        held = next((g for g in core.book.grants.values() if g.node == query.node and any(c.claim == query.claim for c in g.grant.containers.values())), None)
+    else:
+        state = core.book.pods.get(query.uid)
+        held = None if state is None else core.book.grants.get(state.grant_id)
     if held is None or held.phase != "bound":
-        return GrantAnswer(error=f"no pod with uid {query.uid} is bound with a grant")
+        return GrantAnswer(error=f"no pod with {f'claim {query.claim}' if query.claim else f'uid {query.uid}'} is bound with a grant")
     if held.node != query.node:
         return GrantAnswer(error=f"the pod's grant is for node {held.node}, not {query.node}")
     return GrantAnswer(found=NodeGrant(term=core.term, uid=held.uid, namespace=held.namespace, name=held.name, grant=held.grant))

@@ -16,7 +16,9 @@ from shared.contracts.base import Message, encode
 from shared.contracts.facts import Fact, Gone, Put
 from shared.kube.resources import REFLECTED
 from shared.model import names
-from shared.model.objects import Meta, Node, Object, Pod, version
+from shared.model.claims import ResourceClaim
+from shared.model.kinds import Object
+from shared.model.objects import Meta, Node, Pod, version
 
 PAGE_LIMIT_BYTES = 512 * 1024
 BATCH_LIMIT_BYTES = 256 * 1024
@@ -234,6 +236,8 @@ def _same(known: Object, seen: Object) -> bool:
 
 
 def _bare(seen: Object) -> Object:
+    if isinstance(seen, ResourceClaim):
+        return seen  # an allocation is written at a version: placement must know the newest
     bare = msgspec.structs.replace(seen, metadata=_unversioned(seen.metadata))
     if not isinstance(bare, Node):
         return bare

@@ -10,8 +10,10 @@ from typing import Any, TypeVar
 from services.watcher.announcer import Announcer
 from services.watcher.core import Core
 from shared.contracts import commands as c
-from shared.kube.writes import Result, Writes
+from shared.kube.outcomes import Result
+from shared.kube.writes import Writes
 from shared.model import names
+from shared.model.claims import Consumer, ResourceClaim
 from shared.telemetry import Metrics, Telemetry
 
 BINDS_IN_FLIGHT = 32
@@ -76,7 +78,9 @@ class Executors:
             return Result("no-node", f"node {order.node} is not known to this watcher; nothing was sent")
         started = time.perf_counter()
         start_ns = time.time_ns() if self._telemetry.sampled(order.uid) else 0
-        result = await self._writes.bind(order)
+        result = await self._allocate(order) if order.claims else Result("done")
+        if result.outcome == "done":
+            result = await self._writes.bind(order)
         self._seconds.observe(time.perf_counter() - started)
         if start_ns or result.outcome != "done":
             self._telemetry.pod_span(
@@ -85,6 +89,24 @@ class Executors:
                 error="" if result.outcome == "done" else result.message,
             )  # fmt: skip
         return result
+
+    async def _allocate(self, order: c.Bind) -> Result:
+        """The pod's claims first: the kubelet starts no pod whose claims are not allocated and reserved for it."""
+        pod = Consumer(resource="pods", name=order.name, uid=order.uid)
+        for wanted in order.claims:
+            known = self._core.find(ResourceClaim.__name__, wanted.name, order.namespace)
+            if known is None:
+                return Result("refused", f"ResourceClaim {order.namespace}/{wanted.name} is not known to this watcher; nothing was sent")
+            result = await self._writes.devices.allocate(wanted, known, node=order.node, pod=pod)
+            if result.outcome != "done":
+                return result
+        return Result("done")
+
+    async def _publish(self, order: c.PublishSlice) -> Result:
+        node = self._core.find("Node", order.node)
+        if node is None:
+            return Result("gone", f"node {order.node} is not known to this watcher")
+        return await self._writes.devices.publish(order, node.metadata.uid)
 
     async def _evict(self, order: c.Evict) -> Result:
         result = await self._writes.evict(order)
@@ -110,6 +132,8 @@ class Executors:
                 return await self._delete(order)
             case c.SelectNode():
                 return await self._select(order)
+            case c.PublishSlice():
+                return await self._publish(order)
 
     async def _label(self, order: c.LabelNode) -> Result:
         node = self._core.find("Node", order.node)
@@ -170,7 +194,7 @@ class Executors:
 def _subject(order: c.Patch) -> str:
     """What an answer names: the pod's uid; for a node its name, for a claim namespace/name."""
     match order:
-        case c.LabelNode():
+        case c.LabelNode() | c.PublishSlice():
             return order.node
         case c.SelectNode():
             return f"{order.namespace}/{order.claim}"

@@ -26,7 +26,7 @@ from services.watcher.sim_rules import (
 )
 from shared.contracts.facts import Fact, Gone, Put
 from shared.kube import resources
-from shared.model.objects import KINDS
+from shared.model.kinds import KINDS
 
 Key = tuple[str, str, str]
 """kind, namespace, name"""

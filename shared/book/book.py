@@ -17,8 +17,10 @@ import msgspec
 from shared.book.ledger import Ledger
 from shared.book.states import GrantState, PodState, grant_of, pod_state
 from shared.contracts.facts import Fact, Gone, Put
+from shared.model.claims import ResourceClaim
 from shared.model.grant import Grant
-from shared.model.objects import Node, Object, Pod, version
+from shared.model.kinds import Object
+from shared.model.objects import Node, Pod, version
 
 
 class Change(msgspec.Struct, frozen=True):
@@ -38,6 +40,8 @@ class Book(Ledger):
         self.uid_by_key: dict[str, str] = {}
         self.others: dict[str, dict[str, Any]] = {}
         """Objects of other kinds, by kind and then by namespace/name."""
+        self._claimants: set[str] = set()
+        """Pods that have ResourceClaims."""
 
     # --- facts ------------------------------------------------------------------------------------------------
 
@@ -68,7 +72,7 @@ class Book(Ledger):
             return self._put_node(obj)
         kind = type(obj).__name__
         self.others.setdefault(kind, {})[_path(obj)] = obj
-        return [Change("other", kind)]
+        return [Change("other", kind), *self._claim_changed(obj)]
 
     def _gone(self, obj: Object, certain: bool) -> list[Change]:
         if isinstance(obj, Pod):
@@ -77,7 +81,7 @@ class Book(Ledger):
             return self._drop_node(obj.metadata.name)
         kind = type(obj).__name__
         self.others.get(kind, {}).pop(_path(obj), None)
-        return [Change("other", kind)]
+        return [Change("other", kind), *self._claim_changed(obj)]
 
     # --- pods -------------------------------------------------------------------------------------------------
 
@@ -87,15 +91,9 @@ class Book(Ledger):
         if old is not None and version(pod.metadata) <= version(old.pod.metadata):
             return []
         changes: list[Change] = []
-        state = pod_state(pod) if old is None or _reads_anew(old.pod, pod) else old
+        state = self._read(pod) if old is None or _reads_anew(old.pod, pod) else old
         if old is not None and state is not old:
-            state.charged, state.grant_id, state.returned = old.charged, old.grant_id, old.returned
-            state.seen_bound = old.seen_bound
-            if old.charged:
-                # The pod may need another amount now (a resize): take the old one back and charge the new.
-                node = old.charged
-                self._uncharge(old)
-                self._charge(state, node)
+            self._succeed(old, state)
         state.pod = pod
         self.pods[uid] = state
         self.uid_by_key[state.key] = uid
@@ -110,6 +108,37 @@ class Book(Ledger):
         if state.ended:
             return changes + self._end(state)
         return changes + self._bind(state)
+
+    def _read(self, pod: Pod) -> PodState:
+        if pod.spec.resource_claims:
+            self._claimants.add(pod.metadata.uid)
+        return pod_state(pod, self.others.get(ResourceClaim.__name__, {}))
+
+    def _succeed(self, old: PodState, state: PodState) -> None:
+        """What is true of the pod beside what was read of it."""
+        state.charged, state.grant_id, state.returned = old.charged, old.grant_id, old.returned
+        state.seen_bound = old.seen_bound
+        if old.charged:
+            # The pod may need another amount now (a resize): take the old one back and charge the new.
+            node = old.charged
+            self._uncharge(old)
+            self._charge(state, node)
+
+    def _claim_changed(self, obj: Object) -> list[Change]:
+        """Pods that wait and ask by this claim may ask for something else now, or may be placed at last."""
+        if not isinstance(obj, ResourceClaim):
+            return []
+        changes = []
+        for uid in sorted(self._claimants):
+            old = self.pods[uid]
+            if old.pod.spec.node_name or _path(obj) not in old.claims.values():
+                continue
+            state = self._read(old.pod)
+            if (state.request, state.refusal) != (old.request, old.refusal):
+                self._succeed(old, state)
+                self.pods[uid] = state
+                changes.append(Change("pending", uid))
+        return changes
 
     def _bind(self, state: PodState) -> list[Change]:
         """The pod is seen on a node. Its annotation, not our decision, is the truth."""
@@ -164,6 +193,7 @@ class Book(Ledger):
             self.unhold(state.uid)
         changes += self._end(state) or [Change("ended", state.uid)]
         del self.pods[state.uid]
+        self._claimants.discard(state.uid)
         if self.uid_by_key.get(state.key) == state.uid:
             del self.uid_by_key[state.key]
         return changes
@@ -236,8 +266,11 @@ class Book(Ledger):
 
 
 def _reads_anew(old: Pod, new: Pod) -> bool:
-    """Whether what a PodState reads of a pod may have changed: its status is not among that."""
-    return old.spec != new.spec or old.metadata.annotations != new.metadata.annotations or old.metadata.labels != new.metadata.labels
+    """Whether what a PodState reads of a pod may have changed: of its status only the names of its claims."""
+    return (
+        old.spec != new.spec or old.metadata.annotations != new.metadata.annotations or old.metadata.labels != new.metadata.labels
+        or old.status.resource_claim_statuses != new.status.resource_claim_statuses
+    )  # fmt: skip
 
 
 def _living_grant(state: PodState) -> Grant | None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Literal
 
 import msgspec
@@ -11,6 +12,7 @@ from shared.book.demand import MOST, Demand, demand_of
 from shared.book.mig import MigRoom
 from shared.book.shares import GpuRoom
 from shared.model import names
+from shared.model.claims import ResourceClaim, claim_asks, claim_path
 from shared.model.gang import GangRef, read_gang
 from shared.model.gpu import Gpu, Inventory
 from shared.model.grant import Grant, decode_grant
@@ -41,6 +43,8 @@ class PodState(msgspec.Struct):
     """Its Binding has been seen, and told to whoever asked."""
     returned: str = ""
     """A grant of this pod that the node has given back for good: its annotation counts no more."""
+    claims: dict[str, str] = {}
+    """Its ResourceClaims: namespace/name of the object by the name in the pod; empty while there is none."""
     gang: GangRef | None = None
     """The gang that it must be placed with; None: it is placed by itself."""
     life: Life = UNTOLD
@@ -156,20 +160,24 @@ def room_of(gpu: Gpu, column: int, node: NodeState) -> GpuRoom:
     return GpuRoom(gpu.uuid, column, gpu.index, gpu.model, gpu.memory_mib, free_mib, free_milli, 0, not trouble, trouble, mig)
 
 
-def pod_state(pod: Pod) -> PodState:
-    """Reads a pod once. Nonsense in it is kept as a refusal, never raised: one bad pod must not stop the feed."""
+def pod_state(pod: Pod, claims: Mapping[str, ResourceClaim] = MappingProxyType({})) -> PodState:
+    """Reads a pod once. Nonsense in it is kept as a refusal, never raised: one bad pod must not stop the feed. `claims`:
+    all ResourceClaims, by namespace/name."""
     request, gang, life, refusal, code = None, None, UNTOLD, "", ""
     demand = Demand()
     try:
         demand = demand_of(pod)
-        request = read_request(pod)
+        request = read_request(pod, claim_asks(pod, claims))
         gang = read_gang(pod)
         life = read_life(pod)
     except RequestError as error:
         refusal, code = str(error), error.code
     except QuantityError as error:
         refusal, code = str(error), "not-a-quantity"
-    return PodState(pod=pod, uid=pod.metadata.uid, demand=demand, request=request, refusal=refusal, refusal_code=code, gang=gang, life=life)
+    names_of = {claim.name: claim_path(pod, claim) for claim in pod.spec.resource_claims}
+    return PodState(
+        pod=pod, uid=pod.metadata.uid, demand=demand, request=request, refusal=refusal, refusal_code=code, claims=names_of, gang=gang, life=life,
+    )  # fmt: skip
 
 
 def grant_of(pod: Pod) -> tuple[Grant | None, str]:

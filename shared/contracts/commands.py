@@ -16,6 +16,27 @@ Outcome = Literal["done", "conflict", "gone", "refused", "no-node", "throttled",
 unknown: no answer; it may or may not have been applied, and only a look can tell."""
 
 
+class ClaimDevice(Message, frozen=True):
+    """A part of a GPU that a claim's request gets, as the kubelet and `kubectl describe` shall see it."""
+
+    request: str
+    pool: str
+    device: str
+    share_id: str
+    memory_mib: int
+    compute_milli: int
+
+
+class AllocateClaim(Message, frozen=True):
+    """A ResourceClaim of the pod that is bound: its allocation is written first, only if the claim is still at this version.
+    An allocation of an earlier decision is taken back with it."""
+
+    name: str
+    uid: str
+    resource_version: str
+    devices: tuple[ClaimDevice, ...]
+
+
 class Bind(Message, frozen=True):
     uid: str
     namespace: str
@@ -24,6 +45,7 @@ class Bind(Message, frozen=True):
     node: str
     grant: str = ""
     """The annotation's text, written in the same transaction as nodeName; empty for a pod without GPUs."""
+    claims: tuple[AllocateClaim, ...] = ()
 
 
 class BindBatch(Message, frozen=True):
@@ -107,7 +129,26 @@ class SelectNode(Message, tag="select-node", tag_field="patch", frozen=True):
     """The free volume to pre-bind; empty where one is to be provisioned."""
 
 
-Patch = TouchPod | ReportPending | AnnounceEvent | LabelNode | DeletePod | SelectNode
+class SliceDevice(Message, frozen=True):
+    """A GPU in a ResourceSlice. Attributes have NVIDIA's driver's names; versions are semantic ones."""
+
+    name: str
+    memory_mib: int
+    texts: dict[str, str] = {}
+    versions: dict[str, str] = {}
+
+
+class PublishSlice(Message, tag="slice", tag_field="patch", frozen=True):
+    """What a node has, for those who look at ResourceSlices (resource.k8s.io/v1). Nobody allocates from it but Kerf."""
+
+    node: str
+    generation: int
+    mark: str
+    """Written to the annotation kerf.dev/inventory: another one says that the slice is out of date."""
+    devices: tuple[SliceDevice, ...] = ()
+
+
+Patch = TouchPod | ReportPending | AnnounceEvent | LabelNode | DeletePod | SelectNode | PublishSlice
 
 
 class PatchBatch(Message, frozen=True):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from shared.contracts.base import Message
-from shared.model.objects import Object
+from shared.model.kinds import Object
 
 
 class Put(Message, tag="put", tag_field="fact", frozen=True):

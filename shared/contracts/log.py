@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from shared.contracts.base import Message
+from shared.contracts.commands import AllocateClaim
 from shared.model.grant import Grant
 
 
@@ -29,6 +30,8 @@ class Decision(Message, frozen=True):
     node: str
     grant: Grant | None = None
     """None for a pod without GPUs."""
+    claims: tuple[AllocateClaim, ...] = ()
+    """To be written before its Binding."""
 
 
 class DecisionBatch(Message, frozen=True):

@@ -93,10 +93,12 @@ class ExplainAnswer(Message, frozen=True):
 
 
 class GrantQuery(Message, frozen=True):
-    """Asked by an agent that meets a slot whose grant it has not heard of."""
+    """Asked by an agent that meets a slot, or a ResourceClaim, whose grant it has not heard of."""
 
     uid: str
     node: str
+    claim: str = ""
+    """The claim's uid, where the pod's is not known."""
 
 
 class GrantAnswer(Message, frozen=True):

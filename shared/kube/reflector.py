@@ -224,7 +224,8 @@ class Reflector:
 
     def _path(self, query: dict[str, str]) -> str:
         namespace, name = self.resource.only
-        selected = {"fieldSelector": f"metadata.name={name}"} if name else {}
+        fields = f"metadata.name={name}" if name else self.resource.fields
+        selected = {"fieldSelector": fields} if fields else {}
         return f"{self.resource.collection(namespace)}?{urlencode(selected | query)}"
 
     def _refused(self, response: Response, *, listing: bool) -> None:

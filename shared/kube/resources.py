@@ -6,6 +6,7 @@ import urllib.parse
 from typing import NamedTuple
 
 from shared.contracts.policy import CONFIG_MAP, CONFIG_NAMESPACE
+from shared.model import names
 from shared.model.gang import KUBEFLOW_KINDS
 
 
@@ -19,6 +20,8 @@ class Resource(NamedTuple):
     """The server may have no such kind: then there is nothing of it, and that is no trouble."""
     only: tuple[str, str] = ("", "")
     """(namespace, name) of the one object that is followed; empty: all."""
+    fields: str = ""
+    """A field selector: only such objects are followed."""
 
     @property
     def group(self) -> str:
@@ -54,6 +57,9 @@ EVENT = Resource("Event", "apis/events.k8s.io/v1", "events", True)
 CLAIM = Resource("PersistentVolumeClaim", "api/v1", "persistentvolumeclaims", True)
 VOLUME = Resource("PersistentVolume", "api/v1", "persistentvolumes", False)
 
+DEVICE_CLAIM = Resource("ResourceClaim", "apis/resource.k8s.io/v1", "resourceclaims", True, True)
+DEVICE_SLICE = Resource("ResourceSlice", "apis/resource.k8s.io/v1", "resourceslices", False, True, fields=f"spec.driver={names.DRA_DRIVER}")
+
 POLICY = Resource("ConfigMap", "api/v1", "configmaps", True, only=(CONFIG_NAMESPACE, CONFIG_MAP))
 
 GANG_SOURCES = (
@@ -80,10 +86,12 @@ REFLECTED = (
     Resource("StorageClass", "apis/storage.k8s.io/v1", "storageclasses", False),
     VOLUME,
     CLAIM,
+    DEVICE_CLAIM,
+    DEVICE_SLICE,
     *GANG_SOURCES,
     POD,
 )
-"""All kinds of shared.model.objects.KINDS; gangs come from many places."""
+"""All kinds of shared.model.kinds.KINDS; gangs come from many places."""
 
 BY_KIND = {resource.kind: resource for resource in (*REFLECTED, EVENT) if resource not in GANG_SOURCES}
 BY_PATH = {(resource.prefix, resource.plural): resource for resource in BY_KIND.values()}

@@ -9,6 +9,8 @@ from typing import NamedTuple, Protocol
 JSON = "application/json"
 MERGE_PATCH = "application/merge-patch+json"
 STRATEGIC_PATCH = "application/strategic-merge-patch+json"
+APPLY_PATCH = "application/apply-patch+yaml"
+"""Server-side apply; JSON is YAML."""
 
 
 class Response(NamedTuple):

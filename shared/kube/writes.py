@@ -4,67 +4,23 @@ from __future__ import annotations
 
 import datetime
 import re
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
-from shared.contracts.commands import AnnounceEvent, Bind, DeletePod, Evict, Outcome
+from shared.contracts.commands import AnnounceEvent, Bind, DeletePod, Evict
 from shared.kube import resources
-from shared.kube.transport import JSON, MERGE_PATCH, STRATEGIC_PATCH, Response, Transport, TransportError
+from shared.kube.device_writes import DeviceWrites
+from shared.kube.outcomes import WRITE_TIMEOUT_S, Result, outcome_of
+from shared.kube.transport import JSON, MERGE_PATCH, STRATEGIC_PATCH, Transport, TransportError
 from shared.model import names
 
-WRITE_TIMEOUT_S = 10.0
 NOTE_LIMIT = 1024
 """events.k8s.io/v1 refuses longer notes."""
 
 _LABEL = r"[a-z0-9](?:[-a-z0-9]*[a-z0-9])?"
 _KEY = re.compile(rf"(?:{_LABEL}(?:\.{_LABEL})*/)?[A-Za-z0-9](?:[-A-Za-z0-9_.]{{0,61}}[A-Za-z0-9])?")
 _ENCODER = msgspec.json.Encoder()
-
-
-class Result(NamedTuple):
-    """What became of a write. `message` is the server's own sentence where it refused."""
-
-    outcome: Outcome
-    message: str = ""
-
-
-class _Cause(msgspec.Struct, frozen=True):
-    field: str = ""
-    message: str = ""
-
-
-class _Details(msgspec.Struct, frozen=True):
-    causes: tuple[_Cause, ...] = ()
-
-
-class _Status(msgspec.Struct, frozen=True):
-    message: str = ""
-    reason: str = ""
-    details: _Details = _Details()
-
-
-_STATUS = msgspec.json.Decoder(_Status)
-
-
-def outcome_of(response: Response) -> Result:
-    """The protocol's reading of an HTTP status: 409 conflict, 404 gone, 403 and 422 refused, 429 throttled, 5xx unknown.
-
-    A 422 that names metadata.uid means that this name belongs to another object now: the one that was meant is gone.
-    """
-    if response.status < 300:
-        return Result("done")
-    try:
-        status = _STATUS.decode(response.body)
-    except msgspec.DecodeError:
-        status = _Status(message=response.body[:200].decode(errors="replace"))
-    message = status.message or f"HTTP {response.status}"
-    if response.status == 422 and any(cause.field == "metadata.uid" for cause in status.details.causes):
-        return Result("gone", message)
-    if response.status in (400, 401, 403, 405, 413, 415, 422):
-        return Result("refused", message)
-    known: dict[int, Outcome] = {404: "gone", 409: "conflict", 410: "gone", 429: "throttled"}
-    return Result(known.get(response.status, "unknown"), message)
 
 
 class Writes:
@@ -74,6 +30,8 @@ class Writes:
         self._transport = transport
         self._reporter = reporter
         self._timeout_s = timeout_s
+        self.devices = DeviceWrites(transport, timeout_s=timeout_s)
+        """Of dynamic resource allocation."""
 
     async def send(self, method: str, path: str, body: Any, *, content_type: str = JSON) -> Result:
         try:

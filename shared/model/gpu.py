@@ -113,6 +113,8 @@ class Inventory(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     clique: str = ""
     """The NVLink domain that reaches beyond the node, as the label nvidia.com/gpu.clique has it: cluster UUID, dot, clique."""
     simulated: bool = False
+    dra: bool = False
+    """Whether it serves ResourceClaims: its driver is registered with the node's kubelet."""
 
     def __post_init__(self) -> None:
         checked("the number of GPUs", len(self.gpus), MOST_GPUS)

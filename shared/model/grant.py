@@ -30,6 +30,8 @@ class GpuShare(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 class ContainerGrant(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     strategy: Strategy
     gpus: tuple[GpuShare, ...]
+    claim: str = ""
+    """The uid of the ResourceClaim whose devices these are; empty for a container's own part."""
 
 
 class Grant(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -44,6 +44,12 @@ ANNOTATION_TOUCHED = "kerf.dev/touched"
 ANNOTATION_DIALECT = "kerf.dev/dialect"
 ANNOTATION_ADMISSION_TRACEPARENT = "kerf.dev/admission-traceparent"
 
+DRA_DRIVER = "gpu.kerf.dev"
+DEVICE_CLASS = "gpu.kerf.dev"
+"""A DeviceClass has no slash in its name; `kerf.dev/gpu` is the resource."""
+ANNOTATION_INVENTORY = "kerf.dev/inventory"
+"""On our ResourceSlices: what they were made from."""
+
 LABEL_MANAGED = "kerf.dev/managed"
 TAINT_MANAGED = "kerf.dev/managed"
 LABEL_QUEUE = "kerf.dev/queue"

@@ -14,19 +14,19 @@ Labels = dict[str, str]
 Quantities = dict[str, str | int]
 
 
-class _Object(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, kw_only=True, gc=False):
+class KubeObject(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, kw_only=True, gc=False):
     """Frozen trees never form cycles, so the garbage collector need not walk them: decoding a pod among thousands that
     are kept costs a third of what it does with tracking (docs/decisions, 0012)."""
 
 
-class OwnerReference(_Object, frozen=True):
+class OwnerReference(KubeObject, frozen=True):
     kind: str = ""
     name: str = ""
     uid: str = ""
     controller: bool = False
 
 
-class Meta(_Object, frozen=True):
+class Meta(KubeObject, frozen=True):
     """metadata. `resource_version` is opaque text to Kubernetes' clients, but etcd's versions are ordered integers."""
 
     name: str = ""
@@ -45,7 +45,7 @@ class Meta(_Object, frozen=True):
 # --- selectors, affinity ----------------------------------------------------------------------------------------
 
 
-class Requirement(_Object, frozen=True):
+class Requirement(KubeObject, frozen=True):
     """One line of matchExpressions (labels or fields): In, NotIn, Exists, DoesNotExist, Gt, Lt."""
 
     key: str = ""
@@ -53,31 +53,31 @@ class Requirement(_Object, frozen=True):
     values: tuple[str, ...] = ()
 
 
-class LabelSelector(_Object, frozen=True):
+class LabelSelector(KubeObject, frozen=True):
     match_labels: Labels = {}
     match_expressions: tuple[Requirement, ...] = ()
 
 
-class NodeSelectorTerm(_Object, frozen=True):
+class NodeSelectorTerm(KubeObject, frozen=True):
     match_expressions: tuple[Requirement, ...] = ()
     match_fields: tuple[Requirement, ...] = ()
 
 
-class NodeSelector(_Object, frozen=True):
+class NodeSelector(KubeObject, frozen=True):
     node_selector_terms: tuple[NodeSelectorTerm, ...] = ()
 
 
-class PreferredNodeTerm(_Object, frozen=True):
+class PreferredNodeTerm(KubeObject, frozen=True):
     weight: int = 0
     preference: NodeSelectorTerm = NodeSelectorTerm()
 
 
-class NodeAffinity(_Object, frozen=True):
+class NodeAffinity(KubeObject, frozen=True):
     required_during_scheduling_ignored_during_execution: NodeSelector | None = None
     preferred_during_scheduling_ignored_during_execution: tuple[PreferredNodeTerm, ...] = ()
 
 
-class PodAffinityTerm(_Object, frozen=True):
+class PodAffinityTerm(KubeObject, frozen=True):
     topology_key: str = ""
     label_selector: LabelSelector | None = None
     namespaces: tuple[str, ...] = ()
@@ -86,25 +86,25 @@ class PodAffinityTerm(_Object, frozen=True):
     mismatch_label_keys: tuple[str, ...] = ()
 
 
-class WeightedPodAffinityTerm(_Object, frozen=True):
+class WeightedPodAffinityTerm(KubeObject, frozen=True):
     weight: int = 0
     pod_affinity_term: PodAffinityTerm = PodAffinityTerm()
 
 
-class PodAffinity(_Object, frozen=True):
+class PodAffinity(KubeObject, frozen=True):
     """Both podAffinity and podAntiAffinity have this form."""
 
     required_during_scheduling_ignored_during_execution: tuple[PodAffinityTerm, ...] = ()
     preferred_during_scheduling_ignored_during_execution: tuple[WeightedPodAffinityTerm, ...] = ()
 
 
-class Affinity(_Object, frozen=True):
+class Affinity(KubeObject, frozen=True):
     node_affinity: NodeAffinity | None = None
     pod_affinity: PodAffinity | None = None
     pod_anti_affinity: PodAffinity | None = None
 
 
-class Toleration(_Object, frozen=True):
+class Toleration(KubeObject, frozen=True):
     key: str = ""
     operator: str = ""
     value: str = ""
@@ -112,7 +112,7 @@ class Toleration(_Object, frozen=True):
     toleration_seconds: int | None = None
 
 
-class TopologySpreadConstraint(_Object, frozen=True):
+class TopologySpreadConstraint(KubeObject, frozen=True):
     max_skew: int = 1
     topology_key: str = ""
     when_unsatisfiable: str = "DoNotSchedule"
@@ -126,20 +126,27 @@ class TopologySpreadConstraint(_Object, frozen=True):
 # --- pods -------------------------------------------------------------------------------------------------------
 
 
-class Resources(_Object, frozen=True):
+class UsedClaim(KubeObject, frozen=True):
+    """A container's use of one of its pod's claims; `request` empty: of all that it allocates."""
+
+    name: str = ""
+    request: str = ""
+
+
+class Resources(KubeObject, frozen=True):
     requests: Quantities = {}
     limits: Quantities = {}
-    claims: tuple[dict[str, Any], ...] = ()
+    claims: tuple[UsedClaim, ...] = ()
 
 
-class ContainerPort(_Object, frozen=True):
+class ContainerPort(KubeObject, frozen=True):
     container_port: int = 0
     host_port: int = 0
     host_ip: str = msgspec.field(default="", name="hostIP")
     protocol: str = "TCP"
 
 
-class Container(_Object, frozen=True):
+class Container(KubeObject, frozen=True):
     name: str = ""
     image: str = ""
     resources: Resources = Resources()
@@ -148,18 +155,18 @@ class Container(_Object, frozen=True):
     """On an init container, "Always" makes it a sidecar."""
 
 
-class PvcSource(_Object, frozen=True):
+class PvcSource(KubeObject, frozen=True):
     claim_name: str = ""
     read_only: bool = False
 
 
-class EphemeralSource(_Object, frozen=True):
+class EphemeralSource(KubeObject, frozen=True):
     """A generic ephemeral volume: its claim is named <pod>-<volume>."""
 
     volume_claim_template: dict[str, Any] = {}
 
 
-class Volume(_Object, frozen=True):
+class Volume(KubeObject, frozen=True):
     """Volumes that bear on scheduling. The three in-tree disks can be attached to one node only."""
 
     name: str = ""
@@ -171,17 +178,17 @@ class Volume(_Object, frozen=True):
     iscsi: dict[str, Any] | None = None
 
 
-class SchedulingGate(_Object, frozen=True):
+class SchedulingGate(KubeObject, frozen=True):
     name: str = ""
 
 
-class SchedulingGroup(_Object, frozen=True):
+class SchedulingGroup(KubeObject, frozen=True):
     """The PodGroup of a pod (scheduling.k8s.io, Kubernetes 1.36)."""
 
     pod_group_name: str = ""
 
 
-class WorkloadReference(_Object, frozen=True):
+class WorkloadReference(KubeObject, frozen=True):
     """The Workload of a pod, and the group in it (scheduling.k8s.io/v1alpha1, Kubernetes 1.35)."""
 
     name: str = ""
@@ -189,7 +196,15 @@ class WorkloadReference(_Object, frozen=True):
     pod_group_replica_key: str = ""
 
 
-class PodSpec(_Object, frozen=True):
+class PodClaim(KubeObject, frozen=True):
+    """A ResourceClaim of the pod by the name that its containers use: one that exists, or one that is made for the pod."""
+
+    name: str = ""
+    resource_claim_name: str = ""
+    resource_claim_template_name: str = ""
+
+
+class PodSpec(KubeObject, frozen=True):
     node_name: str = ""
     scheduler_name: str = ""
     priority: int = 0
@@ -207,7 +222,7 @@ class PodSpec(_Object, frozen=True):
     overhead: Quantities = {}
     volumes: tuple[Volume, ...] = ()
     host_network: bool = False
-    resource_claims: tuple[dict[str, Any], ...] = ()
+    resource_claims: tuple[PodClaim, ...] = ()
     termination_grace_period_seconds: int | None = None
     active_deadline_seconds: int | None = None
     """After so long from `status.startTime` Kubernetes ends the pod."""
@@ -216,22 +231,30 @@ class PodSpec(_Object, frozen=True):
     workload_ref: WorkloadReference | None = None
 
 
-class Condition(_Object, frozen=True):
+class Condition(KubeObject, frozen=True):
     type: str = ""
     status: str = ""
     reason: str = ""
     message: str = ""
 
 
-class PodStatus(_Object, frozen=True):
+class MadeClaim(KubeObject, frozen=True):
+    """The ResourceClaim that was made from a pod's template; no name where none was needed."""
+
+    name: str = ""
+    resource_claim_name: str = ""
+
+
+class PodStatus(KubeObject, frozen=True):
     phase: str = ""
     start_time: str = ""
     """When the kubelet took it on."""
     nominated_node_name: str = ""
     conditions: tuple[Condition, ...] = ()
+    resource_claim_statuses: tuple[MadeClaim, ...] = ()
 
 
-class Pod(_Object, tag="Pod", tag_field="kind", frozen=True):
+class Pod(KubeObject, tag="Pod", tag_field="kind", frozen=True):
     metadata: Meta = Meta()
     spec: PodSpec = PodSpec()
     status: PodStatus = PodStatus()
@@ -240,128 +263,72 @@ class Pod(_Object, tag="Pod", tag_field="kind", frozen=True):
 # --- nodes and the rest -----------------------------------------------------------------------------------------
 
 
-class Taint(_Object, frozen=True):
+class Taint(KubeObject, frozen=True):
     key: str = ""
     value: str = ""
     effect: str = ""
 
 
-class NodeSpec(_Object, frozen=True):
+class NodeSpec(KubeObject, frozen=True):
     unschedulable: bool = False
     taints: tuple[Taint, ...] = ()
 
 
-class NodeAddress(_Object, frozen=True):
+class NodeAddress(KubeObject, frozen=True):
     type: str = ""
     address: str = ""
 
 
-class NodeStatus(_Object, frozen=True):
+class NodeStatus(KubeObject, frozen=True):
     capacity: Quantities = {}
     allocatable: Quantities = {}
     conditions: tuple[Condition, ...] = ()
     addresses: tuple[NodeAddress, ...] = ()
 
 
-class Node(_Object, tag="Node", tag_field="kind", frozen=True):
+class Node(KubeObject, tag="Node", tag_field="kind", frozen=True):
     metadata: Meta = Meta()
     spec: NodeSpec = NodeSpec()
     status: NodeStatus = NodeStatus()
 
 
-class Namespace(_Object, tag="Namespace", tag_field="kind", frozen=True):
+class Namespace(KubeObject, tag="Namespace", tag_field="kind", frozen=True):
     metadata: Meta = Meta()
 
 
-class PriorityClass(_Object, tag="PriorityClass", tag_field="kind", frozen=True):
+class PriorityClass(KubeObject, tag="PriorityClass", tag_field="kind", frozen=True):
     metadata: Meta = Meta()
     value: int = 0
     global_default: bool = False
     preemption_policy: str = "PreemptLowerPriority"
 
 
-class ResourceQuota(_Object, tag="ResourceQuota", tag_field="kind", frozen=True):
+class ResourceQuota(KubeObject, tag="ResourceQuota", tag_field="kind", frozen=True):
     metadata: Meta = Meta()
     spec: dict[str, Any] = {}
     status: dict[str, Any] = {}
 
 
-class DisruptionBudgetSpec(_Object, frozen=True):
+class DisruptionBudgetSpec(KubeObject, frozen=True):
     selector: LabelSelector | None = None
     min_available: str | int | None = None
     max_unavailable: str | int | None = None
 
 
-class DisruptionBudgetStatus(_Object, frozen=True):
+class DisruptionBudgetStatus(KubeObject, frozen=True):
     disruptions_allowed: int = 0
     current_healthy: int = 0
     desired_healthy: int = 0
     expected_pods: int = 0
 
 
-class PodDisruptionBudget(_Object, tag="PodDisruptionBudget", tag_field="kind", frozen=True):
+class PodDisruptionBudget(KubeObject, tag="PodDisruptionBudget", tag_field="kind", frozen=True):
     metadata: Meta = Meta()
     spec: DisruptionBudgetSpec = DisruptionBudgetSpec()
     status: DisruptionBudgetStatus = DisruptionBudgetStatus()
 
 
-class ClaimSpec(_Object, frozen=True):
-    access_modes: tuple[str, ...] = ()
-    resources: Resources = Resources()
-    volume_name: str = ""
-    storage_class_name: str | None = None
-    selector: LabelSelector | None = None
-    volume_mode: str = "Filesystem"
-
-
-class PersistentVolumeClaim(_Object, tag="PersistentVolumeClaim", tag_field="kind", frozen=True):
-    metadata: Meta = Meta()
-    spec: ClaimSpec = ClaimSpec()
-    status: dict[str, Any] = {}
-
-
-class VolumeNodeAffinity(_Object, frozen=True):
-    required: NodeSelector | None = None
-
-
-class ClaimReference(_Object, frozen=True):
-    namespace: str = ""
-    name: str = ""
-    uid: str = ""
-
-
-class VolumeSpec(_Object, frozen=True):
-    capacity: Quantities = {}
-    access_modes: tuple[str, ...] = ()
-    claim_ref: ClaimReference | None = None
-    storage_class_name: str = ""
-    node_affinity: VolumeNodeAffinity | None = None
-    volume_mode: str = "Filesystem"
-
-
-class PersistentVolume(_Object, tag="PersistentVolume", tag_field="kind", frozen=True):
-    metadata: Meta = Meta()
-    spec: VolumeSpec = VolumeSpec()
-    status: dict[str, Any] = {}
-
-
-class TopologySelectorLabel(_Object, frozen=True):
-    key: str = ""
-    values: tuple[str, ...] = ()
-
-
-class TopologySelectorTerm(_Object, frozen=True):
-    match_label_expressions: tuple[TopologySelectorLabel, ...] = ()
-
-
-class StorageClass(_Object, tag="StorageClass", tag_field="kind", frozen=True):
-    metadata: Meta = Meta()
-    provisioner: str = ""
-    volume_binding_mode: str = "Immediate"
-    allowed_topologies: tuple[TopologySelectorTerm, ...] = ()
-
-
-class Gang(_Object, tag="Gang", tag_field="kind", frozen=True):
+class Gang(KubeObject, tag="Gang", tag_field="kind", frozen=True):
     """What another object says of pods that belong together: a PodGroup, JobSet, Kubeflow job, Workload or Job, all in
     one form. The watcher makes it. `metadata` is that object's own, but for the name, which is as kubectl writes it with
     `-o name`: jobset.jobset.x-k8s.io/train."""
@@ -377,23 +344,11 @@ class Gang(_Object, tag="Gang", tag_field="kind", frozen=True):
     preferred: str = ""
 
 
-class ConfigMap(_Object, tag="ConfigMap", tag_field="kind", frozen=True):
+class ConfigMap(KubeObject, tag="ConfigMap", tag_field="kind", frozen=True):
     """Of all ConfigMaps only Kerf's own policy is read."""
 
     metadata: Meta = Meta()
     data: dict[str, str] = {}
-
-
-Object = (
-    Pod | Node | Namespace | PriorityClass | ResourceQuota | PodDisruptionBudget
-    | PersistentVolumeClaim | PersistentVolume | StorageClass | Gang | ConfigMap
-)  # fmt: skip
-
-KINDS: dict[str, type[Any]] = {
-    kind.__name__: kind
-    for kind in (Pod, Node, Namespace, PriorityClass, ResourceQuota, PodDisruptionBudget,
-                 PersistentVolumeClaim, PersistentVolume, StorageClass, Gang, ConfigMap)
-}  # fmt: skip
 
 
 def version(meta: Meta) -> int:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import difflib
+from collections.abc import Mapping
 from fractions import Fraction
+from types import MappingProxyType
 from typing import Literal
 
 import msgspec
@@ -51,7 +53,7 @@ class GpuAsk(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 class PodRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     asks: dict[str, GpuAsk]
-    """By container name; only containers that use GPUs."""
+    """By container name, only containers that use GPUs; and by the entry of a ResourceClaim (shared.model.claims)."""
     isolation: Isolation = "soft"
     models: tuple[str, ...] = ()
     """Any of these, compared without case; a model matches when the node's name contains it. Empty: any."""
@@ -95,14 +97,15 @@ def _pod_level(pod: Pod) -> bool:
     return whole_pod is not None and any(names.is_gpu_resource(r) for r in (*whole_pod.limits, *whole_pod.requests))
 
 
-def read_request(pod: Pod) -> PodRequest | None:
-    """The pod's GPU request, or None where it asks for no GPU. Raises RequestError with what to change."""
+def read_request(pod: Pod, claimed: Mapping[str, GpuAsk] = MappingProxyType({})) -> PodRequest | None:
+    """The pod's GPU request, or None where it asks for no GPU. `claimed`: what its ResourceClaims ask for. Raises
+    RequestError with what to change."""
     annotations = pod.metadata.annotations
-    if not has_gpu_request(pod):
+    if not has_gpu_request(pod) and not claimed:
         return None
     if _pod_level(pod):
         raise RequestError("pod-level-gpu", "GPUs cannot be asked for in pod-level resources; name them in the limits of the container that uses them")
-    asks: dict[str, GpuAsk] = {}
+    asks: dict[str, GpuAsk] = dict(claimed)
     for container in pod.spec.containers:
         ask = read_ask(container)
         if ask is not None:
@@ -145,7 +148,7 @@ def read_ask(container: Container) -> GpuAsk | None:
         raise RequestError("memory-too-large", f"{where}: kerf.dev/gpu-memory is {limits[names.RESOURCE_GPU_MEMORY]}, more than any machine has; it is in bytes, written like 16Gi")
     if not count and not memory_bytes and not percent:
         return None
-    return _ask(where, count, memory_bytes, percent, count_named=names.RESOURCE_GPU in limits)
+    return ask_for(where, count, memory_bytes, percent, count_named=names.RESOURCE_GPU in limits)
 
 
 def _mig_resources(container: Container) -> list[str]:
@@ -170,7 +173,8 @@ def _mig_ask(where: str, limits: Quantities, mig: list[str]) -> GpuAsk:
     return GpuAsk(count=count, memory_mib=memory_mib, compute_milli=compute_milli, profile=profile)
 
 
-def _ask(where: str, count: int, memory_bytes: int, percent: int, *, count_named: bool) -> GpuAsk:
+def ask_for(where: str, count: int, memory_bytes: int, percent: int, *, count_named: bool) -> GpuAsk:
+    """A wish from its totals over `count` GPUs. Raises RequestError, beginning with `where`, on one that makes no sense."""
     if count_named and count == 0:
         raise RequestError("zero-gpus", f"{where}: kerf.dev/gpu is 0 beside a memory or compute limit; set it to 1 or more, or leave it out for one GPU")
     gpus = count or 1

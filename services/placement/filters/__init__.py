@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from services.placement.filters.base import Check, Filter
+from services.placement.filters.device_claims import DeviceClaims
 from services.placement.filters.gpus import GpuKind, GpuRoomLeft
 from services.placement.filters.host_ports import HostPorts
 from services.placement.filters.inter_pod import InterPod
@@ -13,7 +14,7 @@ from services.placement.filters.topology import GpuTopology
 from services.placement.filters.topology_spread import TopologySpread
 from services.placement.filters.volumes import Volumes
 
-NODE_FILTERS: tuple[Filter, ...] = (Taints(), NodeAffinity(), GpuKind(), GpuTopology())
+NODE_FILTERS: tuple[Filter, ...] = (Taints(), NodeAffinity(), DeviceClaims(), GpuKind(), GpuTopology())
 ROOM_FILTERS: tuple[Filter, ...] = (Resources(), GpuRoomLeft())
 """Asked of all nodes at once by `services.placement.room`; one by one only to explain."""
 CLUSTER_FILTERS: tuple[Filter, ...] = (HostPorts(), InterPod(), TopologySpread(), Volumes())

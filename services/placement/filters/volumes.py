@@ -6,8 +6,9 @@ from services.placement.filters.base import Check, Filter
 from shared.book.book import Book
 from shared.book.states import NodeState, PodState
 from shared.contracts.explain import Reason
-from shared.model.objects import PersistentVolume, PersistentVolumeClaim, Pod, StorageClass
+from shared.model.objects import Pod
 from shared.model.selectors import labels_match, node_selector_matches
+from shared.model.storage import PersistentVolume, PersistentVolumeClaim, StorageClass
 from shared.model.units import whole
 
 _ZONES = ("topology.kubernetes.io/zone", "topology.kubernetes.io/region", "failure-domain.beta.kubernetes.io/zone", "failure-domain.beta.kubernetes.io/region")

@@ -18,9 +18,9 @@ from shared.contracts.commands import Bind
 from shared.contracts.facts import Fact, Gone, Put
 from shared.kube import resources
 from shared.kube.client import connect
+from shared.kube.outcomes import Result
 from shared.kube.reflector import Timing
 from shared.kube.transport import JSON, STRATEGIC_PATCH, Transport
-from shared.kube.writes import Result
 from shared.model.objects import Pod
 from tests.support.waiting import eventually
 from tools.control_plane import ControlPlane

@@ -22,14 +22,12 @@ from shared.model.objects import (
     Gang,
     Meta,
     OwnerReference,
-    PersistentVolume,
-    PersistentVolumeClaim,
     Pod,
     PvcSource,
     SchedulingGate,
-    StorageClass,
     Volume,
 )
+from shared.model.storage import PersistentVolume, PersistentVolumeClaim, StorageClass
 from shared.telemetry import Telemetry
 from tests.support import build
 from tests.support.leader import Leader

@@ -15,7 +15,8 @@ from services.placement.reports import SAY_AGAIN_S, Reports
 from shared.book.book import Book
 from shared.book.states import pod_state
 from shared.contracts.facts import Put
-from shared.model.objects import PersistentVolume, PersistentVolumeClaim, Pod, PodSpec, StorageClass
+from shared.model.objects import Pod, PodSpec
+from shared.model.storage import PersistentVolume, PersistentVolumeClaim, StorageClass
 from tests.support import build
 
 Spec = dict[str, Any]

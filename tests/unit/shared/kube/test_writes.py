@@ -6,9 +6,10 @@ import pytest
 
 from shared.contracts.commands import Bind
 from shared.kube.http1 import Http1Transport
+from shared.kube.outcomes import outcome_of
 from shared.kube.resources import NODE, POD
 from shared.kube.transport import Response
-from shared.kube.writes import Writes, outcome_of, valid_key
+from shared.kube.writes import Writes, valid_key
 
 
 @pytest.mark.parametrize(

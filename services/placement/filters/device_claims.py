@@ -1,0 +1,27 @@
+from __future__ import annotations
+
+from services.placement.filters.base import Check, Filter
+from shared.book.book import Book
+from shared.book.states import NodeState, PodState
+from shared.contracts.explain import Reason
+from shared.model.claims import claim_of
+
+_HELPS = "set dra on the node agent (KERF_NODE_AGENT_DRA=true), Kubernetes 1.34 or later; or ask by kerf.dev/gpu resources"
+
+
+class DeviceClaims(Filter):
+    """A pod with ResourceClaims goes where an agent serves them."""
+
+    name = "device-claims"
+    scope = "node"
+
+    def prepare(self, pod: PodState, book: Book) -> Check | None:  # noqa: ARG002
+        if pod.request is None or not any(map(claim_of, pod.request.asks)):
+            return None
+
+        def check(node: NodeState) -> Reason | None:
+            if node.inventory is None or node.inventory.dra:
+                return None
+            return Reason(code="no-dra", sentence="the node's agent serves no ResourceClaims", helps=_HELPS)
+
+        return check

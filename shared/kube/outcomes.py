@@ -1,0 +1,57 @@
+"""What an answer to a write means (docs: the protocol's table of failures)."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import msgspec
+
+from shared.contracts.commands import Outcome
+from shared.kube.transport import Response
+
+WRITE_TIMEOUT_S = 10.0
+
+
+class Result(NamedTuple):
+    """What became of a write. `message` is the server's own sentence where it refused."""
+
+    outcome: Outcome
+    message: str = ""
+
+
+class _Cause(msgspec.Struct, frozen=True):
+    field: str = ""
+    message: str = ""
+
+
+class _Details(msgspec.Struct, frozen=True):
+    causes: tuple[_Cause, ...] = ()
+
+
+class _Status(msgspec.Struct, frozen=True):
+    message: str = ""
+    reason: str = ""
+    details: _Details = _Details()
+
+
+_STATUS = msgspec.json.Decoder(_Status)
+
+
+def outcome_of(response: Response) -> Result:
+    """The protocol's reading of an HTTP status: 409 conflict, 404 gone, 403 and 422 refused, 429 throttled, 5xx unknown.
+
+    A 422 that names metadata.uid means that this name belongs to another object now: the one that was meant is gone.
+    """
+    if response.status < 300:
+        return Result("done")
+    try:
+        status = _STATUS.decode(response.body)
+    except msgspec.DecodeError:
+        status = _Status(message=response.body[:200].decode(errors="replace"))
+    message = status.message or f"HTTP {response.status}"
+    if response.status == 422 and any(cause.field == "metadata.uid" for cause in status.details.causes):
+        return Result("gone", message)
+    if response.status in (400, 401, 403, 405, 413, 415, 422):
+        return Result("refused", message)
+    known: dict[int, Outcome] = {404: "gone", 409: "conflict", 410: "gone", 429: "throttled"}
+    return Result(known.get(response.status, "unknown"), message)

@@ -1,0 +1,128 @@
+"""Claims on the book, in decisions, and in ResourceSlices."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from services.placement.claims import PUBLISH_AGAIN_S, Slices, allocations, with_claims
+from services.placement.filters.device_claims import DeviceClaims
+from shared.book.book import Book, Change
+from shared.contracts.commands import PublishSlice
+from shared.contracts.facts import Gone, Put
+from shared.model import names
+from shared.model.claims import ResourceClaim, ResourceSlice
+from shared.model.grant import ContainerGrant, GpuShare, Grant
+from shared.model.objects import Meta, PodClaim
+from tests.support import build
+
+
+def claim(name: str = "c", version: str = "", **capacity: str) -> ResourceClaim:
+    exactly = {"deviceClassName": names.DEVICE_CLASS, "capacity": {"requests": capacity}}
+    meta = {"name": name, "namespace": "team", "uid": f"uid-{name}", "resourceVersion": version or build.next_version()}
+    return msgspec.convert({"kind": "ResourceClaim", "metadata": meta, "spec": {"devices": {"requests": [{"name": "gpu", "exactly": exactly}]}}}, ResourceClaim)
+
+
+def waiting(book: Book, **rest: Any) -> str:
+    pod = build.pod(resource_claims=(PodClaim(name="mine", resource_claim_name="c"),), **rest)
+    book.apply(Put(object=pod))
+    return pod.metadata.uid
+
+
+def test_a_pod_waits_for_its_claim_and_is_looked_at_when_it_comes() -> None:
+    book = Book()
+    uid = waiting(book)
+    assert book.pods[uid].refusal_code == "claim-missing"
+    assert Change("pending", uid) in book.apply(Put(object=claim(memory="16Gi")))
+    request = book.pods[uid].request
+    assert request is not None
+    assert request.asks["claim/mine/gpu"].memory_mib == 16_384
+
+
+def test_a_claim_that_says_the_same_again_changes_nothing() -> None:
+    book = Book()
+    waiting(book)
+    book.apply(Put(object=claim()))
+    assert book.apply(Put(object=claim())) == [Change("other", "ResourceClaim")]
+
+
+def test_a_claim_that_goes_takes_the_request_with_it() -> None:
+    book = Book()
+    uid = waiting(book)
+    book.apply(Put(object=claim()))
+    assert Change("pending", uid) in book.apply(Gone(object=claim()))
+    assert book.pods[uid].request is None
+
+
+def test_a_decision_names_the_version_that_it_was_made_on() -> None:
+    book = Book()
+    book.apply(Put(object=build.node()))
+    book.put_inventory(build.inventory(gpus=2))
+    uid = waiting(book)
+    book.apply(Put(object=claim(version="77", memory="16Gi")))
+    share = GpuShare(node="n", uuid="n-gpu-1", memory_mib=16_384, compute_milli=0)
+    containers = with_claims({"claim/mine/gpu": ContainerGrant(strategy="advisory", gpus=(share,))}, book.pods[uid], book)
+    assert containers["claim/mine/gpu"].claim == "uid-c"
+    (order,) = allocations(book.pods[uid], Grant(grant_id="g", term=1, containers=containers), book)
+    assert (order.name, order.uid, order.resource_version) == ("c", "uid-c", "77")
+    assert [(d.request, d.pool, d.device, d.memory_mib) for d in order.devices] == [("gpu", "n", "gpu-1", 16_384)]
+
+
+def test_share_ids_are_the_same_whoever_carries_the_decision_out() -> None:
+    book = Book()
+    book.put_inventory(build.inventory(gpus=1))
+    uid = waiting(book)
+    book.apply(Put(object=claim()))
+    part = ContainerGrant(strategy="exclusive", gpus=(GpuShare(node="n", uuid="n-gpu-0", memory_mib=1, compute_milli=1000),), claim="uid-c")
+    ids = [allocations(book.pods[uid], Grant(grant_id=grant, term=1, containers={"claim/mine/gpu": part}), book)[0].devices[0].share_id for grant in ("g", "g", "h")]
+    assert ids[0] == ids[1] != ids[2]
+
+
+def test_only_nodes_that_serve_claims_are_places_for_such_a_pod() -> None:
+    book = Book()
+    uid = waiting(book)
+    book.apply(Put(object=claim()))
+    for name, dra in (("without", False), ("with", True)):
+        book.apply(Put(object=build.node(name)))
+        book.put_inventory(msgspec.structs.replace(build.inventory(name), dra=dra))
+    check = DeviceClaims().prepare(book.pods[uid], book)
+    assert check is not None
+    refused = check(book.nodes["without"])
+    assert refused is not None
+    assert refused.code == "no-dra"
+    assert check(book.nodes["with"]) is None
+
+
+def published(book: Book, order: PublishSlice) -> None:
+    meta = Meta(name=f"{order.node}-{names.DRA_DRIVER}", resource_version=build.next_version(), annotations={names.ANNOTATION_INVENTORY: order.mark})
+    book.apply(Put(object=msgspec.structs.replace(ResourceSlice(), metadata=meta)))
+
+
+def served(driver_version: str = "580.65.06") -> Any:
+    return msgspec.structs.replace(build.inventory(gpus=1), dra=True, driver_version=driver_version, cuda_version="13.0")
+
+
+def test_a_slice_is_ordered_once_and_again_when_it_is_lost_or_out_of_date() -> None:
+    book = Book()
+    book.apply(Put(object=build.node()))
+    book.put_inventory(served())
+    slices = Slices(book)
+    (order,) = slices.due(0.0)
+    assert order.devices[0].versions == {"driverVersion": "580.65.6", "cudaDriverVersion": "13.0.0"}
+    assert slices.due(1.0) == []
+    published(book, order)
+    assert slices.due(PUBLISH_AGAIN_S) == []
+    book.put_inventory(served(driver_version="590.1"))
+    (newer,) = slices.due(PUBLISH_AGAIN_S + 1)
+    assert newer.mark != order.mark
+    published(book, newer)
+    del book.others["ResourceSlice"][f"n-{names.DRA_DRIVER}"]
+    assert [o.mark for o in slices.due(2 * PUBLISH_AGAIN_S + 1)] == [newer.mark]
+
+
+def test_nodes_that_serve_no_claims_publish_nothing() -> None:
+    book = Book()
+    book.apply(Put(object=build.node()))
+    book.put_inventory(build.inventory())
+    assert Slices(book).due(0.0) == []
