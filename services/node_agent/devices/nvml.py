@@ -168,8 +168,7 @@ class NvmlDevices:
 
     def _processes(self, gpu: Gpu, now_us: int) -> usage.GpuProcesses | None:
         try:
-            handle = pynvml.nvmlDeviceGetHandleByIndex(gpu.index)
-            found = usage.read(handle, gpu.uuid, self._sampled_us.get(gpu.uuid, 0))
+            found = usage.read(_handle(gpu), gpu.uuid, self._sampled_us.get(gpu.uuid, 0))
         except pynvml.NVMLError as error:
             log.warning("gpu_usage_not_read", uuid=gpu.uuid, error=str(error))
             return None
@@ -180,9 +179,17 @@ class NvmlDevices:
 _ALWAYS = Inventory(node="", boot_id="").strategies
 
 
+def _handle(gpu: Gpu) -> Any:
+    """Raises pynvml.NVMLError. Indices move up when a GPU before them has fallen off and NVML begins anew."""
+    handle = pynvml.nvmlDeviceGetHandleByIndex(gpu.index)
+    if text(pynvml.nvmlDeviceGetUUID(handle)) != gpu.uuid:
+        raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_FOUND)
+    return handle
+
+
 def _signs(gpu: Gpu) -> Signs:
     try:
-        handle = pynvml.nvmlDeviceGetHandleByIndex(gpu.index)
+        handle = _handle(gpu)
     except NO_DRIVER:
         raise
     except pynvml.NVMLError as error:

@@ -151,6 +151,16 @@ async def test_a_lost_gpu_keeps_its_name_and_its_neighbours(machine: Machine) ->
     assert (found["GPU-a"].lost, found["GPU-b"].lost) == ("GPU is lost", "")
 
 
+async def test_a_gpu_that_took_the_index_of_another_is_not_taken_for_it(machine: Machine) -> None:
+    """As when one has fallen off and NVML begins anew; the next look at the inventory sorts them."""
+    watched = devices()
+    await seen(watched)
+    machine.become(TWO.splitlines()[3].replace("gpu 1", "gpu 0") + "\n")
+    assert [sign.lost for sign in await watched.signs()] == ["Not Found", "Invalid Argument"]
+    assert await watched.processes(1) == ()
+    assert [(gpu.uuid, gpu.index) for gpu in (await seen(watched)).gpus] == [("GPU-b", 0)]
+
+
 async def test_a_gpu_that_is_lost_before_the_agent_starts_is_known_from_before(machine: Machine) -> None:
     before = await seen(devices())
     machine.become(TWO.replace("0 9 0 0 0", "0 9 0 0 15"))
