@@ -47,7 +47,9 @@ class RuntimeWatch:
             self._verdict = Verdict(cdi="unknown", sentence=f"no container runtime listens on {', '.join(self._sockets)}")
             self._ctx.health.set("runtime", ok=True, detail=self._verdict.sentence)
             return
-        self._verdict = judge(runtime, self._cdi_dir)
+        before, self._verdict = self.obstacle, judge(runtime, self._cdi_dir)
+        if self.obstacle and self.obstacle != before:
+            self._ctx.log.error("nothing_offered", why=self.obstacle)
         exposed = exposure(runtime, self._toolkit_config())
         self._exposed.set(bool(exposed))
         if exposed:
