@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import os
 import shutil
 import signal
 import subprocess
@@ -18,7 +17,7 @@ _PR_SET_PDEATHSIG = 1
 
 def main() -> int:
     state = Path(sys.argv[1])
-    groups = cgroups.make(f"kerf-sandbox-{os.getpid()}")
+    groups = cgroups.make(state.name)
 
     def prepare() -> None:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
