@@ -28,7 +28,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     recover_s: Patience = 30.0
     """How long a GPU has to be without trouble before it takes slices again."""
     throttled_s: Patience = 60.0
-    """How long a GPU may be held back by heat or the power brake before it counts as suspect."""
+    """How long a GPU may be held back by heat, the power brake or a slow PCIe link before it counts as suspect."""
     harmless_xids: tuple[int, ...] = ()
     """XIDs that are to change nothing here, besides those that are the application's."""
     evict_unhealthy: bool = False

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
 from services.node_agent import messages as m
 from services.node_agent.config import Config
+from services.node_agent.devices import watch
+from services.node_agent.devices.cgroups import Owner
+from services.node_agent.devices.nvml import NvmlDevices
 from services.node_agent.service import NodeAgent
 from services.node_agent.state import CheckpointError
 from shared.bus.embedded import EmbeddedServer
@@ -71,20 +75,25 @@ async def bus(nats: EmbeddedServer) -> AsyncIterator[NatsBus]:
         yield made
 
 
-@contextlib.asynccontextmanager
-async def agent(nats: EmbeddedServer, host: Path, **settings: Any) -> AsyncIterator[NodeAgent]:
-    started: list[NodeAgent] = []
+class Known(NodeAgent):
+    """An agent that tests can ask."""
 
-    class Known(NodeAgent):
-        async def start(self, ctx: Context) -> None:
-            await super().start(ctx)
-            started.append(self)
+    started: ClassVar[list[Known]] = []
+
+    async def start(self, ctx: Context) -> None:
+        self.ctx = ctx
+        await super().start(ctx)
+        self.started.append(self)
+
+
+@contextlib.asynccontextmanager
+async def agent(nats: EmbeddedServer, host: Path, **settings: Any) -> AsyncIterator[Known]:
 
     usual = {"poll_s": 0.05, "health_s": 0.05, "recover_s": 0.2, "kubelet_dir": str(host / "kubelet"), "sysfs": str(host / "sys")}
     files = {"checkpoint_file": str(host / "state" / "agent.json"), "boot_id_file": str(host / "boot_id")}
     config = Config(**({"node": "n1"} | files | usual | settings))
     async with running(Known, config, bus_url=nats.url):
-        yield started[0]
+        yield Known.started.pop()
 
 
 def grant(name: str, memory: int = 600, term: int = 1) -> NodeGrant:
@@ -224,6 +233,32 @@ async def test_what_is_used_is_said_on_the_bus_and_strangers_are_booked(nats: Em
         inventory = await stored(bus)
         assert inventory is not None
         assert inventory.gpus[0].foreign_mib == 64
+
+
+async def test_a_slices_use_stands_beside_its_grant_and_goes_with_it(
+    nats: EmbeddedServer, bus: NatsBus, host: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On the bus and in Prometheus. Whose the process is would be in /proc of a real pod."""
+    monkeypatch.setattr(watch, "NvmlDevices", functools.partial(NvmlDevices, owner={4711: Owner("u-a", "f" * 64)}.get))
+    heard: list[UsageSample] = []
+
+    async def ear(incoming: Incoming) -> None:
+        heard.append(decode(incoming.payload, UsageSample))
+
+    await bus.subscribe(subjects.USAGE_ALL, ear)
+    become(host, f"{ONE}process 0 4711 500\nsm 0 4711 30\n")
+    series = 'kerf_agent_slice_used_mib{container="c",gpu="GPU-a",namespace="team",pod="a"} 500.0'
+    async with agent(nats, host, usage_s=0.05) as made:
+        await ask(bus, "grant", grant("a"), Accepted)
+        await made.node.start_container("u-a", "c")
+        await eventually(lambda: heard and heard[-1].gpus[0].slices)
+        slice_ = heard[-1].gpus[0].slices[0]
+        assert (slice_.name, slice_.container, slice_.memory_mib, slice_.granted_memory_mib, slice_.sm_milli) == ("a", "c", 500, 600, 300)
+        assert heard[-1].gpus[0].foreign_mib == 0
+        assert series in made.ctx.metrics.render().decode()
+        await made.node.end_container("u-a", "c")
+        await eventually(lambda: heard[-1].gpus[0].foreign_mib == 500, what="the process that outlives its container is a stranger")
+        assert series not in made.ctx.metrics.render().decode()
 
 
 async def test_the_kubelet_may_come_before_the_bus(nats: EmbeddedServer, bus: NatsBus, host: Path) -> None:

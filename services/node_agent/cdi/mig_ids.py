@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable
 
 import pynvml
@@ -12,11 +13,15 @@ from services.node_agent.worker import Worker
 class MigIdReader:
     def __init__(self, timeout_s: float) -> None:
         self._worker = Worker(timeout_s)
+        self._one = asyncio.Lock()
 
     async def read(self, uuids: Iterable[str]) -> dict[str, tuple[int, int]]:
         """GPU instance and compute instance of each. Raises Hung, and ValueError where NVML does not know one."""
         wanted = tuple(uuids)
-        return await self._worker.call(lambda: _read(wanted)) if wanted else {}
+        if not wanted:
+            return {}
+        async with self._one:
+            return await self._worker.call(lambda: _read(wanted))
 
 
 def _read(uuids: tuple[str, ...]) -> dict[str, tuple[int, int]]:

@@ -4,7 +4,7 @@
 2. Nothing comes back before it was clean for `recover_s`; meanwhile it is suspect, and says after what.
 3. What only a reset or a reboot mends (an ailment) stays until there is evidence of it: another boot, the driver loaded
    anew, the driver's recovery action gone back to none, or a person's word. Ailments outlive the agent.
-4. Running hot or slow is no trouble until it has lasted: `throttled_s`. A power cap is none at all.
+4. Heat, the power brake and a slow PCIe link are no trouble until they have lasted: `throttled_s`. A power cap is none at all.
 """
 
 from __future__ import annotations
@@ -175,15 +175,15 @@ def _seen(signs: Signs) -> list[tuple[GpuState, str]]:
         found.append(("unhealthy", f"{signs.ecc_volatile} uncorrectable ECC errors since the driver was loaded"))
     if signs.fabric_down:
         found.append(("suspect", "its NVLink fabric is not up; is the fabric manager running?"))
-    if signs.pcie_width and signs.pcie_width < signs.pcie_width_most:
-        found.append(("suspect", f"PCIe link of width {signs.pcie_width} where {signs.pcie_width_most} is possible"))
-    if signs.busy and signs.pcie_generation and signs.pcie_generation < signs.pcie_generation_most:
-        # An idle link is slowed down to save power.
-        found.append(("suspect", f"PCIe link of generation {signs.pcie_generation} where {signs.pcie_generation_most} is possible"))
     return found
 
 
 def _slow(signs: Signs) -> str:
-    """How the hardware holds back the clocks."""
-    names = {HOT: "too hot", POWER_BRAKE: "held back by the power brake"}
-    return " and ".join(name for bit, name in names.items() if signs.clock_reasons & bit)
+    """What holds it back."""
+    found = [word for bit, word in ((HOT, "too hot"), (POWER_BRAKE, "held back by the power brake")) if signs.clock_reasons & bit]
+    if signs.pcie_width and signs.pcie_width < signs.pcie_width_most:
+        found.append(f"PCIe link of width {signs.pcie_width} where {signs.pcie_width_most} is possible")
+    if signs.busy and signs.pcie_generation and signs.pcie_generation < signs.pcie_generation_most:
+        # An idle link is slowed down to save power, also between two kernels.
+        found.append(f"PCIe link of generation {signs.pcie_generation} where {signs.pcie_generation_most} is possible")
+    return " and ".join(found)

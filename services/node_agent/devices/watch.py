@@ -30,6 +30,8 @@ class Watch:
         self._health = Health(
             agent.ailments, recover_s=config.recover_s, throttled_s=config.throttled_s, harmless_xids=config.harmless_xids
         )
+        self._clock = asyncio.get_running_loop().time
+        """Health counts seconds, and wall clocks are set."""
         self._inventory = Inventory(node=config.node, boot_id=boot_id)
         self._signs: tuple[Signs, ...] = ()
         self._told: States = {}
@@ -77,7 +79,7 @@ class Watch:
 
     async def _ask(self) -> None:
         self._signs = await self._devices.signs()
-        self._health.saw(self._signs, self._boot_id, self._devices.loaded, self._ctx.now())
+        self._health.saw(self._signs, self._boot_id, self._devices.loaded, self._clock())
 
     async def _say(self) -> None:
         self._told = self._states()
@@ -88,12 +90,12 @@ class Watch:
         await self._tell(m.InventorySeen(msgspec.structs.replace(self._inventory, gpus=gpus, dra=self._dra), self._health.ailments))
 
     def _states(self) -> States:
-        now = self._ctx.now()
+        now = self._clock()
         return {gpu.uuid: self._health.state(gpu.uuid, now) for gpu in self._inventory.gpus}
 
     def _heard(self, uuid: str, number: int) -> None:
         self._xids.add(1, uuid or "unknown", str(number))
-        self._health.xid(uuid, number, self._ctx.now())
+        self._health.xid(uuid, number, self._clock())
         self._alarm.set()
 
     async def _looks(self) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from services.node_agent.cdi.mig_ids import MigIdReader
@@ -12,6 +14,8 @@ async def test_an_instances_numbers_are_nvmls(machine: Machine) -> None:
     machine.also("mig 1 9 4 3g.71gb 71000 MIG-b\nmig 1 7 0 1g.18gb 18000 MIG-a\n")
     reader = MigIdReader(5.0)
     assert await reader.read(("MIG-a", "MIG-b")) == {"MIG-a": (7, 0), "MIG-b": (9, 0)}
+    both = await asyncio.gather(reader.read(("MIG-a",)), reader.read(("MIG-b",)))
+    assert both == [{"MIG-a": (7, 0)}, {"MIG-b": (9, 0)}], "two containers that start at once"
     with pytest.raises(ValueError, match="MIG-gone"):
         await reader.read(("MIG-gone",))
 

@@ -48,9 +48,7 @@ def states(made: Health, now: float) -> tuple[str, str]:
         ({"ecc_aggregate": 40}, "healthy", ""),
         ({"ecc_volatile": 2, "remaps_rows": False}, "unhealthy", "2 uncorrectable ECC errors"),
         ({"fabric_down": True}, "suspect", "fabric manager"),
-        ({"pcie_width": 8}, "suspect", "width 8 where 16"),
-        ({"pcie_generation": 1}, "healthy", ""),
-        ({"pcie_generation": 1, "busy": True}, "suspect", "generation 1 where 5"),
+        ({"pcie_width": 8, "pcie_generation": 1, "busy": True}, "healthy", ""),
         ({"pcie_width": 0, "pcie_width_most": 0}, "healthy", ""),
         ({"clock_reasons": HOT | POWER_BRAKE}, "healthy", ""),
         ({"clock_reasons": 0x4 | 0x20}, "healthy", ""),
@@ -188,6 +186,25 @@ def test_heat_counts_when_it_lasts() -> None:
     assert [look(made, seen, now) for seen, now in ((WELL, 91.0), (hot, 92.0), (WELL, 100.0), (hot, 101.0), (hot, 155.0))] == [
         "healthy"
     ] * 5
+
+
+@pytest.mark.parametrize(
+    ("how", "says"),
+    [
+        ({"clock_reasons": POWER_BRAKE}, "held back by the power brake"),
+        ({"pcie_width": 8}, "PCIe link of width 8 where 16 is possible"),
+        ({"pcie_generation": 1, "busy": True}, "PCIe link of generation 1 where 5 is possible"),
+        ({"pcie_generation": 1, "busy": False}, ""),
+        ({"clock_reasons": 0x4 | 0x20}, ""),
+        ({"pcie_width": 0, "pcie_width_most": 0, "pcie_generation": 0, "busy": True}, ""),
+    ],
+    ids=["power brake", "narrow link", "slow link", "idle link", "software caps", "unknown link"],
+)
+def test_what_counts_only_when_it_lasts(how: dict[str, Any], says: str) -> None:
+    made = health()
+    for now in (0.0, 59.0, 61.0):
+        made.saw([signs(**how)], "boot-1", 0, now)
+    assert made.state("A", 61.0) == (("suspect", f"{says} for more than 60 s") if says else ("healthy", ""))
 
 
 def test_new_ecc_errors_make_a_gpu_that_remaps_rows_suspect_for_a_while() -> None:
