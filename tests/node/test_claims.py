@@ -84,7 +84,7 @@ async def test_an_allocation_without_a_grant_starts_nothing(world: World) -> Non
     status = {"allocation": {"devices": {"results": [result]}}, "reservedFor": [{"resource": "pods", "name": "thief", "uid": thief["metadata"]["uid"]}]}
     path = f"/apis/resource.k8s.io/v1/namespaces/{world.namespace}/resourceclaims/{made['metadata']['name']}/status"
     await world.ask("PATCH", path, {"status": status}, content_type="application/merge-patch+json")
-    await world.ask("POST", f"/api/v1/namespaces/{world.namespace}/pods/thief/binding", {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": "thief"}, "target": {"kind": "Node", "name": NODE}})
+    await world.bind_by_hand("thief")
     assert "no grant on this node is for ResourceClaim" in await world.told("thief", "no-grant")
     seen = await world.seen("Pod", "thief")
     assert "kerf.dev/grant" not in seen["metadata"].get("annotations", {})
