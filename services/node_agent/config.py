@@ -52,6 +52,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """What gpushare's pods count memory in, as in admission's setting of that name."""
     cgroup_dir: str = "/sys/fs/cgroup"
     """Where the host's cgroups are."""
+    dra: bool = False
+    """Serve ResourceClaims of the class gpu.kerf.dev too (Kubernetes 1.34 and later)."""
     slots: Annotated[int, msgspec.Meta(ge=1, le=16384)] = 1024
     """How many containers with GPUs the kubelet admits on this node at once."""
     hollow: tuple[HollowNode, ...] = ()

@@ -109,6 +109,14 @@ class Agent:
         containers = {} if known is None else known.grant.grant.containers
         return max(containers, key=lambda name: _size(containers[name]), default="")
 
+    def claimed(self, claim: str) -> tuple[str, tuple[str, ...]] | None:
+        """The pod whose grant has parts for this ResourceClaim, and their names in it. None where none is known."""
+        for known in self._known.values():
+            entries = tuple(name for name, part in known.grant.grant.containers.items() if part.claim == claim)
+            if entries:
+                return known.grant.uid, entries
+        return None
+
     def live(self) -> tuple[LiveSlice, ...]:
         return tuple(self._live_slice(lease) for lease in self._leases.values())
 

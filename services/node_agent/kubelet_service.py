@@ -10,6 +10,8 @@ from services.node_agent.cdi.slices import SliceWriter
 from services.node_agent.cdi.writer import SpecDir
 from services.node_agent.config import Config
 from services.node_agent.handover.device_plugin import BUCKETS, CDI_KIND, SlotPlugin
+from services.node_agent.handover.dra import ClaimPlugin
+from services.node_agent.handover.dra_registration import ClaimsWay
 from services.node_agent.handover.podresources import PodResources
 from services.node_agent.handover.registration import PLUGIN_DIR, DevicePluginWay
 from services.node_agent.handover.runtime_watch import RuntimeWatch
@@ -54,6 +56,11 @@ class KubeletDoor:
     async def start(self) -> None:
         await self._runtime.start()
         await self._way.start()
+        if self._config.dra:
+            plugin = ClaimPlugin(
+                gate=self._door, edits=self._slices, gpus=self._gpus, seconds=self._seconds, refused=self._refused, handed=self._handed
+            )
+            await ClaimsWay(self._ctx, Path(self._config.kubelet_dir), plugin, self._door.devices.serve_claims).start()
         await self._release.start()
 
     def _plugin(self, on_watch: Callable[[bool], None]) -> SlotPlugin:

@@ -58,6 +58,13 @@ class NodeDoor:
             return m.RefuseStart(uid, container, "checkpoint-not-written", sentence)
         return next(order for order in orders if isinstance(order, m.HandOver | m.RefuseStart))
 
+    async def claimed(self, claim: str) -> tuple[str, tuple[str, ...]] | None:
+        """The pod's UID and the entries of its grant that are of this ResourceClaim. Asks placement where they are not known."""
+        found = self.agent.claimed(claim)
+        if found is None and await self._fetch("", claim):
+            found = self.agent.claimed(claim)
+        return found
+
     def largest(self, uid: str) -> str:
         """The container with the largest share of this pod's grant; empty where there is no grant."""
         return self.agent.largest(uid)
@@ -107,12 +114,13 @@ class NodeDoor:
         except OSError as error:
             self._ctx.fail(f"the checkpoint cannot be written: {error}")
 
-    async def _fetch(self, uid: str) -> bool:
+    async def _fetch(self, uid: str, claim: str = "") -> bool:
+        query = GrantQuery(uid=uid, node=self._config.node, claim=claim)
         try:
-            reply = await self._ctx.bus.request(subjects.QUERY_GRANT, encode(GrantQuery(uid=uid, node=self._config.node)))
+            reply = await self._ctx.bus.request(subjects.QUERY_GRANT, encode(query))
             answer = decode(reply, GrantAnswer)
         except (BusError, ContractError) as error:
-            self._ctx.log.warning("grant_not_fetched", uid=uid, error=str(error))
+            self._ctx.log.warning("grant_not_fetched", uid=uid, claim=claim, error=str(error))
             return False
         if answer.found is None:
             return False

@@ -17,7 +17,7 @@ from shared.book.book import Book
 from shared.book.states import PodState
 from shared.contracts.commands import AllocateClaim, ClaimDevice, PublishSlice, SliceDevice
 from shared.model import names
-from shared.model.claims import ResourceClaim, ResourceSlice, claim_of, request_of
+from shared.model.claims import ResourceClaim, ResourceSlice, claim_of, device_name, request_of
 from shared.model.generations import generation_of
 from shared.model.gpu import Gpu, Inventory
 from shared.model.grant import ContainerGrant, Grant
@@ -88,10 +88,6 @@ class Slices:
             if len(out) == PUBLISH_AT_ONCE:
                 break
         return out
-
-
-def device_name(index: int) -> str:
-    return f"gpu-{index}"
 
 
 def _described(gpu: Gpu, inventory: Inventory) -> SliceDevice:

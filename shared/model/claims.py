@@ -121,6 +121,11 @@ def entry_of(claim: str, request: str) -> str:
     return f"{ENTRY}{claim}/{request}"
 
 
+def device_name(index: int) -> str:
+    """Of a GPU in ResourceSlices and allocations, by its index on the node."""
+    return f"gpu-{index}"
+
+
 def claim_of(entry: str) -> str:
     """The pod's own name of the claim that an entry is of; empty for a container's."""
     return entry.split("/")[1] if entry.startswith(ENTRY) else ""

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.node.world import World, world_on
+from tests.support import manifests
 from tests.support.cluster import binaries_or_skip
 from tests.support.whole import policed_plane
 from tools.binaries import NODE
@@ -34,6 +35,7 @@ def sandbox() -> Iterator[Sandbox]:
         pytest.skip(f"NO REAL KUBELET, so the hand-over to containers is NOT TESTED on this machine: {reason}")
     binaries = binaries_or_skip(*NODE)
     with policed_plane() as plane:
+        manifests.apply_all(plane, "25-")
         made = Sandbox(plane, binaries, images={GPUSHARE_IMAGE: []})
         made.start()
         try:

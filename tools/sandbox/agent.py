@@ -59,7 +59,7 @@ class Agent:
         """Inside."""
         self._environment = {
             "KERF_NODE": NODE, "KERF_NATS_URL": nats_url, "KERF_HTTP_PORT": str(self.port), "KERF_CHECKPOINT_FILE": f"/var/lib/kerf/{checkpoint}.json",
-            "KERF_DRIVER_ROOT": DRIVER_ROOT,
+            "KERF_DRIVER_ROOT": DRIVER_ROOT, "KERF_DRA": "true",
             "HOME": os.environ.get("HOME", "/root"), **gpus.environment(), **(settings or {}),
         }  # fmt: skip
 

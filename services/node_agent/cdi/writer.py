@@ -39,4 +39,5 @@ class SpecDir:
 
 
 def _stem(uid: str, container: str) -> str:
-    return f"{PREFIX}-{uid}-{container}"
+    """The entry of a ResourceClaim has slashes where a container's name has none."""
+    return f"{PREFIX}-{uid}-{container.replace('/', '.')}"

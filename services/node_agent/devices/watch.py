@@ -35,6 +35,7 @@ class Watch:
         self._inventory = Inventory(node=config.node, boot_id=boot_id)
         self._signs: tuple[Signs, ...] = ()
         self._told: States = {}
+        self._dra = False
         self._alarm = asyncio.Event()
         self._meter = Meter(ctx, self._devices, agent, config.usage_s)
         self._xids = ctx.metrics.counter("kerf_agent_xids_total", "XIDs that the driver reported, by GPU and number.", ("gpu", "xid"))
@@ -65,6 +66,11 @@ class Watch:
         if self._states() != self._told or self._health.ailments != self._agent.ailments:
             await self._say()
 
+    async def serve_claims(self, served: bool) -> None:
+        """Whether the kubelet takes ResourceClaims to this agent."""
+        self._dra = served
+        await self._say()
+
     def pardon(self, gpus: tuple[str, ...]) -> None:
         """A person says that these were seen to."""
         for uuid in gpus:
@@ -81,7 +87,7 @@ class Watch:
             msgspec.structs.replace(gpu, state=self._told[gpu.uuid][0], reason=self._told[gpu.uuid][1]) for gpu in self._inventory.gpus
         )
         self._ctx.health.set("gpus", ok=True, detail="; ".join(f"{gpu.uuid}: {gpu.reason}" for gpu in gpus if gpu.state != "healthy"))
-        await self._tell(m.InventorySeen(msgspec.structs.replace(self._inventory, gpus=gpus), self._health.ailments))
+        await self._tell(m.InventorySeen(msgspec.structs.replace(self._inventory, gpus=gpus, dra=self._dra), self._health.ailments))
 
     def _states(self) -> States:
         now = self._clock()

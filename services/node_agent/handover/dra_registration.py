@@ -1,0 +1,72 @@
+"""Serving the claims' driver, and the socket by which the kubelet finds it.
+
+The kubelet watches the directory of registrations: it finds the socket there whenever it starts, asks who it is, and says
+whether it has taken the driver. So nothing needs to be told again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import grpc
+import structlog
+
+from services.node_agent.handover.dra import ClaimPlugin
+from services.node_agent.kubelet_api import plugin_registration_pb2 as pb
+from services.node_agent.kubelet_api.dra_pb2_grpc import add_DRAPluginServicer_to_server
+from services.node_agent.kubelet_api.plugin_registration_pb2_grpc import RegistrationServicer, add_RegistrationServicer_to_server
+from shared.model import names
+from shared.service import Context
+
+VERSIONS = ("v1.DRAPlugin",)
+"""Kubernetes 1.34 and later."""
+_GRACE_S = 5.0
+
+log = structlog.get_logger("dra")
+
+
+class ClaimsWay(RegistrationServicer):
+    """The way of ResourceClaims: two servers on sockets of their own."""
+
+    def __init__(self, ctx: Context, kubelet_dir: Path, plugin: ClaimPlugin, registered: Callable[[bool], Awaitable[None]]) -> None:
+        """`registered` hears whether the kubelet has taken the driver."""
+        self._ctx, self._plugin, self._registered = ctx, plugin, registered
+        self._endpoint = kubelet_dir / "plugins" / names.DRA_DRIVER / "dra.sock"
+        self._door = kubelet_dir / "plugins_registry" / f"{names.DRA_DRIVER}-reg.sock"
+        self._servers: list[grpc.aio.Server] = []
+
+    async def start(self) -> None:
+        self._ctx.health.set("claims", ok=False, detail="the kubelet has not asked for the driver of ResourceClaims yet")
+        self._ctx.on_drain(self.close)
+        for path in (self._endpoint, self._door):
+            _make_way(path)
+        await self._serve(self._endpoint, lambda server: add_DRAPluginServicer_to_server(self._plugin, server))  # type: ignore[no-untyped-call]
+        await self._serve(self._door, lambda server: add_RegistrationServicer_to_server(self, server))  # type: ignore[no-untyped-call]
+
+    async def close(self) -> None:
+        for server in self._servers:
+            await server.stop(_GRACE_S)
+
+    async def GetInfo(self, request: pb.InfoRequest, context: Any) -> pb.PluginInfo:  # noqa: ARG002, N802 - generated
+        return pb.PluginInfo(type="DRAPlugin", name=names.DRA_DRIVER, endpoint=str(self._endpoint), supported_versions=VERSIONS)
+
+    async def NotifyRegistrationStatus(self, request: pb.RegistrationStatus, context: Any) -> pb.RegistrationStatusResponse:  # noqa: ARG002, N802 - generated
+        detail = "" if request.plugin_registered else f"the kubelet does not take the driver of ResourceClaims: {request.error}"
+        self._ctx.health.set("claims", ok=request.plugin_registered, detail=detail)
+        log.info("driver_registered" if request.plugin_registered else "driver_not_registered", driver=names.DRA_DRIVER, error=request.error)
+        await self._registered(request.plugin_registered)
+        return pb.RegistrationStatusResponse()
+
+    async def _serve(self, path: Path, add: Callable[[grpc.aio.Server], object]) -> None:
+        server = grpc.aio.server()
+        add(server)
+        server.add_insecure_port(f"unix:{path}")
+        await server.start()
+        self._servers.append(server)
+
+
+def _make_way(path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.unlink(missing_ok=True)

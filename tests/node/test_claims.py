@@ -1,0 +1,104 @@
+"""ResourceClaims on a real kubelet: prepared by the grant, and by nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from shared.model.grant import decode_grant
+from tests.node.world import World, grant_of
+from tools.sandbox.inside import minor
+from tools.sandbox.node import NODE, WORKLOAD
+
+TEMPLATES = "/apis/resource.k8s.io/v1/namespaces/{}/resourceclaimtemplates"
+
+
+def claim_spec(count: int = 1, **capacity: str) -> dict[str, Any]:
+    exactly: dict[str, Any] = {"deviceClassName": "gpu.kerf.dev", "count": count}
+    if capacity:
+        exactly["capacity"] = {"requests": capacity}
+    return {"devices": {"requests": [{"name": "gpu", "exactly": exactly}]}}
+
+
+async def template(world: World, name: str, **wish: Any) -> None:
+    await world.ask("POST", TEMPLATES.format(world.namespace), {"metadata": {"name": name}, "spec": {"spec": claim_spec(**wish)}})
+
+
+async def pod(world: World, name: str, scheduler: str = "kerf", **source: str) -> None:
+    users = [{"name": "main", "image": WORKLOAD, "args": [], "resources": {"claims": [{"name": "mine"}]}}]
+    spec = {"schedulerName": scheduler, "resourceClaims": [{"name": "mine", **source}], "tolerations": [{"operator": "Exists"}]}
+    await world.create_pod(name, containers=users, spec=spec)
+
+
+async def test_claims_get_what_their_grants_say_beside_pods_with_slots(world: World) -> None:
+    """Ten pods of each kind at once: parts of one GPU by claim, parts by resources, and two whole GPUs by claim."""
+    await template(world, "part", memory="4Gi", compute="5")
+    await template(world, "pair", count=2)
+    claimed, slotted = [f"claim-{i}" for i in range(10)], [f"slot-{i}" for i in range(10)]
+    await asyncio.gather(
+        *(pod(world, name, resourceClaimTemplateName="part") for name in claimed),
+        *(world.create_pod(name, gpu_memory="4Gi") for name in slotted),
+        pod(world, "pair", resourceClaimTemplateName="pair"),
+    )
+    pods = await world.running(*claimed, *slotted, "pair")
+    for name in (*claimed, "pair"):
+        grant = grant_of(pods[name])
+        shares = grant.containers["claim/mine/gpu"].gpus
+        seen = await world.inside(name)
+        uuids = {share.uuid for share in shares}
+        assert seen.environment["KERF_GRANT"] == grant.grant_id
+        assert set(seen.environment["KERF_GPUS"].split(",")) == uuids
+        assert seen.environment["KERF_GPU_MEMORY_MIB"] == str(sum(share.memory_mib for share in shares))
+        wanted = [f"/dev/nvidia{minor(i)}" for i in range(world.gpus.count) if world.gpus.uuid(i) in uuids]
+        assert seen.devices == sorted([*wanted, "/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools"])
+    await world.delete(*claimed, *slotted, "pair")
+    await world.gone(*claimed, *slotted, "pair")
+    await world.free()
+
+
+async def test_restarts_of_agent_and_kubelet_change_nothing(world: World) -> None:
+    await template(world, "part", memory="4Gi")
+    await pod(world, "before", resourceClaimTemplateName="part")
+    first = (await world.running("before"))["before"]
+    world.agent.kill()
+    world.agent.start()
+    await world.kill_kubelet()
+    world.sandbox.start_kubelet()
+    await world.offered()
+    await pod(world, "after", resourceClaimTemplateName="part")
+    now = await world.running("before", "after")
+    assert now["before"]["status"]["containerStatuses"][0]["containerID"] == first["status"]["containerStatuses"][0]["containerID"]
+    assert (await world.inside("after")).environment["KERF_GRANT"] == grant_of(now["after"]).grant_id
+
+
+async def test_an_allocation_without_a_grant_starts_nothing(world: World) -> None:
+    """Everything that the API server and the kubelet check is right: allocated, reserved, bound. No decision of Kerf's stands
+    behind it."""
+    made = await world.ask("POST", f"/apis/resource.k8s.io/v1/namespaces/{world.namespace}/resourceclaims", {"metadata": {"name": "stolen"}, "spec": claim_spec(memory="1Gi")})
+    await world.create_pod(
+        "thief", containers=[{"name": "main", "image": WORKLOAD, "args": [], "resources": {"claims": [{"name": "mine"}]}}],
+        spec={"schedulerName": "nobody", "resourceClaims": [{"name": "mine", "resourceClaimName": "stolen"}], "tolerations": [{"operator": "Exists"}]},
+    )  # fmt: skip
+    thief = await world.seen("Pod", "thief")
+    result = {"request": "gpu", "driver": "gpu.kerf.dev", "pool": NODE, "device": "gpu-0", "shareID": "0b9a1c52-6d0e-4f36-8a2b-3f1f0f9f8e11"}
+    status = {"allocation": {"devices": {"results": [result]}}, "reservedFor": [{"resource": "pods", "name": "thief", "uid": thief["metadata"]["uid"]}]}
+    path = f"/apis/resource.k8s.io/v1/namespaces/{world.namespace}/resourceclaims/{made['metadata']['name']}/status"
+    await world.ask("PATCH", path, {"status": status}, content_type="application/merge-patch+json")
+    await world.bind_by_hand("thief")
+    assert "no grant on this node is for ResourceClaim" in await world.told("thief", "no-grant")
+    seen = await world.seen("Pod", "thief")
+    assert "kerf.dev/grant" not in seen["metadata"].get("annotations", {})
+    assert not any(s.get("started") for s in seen["status"].get("containerStatuses", []))
+
+
+async def test_the_slice_in_the_api_says_what_the_node_has(world: World) -> None:
+    await template(world, "one")
+    await pod(world, "p", resourceClaimTemplateName="one")
+    running = (await world.running("p"))["p"]
+    share = decode_grant(running["metadata"]["annotations"]["kerf.dev/grant"]).containers["claim/mine/gpu"].gpus[0]
+    listed = await world.ask("GET", "/apis/resource.k8s.io/v1/resourceslices?fieldSelector=spec.driver=gpu.kerf.dev")
+    (found,) = [item for item in listed["items"] if item["spec"]["nodeName"] == NODE]
+    by_uuid = {device["attributes"]["uuid"]["string"]: device for device in found["spec"]["devices"]}
+    assert set(by_uuid) == {world.gpus.uuid(i) for i in range(world.gpus.count)}
+    claim = await world.ask("GET", f"/apis/resource.k8s.io/v1/namespaces/{world.namespace}/resourceclaims/{running['status']['resourceClaimStatuses'][0]['resourceClaimName']}")
+    assert claim["status"]["allocation"]["devices"]["results"][0]["device"] == by_uuid[share.uuid]["name"]
