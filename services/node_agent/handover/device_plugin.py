@@ -32,6 +32,9 @@ from shared.model import names
 from shared.telemetry.metrics import Counter, Histogram
 
 CDI_KIND = "kerf.dev/slice"
+CDI_ANNOTATION = "cdi.k8s.io/kerf.dev_slice"
+"""The same device as CDI's own annotation: kubelets before 1.29 drop `cdi_devices` silently, and the container would start
+without its GPU. A runtime that gets both takes one."""
 OPTIONS = pb.DevicePluginOptions(pre_start_required=True)
 BUCKETS = (0.001, 0.0025, 0.005, 0.0075, 0.01, 0.015, 0.02, 0.03, 0.04, 0.05, 0.075, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 30.0)
 
@@ -89,8 +92,9 @@ class SlotPlugin(DevicePluginServicer):
     async def Allocate(self, request: pb.AllocateRequest, context: Any) -> pb.AllocateResponse:  # noqa: ARG002, N802 - generated
         """A name that never was: one that was used before could let a container in by an old spec."""
         begun = time.perf_counter()
-        names = [pb.CDIDevice(name=f"{CDI_KIND}=k{secrets.token_hex(16)}") for _ in request.container_requests]
-        answer = pb.AllocateResponse(container_responses=[pb.ContainerAllocateResponse(cdi_devices=[name]) for name in names])
+        answer = pb.AllocateResponse(
+            container_responses=[_device(f"{CDI_KIND}=k{secrets.token_hex(16)}") for _ in request.container_requests]
+        )
         took_s = time.perf_counter() - begun
         self._seconds.observe(took_s, "allocate")
         for asked in request.container_requests:
@@ -142,3 +146,7 @@ class SlotPlugin(DevicePluginServicer):
         except (OSError, ValueError, Hung) as error:
             raise Refused(grpc.StatusCode.INTERNAL, "spec-not-written", f"the container's CDI spec cannot be made: {error}") from error
         return order
+
+
+def _device(name: str) -> pb.ContainerAllocateResponse:
+    return pb.ContainerAllocateResponse(cdi_devices=[pb.CDIDevice(name=name)], annotations={CDI_ANNOTATION: name})

@@ -67,8 +67,10 @@ def read(payload: bytes, resource: str, kind: str) -> tuple[Holding, ...]:
 
 def _holding(entry: _Entry, kind: str) -> Holding:
     prefix = f"{kind}="
-    devices = ContainerAllocateResponse.FromString(entry.AllocResp).cdi_devices
+    answer = ContainerAllocateResponse.FromString(entry.AllocResp)
+    # An old kubelet keeps the annotations alone.
+    named = dict.fromkeys((*(device.name for device in answer.cdi_devices), *answer.annotations.values()))
     return Holding(
         uid=entry.PodUID, container=entry.ContainerName, slots=frozenset(slot for ids in entry.DeviceIDs.values() for slot in ids),
-        cdi_names=tuple(device.name.removeprefix(prefix) for device in devices if device.name.startswith(prefix)),
+        cdi_names=tuple(name.removeprefix(prefix) for name in named if name.startswith(prefix)),
     )  # fmt: skip

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from services.node_agent.handover import kubelet_checkpoint, slots
+from services.node_agent.handover.device_plugin import CDI_ANNOTATION
 from services.node_agent.handover.kubelet_checkpoint import KubeletCheckpointError
 from services.node_agent.handover.slots import Claim, Holder, Holding, Unresolved
 from services.node_agent.kubelet_api.device_plugin_pb2 import CDIDevice, ContainerAllocateResponse
@@ -68,6 +69,14 @@ def checkpoint(*entries: object) -> bytes:
 def test_the_kubelets_checkpoint_is_read() -> None:
     other = entry(ResourceName="vendor.com/nic", DeviceIDs={"0": ["a"]})
     assert kubelet_checkpoint.read(checkpoint(entry(), other), "kerf.dev/slot", KIND) == (holding("u-1"),)
+
+
+@pytest.mark.parametrize("devices", [(), (f"{KIND}=k1",)])
+def test_the_annotation_names_the_device_where_the_kubelet_dropped_it(devices: tuple[str, ...]) -> None:
+    notes = {CDI_ANNOTATION: f"{KIND}=k1", "vendor.com/note": "x"}
+    answer = ContainerAllocateResponse(cdi_devices=[CDIDevice(name=name) for name in devices], annotations=notes)
+    made = entry(AllocResp=base64.b64encode(answer.SerializeToString()).decode())
+    assert kubelet_checkpoint.read(checkpoint(made), "kerf.dev/slot", KIND) == (holding("u-1"),)
 
 
 def test_a_checkpoint_of_a_node_without_pods_is_empty() -> None:
