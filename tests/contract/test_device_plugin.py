@@ -3,106 +3,28 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import ctypes
 import json
 import shutil
 import subprocess
 import sys
-import tempfile
-from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
-from uuid import NAMESPACE_DNS, uuid5
 
 import grpc
 import pytest
 
-from services.node_agent.config import Config
 from services.node_agent.kubelet_api import container_runtime_pb2 as cri
 from services.node_agent.kubelet_api.container_runtime_pb2_grpc import RuntimeServiceServicer, add_RuntimeServiceServicer_to_server
-from services.node_agent.service import NodeAgent
 from shared.bus.embedded import EmbeddedServer
 from shared.bus.nats_bus import NatsBus
 from shared.bus.port import Incoming
-from shared.bus.provision import provision
 from shared.contracts import subjects
 from shared.contracts.base import decode, encode
-from shared.contracts.commands import Accepted, NodeGrant, NodeRelease
+from shared.contracts.commands import Accepted, NodeRelease
 from shared.contracts.envelope import unwrap
-from shared.model.grant import ContainerGrant, GpuShare, Grant
-from shared.service import Context, running
 from tests.support.fake_kubelet import FakeKubelet, FakePod
+from tests.support.kubelet_agent import agent, environment, grant, pod, uid
 from tests.support.waiting import eventually
-
-FAKE = Path(__file__).resolve().parents[1] / "fakes" / "nvml"
-TWO = "driver 580.1\n" + "".join(f"gpu {i} GPU-{i} NVIDIA_H200 1000 00000000:0{i + 1}:00.0 0 9 0 0 0\n" for i in range(2))
-
-
-@pytest.fixture(scope="module", autouse=True)
-def library(tmp_path_factory: pytest.TempPathFactory) -> None:
-    if shutil.which("cc") is None or shutil.which("make") is None:
-        pytest.skip("no C compiler to build the fake NVML with")
-    build = tmp_path_factory.mktemp("nvml")
-    subprocess.run(["make", "-s", "-C", str(FAKE), f"BUILD={build}"], check=True)
-    ctypes.CDLL(str(build / "libnvidia-ml.so.1"), mode=ctypes.RTLD_GLOBAL)
-
-
-@pytest.fixture
-def host(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A directory of its own: pytest's paths are too long for unix sockets."""
-    with tempfile.TemporaryDirectory(prefix="kerf-") as name:
-        made = Path(name)
-        (made / "nvml").write_text(TWO)
-        (made / "boot_id").write_text("boot-1\n")
-        monkeypatch.setenv("KERF_FAKE_NVML_STATE", str(made / "nvml"))
-        yield made
-
-
-@pytest.fixture
-async def nats() -> AsyncIterator[EmbeddedServer]:
-    async with EmbeddedServer() as server:
-        yield server
-
-
-@pytest.fixture
-async def bus(nats: EmbeddedServer) -> AsyncIterator[NatsBus]:
-    async with await NatsBus.connect(nats.url) as made:
-        await provision(made)
-        yield made
-
-
-@pytest.fixture
-async def kubelet(host: Path) -> AsyncIterator[FakeKubelet]:
-    made = FakeKubelet(host / "kubelet")
-    await made.start()
-    yield made
-    await made.stop()
-
-
-@contextlib.asynccontextmanager
-async def agent(nats: EmbeddedServer, host: Path, **changes: Any) -> AsyncIterator[Context]:
-    contexts: list[Context] = []
-
-    class Known(NodeAgent):
-        async def start(self, ctx: Context) -> None:
-            await super().start(ctx)
-            contexts.append(ctx)
-
-    settings = {
-        "node": "n1", "checkpoint_file": str(host / "state" / "agent.json"), "boot_id_file": str(host / "boot_id"), "kubelet_dir": str(host / "kubelet"),
-        "cdi_dir": str(host / "cdi"), "cgroup_dir": str(host / "cgroup"), "host_root": str(host), "slots": 64,
-    }  # fmt: skip
-    async with running(Known, Config(**(settings | changes)), bus_url=nats.url):
-        yield contexts[0]
-
-
-def uid(name: str) -> str:
-    return str(uuid5(NAMESPACE_DNS, name))
-
-
-def pod(name: str, **more: Any) -> FakePod:
-    return FakePod(uid=uid(name), namespace="team", name=name, **more)
 
 
 def cgroup(host: Path, name: str) -> Path:
@@ -111,29 +33,6 @@ def cgroup(host: Path, name: str) -> Path:
     made.mkdir(parents=True)
     (host / "cgroup" / "cgroup.procs").touch()
     return made
-
-
-async def grant(bus: NatsBus, name: str, **memory_by_container: int) -> Accepted:
-    containers = {
-        container: ContainerGrant(
-            strategy="advisory", gpus=(GpuShare(node="n1", uuid=f"GPU-{number % 2}", memory_mib=memory, compute_milli=0),)
-        )
-        for number, (container, memory) in enumerate((memory_by_container or {"main": 20}).items())
-    }
-    made = NodeGrant(term=1, uid=uid(name), namespace="team", name=name, grant=Grant(grant_id=f"g-{name}", term=1, containers=containers))
-    return decode(await bus.request(subjects.node_command("n1", "grant"), encode(made)), Accepted)
-
-
-def environment(host: Path, cdi_name: str) -> dict[str, str]:
-    """Of the one spec that has this device; empty where there is none."""
-    found: list[dict[str, str]] = []
-    for path in (host / "cdi").glob("*.json"):
-        spec = json.loads(path.read_text())
-        for device in spec["devices"]:
-            if f"{spec['kind']}={device['name']}" == cdi_name:
-                found.append(dict(line.split("=", 1) for line in device["containerEdits"]["env"]))
-    assert len(found) <= 1
-    return found[0] if found else {}
 
 
 async def test_a_container_gets_the_slice_of_its_own_pod(nats: EmbeddedServer, bus: NatsBus, host: Path, kubelet: FakeKubelet) -> None:

@@ -1,0 +1,116 @@
+"""The driver of ResourceClaims in a whole agent, as the kubelet meets it: real gRPC, real NATS, the fake NVML."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+
+from services.node_agent.kubelet_api import dra_pb2 as dra
+from services.node_agent.kubelet_api import plugin_registration_pb2 as reg
+from services.node_agent.kubelet_api.dra_pb2_grpc import DRAPluginStub
+from services.node_agent.kubelet_api.plugin_registration_pb2_grpc import RegistrationStub
+from shared.bus.embedded import EmbeddedServer
+from shared.bus.nats_bus import NatsBus
+from shared.bus.port import Incoming
+from shared.contracts import subjects
+from shared.contracts.base import decode, encode
+from shared.contracts.commands import Accepted, NodeGrant, NodeRelease
+from shared.contracts.queries import GrantAnswer, GrantQuery
+from shared.model.gpu import Inventory
+from shared.model.grant import ContainerGrant, GpuShare, Grant
+from tests.support.fake_kubelet import FakeKubelet
+from tests.support.kubelet_agent import agent, environment, uid
+from tests.support.waiting import eventually
+
+
+def granted(name: str, *gpus: int) -> NodeGrant:
+    """Of pod `name`, whose claim has so much of each GPU."""
+    shares = tuple(GpuShare(node="n1", uuid=f"GPU-{i}", memory_mib=memory, compute_milli=0) for i, memory in enumerate(gpus) if memory)
+    part = ContainerGrant(strategy="advisory", gpus=shares, claim=f"claim-of-{name}")
+    return NodeGrant(term=1, uid=uid(name), namespace="team", name=name, grant=Grant(grant_id=f"g-{name}", term=1, containers={"claim/mine/gpu": part}))
+
+
+async def tell(bus: NatsBus, grant: NodeGrant) -> None:
+    assert decode(await bus.request(subjects.node_command("n1", "grant"), encode(grant)), Accepted).ok
+
+
+@contextlib.asynccontextmanager
+async def driver(host: Path) -> AsyncIterator[DRAPluginStub]:
+    """As the kubelet finds it: by its socket among the registrations."""
+    registry = host / "kubelet" / "plugins_registry" / "gpu.kerf.dev-reg.sock"
+    await eventually(registry.exists, what="the driver's registration")
+    async with grpc.aio.insecure_channel(f"unix:{registry}") as door:
+        info = await RegistrationStub(door).GetInfo(reg.InfoRequest(), wait_for_ready=True)  # type: ignore[no-untyped-call]
+        assert (info.type, info.name, list(info.supported_versions)) == ("DRAPlugin", "gpu.kerf.dev", ["v1.DRAPlugin"])
+        await RegistrationStub(door).NotifyRegistrationStatus(reg.RegistrationStatus(plugin_registered=True))  # type: ignore[no-untyped-call]
+    async with grpc.aio.insecure_channel(f"unix:{info.endpoint}") as channel:
+        yield DRAPluginStub(channel)  # type: ignore[no-untyped-call]
+
+
+async def prepare(plugin: DRAPluginStub, name: str) -> Any:
+    claim = dra.Claim(namespace="team", uid=f"claim-of-{name}", name="mine")
+    answer = await plugin.NodePrepareResources(dra.NodePrepareResourcesRequest(claims=[claim]))
+    return answer.claims[claim.uid]
+
+
+async def test_a_claim_gets_what_the_grant_that_names_it_says(nats: EmbeddedServer, bus: NatsBus, host: Path, kubelet: FakeKubelet) -> None:
+    async with agent(nats, host, dra=True), driver(host) as plugin:
+        await tell(bus, granted("p", 100, 200))
+        prepared = await prepare(plugin, "p")
+        assert [(d.pool_name, d.device_name, list(d.request_names)) for d in prepared.devices] == [("n1", "gpu-0", ["gpu"]), ("n1", "gpu-1", ["gpu"])]
+        (cdi,) = [name for device in prepared.devices for name in device.cdi_device_ids]
+        assert environment(host, cdi)["KERF_GPU_MEMORY_MIB"] == "300"
+        assert (await prepare(plugin, "p")) == prepared, "asked again it is the same"
+
+
+async def test_a_claim_that_no_grant_names_is_refused(nats: EmbeddedServer, bus: NatsBus, host: Path, kubelet: FakeKubelet) -> None:
+    async with agent(nats, host, dra=True), driver(host) as plugin:
+        await tell(bus, granted("p", 100))
+        assert "no grant on this node is for ResourceClaim team/mine" in (await prepare(plugin, "stranger")).error
+        assert list((host / "cdi").glob("*")) == []
+
+
+async def test_the_gate_stands_before_claims_too(nats: EmbeddedServer, bus: NatsBus, host: Path, kubelet: FakeKubelet) -> None:
+    async with agent(nats, host, dra=True), driver(host) as plugin:
+        for name in ("first", "second"):
+            await tell(bus, granted(name, 600))
+        assert not (await prepare(plugin, "first")).error
+        assert "gpu-memory-full" in (await prepare(plugin, "second")).error
+
+
+async def test_the_kubelet_may_come_before_the_grant(nats: EmbeddedServer, bus: NatsBus, host: Path, kubelet: FakeKubelet) -> None:
+    """Placement is asked by the claim's uid: the kubelet does not say the pod's."""
+    asked: list[str] = []
+
+    async def placement(incoming: Incoming) -> None:
+        query = decode(incoming.payload, GrantQuery)
+        asked.append(query.claim)
+        await bus.respond(incoming, encode(GrantAnswer(found=granted("p", 100))))
+
+    await bus.subscribe(subjects.QUERY_GRANT, placement)
+    async with agent(nats, host, dra=True), driver(host) as plugin:
+        assert not (await prepare(plugin, "p")).error
+        assert asked == ["claim-of-p"]
+
+
+async def test_a_grant_that_is_being_given_back_starts_nothing_new(nats: EmbeddedServer, bus: NatsBus, host: Path, kubelet: FakeKubelet) -> None:
+    async with agent(nats, host, dra=True), driver(host) as plugin:
+        await tell(bus, granted("p", 100))
+        assert not (await prepare(plugin, "p")).error
+        await bus.request(subjects.node_command("n1", "release"), encode(NodeRelease(term=1, uid=uid("p"), grant_id="g-p")))
+        assert "grant-leaving" in (await prepare(plugin, "p")).error
+
+
+async def test_the_inventory_says_whether_the_kubelet_brings_claims(nats: EmbeddedServer, bus: NatsBus, host: Path, kubelet: FakeKubelet) -> None:
+    async def serves() -> bool:
+        entry = await bus.kv(subjects.KV_NODES).get(subjects.token("n1"))
+        return entry.value is not None and decode(entry.value, Inventory).dra
+
+    async with agent(nats, host, dra=True) as ctx:
+        assert "has not asked" in ctx.health.report()["parts"]["claims"]["detail"]
+        async with driver(host):
+            await eventually(serves, what="dra in the inventory")

@@ -1,0 +1,69 @@
+"""A whole agent beside a fake kubelet: over real gRPC, real NATS and the fake NVML."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+from uuid import NAMESPACE_DNS, uuid5
+
+from services.node_agent.config import Config
+from services.node_agent.service import NodeAgent
+from shared.bus.embedded import EmbeddedServer
+from shared.bus.nats_bus import NatsBus
+from shared.contracts import subjects
+from shared.contracts.base import decode, encode
+from shared.contracts.commands import Accepted, NodeGrant
+from shared.model.grant import ContainerGrant, GpuShare, Grant
+from shared.service import Context, running
+from tests.support.fake_kubelet import FakePod
+
+
+@contextlib.asynccontextmanager
+async def agent(nats: EmbeddedServer, host: Path, **changes: Any) -> AsyncIterator[Context]:
+    contexts: list[Context] = []
+
+    class Known(NodeAgent):
+        async def start(self, ctx: Context) -> None:
+            await super().start(ctx)
+            contexts.append(ctx)
+
+    settings = {
+        "node": "n1", "checkpoint_file": str(host / "state" / "agent.json"), "boot_id_file": str(host / "boot_id"), "kubelet_dir": str(host / "kubelet"),
+        "cdi_dir": str(host / "cdi"), "cgroup_dir": str(host / "cgroup"), "host_root": str(host), "slots": 64,
+    }  # fmt: skip
+    async with running(Known, Config(**(settings | changes)), bus_url=nats.url):
+        yield contexts[0]
+
+
+def uid(name: str) -> str:
+    return str(uuid5(NAMESPACE_DNS, name))
+
+
+def pod(name: str, **more: Any) -> FakePod:
+    return FakePod(uid=uid(name), namespace="team", name=name, **more)
+
+
+async def grant(bus: NatsBus, name: str, **memory_by_container: int) -> Accepted:
+    containers = {
+        container: ContainerGrant(
+            strategy="advisory", gpus=(GpuShare(node="n1", uuid=f"GPU-{number % 2}", memory_mib=memory, compute_milli=0),)
+        )
+        for number, (container, memory) in enumerate((memory_by_container or {"main": 20}).items())
+    }
+    made = NodeGrant(term=1, uid=uid(name), namespace="team", name=name, grant=Grant(grant_id=f"g-{name}", term=1, containers=containers))
+    return decode(await bus.request(subjects.node_command("n1", "grant"), encode(made)), Accepted)
+
+
+def environment(host: Path, cdi_name: str) -> dict[str, str]:
+    """Of the one spec that has this device; empty where there is none."""
+    found: list[dict[str, str]] = []
+    for path in (host / "cdi").glob("*.json"):
+        spec = json.loads(path.read_text())
+        for device in spec["devices"]:
+            if f"{spec['kind']}={device['name']}" == cdi_name:
+                found.append(dict(line.split("=", 1) for line in device["containerEdits"]["env"]))
+    assert len(found) <= 1
+    return found[0] if found else {}
