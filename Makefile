@@ -51,8 +51,9 @@ node-binaries:
 kube:  ## builds (or finds) the control plane; minutes the first time, nothing after that
 	@tools/build.sh >/dev/null
 
-protos: $(STAMP)  ## after a change of services/node_agent/kubelet_api/*.proto
+protos: $(STAMP)  ## after a change of a .proto of services/node_agent
 	$(PY) -m grpc_tools.protoc -I. --python_out=. --pyi_out=. --grpc_python_out=. services/node_agent/kubelet_api/*.proto
+	$(PY) -m grpc_tools.protoc -I. --python_out=. --pyi_out=. services/node_agent/nri_api/*.proto
 
 model: $(STAMP)  ## the protocol, state by state
 	$(PY) -m pytest -q tests/model

@@ -12,6 +12,9 @@ from services.node_agent.config import Config
 from services.node_agent.handover.device_plugin import BUCKETS, CDI_KIND, SlotPlugin
 from services.node_agent.handover.dra import ClaimPlugin
 from services.node_agent.handover.dra_registration import ClaimsWay
+from services.node_agent.handover.nri.allowed import PodCpusets
+from services.node_agent.handover.nri.plugin import CpuPlugin
+from services.node_agent.handover.nri.way import NriWay
 from services.node_agent.handover.podresources import PodResources
 from services.node_agent.handover.registration import PLUGIN_DIR, DevicePluginWay
 from services.node_agent.handover.runtime_watch import RuntimeWatch
@@ -48,6 +51,8 @@ class KubeletDoor:
         ctx.on_drain(self._pods.close)
         self._runtime = RuntimeWatch(ctx, config.host(), config.runtime_sockets, config.cdi_dir)
         self._way = DevicePluginWay(ctx, Path(config.kubelet_dir), self._plugin, lambda: self._runtime.obstacle)
+        self._cpusets = PodCpusets(Path(config.cgroup_dir), Path(config.sysfs))
+        self._placed = ctx.metrics.counter("kerf_agent_cpu_affinity_total", "Containers with GPUs by where their CPUs are.", ("outcome",))
         self._release = ReleaseWatch(
             ctx, door, specs=specs, holders=self._pods.list, plugin_dir=self._plugins, cgroup_dir=Path(config.cgroup_dir),
             nvml_timeout_s=config.nvml_timeout_s,
@@ -61,6 +66,8 @@ class KubeletDoor:
                 gate=self._door, edits=self._slices, gpus=self._gpus, seconds=self._seconds, refused=self._refused, handed=self._handed
             )
             await ClaimsWay(self._ctx, Path(self._config.kubelet_dir), plugin, self._door.devices.serve_claims).start()
+        if self._config.cpu_affinity == "near":
+            await NriWay(self._ctx, self._config.host().seen(self._config.nri_socket), self._cpus).start()
         await self._release.start()
 
     def _plugin(self, on_watch: Callable[[bool], None]) -> SlotPlugin:
@@ -68,6 +75,15 @@ class KubeletDoor:
             gate=self._door, edits=self._slices, holders=self._pods.list, plugin_dir=self._plugins, count=self._config.slots, seconds=self._seconds,
             refused=self._refused, handed=self._handed, on_watch=on_watch,
         )  # fmt: skip
+
+    def _cpus(self) -> CpuPlugin:
+        return CpuPlugin(
+            gpus_of=self._gpus_of, allowed=self._cpusets.allowed, memory=self._config.memory_affinity == "near", decided=self._cpus_decided
+        )
+
+    def _cpus_decided(self, outcome: str, took_s: float) -> None:
+        self._placed.add(1, outcome)
+        self._seconds.observe(took_s, "cpus")
 
     def _handed(self, order: m.HandOver, took_s: float) -> None:
         self._handed_over.add()
@@ -84,3 +100,10 @@ class KubeletDoor:
     def _gpus(self) -> Mapping[str, Gpu]:
         inventory = self._door.agent.inventory
         return {} if inventory is None else {gpu.uuid: gpu for gpu in inventory.gpus}
+
+    def _gpus_of(self, uid: str, container: str) -> tuple[Gpu, ...]:
+        """This node's that are granted to a container; none where one of them is not known."""
+        grant, known = self._grant(uid), self._gpus()
+        share = None if grant is None else grant.containers.get(container)
+        here = () if share is None else tuple(gpu.uuid for gpu in share.gpus if gpu.node == self._config.node)
+        return tuple(known[uuid] for uuid in here) if all(uuid in known for uuid in here) else ()

@@ -49,7 +49,12 @@ def gpus(tmp_path: Path) -> Gpus:
     return Gpus(tmp_path)
 
 
+def a_namespace() -> str:
+    """One that no other test has."""
+    return f"node-{next(_NUMBERS)}"
+
+
 @pytest.fixture
 async def world(sandbox: Sandbox, gpus: Gpus) -> AsyncIterator[World]:
-    async with world_on(sandbox, gpus, f"node-{next(_NUMBERS)}") as made:
+    async with world_on(sandbox, gpus, a_namespace()) as made:
         yield made
