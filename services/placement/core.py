@@ -18,6 +18,7 @@ from services.placement.nodes import Nodes
 from services.placement.placer import Placer
 from services.placement.settings import Settings, Stats
 from services.placement.takeover import Takeover, touch
+from services.placement.turned_away import TurnedAway
 from shared.book.book import Book, Change
 from shared.book.states import GrantState, PodState
 from shared.contracts.commands import Answer, Patch
@@ -38,6 +39,7 @@ class Core:
         self.book = Book()
         self.nodes = Nodes(self.book)
         self.slices = Slices(self.book)
+        self.turned_away = TurnedAway(self.book)
         self.placer = Placer(self.book, self.settings.policy, self.stats, stopwatch)
         self.queue, self.reports = self.placer.queue, self.placer.reports
         self.term = 0
@@ -207,6 +209,8 @@ class Core:
         self.takeover.settled(uid)
         self.placer.forget(uid, now)
         self._freed = True
+        if uid in self.book.pods:
+            self.turned_away.ended(self.book.pods[uid], now)
         held = self.book.grants.get(change.grant_id)
         if held is None:
             return
@@ -299,6 +303,7 @@ class Core:
             self._touch(self.takeover.again(now))
         if self.phase != "leading":
             return
+        self._freed |= self.turned_away.tick(now)
         self.placer.tick(now)
         for gang in self.placer.gangs.overdue(now):
             self._give_back(gang, now)

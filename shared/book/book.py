@@ -40,6 +40,8 @@ class Book(Ledger):
         self.uid_by_key: dict[str, str] = {}
         self.others: dict[str, dict[str, Any]] = {}
         """Objects of other kinds, by kind and then by namespace/name."""
+        self.avoided: dict[str, set[str]] = {}
+        """By the uid of what owns pods, the nodes that turned one of them away a short while ago."""
         self._claimants: set[str] = set()
         """Pods that have ResourceClaims."""
 

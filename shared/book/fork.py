@@ -26,6 +26,7 @@ class Fork(Book):
         self.grants, self.exclusive_pods = dict(origin.grants), dict(origin.exclusive_pods)
         self.pods, self.uid_by_key = dict(origin.pods), dict(origin.uid_by_key)
         self.others = {kind: dict(objects) for kind, objects in origin.others.items()}
+        self.avoided = origin.avoided
         self._free_rows, self._stamp = list(origin._free_rows), origin._stamp
         self._own_nodes: set[str] = set()
         self._own_pods: set[str] = set()

@@ -247,6 +247,8 @@ class MadeClaim(KubeObject, frozen=True):
 
 class PodStatus(KubeObject, frozen=True):
     phase: str = ""
+    reason: str = ""
+    """Of a failed pod: a CamelCase word, such as UnexpectedAdmissionError or OutOfcpu."""
     start_time: str = ""
     """When the kubelet took it on."""
     nominated_node_name: str = ""

@@ -12,11 +12,12 @@ from services.placement.filters.resources import Resources
 from services.placement.filters.taints import Taints
 from services.placement.filters.topology import GpuTopology
 from services.placement.filters.topology_spread import TopologySpread
+from services.placement.filters.turned_away import AvoidedNodes
 from services.placement.filters.volumes import Volumes
 
 NODE_FILTERS: tuple[Filter, ...] = (Taints(), NodeAffinity(), DeviceClaims(), GpuKind(), GpuTopology())
 ROOM_FILTERS: tuple[Filter, ...] = (Resources(), GpuRoomLeft())
 """Asked of all nodes at once by `services.placement.room`; one by one only to explain."""
-CLUSTER_FILTERS: tuple[Filter, ...] = (HostPorts(), InterPod(), TopologySpread(), Volumes())
+CLUSTER_FILTERS: tuple[Filter, ...] = (HostPorts(), InterPod(), TopologySpread(), Volumes(), AvoidedNodes())
 
 __all__ = ["CLUSTER_FILTERS", "NODE_FILTERS", "ROOM_FILTERS", "Check", "Filter"]

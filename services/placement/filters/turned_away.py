@@ -1,0 +1,26 @@
+from __future__ import annotations
+
+from services.placement.filters.base import Check, Filter
+from services.placement.turned_away import controller_of
+from shared.book.book import Book
+from shared.book.states import NodeState, PodState
+from shared.contracts.explain import Reason
+
+
+class AvoidedNodes(Filter):
+    """Nodes whose kubelet has just turned away a pod of the same owner."""
+
+    name = "turned-away"
+    scope = "cluster"
+
+    def prepare(self, pod: PodState, book: Book) -> Check | None:
+        avoided = book.avoided.get(controller_of(pod), set()) if book.avoided else set()
+        if not avoided:
+            return None
+
+        def check(node: NodeState) -> Reason | None:
+            if node.name not in avoided:
+                return None
+            return Reason(code="turned-away", sentence="the node's kubelet has turned away a pod of the same owner in the last five minutes", helps="kubectl describe the failed pod: it says what the kubelet found wrong")
+
+        return check

@@ -1,0 +1,47 @@
+"""Pods that a kubelet turned away at its door: those who come after them avoid that node for a while.
+
+The kubelet checks again what the scheduler decided, and a pod that it does not admit has failed for good. Its owner makes
+another at once, for which the same node is the best again: without a pause the two would make failed pods by the hundred
+(kubernetes #125579: a kubelet that has started and not yet met the device plugin).
+"""
+
+from __future__ import annotations
+
+from shared.book.book import Book
+from shared.book.states import PodState
+
+AVOID_S = 300.0
+_WORDS = ("UnexpectedAdmissionError", "TopologyAffinityError", "NodeAffinity")
+_OUT_OF = "OutOf"
+
+
+class TurnedAway:
+    def __init__(self, book: Book) -> None:
+        self.book = book
+        self._until: dict[tuple[str, str], float] = {}
+
+    def ended(self, state: PodState, now: float) -> None:
+        """A pod has ended; if it was turned away, its owner's pods avoid the node from now on."""
+        reason, node, owner = state.pod.status.reason, state.pod.spec.node_name, controller_of(state)
+        if node and owner and (reason in _WORDS or reason.startswith(_OUT_OF)):
+            self._until[owner, node] = now + AVOID_S
+            self._tell()
+
+    def tick(self, now: float) -> bool:
+        """True where somebody may go somewhere again."""
+        over = [key for key, until in self._until.items() if until <= now]
+        for key in over:
+            del self._until[key]
+        if over:
+            self._tell()
+        return bool(over)
+
+    def _tell(self) -> None:
+        self.book.avoided = {}
+        for owner, node in self._until:
+            self.book.avoided.setdefault(owner, set()).add(node)
+
+
+def controller_of(state: PodState) -> str:
+    """The uid of what makes another such pod when this one fails; empty for a bare pod."""
+    return next((owner.uid for owner in state.pod.metadata.owner_references if owner.controller), "")

@@ -1,0 +1,80 @@
+"""A kubelet that turns a pod away: its owner's next pods go elsewhere for a while."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from services.placement import messages as m
+from services.placement.turned_away import AVOID_S
+from shared.contracts.events import PlacementRejected
+from shared.model.objects import OwnerReference, Pod, PodStatus
+from tests.support import build
+from tests.support.leader import Leader
+
+
+def of_owner(name: str, owner: str = "set", **rest: Any) -> Pod:
+    pod = build.gpu_pod(name, memory="1Gi", **rest)
+    owners = (OwnerReference(kind="ReplicaSet", name=owner, uid=f"uid-{owner}", controller=True),) if owner else ()
+    return msgspec.structs.replace(pod, metadata=msgspec.structs.replace(pod.metadata, owner_references=owners))
+
+
+def fails(leader: Leader, name: str, node: str, reason: str, owner: str = "set") -> None:
+    bound = of_owner(name, owner, node=node)
+    leader.facts(bound)
+    meta = msgspec.structs.replace(bound.metadata, resource_version=build.next_version())
+    leader.facts(msgspec.structs.replace(bound, metadata=meta, status=PodStatus(phase="Failed", reason=reason)))
+
+
+def goes_to(leader: Leader, pod: Pod) -> str:
+    leader.facts(pod)
+    return leader.binds()[pod.metadata.uid].node
+
+
+def wait(leader: Leader) -> None:
+    """Until it may go there again; the agents live on."""
+    leader.now += AVOID_S
+    leader.send(m.BeatSeen(("a", "b")))
+    leader.tick()
+
+
+@pytest.fixture
+def leader() -> Leader:
+    """Two nodes; the first one is the better for as long as it is allowed."""
+    made = Leader().nodes("a", "b")
+    assert goes_to(made, of_owner("first")) == "a"
+    return made
+
+
+@pytest.mark.parametrize("reason", ["UnexpectedAdmissionError", "OutOfkerf.dev/slot", "TopologyAffinityError"])
+def test_the_next_pod_of_the_same_owner_avoids_the_node_for_five_minutes(leader: Leader, reason: str) -> None:
+    fails(leader, "first", "a", reason)
+    assert goes_to(leader, of_owner("second")) == "b"
+    wait(leader)
+    leader.facts(build.node("b", unschedulable=True))
+    assert goes_to(leader, of_owner("third")) == "a"
+
+
+def test_others_do_not(leader: Leader) -> None:
+    fails(leader, "first", "a", "UnexpectedAdmissionError")
+    assert goes_to(leader, of_owner("another", "else")) == "a"
+
+
+def test_a_pod_that_failed_by_itself_and_a_bare_one_say_nothing_of_the_node(leader: Leader) -> None:
+    fails(leader, "first", "a", "Error")
+    fails(leader, "bare", "a", "UnexpectedAdmissionError", owner="")
+    assert goes_to(leader, of_owner("second")) == "a"
+
+
+def test_one_that_has_nowhere_else_to_go_waits_and_is_told_why() -> None:
+    leader = Leader().nodes("a")
+    fails(leader, "first", "a", "UnexpectedAdmissionError")
+    second = of_owner("second")
+    leader.facts(second)
+    assert second.metadata.uid not in leader.binds()
+    leader.tick()
+    assert "has turned away a pod of the same owner" in leader.events(PlacementRejected)[-1].explanation.sentence
+    wait(leader)
+    assert leader.binds()[second.metadata.uid].node == "a"
