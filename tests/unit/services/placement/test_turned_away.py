@@ -34,10 +34,11 @@ def goes_to(leader: Leader, pod: Pod) -> str:
 
 
 def wait(leader: Leader) -> None:
-    """Until it may go there again; the agents live on."""
+    """Until it may go there again, and has been tried; the agents live on."""
     leader.now += AVOID_S
     leader.send(m.BeatSeen(("a", "b")))
-    leader.tick()
+    for _ in range(5):
+        leader.tick(1.0)
 
 
 @pytest.fixture
