@@ -16,6 +16,7 @@ from services.placement.holds import Hold, Holds
 from services.placement.journal import PART_MOST, Journal
 from services.placement.nodes import Nodes
 from services.placement.placer import Placer
+from services.placement.preemption import Preemption
 from services.placement.settings import Settings, Stats
 from services.placement.takeover import Takeover, touch
 from services.placement.turned_away import TurnedAway
@@ -23,7 +24,8 @@ from shared.book.book import Book, Change
 from shared.book.states import GrantState, PodState
 from shared.contracts.commands import Answer, Patch
 from shared.contracts.events import GrantEnded, PodBound, TermTaken
-from shared.contracts.log import ReadyRecord
+from shared.contracts.log import ReadyRecord, ReservationRecord
+from shared.contracts.preemption import Reserved
 from shared.model.objects import ConfigMap, Gang
 
 
@@ -48,6 +50,7 @@ class Core:
         self.holds = Holds()
         self.journal = Journal(self.settings.batch_most)
         self.decider = Decider(self.placer, self.holds, self.journal, self.settings, trace_of)
+        self.preemption = Preemption(self.decider, self.journal)
         self.takeover = Takeover()
         self._began = 0.0
         self._freed = False
@@ -86,6 +89,12 @@ class Core:
             case m.BindsAnswered():
                 for answer in event.answers:
                     self._bind_answered(answer, now)
+            case m.ReserveAsked() if self.phase == "leading":
+                self._out += self.preemption.asked(event.plan, self.term, now)
+            case m.ReserveAsked():
+                self._out.append(m.AnswerPlan(Reserved(plan_id=event.plan.plan_id, ok=False, reason="placement is just taking over; ask again")))
+            case m.AbandonAsked():
+                self._out += self.preemption.abandoned(event.plan_id, event.reason, self.term)
             case m.Tick():
                 self._tick(now)
         self._advance(now)
@@ -102,7 +111,7 @@ class Core:
 
     def _renew_term(self, term: int, now: float) -> None:
         self.term = self.nodes.term = term
-        self.journal.owe(term, [h.decision for h in self.holds.values() if h.sequence])
+        self.journal.owe(term, [h.decision for h in self.holds.values() if h.sequence], self.preemption.records(term))
         self._out += self.nodes.sync_all(now)
 
     def _snapshot(self, event: m.SnapshotSeen, now: float) -> None:
@@ -118,6 +127,7 @@ class Core:
         if self.takeover.is_complete(self.term, event.log_sequence_seen):
             for state in pending:
                 self._readopt(state, now)
+            self.preemption.readopt(self.takeover, now)
             self._write_ready()
         else:
             self.phase = "touching"
@@ -143,7 +153,7 @@ class Core:
 
     def _write_ready(self) -> None:
         self.phase = "readying"
-        self.journal.owe(self.term, [h.decision for h in self.holds.values()])
+        self.journal.owe(self.term, [h.decision for h in self.holds.values()], self.preemption.records(self.term))
         self._out += self.journal.due(self.term, self._began)
 
     def _lead(self, now: float) -> None:
@@ -255,6 +265,7 @@ class Core:
             self._write_ready()
         if self.phase != "leading":
             return
+        self._out += self.preemption.advance(self.term, now)
         if self._freed:
             self._freed = False
             self.placer.wake()
@@ -269,7 +280,10 @@ class Core:
                 self._lead(now)
         elif self.phase == "readying":
             self._out += self.journal.due(self.term, now)
+        elif isinstance(record, ReservationRecord):
+            self._out += self.preemption.logged(record, now)
         elif record is not None:
+            self.preemption.decided(record.decisions, self.term)
             sent = self.holds.logged(record, sequence, now)
             for hold in sent:
                 event = self.reports.take_decided(hold.decision.uid, sequence)

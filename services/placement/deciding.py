@@ -7,10 +7,12 @@ from collections.abc import Callable
 from services.placement import messages as m
 from services.placement.claims import allocations, with_claims
 from services.placement.engine import Place
+from services.placement.gangs.placing import Placed, take_back
 from services.placement.gangs.registry import GangState
 from services.placement.holds import Hold, Holds
 from services.placement.journal import Journal
 from services.placement.placer import Placer
+from services.placement.reservations import Reservation
 from services.placement.settings import Settings
 from shared.book.states import PodState
 from shared.contracts.base import encode
@@ -62,6 +64,26 @@ class Decider:
         if attempts == 0:
             out += self.placer.explain_one(now)
         return out
+
+    def take(self, reservation: Reservation, now: float) -> bool:
+        """The beneficiaries get the places that were kept for them, by a decision like any other. False where one of them does
+        not fit there any more; then none has a place."""
+        placed: list[Placed] = []
+        engine, gang = self.placer.engine, self.placer.gangs.of(reservation.plan.beneficiaries[0].uid)
+        for beneficiary in reservation.plan.beneficiaries:
+            state = self.placer.book.pods[beneficiary.uid]
+            place = engine.decide(state, engine.only(beneficiary.node))
+            if place is None:
+                take_back(placed, engine)
+                return False
+            grant = self.grant(state, place)
+            self.placer.book.hold(state.uid, place.node, grant)
+            placed.append(Placed(state, place, grant))
+        for one in placed:
+            self.placer.queue.remove(one.state.uid)
+            self._record(one.state, one.place, one.grant, now, gang="" if gang is None else gang.name)
+            self.placer.note(one.state, now)
+        return True
 
     def _decide_gang(self, gang: GangState, uid: str, now: float) -> list[m.Command]:
         """All that the gang needs, or nobody: the decisions are gathered in one go, so they stand in one record."""

@@ -141,6 +141,12 @@ class Engine:
             if all(check(self._node(row)) is None for check in checks):
                 yield row
 
+    def only(self, node: str) -> Bools:
+        """The rows of `decide` for that very node."""
+        rows = np.zeros(self.book.arrays.rows, np.bool_)
+        rows[self.book.nodes[node].row] = True
+        return rows
+
     def _node(self, row: int) -> NodeState:
         return self.book.nodes[self.book.row_names[row]]
 

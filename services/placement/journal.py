@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from services.placement import messages as m
-from shared.contracts.log import Decision, DecisionBatch, ReadyRecord
+from shared.contracts.log import Decision, DecisionBatch, ReadyRecord, ReservationRecord
 
 GATHER_S = 0.008
 """Under load appends go this often. Each costs a synced write, an order to the watcher and its answer, whether it carries
@@ -13,7 +13,7 @@ one decision or sixty; a decision that comes alone goes at once."""
 PART_MOST = 256
 """Holds in one record or one message, where they need not stay together: a message on the bus is at most 1 MiB."""
 
-Record = DecisionBatch | ReadyRecord
+Record = DecisionBatch | ReadyRecord | ReservationRecord
 
 
 class Journal:
@@ -22,6 +22,8 @@ class Journal:
         self.in_flight: Record | None = None
         self.owed: list[Record] = []
         """What a term has to write before anything else: open holds again, then its `ready`."""
+        self.apart: list[ReservationRecord] = []
+        """Records that are no decisions, in their order."""
         self._gathering: list[Decision] = []
         self._appended_at = self._waiting_until = float("-inf")
 
@@ -37,11 +39,11 @@ class Journal:
     def gather(self, decision: Decision) -> None:
         self._gathering.append(decision)
 
-    def owe(self, term: int, open_holds: Sequence[Decision]) -> None:
-        """Open holds once more under this term, then `ready`: from there the log is complete. They stand in the log before
-        this term too, so several records of them are as good as one."""
+    def owe(self, term: int, open_holds: Sequence[Decision], reservations: Sequence[ReservationRecord] = ()) -> None:
+        """Open holds and reservations once more under this term, then `ready`: from there the log is complete. They stand in
+        the log before this term too, so several records of them are as good as one."""
         parts = (tuple(open_holds[i : i + PART_MOST]) for i in range(0, len(open_holds), PART_MOST))
-        self.owed = [*(DecisionBatch(term=term, decisions=part) for part in parts), ReadyRecord(term=term)]
+        self.owed = [*(DecisionBatch(term=term, decisions=part) for part in parts), *reservations, ReadyRecord(term=term)]
 
     def append(self, record: Record) -> m.Append:
         if self.in_flight is not None:
@@ -59,6 +61,8 @@ class Journal:
             return []
         if self.owed:
             return [self.append(self.owed.pop(0))]
+        if self.apart:
+            return [self.append(self.apart.pop(0))]
         if not self._gathering:
             return []
         wait = self._appended_at + GATHER_S - now

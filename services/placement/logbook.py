@@ -9,11 +9,15 @@ import structlog
 from shared.bus.port import Bus, Refused, Unknown
 from shared.contracts import subjects
 from shared.contracts.base import ContractError, decode, encode
-from shared.contracts.log import DecisionBatch, ReadyRecord, TermRecord
+from shared.contracts.log import DecisionBatch, ReadyRecord, ReservationRecord, TermRecord
 
 log = structlog.get_logger("placement.log")
 
-_SUBJECT: dict[type, str] = {DecisionBatch: subjects.LOG_DECISIONS, ReadyRecord: subjects.LOG_READY}
+Record = DecisionBatch | ReadyRecord | ReservationRecord
+_SUBJECT: dict[type[Record], str] = {
+    DecisionBatch: subjects.LOG_DECISIONS, ReadyRecord: subjects.LOG_READY, ReservationRecord: subjects.LOG_RESERVATIONS,
+}  # fmt: skip
+_KIND = {subject: kind for kind, subject in _SUBJECT.items()}
 _PAUSE_S = 0.5
 
 
@@ -40,19 +44,17 @@ class Logbook:
         self._last = self.term
         return self.term
 
-    async def replay(self) -> tuple[tuple[int, DecisionBatch | ReadyRecord], ...]:
+    async def replay(self) -> tuple[tuple[int, Record], ...]:
         """Everything before this term, in order. A record that cannot be read is an error: nothing may be missing."""
-        records: list[tuple[int, DecisionBatch | ReadyRecord]] = []
+        records: list[tuple[int, Record]] = []
         async for entry in self._bus.read_log():
             if entry.sequence >= self.term:
                 break
-            if entry.subject == subjects.LOG_DECISIONS:
-                records.append((entry.sequence, decode(entry.payload, DecisionBatch)))
-            elif entry.subject == subjects.LOG_READY:
-                records.append((entry.sequence, decode(entry.payload, ReadyRecord)))
+            if entry.subject in _KIND:
+                records.append((entry.sequence, decode(entry.payload, _KIND[entry.subject])))
         return tuple(records)
 
-    async def append(self, record: DecisionBatch | ReadyRecord) -> int:
+    async def append(self, record: Record) -> int:
         """Durable when it returns. Raises Refused where the term is no longer the newest."""
         subject, payload = _SUBJECT[type(record)], encode(record)
         while True:

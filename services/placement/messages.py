@@ -7,7 +7,8 @@ import msgspec
 from shared.contracts.commands import Answer, Bind, NodeGrant, NodeRelease, NodeSync, NodeSyncAnswer, Patch
 from shared.contracts.events import Event as PublicEvent
 from shared.contracts.facts import Fact
-from shared.contracts.log import DecisionBatch, ReadyRecord
+from shared.contracts.log import DecisionBatch, ReadyRecord, ReservationRecord
+from shared.contracts.preemption import Plan, Reserved
 from shared.model.gpu import Inventory
 
 
@@ -19,7 +20,7 @@ class TermTaken(Input, frozen=True):
     """This process holds term `term`. `records`: the whole log before it, in order."""
 
     term: int
-    records: tuple[tuple[int, DecisionBatch | ReadyRecord], ...] = ()
+    records: tuple[tuple[int, DecisionBatch | ReadyRecord | ReservationRecord], ...] = ()
 
 
 class TermRenewed(Input, frozen=True):
@@ -80,6 +81,17 @@ class BindsAnswered(Input, frozen=True):
     answers: tuple[Answer, ...]
 
 
+class ReserveAsked(Input, frozen=True):
+    """The preemptor proposes this plan; asked again it is the same question."""
+
+    plan: Plan
+
+
+class AbandonAsked(Input, frozen=True):
+    plan_id: str
+    reason: str
+
+
 class Tick(Input, frozen=True):
     """Comes about ten times a second, and at once after `Again`."""
 
@@ -95,7 +107,13 @@ class Command(msgspec.Struct, frozen=True):
 class Append(Command, frozen=True):
     """Append to the log under the term. At most one is in flight: the next comes after its `Appended`."""
 
-    record: DecisionBatch | ReadyRecord
+    record: DecisionBatch | ReadyRecord | ReservationRecord
+
+
+class AnswerPlan(Command, frozen=True):
+    """To whoever asked for this plan."""
+
+    answer: Reserved
 
 
 class TakeSnapshot(Command, frozen=True):

@@ -90,7 +90,7 @@ class Nodes:
         if not self.open:
             return []
         self._sync_sent[node] = now
-        grants = tuple(self._node_grant(held) for held in self.book.nodes[node].grants.values())
+        grants = tuple(self._node_grant(held) for held in self.book.nodes[node].grants.values() if held.phase != "reserved")
         return [m.SendSync(NodeSync(term=self.term, node=node, grants=grants))]
 
     def synced(self, answer: NodeSyncAnswer, now: float) -> list[str]:

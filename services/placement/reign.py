@@ -17,7 +17,7 @@ from services.placement.settings import Settings
 from services.placement.traces import record
 from shared.bus.feed import Feed
 from shared.bus.port import BusError, Incoming, KvEntry, Refused, Subscription, Unknown
-from shared.contracts import commands, queries, subjects
+from shared.contracts import commands, preemption, queries, subjects
 from shared.contracts.base import ContractError, decode, encode
 from shared.contracts.envelope import unwrap
 from shared.contracts.events import PolicyRead, SliceReleased
@@ -46,6 +46,8 @@ class Reign:
         self._tasks: set[asyncio.Task[Any]] = set()
         self._failure: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._renew_at = asyncio.get_running_loop().time() + config.renew_term_s
+        self._askers: dict[str, list[Incoming]] = {}
+        """Who waits for word of a plan, by its id."""
         self._acks = {of: subjects.acks(ctx.instance, of) for of in ("grant", "sync")}
 
     async def run(self) -> None:
@@ -109,6 +111,8 @@ class Reign:
                 subjects.QUERY_ADVISE, self._answers(queries.AdviseQuery, lambda q: in_slices(questions.advise_(self.core, q, time.time())))
             )
         )
+        listen(await bus.subscribe(subjects.CMD_RESERVE, self._reserve))
+        listen(await bus.subscribe(subjects.CMD_ABANDON, self._abandon))
         listen(await bus.subscribe(subjects.QUERY_INSPECT, self._answers(queries.InspectQuery, lambda q: reader.inspect(self.core, q))))
         listen(await bus.subscribe(subjects.QUERY_GRANT, self._answers(queries.GrantQuery, lambda q: reader.grant(self.core, q))))
         listen(await bus.subscribe(subjects.QUERY_QUEUES, self._answers(queries.QueuesQuery, lambda _: reader.queues(self.core))))
@@ -166,6 +170,16 @@ class Reign:
             return  # as above
         self._put(m.SyncAnswered(decode(incoming.payload, commands.NodeSyncAnswer)))
 
+    async def _reserve(self, incoming: Incoming) -> None:
+        plan = decode(incoming.payload, preemption.Reserve).plan
+        self._askers.setdefault(plan.plan_id, []).append(incoming)
+        self._put(m.ReserveAsked(plan))
+
+    async def _abandon(self, incoming: Incoming) -> None:
+        order = decode(incoming.payload, preemption.Abandon)
+        self._askers.setdefault(order.plan_id, []).append(incoming)
+        self._put(m.AbandonAsked(order.plan_id, order.reason))
+
     async def _ticks(self) -> None:
         while True:
             await asyncio.sleep(TICK_S)
@@ -198,6 +212,9 @@ class Reign:
                     await self.bus.publish(
                         subjects.node_command(command.node, "ack"), encode(commands.ReleasesSeen(grant_ids=command.grant_ids))
                     )
+                case m.AnswerPlan():
+                    for asker in self._askers.pop(command.answer.plan_id, ()):
+                        await self.bus.respond(asker, encode(command.answer))
                 case m.TakeSnapshot():
                     self.feed.want_snapshot()
                 case m.Again():

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from shared.book.states import PodState
 from shared.contracts.commands import TouchPod
-from shared.contracts.log import Decision, DecisionBatch, ReadyRecord
+from shared.contracts.log import Decision, DecisionBatch, ReadyRecord, ReservationRecord
 
 TOUCH_AGAIN_S = 2.0
 
@@ -16,6 +16,7 @@ class Takeover:
         self._replayed: dict[tuple[str, str], tuple[int, Decision]] = {}
         """By uid and resourceVersion: an append that was repeated stands behind younger decisions, and must not hide them."""
         self._complete = False
+        self._reserved: dict[str, ReservationRecord] = {}
         self._touching: dict[str, tuple[str, float]] = {}
         """By uid of a pod that has to be seen at another version: the version it was touched at, and when."""
 
@@ -24,11 +25,15 @@ class Takeover:
         """Whether every pod that had to move has been seen to have moved."""
         return not self._touching
 
-    def replay(self, records: Iterable[tuple[int, DecisionBatch | ReadyRecord]]) -> None:
+    def replay(self, records: Iterable[tuple[int, DecisionBatch | ReadyRecord | ReservationRecord]]) -> None:
         """The log before this term. Without a `ready` in it, decisions of the past may be missing."""
         for sequence, record in records:
             if isinstance(record, ReadyRecord):
                 self._complete = True
+            elif isinstance(record, ReservationRecord):
+                self._reserved.pop(record.plan.plan_id, None)
+                if not record.over:
+                    self._reserved[record.plan.plan_id] = record
             else:
                 for decision in record.decisions:
                     self._replayed[decision.uid, decision.resource_version] = (sequence, decision)
@@ -42,8 +47,12 @@ class Takeover:
         """A decision of the past for the pod as it stands: its Binding may be on the way."""
         return self._replayed.get((state.uid, state.pod.metadata.resource_version))
 
+    def reserved(self) -> list[ReservationRecord]:
+        """Reservations of the past that are not over."""
+        return list(self._reserved.values())
+
     def forget_log(self) -> None:
-        self._replayed = {}
+        self._replayed, self._reserved = {}, {}
 
     def must_move(self, pods: Iterable[PodState], now: float) -> None:
         """No Binding of a forgotten past can hit these once they are at another version."""

@@ -219,6 +219,21 @@ class Book(Ledger):
             self.release(state.grant_id)
             state.grant_id = ""
 
+    def reserve(self, shadow: PodState, node: str, grant: Grant | None) -> None:
+        """Keeps a place for a pod that is not to have it yet. `shadow` stands for it on the node, and is no pod of the book.
+        What others still have there counts twice until they have given it back, so nobody else can get it."""
+        self._charge(shadow, node)
+        if grant is not None:
+            meta = shadow.pod.metadata
+            self._book(GrantState(grant, shadow.uid, meta.namespace, meta.name, node, "reserved"))
+            shadow.grant_id = grant.grant_id
+
+    def unreserve(self, shadow: PodState) -> None:
+        self._uncharge(shadow)
+        if shadow.grant_id:
+            self._unbook(shadow.grant_id)
+            shadow.grant_id = ""
+
     def book_leaving(self, state: GrantState) -> None:
         """A slice that runs on a node and whose pod is not known: occupied until released."""
         if state.grant_id not in self.grants:

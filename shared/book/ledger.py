@@ -203,7 +203,7 @@ class Ledger:
     def overbooked(self) -> list[str]:
         """GPUs on which more is booked than there is (P1), or MIG instances that overlap, as node/uuid. Foreign memory is
         not ours to answer for."""
-        taken = sum_shares(held.grant for held in self.grants.values())
+        taken = sum_shares(held.grant for held in self.grants.values() if held.phase != "reserved")
         return sorted(
             f"{node.name}/{room.uuid}"
             for node in self.nodes.values()

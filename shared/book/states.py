@@ -22,7 +22,8 @@ from shared.model.objects import Node, Pod
 from shared.model.request import PodRequest, RequestError, read_request
 from shared.model.units import WHOLE_GPU_MILLI, QuantityError, milli, whole
 
-GrantPhase = Literal["holding", "bound", "leaving"]
+GrantPhase = Literal["holding", "bound", "leaving", "reserved"]
+"""reserved: kept for a pod that has no place yet; what is booked under it may still be somebody else's."""
 
 ENDED_PHASES = ("Succeeded", "Failed")
 

@@ -9,6 +9,7 @@ from typing import ClassVar
 
 from shared.contracts.base import Message
 from shared.contracts.explain import GangExplanation, PodExplanation
+from shared.contracts.preemption import Plan
 from shared.model.gpu import Isolation, Strategy
 from shared.model.grant import Grant
 
@@ -195,7 +196,35 @@ class GpuStateChanged(Event, frozen=True):
     reason: str = ""
 
 
+class PreemptionReserved(Event, frozen=True):
+    """Placement keeps places for the beneficiaries; the plan may be executed. Published under each beneficiary's namespace."""
+
+    ENTITY: ClassVar[str] = "preemption"
+    VERB: ClassVar[str] = "reserved"
+    plan: Plan
+    term: int
+
+
+class PreemptionExecuted(Event, frozen=True):
+    """The victims have given way, and the beneficiaries have their places."""
+
+    ENTITY: ClassVar[str] = "preemption"
+    VERB: ClassVar[str] = "executed"
+    plan: Plan
+    took_ms: int = 0
+    """From the reservation to the decision."""
+
+
+class PreemptionAbandoned(Event, frozen=True):
+    """The reservation is over and its beneficiaries have no place by it. Victims that were not touched go on."""
+
+    ENTITY: ClassVar[str] = "preemption"
+    VERB: ClassVar[str] = "abandoned"
+    plan: Plan
+    reason: str
+
+
 EVENTS: tuple[type[Event], ...] = (
     PlacementDecided, PlacementRejected, PodBound, GrantEnded, TermTaken, NodeInventoried, SliceEnforced, SliceReleased,
-    GpuStateChanged, GangPlaced, GangWaiting, PolicyRead,
+    GpuStateChanged, GangPlaced, GangWaiting, PolicyRead, PreemptionReserved, PreemptionExecuted, PreemptionAbandoned,
 )  # fmt: skip

@@ -10,6 +10,7 @@ from shared.contracts import commands as c
 from shared.contracts import events as e
 from shared.contracts import facts as f
 from shared.contracts import log as lg
+from shared.contracts import preemption as pre
 from shared.contracts import queries as q
 from shared.contracts import samples as sm
 from shared.contracts.base import encode
@@ -81,6 +82,10 @@ SLICE = c.LiveSlice(
     uid=UID, namespace=NAMESPACE, name=POD, container="main", grant_id=GRANT_ID, strategy="advisory", gpus={GPU: (16384, 300)}
 )
 NODE_GRANT = c.NodeGrant(term=TERM, uid=UID, namespace=NAMESPACE, name=POD, grant=GRANT)
+PLAN = pre.Plan(
+    plan_id="plan-7", deadline_s=120, price_gpu_seconds=1260, beneficiaries=(pre.Beneficiary(uid=UID, namespace=NAMESPACE, name=POD, node=NODE),),
+    victims=(pre.Victim(uid=UID_2, namespace="team-b", name="serve-1", grant_id="5e4f3a2b7f9c1b2e4d5a4c3e9a8b7c6d", lost_gpu_seconds=1260),),
+)  # fmt: skip
 DECIDED = e.PlacementDecided(
     uid=UID,
     namespace=NAMESPACE,
@@ -112,6 +117,9 @@ _EXAMPLES: tuple[Any, ...] = (
     e.GpuStateChanged(node=NODE, uuid=GPU, state="unhealthy", reason="Xid 79: the GPU has fallen off the bus"),
     e.GangPlaced(namespace=NAMESPACE, name="train", pods=(POD, "train-1"), nodes=2, minimum=2, term=TERM, sequence=SEQUENCE, area="topology.kubernetes.io/rack=r1", waited_ms=310),
     e.PolicyRead(namespace="kerf-system", name="kerf-policy", accepted=False, queues=3, problem="queue vision: there is no queue 'reserch' that could be its parent"),
+    e.PreemptionReserved(plan=PLAN, term=TERM),
+    e.PreemptionExecuted(plan=PLAN, took_ms=2400),
+    e.PreemptionAbandoned(plan=PLAN, reason="not all of its victims were gone after 120 s"),
     e.GangWaiting(namespace=NAMESPACE, name="train", sentence=GANG_WAITS, gang=GANG),
     Envelope(
         specversion="1.0", id="3f0ad2c1b5e64d0f8c7e6a5b4c3d2e1f", source="/kerf/placement/placement-0-1-4be02d", type=type_of(e.PlacementDecided),
@@ -121,6 +129,7 @@ _EXAMPLES: tuple[Any, ...] = (
     lg.TermRecord(holder="placement-0-1-4be02d", reason="the key in kerf_leader expired"),
     lg.ReadyRecord(term=TERM),
     lg.DecisionBatch(term=TERM, decisions=(lg.Decision(uid=UID, namespace=NAMESPACE, name=POD, resource_version=VERSION, node=NODE, grant=GRANT),)),
+    lg.ReservationRecord(term=TERM, plan=PLAN, places={UID: pre.HeldPlace(node=NODE, grant=GRANT)}),
     # feed
     f.FeedBatch(epoch=WATCHER_EPOCH, number=42, facts=(f.Put(object=POD_OBJECT), f.Gone(object=POD_OBJECT, certain=False)), log_sequence_seen=SEQUENCE),
     f.SnapshotRequest(snapshot="7c1e", page=1, fresh=True),
@@ -140,6 +149,9 @@ _EXAMPLES: tuple[Any, ...] = (
         )
     ),
     c.EvictBatch(evictions=(c.Evict(uid=UID, namespace=NAMESPACE, name=POD, reason="preempted by team-b/urgent", grace_period_seconds=30, resource_version=VERSION),)),
+    pre.Reserve(plan=PLAN),
+    pre.Reserved(plan_id="plan-7", ok=False, reason="team-b/serve-1 is of no lower priority: nobody gives way to an equal"),
+    pre.Abandon(plan_id="plan-7", reason="a disruption budget keeps team-b/serve-1"),
     NODE_GRANT,
     c.NodeRelease(term=TERM, uid=UID, grant_id=GRANT_ID),
     c.NodeSync(term=TERM, node=NODE, grants=(NODE_GRANT,)),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from shared.contracts.base import Message
 from shared.contracts.commands import AllocateClaim
+from shared.contracts.preemption import HeldPlace, Plan
 from shared.model.grant import Grant
 
 
@@ -32,6 +33,17 @@ class Decision(Message, frozen=True):
     """None for a pod without GPUs."""
     claims: tuple[AllocateClaim, ...] = ()
     """To be written before its Binding."""
+
+
+class ReservationRecord(Message, frozen=True):
+    """A plan that placement has accepted, with the places it keeps; or, `over`, the end of one. Of records of one plan the
+    last counts."""
+
+    term: int
+    plan: Plan
+    places: dict[str, HeldPlace] = {}
+    """By the beneficiary's uid."""
+    over: bool = False
 
 
 class DecisionBatch(Message, frozen=True):

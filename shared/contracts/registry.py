@@ -14,6 +14,7 @@ from shared.contracts import commands as c
 from shared.contracts import events as e
 from shared.contracts import facts as f
 from shared.contracts import log as lg
+from shared.contracts import preemption as pre
 from shared.contracts import queries as q
 from shared.contracts import samples as sm
 from shared.contracts import subjects as s
@@ -109,6 +110,9 @@ EVENTS: tuple[Channel, ...] = (
     _event(e.GangPlaced, "namespace", "placement"),
     _event(e.GangWaiting, "namespace", "placement"),
     _event(e.PolicyRead, "namespace", "placement"),
+    _event(e.PreemptionReserved, "namespace", "placement"),
+    _event(e.PreemptionExecuted, "namespace", "placement"),
+    _event(e.PreemptionAbandoned, "namespace", "placement"),
 )
 
 LOG: tuple[Channel, ...] = (
@@ -118,6 +122,8 @@ LOG: tuple[Channel, ...] = (
             description="From here on the log is complete under its term."),
     Channel(name="log.decisions", address=s.LOG_DECISIONS, kind="log", message=lg.DecisionBatch, publisher="placement", receivers="placement", retention=_LOG_RETENTION,
             description="Decisions, acknowledged before any of their Bindings is sent."),
+    Channel(name="log.reservations", address=s.LOG_RESERVATIONS, kind="log", message=lg.ReservationRecord, publisher="placement", receivers="placement", retention=_LOG_RETENTION,
+            description="Plans of preemption that are reserved, and their ends."),
 )  # fmt: skip
 
 FEED: tuple[Channel, ...] = (
@@ -136,6 +142,10 @@ COMMANDS: tuple[Channel, ...] = (
             description="Touches, conditions, Events, node labels and deletions."),
     Channel(name="cmd.evict", address=s.CMD_EVICT, kind="command", message=c.EvictBatch, reply=c.Answers, publisher="placement, preemptor, node_agent, cli", receivers="watcher (queue group watcher)",
             description="Evictions through the Eviction API, which honours disruption budgets."),
+    Channel(name="cmd.reserve", address=s.CMD_RESERVE, kind="command", message=pre.Reserve, reply=pre.Reserved, publisher="preemptor", receivers="placement (the leader)",
+            description="A plan of preemption: placement keeps its places, or says why not. Asked again it answers the same."),
+    Channel(name="cmd.abandon", address=s.CMD_ABANDON, kind="command", message=pre.Abandon, reply=pre.Reserved, publisher="preemptor", receivers="placement (the leader)",
+            description="A plan is given up; what it kept is everybody's again."),
     _node("grant", c.NodeGrant, c.Accepted, "A grant that is true now: its pod was seen bound to this node.", reply_address=f"{s.VERSION}.ack.{{instance}}.grant"),
     _node("release", c.NodeRelease, c.Accepted, "The pod is gone: never hand this grant over again, and say slice.released when nothing of it runs."),
     _node("sync", c.NodeSync, c.NodeSyncAnswer, "All grants of this node, once a term. The agent refuses older terms and tombstones what is not named.", reply_address=f"{s.VERSION}.ack.{{instance}}.sync"),

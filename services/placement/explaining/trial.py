@@ -6,8 +6,6 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import TypeVar
 
-import numpy as np
-
 from services.placement.engine import Engine, Place
 from services.placement.explaining.steps import Steps
 from services.placement.looks import Looks
@@ -75,16 +73,11 @@ class Trial:
 
     def place_on(self, state: PodState, node: str) -> Place | None:
         """The same, on that very node."""
-        return self.place(state, self._row(node))
+        return self.place(state, self.engine.only(node))
 
     def could_go(self, state: PodState, node: str) -> bool:
         """Whether it would get a place on that node; nothing is held."""
-        return self.engine.decide(state, self._row(node)) is not None
-
-    def _row(self, node: str) -> Bools:
-        only = np.zeros(self.book.arrays.rows, np.bool_)
-        only[self.book.nodes[node].row] = True
-        return only
+        return self.engine.decide(state, self.engine.only(node)) is not None
 
     def put(self, state: PodState, place: Place) -> None:
         self.book.hold(state.uid, place.node, self.grant(state, place))
@@ -95,7 +88,8 @@ class Trial:
 
     def lose(self, node: str) -> list[PodState]:
         """The node goes. Returns its pods, which wait now."""
-        pods = [self.book.lift(uid) for uid in list(self.book.nodes[node].pods)]
+        here = self.book.nodes[node].pods
+        pods = [self.book.lift(uid) for uid in list(here) if uid in self.book.pods]  # places that are kept there for pods go with it
         gone = self.book.nodes[node].object
         for held in list(self.book.nodes[node].grants.values()):
             self.book.release(held.grant_id)

@@ -1,0 +1,89 @@
+"""Reservations as part of a reign: asked for, logged, taken up, given up. What each is kept by is `reservations`' business."""
+
+from __future__ import annotations
+
+from services.placement import messages as m
+from services.placement.deciding import Decider
+from services.placement.journal import Journal
+from services.placement.reservations import Reservation, Reservations
+from services.placement.takeover import Takeover
+from shared.contracts.events import Event, PreemptionAbandoned, PreemptionExecuted, PreemptionReserved
+from shared.contracts.log import Decision, ReservationRecord
+from shared.contracts.preemption import Plan, Reserved
+
+
+class Preemption:
+    def __init__(self, decider: Decider, journal: Journal) -> None:
+        placer = decider.placer
+        self._decider, self._journal = decider, journal
+        self.open = Reservations(placer.engine, placer.gangs.of, lambda state: placer.fair.keeps_back((state,)) is not None)
+        self._taken: dict[str, tuple[Reservation, set[str]]] = {}
+        """Taken up, by plan: the pods whose decisions are not in the log yet. Only then is it over."""
+
+    def asked(self, plan: Plan, term: int, now: float) -> list[m.Command]:
+        known = self.open.get(plan.plan_id)
+        if known is not None:
+            return [m.AnswerPlan(Reserved(plan_id=plan.plan_id, ok=True))] if known.logged else []  # answered when it is logged
+        record = self.open.reserve(plan, term, now)
+        if isinstance(record, str):
+            return [m.AnswerPlan(Reserved(plan_id=plan.plan_id, ok=False, reason=record))]
+        self._journal.apart.append(record)
+        return []
+
+    def abandoned(self, plan_id: str, reason: str, term: int) -> list[m.Command]:
+        found = self.open.get(plan_id)
+        return [*([] if found is None else self._give_up(found, reason, term)), m.AnswerPlan(Reserved(plan_id=plan_id, ok=True))]
+
+    def advance(self, term: int, now: float) -> list[m.Command]:
+        """Before anybody else is tried: what has become free is theirs."""
+        out: list[m.Command] = []
+        for found, reason in self.open.pointless(now):
+            out += self._give_up(found, reason, term)
+        for found in self.open.free():
+            plan = found.plan
+            self.open.end(plan.plan_id)
+            if not self._decider.take(found, now):
+                out += self._over(found, term, PreemptionAbandoned(plan=plan, reason="its victims are gone, and yet it does not fit there any more"))
+                continue
+            self._taken[plan.plan_id] = (found, {b.uid for b in plan.beneficiaries})
+            out += _publish(plan, PreemptionExecuted(plan=plan, took_ms=round((now - found.since) * 1000)))
+        return out
+
+    def decided(self, decisions: tuple[Decision, ...], term: int) -> None:
+        """These stand in the log."""
+        uids = {decision.uid for decision in decisions}
+        for plan_id, (found, left) in list(self._taken.items()):
+            left.difference_update(uids)
+            if not left:
+                del self._taken[plan_id]
+                self._journal.apart.append(found.record(term, over=True))
+
+    def logged(self, record: ReservationRecord, now: float) -> list[m.Command]:
+        found = self.open.get(record.plan.plan_id)
+        if found is None or found.logged or record.over:
+            return []  # it has ended meanwhile, or this is its repetition under another term
+        plan, found.logged, found.until = found.plan, True, now + found.plan.deadline_s
+        return [m.AnswerPlan(Reserved(plan_id=plan.plan_id, ok=True)), *_publish(plan, PreemptionReserved(plan=plan, term=record.term))]
+
+    def records(self, term: int) -> list[ReservationRecord]:
+        """What a new term has to write again."""
+        return [found.record(term) for found in self.open.values() if found.logged]
+
+    def readopt(self, takeover: Takeover, now: float) -> None:
+        for record in takeover.reserved():
+            self.open.readopt(record, now)
+
+    def _give_up(self, found: Reservation, reason: str, term: int) -> list[m.Command]:
+        self.open.end(found.plan.plan_id)
+        answer = [] if found.logged else [m.AnswerPlan(Reserved(plan_id=found.plan.plan_id, ok=False, reason=reason))]
+        return [*answer, *self._over(found, term, PreemptionAbandoned(plan=found.plan, reason=reason))]
+
+    def _over(self, found: Reservation, term: int, event: Event) -> list[m.Command]:
+        self._journal.apart.append(found.record(term, over=True))
+        return _publish(found.plan, event)
+
+
+def _publish(plan: Plan, event: Event) -> list[m.Command]:
+    """Once for each namespace that gains, in the trace of one who does."""
+    gains = {beneficiary.namespace: beneficiary.uid for beneficiary in plan.beneficiaries}
+    return [m.Publish(event, namespace=namespace, uid=uid) for namespace, uid in gains.items()]

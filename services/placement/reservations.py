@@ -1,0 +1,183 @@
+"""Places kept for those for whom others give way: a plan of the preemptor, held against the book and then kept.
+
+What a plan keeps is booked twice while its victims still have it, so whatever they give back is the reservation's alone. The
+moment that all of them have given back, the beneficiaries get their places by an ordinary decision on the nodes named. A
+reservation that is not logged is nobody's order yet; one that is over stands in the log as over only after the decisions
+that came of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+from services.placement.engine import Engine
+from services.placement.explaining.trial import Trial
+from services.placement.gangs.registry import GangState
+from shared.book.book import Book
+from shared.book.states import PodState
+from shared.contracts.log import ReservationRecord
+from shared.contracts.preemption import HeldPlace, Plan
+from shared.model.grant import Grant
+
+_NEVER = "Never"
+
+
+class Reservation(msgspec.Struct):
+    plan: Plan
+    places: dict[str, HeldPlace]
+    shadows: list[PodState]
+    """What stands on the nodes for the beneficiaries."""
+    since: float
+    until: float
+    logged: bool = False
+
+    def record(self, term: int, *, over: bool = False) -> ReservationRecord:
+        return ReservationRecord(term=term, plan=self.plan, places={} if over else self.places, over=over)
+
+
+class Reservations(dict[str, Reservation]):
+    """The open ones, by plan id."""
+
+    def __init__(self, engine: Engine, gang_of: Callable[[str], GangState | None], keeps_back: Callable[[PodState], bool]) -> None:
+        """`keeps_back`: whether a pod's queue lets it have nothing now."""
+        super().__init__()
+        self._engine, self._gang_of, self._keeps_back = engine, gang_of, keeps_back
+
+    @property
+    def book(self) -> Book:
+        return self._engine.book
+
+    def refusal(self, plan: Plan) -> str:
+        """Why this plan is not reserved; empty where it may be."""
+        states = [self.book.pods.get(b.uid) for b in plan.beneficiaries]
+        for beneficiary, state in zip(plan.beneficiaries, states, strict=True):
+            if state is None or not state.wants_place or state.charged or state.refusal:
+                return f"{beneficiary.namespace}/{beneficiary.name} does not wait for a place"
+            if state.pod.spec.preemption_policy == _NEVER:
+                return f"{state.key} has preemptionPolicy Never"
+            if self._keeps_back(state):
+                return f"the queue of {state.key} lets it have no more now"
+        waiting = [state for state in states if state is not None]
+        if not waiting or not plan.victims:
+            return "a plan needs somebody who waits, and somebody who gives way"
+        taken = {b.uid for r in self.values() for b in r.plan.beneficiaries} & {b.uid for b in plan.beneficiaries}
+        busy = {b.node for r in self.values() for b in r.plan.beneficiaries} & {b.node for b in plan.beneficiaries}
+        if taken or busy:
+            return f"another plan is under way for {', '.join(sorted(taken or busy))}"
+        return self._gang(waiting, plan) or self._victims(plan, min(s.pod.spec.priority for s in waiting)) or self._needed(plan, waiting)
+
+    def reserve(self, plan: Plan, term: int, now: float) -> ReservationRecord | str:
+        """Keeps the plan's places on the book; returns what has to stand in the log, or why nothing is kept."""
+        refused = self.refusal(plan)
+        if refused:
+            return refused
+        places = self._try(plan, {victim.uid for victim in plan.victims})
+        if places is None:
+            return "the beneficiaries would not fit even then"
+        for uid, place in places.items():
+            if place.grant is not None:
+                grant_id = f"reserved/{plan.plan_id}/{uid}"
+                places[uid] = HeldPlace(node=place.node, grant=msgspec.structs.replace(place.grant, grant_id=grant_id, term=term))
+        return self._keep(plan, places, now).record(term)
+
+    def readopt(self, record: ReservationRecord, now: float) -> None:
+        """A reservation of an earlier term, if its beneficiaries still wait. Its deadline begins anew: no clock outlives a
+        leader."""
+        states = [self.book.pods.get(b.uid) for b in record.plan.beneficiaries]
+        if all(s is not None and s.wants_place and not s.charged for s in states) and all(b.node in self.book.nodes for b in record.plan.beneficiaries):
+            self._keep(record.plan, record.places, now).logged = True
+
+    def end(self, plan_id: str) -> Reservation | None:
+        """What it kept is everybody's again."""
+        found = self.pop(plan_id, None)
+        for shadow in () if found is None else found.shadows:
+            self.book.unreserve(shadow)
+        return found
+
+    def free(self) -> list[Reservation]:
+        """Those whose victims have all given back, on nodes whose agents have told this leader what runs there."""
+        return [
+            r for r in self.values()
+            if r.logged and all(v.grant_id not in self.book.grants for v in r.plan.victims)
+            and not any(self.book.nodes[b.node].agent_trouble for b in r.plan.beneficiaries)
+        ]  # fmt: skip
+
+    def pointless(self, now: float) -> list[tuple[Reservation, str]]:
+        """Those that nobody needs any more, or that have taken too long, with the reason."""
+        found = []
+        for reservation in self.values():
+            lost = [b for b in reservation.plan.beneficiaries if not self._waits(b.uid)]
+            if lost:
+                found.append((reservation, f"{lost[0].namespace}/{lost[0].name} does not wait any more"))
+            elif reservation.logged and reservation.until <= now:
+                found.append((reservation, f"not all of its victims were gone after {reservation.plan.deadline_s} s"))
+        return found
+
+    def _waits(self, uid: str) -> bool:
+        state = self.book.pods.get(uid)
+        return state is not None and state.wants_place and not state.charged
+
+    def _gang(self, waiting: list[PodState], plan: Plan) -> str:
+        gangs = {None if gang is None else gang.key for state in waiting for gang in (self._gang_of(state.uid),)}
+        if len(waiting) == 1 and gangs == {None}:
+            return ""
+        if len(gangs) > 1 or None in gangs:
+            return "several beneficiaries must be members of one gang"
+        gang = self._gang_of(waiting[0].uid)
+        if gang is None or len(waiting) < gang.need:
+            return f"gang {'' if gang is None else gang.name} needs {0 if gang is None else gang.need} places at once, the plan has {len(waiting)}"
+        areas = {self._label(b.node, gang.required) for b in plan.beneficiaries} if gang.required else set()
+        return f"gang {gang.name} must be in one {gang.required}" if len(areas) > 1 or "" in areas else ""
+
+    def _label(self, node: str, label: str) -> str:
+        known = self.book.nodes.get(node)
+        return "" if known is None or known.object is None else known.object.metadata.labels.get(label, "")
+
+    def _victims(self, plan: Plan, priority: int) -> str:
+        giving = {v.uid for r in self.values() for v in r.plan.victims}
+        for victim in plan.victims:
+            state = self.book.pods.get(victim.uid)
+            if state is None or not state.seen_bound or state.grant_id != victim.grant_id:
+                return f"{victim.namespace}/{victim.name} does not have that grant any more"
+            if state.pod.spec.priority >= priority:
+                return f"{state.key} is of no lower priority: nobody gives way to an equal"
+            if victim.uid in giving:
+                return f"{state.key} gives way in another plan already"
+        return ""
+
+    def _needed(self, plan: Plan, waiting: list[PodState]) -> str:
+        """Nobody is taken who need not go."""
+        everyone = {victim.uid for victim in plan.victims}
+        for victim in plan.victims:
+            if self._try(plan, everyone - {victim.uid}) is not None:
+                return f"{waiting[0].key} would fit without {victim.namespace}/{victim.name} giving way"
+        return ""
+
+    def _try(self, plan: Plan, gone: set[str]) -> dict[str, HeldPlace] | None:
+        """The places of all beneficiaries on their nodes if these pods were gone; None where one has none."""
+        trial = Trial(self._engine)
+        for uid in gone:
+            trial.book.lift(uid)
+        places = {}
+        for beneficiary in plan.beneficiaries:
+            if beneficiary.node not in trial.book.nodes:
+                return None
+            state = trial.book.add(self.book.pods[beneficiary.uid])
+            place = trial.place_on(state, beneficiary.node)
+            if place is None:
+                return None
+            grant = Grant(grant_id="", term=0, containers=place.containers) if place.containers else None
+            places[beneficiary.uid] = HeldPlace(node=place.node, grant=grant)
+        return places
+
+    def _keep(self, plan: Plan, places: dict[str, HeldPlace], now: float) -> Reservation:
+        shadows = []
+        for uid, place in places.items():
+            state = self.book.pods[uid]
+            shadow = PodState(pod=state.pod, uid=f"reserved/{plan.plan_id}/{uid}", demand=state.demand, request=state.request)
+            self.book.reserve(shadow, place.node, place.grant)
+            shadows.append(shadow)
+        kept = self[plan.plan_id] = Reservation(plan, places, shadows, now, now + plan.deadline_s)
+        return kept

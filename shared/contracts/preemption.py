@@ -1,0 +1,71 @@
+"""Who gives way to whom: plans, and what becomes of them.
+
+The preemptor proposes a plan. Placement holds it against its book and reserves, under its term, or refuses. Only then the
+preemptor acts; what becomes free is the reservation's alone. The deadline of a plan that comes to nothing gives it back.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from shared.contracts.base import Message
+from shared.model.grant import Grant
+
+Action = Literal["throttle", "pause", "shrink", "move", "checkpoint", "evict"]
+"""From gentle to hard. Only the last three give memory back, and evict alone needs nothing of the victim."""
+
+
+class Victim(Message, frozen=True):
+    uid: str
+    namespace: str
+    name: str
+    grant_id: str
+    """The grant that it loses; one that it has meanwhile got instead is not meant."""
+    action: Action = "evict"
+    lost_gpu_seconds: int = 0
+    """What the action destroys: run time since its start or its last checkpoint, times GPUs, and what a restart costs."""
+
+
+class Beneficiary(Message, frozen=True):
+    uid: str
+    namespace: str
+    name: str
+    node: str
+    """Where the victims make room for it."""
+
+
+class Plan(Message, frozen=True):
+    """All of its beneficiaries get their places, or none: several are members of one gang."""
+
+    plan_id: str
+    beneficiaries: tuple[Beneficiary, ...]
+    victims: tuple[Victim, ...]
+    deadline_s: int
+    """From the reservation on. What is not free by then is given up, and untouched victims go on."""
+    price_gpu_seconds: int = 0
+
+
+class Reserve(Message, frozen=True):
+    plan: Plan
+
+
+class Reserved(Message, frozen=True):
+    """`ok`: it stands in the log, and may be executed. Else nothing was reserved, and `reason` says why."""
+
+    plan_id: str
+    ok: bool
+    reason: str = ""
+
+
+class Abandon(Message, frozen=True):
+    """The preemptor gives a plan up, because a victim cannot go (a disruption budget, say)."""
+
+    plan_id: str
+    reason: str
+
+
+class HeldPlace(Message, frozen=True):
+    """What a reservation keeps for one beneficiary."""
+
+    node: str
+    grant: Grant | None = None

@@ -1,0 +1,253 @@
+"""Plans of preemption: what is refused, what is kept, for whom what is freed is, and what outlives a leader."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from services.placement import messages as m
+from shared.contracts.events import PreemptionAbandoned, PreemptionExecuted, PreemptionReserved
+from shared.contracts.facts import Gone
+from shared.contracts.log import DecisionBatch, ReservationRecord
+from shared.contracts.preemption import Beneficiary, Plan, Reserved, Victim
+from shared.model.objects import Pod
+from tests.support import build
+from tests.support.leader import Leader, only
+
+DEADLINE_S = 60
+
+
+def low(name: str, **rest: Any) -> Pod:
+    return build.gpu_pod(name, **({"gpus": 1} | rest))
+
+
+def high(name: str = "high", **rest: Any) -> Pod:
+    return build.gpu_pod(name, **({"gpus": 1, "priority": 100} | rest))
+
+
+class World:
+    """Nodes of two GPUs, full of pods of no priority."""
+
+    def __init__(self, *nodes: str) -> None:
+        self.leader = Leader().nodes(*(nodes or ("n",)), gpus=2)
+        self.bound: dict[str, Pod] = {}
+        for number in range(2 * len(nodes or ("n",))):
+            self.run(low(f"low{number}"))
+
+    def run(self, pod: Pod) -> Pod:
+        self.leader.facts(pod)
+        seen = self.bound[pod.metadata.name] = self.leader.bind(pod)
+        return seen
+
+    def on(self, node: str) -> list[str]:
+        return sorted(name for name, pod in self.bound.items() if pod.spec.node_name == node)
+
+    def waits(self, *pods: Pod) -> None:
+        self.leader.facts(*pods)
+        assert not {p.metadata.uid for p in pods} & self.leader.binds().keys()
+
+    def plan(self, *victims: str, to: tuple[Pod, ...] = (), plan_id: str = "plan", nodes: tuple[str, ...] = ()) -> Plan:
+        wanted = to or (high(),)
+        state_of = self.leader.core.book.pods
+        return Plan(
+            plan_id=plan_id, deadline_s=DEADLINE_S,
+            beneficiaries=tuple(
+                Beneficiary(uid=p.metadata.uid, namespace="team", name=p.metadata.name, node=node)
+                for p, node in zip(wanted, nodes or [self.bound[v].spec.node_name for v in victims], strict=False)
+            ),
+            victims=tuple(
+                Victim(uid=self.bound[v].metadata.uid, namespace="team", name=v, grant_id=state_of[self.bound[v].metadata.uid].grant_id) for v in victims
+            ),
+        )  # fmt: skip
+
+    def ask(self, plan: Plan) -> Reserved:
+        return only(self.leader.send(m.ReserveAsked(plan)), m.AnswerPlan)[-1].answer
+
+    def gives_back(self, name: str) -> None:
+        """Evicted, gone, and its node has said so."""
+        pod = self.bound.pop(name)
+        grant_id = self.leader.core.book.pods[pod.metadata.uid].grant_id
+        self.leader.send(m.FactsSeen((Gone(object=pod),)))
+        self.leader.send(m.ReleaseSeen(pod.spec.node_name, grant_id))
+
+    def records(self) -> list[ReservationRecord]:
+        return [record for _, record in self.leader.log if isinstance(record, ReservationRecord)]
+
+
+def test_what_a_victim_gives_back_is_the_beneficiarys_and_nobody_elses() -> None:
+    """Others of any size and priority come before and after the victim goes."""
+    world = World()
+    world.waits(wants := high())
+    assert world.ask(world.plan("low0")).ok
+    world.waits(rival := high("rival", priority=1000))
+    world.gives_back("low0")
+    assert world.leader.binds()[wants.metadata.uid].node == "n"
+    assert rival.metadata.uid not in world.leader.binds()
+    assert [type(e) for e in (*world.leader.events(PreemptionReserved), *world.leader.events(PreemptionExecuted))] == [PreemptionReserved, PreemptionExecuted]
+    assert world.leader.core.book.overbooked() == []
+
+
+def test_it_stands_in_the_log_before_anybody_is_told_to_execute_it() -> None:
+    world = World()
+    world.waits(high())
+    world.leader.answer = False
+    said = world.leader.send(m.ReserveAsked(world.plan("low0")))
+    assert isinstance(only(said, m.Append)[0].record, ReservationRecord)
+    assert only(said, m.AnswerPlan) == []
+    assert only(world.leader.send(m.Appended(900)), m.AnswerPlan)[0].answer.ok
+
+
+def test_it_is_over_in_the_log_only_after_its_decisions() -> None:
+    world = World()
+    world.waits(wants := high())
+    world.ask(world.plan("low0"))
+    world.gives_back("low0")
+    kinds = [(type(record), getattr(record, "over", None)) for _, record in world.leader.log if not isinstance(record, DecisionBatch) or wants.metadata.uid in [d.uid for d in record.decisions]]
+    assert kinds[-3:] == [(ReservationRecord, False), (DecisionBatch, None), (ReservationRecord, True)]
+
+
+def test_asked_again_it_answers_the_same() -> None:
+    world = World()
+    world.waits(high())
+    plan = world.plan("low0")
+    assert world.ask(plan) == world.ask(plan) == Reserved(plan_id="plan", ok=True)
+    assert len(world.records()) == 1
+
+
+def test_two_victims_for_two_gpus_and_one_alone_frees_nothing() -> None:
+    world = World()
+    world.waits(wants := high(gpus=2))
+    assert world.ask(world.plan("low0", "low1", to=(wants,))).ok
+    world.gives_back("low0")
+    world.waits(wants, small := high("small"))
+    world.gives_back("low1")
+    assert wants.metadata.uid in world.leader.binds()
+    assert small.metadata.uid not in world.leader.binds()
+
+
+def refused(world: World, plan: Plan) -> str:
+    before = world.leader.core.book.digest()
+    answer = world.ask(plan)
+    assert not answer.ok
+    assert world.leader.core.book.digest() == before
+    assert world.records() == []
+    return answer.reason
+
+
+def test_nobody_gives_way_to_an_equal() -> None:
+    world = World()
+    world.waits(equal := high(priority=0))
+    assert "of no lower priority" in refused(world, world.plan("low0", to=(equal,)))
+
+
+def test_nobody_is_taken_who_need_not_go() -> None:
+    world = World()
+    world.waits(wants := high())
+    assert "would fit without team/low" in refused(world, world.plan("low0", "low1", to=(wants,)))
+
+
+def test_a_plan_that_does_not_make_room_is_refused() -> None:
+    world = World()
+    world.waits(wants := high(gpus=2))
+    assert "would not fit even then" in refused(world, world.plan("low0", to=(wants,)))
+
+
+def test_a_victim_that_has_another_grant_by_now_is_not_meant() -> None:
+    world = World()
+    world.waits(high())
+    plan = world.plan("low0")
+    world.gives_back("low0")
+    assert "does not" in refused(World(), plan)
+
+
+def test_who_never_preempts_has_nobody_give_way() -> None:
+    world = World()
+    world.waits(meek := high(preemption_policy="Never"))
+    assert "Never" in refused(world, world.plan("low0", to=(meek,)))
+
+
+def test_one_plan_a_node_and_a_beneficiary() -> None:
+    world = World("a", "b")
+    first, second = high("h1"), high("h2")
+    world.waits(first, second)
+    on_a, on_b = world.on("a"), world.on("b")
+    assert world.ask(world.plan(on_a[0], to=(first,))).ok
+    assert "another plan is under way for a" in world.ask(world.plan(on_a[1], to=(second,), plan_id="two")).reason
+    assert "another plan" in world.ask(world.plan(on_b[0], to=(first,), plan_id="three")).reason
+    assert world.ask(world.plan(on_b[0], to=(second,), plan_id="four")).ok
+
+
+def test_a_deadline_gives_the_place_back_to_everybody() -> None:
+    world = World()
+    world.waits(high())
+    world.ask(world.plan("low0"))
+    world.leader.now += DEADLINE_S - 10
+    world.leader.send(m.BeatSeen(("n",)))
+    world.leader.tick(11)
+    assert "not all of its victims were gone after 60 s" in world.leader.events(PreemptionAbandoned)[0].reason
+    assert world.records()[-1].over
+    world.gives_back("low0")
+    rival = high("rival", priority=1000)
+    world.leader.facts(rival)
+    assert rival.metadata.uid in {**world.leader.binds()} or world.leader.core.book.overbooked() == []
+
+
+def test_a_beneficiary_that_goes_takes_its_reservation_with_it() -> None:
+    world = World()
+    world.waits(wants := high())
+    world.ask(world.plan("low0", to=(wants,)))
+    before = world.leader.core.book.digest()
+    world.leader.send(m.FactsSeen((Gone(object=wants),)))
+    assert "does not wait any more" in world.leader.events(PreemptionAbandoned)[0].reason
+    assert not any(key.startswith("grant/reserved/") for key in world.leader.core.book.digest())
+    assert any(key.startswith("grant/reserved/") for key in before)
+
+
+def test_the_preemptor_may_give_it_up() -> None:
+    world = World()
+    world.waits(high())
+    world.ask(world.plan("low0"))
+    answer = only(world.leader.send(m.AbandonAsked("plan", "a disruption budget says no")), m.AnswerPlan)[0].answer
+    assert answer.ok
+    assert world.leader.events(PreemptionAbandoned)[0].reason == "a disruption budget says no"
+
+
+def gang(count: int) -> list[Pod]:
+    notes = {"kerf.dev/gang": "g", "kerf.dev/gang-size": str(count)}
+    return [high(f"g{i}", annotations=notes) for i in range(count)]
+
+
+def test_a_gang_gets_all_its_places_at_once_or_none() -> None:
+    world = World("a", "b")
+    members = gang(3)
+    world.waits(*members)
+    victims = [*world.on("a"), world.on("b")[0]]
+    assert "needs 3 places at once" in world.ask(world.plan(*victims[:2], to=tuple(members[:2]), plan_id="two")).reason
+    assert world.ask(world.plan(*victims, to=tuple(members))).ok
+    for name in victims[:2]:
+        world.gives_back(name)
+    assert not {p.metadata.uid for p in members} & world.leader.binds().keys()
+    world.gives_back(victims[2])
+    assert {world.leader.binds()[p.metadata.uid].node for p in members} == {"a", "b"}
+    batches = [{d.name for d in record.decisions} for _, record in world.leader.log if isinstance(record, DecisionBatch)]
+    assert {"g0", "g1", "g2"} in batches
+
+
+@pytest.mark.parametrize("freed", [False, True])
+def test_a_reservation_outlives_its_leader(freed: bool) -> None:
+    """The next one reads it in the log; what was freed meanwhile is still the beneficiary's."""
+    world = World()
+    world.waits(wants := high())
+    world.ask(world.plan("low0"))
+    objects = [build.node("n"), *world.bound.values(), wants]
+    if freed:
+        objects.remove(world.bound["low0"])
+    records = tuple(world.leader.log)
+    rival = high("rival", priority=1000)
+    after = Leader(*objects, rival, term=world.leader.sequence + 1, records=records).nodes("n", gpus=2)
+    assert (wants.metadata.uid in after.binds()) == freed
+    assert rival.metadata.uid not in after.binds()
+    assert after.core.book.overbooked() == []
+    if not freed:
+        assert any(isinstance(record, ReservationRecord) for _, record in after.log), "written again under the new term"
