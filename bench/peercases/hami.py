@@ -8,7 +8,7 @@ from typing import Any
 from bench.peercases.devices import LEAST_MIB, POD, add_node, add_request, exceeds, given, gpu_of
 from bench.peercases.world import World
 from services.admission.dialects.selection import selection
-from services.placement.accepts import shunned
+from shared.book.accepts import shunned
 from shared.model import names
 from shared.model.objects import Container, Meta, Pod, PodSpec, Resources
 from shared.model.request import read_request

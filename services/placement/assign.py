@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from services.placement.accepts import accepted, picky
 from services.placement.policies.base import Policy
 from services.placement.topology import DEFAULT_MODE, MODES, Choice, fabric_of
+from shared.book.accepts import accepted, picky
 from shared.book.shares import GpuRoom, fits, share_on, strategy_for
 from shared.book.states import NodeState, PodState
 from shared.model.gpu import Inventory

@@ -14,11 +14,12 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from services.placement.engine import Engine
-from services.placement.explaining.movable import Movable, as_move, disruptions_fit, price_of, why_not
+from services.placement.explaining.movable import as_move
 from services.placement.explaining.moves import opens
 from services.placement.explaining.steps import Steps
 from services.placement.explaining.trial import Trial
 from services.placement.policies.base import largest_ask
+from shared.book.movable import Movable, disruptions_fit, price_of, why_not
 from shared.book.states import NodeState, PodState, pod_state
 from shared.contracts.explain import Advice
 from shared.model import names

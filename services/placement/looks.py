@@ -10,7 +10,7 @@ from __future__ import annotations
 import msgspec
 import numpy as np
 
-from services.placement.accepts import taste
+from shared.book.accepts import taste
 from shared.book.arrays import Ints
 from shared.book.book import Book
 from shared.book.states import NodeState, PodState

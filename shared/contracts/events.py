@@ -196,6 +196,14 @@ class GpuStateChanged(Event, frozen=True):
     reason: str = ""
 
 
+class PreemptionProposed(Event, frozen=True):
+    """Who should give way to whom, and the price; nothing has happened yet."""
+
+    ENTITY: ClassVar[str] = "preemption"
+    VERB: ClassVar[str] = "proposed"
+    plan: Plan
+
+
 class PreemptionReserved(Event, frozen=True):
     """Placement keeps places for the beneficiaries; the plan may be executed. Published under each beneficiary's namespace."""
 
@@ -226,5 +234,5 @@ class PreemptionAbandoned(Event, frozen=True):
 
 EVENTS: tuple[type[Event], ...] = (
     PlacementDecided, PlacementRejected, PodBound, GrantEnded, TermTaken, NodeInventoried, SliceEnforced, SliceReleased,
-    GpuStateChanged, GangPlaced, GangWaiting, PolicyRead, PreemptionReserved, PreemptionExecuted, PreemptionAbandoned,
+    GpuStateChanged, GangPlaced, GangWaiting, PolicyRead, PreemptionProposed, PreemptionReserved, PreemptionExecuted, PreemptionAbandoned,
 )  # fmt: skip

@@ -117,6 +117,7 @@ _EXAMPLES: tuple[Any, ...] = (
     e.GpuStateChanged(node=NODE, uuid=GPU, state="unhealthy", reason="Xid 79: the GPU has fallen off the bus"),
     e.GangPlaced(namespace=NAMESPACE, name="train", pods=(POD, "train-1"), nodes=2, minimum=2, term=TERM, sequence=SEQUENCE, area="topology.kubernetes.io/rack=r1", waited_ms=310),
     e.PolicyRead(namespace="kerf-system", name="kerf-policy", accepted=False, queues=3, problem="queue vision: there is no queue 'reserch' that could be its parent"),
+    e.PreemptionProposed(plan=PLAN),
     e.PreemptionReserved(plan=PLAN, term=TERM),
     e.PreemptionExecuted(plan=PLAN, took_ms=2400),
     e.PreemptionAbandoned(plan=PLAN, reason="not all of its victims were gone after 120 s"),

@@ -110,6 +110,7 @@ EVENTS: tuple[Channel, ...] = (
     _event(e.GangPlaced, "namespace", "placement"),
     _event(e.GangWaiting, "namespace", "placement"),
     _event(e.PolicyRead, "namespace", "placement"),
+    _event(e.PreemptionProposed, "namespace", "preemptor"),
     _event(e.PreemptionReserved, "namespace", "placement"),
     _event(e.PreemptionExecuted, "namespace", "placement"),
     _event(e.PreemptionAbandoned, "namespace", "placement"),

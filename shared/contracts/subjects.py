@@ -36,6 +36,8 @@ CMD_EVICT = f"{VERSION}.cmd.evict"
 CMD_RESERVE = f"{VERSION}.cmd.reserve"
 CMD_ABANDON = f"{VERSION}.cmd.abandon"
 
+REJECTED = f"{VERSION}.event.placement.rejected.>"
+PREEMPTIONS = f"{VERSION}.event.preemption.>"
 SLICES_RELEASED = f"{VERSION}.event.slice.released.>"
 """Under the pod's namespace where the agent knows it, else under the node."""
 """Under whatever scope: agents publish it under the pod's namespace, as all that concerns a tenant's slice."""

@@ -83,11 +83,11 @@ class Whole:
 
 
 @contextlib.asynccontextmanager
-async def whole(plane: ControlPlane, namespace: str, *, nodes: int = 2, gpus: int = 2, memory_mib: int = 40_960, dra: bool = False) -> AsyncIterator[Whole]:
+async def whole(plane: ControlPlane, namespace: str, *, nodes: int = 2, gpus: int = 2, memory_mib: int = 40_960, dra: bool = False, preemption: bool = False) -> AsyncIterator[Whole]:
     names = [f"{namespace}-{i}" for i in range(nodes)]
     hollow = [{"name": name, "model": "NVIDIA-A100", "count": gpus, "memory_mib": memory_mib, "dra": dra} for name in names]
     account = str(plane.service_account("kerf-system", "kerf-watcher"))
-    async with stack(hollow, kubeconfig=account, trace_ratio=1.0) as made:
+    async with stack(hollow, kubeconfig=account, trace_ratio=1.0, preemption=preemption) as made:
         world = Whole(plane, made, namespace)
         await world.ask("POST", "/api/v1/namespaces", {"metadata": {"name": namespace}})
         for name in names:

@@ -6,12 +6,13 @@ from collections import Counter
 from collections.abc import Sequence
 
 from services.placement.engine import Engine
-from services.placement.explaining.movable import Movable, as_move, price_of, why_not
+from services.placement.explaining.movable import as_move
 from services.placement.explaining.steps import Steps
 from services.placement.explaining.trial import Trial
 from services.placement.explaining.verdicts import Verdicts
 from services.placement.policies.base import largest_ask
 from shared.book.book import Book
+from shared.book.movable import Movable, price_of, why_not
 from shared.book.states import NodeState, PodState
 from shared.contracts.explain import Counterfactual
 

@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from services.placement.accepts import accepted
 from services.placement.filters.taints import CORDONED
+from shared.book.accepts import accepted
 from shared.book.mig import names_of
 from shared.book.shares import GpuRoom
 from shared.book.states import NodeState, PodState

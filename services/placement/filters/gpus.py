@@ -2,11 +2,11 @@ from __future__ import annotations
 
 import msgspec
 
-from services.placement.accepts import accepted, why_none
 from services.placement.assign import able, assign, mask_of
 from services.placement.filters.base import Check, Filter
 from services.placement.filters.topology import GpuTopology, lacking_set
 from services.placement.topology import fabric_of
+from shared.book.accepts import accepted, why_none
 from shared.book.book import Book
 from shared.book.mig import names_of, serving_bits
 from shared.book.shares import GpuRoom, fits, instance_words, missing, share_on, strategy_for

@@ -6,8 +6,8 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from services.placement.accepts import Taste, shunned, taste
 from services.placement.policies.base import largest_ask
+from shared.book.accepts import Taste, shunned, taste
 from shared.book.arrays import Arrays, Bools
 from shared.book.mig import serving
 from shared.book.shares import share_on

@@ -1,0 +1,1 @@
+"""Who should give way, and how gently: it proposes, placement reserves, it executes."""

@@ -1,0 +1,20 @@
+"""The preemptor's settings."""
+
+from __future__ import annotations
+
+import msgspec
+
+from shared.service.settings import Count, Seconds
+
+
+class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    patience_s: Seconds = 0.2
+    """A pod that placement has found no room for waits so long before anybody is asked to make room: something may end."""
+    deadline_s: Count = 120
+    """How long a plan may take from its reservation on; what is not free by then is given up."""
+    plans_most: Count = 64
+    """Plans under way at once."""
+    immunity_s: Seconds = 300.0
+    """Pods of an owner of which one has made room are left alone for so long, and twice as long each time again."""
+    evictions_per_hour: int = 0
+    """Of pods of one namespace; 0 for any number."""

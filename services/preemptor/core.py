@@ -1,0 +1,214 @@
+"""Who waits, who gives way, and what becomes of each plan. `handle(input, now) -> [Command]`; `now` is seconds since 1970.
+
+The preemptor has no authority: its book is a copy, and may be a moment old. It proposes; placement reserves or refuses, and
+what is freed is placement's to give. So nothing here can give a GPU twice; the worst is a plan that is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+from services.preemptor import messages as m
+from services.preemptor.config import Config
+from services.preemptor.immunity import Immunity
+from services.preemptor.planner import Planner, Way
+from services.preemptor.victims import Candidates
+from shared.book.book import Book
+from shared.book.states import PodState
+from shared.contracts.commands import Evict
+from shared.contracts.events import PreemptionProposed
+from shared.contracts.preemption import Beneficiary, Plan, Victim
+
+AGAIN_S = 10.0
+"""After a refusal those who wait are looked at again so much later."""
+ASK_AGAIN_S = 5.0
+KNOWN_WITHIN_S = 30.0
+_NEVER = "Never"
+
+
+class Waiting(msgspec.Struct):
+    since: float
+    not_before: float
+    shunned: set[str]
+    """Nodes that placement would not have them on."""
+
+
+class Open(msgspec.Struct):
+    plan: Plan
+    asked_at: float
+    executing: bool = False
+    victims_left: frozenset[str] = frozenset()
+    """Victims whose eviction the API server has not taken yet."""
+
+
+class Core:
+    def __init__(self, config: Config, new_id: Callable[[], str]) -> None:
+        """`new_id` gives a plan a name that no other has."""
+        self.config, self._new_id = config, new_id
+        self.book = Book()
+        self.immunity = Immunity(config.immunity_s, config.evictions_per_hour)
+        self.waiting: dict[str, Waiting] = {}
+        """Pods that placement found no room for, by uid."""
+        self.open: dict[str, Open] = {}
+
+    def handle(self, event: m.Input, now: float) -> list[m.Command]:
+        match event:
+            case m.SnapshotSeen():
+                self.book.apply_snapshot(event.facts)
+                for state in self.book.pods.values():
+                    if _was_rejected(state):
+                        self._rejected(state.uid, now)
+            case m.FactsSeen():
+                for fact in event.facts:
+                    self.book.apply(fact)
+            case m.InventorySeen():
+                self.book.put_inventory(event.inventory)
+                self.book.set_agent_trouble(event.inventory.node, "")
+            case m.AgentLost():
+                self.book.retire_agent(event.node)
+            case m.Rejected():
+                self._rejected(event.uid, now)
+            case m.Answered():
+                return self._answered(event, now)
+            case m.Evicted():
+                return self._evicted(event, now)
+            case m.Ended():
+                self._ended(event, now)
+            case m.Tick():
+                return self._tick(now)
+        return []
+
+    def _rejected(self, uid: str, now: float) -> None:
+        self.waiting.setdefault(uid, Waiting(now, now + self.config.patience_s, set()))
+
+    def _still_waits(self, uid: str, waits: Waiting, now: float) -> bool:
+        """Placement's word may come before the feed has told of the pod."""
+        state = self.book.pods.get(uid)
+        return now - waits.since < KNOWN_WITHIN_S if state is None else state.wants_place
+
+    # --- proposing --------------------------------------------------------------------------------------------
+
+    def _tick(self, now: float) -> list[m.Command]:
+        self.immunity.tick(now)
+        self.waiting = {uid: waits for uid, waits in self.waiting.items() if self._still_waits(uid, waits, now)}
+        out: list[m.Command] = [self._execute(one, now) for one in self.open.values() if one.executing and one.victims_left and now - one.asked_at >= ASK_AGAIN_S]
+        groups = self._due(now)
+        if not groups or len(self.open) >= self.config.plans_most:
+            return out
+        planner = Planner(self.book, Candidates(self.book, lambda s: self.immunity.spared(s, now), now), self._busy())
+        for members in groups:
+            if len(self.open) >= self.config.plans_most:
+                break
+            out += self._propose(members, planner, now)
+        return out
+
+    def _due(self, now: float) -> list[list[PodState]]:
+        """Whom to plan for, the most important first: single pods, and gangs of which enough wait."""
+        planned = {b.uid for one in self.open.values() for b in one.plan.beneficiaries}
+        groups: dict[str, list[PodState]] = {}
+        for uid, waits in self.waiting.items():
+            state = self.book.pods.get(uid)
+            if state is None or uid in planned or waits.not_before > now or state.refusal or state.request is None or state.pod.spec.preemption_policy == _NEVER:
+                continue
+            groups.setdefault(self._group(state), []).append(state)
+        whole = [members for members in groups.values() if members[0].gang is None or len(members) >= members[0].gang.minimum]
+        return sorted(whole, key=lambda members: (-min(s.pod.spec.priority for s in members), min(s.pod.metadata.creation_timestamp for s in members), members[0].uid))
+
+    @staticmethod
+    def _group(state: PodState) -> str:
+        return state.uid if state.gang is None else f"{state.pod.metadata.namespace}/{state.gang.name}"
+
+    def _busy(self) -> set[str]:
+        return {b.node for one in self.open.values() for b in one.plan.beneficiaries}
+
+    def _propose(self, members: list[PodState], planner: Planner, now: float) -> list[m.Command]:
+        shunned = frozenset(node for state in members for node in self.waiting[state.uid].shunned)
+        ways = planner.plan(members, shunned)
+        if ways is None:
+            for state in members:
+                self.waiting[state.uid].not_before = now + AGAIN_S
+                self.waiting[state.uid].shunned.clear()
+            return []
+        plan = self._plan(members, ways)
+        self.open[plan.plan_id] = Open(plan, now)
+        return [m.Propose(plan, PreemptionProposed(plan=plan))]
+
+    def _plan(self, members: list[PodState], ways: list[Way]) -> Plan:
+        victims = []
+        for candidate in (victim for way in ways for victim in way.victims):
+            state = self.book.pods[candidate.uid]
+            meta = state.pod.metadata
+            victims.append(Victim(uid=state.uid, namespace=meta.namespace, name=meta.name, grant_id=state.grant_id, lost_gpu_seconds=candidate.price_gpu_ms // 1000))
+        beneficiaries = tuple(
+            Beneficiary(uid=state.uid, namespace=state.pod.metadata.namespace, name=state.pod.metadata.name, node=way.node)
+            for state, way in zip(members, ways, strict=True)
+        )
+        return Plan(
+            plan_id=self._new_id(), beneficiaries=beneficiaries, victims=tuple(victims), deadline_s=self.config.deadline_s,
+            price_gpu_seconds=sum(v.lost_gpu_seconds for v in victims),
+        )  # fmt: skip
+
+    # --- executing --------------------------------------------------------------------------------------------
+
+    def _answered(self, event: m.Answered, now: float) -> list[m.Command]:
+        found = self.open.get(event.answer.plan_id)
+        if found is None or found.executing:
+            return []
+        if not event.answer.ok:
+            del self.open[found.plan.plan_id]
+            self._wait(found.plan, now, shun=bool(event.answer.reason))
+            return []
+        found.executing = True
+        found.victims_left = frozenset(victim.uid for victim in found.plan.victims)
+        return [self._execute(found, now)]
+
+    def _execute(self, found: Open, now: float) -> m.Execute:
+        """Evictions that are not taken yet; saying one twice harms nobody, for its precondition names the pod."""
+        found.asked_at = now
+        gains = found.plan.beneficiaries[0]
+        why = f"{gains.namespace}/{gains.name}" + (f" and {len(found.plan.beneficiaries) - 1} more" if len(found.plan.beneficiaries) > 1 else "")
+        return m.Execute(found.plan.plan_id, tuple(
+            Evict(uid=victim.uid, namespace=victim.namespace, name=victim.name, reason=f"makes room for {why}, which has a higher priority (plan {found.plan.plan_id})")
+            for victim in found.plan.victims if victim.uid in found.victims_left
+        ))  # fmt: skip
+
+    def _evicted(self, event: m.Evicted, now: float) -> list[m.Command]:
+        """Evictions that the API server took are done; `answers` names the others."""
+        found = self.open.get(event.plan_id)
+        if found is None:
+            return []
+        failed = {answer.uid: answer for answer in event.answers if answer.outcome not in ("done", "gone")}
+        for uid in found.victims_left - failed.keys():
+            state = self.book.pods.get(uid)
+            if state is not None:
+                self.immunity.evicted(state, now)
+        found.victims_left = frozenset(failed)
+        stuck = next((a for a in failed.values() if a.outcome in ("throttled", "refused", "conflict")), None)
+        if stuck is None:
+            return []
+        # A budget says no, or the pod may not be evicted: this way is closed, and another is looked for.
+        del self.open[event.plan_id]
+        self._wait(found.plan, now, shun=True)
+        return [m.GiveUp(event.plan_id, f"a victim cannot be evicted: {stuck.message or stuck.outcome}")]
+
+    def _ended(self, event: m.Ended, now: float) -> None:
+        found = self.open.pop(event.plan_id, None)
+        if found is not None and not event.executed:
+            self._wait(found.plan, now, shun=False)
+
+    def _wait(self, plan: Plan, now: float, *, shun: bool) -> None:
+        """They are looked at again; at once where another node may do."""
+        for beneficiary in plan.beneficiaries:
+            waits = self.waiting.get(beneficiary.uid)
+            if waits is not None:
+                waits.not_before = now if shun else now + self.config.patience_s
+                if shun:
+                    waits.shunned |= {b.node for b in plan.beneficiaries}
+
+
+def _was_rejected(state: PodState) -> bool:
+    """Placement has said so before we listened."""
+    conditions = state.pod.status.conditions
+    return state.wants_place and any(c.type == "PodScheduled" and c.status == "False" and c.reason == "Unschedulable" for c in conditions)

@@ -1,0 +1,46 @@
+"""Who is left alone for a while: whoever has made room shall not be asked again at once. No thrashing."""
+
+from __future__ import annotations
+
+from collections import deque
+
+from shared.book.states import PodState
+
+_HOUR_S = 3600.0
+
+
+class Immunity:
+    def __init__(self, first_s: float, evictions_per_hour: int) -> None:
+        self._first_s, self._per_hour = first_s, evictions_per_hour
+        self._of: dict[str, tuple[int, float]] = {}
+        """By owner: how often, and until when."""
+        self._evicted: dict[str, deque[float]] = {}
+        """By namespace: when, in the last hour."""
+
+    def spared(self, state: PodState, now: float) -> bool:
+        times, until = self._of.get(_owner(state), (0, 0.0))
+        return (times > 0 and until > now) or self._spent(state.pod.metadata.namespace, now)
+
+    def evicted(self, state: PodState, now: float) -> None:
+        owner = _owner(state)
+        times, until = self._of.get(owner, (0, 0.0))
+        if until <= now or not times:
+            self._of[owner] = (times + 1, now + self._first_s * 2**times)
+        self._evicted.setdefault(state.pod.metadata.namespace, deque()).append(now)
+
+    def tick(self, now: float) -> None:
+        """Forgets owners that have been left alone for as long again as they were promised."""
+        self._of = {owner: (times, until) for owner, (times, until) in self._of.items() if now < until + self._first_s * 2**times}
+
+    def _spent(self, namespace: str, now: float) -> bool:
+        recent = self._evicted.get(namespace)
+        if not self._per_hour or recent is None:
+            return False
+        while recent and recent[0] <= now - _HOUR_S:
+            recent.popleft()
+        return len(recent) >= self._per_hour
+
+
+def _owner(state: PodState) -> str:
+    """What makes another such pod: its controller; a bare pod is its own."""
+    return next((owner.uid for owner in state.pod.metadata.owner_references if owner.controller), state.uid)

@@ -1,0 +1,84 @@
+"""What goes into the preemptor's core and what comes out of it."""
+
+from __future__ import annotations
+
+import msgspec
+
+from shared.contracts.commands import Answer, Evict
+from shared.contracts.events import Event
+from shared.contracts.facts import Fact
+from shared.contracts.preemption import Plan, Reserved
+from shared.model.gpu import Inventory
+
+
+class Input(msgspec.Struct, frozen=True):
+    pass
+
+
+class SnapshotSeen(Input, frozen=True):
+    """Everything there is: what it lacks is gone."""
+
+    facts: tuple[Fact, ...]
+
+
+class FactsSeen(Input, frozen=True):
+    facts: tuple[Fact, ...]
+
+
+class InventorySeen(Input, frozen=True):
+    inventory: Inventory
+
+
+class AgentLost(Input, frozen=True):
+    node: str
+
+
+class Rejected(Input, frozen=True):
+    """Placement has found no room for this pod."""
+
+    uid: str
+
+
+class Answered(Input, frozen=True):
+    """Placement's word on a plan; not `ok` with no reason where it did not answer."""
+
+    answer: Reserved
+
+
+class Evicted(Input, frozen=True):
+    """What became of a plan's evictions."""
+
+    plan_id: str
+    answers: tuple[Answer, ...]
+
+
+class Ended(Input, frozen=True):
+    """Placement says that a plan is over: its places are taken, or it was given up."""
+
+    plan_id: str
+    executed: bool
+
+
+class Tick(Input, frozen=True):
+    """Some ten times a second."""
+
+
+class Command(msgspec.Struct, frozen=True):
+    pass
+
+
+class Propose(Command, frozen=True):
+    """Say the plan to everybody, and ask placement to reserve."""
+
+    plan: Plan
+    event: Event
+
+
+class Execute(Command, frozen=True):
+    plan_id: str
+    evictions: tuple[Evict, ...]
+
+
+class GiveUp(Command, frozen=True):
+    plan_id: str
+    reason: str

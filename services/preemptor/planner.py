@@ -1,0 +1,164 @@
+"""The gentlest way to make room: whose leaving lets a pod, or all of a gang, in at the least cost. Pure.
+
+A first word, by what GPUs, CPU and memory a node has: placement has the last one, and refuses a plan that does not hold
+against every filter. Least important victims first, then the least lost; a set of victims is minimal, for each one of it
+that need not go is put back, the dearest first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from services.preemptor.victims import Candidate, Candidates
+from shared.book.accepts import accepted
+from shared.book.book import Book
+from shared.book.movable import disruptions_fit
+from shared.book.shares import GpuRoom, fits, share_on
+from shared.book.states import NodeState, PodState
+from shared.model.selectors import node_selector_matches, untolerated
+
+_EFFECTS = ("NoSchedule", "NoExecute")
+
+
+class Way(msgspec.Struct, frozen=True):
+    """One member's place, and who has to go for it."""
+
+    node: str
+    victims: tuple[Candidate, ...]
+    takes: tuple[tuple[str, int, int], ...]
+
+    @property
+    def cost(self) -> tuple[int, int, int, str]:
+        return max((v.priority for v in self.victims), default=-(1 << 31)), sum(v.price_gpu_ms for v in self.victims), len(self.victims), self.node
+
+
+class Planner:
+    """One round on a book that stands still. Plans of one round do not share nodes."""
+
+    def __init__(self, book: Book, candidates: Candidates, busy: set[str]) -> None:
+        """`busy`: nodes on which a plan is under way."""
+        self._book, self._candidates, self._busy = book, candidates, busy
+
+    def plan(self, members: Sequence[PodState], shunned: frozenset[str] = frozenset()) -> list[Way] | None:
+        """A way for each of them, all at once; None where there is none, or nobody need go. `shunned`: nodes that placement has
+        refused for them."""
+        self._gone: set[str] = set()
+        self._taken: dict[str, list[tuple[str, int, int]]] = {}
+        self._used: dict[str, list[PodState]] = {}
+        ways: list[Way] = []
+        for state in sorted(members, key=lambda s: max(a.hardness for a in s.request.asks.values()) if s.request else (), reverse=True):
+            way = self._best(state, shunned)
+            if way is None:
+                return None
+            ways.append(way)
+            self._gone |= {victim.uid for victim in way.victims}
+            self._taken.setdefault(way.node, []).extend(way.takes)
+            self._used.setdefault(way.node, []).append(state)
+        if not self._gone or not disruptions_fit((self._book.pods[uid] for uid in self._gone), self._book):
+            return None
+        self._busy |= {way.node for way in ways}
+        order = {state.uid: place for place, state in enumerate(sorted(members, key=lambda s: max(a.hardness for a in s.request.asks.values()) if s.request else (), reverse=True))}
+        return [ways[order[state.uid]] for state in members]
+
+    def _best(self, state: PodState, shunned: frozenset[str]) -> Way | None:
+        best: Way | None = None
+        for bound, node in self._by_bound(state):
+            if best is not None and best.cost[:2] <= bound:
+                break
+            if node.name in shunned or not _admits(state, node):
+                continue
+            way = self._way(state, node)
+            if way is not None and (best is None or way.cost < best.cost):
+                best = way
+        return best
+
+    def _by_bound(self, state: PodState) -> list[tuple[tuple[int, int], NodeState]]:
+        """Nodes with the least that a way on them can cost: nothing where one of this plan's victims has made room already."""
+        below = state.pod.spec.priority
+        found = []
+        for name, node in self._book.nodes.items():
+            if name in self._busy or not node.gpus:
+                continue
+            candidates = self._candidates.on(node, below)
+            if name in self._taken:
+                found.append(((-(1 << 31), 0), node))
+            elif candidates:
+                found.append(((candidates[0].priority, candidates[0].price_gpu_ms), node))
+        found.sort(key=lambda item: (item[0], item[1].name))
+        return found
+
+    def _way(self, state: PodState, node: NodeState) -> Way | None:
+        """The cheapest victims on this node, none more than it takes."""
+        offered = [c for c in self._candidates.on(node, state.pod.spec.priority) if c.uid not in self._gone]
+        gone = [c for c in self._candidates.on(node, state.pod.spec.priority) if c.uid in self._gone]
+        victims: list[Candidate] = []
+        while (takes := self._place(state, node, [*gone, *victims])) is None:
+            if len(victims) == len(offered):
+                return None
+            victims.append(offered[len(victims)])
+        for victim in sorted(victims, key=lambda c: c.cost, reverse=True):
+            without = [v for v in victims if v is not victim]
+            again = self._place(state, node, [*gone, *without])
+            if again is not None:
+                victims, takes = without, again
+        return Way(node.name, tuple(victims), takes)
+
+    def _place(self, state: PodState, node: NodeState, gone: Sequence[Candidate]) -> tuple[tuple[str, int, int], ...] | None:
+        """The parts of GPUs that it would get, were these gone; None where it does not fit."""
+        others = self._used.get(node.name, [])
+        demands = [state.demand, *(other.demand for other in others)]
+        if node.cpu_used - sum(c.demand.cpu_milli for c in gone) + sum(d.cpu_milli for d in demands) > node.cpu_total:
+            return None
+        if node.memory_used - sum(c.demand.memory_bytes for c in gone) + sum(d.memory_bytes for d in demands) > node.memory_total:
+            return None
+        if len(node.pods) - len(gone) + len(demands) > node.pods_total:
+            return None
+        rooms = [room.copy() for room in node.gpus]
+        by_uuid = {room.uuid: room for room in rooms}
+        for candidate in gone:
+            for uuid, memory_mib, compute_milli in candidate.shares:
+                if uuid in by_uuid:
+                    _give(by_uuid[uuid], memory_mib, compute_milli)
+        for uuid, memory_mib, compute_milli in self._taken.get(node.name, ()):
+            by_uuid[uuid].take(memory_mib, compute_milli)
+        return _assign(state, node, rooms)
+
+
+def _assign(state: PodState, node: NodeState, rooms: list[GpuRoom]) -> tuple[tuple[str, int, int], ...] | None:
+    request, inventory = state.request, node.inventory
+    if request is None or inventory is None:
+        return None
+    wanted = accepted(request, inventory)
+    takes = []
+    for ask in sorted(request.asks.values(), key=lambda a: a.hardness, reverse=True):
+        if ask.profile:
+            return None  # MIG instances are not taken from anybody yet
+        fitting = [room for room in rooms if room.uuid in wanted and room.mig is None and room.usable and fits(ask, room)]
+        if len(fitting) < ask.count:
+            return None
+        for room in sorted(fitting, key=lambda r: (r.free_milli, r.free_mib, r.column))[: ask.count]:
+            share = (room.total_mib, 1000) if ask.whole else share_on(ask, room.total_mib)
+            room.take(*share)
+            takes.append((room.uuid, *share))
+    return tuple(takes)
+
+
+def _give(room: GpuRoom, memory_mib: int, compute_milli: int) -> None:
+    room.free_mib += memory_mib
+    room.free_milli += compute_milli
+    room.containers -= 1
+
+
+def _admits(state: PodState, node: NodeState) -> bool:
+    """What the Node object says, whoever is on it."""
+    if node.object is None or node.agent_trouble:
+        return False
+    spec, pod = node.object.spec, state.pod.spec
+    if spec.unschedulable or untolerated(spec.taints, pod.tolerations, _EFFECTS) is not None:
+        return False
+    if any(node.object.metadata.labels.get(key) != value for key, value in pod.node_selector.items()):
+        return False
+    affinity = None if pod.affinity is None else pod.affinity.node_affinity
+    return affinity is None or node_selector_matches(affinity.required_during_scheduling_ignored_during_execution, node.object)

@@ -1,0 +1,168 @@
+"""The preemptor on the bus: it listens as placement does, asks placement, and has the watcher evict. Decides nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from typing import Any, ClassVar
+
+from services.preemptor import messages as m
+from services.preemptor.config import Config
+from services.preemptor.core import Core
+from shared.bus.feed import Feed
+from shared.bus.port import BusError, Incoming, KvEntry
+from shared.contracts import commands, subjects
+from shared.contracts import preemption as pre
+from shared.contracts.base import decode, encode
+from shared.contracts.envelope import unwrap
+from shared.contracts.events import PlacementRejected, PreemptionAbandoned, PreemptionExecuted
+from shared.contracts.facts import Fact
+from shared.model.gpu import Inventory
+from shared.service import Context, Leadership, Service
+
+TICK_S = 0.1
+ANSWER_S = 15.0
+_AGAIN_S = 1.0
+
+
+class Preemptor(Service):
+    """Finds the gentlest way to make room. One instance works, the others stand by."""
+
+    name: ClassVar[str] = "preemptor"
+    config_type: ClassVar[type] = Config
+
+    async def start(self, ctx: Context) -> None:
+        self._ctx = ctx
+        self._working: asyncio.Task[None] | None = None
+        self._leadership = Leadership(ctx.bus, "preemptor", ctx.instance, on_elected=self._elected, on_lost=self._lost)
+        self._plans = ctx.metrics.counter("kerf_preemptor_plans_total", "Plans, by what became of them.", ("outcome",))
+        self._evictions = ctx.metrics.counter("kerf_preemptor_evictions_total", "Evictions asked for, by outcome.", ("outcome",))
+        ctx.metrics.observe_by("kerf_preemptor_leader", "1 on the instance that works.", lambda: float(self._working is not None))
+        ctx.health.set("role", ok=True, detail="standby")
+        ctx.spawn(self._leadership.run(), name="leadership")
+
+    async def drain(self) -> None:
+        await self._lost()
+        await self._leadership.release()
+
+    async def _elected(self) -> None:
+        self._working = self._ctx.spawn(self._work(), name="work")
+        self._ctx.health.set("role", ok=True, detail="works")
+
+    async def _lost(self) -> None:
+        if self._working is not None:
+            self._working.cancel()
+            self._working = None
+        self._ctx.health.set("role", ok=True, detail="standby")
+
+    async def _work(self) -> None:
+        while True:
+            try:
+                await _Work(self._ctx, self._plans, self._evictions).run()
+            except BusError as error:
+                self._ctx.log.warning("preemptor_interrupted", error=str(error))
+                await asyncio.sleep(_AGAIN_S)
+
+
+class _Work:
+    """From an empty book to the end of one connection. All that it knows is thrown away then: placement's reservations last."""
+
+    def __init__(self, ctx: Context, plans: Any, evictions: Any) -> None:
+        self.ctx, self.bus, self._plans, self._evictions = ctx, ctx.bus, plans, evictions
+        self.core = Core(ctx.config, lambda: f"{ctx.instance}-{secrets.token_hex(4)}")
+        self._inbox: asyncio.Queue[m.Input] = asyncio.Queue()
+        self.feed = Feed(self.bus, self._snapshot, self._facts)
+
+    async def run(self) -> None:
+        subscriptions = [
+            await self.bus.kv(subjects.KV_NODES).watch(self._inventory),
+            await self.bus.subscribe(subjects.REJECTED, self._heard),
+            await self.bus.subscribe(subjects.PREEMPTIONS, self._heard),
+        ]
+        try:
+            async with asyncio.TaskGroup() as group:
+                self.feed.want_snapshot()
+                group.create_task(self.feed.run())
+                group.create_task(self._ticks())
+                while True:
+                    for command in self.core.handle(await self._inbox.get(), time.time()):
+                        self._carry_out(command, group)
+        finally:
+            for subscription in subscriptions:
+                await subscription.stop()
+
+    async def _snapshot(self, facts: tuple[Fact, ...], seen: int) -> None:  # noqa: ARG002 - the log is placement's
+        self._inbox.put_nowait(m.SnapshotSeen(facts))
+
+    async def _facts(self, facts: tuple[Fact, ...]) -> None:
+        self._inbox.put_nowait(m.FactsSeen(facts))
+
+    async def _inventory(self, entry: KvEntry) -> None:
+        if entry.value is None:
+            self._inbox.put_nowait(m.AgentLost(subjects.untoken(entry.key)))
+        else:
+            self._inbox.put_nowait(m.InventorySeen(decode(entry.value, Inventory)))
+
+    async def _heard(self, incoming: Incoming) -> None:
+        _, event = unwrap(incoming.payload)
+        match event:
+            case PlacementRejected():
+                self._inbox.put_nowait(m.Rejected(event.uid))
+            case PreemptionExecuted():
+                self._plans.add(1, "executed")
+                self._inbox.put_nowait(m.Ended(event.plan.plan_id, executed=True))
+            case PreemptionAbandoned():
+                self._plans.add(1, "abandoned")
+                self._inbox.put_nowait(m.Ended(event.plan.plan_id, executed=False))
+
+    async def _ticks(self) -> None:
+        while True:
+            await asyncio.sleep(TICK_S)
+            self._inbox.put_nowait(m.Tick())
+
+    def _carry_out(self, command: m.Command, group: asyncio.TaskGroup) -> None:
+        match command:
+            case m.Propose():
+                gains = command.plan.beneficiaries[0]
+                self.ctx.emit(command.event, namespace=gains.namespace, about=gains.uid, traceparent=self.ctx.telemetry.traceparent(gains.uid))
+                self._plans.add(1, "proposed")
+                group.create_task(self._reserve(command.plan))
+            case m.Execute():
+                group.create_task(self._evict(command))
+            case m.GiveUp():
+                group.create_task(self._abandon(command))
+
+    async def _reserve(self, plan: pre.Plan) -> None:
+        try:
+            answer = decode(await self.bus.request(subjects.CMD_RESERVE, encode(pre.Reserve(plan=plan)), timeout_s=ANSWER_S), pre.Reserved)
+        except BusError as error:
+            # Reserved or not: if it was, its deadline gives it back, for nobody executes it.
+            self.ctx.log.warning("reserve_unanswered", plan=plan.plan_id, error=str(error))
+            answer = pre.Reserved(plan_id=plan.plan_id, ok=False)
+        if not answer.ok:
+            self._plans.add(1, "refused")
+            self.ctx.log.info("plan_refused", plan=plan.plan_id, reason=answer.reason)
+        self._inbox.put_nowait(m.Answered(answer))
+
+    async def _evict(self, command: m.Execute) -> None:
+        batch = commands.EvictBatch(evictions=command.evictions)
+        try:
+            answers = decode(await self.bus.request(subjects.CMD_EVICT, encode(batch), timeout_s=ANSWER_S), commands.Answers).answers
+        except BusError as error:
+            self.ctx.log.warning("evictions_unanswered", plan=command.plan_id, error=str(error))
+            answers = tuple(commands.Answer(uid=e.uid, outcome="unknown") for e in command.evictions)
+        for answer in answers:
+            self._evictions.add(1, answer.outcome)
+        self._evictions.add(len(command.evictions) - len(answers), "done")
+        self._inbox.put_nowait(m.Evicted(command.plan_id, answers))
+
+    async def _abandon(self, command: m.GiveUp) -> None:
+        order = pre.Abandon(plan_id=command.plan_id, reason=command.reason)
+        try:
+            await self.bus.request(subjects.CMD_ABANDON, encode(order), timeout_s=ANSWER_S)
+        except BusError as error:
+            self.ctx.log.warning("abandon_unanswered", plan=command.plan_id, error=str(error))  # its deadline says the same
+
+
+SERVICE = Preemptor

@@ -1,0 +1,98 @@
+"""Which placed pods may be asked to go, what that costs, and who pays the least."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from math import inf
+
+import msgspec
+
+from shared.book.book import Book
+from shared.book.states import PodState
+from shared.model.life import started_at
+from shared.model.objects import PodDisruptionBudget, Volume
+from shared.model.selectors import labels_match
+
+
+class Movable(msgspec.Struct, frozen=True):
+    """A pod and its price. Cheapest first, of equals the smallest."""
+
+    price_gpu_ms: int
+    gpu_milli: int
+    uid: str
+    node: str
+
+    @property
+    def order(self) -> tuple[int, int, str]:
+        return self.price_gpu_ms, self.gpu_milli, self.uid
+
+
+def gpu_milli(state: PodState, book: Book) -> int:
+    """What a pod has of GPUs: of each the larger of its part of the memory and of the compute."""
+    held = book.grants.get(state.grant_id)
+    taken = 0
+    for container in () if held is None else held.grant.containers.values():
+        for share in container.gpus:
+            node = book.nodes.get(share.node)
+            room = None if node is None else node.by_uuid.get(share.uuid)
+            taken += max(share.compute_milli, 0 if room is None else share.memory_mib * 1000 // max(1, room.total_mib))
+    return taken
+
+
+def price_of(state: PodState, book: Book, now: float) -> Movable:
+    """What moving it disturbs: its GPUs times the run time so far, or times what it says a restart costs."""
+    started = started_at(state.pod)
+    lost_s = state.life.restart_cost_s
+    if lost_s is None:
+        lost_s = 0 if started is None else max(0, round(now - started))
+    milli = gpu_milli(state, book)
+    return Movable(milli * lost_s, milli, state.uid, state.charged)
+
+
+def why_not(state: PodState, book: Book, now: float, *, priority: float = inf, leaves: bool = False) -> str:
+    """Why a placed pod is to be left alone, in a word or two; empty where it may be asked to move.
+
+    `leaves`: it is asked to end, and need not go on elsewhere. `priority`: of the pod that wants its room. Nobody makes room for a lesser one, nor for one that never preempts.
+    """
+    if not state.ours:
+        return "not Kerf's"
+    if not state.seen_bound or state.ended or state.pod.metadata.deletion_timestamp is not None:
+        return "starting or ending"
+    if state.pod.spec.priority > priority:
+        return "higher priority"
+    if state.gang is not None:
+        return "gang"
+    if state.refusal:
+        return "refused as it is written"
+    if not leaves and any(_holds_data(volume) for volume in state.pod.spec.volumes):
+        return "volumes"
+    least_s, started = state.life.min_runtime_s, started_at(state.pod)
+    if least_s is not None and (started is None or now - started < least_s):
+        return "minimum run time"
+    return "" if disruptions_fit((state,), book) else "disruption budget"
+
+
+def _holds_data(volume: Volume) -> bool:
+    """Whether it may be where the pod is and nowhere else. A service account's token is not."""
+    return any((
+        volume.persistent_volume_claim, volume.ephemeral, volume.gce_persistent_disk, volume.aws_elastic_block_store, volume.rbd, volume.iscsi,
+    ))  # fmt: skip
+
+
+def budgets_of(state: PodState, book: Book) -> dict[str, int]:
+    """The PodDisruptionBudgets of a pod by name, with how many of their pods may be disrupted now."""
+    namespace, labels = state.pod.metadata.namespace, state.pod.metadata.labels
+    return {
+        f"{namespace}/{budget.metadata.name}": budget.status.disruptions_allowed
+        for budget in book.others.get("PodDisruptionBudget", {}).values()
+        if isinstance(budget, PodDisruptionBudget) and budget.metadata.namespace == namespace and labels_match(budget.spec.selector, labels)
+    }
+
+
+def disruptions_fit(pods: Iterable[PodState], book: Book) -> bool:
+    """Whether all of these may be disrupted together."""
+    left: dict[str, int] = {}
+    for state in pods:
+        for name, allowed in budgets_of(state, book).items():
+            left[name] = left.get(name, allowed) - 1
+    return all(count >= 0 for count in left.values())

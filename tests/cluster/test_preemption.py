@@ -1,0 +1,118 @@
+"""Lesser pods give way on a real API server: through the Eviction API, for the very pod that they make room for."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+
+from shared.kube import resources
+from tests.support.waiting import eventually
+from tests.support.whole import WITHIN_S, Whole, policed_plane, whole
+from tools.control_plane import ControlPlane
+
+pytestmark = pytest.mark.xdist_group("preemption")
+_NUMBERS = itertools.count()
+CLASSES = "/apis/scheduling.k8s.io/v1/priorityclasses"
+
+
+@pytest.fixture(scope="module")
+def plane() -> Iterator[ControlPlane]:
+    with policed_plane() as made:
+        for name, value, policy in (("low", 0, "PreemptLowerPriority"), ("high", 1000, "PreemptLowerPriority"), ("meek", 1000, "Never")):
+            status, answer = made.request("POST", CLASSES, {"metadata": {"name": name}, "value": value, "preemptionPolicy": policy})
+            assert status == 201, answer
+        yield made
+
+
+@pytest.fixture
+async def world(plane: ControlPlane) -> AsyncIterator[Whole]:
+    """Two nodes of two GPUs, all four with pods of the lowest priority."""
+    async with whole(plane, f"preempt-{next(_NUMBERS)}", preemption=True) as made:
+        for number in range(4):
+            await pod(made, f"low-{number}", "low")
+        for number in range(4):
+            await made.bound(f"low-{number}")
+        yield made
+        # Those who wait would be placed in the next test's cluster.
+        await made.ask("DELETE", resources.POD.collection(made.namespace) + "?gracePeriodSeconds=0")
+
+
+async def pod(world: Whole, name: str, priority: str, *, gpus: int = 1, **annotations: str) -> None:
+    """There is no kubelet to end a pod in its grace period, so it has none."""
+    limits = {"kerf.dev/gpu": str(gpus)}
+    spec = {
+        "priorityClassName": priority, "terminationGracePeriodSeconds": 0,
+        "containers": [{"name": "main", "image": "example", "resources": {"limits": limits, "requests": limits}}],
+    }  # fmt: skip
+    notes = {f"kerf.dev/{key.replace('_', '-')}": value for key, value in annotations.items()}
+    await world.ask("POST", resources.POD.collection(world.namespace), {"metadata": {"name": name, "annotations": notes, "labels": {"app": name}}, "spec": spec})
+
+
+async def left(world: Whole) -> list[str]:
+    listed = await world.ask("GET", resources.POD.collection(world.namespace))
+    return sorted(item["metadata"]["name"] for item in listed["items"] if item["metadata"]["name"].startswith("low-"))
+
+
+async def test_one_pod_gives_way_to_one_and_no_other(world: Whole) -> None:
+    await pod(world, "high", "high")
+    await world.bound("high")
+    assert len(await left(world)) == 3
+    gone = ({f"low-{i}" for i in range(4)} - set(await left(world))).pop()
+    told = await world.event(gone, "Evicted")
+    assert f"makes room for {world.namespace}/high, which has a higher priority" in told["message"]
+
+
+async def test_two_pods_of_one_node_give_way_to_one_of_two_gpus(world: Whole) -> None:
+    await pod(world, "high", "high", gpus=2)
+    seen = await world.bound("high")
+    stay = await left(world)
+    assert len(stay) == 2
+    assert {(await world.seen("Pod", name))["spec"]["nodeName"] for name in stay} != {seen["spec"]["nodeName"]}
+
+
+async def test_all_of_a_gang_get_their_places(world: Whole) -> None:
+    for number in range(3):
+        await pod(world, f"gang-{number}", "high", gang="train", gang_size="3")
+    for number in range(3):
+        await world.bound(f"gang-{number}")
+    assert len(await left(world)) == 1
+
+
+async def test_who_never_preempts_waits(world: Whole) -> None:
+    """And is told so by nobody's leaving: a pod after it, that does preempt, is placed."""
+    await pod(world, "meek", "meek")
+    await world.event("meek", "FailedScheduling")
+    await pod(world, "high", "high")
+    await world.bound("high")
+    assert not (await world.seen("Pod", "meek"))["spec"].get("nodeName")
+    assert len(await left(world)) == 3
+
+
+async def test_a_disruption_budget_is_kept_and_another_way_is_found(world: Whole) -> None:
+    """Of the four only low-3 may go, by their budgets."""
+    for number in range(3):
+        budget = {"metadata": {"name": f"keep-{number}"}, "spec": {"minAvailable": 1, "selector": {"matchLabels": {"app": f"low-{number}"}}}}
+        await world.ask("POST", f"/apis/policy/v1/namespaces/{world.namespace}/poddisruptionbudgets", budget)
+
+    async def counted() -> bool:
+        listed = await world.ask("GET", f"/apis/policy/v1/namespaces/{world.namespace}/poddisruptionbudgets")
+        return all(item.get("status", {}).get("observedGeneration") for item in listed["items"])
+
+    await eventually(counted, within_s=WITHIN_S, what="the budgets counted")
+    await pod(world, "high", "high")
+    await world.bound("high")
+    assert await left(world) == ["low-0", "low-1", "low-2"]
+
+
+async def test_equals_wait_for_each_other(world: Whole) -> None:
+    await pod(world, "equal", "low")
+    await world.event("equal", "FailedScheduling")
+    await pod(world, "high", "high")
+    await world.bound("high")
+    status, answer = await asyncio.to_thread(world.plane.request, "GET", resources.POD.path("equal", world.namespace))
+    assert status == 200
+    assert not json.loads(answer)["spec"].get("nodeName")
