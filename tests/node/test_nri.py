@@ -35,7 +35,10 @@ async def world(sandbox: Sandbox, gpus: Gpus) -> AsyncIterator[World]:
 async def _asked(world: World) -> None:
     """Waits until containerd asks the agent."""
     await eventually(
-        lambda: world.agent.samples("kerf_agent_nri_connected") == {"": 1.0}, within_s=WITHIN_S, every_s=0.05, what="the agent is NRI's plugin"
+        lambda: world.agent.samples("kerf_agent_nri_connected") == {"": 1.0},
+        within_s=WITHIN_S,
+        every_s=0.05,
+        what="the agent is NRI's plugin",
     )
 
 
@@ -56,7 +59,9 @@ def _cpus(world: World, pod: Any) -> Numbers:
 
 
 async def test_a_container_runs_beside_its_gpus_and_one_without_gpus_anywhere(world: World) -> None:
-    await asyncio.gather(_create(world, "first", 0), _create(world, "second", 4), _create(world, "both", 1, 5), world.create_pod("plain", spec=PLAIN))
+    await asyncio.gather(
+        _create(world, "first", 0), _create(world, "second", 4), _create(world, "both", 1, 5), world.create_pod("plain", spec=PLAIN)
+    )
     pods = await world.running("first", "second", "both", "plain")
     assert {name: _cpus(world, pod) for name, pod in pods.items()} == {
         "first": {FIRST},
@@ -95,7 +100,9 @@ async def test_a_container_that_is_resized_beyond_the_cpus_beside_its_gpu_may_ru
         content_type="application/strategic-merge-patch+json",
     )  # fmt: skip
     assert status == 200, answer
-    await eventually(lambda: _cpus(world, pod) == os.sched_getaffinity(0), within_s=WITHIN_S, every_s=0.1, what="the container may run anywhere")
+    await eventually(
+        lambda: _cpus(world, pod) == os.sched_getaffinity(0), within_s=WITHIN_S, every_s=0.1, what="the container may run anywhere"
+    )
 
 
 async def test_containers_start_without_the_agent_and_with_one_that_does_not_answer(world: World) -> None:
@@ -125,7 +132,9 @@ async def test_after_a_restart_of_agent_or_runtime_the_cpus_that_were_promised_a
     await _create(world, "late", 1, requests="600m")
     assert _cpus(world, (await world.running("late"))["late"]) == os.sched_getaffinity(0)
     world.sandbox.kill("containerd")
-    await eventually(lambda: world.agent.samples("kerf_agent_nri_connected") == {"": 0.0}, within_s=WITHIN_S, every_s=0.05, what="NRI is lost")
+    await eventually(
+        lambda: world.agent.samples("kerf_agent_nri_connected") == {"": 0.0}, within_s=WITHIN_S, every_s=0.05, what="NRI is lost"
+    )
     world.sandbox.start_containerd()
     await _asked(world)
     await _create(world, "later", 4, requests="100m")
