@@ -13,7 +13,6 @@ from services.node_agent.handover.nri.affinity import Allowed
 from services.node_agent.handover.nri.frames import FramingError
 from services.node_agent.handover.nri.plugin import CpuPlugin
 from services.node_agent.handover.nri.session import talk
-from services.node_agent.handover.nri.way import INDEX, NAME
 from services.node_agent.nri_api import nri_pb2 as pb
 from shared.bus.embedded import EmbeddedServer
 from shared.bus.nats_bus import NatsBus
@@ -39,7 +38,7 @@ async def _said(written: bytes, size: int) -> tuple[bytes, list[str]]:
     ours, theirs = socket.socketpair()
     reader, writer = await asyncio.open_unix_connection(sock=ours)
     far_reader, far_writer = await asyncio.open_unix_connection(sock=theirs)
-    talking = asyncio.create_task(talk(reader, writer, NAME, INDEX, plugin.answer))
+    talking = asyncio.create_task(talk(reader, writer, "kerf", "40", plugin.answer))
     try:
         for at in range(0, len(written), size):
             far_writer.write(written[at : at + size])
@@ -108,7 +107,7 @@ async def test_a_granted_container_gets_the_cpus_beside_its_gpu(
     async with agent(nats, host):
         await kubelet.sees_slots()
         await asyncio.wait_for(runtime.synchronized.wait(), 15)
-        assert runtime.plugins == [("kerf", "40")]
+        assert runtime.plugins == [("kerf", "99")]
         assert (await grant(bus, "granted")).ok
         assert await _created(runtime, "granted") == "0-1"
         assert await _created(runtime, "granted", "sidecar") == ""

@@ -9,8 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from google.protobuf.message import Message
 
 from services.node_agent.handover.nri.affinity import Numbers, numbers
+from services.node_agent.handover.nri.session import talk
+from services.node_agent.nri_api import nri_pb2 as pb
 from tests.node.conftest import a_namespace
 from tests.node.world import WITHIN_S, World, container, expected, given, world_on
 from tests.support.waiting import eventually
@@ -103,6 +106,33 @@ async def test_a_container_that_is_resized_beyond_the_cpus_beside_its_gpu_may_ru
     await eventually(
         lambda: _cpus(world, pod) == os.sched_getaffinity(0), within_s=WITHIN_S, every_s=0.1, what="the container may run anywhere"
     )
+
+
+async def test_a_plugin_that_manages_cpus_has_the_first_word(world: World) -> None:
+    """Two that set the same would keep the container from being created."""
+
+    def manages(method: str, payload: bytes) -> bytes:
+        answer: Message = pb.Empty()
+        if method == "Configure":
+            answer = pb.ConfigureResponse(events=1 << (pb.CREATE_CONTAINER - 1))
+        elif method == "Synchronize":
+            synchronized.set()
+        elif method == "CreateContainer":
+            answer = pb.CreateContainerResponse()
+            answer.adjust.linux.resources.cpu.cpus = str(SECOND)
+        return bytes(answer.SerializeToString())
+
+    synchronized = asyncio.Event()
+    reader, writer = await asyncio.open_unix_connection(str(world.sandbox.root / "run/nri/nri.sock"))
+    managing = asyncio.create_task(talk(reader, writer, "manager", "90", manages))
+    try:
+        await asyncio.wait_for(synchronized.wait(), WITHIN_S)
+        await _create(world, "managed", 0)
+        assert _cpus(world, (await world.running("managed"))["managed"]) == {SECOND}
+    finally:
+        managing.cancel()
+        writer.close()
+    assert world.agent.samples("kerf_agent_cpu_affinity_total") == {'outcome="own-cpuset"': 1}
 
 
 async def test_containers_start_without_the_agent_and_with_one_that_does_not_answer(world: World) -> None:
