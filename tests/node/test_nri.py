@@ -14,7 +14,6 @@ from google.protobuf.message import Message
 from services.node_agent.handover.nri.affinity import Numbers, numbers
 from services.node_agent.handover.nri.session import talk
 from services.node_agent.nri_api import nri_pb2 as pb
-from tests.node.conftest import a_namespace
 from tests.node.world import WITHIN_S, World, container, expected, given, world_on
 from tests.support.waiting import eventually
 from tools.sandbox import Sandbox
@@ -30,7 +29,7 @@ pytestmark = pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one CP
 async def world(sandbox: Sandbox, gpus: Gpus) -> AsyncIterator[World]:
     """A node whose first four GPUs are beside one CPU, and the others beside another."""
     gpus.set(more=[f"cpus {index} {1 << (FIRST if index < gpus.count // 2 else SECOND):x}" for index in range(gpus.count)])
-    async with world_on(sandbox, gpus, a_namespace()) as made:
+    async with world_on(sandbox, gpus) as made:
         await _asked(made)
         yield made
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import json
 from collections.abc import AsyncIterator, Iterable
 from typing import Any
@@ -26,6 +27,7 @@ from tools.sandbox.inside import minor
 from tools.sandbox.node import NODE, WORKLOAD
 
 WITHIN_S = 60.0
+_NUMBERS = itertools.count(1)
 
 
 class Seen(msgspec.Struct, frozen=True):
@@ -205,8 +207,9 @@ def given(seen: Seen) -> tuple[dict[str, str], list[str]]:
 
 
 @contextlib.asynccontextmanager
-async def world_on(sandbox: Sandbox, gpus: Gpus, namespace: str) -> AsyncIterator[World]:
-    plane = sandbox.plane
+async def world_on(sandbox: Sandbox, gpus: Gpus) -> AsyncIterator[World]:
+    """In a namespace that no other test has."""
+    plane, namespace = sandbox.plane, f"node-{next(_NUMBERS)}"
     async with stack(kubeconfig=str(plane.service_account("kerf-system", "kerf-watcher"))) as made:
         agent = Agent(sandbox, gpus, made.url, checkpoint=namespace)
         world = World(sandbox, gpus, made, agent, namespace)
