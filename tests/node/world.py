@@ -20,7 +20,7 @@ from shared.kube.access import load_access
 from shared.kube.client import transport_for
 from shared.model.grant import Grant, decode_grant
 from tests.support.waiting import eventually
-from tests.support.whole import Whole, _account
+from tests.support.whole import Whole, has_account
 from tools.sandbox import Sandbox
 from tools.sandbox.agent import Agent, Gpus
 from tools.sandbox.inside import minor
@@ -214,7 +214,7 @@ async def world_on(sandbox: Sandbox, gpus: Gpus) -> AsyncIterator[World]:
         agent = Agent(sandbox, gpus, made.url, checkpoint=namespace)
         world = World(sandbox, gpus, made, agent, namespace)
         await world.ask("POST", "/api/v1/namespaces", {"metadata": {"name": namespace}})
-        await eventually(lambda: _account(world), within_s=WITHIN_S, what="the namespace's account")
+        await eventually(lambda: has_account(world), within_s=WITHIN_S, what="the namespace's account")
         agent.start()
         try:
             await world.offered()
