@@ -68,7 +68,8 @@ class GpuCounters(ctypes.LittleEndianStructure):
         ("reach_ns", c_uint64),
         ("overran_ns", c_uint64),
         ("untimed", c_uint64),
-        ("reserved", c_uint64 * 18),
+        ("busy_from_ns", c_uint64),
+        ("reserved", c_uint64 * 17),
     )
 
 
