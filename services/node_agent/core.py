@@ -11,12 +11,12 @@ Pure: `handle(event, now) -> list[Command]`. Its whole state is the checkpoint. 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
-from services.node_agent import gate, state
+from services.node_agent import gate, releases, state
 from services.node_agent import messages as m
 from services.node_agent.devices import affected, news
 from services.node_agent.devices.cordons import Cordons
+from services.node_agent.holdings import Holdings
+from services.node_agent.releases import Releases
 from services.node_agent.state import Checkpoint, Known, Lease, Released
 from shared.contracts.commands import (
     Accepted,
@@ -28,12 +28,10 @@ from shared.contracts.commands import (
     NodeSync,
     NodeSyncAnswer,
 )
-from shared.contracts.events import SliceEnforced, SliceReleased
+from shared.contracts.events import SliceEnforced
 from shared.model.gpu import Gpu, Inventory
 from shared.model.grant import ContainerGrant
 
-REPEAT_S = 5.0
-"""How often a release is said again until placement has booked it."""
 EVICT_AGAIN_S = 15.0
 """How often the pods of an unhealthy GPU are asked to go, where they are."""
 KEEP_TOMBSTONES = 8192
@@ -44,30 +42,25 @@ still ask; of more pods than this on one node the oldest are long gone."""
 class Agent:
     def __init__(self, node: str, checkpoint: Checkpoint | None = None, *, keep_tombstones: int = KEEP_TOMBSTONES, evict_unhealthy: bool = False) -> None:
         self.node = node
-        self._keep = keep_tombstones
         self._evicts = evict_unhealthy
         saved = checkpoint or Checkpoint(node=node)
         self.term = saved.term
         self.inventory = saved.inventory
         self._generation = saved.generation
         self._boot_id = saved.boot_id
-        self._known = {k.grant_id: k for k in saved.known}
-        self._by_uid = {k.grant.uid: k.grant_id for k in saved.known}
-        self._leases = {(lease.uid, lease.container): lease for lease in saved.leases}
-        self._tombstones = dict.fromkeys(saved.tombstones)
-        self._unbooked = {r.grant_id: r for r in saved.unbooked}
+        self.held = Holdings(saved.known, saved.leases)
+        self.released = Releases(saved.tombstones, saved.unbooked, keep_tombstones)
         self._gpus: dict[str, Gpu] = {} if saved.inventory is None else {g.uuid: g for g in saved.inventory.gpus}
         self.ailments = saved.ailments
         self._cordons = Cordons(saved.cordons)
         self._seen: Inventory | None = None
-        self._repeat_at = 0.0
         self._evict_at = 0.0
 
     def checkpoint(self) -> Checkpoint:
         return Checkpoint(
             version=state.VERSION, node=self.node, term=self.term, generation=self._generation, boot_id=self._boot_id,
-            inventory=self.inventory, known=tuple(self._known.values()), leases=tuple(self._leases.values()),
-            tombstones=tuple(self._tombstones), unbooked=tuple(self._unbooked.values()),
+            inventory=self.inventory, known=self.held.known, leases=self.held.leases,
+            tombstones=self.released.tombstones, unbooked=self.released.unbooked,
             ailments=self.ailments, cordons=self._cordons.saved,
         )  # fmt: skip
 
@@ -84,15 +77,16 @@ class Agent:
             case m.SyncCame():
                 return self._sync(event.sync)
             case m.ReleasesBooked():
-                return self._booked(event.grant_ids)
+                # Not worth a write of its own: after a crash the release is said once more, which harms nobody.
+                self.released.booked(event.grant_ids)
+                return []
             case m.InventorySeen():
                 return self._inventory(event, now)
             case m.CordonAsked():
                 return self._cordon(event.cordon, now)
             case m.Reconnected():
-                self._repeat_at = now + REPEAT_S
                 put: list[m.Command] = [] if self.inventory is None else [m.PutInventory(self.inventory)]
-                return put + self._say(self._unbooked.values())
+                return put + self._say(*self.released.to_repeat(now, at_once=True))
             case m.Tick():
                 return self._tick(now)
         raise TypeError(f"the agent's core knows no {type(event).__name__}")
@@ -100,33 +94,26 @@ class Agent:
     # --- what is asked of it ----------------------------------------------------------------------------------
 
     def leases_of(self, grant_id: str) -> list[Lease]:
-        known = self._known.get(grant_id)
-        return [] if known is None else [lease for name in known.grant.grant.containers if (lease := self._lease(known, name)) is not None]
+        return self.held.leases_of(grant_id)
 
     def largest(self, uid: str) -> str:
         """The container with the largest share of this pod's grant; empty where there is no grant."""
-        known = self._known.get(self._by_uid.get(uid, ""))
-        containers = {} if known is None else known.grant.grant.containers
-        return max(containers, key=lambda name: _size(containers[name]), default="")
+        return self.held.largest(uid)
 
     def claimed(self, claim: str) -> tuple[str, tuple[str, ...]] | None:
         """The pod whose grant has parts for this ResourceClaim, and their names in it. None where none is known."""
-        for known in self._known.values():
-            entries = tuple(name for name, part in known.grant.grant.containers.items() if part.claim == claim)
-            if entries:
-                return known.grant.uid, entries
-        return None
+        return self.held.of_claim(claim)
 
     def live(self) -> tuple[LiveSlice, ...]:
-        return tuple(self._live_slice(lease) for lease in self._leases.values())
+        return self.held.live(self.node)
 
     def grants(self) -> tuple[NodeGrant, ...]:
         """Grants that may be handed over."""
-        return tuple(k.grant for k in self._known.values() if not k.leaving)
+        return tuple(k.grant for k in self.held.known if not k.leaving)
 
     def occupied(self) -> gate.Room:
         """What is handed over, by GPU."""
-        return self._room(None)
+        return gate.occupied(self.held.shares(), self.node)
 
     # --- grants and releases ----------------------------------------------------------------------------------
 
@@ -134,15 +121,15 @@ class Agent:
         grant_id = came.grant.grant_id
         if came.term < self.term:
             return [self._refused(grant_id, f"term {came.term} is over, this node follows {self.term}")]
-        if grant_id in self._tombstones:
+        if grant_id in self.released:
             return [self._refused(grant_id, "this grant was given back for good")]
-        known = self._known.get(grant_id)
+        known = self.held.get(grant_id)
         if known is not None and known.grant.uid != came.uid:
             return [self._refused(grant_id, f"this grant is of pod {known.grant.uid}")]
         if known is not None and came.term == self.term and known.grant.grant == came.grant:
             return [self._ok(grant_id)]
         self.term = came.term
-        self._remember(came, leaving=known is not None and known.leaving)
+        self.held.remember(came)
         return [m.Save(), self._ok(grant_id)]
 
     def _release(self, came: NodeRelease, now: float) -> list[m.Command]:
@@ -150,57 +137,47 @@ class Agent:
         if came.term < self.term:
             return [self._refused(grant_id, f"term {came.term} is over, this node follows {self.term}")]
         advanced, self.term = came.term > self.term, came.term
-        if grant_id in self._tombstones:
+        if grant_id in self.released:
             # Asked again although it was booked: a new leader that has not heard of it.
-            again = self._unbooked.get(grant_id) or Released(grant_id=grant_id, uid=came.uid, reason="given back before")
             save: list[m.Command] = [m.Save()] if advanced else []
-            return [*save, self._ok(grant_id), *self._say([again])]
-        known = self._known.get(grant_id)
-        if known is not None and self.leases_of(grant_id):
-            self._known[grant_id] = Known(grant=known.grant, leaving=True)
+            return [*save, self._ok(grant_id), *self._say(self.released.again(grant_id, came.uid))]
+        known = self.held.get(grant_id)
+        if known is not None and self.held.runs(grant_id):
+            self.held.leave(known)
             return [m.Save(), self._ok(grant_id)]
         reason = "nothing of it runs" if known is not None else "never handed over here"
         return [m.Save(), self._ok(grant_id), *self._give_back(grant_id, came.uid, reason, now)]
 
     def _give_back(self, grant_id: str, uid: str, reason: str, now: float) -> list[m.Command]:
         """The caller orders Save before what this returns."""
-        known = self._forget(grant_id)
+        known = self.held.forget(grant_id)
         released = Released(grant_id=grant_id, uid=uid, reason=reason) if known is None else Released(
             grant_id=grant_id, uid=uid, namespace=known.grant.namespace, name=known.grant.name, reason=reason
         )  # fmt: skip
-        if not self._unbooked:
-            self._repeat_at = now + REPEAT_S
-        self._unbooked[grant_id] = released
-        self._bury(grant_id)
-        return self._say([released])
-
-    def _booked(self, grant_ids: tuple[str, ...]) -> list[m.Command]:
-        # Not worth a write of its own: after a crash the release is said once more, which harms nobody.
-        for grant_id in grant_ids:
-            self._unbooked.pop(grant_id, None)
-        return []
+        self.released.add(released, now)
+        return self._say(released)
 
     def _sync(self, sync: NodeSync) -> list[m.Command]:
         if sync.node != self.node or sync.term < self.term:
             return [m.Answer(NodeSyncAnswer(node=self.node, boot_id=self._boot_id, term=self.term, accepted=False))]
         self.term = sync.term
-        dead = tuple(g.grant.grant_id for g in sync.grants if g.grant.grant_id in self._tombstones)
+        dead = tuple(g.grant.grant_id for g in sync.grants if g.grant.grant_id in self.released)
         named = {g.grant.grant_id for g in sync.grants}
-        for grant_id in [g for g in self._known if g not in named and not self.leases_of(g)]:
-            self._forget(grant_id)
-            self._bury(grant_id)
+        for grant_id in [k.grant_id for k in self.held.known if k.grant_id not in named and not self.held.runs(k.grant_id)]:
+            self.held.forget(grant_id)
+            self.released.bury(grant_id)
         for came in sync.grants:
-            if came.grant.grant_id not in self._tombstones:
-                known = self._known.get(came.grant.grant_id)
+            if came.grant.grant_id not in self.released:
+                known = self.held.get(came.grant.grant_id)
                 if known is None or known.grant.uid == came.uid:
-                    self._remember(came, leaving=known is not None and known.leaving)
+                    self.held.remember(came)
         answer = NodeSyncAnswer(node=self.node, boot_id=self._boot_id, term=self.term, accepted=True, live=self.live(), tombstones=dead)
         return [m.Save(), m.Answer(answer)]
 
     # --- containers -------------------------------------------------------------------------------------------
 
     def _start(self, asked: m.StartAsked) -> list[m.Command]:
-        known = self._known.get(self._by_uid.get(asked.uid, ""))
+        known = self.held.of_pod(asked.uid)
         if known is None:
             sentence = f"no grant for pod {asked.uid} on this node yet; it was asked for, and the kubelet will try again"
             return [m.AskGrant(asked.uid), m.RefuseStart(asked.uid, asked.container, "no-grant", sentence)]
@@ -213,31 +190,31 @@ class Agent:
         share = known.share(asked.container)
         if share is None:
             return [m.RefuseStart(asked.uid, asked.container, "no-share", f"the pod's grant has no part for container {asked.container!r}")]
-        room = self._room((asked.uid, asked.container))
-        taken = gate.cut(self._shares((asked.uid, asked.container)), self._gpus)
+        others = self.held.shares(without=(asked.uid, asked.container))
+        room, taken = gate.occupied(others, self.node), gate.cut(others, self._gpus)
         for gpu in share.gpus:
             why = gate.refusal(gpu, self._gpus.get(gpu.uuid) if gpu.node == self.node else None, room, taken)
             if why is not None:
                 return [m.RefuseStart(asked.uid, asked.container, *why)]
-        before = self._leases.get((asked.uid, asked.container))
+        before = self.held.lease(asked.uid, asked.container)
         # An init container that runs within this share comes without the slot that its container has.
         slot = asked.slot or ("" if before is None else before.slot)
         lease = Lease(uid=asked.uid, container=asked.container, grant_id=known.grant_id, boot_id=self._boot_id, slot=slot)
         hand_over = m.HandOver(asked.uid, asked.container, known.grant_id, share)
         if before == lease:
             return [hand_over]
-        self._leases[asked.uid, asked.container] = lease
+        self.held.lend(lease)
         return [m.Save(), hand_over, self._enforced(known, lease, share)]
 
     def _container_ended(self, ended: m.ContainerEnded, now: float) -> list[m.Command]:
-        lease = self._leases.pop((ended.uid, ended.container), None)
+        lease = self.held.end(ended.uid, ended.container)
         if lease is None:
             return []
         return [m.Save(), *self._give_back_if_done(lease.grant_id, "its containers have ended", now)]
 
     def _give_back_if_done(self, grant_id: str, reason: str, now: float) -> list[m.Command]:
-        known = self._known.get(grant_id)
-        if known is None or not known.leaving or self.leases_of(grant_id):
+        known = self.held.get(grant_id)
+        if known is None or not known.leaving or self.held.runs(grant_id):
             return []
         return self._give_back(grant_id, known.grant.uid, reason, now)
 
@@ -272,9 +249,7 @@ class Agent:
         before, self._gpus = self._gpus, {g.uuid: g for g in seen.gpus}
         if rebooted:
             # Nothing of the last boot runs. Its grants stand, and may be handed over again when the kubelet starts them.
-            ended = {lease.grant_id for lease in self._leases.values()}
-            self._leases.clear()
-            for grant_id in ended:
+            for grant_id in self.held.end_all():
                 out += self._give_back_if_done(grant_id, "the node has rebooted", now)
         out += [m.PutInventory(self.inventory), *news.told(before, self.inventory)]
         return [m.Save(), *out]
@@ -290,80 +265,22 @@ class Agent:
         out: list[m.Command] = [] if self._cordons.saved == before else self._devices(self._cordons.held_back(self._seen), now) or [m.Save()]
         if asked.undo:
             out.append(m.Pardon(gpus))
-        return [*out, m.Answer(NodeCordonAnswer(ok=True, gpus=gpus, pods=affected.pods_on(gpus, self._known.values(), self._runs)))]
+        return [*out, m.Answer(NodeCordonAnswer(ok=True, gpus=gpus, pods=affected.pods_on(gpus, self.held.known, self.held.runs)))]
 
     def _tick(self, now: float) -> list[m.Command]:
-        out: list[m.Command] = []
-        if self._unbooked and now >= self._repeat_at:
-            self._repeat_at = now + REPEAT_S
-            out += self._say(self._unbooked.values())
-        if self._evicts and now >= self._evict_at and (evictions := affected.evictions(self._gpus, self._known.values(), self._runs)):
+        out = self._say(*self.released.to_repeat(now))
+        if self._evicts and now >= self._evict_at and (evictions := affected.evictions(self._gpus, self.held.known, self.held.runs)):
             self._evict_at = now + EVICT_AGAIN_S
             out.append(m.EvictPods(evictions))
         return out
 
-    def _runs(self, grant_id: str) -> bool:
-        return bool(self.leases_of(grant_id))
+    # --- words ------------------------------------------------------------------------------------------------
 
-    # --- bookkeeping ------------------------------------------------------------------------------------------
-
-    def _remember(self, came: NodeGrant, *, leaving: bool) -> None:
-        self._known[came.grant.grant_id] = Known(grant=came, leaving=leaving)
-        self._by_uid[came.uid] = came.grant.grant_id
-
-    def _forget(self, grant_id: str) -> Known | None:
-        known = self._known.pop(grant_id, None)
-        if known is not None and self._by_uid.get(known.grant.uid) == grant_id:
-            del self._by_uid[known.grant.uid]
-        return known
-
-    def _bury(self, grant_id: str) -> None:
-        self._tombstones[grant_id] = None
-        if len(self._tombstones) > self._keep:
-            oldest = next((g for g in self._tombstones if g not in self._unbooked), None)
-            if oldest is not None:
-                del self._tombstones[oldest]
-
-    def _lease(self, known: Known, container: str) -> Lease | None:
-        lease = self._leases.get((known.grant.uid, container))
-        return lease if lease is not None and lease.grant_id == known.grant_id else None
-
-    def _room(self, without: tuple[str, str] | None) -> gate.Room:
-        return gate.occupied(self._shares(without), self.node)
-
-    def _shares(self, without: tuple[str, str] | None) -> list[ContainerGrant]:
-        return [self._share(lease) for key, lease in self._leases.items() if key != without]
-
-    def _share(self, lease: Lease) -> ContainerGrant:
-        # A lease keeps its grant known until it ends, so both look-ups always find something.
-        share = self._known[lease.grant_id].share(lease.container)
-        assert share is not None  # noqa: S101 - the invariant above
-        return share
-
-    def _live_slice(self, lease: Lease) -> LiveSlice:
-        came, share = self._known[lease.grant_id].grant, self._share(lease)
-        gpus = {g.uuid: (g.memory_mib, g.compute_milli) for g in share.gpus if g.node == self.node}
-        return LiveSlice(
-            uid=lease.uid, namespace=came.namespace, name=came.name, container=lease.container, grant_id=lease.grant_id,
-            strategy=share.strategy, gpus=gpus,
-        )  # fmt: skip
-
-    def _say(self, released: Iterable[Released]) -> list[m.Command]:
-        return [
-            m.Publish(
-                SliceReleased(node=self.node, uid=r.uid, namespace=r.namespace, name=r.name, grant_id=r.grant_id, boot_id=self._boot_id, reason=r.reason),
-                f"released-{r.grant_id}",
-                r.namespace,
-            )
-            for r in released
-        ]
+    def _say(self, *released: Released) -> list[m.Command]:
+        return releases.told(released, self.node, self._boot_id)
 
     def _ok(self, grant_id: str) -> m.Answer:
         return m.Answer(Accepted(ok=True, term=self.term, node=self.node, grant_id=grant_id))
 
     def _refused(self, grant_id: str, reason: str) -> m.Answer:
         return m.Answer(Accepted(ok=False, reason=reason, term=self.term, node=self.node, grant_id=grant_id))
-
-
-def _size(share: ContainerGrant) -> tuple[int, int, int]:
-    return len(share.gpus), sum(g.memory_mib for g in share.gpus), sum(g.compute_milli for g in share.gpus)

@@ -51,7 +51,8 @@ class KubeletDoor:
         ctx.on_drain(self._pods.close)
         self._runtime = RuntimeWatch(ctx, config.host(), config.runtime_sockets, config.cdi_dir)
         self._way = DevicePluginWay(ctx, Path(config.kubelet_dir), self._plugin, lambda: self._runtime.obstacle)
-        self._cpusets = PodCpusets(Path(config.cgroup_dir), Path(config.sysfs))
+        self._bind_memory = config.memory_affinity == "near"
+        self._cpusets = PodCpusets(Path(config.cgroup_dir), Path(config.sysfs), sizes=self._bind_memory)
         self._placed = ctx.metrics.counter("kerf_agent_cpu_affinity_total", "Containers with GPUs by where their CPUs are.", ("outcome",))
         self._release = ReleaseWatch(
             ctx, door, specs=specs, holders=self._pods.list, plugin_dir=self._plugins, cgroup_dir=Path(config.cgroup_dir),
@@ -77,13 +78,12 @@ class KubeletDoor:
         )  # fmt: skip
 
     def _cpus(self) -> CpuPlugin:
-        return CpuPlugin(
-            gpus_of=self._gpus_of, allowed=self._cpusets.allowed, memory=self._config.memory_affinity == "near", decided=self._cpus_decided
-        )
+        return CpuPlugin(gpus_of=self._gpus_of, allowed=self._cpusets.allowed, memory=self._bind_memory, decided=self._cpus_decided)
 
-    def _cpus_decided(self, outcome: str, took_s: float) -> None:
+    def _cpus_decided(self, outcome: str, took_s: float | None) -> None:
         self._placed.add(1, outcome)
-        self._seconds.observe(took_s, "cpus")
+        if took_s is not None:
+            self._seconds.observe(took_s, "cpus")
 
     def _handed(self, order: m.HandOver, took_s: float) -> None:
         self._handed_over.add()

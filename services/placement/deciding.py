@@ -112,6 +112,7 @@ class Decider:
         return Grant(
             grant_id=f"{self.term:x}-{self._grants_made:x}", term=self.term, traceparent=self.trace_of(state.uid), dialect=dialect,
             containers=with_claims(place.containers, state, self.placer.book),
+            priority=state.pod.spec.priority, tier="" if state.request is None else state.request.tier,
         )  # fmt: skip
 
     def _record(self, state: PodState, place: Place, grant: Grant | None, now: float, *, gang: str = "") -> None:

@@ -172,7 +172,9 @@ def _containers(state: PodState, node: NodeState, chosen: Assignment) -> dict[st
         return None
     result = {}
     for name, gpus in chosen.items():
-        strategy = "mig" if gpus[0].mig is not None else strategy_for(request.asks[name], request.isolation, inventory.strategies)
+        opportunistic = request.tier == "opportunistic"
+        shared = strategy_for(request.asks[name], request.isolation, inventory.strategies, opportunistic=opportunistic)
+        strategy = "mig" if gpus[0].mig is not None else shared
         if strategy is None:
             return None
         result[name] = ContainerGrant(strategy=strategy, gpus=tuple(gpus))

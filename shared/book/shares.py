@@ -13,6 +13,8 @@ from shared.model.units import WHOLE_GPU_MILLI, format_mib
 
 SHARED_STRATEGIES: tuple[Strategy, ...] = ("driver", "interposer", "time_slice", "mps", "advisory")
 """For a part of a GPU, the strongest promise first."""
+_BY_TURNS: tuple[Strategy, ...] = ("driver", "time_slice", "interposer", "mps", "advisory")
+"""The same for those who reserve no time of the GPU."""
 
 
 class GpuRoom(msgspec.Struct):
@@ -105,14 +107,15 @@ def _no_instance(ask: GpuAsk, gpu: GpuRoom) -> str:
     return f"needs {instance_words(ask)}, free are {', '.join(names_of(gpu.mig.bits)) or 'none'}"
 
 
-def strategy_for(ask: GpuAsk, isolation: Isolation, offered: tuple[Strategy, ...]) -> Strategy | None:
+def strategy_for(ask: GpuAsk, isolation: Isolation, offered: tuple[Strategy, ...], *, opportunistic: bool = False) -> Strategy | None:
     """How this ask is shared on a node that offers these strategies, or None where none keeps the promise asked for.
 
-    A whole GPU is exclusive. A part takes the strongest strategy that the node has proven.
+    A whole GPU is exclusive. A part takes the strongest strategy that the node has proven; of those that promise the same, one
+    that shares by turns where no compute is asked for, or the pod is opportunistic.
     """
     if ask.whole:
         return "exclusive" if "exclusive" in offered else None
-    for strategy in SHARED_STRATEGIES:
+    for strategy in SHARED_STRATEGIES if ask.compute_milli and not opportunistic else _BY_TURNS:
         if strategy in offered and ISOLATION_RANK[ISOLATION_OF[strategy]] >= ISOLATION_RANK[isolation]:
             return strategy
     return None

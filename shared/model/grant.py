@@ -48,6 +48,10 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     dialect: str = ""
     """What the pod was written in, where it was not in Kerf's own words: its containers find that dialect's environment."""
     containers: dict[str, ContainerGrant] = {}
+    priority: int = 0
+    """The pod's: where slices of one GPU take turns, the higher goes first."""
+    tier: str = ""
+    """kerf.dev/tier, where the pod says it: an opportunistic one gives way to all others."""
 
 
 def sum_shares(grants: Iterable[Grant]) -> dict[tuple[str, str], tuple[int, int]]:

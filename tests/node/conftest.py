@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -16,7 +15,6 @@ from tools.binaries import NODE
 from tools.sandbox import Sandbox, why_not
 from tools.sandbox.agent import Gpus
 
-_NUMBERS = itertools.count(1)
 FOLDER = Path(__file__).parent
 GPUSHARE_IMAGE = "docker.io/cheyang/gpu-player:v2"
 
@@ -49,12 +47,7 @@ def gpus(tmp_path: Path) -> Gpus:
     return Gpus(tmp_path)
 
 
-def a_namespace() -> str:
-    """One that no other test has."""
-    return f"node-{next(_NUMBERS)}"
-
-
 @pytest.fixture
 async def world(sandbox: Sandbox, gpus: Gpus) -> AsyncIterator[World]:
-    async with world_on(sandbox, gpus, a_namespace()) as made:
+    async with world_on(sandbox, gpus) as made:
         yield made

@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from google.protobuf.message import Message
 
 from services.node_agent.handover.nri.affinity import Numbers, numbers
-from tests.node.conftest import a_namespace
+from services.node_agent.handover.nri.session import talk
+from services.node_agent.nri_api import nri_pb2 as pb
 from tests.node.world import WITHIN_S, World, container, expected, given, world_on
 from tests.support.waiting import eventually
 from tools.sandbox import Sandbox
@@ -27,7 +29,7 @@ pytestmark = pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one CP
 async def world(sandbox: Sandbox, gpus: Gpus) -> AsyncIterator[World]:
     """A node whose first four GPUs are beside one CPU, and the others beside another."""
     gpus.set(more=[f"cpus {index} {1 << (FIRST if index < gpus.count // 2 else SECOND):x}" for index in range(gpus.count)])
-    async with world_on(sandbox, gpus, a_namespace()) as made:
+    async with world_on(sandbox, gpus) as made:
         await _asked(made)
         yield made
 
@@ -35,7 +37,10 @@ async def world(sandbox: Sandbox, gpus: Gpus) -> AsyncIterator[World]:
 async def _asked(world: World) -> None:
     """Waits until containerd asks the agent."""
     await eventually(
-        lambda: world.agent.samples("kerf_agent_nri_connected") == {"": 1.0}, within_s=WITHIN_S, every_s=0.05, what="the agent is NRI's plugin"
+        lambda: world.agent.samples("kerf_agent_nri_connected") == {"": 1.0},
+        within_s=WITHIN_S,
+        every_s=0.05,
+        what="the agent is NRI's plugin",
     )
 
 
@@ -56,7 +61,9 @@ def _cpus(world: World, pod: Any) -> Numbers:
 
 
 async def test_a_container_runs_beside_its_gpus_and_one_without_gpus_anywhere(world: World) -> None:
-    await asyncio.gather(_create(world, "first", 0), _create(world, "second", 4), _create(world, "both", 1, 5), world.create_pod("plain", spec=PLAIN))
+    await asyncio.gather(
+        _create(world, "first", 0), _create(world, "second", 4), _create(world, "both", 1, 5), world.create_pod("plain", spec=PLAIN)
+    )
     pods = await world.running("first", "second", "both", "plain")
     assert {name: _cpus(world, pod) for name, pod in pods.items()} == {
         "first": {FIRST},
@@ -95,7 +102,36 @@ async def test_a_container_that_is_resized_beyond_the_cpus_beside_its_gpu_may_ru
         content_type="application/strategic-merge-patch+json",
     )  # fmt: skip
     assert status == 200, answer
-    await eventually(lambda: _cpus(world, pod) == os.sched_getaffinity(0), within_s=WITHIN_S, every_s=0.1, what="the container may run anywhere")
+    await eventually(
+        lambda: _cpus(world, pod) == os.sched_getaffinity(0), within_s=WITHIN_S, every_s=0.1, what="the container may run anywhere"
+    )
+
+
+async def test_a_plugin_that_manages_cpus_has_the_first_word(world: World) -> None:
+    """Two that set the same would keep the container from being created."""
+
+    def manages(method: str, payload: bytes) -> bytes:
+        answer: Message = pb.Empty()
+        if method == "Configure":
+            answer = pb.ConfigureResponse(events=1 << (pb.CREATE_CONTAINER - 1))
+        elif method == "Synchronize":
+            synchronized.set()
+        elif method == "CreateContainer":
+            answer = pb.CreateContainerResponse()
+            answer.adjust.linux.resources.cpu.cpus = str(SECOND)
+        return bytes(answer.SerializeToString())
+
+    synchronized = asyncio.Event()
+    reader, writer = await asyncio.open_unix_connection(str(world.sandbox.root / "run/nri/nri.sock"))
+    managing = asyncio.create_task(talk(reader, writer, "manager", "90", manages))
+    try:
+        await asyncio.wait_for(synchronized.wait(), WITHIN_S)
+        await _create(world, "managed", 0)
+        assert _cpus(world, (await world.running("managed"))["managed"]) == {SECOND}
+    finally:
+        managing.cancel()
+        writer.close()
+    assert world.agent.samples("kerf_agent_cpu_affinity_total") == {'outcome="own-cpuset"': 1}
 
 
 async def test_containers_start_without_the_agent_and_with_one_that_does_not_answer(world: World) -> None:
@@ -125,7 +161,9 @@ async def test_after_a_restart_of_agent_or_runtime_the_cpus_that_were_promised_a
     await _create(world, "late", 1, requests="600m")
     assert _cpus(world, (await world.running("late"))["late"]) == os.sched_getaffinity(0)
     world.sandbox.kill("containerd")
-    await eventually(lambda: world.agent.samples("kerf_agent_nri_connected") == {"": 0.0}, within_s=WITHIN_S, every_s=0.05, what="NRI is lost")
+    await eventually(
+        lambda: world.agent.samples("kerf_agent_nri_connected") == {"": 0.0}, within_s=WITHIN_S, every_s=0.05, what="NRI is lost"
+    )
     world.sandbox.start_containerd()
     await _asked(world)
     await _create(world, "later", 4, requests="100m")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import json
 from collections.abc import AsyncIterator, Iterable
 from typing import Any
@@ -19,13 +20,14 @@ from shared.kube.access import load_access
 from shared.kube.client import transport_for
 from shared.model.grant import Grant, decode_grant
 from tests.support.waiting import eventually
-from tests.support.whole import Whole, _account
+from tests.support.whole import Whole, has_account
 from tools.sandbox import Sandbox
 from tools.sandbox.agent import Agent, Gpus
 from tools.sandbox.inside import minor
 from tools.sandbox.node import NODE, WORKLOAD
 
 WITHIN_S = 60.0
+_NUMBERS = itertools.count(1)
 
 
 class Seen(msgspec.Struct, frozen=True):
@@ -205,13 +207,14 @@ def given(seen: Seen) -> tuple[dict[str, str], list[str]]:
 
 
 @contextlib.asynccontextmanager
-async def world_on(sandbox: Sandbox, gpus: Gpus, namespace: str) -> AsyncIterator[World]:
-    plane = sandbox.plane
+async def world_on(sandbox: Sandbox, gpus: Gpus) -> AsyncIterator[World]:
+    """In a namespace that no other test has."""
+    plane, namespace = sandbox.plane, f"node-{next(_NUMBERS)}"
     async with stack(kubeconfig=str(plane.service_account("kerf-system", "kerf-watcher"))) as made:
         agent = Agent(sandbox, gpus, made.url, checkpoint=namespace)
         world = World(sandbox, gpus, made, agent, namespace)
         await world.ask("POST", "/api/v1/namespaces", {"metadata": {"name": namespace}})
-        await eventually(lambda: _account(world), within_s=WITHIN_S, what="the namespace's account")
+        await eventually(lambda: has_account(world), within_s=WITHIN_S, what="the namespace's account")
         agent.start()
         try:
             await world.offered()

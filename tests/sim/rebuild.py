@@ -26,7 +26,7 @@ def compare_with_rebuilt(world: World, kept: Core) -> None:
                     todo.insert(0, m.SnapshotSeen(tuple(world.api.snapshot())))
                 case m.SendSync():
                     node = world.nodes[command.sync.node]
-                    dead = tuple(g.grant.grant_id for g in command.sync.grants if g.grant.grant_id in node.agent._tombstones)
+                    dead = tuple(g.grant.grant_id for g in command.sync.grants if g.grant.grant_id in node.agent.released)
                     boot = node.agent.inventory.boot_id if node.agent.inventory else ""
                     todo.append(
                         m.SyncAnswered(

@@ -228,7 +228,7 @@ class World:
                 self._count(decode_grant(text), used, counted)
         for node in self.nodes.values():
             known = {g.grant.grant_id: g.grant for g in node.agent.grants()} if node.running else {}
-            leases = node.agent._leases if node.running else {}
+            leases = {(lease.uid, lease.container): lease for lease in node.agent.held.leases} if node.running else {}
             for (uid, container), grant_id in node.running.items():
                 lease = leases.get((uid, container))
                 if lease is None and node.alive:
@@ -245,7 +245,7 @@ class World:
             return
         for container in grant.containers.values():  # type: ignore[attr-defined]
             for share in container.gpus:
-                if grant_id in self.nodes[share.node].agent._tombstones and not self._runs(share.node, grant_id):
+                if grant_id in self.nodes[share.node].agent.released and not self._runs(share.node, grant_id):
                     continue
                 counted.add(grant_id)
                 total = used.setdefault((share.node, share.uuid), [0, 0])

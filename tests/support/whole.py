@@ -95,7 +95,7 @@ async def whole(plane: ControlPlane, namespace: str, *, nodes: int = 2, gpus: in
             await world.ask("POST", "/api/v1/nodes", document)
             # New nodes get a taint of not being ready, and the controller that takes it away is not running here.
             await world.ask("PATCH", f"/api/v1/nodes/{name}", {"spec": document["spec"]}, content_type="application/merge-patch+json")
-        await eventually(lambda: _account(world), within_s=WITHIN_S, what="the namespace's account")
+        await eventually(lambda: has_account(world), within_s=WITHIN_S, what="the namespace's account")
         try:
             yield world
             assert made.failed() == ""
@@ -104,6 +104,7 @@ async def whole(plane: ControlPlane, namespace: str, *, nodes: int = 2, gpus: in
                 await world.ask("DELETE", f"/api/v1/nodes/{name}")
 
 
-async def _account(world: Whole) -> bool:
+async def has_account(world: Whole) -> bool:
+    """Without it no pod may be created in the world's namespace."""
     status, _ = await asyncio.to_thread(world.plane.request, "GET", f"/api/v1/namespaces/{world.namespace}/serviceaccounts/default")
     return status == 200

@@ -3,7 +3,7 @@
  *   /run/kerf/orders     struct kerf_orders    written by the agent only; mounted read-only, so no container raises its own limit
  *   /run/kerf/counters   struct kerf_counters  written by the container's processes; the agent reads
  *   /run/kerf/signal     struct kerf_signal    written by the container's processes; others may see it, and nothing else of it
- *   /run/kerf/peers/     the signal files of the GPUs' other containers, read-only; needed in the low tier alone
+ *   /run/kerf/peers/     the signal files of the GPUs' other containers, read-only; for the low tier
  *
  * The agent makes each file of its full size, zeroed, with magic, version and size set last, before the container starts,
  * and never truncates it. A file that is missing, short or of another version: the interposer refuses every CUDA call
@@ -50,10 +50,11 @@ struct kerf_gpu_orders {
 /* 4096 bytes of head and peers, then the GPUs. */
 struct kerf_orders {
     uint32_t magic, version, size_bytes, gpu_count;
-    uint64_t generation;     /* moved by the agent after each change of what stands below, heartbeat excepted */
+    uint64_t generation;     /* moved by the agent after each change of what stands below, heartbeat excepted: else it goes unseen */
     uint64_t heartbeat_ns;   /* the agent's last sign of life */
     uint64_t stale_after_ns; /* older than this: `paused` and `gate` count as off. 0: 2 seconds */
-    uint32_t tier;           /* KERF_TIER_LOW: launches only while no peer is busy, in-flight work bounded. Else no meaning in C */
+    uint32_t tier;           /* KERF_TIER_LOW: launches only while no peer is busy, in-flight work bounded; compute_milli is not applied.
+                              * Else, with a peer_count above 0: launches are timed and the signal is kept, for others look at it */
     uint32_t paused;         /* 1: launches on all GPUs wait, while the heartbeat is fresh */
     uint64_t granularity_bytes; /* allocations of this size and more are charged in multiples of it, smaller ones in 512; 0: 2 MiB */
     uint64_t idle_for_ns;    /* low tier: peers must have been idle for so long (hysteresis) */
@@ -81,7 +82,9 @@ struct kerf_gpu_counters {
     uint64_t reach_ns;     /* how much of the window is used: additive increase, multiplicative decrease */
     uint64_t overran_ns;   /* GPU time that was spent past the window's end */
     uint64_t untimed;      /* launches whose time no event could tell (a stream of another context, an error) */
-    uint64_t reserved[18];
+    uint64_t busy_from_ns; /* begin of the last stretch of accounted work; busy_until_ns is its end */
+    uint64_t adapted_period; /* the period in which reach_ns was last adapted */
+    uint64_t reserved[16];
 };
 
 /* 512 bytes. One process; alive as long as it holds the POSIX lock (fcntl F_SETLK, exclusive) on byte

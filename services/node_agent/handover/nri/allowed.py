@@ -11,9 +11,10 @@ _TOTAL = re.compile(r"MemTotal:\s+([0-9]+) kB")
 
 
 class PodCpusets:
-    def __init__(self, cgroup_dir: Path, sysfs: Path) -> None:
+    def __init__(self, cgroup_dir: Path, sysfs: Path, *, sizes: bool) -> None:
+        """`sizes`: whether those of memory nodes are asked for."""
         self._nodes = sysfs / "devices/system/node"
-        self._root = cgroup_dir
+        self._root, self._sized = cgroup_dir, sizes
         self._v2 = (cgroup_dir / "cgroup.controllers").exists()
 
     def allowed(self, parent: str) -> Allowed | None:
@@ -28,7 +29,7 @@ class PodCpusets:
             cpus, mems = (numbers((group / f"cpuset.{what}{suffix}").read_text()) for what in ("cpus", "mems"))
         except (OSError, ValueError):
             return None
-        return Allowed(cpus=cpus, mems=mems, node_bytes=self._sizes(mems)) if cpus else None
+        return Allowed(cpus=cpus, mems=mems, node_bytes=self._sizes(mems) if self._sized else {}) if cpus else None
 
     def _v1(self) -> Path | None:
         return (

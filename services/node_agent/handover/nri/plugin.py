@@ -30,10 +30,11 @@ class CpuPlugin:
         gpus_of: Callable[[str, str], tuple[Gpu, ...]],
         allowed: Callable[[str], Allowed | None],
         memory: bool,
-        decided: Callable[[str, float], None],
+        decided: Callable[[str, float | None], None],
     ) -> None:
         """`gpus_of` are those granted to a container, by its pod's UID and its name, none where there are none; `allowed` is what
-        a pod may use, by its cgroup. `decided` hears of each container with GPUs what became of it, and in how many seconds."""
+        a pod may use, by its cgroup. `decided` hears of each container with GPUs what became of it, and at
+        its start how many seconds that took."""
         self._gpus_of, self._allowed, self._memory, self._decided = gpus_of, allowed, memory, decided
         self._confined: dict[str, Confined] = {}
         self.ready = False
@@ -47,7 +48,7 @@ class CpuPlugin:
             raise
         except Exception as error:  # whatever is wrong here, the container is to start as it is
             log.exception("container_left_as_it_is", method=method, error=str(error))
-            self._decided("failed", 0.0)
+            self._decided("failed", None)
             return NOTHING
         return answer
 
@@ -121,7 +122,7 @@ class CpuPlugin:
             return answer
         update = answer.update.add(container_id=request.container.id)
         _set(update.linux.resources.cpu, Confined(promise=now.promise, cpus=allowed.cpus, mems=allowed.mems if now.mems else frozenset()))
-        self._decided("widened", 0.0)
+        self._decided("widened", None)
         return answer
 
 

@@ -13,8 +13,9 @@ from services.node_agent.handover.nri.plugin import CpuPlugin
 from services.node_agent.handover.nri.session import Rejected, talk
 from shared.service import Context
 
-NAME, INDEX = "kerf", "40"
-"""Plugins are asked by their index, and two may not set the same: late enough to see the cpuset of a plugin that manages CPUs."""
+NAME, INDEX = "kerf", "99"
+"""Plugins are asked in the order of their indices and see what those before them have set. Where two set the same the
+container cannot be created: so this one is the last, and leaves a cpuset that is there alone."""
 LOOK_S = 1.0
 SHORT_S = 60.0
 """A session that was shorter is not tried again at once: a plugin that the runtime has to give up costs container starts."""

@@ -6,7 +6,8 @@ import msgspec
 import pytest
 
 from services.node_agent import messages as m
-from services.node_agent.core import REPEAT_S, Agent
+from services.node_agent.core import Agent
+from services.node_agent.releases import REPEAT_S
 from services.node_agent.state import CheckpointError, read, write
 from shared.contracts.commands import NodeSyncAnswer
 from shared.contracts.events import GpuStateChanged, NodeInventoried, SliceEnforced, SliceReleased

@@ -1,0 +1,116 @@
+"""Which grants this node knows, and what of them is handed over. Pure; a lease keeps its grant known until it ends."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from services.node_agent.state import Known, Lease
+from shared.contracts.commands import LiveSlice, NodeGrant
+from shared.model.grant import ContainerGrant
+
+Key = tuple[str, str]
+"""Of a lease: the pod's UID and the container's name."""
+
+
+class Holdings:
+    def __init__(self, known: Iterable[Known], leases: Iterable[Lease]) -> None:
+        self._known = {k.grant_id: k for k in known}
+        self._by_uid = {k.grant.uid: k.grant_id for k in self._known.values()}
+        self._leases = {(lease.uid, lease.container): lease for lease in leases}
+
+    # --- grants -----------------------------------------------------------------------------------------------
+
+    @property
+    def known(self) -> tuple[Known, ...]:
+        return tuple(self._known.values())
+
+    def get(self, grant_id: str) -> Known | None:
+        return self._known.get(grant_id)
+
+    def of_pod(self, uid: str) -> Known | None:
+        return self._known.get(self._by_uid.get(uid, ""))
+
+    def of_claim(self, claim: str) -> tuple[str, tuple[str, ...]] | None:
+        """The pod whose grant has parts for this ResourceClaim, and their names in it. None where none is known."""
+        for known in self._known.values():
+            entries = tuple(name for name, part in known.grant.grant.containers.items() if part.claim == claim)
+            if entries:
+                return known.grant.uid, entries
+        return None
+
+    def largest(self, uid: str) -> str:
+        """The container with the largest share of this pod's grant; empty where there is no grant."""
+        known = self.of_pod(uid)
+        containers = {} if known is None else known.grant.grant.containers
+        return max(containers, key=lambda name: _size(containers[name]), default="")
+
+    def remember(self, came: NodeGrant) -> None:
+        """One that is leaving stays that."""
+        before = self._known.get(came.grant.grant_id)
+        self._known[came.grant.grant_id] = Known(grant=came, leaving=before is not None and before.leaving)
+        self._by_uid[came.uid] = came.grant.grant_id
+
+    def leave(self, known: Known) -> None:
+        """Nothing new of it may start."""
+        self._known[known.grant_id] = Known(grant=known.grant, leaving=True)
+
+    def forget(self, grant_id: str) -> Known | None:
+        known = self._known.pop(grant_id, None)
+        if known is not None and self._by_uid.get(known.grant.uid) == grant_id:
+            del self._by_uid[known.grant.uid]
+        return known
+
+    # --- what is handed over ----------------------------------------------------------------------------------
+
+    @property
+    def leases(self) -> tuple[Lease, ...]:
+        return tuple(self._leases.values())
+
+    def leases_of(self, grant_id: str) -> list[Lease]:
+        known = self._known.get(grant_id)
+        if known is None:
+            return []
+        found = (self._leases.get((known.grant.uid, name)) for name in known.grant.grant.containers)
+        return [lease for lease in found if lease is not None and lease.grant_id == grant_id]
+
+    def runs(self, grant_id: str) -> bool:
+        return bool(self.leases_of(grant_id))
+
+    def lease(self, uid: str, container: str) -> Lease | None:
+        return self._leases.get((uid, container))
+
+    def lend(self, lease: Lease) -> None:
+        self._leases[lease.uid, lease.container] = lease
+
+    def end(self, uid: str, container: str) -> Lease | None:
+        return self._leases.pop((uid, container), None)
+
+    def end_all(self) -> set[str]:
+        """The grants of which something was handed over."""
+        ended = {lease.grant_id for lease in self._leases.values()}
+        self._leases.clear()
+        return ended
+
+    def shares(self, without: Key | None = None) -> list[ContainerGrant]:
+        return [self._share(lease) for key, lease in self._leases.items() if key != without]
+
+    def live(self, node: str) -> tuple[LiveSlice, ...]:
+        return tuple(self._live(lease, node) for lease in self._leases.values())
+
+    def _share(self, lease: Lease) -> ContainerGrant:
+        # A lease keeps its grant known until it ends, so both look-ups always find something.
+        share = self._known[lease.grant_id].share(lease.container)
+        assert share is not None  # noqa: S101 - the invariant above
+        return share
+
+    def _live(self, lease: Lease, node: str) -> LiveSlice:
+        came, share = self._known[lease.grant_id].grant, self._share(lease)
+        gpus = {g.uuid: (g.memory_mib, g.compute_milli) for g in share.gpus if g.node == node}
+        return LiveSlice(
+            uid=lease.uid, namespace=came.namespace, name=came.name, container=lease.container, grant_id=lease.grant_id,
+            strategy=share.strategy, gpus=gpus,
+        )  # fmt: skip
+
+
+def _size(share: ContainerGrant) -> tuple[int, int, int]:
+    return len(share.gpus), sum(g.memory_mib for g in share.gpus), sum(g.compute_milli for g in share.gpus)

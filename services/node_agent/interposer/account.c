@@ -1,0 +1,113 @@
+/* The container's bytes. A reservation is one compare-and-swap on a word that holds the sum and a change number; beside it
+ * each process keeps what of the sum is its own. A crash between the two can only leave the sum too high, never too low:
+ * it is raised first and lowered last. Such a rest is found by adding up the living processes' shares at a moment when
+ * nobody is between the two (their intents are 0), and swapped in only if the sum has not moved since. */
+#include "kerf.h"
+
+#define BYTES(word) ((word) & KERF_ACCOUNT_BYTES)
+#define LOAD(x) __atomic_load_n(&(x), __ATOMIC_SEQ_CST)
+#define STORE(x, v) __atomic_store_n(&(x), v, __ATOMIC_SEQ_CST)
+
+static pthread_mutex_t changing = PTHREAD_MUTEX_INITIALIZER; /* of this process's threads one changes its share at a time */
+
+static uint64_t moved(uint64_t word, uint64_t bytes) { return ((word & ~KERF_ACCOUNT_BYTES) + KERF_ACCOUNT_BYTES + 1) | bytes; }
+
+uint64_t charged(int gpu) { return BYTES(LOAD(counters->gpu[gpu].account)); }
+
+uint64_t charge_of(uint64_t bytes) {
+    const uint64_t big = orders->granularity_bytes ? orders->granularity_bytes : 2 << 20;
+    const uint64_t unit = bytes >= big ? big : 512;
+    return bytes > KERF_ACCOUNT_BYTES - unit ? KERF_ACCOUNT_BYTES : (bytes + unit - 1) / unit * unit;
+}
+
+static int raise_to(int gpu, uint64_t bytes, uint64_t limit) {
+    struct kerf_gpu_counters *g = &counters->gpu[gpu];
+    uint64_t word = LOAD(g->account), sum, peak;
+    do {
+        sum = BYTES(word) + bytes;
+        if (bytes > limit || sum > limit || sum > KERF_ACCOUNT_BYTES) return 0;
+    } while (!__atomic_compare_exchange_n(&g->account, &word, moved(word, sum), 0, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST));
+    peak = LOAD(g->peak_bytes);
+    while (peak < sum && !__atomic_compare_exchange_n(&g->peak_bytes, &peak, sum, 0, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)) {}
+    return 1;
+}
+
+int reserve(int gpu, uint64_t bytes) {
+    struct kerf_process *p = self();
+    int won;
+    if (!bytes) return 1;
+    for (int attempt = 0; attempt < 2; attempt++) {
+        pthread_mutex_lock(&changing);
+        STORE(p->intent_bytes[gpu], bytes);
+        won = raise_to(gpu, bytes, LOAD(orders->gpu[gpu].memory_limit_bytes));
+        if (won) STORE(p->charged_bytes[gpu], p->charged_bytes[gpu] + bytes);
+        STORE(p->intent_bytes[gpu], 0);
+        pthread_mutex_unlock(&changing);
+        if (won) return 1;
+        if (!attempt) reclaim(); /* the room may be a dead process's */
+    }
+    __atomic_add_fetch(&counters->gpu[gpu].refused, 1, __ATOMIC_RELAXED);
+    return 0;
+}
+
+void release(int gpu, uint64_t bytes) {
+    struct kerf_process *p = self();
+    struct kerf_gpu_counters *g = &counters->gpu[gpu];
+    uint64_t word;
+    if (!bytes) return;
+    pthread_mutex_lock(&changing);
+    STORE(p->intent_bytes[gpu], bytes);
+    STORE(p->charged_bytes[gpu], p->charged_bytes[gpu] - bytes);
+    word = LOAD(g->account);
+    while (!__atomic_compare_exchange_n(&g->account, &word, moved(word, BYTES(word) - bytes), 0, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)) {}
+    STORE(p->intent_bytes[gpu], 0);
+    pthread_mutex_unlock(&changing);
+}
+
+static int quiet(int gpu, const unsigned char *dead) {
+    for (int i = 0; i < KERF_MAX_PROCESSES; i++)
+        if (!dead[i] && LOAD(counters->process[i].state) & 1 && LOAD(counters->process[i].intent_bytes[gpu])) return 0;
+    return 1;
+}
+
+/* 0: somebody was in the middle of a change. */
+static int recount(int gpu, const unsigned char *dead) {
+    struct kerf_gpu_counters *g = &counters->gpu[gpu];
+    uint64_t word = LOAD(g->account), sum = 0;
+    if (!quiet(gpu, dead)) return 0;
+    for (int i = 0; i < KERF_MAX_PROCESSES; i++)
+        if (!dead[i] && LOAD(counters->process[i].state) & 1) sum += LOAD(counters->process[i].charged_bytes[gpu]);
+    if (!quiet(gpu, dead)) return 0;
+    return __atomic_compare_exchange_n(&g->account, &word, moved(word, sum), 0, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
+}
+
+static int reclaim_once(void) {
+    enum { ATTEMPTS = 3000 };
+    unsigned char dead[KERF_MAX_PROCESSES] = {0};
+    uint64_t state[KERF_MAX_PROCESSES];
+    int found = 0, repaired = 1;
+    for (int i = 0; i < KERF_MAX_PROCESSES; i++) {
+        state[i] = LOAD(counters->process[i].state);
+        dead[i] = (unsigned char)((state[i] & 1) && !process_alive(i));
+        found |= dead[i];
+    }
+    if (!found) return 1;
+    for (int gpu = 0; gpu < (int)orders->gpu_count && gpu < KERF_MAX_GPUS; gpu++) {
+        int done = 0;
+        for (int attempt = 0; attempt < ATTEMPTS && !done; attempt++) done = recount(gpu, dead);
+        repaired &= done;
+    }
+    if (!repaired) return 0; /* somebody is always in the middle of a change, or died there just now */
+    for (int i = 0; i < KERF_MAX_PROCESSES; i++)
+        if (dead[i] && __atomic_compare_exchange_n(&counters->process[i].state, &state[i], state[i] + 1, 0, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
+            __atomic_add_fetch(&counters->reclaimed, 1, __ATOMIC_RELAXED);
+    return 1;
+}
+
+/* What stays unrepaired is found again: the dead keep their slots until then. */
+void reclaim(void) {
+    for (int round = 0; round < 5 && !reclaim_once(); round++) {}
+}
+
+static void forked(void) { pthread_mutex_init(&changing, NULL); }
+__attribute__((constructor)) static void begin(void) { pthread_atfork(NULL, NULL, forked); }

@@ -1,0 +1,41 @@
+/* The one function that tells time, and the one that waits for it. A driver that keeps a clock of its own (the fake) is asked. */
+#include "kerf.h"
+#include <errno.h>
+#include <time.h>
+
+typedef uint64_t (*now_t)(void);
+typedef void (*sleep_t)(uint64_t);
+static now_t virtual_now;
+static sleep_t virtual_sleep;
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+static void find(void) {
+    virtual_now = (now_t)real_symbol("kerf_virtual_now");
+    virtual_sleep = (sleep_t)real_symbol("kerf_virtual_sleep_until");
+}
+
+uint64_t now_ns(void) {
+    struct timespec now;
+    pthread_once(&once, find);
+    if (virtual_now) return virtual_now();
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+void sleep_until(uint64_t ns) {
+    const struct timespec until = {(time_t)(ns / 1000000000u), (long)(ns % 1000000000u)};
+    pthread_once(&once, find);
+    if (virtual_sleep) {
+        virtual_sleep(ns);
+        return;
+    }
+    while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &until, NULL) == EINTR) {}
+}
+
+/* A thread that holds the lock may be waiting for the virtual clock, which stands still while we block elsewhere. */
+void lock_by_clock(pthread_mutex_t *lock) {
+    pthread_once(&once, find);
+    if (!virtual_sleep) pthread_mutex_lock(lock);
+    else
+        while (pthread_mutex_trylock(lock)) virtual_sleep(virtual_now() + 1000);
+}

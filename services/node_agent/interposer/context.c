@@ -1,0 +1,133 @@
+/* cuInit and contexts. A process's first context on a GPU takes memory that no allocation shows: it is charged by the agent's
+ * figure for this driver, and given back with the last. What was allocated in a context goes with it. */
+#include "kerf.h"
+
+#define REFUSED CUDA_ERROR_SYSTEM_NOT_READY
+typedef CUresult (*init_t)(unsigned);
+typedef CUresult (*retain_t)(CUcontext *, CUdevice);
+typedef CUresult (*device_t)(CUdevice);
+typedef CUresult (*create_v2_t)(CUcontext *, unsigned, CUdevice);
+typedef CUresult (*create_v3_t)(CUcontext *, void *, int, unsigned, CUdevice);
+typedef CUresult (*create_v4_t)(CUcontext *, void *, unsigned, CUdevice);
+typedef CUresult (*destroy_t)(CUcontext);
+enum { CONTEXTS = 64 };
+
+static pthread_mutex_t guard = PTHREAD_MUTEX_INITIALIZER;
+static struct { CUcontext context; int gpu, primary, retained; } known[CONTEXTS];
+static int open_on[KERF_MAX_GPUS];
+static uint64_t paid[KERF_MAX_GPUS]; /* what the first context was charged: the figure may change meanwhile */
+
+EXPORT CUresult cuInit(unsigned flags) {
+    if (!attached()) return REFUSED;
+    return REAL(init_t, "cuInit")(flags);
+}
+
+static int pay(int gpu) {
+    int fits = 1;
+    pthread_mutex_lock(&guard);
+    if (!open_on[gpu]) {
+        paid[gpu] = orders->gpu[gpu].context_bytes;
+        fits = reserve(gpu, paid[gpu]);
+    }
+    if (fits) open_on[gpu]++;
+    pthread_mutex_unlock(&guard);
+    return fits;
+}
+static void pay_back(int gpu) {
+    pthread_mutex_lock(&guard);
+    if (open_on[gpu] > 0 && --open_on[gpu] == 0) release(gpu, paid[gpu]);
+    pthread_mutex_unlock(&guard);
+}
+
+static int place_of(CUcontext context) {
+    for (int i = 0; i < CONTEXTS; i++)
+        if (known[i].context == context) return i;
+    return -1;
+}
+static int place_of_primary(int gpu) {
+    for (int i = 0; i < CONTEXTS; i++)
+        if (known[i].context && known[i].primary && known[i].gpu == gpu) return i;
+    return -1;
+}
+/* 0: no room, or this context is known already. */
+static int keep(CUcontext context, int gpu, int primary) {
+    int i, kept = 0;
+    pthread_mutex_lock(&guard);
+    if ((i = place_of(context)) >= 0) known[i].retained++;
+    else if ((i = place_of(NULL)) >= 0) {
+        known[i].context = context, known[i].gpu = gpu, known[i].primary = primary, known[i].retained = 1;
+        kept = 1;
+    }
+    pthread_mutex_unlock(&guard);
+    return kept;
+}
+
+static int of_context(const entry_t *entry, const void *context) {
+    return (entry->kind == POINTER || entry->kind == ARRAY) && entry->context == (uint64_t)(uintptr_t)context;
+}
+static void gone(int i) {
+    entry_t entry;
+    const CUcontext context = known[i].context;
+    const int gpu = known[i].gpu;
+    known[i].context = NULL;
+    while (table_take_any(of_context, context, &entry)) release(entry.gpu, entry.bytes);
+    timing_forget(context);
+    pay_back(gpu);
+}
+
+EXPORT CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device) {
+    CUresult result;
+    int gpu;
+    if (!attached()) return REFUSED;
+    gpu = gpu_of_device(device);
+    if (gpu >= 0 && !pay(gpu)) return CUDA_ERROR_OUT_OF_MEMORY;
+    result = REAL(retain_t, "cuDevicePrimaryCtxRetain")(context, device);
+    if (gpu >= 0 && (result || !keep(*context, gpu, 1))) pay_back(gpu);
+    return result;
+}
+
+#define RELEASES(name, always)                                                  \
+    EXPORT CUresult name(CUdevice device) {                                     \
+        CUresult result;                                                        \
+        int i;                                                                  \
+        if (!attached()) return REFUSED;                                        \
+        result = REAL(device_t, #name)(device);                                 \
+        i = place_of_primary(gpu_of_device(device));                            \
+        if (!result && i >= 0 && (--known[i].retained <= 0 || (always))) gone(i); \
+        return result;                                                          \
+    }
+RELEASES(cuDevicePrimaryCtxRelease, 0)
+RELEASES(cuDevicePrimaryCtxRelease_v2, 0)
+RELEASES(cuDevicePrimaryCtxReset, 1)
+RELEASES(cuDevicePrimaryCtxReset_v2, 1)
+
+#define CREATES(name, type, parameters, arguments)                              \
+    EXPORT CUresult name parameters {                                           \
+        CUresult result;                                                        \
+        int gpu;                                                                \
+        if (!attached()) return REFUSED;                                        \
+        gpu = gpu_of_device(device);                                            \
+        if (gpu >= 0 && !pay(gpu)) return CUDA_ERROR_OUT_OF_MEMORY;             \
+        result = REAL(type, #name) arguments;                                   \
+        if (gpu >= 0 && (result || !keep(*context, gpu, 0))) pay_back(gpu);     \
+        return result;                                                          \
+    }
+CREATES(cuCtxCreate_v2, create_v2_t, (CUcontext *context, unsigned flags, CUdevice device), (context, flags, device))
+CREATES(cuCtxCreate_v3, create_v3_t, (CUcontext *context, void *affinity, int count, unsigned flags, CUdevice device), (context, affinity, count, flags, device))
+CREATES(cuCtxCreate_v4, create_v4_t, (CUcontext *context, void *parameters, unsigned flags, CUdevice device), (context, parameters, flags, device))
+
+#define DESTROYS(name)                                                          \
+    EXPORT CUresult name(CUcontext context) {                                   \
+        CUresult result;                                                        \
+        int i;                                                                  \
+        if (!attached()) return REFUSED;                                        \
+        result = REAL(destroy_t, #name)(context);                               \
+        i = context ? place_of(context) : -1;                                   \
+        if (!result && i >= 0) gone(i);                                         \
+        return result;                                                          \
+    }
+DESTROYS(cuCtxDestroy)
+DESTROYS(cuCtxDestroy_v2)
+
+static void forked(void) { pthread_mutex_init(&guard, NULL); }
+__attribute__((constructor)) static void begin(void) { pthread_atfork(NULL, NULL, forked); }

@@ -1,0 +1,58 @@
+/* Which GPU of the page a device, a stream or the calling thread's context belongs to. -1: none that this container was given. */
+#include "kerf.h"
+#include <string.h>
+
+typedef CUresult (*uuid_t_)(void *, CUdevice);
+typedef CUresult (*get_device_t)(CUdevice *);
+typedef CUresult (*get_context_t)(CUcontext *);
+typedef CUresult (*push_t)(CUcontext);
+typedef CUresult (*stream_context_t)(CUstream, CUcontext *);
+enum { DEVICES = 64 };
+static int known[DEVICES];       /* place in the page and 3; 0: not looked for yet */
+
+int gpu_of_uuid(const unsigned char *uuid) {
+    for (int i = 0; i < (int)orders->gpu_count && i < KERF_MAX_GPUS; i++)
+        if (!memcmp(orders->gpu[i].uuid, uuid, 16)) return i;
+    return -1;
+}
+
+/* MIG instances have UUIDs of their own, which only the second version tells. */
+int gpu_of_device(CUdevice device) {
+    unsigned char uuid[16];
+    uuid_t_ second = REAL(uuid_t_, "cuDeviceGetUuid_v2"), first = REAL(uuid_t_, "cuDeviceGetUuid");
+    if (device < 0 || device >= DEVICES) return -1;
+    if (known[device]) return known[device] - 3;
+    if (!second && !first) return -1;
+    if ((second ? second : first)(uuid, device)) return -1;
+    known[device] = gpu_of_uuid(uuid) + 3;
+    return known[device] - 3;
+}
+
+int device_of_gpu(int gpu) {
+    for (int device = 0; device < DEVICES; device++)
+        if (known[device] == gpu + 3) return device;
+    return -1;
+}
+
+int gpu_here(void) {
+    CUdevice device;
+    return REAL(get_device_t, "cuCtxGetDevice")(&device) ? -1 : gpu_of_device(device);
+}
+
+uint64_t context_here(void) {
+    CUcontext context;
+    return REAL(get_context_t, "cuCtxGetCurrent")(&context) ? 0 : (uint64_t)(uintptr_t)context;
+}
+
+/* The default streams are of the current context; another stream may be of another GPU's. */
+int gpu_of_stream(CUstream stream) {
+    CUcontext context, popped;
+    int gpu;
+    if ((uintptr_t)stream <= 2) return gpu_here();
+    if (REAL(stream_context_t, "cuStreamGetCtx")(stream, &context)) return gpu_here();
+    if ((uint64_t)(uintptr_t)context == context_here()) return gpu_here();
+    if (REAL(push_t, "cuCtxPushCurrent_v2")(context)) return -1;
+    gpu = gpu_here();
+    REAL(get_context_t, "cuCtxPopCurrent_v2")(&popped);
+    return gpu;
+}

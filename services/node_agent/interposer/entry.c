@@ -1,0 +1,123 @@
+/* How calls of the driver come to us, whichever way a program finds it:
+ *   a program that is linked with libcuda: by our exported functions of the driver's exact names (LD_PRELOAD, ld.so.preload);
+ *   the CUDA runtime and everything that loads by hand: by dlsym, which we override in both versions that glibc has had;
+ *   what asks cuGetProcAddress, early or late: by our tables, since its answer is ours already;
+ *   built as libcuda.so.1 (SHADOW), what opens that name: by its name, and dlsym on it goes on to the real driver. */
+#define _GNU_SOURCE
+#include "kerf.h"
+#include <dlfcn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define H(plain, version, exact) extern char exact[];
+#define T H
+#include "hooks.h"
+#undef H
+#undef T
+extern char nvmlDeviceGetMemoryInfo[], nvmlDeviceGetMemoryInfo_v2[];
+EXPORT CUresult cuGetProcAddress(const char *name, void **to, int version, uint64_t flags);
+EXPORT CUresult cuGetProcAddress_v2(const char *name, void **to, int version, uint64_t flags, int *status);
+static const struct { const char *plain; int version, per_thread; const char *exact; void *hook; } hooks[] = {
+#define H(plain, version, exact) {#plain, version, 0, #exact, exact},
+#define T(plain, version, exact) {#plain, version, 1, #exact, exact},
+#include "hooks.h"
+#undef H
+#undef T
+    {"cuGetProcAddress", 11030, 0, "cuGetProcAddress", (void *)cuGetProcAddress},
+    {"cuGetProcAddress", 12000, 0, "cuGetProcAddress_v2", (void *)cuGetProcAddress_v2},
+    {"", 0, 0, "nvmlDeviceGetMemoryInfo", nvmlDeviceGetMemoryInfo},
+    {"", 0, 0, "nvmlDeviceGetMemoryInfo_v2", nvmlDeviceGetMemoryInfo_v2},
+};
+enum { HOOKS = sizeof hooks / sizeof *hooks };
+
+typedef void *(*dlsym_t)(void *, const char *);
+static void *driver, *ourselves;
+
+dlsym_t real_dlsym(void) {
+    static dlsym_t found;
+    static const char *const versions[] = {"GLIBC_2.34", "GLIBC_2.2.5", "GLIBC_2.17"};
+    for (int i = 0; i < 3 && !found; i++) found = (dlsym_t)dlvsym(RTLD_NEXT, "dlsym", versions[i]);
+    return found;
+}
+
+static int is_ours(void *handle) {
+    Dl_info info, own;
+    void *function = handle ? real_dlsym()(handle, "cuInit") : NULL;
+    return !function || (dladdr(function, &info) && dladdr((void *)real_symbol, &own) && info.dli_fbase == own.dli_fbase);
+}
+
+static void *opened(const char *path) {
+    void *handle = path[0] ? dlopen(path, RTLD_LAZY | RTLD_LOCAL) : NULL;
+    return handle && !is_ours(handle) ? handle : NULL;
+}
+
+/* Where the agent said that it has mounted it; else by the linker's search; else where CDI puts it. */
+static void find_driver(void) {
+    static const char *const usual[] = {"libcuda.so.1", "/usr/lib/x86_64-linux-gnu/libcuda.so.1", "/usr/lib/aarch64-linux-gnu/libcuda.so.1",
+                                        "/usr/lib64/libcuda.so.1", "/usr/lib/libcuda.so.1"};
+    char named[KERF_PATH_BYTES] = "";
+    Dl_info own;
+    if (page_driver_path(named)) driver = opened(named);
+    for (size_t i = 0; i < sizeof usual / sizeof *usual && !driver; i++) driver = opened(usual[i]);
+    if (dladdr((void *)real_symbol, &own)) ourselves = dlopen(own.dli_fname, RTLD_LAZY | RTLD_NOLOAD);
+}
+
+void *real_symbol(const char *exact) {
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, find_driver);
+    return driver ? real_dlsym()(driver, exact) : NULL;
+}
+
+static void *hook_of(const char *exact) {
+    if (strncmp(exact, "cu", 2) && strncmp(exact, "nvml", 4)) return NULL;
+    for (int i = 0; i < HOOKS; i++)
+        if (!strcmp(hooks[i].exact, exact)) return exact[0] == 'n' || real_symbol(exact) ? hooks[i].hook : NULL;
+    return NULL;
+}
+
+/* The hook of the highest version that is not above what was asked for. */
+static void *hook_by_version(const char *plain, int version, int per_thread) {
+    int best = -1;
+    for (int i = 0; i < HOOKS; i++) {
+        if (strcmp(hooks[i].plain, plain) || hooks[i].version > version || (hooks[i].per_thread && !per_thread)) continue;
+        if (best < 0 || hooks[i].per_thread > hooks[best].per_thread ||
+            (hooks[i].per_thread == hooks[best].per_thread && hooks[i].version > hooks[best].version))
+            best = i;
+    }
+    return best < 0 ? hook_of(plain) : real_symbol(hooks[best].exact) ? hooks[best].hook : NULL;
+}
+
+typedef CUresult (*proc_v1_t)(const char *, void **, int, uint64_t);
+typedef CUresult (*proc_v2_t)(const char *, void **, int, uint64_t, int *);
+EXPORT CUresult cuGetProcAddress(const char *name, void **to, int version, uint64_t flags) {
+    proc_v1_t real = REAL(proc_v1_t, "cuGetProcAddress");
+    CUresult result = real ? real(name, to, version, flags) : CUDA_ERROR_NOT_FOUND;
+    void *hook = result || !*to ? NULL : hook_by_version(name, version, (flags & PROC_PER_THREAD) != 0);
+    if (hook) *to = hook;
+    return result;
+}
+EXPORT CUresult cuGetProcAddress_v2(const char *name, void **to, int version, uint64_t flags, int *status) {
+    proc_v2_t real = REAL(proc_v2_t, "cuGetProcAddress_v2");
+    CUresult result = real ? real(name, to, version, flags, status) : CUDA_ERROR_NOT_FOUND;
+    void *hook = result || !*to ? NULL : hook_by_version(name, version, (flags & PROC_PER_THREAD) != 0);
+    if (hook) *to = hook;
+    return result;
+}
+
+/* The last call must be a jump, not a call: for RTLD_NEXT, dlsym looks at who called it. */
+__attribute__((noinline, optimize("O2"))) static void *answer(void *handle, const char *name) {
+    dlsym_t real = real_dlsym();
+    void *hook = name ? hook_of(name) : NULL;
+    if (hook) return hook;
+    if (handle && handle == ourselves && driver) handle = driver;
+    return real(handle, name);
+}
+EXPORT __attribute__((optimize("O2"))) void *kerf_dlsym_new(void *handle, const char *name) { return answer(handle, name); }
+EXPORT __attribute__((optimize("O2"))) void *kerf_dlsym_old(void *handle, const char *name) { return answer(handle, name); }
+__asm__(".symver kerf_dlsym_new,dlsym@@GLIBC_2.34");
+#ifdef __aarch64__
+__asm__(".symver kerf_dlsym_old,dlsym@GLIBC_2.17");
+#else
+__asm__(".symver kerf_dlsym_old,dlsym@GLIBC_2.2.5");
+#endif

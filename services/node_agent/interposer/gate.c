@@ -1,0 +1,148 @@
+/* When a launch may begin: tokens in GPU time, a timetable, bounded work in flight, the low tier's gaps.
+ *
+ * Tokens are GPU time that the container may still begin. They grow by its share of the time that passes, and fall by what
+ * its work took, measured by the driver's events; what is in flight is charged by estimate until then. They may fall below 0
+ * by one launch: the next waits for the debt, so the share is exact in the long run whatever the launches' lengths.
+ *
+ * Two containers that both have work are time-sliced by the driver, and an event then measures the other's time, too. The
+ * timetable keeps them apart: launches begin only in the container's own window of each period. How far into the window, and
+ * past its end, is `reach`: it grows by a step for each period that left tokens unspent (additive increase) and shrinks by an
+ * eighth when work ran past the window without need (multiplicative decrease). */
+#include "kerf.h"
+
+enum { MILLI = 1000, POLL_NS = 1000000, DEFAULT_BOUND_NS = 4000000, DEFAULT_STALE_NS = 2000000000 };
+enum { LOOSE_PERIOD_NS = 100000000, LOOSE_CAP_NS = 20000000, LOW_DEBT_NS = 50000000 };
+#define LOAD(x) __atomic_load_n(&(x), __ATOMIC_SEQ_CST)
+#define STORE(x, v) __atomic_store_n(&(x), v, __ATOMIC_SEQ_CST)
+#define ADD(x, v) __atomic_add_fetch(&(x), v, __ATOMIC_SEQ_CST)
+
+static int limited(const struct kerf_gpu_orders *o) { return o->compute_milli > 0 && o->compute_milli < MILLI; }
+
+int must_time(void) {
+    if (orders->tier == KERF_TIER_LOW || orders->peer_count || orders->paused) return 1;
+    for (int i = 0; i < (int)orders->gpu_count && i < KERF_MAX_GPUS; i++)
+        if (limited(&orders->gpu[i]) || orders->gpu[i].gate || orders->gpu[i].in_flight_us) return 1;
+    return 0;
+}
+
+static int held(const struct kerf_gpu_orders *o, uint64_t now_ns) {
+    const uint64_t stale_ns = orders->stale_after_ns ? orders->stale_after_ns : DEFAULT_STALE_NS;
+    const uint64_t beat_ns = LOAD(orders->heartbeat_ns);
+    return (LOAD(orders->paused) || LOAD(o->gate) == KERF_GATE_CLOSED) && (now_ns <= beat_ns || now_ns - beat_ns < stale_ns);
+}
+
+static int64_t window_of(const struct kerf_gpu_orders *o) { return (int64_t)(o->period_ns && o->window_ns < o->period_ns ? o->window_ns : 0); }
+
+static void refill(int gpu, uint64_t milli, uint64_t estimate_ns, uint64_t now_ns) {
+    struct kerf_gpu_counters *c = &counters->gpu[gpu];
+    const int64_t window = window_of(&orders->gpu[gpu]);
+    const int64_t loose = (int64_t)(LOOSE_PERIOD_NS / MILLI * milli);
+    const int64_t cap = window ? (int64_t)(orders->gpu[gpu].period_ns * milli / MILLI + estimate_ns) : loose < LOOSE_CAP_NS ? loose : LOOSE_CAP_NS;
+    uint64_t last = LOAD(c->refilled_ns);
+    int64_t tokens;
+    if (now_ns <= last || !__atomic_compare_exchange_n(&c->refilled_ns, &last, now_ns, 0, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)) return;
+    if (!last) { /* as at the beginning of a window in the long run */
+        STORE(c->tokens_ns, window - window * (int64_t)milli / MILLI);
+        return;
+    }
+    tokens = ADD(c->tokens_ns, (int64_t)((__uint128_t)(now_ns - last) * milli / MILLI));
+    if (tokens > cap) ADD(c->tokens_ns, cap - tokens);
+}
+
+/* Once in each period. */
+static void adapt(int gpu, uint64_t estimate_ns, uint64_t now_ns) {
+    struct kerf_gpu_counters *c = &counters->gpu[gpu];
+    const struct kerf_gpu_orders *o = &orders->gpu[gpu];
+    const uint64_t period = now_ns / o->period_ns, step = o->window_ns / 16 + 1;
+    const uint64_t last_end = period ? (period - 1) * o->period_ns + o->window_start_ns + o->window_ns : 0;
+    const uint64_t most = o->window_ns + (estimate_ns < o->window_ns ? estimate_ns : o->window_ns);
+    const int64_t unspent = LOAD(c->tokens_ns) - (int64_t)(o->window_ns - o->window_ns * o->compute_milli / MILLI);
+    uint64_t before = LOAD(c->adapted_period), reach = LOAD(c->reach_ns);
+    if (before == period || !__atomic_compare_exchange_n(&c->adapted_period, &before, period, 0, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)) return;
+    if (!reach) reach = o->window_ns;
+    else if (unspent > (int64_t)step) reach += step;
+    else if (unspent < 0 && LOAD(c->busy_until_ns) > last_end + step) reach -= reach / 8;
+    if (reach > most) reach = most;
+    if (reach < o->window_ns / 2) reach = o->window_ns / 2;
+    STORE(c->reach_ns, reach);
+}
+
+/* 0 if a launch that would begin then is inside the window; else when the next window begins. */
+static uint64_t window_wait(int gpu, const moment_t *m, uint64_t begin_ns) {
+    const struct kerf_gpu_orders *o = &orders->gpu[gpu];
+    const uint64_t start = m->now_ns / o->period_ns * o->period_ns + o->window_start_ns;
+    if (m->now_ns < start) return start;
+    adapt(gpu, m->estimate_ns, m->now_ns);
+    if (begin_ns + m->estimate_ns / 2 > start + LOAD(counters->gpu[gpu].reach_ns)) return start + o->period_ns;
+    return 0;
+}
+
+static uint64_t sooner(uint64_t a, uint64_t b) { return a < b ? a : b; }
+
+enum verdict gate(int gpu, const moment_t *m, uint64_t *until_ns) {
+    const struct kerf_gpu_orders *o = &orders->gpu[gpu];
+    const int low = orders->tier == KERF_TIER_LOW;
+    const uint64_t bound_ns = o->in_flight_us ? (uint64_t)o->in_flight_us * 1000 : DEFAULT_BOUND_NS;
+    const uint64_t own_ns = m->due_ns > m->now_ns ? m->due_ns - m->now_ns : 0;
+    uint64_t wait_ns = 0, milli = low ? orders->low_floor_milli : o->compute_milli;
+    *until_ns = m->now_ns + POLL_NS;
+    if (held(o, m->now_ns)) return WAIT_TIME;
+    if (!low && !limited(o) && !o->in_flight_us) return GO;
+    if (own_ns + m->others_ns && (!m->estimate_ns || own_ns + m->others_ns + m->estimate_ns > bound_ns)) {
+        if (own_ns) return WAIT_WORK;
+        *until_ns = m->now_ns + (m->others_ns < POLL_NS / 10 ? m->others_ns : POLL_NS / 10) + 1;
+        return WAIT_TIME; /* another process's work, which we cannot wait for */
+    }
+    if (low || limited(o)) refill(gpu, milli, m->estimate_ns, m->now_ns);
+    if (low) {
+        const uint64_t free_ns = m->peers_busy_until_ns + orders->idle_for_ns;
+        if (!m->peers_busy_until_ns || free_ns <= m->now_ns || LOAD(counters->gpu[gpu].tokens_ns) > 0) return GO;
+        *until_ns = sooner(*until_ns, free_ns);
+        return WAIT_TIME;
+    }
+    if (!limited(o)) return GO;
+    if (window_of(o)) wait_ns = window_wait(gpu, m, own_ns ? m->due_ns : m->now_ns);
+    if (!wait_ns && LOAD(counters->gpu[gpu].tokens_ns) > 0) return GO;
+    if (!wait_ns) wait_ns = m->now_ns + 1 + (uint64_t)(-LOAD(counters->gpu[gpu].tokens_ns)) * MILLI / milli;
+    *until_ns = sooner(m->now_ns + 10 * POLL_NS, wait_ns); /* orders may change meanwhile */
+    return WAIT_TIME;
+}
+
+void gate_spend(int gpu, uint64_t estimate_ns, uint64_t now_ns) {
+    struct kerf_gpu_counters *c = &counters->gpu[gpu];
+    if (orders->tier == KERF_TIER_LOW || limited(&orders->gpu[gpu])) ADD(c->tokens_ns, -(int64_t)estimate_ns);
+    ADD(c->granted_ns, estimate_ns);
+    ADD(c->launches, 1);
+    self()->heard_ns = now_ns;
+}
+
+/* Of [begin, end), what is not in the last stretch that was accounted: work of several streams and processes counts once. */
+static uint64_t fresh_part(struct kerf_gpu_counters *c, uint64_t begin_ns, uint64_t end_ns) {
+    const uint64_t from = LOAD(c->busy_from_ns), until = LOAD(c->busy_until_ns);
+    uint64_t part = end_ns - begin_ns;
+    if (begin_ns > until || end_ns < from) {
+        if (end_ns > until) STORE(c->busy_from_ns, begin_ns), STORE(c->busy_until_ns, end_ns);
+        return part;
+    }
+    part = (begin_ns < from ? from - begin_ns : 0) + (end_ns > until ? end_ns - until : 0);
+    if (begin_ns < from) STORE(c->busy_from_ns, begin_ns);
+    if (end_ns > until) STORE(c->busy_until_ns, end_ns);
+    return part;
+}
+
+void gate_settle(int gpu, uint64_t estimate_ns, uint64_t begin_ns, uint64_t end_ns) {
+    struct kerf_gpu_counters *c = &counters->gpu[gpu];
+    const struct kerf_gpu_orders *o = &orders->gpu[gpu];
+    const uint64_t used = fresh_part(c, begin_ns, end_ns);
+    ADD(c->used_ns, used);
+    if (orders->tier == KERF_TIER_LOW) {
+        const int64_t tokens = ADD(c->tokens_ns, (int64_t)estimate_ns - (int64_t)used);
+        if (tokens < -LOW_DEBT_NS) ADD(c->tokens_ns, -LOW_DEBT_NS - tokens);
+    } else if (limited(o)) {
+        ADD(c->tokens_ns, (int64_t)estimate_ns - (int64_t)used);
+        if (window_of(o)) {
+            const uint64_t window_end = begin_ns / o->period_ns * o->period_ns + o->window_start_ns + o->window_ns;
+            if (end_ns > window_end && begin_ns < window_end) ADD(c->overran_ns, end_ns - window_end);
+        }
+    }
+}

@@ -1,0 +1,90 @@
+/* What the interposer's files have in common. */
+#ifndef KERF_H
+#define KERF_H
+#include "driver.h"
+#include "kerf_page.h"
+#include <pthread.h>
+
+#define EXPORT __attribute__((visibility("default")))
+#define LIKELY(x) __builtin_expect(!!(x), 1)
+
+/* page.c: the three files, and this process's slot. */
+extern const struct kerf_orders *orders;   /* NULL until attached */
+extern struct kerf_counters *counters;
+extern struct kerf_signal *signals;        /* NULL: nobody asked for one */
+extern int slot;
+int attached(void);                        /* 0 where there is no page: every call of the driver is refused then */
+int process_alive(int index);              /* whether the slot's lock is held; its own counts as held */
+const struct kerf_signal *peer_signal(unsigned peer); /* NULL where it cannot be read */
+struct kerf_process *self(void);
+const char *kerf_directory(void);
+int page_driver_path(char *to);            /* KERF_PATH_BYTES; readable before anything is attached. 0: no orders, or none in them */
+
+
+/* account.c: bytes of the container, reserved before they are asked of the driver. */
+int reserve(int gpu, uint64_t bytes);      /* 0: beyond the limit */
+void release(int gpu, uint64_t bytes);
+void reclaim(void);                        /* what dead processes held */
+uint64_t charged(int gpu);
+uint64_t charge_of(uint64_t bytes);        /* what an allocation is charged */
+
+/* table.c: what this process has allocated, by handle. */
+enum kind { POINTER = 1, PHYSICAL, MAPPING, ARRAY, POOL, IMPORT };
+typedef struct { uint64_t key, bytes, context; int32_t gpu, references; uint32_t kind; } entry_t;
+void table_put(enum kind kind, uint64_t key, int gpu, uint64_t bytes, uint64_t context, int references);
+int table_take(enum kind kind, uint64_t key, entry_t *taken); /* 0: not there */
+int table_refer(enum kind kind, uint64_t key, int by, entry_t *entry); /* 0: not there; taken out at 0 references */
+int table_find(enum kind kind, uint64_t key, entry_t *found);
+int table_take_any(int (*wanted)(const entry_t *, const void *), const void *what, entry_t *taken);
+void table_clear(void);
+
+/* entry.c: the real driver. */
+void *real_symbol(const char *exact);      /* of libcuda.so.1; NULL where it has none */
+void *(*real_dlsym(void))(void *, const char *);
+/* The driver's function of that name and type, looked up once. */
+#define REAL(type, name) ({ static type found_; if (!found_) found_ = (type)real_symbol(name); found_; })
+
+/* device.c: which GPU of the page a device, context or stream belongs to; -1: none that we were given. */
+int gpu_of_device(CUdevice device);
+int gpu_here(void);
+int gpu_of_stream(CUstream stream);
+uint64_t context_here(void);
+int gpu_of_uuid(const unsigned char *uuid);
+int device_of_gpu(int gpu);
+
+/* clock.c: the one function that tells time. */
+uint64_t now_ns(void);
+void sleep_until(uint64_t ns);
+void lock_by_clock(pthread_mutex_t *lock);
+
+/* gate.c: arithmetic over the page; no driver, no clock. */
+enum verdict { GO, WAIT_TIME, WAIT_WORK };
+typedef struct {
+    uint64_t now_ns, due_ns;     /* due: when what is submitted will be done, by estimate */
+    uint64_t estimate_ns;        /* of the launch that asks; 0: never seen */
+    uint64_t others_ns;          /* in flight of the container's other processes */
+    uint64_t peers_busy_until_ns; /* low tier */
+} moment_t;
+int must_time(void);                        /* whether launches pass the gate and are timed at all, by the orders */
+enum verdict gate(int gpu, const moment_t *m, uint64_t *until_ns);
+void gate_spend(int gpu, uint64_t estimate_ns, uint64_t now_ns);
+void gate_settle(int gpu, uint64_t estimate_ns, uint64_t begin_ns, uint64_t end_ns); /* measured; what overlaps counts once */
+
+/* estimates.c: what a function takes on the GPU, learned. */
+uint64_t estimate(uint64_t key);            /* ns; 0: never seen */
+void learn(const uint64_t *keys, int count, uint64_t estimated_ns, uint64_t used_ns);
+
+/* timing.c: events around batches of launches. */
+int launch_begin(CUstream stream, uint64_t key); /* waits at the gate, opens a batch; what launch_end wants */
+void launch_end(int token, int failed);
+void timing_flush(void);                    /* someone will wait: the open batches are closed */
+void timing_harvest(void);                  /* what has finished is accounted */
+void timing_forget(CUcontext context);      /* NULL: all, and the driver's objects are the parent's */
+extern uint64_t seen_generation;
+extern int timed;
+int decide_timed(void);
+/* Whether launches are timed; the orders are looked at anew when the agent has moved their generation. */
+static inline int is_timed(void) {
+    return LIKELY(orders && __atomic_load_n(&orders->generation, __ATOMIC_ACQUIRE) == seen_generation) ? timed : decide_timed();
+}
+#endif

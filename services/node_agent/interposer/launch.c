@@ -1,0 +1,116 @@
+/* Every call that starts work on the GPU. Where launches are not timed, a hook is one look at the page and a jump. */
+#include "kerf.h"
+
+#define REFUSED CUDA_ERROR_SYSTEM_NOT_READY
+/* The estimate is by function and size of the launch. */
+static inline uint64_t key_of(const void *function, uint64_t blocks) { return (uint64_t)(uintptr_t)function ^ blocks << 48; }
+/* With per-thread default streams, the stream 0 is the thread's own: 2 names it in calls of either kind. */
+#define OWN(stream) ((stream) ? (stream) : (CUstream)2)
+
+#define TIMED(stream, key, call)                      \
+    do {                                              \
+        CUresult result_;                             \
+        int token_;                                   \
+        if (!attached()) return REFUSED;              \
+        token_ = launch_begin(stream, key);           \
+        result_ = call;                               \
+        if (token_ >= 0) launch_end(token_, result_); \
+        return result_;                               \
+    } while (0)
+
+#define SIZES unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared
+#define GIVEN gx, gy, gz, bx, by, bz, shared
+#define BLOCKS ((uint64_t)gx * gy * gz)
+
+typedef CUresult (*kernel_t)(CUfunction, SIZES, CUstream, void **, void **);
+typedef CUresult (*kernel_ex_t)(const launch_config_t *, CUfunction, void **, void **);
+typedef CUresult (*cooperative_t)(CUfunction, SIZES, CUstream, void **);
+typedef CUresult (*graph_t)(CUexec, CUstream);
+
+#define KERNEL(name, stream_)                                                                        \
+    EXPORT CUresult name(CUfunction f, SIZES, CUstream stream, void **params, void **extra) {        \
+        kernel_t real = REAL(kernel_t, #name);                                                       \
+        if (LIKELY(!is_timed())) return real(f, GIVEN, stream, params, extra);                       \
+        TIMED(stream_, key_of(f, BLOCKS), real(f, GIVEN, stream, params, extra));                    \
+    }
+KERNEL(cuLaunchKernel, stream)
+KERNEL(cuLaunchKernel_ptsz, OWN(stream))
+
+#define KERNEL_EX(name, stream_)                                                                     \
+    EXPORT CUresult name(const launch_config_t *config, CUfunction f, void **params, void **extra) { \
+        kernel_ex_t real = REAL(kernel_ex_t, #name);                                                 \
+        const unsigned *grid = config->grid;                                                         \
+        if (LIKELY(!is_timed())) return real(config, f, params, extra);                              \
+        TIMED(stream_, key_of(f, (uint64_t)grid[0] * grid[1] * grid[2]), real(config, f, params, extra)); \
+    }
+KERNEL_EX(cuLaunchKernelEx, config->stream)
+KERNEL_EX(cuLaunchKernelEx_ptsz, OWN(config->stream))
+
+#define COOPERATIVE(name, stream_)                                                                   \
+    EXPORT CUresult name(CUfunction f, SIZES, CUstream stream, void **params) {                      \
+        cooperative_t real = REAL(cooperative_t, #name);                                             \
+        if (LIKELY(!is_timed())) return real(f, GIVEN, stream, params);                              \
+        TIMED(stream_, key_of(f, BLOCKS), real(f, GIVEN, stream, params));                           \
+    }
+COOPERATIVE(cuLaunchCooperativeKernel, stream)
+COOPERATIVE(cuLaunchCooperativeKernel_ptsz, OWN(stream))
+
+#define GRAPH(name, stream_)                                                                         \
+    EXPORT CUresult name(CUexec graph, CUstream stream) {                                            \
+        graph_t real = REAL(graph_t, #name);                                                         \
+        if (LIKELY(!is_timed())) return real(graph, stream);                                         \
+        TIMED(stream_, key_of(graph, 0), real(graph, stream));                                       \
+    }
+GRAPH(cuGraphLaunch, stream)
+GRAPH(cuGraphLaunch_ptsz, OWN(stream))
+
+/* Each device's launch is a launch of its own in the gate's eyes; the first stands for the estimate. */
+typedef CUresult (*multi_t)(launch_params_t *, unsigned, unsigned);
+EXPORT CUresult cuLaunchCooperativeKernelMultiDevice(launch_params_t *list, unsigned count, unsigned flags) {
+    multi_t real = REAL(multi_t, "cuLaunchCooperativeKernelMultiDevice");
+    if (LIKELY(!is_timed()) || !count) return real(list, count, flags);
+    TIMED(list[0].stream, key_of(list[0].function, list[0].grid[0]), real(list, count, flags));
+}
+
+typedef CUresult (*legacy_t)(CUfunction);
+typedef CUresult (*legacy_grid_t)(CUfunction, int, int);
+typedef CUresult (*legacy_async_t)(CUfunction, int, int, CUstream);
+EXPORT CUresult cuLaunch(CUfunction f) {
+    legacy_t real = REAL(legacy_t, "cuLaunch");
+    if (LIKELY(!is_timed())) return real(f);
+    TIMED(NULL, key_of(f, 1), real(f));
+}
+EXPORT CUresult cuLaunchGrid(CUfunction f, int width, int height) {
+    legacy_grid_t real = REAL(legacy_grid_t, "cuLaunchGrid");
+    if (LIKELY(!is_timed())) return real(f, width, height);
+    TIMED(NULL, key_of(f, (uint64_t)width * (uint64_t)height), real(f, width, height));
+}
+EXPORT CUresult cuLaunchGridAsync(CUfunction f, int width, int height, CUstream stream) {
+    legacy_async_t real = REAL(legacy_async_t, "cuLaunchGridAsync");
+    if (LIKELY(!is_timed())) return real(f, width, height, stream);
+    TIMED(stream, key_of(f, (uint64_t)width * (uint64_t)height), real(f, width, height, stream));
+}
+
+/* Where the program waits for the GPU, what it waits for is accounted as soon as it is done. */
+#define WAITS(name, parameters, arguments, type)                                       \
+    EXPORT CUresult name parameters {                                                  \
+        type real = REAL(type, #name);                                                 \
+        CUresult result;                                                               \
+        if (LIKELY(!is_timed()) || !attached()) return real arguments;                 \
+        timing_flush();                                                                \
+        result = real arguments;                                                       \
+        timing_harvest();                                                              \
+        return result;                                                                 \
+    }
+typedef CUresult (*wait_t)(void *);
+typedef CUresult (*wait_all_t)(void);
+typedef CUresult (*copy_t)(void *, CUdeviceptr, size_t);
+WAITS(cuStreamSynchronize, (CUstream stream), (stream), wait_t)
+WAITS(cuStreamSynchronize_ptsz, (CUstream stream), (stream), wait_t)
+WAITS(cuStreamQuery, (CUstream stream), (stream), wait_t)
+WAITS(cuStreamQuery_ptsz, (CUstream stream), (stream), wait_t)
+WAITS(cuEventSynchronize, (CUevent event), (event), wait_t)
+WAITS(cuEventQuery, (CUevent event), (event), wait_t)
+WAITS(cuCtxSynchronize, (void), (), wait_all_t)
+WAITS(cuMemcpyDtoH_v2, (void *to, CUdeviceptr from, size_t bytes), (to, from, bytes), copy_t)
+WAITS(cuMemcpyDtoH_v2_ptds, (void *to, CUdeviceptr from, size_t bytes), (to, from, bytes), copy_t)

@@ -1,0 +1,150 @@
+/* Allocations that give a pointer or an array: reserved before the driver is asked, given back after it has freed them. */
+#include "kerf.h"
+
+#define REFUSED CUDA_ERROR_SYSTEM_NOT_READY
+#define FULL CUDA_ERROR_OUT_OF_MEMORY
+typedef CUresult (*alloc_t)(CUdeviceptr *, size_t);
+typedef CUresult (*managed_t)(CUdeviceptr *, size_t, unsigned);
+typedef CUresult (*pitch_t)(CUdeviceptr *, size_t *, size_t, size_t, unsigned);
+typedef CUresult (*free_t)(CUdeviceptr);
+typedef CUresult (*array_t)(CUarray *, const array_desc_t *);
+typedef CUresult (*array3d_t)(CUarray *, const array3d_desc_t *);
+typedef CUresult (*mipmap_t)(CUmipmap *, const array3d_desc_t *, unsigned);
+typedef CUresult (*array_free_t)(void *);
+typedef CUresult (*open_t)(CUdeviceptr *, ipc_t, unsigned);
+typedef CUresult (*range_t)(CUdeviceptr *, size_t *, CUdeviceptr);
+
+/* Reserves, calls, keeps. Where the GPU is none of ours there is no room on it. */
+#define ALLOCATE(kind, handle, bytes, call)                                                         \
+    do {                                                                                            \
+        CUresult result_;                                                                           \
+        uint64_t charge_;                                                                           \
+        int gpu_;                                                                                   \
+        if (!attached()) return REFUSED;                                                            \
+        gpu_ = gpu_here();                                                                          \
+        if (gpu_ < 0) return context_here() ? FULL : (call);                                        \
+        charge_ = charge_of(bytes);                                                                 \
+        if (!reserve(gpu_, charge_)) return FULL;                                                   \
+        result_ = (call);                                                                           \
+        if (result_) release(gpu_, charge_);                                                        \
+        else table_put(kind, (uint64_t)(uintptr_t)(handle), gpu_, charge_, context_here(), 1);      \
+        return result_;                                                                             \
+    } while (0)
+
+EXPORT CUresult cuMemAlloc_v2(CUdeviceptr *to, size_t bytes) {
+    alloc_t real = REAL(alloc_t, "cuMemAlloc_v2");
+    ALLOCATE(POINTER, *to, bytes, real(to, bytes));
+}
+EXPORT CUresult cuMemAllocManaged(CUdeviceptr *to, size_t bytes, unsigned flags) {
+    managed_t real = REAL(managed_t, "cuMemAllocManaged");
+    ALLOCATE(POINTER, *to, bytes, real(to, bytes, flags));
+}
+
+/* The pitch is the driver's to choose: what it made more of is charged afterwards, and given back to it where that is too much. */
+EXPORT CUresult cuMemAllocPitch_v2(CUdeviceptr *to, size_t *pitch, size_t width, size_t height, unsigned element) {
+    pitch_t real = REAL(pitch_t, "cuMemAllocPitch_v2");
+    uint64_t asked, made;
+    CUresult result;
+    int gpu;
+    if (!attached()) return REFUSED;
+    gpu = gpu_here();
+    if (gpu < 0) return context_here() ? FULL : real(to, pitch, width, height, element);
+    asked = height && width > KERF_ACCOUNT_BYTES / height ? KERF_ACCOUNT_BYTES : charge_of((uint64_t)width * height);
+    if (!reserve(gpu, asked)) return FULL;
+    result = real(to, pitch, width, height, element);
+    if (result) return release(gpu, asked), result;
+    made = charge_of((uint64_t)*pitch * height);
+    if (made > asked && !reserve(gpu, made - asked)) {
+        REAL(free_t, "cuMemFree_v2")(*to);
+        release(gpu, asked);
+        return FULL;
+    }
+    if (made < asked) release(gpu, asked - made);
+    table_put(POINTER, *to, gpu, made, context_here(), 1);
+    return result;
+}
+
+/* Taken out before the driver frees it: a moment later another thread may be given the same address. */
+#define FREE(kind, handle, call)                                                                       \
+    do {                                                                                            \
+        entry_t entry_;                                                                             \
+        CUresult result_;                                                                           \
+        int known_;                                                                                 \
+        if (!attached()) return REFUSED;                                                            \
+        known_ = table_take(kind, (uint64_t)(uintptr_t)(handle), &entry_);                             \
+        result_ = (call);                                                                           \
+        if (known_ && !result_) release(entry_.gpu, entry_.bytes);                                  \
+        else if (known_) table_put(kind, entry_.key, entry_.gpu, entry_.bytes, entry_.context, 1);  \
+        return result_;                                                                             \
+    } while (0)
+
+EXPORT CUresult cuMemFree_v2(CUdeviceptr pointer) {
+    free_t real = REAL(free_t, "cuMemFree_v2");
+    FREE(POINTER, pointer, real(pointer));
+}
+
+/* Bytes of a channel. What we do not know is taken for 4 bytes; block-compressed and video formats need less. */
+static uint64_t channel_bytes(unsigned format) {
+    switch (format) {
+    case 0x01: case 0x08: case 0xc0: case 0xc1: case 0xc2: case 0xc3: case 0xc4: case 0xc5: return 1;
+    case 0x02: case 0x09: case 0x10: case 0xc6: case 0xc7: case 0xc8: case 0xc9: case 0xca: case 0xcb: return 2;
+    default: return 4;
+    }
+}
+static uint64_t at_least_1(uint64_t n) { return n ? n : 1; }
+static uint64_t texels(const array3d_desc_t *d, unsigned level) {
+    const __uint128_t n = (__uint128_t)at_least_1(d->width >> level) * at_least_1(d->height >> level) * at_least_1(d->depth >> level);
+    return n > KERF_ACCOUNT_BYTES / 64 ? KERF_ACCOUNT_BYTES / 64 : (uint64_t)n;
+}
+static uint64_t array_bytes(const array3d_desc_t *d, unsigned levels) {
+    uint64_t sum = 0;
+    if (d->flags & (ARRAY_SPARSE | ARRAY_DEFERRED)) return 0; /* its memory is mapped into it later, from cuMemCreate */
+    for (unsigned level = 0; level < levels && level < 32; level++) sum += texels(d, level) * at_least_1(d->channels) * channel_bytes(d->format);
+    return sum;
+}
+
+EXPORT CUresult cuArrayCreate_v2(CUarray *to, const array_desc_t *d) {
+    array_t real = REAL(array_t, "cuArrayCreate_v2");
+    const array3d_desc_t as3d = {d->width, d->height, 0, d->format, d->channels, 0};
+    ALLOCATE(ARRAY, *to, array_bytes(&as3d, 1), real(to, d));
+}
+EXPORT CUresult cuArray3DCreate_v2(CUarray *to, const array3d_desc_t *d) {
+    array3d_t real = REAL(array3d_t, "cuArray3DCreate_v2");
+    ALLOCATE(ARRAY, *to, array_bytes(d, 1), real(to, d));
+}
+EXPORT CUresult cuMipmappedArrayCreate(CUmipmap *to, const array3d_desc_t *d, unsigned levels) {
+    mipmap_t real = REAL(mipmap_t, "cuMipmappedArrayCreate");
+    ALLOCATE(ARRAY, *to, array_bytes(d, levels), real(to, d, levels));
+}
+EXPORT CUresult cuArrayDestroy(CUarray array) {
+    array_free_t real = REAL(array_free_t, "cuArrayDestroy");
+    FREE(ARRAY, array, real(array));
+}
+EXPORT CUresult cuMipmappedArrayDestroy(CUmipmap array) {
+    array_free_t real = REAL(array_free_t, "cuMipmappedArrayDestroy");
+    FREE(ARRAY, array, real(array));
+}
+
+/* Another process's memory that this one keeps alive: charged here, too, or its owner could free it and have it still. */
+#define OPENS(name)                                                                                 \
+    EXPORT CUresult name(CUdeviceptr *to, ipc_t from, unsigned flags) {                             \
+        CUresult result;                                                                            \
+        size_t bytes = 0;                                                                           \
+        uint64_t charge;                                                                            \
+        int gpu;                                                                                    \
+        if (!attached()) return REFUSED;                                                            \
+        result = REAL(open_t, #name)(to, from, flags);                                              \
+        gpu = gpu_here();                                                                           \
+        if (result || gpu < 0) return result;                                                       \
+        REAL(range_t, "cuMemGetAddressRange_v2")(NULL, &bytes, *to);                                \
+        charge = charge_of(bytes);                                                                  \
+        if (!reserve(gpu, charge)) return REAL(free_t, "cuIpcCloseMemHandle")(*to), FULL;           \
+        table_put(IMPORT, *to, gpu, charge, context_here(), 1);                                     \
+        return result;                                                                              \
+    }
+OPENS(cuIpcOpenMemHandle)
+OPENS(cuIpcOpenMemHandle_v2)
+EXPORT CUresult cuIpcCloseMemHandle(CUdeviceptr pointer) {
+    free_t real = REAL(free_t, "cuIpcCloseMemHandle");
+    FREE(IMPORT, pointer, real(pointer));
+}

@@ -1,0 +1,104 @@
+/* Physical memory by handle (cuMemCreate) and its mappings: it is free when the handle is released as often as it was had
+ * and nothing maps it any more. Imported handles are charged when they are first mapped: only then is their size known. */
+#include "kerf.h"
+
+#define REFUSED CUDA_ERROR_SYSTEM_NOT_READY
+#define FULL CUDA_ERROR_OUT_OF_MEMORY
+typedef CUresult (*create_t)(CUphysical *, size_t, const alloc_prop_t *, unsigned long long);
+typedef CUresult (*release_t)(CUphysical);
+typedef CUresult (*map_t)(CUdeviceptr, size_t, size_t, CUphysical, unsigned long long);
+typedef CUresult (*unmap_t)(CUdeviceptr, size_t);
+typedef CUresult (*retain_t)(CUphysical *, void *);
+typedef CUresult (*import_t)(CUphysical *, void *, int);
+typedef CUresult (*property_t)(alloc_prop_t *, CUphysical);
+
+EXPORT CUresult cuMemCreate(CUphysical *handle, size_t bytes, const alloc_prop_t *property, unsigned long long flags) {
+    create_t real = REAL(create_t, "cuMemCreate");
+    CUresult result;
+    uint64_t charge;
+    int gpu;
+    if (!attached()) return REFUSED;
+    if (property->location.type != LOCATION_DEVICE) return real(handle, bytes, property, flags); /* the host's memory */
+    gpu = gpu_of_device(property->location.id);
+    charge = charge_of(bytes);
+    if (gpu < 0 || !reserve(gpu, charge)) return FULL;
+    result = real(handle, bytes, property, flags);
+    if (result) release(gpu, charge);
+    else table_put(PHYSICAL, *handle, gpu, charge, 0, 1);
+    return result;
+}
+
+static void let_go(uint64_t handle) {
+    entry_t entry;
+    if (table_refer(PHYSICAL, handle, -1, &entry) && entry.references <= 0) release(entry.gpu, entry.bytes);
+}
+
+EXPORT CUresult cuMemRelease(CUphysical handle) {
+    CUresult result;
+    if (!attached()) return REFUSED;
+    result = REAL(release_t, "cuMemRelease")(handle);
+    if (!result) let_go(handle);
+    return result;
+}
+
+EXPORT CUresult cuMemMap(CUdeviceptr pointer, size_t bytes, size_t offset, CUphysical handle, unsigned long long flags) {
+    entry_t entry = {0};
+    uint64_t charge = 0;
+    CUresult result;
+    int known;
+    if (!attached()) return REFUSED;
+    known = table_refer(PHYSICAL, handle, 1, &entry);
+    if (known && entry.context && !entry.bytes) { /* imported, and mapped for the first time */
+        charge = charge_of(bytes + offset);
+        if (!reserve(entry.gpu, charge)) return let_go(handle), FULL;
+        table_put(PHYSICAL, handle, entry.gpu, charge, 1, entry.references);
+    }
+    result = REAL(map_t, "cuMemMap")(pointer, bytes, offset, handle, flags);
+    if (!result && known) table_put(MAPPING, pointer, entry.gpu, handle, 0, 1);
+    if (result && charge) {
+        release(entry.gpu, charge);
+        table_put(PHYSICAL, handle, entry.gpu, 0, 1, entry.references);
+    }
+    if (result && known) let_go(handle);
+    return result;
+}
+
+typedef struct { uint64_t from, until; } range_t;
+static int mapped_in(const entry_t *entry, const void *range) {
+    const range_t *r = range;
+    return entry->kind == MAPPING && entry->key >= r->from && entry->key < r->until;
+}
+
+/* One call may end several mappings. */
+EXPORT CUresult cuMemUnmap(CUdeviceptr pointer, size_t bytes) {
+    const range_t range = {pointer, pointer + bytes};
+    CUresult result;
+    entry_t entry;
+    if (!attached()) return REFUSED;
+    result = REAL(unmap_t, "cuMemUnmap")(pointer, bytes);
+    if (result) return result;
+    if (table_take(MAPPING, pointer, &entry)) let_go(entry.bytes);
+    while (bytes > 2 << 20 && table_take_any(mapped_in, &range, &entry)) let_go(entry.bytes);
+    return result;
+}
+
+EXPORT CUresult cuMemRetainAllocationHandle(CUphysical *handle, void *address) {
+    CUresult result;
+    entry_t entry;
+    if (!attached()) return REFUSED;
+    result = REAL(retain_t, "cuMemRetainAllocationHandle")(handle, address);
+    if (!result) table_refer(PHYSICAL, *handle, 1, &entry);
+    return result;
+}
+
+EXPORT CUresult cuMemImportFromShareableHandle(CUphysical *handle, void *from, int type) {
+    alloc_prop_t property = {0};
+    CUresult result;
+    int gpu;
+    if (!attached()) return REFUSED;
+    result = REAL(import_t, "cuMemImportFromShareableHandle")(handle, from, type);
+    if (result || REAL(property_t, "cuMemGetAllocationPropertiesFromHandle")(&property, *handle)) return result;
+    gpu = property.location.type == LOCATION_DEVICE ? gpu_of_device(property.location.id) : -1;
+    if (gpu >= 0) table_put(PHYSICAL, *handle, gpu, 0, 1, 1); /* context 1: imported */
+    return result;
+}

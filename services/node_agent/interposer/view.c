@@ -1,0 +1,89 @@
+/* What the container sees of the GPU's memory: its slice. */
+#define _GNU_SOURCE
+#include "kerf.h"
+#include <dlfcn.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef CUresult (*info_t)(size_t *, size_t *);
+typedef CUresult (*total_t)(size_t *, CUdevice);
+
+static uint64_t less(uint64_t a, uint64_t b) { return a < b ? a : b; }
+static uint64_t left(int gpu, uint64_t limit) {
+    const uint64_t held = charged(gpu);
+    return held < limit ? limit - held : 0;
+}
+
+EXPORT CUresult cuMemGetInfo_v2(size_t *available, size_t *total) {
+    CUresult result;
+    int gpu;
+    if (!attached()) return CUDA_ERROR_SYSTEM_NOT_READY;
+    result = REAL(info_t, "cuMemGetInfo_v2")(available, total);
+    gpu = result ? -1 : gpu_here();
+    if (gpu < 0 || orders->gpu[gpu].memory_limit_bytes == KERF_NO_LIMIT) return result;
+    if (available) *available = less(*available, left(gpu, orders->gpu[gpu].memory_limit_bytes));
+    if (total) *total = less(*total, orders->gpu[gpu].memory_limit_bytes);
+    return result;
+}
+
+EXPORT CUresult cuDeviceTotalMem_v2(size_t *total, CUdevice device) {
+    CUresult result;
+    int gpu;
+    if (!attached()) return CUDA_ERROR_SYSTEM_NOT_READY;
+    result = REAL(total_t, "cuDeviceTotalMem_v2")(total, device);
+    gpu = result ? -1 : gpu_of_device(device);
+    if (gpu >= 0) *total = less(*total, orders->gpu[gpu].memory_limit_bytes);
+    return result;
+}
+
+/* NVML's two forms, as documented. */
+typedef struct { unsigned long long total, available, used; } nvml_memory_t;
+typedef struct { unsigned version; unsigned long long total, reserved, available, used; } nvml_memory_v2_t;
+typedef int (*nvml_memory_fn)(void *, nvml_memory_t *);
+typedef int (*nvml_memory_v2_fn)(void *, nvml_memory_v2_t *);
+typedef int (*nvml_uuid_fn)(void *, char *, unsigned);
+enum { NVML_UNINITIALISED = 1 };
+
+static void *nvml(const char *name) {
+    static void *library;
+    if (!library) library = dlopen("libnvidia-ml.so.1", RTLD_LAZY | RTLD_NOLOAD);
+    return library ? real_dlsym()(library, name) : NULL;
+}
+
+/* GPU-xxxxxxxx-xxxx-... or MIG-...: its hex digits are the bytes of CUDA's UUID. */
+static int gpu_of_handle(void *handle) {
+    nvml_uuid_fn uuid_of = (nvml_uuid_fn)nvml("nvmlDeviceGetUUID");
+    char text[96] = "", pair[3] = "";
+    unsigned char uuid[16];
+    int digits = 0;
+    if (!uuid_of || uuid_of(handle, text, sizeof text)) return -1;
+    for (const char *c = strchr(text, '-'); c && *c && digits < 32; c++) {
+        if (*c == '-') continue;
+        pair[digits % 2] = *c;
+        if (digits++ % 2) uuid[digits / 2 - 1] = (unsigned char)strtoul(pair, NULL, 16);
+    }
+    return digits == 32 ? gpu_of_uuid(uuid) : -1;
+}
+
+EXPORT int nvmlDeviceGetMemoryInfo(void *handle, nvml_memory_t *memory) {
+    nvml_memory_fn real = (nvml_memory_fn)nvml("nvmlDeviceGetMemoryInfo");
+    int error = real ? real(handle, memory) : NVML_UNINITIALISED;
+    int gpu = error || !attached() ? -1 : gpu_of_handle(handle);
+    if (gpu < 0 || orders->gpu[gpu].memory_limit_bytes == KERF_NO_LIMIT) return error;
+    memory->total = less(memory->total, orders->gpu[gpu].memory_limit_bytes);
+    memory->used = less(charged(gpu), memory->total);
+    memory->available = memory->total - memory->used;
+    return error;
+}
+
+EXPORT int nvmlDeviceGetMemoryInfo_v2(void *handle, nvml_memory_v2_t *memory) {
+    nvml_memory_v2_fn real = (nvml_memory_v2_fn)nvml("nvmlDeviceGetMemoryInfo_v2");
+    int error = real ? real(handle, memory) : NVML_UNINITIALISED;
+    int gpu = error || !attached() ? -1 : gpu_of_handle(handle);
+    if (gpu < 0 || orders->gpu[gpu].memory_limit_bytes == KERF_NO_LIMIT) return error;
+    memory->total = less(memory->total, orders->gpu[gpu].memory_limit_bytes);
+    memory->reserved = 0;
+    memory->used = less(charged(gpu), memory->total);
+    memory->available = memory->total - memory->used;
+    return error;
+}

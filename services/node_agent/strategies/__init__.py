@@ -1,0 +1,1 @@
+"""Ways of sharing a GPU: one driver a file, behind `base.Driver`."""

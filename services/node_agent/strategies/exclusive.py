@@ -1,0 +1,34 @@
+"""A whole GPU for one container: nobody else is given its device node, and that is all the enforcement it needs."""
+
+from __future__ import annotations
+
+from services.node_agent.cdi.spec import ContainerEdits
+from services.node_agent.strategies.base import Observed, Offer, Unadjustable
+from services.node_agent.strategies.rules import Wish
+from services.node_agent.strategies.slices import Key, Slice
+from shared.model.gpu import Isolation, Strategy
+
+CHOSEN = "the container asks for whole GPUs"
+
+
+class Exclusive:
+    name: Strategy = "exclusive"
+    promise: Isolation = "hard"
+
+    async def probe(self) -> Offer:
+        return Offer(ok=True)
+
+    def prepare(self, slice_: Slice) -> None:
+        """Nothing."""
+
+    def edits(self, slice_: Slice) -> ContainerEdits:  # noqa: ARG002 - as base.Driver
+        return ContainerEdits()
+
+    def adjust(self, key: Key, wish: Wish) -> None:  # noqa: ARG002 - as base.Driver
+        raise Unadjustable(f"a slice of strategy {self.name} has no handle on its work; it can only be evicted")
+
+    def observe(self, key: Key) -> tuple[Observed, ...]:  # noqa: ARG002 - as base.Driver
+        return ()
+
+    def release(self, key: Key) -> None:
+        """Nothing."""

@@ -1,0 +1,86 @@
+"""Our library in the container: memory limit, compute share, the slice's own view. See interposer/ for the library itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from services.node_agent.cdi.spec import ContainerEdits, Mount
+from services.node_agent.strategies.base import Observed, Offer
+from services.node_agent.strategies.board import Board
+from services.node_agent.strategies.page import NAMES, PEERS, GpuReading, Reading
+from services.node_agent.strategies.rules import Wish
+from services.node_agent.strategies.slices import Key, Part, Slice
+from shared.model.gpu import Isolation, Strategy
+from shared.model.units import MIB
+
+CHOSEN = "a part of a GPU with compute named, on a node whose canary has proven the limits"
+INSIDE = "/run/kerf"
+"""Where the page stands in the container; the library knows no other place."""
+LIBRARY_INSIDE = f"{INSIDE}/libkerf.so"
+PRELOAD = "ld.so.preload"
+_BIND = ("bind", "nosuid", "nodev")
+
+
+class Interposer:
+    name: Strategy = "interposer"
+    promise: Isolation = "firm"
+
+    def __init__(self, board: Board, library: Path, offer: Callable[[], Offer], clock: Callable[[], int]) -> None:
+        """`library`: on the host, beside its `ld.so.preload`. `offer`: what the canary says. `clock`: nanoseconds."""
+        self._board, self._library, self._offer, self._clock = board, library, offer, clock
+        self._last: dict[Key, tuple[int, Reading]] = {}
+
+    async def probe(self) -> Offer:
+        return self._offer()
+
+    def prepare(self, slice_: Slice) -> None:
+        self._board.put(slice_)
+
+    def edits(self, slice_: Slice) -> ContainerEdits:
+        """The linker's own list rather than LD_PRELOAD: an environment is easily unset, and inherited by nobody after sudo."""
+        folder = self._board.folder(slice_.key)
+        files = tuple(
+            Mount(host_path=str(folder / name), container_path=f"{INSIDE}/{name}", options=(*_BIND, "ro" if name == "orders" else "rw"))
+            for name in NAMES
+        )
+        peers = Mount(host_path=str(folder / PEERS), container_path=f"{INSIDE}/{PEERS}", options=(*_BIND, "ro"))
+        library = Mount(host_path=str(self._library), container_path=LIBRARY_INSIDE, options=(*_BIND, "ro"))
+        preload = Mount(host_path=str(self._library.with_name(PRELOAD)), container_path=f"/etc/{PRELOAD}", options=(*_BIND, "ro"))
+        return ContainerEdits(mounts=(library, *files, peers, preload))
+
+    def adjust(self, key: Key, wish: Wish) -> None:
+        self._board.wish(key, wish)
+
+    def observe(self, key: Key) -> tuple[Observed, ...]:
+        found = self._board.read(key)
+        slice_ = next((s for s in self._board.slices if s.key == key), None)
+        if found is None or slice_ is None or found.damage:
+            return ()
+        now = self._clock()
+        since, before = self._last.get(key, (now, Reading()))
+        self._last[key] = (now, found)
+        was = {gpu.uuid: gpu for gpu in before.gpus}
+        limits = {part.uuid: part for part in slice_.parts}
+        return tuple(_observed(gpu, was.get(gpu.uuid), limits[gpu.uuid], now - since) for gpu in found.gpus)
+
+    def release(self, key: Key) -> None:
+        self._last.pop(key, None)
+        self._board.drop(key)
+
+
+def _observed(gpu: GpuReading, before: GpuReading | None, limit: Part, span_ns: int) -> Observed:
+    if before is None or span_ns <= 0:
+        used = waited = None
+    else:
+        used = _sane((gpu.used_ns - before.used_ns) * 1000 // span_ns)
+        waited = _sane((gpu.waited_ns - before.waited_ns) * 1000 // span_ns)
+    return Observed(
+        uuid=gpu.uuid, memory_limit_mib=limit.memory_mib, memory_mib=-(-gpu.account_bytes // MIB), peak_mib=-(-gpu.peak_bytes // MIB), refused=_sane(gpu.refused),
+        compute_limit_milli=limit.compute_milli, compute_milli=used, waited_milli=waited,
+    )  # fmt: skip
+
+
+def _sane(amount: int) -> int:
+    """The counters are the container's own: they can say anything."""
+    return max(0, min(amount, 1 << 31))

@@ -1,0 +1,101 @@
+"""What each container is told, from all slices of the node. Pure.
+
+On a GPU that several slices share there are two kinds.
+- *Reserved*: compute was asked for. Each has its part of every period to itself (a timetable, so that no two run into each
+  other) and no more than its share of the time.
+- *By turns*: none was asked for, or the pod is opportunistic. It may begin work at any time, while nobody whom it gives way to
+  is busy: the reserved ones, and those of a higher rank. Equals share as the driver does. What it has in flight is bounded, and
+  that bounds how long anybody waits for it. A least share of the time it has all the same, where the policy says so.
+
+All of it is data that the containers' own interposers keep, within microseconds, and go on keeping without an agent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import msgspec
+
+from services.node_agent.strategies import layout
+from services.node_agent.strategies.page import GpuRule, Rules
+from services.node_agent.strategies.slices import Key, Part, Slice
+from shared.model.units import MIB, WHOLE_GPU_MILLI
+
+
+class Policy(msgspec.Struct, frozen=True, kw_only=True):
+    period_us: int = 50_000
+    """Of the timetable: a slice waits at most so long for its part."""
+    in_flight_us: int = 4_000
+    """GPU time that a slice may have submitted and not finished, where others share its GPU."""
+    idle_for_us: int = 200
+    """So long must those before it have been idle until a slice takes its turn."""
+    least_milli: int = 0
+    """Of each GPU's time, to every slice by turns, even where those before it are always busy."""
+
+
+class Wish(msgspec.Struct, frozen=True, kw_only=True):
+    """What somebody (preemption, an operator) wants of a running slice beside its grant. It can only take away."""
+
+    paused: bool = False
+    compute_milli: int = WHOLE_GPU_MILLI
+    """At most so much of each GPU."""
+    memory_mib: Mapping[str, int] = {}
+    """At most so much of a GPU, by UUID. What is allocated stays; nothing more is."""
+    closed: frozenset[str] = frozenset()
+    """GPUs that it may not begin work on now, by UUID."""
+
+
+NOTHING = Wish()
+
+
+def plan(slices: Iterable[Slice], policy: Policy, wishes: Mapping[Key, Wish]) -> dict[Key, Rules]:
+    """The rules of every slice, by its key."""
+    all_of = sorted(slices, key=lambda s: s.key)
+    on: dict[str, list[Slice]] = {}
+    for slice_ in all_of:
+        for part in slice_.parts:
+            on.setdefault(part.uuid, []).append(slice_)
+    return {slice_.key: _rules(slice_, on, policy, wishes.get(slice_.key, NOTHING)) for slice_ in all_of}
+
+
+def _rules(mine: Slice, on: Mapping[str, list[Slice]], policy: Policy, wish: Wish) -> Rules:
+    others = {s.key: s for part in mine.parts for s in on[part.uuid] if s.key != mine.key}
+    before = tuple(key for key, s in sorted(others.items()) if _goes_first(s, mine))
+    gpus = tuple(_gpu(mine, part, on[part.uuid], policy, wish) for part in mine.parts)
+    if not before:
+        # Only with peers are its launches timed and its signal kept; a few are as good as all.
+        behind = tuple(key for key, s in sorted(others.items()) if _goes_first(mine, s))
+        return Rules(gpus=gpus, paused=wish.paused, peers=behind[: layout.MAX_PEERS])
+    idle_for_ns = policy.idle_for_us * 1000
+    return Rules(gpus=gpus, low=True, paused=wish.paused, floor_milli=policy.least_milli, idle_for_ns=idle_for_ns, peers=before)
+
+
+def _goes_first(one: Slice, other: Slice) -> bool:
+    if one.reserved or other.reserved:
+        return one.reserved and not other.reserved
+    return one.rank > other.rank
+
+
+def _gpu(mine: Slice, part: Part, on_it: list[Slice], policy: Policy, wish: Wish) -> GpuRule:
+    memory_mib = min(part.memory_mib, wish.memory_mib.get(part.uuid, part.memory_mib))
+    compute = min(part.compute_milli or WHOLE_GPU_MILLI, wish.compute_milli)
+    alone = len(on_it) == 1
+    rule = GpuRule(
+        uuid=part.uuid,
+        memory_limit_bytes=memory_mib * MIB,
+        compute_milli=compute if compute < WHOLE_GPU_MILLI else 0,
+        in_flight_us=0 if alone else policy.in_flight_us,
+        gate_closed=part.uuid in wish.closed,
+    )
+    reserved = [s for s in on_it if s.reserved]
+    if not mine.reserved or len(reserved) < 2:
+        return rule
+    period_ns = policy.period_us * 1000
+    start = sum(_milli(s, part.uuid) for s in reserved[: reserved.index(mine)])
+    return msgspec.structs.replace(
+        rule, period_ns=period_ns, window_start_ns=start * period_ns // WHOLE_GPU_MILLI, window_ns=part.compute_milli * period_ns // WHOLE_GPU_MILLI
+    )  # fmt: skip
+
+
+def _milli(slice_: Slice, uuid: str) -> int:
+    return sum(part.compute_milli for part in slice_.parts if part.uuid == uuid)

@@ -1,0 +1,211 @@
+/* The virtual clock, and the devices that run by it. */
+#include "world.h"
+#include <linux/futex.h>
+#include <stdlib.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+static _Thread_local int mine = -1;
+static pthread_key_t at_exit;
+
+static queue_t *queue(int process, int device) { return &world()->process[process].queue[device]; }
+static int pending(int process, int device) {
+    return world()->process[process].used && queue(process, device)->completed < queue(process, device)->submitted;
+}
+static int next_process(int device, int after) {
+    for (int i = 1; i <= PROCESSES; i++)
+        if (pending((after + i + PROCESSES) % PROCESSES, device)) return (after + i + PROCESSES) % PROCESSES;
+    return -1;
+}
+
+static void finish(int process, int device) {
+    queue_t *q = queue(process, device);
+    item_t *item = &q->item[q->completed % DEPTH];
+    if (item->event >= 0) {
+        event_t *event = &world()->process[process].event[item->event];
+        if (event->recording == item->recording) event->done_ns = world()->device[device].at_ns;
+    }
+    q->completed++;
+}
+
+/* Runs a device until then. */
+static void run(int device, uint64_t until_ns) {
+    device_t *d = &world()->device[device];
+    for (;;) {
+        int others;
+        item_t *item;
+        uint64_t span;
+        if (d->running < 0 || !pending(d->running, device) ||
+            (d->slice_used_ns >= world()->slice_ns && next_process(device, d->running) != d->running)) {
+            d->running = next_process(device, d->running);
+            d->slice_used_ns = 0;
+        }
+        if (d->running < 0) break;
+        item = &queue(d->running, device)->item[queue(d->running, device)->completed % DEPTH];
+        if (!item->left_ns) {
+            finish(d->running, device);
+            continue;
+        }
+        if (d->at_ns >= until_ns) return;
+        others = next_process(device, d->running) != d->running;
+        span = until_ns - d->at_ns < item->left_ns ? until_ns - d->at_ns : item->left_ns;
+        if (others && span > world()->slice_ns - d->slice_used_ns) span = world()->slice_ns - d->slice_used_ns;
+        item->left_ns -= span;
+        d->at_ns += span;
+        d->slice_used_ns += span;
+        queue(d->running, device)->gpu_ns += span;
+    }
+    if (d->at_ns < until_ns) d->at_ns = until_ns;
+}
+
+void settle(int device) { run(device, world()->now_ns); }
+
+/* When something may change on the device: work ends, or a slice does. */
+static uint64_t next_change(int device) {
+    device_t *d = &world()->device[device];
+    uint64_t left;
+    run(device, d->at_ns);
+    if (d->running < 0) return NEVER;
+    left = queue(d->running, device)->item[queue(d->running, device)->completed % DEPTH].left_ns;
+    if (next_process(device, d->running) != d->running && left > world()->slice_ns - d->slice_used_ns)
+        left = world()->slice_ns - d->slice_used_ns;
+    return d->at_ns + left;
+}
+
+static int over(const client_t *c) {
+    const process_t *p = &world()->process[c->kind == DRAINED ? c->seq : (uint64_t)c->process];
+    if (c->until_ns <= world()->now_ns) return 1;
+    switch (c->kind) {
+    case WORK: return p->queue[c->device].completed >= c->seq;
+    case ROOM: return p->queue[c->device].submitted - p->queue[c->device].completed < DEPTH;
+    case UNLOCKED: return !p->locked;
+    case DRAINED:
+        for (int d = 0; d < DEVICES; d++)
+            if (p->used && p->queue[d].completed < p->queue[d].submitted) return 0;
+        return 1;
+    default: return 0;
+    }
+}
+
+/* Hands the baton to the next client whose wait is over, and lets time go by until there is one. */
+static void pass(void) {
+    world_t *w = world();
+    int clients = 0;
+    bury();
+    if (w->baton >= 0) return;
+    for (int c = 0; c < CLIENTS; c++) clients += w->client[c].used;
+    if (clients < w->expected) return;
+    w->expected = 0;
+    for (;;) {
+        uint64_t next = NEVER;
+        for (int c = 0; c < CLIENTS; c++)
+            if (w->client[c].used && over(&w->client[c])) {
+                w->baton = c;
+                w->client[c].word++;
+                syscall(SYS_futex, &w->client[c].word, FUTEX_WAKE, INT32_MAX, NULL, NULL, 0);
+                return;
+            }
+        for (int c = 0; c < CLIENTS; c++)
+            if (w->client[c].used && w->client[c].until_ns < next) next = w->client[c].until_ns;
+        for (int d = 0; d < w->devices; d++) {
+            uint64_t change = next_change(d);
+            if (change < next) next = change;
+        }
+        if (next == NEVER) return; /* only a process that is no client can change anything now */
+        if (next > w->now_ns) w->now_ns = next;
+        for (int d = 0; d < w->devices; d++) run(d, w->now_ns);
+    }
+}
+
+/* Until the baton is the caller's. Looks now and then whether its holder has died; under the lock on entry and exit. */
+static void until_mine(void) {
+    world_t *w = world();
+    const struct timespec moment = {0, 50 * 1000 * 1000};
+    for (;;) {
+        uint32_t word = w->client[mine].word;
+        if (w->baton >= 0 && !alive(w->client[w->baton].process)) bury();
+        if (w->baton < 0) pass();
+        if (w->baton == mine) return;
+        word = w->client[mine].word;
+        unlock();
+        syscall(SYS_futex, &w->client[mine].word, FUTEX_WAIT, word, &moment, NULL, 0);
+        lock();
+    }
+}
+
+static void join(void) {
+    static _Atomic int joined;
+    const char *wish = getenv("KERF_FAKE_CUDA_CLIENT");
+    int process = me(), first = joined++;
+    lock();
+    bury();
+    mine = wish && !first ? atoi(wish) : -1;
+    for (int c = 64; mine < 0 && c < CLIENTS; c++)
+        if (!world()->client[c].used) mine = c;
+    if (mine < 0) abort();
+    world()->client[mine] = (client_t){1, process, 0, world()->client[mine].word, TIME, world()->now_ns, 0};
+    until_mine();
+    unlock();
+    pthread_setspecific(at_exit, world());
+}
+
+void enter(void) {
+    if (mine < 0) join();
+}
+
+void wait_for(enum waits kind, int device, uint64_t seq, uint64_t until_ns) {
+    world_t *w = world();
+    enter();
+    lock();
+    w->client[mine] = (client_t){1, me(), device, w->client[mine].word, kind, until_ns, seq};
+    w->baton = -1;
+    pass();
+    until_mine();
+    w->client[mine].kind = NOTHING;
+    w->client[mine].until_ns = NEVER;
+    unlock();
+}
+
+void spend(uint64_t ns) { kerf_virtual_sleep_until(world()->now_ns + ns); }
+uint64_t kerf_virtual_now(void) { return world()->now_ns; }
+void kerf_virtual_sleep_until(uint64_t ns) {
+    enter();
+    wait_for(TIME, 0, 0, ns);
+}
+
+void kerf_virtual_leave(void) {
+    if (mine < 0) return;
+    lock();
+    world()->client[mine].used = 0;
+    if (world()->baton == mine) world()->baton = -1;
+    pass();
+    unlock();
+    mine = -1;
+}
+
+uint64_t submit(int device, uint64_t ns, int event) {
+    queue_t *q = queue(me(), device);
+    uint64_t seq;
+    enter();
+    if (world()->process[me()].locked) wait_for(UNLOCKED, 0, 0, NEVER);
+    if (q->submitted - q->completed >= DEPTH) wait_for(ROOM, device, 0, NEVER);
+    lock();
+    settle(device);
+    q->item[q->submitted % DEPTH] = (item_t){ns, event, event >= 0 ? world()->process[me()].event[event].recording : 0};
+    seq = ++q->submitted;
+    settle(device);
+    unlock();
+    return seq;
+}
+
+static void thread_ends(void *unused) {
+    (void)unused;
+    kerf_virtual_leave();
+}
+static void forked(void) { mine = -1; }
+__attribute__((constructor)) static void begin(void) {
+    pthread_key_create(&at_exit, thread_ends);
+    pthread_atfork(NULL, NULL, forked);
+}
+__attribute__((destructor)) static void end(void) { kerf_virtual_leave(); }

@@ -1,0 +1,136 @@
+/* Initialisation, devices, contexts, names of errors. */
+#include "world.h"
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static pid_t initialised;
+static context_t primary[DEVICES];
+static int retained[DEVICES], contexts[DEVICES];
+static _Thread_local context_t *stack[16];
+static _Thread_local int depth;
+
+int ready(void) { return initialised == getpid() ? CUDA_SUCCESS : CUDA_ERROR_NOT_INITIALIZED; }
+context_t *current(void) { return depth ? stack[depth - 1] : NULL; }
+
+CUresult cuInit(unsigned flags) {
+    (void)flags;
+    if (initialised && initialised != getpid()) return CUDA_ERROR_NOT_INITIALIZED; /* a forked child cannot use the driver */
+    me();
+    initialised = getpid();
+    return CUDA_SUCCESS;
+}
+CUresult cuDriverGetVersion(int *version) { return *version = 12090, CUDA_SUCCESS; }
+CUresult cuDeviceGetCount(int *count) { return *count = world()->devices, ready(); }
+CUresult cuDeviceGet(CUdevice *device, int ordinal) {
+    *device = ordinal;
+    return ordinal >= 0 && ordinal < world()->devices ? ready() : CUDA_ERROR_INVALID_DEVICE;
+}
+CUresult cuDeviceGetName(char *name, int length, CUdevice device) { return snprintf(name, (size_t)length, "Fake GPU %d", device), CUDA_SUCCESS; }
+/* GPU-00000000-0000-0000-0000-0000000000NN, NN its index and 1. */
+CUresult cuDeviceGetUuid(void *uuid, CUdevice device) {
+    memset(uuid, 0, 16);
+    ((unsigned char *)uuid)[15] = (unsigned char)(device + 1);
+    return CUDA_SUCCESS;
+}
+CUresult cuDeviceGetUuid_v2(void *uuid, CUdevice device) { return cuDeviceGetUuid(uuid, device); }
+CUresult cuDeviceGetAttribute(int *value, int attribute, CUdevice device) {
+    (void)attribute;
+    (void)device;
+    return *value = 1, CUDA_SUCCESS;
+}
+CUresult cuDeviceTotalMem_v2(size_t *bytes, CUdevice device) {
+    (void)device;
+    return *bytes = world()->memory_bytes, CUDA_SUCCESS;
+}
+CUresult cuDeviceTotalMem(unsigned *bytes, CUdevice device) {
+    (void)device;
+    return *bytes = world()->memory_bytes > UINT32_MAX ? UINT32_MAX : (unsigned)world()->memory_bytes, CUDA_SUCCESS;
+}
+
+/* The first context of a process on a device takes memory of it; the last gives it back. */
+static CUresult opened(int device) {
+    CUresult result = contexts[device] ? CUDA_SUCCESS : take(device, world()->context_bytes);
+    if (!result) contexts[device]++;
+    return result;
+}
+static void closed(int device) {
+    if (--contexts[device] == 0) give(device, world()->context_bytes);
+}
+
+CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device) {
+    CUresult result = ready();
+    if (!result && !retained[device]) result = opened(device);
+    if (result) return result;
+    retained[device]++;
+    primary[device] = (context_t){device, 1};
+    return *context = &primary[device], CUDA_SUCCESS;
+}
+CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device) {
+    if (!retained[device]) return CUDA_ERROR_INVALID_CONTEXT;
+    if (--retained[device] == 0) closed(device);
+    return CUDA_SUCCESS;
+}
+CUresult cuDevicePrimaryCtxRelease(CUdevice device) { return cuDevicePrimaryCtxRelease_v2(device); }
+CUresult cuDevicePrimaryCtxReset_v2(CUdevice device) {
+    if (retained[device]) closed(device);
+    return retained[device] = 0, CUDA_SUCCESS;
+}
+CUresult cuDevicePrimaryCtxReset(CUdevice device) { return cuDevicePrimaryCtxReset_v2(device); }
+CUresult cuDevicePrimaryCtxGetState(CUdevice device, unsigned *flags, int *active) {
+    return *flags = 0, *active = retained[device] > 0, CUDA_SUCCESS;
+}
+CUresult cuCtxCreate_v2(CUcontext *context, unsigned flags, CUdevice device) {
+    CUresult result = ready();
+    context_t *made;
+    (void)flags;
+    if (!result) result = opened(device);
+    if (result) return result;
+    made = calloc(1, sizeof *made);
+    made->device = device;
+    stack[depth++] = made;
+    return *context = made, CUDA_SUCCESS;
+}
+CUresult cuCtxCreate(CUcontext *context, unsigned flags, CUdevice device) { return cuCtxCreate_v2(context, flags, device); }
+CUresult cuCtxCreate_v3(CUcontext *context, void *affinity, int count, unsigned flags, CUdevice device) {
+    (void)affinity;
+    (void)count;
+    return cuCtxCreate_v2(context, flags, device);
+}
+CUresult cuCtxCreate_v4(CUcontext *context, void *parameters, unsigned flags, CUdevice device) {
+    (void)parameters;
+    return cuCtxCreate_v2(context, flags, device);
+}
+CUresult cuCtxDestroy_v2(CUcontext context) {
+    context_t *gone = context;
+    closed(gone->device);
+    if (current() == gone) depth--;
+    free(gone);
+    return CUDA_SUCCESS;
+}
+CUresult cuCtxDestroy(CUcontext context) { return cuCtxDestroy_v2(context); }
+CUresult cuCtxPushCurrent_v2(CUcontext context) {
+    stack[depth++] = context;
+    return ready();
+}
+CUresult cuCtxPopCurrent_v2(CUcontext *context) {
+    if (!depth) return CUDA_ERROR_INVALID_CONTEXT;
+    depth--;
+    if (context) *context = stack[depth];
+    return CUDA_SUCCESS;
+}
+CUresult cuCtxSetCurrent(CUcontext context) {
+    if (depth) depth--;
+    if (context) stack[depth++] = context;
+    return ready();
+}
+CUresult cuCtxGetCurrent(CUcontext *context) { return *context = current(), ready(); }
+CUresult cuCtxGetDevice(CUdevice *device) {
+    if (!current()) return CUDA_ERROR_INVALID_CONTEXT;
+    return *device = current()->device, ready();
+}
+CUresult cuGetErrorString(CUresult error, const char **text) { return *text = error ? "an error" : "no error", CUDA_SUCCESS; }
+CUresult cuGetErrorName(CUresult error, const char **text) {
+    return *text = error == CUDA_ERROR_OUT_OF_MEMORY ? "CUDA_ERROR_OUT_OF_MEMORY" : error ? "CUDA_ERROR" : "CUDA_SUCCESS", CUDA_SUCCESS;
+}

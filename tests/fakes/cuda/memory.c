@@ -1,0 +1,264 @@
+/* Memory, by every way in which it can be had. A device pointer is the address of what describes it. */
+#include "world.h"
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct { uint64_t bytes; int device, references, share; } block_t; /* share -1: this process's own */
+typedef struct { int device; } pool_t;
+static pool_t default_pool[DEVICES], *chosen_pool[DEVICES];
+
+uint64_t rounded(uint64_t bytes) {
+    const uint64_t unit = bytes >= 2 << 20 ? 2 << 20 : 512;
+    return (bytes + unit - 1) / unit * unit;
+}
+
+static uint64_t used(int device) {
+    uint64_t sum = 0;
+    for (int p = 0; p < PROCESSES; p++) sum += world()->process[p].used ? world()->process[p].bytes[device] : 0;
+    for (int s = 0; s < SHARES; s++)
+        if (world()->share[s].device == device && memchr(world()->share[s].holder, 1, PROCESSES)) sum += world()->share[s].bytes;
+    return sum;
+}
+
+uint64_t kerf_fake_used_bytes(int device) {
+    uint64_t bytes;
+    lock();
+    bury();
+    bytes = used(device);
+    unlock();
+    return bytes;
+}
+
+CUresult take(int device, uint64_t bytes) {
+    CUresult result = CUDA_ERROR_OUT_OF_MEMORY;
+    int process = me();
+    lock();
+    bury();
+    if (used(device) + bytes <= world()->memory_bytes) world()->process[process].bytes[device] += bytes, result = CUDA_SUCCESS;
+    unlock();
+    return result;
+}
+void give(int device, uint64_t bytes) {
+    lock();
+    world()->process[me()].bytes[device] -= bytes;
+    unlock();
+}
+
+CUresult allocate(CUdeviceptr *to, uint64_t bytes, int device) {
+    CUresult result = ready();
+    block_t *block;
+    if (!result && !bytes) result = CUDA_ERROR_INVALID_VALUE;
+    if (!result) result = take(device, rounded(bytes));
+    if (result) return result;
+    block = malloc(sizeof *block);
+    *block = (block_t){rounded(bytes), device, 1, -1};
+    return *to = (CUdeviceptr)(uintptr_t)block, CUDA_SUCCESS;
+}
+
+static CUresult drop(block_t *block) {
+    if (!block) return CUDA_SUCCESS;
+    if (--block->references) return CUDA_SUCCESS;
+    if (block->share >= 0) world()->share[block->share].holder[me()] = 0;
+    else give(block->device, block->bytes);
+    free(block);
+    return CUDA_SUCCESS;
+}
+
+static CUresult here(CUdeviceptr *to, uint64_t bytes) {
+    return current() ? allocate(to, bytes, current()->device) : CUDA_ERROR_INVALID_CONTEXT;
+}
+CUresult cuMemGetInfo_v2(size_t *available, size_t *total) {
+    if (!current()) return CUDA_ERROR_INVALID_CONTEXT;
+    *total = world()->memory_bytes;
+    *available = *total - kerf_fake_used_bytes(current()->device);
+    return ready();
+}
+CUresult cuMemAlloc_v2(CUdeviceptr *to, size_t bytes) { return here(to, bytes); }
+CUresult cuMemAlloc(unsigned *to, unsigned bytes) {
+    (void)to;
+    (void)bytes;
+    return CUDA_ERROR_NOT_SUPPORTED; /* pointers of 32 bits: no program on a machine of 64 */
+}
+CUresult cuMemAllocPitch_v2(CUdeviceptr *to, size_t *pitch, size_t width, size_t height, unsigned element) {
+    (void)element;
+    *pitch = (width + 1023) / 1024 * 1024;
+    return here(to, *pitch * height);
+}
+CUresult cuMemAllocManaged(CUdeviceptr *to, size_t bytes, unsigned flags) {
+    (void)flags;
+    return here(to, bytes);
+}
+CUresult cuMemFree_v2(CUdeviceptr pointer) { return drop((block_t *)(uintptr_t)pointer); }
+CUresult cuMemGetAddressRange_v2(CUdeviceptr *base, size_t *bytes, CUdeviceptr pointer) {
+    if (base) *base = pointer;
+    if (bytes) *bytes = ((block_t *)(uintptr_t)pointer)->bytes;
+    return CUDA_SUCCESS;
+}
+CUresult cuMemAllocHost_v2(void **to, size_t bytes) { return *to = malloc(bytes), CUDA_SUCCESS; }
+CUresult cuMemHostAlloc(void **to, size_t bytes, unsigned flags) {
+    (void)flags;
+    return cuMemAllocHost_v2(to, bytes);
+}
+CUresult cuMemFreeHost(void *pointer) { return free(pointer), CUDA_SUCCESS; }
+CUresult cuMemHostRegister_v2(void *pointer, size_t bytes, unsigned flags) {
+    (void)pointer;
+    (void)bytes;
+    (void)flags;
+    return CUDA_SUCCESS;
+}
+
+static uint64_t element(unsigned format) { return format == 0x20 || format == 3 || format == 0xa ? 4 : format == 0x10 || format == 2 || format == 9 ? 2 : 1; }
+static uint64_t texels(uint64_t width, uint64_t height, uint64_t depth) { return (width ? width : 1) * (height ? height : 1) * (depth ? depth : 1); }
+CUresult cuArrayCreate_v2(CUarray *to, const array_desc_t *d) {
+    return here((CUdeviceptr *)to, texels(d->width, d->height, 1) * d->channels * element(d->format));
+}
+CUresult cuArray3DCreate_v2(CUarray *to, const array3d_desc_t *d) {
+    return here((CUdeviceptr *)to, texels(d->width, d->height, d->depth) * d->channels * element(d->format));
+}
+CUresult cuArrayDestroy(CUarray array) { return drop(array); }
+CUresult cuMipmappedArrayCreate(CUmipmap *to, const array3d_desc_t *d, unsigned levels) {
+    uint64_t sum = 0;
+    for (unsigned l = 0; l < levels; l++) sum += texels(d->width >> l, d->height >> l, d->depth >> l) * d->channels * element(d->format);
+    return here((CUdeviceptr *)to, sum);
+}
+CUresult cuMipmappedArrayDestroy(CUmipmap array) { return drop(array); }
+
+CUresult cuMemAddressReserve(CUdeviceptr *to, size_t bytes, size_t alignment, CUdeviceptr wish, unsigned long long flags) {
+    (void)alignment;
+    (void)wish;
+    (void)flags;
+    return *to = (CUdeviceptr)(uintptr_t)calloc(2, sizeof(block_t)), bytes ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+CUresult cuMemAddressFree(CUdeviceptr pointer, size_t bytes) {
+    (void)bytes;
+    return free((void *)(uintptr_t)pointer), CUDA_SUCCESS;
+}
+CUresult cuMemGetAllocationGranularity(size_t *unit, const alloc_prop_t *property, int option) {
+    (void)property;
+    (void)option;
+    return *unit = 2 << 20, CUDA_SUCCESS;
+}
+CUresult cuMemCreate(CUphysical *handle, size_t bytes, const alloc_prop_t *property, unsigned long long flags) {
+    (void)flags;
+    if (bytes % (2 << 20)) return CUDA_ERROR_INVALID_VALUE;
+    if (property->location.type != LOCATION_DEVICE) return *handle = (CUphysical)(uintptr_t)calloc(1, sizeof(block_t)), CUDA_SUCCESS;
+    return allocate((CUdeviceptr *)handle, bytes, property->location.id);
+}
+CUresult cuMemRelease(CUphysical handle) { return drop((block_t *)(uintptr_t)handle); }
+/* The address remembers what is mapped there. */
+CUresult cuMemMap(CUdeviceptr pointer, size_t bytes, size_t offset, CUphysical handle, unsigned long long flags) {
+    (void)bytes;
+    (void)offset;
+    (void)flags;
+    ((block_t *)(uintptr_t)handle)->references++;
+    *(CUphysical *)(uintptr_t)pointer = handle;
+    return CUDA_SUCCESS;
+}
+CUresult cuMemUnmap(CUdeviceptr pointer, size_t bytes) {
+    (void)bytes;
+    return drop(*(block_t **)(uintptr_t)pointer);
+}
+CUresult cuMemSetAccess(CUdeviceptr pointer, size_t bytes, const void *access, size_t count) {
+    (void)pointer;
+    (void)bytes;
+    (void)access;
+    (void)count;
+    return CUDA_SUCCESS;
+}
+CUresult cuMemRetainAllocationHandle(CUphysical *handle, void *address) {
+    *handle = *(CUphysical *)address;
+    ((block_t *)(uintptr_t)*handle)->references++;
+    return CUDA_SUCCESS;
+}
+CUresult cuMemGetAllocationPropertiesFromHandle(alloc_prop_t *property, CUphysical handle) {
+    *property = (alloc_prop_t){.type = 1, .location = {LOCATION_DEVICE, ((block_t *)(uintptr_t)handle)->device}};
+    return CUDA_SUCCESS;
+}
+
+/* What is shared belongs to all its holders: it is free when the last has let go. */
+static int share(block_t *block) {
+    int process = me();
+    lock();
+    for (int s = 0; s < SHARES && block->share < 0; s++) {
+        if (memchr(world()->share[s].holder, 1, PROCESSES)) continue;
+        world()->share[s].bytes = block->bytes;
+        world()->share[s].device = block->device;
+        world()->share[s].holder[process] = 1;
+        world()->process[process].bytes[block->device] -= block->bytes;
+        block->share = s;
+    }
+    unlock();
+    return block->share;
+}
+static block_t *join_share(int s) {
+    block_t *block = malloc(sizeof *block);
+    lock();
+    world()->share[s].holder[me()] = 1;
+    *block = (block_t){world()->share[s].bytes, world()->share[s].device, 1, s};
+    unlock();
+    return block;
+}
+CUresult cuMemExportToShareableHandle(void *to, CUphysical handle, int type, unsigned long long flags) {
+    (void)type;
+    (void)flags;
+    return *(int *)to = share((block_t *)(uintptr_t)handle), CUDA_SUCCESS;
+}
+CUresult cuMemImportFromShareableHandle(CUphysical *handle, void *from, int type) {
+    (void)type;
+    return *handle = (CUphysical)(uintptr_t)join_share((int)(uintptr_t)from), CUDA_SUCCESS;
+}
+CUresult cuIpcGetMemHandle(ipc_t *to, CUdeviceptr pointer) {
+    int s = share((block_t *)(uintptr_t)pointer);
+    return memcpy(to, &s, sizeof s), CUDA_SUCCESS;
+}
+CUresult cuIpcOpenMemHandle_v2(CUdeviceptr *to, ipc_t from, unsigned flags) {
+    int s;
+    (void)flags;
+    memcpy(&s, &from, sizeof s);
+    return *to = (CUdeviceptr)(uintptr_t)join_share(s), CUDA_SUCCESS;
+}
+CUresult cuIpcOpenMemHandle(CUdeviceptr *to, ipc_t from, unsigned flags) { return cuIpcOpenMemHandle_v2(to, from, flags); }
+CUresult cuIpcCloseMemHandle(CUdeviceptr pointer) { return drop((block_t *)(uintptr_t)pointer); }
+
+static CUresult from_pool(CUdeviceptr *to, size_t bytes, int device, CUstream stream) {
+    stream_t *s = stream_of(stream);
+    if (!s) return CUDA_ERROR_INVALID_CONTEXT;
+    if (!s->capture) return allocate(to, bytes, device);
+    s->capture->bytes += rounded(bytes); /* had at the first launch of the graph */
+    s->capture->device = device;
+    return *to = (CUdeviceptr)(uintptr_t)calloc(1, sizeof(block_t)), CUDA_SUCCESS;
+}
+CUresult cuMemAllocAsync(CUdeviceptr *to, size_t bytes, CUstream stream) {
+    stream_t *s = stream_of(stream);
+    return s ? from_pool(to, bytes, s->context->device, stream) : CUDA_ERROR_INVALID_CONTEXT;
+}
+CUresult cuMemAllocFromPoolAsync(CUdeviceptr *to, size_t bytes, CUpool pool, CUstream stream) {
+    return from_pool(to, bytes, ((pool_t *)pool)->device, stream);
+}
+CUresult cuMemFreeAsync(CUdeviceptr pointer, CUstream stream) {
+    return stream_of(stream)->capture ? CUDA_SUCCESS : drop((block_t *)(uintptr_t)pointer);
+}
+CUresult cuMemAllocAsync_ptsz(CUdeviceptr *to, size_t bytes, CUstream stream) { return count_call("cuMemAllocAsync"), cuMemAllocAsync(to, bytes, stream); }
+CUresult cuMemAllocFromPoolAsync_ptsz(CUdeviceptr *to, size_t bytes, CUpool pool, CUstream stream) {
+    return count_call("cuMemAllocFromPoolAsync"), cuMemAllocFromPoolAsync(to, bytes, pool, stream);
+}
+CUresult cuMemFreeAsync_ptsz(CUdeviceptr pointer, CUstream stream) { return count_call("cuMemFreeAsync"), cuMemFreeAsync(pointer, stream); }
+CUresult cuMemPoolCreate(CUpool *to, const pool_prop_t *property) {
+    pool_t *pool = malloc(sizeof *pool);
+    pool->device = property->location.id;
+    return *to = pool, ready();
+}
+CUresult cuMemPoolDestroy(CUpool pool) { return free(pool), CUDA_SUCCESS; }
+CUresult cuMemPoolTrimTo(CUpool pool, size_t keep) {
+    (void)pool;
+    (void)keep;
+    return CUDA_SUCCESS;
+}
+CUresult cuDeviceGetDefaultMemPool(CUpool *to, CUdevice device) {
+    default_pool[device].device = device;
+    return *to = &default_pool[device], ready();
+}
+CUresult cuDeviceGetMemPool(CUpool *to, CUdevice device) {
+    return chosen_pool[device] ? (*to = chosen_pool[device], CUDA_SUCCESS) : cuDeviceGetDefaultMemPool(to, device);
+}
+CUresult cuDeviceSetMemPool(CUdevice device, CUpool pool) { return chosen_pool[device] = pool, ready(); }

@@ -1,0 +1,240 @@
+/* Streams, events, launches. */
+#include "world.h"
+#include <stdlib.h>
+#include <string.h>
+
+static struct { char name[40]; uint64_t calls; } per_thread[32];
+
+void count_call(const char *name) {
+    for (int i = 0; i < 32; i++) {
+        if (!per_thread[i].name[0]) strncpy(per_thread[i].name, name, sizeof per_thread[i].name - 1);
+        if (strcmp(per_thread[i].name, name)) continue;
+        per_thread[i].calls++;
+        return;
+    }
+}
+uint64_t kerf_fake_calls(const char *name) {
+    for (int i = 0; i < 32; i++)
+        if (!strcmp(per_thread[i].name, name)) return per_thread[i].calls;
+    return 0;
+}
+uint64_t kerf_fake_gpu_ns(int device, int pid) {
+    uint64_t sum = 0;
+    lock();
+    if (!pid) sum = world()->process[me()].queue[device].gpu_ns;
+    else
+        for (int p = 0; p < PROCESSES; p++)
+            if (world()->process[p].used && world()->process[p].pid == pid) sum = world()->process[p].queue[device].gpu_ns;
+    unlock();
+    return sum;
+}
+
+stream_t *stream_of(CUstream stream) {
+    static _Thread_local stream_t otherwise;
+    if ((uintptr_t)stream > 2) return stream;
+    if (!current() || ready()) return NULL;
+    otherwise.context = current();
+    return &otherwise;
+}
+
+CUresult cuStreamCreate(CUstream *to, unsigned flags) {
+    stream_t *stream = calloc(1, sizeof *stream);
+    (void)flags;
+    stream->context = current();
+    if (!current() || ready()) return free(stream), CUDA_ERROR_INVALID_CONTEXT;
+    return *to = stream, CUDA_SUCCESS;
+}
+CUresult cuStreamCreateWithPriority(CUstream *to, unsigned flags, int priority) {
+    (void)priority;
+    return cuStreamCreate(to, flags);
+}
+CUresult cuStreamDestroy_v2(CUstream stream) { return free(stream), CUDA_SUCCESS; }
+
+static CUresult work_done(int device, uint64_t seq) {
+    enter();
+    wait_for(WORK, device, seq, NEVER);
+    return CUDA_SUCCESS;
+}
+static uint64_t submitted(int device) { return world()->process[me()].queue[device].submitted; }
+CUresult cuStreamSynchronize(CUstream stream) {
+    stream_t *s = stream_of(stream);
+    if (!s) return CUDA_ERROR_INVALID_CONTEXT;
+    if (s->capture) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+    return work_done(s->context->device, submitted(s->context->device));
+}
+CUresult cuCtxSynchronize(void) {
+    return current() ? work_done(current()->device, submitted(current()->device)) : CUDA_ERROR_INVALID_CONTEXT;
+}
+/* An answer "not ready" costs a microsecond, so that who asks again and again sees time go by. */
+static CUresult asked(int device, uint64_t seq) {
+    enter();
+    if (world()->process[me()].queue[device].completed >= seq) return CUDA_SUCCESS;
+    spend(1000);
+    return CUDA_ERROR_NOT_READY;
+}
+CUresult cuStreamQuery(CUstream stream) {
+    stream_t *s = stream_of(stream);
+    return s ? asked(s->context->device, submitted(s->context->device)) : CUDA_ERROR_INVALID_CONTEXT;
+}
+CUresult cuStreamGetCtx(CUstream stream, CUcontext *context) {
+    stream_t *s = stream_of(stream);
+    if (!s) return CUDA_ERROR_INVALID_CONTEXT;
+    return *context = s->context, CUDA_SUCCESS;
+}
+CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned flags) {
+    (void)stream;
+    (void)event;
+    (void)flags;
+    return CUDA_SUCCESS; /* a process's work is in order anyway */
+}
+CUresult cuStreamIsCapturing(CUstream stream, int *status) {
+    stream_t *s = stream_of(stream);
+    if (!s) return CUDA_ERROR_INVALID_CONTEXT;
+    return *status = s->capture != NULL, CUDA_SUCCESS;
+}
+CUresult cuStreamBeginCapture_v2(CUstream stream, int mode) {
+    stream_t *s = stream_of(stream);
+    (void)mode;
+    if ((uintptr_t)stream <= 2 || s->capture) return CUDA_ERROR_ILLEGAL_STATE;
+    return s->capture = calloc(1, sizeof(graph_t)), CUDA_SUCCESS;
+}
+CUresult cuStreamEndCapture(CUstream stream, CUgraph *graph) {
+    stream_t *s = stream_of(stream);
+    *graph = s->capture;
+    s->capture = NULL;
+    return *graph ? CUDA_SUCCESS : CUDA_ERROR_ILLEGAL_STATE;
+}
+
+/* An event's handle is its place and 1; its device is that of its last record. */
+static uint8_t event_device[EVENTS];
+static event_t *event_at(CUevent event) { return &world()->process[me()].event[(uintptr_t)event - 1]; }
+CUresult cuEventCreate(CUevent *to, unsigned flags) {
+    event_t *events = world()->process[me()].event;
+    (void)flags;
+    for (uintptr_t i = 0; i < EVENTS; i++) {
+        if (__atomic_exchange_n(&events[i].used, 1, __ATOMIC_SEQ_CST)) continue;
+        events[i].done_ns = 1;
+        return *to = (CUevent)(i + 1), ready();
+    }
+    return CUDA_ERROR_OUT_OF_MEMORY;
+}
+CUresult cuEventDestroy_v2(CUevent event) {
+    event_at(event)->recording++;
+    return event_at(event)->used = 0, CUDA_SUCCESS;
+}
+CUresult cuEventRecord(CUevent event, CUstream stream) {
+    stream_t *s = stream_of(stream);
+    if (!s) return CUDA_ERROR_INVALID_CONTEXT;
+    if (s->capture) return CUDA_SUCCESS;
+    event_at(event)->done_ns = 0;
+    event_at(event)->recording++;
+    event_device[(uintptr_t)event - 1] = (uint8_t)s->context->device;
+    submit(s->context->device, 0, (int)((uintptr_t)event - 1));
+    return CUDA_SUCCESS;
+}
+CUresult cuEventRecordWithFlags(CUevent event, CUstream stream, unsigned flags) {
+    (void)flags;
+    return cuEventRecord(event, stream);
+}
+CUresult cuEventQuery(CUevent event) {
+    enter();
+    if (event_at(event)->done_ns) return CUDA_SUCCESS;
+    spend(1000);
+    return CUDA_ERROR_NOT_READY;
+}
+CUresult cuEventSynchronize(CUevent event) {
+    enter();
+    while (!event_at(event)->done_ns) {
+        int device = event_device[(uintptr_t)event - 1];
+        wait_for(WORK, device, world()->process[me()].queue[device].completed + 1, NEVER);
+    }
+    return CUDA_SUCCESS;
+}
+CUresult cuEventElapsedTime(float *ms, CUevent from, CUevent to) {
+    if (!event_at(from)->done_ns || !event_at(to)->done_ns) return CUDA_ERROR_NOT_READY;
+    *ms = (float)((double)(int64_t)(event_at(to)->done_ns - event_at(from)->done_ns) / 1e6);
+    return CUDA_SUCCESS;
+}
+CUresult cuEventElapsedTime_v2(float *ms, CUevent from, CUevent to) { return cuEventElapsedTime(ms, from, to); }
+
+CUresult cuModuleLoadData(CUmodule *module, const void *image) {
+    (void)image;
+    return *module = calloc(1, 8), ready();
+}
+CUresult cuModuleUnload(CUmodule module) { return free(module), CUDA_SUCCESS; }
+CUresult cuModuleGetFunction(CUfunction *to, CUmodule module, const char *name) {
+    function_t *function = calloc(1, sizeof *function);
+    (void)module;
+    function->declared = !strncmp(name, "ns_", 3);
+    if (function->declared) function->ns = strtoull(name + 3, NULL, 10);
+    else if (strcmp(name, "work")) return free(function), CUDA_ERROR_NOT_FOUND;
+    return *to = function, CUDA_SUCCESS;
+}
+
+static uint64_t time_of(const function_t *function, void **params) { return function->declared ? function->ns : *(uint64_t *)params[0]; }
+static CUresult start(const function_t *function, CUstream stream, void **params) {
+    stream_t *s = stream_of(stream);
+    if (!s) return CUDA_ERROR_INVALID_CONTEXT;
+    if (s->capture) return s->capture->ns += time_of(function, params), CUDA_SUCCESS;
+    enter();
+    if (world()->launch_ns) spend(world()->launch_ns);
+    submit(s->context->device, time_of(function, params), -1);
+    return CUDA_SUCCESS;
+}
+#define GRID unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared
+#define UNUSED (void)gx, (void)gy, (void)gz, (void)bx, (void)by, (void)bz, (void)shared
+CUresult cuLaunchKernel(CUfunction f, GRID, CUstream stream, void **params, void **extra) {
+    UNUSED, (void)extra;
+    return start(f, stream, params);
+}
+CUresult cuLaunchKernel_ptsz(CUfunction f, GRID, CUstream stream, void **params, void **extra) {
+    UNUSED, (void)extra, count_call("cuLaunchKernel");
+    return start(f, stream, params);
+}
+CUresult cuLaunchCooperativeKernel(CUfunction f, GRID, CUstream stream, void **params) { return UNUSED, start(f, stream, params); }
+CUresult cuLaunchCooperativeKernel_ptsz(CUfunction f, GRID, CUstream stream, void **params) {
+    UNUSED, count_call("cuLaunchCooperativeKernel");
+    return start(f, stream, params);
+}
+CUresult cuLaunchKernelEx(const launch_config_t *config, CUfunction f, void **params, void **extra) {
+    (void)extra;
+    return start(f, config->stream, params);
+}
+CUresult cuLaunchKernelEx_ptsz(const launch_config_t *config, CUfunction f, void **params, void **extra) {
+    (void)extra, count_call("cuLaunchKernelEx");
+    return start(f, config->stream, params);
+}
+CUresult cuLaunchCooperativeKernelMultiDevice(launch_params_t *list, unsigned count, unsigned flags) {
+    (void)flags;
+    for (unsigned i = 0; i < count; i++) start(list[i].function, list[i].stream, list[i].params);
+    return CUDA_SUCCESS;
+}
+CUresult cuLaunch(CUfunction f) { return start(f, NULL, NULL); }
+CUresult cuLaunchGrid(CUfunction f, int width, int height) { return (void)width, (void)height, start(f, NULL, NULL); }
+CUresult cuLaunchGridAsync(CUfunction f, int width, int height, CUstream stream) { return (void)width, (void)height, start(f, stream, NULL); }
+CUresult cuLaunchHostFunc(CUstream stream, void (*function)(void *), void *data) {
+    (void)stream;
+    function(data);
+    return CUDA_SUCCESS;
+}
+CUresult cuMemcpyDtoH_v2(void *to, CUdeviceptr from, size_t bytes) {
+    (void)to, (void)from, (void)bytes;
+    return cuCtxSynchronize();
+}
+CUresult cuMemcpyHtoD_v2(CUdeviceptr to, const void *from, size_t bytes) {
+    (void)to, (void)from, (void)bytes;
+    return cuCtxSynchronize();
+}
+
+#define TWIN(name, parameters, arguments) CUresult name##_ptsz parameters { return count_call(#name), name arguments; }
+TWIN(cuStreamSynchronize, (CUstream stream), (stream))
+TWIN(cuStreamQuery, (CUstream stream), (stream))
+TWIN(cuStreamGetCtx, (CUstream stream, CUcontext *context), (stream, context))
+TWIN(cuStreamWaitEvent, (CUstream stream, CUevent event, unsigned flags), (stream, event, flags))
+TWIN(cuStreamIsCapturing, (CUstream stream, int *status), (stream, status))
+TWIN(cuStreamBeginCapture_v2, (CUstream stream, int mode), (stream, mode))
+TWIN(cuStreamEndCapture, (CUstream stream, CUgraph *graph), (stream, graph))
+TWIN(cuEventRecord, (CUevent event, CUstream stream), (event, stream))
+TWIN(cuEventRecordWithFlags, (CUevent event, CUstream stream, unsigned flags), (event, stream, flags))
+CUresult cuMemcpyDtoH_v2_ptds(void *to, CUdeviceptr from, size_t bytes) { return cuMemcpyDtoH_v2(to, from, bytes); }
+CUresult cuMemcpyHtoD_v2_ptds(CUdeviceptr to, const void *from, size_t bytes) { return cuMemcpyHtoD_v2(to, from, bytes); }

@@ -1,0 +1,116 @@
+/* The shared world: its file, who lives in it, and what the dead held. */
+#define _GNU_SOURCE
+#include "world.h"
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+static world_t *shared;
+static int descriptor = -1, own = -1;
+static pthread_mutex_t opening = PTHREAD_MUTEX_INITIALIZER;
+
+static uint64_t setting(const char *name, uint64_t otherwise) {
+    const char *text = getenv(name);
+    return text && *text ? strtoull(text, NULL, 10) : otherwise;
+}
+
+static void fail(const char *what) {
+    perror(what);
+    abort();
+}
+
+static void create(world_t *w) {
+    pthread_mutexattr_t attributes;
+    pthread_mutexattr_init(&attributes);
+    pthread_mutexattr_setpshared(&attributes, PTHREAD_PROCESS_SHARED);
+    pthread_mutexattr_setrobust(&attributes, PTHREAD_MUTEX_ROBUST);
+    pthread_mutex_init(&w->lock, &attributes);
+    w->devices = (int)setting("KERF_FAKE_CUDA_DEVICES", 1);
+    w->expected = (int)setting("KERF_FAKE_CUDA_CLIENTS", 0);
+    w->memory_bytes = setting("KERF_FAKE_CUDA_MIB", 16384) << 20;
+    w->context_bytes = setting("KERF_FAKE_CUDA_CONTEXT_MIB", 0) << 20;
+    w->slice_ns = setting("KERF_FAKE_CUDA_SLICE_US", 2000) * 1000;
+    w->launch_ns = setting("KERF_FAKE_CUDA_LAUNCH_NS", 2000);
+    w->now_ns = 1000000000;
+    w->baton = -1;
+    for (int d = 0; d < DEVICES; d++) w->device[d].at_ns = w->now_ns, w->device[d].running = -1;
+    w->ready = 1;
+}
+
+static struct flock place(int process) {
+    return (struct flock){.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = 0x40000000 + process, .l_len = 1};
+}
+
+static void map(void) {
+    const char *path = getenv("KERF_FAKE_CUDA");
+    descriptor = path ? open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666) : memfd_create("kerf-fake-cuda", MFD_CLOEXEC);
+    if (descriptor < 0) fail("KERF_FAKE_CUDA");
+    flock(descriptor, LOCK_EX);
+    if (ftruncate(descriptor, sizeof(world_t))) fail("KERF_FAKE_CUDA");
+    shared = mmap(NULL, sizeof(world_t), PROT_READ | PROT_WRITE, MAP_SHARED, descriptor, 0);
+    if (shared == MAP_FAILED) fail("KERF_FAKE_CUDA");
+    if (!shared->ready) create(shared);
+    flock(descriptor, LOCK_UN);
+}
+
+world_t *world(void) {
+    pthread_mutex_lock(&opening);
+    if (!shared) map();
+    pthread_mutex_unlock(&opening);
+    return shared;
+}
+
+void lock(void) {
+    if (pthread_mutex_lock(&world()->lock) == EOWNERDEAD) pthread_mutex_consistent(&shared->lock);
+}
+void unlock(void) { pthread_mutex_unlock(&shared->lock); }
+
+/* The kernel drops a process's locks however it ends; its number may be taken by another. */
+int alive(int process) {
+    struct flock asked = place(process);
+    return process == own || (fcntl(descriptor, F_GETLK, &asked) == 0 && asked.l_type != F_UNLCK);
+}
+
+void bury(void) {
+    for (int p = 0; p < PROCESSES; p++) {
+        process_t *dead = &shared->process[p];
+        if (!dead->used || alive(p)) continue;
+        for (int d = 0; d < DEVICES; d++) {
+            dead->bytes[d] = 0;
+            dead->queue[d].completed = dead->queue[d].submitted;
+        }
+        for (int s = 0; s < SHARES; s++) shared->share[s].holder[p] = 0;
+        for (int c = 0; c < CLIENTS; c++)
+            if (shared->client[c].used && shared->client[c].process == p) {
+                shared->client[c].used = 0;
+                if (shared->baton == c) shared->baton = -1;
+            }
+        dead->used = 0;
+    }
+}
+
+int me(void) {
+    world();
+    if (own >= 0) return own;
+    lock();
+    bury();
+    for (int p = 0; p < PROCESSES && own < 0; p++) {
+        struct flock wanted = place(p);
+        if (shared->process[p].used || fcntl(descriptor, F_SETLK, &wanted)) continue;
+        memset(&shared->process[p], 0, sizeof(process_t));
+        shared->process[p].used = 1;
+        shared->process[p].pid = (int)getpid();
+        own = p;
+    }
+    unlock();
+    if (own < 0) fail("too many processes");
+    return own;
+}
+
+static void forked(void) { own = -1; }
+__attribute__((constructor)) static void begin(void) { pthread_atfork(NULL, NULL, forked); }

@@ -1,0 +1,162 @@
+"""The driver's process locks over the fake libcuda: who is locked stands still, and nothing that dies leaves anybody locked."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes.util
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from services.node_agent.strategies.locks import LockError, Locks
+from tests.support.waiting import eventually
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[4]
+
+
+@pytest.fixture(scope="session")
+def cuda(tmp_path_factory: pytest.TempPathFactory, compiler: str) -> str:
+    build = tmp_path_factory.mktemp("cuda")
+    subprocess.run(["make", "-s", "-C", str(ROOT / "tests" / "fakes" / "cuda"), f"BUILD={build}"], check=True)
+    return str(build / "libcuda.so.1")
+
+
+@pytest.fixture
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setenv("KERF_FAKE_CUDA", str(tmp_path / "world"))
+    return str(tmp_path / "world")
+
+
+@pytest.fixture
+def victim(cuda: str, world: str) -> Iterator[int]:
+    with subprocess.Popen([sys.executable, str(HERE / "victim.py"), cuda], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "begun\n"
+        yield process.pid
+        process.kill()
+
+
+@pytest.fixture
+async def locks(cuda: str, world: str, tmp_path: Path) -> AsyncIterator[Locks]:
+    made = Locks(cuda, tmp_path / "run" / "locks.json")
+    await made.start()
+    yield made
+    await made.close()
+
+
+@pytest.fixture
+def state(cuda: str, world: str) -> Callable[[int], int]:
+    """The driver's word on a process: 0 runs, 1 locked."""
+    script = "import ctypes, sys; d = ctypes.CDLL(sys.argv[1]); s = ctypes.c_int(-1); d.cuInit(0); d.cuCheckpointProcessGetState(int(sys.argv[2]), ctypes.byref(s)); print(s.value)"
+
+    def ask(pid: int) -> int:
+        return int(subprocess.run([sys.executable, "-c", script, cuda, str(pid)], check=True, capture_output=True, text=True).stdout)
+
+    return ask
+
+
+def progress(cuda: str, pid: int) -> int:
+    """GPU time that a process has had, asked from another one: this process must not become part of that world."""
+    script = "import ctypes, sys; d = ctypes.CDLL(sys.argv[1]); d.kerf_fake_gpu_ns.restype = ctypes.c_uint64; print(d.kerf_fake_gpu_ns(0, int(sys.argv[2])))"
+    return int(subprocess.run([sys.executable, "-c", script, cuda, str(pid)], check=True, capture_output=True, text=True).stdout)
+
+
+async def test_who_is_locked_stands_still_and_goes_on_when_unlocked(
+    cuda: str, victim: int, locks: Locks, state: Callable[[int], int]
+) -> None:
+    await eventually(lambda: progress(cuda, victim) > 0)
+    await locks.lock(victim)
+    assert state(victim) == 1
+    first = progress(cuda, victim)
+    assert progress(cuda, victim) == first
+    await locks.unlock(victim)
+    assert state(victim) == 0
+    await eventually(lambda: progress(cuda, victim) > first)
+
+
+async def test_a_process_that_is_none_of_the_drivers_cannot_be_locked(locks: Locks) -> None:
+    with pytest.raises(LockError, match="answers 1 to the lock"):
+        await locks.lock(1)
+    assert locks.held == set()
+
+
+async def test_closing_unlocks_all(cuda: str, world: str, tmp_path: Path, victim: int, state: Callable[[int], int]) -> None:
+    made = Locks(cuda, tmp_path / "locks.json")
+    await made.lock(victim)
+    await made.close()
+    assert state(victim) == 0
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
+async def test_a_killed_or_frozen_agent_leaves_nobody_locked(
+    how: signal.Signals, cuda: str, tmp_path: Path, victim: int, state: Callable[[int], int]
+) -> None:
+    with agent(cuda, tmp_path / "locks.json", victim, patience_ms=400) as (process, _):
+        assert state(victim) == 1
+        os.kill(process.pid, how)
+        await eventually(lambda: state(victim) == 0)
+
+
+async def test_a_killed_worker_leaves_nobody_locked(cuda: str, tmp_path: Path, victim: int, state: Callable[[int], int]) -> None:
+    """Its agent goes on, and starts another."""
+    with agent(cuda, tmp_path / "locks.json", victim, patience_ms=60_000) as (_, worker):
+        os.kill(worker, signal.SIGKILL)
+        await eventually(lambda: state(victim) == 0)
+
+
+async def test_when_agent_and_worker_are_killed_at_once_the_next_start_unlocks(
+    cuda: str, tmp_path: Path, victim: int, state: Callable[[int], int]
+) -> None:
+    with agent(cuda, tmp_path / "locks.json", victim, patience_ms=60_000) as (process, worker):
+        os.kill(worker, signal.SIGSTOP)
+        os.kill(process.pid, signal.SIGKILL)
+        os.kill(worker, signal.SIGKILL)
+        process.wait()
+    assert state(victim) == 1
+    successor = Locks(cuda, tmp_path / "locks.json")
+    await successor.start()
+    assert state(victim) == 0
+    await successor.close()
+
+
+@pytest.fixture
+def hanging(tmp_path: Path, compiler: str) -> str:
+    source = tmp_path / "hangs.c"
+    source.write_text(
+        "#include <unistd.h>\nint cuInit(unsigned f){return f;}\nint cuCheckpointProcessLock(int p, void *a){(void)p;(void)a;for(;;)pause();}\n"
+        "int cuCheckpointProcessUnlock(int p, void *a){(void)p;(void)a;return 0;}\n"
+    )
+    subprocess.run([compiler, "-shared", "-fPIC", "-o", str(tmp_path / "hangs.so"), str(source)], check=True)
+    return str(tmp_path / "hangs.so")
+
+
+async def test_a_driver_that_hangs_costs_a_worker_and_no_more(tmp_path: Path, hanging: str) -> None:
+    locks = Locks(hanging, tmp_path / "locks.json", answer_s=0.3)
+    with pytest.raises(LockError, match="did not answer"):
+        await locks.lock(os.getpid())
+    await locks.unlock(os.getpid())
+    assert (tmp_path / "locks.json").read_text() == "{}", "its successor has undone it"
+    await locks.close()
+
+
+async def test_a_driver_without_locks_is_told_so(tmp_path: Path) -> None:
+    with pytest.raises(LockError, match="cannot be used"):
+        await Locks(ctypes.util.find_library("c") or "libc.so.6", tmp_path / "locks.json").start()
+
+
+@contextlib.contextmanager
+def agent(cuda: str, journal: Path, pid: int, patience_ms: int) -> Iterator[tuple[subprocess.Popen[str], int]]:
+    """A process of its own that holds a lock, with its worker's PID."""
+    command = [sys.executable, "-m", "tests.unit.services.node_agent.strategies.holder", cuda, str(journal), str(pid), str(patience_ms)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as process:
+        assert process.stdout is not None
+        word, worker = process.stdout.readline().split()
+        assert word == "locked"
+        yield process, int(worker)
+        process.kill()

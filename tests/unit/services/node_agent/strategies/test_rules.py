@@ -1,0 +1,116 @@
+"""What containers are told, by tables of who shares a GPU with whom."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from services.node_agent.strategies.page import Rules
+from services.node_agent.strategies.rules import Policy, Wish, plan
+from services.node_agent.strategies.slices import Key, Part, Slice
+from shared.model.units import MIB
+
+POLICY = Policy(period_us=50_000, in_flight_us=4000, idle_for_us=200, least_milli=50)
+
+
+def part(compute: int = 0, uuid: str = "G0", memory: int = 100) -> Part:
+    return Part(uuid=uuid, memory_mib=memory, compute_milli=compute)
+
+
+def make(name: str, compute: int = 0, *, priority: int = 0, opportunistic: bool = False, parts: tuple[Part, ...] = ()) -> Slice:
+    return Slice(
+        uid=name, container="c", strategy="interposer", parts=parts or (part(compute),), priority=priority, opportunistic=opportunistic
+    )
+
+
+def told(*slices: Slice, wishes: dict[Key, Wish] | None = None) -> dict[str, Rules]:
+    return {key[0]: rules for key, rules in plan(slices, POLICY, wishes or {}).items()}
+
+
+def peers(rules: Rules) -> list[str]:
+    return [key[0] for key in rules.peers]
+
+
+def test_alone_on_a_gpu_only_the_limits_hold() -> None:
+    rules = told(make("a", 300))["a"]
+    assert (rules.gpus[0].compute_milli, rules.gpus[0].memory_limit_bytes, rules.gpus[0].period_ns, rules.gpus[0].in_flight_us) == (
+        300,
+        100 * MIB,
+        0,
+        0,
+    )
+    assert (rules.low, rules.peers) == (False, ())
+
+
+def test_two_reserved_slices_have_windows_that_do_not_meet() -> None:
+    a, b = told(make("a", 300), make("b", 600)).values()
+    assert [(r.gpus[0].window_start_ns, r.gpus[0].window_ns, r.gpus[0].period_ns) for r in (a, b)] == [
+        (0, 15_000_000, 50_000_000),
+        (15_000_000, 30_000_000, 50_000_000),
+    ]
+    assert not a.low
+    assert not b.low
+
+
+def test_whoever_reserved_nothing_gives_way_to_the_reserved_and_is_looked_at_by_nobody() -> None:
+    both = told(make("reserved", 300), make("free"))
+    assert (both["free"].low, peers(both["free"]), both["free"].floor_milli, both["free"].idle_for_ns) == (True, ["reserved"], 50, 200_000)
+    assert (both["free"].gpus[0].period_ns, both["free"].gpus[0].in_flight_us) == (0, 4000)
+    assert (both["reserved"].low, peers(both["reserved"])) == (False, ["free"])
+
+
+def test_the_higher_priority_goes_first_and_equals_share_as_the_driver_does() -> None:
+    rules = told(make("high", priority=10), make("low"), make("low-too"), make("chance", 200, priority=99, opportunistic=True))
+    assert {name: (r.low, peers(r)) for name, r in rules.items()} == {
+        "high": (False, ["chance", "low", "low-too"]),
+        "low": (True, ["high"]),
+        "low-too": (True, ["high"]),
+        "chance": (True, ["high", "low", "low-too"]),
+    }
+
+
+def test_those_on_another_gpu_are_nobodys_peers() -> None:
+    rules = told(make("a", priority=10), make("b", parts=(part(uuid="G1"),)), make("c", parts=(part(), part(uuid="G1"))))
+    assert (rules["b"].low, peers(rules["b"]), rules["c"].low, peers(rules["c"])) == (False, [], True, ["a"])
+
+
+def test_a_wish_takes_away_and_never_adds() -> None:
+    a = make("a", 300)
+    less = told(a, wishes={a.key: Wish(compute_milli=100, memory_mib={"G0": 40}, paused=True, closed=frozenset({"G0"}))})["a"]
+    assert (less.gpus[0].compute_milli, less.gpus[0].memory_limit_bytes, less.paused, less.gpus[0].gate_closed) == (
+        100,
+        40 * MIB,
+        True,
+        True,
+    )
+    more = told(a, wishes={a.key: Wish(compute_milli=900, memory_mib={"G0": 400})})["a"]
+    assert more == told(a)["a"]
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 400), st.integers(-5, 5), st.booleans(), st.sets(st.sampled_from(["G0", "G1", "G2"]), min_size=1)),
+        max_size=8,
+    )
+)
+def test_windows_of_a_gpu_never_overlap_and_giving_way_goes_in_no_circle(drawn: list[tuple[int, int, bool, set[str]]]) -> None:
+    slices, used = [], dict.fromkeys(("G0", "G1", "G2"), 0)
+    for number, (compute, priority, opportunistic, uuids) in enumerate(drawn):
+        fits = min(compute, *(1000 - used[uuid] for uuid in uuids))
+        for uuid in uuids:
+            used[uuid] += fits
+        parts = tuple(part(fits, uuid) for uuid in sorted(uuids))
+        slices.append(make(f"s{number}", priority=priority, opportunistic=opportunistic, parts=parts))
+    rules = told(*slices)
+    for uuid in used:
+        windows = sorted((g.window_start_ns, g.window_ns) for r in rules.values() for g in r.gpus if g.uuid == uuid and g.period_ns)
+        for (start, length), (after, _) in pairwise(windows):
+            assert start + length <= after
+        assert not windows or sum(windows[-1]) <= POLICY.period_us * 1000
+    settled: set[str] = set()
+    while left := [name for name in rules if name not in settled]:
+        free = [name for name in left if not rules[name].low or set(peers(rules[name])) <= settled]
+        assert free, "somebody gives way to somebody who gives way to it"
+        settled.update(free)

@@ -1,0 +1,33 @@
+"""Which strategy serves an ask, by what the node offers."""
+
+from __future__ import annotations
+
+import pytest
+
+from shared.book.shares import strategy_for
+from shared.model.gpu import Isolation, Strategy
+from shared.model.request import GpuAsk
+
+WHOLE = GpuAsk(count=1, whole=True, compute_milli=1000)
+SHARE = GpuAsk(count=1, memory_mib=100, compute_milli=300)
+MEMORY = GpuAsk(count=1, memory_mib=100)
+PROVEN: tuple[Strategy, ...] = ("exclusive", "advisory", "interposer", "time_slice")
+
+
+@pytest.mark.parametrize(
+    ("ask", "isolation", "offered", "opportunistic", "expected"),
+    [
+        (WHOLE, "firm", PROVEN, False, "exclusive"),
+        (SHARE, "soft", PROVEN, False, "interposer"),
+        (MEMORY, "soft", PROVEN, False, "time_slice"),
+        (SHARE, "firm", PROVEN, True, "time_slice"),
+        (SHARE, "firm", ("exclusive", "advisory"), False, None),
+        (MEMORY, "soft", ("exclusive", "advisory"), True, "advisory"),
+        (SHARE, "firm", ("time_slice", "advisory"), False, "time_slice"),
+        (MEMORY, "hard", PROVEN, False, None),
+    ],
+)
+def test_time_that_is_reserved_is_metered_and_the_rest_goes_by_turns(
+    ask: GpuAsk, isolation: Isolation, offered: tuple[Strategy, ...], opportunistic: bool, expected: Strategy | None
+) -> None:
+    assert strategy_for(ask, isolation, offered, opportunistic=opportunistic) == expected
