@@ -1,0 +1,250 @@
+/* Uses a GPU the way the runtime does, and says what came of it, as JSON lines. The canary's and the bench's program; it knows
+ * nothing of the interposer, which is preloaded or not.
+ *
+ *   probe LIBCUDA memory CHUNK_KIB              allocates along every path until it is refused, frees, and does so again
+ *   probe LIBCUDA loop AT_NS MS KERNEL_US PERIOD_US DEPTH
+ *                                               from AT_NS on (0: now) for MS: every PERIOD_US (0: without a pause) DEPTH kernels,
+ *                                               each of KERNEL_US, and a wait for them: requests with their latencies
+ *   probe LIBCUDA launch COUNT                  what a launch costs the caller
+ *   probe LIBCUDA hold MIB                      allocates that much, says so, and holds it until its input ends
+ *
+ * Times are the driver's virtual ones where it has them (the fake of our tests), else CLOCK_MONOTONIC. */
+#define _GNU_SOURCE
+#include "driver.h"
+#include <dlfcn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+typedef CUresult (*call_t)();
+static void *library;
+static uint64_t (*virtual_now)(void);
+static void (*virtual_sleep)(uint64_t), (*virtual_leave)(void);
+static CUfunction work;
+static double steps_per_ns = 1;
+
+/* 64 threads of every block add until n steps are done: busy for a time that grows with n, and that no optimiser can skip. */
+static const char ptx[] = ".version 6.0\n.target sm_50\n.address_size 64\n"
+    ".visible .entry work(.param .u64 n)\n{\n.reg .u64 %r<4>;\n.reg .f32 %f<3>;\n.reg .pred %p<3>;\n"
+    "ld.param.u64 %r1, [n];\nmov.u64 %r2, 0;\nmov.f32 %f1, 0f3F800000;\nmov.f32 %f2, 0f3F800001;\n"
+    "again:\nfma.rn.f32 %f1, %f1, %f2, %f2;\nfma.rn.f32 %f1, %f1, %f2, %f2;\nfma.rn.f32 %f1, %f1, %f2, %f2;\nfma.rn.f32 %f1, %f1, %f2, %f2;\n"
+    "add.u64 %r2, %r2, 1;\nsetp.lt.u64 %p1, %r2, %r1;\n@%p1 bra again;\n"
+    "setp.eq.f32 %p2, %f1, 0f00000000;\n@%p2 trap;\nret;\n}\n";
+
+static call_t driver(const char *name) {
+    call_t found = (call_t)dlsym(library, name);
+    if (!found) {
+        fprintf(stderr, "the driver has no %s\n", name);
+        exit(3);
+    }
+    return found;
+}
+#define CALL(name, ...) driver(name)(__VA_ARGS__)
+static void must(CUresult result, const char *what) {
+    if (!result) return;
+    fprintf(stderr, "%s: %d\n", what, result);
+    exit(3);
+}
+#define MUST(name, ...) must(driver(name)(__VA_ARGS__), name)
+
+static uint64_t real_now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+static uint64_t now(void) { return virtual_now ? virtual_now() : real_now(); }
+static void sleep_until(uint64_t ns) {
+    struct timespec t = {(time_t)(ns / 1000000000u), (long)(ns % 1000000000u)};
+    if (virtual_sleep) virtual_sleep(ns);
+    else while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &t, NULL)) continue;
+}
+
+static int multiprocessors(void) {
+    int count = 1;
+    if (dlsym(library, "cuDeviceGetAttribute") && CALL("cuDeviceGetAttribute", &count, 16, 0)) count = 1;
+    return count;
+}
+static void launch(uint64_t ns) {
+    static call_t go;
+    static unsigned blocks;
+    uint64_t steps = (uint64_t)((double)ns * steps_per_ns);
+    void *parameters[] = {&steps};
+    if (!go) go = driver("cuLaunchKernel"), blocks = 4 * (unsigned)multiprocessors();
+    must(go(work, blocks, 1u, 1u, 64u, 1u, 1u, 0u, (CUstream)0, parameters, (void **)NULL), "cuLaunchKernel");
+}
+
+/* How many steps of the kernel a nanosecond has, on an idle GPU: the best of several. */
+static void calibrate(void) {
+    const uint64_t steps = 1000000;
+    uint64_t best = UINT64_MAX;
+    if (virtual_now) return;
+    steps_per_ns = 1;
+    for (int i = 0; i < 12; i++) {
+        uint64_t begun = now(), took;
+        launch(steps);
+        MUST("cuCtxSynchronize");
+        took = now() - begun;
+        if (took < best) best = took;
+    }
+    steps_per_ns = (double)steps / (double)best;
+}
+
+static void begin(const char *path) {
+    CUcontext context;
+    CUmodule module;
+    library = dlopen(path, RTLD_NOW | RTLD_GLOBAL);
+    if (!library) {
+        fprintf(stderr, "%s\n", dlerror());
+        exit(3);
+    }
+    *(void **)&virtual_now = dlsym(library, "kerf_virtual_now");
+    *(void **)&virtual_sleep = dlsym(library, "kerf_virtual_sleep_until");
+    *(void **)&virtual_leave = dlsym(library, "kerf_virtual_leave");
+    MUST("cuInit", 0u);
+    MUST("cuDevicePrimaryCtxRetain", &context, 0);
+    MUST("cuCtxSetCurrent", context);
+    MUST("cuModuleLoadData", &module, ptx);
+    MUST("cuModuleGetFunction", &work, module, "work");
+}
+
+/* --- memory ----------------------------------------------------------------------------------------------------- */
+
+typedef union { CUdeviceptr pointer; CUphysical physical; CUarray array; CUmipmap mipmap; } block_t;
+static CUresult take_plain(block_t *b, size_t n) { return CALL("cuMemAlloc_v2", &b->pointer, n); }
+static CUresult give_plain(block_t b) { return CALL("cuMemFree_v2", b.pointer); }
+static CUresult take_managed(block_t *b, size_t n) { return CALL("cuMemAllocManaged", &b->pointer, n, 1u); }
+static CUresult take_pitch(block_t *b, size_t n) {
+    size_t pitch;
+    return CALL("cuMemAllocPitch_v2", &b->pointer, &pitch, (size_t)4096, n / 4096, 4u);
+}
+static CUresult take_virtual(block_t *b, size_t n) {
+    alloc_prop_t p = {.type = 1, .location = {LOCATION_DEVICE, 0}};
+    return CALL("cuMemCreate", &b->physical, n, &p, 0ull);
+}
+static CUresult give_virtual(block_t b) { return CALL("cuMemRelease", b.physical); }
+static CUresult take_async(block_t *b, size_t n) { return CALL("cuMemAllocAsync", &b->pointer, n, (CUstream)0); }
+static CUresult give_async(block_t b) {
+    CUresult result = CALL("cuMemFreeAsync", b.pointer, (CUstream)0);
+    return result ? result : CALL("cuCtxSynchronize");
+}
+static CUresult take_pool(block_t *b, size_t n) {
+    CUpool pool;
+    CUresult result = CALL("cuDeviceGetDefaultMemPool", &pool, 0);
+    return result ? result : CALL("cuMemAllocFromPoolAsync", &b->pointer, n, pool, (CUstream)0);
+}
+static CUresult take_array(block_t *b, size_t n) {
+    array_desc_t d = {.width = 4096, .height = n / 4096 / 4, .format = 0x20, .channels = 1};
+    return CALL("cuArrayCreate_v2", &b->array, &d);
+}
+static CUresult take_array3d(block_t *b, size_t n) {
+    array3d_desc_t d = {.width = 1024, .height = 256, .depth = n / 1024 / 256 / 4, .format = 0x20, .channels = 1};
+    return CALL("cuArray3DCreate_v2", &b->array, &d);
+}
+static CUresult give_array(block_t b) { return CALL("cuArrayDestroy", b.array); }
+static CUresult take_mipmap(block_t *b, size_t n) {
+    array3d_desc_t d = {.width = 4096, .height = n / 4096 / 4, .format = 0x20, .channels = 1};
+    return CALL("cuMipmappedArrayCreate", &b->mipmap, &d, 1u);
+}
+static CUresult give_mipmap(block_t b) { return CALL("cuMipmappedArrayDestroy", b.mipmap); }
+
+static const struct { const char *name, *needs; CUresult (*take)(block_t *, size_t), (*give)(block_t); } paths[] = {
+    {"cuMemAlloc", "cuMemAlloc_v2", take_plain, give_plain},
+    {"cuMemAllocManaged", "cuMemAllocManaged", take_managed, give_plain},
+    {"cuMemAllocPitch", "cuMemAllocPitch_v2", take_pitch, give_plain},
+    {"cuMemCreate", "cuMemCreate", take_virtual, give_virtual},
+    {"cuMemAllocAsync", "cuMemAllocAsync", take_async, give_async},
+    {"cuMemAllocFromPoolAsync", "cuMemAllocFromPoolAsync", take_pool, give_async},
+    {"cuArrayCreate", "cuArrayCreate_v2", take_array, give_array},
+    {"cuArray3DCreate", "cuArray3DCreate_v2", take_array3d, give_array},
+    {"cuMipmappedArrayCreate", "cuMipmappedArrayCreate", take_mipmap, give_mipmap},
+};
+
+static void memory(size_t chunk) {
+    enum { MOST = 65536 };
+    static block_t held[MOST];
+    size_t shown_free = 0, shown_total = 0;
+    MUST("cuMemGetInfo_v2", &shown_free, &shown_total);
+    printf("{\"shown_total\": %zu, \"shown_free\": %zu}\n", shown_total, shown_free);
+    for (size_t p = 0; p < sizeof paths / sizeof *paths; p++) {
+        size_t got[2] = {0, 0};
+        CUresult error = 0, freed = 0;
+        if (!dlsym(library, paths[p].needs)) continue;
+        for (int round = 0; round < 2; round++) {
+            int n = 0;
+            while (n < MOST && !(error = paths[p].take(&held[n], chunk))) n++;
+            got[round] = (size_t)n * chunk;
+            while (n--) freed |= paths[p].give(held[n]);
+        }
+        printf("{\"path\": \"%s\", \"bytes\": %zu, \"again\": %zu, \"error\": %d, \"freed\": %d}\n", paths[p].name, got[0], got[1], error, freed);
+        fflush(stdout);
+    }
+}
+
+/* --- time ------------------------------------------------------------------------------------------------------- */
+
+static int by_size(const void *a, const void *b) { return (*(const uint64_t *)a > *(const uint64_t *)b) - (*(const uint64_t *)a < *(const uint64_t *)b); }
+
+static void loop(uint64_t at, uint64_t ms, uint64_t kernel_us, uint64_t period_us, int depth) {
+    enum { MOST = 4000000, WINDOWS = 3600 };
+    static uint64_t done_ns[WINDOWS];
+    uint64_t *latency = malloc(MOST * sizeof *latency), count = 0, end, begun, next, idle = kernel_us * 1000;
+    calibrate();
+    if (at) sleep_until(at);
+    begun = next = at ? at : now();
+    end = begun + ms * 1000000;
+    while (now() < end && count < MOST) {
+        uint64_t asked = period_us ? next : now();
+        if (period_us) {
+            if (now() < asked) sleep_until(asked);
+            next += period_us * 1000;
+        }
+        for (int i = 0; i < depth; i++) launch(idle);
+        MUST("cuCtxSynchronize");
+        latency[count++] = now() - asked;
+        if ((now() - begun) / 1000000000u < WINDOWS) done_ns[(now() - begun) / 1000000000u] += idle * (uint64_t)depth;
+    }
+    if (virtual_leave) virtual_leave();
+    qsort(latency, count, sizeof *latency, by_size);
+    printf("{\"requests\": %lu, \"p50_ns\": %lu, \"p99_ns\": %lu, \"max_ns\": %lu, \"steps_per_ns\": %.6f, \"done_ns\": [", count, count ? latency[count / 2] : 0,
+           count ? latency[count * 99 / 100] : 0, count ? latency[count - 1] : 0, steps_per_ns);
+    for (uint64_t w = 0; w * 1000 < ms; w++) printf(w ? ", %lu" : "%lu", done_ns[w]);
+    printf("]}\n");
+}
+
+/* The caller's time alone, on the real clock. */
+static void cost(long count) {
+    uint64_t best = UINT64_MAX;
+    for (int round = 0; round < 5; round++) {
+        uint64_t begun = real_now(), took;
+        for (long i = 0; i < count; i++) launch(0);
+        took = (real_now() - begun) / (uint64_t)count;
+        MUST("cuCtxSynchronize");
+        if (took < best) best = took;
+    }
+    printf("{\"ns_per_launch\": %lu}\n", best);
+}
+
+static void hold(size_t bytes) {
+    CUdeviceptr pointer;
+    char word;
+    CUresult result = CALL("cuMemAlloc_v2", &pointer, bytes);
+    printf("{\"result\": %d}\n", result);
+    fflush(stdout);
+    if (virtual_leave) virtual_leave();
+    while (read(0, &word, 1) > 0) continue;
+}
+
+int main(int count, char **words) {
+    const char *what = count > 3 ? words[2] : "";
+    if (count < 4) return 2;
+    begin(words[1]);
+    if (!strcmp(what, "memory")) memory(strtoull(words[3], NULL, 10) << 10);
+    else if (!strcmp(what, "loop") && count == 8)
+        loop(strtoull(words[3], NULL, 10), strtoull(words[4], NULL, 10), strtoull(words[5], NULL, 10), strtoull(words[6], NULL, 10), atoi(words[7]));
+    else if (!strcmp(what, "launch")) cost(atol(words[3]));
+    else if (!strcmp(what, "hold")) hold(strtoull(words[3], NULL, 10) << 20);
+    else return 2;
+    return 0;
+}
