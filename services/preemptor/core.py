@@ -53,7 +53,7 @@ class Core:
         """Pods that placement found no room for, by uid."""
         self.open: dict[str, Open] = {}
 
-    def handle(self, event: m.Input, now: float) -> list[m.Command]:
+    def handle(self, event: m.Input, now: float) -> list[m.Command]:  # noqa: PLR0912 one branch an input
         match event:
             case m.SnapshotSeen():
                 self.book.apply_snapshot(event.facts)
@@ -68,6 +68,8 @@ class Core:
                 self.book.set_agent_trouble(event.inventory.node, "")
             case m.AgentLost():
                 self.book.retire_agent(event.node)
+            case m.GrantOver():
+                self.book.release(event.grant_id)
             case m.Rejected():
                 self._rejected(event.uid, now)
             case m.Answered():

@@ -33,6 +33,12 @@ class AgentLost(Input, frozen=True):
     node: str
 
 
+class GrantOver(Input, frozen=True):
+    """The node has given it back, and placement has booked that."""
+
+    grant_id: str
+
+
 class Rejected(Input, frozen=True):
     """Placement has found no room for this pod."""
 

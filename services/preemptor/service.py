@@ -16,7 +16,7 @@ from shared.contracts import commands, subjects
 from shared.contracts import preemption as pre
 from shared.contracts.base import decode, encode
 from shared.contracts.envelope import unwrap
-from shared.contracts.events import PlacementRejected, PreemptionAbandoned, PreemptionExecuted
+from shared.contracts.events import GrantEnded, PlacementRejected, PreemptionAbandoned, PreemptionExecuted
 from shared.contracts.facts import Fact
 from shared.model.gpu import Inventory
 from shared.service import Context, Leadership, Service
@@ -78,6 +78,7 @@ class _Work:
         subscriptions = [
             await self.bus.kv(subjects.KV_NODES).watch(self._inventory),
             await self.bus.subscribe(subjects.REJECTED, self._heard),
+            await self.bus.subscribe(subjects.GRANTS_ENDED, self._heard),
             await self.bus.subscribe(subjects.PREEMPTIONS, self._heard),
         ]
         try:
@@ -109,6 +110,8 @@ class _Work:
         match event:
             case PlacementRejected():
                 self._inbox.put_nowait(m.Rejected(event.uid))
+            case GrantEnded():
+                self._inbox.put_nowait(m.GrantOver(event.grant_id))
             case PreemptionExecuted():
                 self._plans.add(1, "executed")
                 self._inbox.put_nowait(m.Ended(event.plan.plan_id, executed=True))

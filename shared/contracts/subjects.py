@@ -37,6 +37,7 @@ CMD_RESERVE = f"{VERSION}.cmd.reserve"
 CMD_ABANDON = f"{VERSION}.cmd.abandon"
 
 REJECTED = f"{VERSION}.event.placement.rejected.>"
+GRANTS_ENDED = f"{VERSION}.event.grant.ended.>"
 PREEMPTIONS = f"{VERSION}.event.preemption.>"
 SLICES_RELEASED = f"{VERSION}.event.slice.released.>"
 """Under the pod's namespace where the agent knows it, else under the node."""

@@ -17,7 +17,7 @@ from shared.service import Leadership
 from tests.support.waiting import eventually
 
 CONF = Path(__file__).parents[2] / "k8s" / "nats.conf"
-USERS = ("placement", "watcher", "node_agent", "metrics", "reader", "operator")
+USERS = ("placement", "watcher", "node_agent", "preemptor", "metrics", "reader", "operator")
 
 
 class Everybody:
@@ -132,7 +132,7 @@ async def test_metrics_follows_the_events_and_asks_placement(everybody: Everybod
     assert bus.stats.denied == 0
 
 
-@pytest.mark.parametrize("user", ["watcher", "node_agent", "metrics", "reader", "operator"])
+@pytest.mark.parametrize("user", ["watcher", "node_agent", "preemptor", "metrics", "reader", "operator"])
 async def test_nobody_but_placement_writes_the_log_or_orders_bindings(everybody: Everybody, user: str) -> None:
     bus = await everybody.as_(user)
     with pytest.raises(BusError, match=r"not permitted to publish to kerf.v1.log.term"):

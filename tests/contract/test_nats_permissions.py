@@ -13,6 +13,7 @@ from services.node_agent.config import Config
 from services.node_agent.hollow import HollowNode
 from services.node_agent.service import NodeAgent
 from services.placement.service import SERVICE as Placement
+from services.preemptor.service import Preemptor
 from shared.bus.embedded import EmbeddedServer
 from shared.bus.nats_bus import NatsBus
 from shared.bus.port import BusError, Incoming
@@ -21,12 +22,13 @@ from shared.contracts import subjects
 from shared.contracts.base import decode, encode
 from shared.contracts.commands import Accepted, Answers, Evict, EvictBatch, NodeCordon, NodeCordonAnswer, NodeRelease
 from shared.contracts.log import TermRecord
+from shared.contracts.preemption import Plan, Reserve, Reserved
 from shared.contracts.queries import UsageAnswer, UsageQuery
 from shared.service import Lifecycle, running
 from tests.support.waiting import eventually
 
 CONF = Path(__file__).resolve().parents[2] / "k8s" / "nats.conf"
-USERS = ("placement", "watcher", "node_agent", "metrics", "reader", "operator")
+USERS = ("placement", "watcher", "node_agent", "preemptor", "metrics", "reader", "operator")
 
 
 @pytest.fixture
@@ -124,6 +126,24 @@ async def test_agents_and_metrics_work_as_their_own_users(nats: EmbeddedServer) 
             assert answer == UsageAnswer()
             with pytest.raises(BusError):
                 await asyncio.wait_for(reader.request(subjects.node_command("n1", "release"), b"{}", timeout_s=0.3), 5)
+
+
+async def test_the_preemptor_leads_and_has_its_plans_reserved_as_its_own_user(nats: EmbeddedServer) -> None:
+    """Feed, inventories, rejections and placement's word, with these permissions and no more."""
+    plan = Plan(plan_id="p", beneficiaries=(), victims=(), deadline_s=1)
+    async with await connect(nats, "placement") as placement, await connect(nats, "preemptor") as bus:
+        await provision(placement)
+        async with running(Preemptor, bus_url=url(nats, "preemptor"), lifecycle=lifecycle("preemptor")) as ctx:
+            await eventually(lambda: ctx.health.report()["parts"]["role"]["detail"] == "works")
+
+            async def reserve(incoming: Incoming) -> None:
+                await placement.respond(incoming, encode(Reserved(plan_id="p", ok=True)))
+
+            await placement.subscribe(subjects.CMD_RESERVE, reserve)
+            await placement.alive()
+            assert decode(await bus.request(subjects.CMD_RESERVE, encode(Reserve(plan=plan))), Reserved).ok
+            with pytest.raises(BusError):
+                await asyncio.wait_for(bus.request(subjects.CMD_BIND, b"{}", timeout_s=0.3), 5)
 
 
 async def test_an_operator_holds_back_a_node_and_evicts(nats: EmbeddedServer) -> None:

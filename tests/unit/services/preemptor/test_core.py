@@ -1,0 +1,122 @@
+"""A plan's life: proposed, reserved, executed, or given up; and what is never done without placement's word."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from services.preemptor import messages as m
+from shared.contracts.commands import Answer, Outcome
+from shared.contracts.events import PreemptionProposed
+from shared.contracts.facts import Put
+from shared.contracts.preemption import Reserved
+from shared.model.objects import Condition, PodStatus
+from tests.support import build
+from tests.unit.services.preemptor.world import Cluster
+
+
+@pytest.fixture
+def cluster() -> Cluster:
+    made = Cluster("a", "b", gpus=1)
+    made.run("cheap", "a", 0, ran_s=10)
+    made.run("dear", "b", 0, ran_s=1_000)
+    made.wait("high")
+    return made
+
+
+def test_nobody_is_asked_before_the_pod_has_waited_a_little(cluster: Cluster) -> None:
+    assert cluster.plans(after_s=0.1) == []
+    assert len(cluster.plans(after_s=0.2)) == 1
+
+
+def test_nothing_happens_before_placement_has_reserved(cluster: Cluster) -> None:
+    cluster.now += 1
+    (proposed,) = cluster.say(m.Tick())
+    assert isinstance(proposed, m.Propose)
+    assert proposed.event == PreemptionProposed(plan=proposed.plan)
+    assert proposed.plan.price_gpu_seconds == 11
+    for _ in range(50):
+        assert cluster.plans() == []
+    assert cluster.reserve(proposed.plan) == ["cheap"]
+
+
+def test_who_goes_reads_who_came(cluster: Cluster) -> None:
+    (plan,) = cluster.plans()
+    cluster.now += 1
+    (execute,) = cluster.say(m.Answered(Reserved(plan_id=plan.plan_id, ok=True)))
+    assert isinstance(execute, m.Execute)
+    assert execute.evictions[0].reason == f"makes room for team/high, which has a higher priority (plan {plan.plan_id})"
+
+
+def test_where_placement_refuses_another_node_is_tried(cluster: Cluster) -> None:
+    (plan,) = cluster.plans()
+    assert cluster.reserve(plan, ok=False, reason="the beneficiaries would not fit even then") == []
+    assert cluster.victims() == [["dear"]]
+
+
+def test_a_budget_that_says_no_at_the_api_server_gives_the_plan_up_and_finds_another(cluster: Cluster) -> None:
+    (plan,) = cluster.plans()
+    cluster.reserve(plan)
+    uid = cluster.pods["cheap"].metadata.uid
+    (gives_up,) = cluster.say(m.Evicted(plan.plan_id, (Answer(uid=uid, outcome="throttled", message="Cannot evict pod as it would violate the pod's disruption budget."),)))
+    assert isinstance(gives_up, m.GiveUp)
+    assert "disruption budget" in gives_up.reason
+    assert cluster.victims() == [["dear"]]
+
+
+@pytest.mark.parametrize("outcome", ["unknown", "throttled"])
+def test_an_eviction_without_an_answer_is_said_again(cluster: Cluster, outcome: Outcome) -> None:
+    (plan,) = cluster.plans()
+    cluster.reserve(plan)
+    said = cluster.say(m.Evicted(plan.plan_id, (Answer(uid=cluster.pods["cheap"].metadata.uid, outcome=outcome),)))
+    cluster.now += 6
+    again = [e.name for c in cluster.say(m.Tick()) if isinstance(c, m.Execute) for e in c.evictions]
+    assert (again == ["cheap"]) == (outcome == "unknown")
+    assert (said == []) == (outcome == "unknown")
+
+
+def test_a_plan_that_is_executed_is_over(cluster: Cluster) -> None:
+    (plan,) = cluster.plans()
+    cluster.reserve(plan)
+    cluster.say(m.Evicted(plan.plan_id, ()))
+    cluster.say(m.Ended(plan.plan_id, executed=True))
+    assert cluster.core.open == {}
+
+
+def test_a_plan_that_placement_gave_up_is_planned_anew(cluster: Cluster) -> None:
+    (plan,) = cluster.plans()
+    cluster.reserve(plan)
+    cluster.say(m.Ended(plan.plan_id, executed=False))
+    assert len(cluster.plans()) == 1
+
+
+def test_an_answer_that_never_came_blocks_nobody_for_ever(cluster: Cluster) -> None:
+    """Not reserved, for all that is known; if it was, nobody executes it, and its deadline gives it back."""
+    (plan,) = cluster.plans()
+    cluster.reserve(plan, ok=False, reason="")
+    assert cluster.victims() == [["cheap"]]
+
+
+def test_pods_that_waited_before_we_listened_are_seen_by_their_condition() -> None:
+    cluster = Cluster("n", gpus=1)
+    low = cluster.run("low", "n", 0)
+    told = PodStatus(phase="Pending", conditions=(Condition(type="PodScheduled", status="False", reason="Unschedulable"),))
+    high = build.gpu_pod("high", gpus=1, priority=100)
+    cluster.say(m.SnapshotSeen(tuple(Put(object=o) for o in (build.node("n"), low, msgspec.structs.replace(high, status=told)))))
+    assert cluster.victims() == [["low"]]
+
+
+def test_a_namespace_gives_no_more_than_its_budget_an_hour() -> None:
+    cluster = Cluster("a", "b", gpus=1, evictions_per_hour=1)
+    cluster.run("one", "a", 0)
+    cluster.run("two", "b", 0)
+    cluster.wait("first")
+    (plan,) = cluster.plans()
+    cluster.reserve(plan)
+    cluster.say(m.Evicted(plan.plan_id, ()))
+    cluster.say(m.Ended(plan.plan_id, executed=True))
+    cluster.gone("first")
+    cluster.wait("second")
+    assert cluster.victims() == []
+    cluster.now += 3_601
+    assert len(cluster.victims()) == 1

@@ -1,0 +1,243 @@
+"""Who gives way: clusters before, and whom the plan names."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from services.preemptor import messages as m
+from shared.contracts.facts import Gone, Put
+from shared.model.objects import (
+    DisruptionBudgetSpec,
+    DisruptionBudgetStatus,
+    LabelSelector,
+    Meta,
+    OwnerReference,
+    PodDisruptionBudget,
+    Taint,
+)
+from tests.support import build
+from tests.unit.services.preemptor.world import Cluster
+
+
+def test_one_gives_way_to_one() -> None:
+    cluster = Cluster("n")
+    cluster.run("a", "n", 0)
+    cluster.run("b", "n", 1)
+    cluster.wait("high")
+    assert [len(names) for names in cluster.victims()] == [1]
+
+
+def test_the_least_important_goes_first_however_long_it_has_run() -> None:
+    cluster = Cluster("n")
+    cluster.run("old", "n", 0, priority=1, ran_s=90_000)
+    cluster.run("young", "n", 1, priority=2, ran_s=1)
+    cluster.wait("high")
+    assert cluster.victims() == [["old"]]
+
+
+def test_of_equals_the_one_that_loses_the_least() -> None:
+    cluster = Cluster("n")
+    cluster.run("old", "n", 0, ran_s=9_000)
+    cluster.run("young", "n", 1, ran_s=10)
+    cluster.wait("high")
+    assert cluster.victims() == [["young"]]
+
+
+def test_a_restart_that_is_cheap_by_its_own_word_is_cheap() -> None:
+    cluster = Cluster("n")
+    cluster.run("old", "n", 0, ran_s=9_000, annotations={"kerf.dev/restart-cost": "5"})
+    cluster.run("young", "n", 1, ran_s=10)
+    cluster.wait("high")
+    assert cluster.victims() == [["old"]]
+
+
+def test_the_node_where_it_costs_the_least() -> None:
+    cluster = Cluster("a", "b")
+    for node, ran_s in (("a", 5_000), ("b", 50)):
+        for gpu in (0, 1):
+            cluster.run(f"{node}{gpu}", node, gpu, ran_s=ran_s)
+    cluster.wait("high", gpus=2)
+    assert cluster.victims() == [["b0", "b1"]]
+
+
+def test_as_many_slices_as_a_slice_takes_and_no_more() -> None:
+    """40 GiB on a GPU of 80 that four of 20 share: two go, of one GPU."""
+    cluster = Cluster("n", gpus=1)
+    for number in range(4):
+        cluster.run(f"s{number}", "n", 0, memory_mib=20_480, ran_s=100 + number)
+    cluster.wait("high", gpus=0, memory="40Gi")
+    assert cluster.victims() == [["s0", "s1"]]
+
+
+def test_one_large_pod_goes_before_many_small_ones_only_if_it_is_cheaper() -> None:
+    cluster = Cluster("n")
+    cluster.run("large", "n", 0, 1, ran_s=10)
+    cluster.wait("high", gpus=2)
+    assert cluster.victims() == [["large"]]
+
+
+def test_a_victim_that_need_not_go_is_put_back() -> None:
+    """The cheapest is tried first, and turns out to be of no use."""
+    cluster = Cluster("n", gpus=2)
+    cluster.run("cheap", "n", 0, memory_mib=1_024, ran_s=1)
+    cluster.run("whole", "n", 1, ran_s=100)
+    cluster.run("beside", "n", 0, memory_mib=1_024, ran_s=90_000)
+    cluster.wait("high")
+    assert cluster.victims() == [["whole"]]
+
+
+@pytest.mark.parametrize(
+    ("what", "rest"),
+    [
+        ("an equal", {"priority": 100}),
+        ("a greater", {"priority": 1000}),
+        ("a gang's member", {"annotations": {"kerf.dev/gang": "g", "kerf.dev/gang-size": "2"}}),
+        ("one within its least run time", {"annotations": {"kerf.dev/min-runtime": "1h"}, "ran_s": 60}),
+        ("another scheduler's", {"scheduler": "default-scheduler"}),
+    ],
+)
+def test_who_does_not_give_way(what: str, rest: dict[str, object]) -> None:
+    cluster = Cluster("n", gpus=1)
+    cluster.run("it", "n", 0, **rest)  # type: ignore[arg-type]
+    cluster.wait("high")
+    assert cluster.victims() == [], what
+
+
+def test_a_least_run_time_that_is_over_protects_no_more() -> None:
+    cluster = Cluster("n", gpus=1)
+    cluster.run("it", "n", 0, annotations={"kerf.dev/min-runtime": "1h"}, ran_s=3_700)
+    cluster.wait("high")
+    assert cluster.victims() == [["it"]]
+
+
+def test_who_never_preempts_proposes_nothing() -> None:
+    cluster = Cluster("n", gpus=1)
+    cluster.run("it", "n", 0)
+    cluster.wait("high", preemption_policy="Never")
+    assert cluster.victims() == []
+
+
+def budget(allowed: int, **labels: str) -> PodDisruptionBudget:
+    meta = Meta(name=f"b-{'-'.join(labels.values())}", namespace="team", uid=f"uid-{labels}", resource_version=build.next_version())
+    return PodDisruptionBudget(metadata=meta, spec=DisruptionBudgetSpec(selector=LabelSelector(match_labels=labels)), status=DisruptionBudgetStatus(disruptions_allowed=allowed))
+
+
+def test_a_budget_keeps_its_pods_and_others_go() -> None:
+    cluster = Cluster("n")
+    cluster.run("kept", "n", 0, ran_s=1, labels={"app": "a"})
+    cluster.run("free", "n", 1, ran_s=500)
+    cluster.say(m.FactsSeen((Put(object=budget(0, app="a")),)))
+    cluster.wait("high")
+    assert cluster.victims() == [["free"]]
+
+
+def test_a_budget_of_one_lets_no_two_go() -> None:
+    cluster = Cluster("n")
+    for gpu in (0, 1):
+        cluster.run(f"p{gpu}", "n", gpu, labels={"app": "a"})
+    cluster.say(m.FactsSeen((Put(object=budget(1, app="a")),)))
+    cluster.wait("high", gpus=2)
+    assert cluster.victims() == []
+
+
+def test_all_of_a_gang_or_nobody_moves() -> None:
+    notes = {"kerf.dev/gang": "g", "kerf.dev/gang-size": "3"}
+    cluster = Cluster("a", "b")
+    for node in ("a", "b"):
+        for gpu in (0, 1):
+            cluster.run(f"{node}{gpu}", node, gpu)
+    for number in range(2):
+        cluster.wait(f"g{number}", annotations=notes)
+    assert cluster.victims() == []
+    cluster.wait("g2", annotations=notes)
+    (plan,) = cluster.plans()
+    assert (len(plan.victims), len(plan.beneficiaries)) == (3, 3)
+    assert {b.node for b in plan.beneficiaries} == {"a", "b"}
+
+
+def test_a_gang_for_which_there_can_be_no_room_displaces_nobody() -> None:
+    notes = {"kerf.dev/gang": "g", "kerf.dev/gang-size": "3"}
+    cluster = Cluster("n")
+    for gpu in (0, 1):
+        cluster.run(f"low{gpu}", "n", gpu)
+    for number in range(3):
+        cluster.wait(f"g{number}", annotations=notes)
+    assert cluster.victims() == []
+
+
+def test_nodes_that_would_not_take_it_lose_nobody() -> None:
+    cluster = Cluster("tainted", "other")
+    cluster.say(m.FactsSeen((Put(object=build.node("tainted", taints=(Taint(key="x", effect="NoSchedule"),))),)))
+    cluster.run("cheap", "tainted", 0, ran_s=1)
+    cluster.run("dear", "other", 0, ran_s=9_000)
+    cluster.run("dear2", "other", 1, ran_s=9_000, priority=1)
+    cluster.run("cheap2", "tainted", 1, ran_s=1)
+    cluster.wait("high")
+    assert cluster.victims() == [["dear"]]
+
+
+def test_gpus_of_another_model_are_freed_for_nobody_who_does_not_want_them() -> None:
+    cluster = Cluster("n", gpus=1)
+    cluster.run("it", "n", 0)
+    cluster.wait("high", annotations={"kerf.dev/gpu-model": "T4"})
+    assert cluster.victims() == []
+
+
+def test_two_plans_of_one_round_share_no_node() -> None:
+    cluster = Cluster("a", "b")
+    for node in ("a", "b"):
+        for gpu in (0, 1):
+            cluster.run(f"{node}{gpu}", node, gpu)
+    cluster.wait("first")
+    cluster.wait("second")
+    cluster.wait("third")
+    plans = cluster.plans()
+    assert [len(plan.victims) for plan in plans] == [1, 1]
+    assert {b.node for plan in plans for b in plan.beneficiaries} == {"a", "b"}
+
+
+def test_whoever_is_ending_already_is_not_asked() -> None:
+    cluster = Cluster("n", gpus=1)
+    pod = cluster.run("it", "n", 0)
+    meta = msgspec.structs.replace(pod.metadata, resource_version=build.next_version(), deletion_timestamp="2026-11-21T00:00:00Z")
+    cluster.say(m.FactsSeen((Put(object=msgspec.structs.replace(pod, metadata=meta)),)))
+    cluster.wait("high")
+    assert cluster.victims() == []
+
+
+def test_pods_of_an_owner_are_immune_after_one_of_them_went_and_longer_each_time() -> None:
+    owners = (OwnerReference(kind="ReplicaSet", name="set", uid="uid-set", controller=True),)
+
+    def again(cluster: Cluster, name: str) -> list[list[str]]:
+        pod = cluster.run(name, "n", 0)
+        meta = msgspec.structs.replace(pod.metadata, resource_version=build.next_version(), owner_references=owners)
+        cluster.pods[name] = msgspec.structs.replace(pod, metadata=meta)
+        cluster.say(m.FactsSeen((Put(object=cluster.pods[name]),)))
+        return cluster.victims()
+
+    cluster = Cluster("n", gpus=1, immunity_s=300.0)
+    cluster.wait("high")
+    cluster.run("r0", "n", 0)
+    cluster.gone("r0")
+    assert again(cluster, "r1") == [["r1"]]
+    (plan_id,) = cluster.core.open
+    cluster.reserve(cluster.core.open[plan_id].plan)
+    cluster.say(m.Evicted(plan_id, ()))
+    cluster.say(m.Ended(plan_id, executed=False))
+    cluster.gone("r1")
+    assert again(cluster, "r2") == []
+    cluster.now += 301
+    assert cluster.victims() == [["r2"]]
+
+
+def test_what_has_ended_takes_up_room_until_its_node_has_given_it_back() -> None:
+    cluster = Cluster("n", gpus=1)
+    ended = cluster.run("ended", "n", 0)
+    cluster.say(m.FactsSeen((Gone(object=ended),)))
+    cluster.run("next", "n", 0, memory_mib=1_024)
+    cluster.wait("high")
+    assert cluster.victims() == []
+    cluster.say(m.GrantOver("grant-ended"))
+    cluster.now += 10
+    assert cluster.victims() == [["next"]]

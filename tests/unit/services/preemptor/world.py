@@ -1,0 +1,75 @@
+"""A preemptor with a cluster in its book: nodes of GPUs, pods that run on them, pods that wait."""
+
+from __future__ import annotations
+
+import itertools
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+
+from services.preemptor import messages as m
+from services.preemptor.config import Config
+from services.preemptor.core import Core
+from shared.contracts.facts import Gone, Put
+from shared.contracts.preemption import Plan, Reserved
+from shared.model.grant import ContainerGrant, GpuShare, Grant
+from shared.model.objects import Pod, PodStatus
+from tests.support import build
+
+NOW = 1_800_000_000.0
+TOTAL_MIB = 81_920
+
+
+class Cluster:
+    def __init__(self, *nodes: str, gpus: int = 2, **settings: Any) -> None:
+        numbers = itertools.count(1)
+        self.core = Core(Config(**settings), lambda: f"plan-{next(numbers)}")
+        self.now = NOW
+        self.pods: dict[str, Pod] = {}
+        self.gpus = gpus
+        for name in nodes:
+            self.say(m.FactsSeen((Put(object=build.node(name)),)))
+            self.say(m.InventorySeen(build.inventory(name, gpus=gpus)))
+
+    def say(self, event: m.Input) -> list[m.Command]:
+        return self.core.handle(event, self.now)
+
+    def run(self, name: str, node: str, *gpus: int, memory_mib: int = 0, priority: int = 0, ran_s: int = 0, **rest: Any) -> Pod:
+        """A pod with these GPUs, whole, or so much of each."""
+        shares = tuple(
+            GpuShare(node=node, uuid=f"{node}-gpu-{i}", memory_mib=memory_mib or TOTAL_MIB, compute_milli=0 if memory_mib else 1000) for i in gpus
+        )
+        grant = Grant(grant_id=f"grant-{name}", term=1, containers={"c": ContainerGrant(strategy="advisory", gpus=shares)})
+        ask = {"memory": f"{memory_mib * len(gpus)}Mi"} if memory_mib else {"gpus": len(gpus)}
+        pod = build.bound(build.gpu_pod(name, priority=priority, **ask, **rest), node, grant)
+        started = datetime.fromtimestamp(NOW - ran_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        pod = msgspec.structs.replace(pod, status=PodStatus(phase="Running", start_time=started))
+        self.pods[name] = pod
+        self.say(m.FactsSeen((Put(object=pod),)))
+        return pod
+
+    def wait(self, name: str, *, priority: int = 100, **rest: Any) -> Pod:
+        """A pod that placement has rejected."""
+        pod = self.pods[name] = build.gpu_pod(name, priority=priority, **({"gpus": 1} | rest))
+        self.say(m.FactsSeen((Put(object=pod),)))
+        self.say(m.Rejected(pod.metadata.uid))
+        return pod
+
+    def plans(self, after_s: float = 1.0) -> list[Plan]:
+        self.now += after_s
+        return [command.plan for command in self.say(m.Tick()) if isinstance(command, m.Propose)]
+
+    def victims(self) -> list[list[str]]:
+        """Of each plan proposed now, by name."""
+        return [sorted(victim.name for victim in plan.victims) for plan in self.plans()]
+
+    def reserve(self, plan: Plan, *, ok: bool = True, reason: str = "no") -> list[str]:
+        """Placement's word; returns whom the preemptor has evicted then."""
+        answer = Reserved(plan_id=plan.plan_id, ok=ok, reason="" if ok else reason)
+        return [e.name for c in self.say(m.Answered(answer)) if isinstance(c, m.Execute) for e in c.evictions]
+
+    def gone(self, name: str) -> None:
+        """Ended, and given back by its node."""
+        self.say(m.FactsSeen((Gone(object=self.pods.pop(name)),)))
+        self.say(m.GrantOver(f"grant-{name}"))
