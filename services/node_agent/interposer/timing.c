@@ -182,7 +182,7 @@ static void pass_gate(lane_t *l, uint64_t estimated_ns) {
         m.now_ns = now_ns();
         m.due_ns = pending(l) ? l->due_ns : 0;
         m.others_ns = others_in_flight(l->gpu);
-        if (orders->tier == KERF_TIER_LOW) m.peers_busy_until_ns = peers_busy_until(l->gpu);
+        m.peers_busy_until_ns = peers_busy_until(l->gpu);
         verdict = gate(l->gpu, &m, &until);
         if (verdict == WAIT_WORK && l->oldest == l->next && !l->open) verdict = GO; /* the estimate was wrong: it is all done */
         if (verdict == GO) break;
