@@ -97,23 +97,7 @@ def _loop() -> tuple[str, ...]:
 
 def in_a_namespace(library: Path) -> Callable[[Path, Sequence[str]], Sequence[str]]:
     """With the page where a container has it, and the library in front of everything: needs root."""
-    script = 'mount --bind "$1" "$2" && shift 2 && LD_PRELOAD="$1" && export LD_PRELOAD && shift && exec "$@"'
+    script = 'mkdir -p "$2" && mount --bind "$1" "$2" && shift 2 && LD_PRELOAD="$1" && export LD_PRELOAD && shift && exec "$@"'
 
-    def under(folder: Path, command: Sequence[str]) -> Sequence[str]:
-        return [
-            "unshare",
-            "--mount",
-            "--propagation",
-            "private",
-            "--",
-            "sh",
-            "-c",
-            script,
-            "sh",
-            str(folder),
-            INSIDE,
-            str(library),
-            *command,
-        ]
-
-    return under
+    own = ["unshare", "--mount", "--propagation", "private", "--", "sh", "-c", script, "sh"]
+    return lambda folder, command: [*own, str(folder), INSIDE, str(library), *command]
