@@ -58,6 +58,28 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """What gpushare's pods count memory in, as in admission's setting of that name."""
     cgroup_dir: str = "/sys/fs/cgroup"
     """Where the host's cgroups are."""
+    enforce: Literal["proven", "off"] = "proven"
+    """Offer firm isolation where the canary has proven it on this driver; off: never, and nothing is put into containers."""
+    interposer_dir: str = "/opt/kerf/lib/interposer"
+    """Where the interposer and its probe are in the agent's image."""
+    library_dir: str = "/var/lib/kerf/lib"
+    """On the host, where containers get the interposer from; of a file system that is not mounted noexec."""
+    run_dir: str = "/run/kerf"
+    """On the host, for the pages of running slices; a reboot empties it."""
+    libcuda: str = ""
+    """The driver's libcuda as the agent sees it. Empty: where the host has it."""
+    context_mib: Annotated[int, msgspec.Meta(ge=0, le=65536)] = 0
+    """What one process's CUDA context takes of a GPU, charged to its slice."""
+    period_ms: Annotated[int, msgspec.Meta(ge=5, le=1000)] = 50
+    """In each period every slice with compute of its own has its part to itself."""
+    in_flight_us: Annotated[int, msgspec.Meta(ge=100, le=100_000)] = 1000
+    """GPU time that a slice may have submitted and not finished, where others wait for it."""
+    least_milli: Annotated[int, msgspec.Meta(ge=0, le=500)] = 0
+    """Of each GPU's time, to every slice that gives way to others, even where those are always busy."""
+    escapes: Literal["report", "lock", "evict"] = "report"
+    """What becomes of a pod whose memory gets past its slice: it is shown, runs by turns under the driver's lock, or is evicted."""
+    escape_slack_mib: Annotated[int, msgspec.Meta(ge=0, le=65536)] = 1024
+    """So much more than its pages count may a pod hold of a GPU before that counts as an escape: contexts that no page counts."""
     dra: bool = False
     """Serve ResourceClaims of the class gpu.kerf.dev too (Kubernetes 1.34 and later)."""
     slots: Annotated[int, msgspec.Meta(ge=1, le=16384)] = 1024

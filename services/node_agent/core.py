@@ -29,7 +29,7 @@ from shared.contracts.commands import (
     NodeSyncAnswer,
 )
 from shared.contracts.events import SliceEnforced
-from shared.model.gpu import Gpu, Inventory
+from shared.model.gpu import ISOLATION_OF, Gpu, Inventory
 from shared.model.grant import ContainerGrant
 
 EVICT_AGAIN_S = 15.0
@@ -190,6 +190,9 @@ class Agent:
         share = known.share(asked.container)
         if share is None:
             return [m.RefuseStart(asked.uid, asked.container, "no-share", f"the pod's grant has no part for container {asked.container!r}")]
+        unkept = gate.unkept(share, self.inventory)
+        if unkept is not None:
+            return [m.RefuseStart(asked.uid, asked.container, *unkept)]
         others = self.held.shares(without=(asked.uid, asked.container))
         room, taken = gate.occupied(others, self.node), gate.cut(others, self._gpus)
         for gpu in share.gpus:
@@ -222,10 +225,9 @@ class Agent:
         gpus = {g.uuid: (g.memory_mib, g.compute_milli) for g in share.gpus}
         first = self._gpus.get(share.gpus[0].uuid) if share.gpus else None
         came = known.grant
-        # Advisory whatever was granted: no limit is enforced on the device yet, and nothing else may be promised.
         event = SliceEnforced(
             node=self.node, uid=came.uid, namespace=came.namespace, name=came.name, container=lease.container, grant_id=known.grant_id,
-            strategy="advisory", promise="soft", gpus=gpus, model="" if first is None else first.model, traceparent=came.grant.traceparent,
+            strategy=share.strategy, promise=ISOLATION_OF[share.strategy], gpus=gpus, model="" if first is None else first.model, traceparent=came.grant.traceparent,
         )  # fmt: skip
         identity = f"enforced-{known.grant_id}-{lease.container}-{self._boot_id}"
         return m.Publish(event, identity, came.namespace, came.grant.traceparent)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from shared.model.gpu import Gpu
+from shared.model.gpu import Gpu, Inventory, Strategy
 from shared.model.grant import ContainerGrant, GpuShare
 from shared.model.mig import geometry_of, instance_mask
 from shared.model.units import WHOLE_GPU_MILLI, format_mib
 
+PROVEN: frozenset[Strategy] = frozenset({"interposer", "time_slice", "mps", "driver", "remote"})
+"""Strategies that a node offers only while it has proven them."""
 Room = dict[str, tuple[int, int]]
 """What is handed over by GPU uuid: (memory_mib, compute_milli)."""
 
@@ -21,6 +23,17 @@ def occupied(shares: Iterable[ContainerGrant], node: str) -> Room:
                 memory, compute = room.get(share.uuid, (0, 0))
                 room[share.uuid] = (memory + share.memory_mib, compute + share.compute_milli)
     return room
+
+
+def unkept(share: ContainerGrant, inventory: Inventory | None) -> tuple[str, str] | None:
+    """Why the strategy of this share cannot be kept here now, as code and sentence; None where it can. A slice that was promised
+    a limit does not start without it."""
+    if share.strategy not in PROVEN or (inventory is not None and share.strategy in inventory.strategies):
+        return None
+    return (
+        "strategy-not-offered",
+        f"the grant is by strategy {share.strategy}, which this node does not offer now (its agent's health says why); delete the pod to have it placed anew",
+    )
 
 
 def cut(shares: Iterable[ContainerGrant], gpus: Mapping[str, Gpu]) -> dict[str, int]:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from services.node_agent import messages as m
 from services.node_agent.cdi.slices import SliceWriter
+from services.node_agent.cdi.spec import ContainerEdits
 from services.node_agent.cdi.writer import SpecDir
 from services.node_agent.config import Config
 from services.node_agent.handover.device_plugin import BUCKETS, CDI_KIND, SlotPlugin
@@ -44,6 +45,7 @@ class KubeletDoor:
             config.host(),
             grant_of=self._grant,
             gpus=self._gpus,
+            enforced=self._enforced,
             gpushare_unit=config.gpushare_unit,
             nvml_timeout_s=config.nvml_timeout_s,
         )
@@ -55,7 +57,7 @@ class KubeletDoor:
         self._cpusets = PodCpusets(Path(config.cgroup_dir), Path(config.sysfs), sizes=self._bind_memory)
         self._placed = ctx.metrics.counter("kerf_agent_cpu_affinity_total", "Containers with GPUs by where their CPUs are.", ("outcome",))
         self._release = ReleaseWatch(
-            ctx, door, specs=specs, holders=self._pods.list, plugin_dir=self._plugins, cgroup_dir=Path(config.cgroup_dir),
+            ctx, door, specs=specs, strategies=door.strategies, holders=self._pods.list, plugin_dir=self._plugins, cgroup_dir=Path(config.cgroup_dir),
             nvml_timeout_s=config.nvml_timeout_s,
         )  # fmt: skip
 
@@ -93,6 +95,10 @@ class KubeletDoor:
             order.uid, "hand-over", start_ns=end_ns - int(took_s * 1e9), end_ns=end_ns,
             attributes={"k8s.node.name": self._config.node, "kerf.container": order.container, "kerf.grant": order.grant_id},
         )  # fmt: skip
+
+    def _enforced(self, order: m.HandOver, grant: Grant | None) -> ContainerEdits:
+        strategies = self._door.strategies
+        return ContainerEdits() if strategies is None else strategies.edits(order, grant)
 
     def _grant(self, uid: str) -> Grant | None:
         return next((came.grant for came in self._door.agent.grants() if came.uid == uid), None)

@@ -13,6 +13,7 @@ from services.node_agent.config import Config
 from services.node_agent.core import Agent
 from services.node_agent.devices.watch import Watch
 from services.node_agent.outlet import Outlet
+from services.node_agent.strategies.service import Strategies
 from shared.bus.port import BusError, Incoming
 from shared.contracts import subjects
 from shared.contracts.base import ContractError, decode, encode
@@ -32,12 +33,20 @@ class NodeDoor:
         self.agent = Agent(config.node, self._file.load(config.node), evict_unhealthy=config.evict_unhealthy)
         self.devices = Watch(ctx, config, self.agent, Path(config.boot_id_file).read_text().strip(), self.handle)
         self._outlet = Outlet(ctx)
+        self.strategies: Strategies | None = None
+        """Where there is a kubelet: without one nothing is handed over, and nothing to be enforced."""
+        if config.has_kubelet():
+            self.strategies = Strategies(ctx, config, self.agent, owner=self.devices.owner, evict=self._outlet.evict)
+            self.devices.offered = self.strategies.offered
+            self.devices.observe(self.strategies)
         self._serial = asyncio.Lock()
         self._saved = ctx.metrics.histogram("kerf_agent_save_seconds", "Time to make a checkpoint durable.")
 
     async def start(self) -> None:
         ctx, node = self._ctx, self._config.node
         await self.devices.start()
+        if self.strategies is not None:
+            await self.strategies.start(self.devices.say_again)
         for verb in commands.VERBS:
             await ctx.bus.subscribe(subjects.node_command(node, verb), self._came)
         ctx.bus.on_reconnect(self._reconnected)

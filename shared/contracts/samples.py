@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from shared.contracts.base import Message
+from shared.model.gpu import Strategy
 
 
 class SliceUse(Message, frozen=True, kw_only=True):
@@ -19,6 +20,17 @@ class SliceUse(Message, frozen=True, kw_only=True):
     """Per mille of the GPU's SMs, the mean since the last sample. None: nobody can say, as in MIG mode or without a sample."""
     granted_compute_milli: int
     processes: int = 0
+    strategy: Strategy | None = None
+    """How it is enforced. None: nobody says."""
+    counted_mib: int | None = None
+    """Memory that the strategy itself counts, to be compared with `memory_mib`. None: it counts none."""
+    gpu_milli: int | None = None
+    """GPU time per mille of the time by the driver's events, since the last sample; to be compared with
+    `granted_compute_milli`. None: the strategy does not measure it."""
+    refused: int = 0
+    """Allocations that failed at the limit since the container's start."""
+    hidden_mib: int = 0
+    """Memory that got past the strategy."""
 
 
 class GpuUse(Message, frozen=True):

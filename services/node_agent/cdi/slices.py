@@ -24,11 +24,13 @@ class SliceWriter:
         *,
         grant_of: Callable[[str], Grant | None],
         gpus: Callable[[], Mapping[str, Gpu]],
+        enforced: Callable[[m.HandOver, Grant | None], ContainerEdits],
         gpushare_unit: str,
         nvml_timeout_s: float,
     ) -> None:
-        """`grant_of` gives a pod's grant by UID, `gpus` this node's by UUID."""
-        self._specs, self._grant_of, self._gpus = specs, grant_of, gpus
+        """`grant_of` gives a pod's grant by UID, `gpus` this node's by UUID. `enforced` prepares what its strategy needs, and
+        says what the container gets of it."""
+        self._specs, self._grant_of, self._gpus, self._enforced = specs, grant_of, gpus, enforced
         self._unit = gpushare_unit
         self._driver = Driver(host, os.uname().machine)
         self._mig_ids = MigIdReader(nvml_timeout_s)
@@ -40,5 +42,5 @@ class SliceWriter:
         words = environment.kerf(order)
         if grant is not None:
             words += environment.of_dialect(order, grant, gpus, self._unit)
-        edits = merged(self._driver.edits(order.share.gpus, gpus, mig_ids), ContainerEdits(env=words))
+        edits = merged(self._driver.edits(order.share.gpus, gpus, mig_ids), ContainerEdits(env=words), self._enforced(order, grant))
         self._specs.write(names, order.uid, order.container, edits)

@@ -3,17 +3,31 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Protocol
+
+import msgspec
 
 from services.node_agent.core import Agent
 from services.node_agent.devices import usage
 from services.node_agent.devices.nvml import NvmlDevices
+from services.node_agent.devices.usage import GpuProcesses
 from shared.contracts import subjects
 from shared.contracts.base import encode
-from shared.contracts.samples import UsageSample
+from shared.contracts.samples import SliceUse, UsageSample
 from shared.service import Context
 
 Series = dict[tuple[str, ...], float]
 _SLICE = ("gpu", "namespace", "pod", "container")
+
+
+class Observer(Protocol):
+    """What enforces the slices: it sees each sample, and says what it knows itself."""
+
+    async def saw(self, found: tuple[GpuProcesses, ...]) -> None:
+        """What NVML saw now, before `beside` is asked for the sample's slices."""
+
+    def beside(self, uuid: str, use: SliceUse) -> SliceUse:
+        """The same use of this GPU with what is known of its enforcement."""
 
 
 class Meter:
@@ -22,6 +36,7 @@ class Meter:
     def __init__(self, ctx: Context, devices: NvmlDevices, agent: Agent, every_s: float) -> None:
         self._ctx, self._devices, self._agent, self._every_s = ctx, devices, agent, every_s
         self._last = UsageSample(node=agent.node, at_ms=0)
+        self.observer: Observer | None = None
         show = ctx.metrics.observe_by
         show(
             "kerf_agent_gpu_used_mib",
@@ -50,7 +65,11 @@ class Meter:
     async def sample(self) -> None:
         now = self._ctx.now()
         found = await self._devices.processes(int(now * 1_000_000))
-        self._last = usage.sample(self._agent.node, int(now * 1000), found, self._agent.live(), self._devices.owner)
+        made = usage.sample(self._agent.node, int(now * 1000), found, self._agent.live(), self._devices.owner)
+        if self.observer is not None:
+            await self.observer.saw(found)
+            made = _beside(made, self.observer)
+        self._last = made
         if self._ctx.bus.connected:
             await self._ctx.bus.publish(subjects.usage(self._agent.node), encode(self._last))
 
@@ -64,3 +83,8 @@ class Meter:
 
     def _slice_sms(self) -> Series:
         return {(g.uuid, s.namespace, s.name, s.container): s.sm_milli for g in self._last.gpus for s in g.slices if s.sm_milli is not None}
+
+
+def _beside(made: UsageSample, observer: Observer) -> UsageSample:
+    gpus = tuple(msgspec.structs.replace(gpu, slices=tuple(observer.beside(gpu.uuid, use) for use in gpu.slices)) for gpu in made.gpus)
+    return msgspec.structs.replace(made, gpus=gpus)

@@ -11,10 +11,11 @@ import msgspec
 from services.node_agent import messages as m
 from services.node_agent.config import Config
 from services.node_agent.core import Agent
+from services.node_agent.devices.cgroups import Owner
 from services.node_agent.devices.health import Health, Signs
-from services.node_agent.devices.meter import Meter
+from services.node_agent.devices.meter import Meter, Observer
 from services.node_agent.devices.nvml import NvmlDevices
-from shared.model.gpu import GpuState, Inventory
+from shared.model.gpu import GpuState, Inventory, Strategy
 from shared.service import Context
 
 States = dict[str, tuple[GpuState, str]]
@@ -23,6 +24,8 @@ States = dict[str, tuple[GpuState, str]]
 class Watch:
     def __init__(self, ctx: Context, config: Config, agent: Agent, boot_id: str, tell: Callable[[m.Input], Awaitable[object]]) -> None:
         """`tell` hands an input to the core."""
+        self.offered: Callable[[str], tuple[Strategy, ...]] = lambda driver_version: ()  # noqa: ARG005 - nobody enforces anything yet
+        """Strategies beside those that every node offers, by the version of its driver."""
         self._ctx, self._config, self._agent, self._boot_id, self._tell = ctx, config, agent, boot_id, tell
         before = agent.inventory if agent.inventory is not None and agent.inventory.boot_id == boot_id else None
         self._devices = NvmlDevices(timeout_s=config.nvml_timeout_s, sysfs=Path(config.sysfs), known=before)
@@ -66,6 +69,17 @@ class Watch:
         if self._states() != self._told or self._health.ailments != self._agent.ailments:
             await self._say()
 
+    async def say_again(self) -> None:
+        """What is offered may have changed."""
+        await self._say()
+
+    def owner(self, pid: int) -> Owner | None:
+        return self._devices.owner(pid)
+
+    def observe(self, observer: Observer) -> None:
+        """It sees every sample from now on, and says what it knows beside it."""
+        self._meter.observer = observer
+
     async def serve_claims(self, served: bool) -> None:
         """Whether the kubelet takes ResourceClaims to this agent."""
         self._dra = served
@@ -87,7 +101,9 @@ class Watch:
             msgspec.structs.replace(gpu, state=self._told[gpu.uuid][0], reason=self._told[gpu.uuid][1]) for gpu in self._inventory.gpus
         )
         self._ctx.health.set("gpus", ok=True, detail="; ".join(f"{gpu.uuid}: {gpu.reason}" for gpu in gpus if gpu.state != "healthy"))
-        await self._tell(m.InventorySeen(msgspec.structs.replace(self._inventory, gpus=gpus, dra=self._dra), self._health.ailments))
+        strategies = (*self._inventory.strategies, *self.offered(self._inventory.driver_version))
+        seen = msgspec.structs.replace(self._inventory, gpus=gpus, dra=self._dra, strategies=strategies)
+        await self._tell(m.InventorySeen(seen, self._health.ailments))
 
     def _states(self) -> States:
         now = self._clock()

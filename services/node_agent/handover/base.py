@@ -1,8 +1,9 @@
 """What a way of handing over needs of the agent, and what the agent needs of it.
 
-A way (device plugin, NRI, DRA) learns from the kubelet or the runtime that a container of ours is about to start. It asks
-the `Gate` for the container's share, has the edits of the container written or returned, and only then lets it start.
-Whatever fails on the way, the container does not start: closed, never open.
+A way (device plugin, DRA) learns from the kubelet that a container of ours is about to start. It asks the `Gate` for the
+container's share, has the edits of the container written, and only then lets it start. Whatever fails on the way, the
+container does not start: closed, never open. NRI adds what is only a wish, the CPUs beside the GPUs, and is the other way
+round: whatever fails there, the container starts as it is.
 """
 
 from __future__ import annotations

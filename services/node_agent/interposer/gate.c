@@ -7,11 +7,12 @@
  * Two containers that both have work are time-sliced by the driver, and an event then measures the other's time, too. The
  * timetable keeps them apart: launches begin only in the container's own window of each period. How far into the window, and
  * past its end, is `reach`: it grows by a step for each period that left tokens unspent (additive increase) and shrinks by an
- * eighth when work ran past the window without need (multiplicative decrease). */
+ * eighth when work ran past the window without need (multiplicative decrease). Whose window begins waits a moment for a peer
+ * whose work still runs; but no longer than 5 ms or a tenth of the period, for a peer may lie. */
 #include "kerf.h"
 
 enum { MILLI = 1000, POLL_NS = 1000000, DEFAULT_BOUND_NS = 4000000, DEFAULT_STALE_NS = 2000000000 };
-enum { LOOSE_PERIOD_NS = 100000000, LOOSE_CAP_NS = 20000000, LOW_DEBT_NS = 50000000 };
+enum { LOOSE_PERIOD_NS = 100000000, LOOSE_CAP_NS = 20000000, LOW_DEBT_NS = 50000000, REFILL_NS = 10000, YIELD_NS = 5000000 };
 #define LOAD(x) __atomic_load_n(&(x), __ATOMIC_SEQ_CST)
 #define STORE(x, v) __atomic_store_n(&(x), v, __ATOMIC_SEQ_CST)
 #define ADD(x, v) __atomic_add_fetch(&(x), v, __ATOMIC_SEQ_CST)
@@ -40,7 +41,7 @@ static void refill(int gpu, uint64_t milli, uint64_t estimate_ns, uint64_t now_n
     const int64_t cap = window ? (int64_t)(orders->gpu[gpu].period_ns * milli / MILLI + estimate_ns) : loose < LOOSE_CAP_NS ? loose : LOOSE_CAP_NS;
     uint64_t last = LOAD(c->refilled_ns);
     int64_t tokens;
-    if (now_ns <= last || !__atomic_compare_exchange_n(&c->refilled_ns, &last, now_ns, 0, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)) return;
+    if (now_ns < last + REFILL_NS || !__atomic_compare_exchange_n(&c->refilled_ns, &last, now_ns, 0, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)) return;
     if (!last) { /* as at the beginning of a window in the long run */
         STORE(c->tokens_ns, window - window * (int64_t)milli / MILLI);
         return;
@@ -49,13 +50,16 @@ static void refill(int gpu, uint64_t milli, uint64_t estimate_ns, uint64_t now_n
     if (tokens > cap) ADD(c->tokens_ns, cap - tokens);
 }
 
+static uint64_t patience(const struct kerf_gpu_orders *o) { return o->period_ns / 10 < YIELD_NS ? o->period_ns / 10 : YIELD_NS; }
+
 /* Once in each period. */
 static void adapt(int gpu, uint64_t estimate_ns, uint64_t now_ns) {
     struct kerf_gpu_counters *c = &counters->gpu[gpu];
     const struct kerf_gpu_orders *o = &orders->gpu[gpu];
     const uint64_t period = now_ns / o->period_ns, step = o->window_ns / 16 + 1;
     const uint64_t last_end = period ? (period - 1) * o->period_ns + o->window_start_ns + o->window_ns : 0;
-    const uint64_t most = o->window_ns + (estimate_ns < o->window_ns ? estimate_ns : o->window_ns);
+    const uint64_t slide = estimate_ns > patience(o) ? estimate_ns : patience(o); /* begun late, it may end late */
+    const uint64_t most = o->window_ns + (slide < o->window_ns ? slide : o->window_ns);
     const int64_t unspent = LOAD(c->tokens_ns) - (int64_t)(o->window_ns - o->window_ns * o->compute_milli / MILLI);
     uint64_t before = LOAD(c->adapted_period), reach = LOAD(c->reach_ns);
     if (before == period || !__atomic_compare_exchange_n(&c->adapted_period, &before, period, 0, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)) return;
@@ -71,7 +75,10 @@ static void adapt(int gpu, uint64_t estimate_ns, uint64_t now_ns) {
 static uint64_t window_wait(int gpu, const moment_t *m, uint64_t begin_ns) {
     const struct kerf_gpu_orders *o = &orders->gpu[gpu];
     const uint64_t start = m->now_ns / o->period_ns * o->period_ns + o->window_start_ns;
+    const uint64_t latest = start + patience(o);
     if (m->now_ns < start) return start;
+    if (begin_ns == m->now_ns && m->now_ns < latest && m->peers_busy_until_ns > m->now_ns)
+        return m->peers_busy_until_ns < latest ? m->peers_busy_until_ns : latest; /* the one before us has run past its end */
     adapt(gpu, m->estimate_ns, m->now_ns);
     if (begin_ns + m->estimate_ns / 2 > start + LOAD(counters->gpu[gpu].reach_ns)) return start + o->period_ns;
     return 0;
@@ -103,7 +110,7 @@ enum verdict gate(int gpu, const moment_t *m, uint64_t *until_ns) {
     if (!limited(o)) return GO;
     if (window_of(o)) wait_ns = window_wait(gpu, m, own_ns ? m->due_ns : m->now_ns);
     if (!wait_ns && LOAD(counters->gpu[gpu].tokens_ns) > 0) return GO;
-    if (!wait_ns) wait_ns = m->now_ns + 1 + (uint64_t)(-LOAD(counters->gpu[gpu].tokens_ns)) * MILLI / milli;
+    if (!wait_ns) wait_ns = m->now_ns + REFILL_NS + (uint64_t)(-LOAD(counters->gpu[gpu].tokens_ns)) * MILLI / milli;
     *until_ns = sooner(m->now_ns + 10 * POLL_NS, wait_ns); /* orders may change meanwhile */
     return WAIT_TIME;
 }

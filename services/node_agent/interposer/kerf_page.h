@@ -60,6 +60,8 @@ struct kerf_orders {
     uint64_t idle_for_ns;    /* low tier: peers must have been idle for so long (hysteresis) */
     uint64_t low_floor_milli; /* low tier: so much of each GPU even while peers are busy; 0: none */
     char driver_path[KERF_PATH_BYTES]; /* the real libcuda.so.1 inside the container; empty: where the system's linker finds it */
+    /* The others on these GPUs. KERF_TIER_LOW: those it gives way to. Else: all with a window, and who gives way to this one; a
+     * window begins when their work in flight is done, or after 5 ms or a tenth of the period. */
     uint32_t peer_count, reserved0;
     char peer[KERF_MAX_PEERS][KERF_NAME_BYTES]; /* names under /run/kerf/peers/, ended by 0 */
     uint8_t reserved[4096 - 336 - KERF_MAX_PEERS * KERF_NAME_BYTES];

@@ -109,6 +109,10 @@ static int attach(void) {
     counters = orders ? map("counters", sizeof *counters, KERF_COUNTERS_MAGIC, 1, &lock_file) : NULL;
     if (!counters) return report("no page of this container's slice"), 0;
     if (!signals) signals = map("signal", sizeof *signals, KERF_SIGNAL_MAGIC, 1, NULL);
+    for (unsigned i = 0; signals && i < orders->gpu_count && i < KERF_MAX_GPUS; i++) {
+        memcpy(signals->gpu[i].uuid, orders->gpu[i].uuid, 16);
+        signals->gpu_count = i + 1;
+    }
     reclaim();
     slot = take_slot();
     if (slot < 0) {

@@ -21,9 +21,9 @@ static int captures(CUstream stream) {
 
 /* An allocation that a graph captures is had when the graph runs, and kept by the driver's graph pool: it stays charged until
  * the process ends, for the graph may run again after any trim. */
-static CUresult kept(CUresult result, CUdeviceptr pointer, CUstream stream, int gpu, uint64_t charge) {
+static CUresult kept(CUresult result, const CUdeviceptr *to, CUstream stream, int gpu, uint64_t charge) {
     if (result) release(gpu, charge);
-    else if (!captures(stream)) table_put(POINTER, pointer, gpu, charge, context_here(), 1);
+    else if (!captures(stream)) table_put(POINTER, *to, gpu, charge, context_here(), 1);
     return result;
 }
 
@@ -37,7 +37,7 @@ static CUresult kept(CUresult result, CUdeviceptr pointer, CUstream stream, int 
         if (gpu < 0) return context_here() ? FULL : REAL(async_t, #name)(to, bytes, stream);        \
         charge = charge_of(bytes);                                                                  \
         if (!reserve(gpu, charge)) return FULL;                                                     \
-        return kept(REAL(async_t, #name)(to, bytes, stream), *to, stream_, gpu, charge);            \
+        return kept(REAL(async_t, #name)(to, bytes, stream), to, stream_, gpu, charge);            \
     }
 ASYNC(cuMemAllocAsync, stream)
 ASYNC(cuMemAllocAsync_ptsz, OWN(stream))
@@ -58,7 +58,7 @@ static int gpu_of_pool(CUpool pool, CUstream stream) {
         if (gpu < 0) return context_here() ? FULL : real(to, bytes, pool, stream);                  \
         charge = charge_of(bytes);                                                                  \
         if (!reserve(gpu, charge)) return FULL;                                                     \
-        return kept(real(to, bytes, pool, stream), *to, stream_, gpu, charge);                      \
+        return kept(real(to, bytes, pool, stream), to, stream_, gpu, charge);                      \
     }
 FROM_POOL(cuMemAllocFromPoolAsync, stream)
 FROM_POOL(cuMemAllocFromPoolAsync_ptsz, OWN(stream))

@@ -13,10 +13,12 @@ typedef CUresult (*elapsed_t)(float *, CUevent, CUevent);
 typedef CUresult (*capturing_t)(CUstream, int *);
 
 enum { LANES = 32, DEPTH = 32, KEYS = 32, BATCH_NS = 250000, NEW_NS = 100000, REBASE_NS = 1000000000, DRIFT_NS = 1000000 };
+enum { HELD_UP_NS = 5000000, UNKNOWN_NS = 100000000 };
 typedef struct { CUevent begin, end; CUstream stream; uint64_t keys[KEYS], estimated_ns; int count, unknown; } batch_t;
 typedef struct {
     CUcontext context;
-    int gpu, open;                  /* open: the batch at `next` has begun */
+    int gpu, open, unknown;         /* unknown: batches in flight whose length nobody knows.
+                                     * open: the batch at `next` has begun */
     uint32_t oldest, next;          /* closed batches stand between */
     batch_t batch[DEPTH];
     CUevent base;                   /* times are told from here */
@@ -57,8 +59,10 @@ static uint64_t between(CUevent from, CUevent to) {
 
 static int pending(const lane_t *l) { return l->next != l->oldest || l->open; }
 
-/* What others may see: until when this container is at work on the GPU. */
-static void tell(lane_t *l, uint64_t busy_until_ns) {
+/* What others may see: until when this container is at work on the GPU. Rather too long than too short: a program that waits
+ * for its work says here when it is done, and one that was held up by others' work cannot say that it needs longer. */
+static void tell(lane_t *l, int done) {
+    const uint64_t busy_until_ns = done ? l->due_ns : l->due_ns + l->pending_ns / 2 + HELD_UP_NS + (l->unknown ? UNKNOWN_NS : 0);
     uint64_t told = l->told_ns, *place;
     self()->in_flight_ns[l->gpu] = l->pending_ns;
     if (!signals || l->gpu >= (int)signals->gpu_count) return;
@@ -78,6 +82,7 @@ static void close_batch(lane_t *l) {
     l->open = 0;
     if (REAL(record_t, "cuEventRecord")(b->end, b->stream)) { /* a stream that is gone or captures now: charged as estimated */
         l->pending_ns -= b->estimated_ns;
+        l->unknown -= b->unknown;
         counters->gpu[l->gpu].untimed += (uint64_t)b->count;
         return;
     }
@@ -114,8 +119,9 @@ static void settle(lane_t *l, uint64_t now) {
         b->end = old;
     }
     l->oldest++;
+    l->unknown -= b->unknown;
     l->due_ns = pending(l) ? (end_ns + l->pending_ns > now ? end_ns + l->pending_ns : now) : end_ns;
-    tell(l, l->due_ns);
+    tell(l, !pending(l));
 }
 
 static void harvest(lane_t *l) {
@@ -124,6 +130,7 @@ static void harvest(lane_t *l) {
         if (result == CUDA_ERROR_NOT_READY) return;
         if (result) { /* the context is broken: nothing of it can be timed any more */
             l->pending_ns = 0;
+            l->unknown = 0;
             l->oldest = l->next;
             return;
         }
@@ -182,7 +189,7 @@ static void pass_gate(lane_t *l, uint64_t estimated_ns) {
         m.now_ns = now_ns();
         m.due_ns = pending(l) ? l->due_ns : 0;
         m.others_ns = others_in_flight(l->gpu);
-        if (orders->tier == KERF_TIER_LOW) m.peers_busy_until_ns = peers_busy_until(l->gpu);
+        m.peers_busy_until_ns = peers_busy_until(l->gpu);
         verdict = gate(l->gpu, &m, &until);
         if (verdict == WAIT_WORK && l->oldest == l->next && !l->open) verdict = GO; /* the estimate was wrong: it is all done */
         if (verdict == GO) break;
@@ -231,7 +238,7 @@ int launch_begin(CUstream stream, uint64_t key) {
         return -1;
     }
     b = &l->batch[l->next % DEPTH];
-    b->unknown |= !estimated;
+    if (!estimated && !b->unknown) b->unknown = 1, l->unknown++;
     if (!estimated) estimated = NEW_NS;
     b->keys[b->count++] = key;
     b->estimated_ns += estimated;
@@ -239,7 +246,7 @@ int launch_begin(CUstream stream, uint64_t key) {
     now = now_ns();
     l->due_ns = (l->due_ns > now ? l->due_ns : now) + estimated;
     gate_spend(l->gpu, estimated, now);
-    tell(l, l->due_ns);
+    tell(l, 0);
     return (int)(l - lane);
 }
 

@@ -22,6 +22,7 @@ from services.node_agent.node_service import NodeDoor
 from services.node_agent.release.cgroups import PodCgroups
 from services.node_agent.release.gone import Seen, gone
 from services.node_agent.release.processes import PodsOnGpus
+from services.node_agent.strategies.service import Strategies
 from services.node_agent.worker import Hung
 from shared.model import names
 from shared.service import Context
@@ -39,12 +40,13 @@ class ReleaseWatch:
         door: NodeDoor,
         *,
         specs: SpecDir,
+        strategies: Strategies | None,
         holders: Callable[[], Awaitable[tuple[Holder, ...]]],
         plugin_dir: Path,
         cgroup_dir: Path,
         nvml_timeout_s: float,
     ) -> None:
-        self._ctx, self._door, self._specs, self._holders = ctx, door, specs, holders
+        self._ctx, self._door, self._specs, self._holders, self._strategies = ctx, door, specs, holders, strategies
         self._plugin_dir, self._cgroup_dir = plugin_dir, cgroup_dir
         self._cgroups = PodCgroups(cgroup_dir)
         self._pods_on_gpus = PodsOnGpus(nvml_timeout_s)
@@ -86,4 +88,8 @@ class ReleaseWatch:
         return not self._cgroups.present((uid,))
 
     def _keep_specs(self) -> None:
-        self._specs.keep_only((lease.uid, lease.container) for lease in self._door.agent.live())
+        """Of what runs, and nothing else: specs, and what its strategy keeps."""
+        kept = [(lease.uid, lease.container) for lease in self._door.agent.live()]
+        self._specs.keep_only(kept)
+        if self._strategies is not None:
+            self._strategies.keep_only(kept)

@@ -71,6 +71,11 @@ class Board:
         found = self._pages.get(key)
         return None if found is None else found.read()
 
+    def busy(self, key: Key) -> bool:
+        """Whether its work goes on, by its own word. False where it has no page."""
+        found = self._pages.get(key)
+        return found is not None and found.busy_until_ns() > self._clock()
+
     def beat(self) -> None:
         for found in self._pages.values():
             found.beat()

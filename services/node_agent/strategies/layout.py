@@ -69,7 +69,8 @@ class GpuCounters(ctypes.LittleEndianStructure):
         ("overran_ns", c_uint64),
         ("untimed", c_uint64),
         ("busy_from_ns", c_uint64),
-        ("reserved", c_uint64 * 17),
+        ("adapted_period", c_uint64),
+        ("reserved", c_uint64 * 16),
     )
 
 

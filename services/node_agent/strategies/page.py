@@ -126,6 +126,15 @@ class Page:
         """The agent lives: what it says to wait for goes on."""
         self._orders.heartbeat_ns = self._clock()
 
+    def busy_until_ns(self) -> int:
+        """When the container's work ends by its own estimate, on whichever GPU last. Raises OSError where the file is gone."""
+        size = ctypes.sizeof(layout.Signal)
+        raw = (self.folder / "signal").read_bytes()[:size]
+        if len(raw) < size:
+            return 0
+        at = layout.Signal.from_buffer_copy(raw)
+        return max((int(at.gpu[place].busy_until_ns) for place in range(len(self._uuids))), default=0)
+
     def read(self) -> Reading:
         """Raises OSError where the file is gone."""
         size = ctypes.sizeof(layout.Counters)

@@ -25,8 +25,8 @@ from shared.model.units import MIB, WHOLE_GPU_MILLI
 class Policy(msgspec.Struct, frozen=True, kw_only=True):
     period_us: int = 50_000
     """Of the timetable: a slice waits at most so long for its part."""
-    in_flight_us: int = 4_000
-    """GPU time that a slice may have submitted and not finished, where others share its GPU."""
+    in_flight_us: int = 1_000
+    """GPU time that a slice may have submitted and not finished, where others share its GPU and it does not go before all."""
     idle_for_us: int = 200
     """So long must those before it have been idle until a slice takes its turn."""
     least_milli: int = 0
@@ -61,7 +61,7 @@ def plan(slices: Iterable[Slice], policy: Policy, wishes: Mapping[Key, Wish]) ->
 def _rules(mine: Slice, on: Mapping[str, list[Slice]], policy: Policy, wish: Wish) -> Rules:
     others = {s.key: s for part in mine.parts for s in on[part.uuid] if s.key != mine.key}
     before = tuple(key for key, s in sorted(others.items()) if _goes_first(s, mine))
-    gpus = tuple(_gpu(mine, part, on[part.uuid], policy, wish) for part in mine.parts)
+    gpus = tuple(_gpu(mine, part, on[part.uuid], policy, wish, bounded=bool(before) or mine.reserved) for part in mine.parts)
     if not before:
         # Only with peers are its launches timed and its signal kept; a few are as good as all.
         behind = tuple(key for key, s in sorted(others.items()) if _goes_first(mine, s))
@@ -76,15 +76,14 @@ def _goes_first(one: Slice, other: Slice) -> bool:
     return one.rank > other.rank
 
 
-def _gpu(mine: Slice, part: Part, on_it: list[Slice], policy: Policy, wish: Wish) -> GpuRule:
+def _gpu(mine: Slice, part: Part, on_it: list[Slice], policy: Policy, wish: Wish, *, bounded: bool) -> GpuRule:
     memory_mib = min(part.memory_mib, wish.memory_mib.get(part.uuid, part.memory_mib))
     compute = min(part.compute_milli or WHOLE_GPU_MILLI, wish.compute_milli)
-    alone = len(on_it) == 1
     rule = GpuRule(
         uuid=part.uuid,
         memory_limit_bytes=memory_mib * MIB,
         compute_milli=compute if compute < WHOLE_GPU_MILLI else 0,
-        in_flight_us=0 if alone else policy.in_flight_us,
+        in_flight_us=policy.in_flight_us if bounded and len(on_it) > 1 else 0,
         gate_closed=part.uuid in wish.closed,
     )
     reserved = [s for s in on_it if s.reserved]

@@ -46,13 +46,14 @@ class Slice(msgspec.Struct, frozen=True, kw_only=True):
         return (0 if self.opportunistic else 1), self.priority
 
 
-def slice_of(uid: str, container: str, share: ContainerGrant, grant: Grant, node: str) -> Slice:
-    """What of a grant is this container's on this node."""
+def slice_of(uid: str, container: str, share: ContainerGrant, grant: Grant | None, node: str) -> Slice:
+    """What of a grant is this container's on this node. Without a grant it is of no rank."""
     parts = tuple(
         Part(uuid=gpu.uuid, memory_mib=gpu.memory_mib, compute_milli=min(gpu.compute_milli, WHOLE_GPU_MILLI))
         for gpu in share.gpus
         if gpu.node == node
     )
-    return Slice(
-        uid=uid, container=container, strategy=share.strategy, parts=parts, priority=grant.priority, opportunistic=grant.tier == OPPORTUNISTIC
-    )  # fmt: skip
+    if grant is None:
+        return Slice(uid=uid, container=container, strategy=share.strategy, parts=parts)
+    opportunistic = grant.tier == OPPORTUNISTIC
+    return Slice(uid=uid, container=container, strategy=share.strategy, parts=parts, priority=grant.priority, opportunistic=opportunistic)

@@ -5,6 +5,7 @@
 
 int cuGetProcAddress_v2(const char *name, void **to, int version, uint64_t flags, int *status);
 int cuGetProcAddress(const char *name, void **to, int version, uint64_t flags);
+int kerf_fake_get(const char *name, void **to, int version, uint64_t flags, int *status);
 #define X(name) extern char name[];
 #include "names.h"
 #undef X
@@ -50,3 +51,5 @@ int cuGetProcAddress_v2(const char *name, void **to, int version, uint64_t flags
     return *to ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
 }
 int cuGetProcAddress(const char *name, void **to, int version, uint64_t flags) { return cuGetProcAddress_v2(name, to, version, flags, NULL); }
+/* The same under a name that nobody stands in front of. */
+int kerf_fake_get(const char *name, void **to, int version, uint64_t flags, int *status) { return cuGetProcAddress_v2(name, to, version, flags, status); }

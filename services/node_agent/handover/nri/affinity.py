@@ -59,9 +59,14 @@ def place(gpus: Iterable[Gpu], promise: Promise, allowed: Allowed, others: Colle
         return "whole-node"
     if promise.cpu_milli > 1000 * len(near):
         return "too-few-cpus"
-    if promise.cpu_milli + sum(other.promise.cpu_milli for other in others if other.cpus & near) > 1000 * len(near):
-        return "cpus-promised"
-    return Confined(promise=promise, cpus=near)
+    found = Confined(promise=promise, cpus=near)
+    return found if fits(found, allowed, others) else "cpus-promised"
+
+
+def fits(confined: Confined, allowed: Allowed, others: Iterable[Confined]) -> bool:
+    """Whether its CPUs have what was promised to it and to those that overlap with it. One that has all CPUs can give way."""
+    beside = (other for other in others if other.cpus & confined.cpus and not other.cpus >= allowed.cpus)
+    return confined.promise.cpu_milli + sum(other.promise.cpu_milli for other in beside) <= 1000 * len(confined.cpus)
 
 
 def bind_memory(confined: Confined, gpus: Iterable[Gpu], allowed: Allowed, others: Iterable[Confined]) -> Confined:
@@ -71,7 +76,7 @@ def bind_memory(confined: Confined, gpus: Iterable[Gpu], allowed: Allowed, other
     nodes = frozenset(gpu.numa_node for gpu in every)
     if any(gpu.c2c for gpu in every) or not nodes < allowed.mems or not confined.promise.memory_bytes:
         return confined
-    taken = confined.promise.memory_bytes + sum(other.promise.memory_bytes for other in others if other.mems & nodes)
+    taken = confined.promise.memory_bytes + sum(o.promise.memory_bytes for o in others if o.mems & nodes and not o.mems >= allowed.mems)
     if taken > sum(allowed.node_bytes.get(node, 0) for node in nodes):
         return confined
     return msgspec.structs.replace(confined, mems=nodes)

@@ -32,9 +32,8 @@ class PodCpusets:
         return Allowed(cpus=cpus, mems=mems, node_bytes=self._sizes(mems) if self._sized else {}) if cpus else None
 
     def _v1(self) -> Path | None:
-        return (
-            next((folder for folder in self._root.iterdir() if "cpuset" in folder.name.split(",")), None) if self._root.is_dir() else None
-        )
+        hierarchies = self._root.iterdir() if self._root.is_dir() else ()
+        return next((folder for folder in hierarchies if "cpuset" in folder.name.split(",")), None)
 
     def _sizes(self, nodes: Numbers) -> dict[int, int]:
         found = {}

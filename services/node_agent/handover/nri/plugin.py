@@ -9,7 +9,7 @@ import structlog
 from google.protobuf.message import Message
 
 from services.node_agent.devices.describe import cpu_list
-from services.node_agent.handover.nri.affinity import Allowed, Confined, Outcome, Promise, bind_memory, numbers, place
+from services.node_agent.handover.nri.affinity import Allowed, Confined, Outcome, Promise, bind_memory, fits, numbers, place
 from services.node_agent.handover.nri.session import Unimplemented
 from services.node_agent.nri_api import nri_pb2 as pb
 from shared.model.gpu import Gpu
@@ -33,8 +33,8 @@ class CpuPlugin:
         decided: Callable[[str, float | None], None],
     ) -> None:
         """`gpus_of` are those granted to a container, by its pod's UID and its name, none where there are none; `allowed` is what
-        a pod may use, by its cgroup. `decided` hears of each container with GPUs what became of it, and at
-        its start how many seconds that took."""
+        a pod may use, by its cgroup. `decided` hears of each container with GPUs what became of it, and at its start how many
+        seconds that took."""
         self._gpus_of, self._allowed, self._memory, self._decided = gpus_of, allowed, memory, decided
         self._confined: dict[str, Confined] = {}
         self.ready = False
@@ -116,8 +116,7 @@ class CpuPlugin:
         resources.MergeFrom(request.linux_resources)
         now = Confined(promise=promised(resources), cpus=before.cpus, mems=before.mems)
         allowed = self._allowed(request.pod.linux.cgroup_parent)
-        overlapping = [other for other in self._confined.values() if other.cpus & now.cpus]
-        if allowed is None or now.promise.cpu_milli + sum(other.promise.cpu_milli for other in overlapping) <= 1000 * len(now.cpus):
+        if allowed is None or fits(now, allowed, self._confined.values()):
             self._confined[request.container.id] = now
             return answer
         update = answer.update.add(container_id=request.container.id)

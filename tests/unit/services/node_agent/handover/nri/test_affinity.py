@@ -46,6 +46,7 @@ def test_lists_are_read_as_the_kernel_writes_them(text: str, found: set[int]) ->
         ([gpu("0-3")], 2001, [confined("0-3", 2000)], "cpus-promised"),
         ([gpu("0-3")], 2001, [confined("4-7", 2000)], "0-3"),
         ([gpu("0-3")], 2001, [confined("0-1,4-5", 2000)], "cpus-promised"),
+        ([gpu("0-3")], 2001, [confined("0-7", 7000)], "0-3"),  # resized once, and let go everywhere
     ],
 )
 def test_a_container_is_confined_where_that_takes_nothing_from_anybody(
@@ -91,6 +92,7 @@ def test_of_all_that_are_confined_each_can_have_what_it_was_promised(story: list
         ([gpu("0-3", 0)], 2 * GIB, [confined("0-3", 0, "0", 3 * GIB)], set()),
         ([gpu("0-3", 0)], 2 * GIB, [confined("0-3", 0, "1", 3 * GIB)], {0}),
         ([gpu("0-3", 0)], 2 * GIB, [confined("0-3", 0, "", 3 * GIB)], {0}),
+        ([gpu("0-3", 0)], 2 * GIB, [confined("0-7", 0, "0-1", 3 * GIB)], {0}),
     ],
 )
 def test_memory_is_bound_where_its_limit_fits_beside_those_of_others(

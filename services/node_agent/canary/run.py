@@ -1,0 +1,103 @@
+"""Runs the canary: the probe under the interposer, on a real page, as a container would meet it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from services.node_agent.canary import verdict
+from services.node_agent.canary.verdict import Proof
+from services.node_agent.strategies.interposer import INSIDE
+from services.node_agent.strategies.page import GpuRule, Page, Rules, remove
+
+LIMIT_BYTES = 512 << 20
+CHUNK_KIB = 16 << 10
+SHARE_MILLI = 300
+SHARE_MS = 3_000
+KERNEL_US = 500
+TIMEOUT_S = 60.0
+
+
+class CanaryError(Exception):
+    """It could not be run: nothing is proven, and nothing disproven."""
+
+
+class Canary:
+    """`under` turns a page's folder and a command into one that meets that page where a container would."""
+
+    def __init__(
+        self,
+        *,
+        build: Path,
+        folder: Path,
+        libcuda: str,
+        clock: Callable[[], int],
+        under: Callable[[Path, Sequence[str]], Sequence[str]],
+        environment: Mapping[str, str] = {},
+    ) -> None:
+        """`build`: where the interposer and the probe are. `libcuda`: the driver's, as this process sees it."""
+        self._build, self._folder, self._libcuda, self._clock = build, folder, libcuda, clock
+        self._under, self._environment = under, dict(environment)
+
+    async def run(self, gpu: str, index: int, driver_version: str, library: str, at_ms: int) -> Proof:
+        """Raises CanaryError, OSError, and ValueError on a GPU with a strange UUID."""
+        limits = GpuRule(uuid=gpu, memory_limit_bytes=LIMIT_BYTES)
+        memory = await self._probe(limits, index, "memory", str(CHUNK_KIB))
+        wrong, most, paths = verdict.of_memory(memory, LIMIT_BYTES, CHUNK_KIB << 10)
+        got = 0
+        if not wrong:
+            lines = await self._probe(msgspec.structs.replace(limits, compute_milli=SHARE_MILLI), index, *_loop())
+            wrong, got = verdict.of_share(lines[-1] if lines else {}, SHARE_MILLI, SHARE_MS)
+        return Proof(
+            driver_version=driver_version, library=library, ok=not wrong, sentence=wrong, at_ms=at_ms, gpu=gpu, memory_limit_bytes=LIMIT_BYTES,
+            memory_most_bytes=most, paths=paths, share_asked_milli=SHARE_MILLI, share_got_milli=got,
+        )  # fmt: skip
+
+    async def _probe(self, rule: GpuRule, index: int, *what: str) -> list[dict[str, Any]]:
+        remove(self._folder)
+        page = Page(self._folder, self._clock)
+        try:
+            page.order(Rules(gpus=(rule,)), context_bytes=0, driver_path=self._libcuda)
+            return await self._lines(index, what)
+        finally:
+            page.close()
+            remove(self._folder)
+
+    async def _lines(self, index: int, what: Sequence[str]) -> list[dict[str, Any]]:
+        command = self._under(self._folder, [str(self._build / "probe"), self._libcuda, *what])
+        environment = os.environ | self._environment | {"CUDA_VISIBLE_DEVICES": str(index), "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+        environment["KERF_DIRECTORY"] = str(self._folder)  # heeded by the tests' build alone
+        process = await asyncio.create_subprocess_exec(
+            *command, env=environment, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+        )
+        try:
+            out, errors = await asyncio.wait_for(process.communicate(), TIMEOUT_S)
+        except TimeoutError:
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
+            await process.wait()
+            raise CanaryError(f"the canary's {what[0]} has not ended within {TIMEOUT_S:g} s") from None
+        if process.returncode:
+            raise CanaryError(f"the canary's {what[0]} ended with {process.returncode}: {errors.decode(errors='replace').strip()[-400:]}")
+        try:
+            return [msgspec.json.decode(line, type=dict[str, Any]) for line in out.splitlines()]
+        except msgspec.DecodeError as error:
+            raise CanaryError(f"the canary's {what[0]} said what is no JSON: {error}") from error
+
+
+def _loop() -> tuple[str, ...]:
+    return "loop", "0", str(SHARE_MS), str(KERNEL_US), "0", "1"
+
+
+def in_a_namespace(library: Path) -> Callable[[Path, Sequence[str]], Sequence[str]]:
+    """With the page where a container has it, and the library in front of everything: needs root."""
+    script = 'mkdir -p "$2" && mount --bind "$1" "$2" && shift 2 && LD_PRELOAD="$1" && export LD_PRELOAD && shift && exec "$@"'
+
+    own = ["unshare", "--mount", "--propagation", "private", "--", "sh", "-c", script, "sh"]
+    return lambda folder, command: [*own, str(folder), INSIDE, str(library), *command]

@@ -1,0 +1,82 @@
+"""What the canary's figures mean. Pure.
+
+Proven is a driver with a library on this host: any other version of either has to prove itself anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from shared.model.gpu import Strategy
+
+PROVES: tuple[Strategy, ...] = ("interposer", "time_slice")
+OUT_OF_MEMORY = 2
+SHARE_ERROR_MILLI = 50
+"""The canary runs for seconds, on a GPU that others may use: it tells a limit that holds from one that does not, and no more.
+How well a share is kept is for the bench and for the samples of real slices."""
+LEAST_USED_MILLI = 800
+"""A limit that is kept by giving less than this of it is not worth having."""
+
+
+class Proof(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What was seen last on this host, kept beside the agent's checkpoint."""
+
+    driver_version: str
+    library: str
+    """A digest of the interposer."""
+    ok: bool
+    sentence: str = ""
+    """What failed."""
+    at_ms: int = 0
+    gpu: str = ""
+    memory_limit_bytes: int = 0
+    memory_most_bytes: int = 0
+    """The most that any path gave."""
+    paths: tuple[str, ...] = ()
+    share_asked_milli: int = 0
+    share_got_milli: int = 0
+
+
+def of_memory(lines: Sequence[Mapping[str, Any]], limit_bytes: int, chunk_bytes: int) -> tuple[str, int, tuple[str, ...]]:
+    """What is wrong (empty: nothing), the most that was given, and the paths that were tried."""
+    tried = [line for line in lines if "path" in line]
+    most = max((int(line[key]) for line in tried for key in ("bytes", "again")), default=0)
+    names = tuple(str(line["path"]) for line in tried)
+    if not tried:
+        return "the memory canary tried no path", most, names
+    shown = next((int(line["shown_total"]) for line in lines if "shown_total" in line), 0)
+    if shown > limit_bytes:
+        return f"cuMemGetInfo shows {shown} bytes, the limit is {limit_bytes}", most, names
+    for line in tried:
+        path, given, again = line["path"], int(line["bytes"]), int(line["again"])
+        if max(given, again) > limit_bytes:
+            return f"{path} gave {max(given, again)} bytes, the limit is {limit_bytes}", most, names
+        if min(given, again) + 2 * chunk_bytes < limit_bytes:
+            return f"{path} gave {min(given, again)} bytes of {limit_bytes}, and no more", most, names
+        if line["error"] != OUT_OF_MEMORY or line["freed"]:
+            return f"{path} ended with error {line['error']} and freed with error {line['freed']}", most, names
+    return "", most, names
+
+
+def of_share(line: Mapping[str, Any], asked_milli: int, ms: int) -> tuple[str, int]:
+    """What is wrong (empty: nothing), and the share of the time that was got."""
+    got = sum(int(ns) for ns in line.get("done_ns", ())) // (ms * 1000)
+    if got > asked_milli + SHARE_ERROR_MILLI:
+        return f"a slice of {asked_milli} milli of the compute got {got}", got
+    if got * 1000 < asked_milli * LEAST_USED_MILLI:
+        return f"a slice of {asked_milli} milli of the compute got only {got}", got
+    return "", got
+
+
+def offered(proof: Proof | None, driver_version: str, library: str) -> str:
+    """Why nothing is offered on the strength of this proof; empty where it is good."""
+    if not library:
+        return "the interposer is not in this image: make -C services/node_agent/interposer, and name its build in interposer_dir"
+    if not driver_version:
+        return "no driver is loaded"
+    if proof is None or (proof.driver_version, proof.library) != (driver_version, library):
+        return f"the limits have not been proven with driver {driver_version} yet"
+    return "" if proof.ok else f"the canary has failed with driver {driver_version}: {proof.sentence}"

@@ -1,0 +1,248 @@
+"""Wiring of the strategies: what is offered, what a container gets, and what is shown of each slice for as long as it lives."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from pathlib import Path
+
+import msgspec
+
+from services.node_agent import messages as m
+from services.node_agent.canary.keeper import LIBRARY, Keeper
+from services.node_agent.canary.run import Canary, in_a_namespace
+from services.node_agent.cdi import driver_files
+from services.node_agent.cdi.host import Host
+from services.node_agent.cdi.spec import ContainerEdits
+from services.node_agent.config import Config
+from services.node_agent.core import Agent
+from services.node_agent.devices.cgroups import Owner
+from services.node_agent.devices.usage import GpuProcesses
+from services.node_agent.strategies.advisory import Advisory
+from services.node_agent.strategies.base import Driver, Observed
+from services.node_agent.strategies.board import Board
+from services.node_agent.strategies.escapes import Escape, Escapes, by_pod
+from services.node_agent.strategies.exclusive import Exclusive
+from services.node_agent.strategies.install import install
+from services.node_agent.strategies.interposer import Interposer
+from services.node_agent.strategies.locks import LockError, Locks
+from services.node_agent.strategies.quantum import Pace
+from services.node_agent.strategies.rules import Policy, Wish
+from services.node_agent.strategies.show import show
+from services.node_agent.strategies.slices import Key, slice_of
+from services.node_agent.strategies.time_slice import TimeSlice
+from services.node_agent.strategies.turns import TurnKeeper
+from shared.contracts.commands import Evict, LiveSlice
+from shared.contracts.samples import SliceUse
+from shared.model.gpu import Strategy
+from shared.model.grant import ContainerGrant, GpuShare, Grant
+from shared.model.units import MIB
+from shared.service import Context
+
+BEAT_S = 0.5
+"""A page's orders to wait end 2 s after the agent's last sign of life."""
+EVICT_AGAIN_S = 30.0
+
+
+class Strategies:
+    def __init__(
+        self,
+        ctx: Context,
+        config: Config,
+        agent: Agent,
+        *,
+        owner: Callable[[int], Owner | None],
+        evict: Callable[[tuple[Evict, ...]], None],
+        clock: Callable[[], int] = time.monotonic_ns,
+    ) -> None:
+        """`owner` says to whom a process belongs. `clock`: nanoseconds of CLOCK_MONOTONIC."""
+        self._ctx, self._config, self._agent, self._owner, self._evict, self._clock = ctx, config, agent, owner, evict, clock
+        self._build, run = Path(config.interposer_dir), Path(config.run_dir)
+        self._keeper = Keeper(ctx, Path(config.checkpoint_file).with_name("canary.json"), self._build, self._canary)
+        policy = Policy(period_us=config.period_ms * 1000, in_flight_us=config.in_flight_us, least_milli=config.least_milli)
+        self._board = Board(run / "slices", policy, clock, lambda: config.context_mib * MIB)
+        library = Path(config.library_dir) / self._keeper.library / LIBRARY
+        self._drivers: dict[Strategy, Driver] = {
+            "exclusive": Exclusive(),
+            "advisory": Advisory(),
+            "interposer": Interposer(self._board, library, self._keeper.offer, clock),
+            "time_slice": TimeSlice(self._board, library, self._keeper.offer, clock),
+        }
+        self._escapes = Escapes(config.escape_slack_mib)
+        self._locks = Locks(self._libcuda(), run / "locks.json")
+        self._turns = TurnKeeper(self._board, self._locks, Pace(least_milli=config.least_milli), clock)
+        self._observed: dict[tuple[Key, str], Observed] = {}
+        self._hidden: dict[tuple[str, str], Escape] = {}
+        self._evicted_s: dict[str, float] = {}
+        show(ctx.metrics, agent.live, lambda: self._observed, lambda: self._hidden)
+
+    def offered(self, driver_version: str) -> tuple[Strategy, ...]:
+        """What the node offers beside what every node does."""
+        return self._keeper.strategies(driver_version) if self._config.enforce == "proven" else ()
+
+    async def start(self, say: Callable[[], Awaitable[None]]) -> None:
+        """Takes up the slices that run. `say` tells the world what is offered now."""
+        if self._keeper.library:
+            try:
+                install(self._build, Path(self._config.library_dir), self._keeper.library)
+            except OSError as error:
+                self._ctx.log.error("interposer_not_installed", error=str(error), effect="slices that need it will not start")
+        self._adopt()
+        self._ctx.on_drain(self._close)
+        if self._config.escapes == "lock":
+            await self._undo_locks()
+            self._ctx.spawn(self._turns.keep(), name="turns")
+        if self._config.enforce == "proven":
+            self._ctx.spawn(self._keeper.keep(lambda: self._agent.inventory, say), name="canary")
+        self._ctx.spawn(self._beats(), name="pages")
+
+    def edits(self, order: m.HandOver, grant: Grant | None) -> ContainerEdits:
+        """What the container gets of its strategy, which is prepared. Raises OSError or ValueError: then it must not start."""
+        driver = self._drivers.get(order.share.strategy)
+        if driver is None:
+            return ContainerEdits()
+        slice_ = slice_of(order.uid, order.container, order.share, grant, self._config.node)
+        driver.prepare(slice_)
+        return driver.edits(slice_)
+
+    def adjust(self, key: Key, wish: Wish) -> None:
+        """Changes a running slice. Raises Unadjustable, and KeyError where nothing like it runs."""
+        live = next((live for live in self._agent.live() if (live.uid, live.container) == key), None)
+        if live is None:
+            raise KeyError(key)
+        self._drivers[live.strategy].adjust(key, wish)
+
+    def keep_only(self, containers: Iterable[Key]) -> None:
+        """All others are gone for good. Raises OSError."""
+        kept = set(containers)
+        for slice_ in self._board.slices:
+            if slice_.key not in kept:
+                self._drivers[slice_.strategy].release(slice_.key)
+        self._board.keep_only(kept)
+
+    # --- devices.meter.Observer ---------------------------------------------------------------------------------
+
+    async def saw(self, found: tuple[GpuProcesses, ...]) -> None:
+        """Limit against truth of all slices, and what got past them."""
+        self._observed = {}
+        pages = []
+        for slice_ in self._board.slices:
+            for observed in self._drivers[slice_.strategy].observe(slice_.key):
+                self._observed[slice_.key, observed.uuid] = observed
+                pages.append((slice_.key, observed.uuid, observed.memory_mib or 0, observed.memory_limit_mib))
+        seen, pids = self._seen(found)
+        escapes = self._escapes.look(by_pod(seen, pages))
+        self._hidden = {(escape.held.uid, escape.held.uuid): escape for escape in escapes}
+        self._act(escapes, pids)
+
+    def beside(self, uuid: str, use: SliceUse) -> SliceUse:
+        mine = {
+            key: seen for (key, gpu), seen in self._observed.items() if gpu == uuid and key[0] == use.uid and use.container in ("", key[1])
+        }
+        if not mine:
+            return use
+        strategies = {slice_.key: slice_.strategy for slice_ in self._board.slices}
+        times = [seen.compute_milli for seen in mine.values() if seen.compute_milli is not None]
+        escape = self._hidden.get((use.uid, uuid))
+        return msgspec.structs.replace(
+            use, strategy=strategies.get(next(iter(mine))), counted_mib=sum(seen.memory_mib or 0 for seen in mine.values()),
+            gpu_milli=sum(times) if times else None, refused=sum(seen.refused for seen in mine.values()), hidden_mib=0 if escape is None else escape.hidden_mib,
+        )  # fmt: skip
+
+    # --- what got past ------------------------------------------------------------------------------------------
+
+    def _seen(self, found: tuple[GpuProcesses, ...]) -> tuple[dict[tuple[str, str], int], dict[tuple[str, str], frozenset[int]]]:
+        """MiB and PIDs by pod and GPU, of all pods that have a page."""
+        ours = {slice_.uid for slice_ in self._board.slices}
+        mib: dict[tuple[str, str], int] = {}
+        pids: dict[tuple[str, str], frozenset[int]] = {}
+        for gpu in found:
+            for process in gpu.processes:
+                of = self._owner(process.pid)
+                if of is not None and of.pod_uid in ours and process.mib is not None:
+                    key = (of.pod_uid, gpu.uuid)
+                    mib[key] = mib.get(key, 0) + process.mib
+                    pids[key] = pids.get(key, frozenset()) | {process.pid}
+        return mib, pids
+
+    def _act(self, escapes: tuple[Escape, ...], pids: Mapping[tuple[str, str], frozenset[int]]) -> None:
+        for escape in escapes:
+            self._ctx.log.warning("slice_escaped", what=escape.sentence, policy=self._config.escapes)
+        if self._config.escapes == "lock":
+            escaped: dict[str, dict[Key, frozenset[int]]] = {}
+            for escape in escapes:
+                held = escape.held
+                escaped.setdefault(held.uuid, {})[held.containers[0]] = pids.get((held.uid, held.uuid), frozenset())
+            self._turns.know(escaped)
+        elif self._config.escapes == "evict":
+            self._evict_pods(escapes)
+
+    def _evict_pods(self, escapes: tuple[Escape, ...]) -> None:
+        now_s = self._clock() / 1e9
+        live = {slice_.uid: slice_ for slice_ in self._agent.live()}
+        for escape in escapes:
+            pod = live.get(escape.held.uid)
+            if pod is not None and now_s - self._evicted_s.get(pod.uid, float("-inf")) >= EVICT_AGAIN_S:
+                self._evicted_s[pod.uid] = now_s
+                self._evict((Evict(uid=pod.uid, namespace=pod.namespace, name=pod.name, reason=escape.sentence),))
+        self._evicted_s = {uid: at_s for uid, at_s in self._evicted_s.items() if uid in live}
+
+    # --- the rest -----------------------------------------------------------------------------------------------
+
+    def _adopt(self) -> None:
+        """What runs keeps its page; one that cannot be taken up goes on by what it was told last."""
+        grants = {came.uid: came.grant for came in self._agent.grants()}
+        for live in self._agent.live():
+            if live.strategy in ("interposer", "time_slice"):
+                try:
+                    self._board.put(
+                        slice_of(live.uid, live.container, _share(live, self._config.node), grants.get(live.uid), self._config.node)
+                    )
+                except (OSError, ValueError) as error:
+                    self._ctx.log.error(
+                        "slice_not_taken_up", pod=f"{live.namespace}/{live.name}", container=live.container, error=str(error)
+                    )
+
+    async def _undo_locks(self) -> None:
+        try:
+            await self._locks.start()
+        except LockError as error:
+            self._ctx.health.set("locks", ok=True, detail=f"what escapes cannot be locked: {error}")
+
+    async def _beats(self) -> None:
+        while True:
+            self._board.beat()
+            await asyncio.sleep(BEAT_S)
+
+    async def _close(self) -> None:
+        await self._locks.close()
+        self._board.close()
+
+    def _libcuda(self) -> str:
+        """The driver's library as this process sees it; the linker's word where the host has none."""
+        host = self._config.host()
+        return self._config.libcuda or _of_host(host) or "libcuda.so.1"
+
+    def _canary(self) -> Canary | None:
+        folder = Path(self._config.run_dir) / "canary"
+        under = in_a_namespace(self._build / LIBRARY)
+        return Canary(build=self._build, folder=folder, libcuda=self._libcuda(), clock=self._clock, under=under)
+
+
+def _share(live: LiveSlice, node: str) -> ContainerGrant:
+    gpus = tuple(GpuShare(node=node, uuid=uuid, memory_mib=mib, compute_milli=milli) for uuid, (mib, milli) in live.gpus.items())
+    return ContainerGrant(strategy=live.strategy, gpus=gpus)
+
+
+def _of_host(host: Host) -> str:
+    """Empty where no driver is loaded, or its files are not found."""
+    try:
+        version = host.driver_version()
+        if not version:
+            return ""
+        libraries = driver_files.find(host, version)
+    except (OSError, ValueError):
+        return ""
+    path = host.seen(host.of_driver(f"{libraries.directory}/libcuda.so.{version}"))
+    return str(path) if path.exists() else ""

@@ -1,0 +1,54 @@
+"""Limit against truth of every slice, for Prometheus: read when it is asked for, gone with its pod."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+
+from services.node_agent.strategies.base import Observed
+from services.node_agent.strategies.escapes import Escape
+from services.node_agent.strategies.slices import Key
+from shared.contracts.commands import LiveSlice
+from shared.telemetry.metrics import Metrics
+
+_POD = ("gpu", "namespace", "pod")
+_SLICE = (*_POD, "container", "strategy")
+Series = dict[tuple[str, ...], float]
+
+
+def show(
+    metrics: Metrics,
+    live: Callable[[], Iterable[LiveSlice]],
+    observed: Callable[[], Mapping[tuple[Key, str], Observed]],
+    hidden: Callable[[], Mapping[tuple[str, str], Escape]],
+) -> None:
+    """`observed` by slice and GPU, `hidden` by pod and GPU."""
+
+    def of_slices(value: Callable[[Observed], int | None]) -> Callable[[], Series]:
+        def series() -> Series:
+            known = {(slice_.uid, slice_.container): slice_ for slice_ in live()}
+            return {
+                (uuid, known[key].namespace, known[key].name, key[1], known[key].strategy): float(number)
+                for (key, uuid), seen in observed().items()
+                if key in known and (number := value(seen)) is not None
+            }
+
+        return series
+
+    def of_pods() -> Series:
+        known = {slice_.uid: slice_ for slice_ in live()}
+        return {
+            (uuid, known[uid].namespace, known[uid].name): float(max(escape.hidden_mib, escape.over_mib))
+            for (uid, uuid), escape in hidden().items()
+            if uid in known
+        }
+
+    tell = metrics.observe_by
+    tell("kerf_agent_slice_limit_mib", "Memory limit of an enforced slice.", of_slices(lambda o: o.memory_limit_mib), labels=_SLICE)
+    tell("kerf_agent_slice_counted_mib", "Memory that its strategy counts.", of_slices(lambda o: o.memory_mib), labels=_SLICE)
+    tell("kerf_agent_slice_peak_mib", "The most that it ever counted.", of_slices(lambda o: o.peak_mib), labels=_SLICE)
+    tell("kerf_agent_slice_limit_milli", "GPU time granted, per mille.", of_slices(lambda o: o.compute_limit_milli), labels=_SLICE)
+    tell("kerf_agent_slice_gpu_milli", "GPU time used, per mille, by events.", of_slices(lambda o: o.compute_milli), labels=_SLICE)
+    tell("kerf_agent_slice_waited_milli", "Time that launches waited, per mille.", of_slices(lambda o: o.waited_milli), labels=_SLICE)
+    refused = of_slices(lambda o: o.refused)
+    tell("kerf_agent_slice_refused_total", "Allocations that failed at the limit.", refused, labels=_SLICE, kind="counter")
+    tell("kerf_agent_slice_hidden_mib", "Memory of a pod that got past its slices.", of_pods, labels=_POD)

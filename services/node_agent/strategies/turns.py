@@ -1,0 +1,109 @@
+"""Wiring of the turns by locks: processes that got past the interposer run only while it is their turn.
+
+They are stopped by the driver's process lock; slices that keep to their pages are stopped, when it is an escaped one's guaranteed
+quantum, by the gate of their page. Where nothing has escaped this does nothing at all.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any
+
+import msgspec
+import structlog
+
+from services.node_agent.strategies.board import Board
+from services.node_agent.strategies.locks import LockError, Locks
+from services.node_agent.strategies.quantum import Contender, Pace, Turn, Turns
+from services.node_agent.strategies.slices import Key, Slice
+
+LOOK_S = 0.005
+_RESERVED = 2
+"""Above all that share by turns."""
+
+log = structlog.get_logger("turns")
+
+Escaped = Mapping[str, Mapping[Key, frozenset[int]]]
+"""By GPU and slice: the PIDs of what escaped, as the agent sees them."""
+
+
+class TurnKeeper:
+    def __init__(self, board: Board, locks: Locks, pace: Pace, clock: Callable[[], int]) -> None:
+        self._board, self._locks, self._pace, self._clock = board, locks, pace, clock
+        self._escaped: dict[str, dict[Key, frozenset[int]]] = {}
+        self._turns: dict[str, Turns] = {}
+        self._last: dict[str, tuple[int, Turn]] = {}
+        self._wake = asyncio.Event()
+        self._failed: set[int] = set()
+        """Processes that could not be locked: tried again when they are still there at the next sample."""
+
+    def know(self, escaped: Escaped) -> None:
+        """What has escaped, as of now: all of it."""
+        self._escaped = {uuid: dict(found) for uuid, found in escaped.items() if found}
+        self._failed.clear()
+        self._wake.set()
+
+    async def keep(self) -> None:
+        """For ever."""
+        while True:
+            if not self._escaped and not self._locks.held and not self._closed():
+                self._wake.clear()
+                await self._wake.wait()
+            await self.look()
+            await asyncio.sleep(LOOK_S)
+
+    async def look(self) -> None:
+        waiting: dict[str, frozenset[Key]] = {}
+        for uuid, found in self._escaped.items():
+            waiting[uuid] = self._turn(uuid, found).waiting
+        for uuid in self._turns.keys() - self._escaped.keys():
+            del self._turns[uuid]
+            self._last.pop(uuid, None)
+        self._gates(waiting)
+        await self._lock(waiting)
+
+    def _turn(self, uuid: str, found: Mapping[Key, frozenset[int]]) -> Turn:
+        now_ns = self._clock()
+        before_ns, before = self._last.get(uuid, (now_ns, Turn(owner=None, waiting=frozenset())))
+        on_it = [slice_ for slice_ in self._board.slices if any(part.uuid == uuid for part in slice_.parts)]
+        seen = [self._contender(slice_, found, before, now_ns - before_ns) for slice_ in on_it]
+        turn = self._turns.setdefault(uuid, Turns(self._pace)).look(now_ns, seen)
+        self._last[uuid] = now_ns, turn
+        return turn
+
+    def _contender(self, slice_: Slice, found: Mapping[Key, frozenset[int]], before: Turn, span_ns: int) -> Contender:
+        """Nobody sees within milliseconds whether a process that escaped is at work: it counts as busy."""
+        key = slice_.key
+        busy = key in found or key in before.waiting or self._board.busy(key)
+        used_ns = span_ns if before.owner == key and busy else 0
+        return Contender(key=key, rank=(_RESERVED, 0) if slice_.reserved else slice_.rank, busy=busy, used_ns=used_ns)
+
+    def _gates(self, waiting: Mapping[str, frozenset[Key]]) -> None:
+        """Of those whose pages are heeded; the page's word is nothing to an escaped process, and does it no harm."""
+        for slice_ in self._board.slices:
+            closed = frozenset(uuid for uuid, keys in waiting.items() if slice_.key in keys)
+            wish = self._board.wished(slice_.key)
+            if wish.closed != closed:
+                self._board.wish(slice_.key, msgspec.structs.replace(wish, closed=closed))
+
+    def _closed(self) -> bool:
+        return any(self._board.wished(slice_.key).closed for slice_ in self._board.slices)
+
+    async def _lock(self, waiting: Mapping[str, frozenset[Key]]) -> None:
+        """A process is locked as a whole: one that waits on any GPU waits."""
+        wanted = {pid for uuid, found in self._escaped.items() for key, pids in found.items() if key in waiting[uuid] for pid in pids}
+        await self._done(self._locks.beat())
+        for pid in self._locks.held - wanted:
+            await self._done(self._locks.unlock(pid))
+        for pid in wanted - self._locks.held - self._failed:
+            if not await self._done(self._locks.lock(pid)):
+                self._failed.add(pid)
+
+    async def _done(self, call: Coroutine[Any, Any, None]) -> bool:
+        try:
+            await call
+        except LockError as error:
+            log.warning("not_locked", why=str(error))
+            return False
+        return True

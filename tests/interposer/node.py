@@ -1,0 +1,105 @@
+"""A node without a GPU: the fake driver, the interposer, and containers that are a page and programs started in front of it."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import subprocess
+import time
+from pathlib import Path
+
+from services.node_agent.strategies import layout
+from services.node_agent.strategies.page import Page, Reading, Rules
+
+ROOT = Path(__file__).resolve().parents[2]
+MIB = 1 << 20
+START_NS = 1_000_000_000
+"""Where the fake's clock begins."""
+UUID = "GPU-00000000-0000-0000-0000-000000000001"
+WITHIN_S = 120
+
+
+def build(into: Path) -> Path:
+    """Everything in C that the tests need. Raises CalledProcessError with the compiler's words in its output."""
+    for source, name in (("tests/fakes/cuda", "fake"), ("services/node_agent/interposer", "kerf"), ("tests/interposer/programs", "programs")):
+        subprocess.run(["make", "-s", "-C", str(ROOT / source), f"BUILD={into / name}"], check=True, capture_output=True, text=True)
+    return into
+
+
+class Node:
+    """One fake world. Its containers share its devices and its clock."""
+
+    def __init__(self, built: Path, folder: Path, *, clients: int = 0, **settings: int) -> None:
+        """`settings`: KERF_FAKE_CUDA_... in lower case."""
+        self.built, self.folder = built, folder
+        folder.mkdir(parents=True, exist_ok=True)
+        self.driver = built / "fake" / "libcuda.so.1"
+        self.environment = {
+            "PATH": os.environ["PATH"],
+            "KERF_FAKE_CUDA": str(folder / "world"),
+            "KERF_FAKE_CUDA_CLIENTS": str(clients),
+            "KERF_TEST_DRIVER": str(self.driver),
+        } | {f"KERF_FAKE_CUDA_{name.upper()}": str(value) for name, value in settings.items()}
+
+    def bare(self, *command: str, **variables: str) -> subprocess.Popen[str]:
+        """A program that nothing stands in front of."""
+        path = {"LD_LIBRARY_PATH": str(self.built / "fake")}
+        return _start(self.built, command, self.environment | path | variables)
+
+    def container(self, name: str, rules: Rules, *, context_bytes: int = 0, now_ns: int = START_NS) -> Container:
+        page = Page(self.folder / name, lambda: now_ns)
+        page.order(rules, context_bytes=context_bytes, driver_path=str(self.driver))
+        return Container(self, page)
+
+
+class Container:
+    def __init__(self, node: Node, page: Page) -> None:
+        self.node, self.page = node, page
+
+    def start(self, *command: str, shadow: bool = False, **variables: str) -> subprocess.Popen[str]:
+        form = "test/shadow/libcuda.so.1" if shadow else "test/libkerf.so"
+        inside = {
+            "LD_PRELOAD": str(self.node.built / "kerf" / form),
+            "KERF_DIRECTORY": str(self.page.folder),
+            "LD_LIBRARY_PATH": str(self.node.built / "fake"),
+        }
+        return _start(self.node.built, command, self.node.environment | inside | variables)
+
+    def run(self, *command: str, shadow: bool = False, **variables: str) -> list[int]:
+        """The numbers that the program prints."""
+        return numbers(self.start(*command, shadow=shadow, **variables))
+
+    def read(self) -> Reading:
+        return self.page.read()
+
+    def raw(self) -> layout.Counters:
+        return layout.Counters.from_buffer_copy((self.page.folder / "counters").read_bytes())
+
+
+def numbers(program: subprocess.Popen[str]) -> list[int]:
+    """What it printed. Raises AssertionError where it failed, with its words."""
+    try:
+        out, err = program.communicate(timeout=WITHIN_S)
+    finally:
+        program.kill()
+    assert program.returncode == 0, f"{program.args} ended with {program.returncode}: {err}"
+    return [int(word) for word in out.split() if word != "-"]
+
+
+def until(what, within_s: float = 20) -> None:  # type: ignore[no-untyped-def]
+    """Waits for a condition of the world outside."""
+    end = time.monotonic() + within_s
+    while not what():
+        assert time.monotonic() < end, "it did not come to pass"
+        time.sleep(0.01)
+
+
+def size_of(name: str) -> int:
+    return ctypes.sizeof(layout.KINDS[name][0])
+
+
+def _start(built: Path, command: tuple[str, ...], environment: dict[str, str]) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [str(built / "programs" / command[0]), *command[1:]], env=environment,
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip

@@ -1,0 +1,46 @@
+/* forks fork|clone before|after: a process and its child, made by fork (with the handlers of pthread_atfork) or by the bare
+ * system call (without). before: both use the GPU afterwards. after: the parent has allocated; the child only ends.
+ * Prints what the device has taken while both hold 32 MiB (before), or when the child has gone (after). */
+#include "api.h"
+#include <sched.h>
+#include <signal.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+
+int main(int argc, char **argv) {
+    uint64_t pointer;
+    int to_parent[2], to_child[2], child;
+    char token;
+    if (argc < 3 || pipe(to_parent) || pipe(to_child)) return 2;
+    open_driver();
+    if (!strcmp(argv[2], "after")) {
+        use_device(0);
+        NEED(CALL(cuMemAlloc, _v2, 3020)(&pointer, (size_t)32 << 20));
+    } else if (CALL(cuInit, , 2000) == NULL) return 2;
+    child = !strcmp(argv[1], "fork") ? fork() : (int)syscall(SYS_clone, SIGCHLD, NULL, NULL, NULL, NULL);
+    if (!child && !strcmp(argv[2], "after")) {
+        /* a forked child cannot use the driver; that it tries must not disturb the account */
+        if (!CALL(cuMemAlloc, _v2, 3020)(&pointer, (size_t)32 << 20)) _exit(5);
+        _exit(0);
+    }
+    if (!strcmp(argv[2], "before")) {
+        use_device(0);
+        NEED(CALL(cuMemAlloc, _v2, 3020)(&pointer, (size_t)32 << 20));
+    }
+    if (!child) {
+        if (write(to_parent[1], "x", 1) != 1 || read(to_child[0], &token, 1) != 1) _exit(6);
+        _exit(0);
+    }
+    if (!strcmp(argv[2], "before")) {
+        if (read(to_parent[0], &token, 1) != 1) return 6;
+        printf("%lu ", device_used(0));
+        if (write(to_child[1], "x", 1) != 1) return 6;
+    }
+    waitpid(child, &child, 0);
+    printf("%lu %d ", device_used(0), child);
+    fflush(stdout);
+    if (getenv("KERF_TEST_HOLD") && read(0, &token, 1) < 0) return 6; /* the test looks at the counters now */
+    NEED(CALL(cuMemFree, _v2, 3020)(pointer));
+    printf("%lu\n", device_used(0));
+    return 0;
+}

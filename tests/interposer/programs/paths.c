@@ -1,0 +1,88 @@
+/* paths NAME BYTES: allocates by one path until it is refused, frees all, and says what happened:
+ *   count  bytes the device had taken at most  then  after freeing  refusal's error
+ * paths list: the names. */
+#include "api.h"
+
+enum { MOST = 1 << 16 };
+static uint64_t held[MOST];
+static CUpool pool;
+static CUgraph graph;
+
+static CUresult get(const char *name, uint64_t bytes, uint64_t *to) {
+    const alloc_prop_t physical = {.type = 1, .location = {LOCATION_DEVICE, 0}};
+    const array_desc_t flat = {bytes / 4, 0, 0x20, 1};
+    const array3d_desc_t cube = {256, bytes / 4 / 256 / 16, 16, 0x20, 1, 0};
+    size_t pitch;
+    if (!strcmp(name, "cuMemAlloc")) return CALL(cuMemAlloc, _v2, 3020)(to, bytes);
+    if (!strcmp(name, "cuMemAllocManaged")) return CALL(cuMemAllocManaged, , 6000)(to, bytes, 1u);
+    if (!strcmp(name, "cuMemAllocPitch")) return CALL(cuMemAllocPitch, _v2, 3020)(to, &pitch, (size_t)5000, bytes / 5120, 4u);
+    if (!strcmp(name, "cuMemAllocAsync")) return CALL(cuMemAllocAsync, , 11020)(to, bytes, NULL);
+    if (!strcmp(name, "cuMemAllocFromPoolAsync")) return CALL(cuMemAllocFromPoolAsync, , 11020)(to, bytes, pool, NULL);
+    if (!strcmp(name, "cuMemCreate")) return CALL(cuMemCreate, , 10020)(to, bytes, &physical, 0ull);
+    if (!strcmp(name, "cuArrayCreate")) return CALL(cuArrayCreate, _v2, 3020)(to, &flat);
+    if (!strcmp(name, "cuArray3DCreate")) return CALL(cuArray3DCreate, _v2, 3020)(to, &cube);
+    if (!strcmp(name, "cuMipmappedArrayCreate")) return CALL(cuMipmappedArrayCreate, , 5000)(to, &cube, 3u);
+    fprintf(stderr, "no path %s\n", name), exit(2);
+}
+static CUresult drop(const char *name, uint64_t what) {
+    if (!strcmp(name, "cuMemAllocAsync") || !strcmp(name, "cuMemAllocFromPoolAsync")) return CALL(cuMemFreeAsync, , 11020)(what, NULL);
+    if (!strcmp(name, "cuMemCreate")) return CALL(cuMemRelease, , 10020)(what);
+    if (!strcmp(name, "cuMipmappedArrayCreate")) return CALL(cuMipmappedArrayDestroy, , 5000)(what);
+    if (!strncmp(name, "cuArray", 7)) return CALL(cuArrayDestroy, , 2000)(what);
+    return CALL(cuMemFree, _v2, 3020)(what);
+}
+
+static void by_graph(uint64_t bytes) {
+    graph_node_t node = {.type = NODE_MEM_ALLOC, .alloc = {.pool = {.location = {LOCATION_DEVICE, 0}}, .bytes = bytes}};
+    CUresult result = CUDA_SUCCESS;
+    CUexec executable;
+    CUnode added;
+    int count = 0;
+    NEED(CALL(cuGraphCreate, , 10000)(&graph, 0u));
+    while (!result) {
+        result = count % 2 ? CALL(cuGraphAddMemAllocNode, , 11040)(&added, graph, NULL, (size_t)0, &node.alloc)
+                           : CALL(cuGraphAddNode, _v2, 12030)(&added, graph, NULL, NULL, (size_t)0, &node);
+        count += !result;
+    }
+    NEED(CALL(cuGraphInstantiate, WithFlags, 12000)(&executable, graph, 0ull));
+    NEED(CALL(cuGraphLaunch, , 10000)(executable, NULL));
+    printf("%d %lu - %d\n", count, device_used(0), result);
+}
+
+/* Captured allocations: a graph's, too. */
+static void by_capture(uint64_t bytes) {
+    CUresult result = CUDA_SUCCESS;
+    CUstream stream;
+    CUexec executable;
+    uint64_t pointer;
+    int count = 0;
+    NEED(CALL(cuStreamCreate, , 2000)(&stream, 1u));
+    NEED(CALL(cuStreamBeginCapture, _v2, 10010)(stream, 0));
+    while (!(result = CALL(cuMemAllocAsync, , 11020)(&pointer, bytes, stream))) {
+        count++;
+        NEED(CALL(cuMemFreeAsync, , 11020)(pointer, stream));
+    }
+    NEED(CALL(cuStreamEndCapture, , 10000)(stream, &graph));
+    NEED(CALL(cuGraphInstantiate, WithFlags, 12000)(&executable, graph, 0ull));
+    NEED(CALL(cuGraphLaunch, , 10000)(executable, stream));
+    printf("%d %lu - %d\n", count, device_used(0), result);
+}
+
+int main(int argc, char **argv) {
+    const pool_prop_t property = {.type = 1, .location = {LOCATION_DEVICE, 0}};
+    CUresult result = CUDA_SUCCESS;
+    uint64_t most, bytes;
+    int count = 0;
+    if (argc < 3) return 2;
+    bytes = strtoull(argv[2], NULL, 10);
+    open_driver();
+    use_device(0);
+    NEED(CALL(cuMemPoolCreate, , 11020)(&pool, &property));
+    if (!strcmp(argv[1], "graph")) return by_graph(bytes), 0;
+    if (!strcmp(argv[1], "capture")) return by_capture(bytes), 0;
+    while (count < MOST && !(result = get(argv[1], bytes, &held[count]))) count++;
+    most = device_used(0);
+    for (int i = 0; i < count; i++) NEED(drop(argv[1], held[i]));
+    printf("%d %lu %lu %d\n", count, most, device_used(0), result);
+    return 0;
+}

@@ -1,0 +1,61 @@
+"""What the canary's figures mean."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from services.node_agent.canary import verdict
+from services.node_agent.canary.verdict import Proof
+
+LIMIT, CHUNK = 100, 10
+
+
+def line(path: str = "cuMemAlloc", **changes: Any) -> dict[str, Any]:
+    return {"path": path, "bytes": 100, "again": 100, "error": 2, "freed": 0} | changes
+
+
+@pytest.mark.parametrize(
+    ("lines", "word"),
+    [
+        ([line(), line("cuMemCreate", bytes=90, again=80)], ""),
+        ([{"shown_total": 100}, line()], ""),
+        ([], "tried no path"),
+        ([{"shown_total": 101}, line()], "shows 101 bytes"),
+        ([line(), line("cuMemCreate", bytes=101)], "cuMemCreate gave 101 bytes, the limit is 100"),
+        ([line(again=101)], "gave 101 bytes"),
+        ([line(bytes=79)], "gave 79 bytes of 100, and no more"),
+        ([line(again=0)], "gave 0 bytes of 100"),
+        ([line(error=1)], "ended with error 1"),
+        ([line(freed=400)], "freed with error 400"),
+    ],
+)
+def test_memory_is_proven_by_every_path_giving_the_limit_and_no_byte_more(lines: list[dict[str, Any]], word: str) -> None:
+    wrong, _, _ = verdict.of_memory(lines, LIMIT, CHUNK)
+    assert (word in wrong) if word else wrong == ""
+
+
+@pytest.mark.parametrize(
+    ("done", "word"), [([300, 300], ""), ([349, 349], ""), ([360, 360], "got 360"), ([200, 200], "only 200"), ([], "only 0")]
+)
+def test_a_share_is_proven_by_what_was_got(done: list[int], word: str) -> None:
+    wrong, _ = verdict.of_share({"done_ns": [milli * 1_000_000 for milli in done]}, 300, 2000)
+    assert (word in wrong) if word else wrong == ""
+
+
+@pytest.mark.parametrize(
+    ("proof", "driver", "library", "word"),
+    [
+        (Proof(driver_version="580.1", library="l", ok=True), "580.1", "l", ""),
+        (Proof(driver_version="580.1", library="l", ok=True), "580.2", "l", "not been proven with driver 580.2"),
+        (Proof(driver_version="580.1", library="l", ok=True), "580.1", "m", "not been proven"),
+        (Proof(driver_version="580.1", library="l", ok=False, sentence="it leaks"), "580.1", "l", "has failed with driver 580.1: it leaks"),
+        (None, "580.1", "l", "not been proven"),
+        (None, "", "l", "no driver"),
+        (None, "580.1", "", "not in this image"),
+    ],
+)
+def test_a_proof_is_of_one_driver_and_one_library(proof: Proof | None, driver: str, library: str, word: str) -> None:
+    why = verdict.offered(proof, driver, library)
+    assert (word in why) if word else why == ""
