@@ -32,7 +32,8 @@ async def agent(nats: EmbeddedServer, host: Path, **changes: Any) -> AsyncIterat
 
     settings = {
         "node": "n1", "checkpoint_file": str(host / "state" / "agent.json"), "boot_id_file": str(host / "boot_id"), "kubelet_dir": str(host / "kubelet"),
-        "cdi_dir": str(host / "cdi"), "cgroup_dir": str(host / "cgroup"), "host_root": str(host), "slots": 64,
+        "cdi_dir": str(host / "cdi"), "cgroup_dir": str(host / "cgroup"), "host_root": str(host), "slots": 64, "run_dir": str(host / "run"),
+        "library_dir": str(host / "lib"),
     }  # fmt: skip
     async with running(Known, Config(**(settings | changes)), bus_url=nats.url):
         yield contexts[0]

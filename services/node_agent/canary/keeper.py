@@ -30,6 +30,7 @@ class Keeper:
         self._proof = _load(proof_file)
         self._trouble = ""
         self._driver_version = ""
+        self._tried = ""
         self._next_s = 0.0
         ctx.metrics.observe_by(
             "kerf_agent_enforcement_proven", "1 while limits on the device are proven and offered.", lambda: float(self.offer().ok)
@@ -63,9 +64,10 @@ class Keeper:
             return
         free = [gpu for gpu in inventory.gpus if gpu.state == "healthy" and not gpu.mig_enabled]
         canary = self._canary()
-        if now_s < self._next_s or not free or canary is None:
+        lately = self._tried == inventory.driver_version and now_s < self._next_s
+        if lately or not free or canary is None:
             return
-        self._next_s = now_s + AGAIN_S
+        self._tried, self._next_s = inventory.driver_version, now_s + AGAIN_S
         gpu = max(free, key=_room)
         try:
             proof = await canary.run(gpu.uuid, gpu.index, inventory.driver_version, self.library, int(self._ctx.now() * 1000))

@@ -1,0 +1,318 @@
+"""Slices that hold, from the grant to the page: a whole agent over real gRPC and NATS, the fake NVML and the fake driver."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import grpc
+import msgspec
+import pytest
+
+from services.node_agent.canary.keeper import LIBRARY, _digest
+from services.node_agent.canary.verdict import Proof
+from services.node_agent.devices import watch
+from services.node_agent.devices.cgroups import Owner
+from services.node_agent.devices.nvml import NvmlDevices
+from services.node_agent.strategies import layout
+from shared.bus.embedded import EmbeddedServer
+from shared.bus.nats_bus import NatsBus
+from shared.bus.port import Incoming
+from shared.contracts import subjects
+from shared.contracts.base import decode, encode
+from shared.contracts.commands import Accepted, Answers, Evict, EvictBatch, NodeGrant, NodeRelease
+from shared.contracts.envelope import unwrap
+from shared.contracts.events import SliceEnforced
+from shared.contracts.samples import SliceUse, UsageSample
+from shared.model.gpu import Inventory, Strategy
+from shared.model.grant import ContainerGrant, GpuShare, Grant
+from tests.support.fake_kubelet import FakeKubelet
+from tests.support.kubelet_agent import agent, pod, uid
+from tests.support.waiting import eventually
+
+ROOT = Path(__file__).resolve().parents[2]
+GPU = "GPU-00000000-0000-0000-0000-000000000001"
+NVML = f"driver 580.1\ngpu 0 {GPU} NVIDIA_H200 4000 00000000:01:00.0 0 9 0 0 0\n"
+
+
+@pytest.fixture(scope="module")
+def build(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    if shutil.which("cc") is None or shutil.which("make") is None:
+        pytest.skip("no C compiler")
+    at = tmp_path_factory.mktemp("interposer")
+    for folder in ("services/node_agent/interposer", "tests/fakes/cuda"):
+        subprocess.run(["make", "-s", "-C", str(ROOT / folder), f"BUILD={at}"], check=True)
+    return at
+
+
+@pytest.fixture
+def settings(host: Path, build: Path) -> dict[str, Any]:
+    become(host, NVML)
+    return {"interposer_dir": str(build), "libcuda": str(build / "libcuda.so.1"), "poll_s": 0.1, "usage_s": 0.05, "escape_slack_mib": 0}
+
+
+@pytest.fixture
+def proven(host: Path, build: Path) -> None:
+    prove(host, build)
+
+
+def become(host: Path, text: str) -> None:
+    (host / "new").write_text(text)
+    (host / "new").replace(host / "nvml")
+
+
+def prove(host: Path, build: Path, **changes: Any) -> None:
+    proof = Proof(driver_version="580.1", library=_digest(build / LIBRARY), ok=True)
+    (host / "state").mkdir(exist_ok=True)
+    (host / "state" / "canary.json").write_bytes(msgspec.json.encode(msgspec.structs.replace(proof, **changes)))
+
+
+async def give(
+    bus: NatsBus, name: str, memory_mib: int = 64, compute_milli: int = 300, strategy: Strategy = "interposer", **more: Any
+) -> None:
+    share = GpuShare(node="n1", uuid=GPU, memory_mib=memory_mib, compute_milli=compute_milli)
+    grant = Grant(grant_id=f"g-{name}", term=1, containers={"main": ContainerGrant(strategy=strategy, gpus=(share,))}, **more)
+    sent = NodeGrant(term=1, uid=uid(name), namespace="team", name=name, grant=grant)
+    assert decode(await bus.request(subjects.node_command("n1", "grant"), encode(sent)), Accepted).ok
+
+
+async def started(bus: NatsBus, kubelet: FakeKubelet, name: str, **how: Any) -> str:
+    await kubelet.sees_slots()
+    await give(bus, name, **how)
+    one = pod(name)
+    await kubelet.admit(one)
+    return await kubelet.start_container(one)
+
+
+def page(host: Path, name: str) -> Path:
+    return host / "run" / "slices" / f"{uid(name)}-main"
+
+
+def orders(host: Path, name: str) -> layout.Orders:
+    return layout.Orders.from_buffer_copy((page(host, name) / "orders").read_bytes())
+
+
+def mounts(host: Path, cdi_name: str) -> dict[str, dict[str, Any]]:
+    specs = [json.loads(path.read_text()) for path in (host / "cdi").glob("*.json")]
+    (edits,) = [device["containerEdits"] for spec in specs for device in spec["devices"] if cdi_name.endswith(f"={device['name']}")]
+    return {mount["containerPath"]: mount for mount in edits.get("mounts", ())}
+
+
+def preloads(found: dict[str, dict[str, Any]]) -> str:
+    assert all(Path(mount["hostPath"]).exists() for mount in found.values())
+    return Path(found["/etc/ld.so.preload"]["hostPath"]).read_text()
+
+
+async def offered(bus: NatsBus) -> tuple[str, ...]:
+    entry = await bus.kv(subjects.KV_NODES).get("n1")
+    return () if entry.value is None else decode(entry.value, Inventory).strategies
+
+
+async def test_a_container_gets_the_library_its_page_and_no_way_to_write_its_limits(
+    nats: EmbeddedServer, bus: NatsBus, host: Path, kubelet: FakeKubelet, settings: dict[str, Any], proven: None
+) -> None:
+    heard: list[SliceEnforced] = []
+
+    async def ear(incoming: Incoming) -> None:
+        event = unwrap(incoming.payload)[1]
+        assert isinstance(event, SliceEnforced)
+        heard.append(event)
+
+    await bus.subscribe(subjects.event_in_namespace("slice", "enforced", "team"), ear)
+    async with agent(nats, host, **settings):
+        found = mounts(host, await started(bus, kubelet, "a"))
+        assert set(found) == {f"/run/kerf/{name}" for name in ("libkerf.so", "orders", "counters", "signal", "peers")} | {
+            "/etc/ld.so.preload"
+        }
+        assert [path for path, mount in sorted(found.items()) if "ro" not in mount["options"]] == ["/run/kerf/counters", "/run/kerf/signal"]
+        assert preloads(found) == "/run/kerf/libkerf.so\n"
+        said = orders(host, "a")
+        assert (said.gpu_count, said.gpu[0].memory_limit_bytes, said.gpu[0].compute_milli) == (1, 64 << 20, 300)
+        await eventually(lambda: heard)
+        assert (heard[0].strategy, heard[0].promise, heard[0].gpus) == ("interposer", "firm", {GPU: (64, 300)})
+
+
+async def test_a_process_in_the_container_gets_the_slice_and_no_byte_more(
+    nats: EmbeddedServer, bus: NatsBus, host: Path, kubelet: FakeKubelet, settings: dict[str, Any], proven: None, build: Path
+) -> None:
+    async with agent(nats, host, **settings):
+        await started(bus, kubelet, "a")
+        environment = os.environ | {"KERF_DIRECTORY": str(page(host, "a")), "LD_PRELOAD": str(build / "test" / LIBRARY)}
+        command = [str(build / "probe"), str(build / "libcuda.so.1"), "memory", "2048"]
+        lines = [json.loads(line) for line in subprocess.run(command, env=environment, check=True, capture_output=True).stdout.splitlines()]  # noqa: ASYNC221 - ends by itself
+        assert lines[0]["shown_total"] == 64 << 20
+        assert {line["bytes"] for line in lines[1:]} == {64 << 20}
+
+
+async def test_slices_of_one_gpu_hear_of_each_other_while_they_run(
+    nats: EmbeddedServer, bus: NatsBus, host: Path, kubelet: FakeKubelet, settings: dict[str, Any], proven: None
+) -> None:
+    async with agent(nats, host, **settings):
+        await started(bus, kubelet, "low", compute_milli=0, strategy="time_slice")
+        assert (orders(host, "low").tier, orders(host, "low").peer_count) == (layout.NORMAL, 0)
+        await started(bus, kubelet, "high", compute_milli=0, strategy="time_slice", priority=100)
+        assert (orders(host, "low").tier, orders(host, "low").peer_count, orders(host, "high").tier) == (layout.LOW, 1, layout.NORMAL)
+
+
+async def test_the_page_goes_with_its_container(
+    nats: EmbeddedServer, bus: NatsBus, host: Path, kubelet: FakeKubelet, settings: dict[str, Any], proven: None
+) -> None:
+    (host / "cgroup" / "kubepods").mkdir(parents=True)
+    (host / "cgroup" / "cgroup.procs").touch()
+    cgroup = host / "cgroup" / "kubepods" / f"pod{uid('a')}"
+    cgroup.mkdir()
+    async with agent(nats, host, **settings):
+        await started(bus, kubelet, "a")
+        await bus.request(subjects.node_command("n1", "release"), encode(NodeRelease(term=1, uid=uid("a"), grant_id="g-a")))
+        assert page(host, "a").exists()
+        kubelet.forget(kubelet.pods[uid("a")])
+        cgroup.rmdir()
+        await eventually(lambda: not page(host, "a").exists())
+
+
+async def test_a_restarted_agent_keeps_the_pages_of_what_runs(
+    nats: EmbeddedServer, bus: NatsBus, host: Path, kubelet: FakeKubelet, settings: dict[str, Any], proven: None
+) -> None:
+    async with agent(nats, host, **settings):
+        await started(bus, kubelet, "a")
+        before = (page(host, "a") / "orders").stat().st_ino, orders(host, "a").heartbeat_ns
+    async with agent(nats, host, **settings):
+        await eventually(lambda: orders(host, "a").heartbeat_ns > before[1])
+        assert (page(host, "a") / "orders").stat().st_ino == before[0]
+        assert orders(host, "a").gpu[0].memory_limit_bytes == 64 << 20
+
+
+async def test_a_failed_canary_is_no_offer_and_nothing_that_was_promised_more_starts(
+    nats: EmbeddedServer, bus: NatsBus, host: Path, kubelet: FakeKubelet, settings: dict[str, Any], build: Path
+) -> None:
+    prove(host, build, ok=False, sentence="cuMemCreate gave too much")
+    broken = settings | {"libcuda": "/nowhere/libcuda.so.1"}
+    async with agent(nats, host, **broken) as ctx:
+        with pytest.raises(grpc.aio.AioRpcError, match="strategy-not-offered"):
+            await started(bus, kubelet, "a")
+        assert not page(host, "a").exists()
+        assert "interposer" not in await eventually(lambda: offered(bus))
+        assert "has failed with driver 580.1: cuMemCreate gave too much" in ctx.health.report()["parts"]["enforcement"]["detail"]
+        assert ctx.health.ready
+        assert "kerf_agent_enforcement_proven 0.0" in ctx.metrics.render().decode()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="the canary mounts its page where a container has it")
+async def test_a_node_offers_firm_isolation_when_its_own_canary_has_passed_and_again_after_a_driver_change(
+    nats: EmbeddedServer, bus: NatsBus, host: Path, kubelet: FakeKubelet, settings: dict[str, Any], place: None
+) -> None:
+    async with agent(nats, host, **settings) as ctx:
+        await eventually(lambda: _offers(bus), within_s=30)
+        assert "kerf_agent_enforcement_proven 1.0" in ctx.metrics.render().decode()
+        become(host, NVML.replace("580.1", "590.7"))
+        await eventually(lambda: _proof(host).driver_version == "590.7", within_s=30)
+    assert _proof(host).ok
+
+
+@pytest.fixture
+def place() -> Any:
+    inside = Path("/run/kerf")
+    stood = inside.exists()
+    yield
+    if not stood and inside.exists():
+        inside.rmdir()
+
+
+async def _offers(bus: NatsBus) -> bool:
+    return {"interposer", "time_slice"} <= set(await offered(bus))
+
+
+def _proof(host: Path) -> Proof:
+    return msgspec.json.decode((host / "state" / "canary.json").read_bytes(), type=Proof)
+
+
+@pytest.fixture
+async def uses(bus: NatsBus) -> list[SliceUse]:
+    heard: list[SliceUse] = []
+
+    async def ear(incoming: Incoming) -> None:
+        heard.extend(use for gpu in decode(incoming.payload, UsageSample).gpus for use in gpu.slices)
+
+    await bus.subscribe(subjects.USAGE_ALL, ear)
+    return heard
+
+
+@pytest.fixture
+def owned(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Process 4711 is the pod's; whose it is would be in /proc of a real one."""
+    monkeypatch.setattr(watch, "NvmlDevices", functools.partial(NvmlDevices, owner={4711: Owner(uid("a"), "f" * 64)}.get))
+
+
+async def test_limit_and_truth_are_said_beside_each_other(
+    nats: EmbeddedServer,
+    bus: NatsBus,
+    host: Path,
+    kubelet: FakeKubelet,
+    settings: dict[str, Any],
+    proven: None,
+    owned: None,
+    uses: list[SliceUse],
+) -> None:
+    async with agent(nats, host, **settings) as ctx:
+        await started(bus, kubelet, "a")
+        count(host, "a", 40)
+        become(host, f"{NVML}process 0 4711 40\n")
+        await eventually(lambda: any(use.counted_mib == 40 for use in uses))
+        use = next(use for use in uses if use.counted_mib == 40)
+        assert (use.strategy, use.memory_mib, use.granted_memory_mib, use.hidden_mib) == ("interposer", 40, 64, 0)
+        shown = ctx.metrics.render().decode()
+        labels = f'{{container="main",gpu="{GPU}",namespace="team",pod="a",strategy="interposer"}}'
+        for series in (
+            f"slice_limit_mib{labels} 64.0",
+            f"slice_counted_mib{labels} 40.0",
+            f"slice_limit_milli{labels} 300.0",
+            f"slice_refused_total{labels} 0.0",
+        ):
+            assert f"kerf_agent_{series}" in shown
+
+
+def count(host: Path, name: str, mib: int) -> None:
+    """As the interposer does."""
+    with (page(host, name) / "counters").open("r+b") as file:
+        file.seek(layout.Counters.gpu.offset)
+        file.write((mib << 20).to_bytes(8, "little"))
+
+
+async def test_what_gets_past_the_interposer_is_shown(
+    nats: EmbeddedServer,
+    bus: NatsBus,
+    host: Path,
+    kubelet: FakeKubelet,
+    settings: dict[str, Any],
+    proven: None,
+    owned: None,
+    uses: list[SliceUse],
+) -> None:
+    async with agent(nats, host, **settings) as ctx:
+        await started(bus, kubelet, "a")
+        become(host, f"{NVML}process 0 4711 50\n")
+        await eventually(lambda: any(use.hidden_mib == 50 for use in uses))
+        assert f'kerf_agent_slice_hidden_mib{{gpu="{GPU}",namespace="team",pod="a"}} 50.0' in ctx.metrics.render().decode()
+
+
+async def test_by_policy_the_pod_that_got_past_is_evicted(
+    nats: EmbeddedServer, bus: NatsBus, host: Path, kubelet: FakeKubelet, settings: dict[str, Any], proven: None, owned: None
+) -> None:
+    asked: list[Evict] = []
+
+    async def watcher(incoming: Incoming) -> None:
+        asked.extend(decode(incoming.payload, EvictBatch).evictions)
+        await bus.respond(incoming, encode(Answers()))
+
+    await bus.subscribe(subjects.CMD_EVICT, watcher)
+    async with agent(nats, host, **settings, escapes="evict"):
+        await started(bus, kubelet, "a")
+        become(host, f"{NVML}process 0 4711 500\n")
+        await eventually(lambda: asked)
+    assert (asked[0].name, len(asked)) == ("a", 1)
+    assert "holds 500 MiB" in asked[0].reason
