@@ -16,30 +16,7 @@ import pytest
 from services.node_agent.strategies.locks import LockError, Locks
 from tests.support.waiting import eventually
 
-HERE = Path(__file__).parent
-ROOT = HERE.parents[4]
-
-
-@pytest.fixture(scope="session")
-def cuda(tmp_path_factory: pytest.TempPathFactory, compiler: str) -> str:
-    build = tmp_path_factory.mktemp("cuda")
-    subprocess.run(["make", "-s", "-C", str(ROOT / "tests" / "fakes" / "cuda"), f"BUILD={build}"], check=True)
-    return str(build / "libcuda.so.1")
-
-
-@pytest.fixture
-def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    monkeypatch.setenv("KERF_FAKE_CUDA", str(tmp_path / "world"))
-    return str(tmp_path / "world")
-
-
-@pytest.fixture
-def victim(cuda: str, world: str) -> Iterator[int]:
-    with subprocess.Popen([sys.executable, str(HERE / "victim.py"), cuda], stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "begun\n"
-        yield process.pid
-        process.kill()
+ROOT = Path(__file__).parents[5]
 
 
 @pytest.fixture
@@ -48,17 +25,6 @@ async def locks(cuda: str, world: str, tmp_path: Path) -> AsyncIterator[Locks]:
     await made.start()
     yield made
     await made.close()
-
-
-@pytest.fixture
-def state(cuda: str, world: str) -> Callable[[int], int]:
-    """The driver's word on a process: 0 runs, 1 locked."""
-    script = "import ctypes, sys; d = ctypes.CDLL(sys.argv[1]); s = ctypes.c_int(-1); d.cuInit(0); d.cuCheckpointProcessGetState(int(sys.argv[2]), ctypes.byref(s)); print(s.value)"
-
-    def ask(pid: int) -> int:
-        return int(subprocess.run([sys.executable, "-c", script, cuda, str(pid)], check=True, capture_output=True, text=True).stdout)
-
-    return ask
 
 
 def progress(cuda: str, pid: int) -> int:

@@ -1,0 +1,101 @@
+"""Processes that got past the interposer take turns by the driver's lock, with those who keep to their pages."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import pytest
+
+from services.node_agent.strategies import layout
+from services.node_agent.strategies.board import Board
+from services.node_agent.strategies.locks import Locks
+from services.node_agent.strategies.quantum import Pace
+from services.node_agent.strategies.rules import Policy
+from services.node_agent.strategies.slices import Part, Slice
+from services.node_agent.strategies.turns import TurnKeeper
+
+GPU = "GPU-00000000-0000-0000-0000-000000000001"
+MS = 1_000_000
+
+
+class Clock:
+    ns = 1_000 * MS
+
+    def __call__(self) -> int:
+        return self.ns
+
+
+class Node:
+    """One GPU with a slice that got past (`escaped`) and one of higher priority that keeps to its page (`high`)."""
+
+    def __init__(self, folder: Path, locks: Locks, least_milli: int = 0) -> None:
+        self.clock = Clock()
+        self.board = Board(folder, Policy(), self.clock)
+        self.locks = locks
+        self.turns = TurnKeeper(self.board, locks, Pace(least_milli=least_milli), self.clock)
+        self.escaped, self.high = (
+            Slice(uid=uid, container="c", strategy="time_slice", parts=(Part(uuid=GPU, memory_mib=1, compute_milli=0),), priority=priority)
+            for uid, priority in (("escaped", 0), ("high", 9))
+        )
+        for slice_ in (self.escaped, self.high):
+            self.board.put(slice_)
+
+    async def after(self, ms: int, high_busy: bool) -> None:
+        """Looks every 5 ms, as in real time."""
+        for _ in range(ms // 5):
+            self.clock.ns += 5 * MS
+            with (self.board.folder(self.high.key) / "signal").open("r+b") as file:
+                file.seek(layout.Signal.gpu.offset + layout.SignalGpu.busy_until_ns.offset)
+                file.write((self.clock.ns + 5 * MS if high_busy else 1).to_bytes(8, "little"))
+            await self.turns.look()
+
+
+@pytest.fixture
+async def locks(cuda: str, world: str, tmp_path: Path) -> AsyncIterator[Locks]:
+    made = Locks(cuda, tmp_path / "locks.json")
+    await made.start()
+    yield made
+    await made.close()
+
+
+async def test_what_got_past_runs_only_in_the_gaps(tmp_path: Path, victim: int, locks: Locks, state: Callable[[int], int]) -> None:
+    node = Node(tmp_path / "slices", locks)
+    node.turns.know({GPU: {node.escaped.key: frozenset({victim})}})
+    await node.after(10, high_busy=True)
+    assert state(victim) == 1
+    await node.after(10, high_busy=False)
+    assert state(victim) == 1, "a gap between two kernels"
+    await node.after(30, high_busy=False)
+    assert state(victim) == 0
+    await node.after(10, high_busy=True)
+    assert state(victim) == 1
+
+
+async def test_what_no_longer_gets_past_is_unlocked(tmp_path: Path, victim: int, locks: Locks, state: Callable[[int], int]) -> None:
+    node = Node(tmp_path / "slices", locks)
+    node.turns.know({GPU: {node.escaped.key: frozenset({victim})}})
+    await node.after(10, high_busy=True)
+    node.turns.know({})
+    await node.after(5, high_busy=True)
+    assert (state(victim), locks.held) == (0, set())
+
+
+async def test_a_guaranteed_quantum_closes_the_gate_of_those_who_keep_to_their_pages(
+    tmp_path: Path, victim: int, locks: Locks, state: Callable[[int], int]
+) -> None:
+    node = Node(tmp_path / "slices", locks, least_milli=200)
+    node.turns.know({GPU: {node.escaped.key: frozenset({victim})}})
+    seen = set()
+    for _ in range(100):
+        await node.after(5, high_busy=True)
+        closed = bool(layout.Orders.from_buffer_copy((node.board.folder(node.high.key) / "orders").read_bytes()).gpu[0].gate)
+        seen.add((closed, victim in locks.held))
+    assert seen == {(False, True), (True, False)}, "one or the other, never both and never neither"
+
+
+async def test_a_process_that_ends_meanwhile_is_no_trouble(tmp_path: Path, locks: Locks) -> None:
+    node = Node(tmp_path / "slices", locks)
+    node.turns.know({GPU: {node.escaped.key: frozenset({2**22 + 1})}})
+    await node.after(20, high_busy=True)
+    assert locks.held == set()
