@@ -10,10 +10,9 @@ typedef CUresult (*create_v2_t)(CUcontext *, unsigned, CUdevice);
 typedef CUresult (*create_v3_t)(CUcontext *, void *, int, unsigned, CUdevice);
 typedef CUresult (*create_v4_t)(CUcontext *, void *, unsigned, CUdevice);
 typedef CUresult (*destroy_t)(CUcontext);
-enum { CONTEXTS = 64 };
 
 static pthread_mutex_t guard = PTHREAD_MUTEX_INITIALIZER;
-static struct { CUcontext context; int gpu, primary, retained; } known[CONTEXTS];
+static struct { CUcontext context; int gpu, primary, retained; } known[MAX_CONTEXTS];
 static int open_on[KERF_MAX_GPUS];
 static uint64_t paid[KERF_MAX_GPUS]; /* what the first context was charged: the figure may change meanwhile */
 
@@ -22,10 +21,22 @@ EXPORT CUresult cuInit(unsigned flags) {
     return REAL(init_t, "cuInit")(flags);
 }
 
-static int pay(int gpu) {
-    int fits = 1;
+static int place_of(CUcontext context) {
+    for (int i = 0; i < MAX_CONTEXTS; i++)
+        if (known[i].context == context) return i;
+    return -1;
+}
+static int place_of_primary(int gpu) {
+    for (int i = 0; i < MAX_CONTEXTS; i++)
+        if (known[i].context && known[i].primary && known[i].gpu == gpu) return i;
+    return -1;
+}
+/* 0: no memory for it, or more contexts than anybody needs: each that we lost count of would go untimed. */
+static int pay(int gpu, int primary) {
+    int fits;
     pthread_mutex_lock(&guard);
-    if (!open_on[gpu]) {
+    fits = place_of(NULL) >= 0 || (primary && place_of_primary(gpu) >= 0);
+    if (fits && !open_on[gpu]) {
         paid[gpu] = orders->gpu[gpu].context_bytes;
         fits = reserve(gpu, paid[gpu]);
     }
@@ -39,17 +50,7 @@ static void pay_back(int gpu) {
     pthread_mutex_unlock(&guard);
 }
 
-static int place_of(CUcontext context) {
-    for (int i = 0; i < CONTEXTS; i++)
-        if (known[i].context == context) return i;
-    return -1;
-}
-static int place_of_primary(int gpu) {
-    for (int i = 0; i < CONTEXTS; i++)
-        if (known[i].context && known[i].primary && known[i].gpu == gpu) return i;
-    return -1;
-}
-/* 0: no room, or this context is known already. */
+/* 0: this context is known already. */
 static int keep(CUcontext context, int gpu, int primary) {
     int i, kept = 0;
     pthread_mutex_lock(&guard);
@@ -80,7 +81,7 @@ EXPORT CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device) {
     int gpu;
     if (!attached()) return REFUSED;
     gpu = gpu_of_device(device);
-    if (gpu >= 0 && !pay(gpu)) return CUDA_ERROR_OUT_OF_MEMORY;
+    if (gpu >= 0 && !pay(gpu, 1)) return CUDA_ERROR_OUT_OF_MEMORY;
     result = REAL(retain_t, "cuDevicePrimaryCtxRetain")(context, device);
     if (gpu >= 0 && (result || !keep(*context, gpu, 1))) pay_back(gpu);
     return result;
@@ -107,7 +108,7 @@ RELEASES(cuDevicePrimaryCtxReset_v2, 1)
         int gpu;                                                                \
         if (!attached()) return REFUSED;                                        \
         gpu = gpu_of_device(device);                                            \
-        if (gpu >= 0 && !pay(gpu)) return CUDA_ERROR_OUT_OF_MEMORY;             \
+        if (gpu >= 0 && !pay(gpu, 0)) return CUDA_ERROR_OUT_OF_MEMORY;             \
         result = REAL(type, #name) arguments;                                   \
         if (gpu >= 0 && (result || !keep(*context, gpu, 0))) pay_back(gpu);     \
         return result;                                                          \

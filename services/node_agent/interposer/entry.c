@@ -36,8 +36,7 @@ static void *driver, *ourselves;
 
 dlsym_t real_dlsym(void) {
     static dlsym_t found;
-    static const char *const versions[] = {"GLIBC_2.34", "GLIBC_2.2.5", "GLIBC_2.17"};
-    for (int i = 0; i < 3 && !found; i++) found = (dlsym_t)dlvsym(RTLD_NEXT, "dlsym", versions[i]);
+    if (!found) found = (dlsym_t)libc_function("dlsym");
     return found;
 }
 
@@ -115,9 +114,26 @@ __attribute__((noinline, optimize("O2"))) static void *answer(void *handle, cons
 }
 EXPORT __attribute__((optimize("O2"))) void *kerf_dlsym_new(void *handle, const char *name) { return answer(handle, name); }
 EXPORT __attribute__((optimize("O2"))) void *kerf_dlsym_old(void *handle, const char *name) { return answer(handle, name); }
-__asm__(".symver kerf_dlsym_new,dlsym@@GLIBC_2.34");
+
+/* The driver's functions have no versions, and one that asks for any gets them. */
+typedef void *(*dlvsym_t)(void *, const char *, const char *);
+__attribute__((noinline, optimize("O2"))) static void *answer_versioned(void *handle, const char *name, const char *version) {
+    static dlvsym_t real;
+    void *hook = name ? hook_of(name) : NULL;
+    if (!real) real = (dlvsym_t)libc_function("dlvsym");
+    if (hook) return hook;
+    if (handle && handle == ourselves && driver) handle = driver;
+    return real(handle, name, version);
+}
+EXPORT __attribute__((optimize("O2"))) void *kerf_dlvsym_new(void *handle, const char *name, const char *version) { return answer_versioned(handle, name, version); }
+EXPORT __attribute__((optimize("O2"))) void *kerf_dlvsym_old(void *handle, const char *name, const char *version) { return answer_versioned(handle, name, version); }
+
 #ifdef __aarch64__
-__asm__(".symver kerf_dlsym_old,dlsym@GLIBC_2.17");
+#define FIRST "GLIBC_2.17"
 #else
-__asm__(".symver kerf_dlsym_old,dlsym@GLIBC_2.2.5");
+#define FIRST "GLIBC_2.2.5"
 #endif
+__asm__(".symver kerf_dlsym_new,dlsym@@GLIBC_2.34");
+__asm__(".symver kerf_dlsym_old,dlsym@" FIRST);
+__asm__(".symver kerf_dlvsym_new,dlvsym@@GLIBC_2.34");
+__asm__(".symver kerf_dlvsym_old,dlvsym@" FIRST);

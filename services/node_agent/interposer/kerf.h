@@ -41,6 +41,7 @@ void table_clear(void);
 /* entry.c: the real driver. */
 void *real_symbol(const char *exact);      /* of libcuda.so.1; NULL where it has none */
 void *(*real_dlsym(void))(void *, const char *);
+void *libc_function(const char *name);   /* linker.c; past what stands in front of it */
 /* The driver's function of that name and type, looked up once. */
 #define REAL(type, name) ({ static type found_; if (!found_) found_ = (type)real_symbol(name); found_; })
 
@@ -74,8 +75,9 @@ void gate_settle(int gpu, uint64_t estimate_ns, uint64_t begin_ns, uint64_t end_
 uint64_t estimate(uint64_t key);            /* ns; 0: never seen */
 void learn(const uint64_t *keys, int count, uint64_t estimated_ns, uint64_t used_ns);
 
+enum { UNTIMED = -1, NO_LANE = -2, MAX_CONTEXTS = 64 };
 /* timing.c: events around batches of launches. */
-int launch_begin(CUstream stream, uint64_t key); /* waits at the gate, opens a batch; what launch_end wants */
+int launch_begin(CUstream stream, uint64_t key); /* waits at the gate, opens a batch. UNTIMED, NO_LANE, or what launch_end wants */
 void launch_end(int token, int failed);
 void timing_flush(void);                    /* someone will wait: the open batches are closed */
 void timing_harvest(void);                  /* what has finished is accounted */

@@ -13,6 +13,7 @@ static inline uint64_t key_of(const void *function, uint64_t blocks) { return (u
         int token_;                                   \
         if (!attached()) return REFUSED;              \
         token_ = launch_begin(stream, key);           \
+        if (token_ == NO_LANE) return REFUSED;        \
         result_ = call;                               \
         if (token_ >= 0) launch_end(token_, result_); \
         return result_;                               \

@@ -12,7 +12,7 @@ typedef CUresult (*event_t)(CUevent);
 typedef CUresult (*elapsed_t)(float *, CUevent, CUevent);
 typedef CUresult (*capturing_t)(CUstream, int *);
 
-enum { LANES = 32, DEPTH = 32, KEYS = 32, BATCH_NS = 250000, NEW_NS = 100000, REBASE_NS = 1000000000, DRIFT_NS = 1000000 };
+enum { LANES = MAX_CONTEXTS, DEPTH = 32, KEYS = 32, BATCH_NS = 250000, NEW_NS = 100000, REBASE_NS = 1000000000, DRIFT_NS = 1000000 };
 enum { HELD_UP_NS = 5000000, UNKNOWN_NS = 100000000 };
 typedef struct { CUevent begin, end; CUstream stream; uint64_t keys[KEYS], estimated_ns; int count, unknown; } batch_t;
 typedef struct {
@@ -210,18 +210,19 @@ static void pass_gate(lane_t *l, uint64_t estimated_ns) {
     __atomic_add_fetch(&counters->gpu[l->gpu].waited_ns, now_ns() - begun, __ATOMIC_RELAXED);
 }
 
-/* -1: not timed (a capture, or no context: the driver will say). Else the lock is held until launch_end. */
+/* UNTIMED: a capture, or no context: the driver will say. NO_LANE: more contexts than anybody needs. Else the lock is held until
+ * launch_end. */
 int launch_begin(CUstream stream, uint64_t key) {
     uint64_t estimated, now;
     int capturing = 1;
     lane_t *l;
     batch_t *b;
-    if (REAL(capturing_t, "cuStreamIsCapturing")(stream, &capturing) || capturing) return -1;
+    if (REAL(capturing_t, "cuStreamIsCapturing")(stream, &capturing) || capturing) return UNTIMED;
     lock_by_clock(&guard);
     l = lane_here();
     if (!l) {
         pthread_mutex_unlock(&guard);
-        return -1;
+        return context_here() ? NO_LANE : UNTIMED;
     }
     estimated = estimate(key);
     pass_gate(l, estimated);
@@ -235,7 +236,7 @@ int launch_begin(CUstream stream, uint64_t key) {
         __atomic_add_fetch(&counters->gpu[l->gpu].untimed, 1, __ATOMIC_RELAXED);
         gate_spend(l->gpu, estimated ? estimated : NEW_NS, now_ns());
         pthread_mutex_unlock(&guard);
-        return -1;
+        return UNTIMED;
     }
     b = &l->batch[l->next % DEPTH];
     if (!estimated && !b->unknown) b->unknown = 1, l->unknown++;

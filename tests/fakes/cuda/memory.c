@@ -12,11 +12,17 @@ uint64_t rounded(uint64_t bytes) {
     return (bytes + unit - 1) / unit * unit;
 }
 
+static int held(const share_t *share) {
+    for (int p = 0; p < PROCESSES; p++)
+        if (share->holder[p]) return 1;
+    return 0;
+}
+
 static uint64_t used(int device) {
     uint64_t sum = 0;
     for (int p = 0; p < PROCESSES; p++) sum += world()->process[p].used ? world()->process[p].bytes[device] : 0;
     for (int s = 0; s < SHARES; s++)
-        if (world()->share[s].device == device && memchr(world()->share[s].holder, 1, PROCESSES)) sum += world()->share[s].bytes;
+        if (world()->share[s].device == device && held(&world()->share[s])) sum += world()->share[s].bytes;
     return sum;
 }
 
@@ -58,7 +64,7 @@ CUresult allocate(CUdeviceptr *to, uint64_t bytes, int device) {
 static CUresult drop(block_t *block) {
     if (!block) return CUDA_SUCCESS;
     if (--block->references) return CUDA_SUCCESS;
-    if (block->share >= 0) world()->share[block->share].holder[me()] = 0;
+    if (block->share >= 0) world()->share[block->share].holder[me()]--;
     else give(block->device, block->bytes);
     free(block);
     return CUDA_SUCCESS;
@@ -180,7 +186,7 @@ static int share(block_t *block) {
     int process = me();
     lock();
     for (int s = 0; s < SHARES && block->share < 0; s++) {
-        if (memchr(world()->share[s].holder, 1, PROCESSES)) continue;
+        if (held(&world()->share[s])) continue;
         world()->share[s].bytes = block->bytes;
         world()->share[s].device = block->device;
         world()->share[s].holder[process] = 1;
@@ -193,7 +199,7 @@ static int share(block_t *block) {
 static block_t *join_share(int s) {
     block_t *block = malloc(sizeof *block);
     lock();
-    world()->share[s].holder[me()] = 1;
+    world()->share[s].holder[me()]++;
     *block = (block_t){world()->share[s].bytes, world()->share[s].device, 1, s};
     unlock();
     return block;

@@ -48,7 +48,7 @@ typedef struct {
     event_t event[EVENTS];
 } process_t;
 typedef struct { int used, process, device; uint32_t word, kind; uint64_t until_ns, seq; } client_t;
-typedef struct { uint64_t bytes; int device; uint8_t holder[PROCESSES]; } share_t;
+typedef struct { uint64_t bytes; int device; uint32_t holder[PROCESSES]; } share_t; /* how often each process holds it */
 typedef struct { uint64_t at_ns, slice_used_ns; int running; } device_t;
 typedef struct {
     uint32_t ready;

@@ -1,1 +1,161 @@
-int main(void) { return 0; }
+/* attack WAY: tries to have more of the device than the slice's limit, in pieces of 8 MiB. Prints the device's bytes at the end.
+ *   environment  starts itself anew without its environment's LD_PRELOAD
+ *   versioned    asks dlvsym instead of dlsym
+ *   namespace    loads the driver into a linker namespace of its own
+ *   orders       makes the mapped orders writable: prints errno instead
+ *   scribble     writes zeros over its account
+ *   unlock       closes a second descriptor of the counters: its slot looks dead, and a second process gives its bytes away
+ *   import       exports what it has, frees it, and imports it again
+ *   ipc          the same through cuIpc, in two processes
+ *   contexts     makes contexts without end: prints how many it got
+ *   retain       releases a handle that it still maps */
+#include "api.h"
+#include "../../../services/node_agent/interposer/kerf_page.h"
+#include <errno.h>
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+
+enum { PIECE = 8 << 20, MOST = 64 };
+static const alloc_prop_t physical = {.type = 1, .location = {LOCATION_DEVICE, 0}};
+
+static int fill(any_t alloc) {
+    uint64_t pointer;
+    int count = 0;
+    while (count < MOST && !alloc(&pointer, (size_t)PIECE)) count++;
+    return count;
+}
+
+static char *page(const char *name, char *path, int *file) {
+    snprintf(path, 512, "%s/%s", getenv("KERF_DIRECTORY"), name);
+    *file = open(path, O_RDWR);
+    return *file < 0 ? NULL : mmap(NULL, sizeof(struct kerf_counters), PROT_READ | PROT_WRITE, MAP_SHARED, *file, 0);
+}
+
+/* Where the interposer itself has mapped a file. */
+static void *mapped(const char *name) {
+    char line[600];
+    void *at = NULL;
+    FILE *maps = fopen("/proc/self/maps", "r");
+    while (maps && !at && fgets(line, sizeof line, maps))
+        if (strstr(line, name)) at = (void *)strtoul(line, NULL, 16);
+    if (maps) fclose(maps);
+    return at;
+}
+
+static void exported(void) {
+    CUphysical handle, imported;
+    uint64_t place;
+    int fd, count = 0;
+    while (count < MOST && !CALL(cuMemCreate, , 10020)(&handle, (size_t)PIECE, &physical, 0ull)) {
+        NEED(CALL(cuMemExportToShareableHandle, , 10020)(&fd, handle, 1, 0ull));
+        NEED(CALL(cuMemImportFromShareableHandle, , 10020)(&imported, (void *)(uintptr_t)fd, 1));
+        NEED(CALL(cuMemRelease, , 10020)(handle));
+        NEED(CALL(cuMemAddressReserve, , 10020)(&place, (size_t)PIECE, (size_t)0, (uint64_t)0, 0ull));
+        if (CALL(cuMemMap, , 10020)(place, (size_t)PIECE, (size_t)0, imported, 0ull)) {
+            NEED(CALL(cuMemRelease, , 10020)(imported));
+            break;
+        }
+        count++;
+    }
+}
+
+static void by_ipc(void) {
+    ipc_t handle;
+    uint64_t pointer, opened;
+    int up[2], down[2], count = 0;
+    char token = 1;
+    if (pipe(up) || pipe(down)) exit(4);
+    if (!fork()) { /* the owner: allocates, hands over, frees */
+        close(up[0]), close(down[1]);
+        use_device(0);
+        while (read(down[0], &token, 1) == 1 && !CALL(cuMemAlloc, _v2, 3020)(&pointer, (size_t)PIECE)) {
+            NEED(CALL(cuIpcGetMemHandle, , 4010)(&handle, pointer));
+            if (write(up[1], &handle, sizeof handle) != sizeof handle || read(down[0], &token, 1) != 1) break;
+            NEED(CALL(cuMemFree, _v2, 3020)(pointer));
+        }
+        close(up[1]);
+        _exit(0);
+    }
+    close(up[1]), close(down[0]);
+    use_device(0);
+    while (count < MOST && write(down[1], &token, 1) == 1 && read(up[0], &handle, sizeof handle) == sizeof handle) {
+        if (CALL(cuIpcOpenMemHandle, _v2, 11000)(&opened, handle, 0u)) break;
+        count++;
+        if (write(down[1], &token, 1) != 1) break;
+    }
+    close(down[1]);
+    wait(NULL);
+}
+
+static void retained(void) {
+    CUphysical handle;
+    uint64_t place;
+    int count = 0;
+    while (count < MOST && !CALL(cuMemCreate, , 10020)(&handle, (size_t)PIECE, &physical, 0ull)) {
+        NEED(CALL(cuMemAddressReserve, , 10020)(&place, (size_t)PIECE, (size_t)0, (uint64_t)0, 0ull));
+        NEED(CALL(cuMemMap, , 10020)(place, (size_t)PIECE, (size_t)0, handle, 0ull));
+        NEED(CALL(cuMemRelease, , 10020)(handle));
+        count++;
+    }
+}
+
+int main(int argc, char **argv) {
+    char path[512];
+    int file, go[2], count = 0;
+    any_t alloc;
+    if (argc < 2) return 2;
+    if (!strcmp(argv[1], "environment") && getenv("LD_PRELOAD")) {
+        unsetenv("LD_PRELOAD");
+        execv("/proc/self/exe", argv);
+    }
+    if (!strcmp(argv[1], "namespace")) {
+        void *own = dlmopen(LM_ID_NEWLM, getenv("KERF_TEST_DRIVER"), RTLD_NOW);
+        if (!own) return fprintf(stderr, "%s\n", dlerror()), 2;
+        open_driver();
+        use_device(0);
+        fill((any_t)dlsym(own, "cuMemAlloc_v2"));
+        return printf("%lu\n", device_used(0)), 0;
+    }
+    open_driver();
+    if (!strcmp(argv[1], "unlock") && !pipe(go) && !fork()) {
+        close(go[1]);
+        if (read(go[0], path, 1)) return 4;
+        use_device(0);
+        fill(CALL(cuMemAlloc, _v2, 3020));
+        return printf("%lu\n", device_used(0)), 0;
+    }
+    if (!strcmp(argv[1], "ipc")) return by_ipc(), printf("%lu\n", device_used(0)), 0;
+    use_device(0);
+    alloc = CALL(cuMemAlloc, _v2, 3020);
+    if (!strcmp(argv[1], "versioned")) alloc = (any_t)dlvsym(library, "cuMemAlloc_v2", "KERF_ANY");
+    if (!alloc) return printf("0\n"), 0; /* dlvsym knows no such version */
+    if (!strcmp(argv[1], "import")) return exported(), printf("%lu\n", device_used(0)), 0;
+    if (!strcmp(argv[1], "retain")) return retained(), printf("%lu\n", device_used(0)), 0;
+    if (!strcmp(argv[1], "orders")) {
+        void *at = mapped("/orders");
+        return printf("%d\n", !at ? -1 : mprotect(at, 4096, PROT_READ | PROT_WRITE) ? errno : 0), 0;
+    }
+    if (!strcmp(argv[1], "contexts")) {
+        CUcontext context;
+        while (count < 4096 && !CALL(cuCtxCreate, _v2, 3020)(&context, 0u, 0)) {
+            NEED(CALL(cuCtxPopCurrent, _v2, 4000)(&context));
+            count++;
+        }
+        return printf("%d\n", count), 0;
+    }
+    fill(alloc);
+    if (!strcmp(argv[1], "scribble")) {
+        struct kerf_counters *counters = (void *)page("counters", path, &file);
+        counters->gpu[0].account = 0;
+        fill(alloc);
+    } else if (!strcmp(argv[1], "unlock")) {
+        page("counters", path, &file);
+        close(file);
+        close(go[1]);
+        wait(NULL); /* for the second, which says what the device has */
+        return 0;
+    }
+    printf("%lu\n", device_used(0));
+    return 0;
+}
