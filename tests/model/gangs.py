@@ -10,9 +10,10 @@ Each rule can be switched off, which must lead to a state that is bad: that is h
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
+
+from tests.model.explore import explore as all_states
 
 ABSENT, PENDING, BOUND = 0, 1, 2
 GANGS = ((0, 1), (2, 3))
@@ -141,28 +142,7 @@ def _at_rest(s: State, off: str) -> bool:
 
 
 def explore(start: State, off: str = "", is_bad: Callable[[State, str], bool] = bad) -> tuple[int, list[str]]:
-    """(states, the shortest way to a bad one; empty where there is none). Breadth first."""
-    parents: dict[State, tuple[State, str] | None] = {start: None}
-    frontier = deque([start])
-    while frontier:
-        state = frontier.popleft()
-        for name, following in steps(state, off):
-            if following in parents:
-                continue
-            parents[following] = (state, name)
-            if is_bad(following, off):
-                return len(parents), _story(parents, following)
-            frontier.append(following)
-    return len(parents), []
-
-
-def _story(parents: dict[State, tuple[State, str] | None], state: State) -> list[str]:
-    names: list[str] = []
-    step = parents[state]
-    while step is not None:
-        names.append(step[1])
-        step = parents[step[0]]
-    return names[::-1]
+    return all_states(start, lambda state: steps(state, off), lambda state: is_bad(state, off))
 
 
 def _put(items: tuple[tuple[int, int], ...], index: int, value: tuple[int, int]) -> tuple[tuple[int, int], ...]:

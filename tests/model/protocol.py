@@ -18,9 +18,10 @@ A state is (pods, log, leaders, binds, agent, budgets, clock):
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
+
+from tests.model.explore import explore as all_states
 
 GONE, PENDING, BOUND = 0, 1, 2
 UNKNOWN, SAW, RUNS, RETURNED = 0, 1, 2, 3
@@ -252,26 +253,4 @@ def overrun(state: State) -> bool:
 
 def explore(start: State, off: str = "", *, bad: Callable[[State], bool] = double_booked, gate: bool = False, limit: int = 50_000_000) -> Result:
     """Breadth first, so that a counterexample is a shortest one. `gate` adds R7, the agent's own look at the device."""
-    parents: dict[State, tuple[State, str] | None] = {start: None}
-    frontier = deque([start])
-    while frontier:
-        state = frontier.popleft()
-        for name, following in steps(state, off, gate):
-            if following in parents:
-                continue
-            parents[following] = (state, name)
-            if bad(following):
-                return Result(len(parents), _story(parents, following))
-            frontier.append(following)
-        if len(parents) > limit:
-            raise RuntimeError(f"more than {limit} states; make the budgets smaller")
-    return Result(len(parents), [])
-
-
-def _story(parents: dict[State, tuple[State, str] | None], state: State) -> list[str]:
-    names: list[str] = []
-    step = parents[state]
-    while step is not None:
-        names.append(step[1])
-        step = parents[step[0]]
-    return names[::-1]
+    return Result(*all_states(start, lambda state: steps(state, off, gate), bad, limit=limit))
