@@ -99,7 +99,8 @@ class Core:
         groups = self._due(now)
         if not groups or len(self.open) >= self.config.plans_most:
             return out
-        planner = Planner(self.book, Candidates(self.book, lambda s: self.immunity.spared(s, now), now), self._busy())
+        candidates = Candidates(self.book, lambda s: self.immunity.spared(s, now), now, self._promised())
+        planner = Planner(self.book, candidates, self._busy())
         for members in groups:
             if len(self.open) >= self.config.plans_most:
                 break
@@ -124,6 +125,10 @@ class Core:
 
     def _busy(self) -> set[str]:
         return {b.node for one in self.open.values() for b in one.plan.beneficiaries}
+
+    def _promised(self) -> set[str]:
+        """Victims whose eviction the API server has not counted yet."""
+        return {uid for one in self.open.values() for uid in (one.victims_left if one.executing else (v.uid for v in one.plan.victims))}
 
     def _propose(self, members: list[PodState], planner: Planner, now: float) -> list[m.Command]:
         shunned = frozenset(node for state in members for node in self.waiting[state.uid].shunned)

@@ -14,7 +14,6 @@ import msgspec
 from services.preemptor.victims import Candidate, Candidates
 from shared.book.accepts import accepted
 from shared.book.book import Book
-from shared.book.movable import disruptions_fit
 from shared.book.shares import GpuRoom, fits, share_on
 from shared.book.states import NodeState, PodState
 from shared.model.selectors import node_selector_matches, untolerated
@@ -44,7 +43,7 @@ class Planner:
     def plan(self, members: Sequence[PodState], shunned: frozenset[str] = frozenset()) -> list[Way] | None:
         """A way for each of them, all at once; None where there is none, or nobody need go. `shunned`: nodes that placement has
         refused for them."""
-        self._gone: set[str] = set()
+        self._gone: dict[str, Candidate] = {}
         self._taken: dict[str, list[tuple[str, int, int]]] = {}
         self._used: dict[str, list[PodState]] = {}
         ways: list[Way] = []
@@ -53,11 +52,12 @@ class Planner:
             if way is None:
                 return None
             ways.append(way)
-            self._gone |= {victim.uid for victim in way.victims}
+            self._gone |= {victim.uid: victim for victim in way.victims}
             self._taken.setdefault(way.node, []).extend(way.takes)
             self._used.setdefault(way.node, []).append(state)
-        if not self._gone or not disruptions_fit((self._book.pods[uid] for uid in self._gone), self._book):
+        if not self._gone:
             return None
+        self._candidates.promise(self._gone.values())
         self._busy |= {way.node for way in ways}
         order = {state.uid: place for place, state in enumerate(sorted(members, key=lambda s: max(a.hardness for a in s.request.asks.values()) if s.request else (), reverse=True))}
         return [ways[order[state.uid]] for state in members]
@@ -75,14 +75,15 @@ class Planner:
         return best
 
     def _by_bound(self, state: PodState) -> list[tuple[tuple[int, int], NodeState]]:
-        """Nodes with the least that a way on them can cost: nothing where one of this plan's victims has made room already."""
+        """Nodes with the least that a way on them can cost: nothing where one of this plan's victims has made room already, or
+        there is room that placement has not used yet."""
         below = state.pod.spec.priority
         found = []
         for name, node in self._book.nodes.items():
             if name in self._busy or not node.gpus:
                 continue
             candidates = self._candidates.on(node, below)
-            if name in self._taken:
+            if name in self._taken or _has_room(state, node):
                 found.append(((-(1 << 31), 0), node))
             elif candidates:
                 found.append(((candidates[0].priority, candidates[0].price_gpu_ms), node))
@@ -94,10 +95,15 @@ class Planner:
         offered = [c for c in self._candidates.on(node, state.pod.spec.priority) if c.uid not in self._gone]
         gone = [c for c in self._candidates.on(node, state.pod.spec.priority) if c.uid in self._gone]
         victims: list[Candidate] = []
-        while (takes := self._place(state, node, [*gone, *victims])) is None:
-            if len(victims) == len(offered):
-                return None
-            victims.append(offered[len(victims)])
+        takes = self._place(state, node, gone)
+        for candidate in offered:
+            if takes is not None:
+                break
+            if self._candidates.lets_go([*self._gone.values(), *victims, candidate]):
+                victims.append(candidate)
+                takes = self._place(state, node, [*gone, *victims])
+        if takes is None:
+            return None
         for victim in sorted(victims, key=lambda c: c.cost, reverse=True):
             without = [v for v in victims if v is not victim]
             again = self._place(state, node, [*gone, *without])
@@ -143,6 +149,13 @@ def _assign(state: PodState, node: NodeState, rooms: list[GpuRoom]) -> tuple[tup
             room.take(*share)
             takes.append((room.uuid, *share))
     return tuple(takes)
+
+
+def _has_room(state: PodState, node: NodeState) -> bool:
+    """Whether its largest ask may fit as things are."""
+    asks = () if state.request is None else state.request.asks.values()
+    ask = max(asks, key=lambda a: a.hardness, default=None)
+    return ask is not None and not ask.profile and sum(room.mig is None and room.usable and fits(ask, room) for room in node.gpus) >= ask.count
 
 
 def _give(room: GpuRoom, memory_mib: int, compute_milli: int) -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterable
 
 import msgspec
 
 from shared.book.book import Book
 from shared.book.demand import Demand
-from shared.book.movable import price_of, why_not
+from shared.book.movable import budgets_of, price_of, why_not
 from shared.book.states import NodeState, PodState
 
 Immune = Callable[[PodState], bool]
@@ -24,6 +25,8 @@ class Candidate(msgspec.Struct, frozen=True):
     demand: Demand
     shares: tuple[tuple[str, int, int], ...]
     """(GPU, memory_mib, compute_milli) on its node."""
+    budgets: tuple[str, ...] = ()
+    """The PodDisruptionBudgets that it is under."""
 
     @property
     def cost(self) -> tuple[int, int, str]:
@@ -34,9 +37,13 @@ class Candidate(msgspec.Struct, frozen=True):
 class Candidates:
     """By node, the least first. What has no GPU is left alone: nobody is displaced for CPU."""
 
-    def __init__(self, book: Book, immune: Immune, now: float) -> None:
+    def __init__(self, book: Book, immune: Immune, now: float, promised: Iterable[str] = ()) -> None:
+        """`promised`: pods that go by other plans, and that the budgets' statuses do not count yet."""
         self._book, self._immune, self._now = book, immune, now
         self._of: dict[str, tuple[Candidate, ...]] = {}
+        self._promised = Counter(name for uid in promised if uid in book.pods for name in budgets_of(book.pods[uid], book))
+        self._allowed: dict[str, int] = {}
+        """By PodDisruptionBudget."""
 
     def on(self, node: NodeState, below: int) -> tuple[Candidate, ...]:
         """Those of a lower priority than `below`."""
@@ -46,6 +53,15 @@ class Candidates:
             found = self._of[node.name] = tuple(sorted(made, key=lambda c: c.cost))
         return tuple(c for c in found if c.priority < below)
 
+    def lets_go(self, victims: Iterable[Candidate]) -> bool:
+        """Whether the disruption budgets let all of these go, after all that were promised before."""
+        wanted = Counter(name for victim in victims for name in victim.budgets)
+        return all(self._promised[name] + count <= self._allowed[name] for name, count in wanted.items())
+
+    def promise(self, victims: Iterable[Candidate]) -> None:
+        """These go by a plan of this round."""
+        self._promised.update(name for victim in victims for name in victim.budgets)
+
     def _spared(self, state: PodState) -> bool:
         return bool(why_not(state, self._book, self._now, leaves=True)) or self._immune(state)
 
@@ -54,4 +70,6 @@ class Candidates:
         shares = tuple(
             (share.uuid, share.memory_mib, share.compute_milli) for part in grant.containers.values() for share in part.gpus if share.node == node
         )
-        return Candidate(state.pod.spec.priority, price_of(state, self._book, self._now).price_gpu_ms, state.uid, state.demand, shares)
+        budgets = budgets_of(state, self._book)
+        self._allowed |= budgets
+        return Candidate(state.pod.spec.priority, price_of(state, self._book, self._now).price_gpu_ms, state.uid, state.demand, shares, tuple(budgets))
