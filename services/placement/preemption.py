@@ -65,6 +65,18 @@ class Preemption:
         plan, found.logged, found.until = found.plan, True, now + found.plan.deadline_s
         return [m.AnswerPlan(Reserved(plan_id=plan.plan_id, ok=True)), *_publish(plan, PreemptionReserved(plan=plan, term=record.term))]
 
+    def words(self, uid: str) -> str:
+        """What a pod has to do with a plan that is reserved; empty for nothing."""
+        for found in self.open.values():
+            plan = found.plan
+            gains = ", ".join(f"{b.namespace}/{b.name}" for b in plan.beneficiaries)
+            if any(victim.uid == uid for victim in plan.victims):
+                return f"it is to make room for {gains} (plan {plan.plan_id})"
+            if any(b.uid == uid for b in plan.beneficiaries):
+                gives = ", ".join(f"{v.namespace}/{v.name}" for v in plan.victims if v.grant_id in self.open.book.grants)
+                return f"{gives or 'nobody any more'} makes room for it (plan {plan.plan_id})"
+        return ""
+
     def records(self, term: int) -> list[ReservationRecord]:
         """What a new term has to write again."""
         return [found.record(term) for found in self.open.values() if found.logged]

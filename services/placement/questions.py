@@ -38,6 +38,9 @@ def why(core: Core, query: WhyQuery, now: float, wall: float) -> Steps[ExplainAn
     explanation = yield from core.placer.explainer.explain(
         state, max_nodes=min(query.max_nodes, NODES_MOST), waiting_s=waiting_s, ahead=core.queue.ahead_of(state.uid), now=wall
     )
+    plan = core.preemption.words(state.uid)
+    if plan:
+        explanation = replace(explanation, sentence=f"{explanation.sentence}; {plan}")
     return ExplainAnswer(explanation=explanation)
 
 

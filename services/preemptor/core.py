@@ -19,7 +19,7 @@ from shared.book.book import Book
 from shared.book.states import PodState
 from shared.contracts.commands import Evict
 from shared.contracts.events import PreemptionProposed
-from shared.contracts.preemption import Beneficiary, Plan, Victim
+from shared.contracts.preemption import Beneficiary, Plan, PreemptAnswer, Victim
 
 AGAIN_S = 10.0
 """After a refusal those who wait are looked at again so much later."""
@@ -157,6 +157,29 @@ class Core:
             price_gpu_seconds=sum(v.lost_gpu_seconds for v in victims),
         )  # fmt: skip
 
+    def dry_run(self, namespace: str, name: str, now: float) -> PreemptAnswer:
+        """What would be proposed for this pod, or its gang, if it were its turn now."""
+        state = self.book.pods.get(self.book.uid_by_key.get(f"{namespace}/{name}", ""))
+        if state is None or not state.ours:
+            return PreemptAnswer(error=f"no pod {namespace}/{name} of Kerf's is known; check the name and the namespace (-n)")
+        if not state.wants_place:
+            return PreemptAnswer(sentence="it does not wait for a place")
+        under_way = next((one.plan for one in self.open.values() if any(b.uid == state.uid for b in one.plan.beneficiaries)), None)
+        if under_way is not None:
+            return PreemptAnswer(plan=under_way, sentence=f"{_price(under_way)}: this plan is under way")
+        if state.refusal or state.request is None:
+            return PreemptAnswer(sentence=state.refusal or "nobody is displaced for a pod without GPUs")
+        if state.pod.spec.preemption_policy == _NEVER:
+            return PreemptAnswer(sentence="its preemptionPolicy is Never")
+        members = [s for s in self.book.pods.values() if s.wants_place and s.ours and self._group(s) == self._group(state)]
+        if state.gang is not None and len(members) < state.gang.minimum:
+            return PreemptAnswer(sentence=f"its gang {state.gang.name} has {len(members)} of {state.gang.minimum} pods")
+        ways = Planner(self.book, Candidates(self.book, lambda s: self.immunity.spared(s, now), now), self._busy()).plan(members)
+        if ways is None:
+            return PreemptAnswer(sentence="nobody who may be asked to would make room for it; kerf why says what would")
+        plan = self._plan(members, ways)
+        return PreemptAnswer(plan=plan, sentence=_price(plan))
+
     # --- executing --------------------------------------------------------------------------------------------
 
     def _answered(self, event: m.Answered, now: float) -> list[m.Command]:
@@ -219,3 +242,8 @@ def _was_rejected(state: PodState) -> bool:
     """Placement has said so before we listened."""
     conditions = state.pod.status.conditions
     return state.wants_place and any(c.type == "PodScheduled" and c.status == "False" and c.reason == "Unschedulable" for c in conditions)
+
+
+def _price(plan: Plan) -> str:
+    pods = len(plan.victims)
+    return f"{pods} pod{'s' if pods > 1 else ''} would give way, and lose {plan.price_gpu_seconds} GPU-seconds"

@@ -14,7 +14,7 @@ from shared.bus.feed import Feed
 from shared.bus.port import BusError, Incoming, KvEntry
 from shared.contracts import commands, subjects
 from shared.contracts import preemption as pre
-from shared.contracts.base import decode, encode
+from shared.contracts.base import ContractError, decode, encode
 from shared.contracts.envelope import unwrap
 from shared.contracts.events import GrantEnded, PlacementRejected, PreemptionAbandoned, PreemptionExecuted
 from shared.contracts.facts import Fact
@@ -78,6 +78,7 @@ class _Work:
         subscriptions = [
             await self.bus.kv(subjects.KV_NODES).watch(self._inventory),
             await self.bus.subscribe(subjects.REJECTED, self._heard),
+            await self.bus.subscribe(subjects.QUERY_PREEMPT, self._dry_run),
             await self.bus.subscribe(subjects.GRANTS_ENDED, self._heard),
             await self.bus.subscribe(subjects.PREEMPTIONS, self._heard),
         ]
@@ -118,6 +119,14 @@ class _Work:
             case PreemptionAbandoned():
                 self._plans.add(1, "abandoned")
                 self._inbox.put_nowait(m.Ended(event.plan.plan_id, executed=False))
+
+    async def _dry_run(self, incoming: Incoming) -> None:
+        try:
+            query = decode(incoming.payload, pre.PreemptQuery)
+            answer = self.core.dry_run(query.namespace, query.name, time.time())
+        except ContractError as error:
+            answer = pre.PreemptAnswer(error=str(error))
+        await self.bus.respond(incoming, encode(answer))
 
     async def _ticks(self) -> None:
         while True:

@@ -152,6 +152,8 @@ _EXAMPLES: tuple[Any, ...] = (
     c.EvictBatch(evictions=(c.Evict(uid=UID, namespace=NAMESPACE, name=POD, reason="preempted by team-b/urgent", grace_period_seconds=30, resource_version=VERSION),)),
     pre.Reserve(plan=PLAN),
     pre.Reserved(plan_id="plan-7", ok=False, reason="team-b/serve-1 is of no lower priority: nobody gives way to an equal"),
+    pre.PreemptQuery(namespace=NAMESPACE, name=POD),
+    pre.PreemptAnswer(plan=PLAN, sentence="1 pod would give way, and lose 1260 GPU-seconds"),
     pre.Abandon(plan_id="plan-7", reason="a disruption budget keeps team-b/serve-1"),
     NODE_GRANT,
     c.NodeRelease(term=TERM, uid=UID, grant_id=GRANT_ID),

@@ -64,6 +64,20 @@ class Abandon(Message, frozen=True):
     reason: str
 
 
+class PreemptQuery(Message, frozen=True):
+    """Who would give way to this pod, or to its gang? Nothing is done."""
+
+    namespace: str
+    name: str
+
+
+class PreemptAnswer(Message, frozen=True):
+    plan: Plan | None = None
+    """None: nobody would, and `sentence` says why."""
+    sentence: str = ""
+    error: str = ""
+
+
 class HeldPlace(Message, frozen=True):
     """What a reservation keeps for one beneficiary."""
 

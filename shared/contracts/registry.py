@@ -179,6 +179,9 @@ QUERIES: tuple[Channel, ...] = (
     _query(
         "advise", s.QUERY_ADVISE, q.AdviseQuery, q.AdviseAnswer, receivers="placement", description="Which pods should move to make room?"
     ),
+    _query(
+        "preempt", s.QUERY_PREEMPT, pre.PreemptQuery, pre.PreemptAnswer, receivers="preemptor", description="Who would give way to this pod?"
+    ),
     _query("inspect", s.QUERY_INSPECT, q.InspectQuery, q.InspectAnswer, receivers="placement", description="Who has what on which GPU."),
     _query(
         "status",

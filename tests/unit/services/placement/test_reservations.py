@@ -7,10 +7,13 @@ from typing import Any
 import pytest
 
 from services.placement import messages as m
+from services.placement import questions
+from services.placement.explaining.steps import finish
 from shared.contracts.events import PreemptionAbandoned, PreemptionExecuted, PreemptionReserved
 from shared.contracts.facts import Gone
 from shared.contracts.log import DecisionBatch, ReservationRecord
 from shared.contracts.preemption import Beneficiary, Plan, Reserved, Victim
+from shared.contracts.queries import WhyQuery
 from shared.model.objects import Pod
 from tests.support import build
 from tests.support.leader import Leader, only
@@ -251,3 +254,18 @@ def test_a_reservation_outlives_its_leader(freed: bool) -> None:
     assert after.core.book.overbooked() == []
     if not freed:
         assert any(isinstance(record, ReservationRecord) for _, record in after.log), "written again under the new term"
+
+
+def test_both_sides_can_ask_why() -> None:
+    world = World()
+    world.waits(high())
+    world.ask(world.plan("low0"))
+
+    def why(name: str) -> str:
+        answer = finish(questions.why(world.leader.core, WhyQuery(namespace="team", name=name), 0.0, 0.0))
+        assert answer.explanation is not None
+        return answer.explanation.sentence
+
+    assert why("high").endswith("team/low0 makes room for it (plan plan)")
+    assert why("low0").endswith("it is to make room for team/high (plan plan)")
+    assert "plan" not in why("low1")

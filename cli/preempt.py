@@ -1,0 +1,41 @@
+"""`kerf preempt --dry-run POD`: who would give way, and what that costs. Nothing is done."""
+
+from __future__ import annotations
+
+import argparse
+
+from rich.table import Table
+
+from cli.ask import ask, connected
+from cli.output import Failure, out, pod_name, print_json
+from shared.contracts import subjects
+from shared.contracts.preemption import Plan, PreemptAnswer, PreemptQuery
+
+
+async def run(args: argparse.Namespace) -> None:
+    if not args.dry_run:
+        raise Failure("preemption comes by itself, by priority; say --dry-run to see who would give way")
+    namespace, name = pod_name(args.pod, args.namespace)
+    async with connected(args.nats) as bus:
+        answer = await ask(bus, subjects.QUERY_PREEMPT, PreemptQuery(namespace=namespace, name=name), PreemptAnswer)
+    if args.json:
+        print_json(answer)
+        return
+    out.print(f"{namespace}/{name}: {answer.sentence}", markup=False)
+    if answer.plan is not None:
+        _show(answer.plan)
+
+
+def _show(plan: Plan) -> None:
+    gains = Table(box=None, pad_edge=False, header_style="bold")
+    for column in ("GETS A PLACE", "ON"):
+        gains.add_column(column)
+    for beneficiary in plan.beneficiaries:
+        gains.add_row(f"{beneficiary.namespace}/{beneficiary.name}", beneficiary.node)
+    losses = Table(box=None, pad_edge=False, header_style="bold")
+    for column in ("GIVES WAY", "BY", "LOST GPU-SECONDS"):
+        losses.add_column(column)
+    for victim in plan.victims:
+        losses.add_row(f"{victim.namespace}/{victim.name}", victim.action, str(victim.lost_gpu_seconds))
+    out.print(gains)
+    out.print(losses)
