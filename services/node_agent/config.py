@@ -72,7 +72,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """What one process's CUDA context takes of a GPU, charged to its slice."""
     period_ms: Annotated[int, msgspec.Meta(ge=5, le=1000)] = 50
     """In each period every slice with compute of its own has its part to itself."""
-    in_flight_us: Annotated[int, msgspec.Meta(ge=100, le=100_000)] = 1000
+    in_flight_us: Annotated[int, msgspec.Meta(ge=100, le=100_000)] = 500
     """GPU time that a slice may have submitted and not finished, where others wait for it."""
     least_milli: Annotated[int, msgspec.Meta(ge=0, le=500)] = 0
     """Of each GPU's time, to every slice that gives way to others, even where those are always busy."""

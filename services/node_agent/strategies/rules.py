@@ -25,7 +25,7 @@ from shared.model.units import MIB, WHOLE_GPU_MILLI
 class Policy(msgspec.Struct, frozen=True, kw_only=True):
     period_us: int = 50_000
     """Of the timetable: a slice waits at most so long for its part."""
-    in_flight_us: int = 1_000
+    in_flight_us: int = 500
     """GPU time that a slice may have submitted and not finished, where others share its GPU and it does not go before all."""
     idle_for_us: int = 200
     """So long must those before it have been idle until a slice takes its turn."""

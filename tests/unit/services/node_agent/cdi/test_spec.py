@@ -53,6 +53,16 @@ def test_specs_of_containers_that_are_gone_are_removed_and_no_others(tmp_path: P
     assert sorted(path.name for path in (tmp_path / "cdi").iterdir()) == [f"kerf-slice-{UID}-web-2-k2.json", "nvidia.yaml"]
 
 
+def test_a_claims_spec_stays_while_its_entry_does(tmp_path: Path) -> None:
+    """Its device is named for the claim, whose uid has dashes."""
+    directory, entry = SpecDir(tmp_path / "cdi", "kerf.dev/slice"), "claim/mine/gpu"
+    directory.write((f"claim-{UID}-gpu",), UID, entry, ContainerEdits(env=("A=1",)))
+    directory.keep_only({(UID, entry)})
+    assert [path.name for path in (tmp_path / "cdi").iterdir()] == [f"kerf-slice-{UID}-claim.mine.gpu-claim-{UID}-gpu.json"]
+    directory.keep_only(())
+    assert list((tmp_path / "cdi").iterdir()) == []
+
+
 def test_the_linkers_cache_names_directories(tmp_path: Path) -> None:
     names = (("libcuda.so.1", "/opt/nvidia/lib/libcuda.so.1"), ("libc.so.6", "/lib/libc.so.6"))
     header, entries, strings = 48, b"", b""

@@ -1,0 +1,83 @@
+"""How well slices hold: `python -m bench.enforce [--seconds 6] [--libcuda FILE] [--fake] [--json]`.
+
+On the first GPU of this machine where it has one and NVML answers, else on the fake driver of tests/fakes/cuda, whose time is
+virtual: `device` says which. On a GPU it takes about ten minutes with --seconds 20, needs nobody else on it, root or
+CAP_SYS_PTRACE for the locks, and also runs the pair of `tiers` without the library (the driver's own time slicing) and under MPS
+where nvidia-cuda-mps-control is there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import json
+import sys
+import tempfile
+from pathlib import Path
+
+from bench.enforce import cases, others
+from bench.enforce.place import FAKE_UUID, Device, Place, build
+
+KEYS = (
+    "device", "memory_overshoot_bytes_max", "share_error_percent_max", "high_throughput_loss_percent", "high_p99_loss_percent", "low_percent_of_idle",
+    "hook_ns_per_launch", "processes_left_locked",
+)  # fmt: skip
+
+
+def real(libcuda: str) -> Device | None:
+    """The first GPU; None where there is none."""
+    import pynvml  # noqa: PLC0415 - not needed on the fake
+
+    try:
+        ctypes.CDLL(libcuda)
+        pynvml.nvmlInit()
+        handle = pynvml.nvmlDeviceGetHandleByIndex(0)
+    except (OSError, pynvml.NVMLError):
+        return None
+    memory_mib = pynvml.nvmlDeviceGetMemoryInfo(handle).total >> 20
+    return Device(
+        pynvml.nvmlDeviceGetName(handle), pynvml.nvmlDeviceGetUUID(handle), libcuda, pynvml.nvmlSystemGetDriverVersion(), memory_mib
+    )
+
+
+def measure(folder: Path, device: Device, seconds: int) -> dict[str, object]:
+    place = Place(folder, device)
+    found: dict[str, object] = {"device": device.name}
+    if not device.fake:
+        found["driver_version"] = device.driver_version
+    for name, run in (
+        ("memory", lambda: cases.memory(place)),
+        ("shares", lambda: cases.shares(place, seconds)),
+        ("tiers", lambda: cases.tiers(place, seconds)),
+        ("least", lambda: cases.least(place, seconds)),
+        ("hook", lambda: cases.hook(place)),
+        ("locks", lambda: cases.locks(place)),
+    ):
+        print(f"{name} ...", file=sys.stderr, flush=True)
+        found |= run()
+    if not device.fake:
+        found["others"] = others.compare(place, seconds)
+    return found
+
+
+def main() -> None:
+    arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    arguments.add_argument("--seconds", type=int, default=6, help="of each case")
+    arguments.add_argument("--libcuda", default="libcuda.so.1")
+    arguments.add_argument("--fake", action="store_true", help="even where there is a GPU")
+    arguments.add_argument("--json", action="store_true")
+    asked = arguments.parse_args()
+    with tempfile.TemporaryDirectory(prefix="kerf-enforce-") as name:
+        folder = Path(name)
+        device = None if asked.fake else real(asked.libcuda)
+        build(folder, fake=device is None)
+        found = measure(folder, device or Device("fake", FAKE_UUID, str(folder / "libcuda.so.1")), asked.seconds)
+    if asked.json:
+        print(json.dumps({key: found[key] for key in KEYS} | {key: value for key, value in found.items() if key not in KEYS}, indent=2))
+    else:
+        for key, value in found.items():
+            print(f"{key:32} {value}")
+
+
+if __name__ == "__main__":
+    main()

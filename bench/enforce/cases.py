@@ -1,0 +1,198 @@
+"""What is measured. Each case gives plain figures; what is a failure is for the reader, and the tests, to say."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from typing import Any
+
+import msgspec
+
+from bench.enforce.place import Load, Place, last_line, lines
+from services.node_agent.strategies.quantum import LEAST_TOGETHER_MILLI
+from shared.model.units import MIB
+
+Figures = dict[str, Any]
+LIMIT_MIB, CHUNK_KIB = 512, 4096
+PROCESSES = 64
+MIXES = ((100, 900), (300, 700), (500, 500), (200, 300, 500))
+KERNELS_US = (500, 200, 900)
+HIGH = Load(kernel_us=500, period_us=25_000, depth=40)
+"""A request of 20 ms every 25: a fifth of the GPU is idle."""
+LOW = Load(kernel_us=250, depth=8)
+LAUNCHES = 200_000
+
+
+def memory(place: Place) -> Figures:
+    """One process along every path, and many processes of one container at once."""
+    with place.board() as board:
+        one = place.slice("one", memory_mib=LIMIT_MIB)
+        board.put(one)
+        found = [line for line in lines(place.start(["memory", str(CHUNK_KIB)], board.folder(one.key))) if "path" in line]
+        many = place.slice("many", memory_mib=LIMIT_MIB)
+        board.put(many)
+        each = LIMIT_MIB // PROCESSES * 4
+        held = [place.start(["hold", str(each)], board.folder(many.key)) for _ in range(PROCESSES)]
+        results = [_first(process) for process in held]
+        reading = board.read(many.key)
+        for process in held:
+            process.communicate(timeout=60)
+    most = max(max(line["bytes"], line["again"]) for line in found)
+    together = sum(1 for line in results if line["result"] == 0) * each * MIB
+    peak = 0 if reading is None else reading.gpus[0].peak_bytes
+    limit = LIMIT_MIB * MIB
+    return {
+        "memory_overshoot_bytes_max": max(0, most - limit, together - limit, peak - limit),
+        "memory_unused_bytes_max": max(limit - min(min(line["bytes"], line["again"]) for line in found), limit - together),
+        "paths": len(found), "processes": PROCESSES,
+    }  # fmt: skip
+
+
+def _first(process: subprocess.Popen[str]) -> dict[str, Any]:
+    assert process.stdout is not None
+    return dict(msgspec.json.decode(process.stdout.readline()))
+
+
+def shares(place: Place, seconds: int) -> Figures:
+    """Mixes of slices that always want the GPU: how far each is from its share in any window of a second, in percent of a GPU.
+    The first window is left out: it is when they begin."""
+    errors: dict[str, float] = {}
+    for mix in MIXES:
+        with place.board() as board:
+            slices = [place.slice(f"s{i}", milli, memory_mib=place.device.memory_mib // 8) for i, milli in enumerate(mix)]
+            for slice_ in slices:
+                board.put(slice_)
+            loads = {slice_.key: Load(kernel_us=KERNELS_US[i]) for i, slice_ in enumerate(slices)}
+            said = place.together(board, loads, seconds)
+        wrong = [
+            abs(done / 1e7 - milli / 10) for slice_, milli in zip(slices, mix, strict=True) for done in said[slice_.key]["done_ns"][1:]
+        ]
+        errors[":".join(str(milli // 10) for milli in mix)] = round(max(wrong), 3)
+    return {"share_error_percent_max": max(errors.values()), "share_error_percent": errors}
+
+
+def tiers(place: Place, seconds: int) -> Figures:
+    """A request-serving slice that leaves a fifth of the GPU idle, alone and beside a greedy one of lower priority."""
+    with place.board() as board:
+        high, low = place.slice("high", priority=100, memory_mib=1024), place.slice("low", memory_mib=1024)
+        board.put(high)
+        alone = place.together(board, {high.key: HIGH}, seconds)[high.key]
+    with place.board() as board:
+        for slice_ in (high, low):
+            board.put(slice_)
+        said = place.together(board, {high.key: HIGH, low.key: LOW}, seconds)
+    with_low, greedy = said[high.key], said[low.key]
+    idle_ns = 1e9 - HIGH.kernel_us * HIGH.depth * 1e9 / HIGH.period_us
+    got = greedy["done_ns"][1:]
+    return {
+        "high_throughput_loss_percent": round(100 * (1 - with_low["requests"] / alone["requests"]), 3),
+        "high_p99_loss_percent": round(100 * (with_low["p99_ns"] / alone["p99_ns"] - 1), 3),
+        "high_p50_loss_percent": round(100 * (with_low["p50_ns"] / alone["p50_ns"] - 1), 3),
+        "low_percent_of_idle": round(100 * sum(got) / len(got) / idle_ns, 1),
+        "high_request_ms": HIGH.kernel_us * HIGH.depth / 1000, "high_alone_p99_ms": alone["p99_ns"] / 1e6, "high_p99_ms": with_low["p99_ns"] / 1e6,
+    }  # fmt: skip
+
+
+def least(place: Place, seconds: int) -> Figures:
+    """What a least share gives the lower one where the higher never rests."""
+    usual = place.policy
+    place.policy = msgspec.structs.replace(usual, least_milli=100)
+    try:
+        with place.board() as board:
+            high, low = place.slice("high", priority=100, memory_mib=1024), place.slice("low", memory_mib=1024)
+            for slice_ in (high, low):
+                board.put(slice_)
+            said = place.together(board, {high.key: Load(kernel_us=500, depth=4), low.key: LOW}, seconds)
+    finally:
+        place.policy = usual
+    got = said[low.key]["done_ns"][1:]
+    return {
+        "least_asked_percent": 10.0,
+        "least_got_percent": round(sum(got) / len(got) / 1e7, 2),
+        "least_cap_percent": LEAST_TOGETHER_MILLI / 10,
+    }
+
+
+def hook(place: Place) -> Figures:
+    """What a launch costs more with the library in front, where nothing is limited and nobody else is there; over a driver that
+    does nothing, by the real clock."""
+    null = str(place.folder / "null.so")
+    with place.board() as board:
+        free = place.slice("free")
+        board.put(free)
+        runs: dict[bool, list[float]] = {True: [], False: []}
+        for _ in range(5):
+            for ours in (True, False):
+                process = place.start(["launch", str(LAUNCHES)], board.folder(free.key) if ours else None, libcuda=null)
+                runs[ours].append(last_line(process)["ns_per_launch"])
+    return {"hook_ns_per_launch": round(max(0.0, min(runs[True]) - min(runs[False])), 2), "null_launch_ns": min(runs[False])}
+
+
+def locks(place: Place) -> Figures:
+    """Processes that an agent has locked, after it was killed, frozen, and killed together with its worker: how many still are,
+    when its successor, where it needs one, has begun."""
+    left, times = 0, []
+    for how in ("killed", "frozen", "all killed"):
+        place.cases += 1
+        victims = [place.start(Load(kernel_us=500).words(0, 600_000), None, client=client, clients=2) for client in range(2)]
+        try:
+            time.sleep(1.0 if place.device.fake else 5.0)  # a bench: they have to be at work
+            left += _after(place, [victim.pid for victim in victims], how, times)
+        finally:
+            for victim in victims:
+                victim.kill()
+                victim.communicate()
+    return {"processes_left_locked": left, "lock_us": min(lock for lock, _ in times), "unlock_us": min(unlock for _, unlock in times)}
+
+
+def _after(place: Place, pids: list[int], how: str, times: list[tuple[int, int]]) -> int:
+    journal = place.folder / f"locks-{place.cases}.json"
+    environment = os.environ | {"KERF_FAKE_CUDA": str(place.folder / f"world-{place.cases}")}
+    command = [sys.executable, "-m", "bench.enforce.holder", place.device.libcuda, str(journal), *map(str, pids)]
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as agent:
+        assert agent.stdout is not None
+        lock, unlock = map(int, agent.stdout.readline().split())
+        times.append((lock, unlock))
+        locked = [pid for pid in pids if _state(place, environment, pid) == 1]
+        if len(locked) != len(pids):
+            raise SystemExit(f"of {len(pids)} processes {len(locked)} were locked")
+        workers = [int(pid) for pid in _children(agent.pid)]
+        if how == "all killed":
+            for pid in (*workers, agent.pid):
+                os.kill(pid, signal.SIGSTOP)
+            for pid in (*workers, agent.pid):
+                os.kill(pid, signal.SIGKILL)
+            agent.wait()
+            _successor(place, environment, journal)
+        else:
+            os.kill(agent.pid, signal.SIGKILL if how == "killed" else signal.SIGSTOP)
+            deadline = time.monotonic() + 5
+            while time.monotonic() < deadline and any(_state(place, environment, pid) == 1 for pid in pids):
+                time.sleep(0.05)
+        left = sum(_state(place, environment, pid) == 1 for pid in pids)
+        with contextlib.suppress(ProcessLookupError):
+            agent.kill()
+    return left
+
+
+def _children(pid: int) -> list[str]:
+    with open(f"/proc/{pid}/task/{pid}/children") as file:
+        return file.read().split()
+
+
+def _successor(place: Place, environment: dict[str, str], journal: Any) -> None:
+    script = "import asyncio, sys; from pathlib import Path; from services.node_agent.strategies.locks import Locks; l = Locks(sys.argv[1], Path(sys.argv[2])); asyncio.run(l.start())"
+    subprocess.run(
+        [sys.executable, "-c", script, place.device.libcuda, str(journal)], env=environment, check=True, stderr=subprocess.DEVNULL
+    )
+
+
+def _state(place: Place, environment: dict[str, str], pid: int) -> int:
+    """0 runs, 1 locked, by the driver's word."""
+    script = "import ctypes, sys; d = ctypes.CDLL(sys.argv[1]); s = ctypes.c_int(-1); d.cuInit(0); d.cuCheckpointProcessGetState(int(sys.argv[2]), ctypes.byref(s)); print(s.value)"
+    command = [sys.executable, "-c", script, place.device.libcuda, str(pid)]
+    return int(subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout)

@@ -1,0 +1,42 @@
+"""The same pair of loads without us, on a real GPU: the driver's own time slicing, and MPS where it is there."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Mapping
+from typing import Any
+
+from bench.enforce.cases import HIGH, LOW
+from bench.enforce.place import Place, last_line
+
+CONTROL = "nvidia-cuda-mps-control"
+
+
+def compare(place: Place, seconds: int) -> dict[str, Any]:
+    """By way of sharing: the high one's throughput and tail beside a greedy one, against alone."""
+    alone = pair(place, seconds, {}, low=False)
+    found = {"alone": alone, "time slicing": pair(place, seconds, {})}
+    if shutil.which(CONTROL):
+        folder = place.folder / "mps"
+        folder.mkdir()
+        where = {"CUDA_MPS_PIPE_DIRECTORY": str(folder), "CUDA_MPS_LOG_DIRECTORY": str(folder)}
+        subprocess.run([CONTROL, "-d"], env=os.environ | where, check=True)
+        try:
+            found["MPS"] = pair(place, seconds, where)
+        finally:
+            subprocess.run([CONTROL], input="quit\n", text=True, env=os.environ | where, check=True)
+    return found
+
+
+def pair(place: Place, seconds: int, environment: Mapping[str, str], *, low: bool = True) -> dict[str, Any]:
+    place.cases += 1
+    at_ns, clients = place.begin(), 1 + low
+    high = place.start(HIGH.words(at_ns, seconds * 1000), None, clients=clients, more=environment)
+    greedy = place.start(LOW.words(at_ns, seconds * 1000), None, client=1, clients=clients, more=environment) if low else None
+    said = last_line(high)
+    return {
+        "requests": said["requests"], "p50_ms": said["p50_ns"] / 1e6, "p99_ms": said["p99_ns"] / 1e6,
+        "low_done_ms": 0 if greedy is None else sum(last_line(greedy)["done_ns"]) / 1e6,
+    }  # fmt: skip

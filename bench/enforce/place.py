@@ -1,0 +1,143 @@
+"""Where the bench runs: the interposer built for it, a driver, pages of containers, and processes in them."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from services.node_agent.strategies.board import Board
+from services.node_agent.strategies.rules import Policy
+from services.node_agent.strategies.slices import Key, Part, Slice
+
+ROOT = Path(__file__).resolve().parents[2]
+FAKE_UUID = "GPU-00000000-0000-0000-0000-000000000001"
+FAKE_START_NS = 2_000_000_000
+LEAD_NS = 4_000_000_000
+"""So long until processes on a real GPU begin together: contexts take seconds."""
+
+
+@dataclass
+class Device:
+    name: str
+    uuid: str
+    libcuda: str
+    driver_version: str = ""
+    memory_mib: int = 16384
+
+    @property
+    def fake(self) -> bool:
+        return self.name == "fake"
+
+
+@dataclass
+class Load:
+    """A process's work: requests of `depth` kernels of `kernel_us`, every `period_us` (0: without a pause)."""
+
+    kernel_us: int
+    period_us: int = 0
+    depth: int = 1
+
+    def words(self, at_ns: int, ms: int) -> list[str]:
+        return ["loop", str(at_ns), str(ms), str(self.kernel_us), str(self.period_us), str(self.depth)]
+
+
+@dataclass
+class Place:
+    folder: Path
+    device: Device
+    policy: Policy = field(default_factory=Policy)
+    cases: int = 0
+
+    @property
+    def library(self) -> Path:
+        return self.folder / "test" / "libkerf.so"
+
+    def clock(self) -> int:
+        """On the fake driver the agent's sign of life is never stale: its time is not ours."""
+        return 1 << 62 if self.device.fake else time.monotonic_ns()
+
+    @contextlib.contextmanager
+    def board(self) -> Iterator[Board]:
+        """A node's pages of one case, with an agent's heart."""
+        self.cases += 1
+        made, stop = Board(self.folder / f"case-{self.cases}", self.policy, self.clock), threading.Event()
+
+        def beats() -> None:
+            while not stop.wait(0.5):
+                made.beat()
+
+        heart = threading.Thread(target=beats)
+        heart.start()
+        try:
+            yield made
+        finally:
+            stop.set()
+            heart.join()
+            made.close()
+
+    def slice(self, name: str, compute_milli: int = 0, memory_mib: int = 0, priority: int = 0) -> Slice:
+        part = Part(uuid=self.device.uuid, memory_mib=memory_mib or self.device.memory_mib, compute_milli=compute_milli)
+        return Slice(uid=name, container="c", strategy="interposer", parts=(part,), priority=priority)
+
+    def begin(self) -> int:
+        return FAKE_START_NS if self.device.fake else time.monotonic_ns() + LEAD_NS
+
+    def start(self, words: Sequence[str], page: Path | None, *, client: int = 0, clients: int = 1, libcuda: str = "", more: Mapping[str, str] = {}) -> subprocess.Popen[str]:  # fmt: skip
+        """A process in the container whose page that is, or in none: then nothing is in front of the driver."""
+        world = {
+            "KERF_FAKE_CUDA": str(self.folder / f"world-{self.cases}"),
+            "KERF_FAKE_CUDA_CLIENT": str(client),
+            "KERF_FAKE_CUDA_CLIENTS": str(clients),
+        }
+        ours = {} if page is None else {"LD_PRELOAD": str(self.library), "KERF_DIRECTORY": str(page)}
+        command = [str(self.folder / "probe"), libcuda or self.device.libcuda, *words]
+        return subprocess.Popen(
+            command, env=os.environ | world | ours | more, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+
+    def together(self, board: Board | None, loads: Mapping[Key, Load], seconds: int) -> dict[Key, dict[str, Any]]:
+        """Runs them at once, each in its page where there is a board; what each says."""
+        if board is None:
+            self.cases += 1
+        at_ns, running = self.begin(), {}
+        for client, (key, load) in enumerate(loads.items()):
+            page = None if board is None else board.folder(key)
+            running[key] = self.start(load.words(at_ns, seconds * 1000), page, client=client, clients=len(loads))
+        return {key: last_line(process) for key, process in running.items()}
+
+
+def lines(process: subprocess.Popen[str]) -> list[dict[str, Any]]:
+    """What it says until it ends. Ends the bench where it fails."""
+    out, errors = process.communicate(timeout=600)
+    if process.returncode:
+        raise SystemExit(f"the probe ended with {process.returncode}: {errors.strip()[-400:]}")
+    return [json.loads(line) for line in out.splitlines()]
+
+
+def last_line(process: subprocess.Popen[str]) -> dict[str, Any]:
+    return lines(process)[-1]
+
+
+def build(folder: Path, *, fake: bool) -> None:
+    """The interposer, its probe, a driver that does nothing and, where asked for, one without a GPU."""
+    for source in ("services/node_agent/interposer", *(["tests/fakes/cuda"] if fake else [])):
+        subprocess.run(["make", "-s", "-C", str(ROOT / source), f"BUILD={folder}"], check=True)
+    null = [
+        "cc",
+        "-O2",
+        "-shared",
+        "-fPIC",
+        "-Wl,-soname,libcuda.so.1",
+        "-o",
+        str(folder / "null.so"),
+        str(Path(__file__).with_name("null.c")),
+    ]
+    subprocess.run(null, check=True)
