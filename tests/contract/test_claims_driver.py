@@ -67,6 +67,15 @@ async def test_a_claim_gets_what_the_grant_that_names_it_says(nats: EmbeddedServ
         assert (await prepare(plugin, "p")) == prepared, "asked again it is the same"
 
 
+async def test_what_a_claim_got_outlives_the_agent(nats: EmbeddedServer, bus: NatsBus, host: Path, kubelet: FakeKubelet) -> None:
+    """A container that starts again in its pod is not asked for again, and needs the spec."""
+    async with agent(nats, host, dra=True), driver(host) as plugin:
+        await tell(bus, granted("p", 100))
+        prepared = await prepare(plugin, "p")
+    async with agent(nats, host, dra=True), driver(host):
+        assert environment(host, prepared.devices[0].cdi_device_ids[0])["KERF_GRANT"] == "g-p"
+
+
 async def test_a_claim_that_no_grant_names_is_refused(nats: EmbeddedServer, bus: NatsBus, host: Path, kubelet: FakeKubelet) -> None:
     async with agent(nats, host, dra=True), driver(host) as plugin:
         await tell(bus, granted("p", 100))

@@ -32,9 +32,10 @@ class SpecDir:
 
     def keep_only(self, containers: Iterable[tuple[str, str]]) -> None:
         """Removes the specs of all containers but these, (uid, name)."""
-        kept = {_stem(uid, container) for uid, container in containers}
+        # A claim's device has dashes in its name, as containers have: the kept ones are told by how they begin.
+        kept = tuple(f"{_stem(uid, container)}-" for uid, container in containers)
         for path in self._dir.glob(f"{PREFIX}-*"):
-            if path.stem.rpartition("-")[0] not in kept:
+            if not path.name.startswith(kept):
                 path.unlink(missing_ok=True)
 
 
