@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from services.node_agent import commands
 from services.node_agent import messages as m
@@ -40,6 +41,9 @@ class NodeDoor:
             self.devices.offered = self.strategies.offered
             self.devices.observe(self.strategies)
         self._serial = asyncio.Lock()
+        self._work: set[asyncio.Task[Any]] = set()
+        self._unsaved = ""
+        """Why the state in memory is ahead of the disk. From then on nothing is decided or said any more."""
         self._saved = ctx.metrics.histogram("kerf_agent_save_seconds", "Time to make a checkpoint durable.")
 
     async def start(self) -> None:
@@ -62,9 +66,7 @@ class NodeDoor:
             if any(isinstance(order, m.AskGrant) for order in orders) and await self._fetch(uid):
                 orders = await self.handle(asked)
         except OSError as error:
-            sentence = f"the agent's checkpoint cannot be written: {error}"
-            self._ctx.fail(sentence)
-            return m.RefuseStart(uid, container, "checkpoint-not-written", sentence)
+            return m.RefuseStart(uid, container, "checkpoint-not-written", str(error))
         return next(order for order in orders if isinstance(order, m.HandOver | m.RefuseStart))
 
     async def claimed(self, claim: str) -> tuple[str, tuple[str, ...]] | None:
@@ -80,27 +82,43 @@ class NodeDoor:
 
     async def end_container(self, uid: str, container: str, if_so: Callable[[], bool] = lambda: True) -> None:
         """Nothing of the container runs any more. `if_so` is asked last, when no start can come between."""
-        async with self._serial:
-            if if_so():
-                await self._handle(m.ContainerEnded(uid, container), None)
+        await self.handle(m.ContainerEnded(uid, container), if_so=if_so)
 
-    async def handle(self, event: m.Input, incoming: Incoming | None = None) -> list[m.Command]:
-        async with self._serial:
-            return await self._handle(event, incoming)
+    async def handle(self, event: m.Input, incoming: Incoming | None = None, if_so: Callable[[], bool] = lambda: True) -> list[m.Command]:
+        """Raises OSError where the checkpoint cannot be written; then the process ends.
 
-    async def _handle(self, event: m.Input, incoming: Incoming | None) -> list[m.Command]:
-        orders = self.agent.handle(event, self._ctx.now())
-        for order in orders:
-            await self._do(order, incoming)
-        return orders
+        Done whole, even where nobody waits for it any more: the kubelet may give a call up in the middle, and two checkpoints
+        that are written at once are none.
+        """
+        task = asyncio.create_task(self._handle(event, incoming, if_so))
+        self._work.add(task)
+        task.add_done_callback(self._work.discard)
+        return await asyncio.shield(task)
+
+    async def _handle(self, event: m.Input, incoming: Incoming | None, if_so: Callable[[], bool]) -> list[m.Command]:
+        async with self._serial:
+            if self._unsaved:
+                raise OSError(self._unsaved)
+            if not if_so():
+                return []
+            # Wall clocks are set; what the core counts is seconds.
+            orders = self.agent.handle(event, asyncio.get_running_loop().time())
+            for order in orders:
+                await self._do(order, incoming)
+            return orders
 
     async def _do(self, order: m.Command, incoming: Incoming | None) -> None:
         match order:
             case m.Save():
-                # An OSError ends the process: a promise that was not written down must not be spoken, and the state in
-                # memory is ahead of the disk. The next start reads what is true.
+                # A promise that was not written down must not be spoken, and the state in memory is ahead of the disk. The next
+                # start reads what is true.
                 begun = asyncio.get_running_loop().time()
-                await asyncio.to_thread(self._file.save, self.agent.checkpoint())
+                try:
+                    await asyncio.to_thread(self._file.save, self.agent.checkpoint())
+                except OSError as error:
+                    self._unsaved = f"the agent's checkpoint cannot be written, make room in {self._file.path.parent}: {error}"
+                    self._ctx.fail(self._unsaved)
+                    raise OSError(self._unsaved) from error
                 self._saved.observe(asyncio.get_running_loop().time() - begun)
             case m.Answer():
                 if incoming is not None:
@@ -118,10 +136,7 @@ class NodeDoor:
 
     async def _came(self, incoming: Incoming) -> None:
         _, event = commands.read(incoming.subject, incoming.payload)
-        try:
-            await self.handle(event, incoming)
-        except OSError as error:
-            self._ctx.fail(f"the checkpoint cannot be written: {error}")
+        await self.handle(event, incoming)
 
     async def _fetch(self, uid: str, claim: str = "") -> bool:
         query = GrantQuery(uid=uid, node=self._config.node, claim=claim)
@@ -142,4 +157,6 @@ class NodeDoor:
     async def _ticks(self) -> None:
         while True:
             await asyncio.sleep(TICK_S)
-            await self.handle(m.Tick())
+            if self._ctx.bus.connected:
+                # What a tick orders is said on the bus. Hours without one would pile it up; whoever reconnects says all of it.
+                await self.handle(m.Tick())

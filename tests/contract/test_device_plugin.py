@@ -207,7 +207,10 @@ async def test_what_cannot_be_written_down_is_not_handed_over(nats: EmbeddedServ
         with pytest.raises(grpc.aio.AioRpcError, match="checkpoint-not-written"):
             await kubelet.start_container(one)
         assert "checkpoint cannot be written" in await ctx.failure
-        assert not (host / "cdi").exists()
+        (host / "state").unlink()
+        with pytest.raises(grpc.aio.AioRpcError, match="checkpoint-not-written"):
+            await kubelet.start_container(one)
+        assert not (host / "cdi").exists(), "what is in memory alone counts for nothing, whatever the disk does now"
 
 
 class OldRuntime(RuntimeServiceServicer):

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import functools
 import os
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any, ClassVar
@@ -12,12 +14,14 @@ from typing import Any, ClassVar
 import pytest
 
 from services.node_agent import messages as m
+from services.node_agent import releases
+from services.node_agent.checkpoint import CheckpointFile
 from services.node_agent.config import Config
 from services.node_agent.devices import watch
 from services.node_agent.devices.cgroups import Owner
 from services.node_agent.devices.nvml import NvmlDevices
 from services.node_agent.service import NodeAgent
-from services.node_agent.state import CheckpointError
+from services.node_agent.state import Checkpoint, CheckpointError
 from shared.bus.embedded import EmbeddedServer
 from shared.bus.nats_bus import NatsBus
 from shared.bus.port import Incoming
@@ -182,6 +186,56 @@ async def test_a_release_waits_for_the_container_and_is_said_again_after_a_resta
         await eventually(lambda: heard == ["g-a"])
     async with agent(nats, host):
         await eventually(lambda: len(heard) > 1, what="nobody has booked it, so it is repeated")
+
+
+async def test_a_wall_clock_that_is_set_back_does_not_keep_a_release_from_being_said_again(
+    nats: EmbeddedServer, bus: NatsBus, host: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    heard: list[str] = []
+
+    async def ear(incoming: Incoming) -> None:
+        heard.append(incoming.subject)
+
+    await bus.subscribe(subjects.SLICES_RELEASED, ear)
+    monkeypatch.setattr(releases, "REPEAT_S", 0.1)
+    async with agent(nats, host):
+        await ask(bus, "release", NodeRelease(term=1, uid="u-a", grant_id="g-a"), Accepted)
+        monkeypatch.setattr(Context, "now", lambda _: 0.0)
+        said = len(heard)
+        await eventually(lambda: len(heard) > said + 1)
+
+
+class SlowDisk(CheckpointFile):
+    """Writes when it may, and tells how many wrote at once."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self.may, self.writing, self.most = threading.Event(), 0, 0
+
+    def save(self, checkpoint: Checkpoint) -> None:
+        self.writing += 1
+        self.most = max(self.most, self.writing)
+        self.may.wait(30)
+        super().save(checkpoint)
+        self.writing -= 1
+
+
+async def test_a_start_that_the_kubelet_gives_up_is_written_down_before_the_next_one(nats: EmbeddedServer, bus: NatsBus, host: Path) -> None:
+    async with agent(nats, host) as made:
+        for name in ("a", "b"):
+            assert (await ask(bus, "grant", grant(name, memory=300), Accepted)).ok
+        disk = made.node._file = SlowDisk(host / "state" / "agent.json")
+        first = asyncio.create_task(made.node.start_container("u-a", "c"))
+        await eventually(lambda: disk.writing)
+        first.cancel()
+        second = asyncio.create_task(made.node.start_container("u-b", "c"))
+        await asyncio.wait((first,))
+        for _ in range(100):
+            await asyncio.sleep(0)
+        disk.may.set()
+        assert isinstance(await second, m.HandOver)
+        saved = disk.load("n1")
+        assert (disk.most, saved is not None and [lease.uid for lease in saved.leases]) == (1, ["u-a", "u-b"])
 
 
 async def test_a_cordon_outlives_the_agent(nats: EmbeddedServer, bus: NatsBus, host: Path) -> None:
