@@ -31,8 +31,12 @@ class Holdings:
         return self._known.get(self._by_uid.get(uid, ""))
 
     def of_claim(self, claim: str) -> tuple[str, tuple[str, ...]] | None:
-        """The pod whose grant has parts for this ResourceClaim, and their names in it. None where none is known."""
-        for known in self._known.values():
+        """The pod whose grant has parts for this ResourceClaim, and their names in it. None where none is known.
+
+        One pod after another may use a claim: the last grant counts, and one that is being given back only where there is no other.
+        """
+        newest_first = list(self._known.values())[::-1]
+        for known in sorted(newest_first, key=lambda known: known.leaving):
             entries = tuple(name for name, part in known.grant.grant.containers.items() if part.claim == claim)
             if entries:
                 return known.grant.uid, entries

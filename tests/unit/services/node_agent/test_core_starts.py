@@ -5,7 +5,7 @@ from __future__ import annotations
 from services.node_agent import messages as m
 from shared.contracts.commands import NodeGrant
 from shared.model.grant import ContainerGrant, GpuShare, Grant
-from tests.unit.services.node_agent.make import NODE, agent, grant, refusal
+from tests.unit.services.node_agent.make import NODE, agent, grant, refusal, release
 
 
 def test_a_start_in_another_pods_name_is_refused() -> None:
@@ -34,3 +34,18 @@ def test_the_largest_share_is_that_of_most_gpus_then_most_memory() -> None:
     }
     made = agent(m.GrantCame(NodeGrant(term=1, uid="u-a", namespace="ns", name="a", grant=Grant(grant_id="g-a", term=1, containers=containers))))
     assert (made.largest("u-a"), made.largest("u-unknown")) == ("wide", "")
+
+
+def test_a_claim_that_goes_from_pod_to_pod_is_the_last_ones() -> None:
+    """Even where the release of the one before was not heard of: its grant is still known, and must not be handed over."""
+
+    def claimed(name: str) -> m.GrantCame:
+        share = GpuShare(node=NODE, uuid="G0", memory_mib=100, compute_milli=0)
+        part = ContainerGrant(strategy="advisory", gpus=(share,), claim="claim-1")
+        return m.GrantCame(NodeGrant(term=1, uid=f"u-{name}", namespace="ns", name=name, grant=Grant(grant_id=f"g-{name}", term=1, containers={"claim/c/gpu": part})))
+
+    made = agent(claimed("a"), m.StartAsked("u-a", "claim/c/gpu"), claimed("b"))
+    assert made.claimed("claim-1") == ("u-b", ("claim/c/gpu",))
+    made.handle(m.StartAsked("u-b", "claim/c/gpu"), 0.0)
+    made.handle(release("b"), 0.0)
+    assert made.claimed("claim-1") == ("u-a", ("claim/c/gpu",)), "one that is being given back comes last"
