@@ -8,7 +8,7 @@ STAMP := $(VENV)/.installed
 # pytest's workers: as many as there are cores
 JOBS ?= auto
 
-.PHONY: demo test test-unit test-node node-binaries lint schemas protos model sim chaos kube fakes bench clean
+.PHONY: interposer demo test test-unit test-node node-binaries lint schemas protos model sim chaos kube fakes bench clean
 
 $(STAMP): requirements.lock pyproject.toml
 	@test -x $(PY) || $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Kerf needs Python 3.11 or later; name one with make PYTHON=python3.12")'
@@ -42,8 +42,12 @@ lint: $(STAMP)
 schemas: $(STAMP)  ## after a change of shared/contracts
 	$(PY) -m shared.contracts.generate
 
-fakes:  ## the fake libnvidia-ml.so.1
+fakes: interposer  ## the fake libnvidia-ml.so.1 and libcuda.so.1
 	@$(MAKE) --quiet -C tests/fakes/nvml
+	@$(MAKE) --quiet -C tests/fakes/cuda
+
+interposer:  ## what keeps slices to their limits, in containers
+	@$(MAKE) --quiet -C services/node_agent/interposer
 
 node-binaries:
 	@tools/build.sh node >/dev/null
