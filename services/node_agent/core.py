@@ -225,9 +225,10 @@ class Agent:
         gpus = {g.uuid: (g.memory_mib, g.compute_milli) for g in share.gpus}
         first = self._gpus.get(share.gpus[0].uuid) if share.gpus else None
         came = known.grant
+        simulated = self.inventory is not None and self.inventory.simulated
         event = SliceEnforced(
             node=self.node, uid=came.uid, namespace=came.namespace, name=came.name, container=lease.container, grant_id=known.grant_id,
-            strategy=share.strategy, promise=ISOLATION_OF[share.strategy], gpus=gpus, model="" if first is None else first.model, traceparent=came.grant.traceparent,
+            strategy=share.strategy, promise="soft" if simulated else ISOLATION_OF[share.strategy], gpus=gpus, model="" if first is None else first.model, traceparent=came.grant.traceparent,
         )  # fmt: skip
         identity = f"enforced-{known.grant_id}-{lease.container}-{self._boot_id}"
         return m.Publish(event, identity, came.namespace, came.grant.traceparent)

@@ -1,0 +1,44 @@
+"""What the agent promises of a slice, and what it does not start because it cannot keep it."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from services.node_agent import messages as m
+from shared.contracts.events import SliceEnforced
+from shared.model.gpu import Strategy
+from shared.model.grant import ContainerGrant
+from tests.unit.services.node_agent.make import agent, events, inventory, node_grant, refusal, start
+
+
+def granted(strategy: Strategy) -> m.GrantCame:
+    came = node_grant("a")
+    containers = {name: ContainerGrant(strategy=strategy, gpus=part.gpus) for name, part in came.grant.containers.items()}
+    return m.GrantCame(msgspec.structs.replace(came, grant=msgspec.structs.replace(came.grant, containers=containers)))
+
+
+def seen(*strategies: Strategy, simulated: bool = False) -> m.InventorySeen:
+    found = inventory()
+    return m.InventorySeen(msgspec.structs.replace(found.inventory, strategies=("exclusive", "advisory", *strategies), simulated=simulated))
+
+
+@pytest.mark.parametrize(
+    ("strategy", "simulated", "promise"),
+    [("advisory", False, "soft"), ("exclusive", False, "hard"), ("interposer", False, "firm"), ("time_slice", False, "firm"), ("exclusive", True, "soft")],
+)
+def test_the_promise_is_that_of_the_strategy_and_nothing_on_a_simulated_node(strategy: Strategy, simulated: bool, promise: str) -> None:
+    made = agent(seen("interposer", "time_slice", simulated=simulated), granted(strategy))
+    (event,) = events(made.handle(start("a"), 0.0))
+    assert isinstance(event, SliceEnforced)
+    assert (event.strategy, event.promise) == (strategy, promise)
+
+
+def test_what_can_no_longer_be_kept_does_not_start_and_what_runs_goes_on() -> None:
+    made = agent(seen("interposer"), granted("interposer"))
+    assert refusal(made.handle(start("a"), 0.0)) == ""
+    made.handle(seen(), 1.0)
+    assert refusal(made.handle(start("a"), 2.0)) == "strategy-not-offered"
+    assert len(made.live()) == 1
+    made.handle(seen("interposer"), 3.0)
+    assert refusal(made.handle(start("a"), 4.0)) == ""
