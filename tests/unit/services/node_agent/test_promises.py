@@ -25,7 +25,13 @@ def seen(*strategies: Strategy, simulated: bool = False) -> m.InventorySeen:
 
 @pytest.mark.parametrize(
     ("strategy", "simulated", "promise"),
-    [("advisory", False, "soft"), ("exclusive", False, "hard"), ("interposer", False, "firm"), ("time_slice", False, "firm"), ("exclusive", True, "soft")],
+    [
+        ("advisory", False, "soft"),
+        ("exclusive", False, "hard"),
+        ("interposer", False, "firm"),
+        ("time_slice", False, "firm"),
+        ("exclusive", True, "soft"),
+    ],
 )
 def test_the_promise_is_that_of_the_strategy_and_nothing_on_a_simulated_node(strategy: Strategy, simulated: bool, promise: str) -> None:
     made = agent(seen("interposer", "time_slice", simulated=simulated), granted(strategy))
