@@ -29,6 +29,9 @@ class Parameters(msgspec.Struct, frozen=True, kw_only=True):
     """What a group that is not whole counts for, as a fraction, while nobody smaller is turned away."""
     by_share: float
     """Exponent of a group size's share among the pods of several GPUs."""
+    pairs: float
+    """How many times as much a pair of free GPUs weighs as its scarcity says: any single pod tears one, and only luck makes
+    another."""
 
 
 FILL = Parameters(
@@ -44,11 +47,12 @@ FILL = Parameters(
     weak_groups=0.25,
     open_groups=0,
     by_share=0,
+    pairs=1,
 )
 """Nothing ever ends: what is torn stays torn, and a group that is not whole will never be."""
 
 FLOW = Parameters(
-    patience=25,
+    patience=16,
     mig_giving_up=1 / 6,
     balance=2,
     prices=2,
@@ -56,10 +60,11 @@ FLOW = Parameters(
     returning=1,
     temperature=0.1,
     demand=2,
-    strong_groups=3,
-    weak_groups=0.3,
+    strong_groups=2.5,
+    weak_groups=0.25,
     open_groups=0.75,
     by_share=0.8,
+    pairs=10,
 )
 """As much ends as begins: rests heal, and nearly free nodes become free."""
 
@@ -78,5 +83,5 @@ SMALL_GPU_MILLI = 300
 """A node whose GPUs all have less left sells CPU at the price of nodes without GPUs."""
 PRIOR_PODS = 50
 """Before anything is known, pods of one whole GPU are expected."""
-TURNED_AWAY = 0.004
+TURNED_AWAY = 0.0025
 """The rate of refused one-GPU pods from which on whole groups have the weak weight."""

@@ -51,6 +51,7 @@ def make_tables(arrays: Arrays, mix: Mix, fairness: Fairness, parameters: Parame
         weights = scarcity(share, whole.sum(axis=1), float(rest.sum()), parameters.by_share)
         weak = fairness.pressure(len(arrays.kinds))
         groups = weights[None, :] * (parameters.strong_groups + (parameters.weak_groups - parameters.strong_groups) * weak)[:, None]
+        groups[:, 2] *= parameters.pairs
         groups[:, 0] = parameters.open_groups * (1 - weak)
         log_prices = _prices(arrays, kinds, counts / asked, takes, usable, untouched, parameters, log_prices)
     price = np.exp(log_prices) * 1000 / np.array([CPU_UNIT_MILLI, MEMORY_UNIT_BYTES, 1000])
