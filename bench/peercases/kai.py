@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from bench.peercases.layout import gpus_of, shares_of
+from bench.peercases.preempting import PreemptingWorld
 from bench.peercases.world import World
 from shared.contracts.policy import CONFIG_MAP, CONFIG_NAMESPACE, QUEUES_KEY
 from shared.model import names
@@ -48,7 +49,8 @@ def needs_preemptor(case: Case) -> bool:
 
 def run(case: Case) -> str:
     """What is wrong; empty where all is as expected."""
-    world = World(policy="binpack")
+    preempting = PreemptingWorld("binpack", comes_again=case["suite"].startswith("cycle/")) if needs_preemptor(case) else None
+    world = preempting or World(policy="binpack")
     tasks = {task["name"]: (job, task) for job in case["jobs"] for task in job["tasks"]}
     for node in case["nodes"]:
         amounts: Quantities = {"cpu": f"{node['cpu_milli']}m", "memory": str(node["memory_bytes"]), "pods": str(node["max_pods"])}
@@ -59,7 +61,15 @@ def run(case: Case) -> str:
         if task["state"] != "failed":
             _add(world, name, job, task, held.get(name, ()))
     world.settle()
-    return _wrong(case, world, tasks)
+    return _wrong(case, world, tasks) or ("" if preempting is None else _too_many(case, preempting))
+
+
+def _too_many(case: Case, world: PreemptingWorld) -> str:
+    """Nobody goes beyond those whom the case lets go."""
+    most = case["expected"].get("max_evictions_per_round")
+    if most is not None and len(world.evicted) > most:
+        return f"{len(world.evicted)} are evicted, and {most} would do: {', '.join(world.evicted)}"
+    return ""
 
 
 def queues_of(case: Case) -> ConfigMap:
@@ -163,16 +173,21 @@ def _wrong(case: Case, world: World, tasks: dict[str, tuple[Case, Case]]) -> str
 
 def _task_wrong(name: str, task: Case, want: Case, world: World) -> str:
     status, place = want["status"], world.bound.get(name)
+    promised = isinstance(world, PreemptingWorld) and name in world.promised
     if task["state"] in ("pending", "pipelined"):
         if status in _PLACED and place is None:
             return f"{name} is not placed"
+        if status == "pipelined" and isinstance(world, PreemptingWorld) and not promised:
+            return f"{name} is promised nothing"
         if status in _WAITS and place is not None:
             return f"{name} is placed on {place[0]}, and should wait"
         if status in _PLACED and place is not None and want.get("node") not in (None, place[0]):
             return f"{name} is placed on {place[0]}, and should be on {want['node']}"
         return ""
-    still = {"running": "running", "releasing": "releasing", "stuck_in_releasing": "releasing", "failed": status}
-    return "" if still[task["state"]] == status else f"{name} should be {status}, and nothing gives way yet"
+    still = {"running": "running", "releasing": "releasing", "stuck_in_releasing": "releasing", "failed": status}[task["state"]]
+    if isinstance(world, PreemptingWorld) and name in world.evicted:
+        still = ("running" if place else "pending") if world.comes_again else "releasing"
+    return "" if still == status else f"{name} should be {status}, and is {still}"
 
 
 def _gpus(name: str, world: World) -> list[str]:

@@ -99,8 +99,7 @@ class Core:
         groups = self._due(now)
         if not groups or len(self.open) >= self.config.plans_most:
             return out
-        candidates = Candidates(self.book, lambda s: self.immunity.spared(s, now), now, self._promised())
-        planner = Planner(self.book, candidates, self._busy())
+        planner = self._planner(now)
         for members in groups:
             if len(self.open) >= self.config.plans_most:
                 break
@@ -123,12 +122,12 @@ class Core:
     def _group(state: PodState) -> str:
         return state.uid if state.gang is None else f"{state.pod.metadata.namespace}/{state.gang.name}"
 
-    def _busy(self) -> set[str]:
-        return {b.node for one in self.open.values() for b in one.plan.beneficiaries}
-
-    def _promised(self) -> set[str]:
-        """Victims whose eviction the API server has not counted yet."""
-        return {uid for one in self.open.values() for uid in (one.victims_left if one.executing else (v.uid for v in one.plan.victims))}
+    def _planner(self, now: float) -> Planner:
+        """Besides the plans under way: on their nodes nothing else is planned, and budgets count those of their victims whose
+        eviction the API server has not counted yet."""
+        busy = {b.node for one in self.open.values() for b in one.plan.beneficiaries}
+        promised = {uid for one in self.open.values() for uid in (one.victims_left if one.executing else (v.uid for v in one.plan.victims))}
+        return Planner(self.book, Candidates(self.book, lambda s: self.immunity.spared(s, now), now, promised), busy)
 
     def _propose(self, members: list[PodState], planner: Planner, now: float) -> list[m.Command]:
         shunned = frozenset(node for state in members for node in self.waiting[state.uid].shunned)
@@ -174,7 +173,7 @@ class Core:
         members = [s for s in self.book.pods.values() if s.wants_place and s.ours and self._group(s) == self._group(state)]
         if state.gang is not None and len(members) < state.gang.minimum:
             return PreemptAnswer(sentence=f"its gang {state.gang.name} has {len(members)} of {state.gang.minimum} pods")
-        ways = Planner(self.book, Candidates(self.book, lambda s: self.immunity.spared(s, now), now), self._busy()).plan(members)
+        ways = self._planner(now).plan(members)
         if ways is None:
             return PreemptAnswer(sentence="nobody who may be asked to would make room for it; kerf why says what would")
         plan = self._plan(members, ways)

@@ -16,6 +16,9 @@ from shared.book.accepts import accepted
 from shared.book.book import Book
 from shared.book.shares import GpuRoom, fits, share_on
 from shared.book.states import NodeState, PodState
+from shared.model.grant import GpuShare
+from shared.model.mig import instance_mask
+from shared.model.request import GpuAsk
 from shared.model.selectors import node_selector_matches, untolerated
 
 _EFFECTS = ("NoSchedule", "NoExecute")
@@ -26,7 +29,7 @@ class Way(msgspec.Struct, frozen=True):
 
     node: str
     victims: tuple[Candidate, ...]
-    takes: tuple[tuple[str, int, int], ...]
+    takes: tuple[GpuShare, ...]
 
     @property
     def cost(self) -> tuple[int, int, int, str]:
@@ -44,7 +47,7 @@ class Planner:
         """A way for each of them, all at once; None where there is none, or nobody need go. `shunned`: nodes that placement has
         refused for them."""
         self._gone: dict[str, Candidate] = {}
-        self._taken: dict[str, list[tuple[str, int, int]]] = {}
+        self._taken: dict[str, list[GpuShare]] = {}
         self._used: dict[str, list[PodState]] = {}
         ways: list[Way] = []
         for state in sorted(members, key=lambda s: max(a.hardness for a in s.request.asks.values()) if s.request else (), reverse=True):
@@ -111,7 +114,7 @@ class Planner:
                 victims, takes = without, again
         return Way(node.name, tuple(victims), takes)
 
-    def _place(self, state: PodState, node: NodeState, gone: Sequence[Candidate]) -> tuple[tuple[str, int, int], ...] | None:
+    def _place(self, state: PodState, node: NodeState, gone: Sequence[Candidate]) -> tuple[GpuShare, ...] | None:
         """The parts of GPUs that it would get, were these gone; None where it does not fit."""
         others = self._used.get(node.name, [])
         demands = [state.demand, *(other.demand for other in others)]
@@ -124,44 +127,65 @@ class Planner:
         rooms = [room.copy() for room in node.gpus]
         by_uuid = {room.uuid: room for room in rooms}
         for candidate in gone:
-            for uuid, memory_mib, compute_milli in candidate.shares:
-                if uuid in by_uuid:
-                    _give(by_uuid[uuid], memory_mib, compute_milli)
-        for uuid, memory_mib, compute_milli in self._taken.get(node.name, ()):
-            by_uuid[uuid].take(memory_mib, compute_milli)
+            for share in candidate.shares:
+                if share.uuid in by_uuid:
+                    _give(by_uuid[share.uuid], share)
+        for share in self._taken.get(node.name, ()):
+            _take(by_uuid[share.uuid], share)
         return _assign(state, node, rooms)
 
 
-def _assign(state: PodState, node: NodeState, rooms: list[GpuRoom]) -> tuple[tuple[str, int, int], ...] | None:
+def _assign(state: PodState, node: NodeState, rooms: list[GpuRoom]) -> tuple[GpuShare, ...] | None:
     request, inventory = state.request, node.inventory
     if request is None or inventory is None:
         return None
     wanted = accepted(request, inventory)
-    takes = []
+    takes: list[GpuShare] = []
     for ask in sorted(request.asks.values(), key=lambda a: a.hardness, reverse=True):
-        if ask.profile:
-            return None  # MIG instances are not taken from anybody yet
-        fitting = [room for room in rooms if room.uuid in wanted and room.mig is None and room.usable and fits(ask, room)]
-        if len(fitting) < ask.count:
+        fitting = sorted((room for room in rooms if room.uuid in wanted and fits(ask, room)), key=lambda r: (r.free_milli, r.free_mib, r.column))
+        chosen = _instances(ask, fitting, node.name) if ask.profile else [_share(ask, room, node.name) for room in fitting[: ask.count]]
+        if len(chosen) < ask.count:
             return None
-        for room in sorted(fitting, key=lambda r: (r.free_milli, r.free_mib, r.column))[: ask.count]:
-            share = (room.total_mib, 1000) if ask.whole else share_on(ask, room.total_mib)
-            room.take(*share)
-            takes.append((room.uuid, *share))
+        takes += chosen
     return tuple(takes)
+
+
+def _instances(ask: GpuAsk, fitting: Sequence[GpuRoom], node: str) -> list[GpuShare]:
+    """As many of one profile as are asked for, or fewer; a GPU may give several."""
+    found: list[GpuShare] = []
+    for room in fitting:
+        while len(found) < ask.count and fits(ask, room):
+            found.append(_share(ask, room, node))
+    return found
+
+
+def _share(ask: GpuAsk, room: GpuRoom, node: str) -> GpuShare:
+    """What an ask gets of a GPU that it fits on; it is taken."""
+    instance = None if room.mig is None else room.mig.take(ask, room.total_mib)
+    memory_mib, compute_milli = share_on(ask, room.total_mib) if room.mig is None or instance is None else room.mig.size_of(instance, room.total_mib)
+    room.take(memory_mib, compute_milli)
+    return GpuShare(node=node, uuid=room.uuid, memory_mib=memory_mib, compute_milli=compute_milli, mig=instance)
 
 
 def _has_room(state: PodState, node: NodeState) -> bool:
     """Whether its largest ask may fit as things are."""
     asks = () if state.request is None else state.request.asks.values()
     ask = max(asks, key=lambda a: a.hardness, default=None)
-    return ask is not None and not ask.profile and sum(room.mig is None and room.usable and fits(ask, room) for room in node.gpus) >= ask.count
+    return ask is not None and sum(fits(ask, room) for room in node.gpus) >= (1 if ask.profile else ask.count)
 
 
-def _give(room: GpuRoom, memory_mib: int, compute_milli: int) -> None:
-    room.free_mib += memory_mib
-    room.free_milli += compute_milli
+def _give(room: GpuRoom, share: GpuShare) -> None:
+    if share.mig is not None and room.mig is not None:
+        room.mig.granted &= ~instance_mask(room.mig.geometry, share.mig)
+    room.free_mib += share.memory_mib
+    room.free_milli += share.compute_milli
     room.containers -= 1
+
+
+def _take(room: GpuRoom, share: GpuShare) -> None:
+    if share.mig is not None and room.mig is not None:
+        room.mig.granted |= instance_mask(room.mig.geometry, share.mig)
+    room.take(share.memory_mib, share.compute_milli)
 
 
 def _admits(state: PodState, node: NodeState) -> bool:

@@ -11,6 +11,7 @@ from shared.book.book import Book
 from shared.book.demand import Demand
 from shared.book.movable import budgets_of, price_of, why_not
 from shared.book.states import NodeState, PodState
+from shared.model.grant import GpuShare
 
 Immune = Callable[[PodState], bool]
 """Whether a pod is left alone for a while, for it has just made room for somebody."""
@@ -23,8 +24,8 @@ class Candidate(msgspec.Struct, frozen=True):
     price_gpu_ms: int
     uid: str
     demand: Demand
-    shares: tuple[tuple[str, int, int], ...]
-    """(GPU, memory_mib, compute_milli) on its node."""
+    shares: tuple[GpuShare, ...]
+    """On its node."""
     budgets: tuple[str, ...] = ()
     """The PodDisruptionBudgets that it is under."""
 
@@ -67,9 +68,7 @@ class Candidates:
 
     def _candidate(self, state: PodState, node: str) -> Candidate:
         grant = self._book.grants[state.grant_id].grant
-        shares = tuple(
-            (share.uuid, share.memory_mib, share.compute_milli) for part in grant.containers.values() for share in part.gpus if share.node == node
-        )
+        shares = tuple(share for part in grant.containers.values() for share in part.gpus if share.node == node)
         budgets = budgets_of(state, self._book)
         self._allowed |= budgets
         return Candidate(state.pod.spec.priority, price_of(state, self._book, self._now).price_gpu_ms, state.uid, state.demand, shares, tuple(budgets))
