@@ -26,7 +26,7 @@ class Preemption:
             return [m.AnswerPlan(Reserved(plan_id=plan.plan_id, ok=True))] if known.logged else []  # answered when it is logged
         record = self.open.reserve(plan, term, now)
         if isinstance(record, str):
-            return [m.AnswerPlan(Reserved(plan_id=plan.plan_id, ok=False, reason=record))]
+            return [m.AnswerPlan(Reserved(plan_id=plan.plan_id, ok=False, reason=record, under_way=self.open.of(plan)))]
         self._journal.apart.append(record)
         return []
 

@@ -89,6 +89,11 @@ class Reservations(dict[str, Reservation]):
         if all(s is not None and s.wants_place and not s.charged for s in states) and all(b.node in self.book.nodes for b in record.plan.beneficiaries):
             self._keep(record.plan, record.places, now).logged = True
 
+    def of(self, plan: Plan) -> Plan | None:
+        """The plan that is reserved for all of its beneficiaries, or for more."""
+        wanted = {b.uid for b in plan.beneficiaries}
+        return next((r.plan for r in self.values() if r.logged and wanted <= {b.uid for b in r.plan.beneficiaries}), None)
+
     def end(self, plan_id: str) -> Reservation | None:
         """What it kept is everybody's again."""
         found = self.pop(plan_id, None)

@@ -25,6 +25,8 @@ AGAIN_S = 10.0
 """After a refusal those who wait are looked at again so much later."""
 ASK_AGAIN_S = 5.0
 KNOWN_WITHIN_S = 30.0
+LOST_S = 60.0
+"""So long after its deadline a plan is over, whatever was heard of it."""
 _NEVER = "Never"
 
 
@@ -37,7 +39,9 @@ class Waiting(msgspec.Struct):
 
 class Open(msgspec.Struct):
     plan: Plan
-    asked_at: float
+    since: float
+    asked_at: float = 0.0
+    """When its evictions were last asked for."""
     executing: bool = False
     victims_left: frozenset[str] = frozenset()
     """Victims whose eviction the API server has not taken yet."""
@@ -49,6 +53,8 @@ class Core:
         self.config, self._new_id = config, new_id
         self.book = Book()
         self.immunity = Immunity(config.immunity_s, config.evictions_per_hour)
+        self._now = 0.0
+        self._candidates = Candidates(self.book, lambda state: self.immunity.spared(state, self._now))
         self.waiting: dict[str, Waiting] = {}
         """Pods that placement found no room for, by uid."""
         self.open: dict[str, Open] = {}
@@ -83,7 +89,15 @@ class Core:
         return []
 
     def _rejected(self, uid: str, now: float) -> None:
-        self.waiting.setdefault(uid, Waiting(now, now + self.config.patience_s, set()))
+        """What is said of one member holds for all of its gang: they are placed together or not at all."""
+        if uid in self.waiting:
+            return
+        state = self.book.pods.get(uid)
+        members = [uid]
+        if state is not None and state.gang is not None:
+            members += [s.uid for s in self.book.pods.values() if s.gang is not None and s.wants_place and self._group(s) == self._group(state)]
+        for member in members:
+            self.waiting.setdefault(member, Waiting(now, now + self.config.patience_s, set()))
 
     def _still_waits(self, uid: str, waits: Waiting, now: float) -> bool:
         """Placement's word may come before the feed has told of the pod."""
@@ -94,6 +108,8 @@ class Core:
 
     def _tick(self, now: float) -> list[m.Command]:
         self.immunity.tick(now)
+        for late in [one for one in self.open.values() if one.since + one.plan.deadline_s + LOST_S <= now]:
+            self._ended(m.Ended(late.plan.plan_id, executed=False), now)  # placement's word on its end was lost
         self.waiting = {uid: waits for uid, waits in self.waiting.items() if self._still_waits(uid, waits, now)}
         out: list[m.Command] = [self._execute(one, now) for one in self.open.values() if one.executing and one.victims_left and now - one.asked_at >= ASK_AGAIN_S]
         groups = self._due(now)
@@ -125,9 +141,10 @@ class Core:
     def _planner(self, now: float) -> Planner:
         """Besides the plans under way: on their nodes nothing else is planned, and budgets count those of their victims whose
         eviction the API server has not counted yet."""
+        self._now = now
         busy = {b.node for one in self.open.values() for b in one.plan.beneficiaries}
         promised = {uid for one in self.open.values() for uid in (one.victims_left if one.executing else (v.uid for v in one.plan.victims))}
-        return Planner(self.book, Candidates(self.book, lambda s: self.immunity.spared(s, now), now, promised), busy)
+        return Planner(self.book, self._candidates.begin(now, promised), busy)
 
     def _propose(self, members: list[PodState], planner: Planner, now: float) -> list[m.Command]:
         shunned = frozenset(node for state in members for node in self.waiting[state.uid].shunned)
@@ -185,7 +202,12 @@ class Core:
         found = self.open.get(event.answer.plan_id)
         if found is None or found.executing:
             return []
-        if not event.answer.ok:
+        under_way = event.answer.under_way
+        if under_way is not None:
+            # Reserved for who worked before us, or for us in an answer that was lost. It is ours to carry out.
+            del self.open[found.plan.plan_id]
+            found = self.open.setdefault(under_way.plan_id, Open(under_way, now))
+        elif not event.answer.ok:
             del self.open[found.plan.plan_id]
             self._wait(found.plan, now, shun=bool(event.answer.reason))
             return []

@@ -171,7 +171,7 @@ def _has_room(state: PodState, node: NodeState) -> bool:
     """Whether its largest ask may fit as things are."""
     asks = () if state.request is None else state.request.asks.values()
     ask = max(asks, key=lambda a: a.hardness, default=None)
-    return ask is not None and sum(fits(ask, room) for room in node.gpus) >= (1 if ask.profile else ask.count)
+    return ask is not None and any(room.free_mib > 0 for room in node.gpus) and sum(fits(ask, room) for room in node.gpus) >= (1 if ask.profile else ask.count)
 
 
 def _give(room: GpuRoom, share: GpuShare) -> None:

@@ -72,6 +72,8 @@ class _Work:
         self.ctx, self.bus, self._plans, self._evictions = ctx, ctx.bus, plans, evictions
         self.core = Core(ctx.config, lambda: f"{ctx.instance}-{secrets.token_hex(4)}")
         self._inbox: asyncio.Queue[m.Input] = asyncio.Queue()
+        self._ticking = False
+        """A tick waits in the inbox."""
         self.feed = Feed(self.bus, self._snapshot, self._facts)
 
     async def run(self) -> None:
@@ -88,8 +90,11 @@ class _Work:
                 group.create_task(self.feed.run())
                 group.create_task(self._ticks())
                 while True:
-                    for command in self.core.handle(await self._inbox.get(), time.time()):
+                    event = await self._inbox.get()
+                    self._ticking = self._ticking and not isinstance(event, m.Tick)
+                    for command in self.core.handle(event, time.time()):
                         self._carry_out(command, group)
+                    await asyncio.sleep(0)  # a full inbox gives no other task its turn, and leadership has to be renewed
         finally:
             for subscription in subscriptions:
                 await subscription.stop()
@@ -131,7 +136,9 @@ class _Work:
     async def _ticks(self) -> None:
         while True:
             await asyncio.sleep(TICK_S)
-            self._inbox.put_nowait(m.Tick())
+            if not self._ticking:  # planning may take longer than that, and each tick would only do the same again
+                self._ticking = True
+                self._inbox.put_nowait(m.Tick())
 
     def _carry_out(self, command: m.Command, group: asyncio.TaskGroup) -> None:
         match command:

@@ -55,6 +55,8 @@ class Reserved(Message, frozen=True):
     plan_id: str
     ok: bool
     reason: str = ""
+    under_way: Plan | None = None
+    """What is reserved for the same beneficiaries already, and to be executed: whoever asked for it may have forgotten."""
 
 
 class Abandon(Message, frozen=True):
