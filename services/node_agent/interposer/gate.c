@@ -77,9 +77,10 @@ static uint64_t window_wait(int gpu, const moment_t *m, uint64_t begin_ns) {
     const uint64_t start = m->now_ns / o->period_ns * o->period_ns + o->window_start_ns;
     const uint64_t latest = start + patience(o);
     if (m->now_ns < start) return start;
-    if (begin_ns == m->now_ns && m->now_ns < latest && m->peers_busy_until_ns > m->now_ns)
-        return m->peers_busy_until_ns < latest ? m->peers_busy_until_ns : latest; /* the one before us has run past its end */
+    if (begin_ns == m->now_ns && m->now_ns < latest && m->peers_due_ns > m->now_ns)
+        return m->peers_due_ns < latest ? m->peers_due_ns : latest; /* the one before us has run past its end */
     adapt(gpu, m->estimate_ns, m->now_ns);
+    if (begin_ns == m->now_ns && m->estimate_ns > o->window_ns && m->now_ns < start + o->window_ns) return 0; /* it fits no window */
     if (begin_ns + m->estimate_ns / 2 > start + LOAD(counters->gpu[gpu].reach_ns)) return start + o->period_ns;
     return 0;
 }

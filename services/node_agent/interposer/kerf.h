@@ -64,7 +64,7 @@ typedef struct {
     uint64_t now_ns, due_ns;     /* due: when what is submitted will be done, by estimate */
     uint64_t estimate_ns;        /* of the launch that asks; 0: never seen */
     uint64_t others_ns;          /* in flight of the container's other processes */
-    uint64_t peers_busy_until_ns; /* by their signals */
+    uint64_t peers_busy_until_ns, peers_due_ns; /* by their signals, with and without a margin */
 } moment_t;
 int must_time(void);                        /* whether launches pass the gate and are timed at all, by the orders */
 enum verdict gate(int gpu, const moment_t *m, uint64_t *until_ns);

@@ -121,8 +121,9 @@ struct kerf_signal {
     uint32_t magic, version, size_bytes, gpu_count;
     struct {
         uint8_t uuid[16];
-        uint64_t busy_until_ns; /* by estimate: its work will be done by then; in the past: idle since then */
-        uint64_t reserved[5];
+        uint64_t busy_until_ns; /* its work will surely be done by then; in the past: idle since then. What the low tier goes by */
+        uint64_t due_ns;        /* the same without a margin: what the next window goes by */
+        uint64_t reserved[4];
     } gpu[KERF_MAX_GPUS];
     uint8_t reserved[4096 - 16 - KERF_MAX_GPUS * 64];
 };

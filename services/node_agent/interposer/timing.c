@@ -14,7 +14,7 @@ typedef CUresult (*capturing_t)(CUstream, int *);
 
 enum { LANES = MAX_CONTEXTS, DEPTH = 32, KEYS = 32, BATCH_NS = 250000, NEW_NS = 100000, REBASE_NS = 1000000000, DRIFT_NS = 1000000 };
 enum { HELD_UP_NS = 5000000, UNKNOWN_NS = 100000000 };
-typedef struct { CUevent begin, end; CUstream stream; uint64_t keys[KEYS], estimated_ns; int count, unknown; } batch_t;
+typedef struct { CUevent begin, end; CUstream stream; uint64_t keys[KEYS], estimated_ns; int count, unknown, queued; } batch_t;
 typedef struct {
     CUcontext context;
     int gpu, open, unknown;         /* unknown: batches in flight whose length nobody knows.
@@ -23,7 +23,7 @@ typedef struct {
     batch_t batch[DEPTH];
     CUevent base;                   /* times are told from here */
     int based;
-    uint64_t base_ns, due_ns, told_ns, pending_ns, lag_ns, lag_since_ns;
+    uint64_t base_ns, due_ns, told_ns, told_due_ns, pending_ns, lag_ns, lag_since_ns;
 } lane_t;
 
 static lane_t lane[LANES];
@@ -59,21 +59,26 @@ static uint64_t between(CUevent from, CUevent to) {
 
 static int pending(const lane_t *l) { return l->next != l->oldest || l->open; }
 
+/* Later than what stands there: always. Earlier: only if nobody but this process has said more since. */
+static void say(uint64_t *place, uint64_t *told, uint64_t ns) {
+    uint64_t there = *told;
+    if (ns < there) {
+        if (__atomic_compare_exchange_n(place, &there, ns, 0, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)) *told = ns;
+        return;
+    }
+    there = __atomic_load_n(place, __ATOMIC_SEQ_CST);
+    while (there < ns && !__atomic_compare_exchange_n(place, &there, ns, 0, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)) {}
+    *told = ns;
+}
+
 /* What others may see: until when this container is at work on the GPU. Rather too long than too short: a program that waits
  * for its work says here when it is done, and one that was held up by others' work cannot say that it needs longer. */
 static void tell(lane_t *l, int done) {
     const uint64_t busy_until_ns = done ? l->due_ns : l->due_ns + l->pending_ns / 2 + HELD_UP_NS + (l->unknown ? UNKNOWN_NS : 0);
-    uint64_t told = l->told_ns, *place;
     self()->in_flight_ns[l->gpu] = l->pending_ns;
     if (!signals || l->gpu >= (int)signals->gpu_count) return;
-    place = &signals->gpu[l->gpu].busy_until_ns;
-    if (busy_until_ns < told) { /* done earlier than was said; unless another process has said more since */
-        if (__atomic_compare_exchange_n(place, &told, busy_until_ns, 0, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)) l->told_ns = busy_until_ns;
-        return;
-    }
-    told = __atomic_load_n(place, __ATOMIC_SEQ_CST);
-    while (told < busy_until_ns && !__atomic_compare_exchange_n(place, &told, busy_until_ns, 0, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)) {}
-    l->told_ns = busy_until_ns;
+    say(&signals->gpu[l->gpu].busy_until_ns, &l->told_ns, busy_until_ns);
+    say(&signals->gpu[l->gpu].due_ns, &l->told_due_ns, l->due_ns);
 }
 
 static void close_batch(lane_t *l) {
@@ -105,12 +110,20 @@ static uint64_t aligned(lane_t *l, uint64_t end_ns, uint64_t now) {
     return end_ns;
 }
 
+/* Beside busy peers, a batch that found its stream idle has waited for their time slice between its first event and its first
+ * launch. In the low tier, where that is the rule, it is taken to have been as long as its like in a queue; but no less than a
+ * quarter of what was measured, for a function may run long only when that pays. */
+static uint64_t own_part(const batch_t *b, uint64_t took) {
+    if (orders->tier != KERF_TIER_LOW || b->queued || b->unknown || took <= b->estimated_ns) return took;
+    return b->estimated_ns > took / 4 ? b->estimated_ns : took / 4;
+}
+
 static void settle(lane_t *l, uint64_t now) {
     batch_t *b = &l->batch[l->oldest % DEPTH];
     const uint64_t took = between(b->begin, b->end), from_base = between(l->base, b->end);
     const uint64_t end_ns = aligned(l, l->base_ns + from_base, now);
-    gate_settle(l->gpu, b->estimated_ns, end_ns - took, end_ns);
-    learn(b->keys, b->count, b->estimated_ns, took);
+    gate_settle(l->gpu, b->estimated_ns, end_ns - own_part(b, took), end_ns);
+    if (b->queued || b->unknown || took < b->estimated_ns) learn(b->keys, b->count, b->estimated_ns, took);
     l->pending_ns -= b->estimated_ns < l->pending_ns ? b->estimated_ns : l->pending_ns;
     if (from_base > REBASE_NS) { /* a float of milliseconds stays exact to a fraction of a microsecond */
         CUevent old = l->base;
@@ -153,6 +166,7 @@ static int open_batch(lane_t *l, CUstream stream) {
         l->base_ns = l->lag_since_ns = now_ns();
         l->lag_ns = UINT64_MAX;
     }
+    b->queued = l->next != l->oldest;
     if (record(b->begin, stream)) return 0;
     b->stream = stream;
     b->estimated_ns = 0;
@@ -168,28 +182,29 @@ static uint64_t others_in_flight(int gpu) {
     return sum;
 }
 
-static uint64_t peers_busy_until(int gpu) {
-    uint64_t latest = 0;
+static void look_at_peers(int gpu, moment_t *m) {
     for (unsigned i = 0; i < orders->peer_count && i < KERF_MAX_PEERS; i++) {
         const struct kerf_signal *peer = peer_signal(i);
-        for (unsigned g = 0; peer && g < peer->gpu_count && g < KERF_MAX_GPUS; g++)
-            if (!memcmp(peer->gpu[g].uuid, orders->gpu[gpu].uuid, 16) && peer->gpu[g].busy_until_ns > latest) latest = peer->gpu[g].busy_until_ns;
+        for (unsigned g = 0; peer && g < peer->gpu_count && g < KERF_MAX_GPUS; g++) {
+            if (memcmp(peer->gpu[g].uuid, orders->gpu[gpu].uuid, 16)) continue;
+            if (peer->gpu[g].busy_until_ns > m->peers_busy_until_ns) m->peers_busy_until_ns = peer->gpu[g].busy_until_ns;
+            if (peer->gpu[g].due_ns > m->peers_due_ns) m->peers_due_ns = peer->gpu[g].due_ns;
+        }
     }
-    return latest;
 }
 
 /* Waits until the launch may begin. Holds the lock on entry and on exit, not while it waits. */
 static void pass_gate(lane_t *l, uint64_t estimated_ns) {
     uint64_t begun = 0, until;
     for (;;) {
-        moment_t m = {0, 0, estimated_ns, 0, 0};
+        moment_t m = {.estimate_ns = estimated_ns};
         enum verdict verdict;
         CUevent oldest;
         harvest(l);
         m.now_ns = now_ns();
         m.due_ns = pending(l) ? l->due_ns : 0;
         m.others_ns = others_in_flight(l->gpu);
-        m.peers_busy_until_ns = peers_busy_until(l->gpu);
+        look_at_peers(l->gpu, &m);
         verdict = gate(l->gpu, &m, &until);
         if (verdict == WAIT_WORK && l->oldest == l->next && !l->open) verdict = GO; /* the estimate was wrong: it is all done */
         if (verdict == GO) break;

@@ -1,0 +1,98 @@
+"""Ways to have more than one's slice from inside a container; numbered as in docs/attacks.md. Either the way leads nowhere, or the
+device has more taken than the page says: that is what the agent looks for (strategies' detection, over NVML)."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import struct
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from services.node_agent.strategies.page import GpuRule, Rules
+from tests.interposer.node import MIB, UUID, Container, Node, numbers
+
+LIMIT = 100 * MIB
+LOCK_AT = 0x40000000
+Limited = Callable[[int], Container]
+
+
+@pytest.mark.parametrize("way", ["versioned", "namespace", "import", "ipc", "retain"])
+def test_the_way_leads_to_no_more_than_the_limit(limited: Limited, way: str) -> None:
+    (most,) = limited(LIMIT).run("attack", way)
+    assert most <= LIMIT
+
+
+def test_the_orders_cannot_be_made_writable(limited: Limited) -> None:
+    (errno_,) = limited(LIMIT).run("attack", "orders")
+    assert os.strerror(errno_) == "Permission denied"
+
+
+def test_contexts_without_end_are_refused(limited: Limited) -> None:
+    (count,) = limited(LIMIT).run("attack", "contexts")
+    assert count < 64
+
+
+@pytest.mark.parametrize("way", ["environment", "scribble", "unlock"])
+def test_what_cannot_be_stopped_shows_as_more_on_the_device_than_in_the_page(limited: Limited, way: str) -> None:
+    container = limited(LIMIT)
+    (truth,) = container.run("attack", way)
+    assert truth > LIMIT, "the fake lets it through, as a device would"
+    assert container.read().gpus[0].peak_bytes <= LIMIT, "and the page cannot account for it"
+
+
+def test_a_program_that_nothing_stands_in_front_of_shows_in_the_same_way(limited: Limited) -> None:
+    """Static binaries, raw ioctl, Vulkan: to the page they are one thing."""
+    container = limited(LIMIT)
+    count, most, _, _ = numbers(container.node.bare("paths", "cuMemAlloc", str(8 * MIB)))
+    assert (count * 8 * MIB, most) == (16384 * MIB, 16384 * MIB)
+    assert container.read().gpus[0].account_bytes == 0
+
+
+def test_the_linkers_own_list_holds_without_an_environment(limited: Limited, built: Path, tmp_path: Path) -> None:
+    """/etc/ld.so.preload in a mount namespace: a program that throws its environment away is limited all the same."""
+    unshare = shutil.which("unshare")
+    if os.geteuid() or unshare is None or subprocess.run([unshare, "-m", "true"], check=False, capture_output=True).returncode:
+        pytest.skip("needs the right to make a mount namespace")
+    container = limited(LIMIT)
+    etc = tmp_path / "etc"
+    shutil.copytree("/etc", etc, symlinks=True, ignore_dangling_symlinks=True)
+    (etc / "ld.so.preload").write_text(f"{built}/kerf/test/libkerf.so\n")
+    inside = container.node.environment | {"KERF_DIRECTORY": str(container.page.folder), "LD_LIBRARY_PATH": str(built / "fake"), "LD_PRELOAD": "/nowhere.so"}
+    script = f"mount --bind {etc} /etc && exec {built}/programs/attack environment"
+    done = subprocess.run([unshare, "-m", "sh", "-c", script], env=inside, capture_output=True, text=True, timeout=60, check=True)
+    assert int(done.stdout) == LIMIT // (8 * MIB) * 8 * MIB
+
+
+def test_the_variable_that_tests_use_means_nothing_to_the_library_that_is_shipped(limited: Limited, built: Path) -> None:
+    container = limited(1 << 40)
+    program = container.start("view", LD_PRELOAD=str(built / "kerf" / "libkerf.so"))
+    words = program.communicate(timeout=60)[1]
+    assert "kerf: no page of this container's slice (/run/kerf)" in words
+    assert program.returncode == 3
+
+
+def test_more_processes_than_slots_are_refused(limited: Limited) -> None:
+    container = limited(LIMIT)
+    counters = container.raw()
+    for place in range(256):
+        counters.process[place].state = 1
+    with (container.page.folder / "counters").open("r+b") as file:
+        os.pwrite(file.fileno(), bytes(counters), 0)
+        fcntl.fcntl(file, fcntl.F_SETLK, struct.pack("hhqqi", fcntl.F_WRLCK, os.SEEK_SET, LOCK_AT, 256, 0))
+        program = container.start("view")
+        assert "too many processes in this container" in program.communicate(timeout=60)[1]
+    assert container.read().full == 1
+
+
+def test_counting_under_a_capture_runs_nothing(built: Path, tmp_path: Path) -> None:
+    """Launches into a capture are not timed and not gated: they are no work until their graph is launched, and that is."""
+    node = Node(built, tmp_path / "node", clients=1)
+    container = node.container("a", Rules(gpus=(GpuRule(uuid=UUID, compute_milli=100),)))
+    hooked, straight, differs = container.run("idle", "10000")
+    assert differs == 1 and hooked > 0 and straight > 0
+    assert container.read().gpus[0].launches == 0

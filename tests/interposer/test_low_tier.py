@@ -1,0 +1,71 @@
+"""The low tier runs in the gaps of the one that goes first, and costs it little; in virtual time."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from services.node_agent.strategies.page import GpuRule, Page, Rules, folder_name
+from tests.interposer.node import UUID, Node, numbers
+
+SECONDS = 5
+HIGH, LOW = ("high", "main"), ("low", "main")
+
+
+def run(
+    built: Path, folder: Path, requests: tuple[int, int, int], low_kernel_ns: int, *, low_tier: bool = True, in_flight_us: int = 1000, floor: int = 0
+) -> tuple[list[int], int]:
+    """What the high one prints (requests, p50, p99, GPU time) and the low one's GPU time. `low_kernel_ns` 0: it is alone."""
+    node = Node(built, folder, clients=2 if low_kernel_ns else 1)
+    for key in (HIGH, LOW):
+        Page(node.folder / folder_name(key), lambda: 0)
+    high = node.container(folder_name(HIGH), Rules(gpus=(GpuRule(uuid=UUID),), peers=(LOW,) if low_tier else ()))
+    gpus = (GpuRule(uuid=UUID, in_flight_us=in_flight_us if low_tier else 0),)
+    low = node.container(folder_name(LOW), Rules(gpus=gpus, low=low_tier, floor_milli=floor, idle_for_ns=200_000, peers=(HIGH,) if low_tier else ()))
+    kernel_ns, kernels, period_ns = requests
+    serving = high.start("share", "requests", str(kernel_ns), str(kernels), str(period_ns), str(SECONDS), KERF_FAKE_CUDA_CLIENT="0")
+    if not low_kernel_ns:
+        return numbers(serving), 0
+    filling = low.start("share", "saturate", str(low_kernel_ns), str(SECONDS), KERF_FAKE_CUDA_CLIENT="1")
+    return numbers(serving), sum(numbers(filling))
+
+
+FIFTH_IDLE = [(1_000_000, 40, 50_000_000), (2_500_000, 32, 100_000_000), (5_000_000, 4, 0)]
+"""Requests of 40 and 80 ms at even intervals, and of 20 ms at drawn ones."""
+
+
+@pytest.mark.parametrize("requests", FIFTH_IDLE, ids=str)
+@pytest.mark.parametrize("low_kernel_ns", [100_000, 500_000])
+def test_where_the_high_one_leaves_a_fifth_idle_the_low_one_costs_it_less_than_a_percent_and_five_of_p99(
+    built: Path, tmp_path: Path, requests: tuple[int, int, int], low_kernel_ns: int
+) -> None:
+    alone, _ = run(built, tmp_path / "alone", requests, 0)
+    beside, low_ns = run(built, tmp_path / "beside", requests, low_kernel_ns)
+    assert beside[0] >= alone[0] * 0.99
+    assert beside[2] <= alone[2] * 1.05
+    idle_ns = SECONDS * 1_000_000_000 - alone[3]
+    assert low_ns >= idle_ns * 0.8, "it fills four fifths of the gaps"
+
+
+def test_without_the_gate_the_drivers_own_time_slicing_ruins_the_high_one(built: Path, tmp_path: Path) -> None:
+    """That the fake would show it, were the gate not there."""
+    alone, _ = run(built, tmp_path / "alone", FIFTH_IDLE[0], 0)
+    beside, _ = run(built, tmp_path / "beside", FIFTH_IDLE[0], 500_000, low_tier=False)
+    assert beside[2] > 2 * alone[2]
+
+
+@pytest.mark.parametrize("in_flight_us", [500, 2000, 4000])
+def test_what_the_low_one_has_in_flight_bounds_how_long_the_high_one_waits(built: Path, tmp_path: Path, in_flight_us: int) -> None:
+    alone, _ = run(built, tmp_path / "alone", FIFTH_IDLE[0], 0)
+    beside, _ = run(built, tmp_path / "beside", FIFTH_IDLE[0], 250_000, in_flight_us=in_flight_us)
+    assert beside[2] - alone[2] <= in_flight_us * 1000 + 250_000
+
+
+def test_the_low_one_has_a_least_share_beside_one_that_is_never_idle(built: Path, tmp_path: Path) -> None:
+    """Half of what was said at least, and never more: beside a busy peer the driver's events measure its time slices, too."""
+    always_busy = (1_000_000, 100, 100_000_000)
+    _, none = run(built, tmp_path / "none", always_busy, 500_000)
+    _, least = run(built, tmp_path / "least", always_busy, 500_000, floor=100)
+    assert none < SECONDS * 1_000_000
+    assert SECONDS * 50_000_000 <= least <= SECONDS * 101_000_000

@@ -1,0 +1,149 @@
+"""The memory limit: exact over every path, for all processes of a container together, whatever becomes of them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from services.node_agent.strategies.page import GpuRule, Rules
+from tests.interposer.node import MIB, UUID, Container, Node, numbers, until
+
+LIMIT = 100 * MIB
+PIECE = 8 * MIB
+OUT_OF_MEMORY = 2
+PATHS = ("cuMemAlloc", "cuMemAllocManaged", "cuMemAllocPitch", "cuMemAllocAsync", "cuMemAllocFromPoolAsync", "cuMemCreate", "cuArrayCreate",
+         "cuArray3DCreate", "cuMipmappedArrayCreate")  # fmt: skip
+GRAPHS = ("graph", "capture")
+WAYS = ("runtime", "threads", "old", "names", "path")
+Limited = Callable[[int], Container]
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_a_path_gives_all_of_the_limit_and_not_a_byte_more(limited: Limited, path: str) -> None:
+    container = limited(LIMIT)
+    count, most, after, error = container.run("paths", path, str(PIECE))
+    assert most <= LIMIT < most + most // count, "the next piece would not have fitted"
+    assert (after, error) == (0, OUT_OF_MEMORY)
+    gpu = container.read().gpus[0]
+    assert (gpu.account_bytes, gpu.peak_bytes, gpu.refused) == (0, most, 1)
+
+
+@pytest.mark.parametrize("path", GRAPHS)
+def test_memory_that_a_graph_will_have_is_charged_when_the_graph_is_made(limited: Limited, path: str) -> None:
+    container = limited(LIMIT)
+    count, most, error = container.run("paths", path, str(PIECE))
+    assert (count, most, error) == (LIMIT // PIECE, LIMIT // PIECE * PIECE, OUT_OF_MEMORY)
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("shadow", [False, True], ids=["dlsym", "shadow"])
+@pytest.mark.parametrize("path", ["cuMemAlloc", "cuMemAllocAsync"])
+def test_the_limit_holds_however_the_program_finds_the_driver(limited: Limited, way: str, shadow: bool, path: str) -> None:
+    if shadow and way == "path":
+        pytest.skip("who opens the driver by its path does not meet the shadow of its name; the dlsym form does")
+    count, most, _, error = limited(LIMIT).run("paths", path, str(PIECE), shadow=shadow, KERF_TEST_WAY=way)
+    assert (count, most, error) == (LIMIT // PIECE, LIMIT // PIECE * PIECE, OUT_OF_MEMORY)
+
+
+def test_small_pieces_are_charged_in_what_the_driver_hands_out(limited: Limited) -> None:
+    container = limited(MIB)
+    count, most, _, error = container.run("paths", "cuMemAlloc", "700")
+    assert (count, most, error) == (1024, MIB, OUT_OF_MEMORY)
+
+
+def test_what_a_context_takes_counts_once_a_process(built: Path, tmp_path: Path) -> None:
+    node = Node(built, tmp_path / "node", context_mib=20)
+    container = node.container("a", Rules(gpus=(GpuRule(uuid=UUID, memory_limit_bytes=LIMIT),)), context_bytes=20 * MIB)
+    count, most, after, _ = container.run("paths", "cuMemAlloc", str(PIECE))
+    assert (count, most, after) == (10, LIMIT, 20 * MIB)
+
+
+def test_a_context_that_does_not_fit_is_refused(node: Node) -> None:
+    container = node.container("a", Rules(gpus=(GpuRule(uuid=UUID, memory_limit_bytes=MIB),)), context_bytes=2 * MIB)
+    program = container.start("paths", "cuMemAlloc", "512")
+    words = program.communicate(timeout=60)[1]
+    assert "cuDevicePrimaryCtxRetain" in words and words.endswith(": 2\n")
+
+
+def test_a_gpu_that_the_container_was_not_given_has_no_memory_for_it(node: Node) -> None:
+    other = "GPU-00000000-0000-0000-0000-0000000000ff"
+    container = node.container("a", Rules(gpus=(GpuRule(uuid=other, memory_limit_bytes=LIMIT),)))
+    count, most, _, error = container.run("paths", "cuMemAlloc", str(PIECE))
+    assert (count, most, error) == (0, 0, OUT_OF_MEMORY)
+
+
+def test_the_container_sees_its_slice(limited: Limited) -> None:
+    total, free, device, free_then, *linker = limited(LIMIT).run("view")
+    assert (total, free, device, free_then) == (LIMIT, LIMIT, LIMIT, LIMIT - 64 * MIB)
+    assert linker == [1, 1, 1], "dlsym answers for everything else as before"
+
+
+def test_sixty_four_processes_never_have_more_than_the_limit_together(limited: Limited) -> None:
+    container = limited(1000 * MIB)
+    over, refused, left, failed = container.run("crowd", "64", "200", str(1000 * MIB))
+    reading = container.read()
+    assert (over, left, failed, reading.attaches) == (0, 0, 0, 64)
+    assert refused > 0, "they met the limit"
+    assert reading.gpus[0].peak_bytes <= 1000 * MIB
+
+
+@pytest.mark.parametrize("how", ["fork", "clone"])
+def test_a_child_has_a_slot_of_its_own_with_and_without_fork_handlers(limited: Limited, how: str) -> None:
+    container = limited(LIMIT)
+    both, alone, child, none = container.run("forks", how, "before")
+    assert (both, alone, child, none) == (64 * MIB, 32 * MIB, 0, 0)
+    assert (container.read().attaches, container.read().gpus[0].peak_bytes) == (2, 64 * MIB)
+
+
+@pytest.mark.parametrize("how", ["fork", "clone"])
+def test_the_end_of_a_child_gives_nothing_of_its_parents_back(limited: Limited, how: str) -> None:
+    container = limited(LIMIT)
+    program = container.start("forks", how, "after", KERF_TEST_HOLD="1")
+    assert program.stdout is not None
+    held = program.stdout.read(len("33554432 0 "))
+    assert held.split() == [str(32 * MIB), "0"]
+    assert container.read().gpus[0].account_bytes == 32 * MIB
+    assert program.stdin is not None
+    program.stdin.write("x")
+    assert numbers(program) == [0]
+
+
+def test_processes_killed_at_any_moment_leave_no_byte_behind(node: Node) -> None:
+    """kill -9 in the middle of allocations, many times; then one process gets all of the limit."""
+    container = node.container("a", Rules(gpus=(GpuRule(uuid=UUID, memory_limit_bytes=1000 * MIB),)))
+    for attaches in range(4, 84, 4):
+        victims = [container.start("crowd", "victim") for _ in range(4)]
+        until(lambda wanted=attaches: container.read().attaches >= wanted)
+        for victim in victims:
+            victim.kill()
+            victim.communicate()
+    count, most, after, _ = container.run("paths", "cuMemAlloc", str(10 * MIB))
+    assert (count, most, after) == (100, 1000 * MIB, 0)
+    assert container.read().gpus[0].account_bytes == 0
+
+
+@pytest.mark.parametrize("moment", ["reserved", "charged", "releasing"])
+def test_a_process_that_dies_between_two_steps_of_a_change_is_repaired(limited: Limited, moment: str) -> None:
+    """The three states that a crash can leave, written by hand: raised and not noted, noted with its intent, noted as less."""
+    container = limited(LIMIT)
+    container.run("view")
+    with (container.page.folder / "counters").open("r+b") as file:
+        counters = container.raw()
+        slot = next(place for place in range(256) if counters.process[place].state & 1)
+        counters.process[slot].intent_bytes[0] = 40 * MIB
+        counters.process[slot].charged_bytes[0] = {"reserved": 0, "charged": 40 * MIB, "releasing": 0}[moment]
+        counters.gpu[0].account = (counters.gpu[0].account & ~((1 << 48) - 1)) | 40 * MIB
+        os.pwrite(file.fileno(), bytes(counters), 0)
+    count, most, _, _ = container.run("paths", "cuMemAlloc", str(PIECE))
+    assert (count, most) == (LIMIT // PIECE, LIMIT // PIECE * PIECE)
+    assert container.read().gpus[0].account_bytes == 0
+
+
+def test_a_lowered_limit_keeps_what_is_there_and_gives_nothing_more(node: Node) -> None:
+    container = node.container("a", Rules(gpus=(GpuRule(uuid=UUID, memory_limit_bytes=LIMIT),)))
+    container.page.order(Rules(gpus=(GpuRule(uuid=UUID, memory_limit_bytes=2 * PIECE),)), context_bytes=0, driver_path=str(node.driver))
+    count, most, _, _ = container.run("paths", "cuMemAlloc", str(PIECE))
+    assert (count, most) == (2, 2 * PIECE)

@@ -1,0 +1,107 @@
+"""Shares of a GPU's time, in the fake's virtual time: no figure depends on how busy this machine is. No agent runs here at all:
+what was ordered last goes on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from services.node_agent.strategies.page import GpuRule, Page, Rules, folder_name
+from tests.interposer.node import UUID, Container, Node, numbers
+
+SECONDS = 5
+A_PERCENT_OF_A_SECOND = 10_000_000
+PERIOD_NS = 50_000_000
+
+
+def side_by_side(built: Path, folder: Path, shares: tuple[int, ...], *, clients: int = 0) -> list[Container]:
+    node = Node(built, folder, clients=clients or len(shares))
+    keys = [(f"pod-{place}", "main") for place in range(len(shares))]
+    for key in keys:
+        Page(node.folder / folder_name(key), lambda: 0)  # each must be there before another looks at its signal
+    made = []
+    for place, (key, milli) in enumerate(zip(keys, shares, strict=True)):
+        start = sum(shares[:place]) * PERIOD_NS // 1000
+        rule = GpuRule(uuid=UUID, compute_milli=milli, period_ns=PERIOD_NS, window_start_ns=start, window_ns=milli * PERIOD_NS // 1000)
+        made.append(node.container(folder_name(key), Rules(gpus=(rule,), peers=tuple(k for k in keys if k != key))))
+    return made
+
+
+@pytest.mark.parametrize(
+    ("shares", "kernels_ns"),
+    [
+        ((100, 900), (1_000_000, 1_000_000)),
+        ((100, 900), (300_000, 2_000_000)),
+        ((100, 900), (5_000_000, 100_000)),
+        ((300, 700), (1_000_000, 3_000_000)),
+        ((500, 500), (1_000_000, 1_000_000)),
+        ((500, 500), (50_000, 4_000_000)),
+        ((200, 300, 500), (1_000_000, 700_000, 2_100_000)),
+        ((100, 200, 700), (400_000, 400_000, 400_000)),
+    ],
+    ids=str,
+)
+def test_a_saturating_share_is_off_by_less_than_two_percent_of_a_gpu_in_every_second(
+    built: Path, tmp_path: Path, shares: tuple[int, ...], kernels_ns: tuple[int, ...]
+) -> None:
+    containers = side_by_side(built, tmp_path / "node", shares)
+    programs = [
+        container.start("share", "saturate", str(kernel_ns), str(SECONDS), KERF_FAKE_CUDA_CLIENT=str(place))
+        for place, (container, kernel_ns) in enumerate(zip(containers, kernels_ns, strict=True))
+    ]
+    for milli, program in zip(shares, programs, strict=True):
+        for got_ns in numbers(program):
+            assert abs(got_ns - milli * 1_000_000) < 2 * A_PERCENT_OF_A_SECOND
+
+
+def test_what_the_page_counts_is_what_the_device_did(built: Path, tmp_path: Path) -> None:
+    containers = side_by_side(built, tmp_path / "node", (300, 700))
+    programs = [c.start("share", "saturate", "1000000", str(SECONDS), KERF_FAKE_CUDA_CLIENT=str(i)) for i, c in enumerate(containers)]
+    for container, program in zip(containers, programs, strict=True):
+        truly_ns = sum(numbers(program))
+        assert abs(container.read().gpus[0].used_ns - truly_ns) < SECONDS * A_PERCENT_OF_A_SECOND
+
+
+def test_a_share_is_the_containers_and_not_each_processs(built: Path, tmp_path: Path) -> None:
+    (container,) = side_by_side(built, tmp_path / "node", (300,), clients=3)
+    programs = [container.start("share", "saturate", "500000", str(SECONDS), KERF_FAKE_CUDA_CLIENT=str(i)) for i in range(3)]
+    together = sum(sum(numbers(program)) for program in programs)
+    assert abs(together - SECONDS * 300_000_000) < SECONDS * 2 * A_PERCENT_OF_A_SECOND
+
+
+@pytest.mark.parametrize("way", ["runtime", "threads", "old", "names", "path"])
+@pytest.mark.parametrize("what", ["kernel", "graph"])
+def test_graphs_and_per_thread_streams_pass_the_gate_too(built: Path, tmp_path: Path, way: str, what: str) -> None:
+    (container,) = side_by_side(built, tmp_path / "node", (250,))
+    got = container.run("share", "saturate", "800000", str(SECONDS), what, KERF_TEST_WAY=way)
+    assert all(abs(ns - 250_000_000) < 2 * A_PERCENT_OF_A_SECOND for ns in got)
+
+
+def test_one_launch_longer_than_its_window_is_paid_back(built: Path, tmp_path: Path) -> None:
+    """A kernel of half a second at a tenth of the GPU: nobody can stop it, and the next waits five seconds for the debt."""
+    (container,) = side_by_side(built, tmp_path / "node", (100,))
+    got = container.run("share", "saturate", "500000000", "20")
+    assert sum(got) <= 20 * 100_000_000 + 500_000_000
+
+
+def test_a_share_without_a_timetable_is_held_by_tokens_alone(built: Path, tmp_path: Path) -> None:
+    node = Node(built, tmp_path / "node", clients=1)
+    container = node.container("a", Rules(gpus=(GpuRule(uuid=UUID, compute_milli=400),)))
+    assert all(abs(ns - 400_000_000) < 2 * A_PERCENT_OF_A_SECOND for ns in container.run("share", "saturate", "700000", str(SECONDS)))
+
+
+def test_figures_are_the_same_run_after_run(built: Path, tmp_path: Path) -> None:
+    def once(folder: Path) -> list[list[int]]:
+        containers = side_by_side(built, folder, (200, 800))
+        programs = [c.start("share", "saturate", "1000000", "2", KERF_FAKE_CUDA_CLIENT=str(i)) for i, c in enumerate(containers)]
+        return [numbers(program) for program in programs]
+
+    assert once(tmp_path / "first") == once(tmp_path / "second")
+
+
+def test_an_unlimited_launch_is_not_timed_at_all(built: Path, tmp_path: Path) -> None:
+    node = Node(built, tmp_path / "node", clients=1)
+    container = node.container("a", Rules(gpus=(GpuRule(uuid=UUID),)))
+    assert sum(container.run("share", "saturate", "1000000", "1")) >= 990_000_000
+    assert container.read().gpus[0].launches == 0

@@ -1,0 +1,24 @@
+"""NVML, asked from inside a container, shows the slice; through the fake NVML."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from services.node_agent.strategies.page import GpuRule, Rules
+from tests.interposer.node import MIB, ROOT, UUID, Node
+
+MACHINE = f"driver 580.95.05\ncuda 13000\ngpu 0 {UUID} NVIDIA_H200 143771 00000000:01:00.0 0 9 0 0 0\n"
+
+
+@pytest.mark.parametrize(("limit_mib", "total_mib"), [(2000, 2000), (1 << 20, 143771)])
+def test_nvml_shows_the_slice_and_never_more_than_the_device(built: Path, tmp_path: Path, limit_mib: int, total_mib: int) -> None:
+    subprocess.run(["make", "-s", "-C", str(ROOT / "tests/fakes/nvml"), f"BUILD={built / 'nvml'}"], check=True)
+    (tmp_path / "machine").write_text(MACHINE)
+    node = Node(built, tmp_path / "node")
+    container = node.container("a", Rules(gpus=(GpuRule(uuid=UUID, memory_limit_bytes=limit_mib * MIB),)))
+    libraries = f"{built / 'fake'}:{built / 'nvml'}"
+    total, used, free = container.run("nvml", LD_LIBRARY_PATH=libraries, KERF_FAKE_NVML_STATE=str(tmp_path / "machine"))
+    assert (total, used, free) == (total_mib * MIB, 64 * MIB, (total_mib - 64) * MIB)
