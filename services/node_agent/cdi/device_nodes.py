@@ -5,13 +5,14 @@ from __future__ import annotations
 from services.node_agent.cdi.host import Host
 from services.node_agent.cdi.spec import DeviceNode
 
-CONTROL = ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools", "/dev/nvidia-modeset")
+NEEDED, WHERE_PRESENT = ("/dev/nvidiactl", "/dev/nvidia-uvm"), ("/dev/nvidia-uvm-tools", "/dev/nvidia-modeset")
 _PERMISSIONS = "rw"
 
 
 def control(host: Host) -> tuple[DeviceNode, ...]:
-    """Without nvidia-uvm there is no CUDA; it stands once anything on the host has loaded that module."""
-    return tuple(node(host, path) for path in CONTROL if host.seen(_on_host(host, path)).exists())
+    """Raises ValueError where one is missing without which CUDA does not start: better no container than one whose GPU fails."""
+    needed = tuple(_required(host, path) for path in NEEDED)
+    return needed + tuple(node(host, path) for path in WHERE_PRESENT if host.seen(_on_host(host, path)).exists())
 
 
 def gpu(host: Host, minor: int) -> DeviceNode:
@@ -34,7 +35,9 @@ def node(host: Host, path: str) -> DeviceNode:
 
 def _required(host: Host, path: str) -> DeviceNode:
     if not host.seen(_on_host(host, path)).exists():
-        raise ValueError(f"the host has no device node {path}; nvidia-smi, nvidia-modprobe or the driver's daemon makes it")
+        # Its module is loaded by the first CUDA program, and on a host that runs only containers that may be nobody.
+        made_by = "nvidia-modprobe -u -c=0" if path == "/dev/nvidia-uvm" else "nvidia-smi, nvidia-modprobe or the driver's daemon"
+        raise ValueError(f"the host has no device node {path}; {made_by} makes it")
     return node(host, path)
 
 

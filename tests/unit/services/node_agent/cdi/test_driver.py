@@ -38,6 +38,16 @@ def test_a_slice_has_its_own_gpus_by_minor_number_and_the_nodes_of_none(tmp_path
     assert "/dev/nvidia-modeset" in nodes(edits(host))
 
 
+def test_a_host_without_uvm_starts_nothing_and_says_what_makes_it(tmp_path: Path) -> None:
+    """After a reboot nobody may have loaded its module yet, and CUDA would fail in the container without a word why."""
+    host = FakeHost(tmp_path).module().nodes().libraries()
+    (tmp_path / "dev/nvidia-uvm").unlink()
+    with pytest.raises(ValueError, match=r"no device node /dev/nvidia-uvm; nvidia-modprobe -u -c=0 makes it"):
+        edits(host)
+    host.nodes()
+    assert "/dev/nvidia-uvm" in nodes(edits(host)), "and starts again by itself once it is there"
+
+
 def test_without_a_hook_libraries_stand_under_all_their_names_where_glibc_looks(tmp_path: Path) -> None:
     found = edits(FakeHost(tmp_path).module().nodes().libraries())
     host_cuda = f"/{DEBIAN}/libcuda.so.{VERSION}"
