@@ -49,7 +49,7 @@ class Events:
             except pynvml.NVMLError as error:
                 # No driver now, or a GPU was lost, which ends every wait. The looks see it besides.
                 log.warning("nvml_events_lost", error=str(error))
-            self._stopped.wait(AGAIN_S)
+            self._anew.wait(AGAIN_S)
 
     def _listen(self) -> None:
         pynvml.nvmlInit()  # NVML counts these: this thread's own

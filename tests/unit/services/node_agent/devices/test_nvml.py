@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from services.node_agent.devices import events
 from services.node_agent.devices.cgroups import Owner
 from services.node_agent.devices.health import Signs
 from services.node_agent.devices.nvml import NvmlDevices
@@ -232,6 +233,30 @@ async def test_xids_are_heard_with_their_gpu(machine: Machine) -> None:
     await eventually(lambda: heard[-2:] == [("GPU-a", 48), ("GPU-a", 79)])
     await watched.close()
     await eventually(lambda: all(thread.name != "nvml-events" for thread in threading.enumerate()))
+
+
+async def test_xids_are_heard_again_as_soon_as_the_driver_is_back(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A GPU may fail right after its driver was loaded anew: nobody waits until it is tried again anyway."""
+    monkeypatch.setattr(events, "AGAIN_S", 3600.0)
+    heard: list[str] = []
+    number = 0
+
+    async def heard_of(uuid: str) -> bool:
+        nonlocal number
+        number += 1
+        machine.also(f"event {number} 1 8 31\n")
+        return uuid in heard
+
+    watched = devices()
+    await seen(watched)
+    watched.listen(lambda uuid, _: heard.append(uuid))
+    await eventually(lambda: heard_of("GPU-b"))
+    machine.become("init 9\n" + TWO.replace(" 0 0\n", " 0 9\n").replace(" 1 0\n", " 1 9\n"))
+    await watched.signs()
+    machine.become(TWO.replace("GPU-b", "GPU-c"))
+    await watched.signs()
+    await eventually(lambda: heard_of("GPU-c"))
+    await watched.close()
 
 
 async def test_a_worker_hands_on_what_a_call_raises() -> None:
