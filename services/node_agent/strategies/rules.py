@@ -63,9 +63,11 @@ def _rules(mine: Slice, on: Mapping[str, list[Slice]], policy: Policy, wish: Wis
     before = tuple(key for key, s in sorted(others.items()) if _goes_first(s, mine))
     gpus = tuple(_gpu(mine, part, on[part.uuid], policy, wish, bounded=bool(before) or mine.reserved) for part in mine.parts)
     if not before:
-        # Only with peers are its launches timed and its signal kept; a few are as good as all.
+        # Only with peers are its launches timed and its signal kept; of those behind it a few are as good as all. Whose window
+        # begins waits a moment for those beside it, so that work that ran past a window's end meets nobody.
+        beside = tuple(key for key, s in sorted(others.items()) if mine.reserved and s.reserved)
         behind = tuple(key for key, s in sorted(others.items()) if _goes_first(mine, s))
-        return Rules(gpus=gpus, paused=wish.paused, peers=behind[: layout.MAX_PEERS])
+        return Rules(gpus=gpus, paused=wish.paused, peers=(beside + behind)[: layout.MAX_PEERS])
     idle_for_ns = policy.idle_for_us * 1000
     return Rules(gpus=gpus, low=True, paused=wish.paused, floor_milli=policy.least_milli, idle_for_ns=idle_for_ns, peers=before)
 
