@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -16,15 +17,20 @@ from services.node_agent.handover.dra_registration import ClaimsWay
 from services.node_agent.handover.nri.allowed import PodCpusets
 from services.node_agent.handover.nri.plugin import CpuPlugin
 from services.node_agent.handover.nri.way import NriWay
-from services.node_agent.handover.podresources import PodResources
+from services.node_agent.handover.podresources import PodResources, PodResourcesError
 from services.node_agent.handover.registration import PLUGIN_DIR, DevicePluginWay
+from services.node_agent.handover.rivals import rivals
 from services.node_agent.handover.runtime_watch import RuntimeWatch
 from services.node_agent.node_service import NodeDoor
 from services.node_agent.release.watch import ReleaseWatch
+from shared.bus.tasks import end
 from shared.model import names
 from shared.model.gpu import Gpu
 from shared.model.grant import Grant
 from shared.service import Context
+
+RIVALS_S = 30.0
+"""How often the kubelet is asked whether other plugins offer GPUs of this node."""
 
 
 class KubeletDoor:
@@ -72,6 +78,23 @@ class KubeletDoor:
         if self._config.cpu_affinity == "near":
             await NriWay(self._ctx, self._config.host().seen(self._config.nri_socket), self._cpus).start()
         await self._release.start()
+        rivals_looked_for = self._ctx.spawn(self._look_for_rivals(), name="rivals")
+
+        async def close() -> None:
+            """Before the channel to the kubelet is closed."""
+            await end(rivals_looked_for)
+
+        self._ctx.on_drain(close)
+
+    async def _look_for_rivals(self) -> None:
+        while True:
+            try:
+                offered = await self._pods.of_others()
+            except PodResourcesError as error:
+                self._ctx.log.warning("other_plugins_not_known", error=str(error))
+            else:
+                await self._door.devices.offered_by_others(rivals(offered, self._gpus().values()))
+            await asyncio.sleep(RIVALS_S)
 
     def _plugin(self, on_watch: Callable[[bool], None]) -> SlotPlugin:
         return SlotPlugin(

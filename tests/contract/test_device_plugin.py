@@ -13,6 +13,7 @@ from typing import Any
 import grpc
 import pytest
 
+from services.node_agent import kubelet_service
 from services.node_agent.kubelet_api import container_runtime_pb2 as cri
 from services.node_agent.kubelet_api.container_runtime_pb2_grpc import RuntimeServiceServicer, add_RuntimeServiceServicer_to_server
 from shared.bus.embedded import EmbeddedServer
@@ -22,6 +23,7 @@ from shared.contracts import subjects
 from shared.contracts.base import decode, encode
 from shared.contracts.commands import Accepted, NodeRelease
 from shared.contracts.envelope import unwrap
+from shared.model.gpu import Inventory
 from tests.support.fake_kubelet import FakeKubelet, FakePod
 from tests.support.kubelet_agent import agent, environment, grant, pod, uid
 from tests.support.waiting import eventually
@@ -211,6 +213,28 @@ async def test_what_cannot_be_written_down_is_not_handed_over(nats: EmbeddedServ
         with pytest.raises(grpc.aio.AioRpcError, match="checkpoint-not-written"):
             await kubelet.start_container(one)
         assert not (host / "cdi").exists(), "what is in memory alone counts for nothing, whatever the disk does now"
+
+
+async def test_a_gpu_that_another_plugin_offers_too_takes_no_slices(
+    nats: EmbeddedServer, bus: NatsBus, host: Path, kubelet: FakeKubelet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """NVIDIA's, which was left on the node, with replicas. It comes back when that plugin is gone."""
+    monkeypatch.setattr(kubelet_service, "RIVALS_S", 0.05)
+
+    async def states() -> dict[str, str]:
+        entry = await bus.kv(subjects.KV_NODES).get(subjects.token("n1"))
+        return {} if entry.value is None else {gpu.uuid: gpu.state for gpu in decode(entry.value, Inventory).gpus}
+
+    async def are(*wanted: str) -> bool:
+        now = await states()
+        return (now.get("GPU-0"), now.get("GPU-1")) == wanted
+
+    kubelet.of_others = [("nvidia.com/gpu", "GPU-1::0"), ("nvidia.com/gpu", "GPU-1::1"), ("rdma/hca", "mlx5_0")]
+    async with agent(nats, host) as ctx:
+        await eventually(lambda: are("healthy", "suspect"))
+        assert "offers it as nvidia.com/gpu" in ctx.health.report()["parts"]["gpus"]["detail"]
+        kubelet.of_others = []
+        await eventually(lambda: are("healthy", "healthy"))
 
 
 class OldRuntime(RuntimeServiceServicer):

@@ -52,6 +52,8 @@ class FakeKubelet:
         self.registrations: list[Any] = []
         self.healthy: list[str] = []
         self.lists = 0
+        self.of_others: list[tuple[str, str]] = []
+        """Resource and id of devices of other plugins."""
         self.hold_lists = asyncio.Event()
         self.hold_lists.set()
         self._servers: list[grpc.aio.Server] = []
@@ -167,3 +169,7 @@ class _PodResources(PodResourcesListerServicer):
                     held.devices.add(resource_name=RESOURCE, device_ids=pod.slots[container])
         await self._kubelet.hold_lists.wait()
         return answer
+
+    async def GetAllocatableResources(self, request: Any, context: Any) -> Any:
+        found = [(RESOURCE, slot) for slot in self._kubelet.healthy] + self._kubelet.of_others
+        return pr.AllocatableResourcesResponse(devices=[pr.ContainerDevices(resource_name=name, device_ids=[id_]) for name, id_ in found])

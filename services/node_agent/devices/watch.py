@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 
 import msgspec
@@ -38,6 +38,7 @@ class Watch:
         self._inventory = Inventory(node=config.node, boot_id=boot_id)
         self._signs: tuple[Signs, ...] = ()
         self._told: States = {}
+        self._rivals: Mapping[str, str] = {}
         self._dra = False
         self._alarm = asyncio.Event()
         self._meter = Meter(ctx, self._devices, agent, config.usage_s)
@@ -85,6 +86,12 @@ class Watch:
         self._dra = served
         await self._say()
 
+    async def offered_by_others(self, rivals: Mapping[str, str]) -> None:
+        """Which resources of other device plugins stand for GPUs of this node, by UUID."""
+        if rivals != self._rivals:
+            self._rivals = rivals
+            await self._say()
+
     def pardon(self, gpus: tuple[str, ...]) -> None:
         """A person says that these were seen to."""
         for uuid in gpus:
@@ -107,7 +114,13 @@ class Watch:
 
     def _states(self) -> States:
         now = self._clock()
-        return {gpu.uuid: self._health.state(gpu.uuid, now) for gpu in self._inventory.gpus}
+        return {gpu.uuid: self._state(gpu.uuid, now) for gpu in self._inventory.gpus}
+
+    def _state(self, uuid: str, now: float) -> tuple[GpuState, str]:
+        state, rival = self._health.state(uuid, now), self._rivals.get(uuid)
+        if rival is None or state[0] != "healthy":
+            return state
+        return "suspect", f"another device plugin on this node offers it as {rival}, so it could be given twice; keep that plugin off the nodes of Kerf"
 
     def _heard(self, uuid: str, number: int) -> None:
         self._xids.add(1, uuid or "unknown", str(number))

@@ -8,7 +8,12 @@ from pathlib import Path
 import grpc
 
 from services.node_agent.handover.slots import Holder
-from services.node_agent.kubelet_api.pod_resources_pb2 import ListPodResourcesRequest, ListPodResourcesResponse
+from services.node_agent.kubelet_api.pod_resources_pb2 import (
+    AllocatableResourcesRequest,
+    AllocatableResourcesResponse,
+    ListPodResourcesRequest,
+    ListPodResourcesResponse,
+)
 from services.node_agent.kubelet_api.pod_resources_pb2_grpc import PodResourcesListerStub
 
 SOCKET = "pod-resources/kubelet.sock"
@@ -45,6 +50,14 @@ class PodResources:
             self._next = asyncio.create_task(self._after(self._current))
         # Shielded: whoever gives up does not take the answer from the others.
         return await asyncio.shield(self._next)
+
+    async def of_others(self) -> tuple[tuple[str, str], ...]:
+        """Resource and id of the devices that the kubelet has from other plugins. Raises PodResourcesError."""
+        try:
+            answer: AllocatableResourcesResponse = await self._stub.GetAllocatableResources(AllocatableResourcesRequest(), timeout=TIMEOUT_S)
+        except grpc.aio.AioRpcError as error:
+            raise PodResourcesError(f"the kubelet did not say on {self._socket} what it may give out: {error.details()}") from error
+        return tuple((found.resource_name, id_) for found in answer.devices if found.resource_name != self._resource for id_ in found.device_ids)
 
     async def close(self) -> None:
         await self._channel.close()
