@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import itertools
 import json
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Mapping
 from typing import Any
 
 import msgspec
@@ -207,11 +207,11 @@ def given(seen: Seen) -> tuple[dict[str, str], list[str]]:
 
 
 @contextlib.asynccontextmanager
-async def world_on(sandbox: Sandbox, gpus: Gpus) -> AsyncIterator[World]:
-    """In a namespace that no other test has."""
+async def world_on(sandbox: Sandbox, gpus: Gpus, settings: Mapping[str, str] | None = None) -> AsyncIterator[World]:
+    """In a namespace that no other test has. `settings` are the agent's, by their environment variables."""
     plane, namespace = sandbox.plane, f"node-{next(_NUMBERS)}"
     async with stack(kubeconfig=str(plane.service_account("kerf-system", "kerf-watcher"))) as made:
-        agent = Agent(sandbox, gpus, made.url, checkpoint=namespace)
+        agent = Agent(sandbox, gpus, made.url, checkpoint=namespace, settings=settings)
         world = World(sandbox, gpus, made, agent, namespace)
         await world.ask("POST", "/api/v1/namespaces", {"metadata": {"name": namespace}})
         await eventually(lambda: has_account(world), within_s=WITHIN_S, what="the namespace's account")

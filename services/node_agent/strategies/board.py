@@ -87,6 +87,8 @@ class Board:
         """The files stay: the containers go on by what was said last."""
         for found in self._pages.values():
             found.close()
+        self._pages.clear()
+        self._slices.clear()
 
     def _take_away(self, key: Key) -> None:
         self._slices.pop(key, None)

@@ -1,0 +1,104 @@
+"""Firm slices on a real kubelet and containerd: the canary runs on the node, and containers find the library and their page."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from services.node_agent.strategies import layout
+from tests.node.world import WITHIN_S, World, grant_of, world_on
+from tests.support.waiting import eventually
+from tools.sandbox import Sandbox
+from tools.sandbox.agent import Gpus
+
+ROOT = Path(__file__).resolve().parents[2]
+FIRM = {"kerf.dev/isolation": "firm"}
+
+
+class SameGpus(Gpus):
+    """NVML's are those of the fake driver."""
+
+    def uuid(self, index: int) -> str:
+        return f"GPU-00000000-0000-0000-0000-{index + 1:012x}"
+
+
+@pytest.fixture
+async def world(sandbox: Sandbox, tmp_path: Path) -> AsyncIterator[World]:
+    build = tmp_path / "build"
+    for folder in ("services/node_agent/interposer", "tests/fakes/cuda"):
+        subprocess.run(["make", "-s", "-C", str(ROOT / folder), f"BUILD={build}"], check=True)  # noqa: ASYNC221 - seconds, before anything runs
+    gpus = SameGpus(tmp_path)
+    settings = {
+        "KERF_NODE_AGENT_INTERPOSER_DIR": str(build), "KERF_NODE_AGENT_LIBCUDA": str(build / "libcuda.so.1"),
+        "KERF_NODE_AGENT_USAGE_S": "0.2",
+    }  # fmt: skip
+    async with world_on(sandbox, gpus, settings) as made:
+        try:
+            await eventually(lambda: made.agent.samples("kerf_agent_enforcement_proven") == {"": 1.0}, within_s=WITHIN_S)
+        except AssertionError:
+            raise AssertionError(f"the canary has not passed; agent: {sandbox.log('agent')}") from None
+        yield made
+
+
+async def test_a_firm_slice_finds_its_library_and_a_page_that_it_cannot_write(world: World) -> None:
+    await world.create_pod("firm", gpu_memory="2Gi", gpu_compute="30", annotations=FIRM)
+    pod = (await world.running("firm"))["firm"]
+    assert grant_of(pod).containers["main"].strategy == "interposer"
+    inside = root(world, pod)
+    assert read(inside / "etc/ld.so.preload") == b"/run/kerf/libkerf.so\n"
+    assert read(inside / "run/kerf/libkerf.so")[:4] == b"\x7fELF"
+    said = layout.Orders.from_buffer_copy(read(inside / "run/kerf/orders"))
+    assert (said.gpu_count, said.gpu[0].memory_limit_bytes, said.gpu[0].compute_milli) == (1, 2 << 30, 300)
+    assert {name: "ro" in options for name, options in mounted(world, pod).items()} == {
+        "libkerf.so": True,
+        "orders": True,
+        "peers": True,
+        "counters": False,
+        "signal": False,
+    }
+    shown = await eventually(lambda: world.agent.samples("kerf_agent_slice_limit_mib"), within_s=WITHIN_S)
+    assert list(shown.values()) == [2048.0]
+    pages = Path(f"/proc/{world.sandbox.outside(world.agent.pid)}/root/run/kerf/slices")
+    assert count(pages) == 1
+    await world.delete("firm")
+    await world.gone("firm")
+    await eventually(lambda: count(pages) == 0, within_s=WITHIN_S, what="the page goes with its container")
+
+
+async def test_two_that_reserved_no_time_take_turns_by_priority(world: World) -> None:
+    gpu = {"kerf.dev/gpu-uuid": world.gpus.uuid(0)} | FIRM
+    await world.create_pod("low", gpu_memory="2Gi", annotations=gpu | {"kerf.dev/tier": "opportunistic"})
+    await world.create_pod("usual", gpu_memory="2Gi", annotations=gpu)
+    pods = await world.running("low", "usual")
+    assert {grant_of(pod).containers["main"].strategy for pod in pods.values()} == {"time_slice"}
+    said = {name: layout.Orders.from_buffer_copy(read(root(world, pod) / "run/kerf/orders")) for name, pod in pods.items()}
+    assert (said["low"].tier, said["low"].peer_count, said["usual"].tier) == (layout.LOW, 1, layout.NORMAL)
+    peer = root(world, pods["low"]) / "run/kerf/peers" / said["low"].peer[0].value.decode()
+    assert same(peer, root(world, pods["usual"]) / "run/kerf/signal")
+
+
+def root(world: World, pod: Any) -> Path:
+    """The container's own file system."""
+    return Path(f"/proc/{world.processes(pod)[0]}/root")
+
+
+def mounted(world: World, pod: Any) -> dict[str, list[str]]:
+    """What stands below /run/kerf, with the options of its mount."""
+    lines = [line.split() for line in Path(f"/proc/{world.processes(pod)[0]}/mounts").read_text().splitlines()]
+    return {Path(place).name: options.split(",") for _, place, _, options, *_ in lines if place.startswith("/run/kerf/")}
+
+
+def read(path: Path) -> bytes:
+    return path.read_bytes()
+
+
+def count(folder: Path) -> int:
+    return len(list(folder.iterdir()))
+
+
+def same(one: Path, other: Path) -> bool:
+    return one.stat().st_ino == other.stat().st_ino
