@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from services.node_agent.cdi.nvml_library import preload
 from services.node_agent.config import Config
 from services.node_agent.fleet_service import FleetDoor
 from services.node_agent.hollow import Fleet
@@ -28,7 +27,6 @@ class NodeAgent(Service):
             self.fleet = FleetDoor(ctx, Fleet(hollow, boot_id=ctx.instance))
             await self.fleet.start(config.beat_s)
             return
-        preload(config.host())
         self.node = NodeDoor(ctx, config)
         await self.node.start()
         if config.has_kubelet():

@@ -6,6 +6,8 @@ import asyncio
 import contextlib
 import functools
 import os
+import shutil
+import sys
 import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -48,14 +50,18 @@ from shared.model.gpu import Inventory
 from shared.model.grant import ContainerGrant, GpuShare, Grant
 from shared.service import Context, running
 from tests.support.waiting import eventually
+from tests.unit.services.node_agent.cdi.hosts import DEBIAN, VERSION, FakeHost
 from tests.unit.services.node_agent.devices.machine import load
 
 ONE = "driver 580.1\ngpu 0 GPU-a NVIDIA_H200 1000 00000000:01:00.0 0 9 0 0 0\n"
 
 
 @pytest.fixture(scope="module", autouse=True)
-def library(tmp_path_factory: pytest.TempPathFactory) -> None:
-    load(tmp_path_factory.mktemp("nvml"))
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where it was built."""
+    built = tmp_path_factory.mktemp("nvml")
+    load(built)
+    return built
 
 
 @pytest.fixture
@@ -122,6 +128,33 @@ async def test_a_lost_gpu_is_seen_on_the_bus_and_so_is_its_return(nats: Embedded
         for text, state in ((ONE.replace("0 9 0 0 0", "0 9 0 0 15"), "unhealthy"), (ONE, "healthy")):
             become(host, text)
             await eventually(lambda state=state: _has_state(bus, state))
+
+
+async def test_a_driver_that_comes_after_the_agent_is_seen(nats: EmbeddedServer, bus: NatsBus, host: Path, library: Path) -> None:
+    """As at boot, when a driver container builds its module. In a process of its own: this one has an NVML already."""
+    there = FakeHost(host)
+    settings = {"node": "n1", "checkpoint_file": host / "agent.json", "boot_id_file": host / "boot_id", "host_root": host, "poll_s": 0.05, "kubelet_dir": host / "none"}
+    environment = {f"KERF_NODE_AGENT_{name.upper()}": str(value) for name, value in settings.items()}
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "services.node_agent", env=os.environ | environment | {"KERF_NATS_URL": nats.url, "KERF_HTTP_PORT": "-1"}
+    )  # fmt: skip
+
+    async def gpus() -> tuple[str, ...] | None:
+        inventory = await stored(bus)
+        return None if inventory is None else tuple(gpu.uuid for gpu in inventory.gpus)
+
+    async def sees(*wanted: str) -> bool:
+        return await gpus() == wanted
+
+    try:
+        await eventually(sees)
+        there.libraries()
+        shutil.copy(library / "libnvidia-ml.so.1", host / DEBIAN / f"libnvidia-ml.so.{VERSION}")
+        there.module()
+        await eventually(lambda: sees("GPU-a"))
+    finally:
+        process.kill()
+        await process.wait()
 
 
 async def test_an_xid_takes_a_gpu_out_and_a_restart_of_the_agent_does_not_bring_it_back(nats: EmbeddedServer, bus: NatsBus, host: Path) -> None:

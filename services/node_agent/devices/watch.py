@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 
 from services.node_agent import messages as m
+from services.node_agent.cdi.nvml_library import preload
 from services.node_agent.config import Config
 from services.node_agent.core import Agent
 from services.node_agent.devices.cgroups import Owner
@@ -59,6 +60,8 @@ class Watch:
 
     async def look(self) -> None:
         """Asks the devices what there is, and how it is."""
+        if not self._inventory.gpus:
+            preload(self._config.host())  # the driver may come after the agent
         pods = frozenset(live.uid for live in self._agent.live())
         self._inventory = await self._devices.inventory(self._config.node, self._boot_id, pods)
         await self._ask()
