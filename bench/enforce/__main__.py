@@ -42,6 +42,7 @@ def real(libcuda: str) -> Device | None:
 
 def measure(folder: Path, device: Device, seconds: int) -> dict[str, object]:
     place = Place(folder, device)
+    place.calibrate()
     found: dict[str, object] = {"device": device.name}
     if not device.fake:
         found["driver_version"] = device.driver_version

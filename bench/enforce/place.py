@@ -55,6 +55,7 @@ class Place:
     device: Device
     policy: Policy = field(default_factory=Policy)
     cases: int = 0
+    calibration: dict[str, str] = field(default_factory=dict)
 
     @property
     def library(self) -> Path:
@@ -87,6 +88,12 @@ class Place:
         part = Part(uuid=self.device.uuid, memory_mib=memory_mib or self.device.memory_mib, compute_milli=compute_milli)
         return Slice(uid=name, container="c", strategy="interposer", parts=(part,), priority=priority)
 
+    def calibrate(self) -> None:
+        """Once, while nobody else is on the GPU. On the fake driver a kernel takes exactly what it says."""
+        if not self.device.fake:
+            known = last_line(self.start(["calibrate", "10000000"], None))
+            self.calibration = {"KERF_PROBE_STEPS_PER_NS": str(known["steps_per_ns"])}
+
     def begin(self) -> int:
         return FAKE_START_NS if self.device.fake else time.monotonic_ns() + LEAD_NS
 
@@ -100,7 +107,12 @@ class Place:
         ours = {} if page is None else {"LD_PRELOAD": str(self.library), "KERF_DIRECTORY": str(page)}
         command = [str(self.folder / "probe"), libcuda or self.device.libcuda, *words]
         return subprocess.Popen(
-            command, env=os.environ | world | ours | more, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+            command,
+            env=os.environ | world | self.calibration | ours | more,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
         )
 
     def together(self, board: Board | None, loads: Mapping[Key, Load], seconds: int) -> dict[Key, dict[str, Any]]:

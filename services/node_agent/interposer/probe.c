@@ -5,6 +5,8 @@
  *   probe LIBCUDA loop AT_NS MS KERNEL_US PERIOD_US DEPTH
  *                                               from AT_NS on (0: now) for MS: every PERIOD_US (0: without a pause) DEPTH kernels,
  *                                               each of KERNEL_US, and a wait for them: requests with their latencies
+ *   probe LIBCUDA calibrate STEPS               how many steps of its kernel a nanosecond has; to be given to others, which may share
+ *                                               the GPU when they begin, in KERF_PROBE_STEPS_PER_NS
  *   probe LIBCUDA launch COUNT                  what a launch costs the caller
  *   probe LIBCUDA hold MIB                      allocates that much, says so, and holds it until its input ends
  *
@@ -75,15 +77,16 @@ static void launch(uint64_t ns) {
     must(go(work, blocks, 1u, 1u, 64u, 1u, 1u, 0u, (CUstream)0, parameters, (void **)NULL), "cuLaunchKernel");
 }
 
-/* How many steps of the kernel a nanosecond has, on an idle GPU: the best of several. */
-static void calibrate(void) {
-    const uint64_t steps = 1000000;
+/* How many steps of the kernel a nanosecond has: the best of several. A launch may have waited at a gate: it counts from its return. */
+static void calibrate(uint64_t steps) {
+    const char *known = getenv("KERF_PROBE_STEPS_PER_NS");
     uint64_t best = UINT64_MAX;
-    if (virtual_now) return;
-    steps_per_ns = 1;
+    if (known) steps_per_ns = strtod(known, NULL);
+    if (virtual_now || known) return;
     for (int i = 0; i < 12; i++) {
-        uint64_t begun = now(), took;
+        uint64_t begun, took;
         launch(steps);
+        begun = now();
         MUST("cuCtxSynchronize");
         took = now() - begun;
         if (took < best) best = took;
@@ -190,7 +193,7 @@ static void loop(uint64_t at, uint64_t ms, uint64_t kernel_us, uint64_t period_u
     enum { MOST = 4000000, WINDOWS = 3600 };
     static uint64_t done_ns[WINDOWS];
     uint64_t *latency = malloc(MOST * sizeof *latency), count = 0, end, begun, next, idle = kernel_us * 1000;
-    calibrate();
+    calibrate(1000000);
     if (at) sleep_until(at);
     begun = next = at ? at : now();
     end = begun + ms * 1000000;
@@ -244,7 +247,10 @@ int main(int count, char **words) {
     if (!strcmp(what, "memory")) memory(strtoull(words[3], NULL, 10) << 10);
     else if (!strcmp(what, "loop") && count == 8)
         loop(strtoull(words[3], NULL, 10), strtoull(words[4], NULL, 10), strtoull(words[5], NULL, 10), strtoull(words[6], NULL, 10), atoi(words[7]));
-    else if (!strcmp(what, "launch")) cost(atol(words[3]));
+    else if (!strcmp(what, "calibrate")) {
+        calibrate(strtoull(words[3], NULL, 10));
+        printf("{\"steps_per_ns\": %.9f}\n", steps_per_ns);
+    } else if (!strcmp(what, "launch")) cost(atol(words[3]));
     else if (!strcmp(what, "hold")) hold(strtoull(words[3], NULL, 10) << 20);
     else return 2;
     return 0;
