@@ -193,6 +193,9 @@ class Agent:
         unkept = gate.unkept(share, self.inventory)
         if unkept is not None:
             return [m.RefuseStart(asked.uid, asked.container, *unkept)]
+        if not self._gpus:
+            # After a boot the driver may come late: nothing is known of the grant's GPU, not that it is gone.
+            return [m.RefuseStart(asked.uid, asked.container, "no-gpus", "NVML shows no GPU on this node now (its agent's log says why); the kubelet will try again")]
         others = self.held.shares(without=(asked.uid, asked.container))
         room, taken = gate.occupied(others, self.node), gate.cut(others, self._gpus)
         for gpu in share.gpus:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from services.node_agent import messages as m
 from shared.contracts.commands import NodeGrant
 from shared.model.grant import ContainerGrant, GpuShare, Grant
-from tests.unit.services.node_agent.make import NODE, agent, grant, refusal, release
+from tests.unit.services.node_agent.make import NODE, agent, grant, inventory, refusal, release, start
 
 
 def test_a_start_in_another_pods_name_is_refused() -> None:
@@ -14,6 +14,15 @@ def test_a_start_in_another_pods_name_is_refused() -> None:
     assert refusal(made.handle(m.StartAsked("u-a", "main", "slot-1", ("ns", "b")), 0.0)) == "another-pod"
     assert made.live() == ()
     assert refusal(made.handle(m.StartAsked("u-a", "main", "slot-1", ("ns", "a")), 0.0)) == ""
+
+
+def test_a_boot_whose_driver_comes_late_voids_no_grant() -> None:
+    made = agent(grant("a"), start("a"), inventory("boot-2", gpus=()))
+    assert refusal(made.handle(start("a"), 0.0)) == "no-gpus"
+    made.handle(inventory("boot-2", gpus=("G1",)), 0.0)
+    assert refusal(made.handle(start("a"), 0.0)) == "gpu-gone", "others are there, and it is not"
+    made.handle(inventory("boot-2"), 0.0)
+    assert refusal(made.handle(start("a"), 0.0)) == ""
 
 
 def test_an_init_container_leaves_the_lease_of_its_host_as_it_is() -> None:
