@@ -24,6 +24,7 @@ from services.node_agent.release.gone import Seen, gone
 from services.node_agent.release.processes import PodsOnGpus
 from services.node_agent.strategies.service import Strategies
 from services.node_agent.worker import Hung
+from shared.bus.tasks import end
 from shared.model import names
 from shared.service import Context
 
@@ -53,7 +54,13 @@ class ReleaseWatch:
 
     async def start(self) -> None:
         self._keep_specs()
-        self._ctx.spawn(self._looks(), name="release")
+        looks = self._ctx.spawn(self._looks(), name="release")
+
+        async def close() -> None:
+            """Before what it asks is closed."""
+            await end(looks)
+
+        self._ctx.on_drain(close)
 
     async def _looks(self) -> None:
         while True:
