@@ -8,10 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.interposer.node import UUID, Container, Node, build
 from services.node_agent.strategies.page import GpuRule, Rules
-
-Make = Callable[..., Container]
+from tests.interposer.node import UUID, Container, Node, build, end_all
 
 
 @pytest.fixture(scope="session")
@@ -21,12 +19,18 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return build(tmp_path_factory.mktemp("built"))
 
 
+@pytest.fixture(autouse=True)
+def nobody_is_left() -> Iterator[None]:
+    yield
+    end_all()
+
+
 @pytest.fixture
 def node(built: Path, tmp_path: Path) -> Node:
     return Node(built, tmp_path / "node")
 
 
 @pytest.fixture
-def limited(node: Node) -> Iterator[Callable[[int], Container]]:
+def limited(node: Node) -> Callable[[int], Container]:
     """A container with a memory limit in bytes."""
-    yield lambda limit: node.container("limited", Rules(gpus=(GpuRule(uuid=UUID, memory_limit_bytes=limit),)))
+    return lambda limit: node.container("limited", Rules(gpus=(GpuRule(uuid=UUID, memory_limit_bytes=limit),)))

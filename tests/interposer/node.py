@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import subprocess
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from services.node_agent.strategies import layout
@@ -16,12 +16,18 @@ MIB = 1 << 20
 START_NS = 1_000_000_000
 """Where the fake's clock begins."""
 UUID = "GPU-00000000-0000-0000-0000-000000000001"
-WITHIN_S = 120
+WITHIN_S = 60
+STARTED: list[subprocess.Popen[str]] = []
+"""Whoever is still there when its test has ended is killed."""
 
 
 def build(into: Path) -> Path:
     """Everything in C that the tests need. Raises CalledProcessError with the compiler's words in its output."""
-    for source, name in (("tests/fakes/cuda", "fake"), ("services/node_agent/interposer", "kerf"), ("tests/interposer/programs", "programs")):
+    for source, name in (
+        ("tests/fakes/cuda", "fake"),
+        ("services/node_agent/interposer", "kerf"),
+        ("tests/interposer/programs", "programs"),
+    ):
         subprocess.run(["make", "-s", "-C", str(ROOT / source), f"BUILD={into / name}"], check=True, capture_output=True, text=True)
     return into
 
@@ -86,7 +92,7 @@ def numbers(program: subprocess.Popen[str]) -> list[int]:
     return [int(word) for word in out.split() if word != "-"]
 
 
-def until(what, within_s: float = 20) -> None:  # type: ignore[no-untyped-def]
+def until(what: Callable[[], bool], within_s: float = 20) -> None:
     """Waits for a condition of the world outside."""
     end = time.monotonic() + within_s
     while not what():
@@ -94,12 +100,17 @@ def until(what, within_s: float = 20) -> None:  # type: ignore[no-untyped-def]
         time.sleep(0.01)
 
 
-def size_of(name: str) -> int:
-    return ctypes.sizeof(layout.KINDS[name][0])
+def end_all() -> None:
+    while STARTED:
+        program = STARTED.pop()
+        program.kill()
+        program.communicate()
 
 
 def _start(built: Path, command: tuple[str, ...], environment: dict[str, str]) -> subprocess.Popen[str]:
-    return subprocess.Popen(
+    program = subprocess.Popen(
         [str(built / "programs" / command[0]), *command[1:]], env=environment,
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
+    STARTED.append(program)
+    return program

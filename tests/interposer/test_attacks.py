@@ -62,7 +62,11 @@ def test_the_linkers_own_list_holds_without_an_environment(limited: Limited, bui
     etc = tmp_path / "etc"
     shutil.copytree("/etc", etc, symlinks=True, ignore_dangling_symlinks=True)
     (etc / "ld.so.preload").write_text(f"{built}/kerf/test/libkerf.so\n")
-    inside = container.node.environment | {"KERF_DIRECTORY": str(container.page.folder), "LD_LIBRARY_PATH": str(built / "fake"), "LD_PRELOAD": "/nowhere.so"}
+    inside = container.node.environment | {
+        "KERF_DIRECTORY": str(container.page.folder),
+        "LD_LIBRARY_PATH": str(built / "fake"),
+        "LD_PRELOAD": "/nowhere.so",
+    }
     script = f"mount --bind {etc} /etc && exec {built}/programs/attack environment"
     done = subprocess.run([unshare, "-m", "sh", "-c", script], env=inside, capture_output=True, text=True, timeout=60, check=True)
     assert int(done.stdout) == LIMIT // (8 * MIB) * 8 * MIB
@@ -94,5 +98,7 @@ def test_counting_under_a_capture_runs_nothing(built: Path, tmp_path: Path) -> N
     node = Node(built, tmp_path / "node", clients=1)
     container = node.container("a", Rules(gpus=(GpuRule(uuid=UUID, compute_milli=100),)))
     hooked, straight, differs = container.run("idle", "10000")
-    assert differs == 1 and hooked > 0 and straight > 0
+    assert differs == 1
+    assert hooked > 0
+    assert straight > 0
     assert container.read().gpus[0].launches == 0

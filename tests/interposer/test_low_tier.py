@@ -14,7 +14,14 @@ HIGH, LOW = ("high", "main"), ("low", "main")
 
 
 def run(
-    built: Path, folder: Path, requests: tuple[int, int, int], low_kernel_ns: int, *, low_tier: bool = True, in_flight_us: int = 1000, floor: int = 0
+    built: Path,
+    folder: Path,
+    requests: tuple[int, int, int],
+    low_kernel_ns: int,
+    *,
+    low_tier: bool = True,
+    in_flight_us: int = 1000,
+    floor: int = 0,
 ) -> tuple[list[int], int]:
     """What the high one prints (requests, p50, p99, GPU time) and the low one's GPU time. `low_kernel_ns` 0: it is alone."""
     node = Node(built, folder, clients=2 if low_kernel_ns else 1)
@@ -22,7 +29,9 @@ def run(
         Page(node.folder / folder_name(key), lambda: 0)
     high = node.container(folder_name(HIGH), Rules(gpus=(GpuRule(uuid=UUID),), peers=(LOW,) if low_tier else ()))
     gpus = (GpuRule(uuid=UUID, in_flight_us=in_flight_us if low_tier else 0),)
-    low = node.container(folder_name(LOW), Rules(gpus=gpus, low=low_tier, floor_milli=floor, idle_for_ns=200_000, peers=(HIGH,) if low_tier else ()))
+    low = node.container(
+        folder_name(LOW), Rules(gpus=gpus, low=low_tier, floor_milli=floor, idle_for_ns=200_000, peers=(HIGH,) if low_tier else ())
+    )
     kernel_ns, kernels, period_ns = requests
     serving = high.start("share", "requests", str(kernel_ns), str(kernels), str(period_ns), str(SECONDS), KERF_FAKE_CUDA_CLIENT="0")
     if not low_kernel_ns:

@@ -65,7 +65,8 @@ def test_a_context_that_does_not_fit_is_refused(node: Node) -> None:
     container = node.container("a", Rules(gpus=(GpuRule(uuid=UUID, memory_limit_bytes=MIB),)), context_bytes=2 * MIB)
     program = container.start("paths", "cuMemAlloc", "512")
     words = program.communicate(timeout=60)[1]
-    assert "cuDevicePrimaryCtxRetain" in words and words.endswith(": 2\n")
+    assert "cuDevicePrimaryCtxRetain" in words
+    assert words.endswith(": 2\n")
 
 
 def test_a_gpu_that_the_container_was_not_given_has_no_memory_for_it(node: Node) -> None:
