@@ -300,6 +300,36 @@ async def test_what_gets_past_the_interposer_is_shown(
         assert f'kerf_agent_slice_hidden_mib{{gpu="{GPU}",namespace="team",pod="a"}} 50.0' in ctx.metrics.render().decode()
 
 
+async def test_a_container_that_cuts_its_counters_hides_nothing(
+    nats: EmbeddedServer,
+    bus: NatsBus,
+    host: Path,
+    kubelet: FakeKubelet,
+    settings: dict[str, Any],
+    proven: None,
+    owned: None,
+    uses: list[SliceUse],
+) -> None:
+    async with agent(nats, host, **settings):
+        await started(bus, kubelet, "a")
+        count(host, "a", 50)
+        os.truncate(page(host, "a") / "counters", 100)
+        become(host, f"{NVML}process 0 4711 50\n")
+        await eventually(lambda: any(use.hidden_mib == 50 for use in uses))
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="the canary mounts its page where a container has it")
+async def test_the_canary_leaves_alone_what_is_somebodys(
+    nats: EmbeddedServer, bus: NatsBus, host: Path, kubelet: FakeKubelet, settings: dict[str, Any], build: Path, place: None
+) -> None:
+    """With all of its memory granted the GPU has no room for a canary: nothing new is proven until some of it is given back."""
+    async with agent(nats, host, **(settings | {"interposer_dir": str(host / "nothing")})):
+        await started(bus, kubelet, "a", memory_mib=3000, strategy="advisory")
+    async with agent(nats, host, **settings) as ctx:
+        await eventually(lambda: "no healthy GPU has 2048 MiB" in str(ctx.health.report()["parts"].get("enforcement")))
+        assert "interposer" not in await offered(bus)
+
+
 async def test_by_policy_the_pod_that_got_past_is_evicted(
     nats: EmbeddedServer, bus: NatsBus, host: Path, kubelet: FakeKubelet, settings: dict[str, Any], proven: None, owned: None
 ) -> None:

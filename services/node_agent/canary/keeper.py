@@ -12,19 +12,22 @@ import msgspec
 from services.node_agent.canary import verdict
 from services.node_agent.canary.run import Canary, CanaryError
 from services.node_agent.canary.verdict import Proof
+from services.node_agent.gate import Room
 from services.node_agent.strategies.base import Offer
-from shared.model.gpu import Gpu, Inventory, Strategy
+from shared.model.gpu import Inventory, Strategy
 from shared.service import Context
 
 LIBRARY = "libkerf.so"
 LOOK_S = 2.0
+ROOM_MIB = 2048
+"""The canary's slice, and its context."""
 AGAIN_S = 60.0
 """After a canary that could not be run, or has failed: a failure may be of the moment."""
 
 
 class Keeper:
-    def __init__(self, ctx: Context, proof_file: Path, build: Path, canary: Callable[[], Canary | None]) -> None:
-        """`canary` gives one where the driver can be reached, None where not."""
+    def __init__(self, ctx: Context, proof_file: Path, build: Path, canary: Callable[[], Canary]) -> None:
+        """`canary` makes one for the driver as it is now."""
         self._ctx, self._file, self._build, self._canary = ctx, proof_file, build, canary
         self.library = _digest(build / LIBRARY)
         self._proof = _load(proof_file)
@@ -47,30 +50,35 @@ class Keeper:
         self._ctx.health.set("enforcement", ok=True, detail=offer.sentence)
         return verdict.PROVES if offer.ok else ()
 
-    async def keep(self, inventory: Callable[[], Inventory | None], say: Callable[[], Awaitable[None]]) -> None:
-        """For ever: proves what is not proven. `say` tells the world what is offered now."""
+    async def keep(
+        self, inventory: Callable[[], Inventory | None], occupied: Callable[[], Room], say: Callable[[], Awaitable[None]]
+    ) -> None:
+        """For ever: proves what is not proven. `occupied` is what is handed over now; `say` tells the world what is offered."""
         said = self.offer()
         while True:
-            await self.look(inventory())
+            await self.look(inventory(), occupied())
             if self.offer() != said:
                 said = self.offer()
                 await say()
             await asyncio.sleep(LOOK_S)
 
-    async def look(self, inventory: Inventory | None) -> None:
-        """Runs the canary where a proof is missing, on the GPU with the most room."""
+    async def look(self, inventory: Inventory | None, occupied: Room) -> None:
+        """Runs the canary where a proof is missing, on the GPU with the most memory that is nobody's."""
         now_s = asyncio.get_running_loop().time()
         if inventory is None or not self.library or not inventory.driver_version or self._is_of(inventory.driver_version):
             return
-        free = [gpu for gpu in inventory.gpus if gpu.state == "healthy" and not gpu.mig_enabled]
-        canary = self._canary()
+        room = {gpu.uuid: gpu.memory_mib - gpu.foreign_mib - occupied.get(gpu.uuid, (0, 0))[0] for gpu in inventory.gpus}
+        free = [gpu for gpu in inventory.gpus if gpu.state == "healthy" and not gpu.mig_enabled and room[gpu.uuid] >= ROOM_MIB]
+        if not free:
+            self._trouble = f"no healthy GPU has {ROOM_MIB} MiB that are nobody's, for the canary"
         lately = self._tried == inventory.driver_version and now_s < self._next_s
-        if lately or not free or canary is None:
+        if lately or not free:
             return
         self._tried, self._next_s = inventory.driver_version, now_s + AGAIN_S
-        gpu = max(free, key=_room)
+        gpu = max(free, key=lambda g: (g.uuid not in occupied, room[g.uuid], -g.index))
+        at_ms, alone = int(self._ctx.now() * 1000), gpu.uuid not in occupied
         try:
-            proof = await canary.run(gpu.uuid, gpu.index, inventory.driver_version, self.library, int(self._ctx.now() * 1000))
+            proof = await self._canary().run(gpu.uuid, gpu.index, inventory.driver_version, self.library, at_ms, alone=alone)
         except (CanaryError, OSError, ValueError) as error:
             self._trouble = str(error)
             self._ctx.log.warning("canary_not_run", gpu=gpu.uuid, why=self._trouble)
@@ -81,15 +89,14 @@ class Keeper:
                 "canary_failed", gpu=gpu.uuid, driver=proof.driver_version, why=proof.sentence, effect="firm isolation is not offered here"
             )
         self._proof = proof
-        _save(self._file, proof)
+        try:
+            _save(self._file, proof)
+        except OSError as error:
+            self._ctx.log.warning("proof_not_kept", error=str(error), effect="the agent's next start proves it again")
 
     def _is_of(self, driver_version: str) -> bool:
         """A proof that failed is tried again, in case it was of the moment; one that is good stands for this driver."""
         return self._proof is not None and verdict.offered(self._proof, driver_version, self.library) == ""
-
-
-def _room(gpu: Gpu) -> tuple[int, int]:
-    return gpu.memory_mib - gpu.foreign_mib, -gpu.index
 
 
 def _digest(path: Path) -> str:

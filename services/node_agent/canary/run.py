@@ -45,15 +45,15 @@ class Canary:
         self._build, self._folder, self._libcuda, self._clock = build, folder, libcuda, clock
         self._under, self._environment = under, dict(environment)
 
-    async def run(self, gpu: str, index: int, driver_version: str, library: str, at_ms: int) -> Proof:
-        """Raises CanaryError, OSError, and ValueError on a GPU with a strange UUID."""
+    async def run(self, gpu: str, index: int, driver_version: str, library: str, at_ms: int, *, alone: bool = True) -> Proof:
+        """`alone`: no slice has a part of this GPU; among others its share may be less. Raises CanaryError, OSError, and ValueError on a GPU with a strange UUID."""
         limits = GpuRule(uuid=gpu, memory_limit_bytes=LIMIT_BYTES)
         memory = await self._probe(limits, index, "memory", str(CHUNK_KIB))
         wrong, most, paths = verdict.of_memory(memory, LIMIT_BYTES, CHUNK_KIB << 10)
         got = 0
         if not wrong:
             lines = await self._probe(msgspec.structs.replace(limits, compute_milli=SHARE_MILLI), index, *_loop())
-            wrong, got = verdict.of_share(lines[-1] if lines else {}, SHARE_MILLI, SHARE_MS)
+            wrong, got = verdict.of_share(lines[-1] if lines else {}, SHARE_MILLI, SHARE_MS, alone=alone)
         return Proof(
             driver_version=driver_version, library=library, ok=not wrong, sentence=wrong, at_ms=at_ms, gpu=gpu, memory_limit_bytes=LIMIT_BYTES,
             memory_most_bytes=most, paths=paths, share_asked_milli=SHARE_MILLI, share_got_milli=got,

@@ -61,12 +61,12 @@ def of_memory(lines: Sequence[Mapping[str, Any]], limit_bytes: int, chunk_bytes:
     return "", most, names
 
 
-def of_share(line: Mapping[str, Any], asked_milli: int, ms: int) -> tuple[str, int]:
+def of_share(line: Mapping[str, Any], asked_milli: int, ms: int, *, alone: bool = True) -> tuple[str, int]:
     """What is wrong (empty: nothing), and the share of the time that was got."""
     got = sum(int(ns) for ns in line.get("done_ns", ())) // (ms * 1000)
     if got > asked_milli + SHARE_ERROR_MILLI:
         return f"a slice of {asked_milli} milli of the compute got {got}", got
-    if got * 1000 < asked_milli * LEAST_USED_MILLI:
+    if alone and got * 1000 < asked_milli * LEAST_USED_MILLI:
         return f"a slice of {asked_milli} milli of the compute got only {got}", got
     return "", got
 

@@ -53,6 +53,8 @@ class Observed(msgspec.Struct, frozen=True, kw_only=True):
     """GPU time per mille of the time, since it was asked last."""
     waited_milli: int | None = None
     """Time that launches waited, per mille of the time and summed over threads."""
+    damage: str = ""
+    """What the container must have done to its counters: what they say counts for nothing then."""
 
 
 class Unadjustable(Exception):

@@ -55,8 +55,13 @@ class Interposer:
     def observe(self, key: Key) -> tuple[Observed, ...]:
         found = self._board.read(key)
         slice_ = next((s for s in self._board.slices if s.key == key), None)
-        if found is None or slice_ is None or found.damage:
+        if found is None or slice_ is None:
             return ()
+        if found.damage:
+            return tuple(
+                Observed(uuid=p.uuid, memory_limit_mib=p.memory_mib, memory_mib=0, compute_limit_milli=p.compute_milli, damage=found.damage)
+                for p in slice_.parts
+            )
         now = self._clock()
         since, before = self._last.get(key, (now, Reading()))
         self._last[key] = (now, found)

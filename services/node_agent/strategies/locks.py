@@ -42,6 +42,10 @@ class Locks:
         self._beaten_s = 0.0
         self.held: set[int] = set()
 
+    def left(self) -> bool:
+        """Whether an earlier agent may have left somebody locked."""
+        return bool(lock_worker.Journal(self._journal).left())
+
     async def start(self) -> None:
         """Undoes what an earlier agent left. Raises LockError where this driver has no locks."""
         async with self._serial:

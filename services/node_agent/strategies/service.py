@@ -30,7 +30,7 @@ from services.node_agent.strategies.locks import LockError, Locks
 from services.node_agent.strategies.quantum import Pace
 from services.node_agent.strategies.rules import Policy, Wish
 from services.node_agent.strategies.show import show
-from services.node_agent.strategies.slices import Key, slice_of
+from services.node_agent.strategies.slices import Key, Slice, slice_of
 from services.node_agent.strategies.time_slice import TimeSlice
 from services.node_agent.strategies.turns import TurnKeeper
 from shared.contracts.commands import Evict, LiveSlice
@@ -90,11 +90,12 @@ class Strategies:
                 self._ctx.log.error("interposer_not_installed", error=str(error), effect="slices that need it will not start")
         self._adopt()
         self._ctx.on_drain(self._close)
-        if self._config.escapes == "lock":
+        if self._config.escapes == "lock" or self._locks.left():
             await self._undo_locks()
+        if self._config.escapes == "lock":
             self._ctx.spawn(self._turns.keep(), name="turns")
         if self._config.enforce == "proven":
-            self._ctx.spawn(self._keeper.keep(lambda: self._agent.inventory, say), name="canary")
+            self._ctx.spawn(self._keeper.keep(lambda: self._agent.inventory, self._agent.occupied, say), name="canary")
         self._ctx.spawn(self._beats(), name="pages")
 
     def edits(self, order: m.HandOver, grant: Grant | None) -> ContainerEdits:
@@ -128,7 +129,7 @@ class Strategies:
         self._observed = {}
         pages = []
         for slice_ in self._board.slices:
-            for observed in self._drivers[slice_.strategy].observe(slice_.key):
+            for observed in self._observe(slice_):
                 self._observed[slice_.key, observed.uuid] = observed
                 pages.append((slice_.key, observed.uuid, observed.memory_mib or 0, observed.memory_limit_mib))
         seen, pids = self._seen(found)
@@ -151,6 +152,16 @@ class Strategies:
         )  # fmt: skip
 
     # --- what got past ------------------------------------------------------------------------------------------
+
+    def _observe(self, slice_: Slice) -> tuple[Observed, ...]:
+        try:
+            observed = self._drivers[slice_.strategy].observe(slice_.key)
+        except OSError as error:
+            self._ctx.log.warning("page_not_read", pod=slice_.uid, container=slice_.container, error=str(error))
+            return ()
+        if observed and observed[0].damage:
+            self._ctx.log.warning("page_damaged", pod=slice_.uid, container=slice_.container, what=observed[0].damage)
+        return observed
 
     def _seen(self, found: tuple[GpuProcesses, ...]) -> tuple[dict[tuple[str, str], int], dict[tuple[str, str], frozenset[int]]]:
         """MiB and PIDs by pod and GPU, of all pods that have a page."""
@@ -224,7 +235,7 @@ class Strategies:
         host = self._config.host()
         return self._config.libcuda or _of_host(host) or "libcuda.so.1"
 
-    def _canary(self) -> Canary | None:
+    def _canary(self) -> Canary:
         folder = Path(self._config.run_dir) / "canary"
         under = in_a_namespace(self._build / LIBRARY)
         return Canary(build=self._build, folder=folder, libcuda=self._libcuda(), clock=self._clock, under=under)
