@@ -140,6 +140,9 @@ def _asks(pod: Pod, claim: PodClaim, claims: Mapping[str, ResourceClaim]) -> Ite
     known = claims.get(path) if path else None
     if not path:
         raise RequestError(CLAIM_COMING, f"claim {claim.name!r}: Kubernetes has not made its ResourceClaim from template {claim.resource_claim_template_name} yet")
+    if known is None and claim.resource_claim_template_name:
+        # The pod's status may be seen before the claim that it names. One that was deleted is made again.
+        raise RequestError(CLAIM_COMING, f"claim {claim.name!r}: ResourceClaim {path}, made from template {claim.resource_claim_template_name}, is not to be seen yet")
     if known is None:
         raise RequestError("claim-missing", f"claim {claim.name!r}: ResourceClaim {path} does not exist")
     others = [consumer for consumer in known.status.reserved_for if consumer.uid != pod.metadata.uid]
