@@ -105,3 +105,10 @@ def test_an_unlimited_launch_is_not_timed_at_all(built: Path, tmp_path: Path) ->
     container = node.container("a", Rules(gpus=(GpuRule(uuid=UUID),)))
     assert sum(container.run("share", "saturate", "1000000", "1")) >= 990_000_000
     assert container.read().gpus[0].launches == 0
+
+
+def test_timing_spoils_no_capture(built: Path, tmp_path: Path) -> None:
+    """Events of ours are asked for while another stream captures in the global mode; what is captured is not work yet."""
+    (container,) = side_by_side(built, tmp_path / "node", (250,))
+    assert container.run("capture") == [53_000_000, 0, 50_000_000]
+    assert container.read().gpus[0].launches == 54

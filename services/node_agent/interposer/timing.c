@@ -11,9 +11,10 @@ typedef CUresult (*record_t)(CUevent, CUstream);
 typedef CUresult (*event_t)(CUevent);
 typedef CUresult (*elapsed_t)(float *, CUevent, CUevent);
 typedef CUresult (*capturing_t)(CUstream, int *);
+typedef CUresult (*mode_t_)(int *);
 
 enum { LANES = MAX_CONTEXTS, DEPTH = 32, KEYS = 32, BATCH_NS = 250000, NEW_NS = 100000, REBASE_NS = 1000000000, DRIFT_NS = 1000000 };
-enum { HELD_UP_NS = 5000000, UNKNOWN_NS = 100000000 };
+enum { HELD_UP_NS = 5000000, UNKNOWN_NS = 100000000, RELAXED = 2 };
 typedef struct { CUevent begin, end; CUstream stream; uint64_t keys[KEYS], estimated_ns; int count, unknown, queued; } batch_t;
 typedef struct {
     CUcontext context;
@@ -31,6 +32,14 @@ static int lanes;
 static pthread_mutex_t guard = PTHREAD_MUTEX_INITIALIZER;
 uint64_t seen_generation = UINT64_MAX;
 int timed = 1;
+
+/* While any thread captures in the global mode, a query of an event from any other thread would spoil its capture; unless that
+ * thread says that it knows what it does. */
+static int relaxed(int mode) {
+    mode_t_ exchange = REAL(mode_t_, "cuThreadExchangeStreamCaptureMode");
+    if (exchange) exchange(&mode);
+    return mode;
+}
 
 int decide_timed(void) {
     if (!attached()) return 1;
@@ -227,7 +236,7 @@ static void pass_gate(lane_t *l, uint64_t estimated_ns) {
 
 /* UNTIMED: a capture, or no context: the driver will say. NO_LANE: more contexts than anybody needs. Else the lock is held until
  * launch_end. */
-int launch_begin(CUstream stream, uint64_t key) {
+static int begun(CUstream stream, uint64_t key) {
     uint64_t estimated, now;
     int capturing = 1;
     lane_t *l;
@@ -266,23 +275,35 @@ int launch_begin(CUstream stream, uint64_t key) {
     return (int)(l - lane);
 }
 
+int launch_begin(CUstream stream, uint64_t key) {
+    const int mode = relaxed(RELAXED), token = begun(stream, key);
+    relaxed(mode);
+    return token;
+}
+
 void launch_end(int token, int failed) {
     lane_t *l = &lane[token];
+    const int mode = relaxed(RELAXED);
     (void)failed; /* its events are there and measure what it was */
     if (l->batch[l->next % DEPTH].estimated_ns >= BATCH_NS || l->batch[l->next % DEPTH].unknown) close_batch(l);
     pthread_mutex_unlock(&guard);
+    relaxed(mode);
 }
 
 void timing_flush(void) {
+    const int mode = relaxed(RELAXED);
     lock_by_clock(&guard);
     for (int i = 0; i < lanes; i++) close_batch(&lane[i]);
     pthread_mutex_unlock(&guard);
+    relaxed(mode);
 }
 
 void timing_harvest(void) {
+    const int mode = relaxed(RELAXED);
     lock_by_clock(&guard);
     for (int i = 0; i < lanes; i++) harvest(&lane[i]);
     pthread_mutex_unlock(&guard);
+    relaxed(mode);
 }
 
 void timing_forget(CUcontext context) {

@@ -24,3 +24,4 @@ X(cuStreamBeginCapture_v2) X(cuStreamBeginCapture_v2_ptsz) X(cuStreamCreate) X(c
 X(cuStreamEndCapture) X(cuStreamEndCapture_ptsz) X(cuStreamGetCtx) X(cuStreamGetCtx_ptsz) X(cuStreamIsCapturing)
 X(cuStreamIsCapturing_ptsz) X(cuStreamQuery) X(cuStreamQuery_ptsz) X(cuStreamSynchronize) X(cuStreamSynchronize_ptsz) X(cuStreamWaitEvent)
 X(cuStreamWaitEvent_ptsz)
+X(cuThreadExchangeStreamCaptureMode)

@@ -92,16 +92,28 @@ CUresult cuStreamIsCapturing(CUstream stream, int *status) {
     if (!s) return CUDA_ERROR_INVALID_CONTEXT;
     return *status = s->capture != NULL, CUDA_SUCCESS;
 }
+/* A capture in the global mode (0) is spoilt by anyone who asks for an event meanwhile, unless in the relaxed mode (2). */
+static int globally, spoilt;
+static _Thread_local int own_mode;
+CUresult cuThreadExchangeStreamCaptureMode(int *mode) {
+    const int before = own_mode;
+    own_mode = *mode;
+    return *mode = before, CUDA_SUCCESS;
+}
+static int spoils(void) { return globally && own_mode != 2 && (spoilt = 1); }
 CUresult cuStreamBeginCapture_v2(CUstream stream, int mode) {
     stream_t *s = stream_of(stream);
-    (void)mode;
     if ((uintptr_t)stream <= 2 || s->capture) return CUDA_ERROR_ILLEGAL_STATE;
+    globally += mode == 0;
+    spoilt = 0;
     return s->capture = calloc(1, sizeof(graph_t)), CUDA_SUCCESS;
 }
 CUresult cuStreamEndCapture(CUstream stream, CUgraph *graph) {
     stream_t *s = stream_of(stream);
     *graph = s->capture;
     s->capture = NULL;
+    globally = 0;
+    if (spoilt) return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
     return *graph ? CUDA_SUCCESS : CUDA_ERROR_ILLEGAL_STATE;
 }
 
@@ -137,12 +149,14 @@ CUresult cuEventRecordWithFlags(CUevent event, CUstream stream, unsigned flags) 
     return cuEventRecord(event, stream);
 }
 CUresult cuEventQuery(CUevent event) {
+    if (spoils()) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     enter();
     if (event_at(event)->done_ns) return CUDA_SUCCESS;
     spend(1000);
     return CUDA_ERROR_NOT_READY;
 }
 CUresult cuEventSynchronize(CUevent event) {
+    if (spoils()) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     enter();
     while (!event_at(event)->done_ns) {
         int device = event_device[(uintptr_t)event - 1];
