@@ -18,6 +18,8 @@ from shared.contracts.commands import AnnounceEvent, Answer, Patch, ReportPendin
 from shared.contracts.events import GangPlaced, GangWaiting, PlacementDecided, PlacementRejected
 from shared.contracts.explain import PodExplanation, Reason
 
+_MATES_MOST = 63
+"""Of a gang in one go: their words go out in one message."""
 _AGAIN_AFTER_S = 30.0
 """A pod whose reason changes all the time is explained no more often than this."""
 SAY_AGAIN_S = 10.0
@@ -141,22 +143,29 @@ class Reports:
         return [m.SendPatches(tuple(lost[:_REPORTS_MOST]))] if lost else []
 
     def explain_one(self, explainer: Explainer, queue: Queue, book: Book, first_seen: Mapping[str, float], now: float) -> list[m.Command]:
-        """The reason of one pod that waits for a word. One a turn: it costs milliseconds on a large cluster."""
+        """The reason of one pod that waits for a word. One a turn: it costs milliseconds on a large cluster. Of a gang all
+        hear it, for it is worked out once."""
         while self._waiting:
             uid, _ = self._waiting.popitem(last=False)
-            state = book.pods.get(uid)
-            if state is None or uid not in queue:
-                continue
-            said = self._said.get(uid)
-            if said is not None and now - said[1] < _AGAIN_AFTER_S:
-                continue
-            explanation = explainer.why(state, max_nodes=5, waiting_s=now - first_seen.get(uid, now), ahead=0)
-            if said is not None and said[0] == explanation.sentence:
-                self._said[uid] = (explanation.sentence, now)
-                continue
-            self._said[uid] = (explanation.sentence, now)
-            return self._reject(state, explanation)
+            gang = explainer.gangs.of(uid)
+            out: list[m.Command] = []
+            for one in (uid,) if gang is None else (uid, *[mate for mate in gang.waiting if mate in self._waiting][:_MATES_MOST]):
+                self._waiting.pop(one, None)
+                state = book.pods.get(one)
+                if state is not None and one in queue:
+                    out += self._explain(state, explainer, now, waiting_s=now - first_seen.get(one, now))
+            if out:
+                return out
         return []
+
+    def _explain(self, state: PodState, explainer: Explainer, now: float, *, waiting_s: float) -> list[m.Command]:
+        """Nothing where it was said lately, or is as it was."""
+        said = self._said.get(state.uid)
+        if said is not None and now - said[1] < _AGAIN_AFTER_S:
+            return []
+        explanation = explainer.why(state, max_nodes=5, waiting_s=waiting_s, ahead=0)
+        self._said[state.uid] = (explanation.sentence, now)
+        return [] if said is not None and said[0] == explanation.sentence else self._reject(state, explanation)
 
     def _reject(self, state: PodState, explanation: PodExplanation) -> list[m.Command]:
         meta = state.pod.metadata

@@ -12,7 +12,7 @@ import msgspec
 
 from services.preemptor import messages as m
 from services.preemptor.config import Config
-from services.preemptor.immunity import Immunity
+from services.preemptor.immunity import Immunity, owner_of
 from services.preemptor.planner import Planner, Way
 from services.preemptor.victims import Candidates
 from shared.book.book import Book
@@ -42,6 +42,8 @@ class Open(msgspec.Struct):
     since: float
     asked_at: float = 0.0
     """When its evictions were last asked for."""
+    owners: dict[str, str] = {}
+    """Of its victims: the feed may tell of their end before the API server's answer comes."""
     executing: bool = False
     victims_left: frozenset[str] = frozenset()
     """Victims whose eviction the API server has not taken yet."""
@@ -53,6 +55,8 @@ class Core:
         self.config, self._new_id = config, new_id
         self.book = Book()
         self.immunity = Immunity(config.immunity_s, config.evictions_per_hour)
+        self._settling: list[tuple[Plan, float]] = []
+        """Executed, with when; the feed has not shown all Bindings yet, and what was freed looks free until then."""
         self._now = 0.0
         self._candidates = Candidates(self.book, lambda state: self.immunity.spared(state, self._now))
         self.waiting: dict[str, Waiting] = {}
@@ -142,21 +146,31 @@ class Core:
         """Besides the plans under way: on their nodes nothing else is planned, and budgets count those of their victims whose
         eviction the API server has not counted yet."""
         self._now = now
-        busy = {b.node for one in self.open.values() for b in one.plan.beneficiaries}
+        self._settling = [(plan, since) for plan, since in self._settling if now - since < KNOWN_WITHIN_S and any(self._wants(b.uid) for b in plan.beneficiaries)]
+        plans = [*(one.plan for one in self.open.values()), *(plan for plan, _ in self._settling)]
+        busy = {b.node for plan in plans for b in plan.beneficiaries}
         promised = {uid for one in self.open.values() for uid in (one.victims_left if one.executing else (v.uid for v in one.plan.victims))}
         return Planner(self.book, self._candidates.begin(now, promised), busy)
+
+    def _wants(self, uid: str) -> bool:
+        state = self.book.pods.get(uid)
+        return state is not None and state.wants_place
 
     def _propose(self, members: list[PodState], planner: Planner, now: float) -> list[m.Command]:
         shunned = frozenset(node for state in members for node in self.waiting[state.uid].shunned)
         ways = planner.plan(members, shunned)
-        if ways is None:
+        if ways is None or not any(way.victims for way in ways):
             for state in members:
-                self.waiting[state.uid].not_before = now + AGAIN_S
+                self.waiting[state.uid].not_before = now + (AGAIN_S if ways is None else self.config.patience_s)
                 self.waiting[state.uid].shunned.clear()
             return []
         plan = self._plan(members, ways)
-        self.open[plan.plan_id] = Open(plan, now)
+        self.open[plan.plan_id] = self._opened(plan, now)
         return [m.Propose(plan, PreemptionProposed(plan=plan))]
+
+    def _opened(self, plan: Plan, now: float) -> Open:
+        known = {victim.uid: self.book.pods.get(victim.uid) for victim in plan.victims}
+        return Open(plan, now, owners={uid: uid if state is None else owner_of(state) for uid, state in known.items()})
 
     def _plan(self, members: list[PodState], ways: list[Way]) -> Plan:
         victims = []
@@ -193,6 +207,8 @@ class Core:
         ways = self._planner(now).plan(members)
         if ways is None:
             return PreemptAnswer(sentence="nobody who may be asked to would make room for it; kerf why says what would")
+        if not any(way.victims for way in ways):
+            return PreemptAnswer(sentence="there is room for it, which placement is about to use")
         plan = self._plan(members, ways)
         return PreemptAnswer(plan=plan, sentence=_price(plan))
 
@@ -206,7 +222,7 @@ class Core:
         if under_way is not None:
             # Reserved for who worked before us, or for us in an answer that was lost. It is ours to carry out.
             del self.open[found.plan.plan_id]
-            found = self.open.setdefault(under_way.plan_id, Open(under_way, now))
+            found = self.open.setdefault(under_way.plan_id, self._opened(under_way, now))
         elif not event.answer.ok:
             del self.open[found.plan.plan_id]
             self._wait(found.plan, now, shun=bool(event.answer.reason))
@@ -231,10 +247,9 @@ class Core:
         if found is None:
             return []
         failed = {answer.uid: answer for answer in event.answers if answer.outcome not in ("done", "gone")}
-        for uid in found.victims_left - failed.keys():
-            state = self.book.pods.get(uid)
-            if state is not None:
-                self.immunity.evicted(state, now)
+        for victim in found.plan.victims:
+            if victim.uid in found.victims_left - failed.keys():
+                self.immunity.evicted(found.owners[victim.uid], victim.namespace, now)
         found.victims_left = frozenset(failed)
         stuck = next((a for a in failed.values() if a.outcome in ("throttled", "refused", "conflict")), None)
         if stuck is None:
@@ -246,7 +261,9 @@ class Core:
 
     def _ended(self, event: m.Ended, now: float) -> None:
         found = self.open.pop(event.plan_id, None)
-        if found is not None and not event.executed:
+        if found is not None and event.executed:
+            self._settling.append((found.plan, now))
+        elif found is not None:
             self._wait(found.plan, now, shun=False)
 
     def _wait(self, plan: Plan, now: float, *, shun: bool) -> None:

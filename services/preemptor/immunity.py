@@ -18,15 +18,15 @@ class Immunity:
         """By namespace: when, in the last hour."""
 
     def spared(self, state: PodState, now: float) -> bool:
-        times, until = self._of.get(_owner(state), (0, 0.0))
+        times, until = self._of.get(owner_of(state), (0, 0.0))
         return (times > 0 and until > now) or self._spent(state.pod.metadata.namespace, now)
 
-    def evicted(self, state: PodState, now: float) -> None:
-        owner = _owner(state)
+    def evicted(self, owner: str, namespace: str, now: float) -> None:
+        """`owner` as `owner_of` says it, while the pod was there."""
         times, until = self._of.get(owner, (0, 0.0))
         if until <= now or not times:
             self._of[owner] = (times + 1, now + self._first_s * 2**times)
-        self._evicted.setdefault(state.pod.metadata.namespace, deque()).append(now)
+        self._evicted.setdefault(namespace, deque()).append(now)
 
     def tick(self, now: float) -> None:
         """Forgets owners that have been left alone for as long again as they were promised."""
@@ -41,6 +41,6 @@ class Immunity:
         return len(recent) >= self._per_hour
 
 
-def _owner(state: PodState) -> str:
+def owner_of(state: PodState) -> str:
     """What makes another such pod: its controller; a bare pod is its own."""
     return next((owner.uid for owner in state.pod.metadata.owner_references if owner.controller), state.uid)

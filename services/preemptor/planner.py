@@ -44,7 +44,7 @@ class Planner:
         self._book, self._candidates, self._busy = book, candidates, busy
 
     def plan(self, members: Sequence[PodState], shunned: frozenset[str] = frozenset()) -> list[Way] | None:
-        """A way for each of them, all at once; None where there is none, or nobody need go. `shunned`: nodes that placement has
+        """A way for each of them, all at once, without victims where nobody need go; None where there is none. `shunned`: nodes that placement has
         refused for them."""
         self._gone: dict[str, Candidate] = {}
         self._taken: dict[str, list[GpuShare]] = {}
@@ -58,8 +58,6 @@ class Planner:
             self._gone |= {victim.uid: victim for victim in way.victims}
             self._taken.setdefault(way.node, []).extend(way.takes)
             self._used.setdefault(way.node, []).append(state)
-        if not self._gone:
-            return None
         self._candidates.promise(self._gone.values())
         self._busy |= {way.node for way in ways}
         order = {state.uid: place for place, state in enumerate(sorted(members, key=lambda s: max(a.hardness for a in s.request.asks.values()) if s.request else (), reverse=True))}

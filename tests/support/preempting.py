@@ -1,0 +1,251 @@
+"""Placement and the preemptor in one loop, in a world with a clock: an API server that keeps budgets, and nodes that take a
+while to give back. What must never be is asserted where it would happen."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter, defaultdict, deque
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+
+from services.placement import messages as m
+from services.preemptor import messages as pm
+from services.preemptor.config import Config
+from services.preemptor.core import Core as Preemptor
+from shared.contracts.commands import Answer, Evict
+from shared.contracts.events import GrantEnded, PlacementRejected, PreemptionAbandoned, PreemptionExecuted, PreemptionReserved
+from shared.contracts.facts import Gone, Put
+from shared.contracts.preemption import Plan
+from shared.model.grant import Grant, decode_grant
+from shared.model.objects import (
+    DisruptionBudgetSpec,
+    DisruptionBudgetStatus,
+    LabelSelector,
+    Meta,
+    OwnerReference,
+    Pod,
+    PodDisruptionBudget,
+    PodStatus,
+)
+from tests.support import build
+from tests.support.leader import Leader
+
+EPOCH_S = 1_800_000_000.0
+STEP_S = 0.5
+TEAM = "team"
+_BUDGET = "budget"
+GPU_MIB, GPU_MILLI = 81_920, 1_000
+
+
+class Together(Leader):
+    """`least`: by label, how many of a label's pods a disruption budget wants left. `gives_back_s`: by node, how long after a
+    pod's end. The budgets' statuses reach Kerf with the next step, as the API server's do a moment late."""
+
+    def __init__(self, nodes: Mapping[str, int], *, gives_back_s: float = 3.0, least: Mapping[str, int] | None = None, immunity_s: float = 60.0) -> None:
+        self.live: dict[str, Pod] = {}
+        """By uid, as the API server has them."""
+        self.ends_at: dict[str, float] = {}
+        self.grants: dict[str, Grant] = {}
+        """By id, from the Binding until the node has given it back."""
+        self.plans: dict[str, Plan] = {}
+        self.outcome: dict[str, str] = {}
+        """Of the plans that placement has reserved."""
+        self.evictions: list[tuple[float, str, str]] = []
+        """(when, name, plan)"""
+        self.refused_by_budget = 0
+        self._least, self._gives_back_s = dict(least or {}), gives_back_s
+        self._post: deque[m.Input | pm.Input] = deque()
+        self._delivering = False
+        self._given_back: list[tuple[float, m.ReleaseSeen]] = []
+        self._numbers = itertools.count(1)
+        self.preemptor = Preemptor(Config(immunity_s=immunity_s), lambda: f"plan-{next(self._numbers)}")
+        super().__init__(holds_most=1_000)
+        for name, gpus in nodes.items():
+            self.nodes(name, gpus=gpus)
+        self._nodes = tuple(nodes)
+
+    # --- the cluster --------------------------------------------------------------------------------------------
+
+    def arrive(self, name: str, *, priority: int, gpus: int = 1, gang: str = "", size: int = 1, runs_s: float = 1e9, label: str = "") -> None:
+        """`runs_s`: from its Binding on. A pod that is evicted comes again by its controller, under the same name."""
+        notes = {"kerf.dev/gang": gang, "kerf.dev/gang-size": str(size)} if gang else {}
+        created = datetime.fromtimestamp(self.wall, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        pod = build.gpu_pod(name, gpus=gpus, priority=priority, annotations=notes, labels={_BUDGET: label} if label else {}, uid=f"{name}/{next(self._numbers)}", created=created)
+        owner = OwnerReference(uid=f"owner-{name}", kind="ReplicaSet", name=name, controller=True)
+        pod = msgspec.structs.replace(pod, metadata=msgspec.structs.replace(pod.metadata, owner_references=(owner,)))
+        self.ends_at[name] = runs_s
+        self._appears(pod)
+
+    def step(self, seconds: float = STEP_S) -> None:
+        self.now += seconds
+        for at, given in list(self._given_back):
+            if at <= self.now:
+                self._given_back.remove((at, given))
+                self.grants.pop(given.grant_id, None)
+                self.send(given)
+        for pod in [p for p in self.live.values() if p.spec.node_name and self._ran_s(p) >= self.ends_at[p.metadata.name]]:
+            self._vanishes(pod)
+        self._say_budgets()
+        self.send(m.BeatSeen(self._nodes))
+        self.send(m.Tick())
+        self.ask(pm.Tick())
+
+    @property
+    def wall(self) -> float:
+        return EPOCH_S + self.now
+
+    def waits(self) -> list[Pod]:
+        return [pod for pod in self.live.values() if not pod.spec.node_name]
+
+    def helped(self) -> list[str]:
+        """Those who wait and for whom somebody could make room now."""
+        return [pod.metadata.name for pod in self.waits() if self.preemptor.dry_run(TEAM, pod.metadata.name, self.wall).plan is not None]
+
+    def _ran_s(self, pod: Pod) -> float:
+        return self.wall - datetime.fromisoformat(pod.status.start_time).timestamp()
+
+    def _appears(self, pod: Pod) -> None:
+        self.live[pod.metadata.uid] = pod
+        self.facts(pod)
+
+    def _vanishes(self, pod: Pod) -> None:
+        del self.live[pod.metadata.uid]
+        self.send(m.FactsSeen((Gone(object=pod),)))
+
+    def _allowed(self) -> dict[str, int]:
+        healthy = Counter(pod.metadata.labels.get(_BUDGET, "") for pod in self.live.values() if pod.spec.node_name)
+        return {label: max(0, healthy[label] - least) for label, least in self._least.items()}
+
+    def _say_budgets(self) -> None:
+        for label, allowed in self._allowed().items():
+            meta = Meta(name=label, namespace=TEAM, uid=f"budget-{label}", resource_version=build.next_version())
+            spec = DisruptionBudgetSpec(selector=LabelSelector(match_labels={_BUDGET: label}))
+            self.send(m.FactsSeen((Put(object=PodDisruptionBudget(metadata=meta, spec=spec, status=DisruptionBudgetStatus(disruptions_allowed=allowed))),)))
+
+    # --- both cores ---------------------------------------------------------------------------------------------
+
+    def send(self, event: m.Input) -> list[m.Command]:
+        """In its turn: each core has done with one input before it, or the other, gets the next."""
+        match event:
+            case m.FactsSeen():
+                self.ask(pm.FactsSeen(event.facts))
+            case m.InventorySeen():
+                self.ask(pm.InventorySeen(event.inventory))
+        self._post.append(event)
+        return self._deliver()
+
+    def ask(self, event: pm.Input) -> None:
+        self._post.append(event)
+        self._deliver()
+
+    def _deliver(self) -> list[m.Command]:
+        if self._delivering:
+            return []
+        self._delivering, said = True, []
+        while self._post:
+            event = self._post.popleft()
+            if isinstance(event, pm.Input):
+                for command in self.preemptor.handle(event, self.wall):
+                    self._carry_out(command)
+            else:
+                said += super().send(event)
+        self._delivering = False
+        return said
+
+    def _answers(self, command: m.Command) -> list[m.Input]:
+        match command:
+            case m.SendBinds():
+                for order in command.binds:
+                    self._bind(order.uid, order.node, decode_grant(order.grant) if order.grant else None)
+            case m.SendRelease():
+                known = {given.grant_id for _, given in self._given_back}
+                if command.release.grant_id in self.grants and command.release.grant_id not in known:
+                    self._given_back.append((self.now + self._gives_back_s, m.ReleaseSeen(command.node, command.release.grant_id)))
+            case m.AnswerPlan():
+                self.ask(pm.Answered(command.answer))
+            case m.Publish():
+                self._heard(command.event)
+        return super()._answers(command)
+
+    def _heard(self, event: Any) -> None:
+        match event:
+            case PlacementRejected():
+                self.ask(pm.Rejected(event.uid))
+            case GrantEnded():
+                self.ask(pm.GrantOver(event.grant_id))
+            case PreemptionReserved():
+                self.plans[event.plan.plan_id], self.outcome[event.plan.plan_id] = event.plan, "reserved"
+            case PreemptionExecuted():
+                self.outcome[event.plan.plan_id] = "executed"
+                self.ask(pm.Ended(event.plan.plan_id, executed=True))
+            case PreemptionAbandoned():
+                self.outcome[event.plan.plan_id] = f"abandoned: {event.reason}"
+                self.ask(pm.Ended(event.plan.plan_id, executed=False))
+
+    def _carry_out(self, command: pm.Command) -> None:
+        match command:
+            case pm.Propose():
+                self.send(m.ReserveAsked(command.plan))
+            case pm.Execute():
+                answers = tuple(answer for order in command.evictions if (answer := self._evict(order, command.plan_id)) is not None)
+                self.ask(pm.Evicted(command.plan_id, answers))
+            case pm.GiveUp():
+                self.send(m.AbandonAsked(command.plan_id, command.reason))
+
+    # --- the API server -----------------------------------------------------------------------------------------
+
+    def _bind(self, uid: str, node: str, grant: Grant | None) -> None:
+        pod = self.live.get(uid)
+        if pod is None or pod.spec.node_name:
+            return
+        assert grant is not None
+        self.grants[grant.grant_id] = grant
+        self._nobody_is_booked_twice()
+        seen = build.bound(pod, node, grant)
+        start = datetime.fromtimestamp(self.wall, UTC).isoformat()
+        self._appears(msgspec.structs.replace(seen, status=PodStatus(phase="Running", start_time=start)))
+
+    def _nobody_is_booked_twice(self) -> None:
+        taken: dict[str, list[int]] = defaultdict(lambda: [0, 0])
+        for grant in self.grants.values():
+            for share in (share for part in grant.containers.values() for share in part.gpus):
+                taken[share.uuid][0] += share.memory_mib
+                taken[share.uuid][1] += share.compute_milli
+        assert all(mib <= GPU_MIB and milli <= GPU_MILLI for mib, milli in taken.values())
+
+    def _evict(self, order: Evict, plan_id: str) -> Answer | None:
+        """The Eviction API: its preconditions, the budgets; None where it is done."""
+        pod = self.live.get(order.uid)
+        if pod is None:
+            return Answer(uid=order.uid, outcome="gone")
+        label = pod.metadata.labels.get(_BUDGET, "")
+        if self._allowed().get(label, 1) <= 0:
+            self.refused_by_budget += 1
+            return Answer(uid=order.uid, outcome="throttled", message="it would violate the pod's disruption budget")
+        plan = self.plans[plan_id]  # KeyError: nobody is evicted before placement has reserved
+        assert all(pod.spec.priority < self.live[b.uid].spec.priority for b in plan.beneficiaries if b.uid in self.live)
+        self.evictions.append((self.now, order.name, plan_id))
+        self._vanishes(pod)
+        self._again(pod)
+        return None
+
+    def _again(self, pod: Pod) -> None:
+        notes = {key: value for key, value in pod.metadata.annotations.items() if not key.endswith("/grant")}
+        meta = msgspec.structs.replace(pod.metadata, uid=f"{pod.metadata.name}/{next(self._numbers)}", resource_version=build.next_version(), annotations=notes)
+        self._appears(msgspec.structs.replace(pod, metadata=meta, spec=msgspec.structs.replace(pod.spec, node_name=""), status=PodStatus(phase="Pending")))
+
+
+def until_quiet(world: Together, *, quiet_s: float, most_s: float) -> None:
+    """Steps until for so long nothing has been bound or evicted, and nobody has waited for whom somebody could make room: a
+    pod is immune for a while, and then may be asked again."""
+    began = since = world.now
+    seen = (-1, -1)
+    while world.now - since < quiet_s:
+        assert world.now - began < most_s, f"still at work after {most_s:g} s, with {world.helped()} still to help"
+        world.step()
+        now = (len(world.evictions), len(world.grants))
+        if now != seen or (world.now - since >= quiet_s and world.helped()):
+            since, seen = world.now, now

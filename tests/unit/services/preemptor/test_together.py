@@ -1,0 +1,99 @@
+"""Placement and the preemptor over long runs in simulated time, of whatever comes: nobody thrashes, nobody is stuck, and nobody
+loses for nothing. Double bookings, budgets and priorities are asserted by the world, at each Binding and each eviction."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections import Counter, defaultdict
+
+import msgspec
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.support.preempting import STEP_S, Together, until_quiet
+
+IMMUNITY_S = 60.0
+QUIET_S = 60.0
+"""Longer than the preemptor waits before it looks again at those for whom it found no way."""
+
+
+class Arrival(msgspec.Struct, frozen=True):
+    after_s: float
+    priority: int
+    gpus: int = 1
+    members: int = 1
+    runs_s: float = 1e9
+    label: str = ""
+
+
+ARRIVALS = st.lists(
+    st.builds(
+        Arrival, after_s=st.sampled_from((0.0, 0.5, 3.0, 20.0)), priority=st.integers(0, 3), gpus=st.integers(1, 2), members=st.sampled_from((1, 1, 1, 2, 3)),
+        runs_s=st.sampled_from((5.0, 60.0, 1e9)), label=st.sampled_from(("", "", "a", "b")),
+    ),
+    min_size=1, max_size=24,
+)  # fmt: skip
+
+
+def drive(world: Together, arrivals: list[Arrival]) -> None:
+    for number, one in enumerate(arrivals):
+        for _ in range(round(one.after_s / STEP_S)):
+            world.step()
+        gang = f"g{number}" if one.members > 1 else ""
+        for member in range(one.members):
+            world.arrive(f"p{number}-{member}", priority=one.priority, gpus=one.gpus, gang=gang, size=one.members, runs_s=one.runs_s, label=one.label)
+
+
+def judge(world: Together) -> None:
+    """What holds once all is quiet."""
+    assert world.core.preemption.open == {}
+    assert world.preemptor.open == {}
+    assert set(world.outcome.values()) == {o for o in world.outcome.values() if o == "executed" or o.startswith("abandoned: ")}
+    lost: dict[str, set[str]] = defaultdict(set)
+    for _, name, plan in world.evictions:
+        lost[plan].add(name)
+    for plan_id, names in lost.items():
+        plan, outcome = world.plans[plan_id], world.outcome[plan_id]
+        assert names <= {victim.name for victim in plan.victims}
+        if outcome == "executed":
+            assert names == {victim.name for victim in plan.victims}
+            gained = {b.uid for b in plan.beneficiaries}
+            assert gained <= {d.uid for _, record in world.log for d in getattr(record, "decisions", ())}
+        else:
+            assert len(outcome) > len("abandoned: ")
+    when = defaultdict(list)
+    for at, name, _ in world.evictions:
+        when[name].append(at)
+    for times in when.values():
+        assert all(again - at >= IMMUNITY_S for at, again in itertools.pairwise(times)), "evicted again while it was immune"
+    assert world.helped() == []
+
+
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(nodes=st.lists(st.integers(1, 4), min_size=1, max_size=3), arrivals=ARRIVALS, least=st.integers(0, 2))
+def test_whatever_comes_it_comes_to_rest_and_nobody_has_lost_for_nothing(nodes: list[int], arrivals: list[Arrival], least: int) -> None:
+    world = Together({f"n{i}": gpus for i, gpus in enumerate(nodes)}, least={"a": least, "b": 1}, immunity_s=IMMUNITY_S)
+    drive(world, arrivals)
+    until_quiet(world, quiet_s=QUIET_S, most_s=2 * 3_600)
+    judge(world)
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_hours_of_a_busy_cluster(seed: int) -> None:
+    """Some three hundred pods and gangs in two hours, half as much again as there is room for."""
+    dice = random.Random(seed)
+    arrivals = [
+        Arrival(
+            after_s=dice.expovariate(1 / 24), priority=dice.choice((0, 0, 0, 1, 1, 2, 3)), gpus=dice.choice((1, 1, 2, 4)), members=dice.choice((1, 1, 1, 2, 4)),
+            runs_s=dice.expovariate(1 / 400), label=dice.choice(("", "", "a", "b")),
+        )
+        for _ in range(300)
+    ]  # fmt: skip
+    world = Together({f"n{i}": 8 for i in range(4)}, least={"a": 2, "b": 4}, immunity_s=IMMUNITY_S)
+    drive(world, arrivals)
+    until_quiet(world, quiet_s=QUIET_S, most_s=6 * 3_600)
+    judge(world)
+    assert len(world.evictions) > 10
+    assert max(Counter(name for _, name, _ in world.evictions).values()) < 10
