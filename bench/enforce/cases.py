@@ -32,10 +32,12 @@ def memory(place: Place) -> Figures:
     with place.board() as board:
         one = place.slice("one", memory_mib=LIMIT_MIB)
         board.put(one)
-        found = [line for line in lines(place.start(["memory", str(CHUNK_KIB)], board.folder(one.key))) if "path" in line]
+        found = [
+            line for line in lines(place.start(["memory", str(CHUNK_KIB), str(4 * LIMIT_MIB)], board.folder(one.key))) if "path" in line
+        ]
         many = place.slice("many", memory_mib=LIMIT_MIB)
         board.put(many)
-        each = LIMIT_MIB // PROCESSES * 4
+        each = LIMIT_MIB // PROCESSES * 4  # so a quarter of them fit
         held = [place.start(["hold", str(each)], board.folder(many.key)) for _ in range(PROCESSES)]
         results = [_first(process) for process in held]
         reading = board.read(many.key)

@@ -143,7 +143,7 @@ async def test_a_process_in_the_container_gets_the_slice_and_no_byte_more(
     async with agent(nats, host, **settings):
         await started(bus, kubelet, "a")
         environment = os.environ | {"KERF_DIRECTORY": str(page(host, "a")), "LD_PRELOAD": str(build / "test" / LIBRARY)}
-        command = [str(build / "probe"), str(build / "libcuda.so.1"), "memory", "2048"]
+        command = [str(build / "probe"), str(build / "libcuda.so.1"), "memory", "2048", "128"]
         lines = [json.loads(line) for line in subprocess.run(command, env=environment, check=True, capture_output=True).stdout.splitlines()]  # noqa: ASYNC221 - ends by itself
         assert lines[0]["shown_total"] == 64 << 20
         assert {line["bytes"] for line in lines[1:]} == {64 << 20}

@@ -18,6 +18,8 @@ from services.node_agent.strategies.page import GpuRule, Page, Rules, remove
 
 LIMIT_BYTES = 512 << 20
 CHUNK_KIB = 16 << 10
+MOST_MIB = 1024
+"""Where no limit holds it stops here: the rest of the GPU is not the canary's."""
 SHARE_MILLI = 300
 SHARE_MS = 3_000
 KERNEL_US = 500
@@ -48,7 +50,7 @@ class Canary:
     async def run(self, gpu: str, index: int, driver_version: str, library: str, at_ms: int, *, alone: bool = True) -> Proof:
         """`alone`: no slice has a part of this GPU; among others its share may be less. Raises CanaryError, OSError, and ValueError on a GPU with a strange UUID."""
         limits = GpuRule(uuid=gpu, memory_limit_bytes=LIMIT_BYTES)
-        memory = await self._probe(limits, index, "memory", str(CHUNK_KIB))
+        memory = await self._probe(limits, index, "memory", str(CHUNK_KIB), str(MOST_MIB))
         wrong, most, paths = verdict.of_memory(memory, LIMIT_BYTES, CHUNK_KIB << 10)
         got = 0
         if not wrong:

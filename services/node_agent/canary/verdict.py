@@ -45,11 +45,11 @@ def of_memory(lines: Sequence[Mapping[str, Any]], limit_bytes: int, chunk_bytes:
     tried = [line for line in lines if "path" in line]
     most = max((int(line[key]) for line in tried for key in ("bytes", "again")), default=0)
     names = tuple(str(line["path"]) for line in tried)
-    if not tried:
-        return "the memory canary tried no path", most, names
     shown = next((int(line["shown_total"]) for line in lines if "shown_total" in line), 0)
     if shown > limit_bytes:
         return f"cuMemGetInfo shows {shown} bytes, the limit is {limit_bytes}", most, names
+    if not tried:
+        return "the memory canary tried no path", most, names
     for line in tried:
         path, given, again = line["path"], int(line["bytes"]), int(line["again"])
         if max(given, again) > limit_bytes:

@@ -1,7 +1,8 @@
 /* Uses a GPU the way the runtime does, and says what came of it, as JSON lines. The canary's and the bench's program; it knows
  * nothing of the interposer, which is preloaded or not.
  *
- *   probe LIBCUDA memory CHUNK_KIB              allocates along every path until it is refused, frees, and does so again
+ *   probe LIBCUDA memory CHUNK_KIB MOST_MIB     allocates along every path until it is refused, frees, and does so again; never more
+ *                                               than MOST_MIB, and nothing where the GPU is shown to be larger: it is somebody's
  *   probe LIBCUDA loop AT_NS MS KERNEL_US PERIOD_US DEPTH
  *                                               from AT_NS on (0: now) for MS: every PERIOD_US (0: without a pause) DEPTH kernels,
  *                                               each of KERNEL_US, and a wait for them: requests with their latencies
@@ -164,19 +165,19 @@ static const struct { const char *name, *needs; CUresult (*take)(block_t *, size
     {"cuMipmappedArrayCreate", "cuMipmappedArrayCreate", take_mipmap, give_mipmap},
 };
 
-static void memory(size_t chunk) {
-    enum { MOST = 65536 };
-    static block_t held[MOST];
+static void memory(size_t chunk, size_t most) {
+    enum { BLOCKS = 65536 };
+    static block_t held[BLOCKS];
     size_t shown_free = 0, shown_total = 0;
     MUST("cuMemGetInfo_v2", &shown_free, &shown_total);
     printf("{\"shown_total\": %zu, \"shown_free\": %zu}\n", shown_total, shown_free);
-    for (size_t p = 0; p < sizeof paths / sizeof *paths; p++) {
+    for (size_t p = 0; shown_total <= most && p < sizeof paths / sizeof *paths; p++) {
         size_t got[2] = {0, 0};
         CUresult error = 0, freed = 0;
         if (!dlsym(library, paths[p].needs)) continue;
         for (int round = 0; round < 2; round++) {
             int n = 0;
-            while (n < MOST && !(error = paths[p].take(&held[n], chunk))) n++;
+            while (n < BLOCKS && (size_t)n * chunk < most && !(error = paths[p].take(&held[n], chunk))) n++;
             got[round] = (size_t)n * chunk;
             while (n--) freed |= paths[p].give(held[n]);
         }
@@ -244,7 +245,7 @@ int main(int count, char **words) {
     const char *what = count > 3 ? words[2] : "";
     if (count < 4) return 2;
     begin(words[1]);
-    if (!strcmp(what, "memory")) memory(strtoull(words[3], NULL, 10) << 10);
+    if (!strcmp(what, "memory") && count == 5) memory(strtoull(words[3], NULL, 10) << 10, strtoull(words[4], NULL, 10) << 20);
     else if (!strcmp(what, "loop") && count == 8)
         loop(strtoull(words[3], NULL, 10), strtoull(words[4], NULL, 10), strtoull(words[5], NULL, 10), strtoull(words[6], NULL, 10), atoi(words[7]));
     else if (!strcmp(what, "calibrate")) {
