@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -22,3 +24,13 @@ def test_nvml_shows_the_slice_and_never_more_than_the_device(built: Path, tmp_pa
     libraries = f"{built / 'fake'}:{built / 'nvml'}"
     total, used, free = container.run("nvml", LD_LIBRARY_PATH=libraries, KERF_FAKE_NVML_STATE=str(tmp_path / "machine"))
     assert (total, used, free) == (total_mib * MIB, 64 * MIB, (total_mib - 64) * MIB)
+
+
+def test_the_library_loads_in_images_with_an_old_c_library(built: Path) -> None:
+    """What ld.so.preload cannot load it ignores, and the slice with it: nothing newer than glibc 2.17 may be asked for."""
+    if shutil.which("objdump") is None:
+        pytest.skip("no objdump")
+    listed = subprocess.run(["objdump", "-T", str(built / "kerf" / "libkerf.so")], check=True, capture_output=True, text=True).stdout
+    wanted = {version for line in listed.splitlines() if "*UND*" in line for version in re.findall(r"GLIBC_([\d.]+)", line)}
+    assert wanted
+    assert max(tuple(map(int, version.split("."))) for version in wanted) <= (2, 17)

@@ -5,18 +5,24 @@
 
 typedef uint64_t (*now_t)(void);
 typedef void (*sleep_t)(uint64_t);
+typedef int (*try_t)(pthread_mutex_t *);
 static now_t virtual_now;
 static sleep_t virtual_sleep;
-static pthread_once_t once = PTHREAD_ONCE_INIT;
+static try_t try_lock;
+static int looked;
 
+/* As often as threads come here at first: all find the same. */
 static void find(void) {
+    if (LIKELY(__atomic_load_n(&looked, __ATOMIC_ACQUIRE))) return;
     virtual_now = (now_t)real_symbol("kerf_virtual_now");
     virtual_sleep = (sleep_t)real_symbol("kerf_virtual_sleep_until");
+    if (virtual_sleep) try_lock = (try_t)libc_function("pthread_mutex_trylock");
+    __atomic_store_n(&looked, 1, __ATOMIC_RELEASE);
 }
 
 uint64_t now_ns(void) {
     struct timespec now;
-    pthread_once(&once, find);
+    find();
     if (virtual_now) return virtual_now();
     clock_gettime(CLOCK_MONOTONIC, &now);
     return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
@@ -24,7 +30,7 @@ uint64_t now_ns(void) {
 
 void sleep_until(uint64_t ns) {
     const struct timespec until = {(time_t)(ns / 1000000000u), (long)(ns % 1000000000u)};
-    pthread_once(&once, find);
+    find();
     if (virtual_sleep) {
         virtual_sleep(ns);
         return;
@@ -34,8 +40,8 @@ void sleep_until(uint64_t ns) {
 
 /* A thread that holds the lock may be waiting for the virtual clock, which stands still while we block elsewhere. */
 void lock_by_clock(pthread_mutex_t *lock) {
-    pthread_once(&once, find);
-    if (!virtual_sleep) pthread_mutex_lock(lock);
+    find();
+    if (!try_lock) pthread_mutex_lock(lock);
     else
-        while (pthread_mutex_trylock(lock)) virtual_sleep(virtual_now() + 1000);
+        while (try_lock(lock)) virtual_sleep(virtual_now() + 1000);
 }

@@ -40,15 +40,13 @@ dlsym_t real_dlsym(void) {
     return found;
 }
 
-static int is_ours(void *handle) {
-    Dl_info info, own;
-    void *function = handle ? real_dlsym()(handle, "cuInit") : NULL;
-    return !function || (dladdr(function, &info) && dladdr((void *)real_symbol, &own) && info.dli_fbase == own.dli_fbase);
-}
+static int is_ours(void *handle) { return real_dlsym()(handle, "cuInit") == (void *)cuInit; }
 
+typedef void *(*dlopen_t)(const char *, int);
 static void *opened(const char *path) {
-    void *handle = path[0] ? dlopen(path, RTLD_LAZY | RTLD_LOCAL) : NULL;
-    return handle && !is_ours(handle) ? handle : NULL;
+    void *handle = path[0] ? ((dlopen_t)libc_function("dlopen"))(path, RTLD_LAZY | RTLD_LOCAL) : NULL;
+    if (handle && is_ours(handle)) ourselves = handle;
+    return handle == ourselves ? NULL : handle;
 }
 
 /* Where the agent said that it has mounted it; else by the linker's search; else where CDI puts it. */
@@ -56,15 +54,27 @@ static void find_driver(void) {
     static const char *const usual[] = {"libcuda.so.1", "/usr/lib/x86_64-linux-gnu/libcuda.so.1", "/usr/lib/aarch64-linux-gnu/libcuda.so.1",
                                         "/usr/lib64/libcuda.so.1", "/usr/lib/libcuda.so.1"};
     char named[KERF_PATH_BYTES] = "";
-    Dl_info own;
-    if (page_driver_path(named)) driver = opened(named);
-    for (size_t i = 0; i < sizeof usual / sizeof *usual && !driver; i++) driver = opened(usual[i]);
-    if (dladdr((void *)real_symbol, &own)) ourselves = dlopen(own.dli_fname, RTLD_LAZY | RTLD_NOLOAD);
+    void *found = NULL, *by_name;
+    if (page_driver_path(named)) found = opened(named);
+    by_name = opened(usual[0]); /* in the second form, that is ourselves */
+    if (!found) found = by_name;
+    for (size_t i = 1; i < sizeof usual / sizeof *usual && !found; i++) found = opened(usual[i]);
+    __atomic_store_n(&driver, found, __ATOMIC_RELEASE);
 }
 
+/* A library that is being opened may ask, too: it is answered as if there were no driver yet. */
 void *real_symbol(const char *exact) {
-    static pthread_once_t once = PTHREAD_ONCE_INIT;
-    pthread_once(&once, find_driver);
+    static pthread_mutex_t guard = PTHREAD_MUTEX_INITIALIZER;
+    static __thread int finding;
+    static int looked;
+    if (!__atomic_load_n(&looked, __ATOMIC_ACQUIRE) && !finding) {
+        finding = 1;
+        pthread_mutex_lock(&guard);
+        if (!looked) find_driver();
+        __atomic_store_n(&looked, 1, __ATOMIC_RELEASE);
+        pthread_mutex_unlock(&guard);
+        finding = 0;
+    }
     return driver ? real_dlsym()(driver, exact) : NULL;
 }
 

@@ -10,7 +10,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #ifndef KERF_DIRECTORY
@@ -36,13 +35,12 @@ const char *kerf_directory(void) {
 
 static void *map(const char *name, size_t size, uint32_t magic, int writable, int *keep) {
     char path[512];
-    struct stat found;
     uint32_t *page = MAP_FAILED;
     int file;
     snprintf(path, sizeof path, "%s/%s", kerf_directory(), name);
     file = open(path, (writable ? O_RDWR : O_RDONLY) | O_CLOEXEC);
     if (file < 0) return NULL;
-    if (!fstat(file, &found) && (size_t)found.st_size >= size)
+    if (lseek(file, 0, SEEK_END) >= (off_t)size)
         page = mmap(NULL, size, writable ? PROT_READ | PROT_WRITE : PROT_READ, MAP_SHARED, file, 0);
     if (keep && page != MAP_FAILED) *keep = file;
     else close(file);

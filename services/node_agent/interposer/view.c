@@ -42,11 +42,12 @@ typedef struct { unsigned version; unsigned long long total, reserved, available
 typedef int (*nvml_memory_fn)(void *, nvml_memory_t *);
 typedef int (*nvml_memory_v2_fn)(void *, nvml_memory_v2_t *);
 typedef int (*nvml_uuid_fn)(void *, char *, unsigned);
+typedef void *(*dlopen_t)(const char *, int);
 enum { NVML_UNINITIALISED = 1 };
 
 static void *nvml(const char *name) {
     static void *library;
-    if (!library) library = dlopen("libnvidia-ml.so.1", RTLD_LAZY | RTLD_NOLOAD);
+    if (!library) library = ((dlopen_t)libc_function("dlopen"))("libnvidia-ml.so.1", RTLD_LAZY | RTLD_NOLOAD);
     return library ? real_dlsym()(library, name) : NULL;
 }
 
