@@ -41,8 +41,23 @@ class Board:
             self._say()
             raise
 
+    def take_up(self, slices: Iterable[Slice]) -> list[tuple[Slice, Exception]]:
+        """The slices of an earlier agent, all at once: told one by one, some would hear for a moment that they are alone. Those
+        that cannot be taken up, and why; they go on by what they were told last."""
+        failed: list[tuple[Slice, Exception]] = []
+        for slice_ in slices:
+            try:
+                rules.check(slice_)
+                self._pages[slice_.key] = Page(self.folder(slice_.key), self._clock)
+            except (OSError, ValueError) as error:
+                failed.append((slice_, error))
+            else:
+                self._slices[slice_.key] = slice_
+        self._say()
+        return failed
+
     def wish(self, key: Key, wish: Wish) -> None:
-        """Raises KeyError where there is no such slice."""
+        """Raises KeyError where there is no such slice. It lives as long as this agent: its successor has to be told again."""
         if self._slices[key] and self._wishes.get(key, rules.NOTHING) != wish:
             self._wishes[key] = wish
             self._say()

@@ -48,6 +48,14 @@ class Wish(msgspec.Struct, frozen=True, kw_only=True):
 NOTHING = Wish()
 
 
+def check(slice_: Slice) -> None:
+    """Raises ValueError on what no page can hold."""
+    if len(slice_.parts) > layout.MAX_GPUS:
+        raise ValueError(f"a page holds {layout.MAX_GPUS} GPUs, the slice has {len(slice_.parts)}")
+    for part in slice_.parts:
+        layout.uuid_bytes(part.uuid)
+
+
 def plan(slices: Iterable[Slice], policy: Policy, wishes: Mapping[Key, Wish]) -> dict[Key, Rules]:
     """The rules of every slice, by its key."""
     all_of = sorted(slices, key=lambda s: s.key)

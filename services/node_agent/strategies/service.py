@@ -10,6 +10,7 @@ from pathlib import Path
 import msgspec
 
 from services.node_agent import messages as m
+from services.node_agent.canary import verdict
 from services.node_agent.canary.keeper import LIBRARY, Keeper
 from services.node_agent.canary.run import Canary, in_a_namespace
 from services.node_agent.cdi import driver_files
@@ -203,17 +204,11 @@ class Strategies:
 
     def _adopt(self) -> None:
         """What runs keeps its page; one that cannot be taken up goes on by what it was told last."""
-        grants = {came.uid: came.grant for came in self._agent.grants()}
-        for live in self._agent.live():
-            if live.strategy in ("interposer", "time_slice"):
-                try:
-                    self._board.put(
-                        slice_of(live.uid, live.container, _share(live, self._config.node), grants.get(live.uid), self._config.node)
-                    )
-                except (OSError, ValueError) as error:
-                    self._ctx.log.error(
-                        "slice_not_taken_up", pod=f"{live.namespace}/{live.name}", container=live.container, error=str(error)
-                    )
+        grants, node = {came.uid: came.grant for came in self._agent.grants()}, self._config.node
+        paged = (live for live in self._agent.live() if live.strategy in verdict.PROVES)
+        slices = (slice_of(live.uid, live.container, _share(live, node), grants.get(live.uid), node) for live in paged)
+        for slice_, error in self._board.take_up(slices):
+            self._ctx.log.error("slice_not_taken_up", pod=slice_.uid, container=slice_.container, error=str(error))
 
     async def _undo_locks(self) -> None:
         try:

@@ -117,6 +117,19 @@ def test_a_restarted_container_and_a_restarted_agent_keep_the_files_that_process
     second.close()
 
 
+def test_a_restarted_agent_tells_nobody_that_it_is_alone(board: Board, tmp_path: Path, clock: Clock) -> None:
+    """What it takes up is told once, of all; one that it cannot take up keeps nobody from it."""
+    low, high, bad = make("low"), make("high", priority=5), make("bad", uuid="GPU-x")
+    board.put(low)
+    board.put(high)
+    before = orders(board, low).generation
+    second = Board(tmp_path / "slices", Policy(), clock)
+    ((failed, why),) = second.take_up([low, bad, high])
+    assert (failed, "no UUID" in str(why)) == (bad, True)
+    assert (orders(second, low).tier, orders(second, low).generation) == (layout.LOW, before + 1)
+    second.close()
+
+
 def test_what_cannot_be_said_leaves_nothing_behind(board: Board) -> None:
     a, bad = make("a"), make("b", uuid="GPU-x")
     board.put(a)
