@@ -112,3 +112,9 @@ def test_timing_spoils_no_capture(built: Path, tmp_path: Path) -> None:
     (container,) = side_by_side(built, tmp_path / "node", (250,))
     assert container.run("capture") == [53_000_000, 0, 50_000_000]
     assert container.read().gpus[0].launches == 54
+
+
+def test_threads_of_one_process_share_its_share(built: Path, tmp_path: Path) -> None:
+    (container,) = side_by_side(built, tmp_path / "node", (300,), clients=4)
+    (together,) = container.run("threads", "4", str(SECONDS))
+    assert abs(together - SECONDS * 300_000_000) < SECONDS * 2 * A_PERCENT_OF_A_SECOND
