@@ -89,7 +89,7 @@ class Core:
             case m.Ended():
                 self._ended(event, now)
             case m.Tick():
-                return self._tick(now)
+                return self._tick(now, proposes=event.proposes)
         return []
 
     def _rejected(self, uid: str, now: float) -> None:
@@ -110,13 +110,13 @@ class Core:
 
     # --- proposing --------------------------------------------------------------------------------------------
 
-    def _tick(self, now: float) -> list[m.Command]:
+    def _tick(self, now: float, *, proposes: bool) -> list[m.Command]:
         self.immunity.tick(now)
         for late in [one for one in self.open.values() if one.since + one.plan.deadline_s + LOST_S <= now]:
             self._ended(m.Ended(late.plan.plan_id, executed=False), now)  # placement's word on its end was lost
         self.waiting = {uid: waits for uid, waits in self.waiting.items() if self._still_waits(uid, waits, now)}
         out: list[m.Command] = [self._execute(one, now) for one in self.open.values() if one.executing and one.victims_left and now - one.asked_at >= ASK_AGAIN_S]
-        groups = self._due(now)
+        groups = self._due(now) if proposes else []
         if not groups or len(self.open) >= self.config.plans_most:
             return out
         planner = self._planner(now)
@@ -128,7 +128,7 @@ class Core:
 
     def _due(self, now: float) -> list[list[PodState]]:
         """Whom to plan for, the most important first: single pods, and gangs of which enough wait."""
-        planned = {b.uid for one in self.open.values() for b in one.plan.beneficiaries}
+        planned = {b.uid for plan in self._plans(now) for b in plan.beneficiaries}
         groups: dict[str, list[PodState]] = {}
         for uid, waits in self.waiting.items():
             state = self.book.pods.get(uid)
@@ -146,11 +146,14 @@ class Core:
         """Besides the plans under way: on their nodes nothing else is planned, and budgets count those of their victims whose
         eviction the API server has not counted yet."""
         self._now = now
-        self._settling = [(plan, since) for plan, since in self._settling if now - since < KNOWN_WITHIN_S and any(self._wants(b.uid) for b in plan.beneficiaries)]
-        plans = [*(one.plan for one in self.open.values()), *(plan for plan, _ in self._settling)]
-        busy = {b.node for plan in plans for b in plan.beneficiaries}
+        busy = {b.node for plan in self._plans(now) for b in plan.beneficiaries}
         promised = {uid for one in self.open.values() for uid in (one.victims_left if one.executing else (v.uid for v in one.plan.victims))}
         return Planner(self.book, self._candidates.begin(now, promised), busy)
+
+    def _plans(self, now: float) -> list[Plan]:
+        """Under way, or not settled yet."""
+        self._settling = [(plan, since) for plan, since in self._settling if now - since < KNOWN_WITHIN_S and any(self._wants(b.uid) for b in plan.beneficiaries)]
+        return [*(one.plan for one in self.open.values()), *(plan for plan, _ in self._settling)]
 
     def _wants(self, uid: str) -> bool:
         state = self.book.pods.get(uid)

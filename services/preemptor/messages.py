@@ -68,6 +68,9 @@ class Ended(Input, frozen=True):
 class Tick(Input, frozen=True):
     """Some ten times a second."""
 
+    proposes: bool = True
+    """Not where another instance leads."""
+
 
 class Command(msgspec.Struct, frozen=True):
     pass

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 from services.preemptor import messages as m
@@ -27,19 +28,21 @@ _AGAIN_S = 1.0
 
 
 class Preemptor(Service):
-    """Finds the gentlest way to make room. One instance works, the others stand by."""
+    """Finds the gentlest way to make room. One instance proposes, the others stand by with books as warm: to read a cluster anew
+    takes longer than a leadership that was lost for a moment."""
 
     name: ClassVar[str] = "preemptor"
     config_type: ClassVar[type] = Config
 
     async def start(self, ctx: Context) -> None:
         self._ctx = ctx
-        self._working: asyncio.Task[None] | None = None
+        self._leads = False
         self._leadership = Leadership(ctx.bus, "preemptor", ctx.instance, on_elected=self._elected, on_lost=self._lost)
         self._plans = ctx.metrics.counter("kerf_preemptor_plans_total", "Plans, by what became of them.", ("outcome",))
         self._evictions = ctx.metrics.counter("kerf_preemptor_evictions_total", "Evictions asked for, by outcome.", ("outcome",))
-        ctx.metrics.observe_by("kerf_preemptor_leader", "1 on the instance that works.", lambda: float(self._working is not None))
+        ctx.metrics.observe_by("kerf_preemptor_leader", "1 on the instance that works.", lambda: float(self._leads))
         ctx.health.set("role", ok=True, detail="standby")
+        ctx.spawn(self._work(), name="work")
         ctx.spawn(self._leadership.run(), name="leadership")
 
     async def drain(self) -> None:
@@ -47,19 +50,17 @@ class Preemptor(Service):
         await self._leadership.release()
 
     async def _elected(self) -> None:
-        self._working = self._ctx.spawn(self._work(), name="work")
+        self._leads = True
         self._ctx.health.set("role", ok=True, detail="works")
 
     async def _lost(self) -> None:
-        if self._working is not None:
-            self._working.cancel()
-            self._working = None
+        self._leads = False
         self._ctx.health.set("role", ok=True, detail="standby")
 
     async def _work(self) -> None:
         while True:
             try:
-                await _Work(self._ctx, self._plans, self._evictions).run()
+                await _Work(self._ctx, self._plans, self._evictions, lambda: self._leads).run()
             except BusError as error:
                 self._ctx.log.warning("preemptor_interrupted", error=str(error))
                 await asyncio.sleep(_AGAIN_S)
@@ -68,8 +69,8 @@ class Preemptor(Service):
 class _Work:
     """From an empty book to the end of one connection. All that it knows is thrown away then: placement's reservations last."""
 
-    def __init__(self, ctx: Context, plans: Any, evictions: Any) -> None:
-        self.ctx, self.bus, self._plans, self._evictions = ctx, ctx.bus, plans, evictions
+    def __init__(self, ctx: Context, plans: Any, evictions: Any, leads: Callable[[], bool]) -> None:
+        self.ctx, self.bus, self._plans, self._evictions, self._leads = ctx, ctx.bus, plans, evictions, leads
         self.core = Core(ctx.config, lambda: f"{ctx.instance}-{secrets.token_hex(4)}")
         self._inbox: asyncio.Queue[m.Input] = asyncio.Queue()
         self._ticking = False
@@ -119,13 +120,15 @@ class _Work:
             case GrantEnded():
                 self._inbox.put_nowait(m.GrantOver(event.grant_id))
             case PreemptionExecuted():
-                self._plans.add(1, "executed")
+                self._plans.add(self._leads(), "executed")
                 self._inbox.put_nowait(m.Ended(event.plan.plan_id, executed=True))
             case PreemptionAbandoned():
-                self._plans.add(1, "abandoned")
+                self._plans.add(self._leads(), "abandoned")
                 self._inbox.put_nowait(m.Ended(event.plan.plan_id, executed=False))
 
     async def _dry_run(self, incoming: Incoming) -> None:
+        if not self._leads():
+            return
         try:
             query = decode(incoming.payload, pre.PreemptQuery)
             answer = self.core.dry_run(query.namespace, query.name, time.time())
@@ -138,7 +141,7 @@ class _Work:
             await asyncio.sleep(TICK_S)
             if not self._ticking:  # planning may take longer than that, and each tick would only do the same again
                 self._ticking = True
-                self._inbox.put_nowait(m.Tick())
+                self._inbox.put_nowait(m.Tick(proposes=self._leads()))
 
     def _carry_out(self, command: m.Command, group: asyncio.TaskGroup) -> None:
         match command:

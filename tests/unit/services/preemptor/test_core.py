@@ -133,3 +133,62 @@ def test_a_dry_run_says_who_and_at_what_price_and_does_nothing(cluster: Cluster)
     (plan,) = cluster.plans()
     assert "under way" in cluster.core.dry_run("team", "high", cluster.now).sentence
     assert cluster.core.dry_run("team", "high", cluster.now).plan == plan
+
+
+def test_what_was_reserved_before_us_is_carried_out(cluster: Cluster) -> None:
+    """Another instance, or this one in an earlier life, has asked for it and is gone."""
+    (plan,) = cluster.plans()
+    before = msgspec.structs.replace(plan, plan_id="of-another")
+    said = cluster.say(m.Answered(Reserved(plan_id=plan.plan_id, ok=False, reason="another plan is under way", under_way=before)))
+    assert [(c.plan_id, [e.name for e in c.evictions]) for c in said if isinstance(c, m.Execute)] == [("of-another", ["cheap"])]
+    assert cluster.plans() == []
+
+
+def test_a_plan_of_which_nothing_is_heard_is_over_some_time_after_its_deadline(cluster: Cluster) -> None:
+    (plan,) = cluster.plans()
+    cluster.reserve(plan)
+    cluster.say(m.Evicted(plan.plan_id, ()))
+    assert cluster.plans(after_s=plan.deadline_s) == []
+    assert cluster.plans(after_s=60) == []  # it waits its patience first
+    assert len(cluster.plans()) == 1
+
+
+def test_what_a_plan_has_freed_is_its_own_until_its_bindings_are_seen() -> None:
+    cluster = Cluster("a", gpus=1)
+    cluster.run("low", "a", 0)
+    cluster.wait("high")
+    (plan,) = cluster.plans()
+    cluster.reserve(plan)
+    cluster.gone("low")
+    cluster.say(m.Ended(plan.plan_id, executed=True))
+    cluster.wait("later")
+    assert cluster.plans() == []
+    assert cluster.core.waiting[cluster.pods["later"].metadata.uid].not_before > cluster.now
+
+
+def test_who_has_made_room_is_immune_even_if_gone_before_the_api_server_answers() -> None:
+    cluster = Cluster("a", gpus=1)
+    victim = cluster.run("low", "a", 0)
+    cluster.wait("high")
+    (plan,) = cluster.plans()
+    cluster.reserve(plan)
+    cluster.gone("low")
+    cluster.say(m.Evicted(plan.plan_id, ()))
+    cluster.say(m.FactsSeen((Put(object=build.newer(victim)),)))
+    assert cluster.core.immunity.spared(cluster.core.book.pods[victim.metadata.uid], cluster.now)
+
+
+def test_one_word_is_enough_for_all_of_a_gang() -> None:
+    cluster = Cluster("a", gpus=2)
+    for number in range(2):
+        cluster.run(f"low-{number}", "a", number)
+    mates = [build.gpu_pod(f"g-{n}", gpus=1, priority=100, annotations={"kerf.dev/gang": "g", "kerf.dev/gang-size": "2"}) for n in range(2)]
+    cluster.say(m.FactsSeen(tuple(Put(object=mate) for mate in mates)))
+    cluster.say(m.Rejected(mates[1].metadata.uid))
+    assert cluster.victims() == [["low-0", "low-1"]]
+
+
+def test_who_stands_by_proposes_nothing(cluster: Cluster) -> None:
+    cluster.now += 1
+    assert cluster.say(m.Tick(proposes=False)) == []
+    assert len(cluster.plans()) == 1

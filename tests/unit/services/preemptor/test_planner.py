@@ -241,3 +241,28 @@ def test_what_has_ended_takes_up_room_until_its_node_has_given_it_back() -> None
     cluster.say(m.GrantOver("grant-ended"))
     cluster.now += 10
     assert cluster.victims() == [["next"]]
+
+
+def test_members_of_a_gang_share_a_budget_and_take_others_beyond_it() -> None:
+    """Each of the cheapest might go by itself; all of them may not."""
+    cluster = Cluster("a", "b", gpus=2)
+    for number in range(2):
+        cluster.run(f"cheap-{number}", "a", number, labels={"app": "kept"}, ran_s=10)
+        cluster.run(f"dear-{number}", "b", number, ran_s=1_000)
+    cluster.say(m.FactsSeen((Put(object=budget(1, app="kept")),)))
+    for number in range(2):
+        cluster.wait(f"high-{number}", annotations={"kerf.dev/gang": "g", "kerf.dev/gang-size": "2"})
+    ((one, other),) = cluster.victims()
+    assert one.startswith("cheap")
+    assert other.startswith("dear")
+
+
+def test_plans_under_way_count_against_budgets() -> None:
+    cluster = Cluster("a", "b", gpus=1)
+    cluster.run("kept-a", "a", 0, labels={"app": "kept"})
+    cluster.run("kept-b", "b", 0, labels={"app": "kept"})
+    cluster.say(m.FactsSeen((Put(object=budget(1, app="kept")),)))
+    cluster.wait("high-0")
+    cluster.wait("high-1")
+    assert len(cluster.victims()) == 1
+    assert cluster.victims() == []
