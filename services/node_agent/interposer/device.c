@@ -28,12 +28,6 @@ int gpu_of_device(CUdevice device) {
     return known[device] - 3;
 }
 
-int device_of_gpu(int gpu) {
-    for (int device = 0; device < DEVICES; device++)
-        if (known[device] == gpu + 3) return device;
-    return -1;
-}
-
 int gpu_here(void) {
     CUdevice device;
     return REAL(get_device_t, "cuCtxGetDevice")(&device) ? -1 : gpu_of_device(device);

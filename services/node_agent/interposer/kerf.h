@@ -51,7 +51,6 @@ int gpu_here(void);
 int gpu_of_stream(CUstream stream);
 uint64_t context_here(void);
 int gpu_of_uuid(const unsigned char *uuid);
-int device_of_gpu(int gpu);
 
 /* clock.c: the one function that tells time. */
 uint64_t now_ns(void);
