@@ -7,6 +7,8 @@ import json
 import os
 import shutil
 import subprocess
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -346,3 +348,46 @@ async def test_by_policy_the_pod_that_got_past_is_evicted(
         await eventually(lambda: asked)
     assert (asked[0].name, len(asked)) == ("a", 1)
     assert "holds 500 MiB" in asked[0].reason
+
+
+@pytest.fixture
+def victim(host: Path, settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
+    """A process of the low pod that launches without end, and that nothing stands in front of."""
+    monkeypatch.setenv("KERF_FAKE_CUDA", str(host / "world"))
+    with subprocess.Popen([sys.executable, str(VICTIM), settings["libcuda"]], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "begun\n"
+        monkeypatch.setattr(watch, "NvmlDevices", functools.partial(NvmlDevices, owner={process.pid: Owner(uid("a"), "f" * 64)}.get))
+        yield process.pid
+        process.kill()
+
+
+async def test_by_policy_what_got_past_waits_for_its_turn_and_is_let_go_with_the_agent(
+    nats: EmbeddedServer, bus: NatsBus, host: Path, kubelet: FakeKubelet, settings: dict[str, Any], proven: None, build: Path, victim: int
+) -> None:
+    async with agent(nats, host, **settings, escapes="lock"):
+        await started(bus, kubelet, "a", compute_milli=0, strategy="time_slice")
+        await started(bus, kubelet, "b", compute_milli=0, strategy="time_slice", priority=100)
+        at_work(host, "b")
+        become(host, f"{NVML}process 0 {victim} 50\n")
+        await eventually(lambda: locked(build, victim), every_s=0.1)
+    assert not locked(build, victim)
+
+
+VICTIM = ROOT / "tests" / "unit" / "services" / "node_agent" / "strategies" / "victim.py"
+
+
+def at_work(host: Path, name: str) -> None:
+    """As its interposer says, and for long."""
+    with (page(host, name) / "signal").open("r+b") as file:
+        file.seek(layout.Signal.gpu.offset + layout.SignalGpu.busy_until_ns.offset)
+        file.write((1 << 62).to_bytes(8, "little"))
+
+
+def locked(build: Path, pid: int) -> bool:
+    """By the driver's word, asked by a process of its own: this one must not become part of that world."""
+    script = "import ctypes, sys; d = ctypes.CDLL(sys.argv[1]); s = ctypes.c_int(-1); d.cuInit(0); d.cuCheckpointProcessGetState(int(sys.argv[2]), ctypes.byref(s)); print(s.value)"
+    asked = subprocess.run(
+        [sys.executable, "-c", script, str(build / "libcuda.so.1"), str(pid)], check=True, capture_output=True, text=True
+    )
+    return asked.stdout.strip() == "1"
