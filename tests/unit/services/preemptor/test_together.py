@@ -81,19 +81,19 @@ def test_whatever_comes_it_comes_to_rest_and_nobody_has_lost_for_nothing(nodes: 
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-def test_hours_of_a_busy_cluster(seed: int) -> None:
-    """Some three hundred pods and gangs in two hours, half as much again as there is room for."""
+def test_a_busy_cluster(seed: int) -> None:
+    """A hundred pods and gangs, more than there is room for at once."""
     dice = random.Random(seed)
     arrivals = [
         Arrival(
-            after_s=dice.expovariate(1 / 24), priority=dice.choice((0, 0, 0, 1, 1, 2, 3)), gpus=dice.choice((1, 1, 2, 4)), members=dice.choice((1, 1, 1, 2, 4)),
+            after_s=dice.expovariate(1 / 15), priority=dice.choice((0, 0, 0, 1, 1, 2, 3)), gpus=dice.choice((1, 1, 2, 4)), members=dice.choice((1, 1, 1, 2, 4)),
             runs_s=dice.expovariate(1 / 400), label=dice.choice(("", "", "a", "b")),
         )
-        for _ in range(300)
+        for _ in range(100)
     ]  # fmt: skip
     world = Together({f"n{i}": 8 for i in range(4)}, least={"a": 2, "b": 4}, immunity_s=IMMUNITY_S)
     drive(world, arrivals)
-    until_quiet(world, quiet_s=QUIET_S, most_s=6 * 3_600)
+    until_quiet(world, quiet_s=QUIET_S, most_s=3 * 3_600)
     judge(world)
-    assert len(world.evictions) > 10
+    assert len(world.evictions) > 5
     assert max(Counter(name for _, name, _ in world.evictions).values()) < 10
