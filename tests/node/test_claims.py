@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 from typing import Any
 
 from shared.model.grant import decode_grant
-from tests.node.world import World, grant_of
+from tests.node.world import WITHIN_S, World, container_id, grant_of
+from tests.support.waiting import eventually
 from tools.sandbox.inside import minor
 from tools.sandbox.node import NODE, WORKLOAD
 
@@ -69,6 +72,15 @@ async def test_restarts_of_agent_and_kubelet_change_nothing(world: World) -> Non
     now = await world.running("before", "after")
     assert now["before"]["status"]["containerStatuses"][0]["containerID"] == first["status"]["containerStatuses"][0]["containerID"]
     assert (await world.inside("after")).environment["KERF_GRANT"] == grant_of(now["after"]).grant_id
+    # Its claim is not prepared again for a container that restarts in place: what was written for it must still be there.
+    for pid in world.processes(now["before"]):
+        os.kill(pid, signal.SIGKILL)
+
+    async def again() -> bool:
+        return container_id((await world.running("before"))["before"]) != container_id(first)
+
+    await eventually(again, within_s=WITHIN_S, every_s=0.1, what="the container runs again")
+    assert (await world.inside("before")).environment["KERF_GRANT"] == grant_of(first).grant_id
 
 
 async def test_an_allocation_without_a_grant_starts_nothing(world: World) -> None:
