@@ -40,6 +40,7 @@ class Locks:
         self._worker: asyncio.subprocess.Process | None = None
         self._serial = asyncio.Lock()
         self._beaten_s = 0.0
+        self._closed = False
         self.held: set[int] = set()
 
     def left(self) -> bool:
@@ -87,7 +88,12 @@ class Locks:
                     await worker.stdin.drain()
 
     async def close(self) -> None:
-        """Everybody is unlocked when it returns, unless the driver hangs."""
+        """Everybody is unlocked when it returns, unless the driver hangs; and nobody is locked after it."""
+        self._closed = True
+        async with self._serial:
+            await self._let_go()
+
+    async def _let_go(self) -> None:
         worker, self._worker = self._worker, None
         self.held.clear()
         if worker is None or worker.stdin is None:
@@ -102,6 +108,8 @@ class Locks:
 
     async def _begin(self) -> asyncio.subprocess.Process:
         self.held.clear()
+        if self._closed:
+            raise LockError("the agent is ending: nobody is locked any more")
         self._journal.parent.mkdir(parents=True, exist_ok=True)
         worker = await asyncio.create_subprocess_exec(
             sys.executable, lock_worker.__file__, self._library, str(self._journal), str(self._patience_ms),

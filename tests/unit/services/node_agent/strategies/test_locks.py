@@ -57,6 +57,8 @@ async def test_closing_unlocks_all(cuda: str, world: str, tmp_path: Path, victim
     await made.lock(victim)
     await made.close()
     assert state(victim) == 0
+    with pytest.raises(LockError, match="is ending"):
+        await made.lock(victim)
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
