@@ -71,7 +71,7 @@ def judge(world: Together) -> None:
     assert world.helped() == []
 
 
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(nodes=st.lists(st.integers(1, 4), min_size=1, max_size=3), arrivals=ARRIVALS, least=st.integers(0, 2))
 def test_whatever_comes_it_comes_to_rest_and_nobody_has_lost_for_nothing(nodes: list[int], arrivals: list[Arrival], least: int) -> None:
     world = Together({f"n{i}": gpus for i, gpus in enumerate(nodes)}, least={"a": least, "b": 1}, immunity_s=IMMUNITY_S)
