@@ -22,6 +22,7 @@ import json
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -34,8 +35,10 @@ from bench import cluster
 from bench.bind import GPUS, MEMORY_MIB, PODS, Watched, _labelled, _profile, _ready, double_bookings
 from bench.processes import Fleet, fleet
 from shared.bus.nats_bus import NatsBus
+from shared.bus.port import Incoming
 from shared.contracts import subjects
 from shared.contracts.base import decode, encode
+from shared.contracts.envelope import unwrap
 from shared.contracts.queries import StatusAnswer, StatusQuery
 from shared.kube.reflect import Lines
 from shared.kube.transport import Transport
@@ -92,6 +95,21 @@ class Budgets:
         status = budget.get("status", {})
         self.lines += 1
         self.violations += status.get("currentHealthy", 0) < status.get("desiredHealthy", 0)
+
+
+class Stages:
+    """How many events of each kind came in each second: where a plan stands still."""
+
+    def __init__(self) -> None:
+        self.at: list[tuple[float, str]] = []
+
+    async def heard(self, incoming: Incoming) -> None:
+        _, event = unwrap(incoming.payload)
+        self.at.append((time.perf_counter(), type(event).__name__))
+
+    def told(self, began: float) -> str:
+        by_second = Counter((int(at - began), kind) for at, kind in self.at if at >= began)
+        return "".join(f"{second} s: {kind} {count}\n" for (second, kind), count in sorted(by_second.items()))
 
 
 async def fill(kube: Transport, watched: Watched, low: int) -> None:
@@ -165,6 +183,9 @@ async def measure(made: Fleet, kube: Transport, plane: ControlPlane, args: argpa
     bus = await NatsBus.connect(made.nats.url, name="bench")
     watched = Watched()
     await bus.subscribe(f"{subjects.VERSION}.event.pod.bound.ns.*", watched.heard)
+    stages = Stages()
+    await bus.subscribe(subjects.PREEMPTIONS, stages.heard)
+    await bus.subscribe(subjects.REJECTED, stages.heard)
     await _ready(made, bus, args.nodes)
     await _labelled(kube, args.nodes)
     await fill(kube, watched, low)
@@ -198,6 +219,7 @@ async def measure(made: Fleet, kube: Transport, plane: ControlPlane, args: argpa
     times = sorted(waited.values())
     if args.verbose:
         slowest = sorted(waited, key=waited.__getitem__, reverse=True)[:20]
+        sys.stderr.write(stages.told(began))
         sys.stderr.write(f"the slowest gangs, in ms: { {gang: round(waited[gang] * 1000) for gang in slowest} }\n")
     return {
         "nodes": args.nodes, "low_priority_pods": low, "gangs": args.gangs, "gangs_a_second": args.rate, "bound": len(times),
