@@ -246,6 +246,8 @@ class Core:
         held = self.book.grants.get(event.grant_id)
         if held is not None and held.phase == "holding":
             return  # we have not seen it bound yet; the agent says it again until we have
+        if held is not None and held.node != event.node:
+            return  # no node gives back what is another's
         if held is not None:
             self._end_grant(held, event.reason)
         self.nodes.acknowledged(event.grant_id)

@@ -17,6 +17,17 @@ from tests.support.leader import Leader, only
 HALF = {"memory": "40Gi"}
 
 
+def test_no_node_gives_back_what_is_anothers() -> None:
+    """R6. All agents share one user on the bus: what names a node is its own word."""
+    leader = Leader().nodes("n", "other", gpus=1)
+    pod = build.gpu_pod("p", gpus=1)
+    leader.facts(pod)
+    leader.bind(pod)
+    (grant_id,) = leader.core.book.grants
+    leader.send(m.ReleaseSeen("other" if leader.binds()[pod.metadata.uid].node == "n" else "n", grant_id))
+    assert list(leader.core.book.grants) == [grant_id]
+
+
 def test_a_decision_is_in_the_log_before_its_binding_goes_out() -> None:
     """R2"""
     leader = Leader(build.node("n")).nodes("n")
