@@ -134,7 +134,8 @@ class Placer:
         """A gang is tried when all that it needs are there, and again when it needs less or has more to choose from."""
         if gang.spare != gang.satisfied:
             gang.spare = gang.satisfied
-            for member in [u for u in gang.waiting if u in self.queue]:
+            # A snapshot ends several pods at once, and is told of one by one: some of these may be gone from the book.
+            for member in [u for u in gang.waiting if u in self.queue and u in self.book.pods]:
                 self.queue.add_to_gang(self.book.pods[member], gang.key, spare=gang.spare)
             gang.standing = (0, 0)
         uid = next(iter(gang.waiting), None)
