@@ -83,5 +83,5 @@ def test_every_service_has_an_inbox_of_its_own() -> None:
     conf = (manifests.FOLDER / "nats.conf").read_text()
     prefixes = [e["value"] for m in manifests.load("3") if m["kind"] in ("Deployment", "DaemonSet")
                 for c in m["spec"]["template"]["spec"]["containers"] for e in c["env"] if e["name"] == "KERF_NATS_INBOX_PREFIX"]  # fmt: skip
-    assert sorted(prefixes) == ["_INBOX_metrics", "_INBOX_node_agent", "_INBOX_placement", "_INBOX_watcher"]
+    assert sorted(prefixes) == ["_INBOX_metrics", "_INBOX_node_agent", "_INBOX_placement", "_INBOX_preemptor", "_INBOX_watcher"]
     assert all(f'"{prefix}.>"' in conf for prefix in prefixes)
