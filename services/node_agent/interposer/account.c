@@ -70,10 +70,19 @@ static int quiet(int gpu, const unsigned char *dead) {
     return 1;
 }
 
-/* 0: somebody was in the middle of a change. */
-static int recount(int gpu, const unsigned char *dead) {
+/* Another may have reclaimed a dead process's slot meanwhile, and a new process have taken it. */
+static int slots_stand(const unsigned char *dead, const uint64_t *state) {
+    for (int i = 0; i < KERF_MAX_PROCESSES; i++)
+        if (dead[i] && LOAD(counters->process[i].state) != state[i]) return 0;
+    return 1;
+}
+
+/* 0: somebody was in the middle of a change. -1: who is dead has to be found anew. Slots are looked at after the word is
+ * read: one taken later changes the word before it holds anything, and the exchange fails. */
+static int recount(int gpu, const unsigned char *dead, const uint64_t *state) {
     struct kerf_gpu_counters *g = &counters->gpu[gpu];
     uint64_t word = LOAD(g->account), sum = 0;
+    if (!slots_stand(dead, state)) return -1;
     if (!quiet(gpu, dead)) return 0;
     for (int i = 0; i < KERF_MAX_PROCESSES; i++)
         if (!dead[i] && LOAD(counters->process[i].state) & 1) sum += LOAD(counters->process[i].charged_bytes[gpu]);
@@ -94,10 +103,10 @@ static int reclaim_once(void) {
     if (!found) return 1;
     for (int gpu = 0; gpu < (int)orders->gpu_count && gpu < KERF_MAX_GPUS; gpu++) {
         int done = 0;
-        for (int attempt = 0; attempt < ATTEMPTS && !done; attempt++) done = recount(gpu, dead);
-        repaired &= done;
+        for (int attempt = 0; attempt < ATTEMPTS && !done; attempt++) done = recount(gpu, dead, state);
+        repaired &= done > 0;
     }
-    if (!repaired) return 0; /* somebody is always in the middle of a change, or died there just now */
+    if (!repaired) return 0; /* somebody is always in the middle of a change, died there just now, or reclaims beside us */
     for (int i = 0; i < KERF_MAX_PROCESSES; i++)
         if (dead[i] && __atomic_compare_exchange_n(&counters->process[i].state, &state[i], state[i] + 1, 0, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
             __atomic_add_fetch(&counters->reclaimed, 1, __ATOMIC_RELAXED);

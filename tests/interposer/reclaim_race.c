@@ -1,0 +1,47 @@
+/* account.c alone, at the one moment that counts: while this process takes slot 5 for dead, another one reclaims the slot,
+ * and a third takes it and charges 10 GiB. Prints what the account says then, and after the third one freed its memory. */
+#include <stdio.h>
+
+#include "kerf.h"
+
+enum { OURS = 0, CONTESTED = 5 };
+static const uint64_t CHARGED = 10ull << 30;
+static struct kerf_orders page;
+static struct kerf_counters counted;
+const struct kerf_orders *orders = &page;
+struct kerf_counters *counters = &counted;
+int slot = OURS;
+static int taken;
+
+struct kerf_process *self(void) { return &counted.process[slot]; }
+
+static void another_reclaims_it_and_a_third_takes_it(void) {
+    struct kerf_process *p = &counted.process[CONTESTED];
+    p->state += 1;
+    p->charged_bytes[0] = 0;
+    counted.gpu[0].account = 0;
+    p->state += 3;
+    slot = CONTESTED;
+    if (!reserve(0, CHARGED)) printf("refused ");
+    slot = OURS;
+}
+
+int process_alive(int i) {
+    if (i != CONTESTED || taken) return 1;
+    taken = 1;
+    another_reclaims_it_and_a_third_takes_it();
+    return 0;
+}
+
+int main(void) {
+    page.gpu_count = 1;
+    page.granularity_bytes = 2 << 20;
+    page.gpu[0].memory_limit_bytes = CHARGED;
+    counted.process[OURS].state = counted.process[CONTESTED].state = 3;
+    counted.process[CONTESTED].charged_bytes[0] = counted.gpu[0].account = 2ull << 30;
+    reclaim();
+    printf("%llu ", (unsigned long long)charged(0));
+    slot = CONTESTED;
+    release(0, CHARGED);
+    printf("%llu\n", (unsigned long long)charged(0));
+}
