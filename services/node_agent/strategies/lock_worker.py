@@ -24,6 +24,8 @@ from pathlib import Path
 
 UNREADABLE = -1
 """An answer that is no result of the driver's: the order was not understood."""
+RUNNING, INVALID_VALUE = 0, 1
+"""CU_PROCESS_STATE_RUNNING, and what the driver answers about a process that it does not know."""
 
 
 class LockArgs(ctypes.Structure):
@@ -74,6 +76,7 @@ class Worker:
         """Raises OSError where there is no such library, AttributeError where the driver is older than r570."""
         driver = ctypes.CDLL(library)
         self._lock, self._unlock = driver.cuCheckpointProcessLock, driver.cuCheckpointProcessUnlock
+        self._state = driver.cuCheckpointProcessGetState
         self._journal = journal
         begun = driver.cuInit(0)
         if begun:
@@ -91,9 +94,19 @@ class Worker:
         return result
 
     def unlock(self, pid: int) -> int:
+        """The driver's result. Who is still locked stays in the journal, and is tried again when patience ends and at each start."""
         result = int(self._unlock(pid, None))
-        self._journal.remove(pid)
+        if result == 0 or not self._locked(pid):
+            self._journal.remove(pid)
         return result
+
+    def _locked(self, pid: int) -> bool:
+        """A driver that cannot say is taken to have it locked, unless it does not know the process, or it is gone."""
+        state = ctypes.c_int(RUNNING)
+        told = int(self._state(pid, ctypes.byref(state)))
+        if told:
+            return told != INVALID_VALUE and started(pid) == self._journal.held.get(pid)
+        return state.value != RUNNING
 
     def undo(self) -> None:
         for pid in tuple(self._journal.held):

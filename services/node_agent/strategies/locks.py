@@ -67,7 +67,9 @@ class Locks:
         async with self._serial:
             if pid in self.held:
                 self.held.discard(pid)
-                await self._ask(f"unlock {pid}")
+                result = await self._ask(f"unlock {pid}")
+                if result:
+                    log.error("unlock_failed", pid=pid, driver=result, effect="tried again while the driver says that it is locked")
 
     async def beat(self) -> None:
         """To be called more often than the worker's patience lasts, while anybody is locked. Whoever was unlocked meanwhile,

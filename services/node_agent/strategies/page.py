@@ -129,7 +129,8 @@ class Page:
     def busy_until_ns(self) -> int:
         """When the container's work ends by its own estimate, on whichever GPU last. Raises OSError where the file is gone."""
         size = ctypes.sizeof(layout.Signal)
-        raw = (self.folder / "signal").read_bytes()[:size]
+        with (self.folder / "signal").open("rb") as file:
+            raw = os.pread(file.fileno(), size, 0)  # the container may have grown it beyond any memory
         if len(raw) < size:
             return 0
         at = layout.Signal.from_buffer_copy(raw)
@@ -149,8 +150,19 @@ class Page:
         elif found > size:
             damage = f"its counters were grown to {found} bytes"
             os.truncate(self.folder / "counters", size)  # what it wrote there fills the node's memory
+        damage = damage or self._signal_damage()
         gpus = tuple(_reading(uuid, at.gpu[place]) for place, uuid in enumerate(self._uuids))
         return Reading(gpus=gpus, attaches=at.attaches, reclaimed=at.reclaimed, full=at.full, damage=damage)
+
+    def _signal_damage(self) -> str:
+        """What is wrong with the signal's length. It gets its length back: what was grown fills the node's memory, and what was
+        cut kills those who read it."""
+        path, size = self.folder / "signal", ctypes.sizeof(layout.Signal)
+        found = path.stat().st_size
+        if found == size:
+            return ""
+        os.truncate(path, size)
+        return f"its signal was {'grown' if found > size else 'cut'} to {found} bytes"
 
     def close(self) -> None:
         """Lets go of it; the files stay."""

@@ -166,6 +166,22 @@ def test_a_container_that_cuts_its_counters_is_found_out_and_harms_nobody_else(b
     assert "cut to 100 bytes" in reading.damage
 
 
+@pytest.mark.parametrize(("length", "damage"), [(0, "cut to 0"), (1 << 40, "grown to")])
+def test_a_signal_of_another_length_is_found_out_and_gets_its_length_back(board: Board, length: int, damage: str) -> None:
+    """A terabyte of it is not read, either."""
+    a, size = make("a"), ctypes.sizeof(layout.Signal)
+    board.put(a)
+    path = board.folder(a.key) / "signal"
+    os.truncate(path, length)
+    reading = board.read(a.key)
+    assert reading is not None
+    assert damage in reading.damage
+    assert path.stat().st_size == size
+    reading = board.read(a.key)
+    assert reading is not None
+    assert reading.damage == ""
+
+
 def test_a_container_that_fills_the_nodes_memory_through_its_counters_is_found_out_and_cut_back(board: Board) -> None:
     a, size = make("a"), ctypes.sizeof(layout.Counters)
     board.put(a)

@@ -99,9 +99,34 @@ def hanging(tmp_path: Path, compiler: str) -> str:
     source.write_text(
         "#include <unistd.h>\nint cuInit(unsigned f){return f;}\nint cuCheckpointProcessLock(int p, void *a){(void)p;(void)a;for(;;)pause();}\n"
         "int cuCheckpointProcessUnlock(int p, void *a){(void)p;(void)a;return 0;}\n"
+        "int cuCheckpointProcessGetState(int p, int *s){(void)p;*s=0;return 0;}\n"
     )
     subprocess.run([compiler, "-shared", "-fPIC", "-o", str(tmp_path / "hangs.so"), str(source)], check=True)
     return str(tmp_path / "hangs.so")
+
+
+@pytest.fixture
+def stubborn(tmp_path: Path, compiler: str) -> str:
+    """Its first unlock fails, and the process stays locked."""
+    source = tmp_path / "stubborn.c"
+    source.write_text(
+        "static int locked, asked;\nint cuInit(unsigned f){return f;}\n"
+        "int cuCheckpointProcessLock(int p, void *a){(void)p;(void)a;locked=1;return 0;}\n"
+        "int cuCheckpointProcessUnlock(int p, void *a){(void)p;(void)a;if(!asked++)return 600;locked=0;return 0;}\n"
+        "int cuCheckpointProcessGetState(int p, int *s){(void)p;*s=locked;return 0;}\n"
+    )
+    subprocess.run([compiler, "-shared", "-fPIC", "-o", str(tmp_path / "stubborn.so"), str(source)], check=True)
+    return str(tmp_path / "stubborn.so")
+
+
+async def test_an_unlock_that_fails_is_not_forgotten(tmp_path: Path, stubborn: str) -> None:
+    journal = tmp_path / "locks.json"
+    locks = Locks(stubborn, journal)
+    await locks.lock(os.getpid())
+    await locks.unlock(os.getpid())
+    assert str(os.getpid()) in journal.read_text()
+    await locks.close()
+    assert journal.read_text() == "{}", "tried again, and done"
 
 
 async def test_a_driver_that_hangs_costs_a_worker_and_no_more(tmp_path: Path, hanging: str) -> None:
