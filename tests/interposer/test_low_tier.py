@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
 from services.node_agent.strategies.page import GpuRule, Page, Rules, folder_name
-from tests.interposer.node import UUID, Node, numbers
+from tests.interposer.node import UUID, Node, numbers, until
 
 SECONDS = 5
 HIGH, LOW = ("high", "main"), ("low", "main")
@@ -78,3 +79,14 @@ def test_the_low_one_has_a_least_share_beside_one_that_is_never_idle(built: Path
     _, least = run(built, tmp_path / "least", always_busy, 500_000, floor=100)
     assert none < SECONDS * 1_000_000
     assert SECONDS * 50_000_000 <= least <= SECONDS * 101_000_000
+
+
+def test_a_peer_that_cuts_its_signal_harms_nobody(built: Path, tmp_path: Path) -> None:
+    """A mapping of it would kill whoever reads it; and a signal that is not whole says that nobody is at work."""
+    node = Node(built, tmp_path, clients=1)
+    high = Page(node.folder / folder_name(HIGH), lambda: 0)
+    low = node.container(folder_name(LOW), Rules(gpus=(GpuRule(uuid=UUID),), low=True, peers=(HIGH,)))
+    working = low.start("share", "saturate", "500000", "40")
+    until(lambda: low.raw().gpu[0].used_ns > 0)
+    os.truncate(high.folder / "signal", 0)
+    assert sum(numbers(working)) > 0

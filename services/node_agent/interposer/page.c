@@ -10,6 +10,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #ifndef KERF_DIRECTORY
@@ -136,20 +138,36 @@ int attached(void) {
     return mine && *mine;
 }
 
-/* The signal of another container on the same GPU; mapped once. */
+static int read_signal(int file, struct kerf_signal *into) {
+    return pread(file, into, sizeof *into, 0) == (ssize_t)sizeof *into && into->magic == KERF_SIGNAL_MAGIC && into->version == KERF_VERSION;
+}
+
+/* By the system call: the C library's own name is younger than the oldest library that must load us. */
+static int identify(int file, struct stat *found) { return (int)syscall(SYS_fstat, file, found); }
+
+static int is_still(int file, const struct stat *opened) {
+    struct stat now;
+    return identify(file, &now) == 0 && now.st_dev == opened->st_dev && now.st_ino == opened->st_ino;
+}
+
+/* The signal of another container on the same GPU, as it is now. Never mapped: its owner can cut the file, and whoever reads
+ * a mapping beyond its end is killed. The descriptor is kept; where the program closed it, or another file has its number
+ * now, the head is not a signal's, and the file is opened anew. */
 const struct kerf_signal *peer_signal(unsigned peer) {
-    static struct { char name[KERF_NAME_BYTES]; struct kerf_signal *page; } known[KERF_MAX_PEERS];
-    char path[KERF_NAME_BYTES + 8], name[KERF_NAME_BYTES];
+    static struct { char name[KERF_NAME_BYTES]; int file; struct stat opened; struct kerf_signal seen; } known[KERF_MAX_PEERS];
+    char path[512], name[KERF_NAME_BYTES];
     memcpy(name, orders->peer[peer], sizeof name);
     name[KERF_NAME_BYTES - 1] = 0;
-    if (known[peer].page && !strcmp(known[peer].name, name)) return known[peer].page;
-    if (known[peer].page) munmap(known[peer].page, sizeof *known[peer].page);
-    known[peer].page = NULL;
     if (!name[0] || strchr(name, '/')) return NULL;
-    snprintf(path, sizeof path, "peers/%s", name);
-    known[peer].page = map(path, sizeof *known[peer].page, KERF_SIGNAL_MAGIC, 0, NULL);
+    if (!strcmp(known[peer].name, name) && read_signal(known[peer].file, &known[peer].seen)) return &known[peer].seen;
+    if (known[peer].name[0] && is_still(known[peer].file, &known[peer].opened)) close(known[peer].file);
+    known[peer].name[0] = 0;
+    snprintf(path, sizeof path, "%s/peers/%s", kerf_directory(), name);
+    known[peer].file = open(path, O_RDONLY | O_CLOEXEC);
+    if (known[peer].file < 0) return NULL;
+    if (identify(known[peer].file, &known[peer].opened) || !read_signal(known[peer].file, &known[peer].seen)) return close(known[peer].file), NULL;
     memcpy(known[peer].name, name, sizeof name);
-    return known[peer].page;
+    return &known[peer].seen;
 }
 
 static void forked(void) {
