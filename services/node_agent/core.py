@@ -11,6 +11,8 @@ Pure: `handle(event, now) -> list[Command]`. Its whole state is the checkpoint. 
 
 from __future__ import annotations
 
+import msgspec
+
 from services.node_agent import gate, releases, state
 from services.node_agent import messages as m
 from services.node_agent.devices import affected, news
@@ -251,7 +253,7 @@ class Agent:
             return []
         self._generation = 1 if rebooted else self._generation + 1
         self._boot_id = seen.boot_id
-        self.inventory = Inventory(**{f: getattr(seen, f) for f in seen.__struct_fields__} | {"node": self.node, "generation": self._generation})
+        self.inventory = msgspec.structs.replace(seen, node=self.node, generation=self._generation)
         before, self._gpus = self._gpus, {g.uuid: g for g in seen.gpus}
         if rebooted:
             # Nothing of the last boot runs. Its grants stand, and may be handed over again when the kubelet starts them.

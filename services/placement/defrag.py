@@ -29,7 +29,6 @@ GPUS_MOST = 64
 GROUPS_MOST = 64
 _NODES_TRIED = 24
 _NODES_A_STEP = 16
-_NEVER = "Never"
 _NAMESPACE = "kerf-advice"
 """Of stand-ins; a namespace of that name may exist all the same, for uids tell pods apart."""
 
@@ -56,7 +55,7 @@ def advise(engine: Engine, goal: Goal, now: float, most_gpu_seconds: int = 0) ->
     still meanwhile (`trial.undisturbed`)."""
     plan = _Plan(engine, now, most_gpu_seconds)
     if goal.state is not None:
-        if goal.state.pod.spec.preemption_policy == _NEVER:
+        if goal.state.never_preempts:
             return Advice(sentence="its preemptionPolicy is Never: nobody is asked to make room for it")
         state = plan.world.book.add(goal.state)
         if plan.world.place(state) is not None:

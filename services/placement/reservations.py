@@ -21,8 +21,6 @@ from shared.contracts.log import ReservationRecord
 from shared.contracts.preemption import HeldPlace, Plan
 from shared.model.grant import Grant
 
-_NEVER = "Never"
-
 
 class Reservation(msgspec.Struct):
     plan: Plan
@@ -55,7 +53,7 @@ class Reservations(dict[str, Reservation]):
         for beneficiary, state in zip(plan.beneficiaries, states, strict=True):
             if state is None or not state.wants_place or state.charged or state.refusal:
                 return f"{beneficiary.namespace}/{beneficiary.name} does not wait for a place"
-            if state.pod.spec.preemption_policy == _NEVER:
+            if state.never_preempts:
                 return f"{state.key} has preemptionPolicy Never"
             if self._keeps_back(state):
                 return f"the queue of {state.key} lets it have no more now"

@@ -27,7 +27,6 @@ ASK_AGAIN_S = 5.0
 KNOWN_WITHIN_S = 30.0
 LOST_S = 60.0
 """So long after its deadline a plan is over, whatever was heard of it."""
-_NEVER = "Never"
 
 
 class Waiting(msgspec.Struct):
@@ -132,7 +131,7 @@ class Core:
         groups: dict[str, list[PodState]] = {}
         for uid, waits in self.waiting.items():
             state = self.book.pods.get(uid)
-            if state is None or uid in planned or waits.not_before > now or state.refusal or state.request is None or state.pod.spec.preemption_policy == _NEVER:
+            if state is None or uid in planned or waits.not_before > now or state.refusal or state.request is None or state.never_preempts:
                 continue
             groups.setdefault(self._group(state), []).append(state)
         whole = [members for members in groups.values() if members[0].gang is None or len(members) >= members[0].gang.minimum]
@@ -202,7 +201,7 @@ class Core:
             return PreemptAnswer(plan=under_way, sentence=f"{_price(under_way)}: this plan is under way")
         if state.refusal or state.request is None:
             return PreemptAnswer(sentence=state.refusal or "nobody is displaced for a pod without GPUs")
-        if state.pod.spec.preemption_policy == _NEVER:
+        if state.never_preempts:
             return PreemptAnswer(sentence="its preemptionPolicy is Never")
         members = [s for s in self.book.pods.values() if s.wants_place and s.ours and self._group(s) == self._group(state)]
         if state.gang is not None and len(members) < state.gang.minimum:

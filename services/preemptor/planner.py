@@ -49,19 +49,18 @@ class Planner:
         self._gone: dict[str, Candidate] = {}
         self._taken: dict[str, list[GpuShare]] = {}
         self._used: dict[str, list[PodState]] = {}
-        ways: list[Way] = []
-        for state in sorted(members, key=lambda s: max(a.hardness for a in s.request.asks.values()) if s.request else (), reverse=True):
+        ways: dict[str, Way] = {}
+        for state in sorted(members, key=lambda s: s.request.hardest.hardness if s.request else (), reverse=True):
             way = self._best(state, shunned)
             if way is None:
                 return None
-            ways.append(way)
+            ways[state.uid] = way
             self._gone |= {victim.uid: victim for victim in way.victims}
             self._taken.setdefault(way.node, []).extend(way.takes)
             self._used.setdefault(way.node, []).append(state)
         self._candidates.promise(self._gone.values())
-        self._busy |= {way.node for way in ways}
-        order = {state.uid: place for place, state in enumerate(sorted(members, key=lambda s: max(a.hardness for a in s.request.asks.values()) if s.request else (), reverse=True))}
-        return [ways[order[state.uid]] for state in members]
+        self._busy |= {way.node for way in ways.values()}
+        return [ways[state.uid] for state in members]
 
     def _best(self, state: PodState, shunned: frozenset[str]) -> Way | None:
         best: Way | None = None
@@ -93,8 +92,9 @@ class Planner:
 
     def _way(self, state: PodState, node: NodeState) -> Way | None:
         """The cheapest victims on this node, none more than it takes."""
-        offered = [c for c in self._candidates.on(node, state.pod.spec.priority) if c.uid not in self._gone]
-        gone = [c for c in self._candidates.on(node, state.pod.spec.priority) if c.uid in self._gone]
+        candidates = self._candidates.on(node, state.pod.spec.priority)
+        offered = [c for c in candidates if c.uid not in self._gone]
+        gone = [c for c in candidates if c.uid in self._gone]
         victims: list[Candidate] = []
         takes = self._place(state, node, gone)
         for candidate in offered:
@@ -167,8 +167,7 @@ def _share(ask: GpuAsk, room: GpuRoom, node: str) -> GpuShare:
 
 def _has_room(state: PodState, node: NodeState) -> bool:
     """Whether its largest ask may fit as things are."""
-    asks = () if state.request is None else state.request.asks.values()
-    ask = max(asks, key=lambda a: a.hardness, default=None)
+    ask = None if state.request is None else state.request.hardest
     return ask is not None and any(room.free_mib > 0 for room in node.gpus) and sum(fits(ask, room) for room in node.gpus) >= (1 if ask.profile else ask.count)
 
 

@@ -80,6 +80,11 @@ class PodState(msgspec.Struct):
             and not self.ended and not pod.spec.scheduling_gates
         )  # fmt: skip
 
+    @property
+    def never_preempts(self) -> bool:
+        """Nobody is to give way for it, whatever its priority."""
+        return self.pod.spec.preemption_policy == "Never"
+
 
 class GrantState(msgspec.Struct):
     """A grant whose shares are taken from the pool. It outlives its pod until the node gives it back."""

@@ -74,6 +74,11 @@ class PodRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     policy: Policy = ""
     tier: str = ""
 
+    @property
+    def hardest(self) -> GpuAsk:
+        """The ask that is hardest to place."""
+        return max(self.asks.values(), key=lambda ask: ask.hardness)
+
 
 class RequestError(ValueError):
     """A request that makes no sense. `code` is stable for programs; the text tells a person what to write instead."""

@@ -70,9 +70,7 @@ def next_lesson(met: int, period: int) -> int:
 
 def largest_ask(pod: PodState) -> GpuAsk | None:
     """The ask that is hardest to place; policies look at it alone. None for a pod without GPUs."""
-    if pod.request is None:
-        return None
-    return max(pod.request.asks.values(), key=lambda ask: ask.hardness)
+    return None if pod.request is None else pod.request.hardest
 
 
 def used_share(arrays: Arrays, rows: Ints) -> Ints:
