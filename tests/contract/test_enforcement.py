@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import json
 import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -35,6 +34,7 @@ from shared.model.gpu import Inventory, Strategy
 from shared.model.grant import ContainerGrant, GpuShare, Grant
 from tests.support.fake_kubelet import FakeKubelet
 from tests.support.kubelet_agent import agent, pod, uid
+from tests.support.native import enforcement_built
 from tests.support.waiting import eventually
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -44,12 +44,7 @@ NVML = f"driver 580.1\ngpu 0 {GPU} NVIDIA_H200 4000 00000000:01:00.0 0 9 0 0 0\n
 
 @pytest.fixture(scope="module")
 def build(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    if shutil.which("cc") is None or shutil.which("make") is None:
-        pytest.skip("no C compiler")
-    at = tmp_path_factory.mktemp("interposer")
-    for folder in ("services/node_agent/interposer", "tests/fakes/cuda"):
-        subprocess.run(["make", "-s", "-C", str(ROOT / folder), f"BUILD={at}"], check=True)
-    return at
+    return enforcement_built(tmp_path_factory.mktemp("interposer"))
 
 
 @pytest.fixture

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import time
 import urllib.request
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -39,18 +38,10 @@ from tests.support.waiting import eventually
 
 
 @pytest.fixture
-async def nats() -> AsyncIterator[EmbeddedServer]:
-    async with EmbeddedServer() as server:
-        yield server
-
-
-@pytest.fixture
-async def bus(nats: EmbeddedServer) -> AsyncIterator[NatsBus]:
-    async with await NatsBus.connect(nats.url) as made:
-        await provision(made)
-        inventory = Inventory(node="n1", boot_id="b", gpus=(Gpu(uuid="G", index=0, model="H200", memory_mib=1000),))
-        await made.kv(subjects.KV_NODES).put(subjects.token("n1"), encode(inventory))
-        yield made
+async def bus(bus: NatsBus) -> NatsBus:
+    inventory = Inventory(node="n1", boot_id="b", gpus=(Gpu(uuid="G", index=0, model="H200", memory_mib=1000),))
+    await bus.kv(subjects.KV_NODES).put(subjects.token("n1"), encode(inventory))
+    return bus
 
 
 def pod(name: str) -> dict[str, Any]:

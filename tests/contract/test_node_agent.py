@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -49,19 +48,6 @@ class Ear:
 
     def of(self, kind: type) -> list[Any]:
         return [event for event in self.heard if isinstance(event, kind)]
-
-
-@pytest.fixture
-async def nats() -> AsyncIterator[EmbeddedServer]:
-    async with EmbeddedServer() as server:
-        yield server
-
-
-@pytest.fixture
-async def bus(nats: EmbeddedServer) -> AsyncIterator[NatsBus]:
-    async with await NatsBus.connect(nats.url) as made:
-        await provision(made)
-        yield made
 
 
 async def ask(bus: NatsBus, verb: str, body: Any, kind: Any, node: str = FIRST) -> Any:

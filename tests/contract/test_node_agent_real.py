@@ -27,7 +27,6 @@ from services.node_agent.state import Checkpoint, CheckpointError
 from shared.bus.embedded import EmbeddedServer
 from shared.bus.nats_bus import NatsBus
 from shared.bus.port import Incoming
-from shared.bus.provision import provision
 from shared.contracts import subjects
 from shared.contracts.base import decode, encode
 from shared.contracts.commands import (
@@ -70,19 +69,6 @@ def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "boot_id").write_text("boot-1\n")
     monkeypatch.setenv("KERF_FAKE_NVML_STATE", str(tmp_path / "nvml"))
     return tmp_path
-
-
-@pytest.fixture
-async def nats() -> AsyncIterator[EmbeddedServer]:
-    async with EmbeddedServer() as server:
-        yield server
-
-
-@pytest.fixture
-async def bus(nats: EmbeddedServer) -> AsyncIterator[NatsBus]:
-    async with await NatsBus.connect(nats.url) as made:
-        await provision(made)
-        yield made
 
 
 class Known(NodeAgent):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -11,11 +10,11 @@ import pytest
 
 from services.node_agent.strategies import layout
 from tests.node.world import WITHIN_S, World, grant_of, world_on
+from tests.support.native import enforcement_built
 from tests.support.waiting import eventually
 from tools.sandbox import Sandbox
 from tools.sandbox.agent import Gpus
 
-ROOT = Path(__file__).resolve().parents[2]
 FIRM = {"kerf.dev/isolation": "firm"}
 
 
@@ -28,9 +27,7 @@ class SameGpus(Gpus):
 
 @pytest.fixture
 async def world(sandbox: Sandbox, tmp_path: Path) -> AsyncIterator[World]:
-    build = tmp_path / "build"
-    for folder in ("services/node_agent/interposer", "tests/fakes/cuda"):
-        subprocess.run(["make", "-s", "-C", str(ROOT / folder), f"BUILD={build}"], check=True)  # noqa: ASYNC221 - seconds, before anything runs
+    build = enforcement_built(tmp_path / "build")
     gpus = SameGpus(tmp_path)
     settings = {
         "KERF_NODE_AGENT_INTERPOSER_DIR": str(build), "KERF_NODE_AGENT_LIBCUDA": str(build / "libcuda.so.1"),
