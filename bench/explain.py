@@ -31,7 +31,7 @@ from services.placement.explaining.steps import SLICE_S, Steps, in_slices
 from services.placement.explaining.trial import undisturbed
 from services.placement.explaining.when import when
 from services.placement.explaining.worlds import change
-from services.placement.gangs.registry import Gangs
+from shared.book.gangs import Gangs
 from shared.book.states import PodState
 from shared.contracts.queries import AddNodes, WhatIfQuery
 from shared.model.grant import Grant

@@ -11,7 +11,6 @@ from collections.abc import Callable
 from services.placement import messages as m
 from services.placement.claims import Slices
 from services.placement.deciding import Decider
-from services.placement.gangs.registry import GangState, gang_trace
 from services.placement.holds import Hold, Holds
 from services.placement.journal import PART_MOST, Journal
 from services.placement.nodes import Nodes
@@ -21,6 +20,7 @@ from services.placement.settings import Settings, Stats
 from services.placement.takeover import Takeover, touch
 from services.placement.turned_away import TurnedAway
 from shared.book.book import Book, Change
+from shared.book.gangs import GangState, gang_trace
 from shared.book.states import GrantState, PodState
 from shared.contracts.commands import Answer, Patch
 from shared.contracts.events import GrantEnded, PodBound, TermTaken

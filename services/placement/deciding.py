@@ -8,12 +8,12 @@ from services.placement import messages as m
 from services.placement.claims import allocations, with_claims
 from services.placement.engine import Place
 from services.placement.gangs.placing import Placed, take_back
-from services.placement.gangs.registry import GangState
 from services.placement.holds import Hold, Holds
 from services.placement.journal import Journal
 from services.placement.placer import Placer
 from services.placement.reservations import Reservation
 from services.placement.settings import Settings
+from shared.book.gangs import GangState
 from shared.book.states import PodState
 from shared.contracts.base import encode
 from shared.contracts.events import GangPlaced, PlacementDecided

@@ -16,7 +16,6 @@ from services.placement.explaining.trial import Trial
 from services.placement.explaining.verdicts import Verdicts, judge_all
 from services.placement.fair.fair import Fair
 from services.placement.fair.words import owed_first
-from services.placement.gangs.registry import Gangs
 from services.placement.gangs.words import gang_unknown, verdict
 from services.placement.honoured import refusal
 from services.placement.policies.base import largest_ask
@@ -25,6 +24,7 @@ from services.placement.room import fits_room
 from services.placement.scores import CLUSTER_SCORES, COLUMN_SCORES, NODE_SCORES
 from services.placement.shape import INFEASIBLE
 from shared.book.book import Book
+from shared.book.gangs import Gangs
 from shared.book.shares import GpuRoom, fits, missing
 from shared.book.states import NodeState, PodState
 from shared.contracts.explain import Candidate, GpuReason, NodeExplanation, PodExplanation, Reason

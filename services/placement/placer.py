@@ -8,22 +8,22 @@ from collections.abc import Callable
 from services.placement import messages as m
 from services.placement.engine import Engine, Place
 from services.placement.explain import Explainer
-from services.placement.fair.amounts import Amount
 from services.placement.fair.fair import Fair
 from services.placement.gangs.domains import holds, shapes_of
 from services.placement.gangs.placing import Granting, Misfit, Placed, Tried, by_size, place_gang, take_back
-from services.placement.gangs.registry import Gangs, GangState
 from services.placement.honoured import refusal
 from services.placement.queue import Queue
 from services.placement.reports import Reports
 from services.placement.settings import Stats
 from services.placement.shape import INFEASIBLE
 from shared.book.book import Book
+from shared.book.gangs import Gangs, GangState
 from shared.book.states import PodState
 from shared.contracts.explain import Reason
 from shared.contracts.policy import CONFIG_MAP, CONFIG_NAMESPACE, QUEUES_KEY
 from shared.model.claims import CLAIM_COMING
 from shared.model.objects import ConfigMap, Gang
+from shared.queues.amounts import Amount
 
 _TIMINGS_KEPT = 20_000
 _CLAIMS_PAUSE_S = 0.2

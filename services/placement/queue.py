@@ -19,10 +19,10 @@ from collections.abc import Callable
 
 import msgspec
 
-from services.placement.fair.amounts import Amount
 from services.placement.fair.fair import Fair
-from services.placement.fair.tree import Offer
 from shared.book.states import PodState
+from shared.queues.amounts import Amount
+from shared.queues.tree import Offer
 
 PAUSE_FIRST_S = 1.0
 PAUSE_MOST_S = 10.0

@@ -10,9 +10,9 @@ import msgspec
 from services.placement import messages as m
 from services.placement.explain import Explainer
 from services.placement.filters.volumes import choose_volumes, claim_names, waits_for_consumer
-from services.placement.gangs.registry import GangState, gang_trace
 from services.placement.queue import Queue
 from shared.book.book import Book
+from shared.book.gangs import GangState, gang_trace
 from shared.book.states import PodState
 from shared.contracts.commands import AnnounceEvent, Answer, Patch, ReportPending, SelectNode
 from shared.contracts.events import GangPlaced, GangWaiting, PlacementDecided, PlacementRejected

@@ -14,8 +14,8 @@ import msgspec
 
 from services.placement.engine import Engine
 from services.placement.explaining.trial import Trial
-from services.placement.gangs.registry import GangState
 from shared.book.book import Book
+from shared.book.gangs import GangState
 from shared.book.states import PodState
 from shared.contracts.log import ReservationRecord
 from shared.contracts.preemption import HeldPlace, Plan

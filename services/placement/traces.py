@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from services.placement import messages as m
-from services.placement.gangs.registry import gang_trace
+from shared.book.gangs import gang_trace
 from shared.contracts.events import GangPlaced, PlacementDecided, PlacementRejected, PodBound
 from shared.telemetry import Telemetry
 

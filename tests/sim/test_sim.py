@@ -7,12 +7,12 @@ from collections.abc import Callable
 import pytest
 
 from services.placement.core import Core
-from services.placement.gangs.registry import GangState
 from services.placement.journal import Journal
 from services.placement.messages import Command
 from services.placement.nodes import Nodes
 from services.placement.reports import Reports
 from shared.book.book import Book
+from shared.book.gangs import GangState
 from shared.contracts.log import DecisionBatch
 from tests.sim.log import Violation
 from tests.sim.world import World

@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 from services.placement.core import Core
 from services.placement.gangs.placing import by_size, place_gang, take_back
-from services.placement.gangs.registry import GangState
 from services.watcher.sim_cluster import SimulatedCluster
+from shared.book.gangs import GangState
 from shared.contracts.facts import Fact
 from shared.model import names
 from shared.model.grant import decode_grant

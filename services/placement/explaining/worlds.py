@@ -13,8 +13,8 @@ from services.placement.explaining.movable import as_move
 from services.placement.explaining.steps import Steps
 from services.placement.explaining.trial import Trial
 from services.placement.gangs.placing import by_size, place_gang
-from services.placement.gangs.registry import Gangs
 from shared.book.arrays import Bools
+from shared.book.gangs import Gangs
 from shared.book.movable import price_of
 from shared.book.states import NodeState, PodState, pod_state
 from shared.contracts.explain import Move, PlacedPod, WorldExplanation

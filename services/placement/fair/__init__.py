@@ -1,2 +1,2 @@
-"""Fair share between queues. Pure: amounts (`amounts`), the tree with shares and order (`tree`), what is used of it,
-kept up by the book (`usage`), and what keeps a pod back (`Fair` in `fair`)."""
+"""Fair share between queues, on the tree of `shared.queues`. Pure: whose turn it is and what keeps a pod back (`fair`), and
+what people are told of it (`words`)."""

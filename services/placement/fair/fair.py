@@ -6,9 +6,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 
-from services.placement.fair.amounts import NOTHING, Amount, ask_of, gpus_of, room_of, whole_gpus_of
-from services.placement.fair.tree import STRAY, Bound, Branch, Offer, Tree, first_over
-from services.placement.fair.usage import Usage
 from services.placement.fair.words import over, policy_invalid, stray
 from shared.book.arrays import Bools
 from shared.book.book import Book
@@ -19,6 +16,9 @@ from shared.contracts.policy import CONFIG_MAP, CONFIG_NAMESPACE, PolicyError, r
 from shared.contracts.queries import QueueStanding
 from shared.model.grant import ContainerGrant, Grant
 from shared.model.units import WHOLE_GPU_MILLI
+from shared.queues.amounts import NOTHING, Amount, ask_of, gpus_of, room_of, whole_gpus_of
+from shared.queues.tree import STRAY, Bound, Branch, Offer, Tree, first_over
+from shared.queues.usage import Usage
 
 
 class Fair:

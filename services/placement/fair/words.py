@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from services.placement.fair.amounts import Amount
-from services.placement.fair.tree import Branch, Tree
 from shared.book.states import PodState
 from shared.contracts.explain import QueueExplanation, Reason
 from shared.contracts.policy import CONFIG_MAP, CONFIG_NAMESPACE
 from shared.model import names
 from shared.model.units import format_mib
+from shared.queues.amounts import Amount
+from shared.queues.tree import Branch, Tree
 
 _MIB = 1024 * 1024
 

@@ -11,10 +11,10 @@ import msgspec
 import numpy as np
 
 from services.placement.engine import Engine
-from services.placement.gangs.registry import GangState
 from services.placement.shape import INFEASIBLE
 from shared.book.arrays import NOT_MIG, Arrays, Bools, Ints
 from shared.book.book import Book
+from shared.book.gangs import GangState
 from shared.book.states import PodState
 from shared.model.request import GpuAsk
 from shared.model.units import WHOLE_GPU_MILLI

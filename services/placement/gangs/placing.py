@@ -12,7 +12,7 @@ import msgspec
 
 from services.placement.engine import Engine, Place
 from services.placement.gangs.domains import Area, areas, shapes_of
-from services.placement.gangs.registry import GangState
+from shared.book.gangs import GangState
 from shared.book.states import PodState
 from shared.model.grant import Grant
 

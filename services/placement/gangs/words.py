@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from services.placement.engine import Engine, Place
 from services.placement.gangs.domains import nearest, shapes_of
 from services.placement.gangs.placing import Misfit, by_size, place_gang, take_back
-from services.placement.gangs.registry import GangState, Verdict
+from shared.book.gangs import GangState, Verdict
 from shared.book.states import PodState
 from shared.contracts.explain import GangExplanation, PodExplanation, Reason
 from shared.model.grant import Grant

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from services.placement import messages as m
 from services.placement.gangs.domains import room_for
 from services.placement.gangs.placing import by_size, place_gang, take_back
-from services.placement.gangs.registry import GangState
 from services.placement.shape import Row
+from shared.book.gangs import GangState
 from shared.contracts.log import DecisionBatch
 from shared.model.objects import Pod
 from tests.support import build

@@ -9,11 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from services.placement import messages as m
-from services.placement.fair.amounts import Amount
-from services.placement.fair.tree import Branch, Offer, Tree, first_over
-from services.placement.fair.usage import Usage
 from shared.contracts.policy import Amounts, QueuePolicy, QueueRule
 from shared.model.objects import Pod
+from shared.queues.amounts import Amount
+from shared.queues.tree import Branch, Offer, Tree, first_over
+from shared.queues.usage import Usage
 from tests.support import build
 from tests.support.leader import Leader
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 
 import msgspec
 
-from services.placement.fair.amounts import NOTHING, Amount, gpus_of, room_of, whole_gpus_of
-from services.placement.fair.tree import Branch, Tree
 from shared.book.book import Book
 from shared.book.states import GrantState, PodState
 from shared.model import names
+from shared.queues.amounts import NOTHING, Amount, gpus_of, room_of, whole_gpus_of
+from shared.queues.tree import Branch, Tree
 
 
 class _Counted(msgspec.Struct):

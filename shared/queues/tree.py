@@ -18,8 +18,8 @@ import math
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from services.placement.fair.amounts import NOTHING, Amount
 from shared.contracts.policy import Amounts, QueueDefaults, QueuePolicy, QueueRule
+from shared.queues.amounts import NOTHING, Amount
 
 STRAY = "?"
 """The queue of pods that name one which is not there (for them). It is no queue, and nobody is served from it."""
