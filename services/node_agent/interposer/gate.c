@@ -8,11 +8,17 @@
  * timetable keeps them apart: launches begin only in the container's own window of each period. How far into the window, and
  * past its end, is `reach`: it grows by a step for each period that left tokens unspent (additive increase) and shrinks by an
  * eighth when work ran past the window without need (multiplicative decrease). Whose window begins waits a moment for a peer
- * whose work still runs; but no longer than 5 ms or a tenth of the period, for a peer may lie. */
+ * whose work still runs; but no longer than 5 ms or a tenth of the period, for a peer may lie.
+ *
+ * The counters are the container's, so the container can write tokens into them. Hence `purse`: what this process itself may
+ * begin, kept in its own memory by the same arithmetic of its own work alone. An honest process never finds its purse emptier
+ * than the container's bucket; one whose page was forged has its share of the time all the same. */
 #include "kerf.h"
 
 enum { MILLI = 1000, POLL_NS = 1000000, DEFAULT_BOUND_NS = 4000000, DEFAULT_STALE_NS = 2000000000 };
 enum { LOOSE_PERIOD_NS = 100000000, LOOSE_CAP_NS = 20000000, LOW_DEBT_NS = 50000000, REFILL_NS = 10000, YIELD_NS = 5000000 };
+#define DEBT_NS (INT64_C(1) << 50) /* eleven days */
+enum { AHEAD_NS = 1000000000 }; /* no process is so slow that another's refill stands so far in its future */
 #define LOAD(x) __atomic_load_n(&(x), __ATOMIC_SEQ_CST)
 #define STORE(x, v) __atomic_store_n(&(x), v, __ATOMIC_SEQ_CST)
 #define ADD(x, v) __atomic_add_fetch(&(x), v, __ATOMIC_SEQ_CST)
@@ -34,23 +40,63 @@ static int held(const struct kerf_gpu_orders *o, uint64_t now_ns) {
 
 static int64_t window_of(const struct kerf_gpu_orders *o) { return (int64_t)(o->period_ns && o->window_ns < o->period_ns ? o->window_ns : 0); }
 
+/* What this process knows of a GPU whatever stands in the page. Under the lock of whoever calls. */
+static struct {
+    uint64_t filled_ns, seen_ns, busy_from_ns, busy_until_ns; /* seen: the latest refill of the container's bucket */
+    int64_t tokens_ns, cap_ns;
+} purse[KERF_MAX_GPUS];
+
+static int64_t earned(uint64_t from_ns, uint64_t now_ns, uint64_t milli) {
+    return now_ns > from_ns ? (int64_t)((__uint128_t)(now_ns - from_ns) * milli / MILLI) : 0;
+}
+
+static void fill_purse(int gpu, uint64_t milli, int64_t cap, uint64_t now_ns) {
+    const uint64_t last = purse[gpu].filled_ns;
+    purse[gpu].cap_ns = cap;
+    if (now_ns <= last) return;
+    purse[gpu].filled_ns = now_ns;
+    purse[gpu].tokens_ns = last ? purse[gpu].tokens_ns + earned(last, now_ns, milli) : cap;
+    if (purse[gpu].tokens_ns > 2 * cap) purse[gpu].tokens_ns = 2 * cap; /* twice: the bucket's own rounding never finds it short */
+}
+
 static void refill(int gpu, uint64_t milli, uint64_t estimate_ns, uint64_t now_ns) {
     struct kerf_gpu_counters *c = &counters->gpu[gpu];
     const int64_t window = window_of(&orders->gpu[gpu]);
     const int64_t loose = (int64_t)(LOOSE_PERIOD_NS / MILLI * milli);
     const int64_t cap = window ? (int64_t)(orders->gpu[gpu].period_ns * milli / MILLI + estimate_ns) : loose < LOOSE_CAP_NS ? loose : LOOSE_CAP_NS;
-    uint64_t last = LOAD(c->refilled_ns);
+    uint64_t last = LOAD(c->refilled_ns), from;
     int64_t tokens;
-    if (now_ns < last + REFILL_NS || !__atomic_compare_exchange_n(&c->refilled_ns, &last, now_ns, 0, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)) return;
-    if (!last) { /* as at the beginning of a window in the long run */
+    fill_purse(gpu, milli, cap, now_ns);
+    if (last > now_ns + AHEAD_NS) from = now_ns; /* forged: time begins anew */
+    else if (now_ns < last + REFILL_NS) return;
+    else from = last > purse[gpu].seen_ns ? last : purse[gpu].seen_ns;
+    if (!__atomic_compare_exchange_n(&c->refilled_ns, &last, now_ns, 0, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)) return;
+    purse[gpu].seen_ns = now_ns;
+    if (!last && from == last) { /* as at the beginning of a window in the long run */
         STORE(c->tokens_ns, window - window * (int64_t)milli / MILLI);
         return;
     }
-    tokens = ADD(c->tokens_ns, (int64_t)((__uint128_t)(now_ns - last) * milli / MILLI));
+    tokens = ADD(c->tokens_ns, earned(from, now_ns, milli));
     if (tokens > cap) ADD(c->tokens_ns, cap - tokens);
 }
 
+/* What may be begun: of the container's bucket no more than fits into it, and of the purse. */
+static int64_t tokens_of(int gpu) {
+    const int64_t own = purse[gpu].tokens_ns;
+    int64_t tokens = LOAD(counters->gpu[gpu].tokens_ns);
+    if (tokens > purse[gpu].cap_ns) tokens = purse[gpu].cap_ns;
+    if (tokens < -DEBT_NS) tokens = -DEBT_NS; /* forged against itself */
+    return tokens < own ? tokens : own;
+}
+
 static uint64_t patience(const struct kerf_gpu_orders *o) { return o->period_ns / 10 < YIELD_NS ? o->period_ns / 10 : YIELD_NS; }
+
+/* How far a launch of that length may be into its window, at most and at least: begun late, it may end late. */
+static uint64_t reach_in_bounds(const struct kerf_gpu_orders *o, uint64_t estimate_ns, uint64_t reach) {
+    const uint64_t slide = estimate_ns > patience(o) ? estimate_ns : patience(o);
+    const uint64_t most = o->window_ns + (slide < o->window_ns ? slide : o->window_ns);
+    return reach > most ? most : reach < o->window_ns / 2 ? o->window_ns / 2 : reach;
+}
 
 /* Once in each period. */
 static void adapt(int gpu, uint64_t estimate_ns, uint64_t now_ns) {
@@ -58,17 +104,13 @@ static void adapt(int gpu, uint64_t estimate_ns, uint64_t now_ns) {
     const struct kerf_gpu_orders *o = &orders->gpu[gpu];
     const uint64_t period = now_ns / o->period_ns, step = o->window_ns / 16 + 1;
     const uint64_t last_end = period ? (period - 1) * o->period_ns + o->window_start_ns + o->window_ns : 0;
-    const uint64_t slide = estimate_ns > patience(o) ? estimate_ns : patience(o); /* begun late, it may end late */
-    const uint64_t most = o->window_ns + (slide < o->window_ns ? slide : o->window_ns);
-    const int64_t unspent = LOAD(c->tokens_ns) - (int64_t)(o->window_ns - o->window_ns * o->compute_milli / MILLI);
+    const int64_t unspent = tokens_of(gpu) - (int64_t)(o->window_ns - o->window_ns * o->compute_milli / MILLI);
     uint64_t before = LOAD(c->adapted_period), reach = LOAD(c->reach_ns);
     if (before == period || !__atomic_compare_exchange_n(&c->adapted_period, &before, period, 0, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)) return;
     if (!reach) reach = o->window_ns;
     else if (unspent > (int64_t)step) reach += step;
     else if (unspent < 0 && LOAD(c->busy_until_ns) > last_end + step) reach -= reach / 8;
-    if (reach > most) reach = most;
-    if (reach < o->window_ns / 2) reach = o->window_ns / 2;
-    STORE(c->reach_ns, reach);
+    STORE(c->reach_ns, reach_in_bounds(o, estimate_ns, reach));
 }
 
 /* 0 if a launch that would begin then is inside the window; else when the next window begins. */
@@ -81,7 +123,7 @@ static uint64_t window_wait(int gpu, const moment_t *m, uint64_t begin_ns) {
         return m->peers_due_ns < latest ? m->peers_due_ns : latest; /* the one before us has run past its end */
     adapt(gpu, m->estimate_ns, m->now_ns);
     if (begin_ns == m->now_ns && m->estimate_ns > o->window_ns && m->now_ns < start + o->window_ns) return 0; /* it fits no window */
-    if (begin_ns + m->estimate_ns / 2 > start + LOAD(counters->gpu[gpu].reach_ns)) return start + o->period_ns;
+    if (begin_ns + m->estimate_ns / 2 > start + reach_in_bounds(o, m->estimate_ns, LOAD(counters->gpu[gpu].reach_ns))) return start + o->period_ns;
     return 0;
 }
 
@@ -104,53 +146,64 @@ enum verdict gate(int gpu, const moment_t *m, uint64_t *until_ns) {
     if (low || limited(o)) refill(gpu, milli, m->estimate_ns, m->now_ns);
     if (low) {
         const uint64_t free_ns = m->peers_busy_until_ns + orders->idle_for_ns;
-        if (!m->peers_busy_until_ns || free_ns <= m->now_ns || LOAD(counters->gpu[gpu].tokens_ns) > 0) return GO;
+        if (!m->peers_busy_until_ns || free_ns <= m->now_ns || tokens_of(gpu) > 0) return GO;
         *until_ns = sooner(*until_ns, free_ns);
         return WAIT_TIME;
     }
     if (!limited(o)) return GO;
     if (window_of(o)) wait_ns = window_wait(gpu, m, own_ns ? m->due_ns : m->now_ns);
-    if (!wait_ns && LOAD(counters->gpu[gpu].tokens_ns) > 0) return GO;
-    if (!wait_ns) wait_ns = m->now_ns + REFILL_NS + (uint64_t)(-LOAD(counters->gpu[gpu].tokens_ns)) * MILLI / milli;
+    if (!wait_ns && tokens_of(gpu) > 0) return GO;
+    if (!wait_ns) wait_ns = m->now_ns + REFILL_NS + (uint64_t)-tokens_of(gpu) * MILLI / milli;
     *until_ns = sooner(m->now_ns + 10 * POLL_NS, wait_ns); /* orders may change meanwhile */
     return WAIT_TIME;
 }
 
+/* Changes what the container may begin, and what this process may. */
+static void pay(int gpu, int64_t shared_ns, int64_t own_ns) {
+    if (orders->tier != KERF_TIER_LOW && !limited(&orders->gpu[gpu])) return;
+    ADD(counters->gpu[gpu].tokens_ns, shared_ns);
+    purse[gpu].tokens_ns += own_ns;
+}
+
+/* What the low tier had in the gaps is no debt for ever. */
+static void forgive(int gpu) {
+    const int64_t tokens = LOAD(counters->gpu[gpu].tokens_ns);
+    if (orders->tier != KERF_TIER_LOW) return;
+    if (tokens < -LOW_DEBT_NS) ADD(counters->gpu[gpu].tokens_ns, -LOW_DEBT_NS - tokens);
+    if (purse[gpu].tokens_ns < -LOW_DEBT_NS) purse[gpu].tokens_ns = -LOW_DEBT_NS;
+}
+
 void gate_spend(int gpu, uint64_t estimate_ns, uint64_t now_ns) {
-    struct kerf_gpu_counters *c = &counters->gpu[gpu];
-    if (orders->tier == KERF_TIER_LOW || limited(&orders->gpu[gpu])) ADD(c->tokens_ns, -(int64_t)estimate_ns);
-    ADD(c->granted_ns, estimate_ns);
-    ADD(c->launches, 1);
+    pay(gpu, -(int64_t)estimate_ns, -(int64_t)estimate_ns);
+    ADD(counters->gpu[gpu].granted_ns, estimate_ns);
+    ADD(counters->gpu[gpu].launches, 1);
     self()->heard_ns = now_ns;
 }
 
 /* Of [begin, end), what is not in the last stretch that was accounted: work of several streams and processes counts once. */
-static uint64_t fresh_part(struct kerf_gpu_counters *c, uint64_t begin_ns, uint64_t end_ns) {
-    const uint64_t from = LOAD(c->busy_from_ns), until = LOAD(c->busy_until_ns);
+static uint64_t fresh_part(uint64_t *busy_from_ns, uint64_t *busy_until_ns, uint64_t begin_ns, uint64_t end_ns) {
+    const uint64_t from = LOAD(*busy_from_ns), until = LOAD(*busy_until_ns);
     uint64_t part = end_ns - begin_ns;
     if (begin_ns > until || end_ns < from) {
-        if (end_ns > until) STORE(c->busy_from_ns, begin_ns), STORE(c->busy_until_ns, end_ns);
+        if (end_ns > until) STORE(*busy_from_ns, begin_ns), STORE(*busy_until_ns, end_ns);
         return part;
     }
     part = (begin_ns < from ? from - begin_ns : 0) + (end_ns > until ? end_ns - until : 0);
-    if (begin_ns < from) STORE(c->busy_from_ns, begin_ns);
-    if (end_ns > until) STORE(c->busy_until_ns, end_ns);
+    if (begin_ns < from) STORE(*busy_from_ns, begin_ns);
+    if (end_ns > until) STORE(*busy_until_ns, end_ns);
     return part;
 }
 
 void gate_settle(int gpu, uint64_t estimate_ns, uint64_t begin_ns, uint64_t end_ns) {
     struct kerf_gpu_counters *c = &counters->gpu[gpu];
     const struct kerf_gpu_orders *o = &orders->gpu[gpu];
-    const uint64_t used = fresh_part(c, begin_ns, end_ns);
+    const uint64_t used = fresh_part(&c->busy_from_ns, &c->busy_until_ns, begin_ns, end_ns);
+    const uint64_t own = fresh_part(&purse[gpu].busy_from_ns, &purse[gpu].busy_until_ns, begin_ns, end_ns);
     ADD(c->used_ns, used);
-    if (orders->tier == KERF_TIER_LOW) {
-        const int64_t tokens = ADD(c->tokens_ns, (int64_t)estimate_ns - (int64_t)used);
-        if (tokens < -LOW_DEBT_NS) ADD(c->tokens_ns, -LOW_DEBT_NS - tokens);
-    } else if (limited(o)) {
-        ADD(c->tokens_ns, (int64_t)estimate_ns - (int64_t)used);
-        if (window_of(o)) {
-            const uint64_t window_end = begin_ns / o->period_ns * o->period_ns + o->window_start_ns + o->window_ns;
-            if (end_ns > window_end && begin_ns < window_end) ADD(c->overran_ns, end_ns - window_end);
-        }
+    pay(gpu, (int64_t)estimate_ns - (int64_t)used, (int64_t)estimate_ns - (int64_t)own);
+    forgive(gpu);
+    if (limited(o) && orders->tier != KERF_TIER_LOW && window_of(o)) {
+        const uint64_t window_end = begin_ns / o->period_ns * o->period_ns + o->window_start_ns + o->window_ns;
+        if (end_ns > window_end && begin_ns < window_end) ADD(c->overran_ns, end_ns - window_end);
     }
 }

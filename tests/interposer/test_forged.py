@@ -1,0 +1,47 @@
+"""A program that writes into its own counters has its share of the GPU's time all the same; in virtual time. See docs/attacks.md."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from services.node_agent.strategies.page import GpuRule, Page, Rules, folder_name
+from tests.interposer.node import UUID, Node, numbers
+
+SECONDS = 4
+TWO_PERCENT_NS = 20_000_000
+FORGED = ["tokens", "future", "past", "busy", "reach", "all"]
+
+
+@pytest.mark.parametrize("what", FORGED)
+def test_forged_tokens_buy_nothing_without_a_timetable(built: Path, tmp_path: Path, what: str) -> None:
+    node = Node(built, tmp_path / "node", clients=1)
+    container = node.container("a", Rules(gpus=(GpuRule(uuid=UUID, compute_milli=100),)))
+    got = container.run("forge", what, "700000", str(SECONDS))
+    assert all(ns < 100_000_000 + TWO_PERCENT_NS for ns in got)
+
+
+@pytest.mark.parametrize("what", FORGED)
+def test_forged_tokens_buy_nothing_within_a_timetable(built: Path, tmp_path: Path, what: str) -> None:
+    node = Node(built, tmp_path / "node", clients=1)
+    rule = GpuRule(uuid=UUID, compute_milli=100, period_ns=50_000_000, window_ns=5_000_000)
+    got = node.container("a", Rules(gpus=(rule,))).run("forge", what, "700000", str(SECONDS))
+    assert all(ns < 100_000_000 + TWO_PERCENT_NS for ns in got)
+
+
+@pytest.mark.parametrize("floor", [0, 100])
+def test_the_low_tier_forges_no_turn_for_itself(built: Path, tmp_path: Path, floor: int) -> None:
+    """Beside one that is always busy it has its least share, and no more by whatever it writes."""
+    node, high, low = Node(built, tmp_path, clients=2), ("high", "main"), ("low", "main")
+    for key in (high, low):
+        Page(node.folder / folder_name(key), lambda: 0)
+    first = node.container(folder_name(high), Rules(gpus=(GpuRule(uuid=UUID),), peers=(low,)))
+    rules = Rules(gpus=(GpuRule(uuid=UUID, in_flight_us=1000),), low=True, floor_milli=floor, idle_for_ns=200_000, peers=(high,))
+    forger = node.container(folder_name(low), rules)
+    busy = first.start("share", "requests", "1000000", "100", "100000000", str(SECONDS), KERF_FAKE_CUDA_CLIENT="0")
+    forging = forger.start("forge", "all", "500000", str(SECONDS), KERF_FAKE_CUDA_CLIENT="1")
+    served = numbers(busy)[0]
+    got = sum(numbers(forging))
+    assert served >= SECONDS * 10 * 0.88
+    assert got <= SECONDS * (floor * 1_000_000 + 2_000_000)
