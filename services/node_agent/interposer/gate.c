@@ -136,12 +136,12 @@ enum verdict gate(int gpu, const moment_t *m, uint64_t *until_ns) {
     const uint64_t own_ns = m->due_ns > m->now_ns ? m->due_ns - m->now_ns : 0;
     uint64_t wait_ns = 0, milli = low ? orders->low_floor_milli : o->compute_milli;
     *until_ns = m->now_ns + POLL_NS;
-    if (held(o, m->now_ns)) return WAIT_TIME;
+    if (held(o, m->now_ns)) return HELD;
     if (!low && !limited(o) && !o->in_flight_us) return GO;
     if (own_ns + m->others_ns && (!m->estimate_ns || own_ns + m->others_ns + m->estimate_ns > bound_ns)) {
         if (own_ns) return WAIT_WORK;
         *until_ns = m->now_ns + (m->others_ns < POLL_NS / 10 ? m->others_ns : POLL_NS / 10) + 1;
-        return WAIT_TIME; /* another process's work, which we cannot wait for */
+        return WAIT_OTHERS;
     }
     if (low || limited(o)) refill(gpu, milli, m->estimate_ns, m->now_ns);
     if (low) {

@@ -58,7 +58,7 @@ void sleep_until(uint64_t ns);
 void lock_by_clock(pthread_mutex_t *lock);
 
 /* gate.c: arithmetic over the page; no driver, no clock. */
-enum verdict { GO, WAIT_TIME, WAIT_WORK };
+enum verdict { GO, WAIT_TIME, WAIT_WORK, WAIT_OTHERS, HELD }; /* OTHERS: work of the container's other processes. HELD: by the agent */
 typedef struct {
     uint64_t now_ns, due_ns;     /* due: when what is submitted will be done, by estimate */
     uint64_t estimate_ns;        /* of the launch that asks; 0: never seen */

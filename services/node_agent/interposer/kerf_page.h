@@ -86,7 +86,8 @@ struct kerf_gpu_counters {
     uint64_t untimed;      /* launches whose time no event could tell (a stream of another context, an error) */
     uint64_t busy_from_ns; /* begin of the last stretch of accounted work; busy_until_ns is its end */
     uint64_t adapted_period; /* the period in which reach_ns was last adapted */
-    uint64_t reserved[16];
+    uint64_t overdue;      /* launches that passed because what they waited for did not end */
+    uint64_t reserved[15];
 };
 
 /* 512 bytes. One process; alive as long as it holds the POSIX lock (fcntl F_SETLK, exclusive) on byte

@@ -21,7 +21,7 @@ int main(void) {
     FIELD(kerf_gpu_counters, waited_ns) FIELD(kerf_gpu_counters, waits) FIELD(kerf_gpu_counters, tokens_ns)
     FIELD(kerf_gpu_counters, refilled_ns) FIELD(kerf_gpu_counters, busy_until_ns) FIELD(kerf_gpu_counters, reach_ns)
     FIELD(kerf_gpu_counters, overran_ns) FIELD(kerf_gpu_counters, untimed) FIELD(kerf_gpu_counters, busy_from_ns)
-    FIELD(kerf_gpu_counters, adapted_period)
+    FIELD(kerf_gpu_counters, adapted_period) FIELD(kerf_gpu_counters, overdue)
     FIELD(kerf_process, state) FIELD(kerf_process, pid) FIELD(kerf_process, waiting) FIELD(kerf_process, attached_ns)
     FIELD(kerf_process, heard_ns) FIELD(kerf_process, charged_bytes) FIELD(kerf_process, intent_bytes)
     FIELD(kerf_process, in_flight_ns)

@@ -2,7 +2,13 @@
  *
  * Each context is a lane. A batch is launches on one stream between two events; short ones share a batch, so that timing costs
  * two events per quarter of a millisecond of work at most. Nothing is recorded while a stream captures. Only one thread of a
- * process is between begin and end of a launch; whoever waits at the gate holds no lock. */
+ * process is between begin and end of a launch; whoever waits at the gate holds no lock, and asks again and again whether work
+ * is done: it never waits in the driver.
+ *
+ * A kernel may wait for work that its program launches later, so a launch waits for work in flight, and for a debt while there
+ * is any, only so long: 0.1 s beyond what is known of that work (half a second of that at most). Then it passes, and what it
+ * takes is a debt, which the next one waits for when nothing is in flight. Each further pass of that kind in a row waits twice
+ * as long, 1.6 s at most: so the queue runs dry, and the debt is paid. */
 #include "kerf.h"
 #include <string.h>
 
@@ -15,9 +21,10 @@ typedef CUresult (*mode_t_)(int *);
 
 enum { LANES = MAX_CONTEXTS, DEPTH = 32, KEYS = 32, BATCH_NS = 250000, NEW_NS = 100000, REBASE_NS = 1000000000, DRIFT_NS = 1000000 };
 enum { HELD_UP_NS = 5000000, UNKNOWN_NS = 100000000, RELAXED = 2 };
+enum { PATIENCE_NS = 100000000, KNOWN_NS = 500000000, DOUBLINGS = 4, ASK_NS = 20000, ASK_MOST_NS = 1000000 };
 typedef struct { CUevent begin, end; CUstream stream; uint64_t keys[KEYS], estimated_ns; int count, unknown, queued; } batch_t;
 typedef struct {
-    CUcontext context;
+    CUcontext context;              /* NULL: free. A lane never moves: threads wait beside it */
     int gpu, open, unknown;         /* unknown: batches in flight whose length nobody knows.
                                      * open: the batch at `next` has begun */
     uint32_t oldest, next;          /* closed batches stand between */
@@ -25,10 +32,12 @@ typedef struct {
     CUevent base;                   /* times are told from here */
     int based;
     uint64_t base_ns, due_ns, told_ns, told_due_ns, pending_ns, lag_ns, lag_since_ns;
+    uint64_t head_ns;               /* since when `oldest` is the one that is waited for */
 } lane_t;
 
 static lane_t lane[LANES];
-static int lanes;
+static int lanes;                   /* so many have been in use at once; free ones among them */
+static unsigned passed;             /* launches in a row that passed for want of patience */
 static pthread_mutex_t guard = PTHREAD_MUTEX_INITIALIZER;
 uint64_t seen_generation = UINT64_MAX;
 int timed = 1;
@@ -49,14 +58,19 @@ int decide_timed(void) {
 
 static lane_t *lane_here(void) {
     const uint64_t context = context_here();
-    lane_t *l = lane;
-    while (l < lane + lanes && (uint64_t)(uintptr_t)l->context != context) l++;
-    if (l < lane + lanes || lanes == LANES || !context) return l < lane + lanes ? l : NULL;
+    lane_t *l = NULL;
+    int gpu;
+    if (!context) return NULL;
+    for (int i = 0; i < lanes; i++)
+        if ((uint64_t)(uintptr_t)lane[i].context == context) return &lane[i];
+    for (int i = 0; i < LANES && !l; i++)
+        if (!lane[i].context) l = &lane[i];
+    gpu = gpu_here();
+    if (!l || gpu < 0) return NULL;
     memset(l, 0, sizeof *l);
     l->context = (CUcontext)(uintptr_t)context;
-    l->gpu = gpu_here();
-    if (l->gpu < 0) return NULL;
-    lanes++;
+    l->gpu = gpu;
+    if (l - lane >= lanes) lanes = (int)(l - lane) + 1;
     return l;
 }
 
@@ -66,7 +80,25 @@ static uint64_t between(CUevent from, CUevent to) {
     return (uint64_t)((double)ms * 1e6 + 0.5);
 }
 
-static int pending(const lane_t *l) { return l->next != l->oldest || l->open; }
+static int pending(const lane_t *l) { return l->context && (l->next != l->oldest || l->open); }
+
+/* Of all contexts of this process on a GPU. */
+static void say_in_flight(int gpu) {
+    uint64_t sum = 0;
+    for (int i = 0; i < lanes; i++)
+        if (lane[i].context && lane[i].gpu == gpu) sum += lane[i].pending_ns;
+    self()->in_flight_ns[gpu] = sum;
+}
+/* When all of it will be done; 0: nothing is in flight. What is overdue will last as long again as it has lasted. */
+static uint64_t due_on(int gpu, uint64_t now) {
+    uint64_t due_ns = 0;
+    for (int i = 0; i < lanes; i++) {
+        const lane_t *l = &lane[i];
+        const uint64_t due = l->due_ns > now ? l->due_ns : now + (now > l->head_ns ? now - l->head_ns : 0) + 1;
+        if (pending(l) && l->gpu == gpu && due > due_ns) due_ns = due;
+    }
+    return due_ns;
+}
 
 /* Later than what stands there: always. Earlier: only if nobody but this process has said more since. */
 static void say(uint64_t *place, uint64_t *told, uint64_t ns) {
@@ -84,7 +116,7 @@ static void say(uint64_t *place, uint64_t *told, uint64_t ns) {
  * for its work says here when it is done, and one that was held up by others' work cannot say that it needs longer. */
 static void tell(lane_t *l, int done) {
     const uint64_t busy_until_ns = done ? l->due_ns : l->due_ns + l->pending_ns / 2 + HELD_UP_NS + (l->unknown ? UNKNOWN_NS : 0);
-    self()->in_flight_ns[l->gpu] = l->pending_ns;
+    say_in_flight(l->gpu);
     if (!signals || l->gpu >= (int)signals->gpu_count) return;
     say(&signals->gpu[l->gpu].busy_until_ns, &l->told_ns, busy_until_ns);
     say(&signals->gpu[l->gpu].due_ns, &l->told_due_ns, l->due_ns);
@@ -141,13 +173,14 @@ static void settle(lane_t *l, uint64_t now) {
         b->end = old;
     }
     l->oldest++;
+    l->head_ns = now;
     l->unknown -= b->unknown;
     l->due_ns = pending(l) ? (end_ns + l->pending_ns > now ? end_ns + l->pending_ns : now) : end_ns;
     tell(l, !pending(l));
 }
 
 static void harvest(lane_t *l) {
-    while (l->oldest != l->next) {
+    while (l->context && l->oldest != l->next) {
         CUresult result = REAL(event_t, "cuEventQuery")(l->batch[l->oldest % DEPTH].end);
         if (result == CUDA_ERROR_NOT_READY) return;
         if (result) { /* the context is broken: nothing of it can be timed any more */
@@ -176,6 +209,7 @@ static int open_batch(lane_t *l, CUstream stream) {
         l->lag_ns = UINT64_MAX;
     }
     b->queued = l->next != l->oldest;
+    if (!b->queued) l->head_ns = now_ns();
     if (record(b->begin, stream)) return 0;
     b->stream = stream;
     b->estimated_ns = 0;
@@ -202,36 +236,86 @@ static void look_at_peers(int gpu, moment_t *m) {
     }
 }
 
-/* Waits until the launch may begin. Holds the lock on entry and on exit, not while it waits. */
-static void pass_gate(lane_t *l, uint64_t estimated_ns) {
-    uint64_t begun = 0, until;
-    for (;;) {
+/* When to ask again whether the oldest batch is done: when it should be, then ever more rarely. */
+static uint64_t ask_at(const lane_t *l, uint64_t now) {
+    const uint64_t end_ns = l->head_ns + l->batch[l->oldest % DEPTH].estimated_ns;
+    const uint64_t late_ns = now > end_ns ? (now - end_ns) / 8 : end_ns - now;
+    return now + (late_ns < ASK_NS ? ASK_NS : late_ns > ASK_MOST_NS ? ASK_MOST_NS : late_ns);
+}
+
+/* Whether this process has work in flight that has not moved for as long as a launch waits for it. */
+static int out_of_patience(uint64_t waits_since_ns, uint64_t now) {
+    for (int i = 0; i < lanes; i++) {
+        const lane_t *l = &lane[i];
+        const uint64_t since_ns = l->head_ns > waits_since_ns ? l->head_ns : waits_since_ns;
+        const uint64_t known_ns = l->pending_ns < KNOWN_NS ? l->pending_ns : KNOWN_NS;
+        if (pending(l) && now > since_ns && now - since_ns >= (PATIENCE_NS + known_ns) << (passed < DOUBLINGS ? passed : DOUBLINGS)) return 1;
+    }
+    return 0;
+}
+
+static int no_room(const lane_t *l) { return l->next - l->oldest >= DEPTH; }
+
+static void harvest_all(void) {
+    for (int i = 0; i < lanes; i++) harvest(&lane[i]);
+}
+
+/* Waits until the launch may begin. Holds the lock on entry and on exit, not while it waits. NULL: its context is gone. */
+static lane_t *pass_gate(lane_t *l, uint64_t estimated_ns) {
+    uint64_t begun = 0, others_since_ns = 0, until, waited_ns;
+    const int gpu = l->gpu;
+    while (l) {
         moment_t m = {.estimate_ns = estimated_ns};
         enum verdict verdict;
-        CUevent oldest;
-        harvest(l);
+        if (begun) harvest_all(); /* what it waits for may be any context's */
+        else harvest(l);
         m.now_ns = now_ns();
-        m.due_ns = pending(l) ? l->due_ns : 0;
+        m.due_ns = due_on(l->gpu, m.now_ns);
         m.others_ns = others_in_flight(l->gpu);
         look_at_peers(l->gpu, &m);
         verdict = gate(l->gpu, &m, &until);
-        if (verdict == WAIT_WORK && l->oldest == l->next && !l->open) verdict = GO; /* the estimate was wrong: it is all done */
-        if (verdict == GO) break;
+        if (verdict == WAIT_WORK && !m.due_ns) verdict = GO; /* the estimate was wrong: it is all done */
+        if (verdict == GO && no_room(l) && m.now_ns - l->head_ns < PATIENCE_NS + l->pending_ns) verdict = WAIT_WORK; /* to be measured */
+        if (verdict == GO) {
+            passed = 0;
+            break;
+        }
         if (!begun) {
             begun = m.now_ns;
             __atomic_add_fetch(&self()->waiting, 1, __ATOMIC_RELAXED);
         }
+        if (verdict != WAIT_OTHERS) others_since_ns = 0;
+        else if (!others_since_ns) others_since_ns = m.now_ns;
+        if (verdict != HELD && (out_of_patience(begun, m.now_ns) || (others_since_ns && m.now_ns - others_since_ns >= PATIENCE_NS))) {
+            passed++;
+            __atomic_add_fetch(&counters->gpu[l->gpu].overdue, 1, __ATOMIC_RELAXED);
+            break;
+        }
         close_batch(l);
-        oldest = verdict == WAIT_WORK && l->oldest != l->next ? l->batch[l->oldest % DEPTH].end : NULL;
+        if (verdict == WAIT_WORK && l->oldest != l->next) until = ask_at(l, m.now_ns);
         pthread_mutex_unlock(&guard);
-        if (oldest) REAL(event_t, "cuEventSynchronize")(oldest);
-        else sleep_until(until);
+        sleep_until(until);
         lock_by_clock(&guard);
+        l = lane_here(); /* contexts come and go meanwhile */
     }
-    if (!begun) return;
+    if (!begun) return l;
+    waited_ns = now_ns() - begun;
     __atomic_add_fetch(&self()->waiting, -1, __ATOMIC_RELAXED);
-    __atomic_add_fetch(&counters->gpu[l->gpu].waits, 1, __ATOMIC_RELAXED);
-    __atomic_add_fetch(&counters->gpu[l->gpu].waited_ns, now_ns() - begun, __ATOMIC_RELAXED);
+    __atomic_add_fetch(&counters->gpu[gpu].waits, 1, __ATOMIC_RELAXED);
+    __atomic_add_fetch(&counters->gpu[gpu].waited_ns, waited_ns, __ATOMIC_RELAXED);
+    return l;
+}
+
+/* A launch that no events stand around: charged as estimated, for good. */
+static int unmeasured(lane_t *l, uint64_t estimated_ns) {
+    const uint64_t now = now_ns();
+    __atomic_add_fetch(&counters->gpu[l->gpu].untimed, 1, __ATOMIC_RELAXED);
+    if (!estimated_ns) estimated_ns = NEW_NS;
+    gate_spend(l->gpu, estimated_ns, now);
+    l->due_ns = (l->due_ns > now ? l->due_ns : now) + estimated_ns;
+    tell(l, 0);
+    pthread_mutex_unlock(&guard);
+    return UNTIMED;
 }
 
 /* UNTIMED: a capture, or no context: the driver will say. NO_LANE: more contexts than anybody needs. Else the lock is held until
@@ -249,19 +333,14 @@ static int begun(CUstream stream, uint64_t key) {
         return context_here() ? NO_LANE : UNTIMED;
     }
     estimated = estimate(key);
-    pass_gate(l, estimated);
+    l = pass_gate(l, estimated);
+    if (!l) {
+        pthread_mutex_unlock(&guard);
+        return UNTIMED; /* the driver will say that its context is gone */
+    }
     b = &l->batch[l->next % DEPTH];
     if (l->open && (b->stream != stream || b->count == KEYS || b->estimated_ns + estimated > BATCH_NS || !estimated || b->unknown)) close_batch(l);
-    while (l->next - l->oldest >= DEPTH) { /* the driver answers in order, so this ends */
-        REAL(event_t, "cuEventSynchronize")(l->batch[l->oldest % DEPTH].end);
-        harvest(l);
-    }
-    if (!l->open && !open_batch(l, stream)) {
-        __atomic_add_fetch(&counters->gpu[l->gpu].untimed, 1, __ATOMIC_RELAXED);
-        gate_spend(l->gpu, estimated ? estimated : NEW_NS, now_ns());
-        pthread_mutex_unlock(&guard);
-        return UNTIMED;
-    }
+    if (no_room(l) || (!l->open && !open_batch(l, stream))) return unmeasured(l, estimated);
     b = &l->batch[l->next % DEPTH];
     if (!estimated && !b->unknown) b->unknown = 1, l->unknown++;
     if (!estimated) estimated = NEW_NS;
@@ -293,7 +372,8 @@ void launch_end(int token, int failed) {
 void timing_flush(void) {
     const int mode = relaxed(RELAXED);
     lock_by_clock(&guard);
-    for (int i = 0; i < lanes; i++) close_batch(&lane[i]);
+    for (int i = 0; i < lanes; i++)
+        if (lane[i].context) close_batch(&lane[i]);
     pthread_mutex_unlock(&guard);
     relaxed(mode);
 }
@@ -301,26 +381,28 @@ void timing_flush(void) {
 void timing_harvest(void) {
     const int mode = relaxed(RELAXED);
     lock_by_clock(&guard);
-    for (int i = 0; i < lanes; i++) harvest(&lane[i]);
+    harvest_all();
     pthread_mutex_unlock(&guard);
     relaxed(mode);
 }
 
 void timing_forget(CUcontext context) {
     lock_by_clock(&guard);
-    if (!context) lanes = 0;
+    if (!context) {
+        memset(lane, 0, sizeof lane);
+        lanes = 0;
+    }
     for (int i = 0; i < lanes; i++) {
         if (lane[i].context != context) continue;
-        lane[i].pending_ns = 0;
-        self()->in_flight_ns[lane[i].gpu] = 0;
-        if (i != --lanes) lane[i] = lane[lanes];
-        break;
+        lane[i].context = NULL;
+        say_in_flight(lane[i].gpu);
     }
     pthread_mutex_unlock(&guard);
 }
 
 static void forked(void) {
     pthread_mutex_init(&guard, NULL);
+    memset(lane, 0, sizeof lane);
     lanes = 0;
 }
 __attribute__((constructor)) static void begin(void) { pthread_atfork(NULL, NULL, forked); }

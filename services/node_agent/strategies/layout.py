@@ -70,7 +70,8 @@ class GpuCounters(ctypes.LittleEndianStructure):
         ("untimed", c_uint64),
         ("busy_from_ns", c_uint64),
         ("adapted_period", c_uint64),
-        ("reserved", c_uint64 * 16),
+        ("overdue", c_uint64),
+        ("reserved", c_uint64 * 15),
     )
 
 

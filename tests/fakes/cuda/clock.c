@@ -43,6 +43,7 @@ static void run(int device, uint64_t until_ns) {
         }
         if (d->running < 0) break;
         item = &queue(d->running, device)->item[queue(d->running, device)->completed % DEPTH];
+        if (item->awaits && queue(d->running, device)->launched >= item->awaits) item->left_ns = 0;
         if (!item->left_ns) {
             finish(d->running, device);
             continue;
@@ -184,7 +185,7 @@ void kerf_virtual_leave(void) {
     mine = -1;
 }
 
-uint64_t submit(int device, uint64_t ns, int event) {
+uint64_t submit(int device, uint64_t ns, int event, uint64_t awaits) {
     queue_t *q = queue(me(), device);
     uint64_t seq;
     enter();
@@ -192,7 +193,8 @@ uint64_t submit(int device, uint64_t ns, int event) {
     if (q->submitted - q->completed >= DEPTH) wait_for(ROOM, device, 0, NEVER);
     lock();
     settle(device);
-    q->item[q->submitted % DEPTH] = (item_t){ns, event, event >= 0 ? world()->process[me()].event[event].recording : 0};
+    q->launched += event < 0;
+    q->item[q->submitted % DEPTH] = (item_t){ns, awaits ? q->launched + awaits : 0, event, event >= 0 ? world()->process[me()].event[event].recording : 0};
     seq = ++q->submitted;
     settle(device);
     unlock();

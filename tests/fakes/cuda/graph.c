@@ -71,7 +71,7 @@ CUresult cuGraphLaunch(CUexec executable, CUstream stream) {
     if (s->capture) return s->capture->ns += graph->source->ns, CUDA_SUCCESS;
     enter();
     if (world()->launch_ns) spend(world()->launch_ns);
-    submit(s->context->device, graph->source->ns, -1);
+    submit(s->context->device, graph->source->ns, -1, 0);
     return CUDA_SUCCESS;
 }
 CUresult cuGraphLaunch_ptsz(CUexec executable, CUstream stream) { return count_call("cuGraphLaunch"), cuGraphLaunch(executable, stream); }

@@ -141,7 +141,7 @@ CUresult cuEventRecord(CUevent event, CUstream stream) {
     event_at(event)->done_ns = 0;
     event_at(event)->recording++;
     event_device[(uintptr_t)event - 1] = (uint8_t)s->context->device;
-    submit(s->context->device, 0, (int)((uintptr_t)event - 1));
+    submit(s->context->device, 0, (int)((uintptr_t)event - 1), 0);
     return CUDA_SUCCESS;
 }
 CUresult cuEventRecordWithFlags(CUevent event, CUstream stream, unsigned flags) {
@@ -179,8 +179,9 @@ CUresult cuModuleUnload(CUmodule module) { return free(module), CUDA_SUCCESS; }
 CUresult cuModuleGetFunction(CUfunction *to, CUmodule module, const char *name) {
     function_t *function = calloc(1, sizeof *function);
     (void)module;
-    function->declared = !strncmp(name, "ns_", 3);
-    if (function->declared) function->ns = strtoull(name + 3, NULL, 10);
+    function->declared = !strncmp(name, "ns_", 3) || !strncmp(name, "awaits_", 7);
+    if (!strncmp(name, "awaits_", 7)) function->awaits = strtoull(name + 7, NULL, 10), function->ns = 3600 * UINT64_C(1000000000);
+    else if (function->declared) function->ns = strtoull(name + 3, NULL, 10);
     else if (strcmp(name, "work")) return free(function), CUDA_ERROR_NOT_FOUND;
     return *to = function, CUDA_SUCCESS;
 }
@@ -192,7 +193,7 @@ static CUresult start(const function_t *function, CUstream stream, void **params
     if (s->capture) return s->capture->ns += time_of(function, params), CUDA_SUCCESS;
     enter();
     if (world()->launch_ns) spend(world()->launch_ns);
-    submit(s->context->device, time_of(function, params), -1);
+    submit(s->context->device, time_of(function, params), -1, function->awaits);
     return CUDA_SUCCESS;
 }
 #define GRID unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared

@@ -16,7 +16,8 @@
  *
  * The device. Each process has one queue per device, whose work runs in order of submission; processes that have work take
  * turns by time slices, as the driver does between contexts. Work is launched with its GPU time declared: a function named
- * "ns_250000" takes that, the function "work" takes what its first parameter, a uint64_t, says.
+ * "ns_250000" takes that, the function "work" takes what its first parameter, a uint64_t, says. "awaits_3" runs until the process
+ * has launched three more, wherever (it spins on a word that they, or the program after them, set), or gives up after an hour.
  *
  * Memory of 2 MiB and more is taken in multiples of 2 MiB, less in multiples of 512. A killed process's memory and work go
  * with it. */
@@ -38,8 +39,8 @@ enum { DEVICES = 4, PROCESSES = 128, CLIENTS = 256, DEPTH = 1024, EVENTS = 8192,
 enum waits { NOTHING = 0, TIME, WORK, ROOM, UNLOCKED, DRAINED };
 #define NEVER UINT64_MAX
 
-typedef struct { uint64_t left_ns; int32_t event; uint32_t recording; } item_t;
-typedef struct { uint64_t submitted, completed, gpu_ns; item_t item[DEPTH]; } queue_t;
+typedef struct { uint64_t left_ns, awaits; int32_t event; uint32_t recording; } item_t; /* awaits: launches of its process; 0: none */
+typedef struct { uint64_t submitted, completed, launched, gpu_ns; item_t item[DEPTH]; } queue_t;
 typedef struct { uint64_t done_ns; uint32_t recording, used; } event_t; /* done_ns 0: not yet */
 typedef struct {
     int used, pid, locked;
@@ -72,7 +73,7 @@ void bury(void);          /* what dead processes held is free again; under the l
 /* All of these make the caller a client. */
 void enter(void);
 void wait_for(enum waits kind, int device, uint64_t seq, uint64_t until_ns); /* DRAINED: seq is the process */
-uint64_t submit(int device, uint64_t ns, int event); /* the place of the work in its queue */
+uint64_t submit(int device, uint64_t ns, int event, uint64_t awaits); /* the place of the work in its queue. awaits: so many launches after it */
 void spend(uint64_t ns);
 void settle(int device);  /* what takes no time is done now; under the lock */
 
@@ -81,7 +82,7 @@ typedef struct graph graph_t;
 typedef struct { int device, primary; } context_t;
 typedef struct { context_t *context; graph_t *capture; } stream_t;
 struct graph { uint64_t ns, bytes; graph_t *source; int device; CUdeviceptr memory; };
-typedef struct { uint64_t ns; int declared; } function_t;
+typedef struct { uint64_t ns, awaits; int declared; } function_t;
 context_t *current(void);
 int ready(void);                             /* CUDA_SUCCESS after cuInit, in the process that called it */
 stream_t *stream_of(CUstream stream);        /* NULL, 1 and 2 are the context's default streams */

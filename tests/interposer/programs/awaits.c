@@ -1,0 +1,55 @@
+/* awaits COUNT LAUNCHES SECONDS: again and again, a kernel that runs until LAUNCHES more were launched after it, on another stream;
+ * then those; then a wait for all. COUNT times, or for so many seconds. Prints the longest of these rounds in ns, the GPU time,
+ * and how many rounds there were.
+ * awaits thread: the kernel is launched by one thread and what it waits for by another. Prints how long that took in ns. */
+#include "api.h"
+#include <pthread.h>
+
+static CUcontext context;
+static CUstream first, second;
+static CUfunction spins, works;
+
+static void *later(void *unused) {
+    NEED(CALL(cuCtxSetCurrent, , 4000)(context));
+    sleep_to(virtual_now() + 10000000);
+    NEED(launch(works, second));
+    return unused;
+}
+
+static int by_threads(void) {
+    const uint64_t begun = virtual_now();
+    pthread_t other;
+    pthread_create(&other, NULL, later, NULL);
+    for (int i = 0; i < 40; i++) NEED(launch(i ? works : spins, first));
+    FIGURE(void (*)(void), "kerf_virtual_leave")();
+    pthread_join(other, NULL);
+    NEED(CALL(cuCtxSynchronize, , 2000)());
+    return printf("%lu\n", virtual_now() - begun), 0;
+}
+
+int main(int argc, char **argv) {
+    uint64_t begun, round, longest = 0;
+    char name[32];
+    int rounds = 0;
+    if (argc < 2) return 2;
+    open_driver();
+    context = use_device(0);
+    snprintf(name, sizeof name, "awaits_%s", argc > 2 ? argv[2] : "40");
+    spins = kernel(name), works = kernel("ns_300000");
+    NEED(CALL(cuStreamCreate, , 2000)(&first, 1u));
+    NEED(CALL(cuStreamCreate, , 2000)(&second, 1u));
+    if (!strcmp(argv[1], "thread")) return by_threads();
+    if (argc != 4) return 2;
+    begun = virtual_now();
+    while (rounds < atoi(argv[1]) && virtual_now() < begun + strtoull(argv[3], NULL, 10) * 1000000000) {
+        round = virtual_now();
+        NEED(launch(spins, first));
+        round = virtual_now() - round > 1000000 ? virtual_now() : round; /* where it waited before it began, nothing waits for it */
+        for (int i = 0; i < atoi(argv[2]); i++) NEED(launch(works, second));
+        NEED(CALL(cuCtxSynchronize, , 2000)());
+        if (virtual_now() - round > longest) longest = virtual_now() - round;
+        rounds++;
+    }
+    printf("%lu %lu %d\n", longest, gpu_ns(0), rounds);
+    return 0;
+}

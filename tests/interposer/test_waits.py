@@ -1,0 +1,61 @@
+"""What a launch waits for may itself wait for what the program does next: no wait at the gate is without an end; in virtual time."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from services.node_agent.strategies.page import GpuRule, Page, Rules, folder_name
+from tests.interposer.node import UUID, Container, Node
+
+MS = 1_000_000
+ROUNDS = 6
+
+
+def container(built: Path, folder: Path, rule: GpuRule) -> Container:
+    return Node(built, folder, clients=1).container("a", Rules(gpus=(rule,)))
+
+
+RULES = [
+    GpuRule(uuid=UUID, compute_milli=300),
+    GpuRule(uuid=UUID, compute_milli=300, period_ns=50 * MS, window_ns=15 * MS),
+    GpuRule(uuid=UUID, in_flight_us=500),
+]
+
+
+@pytest.mark.parametrize("rule", RULES, ids=["tokens", "timetable", "bounded"])
+def test_a_kernel_that_waits_for_a_later_launch_hangs_nothing(built: Path, tmp_path: Path, rule: GpuRule) -> None:
+    """And the rounds do not grow longer and longer, although each is learned as the kernel's length."""
+    one = container(built, tmp_path, rule)
+    longest, _, rounds = one.run("awaits", str(ROUNDS), "1", "60")
+    assert rounds == ROUNDS
+    assert longest <= 1000 * MS
+    assert one.raw().gpu[0].overdue > 0
+
+
+def test_twenty_launches_that_one_kernel_waits_for_pass_one_by_one(built: Path, tmp_path: Path) -> None:
+    longest, _, _ = container(built, tmp_path, RULES[0]).run("awaits", "1", "20", "60")
+    assert longest <= 30_000 * MS
+
+
+def test_what_passed_for_want_of_patience_is_a_debt(built: Path, tmp_path: Path) -> None:
+    """A program of nothing but such rounds has its share of the time in the end."""
+    _, gpu_ns, rounds = container(built, tmp_path, RULES[0]).run("awaits", "1000", "1", "30")
+    assert rounds > 5
+    assert gpu_ns <= 30_000 * MS * 0.3 + 1500 * MS
+
+
+def test_a_thread_that_waits_keeps_no_other_from_launching_what_is_waited_for(built: Path, tmp_path: Path) -> None:
+    """More launches on one stream than the library has events for: none of them waits with the lock held."""
+    node, low = Node(built, tmp_path, clients=1), ("low", "main")
+    Page(node.folder / folder_name(low), lambda: 0)
+    high = node.container("high", Rules(gpus=(GpuRule(uuid=UUID),), peers=(low,)))
+    (took,) = high.run("awaits", "thread")
+    assert took <= 1000 * MS
+
+
+def test_a_context_that_goes_leaves_the_launch_of_a_thread_that_waits_in_another_accounted(built: Path, tmp_path: Path) -> None:
+    one = container(built, tmp_path, GpuRule(uuid=UUID, compute_milli=100))
+    (truly_ns,) = one.run("moves")
+    assert abs(one.read().gpus[0].used_ns - truly_ns) < MS
