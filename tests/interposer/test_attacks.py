@@ -21,7 +21,7 @@ LOCK_AT = 0x40000000
 Limited = Callable[[int], Container]
 
 
-@pytest.mark.parametrize("way", ["versioned", "namespace", "import", "ipc", "retain"])
+@pytest.mark.parametrize("way", ["versioned", "namespace", "import", "ipc", "retain", "unlock", "daemon"])
 def test_the_way_leads_to_no_more_than_the_limit(limited: Limited, way: str) -> None:
     (most,) = limited(LIMIT).run("attack", way)
     assert most <= LIMIT
@@ -37,7 +37,7 @@ def test_contexts_without_end_are_refused(limited: Limited) -> None:
     assert count < 64
 
 
-@pytest.mark.parametrize("way", ["environment", "scribble", "unlock"])
+@pytest.mark.parametrize("way", ["environment", "scribble", "remap"])
 def test_what_cannot_be_stopped_shows_as_more_on_the_device_than_in_the_page(limited: Limited, way: str) -> None:
     container = limited(LIMIT)
     (truth,) = container.run("attack", way)

@@ -112,6 +112,13 @@ def test_the_end_of_a_child_gives_nothing_of_its_parents_back(limited: Limited, 
     assert numbers(program) == [0]
 
 
+def test_children_made_while_threads_allocate_find_nothing_locked_and_nothing_half_done(limited: Limited) -> None:
+    """By fork and by the bare system call: each tries to allocate, is refused by the driver, and ends."""
+    container = limited(LIMIT)
+    well, left = container.run("forks", "busy", "200")
+    assert (well, left) == (200, 0)
+
+
 def test_processes_killed_at_any_moment_leave_no_byte_behind(node: Node) -> None:
     """kill -9 in the middle of allocations, many times; then one process gets all of the limit."""
     container = node.container("a", Rules(gpus=(GpuRule(uuid=UUID, memory_limit_bytes=1000 * MIB),)))

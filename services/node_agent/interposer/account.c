@@ -8,7 +8,7 @@
 #define LOAD(x) __atomic_load_n(&(x), __ATOMIC_SEQ_CST)
 #define STORE(x, v) __atomic_store_n(&(x), v, __ATOMIC_SEQ_CST)
 
-static pthread_mutex_t changing = PTHREAD_MUTEX_INITIALIZER; /* of this process's threads one changes its share at a time */
+pthread_mutex_t changing = PTHREAD_MUTEX_INITIALIZER; /* of this process's threads one changes its share at a time */
 
 static uint64_t moved(uint64_t word, uint64_t bytes) { return ((word & ~KERF_ACCOUNT_BYTES) + KERF_ACCOUNT_BYTES + 1) | bytes; }
 
@@ -117,6 +117,3 @@ static int reclaim_once(void) {
 void reclaim(void) {
     for (int round = 0; round < 5 && !reclaim_once(); round++) {}
 }
-
-static void forked(void) { pthread_mutex_init(&changing, NULL); }
-__attribute__((constructor)) static void begin(void) { pthread_atfork(NULL, NULL, forked); }

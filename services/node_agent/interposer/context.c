@@ -1,6 +1,7 @@
 /* cuInit and contexts. A process's first context on a GPU takes memory that no allocation shows: it is charged by the agent's
  * figure for this driver, and given back with the last. What was allocated in a context goes with it. */
 #include "kerf.h"
+#include <string.h>
 
 #define REFUSED CUDA_ERROR_SYSTEM_NOT_READY
 typedef CUresult (*init_t)(unsigned);
@@ -11,7 +12,7 @@ typedef CUresult (*create_v3_t)(CUcontext *, void *, int, unsigned, CUdevice);
 typedef CUresult (*create_v4_t)(CUcontext *, void *, unsigned, CUdevice);
 typedef CUresult (*destroy_t)(CUcontext);
 
-static pthread_mutex_t guard = PTHREAD_MUTEX_INITIALIZER;
+pthread_mutex_t contexts_guard = PTHREAD_MUTEX_INITIALIZER;
 static struct { CUcontext context; int gpu, primary, retained; } known[MAX_CONTEXTS];
 static int open_on[KERF_MAX_GPUS];
 static uint64_t paid[KERF_MAX_GPUS]; /* what the first context was charged: the figure may change meanwhile */
@@ -34,32 +35,32 @@ static int place_of_primary(int gpu) {
 /* 0: no memory for it, or more contexts than anybody needs: each that we lost count of would go untimed. */
 static int pay(int gpu, int primary) {
     int fits;
-    pthread_mutex_lock(&guard);
+    pthread_mutex_lock(&contexts_guard);
     fits = place_of(NULL) >= 0 || (primary && place_of_primary(gpu) >= 0);
     if (fits && !open_on[gpu]) {
         paid[gpu] = orders->gpu[gpu].context_bytes;
         fits = reserve(gpu, paid[gpu]);
     }
     if (fits) open_on[gpu]++;
-    pthread_mutex_unlock(&guard);
+    pthread_mutex_unlock(&contexts_guard);
     return fits;
 }
 static void pay_back(int gpu) {
-    pthread_mutex_lock(&guard);
+    pthread_mutex_lock(&contexts_guard);
     if (open_on[gpu] > 0 && --open_on[gpu] == 0) release(gpu, paid[gpu]);
-    pthread_mutex_unlock(&guard);
+    pthread_mutex_unlock(&contexts_guard);
 }
 
 /* 0: this context is known already. */
 static int keep(CUcontext context, int gpu, int primary) {
     int i, kept = 0;
-    pthread_mutex_lock(&guard);
+    pthread_mutex_lock(&contexts_guard);
     if ((i = place_of(context)) >= 0) known[i].retained++;
     else if ((i = place_of(NULL)) >= 0) {
         known[i].context = context, known[i].gpu = gpu, known[i].primary = primary, known[i].retained = 1;
         kept = 1;
     }
-    pthread_mutex_unlock(&guard);
+    pthread_mutex_unlock(&contexts_guard);
     return kept;
 }
 
@@ -130,5 +131,8 @@ CREATES(cuCtxCreate_v4, create_v4_t, (CUcontext *context, void *parameters, unsi
 DESTROYS(cuCtxDestroy)
 DESTROYS(cuCtxDestroy_v2)
 
-static void forked(void) { pthread_mutex_init(&guard, NULL); }
-__attribute__((constructor)) static void begin(void) { pthread_atfork(NULL, NULL, forked); }
+/* In a child: they are the parent's, and no driver lets a child use them. */
+void contexts_forget(void) {
+    memset(known, 0, sizeof known);
+    memset(open_on, 0, sizeof open_on);
+}

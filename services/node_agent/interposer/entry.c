@@ -62,17 +62,19 @@ static void find_driver(void) {
     __atomic_store_n(&driver, found, __ATOMIC_RELEASE);
 }
 
+pthread_mutex_t finding_guard = PTHREAD_MUTEX_INITIALIZER;
+static __thread int finding;
+int is_finding(void) { return finding; }
+
 /* A library that is being opened may ask, too: it is answered as if there were no driver yet. */
 void *real_symbol(const char *exact) {
-    static pthread_mutex_t guard = PTHREAD_MUTEX_INITIALIZER;
-    static __thread int finding;
     static int looked;
     if (!__atomic_load_n(&looked, __ATOMIC_ACQUIRE) && !finding) {
         finding = 1;
-        pthread_mutex_lock(&guard);
+        pthread_mutex_lock(&finding_guard);
         if (!looked) find_driver();
         __atomic_store_n(&looked, 1, __ATOMIC_RELEASE);
-        pthread_mutex_unlock(&guard);
+        pthread_mutex_unlock(&finding_guard);
         finding = 0;
     }
     return driver ? real_dlsym()(driver, exact) : NULL;

@@ -20,6 +20,7 @@ struct kerf_process *self(void);
 const char *kerf_directory(void);
 int page_driver_path(char *to);            /* KERF_PATH_BYTES; readable before anything is attached. 0: no orders, or none in them */
 
+void page_forked(void);                    /* in a child: it is not attached */
 
 /* account.c: bytes of the container, reserved before they are asked of the driver. */
 int reserve(int gpu, uint64_t bytes);      /* 0: beyond the limit */
@@ -38,7 +39,15 @@ int table_find(enum kind kind, uint64_t key, entry_t *found);
 int table_take_any(int (*wanted)(const entry_t *, const void *), const void *what, entry_t *taken);
 void table_clear(void);
 
+/* context.c */
+void contexts_forget(void);
+
+/* fork.c: all locks but timing.c's, in the order in which they may be taken inside each other. */
+extern pthread_mutex_t attaching, contexts_guard, table_guard, changing, finding_guard;
+void locks_anew(void);                     /* in a child whose parent's threads may have held some */
+
 /* entry.c: the real driver. */
+int is_finding(void);                      /* whether this thread looks for it just now, and holds finding_guard */
 void *real_symbol(const char *exact);      /* of libcuda.so.1; NULL where it has none */
 void *(*real_dlsym(void))(void *, const char *);
 void *libc_function(const char *name);   /* linker.c; past what stands in front of it */

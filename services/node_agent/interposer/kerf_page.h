@@ -90,9 +90,9 @@ struct kerf_gpu_counters {
     uint64_t reserved[15];
 };
 
-/* 512 bytes. One process; alive as long as it holds the POSIX lock (fcntl F_SETLK, exclusive) on byte
- * KERF_LOCK_AT + its index of the counters file. The kernel drops it at death, whatever the death; F_GETLK from outside
- * names the holder in the asker's own PID namespace. A slot that is used and not locked is dead, and its charges are void. */
+/* 512 bytes. One process; alive as long as it holds the lock (fcntl F_OFD_SETLK, exclusive) on byte KERF_LOCK_AT + its index
+ * of the counters file. Its mapping of the file holds it, so the kernel drops it with the process's memory, whatever the death,
+ * and not before. A slot that is used and not locked is dead, and its charges are void. */
 struct kerf_process {
     uint64_t state;        /* generation << 1 | used */
     int32_t pid;           /* in its own PID namespace */

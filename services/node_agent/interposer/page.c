@@ -1,7 +1,11 @@
 /* The three files of a container, and the slot that this process takes in them.
  *
  * What belongs to one process stands in memory that the kernel wipes in a child (MADV_WIPEONFORK): however it was
- * cloned, with our handlers run or not, a child finds itself unattached and takes a slot of its own. */
+ * cloned, with our handlers run or not, a child finds itself unattached and takes a slot of its own.
+ *
+ * The slot's lock is held by the mapping of the counters, not by a descriptor: it belongs to the open file (F_OFD_SETLK), the
+ * mapping keeps that file open, and no child inherits the mapping (MADV_DONTFORK). So a program may close every descriptor
+ * that it has, as daemons do, and is counted all the same. */
 #define _GNU_SOURCE
 #include "kerf.h"
 #include <errno.h>
@@ -23,9 +27,13 @@ struct kerf_counters *counters;
 struct kerf_signal *signals;
 int slot = -1;
 
-static int *mine; /* 1: this process is attached; wiped in children */
-static int lock_file = -1;
-static pthread_mutex_t attaching = PTHREAD_MUTEX_INITIALIZER;
+#ifndef F_OFD_GETLK
+enum { F_OFD_GETLK = 36, F_OFD_SETLK = 37 };
+#endif
+
+static struct { int attached, locks; } *mine; /* 1, and 1; wiped in children */
+static struct stat counted;                   /* which file the counters are */
+pthread_mutex_t attaching = PTHREAD_MUTEX_INITIALIZER;
 
 const char *kerf_directory(void) {
 #ifdef KERF_DIRECTORY_FROM_ENVIRONMENT
@@ -53,27 +61,53 @@ static void *map(const char *name, size_t size, uint32_t magic, int writable, in
     return NULL;
 }
 
+/* By the system call: the C library's own name is younger than the oldest library that must load us. */
+static int identify(int file, struct stat *found) { return (int)syscall(SYS_fstat, file, found); }
+
+static int is_still(int file, const struct stat *opened) {
+    struct stat now;
+    return identify(file, &now) == 0 && now.st_dev == opened->st_dev && now.st_ino == opened->st_ino;
+}
+
 static struct flock place(int index) {
     return (struct flock){.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = KERF_LOCK_AT + index, .l_len = 1};
 }
 
+/* A descriptor to ask by, opened anew where the program has closed it or given its number to another file. -1: none can be had,
+ * or the root directory is another one now. */
+static int to_ask(void) {
+    static int kept = -1;
+    char path[512];
+    int file = __atomic_load_n(&kept, __ATOMIC_RELAXED);
+    if (file >= 0 && is_still(file, &counted)) return file;
+    snprintf(path, sizeof path, "%s/counters", kerf_directory());
+    file = open(path, O_RDWR | O_CLOEXEC);
+    if (file >= 0 && !is_still(file, &counted)) close(file), file = -1;
+    __atomic_store_n(&kept, file, __ATOMIC_RELAXED);
+    return file;
+}
+
+/* Who cannot be asked about is alive. */
 int process_alive(int index) {
     struct flock asked = place(index);
-    return index == slot || (fcntl(lock_file, F_GETLK, &asked) == 0 && asked.l_type != F_UNLCK);
+    int file;
+    if (index == slot) return 1;
+    file = to_ask();
+    return file < 0 || fcntl(file, F_OFD_GETLK, &asked) || asked.l_type != F_UNLCK;
 }
 
 struct kerf_process *self(void) { return &counters->process[slot]; }
 
 /* The lock is what makes a slot ours; its charges are wiped before it counts as used. */
-static int take_slot(void) {
+static int take_slot(int file) {
     for (int i = 0; i < KERF_MAX_PROCESSES; i++) {
         struct kerf_process *p = &counters->process[i];
         struct flock wanted = place(i);
         uint64_t state = __atomic_load_n(&p->state, __ATOMIC_SEQ_CST);
-        if (state & 1 || fcntl(lock_file, F_SETLK, &wanted)) continue;
+        if (state & 1 || fcntl(file, F_OFD_SETLK, &wanted)) continue;
         if (__atomic_load_n(&p->state, __ATOMIC_SEQ_CST) != state) { /* taken and left behind by one that has died meanwhile */
             wanted.l_type = F_UNLCK;
-            fcntl(lock_file, F_SETLK, &wanted);
+            fcntl(file, F_OFD_SETLK, &wanted);
             continue;
         }
         memset((char *)p + sizeof p->state, 0, sizeof *p - sizeof p->state);
@@ -99,55 +133,69 @@ static void report(const char *what) {
 }
 
 static int attach(void) {
+    int file = -1;
     slot = -1;
-    table_clear(); /* in a child, what is known so far is the parent's */
+    table_clear(); /* in a child, what is known so far is the parent's; its counters are not even mapped */
+    contexts_forget();
     timing_forget(NULL);
     if (!orders) orders = map("orders", sizeof *orders, KERF_ORDERS_MAGIC, 0, NULL);
-    if (lock_file >= 0) close(lock_file); /* after a fork: a lock is taken anew anyway, and the parent's is not dropped by this */
-    lock_file = -1;
-    if (counters) munmap(counters, sizeof *counters);
-    counters = orders ? map("counters", sizeof *counters, KERF_COUNTERS_MAGIC, 1, &lock_file) : NULL;
+    counters = orders ? map("counters", sizeof *counters, KERF_COUNTERS_MAGIC, 1, &file) : NULL;
     if (!counters) return report("no page of this container's slice"), 0;
     if (!signals) signals = map("signal", sizeof *signals, KERF_SIGNAL_MAGIC, 1, NULL);
     for (unsigned i = 0; signals && i < orders->gpu_count && i < KERF_MAX_GPUS; i++) {
         memcpy(signals->gpu[i].uuid, orders->gpu[i].uuid, 16);
         signals->gpu_count = i + 1;
     }
-    reclaim();
-    slot = take_slot();
-    if (slot < 0) {
-        __atomic_add_fetch(&counters->full, 1, __ATOMIC_RELAXED);
-        return report("too many processes in this container"), 0;
+    if (!madvise(counters, sizeof *counters, MADV_DONTFORK) && !identify(file, &counted)) {
+        reclaim();
+        slot = take_slot(file);
     }
-    __atomic_add_fetch(&counters->attaches, 1, __ATOMIC_RELAXED);
-    return 1;
+    close(file);
+    if (slot >= 0) {
+        __atomic_add_fetch(&counters->attaches, 1, __ATOMIC_RELAXED);
+        return 1;
+    }
+    __atomic_add_fetch(&counters->full, 1, __ATOMIC_RELAXED);
+    munmap(counters, sizeof *counters);
+    counters = NULL;
+    return report("too many processes in this container"), 0;
+}
+
+/* A child that was made past the fork handlers finds locks that threads of its parent held. */
+static void locks_of_ones_own(void) {
+    int none = 0;
+    if (LIKELY(__atomic_load_n(&mine->locks, __ATOMIC_ACQUIRE) == 1)) return;
+    if (__atomic_compare_exchange_n(&mine->locks, &none, 2, 0, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)) {
+        locks_anew();
+        __atomic_store_n(&mine->locks, 1, __ATOMIC_RELEASE);
+    }
+    while (__atomic_load_n(&mine->locks, __ATOMIC_ACQUIRE) != 1) {}
 }
 
 int attached(void) {
-    if (LIKELY(mine && *mine)) return 1;
+    if (LIKELY(mine && mine->attached)) return 1;
+    now_ns(); /* finds the driver, which may do anything when it is loaded: not while the lock is held */
+    if (mine) locks_of_ones_own();
     pthread_mutex_lock(&attaching);
     if (!mine) {
-        int *page = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        void *page = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
         if (page != MAP_FAILED) {
             madvise(page, 4096, MADV_WIPEONFORK); /* kernels before 4.14 have the fork handler below */
             mine = page;
+            mine->locks = 1;
         }
     }
-    if (mine && !*mine) *mine = attach();
+    if (mine && !mine->attached) mine->attached = attach();
     pthread_mutex_unlock(&attaching);
-    return mine && *mine;
+    return mine && mine->attached;
+}
+
+void page_forked(void) {
+    if (mine) mine->attached = 0, mine->locks = 1;
 }
 
 static int read_signal(int file, struct kerf_signal *into) {
     return pread(file, into, sizeof *into, 0) == (ssize_t)sizeof *into && into->magic == KERF_SIGNAL_MAGIC && into->version == KERF_VERSION;
-}
-
-/* By the system call: the C library's own name is younger than the oldest library that must load us. */
-static int identify(int file, struct stat *found) { return (int)syscall(SYS_fstat, file, found); }
-
-static int is_still(int file, const struct stat *opened) {
-    struct stat now;
-    return identify(file, &now) == 0 && now.st_dev == opened->st_dev && now.st_ino == opened->st_ino;
 }
 
 /* The signal of another container on the same GPU, as it is now. Never mapped: its owner can cut the file, and whoever reads
@@ -169,9 +217,3 @@ const struct kerf_signal *peer_signal(unsigned peer) {
     memcpy(known[peer].name, name, sizeof name);
     return &known[peer].seen;
 }
-
-static void forked(void) {
-    pthread_mutex_init(&attaching, NULL);
-    if (mine) *mine = 0;
-}
-__attribute__((constructor)) static void begin(void) { pthread_atfork(NULL, NULL, forked); }

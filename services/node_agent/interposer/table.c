@@ -5,7 +5,7 @@
 
 static entry_t *entries;
 static size_t room, taken_places; /* places that hold or held an entry */
-static pthread_mutex_t guard = PTHREAD_MUTEX_INITIALIZER;
+pthread_mutex_t table_guard = PTHREAD_MUTEX_INITIALIZER;
 enum { FREE = 0, GONE = 0xFFFFFFFFu };
 
 static size_t place_of(uint32_t kind, uint64_t key) { return (size_t)((key ^ (uint64_t)kind << 56) * 0x9E3779B97F4A7C15u >> 20) & (room - 1); }
@@ -41,18 +41,18 @@ static void grow(void) {
 
 void table_put(enum kind kind, uint64_t key, int gpu, uint64_t bytes, uint64_t context, int references) {
     entry_t *there;
-    pthread_mutex_lock(&guard);
+    pthread_mutex_lock(&table_guard);
     if (taken_places * 2 >= room) grow();
     there = look(kind, key);
     if (there) *there = (entry_t){key, bytes, context, gpu, references, kind};
     else insert((entry_t){key, bytes, context, gpu, references, kind});
-    pthread_mutex_unlock(&guard);
+    pthread_mutex_unlock(&table_guard);
 }
 
 int table_refer(enum kind kind, uint64_t key, int by, entry_t *entry) {
     entry_t *there;
     int known;
-    pthread_mutex_lock(&guard);
+    pthread_mutex_lock(&table_guard);
     there = look(kind, key);
     known = there != NULL;
     if (known) {
@@ -60,47 +60,45 @@ int table_refer(enum kind kind, uint64_t key, int by, entry_t *entry) {
         *entry = *there;
         if (there->references <= 0) there->kind = GONE;
     }
-    pthread_mutex_unlock(&guard);
+    pthread_mutex_unlock(&table_guard);
     return known;
 }
 
 int table_find(enum kind kind, uint64_t key, entry_t *found) {
     entry_t *there;
-    pthread_mutex_lock(&guard);
+    pthread_mutex_lock(&table_guard);
     there = look(kind, key);
     if (there) *found = *there;
-    pthread_mutex_unlock(&guard);
+    pthread_mutex_unlock(&table_guard);
     return there != NULL;
 }
 
 int table_take(enum kind kind, uint64_t key, entry_t *taken) {
     entry_t *there;
-    pthread_mutex_lock(&guard);
+    pthread_mutex_lock(&table_guard);
     there = look(kind, key);
     if (there) *taken = *there, there->kind = GONE;
-    pthread_mutex_unlock(&guard);
+    pthread_mutex_unlock(&table_guard);
     return there != NULL;
 }
 
 int table_take_any(int (*wanted)(const entry_t *, const void *), const void *what, entry_t *taken) {
     int found = 0;
-    pthread_mutex_lock(&guard);
+    pthread_mutex_lock(&table_guard);
     for (size_t i = 0; i < room && !found; i++) {
         if (entries[i].kind == FREE || entries[i].kind == GONE || !wanted(&entries[i], what)) continue;
         *taken = entries[i];
         entries[i].kind = GONE;
         found = 1;
     }
-    pthread_mutex_unlock(&guard);
+    pthread_mutex_unlock(&table_guard);
     return found;
 }
 
+/* In a child: what stands there may be half grown, and is the parent's. It is left where it is. */
 void table_clear(void) {
-    pthread_mutex_lock(&guard);
-    if (room) memset(entries, 0, room * sizeof *entries);
-    taken_places = 0;
-    pthread_mutex_unlock(&guard);
+    pthread_mutex_lock(&table_guard);
+    entries = NULL;
+    room = taken_places = 0;
+    pthread_mutex_unlock(&table_guard);
 }
-
-static void forked(void) { pthread_mutex_init(&guard, NULL); }
-__attribute__((constructor)) static void begin(void) { pthread_atfork(NULL, NULL, forked); }

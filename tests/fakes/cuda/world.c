@@ -11,7 +11,8 @@
 #include <unistd.h>
 
 static world_t *shared;
-static int descriptor = -1, own = -1;
+static int own = -1;
+static char path[512]; /* of the shared file */
 static pthread_mutex_t opening = PTHREAD_MUTEX_INITIALIZER;
 
 static uint64_t setting(const char *name, uint64_t otherwise) {
@@ -47,18 +48,24 @@ static struct flock place(int process) {
 }
 
 static void map(void) {
-    const char *path = getenv("KERF_FAKE_CUDA");
-    descriptor = path ? open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666) : memfd_create("kerf-fake-cuda", MFD_CLOEXEC);
+    const char *named = getenv("KERF_FAKE_CUDA");
+    world_t *made;
+    int descriptor = named ? open(named, O_RDWR | O_CREAT | O_CLOEXEC, 0666) : memfd_create("kerf-fake-cuda", MFD_CLOEXEC);
+    if (named) snprintf(path, sizeof path, "%s", named);
+    else snprintf(path, sizeof path, "/proc/self/fd/%d", descriptor);
     if (descriptor < 0) fail("KERF_FAKE_CUDA");
     flock(descriptor, LOCK_EX);
     if (ftruncate(descriptor, sizeof(world_t))) fail("KERF_FAKE_CUDA");
-    shared = mmap(NULL, sizeof(world_t), PROT_READ | PROT_WRITE, MAP_SHARED, descriptor, 0);
-    if (shared == MAP_FAILED) fail("KERF_FAKE_CUDA");
-    if (!shared->ready) create(shared);
+    made = mmap(NULL, sizeof(world_t), PROT_READ | PROT_WRITE, MAP_SHARED, descriptor, 0);
+    if (made == MAP_FAILED) fail("KERF_FAKE_CUDA");
+    if (!made->ready) create(made);
+    __atomic_store_n(&shared, made, __ATOMIC_RELEASE);
     flock(descriptor, LOCK_UN);
+    if (named) close(descriptor);
 }
 
 world_t *world(void) {
+    if (__atomic_load_n(&shared, __ATOMIC_ACQUIRE)) return shared;
     pthread_mutex_lock(&opening);
     if (!shared) map();
     pthread_mutex_unlock(&opening);
@@ -70,10 +77,30 @@ void lock(void) {
 }
 void unlock(void) { pthread_mutex_unlock(&shared->lock); }
 
-/* The kernel drops a process's locks however it ends; its number may be taken by another. */
+/* The kernel drops a process's lock with its memory, however it ends: a mapping that no child inherits holds it. A program may
+ * close all descriptors, as it may with a real driver's. */
 int alive(int process) {
     struct flock asked = place(process);
-    return process == own || (fcntl(descriptor, F_GETLK, &asked) == 0 && asked.l_type != F_UNLCK);
+    int file, found;
+    if (process == own) return 1;
+    file = open(path, O_RDWR | O_CLOEXEC);
+    if (file < 0) fail(path);
+    found = fcntl(file, F_OFD_GETLK, &asked);
+    close(file);
+    return found || asked.l_type != F_UNLCK;
+}
+
+static void take_place(int file) {
+    void *pin = mmap(NULL, 4096, PROT_NONE, MAP_SHARED, file, 0);
+    if (pin == MAP_FAILED || madvise(pin, 4096, MADV_DONTFORK)) fail("KERF_FAKE_CUDA");
+    for (int p = 0; p < PROCESSES && own < 0; p++) {
+        struct flock wanted = place(p);
+        if (shared->process[p].used || fcntl(file, F_OFD_SETLK, &wanted)) continue;
+        memset(&shared->process[p], 0, sizeof(process_t));
+        shared->process[p].used = 1;
+        shared->process[p].pid = (int)getpid();
+        own = p;
+    }
 }
 
 void bury(void) {
@@ -95,22 +122,22 @@ void bury(void) {
 }
 
 int me(void) {
+    int file;
     world();
     if (own >= 0) return own;
+    file = open(path, O_RDWR | O_CLOEXEC);
+    if (file < 0) fail(path);
     lock();
     bury();
-    for (int p = 0; p < PROCESSES && own < 0; p++) {
-        struct flock wanted = place(p);
-        if (shared->process[p].used || fcntl(descriptor, F_SETLK, &wanted)) continue;
-        memset(&shared->process[p], 0, sizeof(process_t));
-        shared->process[p].used = 1;
-        shared->process[p].pid = (int)getpid();
-        own = p;
-    }
+    take_place(file);
     unlock();
+    close(file);
     if (own < 0) fail("too many processes");
     return own;
 }
 
-static void forked(void) { own = -1; }
+static void forked(void) {
+    own = -1;
+    pthread_mutex_init(&opening, NULL);
+}
 __attribute__((constructor)) static void begin(void) { pthread_atfork(NULL, NULL, forked); }

@@ -4,7 +4,9 @@
  *   namespace    loads the driver into a linker namespace of its own
  *   orders       makes the mapped orders writable: prints errno instead
  *   scribble     writes zeros over its account
- *   unlock       closes a second descriptor of the counters: its slot looks dead, and a second process gives its bytes away
+ *   unlock       closes a second descriptor of the counters, which drops locks that belong to processes
+ *   daemon       closes all descriptors and lets others take their numbers: is it counted, and who else does it take for dead?
+ *   remap        puts another mapping over that of the counters: its slot looks dead, and a second process gives its bytes away
  *   import       exports what it has, frees it, and imports it again
  *   ipc          the same through cuIpc, in two processes
  *   contexts     makes contexts without end: prints how many it got
@@ -88,6 +90,33 @@ static void by_ipc(void) {
     wait(NULL);
 }
 
+/* A child holds 64 MiB of 100; the parent then closes everything, as daemons do, and takes what it gets. Then the child does. */
+static void daemonised(void) {
+    int up[2], down[2];
+    uint64_t pointer;
+    char token;
+    if (pipe(up) || pipe(down)) exit(4);
+    if (!fork()) {
+        use_device(0);
+        NEED(CALL(cuMemAlloc, _v2, 3020)(&pointer, (size_t)64 << 20));
+        if (write(up[1], "x", 1) != 1 || read(down[0], &token, 1) != 1) _exit(4);
+        fill(CALL(cuMemAlloc, _v2, 3020));
+        printf("%lu\n", device_used(0));
+        fflush(stdout);
+        _exit(0);
+    }
+    if (read(up[0], &token, 1) != 1) exit(4);
+    use_device(0);
+    NEED(CALL(cuMemAlloc, _v2, 3020)(&pointer, (size_t)PIECE));
+    for (int file = 3; file < 65536; file++)
+        if (file != down[1]) close(file);
+    for (int file = 0; file < 300; file++)
+        if (open("/dev/zero", O_RDWR) < 0) exit(4);
+    fill(CALL(cuMemAlloc, _v2, 3020));
+    if (write(down[1], "x", 1) != 1) exit(4);
+    wait(NULL);
+}
+
 static void retained(void) {
     CUphysical handle;
     uint64_t place;
@@ -118,7 +147,8 @@ int main(int argc, char **argv) {
         return printf("%lu\n", device_used(0)), 0;
     }
     open_driver();
-    if (!strcmp(argv[1], "unlock") && !pipe(go) && !fork()) {
+    if (!strcmp(argv[1], "daemon")) return daemonised(), 0;
+    if ((!strcmp(argv[1], "unlock") || !strcmp(argv[1], "remap")) && !pipe(go) && !fork()) {
         close(go[1]);
         if (read(go[0], path, 1)) return 4;
         use_device(0);
@@ -149,8 +179,10 @@ int main(int argc, char **argv) {
         struct kerf_counters *counters = (void *)page("counters", path, &file);
         counters->gpu[0].account = 0;
         fill(alloc);
-    } else if (!strcmp(argv[1], "unlock")) {
-        page("counters", path, &file);
+    } else if (!strcmp(argv[1], "unlock") || !strcmp(argv[1], "remap")) {
+        void *theirs = mapped("/counters"), *other = page("counters", path, &file);
+        const size_t size = sizeof(struct kerf_counters);
+        if (!strcmp(argv[1], "remap") && mremap(other, size, size, MREMAP_MAYMOVE | MREMAP_FIXED, theirs) == MAP_FAILED) return 4;
         close(file);
         close(go[1]);
         wait(NULL); /* for the second, which says what the device has */

@@ -1,11 +1,42 @@
 /* forks fork|clone before|after: a process and its child, made by fork (with the handlers of pthread_atfork) or by the bare
  * system call (without). before: both use the GPU afterwards. after: the parent has allocated; the child only ends.
- * Prints what the device has taken while both hold 32 MiB (before), or when the child has gone (after). */
+ * Prints what the device has taken while both hold 32 MiB (before), or when the child has gone (after).
+ * forks busy COUNT: threads allocate and free without end while so many children are made, which do the same. Prints how many ended well. */
 #include "api.h"
+#include <pthread.h>
 #include <sched.h>
 #include <signal.h>
+#include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
+
+static int over;
+static void *churn(void *context) {
+    uint64_t held[64];
+    NEED(CALL(cuCtxSetCurrent, , 4000)(context));
+    while (!__atomic_load_n(&over, __ATOMIC_SEQ_CST)) {
+        for (int i = 0; i < 64; i++) NEED(CALL(cuMemAlloc, _v2, 3020)(&held[i], (size_t)512));
+        for (int i = 0; i < 64; i++) NEED(CALL(cuMemFree, _v2, 3020)(held[i]));
+    }
+    return NULL;
+}
+static void busy(int count) {
+    enum { THREADS = 3 };
+    CUcontext context = use_device(0);
+    pthread_t thread[THREADS];
+    int well = 0, status;
+    uint64_t pointer;
+    for (int i = 0; i < THREADS; i++) pthread_create(&thread[i], NULL, churn, context);
+    for (int i = 0; i < count; i++) {
+        const int child = i % 2 ? fork() : (int)syscall(SYS_clone, SIGCHLD, NULL, NULL, NULL, NULL);
+        if (!child && prctl(PR_SET_PDEATHSIG, SIGKILL)) _exit(4);
+        if (!child) _exit(CALL(cuMemAlloc, _v2, 3020)(&pointer, (size_t)512) == CUDA_SUCCESS); /* the driver lets no child go on */
+        well += waitpid(child, &status, 0) == child && status == 0;
+    }
+    __atomic_store_n(&over, 1, __ATOMIC_SEQ_CST);
+    for (int i = 0; i < THREADS; i++) pthread_join(thread[i], NULL);
+    printf("%d %lu\n", well, device_used(0));
+}
 
 int main(int argc, char **argv) {
     uint64_t pointer;
@@ -13,6 +44,7 @@ int main(int argc, char **argv) {
     char token;
     if (argc < 3 || pipe(to_parent) || pipe(to_child)) return 2;
     open_driver();
+    if (!strcmp(argv[1], "busy")) return busy(atoi(argv[2])), 0;
     if (!strcmp(argv[2], "after")) {
         use_device(0);
         NEED(CALL(cuMemAlloc, _v2, 3020)(&pointer, (size_t)32 << 20));
