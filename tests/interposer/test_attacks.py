@@ -27,6 +27,12 @@ def test_the_way_leads_to_no_more_than_the_limit(limited: Limited, way: str) -> 
     assert most <= LIMIT
 
 
+def test_no_older_form_of_a_call_that_is_counted_is_had_by_name_or_by_version(limited: Limited) -> None:
+    """The fake exports them, as drivers do, and they would take memory there."""
+    working, used = limited(LIMIT).run("attack", "first")
+    assert (working, used) == (0, 0)
+
+
 def test_the_orders_cannot_be_made_writable(limited: Limited) -> None:
     (errno_,) = limited(LIMIT).run("attack", "orders")
     assert os.strerror(errno_) == "Permission denied"

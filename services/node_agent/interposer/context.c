@@ -114,6 +114,7 @@ RELEASES(cuDevicePrimaryCtxReset_v2, 1)
         if (gpu >= 0 && (result || !keep(*context, gpu, 0))) pay_back(gpu);     \
         return result;                                                          \
     }
+CREATES(cuCtxCreate, create_v2_t, (CUcontext *context, unsigned flags, CUdevice device), (context, flags, device))
 CREATES(cuCtxCreate_v2, create_v2_t, (CUcontext *context, unsigned flags, CUdevice device), (context, flags, device))
 CREATES(cuCtxCreate_v3, create_v3_t, (CUcontext *context, void *affinity, int count, unsigned flags, CUdevice device), (context, affinity, count, flags, device))
 CREATES(cuCtxCreate_v4, create_v4_t, (CUcontext *context, void *parameters, unsigned flags, CUdevice device), (context, parameters, flags, device))

@@ -12,18 +12,22 @@
 
 #define H(plain, version, exact) extern char exact[];
 #define T H
+#define F(name) H(name, 0, name)
 #include "hooks.h"
 #undef H
 #undef T
+#undef F
 extern char nvmlDeviceGetMemoryInfo[], nvmlDeviceGetMemoryInfo_v2[];
 EXPORT CUresult cuGetProcAddress(const char *name, void **to, int version, uint64_t flags);
 EXPORT CUresult cuGetProcAddress_v2(const char *name, void **to, int version, uint64_t flags, int *status);
 static const struct { const char *plain; int version, per_thread; const char *exact; void *hook; } hooks[] = {
 #define H(plain, version, exact) {#plain, version, 0, #exact, exact},
 #define T(plain, version, exact) {#plain, version, 1, #exact, exact},
+#define F(name) {"", 0, 0, #name, name},
 #include "hooks.h"
 #undef H
 #undef T
+#undef F
     {"cuGetProcAddress", 11030, 0, "cuGetProcAddress", (void *)cuGetProcAddress},
     {"cuGetProcAddress", 12000, 0, "cuGetProcAddress_v2", (void *)cuGetProcAddress_v2},
     {"", 0, 0, "nvmlDeviceGetMemoryInfo", nvmlDeviceGetMemoryInfo},
@@ -87,16 +91,35 @@ static void *hook_of(const char *exact) {
     return NULL;
 }
 
-/* The hook of the highest version that is not above what was asked for. */
-static void *hook_by_version(const char *plain, int version, int per_thread) {
-    int best = -1;
+/* The hook of the highest version that is not above what was asked for. `named`: whether we stand in front of that name at all. */
+static void *hook_by_version(const char *plain, int version, int per_thread, int *named) {
+    int best = -1, only = -1;
+    *named = 0;
+    for (int i = 0; i < HOOKS; i++) {
+        if (strcmp(hooks[i].plain, plain)) continue;
+        *named = 1;
+        if (!strcmp(hooks[i].exact, plain)) only = i; /* the driver has it for longer than we thought */
+    }
     for (int i = 0; i < HOOKS; i++) {
         if (strcmp(hooks[i].plain, plain) || hooks[i].version > version || (hooks[i].per_thread && !per_thread)) continue;
         if (best < 0 || hooks[i].per_thread > hooks[best].per_thread ||
             (hooks[i].per_thread == hooks[best].per_thread && hooks[i].version > hooks[best].version))
             best = i;
     }
-    return best < 0 ? hook_of(plain) : real_symbol(hooks[best].exact) ? hooks[best].hook : NULL;
+    if (best < 0) best = only;
+    return best < 0 ? (*named ? NULL : hook_of(plain)) : real_symbol(hooks[best].exact) ? hooks[best].hook : NULL;
+}
+
+/* What the driver would answer is never let through where the name is one of ours: a form of it that nobody counts would be a way
+ * past all that is counted. */
+static CUresult ours(const char *name, void **to, int version, uint64_t flags, int *status) {
+    int named;
+    void *hook = hook_by_version(name, version, (flags & PROC_PER_THREAD) != 0, &named);
+    if (!hook && !named) return CUDA_SUCCESS;
+    *to = hook;
+    if (hook) return CUDA_SUCCESS;
+    if (status) *status = PROC_VERSION_TOO_LOW;
+    return CUDA_ERROR_NOT_FOUND;
 }
 
 typedef CUresult (*proc_v1_t)(const char *, void **, int, uint64_t);
@@ -104,16 +127,12 @@ typedef CUresult (*proc_v2_t)(const char *, void **, int, uint64_t, int *);
 EXPORT CUresult cuGetProcAddress(const char *name, void **to, int version, uint64_t flags) {
     proc_v1_t real = REAL(proc_v1_t, "cuGetProcAddress");
     CUresult result = real ? real(name, to, version, flags) : CUDA_ERROR_NOT_FOUND;
-    void *hook = result || !*to ? NULL : hook_by_version(name, version, (flags & PROC_PER_THREAD) != 0);
-    if (hook) *to = hook;
-    return result;
+    return result || !*to ? result : ours(name, to, version, flags, NULL);
 }
 EXPORT CUresult cuGetProcAddress_v2(const char *name, void **to, int version, uint64_t flags, int *status) {
     proc_v2_t real = REAL(proc_v2_t, "cuGetProcAddress_v2");
     CUresult result = real ? real(name, to, version, flags, status) : CUDA_ERROR_NOT_FOUND;
-    void *hook = result || !*to ? NULL : hook_by_version(name, version, (flags & PROC_PER_THREAD) != 0);
-    if (hook) *to = hook;
-    return result;
+    return result || !*to ? result : ours(name, to, version, flags, status);
 }
 
 /* The last call must be a jump, not a call: for RTLD_NEXT, dlsym looks at who called it. */

@@ -1,6 +1,7 @@
 /* What the interposer stands in front of: H(plain name, version of the interface from which it is meant, exact name).
  * T: the variant for programs that compile for per-thread default streams. The versions are those of the driver's
- * documentation (cudaTypedefs): cuGetProcAddress("cuMemAlloc", 12000) means cuMemAlloc_v2. */
+ * documentation (cudaTypedefs): cuGetProcAddress("cuMemAlloc", 12000) means cuMemAlloc_v2.
+ * F: the first name of such a call, whose sizes and pointers have 32 bits: it is refused (first.c), whoever asks for it. */
 H(cuInit, 2000, cuInit)
 H(cuDeviceTotalMem, 3020, cuDeviceTotalMem_v2)
 H(cuMemGetInfo, 3020, cuMemGetInfo_v2)
@@ -9,6 +10,7 @@ H(cuDevicePrimaryCtxRelease, 7000, cuDevicePrimaryCtxRelease)
 H(cuDevicePrimaryCtxRelease, 11000, cuDevicePrimaryCtxRelease_v2)
 H(cuDevicePrimaryCtxReset, 7000, cuDevicePrimaryCtxReset)
 H(cuDevicePrimaryCtxReset, 11000, cuDevicePrimaryCtxReset_v2)
+H(cuCtxCreate, 2000, cuCtxCreate)
 H(cuCtxCreate, 3020, cuCtxCreate_v2)
 H(cuCtxCreate, 11040, cuCtxCreate_v3)
 H(cuCtxCreate, 12050, cuCtxCreate_v4)
@@ -66,3 +68,11 @@ H(cuEventQuery, 2000, cuEventQuery)
 H(cuCtxSynchronize, 2000, cuCtxSynchronize)
 H(cuMemcpyDtoH, 3020, cuMemcpyDtoH_v2)
 T(cuMemcpyDtoH, 7000, cuMemcpyDtoH_v2_ptds)
+F(cuDeviceTotalMem)
+F(cuMemGetInfo)
+F(cuMemAlloc)
+F(cuMemAllocPitch)
+F(cuMemFree)
+F(cuArrayCreate)
+F(cuArray3DCreate)
+F(cuMemcpyDtoH)

@@ -80,11 +80,6 @@ CUresult cuMemGetInfo_v2(size_t *available, size_t *total) {
     return ready();
 }
 CUresult cuMemAlloc_v2(CUdeviceptr *to, size_t bytes) { return here(to, bytes); }
-CUresult cuMemAlloc(unsigned *to, unsigned bytes) {
-    (void)to;
-    (void)bytes;
-    return CUDA_ERROR_NOT_SUPPORTED; /* pointers of 32 bits: no program on a machine of 64 */
-}
 CUresult cuMemAllocPitch_v2(CUdeviceptr *to, size_t *pitch, size_t width, size_t height, unsigned element) {
     (void)element;
     *pitch = (width + 1023) / 1024 * 1024;

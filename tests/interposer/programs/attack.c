@@ -6,6 +6,7 @@
  *   scribble     writes zeros over its account
  *   unlock       closes a second descriptor of the counters, which drops locks that belong to processes
  *   daemon       closes all descriptors and lets others take their numbers: is it counted, and who else does it take for dead?
+ *   first        the first names of old calls, and versions so low that cuGetProcAddress means those: prints how many it got that work
  *   remap        puts another mapping over that of the counters: its slot looks dead, and a second process gives its bytes away
  *   import       exports what it has, frees it, and imports it again
  *   ipc          the same through cuIpc, in two processes
@@ -117,6 +118,21 @@ static void daemonised(void) {
     wait(NULL);
 }
 
+/* On the fake these take memory like their successors. */
+static int first_names(void) {
+    static const char *const names[] = {"cuMemAlloc", "cuMemAllocPitch", "cuMemFree", "cuMemGetInfo", "cuArrayCreate", "cuArray3DCreate", "cuDeviceTotalMem"};
+    uint64_t room[4], bytes;
+    int working = 0, status;
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        any_t by_name = (any_t)dlsym(library, names[i]);
+        void *v1 = NULL, *v2 = NULL;
+        working += !by_name || by_name(room, &bytes, 4096, 4096, 4) != CUDA_ERROR_NOT_SUPPORTED;
+        working += get_v1(names[i], &v1, 2000, (uint64_t)0) != CUDA_ERROR_NOT_FOUND || v1;
+        working += get_v2(names[i], &v2, 3010, (uint64_t)0, &status) != CUDA_ERROR_NOT_FOUND || v2 || status != 2;
+    }
+    return working;
+}
+
 static void retained(void) {
     CUphysical handle;
     uint64_t place;
@@ -161,6 +177,7 @@ int main(int argc, char **argv) {
     if (!strcmp(argv[1], "versioned")) alloc = (any_t)dlvsym(library, "cuMemAlloc_v2", "KERF_ANY");
     if (!alloc) return printf("0\n"), 0; /* dlvsym knows no such version */
     if (!strcmp(argv[1], "import")) return exported(), printf("%lu\n", device_used(0)), 0;
+    if (!strcmp(argv[1], "first")) return printf("%d %lu\n", first_names(), device_used(0)), 0;
     if (!strcmp(argv[1], "retain")) return retained(), printf("%lu\n", device_used(0)), 0;
     if (!strcmp(argv[1], "orders")) {
         void *at = mapped("/orders");

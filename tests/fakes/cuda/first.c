@@ -1,0 +1,16 @@
+/* The first names of old calls, as a driver still exports them. Their pointers of 32 bits say nothing here; the memory is taken. */
+#include "world.h"
+
+static CUresult lost(uint64_t bytes) {
+    CUdeviceptr pointer;
+    return current() ? allocate(&pointer, bytes, current()->device) : CUDA_ERROR_INVALID_CONTEXT;
+}
+CUresult cuMemAlloc(unsigned *to, unsigned bytes) { return *to = 0, lost(bytes ? bytes : 1); }
+CUresult cuMemAllocPitch(unsigned *to, unsigned *pitch, unsigned width, unsigned height, unsigned element) {
+    (void)element;
+    return *to = 0, *pitch = width, lost((uint64_t)width * height);
+}
+CUresult cuMemFree(unsigned pointer) { return (void)pointer, CUDA_SUCCESS; }
+CUresult cuMemGetInfo(unsigned *available, unsigned *total) { return *available = *total = UINT32_MAX, CUDA_SUCCESS; }
+CUresult cuArrayCreate(CUarray *to, const void *description) { return (void)description, *to = 0, lost(4096); }
+CUresult cuArray3DCreate(CUarray *to, const void *description) { return (void)description, *to = 0, lost(4096); }
