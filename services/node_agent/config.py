@@ -77,9 +77,13 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     least_milli: Annotated[int, msgspec.Meta(ge=0, le=500)] = 0
     """Of each GPU's time, to every slice that gives way to others, even where those are always busy."""
     escapes: Literal["report", "lock", "evict"] = "report"
-    """What becomes of a pod whose memory gets past its slice: it is shown, runs by turns under the driver's lock, or is evicted."""
+    """What becomes of a pod whose memory or GPU time gets past its slice: it is shown, runs by turns under the driver's lock, or is evicted."""
     escape_slack_mib: Annotated[int, msgspec.Meta(ge=0, le=65536)] = 1024
     """So much more than its pages count may a pod hold of a GPU before that counts as an escape: contexts that no page counts."""
+    escape_slack_milli: Annotated[int, msgspec.Meta(ge=0, le=1000)] = 100
+    """So much more GPU time than its share may NVML see of a pod, over the window, before that counts as an escape."""
+    escape_window_s: Seconds = 10.0
+    """Over so long GPU time is compared with the share: NVML's samples are rough, and a long kernel is paid for afterwards."""
     dra: bool = False
     """Serve ResourceClaims of the class gpu.kerf.dev too (Kubernetes 1.34 and later)."""
     slots: Annotated[int, msgspec.Meta(ge=1, le=16384)] = 1024

@@ -31,6 +31,8 @@ class SliceUse(Message, frozen=True, kw_only=True):
     """Allocations that failed at the limit since the container's start."""
     hidden_mib: int = 0
     """Memory that got past the strategy."""
+    over_milli: int = 0
+    """GPU time beyond `granted_compute_milli` that NVML saw over a window of seconds; 0 while it is within the slack."""
 
 
 class GpuUse(Message, frozen=True):

@@ -28,6 +28,7 @@ from services.node_agent.strategies.exclusive import Exclusive
 from services.node_agent.strategies.install import install
 from services.node_agent.strategies.interposer import Interposer
 from services.node_agent.strategies.locks import LockError, Locks
+from services.node_agent.strategies.overruns import Overrun, Overruns, Ration, of_pods, rationed
 from services.node_agent.strategies.quantum import Pace
 from services.node_agent.strategies.rules import Policy, Wish
 from services.node_agent.strategies.show import show
@@ -71,12 +72,15 @@ class Strategies:
             "time_slice": TimeSlice(self._board, library, self._keeper.offer, clock),
         }
         self._escapes = Escapes(config.escape_slack_mib)
+        self._overruns = Overruns(config.escape_slack_milli, config.escape_window_s)
+        self._over: dict[tuple[str, str], Overrun] = {}
+        self._rations: dict[tuple[str, str], Ration] = {}
         self._locks = Locks(self._libcuda(), run / "locks.json")
         self._turns = TurnKeeper(self._board, self._locks, Pace(least_milli=config.least_milli), clock)
         self._observed: dict[tuple[Key, str], Observed] = {}
         self._hidden: dict[tuple[str, str], Escape] = {}
         self._evicted_s: dict[str, float] = {}
-        show(ctx.metrics, agent.live, lambda: self._observed, lambda: self._hidden)
+        show(ctx.metrics, agent.live, lambda: self._observed, lambda: self._hidden, lambda: self._over)
 
     def offered(self, driver_version: str) -> tuple[Strategy, ...]:
         """What the node offers beside what every node does."""
@@ -133,10 +137,12 @@ class Strategies:
             for observed in self._observe(slice_):
                 self._observed[slice_.key, observed.uuid] = observed
                 pages.append((slice_.key, observed.uuid, observed.memory_mib or 0, observed.memory_limit_mib))
-        seen, pids = self._seen(found)
+        seen, used, pids = self._seen(found)
         escapes = self._escapes.look(by_pod(seen, pages))
         self._hidden = {(escape.held.uid, escape.held.uuid): escape for escape in escapes}
-        self._act(escapes, pids)
+        overruns = self._overruns.look(self._clock() / 1e9, of_pods(used, self._board.slices))
+        self._over = {(over.used.uid, over.used.uuid): over for over in overruns}
+        self._act(escapes, overruns, pids)
 
     def beside(self, uuid: str, use: SliceUse) -> SliceUse:
         mine = {
@@ -146,10 +152,11 @@ class Strategies:
             return use
         strategies = {slice_.key: slice_.strategy for slice_ in self._board.slices}
         times = [seen.compute_milli for seen in mine.values() if seen.compute_milli is not None]
-        escape = self._hidden.get((use.uid, uuid))
+        escape, over = self._hidden.get((use.uid, uuid)), self._over.get((use.uid, uuid))
         return msgspec.structs.replace(
             use, strategy=strategies.get(next(iter(mine))), counted_mib=sum(seen.memory_mib or 0 for seen in mine.values()),
             gpu_milli=sum(times) if times else None, refused=sum(seen.refused for seen in mine.values()), hidden_mib=0 if escape is None else escape.hidden_mib,
+            over_milli=0 if over is None else over.over_milli,
         )  # fmt: skip
 
     # --- what got past ------------------------------------------------------------------------------------------
@@ -164,40 +171,48 @@ class Strategies:
             self._ctx.log.warning("page_damaged", pod=slice_.uid, container=slice_.container, what=observed[0].damage)
         return observed
 
-    def _seen(self, found: tuple[GpuProcesses, ...]) -> tuple[dict[tuple[str, str], int], dict[tuple[str, str], frozenset[int]]]:
-        """MiB and PIDs by pod and GPU, of all pods that have a page."""
+    def _seen(
+        self, found: tuple[GpuProcesses, ...]
+    ) -> tuple[dict[tuple[str, str], int], dict[tuple[str, str], int], dict[tuple[str, str], frozenset[int]]]:
+        """MiB, per mille of the GPU's time, and PIDs by pod and GPU, of all pods that have a page."""
         ours = {slice_.uid for slice_ in self._board.slices}
         mib: dict[tuple[str, str], int] = {}
+        milli: dict[tuple[str, str], int] = {}
         pids: dict[tuple[str, str], frozenset[int]] = {}
         for gpu in found:
             for process in gpu.processes:
                 of = self._owner(process.pid)
-                if of is not None and of.pod_uid in ours and process.mib is not None:
-                    key = (of.pod_uid, gpu.uuid)
+                if of is None or of.pod_uid not in ours:
+                    continue
+                key = (of.pod_uid, gpu.uuid)
+                milli[key] = milli.get(key, 0) + (process.sm_milli or 0)
+                pids[key] = pids.get(key, frozenset()) | {process.pid}
+                if process.mib is not None:
                     mib[key] = mib.get(key, 0) + process.mib
-                    pids[key] = pids.get(key, frozenset()) | {process.pid}
-        return mib, pids
+        return mib, milli, pids
 
-    def _act(self, escapes: tuple[Escape, ...], pids: Mapping[tuple[str, str], frozenset[int]]) -> None:
-        for escape in escapes:
-            self._ctx.log.warning("slice_escaped", what=escape.sentence, policy=self._config.escapes)
+    def _act(self, escapes: tuple[Escape, ...], overruns: tuple[Overrun, ...], pids: Mapping[tuple[str, str], frozenset[int]]) -> None:
+        for what in (*(escape.sentence for escape in escapes), *(over.sentence for over in overruns)):
+            self._ctx.log.warning("slice_escaped", what=what, policy=self._config.escapes)
         if self._config.escapes == "lock":
             escaped: dict[str, dict[Key, frozenset[int]]] = {}
             for escape in escapes:
                 held = escape.held
                 escaped.setdefault(held.uuid, {})[held.containers[0]] = pids.get((held.uid, held.uuid), frozenset())
-            self._turns.know(escaped)
+            self._rations = rationed(self._rations, overruns, pids)
+            self._turns.know(escaped, self._rations)
         elif self._config.escapes == "evict":
-            self._evict_pods(escapes)
+            why = {over.used.uid: over.sentence for over in overruns} | {escape.held.uid: escape.sentence for escape in escapes}
+            self._evict_pods(why)
 
-    def _evict_pods(self, escapes: tuple[Escape, ...]) -> None:
+    def _evict_pods(self, why: Mapping[str, str]) -> None:
         now_s = self._clock() / 1e9
         live = {slice_.uid: slice_ for slice_ in self._agent.live()}
-        for escape in escapes:
-            pod = live.get(escape.held.uid)
+        for uid, sentence in why.items():
+            pod = live.get(uid)
             if pod is not None and now_s - self._evicted_s.get(pod.uid, float("-inf")) >= EVICT_AGAIN_S:
                 self._evicted_s[pod.uid] = now_s
-                self._evict((Evict(uid=pod.uid, namespace=pod.namespace, name=pod.name, reason=escape.sentence),))
+                self._evict((Evict(uid=pod.uid, namespace=pod.namespace, name=pod.name, reason=sentence),))
         self._evicted_s = {uid: at_s for uid, at_s in self._evicted_s.items() if uid in live}
 
     # --- the rest -----------------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 from services.node_agent.strategies.base import Observed
 from services.node_agent.strategies.escapes import Escape
+from services.node_agent.strategies.overruns import Overrun
 from services.node_agent.strategies.slices import Key
 from shared.contracts.commands import LiveSlice
 from shared.telemetry.metrics import Metrics
@@ -20,8 +21,9 @@ def show(
     live: Callable[[], Iterable[LiveSlice]],
     observed: Callable[[], Mapping[tuple[Key, str], Observed]],
     hidden: Callable[[], Mapping[tuple[str, str], Escape]],
+    over: Callable[[], Mapping[tuple[str, str], Overrun]],
 ) -> None:
-    """`observed` by slice and GPU, `hidden` by pod and GPU."""
+    """`observed` by slice and GPU, `hidden` and `over` by pod and GPU."""
 
     def of_slices(value: Callable[[Observed], int | None]) -> Callable[[], Series]:
         def series() -> Series:
@@ -34,13 +36,17 @@ def show(
 
         return series
 
-    def of_pods() -> Series:
-        known = {slice_.uid: slice_ for slice_ in live()}
-        return {
-            (uuid, known[uid].namespace, known[uid].name): float(max(escape.hidden_mib, escape.over_mib))
-            for (uid, uuid), escape in hidden().items()
-            if uid in known
-        }
+    def of_pods(amounts: Callable[[], Mapping[tuple[str, str], int]]) -> Callable[[], Series]:
+        def series() -> Series:
+            known = {slice_.uid: slice_ for slice_ in live()}
+            return {
+                (uuid, known[uid].namespace, known[uid].name): float(amount) for (uid, uuid), amount in amounts().items() if uid in known
+            }
+
+        return series
+
+    mib = of_pods(lambda: {key: max(escape.hidden_mib, escape.over_mib) for key, escape in hidden().items()})
+    milli = of_pods(lambda: {key: overrun.over_milli for key, overrun in over().items()})
 
     tell = metrics.observe_by
     tell("kerf_agent_slice_limit_mib", "Memory limit of an enforced slice.", of_slices(lambda o: o.memory_limit_mib), labels=_SLICE)
@@ -51,4 +57,5 @@ def show(
     tell("kerf_agent_slice_waited_milli", "Time that launches waited, per mille.", of_slices(lambda o: o.waited_milli), labels=_SLICE)
     refused = of_slices(lambda o: o.refused)
     tell("kerf_agent_slice_refused_total", "Allocations that failed at the limit.", refused, labels=_SLICE, kind="counter")
-    tell("kerf_agent_slice_hidden_mib", "Memory of a pod that got past its slices.", of_pods, labels=_POD)
+    tell("kerf_agent_slice_hidden_mib", "Memory of a pod that got past its slices.", mib, labels=_POD)
+    tell("kerf_agent_slice_over_milli", "GPU time of a pod beyond its share, by NVML, per mille.", milli, labels=_POD)

@@ -1,5 +1,7 @@
 """Wiring of the turns by locks: processes that got past the interposer run only while it is their turn.
 
+Processes that had more GPU time than their share get that share by the same lock.
+
 They are stopped by the driver's process lock; slices that keep to their pages are stopped, when it is an escaped one's guaranteed
 quantum, by the gate of their page. Where nothing has escaped this does nothing at all.
 """
@@ -15,6 +17,7 @@ import structlog
 
 from services.node_agent.strategies.board import Board
 from services.node_agent.strategies.locks import LockError, Locks
+from services.node_agent.strategies.overruns import Rations
 from services.node_agent.strategies.quantum import Contender, Pace, Turn, Turns
 from services.node_agent.strategies.slices import Key, Slice
 
@@ -32,14 +35,16 @@ class TurnKeeper:
     def __init__(self, board: Board, locks: Locks, pace: Pace, clock: Callable[[], int]) -> None:
         self._board, self._locks, self._pace, self._clock = board, locks, pace, clock
         self._escaped: dict[str, dict[Key, frozenset[int]]] = {}
+        self._rations: Rations = {}
         self._turns: dict[str, Turns] = {}
         self._last: dict[str, tuple[int, Turn]] = {}
         self._wake = asyncio.Event()
         self._failed: set[int] = set()
         """Processes that could not be locked: tried again when they are still there at the next sample."""
 
-    def know(self, escaped: Escaped) -> None:
-        """What has escaped, as of now: all of it."""
+    def know(self, escaped: Escaped, rations: Rations | None = None) -> None:
+        """What has escaped and who is rationed, as of now: all of it."""
+        self._rations = rations or {}
         self._escaped = {uuid: dict(found) for uuid, found in escaped.items() if found}
         self._failed.clear()
         self._wake.set()
@@ -47,7 +52,7 @@ class TurnKeeper:
     async def keep(self) -> None:
         """For ever."""
         while True:
-            if not self._escaped and not self._locks.held and not self._closed():
+            if not self._escaped and not self._rations and not self._locks.held and not self._closed():
                 self._wake.clear()
                 await self._wake.wait()
             await self.look()
@@ -93,6 +98,8 @@ class TurnKeeper:
     async def _lock(self, waiting: Mapping[str, frozenset[Key]]) -> None:
         """A process is locked as a whole: one that waits on any GPU waits."""
         wanted = {pid for uuid, found in self._escaped.items() for key, pids in found.items() if key in waiting[uuid] for pid in pids}
+        now_ns = self._clock()
+        wanted |= {pid for ration in self._rations.values() if ration.waits(now_ns) for pid in ration.pids}
         await self._done(self._locks.beat())
         for pid in self._locks.held - wanted:
             await self._done(self._locks.unlock(pid))

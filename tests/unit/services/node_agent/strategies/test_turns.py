@@ -10,6 +10,7 @@ import pytest
 from services.node_agent.strategies import layout
 from services.node_agent.strategies.board import Board
 from services.node_agent.strategies.locks import Locks
+from services.node_agent.strategies.overruns import Ration
 from services.node_agent.strategies.quantum import Pace
 from services.node_agent.strategies.rules import Policy
 from services.node_agent.strategies.slices import Part, Slice
@@ -99,3 +100,19 @@ async def test_a_process_that_ends_meanwhile_is_no_trouble(tmp_path: Path, locks
     node.turns.know({GPU: {node.escaped.key: frozenset({2**22 + 1})}})
     await node.after(20, high_busy=True)
     assert locks.held == set()
+
+
+async def test_what_had_more_than_its_share_runs_for_its_share_of_every_cycle(
+    tmp_path: Path, victim: int, locks: Locks, state: Callable[[int], int]
+) -> None:
+    """Whoever else is there, or nobody; and it is let go when it is rationed no more."""
+    node = Node(tmp_path / "slices", locks)
+    node.turns.know({}, {("escaped", GPU): Ration(share_milli=300, pids=frozenset({victim}))})
+    locked = []
+    for _ in range(100):
+        await node.after(5, high_busy=False)
+        locked.append(victim in locks.held)
+    assert (locked.count(True), state(victim)) == (70, int(locked[-1]))
+    node.turns.know({}, {})
+    await node.after(5, high_busy=False)
+    assert (state(victim), locks.held) == (0, set())
