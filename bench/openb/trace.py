@@ -17,7 +17,7 @@ from shared.book.states import PodState, pod_state
 from shared.contracts.facts import Put
 from shared.model import names
 from shared.model.gpu import Gpu, Inventory
-from shared.model.objects import Container, Meta, Node, NodeStatus, Pod, PodSpec, Resources
+from shared.model.objects import Container, Meta, Node, NodeStatus, Pod, PodSpec, Quantities, Resources
 
 GPU_MIB = 16_000
 """The trace says nothing of GPU memory; a share of a GPU takes the same part of it."""
@@ -67,10 +67,10 @@ class Trace(msgspec.Struct, frozen=True):
 def read_trace(nodes: Path, pods: Path) -> Trace:
     """Nodes without GPUs are left out. OSError where a file cannot be read, ValueError where it is not such a list."""
     found = sorted(
-        (TraceNode(r["sn"], int(r["cpu_milli"]), int(r["memory_mib"]), int(r["gpu"]), r["model"]) for r in _rows(nodes, _NODE_COLUMNS)),
+        (TraceNode(r["sn"], int(r["cpu_milli"]), int(r["memory_mib"]), int(r["gpu"]), r["model"]) for r in read_rows(nodes, _NODE_COLUMNS)),
         key=lambda n: n.name,
     )
-    rows = sorted(_rows(pods, _POD_COLUMNS), key=lambda r: r["name"])
+    rows = sorted(read_rows(pods, _POD_COLUMNS), key=lambda r: r["name"])
     name = pods.name.removesuffix(".gz").removesuffix(".csv").removeprefix("openb_pod_list_")
     return Trace(name, tuple(n for n in found if n.gpus), tuple(_pod(row) for row in rows))
 
@@ -117,7 +117,7 @@ def make_book(nodes: list[TraceNode]) -> Book:
     """The nodes, empty, in this order; their agents have answered."""
     book = Book()
     for node in nodes:
-        allocatable = {"cpu": f"{node.cpu_milli}m", "memory": f"{node.memory_mib}Mi", "pods": "100000"}
+        allocatable: Quantities = {"cpu": f"{node.cpu_milli}m", "memory": f"{node.memory_mib}Mi", "pods": "100000"}
         meta = Meta(name=node.name, uid=f"node-{node.name}", resource_version="1", labels={names.LABEL_MANAGED: "true"})
         book.apply(Put(object=Node(metadata=meta, status=NodeStatus(allocatable=allocatable))))
         gpus = tuple(Gpu(uuid=f"{node.name}/{i}", index=i, model=node.model, memory_mib=GPU_MIB) for i in range(node.gpus))
@@ -168,7 +168,8 @@ def _manifest(pod: TracePod) -> Pod:
     )
 
 
-def _rows(path: Path, columns: tuple[str, ...]) -> list[dict[str, str]]:
+def read_rows(path: Path, columns: tuple[str, ...]) -> list[dict[str, str]]:
+    """Of a table, packed or not. OSError where it cannot be read, ValueError where it lacks one of these columns."""
     with _open(path) as file:
         reader = csv.DictReader(file)
         missing = [column for column in columns if column not in (reader.fieldnames or ())]
