@@ -1,6 +1,7 @@
 /* The one function that tells time, and the one that waits for it. A driver that keeps a clock of its own (the fake) is asked. */
 #include "kerf.h"
 #include <errno.h>
+#include <sys/prctl.h>
 #include <time.h>
 
 typedef uint64_t (*now_t)(void);
@@ -29,13 +30,17 @@ uint64_t now_ns(void) {
 }
 
 void sleep_until(uint64_t ns) {
+    int slack_ns;
     const struct timespec until = {(time_t)(ns / 1000000000u), (long)(ns % 1000000000u)};
     find();
     if (virtual_sleep) {
         virtual_sleep(ns);
         return;
     }
+    slack_ns = prctl(PR_GET_TIMERSLACK); /* 50 us, usually: as long as a short kernel */
+    if (slack_ns > 0) prctl(PR_SET_TIMERSLACK, 1000ul);
     while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &until, NULL) == EINTR) {}
+    if (slack_ns > 0) prctl(PR_SET_TIMERSLACK, (unsigned long)slack_ns);
 }
 
 /* A thread that holds the lock may be waiting for the virtual clock, which stands still while we block elsewhere. */

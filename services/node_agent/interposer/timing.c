@@ -21,7 +21,7 @@ typedef CUresult (*mode_t_)(int *);
 
 enum { LANES = MAX_CONTEXTS, DEPTH = 32, KEYS = 32, BATCH_NS = 250000, NEW_NS = 100000, REBASE_NS = 1000000000, DRIFT_NS = 1000000 };
 enum { HELD_UP_NS = 5000000, UNKNOWN_NS = 100000000, RELAXED = 2 };
-enum { PATIENCE_NS = 100000000, KNOWN_NS = 500000000, DOUBLINGS = 4, ASK_NS = 20000, ASK_MOST_NS = 1000000 };
+enum { PATIENCE_NS = 100000000, KNOWN_NS = 500000000, DOUBLINGS = 4, ASK_NS = 2000, ASK_MOST_NS = 1000000 };
 typedef struct { CUevent begin, end; CUstream stream; uint64_t keys[KEYS], estimated_ns; int count, unknown, queued; } batch_t;
 typedef struct {
     CUcontext context;              /* NULL: free. A lane never moves: threads wait beside it */
@@ -239,8 +239,8 @@ static void look_at_peers(int gpu, moment_t *m) {
 /* When to ask again whether the oldest batch is done: when it should be, then ever more rarely. */
 static uint64_t ask_at(const lane_t *l, uint64_t now) {
     const uint64_t end_ns = l->head_ns + l->batch[l->oldest % DEPTH].estimated_ns;
-    const uint64_t late_ns = now > end_ns ? (now - end_ns) / 8 : end_ns - now;
-    return now + (late_ns < ASK_NS ? ASK_NS : late_ns > ASK_MOST_NS ? ASK_MOST_NS : late_ns);
+    const uint64_t later_ns = now < end_ns ? end_ns - now : (now - end_ns) / 8 + ASK_NS;
+    return now + (later_ns > ASK_MOST_NS ? ASK_MOST_NS : later_ns);
 }
 
 /* Whether this process has work in flight that has not moved for as long as a launch waits for it. */
