@@ -52,9 +52,9 @@ class Node:
         path = {"LD_LIBRARY_PATH": str(self.built / "fake")}
         return _start(self.built, command, self.environment | path | variables)
 
-    def container(self, name: str, rules: Rules, *, context_bytes: int = 0, now_ns: int = START_NS) -> Container:
+    def container(self, name: str, rules: Rules, *, context_bytes: int = 0, pool_chunk_bytes: int = 0, now_ns: int = START_NS) -> Container:
         page = Page(self.folder / name, lambda: now_ns)
-        page.order(rules, context_bytes=context_bytes, driver_path=str(self.driver))
+        page.order(rules, context_bytes=context_bytes, pool_chunk_bytes=pool_chunk_bytes, driver_path=str(self.driver))
         return Container(self, page)
 
 

@@ -26,6 +26,8 @@ static void another_reclaims_it_and_a_third_takes_it(void) {
     slot = OURS;
 }
 
+void pools_squeeze(int gpu) { (void)gpu; }
+
 int process_alive(int i) {
     if (i != CONTESTED || taken) return 1;
     taken = 1;

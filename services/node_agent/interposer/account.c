@@ -32,22 +32,34 @@ static int raise_to(int gpu, uint64_t bytes, uint64_t limit) {
     return 1;
 }
 
-int reserve(int gpu, uint64_t bytes) {
+static int change(int gpu, uint64_t bytes, uint64_t limit) {
     struct kerf_process *p = self();
     int won;
-    if (!bytes) return 1;
-    for (int attempt = 0; attempt < 2; attempt++) {
-        pthread_mutex_lock(&changing);
-        STORE(p->intent_bytes[gpu], bytes);
-        won = raise_to(gpu, bytes, LOAD(orders->gpu[gpu].memory_limit_bytes));
-        if (won) STORE(p->charged_bytes[gpu], p->charged_bytes[gpu] + bytes);
-        STORE(p->intent_bytes[gpu], 0);
-        pthread_mutex_unlock(&changing);
-        if (won) return 1;
-        if (!attempt) reclaim(); /* the room may be a dead process's */
-    }
+    pthread_mutex_lock(&changing);
+    STORE(p->intent_bytes[gpu], bytes);
+    won = raise_to(gpu, bytes, limit);
+    if (won) STORE(p->charged_bytes[gpu], p->charged_bytes[gpu] + bytes);
+    STORE(p->intent_bytes[gpu], 0);
+    pthread_mutex_unlock(&changing);
+    return won;
+}
+
+/* The room may be a dead process's, or kept by a pool. */
+int reserve_quietly(int gpu, uint64_t bytes) {
+    if (!bytes || change(gpu, bytes, LOAD(orders->gpu[gpu].memory_limit_bytes))) return 1;
+    reclaim();
+    pools_squeeze(gpu);
+    return change(gpu, bytes, LOAD(orders->gpu[gpu].memory_limit_bytes));
+}
+
+int reserve(int gpu, uint64_t bytes) {
+    if (reserve_quietly(gpu, bytes)) return 1;
     __atomic_add_fetch(&counters->gpu[gpu].refused, 1, __ATOMIC_RELAXED);
     return 0;
+}
+
+void overdraw(int gpu, uint64_t bytes) {
+    if (bytes) change(gpu, bytes, KERF_ACCOUNT_BYTES);
 }
 
 void release(int gpu, uint64_t bytes) {

@@ -13,7 +13,8 @@ typedef CUresult (*create_v4_t)(CUcontext *, void *, unsigned, CUdevice);
 typedef CUresult (*destroy_t)(CUcontext);
 
 pthread_mutex_t contexts_guard = PTHREAD_MUTEX_INITIALIZER;
-static struct { CUcontext context; int gpu, primary, retained; } known[MAX_CONTEXTS];
+typedef struct { int set; uint64_t first, charged; } setting_t; /* first: what the context began with */
+static struct { CUcontext context; int gpu, primary, retained; setting_t setting[LIMIT_HEAP + 1]; } known[MAX_CONTEXTS];
 static int open_on[KERF_MAX_GPUS];
 static uint64_t paid[KERF_MAX_GPUS]; /* what the first context was charged: the figure may change meanwhile */
 
@@ -64,6 +65,37 @@ static int keep(CUcontext context, int gpu, int primary) {
     return kept;
 }
 
+/* `now`: the setting's value before this one; `each`: bytes that one of it takes. `more`: what is charged beside what was. */
+int context_pay(uint64_t context, int setting, uint64_t now, uint64_t value, uint64_t each, uint64_t *more) {
+    __uint128_t wanted;
+    setting_t *s;
+    int i, fits = 1;
+    *more = 0;
+    pthread_mutex_lock(&contexts_guard);
+    i = place_of((CUcontext)(uintptr_t)context);
+    if (i >= 0) {
+        s = &known[i].setting[setting];
+        if (!s->set) s->set = 1, s->first = now;
+        wanted = value > s->first ? (__uint128_t)(value - s->first) * each : 0;
+        wanted = charge_of(wanted > KERF_ACCOUNT_BYTES ? KERF_ACCOUNT_BYTES : (uint64_t)wanted);
+        *more = wanted > s->charged ? (uint64_t)wanted - s->charged : 0;
+        fits = reserve(known[i].gpu, *more);
+        if (fits) s->charged += *more;
+    }
+    pthread_mutex_unlock(&contexts_guard);
+    return fits;
+}
+void context_pay_back(uint64_t context, int setting, uint64_t more) {
+    int i;
+    pthread_mutex_lock(&contexts_guard);
+    i = place_of((CUcontext)(uintptr_t)context);
+    if (i >= 0 && more) {
+        known[i].setting[setting].charged -= more;
+        release(known[i].gpu, more);
+    }
+    pthread_mutex_unlock(&contexts_guard);
+}
+
 static int of_context(const entry_t *entry, const void *context) {
     return (entry->kind == POINTER || entry->kind == ARRAY) && entry->context == (uint64_t)(uintptr_t)context;
 }
@@ -71,8 +103,11 @@ static void gone(int i) {
     entry_t entry;
     const CUcontext context = known[i].context;
     const int gpu = known[i].gpu;
+    for (int s = 0; s <= LIMIT_HEAP; s++) release(gpu, known[i].setting[s].charged);
+    memset(known[i].setting, 0, sizeof known[i].setting);
     known[i].context = NULL;
     while (table_take_any(of_context, context, &entry)) release(entry.gpu, entry.bytes);
+    __atomic_store_n(&pools_pending, 1, __ATOMIC_RELAXED);
     timing_forget(context);
     pay_back(gpu);
 }

@@ -28,10 +28,13 @@ int gpu_of_device(CUdevice device) {
     return known[device] - 3;
 }
 
-int gpu_here(void) {
+
+static CUdevice device_here(void) {
     CUdevice device;
-    return REAL(get_device_t, "cuCtxGetDevice")(&device) ? -1 : gpu_of_device(device);
+    return REAL(get_device_t, "cuCtxGetDevice")(&device) ? -1 : device;
 }
+
+int gpu_here(void) { return gpu_of_device(device_here()); }
 
 uint64_t context_here(void) {
     CUcontext context;
@@ -39,14 +42,14 @@ uint64_t context_here(void) {
 }
 
 /* The default streams are of the current context; another stream may be of another GPU's. */
-int gpu_of_stream(CUstream stream) {
+CUdevice device_of_stream(CUstream stream) {
     CUcontext context, popped;
-    int gpu;
-    if ((uintptr_t)stream <= 2) return gpu_here();
-    if (REAL(stream_context_t, "cuStreamGetCtx")(stream, &context)) return gpu_here();
-    if ((uint64_t)(uintptr_t)context == context_here()) return gpu_here();
+    CUdevice device;
+    if ((uintptr_t)stream <= 2) return device_here();
+    if (REAL(stream_context_t, "cuStreamGetCtx")(stream, &context)) return device_here();
+    if ((uint64_t)(uintptr_t)context == context_here()) return device_here();
     if (REAL(push_t, "cuCtxPushCurrent_v2")(context)) return -1;
-    gpu = gpu_here();
+    device = device_here();
     REAL(get_context_t, "cuCtxPopCurrent_v2")(&popped);
-    return gpu;
+    return device;
 }

@@ -1,7 +1,7 @@
 /* Forks: no child is made while a thread is in the middle of something that the child would find half done and locked. */
 #include "kerf.h"
 
-static pthread_mutex_t *const all[] = {&attaching, &contexts_guard, &table_guard, &changing, &finding_guard};
+static pthread_mutex_t *const all[] = {&attaching, &contexts_guard, &pools_guard, &table_guard, &changing, &finding_guard};
 enum { LOCKS = sizeof all / sizeof *all };
 
 /* A driver that forks while it is being loaded does so in the thread that holds the last of them. */

@@ -24,13 +24,15 @@ void page_forked(void);                    /* in a child: it is not attached */
 
 /* account.c: bytes of the container, reserved before they are asked of the driver. */
 int reserve(int gpu, uint64_t bytes);      /* 0: beyond the limit */
+int reserve_quietly(int gpu, uint64_t bytes); /* the same, and no refusal is counted */
+void overdraw(int gpu, uint64_t bytes);    /* what the device has less of already, whatever the limit says */
 void release(int gpu, uint64_t bytes);
 void reclaim(void);                        /* what dead processes held */
 uint64_t charged(int gpu);
 uint64_t charge_of(uint64_t bytes);        /* what an allocation is charged */
 
 /* table.c: what this process has allocated, by handle. */
-enum kind { POINTER = 1, PHYSICAL, MAPPING, ARRAY, POOL, IMPORT };
+enum kind { POINTER = 1, PHYSICAL, MAPPING, ARRAY, IMPORT };
 typedef struct { uint64_t key, bytes, context; int32_t gpu, references; uint32_t kind; } entry_t;
 void table_put(enum kind kind, uint64_t key, int gpu, uint64_t bytes, uint64_t context, int references);
 int table_take(enum kind kind, uint64_t key, entry_t *taken); /* 0: not there */
@@ -39,11 +41,27 @@ int table_find(enum kind kind, uint64_t key, entry_t *found);
 int table_take_any(int (*wanted)(const entry_t *, const void *), const void *what, entry_t *taken);
 void table_clear(void);
 
+/* held.c: what memory pools hold, and its charge. */
+extern int pools_pending;                  /* something may have come back from one */
+void pools_look(void);                     /* charges are what the driver says */
+void pools_squeeze(int gpu);               /* what pools keep for later is given back, where it can be had without waiting */
+static inline void pools_waited(void) {    /* the program has waited for the GPU */
+    if (!LIKELY(!__atomic_load_n(&pools_pending, __ATOMIC_RELAXED))) pools_look();
+}
+int pool_keep(CUpool pool, int gpu);
+int pool_gpu(CUpool pool, int otherwise);
+int pool_begin(CUpool pool, int gpu, uint64_t bytes); /* before an allocation from it; -1: no room. Else pool_end must follow */
+int pool_end(int place, uint64_t bytes);
+CUresult pool_destroy(CUpool pool);
+void pools_forget(void);
+
 /* context.c */
 void contexts_forget(void);
+int context_pay(uint64_t context, int setting, uint64_t now, uint64_t value, uint64_t each, uint64_t *more); /* 0: no room */
+void context_pay_back(uint64_t context, int setting, uint64_t more);
 
 /* fork.c: all locks but timing.c's, in the order in which they may be taken inside each other. */
-extern pthread_mutex_t attaching, contexts_guard, table_guard, changing, finding_guard;
+extern pthread_mutex_t attaching, contexts_guard, pools_guard, table_guard, changing, finding_guard;
 void locks_anew(void);                     /* in a child whose parent's threads may have held some */
 
 /* entry.c: the real driver. */
@@ -57,7 +75,7 @@ void *libc_function(const char *name);   /* linker.c; past what stands in front 
 /* device.c: which GPU of the page a device, context or stream belongs to; -1: none that we were given. */
 int gpu_of_device(CUdevice device);
 int gpu_here(void);
-int gpu_of_stream(CUstream stream);
+CUdevice device_of_stream(CUstream stream);
 uint64_t context_here(void);
 int gpu_of_uuid(const unsigned char *uuid);
 

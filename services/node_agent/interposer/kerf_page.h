@@ -64,7 +64,8 @@ struct kerf_orders {
      * window begins when their work in flight is done, or after 5 ms or a tenth of the period. */
     uint32_t peer_count, reserved0;
     char peer[KERF_MAX_PEERS][KERF_NAME_BYTES]; /* names under /run/kerf/peers/, ended by 0 */
-    uint8_t reserved[4096 - 336 - KERF_MAX_PEERS * KERF_NAME_BYTES];
+    uint64_t pool_chunk_bytes; /* a memory pool takes of the device in multiples of it; 0: not measured */
+    uint8_t reserved[4096 - 344 - KERF_MAX_PEERS * KERF_NAME_BYTES];
     struct kerf_gpu_orders gpu[KERF_MAX_GPUS]; /* the first gpu_count count; their order is that of kerf_gpu_counters */
 };
 

@@ -97,10 +97,11 @@ EXPORT CUresult cuLaunchGridAsync(CUfunction f, int width, int height, CUstream 
     EXPORT CUresult name parameters {                                                  \
         type real = REAL(type, #name);                                                 \
         CUresult result;                                                               \
-        if (LIKELY(!is_timed()) || !attached()) return real arguments;                 \
+        if (LIKELY(!is_timed()) || !attached()) return result = real arguments, pools_waited(), result; \
         timing_flush();                                                                \
         result = real arguments;                                                       \
         timing_harvest();                                                              \
+        pools_waited();                                                                \
         return result;                                                                 \
     }
 typedef CUresult (*wait_t)(void *);

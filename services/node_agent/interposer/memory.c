@@ -80,6 +80,7 @@ EXPORT CUresult cuMemAllocPitch_v2(CUdeviceptr *to, size_t *pitch, size_t width,
 
 EXPORT CUresult cuMemFree_v2(CUdeviceptr pointer) {
     free_t real = REAL(free_t, "cuMemFree_v2");
+    __atomic_store_n(&pools_pending, 1, __ATOMIC_RELAXED); /* it may be a pool's */
     FREE(POINTER, pointer, real(pointer));
 }
 

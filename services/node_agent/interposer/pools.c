@@ -8,6 +8,9 @@ typedef CUresult (*pool_async_t)(CUdeviceptr *, size_t, CUpool, CUstream);
 typedef CUresult (*free_async_t)(CUdeviceptr, CUstream);
 typedef CUresult (*pool_create_t)(CUpool *, const pool_prop_t *);
 typedef CUresult (*pool_destroy_t)(CUpool);
+typedef CUresult (*trim_t)(CUpool, size_t);
+typedef CUresult (*pool_attribute_t)(CUpool, int, void *);
+enum { NOBODYS = -1, OF_THE_HOST = -2 };
 typedef CUresult (*pool_of_t)(CUpool *, CUdevice);
 typedef CUresult (*capturing_t)(CUstream, int *);
 typedef CUresult (*alloc_node_fn)(CUnode *, CUgraph, const CUnode *, size_t, alloc_node_t *);
@@ -20,49 +23,64 @@ static int captures(CUstream stream) {
 }
 
 /* An allocation that a graph captures is had when the graph runs, and kept by the driver's graph pool: it stays charged until
- * the process ends, for the graph may run again after any trim. */
-static CUresult kept(CUresult result, const CUdeviceptr *to, CUstream stream, int gpu, uint64_t charge) {
-    if (result) release(gpu, charge);
-    else if (!captures(stream)) table_put(POINTER, *to, gpu, charge, context_here(), 1);
-    return result;
+ * the process ends, for the graph may run again after any trim. Any other is its pool's, whose growth is charged. */
+#define TAKE(gpu, pool, stream, bytes, call)                                                        \
+    do {                                                                                            \
+        CUresult result_;                                                                           \
+        int place_;                                                                                 \
+        if (captures(stream)) {                                                                     \
+            const uint64_t charge_ = charge_of(bytes);                                              \
+            if (!reserve(gpu, charge_)) return FULL;                                                \
+            result_ = (call);                                                                       \
+            if (result_) release(gpu, charge_);                                                     \
+            return result_;                                                                         \
+        }                                                                                           \
+        place_ = pool_begin(pool, gpu, bytes);                                                      \
+        if (place_ < 0) return FULL;                                                                \
+        result_ = (call);                                                                           \
+        return pool_end(place_, bytes) || result_ ? result_ : undone(*to, stream, pool);            \
+    } while (0)
+
+static CUresult undone(CUdeviceptr pointer, CUstream stream, CUpool pool) {
+    REAL(free_async_t, "cuMemFreeAsync")(pointer, stream);
+    REAL(trim_t, "cuMemPoolTrimTo")(pool, 0);
+    pools_look();
+    return FULL;
 }
 
 #define OWN(stream) ((stream) ? (stream) : (CUstream)2)
 #define ASYNC(name, stream_)                                                                        \
     EXPORT CUresult name(CUdeviceptr *to, size_t bytes, CUstream stream) {                          \
-        uint64_t charge;                                                                            \
+        async_t real = REAL(async_t, #name);                                                        \
+        CUpool pool;                                                                                \
+        CUdevice device;                                                                            \
         int gpu;                                                                                    \
         if (!attached()) return REFUSED;                                                            \
-        gpu = gpu_of_stream(stream);                                                                \
-        if (gpu < 0) return context_here() ? FULL : REAL(async_t, #name)(to, bytes, stream);        \
-        charge = charge_of(bytes);                                                                  \
-        if (!reserve(gpu, charge)) return FULL;                                                     \
-        return kept(REAL(async_t, #name)(to, bytes, stream), to, stream_, gpu, charge);            \
+        device = device_of_stream(stream);                                                          \
+        gpu = gpu_of_device(device);                                                                \
+        if (gpu < 0) return context_here() ? FULL : real(to, bytes, stream);                        \
+        if (REAL(pool_of_t, "cuDeviceGetMemPool")(&pool, device)) return FULL;                      \
+        TAKE(pool_gpu(pool, gpu), pool, stream_, bytes, real(to, bytes, stream));                   \
     }
 ASYNC(cuMemAllocAsync, stream)
 ASYNC(cuMemAllocAsync_ptsz, OWN(stream))
 
 /* A pool that we have not seen made is taken for one of the stream's GPU. */
-static int gpu_of_pool(CUpool pool, CUstream stream) {
-    entry_t entry;
-    return table_find(POOL, (uint64_t)(uintptr_t)pool, &entry) ? entry.gpu : gpu_of_stream(stream);
-}
-
 #define FROM_POOL(name, stream_)                                                                    \
     EXPORT CUresult name(CUdeviceptr *to, size_t bytes, CUpool pool, CUstream stream) {             \
         pool_async_t real = REAL(pool_async_t, #name);                                              \
-        uint64_t charge;                                                                            \
         int gpu;                                                                                    \
         if (!attached()) return REFUSED;                                                            \
-        gpu = gpu_of_pool(pool, stream);                                                            \
+        gpu = pool_gpu(pool, NOBODYS);                                                              \
+        if (gpu == OF_THE_HOST) return real(to, bytes, pool, stream);                               \
+        if (gpu == NOBODYS) gpu = gpu_of_device(device_of_stream(stream));                          \
         if (gpu < 0) return context_here() ? FULL : real(to, bytes, pool, stream);                  \
-        charge = charge_of(bytes);                                                                  \
-        if (!reserve(gpu, charge)) return FULL;                                                     \
-        return kept(real(to, bytes, pool, stream), to, stream_, gpu, charge);                      \
+        TAKE(gpu, pool, stream_, bytes, real(to, bytes, pool, stream));                             \
     }
 FROM_POOL(cuMemAllocFromPoolAsync, stream)
 FROM_POOL(cuMemAllocFromPoolAsync_ptsz, OWN(stream))
 
+/* What is a pool's comes back with the pool's memory; what is not, at once. */
 #define FREES(name)                                                                                 \
     EXPORT CUresult name(CUdeviceptr pointer, CUstream stream) {                                    \
         free_async_t real = REAL(free_async_t, #name);                                              \
@@ -74,32 +92,39 @@ FROM_POOL(cuMemAllocFromPoolAsync_ptsz, OWN(stream))
         result = real(pointer, stream);                                                             \
         if (known && !result) release(entry.gpu, entry.bytes);                                      \
         else if (known) table_put(POINTER, pointer, entry.gpu, entry.bytes, entry.context, 1);      \
+        else __atomic_store_n(&pools_pending, 1, __ATOMIC_RELAXED);                                 \
         return result;                                                                              \
     }
 FREES(cuMemFreeAsync)
 FREES(cuMemFreeAsync_ptsz)
 
-static CUresult noted(CUresult result, const CUpool *pool, int gpu) {
-    if (!result) table_put(POOL, (uint64_t)(uintptr_t)*pool, gpu, 0, 0, 1);
+/* Managed memory (another type than pinned) may be on a GPU, wherever its location is said to be. */
+EXPORT CUresult cuMemPoolCreate(CUpool *to, const pool_prop_t *property) {
+    const int on_host = property && property->type == ALLOCATION_PINNED && property->location.type > LOCATION_DEVICE;
+    CUresult result;
+    int gpu;
+    if (!attached()) return REFUSED;
+    result = REAL(pool_create_t, "cuMemPoolCreate")(to, property);
+    if (result) return result;
+    gpu = on_host ? OF_THE_HOST : property->location.type == LOCATION_DEVICE ? gpu_of_device(property->location.id) : gpu_here();
+    if (pool_keep(*to, gpu) >= 0) return CUDA_SUCCESS;
+    REAL(pool_destroy_t, "cuMemPoolDestroy")(*to);
+    return FULL;
+}
+EXPORT CUresult cuMemPoolDestroy(CUpool pool) { return attached() ? pool_destroy(pool) : REFUSED; }
+EXPORT CUresult cuMemPoolTrimTo(CUpool pool, size_t keep) {
+    CUresult result;
+    if (!attached()) return REFUSED;
+    result = REAL(trim_t, "cuMemPoolTrimTo")(pool, keep);
+    pools_look();
     return result;
 }
-EXPORT CUresult cuMemPoolCreate(CUpool *to, const pool_prop_t *property) {
+EXPORT CUresult cuMemPoolSetAttribute(CUpool pool, int attribute, void *value) {
+    CUresult result;
     if (!attached()) return REFUSED;
-    return noted(REAL(pool_create_t, "cuMemPoolCreate")(to, property), to, property->location.type == LOCATION_DEVICE ? gpu_of_device(property->location.id) : -1);
-}
-EXPORT CUresult cuDeviceGetDefaultMemPool(CUpool *to, CUdevice device) {
-    if (!attached()) return REFUSED;
-    return noted(REAL(pool_of_t, "cuDeviceGetDefaultMemPool")(to, device), to, gpu_of_device(device));
-}
-EXPORT CUresult cuDeviceGetMemPool(CUpool *to, CUdevice device) {
-    if (!attached()) return REFUSED;
-    return noted(REAL(pool_of_t, "cuDeviceGetMemPool")(to, device), to, gpu_of_device(device));
-}
-EXPORT CUresult cuMemPoolDestroy(CUpool pool) {
-    entry_t entry;
-    if (!attached()) return REFUSED;
-    table_take(POOL, (uint64_t)(uintptr_t)pool, &entry);
-    return REAL(pool_destroy_t, "cuMemPoolDestroy")(pool);
+    result = REAL(pool_attribute_t, "cuMemPoolSetAttribute")(pool, attribute, value);
+    pools_look();
+    return result;
 }
 
 /* A graph's memory nodes: charged when they are made, and from then on. */

@@ -47,7 +47,8 @@ class Orders(ctypes.LittleEndianStructure):
         ("peer_count", c_uint32),
         ("reserved0", c_uint32),
         ("peer", (ctypes.c_char * NAME_BYTES) * MAX_PEERS),
-        ("reserved", c_uint8 * (4096 - 336 - MAX_PEERS * NAME_BYTES)),
+        ("pool_chunk_bytes", c_uint64),
+        ("reserved", c_uint8 * (4096 - 344 - MAX_PEERS * NAME_BYTES)),
         ("gpu", GpuOrders * MAX_GPUS),
     )
 

@@ -94,10 +94,15 @@ class Page:
         self._orders = layout.Orders.from_buffer(self._map)
         self.rules: Rules | None = None
         self._uuids: tuple[str, ...] = ()
+        self._of_driver = (0, 0)
 
-    def order(self, rules: Rules, *, context_bytes: int, driver_path: str = "") -> None:
-        """Says it, where it is news. Raises ValueError on what no page can hold: then nothing has changed."""
-        if rules == self.rules:
+    def order(self, rules: Rules, *, context_bytes: int, pool_chunk_bytes: int = 0, driver_path: str = "") -> None:
+        """Says it, where it is news. Raises ValueError on what no page can hold: then nothing has changed.
+
+        `context_bytes`: charged to each process for its context on a GPU. `pool_chunk_bytes`: what a memory pool takes at once; 0
+        where nobody has measured it.
+        """
+        if (rules, context_bytes, pool_chunk_bytes) == (self.rules, *self._of_driver):
             return
         if len(rules.gpus) > layout.MAX_GPUS:
             raise ValueError(f"a page holds {layout.MAX_GPUS} GPUs, the slice has {len(rules.gpus)}")
@@ -117,9 +122,11 @@ class Page:
             at.peer[place].value = _alias(key).encode()
         at.peer_count = len(rules.peers)
         at.driver_path = path
+        at.pool_chunk_bytes = pool_chunk_bytes
         at.low_floor_milli, at.idle_for_ns = rules.floor_milli, rules.idle_for_ns
         at.tier, at.paused = layout.LOW if rules.low else layout.NORMAL, int(rules.paused)
         at.generation += 1
+        self._of_driver = context_bytes, pool_chunk_bytes
         self.rules, self._uuids = rules, tuple(gpu.uuid for gpu in rules.gpus)
 
     def beat(self) -> None:

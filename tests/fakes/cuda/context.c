@@ -5,6 +5,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#define DEFAULTS 1024, 1 << 20, 8 << 20 /* stack, printf, heap; in what a context takes */
 static pid_t initialised;
 static context_t primary[DEVICES];
 static int retained[DEVICES], contexts[DEVICES];
@@ -36,9 +37,8 @@ CUresult cuDeviceGetUuid(void *uuid, CUdevice device) {
 }
 CUresult cuDeviceGetUuid_v2(void *uuid, CUdevice device) { return cuDeviceGetUuid(uuid, device); }
 CUresult cuDeviceGetAttribute(int *value, int attribute, CUdevice device) {
-    (void)attribute;
     (void)device;
-    return *value = 1, CUDA_SUCCESS;
+    return *value = attribute == ATTRIBUTE_THREADS ? 1024 : 1, CUDA_SUCCESS;
 }
 CUresult cuDeviceTotalMem_v2(size_t *bytes, CUdevice device) {
     (void)device;
@@ -55,7 +55,9 @@ static CUresult opened(int device) {
     if (!result) contexts[device]++;
     return result;
 }
-static void closed(int device) {
+static void closed(int device, context_t *context) {
+    give(device, context->taken);
+    context->taken = 0;
     if (--contexts[device] == 0) give(device, world()->context_bytes);
 }
 
@@ -64,17 +66,17 @@ CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device) {
     if (!result && !retained[device]) result = opened(device);
     if (result) return result;
     retained[device]++;
-    primary[device] = (context_t){device, 1};
+    if (retained[device] == 1) primary[device] = (context_t){device, 1, {DEFAULTS}, 0};
     return *context = &primary[device], CUDA_SUCCESS;
 }
 CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device) {
     if (!retained[device]) return CUDA_ERROR_INVALID_CONTEXT;
-    if (--retained[device] == 0) closed(device);
+    if (--retained[device] == 0) closed(device, &primary[device]);
     return CUDA_SUCCESS;
 }
 CUresult cuDevicePrimaryCtxRelease(CUdevice device) { return cuDevicePrimaryCtxRelease_v2(device); }
 CUresult cuDevicePrimaryCtxReset_v2(CUdevice device) {
-    if (retained[device]) closed(device);
+    if (retained[device]) closed(device, &primary[device]);
     return retained[device] = 0, CUDA_SUCCESS;
 }
 CUresult cuDevicePrimaryCtxReset(CUdevice device) { return cuDevicePrimaryCtxReset_v2(device); }
@@ -88,7 +90,7 @@ CUresult cuCtxCreate_v2(CUcontext *context, unsigned flags, CUdevice device) {
     if (!result) result = opened(device);
     if (result) return result;
     made = calloc(1, sizeof *made);
-    made->device = device;
+    *made = (context_t){device, 0, {DEFAULTS}, 0};
     stack[depth++] = made;
     return *context = made, CUDA_SUCCESS;
 }
@@ -104,12 +106,36 @@ CUresult cuCtxCreate_v4(CUcontext *context, void *parameters, unsigned flags, CU
 }
 CUresult cuCtxDestroy_v2(CUcontext context) {
     context_t *gone = context;
-    closed(gone->device);
+    closed(gone->device, gone);
     if (current() == gone) depth--;
     free(gone);
     return CUDA_SUCCESS;
 }
 CUresult cuCtxDestroy(CUcontext context) { return cuCtxDestroy_v2(context); }
+static uint64_t of_setting(int limit, uint64_t value) {
+    const uint64_t first[] = {DEFAULTS};
+    int processors, each;
+    cuDeviceGetAttribute(&processors, ATTRIBUTE_PROCESSORS, 0);
+    cuDeviceGetAttribute(&each, ATTRIBUTE_THREADS, 0);
+    return value <= first[limit] ? 0 : rounded((value - first[limit]) * (limit == LIMIT_STACK ? (uint64_t)processors * (uint64_t)each : 1));
+}
+CUresult cuCtxSetLimit(int limit, size_t value) {
+    context_t *c = current();
+    uint64_t before, then;
+    CUresult result = CUDA_SUCCESS;
+    if (!c) return CUDA_ERROR_INVALID_CONTEXT;
+    if (limit < 0 || limit > LIMIT_HEAP) return CUDA_SUCCESS;
+    before = of_setting(limit, c->limit[limit]), then = of_setting(limit, value);
+    if (then > before) result = take(c->device, then - before);
+    else give(c->device, before - then);
+    if (result) return result;
+    c->taken += then - before;
+    return c->limit[limit] = value, CUDA_SUCCESS;
+}
+CUresult cuCtxGetLimit(size_t *value, int limit) {
+    if (!current()) return CUDA_ERROR_INVALID_CONTEXT;
+    return *value = limit < 0 || limit > LIMIT_HEAP ? 0 : current()->limit[limit], CUDA_SUCCESS;
+}
 CUresult cuCtxPushCurrent_v2(CUcontext context) {
     stack[depth++] = context;
     return ready();

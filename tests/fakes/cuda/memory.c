@@ -3,9 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-typedef struct { uint64_t bytes; int device, references, share; } block_t; /* share -1: this process's own */
-typedef struct { int device; } pool_t;
-static pool_t default_pool[DEVICES], *chosen_pool[DEVICES];
+typedef struct { uint64_t bytes; int device, references, share; void *pool; } block_t; /* share -1: this process's own */
 
 uint64_t rounded(uint64_t bytes) {
     const uint64_t unit = bytes >= 2 << 20 ? 2 << 20 : 512;
@@ -57,13 +55,17 @@ CUresult allocate(CUdeviceptr *to, uint64_t bytes, int device) {
     if (!result) result = take(device, rounded(bytes));
     if (result) return result;
     block = malloc(sizeof *block);
-    *block = (block_t){rounded(bytes), device, 1, -1};
+    *block = (block_t){rounded(bytes), device, 1, -1, NULL};
     return *to = (CUdeviceptr)(uintptr_t)block, CUDA_SUCCESS;
 }
 
 static CUresult drop(block_t *block) {
     if (!block) return CUDA_SUCCESS;
     if (--block->references) return CUDA_SUCCESS;
+    if (block->pool) {
+        pool_give(block->pool, block->bytes, 0);
+        return free(block), CUDA_SUCCESS;
+    }
     if (block->share >= 0) world()->share[block->share].holder[me()]--;
     else give(block->device, block->bytes);
     free(block);
@@ -195,7 +197,7 @@ static block_t *join_share(int s) {
     block_t *block = malloc(sizeof *block);
     lock();
     world()->share[s].holder[me()]++;
-    *block = (block_t){world()->share[s].bytes, world()->share[s].device, 1, s};
+    *block = (block_t){world()->share[s].bytes, world()->share[s].device, 1, s, NULL};
     unlock();
     return block;
 }
@@ -221,45 +223,19 @@ CUresult cuIpcOpenMemHandle_v2(CUdeviceptr *to, ipc_t from, unsigned flags) {
 CUresult cuIpcOpenMemHandle(CUdeviceptr *to, ipc_t from, unsigned flags) { return cuIpcOpenMemHandle_v2(to, from, flags); }
 CUresult cuIpcCloseMemHandle(CUdeviceptr pointer) { return drop((block_t *)(uintptr_t)pointer); }
 
-static CUresult from_pool(CUdeviceptr *to, size_t bytes, int device, CUstream stream) {
-    stream_t *s = stream_of(stream);
-    if (!s) return CUDA_ERROR_INVALID_CONTEXT;
-    if (!s->capture) return allocate(to, bytes, device);
-    s->capture->bytes += rounded(bytes); /* had at the first launch of the graph */
-    s->capture->device = device;
-    return *to = (CUdeviceptr)(uintptr_t)calloc(1, sizeof(block_t)), CUDA_SUCCESS;
-}
-CUresult cuMemAllocAsync(CUdeviceptr *to, size_t bytes, CUstream stream) {
-    stream_t *s = stream_of(stream);
-    return s ? from_pool(to, bytes, s->context->device, stream) : CUDA_ERROR_INVALID_CONTEXT;
-}
-CUresult cuMemAllocFromPoolAsync(CUdeviceptr *to, size_t bytes, CUpool pool, CUstream stream) {
-    return from_pool(to, bytes, ((pool_t *)pool)->device, stream);
+CUresult allocate_from(CUdeviceptr *to, uint64_t bytes, int device, CUpool pool) {
+    CUresult result = bytes ? pool_take(pool, rounded(bytes)) : CUDA_ERROR_INVALID_VALUE;
+    block_t *block;
+    if (result) return result;
+    block = malloc(sizeof *block);
+    *block = (block_t){rounded(bytes), device, 1, -1, pool};
+    return *to = (CUdeviceptr)(uintptr_t)block, CUDA_SUCCESS;
 }
 CUresult cuMemFreeAsync(CUdeviceptr pointer, CUstream stream) {
-    return stream_of(stream)->capture ? CUDA_SUCCESS : drop((block_t *)(uintptr_t)pointer);
-}
-CUresult cuMemAllocAsync_ptsz(CUdeviceptr *to, size_t bytes, CUstream stream) { return count_call("cuMemAllocAsync"), cuMemAllocAsync(to, bytes, stream); }
-CUresult cuMemAllocFromPoolAsync_ptsz(CUdeviceptr *to, size_t bytes, CUpool pool, CUstream stream) {
-    return count_call("cuMemAllocFromPoolAsync"), cuMemAllocFromPoolAsync(to, bytes, pool, stream);
+    block_t *block = (block_t *)(uintptr_t)pointer;
+    if (stream_of(stream)->capture) return CUDA_SUCCESS;
+    if (!block || !block->pool) return drop(block);
+    pool_give(block->pool, block->bytes, 1);
+    return free(block), CUDA_SUCCESS;
 }
 CUresult cuMemFreeAsync_ptsz(CUdeviceptr pointer, CUstream stream) { return count_call("cuMemFreeAsync"), cuMemFreeAsync(pointer, stream); }
-CUresult cuMemPoolCreate(CUpool *to, const pool_prop_t *property) {
-    pool_t *pool = malloc(sizeof *pool);
-    pool->device = property->location.id;
-    return *to = pool, ready();
-}
-CUresult cuMemPoolDestroy(CUpool pool) { return free(pool), CUDA_SUCCESS; }
-CUresult cuMemPoolTrimTo(CUpool pool, size_t keep) {
-    (void)pool;
-    (void)keep;
-    return CUDA_SUCCESS;
-}
-CUresult cuDeviceGetDefaultMemPool(CUpool *to, CUdevice device) {
-    default_pool[device].device = device;
-    return *to = &default_pool[device], ready();
-}
-CUresult cuDeviceGetMemPool(CUpool *to, CUdevice device) {
-    return chosen_pool[device] ? (*to = chosen_pool[device], CUDA_SUCCESS) : cuDeviceGetDefaultMemPool(to, device);
-}
-CUresult cuDeviceSetMemPool(CUdevice device, CUpool pool) { return chosen_pool[device] = pool, ready(); }

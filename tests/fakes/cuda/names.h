@@ -25,4 +25,5 @@ X(cuStreamEndCapture) X(cuStreamEndCapture_ptsz) X(cuStreamGetCtx) X(cuStreamGet
 X(cuStreamIsCapturing_ptsz) X(cuStreamQuery) X(cuStreamQuery_ptsz) X(cuStreamSynchronize) X(cuStreamSynchronize_ptsz) X(cuStreamWaitEvent)
 X(cuStreamWaitEvent_ptsz)
 X(cuThreadExchangeStreamCaptureMode)
-X(cuArray3DCreate) X(cuArrayCreate) X(cuMemAllocPitch) X(cuMemFree) X(cuMemGetInfo)
+X(cuArray3DCreate) X(cuArrayCreate) X(cuMemAllocPitch) X(cuMemFree) X(cuMemGetInfo) X(cuMemPoolSetAttribute) X(cuMemPoolGetAttribute)
+X(cuCtxSetLimit) X(cuCtxGetLimit)

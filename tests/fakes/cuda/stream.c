@@ -53,6 +53,7 @@ CUresult cuStreamDestroy_v2(CUstream stream) { return free(stream), CUDA_SUCCESS
 static CUresult work_done(int device, uint64_t seq) {
     enter();
     wait_for(WORK, device, seq, NEVER);
+    pools_waited_for();
     return CUDA_SUCCESS;
 }
 static uint64_t submitted(int device) { return world()->process[me()].queue[device].submitted; }
@@ -162,6 +163,7 @@ CUresult cuEventSynchronize(CUevent event) {
         int device = event_device[(uintptr_t)event - 1];
         wait_for(WORK, device, world()->process[me()].queue[device].completed + 1, NEVER);
     }
+    pools_waited_for();
     return CUDA_SUCCESS;
 }
 CUresult cuEventElapsedTime(float *ms, CUevent from, CUevent to) {

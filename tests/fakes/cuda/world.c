@@ -35,6 +35,7 @@ static void create(world_t *w) {
     w->expected = (int)setting("KERF_FAKE_CUDA_CLIENTS", 0);
     w->memory_bytes = setting("KERF_FAKE_CUDA_MIB", 16384) << 20;
     w->context_bytes = setting("KERF_FAKE_CUDA_CONTEXT_MIB", 0) << 20;
+    w->pool_chunk_bytes = setting("KERF_FAKE_CUDA_POOL_KIB", 2048) << 10;
     w->slice_ns = setting("KERF_FAKE_CUDA_SLICE_US", 2000) * 1000;
     w->launch_ns = setting("KERF_FAKE_CUDA_LAUNCH_NS", 2000);
     w->now_ns = 1000000000;

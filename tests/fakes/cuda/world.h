@@ -4,6 +4,7 @@
  *   KERF_FAKE_CUDA_DEVICES    1
  *   KERF_FAKE_CUDA_MIB        memory of each, 16384
  *   KERF_FAKE_CUDA_CONTEXT_MIB  what a process's context takes on a device, 0
+ *   KERF_FAKE_CUDA_POOL_KIB   what a memory pool takes at once, 2048
  *   KERF_FAKE_CUDA_SLICE_US   the driver's time slice between processes that both have work, 2000
  *   KERF_FAKE_CUDA_LAUNCH_NS  what a launch costs the CPU, 2000
  *   KERF_FAKE_CUDA_CLIENTS    so many clients (below) must have come before the clock starts, 0
@@ -54,7 +55,7 @@ typedef struct { uint64_t at_ns, slice_used_ns; int running; } device_t;
 typedef struct {
     uint32_t ready;
     int devices, expected;
-    uint64_t memory_bytes, context_bytes, slice_ns, launch_ns, now_ns;
+    uint64_t memory_bytes, context_bytes, pool_chunk_bytes, slice_ns, launch_ns, now_ns;
     pthread_mutex_t lock;
     int baton; /* the client that runs; -1: nobody */
     device_t device[DEVICES];
@@ -79,7 +80,7 @@ void settle(int device);  /* what takes no time is done now; under the lock */
 
 /* Of the calling thread. */
 typedef struct graph graph_t;
-typedef struct { int device, primary; } context_t;
+typedef struct { int device, primary; uint64_t limit[LIMIT_HEAP + 1], taken; } context_t; /* taken: by settings */
 typedef struct { context_t *context; graph_t *capture; } stream_t;
 struct graph { uint64_t ns, bytes; graph_t *source; int device; CUdeviceptr memory; };
 typedef struct { uint64_t ns, awaits; int declared; } function_t;
@@ -89,6 +90,10 @@ stream_t *stream_of(CUstream stream);        /* NULL, 1 and 2 are the context's 
 CUresult take(int device, uint64_t bytes);   /* physical memory */
 void give(int device, uint64_t bytes);
 uint64_t rounded(uint64_t bytes);
+CUresult pool_take(void *pool, uint64_t bytes);
+void pool_give(void *pool, uint64_t bytes, int in_order); /* in_order: at its place in a stream */
+void pools_waited_for(void);
+CUresult allocate_from(CUdeviceptr *to, uint64_t bytes, int device, CUpool pool);
 CUresult allocate(CUdeviceptr *to, uint64_t bytes, int device);
 void count_call(const char *name);
 #endif

@@ -83,6 +83,7 @@ int main(int argc, char **argv) {
     while (count < MOST && !(result = get(argv[1], bytes, &held[count]))) count++;
     most = device_used(0);
     for (int i = 0; i < count; i++) NEED(drop(argv[1], held[i]));
+    NEED(CALL(cuCtxSynchronize, , 2000)()); /* pools give back then */
     printf("%d %lu %lu %d\n", count, most, device_used(0), result);
     return 0;
 }

@@ -1,0 +1,59 @@
+"""Memory that a pool holds, or a setting of a context, beside what is allocated: the charge follows the device's own figures."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from services.node_agent.strategies.page import GpuRule, Rules
+from tests.interposer.node import MIB, UUID, Container, Node
+
+LIMIT = 100 * MIB
+CHUNK = 32 * MIB
+WAYS = ("keep", "waited", "small", "destroy", "trim", "heap")
+Seen = tuple[int, int, int, int]
+
+
+def container(built: Path, folder: Path, *, chunk: int, told: int = 0) -> Container:
+    """`chunk`: what the fake's pools take at once. `told`: what the page says of it."""
+    node = Node(built, folder / "node", pool_kib=chunk >> 10)
+    return node.container("a", Rules(gpus=(GpuRule(uuid=UUID, memory_limit_bytes=LIMIT),)), pool_chunk_bytes=told)
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("piece", [8 * MIB, 700_000])
+@pytest.mark.parametrize("chunk", [2 * MIB, CHUNK])
+def test_the_device_never_has_more_than_the_limit_nor_than_the_account(built: Path, tmp_path: Path, way: str, piece: int, chunk: int) -> None:
+    limited = container(built, tmp_path, chunk=chunk, told=chunk)
+    most, hidden, _, after = limited.run("pools", way, str(piece))
+    assert LIMIT - CHUNK < most <= LIMIT
+    assert (hidden, after) == (0, 0)
+    assert limited.read().gpus[0].account_bytes == 0
+
+
+def test_what_a_pool_keeps_does_not_stand_in_the_way_of_what_is_asked_for_otherwise(built: Path, tmp_path: Path) -> None:
+    """As with the driver alone, which takes it back before it says that there is none."""
+    _, _, pieces, _ = container(built, tmp_path, chunk=2 * MIB).run("pools", "waited", str(8 * MIB))
+    assert pieces == 2 * (LIMIT // (8 * MIB))
+
+
+def test_a_pool_in_use_is_charged_after_it_was_destroyed(built: Path, tmp_path: Path) -> None:
+    _, _, pieces, _ = container(built, tmp_path, chunk=2 * MIB).run("pools", "destroy", str(8 * MIB))
+    assert pieces == LIMIT // (8 * MIB)
+
+
+def test_a_chunk_that_nobody_has_measured_is_charged_when_it_shows_and_taken_into_account_from_then_on(built: Path, tmp_path: Path) -> None:
+    """The first growth teaches it; here it comes far below the limit."""
+    limited = container(built, tmp_path, chunk=CHUNK)
+    most, hidden, pieces, after = limited.run("pools", "small", "700000")
+    assert (most, hidden, after) == (LIMIT // CHUNK * CHUNK, 0, 0)
+    assert pieces == LIMIT // CHUNK * CHUNK // 700_416
+
+
+def test_where_the_first_chunk_is_more_than_the_slice_it_is_undone_and_never_hidden(built: Path, tmp_path: Path) -> None:
+    node = Node(built, tmp_path / "node", pool_kib=CHUNK >> 10)
+    limited = node.container("a", Rules(gpus=(GpuRule(uuid=UUID, memory_limit_bytes=16 * MIB),)))
+    most, hidden, pieces, after = limited.run("pools", "small", str(MIB))
+    assert (pieces, hidden, after) == (0, 0, 0)
+    assert (most, limited.read().gpus[0].refused) == (CHUNK, 1)
