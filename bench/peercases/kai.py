@@ -40,6 +40,8 @@ _WAITS = {"pending", "pipelined"}
 _PRIORITY = 100
 """Of a queue that names none."""
 _NON_PREEMPTIBLE = 100
+_DELETED = {"releasing": "2026-01-01T01:00:00Z", "stuck_in_releasing": "1969-12-31T00:00:00Z"}
+"""When grace periods end: the cases' clock begins at 1970."""
 _OWN_LABELS = "peercases/own"
 
 
@@ -107,7 +109,7 @@ def _add(world: World, name: str, job: Case, task: Case, shares: tuple[Any, ...]
     world.add_pod(
         name, limits_of(task), annotations=notes, labels={names.LABEL_QUEUE: job["queue"], _OWN_LABELS: job["name"]} | (task.get("labels") or {}),
         created=(_NOW - timedelta(minutes=job["age_minutes"])).strftime("%Y-%m-%dT%H:%M:%SZ"), node="" if waits else task["node"],
-        shares=() if waits else shares, deleted=task["state"] in ("releasing", "stuck_in_releasing"), priority=job["priority"], affinity=_affinity(task),
+        shares=() if waits else shares, deleted=_DELETED.get(task["state"]), priority=job["priority"], affinity=_affinity(task),
     )  # fmt: skip
 
 
@@ -184,7 +186,7 @@ def _task_wrong(name: str, task: Case, want: Case, world: World) -> str:
         if status in _PLACED and place is not None and want.get("node") not in (None, place[0]):
             return f"{name} is placed on {place[0]}, and should be on {want['node']}"
         return ""
-    still = {"running": "running", "releasing": "releasing", "stuck_in_releasing": "releasing", "failed": status}[task["state"]]
+    still = {"running": "running", "releasing": "releasing", "stuck_in_releasing": "stuck_in_releasing", "failed": status}[task["state"]]
     if isinstance(world, PreemptingWorld) and name in world.evicted:
         still = ("running" if place else "pending") if world.comes_again else "releasing"
     return "" if still == status else f"{name} should be {status}, and is {still}"

@@ -48,7 +48,7 @@ class World:
         self.inventories.append(Inventory(node=name, boot_id="boot", generation=1, gpus=gpus, strategies=("exclusive", "advisory", "mig")))
 
     def add_pod(self, name: str, limits: Quantities, *, annotations: dict[str, str] | None = None, labels: dict[str, str] | None = None,
-                created: str = "2026-01-01T00:00:00Z", node: str = "", shares: tuple[GpuShare, ...] = (), deleted: bool = False,
+                created: str = "2026-01-01T00:00:00Z", node: str = "", shares: tuple[GpuShare, ...] = (), deleted: str | None = None,
                 namespace: str = _NAMESPACE, **spec: Any) -> None:  # fmt: skip
         """With `node` it runs there, on these parts of GPUs."""
         notes = dict(annotations or {})
@@ -58,7 +58,7 @@ class World:
             notes[names.ANNOTATION_GRANT] = encode_grant(grant)
         meta = Meta(
             name=name, namespace=namespace, uid=f"uid-{name}", resource_version=self.version(), creation_timestamp=created, annotations=notes,
-            labels=labels or {}, deletion_timestamp="2026-01-01T01:00:00Z" if deleted else None,
+            labels=labels or {}, deletion_timestamp=deleted,
         )  # fmt: skip
         slot: Quantities = {names.RESOURCE_SLOT: "1"} if any(map(names.is_gpu_resource, limits)) else {}
         amounts: Quantities = limits | slot

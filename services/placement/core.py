@@ -94,7 +94,7 @@ class Core:
             case m.ReserveAsked():
                 self._out.append(m.AnswerPlan(Reserved(plan_id=event.plan.plan_id, ok=False, reason="placement is just taking over; ask again")))
             case m.AbandonAsked():
-                self._out += self.preemption.abandoned(event.plan_id, event.reason, self.term)
+                self._out += self.preemption.abandoned(event.plan_id, event.reason, self.term, now)
             case m.Tick():
                 self._tick(now)
         self._advance(now)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from services.placement import messages as m
 from services.placement.engine import Engine, Place
@@ -20,9 +20,8 @@ from shared.book.book import Book
 from shared.book.gangs import Gangs, GangState
 from shared.book.states import PodState
 from shared.contracts.explain import Reason
-from shared.contracts.policy import CONFIG_MAP, CONFIG_NAMESPACE, QUEUES_KEY
 from shared.model.claims import CLAIM_COMING
-from shared.model.objects import ConfigMap, Gang
+from shared.model.objects import Gang
 from shared.queues.amounts import Amount
 
 _TIMINGS_KEPT = 20_000
@@ -59,8 +58,7 @@ class Placer:
 
     def policy_changed(self, now: float) -> list[m.Command]:
         """The ConfigMap with the queues may have come, changed or gone. Whoever waits is put in line anew, and tried."""
-        found: ConfigMap | None = self.book.others.get("ConfigMap", {}).get(f"{CONFIG_NAMESPACE}/{CONFIG_MAP}")
-        event = self.fair.read(None if found is None else found.data.get(QUEUES_KEY))
+        event = self.fair.read()
         if event is None:
             return []
         self._full.clear()
@@ -117,6 +115,13 @@ class Placer:
             self._turn(gang, now)
         if before is not None and before is not gang:
             self._turn(before, now)
+
+    def make_way(self, uids: Sequence[str], now: float, *, going: bool) -> None:
+        """These are to make room for somebody, or are not any more: what is left of their gangs may be another number."""
+        (self.gangs.going.update if going else self.gangs.going.difference_update)(uids)
+        for uid in uids:
+            if uid in self.book.pods:
+                self.note(self.book.pods[uid], now)
 
     def gang_changed(self, source: Gang, now: float) -> list[m.Command]:
         """The object that says how large a gang is has come, changed or gone: its pods are looked at anew."""

@@ -10,13 +10,14 @@ from services.placement.takeover import Takeover
 from shared.contracts.events import Event, PreemptionAbandoned, PreemptionExecuted, PreemptionReserved
 from shared.contracts.log import Decision, ReservationRecord
 from shared.contracts.preemption import Plan, Reserved
+from shared.queues.precedence import Precedence
 
 
 class Preemption:
     def __init__(self, decider: Decider, journal: Journal) -> None:
         placer = decider.placer
         self._decider, self._journal = decider, journal
-        self.open = Reservations(placer.engine, placer.gangs.of, lambda state: placer.fair.keeps_back((state,)) is not None)
+        self.open = Reservations(placer.engine, placer.gangs, Precedence(placer.fair, placer.gangs))
         self._taken: dict[str, tuple[Reservation, set[str]]] = {}
         """Taken up, by plan: the pods whose decisions are not in the log yet. Only then is it over."""
 
@@ -30,18 +31,18 @@ class Preemption:
         self._journal.apart.append(record)
         return []
 
-    def abandoned(self, plan_id: str, reason: str, term: int) -> list[m.Command]:
+    def abandoned(self, plan_id: str, reason: str, term: int, now: float) -> list[m.Command]:
         found = self.open.get(plan_id)
-        return [*([] if found is None else self._give_up(found, reason, term)), m.AnswerPlan(Reserved(plan_id=plan_id, ok=True))]
+        return [*([] if found is None else self._give_up(found, reason, term, now)), m.AnswerPlan(Reserved(plan_id=plan_id, ok=True))]
 
     def advance(self, term: int, now: float) -> list[m.Command]:
         """Before anybody else is tried: what has become free is theirs."""
         out: list[m.Command] = []
         for found, reason in self.open.pointless(now):
-            out += self._give_up(found, reason, term)
+            out += self._give_up(found, reason, term, now)
         for found in self.open.free():
             plan = found.plan
-            self.open.end(plan.plan_id)
+            self._end(found, now)
             if not self._decider.take(found, now):
                 out += self._over(found, term, PreemptionAbandoned(plan=plan, reason="its victims are gone, and yet it does not fit there any more"))
                 continue
@@ -63,6 +64,7 @@ class Preemption:
         if found is None or found.logged or record.over:
             return []  # it has ended meanwhile, or this is its repetition under another term
         plan, found.logged, found.until = found.plan, True, now + found.plan.deadline_s
+        self._decider.placer.make_way([victim.uid for victim in plan.victims], now, going=True)
         return [m.AnswerPlan(Reserved(plan_id=plan.plan_id, ok=True)), *_publish(plan, PreemptionReserved(plan=plan, term=record.term))]
 
     def words(self, uid: str) -> str:
@@ -83,10 +85,16 @@ class Preemption:
 
     def readopt(self, takeover: Takeover, now: float) -> None:
         for record in takeover.reserved():
-            self.open.readopt(record, now)
+            kept = self.open.readopt(record, now)
+            if kept is not None:
+                self._decider.placer.make_way([victim.uid for victim in kept.plan.victims], now, going=True)
 
-    def _give_up(self, found: Reservation, reason: str, term: int) -> list[m.Command]:
+    def _end(self, found: Reservation, now: float) -> None:
         self.open.end(found.plan.plan_id)
+        self._decider.placer.make_way([victim.uid for victim in found.plan.victims], now, going=False)
+
+    def _give_up(self, found: Reservation, reason: str, term: int, now: float) -> list[m.Command]:
+        self._end(found, now)
         answer = [] if found.logged else [m.AnswerPlan(Reserved(plan_id=found.plan.plan_id, ok=False, reason=reason))]
         return [*answer, *self._over(found, term, PreemptionAbandoned(plan=found.plan, reason=reason))]
 

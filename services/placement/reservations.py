@@ -8,18 +8,17 @@ that came of it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import msgspec
 
 from services.placement.engine import Engine
 from services.placement.explaining.trial import Trial
 from shared.book.book import Book
-from shared.book.gangs import GangState
+from shared.book.gangs import Gangs
 from shared.book.states import PodState
 from shared.contracts.log import ReservationRecord
 from shared.contracts.preemption import HeldPlace, Plan
 from shared.model.grant import Grant
+from shared.queues.precedence import Precedence
 
 
 class Reservation(msgspec.Struct):
@@ -38,10 +37,9 @@ class Reservation(msgspec.Struct):
 class Reservations(dict[str, Reservation]):
     """The open ones, by plan id."""
 
-    def __init__(self, engine: Engine, gang_of: Callable[[str], GangState | None], keeps_back: Callable[[PodState], bool]) -> None:
-        """`keeps_back`: whether a pod's queue lets it have nothing now."""
+    def __init__(self, engine: Engine, gangs: Gangs, precedence: Precedence) -> None:
         super().__init__()
-        self._engine, self._gang_of, self._keeps_back = engine, gang_of, keeps_back
+        self._engine, self._gangs, self._precedence = engine, gangs, precedence
 
     @property
     def book(self) -> Book:
@@ -55,8 +53,6 @@ class Reservations(dict[str, Reservation]):
                 return f"{beneficiary.namespace}/{beneficiary.name} does not wait for a place"
             if state.never_preempts:
                 return f"{state.key} has preemptionPolicy Never"
-            if self._keeps_back(state):
-                return f"the queue of {state.key} lets it have no more now"
         waiting = [state for state in states if state is not None]
         if not waiting or not plan.victims:
             return "a plan needs somebody who waits, and somebody who gives way"
@@ -64,7 +60,7 @@ class Reservations(dict[str, Reservation]):
         busy = {b.node for r in self.values() for b in r.plan.beneficiaries} & {b.node for b in plan.beneficiaries}
         if taken or busy:
             return f"another plan is under way for {', '.join(sorted(taken or busy))}"
-        return self._gang(waiting, plan) or self._victims(plan, min(s.pod.spec.priority for s in waiting)) or self._needed(plan, waiting)
+        return self._gang(waiting, plan) or self._victims(plan, waiting) or self._needed(plan, waiting)
 
     def reserve(self, plan: Plan, term: int, now: float) -> ReservationRecord | str:
         """Keeps the plan's places on the book; returns what has to stand in the log, or why nothing is kept."""
@@ -80,12 +76,15 @@ class Reservations(dict[str, Reservation]):
                 places[uid] = HeldPlace(node=place.node, grant=msgspec.structs.replace(place.grant, grant_id=grant_id, term=term))
         return self._keep(plan, places, now).record(term)
 
-    def readopt(self, record: ReservationRecord, now: float) -> None:
+    def readopt(self, record: ReservationRecord, now: float) -> Reservation | None:
         """A reservation of an earlier term, if its beneficiaries still wait. Its deadline begins anew: no clock outlives a
         leader."""
         states = [self.book.pods.get(b.uid) for b in record.plan.beneficiaries]
         if all(s is not None and s.wants_place and not s.charged for s in states) and all(b.node in self.book.nodes for b in record.plan.beneficiaries):
-            self._keep(record.plan, record.places, now).logged = True
+            kept = self._keep(record.plan, record.places, now)
+            kept.logged = True
+            return kept
+        return None
 
     def of(self, plan: Plan) -> Plan | None:
         """The plan that is reserved for all of its beneficiaries, or for more."""
@@ -123,12 +122,12 @@ class Reservations(dict[str, Reservation]):
         return state is not None and state.wants_place and not state.charged
 
     def _gang(self, waiting: list[PodState], plan: Plan) -> str:
-        gangs = {None if gang is None else gang.key for state in waiting for gang in (self._gang_of(state.uid),)}
+        gangs = {None if gang is None else gang.key for state in waiting for gang in (self._gangs.of(state.uid),)}
         if len(waiting) == 1 and gangs == {None}:
             return ""
         if len(gangs) > 1 or None in gangs:
             return "several beneficiaries must be members of one gang"
-        gang = self._gang_of(waiting[0].uid)
+        gang = self._gangs.of(waiting[0].uid)
         if gang is None or len(waiting) < gang.need:
             return f"gang {'' if gang is None else gang.name} needs {0 if gang is None else gang.need} places at once, the plan has {len(waiting)}"
         areas = {self._label(b.node, gang.required) for b in plan.beneficiaries} if gang.required else set()
@@ -138,25 +137,33 @@ class Reservations(dict[str, Reservation]):
         known = self.book.nodes.get(node)
         return "" if known is None or known.object is None else known.object.metadata.labels.get(label, "")
 
-    def _victims(self, plan: Plan, priority: int) -> str:
+    def _victims(self, plan: Plan, waiting: list[PodState]) -> str:
         giving = {v.uid for r in self.values() for v in r.plan.victims}
+        going: list[PodState] = []
         for victim in plan.victims:
             state = self.book.pods.get(victim.uid)
             if state is None or not state.seen_bound or state.grant_id != victim.grant_id:
                 return f"{victim.namespace}/{victim.name} does not have that grant any more"
-            if state.pod.spec.priority >= priority:
-                return f"{state.key} is of no lower priority: nobody gives way to an equal"
             if victim.uid in giving:
                 return f"{state.key} gives way in another plan already"
-        return ""
+            going.append(state)
+        self._precedence.begin()
+        return self._precedence.refuses(waiting, going) or self._precedence.keeps_back(waiting, going)
 
     def _needed(self, plan: Plan, waiting: list[PodState]) -> str:
-        """Nobody is taken who need not go."""
+        """Nobody is taken who need not go: neither one alone, where the rest of its gang may stay, nor a gang as a whole."""
         everyone = {victim.uid for victim in plan.victims}
-        for victim in plan.victims:
-            if self._try(plan, everyone - {victim.uid}) is not None:
-                return f"{waiting[0].key} would fit without {victim.namespace}/{victim.name} giving way"
+        units = [{victim.uid} for victim in plan.victims]
+        gangs = [gang.known & everyone for gang in self._gangs.among(everyone)]
+        for stays in (*units, *gangs):
+            if self._would_let(waiting, everyone - stays) and self._try(plan, everyone - stays) is not None:
+                spared = ", ".join(f"{v.namespace}/{v.name}" for v in plan.victims if v.uid in stays)
+                return f"{waiting[0].key} would fit without {spared} giving way"
         return ""
+
+    def _would_let(self, waiting: list[PodState], uids: set[str]) -> bool:
+        going = [self.book.pods[uid] for uid in sorted(uids)]
+        return not (self._precedence.refuses(waiting, going) or self._precedence.keeps_back(waiting, going))
 
     def _try(self, plan: Plan, gone: set[str]) -> dict[str, HeldPlace] | None:
         """The places of all beneficiaries on their nodes if these pods were gone; None where one has none."""

@@ -10,6 +10,8 @@ from shared.service.settings import Count, Seconds
 class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     patience_s: Seconds = 0.2
     """A pod that placement has found no room for waits so long before anybody is asked to make room: something may end."""
+    leaving_s: Seconds = 60.0
+    """So long a pod waits for room that others are giving back already, before anybody else is asked."""
     deadline_s: Count = 120
     """How long a plan may take from its reservation on; what is not free by then is given up."""
     plans_most: Count = 64

@@ -7,6 +7,8 @@ what is freed is placement's to give. So nothing here can give a GPU twice; the 
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
 
 import msgspec
 
@@ -15,25 +17,21 @@ from services.preemptor.config import Config
 from services.preemptor.immunity import Immunity, owner_of
 from services.preemptor.planner import Planner, Way
 from services.preemptor.victims import Candidates
+from services.preemptor.waiting import KNOWN_WITHIN_S, Waiters
 from shared.book.book import Book
+from shared.book.gangs import Gangs
 from shared.book.states import PodState
 from shared.contracts.commands import Evict
 from shared.contracts.events import PreemptionProposed
+from shared.contracts.policy import PolicyError, read_queues
 from shared.contracts.preemption import Beneficiary, Plan, PreemptAnswer, Victim
+from shared.model.objects import ConfigMap, Gang, Pod
+from shared.queues.precedence import Precedence
+from shared.queues.queues import Queues, policy_text
 
-AGAIN_S = 10.0
-"""After a refusal those who wait are looked at again so much later."""
 ASK_AGAIN_S = 5.0
-KNOWN_WITHIN_S = 30.0
 LOST_S = 60.0
 """So long after its deadline a plan is over, whatever was heard of it."""
-
-
-class Waiting(msgspec.Struct):
-    since: float
-    not_before: float
-    shunned: set[str]
-    """Nodes that placement would not have them on."""
 
 
 class Open(msgspec.Struct):
@@ -57,21 +55,26 @@ class Core:
         self._settling: list[tuple[Plan, float]] = []
         """Executed, with when; the feed has not shown all Bindings yet, and what was freed looks free until then."""
         self._now = 0.0
-        self._candidates = Candidates(self.book, lambda state: self.immunity.spared(state, self._now))
-        self.waiting: dict[str, Waiting] = {}
-        """Pods that placement found no room for, by uid."""
+        self.gangs = Gangs(self.book)
+        self._queues = Queues(self.book)
+        self._policy: str | None = None
+        """The text of the queues in force."""
+        self._precedence = Precedence(self._queues, self.gangs)
+        self._candidates = Candidates(self.book, self.gangs, self._precedence, lambda state: self.immunity.spared(state, self._now))
+        self.waiting = Waiters(self.book, self.gangs, config.patience_s)
         self.open: dict[str, Open] = {}
 
-    def handle(self, event: m.Input, now: float) -> list[m.Command]:  # noqa: PLR0912 one branch an input
+    def handle(self, event: m.Input, now: float) -> list[m.Command]:
         match event:
             case m.SnapshotSeen():
                 self.book.apply_snapshot(event.facts)
-                for state in self.book.pods.values():
-                    if _was_rejected(state):
-                        self._rejected(state.uid, now)
+                self.gangs.start_over(now)
+                self._read_policy()
+                self.waiting.rejected_before(now)
             case m.FactsSeen():
                 for fact in event.facts:
                     self.book.apply(fact)
+                    self._noted(fact.object, now)
             case m.InventorySeen():
                 self.book.put_inventory(event.inventory)
                 self.book.set_agent_trouble(event.inventory.node, "")
@@ -80,7 +83,7 @@ class Core:
             case m.GrantOver():
                 self.book.release(event.grant_id)
             case m.Rejected():
-                self._rejected(event.uid, now)
+                self.waiting.rejected(event.uid, now)
             case m.Answered():
                 return self._answered(event, now)
             case m.Evicted():
@@ -91,21 +94,28 @@ class Core:
                 return self._tick(now, proposes=event.proposes)
         return []
 
-    def _rejected(self, uid: str, now: float) -> None:
-        """What is said of one member holds for all of its gang: they are placed together or not at all."""
-        if uid in self.waiting:
-            return
-        state = self.book.pods.get(uid)
-        members = [uid]
-        if state is not None and state.gang is not None:
-            members += [s.uid for s in self.book.pods.values() if s.gang is not None and s.wants_place and self._group(s) == self._group(state)]
-        for member in members:
-            self.waiting.setdefault(member, Waiting(now, now + self.config.patience_s, set()))
+    def _noted(self, seen: Any, now: float) -> None:
+        """Of what stands beside the book: gangs and queues."""
+        match seen:
+            case Pod():
+                uid = seen.metadata.uid
+                if uid in self.book.pods:
+                    self.gangs.see(self.book.pods[uid], now, able=not self.book.pods[uid].refusal)
+                else:
+                    self.gangs.forget(uid, now)
+            case Gang():
+                for uid in self.gangs.named_by(seen):
+                    self.gangs.see(self.book.pods[uid], now)
+            case ConfigMap():
+                self._read_policy()
 
-    def _still_waits(self, uid: str, waits: Waiting, now: float) -> bool:
-        """Placement's word may come before the feed has told of the pod."""
-        state = self.book.pods.get(uid)
-        return now - waits.since < KNOWN_WITHIN_S if state is None else state.wants_place
+    def _read_policy(self) -> None:
+        """As placement does, which tells people where a text cannot be read: then the last good one is in force."""
+        text = policy_text(self.book)
+        if text != self._policy:
+            self._policy = text
+            with suppress(PolicyError):
+                self._queues.enact(None if text is None else read_queues(text))
 
     # --- proposing --------------------------------------------------------------------------------------------
 
@@ -113,9 +123,9 @@ class Core:
         self.immunity.tick(now)
         for late in [one for one in self.open.values() if one.since + one.plan.deadline_s + LOST_S <= now]:
             self._ended(m.Ended(late.plan.plan_id, executed=False), now)  # placement's word on its end was lost
-        self.waiting = {uid: waits for uid, waits in self.waiting.items() if self._still_waits(uid, waits, now)}
+        self.waiting.tick(now)
         out: list[m.Command] = [self._execute(one, now) for one in self.open.values() if one.executing and one.victims_left and now - one.asked_at >= ASK_AGAIN_S]
-        groups = self._due(now) if proposes else []
+        groups = self.waiting.due({b.uid for plan in self._plans(now) for b in plan.beneficiaries}, now) if proposes else []
         if not groups or len(self.open) >= self.config.plans_most:
             return out
         planner = self._planner(now)
@@ -125,29 +135,15 @@ class Core:
             out += self._propose(members, planner, now)
         return out
 
-    def _due(self, now: float) -> list[list[PodState]]:
-        """Whom to plan for, the most important first: single pods, and gangs of which enough wait."""
-        planned = {b.uid for plan in self._plans(now) for b in plan.beneficiaries}
-        groups: dict[str, list[PodState]] = {}
-        for uid, waits in self.waiting.items():
-            state = self.book.pods.get(uid)
-            if state is None or uid in planned or waits.not_before > now or state.refusal or state.request is None or state.never_preempts:
-                continue
-            groups.setdefault(self._group(state), []).append(state)
-        whole = [members for members in groups.values() if members[0].gang is None or len(members) >= members[0].gang.minimum]
-        return sorted(whole, key=lambda members: (-min(s.pod.spec.priority for s in members), min(s.pod.metadata.creation_timestamp for s in members), members[0].uid))
-
-    @staticmethod
-    def _group(state: PodState) -> str:
-        return state.uid if state.gang is None else f"{state.pod.metadata.namespace}/{state.gang.name}"
-
     def _planner(self, now: float) -> Planner:
         """Besides the plans under way: on their nodes nothing else is planned, and budgets count those of their victims whose
         eviction the API server has not counted yet."""
         self._now = now
+        self._queues.look_around()
+        self._precedence.begin()
         busy = {b.node for plan in self._plans(now) for b in plan.beneficiaries}
         promised = {uid for one in self.open.values() for uid in (one.victims_left if one.executing else (v.uid for v in one.plan.victims))}
-        return Planner(self.book, self._candidates.begin(now, promised), busy)
+        return Planner(self.book, self._candidates.begin(now, promised), busy | self.waiting.hoped_for(now))
 
     def _plans(self, now: float) -> list[Plan]:
         """Under way, or not settled yet."""
@@ -159,12 +155,13 @@ class Core:
         return state is not None and state.wants_place
 
     def _propose(self, members: list[PodState], planner: Planner, now: float) -> list[m.Command]:
-        shunned = frozenset(node for state in members for node in self.waiting[state.uid].shunned)
-        ways = planner.plan(members, shunned)
-        if ways is None or not any(way.victims for way in ways):
-            for state in members:
-                self.waiting[state.uid].not_before = now + (AGAIN_S if ways is None else self.config.patience_s)
-                self.waiting[state.uid].shunned.clear()
+        patient = self.waiting.waited_s(members, now) < self.config.leaving_s
+        ways = planner.plan(members, self.waiting.shunned_by(members), patient=patient)
+        if ways is None:
+            self.waiting.no_way(members, now)
+            return []
+        if not any(way.victims for way in ways):
+            self.waiting.counts_on(members, {way.node for way in ways}, now)
             return []
         plan = self._plan(members, ways)
         self.open[plan.plan_id] = self._opened(plan, now)
@@ -203,9 +200,10 @@ class Core:
             return PreemptAnswer(sentence=state.refusal or "nobody is displaced for a pod without GPUs")
         if state.never_preempts:
             return PreemptAnswer(sentence="its preemptionPolicy is Never")
-        members = [s for s in self.book.pods.values() if s.wants_place and s.ours and self._group(s) == self._group(state)]
-        if state.gang is not None and len(members) < state.gang.minimum:
-            return PreemptAnswer(sentence=f"its gang {state.gang.name} has {len(members)} of {state.gang.minimum} pods")
+        gang = self.gangs.of(state.uid)
+        members = [state] if gang is None else self.waiting.enough([self.book.pods[uid] for uid in gang.waiting])
+        if gang is not None and not members:
+            return PreemptAnswer(sentence=f"its gang {gang.name} has {gang.members} of {gang.minimum} pods")
         ways = self._planner(now).plan(members)
         if ways is None:
             return PreemptAnswer(sentence="nobody who may be asked to would make room for it; kerf why says what would")
@@ -269,19 +267,7 @@ class Core:
             self._wait(found.plan, now, shun=False)
 
     def _wait(self, plan: Plan, now: float, *, shun: bool) -> None:
-        """They are looked at again; at once where another node may do."""
-        for beneficiary in plan.beneficiaries:
-            waits = self.waiting.get(beneficiary.uid)
-            if waits is not None:
-                waits.not_before = now if shun else now + self.config.patience_s
-                if shun:
-                    waits.shunned |= {b.node for b in plan.beneficiaries}
-
-
-def _was_rejected(state: PodState) -> bool:
-    """Placement has said so before we listened."""
-    conditions = state.pod.status.conditions
-    return state.wants_place and any(c.type == "PodScheduled" and c.status == "False" and c.reason == "Unschedulable" for c in conditions)
+        self.waiting.again([b.uid for b in plan.beneficiaries], {b.node for b in plan.beneficiaries} if shun else (), now)
 
 
 def _price(plan: Plan) -> str:

@@ -2,7 +2,7 @@
 
 A first word, by what GPUs, CPU and memory a node has: placement has the last one, and refuses a plan that does not hold
 against every filter. Least important victims first, then the least lost; a set of victims is minimal, for each one of it
-that need not go is put back, the dearest first.
+that need not go is put back, the dearest first. Of a gang as many go as it can spare, or all.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from services.preemptor.victims import Candidate, Candidates
+from services.preemptor.victims import Candidate, Candidates, Last
 from shared.book.accepts import accepted
 from shared.book.book import Book
 from shared.book.shares import GpuRoom, fits, share_on
@@ -21,6 +21,8 @@ from shared.model.mig import instance_mask
 from shared.model.request import GpuAsk
 from shared.model.selectors import node_selector_matches, untolerated
 
+Bound = tuple[int, int, int, Last]
+_NOBODY = -(1 << 31)
 _EFFECTS = ("NoSchedule", "NoExecute")
 
 
@@ -32,8 +34,11 @@ class Way(msgspec.Struct, frozen=True):
     takes: tuple[GpuShare, ...]
 
     @property
-    def cost(self) -> tuple[int, int, int, str]:
-        return max((v.priority for v in self.victims), default=-(1 << 31)), sum(v.price_gpu_ms for v in self.victims), len(self.victims), self.node
+    def cost(self) -> tuple[int, int, int, Last, str]:
+        """The least important victims, the least lost, the fewest; of equals those who came last."""
+        victims = self.victims
+        oldest = max((victim.last for victim in victims), default=Last(("", "")))
+        return max((v.priority for v in victims), default=_NOBODY), sum(v.price_gpu_ms for v in victims), len(victims), oldest, self.node
 
 
 class Planner:
@@ -43,12 +48,14 @@ class Planner:
         """`busy`: nodes on which a plan is under way."""
         self._book, self._candidates, self._busy = book, candidates, busy
 
-    def plan(self, members: Sequence[PodState], shunned: frozenset[str] = frozenset()) -> list[Way] | None:
-        """A way for each of them, all at once, without victims where nobody need go; None where there is none. `shunned`: nodes that placement has
-        refused for them."""
+    def plan(self, members: Sequence[PodState], shunned: frozenset[str] = frozenset(), *, patient: bool = True) -> list[Way] | None:
+        """A way for each of them, all at once, without victims where nobody need go; None where there is none. `shunned`: nodes
+        that placement has refused for them. `patient`: what is being given back is as good as free."""
+        self._patient = patient
         self._gone: dict[str, Candidate] = {}
         self._taken: dict[str, list[GpuShare]] = {}
         self._used: dict[str, list[PodState]] = {}
+        self._takers = members
         ways: dict[str, Way] = {}
         for state in sorted(members, key=lambda s: s.request.hardest.hardness if s.request else (), reverse=True):
             way = self._best(state, shunned)
@@ -58,14 +65,16 @@ class Planner:
             self._gone |= {victim.uid: victim for victim in way.victims}
             self._taken.setdefault(way.node, []).extend(way.takes)
             self._used.setdefault(way.node, []).append(state)
-        self._candidates.promise(self._gone.values())
+        if not self._candidates.let_in(list(self._gone.values()), members):
+            return None
+        self._candidates.promise(list(self._gone.values()))
         self._busy |= {way.node for way in ways.values()}
         return [ways[state.uid] for state in members]
 
     def _best(self, state: PodState, shunned: frozenset[str]) -> Way | None:
         best: Way | None = None
         for bound, node in self._by_bound(state):
-            if best is not None and best.cost[:2] <= bound:
+            if best is not None and best.cost[:4] <= bound:
                 break
             if node.name in shunned or not _admits(state, node):
                 continue
@@ -74,46 +83,56 @@ class Planner:
                 best = way
         return best
 
-    def _by_bound(self, state: PodState) -> list[tuple[tuple[int, int], NodeState]]:
-        """Nodes with the least that a way on them can cost: nothing where one of this plan's victims has made room already, or
-        there is room that placement has not used yet."""
-        below = state.pod.spec.priority
+    def _by_bound(self, state: PodState) -> list[tuple[Bound, NodeState]]:
+        """Nodes with the least that a way on them can cost: nothing where this plan's victims have made room already, or there
+        is room that placement has not used yet."""
         found = []
+        cleared = self._taken.keys() | {victim.node for victim in self._gone.values()}
         for name, node in self._book.nodes.items():
             if name in self._busy or not node.gpus:
                 continue
-            candidates = self._candidates.on(node, below)
-            if name in self._taken or _has_room(state, node):
-                found.append(((-(1 << 31), 0), node))
-            elif candidates:
-                found.append(((candidates[0].priority, candidates[0].price_gpu_ms), node))
+            if name in cleared or _has_room(state, node) or (self._patient and self._candidates.leaving(node)):
+                found.append(((_NOBODY, 0, 0, Last(("", ""))), node))
+            elif candidates := self._candidates.on(node, state):
+                found.append(((candidates[0].priority, candidates[0].least_gpu_ms, 1, candidates[0].last), node))
         found.sort(key=lambda item: (item[0], item[1].name))
         return found
 
     def _way(self, state: PodState, node: NodeState) -> Way | None:
         """The cheapest victims on this node, none more than it takes."""
-        candidates = self._candidates.on(node, state.pod.spec.priority)
-        offered = [c for c in candidates if c.uid not in self._gone]
-        gone = [c for c in candidates if c.uid in self._gone]
+        before = [*self._gone.values(), *(self._candidates.leaving(node) if self._patient else ())]
         victims: list[Candidate] = []
-        takes = self._place(state, node, gone)
-        for candidate in offered:
+        takes = self._place(state, node, before)
+        for candidate in () if takes is not None else self._candidates.on(node, state):
+            going = {victim.uid for victim in (*before, *victims)}
+            unit = None if candidate.uid in going else self._candidates.unit(candidate, going, state)
+            if unit is None or not self._candidates.lets_go([*self._gone.values(), *victims, *unit], self._takers):
+                continue
+            victims += unit
+            takes = self._place(state, node, [*before, *victims])
             if takes is not None:
                 break
-            if self._candidates.lets_go([*self._gone.values(), *victims, candidate]):
-                victims.append(candidate)
-                takes = self._place(state, node, [*gone, *victims])
         if takes is None:
             return None
-        for victim in sorted(victims, key=lambda c: c.cost, reverse=True):
-            without = [v for v in victims if v is not victim]
-            again = self._place(state, node, [*gone, *without])
-            if again is not None:
+        for back in self._put_back(victims):
+            without = [victim for victim in victims if victim.uid not in back]
+            again = self._place(state, node, [*before, *without])
+            if again is not None and self._candidates.lets_go([*self._gone.values(), *without], self._takers):
                 victims, takes = without, again
         return Way(node.name, tuple(victims), takes)
 
+    def _put_back(self, victims: Sequence[Candidate]) -> list[set[str]]:
+        """Who need not go, perhaps: each by itself, and each gang as a whole; the dearest first."""
+        alone = [(victim.cost, {victim.uid}) for victim in victims]
+        gangs: dict[str, list[Candidate]] = {}
+        for victim in victims:
+            gangs.setdefault(self._candidates.gang_of(victim), []).append(victim)
+        whole = [(max(v.cost for v in of), {v.uid for v in of}) for name, of in gangs.items() if name and len(of) > 1]
+        return [back for _, back in sorted([*whole, *alone], key=lambda item: item[0], reverse=True)]
+
     def _place(self, state: PodState, node: NodeState, gone: Sequence[Candidate]) -> tuple[GpuShare, ...] | None:
         """The parts of GPUs that it would get, were these gone; None where it does not fit."""
+        gone = [candidate for candidate in gone if candidate.node == node.name]
         others = self._used.get(node.name, [])
         demands = [state.demand, *(other.demand for other in others)]
         if node.cpu_used - sum(c.demand.cpu_milli for c in gone) + sum(d.cpu_milli for d in demands) > node.cpu_total:

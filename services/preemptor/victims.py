@@ -1,23 +1,47 @@
-"""Whom a pod may displace, and what that costs."""
+"""Whom a pod may displace, who goes with them, and what that costs."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import Protocol
 
 import msgspec
 
 from shared.book.book import Book
 from shared.book.demand import Demand
+from shared.book.gangs import Gangs
 from shared.book.movable import budgets_of, price_of, why_not
-from shared.book.states import NodeState, PodState
+from shared.book.states import GrantState, NodeState, PodState
 from shared.model.grant import GpuShare
+from shared.model.life import ends_by
 from shared.model.objects import Pod
 
 KNOWN_S = 10.0
 """So old the prices of a node's pods may be."""
+STUCK_S = 30.0
+"""A pod that is still there so long after its grace period is not waited for."""
 Immune = Callable[[PodState], bool]
 """Whether a pod is left alone for a while, for it has just made room for somebody."""
+
+
+class Precedes(Protocol):
+    """As `shared.queues.precedence.Precedence`."""
+
+    @property
+    def by_priority_alone(self) -> bool: ...
+    def may(self, taker: PodState, giver: PodState) -> bool: ...
+    def refuses(self, takers: Sequence[PodState], givers: Sequence[PodState]) -> str: ...
+    def keeps_back(self, takers: Sequence[PodState], givers: Sequence[PodState]) -> str: ...
+
+
+class Last(tuple[str, str]):
+    """What came last sorts first."""
+
+    __slots__ = ()
+
+    def __lt__(self, other: tuple[str, ...]) -> bool:
+        return tuple.__gt__(self, other)
 
 
 class Candidate(msgspec.Struct, frozen=True):
@@ -25,7 +49,12 @@ class Candidate(msgspec.Struct, frozen=True):
 
     priority: int
     price_gpu_ms: int
+    least_gpu_ms: int
+    """What its going costs at the least, with those who have to go with it."""
+    last: Last
+    """Creation and name: of pods of one job those with the greater numbers came last."""
     uid: str
+    node: str
     demand: Demand
     shares: tuple[GpuShare, ...]
     """On its node."""
@@ -33,9 +62,9 @@ class Candidate(msgspec.Struct, frozen=True):
     """The PodDisruptionBudgets that it is under."""
 
     @property
-    def cost(self) -> tuple[int, int, str]:
-        """The least important first, then the cheapest."""
-        return self.priority, self.price_gpu_ms, self.uid
+    def cost(self) -> tuple[int, int, Last, str]:
+        """The least important first, then the cheapest; of equals who came last."""
+        return self.priority, self.least_gpu_ms, self.last, self.uid
 
 
 class _Known(msgspec.Struct, frozen=True):
@@ -51,30 +80,57 @@ class Candidates:
     A node's are made anew when its pods have changed, or after a while: prices grow with the time.
     """
 
-    def __init__(self, book: Book, immune: Immune) -> None:
-        self._book, self._immune, self._now = book, immune, 0.0
+    def __init__(self, book: Book, gangs: Gangs, precedence: Precedes, immune: Immune) -> None:
+        self._book, self._gangs, self._precedence, self._immune, self._now = book, gangs, precedence, immune, 0.0
         self._of: dict[str, _Known] = {}
-        self._promised: Counter[str] = Counter()
-        """By PodDisruptionBudget."""
+        self._promised: frozenset[str] = frozenset()
+        self._disruptions: Counter[str] = Counter()
+        """Promised, by PodDisruptionBudget."""
 
     def begin(self, now: float, promised: Iterable[str] = ()) -> Candidates:
         """A round of planning, on a book that stands still. `promised`: pods that go by other plans, and that the budgets'
         statuses do not count yet."""
         self._now, pods = now, self._book.pods
         self._of = {name: known for name, known in self._of.items() if name in self._book.nodes and now - known.since < KNOWN_S}
-        self._promised = Counter(name for uid in promised if uid in pods for name in budgets_of(pods[uid], self._book))
+        self._promised = frozenset(promised)
+        self._disruptions = Counter(name for uid in self._promised if uid in pods for name in budgets_of(pods[uid], self._book))
         return self
 
-    def on(self, node: NodeState, below: int) -> tuple[Candidate, ...]:
-        """Those of a lower priority than `below`."""
+    def on(self, node: NodeState, taker: PodState) -> list[Candidate]:
+        """Those that may be asked to give way to it."""
         pods, known = [state.pod for state in node.pods.values()], self._of.get(node.name)
         if known is None or known.pods != pods:
             made = (self._candidate(state, node.name) for state in node.pods.values() if state.grant_id and not self._spared(state))
             known = self._of[node.name] = _Known(pods, tuple(sorted(made, key=lambda c: c.cost)), self._now)
-        found = known.candidates
-        return found if not found or found[-1].priority < below else tuple(c for c in found if c.priority < below)
+        found, below = known.candidates, taker.pod.spec.priority
+        if self._precedence.by_priority_alone:  # with thousands of candidates a question each takes longer than all the rest
+            return [c for c in found if c.priority < below and c.uid not in self._promised]
+        return [c for c in found if c.uid not in self._promised and self._precedence.may(taker, self._book.pods[c.uid])]
 
-    def lets_go(self, victims: Sequence[Candidate]) -> bool:
+    def leaving(self, node: NodeState) -> list[Candidate]:
+        """Who gives back there without being asked: pods that end, in time, and slices that outlive their pods by a moment."""
+        ending = [s for s in node.pods.values() if s.grant_id and (by := ends_by(s.pod)) is not None and self._now < by + STUCK_S]
+        left = [held for held in node.grants.values() if held.phase == "leaving" and held.uid not in node.pods]
+        return [*(self._candidate(state, node.name) for state in ending), *(_slice(held, node.name) for held in left)]
+
+    def unit(self, candidate: Candidate, gone: Collection[str], taker: PodState) -> list[Candidate] | None:
+        """Who goes if this one does, beside those who go anyway: itself, or all that is left of its gang. None: one of them may
+        not."""
+        found = [candidate]
+        for uid in self._gangs.goes_with(candidate.uid, gone):
+            state = self._book.pods[uid]
+            if uid == candidate.uid:
+                continue
+            if uid in self._promised or not state.grant_id or self._spared(state) or not self._precedence.may(taker, state):
+                return None
+            found.append(self._candidate(state, state.charged))
+        return found
+
+    def gang_of(self, candidate: Candidate) -> str:
+        gang = self._gangs.of(candidate.uid)
+        return "" if gang is None else gang.key
+
+    def lets_go(self, victims: Sequence[Candidate], takers: Sequence[PodState]) -> bool:
         """Whether all of these may go together as things are now, after all that were promised before."""
         pods = self._book.pods
         if any(self._immune(pods[victim.uid]) for victim in victims):
@@ -84,17 +140,36 @@ class Candidates:
             if victim.budgets:
                 allowed |= budgets_of(pods[victim.uid], self._book)
         wanted = Counter(name for victim in victims for name in victim.budgets)
-        return all(self._promised[name] + count <= allowed.get(name, 0) for name, count in wanted.items())
+        within = all(self._disruptions[name] + count <= allowed.get(name, 0) for name, count in wanted.items())
+        return within and not self._precedence.refuses(takers, [pods[victim.uid] for victim in victims])
 
-    def promise(self, victims: Iterable[Candidate]) -> None:
+    def let_in(self, victims: Sequence[Candidate], takers: Sequence[PodState]) -> bool:
+        """Whether the takers' queue lets them have so much when these are gone."""
+        return not self._precedence.keeps_back(takers, [self._book.pods[victim.uid] for victim in victims])
+
+    def promise(self, victims: Sequence[Candidate]) -> None:
         """These go by a plan of this round."""
-        self._promised.update(name for victim in victims for name in victim.budgets)
+        self._promised |= {victim.uid for victim in victims}
+        self._disruptions.update(name for victim in victims for name in victim.budgets)
 
     def _spared(self, state: PodState) -> bool:
         return bool(why_not(state, self._book, self._now, leaves=True)) or self._immune(state)
 
     def _candidate(self, state: PodState, node: str) -> Candidate:
-        grant = self._book.grants[state.grant_id].grant
-        shares = tuple(share for part in grant.containers.values() for share in part.gpus if share.node == node)
+        shares = _shares(self._book.grants[state.grant_id], node)
+        pods = self._book.pods
         price = price_of(state, self._book, self._now).price_gpu_ms
-        return Candidate(state.pod.spec.priority, price, state.uid, state.demand, shares, tuple(budgets_of(state, self._book)))
+        least = sum(price_of(pods[uid], self._book, self._now).price_gpu_ms for uid in self._gangs.goes_with(state.uid))
+        budgets = tuple(budgets_of(state, self._book))
+        meta = state.pod.metadata
+        return Candidate(
+            state.pod.spec.priority, price, least, Last((meta.creation_timestamp, meta.name)), state.uid, node, state.demand, shares, budgets
+        )
+
+
+def _shares(held: GrantState, node: str) -> tuple[GpuShare, ...]:
+    return tuple(share for part in held.grant.containers.values() for share in part.gpus if share.node == node)
+
+
+def _slice(held: GrantState, node: str) -> Candidate:
+    return Candidate(0, 0, 0, Last(("", held.name)), held.uid, node, Demand(), _shares(held, node))

@@ -5,11 +5,14 @@ places for all of these at once, or for none. So no two gangs can each hold what
 
 - A gang *has begun* once a member of it has a place. From then on nobody waits for members that do not exist (a restarted
   pod, members above the minimum): those who are there are placed, as many of them together as the minimum still lacks.
-- A member that another scheduler places counts as there; a gated, refused or vanishing one does not.
+- A member that another scheduler places counts as there; a gated, refused or ending one does not, nor one that is to make
+  room for somebody: a gang that is evicted comes again as a whole.
 - A member that ended well counts for others of its owner: they are restarts of the same run, not another one.
 """
 
 from __future__ import annotations
+
+from collections.abc import Collection, Iterable
 
 import msgspec
 
@@ -125,14 +128,28 @@ class Gangs:
         self._by_source: dict[str, set[str]] = {}
         """uids of the pods that name an object, by its namespace/name: whether or not it exists."""
         self._source_of: dict[str, str] = {}
+        self.going: set[str] = set()
+        """Pods that are to make room for others: they are as good as gone."""
 
     def of(self, uid: str) -> GangState | None:
         return self._of.get(uid)
+
+    def among(self, uids: Iterable[str]) -> list[GangState]:
+        """The gangs that these pods belong to, each once."""
+        found = {gang.key: gang for uid in uids if (gang := self._of.get(uid)) is not None}
+        return list(found.values())
 
     def unknown_source(self, state: PodState) -> str:
         """The object that has the size of the pod's gang, where there is no such object (yet)."""
         ref = state.gang
         return ref.source if ref is not None and ref.source and self._source(state, ref) is None else ""
+
+    def start_over(self, now: float) -> None:
+        """All of the book's pods as they stand, and no other."""
+        for uid in [uid for uid in self._of if uid not in self.book.pods]:
+            self.forget(uid, now)
+        for state in self.book.pods.values():
+            self.see(state, now)
 
     def see(self, state: PodState, now: float, *, able: bool = True) -> GangState | None:
         """Notes a pod as it is now; returns its gang. `able`: it is not refused by name. None: placed by itself, or it
@@ -158,6 +175,8 @@ class Gangs:
                 gang.done[state.uid] = owner
         elif not state.ours:
             gang.elsewhere.add(state.uid)
+        elif state.pod.metadata.deletion_timestamp is not None or state.uid in self.going:
+            pass  # whoever comes again in its stead begins with the others of a new run, not beside the last of the old one
         elif state.charged or state.pod.spec.node_name:
             gang.placed.add(state.uid)
             if state.pod.spec.node_name:
@@ -179,6 +198,27 @@ class Gangs:
     def named_by(self, source: Gang) -> list[str]:
         """uids of the pods that name this object."""
         return sorted(self._by_source.get(f"{source.metadata.namespace}/{source.metadata.name}", ()))
+
+    # --- whose end tears it -----------------------------------------------------------------------------------
+
+    def goes_with(self, uid: str, gone: Collection[str] = ()) -> list[str]:
+        """Who has to end if this pod does, itself among them: nobody else where as many members run on as its gang needs, all
+        of it otherwise. `gone`: pods that end anyway, and are not named again."""
+        gang = self._of.get(uid)
+        left = [uid] if gang is None else [member for member in self._running(gang) if member not in gone]
+        return left if gang is not None and len(left) - 1 < gang.minimum else [uid]
+
+    def torn(self, gone: Collection[str]) -> GangState | None:
+        """A gang of which some end and some run on, and these are fewer than it needs."""
+        for gang in self.among(gone):
+            left = sum(member not in gone for member in self._running(gang)) + len(gang.elsewhere)
+            if 0 < left < gang.minimum:
+                return gang
+        return None
+
+    def _running(self, gang: GangState) -> list[str]:
+        """In the order of their uids."""
+        return sorted(gang.placed)
 
     def overdue(self, now: float) -> list[GangState]:
         """Gangs that have begun and have lacked members for as long as their time-out, which begins anew for them."""

@@ -43,7 +43,15 @@ def read_life(pod: Pod) -> Life:
 
 def started_at(pod: Pod) -> float | None:
     """Seconds since 1970, by the clock of its node; None where it has not started, or nobody says."""
-    text = pod.status.start_time
+    return _seconds(pod.status.start_time)
+
+
+def ends_by(pod: Pod) -> float | None:
+    """When its grace period is over, in seconds since 1970; None where nobody has deleted it."""
+    return _seconds(pod.metadata.deletion_timestamp)
+
+
+def _seconds(text: str | None) -> float | None:
     if not text:
         return None
     try:

@@ -3,6 +3,9 @@ of gangs and takeovers included. A new Usage of the same book finds the same."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+
 import msgspec
 
 from shared.book.book import Book
@@ -90,6 +93,23 @@ class Usage:
     def queue_of(self, state: PodState) -> Branch:
         meta = state.pod.metadata
         return self.tree.find(meta.labels.get(names.LABEL_QUEUE, ""), meta.namespace)
+
+    def gpu_milli(self, uid: str) -> int:
+        """What a pod has."""
+        counted = self._of.get(uid)
+        return 0 if counted is None else sum(counted.grants.values())
+
+    @contextmanager
+    def without(self, uids: Iterable[str]) -> Iterator[None]:
+        """As if these had given back, for so long."""
+        gone = [(counted, Amount(sum(counted.grants.values())).plus(counted.room)) for uid in uids if (counted := self._of.get(uid)) is not None]
+        for counted, amount in gone:
+            self._use(counted, NOTHING.minus(amount))
+        try:
+            yield
+        finally:
+            for counted, amount in gone:
+                self._use(counted, amount)
 
     def total_of(self, node: str, uuid: str) -> int | None:
         known = self.book.nodes.get(node)

@@ -19,6 +19,7 @@ from shared.contracts.commands import Answer, Evict
 from shared.contracts.events import GrantEnded, PlacementRejected, PreemptionAbandoned, PreemptionExecuted, PreemptionReserved
 from shared.contracts.facts import Gone, Put
 from shared.contracts.preemption import Plan
+from shared.model import names
 from shared.model.grant import Grant, decode_grant
 from shared.model.objects import (
     DisruptionBudgetSpec,
@@ -44,7 +45,7 @@ class Together(Leader):
     """`least`: by label, how many of a label's pods a disruption budget wants left. `gives_back_s`: by node, how long after a
     pod's end. The budgets' statuses reach Kerf with the next step, as the API server's do a moment late."""
 
-    def __init__(self, nodes: Mapping[str, int], *, gives_back_s: float = 3.0, least: Mapping[str, int] | None = None, immunity_s: float = 60.0) -> None:
+    def __init__(self, nodes: Mapping[str, int], *, gives_back_s: float = 3.0, least: Mapping[str, int] | None = None, immunity_s: float = 60.0, queues: str | None = None) -> None:
         self.live: dict[str, Pod] = {}
         """By uid, as the API server has them."""
         self.ends_at: dict[str, float] = {}
@@ -66,14 +67,16 @@ class Together(Leader):
         for name, gpus in nodes.items():
             self.nodes(name, gpus=gpus)
         self._nodes = tuple(nodes)
+        if queues is not None:
+            self.facts(build.queues(queues))
 
     # --- the cluster --------------------------------------------------------------------------------------------
 
-    def arrive(self, name: str, *, priority: int, gpus: int = 1, gang: str = "", size: int = 1, runs_s: float = 1e9, label: str = "") -> None:
+    def arrive(self, name: str, *, priority: int, gpus: int = 1, gang: str = "", size: int = 1, runs_s: float = 1e9, label: str = "", queue: str = "") -> None:
         """`runs_s`: from its Binding on. A pod that is evicted comes again by its controller, under the same name."""
         notes = {"kerf.dev/gang": gang, "kerf.dev/gang-size": str(size)} if gang else {}
         created = datetime.fromtimestamp(self.wall, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-        pod = build.gpu_pod(name, gpus=gpus, priority=priority, annotations=notes, labels={_BUDGET: label} if label else {}, uid=f"{name}/{next(self._numbers)}", created=created)
+        pod = build.gpu_pod(name, gpus=gpus, priority=priority, annotations=notes, labels=({_BUDGET: label} if label else {}) | ({names.LABEL_QUEUE: queue} if queue else {}), uid=f"{name}/{next(self._numbers)}", created=created)
         owner = OwnerReference(uid=f"owner-{name}", kind="ReplicaSet", name=name, controller=True)
         pod = msgspec.structs.replace(pod, metadata=msgspec.structs.replace(pod.metadata, owner_references=(owner,)))
         self.ends_at[name] = runs_s
@@ -99,6 +102,13 @@ class Together(Leader):
 
     def waits(self) -> list[Pod]:
         return [pod for pod in self.live.values() if not pod.spec.node_name]
+
+    def gangs(self) -> dict[str, list[Pod]]:
+        found: dict[str, list[Pod]] = defaultdict(list)
+        for pod in self.live.values():
+            if gang := pod.metadata.annotations.get(names.ANNOTATION_GANG):
+                found[gang].append(pod)
+        return found
 
     def helped(self) -> list[str]:
         """Those who wait and for whom somebody could make room now."""
@@ -226,7 +236,8 @@ class Together(Leader):
             self.refused_by_budget += 1
             return Answer(uid=order.uid, outcome="throttled", message="it would violate the pod's disruption budget")
         plan = self.plans[plan_id]  # KeyError: nobody is evicted before placement has reserved
-        assert all(pod.spec.priority < self.live[b.uid].spec.priority for b in plan.beneficiaries if b.uid in self.live)
+        gain = [self.live[b.uid] for b in plan.beneficiaries if b.uid in self.live]
+        assert all(pod.spec.priority < other.spec.priority for other in gain if _queue(other) == _queue(pod))
         self.evictions.append((self.now, order.name, plan_id))
         self._vanishes(pod)
         self._again(pod)
@@ -236,6 +247,10 @@ class Together(Leader):
         notes = {key: value for key, value in pod.metadata.annotations.items() if not key.endswith("/grant")}
         meta = msgspec.structs.replace(pod.metadata, uid=f"{pod.metadata.name}/{next(self._numbers)}", resource_version=build.next_version(), annotations=notes)
         self._appears(msgspec.structs.replace(pod, metadata=meta, spec=msgspec.structs.replace(pod.spec, node_name=""), status=PodStatus(phase="Pending")))
+
+
+def _queue(pod: Pod) -> str:
+    return pod.metadata.labels.get(names.LABEL_QUEUE, "")
 
 
 def until_quiet(world: Together, *, quiet_s: float, most_s: float) -> None:

@@ -17,31 +17,28 @@ from shared.contracts.queries import QueueStanding
 from shared.model.grant import ContainerGrant, Grant
 from shared.model.units import WHOLE_GPU_MILLI
 from shared.queues.amounts import NOTHING, Amount, ask_of, gpus_of, room_of, whole_gpus_of
-from shared.queues.tree import STRAY, Bound, Branch, Offer, Tree, first_over
-from shared.queues.usage import Usage
+from shared.queues.queues import Queues, policy_text
+from shared.queues.tree import STRAY, Branch, Offer, Tree
 
 
-class Fair:
+class Fair(Queues):
     """Without a policy everything here is one `is None`."""
 
     def __init__(self, book: Book) -> None:
-        self.book = book
-        self.tree: Tree | None = None
-        self.usage: Usage | None = None
+        super().__init__(book)
         self.problem = ""
         """Why the text as it stands is not in force; empty where it is."""
         self.blocked = False
         """The first text of this reign cannot be read: nobody is placed, for limits may stand in it."""
         self._text: str | None = None
         self._begun = False
-        self._stamp = -1
         self.waiting: Callable[[], Mapping[str, int]] = dict
         """How many pods wait, by queue."""
-        self._largest_mib = 0
 
-    def read(self, text: str | None) -> PolicyRead | None:
-        """The text of queues.yaml; None: there is none. Returns what there is to tell; None where it is as before. One that
-        cannot be read leaves in force what was read before, in this reign."""
+    def read(self) -> PolicyRead | None:
+        """Queues as the cluster's ConfigMap says. Returns what there is to tell; None where it is as before. A text that cannot
+        be read leaves in force what was read before, in this reign."""
+        text = policy_text(self.book)
         if text == self._text and self._begun:
             return None
         first, self._begun, self._text = not self._begun, True, text
@@ -53,27 +50,12 @@ class Fair:
             return self._said()
         told = bool(self.problem) or not (first and policy is None)
         self.problem, self.blocked = "", False
-        self.tree = None if policy is None else Tree(policy)
-        self.usage = None if self.tree is None else Usage(self.tree, self.book)
-        self.book.witness = self.usage
-        self._stamp = -1
-        self.look_around()
+        self.enact(policy)
         return self._said() if told else None
 
     def _said(self) -> PolicyRead:
         queues = 0 if self.tree is None else len(self.tree.policy.queues)
         return PolicyRead(namespace=CONFIG_NAMESPACE, name=CONFIG_MAP, accepted=not self.problem, queues=queues, problem=self.problem)
-
-    def look_around(self) -> None:
-        """Nodes or inventories have changed."""
-        if self.tree is None or self.usage is None or self._stamp == self.book.stamp:
-            return
-        self._stamp = self.book.stamp
-        arrays = self.book.arrays
-        there = arrays.gpu_total_mib > 0
-        self._largest_mib = int(arrays.gpu_total_mib.max(initial=0))
-        self.tree.set_capacity(Amount(int(there.sum()) * WHOLE_GPU_MILLI, int(arrays.cpu_total.sum()), int(arrays.memory_total.sum())))
-        self.usage.learn()
 
     # --- whose, and how much ----------------------------------------------------------------------------------
 
@@ -88,9 +70,9 @@ class Fair:
     def least(self, states: Sequence[PodState], need: int) -> Amount:
         """What `need` of these pods take together at the least."""
         if len(states) == 1:
-            return ask_of(states[0], self._largest_mib)
+            return self.ask(states[0])
         total = NOTHING
-        for amount in sorted(ask_of(state, self._largest_mib) for state in states)[:need]:
+        for amount in sorted(self.ask(state) for state in states)[:need]:
             total = total.plus(amount)
         return total
 
@@ -126,7 +108,7 @@ class Fair:
         if self.usage is None:
             return None
         return next(
-            (why for s in states if (why := self._over(s, self.usage.queue_of(s), NOTHING, ask_of(s, self._largest_mib))) is not None), None
+            (why for s in states if (why := self._over(s, self.usage.queue_of(s), NOTHING, ask_of(s, self.largest_mib))) is not None), None
         )
 
     def rows_within(self, state: PodState) -> Bools | None:
@@ -136,7 +118,7 @@ class Fair:
         (ask,) = state.request.asks.values()
         queue = self.usage.queue_of(state)
         left = [
-            b[0] - used[0] for at in queue.path() for b, used, _ in self._bounds(at, firm=self.usage.is_firm(state)) if b[0] is not None
+            b[0] - used[0] for at in queue.path() for b, used, _ in self.bounds(at, firm=self.usage.is_firm(state)) if b[0] is not None
         ]
         if not left or ask.whole or ask.memory_follows or not ask.memory_mib or min(left) >= ask.count * WHOLE_GPU_MILLI:
             return None
@@ -144,22 +126,15 @@ class Fair:
         within: Bools = self.book.arrays.gpu_total_mib.max(axis=1) * np.int64(max(0, most_milli)) >= ask.memory_mib * WHOLE_GPU_MILLI
         return within
 
-    def _bounds(self, at: Branch, *, firm: bool) -> list[tuple[Bound, Amount, bool]]:
-        """Each bound that holds there, what counts against it, and whether it is the guarantee."""
-        return [(at.limit, at.used, False), (at.own, at.firm, True)] if firm else [(at.limit, at.used, False)]
-
     def _over(self, state: PodState, queue: Branch, extra: Amount, asked: Amount | None = None) -> Reason | None:
         if self.tree is None or self.usage is None:
             return None
         if queue is self.tree.stray:
             return stray(state, self.tree)
-        firm = self.usage.is_firm(state)
-        for at in queue.path():
-            for bound, used, guarantee in self._bounds(at, firm=firm):
-                index = first_over(used, extra, bound, extra if asked is None else asked)
-                if index is not None:
-                    return over(at, index, used, bound[index] or 0, extra, priority=state.pod.spec.priority if guarantee else None)
-        return None
+        hit = self.hit(state, extra, asked)
+        if hit is None:
+            return None
+        return over(hit.queue, hit.which, hit.used, hit.bound, extra, priority=state.pod.spec.priority if hit.guarantee else None)
 
     # --- who is next ------------------------------------------------------------------------------------------
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
 import msgspec
 import pytest
 
@@ -17,7 +19,7 @@ from shared.model.objects import (
     Taint,
 )
 from tests.support import build
-from tests.unit.services.preemptor.world import Cluster
+from tests.unit.services.preemptor.world import TOTAL_MIB, Cluster
 
 
 def test_one_gives_way_to_one() -> None:
@@ -92,7 +94,6 @@ def test_a_victim_that_need_not_go_is_put_back() -> None:
     [
         ("an equal", {"priority": 100}),
         ("a greater", {"priority": 1000}),
-        ("a gang's member", {"annotations": {"kerf.dev/gang": "g", "kerf.dev/gang-size": "2"}}),
         ("one within its least run time", {"annotations": {"kerf.dev/min-runtime": "1h"}, "ran_s": 60}),
         ("another scheduler's", {"scheduler": "default-scheduler"}),
     ],
@@ -231,16 +232,139 @@ def test_pods_of_an_owner_are_immune_after_one_of_them_went_and_longer_each_time
     assert cluster.victims() == [["r2"]]
 
 
-def test_what_has_ended_takes_up_room_until_its_node_has_given_it_back() -> None:
-    cluster = Cluster("n", gpus=1)
-    ended = cluster.run("ended", "n", 0)
+def test_room_that_is_being_given_back_is_waited_for_and_not_for_ever() -> None:
+    cluster = Cluster("n", gpus=1, leaving_s=60)
+    ended = cluster.run("ended", "n", 0, memory_mib=TOTAL_MIB - 1_024)
+    cluster.run("next", "n", 0, memory_mib=1_024, ran_s=1)
     cluster.say(m.FactsSeen((Gone(object=ended),)))
-    cluster.run("next", "n", 0, memory_mib=1_024)
+    cluster.wait("small", memory=f"{TOTAL_MIB - 1_024}Mi", gpus=0)
+    for _ in range(30):
+        assert cluster.victims() == []
+    cluster.now += 60
+    assert cluster.victims() == [], "even then nobody else is of any use, for the slice is still there"
+    cluster.say(m.GrantOver("grant-ended"))
+    assert cluster.victims() == [], "there is room"
+
+
+def test_of_two_who_count_on_the_same_room_one_asks_others() -> None:
+    cluster = Cluster("a", "b", gpus=1)
+    ended = cluster.run("ended", "a", 0)
+    cluster.run("runs", "b", 0)
+    cluster.say(m.FactsSeen((Gone(object=ended),)))
+    cluster.wait("one")
+    cluster.wait("two")
+    assert cluster.victims() == [["runs"]]
+    assert cluster.victims() == []
+
+
+def test_a_pod_that_does_not_end_in_its_time_is_not_waited_for() -> None:
+    cluster = Cluster("a", "b", gpus=1)
+    stuck = cluster.run("stuck", "a", 0)
+    cluster.run("runs", "b", 0)
+    at = datetime.fromtimestamp(cluster.now - 60, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    meta = msgspec.structs.replace(stuck.metadata, deletion_timestamp=at, resource_version=build.next_version())
+    cluster.say(m.FactsSeen((Put(object=msgspec.structs.replace(stuck, metadata=meta)),)))
+    cluster.wait("high")
+    assert cluster.victims() == [["runs"]]
+
+
+def gang(name: str, size: int, least: int = 0) -> dict[str, dict[str, str]]:
+    notes = {"kerf.dev/gang": name, "kerf.dev/gang-size": str(size)}
+    return {"annotations": notes | ({"kerf.dev/gang-min": str(least)} if least else {})}
+
+
+def test_a_gang_gives_way_as_a_whole() -> None:
+    cluster = Cluster("a", "b", gpus=1)
+    cluster.run("g-0", "a", 0, **gang("g", 2))
+    cluster.run("g-1", "b", 0, **gang("g", 2))
+    cluster.wait("high")
+    assert cluster.victims() == [["g-0", "g-1"]]
+
+
+def test_a_gang_costs_what_all_of_it_has_done() -> None:
+    cluster = Cluster("a", "b", "c", gpus=1)
+    cluster.run("g-0", "a", 0, ran_s=100, **gang("g", 2))
+    cluster.run("g-1", "b", 0, ran_s=100, **gang("g", 2))
+    cluster.run("alone", "c", 0, ran_s=150)
+    cluster.wait("high")
+    assert cluster.victims() == [["alone"]]
+
+
+def test_of_a_gang_that_can_spare_some_no_more_go() -> None:
+    cluster = Cluster("n", gpus=3)
+    for number in range(3):
+        cluster.run(f"g-{number}", "n", number, **gang("g", 3, least=2))
+    cluster.wait("high")
+    assert cluster.victims() == [["g-2"]]
+
+
+def test_beyond_what_it_can_spare_all_of_a_gang_goes() -> None:
+    cluster = Cluster("n", gpus=3)
+    for number in range(3):
+        cluster.run(f"g-{number}", "n", number, **gang("g", 3, least=2))
+    cluster.wait("high", gpus=2)
+    assert cluster.victims() == [["g-0", "g-1", "g-2"]]
+
+
+@pytest.mark.parametrize("rest", [{"priority": 100}, {"labels": {"app": "kept"}}])
+def test_a_gang_stays_whole_where_one_of_it_may_not_go(rest: dict[str, object]) -> None:
+    cluster = Cluster("a", "b", gpus=1)
+    cluster.say(m.FactsSeen((Put(object=budget(0, app="kept")),)))
+    cluster.run("g-0", "a", 0, **gang("g", 2))
+    cluster.run("g-1", "b", 0, **gang("g", 2), **rest)  # type: ignore[arg-type]
     cluster.wait("high")
     assert cluster.victims() == []
-    cluster.say(m.GrantOver("grant-ended"))
-    cluster.now += 10
-    assert cluster.victims() == [["next"]]
+
+
+def test_what_a_gang_frees_elsewhere_serves_the_same_plan() -> None:
+    cluster = Cluster("a", "b", gpus=1)
+    cluster.run("g-0", "a", 0, **gang("g", 2))
+    cluster.run("g-1", "b", 0, **gang("g", 2))
+    for number in range(2):
+        cluster.wait(f"high-{number}", **gang("h", 2))
+    (plan,) = cluster.plans()
+    assert sorted(v.name for v in plan.victims) == ["g-0", "g-1"]
+    assert sorted(b.node for b in plan.beneficiaries) == ["a", "b"]
+
+
+# --- between queues -----------------------------------------------------------------------------------------------
+
+
+def in_queue(name: str) -> dict[str, dict[str, str]]:
+    return {"labels": {"kerf.dev/queue": name}}
+
+
+def two_queues(cluster: Cluster, more: str = "") -> None:
+    policy = f"queues: [{{name: a, guaranteed: {{gpus: 1}}}}, {{name: b, guaranteed: {{gpus: 1}}{more}}}]"
+    cluster.say(m.FactsSeen((Put(object=build.queues(policy)),)))
+
+
+def test_what_was_borrowed_is_given_back_at_equal_priority() -> None:
+    cluster = Cluster("n", gpus=2)
+    two_queues(cluster)
+    for number in range(2):
+        cluster.run(f"a-{number}", "n", number, **in_queue("a"))
+    cluster.wait("b-0", priority=0, **in_queue("b"))
+    assert cluster.victims() == [["a-1"]]
+
+
+def test_a_guarantee_is_nobody_elses_whatever_their_priority() -> None:
+    cluster = Cluster("n", gpus=2)
+    two_queues(cluster)
+    cluster.run("a-0", "n", 0, **in_queue("a"))
+    cluster.run("b-0", "n", 1, priority=50, **in_queue("b"))
+    cluster.wait("b-1", priority=100, **in_queue("b"))
+    assert cluster.victims() == [["b-0"]], "its own queue's, which is of lower priority"
+
+
+def test_nobody_asks_others_for_more_than_its_queue_may_have() -> None:
+    cluster = Cluster("n", gpus=3)
+    two_queues(cluster, ", limit: {gpus: 1}")
+    for number in range(2):
+        cluster.run(f"a-{number}", "n", number, **in_queue("a"))
+    cluster.run("b-0", "n", 2, **in_queue("b"))
+    cluster.wait("b-1", **in_queue("b"))
+    assert cluster.victims() == [["b-0"]]
 
 
 def test_members_of_a_gang_share_a_budget_and_take_others_beyond_it() -> None:

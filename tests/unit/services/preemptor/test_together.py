@@ -26,6 +26,7 @@ class Arrival(msgspec.Struct, frozen=True):
     members: int = 1
     runs_s: float = 1e9
     label: str = ""
+    queue: str = ""
 
 
 ARRIVALS = st.lists(
@@ -43,7 +44,7 @@ def drive(world: Together, arrivals: list[Arrival]) -> None:
             world.step()
         gang = f"g{number}" if one.members > 1 else ""
         for member in range(one.members):
-            world.arrive(f"p{number}-{member}", priority=one.priority, gpus=one.gpus, gang=gang, size=one.members, runs_s=one.runs_s, label=one.label)
+            world.arrive(f"p{number}-{member}", priority=one.priority, gpus=one.gpus, gang=gang, size=one.members, runs_s=one.runs_s, label=one.label, queue=one.queue)
 
 
 def judge(world: Together) -> None:
@@ -69,6 +70,9 @@ def judge(world: Together) -> None:
     for times in when.values():
         assert all(again - at >= IMMUNITY_S for at, again in itertools.pairwise(times)), "evicted again while it was immune"
     assert world.helped() == []
+    for gang, members in world.gangs().items():
+        bound = sum(bool(pod.spec.node_name) for pod in members)
+        assert bound in (0, len(members)), f"{gang} is torn"
 
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -76,6 +80,25 @@ def judge(world: Together) -> None:
 def test_whatever_comes_it_comes_to_rest_and_nobody_has_lost_for_nothing(nodes: list[int], arrivals: list[Arrival], least: int) -> None:
     world = Together({f"n{i}": gpus for i, gpus in enumerate(nodes)}, least={"a": least, "b": 1}, immunity_s=IMMUNITY_S)
     drive(world, arrivals)
+    until_quiet(world, quiet_s=QUIET_S, most_s=2 * 3_600)
+    judge(world)
+
+
+QUEUES = """
+queues:
+- {name: a, guaranteed: {gpus: 2}, weight: 2}
+- {name: b, guaranteed: {gpus: 1}}
+- {name: p, weight: 1}
+- {name: c, parent: p, guaranteed: {gpus: 1}, limit: {gpus: 3}}
+- {name: d, parent: p, weight: 0}
+"""
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(nodes=st.lists(st.integers(1, 4), min_size=1, max_size=3), arrivals=ARRIVALS, queues=st.lists(st.sampled_from("abcd"), min_size=24, max_size=24))
+def test_queues_take_back_what_is_theirs_and_come_to_rest(nodes: list[int], arrivals: list[Arrival], queues: list[str]) -> None:
+    world = Together({f"n{i}": gpus for i, gpus in enumerate(nodes)}, least={"a": 1, "b": 1}, immunity_s=IMMUNITY_S, queues=QUEUES)
+    drive(world, [msgspec.structs.replace(one, queue=queue) for one, queue in zip(arrivals, queues, strict=False)])
     until_quiet(world, quiet_s=QUIET_S, most_s=2 * 3_600)
     judge(world)
 

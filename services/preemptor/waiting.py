@@ -1,0 +1,100 @@
+"""Those for whom placement found no room: how long each has waited, where it was refused, what it hopes for, whose turn it is."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+
+import msgspec
+
+from shared.book.book import Book
+from shared.book.gangs import Gangs
+from shared.book.states import PodState
+
+AGAIN_S = 10.0
+"""Where there is no way for them, they are looked at again so much later."""
+KNOWN_WITHIN_S = 30.0
+
+
+class Waiting(msgspec.Struct):
+    since: float
+    not_before: float
+    shunned: set[str] = set()
+    """Nodes that placement would not have it on."""
+    hopes: set[str] = set()
+    """Nodes on which it counts on room that is there, or is being given back: nobody else does until it is looked at again."""
+
+
+class Waiters(dict[str, Waiting]):
+    """By uid."""
+
+    def __init__(self, book: Book, gangs: Gangs, patience_s: float) -> None:
+        super().__init__()
+        self._book, self._gangs, self._patience_s = book, gangs, patience_s
+
+    def rejected(self, uid: str, now: float) -> None:
+        """What is said of one member holds for all of its gang: they are placed together or not at all."""
+        gang = None if uid in self else self._gangs.of(uid)
+        for member in (uid, *(() if gang is None else gang.waiting)):
+            self.setdefault(member, Waiting(now, now + self._patience_s))
+
+    def rejected_before(self, now: float) -> None:
+        """By their conditions: placement said so before we listened."""
+        for state in self._book.pods.values():
+            if state.wants_place and any(c.type == "PodScheduled" and c.status == "False" and c.reason == "Unschedulable" for c in state.pod.status.conditions):
+                self.rejected(state.uid, now)
+
+    def tick(self, now: float) -> None:
+        """Forgets whoever waits no more. Placement's word may come before the feed has told of the pod."""
+        for uid, waits in list(self.items()):
+            state = self._book.pods.get(uid)
+            if not (now - waits.since < KNOWN_WITHIN_S if state is None else state.wants_place):
+                del self[uid]
+
+    def due(self, planned: Collection[str], now: float) -> list[list[PodState]]:
+        """Whom to plan for, the most important first: single pods, and of each gang as many as must be placed together."""
+        groups: dict[str, list[PodState]] = {}
+        for uid, waits in self.items():
+            state = self._book.pods.get(uid)
+            if state is None or uid in planned or waits.not_before > now or state.refusal or state.request is None or state.never_preempts:
+                continue
+            gang = self._gangs.of(uid)
+            groups.setdefault(uid if gang is None else gang.key, []).append(state)
+        whole = [found for members in groups.values() if (found := self.enough(members))]
+        return sorted(whole, key=lambda members: (-min(s.pod.spec.priority for s in members), *_age(members[0])))
+
+    def enough(self, members: Sequence[PodState]) -> list[PodState]:
+        """As many of these as their gang needs, the oldest; nobody where there are fewer."""
+        gang = self._gangs.of(members[0].uid) if members else None
+        need = 1 if gang is None else gang.need
+        return sorted(members, key=_age)[:need] if need <= len(members) else []
+
+    def hoped_for(self, now: float) -> set[str]:
+        return {node for waits in self.values() if waits.not_before > now for node in waits.hopes}
+
+    def shunned_by(self, members: Iterable[PodState]) -> frozenset[str]:
+        return frozenset(node for state in members for node in self[state.uid].shunned)
+
+    def waited_s(self, members: Iterable[PodState], now: float) -> float:
+        return max(now - self[state.uid].since for state in members)
+
+    def no_way(self, members: Iterable[PodState], now: float) -> None:
+        for state in members:
+            waits = self[state.uid]
+            waits.not_before, waits.shunned, waits.hopes = now + AGAIN_S, set(), set()
+
+    def counts_on(self, members: Iterable[PodState], nodes: Collection[str], now: float) -> None:
+        """There is room for them, or there will be."""
+        for state in members:
+            waits = self[state.uid]
+            waits.not_before, waits.shunned, waits.hopes = now + self._patience_s, set(), set(nodes)
+
+    def again(self, uids: Iterable[str], shun: Collection[str], now: float) -> None:
+        """Their plan came to nothing. They are looked at again; at once where other nodes than these may do."""
+        for uid in uids:
+            if uid in self:
+                self[uid].not_before = now if shun else now + self._patience_s
+                self[uid].shunned |= set(shun)
+
+
+def _age(state: PodState) -> tuple[str, str]:
+    return state.pod.metadata.creation_timestamp, state.uid

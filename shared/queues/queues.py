@@ -1,0 +1,94 @@
+"""The queues of a book: their tree, and what each uses. Without a policy there is neither, and everything is one queue."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from shared.book.book import Book
+from shared.book.states import PodState
+from shared.contracts.policy import CONFIG_MAP, CONFIG_NAMESPACE, QUEUES_KEY, QueuePolicy
+from shared.model.objects import ConfigMap
+from shared.model.units import WHOLE_GPU_MILLI
+from shared.queues.amounts import Amount, ask_of
+from shared.queues.tree import Bound, Branch, Tree, first_over
+from shared.queues.usage import Usage
+
+
+def policy_text(book: Book) -> str | None:
+    """queues.yaml as it stands in the cluster; None where there is none."""
+    found: ConfigMap | None = book.others.get("ConfigMap", {}).get(f"{CONFIG_NAMESPACE}/{CONFIG_MAP}")
+    return None if found is None else found.data.get(QUEUES_KEY)
+
+
+class Hit(NamedTuple):
+    """A bound that would be exceeded."""
+
+    queue: Branch
+    which: int
+    """Of the three amounts."""
+    used: Amount
+    bound: int
+    guarantee: bool
+    """It is the guarantee, for pods that may use guarantees alone; else the limit."""
+
+
+class Queues:
+    def __init__(self, book: Book) -> None:
+        self.book = book
+        self.tree: Tree | None = None
+        self.usage: Usage | None = None
+        self.largest_mib = 0
+        """Of all GPUs: what a pod takes of one is counted by it before there is a place."""
+        self._stamp = -1
+
+    def enact(self, policy: QueuePolicy | None) -> None:
+        """These queues from now on, with all that the book has counted; None: no queues."""
+        self.tree = None if policy is None else Tree(policy)
+        self.usage = None if self.tree is None else Usage(self.tree, self.book)
+        self.book.witness = self.usage
+        self._stamp = -1
+        self.look_around()
+
+    def look_around(self) -> None:
+        """Nodes or inventories have changed."""
+        if self.tree is None or self.usage is None or self._stamp == self.book.stamp:
+            return
+        self._stamp = self.book.stamp
+        arrays = self.book.arrays
+        there = arrays.gpu_total_mib > 0
+        self.largest_mib = int(arrays.gpu_total_mib.max(initial=0))
+        self.tree.set_capacity(Amount(int(there.sum()) * WHOLE_GPU_MILLI, int(arrays.cpu_total.sum()), int(arrays.memory_total.sum())))
+        self.usage.learn()
+
+    def hit(self, state: PodState, extra: Amount, asked: Amount | None = None) -> Hit | None:
+        """The first bound of its queue, or of one above, that so much more would exceed. `asked`: what of it counts, where that
+        is on the book already."""
+        if self.usage is None:
+            return None
+        firm = self.usage.is_firm(state)
+        for at in self.usage.queue_of(state).path():
+            for bound, used, guarantee in self.bounds(at, firm=firm):
+                index = first_over(used, extra, bound, extra if asked is None else asked)
+                if index is not None:
+                    return Hit(at, index, used, bound[index] or 0, guarantee)
+        return None
+
+    @staticmethod
+    def bounds(at: Branch, *, firm: bool) -> list[tuple[Bound, Amount, bool]]:
+        """Each bound that holds there, what counts against it, and whether it is the guarantee."""
+        return [(at.limit, at.used, False), (at.own, at.firm, True)] if firm else [(at.limit, at.used, False)]
+
+    def wanted(self) -> dict[str, int]:
+        """GPU milli that waiting pods ask for, by queue."""
+        found: dict[str, int] = {}
+        if self.usage is None:
+            return found
+        for state in self.book.pods.values():
+            if state.wants_place and not state.charged and state.request is not None and not state.refusal:
+                name = self.usage.queue_of(state).name
+                found[name] = found.get(name, 0) + self.ask(state).gpu_milli
+        return found
+
+    def ask(self, state: PodState) -> Amount:
+        """What a waiting pod takes at least."""
+        return ask_of(state, self.largest_mib)

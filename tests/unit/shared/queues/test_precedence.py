@@ -1,0 +1,133 @@
+"""Who gives way to whom, between queues and in gangs; priority within a queue is the planner's tests' matter too."""
+
+from __future__ import annotations
+
+from shared.book.book import Book
+from shared.book.gangs import Gangs
+from shared.book.states import PodState
+from shared.contracts.facts import Put
+from shared.contracts.policy import read_queues
+from shared.model.grant import ContainerGrant, GpuShare, Grant
+from shared.queues.precedence import Precedence
+from shared.queues.queues import Queues
+from tests.support import build
+
+
+class World:
+    """One node. Queues a and b are guaranteed 2 GPUs each, unless told otherwise."""
+
+    def __init__(self, text: str = "queues: [{name: a, guaranteed: {gpus: 2}}, {name: b, guaranteed: {gpus: 2}}]", *, gpus: int = 4) -> None:
+        self.book = Book()
+        self.book.apply(Put(object=build.node("n")))
+        self.book.put_inventory(build.inventory("n", gpus=gpus))
+        self.book.set_agent_trouble("n", "")
+        self.gangs = Gangs(self.book)
+        self.queues = Queues(self.book)
+        self.queues.enact(read_queues(text))
+        self.precedence = Precedence(self.queues, self.gangs)
+        self._next = 0
+
+    def run(self, name: str, queue: str, gpus: int = 1, *, priority: int = 0, notes: dict[str, str] | None = None) -> PodState:
+        shares = tuple(GpuShare(node="n", uuid=f"n-gpu-{self._next + i}", memory_mib=81_920, compute_milli=1000) for i in range(gpus))
+        self._next += gpus
+        grant = Grant(grant_id=f"grant-{name}", term=1, containers={"c": ContainerGrant(strategy="exclusive", gpus=shares)})
+        pod = build.gpu_pod(name, gpus=gpus, priority=priority, labels={"kerf.dev/queue": queue}, annotations=notes or {})
+        return self._see(build.bound(pod, "n", grant))
+
+    def wait(self, name: str, queue: str, gpus: int = 1, *, priority: int = 0) -> PodState:
+        return self._see(build.gpu_pod(name, gpus=gpus, priority=priority, labels={"kerf.dev/queue": queue}))
+
+    def _see(self, pod: object) -> PodState:
+        self.book.apply(Put(object=pod))  # type: ignore[arg-type]
+        state = self.book.pods[pod.metadata.uid]  # type: ignore[attr-defined]
+        self.gangs.see(state, 0.0)
+        return state
+
+    def refuses(self, takers: list[PodState], givers: list[PodState]) -> str:
+        self.precedence.begin()
+        return self.precedence.refuses(takers, givers)
+
+
+def test_within_its_guarantee_a_queue_takes_from_one_above_its_own() -> None:
+    world = World()
+    lent = [world.run(f"a-{i}", "a", priority=9) for i in range(4)]
+    taker = world.wait("b", "b")
+    assert world.precedence.may(taker, lent[0])
+    assert world.refuses([taker], [lent[3]]) == ""
+
+
+def test_no_more_than_what_is_above() -> None:
+    world = World()
+    lent = [world.run(f"a-{i}", "a") for i in range(3)]
+    world.run("b-0", "b")
+    assert world.refuses([world.wait("b-1", "b")], lent[2:]) == ""
+    assert "no more than it is due" in world.refuses([world.wait("b-2", "b")], lent[1:])
+
+
+def test_what_would_be_above_its_own_due_takes_nothing() -> None:
+    world = World()
+    lent = [world.run(f"a-{i}", "a") for i in range(3)]
+    assert world.refuses([world.wait("b-1", "b", gpus=3)], [lent[2]]) != ""
+
+
+def test_beyond_guarantees_weights_decide() -> None:
+    """Four GPUs that nobody is guaranteed: 3 for a, 1 for b."""
+    world = World("queues: [{name: a, weight: 3}, {name: b}]")
+    a = [world.run(f"a-{i}", "a") for i in range(4)]
+    taker = world.wait("b-0", "b")
+    assert world.refuses([taker], [a[3]]) == ""
+    two = [taker, world.wait("b-1", "b")]
+    assert world.refuses(two, a[2:]) != ""
+
+
+def test_parents_are_held_against_each_other() -> None:
+    """p has what it is due; within it p1 has more, and p2 less, than its own."""
+    text = "queues: [{name: p, guaranteed: {gpus: 2}}, {name: q, guaranteed: {gpus: 2}}, {name: p1, parent: p}, {name: p2, parent: p}]"
+    world = World(text)
+    one, other = world.run("p1-0", "p1"), world.run("p1-1", "p1")
+    world.run("q-0", "q")
+    world.run("q-1", "q")
+    assert world.refuses([world.wait("q-2", "q")], [one]) != "", "p has no more than its guarantee"
+    assert world.refuses([world.wait("p2-0", "p2")], [other]) == ""
+
+
+def test_whoever_stays_within_guarantees_by_policy_gives_nothing_back() -> None:
+    world = World("{within_guarantee_from: 100, queues: [{name: a, guaranteed: {gpus: 2}}, {name: b, guaranteed: {gpus: 2}}]}")
+    firm = world.run("firm", "a", gpus=2, priority=100)
+    lent = world.run("lent", "a", gpus=2)
+    taker = world.wait("b", "b", gpus=2)
+    assert not world.precedence.may(taker, firm)
+    assert "gives nothing back" in world.refuses([taker], [firm])
+    assert world.refuses([taker], [lent]) == ""
+
+
+def test_of_a_gang_all_go_or_as_many_as_it_can_spare() -> None:
+    world = World("queues: [{name: a}, {name: b, guaranteed: {gpus: 4}}]")
+    notes = {"kerf.dev/gang": "g", "kerf.dev/gang-size": "3", "kerf.dev/gang-min": "2"}
+    gang = [world.run(f"g-{i}", "a", notes=notes) for i in range(3)]
+    taker = world.wait("b", "b")
+    assert world.refuses([taker], gang[2:]) == ""
+    assert world.refuses([taker], gang[1:]).startswith("of gang g fewer than the 2")
+    assert world.refuses([taker], gang) == ""
+
+
+def test_a_gang_of_which_none_but_the_spare_ones_are_borrowed_keeps_the_others() -> None:
+    world = World(gpus=4)
+    notes = {"kerf.dev/gang": "g", "kerf.dev/gang-size": "3", "kerf.dev/gang-min": "2"}
+    gang = [world.run(f"g-{i}", "a", notes=notes) for i in range(3)]
+    two = world.wait("b", "b", gpus=2)
+    assert world.refuses([two], gang) != "", "two of the three are within the guarantee"
+
+
+def test_a_limit_counts_what_goes_of_its_own() -> None:
+    world = World("queues: [{name: a, limit: {gpus: 1}}, {name: b}]")
+    own, others = world.run("a-0", "a"), [world.run(f"b-{i}", "b") for i in range(3)]
+    taker = world.wait("a-1", "a", priority=1)
+    assert world.precedence.may(taker, own)
+    assert not world.precedence.may(taker, others[0])
+    assert world.precedence.keeps_back([taker], [own]) == ""
+    assert "queue a" in world.precedence.keeps_back([taker], [others[0]])
+    assert world.queues.usage is not None
+    assert world.queues.usage.gpu_milli(own.uid) == 1000, "asked, and nothing changed"
+    assert world.queues.tree is not None
+    assert world.queues.tree.queues["a"].used.gpu_milli == 1000
