@@ -68,8 +68,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """On the host, for the pages of running slices; a reboot empties it."""
     libcuda: str = ""
     """The driver's libcuda as the agent sees it. Empty: where the host has it."""
-    context_mib: Annotated[int, msgspec.Meta(ge=0, le=65536)] = 0
-    """What one process's CUDA context takes of a GPU, charged to its slice."""
+    context_mib: Annotated[int, msgspec.Meta(ge=0, le=65536)] | None = None
+    """What one process's CUDA context takes of a GPU, charged to its slice. None: what the canary has measured here."""
     period_ms: Annotated[int, msgspec.Meta(ge=5, le=1000)] = 50
     """In each period every slice with compute of its own has its part to itself."""
     in_flight_us: Annotated[int, msgspec.Meta(ge=100, le=100_000)] = 500

@@ -24,7 +24,9 @@ def container(built: Path, folder: Path, *, chunk: int, told: int = 0) -> Contai
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("piece", [8 * MIB, 700_000])
 @pytest.mark.parametrize("chunk", [2 * MIB, CHUNK])
-def test_the_device_never_has_more_than_the_limit_nor_than_the_account(built: Path, tmp_path: Path, way: str, piece: int, chunk: int) -> None:
+def test_the_device_never_has_more_than_the_limit_nor_than_the_account(
+    built: Path, tmp_path: Path, way: str, piece: int, chunk: int
+) -> None:
     limited = container(built, tmp_path, chunk=chunk, told=chunk)
     most, hidden, _, after = limited.run("pools", way, str(piece))
     assert LIMIT - CHUNK < most <= LIMIT

@@ -43,6 +43,12 @@ class Keeper:
         why = verdict.offered(self._proof, self._driver_version, self.library)
         return Offer(ok=not why, sentence=f"{why} ({self._trouble})" if why and self._trouble else why)
 
+    @property
+    def costs(self) -> tuple[int, int]:
+        """Bytes of a GPU that a process's context takes, and that a memory pool takes at once; 0 where it is not measured."""
+        proof = self._proof
+        return (0, 0) if proof is None or not proof.ok else (proof.context_bytes, proof.pool_chunk_bytes)
+
     def strategies(self, driver_version: str) -> tuple[Strategy, ...]:
         """What is proven of a node whose driver is this one now."""
         self._driver_version = driver_version
@@ -54,11 +60,11 @@ class Keeper:
         self, inventory: Callable[[], Inventory | None], occupied: Callable[[], Room], say: Callable[[], Awaitable[None]]
     ) -> None:
         """For ever: proves what is not proven. `occupied` is what is handed over now; `say` tells the world what is offered."""
-        said = self.offer()
+        said = self.offer(), self.costs
         while True:
             await self.look(inventory(), occupied())
-            if self.offer() != said:
-                said = self.offer()
+            if (self.offer(), self.costs) != said:
+                said = self.offer(), self.costs
                 await say()
             await asyncio.sleep(LOOK_S)
 
@@ -88,6 +94,8 @@ class Keeper:
             self._ctx.log.error(
                 "canary_failed", gpu=gpu.uuid, driver=proof.driver_version, why=proof.sentence, effect="firm isolation is not offered here"
             )
+        elif not proof.context_bytes:
+            self._ctx.log.warning("context_not_measured", gpu=gpu.uuid, effect="contexts are free here, unless context_mib is set")
         self._proof = proof
         try:
             _save(self._file, proof)

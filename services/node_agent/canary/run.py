@@ -23,6 +23,8 @@ MOST_MIB = 1024
 SHARE_MILLI = 300
 SHARE_MS = 3_000
 KERNEL_US = 500
+CONTEXTS = 3
+"""Measured one after the other, without the interposer, which would show the slice."""
 TIMEOUT_S = 60.0
 
 
@@ -56,9 +58,11 @@ class Canary:
         if not wrong:
             lines = await self._probe(msgspec.structs.replace(limits, compute_milli=SHARE_MILLI), index, *_loop())
             wrong, got = verdict.of_share(lines[-1] if lines else {}, SHARE_MILLI, SHARE_MS, alone=alone)
+        costs = {} if wrong else (await self._lines(index, [str(self._build / "probe"), self._libcuda, "context", str(CONTEXTS)]))[-1]
         return Proof(
             driver_version=driver_version, library=library, ok=not wrong, sentence=wrong, at_ms=at_ms, gpu=gpu, memory_limit_bytes=LIMIT_BYTES,
             memory_most_bytes=most, paths=paths, share_asked_milli=SHARE_MILLI, share_got_milli=got,
+            context_bytes=verdict.of_contexts(costs), pool_chunk_bytes=verdict.of_pools(costs),
         )  # fmt: skip
 
     async def _probe(self, rule: GpuRule, index: int, *what: str) -> list[dict[str, Any]]:
@@ -66,13 +70,13 @@ class Canary:
         page = Page(self._folder, self._clock)
         try:
             page.order(Rules(gpus=(rule,)), context_bytes=0, driver_path=self._libcuda)
-            return await self._lines(index, what)
+            return await self._lines(index, self._under(self._folder, [str(self._build / "probe"), self._libcuda, *what]))
         finally:
             page.close()
             remove(self._folder)
 
-    async def _lines(self, index: int, what: Sequence[str]) -> list[dict[str, Any]]:
-        command = self._under(self._folder, [str(self._build / "probe"), self._libcuda, *what])
+    async def _lines(self, index: int, command: Sequence[str]) -> list[dict[str, Any]]:
+        what = command[command.index(self._libcuda) + 1]
         environment = os.environ | self._environment | {"CUDA_VISIBLE_DEVICES": str(index), "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
         environment["KERF_DIRECTORY"] = str(self._folder)  # heeded by the tests' build alone
         process = await asyncio.create_subprocess_exec(
@@ -84,13 +88,13 @@ class Canary:
             with contextlib.suppress(ProcessLookupError):
                 process.kill()
             await process.wait()
-            raise CanaryError(f"the canary's {what[0]} has not ended within {TIMEOUT_S:g} s") from None
+            raise CanaryError(f"the canary's {what} has not ended within {TIMEOUT_S:g} s") from None
         if process.returncode:
-            raise CanaryError(f"the canary's {what[0]} ended with {process.returncode}: {errors.decode(errors='replace').strip()[-400:]}")
+            raise CanaryError(f"the canary's {what} ended with {process.returncode}: {errors.decode(errors='replace').strip()[-400:]}")
         try:
             return [msgspec.json.decode(line, type=dict[str, Any]) for line in out.splitlines()]
         except msgspec.DecodeError as error:
-            raise CanaryError(f"the canary's {what[0]} said what is no JSON: {error}") from error
+            raise CanaryError(f"the canary's {what} said what is no JSON: {error}") from error
 
 
 def _loop() -> tuple[str, ...]:

@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from shared.model.gpu import Strategy
+from shared.model.units import MIB
 
 PROVES: tuple[Strategy, ...] = ("interposer", "time_slice")
 OUT_OF_MEMORY = 2
@@ -19,6 +20,10 @@ SHARE_ERROR_MILLI = 50
 How well a share is kept is for the bench and for the samples of real slices."""
 LEAST_USED_MILLI = 800
 """A limit that is kept by giving less than this of it is not worth having."""
+
+CONTEXT_SPREAD_BYTES = 4 * MIB
+"""Contexts of one driver on one GPU differ by less."""
+MOST_CHUNK_BYTES = 1024 * MIB
 
 
 class Proof(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -38,6 +43,10 @@ class Proof(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     paths: tuple[str, ...] = ()
     share_asked_milli: int = 0
     share_got_milli: int = 0
+    context_bytes: int = 0
+    """What a process's context takes of the GPU; 0: not measured."""
+    pool_chunk_bytes: int = 0
+    """What a memory pool takes of the GPU at once; 0: not measured."""
 
 
 def of_memory(lines: Sequence[Mapping[str, Any]], limit_bytes: int, chunk_bytes: int) -> tuple[str, int, tuple[str, ...]]:
@@ -69,6 +78,20 @@ def of_share(line: Mapping[str, Any], asked_milli: int, ms: int, *, alone: bool 
     if alone and got * 1000 < asked_milli * LEAST_USED_MILLI:
         return f"a slice of {asked_milli} milli of the compute got only {got}", got
     return "", got
+
+
+def of_contexts(line: Mapping[str, Any]) -> int:
+    """What a context takes, in bytes and rounded up to MiB; 0 where the measurements differ: others used the GPU meanwhile."""
+    seen = [int(measured) for measured in line.get("context_bytes", ())]
+    if not seen or min(seen) < 0 or max(seen) - min(seen) > CONTEXT_SPREAD_BYTES:
+        return 0
+    return -(-max(seen) // MIB) * MIB
+
+
+def of_pools(line: Mapping[str, Any]) -> int:
+    """What a memory pool takes at once, in bytes; 0 where nobody can say."""
+    seen = int(line.get("pool_chunk_bytes", 0))
+    return seen if 0 < seen <= MOST_CHUNK_BYTES else 0
 
 
 def offered(proof: Proof | None, driver_version: str, library: str) -> str:

@@ -3,6 +3,9 @@
  *
  *   probe LIBCUDA memory CHUNK_KIB MOST_MIB     allocates along every path until it is refused, frees, and does so again; never more
  *                                               than MOST_MIB, and nothing where the GPU is shown to be larger: it is somebody's
+ *   probe LIBCUDA context COUNT                 what a context takes of the GPU, so many times: of another process, which makes one and
+ *                                               launches a kernel while this one looks at the GPU's free memory; and what a memory pool
+ *                                               takes at once
  *   probe LIBCUDA loop AT_NS MS KERNEL_US PERIOD_US DEPTH
  *                                               from AT_NS on (0: now) for MS: every PERIOD_US (0: without a pause) DEPTH kernels,
  *                                               each of KERNEL_US, and a wait for them: requests with their latencies
@@ -18,6 +21,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -241,9 +245,67 @@ static void hold(size_t bytes) {
     while (read(0, &word, 1) > 0) continue;
 }
 
+static void use_once(const char *path) {
+    begin(path);
+    launch(0);
+    MUST("cuCtxSynchronize");
+    if (virtual_leave) virtual_leave();
+}
+
+static size_t free_bytes(void) {
+    size_t available, total;
+    MUST("cuMemGetInfo_v2", &available, &total);
+    return available;
+}
+
+static uint64_t pool_chunk(void) {
+    uint64_t reserved = 0;
+    CUdeviceptr pointer;
+    CUpool pool;
+    if (!dlsym(library, "cuMemPoolGetAttribute") || CALL("cuMemAllocAsync", &pointer, (size_t)512, (CUstream)0)) return 0;
+    MUST("cuDeviceGetMemPool", &pool, 0);
+    MUST("cuMemPoolGetAttribute", pool, POOL_RESERVED_CURRENT, &reserved);
+    MUST("cuMemFreeAsync", pointer, (CUstream)0);
+    return reserved;
+}
+
+/* The others are made before the driver is touched: a child of a process that uses it cannot. */
+static void contexts(const char *path, int count) {
+    enum { MOST = 16 };
+    int go[MOST][2], done[MOST][2];
+    char word = 0;
+    if (count > MOST) count = MOST;
+    for (int i = 0; i < count; i++) {
+        if (pipe(go[i]) || pipe(done[i])) must(-1, "pipe");
+        switch (fork()) {
+        case -1: must(-1, "fork"); break;
+        case 0:
+            for (int other = 0; other <= i; other++) close(go[other][1]);
+            if (read(go[i][0], &word, 1) != 1) _exit(0);
+            use_once(path);
+            if (write(done[i][1], &word, 1) != 1 || read(go[i][0], &word, 1) < 0) _exit(4);
+            _exit(0);
+        default: close(go[i][0]), close(done[i][1]);
+        }
+    }
+    use_once(path);
+    printf("{\"context_bytes\": [");
+    for (int i = 0; i < count; i++) {
+        const size_t before = free_bytes();
+        size_t after;
+        if (write(go[i][1], &word, 1) != 1 || read(done[i][0], &word, 1) != 1) must(-1, "the process that makes a context");
+        after = free_bytes();
+        printf(i ? ", %ld" : "%ld", (long)before - (long)after);
+        close(go[i][1]);
+        if (wait(NULL) < 0) must(-1, "wait");
+    }
+    printf("], \"pool_chunk_bytes\": %lu}\n", pool_chunk());
+}
+
 int main(int count, char **words) {
     const char *what = count > 3 ? words[2] : "";
     if (count < 4) return 2;
+    if (!strcmp(what, "context")) return contexts(words[1], atoi(words[3])), 0;
     begin(words[1]);
     if (!strcmp(what, "memory") && count == 5) memory(strtoull(words[3], NULL, 10) << 10, strtoull(words[4], NULL, 10) << 20);
     else if (!strcmp(what, "loop") && count == 8)

@@ -12,10 +12,12 @@ from services.node_agent.strategies.slices import Key, Slice
 
 
 class Board:
-    def __init__(self, folder: Path, policy: Policy, clock: Callable[[], int], context_bytes: Callable[[], int] = lambda: 0) -> None:
+    def __init__(
+        self, folder: Path, policy: Policy, clock: Callable[[], int], costs: Callable[[], tuple[int, int]] = lambda: (0, 0)
+    ) -> None:
         """`folder` must be one file system with nothing else of use in it: containers can fill it. `clock`: nanoseconds of
-        CLOCK_MONOTONIC. `context_bytes`: what a process's context takes of a GPU here."""
-        self._folder, self._policy, self._clock, self._context_bytes = folder, policy, clock, context_bytes
+        CLOCK_MONOTONIC. `costs`: what a process's context takes of a GPU here, and a memory pool at once, in bytes; 0: unknown."""
+        self._folder, self._policy, self._clock, self._costs = folder, policy, clock, costs
         self._slices: dict[Key, Slice] = {}
         self._pages: dict[Key, Page] = {}
         self._wishes: dict[Key, Wish] = {}
@@ -113,12 +115,16 @@ class Board:
             found.close()
             page.remove(self.folder(key))
 
+    def say(self) -> None:
+        """Costs may have changed: they are not free for those that come later."""
+        self._say()
+
     def _say(self) -> None:
         """Those that are taken from hear of it first, so that nothing is given twice meanwhile."""
         planned = rules.plan(self._slices.values(), self._policy, self._wishes)
-        context = self._context_bytes()
+        context_bytes, pool_chunk_bytes = self._costs()
         for key in sorted(planned, key=lambda k: _grows(self._pages[k].rules, planned[k])):
-            self._pages[key].order(planned[key], context_bytes=context)
+            self._pages[key].order(planned[key], context_bytes=context_bytes, pool_chunk_bytes=pool_chunk_bytes)
 
 
 def _grows(before: page.Rules | None, after: page.Rules) -> bool:

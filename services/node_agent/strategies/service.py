@@ -63,7 +63,7 @@ class Strategies:
         self._build, run = Path(config.interposer_dir), Path(config.run_dir)
         self._keeper = Keeper(ctx, Path(config.checkpoint_file).with_name("canary.json"), self._build, self._canary)
         policy = Policy(period_us=config.period_ms * 1000, in_flight_us=config.in_flight_us, least_milli=config.least_milli)
-        self._board = Board(run / "slices", policy, clock, lambda: config.context_mib * MIB)
+        self._board = Board(run / "slices", policy, clock, self._costs)
         library = Path(config.library_dir) / self._keeper.library / LIBRARY
         self._drivers: dict[Strategy, Driver] = {
             "exclusive": Exclusive(),
@@ -100,7 +100,12 @@ class Strategies:
         if self._config.escapes == "lock":
             self._ctx.spawn(self._turns.keep(), name="turns")
         if self._config.enforce == "proven":
-            self._ctx.spawn(self._keeper.keep(lambda: self._agent.inventory, self._agent.occupied, say), name="canary")
+
+            async def proven() -> None:
+                self._board.say()
+                await say()
+
+            self._ctx.spawn(self._keeper.keep(lambda: self._agent.inventory, self._agent.occupied, proven), name="canary")
         self._ctx.spawn(self._beats(), name="pages")
 
     def edits(self, order: m.HandOver, grant: Grant | None) -> ContainerEdits:
@@ -214,6 +219,12 @@ class Strategies:
                 self._evicted_s[pod.uid] = now_s
                 self._evict((Evict(uid=pod.uid, namespace=pod.namespace, name=pod.name, reason=sentence),))
         self._evicted_s = {uid: at_s for uid, at_s in self._evicted_s.items() if uid in live}
+
+    def _costs(self) -> tuple[int, int]:
+        """The operator's word on contexts goes before what was measured."""
+        context_bytes, pool_chunk_bytes = self._keeper.costs
+        said_mib = self._config.context_mib
+        return context_bytes if said_mib is None else said_mib * MIB, pool_chunk_bytes
 
     # --- the rest -----------------------------------------------------------------------------------------------
 

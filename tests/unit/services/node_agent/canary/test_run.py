@@ -15,13 +15,14 @@ UUID = "GPU-00000000-0000-0000-0000-000000000001"
 """As the fake driver names its first."""
 
 
-def canary(build: Path, tmp_path: Path, library: Path | None, driver: Path | None = None) -> Canary:
+def canary(build: Path, tmp_path: Path, library: Path | None, driver: Path | None = None, **environment: str) -> Canary:
     def under(folder: Path, command: Sequence[str]) -> Sequence[str]:
         return ["env", *([f"LD_PRELOAD={library}"] if library else []), *command]
 
     return Canary(
-        build=build, folder=tmp_path / "canary", libcuda=str(driver or build / "libcuda.so.1"), clock=lambda: 1 << 62, under=under
-    )
+        build=build, folder=tmp_path / "canary", libcuda=str(driver or build / "libcuda.so.1"), clock=lambda: 1 << 62, under=under,
+        environment=environment,
+    )  # fmt: skip
 
 
 async def test_the_interposer_is_proven_over_every_path(build: Path, tmp_path: Path) -> None:
@@ -30,6 +31,13 @@ async def test_the_interposer_is_proven_over_every_path(build: Path, tmp_path: P
     assert (proof.driver_version, proof.library, proof.memory_most_bytes, len(proof.paths)) == ("580.1", "digest", LIMIT_BYTES, 9)
     assert abs(proof.share_got_milli - 300) <= 20
     assert not (tmp_path / "canary").exists()
+
+
+async def test_what_a_context_and_a_pool_take_is_measured_on_the_way(build: Path, tmp_path: Path) -> None:
+    """Without the interposer, whose slice would be smaller than what is to be seen."""
+    driver = {"KERF_FAKE_CUDA": str(tmp_path / "world"), "KERF_FAKE_CUDA_CONTEXT_MIB": "311", "KERF_FAKE_CUDA_POOL_KIB": "32768"}
+    proof = await canary(build, tmp_path, build / "test" / "libkerf.so", **driver).run(UUID, 0, "580.1", "digest", 5)
+    assert (proof.sentence, proof.context_bytes, proof.pool_chunk_bytes) == ("", 311 << 20, 32 << 20)
 
 
 async def test_without_the_interposer_the_canary_dies(build: Path, tmp_path: Path) -> None:

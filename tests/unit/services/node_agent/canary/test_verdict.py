@@ -8,6 +8,7 @@ import pytest
 
 from services.node_agent.canary import verdict
 from services.node_agent.canary.verdict import Proof
+from shared.model.units import MIB
 
 LIMIT, CHUNK = 100, 10
 
@@ -59,3 +60,22 @@ def test_a_share_is_proven_by_what_was_got(done: list[int], word: str) -> None:
 def test_a_proof_is_of_one_driver_and_one_library(proof: Proof | None, driver: str, library: str, word: str) -> None:
     why = verdict.offered(proof, driver, library)
     assert (word in why) if word else why == ""
+
+
+@pytest.mark.parametrize(
+    ("seen", "bytes_"),
+    [
+        ([300 * MIB, 301 * MIB, 300 * MIB], 301 * MIB),
+        ([300 * MIB + 1, 300 * MIB, 300 * MIB], 301 * MIB),
+        ([300 * MIB, 330 * MIB, 300 * MIB], 0),
+        ([2 * MIB, -MIB, 0], 0),
+        ([], 0),
+    ],
+)
+def test_what_a_context_takes_counts_only_where_nobody_else_used_the_gpu_meanwhile(seen: list[int], bytes_: int) -> None:
+    assert verdict.of_contexts({"context_bytes": seen}) == bytes_
+
+
+@pytest.mark.parametrize(("seen", "bytes_"), [(32 * MIB, 32 * MIB), (0, 0), (-1, 0), (1 << 40, 0)])
+def test_what_a_pool_takes_at_once_is_believed_within_reason(seen: int, bytes_: int) -> None:
+    assert verdict.of_pools({"pool_chunk_bytes": seen}) == bytes_

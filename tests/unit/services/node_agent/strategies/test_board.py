@@ -32,7 +32,7 @@ def clock() -> Clock:
 
 @pytest.fixture
 def board(tmp_path: Path, clock: Clock) -> Iterator[Board]:
-    made = Board(tmp_path / "slices", Policy(), clock, lambda: 300 << 20)
+    made = Board(tmp_path / "slices", Policy(), clock, lambda: (300 << 20, 0))
     yield made
     made.close()
 
@@ -64,6 +64,22 @@ def test_a_page_says_what_the_slice_may_do(board: Board) -> None:
     )
     assert (bytes(said.gpu[0].uuid), said.gpu[0].memory_limit_bytes) == (layout.uuid_bytes(UUID), 64 << 20)
     assert (said.gpu[0].compute_milli, said.gpu[0].context_bytes, said.tier) == (250, 300 << 20, layout.NORMAL)
+
+
+def test_what_contexts_and_pools_take_is_told_when_it_is_measured(tmp_path: Path, clock: Clock) -> None:
+    """The canary may end long after containers have started; and nothing else of the page changes with it."""
+    costs = [(0, 0)]
+    board, a = Board(tmp_path / "slices", Policy(), clock, lambda: costs[0]), make("a")
+    board.put(a)
+    assert (orders(board, a).gpu[0].context_bytes, orders(board, a).pool_chunk_bytes) == (0, 0)
+    costs[0] = 311 << 20, 32 << 20
+    board.say()
+    assert (orders(board, a).gpu[0].context_bytes, orders(board, a).pool_chunk_bytes, orders(board, a).generation) == (
+        311 << 20,
+        32 << 20,
+        2,
+    )
+    board.close()
 
 
 def test_only_the_agent_can_write_the_orders(board: Board) -> None:
