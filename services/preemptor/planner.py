@@ -86,7 +86,7 @@ class Planner:
     def _by_bound(self, state: PodState) -> list[tuple[Bound, NodeState]]:
         """Nodes with the least that a way on them can cost: nothing where this plan's victims have made room already, or there
         is room that placement has not used yet."""
-        found = []
+        found: list[tuple[Bound, NodeState]] = []
         cleared = self._taken.keys() | {victim.node for victim in self._gone.values()}
         for name, node in self._book.nodes.items():
             if name in self._busy or not node.gpus:

@@ -67,11 +67,13 @@ class Candidate(msgspec.Struct, frozen=True):
         return self.priority, self.least_gpu_ms, self.last, self.uid
 
 
-class _Known(msgspec.Struct, frozen=True):
+class _Known(msgspec.Struct):
     pods: list[Pod]
     """What the node's candidates were made from."""
     candidates: tuple[Candidate, ...]
     since: float
+    leaving: tuple[Candidate, ...] = ()
+    """As of this round."""
 
 
 class Candidates:
@@ -83,6 +85,8 @@ class Candidates:
     def __init__(self, book: Book, gangs: Gangs, precedence: Precedes, immune: Immune) -> None:
         self._book, self._gangs, self._precedence, self._immune, self._now = book, gangs, precedence, immune, 0.0
         self._of: dict[str, _Known] = {}
+        self._looked: set[str] = set()
+        """Nodes that have been looked at in this round: the book stands still."""
         self._promised: frozenset[str] = frozenset()
         self._disruptions: Counter[str] = Counter()
         """Promised, by PodDisruptionBudget."""
@@ -92,26 +96,37 @@ class Candidates:
         statuses do not count yet."""
         self._now, pods = now, self._book.pods
         self._of = {name: known for name, known in self._of.items() if name in self._book.nodes and now - known.since < KNOWN_S}
+        self._looked.clear()
         self._promised = frozenset(promised)
         self._disruptions = Counter(name for uid in self._promised if uid in pods for name in budgets_of(pods[uid], self._book))
         return self
 
     def on(self, node: NodeState, taker: PodState) -> list[Candidate]:
         """Those that may be asked to give way to it."""
-        pods, known = [state.pod for state in node.pods.values()], self._of.get(node.name)
-        if known is None or known.pods != pods:
-            made = (self._candidate(state, node.name) for state in node.pods.values() if state.grant_id and not self._spared(state))
-            known = self._of[node.name] = _Known(pods, tuple(sorted(made, key=lambda c: c.cost)), self._now)
-        found, below = known.candidates, taker.pod.spec.priority
+        found, below = self._look(node).candidates, taker.pod.spec.priority
         if self._precedence.by_priority_alone:  # with thousands of candidates a question each takes longer than all the rest
             return [c for c in found if c.priority < below and c.uid not in self._promised]
         return [c for c in found if c.uid not in self._promised and self._precedence.may(taker, self._book.pods[c.uid])]
 
-    def leaving(self, node: NodeState) -> list[Candidate]:
+    def leaving(self, node: NodeState) -> tuple[Candidate, ...]:
         """Who gives back there without being asked: pods that end, in time, and slices that outlive their pods by a moment."""
+        return self._look(node).leaving
+
+    def _look(self, node: NodeState) -> _Known:
+        if node.name in self._looked:
+            return self._of[node.name]
+        self._looked.add(node.name)
+        pods, known = [state.pod for state in node.pods.values()], self._of.get(node.name)
+        if known is None or known.pods != pods:
+            made = (self._candidate(state, node.name) for state in node.pods.values() if state.grant_id and not self._spared(state))
+            known = self._of[node.name] = _Known(pods, tuple(sorted(made, key=lambda c: c.cost)), self._now)
+        known.leaving = self._leave(node)
+        return known
+
+    def _leave(self, node: NodeState) -> tuple[Candidate, ...]:
         ending = [s for s in node.pods.values() if s.grant_id and (by := ends_by(s.pod)) is not None and self._now < by + STUCK_S]
         left = [held for held in node.grants.values() if held.phase == "leaving" and held.uid not in node.pods]
-        return [*(self._candidate(state, node.name) for state in ending), *(_slice(held, node.name) for held in left)]
+        return (*(self._candidate(state, node.name) for state in ending), *(_slice(held, node.name) for held in left))
 
     def unit(self, candidate: Candidate, gone: Collection[str], taker: PodState) -> list[Candidate] | None:
         """Who goes if this one does, beside those who go anyway: itself, or all that is left of its gang. None: one of them may
