@@ -43,6 +43,12 @@ def test_contexts_without_end_are_refused(limited: Limited) -> None:
     assert count < 64
 
 
+def test_each_further_context_of_a_process_is_charged_like_the_first(built: Path, tmp_path: Path) -> None:
+    node = Node(built, tmp_path / "node", context_mib=20)
+    container = node.container("a", Rules(gpus=(GpuRule(uuid=UUID, memory_limit_bytes=LIMIT),)), context_bytes=20 * MIB)
+    assert container.run("attack", "contexts") == [LIMIT // (20 * MIB) - 1]
+
+
 @pytest.mark.parametrize("way", ["environment", "scribble", "remap"])
 def test_what_cannot_be_stopped_shows_as_more_on_the_device_than_in_the_page(limited: Limited, way: str) -> None:
     container = limited(LIMIT)

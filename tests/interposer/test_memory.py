@@ -54,7 +54,7 @@ def test_small_pieces_are_charged_in_what_the_driver_hands_out(limited: Limited)
     assert (count, most, error) == (1024, MIB, OUT_OF_MEMORY)
 
 
-def test_what_a_context_takes_counts_once_a_process(built: Path, tmp_path: Path) -> None:
+def test_what_a_context_takes_is_charged(built: Path, tmp_path: Path) -> None:
     node = Node(built, tmp_path / "node", context_mib=20)
     container = node.container("a", Rules(gpus=(GpuRule(uuid=UUID, memory_limit_bytes=LIMIT),)), context_bytes=20 * MIB)
     count, most, after, _ = container.run("paths", "cuMemAlloc", str(PIECE))

@@ -1,5 +1,5 @@
-/* cuInit and contexts. A process's first context on a GPU takes memory that no allocation shows: it is charged by the agent's
- * figure for this driver, and given back with the last. What was allocated in a context goes with it. */
+/* cuInit and contexts. A context takes memory that no allocation shows: it is charged by the agent's figure for this driver, and
+ * given back with it. What was allocated in a context goes with it. */
 #include "kerf.h"
 #include <string.h>
 
@@ -14,9 +14,7 @@ typedef CUresult (*destroy_t)(CUcontext);
 
 pthread_mutex_t contexts_guard = PTHREAD_MUTEX_INITIALIZER;
 typedef struct { int set; uint64_t first, charged; } setting_t; /* first: what the context began with */
-static struct { CUcontext context; int gpu, primary, retained; setting_t setting[LIMIT_HEAP + 1]; } known[MAX_CONTEXTS];
-static int open_on[KERF_MAX_GPUS];
-static uint64_t paid[KERF_MAX_GPUS]; /* what the first context was charged: the figure may change meanwhile */
+static struct { CUcontext context; int gpu, primary, retained; uint64_t paid; setting_t setting[LIMIT_HEAP + 1]; } known[MAX_CONTEXTS];
 
 EXPORT CUresult cuInit(unsigned flags) {
     if (!attached()) return REFUSED;
@@ -34,31 +32,23 @@ static int place_of_primary(int gpu) {
     return -1;
 }
 /* 0: no memory for it, or more contexts than anybody needs: each that we lost count of would go untimed. */
-static int pay(int gpu, int primary) {
-    int fits;
+static int pay(int gpu, int primary, uint64_t *paid) {
+    int fits, again;
     pthread_mutex_lock(&contexts_guard);
-    fits = place_of(NULL) >= 0 || (primary && place_of_primary(gpu) >= 0);
-    if (fits && !open_on[gpu]) {
-        paid[gpu] = orders->gpu[gpu].context_bytes;
-        fits = reserve(gpu, paid[gpu]);
-    }
-    if (fits) open_on[gpu]++;
+    again = primary && place_of_primary(gpu) >= 0;
+    *paid = again ? 0 : orders->gpu[gpu].context_bytes;
+    fits = again || (place_of(NULL) >= 0 && reserve(gpu, *paid));
     pthread_mutex_unlock(&contexts_guard);
     return fits;
 }
-static void pay_back(int gpu) {
-    pthread_mutex_lock(&contexts_guard);
-    if (open_on[gpu] > 0 && --open_on[gpu] == 0) release(gpu, paid[gpu]);
-    pthread_mutex_unlock(&contexts_guard);
-}
 
 /* 0: this context is known already. */
-static int keep(CUcontext context, int gpu, int primary) {
+static int keep(CUcontext context, int gpu, int primary, uint64_t paid) {
     int i, kept = 0;
     pthread_mutex_lock(&contexts_guard);
     if ((i = place_of(context)) >= 0) known[i].retained++;
     else if ((i = place_of(NULL)) >= 0) {
-        known[i].context = context, known[i].gpu = gpu, known[i].primary = primary, known[i].retained = 1;
+        known[i].context = context, known[i].gpu = gpu, known[i].primary = primary, known[i].retained = 1, known[i].paid = paid;
         kept = 1;
     }
     pthread_mutex_unlock(&contexts_guard);
@@ -105,21 +95,22 @@ static void gone(int i) {
     const int gpu = known[i].gpu;
     for (int s = 0; s <= LIMIT_HEAP; s++) release(gpu, known[i].setting[s].charged);
     memset(known[i].setting, 0, sizeof known[i].setting);
-    known[i].context = NULL;
     while (table_take_any(of_context, context, &entry)) release(entry.gpu, entry.bytes);
     __atomic_store_n(&pools_pending, 1, __ATOMIC_RELAXED);
     timing_forget(context);
-    pay_back(gpu);
+    release(gpu, known[i].paid);
+    known[i].context = NULL;
 }
 
 EXPORT CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device) {
+    uint64_t paid = 0;
     CUresult result;
     int gpu;
     if (!attached()) return REFUSED;
     gpu = gpu_of_device(device);
-    if (gpu >= 0 && !pay(gpu, 1)) return CUDA_ERROR_OUT_OF_MEMORY;
+    if (gpu >= 0 && !pay(gpu, 1, &paid)) return CUDA_ERROR_OUT_OF_MEMORY;
     result = REAL(retain_t, "cuDevicePrimaryCtxRetain")(context, device);
-    if (gpu >= 0 && (result || !keep(*context, gpu, 1))) pay_back(gpu);
+    if (gpu >= 0 && (result || !keep(*context, gpu, 1, paid))) release(gpu, paid);
     return result;
 }
 
@@ -140,13 +131,14 @@ RELEASES(cuDevicePrimaryCtxReset_v2, 1)
 
 #define CREATES(name, type, parameters, arguments)                              \
     EXPORT CUresult name parameters {                                           \
+        uint64_t paid = 0;                                                      \
         CUresult result;                                                        \
         int gpu;                                                                \
         if (!attached()) return REFUSED;                                        \
         gpu = gpu_of_device(device);                                            \
-        if (gpu >= 0 && !pay(gpu, 0)) return CUDA_ERROR_OUT_OF_MEMORY;             \
+        if (gpu >= 0 && !pay(gpu, 0, &paid)) return CUDA_ERROR_OUT_OF_MEMORY;   \
         result = REAL(type, #name) arguments;                                   \
-        if (gpu >= 0 && (result || !keep(*context, gpu, 0))) pay_back(gpu);     \
+        if (gpu >= 0 && (result || !keep(*context, gpu, 0, paid))) release(gpu, paid); \
         return result;                                                          \
     }
 CREATES(cuCtxCreate, create_v2_t, (CUcontext *context, unsigned flags, CUdevice device), (context, flags, device))
@@ -170,5 +162,4 @@ DESTROYS(cuCtxDestroy_v2)
 /* In a child: they are the parent's, and no driver lets a child use them. */
 void contexts_forget(void) {
     memset(known, 0, sizeof known);
-    memset(open_on, 0, sizeof open_on);
 }

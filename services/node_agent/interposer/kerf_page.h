@@ -34,7 +34,7 @@ enum { KERF_GATE_OPEN = 0, KERF_GATE_CLOSED = 1 };
 struct kerf_gpu_orders {
     uint8_t uuid[16];            /* as cuDeviceGetUuid gives it (the hex digits of NVML's GPU-... or MIG-...). GPUs not listed: no memory */
     uint64_t memory_limit_bytes; /* of all the container's processes together; KERF_NO_LIMIT: none, and the view is the device's own */
-    uint64_t context_bytes;      /* charged for each process's context on this GPU, beside what it allocates */
+    uint64_t context_bytes;      /* charged for each context on this GPU, beside what is allocated */
     uint32_t compute_milli;      /* share of the GPU's time, 1 to 1000; 0 or 1000: not limited, and launches are not timed */
     uint32_t in_flight_us;       /* GPU time that may be submitted and not finished; 0: not bounded (with a limit or in the low tier: 4000) */
     uint32_t gate;               /* KERF_GATE_CLOSED: launches wait, while the heartbeat is fresh */

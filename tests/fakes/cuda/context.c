@@ -8,7 +8,7 @@
 #define DEFAULTS 1024, 1 << 20, 8 << 20 /* stack, printf, heap; in what a context takes */
 static pid_t initialised;
 static context_t primary[DEVICES];
-static int retained[DEVICES], contexts[DEVICES];
+static int retained[DEVICES];
 static _Thread_local context_t *stack[16];
 static _Thread_local int depth;
 
@@ -49,16 +49,10 @@ CUresult cuDeviceTotalMem(unsigned *bytes, CUdevice device) {
     return *bytes = world()->memory_bytes > UINT32_MAX ? UINT32_MAX : (unsigned)world()->memory_bytes, CUDA_SUCCESS;
 }
 
-/* The first context of a process on a device takes memory of it; the last gives it back. */
-static CUresult opened(int device) {
-    CUresult result = contexts[device] ? CUDA_SUCCESS : take(device, world()->context_bytes);
-    if (!result) contexts[device]++;
-    return result;
-}
+static CUresult opened(int device) { return take(device, world()->context_bytes); }
 static void closed(int device, context_t *context) {
-    give(device, context->taken);
+    give(device, context->taken + world()->context_bytes);
     context->taken = 0;
-    if (--contexts[device] == 0) give(device, world()->context_bytes);
 }
 
 CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device) {

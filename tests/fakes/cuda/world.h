@@ -3,7 +3,7 @@
  *   KERF_FAKE_CUDA            the file; made by whoever comes first. Unset: a world of this process alone
  *   KERF_FAKE_CUDA_DEVICES    1
  *   KERF_FAKE_CUDA_MIB        memory of each, 16384
- *   KERF_FAKE_CUDA_CONTEXT_MIB  what a process's context takes on a device, 0
+ *   KERF_FAKE_CUDA_CONTEXT_MIB  what each context takes on its device, 0
  *   KERF_FAKE_CUDA_POOL_KIB   what a memory pool takes at once, 2048
  *   KERF_FAKE_CUDA_SLICE_US   the driver's time slice between processes that both have work, 2000
  *   KERF_FAKE_CUDA_LAUNCH_NS  what a launch costs the CPU, 2000
