@@ -22,6 +22,7 @@ from services.node_agent.devices.cgroups import Owner
 from services.node_agent.devices.usage import GpuProcesses
 from services.node_agent.strategies.advisory import Advisory
 from services.node_agent.strategies.base import Driver, Observed
+from services.node_agent.strategies.blame import blame, container_of, pages_of
 from services.node_agent.strategies.board import Board
 from services.node_agent.strategies.escapes import Escape, Escapes, by_pod
 from services.node_agent.strategies.exclusive import Exclusive
@@ -147,7 +148,7 @@ class Strategies:
         self._hidden = {(escape.held.uid, escape.held.uuid): escape for escape in escapes}
         overruns = self._overruns.look(self._clock() / 1e9, of_pods(used, self._board.slices))
         self._over = {(over.used.uid, over.used.uuid): over for over in overruns}
-        self._act(escapes, overruns, pids)
+        self._act(escapes, overruns, pids, self._blamed(escapes, found))
 
     def beside(self, uuid: str, use: SliceUse) -> SliceUse:
         mine = {
@@ -196,16 +197,40 @@ class Strategies:
                     mib[key] = mib.get(key, 0) + process.mib
         return mib, milli, pids
 
-    def _act(self, escapes: tuple[Escape, ...], overruns: tuple[Overrun, ...], pids: Mapping[tuple[str, str], frozenset[int]]) -> None:
-        for what in (*(escape.sentence for escape in escapes), *(over.sentence for over in overruns)):
-            self._ctx.log.warning("slice_escaped", what=what, policy=self._config.escapes)
+    def _blamed(self, escapes: tuple[Escape, ...], found: tuple[GpuProcesses, ...]) -> dict[str, dict[Key, frozenset[int]]]:
+        """By GPU: the containers that got past their slices, and their processes."""
+        if not escapes:
+            return {}
+        pages, proc = pages_of({slice_.key: self._board.folder(slice_.key) for slice_ in self._board.slices}), self._config.host().proc
+        blamed: dict[str, dict[Key, frozenset[int]]] = {}
+        for held in (escape.held for escape in escapes):
+            counted = {key: seen.memory_mib or 0 for (key, uuid), seen in self._observed.items() if uuid == held.uuid}
+            mine = {
+                process.pid: process.mib or 0
+                for gpu in found
+                if gpu.uuid == held.uuid
+                for process in gpu.processes
+                if (of := self._owner(process.pid)) is not None and of.pod_uid == held.uid
+            }
+            guilty = blame(held.containers, mine, counted, lambda pid: container_of(pid, pages, proc))
+            blamed.setdefault(held.uuid, {}).update(guilty)
+        return blamed
+
+    def _act(
+        self,
+        escapes: tuple[Escape, ...],
+        overruns: tuple[Overrun, ...],
+        pids: Mapping[tuple[str, str], frozenset[int]],
+        blamed: Mapping[str, Mapping[Key, frozenset[int]]],
+    ) -> None:
+        for escape in escapes:
+            who = sorted(container for uid, container in blamed[escape.held.uuid] if uid == escape.held.uid)
+            self._ctx.log.warning("slice_escaped", what=escape.sentence, containers=who, policy=self._config.escapes)
+        for over in overruns:
+            self._ctx.log.warning("slice_escaped", what=over.sentence, policy=self._config.escapes)
         if self._config.escapes == "lock":
-            escaped: dict[str, dict[Key, frozenset[int]]] = {}
-            for escape in escapes:
-                held = escape.held
-                escaped.setdefault(held.uuid, {})[held.containers[0]] = pids.get((held.uid, held.uuid), frozenset())
             self._rations = rationed(self._rations, overruns, pids)
-            self._turns.know(escaped, self._rations)
+            self._turns.know(blamed, self._rations)
         elif self._config.escapes == "evict":
             why = {over.used.uid: over.sentence for over in overruns} | {escape.held.uid: escape.sentence for escape in escapes}
             self._evict_pods(why)

@@ -1,0 +1,53 @@
+"""Which of a pod's containers got past its slice. NVML knows processes, and their cgroups say the pod and the runtime's name of the
+container, which no grant knows. But each container has its own page mounted, and through the process's root the agent sees which.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+
+from services.node_agent.strategies.interposer import INSIDE
+from services.node_agent.strategies.slices import Key
+
+PAGE = f"{INSIDE}/counters"
+File = tuple[int, int]
+"""Device and inode: the same however the file is mounted."""
+
+
+def file_at(path: Path) -> File | None:
+    """None where there is none, or it may not be seen."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+def pages_of(folders: Mapping[Key, Path]) -> dict[File, Key]:
+    """The containers by their page. `folders`: where the agent has them."""
+    return {file: key for key, folder in folders.items() if (file := file_at(folder / "counters")) is not None}
+
+
+def container_of(pid: int, pages: Mapping[File, Key], proc: Path) -> Key | None:
+    """None for a process that shows no page of ours: it has ended, or another root directory."""
+    file = file_at(proc / str(pid) / "root" / PAGE.lstrip("/"))
+    return None if file is None else pages.get(file)
+
+
+def blame(
+    containers: Iterable[Key], seen_mib: Mapping[int, int], counted_mib: Mapping[Key, int], of: Callable[[int], Key | None]
+) -> dict[Key, frozenset[int]]:
+    """Of one pod on one GPU: the containers that hold most beyond what their pages count, with their processes.
+
+    `seen_mib` is NVML's word by process. A process that shows no page may be any container's, and counts for each. Who is beyond
+    its page by less than half of the worst is not blamed: contexts are a little beyond it everywhere.
+    """
+    pids: dict[Key, set[int]] = {key: set() for key in containers}
+    for pid in seen_mib:
+        found = of(pid)
+        for key in (found,) if found in pids else tuple(pids):
+            pids[key].add(pid)
+    beyond = {key: sum(seen_mib[pid] for pid in mine) - counted_mib.get(key, 0) for key, mine in pids.items()}
+    worst = max(beyond.values(), default=0)
+    return {key: frozenset(pids[key]) for key in pids if beyond[key] * 2 >= worst}

@@ -1,0 +1,45 @@
+"""Which of a pod's containers got past its slice."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from services.node_agent.strategies.blame import blame, container_of, pages_of
+from services.node_agent.strategies.slices import Key
+
+FIRST, SECOND = ("pod", "first"), ("pod", "second")
+BOTH = (FIRST, SECOND)
+
+
+@pytest.mark.parametrize(
+    ("of", "seen", "counted", "blamed"),
+    [
+        ({1: FIRST, 2: SECOND}, {1: 400, 2: 5000}, {FIRST: 300, SECOND: 1000}, {SECOND: {2}}),
+        ({1: FIRST, 2: SECOND, 3: SECOND}, {1: 5000, 2: 10, 3: 10}, {}, {FIRST: {1}}),
+        ({1: FIRST, 2: SECOND}, {1: 5000, 2: 4000}, {}, {FIRST: {1}, SECOND: {2}}),
+        ({1: FIRST}, {1: 100, 2: 5000}, {FIRST: 100, SECOND: 0}, {FIRST: {1, 2}, SECOND: {2}}),
+        ({1: ("other", "x")}, {1: 5000}, {FIRST: 0, SECOND: 4000}, {FIRST: {1}}),
+    ],
+    ids=["second", "first", "both", "a process that shows no page may be anybody's", "nor one that shows a stranger's"],
+)
+def test_the_container_is_blamed_whose_processes_hold_what_its_page_does_not_count(
+    of: dict[int, Key], seen: dict[int, int], counted: dict[Key, int], blamed: dict[Key, set[int]]
+) -> None:
+    assert blame(BOTH, seen, counted, of.get) == blamed
+
+
+def test_a_process_is_of_the_container_whose_page_is_mounted_where_it_sees_it(tmp_path: Path) -> None:
+    """A bind mount is the same file under another name; a hard link here."""
+    folders = {key: tmp_path / key[1] for key in BOTH}
+    for folder in folders.values():
+        folder.mkdir()
+        (folder / "counters").touch()
+    inside = tmp_path / "proc" / "7" / "root" / "run" / "kerf"
+    inside.mkdir(parents=True)
+    os.link(folders[SECOND] / "counters", inside / "counters")
+    pages = pages_of(folders)
+    assert container_of(7, pages, tmp_path / "proc") == SECOND
+    assert container_of(8, pages, tmp_path / "proc") is None
