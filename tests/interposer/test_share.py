@@ -15,7 +15,7 @@ A_PERCENT_OF_A_SECOND = 10_000_000
 PERIOD_NS = 50_000_000
 
 
-def side_by_side(built: Path, folder: Path, shares: tuple[int, ...], *, clients: int = 0) -> list[Container]:
+def side_by_side(built: Path, folder: Path, shares: tuple[int, ...], *, clients: int = 0, in_flight_us: int = 0) -> list[Container]:
     node = Node(built, folder, clients=clients or len(shares))
     keys = [(f"pod-{place}", "main") for place in range(len(shares))]
     for key in keys:
@@ -23,7 +23,9 @@ def side_by_side(built: Path, folder: Path, shares: tuple[int, ...], *, clients:
     made = []
     for place, (key, milli) in enumerate(zip(keys, shares, strict=True)):
         start = sum(shares[:place]) * PERIOD_NS // 1000
-        rule = GpuRule(uuid=UUID, compute_milli=milli, period_ns=PERIOD_NS, window_start_ns=start, window_ns=milli * PERIOD_NS // 1000)
+        rule = GpuRule(
+            uuid=UUID, compute_milli=milli, in_flight_us=in_flight_us, period_ns=PERIOD_NS, window_start_ns=start, window_ns=milli * PERIOD_NS // 1000
+        )  # fmt: skip
         made.append(node.container(folder_name(key), Rules(gpus=(rule,), peers=tuple(k for k in keys if k != key))))
     return made
 
@@ -53,6 +55,21 @@ def test_a_saturating_share_is_off_by_less_than_two_percent_of_a_gpu_in_every_se
     for milli, program in zip(shares, programs, strict=True):
         for got_ns in numbers(program):
             assert abs(got_ns - milli * 1_000_000) < 2 * A_PERCENT_OF_A_SECOND
+
+
+@pytest.mark.parametrize("kernel_ns", [10_000_000, 20_000_000])
+def test_launches_longer_than_a_window_take_nothing_from_the_other_in_the_end(built: Path, tmp_path: Path, kernel_ns: int) -> None:
+    """A tenth with launches of 10 or 20 ms in windows of 5: their debt is waited for, and what the other had to yield it makes up for.
+    One launch more or less in a second is the least that can be."""
+    containers = side_by_side(built, tmp_path / "node", (100, 900), in_flight_us=500)
+    programs = [
+        container.start("share", "saturate", str(ns), "8", KERF_FAKE_CUDA_CLIENT=str(place))
+        for place, (container, ns) in enumerate(zip(containers, (kernel_ns, 1_000_000), strict=True))
+    ]
+    small, large = (numbers(program)[1:] for program in programs)
+    assert all(abs(got_ns - 100_000_000) <= kernel_ns for got_ns in small)
+    assert all(abs(got_ns - 900_000_000) < 2 * A_PERCENT_OF_A_SECOND for got_ns in large)
+    assert abs(sum(small) / 7 - 100_000_000) < A_PERCENT_OF_A_SECOND
 
 
 def test_what_the_page_counts_is_what_the_device_did(built: Path, tmp_path: Path) -> None:

@@ -18,7 +18,7 @@
 enum { MILLI = 1000, POLL_NS = 1000000, DEFAULT_BOUND_NS = 4000000, DEFAULT_STALE_NS = 2000000000 };
 enum { LOOSE_PERIOD_NS = 100000000, LOOSE_CAP_NS = 20000000, LOW_DEBT_NS = 50000000, REFILL_NS = 10000, YIELD_NS = 5000000 };
 #define DEBT_NS (INT64_C(1) << 50) /* eleven days */
-enum { AHEAD_NS = 1000000000 }; /* no process is so slow that another's refill stands so far in its future */
+enum { AHEAD_NS = 1000000000, SAVED_PERIODS = 10 }; /* no process is so slow that another's refill stands so far in its future */
 #define LOAD(x) __atomic_load_n(&(x), __ATOMIC_SEQ_CST)
 #define STORE(x, v) __atomic_store_n(&(x), v, __ATOMIC_SEQ_CST)
 #define ADD(x, v) __atomic_add_fetch(&(x), v, __ATOMIC_SEQ_CST)
@@ -44,6 +44,9 @@ static int64_t window_of(const struct kerf_gpu_orders *o) { return (int64_t)(o->
 static struct {
     uint64_t filled_ns, seen_ns, busy_from_ns, busy_until_ns; /* seen: the latest refill of the container's bucket */
     int64_t tokens_ns, cap_ns;
+    uint64_t period, patience_ns, yielded_ns; /* at a window's beginning: how long it may wait, how long it has waited */
+    uint64_t awaited_ns;                      /* when the long launch that it waited for last is due */
+    uint64_t owed_ns;                         /* of its windows, what it has waited and not made up for */
 } purse[KERF_MAX_GPUS];
 
 static int64_t earned(uint64_t from_ns, uint64_t now_ns, uint64_t milli) {
@@ -113,21 +116,47 @@ static void adapt(int gpu, uint64_t estimate_ns, uint64_t now_ns) {
     STORE(c->reach_ns, reach_in_bounds(o, estimate_ns, reach));
 }
 
+static uint64_t sooner(uint64_t a, uint64_t b) { return a < b ? a : b; }
+
+/* How long the beginning of a window waits for a peer's work that has run past its own: 5 ms or a tenth of the period; for a launch
+ * longer than that, what was saved up of it in the last periods. So a peer that always claims to be at work costs a tenth at most. */
+static uint64_t saved_patience(int gpu, const struct kerf_gpu_orders *o, uint64_t now_ns) {
+    const uint64_t period = now_ns / o->period_ns, periods = period - purse[gpu].period;
+    if (!periods) return purse[gpu].patience_ns;
+    purse[gpu].patience_ns -= purse[gpu].yielded_ns < purse[gpu].patience_ns ? purse[gpu].yielded_ns : purse[gpu].patience_ns;
+    purse[gpu].patience_ns += patience(o) * (periods < SAVED_PERIODS ? periods : SAVED_PERIODS);
+    if (purse[gpu].patience_ns > patience(o) * SAVED_PERIODS) purse[gpu].patience_ns = patience(o) * SAVED_PERIODS;
+    purse[gpu].owed_ns += purse[gpu].yielded_ns;
+    if (purse[gpu].owed_ns > 2 * o->period_ns) purse[gpu].owed_ns = 2 * o->period_ns;
+    purse[gpu].period = period;
+    purse[gpu].yielded_ns = 0;
+    return purse[gpu].patience_ns;
+}
+
 /* 0 if a launch that would begin then is inside the window; else when the next window begins. */
 static uint64_t window_wait(int gpu, const moment_t *m, uint64_t begin_ns) {
     const struct kerf_gpu_orders *o = &orders->gpu[gpu];
-    const uint64_t start = m->now_ns / o->period_ns * o->period_ns + o->window_start_ns;
-    const uint64_t latest = start + patience(o);
-    if (m->now_ns < start) return start;
-    if (begin_ns == m->now_ns && m->now_ns < latest && m->peers_due_ns > m->now_ns)
-        return m->peers_due_ns < latest ? m->peers_due_ns : latest; /* the one before us has run past its end */
+    const uint64_t start = m->now_ns / o->period_ns * o->period_ns + o->window_start_ns, half_ns = m->estimate_ns / 2;
+    const uint64_t reach = reach_in_bounds(o, m->estimate_ns, LOAD(counters->gpu[gpu].reach_ns));
+    const uint64_t soon = start + patience(o);
+    uint64_t latest;
+    if (m->now_ns < start) /* beside its window only what it had to yield of it, and only while nobody else is at work */
+        return m->peers_due_ns <= m->now_ns && begin_ns + half_ns <= m->now_ns + purse[gpu].owed_ns ? 0 : start;
+    latest = start + saved_patience(gpu, o, m->now_ns);
+    if (begin_ns == m->now_ns && m->peers_due_ns > m->now_ns) { /* the one before us has run past its end */
+        const int longer = m->now_ns < soon ? m->peers_due_ns > soon : m->peers_due_ns == purse[gpu].awaited_ns; /* one long launch */
+        if (longer && m->now_ns < latest) {
+            purse[gpu].awaited_ns = m->peers_due_ns;
+            purse[gpu].yielded_ns = sooner(m->peers_due_ns, latest) - start;
+            return sooner(m->peers_due_ns, latest);
+        }
+        if (m->now_ns < soon) return sooner(m->peers_due_ns, soon);
+    }
     adapt(gpu, m->estimate_ns, m->now_ns);
     if (begin_ns == m->now_ns && m->estimate_ns > o->window_ns && m->now_ns < start + o->window_ns) return 0; /* it fits no window */
-    if (begin_ns + m->estimate_ns / 2 > start + reach_in_bounds(o, m->estimate_ns, LOAD(counters->gpu[gpu].reach_ns))) return start + o->period_ns;
-    return 0;
+    if (begin_ns + half_ns <= start + reach) return 0;
+    return begin_ns + half_ns <= start + o->window_ns + purse[gpu].owed_ns + purse[gpu].yielded_ns && m->peers_due_ns <= m->now_ns ? 0 : start + o->period_ns;
 }
-
-static uint64_t sooner(uint64_t a, uint64_t b) { return a < b ? a : b; }
 
 enum verdict gate(int gpu, const moment_t *m, uint64_t *until_ns) {
     const struct kerf_gpu_orders *o = &orders->gpu[gpu];
@@ -204,6 +233,7 @@ void gate_settle(int gpu, uint64_t estimate_ns, uint64_t begin_ns, uint64_t end_
     forgive(gpu);
     if (limited(o) && orders->tier != KERF_TIER_LOW && window_of(o)) {
         const uint64_t window_end = begin_ns / o->period_ns * o->period_ns + o->window_start_ns + o->window_ns;
+        if (begin_ns >= window_end || begin_ns + o->window_ns < window_end) purse[gpu].owed_ns -= own < purse[gpu].owed_ns ? own : purse[gpu].owed_ns;
         if (end_ns > window_end && begin_ns < window_end) ADD(c->overran_ns, end_ns - window_end);
     }
 }

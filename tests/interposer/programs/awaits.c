@@ -8,19 +8,25 @@
 static CUcontext context;
 static CUstream first, second;
 static CUfunction spins, works;
+static volatile int here; /* the other thread takes part in the clock */
 
 static void *later(void *unused) {
     NEED(CALL(cuCtxSetCurrent, , 4000)(context));
+    sleep_to(virtual_now() + 1000000);
+    here = 1;
     sleep_to(virtual_now() + 10000000);
     NEED(launch(works, second));
     return unused;
 }
 
 static int by_threads(void) {
-    const uint64_t begun = virtual_now();
+    uint64_t begun;
     pthread_t other;
     pthread_create(&other, NULL, later, NULL);
-    for (int i = 0; i < 40; i++) NEED(launch(i ? works : spins, first));
+    while (!here) sleep_to(virtual_now() + 1000000);
+    begun = virtual_now();
+    NEED(launch(spins, first));
+    for (int i = 1; i < 40; i++) NEED(launch(works, first));
     FIGURE(void (*)(void), "kerf_virtual_leave")();
     pthread_join(other, NULL);
     NEED(CALL(cuCtxSynchronize, , 2000)());
