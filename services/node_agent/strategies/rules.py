@@ -18,6 +18,7 @@ import msgspec
 
 from services.node_agent.strategies import layout
 from services.node_agent.strategies.page import GpuRule, Rules
+from services.node_agent.strategies.quantum import LEAST_TOGETHER_MILLI
 from services.node_agent.strategies.slices import Key, Part, Slice
 from shared.model.units import MIB, WHOLE_GPU_MILLI
 
@@ -29,8 +30,9 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     """GPU time that a slice may have submitted and not finished, where others share its GPU and it does not go before all."""
     idle_for_us: int = 200
     """So long must those before it have been idle until a slice takes its turn."""
-    least_milli: int = 0
-    """Of each GPU's time, to every slice by turns, even where those before it are always busy."""
+    least_milli: int = 50
+    """Of each GPU's time, to every slice by turns, even where those before it are always busy, or always say so. Less where they
+    are many: together it is half of the time at most, and nothing that is reserved."""
 
 
 class Wish(msgspec.Struct, frozen=True, kw_only=True):
@@ -77,7 +79,18 @@ def _rules(mine: Slice, on: Mapping[str, list[Slice]], policy: Policy, wish: Wis
         behind = tuple(key for key, s in sorted(others.items()) if _goes_first(mine, s))
         return Rules(gpus=gpus, paused=wish.paused, peers=(beside + behind)[: layout.MAX_PEERS])
     idle_for_ns = policy.idle_for_us * 1000
-    return Rules(gpus=gpus, low=True, paused=wish.paused, floor_milli=policy.least_milli, idle_for_ns=idle_for_ns, peers=before)
+    return Rules(gpus=gpus, low=True, paused=wish.paused, floor_milli=_floor(mine, on, policy), idle_for_ns=idle_for_ns, peers=before)
+
+
+def _floor(mine: Slice, on: Mapping[str, list[Slice]], policy: Policy) -> int:
+    """A page has one for all its GPUs: the least."""
+    floors = [policy.least_milli]
+    for part in mine.parts:
+        on_it = on[part.uuid]
+        waiting = sum(any(_goes_first(other, s) for other in on_it) for s in on_it)
+        free = WHOLE_GPU_MILLI - sum(_milli(s, part.uuid) for s in on_it if s.reserved)
+        floors.append(max(0, min(free, LEAST_TOGETHER_MILLI)) // max(1, waiting))
+    return min(floors)
 
 
 def _goes_first(one: Slice, other: Slice) -> bool:

@@ -54,6 +54,19 @@ def test_two_reserved_slices_have_windows_that_do_not_meet() -> None:
     assert not b.low
 
 
+def test_who_gives_way_has_a_least_share_unless_the_operator_says_none() -> None:
+    """Else a slice that always says that it is at work starves it."""
+    slices = (make("high", priority=9), make("low"))
+    assert [plan(slices, policy, {})[slices[1].key].floor_milli for policy in (Policy(), Policy(least_milli=0))] == [50, 0]
+
+
+def test_least_shares_are_half_of_the_time_together_and_nothing_that_is_reserved() -> None:
+    many = told(make("high", priority=9), *(make(f"low{i}") for i in range(20)))
+    assert {rules.floor_milli for name, rules in many.items() if name != "high"} == {500 // 20}
+    full = told(make("a", 600), make("b", 380), make("low"), make("lower", opportunistic=True))
+    assert (full["low"].floor_milli, full["lower"].floor_milli) == (10, 10)
+
+
 def test_whoever_reserved_nothing_gives_way_to_the_reserved_and_is_looked_at_by_nobody() -> None:
     both = told(make("reserved", 300), make("free"))
     assert (both["free"].low, peers(both["free"]), both["free"].floor_milli, both["free"].idle_for_ns) == (True, ["reserved"], 50, 200_000)
