@@ -27,7 +27,7 @@ READ_ANNOTATIONS = (
 )  # fmt: skip
 """What placement reads to decide; after the decision a change would make the book and the pod disagree."""
 _OWN_ANNOTATIONS = (
-    *READ_ANNOTATIONS, names.ANNOTATION_EXPECTED_DURATION, names.ANNOTATION_MIN_RUNTIME, names.ANNOTATION_RESTART_COST, names.ANNOTATION_GRANT, names.ANNOTATION_TOUCHED, names.ANNOTATION_DIALECT, names.ANNOTATION_ADMISSION_TRACEPARENT,
+    *READ_ANNOTATIONS, names.ANNOTATION_EXPECTED_DURATION, names.ANNOTATION_MIN_RUNTIME, names.ANNOTATION_RESTART_COST, names.ANNOTATION_GRANT, names.ANNOTATION_TOUCHED, names.ANNOTATION_PARKED, names.ANNOTATION_DIALECT, names.ANNOTATION_ADMISSION_TRACEPARENT,
 )  # fmt: skip
 _MIRROR = "kubernetes.io/config.mirror"
 _TRACEPARENT = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
@@ -57,6 +57,10 @@ def _lenient(value: Any) -> Any:
     return str(value) if isinstance(value, float) else value
 
 
+_KERFS_ALONE = (names.ANNOTATION_GRANT, names.ANNOTATION_PARKED)
+"""A pod that wrote them would have GPUs that nobody gave it, or give up what others pay for."""
+
+
 def check_names(named: set[str]) -> None:
     """Refuses kerf.dev/ resources that do not exist: a node would never have them, and the pod would wait for ever."""
     for resource in sorted(named):
@@ -69,10 +73,9 @@ def check_names(named: set[str]) -> None:
 def check_reserved(pod: Pod) -> None:
     """What only Kerf writes, refused at creation."""
     annotations = pod.metadata.annotations
-    if names.ANNOTATION_GRANT in annotations:
-        raise RequestError(
-            "spoofed-grant", f"annotation {names.ANNOTATION_GRANT} is written by Kerf when it binds the pod; take it out of the manifest"
-        )
+    for name in _KERFS_ALONE:
+        if name in annotations:
+            raise RequestError("spoofed-grant", f"annotation {name} is written by Kerf when it has bound the pod; take it out of the manifest")
     dialect = annotations.get(names.ANNOTATION_DIALECT)
     if dialect is not None and dialect not in (known := [d.name for d in DIALECTS]):
         raise RequestError(
@@ -144,8 +147,9 @@ def check_ephemeral(pod: Json) -> None:
 def check_update(new: Pod, old: Pod, *, user: str, watchers: Iterable[str]) -> None:
     """After creation only the watcher writes the grant, and after binding nobody changes what the decision was made on."""
     before, after = old.metadata.annotations, new.metadata.annotations
-    if before.get(names.ANNOTATION_GRANT) != after.get(names.ANNOTATION_GRANT) and user not in watchers:
-        raise RequestError("spoofed-grant", f"annotation {names.ANNOTATION_GRANT} is Kerf's alone; {user or 'this user'} may not change it")
+    for name in _KERFS_ALONE:
+        if before.get(name) != after.get(name) and user not in watchers:
+            raise RequestError("spoofed-grant", f"annotation {name} is Kerf's alone; {user or 'this user'} may not change it")
     if before != after:
         read_life(new)
     if not has_gpu_request(new):

@@ -166,7 +166,9 @@ class Nodes:
         return out
 
     def _node_grant(self, held: GrantState) -> NodeGrant:
-        return NodeGrant(term=self.term, uid=held.uid, namespace=held.namespace, name=held.name, grant=held.grant)
+        state = self.book.pods.get(held.uid)
+        parked = None if state is None else state.parked
+        return NodeGrant(term=self.term, uid=held.uid, namespace=held.namespace, name=held.name, grant=held.given, parked=parked)
 
 
 def _stranger(slice_: LiveSlice, node: str) -> GrantState:

@@ -34,7 +34,9 @@ def grant(core: Core, query: GrantQuery) -> GrantAnswer:
         return GrantAnswer(error=f"no pod with {f'claim {query.claim}' if query.claim else f'uid {query.uid}'} is bound with a grant")
     if held.node != query.node:
         return GrantAnswer(error=f"the pod's grant is for node {held.node}, not {query.node}")
-    return GrantAnswer(found=NodeGrant(term=core.term, uid=held.uid, namespace=held.namespace, name=held.name, grant=held.grant))
+    state = core.book.pods.get(held.uid)
+    parked = None if state is None else state.parked
+    return GrantAnswer(found=NodeGrant(term=core.term, uid=held.uid, namespace=held.namespace, name=held.name, grant=held.given, parked=parked))
 
 
 def inspect(core: Core, query: InspectQuery) -> InspectAnswer:

@@ -120,6 +120,8 @@ class Executors:
         match order:
             case c.TouchPod():
                 return await self._writes.annotate_pod(order.namespace, order.name, order.uid, {names.ANNOTATION_TOUCHED: order.token})
+            case c.ParkPod():
+                return await self._park(order)
             case c.ReportPending():
                 self._announcer.report(order)
                 return Result("done")
@@ -134,6 +136,19 @@ class Executors:
                 return await self._select(order)
             case c.PublishSlice():
                 return await self._publish(order)
+
+    async def _park(self, order: c.ParkPod) -> Result:
+        """What stands there already is not written, nor told, again."""
+        pod = self._core.find("Pod", order.name, order.namespace)
+        if pod is not None and pod.metadata.uid == order.uid and pod.metadata.annotations.get(names.ANNOTATION_PARKED, "") == order.parked:
+            return Result("done")
+        result = await self._writes.annotate_pod(order.namespace, order.name, order.uid, {names.ANNOTATION_PARKED: order.parked or None})
+        if result.outcome == "done":
+            reason, action = ("Parked", "Parking") if order.parked else ("Resumed", "Resuming")
+            self._announcer.offer(c.AnnounceEvent(
+                uid=order.uid, namespace=order.namespace, name=order.name, reason=reason, action=action, note=order.reason,
+            ))  # fmt: skip
+        return result
 
     async def _label(self, order: c.LabelNode) -> Result:
         node = self._core.find("Node", order.node)

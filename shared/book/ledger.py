@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from typing import Protocol
 
+import msgspec
+
 from shared.book.arrays import Arrays
 from shared.book.shares import GpuRoom
 from shared.book.states import GrantState, NodeState, PodState, room_of
 from shared.model.gpu import Inventory
 from shared.model.grant import Grant, sum_shares
 from shared.model.mig import instance_mask
+from shared.model.parked import Parked, left_of
 from shared.model.units import WHOLE_GPU_MILLI
 
 
@@ -51,6 +54,17 @@ class Ledger:
         self._gpu_charge(held.grant, +1)
         if self.witness is not None:
             self.witness.booked(held)
+
+    def park(self, grant_id: str, parked: Parked | None) -> None:
+        """From now on it takes what is left of it so; None: all that it was given."""
+        held = self._unbook(grant_id)
+        if held is None:
+            return
+        given = held.given
+        if parked is None:
+            self._book(msgspec.structs.replace(held, grant=given, whole=None, parked=None))
+        else:
+            self._book(msgspec.structs.replace(held, grant=left_of(given, parked), whole=given, parked=parked))
 
     def _gpu_charge(self, grant: Grant, sign: int) -> None:
         for container in grant.containers.values():

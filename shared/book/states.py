@@ -19,6 +19,7 @@ from shared.model.grant import Grant, decode_grant
 from shared.model.life import UNTOLD, Life, read_life
 from shared.model.mig import geometry_of
 from shared.model.objects import Node, Pod
+from shared.model.parked import Parked, decode_parked
 from shared.model.request import PodRequest, RequestError, read_request
 from shared.model.units import WHOLE_GPU_MILLI, QuantityError, milli, whole
 
@@ -49,6 +50,8 @@ class PodState(msgspec.Struct):
     gang: GangRef | None = None
     """The gang that it must be placed with; None: it is placed by itself."""
     life: Life = UNTOLD
+    parked: Parked | None = None
+    """What it has to give up for now, by its annotation; that it has is for its node to say."""
 
     @property
     def key(self) -> str:
@@ -95,6 +98,14 @@ class GrantState(msgspec.Struct):
     name: str
     node: str
     phase: GrantPhase
+    whole: Grant | None = None
+    """Of a parked pod: the grant as it was given. `grant` is what it takes now."""
+    parked: Parked | None = None
+
+    @property
+    def given(self) -> Grant:
+        """As it was given, parked or not."""
+        return self.whole or self.grant
 
     @property
     def grant_id(self) -> str:
@@ -183,7 +194,17 @@ def pod_state(pod: Pod, claims: Mapping[str, ResourceClaim] = MappingProxyType({
     names_of = {claim.name: claim_path(pod, claim) for claim in pod.spec.resource_claims}
     return PodState(
         pod=pod, uid=pod.metadata.uid, demand=demand, request=request, refusal=refusal, refusal_code=code, claims=names_of, gang=gang, life=life,
+        parked=_parked_of(pod),
     )  # fmt: skip
+
+
+def _parked_of(pod: Pod) -> Parked | None:
+    """Only Kerf writes it; what cannot be read is from a Kerf to come, and parks nobody."""
+    text = pod.metadata.annotations.get(names.ANNOTATION_PARKED)
+    try:
+        return None if text is None else decode_parked(text)
+    except msgspec.DecodeError:
+        return None
 
 
 def grant_of(pod: Pod) -> tuple[Grant | None, str]:

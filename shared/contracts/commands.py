@@ -9,6 +9,7 @@ import msgspec
 from shared.contracts.base import Message
 from shared.model.gpu import Strategy, checked
 from shared.model.grant import Grant
+from shared.model.parked import Parked
 
 Outcome = Literal["done", "conflict", "gone", "refused", "no-node", "throttled", "unknown"]
 """done: applied. conflict: a precondition failed (409). gone: no such object (404). refused: understood and denied
@@ -148,7 +149,17 @@ class PublishSlice(Message, tag="slice", tag_field="patch", frozen=True):
     devices: tuple[SliceDevice, ...] = ()
 
 
-Patch = TouchPod | ReportPending | AnnounceEvent | LabelNode | DeletePod | SelectNode | PublishSlice
+class ParkPod(Message, tag="park", tag_field="patch", frozen=True):
+    """Writes the annotation kerf.dev/parked, and an Event that says why; empty takes it away."""
+
+    uid: str
+    namespace: str
+    name: str
+    parked: str
+    reason: str
+
+
+Patch = TouchPod | ReportPending | AnnounceEvent | LabelNode | DeletePod | SelectNode | PublishSlice | ParkPod
 
 
 class PatchBatch(Message, frozen=True):
@@ -181,6 +192,8 @@ class NodeGrant(Message, frozen=True):
     namespace: str
     name: str
     grant: Grant
+    parked: Parked | None = None
+    """What its pod has to give up for now. The answer says whether it has."""
 
 
 class NodeRelease(Message, frozen=True):
@@ -228,6 +241,8 @@ class NodeSyncAnswer(Message, frozen=True):
     live: tuple[LiveSlice, ...] = ()
     tombstones: tuple[str, ...] = ()
     """Grants of the sync that were given back for good already."""
+    parked: tuple[str, ...] = ()
+    """Grants of the sync whose slices have given up what the sync says."""
 
 
 class NodeCordon(Message, frozen=True):
@@ -275,6 +290,8 @@ class Accepted(Message, frozen=True):
     node: str = ""
     grant_id: str = ""
     """The grant it answers for, where there is one."""
+    parked: bool = False
+    """Its slices have given up what the order says. With `reason` where they cannot."""
 
 
 class Beat(Message, frozen=True):

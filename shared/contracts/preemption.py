@@ -22,6 +22,8 @@ class Victim(Message, frozen=True):
     grant_id: str
     """The grant that it loses; one that it has meanwhile got instead is not meant."""
     action: Action = "evict"
+    keeps_milli: int = 0
+    """Of each GPU, where it is throttled."""
     lost_gpu_seconds: int = 0
     """What the action destroys: run time since its start or its last checkpoint, times GPUs, and what a restart costs."""
 

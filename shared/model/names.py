@@ -41,6 +41,7 @@ ANNOTATION_TIER = "kerf.dev/tier"
 # Annotations that Kerf writes. Only the watcher's account may write the grant (an admission policy sees to it).
 ANNOTATION_GRANT = "kerf.dev/grant"
 ANNOTATION_TOUCHED = "kerf.dev/touched"
+ANNOTATION_PARKED = "kerf.dev/parked"
 ANNOTATION_DIALECT = "kerf.dev/dialect"
 ANNOTATION_ADMISSION_TRACEPARENT = "kerf.dev/admission-traceparent"
 
