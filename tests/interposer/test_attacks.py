@@ -33,6 +33,12 @@ def test_no_older_form_of_a_call_that_is_counted_is_had_by_name_or_by_version(li
     assert (working, used) == (0, 0)
 
 
+def test_a_form_of_a_counted_call_that_is_younger_than_the_library_is_had_neither_and_waits_pass(limited: Limited) -> None:
+    """Ours in its place would be called with other arguments."""
+    working, used = limited(LIMIT).run("attack", "later")
+    assert (working, used) == (0, 0)
+
+
 def test_the_orders_cannot_be_made_writable(limited: Limited) -> None:
     (errno_,) = limited(LIMIT).run("attack", "orders")
     assert os.strerror(errno_) == "Permission denied"

@@ -91,6 +91,33 @@ static void *hook_of(const char *exact) {
     return NULL;
 }
 
+/* A form of a name of ours that is younger than this library: who knows what it takes. Waits take nothing, and pass. */
+static int is_unknown_form(const char *exact) {
+    static const char *const waits[] = {"cuStream", "cuEvent", "cuCtxSynchronize", "cuMemcpy"};
+    const char *version = strstr(exact, "_v");
+    size_t length = version ? (size_t)(version - exact) : 0;
+    int ours = 0;
+    if (!version || version[2] < '2' || version[2] > '9') return 0;
+    for (size_t i = 0; i < sizeof waits / sizeof *waits; i++)
+        if (!strncmp(exact, waits[i], strlen(waits[i]))) return 0;
+    for (int i = 0; i < HOOKS; i++) {
+        if (!strcmp(hooks[i].exact, exact)) return 0;
+        ours |= strlen(hooks[i].plain) == length && !strncmp(hooks[i].plain, exact, length);
+    }
+    return ours;
+}
+
+/* Where the driver's answer is a form of later than ours, by its exported name; 0: it is not. */
+static int is_later(const char *plain, const void *answered, int *unknown) {
+    char exact[96];
+    for (int v = 9; v > 1; v--) {
+        if (snprintf(exact, sizeof exact, "%s_v%d", plain, v) >= (int)sizeof exact || real_symbol(exact) != answered) continue;
+        *unknown = is_unknown_form(exact);
+        return !hook_of(exact);
+    }
+    return 0;
+}
+
 /* The hook of the highest version that is not above what was asked for. `named`: whether we stand in front of that name at all. */
 static void *hook_by_version(const char *plain, int version, int per_thread, int *named) {
     int best = -1, only = -1;
@@ -113,12 +140,16 @@ static void *hook_by_version(const char *plain, int version, int per_thread, int
 /* What the driver would answer is never let through where the name is one of ours: a form of it that nobody counts would be a way
  * past all that is counted. */
 static CUresult ours(const char *name, void **to, int version, uint64_t flags, int *status) {
-    int named;
+    int named, unknown = 0;
     void *hook = hook_by_version(name, version, (flags & PROC_PER_THREAD) != 0, &named);
     if (!hook && !named) return CUDA_SUCCESS;
+    if (named && is_later(name, *to, &unknown)) {
+        if (!unknown) return CUDA_SUCCESS;
+        hook = NULL;
+    }
     *to = hook;
     if (hook) return CUDA_SUCCESS;
-    if (status) *status = PROC_VERSION_TOO_LOW;
+    if (status) *status = unknown ? PROC_NOT_FOUND : PROC_VERSION_TOO_LOW;
     return CUDA_ERROR_NOT_FOUND;
 }
 
@@ -140,6 +171,7 @@ __attribute__((noinline, optimize("O2"))) static void *answer(void *handle, cons
     dlsym_t real = real_dlsym();
     void *hook = name ? hook_of(name) : NULL;
     if (hook) return hook;
+    if (name && !strncmp(name, "cu", 2) && is_unknown_form(name)) return NULL;
     if (handle && handle == ourselves && driver) handle = driver;
     return real(handle, name);
 }
@@ -153,6 +185,7 @@ __attribute__((noinline, optimize("O2"))) static void *answer_versioned(void *ha
     void *hook = name ? hook_of(name) : NULL;
     if (!real) real = (dlvsym_t)libc_function("dlvsym");
     if (hook) return hook;
+    if (name && !strncmp(name, "cu", 2) && is_unknown_form(name)) return NULL;
     if (handle && handle == ourselves && driver) handle = driver;
     return real(handle, name, version);
 }

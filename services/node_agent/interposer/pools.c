@@ -60,7 +60,9 @@ static CUresult undone(CUdeviceptr pointer, CUstream stream, CUpool pool) {
         gpu = gpu_of_device(device);                                                                \
         if (gpu < 0) return context_here() ? FULL : real(to, bytes, stream);                        \
         if (REAL(pool_of_t, "cuDeviceGetMemPool")(&pool, device)) return FULL;                      \
-        TAKE(pool_gpu(pool, gpu), pool, stream_, bytes, real(to, bytes, stream));                   \
+        gpu = pool_gpu(pool, gpu);                                                                  \
+        if (gpu < 0) return FULL; /* a device allocates from its own memory */                      \
+        TAKE(gpu, pool, stream_, bytes, real(to, bytes, stream));                                   \
     }
 ASYNC(cuMemAllocAsync, stream)
 ASYNC(cuMemAllocAsync_ptsz, OWN(stream))

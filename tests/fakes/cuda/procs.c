@@ -21,7 +21,8 @@ static const struct { const char *name; int from; const char *exact; } versions[
     {"cuCtxCreate", 12050, "cuCtxCreate_v4"}, {"cuCtxCreate", 11040, "cuCtxCreate_v3"}, {"cuCtxCreate", 3020, "cuCtxCreate_v2"},
     {"cuGraphInstantiate", 12000, "cuGraphInstantiateWithFlags"}, {"cuGraphInstantiate", 11000, "cuGraphInstantiate_v2"},
     {"cuGraphAddNode", 12030, "cuGraphAddNode_v2"}, {"cuGraphAddNode", 0, "cuGraphAddNode"},
-    {"cuEventElapsedTime", 12080, "cuEventElapsedTime_v2"}, {"cuEventElapsedTime", 0, "cuEventElapsedTime"},
+    {"cuMemAlloc", 14000, "cuMemAlloc_v3"}, {"cuMemAlloc", 3020, "cuMemAlloc_v2"}, {"cuCtxSynchronize", 13000, "cuCtxSynchronize_v2"},
+    {"cuCtxSynchronize", 0, "cuCtxSynchronize"}, {"cuEventElapsedTime", 12080, "cuEventElapsedTime_v2"}, {"cuEventElapsedTime", 0, "cuEventElapsedTime"},
     {"cuDeviceGetUuid", 11040, "cuDeviceGetUuid_v2"}, {"cuDeviceGetUuid", 0, "cuDeviceGetUuid"},
 };
 

@@ -7,6 +7,7 @@
  *   unlock       closes a second descriptor of the counters, which drops locks that belong to processes
  *   daemon       closes all descriptors and lets others take their numbers: is it counted, and who else does it take for dead?
  *   first        the first names of old calls, and versions so low that cuGetProcAddress means those: prints how many it got that work
+ *   later        forms of calls that are younger than the library: prints how many it got, or got wrong
  *   remap        puts another mapping over that of the counters: its slot looks dead, and a second process gives its bytes away
  *   import       exports what it has, frees it, and imports it again
  *   ipc          the same through cuIpc, in two processes
@@ -119,6 +120,16 @@ static void daemonised(void) {
 }
 
 /* On the fake these take memory like their successors. */
+static int later_forms(void) {
+    CUcontext context = NULL;
+    void *by_version = NULL, *waits = NULL;
+    int status, working = dlsym(library, "cuMemAlloc_v3") != NULL;
+    working += get_v2("cuMemAlloc", &by_version, 14000, (uint64_t)0, &status) != CUDA_ERROR_NOT_FOUND || by_version;
+    NEED(CALL(cuCtxGetCurrent, , 4000)(&context));
+    NEED(get_v2("cuCtxSynchronize", &waits, 13000, (uint64_t)0, &status));
+    NEED(((any_t)waits)(context));
+    return working + (waits != dlsym(fake, "cuCtxSynchronize_v2"));
+}
 static int first_names(void) {
     static const char *const names[] = {"cuMemAlloc", "cuMemAllocPitch", "cuMemFree", "cuMemGetInfo", "cuArrayCreate", "cuArray3DCreate", "cuDeviceTotalMem"};
     uint64_t room[4], bytes;
@@ -177,6 +188,7 @@ int main(int argc, char **argv) {
     if (!strcmp(argv[1], "versioned")) alloc = (any_t)dlvsym(library, "cuMemAlloc_v2", "KERF_ANY");
     if (!alloc) return printf("0\n"), 0; /* dlvsym knows no such version */
     if (!strcmp(argv[1], "import")) return exported(), printf("%lu\n", device_used(0)), 0;
+    if (!strcmp(argv[1], "later")) return printf("%d %lu\n", later_forms(), device_used(0)), 0;
     if (!strcmp(argv[1], "first")) return printf("%d %lu\n", first_names(), device_used(0)), 0;
     if (!strcmp(argv[1], "retain")) return retained(), printf("%lu\n", device_used(0)), 0;
     if (!strcmp(argv[1], "orders")) {

@@ -1,5 +1,9 @@
-/* The first names of old calls, as a driver still exports them. Their pointers of 32 bits say nothing here; the memory is taken. */
+/* Other forms of calls: those of CUDA 13 and of a driver that is still to come; and the first names, as a driver still exports them. Their pointers of 32 bits say nothing here; the memory is taken. */
 #include "world.h"
+
+CUresult cuCtxPushCurrent_v2(CUcontext context);
+CUresult cuCtxPopCurrent_v2(CUcontext *context);
+CUresult cuCtxSynchronize(void);
 
 static CUresult lost(uint64_t bytes) {
     CUdeviceptr pointer;
@@ -14,3 +18,14 @@ CUresult cuMemFree(unsigned pointer) { return (void)pointer, CUDA_SUCCESS; }
 CUresult cuMemGetInfo(unsigned *available, unsigned *total) { return *available = *total = UINT32_MAX, CUDA_SUCCESS; }
 CUresult cuArrayCreate(CUarray *to, const void *description) { return (void)description, *to = 0, lost(4096); }
 CUresult cuArray3DCreate(CUarray *to, const void *description) { return (void)description, *to = 0, lost(4096); }
+
+CUresult cuCtxSynchronize_v2(CUcontext context) {
+    CUcontext popped;
+    CUresult result = cuCtxPushCurrent_v2(context);
+    if (!result) result = cuCtxSynchronize();
+    return cuCtxPopCurrent_v2(&popped), result;
+}
+CUresult cuMemAlloc_v3(CUdeviceptr *to, void *how, size_t bytes) {
+    (void)how;
+    return current() ? allocate(to, bytes, current()->device) : CUDA_ERROR_INVALID_CONTEXT;
+}
