@@ -18,7 +18,7 @@
 enum { MILLI = 1000, POLL_NS = 1000000, DEFAULT_BOUND_NS = 4000000, DEFAULT_STALE_NS = 2000000000 };
 enum { LOOSE_PERIOD_NS = 100000000, LOOSE_CAP_NS = 20000000, LOW_DEBT_NS = 50000000, REFILL_NS = 10000, YIELD_NS = 5000000 };
 #define DEBT_NS (INT64_C(1) << 50) /* eleven days */
-enum { AHEAD_NS = 1000000000, SAVED_PERIODS = 10 }; /* no process is so slow that another's refill stands so far in its future */
+enum { AHEAD_NS = 1000000000, SAVED_PERIODS = 10, TAIL = 25 }; /* no process is so slow that another's refill stands so far in its future */
 #define LOAD(x) __atomic_load_n(&(x), __ATOMIC_SEQ_CST)
 #define STORE(x, v) __atomic_store_n(&(x), v, __ATOMIC_SEQ_CST)
 #define ADD(x, v) __atomic_add_fetch(&(x), v, __ATOMIC_SEQ_CST)
@@ -158,6 +158,15 @@ static uint64_t window_wait(int gpu, const moment_t *m, uint64_t begin_ns) {
     return begin_ns + half_ns <= start + o->window_ns + purse[gpu].owed_ns + purse[gpu].yielded_ns && m->peers_due_ns <= m->now_ns ? 0 : start + o->period_ns;
 }
 
+/* Whether a launch of the low tier could make a peer's next request wait for more than a twenty-fifth of its own length: nobody
+ * can stop a launch, so it must be done before the peer is likely to be back, or be short. One whose length is not known yet is
+ * let go, once. */
+static int in_the_way(const moment_t *m, uint64_t in_flight_ns) {
+    const uint64_t ends_ns = m->now_ns + in_flight_ns + m->estimate_ns;
+    if (!m->peers_request_ns || !m->estimate_ns || m->now_ns >= m->away_from_ns) return 0;
+    return in_flight_ns + m->estimate_ns > m->peers_request_ns / TAIL && ends_ns > m->calm_until_ns;
+}
+
 enum verdict gate(int gpu, const moment_t *m, uint64_t *until_ns) {
     const struct kerf_gpu_orders *o = &orders->gpu[gpu];
     const int low = orders->tier == KERF_TIER_LOW;
@@ -175,8 +184,9 @@ enum verdict gate(int gpu, const moment_t *m, uint64_t *until_ns) {
     if (low || limited(o)) refill(gpu, milli, m->estimate_ns, m->now_ns);
     if (low) {
         const uint64_t free_ns = m->peers_busy_until_ns + orders->idle_for_ns;
-        if (!m->peers_busy_until_ns || free_ns <= m->now_ns || tokens_of(gpu) > 0) return GO;
-        *until_ns = sooner(*until_ns, free_ns);
+        const int idle = !m->peers_busy_until_ns || free_ns <= m->now_ns;
+        if (tokens_of(gpu) > 0 || (idle && !in_the_way(m, own_ns + m->others_ns))) return GO;
+        if (!idle) *until_ns = sooner(*until_ns, free_ns);
         return WAIT_TIME;
     }
     if (!limited(o)) return GO;

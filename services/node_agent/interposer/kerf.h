@@ -91,11 +91,18 @@ typedef struct {
     uint64_t estimate_ns;        /* of the launch that asks; 0: never seen */
     uint64_t others_ns;          /* in flight of the container's other processes */
     uint64_t peers_busy_until_ns, peers_due_ns; /* by their signals, with and without a margin */
+    uint64_t peers_request_ns;   /* how long their requests are, the shortest; 0: nobody knows */
+    uint64_t calm_until_ns, away_from_ns; /* until when none of them will be back, surely; from when on they have gone for long */
 } moment_t;
 int must_time(void);                        /* whether launches pass the gate and are timed at all, by the orders */
 enum verdict gate(int gpu, const moment_t *m, uint64_t *until_ns);
 void gate_spend(int gpu, uint64_t estimate_ns, uint64_t now_ns);
 void gate_settle(int gpu, uint64_t estimate_ns, uint64_t begin_ns, uint64_t end_ns); /* measured; what overlaps counts once */
+
+/* foresight.c: how work comes, here and at the peers. */
+void work_begins(int gpu, uint64_t now);     /* a launch that finds nothing in flight */
+void work_ended(int gpu, uint64_t end_ns);
+void foresee(const struct kerf_signal *peer, unsigned place, moment_t *m); /* what is learned of one peer, added to that of the others */
 
 /* estimates.c: what a function takes on the GPU, learned. */
 uint64_t estimate(uint64_t key);            /* ns; 0: never seen */

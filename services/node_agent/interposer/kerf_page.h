@@ -125,7 +125,11 @@ struct kerf_signal {
         uint8_t uuid[16];
         uint64_t busy_until_ns; /* its work will surely be done by then; in the past: idle since then. What the low tier goes by */
         uint64_t due_ns;        /* the same without a margin: what the next window goes by */
-        uint64_t reserved[4];
+        /* How its work has come lately, for a low tier that wants to be out of the way in time; 0: not known. All learned, none promised. */
+        uint64_t request_ns;    /* a stretch of work without a pause */
+        uint64_t pause_ns;      /* the shortest pauses between such stretches */
+        uint64_t mean_pause_ns;
+        uint64_t reserved;
     } gpu[KERF_MAX_GPUS];
     uint8_t reserved[4096 - 16 - KERF_MAX_GPUS * 64];
 };

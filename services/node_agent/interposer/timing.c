@@ -175,6 +175,7 @@ static void settle(lane_t *l, uint64_t now) {
     l->oldest++;
     l->head_ns = now;
     l->unknown -= b->unknown;
+    work_ended(l->gpu, end_ns);
     l->due_ns = pending(l) ? (end_ns + l->pending_ns > now ? end_ns + l->pending_ns : now) : end_ns;
     tell(l, !pending(l));
 }
@@ -232,6 +233,7 @@ static void look_at_peers(int gpu, moment_t *m) {
             if (memcmp(peer->gpu[g].uuid, orders->gpu[gpu].uuid, 16)) continue;
             if (peer->gpu[g].busy_until_ns > m->peers_busy_until_ns) m->peers_busy_until_ns = peer->gpu[g].busy_until_ns;
             if (peer->gpu[g].due_ns > m->peers_due_ns) m->peers_due_ns = peer->gpu[g].due_ns;
+            foresee(peer, g, m);
         }
     }
 }
@@ -338,6 +340,8 @@ static int begun(CUstream stream, uint64_t key) {
         pthread_mutex_unlock(&guard);
         return UNTIMED; /* the driver will say that its context is gone */
     }
+    now = now_ns();
+    if (!due_on(l->gpu, now)) work_begins(l->gpu, now);
     b = &l->batch[l->next % DEPTH];
     if (l->open && (b->stream != stream || b->count == KEYS || b->estimated_ns + estimated > BATCH_NS || !estimated || b->unknown)) close_batch(l);
     if (no_room(l) || (!l->open && !open_batch(l, stream))) return unmeasured(l, estimated);

@@ -1,0 +1,48 @@
+/* How work comes: what a container's signal says of its requests and pauses, and what the low tier concludes from its peers'.
+ *
+ * A launch cannot be stopped, so whoever gives way must be done in time. A stretch is work without a pause that anybody could
+ * use. Its length, and the shortest pause, are learned at once in the one direction and forgotten slowly in the other. */
+#include "kerf.h"
+
+enum { SHORTEST_PAUSE_NS = 100000, FORGET = 64, ENOUGH = 6, AWAY = 5 }; /* of pauses drawn at random, 1 in 148 is 5 times the mean */
+
+/* Of this process, by GPU; under timing.c's lock. */
+static struct { uint64_t begun_ns, ended_ns, request_ns, pause_ns, mean_pause_ns, stretches; } come[KERF_MAX_GPUS];
+
+void work_ended(int gpu, uint64_t end_ns) {
+    if (end_ns > come[gpu].ended_ns) come[gpu].ended_ns = end_ns;
+}
+
+static void learn_pause(int gpu, uint64_t request_ns, uint64_t pause_ns) {
+    if (!come[gpu].request_ns) come[gpu].request_ns = request_ns, come[gpu].pause_ns = come[gpu].mean_pause_ns = pause_ns;
+    if (request_ns > come[gpu].request_ns) come[gpu].request_ns = request_ns;
+    else come[gpu].request_ns -= (come[gpu].request_ns - request_ns) / FORGET;
+    if (pause_ns < come[gpu].pause_ns) come[gpu].pause_ns = pause_ns;
+    else come[gpu].pause_ns += (pause_ns - come[gpu].pause_ns) / FORGET;
+    come[gpu].mean_pause_ns = come[gpu].mean_pause_ns - come[gpu].mean_pause_ns / 16 + pause_ns / 16;
+}
+
+void work_begins(int gpu, uint64_t now) {
+    uint64_t pause_ns, request_ns;
+    if (!signals || gpu >= (int)signals->gpu_count) return;
+    if (!come[gpu].begun_ns) come[gpu].begun_ns = now;
+    if (!come[gpu].ended_ns || now < come[gpu].ended_ns + SHORTEST_PAUSE_NS) return;
+    pause_ns = now - come[gpu].ended_ns;
+    request_ns = come[gpu].ended_ns - come[gpu].begun_ns;
+    come[gpu].begun_ns = now;
+    if (!come[gpu].stretches++) return; /* the first holds what a program does at its start */
+    learn_pause(gpu, request_ns, pause_ns);
+    if (come[gpu].stretches < ENOUGH) return;
+    __atomic_store_n(&signals->gpu[gpu].pause_ns, come[gpu].pause_ns, __ATOMIC_RELAXED);
+    __atomic_store_n(&signals->gpu[gpu].mean_pause_ns, come[gpu].mean_pause_ns, __ATOMIC_RELAXED);
+    __atomic_store_n(&signals->gpu[gpu].request_ns, come[gpu].request_ns, __ATOMIC_RELEASE);
+}
+
+void foresee(const struct kerf_signal *peer, unsigned place, moment_t *m) {
+    const uint64_t due_ns = peer->gpu[place].due_ns, pause_ns = peer->gpu[place].pause_ns, request_ns = peer->gpu[place].request_ns;
+    const uint64_t calm_until_ns = due_ns + pause_ns - pause_ns / 16, away_from_ns = due_ns + AWAY * peer->gpu[place].mean_pause_ns;
+    if (!request_ns) return;
+    if (!m->peers_request_ns || calm_until_ns < m->calm_until_ns) m->calm_until_ns = calm_until_ns;
+    if (!m->peers_request_ns || request_ns < m->peers_request_ns) m->peers_request_ns = request_ns;
+    if (away_from_ns > m->away_from_ns) m->away_from_ns = away_from_ns;
+}
