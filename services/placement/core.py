@@ -14,6 +14,7 @@ from services.placement.deciding import Decider
 from services.placement.holds import Hold, Holds
 from services.placement.journal import PART_MOST, Journal
 from services.placement.nodes import Nodes
+from services.placement.parking import Parking
 from services.placement.placer import Placer
 from services.placement.preemption import Preemption
 from services.placement.settings import Settings, Stats
@@ -26,7 +27,7 @@ from shared.contracts.commands import Answer, Patch
 from shared.contracts.events import GrantEnded, PodBound, TermTaken
 from shared.contracts.log import ReadyRecord, ReservationRecord
 from shared.contracts.preemption import Reserved
-from shared.model.objects import ConfigMap, Gang
+from shared.model.objects import ConfigMap, Gang, Pod
 
 
 class Core:
@@ -50,7 +51,8 @@ class Core:
         self.holds = Holds()
         self.journal = Journal(self.settings.batch_most)
         self.decider = Decider(self.placer, self.holds, self.journal, self.settings, trace_of)
-        self.preemption = Preemption(self.decider, self.journal)
+        self.parking = Parking(self.book, self.nodes)
+        self.preemption = Preemption(self.decider, self.journal, self.parking)
         self.takeover = Takeover()
         self._began = 0.0
         self._freed = False
@@ -71,6 +73,8 @@ class Core:
                         self._out += self.placer.gang_changed(fact.object, now)
                     elif isinstance(fact.object, ConfigMap):
                         self._out += self.placer.policy_changed(now)
+                    elif isinstance(fact.object, Pod) and fact.object.metadata.uid in self.book.pods:
+                        self._out += self.parking.seen(self.book.pods[fact.object.metadata.uid], now)
             case m.InventorySeen():
                 self._out += self.nodes.inventory(event.inventory, now)
                 self._freed = True
@@ -82,6 +86,8 @@ class Core:
                 self._synced(event, now)
             case m.GrantAcknowledged():
                 self.nodes.acknowledged(event.grant_id)
+                self._out += self.parking.answered(event.grant_id, event.parked, event.reason)
+                self._freed |= event.parked is not None
             case m.ReleaseSeen():
                 self._released(event, now)
             case m.Appended():
@@ -121,6 +127,7 @@ class Core:
         self._changes(changes, now)
         for source in (gangs | self.book.others.get("Gang", {})).values():
             self._out += self.placer.gang_changed(source, now)
+        self.parking.adopt()
         if self.phase != "listing":
             return
         pending = [s for s in self.book.pods.values() if s.ours and not s.pod.spec.node_name and not s.ended]
@@ -236,6 +243,7 @@ class Core:
             if event.answer.term > self.term:
                 self._out.append(m.StepDown(f"node {event.answer.node} follows term {event.answer.term}, this is {self.term}"))
             return
+        self.parking.synced(event.answer.parked)
         for grant_id in self.nodes.synced(event.answer, now):
             held = self.book.grants.get(grant_id)
             if held is not None:
@@ -327,6 +335,7 @@ class Core:
         self.stats.resent += len(late)
         self._send(late)
         self._out += self.nodes.tick(now)
+        self._out += self.preemption.tick(now)
         orders: tuple[Patch, ...] = (*self.nodes.label(now), *self.slices.due(now))
         if orders:
             self._out.append(m.SendPatches(orders))

@@ -10,6 +10,7 @@ from shared.contracts.facts import Fact
 from shared.contracts.log import DecisionBatch, ReadyRecord, ReservationRecord
 from shared.contracts.preemption import Plan, Reserved
 from shared.model.gpu import Inventory
+from shared.model.parked import Parked
 
 
 class Input(msgspec.Struct, frozen=True):
@@ -63,6 +64,7 @@ class GrantAcknowledged(Input, frozen=True):
     grant_id: str
     ok: bool = True
     reason: str = ""
+    parked: Parked | None = None
 
 
 class ReleaseSeen(Input, frozen=True):

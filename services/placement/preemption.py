@@ -5,6 +5,7 @@ from __future__ import annotations
 from services.placement import messages as m
 from services.placement.deciding import Decider
 from services.placement.journal import Journal
+from services.placement.parking import SAY_AGAIN_S, Parking, is_parking
 from services.placement.reservations import Reservation, Reservations
 from services.placement.takeover import Takeover
 from shared.contracts.events import Event, PreemptionAbandoned, PreemptionExecuted, PreemptionReserved
@@ -14,10 +15,11 @@ from shared.queues.precedence import Precedence
 
 
 class Preemption:
-    def __init__(self, decider: Decider, journal: Journal) -> None:
+    def __init__(self, decider: Decider, journal: Journal, parking: Parking) -> None:
         placer = decider.placer
-        self._decider, self._journal = decider, journal
-        self.open = Reservations(placer.engine, placer.gangs, Precedence(placer.fair, placer.gangs))
+        self._decider, self._journal, self._parking = decider, journal, parking
+        self.open = Reservations(placer.engine, placer.gangs, Precedence(placer.fair, placer.gangs), parking)
+        self._said_at = 0.0
         self._taken: dict[str, tuple[Reservation, set[str]]] = {}
         """Taken up, by plan: the pods whose decisions are not in the log yet. Only then is it over."""
 
@@ -64,8 +66,8 @@ class Preemption:
         if found is None or found.logged or record.over:
             return []  # it has ended meanwhile, or this is its repetition under another term
         plan, found.logged, found.until = found.plan, True, now + found.plan.deadline_s
-        self._decider.placer.make_way([victim.uid for victim in plan.victims], now, going=True)
-        return [m.AnswerPlan(Reserved(plan_id=plan.plan_id, ok=True)), *_publish(plan, PreemptionReserved(plan=plan, term=record.term))]
+        self._make_way(plan, now, going=True)
+        return [*self._parking.order(plan), m.AnswerPlan(Reserved(plan_id=plan.plan_id, ok=True)), *_publish(plan, PreemptionReserved(plan=plan, term=record.term))]
 
     def words(self, uid: str) -> str:
         """What a pod has to do with a plan that is reserved; empty for nothing."""
@@ -79,6 +81,13 @@ class Preemption:
                 return f"{gives or 'nobody any more'} makes room for it (plan {plan.plan_id})"
         return ""
 
+    def tick(self, now: float) -> list[m.Command]:
+        """Orders to give something up are said again until they stand; who makes room for nobody any more gets it back."""
+        if now - self._said_at < SAY_AGAIN_S:
+            return self._parking.tick(set(self.open), now)
+        self._said_at = now
+        return [*(order for found in self.open.values() if found.logged for order in self._parking.order(found.plan)), *self._parking.tick(set(self.open), now)]
+
     def records(self, term: int) -> list[ReservationRecord]:
         """What a new term has to write again."""
         return [found.record(term) for found in self.open.values() if found.logged]
@@ -87,11 +96,14 @@ class Preemption:
         for record in takeover.reserved():
             kept = self.open.readopt(record, now)
             if kept is not None:
-                self._decider.placer.make_way([victim.uid for victim in kept.plan.victims], now, going=True)
+                self._make_way(kept.plan, now, going=True)
 
     def _end(self, found: Reservation, now: float) -> None:
         self.open.end(found.plan.plan_id)
-        self._decider.placer.make_way([victim.uid for victim in found.plan.victims], now, going=False)
+        self._make_way(found.plan, now, going=False)
+
+    def _make_way(self, plan: Plan, now: float, *, going: bool) -> None:
+        self._decider.placer.make_way([victim.uid for victim in plan.victims if not is_parking(victim)], now, going=going)
 
     def _give_up(self, found: Reservation, reason: str, term: int, now: float) -> list[m.Command]:
         self._end(found, now)

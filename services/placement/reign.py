@@ -163,7 +163,7 @@ class Reign:
         answer = decode(incoming.payload, commands.Accepted)
         if not answer.ok:
             self.ctx.log.warning("grant_refused_by_node", node=answer.node, grant=answer.grant_id, reason=answer.reason)
-        self._put(m.GrantAcknowledged(answer.node, answer.grant_id, answer.ok, answer.reason))
+        self._put(m.GrantAcknowledged(answer.node, answer.grant_id, answer.ok, answer.reason, parked=answer.parked))
 
     async def _sync_answered(self, incoming: Incoming) -> None:
         if not incoming.payload:

@@ -12,12 +12,14 @@ import msgspec
 
 from services.placement.engine import Engine
 from services.placement.explaining.trial import Trial
+from services.placement.parking import Parking, is_parking, parked_by
 from shared.book.book import Book
 from shared.book.gangs import Gangs
 from shared.book.states import PodState
 from shared.contracts.log import ReservationRecord
 from shared.contracts.preemption import HeldPlace, Plan
 from shared.model.grant import Grant
+from shared.model.parked import can_park
 from shared.queues.precedence import Precedence
 
 
@@ -37,9 +39,9 @@ class Reservation(msgspec.Struct):
 class Reservations(dict[str, Reservation]):
     """The open ones, by plan id."""
 
-    def __init__(self, engine: Engine, gangs: Gangs, precedence: Precedence) -> None:
+    def __init__(self, engine: Engine, gangs: Gangs, precedence: Precedence, parking: Parking) -> None:
         super().__init__()
-        self._engine, self._gangs, self._precedence = engine, gangs, precedence
+        self._engine, self._gangs, self._precedence, self._parking = engine, gangs, precedence, parking
 
     @property
     def book(self) -> Book:
@@ -102,7 +104,7 @@ class Reservations(dict[str, Reservation]):
         """Those whose victims have all given back, on nodes whose agents have told this leader what runs there."""
         return [
             r for r in self.values()
-            if r.logged and all(v.grant_id not in self.book.grants for v in r.plan.victims)
+            if r.logged and all(self._parking.is_done(victim, r.plan.plan_id) for victim in r.plan.victims)
             and not any(self.book.nodes[b.node].agent_trouble for b in r.plan.beneficiaries)
         ]  # fmt: skip
 
@@ -146,9 +148,16 @@ class Reservations(dict[str, Reservation]):
                 return f"{victim.namespace}/{victim.name} does not have that grant any more"
             if victim.uid in giving:
                 return f"{state.key} gives way in another plan already"
+            if is_parking(victim) and not can_park(parked_by(victim, "").action, self.book.grants[state.grant_id].given.containers.values()):
+                return f"{state.key} cannot {victim.action}: its slices are not of a kind that can"
             going.append(state)
         self._precedence.begin()
-        return self._precedence.refuses(waiting, going) or self._precedence.keeps_back(waiting, going)
+        return self._refuses(plan, waiting, going)
+
+    def _refuses(self, plan: Plan, waiting: list[PodState], going: list[PodState]) -> str:
+        stay = {victim.uid for victim in plan.victims if is_parking(victim)}
+        gone = [state for state in going if state.uid not in stay]
+        return self._precedence.refuses(waiting, going, stay=stay) or self._precedence.keeps_back(waiting, gone)
 
     def _needed(self, plan: Plan, waiting: list[PodState]) -> str:
         """Nobody is taken who need not go: neither one alone, where the rest of its gang may stay, nor a gang as a whole."""
@@ -156,20 +165,22 @@ class Reservations(dict[str, Reservation]):
         units = [{victim.uid} for victim in plan.victims]
         gangs = [gang.known & everyone for gang in self._gangs.among(everyone)]
         for stays in (*units, *gangs):
-            if self._would_let(waiting, everyone - stays) and self._try(plan, everyone - stays) is not None:
+            if self._would_let(plan, waiting, everyone - stays) and self._try(plan, everyone - stays) is not None:
                 spared = ", ".join(f"{v.namespace}/{v.name}" for v in plan.victims if v.uid in stays)
                 return f"{waiting[0].key} would fit without {spared} giving way"
         return ""
 
-    def _would_let(self, waiting: list[PodState], uids: set[str]) -> bool:
-        going = [self.book.pods[uid] for uid in sorted(uids)]
-        return not (self._precedence.refuses(waiting, going) or self._precedence.keeps_back(waiting, going))
+    def _would_let(self, plan: Plan, waiting: list[PodState], uids: set[str]) -> bool:
+        return not self._refuses(plan, waiting, [self.book.pods[uid] for uid in sorted(uids)])
 
     def _try(self, plan: Plan, gone: set[str]) -> dict[str, HeldPlace] | None:
         """The places of all beneficiaries on their nodes if these pods were gone; None where one has none."""
         trial = Trial(self._engine)
-        for uid in gone:
-            trial.book.lift(uid)
+        for victim in plan.victims:
+            if victim.uid in gone and is_parking(victim):
+                trial.book.park(victim.grant_id, parked_by(victim, plan.plan_id))
+            elif victim.uid in gone:
+                trial.book.lift(victim.uid)
         places = {}
         for beneficiary in plan.beneficiaries:
             if beneficiary.node not in trial.book.nodes:

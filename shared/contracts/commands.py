@@ -241,8 +241,8 @@ class NodeSyncAnswer(Message, frozen=True):
     live: tuple[LiveSlice, ...] = ()
     tombstones: tuple[str, ...] = ()
     """Grants of the sync that were given back for good already."""
-    parked: tuple[str, ...] = ()
-    """Grants of the sync whose slices have given up what the sync says."""
+    parked: dict[str, Parked] = {}
+    """Grants of the sync whose slices have given something up, and what."""
 
 
 class NodeCordon(Message, frozen=True):
@@ -290,8 +290,8 @@ class Accepted(Message, frozen=True):
     node: str = ""
     grant_id: str = ""
     """The grant it answers for, where there is one."""
-    parked: bool = False
-    """Its slices have given up what the order says. With `reason` where they cannot."""
+    parked: Parked | None = None
+    """What its slices have given up now: the order's very words. None with a `reason` where they cannot."""
 
 
 class Beat(Message, frozen=True):

@@ -13,7 +13,7 @@ makes the sum of what they have above their guarantees smaller.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from shared.book.gangs import Gangs
 from shared.book.states import PodState
@@ -49,9 +49,10 @@ class Precedence:
             return giver.pod.spec.priority < taker.pod.spec.priority
         return not usage.is_firm(giver) and any(self._above(usage.queue_of(giver), usage.queue_of(taker), of, {}) for of in (0, 1))
 
-    def refuses(self, takers: Sequence[PodState], givers: Sequence[PodState]) -> str:
-        """Why these do not give way to those, all together; empty where they do."""
-        torn = self._gangs.torn({giver.uid for giver in givers})
+    def refuses(self, takers: Sequence[PodState], givers: Sequence[PodState], *, stay: Collection[str] = ()) -> str:
+        """Why these do not give way to those, all together; empty where they do. `stay`: those of them that do not end, and only
+        give up a part of what they have."""
+        torn = self._gangs.torn({giver.uid for giver in givers if giver.uid not in stay})
         if torn is not None:
             return f"of gang {torn.name} fewer than the {torn.minimum} that it needs would be left, and not all of it gives way"
         lowest = min(taker.pod.spec.priority for taker in takers)

@@ -1,0 +1,142 @@
+"""Pods that give up part of what they have for a while, and get it back. The annotation says what is wanted, the node's word
+what is so, and the book follows the node: what a pod gives up is others' only once its agent has said that it is given up.
+
+It comes back the other way round. The book counts all of it again first, and only where there is room; then the annotation
+goes, and then the agent hears. A leader that dies between any two of these steps leaves a pod that is parked a little longer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from services.placement import messages as m
+from services.placement.nodes import Nodes
+from shared.book.book import Book
+from shared.book.states import GrantState, PodState
+from shared.contracts.commands import ParkPod
+from shared.contracts.preemption import Plan, Victim
+from shared.model.grant import sum_shares
+from shared.model.parked import PARKINGS, Parked, encode_parked
+
+SAY_AGAIN_S = 5.0
+STAYS_FREE_S = 5.0
+"""Room that others who wait do not take for so long is given back to whom it was taken from."""
+
+
+def is_parking(victim: Victim) -> bool:
+    return victim.action in PARKINGS
+
+
+def parked_by(victim: Victim, plan_id: str) -> Parked:
+    if victim.action not in PARKINGS:
+        raise ValueError(f"{victim.action} parks nobody")
+    return Parked(action=victim.action, plan_id=plan_id, compute_milli=victim.keeps_milli)
+
+
+class Parking:
+    def __init__(self, book: Book, nodes: Nodes) -> None:
+        self._book, self._nodes = book, nodes
+        self._told: dict[str, Parked] = {}
+        """What each agent was told last, by pod."""
+        self._resuming: dict[str, float] = {}
+        """Pods whose annotation is to go, with when that was said last."""
+        self._room_since: dict[str, float] = {}
+
+    # --- to park ------------------------------------------------------------------------------------------------
+
+    def order(self, plan: Plan) -> list[m.Command]:
+        """The plan is in the log: its victims that only give up something are told so."""
+        gains = ", ".join(f"{b.namespace}/{b.name}" for b in plan.beneficiaries[:1]) + (f" and {len(plan.beneficiaries) - 1} more" if len(plan.beneficiaries) > 1 else "")
+        orders = []
+        for victim in plan.victims:
+            state = self._book.pods.get(victim.uid)
+            if is_parking(victim) and state is not None and state.parked != parked_by(victim, plan.plan_id):
+                reason = f"{_DOES[victim.action]} for {gains}, which has a higher priority; it goes on by itself when there is room (plan {plan.plan_id})"
+                orders.append(_patch(state, encode_parked(parked_by(victim, plan.plan_id)), reason))
+        return [m.SendPatches(tuple(orders))] if orders else []
+
+    def is_done(self, victim: Victim, plan_id: str) -> bool:
+        """Whether the node has said that it is given up; a pod that has ended has given up all."""
+        held = self._book.grants.get(victim.grant_id)
+        return held is None or (is_parking(victim) and held.parked == parked_by(victim, plan_id))
+
+    def adopt(self) -> None:
+        """The pods as a snapshot has them: what their annotations say their agents hear by the sync."""
+        self._told = {state.uid: state.parked for state in self._book.pods.values() if state.parked is not None}
+
+    def seen(self, state: PodState, now: float) -> list[m.Command]:
+        """The annotation came, changed or went: the agent hears of it."""
+        held = self._book.grants.get(state.grant_id)
+        if held is None or held.phase != "bound" or self._told.get(state.uid) == state.parked:
+            return []
+        if state.parked is None:
+            self._told.pop(state.uid, None)
+            self._resuming.pop(state.uid, None)
+            self._book.park(held.grant_id, None)
+        else:
+            self._told[state.uid] = state.parked
+        return self._nodes.granted(held, now)
+
+    def answered(self, grant_id: str, parked: Parked | None, reason: str = "") -> list[m.Command]:
+        """The agent's word on a grant: what is given up now. A late word on another order says nothing. Where it cannot, the order
+        is taken back, and a plan that counts on it ends by its time."""
+        held = self._book.grants.get(grant_id)
+        state = None if held is None else self._book.pods.get(held.uid)
+        if held is None or state is None or state.parked is None or state.uid in self._resuming:
+            return []
+        if parked == state.parked:
+            self._book.park(grant_id, state.parked)
+        elif parked is None and reason:
+            return [m.SendPatches((_patch(state, "", f"its node cannot: {reason}"),))]
+        return []
+
+    def synced(self, parked: Mapping[str, Parked]) -> None:
+        """What a node tells a new leader of its grants."""
+        for grant_id, given_up in parked.items():
+            self.answered(grant_id, given_up)
+
+    # --- to resume ----------------------------------------------------------------------------------------------
+
+    def tick(self, plans: set[str], now: float) -> list[m.Command]:
+        """Those whose plan is over (not among these) get back what they gave up, where nobody else has taken it for a while:
+        the most important first, of equals the oldest."""
+        self._told = {uid: parked for uid, parked in self._told.items() if uid in self._book.pods}
+        self._resuming = {uid: at for uid, at in self._resuming.items() if uid in self._book.pods}
+        waiting = [s for s in self._book.pods.values() if s.parked is not None and s.grant_id and s.parked.plan_id not in plans]
+        self._room_since = {s.uid: self._room_since[s.uid] for s in waiting if s.uid in self._room_since}
+        orders = []
+        for state in sorted(waiting, key=lambda s: (-s.pod.spec.priority, s.pod.metadata.creation_timestamp, s.uid)):
+            said = self._resuming.get(state.uid)
+            if said is not None and now - said < SAY_AGAIN_S:
+                continue
+            if said is None and not self._may_resume(state, now):
+                continue
+            self._book.park(state.grant_id, None)
+            self._resuming[state.uid] = now
+            orders.append(_patch(state, "", "there is room for all that it was given"))
+        return [m.SendPatches(tuple(orders))] if orders else []
+
+    def _may_resume(self, state: PodState, now: float) -> bool:
+        held = self._book.grants.get(state.grant_id)
+        if held is None or held.phase != "bound" or not self._fits(held):
+            self._room_since.pop(state.uid, None)
+            return False
+        return now - self._room_since.setdefault(state.uid, now) >= STAYS_FREE_S
+
+    def _fits(self, held: GrantState) -> bool:
+        """Whether there is room for all that was given. What was never booked to others is there."""
+        taken = sum_shares((held.grant,))
+        for (node, uuid), (mib, milli) in sum_shares((held.given,)).items():
+            room = self._book.nodes[node].by_uuid.get(uuid) if node in self._book.nodes else None
+            now_mib, now_milli = taken.get((node, uuid), (0, 0))
+            if room is None or room.free_mib < mib - now_mib or room.free_milli < milli - now_milli:
+                return False
+        return True
+
+
+_DOES = {"throttle": "gives up compute", "pause": "pauses", "checkpoint": "pauses, its GPU memory on the host,"}
+
+
+def _patch(state: PodState, parked: str, reason: str) -> ParkPod:
+    meta = state.pod.metadata
+    return ParkPod(uid=state.uid, namespace=meta.namespace, name=meta.name, parked=parked, reason=reason)
