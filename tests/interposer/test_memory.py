@@ -82,9 +82,10 @@ def test_the_container_sees_its_slice(limited: Limited) -> None:
     assert linker == [1, 1, 1], "dlsym answers for everything else as before"
 
 
-def test_sixty_four_processes_never_have_more_than_the_limit_together(limited: Limited) -> None:
+@pytest.mark.parametrize("pools", [{}, {"KERF_TEST_POOLS": "1"}], ids=["plain", "pools"])
+def test_sixty_four_processes_never_have_more_than_the_limit_together(limited: Limited, pools: dict[str, str]) -> None:
     container = limited(1000 * MIB)
-    over, refused, left, failed = container.run("crowd", "64", "200", str(1000 * MIB))
+    over, refused, left, failed = container.run("crowd", "64", "200", str(1000 * MIB), **pools)
     reading = container.read()
     assert (over, left, failed, reading.attaches) == (0, 0, 0, 64)
     assert refused > 0, "they met the limit"

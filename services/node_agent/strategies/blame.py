@@ -7,6 +7,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
+from services.node_agent.devices.cgroups import Owner
+from services.node_agent.devices.usage import GpuProcesses
+from services.node_agent.strategies.escapes import Held
 from services.node_agent.strategies.interposer import INSIDE
 from services.node_agent.strategies.slices import Key
 
@@ -51,3 +54,22 @@ def blame(
     beyond = {key: sum(seen_mib[pid] for pid in mine) - counted_mib.get(key, 0) for key, mine in pids.items()}
     worst = max(beyond.values(), default=0)
     return {key: frozenset(pids[key]) for key in pids if beyond[key] * 2 >= worst}
+
+
+def by_gpu(
+    escaped: Iterable[Held],
+    found: Iterable[GpuProcesses],
+    counted_mib: Mapping[tuple[Key, str], int],
+    owner: Callable[[int], Owner | None],
+    of: Callable[[int], Key | None],
+) -> dict[str, dict[Key, frozenset[int]]]:
+    """The same for all that escaped, by GPU. `owner` says of which pod a process is, `of` of which container with a page."""
+    processes = {gpu.uuid: gpu.processes for gpu in found}
+    blamed: dict[str, dict[Key, frozenset[int]]] = {}
+    for held in escaped:
+        mine = {
+            p.pid: p.mib or 0 for p in processes.get(held.uuid, ()) if (whose := owner(p.pid)) is not None and whose.pod_uid == held.uid
+        }
+        counted = {key: mib for (key, uuid), mib in counted_mib.items() if uuid == held.uuid}
+        blamed.setdefault(held.uuid, {}).update(blame(held.containers, mine, counted, of))
+    return blamed

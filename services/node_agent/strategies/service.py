@@ -22,7 +22,7 @@ from services.node_agent.devices.cgroups import Owner
 from services.node_agent.devices.usage import GpuProcesses
 from services.node_agent.strategies.advisory import Advisory
 from services.node_agent.strategies.base import Driver, Observed
-from services.node_agent.strategies.blame import blame, container_of, pages_of
+from services.node_agent.strategies.blame import by_gpu, container_of, pages_of
 from services.node_agent.strategies.board import Board
 from services.node_agent.strategies.escapes import Escape, Escapes, by_pod
 from services.node_agent.strategies.exclusive import Exclusive
@@ -202,19 +202,8 @@ class Strategies:
         if not escapes:
             return {}
         pages, proc = pages_of({slice_.key: self._board.folder(slice_.key) for slice_ in self._board.slices}), self._config.host().proc
-        blamed: dict[str, dict[Key, frozenset[int]]] = {}
-        for held in (escape.held for escape in escapes):
-            counted = {key: seen.memory_mib or 0 for (key, uuid), seen in self._observed.items() if uuid == held.uuid}
-            mine = {
-                process.pid: process.mib or 0
-                for gpu in found
-                if gpu.uuid == held.uuid
-                for process in gpu.processes
-                if (of := self._owner(process.pid)) is not None and of.pod_uid == held.uid
-            }
-            guilty = blame(held.containers, mine, counted, lambda pid: container_of(pid, pages, proc))
-            blamed.setdefault(held.uuid, {}).update(guilty)
-        return blamed
+        counted = {which: seen.memory_mib or 0 for which, seen in self._observed.items()}
+        return by_gpu((escape.held for escape in escapes), found, counted, self._owner, lambda pid: container_of(pid, pages, proc))
 
     def _act(
         self,

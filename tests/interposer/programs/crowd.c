@@ -1,5 +1,6 @@
 /* crowd PROCESSES ROUNDS LIMIT: so many processes allocate and free at random. Each looks after every allocation whether the
  * device has more taken than the limit. Prints the most that was seen above it, how many were refused, and what is left.
+ * With KERF_TEST_POOLS=1 all of it through each process's memory pool, with a wait for the GPU now and then.
  * crowd victim: allocates and frees without end, to be killed. crowd look: the device's bytes. */
 #include "api.h"
 #include <sys/wait.h>
@@ -12,6 +13,18 @@ static uint64_t draw(uint64_t below) {
 
 typedef struct { uint64_t over, refused; } seen_t;
 
+static CUresult get(uint64_t *to, size_t bytes) {
+    return getenv("KERF_TEST_POOLS") ? CALL(cuMemAllocAsync, , 11020)(to, bytes, NULL) : CALL(cuMemAlloc, _v2, 3020)(to, bytes);
+}
+static void drop(uint64_t what) {
+    if (getenv("KERF_TEST_POOLS")) NEED(CALL(cuMemFreeAsync, , 11020)(what, NULL));
+    else NEED(CALL(cuMemFree, _v2, 3020)(what));
+}
+static void await(void) {
+    NEED(CALL(cuCtxSynchronize, , 2000)());
+    FIGURE(void (*)(void), "kerf_virtual_leave")();
+}
+
 static void churn(int rounds, uint64_t limit, int report) {
     uint64_t held[16] = {0}, used;
     seen_t seen = {0, 0};
@@ -19,16 +32,18 @@ static void churn(int rounds, uint64_t limit, int report) {
     for (int i = 0; i < rounds || rounds < 0; i++) {
         uint64_t *place = &held[draw(16)];
         if (*place) {
-            NEED(CALL(cuMemFree, _v2, 3020)(*place));
+            drop(*place);
             *place = 0;
             continue;
         }
-        if (CALL(cuMemAlloc, _v2, 3020)(place, (size_t)1 + draw(64 << 20))) *place = 0, seen.refused++;
+        if (getenv("KERF_TEST_POOLS") && !draw(8)) await();
+        if (get(place, (size_t)1 + draw(64 << 20))) *place = 0, seen.refused++;
         used = device_used(0);
         if (used > limit && used - limit > seen.over) seen.over = used - limit;
     }
     for (int i = 0; i < 16; i++)
-        if (held[i]) NEED(CALL(cuMemFree, _v2, 3020)(held[i]));
+        if (held[i]) drop(held[i]);
+    if (getenv("KERF_TEST_POOLS")) await();
     if (write(report, &seen, sizeof seen) != sizeof seen) exit(4);
 }
 
