@@ -186,7 +186,14 @@ async def test_a_restarted_agent_keeps_the_pages_of_what_runs(
 
 @pytest.mark.parametrize(("said", "charged_mib"), [({}, 311), ({"context_mib": 0}, 0), ({"context_mib": 20}, 20)])
 async def test_a_context_is_charged_what_the_canary_measured_or_the_operator_says(
-    nats: EmbeddedServer, bus: NatsBus, host: Path, kubelet: FakeKubelet, settings: dict[str, Any], build: Path, said: dict[str, Any], charged_mib: int
+    nats: EmbeddedServer,
+    bus: NatsBus,
+    host: Path,
+    kubelet: FakeKubelet,
+    settings: dict[str, Any],
+    build: Path,
+    said: dict[str, Any],
+    charged_mib: int,
 ) -> None:
     prove(host, build, context_bytes=311 << 20, pool_chunk_bytes=32 << 20)
     async with agent(nats, host, **settings, **said):
