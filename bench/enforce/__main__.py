@@ -1,7 +1,7 @@
 """How well slices hold: `python -m bench.enforce [--seconds 6] [--libcuda FILE] [--fake] [--json]`.
 
 On the first GPU of this machine where it has one and NVML answers, else on the fake driver of tests/fakes/cuda, whose time is
-virtual: `device` says which. On a GPU it takes about ten minutes with --seconds 20, needs nobody else on it, root or
+virtual: `device` says which. On a GPU it takes about ten minutes with --seconds 12, needs nobody else on it, root or
 CAP_SYS_PTRACE for the locks, and also runs the pair of `tiers` without the library (the driver's own time slicing) and under MPS
 where nvidia-cuda-mps-control is there.
 """
@@ -49,7 +49,9 @@ def measure(folder: Path, device: Device, seconds: int) -> dict[str, object]:
     for name, run in (
         ("memory", lambda: cases.memory(place)),
         ("shares", lambda: cases.shares(place, seconds)),
+        ("long launches", lambda: cases.long_launches(place, seconds)),
         ("tiers", lambda: cases.tiers(place, seconds)),
+        ("short requests", lambda: cases.requests(place, seconds)),
         ("least", lambda: cases.least(place, seconds)),
         ("hook", lambda: cases.hook(place)),
         ("locks", lambda: cases.locks(place)),

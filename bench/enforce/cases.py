@@ -24,11 +24,20 @@ KERNELS_US = (500, 200, 900)
 HIGH = Load(kernel_us=500, period_us=25_000, depth=40)
 """A request of 20 ms every 25: a fifth of the GPU is idle."""
 LOW = Load(kernel_us=250, depth=8)
+SHORT = (
+    Load(kernel_us=100, period_us=1_250, depth=10),
+    Load(kernel_us=250, period_us=3_750, depth=12),
+    Load(kernel_us=500, period_us=8_125, depth=13),
+)
+"""Requests of 1, 3 and 6.5 ms that leave a fifth idle."""
+LONG = (Load(kernel_us=20_000), Load(kernel_us=1_000))
+"""A tenth of the GPU with launches four times as long as its part of a period, beside nine tenths with short ones."""
 LAUNCHES = 200_000
 
 
 def memory(place: Place) -> Figures:
-    """One process along every path, and many processes of one container at once."""
+    """One process along every path, and many processes of one container at once: what the calls gave, and on the fake driver what
+    the device itself had taken. The page's own sum is no witness: it is what is to be proven."""
     with place.board() as board:
         one = place.slice("one", memory_mib=LIMIT_MIB)
         board.put(one)
@@ -40,15 +49,17 @@ def memory(place: Place) -> Figures:
         each = LIMIT_MIB // PROCESSES * 4  # so a quarter of them fit
         held = [place.start(["hold", str(each)], board.folder(many.key)) for _ in range(PROCESSES)]
         results = [_first(process) for process in held]
-        reading = board.read(many.key)
+        on_device = [line["device_bytes"] for line in found if "device_bytes" in line]
+        if place.device.fake:
+            on_device.append(place.used_bytes())
         for process in held:
             process.communicate(timeout=60)
     most = max(max(line["bytes"], line["again"]) for line in found)
     together = sum(1 for line in results if line["result"] == 0) * each * MIB
-    peak = 0 if reading is None else reading.gpus[0].peak_bytes
     limit = LIMIT_MIB * MIB
     return {
-        "memory_overshoot_bytes_max": max(0, most - limit, together - limit, peak - limit),
+        "memory_overshoot_bytes_max": max(0, most - limit, together - limit, max(on_device, default=0) - limit),
+        "memory_device_bytes_max": max(on_device, default=None),
         "memory_unused_bytes_max": max(limit - min(min(line["bytes"], line["again"]) for line in found), limit - together),
         "paths": len(found), "processes": PROCESSES,
     }  # fmt: skip
@@ -77,17 +88,27 @@ def shares(place: Place, seconds: int) -> Figures:
     return {"share_error_percent_max": max(errors.values()), "share_error_percent": errors}
 
 
+def long_launches(place: Place, seconds: int) -> Figures:
+    """The same of a tenth whose launches are longer than its part of a period; one of them more or less is 2 % of a second."""
+    with place.board() as board:
+        slices = [place.slice(f"s{milli}", milli, memory_mib=1024) for milli in (100, 900)]
+        for slice_ in slices:
+            board.put(slice_)
+        said = place.together(board, {slice_.key: load for slice_, load in zip(slices, LONG, strict=True)}, 2 * seconds)
+    windows = {milli: said[slice_.key]["done_ns"][1:] for slice_, milli in zip(slices, (100, 900), strict=True)}
+    return {
+        "long_share_error_percent": {str(milli // 10): round(max(abs(ns / 1e7 - milli / 10) for ns in done), 3) for milli, done in windows.items()},
+        "long_share_mean_percent": {str(milli // 10): round(sum(done) / len(done) / 1e7, 2) for milli, done in windows.items()},
+    }  # fmt: skip
+
+
 def tiers(place: Place, seconds: int) -> Figures:
     """A request-serving slice that leaves a fifth of the GPU idle, alone and beside a greedy one of lower priority."""
     with place.board() as board:
-        high, low = place.slice("high", priority=100, memory_mib=1024), place.slice("low", memory_mib=1024)
+        high = place.slice("high", priority=100, memory_mib=1024)
         board.put(high)
         alone = place.together(board, {high.key: HIGH}, seconds)[high.key]
-    with place.board() as board:
-        for slice_ in (high, low):
-            board.put(slice_)
-        said = place.together(board, {high.key: HIGH, low.key: LOW}, seconds)
-    with_low, greedy = said[high.key], said[low.key]
+    with_low, greedy = _beside(place, HIGH, seconds)
     idle_ns = 1e9 - HIGH.kernel_us * HIGH.depth * 1e9 / HIGH.period_us
     got = greedy["done_ns"][1:]
     return {
@@ -97,6 +118,40 @@ def tiers(place: Place, seconds: int) -> Figures:
         "low_percent_of_idle": round(100 * sum(got) / len(got) / idle_ns, 1),
         "high_request_ms": HIGH.kernel_us * HIGH.depth / 1000, "high_alone_p99_ms": alone["p99_ns"] / 1e6, "high_p99_ms": with_low["p99_ns"] / 1e6,
     }  # fmt: skip
+
+
+def requests(place: Place, seconds: int) -> Figures:
+    """Short requests beside a greedy one of lower priority: without a least share, where it must be out of the way in time, and with
+    the default one, which it gets even so."""
+    usual, found = place.policy, {}
+    for load in SHORT:
+        with place.board() as board:
+            high = place.slice("high", priority=100, memory_mib=1024)
+            board.put(high)
+            alone = place.together(board, {high.key: load}, seconds)[high.key]
+        row: Figures = {"alone_p99_ms": alone["p99_ns"] / 1e6}
+        for name, milli in (("", 0), ("_with_least", usual.least_milli)):
+            place.policy = msgspec.structs.replace(usual, least_milli=milli)
+            try:
+                with_low, greedy = _beside(place, load, seconds)
+            finally:
+                place.policy = usual
+            idle_ns = 1e9 - load.kernel_us * load.depth * 1e9 / load.period_us
+            got = greedy["done_ns"][1:]
+            row[f"p99_loss_percent{name}"] = round(100 * (with_low["p99_ns"] / alone["p99_ns"] - 1), 2)
+            row[f"throughput_loss_percent{name}"] = round(100 * (1 - with_low["requests"] / alone["requests"]), 2)
+            row[f"low_percent_of_idle{name}"] = round(100 * sum(got) / len(got) / idle_ns, 1)
+        found[f"{load.kernel_us * load.depth / 1000:g} ms"] = row
+    return {"short_p99_loss_percent_max": max(row["p99_loss_percent"] for row in found.values()), "short_requests": found}
+
+
+def _beside(place: Place, load: Load, seconds: int) -> tuple[dict[str, Any], dict[str, Any]]:
+    with place.board() as board:
+        high, low = place.slice("high", priority=100, memory_mib=1024), place.slice("low", memory_mib=1024)
+        for slice_ in (high, low):
+            board.put(slice_)
+        said = place.together(board, {high.key: load, low.key: LOW}, seconds)
+    return said[high.key], said[low.key]
 
 
 def least(place: Place, seconds: int) -> Figures:

@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -114,6 +115,18 @@ class Place:
             stderr=subprocess.PIPE,
             text=True,
         )
+
+    def used_bytes(self) -> int:
+        """What the fake device of this case has taken, by its own word: asked by a process that no library stands in front of."""
+        script = "import ctypes, sys; d = ctypes.CDLL(sys.argv[1]); d.kerf_fake_used_bytes.restype = ctypes.c_uint64; print(d.kerf_fake_used_bytes(0))"
+        asked = subprocess.run(
+            [sys.executable, "-c", script, self.device.libcuda],
+            env=os.environ | {"KERF_FAKE_CUDA": str(self.folder / f"world-{self.cases}")},
+            check=True,
+            capture_output=True,
+            text=True,
+        )
+        return int(asked.stdout)
 
     def together(self, board: Board | None, loads: Mapping[Key, Load], seconds: int) -> dict[Key, dict[str, Any]]:
         """Runs them at once, each in its page where there is a board; what each says."""

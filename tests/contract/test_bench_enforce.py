@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from bench.enforce.__main__ import KEYS, measure
-from bench.enforce.place import FAKE_UUID, Device, build
+from bench.enforce.cases import LIMIT_MIB
+from bench.enforce.place import FAKE_UUID, Device, Place, build
 
 
 def test_slices_hold_on_the_fake_driver(tmp_path: Path) -> None:
@@ -20,8 +21,26 @@ def test_slices_hold_on_the_fake_driver(tmp_path: Path) -> None:
     assert set(KEYS) <= set(found)
     figures = {key: value for key, value in found.items() if isinstance(value, int | float)}
     assert (figures["memory_overshoot_bytes_max"], figures["memory_unused_bytes_max"], figures["processes_left_locked"]) == (0, 0, 0)
+    assert figures["memory_device_bytes_max"] == LIMIT_MIB << 20, "the device's own word, not the page's"
     assert figures["share_error_percent_max"] < 2
+    assert all(error <= 2 for error in found["long_share_error_percent"].values())
+    assert figures["short_p99_loss_percent_max"] < 5
+    assert all(row["throughput_loss_percent"] < 1 for row in found["short_requests"].values())
     assert figures["high_throughput_loss_percent"] < 1
     assert figures["high_p99_loss_percent"] < 5
     assert figures["low_percent_of_idle"] > 80
     assert abs(figures["least_got_percent"] - figures["least_asked_percent"]) < 1
+
+
+def test_memory_is_judged_by_the_devices_own_word(tmp_path: Path) -> None:
+    """A process that nothing stands in front of has it, and no page knows."""
+    if shutil.which("cc") is None or shutil.which("make") is None:
+        pytest.skip("no C compiler")
+    build(tmp_path, fake=True)
+    place = Place(tmp_path, Device("fake", FAKE_UUID, str(tmp_path / "libcuda.so.1")))
+    holder = place.start(["hold", "100"], None)
+    assert holder.stdout is not None
+    assert holder.stdout.readline() == '{"result": 0}\n'
+    assert place.used_bytes() == 100 << 20
+    holder.communicate(timeout=60)
+    assert place.used_bytes() == 0

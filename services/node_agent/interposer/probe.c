@@ -29,6 +29,7 @@ typedef CUresult (*call_t)();
 static void *library;
 static uint64_t (*virtual_now)(void);
 static void (*virtual_sleep)(uint64_t), (*virtual_leave)(void);
+static uint64_t (*used_bytes)(int); /* what the device has taken, by the fake's own word; a real driver has no such call */
 static CUfunction work;
 static double steps_per_ns = 1;
 
@@ -110,6 +111,7 @@ static void begin(const char *path) {
     *(void **)&virtual_now = dlsym(library, "kerf_virtual_now");
     *(void **)&virtual_sleep = dlsym(library, "kerf_virtual_sleep_until");
     *(void **)&virtual_leave = dlsym(library, "kerf_virtual_leave");
+    *(void **)&used_bytes = dlsym(library, "kerf_fake_used_bytes");
     MUST("cuInit", 0u);
     MUST("cuDevicePrimaryCtxRetain", &context, 0);
     MUST("cuCtxSetCurrent", context);
@@ -176,16 +178,18 @@ static void memory(size_t chunk, size_t most) {
     MUST("cuMemGetInfo_v2", &shown_free, &shown_total);
     printf("{\"shown_total\": %zu, \"shown_free\": %zu}\n", shown_total, shown_free);
     for (size_t p = 0; shown_total <= most && p < sizeof paths / sizeof *paths; p++) {
-        size_t got[2] = {0, 0};
+        size_t got[2] = {0, 0}, device = 0;
         CUresult error = 0, freed = 0;
         if (!dlsym(library, paths[p].needs)) continue;
         for (int round = 0; round < 2; round++) {
             int n = 0;
             while (n < BLOCKS && (size_t)n * chunk < most && !(error = paths[p].take(&held[n], chunk))) n++;
             got[round] = (size_t)n * chunk;
+            if (used_bytes && used_bytes(0) > device) device = used_bytes(0);
             while (n--) freed |= paths[p].give(held[n]);
         }
-        printf("{\"path\": \"%s\", \"bytes\": %zu, \"again\": %zu, \"error\": %d, \"freed\": %d}\n", paths[p].name, got[0], got[1], error, freed);
+        printf("{\"path\": \"%s\", \"bytes\": %zu, \"again\": %zu, \"error\": %d, \"freed\": %d", paths[p].name, got[0], got[1], error, freed);
+        printf(used_bytes ? ", \"device_bytes\": %zu}\n" : "}\n", device);
         fflush(stdout);
     }
 }
