@@ -217,7 +217,7 @@ class Ledger:
     def overbooked(self) -> list[str]:
         """GPUs on which more is booked than there is (P1), or MIG instances that overlap, as node/uuid. Foreign memory is
         not ours to answer for."""
-        taken = sum_shares(held.grant for held in self.grants.values() if held.phase != "reserved")
+        taken = sum_shares(self._taken(held) for held in self.grants.values() if held.phase != "reserved")
         return sorted(
             f"{node.name}/{room.uuid}"
             for node in self.nodes.values()
@@ -225,6 +225,12 @@ class Ledger:
             if (used := taken.get((node.name, room.uuid)))
             and (used[0] > room.total_mib or used[1] > WHOLE_GPU_MILLI or _overlap(node, room))
         )
+
+    def _taken(self, held: GrantState) -> Grant:
+        """What it takes; of a parked pod on a node that has not said yet what runs there, what it was parked to."""
+        node = self.nodes.get(held.node)
+        state = None if node is None or not node.agent_trouble else node.pods.get(held.uid)
+        return held.grant if state is None or state.parked is None else left_of(held.given, state.parked)
 
 
 def _masks(node: NodeState, room: GpuRoom) -> list[int]:

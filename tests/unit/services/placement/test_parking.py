@@ -1,0 +1,204 @@
+"""Pods that give up something for others and get it back: what is booked when, and what a new leader makes of it."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from services.placement import messages as m
+from shared.contracts.commands import NodeSyncAnswer, ParkPod
+from shared.contracts.facts import Put
+from shared.contracts.log import ReadyRecord
+from shared.contracts.preemption import Action, Beneficiary, Plan, Reserved, Victim
+from shared.model import names
+from shared.model.objects import Pod
+from shared.model.parked import Parked, decode_parked, encode_parked
+from tests.support import build
+from tests.support.leader import Leader, only
+
+GPU_MIB = 81_920
+
+
+class World:
+    """One GPU of a node that enforces slices; a slice of half its memory and all of its compute runs, and one that needs half of
+    both waits."""
+
+    def __init__(self) -> None:
+        self.leader = Leader().nodes("n", gpus=1, strategies=("exclusive", "advisory", "interposer"))
+        self.low = self.run(self.slice("low", compute=100))
+        self.high = self.slice("high", compute=50, priority=100)
+        self.leader.facts(self.high)
+        assert self.high.metadata.uid not in self.leader.binds()
+
+    @staticmethod
+    def slice(name: str, *, compute: int, priority: int = 0) -> Pod:
+        return build.gpu_pod(name, memory=f"{GPU_MIB // 2}Mi", compute=compute, priority=priority, annotations={"kerf.dev/isolation": "firm"})
+
+    def run(self, pod: Pod) -> Pod:
+        self.leader.facts(pod)
+        return self.leader.bind(pod)
+
+    @property
+    def grant_id(self) -> str:
+        return self.leader.core.book.pods[self.low.metadata.uid].grant_id
+
+    def plan(self, action: Action = "pause", keeps_milli: int = 0) -> Plan:
+        gains = Beneficiary(uid=self.high.metadata.uid, namespace="team", name="high", node="n")
+        victim = Victim(uid=self.low.metadata.uid, namespace="team", name="low", grant_id=self.grant_id, action=action, keeps_milli=keeps_milli)
+        return Plan(plan_id="plan", beneficiaries=(gains,), victims=(victim,), deadline_s=60)
+
+    def ask(self, plan: Plan) -> tuple[Reserved, list[m.Command]]:
+        said = self.leader.send(m.ReserveAsked(plan))
+        return only(said, m.AnswerPlan)[-1].answer, said
+
+    def annotate(self, parked: str) -> list[m.Command]:
+        """What the watcher does of a ParkPod."""
+        notes = {k: v for k, v in self.low.metadata.annotations.items() if k != names.ANNOTATION_PARKED} | ({names.ANNOTATION_PARKED: parked} if parked else {})
+        meta = msgspec.structs.replace(self.low.metadata, resource_version=build.next_version(), annotations=notes)
+        self.low = msgspec.structs.replace(self.low, metadata=meta)
+        return self.leader.send(m.FactsSeen((Put(object=self.low),)))
+
+    def answer(self, parked: Parked | None, reason: str = "") -> list[m.Command]:
+        return self.leader.send(m.GrantAcknowledged("n", self.grant_id, reason=reason, parked=parked))
+
+    def free(self) -> tuple[int, int]:
+        (room,) = self.leader.core.book.nodes["n"].gpus
+        return room.free_mib, room.free_milli
+
+    def later(self, seconds: float) -> list[m.Command]:
+        said: list[m.Command] = []
+        for _ in range(round(seconds)):
+            self.leader.now += 1
+            said += self.leader.send(m.BeatSeen(("n",))) + self.leader.send(m.Tick())
+        return said
+
+
+def parks(said: list[m.Command]) -> list[ParkPod]:
+    return [p for c in only(said, m.SendPatches) for p in c.patches if isinstance(p, ParkPod)]
+
+
+def parked_world() -> World:
+    """Up to the moment in which the beneficiary has its place."""
+    world = World()
+    _, said = world.ask(world.plan())
+    (order,) = parks(said)
+    world.annotate(order.parked)
+    world.answer(decode_parked(order.parked))
+    return world
+
+
+def test_it_is_ordered_when_it_is_logged_and_booked_when_the_node_has_said_so() -> None:
+    world = World()
+    answer, said = world.ask(world.plan("throttle", keeps_milli=100))
+    assert answer.ok
+    (order,) = parks(said)
+    assert decode_parked(order.parked) == Parked(action="throttle", plan_id="plan", compute_milli=100)
+    assert "makes room" not in order.reason
+    assert "team/high" in order.reason
+    (told,) = [c for c in only(world.annotate(order.parked), m.SendGrant) if c.grant.uid == world.low.metadata.uid]
+    assert told.grant.parked == decode_parked(order.parked)
+    assert world.high.metadata.uid not in world.leader.binds(), "nothing is anybody's before the node's word"
+    world.answer(told.grant.parked)
+    assert world.high.metadata.uid in world.leader.binds()
+    assert world.leader.core.book.overbooked() == []
+    assert world.free()[1] == 1000 - 100 - 500
+
+
+def test_a_late_word_on_another_order_books_nothing() -> None:
+    world = World()
+    _, said = world.ask(world.plan())
+    world.annotate(parks(said)[0].parked)
+    world.answer(Parked(action="pause", plan_id="another"))
+    world.answer(None)
+    assert world.high.metadata.uid not in world.leader.binds()
+
+
+def test_where_the_node_cannot_the_order_is_taken_back() -> None:
+    world = World()
+    _, said = world.ask(world.plan())
+    world.annotate(parks(said)[0].parked)
+    (back,) = parks(world.answer(None, reason="its page cannot be written"))
+    assert (back.parked, "its page cannot be written" in back.reason) == ("", True)
+
+
+def test_an_order_that_got_lost_is_said_again() -> None:
+    world = World()
+    _, said = world.ask(world.plan())
+    assert len(parks(said)) == 1
+    assert parks(world.later(6))[0] == parks(said)[0]
+
+
+def test_what_is_given_up_comes_back_when_there_is_room_and_all_of_it() -> None:
+    world = parked_world()
+    high = world.leader.bind(world.high)
+    assert parks(world.later(30)) == [], "somebody has it"
+    assert world.free()[1] == 500
+    grant = world.leader.core.book.pods[high.metadata.uid].grant_id
+    world.leader.gone(high)
+    world.leader.send(m.ReleaseSeen("n", grant))
+    (back,) = parks(world.later(7))
+    assert back.parked == ""
+    assert world.free() == (GPU_MIB // 2, 0), "booked before anybody is told"
+    (told,) = only(world.annotate(""), m.SendGrant)
+    assert told.grant.parked is None
+    world.answer(None)
+    assert parks(world.later(20)) == []
+
+
+def test_whoever_waits_is_served_before_it_comes_back() -> None:
+    world = parked_world()
+    high = world.leader.bind(world.high)
+    world.leader.facts(world.slice("next", compute=50, priority=0))
+    grant = world.leader.core.book.pods[high.metadata.uid].grant_id
+    world.leader.gone(high)
+    world.leader.send(m.ReleaseSeen("n", grant))
+    assert parks(world.later(10)) == []
+
+
+def test_a_plan_that_is_given_up_gives_back() -> None:
+    world = World()
+    _, said = world.ask(world.plan())
+    world.annotate(parks(said)[0].parked)
+    world.leader.send(m.AbandonAsked("plan", "no more"))
+    assert [order.parked for order in parks(world.later(7))] == [""]
+
+
+def test_a_new_leader_books_what_the_node_tells_it() -> None:
+    world = parked_world()
+    high = world.leader.bind(world.high)
+    after = Leader(build.node("n"), world.low, high, term=200, records=((199, ReadyRecord(term=199)),), answer=False)
+    after.send(m.InventorySeen(build.inventory("n", gpus=1, strategies=("exclusive", "advisory", "interposer"))))
+    after.send(m.SnapshotSeen(after.objects, 0))
+    assert after.core.book.overbooked() == [], "nobody has been asked yet"
+    parked = after.core.book.pods[world.low.metadata.uid].parked
+    assert parked is not None
+    after.send(m.SyncAnswered(NodeSyncAnswer(node="n", boot_id="boot-1", term=200, accepted=True, parked={world.grant_id: parked})))
+    (room,) = after.core.book.nodes["n"].gpus
+    assert room.free_milli == 500
+    assert after.core.book.overbooked() == []
+
+
+@pytest.mark.parametrize("strategy", ["advisory", "exclusive"])
+def test_a_plan_for_slices_that_cannot_is_refused(strategy: str) -> None:
+    leader = Leader().nodes("n", gpus=1)
+    low = build.gpu_pod("low", **({"memory": "1Gi"} if strategy == "advisory" else {"gpus": 1}))
+    leader.facts(low)
+    leader.bind(low)
+    high = build.gpu_pod("high", gpus=1, priority=100)
+    leader.facts(high)
+    state = leader.core.book.pods[low.metadata.uid]
+    victim = Victim(uid=low.metadata.uid, namespace="team", name="low", grant_id=state.grant_id, action="pause")
+    plan = Plan(plan_id="plan", beneficiaries=(Beneficiary(uid=high.metadata.uid, namespace="team", name="high", node="n"),), victims=(victim,), deadline_s=60)
+    answer = only(leader.send(m.ReserveAsked(plan)), m.AnswerPlan)[-1].answer
+    assert not answer.ok
+    assert "cannot pause" in answer.reason
+
+
+def test_an_annotation_that_nobody_can_read_parks_nobody() -> None:
+    world = World()
+    world.annotate("{}")
+    assert world.leader.core.book.pods[world.low.metadata.uid].parked is None
+    world.annotate(encode_parked(Parked(action="pause", plan_id="x")))
+    assert world.leader.core.book.pods[world.low.metadata.uid].parked is not None
+
+
