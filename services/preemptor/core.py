@@ -24,7 +24,7 @@ from shared.book.states import PodState
 from shared.contracts.commands import Evict
 from shared.contracts.events import PreemptionProposed
 from shared.contracts.policy import PolicyError, read_queues
-from shared.contracts.preemption import Beneficiary, Plan, PreemptAnswer, Victim
+from shared.contracts.preemption import Action, Beneficiary, Plan, PreemptAnswer, Victim
 from shared.model.objects import ConfigMap, Gang, Pod
 from shared.queues.precedence import Precedence
 from shared.queues.queues import Queues, policy_text
@@ -69,6 +69,8 @@ class Core:
             case m.SnapshotSeen():
                 self.book.apply_snapshot(event.facts)
                 self.gangs.start_over(now)
+                for state in self.book.pods.values():
+                    self._park(state)
                 self._read_policy()
                 self.waiting.rejected_before(now)
             case m.FactsSeen():
@@ -100,6 +102,7 @@ class Core:
             case Pod():
                 uid = seen.metadata.uid
                 if uid in self.book.pods:
+                    self._park(self.book.pods[uid])
                     self.gangs.see(self.book.pods[uid], now, able=not self.book.pods[uid].refusal)
                 else:
                     self.gangs.forget(uid, now)
@@ -108,6 +111,12 @@ class Core:
                     self.gangs.see(self.book.pods[uid], now)
             case ConfigMap():
                 self._read_policy()
+
+    def _park(self, state: PodState) -> None:
+        """As its annotation says. Placement, which waits for the node's word, has the last one."""
+        held = self.book.grants.get(state.grant_id)
+        if held is not None and held.parked != state.parked:
+            self.book.park(held.grant_id, state.parked)
 
     def _read_policy(self) -> None:
         """As placement does, which tells people where a text cannot be read: then the last good one is in force."""
@@ -142,7 +151,7 @@ class Core:
         self._queues.look_around()
         self._precedence.begin()
         busy = {b.node for plan in self._plans(now) for b in plan.beneficiaries}
-        promised = {uid for one in self.open.values() for uid in (one.victims_left if one.executing else (v.uid for v in one.plan.victims))}
+        promised = {v.uid for one in self.open.values() for v in one.plan.victims if not one.executing or v.uid in one.victims_left or v.action != "evict"}
         return Planner(self.book, self._candidates.begin(now, promised), busy | self.waiting.hoped_for(now))
 
     def _plans(self, now: float) -> list[Plan]:
@@ -176,7 +185,10 @@ class Core:
         for candidate in (victim for way in ways for victim in way.victims):
             state = self.book.pods[candidate.uid]
             meta = state.pod.metadata
-            victims.append(Victim(uid=state.uid, namespace=meta.namespace, name=meta.name, grant_id=state.grant_id, lost_gpu_seconds=candidate.price_gpu_ms // 1000))
+            victims.append(Victim(
+                uid=state.uid, namespace=meta.namespace, name=meta.name, grant_id=state.grant_id, action=candidate.action, keeps_milli=candidate.keeps_milli,
+                lost_gpu_seconds=candidate.price_gpu_ms // 1000,
+            ))  # fmt: skip
         beneficiaries = tuple(
             Beneficiary(uid=state.uid, namespace=state.pod.metadata.namespace, name=state.pod.metadata.name, node=way.node)
             for state, way in zip(members, ways, strict=True)
@@ -228,8 +240,9 @@ class Core:
             self._wait(found.plan, now, shun=bool(event.answer.reason))
             return []
         found.executing = True
-        found.victims_left = frozenset(victim.uid for victim in found.plan.victims)
-        return [self._execute(found, now)]
+        # Whoever only gives something up is told so by placement, which hears of it from the node.
+        found.victims_left = frozenset(victim.uid for victim in found.plan.victims if victim.action == "evict")
+        return [self._execute(found, now)] if found.victims_left else []
 
     def _execute(self, found: Open, now: float) -> m.Execute:
         """Evictions that are not taken yet; saying one twice harms nobody, for its precondition names the pod."""
@@ -270,6 +283,15 @@ class Core:
         self.waiting.again([b.uid for b in plan.beneficiaries], {b.node for b in plan.beneficiaries} if shun else (), now)
 
 
+_FOR_A_WHILE: dict[Action, str] = {"throttle": "give up compute", "pause": "pause", "checkpoint": "go to the host's memory"}
+
+
 def _price(plan: Plan) -> str:
-    pods = len(plan.victims)
-    return f"{pods} pod{'s' if pods > 1 else ''} would give way, and lose {plan.price_gpu_seconds} GPU-seconds"
+    ends = sum(victim.action == "evict" for victim in plan.victims)
+    stays = len(plan.victims) - ends
+    parts = [f"{_pods(ends)} would end, and lose {plan.price_gpu_seconds} GPU-seconds"] if ends else []
+    return "; ".join([*parts, *([f"{_pods(stays)} would {_FOR_A_WHILE[plan.victims[0].action]} for a while, and lose nothing but time"] if stays else [])])
+
+
+def _pods(count: int) -> str:
+    return f"{count} pod{'s' if count > 1 else ''}"

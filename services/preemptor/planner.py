@@ -1,7 +1,7 @@
 """The gentlest way to make room: whose leaving lets a pod, or all of a gang, in at the least cost. Pure.
 
 A first word, by what GPUs, CPU and memory a node has: placement has the last one, and refuses a plan that does not hold
-against every filter. Least important victims first, then the least lost; a set of victims is minimal, for each one of it
+against every filter. The gentlest action that will do: first what a pod can give up and go on, then its end. Least important victims first, then the least lost; a set of victims is minimal, for each one of it
 that need not go is put back, the dearest first. Of a gang as many go as it can spare, or all.
 """
 
@@ -16,12 +16,15 @@ from shared.book.accepts import accepted
 from shared.book.book import Book
 from shared.book.shares import GpuRoom, fits, share_on
 from shared.book.states import NodeState, PodState
+from shared.contracts.preemption import Action
 from shared.model.grant import GpuShare
 from shared.model.mig import instance_mask
+from shared.model.parked import PARKINGS
 from shared.model.request import GpuAsk
 from shared.model.selectors import node_selector_matches, untolerated
 
-Bound = tuple[int, int, int, Last]
+Bound = tuple[int, int, int, int, Last]
+_HARDNESS: dict[Action, int] = {"throttle": 1, "pause": 2, "shrink": 3, "move": 4, "checkpoint": 5, "evict": 6}
 _NOBODY = -(1 << 31)
 _EFFECTS = ("NoSchedule", "NoExecute")
 
@@ -34,11 +37,12 @@ class Way(msgspec.Struct, frozen=True):
     takes: tuple[GpuShare, ...]
 
     @property
-    def cost(self) -> tuple[int, int, int, Last, str]:
-        """The least important victims, the least lost, the fewest; of equals those who came last."""
+    def cost(self) -> tuple[int, int, int, int, Last, str]:
+        """The gentlest action, the least important victims, the least lost, the fewest; of equals those who came last."""
         victims = self.victims
         oldest = max((victim.last for victim in victims), default=Last(("", "")))
-        return max((v.priority for v in victims), default=_NOBODY), sum(v.price_gpu_ms for v in victims), len(victims), oldest, self.node
+        hardest = max((_HARDNESS[v.action] for v in victims), default=0)
+        return hardest, max((v.priority for v in victims), default=_NOBODY), sum(v.price_gpu_ms for v in victims), len(victims), oldest, self.node
 
 
 class Planner:
@@ -74,7 +78,7 @@ class Planner:
     def _best(self, state: PodState, shunned: frozenset[str]) -> Way | None:
         best: Way | None = None
         for bound, node in self._by_bound(state):
-            if best is not None and best.cost[:4] <= bound:
+            if best is not None and best.cost[:5] <= bound:
                 break
             if node.name in shunned or not _admits(state, node):
                 continue
@@ -92,28 +96,51 @@ class Planner:
             if name in self._busy or not node.gpus:
                 continue
             if name in cleared or _has_room(state, node) or (self._patient and self._candidates.leaving(node)):
-                found.append(((_NOBODY, 0, 0, Last(("", ""))), node))
+                found.append(((0, _NOBODY, 0, 0, Last(("", ""))), node))
             elif candidates := self._candidates.on(node, state):
-                found.append(((candidates[0].priority, candidates[0].least_gpu_ms, 1, candidates[0].last), node))
+                first, parks = candidates[0], [_HARDNESS[c.parks[0]] for c in candidates if c.parks]
+                found.append(((min(parks), _NOBODY, 0, 0, first.last) if parks else (_HARDNESS["evict"], first.priority, first.least_gpu_ms, 1, first.last), node))
         found.sort(key=lambda item: (item[0], item[1].name))
         return found
 
     def _way(self, state: PodState, node: NodeState) -> Way | None:
         """The cheapest victims on this node, none more than it takes."""
         before = [*self._gone.values(), *(self._candidates.leaving(node) if self._patient else ())]
-        victims: list[Candidate] = []
         takes = self._place(state, node, before)
-        for candidate in () if takes is not None else self._candidates.on(node, state):
+        if takes is not None:
+            return Way(node.name, (), takes)
+        candidates = [c for c in self._candidates.on(node, state) if c.uid not in self._gone]
+        for action in PARKINGS:
+            way = self._parking(state, node, [c.parked(action) for c in candidates if action in c.parks], before)
+            if way is not None:
+                return way
+        return self._evicting(state, node, candidates, before)
+
+    def _parking(self, state: PodState, node: NodeState, parked: list[Candidate], before: list[Candidate]) -> Way | None:
+        if not parked or self._place(state, node, [*before, *parked]) is None:
+            return None
+        victims: list[Candidate] = []
+        for candidate in parked:
+            if self._candidates.lets_go([*self._gone.values(), *victims, candidate], self._takers):
+                victims.append(candidate)
+                if (takes := self._place(state, node, [*before, *victims])) is not None:
+                    return self._fewest(state, node, victims, takes, before)
+        return None
+
+    def _evicting(self, state: PodState, node: NodeState, candidates: list[Candidate], before: list[Candidate]) -> Way | None:
+        victims: list[Candidate] = []
+        for candidate in candidates:
             going = {victim.uid for victim in (*before, *victims)}
             unit = None if candidate.uid in going else self._candidates.unit(candidate, going, state)
             if unit is None or not self._candidates.lets_go([*self._gone.values(), *victims, *unit], self._takers):
                 continue
             victims += unit
-            takes = self._place(state, node, [*before, *victims])
-            if takes is not None:
-                break
-        if takes is None:
-            return None
+            if (takes := self._place(state, node, [*before, *victims])) is not None:
+                return self._fewest(state, node, victims, takes, before)
+        return None
+
+    def _fewest(self, state: PodState, node: NodeState, victims: list[Candidate], takes: tuple[GpuShare, ...], before: list[Candidate]) -> Way:
+        """Whoever need not go, the dearest first, is put back."""
         for back in self._put_back(victims):
             without = [victim for victim in victims if victim.uid not in back]
             again = self._place(state, node, [*before, *without])
@@ -133,20 +160,21 @@ class Planner:
     def _place(self, state: PodState, node: NodeState, gone: Sequence[Candidate]) -> tuple[GpuShare, ...] | None:
         """The parts of GPUs that it would get, were these gone; None where it does not fit."""
         gone = [candidate for candidate in gone if candidate.node == node.name]
+        ends = [candidate for candidate in gone if candidate.action == "evict"]
         others = self._used.get(node.name, [])
         demands = [state.demand, *(other.demand for other in others)]
-        if node.cpu_used - sum(c.demand.cpu_milli for c in gone) + sum(d.cpu_milli for d in demands) > node.cpu_total:
+        if node.cpu_used - sum(c.demand.cpu_milli for c in ends) + sum(d.cpu_milli for d in demands) > node.cpu_total:
             return None
-        if node.memory_used - sum(c.demand.memory_bytes for c in gone) + sum(d.memory_bytes for d in demands) > node.memory_total:
+        if node.memory_used - sum(c.demand.memory_bytes for c in ends) + sum(d.memory_bytes for d in demands) > node.memory_total:
             return None
-        if len(node.pods) - len(gone) + len(demands) > node.pods_total:
+        if len(node.pods) - len(ends) + len(demands) > node.pods_total:
             return None
         rooms = [room.copy() for room in node.gpus]
         by_uuid = {room.uuid: room for room in rooms}
         for candidate in gone:
             for share in candidate.shares:
                 if share.uuid in by_uuid:
-                    _give(by_uuid[share.uuid], share)
+                    _give(by_uuid[share.uuid], share, ends=candidate.action == "evict")
         for share in self._taken.get(node.name, ()):
             _take(by_uuid[share.uuid], share)
         return _assign(state, node, rooms)
@@ -190,12 +218,12 @@ def _has_room(state: PodState, node: NodeState) -> bool:
     return ask is not None and any(room.free_mib > 0 for room in node.gpus) and sum(fits(ask, room) for room in node.gpus) >= (1 if ask.profile else ask.count)
 
 
-def _give(room: GpuRoom, share: GpuShare) -> None:
+def _give(room: GpuRoom, share: GpuShare, *, ends: bool) -> None:
     if share.mig is not None and room.mig is not None:
         room.mig.granted &= ~instance_mask(room.mig.geometry, share.mig)
     room.free_mib += share.memory_mib
     room.free_milli += share.compute_milli
-    room.containers -= 1
+    room.containers -= ends
 
 
 def _take(room: GpuRoom, share: GpuShare) -> None:

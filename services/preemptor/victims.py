@@ -13,12 +13,16 @@ from shared.book.demand import Demand
 from shared.book.gangs import Gangs
 from shared.book.movable import budgets_of, price_of, why_not
 from shared.book.states import GrantState, NodeState, PodState
+from shared.contracts.preemption import Action
 from shared.model.grant import GpuShare
 from shared.model.life import ends_by
 from shared.model.objects import Pod
+from shared.model.parked import PARKINGS, Parking, can_park
 
 KNOWN_S = 10.0
 """So old the prices of a node's pods may be."""
+THROTTLED_TO = 10
+"""Who is throttled keeps one part in so many of its compute."""
 STUCK_S = 30.0
 """A pod that is still there so long after its grace period is not waited for."""
 Immune = Callable[[PodState], bool]
@@ -31,7 +35,7 @@ class Precedes(Protocol):
     @property
     def by_priority_alone(self) -> bool: ...
     def may(self, taker: PodState, giver: PodState) -> bool: ...
-    def refuses(self, takers: Sequence[PodState], givers: Sequence[PodState]) -> str: ...
+    def refuses(self, takers: Sequence[PodState], givers: Sequence[PodState], *, stay: Collection[str] = ()) -> str: ...
     def keeps_back(self, takers: Sequence[PodState], givers: Sequence[PodState]) -> str: ...
 
 
@@ -60,6 +64,20 @@ class Candidate(msgspec.Struct, frozen=True):
     """On its node."""
     budgets: tuple[str, ...] = ()
     """The PodDisruptionBudgets that it is under."""
+    parks: tuple[Parking, ...] = ()
+    """What it can give up without ending, from gentle to hard."""
+    action: Action = "evict"
+    keeps_milli: int = 0
+
+    def parked(self, action: Parking) -> Candidate:
+        """The same pod that only gives something up: nothing of its work is lost."""
+        keeps = {share.uuid: share.compute_milli // THROTTLED_TO if action == "throttle" else 0 for share in self.shares}
+        most = max(keeps.values(), default=0)
+        shares = tuple(
+            msgspec.structs.replace(share, compute_milli=max(0, share.compute_milli - most), memory_mib=share.memory_mib if action == "checkpoint" else 0)
+            for share in self.shares
+        )
+        return msgspec.structs.replace(self, shares=shares, action=action, keeps_milli=most, price_gpu_ms=0, least_gpu_ms=0, demand=Demand(), budgets=())
 
     @property
     def cost(self) -> tuple[int, int, Last, str]:
@@ -156,11 +174,12 @@ class Candidates:
                 allowed |= budgets_of(pods[victim.uid], self._book)
         wanted = Counter(name for victim in victims for name in victim.budgets)
         within = all(self._disruptions[name] + count <= allowed.get(name, 0) for name, count in wanted.items())
-        return within and not self._precedence.refuses(takers, [pods[victim.uid] for victim in victims])
+        stay = [victim.uid for victim in victims if victim.action != "evict"]
+        return within and not self._precedence.refuses(takers, [pods[victim.uid] for victim in victims], stay=stay)
 
     def let_in(self, victims: Sequence[Candidate], takers: Sequence[PodState]) -> bool:
         """Whether the takers' queue lets them have so much when these are gone."""
-        return not self._precedence.keeps_back(takers, [self._book.pods[victim.uid] for victim in victims])
+        return not self._precedence.keeps_back(takers, [self._book.pods[victim.uid] for victim in victims if victim.action == "evict"])
 
     def promise(self, victims: Sequence[Candidate]) -> None:
         """These go by a plan of this round."""
@@ -175,11 +194,19 @@ class Candidates:
         pods = self._book.pods
         price = price_of(state, self._book, self._now).price_gpu_ms
         least = sum(price_of(pods[uid], self._book, self._now).price_gpu_ms for uid in self._gangs.goes_with(state.uid))
-        budgets = tuple(budgets_of(state, self._book))
         meta = state.pod.metadata
         return Candidate(
-            state.pod.spec.priority, price, least, Last((meta.creation_timestamp, meta.name)), state.uid, node, state.demand, shares, budgets
-        )
+            state.pod.spec.priority, price, least, Last((meta.creation_timestamp, meta.name)), state.uid, node, state.demand, shares,
+            tuple(budgets_of(state, self._book)), self._parks(state),
+        )  # fmt: skip
+
+    def _parks(self, state: PodState) -> tuple[Parking, ...]:
+        """Nothing of one that is parked already: what it has left is little, and two orders at once are none."""
+        held = self._book.grants[state.grant_id]
+        one_node = len({share.node for part in held.given.containers.values() for share in part.gpus}) == 1
+        if state.parked is not None or held.parked is not None or not one_node:
+            return ()
+        return tuple(action for action in PARKINGS if can_park(action, held.given.containers.values()))
 
 
 def _shares(held: GrantState, node: str) -> tuple[GpuShare, ...]:

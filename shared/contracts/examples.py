@@ -154,7 +154,7 @@ _EXAMPLES: tuple[Any, ...] = (
     pre.Reserve(plan=PLAN),
     pre.Reserved(plan_id="plan-7", ok=False, reason="team-b/serve-1 is of no lower priority: nobody gives way to an equal"),
     pre.PreemptQuery(namespace=NAMESPACE, name=POD),
-    pre.PreemptAnswer(plan=PLAN, sentence="1 pod would give way, and lose 1260 GPU-seconds"),
+    pre.PreemptAnswer(plan=PLAN, sentence="1 pod would end, and lose 1260 GPU-seconds"),
     pre.Abandon(plan_id="plan-7", reason="a disruption budget keeps team-b/serve-1"),
     NODE_GRANT,
     c.NodeRelease(term=TERM, uid=UID, grant_id=GRANT_ID),

@@ -126,7 +126,7 @@ def test_a_dry_run_says_who_and_at_what_price_and_does_nothing(cluster: Cluster)
     answer = cluster.core.dry_run("team", "high", cluster.now)
     assert answer.plan is not None
     assert [victim.name for victim in answer.plan.victims] == ["cheap"]
-    assert answer.sentence == "1 pod would give way, and lose 10 GPU-seconds"
+    assert answer.sentence == "1 pod would end, and lose 10 GPU-seconds"
     assert cluster.core.open == {}
     assert cluster.core.dry_run("team", "nobody", cluster.now).error
     assert cluster.core.dry_run("team", "cheap", cluster.now).sentence == "it does not wait for a place"

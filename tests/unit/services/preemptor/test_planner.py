@@ -390,3 +390,73 @@ def test_plans_under_way_count_against_budgets() -> None:
     cluster.wait("high-1")
     assert len(cluster.victims()) == 1
     assert cluster.victims() == []
+
+
+# --- gentler than an end ------------------------------------------------------------------------------------------
+
+
+def soft(cluster: Cluster, name: str, node: str = "n", gpu: int = 0, *, gib: int = 20, milli: int = 500, **rest: object) -> None:
+    """A slice that its node enforces, so that it can be throttled and paused."""
+    cluster.run(name, node, gpu, memory_mib=gib * 1_024, compute_milli=milli, strategy="interposer", **rest)
+
+
+def asks(gib: int, percent: int) -> dict[str, object]:
+    return {"gpus": 0, "memory": f"{gib}Gi", "compute": percent}
+
+
+def actions(cluster: Cluster) -> list[tuple[str, str]]:
+    (plan,) = cluster.plans()
+    return sorted((victim.name, victim.action) for victim in plan.victims)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "expected"),
+    [
+        pytest.param(asks(20, 40), [("b", "throttle")], id="compute alone is lacking: one is throttled"),
+        pytest.param(asks(20, 90), [("a", "throttle"), ("b", "throttle")], id="both"),
+        pytest.param(asks(20, 95), [("a", "pause"), ("b", "pause")], id="to the last per cent: both pause"),
+        pytest.param(asks(60, 10), [("b", "evict")], id="memory is lacking: nothing but an end gives it back"),
+    ],
+)
+def test_the_gentlest_action_that_will_do(wanted: dict[str, object], expected: list[tuple[str, str]]) -> None:
+    cluster = Cluster("n", gpus=1)
+    soft(cluster, "a", ran_s=100)
+    soft(cluster, "b", ran_s=50)
+    cluster.wait("high", **wanted)  # type: ignore[arg-type]
+    assert actions(cluster) == expected
+
+
+def test_a_node_where_throttling_will_do_goes_before_one_where_a_cheap_one_ends() -> None:
+    cluster = Cluster("a", "b", gpus=1)
+    soft(cluster, "soft", "a", milli=1_000, ran_s=90_000)
+    cluster.run("cheap", "b", 0, ran_s=1)
+    cluster.wait("high", **asks(20, 50))  # type: ignore[arg-type]
+    assert actions(cluster) == [("soft", "throttle")]
+
+
+def test_who_is_parked_already_is_not_parked_again_and_may_be_evicted() -> None:
+    cluster = Cluster("n", gpus=1)
+    soft(cluster, "low", milli=1_000, gib=40, annotations={"kerf.dev/parked": '{"action":"pause","plan_id":"p"}'})
+    soft(cluster, "first", milli=1_000, gib=20, priority=100)
+    cluster.wait("high", **asks(40, 10), priority=50)  # type: ignore[arg-type]
+    assert cluster.victims() == [], "what it could give up it has given up, and nobody of less importance has the compute"
+    cluster.wait("other", **asks(60, 0), priority=50)  # type: ignore[arg-type]
+    assert actions(cluster) == [("low", "evict")]
+
+
+def test_a_gang_stays_whole_where_one_of_it_is_only_throttled() -> None:
+    cluster = Cluster("a", "b", gpus=1)
+    soft(cluster, "g-0", "a", milli=1_000, **gang("g", 2))
+    soft(cluster, "g-1", "b", milli=1_000, **gang("g", 2))
+    cluster.wait("high", **asks(20, 50))  # type: ignore[arg-type]
+    assert len(actions(cluster)) == 1
+
+
+def test_a_plan_of_which_nobody_ends_evicts_nobody() -> None:
+    cluster = Cluster("n", gpus=1)
+    soft(cluster, "low", milli=1_000)
+    cluster.wait("high", **asks(20, 50))  # type: ignore[arg-type]
+    (plan,) = cluster.plans()
+    assert (plan.price_gpu_seconds, plan.victims[0].keeps_milli) == (0, 100)
+    assert cluster.reserve(plan) == []
+    assert cluster.core.dry_run("team", "high", cluster.now).sentence == "1 pod would give up compute for a while, and lose nothing but time: this plan is under way"

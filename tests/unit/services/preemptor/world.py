@@ -13,6 +13,7 @@ from services.preemptor.config import Config
 from services.preemptor.core import Core
 from shared.contracts.facts import Gone, Put
 from shared.contracts.preemption import Plan, Reserved
+from shared.model.gpu import Strategy
 from shared.model.grant import ContainerGrant, GpuShare, Grant
 from shared.model.objects import Pod, PodStatus
 from tests.support import build
@@ -35,12 +36,13 @@ class Cluster:
     def say(self, event: m.Input) -> list[m.Command]:
         return self.core.handle(event, self.now)
 
-    def run(self, name: str, node: str, *gpus: int, memory_mib: int = 0, priority: int = 0, ran_s: int = 0, **rest: Any) -> Pod:
+    def run(self, name: str, node: str, *gpus: int, memory_mib: int = 0, compute_milli: int = 0, priority: int = 0, ran_s: int = 0, strategy: Strategy = "advisory",
+            **rest: Any) -> Pod:  # fmt: skip
         """A pod with these GPUs, whole, or so much of each."""
         shares = tuple(
-            GpuShare(node=node, uuid=f"{node}-gpu-{i}", memory_mib=memory_mib or TOTAL_MIB, compute_milli=0 if memory_mib else 1000) for i in gpus
+            GpuShare(node=node, uuid=f"{node}-gpu-{i}", memory_mib=memory_mib or TOTAL_MIB, compute_milli=compute_milli if memory_mib else 1000) for i in gpus
         )
-        grant = Grant(grant_id=f"grant-{name}", term=1, containers={"c": ContainerGrant(strategy="advisory", gpus=shares)})
+        grant = Grant(grant_id=f"grant-{name}", term=1, containers={"c": ContainerGrant(strategy=strategy, gpus=shares)})
         ask = {"memory": f"{memory_mib * len(gpus)}Mi"} if memory_mib else {"gpus": len(gpus)}
         pod = build.bound(build.gpu_pod(name, priority=priority, **ask, **rest), node, grant)
         started = datetime.fromtimestamp(NOW - ran_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
