@@ -5,8 +5,9 @@
 A job's run time is its deletion less its scheduling, or its creation where it was never scheduled; pods without GPUs or
 without a positive life are left out. `native`: whole GPUs in order of arrival, as kube-scheduler does it (bench/jobs/native.py);
 `native_strict`: the same where nobody goes before an older one. `kerf`: through the cores of placement and preemptor, with a
-queue of equal weight for each QoS class. With --all also Kerf with nothing set up (`kerf_in_order`), and with all classes above
-BE in priority (`kerf_priorities`). `bound`: what nobody can better, Kerf's way and with whole GPUs. One node has all GPUs, and
+queue of equal weight for each QoS class, and pods that displace nobody (preemptionPolicy Never). With --all also Kerf with
+nothing set up (`kerf_in_order`), with all classes above BE in priority (`kerf_priorities`), and with queues that take back
+what they are due (`kerf_reclaim`); a few minutes. `bound`: what nobody can better, Kerf's way and with whole GPUs. One node has all GPUs, and
 neither CPU nor memory of it is ever short. A slice takes 1 + interference times as long while its GPU is shared.
 """
 
@@ -57,10 +58,11 @@ def main() -> None:
 
 def _runs(jobs: Jobs, gpus: int, interference: float, *, everything: bool) -> dict[str, Figures]:
     schedulers: dict[str, Scheduler] = {
-        "native": Native(jobs.jobs, gpus), "native_strict": Native(jobs.jobs, gpus, strict=True), "kerf": Kerf(jobs.jobs, gpus, Use(queues=True)),
+        "native": Native(jobs.jobs, gpus), "native_strict": Native(jobs.jobs, gpus, strict=True), "kerf": Kerf(jobs.jobs, gpus, Use(queues=True, evicts=False)),
     }  # fmt: skip
     if everything:
-        schedulers |= {"kerf_in_order": Kerf(jobs.jobs, gpus, Use()), "kerf_priorities": Kerf(jobs.jobs, gpus, Use(priorities=True))}
+        uses = {"kerf_in_order": Use(), "kerf_priorities": Use(priorities=True), "kerf_reclaim": Use(queues=True)}
+        schedulers |= {name: Kerf(jobs.jobs, gpus, use) for name, use in uses.items()}
     runs = {}
     for name, scheduler in schedulers.items():
         runs[name] = figures(jobs.jobs, Replay(jobs.jobs, gpus, interference).run(scheduler), gpus)

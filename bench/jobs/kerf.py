@@ -44,7 +44,9 @@ class Use(msgspec.Struct, frozen=True):
     queues: bool = False
     """A queue for each QoS class, all of equal weight."""
     priorities: bool = False
-    """All classes but BE are above it, and the preemptor is there."""
+    """All classes but BE are above it."""
+    evicts: bool = True
+    """Without, all pods say preemptionPolicy Never: what becomes free goes to whom it is owed, and nothing is taken back."""
 
 
 class Kerf(Scheduler):
@@ -79,7 +81,7 @@ class Kerf(Scheduler):
         facts += [Put(object=self._made(job, 0)) for job in arrived]
         self._send(m.FactsSeen(tuple(facts)))
         self._run_bound()
-        while self._use.priorities and self._make_room():
+        while self._make_room():
             pass
         return self._moves
 
@@ -117,12 +119,12 @@ class Kerf(Scheduler):
             owner_references=(OwnerReference(kind="Job", name=of.name, uid=of.name, controller=True),),
         )  # fmt: skip
         priority = _PRIORITY if self._use.priorities and of.qos != "BE" else 0
-        pod = self._pods[job] = msgspec.structs.replace(
-            shape, metadata=meta, spec=msgspec.structs.replace(shape.spec, priority=priority), status=PodStatus(phase="Pending"),
-        )  # fmt: skip
+        spec = msgspec.structs.replace(
+            shape.spec, priority=priority, preemption_policy="PreemptLowerPriority" if self._use.evicts else "Never"
+        )
+        pod = self._pods[job] = msgspec.structs.replace(shape, metadata=meta, spec=spec, status=PodStatus(phase="Pending"))
         self._of[meta.uid] = job
-        if self._use.priorities:
-            heappush(self._lines.setdefault((of.gpus, of.milli, priority, of.qos), []), (created, job))
+        heappush(self._lines.setdefault((of.gpus, of.milli, priority, of.qos), []), (created, job))
         return pod
 
     def _run_bound(self) -> None:
@@ -165,9 +167,9 @@ class Kerf(Scheduler):
         while todo:
             said = todo.pop(0)
             match said:  # what placement hears the preemptor hears too, from the same feed and the same store
-                case m.FactsSeen() if self._use.priorities:
+                case m.FactsSeen():
                     self._ask(pm.FactsSeen(said.facts))
-                case m.InventorySeen() if self._use.priorities:
+                case m.InventorySeen():
                     self._ask(pm.InventorySeen(said.inventory))
             for command in self.placement.handle(said, self._now):
                 todo += self._answers(command)
@@ -178,8 +180,7 @@ class Kerf(Scheduler):
                 return [m.Appended(int(self._next_version()))]
             case m.TakeSnapshot():
                 facts = self._cluster()
-                if self._use.priorities:
-                    self._ask(pm.SnapshotSeen(facts))
+                self._ask(pm.SnapshotSeen(facts))
                 return [m.SnapshotSeen(facts, 0)]
             case m.SendSync():
                 return [m.SyncAnswered(NodeSyncAnswer(node=NODE, boot_id="boot", term=command.sync.term, accepted=True))]
@@ -196,7 +197,7 @@ class Kerf(Scheduler):
                 return [m.Tick()]
             case m.AnswerPlan():
                 self._ask(pm.Answered(command.answer))
-            case m.Publish(event=GrantEnded() as event) if self._use.priorities:
+            case m.Publish(event=GrantEnded() as event):
                 self._ask(pm.GrantOver(event.grant_id))
             case m.Publish(event=PreemptionExecuted() as event):
                 self._ask(pm.Ended(event.plan.plan_id, executed=True))

@@ -21,7 +21,8 @@ from bench.openb.__main__ import DATA
 from bench.openb.trace import GPU_MIB
 
 QOS = ("BE", "Burstable", "LS")
-USES = {"queues": Use(queues=True), "in order": Use(), "priorities": Use(priorities=True)}
+QUEUES = Use(queues=True, evicts=False)
+USES = {"queues": QUEUES, "in order": Use(), "priorities": Use(priorities=True), "reclaim": Use(queues=True)}
 
 
 def job(name: str, created_s: int, run_s: int, milli: int = 1000, gpus: int = 1, qos: str = "LS") -> Job:
@@ -146,7 +147,7 @@ def test_a_job_regains_its_speed_when_the_others_have_left() -> None:
 def test_a_queue_for_each_class_lets_nobody_wait_behind_another_class_that_has_more() -> None:
     """When the first half of the GPU is free again LS has the other one, so the job of BE is before the older one of LS."""
     jobs = (job("l0", 0, 100, 500), job("l1", 1, 300, 500), job("l2", 2, 100, 500), job("b0", 3, 5, 500, qos="BE"))
-    assert replayed(jobs, 1, Kerf(jobs, 1, Use(queues=True)), 0.0).wait_by_qos == {"BE": 97, "LS": round(103 / 3, 1)}
+    assert replayed(jobs, 1, Kerf(jobs, 1, QUEUES), 0.0).wait_by_qos == {"BE": 97, "LS": round(103 / 3, 1)}
     assert replayed(jobs, 1, Kerf(jobs, 1, Use()), 0.0).wait_by_qos == {"BE": 197, "LS": round(98 / 3, 1)}
 
 
@@ -279,7 +280,7 @@ def test_the_command_says_one_object_on_stdout(tmp_path: Path, monkeypatch: pyte
 def test_jobs_of_the_trace_end_at_least_a_fifth_earlier_and_use_more_of_the_gpus() -> None:
     """The first thousand of them; the whole trace takes a quarter of a minute."""
     jobs = read_jobs(DATA / "openb_pod_list_default.csv.gz", 8).jobs[:1000]
-    native, kerf = replayed(jobs, 8, Native(jobs, 8)), replayed(jobs, 8, Kerf(jobs, 8, Use(queues=True)))
+    native, kerf = replayed(jobs, 8, Native(jobs, 8)), replayed(jobs, 8, Kerf(jobs, 8, QUEUES))
     assert kerf.mean_completion_s < 0.8 * native.mean_completion_s
     assert kerf.gpu_utilisation > native.gpu_utilisation
     assert kerf.wait_by_qos["LS"] < native.wait_by_qos["LS"]
