@@ -15,7 +15,7 @@ from services.placement import messages as m
 from services.preemptor import messages as pm
 from services.preemptor.config import Config
 from services.preemptor.core import Core as Preemptor
-from shared.contracts.commands import Answer, Evict
+from shared.contracts.commands import Answer, Evict, NodeGrant, ParkPod
 from shared.contracts.events import GrantEnded, PlacementRejected, PreemptionAbandoned, PreemptionExecuted, PreemptionReserved
 from shared.contracts.facts import Gone, Put
 from shared.contracts.preemption import Plan
@@ -31,6 +31,7 @@ from shared.model.objects import (
     PodDisruptionBudget,
     PodStatus,
 )
+from shared.model.parked import Parked, decode_parked, left_of
 from tests.support import build
 from tests.support.leader import Leader
 
@@ -51,6 +52,10 @@ class Together(Leader):
         self.ends_at: dict[str, float] = {}
         self.grants: dict[str, Grant] = {}
         """By id, from the Binding until the node has given it back."""
+        self.parked: dict[str, Parked] = {}
+        """By grant, what its node makes it give up."""
+        self.parkings: list[tuple[float, str, str]] = []
+        """(when, name, action), or an empty action where it goes on"""
         self.plans: dict[str, Plan] = {}
         self.outcome: dict[str, str] = {}
         """Of the plans that placement has reserved."""
@@ -65,18 +70,24 @@ class Together(Leader):
         self.preemptor = Preemptor(Config(immunity_s=immunity_s), lambda: f"plan-{next(self._numbers)}")
         super().__init__(holds_most=1_000)
         for name, gpus in nodes.items():
-            self.nodes(name, gpus=gpus)
+            self.nodes(name, gpus=gpus, strategies=("exclusive", "advisory", "interposer"))
         self._nodes = tuple(nodes)
         if queues is not None:
             self.facts(build.queues(queues))
 
     # --- the cluster --------------------------------------------------------------------------------------------
 
-    def arrive(self, name: str, *, priority: int, gpus: int = 1, gang: str = "", size: int = 1, runs_s: float = 1e9, label: str = "", queue: str = "") -> None:
-        """`runs_s`: from its Binding on. A pod that is evicted comes again by its controller, under the same name."""
+    def arrive(self, name: str, *, priority: int, gpus: int = 1, gang: str = "", size: int = 1, runs_s: float = 1e9, label: str = "", queue: str = "",
+               slice_: tuple[int, int] | None = None) -> None:  # fmt: skip
+        """`runs_s`: from its Binding on. `slice_`: GiB and per cent of one GPU, enforced, instead of whole ones. A pod that is
+        evicted comes again by its controller, under the same name."""
         notes = {"kerf.dev/gang": gang, "kerf.dev/gang-size": str(size)} if gang else {}
+        asks: dict[str, Any] = {"gpus": gpus}
+        if slice_ is not None:
+            asks = {"memory": f"{slice_[0]}Gi", "compute": slice_[1]}
+            notes |= {names.ANNOTATION_ISOLATION: "firm"}
         created = datetime.fromtimestamp(self.wall, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-        pod = build.gpu_pod(name, gpus=gpus, priority=priority, annotations=notes, labels=({_BUDGET: label} if label else {}) | ({names.LABEL_QUEUE: queue} if queue else {}), uid=f"{name}/{next(self._numbers)}", created=created)
+        pod = build.gpu_pod(name, **asks, priority=priority, annotations=notes, labels=({_BUDGET: label} if label else {}) | ({names.LABEL_QUEUE: queue} if queue else {}), uid=f"{name}/{next(self._numbers)}", created=created)
         owner = OwnerReference(uid=f"owner-{name}", kind="ReplicaSet", name=name, controller=True)
         pod = msgspec.structs.replace(pod, metadata=msgspec.structs.replace(pod.metadata, owner_references=(owner,)))
         self.ends_at[name] = runs_s
@@ -88,6 +99,7 @@ class Together(Leader):
             if at <= self.now:
                 self._given_back.remove((at, given))
                 self.grants.pop(given.grant_id, None)
+                self.parked.pop(given.grant_id, None)
                 self.send(given)
         for pod in [p for p in self.live.values() if p.spec.node_name and self._ran_s(p) >= self.ends_at[p.metadata.name]]:
             self._vanishes(pod)
@@ -174,6 +186,12 @@ class Together(Leader):
                 known = {given.grant_id for _, given in self._given_back}
                 if command.release.grant_id in self.grants and command.release.grant_id not in known:
                     self._given_back.append((self.now + self._gives_back_s, m.ReleaseSeen(command.node, command.release.grant_id)))
+            case m.SendPatches():
+                for patch in command.patches:
+                    if isinstance(patch, ParkPod):
+                        self._annotate(patch)
+            case m.SendGrant():
+                return [self._told(command.grant)]
             case m.AnswerPlan():
                 self.ask(pm.Answered(command.answer))
             case m.Publish():
@@ -218,9 +236,30 @@ class Together(Leader):
         start = datetime.fromtimestamp(self.wall, UTC).isoformat()
         self._appears(msgspec.structs.replace(seen, status=PodStatus(phase="Running", start_time=start)))
 
+    def _annotate(self, order: ParkPod) -> None:
+        pod = self.live.get(order.uid)
+        if pod is None or pod.metadata.annotations.get(names.ANNOTATION_PARKED, "") == order.parked:
+            return
+        notes = {key: value for key, value in pod.metadata.annotations.items() if key != names.ANNOTATION_PARKED}
+        notes |= {names.ANNOTATION_PARKED: order.parked} if order.parked else {}
+        meta = msgspec.structs.replace(pod.metadata, resource_version=build.next_version(), annotations=notes)
+        self.parkings.append((self.now, order.name, decode_parked(order.parked).action if order.parked else ""))
+        self._appears(msgspec.structs.replace(pod, metadata=meta))
+
+    def _told(self, order: NodeGrant) -> m.Input:
+        """The node does as it is told, and says so."""
+        grant_id = order.grant.grant_id
+        if order.parked is None:
+            self.parked.pop(grant_id, None)
+        else:
+            self.parked[grant_id] = order.parked
+        self._nobody_is_booked_twice()
+        return m.GrantAcknowledged(self.live[order.uid].spec.node_name if order.uid in self.live else "", grant_id, parked=order.parked)
+
     def _nobody_is_booked_twice(self) -> None:
         taken: dict[str, list[int]] = defaultdict(lambda: [0, 0])
-        for grant in self.grants.values():
+        for grant_id, given in self.grants.items():
+            grant = left_of(given, self.parked[grant_id]) if grant_id in self.parked else given
             for share in (share for part in grant.containers.values() for share in part.gpus):
                 taken[share.uuid][0] += share.memory_mib
                 taken[share.uuid][1] += share.compute_milli
@@ -244,7 +283,7 @@ class Together(Leader):
         return None
 
     def _again(self, pod: Pod) -> None:
-        notes = {key: value for key, value in pod.metadata.annotations.items() if not key.endswith("/grant")}
+        notes = {key: value for key, value in pod.metadata.annotations.items() if key not in (names.ANNOTATION_GRANT, names.ANNOTATION_PARKED)}
         meta = msgspec.structs.replace(pod.metadata, uid=f"{pod.metadata.name}/{next(self._numbers)}", resource_version=build.next_version(), annotations=notes)
         self._appears(msgspec.structs.replace(pod, metadata=meta, spec=msgspec.structs.replace(pod.spec, node_name=""), status=PodStatus(phase="Pending")))
 
