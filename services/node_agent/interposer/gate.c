@@ -133,16 +133,25 @@ static uint64_t saved_patience(int gpu, const struct kerf_gpu_orders *o, uint64_
     return purse[gpu].patience_ns;
 }
 
+/* What it has not had of its time, beyond what any slice saves up between two windows; 0 while that is little. */
+static uint64_t behind(int gpu, const struct kerf_gpu_orders *o, uint64_t since_window_ns) {
+    const int64_t unspent = tokens_of(gpu) - (int64_t)(since_window_ns * o->compute_milli / MILLI);
+    return unspent > (int64_t)patience(o) / 2 ? (uint64_t)unspent : 0;
+}
+
+static uint64_t larger(uint64_t a, uint64_t b) { return a > b ? a : b; }
+
 /* 0 if a launch that would begin then is inside the window; else when the next window begins. */
 static uint64_t window_wait(int gpu, const moment_t *m, uint64_t begin_ns) {
     const struct kerf_gpu_orders *o = &orders->gpu[gpu];
     const uint64_t start = m->now_ns / o->period_ns * o->period_ns + o->window_start_ns, half_ns = m->estimate_ns / 2;
     const uint64_t reach = reach_in_bounds(o, m->estimate_ns, LOAD(counters->gpu[gpu].reach_ns));
-    const uint64_t soon = start + patience(o);
-    uint64_t latest;
-    if (m->now_ns < start) /* beside its window only what it had to yield of it, and only while nobody else is at work */
-        return m->peers_due_ns <= m->now_ns && begin_ns + half_ns <= m->now_ns + purse[gpu].owed_ns ? 0 : start;
-    latest = start + saved_patience(gpu, o, m->now_ns);
+    const uint64_t soon = start + patience(o), latest = start + saved_patience(gpu, o, m->now_ns);
+    if (m->now_ns < start) { /* beside its window only to make up for what it has not had, and only while nobody else is at work */
+        const uint64_t allowed_ns = larger(purse[gpu].owed_ns, behind(gpu, o, m->now_ns + o->period_ns - start - o->window_ns));
+        if (begin_ns + half_ns > m->now_ns + allowed_ns) return start;
+        return m->peers_due_ns > m->now_ns ? sooner(m->peers_due_ns, start) : 0;
+    }
     if (begin_ns == m->now_ns && m->peers_due_ns > m->now_ns) { /* the one before us has run past its end */
         const int longer = m->now_ns < soon ? m->peers_due_ns > soon : m->peers_due_ns == purse[gpu].awaited_ns; /* one long launch */
         if (longer && m->now_ns < latest) {
@@ -155,7 +164,8 @@ static uint64_t window_wait(int gpu, const moment_t *m, uint64_t begin_ns) {
     adapt(gpu, m->estimate_ns, m->now_ns);
     if (begin_ns == m->now_ns && m->estimate_ns > o->window_ns && m->now_ns < start + o->window_ns) return 0; /* it fits no window */
     if (begin_ns + half_ns <= start + reach) return 0;
-    return begin_ns + half_ns <= start + o->window_ns + purse[gpu].owed_ns + purse[gpu].yielded_ns && m->peers_due_ns <= m->now_ns ? 0 : start + o->period_ns;
+    if (begin_ns + half_ns > start + o->window_ns + purse[gpu].owed_ns + purse[gpu].yielded_ns) return start + o->period_ns;
+    return m->peers_due_ns > m->now_ns ? sooner(m->peers_due_ns, start + o->period_ns) : 0;
 }
 
 /* Whether a launch of the low tier could make a peer's next request wait for more than a twenty-fifth of its own length: nobody
