@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from services.node_agent.strategies.page import GpuRule, Page, Rules, folder_name
-from tests.interposer.node import UUID, Container, Node
+from tests.interposer.node import UUID, Container, Node, numbers
 
 MS = 1_000_000
 ROUNDS = 6
@@ -53,6 +53,16 @@ def test_a_thread_that_waits_keeps_no_other_from_launching_what_is_waited_for(bu
     high = node.container("high", Rules(gpus=(GpuRule(uuid=UUID),), peers=(low,)))
     (took,) = high.run("awaits", "thread")
     assert took <= 1000 * MS
+
+
+def test_another_processs_work_that_does_not_end_is_not_waited_for_without_end(built: Path, tmp_path: Path) -> None:
+    """Two processes of one container share its bound of work in flight; one of them has a kernel that runs for two seconds."""
+    node = Node(built, tmp_path, clients=2)
+    one = node.container("a", Rules(gpus=(GpuRule(uuid=UUID, in_flight_us=500),)))
+    late = one.start("awaits", "late", KERF_FAKE_CUDA_CLIENT="0")
+    beside = one.start("share", "saturate", "450000", "1", KERF_FAKE_CUDA_CLIENT="1")
+    assert sum(numbers(beside)) >= 5 * 450_000
+    numbers(late)
 
 
 def test_a_context_that_goes_leaves_the_launch_of_a_thread_that_waits_in_another_accounted(built: Path, tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 /* awaits COUNT LAUNCHES SECONDS: again and again, a kernel that runs until LAUNCHES more were launched after it, on another stream;
  * then those; then a wait for all. COUNT times, or for so many seconds. Prints the longest of these rounds in ns, the GPU time,
  * and how many rounds there were.
+ * awaits late: launches what the kernel waits for two seconds later. Prints the GPU time.
  * awaits thread: the kernel is launched by one thread and what it waits for by another. Prints how long that took in ns. */
 #include "api.h"
 #include <pthread.h>
@@ -45,6 +46,13 @@ int main(int argc, char **argv) {
     NEED(CALL(cuStreamCreate, , 2000)(&first, 1u));
     NEED(CALL(cuStreamCreate, , 2000)(&second, 1u));
     if (!strcmp(argv[1], "thread")) return by_threads();
+    if (!strcmp(argv[1], "late")) {
+        NEED(launch(spins, first));
+        sleep_to(virtual_now() + UINT64_C(2000000000));
+        for (int i = 0; i < 40; i++) NEED(launch(works, second));
+        NEED(CALL(cuCtxSynchronize, , 2000)());
+        return printf("%lu\n", gpu_ns(0)), 0;
+    }
     if (argc != 4) return 2;
     begun = virtual_now();
     while (rounds < atoi(argv[1]) && virtual_now() < begun + strtoull(argv[3], NULL, 10) * 1000000000) {
