@@ -26,6 +26,8 @@ from shared.model.selectors import node_selector_matches, untolerated
 Bound = tuple[int, int, int, int, Last]
 _HARDNESS: dict[Action, int] = {"throttle": 1, "pause": 2, "shrink": 3, "move": 4, "checkpoint": 5, "evict": 6}
 _NOBODY = -(1 << 31)
+_FIRST = Last(("~", "~"))
+"""Sorts before whoever came last."""
 _EFFECTS = ("NoSchedule", "NoExecute")
 
 
@@ -40,7 +42,7 @@ class Way(msgspec.Struct, frozen=True):
     def cost(self) -> tuple[int, int, int, int, Last, str]:
         """The gentlest action, the least important victims, the least lost, the fewest; of equals those who came last."""
         victims = self.victims
-        oldest = max((victim.last for victim in victims), default=Last(("", "")))
+        oldest = max((victim.last for victim in victims), default=_FIRST)
         hardest = max((_HARDNESS[v.action] for v in victims), default=0)
         return hardest, max((v.priority for v in victims), default=_NOBODY), sum(v.price_gpu_ms for v in victims), len(victims), oldest, self.node
 
@@ -96,10 +98,10 @@ class Planner:
             if name in self._busy or not node.gpus:
                 continue
             if name in cleared or _has_room(state, node) or (self._patient and self._candidates.leaving(node)):
-                found.append(((0, _NOBODY, 0, 0, Last(("", ""))), node))
+                found.append(((0, _NOBODY, 0, 0, _FIRST), node))
             elif candidates := self._candidates.on(node, state):
                 first, parks = candidates[0], [_HARDNESS[c.parks[0]] for c in candidates if c.parks]
-                found.append(((min(parks), _NOBODY, 0, 0, first.last) if parks else (_HARDNESS["evict"], first.priority, first.least_gpu_ms, 1, first.last), node))
+                found.append(((min(parks), _NOBODY, 0, 0, _FIRST) if parks else (_HARDNESS["evict"], first.priority, first.least_gpu_ms, 1, first.last), node))
         found.sort(key=lambda item: (item[0], item[1].name))
         return found
 
@@ -128,16 +130,30 @@ class Planner:
         return None
 
     def _evicting(self, state: PodState, node: NodeState, candidates: list[Candidate], before: list[Candidate]) -> Way | None:
+        """Those that cost the least one by one, until it fits; or one alone, where that costs less than several."""
         victims: list[Candidate] = []
         for candidate in candidates:
             going = {victim.uid for victim in (*before, *victims)}
-            unit = None if candidate.uid in going else self._candidates.unit(candidate, going, state)
+            unit = self._unit(state, candidate, going)
             if unit is None or not self._candidates.lets_go([*self._gone.values(), *victims, *unit], self._takers):
                 continue
             victims += unit
             if (takes := self._place(state, node, [*before, *victims])) is not None:
-                return self._fewest(state, node, victims, takes, before)
+                way = self._fewest(state, node, victims, takes, before)
+                return way if len(way.victims) < 2 else min((way, *self._alone(state, node, candidates, before)), key=lambda w: w.cost)
         return None
+
+    def _alone(self, state: PodState, node: NodeState, candidates: list[Candidate], before: list[Candidate]) -> list[Way]:
+        going, found = {victim.uid for victim in before}, []
+        for candidate in candidates:
+            unit = self._unit(state, candidate, going)
+            takes = None if unit is None else self._place(state, node, [*before, *unit])
+            if unit is not None and takes is not None and self._candidates.lets_go([*self._gone.values(), *unit], self._takers):
+                found.append(Way(node.name, tuple(unit), takes))
+        return found
+
+    def _unit(self, state: PodState, candidate: Candidate, going: set[str]) -> list[Candidate] | None:
+        return self._candidates.unit(candidate, going, state) if candidate.may_end and candidate.uid not in going else None
 
     def _fewest(self, state: PodState, node: NodeState, victims: list[Candidate], takes: tuple[GpuShare, ...], before: list[Candidate]) -> Way:
         """Whoever need not go, the dearest first, is put back."""

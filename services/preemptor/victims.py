@@ -66,6 +66,7 @@ class Candidate(msgspec.Struct, frozen=True):
     """The PodDisruptionBudgets that it is under."""
     parks: tuple[Parking, ...] = ()
     """What it can give up without ending, from gentle to hard."""
+    may_end: bool = True
     action: Action = "evict"
     keeps_milli: int = 0
 
@@ -136,8 +137,8 @@ class Candidates:
         self._looked.add(node.name)
         pods, known = [state.pod for state in node.pods.values()], self._of.get(node.name)
         if known is None or known.pods != pods:
-            made = (self._candidate(state, node.name) for state in node.pods.values() if state.grant_id and not self._spared(state))
-            known = self._of[node.name] = _Known(pods, tuple(sorted(made, key=lambda c: c.cost)), self._now)
+            made = (self._candidate(s, node.name) for s in node.pods.values() if s.grant_id and not why_not(s, self._book, self._now, stays=True))
+            known = self._of[node.name] = _Known(pods, tuple(sorted((c for c in made if c.may_end or c.parks), key=lambda c: c.cost)), self._now)
         known.leaving = self._leave(node)
         return known
 
@@ -166,7 +167,7 @@ class Candidates:
     def lets_go(self, victims: Sequence[Candidate], takers: Sequence[PodState]) -> bool:
         """Whether all of these may go together as things are now, after all that were promised before."""
         pods = self._book.pods
-        if any(self._immune(pods[victim.uid]) for victim in victims):
+        if any(victim.action == "evict" and self._immune(pods[victim.uid]) for victim in victims):
             return False
         allowed: dict[str, int] = {}
         for victim in victims:
@@ -197,7 +198,7 @@ class Candidates:
         meta = state.pod.metadata
         return Candidate(
             state.pod.spec.priority, price, least, Last((meta.creation_timestamp, meta.name)), state.uid, node, state.demand, shares,
-            tuple(budgets_of(state, self._book)), self._parks(state),
+            tuple(budgets_of(state, self._book)), self._parks(state), not self._spared(state),
         )  # fmt: skip
 
     def _parks(self, state: PodState) -> tuple[Parking, ...]:

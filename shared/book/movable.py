@@ -49,10 +49,10 @@ def price_of(state: PodState, book: Book, now: float) -> Movable:
     return Movable(milli * lost_s, milli, state.uid, state.charged)
 
 
-def why_not(state: PodState, book: Book, now: float, *, priority: float = inf, leaves: bool = False) -> str:
+def why_not(state: PodState, book: Book, now: float, *, priority: float = inf, leaves: bool = False, stays: bool = False) -> str:
     """Why a placed pod is to be left alone, in a word or two; empty where it may be asked to move.
 
-    `leaves`: it is asked to end, and need not go on elsewhere; then what becomes of its gang is for the asker to see (`Gangs.goes_with`). `priority`: of the pod that wants its room. Nobody makes room for a lesser one, nor for one that never preempts.
+    `leaves`: it is asked to end, and need not go on elsewhere; then what becomes of its gang is for the asker to see (`Gangs.goes_with`). `stays`: it only gives something up for a while. `priority`: of the pod that wants its room. Nobody makes room for a lesser one, nor for one that never preempts.
     """
     if not state.ours:
         return "not Kerf's"
@@ -60,6 +60,8 @@ def why_not(state: PodState, book: Book, now: float, *, priority: float = inf, l
         return "starting or ending"
     if state.pod.spec.priority > priority:
         return "higher priority"
+    if stays:
+        return ""
     if state.gang is not None and not leaves:
         return "gang"
     if state.refusal:

@@ -38,7 +38,7 @@ from tests.support.leader import Leader
 EPOCH_S = 1_800_000_000.0
 STEP_S = 0.5
 TEAM = "team"
-_BUDGET = "budget"
+BUDGET = "budget"
 GPU_MIB, GPU_MILLI = 81_920, 1_000
 
 
@@ -87,11 +87,11 @@ class Together(Leader):
             asks = {"memory": f"{slice_[0]}Gi", "compute": slice_[1]}
             notes |= {names.ANNOTATION_ISOLATION: "firm"}
         created = datetime.fromtimestamp(self.wall, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-        pod = build.gpu_pod(name, **asks, priority=priority, annotations=notes, labels=({_BUDGET: label} if label else {}) | ({names.LABEL_QUEUE: queue} if queue else {}), uid=f"{name}/{next(self._numbers)}", created=created)
+        pod = build.gpu_pod(name, **asks, priority=priority, annotations=notes, labels=({BUDGET: label} if label else {}) | ({names.LABEL_QUEUE: queue} if queue else {}), uid=f"{name}/{next(self._numbers)}", created=created)
         owner = OwnerReference(uid=f"owner-{name}", kind="ReplicaSet", name=name, controller=True)
         pod = msgspec.structs.replace(pod, metadata=msgspec.structs.replace(pod.metadata, owner_references=(owner,)))
         self.ends_at[name] = runs_s
-        self._appears(pod)
+        self.appears(pod)
 
     def step(self, seconds: float = STEP_S) -> None:
         self.now += seconds
@@ -129,7 +129,7 @@ class Together(Leader):
     def _ran_s(self, pod: Pod) -> float:
         return self.wall - datetime.fromisoformat(pod.status.start_time).timestamp()
 
-    def _appears(self, pod: Pod) -> None:
+    def appears(self, pod: Pod) -> None:
         self.live[pod.metadata.uid] = pod
         self.facts(pod)
 
@@ -138,13 +138,13 @@ class Together(Leader):
         self.send(m.FactsSeen((Gone(object=pod),)))
 
     def _allowed(self) -> dict[str, int]:
-        healthy = Counter(pod.metadata.labels.get(_BUDGET, "") for pod in self.live.values() if pod.spec.node_name)
+        healthy = Counter(pod.metadata.labels.get(BUDGET, "") for pod in self.live.values() if pod.spec.node_name)
         return {label: max(0, healthy[label] - least) for label, least in self._least.items()}
 
     def _say_budgets(self) -> None:
         for label, allowed in self._allowed().items():
             meta = Meta(name=label, namespace=TEAM, uid=f"budget-{label}", resource_version=build.next_version())
-            spec = DisruptionBudgetSpec(selector=LabelSelector(match_labels={_BUDGET: label}))
+            spec = DisruptionBudgetSpec(selector=LabelSelector(match_labels={BUDGET: label}))
             self.send(m.FactsSeen((Put(object=PodDisruptionBudget(metadata=meta, spec=spec, status=DisruptionBudgetStatus(disruptions_allowed=allowed))),)))
 
     # --- both cores ---------------------------------------------------------------------------------------------
@@ -234,7 +234,7 @@ class Together(Leader):
         self._nobody_is_booked_twice()
         seen = build.bound(pod, node, grant)
         start = datetime.fromtimestamp(self.wall, UTC).isoformat()
-        self._appears(msgspec.structs.replace(seen, status=PodStatus(phase="Running", start_time=start)))
+        self.appears(msgspec.structs.replace(seen, status=PodStatus(phase="Running", start_time=start)))
 
     def _annotate(self, order: ParkPod) -> None:
         pod = self.live.get(order.uid)
@@ -244,7 +244,7 @@ class Together(Leader):
         notes |= {names.ANNOTATION_PARKED: order.parked} if order.parked else {}
         meta = msgspec.structs.replace(pod.metadata, resource_version=build.next_version(), annotations=notes)
         self.parkings.append((self.now, order.name, decode_parked(order.parked).action if order.parked else ""))
-        self._appears(msgspec.structs.replace(pod, metadata=meta))
+        self.appears(msgspec.structs.replace(pod, metadata=meta))
 
     def _told(self, order: NodeGrant) -> m.Input:
         """The node does as it is told, and says so."""
@@ -270,7 +270,7 @@ class Together(Leader):
         pod = self.live.get(order.uid)
         if pod is None:
             return Answer(uid=order.uid, outcome="gone")
-        label = pod.metadata.labels.get(_BUDGET, "")
+        label = pod.metadata.labels.get(BUDGET, "")
         if self._allowed().get(label, 1) <= 0:
             self.refused_by_budget += 1
             return Answer(uid=order.uid, outcome="throttled", message="it would violate the pod's disruption budget")
@@ -285,7 +285,7 @@ class Together(Leader):
     def _again(self, pod: Pod) -> None:
         notes = {key: value for key, value in pod.metadata.annotations.items() if key not in (names.ANNOTATION_GRANT, names.ANNOTATION_PARKED)}
         meta = msgspec.structs.replace(pod.metadata, uid=f"{pod.metadata.name}/{next(self._numbers)}", resource_version=build.next_version(), annotations=notes)
-        self._appears(msgspec.structs.replace(pod, metadata=meta, spec=msgspec.structs.replace(pod.spec, node_name=""), status=PodStatus(phase="Pending")))
+        self.appears(msgspec.structs.replace(pod, metadata=meta, spec=msgspec.structs.replace(pod.spec, node_name=""), status=PodStatus(phase="Pending")))
 
 
 def _queue(pod: Pod) -> str:

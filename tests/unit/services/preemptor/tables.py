@@ -1,0 +1,108 @@
+"""Clusters before and after: who runs where, who waits, and what becomes of them. Each row is run through placement and the
+preemptor, wired as on the bus (`tests.support.preempting`).
+
+A running pod is "name@node:gpus", with what it has of each GPU in brackets ("(20,50)": 20 GiB and half of the compute, as a
+slice that its node enforces; "(20)": memory alone, which nobody enforces), and then words: p1 priority, r100 has run for 100
+seconds, g2 or g3/2 of a gang of that size (and minimum), b: under the disruption budget, q:a in queue a, m3600 its least run
+time, c5 its restart cost. A waiting one is "name" with the same words, and its ask: "2" GPUs, or "(20,50)".
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Case(NamedTuple):
+    what: str
+    nodes: dict[str, int]
+    runs: str
+    waits: str
+    ends: str = ""
+    """Who is evicted."""
+    parks: str = ""
+    """Who gives something up, as name=action."""
+    placed: str = ""
+    """Who of those who waited runs in the end; the others wait."""
+    least: int = 0
+    """Of pods under the budget."""
+    queues: str = ""
+
+
+ONE, TWO, TWICE, FOUR = {"n": 1}, {"n": 2}, {"a": 1, "b": 1}, {"n": 4}
+HALVES = "queues: [{name: a, guaranteed: {gpus: 2}}, {name: b, guaranteed: {gpus: 2}}]"
+WEIGHTS = "queues: [{name: a, weight: 3}, {name: b}]"
+
+TABLE = (
+    # --- whole GPUs
+    Case("room is used before anybody goes", TWO, "a@n:0", "h 1 p9", placed="h"),
+    Case("one goes for one", ONE, "a@n:0", "h 1 p9", ends="a", placed="h"),
+    Case("nobody for an equal", ONE, "a@n:0 p9", "h 1 p9"),
+    Case("nobody for a lesser", ONE, "a@n:0 p9", "h 1 p1"),
+    Case("the least important, however long it has run", TWO, "a@n:0 p1 r99999; b@n:1 p2 r1", "h 1 p9", ends="a", placed="h"),
+    Case("of equals the shortest run", TWO, "a@n:0 r900; b@n:1 r10", "h 1 p9", ends="b", placed="h"),
+    Case("a cheap restart by its own word", TWO, "a@n:0 r900 c5; b@n:1 r10", "h 1 p9", ends="a", placed="h"),
+    Case("two for two", TWO, "a@n:0; b@n:1", "h 2 p9", ends="a b", placed="h"),
+    Case("one of two GPUs for one", TWO, "a@n:0,1", "h 1 p9", ends="a", placed="h"),
+    Case("a large one that ends leaves room for two", TWO, "a@n:0,1", "h 1 p9; i 1 p9", ends="a", placed="h i"),
+    Case("not more than it takes", FOUR, "a@n:0 r1; b@n:1 r2; c@n:2 r3; d@n:3 r4", "h 2 p9", ends="a b", placed="h"),
+    Case("one dear large one stays where two cheap small ones will do", {"a": 2, "b": 2}, "l@a:0,1 r9000; s@b:0 r1; t@b:1 r1", "h 2 p9", ends="s t", placed="h"),
+    Case("the cheaper node", TWICE, "a@a:0 r500; b@b:0 r5", "h 1 p9", ends="b", placed="h"),
+    Case("never more than the node has", ONE, "a@n:0", "h 2 p9"),
+    Case("who ends already is waited for", TWICE, "a@a:0 ending; b@b:0 r1", "h 1 p9", placed="h"),
+    Case("the more important of two is served first", ONE, "a@n:0", "i 1 p9; h 1 p5", ends="a", placed="i"),
+    Case("a chain: each takes from the one below", TWICE, "a@a:0 p1; b@b:0 p5", "h 1 p9", ends="a", placed="h"),
+    # --- slices
+    Case("a slice goes for a slice", ONE, "a@n:0(60)", "h (60) p9", ends="a", placed="h"),
+    Case("the smaller set of slices", ONE, "a@n:0(20) r1; b@n:0(20) r1; c@n:0(40) r3", "h (40) p9", ends="a b", placed="h"),
+    Case("one slice, though two are cheaper each", ONE, "a@n:0(10) r10; b@n:0(30) r1; c@n:0(40) r2", "h (40) p9", ends="c", placed="h"),
+    Case("all slices of a GPU for a whole one", ONE, "a@n:0(20); b@n:0(20)", "h 1 p9", ends="a b", placed="h"),
+    Case("slices of the other GPU stay", TWO, "a@n:0(20) r1; b@n:1(20) r99; c@n:1(40) r99", "h 1 p9", ends="a", placed="h"),
+    Case("beside a slice there is room", ONE, "a@n:0(20)", "h (40) p9", placed="h"),
+    Case("memory that is left over counts", ONE, "a@n:0(20) r9; b@n:0(40) r99", "h (40) p9", ends="a", placed="h"),
+    Case("a greater slice in between stays", ONE, "a@n:0(20) p9; b@n:0(60) p1", "h (50) p5", ends="b", placed="h"),
+    # --- what can be given up
+    Case("compute alone: throttled", ONE, "a@n:0(20,100)", "h (20,50) p9", parks="a=throttle", placed="h"),
+    Case("all of the compute: paused", ONE, "a@n:0(20,100)", "h (20,100) p9", parks="a=pause", placed="h"),
+    Case("the cheapest is throttled", ONE, "a@n:0(20,50) r90; b@n:0(20,50) r1", "h (20,40) p9", parks="b=throttle", placed="h"),
+    Case("both are", ONE, "a@n:0(20,50); b@n:0(20,50)", "h (20,90) p9", parks="a=throttle b=throttle", placed="h"),
+    Case("memory is lacking: an end", ONE, "a@n:0(60,50)", "h (60,20) p9", ends="a", placed="h"),
+    Case("throttled here before ended there", TWICE, "a@a:0(20,100) r9999; b@b:0 r1", "h (20,50) p9", parks="a=throttle", placed="h"),
+    Case("nobody enforces it: an end", ONE, "a@n:0(60); b@n:0(20,100) p9", "h (40,0) p5", ends="a", placed="h"),
+    Case("an equal gives up nothing", ONE, "a@n:0(20,100) p9", "h (20,50) p9"),
+    Case("one of a gang may be throttled", TWICE, "a@a:0(20,100) g2; b@b:0(20,100) g2", "h (20,50) p9", parks="b=throttle", placed="h"),
+    Case("a budget is about ends", ONE, "a@n:0(20,100) b", "h (20,50) p9", parks="a=throttle", placed="h", least=1),
+    # --- gangs that come
+    Case("all of a gang gets in", TWICE, "a@a:0; b@b:0", "h 1 p9 g2; i 1 p9 g2", ends="a b", placed="h i"),
+    Case("or nobody moves", TWICE, "a@a:0; b@b:0 p9", "h 1 p9 g2; i 1 p9 g2"),
+    Case("a gang that is not all there moves nobody", TWICE, "a@a:0; b@b:0", "h 1 p9 g2"),
+    Case("free room and one victim", TWICE, "a@a:0", "h 1 p9 g2; i 1 p9 g2", ends="a", placed="h i"),
+    Case("two on one node", {"a": 2, "b": 1}, "a@a:0 r1; b@a:1 r1; c@b:0 r99", "h 1 p9 g2; i 1 p9 g2", ends="a b", placed="h i"),
+    Case("an elastic one gets its minimum", TWICE, "a@a:0; b@b:0 p9", "h 1 p9 g2/1; i 1 p9 g2/1", ends="a", placed="h"),
+    # --- gangs that go
+    Case("a gang ends as a whole", TWICE, "a@a:0 g2; b@b:0 g2", "h 1 p9", ends="a b", placed="h"),
+    Case("another goes before two of a gang", {"a": 1, "b": 1, "c": 1}, "a@a:0 g2 r60; b@b:0 g2 r60; c@c:0 r100", "h 1 p9", ends="c", placed="h"),
+    Case("those that a gang can spare", {"n": 3}, "a@n:0 g3/2; b@n:1 g3/2; c@n:2 g3/2", "h 1 p9", ends="c", placed="h"),
+    Case("beyond that all of it", {"n": 3}, "a@n:0 g3/2; b@n:1 g3/2; c@n:2 g3/2", "h 2 p9", ends="a b c", placed="h"),
+    Case("a gang of which one is important stays", TWICE, "a@a:0 g2; b@b:0 g2 p9", "h 1 p9"),
+    Case("a gang for a gang", TWICE, "a@a:0 g2; b@b:0 g2", "h 1 p9 g2; i 1 p9 g2", ends="a b", placed="h i"),
+    # --- what keeps a pod
+    Case("a budget keeps its pods, others go", TWO, "a@n:0 b r1; c@n:1 r99", "h 1 p9", ends="c", placed="h", least=1),
+    Case("a budget that keeps all", ONE, "a@n:0 b", "h 1 p9", least=1),
+    Case("a budget lets one go", TWO, "a@n:0 b; c@n:1 b", "h 1 p9", ends="c", placed="h", least=1),
+    Case("and no two at once", TWO, "a@n:0 b; c@n:1 b", "h 2 p9", least=1),
+    Case("a gang under a budget that keeps one stays", TWICE, "a@a:0 g2 b; b@b:0 g2", "h 1 p9", least=1),
+    Case("within its least run time", ONE, "a@n:0 m3600 r60", "h 1 p9"),
+    Case("after its least run time", ONE, "a@n:0 m3600 r4000", "h 1 p9", ends="a", placed="h"),
+    Case("preemptionPolicy Never", ONE, "a@n:0", "h 1 p9 never"),
+    Case("one that can never fit holds back nobody", TWO, "a@n:0; b@n:1", "x 8 p99; h 1 p9", ends="b", placed="h"),
+    # --- queues
+    Case("what was borrowed comes back at equal priority", FOUR, "a@n:0 q:a; b@n:1 q:a; c@n:2 q:a; d@n:3 q:a", "h 1 q:b", ends="d", placed="h", queues=HALVES),
+    Case("not more than what was borrowed", FOUR, "a@n:0 q:a; b@n:1 q:a; c@n:2 q:a; d@n:3 q:b", "h 1 q:b; i 1 q:b", ends="c", placed="h", queues=HALVES),
+    Case("a guarantee stands against any priority", FOUR, "a@n:0 q:a; b@n:1 q:a; c@n:2 q:b p9; d@n:3 q:b p9", "h 1 q:b p9", queues=HALVES),
+    Case("within a queue priority decides", FOUR, "a@n:0 q:a; b@n:1 q:a; c@n:2 q:b; d@n:3 q:b", "h 1 q:b p9", ends="d", placed="h", queues=HALVES),
+    Case("beyond guarantees by weight", FOUR, "a@n:0 q:a; b@n:1 q:a; c@n:2 q:a; d@n:3 q:a", "h 1 q:b; i 1 q:b", ends="d", placed="h", queues=WEIGHTS),
+    Case("who has its part by weight gives nothing, one of the own queue does", FOUR, "a@n:0 q:a; b@n:1 q:a; c@n:2 q:a; d@n:3 q:b", "h 1 q:b p9", ends="d", placed="h", queues=WEIGHTS),
+    Case("a gang takes back what all of it needs", FOUR, "a@n:0 q:a; b@n:1 q:a; c@n:2 q:a; d@n:3 q:a", "h 1 q:b g2; i 1 q:b g2", ends="c d", placed="h i", queues=HALVES),
+    Case("or nothing", FOUR, "a@n:0 q:a; b@n:1 q:a; c@n:2 q:a; d@n:3 q:b", "h 1 q:b g2; i 1 q:b g2", queues=HALVES),
+    Case("a borrowing gang goes as a whole", FOUR, "a@n:0 q:a g4; b@n:1 q:a g4; c@n:2 q:a g4; d@n:3 q:a g4", "h 1 q:b", ends="a b c d", placed="h", queues=HALVES),
+)  # fmt: skip

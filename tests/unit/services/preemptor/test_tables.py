@@ -1,0 +1,124 @@
+"""The tables of `tables.py`, each row on its own cluster."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+import pytest
+
+from shared.model.grant import ContainerGrant, GpuShare, Grant
+from shared.model.objects import OwnerReference, Pod, PodStatus
+from shared.model.parked import decode_parked
+from tests.support import build
+from tests.support.preempting import BUDGET, GPU_MIB, Together
+from tests.unit.services.preemptor.tables import TABLE, Case
+
+_ASK = re.compile(r"(\d+)|\((\d+)(?:,(\d+))?\)")
+_RUNS = re.compile(r"(\w+)@(\w+):([\d,]+?)(\(.*\))?$")
+SETTLES_S = 20
+
+
+class _Words:
+    """What stands behind a pod's name and place."""
+
+    def __init__(self, name: str, words: list[str]) -> None:
+        self.name, self.notes, self.labels, self.spec = name, {}, {}, {}  # type: ignore[var-annotated]
+        self.priority, self.ran_s, self.ending = 0, 0, False
+        for word in words:
+            self._read(word)
+
+    def _read(self, word: str) -> None:
+        if word == "b":
+            self.labels[BUDGET] = "kept"
+        elif word == "ending":
+            self.ending = True
+        elif word == "never":
+            self.spec["preemption_policy"] = "Never"
+        elif word.startswith("q:"):
+            self.labels["kerf.dev/queue"] = word[2:]
+        elif word[0] == "g":
+            size, _, least = word[1:].partition("/")
+            self.notes |= {"kerf.dev/gang": "g" if self.name < "h" else "h", "kerf.dev/gang-size": size} | ({"kerf.dev/gang-min": least} if least else {})
+        elif word[0] == "m":
+            self.notes["kerf.dev/min-runtime"] = f"{word[1:]}s"
+        elif word[0] == "c":
+            self.notes["kerf.dev/restart-cost"] = word[1:]
+        elif word[0] == "r":
+            self.ran_s = int(word[1:])
+        elif word[0] == "p":
+            self.priority = int(word[1:])
+        else:
+            raise ValueError(f"{word!r} means nothing in a table")
+
+
+def _asks(text: str, count: int = 1) -> dict[str, Any]:
+    found = _ASK.fullmatch(text)
+    assert found is not None, text
+    if found[1]:
+        return {"gpus": int(found[1])}
+    asks: dict[str, Any] = {"memory": f"{int(found[2]) * count}Gi"}
+    return asks | ({"compute": int(found[3]), "annotations": {"kerf.dev/isolation": "firm"}} if int(found[3] or 0) else {})
+
+
+def _pod(world: Together, words: _Words, asks: dict[str, Any]) -> Pod:
+    notes = asks.pop("annotations", {}) | words.notes
+    created = datetime.fromtimestamp(world.wall, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    pod = build.gpu_pod(words.name, **asks, priority=words.priority, annotations=notes, labels=words.labels, created=created, **words.spec)
+    owner = OwnerReference(uid=f"owner-{words.name}", kind="ReplicaSet", name=words.name, controller=True)
+    return msgspec.structs.replace(pod, metadata=msgspec.structs.replace(pod.metadata, owner_references=(owner,)))
+
+
+def _run(world: Together, text: str) -> None:
+    place, *rest = text.split()
+    found = _RUNS.fullmatch(place)
+    assert found is not None, place
+    words, node, part = _Words(found[1], rest), found[2], found[4]
+    gpus = [int(number) for number in found[3].split(",")]
+    asks = _asks(part) if part else {"gpus": len(gpus)}
+    mib = GPU_MIB if part is None else int(asks["memory"].removesuffix("Gi")) * 1024
+    milli = 1000 if part is None else asks.get("compute", 0) * 10
+    strategy = "exclusive" if part is None else "interposer" if "compute" in asks else "advisory"
+    shares = tuple(GpuShare(node=node, uuid=f"{node}-gpu-{i}", memory_mib=mib, compute_milli=milli) for i in gpus)
+    grant = Grant(grant_id=f"grant-{words.name}", term=1, containers={"c": ContainerGrant(strategy=strategy, gpus=shares)})  # type: ignore[arg-type]
+    pod = build.bound(_pod(world, words, asks), node, grant)
+    started = datetime.fromtimestamp(world.wall - words.ran_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    pod = msgspec.structs.replace(pod, status=PodStatus(phase="Running", start_time=started))
+    if words.ending:
+        until = datetime.fromtimestamp(world.wall + 5, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        pod = msgspec.structs.replace(pod, metadata=msgspec.structs.replace(pod.metadata, deletion_timestamp=until))
+    world.grants[grant.grant_id] = grant
+    world.ends_at[words.name] = words.ran_s + 5.0 if words.ending else 1e9
+    world.appears(pod)
+
+
+def _each(text: str) -> list[str]:
+    return [part.strip() for part in text.split(";") if part.strip()]
+
+
+@pytest.mark.parametrize("case", TABLE, ids=[case.what for case in TABLE])
+def test_before_and_after(case: Case) -> None:
+    world = Together(case.nodes, least={"kept": case.least} if case.least else None, queues=case.queues or None)
+    for text in _each(case.runs):
+        _run(world, text)
+    waiting = []
+    for text in _each(case.waits):
+        name, ask, *rest = text.split()
+        waiting.append(name)
+        words = _Words(name, rest)
+        world.ends_at[name] = 1e9
+        world.appears(_pod(world, words, _asks(ask)))
+    while world.now < SETTLES_S:
+        world.step()
+    assert sorted(name for _, name, _ in world.evictions) == sorted(case.ends.split())
+    live = {pod.metadata.name: pod for pod in world.live.values()}
+    parked = {name: decode_parked(note).action for name, pod in live.items() if (note := pod.metadata.annotations.get("kerf.dev/parked"))}
+    assert parked == dict(pair.split("=") for pair in case.parks.split())
+    assert {name for name in waiting if live[name].spec.node_name} == set(case.placed.split())
+    assert world.core.book.overbooked() == []
+
+
+def test_there_are_as_many_as_were_asked_for() -> None:
+    assert len({case.what for case in TABLE}) == len(TABLE) >= 60
