@@ -1,7 +1,7 @@
 """The world of a case in which something may have to give way: placement and the preemptor, wired as on the bus.
 
 What the API server and the agents do is done at once: whom the preemptor evicts is gone, given back, and made anew by its
-controller. Where a case looks at one pass of one action alone (not `comes_again`), whoever is evicted goes on ending instead.
+controller. Queues take back at once (`reclaim_patience: 0`), as the peers do. Where a case looks at one pass of one action alone (not `comes_again`), whoever is evicted goes on ending instead.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class PreemptingWorld(World):
 
     def __init__(self, policy: str, *, comes_again: bool) -> None:
         super().__init__(policy)
-        self.preemptor = Preemptor(Config(), lambda: f"plan-{self.version()}")
+        self.preemptor = Preemptor(Config(reclaim_patience=0), lambda: f"plan-{self.version()}")
         self.evicted: list[str] = []
         self.promised: set[str] = set()
         self.comes_again = comes_again

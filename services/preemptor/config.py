@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import msgspec
 
 from shared.service.settings import Count, Seconds
@@ -12,6 +14,9 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """A pod that placement has found no room for waits so long before anybody is asked to make room: something may end."""
     leaving_s: Seconds = 60.0
     """So long a pod waits for room that others are giving back already, before anybody else is asked."""
+    reclaim_patience: Annotated[float, msgspec.Meta(ge=0)] = 1.0
+    """What was borrowed beyond guarantees is taken back when the taker has waited for so much of what that would have destroyed
+    when its wait began, both in GPU-seconds; 0: at once."""
     deadline_s: Count = 120
     """How long a plan may take from its reservation on; what is not free by then is given up."""
     plans_most: Count = 64

@@ -20,6 +20,7 @@ from services.preemptor.victims import Candidates
 from services.preemptor.waiting import KNOWN_WITHIN_S, Waiters
 from shared.book.book import Book
 from shared.book.gangs import Gangs
+from shared.book.movable import price_of
 from shared.book.states import PodState
 from shared.contracts.commands import Evict
 from shared.contracts.events import PreemptionProposed
@@ -172,9 +173,22 @@ class Core:
         if not any(way.victims for way in ways):
             self.waiting.counts_on(members, {way.node for way in ways}, now)
             return []
+        if self._must_wait(members, ways, now):
+            self.waiting.no_way(members, now)
+            return []
         plan = self._plan(members, ways)
         self.open[plan.plan_id] = self._opened(plan, now)
         return [m.Propose(plan, PreemptionProposed(plan=plan))]
+
+    def _must_wait(self, members: list[PodState], ways: list[Way], now: float) -> bool:
+        """What others have borrowed by weight is taken back once the takers have waited, in GPU-seconds, for as much as they would
+        have destroyed at the beginning of their wait. A guarantee waits for nobody."""
+        givers = [self.book.pods[victim.uid] for way in ways for victim in way.victims if victim.action == "evict"]
+        if not self._precedence.only_by_due(members, givers):
+            return False
+        waited_s = self.waiting.waited_s(members, now)
+        began_gpu_ms = sum(price_of(giver, self.book, now - waited_s).price_gpu_ms for giver in givers)
+        return waited_s * self._precedence.asked_milli(members) < self.config.reclaim_patience * began_gpu_ms
 
     def _opened(self, plan: Plan, now: float) -> Open:
         known = {victim.uid: self.book.pods.get(victim.uid) for victim in plan.victims}

@@ -22,6 +22,8 @@ from shared.queues.dues import dues
 from shared.queues.queues import Queues
 from shared.queues.tree import Branch
 
+_GUARANTEE, _DUE = 0, 1
+
 
 class Precedence:
     def __init__(self, queues: Queues, gangs: Gangs) -> None:
@@ -47,7 +49,7 @@ class Precedence:
             return False  # nothing of others makes its own queue's limit wider
         if usage.queue_of(taker) is usage.queue_of(giver):
             return giver.pod.spec.priority < taker.pod.spec.priority
-        return not usage.is_firm(giver) and any(self._above(usage.queue_of(giver), usage.queue_of(taker), of, {}) for of in (0, 1))
+        return not usage.is_firm(giver) and any(self._above(usage.queue_of(giver), usage.queue_of(taker), of, {}) for of in (_GUARANTEE, _DUE))
 
     def refuses(self, takers: Sequence[PodState], givers: Sequence[PodState], *, stay: Collection[str] = ()) -> str:
         """Why these do not give way to those, all together; empty where they do. `stay`: those of them that do not end, and only
@@ -75,19 +77,27 @@ class Precedence:
             hit = self._queues.hit(takers[0], asked)
         return "" if hit is None else f"queue {hit.queue.name} of {takers[0].key} may have no more"
 
-    def _reclaims(self, takers: Sequence[PodState], givers: Sequence[PodState]) -> str:
+    def only_by_due(self, takers: Sequence[PodState], givers: Sequence[PodState]) -> bool:
+        """Whether it is weights, and no guarantee, by which those of other queues give way."""
+        return bool(self._reclaims(takers, givers, (_GUARANTEE,)))
+
+    def asked_milli(self, takers: Sequence[PodState]) -> int:
+        """GPU milli that they ask for together."""
+        return sum(self._queues.ask(taker).gpu_milli for taker in takers)
+
+    def _reclaims(self, takers: Sequence[PodState], givers: Sequence[PodState], by: Sequence[int] = (_GUARANTEE, _DUE)) -> str:
         """Each unit of those who give is held against what is left when the ones before it have gone."""
         usage = self._queues.usage
         if usage is None:
             return ""
-        queue, asked = usage.queue_of(takers[0]), sum(self._queues.ask(taker).gpu_milli for taker in takers)
+        queue, asked = usage.queue_of(takers[0]), self.asked_milli(takers)
         gone: dict[str, int] = {}
         for unit in self._units(givers):
             other = usage.queue_of(unit[0])
             if other is not queue:
                 if any(usage.is_firm(giver) for giver in unit):
                     return f"{unit[0].key} stays within the guarantee of queue {other.name}, which gives nothing back"
-                if not any(self._above(other, queue, of, gone) and self._within(queue, other, asked, of, gone) for of in (0, 1)):
+                if not any(self._above(other, queue, of, gone) and self._within(queue, other, asked, of, gone) for of in by):
                     return f"queue {other.name} of {unit[0].key} has no more than it is due beside queue {queue.name}"
             for at in other.path():
                 gone[at.name] = gone.get(at.name, 0) + sum(usage.gpu_milli(giver.uid) for giver in unit)
@@ -112,8 +122,7 @@ class Precedence:
     # --- shares -----------------------------------------------------------------------------------------------
 
     def _share(self, at: Branch, of: int) -> float:
-        """Its guarantee (0), or its due (1)."""
-        if of == 0:
+        if of == _GUARANTEE:
             return at.guaranteed[0] or 0
         if self._dues is None:
             tree = self._queues.tree

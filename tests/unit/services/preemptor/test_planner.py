@@ -460,3 +460,20 @@ def test_a_plan_of_which_nobody_ends_evicts_nobody() -> None:
     assert (plan.price_gpu_seconds, plan.victims[0].keeps_milli) == (0, 100)
     assert cluster.reserve(plan) == []
     assert cluster.core.dry_run("team", "high", cluster.now).sentence == "1 pod would give up compute for a while, and lose nothing but time: this plan is under way"
+
+
+def test_what_is_due_by_weight_is_waited_for_as_long_as_it_cost_and_a_guarantee_is_not() -> None:
+    cluster = Cluster("n", gpus=2)
+    cluster.say(m.FactsSeen((Put(object=build.queues("queues: [{name: a}, {name: b}, {name: c, guaranteed: {gpus: 1}}]")),)))
+    for number in range(2):
+        cluster.run(f"a-{number}", "n", number, ran_s=100, **in_queue("a"))
+    cluster.wait("b-0", priority=0, **in_queue("b"))
+    assert cluster.victims() == [], "it has waited for a second, and a run of 100 would be lost"
+    cluster.now += 120
+    assert cluster.victims() == [["a-1"]], "a run of 100 seconds when the wait began, however long it has gone on since"
+    cluster = Cluster("n", gpus=2)
+    cluster.say(m.FactsSeen((Put(object=build.queues("queues: [{name: a}, {name: c, guaranteed: {gpus: 1}}]")),)))
+    for number in range(2):
+        cluster.run(f"a-{number}", "n", number, ran_s=100, **in_queue("a"))
+    cluster.wait("c-0", priority=0, **in_queue("c"))
+    assert cluster.victims() == [["a-1"]]
