@@ -13,13 +13,13 @@ from __future__ import annotations
 
 import msgspec
 
-from services.node_agent import gate, releases, state
+from services.node_agent import gate, parking, releases, starting, state
 from services.node_agent import messages as m
 from services.node_agent.devices import affected, news
 from services.node_agent.devices.cordons import Cordons
 from services.node_agent.holdings import Holdings
 from services.node_agent.releases import Releases
-from services.node_agent.state import Checkpoint, Known, Lease, Released
+from services.node_agent.state import Checkpoint, Lease, Released
 from shared.contracts.commands import (
     Accepted,
     LiveSlice,
@@ -30,9 +30,8 @@ from shared.contracts.commands import (
     NodeSync,
     NodeSyncAnswer,
 )
-from shared.contracts.events import SliceEnforced
-from shared.model.gpu import ISOLATION_OF, Gpu, Inventory
-from shared.model.grant import ContainerGrant
+from shared.model.gpu import Gpu, Inventory
+from shared.model.parked import Parked
 
 EVICT_AGAIN_S = 15.0
 """How often the pods of an unhealthy GPU are asked to go, where they are."""
@@ -78,6 +77,8 @@ class Agent:
                 return self._container_ended(event, now)
             case m.SyncCame():
                 return self._sync(event.sync)
+            case m.ParkingDone():
+                return self._parking_done(event)
             case m.ReleasesBooked():
                 # Not worth a write of its own: after a crash the release is said once more, which harms nobody.
                 self.released.booked(event.grant_ids)
@@ -109,6 +110,11 @@ class Agent:
     def live(self) -> tuple[LiveSlice, ...]:
         return self.held.live(self.node)
 
+    def parked(self, uid: str) -> Parked | None:
+        """What this pod's slices were told to give up."""
+        known = self.held.of_pod(uid)
+        return None if known is None else known.grant.parked
+
     def grants(self) -> tuple[NodeGrant, ...]:
         """Grants that may be handed over."""
         return tuple(k.grant for k in self.held.known if not k.leaving)
@@ -128,11 +134,17 @@ class Agent:
         known = self.held.get(grant_id)
         if known is not None and known.grant.uid != came.uid:
             return [self._refused(grant_id, f"this grant is of pod {known.grant.uid}")]
-        if known is not None and came.term == self.term and known.grant.grant == came.grant:
+        if known is not None and came.term == self.term and known.grant.grant == came.grant and known.grant.parked is None is came.parked:
             return [self._ok(grant_id)]
         self.term = came.term
-        self.held.remember(came)
-        return [m.Save(), self._ok(grant_id)]
+        order = parking.ordered(self.held, came, self.node, self._gpus)
+        if order.ask is not None:
+            return [m.Save(), m.Park(came, (order.ask,))]
+        return [m.Save(), self._granted(grant_id, order.reason, ok=order.ok)]
+
+    def _granted(self, grant_id: str, reason: str = "", *, ok: bool = True) -> m.Answer:
+        parked = parking.given_up(self.held, grant_id)
+        return m.Answer(Accepted(ok=ok, reason=reason, term=self.term, node=self.node, grant_id=grant_id, parked=parked))
 
     def _release(self, came: NodeRelease, now: float) -> list[m.Command]:
         grant_id = came.grant_id
@@ -163,18 +175,32 @@ class Agent:
         if sync.node != self.node or sync.term < self.term:
             return [m.Answer(NodeSyncAnswer(node=self.node, boot_id=self._boot_id, term=self.term, accepted=False))]
         self.term = sync.term
-        dead = tuple(g.grant.grant_id for g in sync.grants if g.grant.grant_id in self.released)
         named = {g.grant.grant_id for g in sync.grants}
         for grant_id in [k.grant_id for k in self.held.known if k.grant_id not in named and not self.held.runs(k.grant_id)]:
             self.held.forget(grant_id)
             self.released.bury(grant_id)
+        asks = []
         for came in sync.grants:
-            if came.grant.grant_id not in self.released:
-                known = self.held.get(came.grant.grant_id)
-                if known is None or known.grant.uid == came.uid:
-                    self.held.remember(came)
-        answer = NodeSyncAnswer(node=self.node, boot_id=self._boot_id, term=self.term, accepted=True, live=self.live(), tombstones=dead)
-        return [m.Save(), m.Answer(answer)]
+            known = self.held.get(came.grant.grant_id)
+            if came.grant.grant_id not in self.released and (known is None or known.grant.uid == came.uid):
+                order = parking.ordered(self.held, came, self.node, self._gpus)
+                asks += [] if order.ask is None else [order.ask]
+        return [m.Save(), m.Park(sync, tuple(asks)) if asks else self._synced(sync)]
+
+    def _synced(self, sync: NodeSync) -> m.Answer:
+        ids = [g.grant.grant_id for g in sync.grants]
+        dead = tuple(grant_id for grant_id in ids if grant_id in self.released)
+        parked = {grant_id: found for grant_id in ids if (found := parking.given_up(self.held, grant_id)) is not None}
+        return m.Answer(NodeSyncAnswer(
+            node=self.node, boot_id=self._boot_id, term=self.term, accepted=True, live=self.live(), tombstones=dead, parked=parked
+        ))  # fmt: skip
+
+    def _parking_done(self, event: m.ParkingDone) -> list[m.Command]:
+        failed = parking.settle(self.held, event.done)
+        if isinstance(event.asked, NodeSync):
+            return [m.Save(), self._synced(event.asked)]
+        reason = failed.get(event.asked.grant.grant_id, "")
+        return [m.Save(), self._granted(event.asked.grant.grant_id, reason, ok=not reason or event.asked.parked is not None)]
 
     # --- containers -------------------------------------------------------------------------------------------
 
@@ -183,36 +209,19 @@ class Agent:
         if known is None:
             sentence = f"no grant for pod {asked.uid} on this node yet; it was asked for, and the kubelet will try again"
             return [m.AskGrant(asked.uid), m.RefuseStart(asked.uid, asked.container, "no-grant", sentence)]
-        if known.leaving:
-            return [m.RefuseStart(asked.uid, asked.container, "grant-leaving", "the pod's grant is being given back; nothing new of it may start")]
-        granted = (known.grant.namespace, known.grant.name)
-        if asked.pod is not None and asked.pod != granted:
-            sentence = f"the grant of UID {asked.uid} is of pod {'/'.join(granted)}, and the kubelet starts {'/'.join(asked.pod)}"
-            return [m.RefuseStart(asked.uid, asked.container, "another-pod", sentence)]
-        share = known.share(asked.container)
-        if share is None:
-            return [m.RefuseStart(asked.uid, asked.container, "no-share", f"the pod's grant has no part for container {asked.container!r}")]
-        unkept = gate.unkept(share, self.inventory)
-        if unkept is not None:
-            return [m.RefuseStart(asked.uid, asked.container, *unkept)]
-        if not self._gpus:
-            # After a boot the driver may come late: nothing is known of the grant's GPU, not that it is gone.
-            return [m.RefuseStart(asked.uid, asked.container, "no-gpus", "NVML shows no GPU on this node now (its agent's log says why); the kubelet will try again")]
-        others = self.held.shares(without=(asked.uid, asked.container))
-        room, taken = gate.occupied(others, self.node), gate.cut(others, self._gpus)
-        for gpu in share.gpus:
-            why = gate.refusal(gpu, self._gpus.get(gpu.uuid) if gpu.node == self.node else None, room, taken)
-            if why is not None:
-                return [m.RefuseStart(asked.uid, asked.container, *why)]
+        why = starting.refusal(asked, known, self.held, self.inventory, self._gpus, self.node)
+        if why is not None:
+            return [m.RefuseStart(asked.uid, asked.container, *why)]
+        share = known.grant.grant.containers[asked.container]
         before = self.held.lease(asked.uid, asked.container)
         # An init container that runs within this share comes without the slot that its container has.
         slot = asked.slot or ("" if before is None else before.slot)
         lease = Lease(uid=asked.uid, container=asked.container, grant_id=known.grant_id, boot_id=self._boot_id, slot=slot)
-        hand_over = m.HandOver(asked.uid, asked.container, known.grant_id, share)
+        hand_over = m.HandOver(asked.uid, asked.container, known.grant_id, share, known.grant.parked)
         if before == lease:
             return [hand_over]
         self.held.lend(lease)
-        return [m.Save(), hand_over, self._enforced(known, lease, share)]
+        return [m.Save(), hand_over, starting.enforced(known, lease, share, self.inventory, self.node)]
 
     def _container_ended(self, ended: m.ContainerEnded, now: float) -> list[m.Command]:
         lease = self.held.end(ended.uid, ended.container)
@@ -225,18 +234,6 @@ class Agent:
         if known is None or not known.leaving or self.held.runs(grant_id):
             return []
         return self._give_back(grant_id, known.grant.uid, reason, now)
-
-    def _enforced(self, known: Known, lease: Lease, share: ContainerGrant) -> m.Publish:
-        gpus = {g.uuid: (g.memory_mib, g.compute_milli) for g in share.gpus}
-        first = self._gpus.get(share.gpus[0].uuid) if share.gpus else None
-        came = known.grant
-        simulated = self.inventory is not None and self.inventory.simulated
-        event = SliceEnforced(
-            node=self.node, uid=came.uid, namespace=came.namespace, name=came.name, container=lease.container, grant_id=known.grant_id,
-            strategy=share.strategy, promise="soft" if simulated else ISOLATION_OF[share.strategy], gpus=gpus, model="" if first is None else first.model, traceparent=came.grant.traceparent,
-        )  # fmt: skip
-        identity = f"enforced-{known.grant_id}-{lease.container}-{self._boot_id}"
-        return m.Publish(event, identity, came.namespace, came.grant.traceparent)
 
     # --- devices ----------------------------------------------------------------------------------------------
 
@@ -277,6 +274,9 @@ class Agent:
 
     def _tick(self, now: float) -> list[m.Command]:
         out = self._say(*self.released.to_repeat(now))
+        for order in parking.owed(self.held, self.node, self._gpus):
+            if order.ask is not None:
+                out += [m.Save(), m.Park(order.came, (order.ask,))]
         if self._evicts and now >= self._evict_at and (evictions := affected.evictions(self._gpus, self.held.known, self.held.runs)):
             self._evict_at = now + EVICT_AGAIN_S
             out.append(m.EvictPods(evictions))

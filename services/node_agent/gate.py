@@ -68,6 +68,11 @@ def refusal(share: GpuShare, gpu: Gpu | None, room: Room, taken: Mapping[str, in
             return "mig-instance-gone", f"GPU {share.uuid} has no {where} any more; delete the pod to have it placed anew"
         if taken.get(share.uuid, 0) & _mask(share, gpu):
             return "mig-slices-taken", f"GPU {share.uuid} cannot give the {where}: some of its slices are handed over"
+    return no_room(share, gpu, room)
+
+
+def no_room(share: GpuShare, gpu: Gpu, room: Room) -> tuple[str, str] | None:
+    """Why this share exceeds the device beside what is handed over; None where it does not."""
     memory, compute = room.get(share.uuid, (0, 0))
     free = gpu.memory_mib - memory
     if share.memory_mib > free:

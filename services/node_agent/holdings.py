@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
+
+import msgspec
 
 from services.node_agent.state import Known, Lease
 from shared.contracts.commands import LiveSlice, NodeGrant
@@ -48,15 +50,21 @@ class Holdings:
         containers = {} if known is None else known.grant.grant.containers
         return max(containers, key=lambda name: _size(containers[name]), default="")
 
-    def remember(self, came: NodeGrant) -> None:
-        """One that is leaving stays that."""
+    def remember(self, came: NodeGrant) -> Known:
+        """One that is leaving stays that. What it gave up it has given up only while the order stands."""
         before = self._known.get(came.grant.grant_id)
-        self._known[came.grant.grant_id] = Known(grant=came, leaving=before is not None and before.leaving)
-        self._by_uid[came.uid] = came.grant.grant_id
+        gave_up = before.gave_up if before is not None and before.gave_up == came.parked else None
+        known = Known(grant=came, leaving=before is not None and before.leaving, gave_up=gave_up)
+        self.put(known)
+        return known
+
+    def put(self, known: Known) -> None:
+        self._known[known.grant_id] = known
+        self._by_uid[known.grant.uid] = known.grant_id
 
     def leave(self, known: Known) -> None:
         """Nothing new of it may start."""
-        self._known[known.grant_id] = Known(grant=known.grant, leaving=True)
+        self._known[known.grant_id] = msgspec.structs.replace(known, leaving=True)
 
     def forget(self, grant_id: str) -> Known | None:
         known = self._known.pop(grant_id, None)
@@ -95,15 +103,17 @@ class Holdings:
         self._leases.clear()
         return ended
 
-    def shares(self, without: Key | None = None) -> list[ContainerGrant]:
-        return [self._share(lease) for key, lease in self._leases.items() if key != without]
+    def shares(self, without: Collection[Key] = ()) -> list[ContainerGrant]:
+        """What is handed over and not given up."""
+        return [self._share(lease, left=True) for key, lease in self._leases.items() if key not in without]
 
     def live(self, node: str) -> tuple[LiveSlice, ...]:
         return tuple(self._live(lease, node) for lease in self._leases.values())
 
-    def _share(self, lease: Lease) -> ContainerGrant:
+    def _share(self, lease: Lease, *, left: bool = False) -> ContainerGrant:
         # A lease keeps its grant known until it ends, so both look-ups always find something.
-        share = self._known[lease.grant_id].share(lease.container)
+        known = self._known[lease.grant_id]
+        share = known.left(lease.container) if left else known.share(lease.container)
         assert share is not None  # noqa: S101 - the invariant above
         return share
 

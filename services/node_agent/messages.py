@@ -9,6 +9,28 @@ from shared.contracts.commands import Accepted, Evict, NodeCordon, NodeCordonAns
 from shared.contracts.events import Event
 from shared.model.gpu import Inventory
 from shared.model.grant import ContainerGrant
+from shared.model.parked import Parked
+
+
+class Ask(msgspec.Struct, frozen=True):
+    """To the slices of one grant: from now on they give up what `parked` says; None: they take all back."""
+
+    grant_id: str
+    uid: str
+    containers: tuple[str, ...]
+    """Those that were handed over."""
+    parked: Parked | None
+    was: Parked | None = None
+    """What they were told before."""
+    gave_up: Parked | None = None
+    """What they had given up before."""
+
+
+class Done(msgspec.Struct, frozen=True):
+    """`reason` empty: it is so. Else why it is not; then all is as it was before."""
+
+    ask: Ask
+    reason: str = ""
 
 
 class Input(msgspec.Struct, frozen=True):
@@ -61,6 +83,13 @@ class ContainerEnded(Input, frozen=True):
     container: str
 
 
+class ParkingDone(Input, frozen=True):
+    """What became of a `Park`."""
+
+    asked: NodeGrant | NodeSync
+    done: tuple[Done, ...]
+
+
 class Reconnected(Input, frozen=True):
     """The bus is back, and may have lost everything."""
 
@@ -90,6 +119,15 @@ class HandOver(Command, frozen=True):
     container: str
     grant_id: str
     share: ContainerGrant
+    parked: Parked | None = None
+    """It starts having given this up."""
+
+
+class Park(Command, frozen=True):
+    """The slices do what is asked of them, one ask after another; then `ParkingDone`, which has the answer to `asked`."""
+
+    asked: NodeGrant | NodeSync
+    asks: tuple[Ask, ...]
 
 
 class RefuseStart(Command, frozen=True):

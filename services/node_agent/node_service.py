@@ -123,6 +123,9 @@ class NodeDoor:
             case m.Answer():
                 if incoming is not None:
                     await self._ctx.bus.respond(incoming, encode(order.body))
+            case m.Park():
+                # The driver may take seconds for it, and others wait for theirs. Whoever asks again hears when both are done.
+                self._ctx.spawn(self._park(order, incoming), name="park")
             case m.PutInventory():
                 self._outlet.put(order.inventory)
             case m.Publish():
@@ -133,6 +136,10 @@ class NodeDoor:
                 self._outlet.evict(order.evictions)
             case m.RefuseStart():
                 self._ctx.log.info("start_refused", uid=order.uid, container=order.container, code=order.code, why=order.sentence)
+
+    async def _park(self, order: m.Park, incoming: Incoming | None) -> None:
+        done = [m.Done(ask, "this agent hands nothing over" if self.strategies is None else await self.strategies.park(ask)) for ask in order.asks]
+        await self.handle(m.ParkingDone(order.asked, tuple(done)), incoming)
 
     async def _came(self, incoming: Incoming) -> None:
         _, event = commands.read(incoming.subject, incoming.payload)

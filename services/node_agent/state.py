@@ -8,6 +8,7 @@ from shared.contracts.base import ContractError, decode, encode
 from shared.contracts.commands import NodeGrant
 from shared.model.gpu import Inventory
 from shared.model.grant import ContainerGrant
+from shared.model.parked import Parked, left_of
 
 VERSION = 1
 
@@ -27,6 +28,11 @@ class Known(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     grant: NodeGrant
     leaving: bool = False
+    gave_up: Parked | None = None
+    """What its slices have given up, by evidence; `grant.parked` is what they were told to, which a new slice starts with."""
+
+    owed: bool = False
+    """It was told to take back all, and could not yet."""
 
     @property
     def grant_id(self) -> str:
@@ -34,6 +40,11 @@ class Known(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     def share(self, container: str) -> ContainerGrant | None:
         return self.grant.grant.containers.get(container)
+
+    def left(self, container: str) -> ContainerGrant | None:
+        """What the container takes of the device now."""
+        grant = self.grant.grant if self.gave_up is None else left_of(self.grant.grant, self.gave_up)
+        return grant.containers.get(container)
 
 
 class Released(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -70,8 +70,9 @@ class Driver(Protocol):
     async def probe(self) -> Offer:
         """Whether the node can offer it now. May be asked at any time, and answers from what is known: a canary runs elsewhere."""
 
-    def prepare(self, slice_: Slice) -> None:
+    def prepare(self, slice_: Slice, wish: Wish | None = None) -> None:
         """Everything that must stand before the container starts. The same slice again changes nothing: containers restart.
+        `wish`: what it begins with; None: what was wished last.
 
         Raises OSError or ValueError: then the container must not start, and nothing is left behind.
         """

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from services.node_agent.strategies import page, rules
@@ -26,11 +26,14 @@ class Board:
     def slices(self) -> tuple[Slice, ...]:
         return tuple(self._slices.values())
 
-    def put(self, slice_: Slice) -> None:
-        """Its page stands, and all others know of it. Raises OSError or ValueError: then nothing has changed."""
+    def put(self, slice_: Slice, wish: Wish | None = None) -> None:
+        """Its page stands, and all others know of it. Raises OSError or ValueError: then nothing has changed. `wish`: what it
+        begins with; None: what was wished last."""
         key = slice_.key
-        before = self._slices.get(key)
+        before, wished = self._slices.get(key), self._wishes.get(key)
         self._slices[key] = slice_
+        if wish is not None:
+            self._wishes[key] = wish
         try:
             if key not in self._pages:
                 self._pages[key] = Page(self.folder(key), self._clock)
@@ -40,10 +43,11 @@ class Board:
                 self._take_away(key)
             else:
                 self._slices[key] = before
+                self._wishes[key] = wished or rules.NOTHING
             self._say()
             raise
 
-    def take_up(self, slices: Iterable[Slice]) -> list[tuple[Slice, Exception]]:
+    def take_up(self, slices: Iterable[Slice], wishes: Mapping[Key, Wish] = {}) -> list[tuple[Slice, Exception]]:
         """The slices of an earlier agent, all at once: told one by one, some would hear for a moment that they are alone. Those
         that cannot be taken up, and why; they go on by what they were told last."""
         failed: list[tuple[Slice, Exception]] = []
@@ -55,14 +59,22 @@ class Board:
                 failed.append((slice_, error))
             else:
                 self._slices[slice_.key] = slice_
+                self._wishes[slice_.key] = wishes.get(slice_.key, rules.NOTHING)
         self._say()
         return failed
 
     def wish(self, key: Key, wish: Wish) -> None:
-        """Raises KeyError where there is no such slice. It lives as long as this agent: its successor has to be told again."""
-        if self._slices[key] and self._wishes.get(key, rules.NOTHING) != wish:
+        """Raises KeyError where there is no such slice, OSError or ValueError where it cannot be said: then nothing has changed.
+        It lives as long as this agent: its successor has to be told again."""
+        before = self._wishes.get(key, rules.NOTHING)
+        if self._slices[key] and before != wish:
             self._wishes[key] = wish
-            self._say()
+            try:
+                self._say()
+            except (OSError, ValueError):
+                self._wishes[key] = before
+                self._say()
+                raise
 
     def wished(self, key: Key) -> Wish:
         return self._wishes.get(key, rules.NOTHING)

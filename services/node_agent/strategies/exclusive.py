@@ -18,7 +18,7 @@ class Exclusive:
     async def probe(self) -> Offer:
         return Offer(ok=True)
 
-    def prepare(self, slice_: Slice) -> None:
+    def prepare(self, slice_: Slice, wish: Wish | None = None) -> None:
         """Nothing."""
 
     def edits(self, slice_: Slice) -> ContainerEdits:  # noqa: ARG002 - as base.Driver

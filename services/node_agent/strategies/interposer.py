@@ -34,8 +34,8 @@ class Interposer:
     async def probe(self) -> Offer:
         return self._offer()
 
-    def prepare(self, slice_: Slice) -> None:
-        self._board.put(slice_)
+    def prepare(self, slice_: Slice, wish: Wish | None = None) -> None:
+        self._board.put(slice_, wish)
 
     def edits(self, slice_: Slice) -> ContainerEdits:
         """The linker's own list rather than LD_PRELOAD: an environment is easily unset, and inherited by nobody after sudo."""

@@ -7,6 +7,9 @@ On a GPU that several slices share there are two kinds.
   is busy: the reserved ones, and those of a higher rank. Equals share as the driver does. What it has in flight is bounded, and
   that bounds how long anybody waits for it. A least share of the time it has all the same, where the policy says so.
 
+Who is paused, or shares by turns and is throttled, gives way to all others besides: a pause ends by itself when the agent's
+heart has stopped, and whoever got the room keeps its full speed even then.
+
 All of it is data that the containers' own interposers keep, within microseconds, and go on keeping without an agent.
 """
 
@@ -40,7 +43,7 @@ class Wish(msgspec.Struct, frozen=True, kw_only=True):
 
     paused: bool = False
     compute_milli: int = WHOLE_GPU_MILLI
-    """At most so much of each GPU."""
+    """At most so much of each GPU. Who shares by turns gives way to all others, and has a least share of so much at most."""
     memory_mib: Mapping[str, int] = {}
     """At most so much of a GPU, by UUID. What is allocated stays; nothing more is."""
     closed: frozenset[str] = frozenset()
@@ -60,12 +63,21 @@ def check(slice_: Slice) -> None:
 
 def plan(slices: Iterable[Slice], policy: Policy, wishes: Mapping[Key, Wish]) -> dict[Key, Rules]:
     """The rules of every slice, by its key."""
-    all_of = sorted(slices, key=lambda s: s.key)
+    all_of = sorted((_as_wished(s, wishes.get(s.key, NOTHING)) for s in slices), key=lambda s: s.key)
     on: dict[str, list[Slice]] = {}
     for slice_ in all_of:
         for part in slice_.parts:
             on.setdefault(part.uuid, []).append(slice_)
     return {slice_.key: _rules(slice_, on, policy, wishes.get(slice_.key, NOTHING)) for slice_ in all_of}
+
+
+def _as_wished(slice_: Slice, wish: Wish) -> Slice:
+    """With the compute that is left to it, so that others' windows may lie where it had its own."""
+    if not wish.paused and wish.compute_milli >= WHOLE_GPU_MILLI:
+        return slice_
+    parts = tuple(msgspec.structs.replace(part, compute_milli=min(part.compute_milli, wish.compute_milli)) for part in slice_.parts)
+    less = msgspec.structs.replace(slice_, parts=parts)
+    return msgspec.structs.replace(less, parked=wish.paused or not less.reserved)
 
 
 def _rules(mine: Slice, on: Mapping[str, list[Slice]], policy: Policy, wish: Wish) -> Rules:
@@ -79,7 +91,7 @@ def _rules(mine: Slice, on: Mapping[str, list[Slice]], policy: Policy, wish: Wis
         behind = tuple(key for key, s in sorted(others.items()) if _goes_first(mine, s))
         return Rules(gpus=gpus, paused=wish.paused, peers=(beside + behind)[: layout.MAX_PEERS])
     idle_for_ns = policy.idle_for_us * 1000
-    return Rules(gpus=gpus, low=True, paused=wish.paused, floor_milli=_floor(mine, on, policy), idle_for_ns=idle_for_ns, peers=before)
+    return Rules(gpus=gpus, low=True, paused=wish.paused, floor_milli=min(_floor(mine, on, policy), wish.compute_milli), idle_for_ns=idle_for_ns, peers=before)
 
 
 def _floor(mine: Slice, on: Mapping[str, list[Slice]], policy: Policy) -> int:

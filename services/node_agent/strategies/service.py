@@ -30,8 +30,9 @@ from services.node_agent.strategies.install import install
 from services.node_agent.strategies.interposer import Interposer
 from services.node_agent.strategies.locks import LockError, Locks
 from services.node_agent.strategies.overruns import Overrun, Overruns, Ration, of_pods, rationed
+from services.node_agent.strategies.parking import Parker, wished
 from services.node_agent.strategies.quantum import Pace
-from services.node_agent.strategies.rules import Policy, Wish
+from services.node_agent.strategies.rules import NOTHING, Policy
 from services.node_agent.strategies.show import show
 from services.node_agent.strategies.slices import Key, Slice, slice_of
 from services.node_agent.strategies.time_slice import TimeSlice
@@ -72,6 +73,7 @@ class Strategies:
             "interposer": Interposer(self._board, library, self._keeper.offer, clock),
             "time_slice": TimeSlice(self._board, library, self._keeper.offer, clock),
         }
+        self._parker = Parker(self._board, self._drivers, agent.live)
         self._escapes = Escapes(config.escape_slack_mib)
         self._overruns = Overruns(config.escape_slack_milli, config.escape_window_s)
         self._over: dict[tuple[str, str], Overrun] = {}
@@ -115,15 +117,15 @@ class Strategies:
         if driver is None:
             return ContainerEdits()
         slice_ = slice_of(order.uid, order.container, order.share, grant, self._config.node)
-        driver.prepare(slice_)
+        driver.prepare(slice_, wished(order.parked, self._board.wished(slice_.key)))
         return driver.edits(slice_)
 
-    def adjust(self, key: Key, wish: Wish) -> None:
-        """Changes a running slice. Raises Unadjustable, and KeyError where nothing like it runs."""
-        live = next((live for live in self._agent.live() if (live.uid, live.container) == key), None)
-        if live is None:
-            raise KeyError(key)
-        self._drivers[live.strategy].adjust(key, wish)
+    async def park(self, ask: m.Ask) -> str:
+        """Empty: the pod's slices have given up what it says, or taken it back. Else why not, and all is as it was before."""
+        why = await self._parker.park(ask)
+        action = "resume" if ask.parked is None else ask.parked.action
+        self._ctx.log.info("slices_parked" if not why else "slices_not_parked", pod=ask.uid, action=action, containers=ask.containers, why=why)
+        return why
 
     def keep_only(self, containers: Iterable[Key]) -> None:
         """All others are gone for good. Raises OSError."""
@@ -247,7 +249,8 @@ class Strategies:
         grants, node = {came.uid: came.grant for came in self._agent.grants()}, self._config.node
         paged = (live for live in self._agent.live() if live.strategy in verdict.PROVES)
         slices = (slice_of(live.uid, live.container, _share(live, node), grants.get(live.uid), node) for live in paged)
-        for slice_, error in self._board.take_up(slices):
+        wishes = {(live.uid, live.container): wished(self._agent.parked(live.uid), NOTHING) for live in self._agent.live()}
+        for slice_, error in self._board.take_up(slices, wishes):
             self._ctx.log.error("slice_not_taken_up", pod=slice_.uid, container=slice_.container, error=str(error))
 
     async def _undo_locks(self) -> None:

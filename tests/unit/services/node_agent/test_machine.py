@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
@@ -12,6 +13,7 @@ from services.node_agent import messages as m
 from services.node_agent.core import Agent
 from services.node_agent.state import read, write
 from shared.contracts.commands import Accepted, NodeSyncAnswer
+from shared.model.parked import Parked
 from tests.unit.services.node_agent.make import GPU_MIB, NODE, ended, handed, inventory, node_grant, release, released, start, sync
 
 pods = st.sampled_from("abcd")
@@ -19,9 +21,19 @@ terms = st.integers(1, 4)
 shapes = {"a": (600, 300, "G0"), "b": (500, 800, "G0"), "c": (1000, 1000, "G1"), "d": (400, 0, "G0")}
 
 
-def given_to(pod: str, term: int) -> Any:
+PAUSE = Parked(action="pause", plan_id="p")
+
+
+def given_to(pod: str, term: int, parked: Parked | None = None) -> Any:
     memory, compute, gpu = shapes[pod]
-    return node_grant(pod, term=term, memory=memory, compute=compute, gpu=gpu)
+    came = node_grant(pod, term=term, memory=memory, compute=compute, gpu=gpu)
+    parts = {name: msgspec.structs.replace(part, strategy="interposer") for name, part in came.grant.containers.items()}
+    return msgspec.structs.replace(came, grant=msgspec.structs.replace(came.grant, containers=parts), parked=parked)
+
+
+def devices(boot: str) -> m.InventorySeen:
+    found = inventory(boot).inventory
+    return m.InventorySeen(msgspec.structs.replace(found, strategies=(*found.strategies, "interposer")))
 
 
 class Machine(RuleBasedStateMachine):
@@ -34,7 +46,14 @@ class Machine(RuleBasedStateMachine):
         """Grant by pod: containers that really run."""
         self.newest_term = 0
         self.boot = 1
-        self.do(inventory("boot-1"))
+        self.paused: set[str] = set()
+        """UIDs of pods whose containers really stand still."""
+        self.stubborn = False
+        """Whether pages cannot be written now."""
+        self.slow = False
+        self.pending: list[m.Park] = []
+        """What the slices were asked, in order, and have not done yet."""
+        self.do(devices("boot-1"))
 
     def do(self, event: m.Input) -> list[m.Command]:
         """One event, with what the service would do about it."""
@@ -46,7 +65,12 @@ class Machine(RuleBasedStateMachine):
                 case m.Answer(body=NodeSyncAnswer() | Accepted() as body):
                     assert body.term >= self.newest_term
                     self.newest_term = body.term
+                case m.Park():
+                    self.pending.append(order)
+                    while self.pending and not self.slow:
+                        orders = [*orders, *self.do_next()]
                 case m.HandOver():
+                    (self.paused.discard if order.parked is None else self.paused.add)(order.uid)
                     assert order.grant_id not in self.released, "handed over after its release"
                     self.running[order.uid] = order.grant_id
         for grant_id in released(orders):
@@ -54,22 +78,43 @@ class Machine(RuleBasedStateMachine):
             assert grant_id not in self.running.values(), "released while it runs"
         return orders
 
-    @rule(pod=pods, term=terms)
-    def grant(self, pod: str, term: int) -> None:
-        old = term < self.newest_term
-        orders = self.do(m.GrantCame(given_to(pod, term)))
+    def do_next(self) -> list[m.Command]:
+        order = self.pending.pop(0)
+        done = tuple(m.Done(ask, "its page cannot be written" if self.stubborn else "") for ask in order.asks)
+        for ask in () if self.stubborn else order.asks:
+            (self.paused.discard if ask.parked is None else self.paused.add)(ask.uid)
+        return self.do(m.ParkingDone(order.asked, done))
+
+    @rule(pod=pods, term=terms, parked=st.sampled_from([None, PAUSE]), stubborn=st.booleans(), slow=st.booleans())
+    def grant(self, pod: str, term: int, parked: Parked | None, stubborn: bool, slow: bool) -> None:
+        old, self.stubborn, self.slow = term < self.newest_term, stubborn, slow
+        known = self.agent.held.get(f"g-{pod}")
+        resumes = parked is None and known is not None and known.grant.parked is not None
+        orders = self.do(m.GrantCame(given_to(pod, term, parked)))
+        if isinstance(orders[-1], m.Park):
+            return
         assert isinstance(orders[-1], m.Answer)
-        assert isinstance(orders[-1].body, Accepted)
-        assert orders[-1].body.ok == (not old and f"g-{pod}" not in self.agent.checkpoint().tombstones)
+        body = orders[-1].body
+        assert isinstance(body, Accepted)
+        taken = not old and f"g-{pod}" not in self.agent.checkpoint().tombstones
+        assert body.ok == taken or (taken and resumes and bool(body.reason))
+        assert body.parked is None or f"u-{pod}" not in self.running or f"u-{pod}" in self.paused
+
+    @rule()
+    def tick(self) -> None:
+        self.stubborn = self.slow = False
+        while self.pending:
+            self.do_next()
+        self.do(m.Tick())
 
     @rule(pod=pods, term=terms)
     def release(self, pod: str, term: int) -> None:
         self.do(release(pod, term))
 
-    @rule(chosen=st.sets(pods), term=terms)
-    def sync(self, chosen: set[str], term: int) -> None:
-        old = term < self.newest_term
-        orders = self.do(sync(*(given_to(pod, term) for pod in sorted(chosen)), term=term))
+    @rule(chosen=st.sets(pods), term=terms, parked=st.sampled_from([None, PAUSE]))
+    def sync(self, chosen: set[str], term: int, parked: Parked | None) -> None:
+        old, self.slow = term < self.newest_term, False
+        orders = self.do(sync(*(given_to(pod, term, parked) for pod in sorted(chosen)), term=term))
         reply = orders[-1].body if isinstance(orders[-1], m.Answer) else None
         assert isinstance(reply, NodeSyncAnswer)
         assert reply.accepted == (not old)
@@ -94,13 +139,21 @@ class Machine(RuleBasedStateMachine):
     def crash(self) -> None:
         """The agent dies and comes back with what was saved; containers run on."""
         self.agent = Agent(NODE, read(write(self.saved), NODE))
+        self._adopt()
+
+    def _adopt(self) -> None:
+        """What its strategies do at its start."""
+        self.pending.clear()
+        for uid in self.running:
+            (self.paused.discard if self.agent.parked(uid) is None else self.paused.add)(uid)
 
     @rule()
     def reboot(self) -> None:
         self.boot += 1
         self.running.clear()
+        self.pending.clear()
         self.agent = Agent(NODE, read(write(self.saved), NODE))
-        self.do(inventory(f"boot-{self.boot}"))
+        self.do(devices(f"boot-{self.boot}"))
 
     @invariant()
     def never_over_the_device(self) -> None:
@@ -109,7 +162,7 @@ class Machine(RuleBasedStateMachine):
         for uid in self.running:
             mib, milli, gpu = shapes[uid[-1]]
             memory[gpu] = memory.get(gpu, 0) + mib
-            compute[gpu] = compute.get(gpu, 0) + milli
+            compute[gpu] = compute.get(gpu, 0) + (0 if uid in self.paused else milli)
         assert all(amount <= GPU_MIB for amount in memory.values())
         assert all(amount <= 1000 for amount in compute.values())
 

@@ -127,3 +127,30 @@ def test_windows_of_a_gpu_never_overlap_and_giving_way_goes_in_no_circle(drawn: 
         free = [name for name in left if not rules[name].low or set(peers(rules[name])) <= settled]
         assert free, "somebody gives way to somebody who gives way to it"
         settled.update(free)
+
+
+def test_a_throttled_slice_keeps_a_smaller_window_and_the_others_have_the_rest() -> None:
+    """What it gave up is booked to another: both windows must fit into the period."""
+    a, b = make("a", 600), make("b", 900)
+    said = told(a, b, wishes={a.key: Wish(compute_milli=100)})
+    assert [(said[name].gpus[0].window_start_ns, said[name].gpus[0].window_ns) for name in "ab"] == [(0, 5_000_000), (5_000_000, 45_000_000)]
+    assert (said["a"].gpus[0].compute_milli, said["a"].low) == (100, False)
+
+
+def test_a_paused_slice_gives_way_to_all_should_its_pause_end_with_the_agents_heart() -> None:
+    a, b, c = make("a", 600, priority=9), make("b", 1000), make("c", opportunistic=True)
+    said = told(a, b, c, wishes={a.key: Wish(paused=True)})
+    assert (said["a"].paused, said["a"].low, peers(said["a"]), said["a"].gpus[0].period_ns) == (True, True, ["b", "c"], 0)
+    assert (said["b"].low, said["b"].gpus[0].window_ns, peers(said["c"])) == (False, 0, ["b"])
+
+
+def test_a_throttled_slice_by_turns_gives_way_to_all_and_has_no_more_for_sure_than_it_keeps() -> None:
+    a, b = make("a", priority=9), make("b")
+    said = told(a, b, wishes={a.key: Wish(compute_milli=20)})
+    assert (said["a"].low, peers(said["a"]), said["a"].floor_milli, said["b"].low) == (True, ["b"], 20, False)
+
+
+def test_a_slice_that_keeps_nothing_when_it_is_throttled_gives_way_to_all() -> None:
+    a, b = make("a", 600), make("b")
+    said = told(a, b, wishes={a.key: Wish(compute_milli=0)})
+    assert (said["a"].low, said["a"].floor_milli, said["b"].low) == (True, 0, False)
