@@ -33,7 +33,9 @@ def proven(host: Path, build: Path) -> None:  # noqa: F811
     prove(host, build)
 
 
-def grant(name: str, parked: Parked | None = None, *, term: int = 1, compute_milli: int = 600, strategy: Strategy = "interposer") -> NodeGrant:
+def grant(
+    name: str, parked: Parked | None = None, *, term: int = 1, compute_milli: int = 600, strategy: Strategy = "interposer"
+) -> NodeGrant:
     share = GpuShare(node="n1", uuid=GPU, memory_mib=64, compute_milli=compute_milli)
     made = Grant(grant_id=f"g-{name}", term=1, containers={"main": ContainerGrant(strategy=strategy, gpus=(share,))})
     return NodeGrant(term=term, uid=uid(name), namespace="team", name=name, grant=made, parked=parked)
@@ -52,7 +54,11 @@ async def started(bus: NatsBus, kubelet: FakeKubelet, sent: NodeGrant) -> None:
 
 
 async def test_a_paused_pod_has_given_up_when_placement_hears_so_and_who_comes_for_it_starts(
-    nats: EmbeddedServer, bus: NatsBus, host: Path, kubelet: FakeKubelet, settings: dict[str, Any]  # noqa: F811
+    nats: EmbeddedServer,
+    bus: NatsBus,
+    host: Path,
+    kubelet: FakeKubelet,
+    settings: dict[str, Any],  # noqa: F811
 ) -> None:
     async with agent(nats, host, **settings):
         await started(bus, kubelet, grant("low"))
@@ -61,13 +67,21 @@ async def test_a_paused_pod_has_given_up_when_placement_hears_so_and_who_comes_f
         assert (await say(bus, grant("low", PAUSE))).parked == PAUSE
         assert orders(host, "low").paused == 1
         await kubelet.start_container(kubelet.pods[uid("high")])
-        assert (orders(host, "low").tier, orders(host, "high").tier, orders(host, "high").gpu[0].window_ns) == (layout.LOW, layout.NORMAL, 0)
+        assert (orders(host, "low").tier, orders(host, "high").tier, orders(host, "high").gpu[0].window_ns) == (
+            layout.LOW,
+            layout.NORMAL,
+            0,
+        )
         refused = await say(bus, grant("low"))
         assert (refused.ok, refused.parked, orders(host, "low").paused) == (False, PAUSE, 1)
 
 
 async def test_a_throttled_pod_keeps_a_window_and_gets_all_of_it_back(
-    nats: EmbeddedServer, bus: NatsBus, host: Path, kubelet: FakeKubelet, settings: dict[str, Any]  # noqa: F811
+    nats: EmbeddedServer,
+    bus: NatsBus,
+    host: Path,
+    kubelet: FakeKubelet,
+    settings: dict[str, Any],  # noqa: F811
 ) -> None:
     async with agent(nats, host, **settings):
         await started(bus, kubelet, grant("low"))
@@ -79,7 +93,11 @@ async def test_a_throttled_pod_keeps_a_window_and_gets_all_of_it_back(
 
 
 async def test_a_restarted_agent_parks_what_was_parked_and_tells_a_new_leader_so(
-    nats: EmbeddedServer, bus: NatsBus, host: Path, kubelet: FakeKubelet, settings: dict[str, Any]  # noqa: F811
+    nats: EmbeddedServer,
+    bus: NatsBus,
+    host: Path,
+    kubelet: FakeKubelet,
+    settings: dict[str, Any],  # noqa: F811
 ) -> None:
     async with agent(nats, host, **settings):
         await started(bus, kubelet, grant("low"))
@@ -102,7 +120,11 @@ def pretend_resumed(host: Path, name: str) -> None:
 
 
 async def test_a_container_of_a_parked_pod_starts_parked(
-    nats: EmbeddedServer, bus: NatsBus, host: Path, kubelet: FakeKubelet, settings: dict[str, Any]  # noqa: F811
+    nats: EmbeddedServer,
+    bus: NatsBus,
+    host: Path,
+    kubelet: FakeKubelet,
+    settings: dict[str, Any],  # noqa: F811
 ) -> None:
     async with agent(nats, host, **settings):
         await started(bus, kubelet, grant("low", PAUSE))
@@ -110,7 +132,11 @@ async def test_a_container_of_a_parked_pod_starts_parked(
 
 
 async def test_a_slice_whose_page_cannot_be_written_gives_up_nothing_and_placement_hears_why(
-    nats: EmbeddedServer, bus: NatsBus, host: Path, kubelet: FakeKubelet, settings: dict[str, Any]  # noqa: F811
+    nats: EmbeddedServer,
+    bus: NatsBus,
+    host: Path,
+    kubelet: FakeKubelet,
+    settings: dict[str, Any],  # noqa: F811
 ) -> None:
     """The links to those whom it now gives way to have no place to stand."""
     async with agent(nats, host, **settings):
@@ -127,7 +153,11 @@ async def test_a_slice_whose_page_cannot_be_written_gives_up_nothing_and_placeme
 
 
 async def test_another_strategy_cannot_and_says_so(
-    nats: EmbeddedServer, bus: NatsBus, host: Path, kubelet: FakeKubelet, settings: dict[str, Any]  # noqa: F811
+    nats: EmbeddedServer,
+    bus: NatsBus,
+    host: Path,
+    kubelet: FakeKubelet,
+    settings: dict[str, Any],  # noqa: F811
 ) -> None:
     async with agent(nats, host, **settings):
         await started(bus, kubelet, grant("low", strategy="advisory"))

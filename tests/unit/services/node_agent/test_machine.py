@@ -92,6 +92,7 @@ class Machine(RuleBasedStateMachine):
         resumes = parked is None and known is not None and known.grant.parked is not None
         orders = self.do(m.GrantCame(given_to(pod, term, parked)))
         if isinstance(orders[-1], m.Park):
+            self.newest_term = term
             return
         assert isinstance(orders[-1], m.Answer)
         body = orders[-1].body

@@ -133,7 +133,10 @@ def test_a_throttled_slice_keeps_a_smaller_window_and_the_others_have_the_rest()
     """What it gave up is booked to another: both windows must fit into the period."""
     a, b = make("a", 600), make("b", 900)
     said = told(a, b, wishes={a.key: Wish(compute_milli=100)})
-    assert [(said[name].gpus[0].window_start_ns, said[name].gpus[0].window_ns) for name in "ab"] == [(0, 5_000_000), (5_000_000, 45_000_000)]
+    assert [(said[name].gpus[0].window_start_ns, said[name].gpus[0].window_ns) for name in "ab"] == [
+        (0, 5_000_000),
+        (5_000_000, 45_000_000),
+    ]
     assert (said["a"].gpus[0].compute_milli, said["a"].low) == (100, False)
 
 
