@@ -74,9 +74,9 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """In each period every slice with compute of its own has its part to itself."""
     in_flight_us: Annotated[int, msgspec.Meta(ge=100, le=100_000)] = 500
     """GPU time that a slice may have submitted and not finished, where others wait for it."""
-    least_milli: Annotated[int, msgspec.Meta(ge=0, le=500)] = 50
+    least_milli: Annotated[int, msgspec.Meta(ge=0, le=500)] = 0
     """Of each GPU's time, to every slice that gives way to others, even where those are always busy, or always say so. Together at
-    most half of it, and nothing that is reserved."""
+    most half of it, and nothing that is reserved. 0: those before it lose under 5 % to it, and it has what they leave."""
     escapes: Literal["report", "lock", "evict"] = "report"
     """What becomes of a pod whose memory or GPU time gets past its slice: it is shown, runs by turns under the driver's lock, or is evicted."""
     escape_slack_mib: Annotated[int, msgspec.Meta(ge=0, le=65536)] = 1024

@@ -33,7 +33,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     """GPU time that a slice may have submitted and not finished, where others share its GPU and it does not go before all."""
     idle_for_us: int = 200
     """So long must those before it have been idle until a slice takes its turn."""
-    least_milli: int = 50
+    least_milli: int = 0
     """Of each GPU's time, to every slice by turns, even where those before it are always busy, or always say so. Less where they
     are many: together it is half of the time at most, and nothing that is reserved."""
 

@@ -54,10 +54,10 @@ def test_two_reserved_slices_have_windows_that_do_not_meet() -> None:
     assert not b.low
 
 
-def test_who_gives_way_has_a_least_share_unless_the_operator_says_none() -> None:
-    """Else a slice that always says that it is at work starves it."""
+def test_who_gives_way_has_a_least_share_where_the_operator_says_so() -> None:
+    """Without, a slice that always says that it is at work starves it."""
     slices = (make("high", priority=9), make("low"))
-    assert [plan(slices, policy, {})[slices[1].key].floor_milli for policy in (Policy(), Policy(least_milli=0))] == [50, 0]
+    assert [plan(slices, policy, {})[slices[1].key].floor_milli for policy in (Policy(least_milli=50), Policy())] == [50, 0]
 
 
 def test_least_shares_are_half_of_the_time_together_and_nothing_that_is_reserved() -> None:
