@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from services.preemptor import messages as m
+from services.preemptor import words
 from services.preemptor.config import Config
 from services.preemptor.immunity import Immunity, owner_of
 from services.preemptor.planner import Planner, Way
@@ -25,7 +26,7 @@ from shared.book.states import PodState
 from shared.contracts.commands import Evict
 from shared.contracts.events import PreemptionProposed
 from shared.contracts.policy import PolicyError, read_queues
-from shared.contracts.preemption import Action, Beneficiary, Plan, PreemptAnswer, Victim
+from shared.contracts.preemption import Beneficiary, Plan, PreemptAnswer, Victim
 from shared.model.objects import ConfigMap, Gang, Pod
 from shared.queues.precedence import Precedence
 from shared.queues.queues import Queues, policy_text
@@ -221,7 +222,7 @@ class Core:
             return PreemptAnswer(sentence="it does not wait for a place")
         under_way = next((one.plan for one in self.open.values() if any(b.uid == state.uid for b in one.plan.beneficiaries)), None)
         if under_way is not None:
-            return PreemptAnswer(plan=under_way, sentence=f"{_price(under_way)}: this plan is under way")
+            return PreemptAnswer(plan=under_way, sentence=f"{words.price(under_way)}: this plan is under way")
         if state.refusal or state.request is None:
             return PreemptAnswer(sentence=state.refusal or "nobody is displaced for a pod without GPUs")
         if state.never_preempts:
@@ -236,7 +237,7 @@ class Core:
         if not any(way.victims for way in ways):
             return PreemptAnswer(sentence="there is room for it, which placement is about to use")
         plan = self._plan(members, ways)
-        return PreemptAnswer(plan=plan, sentence=_price(plan))
+        return PreemptAnswer(plan=plan, sentence=words.price(plan))
 
     # --- executing --------------------------------------------------------------------------------------------
 
@@ -261,10 +262,8 @@ class Core:
     def _execute(self, found: Open, now: float) -> m.Execute:
         """Evictions that are not taken yet; saying one twice harms nobody, for its precondition names the pod."""
         found.asked_at = now
-        gains = found.plan.beneficiaries[0]
-        why = f"{gains.namespace}/{gains.name}" + (f" and {len(found.plan.beneficiaries) - 1} more" if len(found.plan.beneficiaries) > 1 else "")
         return m.Execute(found.plan.plan_id, tuple(
-            Evict(uid=victim.uid, namespace=victim.namespace, name=victim.name, reason=f"makes room for {why}, which has a higher priority (plan {found.plan.plan_id})")
+            Evict(uid=victim.uid, namespace=victim.namespace, name=victim.name, reason=words.eviction(victim, found.plan, self.book))
             for victim in found.plan.victims if victim.uid in found.victims_left
         ))  # fmt: skip
 
@@ -295,17 +294,3 @@ class Core:
 
     def _wait(self, plan: Plan, now: float, *, shun: bool) -> None:
         self.waiting.again([b.uid for b in plan.beneficiaries], {b.node for b in plan.beneficiaries} if shun else (), now)
-
-
-_FOR_A_WHILE: dict[Action, str] = {"throttle": "give up compute", "pause": "pause", "checkpoint": "go to the host's memory"}
-
-
-def _price(plan: Plan) -> str:
-    ends = sum(victim.action == "evict" for victim in plan.victims)
-    stays = len(plan.victims) - ends
-    parts = [f"{_pods(ends)} would end, and lose {plan.price_gpu_seconds} GPU-seconds"] if ends else []
-    return "; ".join([*parts, *([f"{_pods(stays)} would {_FOR_A_WHILE[plan.victims[0].action]} for a while, and lose nothing but time"] if stays else [])])
-
-
-def _pods(count: int) -> str:
-    return f"{count} pod{'s' if count > 1 else ''}"

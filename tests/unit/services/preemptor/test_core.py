@@ -10,7 +10,7 @@ from shared.contracts.commands import Answer, Outcome
 from shared.contracts.events import PreemptionProposed
 from shared.contracts.facts import Put
 from shared.contracts.preemption import Reserved
-from shared.model.objects import Condition, PodStatus
+from shared.model.objects import Condition, OwnerReference, PodStatus
 from tests.support import build
 from tests.unit.services.preemptor.world import Cluster
 
@@ -45,7 +45,20 @@ def test_who_goes_reads_who_came(cluster: Cluster) -> None:
     cluster.now += 1
     (execute,) = cluster.say(m.Answered(Reserved(plan_id=plan.plan_id, ok=True)))
     assert isinstance(execute, m.Execute)
-    assert execute.evictions[0].reason == f"makes room for team/high, which has a higher priority (plan {plan.plan_id})"
+    assert execute.evictions[0].reason == f"makes room for team/high, which has a higher priority (plan {plan.plan_id}); nothing makes it anew"
+
+
+def test_who_gives_back_reads_that_and_when_it_comes_again() -> None:
+    cluster = Cluster("n", gpus=1)
+    cluster.say(m.FactsSeen((Put(object=build.queues("queues: [{name: a}, {name: b, guaranteed: {gpus: 1}}]")),)))
+    cluster.run("lent", "n", 0, labels={"kerf.dev/queue": "a"}, owners=(OwnerReference(uid="o", kind="Job", name="train", controller=True),))
+    cluster.wait("due", priority=0, labels={"kerf.dev/queue": "b"})
+    (plan,) = cluster.plans()
+    (execute,) = cluster.say(m.Answered(Reserved(plan_id=plan.plan_id, ok=True)))
+    assert isinstance(execute, m.Execute)
+    assert execute.evictions[0].reason == (
+        f"makes room for team/due, whose queue takes back what it is due (plan {plan.plan_id}); its Job makes it anew, and it comes back when there is room (kerf when)"
+    )
 
 
 def test_where_placement_refuses_another_node_is_tried(cluster: Cluster) -> None:

@@ -15,7 +15,7 @@ from shared.contracts.facts import Gone, Put
 from shared.contracts.preemption import Plan, Reserved
 from shared.model.gpu import Strategy
 from shared.model.grant import ContainerGrant, GpuShare, Grant
-from shared.model.objects import Pod, PodStatus
+from shared.model.objects import OwnerReference, Pod, PodStatus
 from tests.support import build
 
 NOW = 1_800_000_000.0
@@ -37,7 +37,7 @@ class Cluster:
         return self.core.handle(event, self.now)
 
     def run(self, name: str, node: str, *gpus: int, memory_mib: int = 0, compute_milli: int = 0, priority: int = 0, ran_s: int = 0, strategy: Strategy = "advisory",
-            **rest: Any) -> Pod:  # fmt: skip
+            owners: tuple[OwnerReference, ...] = (), **rest: Any) -> Pod:  # fmt: skip
         """A pod with these GPUs, whole, or so much of each."""
         shares = tuple(
             GpuShare(node=node, uuid=f"{node}-gpu-{i}", memory_mib=memory_mib or TOTAL_MIB, compute_milli=compute_milli if memory_mib else 1000) for i in gpus
@@ -46,7 +46,8 @@ class Cluster:
         ask = {"memory": f"{memory_mib * len(gpus)}Mi"} if memory_mib else {"gpus": len(gpus)}
         pod = build.bound(build.gpu_pod(name, priority=priority, **ask, **rest), node, grant)
         started = datetime.fromtimestamp(NOW - ran_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-        pod = msgspec.structs.replace(pod, status=PodStatus(phase="Running", start_time=started))
+        meta = msgspec.structs.replace(pod.metadata, owner_references=owners or pod.metadata.owner_references)
+        pod = msgspec.structs.replace(pod, metadata=meta, status=PodStatus(phase="Running", start_time=started))
         self.pods[name] = pod
         self.say(m.FactsSeen((Put(object=pod),)))
         return pod

@@ -1,0 +1,39 @@
+"""What people read of a plan: its price, and on each victim who came, why, and when it comes back."""
+
+from __future__ import annotations
+
+from shared.book.book import Book
+from shared.contracts.preemption import Action, Plan, Victim
+
+_FOR_A_WHILE: dict[Action, str] = {"throttle": "give up compute", "pause": "pause", "checkpoint": "go to the host's memory"}
+
+
+def price(plan: Plan) -> str:
+    ends = sum(victim.action == "evict" for victim in plan.victims)
+    stays = len(plan.victims) - ends
+    parts = [f"{_pods(ends)} would end, and lose {plan.price_gpu_seconds} GPU-seconds"] if ends else []
+    return "; ".join([*parts, *([f"{_pods(stays)} would {_FOR_A_WHILE[plan.victims[0].action]} for a while, and lose nothing but time"] if stays else [])])
+
+
+def eviction(victim: Victim, plan: Plan, book: Book) -> str:
+    gains = plan.beneficiaries[0]
+    others = f" and {len(plan.beneficiaries) - 1} more" if len(plan.beneficiaries) > 1 else ""
+    return f"makes room for {gains.namespace}/{gains.name}{others}, {_because(victim, plan, book)} (plan {plan.plan_id}); {_comes_back(victim, book)}"
+
+
+def _because(victim: Victim, plan: Plan, book: Book) -> str:
+    gains, gives = book.pods.get(plan.beneficiaries[0].uid), book.pods.get(victim.uid)
+    if gains is not None and gives is not None and gains.pod.spec.priority <= gives.pod.spec.priority:
+        return "whose queue takes back what it is due"
+    return "which has a higher priority"
+
+
+def _comes_back(victim: Victim, book: Book) -> str:
+    """When it does is for the ends of others to say: `kerf when` asks of the pod that waits then."""
+    state = book.pods.get(victim.uid)
+    owner = None if state is None else next((o for o in state.pod.metadata.owner_references if o.controller), None)
+    return "nothing makes it anew" if owner is None else f"its {owner.kind} makes it anew, and it comes back when there is room (kerf when)"
+
+
+def _pods(count: int) -> str:
+    return f"{count} pod{'s' if count > 1 else ''}"
