@@ -31,6 +31,8 @@ class Done(msgspec.Struct, frozen=True):
 
     ask: Ask
     reason: str = ""
+    torn: bool = False
+    """Some of it was done, and could not be undone: it is to be taken back as soon as it can be."""
 
 
 class Input(msgspec.Struct, frozen=True):

@@ -138,7 +138,8 @@ class NodeDoor:
                 self._ctx.log.info("start_refused", uid=order.uid, container=order.container, code=order.code, why=order.sentence)
 
     async def _park(self, order: m.Park, incoming: Incoming | None) -> None:
-        done = [m.Done(ask, "this agent hands nothing over" if self.strategies is None else await self.strategies.park(ask)) for ask in order.asks]
+        strategies = self.strategies
+        done = [m.Done(ask, "this agent hands nothing over") if strategies is None else await strategies.park(ask) for ask in order.asks]
         await self.handle(m.ParkingDone(order.asked, tuple(done)), incoming)
 
     async def _came(self, incoming: Incoming) -> None:

@@ -57,6 +57,9 @@ def settle(held: Holdings, done: Iterable[Done]) -> dict[str, str]:
             continue  # another order came meanwhile, and has an answer of its own
         if one.reason:
             failed[ask.grant_id] = one.reason
+            if one.torn:
+                held.put(msgspec.structs.replace(known, gave_up=None, owed=True))
+                continue
             # Slices that failed are as they were before; but of what was to come back from the host some may have come.
             gave_up = None if ask.gave_up is not None and ask.gave_up.action == "checkpoint" else ask.gave_up
             came = msgspec.structs.replace(known.grant, parked=ask.was)
@@ -78,8 +81,11 @@ def given_up(held: Holdings, grant_id: str) -> Parked | None:
 
 
 def _cannot(came: NodeGrant) -> str:
-    if came.parked is None or can_park(came.parked.action, came.grant.containers.values()):
+    parts = came.grant.containers.values()
+    if came.parked is None or can_park(came.parked.action, parts):
         return ""
+    if came.parked.action == "checkpoint" and can_park("pause", parts):
+        return ""  # nobody plans it yet (shared.model.parked), and each node says of each pod whether it can be done
     strategies = sorted({part.strategy for part in came.grant.containers.values()})
     return f"slices by {' and '.join(strategies)} cannot {came.parked.action} while they run"
 

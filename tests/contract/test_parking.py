@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +22,7 @@ from shared.contracts.commands import Accepted, NodeGrant, NodeSync, NodeSyncAns
 from shared.model.gpu import Strategy
 from shared.model.grant import ContainerGrant, GpuShare, Grant
 from shared.model.parked import Parked
-from tests.contract.test_enforcement import GPU, NVML, become, build, orders, page, prove, settings  # noqa: F401 - fixtures
+from tests.contract.test_enforcement import GPU, ROOT, build, count, orders, page, prove, settings  # noqa: F401 - fixtures
 from tests.support.fake_kubelet import FakeKubelet
 from tests.support.kubelet_agent import agent, pod, uid
 from tests.support.waiting import eventually
@@ -164,3 +167,129 @@ async def test_another_strategy_cannot_and_says_so(
         answer = await say(bus, grant("low", PAUSE, strategy="advisory"))
         assert (answer.ok, answer.parked, answer.reason) == (True, None, "slices by advisory cannot pause while they run")
         assert msgspec.structs.replace(answer, reason="") == await say(bus, grant("low", strategy="advisory"))
+
+
+CHECKPOINT = Parked(action="checkpoint", plan_id="p")
+VICTIM = ROOT / "tests" / "unit" / "services" / "node_agent" / "strategies" / "victim.py"
+
+
+class Low:
+    """The low pod's only process, on the fake driver with a context of 64 MiB, and its cgroup."""
+
+    def __init__(self, host: Path, libcuda: str, *, room_mib: int = 1000) -> None:
+        self.libcuda = libcuda
+        self.process = subprocess.Popen([sys.executable, str(VICTIM), libcuda], stdout=subprocess.PIPE, text=True)
+        assert self.process.stdout is not None
+        assert self.process.stdout.readline() == "begun\n"
+        (host / "cgroup" / "kubepods" / f"pod{uid('low')}" / "main").mkdir(parents=True)
+        (host / "cgroup" / "cgroup.procs").touch()
+        for folder, pids in ((f"pod{uid('low')}", ""), (f"pod{uid('low')}/main", f"{self.process.pid}\n")):
+            at = host / "cgroup" / "kubepods" / folder
+            (at / "cgroup.procs").write_text(pids)
+            (at / "memory.max").write_text(f"{(100 + room_mib) << 20}\n")
+            (at / "memory.current").write_text(f"{100 << 20}\n")
+
+    def ask(self, what: str) -> int:
+        """By a process of its own: this one must not become part of that world."""
+        script = f"import ctypes, sys; d = ctypes.CDLL(sys.argv[1]); s = ctypes.c_int(-1); d.cuInit(0); d.kerf_fake_used_bytes.restype = ctypes.c_uint64; {what}"
+        command = [sys.executable, "-c", script, self.libcuda, str(self.process.pid)]
+        return int(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+
+    @property
+    def state(self) -> int:
+        return self.ask("d.cuCheckpointProcessGetState(int(sys.argv[2]), ctypes.byref(s)); print(s.value)")
+
+    @property
+    def mib_on_gpu(self) -> int:
+        return self.ask("print(d.kerf_fake_used_bytes(0) >> 20)")
+
+
+@pytest.fixture
+def world(host: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KERF_FAKE_CUDA", str(host / "world"))
+    monkeypatch.setenv("KERF_FAKE_CUDA_MIB", "100")
+    monkeypatch.setenv("KERF_FAKE_CUDA_CONTEXT_MIB", "64")
+
+
+@pytest.fixture
+def low(host: Path, world: None, build: Path) -> Iterator[Low]:  # noqa: F811
+    made = Low(host, str(build / "libcuda.so.1"))
+    yield made
+    made.process.kill()
+    made.process.communicate()
+
+
+async def test_a_checkpointed_pod_has_left_the_gpu_when_placement_hears_so_and_comes_back_whole(
+    nats: EmbeddedServer,
+    bus: NatsBus,
+    host: Path,
+    kubelet: FakeKubelet,
+    settings: dict[str, Any],
+    low: Low,  # noqa: F811
+) -> None:
+    async with agent(nats, host, **settings):
+        await started(bus, kubelet, grant("low", compute_milli=0, strategy="time_slice"))
+        count(host, "low", 64)
+        assert low.mib_on_gpu == 64
+        parked = grant("low", CHECKPOINT, compute_milli=0, strategy="time_slice")
+        assert (await say(bus, parked)).parked == CHECKPOINT
+        assert (low.state, low.mib_on_gpu, orders(host, "low").gpu[0].memory_limit_bytes) == (2, 0, 0)
+        with pytest.raises(grpc.aio.AioRpcError, match="parked"):
+            await kubelet.start_container(kubelet.pods[uid("low")])
+    async with agent(nats, host, **settings):
+        assert (low.state, (await say(bus, parked)).parked) == (2, CHECKPOINT), "others have its memory: no agent's end brings it back"
+        answer = await say(bus, grant("low", compute_milli=0, strategy="time_slice"))
+        assert (answer.ok, answer.parked) == (True, None)
+        assert (low.state, low.mib_on_gpu, orders(host, "low").gpu[0].memory_limit_bytes) == (0, 64, 64 << 20)
+
+
+async def test_without_room_in_its_memory_limit_a_pod_is_not_checkpointed_and_runs_on(
+    nats: EmbeddedServer,
+    bus: NatsBus,
+    host: Path,
+    kubelet: FakeKubelet,
+    settings: dict[str, Any],
+    world: None,
+    build: Path,  # noqa: F811
+) -> None:
+    """The kernel would kill it for what comes from the GPU."""
+    low = Low(host, str(build / "libcuda.so.1"), room_mib=63)
+    try:
+        async with agent(nats, host, **settings):
+            await started(bus, kubelet, grant("low"))
+            count(host, "low", 64)
+            answer = await say(bus, grant("low", CHECKPOINT))
+            assert (answer.ok, answer.parked) == (True, None)
+            assert "its memory limit has room for 63 MiB, and it has 64 MiB on GPUs" in answer.reason
+            assert (low.state, low.mib_on_gpu, orders(host, "low").paused, orders(host, "low").gpu[0].memory_limit_bytes) == (
+                0,
+                64,
+                0,
+                64 << 20,
+            )
+    finally:
+        low.process.kill()
+        low.process.communicate()
+
+
+async def test_a_pod_whose_memory_others_have_on_the_device_stays_on_the_host_until_they_have_gone(
+    nats: EmbeddedServer,
+    bus: NatsBus,
+    host: Path,
+    kubelet: FakeKubelet,
+    settings: dict[str, Any],
+    low: Low,  # noqa: F811
+) -> None:
+    """Somebody of whom the gate knows nothing has 64 of its 100 MiB; the agent tries again by itself."""
+    async with agent(nats, host, **settings):
+        await started(bus, kubelet, grant("low"))
+        await say(bus, grant("low", CHECKPOINT))
+        with subprocess.Popen([sys.executable, str(VICTIM), low.libcuda], stdout=subprocess.PIPE, text=True) as stranger:  # noqa: ASYNC220
+            assert stranger.stdout is not None
+            assert stranger.stdout.readline() == "begun\n"
+            refused = await say(bus, grant("low"))
+            assert (refused.ok, refused.parked) == (False, None)
+            assert "the driver answers 2 to the restoring" in refused.reason
+            assert (low.state, orders(host, "low").paused) == (2, 1)
+            stranger.kill()
+        await eventually(lambda: low.state == 0 and orders(host, "low").paused == 0, within_s=10)

@@ -121,3 +121,16 @@ def _end(link: str, links: dict[str, str]) -> str:
         seen.add(target)
         link = target
     return link
+
+
+def libcuda(host: Host) -> str:
+    """The driver's library as this process sees it. Empty where no driver is loaded, or its files are not found."""
+    try:
+        version = host.driver_version()
+        if not version:
+            return ""
+        libraries = find(host, version)
+    except (OSError, ValueError):
+        return ""
+    path = host.seen(host.of_driver(f"{libraries.directory}/libcuda.so.{version}"))
+    return str(path) if path.exists() else ""

@@ -30,6 +30,10 @@ class PodCgroups:
             self._paths = self._walk()
         return wanted & self._paths.keys()
 
+    def path(self, uid: str) -> Path | None:
+        """The pod's cgroup; of version 1 in any one of its hierarchies."""
+        return self._paths[uid] if self.present((uid,)) else None
+
     def uses_them(self) -> bool:
         """Whether this kubelet puts pods into cgroups of their own at all (cgroupsPerQOS)."""
         return any(_KUBEPODS in entry.name for root in self._hierarchies() for entry, _ in _below(root))

@@ -2,9 +2,11 @@
 
     python lock_worker.py LIBCUDA JOURNAL PATIENCE_MS
 
-It reads `lock PID TIMEOUT_MS`, `unlock PID`, `undo` and `beat` line by line, and answers all but `beat` with the driver's result.
+It reads `lock PID TIMEOUT_MS`, `unlock PID`, `checkpoint PID TIMEOUT_MS`, `restore PID`, `state PID`, `undo` and `beat` line by
+line, and answers all but `beat` with the driver's result (`state`: the state, or minus the result where the driver has none).
 - What it locks stands in the journal before it is locked, and leaves it only after the unlock. At its start it unlocks what the
   journal of one that was killed still names.
+- Who is checkpointed stays so, whoever dies: others have the memory. Only the locks around a checkpoint and a restore are undone.
 - When its input ends (the agent is gone) it unlocks everything and ends; when it hears nothing for PATIENCE_MS (the agent is
   frozen) it unlocks everything and goes on. It lives in a session of its own, so that a signal for the agent leaves it alone.
 
@@ -24,8 +26,10 @@ from pathlib import Path
 
 UNREADABLE = -1
 """An answer that is no result of the driver's: the order was not understood."""
-RUNNING, INVALID_VALUE = 0, 1
-"""CU_PROCESS_STATE_RUNNING, and what the driver answers about a process that it does not know."""
+RUNNING, LOCKED, CHECKPOINTED, FAILED = range(4)
+"""CUprocessState of cuda.h."""
+INVALID_VALUE = 1
+"""What the driver answers about a process that it does not know."""
 
 
 class LockArgs(ctypes.Structure):
@@ -77,7 +81,7 @@ class Worker:
         driver = ctypes.CDLL(library)
         self._lock, self._unlock = driver.cuCheckpointProcessLock, driver.cuCheckpointProcessUnlock
         self._state = driver.cuCheckpointProcessGetState
-        self._journal = journal
+        self._driver, self._journal = driver, journal
         begun = driver.cuInit(0)
         if begun:
             raise OSError(f"cuInit says {begun}")
@@ -100,13 +104,46 @@ class Worker:
             self._journal.remove(pid)
         return result
 
+    def state(self, pid: int) -> int:
+        """Minus the driver's result where it does not say."""
+        state = ctypes.c_int(RUNNING)
+        told = int(self._state(pid, ctypes.byref(state)))
+        return -told if told else state.value
+
+    def checkpoint(self, pid: int, timeout_ms: int) -> int:
+        """The driver's result. On a failure it runs, or is locked, as before."""
+        found = self.state(pid)
+        if found == CHECKPOINTED:
+            return 0
+        if found == RUNNING:
+            result = self.lock(pid, timeout_ms)
+            if result:
+                return result
+        result = int(self._driver.cuCheckpointProcessCheckpoint(pid, None))
+        if result and found == RUNNING:
+            self.unlock(pid)
+        elif not result:
+            self._journal.remove(pid)
+        return result
+
+    def restore(self, pid: int) -> int:
+        """The driver's result. On a failure it stays checkpointed."""
+        if self.state(pid) == CHECKPOINTED:
+            self._journal.add(pid)
+            result = int(self._driver.cuCheckpointProcessRestore(pid, None))
+            if result:
+                self._journal.remove(pid)
+                return result
+            return self.unlock(pid)
+        return 0
+
     def _locked(self, pid: int) -> bool:
         """A driver that cannot say is taken to have it locked, unless it does not know the process, or it is gone."""
         state = ctypes.c_int(RUNNING)
         told = int(self._state(pid, ctypes.byref(state)))
         if told:
             return told != INVALID_VALUE and started(pid) == self._journal.held.get(pid)
-        return state.value != RUNNING
+        return state.value not in (RUNNING, CHECKPOINTED, FAILED)
 
     def undo(self) -> None:
         for pid in tuple(self._journal.held):
@@ -145,6 +182,12 @@ def _obey(worker: Worker, words: list[str]) -> None:
             _answer(worker.lock(int(pid), int(timeout_ms)))
         case ["unlock", pid] if pid.isdecimal():
             _answer(worker.unlock(int(pid)))
+        case ["checkpoint", pid, timeout_ms] if pid.isdecimal() and timeout_ms.isdecimal():
+            _answer(worker.checkpoint(int(pid), int(timeout_ms)))
+        case ["restore", pid] if pid.isdecimal():
+            _answer(worker.restore(int(pid)))
+        case ["state", pid] if pid.isdecimal():
+            _answer(worker.state(int(pid)))
         case ["undo"]:
             worker.undo()
             _answer(0)

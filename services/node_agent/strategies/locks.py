@@ -22,6 +22,8 @@ LOCK_MS = 2_000
 ANSWER_S = 5.0
 START_S = 10.0
 PATIENCE_MS = 2_000
+COPY_S = 120.0
+"""Of a GPU's memory to the host or back: some 10 GB in a second."""
 
 log = structlog.get_logger("locks")
 
@@ -70,6 +72,27 @@ class Locks:
                 result = await self._ask(f"unlock {pid}")
                 if result:
                     log.error("unlock_failed", pid=pid, driver=result, effect="tried again while the driver says that it is locked")
+
+    async def checkpoint(self, pid: int) -> None:
+        """Returns when its memory is on the host and free on its GPUs. It stays so until it is restored, whoever dies. Raises
+        LockError: then it runs as before, or, where the driver did not answer, `state` says how it is."""
+        async with self._serial:
+            result = await self._ask(f"checkpoint {pid} {self._lock_ms}", COPY_S)
+            if result:
+                raise LockError(f"the driver answers {result} to the checkpoint of process {pid}")
+
+    async def restore(self, pid: int) -> None:
+        """Returns when it runs with all its memory; nothing where it is not checkpointed. Raises LockError: then it still is."""
+        async with self._serial:
+            result = await self._ask(f"restore {pid}", COPY_S)
+            if result:
+                raise LockError(f"the driver answers {result} to the restoring of process {pid}")
+
+    async def state(self, pid: int) -> int | None:
+        """CUprocessState; None where the driver does not know the process. Raises LockError where it does not answer."""
+        async with self._serial:
+            found = await self._ask(f"state {pid}")
+        return found if found >= 0 else None
 
     async def beat(self) -> None:
         """To be called more often than the worker's patience lasts, while anybody is locked. Whoever was unlocked meanwhile,
@@ -127,7 +150,7 @@ class Locks:
         self._worker = worker
         return worker
 
-    async def _ask(self, order: str) -> int:
+    async def _ask(self, order: str, answer_s: float | None = None) -> int:
         worker = self._worker
         if worker is None or worker.returncode is not None:
             worker = await self._begin()
@@ -137,7 +160,7 @@ class Locks:
         with contextlib.suppress(ConnectionError, TimeoutError):
             worker.stdin.write(f"{order}\n".encode())
             await worker.stdin.drain()
-            line = await asyncio.wait_for(worker.stdout.readline(), self._answer_s)
+            line = await asyncio.wait_for(worker.stdout.readline(), answer_s or self._answer_s)
         try:
             return int(line)
         except ValueError:

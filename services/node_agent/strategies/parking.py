@@ -3,55 +3,84 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 import msgspec
 
-from services.node_agent.messages import Ask
+from services.node_agent.messages import Ask, Done
 from services.node_agent.strategies.base import Driver, Unadjustable
 from services.node_agent.strategies.board import Board
 from services.node_agent.strategies.rules import Wish
 from services.node_agent.strategies.slices import Key
+from services.node_agent.strategies.to_host import ToHost, Torn
 from shared.contracts.commands import LiveSlice
 from shared.model.gpu import Strategy
 from shared.model.parked import Parked
-from shared.model.units import WHOLE_GPU_MILLI
+from shared.model.units import MIB, WHOLE_GPU_MILLI
+
+Changed = list[tuple[LiveSlice, Wish]]
+"""Slices that were told otherwise, with what they were told before."""
 
 
-def wished(parked: Parked | None, before: Wish) -> Wish:
-    """What a slice is told that is parked so; the rest is as before."""
+def wished(parked: Parked | None, before: Wish, gpus: Collection[str]) -> Wish:
+    """What a slice of these GPUs is told that is parked so; the rest is as before."""
     throttled = parked is not None and parked.action == "throttle" and parked.compute_milli > 0
     keeps = parked.compute_milli if parked is not None and throttled else WHOLE_GPU_MILLI
-    return msgspec.structs.replace(before, paused=parked is not None and not throttled, compute_milli=keeps)
+    # Nothing new is allocated where others have the memory: a process that starts meanwhile finds none.
+    memory = dict.fromkeys(gpus, 0) if parked is not None and parked.action == "checkpoint" else {}
+    return msgspec.structs.replace(before, paused=parked is not None and not throttled, compute_milli=keeps, memory_mib=memory)
 
 
 class Parker:
     """One pod at a time, in the order in which they were asked."""
 
-    def __init__(self, board: Board, drivers: Mapping[Strategy, Driver], live: Callable[[], tuple[LiveSlice, ...]]) -> None:
-        self._board, self._drivers, self._live = board, drivers, live
+    def __init__(
+        self, board: Board, drivers: Mapping[Strategy, Driver], live: Callable[[], tuple[LiveSlice, ...]], to_host: ToHost
+    ) -> None:
+        self._board, self._drivers, self._live, self._to_host = board, drivers, live, to_host
         self._serial = asyncio.Lock()
 
-    async def park(self, ask: Ask) -> str:
-        """Empty: the slices have given up what it says, or taken it back. Else why not, and all is as it was before."""
+    async def park(self, ask: Ask) -> Done:
+        """The slices have given up what it says, or taken it back; or why not, and all is as it was before."""
         async with self._serial:
-            return self._adjust(ask)
+            mine = [live for live in self._live() if live.uid == ask.uid and live.container in ask.containers]
+            changed, why = self._tell(mine, ask.parked)
+            try:
+                if not why and ask.parked is not None and ask.parked.action == "checkpoint":
+                    why = await self._to_host.away(ask.uid, tuple(self._bytes(live) for live in mine))
+                elif not why and ask.was is not None and ask.was.action == "checkpoint":
+                    why = await self._to_host.back(ask.uid)
+            except Torn as error:
+                return Done(ask, str(error), torn=True)
+            if why:
+                self._undo(changed)
+            return Done(ask, why)
 
-    def _adjust(self, ask: Ask) -> str:
-        strategies = {(live.uid, live.container): live.strategy for live in self._live()}
-        keys = [key for key in ((ask.uid, container) for container in ask.containers) if key in strategies]
-        done: list[tuple[Key, Wish]] = []
+    def _tell(self, slices: list[LiveSlice], parked: Parked | None) -> tuple[Changed, str]:
+        changed: Changed = []
         try:
-            for key in keys:
+            for live in slices:
+                key = (live.uid, live.container)
                 before = self._board.wished(key)
-                self._drivers[strategies[key]].adjust(key, wished(ask.parked, before))
-                done.append((key, before))
+                self._drivers[live.strategy].adjust(key, wished(parked, before, live.gpus))
+                changed.append((live, before))
         except KeyError:
             why = "the page of one of its slices could not be taken up; delete the pod to have it placed anew"
         except (Unadjustable, OSError, ValueError) as error:
             why = str(error)
         else:
-            return ""
-        for key, before in reversed(done):
-            self._drivers[strategies[key]].adjust(key, before)
-        return why
+            return changed, ""
+        self._undo(changed)
+        return [], why
+
+    def _undo(self, changed: Changed) -> None:
+        for live, before in reversed(changed):
+            key: Key = (live.uid, live.container)
+            closed = self._board.wished(key).closed  # somebody else's word, and it may have changed
+            self._drivers[live.strategy].adjust(key, msgspec.structs.replace(before, closed=closed))
+
+    def _bytes(self, live: LiveSlice) -> int:
+        """What a container has on GPUs by its own count, which is at most its limit: if it lies, it is itself that is killed."""
+        found = self._board.read((live.uid, live.container))
+        most = sum(mib for mib, _ in live.gpus.values()) * MIB
+        return most if found is None or found.damage else min(most, sum(gpu.account_bytes for gpu in found.gpus))

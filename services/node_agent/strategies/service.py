@@ -14,12 +14,12 @@ from services.node_agent.canary import verdict
 from services.node_agent.canary.keeper import LIBRARY, Keeper
 from services.node_agent.canary.run import Canary, in_a_namespace
 from services.node_agent.cdi import driver_files
-from services.node_agent.cdi.host import Host
 from services.node_agent.cdi.spec import ContainerEdits
 from services.node_agent.config import Config
 from services.node_agent.core import Agent
 from services.node_agent.devices.cgroups import Owner
 from services.node_agent.devices.usage import GpuProcesses
+from services.node_agent.release.cgroups import PodCgroups
 from services.node_agent.strategies.advisory import Advisory
 from services.node_agent.strategies.base import Driver, Observed
 from services.node_agent.strategies.blame import by_gpu, container_of, pages_of
@@ -36,6 +36,7 @@ from services.node_agent.strategies.rules import NOTHING, Policy
 from services.node_agent.strategies.show import show
 from services.node_agent.strategies.slices import Key, Slice, slice_of
 from services.node_agent.strategies.time_slice import TimeSlice
+from services.node_agent.strategies.to_host import ToHost
 from services.node_agent.strategies.turns import TurnKeeper
 from shared.contracts.commands import Evict, LiveSlice
 from shared.contracts.samples import SliceUse
@@ -73,7 +74,8 @@ class Strategies:
             "interposer": Interposer(self._board, library, self._keeper.offer, clock),
             "time_slice": TimeSlice(self._board, library, self._keeper.offer, clock),
         }
-        self._parker = Parker(self._board, self._drivers, agent.live)
+        self._to_host = ToHost(Locks(self._libcuda(), run / "parking.json"), PodCgroups(Path(config.cgroup_dir)))
+        self._parker = Parker(self._board, self._drivers, agent.live, self._to_host)
         self._escapes = Escapes(config.escape_slack_mib)
         self._overruns = Overruns(config.escape_slack_milli, config.escape_window_s)
         self._over: dict[tuple[str, str], Overrun] = {}
@@ -99,7 +101,9 @@ class Strategies:
         self._adopt()
         self._ctx.on_drain(self._close)
         if self._config.escapes == "lock" or self._locks.left():
-            await self._undo_locks()
+            await self._undo_locks(self._locks)
+        if self._to_host.locks.left():
+            await self._undo_locks(self._to_host.locks)
         if self._config.escapes == "lock":
             self._ctx.spawn(self._turns.keep(), name="turns")
         if self._config.enforce == "proven":
@@ -117,15 +121,15 @@ class Strategies:
         if driver is None:
             return ContainerEdits()
         slice_ = slice_of(order.uid, order.container, order.share, grant, self._config.node)
-        driver.prepare(slice_, wished(order.parked, self._board.wished(slice_.key)))
+        driver.prepare(slice_, wished(order.parked, self._board.wished(slice_.key), ()))
         return driver.edits(slice_)
 
-    async def park(self, ask: m.Ask) -> str:
-        """Empty: the pod's slices have given up what it says, or taken it back. Else why not, and all is as it was before."""
-        why = await self._parker.park(ask)
+    async def park(self, ask: m.Ask) -> m.Done:
+        """The pod's slices have given up what it says, or taken it back; or why not."""
+        done = await self._parker.park(ask)
         action = "resume" if ask.parked is None else ask.parked.action
-        self._ctx.log.info("slices_parked" if not why else "slices_not_parked", pod=ask.uid, action=action, containers=ask.containers, why=why)
-        return why
+        self._ctx.log.info("slices_not_parked" if done.reason else "slices_parked", pod=ask.uid, action=action, why=done.reason)
+        return done
 
     def keep_only(self, containers: Iterable[Key]) -> None:
         """All others are gone for good. Raises OSError."""
@@ -249,13 +253,13 @@ class Strategies:
         grants, node = {came.uid: came.grant for came in self._agent.grants()}, self._config.node
         paged = (live for live in self._agent.live() if live.strategy in verdict.PROVES)
         slices = (slice_of(live.uid, live.container, _share(live, node), grants.get(live.uid), node) for live in paged)
-        wishes = {(live.uid, live.container): wished(self._agent.parked(live.uid), NOTHING) for live in self._agent.live()}
+        wishes = {(live.uid, live.container): wished(self._agent.parked(live.uid), NOTHING, live.gpus) for live in self._agent.live()}
         for slice_, error in self._board.take_up(slices, wishes):
             self._ctx.log.error("slice_not_taken_up", pod=slice_.uid, container=slice_.container, error=str(error))
 
-    async def _undo_locks(self) -> None:
+    async def _undo_locks(self, locks: Locks) -> None:
         try:
-            await self._locks.start()
+            await locks.start()
         except LockError as error:
             self._ctx.health.set("locks", ok=True, detail=f"what escapes cannot be locked: {error}")
 
@@ -266,12 +270,13 @@ class Strategies:
 
     async def _close(self) -> None:
         await self._locks.close()
+        await self._to_host.locks.close()
         self._board.close()
 
     def _libcuda(self) -> str:
         """The driver's library as this process sees it; the linker's word where the host has none."""
         host = self._config.host()
-        return self._config.libcuda or _of_host(host) or "libcuda.so.1"
+        return self._config.libcuda or driver_files.libcuda(host) or "libcuda.so.1"
 
     def _canary(self) -> Canary:
         folder = Path(self._config.run_dir) / "canary"
@@ -282,16 +287,3 @@ class Strategies:
 def _share(live: LiveSlice, node: str) -> ContainerGrant:
     gpus = tuple(GpuShare(node=node, uuid=uuid, memory_mib=mib, compute_milli=milli) for uuid, (mib, milli) in live.gpus.items())
     return ContainerGrant(strategy=live.strategy, gpus=gpus)
-
-
-def _of_host(host: Host) -> str:
-    """Empty where no driver is loaded, or its files are not found."""
-    try:
-        version = host.driver_version()
-        if not version:
-            return ""
-        libraries = driver_files.find(host, version)
-    except (OSError, ValueError):
-        return ""
-    path = host.seen(host.of_driver(f"{libraries.directory}/libcuda.so.{version}"))
-    return str(path) if path.exists() else ""

@@ -16,7 +16,7 @@ static int held(const share_t *share) {
     return 0;
 }
 
-static uint64_t used(int device) {
+uint64_t used(int device) {
     uint64_t sum = 0;
     for (int p = 0; p < PROCESSES; p++) sum += world()->process[p].used ? world()->process[p].bytes[device] : 0;
     for (int s = 0; s < SHARES; s++)
@@ -33,9 +33,14 @@ uint64_t kerf_fake_used_bytes(int device) {
     return bytes;
 }
 
+static void while_locked(int process) {
+    if (world()->process[process].locked) wait_for(UNLOCKED, 0, 0, NEVER);
+}
+
 CUresult take(int device, uint64_t bytes) {
     CUresult result = CUDA_ERROR_OUT_OF_MEMORY;
     int process = me();
+    while_locked(process);
     lock();
     bury();
     if (used(device) + bytes <= world()->memory_bytes) world()->process[process].bytes[device] += bytes, result = CUDA_SUCCESS;
@@ -43,6 +48,7 @@ CUresult take(int device, uint64_t bytes) {
     return result;
 }
 void give(int device, uint64_t bytes) {
+    while_locked(me());
     lock();
     world()->process[me()].bytes[device] -= bytes;
     unlock();

@@ -1,5 +1,6 @@
 /* Everything that the fake has, by its exact name. */
-X(cuArray3DCreate_v2) X(cuArrayCreate_v2) X(cuArrayDestroy) X(cuCheckpointProcessGetState) X(cuCheckpointProcessLock)
+X(cuArray3DCreate_v2) X(cuArrayCreate_v2) X(cuArrayDestroy) X(cuCheckpointProcessGetState) X(cuCheckpointProcessCheckpoint) X(cuCheckpointProcessLock)
+X(cuCheckpointProcessRestore)
 X(cuCheckpointProcessUnlock) X(cuCtxCreate) X(cuCtxCreate_v2) X(cuCtxCreate_v3) X(cuCtxCreate_v4) X(cuCtxDestroy) X(cuCtxDestroy_v2)
 X(cuCtxGetCurrent) X(cuCtxGetDevice) X(cuCtxPopCurrent_v2) X(cuCtxPushCurrent_v2) X(cuCtxSetCurrent) X(cuCtxSynchronize) X(cuDeviceGet)
 X(cuDeviceGetAttribute) X(cuDeviceGetCount) X(cuDeviceGetDefaultMemPool) X(cuDeviceGetGraphMemAttribute) X(cuDeviceGetMemPool)

@@ -36,6 +36,7 @@ static void create(world_t *w) {
     w->memory_bytes = setting("KERF_FAKE_CUDA_MIB", 16384) << 20;
     w->context_bytes = setting("KERF_FAKE_CUDA_CONTEXT_MIB", 0) << 20;
     w->pool_chunk_bytes = setting("KERF_FAKE_CUDA_POOL_KIB", 2048) << 10;
+    w->copied_per_s = setting("KERF_FAKE_CUDA_COPY_MIB", 0) << 20;
     w->slice_ns = setting("KERF_FAKE_CUDA_SLICE_US", 2000) * 1000;
     w->launch_ns = setting("KERF_FAKE_CUDA_LAUNCH_NS", 2000);
     w->now_ns = 1000000000;
@@ -109,7 +110,7 @@ void bury(void) {
         process_t *dead = &shared->process[p];
         if (!dead->used || alive(p)) continue;
         for (int d = 0; d < DEVICES; d++) {
-            dead->bytes[d] = 0;
+            dead->bytes[d] = dead->host[d] = 0;
             dead->queue[d].completed = dead->queue[d].submitted;
         }
         for (int s = 0; s < SHARES; s++) shared->share[s].holder[p] = 0;

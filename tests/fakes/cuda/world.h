@@ -7,6 +7,7 @@
  *   KERF_FAKE_CUDA_POOL_KIB   what a memory pool takes at once, 2048
  *   KERF_FAKE_CUDA_SLICE_US   the driver's time slice between processes that both have work, 2000
  *   KERF_FAKE_CUDA_LAUNCH_NS  what a launch costs the CPU, 2000
+ *   KERF_FAKE_CUDA_COPY_MIB   MiB in a second that a checkpoint or a restore moves, 0: it takes no time
  *   KERF_FAKE_CUDA_CLIENTS    so many clients (below) must have come before the clock starts, 0
  *   KERF_FAKE_CUDA_CLIENT     this process's place among them: who goes first where several could
  *
@@ -19,6 +20,9 @@
  * turns by time slices, as the driver does between contexts. Work is launched with its GPU time declared: a function named
  * "ns_250000" takes that, the function "work" takes what its first parameter, a uint64_t, says. "awaits_3" runs until the process
  * has launched three more, wherever (it spins on a word that they, or the program after them, set), or gives up after an hour.
+ *
+ * A locked process begins nothing, and takes and gives no memory. Checkpointed, its memory is free for others; a restore fails
+ * where it is not there. Memory that is shared cannot be checkpointed.
  *
  * Memory of 2 MiB and more is taken in multiples of 2 MiB, less in multiples of 512. A killed process's memory and work go
  * with it. */
@@ -44,8 +48,8 @@ typedef struct { uint64_t left_ns, awaits; int32_t event; uint32_t recording; } 
 typedef struct { uint64_t submitted, completed, launched, gpu_ns; item_t item[DEPTH]; } queue_t;
 typedef struct { uint64_t done_ns; uint32_t recording, used; } event_t; /* done_ns 0: not yet */
 typedef struct {
-    int used, pid, locked;
-    uint64_t bytes[DEVICES];
+    int used, pid, locked; /* locked: CUprocessState, 2 is checkpointed */
+    uint64_t bytes[DEVICES], host[DEVICES]; /* host: what a checkpoint has moved there */
     queue_t queue[DEVICES];
     event_t event[EVENTS];
 } process_t;
@@ -55,7 +59,7 @@ typedef struct { uint64_t at_ns, slice_used_ns; int running; } device_t;
 typedef struct {
     uint32_t ready;
     int devices, expected;
-    uint64_t memory_bytes, context_bytes, pool_chunk_bytes, slice_ns, launch_ns, now_ns;
+    uint64_t memory_bytes, context_bytes, pool_chunk_bytes, copied_per_s, slice_ns, launch_ns, now_ns;
     pthread_mutex_t lock;
     int baton; /* the client that runs; -1: nobody */
     device_t device[DEVICES];
@@ -90,6 +94,7 @@ stream_t *stream_of(CUstream stream);        /* NULL, 1 and 2 are the context's 
 CUresult take(int device, uint64_t bytes);   /* physical memory */
 void give(int device, uint64_t bytes);
 uint64_t rounded(uint64_t bytes);
+uint64_t used(int device);                   /* under the lock */
 CUresult pool_take(void *pool, uint64_t bytes);
 void pool_give(void *pool, uint64_t bytes, int in_order); /* in_order: at its place in a stream */
 void pools_waited_for(void);

@@ -268,3 +268,31 @@ def test_a_damaged_parking_in_the_inventory_of_no_gpu_is_no_crash() -> None:
     said(made, share("a", PAUSE))
     made.handle(m.InventorySeen(Inventory(node=NODE, boot_id="boot-1")), 0.0)
     assert said(made, share("a")).ok
+
+
+def test_what_went_to_the_host_in_part_counts_whole_and_is_brought_back_as_soon_as_it_can_be() -> None:
+    made = slices("a")
+    park = made.handle(m.GrantCame(share("a", CHECKPOINT)), 0.0)[1]
+    assert isinstance(park, m.Park)
+    body = answer(made.handle(m.ParkingDone(park.asked, (m.Done(park.asks[0], "801", torn=True),)), 0.0))
+    assert isinstance(body, Accepted)
+    assert (body.ok, body.parked, body.reason) == (True, None, "801")
+    assert starts(made, "b", memory=501, compute=0) == "gpu-memory-full"
+    back = made.handle(m.Tick(), 0.0)[-1]
+    assert isinstance(back, m.Park)
+    assert (back.asks[0].was, back.asks[0].parked) == (CHECKPOINT, None)
+
+
+def test_a_checkpointed_pods_memory_is_free_and_no_container_of_it_starts() -> None:
+    made = slices("a")
+    assert said(made, share("a", CHECKPOINT)).parked == CHECKPOINT
+    assert starts(made, "b", memory=1000, compute=1000) == ""
+    assert refusal(made.handle(start("a"), 0.0)) == "parked"
+
+
+def test_of_a_checkpointed_pod_that_did_not_come_back_whole_all_is_counted() -> None:
+    made = slices("a")
+    said(made, share("a", CHECKPOINT))
+    failed = said(made, share("a"), "the driver answers 2")
+    assert (failed.ok, failed.parked, made.parked("u-a")) == (False, None, CHECKPOINT)
+    assert starts(made, "b", memory=501, compute=0) == "gpu-memory-full"

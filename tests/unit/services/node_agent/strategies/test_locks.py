@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from services.node_agent.strategies.lock_worker import started
 from services.node_agent.strategies.locks import LockError, Locks
 from tests.support.waiting import eventually
 
@@ -153,3 +154,73 @@ def agent(cuda: str, journal: Path, pid: int, patience_ms: int) -> Iterator[tupl
         assert word == "locked"
         yield process, int(worker)
         process.kill()
+
+
+CHECKPOINTED = 2
+MIB = 1 << 20
+
+
+def taken(cuda: str) -> int:
+    """MiB in use on the fake's first device, by anyone."""
+    script = "import ctypes, sys; d = ctypes.CDLL(sys.argv[1]); d.kerf_fake_used_bytes.restype = ctypes.c_uint64; print(d.kerf_fake_used_bytes(0) >> 20)"
+    return int(subprocess.run([sys.executable, "-c", script, cuda], check=True, capture_output=True, text=True).stdout)
+
+
+@pytest.fixture
+def full(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the device's 16 GiB the victim's context takes 10."""
+    monkeypatch.setenv("KERF_FAKE_CUDA_CONTEXT_MIB", "10240")
+
+
+async def test_who_is_checkpointed_has_given_back_its_memory_and_restored_has_it_again(
+    full: None, cuda: str, victim: int, locks: Locks, state: Callable[[int], int]
+) -> None:
+    assert taken(cuda) == 10240
+    await locks.checkpoint(victim)
+    assert (state(victim), taken(cuda), await locks.state(victim)) == (CHECKPOINTED, 0, CHECKPOINTED)
+    await locks.checkpoint(victim)
+    first = progress(cuda, victim)
+    await locks.restore(victim)
+    assert (state(victim), taken(cuda)) == (0, 10240)
+    await eventually(lambda: progress(cuda, victim) > first)
+    await locks.restore(victim)
+
+
+async def test_without_room_on_the_device_it_stays_checkpointed_and_says_so(
+    full: None, cuda: str, world: str, victim: int, locks: Locks, state: Callable[[int], int]
+) -> None:
+    await locks.checkpoint(victim)
+    command = [sys.executable, str(ROOT / "tests/unit/services/node_agent/strategies/victim.py"), cuda]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as taker:
+        assert taker.stdout is not None
+        assert taker.stdout.readline() == "begun\n"
+        with pytest.raises(LockError, match="answers 2 to the restoring"):
+            await locks.restore(victim)
+        assert state(victim) == CHECKPOINTED
+        taker.kill()
+    await locks.restore(victim)
+    assert state(victim) == 0
+
+
+async def test_who_is_checkpointed_stays_so_when_agent_and_worker_die_and_can_be_restored_by_the_next(
+    full: None, cuda: str, world: str, tmp_path: Path, victim: int, state: Callable[[int], int]
+) -> None:
+    first = Locks(cuda, tmp_path / "parking.json")
+    await first.checkpoint(victim)
+    await first.close()
+    assert state(victim) == CHECKPOINTED, "others have its memory"
+    (tmp_path / "parking.json").write_text(f'{{"{victim}": {started(victim)}}}')  # killed between the deed and its note
+    second = Locks(cuda, tmp_path / "parking.json")
+    await second.start()
+    assert state(victim) == CHECKPOINTED
+    assert (tmp_path / "parking.json").read_text() == "{}"
+    await second.restore(victim)
+    assert state(victim) == 0
+    await second.close()
+
+
+async def test_a_process_that_is_none_of_the_drivers_cannot_be_checkpointed_and_needs_no_restoring(locks: Locks) -> None:
+    assert await locks.state(1) is None
+    with pytest.raises(LockError, match="to the checkpoint of process 1"):
+        await locks.checkpoint(1)
+    await locks.restore(1)

@@ -1,0 +1,62 @@
+"""Whether a pod's memory limits have room for what it has on GPUs, by cgroups made of files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from services.node_agent.strategies.host_room import Unseen, processes, refusal
+from shared.model.units import MIB
+
+
+def cgroup(path: Path, *, limit: str = "max", current: int = 0, pids: str = "") -> Path:
+    path.mkdir(parents=True, exist_ok=True)
+    (path / "memory.max").write_text(f"{limit}\n")
+    (path / "memory.current").write_text(f"{current}\n")
+    (path / "cgroup.procs").write_text(pids)
+    return path
+
+
+@pytest.fixture
+def meminfo(tmp_path: Path) -> Path:
+    (tmp_path / "meminfo").write_text("MemTotal: 9 kB\nMemAvailable: 1048576 kB\n")
+    return tmp_path / "meminfo"
+
+
+def test_processes_are_found_in_the_pods_containers(tmp_path: Path) -> None:
+    pod = cgroup(tmp_path / "pod")
+    one = cgroup(pod / "one", pids="12\n13\n")
+    cgroup(pod / "pause")
+    assert processes(pod) == {one: (12, 13)}
+
+
+def test_an_agent_in_its_own_pid_namespace_says_that_it_sees_nobody(tmp_path: Path) -> None:
+    with pytest.raises(Unseen, match="hostPID"):
+        processes(cgroup(tmp_path / "pod", pids="0\n"))
+
+
+@pytest.mark.parametrize(("limit", "current", "refused"), [
+    ("max", 0, ""), (str(700 * MIB), 200 * MIB, ""), (str(700 * MIB), 201 * MIB, "room for 499 MiB, and it has 500 MiB on GPUs"),
+])  # fmt: skip
+@pytest.mark.parametrize("where", ["pod", "container"])
+def test_the_pods_and_the_containers_limit_both_need_room(
+    tmp_path: Path, meminfo: Path, limit: str, current: int, refused: str, where: str
+) -> None:
+    said = {"limit": limit, "current": current}
+    pod = cgroup(tmp_path / "pod", **(said if where == "pod" else {}))  # type: ignore[arg-type]
+    one = cgroup(pod / "one", **(said if where == "container" else {}))  # type: ignore[arg-type]
+    found = refusal(pod, {one: 500 * MIB}, 500 * MIB, meminfo)
+    assert refused in found
+    assert bool(found) == bool(refused)
+
+
+def test_a_pod_without_a_limit_needs_room_on_its_node(tmp_path: Path, meminfo: Path) -> None:
+    assert "the node has 1024 MiB of memory left" in refusal(cgroup(tmp_path / "pod"), {}, 1025 * MIB, meminfo)
+
+
+def test_where_nobody_can_tell_it_is_said(tmp_path: Path, meminfo: Path) -> None:
+    pod = cgroup(tmp_path / "pod")
+    (pod / "memory.max").unlink()
+    with pytest.raises(Unseen, match="cgroups of version 1"):
+        refusal(pod, {}, 1, meminfo)

@@ -1,0 +1,83 @@
+"""A pod's processes go to the host all or none, on a driver that says for each how it is."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+
+from services.node_agent.release.cgroups import PodCgroups
+from services.node_agent.strategies.locks import Locks
+from services.node_agent.strategies.to_host import ToHost, Torn
+from tests.unit.services.node_agent.strategies.test_host_room import cgroup
+
+UID = "5a1c9a60-3f0e-4c53-8a53-3d1d0a8d7e11"
+DRIVER = """
+#include <stdlib.h>
+/* Each process that it is asked about runs at first. KERF_BAD cannot be checkpointed; with KERF_STUCK nobody comes back. */
+static int state[1 << 22], none;
+static int is(const char *name, int pid) { return getenv(name) && atoi(getenv(name)) == pid; }
+int cuInit(unsigned f) { return (int)f; }
+int cuCheckpointProcessLock(int p, void *a) { (void)a; return state[p] ? 401 : (state[p] = 1, 0); }
+int cuCheckpointProcessUnlock(int p, void *a) { (void)a; return state[p] != 1 ? 401 : (state[p] = 0, 0); }
+int cuCheckpointProcessCheckpoint(int p, void *a) { (void)a; return is("KERF_BAD", p) ? 801 : state[p] != 1 ? 401 : (state[p] = 2, 0); }
+int cuCheckpointProcessRestore(int p, void *a) { (void)a; return getenv("KERF_STUCK") ? 2 : state[p] != 2 ? 401 : (state[p] = 1, 0); }
+int cuCheckpointProcessGetState(int p, int *s) { return is("KERF_NO_GPU", p) ? 1 : (*s = state[p], none); }
+"""
+
+
+@pytest.fixture
+def pids() -> Iterator[list[int]]:
+    """Of three processes that do nothing."""
+    running = [subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) for _ in range(3)]
+    yield [process.pid for process in running]
+    for process in running:
+        process.kill()
+        process.communicate()
+
+
+@pytest.fixture
+async def to_host(tmp_path: Path, compiler: str, pids: list[int]) -> AsyncIterator[ToHost]:
+    (tmp_path / "driver.c").write_text(DRIVER)
+    subprocess.run([compiler, "-shared", "-fPIC", "-o", str(tmp_path / "driver.so"), str(tmp_path / "driver.c")], check=True)  # noqa: ASYNC221
+    (tmp_path / "cgroup").mkdir()
+    (tmp_path / "cgroup" / "cgroup.procs").touch()
+    cgroup(tmp_path / "cgroup" / "kubepods" / f"pod{UID}" / "main", pids="".join(f"{pid}\n" for pid in pids))
+    cgroup(tmp_path / "cgroup" / "kubepods" / f"pod{UID}")
+    made = ToHost(Locks(str(tmp_path / "driver.so"), tmp_path / "parking.json"), PodCgroups(tmp_path / "cgroup"))
+    yield made
+    await made.locks.close()
+
+
+async def test_all_processes_on_gpus_go_and_come_back_and_the_others_are_left_alone(
+    to_host: ToHost, pids: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KERF_NO_GPU", str(pids[1]))
+    assert await to_host.away(UID, (1,)) == ""
+    assert [await to_host.locks.state(pid) for pid in pids] == [2, None, 2]
+    assert await to_host.away(UID, (1,)) == "", "asked again, it is so"
+    assert await to_host.back(UID) == ""
+    assert [await to_host.locks.state(pid) for pid in pids] == [0, None, 0]
+
+
+async def test_where_one_cannot_those_before_it_come_back(to_host: ToHost, pids: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KERF_BAD", str(pids[1]))
+    assert await to_host.away(UID, (1,)) == f"the driver answers 801 to the checkpoint of process {pids[1]}"
+    assert [await to_host.locks.state(pid) for pid in pids] == [0, 0, 0]
+
+
+async def test_those_that_cannot_come_back_are_said_to_be_away(to_host: ToHost, pids: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KERF_BAD", str(pids[1]))
+    monkeypatch.setenv("KERF_STUCK", "1")
+    with pytest.raises(Torn, match="801"):
+        await to_host.away(UID, (1,))
+    assert [await to_host.locks.state(pid) for pid in pids] == [2, 0, 0]
+
+
+async def test_a_pod_without_a_cgroup_has_nothing_on_gpus(to_host: ToHost) -> None:
+    other = f"{os.getpid():08x}-0000-0000-0000-000000000000"
+    assert (await to_host.away(other, ()), await to_host.back(other)) == ("", "")
