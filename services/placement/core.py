@@ -87,7 +87,6 @@ class Core:
             case m.GrantAcknowledged():
                 self.nodes.acknowledged(event.grant_id)
                 self._out += self.parking.answered(event.grant_id, event.parked, event.reason)
-                self._freed |= event.parked is not None
             case m.ReleaseSeen():
                 self._released(event, now)
             case m.Appended():
@@ -127,9 +126,9 @@ class Core:
         self._changes(changes, now)
         for source in (gangs | self.book.others.get("Gang", {})).values():
             self._out += self.placer.gang_changed(source, now)
-        self.parking.adopt()
         if self.phase != "listing":
             return
+        self._out += self.parking.adopt(self.term, now)
         pending = [s for s in self.book.pods.values() if s.ours and not s.pod.spec.node_name and not s.ended]
         if self.takeover.is_complete(self.term, event.log_sequence_seen):
             for state in pending:
@@ -276,7 +275,7 @@ class Core:
         if self.phase != "leading":
             return
         self._out += self.preemption.advance(self.term, now)
-        if self._freed:
+        if self.parking.freed() or self._freed:
             self._freed = False
             self.placer.wake()
         self._out += self.decider.turn(self.term, now)
@@ -335,7 +334,7 @@ class Core:
         self.stats.resent += len(late)
         self._send(late)
         self._out += self.nodes.tick(now)
-        self._out += self.preemption.tick(now)
+        self._out += self.preemption.tick(self.term, now)
         orders: tuple[Patch, ...] = (*self.nodes.label(now), *self.slices.due(now))
         if orders:
             self._out.append(m.SendPatches(orders))

@@ -166,9 +166,15 @@ class Nodes:
         return out
 
     def _node_grant(self, held: GrantState) -> NodeGrant:
-        state = self.book.pods.get(held.uid)
-        parked = None if state is None else state.parked
-        return NodeGrant(term=self.term, uid=held.uid, namespace=held.namespace, name=held.name, grant=held.given, parked=parked)
+        return node_grant(held, self.book, self.term)
+
+
+def node_grant(held: GrantState, book: Book, term: int) -> NodeGrant:
+    """What a node is told of a grant. Of a parked one what it has given up, whatever its annotation says by now; else what it has
+    to give up by its annotation."""
+    state = book.pods.get(held.uid)
+    wanted = None if state is None else state.parked
+    return NodeGrant(term=term, uid=held.uid, namespace=held.namespace, name=held.name, grant=held.given, parked=held.parked or wanted)
 
 
 def _stranger(slice_: LiveSlice, node: str) -> GrantState:

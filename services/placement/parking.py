@@ -3,6 +3,10 @@ what is so, and the book follows the node: what a pod gives up is others' only o
 
 It comes back the other way round. The book counts all of it again first, and only where there is room; then the annotation
 goes, and then the agent hears. A leader that dies between any two of these steps leaves a pod that is parked a little longer.
+
+Each order to the API server is for one version of the pod, and a new leader touches all that are parked: until it has seen
+them at another version nobody else gets what they gave up, for an order of an earlier leader may still arrive, and end it.
+`tests/model/parking.py` shows that all of this is needed.
 """
 
 from __future__ import annotations
@@ -11,6 +15,7 @@ from collections.abc import Mapping
 
 from services.placement import messages as m
 from services.placement.nodes import Nodes
+from services.placement.takeover import touch
 from shared.book.book import Book
 from shared.book.states import GrantState, PodState
 from shared.contracts.commands import ParkPod
@@ -41,6 +46,12 @@ class Parking:
         self._resuming: dict[str, float] = {}
         """Pods whose annotation is to go, with when that was said last."""
         self._room_since: dict[str, float] = {}
+        self._unmoved: dict[str, str] = {}
+        """Pods that were parked when this leader began, with the version that it met them at."""
+        self._said: dict[str, Parked] = {}
+        """What their nodes have said of them meanwhile."""
+        self._touched_at = 0.0
+        self._freed = False
 
     # --- to park ------------------------------------------------------------------------------------------------
 
@@ -60,15 +71,23 @@ class Parking:
         held = self._book.grants.get(victim.grant_id)
         return held is None or (is_parking(victim) and held.parked == parked_by(victim, plan_id))
 
-    def adopt(self) -> None:
-        """The pods as a snapshot has them: what their annotations say their agents hear by the sync."""
-        self._told = {state.uid: state.parked for state in self._book.pods.values() if state.parked is not None}
+    def adopt(self, term: int, now: float) -> list[m.Command]:
+        """A new leader meets the pods: what their annotations say their agents hear by the sync."""
+        parked = [state for state in self._book.pods.values() if state.parked is not None]
+        self._told = {state.uid: state.parked for state in parked if state.parked is not None}
+        self._unmoved = {state.uid: state.pod.metadata.resource_version for state in parked}
+        self._touched_at = now
+        return [m.SendPatches(tuple(touch(state, term) for state in parked))] if parked else []
 
     def seen(self, state: PodState, now: float) -> list[m.Command]:
-        """The annotation came, changed or went: the agent hears of it."""
+        """The annotation came, changed or went: the agent hears of it. One that goes without this leader's word, by an order of an
+        earlier one that came late, is put back while others have what was given up."""
+        self._moved(state)
         held = self._book.grants.get(state.grant_id)
         if held is None or held.phase != "bound" or self._told.get(state.uid) == state.parked:
             return []
+        if state.parked is None and held.parked is not None and not self._fits(held):
+            return [m.SendPatches((_patch(state, encode_parked(held.parked), "others have what it gave up"),))]
         if state.parked is None:
             self._told.pop(state.uid, None)
             self._resuming.pop(state.uid, None)
@@ -84,25 +103,39 @@ class Parking:
         state = None if held is None else self._book.pods.get(held.uid)
         if held is None or state is None or state.parked is None or state.uid in self._resuming:
             return []
-        if parked == state.parked:
+        if parked == state.parked and state.uid in self._unmoved:
+            self._said[state.uid] = parked
+        elif parked == state.parked:
             self._book.park(grant_id, state.parked)
+            self._freed = True
         elif parked is None and reason:
             return [m.SendPatches((_patch(state, "", f"its node cannot: {reason}"),))]
         return []
+
+    def _moved(self, state: PodState) -> None:
+        """Seen at another version than this leader met it at: no order of an earlier one can come true any more."""
+        if self._unmoved.get(state.uid, state.pod.metadata.resource_version) != state.pod.metadata.resource_version:
+            del self._unmoved[state.uid]
+            self.answered(state.grant_id, self._said.pop(state.uid, None))
 
     def synced(self, parked: Mapping[str, Parked]) -> None:
         """What a node tells a new leader of its grants."""
         for grant_id, given_up in parked.items():
             self.answered(grant_id, given_up)
 
+    def freed(self) -> bool:
+        """Whether something has become free since this was asked last."""
+        freed, self._freed = self._freed, False
+        return freed
+
     # --- to resume ----------------------------------------------------------------------------------------------
 
-    def tick(self, plans: set[str], now: float) -> list[m.Command]:
+    def tick(self, plans: set[str], term: int, now: float) -> list[m.Command]:
         """Those whose plan is over (not among these) get back what they gave up, where nobody else has taken it for a while:
         the most important first, of equals the oldest."""
         self._told = {uid: parked for uid, parked in self._told.items() if uid in self._book.pods}
         self._resuming = {uid: at for uid, at in self._resuming.items() if uid in self._book.pods}
-        waiting = [s for s in self._book.pods.values() if s.parked is not None and s.grant_id and s.parked.plan_id not in plans]
+        waiting = [s for s in self._book.pods.values() if s.parked is not None and s.uid not in self._unmoved and s.grant_id and s.parked.plan_id not in plans]
         self._room_since = {s.uid: self._room_since[s.uid] for s in waiting if s.uid in self._room_since}
         orders = []
         for state in sorted(waiting, key=lambda s: (-s.pod.spec.priority, s.pod.metadata.creation_timestamp, s.uid)):
@@ -114,7 +147,14 @@ class Parking:
             self._book.park(state.grant_id, None)
             self._resuming[state.uid] = now
             orders.append(_patch(state, "", "there is room for all that it was given"))
-        return [m.SendPatches(tuple(orders))] if orders else []
+        return self._touch_again(term, now) + ([m.SendPatches(tuple(orders))] if orders else [])
+
+    def _touch_again(self, term: int, now: float) -> list[m.Command]:
+        self._unmoved = {uid: version for uid, version in self._unmoved.items() if uid in self._book.pods}
+        if not self._unmoved or now - self._touched_at < SAY_AGAIN_S:
+            return []
+        self._touched_at = now
+        return [m.SendPatches(tuple(touch(self._book.pods[uid], term) for uid in self._unmoved))]
 
     def _may_resume(self, state: PodState, now: float) -> bool:
         held = self._book.grants.get(state.grant_id)
@@ -139,4 +179,4 @@ _DOES = {"throttle": "gives up compute", "pause": "pauses", "checkpoint": "pause
 
 def _patch(state: PodState, parked: str, reason: str) -> ParkPod:
     meta = state.pod.metadata
-    return ParkPod(uid=state.uid, namespace=meta.namespace, name=meta.name, parked=parked, reason=reason)
+    return ParkPod(uid=state.uid, namespace=meta.namespace, name=meta.name, parked=parked, reason=reason, resource_version=meta.resource_version)

@@ -81,12 +81,12 @@ class Preemption:
                 return f"{gives or 'nobody any more'} makes room for it (plan {plan.plan_id})"
         return ""
 
-    def tick(self, now: float) -> list[m.Command]:
+    def tick(self, term: int, now: float) -> list[m.Command]:
         """Orders to give something up are said again until they stand; who makes room for nobody any more gets it back."""
         if now - self._said_at < SAY_AGAIN_S:
-            return self._parking.tick(set(self.open), now)
+            return self._parking.tick(set(self.open), term, now)
         self._said_at = now
-        return [*(order for found in self.open.values() if found.logged for order in self._parking.order(found.plan)), *self._parking.tick(set(self.open), now)]
+        return [*(order for found in self.open.values() if found.logged for order in self._parking.order(found.plan)), *self._parking.tick(set(self.open), term, now)]
 
     def records(self, term: int) -> list[ReservationRecord]:
         """What a new term has to write again."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from services.placement.core import Core
+from services.placement.nodes import node_grant
 from services.placement.room import gpu_fit
 from shared.book.states import NodeState
-from shared.contracts.commands import NodeGrant
 from shared.contracts.queries import (
     GrantAnswer,
     GrantQuery,
@@ -34,9 +34,7 @@ def grant(core: Core, query: GrantQuery) -> GrantAnswer:
         return GrantAnswer(error=f"no pod with {f'claim {query.claim}' if query.claim else f'uid {query.uid}'} is bound with a grant")
     if held.node != query.node:
         return GrantAnswer(error=f"the pod's grant is for node {held.node}, not {query.node}")
-    state = core.book.pods.get(held.uid)
-    parked = None if state is None else state.parked
-    return GrantAnswer(found=NodeGrant(term=core.term, uid=held.uid, namespace=held.namespace, name=held.name, grant=held.given, parked=parked))
+    return GrantAnswer(found=node_grant(held, core.book, core.term))
 
 
 def inspect(core: Core, query: InspectQuery) -> InspectAnswer:

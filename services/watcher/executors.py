@@ -142,7 +142,7 @@ class Executors:
         pod = self._core.find("Pod", order.name, order.namespace)
         if pod is not None and pod.metadata.uid == order.uid and pod.metadata.annotations.get(names.ANNOTATION_PARKED, "") == order.parked:
             return Result("done")
-        result = await self._writes.annotate_pod(order.namespace, order.name, order.uid, {names.ANNOTATION_PARKED: order.parked or None})
+        result = await self._writes.annotate_pod(order.namespace, order.name, order.uid, {names.ANNOTATION_PARKED: order.parked or None}, order.resource_version)
         if result.outcome == "done":
             reason, action = ("Parked", "Parking") if order.parked else ("Resumed", "Resuming")
             self._announcer.offer(c.AnnounceEvent(

@@ -157,6 +157,8 @@ class ParkPod(Message, tag="park", tag_field="patch", frozen=True):
     name: str
     parked: str
     reason: str
+    resource_version: str = ""
+    """The only one it is for: what was decided before somebody else took the lead must not come true later."""
 
 
 Patch = TouchPod | ReportPending | AnnounceEvent | LabelNode | DeletePod | SelectNode | PublishSlice | ParkPod

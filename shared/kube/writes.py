@@ -65,8 +65,10 @@ class Writes:
         }  # fmt: skip
         return await self.send("POST", resources.POD.path(order.name, order.namespace, sub="binding"), body)
 
-    async def annotate_pod(self, namespace: str, name: str, uid: str, annotations: dict[str, str | None]) -> Result:
-        body = {"metadata": {"uid": uid, "annotations": annotations}}
+    async def annotate_pod(self, namespace: str, name: str, uid: str, annotations: dict[str, str | None], resource_version: str = "") -> Result:
+        """With a resourceVersion only on that one."""
+        metadata = {"uid": uid, **({"resourceVersion": resource_version} if resource_version else {})}
+        body = {"metadata": metadata | {"annotations": annotations}}
         return await self.send("PATCH", resources.POD.path(name, namespace), body, content_type=MERGE_PATCH)
 
     async def report_unscheduled(

@@ -238,7 +238,7 @@ class Together(Leader):
 
     def _annotate(self, order: ParkPod) -> None:
         pod = self.live.get(order.uid)
-        if pod is None or pod.metadata.annotations.get(names.ANNOTATION_PARKED, "") == order.parked:
+        if pod is None or pod.metadata.resource_version != order.resource_version:
             return
         notes = {key: value for key, value in pod.metadata.annotations.items() if key != names.ANNOTATION_PARKED}
         notes |= {names.ANNOTATION_PARKED: order.parked} if order.parked else {}

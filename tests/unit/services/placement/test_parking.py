@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from services.placement import messages as m
-from shared.contracts.commands import NodeSyncAnswer, ParkPod
+from shared.contracts.commands import NodeSyncAnswer, ParkPod, TouchPod
 from shared.contracts.facts import Put
 from shared.contracts.log import ReadyRecord
 from shared.contracts.preemption import Action, Beneficiary, Plan, Reserved, Victim
@@ -173,9 +173,23 @@ def test_a_new_leader_books_what_the_node_tells_it() -> None:
     parked = after.core.book.pods[world.low.metadata.uid].parked
     assert parked is not None
     after.send(m.SyncAnswered(NodeSyncAnswer(node="n", boot_id="boot-1", term=200, accepted=True, parked={world.grant_id: parked})))
+    assert [p.uid for c in only(after.said, m.SendPatches) for p in c.patches if isinstance(p, TouchPod)] == [world.low.metadata.uid]
+    (room,) = after.core.book.nodes["n"].gpus
+    assert room.free_milli == -500, "an order of the earlier leader, to resume, may still come true"
+    after.facts(build.newer(world.low))
     (room,) = after.core.book.nodes["n"].gpus
     assert room.free_milli == 500
     assert after.core.book.overbooked() == []
+
+
+def test_an_annotation_that_goes_without_our_word_is_put_back_while_others_have_what_was_given_up() -> None:
+    world = parked_world()
+    world.leader.bind(world.high)
+    parked = world.leader.core.book.pods[world.low.metadata.uid].parked
+    said = world.annotate("")
+    assert [decode_parked(order.parked) for order in parks(said)] == [parked]
+    assert only(said, m.SendGrant) == [], "its node is not told to give back"
+    assert world.leader.core.book.overbooked() == []
 
 
 @pytest.mark.parametrize("strategy", ["advisory", "exclusive"])
