@@ -87,6 +87,8 @@ class Core:
             case m.GrantAcknowledged():
                 self.nodes.acknowledged(event.grant_id)
                 self._out += self.parking.answered(event.grant_id, event.parked, event.reason)
+                if event.reason and event.parked is None:
+                    self._out += self.preemption.refused(event.grant_id, event.reason, self.term, now)
             case m.ReleaseSeen():
                 self._released(event, now)
             case m.Appended():

@@ -52,6 +52,11 @@ class Preemption:
             out += _publish(plan, PreemptionExecuted(plan=plan, took_ms=round((now - found.since) * 1000)))
         return out
 
+    def refused(self, grant_id: str, reason: str, term: int, now: float) -> list[m.Command]:
+        """A node cannot make this grant's pod give up what a plan counts on: then the plan is no use, and another is looked for."""
+        found = next((r for r in self.open.values() if any(is_parking(v) and v.grant_id == grant_id for v in r.plan.victims)), None)
+        return [] if found is None else self._give_up(found, f"a victim's node cannot: {reason}", term, now)
+
     def decided(self, decisions: tuple[Decision, ...], term: int) -> None:
         """These stand in the log."""
         uids = {decision.uid for decision in decisions}

@@ -21,6 +21,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """How long a plan may take from its reservation on; what is not free by then is given up."""
     plans_most: Count = 64
     """Plans under way at once."""
+    checkpoints: bool = False
+    """Whether pods may be asked to go to the host's memory instead of ending. It has been tried on no real driver yet."""
     immunity_s: Seconds = 300.0
     """Pods of an owner of which one has made room are left alone for so long, and twice as long each time again."""
     evictions_per_hour: int = 0

@@ -28,6 +28,7 @@ from shared.contracts.events import PreemptionProposed
 from shared.contracts.policy import PolicyError, read_queues
 from shared.contracts.preemption import Beneficiary, Plan, PreemptAnswer, Victim
 from shared.model.objects import ConfigMap, Gang, Pod
+from shared.model.parked import PARKINGS
 from shared.queues.precedence import Precedence
 from shared.queues.queues import Queues, policy_text
 
@@ -62,7 +63,8 @@ class Core:
         self._policy: str | None = None
         """The text of the queues in force."""
         self._precedence = Precedence(self._queues, self.gangs)
-        self._candidates = Candidates(self.book, self.gangs, self._precedence, lambda state: self.immunity.spared(state, self._now))
+        self._candidates = Candidates(self.book, self.gangs, self._precedence, lambda state: self.immunity.spared(state, self._now),
+                                      PARKINGS if config.checkpoints else ("throttle", "pause"))  # fmt: skip
         self.waiting = Waiters(self.book, self.gangs, config.patience_s)
         self.open: dict[str, Open] = {}
 
@@ -290,6 +292,7 @@ class Core:
         if found is not None and event.executed:
             self._settling.append((found.plan, now))
         elif found is not None:
+            self._candidates.could_not([v.uid for v in found.plan.victims if v.action in PARKINGS], now + self.config.immunity_s)
             self._wait(found.plan, now, shun=False)
 
     def _wait(self, plan: Plan, now: float, *, shun: bool) -> None:

@@ -101,8 +101,11 @@ class Candidates:
     A node's are made anew when its pods have changed, or after a while: prices grow with the time.
     """
 
-    def __init__(self, book: Book, gangs: Gangs, precedence: Precedes, immune: Immune) -> None:
+    def __init__(self, book: Book, gangs: Gangs, precedence: Precedes, immune: Immune, parkings: Sequence[Parking] = PARKINGS) -> None:
         self._book, self._gangs, self._precedence, self._immune, self._now = book, gangs, precedence, immune, 0.0
+        self._parkings = parkings
+        self._cannot: dict[str, float] = {}
+        """Pods whose nodes could not make them give something up, by uid, and until when they are not asked again."""
         self._of: dict[str, _Known] = {}
         self._looked: set[str] = set()
         """Nodes that have been looked at in this round: the book stands still."""
@@ -116,6 +119,7 @@ class Candidates:
         self._now, pods = now, self._book.pods
         self._of = {name: known for name, known in self._of.items() if name in self._book.nodes and now - known.since < KNOWN_S}
         self._looked.clear()
+        self._cannot = {uid: until for uid, until in self._cannot.items() if until > now and uid in pods}
         self._promised = frozenset(promised)
         self._disruptions = Counter(name for uid in self._promised if uid in pods for name in budgets_of(pods[uid], self._book))
         return self
@@ -182,6 +186,13 @@ class Candidates:
         """Whether the takers' queue lets them have so much when these are gone."""
         return not self._precedence.keeps_back(takers, [self._book.pods[victim.uid] for victim in victims if victim.action == "evict"])
 
+    def could_not(self, uids: Iterable[str], until: float) -> None:
+        """A plan by which these were to give something up came to nothing."""
+        for uid in uids:
+            self._cannot[uid] = until
+            state = self._book.pods.get(uid)
+            self._of.pop("" if state is None else state.charged, None)
+
     def promise(self, victims: Sequence[Candidate]) -> None:
         """These go by a plan of this round."""
         self._promised |= {victim.uid for victim in victims}
@@ -205,9 +216,9 @@ class Candidates:
         """Nothing of one that is parked already: what it has left is little, and two orders at once are none."""
         held = self._book.grants[state.grant_id]
         one_node = len({share.node for part in held.given.containers.values() for share in part.gpus}) == 1
-        if state.parked is not None or held.parked is not None or not one_node:
+        if state.uid in self._cannot or state.parked is not None or held.parked is not None or not one_node:
             return ()
-        return tuple(action for action in PARKINGS if can_park(action, held.given.containers.values()))
+        return tuple(action for action in self._parkings if can_park(action, held.given.containers.values()))
 
 
 def _shares(held: GrantState, node: str) -> tuple[GpuShare, ...]:

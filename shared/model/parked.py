@@ -23,8 +23,8 @@ Parking = Literal["throttle", "pause", "checkpoint"]
 PARKINGS: tuple[Parking, ...] = ("throttle", "pause", "checkpoint")
 """From gentle to hard."""
 _CAN: dict[Strategy, frozenset[Parking]] = {
-    "interposer": frozenset(("throttle", "pause")),
-    "time_slice": frozenset(("throttle", "pause")),
+    "interposer": frozenset(PARKINGS),
+    "time_slice": frozenset(PARKINGS),
 }
 
 

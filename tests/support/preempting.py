@@ -46,7 +46,8 @@ class Together(Leader):
     """`least`: by label, how many of a label's pods a disruption budget wants left. `gives_back_s`: by node, how long after a
     pod's end. The budgets' statuses reach Kerf with the next step, as the API server's do a moment late."""
 
-    def __init__(self, nodes: Mapping[str, int], *, gives_back_s: float = 3.0, least: Mapping[str, int] | None = None, immunity_s: float = 60.0, queues: str | None = None) -> None:
+    def __init__(self, nodes: Mapping[str, int], *, gives_back_s: float = 3.0, least: Mapping[str, int] | None = None, immunity_s: float = 60.0, queues: str | None = None,
+                 **preemptor: Any) -> None:  # fmt: skip
         self.live: dict[str, Pod] = {}
         """By uid, as the API server has them."""
         self.ends_at: dict[str, float] = {}
@@ -67,7 +68,7 @@ class Together(Leader):
         self._delivering = False
         self._given_back: list[tuple[float, m.ReleaseSeen]] = []
         self._numbers = itertools.count(1)
-        self.preemptor = Preemptor(Config(immunity_s=immunity_s), lambda: f"plan-{next(self._numbers)}")
+        self.preemptor = Preemptor(Config(immunity_s=immunity_s, **preemptor), lambda: f"plan-{next(self._numbers)}")
         super().__init__(holds_most=1_000)
         for name, gpus in nodes.items():
             self.nodes(name, gpus=gpus, strategies=("exclusive", "advisory", "interposer"))

@@ -7,6 +7,7 @@ import pytest
 
 from services.placement import messages as m
 from shared.contracts.commands import NodeSyncAnswer, ParkPod, TouchPod
+from shared.contracts.events import PreemptionAbandoned
 from shared.contracts.facts import Put
 from shared.contracts.log import ReadyRecord
 from shared.contracts.preemption import Action, Beneficiary, Plan, Reserved, Victim
@@ -117,8 +118,12 @@ def test_where_the_node_cannot_the_order_is_taken_back() -> None:
     world = World()
     _, said = world.ask(world.plan())
     world.annotate(parks(said)[0].parked)
-    (back,) = parks(world.answer(None, reason="its page cannot be written"))
+    said = world.answer(None, reason="its page cannot be written")
+    (back,) = parks(said)
     assert (back.parked, "its page cannot be written" in back.reason) == ("", True)
+    (abandoned,) = [c.event for c in only(said, m.Publish) if isinstance(c.event, PreemptionAbandoned)]
+    assert "its page cannot be written" in abandoned.reason
+    assert world.leader.core.preemption.open == {}
 
 
 def test_an_order_that_got_lost_is_said_again() -> None:

@@ -477,3 +477,20 @@ def test_what_is_due_by_weight_is_waited_for_as_long_as_it_cost_and_a_guarantee_
         cluster.run(f"a-{number}", "n", number, ran_s=100, **in_queue("a"))
     cluster.wait("c-0", priority=0, **in_queue("c"))
     assert cluster.victims() == [["a-1"]]
+
+
+def test_memory_goes_to_the_host_where_the_installation_allows_it() -> None:
+    cluster = Cluster("n", gpus=1, checkpoints=True)
+    soft(cluster, "low", gib=60, milli=500)
+    cluster.wait("high", **asks(60, 20))  # type: ignore[arg-type]
+    assert actions(cluster) == [("low", "checkpoint")]
+
+
+def test_whose_node_could_not_is_not_asked_for_that_again_but_for_its_end() -> None:
+    cluster = Cluster("n", gpus=1, checkpoints=True)
+    soft(cluster, "low", gib=60, milli=500)
+    cluster.wait("high", **asks(60, 20))  # type: ignore[arg-type]
+    (plan,) = cluster.plans()
+    cluster.reserve(plan)
+    cluster.say(m.Ended(plan.plan_id, executed=False))
+    assert actions(cluster) == [("low", "evict")]

@@ -108,10 +108,10 @@ SLICES = st.lists(st.tuples(st.sampled_from((10, 20, 40, 60)), st.sampled_from((
 
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(nodes=st.lists(st.integers(1, 2), min_size=1, max_size=2), arrivals=ARRIVALS, slices=SLICES)
-def test_slices_give_up_compute_and_get_it_back_and_come_to_rest(nodes: list[int], arrivals: list[Arrival], slices: list[tuple[int, int]]) -> None:
+@given(nodes=st.lists(st.integers(1, 2), min_size=1, max_size=2), arrivals=ARRIVALS, slices=SLICES, checkpoints=st.booleans())
+def test_slices_give_up_what_they_have_and_get_it_back_and_come_to_rest(nodes: list[int], arrivals: list[Arrival], slices: list[tuple[int, int]], checkpoints: bool) -> None:
     """What is booked twice would be seen at each Binding and each order to a node."""
-    world = Together({f"n{i}": gpus for i, gpus in enumerate(nodes)}, immunity_s=IMMUNITY_S)
+    world = Together({f"n{i}": gpus for i, gpus in enumerate(nodes)}, immunity_s=IMMUNITY_S, checkpoints=checkpoints)
     drive(world, [msgspec.structs.replace(one, label="", gpus=1, slice_=slice_) for one, slice_ in zip(arrivals, slices, strict=False)])
     until_quiet(world, quiet_s=QUIET_S, most_s=2 * 3_600)
     judge(world)
