@@ -33,6 +33,8 @@ class HollowNode(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Between each pair of its GPUs; 0: PCIe alone, half of them on each socket."""
     dra: bool = False
     """Whether it serves ResourceClaims."""
+    firm: bool = False
+    """Whether it says that it enforces slices. There is nothing to enforce: its containers do no work."""
     mig: dict[int, tuple[MigInstance, ...]] = {}
     """GPUs in MIG mode, by index, with the instances of a fixed layout; none named: cut on demand."""
 
@@ -103,7 +105,7 @@ def inventory_of(node: HollowNode, boot_id: str) -> Inventory:
         for a in range(node.count)
         for b in range(a + 1, node.count)
     )
-    strategies = (*Inventory(node="", boot_id="").strategies, *(("mig",) if node.mig else ()))
+    strategies = (*Inventory(node="", boot_id="").strategies, *(("interposer", "time_slice") if node.firm else ()), *(("mig",) if node.mig else ()))
     return Inventory(node=node.name, boot_id=boot_id, gpus=gpus, links=links, strategies=strategies, simulated=True, dra=node.dra)
 
 

@@ -116,3 +116,29 @@ async def test_equals_wait_for_each_other(world: Whole) -> None:
     status, answer = await asyncio.to_thread(world.plane.request, "GET", resources.POD.path("equal", world.namespace))
     assert status == 200
     assert not json.loads(answer)["spec"].get("nodeName")
+
+
+async def test_a_slice_gives_up_compute_on_the_way_of_the_annotation_and_gets_it_back(plane: ControlPlane) -> None:
+    """Throttled, not ended: its Event says for whom; when the other has gone, it has all that it was given."""
+    async with whole(plane, f"preempt-{next(_NUMBERS)}", nodes=1, gpus=1, firm=True, preemption=True) as world:
+        for name, priority, percent in (("low", "low", "100"), ("high", "high", "50")):
+            limits = {"kerf.dev/gpu-memory": "16Gi", "kerf.dev/gpu-compute": percent}
+            container = {"name": "main", "image": "example", "resources": {"limits": limits, "requests": limits}}
+            spec = {"priorityClassName": priority, "terminationGracePeriodSeconds": 0, "containers": [container]}
+            meta = {"name": name, "annotations": {"kerf.dev/isolation": "firm"}}
+            await world.ask("POST", resources.POD.collection(world.namespace), {"metadata": meta, "spec": spec})
+            await world.bound(name)
+        low = await world.seen("Pod", "low")
+        parked = json.loads(low["metadata"]["annotations"]["kerf.dev/parked"])
+        assert (parked["action"], parked["compute_milli"]) == ("throttle", 100)
+        told = await world.event("low", "Parked")
+        assert f"for {world.namespace}/high" in told["message"]
+        await world.delete_pod("high")
+
+        async def resumed() -> bool:
+            seen = await world.seen("Pod", "low")
+            return "kerf.dev/parked" not in seen["metadata"]["annotations"]
+
+        await eventually(resumed, within_s=WITHIN_S, what="low has its compute back")
+        await world.event("low", "Resumed")
+        assert (await world.seen("Pod", "low"))["metadata"]["uid"] == low["metadata"]["uid"]

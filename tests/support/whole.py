@@ -83,9 +83,10 @@ class Whole:
 
 
 @contextlib.asynccontextmanager
-async def whole(plane: ControlPlane, namespace: str, *, nodes: int = 2, gpus: int = 2, memory_mib: int = 40_960, dra: bool = False, preemption: bool = False) -> AsyncIterator[Whole]:
+async def whole(plane: ControlPlane, namespace: str, *, nodes: int = 2, gpus: int = 2, memory_mib: int = 40_960, dra: bool = False, firm: bool = False,
+                preemption: bool = False) -> AsyncIterator[Whole]:  # fmt: skip
     names = [f"{namespace}-{i}" for i in range(nodes)]
-    hollow = [{"name": name, "model": "NVIDIA-A100", "count": gpus, "memory_mib": memory_mib, "dra": dra} for name in names]
+    hollow = [{"name": name, "model": "NVIDIA-A100", "count": gpus, "memory_mib": memory_mib, "dra": dra, "firm": firm} for name in names]
     account = str(plane.service_account("kerf-system", "kerf-watcher"))
     async with stack(hollow, kubeconfig=account, trace_ratio=1.0, preemption=preemption) as made:
         world = Whole(plane, made, namespace)
