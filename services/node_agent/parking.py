@@ -81,11 +81,8 @@ def given_up(held: Holdings, grant_id: str) -> Parked | None:
 
 
 def _cannot(came: NodeGrant) -> str:
-    parts = came.grant.containers.values()
-    if came.parked is None or can_park(came.parked.action, parts):
+    if came.parked is None or can_park(came.parked.action, came.grant.containers.values()):
         return ""
-    if came.parked.action == "checkpoint" and can_park("pause", parts):
-        return ""  # nobody plans it yet (shared.model.parked), and each node says of each pod whether it can be done
     strategies = sorted({part.strategy for part in came.grant.containers.values()})
     return f"slices by {' and '.join(strategies)} cannot {came.parked.action} while they run"
 

@@ -1,3 +1,4 @@
+# ruff: noqa: F811 - fixtures of the enforcement tests, by name
 """Pods that give up for others on a whole agent: what their pages say when placement hears yes, over real NATS and gRPC."""
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ THROTTLE = Parked(action="throttle", plan_id="p", compute_milli=100)
 
 
 @pytest.fixture(autouse=True)
-def proven(host: Path, build: Path) -> None:  # noqa: F811
+def proven(host: Path, build: Path) -> None:
     prove(host, build)
 
 
@@ -61,7 +62,7 @@ async def test_a_paused_pod_has_given_up_when_placement_hears_so_and_who_comes_f
     bus: NatsBus,
     host: Path,
     kubelet: FakeKubelet,
-    settings: dict[str, Any],  # noqa: F811
+    settings: dict[str, Any],
 ) -> None:
     async with agent(nats, host, **settings):
         await started(bus, kubelet, grant("low"))
@@ -84,7 +85,7 @@ async def test_a_throttled_pod_keeps_a_window_and_gets_all_of_it_back(
     bus: NatsBus,
     host: Path,
     kubelet: FakeKubelet,
-    settings: dict[str, Any],  # noqa: F811
+    settings: dict[str, Any],
 ) -> None:
     async with agent(nats, host, **settings):
         await started(bus, kubelet, grant("low"))
@@ -100,7 +101,7 @@ async def test_a_restarted_agent_parks_what_was_parked_and_tells_a_new_leader_so
     bus: NatsBus,
     host: Path,
     kubelet: FakeKubelet,
-    settings: dict[str, Any],  # noqa: F811
+    settings: dict[str, Any],
 ) -> None:
     async with agent(nats, host, **settings):
         await started(bus, kubelet, grant("low"))
@@ -127,7 +128,7 @@ async def test_a_container_of_a_parked_pod_starts_parked(
     bus: NatsBus,
     host: Path,
     kubelet: FakeKubelet,
-    settings: dict[str, Any],  # noqa: F811
+    settings: dict[str, Any],
 ) -> None:
     async with agent(nats, host, **settings):
         await started(bus, kubelet, grant("low", PAUSE))
@@ -139,7 +140,7 @@ async def test_a_slice_whose_page_cannot_be_written_gives_up_nothing_and_placeme
     bus: NatsBus,
     host: Path,
     kubelet: FakeKubelet,
-    settings: dict[str, Any],  # noqa: F811
+    settings: dict[str, Any],
 ) -> None:
     """The links to those whom it now gives way to have no place to stand."""
     async with agent(nats, host, **settings):
@@ -160,7 +161,7 @@ async def test_another_strategy_cannot_and_says_so(
     bus: NatsBus,
     host: Path,
     kubelet: FakeKubelet,
-    settings: dict[str, Any],  # noqa: F811
+    settings: dict[str, Any],
 ) -> None:
     async with agent(nats, host, **settings):
         await started(bus, kubelet, grant("low", strategy="advisory"))
@@ -212,7 +213,7 @@ def world(host: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def low(host: Path, world: None, build: Path) -> Iterator[Low]:  # noqa: F811
+def low(host: Path, world: None, build: Path) -> Iterator[Low]:
     made = Low(host, str(build / "libcuda.so.1"))
     yield made
     made.process.kill()
@@ -225,7 +226,7 @@ async def test_a_checkpointed_pod_has_left_the_gpu_when_placement_hears_so_and_c
     host: Path,
     kubelet: FakeKubelet,
     settings: dict[str, Any],
-    low: Low,  # noqa: F811
+    low: Low,
 ) -> None:
     async with agent(nats, host, **settings):
         await started(bus, kubelet, grant("low", compute_milli=0, strategy="time_slice"))
@@ -250,7 +251,7 @@ async def test_without_room_in_its_memory_limit_a_pod_is_not_checkpointed_and_ru
     kubelet: FakeKubelet,
     settings: dict[str, Any],
     world: None,
-    build: Path,  # noqa: F811
+    build: Path,
 ) -> None:
     """The kernel would kill it for what comes from the GPU."""
     low = Low(host, str(build / "libcuda.so.1"), room_mib=63)
@@ -278,7 +279,7 @@ async def test_a_pod_whose_memory_others_have_on_the_device_stays_on_the_host_un
     host: Path,
     kubelet: FakeKubelet,
     settings: dict[str, Any],
-    low: Low,  # noqa: F811
+    low: Low,
 ) -> None:
     """Somebody of whom the gate knows nothing has 64 of its 100 MiB; the agent tries again by itself."""
     async with agent(nats, host, **settings):

@@ -1,0 +1,156 @@
+"""The node: an agent's own core, pages and parking on a real bus, and programs in its slices on the fake driver."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ctypes
+import os
+import subprocess
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import ClassVar
+from uuid import NAMESPACE_DNS, uuid5
+
+from bench.enforce.place import FAKE_UUID, ROOT
+from services.node_agent import commands
+from services.node_agent import messages as m
+from services.node_agent.config import Config
+from services.node_agent.node_service import NodeDoor
+from shared.bus.embedded import EmbeddedServer
+from shared.bus.port import Incoming
+from shared.contracts import subjects
+from shared.contracts.base import decode, encode
+from shared.contracts.commands import Accepted, NodeGrant, NodeRelease
+from shared.model.gpu import Gpu, Inventory
+from shared.model.grant import ContainerGrant, GpuShare, Grant
+from shared.model.parked import Parked
+from shared.service import Context, Service, running
+
+NODE, MAIN = "n1", "main"
+GPU_MIB = 4096
+COPY_MIB_PER_S = 10_240
+"""Assumed of a checkpoint: what PCIe 4.0 carries to pageable memory, by half."""
+PACE_US = 250
+
+
+class Pods:
+    """Pods as placement and the kubelet see them: granted over the bus, started through the device gate, and gone."""
+
+    def __init__(self, ctx: Context, door: NodeDoor, folder: Path) -> None:
+        self._ctx, self.door, self._folder = ctx, door, folder
+        self._driver = ctypes.CDLL(str(folder / "libcuda.so.1"))
+        self._driver.kerf_virtual_now.restype = ctypes.c_uint64
+
+    def now_ns(self) -> int:
+        """Virtual. This process looks at the clock and takes no part in it."""
+        return int(self._driver.kerf_virtual_now())
+
+    async def say(self, name: str, memory_mib: int, compute_milli: int, parked: Parked | None = None) -> Accepted:
+        share = GpuShare(node=NODE, uuid=FAKE_UUID, memory_mib=memory_mib, compute_milli=compute_milli)
+        grant = Grant(grant_id=f"g-{name}", term=1, containers={MAIN: ContainerGrant(strategy="interposer", gpus=(share,))})
+        sent = NodeGrant(term=1, uid=uid_of(name), namespace="bench", name=name, grant=grant, parked=parked)
+        answer = decode(await self._ctx.bus.request(subjects.node_command(NODE, "grant"), encode(sent), timeout_s=60), Accepted)
+        if not answer.ok or answer.parked != parked:
+            raise SystemExit(f"pod {name}: {answer.reason}")
+        return answer
+
+    async def admit(self, name: str, memory_mib: int, compute_milli: int) -> None:
+        """Its page stands: the gate has let it start."""
+        await self.say(name, memory_mib, compute_milli)
+        order = await self.door.start_container(uid_of(name), MAIN)
+        if isinstance(order, m.RefuseStart):
+            raise SystemExit(f"pod {name} does not start: {order.sentence}")
+        assert self.door.strategies is not None
+        grant = next(came.grant for came in self.door.agent.grants() if came.uid == order.uid)
+        self.door.strategies.edits(order, grant)
+
+    def run(self, name: str, *words: object) -> subprocess.Popen[str]:
+        """A program in the pod's container; its page has to stand when it first calls the driver."""
+        page = self._folder / "run" / "slices" / f"{uid_of(name)}-{MAIN}"
+        return self._start(name, {"LD_PRELOAD": str(self._folder / "test" / "libkerf.so"), "KERF_DIRECTORY": str(page)}, *words)
+
+    def pace(self) -> subprocess.Popen[str]:
+        return self._start("pace", {}, "pace", PACE_US)
+
+    def _start(self, name: str, inside: dict[str, str], *words: object) -> subprocess.Popen[str]:
+        command = [str(self._folder / "programs"), str(self._folder / "libcuda.so.1"), *map(str, words)]
+        process = subprocess.Popen(command, env=os.environ | inside, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        cgroup = self._folder / "cgroup" / "kubepods" / f"pod{uid_of(name)}"
+        cgroup.mkdir(parents=True, exist_ok=True)
+        for file, text in (("cgroup.procs", f"{process.pid}\n"), ("memory.max", "max\n"), ("memory.current", "0\n")):
+            (cgroup / file).write_text(text)
+        return process
+
+    async def gone(self, name: str) -> None:
+        """What the agent does when it sees that nothing of the pod runs any more, and placement has heard of its end."""
+        await self.door.handle(m.ReleaseCame(NodeRelease(term=1, uid=uid_of(name), grant_id=f"g-{name}")))
+        await self.door.end_container(uid_of(name), MAIN)
+        await self.door.handle(m.ReleasesBooked((f"g-{name}",)))
+        assert self.door.strategies is not None
+        self.door.strategies.keep_only([(live.uid, live.container) for live in self.door.agent.live()])
+
+
+@contextlib.asynccontextmanager
+async def node(folder: Path) -> AsyncIterator[Pods]:
+    """An agent whose node has one GPU of the fake driver, its clock paced by the real one."""
+    for place in ("kubelet", "cgroup", "run"):
+        (folder / place).mkdir()
+    (folder / "boot_id").write_text("boot\n")
+    (folder / "cgroup" / "cgroup.procs").touch()
+    doors: list[NodeDoor] = []
+
+    class Bench(Service):
+        name: ClassVar[str] = "node_agent"
+        config_type: ClassVar[type] = Config
+        provisions: ClassVar[bool] = True
+
+        async def start(self, ctx: Context) -> None:
+            door = NodeDoor(ctx, ctx.config)
+            assert door.strategies is not None
+
+            async def came(incoming: Incoming) -> None:
+                _, event = commands.read(incoming.subject, incoming.payload)
+                await door.handle(event, incoming)
+
+            await door.strategies.start(_nobody)
+            await ctx.bus.subscribe(subjects.node_command(NODE, "grant"), came)
+            gpu = Gpu(uuid=FAKE_UUID, index=0, model="fake", memory_mib=GPU_MIB)
+            seen = Inventory(node=NODE, boot_id="boot", gpus=(gpu,), strategies=("exclusive", "advisory", "interposer", "time_slice"))
+            await door.handle(m.InventorySeen(seen))
+            doors.append(door)
+
+    config = Config(
+        node=NODE, checkpoint_file=str(folder / "agent.json"), boot_id_file=str(folder / "boot_id"), kubelet_dir=str(folder / "kubelet"),
+        cgroup_dir=str(folder / "cgroup"), run_dir=str(folder / "run"), library_dir=str(folder / "lib"), interposer_dir=str(folder),
+        libcuda=str(folder / "libcuda.so.1"), enforce="off",
+    )  # fmt: skip
+    async with EmbeddedServer() as nats, running(Bench, config, bus_url=nats.url) as ctx:
+        pods = Pods(ctx, doors[0], folder)
+        pacing = pods.pace()
+        try:
+            yield pods
+        finally:
+            pacing.kill()
+            await asyncio.to_thread(pacing.communicate)
+
+
+async def _nobody() -> None:
+    """Nobody hears what the node offers."""
+
+
+def world(folder: Path) -> dict[str, str]:
+    """The fake driver's settings, for this process and all that it starts."""
+    return {"KERF_FAKE_CUDA": str(folder / "world"), "KERF_FAKE_CUDA_MIB": str(GPU_MIB), "KERF_FAKE_CUDA_COPY_MIB": str(COPY_MIB_PER_S)}
+
+
+def build(folder: Path) -> None:
+    """The interposer, the fake driver and the programs."""
+    for source in ("services/node_agent/interposer", "tests/fakes/cuda"):
+        subprocess.run(["make", "-s", "-C", str(ROOT / source), f"BUILD={folder}"], check=True)
+    source = str(Path(__file__).with_name("programs.c"))
+    subprocess.run(["cc", "-O2", "-std=gnu11", "-o", str(folder / "programs"), source, "-ldl"], check=True)
+
+
+def uid_of(name: str) -> str:
+    return str(uuid5(NAMESPACE_DNS, name))
