@@ -1,0 +1,62 @@
+"""What slices that gave up compute really leave to whoever came for it, in virtual time: pages as the agent's board writes them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from services.node_agent.strategies.board import Board
+from services.node_agent.strategies.rules import Policy, Wish
+from services.node_agent.strategies.slices import Part, Slice
+from tests.interposer.node import START_NS, UUID, Node, numbers
+
+SECONDS = 5
+STALE_S = 2
+
+
+def slice_(name: str, milli: int) -> Slice:
+    return Slice(uid=name, container="main", strategy="interposer", parts=(Part(uuid=UUID, memory_mib=64, compute_milli=milli),))
+
+
+@pytest.fixture
+def node(built: Path, tmp_path: Path) -> Node:
+    return Node(built, tmp_path / "node", clients=2)
+
+
+@pytest.fixture
+def board(node: Node) -> Iterator[Board]:
+    """Its agent's heart beats once, at the world's beginning, and never again."""
+    made = Board(node.folder, Policy(least_milli=50), lambda: START_NS)
+    yield made
+    made.close()
+
+
+def together(node: Node, board: Board, *slices: Slice) -> list[list[int]]:
+    """The GPU time of each in each second, all of them greedy."""
+    running = []
+    for client, one in enumerate(slices):
+        page = {"KERF_DIRECTORY": str(board.folder(one.key)), "LD_PRELOAD": str(node.built / "kerf" / "test" / "libkerf.so")}
+        running.append(node.bare("share", "saturate", "500000", str(SECONDS), KERF_FAKE_CUDA_CLIENT=str(client), **page))
+    return [numbers(program) for program in running]
+
+
+def test_a_throttled_slice_keeps_what_it_was_left_and_the_new_one_has_the_rest(node: Node, board: Board) -> None:
+    victim, new = slice_("victim", 600), slice_("new", 900)
+    board.put(victim, Wish(compute_milli=100))
+    board.put(new)
+    kept, got = together(node, board, victim, new)
+    assert all(70_000_000 < ns <= 101_000_000 for ns in kept[1:])
+    assert all(abs(ns - 900_000_000) < 20_000_000 for ns in got[1:])
+
+
+def test_a_pause_that_ends_with_its_agents_heart_takes_nothing_from_whoever_came_for_it(node: Node, board: Board) -> None:
+    """After two seconds the paused slice may go on: by the operator's least share, out of what nobody was granted."""
+    victim, new = slice_("victim", 600), slice_("new", 900)
+    board.put(victim, Wish(paused=True))
+    board.put(new)
+    kept, got = together(node, board, victim, new)
+    assert max(kept[:STALE_S]) < 1_000_000
+    assert all(0 < ns <= 51_000_000 for ns in kept[STALE_S + 1 :])
+    assert all(abs(ns - 900_000_000) < 20_000_000 for ns in got[1:])
