@@ -25,7 +25,7 @@ from shared.book.gangs import GangState, gang_trace
 from shared.book.states import GrantState, PodState
 from shared.contracts.commands import Answer, Patch
 from shared.contracts.events import GrantEnded, PodBound, TermTaken
-from shared.contracts.log import ReadyRecord, ReservationRecord
+from shared.contracts.log import ReadyRecord
 from shared.contracts.preemption import Reserved
 from shared.model.objects import ConfigMap, Gang, Pod
 
@@ -291,10 +291,9 @@ class Core:
                 self._lead(now)
         elif self.phase == "readying":
             self._out += self.journal.due(self.term, now)
-        elif isinstance(record, ReservationRecord):
-            self._out += self.preemption.logged(record, now)
         elif record is not None:
-            self.preemption.decided(record.decisions, self.term)
+            for reserved in record.reservations:
+                self._out += self.preemption.logged(reserved, now)
             sent = self.holds.logged(record, sequence, now)
             for hold in sent:
                 event = self.reports.take_decided(hold.decision.uid, sequence)

@@ -9,7 +9,7 @@ from services.placement.claims import allocations, with_claims
 from services.placement.engine import Place
 from services.placement.gangs.placing import Placed, take_back
 from services.placement.holds import Hold, Holds
-from services.placement.journal import Journal
+from services.placement.journal import RECORD_MOST_BYTES, Journal
 from services.placement.placer import Placer
 from services.placement.reservations import Reservation
 from services.placement.settings import Settings
@@ -22,8 +22,6 @@ from shared.model import names
 from shared.model.grant import Grant
 
 ATTEMPTS_PER_TURN = 64
-RECORD_MOST_BYTES = 900_000
-"""Of a gang's decisions in the log: a message on the bus is at most 1 MiB."""
 
 
 class Decider:

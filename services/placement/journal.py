@@ -5,15 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from services.placement import messages as m
+from shared.contracts.base import encode
 from shared.contracts.log import Decision, DecisionBatch, ReadyRecord, ReservationRecord
 
 GATHER_S = 0.008
 """Under load appends go this often. Each costs a synced write, an order to the watcher and its answer, whether it carries
 one decision or sixty; a decision that comes alone goes at once."""
+RECORD_MOST_BYTES = 900_000
+"""In the log: a message on the bus is at most 1 MiB."""
 PART_MOST = 256
 """Holds in one record or one message, where they need not stay together: a message on the bus is at most 1 MiB."""
 
-Record = DecisionBatch | ReadyRecord | ReservationRecord
+Record = DecisionBatch | ReadyRecord
 
 
 class Journal:
@@ -22,8 +25,8 @@ class Journal:
         self.in_flight: Record | None = None
         self.owed: list[Record] = []
         """What a term has to write before anything else: open holds again, then its `ready`."""
-        self.apart: list[ReservationRecord] = []
-        """Records that are no decisions, in their order."""
+        self.reservations: list[ReservationRecord] = []
+        """What became of plans, in its order."""
         self._gathering: list[Decision] = []
         self._appended_at = self._waiting_until = float("-inf")
 
@@ -43,7 +46,19 @@ class Journal:
         """Open holds and reservations once more under this term, then `ready`: from there the log is complete. They stand in
         the log before this term too, so several records of them are as good as one."""
         parts = (tuple(open_holds[i : i + PART_MOST]) for i in range(0, len(open_holds), PART_MOST))
-        self.owed = [*(DecisionBatch(term=term, decisions=part) for part in parts), *reservations, ReadyRecord(term=term)]
+        kept = (DecisionBatch(term=term, decisions=(), reservations=(one,)) for one in reservations)
+        self.owed = [*(DecisionBatch(term=term, decisions=part) for part in parts), *kept, ReadyRecord(term=term)]
+
+    def _with(self, decisions: tuple[Decision, ...]) -> tuple[ReservationRecord, ...]:
+        """As many reservations as there is room for in a record beside these; one at least, and none beside a large gang's."""
+        room, taken = RECORD_MOST_BYTES - (sum(len(encode(decision)) for decision in decisions) if self.reservations else 0), 0
+        for record in self.reservations:
+            room -= len(encode(record))
+            if room < 0 and (taken or decisions):
+                break
+            taken += 1
+        found, self.reservations = tuple(self.reservations[:taken]), self.reservations[taken:]
+        return found
 
     def append(self, record: Record) -> m.Append:
         if self.in_flight is not None:
@@ -61,15 +76,13 @@ class Journal:
             return []
         if self.owed:
             return [self.append(self.owed.pop(0))]
-        if self.apart:
-            return [self.append(self.apart.pop(0))]
-        if not self._gathering:
+        if not self._gathering and not self.reservations:
             return []
         wait = self._appended_at + GATHER_S - now
         if wait <= 0 or self.full:
             batch, self._gathering = tuple(self._gathering), []
             self._appended_at, self._waiting_until = now, 0.0
-            return [self.append(DecisionBatch(term=term, decisions=batch))]
+            return [self.append(DecisionBatch(term=term, decisions=batch, reservations=self._with(batch)))]
         if self._waiting_until <= now:
             self._waiting_until = now + wait
             return [m.Later(wait)]

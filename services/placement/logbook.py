@@ -9,14 +9,12 @@ import structlog
 from shared.bus.port import Bus, Refused, Unknown
 from shared.contracts import subjects
 from shared.contracts.base import ContractError, decode, encode
-from shared.contracts.log import DecisionBatch, ReadyRecord, ReservationRecord, TermRecord
+from shared.contracts.log import DecisionBatch, ReadyRecord, TermRecord
 
 log = structlog.get_logger("placement.log")
 
-Record = DecisionBatch | ReadyRecord | ReservationRecord
-_SUBJECT: dict[type[Record], str] = {
-    DecisionBatch: subjects.LOG_DECISIONS, ReadyRecord: subjects.LOG_READY, ReservationRecord: subjects.LOG_RESERVATIONS,
-}  # fmt: skip
+Record = DecisionBatch | ReadyRecord
+_SUBJECT: dict[type[Record], str] = {DecisionBatch: subjects.LOG_DECISIONS, ReadyRecord: subjects.LOG_READY}
 _KIND = {subject: kind for kind, subject in _SUBJECT.items()}
 _PAUSE_S = 0.5
 

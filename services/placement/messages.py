@@ -7,7 +7,7 @@ import msgspec
 from shared.contracts.commands import Answer, Bind, NodeGrant, NodeRelease, NodeSync, NodeSyncAnswer, Patch
 from shared.contracts.events import Event as PublicEvent
 from shared.contracts.facts import Fact
-from shared.contracts.log import DecisionBatch, ReadyRecord, ReservationRecord
+from shared.contracts.log import DecisionBatch, ReadyRecord
 from shared.contracts.preemption import Plan, Reserved
 from shared.model.gpu import Inventory
 from shared.model.parked import Parked
@@ -21,7 +21,7 @@ class TermTaken(Input, frozen=True):
     """This process holds term `term`. `records`: the whole log before it, in order."""
 
     term: int
-    records: tuple[tuple[int, DecisionBatch | ReadyRecord | ReservationRecord], ...] = ()
+    records: tuple[tuple[int, DecisionBatch | ReadyRecord], ...] = ()
 
 
 class TermRenewed(Input, frozen=True):
@@ -109,7 +109,7 @@ class Command(msgspec.Struct, frozen=True):
 class Append(Command, frozen=True):
     """Append to the log under the term. At most one is in flight: the next comes after its `Appended`."""
 
-    record: DecisionBatch | ReadyRecord | ReservationRecord
+    record: DecisionBatch | ReadyRecord
 
 
 class AnswerPlan(Command, frozen=True):

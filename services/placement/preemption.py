@@ -9,7 +9,7 @@ from services.placement.parking import SAY_AGAIN_S, Parking, is_parking
 from services.placement.reservations import Reservation, Reservations
 from services.placement.takeover import Takeover
 from shared.contracts.events import Event, PreemptionAbandoned, PreemptionExecuted, PreemptionReserved
-from shared.contracts.log import Decision, ReservationRecord
+from shared.contracts.log import ReservationRecord
 from shared.contracts.preemption import Plan, Reserved
 from shared.queues.precedence import Precedence
 
@@ -20,8 +20,6 @@ class Preemption:
         self._decider, self._journal, self._parking = decider, journal, parking
         self.open = Reservations(placer.engine, placer.gangs, Precedence(placer.fair, placer.gangs), parking)
         self._said_at = 0.0
-        self._taken: dict[str, tuple[Reservation, set[str]]] = {}
-        """Taken up, by plan: the pods whose decisions are not in the log yet. Only then is it over."""
 
     def asked(self, plan: Plan, term: int, now: float) -> list[m.Command]:
         known = self.open.get(plan.plan_id)
@@ -30,7 +28,7 @@ class Preemption:
         record = self.open.reserve(plan, term, now)
         if isinstance(record, str):
             return [m.AnswerPlan(Reserved(plan_id=plan.plan_id, ok=False, reason=record, under_way=self.open.of(plan)))]
-        self._journal.apart.append(record)
+        self._journal.reservations.append(record)
         return []
 
     def abandoned(self, plan_id: str, reason: str, term: int, now: float) -> list[m.Command]:
@@ -48,23 +46,14 @@ class Preemption:
             if not self._decider.take(found, now):
                 out += self._over(found, term, PreemptionAbandoned(plan=plan, reason="its victims are gone, and yet it does not fit there any more"))
                 continue
-            self._taken[plan.plan_id] = (found, {b.uid for b in plan.beneficiaries})
-            out += _publish(plan, PreemptionExecuted(plan=plan, took_ms=round((now - found.since) * 1000)))
+            # Gathered after its decisions, so it is over in the same record, or in a later one.
+            out += self._over(found, term, PreemptionExecuted(plan=plan, took_ms=round((now - found.since) * 1000)))
         return out
 
     def refused(self, grant_id: str, reason: str, term: int, now: float) -> list[m.Command]:
         """A node cannot make this grant's pod give up what a plan counts on: then the plan is no use, and another is looked for."""
         found = next((r for r in self.open.values() if any(is_parking(v) and v.grant_id == grant_id for v in r.plan.victims)), None)
         return [] if found is None else self._give_up(found, f"a victim's node cannot: {reason}", term, now)
-
-    def decided(self, decisions: tuple[Decision, ...], term: int) -> None:
-        """These stand in the log."""
-        uids = {decision.uid for decision in decisions}
-        for plan_id, (found, left) in list(self._taken.items()):
-            left.difference_update(uids)
-            if not left:
-                del self._taken[plan_id]
-                self._journal.apart.append(found.record(term, over=True))
 
     def logged(self, record: ReservationRecord, now: float) -> list[m.Command]:
         found = self.open.get(record.plan.plan_id)
@@ -116,7 +105,7 @@ class Preemption:
         return [*answer, *self._over(found, term, PreemptionAbandoned(plan=found.plan, reason=reason))]
 
     def _over(self, found: Reservation, term: int, event: Event) -> list[m.Command]:
-        self._journal.apart.append(found.record(term, over=True))
+        self._journal.reservations.append(found.record(term, over=True))
         return _publish(found.plan, event)
 
 

@@ -25,18 +25,18 @@ class Takeover:
         """Whether every pod that had to move has been seen to have moved."""
         return not self._touching
 
-    def replay(self, records: Iterable[tuple[int, DecisionBatch | ReadyRecord | ReservationRecord]]) -> None:
+    def replay(self, records: Iterable[tuple[int, DecisionBatch | ReadyRecord]]) -> None:
         """The log before this term. Without a `ready` in it, decisions of the past may be missing."""
         for sequence, record in records:
             if isinstance(record, ReadyRecord):
                 self._complete = True
-            elif isinstance(record, ReservationRecord):
-                self._reserved.pop(record.plan.plan_id, None)
-                if not record.over:
-                    self._reserved[record.plan.plan_id] = record
-            else:
-                for decision in record.decisions:
-                    self._replayed[decision.uid, decision.resource_version] = (sequence, decision)
+                continue
+            for decision in record.decisions:
+                self._replayed[decision.uid, decision.resource_version] = (sequence, decision)
+            for kept in record.reservations:
+                self._reserved.pop(kept.plan.plan_id, None)
+                if not kept.over:
+                    self._reserved[kept.plan.plan_id] = kept
 
     def is_complete(self, term: int, sequence_seen: int) -> bool:
         """`sequence_seen`: the highest that any watcher ever met. Before this term gave an order it must be below it; as high

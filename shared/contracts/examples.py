@@ -129,8 +129,8 @@ _EXAMPLES: tuple[Any, ...] = (
     # log
     lg.TermRecord(holder="placement-0-1-4be02d", reason="the key in kerf_leader expired"),
     lg.ReadyRecord(term=TERM),
-    lg.DecisionBatch(term=TERM, decisions=(lg.Decision(uid=UID, namespace=NAMESPACE, name=POD, resource_version=VERSION, node=NODE, grant=GRANT),)),
-    lg.ReservationRecord(term=TERM, plan=PLAN, places={UID: pre.HeldPlace(node=NODE, grant=GRANT)}),
+    lg.DecisionBatch(term=TERM, decisions=(lg.Decision(uid=UID, namespace=NAMESPACE, name=POD, resource_version=VERSION, node=NODE, grant=GRANT),),
+                     reservations=(lg.ReservationRecord(term=TERM, plan=PLAN, places={UID: pre.HeldPlace(node=NODE, grant=GRANT)}),)),
     # feed
     f.FeedBatch(epoch=WATCHER_EPOCH, number=42, facts=(f.Put(object=POD_OBJECT), f.Gone(object=POD_OBJECT, certain=False)), log_sequence_seen=SEQUENCE),
     f.SnapshotRequest(snapshot="7c1e", page=1, fresh=True),

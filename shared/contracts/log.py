@@ -36,8 +36,7 @@ class Decision(Message, frozen=True):
 
 
 class ReservationRecord(Message, frozen=True):
-    """A plan that placement has accepted, with the places it keeps; or, `over`, the end of one. Of records of one plan the
-    last counts."""
+    """A plan that placement has accepted, with the places it keeps; or, `over`, the end of one. Of one plan the last counts."""
 
     term: int
     plan: Plan
@@ -47,5 +46,8 @@ class ReservationRecord(Message, frozen=True):
 
 
 class DecisionBatch(Message, frozen=True):
+    """What was decided in one go. A reservation that is over in here is so after the decisions."""
+
     term: int
     decisions: tuple[Decision, ...]
+    reservations: tuple[ReservationRecord, ...] = ()

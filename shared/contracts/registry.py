@@ -122,9 +122,7 @@ LOG: tuple[Channel, ...] = (
     Channel(name="log.ready", address=s.LOG_READY, kind="log", message=lg.ReadyRecord, publisher="placement", receivers="placement", retention=_LOG_RETENTION,
             description="From here on the log is complete under its term."),
     Channel(name="log.decisions", address=s.LOG_DECISIONS, kind="log", message=lg.DecisionBatch, publisher="placement", receivers="placement", retention=_LOG_RETENTION,
-            description="Decisions, acknowledged before any of their Bindings is sent."),
-    Channel(name="log.reservations", address=s.LOG_RESERVATIONS, kind="log", message=lg.ReservationRecord, publisher="placement", receivers="placement", retention=_LOG_RETENTION,
-            description="Plans of preemption that are reserved, and their ends."),
+            description="Decisions, acknowledged before any of their Bindings is sent; and plans of preemption that are reserved, or over."),
 )  # fmt: skip
 
 FEED: tuple[Channel, ...] = (

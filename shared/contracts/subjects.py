@@ -8,7 +8,6 @@ STREAM_LOG = "KERF_LOG"
 LOG_TERM = f"{VERSION}.log.term"
 LOG_READY = f"{VERSION}.log.ready"
 LOG_DECISIONS = f"{VERSION}.log.decisions"
-LOG_RESERVATIONS = f"{VERSION}.log.reservations"
 LOG_ALL = f"{VERSION}.log.>"
 
 STREAM_EVENTS = "KERF_EVENTS"

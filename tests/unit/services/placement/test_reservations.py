@@ -75,7 +75,7 @@ class World:
         self.leader.send(m.ReleaseSeen(pod.spec.node_name, grant_id))
 
     def records(self) -> list[ReservationRecord]:
-        return [record for _, record in self.leader.log if isinstance(record, ReservationRecord)]
+        return [r for _, record in self.leader.log if isinstance(record, DecisionBatch) for r in record.reservations]
 
 
 def test_what_a_victim_gives_back_is_the_beneficiarys_and_nobody_elses() -> None:
@@ -95,8 +95,11 @@ def test_it_stands_in_the_log_before_anybody_is_told_to_execute_it() -> None:
     world = World()
     world.waits(high())
     world.leader.answer = False
+    world.leader.now += 1
     said = world.leader.send(m.ReserveAsked(world.plan("low0")))
-    assert isinstance(only(said, m.Append)[0].record, ReservationRecord)
+    record = only(said, m.Append)[0].record
+    assert isinstance(record, DecisionBatch)
+    assert [r.plan.plan_id for r in record.reservations] == ["plan"]
     assert only(said, m.AnswerPlan) == []
     assert only(world.leader.send(m.Appended(900)), m.AnswerPlan)[0].answer.ok
 
@@ -106,8 +109,9 @@ def test_it_is_over_in_the_log_only_after_its_decisions() -> None:
     world.waits(wants := high())
     world.ask(world.plan("low0"))
     world.gives_back("low0")
-    kinds = [(type(record), getattr(record, "over", None)) for _, record in world.leader.log if not isinstance(record, DecisionBatch) or wants.metadata.uid in [d.uid for d in record.decisions]]
-    assert kinds[-3:] == [(ReservationRecord, False), (DecisionBatch, None), (ReservationRecord, True)]
+    told = [(uid == wants.metadata.uid, over) for _, record in world.leader.log if isinstance(record, DecisionBatch)
+            for uid, over in [*((d.uid, None) for d in record.decisions), *(("", r.over) for r in record.reservations)] if uid in ("", wants.metadata.uid)]  # fmt: skip
+    assert told == [(False, False), (True, None), (False, True)]
 
 
 def test_asked_again_it_answers_the_same() -> None:
@@ -253,7 +257,7 @@ def test_a_reservation_outlives_its_leader(freed: bool) -> None:
     assert rival.metadata.uid not in after.binds()
     assert after.core.book.overbooked() == []
     if not freed:
-        assert any(isinstance(record, ReservationRecord) for _, record in after.log), "written again under the new term"
+        assert any(isinstance(record, DecisionBatch) and record.reservations for _, record in after.log), "written again under the new term"
 
 
 def test_both_sides_can_ask_why() -> None:
