@@ -14,7 +14,8 @@ typedef CUresult (*destroy_t)(CUcontext);
 
 pthread_mutex_t contexts_guard = PTHREAD_MUTEX_INITIALIZER;
 typedef struct { int set; uint64_t first, charged; } setting_t; /* first: what the context began with */
-static struct { CUcontext context; int gpu, primary, retained; uint64_t paid; setting_t setting[LIMIT_HEAP + 1]; } known[MAX_CONTEXTS];
+typedef struct { CUcontext context; int gpu, primary, retained; uint64_t paid; setting_t setting[LIMIT_HEAP + 1]; } known_t;
+static known_t known[MAX_CONTEXTS];
 
 EXPORT CUresult cuInit(unsigned flags) {
     if (!attached()) return REFUSED;
@@ -89,17 +90,26 @@ void context_pay_back(uint64_t context, int setting, uint64_t more) {
 static int of_context(const entry_t *entry, const void *context) {
     return (entry->kind == POINTER || entry->kind == ARRAY) && entry->context == (uint64_t)(uintptr_t)context;
 }
+/* Its place is given up first: whoever makes a context while this one's charges go back finds it free. */
 static void gone(int i) {
+    const known_t was = known[i];
     entry_t entry;
-    const CUcontext context = known[i].context;
-    const int gpu = known[i].gpu;
-    for (int s = 0; s <= LIMIT_HEAP; s++) release(gpu, known[i].setting[s].charged);
-    memset(known[i].setting, 0, sizeof known[i].setting);
-    while (table_take_any(of_context, context, &entry)) release(entry.gpu, entry.bytes);
+    memset(&known[i], 0, sizeof known[i]);
+    pthread_mutex_unlock(&contexts_guard);
+    for (int s = 0; s <= LIMIT_HEAP; s++) release(was.gpu, was.setting[s].charged);
+    while (table_take_any(of_context, was.context, &entry)) release(entry.gpu, entry.bytes);
     __atomic_store_n(&pools_pending, 1, __ATOMIC_RELAXED);
-    timing_forget(context);
-    release(gpu, known[i].paid);
-    known[i].context = NULL;
+    release(was.gpu, was.paid);
+    pthread_mutex_lock(&contexts_guard);
+}
+static CUcontext primary_of(int gpu, int always) {
+    CUcontext context = NULL;
+    int i;
+    pthread_mutex_lock(&contexts_guard);
+    i = place_of_primary(gpu);
+    if (i >= 0 && (known[i].retained <= 1 || always)) context = known[i].context;
+    pthread_mutex_unlock(&contexts_guard);
+    return context;
 }
 
 EXPORT CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device) {
@@ -117,11 +127,18 @@ EXPORT CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device) {
 #define RELEASES(name, always)                                                  \
     EXPORT CUresult name(CUdevice device) {                                     \
         CUresult result;                                                        \
+        CUcontext ending;                                                       \
+        left_t left = {0, 0, 0};                                                \
         int i;                                                                  \
         if (!attached()) return REFUSED;                                        \
+        ending = primary_of(gpu_of_device(device), always);                     \
+        if (ending) left = timing_leave(ending);                                \
         result = REAL(device_t, #name)(device);                                 \
+        timing_left(left);                                                      \
+        pthread_mutex_lock(&contexts_guard);                                    \
         i = place_of_primary(gpu_of_device(device));                            \
         if (!result && i >= 0 && (--known[i].retained <= 0 || (always))) gone(i); \
+        pthread_mutex_unlock(&contexts_guard);                                  \
         return result;                                                          \
     }
 RELEASES(cuDevicePrimaryCtxRelease, 0)
@@ -149,11 +166,16 @@ CREATES(cuCtxCreate_v4, create_v4_t, (CUcontext *context, void *parameters, unsi
 #define DESTROYS(name)                                                          \
     EXPORT CUresult name(CUcontext context) {                                   \
         CUresult result;                                                        \
+        left_t left = {0, 0, 0};                                                \
         int i;                                                                  \
         if (!attached()) return REFUSED;                                        \
+        if (context) left = timing_leave(context);                              \
         result = REAL(destroy_t, #name)(context);                               \
+        timing_left(left);                                                      \
+        pthread_mutex_lock(&contexts_guard);                                    \
         i = context ? place_of(context) : -1;                                   \
         if (!result && i >= 0) gone(i);                                         \
+        pthread_mutex_unlock(&contexts_guard);                                  \
         return result;                                                          \
     }
 DESTROYS(cuCtxDestroy)

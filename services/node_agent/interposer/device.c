@@ -41,15 +41,24 @@ uint64_t context_here(void) {
     return REAL(get_context_t, "cuCtxGetCurrent")(&context) ? 0 : (uint64_t)(uintptr_t)context;
 }
 
-/* The default streams are of the current context; another stream may be of another GPU's. */
-CUdevice device_of_stream(CUstream stream) {
-    CUcontext context, popped;
-    CUdevice device;
-    if ((uintptr_t)stream <= 2) return device_here();
-    if (REAL(stream_context_t, "cuStreamGetCtx")(stream, &context)) return device_here();
-    if ((uint64_t)(uintptr_t)context == context_here()) return device_here();
-    if (REAL(push_t, "cuCtxPushCurrent_v2")(context)) return -1;
-    device = device_here();
+int context_enter(CUcontext context) {
+    if ((uint64_t)(uintptr_t)context == context_here()) return 0;
+    return !REAL(push_t, "cuCtxPushCurrent_v2")(context);
+}
+void context_leave(void) {
+    CUcontext popped;
     REAL(get_context_t, "cuCtxPopCurrent_v2")(&popped);
+}
+
+/* The default streams are of the current context; another stream may be of another GPU's. */
+int stream_enter(CUstream stream) {
+    CUcontext context;
+    if ((uintptr_t)stream <= 2 || REAL(stream_context_t, "cuStreamGetCtx")(stream, &context)) return 0;
+    return context_enter(context);
+}
+CUdevice device_of_stream(CUstream stream) {
+    const int entered = stream_enter(stream);
+    const CUdevice device = device_here();
+    if (entered) context_leave();
     return device;
 }

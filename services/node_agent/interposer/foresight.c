@@ -3,6 +3,7 @@
  * A launch cannot be stopped, so whoever gives way must be done in time. A stretch is work without a pause that anybody could
  * use. Its length, and the shortest pause, are learned at once in the one direction and forgotten slowly in the other. */
 #include "kerf.h"
+#include <string.h>
 
 enum { SHORTEST_PAUSE_NS = 100000, FORGET = 64, ENOUGH = 6, AWAY = 5 }; /* of pauses drawn at random, 1 in 148 is 5 times the mean */
 
@@ -38,11 +39,31 @@ void work_begins(int gpu, uint64_t now) {
     __atomic_store_n(&signals->gpu[gpu].request_ns, come[gpu].request_ns, __ATOMIC_RELEASE);
 }
 
-void foresee(const struct kerf_signal *peer, unsigned place, moment_t *m) {
+static void foresee(const struct kerf_signal *peer, unsigned place, moment_t *m) {
     const uint64_t due_ns = peer->gpu[place].due_ns, pause_ns = peer->gpu[place].pause_ns, request_ns = peer->gpu[place].request_ns;
     const uint64_t calm_until_ns = due_ns + pause_ns - pause_ns / 16, away_from_ns = due_ns + AWAY * peer->gpu[place].mean_pause_ns;
     if (!request_ns) return;
     if (!m->peers_request_ns || calm_until_ns < m->calm_until_ns) m->calm_until_ns = calm_until_ns;
     if (!m->peers_request_ns || request_ns < m->peers_request_ns) m->peers_request_ns = request_ns;
     if (away_from_ns > m->away_from_ns) m->away_from_ns = away_from_ns;
+}
+
+uint64_t others_in_flight(int gpu) {
+    uint64_t sum = 0;
+    for (int i = 0; i < KERF_MAX_PROCESSES; i++)
+        if (i != slot && counters->process[i].in_flight_ns[gpu] && counters->process[i].state & 1 && process_alive(i))
+            sum += counters->process[i].in_flight_ns[gpu];
+    return sum;
+}
+
+void look_at_peers(int gpu, moment_t *m) {
+    for (unsigned i = 0; i < orders->peer_count && i < KERF_MAX_PEERS; i++) {
+        const struct kerf_signal *peer = peer_signal(i);
+        for (unsigned g = 0; peer && g < peer->gpu_count && g < KERF_MAX_GPUS; g++) {
+            if (memcmp(peer->gpu[g].uuid, orders->gpu[gpu].uuid, 16)) continue;
+            if (peer->gpu[g].busy_until_ns > m->peers_busy_until_ns) m->peers_busy_until_ns = peer->gpu[g].busy_until_ns;
+            if (peer->gpu[g].due_ns > m->peers_due_ns) m->peers_due_ns = peer->gpu[g].due_ns;
+            foresee(peer, g, m);
+        }
+    }
 }

@@ -24,6 +24,7 @@ enum { AHEAD_NS = 1000000000, SAVED_PERIODS = 10, TAIL = 25 }; /* no process is 
 #define ADD(x, v) __atomic_add_fetch(&(x), v, __ATOMIC_SEQ_CST)
 
 static int limited(const struct kerf_gpu_orders *o) { return o->compute_milli > 0 && o->compute_milli < MILLI; }
+int is_limited(int gpu) { return orders->tier != KERF_TIER_LOW && limited(&orders->gpu[gpu]); }
 
 int must_time(void) {
     if (orders->tier == KERF_TIER_LOW || orders->peer_count || orders->paused) return 1;

@@ -76,6 +76,9 @@ void *libc_function(const char *name);   /* linker.c; past what stands in front 
 int gpu_of_device(CUdevice device);
 int gpu_here(void);
 CUdevice device_of_stream(CUstream stream);
+int context_enter(CUcontext context);      /* 0: it is current already, or gone. Else context_leave must follow */
+int stream_enter(CUstream stream);         /* the same with its context */
+void context_leave(void);
 uint64_t context_here(void);
 int gpu_of_uuid(const unsigned char *uuid);
 
@@ -94,6 +97,7 @@ typedef struct {
     uint64_t peers_request_ns;   /* how long their requests are, the shortest; 0: nobody knows */
     uint64_t calm_until_ns, away_from_ns; /* until when none of them will be back, surely; from when on they have gone for long */
 } moment_t;
+int is_limited(int gpu);                    /* whether its GPU time is charged against a share */
 int must_time(void);                        /* whether launches pass the gate and are timed at all, by the orders */
 enum verdict gate(int gpu, const moment_t *m, uint64_t *until_ns);
 void gate_spend(int gpu, uint64_t estimate_ns, uint64_t now_ns);
@@ -102,24 +106,30 @@ void gate_settle(int gpu, uint64_t estimate_ns, uint64_t begin_ns, uint64_t end_
 /* foresight.c: how work comes, here and at the peers. */
 void work_begins(int gpu, uint64_t now);     /* a launch that finds nothing in flight */
 void work_ended(int gpu, uint64_t end_ns);
-void foresee(const struct kerf_signal *peer, unsigned place, moment_t *m); /* what is learned of one peer, added to that of the others */
+uint64_t others_in_flight(int gpu);          /* of the container's other processes */
+void look_at_peers(int gpu, moment_t *m);    /* by their signals */
 
 /* estimates.c: what a function takes on the GPU, learned. */
 uint64_t estimate(uint64_t key);            /* ns; 0: never seen */
 void learn(const uint64_t *keys, int count, uint64_t estimated_ns, uint64_t used_ns);
 
 enum { UNTIMED = -1, NO_LANE = -2, MAX_CONTEXTS = 64 };
-/* timing.c: events around batches of launches. */
+typedef struct { int gpu; uint64_t pending_ns, since_ns; } left_t; /* of a context: work that had not ended; 0: none */
+/* timing.c: the wait at the gate, and events around batches of launches (lanes.c). */
 int launch_begin(CUstream stream, uint64_t key); /* waits at the gate, opens a batch. UNTIMED, NO_LANE, or what launch_end wants */
 void launch_end(int token, int failed);
 void timing_flush(void);                    /* someone will wait: the open batches are closed */
+void timing_flush_stream(CUstream stream);  /* it may be gone soon, or capture */
 void timing_harvest(void);                  /* what has finished is accounted */
-void timing_forget(CUcontext context);      /* NULL: all, and the driver's objects are the parent's */
+void timing_forget(void);                   /* the driver's objects are the parent's */
+left_t timing_leave(CUcontext context);     /* before it is destroyed */
+void timing_left(left_t left);              /* afterwards: its work has ended by now */
 extern uint64_t seen_generation;
 extern int timed;
 int decide_timed(void);
 /* Whether launches are timed; the orders are looked at anew when the agent has moved their generation. */
 static inline int is_timed(void) {
-    return LIKELY(orders && __atomic_load_n(&orders->generation, __ATOMIC_ACQUIRE) == seen_generation) ? timed : decide_timed();
+    const uint64_t seen = __atomic_load_n(&seen_generation, __ATOMIC_ACQUIRE);
+    return LIKELY(orders && __atomic_load_n(&orders->generation, __ATOMIC_ACQUIRE) == seen) ? __atomic_load_n(&timed, __ATOMIC_RELAXED) : decide_timed();
 }
 #endif

@@ -116,3 +116,26 @@ WAITS(cuEventQuery, (CUevent event), (event), wait_t)
 WAITS(cuCtxSynchronize, (void), (), wait_all_t)
 WAITS(cuMemcpyDtoH_v2, (void *to, CUdeviceptr from, size_t bytes), (to, from, bytes), copy_t)
 WAITS(cuMemcpyDtoH_v2_ptds, (void *to, CUdeviceptr from, size_t bytes), (to, from, bytes), copy_t)
+
+/* A batch on a stream that goes, or that captures from now on (also by an event of one that does), is closed before. */
+#define ENDS(name, parameters, arguments, type, flush)                                 \
+    EXPORT CUresult name parameters {                                                  \
+        type real = REAL(type, #name);                                                 \
+        if (!LIKELY(!is_timed()) && attached()) flush;                                 \
+        return real arguments;                                                         \
+    }
+typedef CUresult (*after_t)(CUstream, CUevent, unsigned);
+typedef CUresult (*capture_t)(CUstream, int);
+typedef CUresult (*capture_to_t)(CUstream, CUgraph, const CUnode *, const void *, size_t, int);
+ENDS(cuStreamDestroy, (CUstream stream), (stream), wait_t, timing_flush_stream(stream))
+ENDS(cuStreamDestroy_v2, (CUstream stream), (stream), wait_t, timing_flush_stream(stream))
+ENDS(cuStreamWaitEvent, (CUstream stream, CUevent event, unsigned flags), (stream, event, flags), after_t, timing_flush_stream(stream))
+ENDS(cuStreamWaitEvent_ptsz, (CUstream stream, CUevent event, unsigned flags), (stream, event, flags), after_t, timing_flush_stream(stream))
+ENDS(cuStreamBeginCapture, (CUstream stream), (stream), wait_t, timing_flush())
+ENDS(cuStreamBeginCapture_ptsz, (CUstream stream), (stream), wait_t, timing_flush())
+ENDS(cuStreamBeginCapture_v2, (CUstream stream, int mode), (stream, mode), capture_t, timing_flush())
+ENDS(cuStreamBeginCapture_v2_ptsz, (CUstream stream, int mode), (stream, mode), capture_t, timing_flush())
+#define TO_GRAPHS(name) \
+    ENDS(name, (CUstream stream, CUgraph graph, const CUnode *after, const void *edges, size_t count, int mode), (stream, graph, after, edges, count, mode), capture_to_t, timing_flush())
+TO_GRAPHS(cuStreamBeginCaptureToGraph)
+TO_GRAPHS(cuStreamBeginCaptureToGraph_ptsz)

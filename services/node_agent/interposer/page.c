@@ -138,7 +138,7 @@ static int attach(void) {
     table_clear(); /* in a child, what is known so far is the parent's; its counters are not even mapped */
     contexts_forget();
     pools_forget();
-    timing_forget(NULL);
+    timing_forget();
     if (!orders) orders = map("orders", sizeof *orders, KERF_ORDERS_MAGIC, 0, NULL);
     counters = orders ? map("counters", sizeof *counters, KERF_COUNTERS_MAGIC, 1, &file) : NULL;
     if (!counters) return report("no page of this container's slice"), 0;

@@ -8,6 +8,7 @@
 
 static _Thread_local int mine = -1;
 static pthread_key_t at_exit;
+_Thread_local uint64_t last_of_thread;
 
 static queue_t *queue(int process, int device) { return &world()->process[process].queue[device]; }
 static int pending(int process, int device) {
@@ -196,6 +197,7 @@ uint64_t submit(int device, uint64_t ns, int event, uint64_t awaits) {
     q->launched += event < 0;
     q->item[q->submitted % DEPTH] = (item_t){ns, awaits ? q->launched + awaits : 0, event, event >= 0 ? world()->process[me()].event[event].recording : 0};
     seq = ++q->submitted;
+    if (event < 0) last_of_thread = seq;
     settle(device);
     unlock();
     return seq;

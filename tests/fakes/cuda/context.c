@@ -100,6 +100,8 @@ CUresult cuCtxCreate_v4(CUcontext *context, void *parameters, unsigned flags, CU
 }
 CUresult cuCtxDestroy_v2(CUcontext context) {
     context_t *gone = context;
+    enter();
+    wait_for(WORK, gone->device, world()->process[me()].queue[gone->device].submitted, NEVER); /* work in flight is not cut off */
     closed(gone->device, gone);
     if (current() == gone) depth--;
     free(gone);

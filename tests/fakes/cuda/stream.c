@@ -1,5 +1,6 @@
 /* Streams, events, launches. */
 #include "world.h"
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -29,9 +30,14 @@ uint64_t kerf_fake_gpu_ns(int device, int pid) {
     return sum;
 }
 
+static stream_t *still_joined(stream_t *s) {
+    if (s->joined && s->joined->capture != s->joined_for) s->joined = NULL, s->capture = NULL;
+    return s;
+}
 stream_t *stream_of(CUstream stream) {
     static _Thread_local stream_t otherwise;
-    if ((uintptr_t)stream > 2) return stream;
+    if ((uintptr_t)stream > 2 && ((stream_t *)stream)->gone) fprintf(stderr, "a stream is used that has been destroyed\n"), abort();
+    if ((uintptr_t)stream > 2) return still_joined(stream);
     if (!current() || ready()) return NULL;
     otherwise.context = current();
     return &otherwise;
@@ -48,7 +54,10 @@ CUresult cuStreamCreateWithPriority(CUstream *to, unsigned flags, int priority) 
     (void)priority;
     return cuStreamCreate(to, flags);
 }
-CUresult cuStreamDestroy_v2(CUstream stream) { return free(stream), CUDA_SUCCESS; }
+CUresult cuStreamDestroy_v2(CUstream stream) { return stream_of(stream)->gone = 1, CUDA_SUCCESS; }
+CUresult cuStreamDestroy(CUstream stream) { return cuStreamDestroy_v2(stream); }
+
+static stream_t *event_captured[EVENTS]; /* the stream whose capture last recorded it */
 
 static CUresult work_done(int device, uint64_t seq) {
     enter();
@@ -83,9 +92,10 @@ CUresult cuStreamGetCtx(CUstream stream, CUcontext *context) {
     return *context = s->context, CUDA_SUCCESS;
 }
 CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned flags) {
-    (void)stream;
-    (void)event;
+    stream_t *s = stream_of(stream), *from = event_captured[(uintptr_t)event - 1];
     (void)flags;
+    if (!s) return CUDA_ERROR_INVALID_CONTEXT;
+    if (from && !s->capture) s->joined = from, s->capture = s->joined_for = from->capture;
     return CUDA_SUCCESS; /* a process's work is in order anyway */
 }
 CUresult cuStreamIsCapturing(CUstream stream, int *status) {
@@ -118,8 +128,9 @@ CUresult cuStreamEndCapture(CUstream stream, CUgraph *graph) {
     return *graph ? CUDA_SUCCESS : CUDA_ERROR_ILLEGAL_STATE;
 }
 
-/* An event's handle is its place and 1; its device is that of its last record. */
+/* An event's handle is its place and 1; its device is that of its last record. It is of the context in which it was made. */
 static uint8_t event_device[EVENTS];
+static context_t *event_context[EVENTS];
 static event_t *event_at(CUevent event) { return &world()->process[me()].event[(uintptr_t)event - 1]; }
 CUresult cuEventCreate(CUevent *to, unsigned flags) {
     event_t *events = world()->process[me()].event;
@@ -127,6 +138,8 @@ CUresult cuEventCreate(CUevent *to, unsigned flags) {
     for (uintptr_t i = 0; i < EVENTS; i++) {
         if (__atomic_exchange_n(&events[i].used, 1, __ATOMIC_SEQ_CST)) continue;
         events[i].done_ns = 1;
+        event_context[i] = current();
+        event_captured[i] = NULL;
         return *to = (CUevent)(i + 1), ready();
     }
     return CUDA_ERROR_OUT_OF_MEMORY;
@@ -138,9 +151,13 @@ CUresult cuEventDestroy_v2(CUevent event) {
 CUresult cuEventRecord(CUevent event, CUstream stream) {
     stream_t *s = stream_of(stream);
     if (!s) return CUDA_ERROR_INVALID_CONTEXT;
+    if (s->context != event_context[(uintptr_t)event - 1]) return CUDA_ERROR_INVALID_HANDLE;
+    event_captured[(uintptr_t)event - 1] = s->capture ? s->joined ? s->joined : s : NULL;
     if (s->capture) return CUDA_SUCCESS;
     event_at(event)->done_ns = 0;
     event_at(event)->recording++;
+    if ((uintptr_t)stream == 2 && last_of_thread <= world()->process[me()].queue[s->context->device].completed)
+        return event_at(event)->done_ns = world()->now_ns, CUDA_SUCCESS;
     event_device[(uintptr_t)event - 1] = (uint8_t)s->context->device;
     submit(s->context->device, 0, (int)((uintptr_t)event - 1), 0);
     return CUDA_SUCCESS;
@@ -151,6 +168,7 @@ CUresult cuEventRecordWithFlags(CUevent event, CUstream stream, unsigned flags) 
 }
 CUresult cuEventQuery(CUevent event) {
     if (spoils()) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+    if (event_captured[(uintptr_t)event - 1]) return CUDA_ERROR_CAPTURED_EVENT;
     enter();
     if (event_at(event)->done_ns) return CUDA_SUCCESS;
     spend(1000);
@@ -189,8 +207,14 @@ CUresult cuModuleGetFunction(CUfunction *to, CUmodule module, const char *name) 
 }
 
 static uint64_t time_of(const function_t *function, void **params) { return function->declared ? function->ns : *(uint64_t *)params[0]; }
+static _Thread_local void (*at_launch)(void);
+void kerf_fake_at_launch(void (*function)(void)) { at_launch = function; }
 static CUresult start(const function_t *function, CUstream stream, void **params) {
     stream_t *s = stream_of(stream);
+    void (*call)(void) = at_launch;
+    at_launch = NULL;
+    if (call) call();
+    at_launch = call;
     if (!s) return CUDA_ERROR_INVALID_CONTEXT;
     if (s->capture) return s->capture->ns += time_of(function, params), CUDA_SUCCESS;
     enter();

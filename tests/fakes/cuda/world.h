@@ -39,6 +39,7 @@ void kerf_virtual_leave(void);
 uint64_t kerf_fake_gpu_ns(int device, int pid); /* GPU time that a process (0: this one) has really had */
 uint64_t kerf_fake_used_bytes(int device);      /* memory that is taken on the device, by anyone */
 uint64_t kerf_fake_calls(const char *name);     /* how often this process has called a per-thread-stream variant */
+void kerf_fake_at_launch(void (*function)(void)); /* called within each launch of the thread that said so, as profilers are */
 
 enum { DEVICES = 4, PROCESSES = 128, CLIENTS = 256, DEPTH = 1024, EVENTS = 8192, SHARES = 256 };
 enum waits { NOTHING = 0, TIME, WORK, ROOM, UNLOCKED, DRAINED };
@@ -79,13 +80,20 @@ void bury(void);          /* what dead processes held is free again; under the l
 void enter(void);
 void wait_for(enum waits kind, int device, uint64_t seq, uint64_t until_ns); /* DRAINED: seq is the process */
 uint64_t submit(int device, uint64_t ns, int event, uint64_t awaits); /* the place of the work in its queue. awaits: so many launches after it */
+extern _Thread_local uint64_t last_of_thread; /* the place of the last launch of this thread */
 void spend(uint64_t ns);
 void settle(int device);  /* what takes no time is done now; under the lock */
 
 /* Of the calling thread. */
 typedef struct graph graph_t;
 typedef struct { int device, primary; uint64_t limit[LIMIT_HEAP + 1], taken; } context_t; /* taken: by settings */
-typedef struct { context_t *context; graph_t *capture; } stream_t;
+typedef struct stream {
+    context_t *context;
+    graph_t *capture;
+    struct stream *joined; /* the one whose capture this one has joined by an event, */
+    graph_t *joined_for;   /* and which capture that was */
+    int gone;              /* who uses it any more is ended: a real driver would crash, or not */
+} stream_t;
 struct graph { uint64_t ns, bytes; graph_t *source; int device; CUdeviceptr memory; };
 typedef struct { uint64_t ns, awaits; int declared; } function_t;
 context_t *current(void);

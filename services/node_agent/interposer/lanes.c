@@ -1,0 +1,201 @@
+/* Events around batches of launches: what the GPU's time went to, by the driver's own clock.
+ *
+ * Each context is a lane. A batch is launches on one stream between two events; short ones share a batch, so that timing costs
+ * two events per quarter of a millisecond of work at most while there is work without a pause; a launch that finds nothing in
+ * flight is a batch of its own where its time is paid for, or the pause until the next would be, too. A batch is closed before its stream may be gone, or capture: an event
+ * that is recorded then measures nothing, or ends the program. On a thread's own default stream no other thread can record, so
+ * there each launch is a batch. */
+#include "lanes.h"
+#include <string.h>
+
+typedef CUresult (*create_t)(CUevent *, unsigned);
+typedef CUresult (*record_t)(CUevent, CUstream);
+typedef CUresult (*event_t)(CUevent);
+typedef CUresult (*elapsed_t)(float *, CUevent, CUevent);
+typedef CUresult (*capturing_t)(CUstream, int *);
+
+enum { REBASE_NS = 1000000000, DRIFT_NS = 1000000, HELD_UP_NS = 5000000, UNKNOWN_NS = 100000000 };
+
+lane_t lane[LANES];
+int lanes;
+
+lane_t *lane_here(void) {
+    const uint64_t context = context_here();
+    lane_t *l = NULL;
+    int gpu;
+    if (!context) return NULL;
+    for (int i = 0; i < lanes; i++)
+        if ((uint64_t)(uintptr_t)lane[i].context == context) return &lane[i];
+    for (int i = 0; i < LANES && !l; i++)
+        if (!lane[i].context) l = &lane[i];
+    gpu = gpu_here();
+    if (!l || gpu < 0) return NULL;
+    memset(l, 0, sizeof *l);
+    l->context = (CUcontext)(uintptr_t)context;
+    l->gpu = gpu;
+    if (l - lane >= lanes) lanes = (int)(l - lane) + 1;
+    return l;
+}
+
+static uint64_t between(CUevent from, CUevent to) {
+    float ms = 0;
+    if (REAL(elapsed_t, "cuEventElapsedTime")(&ms, from, to) || ms < 0) return 0;
+    return (uint64_t)((double)ms * 1e6 + 0.5);
+}
+
+int pending(const lane_t *l) { return l->context && (l->next != l->oldest || l->open); }
+
+/* Of all contexts of this process on a GPU. */
+void say_in_flight(int gpu) {
+    uint64_t sum = 0;
+    for (int i = 0; i < lanes; i++)
+        if (lane[i].context && lane[i].gpu == gpu) sum += lane[i].pending_ns;
+    self()->in_flight_ns[gpu] = sum;
+}
+/* When all of it will be done; 0: nothing is in flight. What is overdue will last as long again as it has lasted. */
+uint64_t due_on(int gpu, uint64_t now) {
+    uint64_t due_ns = 0;
+    for (int i = 0; i < lanes; i++) {
+        const lane_t *l = &lane[i];
+        const uint64_t due = l->due_ns > now ? l->due_ns : now + (now > l->head_ns ? now - l->head_ns : 0) + 1;
+        if (pending(l) && l->gpu == gpu && due > due_ns) due_ns = due;
+    }
+    return due_ns;
+}
+
+/* Later than what stands there: always. Earlier: only if nobody but this process has said more since. */
+static void say(uint64_t *place, uint64_t *told, uint64_t ns) {
+    uint64_t there = *told;
+    if (ns < there) {
+        if (__atomic_compare_exchange_n(place, &there, ns, 0, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)) *told = ns;
+        return;
+    }
+    there = __atomic_load_n(place, __ATOMIC_SEQ_CST);
+    while (there < ns && !__atomic_compare_exchange_n(place, &there, ns, 0, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)) {}
+    *told = ns;
+}
+
+/* What others may see: until when this container is at work on the GPU. Rather too long than too short: a program that waits
+ * for its work says here when it is done, and one that was held up by others' work cannot say that it needs longer. */
+void tell(lane_t *l, int done) {
+    const uint64_t busy_until_ns = done ? l->due_ns : l->due_ns + l->pending_ns / 2 + HELD_UP_NS + (l->unknown ? UNKNOWN_NS : 0);
+    say_in_flight(l->gpu);
+    if (!signals || l->gpu >= (int)signals->gpu_count) return;
+    say(&signals->gpu[l->gpu].busy_until_ns, &l->told_ns, busy_until_ns);
+    say(&signals->gpu[l->gpu].due_ns, &l->told_due_ns, l->due_ns);
+}
+
+static void uncount(lane_t *l, const batch_t *b) {
+    l->pending_ns -= b->estimated_ns < l->pending_ns ? b->estimated_ns : l->pending_ns;
+    l->unknown -= b->unknown < l->unknown ? b->unknown : l->unknown;
+}
+
+/* The default stream's name means that of the context that is current. */
+static int recorded(const lane_t *l, const batch_t *b) {
+    int capturing = 0, entered = !b->stream && context_enter(l->context);
+    CUresult result = REAL(capturing_t, "cuStreamIsCapturing")(b->stream, &capturing);
+    if (!result && !capturing) result = REAL(record_t, "cuEventRecord")(b->end, b->stream);
+    if (entered) context_leave();
+    return !result && !capturing;
+}
+
+void close_batch(lane_t *l) {
+    batch_t *b = &l->batch[l->next % DEPTH];
+    if (!l->open) return;
+    l->open = 0;
+    if (!recorded(l, b)) { /* its context is broken: charged as estimated */
+        uncount(l, b);
+        counters->gpu[l->gpu].untimed += (uint64_t)b->count;
+        return;
+    }
+    l->next++;
+}
+
+/* The GPU's clock against ours: an end cannot lie in the future, and the least lag of a second shows drift. */
+static uint64_t aligned(lane_t *l, uint64_t end_ns, uint64_t now) {
+    if (end_ns > now) {
+        l->base_ns -= end_ns - now;
+        l->lag_ns = 0;
+        return now;
+    }
+    if (now - end_ns < l->lag_ns) l->lag_ns = now - end_ns;
+    if (now - l->lag_since_ns > REBASE_NS) {
+        l->base_ns += l->lag_ns < DRIFT_NS ? l->lag_ns : DRIFT_NS;
+        l->lag_ns = UINT64_MAX;
+        l->lag_since_ns = now;
+    }
+    return end_ns;
+}
+
+/* Beside busy peers, a batch that found its stream idle has waited for their time slice between its first event and its first
+ * launch. In the low tier, where that is the rule, it is taken to have been as long as its like in a queue; but no less than a
+ * quarter of what was measured, for a function may run long only when that pays. */
+static uint64_t own_part(const batch_t *b, uint64_t took) {
+    if (orders->tier != KERF_TIER_LOW || b->queued || b->unknown || took <= b->estimated_ns) return took;
+    return b->estimated_ns > took / 4 ? b->estimated_ns : took / 4;
+}
+
+static void settle(lane_t *l, uint64_t now) {
+    batch_t *b = &l->batch[l->oldest % DEPTH];
+    const uint64_t took = between(b->begin, b->end), from_base = between(l->base, b->end);
+    const uint64_t end_ns = aligned(l, l->base_ns + from_base, now);
+    gate_settle(l->gpu, b->estimated_ns, end_ns - own_part(b, took), end_ns);
+    if (b->queued || b->unknown || took < b->estimated_ns) learn(b->keys, b->count, b->estimated_ns, took);
+    if (from_base > REBASE_NS) { /* a float of milliseconds stays exact to a fraction of a microsecond */
+        CUevent old = l->base;
+        l->base = b->end;
+        l->base_ns += from_base;
+        b->end = old;
+    }
+    l->oldest++;
+    l->head_ns = now;
+    uncount(l, b);
+    work_ended(l->gpu, end_ns);
+    l->due_ns = pending(l) ? (end_ns + l->pending_ns > now ? end_ns + l->pending_ns : now) : end_ns;
+    tell(l, !pending(l));
+}
+
+void harvest(lane_t *l) {
+    while (l->context && l->oldest != l->next) {
+        CUresult result = REAL(event_t, "cuEventQuery")(l->batch[l->oldest % DEPTH].end);
+        if (result == CUDA_ERROR_NOT_READY) return;
+        if (result) { /* the context is broken: nothing of it can be timed any more */
+            l->pending_ns = 0;
+            l->unknown = 0;
+            l->oldest = l->next;
+            return;
+        }
+        settle(l, now_ns());
+    }
+}
+
+static CUresult make(CUevent *event) { return *event ? CUDA_SUCCESS : REAL(create_t, "cuEventCreate")(event, EVENT_BLOCKING_SYNC); }
+
+/* A program that has used up the events is not measured for nothing; what else fails, fails because the context is broken. */
+enum opened open_batch(lane_t *l, CUstream stream) {
+    batch_t *b = &l->batch[l->next % DEPTH];
+    record_t record = REAL(record_t, "cuEventRecord");
+    CUresult made = make(&b->begin);
+    if (!made) made = make(&b->end);
+    if (!made) made = make(&l->base);
+    if (made) return made == CUDA_ERROR_OUT_OF_MEMORY ? NO_EVENTS : NOT_OPENED;
+    if (!l->based) {
+        if (record(l->base, stream)) return NOT_OPENED;
+        l->based = 1;
+        l->base_ns = l->lag_since_ns = now_ns();
+        l->lag_ns = UINT64_MAX;
+    }
+    b->queued = l->next != l->oldest;
+    if (!b->queued) l->head_ns = now_ns();
+    if (record(b->begin, stream)) return NOT_OPENED;
+    b->stream = stream;
+    b->estimated_ns = 0;
+    b->count = b->unknown = 0;
+    l->open = 1;
+    return OPENED;
+}
+
+void lanes_forked(void) {
+    memset(lane, 0, sizeof lane);
+    lanes = 0;
+}

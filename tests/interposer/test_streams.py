@@ -1,0 +1,57 @@
+"""What programs do with streams, contexts, callbacks and threads while launches are being measured: nothing of it breaks, and all is
+accounted; in virtual time."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from services.node_agent.strategies.page import GpuRule, Page, Rules, folder_name
+from tests.interposer.node import UUID, Container, Node
+
+MS = 1_000_000
+
+
+def container(built: Path, folder: Path, milli: int, clients: int = 1) -> Container:
+    return Node(built, folder, clients=clients).container("a", Rules(gpus=(GpuRule(uuid=UUID, compute_milli=milli),)))
+
+
+@pytest.mark.parametrize("way", ["destroy", "contexts", "own", "capture", "joined", "callback"])
+def test_it_goes_on_and_all_of_its_time_is_accounted(built: Path, tmp_path: Path, way: str) -> None:
+    one = container(built, tmp_path, 500)
+    (truly_ns,) = one.run("streams", way, KERF_TEST_WAY="threads" if way == "own" else "runtime")
+    assert abs(one.read().gpus[0].used_ns - truly_ns) <= MS + truly_ns // 50
+
+
+def test_pauses_between_launches_that_nobody_waits_for_are_not_charged(built: Path, tmp_path: Path) -> None:
+    """A quarter of the GPU, of the half that it may have: as fast as alone."""
+    one = container(built, tmp_path, 500)
+    truly_ns, took_ns = one.run("streams", "sparse")
+    assert took_ns <= 1605 * MS
+    assert abs(one.read().gpus[0].used_ns - truly_ns) <= truly_ns // 50
+    assert one.read().gpus[0].waited_ns <= 10 * MS
+
+
+def test_a_launch_on_a_stream_of_a_context_that_is_not_current_passes_the_gate_too(built: Path, tmp_path: Path) -> None:
+    """A kernel that belongs to no context runs in its stream's."""
+    (gpu_ns,) = container(built, tmp_path, 100).run("streams", "elsewhere")
+    assert gpu_ns <= 3000 * MS * 0.1 + 20 * MS
+
+
+def test_a_context_that_is_destroyed_while_its_kernel_runs_leaves_the_time_to_be_paid(built: Path, tmp_path: Path) -> None:
+    (gpu_ns,) = container(built, tmp_path, 100).run("streams", "gone")
+    assert gpu_ns <= 5000 * MS * 0.1 + 120 * MS
+
+
+def test_a_thread_that_is_cancelled_while_it_launches_leaves_nothing_locked(built: Path, tmp_path: Path) -> None:
+    """It looks at its peers' signals while it waits, and to read a file is a point where threads end."""
+    node, other = Node(built, tmp_path, clients=1), ("other", "main")
+    Page(node.folder / folder_name(other), lambda: 0)
+    one = node.container("a", Rules(gpus=(GpuRule(uuid=UUID, compute_milli=500),), peers=(other,)))
+    assert one.run("streams", "cancel") == [20]
+
+
+def test_where_no_event_can_be_had_nothing_is_launched_unmeasured(built: Path, tmp_path: Path) -> None:
+    (gpu_ns,) = container(built, tmp_path, 100).run("streams", "events")
+    assert gpu_ns <= 3000 * MS * 0.1 + 20 * MS
