@@ -21,10 +21,20 @@ LOCK_AT = 0x40000000
 Limited = Callable[[int], Container]
 
 
-@pytest.mark.parametrize("way", ["versioned", "namespace", "import", "ipc", "retain", "unlock", "daemon"])
+@pytest.mark.parametrize("way", ["versioned", "namespace", "import", "parked", "partly", "sparse", "ipc", "retain", "unlock", "daemon"])
 def test_the_way_leads_to_no_more_than_the_limit(limited: Limited, way: str) -> None:
     (most,) = limited(LIMIT).run("attack", way)
     assert most <= LIMIT
+
+
+def test_the_pool_of_another_gpu_is_charged_to_that_gpu(built: Path, tmp_path: Path) -> None:
+    """Whichever GPU's stream asks; and none of it is had where the other GPU is not the container's."""
+    node = Node(built, tmp_path / "node", devices=2)
+    first = GpuRule(uuid=UUID, memory_limit_bytes=10 * LIMIT)
+    both = node.container("both", Rules(gpus=(first, GpuRule(uuid=UUID[:-1] + "2", memory_limit_bytes=LIMIT))))
+    (most,) = both.run("attack", "pool")
+    assert LIMIT // 2 < most <= LIMIT
+    assert node.container("one", Rules(gpus=(first,))).run("attack", "pool") == [0]
 
 
 def test_no_older_form_of_a_call_that_is_counted_is_had_by_name_or_by_version(limited: Limited) -> None:

@@ -32,10 +32,12 @@ typedef struct { CUfunction function; unsigned grid[3], block[3], shared; CUstre
 typedef struct { CUfunction function; unsigned grid[3], block[3], shared; void **params, **extra; void *kernel; CUcontext context; } kernel_node_t;
 typedef struct { pool_prop_t pool; const void *access; size_t access_count, bytes; CUdeviceptr pointer; } alloc_node_t;
 typedef struct { int type, reserved0[3]; union { alloc_node_t alloc; kernel_node_t kernel; CUdeviceptr freed; long long room[29]; }; long long reserved2; } graph_node_t;
+typedef struct { int resource_type; void *resource; int part_type; uint64_t part[4]; int operation, handle_type; CUphysical handle; uint64_t offset; unsigned devices, flags, reserved[2]; } map_info_t;
 typedef struct { char bytes[64]; } ipc_t;
 typedef struct { unsigned timeout_ms, reserved0; uint64_t reserved1[7]; } lock_args_t;
 
 _Static_assert(sizeof(alloc_prop_t) == 32 && sizeof(pool_prop_t) == 88 && sizeof(launch_config_t) == 56, "the driver's interface");
 _Static_assert(sizeof(array_desc_t) == 24 && sizeof(array3d_desc_t) == 40 && sizeof(launch_params_t) == 56, "the driver's interface");
 _Static_assert(sizeof(alloc_node_t) == 120 && sizeof(graph_node_t) == 256 && sizeof(kernel_node_t) == 72, "the driver's interface");
+_Static_assert(sizeof(map_info_t) == 96 && offsetof(map_info_t, operation) == 56 && offsetof(map_info_t, handle) == 64, "the driver's interface");
 #endif

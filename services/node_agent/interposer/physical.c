@@ -1,5 +1,7 @@
 /* Physical memory by handle (cuMemCreate) and its mappings: it is free when the handle is released as often as it was had
- * and nothing maps it any more. Imported handles are charged when they are first mapped: only then is their size known. */
+ * and nothing maps it any more. Who imports a handle keeps its memory alive, mapped or not, so its size is charged at once: the
+ * driver tells it only by what it lets us map. A driver that would not is believed at each mapping, up to the largest. What a
+ * sparse array maps stays charged until the process ends. */
 #include "kerf.h"
 
 #define REFUSED CUDA_ERROR_SYSTEM_NOT_READY
@@ -11,6 +13,12 @@ typedef CUresult (*unmap_t)(CUdeviceptr, size_t);
 typedef CUresult (*retain_t)(CUphysical *, void *);
 typedef CUresult (*import_t)(CUphysical *, void *, int);
 typedef CUresult (*property_t)(alloc_prop_t *, CUphysical);
+typedef CUresult (*granularity_t)(size_t *, const alloc_prop_t *, int);
+typedef CUresult (*reserve_t)(CUdeviceptr *, size_t, size_t, CUdeviceptr, unsigned long long);
+typedef CUresult (*unreserve_t)(CUdeviceptr, size_t);
+typedef CUresult (*total_t)(size_t *, CUdevice);
+typedef CUresult (*map_arrays_t)(const map_info_t *, unsigned, CUstream);
+enum { MAPS = 1 };
 
 EXPORT CUresult cuMemCreate(CUphysical *handle, size_t bytes, const alloc_prop_t *property, unsigned long long flags) {
     create_t real = REAL(create_t, "cuMemCreate");
@@ -48,16 +56,16 @@ EXPORT CUresult cuMemMap(CUdeviceptr pointer, size_t bytes, size_t offset, CUphy
     int known;
     if (!attached()) return REFUSED;
     known = table_refer(PHYSICAL, handle, 1, &entry);
-    if (known && entry.context && !entry.bytes) { /* imported, and mapped for the first time */
-        charge = charge_of(bytes + offset);
+    if (known && entry.context && charge_of(bytes + offset) > entry.bytes) { /* imported, and larger than we knew */
+        charge = charge_of(bytes + offset) - entry.bytes;
         if (!reserve(entry.gpu, charge)) return let_go(handle), FULL;
-        table_put(PHYSICAL, handle, entry.gpu, charge, 1, entry.references);
+        table_put(PHYSICAL, handle, entry.gpu, entry.bytes + charge, 1, entry.references);
     }
     result = REAL(map_t, "cuMemMap")(pointer, bytes, offset, handle, flags);
     if (!result && known) table_put(MAPPING, pointer, entry.gpu, handle, 0, 1);
     if (result && charge) {
         release(entry.gpu, charge);
-        table_put(PHYSICAL, handle, entry.gpu, 0, 1, entry.references);
+        table_put(PHYSICAL, handle, entry.gpu, entry.bytes, 1, entry.references);
     }
     if (result && known) let_go(handle);
     return result;
@@ -91,14 +99,56 @@ EXPORT CUresult cuMemRetainAllocationHandle(CUphysical *handle, void *address) {
     return result;
 }
 
+#define MAPS_ARRAYS(name)                                                                           \
+    EXPORT CUresult name(const map_info_t *list, unsigned count, CUstream stream) {                 \
+        CUresult result;                                                                            \
+        entry_t entry;                                                                              \
+        if (!attached()) return REFUSED;                                                            \
+        result = REAL(map_arrays_t, #name)(list, count, stream);                                    \
+        for (unsigned i = 0; !result && i < count; i++)                                             \
+            if (list[i].operation == MAPS) table_refer(PHYSICAL, list[i].handle, 1, &entry);        \
+        return result;                                                                              \
+    }
+MAPS_ARRAYS(cuMemMapArrayAsync)
+MAPS_ARRAYS(cuMemMapArrayAsync_ptsz)
+
+static int fits(CUdeviceptr place, uint64_t bytes, CUphysical handle) {
+    if (REAL(map_t, "cuMemMap")(place, bytes, 0, handle, 0)) return 0;
+    REAL(unmap_t, "cuMemUnmap")(place, bytes);
+    return 1;
+}
+
+/* The most of it that can be mapped, up to one granule more than there is on the GPU; 0: nothing can, or nobody can tell. */
+static uint64_t size_of(CUphysical handle, const alloc_prop_t *property) {
+    size_t unit = 0, total = 0;
+    uint64_t least = 0, most;
+    CUdeviceptr place;
+    if (REAL(granularity_t, "cuMemGetAllocationGranularity")(&unit, property, 0) || !unit) return 0;
+    if (REAL(total_t, "cuDeviceTotalMem_v2")(&total, property->location.id)) return 0;
+    most = total / unit + 1;
+    if (REAL(reserve_t, "cuMemAddressReserve")(&place, most * unit, 0, 0, 0)) return 0;
+    while (least < most) { /* so many granules fit; so many at most */
+        const uint64_t middle = least + (most - least + 1) / 2;
+        if (fits(place, middle * unit, handle)) least = middle;
+        else most = middle - 1;
+    }
+    REAL(unreserve_t, "cuMemAddressFree")(place, (total / unit + 1) * unit);
+    return least * unit;
+}
+
 EXPORT CUresult cuMemImportFromShareableHandle(CUphysical *handle, void *from, int type) {
     alloc_prop_t property = {0};
     CUresult result;
+    uint64_t charge;
+    entry_t entry;
     int gpu;
     if (!attached()) return REFUSED;
     result = REAL(import_t, "cuMemImportFromShareableHandle")(handle, from, type);
     if (result || REAL(property_t, "cuMemGetAllocationPropertiesFromHandle")(&property, *handle)) return result;
     gpu = property.location.type == LOCATION_DEVICE ? gpu_of_device(property.location.id) : -1;
-    if (gpu >= 0) table_put(PHYSICAL, *handle, gpu, 0, 1, 1); /* context 1: imported */
+    if (gpu < 0 || table_refer(PHYSICAL, *handle, 1, &entry)) return result; /* the same handle once more */
+    charge = charge_of(size_of(*handle, &property));
+    if (!reserve(gpu, charge)) return REAL(release_t, "cuMemRelease")(*handle), FULL;
+    table_put(PHYSICAL, *handle, gpu, charge, 1, 1); /* context 1: imported */
     return result;
 }

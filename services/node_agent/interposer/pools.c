@@ -10,7 +10,8 @@ typedef CUresult (*pool_create_t)(CUpool *, const pool_prop_t *);
 typedef CUresult (*pool_destroy_t)(CUpool);
 typedef CUresult (*trim_t)(CUpool, size_t);
 typedef CUresult (*pool_attribute_t)(CUpool, int, void *);
-enum { NOBODYS = -1, OF_THE_HOST = -2 };
+typedef CUresult (*count_t)(int *);
+enum { OF_THE_HOST = -2, UNSEEN = -3 };
 typedef CUresult (*pool_of_t)(CUpool *, CUdevice);
 typedef CUresult (*capturing_t)(CUstream, int *);
 typedef CUresult (*alloc_node_fn)(CUnode *, CUgraph, const CUnode *, size_t, alloc_node_t *);
@@ -67,15 +68,26 @@ static CUresult undone(CUdeviceptr pointer, CUstream stream, CUpool pool) {
 ASYNC(cuMemAllocAsync, stream)
 ASYNC(cuMemAllocAsync_ptsz, OWN(stream))
 
-/* A pool that we have not seen made is taken for one of the stream's GPU. */
+/* A pool that we have not seen made is a GPU's own, whichever GPU the stream is of; else (imported, say) it is taken for one of
+ * the stream's GPU. */
+static int owner_of(CUpool pool, CUstream stream) {
+    static const char *const ways[] = {"cuDeviceGetDefaultMemPool", "cuDeviceGetMemPool"};
+    int devices = 0;
+    CUpool theirs;
+    REAL(count_t, "cuDeviceGetCount")(&devices);
+    for (CUdevice d = 0; d < devices; d++)
+        for (int i = 0; i < 2; i++)
+            if (!((pool_of_t)real_symbol(ways[i]))(&theirs, d) && theirs == pool) return gpu_of_device(d);
+    return gpu_of_device(device_of_stream(stream));
+}
 #define FROM_POOL(name, stream_)                                                                    \
     EXPORT CUresult name(CUdeviceptr *to, size_t bytes, CUpool pool, CUstream stream) {             \
         pool_async_t real = REAL(pool_async_t, #name);                                              \
         int gpu;                                                                                    \
         if (!attached()) return REFUSED;                                                            \
-        gpu = pool_gpu(pool, NOBODYS);                                                              \
+        gpu = pool_gpu(pool, UNSEEN);                                                               \
         if (gpu == OF_THE_HOST) return real(to, bytes, pool, stream);                               \
-        if (gpu == NOBODYS) gpu = gpu_of_device(device_of_stream(stream));                          \
+        if (gpu == UNSEEN) gpu = owner_of(pool, stream);                                            \
         if (gpu < 0) return context_here() ? FULL : real(to, bytes, pool, stream);                  \
         TAKE(gpu, pool, stream_, bytes, real(to, bytes, pool, stream));                             \
     }

@@ -156,9 +156,8 @@ CUresult cuMemCreate(CUphysical *handle, size_t bytes, const alloc_prop_t *prope
 CUresult cuMemRelease(CUphysical handle) { return drop((block_t *)(uintptr_t)handle); }
 /* The address remembers what is mapped there. */
 CUresult cuMemMap(CUdeviceptr pointer, size_t bytes, size_t offset, CUphysical handle, unsigned long long flags) {
-    (void)bytes;
-    (void)offset;
     (void)flags;
+    if (!bytes || bytes + offset > ((block_t *)(uintptr_t)handle)->bytes) return CUDA_ERROR_INVALID_VALUE; /* a part of it may be mapped */
     ((block_t *)(uintptr_t)handle)->references++;
     *(CUphysical *)(uintptr_t)pointer = handle;
     return CUDA_SUCCESS;
@@ -166,6 +165,11 @@ CUresult cuMemMap(CUdeviceptr pointer, size_t bytes, size_t offset, CUphysical h
 CUresult cuMemUnmap(CUdeviceptr pointer, size_t bytes) {
     (void)bytes;
     return drop(*(block_t **)(uintptr_t)pointer);
+}
+CUresult cuMemMapArrayAsync(const map_info_t *list, unsigned count, CUstream stream) {
+    (void)stream;
+    for (unsigned i = 0; i < count; i++) ((block_t *)(uintptr_t)list[i].handle)->references += list[i].operation == 1 ? 1 : -1;
+    return CUDA_SUCCESS;
 }
 CUresult cuMemSetAccess(CUdeviceptr pointer, size_t bytes, const void *access, size_t count) {
     (void)pointer;

@@ -27,4 +27,4 @@ X(cuStreamIsCapturing_ptsz) X(cuStreamQuery) X(cuStreamQuery_ptsz) X(cuStreamSyn
 X(cuStreamWaitEvent_ptsz)
 X(cuThreadExchangeStreamCaptureMode)
 X(cuArray3DCreate) X(cuArrayCreate) X(cuMemAllocPitch) X(cuMemFree) X(cuMemGetInfo) X(cuMemPoolSetAttribute) X(cuMemPoolGetAttribute)
-X(cuStreamDestroy) X(cuCtxSetLimit) X(cuCtxGetLimit) X(cuCtxSynchronize_v2) X(cuMemAlloc_v3)
+X(cuStreamDestroy) X(cuMemMapArrayAsync) X(cuCtxSetLimit) X(cuCtxGetLimit) X(cuCtxSynchronize_v2) X(cuMemAlloc_v3)

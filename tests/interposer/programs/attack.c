@@ -10,6 +10,10 @@
  *   later        forms of calls that are younger than the library: prints how many it got, or got wrong
  *   remap        puts another mapping over that of the counters: its slot looks dead, and a second process gives its bytes away
  *   import       exports what it has, frees it, and imports it again
+ *   parked       the same, and maps nothing of it: the memory is kept from everybody else
+ *   partly       the same, maps a small part of it first, and then all
+ *   sparse       releases a handle that a sparse array still maps
+ *   pool         takes from the pool of one GPU on a stream of another: prints that GPU's bytes
  *   ipc          the same through cuIpc, in two processes
  *   contexts     makes contexts without end: prints how many it got
  *   retain       releases a handle that it still maps */
@@ -53,7 +57,7 @@ static void exported(void) {
     int fd, count = 0;
     while (count < MOST && !CALL(cuMemCreate, , 10020)(&handle, (size_t)PIECE, &physical, 0ull)) {
         NEED(CALL(cuMemExportToShareableHandle, , 10020)(&fd, handle, 1, 0ull));
-        NEED(CALL(cuMemImportFromShareableHandle, , 10020)(&imported, (void *)(uintptr_t)fd, 1));
+        if (CALL(cuMemImportFromShareableHandle, , 10020)(&imported, (void *)(uintptr_t)fd, 1)) break;
         NEED(CALL(cuMemRelease, , 10020)(handle));
         NEED(CALL(cuMemAddressReserve, , 10020)(&place, (size_t)PIECE, (size_t)0, (uint64_t)0, 0ull));
         if (CALL(cuMemMap, , 10020)(place, (size_t)PIECE, (size_t)0, imported, 0ull)) {
@@ -62,6 +66,40 @@ static void exported(void) {
         }
         count++;
     }
+}
+
+static uint64_t place_for(size_t bytes) {
+    uint64_t place;
+    NEED(CALL(cuMemAddressReserve, , 10020)(&place, bytes, (size_t)0, (uint64_t)0, 0ull));
+    return place;
+}
+static void lent(int maps) {
+    CUphysical handle, imported;
+    int fd, granule = 2 << 20;
+    for (int count = 0; count < MOST && !CALL(cuMemCreate, , 10020)(&handle, (size_t)PIECE, &physical, 0ull); count++) {
+        NEED(CALL(cuMemExportToShareableHandle, , 10020)(&fd, handle, 1, 0ull));
+        if (CALL(cuMemImportFromShareableHandle, , 10020)(&imported, (void *)(uintptr_t)fd, 1)) imported = 0;
+        NEED(CALL(cuMemRelease, , 10020)(handle));
+        if (!imported) break;
+        if (!maps) continue;
+        if (CALL(cuMemMap, , 10020)(place_for((size_t)granule), (size_t)granule, (size_t)0, imported, 0ull) ||
+            CALL(cuMemMap, , 10020)(place_for(PIECE), (size_t)PIECE, (size_t)0, imported, 0ull))
+            NEED(CALL(cuMemRelease, , 10020)(imported));
+    }
+}
+static void sparse(void) {
+    CUphysical handle;
+    for (int count = 0; count < MOST && !CALL(cuMemCreate, , 10020)(&handle, (size_t)PIECE, &physical, 0ull); count++) {
+        const map_info_t map = {.operation = 1, .handle = handle};
+        NEED(CALL(cuMemMapArrayAsync, , 11010)(&map, 1u, NULL));
+        NEED(CALL(cuMemRelease, , 10020)(handle));
+    }
+}
+static void anothers_pool(void) {
+    CUpool pool;
+    uint64_t pointer;
+    NEED(CALL(cuDeviceGetDefaultMemPool, , 11020)(&pool, 1));
+    for (int i = 0; i < MOST && !CALL(cuMemAllocFromPoolAsync, , 11020)(&pointer, (size_t)PIECE, pool, NULL); i++) {}
 }
 
 static void by_ipc(void) {
@@ -188,6 +226,9 @@ int main(int argc, char **argv) {
     if (!strcmp(argv[1], "versioned")) alloc = (any_t)dlvsym(library, "cuMemAlloc_v2", "KERF_ANY");
     if (!alloc) return printf("0\n"), 0; /* dlvsym knows no such version */
     if (!strcmp(argv[1], "import")) return exported(), printf("%lu\n", device_used(0)), 0;
+    if (!strcmp(argv[1], "parked") || !strcmp(argv[1], "partly")) return lent(argv[1][3] == 't'), printf("%lu\n", device_used(0)), 0;
+    if (!strcmp(argv[1], "sparse")) return sparse(), printf("%lu\n", device_used(0)), 0;
+    if (!strcmp(argv[1], "pool")) return anothers_pool(), printf("%lu\n", device_used(1)), 0;
     if (!strcmp(argv[1], "later")) return printf("%d %lu\n", later_forms(), device_used(0)), 0;
     if (!strcmp(argv[1], "first")) return printf("%d %lu\n", first_names(), device_used(0)), 0;
     if (!strcmp(argv[1], "retain")) return retained(), printf("%lu\n", device_used(0)), 0;
