@@ -91,6 +91,11 @@ class Usage:
         return least is not None and state.pod.spec.priority >= least and not opportunistic
 
     def queue_of(self, state: PodState) -> Branch:
+        """Where what it has is counted; of one that has nothing, where it would be."""
+        known = self._of.get(state.uid)
+        return self._named_by(state) if known is None else known.queue
+
+    def _named_by(self, state: PodState) -> Branch:
         meta = state.pod.metadata
         return self.tree.find(meta.labels.get(names.LABEL_QUEUE, ""), meta.namespace)
 
@@ -122,7 +127,7 @@ class Usage:
         known = self._of.get(uid)
         if known is None:
             # A slice whose pod is gone without our having seen it tells its namespace alone.
-            queue = self.tree.find("", namespace) if state is None else self.queue_of(state)
+            queue = self.tree.find("", namespace) if state is None else self._named_by(state)
             known = self._of[uid] = _Counted(queue, state is not None and self.is_firm(state))
         return known
 

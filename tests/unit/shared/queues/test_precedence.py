@@ -131,3 +131,13 @@ def test_a_limit_counts_what_goes_of_its_own() -> None:
     assert world.queues.usage.gpu_milli(own.uid) == 1000, "asked, and nothing changed"
     assert world.queues.tree is not None
     assert world.queues.tree.queues["a"].used.gpu_milli == 1000
+
+
+def test_another_label_on_a_pod_that_runs_moves_it_to_no_other_queue() -> None:
+    """Else whoever may label a pod of his would take it out of everybody's reach."""
+    world = World()
+    lent = [world.run(f"a-{i}", "a") for i in range(4)]
+    for named in ("nowhere", "b"):
+        fled = world._see(build.newer(lent[3].pod, labels={"kerf.dev/queue": named}))
+        assert world.precedence.may(world.wait("b", "b"), fled)
+        assert world.refuses([world.wait("b", "b")], [fled]) == ""
