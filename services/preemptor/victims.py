@@ -35,6 +35,7 @@ class Precedes(Protocol):
     @property
     def by_priority_alone(self) -> bool: ...
     def may(self, taker: PodState, giver: PodState) -> bool: ...
+    def kind_of(self, giver: PodState) -> tuple[str, int, bool]: ...
     def refuses(self, takers: Sequence[PodState], givers: Sequence[PodState], *, stay: Collection[str] = ()) -> str: ...
     def keeps_back(self, takers: Sequence[PodState], givers: Sequence[PodState]) -> str: ...
 
@@ -92,7 +93,8 @@ class _Known(msgspec.Struct):
     candidates: tuple[Candidate, ...]
     since: float
     leaving: tuple[Candidate, ...] = ()
-    """As of this round."""
+    """As of this round, as are: """
+    kinds: tuple[tuple[str, int, bool], ...] = ()
 
 
 class Candidates:
@@ -109,6 +111,8 @@ class Candidates:
         self._of: dict[str, _Known] = {}
         self._looked: set[str] = set()
         """Nodes that have been looked at in this round: the book stands still."""
+        self._may: dict[str, dict[tuple[str, int, bool], bool]] = {}
+        """In this round, by the taker's uid, whom it may ask by their kind."""
         self._promised: frozenset[str] = frozenset()
         self._disruptions: Counter[str] = Counter()
         """Promised, by PodDisruptionBudget."""
@@ -119,6 +123,7 @@ class Candidates:
         self._now, pods = now, self._book.pods
         self._of = {name: known for name, known in self._of.items() if name in self._book.nodes and now - known.since < KNOWN_S}
         self._looked.clear()
+        self._may.clear()
         self._cannot = {uid: until for uid, until in self._cannot.items() if until > now and uid in pods}
         self._promised = frozenset(promised)
         self._disruptions = Counter(name for uid in self._promised if uid in pods for name in budgets_of(pods[uid], self._book))
@@ -126,10 +131,15 @@ class Candidates:
 
     def on(self, node: NodeState, taker: PodState) -> list[Candidate]:
         """Those that may be asked to give way to it."""
-        found, below = self._look(node).candidates, taker.pod.spec.priority
-        if self._precedence.by_priority_alone:  # with thousands of candidates a question each takes longer than all the rest
-            return [c for c in found if c.priority < below and c.uid not in self._promised]
-        return [c for c in found if c.uid not in self._promised and self._precedence.may(taker, self._book.pods[c.uid])]
+        known, below = self._look(node), taker.pod.spec.priority
+        # With thousands of candidates a question each takes longer than all the rest.
+        if self._precedence.by_priority_alone:
+            return [c for c in known.candidates if c.priority < below and c.uid not in self._promised]
+        may = self._may.setdefault(taker.uid, {})
+        for candidate, kind in zip(known.candidates, known.kinds, strict=True):
+            if kind not in may:
+                may[kind] = self._precedence.may(taker, self._book.pods[candidate.uid])
+        return [c for c, kind in zip(known.candidates, known.kinds, strict=True) if may[kind] and c.uid not in self._promised]
 
     def leaving(self, node: NodeState) -> tuple[Candidate, ...]:
         """Who gives back there without being asked: pods that end, in time, and slices that outlive their pods by a moment."""
@@ -144,6 +154,8 @@ class Candidates:
             made = (self._candidate(s, node.name) for s in node.pods.values() if s.grant_id and not why_not(s, self._book, self._now, stays=True))
             known = self._of[node.name] = _Known(pods, tuple(sorted((c for c in made if c.may_end or c.parks), key=lambda c: c.cost)), self._now)
         known.leaving = self._leave(node)
+        if not self._precedence.by_priority_alone:
+            known.kinds = tuple(self._precedence.kind_of(self._book.pods[c.uid]) for c in known.candidates)
         return known
 
     def _leave(self, node: NodeState) -> tuple[Candidate, ...]:

@@ -23,6 +23,8 @@ from shared.queues.queues import Queues
 from shared.queues.tree import Branch
 
 _GUARANTEE, _DUE = 0, 1
+Kind = tuple[str, int, bool]
+"""Queue, priority, and whether it stays within guarantees."""
 
 
 class Precedence:
@@ -50,6 +52,12 @@ class Precedence:
         if usage.queue_of(taker) is usage.queue_of(giver):
             return giver.pod.spec.priority < taker.pod.spec.priority
         return not usage.is_firm(giver) and any(self._above(usage.queue_of(giver), usage.queue_of(taker), of, {}) for of in (_GUARANTEE, _DUE))
+
+    def kind_of(self, giver: PodState) -> Kind:
+        """All of a giver that `may` looks at: of two of one kind it says the same."""
+        usage = self._queues.usage
+        priority = giver.pod.spec.priority
+        return ("", priority, False) if usage is None else (usage.queue_of(giver).name, priority, usage.is_firm(giver))
 
     def refuses(self, takers: Sequence[PodState], givers: Sequence[PodState], *, stay: Collection[str] = ()) -> str:
         """Why these do not give way to those, all together; empty where they do. `stay`: those of them that do not end, and only
