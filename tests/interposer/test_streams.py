@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from services.node_agent.strategies.page import GpuRule, Page, Rules, folder_name
-from tests.interposer.node import UUID, Container, Node
+from tests.interposer.node import UUID, Container, Node, numbers, until
 
 MS = 1_000_000
 
@@ -50,6 +50,29 @@ def test_a_thread_that_is_cancelled_while_it_launches_leaves_nothing_locked(buil
     Page(node.folder / folder_name(other), lambda: 0)
     one = node.container("a", Rules(gpus=(GpuRule(uuid=UUID, compute_milli=500),), peers=(other,)))
     assert one.run("streams", "cancel") == [20]
+
+
+def test_a_broken_context_leaves_nothing_in_flight_for_others_to_wait_for(built: Path, tmp_path: Path) -> None:
+    one = container(built, tmp_path, 500)
+    program = one.start("streams", "broken")
+    until(lambda: one.raw().gpu[0].launches == 16)
+    until(lambda: one.raw().process[0].in_flight_ns[0] == 0)
+    program.communicate(timeout=60)
+    assert program.returncode == 0
+
+
+def test_a_callback_within_an_allocation_waits_and_allocates(built: Path, tmp_path: Path) -> None:
+    one = container(built, tmp_path, 500)
+    (used,) = one.run("streams", "pools")
+    assert one.read().gpus[0].account_bytes >= used
+
+
+def test_threads_that_make_and_leave_contexts_at_once_leave_no_charge_and_no_context_uncharged(built: Path, tmp_path: Path) -> None:
+    node = Node(built, tmp_path, clients=1, context_mib=8)
+    one = node.container("a", Rules(gpus=(GpuRule(uuid=UUID, memory_limit_bytes=1 << 30),)), context_bytes=8 << 20)
+    program = one.start("streams", "retain")
+    assert numbers(program) == [0]
+    assert one.read().gpus[0].account_bytes == 0
 
 
 def test_where_no_event_can_be_had_nothing_is_launched_unmeasured(built: Path, tmp_path: Path) -> None:

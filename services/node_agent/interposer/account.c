@@ -127,5 +127,8 @@ static int reclaim_once(void) {
 
 /* What stays unrepaired is found again: the dead keep their slots until then. */
 void reclaim(void) {
+    int before;
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before); /* it opens a file, and callers hold locks */
     for (int round = 0; round < 5 && !reclaim_once(); round++) {}
+    pthread_setcancelstate(before, NULL);
 }

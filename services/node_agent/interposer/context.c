@@ -50,6 +50,10 @@ static int keep(CUcontext context, int gpu, int primary, uint64_t paid) {
     if ((i = place_of(context)) >= 0) known[i].retained++;
     else if ((i = place_of(NULL)) >= 0) {
         known[i].context = context, known[i].gpu = gpu, known[i].primary = primary, known[i].retained = 1, known[i].paid = paid;
+        if (primary && !paid) { /* it was there when we paid, and another thread has ended it since */
+            known[i].paid = orders->gpu[gpu].context_bytes;
+            overdraw(gpu, known[i].paid);
+        }
         kept = 1;
     }
     pthread_mutex_unlock(&contexts_guard);

@@ -74,11 +74,14 @@ int is_finding(void) { return finding; }
 void *real_symbol(const char *exact) {
     static int looked;
     if (!__atomic_load_n(&looked, __ATOMIC_ACQUIRE) && !finding) {
+        int before;
         finding = 1;
+        pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before); /* files are opened */
         pthread_mutex_lock(&finding_guard);
         if (!looked) find_driver();
         __atomic_store_n(&looked, 1, __ATOMIC_RELEASE);
         pthread_mutex_unlock(&finding_guard);
+        pthread_setcancelstate(before, NULL);
         finding = 0;
     }
     return driver ? real_dlsym()(driver, exact) : NULL;

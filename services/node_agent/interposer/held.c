@@ -20,10 +20,27 @@ typedef CUresult (*choose_t)(CUdevice, CUpool);
 pthread_mutex_t pools_guard = PTHREAD_MUTEX_INITIALIZER; /* held while the driver takes memory: nobody else's growth is measured */
 int pools_pending;
 static __thread int within; /* this thread has the guard, and may ask for room */
+static int cancellable;     /* what it was before */
 enum { POOLS = 128 };
 static struct { CUpool pool; int gpu, doomed; uint64_t charged; } held[POOLS];
 static uint64_t learned[KERF_MAX_GPUS]; /* a chunk that was larger than the page says */
 static uint64_t asked, before;          /* of the allocation that is under way, under the guard */
+
+/* 0: this thread has it already: a callback that the driver makes within an allocation, as profilers have. */
+static int hold(void) {
+    int before;
+    if (within) return 0;
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before);
+    pthread_mutex_lock(&pools_guard);
+    cancellable = before;
+    return within = 1;
+}
+static void let_go(void) {
+    const int before = cancellable;
+    within = 0;
+    pthread_mutex_unlock(&pools_guard);
+    pthread_setcancelstate(before, NULL);
+}
 
 static uint64_t figure(int i, int attribute, uint64_t otherwise) {
     attribute_t real = REAL(attribute_t, "cuMemPoolGetAttribute");
@@ -68,11 +85,11 @@ static int keeps(int i) {
 
 void pools_look(void) {
     int pending = 0;
-    pthread_mutex_lock(&pools_guard);
+    if (!hold()) return;
     for (int i = 0; i < POOLS; i++)
         if (held[i].pool) settle(i), pending |= keeps(i);
     __atomic_store_n(&pools_pending, pending, __ATOMIC_RELAXED);
-    pthread_mutex_unlock(&pools_guard);
+    let_go();
 }
 
 static void squeeze(int gpu) {
@@ -85,28 +102,25 @@ static void squeeze(int gpu) {
 
 /* As the driver does before it says that there is no memory: what pools keep for later is given back. */
 void pools_squeeze(int gpu) {
-    if (within) return; /* it is a pool that asks */
-    pthread_mutex_lock(&pools_guard);
+    if (!hold()) return; /* it is a pool that asks */
     squeeze(gpu);
-    pthread_mutex_unlock(&pools_guard);
+    let_go();
 }
 
 /* -1: more pools than anybody needs. `gpu` -1: memory that is not a GPU's, or not a GPU of ours. */
 int pool_keep(CUpool pool, int gpu) {
     int i;
-    pthread_mutex_lock(&pools_guard);
+    if (!hold()) return -1;
     i = place_of(pool);
     if (i < 0 && (i = place_of(NULL)) >= 0) held[i].pool = pool, held[i].gpu = gpu, held[i].doomed = 0, held[i].charged = 0;
-    pthread_mutex_unlock(&pools_guard);
+    let_go();
     return i;
 }
 
 int pool_gpu(CUpool pool, int otherwise) {
-    int i;
-    pthread_mutex_lock(&pools_guard);
-    i = place_of(pool);
+    const int first = hold(), i = place_of(pool);
     if (i >= 0) otherwise = held[i].gpu;
-    pthread_mutex_unlock(&pools_guard);
+    if (first) let_go();
     return otherwise;
 }
 
@@ -115,8 +129,7 @@ int pool_begin(CUpool pool, int gpu, uint64_t bytes) {
     const int i = pool_keep(pool, gpu);
     const uint64_t most = up_to(bytes, chunk_of(gpu));
     if (i < 0) return -1;
-    pthread_mutex_lock(&pools_guard);
-    within = 1;
+    hold();
     settle(i);
     before = held[i].charged, asked = most;
     if (reserve_quietly(gpu, most)) return i;
@@ -125,8 +138,7 @@ int pool_begin(CUpool pool, int gpu, uint64_t bytes) {
     squeeze(gpu);
     before = held[i].charged, asked = most;
     if (reserve(gpu, most)) return i;
-    within = 0;
-    pthread_mutex_unlock(&pools_guard);
+    let_go();
     return -1;
 }
 
@@ -143,8 +155,7 @@ int pool_end(int i, uint64_t bytes) {
     held[i].charged = before + (fits && grown > asked ? grown : asked);
     charge(i, now);
     __atomic_store_n(&pools_pending, 1, __ATOMIC_RELAXED);
-    within = 0;
-    pthread_mutex_unlock(&pools_guard);
+    let_go();
     return fits;
 }
 
@@ -162,7 +173,7 @@ static void choose_another(CUpool pool) {
 CUresult pool_destroy(CUpool pool) {
     CUresult result = CUDA_SUCCESS;
     int i;
-    pthread_mutex_lock(&pools_guard);
+    if (!hold()) return CUDA_ERROR_NOT_PERMITTED;
     i = place_of(pool);
     if (i >= 0 && held[i].gpu >= 0) {
         REAL(trim_t, "cuMemPoolTrimTo")(pool, 0);
@@ -178,12 +189,13 @@ CUresult pool_destroy(CUpool pool) {
         result = REAL(destroy_t, "cuMemPoolDestroy")(pool);
         if (i >= 0 && !result) held[i].pool = NULL;
     }
-    pthread_mutex_unlock(&pools_guard);
+    let_go();
     return result;
 }
 
 /* In a child: they are the parent's. */
 void pools_forget(void) {
+    within = 0;
     for (int i = 0; i < POOLS; i++) held[i].pool = NULL, held[i].charged = 0, held[i].doomed = 0;
     pools_pending = 0;
 }

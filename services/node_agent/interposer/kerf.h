@@ -70,7 +70,7 @@ void *real_symbol(const char *exact);      /* of libcuda.so.1; NULL where it has
 void *(*real_dlsym(void))(void *, const char *);
 void *libc_function(const char *name);   /* linker.c; past what stands in front of it */
 /* The driver's function of that name and type, looked up once. */
-#define REAL(type, name) ({ static type found_; if (!found_) found_ = (type)real_symbol(name); found_; })
+#define REAL(type, name) ({ static void *found_; void *now_ = __atomic_load_n(&found_, __ATOMIC_RELAXED); if (!now_) now_ = real_symbol(name), __atomic_store_n(&found_, now_, __ATOMIC_RELAXED); (type)now_; })
 
 /* device.c: which GPU of the page a device, context or stream belongs to; -1: none that we were given. */
 int gpu_of_device(CUdevice device);

@@ -105,6 +105,7 @@ void close_batch(lane_t *l) {
     l->open = 0;
     if (!recorded(l, b)) { /* its context is broken: charged as estimated */
         uncount(l, b);
+        say_in_flight(l->gpu);
         counters->gpu[l->gpu].untimed += (uint64_t)b->count;
         return;
     }
@@ -161,8 +162,9 @@ void harvest(lane_t *l) {
         if (result == CUDA_ERROR_NOT_READY) return;
         if (result) { /* the context is broken: nothing of it can be timed any more */
             l->pending_ns = 0;
-            l->unknown = 0;
+            l->unknown = l->open = 0;
             l->oldest = l->next;
+            say_in_flight(l->gpu);
             return;
         }
         settle(l, now_ns());

@@ -31,7 +31,7 @@ int slot = -1;
 enum { F_OFD_GETLK = 36, F_OFD_SETLK = 37 };
 #endif
 
-static struct { int attached, locks; } *mine; /* 1, and 1; wiped in children */
+static struct own { int attached, locks; } *mine; /* 1, and 1; wiped in children */
 static struct stat counted;                   /* which file the counters are */
 pthread_mutex_t attaching = PTHREAD_MUTEX_INITIALIZER;
 
@@ -173,22 +173,31 @@ static void locks_of_ones_own(void) {
     while (__atomic_load_n(&mine->locks, __ATOMIC_ACQUIRE) != 1) {}
 }
 
-int attached(void) {
-    if (LIKELY(mine && mine->attached)) return 1;
+/* A file is opened and read here, and a thread that is cancelled there would leave the lock behind. */
+static int attach_now(void) {
+    int before, done;
     now_ns(); /* finds the driver, which may do anything when it is loaded: not while the lock is held */
     if (mine) locks_of_ones_own();
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before);
     pthread_mutex_lock(&attaching);
     if (!mine) {
         void *page = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
         if (page != MAP_FAILED) {
             madvise(page, 4096, MADV_WIPEONFORK); /* kernels before 4.14 have the fork handler below */
-            mine = page;
-            mine->locks = 1;
+            ((struct own *)page)->locks = 1;
+            __atomic_store_n(&mine, page, __ATOMIC_RELEASE);
         }
     }
-    if (mine && !mine->attached) mine->attached = attach();
+    if (mine && !mine->attached) __atomic_store_n(&mine->attached, attach(), __ATOMIC_RELEASE); /* who sees it sees the pages, too */
+    done = mine && mine->attached;
     pthread_mutex_unlock(&attaching);
-    return mine && mine->attached;
+    pthread_setcancelstate(before, NULL);
+    return done;
+}
+
+int attached(void) {
+    const struct own *own = __atomic_load_n(&mine, __ATOMIC_ACQUIRE);
+    return LIKELY(own && __atomic_load_n(&own->attached, __ATOMIC_ACQUIRE)) || attach_now();
 }
 
 void page_forked(void) {

@@ -55,18 +55,22 @@ static void closed(int device, context_t *context) {
     context->taken = 0;
 }
 
+static pthread_mutex_t retaining = PTHREAD_MUTEX_INITIALIZER;
 CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device) {
     CUresult result = ready();
+    pthread_mutex_lock(&retaining);
     if (!result && !retained[device]) result = opened(device);
-    if (result) return result;
-    retained[device]++;
-    if (retained[device] == 1) primary[device] = (context_t){device, 1, {DEFAULTS}, 0};
-    return *context = &primary[device], CUDA_SUCCESS;
+    if (!result && ++retained[device] == 1) primary[device] = (context_t){device, 1, {DEFAULTS}, 0};
+    pthread_mutex_unlock(&retaining);
+    return *context = &primary[device], result;
 }
 CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device) {
-    if (!retained[device]) return CUDA_ERROR_INVALID_CONTEXT;
-    if (--retained[device] == 0) closed(device, &primary[device]);
-    return CUDA_SUCCESS;
+    CUresult result = CUDA_SUCCESS;
+    pthread_mutex_lock(&retaining);
+    if (!retained[device]) result = CUDA_ERROR_INVALID_CONTEXT;
+    else if (--retained[device] == 0) closed(device, &primary[device]);
+    pthread_mutex_unlock(&retaining);
+    return result;
 }
 CUresult cuDevicePrimaryCtxRelease(CUdevice device) { return cuDevicePrimaryCtxRelease_v2(device); }
 CUresult cuDevicePrimaryCtxReset_v2(CUdevice device) {

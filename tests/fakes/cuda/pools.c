@@ -104,9 +104,15 @@ CUresult cuDeviceGetMemPool(CUpool *to, CUdevice device) {
 }
 CUresult cuDeviceSetMemPool(CUdevice device, CUpool pool) { return chosen_pool[device] = pool, ready(); }
 
+static _Thread_local void (*at_take)(void);
+void kerf_fake_at_take(void (*function)(void)) { at_take = function; }
 static CUresult from_pool(CUdeviceptr *to, size_t bytes, CUpool pool, CUstream stream) {
     const int device = ((pool_t *)pool)->device;
     stream_t *s = stream_of(stream);
+    void (*call)(void) = at_take;
+    at_take = NULL;
+    if (call) call();
+    at_take = call;
     if (!s) return CUDA_ERROR_INVALID_CONTEXT;
     if (!s->capture) return allocate_from(to, bytes, device, pool);
     s->capture->bytes += rounded(bytes); /* had at the first launch of the graph */

@@ -132,6 +132,8 @@ CUresult cuStreamEndCapture(CUstream stream, CUgraph *graph) {
 static uint8_t event_device[EVENTS];
 static context_t *event_context[EVENTS];
 static event_t *event_at(CUevent event) { return &world()->process[me()].event[(uintptr_t)event - 1]; }
+static int broken;
+void kerf_fake_break(void) { broken = 1; }
 CUresult cuEventCreate(CUevent *to, unsigned flags) {
     event_t *events = world()->process[me()].event;
     (void)flags;
@@ -151,6 +153,7 @@ CUresult cuEventDestroy_v2(CUevent event) {
 CUresult cuEventRecord(CUevent event, CUstream stream) {
     stream_t *s = stream_of(stream);
     if (!s) return CUDA_ERROR_INVALID_CONTEXT;
+    if (broken) return CUDA_ERROR_ILLEGAL_ADDRESS;
     if (s->context != event_context[(uintptr_t)event - 1]) return CUDA_ERROR_INVALID_HANDLE;
     event_captured[(uintptr_t)event - 1] = s->capture ? s->joined ? s->joined : s : NULL;
     if (s->capture) return CUDA_SUCCESS;
@@ -168,6 +171,7 @@ CUresult cuEventRecordWithFlags(CUevent event, CUstream stream, unsigned flags) 
 }
 CUresult cuEventQuery(CUevent event) {
     if (spoils()) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+    if (broken) return CUDA_ERROR_ILLEGAL_ADDRESS;
     if (event_captured[(uintptr_t)event - 1]) return CUDA_ERROR_CAPTURED_EVENT;
     enter();
     if (event_at(event)->done_ns) return CUDA_SUCCESS;

@@ -39,6 +39,8 @@ void kerf_virtual_leave(void);
 uint64_t kerf_fake_gpu_ns(int device, int pid); /* GPU time that a process (0: this one) has really had */
 uint64_t kerf_fake_used_bytes(int device);      /* memory that is taken on the device, by anyone */
 uint64_t kerf_fake_calls(const char *name);     /* how often this process has called a per-thread-stream variant */
+void kerf_fake_at_take(void (*function)(void));  /* the same within each allocation from a pool */
+void kerf_fake_break(void);                      /* from now on every event and launch of this process fails, as after a fault */
 void kerf_fake_at_launch(void (*function)(void)); /* called within each launch of the thread that said so, as profilers are */
 
 enum { DEVICES = 4, PROCESSES = 128, CLIENTS = 256, DEPTH = 1024, EVENTS = 8192, SHARES = 256 };

@@ -9,6 +9,9 @@
  *   gone       launches in a new context each time, and destroys it while its kernel runs
  *   callback   launches, waits and allocates in callbacks that the driver makes within a launch, as profilers do
  *   sparse     launches 200 us of work each 800 us and waits for nothing; prints how long that took, too
+ *   broken     its context breaks while a launch is in flight and another being gathered, and it goes on until its input ends
+ *   pools      allocates from a pool; waits and allocates in a callback of the driver's; prints what the device has taken
+ *   retain     threads that retain and release the GPU's context and make their own, all at once; prints what the device has taken
  *   cancel     ends threads by pthread_cancel while they launch; prints how often others could launch afterwards
  *   events     uses up all events, then launches in a context that has had none */
 #include "api.h"
@@ -144,6 +147,61 @@ static void sparse(uint64_t every_ns) {
     wait_for_all();
 }
 
+static void broken(void) {
+    CUstream second = stream_here();
+    for (int i = 0; i < 3; i++) {
+        NEED(launch(brief, NULL));
+        NEED(launch(brief, second));
+    }
+    FIGURE(void (*)(void), "kerf_fake_break")();
+    for (int i = 0; i < 3; i++) {
+        CALL(cuCtxSynchronize, , 2000)();
+        CALL(cuStreamQuery, , 2000)(NULL);
+    }
+}
+
+static void taking(void) {
+    uint64_t pointer;
+    wait_for_all();
+    NEED(CALL(cuMemAlloc, _v2, 3020)(&pointer, (size_t)4096));
+    NEED(CALL(cuMemFree, _v2, 3020)(pointer));
+    wait_for_all();
+}
+static void pools(void) {
+    uint64_t pointer;
+    FIGURE(void (*)(void (*)(void)), "kerf_fake_at_take")(taking);
+    for (int i = 0; i < 20; i++) {
+        NEED(CALL(cuMemAllocAsync, , 11020)(&pointer, (size_t)4 << 20, NULL));
+        NEED(CALL(cuMemFreeAsync, , 11020)(pointer, NULL));
+    }
+    wait_for_all();
+}
+
+static any_t retain, let_go, make, destroy_it, current_is, take, give_back;
+static void *retaining(void *unused) {
+    for (int i = 0; i < 2000; i++) {
+        CUcontext there;
+        uint64_t pointer;
+        NEED(i % 4 ? retain(&there, 0) : make(&there, 0u, 0));
+        NEED(current_is(there));
+        NEED(take(&pointer, (size_t)4096));
+        NEED(give_back(pointer));
+        NEED(current_is(NULL));
+        NEED(i % 4 ? let_go(0) : destroy_it(there));
+    }
+    return unused;
+}
+static void retained(void) {
+    pthread_t threads[4];
+    retain = CALL(cuDevicePrimaryCtxRetain, , 7000), let_go = CALL(cuDevicePrimaryCtxRelease, _v2, 11000), make = CALL(cuCtxCreate, _v2, 3020);
+    destroy_it = CALL(cuCtxDestroy, _v2, 4000), current_is = CALL(cuCtxSetCurrent, , 4000);
+    take = CALL(cuMemAlloc, _v2, 3020), give_back = CALL(cuMemFree, _v2, 3020);
+    NEED(let_go(0));
+    for (int i = 0; i < 4; i++) pthread_create(&threads[i], NULL, retaining, NULL);
+    FIGURE(void (*)(void), "kerf_virtual_leave")();
+    for (int i = 0; i < 4; i++) pthread_join(threads[i], NULL);
+}
+
 static void *launching(void *unused) {
     NEED(CALL(cuCtxSetCurrent, , 4000)(context));
     for (;;) {
@@ -195,7 +253,13 @@ int main(int argc, char **argv) {
     else if (!strcmp(argv[1], "gone")) gone();
     else if (!strcmp(argv[1], "callback")) callback();
     else if (!strcmp(argv[1], "sparse")) return sparse(800000), printf("%lu %lu\n", gpu_ns(0), took), 0;
-    else if (!strcmp(argv[1], "cancel")) return printf("%d\n", cancelled()), 0;
+    else if (!strcmp(argv[1], "pools")) return pools(), printf("%lu\n", device_used(0)), 0;
+    else if (!strcmp(argv[1], "retain")) return retained(), printf("%lu\n", device_used(0)), 0;
+    else if (!strcmp(argv[1], "broken")) {
+        broken();
+        while (read(0, argv[1], 1) > 0) {} /* its page is looked at meanwhile */
+        return 0;
+    } else if (!strcmp(argv[1], "cancel")) return printf("%d\n", cancelled()), 0;
     else if (!strcmp(argv[1], "events")) without_events();
     else return 2;
     printf("%lu\n", gpu_ns(0));
