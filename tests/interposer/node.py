@@ -45,6 +45,7 @@ class Node:
             "KERF_FAKE_CUDA": str(folder / "world"),
             "KERF_FAKE_CUDA_CLIENTS": str(clients),
             "KERF_TEST_DRIVER": str(self.driver),
+            "KERF_TEST_PROGRAMS": str(built / "programs"),
         } | {f"KERF_FAKE_CUDA_{name.upper()}": str(value) for name, value in settings.items()}
 
     def bare(self, *command: str, **variables: str) -> subprocess.Popen[str]:

@@ -65,7 +65,7 @@ def test_each_further_context_of_a_process_is_charged_like_the_first(built: Path
     assert container.run("attack", "contexts") == [LIMIT // (20 * MIB) - 1]
 
 
-@pytest.mark.parametrize("way", ["environment", "scribble", "remap"])
+@pytest.mark.parametrize("way", ["environment", "scribble", "remap", "inside"])
 def test_what_cannot_be_stopped_shows_as_more_on_the_device_than_in_the_page(limited: Limited, way: str) -> None:
     container = limited(LIMIT)
     (truth,) = container.run("attack", way)

@@ -34,3 +34,12 @@ def test_the_library_loads_in_images_with_an_old_c_library(built: Path) -> None:
     wanted = {version for line in listed.splitlines() if "*UND*" in line for version in re.findall(r"GLIBC_([\d.]+)", line)}
     assert wanted
     assert max(tuple(map(int, version.split("."))) for version in wanted) <= (2, 17)
+
+
+@pytest.mark.skipif(any(Path("/usr").glob("lib*/**/libcuda.so.1")), reason="this machine has a driver")
+def test_a_program_that_can_go_without_a_driver_finds_none_where_there_is_none(built: Path, tmp_path: Path) -> None:
+    """What it would find is the library, which has nothing to stand in front of."""
+    container = Node(built, tmp_path / "node").container("a", Rules(gpus=(GpuRule(uuid=UUID),)))
+    assert container.run("lookup") == [1]
+    container.page.order(Rules(gpus=(GpuRule(uuid=UUID),)), context_bytes=0, driver_path="/nowhere")
+    assert container.run("lookup", LD_LIBRARY_PATH="") == [0]

@@ -87,11 +87,15 @@ void *real_symbol(const char *exact) {
     return driver ? real_dlsym()(driver, exact) : NULL;
 }
 
-static void *hook_of(const char *exact) {
+static void *ours_of(const char *exact) {
     if (strncmp(exact, "cu", 2) && strncmp(exact, "nvml", 4)) return NULL;
     for (int i = 0; i < HOOKS; i++)
-        if (!strcmp(hooks[i].exact, exact)) return exact[0] == 'n' || real_symbol(exact) ? hooks[i].hook : NULL;
+        if (!strcmp(hooks[i].exact, exact)) return hooks[i].hook;
     return NULL;
+}
+static void *hook_of(const char *exact) {
+    void *hook = ours_of(exact);
+    return hook && (exact[0] == 'n' || real_symbol(exact)) ? hook : NULL;
 }
 
 /* A form of a name of ours that is younger than this library: who knows what it takes. Waits take nothing, and pass. */
@@ -169,6 +173,9 @@ EXPORT CUresult cuGetProcAddress_v2(const char *name, void **to, int version, ui
     return result || !*to ? result : ours(name, to, version, flags, status);
 }
 
+/* Without a driver a program that looks whether there is one would find us. */
+static void *not_ours(void *found, const char *name) { return found == ours_of(name) ? NULL : found; }
+
 /* The last call must be a jump, not a call: for RTLD_NEXT, dlsym looks at who called it. */
 __attribute__((noinline, optimize("O2"))) static void *answer(void *handle, const char *name) {
     dlsym_t real = real_dlsym();
@@ -176,6 +183,7 @@ __attribute__((noinline, optimize("O2"))) static void *answer(void *handle, cons
     if (hook) return hook;
     if (name && !strncmp(name, "cu", 2) && is_unknown_form(name)) return NULL;
     if (handle && handle == ourselves && driver) handle = driver;
+    if (name && ours_of(name)) return not_ours(real(handle, name), name);
     return real(handle, name);
 }
 EXPORT __attribute__((optimize("O2"))) void *kerf_dlsym_new(void *handle, const char *name) { return answer(handle, name); }

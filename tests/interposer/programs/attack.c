@@ -2,6 +2,7 @@
  *   environment  starts itself anew without its environment's LD_PRELOAD
  *   versioned    asks dlvsym instead of dlsym
  *   namespace    loads the driver into a linker namespace of its own
+ *   inside       runs code in such a namespace, which looks for the driver from there
  *   orders       makes the mapped orders writable: prints errno instead
  *   scribble     writes zeros over its account
  *   unlock       closes a second descriptor of the counters, which drops locks that belong to processes
@@ -202,6 +203,11 @@ int main(int argc, char **argv) {
     if (!strcmp(argv[1], "environment") && getenv("LD_PRELOAD")) {
         unsetenv("LD_PRELOAD");
         execv("/proc/self/exe", argv);
+    }
+    if (!strcmp(argv[1], "inside")) {
+        void *own = (snprintf(path, sizeof path, "%s/inside.so", getenv("KERF_TEST_PROGRAMS")), dlmopen(LM_ID_NEWLM, path, RTLD_NOW));
+        if (!own) return fprintf(stderr, "%s\n", dlerror()), 2;
+        return printf("%lu\n", ((uint64_t(*)(void))dlsym(own, "inside"))()), 0;
     }
     if (!strcmp(argv[1], "namespace")) {
         void *own = dlmopen(LM_ID_NEWLM, getenv("KERF_TEST_DRIVER"), RTLD_NOW);
