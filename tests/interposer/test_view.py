@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from services.node_agent.strategies.page import GpuRule, Rules
-from tests.interposer.node import MIB, ROOT, UUID, Node
+from services.node_agent.strategies.page import GpuRule, Page, Rules
+from tests.interposer.node import MIB, ROOT, UUID, Container, Node
 
 MACHINE = f"driver 580.95.05\ncuda 13000\ngpu 0 {UUID} NVIDIA_H200 143771 00000000:01:00.0 0 9 0 0 0\n"
 
@@ -39,7 +39,8 @@ def test_the_library_loads_in_images_with_an_old_c_library(built: Path) -> None:
 @pytest.mark.skipif(any(Path("/usr").glob("lib*/**/libcuda.so.1")), reason="this machine has a driver")
 def test_a_program_that_can_go_without_a_driver_finds_none_where_there_is_none(built: Path, tmp_path: Path) -> None:
     """What it would find is the library, which has nothing to stand in front of."""
-    container = Node(built, tmp_path / "node").container("a", Rules(gpus=(GpuRule(uuid=UUID),)))
-    assert container.run("lookup") == [1]
-    container.page.order(Rules(gpus=(GpuRule(uuid=UUID),)), context_bytes=0, driver_path="/nowhere")
-    assert container.run("lookup", LD_LIBRARY_PATH="") == [0]
+    node, rules = Node(built, tmp_path / "node"), Rules(gpus=(GpuRule(uuid=UUID),))
+    assert node.container("a", rules).run("lookup") == [1]
+    without = Container(node, Page(tmp_path / "b", lambda: 0))
+    without.page.order(rules, context_bytes=0, driver_path="/nowhere")
+    assert without.run("lookup", LD_LIBRARY_PATH="") == [0]
