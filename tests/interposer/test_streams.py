@@ -33,6 +33,15 @@ def test_pauses_between_launches_that_nobody_waits_for_are_not_charged(built: Pa
     assert one.read().gpus[0].waited_ns <= 10 * MS
 
 
+def test_a_process_that_launched_and_went_on_to_something_else_holds_up_no_other(built: Path, tmp_path: Path) -> None:
+    """Nobody has asked whether its work is done; the container's bound of work in flight goes by when it should be."""
+    one = Node(built, tmp_path, clients=2).container("a", Rules(gpus=(GpuRule(uuid=UUID, in_flight_us=500),)))
+    away = one.start("streams", "leaves", KERF_FAKE_CUDA_CLIENT="0")
+    (got_ns,) = one.run("share", "saturate", "450000", "1", KERF_FAKE_CUDA_CLIENT="1")
+    assert got_ns >= 900 * MS
+    numbers(away)
+
+
 def test_a_launch_on_a_stream_of_a_context_that_is_not_current_passes_the_gate_too(built: Path, tmp_path: Path) -> None:
     """A kernel that belongs to no context runs in its stream's."""
     (gpu_ns,) = container(built, tmp_path, 100).run("streams", "elsewhere")

@@ -5,7 +5,7 @@
 #include "kerf.h"
 #include <string.h>
 
-enum { SHORTEST_PAUSE_NS = 100000, FORGET = 64, ENOUGH = 6, AWAY = 5 }; /* of pauses drawn at random, 1 in 148 is 5 times the mean */
+enum { SHORTEST_PAUSE_NS = 100000, FORGET = 64, ENOUGH = 6, AWAY = 5, UNHEARD_NS = 5000000 }; /* of pauses drawn at random, 1 in 148 is 5 times the mean */
 
 /* Of this process, by GPU; under timing.c's lock. */
 static struct { uint64_t begun_ns, ended_ns, request_ns, pause_ns, mean_pause_ns, stretches; } come[KERF_MAX_GPUS];
@@ -48,11 +48,18 @@ static void foresee(const struct kerf_signal *peer, unsigned place, moment_t *m)
     if (away_from_ns > m->away_from_ns) m->away_from_ns = away_from_ns;
 }
 
-uint64_t others_in_flight(int gpu) {
+/* A process that is busy with something else does not say that its work has ended: it counts until well after it should have. */
+static int may_be_in_flight(const struct kerf_process *p, int gpu, uint64_t now) {
+    const uint64_t ns = p->in_flight_ns[gpu], heard_ns = p->heard_ns;
+    return ns && (now < heard_ns || (now - heard_ns) / 2 < ns + UNHEARD_NS);
+}
+
+uint64_t others_in_flight(int gpu, uint64_t now) {
     uint64_t sum = 0;
-    for (int i = 0; i < KERF_MAX_PROCESSES; i++)
-        if (i != slot && counters->process[i].in_flight_ns[gpu] && counters->process[i].state & 1 && process_alive(i))
-            sum += counters->process[i].in_flight_ns[gpu];
+    for (int i = 0; i < KERF_MAX_PROCESSES; i++) {
+        const struct kerf_process *p = &counters->process[i];
+        if (i != slot && may_be_in_flight(p, gpu, now) && p->state & 1 && process_alive(i)) sum += p->in_flight_ns[gpu];
+    }
     return sum;
 }
 

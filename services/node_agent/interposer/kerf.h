@@ -106,7 +106,7 @@ void gate_settle(int gpu, uint64_t estimate_ns, uint64_t begin_ns, uint64_t end_
 /* foresight.c: how work comes, here and at the peers. */
 void work_begins(int gpu, uint64_t now);     /* a launch that finds nothing in flight */
 void work_ended(int gpu, uint64_t end_ns);
-uint64_t others_in_flight(int gpu);          /* of the container's other processes */
+uint64_t others_in_flight(int gpu, uint64_t now); /* of the container's other processes */
 void look_at_peers(int gpu, moment_t *m);    /* by their signals */
 
 /* estimates.c: what a function takes on the GPU, learned. */

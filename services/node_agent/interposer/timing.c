@@ -97,7 +97,7 @@ static lane_t *pass_gate(lane_t *l, uint64_t estimated_ns) {
         else harvest(l);
         m.now_ns = now_ns();
         m.due_ns = due_on(l->gpu, m.now_ns);
-        m.others_ns = others_in_flight(l->gpu);
+        m.others_ns = others_in_flight(l->gpu, m.now_ns);
         look_at_peers(l->gpu, &m);
         verdict = gate(l->gpu, &m, &until);
         if (verdict == WAIT_WORK && !m.due_ns) verdict = GO; /* the estimate was wrong: it is all done */

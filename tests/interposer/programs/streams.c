@@ -12,6 +12,7 @@
  *   broken     its context breaks while a launch is in flight and another being gathered, and it goes on until its input ends
  *   pools      allocates from a pool; waits and allocates in a callback of the driver's; prints what the device has taken
  *   retain     threads that retain and release the GPU's context and make their own, all at once; prints what the device has taken
+ *   leaves     launches once and does something else for three seconds
  *   cancel     ends threads by pthread_cancel while they launch; prints how often others could launch afterwards
  *   events     uses up all events, then launches in a context that has had none */
 #include "api.h"
@@ -253,7 +254,10 @@ int main(int argc, char **argv) {
     else if (!strcmp(argv[1], "gone")) gone();
     else if (!strcmp(argv[1], "callback")) callback();
     else if (!strcmp(argv[1], "sparse")) return sparse(800000), printf("%lu %lu\n", gpu_ns(0), took), 0;
-    else if (!strcmp(argv[1], "pools")) return pools(), printf("%lu\n", device_used(0)), 0;
+    else if (!strcmp(argv[1], "leaves")) {
+        NEED(launch(brief, NULL));
+        sleep_to(virtual_now() + UINT64_C(3000000000));
+    } else if (!strcmp(argv[1], "pools")) return pools(), printf("%lu\n", device_used(0)), 0;
     else if (!strcmp(argv[1], "retain")) return retained(), printf("%lu\n", device_used(0)), 0;
     else if (!strcmp(argv[1], "broken")) {
         broken();
