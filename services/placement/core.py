@@ -204,6 +204,8 @@ class Core:
         self.takeover.seen(state)
         if state.uid in self.holds:
             return
+        if self.phase == "leading" and self.preemption.moves.came(state, now):
+            return
         self._out += self.placer.admit(state, now)
 
     def _bound(self, state: PodState, now: float) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from services.placement import messages as m
 from services.placement.claims import allocations, with_claims
@@ -11,7 +11,6 @@ from services.placement.gangs.placing import Placed, take_back
 from services.placement.holds import Hold, Holds
 from services.placement.journal import RECORD_MOST_BYTES, Journal
 from services.placement.placer import Placer
-from services.placement.reservations import Reservation
 from services.placement.settings import Settings
 from shared.book.gangs import GangState
 from shared.book.states import PodState
@@ -63,14 +62,14 @@ class Decider:
             out += self.placer.explain_one(now)
         return out
 
-    def take(self, reservation: Reservation, now: float) -> bool:
-        """The beneficiaries get the places that were kept for them, by a decision like any other. False where one of them does
-        not fit there any more; then none has a place."""
+    def take(self, places: Sequence[tuple[str, str]], now: float) -> bool:
+        """These pods, by uid, get the places on these nodes that were kept for them, by a decision like any other. False where one
+        of them does not fit there any more; then none has a place."""
         placed: list[Placed] = []
-        engine, gang = self.placer.engine, self.placer.gangs.of(reservation.plan.beneficiaries[0].uid)
-        for beneficiary in reservation.plan.beneficiaries:
-            state = self.placer.book.pods[beneficiary.uid]
-            place = engine.decide(state, engine.only(beneficiary.node))
+        engine, gang = self.placer.engine, self.placer.gangs.of(places[0][0])
+        for uid, node in places:
+            state = self.placer.book.pods[uid]
+            place = engine.decide(state, engine.only(node))
             if place is None:
                 take_back(placed, engine)
                 return False

@@ -5,6 +5,7 @@ from __future__ import annotations
 from services.placement import messages as m
 from services.placement.deciding import Decider
 from services.placement.journal import Journal
+from services.placement.moving import Moves
 from services.placement.parking import SAY_AGAIN_S, Parking, is_parking
 from services.placement.reservations import Reservation, Reservations
 from services.placement.takeover import Takeover
@@ -18,7 +19,8 @@ class Preemption:
     def __init__(self, decider: Decider, journal: Journal, parking: Parking) -> None:
         placer = decider.placer
         self._decider, self._journal, self._parking = decider, journal, parking
-        self.open = Reservations(placer.engine, placer.gangs, Precedence(placer.fair, placer.gangs), parking)
+        self.moves = Moves(decider)
+        self.open = Reservations(placer.engine, placer.gangs, Precedence(placer.fair, placer.gangs), parking, self.moves)
         self._said_at = 0.0
 
     def asked(self, plan: Plan, term: int, now: float) -> list[m.Command]:
@@ -43,7 +45,7 @@ class Preemption:
         for found in self.open.free():
             plan = found.plan
             self._end(found, now)
-            if not self._decider.take(found, now):
+            if not self._decider.take([(b.uid, b.node) for b in plan.beneficiaries], now):
                 out += self._over(found, term, PreemptionAbandoned(plan=plan, reason="its victims are gone, and yet it does not fit there any more"))
                 continue
             # Gathered after its decisions, so it is over in the same record, or in a later one.
@@ -77,6 +79,7 @@ class Preemption:
 
     def tick(self, term: int, now: float) -> list[m.Command]:
         """Orders to give something up are said again until they stand; who makes room for nobody any more gets it back."""
+        self.moves.tick(now)
         if now - self._said_at < SAY_AGAIN_S:
             return self._parking.tick(set(self.open), term, now)
         self._said_at = now
@@ -101,6 +104,7 @@ class Preemption:
 
     def _give_up(self, found: Reservation, reason: str, term: int, now: float) -> list[m.Command]:
         self._end(found, now)
+        self.moves.stay([victim.uid for victim in found.plan.victims])
         answer = [] if found.logged else [m.AnswerPlan(Reserved(plan_id=found.plan.plan_id, ok=False, reason=reason))]
         return [*answer, *self._over(found, term, PreemptionAbandoned(plan=found.plan, reason=reason))]
 

@@ -12,6 +12,7 @@ import msgspec
 
 from services.placement.engine import Engine
 from services.placement.explaining.trial import Trial
+from services.placement.moving import Moves
 from services.placement.parking import Parking, is_parking, parked_by
 from shared.book.book import Book
 from shared.book.gangs import Gangs
@@ -39,9 +40,9 @@ class Reservation(msgspec.Struct):
 class Reservations(dict[str, Reservation]):
     """The open ones, by plan id."""
 
-    def __init__(self, engine: Engine, gangs: Gangs, precedence: Precedence, parking: Parking) -> None:
+    def __init__(self, engine: Engine, gangs: Gangs, precedence: Precedence, parking: Parking, moves: Moves) -> None:
         super().__init__()
-        self._engine, self._gangs, self._precedence, self._parking = engine, gangs, precedence, parking
+        self._engine, self._gangs, self._precedence, self._parking, self._moves = engine, gangs, precedence, parking, moves
 
     @property
     def book(self) -> Book:
@@ -191,12 +192,19 @@ class Reservations(dict[str, Reservation]):
                 return None
             grant = Grant(grant_id="", term=0, containers=place.containers) if place.containers else None
             places[beneficiary.uid] = HeldPlace(node=place.node, grant=grant)
+        for victim in [v for v in plan.victims if v.to and v.uid in gone]:
+            place = trial.place_on(trial.book.pods[victim.uid], victim.to) if victim.to in trial.book.nodes else None
+            if place is None:
+                return None
+            places[victim.uid] = HeldPlace(node=place.node, grant=trial.grant(trial.book.pods[victim.uid], place))
         return places
 
     def _keep(self, plan: Plan, places: dict[str, HeldPlace], now: float) -> Reservation:
         shadows = []
-        for uid, place in places.items():
-            state = self.book.pods[uid]
+        for victim in [v for v in plan.victims if v.uid in places]:
+            self._moves.keep(victim, places[victim.uid], plan.plan_id, now + plan.deadline_s)
+        for uid in [b.uid for b in plan.beneficiaries]:
+            place, state = places[uid], self.book.pods[uid]
             shadow = PodState(pod=state.pod, uid=f"reserved/{plan.plan_id}/{uid}", demand=state.demand, request=state.request)
             self.book.reserve(shadow, place.node, place.grant)
             shadows.append(shadow)

@@ -26,7 +26,7 @@ from shared.book.states import PodState
 from shared.contracts.commands import Evict
 from shared.contracts.events import PreemptionProposed
 from shared.contracts.policy import PolicyError, read_queues
-from shared.contracts.preemption import Beneficiary, Plan, PreemptAnswer, Victim
+from shared.contracts.preemption import ENDS, Beneficiary, Plan, PreemptAnswer, Victim
 from shared.model.objects import ConfigMap, Gang, Pod
 from shared.model.parked import PARKINGS
 from shared.queues.precedence import Precedence
@@ -138,7 +138,7 @@ class Core:
             self._ended(m.Ended(late.plan.plan_id, executed=False), now)  # placement's word on its end was lost
         self.waiting.tick(now)
         out: list[m.Command] = [self._execute(one, now) for one in self.open.values() if one.executing and one.victims_left and now - one.asked_at >= ASK_AGAIN_S]
-        groups = self.waiting.due({b.uid for plan in self._plans(now) for b in plan.beneficiaries}, now) if proposes else []
+        groups = self.waiting.due({b.uid for plan in self._plans(now) for b in plan.beneficiaries} | self._awaited(), now) if proposes else []
         if not groups or len(self.open) >= self.config.plans_most:
             return out
         planner = self._planner(now)
@@ -154,9 +154,14 @@ class Core:
         self._now = now
         self._queues.look_around()
         self._precedence.begin()
-        busy = {b.node for plan in self._plans(now) for b in plan.beneficiaries}
-        promised = {v.uid for one in self.open.values() for v in one.plan.victims if not one.executing or v.uid in one.victims_left or v.action != "evict"}
+        busy = {node for plan in self._plans(now) for node in (*(b.node for b in plan.beneficiaries), *(v.to for v in plan.victims))}
+        promised = {v.uid for one in self.open.values() for v in one.plan.victims if not one.executing or v.uid in one.victims_left or v.action not in ENDS}
         return Planner(self.book, self._candidates.begin(now, promised), busy | self.waiting.hoped_for(now))
+
+    def _awaited(self) -> set[str]:
+        """Those who wait in the stead of pods that move: their places are kept."""
+        owners = {one.owners[v.uid] for one in self.open.values() for v in one.plan.victims if v.to}
+        return {uid for uid in self.waiting if owners and uid in self.book.pods and owner_of(self.book.pods[uid]) in owners}
 
     def _plans(self, now: float) -> list[Plan]:
         """Under way, or not settled yet."""
@@ -179,7 +184,7 @@ class Core:
         if self._must_wait(members, ways, now):
             self.waiting.no_way(members, now)
             return []
-        plan = self._plan(members, ways)
+        plan = self._plan(members, ways, planner)
         self.open[plan.plan_id] = self._opened(plan, now)
         return [m.Propose(plan, PreemptionProposed(plan=plan))]
 
@@ -197,13 +202,14 @@ class Core:
         known = {victim.uid: self.book.pods.get(victim.uid) for victim in plan.victims}
         return Open(plan, now, owners={uid: uid if state is None else owner_of(state) for uid, state in known.items()})
 
-    def _plan(self, members: list[PodState], ways: list[Way]) -> Plan:
-        victims = []
+    def _plan(self, members: list[PodState], ways: list[Way], planner: Planner) -> Plan:
+        victims, elsewhere = [], planner.elsewhere(ways)
         for candidate in (victim for way in ways for victim in way.victims):
             state = self.book.pods[candidate.uid]
             meta = state.pod.metadata
             victims.append(Victim(
-                uid=state.uid, namespace=meta.namespace, name=meta.name, grant_id=state.grant_id, action=candidate.action, keeps_milli=candidate.keeps_milli,
+                uid=state.uid, namespace=meta.namespace, name=meta.name, grant_id=state.grant_id, keeps_milli=candidate.keeps_milli,
+                action="move" if state.uid in elsewhere else candidate.action, to=elsewhere.get(state.uid, ""),
                 lost_gpu_seconds=candidate.price_gpu_ms // 1000,
             ))  # fmt: skip
         beneficiaries = tuple(
@@ -233,12 +239,13 @@ class Core:
         members = [state] if gang is None else self.waiting.enough([self.book.pods[uid] for uid in gang.waiting])
         if gang is not None and not members:
             return PreemptAnswer(sentence=f"its gang {gang.name} has {gang.members} of {gang.minimum} pods")
-        ways = self._planner(now).plan(members)
+        planner = self._planner(now)
+        ways = planner.plan(members)
         if ways is None:
             return PreemptAnswer(sentence="nobody who may be asked to would make room for it; kerf why says what would")
         if not any(way.victims for way in ways):
             return PreemptAnswer(sentence="there is room for it, which placement is about to use")
-        plan = self._plan(members, ways)
+        plan = self._plan(members, ways, planner)
         return PreemptAnswer(plan=plan, sentence=words.price(plan))
 
     # --- executing --------------------------------------------------------------------------------------------
@@ -258,7 +265,7 @@ class Core:
             return []
         found.executing = True
         # Whoever only gives something up is told so by placement, which hears of it from the node.
-        found.victims_left = frozenset(victim.uid for victim in found.plan.victims if victim.action == "evict")
+        found.victims_left = frozenset(victim.uid for victim in found.plan.victims if victim.action in ENDS)
         return [self._execute(found, now)] if found.victims_left else []
 
     def _execute(self, found: Open, now: float) -> m.Execute:

@@ -23,7 +23,7 @@ from shared.model.parked import PARKINGS
 from shared.model.request import GpuAsk
 from shared.model.selectors import node_selector_matches, untolerated
 
-Bound = tuple[int, int, int, int, Last]
+Bound = tuple[int, int, int, int, int, Last]
 _HARDNESS: dict[Action, int] = {"throttle": 1, "pause": 2, "shrink": 3, "move": 4, "checkpoint": 5, "evict": 6}
 _NOBODY = -(1 << 31)
 _FIRST = Last(("~", "~"))
@@ -39,12 +39,14 @@ class Way(msgspec.Struct, frozen=True):
     takes: tuple[GpuShare, ...]
 
     @property
-    def cost(self) -> tuple[int, int, int, int, Last, str]:
-        """The gentlest action, the least important victims, the least lost, the fewest; of equals those who came last."""
+    def cost(self) -> tuple[int, int, int, int, int, Last, str]:
+        """The gentlest action, the least important victims, the least lost, the fewest GPUs, the fewest pods; of equals those who
+        came last."""
         victims = self.victims
         oldest = max((victim.last for victim in victims), default=_FIRST)
+        milli = sum(v.gpu_milli for v in victims)
         hardest = max((_HARDNESS[v.action] for v in victims), default=0)
-        return hardest, max((v.priority for v in victims), default=_NOBODY), sum(v.price_gpu_ms for v in victims), len(victims), oldest, self.node
+        return hardest, max((v.priority for v in victims), default=_NOBODY), sum(v.price_gpu_ms for v in victims), milli, len(victims), oldest, self.node
 
 
 class Planner:
@@ -71,16 +73,67 @@ class Planner:
             self._gone |= {victim.uid: victim for victim in way.victims}
             self._taken.setdefault(way.node, []).extend(way.takes)
             self._used.setdefault(way.node, []).append(state)
+        ways = self._fewest_of_all(members, ways)
         if not self._candidates.let_in(list(self._gone.values()), members):
             return None
         self._candidates.promise(list(self._gone.values()))
         self._busy |= {way.node for way in ways.values()}
         return [ways[state.uid] for state in members]
 
+    def _fewest_of_all(self, members: Sequence[PodState], ways: dict[str, Way]) -> dict[str, Way]:
+        """What was freed for a later member may be enough for an earlier one: whoever need not go is put back."""
+        if len(members) < 2 or len(self._gone) < 2:
+            return ways
+        for back in self._put_back(list(self._gone.values())):
+            without = {uid: victim for uid, victim in self._gone.items() if uid not in back}
+            if len(without) == len(self._gone) or not self._candidates.lets_go(list(without.values()), members):
+                continue
+            again = self._all_with(members, ways, list(without.values()))
+            if again is not None:
+                self._gone, ways = without, again
+        return ways
+
+    def _all_with(self, members: Sequence[PodState], ways: dict[str, Way], victims: list[Candidate]) -> dict[str, Way] | None:
+        """The members on the same nodes with these victims alone, which stand with the first of them."""
+        kept = self._taken, self._used
+        self._taken, self._used = {}, {}
+        found: dict[str, Way] = {}
+        for uid in ways:  # in the order in which they were placed
+            state = next(s for s in members if s.uid == uid)
+            node = self._book.nodes[ways[uid].node]
+            takes = self._place(state, node, [*victims, *(self._candidates.leaving(node) if self._patient else ())])
+            if takes is None:
+                self._taken, self._used = kept
+                return None
+            found[uid] = Way(node.name, () if found else tuple(victims), takes)
+            self._taken.setdefault(node.name, []).extend(takes)
+            self._used.setdefault(node.name, []).append(state)
+        return found
+
+    def elsewhere(self, ways: Sequence[Way]) -> dict[str, str]:
+        """Nodes on which there is room for victims that their controllers make anew, by uid: room that none of these ways needs.
+        Those that run for longest first."""
+        taken = {way.node for way in ways}
+        free = [node for name, node in sorted(self._book.nodes.items()) if name not in self._busy | taken and node.gpus]
+        found: dict[str, str] = {}
+        for victim in sorted((v for way in ways for v in way.victims if v.action == "evict"), key=lambda v: v.price_gpu_ms, reverse=True):
+            state = self._book.pods[victim.uid]
+            if state.gang is not None or state.request is None or not any(owner.controller for owner in state.pod.metadata.owner_references):
+                continue
+            for node in free:
+                takes = self._place(state, node, ()) if _admits(state, node) and _has_room(state, node) else None
+                if takes is not None:
+                    found[victim.uid] = node.name
+                    self._taken.setdefault(node.name, []).extend(takes)
+                    self._used.setdefault(node.name, []).append(state)
+                    break
+        self._busy |= set(found.values())
+        return found
+
     def _best(self, state: PodState, shunned: frozenset[str]) -> Way | None:
         best: Way | None = None
         for bound, node in self._by_bound(state):
-            if best is not None and best.cost[:5] <= bound:
+            if best is not None and best.cost[:6] <= bound:
                 break
             if node.name in shunned or not _admits(state, node):
                 continue
@@ -98,10 +151,10 @@ class Planner:
             if name in self._busy or not node.gpus:
                 continue
             if name in cleared or _has_room(state, node) or (self._patient and self._candidates.leaving(node)):
-                found.append(((0, _NOBODY, 0, 0, _FIRST), node))
+                found.append(((0, _NOBODY, 0, 0, 0, _FIRST), node))
             elif candidates := self._candidates.on(node, state):
                 first, parks = candidates[0], [_HARDNESS[c.parks[0]] for c in candidates if c.parks]
-                found.append(((min(parks), _NOBODY, 0, 0, _FIRST) if parks else (_HARDNESS["evict"], first.priority, first.least_gpu_ms, 1, first.last), node))
+                found.append(((min(parks), _NOBODY, 0, 0, 0, _FIRST) if parks else (_HARDNESS["evict"], first.priority, first.least_gpu_ms, first.gpu_milli, 1, first.last), node))
         found.sort(key=lambda item: (item[0], item[1].name))
         return found
 

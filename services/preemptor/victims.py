@@ -56,6 +56,7 @@ class Candidate(msgspec.Struct, frozen=True):
     price_gpu_ms: int
     least_gpu_ms: int
     """What its going costs at the least, with those who have to go with it."""
+    gpu_milli: int
     last: Last
     """Creation and name: of pods of one job those with the greater numbers came last."""
     uid: str
@@ -82,9 +83,9 @@ class Candidate(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(self, shares=shares, action=action, keeps_milli=most, price_gpu_ms=0, least_gpu_ms=0, demand=Demand(), budgets=())
 
     @property
-    def cost(self) -> tuple[int, int, Last, str]:
-        """The least important first, then the cheapest; of equals who came last."""
-        return self.priority, self.least_gpu_ms, self.last, self.uid
+    def cost(self) -> tuple[int, int, int, Last, str]:
+        """The least important first, then the cheapest, then the smallest; of equals who came last."""
+        return self.priority, self.least_gpu_ms, self.gpu_milli, self.last, self.uid
 
 
 class _Known(msgspec.Struct):
@@ -216,11 +217,11 @@ class Candidates:
     def _candidate(self, state: PodState, node: str) -> Candidate:
         shares = _shares(self._book.grants[state.grant_id], node)
         pods = self._book.pods
-        price = price_of(state, self._book, self._now).price_gpu_ms
+        price = price_of(state, self._book, self._now)
         least = sum(price_of(pods[uid], self._book, self._now).price_gpu_ms for uid in self._gangs.goes_with(state.uid))
         meta = state.pod.metadata
         return Candidate(
-            state.pod.spec.priority, price, least, Last((meta.creation_timestamp, meta.name)), state.uid, node, state.demand, shares,
+            state.pod.spec.priority, price.price_gpu_ms, least, price.gpu_milli, Last((meta.creation_timestamp, meta.name)), state.uid, node, state.demand, shares,
             tuple(budgets_of(state, self._book)), self._parks(state), not self._spared(state),
         )  # fmt: skip
 
@@ -238,4 +239,4 @@ def _shares(held: GrantState, node: str) -> tuple[GpuShare, ...]:
 
 
 def _slice(held: GrantState, node: str) -> Candidate:
-    return Candidate(0, 0, 0, Last(("", held.name)), held.uid, node, Demand(), _shares(held, node))
+    return Candidate(0, 0, 0, 0, Last(("", held.name)), held.uid, node, Demand(), _shares(held, node))

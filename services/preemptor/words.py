@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from shared.book.book import Book
-from shared.contracts.preemption import Action, Plan, Victim
+from shared.contracts.preemption import ENDS, Action, Plan, Victim
 
 _FOR_A_WHILE: dict[Action, str] = {"throttle": "give up compute", "pause": "pause", "checkpoint": "go to the host's memory"}
 
 
 def price(plan: Plan) -> str:
-    ends = sum(victim.action == "evict" for victim in plan.victims)
+    ends = sum(victim.action in ENDS for victim in plan.victims)
     stays = len(plan.victims) - ends
-    parts = [f"{_pods(ends)} would end, and lose {plan.price_gpu_seconds} GPU-seconds"] if ends else []
+    moves = sum(victim.action == "move" for victim in plan.victims)
+    again = f" ({moves} with a place kept elsewhere)" if moves else ""
+    parts = [f"{_pods(ends)} would end{again}, and lose {plan.price_gpu_seconds} GPU-seconds"] if ends else []
     return "; ".join([*parts, *([f"{_pods(stays)} would {_FOR_A_WHILE[plan.victims[0].action]} for a while, and lose nothing but time"] if stays else [])])
 
 
@@ -30,6 +32,8 @@ def _because(victim: Victim, plan: Plan, book: Book) -> str:
 
 def _comes_back(victim: Victim, book: Book) -> str:
     """When it does is for the ends of others to say: `kerf when` asks of the pod that waits then."""
+    if victim.to:
+        return f"a place is kept for it on {victim.to}"
     state = book.pods.get(victim.uid)
     owner = None if state is None else next((o for o in state.pod.metadata.owner_references if o.controller), None)
     return "nothing makes it anew" if owner is None else f"its {owner.kind} makes it anew, and it comes back when there is room (kerf when)"

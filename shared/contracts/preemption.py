@@ -15,6 +15,11 @@ Action = Literal["throttle", "pause", "shrink", "move", "checkpoint", "evict"]
 """From gentle to hard. Only the last three give memory back, and evict alone needs nothing of the victim."""
 
 
+ENDS: tuple[Action, ...] = ("move", "evict")
+"""By which a pod ends: through the Eviction API. Whoever moves has a place kept elsewhere for the pod that its controller makes
+anew."""
+
+
 class Victim(Message, frozen=True):
     uid: str
     namespace: str
@@ -22,6 +27,8 @@ class Victim(Message, frozen=True):
     grant_id: str
     """The grant that it loses; one that it has meanwhile got instead is not meant."""
     action: Action = "evict"
+    to: str = ""
+    """Where a place is kept for whoever comes in its stead, of a pod that moves."""
     keeps_milli: int = 0
     """Of each GPU, where it is throttled."""
     lost_gpu_seconds: int = 0

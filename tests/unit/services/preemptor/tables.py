@@ -21,6 +21,8 @@ class Case(NamedTuple):
     """Who is evicted."""
     parks: str = ""
     """Who gives something up, as name=action."""
+    moves: str = ""
+    """Who of those evicted has another place in the end, as name=node."""
     placed: str = ""
     """Who of those who waited runs in the end; the others wait."""
     least: int = 0
@@ -71,6 +73,11 @@ TABLE = (
     Case("an equal gives up nothing", ONE, "a@n:0(20,100) p9", "h (20,50) p9"),
     Case("one of a gang may be throttled", TWICE, "a@a:0(20,100) g2; b@b:0(20,100) g2", "h (20,50) p9", parks="b=throttle", placed="h"),
     Case("a budget is about ends", ONE, "a@n:0(20,100) b", "h (20,50) p9", parks="a=throttle", placed="h", least=1),
+    # --- a place elsewhere
+    Case("who goes has a place kept where there is one", {"a": 2, "b": 1}, "x@a:0; y@a:1", "h 2 p9", ends="x y", moves="y=b", placed="h"),
+    Case("whoever loses the most", {"a": 2, "b": 1}, "x@a:0 r900; y@a:1 r1", "h 2 p9", ends="x y", moves="x=b", placed="h"),
+    Case("a slice moves to another GPU", {"a": 1, "b": 1}, "x@a:0(20); z@b:0(50) p9", "h 1 p5", ends="x", moves="x=b", placed="h"),
+    Case("a gang has no place kept", {"a": 2, "b": 1}, "x@a:0 g2; y@a:1 g2", "h 2 p9", ends="x y", placed="h"),
     # --- gangs that come
     Case("all of a gang gets in", TWICE, "a@a:0; b@b:0", "h 1 p9 g2; i 1 p9 g2", ends="a b", placed="h i"),
     Case("or nobody moves", TWICE, "a@a:0; b@b:0 p9", "h 1 p9 g2; i 1 p9 g2"),

@@ -494,3 +494,30 @@ def test_whose_node_could_not_is_not_asked_for_that_again_but_for_its_end() -> N
     cluster.reserve(plan)
     cluster.say(m.Ended(plan.plan_id, executed=False))
     assert actions(cluster) == [("low", "evict")]
+
+
+def test_what_is_freed_for_a_later_member_serves_an_earlier_one_too() -> None:
+    cluster = Cluster("n", gpus=3)
+    cluster.run("cheap", "n", 0, ran_s=10)
+    cluster.run("dear", "n", 1, 2, ran_s=1_000)
+    for number in range(2):
+        cluster.wait(f"high-{number}", **gang("h", 2))
+    assert cluster.victims() == [["dear"]]
+
+
+def test_who_moves_keeps_no_node_busy_and_its_heir_asks_nobody() -> None:
+    """Its place is kept: the pod that its controller makes anew displaces no one while it waits for it."""
+    owner = (OwnerReference(uid="job", kind="Job", name="train", controller=True),)
+    cluster = Cluster("a", "b", gpus=2)
+    cluster.run("one", "a", 0, owners=owner, priority=5)
+    cluster.run("two", "a", 1, priority=5)
+    cluster.run("least", "b", 0)
+    cluster.wait("high", gpus=2)
+    (plan,) = cluster.plans()
+    assert {(v.name, v.action, v.to) for v in plan.victims} == {("one", "move", "b"), ("two", "evict", "")}
+    assert set(cluster.reserve(plan)) == {"one", "two"}
+    again = build.gpu_pod("one-again", gpus=1, priority=5)
+    meta = msgspec.structs.replace(again.metadata, owner_references=owner)
+    cluster.say(m.FactsSeen((Put(object=msgspec.structs.replace(again, metadata=meta)),)))
+    cluster.say(m.Rejected(again.metadata.uid))
+    assert cluster.victims() == []

@@ -116,6 +116,8 @@ def test_before_and_after(case: Case) -> None:
     live = {pod.metadata.name: pod for pod in world.live.values()}
     parked = {name: decode_parked(note).action for name, pod in live.items() if (note := pod.metadata.annotations.get("kerf.dev/parked"))}
     assert parked == dict(pair.split("=") for pair in case.parks.split())
+    assert {v.name: v.to for plan in world.plans.values() for v in plan.victims if v.to} == dict(pair.split("=") for pair in case.moves.split())
+    assert all(live[name].spec.node_name == node for name, node in (pair.split("=") for pair in case.moves.split()))
     assert {name for name in waiting if live[name].spec.node_name} == set(case.placed.split())
     assert world.core.book.overbooked() == []
 

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from shared.contracts.preemption import ENDS
 from tests.support.preempting import STEP_S, Together, until_quiet
 
 IMMUNITY_S = 60.0
@@ -60,7 +61,7 @@ def judge(world: Together) -> None:
         plan, outcome = world.plans[plan_id], world.outcome[plan_id]
         assert names <= {victim.name for victim in plan.victims}
         if outcome == "executed":
-            assert names == {victim.name for victim in plan.victims if victim.action == "evict"}
+            assert names == {victim.name for victim in plan.victims if victim.action in ENDS}
             gained = {b.uid for b in plan.beneficiaries}
             assert gained <= {d.uid for _, record in world.log for d in getattr(record, "decisions", ())}
         else:
