@@ -511,7 +511,7 @@ def test_who_moves_keeps_no_node_busy_and_its_heir_asks_nobody() -> None:
     cluster = Cluster("a", "b", gpus=2)
     cluster.run("one", "a", 0, owners=owner, priority=5)
     cluster.run("two", "a", 1, priority=5)
-    cluster.run("least", "b", 0)
+    cluster.run("equal", "b", 0, priority=100)
     cluster.wait("high", gpus=2)
     (plan,) = cluster.plans()
     assert {(v.name, v.action, v.to) for v in plan.victims} == {("one", "move", "b"), ("two", "evict", "")}
