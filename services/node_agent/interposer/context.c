@@ -97,11 +97,12 @@ static int of_context(const entry_t *entry, const void *context) {
 /* Its place is given up first: whoever makes a context while this one's charges go back finds it free. */
 static void gone(int i) {
     const known_t was = known[i];
-    entry_t entry;
+    uint64_t bytes[KERF_MAX_GPUS] = {0};
     memset(&known[i], 0, sizeof known[i]);
     pthread_mutex_unlock(&contexts_guard);
     for (int s = 0; s <= LIMIT_HEAP; s++) release(was.gpu, was.setting[s].charged);
-    while (table_take_any(of_context, was.context, &entry)) release(entry.gpu, entry.bytes);
+    table_take_all(of_context, was.context, bytes);
+    for (int gpu = 0; gpu < KERF_MAX_GPUS; gpu++) release(gpu, bytes[gpu]);
     __atomic_store_n(&pools_pending, 1, __ATOMIC_RELAXED);
     release(was.gpu, was.paid);
     pthread_mutex_lock(&contexts_guard);

@@ -39,6 +39,7 @@ int table_take(enum kind kind, uint64_t key, entry_t *taken); /* 0: not there */
 int table_refer(enum kind kind, uint64_t key, int by, entry_t *entry); /* 0: not there; taken out at 0 references */
 int table_find(enum kind kind, uint64_t key, entry_t *found);
 int table_take_any(int (*wanted)(const entry_t *, const void *), const void *what, entry_t *taken);
+void table_take_all(int (*wanted)(const entry_t *, const void *), const void *what, uint64_t *bytes_by_gpu); /* of KERF_MAX_GPUS */
 void table_clear(void);
 
 /* held.c: what memory pools hold, and its charge. */

@@ -95,6 +95,17 @@ int table_take_any(int (*wanted)(const entry_t *, const void *), const void *wha
     return found;
 }
 
+/* In one walk, however many they are. */
+void table_take_all(int (*wanted)(const entry_t *, const void *), const void *what, uint64_t *bytes_by_gpu) {
+    pthread_mutex_lock(&table_guard);
+    for (size_t i = 0; i < room; i++) {
+        if (entries[i].kind == FREE || entries[i].kind == GONE || !wanted(&entries[i], what)) continue;
+        bytes_by_gpu[entries[i].gpu] += entries[i].bytes;
+        entries[i].kind = GONE;
+    }
+    pthread_mutex_unlock(&table_guard);
+}
+
 /* In a child: what stands there may be half grown, and is the parent's. It is left where it is. */
 void table_clear(void) {
     pthread_mutex_lock(&table_guard);
