@@ -1,4 +1,3 @@
-# ruff: noqa: F811 - fixtures of the enforcement tests, by name
 """Pods that give up for others on a whole agent: what their pages say when placement hears yes, over real NATS and gRPC."""
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from shared.contracts.commands import Accepted, NodeGrant, NodeSync, NodeSyncAns
 from shared.model.gpu import Strategy
 from shared.model.grant import ContainerGrant, GpuShare, Grant
 from shared.model.parked import Parked
-from tests.contract.test_enforcement import GPU, ROOT, build, count, orders, page, prove, settings  # noqa: F401 - fixtures
+from tests.support.enforcement import GPU, VICTIM, count, orders, page, prove
 from tests.support.fake_kubelet import FakeKubelet
 from tests.support.kubelet_agent import agent, pod, uid
 from tests.support.waiting import eventually
@@ -171,7 +170,6 @@ async def test_another_strategy_cannot_and_says_so(
 
 
 CHECKPOINT = Parked(action="checkpoint", plan_id="p")
-VICTIM = ROOT / "tests" / "unit" / "services" / "node_agent" / "strategies" / "victim.py"
 
 
 class Low:

@@ -1,0 +1,83 @@
+"""An agent with the interposer built, a proof of the canary, and what is heard of its slices."""
+
+from __future__ import annotations
+
+import functools
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from services.node_agent.devices import watch
+from services.node_agent.devices.cgroups import Owner
+from services.node_agent.devices.nvml import NvmlDevices
+from shared.bus.nats_bus import NatsBus
+from shared.bus.port import Incoming
+from shared.contracts import subjects
+from shared.contracts.base import decode
+from shared.contracts.samples import SliceUse, UsageSample
+from tests.support.enforcement import (
+    NVML,
+    VICTIM,
+    become,
+    prove,
+)
+from tests.support.kubelet_agent import uid
+from tests.support.native import enforcement_built
+
+
+@pytest.fixture(scope="module")
+def build(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return enforcement_built(tmp_path_factory.mktemp("interposer"))
+
+
+@pytest.fixture
+def settings(host: Path, build: Path) -> dict[str, Any]:
+    become(host, NVML)
+    return {"interposer_dir": str(build), "libcuda": str(build / "libcuda.so.1"), "poll_s": 0.1, "usage_s": 0.05, "escape_slack_mib": 0}
+
+
+@pytest.fixture
+def proven(host: Path, build: Path) -> None:
+    prove(host, build)
+
+
+@pytest.fixture
+def place() -> Any:
+    inside = Path("/run/kerf")
+    stood = inside.exists()
+    yield
+    if not stood and inside.exists():
+        inside.rmdir()
+
+
+@pytest.fixture
+async def uses(bus: NatsBus) -> list[SliceUse]:
+    heard: list[SliceUse] = []
+
+    async def ear(incoming: Incoming) -> None:
+        heard.extend(use for gpu in decode(incoming.payload, UsageSample).gpus for use in gpu.slices)
+
+    await bus.subscribe(subjects.USAGE_ALL, ear)
+    return heard
+
+
+@pytest.fixture
+def owned(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Process 4711 is the pod's; whose it is would be in /proc of a real one."""
+    monkeypatch.setattr(watch, "NvmlDevices", functools.partial(NvmlDevices, owner={4711: Owner(uid("a"), "f" * 64)}.get))
+
+
+@pytest.fixture
+def victim(host: Path, settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
+    """A process of the low pod that launches without end, and that nothing stands in front of."""
+    monkeypatch.setenv("KERF_FAKE_CUDA", str(host / "world"))
+    with subprocess.Popen([sys.executable, str(VICTIM), settings["libcuda"]], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "begun\n"
+        monkeypatch.setattr(watch, "NvmlDevices", functools.partial(NvmlDevices, owner={process.pid: Owner(uid("a"), "f" * 64)}.get))
+        yield process.pid
+        process.kill()

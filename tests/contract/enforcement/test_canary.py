@@ -1,0 +1,73 @@
+"""What a node offers goes by its canary."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import grpc
+import msgspec
+import pytest
+
+from services.node_agent.canary.verdict import Proof
+from shared.bus.embedded import EmbeddedServer
+from shared.bus.nats_bus import NatsBus
+from tests.support.enforcement import (
+    NVML,
+    become,
+    offered,
+    page,
+    prove,
+    started,
+)
+from tests.support.fake_kubelet import FakeKubelet
+from tests.support.kubelet_agent import agent
+from tests.support.waiting import eventually
+
+
+async def _offers(bus: NatsBus) -> bool:
+    return {"interposer", "time_slice"} <= set(await offered(bus))
+
+
+def _proof(host: Path) -> Proof:
+    return msgspec.json.decode((host / "state" / "canary.json").read_bytes(), type=Proof)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="the canary mounts its page where a container has it")
+async def test_the_canary_leaves_alone_what_is_somebodys(
+    nats: EmbeddedServer, bus: NatsBus, host: Path, kubelet: FakeKubelet, settings: dict[str, Any], build: Path, place: None
+) -> None:
+    """With all of its memory granted the GPU has no room for a canary: nothing new is proven until some of it is given back."""
+    async with agent(nats, host, **(settings | {"interposer_dir": str(host / "nothing")})):
+        await started(bus, kubelet, "a", memory_mib=3000, strategy="advisory")
+    async with agent(nats, host, **settings) as ctx:
+        await eventually(lambda: "no healthy GPU has 2048 MiB" in str(ctx.health.report()["parts"].get("enforcement")))
+        assert "interposer" not in await offered(bus)
+
+
+async def test_a_failed_canary_is_no_offer_and_nothing_that_was_promised_more_starts(
+    nats: EmbeddedServer, bus: NatsBus, host: Path, kubelet: FakeKubelet, settings: dict[str, Any], build: Path
+) -> None:
+    prove(host, build, ok=False, sentence="cuMemCreate gave too much")
+    broken = settings | {"libcuda": "/nowhere/libcuda.so.1"}
+    async with agent(nats, host, **broken) as ctx:
+        with pytest.raises(grpc.aio.AioRpcError, match="strategy-not-offered"):
+            await started(bus, kubelet, "a")
+        assert not page(host, "a").exists()
+        assert "interposer" not in await eventually(lambda: offered(bus))
+        assert "has failed with driver 580.1: cuMemCreate gave too much" in ctx.health.report()["parts"]["enforcement"]["detail"]
+        assert ctx.health.ready
+        assert "kerf_agent_enforcement_proven 0.0" in ctx.metrics.render().decode()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="the canary mounts its page where a container has it")
+async def test_a_node_offers_firm_isolation_when_its_own_canary_has_passed_and_again_after_a_driver_change(
+    nats: EmbeddedServer, bus: NatsBus, host: Path, kubelet: FakeKubelet, settings: dict[str, Any], place: None
+) -> None:
+    async with agent(nats, host, **settings) as ctx:
+        await eventually(lambda: _offers(bus), within_s=30)
+        assert "kerf_agent_enforcement_proven 1.0" in ctx.metrics.render().decode()
+        become(host, NVML.replace("580.1", "590.7"))
+        await eventually(lambda: _proof(host).driver_version == "590.7", within_s=30)
+    assert _proof(host).ok

@@ -1,0 +1,93 @@
+"""Memory that got past a slice: NVML against the page, and the policy that meets it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from shared.bus.embedded import EmbeddedServer
+from shared.bus.nats_bus import NatsBus
+from shared.bus.port import Incoming
+from shared.contracts import subjects
+from shared.contracts.base import decode, encode
+from shared.contracts.commands import Answers, Evict, EvictBatch
+from shared.contracts.samples import SliceUse
+from tests.support.enforcement import (
+    GPU,
+    NVML,
+    at_work,
+    become,
+    count,
+    locked,
+    page,
+    started,
+)
+from tests.support.fake_kubelet import FakeKubelet
+from tests.support.kubelet_agent import agent
+from tests.support.waiting import eventually
+
+
+async def test_what_gets_past_the_interposer_is_shown(
+    nats: EmbeddedServer,
+    bus: NatsBus,
+    host: Path,
+    kubelet: FakeKubelet,
+    settings: dict[str, Any],
+    proven: None,
+    owned: None,
+    uses: list[SliceUse],
+) -> None:
+    async with agent(nats, host, **settings) as ctx:
+        await started(bus, kubelet, "a")
+        become(host, f"{NVML}process 0 4711 50\n")
+        await eventually(lambda: any(use.hidden_mib == 50 for use in uses))
+        assert f'kerf_agent_slice_hidden_mib{{gpu="{GPU}",namespace="team",pod="a"}} 50.0' in ctx.metrics.render().decode()
+
+
+async def test_a_container_that_cuts_its_counters_hides_nothing(
+    nats: EmbeddedServer,
+    bus: NatsBus,
+    host: Path,
+    kubelet: FakeKubelet,
+    settings: dict[str, Any],
+    proven: None,
+    owned: None,
+    uses: list[SliceUse],
+) -> None:
+    async with agent(nats, host, **settings):
+        await started(bus, kubelet, "a")
+        count(host, "a", 50)
+        os.truncate(page(host, "a") / "counters", 100)
+        become(host, f"{NVML}process 0 4711 50\n")
+        await eventually(lambda: any(use.hidden_mib == 50 for use in uses))
+
+
+async def test_by_policy_the_pod_that_got_past_is_evicted(
+    nats: EmbeddedServer, bus: NatsBus, host: Path, kubelet: FakeKubelet, settings: dict[str, Any], proven: None, owned: None
+) -> None:
+    asked: list[Evict] = []
+
+    async def watcher(incoming: Incoming) -> None:
+        asked.extend(decode(incoming.payload, EvictBatch).evictions)
+        await bus.respond(incoming, encode(Answers()))
+
+    await bus.subscribe(subjects.CMD_EVICT, watcher)
+    async with agent(nats, host, **settings, escapes="evict"):
+        await started(bus, kubelet, "a")
+        become(host, f"{NVML}process 0 4711 500\n")
+        await eventually(lambda: asked)
+    assert (asked[0].name, len(asked)) == ("a", 1)
+    assert "holds 500 MiB" in asked[0].reason
+
+
+async def test_by_policy_what_got_past_waits_for_its_turn_and_is_let_go_with_the_agent(
+    nats: EmbeddedServer, bus: NatsBus, host: Path, kubelet: FakeKubelet, settings: dict[str, Any], proven: None, build: Path, victim: int
+) -> None:
+    async with agent(nats, host, **settings, escapes="lock"):
+        await started(bus, kubelet, "a", compute_milli=0, strategy="time_slice")
+        await started(bus, kubelet, "b", compute_milli=0, strategy="time_slice", priority=100)
+        at_work(host, "b")
+        become(host, f"{NVML}process 0 {victim} 50\n")
+        await eventually(lambda: locked(build, victim), every_s=0.1)
+    assert not locked(build, victim)

@@ -1,0 +1,150 @@
+"""GPU time that got past a slice: NVML against the share, and the policy that meets it."""
+
+from __future__ import annotations
+
+import functools
+import os
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from services.node_agent.canary.keeper import LIBRARY
+from services.node_agent.devices import watch
+from services.node_agent.devices.cgroups import Owner
+from services.node_agent.devices.nvml import NvmlDevices
+from shared.bus.embedded import EmbeddedServer
+from shared.bus.nats_bus import NatsBus
+from shared.bus.port import Incoming
+from shared.contracts import subjects
+from shared.contracts.base import decode, encode
+from shared.contracts.commands import Answers, Evict, EvictBatch
+from shared.contracts.samples import SliceUse
+from tests.support.enforcement import (
+    GPU,
+    ROOT,
+    as_seen,
+    become,
+    locked,
+    page,
+    started,
+)
+from tests.support.fake_kubelet import FakeKubelet
+from tests.support.kubelet_agent import agent, uid
+from tests.support.waiting import eventually
+
+
+@pytest.fixture(scope="module")
+def forge(tmp_path_factory: pytest.TempPathFactory, build: Path) -> Path:
+    """A program that writes over what its page says of its GPU time."""
+    folder = tmp_path_factory.mktemp("programs")
+    subprocess.run(["make", "-s", "-C", str(ROOT / "tests" / "interposer" / "programs"), f"BUILD={folder}", f"{folder}/forge"], check=True)
+    return folder / "forge"
+
+
+def forged(host: Path, build: Path, program: Path, processes: int) -> list[int]:
+    """Runs so many at once in container a, on the fake driver; per cent of the GPU's time that each really had."""
+    environment = os.environ | {
+        "KERF_DIRECTORY": str(page(host, "a")), "LD_PRELOAD": str(build / "test" / LIBRARY), "KERF_TEST_DRIVER": str(build / "libcuda.so.1"),
+        "LD_LIBRARY_PATH": str(build), "KERF_FAKE_CUDA": str(host / "forged"), "KERF_FAKE_CUDA_CLIENTS": str(processes),
+    }  # fmt: skip
+    running = [
+        subprocess.Popen(
+            [str(program), "all", "500000", "4"],
+            env=environment | {"KERF_FAKE_CUDA_CLIENT": str(place)},
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for place in range(processes)
+    ]
+    return [sum(map(int, process.communicate(timeout=60)[0].split())) // 40_000_000 for process in running]
+
+
+@pytest.fixture
+def owned_by_a(monkeypatch: pytest.MonkeyPatch) -> None:
+    mine = {4711 + place: Owner(uid("a"), "f" * 64) for place in range(4)}
+    monkeypatch.setattr(watch, "NvmlDevices", functools.partial(NvmlDevices, owner=mine.get))
+
+
+BY_TIME = {"escape_slack_mib": 4000, "escape_window_s": 0.3}
+
+
+async def test_processes_that_forge_together_show_as_gpu_time_beyond_the_share(
+    nats: EmbeddedServer,
+    bus: NatsBus,
+    host: Path,
+    kubelet: FakeKubelet,
+    settings: dict[str, Any],
+    proven: None,
+    owned_by_a: None,
+    uses: list[SliceUse],
+    build: Path,
+    forge: Path,
+) -> None:
+    """One that forges has its share; four that do have it four times, which their page denies and NVML sees."""
+    async with agent(nats, host, **settings | BY_TIME) as ctx:
+        await started(bus, kubelet, "a", compute_milli=100)
+        alone = forged(host, build, forge, 1)
+        become(host, as_seen(alone))
+        await eventually(lambda: any(use.sm_milli == 10 * alone[0] for use in uses))
+        together = forged(host, build, forge, 4)
+        assert 8 <= alone[0] <= 12
+        assert sum(together) > 30
+        become(host, as_seen(together))
+        await eventually(lambda: any(use.over_milli for use in uses))
+        use = next(use for use in reversed(uses) if use.over_milli)
+        assert use.over_milli > 100
+        series = f'kerf_agent_slice_over_milli{{gpu="{GPU}",namespace="team",pod="a"}}'
+        assert series in ctx.metrics.render().decode()
+        become(host, as_seen(alone))
+        await eventually(lambda: uses[-1].over_milli == 0)
+
+
+async def test_a_share_that_is_kept_is_no_escape_of_time(
+    nats: EmbeddedServer,
+    bus: NatsBus,
+    host: Path,
+    kubelet: FakeKubelet,
+    settings: dict[str, Any],
+    proven: None,
+    owned_by_a: None,
+    uses: list[SliceUse],
+) -> None:
+    async with agent(nats, host, **settings | BY_TIME):
+        await started(bus, kubelet, "a", compute_milli=300)
+        become(host, as_seen([20, 18]))
+        await eventually(lambda: sum(use.sm_milli == 380 for use in uses) > 20)
+        assert {use.over_milli for use in uses} == {0}
+
+
+async def test_by_policy_the_pod_that_took_more_time_than_its_share_is_evicted(
+    nats: EmbeddedServer, bus: NatsBus, host: Path, kubelet: FakeKubelet, settings: dict[str, Any], proven: None, owned_by_a: None
+) -> None:
+    asked: list[Evict] = []
+
+    async def watcher(incoming: Incoming) -> None:
+        asked.extend(decode(incoming.payload, EvictBatch).evictions)
+        await bus.respond(incoming, encode(Answers()))
+
+    await bus.subscribe(subjects.CMD_EVICT, watcher)
+    async with agent(nats, host, **settings | BY_TIME, escapes="evict"):
+        await started(bus, kubelet, "a", compute_milli=300)
+        become(host, as_seen([50, 40]))
+        await eventually(lambda: asked)
+    assert (asked[0].name, len(asked)) == ("a", 1)
+    assert "90 % of GPU" in asked[0].reason
+
+
+async def test_by_policy_what_took_more_time_than_its_share_is_locked_for_the_rest_of_every_cycle(
+    nats: EmbeddedServer, bus: NatsBus, host: Path, kubelet: FakeKubelet, settings: dict[str, Any], proven: None, build: Path, victim: int
+) -> None:
+    """Alone on the GPU, too; and it stays rationed though NVML now sees no more of it than its share."""
+    async with agent(nats, host, **settings | BY_TIME, escapes="lock"):
+        await started(bus, kubelet, "a", compute_milli=100)
+        become(host, as_seen([90], first=victim))
+        await eventually(lambda: locked(build, victim), every_s=0.05)
+        become(host, as_seen([10], first=victim))
+        await eventually(lambda: not locked(build, victim), every_s=0.01)
+        await eventually(lambda: locked(build, victim), every_s=0.05)
+    assert not locked(build, victim)
