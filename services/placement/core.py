@@ -28,6 +28,7 @@ from shared.contracts.events import GrantEnded, PodBound, TermTaken
 from shared.contracts.log import ReadyRecord
 from shared.contracts.preemption import Reserved
 from shared.model.objects import ConfigMap, Gang, Pod
+from shared.queues.precedence import Precedence
 
 
 class Core:
@@ -51,7 +52,7 @@ class Core:
         self.holds = Holds()
         self.journal = Journal(self.settings.batch_most)
         self.decider = Decider(self.placer, self.holds, self.journal, self.settings, trace_of)
-        self.parking = Parking(self.book, self.nodes)
+        self.parking = Parking(self.book, self.nodes, Precedence(self.placer.fair, self.placer.gangs))
         self.preemption = Preemption(self.decider, self.journal, self.parking)
         self.takeover = Takeover()
         self._began = 0.0
@@ -85,7 +86,8 @@ class Core:
             case m.SyncAnswered():
                 self._synced(event, now)
             case m.GrantAcknowledged():
-                self.nodes.acknowledged(event.grant_id)
+                if event.reason or self.parking.stands(event.grant_id, event.parked):
+                    self.nodes.acknowledged(event.grant_id)
                 self._out += self.parking.answered(event.grant_id, event.parked, event.reason)
                 if event.reason and event.parked is None:
                     self._out += self.preemption.refused(event.grant_id, event.reason, self.term, now)
@@ -129,13 +131,15 @@ class Core:
         for source in (gangs | self.book.others.get("Gang", {})).values():
             self._out += self.placer.gang_changed(source, now)
         if self.phase != "listing":
+            for state in self.book.pods.values():
+                self._out += self.parking.seen(state, now)
             return
         self._out += self.parking.adopt(self.term, now)
         pending = [s for s in self.book.pods.values() if s.ours and not s.pod.spec.node_name and not s.ended]
         if self.takeover.is_complete(self.term, event.log_sequence_seen):
             for state in pending:
                 self._readopt(state, now)
-            self.preemption.readopt(self.takeover, now)
+            self._out += self.preemption.readopt(self.takeover, self.term, now)
             self._write_ready()
         else:
             self.phase = "touching"
@@ -282,7 +286,7 @@ class Core:
         if self.parking.freed() or self._freed:
             self._freed = False
             self.placer.wake()
-        self._out += self.decider.turn(self.term, now)
+        self._out += self.decider.turn(self.term, now, self.parking.ahead(set(self.preemption.open), now))
 
     # --- the log and what follows it (R1, R2) -----------------------------------------------------------------
 

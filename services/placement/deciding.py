@@ -30,8 +30,9 @@ class Decider:
         self.term = 0
         self._grants_made = 0
 
-    def turn(self, term: int, now: float) -> list[m.Command]:
-        """Tries those whose turn it is, until the batch is full or too many holds are open, and appends what is due."""
+    def turn(self, term: int, now: float, before: Callable[[PodState], list[m.Command]] = lambda _: []) -> list[m.Command]:
+        """Tries those whose turn it is, until the batch is full or too many holds are open, and appends what is due. `before` says
+        what goes before one of them is tried."""
         self.term = term
         out: list[m.Command] = []
         attempts = 0
@@ -42,6 +43,7 @@ class Decider:
             if attempts >= ATTEMPTS_PER_TURN:
                 out.append(m.Again())
                 break
+            out += before(self.placer.book.pods[uid])
             gang = self.placer.gangs.of(uid)
             if gang is not None:
                 if gang.need > self.settings.batch_most and not self.journal.empty:

@@ -11,7 +11,7 @@ them at another version nobody else gets what they gave up, for an order of an e
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from services.placement import messages as m
 from services.placement.nodes import Nodes
@@ -22,6 +22,7 @@ from shared.contracts.commands import ParkPod
 from shared.contracts.preemption import Plan, Victim
 from shared.model.grant import sum_shares
 from shared.model.parked import PARKINGS, Parked, encode_parked
+from shared.queues.precedence import Precedence
 
 SAY_AGAIN_S = 5.0
 STAYS_FREE_S = 5.0
@@ -39,8 +40,8 @@ def parked_by(victim: Victim, plan_id: str) -> Parked:
 
 
 class Parking:
-    def __init__(self, book: Book, nodes: Nodes) -> None:
-        self._book, self._nodes = book, nodes
+    def __init__(self, book: Book, nodes: Nodes, precedence: Precedence) -> None:
+        self._book, self._nodes, self._precedence = book, nodes, precedence
         self._told: dict[str, Parked] = {}
         """What each agent was told last, by pod."""
         self._resuming: dict[str, float] = {}
@@ -112,6 +113,11 @@ class Parking:
             return [m.SendPatches((_patch(state, "", f"its node cannot: {reason}"),))]
         return []
 
+    def stands(self, grant_id: str, parked: Parked | None) -> bool:
+        """Whether an agent's yes is to what it was told last. One to an order before that leaves the last one to be said again."""
+        held = self._book.grants.get(grant_id)
+        return held is None or parked == self._told.get(held.uid)
+
     def _moved(self, state: PodState) -> None:
         """Seen at another version than this leader met it at: no order of an earlier one can come true any more."""
         if self._unmoved.get(state.uid, state.pod.metadata.resource_version) != state.pod.metadata.resource_version:
@@ -135,19 +141,44 @@ class Parking:
         the most important first, of equals the oldest."""
         self._told = {uid: parked for uid, parked in self._told.items() if uid in self._book.pods}
         self._resuming = {uid: at for uid, at in self._resuming.items() if uid in self._book.pods}
-        waiting = [s for s in self._book.pods.values() if s.parked is not None and s.uid not in self._unmoved and s.grant_id and s.parked.plan_id not in plans]
+        waiting = self._over(plans)
         self._room_since = {s.uid: self._room_since[s.uid] for s in waiting if s.uid in self._room_since}
         orders = []
-        for state in sorted(waiting, key=lambda s: (-s.pod.spec.priority, s.pod.metadata.creation_timestamp, s.uid)):
+        for state in waiting:
             said = self._resuming.get(state.uid)
             if said is not None and now - said < SAY_AGAIN_S:
                 continue
             if said is None and not self._may_resume(state, now):
                 continue
-            self._book.park(state.grant_id, None)
-            self._resuming[state.uid] = now
-            orders.append(_patch(state, "", "there is room for all that it was given"))
+            orders.append(self._resume(state, now))
         return self._touch_again(term, now) + ([m.SendPatches(tuple(orders))] if orders else [])
+
+    def ahead(self, plans: set[str], now: float) -> Callable[[PodState], list[m.Command]]:
+        """What is said before somebody who waits is tried: whom that one could not ask to give way does not wait until it is
+        served. Else whoever comes next, however unimportant, would keep parked who has to be there first."""
+        found: list[PodState] | None = None
+
+        def before(waiter: PodState) -> list[m.Command]:
+            nonlocal found
+            if found is None:
+                found = [state for state in self._over(plans) if self._has_room(state)]
+                self._precedence.begin()
+            going = [s for s in found if s.uid not in self._resuming and not self._precedence.may(waiter, s)]
+            orders = tuple(self._resume(state, now) for state in going if self._has_room(state))
+            return [m.SendPatches(orders)] if orders else []
+
+        return before
+
+    def _over(self, plans: set[str]) -> list[PodState]:
+        """Those that are parked for no open plan: the most important first, of equals the oldest."""
+        parked = (self._book.pods[uid] for uid in self._told if uid in self._book.pods and uid not in self._unmoved)
+        found = [state for state in parked if state.parked is not None and state.parked.plan_id not in plans]
+        return sorted(found, key=lambda s: (-s.pod.spec.priority, s.pod.metadata.creation_timestamp, s.uid))
+
+    def _resume(self, state: PodState, now: float) -> ParkPod:
+        self._book.park(state.grant_id, None)
+        self._resuming[state.uid] = now
+        return _patch(state, "", "there is room for all that it was given")
 
     def _touch_again(self, term: int, now: float) -> list[m.Command]:
         self._unmoved = {uid: version for uid, version in self._unmoved.items() if uid in self._book.pods}
@@ -157,11 +188,14 @@ class Parking:
         return [m.SendPatches(tuple(touch(self._book.pods[uid], term) for uid in self._unmoved))]
 
     def _may_resume(self, state: PodState, now: float) -> bool:
-        held = self._book.grants.get(state.grant_id)
-        if held is None or held.phase != "bound" or not self._fits(held):
+        if not self._has_room(state):
             self._room_since.pop(state.uid, None)
             return False
         return now - self._room_since.setdefault(state.uid, now) >= STAYS_FREE_S
+
+    def _has_room(self, state: PodState) -> bool:
+        held = self._book.grants.get(state.grant_id)
+        return held is not None and held.phase == "bound" and self._fits(held)
 
     def _fits(self, held: GrantState) -> bool:
         """Whether there is room for all that was given. What was never booked to others is there."""
@@ -169,7 +203,8 @@ class Parking:
         for (node, uuid), (mib, milli) in sum_shares((held.given,)).items():
             room = self._book.nodes[node].by_uuid.get(uuid) if node in self._book.nodes else None
             now_mib, now_milli = taken.get((node, uuid), (0, 0))
-            if room is None or room.free_mib < mib - now_mib or room.free_milli < milli - now_milli:
+            # Strangers may have more than is left, or a GPU be smaller now: who asks for none of it is not kept off by that.
+            if room is None or 0 < mib - now_mib > room.free_mib or 0 < milli - now_milli > room.free_milli:
                 return False
         return True
 

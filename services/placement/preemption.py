@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from services.placement import messages as m
 from services.placement.deciding import Decider
 from services.placement.journal import Journal
@@ -89,11 +91,16 @@ class Preemption:
         """What a new term has to write again."""
         return [found.record(term) for found in self.open.values() if found.logged]
 
-    def readopt(self, takeover: Takeover, now: float) -> None:
+    def readopt(self, takeover: Takeover, term: int, now: float) -> list[m.Command]:
+        out: list[m.Command] = []
         for record in takeover.reserved():
             kept = self.open.readopt(record, now)
             if kept is not None:
                 self._make_way(kept.plan, now, going=True)
+            else:  # said aloud: else its evictions would be asked for again, for nobody
+                self._journal.reservations.append(msgspec.structs.replace(record, term=term, places={}, over=True))
+                out += _publish(record.plan, PreemptionAbandoned(plan=record.plan, reason="a new leader found its beneficiaries placed or gone, or their nodes gone"))
+        return out
 
     def _end(self, found: Reservation, now: float) -> None:
         self.open.end(found.plan.plan_id)

@@ -150,10 +150,10 @@ def test_what_is_given_up_comes_back_when_there_is_room_and_all_of_it() -> None:
     assert parks(world.later(20)) == []
 
 
-def test_whoever_waits_is_served_before_it_comes_back() -> None:
+def test_who_waits_and_is_more_important_is_served_before_it_comes_back() -> None:
     world = parked_world()
     high = world.leader.bind(world.high)
-    world.leader.facts(world.slice("next", compute=50, priority=0))
+    world.leader.facts(world.slice("next", compute=50, priority=1))
     grant = world.leader.core.book.pods[high.metadata.uid].grant_id
     world.leader.gone(high)
     world.leader.send(m.ReleaseSeen("n", grant))
@@ -221,3 +221,58 @@ def test_an_annotation_that_nobody_can_read_parks_nobody() -> None:
     assert world.leader.core.book.pods[world.low.metadata.uid].parked is not None
 
 
+
+
+def test_an_end_of_parking_that_a_snapshot_shows_reaches_the_agent() -> None:
+    """The feed had a gap: what happened in it is seen at once, and pod by pod by nobody."""
+    world = parked_world()
+    high = world.leader.bind(world.high)
+    grant = world.leader.core.book.pods[high.metadata.uid].grant_id
+    world.leader.gone(high)
+    world.leader.send(m.ReleaseSeen("n", grant))
+    (back,) = parks(world.later(7))
+    assert back.parked == ""
+    world.low = build.newer(world.low, annotations={k: v for k, v in world.low.metadata.annotations.items() if k != names.ANNOTATION_PARKED})
+    (told,) = only(world.leader.send(m.SnapshotSeen(build.put(build.node("n"), world.low), 0)), m.SendGrant)
+    assert (told.grant.uid, told.grant.parked) == (world.low.metadata.uid, None)
+
+
+def test_a_late_yes_to_the_order_to_park_is_none_to_the_one_to_go_on() -> None:
+    """Else a pod whose agent missed the second stays parked until another leader comes."""
+    world = parked_world()
+    parked = world.leader.core.book.pods[world.low.metadata.uid].parked
+    world.leader.answer = False
+    world.leader.gone(world.high)
+    (back,) = parks(world.later(7))
+    assert back.parked == ""
+    world.annotate("")
+    world.answer(parked)
+    said_again = [c.grant for c in only(world.later(5), m.SendGrant) if c.grant.uid == world.low.metadata.uid]
+    assert {grant.parked for grant in said_again} == {None}
+    world.answer(None)
+    assert [c for c in only(world.later(5), m.SendGrant) if c.grant.uid == world.low.metadata.uid] == []
+
+
+def test_strangers_memory_keeps_nobody_parked_who_needs_none() -> None:
+    """Paused, it has kept its memory: that somebody else takes more than is left is none of its business."""
+    world = parked_world()
+    inventory = build.inventory("n", gpus=1, strategies=("exclusive", "advisory", "interposer"), generation=2)
+    world.leader.send(m.InventorySeen(msgspec.structs.replace(inventory, gpus=(msgspec.structs.replace(inventory.gpus[0], foreign_mib=GPU_MIB // 2 + 1),))))
+    world.leader.gone(world.high)
+    assert world.free()[0] < 0
+    assert [order.parked for order in parks(world.later(7))] == [""]
+
+
+def test_nobody_comes_before_it_who_could_not_make_it_give_way() -> None:
+    """However many wait: it was there first, and has work to lose."""
+    world = parked_world()
+    high = world.leader.bind(world.high)
+    grant = world.leader.core.book.pods[high.metadata.uid].grant_id
+    rivals = [world.slice(f"next{i}", compute=50, priority=0) for i in range(3)]
+    world.leader.facts(*rivals)
+    world.leader.gone(high)
+    said = world.leader.send(m.ReleaseSeen("n", grant))
+    assert [(order.name, order.parked) for order in parks(said)] == [("low", "")]
+    world.annotate("")
+    assert not {pod.metadata.uid for pod in rivals} & world.leader.binds().keys()
+    assert world.free() == (GPU_MIB // 2, 0)

@@ -273,3 +273,16 @@ def test_both_sides_can_ask_why() -> None:
     assert why("high").endswith("team/low0 makes room for it (plan plan)")
     assert why("low0").endswith("it is to make room for team/high (plan plan)")
     assert "plan" not in why("low1")
+
+
+def test_a_reservation_that_nobody_needs_under_a_new_leader_is_said_to_be_over() -> None:
+    """Else the preemptor, which knows of it, would go on asking for its evictions for as long as it might last."""
+    world = World()
+    world.waits(high())
+    plan = world.plan("low0")
+    world.ask(plan)
+    after = Leader(build.node("n"), *world.bound.values(), term=world.leader.sequence + 1, records=tuple(world.leader.log)).nodes("n", gpus=2)
+    (abandoned,) = after.events(PreemptionAbandoned)
+    assert abandoned.plan == plan
+    assert [r.over for _, record in after.log if isinstance(record, DecisionBatch) for r in record.reservations] == [True]
+    assert after.core.phase == "leading"
