@@ -299,7 +299,8 @@ class Core:
         if found is not None and event.executed:
             self._settling.append((found.plan, now))
         elif found is not None:
-            self._candidates.could_not([v.uid for v in found.plan.victims if v.action in PARKINGS], now + self.config.immunity_s)
+            if all(self._wants(b.uid) for b in found.plan.beneficiaries):  # else it is not the victims who could not
+                self._candidates.could_not([v.uid for v in found.plan.victims if v.action in PARKINGS], now + self.config.immunity_s)
             self._wait(found.plan, now, shun=False)
 
     def _wait(self, plan: Plan, now: float, *, shun: bool) -> None:

@@ -8,7 +8,7 @@ import pytest
 from services.preemptor import messages as m
 from shared.contracts.commands import Answer, Outcome
 from shared.contracts.events import PreemptionProposed
-from shared.contracts.facts import Put
+from shared.contracts.facts import Gone, Put
 from shared.contracts.preemption import Reserved
 from shared.model.objects import Condition, OwnerReference, PodStatus
 from tests.support import build
@@ -205,3 +205,16 @@ def test_who_stands_by_proposes_nothing(cluster: Cluster) -> None:
     cluster.now += 1
     assert cluster.say(m.Tick(proposes=False)) == []
     assert len(cluster.plans()) == 1
+
+
+def test_a_plan_that_ends_as_nobody_needs_it_says_nothing_of_what_its_victims_can_do() -> None:
+    """The next one who comes would else end what could have paused."""
+    cluster = Cluster("n", gpus=1)
+    cluster.run("low", "n", 0, memory_mib=40_960, compute_milli=1000, strategy="interposer")
+    for name in ("high", "next"):
+        cluster.wait(name, gpus=0, memory="40960Mi", compute=50)
+        (plan,) = cluster.plans()
+        assert [victim.action for victim in plan.victims] == ["throttle"]
+        cluster.reserve(plan)
+        cluster.say(m.FactsSeen((Gone(object=cluster.pods.pop(name)),)))
+        cluster.say(m.Ended(plan.plan_id, executed=False))
