@@ -33,6 +33,9 @@ from shared.queues.precedence import Precedence
 from shared.queues.queues import Queues, policy_text
 
 ASK_AGAIN_S = 5.0
+LOOKS_MOST = 50_000
+"""Nodes times members that are planned for in one tick, some half a second's work; one group at least. The others have the next
+tick: whoever plans for longer loses the lead."""
 LOST_S = 60.0
 """So long after its deadline a plan is over, whatever was heard of it."""
 
@@ -142,9 +145,11 @@ class Core:
         if not groups or len(self.open) >= self.config.plans_most:
             return out
         planner = self._planner(now)
+        looks = 0
         for members in groups:
-            if len(self.open) >= self.config.plans_most:
+            if len(self.open) >= self.config.plans_most or looks >= LOOKS_MOST:
                 break
+            looks += len(members) * len(self.book.nodes)
             out += self._propose(members, planner, now)
         return out
 

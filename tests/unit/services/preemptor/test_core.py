@@ -5,7 +5,12 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from services.preemptor import core, victims
 from services.preemptor import messages as m
+from shared.book import movable
+from shared.book.book import Book
+from shared.book.movable import Movable
+from shared.book.states import PodState
 from shared.contracts.commands import Answer, Outcome
 from shared.contracts.events import PreemptionProposed
 from shared.contracts.facts import Gone, Put
@@ -218,3 +223,36 @@ def test_a_plan_that_ends_as_nobody_needs_it_says_nothing_of_what_its_victims_ca
         cluster.reserve(plan)
         cluster.say(m.FactsSeen((Gone(object=cluster.pods.pop(name)),)))
         cluster.say(m.Ended(plan.plan_id, executed=False))
+
+
+def test_a_tick_plans_for_no_longer_than_a_leader_may_take(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those who are left have the next one, the most important first."""
+    monkeypatch.setattr(core, "LOOKS_MOST", 4)
+    cluster = Cluster("a", "b", "c", gpus=1)
+    for name in "abc":
+        cluster.run(f"low-{name}", name, 0)
+    for priority in (1, 3, 2):
+        cluster.wait(f"high-{priority}", priority=priority)
+    assert [[b.name for plan in cluster.plans() for b in plan.beneficiaries] for _ in range(3)] == [["high-3", "high-2"], ["high-1"], []]
+
+
+def test_where_only_time_has_passed_prices_are_reckoned_anew_on_some_nodes_a_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(victims, "RENEWED_MOST", 1)
+    priced: list[str] = []
+
+    def price_of(state: PodState, book: Book, now: float) -> Movable:
+        priced.append(state.charged)
+        return movable.price_of(state, book, now)
+
+    monkeypatch.setattr(victims, "price_of", price_of)
+    cluster = Cluster("a", "b", "c", gpus=1)
+    for name in "abc":
+        cluster.run(f"low-{name}", name, 0)
+    cluster.wait("high")
+    made = []
+    for _ in range(4):
+        priced.clear()
+        cluster.now += 20
+        cluster.core.dry_run("team", "high", cluster.now)
+        made.append(set(priced))
+    assert made == [{"a", "b", "c"}, {"a"}, {"b"}, {"c"}]
