@@ -18,6 +18,7 @@ from shared.model.objects import (
     PodDisruptionBudget,
     Taint,
 )
+from shared.model.parked import Parked, encode_parked
 from tests.support import build
 from tests.unit.services.preemptor.world import TOTAL_MIB, Cluster
 
@@ -521,3 +522,14 @@ def test_who_moves_keeps_no_node_busy_and_its_heir_asks_nobody() -> None:
     cluster.say(m.FactsSeen((Put(object=msgspec.structs.replace(again, metadata=meta)),)))
     cluster.say(m.Rejected(again.metadata.uid))
     assert cluster.victims() == []
+
+
+def test_what_has_given_up_compute_already_is_no_cheaper_to_end() -> None:
+    """It has done as much work as it had before it was asked to."""
+    cluster = Cluster("a", "b", gpus=1)
+    parked = encode_parked(Parked(action="throttle", plan_id="before", compute_milli=100))
+    cluster.run("throttled", "a", 0, memory_mib=8_192, compute_milli=1000, strategy="interposer", ran_s=1_000, annotations={"kerf.dev/parked": parked})
+    cluster.run("young", "b", 0, ran_s=500)
+    cluster.wait("high")
+    (plan,) = cluster.plans()
+    assert [(victim.name, victim.lost_gpu_seconds) for victim in plan.victims] == [("young", 501)]
