@@ -50,6 +50,7 @@ def measure(folder: Path, device: Device, seconds: int) -> dict[str, object]:
         ("memory", lambda: cases.memory(place)),
         ("shares", lambda: cases.shares(place, seconds)),
         ("long launches", lambda: cases.long_launches(place, seconds)),
+        ("launch lengths", lambda: cases.launch_lengths(place, seconds)),
         ("tiers", lambda: cases.tiers(place, seconds)),
         ("short requests", lambda: cases.requests(place, seconds)),
         ("least", lambda: cases.least(place, seconds)),

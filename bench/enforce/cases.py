@@ -21,6 +21,7 @@ LIMIT_MIB, CHUNK_KIB = 512, 4096
 PROCESSES = 64
 MIXES = ((100, 900), (300, 700), (500, 500), (200, 300, 500))
 KERNELS_US = (500, 200, 900)
+LENGTHS_US = (2_000, 5_000, 10_000, 20_000)
 HIGH = Load(kernel_us=500, period_us=25_000, depth=40)
 """A request of 20 ms every 25: a fifth of the GPU is idle."""
 LEAST_MILLI = 50
@@ -75,19 +76,33 @@ def _first(process: subprocess.Popen[str]) -> dict[str, Any]:
 def shares(place: Place, seconds: int) -> Figures:
     """Mixes of slices that always want the GPU: how far each is from its share in any window of a second, in percent of a GPU.
     The first window is left out: it is when they begin."""
-    errors: dict[str, float] = {}
-    for mix in MIXES:
-        with place.board() as board:
-            slices = [place.slice(f"s{i}", milli, memory_mib=place.device.memory_mib // 8) for i, milli in enumerate(mix)]
-            for slice_ in slices:
-                board.put(slice_)
-            loads = {slice_.key: Load(kernel_us=KERNELS_US[i]) for i, slice_ in enumerate(slices)}
-            said = place.together(board, loads, seconds)
-        wrong = [
-            abs(done / 1e7 - milli / 10) for slice_, milli in zip(slices, mix, strict=True) for done in said[slice_.key]["done_ns"][1:]
-        ]
-        errors[":".join(str(milli // 10) for milli in mix)] = round(max(wrong), 3)
+    errors = {_name(mix): _error_percent(place, mix, KERNELS_US, seconds) for mix in MIXES}
     return {"share_error_percent_max": max(errors.values()), "share_error_percent": errors}
+
+
+def launch_lengths(place: Place, seconds: int) -> Figures:
+    """The same where all launches of all slices are long: the window of one has no room for the other's, and nobody can stop one."""
+    return {
+        "share_error_percent_by_launch_ms": {
+            f"{length_us // 1000}": {_name(mix): _error_percent(place, mix, (length_us,) * len(mix), seconds) for mix in MIXES[:2]}
+            for length_us in LENGTHS_US
+        }
+    }
+
+
+def _name(mix: tuple[int, ...]) -> str:
+    return ":".join(str(milli // 10) for milli in mix)
+
+
+def _error_percent(place: Place, mix: tuple[int, ...], kernels_us: tuple[int, ...], seconds: int) -> float:
+    with place.board() as board:
+        slices = [place.slice(f"s{i}", milli, memory_mib=place.device.memory_mib // 8) for i, milli in enumerate(mix)]
+        for slice_ in slices:
+            board.put(slice_)
+        loads = {slice_.key: Load(kernel_us=kernels_us[i]) for i, slice_ in enumerate(slices)}
+        said = place.together(board, loads, seconds)
+    wrong = [abs(done / 1e7 - milli / 10) for slice_, milli in zip(slices, mix, strict=True) for done in said[slice_.key]["done_ns"][1:]]
+    return round(max(wrong), 3)
 
 
 def long_launches(place: Place, seconds: int) -> Figures:

@@ -24,6 +24,9 @@ def test_slices_hold_on_the_fake_driver(tmp_path: Path) -> None:
     assert figures["memory_device_bytes_max"] == LIMIT_MIB << 20, "the device's own word, not the page's"
     assert figures["share_error_percent_max"] < 2
     assert all(error <= 2 for error in found["long_share_error_percent"].values())
+    by_length = found["share_error_percent_by_launch_ms"]
+    assert set(by_length) == {"2", "5", "10", "20"}
+    assert all(error < 2.5 for length in ("2", "5", "10") for error in by_length[length].values())
     assert figures["short_p99_loss_percent_max"] < 5
     assert all(row["throughput_loss_percent"] < 1 for row in found["short_requests"].values())
     assert figures["high_throughput_loss_percent"] < 1
