@@ -3,7 +3,8 @@
 #define KERF_LANES_H
 #include "kerf.h"
 
-enum { LANES = MAX_CONTEXTS, DEPTH = 32, KEYS = 32, BATCH_NS = 250000, NEW_NS = 100000 };
+/* DEPTH x KEYS launches and their events: fewer than a driver queues (1024) before a launch blocks in it, with the lock held. */
+enum { LANES = MAX_CONTEXTS, DEPTH = 32, KEYS = 24, BATCH_NS = 250000, NEW_NS = 100000 };
 enum opened { NOT_OPENED, OPENED, NO_EVENTS };
 typedef struct { CUevent begin, end; CUstream stream; uint64_t keys[KEYS], estimated_ns; int count, unknown, queued; } batch_t;
 typedef struct {
