@@ -28,7 +28,7 @@ class Preemption:
     def asked(self, plan: Plan, term: int, now: float) -> list[m.Command]:
         known = self.open.get(plan.plan_id)
         if known is not None:
-            return [m.AnswerPlan(Reserved(plan_id=plan.plan_id, ok=True))] if known.logged else []  # answered when it is logged
+            return [m.AnswerPlan(Reserved(plan_id=plan.plan_id, ok=True))] if known.answered else []  # answered when it may be executed
         record = self.open.reserve(plan, term, now)
         if isinstance(record, str):
             return [m.AnswerPlan(Reserved(plan_id=plan.plan_id, ok=False, reason=record, under_way=self.open.of(plan)))]
@@ -44,6 +44,8 @@ class Preemption:
         out: list[m.Command] = []
         for found, reason in self.open.pointless(now):
             out += self._give_up(found, reason, term, now)
+        for found in self.open.values():
+            out += self._answer(found)
         for found in self.open.free():
             plan = found.plan
             self._end(found, now)
@@ -65,7 +67,17 @@ class Preemption:
             return []  # it has ended meanwhile, or this is its repetition under another term
         plan, found.logged, found.until = found.plan, True, now + found.plan.deadline_s
         self._make_way(plan, now, going=True)
-        return [*self._parking.order(plan), m.AnswerPlan(Reserved(plan_id=plan.plan_id, ok=True)), *_publish(plan, PreemptionReserved(plan=plan, term=record.term))]
+        return [*self._parking.order(plan), *self._answer(found), *_publish(plan, PreemptionReserved(plan=plan, term=record.term))]
+
+    def _answer(self, found: Reservation) -> list[m.Command]:
+        """Nobody ends before those who only give something up have done so: a node that cannot make them would end the plan, and
+        what had ended by then would have ended for nothing."""
+        parking = [victim for victim in found.plan.victims if is_parking(victim)]
+        waits = len(parking) < len(found.plan.victims) and not all(self._parking.is_done(victim, found.plan.plan_id) for victim in parking)
+        if found.answered or not found.logged or waits:
+            return []
+        found.answered = True
+        return [m.AnswerPlan(Reserved(plan_id=found.plan.plan_id, ok=True))]
 
     def words(self, uid: str) -> str:
         """What a pod has to do with a plan that is reserved; empty for nothing."""
@@ -112,7 +124,7 @@ class Preemption:
     def _give_up(self, found: Reservation, reason: str, term: int, now: float) -> list[m.Command]:
         self._end(found, now)
         self.moves.stay([victim.uid for victim in found.plan.victims])
-        answer = [] if found.logged else [m.AnswerPlan(Reserved(plan_id=found.plan.plan_id, ok=False, reason=reason))]
+        answer = [] if found.answered else [m.AnswerPlan(Reserved(plan_id=found.plan.plan_id, ok=False, reason=reason))]
         return [*answer, *self._over(found, term, PreemptionAbandoned(plan=found.plan, reason=reason))]
 
     def _over(self, found: Reservation, term: int, event: Event) -> list[m.Command]:

@@ -32,6 +32,8 @@ class Reservation(msgspec.Struct):
     since: float
     until: float
     logged: bool = False
+    answered: bool = False
+    """Its evictions may be asked for: whatever others give up without ending is given up."""
 
     def record(self, term: int, *, over: bool = False) -> ReservationRecord:
         return ReservationRecord(term=term, plan=self.plan, places={} if over else self.places, over=over)
@@ -92,7 +94,7 @@ class Reservations(dict[str, Reservation]):
     def of(self, plan: Plan) -> Plan | None:
         """The plan that is reserved for all of its beneficiaries, or for more."""
         wanted = {b.uid for b in plan.beneficiaries}
-        return next((r.plan for r in self.values() if r.logged and wanted <= {b.uid for b in r.plan.beneficiaries}), None)
+        return next((r.plan for r in self.values() if r.answered and wanted <= {b.uid for b in r.plan.beneficiaries}), None)
 
     def end(self, plan_id: str) -> Reservation | None:
         """What it kept is everybody's again."""

@@ -76,6 +76,7 @@ class Core:
             case m.SnapshotSeen():
                 self.book.apply_snapshot(event.facts)
                 self.gangs.start_over(now)
+                self.immunity.only(self.book.pods, now)
                 for state in self.book.pods.values():
                     self._park(state)
                 self._read_policy()
@@ -108,6 +109,8 @@ class Core:
         match seen:
             case Pod():
                 uid = seen.metadata.uid
+                if uid not in self.book.pods or seen.metadata.deletion_timestamp is not None:
+                    self.immunity.ended(uid, now)
                 if uid in self.book.pods:
                     self._park(self.book.pods[uid])
                     self.gangs.see(self.book.pods[uid], now, able=not self.book.pods[uid].refusal)
@@ -276,6 +279,9 @@ class Core:
     def _execute(self, found: Open, now: float) -> m.Execute:
         """Evictions that are not taken yet; saying one twice harms nobody, for its precondition names the pod."""
         found.asked_at = now
+        for victim in found.plan.victims:
+            if victim.uid in found.victims_left and victim.uid in self.book.pods:
+                self.immunity.asked(victim.uid, found.owners[victim.uid], victim.namespace, now)
         return m.Execute(found.plan.plan_id, tuple(
             Evict(uid=victim.uid, namespace=victim.namespace, name=victim.name, reason=words.eviction(victim, found.plan, self.book))
             for victim in found.plan.victims if victim.uid in found.victims_left
@@ -289,7 +295,7 @@ class Core:
         failed = {answer.uid: answer for answer in event.answers if answer.outcome not in ("done", "gone")}
         for victim in found.plan.victims:
             if victim.uid in found.victims_left - failed.keys():
-                self.immunity.evicted(found.owners[victim.uid], victim.namespace, now)
+                self.immunity.ended(victim.uid, now)
         found.victims_left = frozenset(failed)
         stuck = next((a for a in failed.values() if a.outcome in ("throttled", "refused", "conflict")), None)
         if stuck is None:

@@ -276,3 +276,23 @@ def test_nobody_comes_before_it_who_could_not_make_it_give_way() -> None:
     world.annotate("")
     assert not {pod.metadata.uid for pod in rivals} & world.leader.binds().keys()
     assert world.free() == (GPU_MIB // 2, 0)
+
+
+@pytest.mark.parametrize("able", [True, False])
+def test_nobody_ends_before_those_who_only_give_something_up_have_done_so(able: bool) -> None:
+    """The node's no would end the plan, and what had ended by then would have ended for nothing."""
+    world = World()
+    world.leader.gone(world.high)
+    world.leader.nodes("m", gpus=1, strategies=("exclusive", "advisory", "interposer"))
+    whole = world.run(build.gpu_pod("whole", gpus=1))
+    notes = {"kerf.dev/isolation": "firm", "kerf.dev/gang": "g", "kerf.dev/gang-size": "2"}
+    highs = [build.gpu_pod(f"high{i}", memory=f"{GPU_MIB // 2}Mi", compute=50, priority=100, annotations=notes) for i in range(2)]
+    world.leader.facts(*highs)
+    gains = tuple(Beneficiary(uid=pod.metadata.uid, namespace="team", name=pod.metadata.name, node=node) for pod, node in zip(highs, "nm", strict=True))
+    ends = Victim(uid=whole.metadata.uid, namespace="team", name="whole", grant_id=world.leader.core.book.pods[whole.metadata.uid].grant_id)
+    plan = Plan(plan_id="plan", beneficiaries=gains, victims=(*world.plan().victims, ends), deadline_s=60)
+    said = world.leader.send(m.ReserveAsked(plan))
+    assert only(said, m.AnswerPlan) == [], "nobody is told to execute it"
+    world.annotate(parks(said)[0].parked)
+    said = world.answer(decode_parked(parks(said)[0].parked) if able else None, reason="" if able else "no")
+    assert [answer.answer.ok for answer in only(said, m.AnswerPlan)] == [able]

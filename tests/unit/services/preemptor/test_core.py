@@ -256,3 +256,27 @@ def test_where_only_time_has_passed_prices_are_reckoned_anew_on_some_nodes_a_rou
         cluster.core.dry_run("team", "high", cluster.now)
         made.append(set(priced))
     assert made == [{"a", "b", "c"}, {"a"}, {"b"}, {"c"}]
+
+
+@pytest.mark.parametrize("heard", ["unknown", "too late", "by a snapshot"])
+def test_who_has_ended_for_others_is_left_alone_though_the_answer_is_lost(heard: str) -> None:
+    """Its controller's next pod may be there before the answer is."""
+    cluster = Cluster("n", gpus=1)
+    owners = (OwnerReference(uid="o", kind="ReplicaSet", name="r", controller=True),)
+    low = cluster.run("low", "n", 0, owners=owners)
+    cluster.wait("high")
+    (plan,) = cluster.plans()
+    assert cluster.reserve(plan) == ["low"]
+    if heard == "unknown":
+        cluster.say(m.Evicted(plan.plan_id, (Answer(uid=low.metadata.uid, outcome="unknown"),)))
+    if heard == "by a snapshot":
+        cluster.pods.pop("low")
+        cluster.say(m.SnapshotSeen(build.put(build.node("n"), *cluster.pods.values())))
+        cluster.say(m.GrantOver("grant-low"))
+    else:
+        cluster.gone("low")
+    cluster.say(m.Ended(plan.plan_id, executed=False))
+    cluster.say(m.FactsSeen((Gone(object=cluster.pods.pop("high")),)))
+    cluster.run("low", "n", 0, owners=owners, uid="its-next")
+    cluster.wait("another")
+    assert cluster.plans() == []
