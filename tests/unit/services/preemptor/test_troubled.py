@@ -1,0 +1,61 @@
+"""As `test_together`, with leaders, agents, feeds and nodes that fail in the middle: all comes to rest, nothing is booked twice (which
+the world asserts itself), nobody is left parked, and nobody ends again while immune."""
+
+from __future__ import annotations
+
+import itertools
+import random
+
+import pytest
+
+from tests.support.preempting import STEP_S, until_quiet
+from tests.support.troubled import TROUBLES, Troubled
+
+IMMUNITY_S, DEADLINE_S = 60.0, 120
+QUEUES = """
+queues:
+- {name: a, guaranteed: {gpus: 2}, weight: 2}
+- {name: b, weight: 3, limit: {gpus: 3}}
+- {name: p, weight: 1}
+- {name: c, parent: p, guaranteed: {gpus: 1}}
+- {name: d, parent: p, weight: 0}
+"""
+
+
+def drawn(seed: int) -> tuple[Troubled, frozenset[str]]:
+    dice = random.Random(seed)
+    nodes = {f"n{i}": dice.choice((1, 2, 4)) for i in range(dice.randint(1, 4))}
+    troubles = frozenset(dice.sample(TROUBLES, dice.randint(1, len(TROUBLES))))
+    queues = dice.choice((None, QUEUES))
+    world = Troubled(
+        nodes, dice, troubles, least={"a": dice.randint(0, 2), "b": 1}, immunity_s=IMMUNITY_S, queues=queues, checkpoints=dice.random() < 0.5,
+        gives_back_s=dice.choice((0.5, 3.0, 10.0)), deadline_s=DEADLINE_S,
+    )  # fmt: skip
+    for number in range(dice.randint(5, 30)):
+        for _ in range(dice.choice((0, 1, 6, 20, 40))):
+            world.step(STEP_S)
+        members, priority, runs_s = dice.choice((1, 1, 1, 2, 3)), dice.randint(0, 3), dice.choice((5.0, 60.0, 300.0, 1e9))
+        slice_ = (dice.choice((10, 20, 40, 60)), dice.choice((0, 20, 50, 100))) if dice.random() < 0.6 else None
+        gpus, label, queue = dice.choice((1, 1, 2)), dice.choice(("", "", "a", "b")), dice.choice("abcd") if queues else ""
+        for member in range(members):
+            world.arrive(
+                f"p{number}-{member}", priority=priority, gpus=1 if slice_ else gpus, gang=f"g{number}" if members > 1 else "", size=members, runs_s=runs_s,
+                label=label, queue=queue, slice_=slice_,
+            )  # fmt: skip
+        world.trouble()
+    return world, troubles
+
+
+@pytest.mark.parametrize("seed", [*range(18), 280, 289])
+def test_whatever_fails_it_comes_to_rest(seed: int) -> None:
+    world, troubles = drawn(seed)
+    until_quiet(world, quiet_s=DEADLINE_S + 20.0, most_s=3 * 3_600)
+    assert world.core.preemption.open == {}
+    assert world.preemptor.open == {}
+    assert world.core.book.grants.keys() == world.grants.keys()
+    for state in world.core.book.pods.values():
+        held = world.core.book.grants.get(state.grant_id)
+        assert held is None or held.parked == state.parked == world.parked.get(held.grant_id), "all three agree"
+    if "preemptor" not in troubles:  # who begins anew knows of nobody's immunity
+        for times in world.evicted_at().values():
+            assert all(again - at >= IMMUNITY_S - 1e-6 for at, again in itertools.pairwise(times))
