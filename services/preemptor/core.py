@@ -7,30 +7,24 @@ what is freed is placement's to give. So nothing here can give a GPU twice; the 
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import suppress
-from typing import Any
 
 import msgspec
 
 from services.preemptor import messages as m
 from services.preemptor import words
+from services.preemptor.cluster import Cluster
 from services.preemptor.config import Config
 from services.preemptor.immunity import Immunity, owner_of
 from services.preemptor.planner import Planner, Way
 from services.preemptor.victims import Candidates
 from services.preemptor.waiting import KNOWN_WITHIN_S, Waiters
-from shared.book.book import Book
-from shared.book.gangs import Gangs
 from shared.book.movable import price_of
 from shared.book.states import PodState
 from shared.contracts.commands import Evict
 from shared.contracts.events import PreemptionProposed
-from shared.contracts.policy import PolicyError, read_queues
 from shared.contracts.preemption import ENDS, Beneficiary, Plan, PreemptAnswer, Victim
-from shared.model.objects import ConfigMap, Gang, Pod
 from shared.model.parked import PARKINGS
 from shared.queues.precedence import Precedence
-from shared.queues.queues import Queues, policy_text
 
 ASK_AGAIN_S = 5.0
 LOOKS_MOST = 50_000
@@ -56,16 +50,13 @@ class Core:
     def __init__(self, config: Config, new_id: Callable[[], str]) -> None:
         """`new_id` gives a plan a name that no other has."""
         self.config, self._new_id = config, new_id
-        self.book = Book()
         self.immunity = Immunity(config.immunity_s, config.evictions_per_hour)
+        self._cluster = Cluster(self.immunity)
+        self.book, self.gangs = self._cluster.book, self._cluster.gangs
         self._settling: list[tuple[Plan, float]] = []
         """Executed, with when; the feed has not shown all Bindings yet, and what was freed looks free until then."""
         self._now = 0.0
-        self.gangs = Gangs(self.book)
-        self._queues = Queues(self.book)
-        self._policy: str | None = None
-        """The text of the queues in force."""
-        self._precedence = Precedence(self._queues, self.gangs)
+        self._precedence = Precedence(self._cluster.queues, self.gangs)
         self._candidates = Candidates(self.book, self.gangs, self._precedence, lambda state: self.immunity.spared(state, self._now),
                                       PARKINGS if config.checkpoints else ("throttle", "pause"))  # fmt: skip
         self.waiting = Waiters(self.book, self.gangs, config.patience_s)
@@ -74,24 +65,8 @@ class Core:
     def handle(self, event: m.Input, now: float) -> list[m.Command]:
         match event:
             case m.SnapshotSeen():
-                self.book.apply_snapshot(event.facts)
-                self.gangs.start_over(now)
-                self.immunity.only(self.book.pods, now)
-                for state in self.book.pods.values():
-                    self._park(state)
-                self._read_policy()
+                self._cluster.apply(event, now)
                 self.waiting.rejected_before(now)
-            case m.FactsSeen():
-                for fact in event.facts:
-                    self.book.apply(fact)
-                    self._noted(fact.object, now)
-            case m.InventorySeen():
-                self.book.put_inventory(event.inventory)
-                self.book.set_agent_trouble(event.inventory.node, "")
-            case m.AgentLost():
-                self.book.retire_agent(event.node)
-            case m.GrantOver():
-                self.book.release(event.grant_id)
             case m.Rejected():
                 self.waiting.rejected(event.uid, now)
             case m.Answered():
@@ -102,39 +77,9 @@ class Core:
                 self._ended(event, now)
             case m.Tick():
                 return self._tick(now, proposes=event.proposes)
+            case _:
+                self._cluster.apply(event, now)
         return []
-
-    def _noted(self, seen: Any, now: float) -> None:
-        """Of what stands beside the book: gangs and queues."""
-        match seen:
-            case Pod():
-                uid = seen.metadata.uid
-                if uid not in self.book.pods or seen.metadata.deletion_timestamp is not None:
-                    self.immunity.ended(uid, now)
-                if uid in self.book.pods:
-                    self._park(self.book.pods[uid])
-                    self.gangs.see(self.book.pods[uid], now, able=not self.book.pods[uid].refusal)
-                else:
-                    self.gangs.forget(uid, now)
-            case Gang():
-                for uid in self.gangs.named_by(seen):
-                    self.gangs.see(self.book.pods[uid], now)
-            case ConfigMap():
-                self._read_policy()
-
-    def _park(self, state: PodState) -> None:
-        """As its annotation says. Placement, which waits for the node's word, has the last one."""
-        held = self.book.grants.get(state.grant_id)
-        if held is not None and held.parked != state.parked:
-            self.book.park(held.grant_id, state.parked)
-
-    def _read_policy(self) -> None:
-        """As placement does, which tells people where a text cannot be read: then the last good one is in force."""
-        text = policy_text(self.book)
-        if text != self._policy:
-            self._policy = text
-            with suppress(PolicyError):
-                self._queues.enact(None if text is None else read_queues(text))
 
     # --- proposing --------------------------------------------------------------------------------------------
 
@@ -160,7 +105,7 @@ class Core:
         """Besides the plans under way: on their nodes nothing else is planned, and budgets count those of their victims whose
         eviction the API server has not counted yet."""
         self._now = now
-        self._queues.look_around()
+        self._cluster.queues.look_around()
         self._precedence.begin()
         busy = {node for plan in self._plans(now) for node in (*(b.node for b in plan.beneficiaries), *(v.to for v in plan.victims))}
         promised = {v.uid for one in self.open.values() for v in one.plan.victims if not one.executing or v.uid in one.victims_left or v.action not in ENDS}

@@ -11,24 +11,19 @@ from collections.abc import Sequence
 
 import msgspec
 
+from services.preemptor.fitting import admits, assign, give, has_room, take
 from services.preemptor.victims import Candidate, Candidates, Last
-from shared.book.accepts import accepted
 from shared.book.book import Book
-from shared.book.shares import GpuRoom, fits, share_on
 from shared.book.states import NodeState, PodState
 from shared.contracts.preemption import Action
 from shared.model.grant import GpuShare
-from shared.model.mig import instance_mask
 from shared.model.parked import PARKINGS
-from shared.model.request import GpuAsk
-from shared.model.selectors import node_selector_matches, untolerated
 
 Bound = tuple[int, int, int, int, int, Last]
 _HARDNESS: dict[Action, int] = {"throttle": 1, "pause": 2, "shrink": 3, "move": 4, "checkpoint": 5, "evict": 6}
 _NOBODY = -(1 << 31)
 _FIRST = Last(("~", "~"))
 """Sorts before whoever came last."""
-_EFFECTS = ("NoSchedule", "NoExecute")
 
 
 class Way(msgspec.Struct, frozen=True):
@@ -121,7 +116,7 @@ class Planner:
             if state.gang is not None or state.request is None or not any(owner.controller for owner in state.pod.metadata.owner_references):
                 continue
             for node in free:
-                takes = self._place(state, node, ()) if _admits(state, node) and _has_room(state, node) else None
+                takes = self._place(state, node, ()) if admits(state, node) and has_room(state, node) else None
                 if takes is not None:
                     found[victim.uid] = node.name
                     self._taken.setdefault(node.name, []).extend(takes)
@@ -135,7 +130,7 @@ class Planner:
         for bound, node in self._by_bound(state):
             if best is not None and best.cost[:6] <= bound:
                 break
-            if node.name in shunned or not _admits(state, node):
+            if node.name in shunned or not admits(state, node):
                 continue
             way = self._way(state, node)
             if way is not None and (best is None or way.cost < best.cost):
@@ -150,7 +145,7 @@ class Planner:
         for name, node in self._book.nodes.items():
             if name in self._busy or not node.gpus:
                 continue
-            if name in cleared or _has_room(state, node) or (self._patient and self._candidates.leaving(node)):
+            if name in cleared or has_room(state, node) or (self._patient and self._candidates.leaving(node)):
                 found.append(((0, _NOBODY, 0, 0, 0, _FIRST), node))
             elif candidates := self._candidates.on(node, state):
                 first, parks = candidates[0], [_HARDNESS[c.parks[0]] for c in candidates if c.parks]
@@ -243,72 +238,7 @@ class Planner:
         for candidate in gone:
             for share in candidate.shares:
                 if share.uuid in by_uuid:
-                    _give(by_uuid[share.uuid], share, ends=candidate.action == "evict")
+                    give(by_uuid[share.uuid], share, ends=candidate.action == "evict")
         for share in self._taken.get(node.name, ()):
-            _take(by_uuid[share.uuid], share)
-        return _assign(state, node, rooms)
-
-
-def _assign(state: PodState, node: NodeState, rooms: list[GpuRoom]) -> tuple[GpuShare, ...] | None:
-    request, inventory = state.request, node.inventory
-    if request is None or inventory is None:
-        return None
-    wanted = accepted(request, inventory)
-    takes: list[GpuShare] = []
-    for ask in sorted(request.asks.values(), key=lambda a: a.hardness, reverse=True):
-        fitting = sorted((room for room in rooms if room.uuid in wanted and fits(ask, room)), key=lambda r: (r.free_milli, r.free_mib, r.column))
-        chosen = _instances(ask, fitting, node.name) if ask.profile else [_share(ask, room, node.name) for room in fitting[: ask.count]]
-        if len(chosen) < ask.count:
-            return None
-        takes += chosen
-    return tuple(takes)
-
-
-def _instances(ask: GpuAsk, fitting: Sequence[GpuRoom], node: str) -> list[GpuShare]:
-    """As many of one profile as are asked for, or fewer; a GPU may give several."""
-    found: list[GpuShare] = []
-    for room in fitting:
-        while len(found) < ask.count and fits(ask, room):
-            found.append(_share(ask, room, node))
-    return found
-
-
-def _share(ask: GpuAsk, room: GpuRoom, node: str) -> GpuShare:
-    """What an ask gets of a GPU that it fits on; it is taken."""
-    instance = None if room.mig is None else room.mig.take(ask, room.total_mib)
-    memory_mib, compute_milli = share_on(ask, room.total_mib) if room.mig is None or instance is None else room.mig.size_of(instance, room.total_mib)
-    room.take(memory_mib, compute_milli)
-    return GpuShare(node=node, uuid=room.uuid, memory_mib=memory_mib, compute_milli=compute_milli, mig=instance)
-
-
-def _has_room(state: PodState, node: NodeState) -> bool:
-    """Whether its largest ask may fit as things are."""
-    ask = None if state.request is None else state.request.hardest
-    return ask is not None and any(room.free_mib > 0 for room in node.gpus) and sum(fits(ask, room) for room in node.gpus) >= (1 if ask.profile else ask.count)
-
-
-def _give(room: GpuRoom, share: GpuShare, *, ends: bool) -> None:
-    if share.mig is not None and room.mig is not None:
-        room.mig.granted &= ~instance_mask(room.mig.geometry, share.mig)
-    room.free_mib += share.memory_mib
-    room.free_milli += share.compute_milli
-    room.containers -= ends
-
-
-def _take(room: GpuRoom, share: GpuShare) -> None:
-    if share.mig is not None and room.mig is not None:
-        room.mig.granted |= instance_mask(room.mig.geometry, share.mig)
-    room.take(share.memory_mib, share.compute_milli)
-
-
-def _admits(state: PodState, node: NodeState) -> bool:
-    """What the Node object says, whoever is on it."""
-    if node.object is None or node.agent_trouble:
-        return False
-    spec, pod = node.object.spec, state.pod.spec
-    if spec.unschedulable or untolerated(spec.taints, pod.tolerations, _EFFECTS) is not None:
-        return False
-    if any(node.object.metadata.labels.get(key) != value for key, value in pod.node_selector.items()):
-        return False
-    affinity = None if pod.affinity is None else pod.affinity.node_affinity
-    return affinity is None or node_selector_matches(affinity.required_during_scheduling_ignored_during_execution, node.object)
+            take(by_uuid[share.uuid], share)
+        return assign(state, node, rooms)

@@ -1,0 +1,81 @@
+"""What the preemptor knows of the cluster: a book of its own, with the gangs and the queues that stand beside it. Pure.
+
+A copy, and it may be a moment old: nothing here decides, and placement has the last word on every plan.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+from services.preemptor import messages as m
+from services.preemptor.immunity import Immunity
+from shared.book.book import Book
+from shared.book.gangs import Gangs
+from shared.book.states import PodState
+from shared.contracts.policy import PolicyError, read_queues
+from shared.model.objects import ConfigMap, Gang, Object, Pod
+from shared.queues.queues import Queues, policy_text
+
+
+class Cluster:
+    def __init__(self, immunity: Immunity) -> None:
+        """`immunity` is told of each end."""
+        self.book = Book()
+        self.gangs = Gangs(self.book)
+        self.queues = Queues(self.book)
+        self._immunity = immunity
+        self._policy: str | None = None
+        """The text of the queues in force."""
+
+    def apply(self, event: m.Input, now: float) -> None:
+        """An input about the cluster; any other changes nothing."""
+        match event:
+            case m.SnapshotSeen():
+                self.book.apply_snapshot(event.facts)
+                self.gangs.start_over(now)
+                self._immunity.only(self.book.pods, now)
+                for state in self.book.pods.values():
+                    self._park(state)
+                self._read_policy()
+            case m.FactsSeen():
+                for fact in event.facts:
+                    self.book.apply(fact)
+                    self._noted(fact.object, now)
+            case m.InventorySeen():
+                self.book.put_inventory(event.inventory)
+                self.book.set_agent_trouble(event.inventory.node, "")
+            case m.AgentLost():
+                self.book.retire_agent(event.node)
+            case m.GrantOver():
+                self.book.release(event.grant_id)
+
+    def _noted(self, seen: Object, now: float) -> None:
+        match seen:
+            case Pod():
+                uid = seen.metadata.uid
+                if uid not in self.book.pods or seen.metadata.deletion_timestamp is not None:
+                    self._immunity.ended(uid, now)
+                if uid in self.book.pods:
+                    self._park(self.book.pods[uid])
+                    self.gangs.see(self.book.pods[uid], now, able=not self.book.pods[uid].refusal)
+                else:
+                    self.gangs.forget(uid, now)
+            case Gang():
+                for uid in self.gangs.named_by(seen):
+                    self.gangs.see(self.book.pods[uid], now)
+            case ConfigMap():
+                self._read_policy()
+
+    def _park(self, state: PodState) -> None:
+        """As its annotation says. Placement, which waits for the node's word, has the last one."""
+        held = self.book.grants.get(state.grant_id)
+        if held is not None and held.parked != state.parked:
+            self.book.park(held.grant_id, state.parked)
+
+    def _read_policy(self) -> None:
+        """As placement does, which tells people where a text cannot be read: then the last good one is in force."""
+        text = policy_text(self.book)
+        if text != self._policy:
+            self._policy = text
+            with suppress(PolicyError):
+                self.queues.enact(None if text is None else read_queues(text))
