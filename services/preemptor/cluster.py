@@ -13,7 +13,8 @@ from shared.book.book import Book
 from shared.book.gangs import Gangs
 from shared.book.states import PodState
 from shared.contracts.policy import PolicyError, read_queues
-from shared.model.objects import ConfigMap, Gang, Object, Pod
+from shared.model.kinds import Object
+from shared.model.objects import ConfigMap, Gang, Pod
 from shared.queues.queues import Queues, policy_text
 
 
