@@ -85,3 +85,7 @@ PRIOR_PODS = 50
 """Before anything is known, pods of one whole GPU are expected."""
 TURNED_AWAY = 0.0025
 """The rate of refused one-GPU pods from which on whole groups have the weak weight."""
+OFTEN = 0.007
+"""The same from which on groups of more than two have none."""
+PAIRS_REFUSED = 0.05
+"""The rate of refused two-GPU pods from which on pairs weigh as if they were as scarce as can be."""

@@ -45,11 +45,11 @@ class Kerf(Policy):
         kind = self.mix.add(pod)
         if placed and kind.ask is not None:
             self.turnover.placed()
-        if kind.count == 1:
+        if kind.ask is not None and not (kind.ask.profile and kind.count > 1):
             known = self._accepts.get(kind)
             if known is None or len(known) != len(self.book.arrays.kinds):
                 known = self._accepts[kind] = accepts(kind, self.book.arrays)
-            self.fairness.meet(known, placed=placed)
+            self.fairness.meet(kind.count, known, placed=placed)
 
     def learn(self) -> None:
         """At 1, 2, 4 … 512 pods, and then each time that every node could have met a few; and for new kinds of hardware."""

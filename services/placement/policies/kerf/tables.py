@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from services.placement.policies.kerf.fairness import Fairness
+from services.placement.policies.kerf.fairness import Fairness, fair_groups
 from services.placement.policies.kerf.groups import MOST, scarcity
 from services.placement.policies.kerf.mig import make_instances, untouched_milli
 from services.placement.policies.kerf.mix import Kind, Mix, accepts, sizes_on
@@ -49,10 +49,7 @@ def make_tables(arrays: Arrays, mix: Mix, fairness: Fairness, parameters: Parame
             if one.ask is not None and one.ask.count > 1 and not one.ask.profile:
                 share[min(MOST, one.ask.count)] += part
         weights = scarcity(share, whole.sum(axis=1), float(rest.sum()), parameters.by_share)
-        weak = fairness.pressure(len(arrays.kinds))
-        groups = weights[None, :] * (parameters.strong_groups + (parameters.weak_groups - parameters.strong_groups) * weak)[:, None]
-        groups[:, 2] *= parameters.pairs
-        groups[:, 0] = parameters.open_groups * (1 - weak)
+        groups = fair_groups(weights, fairness.rates(len(arrays.kinds)), parameters)
         log_prices = _prices(arrays, kinds, counts / asked, takes, usable, untouched, parameters, log_prices)
     price = np.exp(log_prices) * 1000 / np.array([CPU_UNIT_MILLI, MEMORY_UNIT_BYTES, 1000])
     weights = np.array([parameters.balance, parameters.prices, parameters.waste])

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from services.placement.engine import Engine
 from services.placement.policies.columns import ask_of, columns_of
 from services.placement.policies.kerf.balance import imbalance
-from services.placement.policies.kerf.fairness import Fairness
 from services.placement.policies.kerf.groups import group_value, scarcity
 from services.placement.policies.kerf.mix import MOST_COUNTED, MOST_KINDS, Mix
 from services.placement.policies.kerf.parameters import BUCKET_MILLI, FILL, FLOW, blend
@@ -120,17 +119,6 @@ def test_turnover_is_nothing_while_pods_only_come_and_all_when_as_many_go() -> N
     assert turnover.value > 0.99
 
 
-def test_who_is_turned_away_is_counted_only_for_the_gpus_he_would_take() -> None:
-    fairness = Fairness()
-    for _ in range(200):
-        fairness.meet(np.array([True, False]), placed=False)
-        fairness.meet(np.array([False, True]), placed=True)
-    assert fairness.pressure(3).tolist() == [1.0, 0.0, 0.0]
-    for _ in range(40_000):
-        fairness.meet(np.array([True, True]), placed=True)
-    assert fairness.pressure(2)[0] < 0.01
-
-
 def test_parameters_blend_from_filling_to_flowing() -> None:
     assert blend(0.0) == FILL
     assert blend(1.0) == FLOW
@@ -180,7 +168,9 @@ def _hold(engine: Engine, state: PodState, number: int) -> None:
     place = engine.decide(state)
     engine.meet(state, placed=place is not None)
     if place is not None:
-        engine.book.hold(state.uid, place.node, Grant(grant_id=f"g{number}", term=1, containers=place.containers) if place.containers else None)
+        engine.book.hold(
+            state.uid, place.node, Grant(grant_id=f"g{number}", term=1, containers=place.containers) if place.containers else None
+        )
 
 
 @settings(max_examples=25, deadline=None)

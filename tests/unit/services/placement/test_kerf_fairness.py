@@ -1,0 +1,57 @@
+"""Who is turned away, and which groups give way to them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from services.placement.policies.kerf.fairness import Fairness, Floats, fair_groups
+from services.placement.policies.kerf.parameters import FLOW, OFTEN, PAIRS_REFUSED, TURNED_AWAY
+
+
+def test_who_is_turned_away_is_counted_only_for_the_gpus_he_would_take() -> None:
+    fairness = Fairness()
+    for _ in range(9000):
+        fairness.meet(1, np.array([True, False]), placed=False)
+        fairness.meet(1, np.array([False, True]), placed=True)
+    one, two = fairness.rates(3)
+    assert one.tolist() == [pytest.approx(0.95, abs=0.01), 0.0, 0.0]
+    assert two.tolist() == [0.0, 0.0, 0.0]
+    for _ in range(40_000):
+        fairness.meet(1, np.array([True, True]), placed=True)
+    assert fairness.rates(2)[0, 0] < 0.001
+
+
+def test_pods_of_two_are_counted_by_few_of_them_and_forgotten_when_they_come_no_more() -> None:
+    fairness = Fairness()
+    for _ in range(120):
+        fairness.meet(2, np.array([True]), placed=False)
+        fairness.meet(4, np.array([True]), placed=True)
+        fairness.meet(0, np.array([True]), placed=False)
+    assert fairness.rates(1).tolist() == [[0.0], [pytest.approx(0.865, abs=0.01)]]
+    for _ in range(330_000):
+        fairness.meet(1, np.array([True]), placed=True)
+    assert fairness.rates(1)[1, 0] < 0.01
+
+
+def test_groups_give_way_as_pods_of_one_are_turned_away_and_to_nothing_where_they_often_are() -> None:
+    scarce = np.array([0, 0, 0.01, 0, 0.2, 0, 0, 0, 1.0])
+    nobody, some, many, all_of_them = (_groups(scarce, one, 0.0) for one in (0.0, TURNED_AWAY, OFTEN, 1.0))
+    assert nobody[[4, 8]].tolist() == [FLOW.strong_groups * 0.2, FLOW.strong_groups]
+    assert some[[4, 8]].tolist() == [FLOW.weak_groups * 0.2, FLOW.weak_groups]
+    assert not many[3:].any()
+    assert not all_of_them[3:].any()
+    assert nobody[0] == FLOW.open_groups
+    assert some[0] == many[0] == 0
+
+
+def test_a_pair_weighs_the_more_the_more_pods_of_two_are_refused_however_many_of_one_are() -> None:
+    scarce = np.array([0, 0, 0.01, 0, 0.2, 0, 0, 0, 1.0])
+    for one in (0.0, OFTEN, 1.0):
+        calm, half, pressed, beyond = (_groups(scarce, one, two)[2] for two in (0.0, PAIRS_REFUSED / 2, PAIRS_REFUSED, 1.0))
+        assert 0 < calm < half < pressed == beyond == FLOW.pairs
+
+
+def _groups(scarce: Floats, one: float, two: float) -> Floats:
+    """Of one GPU kind, where pods of one and of two are refused at these rates."""
+    return fair_groups(scarce, np.array([[one], [two]]), FLOW)[0]
