@@ -54,7 +54,8 @@ class Placer:
         self.first_seen: dict[str, float] = {}
         self._full: set[bytes] = set()
         """Shapes that found no room since something last changed: the lines of other queues need not look again."""
-        self._look_at = self._explain_at = 0.0
+        self._look_at = self._explain_at = self._changed_at = 0.0
+        self._woken = False
 
     def policy_changed(self, now: float) -> list[m.Command]:
         """The ConfigMap with the queues may have come, changed or gone. Whoever waits is put in line anew, and tried."""
@@ -169,6 +170,7 @@ class Placer:
 
     def wake(self) -> None:
         """Something changed: those whom it may help are tried again."""
+        self._woken = True
         self.fair.look_around()
         self._full.clear()
         room: dict[bytes, bool] = {}
@@ -280,10 +282,19 @@ class Placer:
         self.reports.want_words(self.queue.parked_with(state.uid))
 
     def tick(self, now: float) -> None:
-        """Members who wait for others are told, once it looks as if these took their time."""
+        """Members who wait for others are told, once it looks as if these took their time. So is whoever has been told a reason
+        that may be another one now, though nothing that would let it in has changed."""
         if now < self._look_at:
             return
         self._look_at = now + _GATHERING_S
+        if self._woken:
+            self._woken, self._changed_at = False, now
+        for uid in self.reports.outdated(self._changed_at, now):
+            told = self.gangs.of(uid)
+            if told is not None:
+                told.verdict = None
+            for member in (uid,) if told is None else told.waiting:
+                self.reports.wants_word(member)
         for gang in self.gangs.by_key.values():
             first = next(iter(gang.waiting), None)
             if first is not None and not gang.gathered and gang.verdict is None and now - self.first_seen.get(first, now) >= _GATHERING_S:

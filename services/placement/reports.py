@@ -21,6 +21,7 @@ from shared.contracts.explain import PodExplanation, Reason
 _MATES_MOST = 63
 """Of a gang in one go: their words go out in one message."""
 _AGAIN_AFTER_S = 30.0
+_OUTDATED_MOST = 8
 """A pod whose reason changes all the time is explained no more often than this."""
 SAY_AGAIN_S = 10.0
 _REPORTS_MOST = 200
@@ -122,6 +123,11 @@ class Reports:
         for uid in uids:
             if uid not in self._said:
                 self._waiting[uid] = None
+
+    def outdated(self, changed_at: float, now: float) -> list[str]:
+        """Those whose reason was said before something changed, and not just now; the oldest words first, a few at a time."""
+        found = [(at, uid) for uid, (_, at) in self._said.items() if at < changed_at and now - at >= _AGAIN_AFTER_S and uid not in self._waiting]
+        return [uid for _, uid in sorted(found)[:_OUTDATED_MOST]]
 
     def say_again(self, book: Book, held: Container[str], now: float) -> list[m.Command]:
         """Reports that have not arrived on their pods, and nodes on their claims: a watcher that ends takes what it has not

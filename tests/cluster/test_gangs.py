@@ -92,7 +92,7 @@ async def test_the_pods_of_a_job_are_bound_together_or_wait_together(world: Whol
         said = [c["message"] for p in pods for c in p["status"].get("conditions", []) if c["type"] == "PodScheduled"]
         return len(said) == 5 and all("there is room for 4 of the 5 pods" in message for message in said)
 
-    await eventually(all_told, within_s=WITHIN_S, every_s=0.1, what="all pods told that four would fit")
+    await eventually(all_told, within_s=2 * WITHIN_S, every_s=0.1, what="all pods told that four would fit")
     assert [p["metadata"]["name"] for p in await pods_of(world, "train") if p["spec"].get("nodeName")] == []
     await world.ask("PATCH", f"/apis/batch/v1/namespaces/{world.namespace}/jobs/train", {"spec": {"parallelism": 4}}, content_type="application/merge-patch+json")
 

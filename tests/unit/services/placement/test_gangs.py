@@ -9,10 +9,10 @@ import pytest
 
 from services.placement import messages as m
 from services.placement import questions
-from services.placement.deciding import RECORD_MOST_BYTES
 from services.placement.explaining.steps import finish
+from services.placement.journal import RECORD_MOST_BYTES
 from services.placement.traces import record
-from shared.contracts.commands import AnnounceEvent, Answer, SelectNode, TouchPod
+from shared.contracts.commands import AnnounceEvent, Answer, ReportPending, SelectNode, TouchPod
 from shared.contracts.events import GangPlaced, GangWaiting, PlacementDecided
 from shared.contracts.explain import PodExplanation
 from shared.contracts.log import DecisionBatch, ReadyRecord
@@ -572,3 +572,23 @@ def test_explaining_changes_nothing(fail: bool) -> None:
     before = leader.core.book.digest()
     why(leader, "a")
     assert leader.core.book.digest() == before
+
+
+def test_a_reason_that_has_become_another_is_said_though_it_lets_nobody_in() -> None:
+    """There was room for two of five when they were told; then a node comes, and there is room for four."""
+    leader = Leader().nodes("a", gpus=2)
+    pods = [build.gpu_pod(f"p{i}", gpus=1, annotations={"kerf.dev/gang": "g", "kerf.dev/gang-size": "5"}) for i in range(5)]
+    leader.facts(*pods)
+    for _ in range(10):
+        leader.tick(0.5)
+    leader.nodes("b", gpus=2)
+    for _ in range(80):
+        leader.send(m.BeatSeen(("a", "b")))
+        leader.tick(0.5)
+    said: dict[str, str] = {}
+    for command in leader.said:
+        for patch in command.patches if isinstance(command, m.SendPatches) else ():
+            if isinstance(patch, ReportPending):
+                said[patch.uid] = patch.message
+    assert len(said) == 5
+    assert all("room for 4 of the 5 pods" in message for message in said.values())
