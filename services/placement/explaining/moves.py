@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from itertools import islice
 
 from services.placement.engine import Engine
 from services.placement.explaining.movable import as_move
@@ -26,17 +27,21 @@ def move_of_another(state: PodState, verdicts: Verdicts, engine: Engine, now: fl
     """The cheapest pod of no higher priority after whose move this one fits, beside its new place. Tried as a whole."""
     book = engine.book
     priority, largest = state.pod.spec.priority, largest_ask(state)
-    candidates: list[Movable] = []
+    candidates: list[tuple[Movable, PodState]] = []
     for count, (name, reasons) in enumerate(verdicts.items()):
         if count % _NODES_A_STEP == 0:
             yield
         if reasons and name in book.nodes and all(reason.code in _ROOM for reason in reasons):
             node = book.nodes[name]
-            idle = int(book.arrays.gpu_whole[node.row].sum())
-            lacking = largest.count - idle if largest is not None and largest.whole else 0
-            others = [other for other in node.pods.values() if _gpus(other, book) >= lacking and opens(state, node, (other,), book)]
-            candidates += [price_of(other, book, now) for other in others if not why_not(other, book, now, priority=priority)]
-    for one in sorted(candidates, key=lambda c: c.order)[:_TRIES]:
+            if largest is None or largest.profile or not largest.whole:
+                others = [other for other in node.pods.values() if opens(state, node, (other,), book)]
+            else:
+                lacking = largest.count - sum(room.usable and room.free_mib >= room.total_mib for room in node.gpus)
+                others = [other for other in node.pods.values() if _empties(other, node, book) >= lacking and _leaves_room(state, node, (other,))]
+            candidates += [(price_of(other, book, now), other) for other in others]
+    candidates.sort(key=lambda c: c[0].order)
+    may_move = (one for one, other in candidates if not why_not(other, book, now, priority=priority))
+    for one in islice(may_move, _TRIES):
         yield
         target = _try(state, one, engine)
         if target:
@@ -46,17 +51,20 @@ def move_of_another(state: PodState, verdicts: Verdicts, engine: Engine, now: fl
     return None
 
 
-def _gpus(state: PodState, book: Book) -> int:
-    held = book.grants.get(state.grant_id) if state.grant_id else None
-    return 0 if held is None else sum(len(container.gpus) for container in held.grant.containers.values())
+def _empties(other: PodState, node: NodeState, book: Book) -> int:
+    """How many GPUs of the node have nothing on them only when it has gone. Asked of thousands, so of its own GPUs alone."""
+    held = book.grants.get(other.grant_id)
+    given: dict[str, int] = {}
+    for container in () if held is None else held.grant.containers.values():
+        for share in container.gpus:
+            given[share.uuid] = given.get(share.uuid, 0) + share.memory_mib
+    rooms = [(node.by_uuid[uuid], mib) for uuid, mib in given.items() if uuid in node.by_uuid]
+    return sum(room.usable and room.free_mib < room.total_mib <= room.free_mib + mib for room, mib in rooms)
 
 
 def opens(state: PodState, node: NodeState, others: Sequence[PodState], book: Book) -> bool:
     """A first look, by what is free on the node and what the others give back. It may say yes too often, never no."""
-    demand = state.demand
-    if demand.cpu_milli > node.cpu_total - node.cpu_used + sum(other.demand.cpu_milli for other in others):
-        return False
-    if demand.memory_bytes > node.memory_total - node.memory_used + sum(other.demand.memory_bytes for other in others):
+    if not _leaves_room(state, node, others):
         return False
     largest = largest_ask(state)
     if largest is None or largest.profile or not largest.whole:
@@ -67,6 +75,13 @@ def opens(state: PodState, node: NodeState, others: Sequence[PodState], book: Bo
         for container in () if held is None else held.grant.containers.values():
             given.update({share.uuid: share.memory_mib for share in container.gpus})
     return sum(room.usable and room.free_mib + given[room.uuid] >= room.total_mib for room in node.gpus) >= largest.count
+
+
+def _leaves_room(state: PodState, node: NodeState, others: Sequence[PodState]) -> bool:
+    demand = state.demand
+    if demand.cpu_milli > node.cpu_total - node.cpu_used + sum(other.demand.cpu_milli for other in others):
+        return False
+    return demand.memory_bytes <= node.memory_total - node.memory_used + sum(other.demand.memory_bytes for other in others)
 
 
 def _try(state: PodState, one: Movable, engine: Engine) -> str:
