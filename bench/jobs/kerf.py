@@ -21,7 +21,6 @@ from services.preemptor import messages as pm
 from services.preemptor.config import Config
 from services.preemptor.core import Core as Preemptor
 from shared.contracts.commands import NodeSyncAnswer
-from shared.contracts.events import GrantEnded, PreemptionAbandoned, PreemptionExecuted
 from shared.contracts.facts import Fact, Gone, Put
 from shared.contracts.log import ReadyRecord
 from shared.contracts.policy import CONFIG_MAP, CONFIG_NAMESPACE, QUEUES_KEY
@@ -197,12 +196,8 @@ class Kerf(Scheduler):
                 return [m.Tick()]
             case m.AnswerPlan():
                 self._ask(pm.Answered(command.answer))
-            case m.Publish(event=GrantEnded() as event):
-                self._ask(pm.GrantOver(event.grant_id))
-            case m.Publish(event=PreemptionExecuted() as event):
-                self._ask(pm.Ended(event.plan.plan_id, executed=True))
-            case m.Publish(event=PreemptionAbandoned() as event):
-                self._ask(pm.Ended(event.plan.plan_id, executed=False))
+            case m.Publish() if isinstance(heard := pm.heard(command.event), pm.GrantOver | pm.Ended):  # rejections by the line
+                self._ask(heard)
         return []
 
     def _ask(self, event: pm.Input) -> None:

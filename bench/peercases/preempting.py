@@ -14,7 +14,6 @@ from services.preemptor import messages as pm
 from services.preemptor.config import Config
 from services.preemptor.core import Core as Preemptor
 from shared.contracts.commands import Evict
-from shared.contracts.events import GrantEnded, PlacementRejected, PreemptionAbandoned, PreemptionExecuted
 from shared.contracts.facts import Gone, Put
 from shared.model import names
 from shared.model.objects import PodStatus
@@ -93,12 +92,6 @@ class PreemptingWorld(World):
                 if found is not None and command.answer.ok:
                     self.promised |= {b.name for b in found.plan.beneficiaries}
                 self._ask(pm.Answered(command.answer))
-            case m.Publish(event=PlacementRejected() as event):
-                self._ask(pm.Rejected(event.uid))
-            case m.Publish(event=GrantEnded() as event):
-                self._ask(pm.GrantOver(event.grant_id))
-            case m.Publish(event=PreemptionExecuted() as event):
-                self._ask(pm.Ended(event.plan.plan_id, executed=True))
-            case m.Publish(event=PreemptionAbandoned() as event):
-                self._ask(pm.Ended(event.plan.plan_id, executed=False))
+            case m.Publish() if (heard := pm.heard(command.event)) is not None:
+                self._ask(heard)
         return super()._answers(command)

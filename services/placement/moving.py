@@ -33,20 +33,19 @@ class Moves:
         """Nothing where its controller is not known: then nobody will come."""
         book = self._decider.placer.book
         state = book.pods.get(victim.uid)
-        owner = "" if state is None else controller_of(state)
-        if state is None or not owner:
+        if state is None or not state.controller_uid:
             return
-        shadow = PodState(pod=state.pod, uid=f"moving/{plan_id}/{state.uid}", demand=state.demand, request=state.request)
+        shadow = state.shadow(f"moving/{plan_id}/{state.uid}")
         book.reserve(shadow, place.node, place.grant)
-        self._kept.setdefault(owner, []).append(Kept(victim.uid, shadow, place.node, until))
+        self._kept.setdefault(state.controller_uid, []).append(Kept(victim.uid, shadow, place.node, until))
 
     def came(self, state: PodState, now: float) -> bool:
         """Whether this pod that wants a place got the one that was kept for it."""
-        waiting = self._kept.get(controller_of(state), []) if self._kept else []
+        waiting = self._kept.get(state.controller_uid, []) if self._kept else []
         kept = next((k for k in waiting if k.shadow.request == state.request and k.shadow.demand == state.demand), None)
         if kept is None or not state.wants_place or state.refusal:
             return False
-        self._drop(controller_of(state), kept)
+        self._drop(state.controller_uid, kept)
         return self._decider.take([(state.uid, kept.node)], now)
 
     def stay(self, victims: Iterable[str]) -> None:
@@ -65,8 +64,3 @@ class Moves:
         self._kept[owner].remove(kept)
         if not self._kept[owner]:
             del self._kept[owner]
-
-
-def controller_of(state: PodState) -> str:
-    """The uid of what makes another such pod; empty for a bare one."""
-    return next((owner.uid for owner in state.pod.metadata.owner_references if owner.controller), "")

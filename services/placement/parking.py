@@ -58,12 +58,11 @@ class Parking:
 
     def order(self, plan: Plan) -> list[m.Command]:
         """The plan is in the log: its victims that only give up something are told so."""
-        gains = ", ".join(f"{b.namespace}/{b.name}" for b in plan.beneficiaries[:1]) + (f" and {len(plan.beneficiaries) - 1} more" if len(plan.beneficiaries) > 1 else "")
         orders = []
         for victim in plan.victims:
             state = self._book.pods.get(victim.uid)
             if is_parking(victim) and state is not None and state.parked != parked_by(victim, plan.plan_id):
-                reason = f"{_DOES[victim.action]} for {gains}, which has a higher priority; it goes on by itself when there is room (plan {plan.plan_id})"
+                reason = f"{_DOES[victim.action]} for {plan.gains}, which has a higher priority; it goes on by itself when there is room (plan {plan.plan_id})"
                 orders.append(_patch(state, encode_parked(parked_by(victim, plan.plan_id)), reason))
         return [m.SendPatches(tuple(orders))] if orders else []
 

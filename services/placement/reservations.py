@@ -19,7 +19,6 @@ from shared.book.gangs import Gangs
 from shared.book.states import PodState
 from shared.contracts.log import ReservationRecord
 from shared.contracts.preemption import HeldPlace, Plan
-from shared.model.grant import Grant
 from shared.model.parked import can_park
 from shared.queues.precedence import Precedence
 
@@ -192,8 +191,7 @@ class Reservations(dict[str, Reservation]):
             place = trial.place_on(state, beneficiary.node)
             if place is None:
                 return None
-            grant = Grant(grant_id="", term=0, containers=place.containers) if place.containers else None
-            places[beneficiary.uid] = HeldPlace(node=place.node, grant=grant)
+            places[beneficiary.uid] = HeldPlace(node=place.node, grant=trial.grant(state, place))
         for victim in [v for v in plan.victims if v.to and v.uid in gone]:
             place = trial.place_on(trial.book.pods[victim.uid], victim.to) if victim.to in trial.book.nodes else None
             if place is None:
@@ -207,7 +205,7 @@ class Reservations(dict[str, Reservation]):
             self._moves.keep(victim, places[victim.uid], plan.plan_id, now + plan.deadline_s)
         for uid in [b.uid for b in plan.beneficiaries]:
             place, state = places[uid], self.book.pods[uid]
-            shadow = PodState(pod=state.pod, uid=f"reserved/{plan.plan_id}/{uid}", demand=state.demand, request=state.request)
+            shadow = state.shadow(f"reserved/{plan.plan_id}/{uid}")
             self.book.reserve(shadow, place.node, place.grant)
             shadows.append(shadow)
         kept = self[plan.plan_id] = Reservation(plan, places, shadows, now, now + plan.deadline_s)

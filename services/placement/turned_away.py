@@ -22,7 +22,7 @@ class TurnedAway:
 
     def ended(self, state: PodState, now: float) -> None:
         """A pod has ended; if it was turned away, its owner's pods avoid the node from now on."""
-        reason, node, owner = state.pod.status.reason, state.pod.spec.node_name, controller_of(state)
+        reason, node, owner = state.pod.status.reason, state.pod.spec.node_name, state.controller_uid
         if node and owner and (reason in _WORDS or reason.startswith(_OUT_OF)):
             self._until[owner, node] = now + AVOID_S
             self._tell()
@@ -40,8 +40,3 @@ class TurnedAway:
         self.book.avoided = {}
         for owner, node in self._until:
             self.book.avoided.setdefault(owner, set()).add(node)
-
-
-def controller_of(state: PodState) -> str:
-    """The uid of what makes another such pod when this one fails; empty for a bare pod."""
-    return next((owner.uid for owner in state.pod.metadata.owner_references if owner.controller), "")

@@ -62,4 +62,4 @@ class Immunity:
 
 def owner_of(state: PodState) -> str:
     """What makes another such pod: its controller; a bare pod is its own."""
-    return next((owner.uid for owner in state.pod.metadata.owner_references if owner.controller), state.uid)
+    return state.controller_uid or state.uid

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from shared.contracts.commands import Answer, Evict
-from shared.contracts.events import Event
+from shared.contracts.events import Event, GrantEnded, PlacementRejected, PreemptionAbandoned, PreemptionExecuted
 from shared.contracts.facts import Fact
 from shared.contracts.preemption import Plan, Reserved
 from shared.model.gpu import Inventory
@@ -91,3 +91,17 @@ class Execute(Command, frozen=True):
 class GiveUp(Command, frozen=True):
     plan_id: str
     reason: str
+
+
+def heard(event: Event) -> Input | None:
+    """What one of placement's public events is to the preemptor; None for those that say nothing to it."""
+    match event:
+        case PlacementRejected():
+            return Rejected(event.uid)
+        case GrantEnded():
+            return GrantOver(event.grant_id)
+        case PreemptionExecuted():
+            return Ended(event.plan.plan_id, executed=True)
+        case PreemptionAbandoned():
+            return Ended(event.plan.plan_id, executed=False)
+    return None

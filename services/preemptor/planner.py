@@ -113,7 +113,7 @@ class Planner:
         found: dict[str, str] = {}
         for victim in sorted((v for way in ways for v in way.victims if v.action == "evict"), key=lambda v: v.price_gpu_ms, reverse=True):
             state = self._book.pods[victim.uid]
-            if state.gang is not None or state.request is None or not any(owner.controller for owner in state.pod.metadata.owner_references):
+            if state.gang is not None or state.request is None or state.controller is None:
                 continue
             for node in free:
                 takes = self._place(state, node, ()) if admits(state, node) and has_room(state, node) else None

@@ -17,7 +17,6 @@ from shared.contracts import commands, subjects
 from shared.contracts import preemption as pre
 from shared.contracts.base import ContractError, decode, encode
 from shared.contracts.envelope import unwrap
-from shared.contracts.events import GrantEnded, PlacementRejected, PreemptionAbandoned, PreemptionExecuted
 from shared.contracts.facts import Fact
 from shared.model.gpu import Inventory
 from shared.service import Context, Leadership, Service
@@ -114,17 +113,11 @@ class _Work:
 
     async def _heard(self, incoming: Incoming) -> None:
         _, event = unwrap(incoming.payload)
-        match event:
-            case PlacementRejected():
-                self._inbox.put_nowait(m.Rejected(event.uid))
-            case GrantEnded():
-                self._inbox.put_nowait(m.GrantOver(event.grant_id))
-            case PreemptionExecuted():
-                self._plans.add(self._leads(), "executed")
-                self._inbox.put_nowait(m.Ended(event.plan.plan_id, executed=True))
-            case PreemptionAbandoned():
-                self._plans.add(self._leads(), "abandoned")
-                self._inbox.put_nowait(m.Ended(event.plan.plan_id, executed=False))
+        heard = m.heard(event)
+        if isinstance(heard, m.Ended):
+            self._plans.add(self._leads(), "executed" if heard.executed else "abandoned")
+        if heard is not None:
+            self._inbox.put_nowait(heard)
 
     async def _dry_run(self, incoming: Incoming) -> None:
         if not self._leads():

@@ -76,8 +76,7 @@ class Candidate(msgspec.Struct, frozen=True):
 
     def parked(self, action: Parking) -> Candidate:
         """The same pod that only gives something up: nothing of its work is lost."""
-        keeps = {share.uuid: share.compute_milli // THROTTLED_TO if action == "throttle" else 0 for share in self.shares}
-        most = max(keeps.values(), default=0)
+        most = max((share.compute_milli for share in self.shares), default=0) // THROTTLED_TO if action == "throttle" else 0
         shares = tuple(
             msgspec.structs.replace(share, compute_milli=max(0, share.compute_milli - most), memory_mib=share.memory_mib if action == "checkpoint" else 0)
             for share in self.shares

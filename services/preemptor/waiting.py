@@ -78,15 +78,16 @@ class Waiters(dict[str, Waiting]):
         return max(now - self[state.uid].since for state in members)
 
     def no_way(self, members: Iterable[PodState], now: float) -> None:
-        for state in members:
-            waits = self[state.uid]
-            waits.not_before, waits.shunned, waits.hopes = now + AGAIN_S, set(), set()
+        self._rest(members, now + AGAIN_S)
 
     def counts_on(self, members: Iterable[PodState], nodes: Collection[str], now: float) -> None:
         """There is room for them, or there will be."""
+        self._rest(members, now + self._patience_s, nodes)
+
+    def _rest(self, members: Iterable[PodState], until: float, hopes: Collection[str] = ()) -> None:
         for state in members:
             waits = self[state.uid]
-            waits.not_before, waits.shunned, waits.hopes = now + self._patience_s, set(), set(nodes)
+            waits.not_before, waits.shunned, waits.hopes = until, set(), set(hopes)
 
     def again(self, uids: Iterable[str], shun: Collection[str], now: float) -> None:
         """Their plan came to nothing. They are looked at again; at once where other nodes than these may do."""

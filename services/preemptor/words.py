@@ -18,9 +18,7 @@ def price(plan: Plan) -> str:
 
 
 def eviction(victim: Victim, plan: Plan, book: Book) -> str:
-    gains = plan.beneficiaries[0]
-    others = f" and {len(plan.beneficiaries) - 1} more" if len(plan.beneficiaries) > 1 else ""
-    return f"makes room for {gains.namespace}/{gains.name}{others}, {_because(victim, plan, book)} (plan {plan.plan_id}); {_comes_back(victim, book)}"
+    return f"makes room for {plan.gains}, {_because(victim, plan, book)} (plan {plan.plan_id}); {_comes_back(victim, book)}"
 
 
 def _because(victim: Victim, plan: Plan, book: Book) -> str:
@@ -35,7 +33,7 @@ def _comes_back(victim: Victim, book: Book) -> str:
     if victim.to:
         return f"a place is kept for it on {victim.to}"
     state = book.pods.get(victim.uid)
-    owner = None if state is None else next((o for o in state.pod.metadata.owner_references if o.controller), None)
+    owner = None if state is None else state.controller
     return "nothing makes it anew" if owner is None else f"its {owner.kind} makes it anew, and it comes back when there is room (kerf when)"
 
 

@@ -169,7 +169,7 @@ class Gangs:
         self._of[state.uid] = gang
         self.by_key[gang.key] = gang
         gang.known.add(state.uid)
-        owner = next((o.uid for o in state.pod.metadata.owner_references if o.controller), "")
+        owner = state.controller_uid
         if state.ended:
             if state.pod.status.phase == "Succeeded":
                 gang.done[state.uid] = owner

@@ -18,7 +18,7 @@ from shared.model.gpu import Gpu, Inventory
 from shared.model.grant import Grant, decode_grant
 from shared.model.life import UNTOLD, Life, read_life
 from shared.model.mig import geometry_of
-from shared.model.objects import Node, Pod
+from shared.model.objects import Node, OwnerReference, Pod
 from shared.model.parked import Parked, decode_parked
 from shared.model.request import PodRequest, RequestError, read_request
 from shared.model.units import WHOLE_GPU_MILLI, QuantityError, milli, whole
@@ -56,6 +56,20 @@ class PodState(msgspec.Struct):
     @property
     def key(self) -> str:
         return f"{self.pod.metadata.namespace}/{self.pod.metadata.name}"
+
+    @property
+    def controller(self) -> OwnerReference | None:
+        """What makes another such pod; None for a bare one."""
+        return next((owner for owner in self.pod.metadata.owner_references if owner.controller), None)
+
+    @property
+    def controller_uid(self) -> str:
+        """Empty for a bare pod."""
+        return "" if self.controller is None else self.controller.uid
+
+    def shadow(self, uid: str) -> PodState:
+        """What stands for it where a place is kept: it asks for the same, and is no pod of the book."""
+        return PodState(pod=self.pod, uid=uid, demand=self.demand, request=self.request)
 
     @property
     def ours(self) -> bool:

@@ -53,6 +53,12 @@ class Plan(Message, frozen=True):
     """From the reservation on. What is not free by then is given up, and untouched victims go on."""
     price_gpu_seconds: int = 0
 
+    @property
+    def gains(self) -> str:
+        """For whom, in a word or two."""
+        first, others = self.beneficiaries[0], len(self.beneficiaries) - 1
+        return f"{first.namespace}/{first.name}" + (f" and {others} more" if others else "")
+
 
 class Reserve(Message, frozen=True):
     plan: Plan

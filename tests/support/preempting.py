@@ -16,7 +16,7 @@ from services.preemptor import messages as pm
 from services.preemptor.config import Config
 from services.preemptor.core import Core as Preemptor
 from shared.contracts.commands import Answer, Evict, NodeGrant, ParkPod
-from shared.contracts.events import GrantEnded, PlacementRejected, PreemptionAbandoned, PreemptionExecuted, PreemptionReserved
+from shared.contracts.events import PreemptionAbandoned, PreemptionExecuted, PreemptionReserved
 from shared.contracts.facts import Gone, Put
 from shared.contracts.preemption import Plan
 from shared.model import names
@@ -201,18 +201,15 @@ class Together(Leader):
 
     def _heard(self, event: Any) -> None:
         match event:
-            case PlacementRejected():
-                self.ask(pm.Rejected(event.uid))
-            case GrantEnded():
-                self.ask(pm.GrantOver(event.grant_id))
             case PreemptionReserved():
                 self.plans[event.plan.plan_id], self.outcome[event.plan.plan_id] = event.plan, "reserved"
             case PreemptionExecuted():
                 self.outcome[event.plan.plan_id] = "executed"
-                self.ask(pm.Ended(event.plan.plan_id, executed=True))
             case PreemptionAbandoned():
                 self.outcome[event.plan.plan_id] = f"abandoned: {event.reason}"
-                self.ask(pm.Ended(event.plan.plan_id, executed=False))
+        heard = pm.heard(event)
+        if heard is not None:
+            self.ask(heard)
 
     def _carry_out(self, command: pm.Command) -> None:
         match command:

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 from services.placement.filters.base import Check, Filter
-from services.placement.turned_away import controller_of
 from shared.book.book import Book
 from shared.book.states import NodeState, PodState
 from shared.contracts.explain import Reason
@@ -14,7 +13,7 @@ class AvoidedNodes(Filter):
     scope = "cluster"
 
     def prepare(self, pod: PodState, book: Book) -> Check | None:
-        avoided = book.avoided.get(controller_of(pod), set()) if book.avoided else set()
+        avoided = book.avoided.get(pod.controller_uid, set()) if book.avoided else set()
         if not avoided:
             return None
 
