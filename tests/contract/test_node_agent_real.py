@@ -31,9 +31,6 @@ from shared.contracts import subjects
 from shared.contracts.base import decode, encode
 from shared.contracts.commands import (
     Accepted,
-    Answers,
-    Evict,
-    EvictBatch,
     NodeCordon,
     NodeCordonAnswer,
     NodeGrant,
@@ -48,6 +45,7 @@ from shared.contracts.samples import GpuUse, UsageSample
 from shared.model.gpu import Inventory
 from shared.model.grant import ContainerGrant, GpuShare, Grant
 from shared.service import Context, running
+from tests.support.evictions import evictions
 from tests.support.waiting import eventually
 from tests.unit.services.node_agent.cdi.hosts import DEBIAN, VERSION, FakeHost
 from tests.unit.services.node_agent.devices.machine import load
@@ -281,13 +279,7 @@ async def _pardoned(bus: NatsBus) -> bool:
 
 
 async def test_by_policy_the_pods_of_a_failed_gpu_are_evicted(nats: EmbeddedServer, bus: NatsBus, host: Path) -> None:
-    asked: list[Evict] = []
-
-    async def watcher(incoming: Incoming) -> None:
-        asked.extend(decode(incoming.payload, EvictBatch).evictions)
-        await bus.respond(incoming, encode(Answers()))
-
-    await bus.subscribe(subjects.CMD_EVICT, watcher)
+    asked = await evictions(bus)
     async with agent(nats, host, evict_unhealthy=True) as made:
         await ask(bus, "grant", grant("a"), Accepted)
         await made.node.start_container("u-a", "c")

@@ -8,10 +8,6 @@ from typing import Any
 
 from shared.bus.embedded import EmbeddedServer
 from shared.bus.nats_bus import NatsBus
-from shared.bus.port import Incoming
-from shared.contracts import subjects
-from shared.contracts.base import decode, encode
-from shared.contracts.commands import Answers, Evict, EvictBatch
 from shared.contracts.samples import SliceUse
 from tests.support.enforcement import (
     GPU,
@@ -23,6 +19,7 @@ from tests.support.enforcement import (
     page,
     started,
 )
+from tests.support.evictions import evictions
 from tests.support.fake_kubelet import FakeKubelet
 from tests.support.kubelet_agent import agent
 from tests.support.waiting import eventually
@@ -66,13 +63,7 @@ async def test_a_container_that_cuts_its_counters_hides_nothing(
 async def test_by_policy_the_pod_that_got_past_is_evicted(
     nats: EmbeddedServer, bus: NatsBus, host: Path, kubelet: FakeKubelet, settings: dict[str, Any], proven: None, owned: None
 ) -> None:
-    asked: list[Evict] = []
-
-    async def watcher(incoming: Incoming) -> None:
-        asked.extend(decode(incoming.payload, EvictBatch).evictions)
-        await bus.respond(incoming, encode(Answers()))
-
-    await bus.subscribe(subjects.CMD_EVICT, watcher)
+    asked = await evictions(bus)
     async with agent(nats, host, **settings, escapes="evict"):
         await started(bus, kubelet, "a")
         become(host, f"{NVML}process 0 4711 500\n")

@@ -16,10 +16,6 @@ from services.node_agent.devices.cgroups import Owner
 from services.node_agent.devices.nvml import NvmlDevices
 from shared.bus.embedded import EmbeddedServer
 from shared.bus.nats_bus import NatsBus
-from shared.bus.port import Incoming
-from shared.contracts import subjects
-from shared.contracts.base import decode, encode
-from shared.contracts.commands import Answers, Evict, EvictBatch
 from shared.contracts.samples import SliceUse
 from tests.support.enforcement import (
     GPU,
@@ -30,6 +26,7 @@ from tests.support.enforcement import (
     page,
     started,
 )
+from tests.support.evictions import evictions
 from tests.support.fake_kubelet import FakeKubelet
 from tests.support.kubelet_agent import agent, uid
 from tests.support.waiting import eventually
@@ -121,13 +118,7 @@ async def test_a_share_that_is_kept_is_no_escape_of_time(
 async def test_by_policy_the_pod_that_took_more_time_than_its_share_is_evicted(
     nats: EmbeddedServer, bus: NatsBus, host: Path, kubelet: FakeKubelet, settings: dict[str, Any], proven: None, owned_by_a: None
 ) -> None:
-    asked: list[Evict] = []
-
-    async def watcher(incoming: Incoming) -> None:
-        asked.extend(decode(incoming.payload, EvictBatch).evictions)
-        await bus.respond(incoming, encode(Answers()))
-
-    await bus.subscribe(subjects.CMD_EVICT, watcher)
+    asked = await evictions(bus)
     async with agent(nats, host, **settings | BY_TIME, escapes="evict"):
         await started(bus, kubelet, "a", compute_milli=300)
         become(host, as_seen([50, 40]))
