@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 from collections.abc import AsyncIterator
@@ -16,6 +17,10 @@ from shared.telemetry import configure_logging
 T = TypeVar("T")
 
 DEFAULT_URL = "nats://127.0.0.1:4222"
+
+_LEADERLESS_S = 3.0
+"""For so long nobody may listen before that is an error: a leader that has just begun, or taken over, answers within it."""
+_AGAIN_S = 0.1
 
 
 def url_of(given: str) -> str:
@@ -46,7 +51,7 @@ def given(part: T | None) -> T:
 async def ask(bus: Bus, subject: str, query: Any, kind: type[T], *, timeout_s: float = 10.0) -> T:
     """The answer, or Failure: nobody there, no answer in time, or an error in the answer itself."""
     try:
-        answer = decode(await bus.request(subject, encode(query), timeout_s=timeout_s), kind)
+        answer = decode(await _reply(bus, subject, encode(query), timeout_s), kind)
     except NoResponder:
         raise Failure(f"nobody answers {subject}: no placement leader (or no metrics service) is connected to this NATS; look at their logs") from None
     except Unknown:
@@ -55,3 +60,16 @@ async def ask(bus: Bus, subject: str, query: Any, kind: type[T], *, timeout_s: f
     if error:
         raise Failure(error)
     return answer
+
+
+async def _reply(bus: Bus, subject: str, payload: bytes, timeout_s: float) -> bytes:
+    """Asked again where nobody listened: nothing has happened then (see `shared.bus.port`), and a new leader soon does."""
+    loop = asyncio.get_running_loop()
+    until = loop.time() + _LEADERLESS_S
+    while True:
+        try:
+            return await bus.request(subject, payload, timeout_s=timeout_s)
+        except NoResponder:
+            if loop.time() >= until:
+                raise
+            await asyncio.sleep(_AGAIN_S)
