@@ -36,7 +36,7 @@ def is_parking(victim: Victim) -> bool:
 def parked_by(victim: Victim, plan_id: str) -> Parked:
     if victim.action not in PARKINGS:
         raise ValueError(f"{victim.action} parks nobody")
-    return Parked(action=victim.action, plan_id=plan_id, compute_milli=victim.keeps_milli)
+    return Parked(action=victim.action, plan_id=plan_id, compute_milli=victim.keeps_milli, memory_mib=victim.keeps_mib)
 
 
 class Parking:
@@ -208,7 +208,7 @@ class Parking:
         return True
 
 
-_DOES = {"throttle": "gives up compute", "pause": "pauses", "checkpoint": "pauses, its GPU memory on the host,"}
+_DOES = {"throttle": "gives up compute", "pause": "pauses", "shrink": "gives up GPU memory that it has not allocated", "checkpoint": "pauses, its GPU memory on the host,"}
 
 
 def _patch(state: PodState, parked: str, reason: str) -> ParkPod:

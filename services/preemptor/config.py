@@ -21,6 +21,9 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """How long a plan may take from its reservation on; what is not free by then is given up."""
     plans_most: Count = 64
     """Plans under way at once."""
+    shrinks: bool = False
+    """Whether pods on enforced slices may be asked to give up GPU memory that they have not allocated. One that grows beyond
+    what it is left meets the end of its memory, as on a full GPU."""
     checkpoints: bool = False
     """Whether pods may be asked to go to the host's memory instead of ending. It has been tried on no real driver yet."""
     immunity_s: Seconds = 300.0

@@ -12,10 +12,12 @@ import msgspec
 
 from services.preemptor import messages as m
 from services.preemptor import words
+from services.preemptor.actions.gentle import allowed
 from services.preemptor.cluster import Cluster
 from services.preemptor.config import Config
 from services.preemptor.immunity import Immunity, owner_of
 from services.preemptor.planner import Planner, Way
+from services.preemptor.use import Use
 from services.preemptor.victims import Candidates
 from services.preemptor.waiting import KNOWN_WITHIN_S, Waiters
 from shared.book.movable import price_of
@@ -56,9 +58,10 @@ class Core:
         self._settling: list[tuple[Plan, float]] = []
         """Executed, with when; the feed has not shown all Bindings yet, and what was freed looks free until then."""
         self._now = 0.0
+        self._use = Use()
         self._precedence = Precedence(self._cluster.queues, self.gangs)
         self._candidates = Candidates(self.book, self.gangs, self._precedence, lambda state: self.immunity.spared(state, self._now),
-                                      PARKINGS if config.checkpoints else ("throttle", "pause"))  # fmt: skip
+                                      gentle=allowed(shrinks=config.shrinks, checkpoints=config.checkpoints), uses_mib=lambda uid: self._use.most_mib(uid, self._now))  # fmt: skip
         self.waiting = Waiters(self.book, self.gangs, config.patience_s)
         self.open: dict[str, Open] = {}
 
@@ -75,6 +78,8 @@ class Core:
                 return self._evicted(event, now)
             case m.Ended():
                 self._ended(event, now)
+            case m.Sampled():
+                self._use.sampled(event.sample, now)
             case m.Tick():
                 return self._tick(now, proposes=event.proposes)
             case _:
@@ -85,6 +90,7 @@ class Core:
 
     def _tick(self, now: float, *, proposes: bool) -> list[m.Command]:
         self.immunity.tick(now)
+        self._use.tick(now)
         for late in [one for one in self.open.values() if one.since + one.plan.deadline_s + LOST_S <= now]:
             self._ended(m.Ended(late.plan.plan_id, executed=False), now)  # placement's word on its end was lost
         self.waiting.tick(now)
@@ -161,7 +167,7 @@ class Core:
             state = self.book.pods[candidate.uid]
             meta = state.pod.metadata
             victims.append(Victim(
-                uid=state.uid, namespace=meta.namespace, name=meta.name, grant_id=state.grant_id, keeps_milli=candidate.keeps_milli,
+                uid=state.uid, namespace=meta.namespace, name=meta.name, grant_id=state.grant_id, keeps_milli=candidate.keeps_milli, keeps_mib=candidate.keeps_mib,
                 action="move" if state.uid in elsewhere else candidate.action, to=elsewhere.get(state.uid, ""),
                 lost_gpu_seconds=candidate.price_gpu_ms // 1000,
             ))  # fmt: skip

@@ -8,6 +8,7 @@ from shared.contracts.commands import Answer, Evict
 from shared.contracts.events import Event, GrantEnded, PlacementRejected, PreemptionAbandoned, PreemptionExecuted
 from shared.contracts.facts import Fact
 from shared.contracts.preemption import Plan, Reserved
+from shared.contracts.samples import UsageSample
 from shared.model.gpu import Inventory
 
 
@@ -63,6 +64,12 @@ class Ended(Input, frozen=True):
 
     plan_id: str
     executed: bool
+
+
+class Sampled(Input, frozen=True):
+    """What a node's slices use now."""
+
+    sample: UsageSample
 
 
 class Tick(Input, frozen=True):

@@ -8,19 +8,21 @@ that need not go is put back, the dearest first. Of a gang as many go as it can 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import get_args
 
 import msgspec
 
+from services.preemptor.actions import evict, move
+from services.preemptor.candidate import Candidate, Last
 from services.preemptor.fitting import admits, assign, give, has_room, take
-from services.preemptor.victims import Candidate, Candidates, Last
+from services.preemptor.victims import Candidates
 from shared.book.book import Book
 from shared.book.states import NodeState, PodState
 from shared.contracts.preemption import Action
 from shared.model.grant import GpuShare
-from shared.model.parked import PARKINGS
 
 Bound = tuple[int, int, int, int, int, Last]
-_HARDNESS: dict[Action, int] = {"throttle": 1, "pause": 2, "shrink": 3, "move": 4, "checkpoint": 5, "evict": 6}
+_HARDNESS: dict[Action, int] = {action: hardness for hardness, action in enumerate(get_args(Action), start=1)}
 _NOBODY = -(1 << 31)
 _FIRST = Last(("~", "~"))
 """Sorts before whoever came last."""
@@ -96,7 +98,7 @@ class Planner:
         for uid in ways:  # in the order in which they were placed
             state = next(s for s in members if s.uid == uid)
             node = self._book.nodes[ways[uid].node]
-            takes = self._place(state, node, [*victims, *(self._candidates.leaving(node) if self._patient else ())])
+            takes = self.place(state, node, [*victims, *(self._candidates.leaving(node) if self._patient else ())])
             if takes is None:
                 self._taken, self._used = kept
                 return None
@@ -106,24 +108,20 @@ class Planner:
         return found
 
     def elsewhere(self, ways: Sequence[Way]) -> dict[str, str]:
-        """Nodes on which there is room for victims that their controllers make anew, by uid: room that none of these ways needs.
-        Those that run for longest first."""
+        """Nodes on which there is room for victims that end (`actions.move`), by uid: room that none of these ways needs."""
         taken = {way.node for way in ways}
         free = [node for name, node in sorted(self._book.nodes.items()) if name not in self._busy | taken and node.gpus]
-        found: dict[str, str] = {}
-        for victim in sorted((v for way in ways for v in way.victims if v.action == "evict"), key=lambda v: v.price_gpu_ms, reverse=True):
-            state = self._book.pods[victim.uid]
-            if state.gang is not None or state.request is None or state.controller is None:
-                continue
-            for node in free:
-                takes = self._place(state, node, ()) if admits(state, node) and has_room(state, node) else None
-                if takes is not None:
-                    found[victim.uid] = node.name
-                    self._taken.setdefault(node.name, []).extend(takes)
-                    self._used.setdefault(node.name, []).append(state)
-                    break
+        found = move.elsewhere([victim for way in ways for victim in way.victims], self._book.pods, free, self._take)
         self._busy |= set(found.values())
         return found
+
+    def _take(self, state: PodState, node: NodeState) -> bool:
+        """Whether there is room for it, which is counted as taken then."""
+        takes = self.place(state, node, ()) if admits(state, node) and has_room(state, node) else None
+        if takes is not None:
+            self._taken.setdefault(node.name, []).extend(takes)
+            self._used.setdefault(node.name, []).append(state)
+        return takes is not None
 
     def _best(self, state: PodState, shunned: frozenset[str]) -> Way | None:
         best: Way | None = None
@@ -156,61 +154,49 @@ class Planner:
     def _way(self, state: PodState, node: NodeState) -> Way | None:
         """The cheapest victims on this node, none more than it takes."""
         before = [*self._gone.values(), *(self._candidates.leaving(node) if self._patient else ())]
-        takes = self._place(state, node, before)
+        takes = self.place(state, node, before)
         if takes is not None:
             return Way(node.name, (), takes)
         candidates = [c for c in self._candidates.on(node, state) if c.uid not in self._gone]
-        for action in PARKINGS:
-            way = self._parking(state, node, [c.parked(action) for c in candidates if action in c.parks], before)
+        trying = _Trying(self, self._candidates, state, node, before, list(self._gone.values()), self._takers)
+        for action in self._candidates.gentle:
+            way = self._parking(trying, [parked for c in candidates if action.name in c.parks and (parked := action.of(c)) is not None])
             if way is not None:
                 return way
-        return self._evicting(state, node, candidates, before)
+        return self._evicting(trying, candidates)
 
-    def _parking(self, state: PodState, node: NodeState, parked: list[Candidate], before: list[Candidate]) -> Way | None:
-        if not parked or self._place(state, node, [*before, *parked]) is None:
+    def _parking(self, trying: _Trying, parked: list[Candidate]) -> Way | None:
+        if not parked or trying.fits(parked) is None:
             return None
         victims: list[Candidate] = []
         for candidate in parked:
-            if self._candidates.lets_go([*self._gone.values(), *victims, candidate], self._takers):
+            if trying.lets_go([*victims, candidate]):
                 victims.append(candidate)
-                if (takes := self._place(state, node, [*before, *victims])) is not None:
-                    return self._fewest(state, node, victims, takes, before)
+                if trying.fits(victims) is not None:
+                    return self._fewest(trying, victims)
         return None
 
-    def _evicting(self, state: PodState, node: NodeState, candidates: list[Candidate], before: list[Candidate]) -> Way | None:
+    def _evicting(self, trying: _Trying, candidates: list[Candidate]) -> Way | None:
         """Those that cost the least one by one, until it fits; or one alone, where that costs less than several."""
-        victims: list[Candidate] = []
-        for candidate in candidates:
-            going = {victim.uid for victim in (*before, *victims)}
-            unit = self._unit(state, candidate, going)
-            if unit is None or not self._candidates.lets_go([*self._gone.values(), *victims, *unit], self._takers):
-                continue
-            victims += unit
-            if (takes := self._place(state, node, [*before, *victims])) is not None:
-                way = self._fewest(state, node, victims, takes, before)
-                return way if len(way.victims) < 2 else min((way, *self._alone(state, node, candidates, before)), key=lambda w: w.cost)
-        return None
+        victims = evict.cheapest(candidates, trying)
+        if victims is None:
+            return None
+        way = self._fewest(trying, victims)
+        if len(way.victims) < 2:
+            return way
+        return min((way, *(self._way_by(trying, unit) for unit in evict.alone(candidates, trying))), key=lambda w: w.cost)
 
-    def _alone(self, state: PodState, node: NodeState, candidates: list[Candidate], before: list[Candidate]) -> list[Way]:
-        going, found = {victim.uid for victim in before}, []
-        for candidate in candidates:
-            unit = self._unit(state, candidate, going)
-            takes = None if unit is None else self._place(state, node, [*before, *unit])
-            if unit is not None and takes is not None and self._candidates.lets_go([*self._gone.values(), *unit], self._takers):
-                found.append(Way(node.name, tuple(unit), takes))
-        return found
-
-    def _unit(self, state: PodState, candidate: Candidate, going: set[str]) -> list[Candidate] | None:
-        return self._candidates.unit(candidate, going, state) if candidate.may_end and candidate.uid not in going else None
-
-    def _fewest(self, state: PodState, node: NodeState, victims: list[Candidate], takes: tuple[GpuShare, ...], before: list[Candidate]) -> Way:
+    def _fewest(self, trying: _Trying, victims: list[Candidate]) -> Way:
         """Whoever need not go, the dearest first, is put back."""
         for back in self._put_back(victims):
             without = [victim for victim in victims if victim.uid not in back]
-            again = self._place(state, node, [*before, *without])
-            if again is not None and self._candidates.lets_go([*self._gone.values(), *without], self._takers):
-                victims, takes = without, again
-        return Way(node.name, tuple(victims), takes)
+            if trying.fits(without) is not None and trying.lets_go(without):
+                victims = without
+        return self._way_by(trying, victims)
+
+    @staticmethod
+    def _way_by(trying: _Trying, victims: list[Candidate]) -> Way:
+        return Way(trying.node.name, tuple(victims), trying.fits(victims) or ())
 
     def _put_back(self, victims: Sequence[Candidate]) -> list[set[str]]:
         """Who need not go, perhaps: each by itself, and each gang as a whole; the dearest first."""
@@ -221,7 +207,7 @@ class Planner:
         whole = [(max(v.cost for v in of), {v.uid for v in of}) for name, of in gangs.items() if name and len(of) > 1]
         return [back for _, back in sorted([*whole, *alone], key=lambda item: item[0], reverse=True)]
 
-    def _place(self, state: PodState, node: NodeState, gone: Sequence[Candidate]) -> tuple[GpuShare, ...] | None:
+    def place(self, state: PodState, node: NodeState, gone: Sequence[Candidate]) -> tuple[GpuShare, ...] | None:
         """The parts of GPUs that it would get, were these gone; None where it does not fit."""
         gone = [candidate for candidate in gone if candidate.node == node.name]
         ends = [candidate for candidate in gone if candidate.action == "evict"]
@@ -242,3 +228,26 @@ class Planner:
         for share in self._taken.get(node.name, ()):
             take(by_uuid[share.uuid], share)
         return assign(state, node, rooms)
+
+
+class _Trying(msgspec.Struct, frozen=True):
+    """As `actions.evict.Trying`, beside all that goes already."""
+
+    planner: Planner
+    candidates: Candidates
+    state: PodState
+    node: NodeState
+    before: list[Candidate]
+    """Who goes anyway, or gives back by itself."""
+    gone: list[Candidate]
+    takers: Sequence[PodState]
+
+    def unit(self, candidate: Candidate, with_: Sequence[Candidate] = ()) -> list[Candidate] | None:
+        going = {victim.uid for victim in (*self.before, *with_)}
+        return self.candidates.unit(candidate, going, self.state) if candidate.may_end and candidate.uid not in going else None
+
+    def lets_go(self, victims: Sequence[Candidate]) -> bool:
+        return self.candidates.lets_go([*self.gone, *victims], self.takers)
+
+    def fits(self, victims: Sequence[Candidate]) -> tuple[GpuShare, ...] | None:
+        return self.planner.place(self.state, self.node, [*self.before, *victims])

@@ -18,6 +18,7 @@ from shared.contracts import preemption as pre
 from shared.contracts.base import ContractError, decode, encode
 from shared.contracts.envelope import unwrap
 from shared.contracts.facts import Fact
+from shared.contracts.samples import UsageSample
 from shared.model.gpu import Inventory
 from shared.service import Context, Leadership, Service
 
@@ -84,6 +85,8 @@ class _Work:
             await self.bus.subscribe(subjects.GRANTS_ENDED, self._heard),
             await self.bus.subscribe(subjects.PREEMPTIONS, self._heard),
         ]
+        if self.ctx.config.shrinks:  # thousands of nodes say it every few seconds
+            subscriptions.append(await self.bus.subscribe(subjects.USAGE_ALL, self._sampled))
         try:
             async with asyncio.TaskGroup() as group:
                 self.feed.want_snapshot()
@@ -118,6 +121,9 @@ class _Work:
             self._plans.add(self._leads(), "executed" if heard.executed else "abandoned")
         if heard is not None:
             self._inbox.put_nowait(heard)
+
+    async def _sampled(self, incoming: Incoming) -> None:
+        self._inbox.put_nowait(m.Sampled(decode(incoming.payload, UsageSample)))
 
     async def _dry_run(self, incoming: Incoming) -> None:
         if not self._leads():

@@ -8,27 +8,28 @@ from typing import Protocol
 
 import msgspec
 
+from services.preemptor.actions.base import GivesUp
+from services.preemptor.candidate import Candidate, Last
 from shared.book.book import Book
 from shared.book.demand import Demand
 from shared.book.gangs import Gangs
 from shared.book.movable import budgets_of, price_of, why_not
 from shared.book.states import GrantState, NodeState, PodState
-from shared.contracts.preemption import Action
 from shared.model.grant import GpuShare
 from shared.model.life import ends_by
 from shared.model.objects import Pod
-from shared.model.parked import PARKINGS, Parking, can_park
+from shared.model.parked import Parking, can_park
 
 KNOWN_S = 10.0
 """The prices of a node's pods that are older are reckoned anew."""
 RENEWED_MOST = 50
 """Nodes a round, the oldest first, where nothing but the time has changed: on 15,000 at once it takes as long as a leadership."""
-THROTTLED_TO = 10
-"""Who is throttled keeps one part in so many of its compute."""
 STUCK_S = 30.0
 """A pod that is still there so long after its grace period is not waited for."""
 Immune = Callable[[PodState], bool]
 """Whether a pod is left alone for a while, for it has just made room for somebody."""
+Uses = Callable[[str], int | None]
+"""What a pod, by its uid, has allocated of one GPU at the most; None where that is not known."""
 
 
 class Precedes(Protocol):
@@ -40,53 +41,6 @@ class Precedes(Protocol):
     def kind_of(self, giver: PodState) -> tuple[str, int, bool]: ...
     def refuses(self, takers: Sequence[PodState], givers: Sequence[PodState], *, stay: Collection[str] = ()) -> str: ...
     def keeps_back(self, takers: Sequence[PodState], givers: Sequence[PodState]) -> str: ...
-
-
-class Last(tuple[str, str]):
-    """What came last sorts first."""
-
-    __slots__ = ()
-
-    def __lt__(self, other: tuple[str, ...]) -> bool:
-        return tuple.__gt__(self, other)
-
-
-class Candidate(msgspec.Struct, frozen=True):
-    """A pod that could give way."""
-
-    priority: int
-    price_gpu_ms: int
-    least_gpu_ms: int
-    """What its going costs at the least, with those who have to go with it."""
-    gpu_milli: int
-    last: Last
-    """Creation and name: of pods of one job those with the greater numbers came last."""
-    uid: str
-    node: str
-    demand: Demand
-    shares: tuple[GpuShare, ...]
-    """On its node."""
-    budgets: tuple[str, ...] = ()
-    """The PodDisruptionBudgets that it is under."""
-    parks: tuple[Parking, ...] = ()
-    """What it can give up without ending, from gentle to hard."""
-    may_end: bool = True
-    action: Action = "evict"
-    keeps_milli: int = 0
-
-    def parked(self, action: Parking) -> Candidate:
-        """The same pod that only gives something up: nothing of its work is lost."""
-        most = max((share.compute_milli for share in self.shares), default=0) // THROTTLED_TO if action == "throttle" else 0
-        shares = tuple(
-            msgspec.structs.replace(share, compute_milli=max(0, share.compute_milli - most), memory_mib=share.memory_mib if action == "checkpoint" else 0)
-            for share in self.shares
-        )
-        return msgspec.structs.replace(self, shares=shares, action=action, keeps_milli=most, price_gpu_ms=0, least_gpu_ms=0, demand=Demand(), budgets=())
-
-    @property
-    def cost(self) -> tuple[int, int, int, Last, str]:
-        """The least important first, then the cheapest, then the smallest; of equals who came last."""
-        return self.priority, self.least_gpu_ms, self.gpu_milli, self.last, self.uid
 
 
 class _Known(msgspec.Struct):
@@ -105,9 +59,10 @@ class Candidates:
     A node's are made anew when its pods have changed, or after a while: prices grow with the time.
     """
 
-    def __init__(self, book: Book, gangs: Gangs, precedence: Precedes, immune: Immune, parkings: Sequence[Parking] = PARKINGS) -> None:
+    def __init__(self, book: Book, gangs: Gangs, precedence: Precedes, immune: Immune, *, gentle: Sequence[GivesUp], uses_mib: Uses) -> None:
+        """`gentle`: what may be asked of those who need not end."""
         self._book, self._gangs, self._precedence, self._immune, self._now = book, gangs, precedence, immune, 0.0
-        self._parkings = parkings
+        self.gentle, self._uses_mib = tuple(gentle), uses_mib
         self._cannot: dict[str, float] = {}
         """Pods whose nodes could not make them give something up, by uid, and until when they are not asked again."""
         self._of: dict[str, _Known] = {}
@@ -226,7 +181,7 @@ class Candidates:
         meta = state.pod.metadata
         return Candidate(
             state.pod.spec.priority, price.price_gpu_ms, least, price.gpu_milli, Last((meta.creation_timestamp, meta.name)), state.uid, node, state.demand, shares,
-            tuple(budgets_of(state, self._book)), self._parks(state), not self._spared(state),
+            tuple(budgets_of(state, self._book)), self._parks(state), not self._spared(state), self._uses_mib(state.uid),
         )  # fmt: skip
 
     def _parks(self, state: PodState) -> tuple[Parking, ...]:
@@ -235,7 +190,7 @@ class Candidates:
         one_node = len({share.node for part in held.given.containers.values() for share in part.gpus}) == 1
         if state.uid in self._cannot or state.parked is not None or held.parked is not None or not one_node:
             return ()
-        return tuple(action for action in self._parkings if can_park(action, held.given.containers.values()))
+        return tuple(action.name for action in self.gentle if can_park(action.name, held.given.containers.values()))
 
 
 def _shares(held: GrantState, node: str) -> tuple[GpuShare, ...]:

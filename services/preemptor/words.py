@@ -5,7 +5,11 @@ from __future__ import annotations
 from shared.book.book import Book
 from shared.contracts.preemption import ENDS, Action, Plan, Victim
 
-_FOR_A_WHILE: dict[Action, str] = {"throttle": "give up compute", "pause": "pause", "checkpoint": "go to the host's memory"}
+_TIME = "lose nothing but time"
+_FOR_A_WHILE: dict[Action, tuple[str, str]] = {
+    "throttle": ("give up compute", _TIME), "pause": ("pause", _TIME), "shrink": ("give up GPU memory that they do not use", "lose nothing unless they grow"),
+    "checkpoint": ("go to the host's memory", _TIME),
+}  # fmt: skip
 
 
 def price(plan: Plan) -> str:
@@ -14,7 +18,10 @@ def price(plan: Plan) -> str:
     moves = sum(victim.action == "move" for victim in plan.victims)
     again = f" ({moves} with a place kept elsewhere)" if moves else ""
     parts = [f"{_pods(ends)} would end{again}, and lose {plan.price_gpu_seconds} GPU-seconds"] if ends else []
-    return "; ".join([*parts, *([f"{_pods(stays)} would {_FOR_A_WHILE[plan.victims[0].action]} for a while, and lose nothing but time"] if stays else [])])
+    if stays:
+        does, loses = _FOR_A_WHILE[next(victim.action for victim in plan.victims if victim.action not in ENDS)]
+        parts.append(f"{_pods(stays)} would {does} for a while, and {loses}")
+    return "; ".join(parts)
 
 
 def eviction(victim: Victim, plan: Plan, book: Book) -> str:

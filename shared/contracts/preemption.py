@@ -31,6 +31,8 @@ class Victim(Message, frozen=True):
     """Where a place is kept for whoever comes in its stead, of a pod that moves."""
     keeps_milli: int = 0
     """Of each GPU, where it is throttled."""
+    keeps_mib: int = 0
+    """Of each GPU, where it is shrunk."""
     lost_gpu_seconds: int = 0
     """What the action destroys: run time since its start or its last checkpoint, times GPUs, and what a restart costs."""
 

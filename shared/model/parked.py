@@ -4,6 +4,7 @@
 |---|---|---|
 | throttle | compute above what it keeps | a strategy that limits compute in a running slice |
 | pause | all compute; the memory stays where it is | the same |
+| shrink | memory above what it keeps, which is not less than it has allocated | a strategy that limits memory in a running slice |
 | checkpoint | compute and memory, which goes to the host | room in the pod's own memory limit, a driver that can |
 
 Eviction needs nothing, and is no parking: the pod ends.
@@ -17,10 +18,10 @@ from typing import Literal
 import msgspec
 
 from shared.model.gpu import Strategy, checked
-from shared.model.grant import ContainerGrant, Grant
+from shared.model.grant import ContainerGrant, GpuShare, Grant
 
-Parking = Literal["throttle", "pause", "checkpoint"]
-PARKINGS: tuple[Parking, ...] = ("throttle", "pause", "checkpoint")
+Parking = Literal["throttle", "pause", "shrink", "checkpoint"]
+PARKINGS: tuple[Parking, ...] = ("throttle", "pause", "shrink", "checkpoint")
 """From gentle to hard."""
 _CAN: dict[Strategy, frozenset[Parking]] = {
     "interposer": frozenset(PARKINGS),
@@ -33,10 +34,13 @@ class Parked(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     plan_id: str
     """For whom it makes room."""
     compute_milli: int = 0
-    """At most so much of each GPU is left to each of its containers."""
+    """At most so much of each GPU is left to each of its containers; where it is shrunk, all of it."""
+    memory_mib: int = 0
+    """Of each GPU, where it is shrunk: at most so much is left to each of its containers."""
 
     def __post_init__(self) -> None:
         checked("compute_milli", self.compute_milli)
+        checked("memory_mib", self.memory_mib)
 
 
 def can_park(action: Parking, containers: Iterable[ContainerGrant]) -> bool:
@@ -50,12 +54,17 @@ def left_of(grant: Grant, parked: Parked) -> Grant:
 
 
 def _left(part: ContainerGrant, parked: Parked) -> ContainerGrant:
-    memory = parked.action != "checkpoint"
-    gpus = tuple(
-        msgspec.structs.replace(share, compute_milli=min(share.compute_milli, parked.compute_milli), memory_mib=share.memory_mib if memory else 0)
-        for share in part.gpus
-    )
-    return msgspec.structs.replace(part, gpus=gpus)
+    return msgspec.structs.replace(part, gpus=tuple(_left_share(share, parked) for share in part.gpus))
+
+
+def _left_share(share: GpuShare, parked: Parked) -> GpuShare:
+    match parked.action:
+        case "shrink":
+            return msgspec.structs.replace(share, memory_mib=min(share.memory_mib, parked.memory_mib))
+        case "checkpoint":
+            return msgspec.structs.replace(share, memory_mib=0, compute_milli=0)
+        case _:
+            return msgspec.structs.replace(share, compute_milli=min(share.compute_milli, parked.compute_milli))
 
 
 def encode_parked(parked: Parked) -> str:

@@ -129,7 +129,7 @@ async def test_agents_and_metrics_work_as_their_own_users(nats: EmbeddedServer) 
 
 
 async def test_the_preemptor_leads_and_has_its_plans_reserved_as_its_own_user(nats: EmbeddedServer) -> None:
-    """Feed, inventories, rejections and placement's word, with these permissions and no more."""
+    """Feed, inventories, rejections, placement's word and what slices use, with these permissions and no more."""
     plan = Plan(plan_id="p", beneficiaries=(), victims=(), deadline_s=1)
     async with await connect(nats, "placement") as placement, await connect(nats, "preemptor") as bus:
         await provision(placement)
@@ -144,6 +144,16 @@ async def test_the_preemptor_leads_and_has_its_plans_reserved_as_its_own_user(na
             assert decode(await bus.request(subjects.CMD_RESERVE, encode(Reserve(plan=plan))), Reserved).ok
             with pytest.raises(BusError):
                 await asyncio.wait_for(bus.request(subjects.CMD_BIND, b"{}", timeout_s=0.3), 5)
+    async with await connect(nats, "preemptor") as bus, await connect(nats, "node_agent") as agent:
+        heard: list[bytes] = []
+
+        async def sample(incoming: Incoming) -> None:
+            heard.append(incoming.payload)
+
+        await bus.subscribe(subjects.USAGE_ALL, sample)
+        await bus.alive()
+        await agent.publish(subjects.usage("n1"), b"{}")
+        await eventually(lambda: heard)
 
 
 async def test_an_operator_holds_back_a_node_and_evicts(nats: EmbeddedServer) -> None:

@@ -9,10 +9,19 @@ HERE = Path(__file__).parent
 SOURCES = HERE.parents[1] / "services" / "node_agent" / "interposer"
 
 
+def alone(name: str, tmp_path: Path, *more: str) -> list[str]:
+    """What the program prints, in which account.c meets nothing but this."""
+    program = tmp_path / name
+    sources = [str(HERE / f"{name}.c"), str(SOURCES / "account.c")]
+    subprocess.run(["gcc", "-Wall", "-Werror", "-std=gnu11", f"-I{SOURCES}", *more, "-o", str(program), *sources, "-lpthread"], check=True)
+    return subprocess.run([str(program)], check=True, capture_output=True, text=True, timeout=30).stdout.split()
+
+
 def test_a_slot_that_was_given_anew_during_a_repair_keeps_its_charge(tmp_path: Path) -> None:
     """Else its memory is on the device and not in the account, and the account falls below zero when it is freed."""
-    program = tmp_path / "reclaim_race"
-    sources = [str(HERE / "reclaim_race.c"), str(SOURCES / "account.c")]
-    subprocess.run(["gcc", "-Wall", "-Werror", "-std=gnu11", f"-I{SOURCES}", "-o", str(program), *sources, "-lpthread"], check=True)
-    said = subprocess.run([str(program)], check=True, capture_output=True, text=True, timeout=30).stdout
-    assert said.split() == [str(10 << 30), "0"]
+    assert alone("reclaim_race", tmp_path) == [str(10 << 30), "0"]
+
+
+def test_who_is_shrunk_between_the_look_at_its_limit_and_its_count_gets_nothing_more(tmp_path: Path) -> None:
+    """The agent has seen that it fits, and others have the rest by then."""
+    assert alone("shrink_race", tmp_path, "-Wl,--wrap=pthread_mutex_lock") == ["0", "0", "0"]

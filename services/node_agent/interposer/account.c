@@ -32,12 +32,27 @@ static int raise_to(int gpu, uint64_t bytes, uint64_t limit) {
     return 1;
 }
 
+static void lower(int gpu, uint64_t bytes) {
+    struct kerf_gpu_counters *g = &counters->gpu[gpu];
+    uint64_t word = LOAD(g->account);
+    while (!__atomic_compare_exchange_n(&g->account, &word, moved(word, BYTES(word) - bytes), 0, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)) {}
+}
+
+static int beyond_now(int gpu, uint64_t limit) {
+    const uint64_t now = LOAD(orders->gpu[gpu].memory_limit_bytes);
+    return now < limit && charged(gpu) > now;
+}
+
 static int change(int gpu, uint64_t bytes, uint64_t limit) {
     struct kerf_process *p = self();
     int won;
     pthread_mutex_lock(&changing);
     STORE(p->intent_bytes[gpu], bytes);
     won = raise_to(gpu, bytes, limit);
+    if (won && limit != KERF_ACCOUNT_BYTES && beyond_now(gpu, limit)) { /* shrunk meanwhile; who told us has read the sum after that */
+        lower(gpu, bytes);
+        won = 0;
+    }
     if (won) STORE(p->charged_bytes[gpu], p->charged_bytes[gpu] + bytes);
     STORE(p->intent_bytes[gpu], 0);
     pthread_mutex_unlock(&changing);
@@ -64,14 +79,11 @@ void overdraw(int gpu, uint64_t bytes) {
 
 void release(int gpu, uint64_t bytes) {
     struct kerf_process *p = self();
-    struct kerf_gpu_counters *g = &counters->gpu[gpu];
-    uint64_t word;
     if (!bytes) return;
     pthread_mutex_lock(&changing);
     STORE(p->intent_bytes[gpu], bytes);
     STORE(p->charged_bytes[gpu], p->charged_bytes[gpu] - bytes);
-    word = LOAD(g->account);
-    while (!__atomic_compare_exchange_n(&g->account, &word, moved(word, BYTES(word) - bytes), 0, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)) {}
+    lower(gpu, bytes);
     STORE(p->intent_bytes[gpu], 0);
     pthread_mutex_unlock(&changing);
 }

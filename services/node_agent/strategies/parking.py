@@ -24,11 +24,18 @@ Changed = list[tuple[LiveSlice, Wish]]
 
 def wished(parked: Parked | None, before: Wish, gpus: Collection[str]) -> Wish:
     """What a slice of these GPUs is told that is parked so; the rest is as before."""
-    throttled = parked is not None and parked.action == "throttle" and parked.compute_milli > 0
-    keeps = parked.compute_milli if parked is not None and throttled else WHOLE_GPU_MILLI
-    # Nothing new is allocated where others have the memory: a process that starts meanwhile finds none.
-    memory = dict.fromkeys(gpus, 0) if parked is not None and parked.action == "checkpoint" else {}
-    return msgspec.structs.replace(before, paused=parked is not None and not throttled, compute_milli=keeps, memory_mib=memory)
+    paused, keeps_milli, memory_mib = False, WHOLE_GPU_MILLI, dict[str, int]()
+    match None if parked is None else parked.action:
+        case "throttle" if parked is not None and parked.compute_milli > 0:
+            keeps_milli = parked.compute_milli
+        case "throttle" | "pause":
+            paused = True
+        case "shrink" if parked is not None:
+            memory_mib = dict.fromkeys(gpus, parked.memory_mib)
+        case "checkpoint":
+            # Nothing new is allocated where others have the memory: a process that starts meanwhile finds none.
+            paused, memory_mib = True, dict.fromkeys(gpus, 0)
+    return msgspec.structs.replace(before, paused=paused, compute_milli=keeps_milli, memory_mib=memory_mib)
 
 
 class Parker:
@@ -45,6 +52,8 @@ class Parker:
         async with self._serial:
             mine = [live for live in self._live() if live.uid == ask.uid and live.container in ask.containers]
             changed, why = self._tell(mine, ask.parked)
+            if not why and ask.parked is not None and ask.parked.action == "shrink":
+                why = self._beyond(mine, ask.parked.memory_mib)
             try:
                 if not why and ask.parked is not None and ask.parked.action == "checkpoint":
                     why = await self._to_host.away(ask.uid, tuple(self._bytes(live) for live in mine))
@@ -78,6 +87,18 @@ class Parker:
             key: Key = (live.uid, live.container)
             closed = self._board.wished(key).closed  # somebody else's word, and it may have changed
             self._drivers[live.strategy].adjust(key, msgspec.structs.replace(before, closed=closed))
+
+    def _beyond(self, slices: list[LiveSlice], keeps_mib: int) -> str:
+        """Why these are not shrunk: what they have allocated already. They have been told their new limit before they are looked
+        at, and look at it again when they have counted an allocation, so nothing slips in between."""
+        for live in slices:
+            found = self._board.read((live.uid, live.container))
+            if found is None or found.damage:
+                return "what one of its slices has allocated cannot be seen"
+            for gpu in found.gpus:
+                if gpu.account_bytes > keeps_mib * MIB:
+                    return f"container {live.container} has {-(-gpu.account_bytes // MIB)} MiB of a GPU allocated, and would be left {keeps_mib}"
+        return ""
 
     def _bytes(self, live: LiveSlice) -> int:
         """What a container has on GPUs by its own count, which is at most its limit: if it lies, it is itself that is killed."""

@@ -121,7 +121,7 @@ class Strategies:
         if driver is None:
             return ContainerEdits()
         slice_ = slice_of(order.uid, order.container, order.share, grant, self._config.node)
-        driver.prepare(slice_, wished(order.parked, self._board.wished(slice_.key), ()))
+        driver.prepare(slice_, wished(order.parked, self._board.wished(slice_.key), [part.uuid for part in slice_.parts]))
         return driver.edits(slice_)
 
     async def park(self, ask: m.Ask) -> m.Done:

@@ -22,7 +22,7 @@ from shared.contracts.commands import Accepted, NodeGrant, NodeSync, NodeSyncAns
 from shared.model.gpu import Strategy
 from shared.model.grant import ContainerGrant, GpuShare, Grant
 from shared.model.parked import Parked
-from tests.support.enforcement import GPU, VICTIM, count, orders, page, prove
+from tests.support.enforcement import GPU, NVML, VICTIM, become, count, orders, page, prove
 from tests.support.fake_kubelet import FakeKubelet
 from tests.support.kubelet_agent import agent, pod, uid
 from tests.support.waiting import eventually
@@ -167,6 +167,52 @@ async def test_another_strategy_cannot_and_says_so(
         answer = await say(bus, grant("low", PAUSE, strategy="advisory"))
         assert (answer.ok, answer.parked, answer.reason) == (True, None, "slices by advisory cannot pause while they run")
         assert msgspec.structs.replace(answer, reason="") == await say(bus, grant("low", strategy="advisory"))
+
+
+SHRINK = Parked(action="shrink", plan_id="p", memory_mib=32)
+
+
+async def test_a_shrunk_pod_keeps_its_speed_and_who_comes_for_its_memory_starts(
+    nats: EmbeddedServer,
+    bus: NatsBus,
+    host: Path,
+    kubelet: FakeKubelet,
+    settings: dict[str, Any],
+) -> None:
+    """Of 100 MiB of the GPU."""
+    become(host, NVML.replace(" 4000 ", " 100 "))
+    async with agent(nats, host, **settings):
+        await started(bus, kubelet, grant("low", compute_milli=300))
+        count(host, "low", 20)
+        with pytest.raises(grpc.aio.AioRpcError, match="gpu-memory-full"):
+            await started(bus, kubelet, grant("high", compute_milli=300))
+        assert (await say(bus, grant("low", SHRINK, compute_milli=300))).parked == SHRINK
+        told = orders(host, "low")
+        assert (told.gpu[0].memory_limit_bytes, told.paused, told.gpu[0].compute_milli) == (32 << 20, 0, 300)
+        await kubelet.start_container(kubelet.pods[uid("high")])
+        refused = await say(bus, grant("low", compute_milli=300))
+        assert (refused.ok, refused.parked) == (False, SHRINK), "others have it"
+        await kubelet.start_container(kubelet.pods[uid("low")])
+        assert orders(host, "low").gpu[0].memory_limit_bytes == 32 << 20, "it starts again with what it was left"
+
+
+async def test_who_has_more_allocated_than_it_would_keep_is_not_shrunk(
+    nats: EmbeddedServer,
+    bus: NatsBus,
+    host: Path,
+    kubelet: FakeKubelet,
+    settings: dict[str, Any],
+) -> None:
+    async with agent(nats, host, **settings):
+        await started(bus, kubelet, grant("low"))
+        count(host, "low", 40)
+        answer = await say(bus, grant("low", SHRINK))
+        assert (answer.ok, answer.parked, answer.reason) == (True, None, "container main has 40 MiB of a GPU allocated, and would be left 32")
+        assert orders(host, "low").gpu[0].memory_limit_bytes == 64 << 20
+        count(host, "low", 32)
+        assert (await say(bus, grant("low", SHRINK))).parked == SHRINK
+        assert (await say(bus, grant("low"))).parked is None
+        assert orders(host, "low").gpu[0].memory_limit_bytes == 64 << 20
 
 
 CHECKPOINT = Parked(action="checkpoint", plan_id="p")

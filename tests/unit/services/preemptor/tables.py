@@ -2,7 +2,8 @@
 preemptor, wired as on the bus (`tests.support.preempting`).
 
 A running pod is "name@node:gpus", with what it has of each GPU in brackets ("(20,50)": 20 GiB and half of the compute, as a
-slice that its node enforces; "(20)": memory alone, which nobody enforces), and then words: p1 priority, r100 has run for 100
+slice that its node enforces; "(20)": memory alone, which nobody enforces), and then words: p1 priority, u9 has been seen using 9 GiB
+of each of its GPUs (then slices may be shrunk), r100 has run for 100
 seconds, g2 or g3/2 of a gang of that size (and minimum), b: under the disruption budget, q:a in queue a, m3600 its least run
 time, c5 its restart cost. A waiting one is "name" with the same words, and its ask: "2" GPUs, or "(20,50)".
 """
@@ -66,6 +67,12 @@ TABLE = (
     Case("compute alone: throttled", ONE, "a@n:0(20,100)", "h (20,50) p9", parks="a=throttle", placed="h"),
     Case("all of the compute: paused", ONE, "a@n:0(20,100)", "h (20,100) p9", parks="a=pause", placed="h"),
     Case("the cheapest is throttled", ONE, "a@n:0(20,50) r90; b@n:0(20,50) r1", "h (20,40) p9", parks="b=throttle", placed="h"),
+    Case("unused memory: shrunk", ONE, "a@n:0(60,50) u20", "h (50,20) p9", parks="a=shrink", placed="h"),
+    Case("what it uses it keeps", ONE, "a@n:0(60,50) u50", "h (50,20) p9", ends="a", placed="h"),
+    Case("with something to spare", ONE, "a@n:0(60,50) u30", "h (49,20) p9", ends="a", placed="h"),
+    Case("as many are shrunk as it takes", ONE, "a@n:0(30,30) u5 r1; b@n:0(30,30) u5 r2; c@n:0(20,30) u19 r3", "h (40,10) p9", parks="a=shrink b=shrink", placed="h"),
+    Case("nobody is shrunk for an equal", ONE, "a@n:0(60,50) u20 p9", "h (50,20) p9"),
+    Case("memory that nobody enforces is not shrunk", ONE, "a@n:0(60) u20", "h (50) p9", ends="a", placed="h"),
     Case("both are", ONE, "a@n:0(20,50); b@n:0(20,50)", "h (20,90) p9", parks="a=throttle b=throttle", placed="h"),
     Case("memory is lacking: an end", ONE, "a@n:0(60,50)", "h (60,20) p9", ends="a", placed="h"),
     Case("throttled here before ended there", TWICE, "a@a:0(20,100) r9999; b@b:0 r1", "h (20,50) p9", parks="a=throttle", placed="h"),

@@ -9,6 +9,9 @@ from typing import Any
 import msgspec
 import pytest
 
+from services.preemptor import messages as pm
+from services.preemptor.use import LOST_S, SEEN_FOR_S
+from shared.contracts.samples import GpuUse, SliceUse, UsageSample
 from shared.model.grant import ContainerGrant, GpuShare, Grant
 from shared.model.objects import OwnerReference, Pod, PodStatus
 from shared.model.parked import decode_parked
@@ -26,7 +29,7 @@ class _Words:
 
     def __init__(self, name: str, words: list[str]) -> None:
         self.name, self.notes, self.labels, self.spec = name, {}, {}, {}  # type: ignore[var-annotated]
-        self.priority, self.ran_s, self.ending = 0, 0, False
+        self.priority, self.ran_s, self.ending, self.uses_gib = 0, 0, False, 0
         for word in words:
             self._read(word)
 
@@ -46,6 +49,8 @@ class _Words:
             self.notes["kerf.dev/min-runtime"] = f"{word[1:]}s"
         elif word[0] == "c":
             self.notes["kerf.dev/restart-cost"] = word[1:]
+        elif word[0] == "u":
+            self.uses_gib = int(word[1:])
         elif word[0] == "r":
             self.ran_s = int(word[1:])
         elif word[0] == "p":
@@ -89,9 +94,20 @@ def _run(world: Together, text: str) -> None:
     if words.ending:
         until = datetime.fromtimestamp(world.wall + 5, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         pod = msgspec.structs.replace(pod, metadata=msgspec.structs.replace(pod.metadata, deletion_timestamp=until))
+    if words.uses_gib:
+        _seen(world, pod, node, gpus, words.uses_gib * 1024)
     world.grants[grant.grant_id] = grant
     world.ends_at[words.name] = words.ran_s + 5.0 if words.ending else 1e9
     world.appears(pod)
+
+
+def _seen(world: Together, pod: Pod, node: str, gpus: list[int], mib: int) -> None:
+    """By its node, for as long as it takes to be believed, and once more when it is asked."""
+    meta = pod.metadata
+    use = SliceUse(uid=meta.uid, namespace=meta.namespace, name=meta.name, memory_mib=mib, granted_memory_mib=0, granted_compute_milli=0, counted_mib=mib)
+    sample = UsageSample(node=node, at_ms=0, gpus=tuple(GpuUse(uuid=f"{node}-gpu-{i}", used_mib=mib, slices=(use,)) for i in gpus))
+    for ago_s in (SEEN_FOR_S, LOST_S, 0.0):
+        world.preemptor.handle(pm.Sampled(sample), world.wall - ago_s)
 
 
 def _each(text: str) -> list[str]:
@@ -100,7 +116,7 @@ def _each(text: str) -> list[str]:
 
 @pytest.mark.parametrize("case", TABLE, ids=[case.what for case in TABLE])
 def test_before_and_after(case: Case) -> None:
-    world = Together(case.nodes, least={"kept": case.least} if case.least else None, queues=case.queues or None)
+    world = Together(case.nodes, least={"kept": case.least} if case.least else None, queues=case.queues or None, shrinks=True)
     for text in _each(case.runs):
         _run(world, text)
     waiting = []

@@ -1,0 +1,14 @@
+"""It stands still, and what it has on GPUs goes to the host's memory."""
+
+from __future__ import annotations
+
+from services.preemptor.actions.base import giving
+from services.preemptor.candidate import Candidate
+from shared.model.parked import Parking
+
+
+class Checkpoint:
+    name: Parking = "checkpoint"
+
+    def of(self, candidate: Candidate) -> Candidate | None:
+        return giving(candidate, self.name, candidate.shares)

@@ -1,0 +1,13 @@
+"""Those that end nobody, from gentle to hard, and which of them an installation allows."""
+
+from __future__ import annotations
+
+from services.preemptor.actions.base import GivesUp
+from services.preemptor.actions.checkpoint import Checkpoint
+from services.preemptor.actions.pause import Pause
+from services.preemptor.actions.shrink import Shrink
+from services.preemptor.actions.throttle import Throttle
+
+
+def allowed(*, shrinks: bool, checkpoints: bool) -> tuple[GivesUp, ...]:
+    return (Throttle(), Pause(), *((Shrink(),) if shrinks else ()), *((Checkpoint(),) if checkpoints else ()))

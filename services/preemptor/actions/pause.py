@@ -1,0 +1,16 @@
+"""It begins no more work. Its memory stays where it is."""
+
+from __future__ import annotations
+
+import msgspec
+
+from services.preemptor.actions.base import giving
+from services.preemptor.candidate import Candidate
+from shared.model.parked import Parking
+
+
+class Pause:
+    name: Parking = "pause"
+
+    def of(self, candidate: Candidate) -> Candidate | None:
+        return giving(candidate, self.name, tuple(msgspec.structs.replace(share, memory_mib=0) for share in candidate.shares))

@@ -1,0 +1,35 @@
+/* account.c alone, at the one moment that counts: this process has read its limit of 10 GiB, and before it counts 2 GiB the agent
+ * leaves it 1 GiB and finds nothing allocated. Prints whether the 2 GiB were let through, what the agent saw, and the account. */
+#include <stdio.h>
+
+#include "kerf.h"
+
+static struct kerf_orders page;
+static struct kerf_counters counted;
+const struct kerf_orders *orders = &page;
+struct kerf_counters *counters = &counted;
+int slot = 0;
+static uint64_t seen = ~0ull;
+
+struct kerf_process *self(void) { return &counted.process[slot]; }
+void pools_squeeze(int gpu) { (void)gpu; }
+int process_alive(int i) { return (void)i, 1; }
+
+int __real_pthread_mutex_lock(pthread_mutex_t *mutex);
+int __wrap_pthread_mutex_lock(pthread_mutex_t *mutex) {
+    if (seen == ~0ull) {
+        page.gpu[0].memory_limit_bytes = 1ull << 30;
+        seen = charged(0);
+    }
+    return __real_pthread_mutex_lock(mutex);
+}
+
+int main(void) {
+    int won;
+    page.gpu_count = 1;
+    page.granularity_bytes = 2 << 20;
+    page.gpu[0].memory_limit_bytes = 10ull << 30;
+    counted.process[0].state = 3;
+    won = reserve(0, 2ull << 30);
+    printf("%d %llu %llu\n", won, (unsigned long long)seen, (unsigned long long)charged(0));
+}

@@ -1,0 +1,78 @@
+"""What the preemptor believes of what slices use."""
+
+from __future__ import annotations
+
+import pytest
+
+from services.preemptor.actions.shrink import SPARE_LEAST_MIB, Shrink
+from services.preemptor.candidate import Candidate, Last
+from services.preemptor.use import LOST_S, SEEN_FOR_S, Use
+from shared.book.demand import Demand
+from shared.contracts.samples import GpuUse, SliceUse, UsageSample
+from shared.model.grant import GpuShare
+
+
+def sample(*counted: int | None) -> UsageSample:
+    """What one pod's slice has of each GPU."""
+    uses = [SliceUse(uid="a", namespace="team", name="a", memory_mib=9, granted_memory_mib=9, granted_compute_milli=0, counted_mib=mib) for mib in counted]
+    return UsageSample(node="n", at_ms=0, gpus=tuple(GpuUse(uuid=f"g{i}", used_mib=9, slices=(use,)) for i, use in enumerate(uses)))
+
+
+def heard(use: Use, *counted: int | None, since: float = 0.0, for_s: float, every_s: float = 10.0) -> float:
+    now = since
+    while now <= since + for_s:
+        use.sampled(sample(*counted), now)
+        now += every_s
+    return now - every_s
+
+
+def test_a_slice_is_believed_after_a_while() -> None:
+    use = Use()
+    now = heard(use, 700, 900, for_s=SEEN_FOR_S - 10)
+    assert use.most_mib("a", now) is None
+    use.sampled(sample(700, 900), now + 10)
+    assert use.most_mib("a", now + 10) == 900
+
+
+def test_the_most_counts_until_it_is_long_ago() -> None:
+    use = Use()
+    heard(use, 5000, for_s=0)
+    now = heard(use, 700, since=10, for_s=SEEN_FOR_S)
+    assert use.most_mib("a", now) == 5000
+    now = heard(use, 700, since=now + 10, for_s=SEEN_FOR_S)
+    assert use.most_mib("a", now) == 700
+
+
+def test_a_slice_that_was_not_heard_of_lately_is_not_known() -> None:
+    use = Use()
+    now = heard(use, 700, for_s=SEEN_FOR_S)
+    assert use.most_mib("a", now + LOST_S + 1) is None
+    heard(use, 700, since=now + LOST_S + 1, for_s=0)
+    assert use.most_mib("a", now + LOST_S + 1) is None, "it may have been another one meanwhile"
+
+
+def test_what_nobody_counts_is_not_known() -> None:
+    use = Use()
+    assert use.most_mib("a", heard(use, None, for_s=SEEN_FOR_S)) is None
+
+
+def test_whoever_has_gone_is_forgotten() -> None:
+    use = Use()
+    now = heard(use, 700, for_s=SEEN_FOR_S)
+    use.tick(now + LOST_S + 1)
+    assert use.most_mib("a", now) is None
+
+
+@pytest.mark.parametrize(("uses_mib", "keeps_mib"), [(0, SPARE_LEAST_MIB), (1000, 1000 + SPARE_LEAST_MIB), (10_001, 10_001 + 1001)])
+def test_who_is_shrunk_keeps_something_to_spare(uses_mib: int, keeps_mib: int) -> None:
+    shares = tuple(GpuShare(node="n", uuid=f"g{i}", memory_mib=20_000, compute_milli=500) for i in range(2))
+    candidate = Candidate(0, 900, 900, 500, Last(("", "a")), "a", "n", Demand(cpu_milli=5), shares, uses_mib=uses_mib)
+    shrunk = Shrink().of(candidate)
+    assert shrunk is not None
+    assert (shrunk.keeps_mib, [(share.memory_mib, share.compute_milli) for share in shrunk.shares]) == (keeps_mib, [(20_000 - keeps_mib, 0)] * 2)
+    assert (shrunk.price_gpu_ms, shrunk.demand) == (0, Demand())
+
+
+def test_who_uses_all_of_it_gives_nothing() -> None:
+    shares = (GpuShare(node="n", uuid="g", memory_mib=20_000, compute_milli=500),)
+    assert Shrink().of(Candidate(0, 900, 900, 500, Last(("", "a")), "a", "n", Demand(), shares, uses_mib=19_900)) is None
