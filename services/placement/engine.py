@@ -22,7 +22,7 @@ from shared.book.shares import strategy_for
 from shared.book.states import NodeState, PodState
 from shared.model.grant import ContainerGrant
 from shared.model.objects import Pod
-from shared.model.request import PodRequest
+from shared.model.request import OPPORTUNISTIC, PodRequest
 
 _ROWS_LEAST, _ROWS_MOST = 1024, 8192
 _ROWS_BYTES = 256 << 20
@@ -172,7 +172,7 @@ def _containers(state: PodState, node: NodeState, chosen: Assignment) -> dict[st
         return None
     result = {}
     for name, gpus in chosen.items():
-        opportunistic = request.tier == "opportunistic"
+        opportunistic = request.tier == OPPORTUNISTIC
         shared = strategy_for(request.asks[name], request.isolation, inventory.strategies, opportunistic=opportunistic)
         strategy = "mig" if gpus[0].mig is not None else shared
         if strategy is None:

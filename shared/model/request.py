@@ -23,6 +23,9 @@ POLICIES: tuple[str, ...] = ("kerf", "binpack", "spread", "least-loaded-nearest"
 TopologyMode = Literal["", "ring", "best-effort", "simple", "static-dgx1-pascal", "static-dgx1-volta"]
 TOPOLOGY_MODES: tuple[str, ...] = ("ring", "best-effort", "simple", "static-dgx1-pascal", "static-dgx1-volta")
 
+OPPORTUNISTIC = "opportunistic"
+"""The tier (`kerf.dev/tier`) of pods that fill gaps and give way to all others."""
+
 MAX_GPUS = 64
 MAX_MEMORY_BYTES = 1 << 46
 """64 TiB in one container: far above 64 of the largest GPUs, and far below where the book's arrays would overflow."""
@@ -118,8 +121,9 @@ def read_request(pod: Pod, claimed: Mapping[str, GpuAsk] = MappingProxyType({}))
     asks |= _init_asks(pod, asks)
     if not asks:
         raise RequestError("no-gpu-container", "the pod names kerf.dev resources but no container asks for a GPU; set kerf.dev/gpu, kerf.dev/gpu-memory or kerf.dev/gpu-compute to at least 1")
+    tier = _choice(annotations, names.ANNOTATION_TIER, ("standard", OPPORTUNISTIC), "")
     return PodRequest(
-        asks=asks,
+        asks={name: _in_gaps(ask) for name, ask in asks.items()} if tier == OPPORTUNISTIC else asks,
         isolation=_choice(annotations, names.ANNOTATION_ISOLATION, tuple(ISOLATION_RANK), "soft"),  # type: ignore[arg-type]
         models=_list(annotations, names.ANNOTATION_GPU_MODEL, "GPU models", "H200|H100"),
         models_not=_list(annotations, names.ANNOTATION_GPU_MODEL_NOT, "GPU models", "T4|P4"),
@@ -132,8 +136,14 @@ def read_request(pod: Pod, claimed: Mapping[str, GpuAsk] = MappingProxyType({}))
         topology=_choice(annotations, names.ANNOTATION_TOPOLOGY, ("required", "preferred"), ""),  # type: ignore[arg-type]
         topology_mode=_choice(annotations, names.ANNOTATION_TOPOLOGY_MODE, TOPOLOGY_MODES, ""),  # type: ignore[arg-type]
         policy=_choice(annotations, names.ANNOTATION_POLICY, POLICIES, ""),  # type: ignore[arg-type]
-        tier=_choice(annotations, names.ANNOTATION_TIER, ("standard", "opportunistic"), ""),
+        tier=tier,
     )
+
+
+def _in_gaps(ask: GpuAsk) -> GpuAsk:
+    """What an opportunistic pod reserves: memory. It runs where others leave time, on GPUs too whose compute is all reserved. Where
+    nothing but compute says how much memory it wants, both are; so is all of a whole GPU, and of an instance."""
+    return ask if ask.whole or ask.profile or ask.memory_follows else msgspec.structs.replace(ask, compute_milli=0)
 
 
 def read_ask(container: Container) -> GpuAsk | None:

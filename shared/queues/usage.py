@@ -11,6 +11,7 @@ import msgspec
 from shared.book.book import Book
 from shared.book.states import GrantState, PodState
 from shared.model import names
+from shared.model.request import OPPORTUNISTIC
 from shared.queues.amounts import NOTHING, Amount, gpus_of, room_of, whole_gpus_of
 from shared.queues.tree import Branch, Tree
 
@@ -87,7 +88,7 @@ class Usage:
     def is_firm(self, state: PodState) -> bool:
         """Whether the pod may use guarantees alone."""
         least = self.tree.policy.within_guarantee_from
-        opportunistic = state.request is not None and state.request.tier == "opportunistic"
+        opportunistic = state.request is not None and state.request.tier == OPPORTUNISTIC
         return least is not None and state.pod.spec.priority >= least and not opportunistic
 
     def queue_of(self, state: PodState) -> Branch:

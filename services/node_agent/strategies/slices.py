@@ -6,11 +6,11 @@ import msgspec
 
 from shared.model.gpu import Strategy
 from shared.model.grant import ContainerGrant, Grant
+from shared.model.request import OPPORTUNISTIC
 from shared.model.units import WHOLE_GPU_MILLI
 
 Key = tuple[str, str]
 """(pod UID, container): whose slice it is."""
-OPPORTUNISTIC = "opportunistic"
 
 
 class Part(msgspec.Struct, frozen=True, kw_only=True):

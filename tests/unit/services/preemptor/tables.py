@@ -4,7 +4,7 @@ preemptor, wired as on the bus (`tests.support.preempting`).
 A running pod is "name@node:gpus", with what it has of each GPU in brackets ("(20,50)": 20 GiB and half of the compute, as a
 slice that its node enforces; "(20)": memory alone, which nobody enforces), and then words: p1 priority, u9 has been seen using 9 GiB
 of each of its GPUs (then slices may be shrunk), r100 has run for 100
-seconds, g2 or g3/2 of a gang of that size (and minimum), b: under the disruption budget, q:a in queue a, m3600 its least run
+seconds, g2 or g3/2 of a gang of that size (and minimum), o: opportunistic, b: under the disruption budget, q:a in queue a, m3600 its least run
 time, c5 its restart cost. A waiting one is "name" with the same words, and its ask: "2" GPUs, or "(20,50)".
 """
 
@@ -65,6 +65,7 @@ TABLE = (
     Case("a greater slice in between stays", ONE, "a@n:0(20) p9; b@n:0(60) p1", "h (50) p5", ends="b", placed="h"),
     # --- what can be given up
     Case("compute alone: throttled", ONE, "a@n:0(20,100)", "h (20,50) p9", parks="a=throttle", placed="h"),
+    Case("who fills gaps needs no compute that is free", ONE, "a@n:0(20,100) p9", "h (20,50) o", placed="h"),
     Case("all of the compute: paused", ONE, "a@n:0(20,100)", "h (20,100) p9", parks="a=pause", placed="h"),
     Case("the cheapest is throttled", ONE, "a@n:0(20,50) r90; b@n:0(20,50) r1", "h (20,40) p9", parks="b=throttle", placed="h"),
     Case("unused memory: shrunk", ONE, "a@n:0(60,50) u20", "h (50,20) p9", parks="a=shrink", placed="h"),

@@ -36,6 +36,8 @@ class _Words:
     def _read(self, word: str) -> None:
         if word == "b":
             self.labels[BUDGET] = "kept"
+        elif word == "o":
+            self.notes["kerf.dev/tier"] = "opportunistic"
         elif word == "ending":
             self.ending = True
         elif word == "never":

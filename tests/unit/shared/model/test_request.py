@@ -86,6 +86,16 @@ def test_wishes_are_read_from_annotations() -> None:
     assert asked.tier == "opportunistic"
 
 
+@pytest.mark.parametrize(
+    ("limits", "reserved"),
+    [({"memory": "16Gi", "compute": 30}, (16384, 0)), ({"memory": "16Gi"}, (16384, 0)), ({"compute": 30}, (0, 300)), ({"gpu": 1}, (0, 1000)), ({"gpu": 2, "memory": "32Gi", "compute": 100}, (16384, 0))],
+)
+def test_who_fills_gaps_reserves_no_compute_beside_its_memory(limits: dict[str, Any], reserved: tuple[int, int]) -> None:
+    asked = read_request(pod(container(**limits), tier="opportunistic"))
+    assert asked is not None
+    assert (asked.hardest.memory_mib, asked.hardest.compute_milli) == reserved
+
+
 @given(st.integers(1, 64), st.integers(0, 2**20), st.integers(0, 6400))
 def test_nothing_is_lost_or_won_in_the_reading(gpus: int, memory_mib: int, percent: int) -> None:
     """What is granted per GPU, times the GPUs, is exactly what was asked; or it is refused."""
