@@ -74,7 +74,7 @@ def _details(nodes: tuple[InspectNode, ...]) -> None:
         rows: dict[tuple[str, str, str], list[str]] = {}
         for column, gpu in enumerate(node.gpus):
             for pod in gpu.pods:
-                row = rows.setdefault((pod.name, pod.namespace, pod.state), [""] * columns)
+                row = rows.setdefault((pod.name, pod.namespace, f"{pod.state}, {pod.parked}" if pod.parked else pod.state), [""] * columns)
                 row[column] = f"{gib(pod.memory_mib)} GiB, {pod.compute_milli / 10:g}%"
         for (name, namespace, state), cells in sorted(rows.items()):
             table.add_row(name, namespace, state, *cells)
@@ -82,6 +82,9 @@ def _details(nodes: tuple[InspectNode, ...]) -> None:
         for gpu in node.gpus:
             if gpu.state != "healthy":
                 out.print(f"GPU{gpu.index} {gpu.uuid} is [red]{gpu.state}[/red]: {escape(gpu.reason or 'no reason given')}")
+            beside = [(gpu.paused_mib, "of paused pods"), (gpu.returning_mib, "on their way back"), (gpu.parked_mib, "given up for a while"), (gpu.reserved_mib, "kept for a plan")]
+            if any(mib for mib, _ in beside):
+                out.print(f"GPU{gpu.index}: " + ", ".join(f"{gib(mib)} GiB {what}" for mib, what in beside if mib))
             if gpu.foreign_mib:
                 out.print(f"GPU{gpu.index} {gpu.uuid}: {gpu.foreign_mib} MiB are foreign, of processes that hold no slice")
         allocated, total = sum(g.allocated_memory_mib for g in node.gpus), sum(g.memory_mib for g in node.gpus)

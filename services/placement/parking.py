@@ -66,6 +66,10 @@ class Parking:
                 orders.append(_patch(state, encode_parked(parked_by(victim, plan.plan_id)), reason))
         return [m.SendPatches(tuple(orders))] if orders else []
 
+    def returns(self, state: PodState) -> bool:
+        """Whether it takes back what it gave up: nobody else gets it any more, and its node may not have heard."""
+        return state.uid in self._resuming
+
     def is_done(self, victim: Victim, plan_id: str) -> bool:
         """Whether the node has said that it is given up; a pod that has ended has given up all."""
         held = self._book.grants.get(victim.grant_id)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import msgspec
 import numpy as np
 
+from services.placement.columns import Columns, columns
 from services.placement.core import Core
 from services.placement.nodes import node_grant
 from services.placement.room import gpu_fit
@@ -63,16 +65,16 @@ def _inspect_node(core: Core, node: NodeState) -> InspectNode:
                 mib, milli, names = (known.memory_mib, known.compute_milli, known.containers) if known else (0, 0, ())
                 pods[held.grant_id] = InspectPod(
                     namespace=held.namespace, name=held.name, state=held.phase, memory_mib=mib + share.memory_mib,
-                    compute_milli=milli + share.compute_milli, containers=(*names, name),
+                    compute_milli=milli + share.compute_milli, containers=(*names, name), parked="" if held.parked is None else held.parked.action,
                 )  # fmt: skip
-    gpus = []
+    gpus, memory = [], columns(node, core.parking.returns)
     for room in node.gpus:
         pods, gpu = on.get(room.uuid, {}), reported.get(room.uuid)
         gpus.append(InspectGpu(
             uuid=room.uuid, index=room.index, model=room.model, state="healthy" if gpu is None else gpu.state, memory_mib=room.total_mib,
             allocated_memory_mib=sum(p.memory_mib for p in pods.values()), allocated_compute_milli=sum(p.compute_milli for p in pods.values()),
             containers=containers.get(room.uuid, 0), pods=tuple(pods.values()), reason="" if gpu is None else gpu.reason,
-            foreign_mib=0 if gpu is None else gpu.foreign_mib,
+            foreign_mib=0 if gpu is None else gpu.foreign_mib, **msgspec.structs.asdict(memory.get(room.uuid, Columns())),
         ))  # fmt: skip
     return InspectNode(node=node.name, address=address, ready=ready, synced=core.nodes.is_synced(node.name), gpus=tuple(gpus))
 

@@ -119,6 +119,8 @@ class InspectPod(Message, frozen=True):
     state: str
     """holding, bound, leaving"""
     containers: tuple[str, ...] = ()
+    parked: str = ""
+    """What it has given up something by, such as pause; empty where nothing."""
 
 
 class InspectGpu(Message, frozen=True):
@@ -135,6 +137,16 @@ class InspectGpu(Message, frozen=True):
     """Why the state is not healthy."""
     foreign_mib: int = 0
     """Held by processes to whose pod nothing was handed over, and by the host's."""
+    guaranteed_mib: int = 0
+    """Of slices that run, or may. With what is paused and what returns it is all that slices have on the device."""
+    paused_mib: int = 0
+    """Of slices that are paused, which keep it."""
+    returning_mib: int = 0
+    """Of slices that take back what they had given up."""
+    parked_mib: int = 0
+    """Given up for a while, by who has it on the host, or has not allocated it. It comes back when there is room."""
+    reserved_mib: int = 0
+    """Kept for pods that others make room for; until those have given back, it is counted twice."""
 
 
 class InspectNode(Message, frozen=True):

@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from services.placement import messages as m
+from services.placement.columns import columns
 from services.preemptor import messages as pm
 from services.preemptor.config import Config
 from services.preemptor.core import Core as Preemptor
@@ -20,7 +21,7 @@ from shared.contracts.events import PreemptionAbandoned, PreemptionExecuted, Pre
 from shared.contracts.facts import Gone, Put
 from shared.contracts.preemption import Plan
 from shared.model import names
-from shared.model.grant import Grant, decode_grant
+from shared.model.grant import Grant, decode_grant, sum_shares
 from shared.model.objects import (
     DisruptionBudgetSpec,
     DisruptionBudgetStatus,
@@ -104,6 +105,7 @@ class Together(Leader):
                 self.send(given)
         for pod in [p for p in self.live.values() if p.spec.node_name and self._ran_s(p) >= self.ends_at[p.metadata.name]]:
             self._vanishes(pod)
+        self._columns_hold()
         self._say_budgets()
         self.send(m.BeatSeen(self._nodes))
         self.send(m.Tick())
@@ -262,6 +264,16 @@ class Together(Leader):
                 taken[share.uuid][0] += share.memory_mib
                 taken[share.uuid][1] += share.compute_milli
         assert all(mib <= GPU_MIB and milli <= GPU_MILLI for mib, milli in taken.values())
+
+    def _columns_hold(self) -> None:
+        """What slices have on a GPU is never more than it, and with what they have given up it is what they were given."""
+        for node in self.core.book.nodes.values():
+            given = sum_shares(held.given for held in node.grants.values() if held.phase != "reserved")
+            for uuid, of in columns(node, self.core.parking.returns).items():
+                here_mib = of.guaranteed_mib + of.paused_mib + of.returning_mib
+                assert here_mib <= GPU_MIB
+                assert here_mib + of.parked_mib == given.get((node.name, uuid), (0, 0))[0]
+            assert all(self.parked.get(held.grant_id) == held.parked for held in node.grants.values() if held.parked is not None and held.grant_id in self.grants)
 
     def _evict(self, order: Evict, plan_id: str) -> Answer | None:
         """The Eviction API: its preconditions, the budgets; None where it is done."""

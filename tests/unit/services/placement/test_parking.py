@@ -6,11 +6,13 @@ import msgspec
 import pytest
 
 from services.placement import messages as m
+from services.placement.reader import inspect
 from shared.contracts.commands import NodeSyncAnswer, ParkPod, TouchPod
 from shared.contracts.events import PreemptionAbandoned
 from shared.contracts.facts import Put
 from shared.contracts.log import ReadyRecord
 from shared.contracts.preemption import Action, Beneficiary, Plan, Reserved, Victim
+from shared.contracts.queries import InspectQuery
 from shared.model import names
 from shared.model.objects import Pod
 from shared.model.parked import Parked, decode_parked, encode_parked
@@ -296,3 +298,40 @@ def test_nobody_ends_before_those_who_only_give_something_up_have_done_so(able: 
     world.annotate(parks(said)[0].parked)
     said = world.answer(decode_parked(parks(said)[0].parked) if able else None, reason="" if able else "no")
     assert [answer.answer.ok for answer in only(said, m.AnswerPlan)] == [able]
+
+
+def columns(world: World) -> tuple[int, int, int, int, int]:
+    """As `kerf inspect` has them: guaranteed, paused, returning, parked and reserved, in halves of the GPU's memory."""
+    (gpu,) = inspect(world.leader.core, InspectQuery(node="n")).nodes[0].gpus
+    amounts = (gpu.guaranteed_mib, gpu.paused_mib, gpu.returning_mib, gpu.parked_mib, gpu.reserved_mib)
+    return tuple(mib * 2 // GPU_MIB for mib in amounts)  # type: ignore[return-value]
+
+
+def test_each_part_of_a_gpus_memory_is_somebodys_at_every_instant() -> None:
+    world = World()
+    assert columns(world) == (1, 0, 0, 0, 0)
+    _, said = world.ask(world.plan())
+    (order,) = parks(said)
+    assert columns(world) == (1, 0, 0, 0, 1), "a place is kept, and nothing is given up yet"
+    world.annotate(order.parked)
+    world.answer(decode_parked(order.parked))
+    assert columns(world) == (1, 1, 0, 0, 0), "the beneficiary holds its half, the victim is paused with its own"
+    high = world.leader.bind(world.high)
+    grant = world.leader.core.book.pods[high.metadata.uid].grant_id
+    world.leader.gone(high)
+    world.leader.send(m.ReleaseSeen("n", grant))
+    assert columns(world) == (0, 1, 0, 0, 0)
+    world.later(7)
+    assert columns(world) == (0, 0, 1, 0, 0)
+    world.annotate("")
+    world.answer(None)
+    assert columns(world) == (1, 0, 0, 0, 0)
+
+
+def test_what_is_on_the_host_is_not_on_the_gpu() -> None:
+    world = World()
+    _, said = world.ask(world.plan("checkpoint"))
+    (order,) = parks(said)
+    world.annotate(order.parked)
+    world.answer(decode_parked(order.parked))
+    assert columns(world) == (1, 0, 0, 1, 0)

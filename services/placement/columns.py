@@ -1,0 +1,54 @@
+"""A GPU's memory by what it is to those who were given it: the four columns that hold at every instant.
+
+| | on the device | whose |
+|---|---|---|
+| guaranteed | yes | of slices that run, or may |
+| paused | yes | of slices that are paused, which keep it |
+| returning | yes | of slices that take back what they had given up: nobody else gets it, and they go on when all is done |
+| parked | no | given up for a while: on the host, or not allocated by who was shrunk |
+
+The first three are on the device together, and all four are what was given. What a plan keeps for whom others make room stands
+beside them: until they have given back it is theirs.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable
+
+import msgspec
+
+from shared.book.states import NodeState, PodState
+from shared.model.grant import sum_shares
+
+
+class Columns(msgspec.Struct):
+    """MiB of one GPU."""
+
+    guaranteed_mib: int = 0
+    paused_mib: int = 0
+    returning_mib: int = 0
+    parked_mib: int = 0
+    reserved_mib: int = 0
+
+
+def columns(node: NodeState, returns: Callable[[PodState], bool]) -> dict[str, Columns]:
+    """By GPU uuid. `returns`: whether a pod is taking back what it gave up."""
+    found: dict[str, Columns] = defaultdict(Columns)
+    for held in node.grants.values():
+        state = node.pods.get(held.uid)
+        kept = sum_shares((held.grant,))
+        for (name, uuid), (given_mib, _) in sum_shares((held.given,)).items():
+            if name != node.name:
+                continue
+            of, here_mib = found[uuid], kept.get((name, uuid), (0, 0))[0]
+            of.parked_mib += given_mib - here_mib
+            if held.phase == "reserved":
+                of.reserved_mib += here_mib
+            elif held.parked is not None and held.parked.action == "pause":
+                of.paused_mib += here_mib
+            elif state is not None and returns(state):
+                of.returning_mib += here_mib
+            else:
+                of.guaranteed_mib += here_mib
+    return dict(found)
