@@ -20,6 +20,7 @@ from shared.contracts.commands import Answer, Evict, NodeGrant, ParkPod
 from shared.contracts.events import PreemptionAbandoned, PreemptionExecuted, PreemptionReserved
 from shared.contracts.facts import Gone, Put
 from shared.contracts.preemption import Plan
+from shared.contracts.samples import GpuUse, SliceUse, UsageSample
 from shared.model import names
 from shared.model.grant import Grant, decode_grant, sum_shares
 from shared.model.objects import (
@@ -38,6 +39,8 @@ from tests.support.leader import Leader
 
 EPOCH_S = 1_800_000_000.0
 STEP_S = 0.5
+SAMPLED_S = 10.0
+"""How often nodes say what their slices use."""
 TEAM = "team"
 BUDGET = "budget"
 GPU_MIB, GPU_MILLI = 81_920, 1_000
@@ -61,6 +64,8 @@ class Together(Leader):
         self.plans: dict[str, Plan] = {}
         self.outcome: dict[str, str] = {}
         """Of the plans that placement has reserved."""
+        self.uses_percent: dict[str, int] = {}
+        """Of the memory that it was given, by name: what a slice has allocated. Who is not named here is not seen by its node."""
         self.evictions: list[tuple[float, str, str]] = []
         """(when, name, plan)"""
         self.refused_by_budget = 0
@@ -80,9 +85,11 @@ class Together(Leader):
     # --- the cluster --------------------------------------------------------------------------------------------
 
     def arrive(self, name: str, *, priority: int, gpus: int = 1, gang: str = "", size: int = 1, runs_s: float = 1e9, label: str = "", queue: str = "",
-               slice_: tuple[int, int] | None = None) -> None:  # fmt: skip
-        """`runs_s`: from its Binding on. `slice_`: GiB and per cent of one GPU, enforced, instead of whole ones. A pod that is
-        evicted comes again by its controller, under the same name."""
+               slice_: tuple[int, int] | None = None, uses_percent: int = 0) -> None:  # fmt: skip
+        """`runs_s`: from its Binding on. `slice_`: GiB and per cent of one GPU, enforced, instead of whole ones, of which it
+        allocates so much of the memory. A pod that is evicted comes again by its controller, under the same name."""
+        if uses_percent:
+            self.uses_percent[name] = uses_percent
         notes = {"kerf.dev/gang": gang, "kerf.dev/gang-size": str(size)} if gang else {}
         asks: dict[str, Any] = {"gpus": gpus}
         if slice_ is not None:
@@ -105,6 +112,8 @@ class Together(Leader):
                 self.send(given)
         for pod in [p for p in self.live.values() if p.spec.node_name and self._ran_s(p) >= self.ends_at[p.metadata.name]]:
             self._vanishes(pod)
+        if round(self.now / seconds) % round(SAMPLED_S / seconds) == 0:
+            self._say_uses()
         self._columns_hold()
         self._say_budgets()
         self.send(m.BeatSeen(self._nodes))
@@ -246,9 +255,22 @@ class Together(Leader):
         self.parkings.append((self.now, order.name, decode_parked(order.parked).action if order.parked else ""))
         self.appears(msgspec.structs.replace(pod, metadata=meta))
 
+    def _uses_mib(self, grant: Grant, name: str) -> int:
+        return max(share.memory_mib for part in grant.containers.values() for share in part.gpus) * self.uses_percent.get(name, 0) // 100
+
+    def _say_uses(self) -> None:
+        for uid, state in self.core.book.pods.items():
+            grant, name = self.grants.get(state.grant_id), state.pod.metadata.name
+            if grant is not None and name in self.uses_percent:
+                mib = self._uses_mib(grant, name)
+                use = SliceUse(uid=uid, namespace=TEAM, name=name, memory_mib=mib, granted_memory_mib=mib, granted_compute_milli=0, counted_mib=mib)
+                self.ask(pm.Sampled(UsageSample(node=state.charged, at_ms=0, gpus=(GpuUse(uuid="", used_mib=mib, slices=(use,)),))))
+
     def _told(self, order: NodeGrant) -> m.Input:
-        """The node does as it is told, and says so."""
+        """The node does as it is told, and says so; but nobody keeps less than it has allocated."""
         grant_id = order.grant.grant_id
+        if order.parked is not None and order.parked.action == "shrink" and self._uses_mib(order.grant, order.name) > order.parked.memory_mib:
+            return m.GrantAcknowledged(self.live[order.uid].spec.node_name, grant_id, reason="it has more allocated", parked=self.parked.get(grant_id))
         if order.parked is None:
             self.parked.pop(grant_id, None)
         else:

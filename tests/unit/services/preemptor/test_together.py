@@ -29,6 +29,7 @@ class Arrival(msgspec.Struct, frozen=True):
     label: str = ""
     queue: str = ""
     slice_: tuple[int, int] | None = None
+    uses_percent: int = 0
 
 
 ARRIVALS = st.lists(
@@ -46,7 +47,7 @@ def drive(world: Together, arrivals: list[Arrival]) -> None:
             world.step()
         gang = f"g{number}" if one.members > 1 else ""
         for member in range(one.members):
-            world.arrive(f"p{number}-{member}", priority=one.priority, gpus=one.gpus, gang=gang, size=one.members, runs_s=one.runs_s, label=one.label, queue=one.queue, slice_=one.slice_)
+            world.arrive(f"p{number}-{member}", priority=one.priority, gpus=one.gpus, gang=gang, size=one.members, runs_s=one.runs_s, label=one.label, queue=one.queue, slice_=one.slice_, uses_percent=one.uses_percent)
 
 
 def judge(world: Together) -> None:
@@ -105,15 +106,18 @@ def test_queues_take_back_what_is_theirs_and_come_to_rest(nodes: list[int], arri
     judge(world)
 
 
+USES = st.lists(st.sampled_from((0, 10, 30, 90)), min_size=24, max_size=24)
 SLICES = st.lists(st.tuples(st.sampled_from((10, 20, 40, 60)), st.sampled_from((0, 20, 50, 100))), min_size=24, max_size=24)
 
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(nodes=st.lists(st.integers(1, 2), min_size=1, max_size=2), arrivals=ARRIVALS, slices=SLICES, checkpoints=st.booleans())
-def test_slices_give_up_what_they_have_and_get_it_back_and_come_to_rest(nodes: list[int], arrivals: list[Arrival], slices: list[tuple[int, int]], checkpoints: bool) -> None:
+@given(nodes=st.lists(st.integers(1, 2), min_size=1, max_size=2), arrivals=ARRIVALS, slices=SLICES, uses=USES, checkpoints=st.booleans())
+def test_slices_give_up_what_they_have_and_get_it_back_and_come_to_rest(
+    nodes: list[int], arrivals: list[Arrival], slices: list[tuple[int, int]], uses: list[int], checkpoints: bool
+) -> None:
     """What is booked twice would be seen at each Binding and each order to a node."""
-    world = Together({f"n{i}": gpus for i, gpus in enumerate(nodes)}, immunity_s=IMMUNITY_S, checkpoints=checkpoints)
-    drive(world, [msgspec.structs.replace(one, label="", gpus=1, slice_=slice_) for one, slice_ in zip(arrivals, slices, strict=False)])
+    world = Together({f"n{i}": gpus for i, gpus in enumerate(nodes)}, immunity_s=IMMUNITY_S, checkpoints=checkpoints, shrinks=True)
+    drive(world, [msgspec.structs.replace(one, label="", gpus=1, slice_=slice_, uses_percent=used) for one, slice_, used in zip(arrivals, slices, uses, strict=False)])
     until_quiet(world, quiet_s=QUIET_S, most_s=2 * 3_600)
     judge(world)
     for state in world.core.book.pods.values():
