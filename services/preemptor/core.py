@@ -58,6 +58,8 @@ class Core:
         self._settling: list[tuple[Plan, float]] = []
         """Executed, with when; the feed has not shown all Bindings yet, and what was freed looks free until then."""
         self._now = 0.0
+        self._listed = False
+        """All pods are known."""
         self._use = Use()
         self._precedence = Precedence(self._cluster.queues, self.gangs)
         self._candidates = Candidates(self.book, self.gangs, self._precedence, lambda state: self.immunity.spared(state, self._now),
@@ -66,8 +68,18 @@ class Core:
         self.open: dict[str, Open] = {}
 
     def handle(self, event: m.Input, now: float) -> list[m.Command]:
+        out = self._handle(event, now)
+        # Before the evictions themselves: who dies in between has left somebody alone for nothing, and not the other way round.
+        return [*(m.Remember(known, self.immunity.forgotten_at(known) - now) for known in self.immunity.changed()), *out]
+
+    def _handle(self, event: m.Input, now: float) -> list[m.Command]:
         match event:
+            case m.Remembered():
+                self.immunity.remembered(event.spared)
+                if self._listed:
+                    self.immunity.only(self.book.pods, now)
             case m.SnapshotSeen():
+                self._listed = True
                 self._cluster.apply(event, now)
                 self.waiting.rejected_before(now)
             case m.Rejected():

@@ -7,7 +7,7 @@ import msgspec
 from shared.contracts.commands import Answer, Evict
 from shared.contracts.events import Event, GrantEnded, PlacementRejected, PreemptionAbandoned, PreemptionExecuted
 from shared.contracts.facts import Fact
-from shared.contracts.preemption import Plan, Reserved
+from shared.contracts.preemption import Plan, Reserved, Spared
 from shared.contracts.samples import UsageSample
 from shared.model.gpu import Inventory
 
@@ -72,6 +72,12 @@ class Sampled(Input, frozen=True):
     sample: UsageSample
 
 
+class Remembered(Input, frozen=True):
+    """What whoever worked before has written down."""
+
+    spared: Spared
+
+
 class Tick(Input, frozen=True):
     """Some ten times a second."""
 
@@ -93,6 +99,13 @@ class Propose(Command, frozen=True):
 class Execute(Command, frozen=True):
     plan_id: str
     evictions: tuple[Evict, ...]
+
+
+class Remember(Command, frozen=True):
+    """For whoever works next."""
+
+    spared: Spared
+    for_s: float
 
 
 class GiveUp(Command, frozen=True):

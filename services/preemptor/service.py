@@ -41,6 +41,8 @@ class Preemptor(Service):
         self._plans = ctx.metrics.counter("kerf_preemptor_plans_total", "Plans, by what became of them.", ("outcome",))
         self._evictions = ctx.metrics.counter("kerf_preemptor_evictions_total", "Evictions asked for, by outcome.", ("outcome",))
         ctx.metrics.observe_by("kerf_preemptor_leader", "1 on the instance that works.", lambda: float(self._leads))
+        self._work_now: _Work | None = None
+        ctx.metrics.observe_by("kerf_preemptor_immune_owners", "Owners that are left alone, for one of theirs has made room.", self._immune)
         ctx.health.set("role", ok=True, detail="standby")
         ctx.spawn(self._work(), name="work")
         ctx.spawn(self._leadership.run(), name="leadership")
@@ -57,10 +59,14 @@ class Preemptor(Service):
         self._leads = False
         self._ctx.health.set("role", ok=True, detail="standby")
 
+    def _immune(self) -> float:
+        return 0.0 if self._work_now is None else float(self._work_now.core.immunity.count(time.time()))
+
     async def _work(self) -> None:
         while True:
             try:
-                await _Work(self._ctx, self._plans, self._evictions, lambda: self._leads).run()
+                self._work_now = _Work(self._ctx, self._plans, self._evictions, lambda: self._leads)
+                await self._work_now.run()
             except BusError as error:
                 self._ctx.log.warning("preemptor_interrupted", error=str(error))
                 await asyncio.sleep(_AGAIN_S)
@@ -80,6 +86,7 @@ class _Work:
     async def run(self) -> None:
         subscriptions = [
             await self.bus.kv(subjects.KV_NODES).watch(self._inventory),
+            await self.bus.kv(subjects.KV_SPARED).watch(self._remembered),
             await self.bus.subscribe(subjects.REJECTED, self._heard),
             await self.bus.subscribe(subjects.QUERY_PREEMPT, self._dry_run),
             await self.bus.subscribe(subjects.GRANTS_ENDED, self._heard),
@@ -113,6 +120,10 @@ class _Work:
             self._inbox.put_nowait(m.AgentLost(subjects.untoken(entry.key)))
         else:
             self._inbox.put_nowait(m.InventorySeen(decode(entry.value, Inventory)))
+
+    async def _remembered(self, entry: KvEntry) -> None:
+        if entry.value is not None:  # else its time is over, which the core knows by itself
+            self._inbox.put_nowait(m.Remembered(decode(entry.value, pre.Spared)))
 
     async def _heard(self, incoming: Incoming) -> None:
         _, event = unwrap(incoming.payload)
@@ -149,6 +160,8 @@ class _Work:
                 self.ctx.emit(command.event, namespace=gains.namespace, about=gains.uid, traceparent=self.ctx.telemetry.traceparent(gains.uid))
                 self._plans.add(1, "proposed")
                 group.create_task(self._reserve(command.plan))
+            case m.Remember() if self._leads():
+                group.create_task(self._remember(command))
             case m.Execute():
                 group.create_task(self._evict(command))
             case m.GiveUp():
@@ -165,6 +178,13 @@ class _Work:
             self._plans.add(1, "refused")
             self.ctx.log.info("plan_refused", plan=plan.plan_id, reason=answer.reason)
         self._inbox.put_nowait(m.Answered(answer))
+
+    async def _remember(self, command: m.Remember) -> None:
+        try:
+            await self.bus.kv(subjects.KV_SPARED).put(subjects.token(command.spared.owner), encode(command.spared), ttl_s=command.for_s)
+        except BusError as error:
+            # Whoever works next may ask somebody again a little early, which is no reason to stop working.
+            self.ctx.log.warning("immunity_not_kept", owner=command.spared.owner, error=str(error))
 
     async def _evict(self, command: m.Execute) -> None:
         batch = commands.EvictBatch(evictions=command.evictions)

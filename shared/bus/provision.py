@@ -49,6 +49,10 @@ def wanted(*, replicas: int = 1, log_max_age_s: int = 24 * 3600) -> tuple[dict[s
             "name": f"KV_{subjects.KV_LEADER}", "subjects": [f"$KV.{subjects.KV_LEADER}.>"], "storage": "file", **bucket,
             "allow_msg_ttl": True, "subject_delete_marker_ttl": 60 * _S,
         },
+        {
+            "name": f"KV_{subjects.KV_SPARED}", "subjects": [f"$KV.{subjects.KV_SPARED}.>"], "storage": "file", **bucket,
+            "allow_msg_ttl": True, "subject_delete_marker_ttl": 60 * _S,
+        },
     )  # fmt: skip
 
 

@@ -83,6 +83,21 @@ class Abandon(Message, frozen=True):
     reason: str
 
 
+class Spared(Message, frozen=True):
+    """Who has made room, and is left alone for a while: kept in KV for whoever is preemptor next. Times are seconds since 1970."""
+
+    owner: str
+    """The uid of the controller whose pods these are; of a bare pod its own."""
+    namespace: str
+    times: int = 0
+    """How often, one time of immunity after the other."""
+    until: float = 0.0
+    asked: dict[str, float] = {}
+    """Pods whose eviction was asked for and that had not been seen to end: since when, by uid."""
+    ended: tuple[float, ...] = ()
+    """Evictions of the last hour."""
+
+
 class PreemptQuery(Message, frozen=True):
     """Who would give way to this pod, or to its gang? Nothing is done."""
 

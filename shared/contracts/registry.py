@@ -61,6 +61,7 @@ PARAMETERS = {
     "epoch": "The watcher process whose numbering this is; another one after each of its starts.",
     "instance": "The placement process that gave the order, as one token.",
     "service": "The name of a service.",
+    "owner": "The uid of whose pods made room.",
     "key": "What the hint is about, such as placement.",
 }
 
@@ -228,6 +229,8 @@ BUCKETS: tuple[Channel, ...] = (
             retention="KV kerf_nodes: file, the last value, no TTL", description="What a node has: the last inventory of its agent."),
     Channel(name="bucket.leader", address=f"$KV.{s.KV_LEADER}.{{key}}", kind="bucket", message=str, publisher="placement", receivers="placement",
             retention="KV kerf_leader: the last value, TTL 5 seconds", description="Who may try for leadership: the holder's instance name as plain text. A hint; the fence is the log's term."),
+    Channel(name="bucket.spared", address=f"$KV.{s.KV_SPARED}.{{owner}}", kind="bucket", message=pre.Spared, publisher="preemptor", receivers="preemptor",
+            retention="KV kerf_spared: file, the last value, until nobody is immune by it", description="Who has made room, and is left alone for a while."),
 )  # fmt: skip
 
 CHANNELS: tuple[Channel, ...] = (*EVENTS, *LOG, *FEED, *COMMANDS, *QUERIES, *SAMPLES, *BUCKETS)

@@ -15,6 +15,7 @@ EVENTS_ALL = f"{VERSION}.event.>"
 
 KV_NODES = "kerf_nodes"
 KV_LEADER = "kerf_leader"
+KV_SPARED = "kerf_spared"
 
 FEED_ALL = f"{VERSION}.feed.*"
 QUERY_SNAPSHOT = f"{VERSION}.query.snapshot"

@@ -9,6 +9,9 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
+from shared.contracts import subjects
+from shared.contracts.base import decode
+from shared.contracts.preemption import Spared
 from shared.kube import resources
 from tests.support.waiting import eventually
 from tests.support.whole import WITHIN_S, Whole, policed_plane, whole
@@ -58,12 +61,16 @@ async def left(world: Whole) -> list[str]:
 
 
 async def test_one_pod_gives_way_to_one_and_no_other(world: Whole) -> None:
+    uids = {f"low-{i}": (await world.seen("Pod", f"low-{i}"))["metadata"]["uid"] for i in range(4)}
     await pod(world, "high", "high")
     await world.bound("high")
     assert len(await left(world)) == 3
     gone = ({f"low-{i}" for i in range(4)} - set(await left(world))).pop()
     told = await world.event(gone, "Evicted")
     assert f"makes room for {world.namespace}/high, which has a higher priority" in told["message"]
+    bucket = world.made.bus.kv(subjects.KV_SPARED)
+    known = decode((await bucket.get(subjects.token(uids[gone]))).value or b"", Spared)
+    assert (known.owner, known.times) == (uids[gone], 1), "for whoever is preemptor next"
 
 
 async def test_two_pods_of_one_node_give_way_to_one_of_two_gpus(world: Whole) -> None:

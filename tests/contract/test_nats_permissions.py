@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -22,7 +23,7 @@ from shared.contracts import subjects
 from shared.contracts.base import decode, encode
 from shared.contracts.commands import Accepted, Answers, Evict, EvictBatch, NodeCordon, NodeCordonAnswer, NodeRelease
 from shared.contracts.log import TermRecord
-from shared.contracts.preemption import Plan, Reserve, Reserved
+from shared.contracts.preemption import Plan, Reserve, Reserved, Spared
 from shared.contracts.queries import UsageAnswer, UsageQuery
 from shared.service import Lifecycle, running
 from tests.support.waiting import eventually
@@ -144,6 +145,9 @@ async def test_the_preemptor_leads_and_has_its_plans_reserved_as_its_own_user(na
             assert decode(await bus.request(subjects.CMD_RESERVE, encode(Reserve(plan=plan))), Reserved).ok
             with pytest.raises(BusError):
                 await asyncio.wait_for(bus.request(subjects.CMD_BIND, b"{}", timeout_s=0.3), 5)
+            left_alone = Spared(owner="o", namespace="team", times=1, until=time.time() + 60, ended=(time.time(),))
+            await bus.kv(subjects.KV_SPARED).put("o", encode(left_alone), ttl_s=60)
+            await eventually(lambda: b"kerf_preemptor_immune_owners 1.0" in ctx.metrics.render())
     async with await connect(nats, "preemptor") as bus, await connect(nats, "node_agent") as agent:
         heard: list[bytes] = []
 

@@ -19,7 +19,7 @@ from services.preemptor.core import Core as Preemptor
 from shared.contracts.commands import Answer, Evict, NodeGrant, ParkPod
 from shared.contracts.events import PreemptionAbandoned, PreemptionExecuted, PreemptionReserved
 from shared.contracts.facts import Gone, Put
-from shared.contracts.preemption import Plan
+from shared.contracts.preemption import Plan, Spared
 from shared.contracts.samples import GpuUse, SliceUse, UsageSample
 from shared.model import names
 from shared.model.grant import Grant, decode_grant, sum_shares
@@ -66,6 +66,8 @@ class Together(Leader):
         """Of the plans that placement has reserved."""
         self.uses_percent: dict[str, int] = {}
         """Of the memory that it was given, by name: what a slice has allocated. Who is not named here is not seen by its node."""
+        self.spared: dict[str, Spared] = {}
+        """As the bus keeps it."""
         self.evictions: list[tuple[float, str, str]] = []
         """(when, name, plan)"""
         self.refused_by_budget = 0
@@ -231,6 +233,8 @@ class Together(Leader):
                 self.ask(pm.Evicted(command.plan_id, answers))
             case pm.GiveUp():
                 self.send(m.AbandonAsked(command.plan_id, command.reason))
+            case pm.Remember():
+                self.spared[command.spared.owner] = command.spared
 
     # --- the API server -----------------------------------------------------------------------------------------
 

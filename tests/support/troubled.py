@@ -73,6 +73,8 @@ class Troubled(Together):
         for name in self._nodes:
             if name not in self._gone:
                 self.ask(pm.InventorySeen(self._inventory(name).inventory))
+        for known in self.spared.values():
+            self.ask(pm.Remembered(known))
         self.ask(pm.SnapshotSeen(self._everything()))
         for uid in sorted(self._rejected & self.live.keys()):  # as their conditions say
             self.ask(pm.Rejected(uid))

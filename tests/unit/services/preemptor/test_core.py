@@ -48,7 +48,7 @@ def test_nothing_happens_before_placement_has_reserved(cluster: Cluster) -> None
 def test_who_goes_reads_who_came(cluster: Cluster) -> None:
     (plan,) = cluster.plans()
     cluster.now += 1
-    (execute,) = cluster.say(m.Answered(Reserved(plan_id=plan.plan_id, ok=True)))
+    (*_, execute) = cluster.say(m.Answered(Reserved(plan_id=plan.plan_id, ok=True)))
     assert isinstance(execute, m.Execute)
     assert execute.evictions[0].reason == f"makes room for team/high, which has a higher priority (plan {plan.plan_id}); nothing makes it anew"
 
@@ -59,7 +59,7 @@ def test_who_gives_back_reads_that_and_when_it_comes_again() -> None:
     cluster.run("lent", "n", 0, labels={"kerf.dev/queue": "a"}, owners=(OwnerReference(uid="o", kind="Job", name="train", controller=True),))
     cluster.wait("due", priority=0, labels={"kerf.dev/queue": "b"})
     (plan,) = cluster.plans()
-    (execute,) = cluster.say(m.Answered(Reserved(plan_id=plan.plan_id, ok=True)))
+    (*_, execute) = cluster.say(m.Answered(Reserved(plan_id=plan.plan_id, ok=True)))
     assert isinstance(execute, m.Execute)
     assert execute.evictions[0].reason == (
         f"makes room for team/due, whose queue takes back what it is due (plan {plan.plan_id}); its Job makes it anew, and it comes back when there is room (kerf when)"
