@@ -16,6 +16,7 @@ from services.placement.moving import Moves
 from services.placement.parking import Parking, is_parking, parked_by
 from shared.book.book import Book
 from shared.book.gangs import Gangs
+from shared.book.levels import strays
 from shared.book.states import PodState
 from shared.contracts.log import ReservationRecord
 from shared.contracts.preemption import HeldPlace, Plan
@@ -134,12 +135,7 @@ class Reservations(dict[str, Reservation]):
         gang = self._gangs.of(waiting[0].uid)
         if gang is None or len(waiting) < gang.need:
             return f"gang {'' if gang is None else gang.name} needs {0 if gang is None else gang.need} places at once, the plan has {len(waiting)}"
-        areas = {self._label(b.node, gang.required) for b in plan.beneficiaries} if gang.required else set()
-        return f"gang {gang.name} must be in one {gang.required}" if len(areas) > 1 or "" in areas else ""
-
-    def _label(self, node: str, label: str) -> str:
-        known = self.book.nodes.get(node)
-        return "" if known is None or known.object is None else known.object.metadata.labels.get(label, "")
+        return strays(gang, frozenset(b.node for b in plan.beneficiaries), self.book)
 
     def _victims(self, plan: Plan, waiting: list[PodState]) -> str:
         giving = {v.uid for r in self.values() for v in r.plan.victims}

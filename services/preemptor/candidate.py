@@ -18,6 +18,15 @@ class Last(tuple[str, str]):
     def __lt__(self, other: tuple[str, ...]) -> bool:
         return tuple.__gt__(self, other)
 
+    def __le__(self, other: tuple[str, ...]) -> bool:
+        return tuple.__ge__(self, other)
+
+    def __gt__(self, other: tuple[str, ...]) -> bool:
+        return tuple.__lt__(self, other)
+
+    def __ge__(self, other: tuple[str, ...]) -> bool:
+        return tuple.__le__(self, other)
+
 
 class Candidate(msgspec.Struct, frozen=True):
     """A pod that could give way."""

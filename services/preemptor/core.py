@@ -13,6 +13,7 @@ import msgspec
 from services.preemptor import messages as m
 from services.preemptor import words
 from services.preemptor.actions.gentle import allowed
+from services.preemptor.areas import Areas
 from services.preemptor.cluster import Cluster
 from services.preemptor.config import Config
 from services.preemptor.immunity import Immunity, owner_of
@@ -127,7 +128,7 @@ class Core:
         self._precedence.begin()
         busy = {node for plan in self._plans(now) for node in (*(b.node for b in plan.beneficiaries), *(v.to for v in plan.victims))}
         promised = {v.uid for one in self.open.values() for v in one.plan.victims if not one.executing or v.uid in one.victims_left or v.action not in ENDS}
-        return Planner(self.book, self._candidates.begin(now, promised), busy | self.waiting.hoped_for(now))
+        return Planner(self.book, self._candidates.begin(now, promised), Areas(self.book, self.gangs), busy | self.waiting.hoped_for(now))
 
     def _awaited(self) -> set[str]:
         """Those who wait in the stead of pods that move: their places are kept."""

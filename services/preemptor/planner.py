@@ -7,12 +7,13 @@ that need not go is put back, the dearest first. Of a gang as many go as it can 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import get_args
 
 import msgspec
 
 from services.preemptor.actions import evict, move
+from services.preemptor.areas import Area, Areas
 from services.preemptor.candidate import Candidate, Last
 from services.preemptor.fitting import admits, assign, give, has_room, take
 from services.preemptor.victims import Candidates
@@ -22,6 +23,7 @@ from shared.contracts.preemption import Action
 from shared.model.grant import GpuShare
 
 Bound = tuple[int, int, int, int, int, Last]
+Cost = tuple[int, int, int, int, int, Last, str]
 _HARDNESS: dict[Action, int] = {action: hardness for hardness, action in enumerate(get_args(Action), start=1)}
 _NOBODY = -(1 << 31)
 _FIRST = Last(("~", "~"))
@@ -36,46 +38,75 @@ class Way(msgspec.Struct, frozen=True):
     takes: tuple[GpuShare, ...]
 
     @property
-    def cost(self) -> tuple[int, int, int, int, int, Last, str]:
-        """The gentlest action, the least important victims, the least lost, the fewest GPUs, the fewest pods; of equals those who
-        came last."""
-        victims = self.victims
-        oldest = max((victim.last for victim in victims), default=_FIRST)
-        milli = sum(v.gpu_milli for v in victims)
-        hardest = max((_HARDNESS[v.action] for v in victims), default=0)
-        return hardest, max((v.priority for v in victims), default=_NOBODY), sum(v.price_gpu_ms for v in victims), milli, len(victims), oldest, self.node
+    def cost(self) -> Cost:
+        return cost_of(self.victims, self.node)
+
+
+def cost_of(victims: Collection[Candidate], place: str) -> Cost:
+    """The gentlest action, the least important victims, the least lost, the fewest GPUs, the fewest pods; of equals those who
+    came last."""
+    oldest = max((victim.last for victim in victims), default=_FIRST)
+    milli = sum(v.gpu_milli for v in victims)
+    hardest = max((_HARDNESS[v.action] for v in victims), default=0)
+    return hardest, max((v.priority for v in victims), default=_NOBODY), sum(v.price_gpu_ms for v in victims), milli, len(victims), oldest, place
+
+
+class _Found(msgspec.Struct, frozen=True):
+    """A way for each member, in one area."""
+
+    cost: Cost
+    ways: dict[str, Way]
+    gone: dict[str, Candidate]
+    taken: dict[str, list[GpuShare]]
+    used: dict[str, list[PodState]]
 
 
 class Planner:
     """One round on a book that stands still. Plans of one round do not share nodes."""
 
-    def __init__(self, book: Book, candidates: Candidates, busy: set[str]) -> None:
+    def __init__(self, book: Book, candidates: Candidates, areas: Areas, busy: set[str]) -> None:
         """`busy`: nodes on which a plan is under way."""
-        self._book, self._candidates, self._busy = book, candidates, busy
-
-    def plan(self, members: Sequence[PodState], shunned: frozenset[str] = frozenset(), *, patient: bool = True) -> list[Way] | None:
-        """A way for each of them, all at once, without victims where nobody need go; None where there is none. `shunned`: nodes
-        that placement has refused for them. `patient`: what is being given back is as good as free."""
-        self._patient = patient
+        self._book, self._candidates, self._areas, self._busy = book, candidates, areas, busy
+        self._area: list[NodeState] = []
         self._gone: dict[str, Candidate] = {}
         self._taken: dict[str, list[GpuShare]] = {}
         self._used: dict[str, list[PodState]] = {}
-        self._takers = members
+
+    def plan(self, members: Sequence[PodState], shunned: frozenset[str] = frozenset(), *, patient: bool = True) -> list[Way] | None:
+        """A way for each of them, all at once and in one area, without victims where nobody need go; None where there is none.
+        `shunned`: nodes that placement has refused for them. `patient`: what is being given back is as good as free."""
+        self._patient, self._takers = patient, members
+        best: _Found | None = None
+        for area in self._areas.of(members, self._busy | shunned):
+            best = self._within(area, members, shunned, best) or best
+            if best is not None and not best.gone:
+                break
+        if best is None:
+            return None
+        self._gone, self._taken, self._used = best.gone, best.taken, best.used
+        self._candidates.promise(list(self._gone.values()))
+        self._busy |= {way.node for way in best.ways.values()}
+        return [best.ways[state.uid] for state in members]
+
+    def _within(self, area: Area, members: Sequence[PodState], shunned: frozenset[str], best: _Found | None) -> _Found | None:
+        """What costs less than the best so far; given up as soon as those who would have to go cost more."""
+        self._gone, self._taken, self._used = {}, {}, {}
+        self._area = [node for node in area.nodes if node.name not in self._busy and node.name not in shunned]
         ways: dict[str, Way] = {}
         for state in sorted(members, key=lambda s: s.request.hardest.hardness if s.request else (), reverse=True):
-            way = self._best(state, shunned)
+            way = self._best(state)
             if way is None:
                 return None
             ways[state.uid] = way
             self._gone |= {victim.uid: victim for victim in way.victims}
             self._taken.setdefault(way.node, []).extend(way.takes)
             self._used.setdefault(way.node, []).append(state)
+            if best is not None and cost_of(self._gone.values(), area.name) >= best.cost:
+                return None
         ways = self._fewest_of_all(members, ways)
         if not self._candidates.let_in(list(self._gone.values()), members):
             return None
-        self._candidates.promise(list(self._gone.values()))
-        self._busy |= {way.node for way in ways.values()}
-        return [ways[state.uid] for state in members]
+        return _Found(cost_of(self._gone.values(), area.name), ways, self._gone, self._taken, self._used)
 
     def _fewest_of_all(self, members: Sequence[PodState], ways: dict[str, Way]) -> dict[str, Way]:
         """What was freed for a later member may be enough for an earlier one: whoever need not go is put back."""
@@ -123,12 +154,12 @@ class Planner:
             self._used.setdefault(node.name, []).append(state)
         return takes is not None
 
-    def _best(self, state: PodState, shunned: frozenset[str]) -> Way | None:
+    def _best(self, state: PodState) -> Way | None:
         best: Way | None = None
         for bound, node in self._by_bound(state):
             if best is not None and best.cost[:6] <= bound:
                 break
-            if node.name in shunned or not admits(state, node):
+            if not admits(state, node):
                 continue
             way = self._way(state, node)
             if way is not None and (best is None or way.cost < best.cost):
@@ -140,10 +171,8 @@ class Planner:
         is room that placement has not used yet."""
         found: list[tuple[Bound, NodeState]] = []
         cleared = self._taken.keys() | {victim.node for victim in self._gone.values()}
-        for name, node in self._book.nodes.items():
-            if name in self._busy or not node.gpus:
-                continue
-            if name in cleared or has_room(state, node) or (self._patient and self._candidates.leaving(node)):
+        for node in self._area:
+            if node.name in cleared or has_room(state, node) or (self._patient and self._candidates.leaving(node)):
                 found.append(((0, _NOBODY, 0, 0, 0, _FIRST), node))
             elif candidates := self._candidates.on(node, state):
                 first, parks = candidates[0], [_HARDNESS[c.parks[0]] for c in candidates if c.parks]

@@ -43,15 +43,16 @@ SAMPLED_S = 10.0
 """How often nodes say what their slices use."""
 TEAM = "team"
 BUDGET = "budget"
+RACK = "topology.kubernetes.io/rack"
 GPU_MIB, GPU_MILLI = 81_920, 1_000
 
 
 class Together(Leader):
     """`least`: by label, how many of a label's pods a disruption budget wants left. `gives_back_s`: by node, how long after a
-    pod's end. The budgets' statuses reach Kerf with the next step, as the API server's do a moment late."""
+    pod's end. `racks`: by node, the value of its label RACK. The budgets' statuses reach Kerf with the next step, as the API server's do a moment late."""
 
     def __init__(self, nodes: Mapping[str, int], *, gives_back_s: float = 3.0, least: Mapping[str, int] | None = None, immunity_s: float = 60.0, queues: str | None = None,
-                 **preemptor: Any) -> None:  # fmt: skip
+                 racks: Mapping[str, str] | None = None, **preemptor: Any) -> None:  # fmt: skip
         self.live: dict[str, Pod] = {}
         """By uid, as the API server has them."""
         self.ends_at: dict[str, float] = {}
@@ -80,6 +81,8 @@ class Together(Leader):
         super().__init__(holds_most=1_000)
         for name, gpus in nodes.items():
             self.nodes(name, gpus=gpus, strategies=("exclusive", "advisory", "interposer"))
+            if racks is not None:
+                self.facts(build.node(name, labels={RACK: racks[name]}))
         self._nodes = tuple(nodes)
         if queues is not None:
             self.facts(build.queues(queues))
@@ -87,12 +90,13 @@ class Together(Leader):
     # --- the cluster --------------------------------------------------------------------------------------------
 
     def arrive(self, name: str, *, priority: int, gpus: int = 1, gang: str = "", size: int = 1, runs_s: float = 1e9, label: str = "", queue: str = "",
-               slice_: tuple[int, int] | None = None, uses_percent: int = 0) -> None:  # fmt: skip
-        """`runs_s`: from its Binding on. `slice_`: GiB and per cent of one GPU, enforced, instead of whole ones, of which it
+               slice_: tuple[int, int] | None = None, uses_percent: int = 0, one_rack: bool = False) -> None:  # fmt: skip
+        """`runs_s`: from its Binding on. `one_rack`: all of its gang must be in one. `slice_`: GiB and per cent of one GPU, enforced, instead of whole ones, of which it
         allocates so much of the memory. A pod that is evicted comes again by its controller, under the same name."""
         if uses_percent:
             self.uses_percent[name] = uses_percent
         notes = {"kerf.dev/gang": gang, "kerf.dev/gang-size": str(size)} if gang else {}
+        notes |= {names.ANNOTATION_GANG_TOPOLOGY: f"required={RACK}"} if gang and one_rack else {}
         asks: dict[str, Any] = {"gpus": gpus}
         if slice_ is not None:
             asks = {"memory": f"{slice_[0]}Gi", "compute": slice_[1]}
@@ -137,8 +141,9 @@ class Together(Leader):
         return found
 
     def helped(self) -> list[str]:
-        """Those who wait and for whom somebody could make room now."""
-        return [pod.metadata.name for pod in self.waits() if self.preemptor.dry_run(TEAM, pod.metadata.name, self.wall).plan is not None]
+        """Those who wait and for whom somebody could make room now, or for whom there is room by the preemptor's word."""
+        answers = {pod.metadata.name: self.preemptor.dry_run(TEAM, pod.metadata.name, self.wall) for pod in self.waits()}
+        return [name for name, answer in answers.items() if answer.plan is not None or "there is room" in answer.sentence]
 
     def _ran_s(self, pod: Pod) -> float:
         return self.wall - datetime.fromisoformat(pod.status.start_time).timestamp()
@@ -248,6 +253,12 @@ class Together(Leader):
         seen = build.bound(pod, node, grant)
         start = datetime.fromtimestamp(self.wall, UTC).isoformat()
         self.appears(msgspec.structs.replace(seen, status=PodStatus(phase="Running", start_time=start)))
+        self._no_gang_is_split(pod.metadata.annotations)
+
+    def _no_gang_is_split(self, notes: Mapping[str, str]) -> None:
+        if names.ANNOTATION_GANG_TOPOLOGY in notes:
+            on = {pod.spec.node_name for pod in self.gangs()[notes[names.ANNOTATION_GANG]]} - {""}
+            assert len({node.object.metadata.labels[RACK] for name, node in self.core.book.nodes.items() if name in on and node.object is not None}) == 1
 
     def _annotate(self, order: ParkPod) -> None:
         pod = self.live.get(order.uid)

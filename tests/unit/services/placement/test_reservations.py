@@ -241,6 +241,25 @@ def test_a_gang_gets_all_its_places_at_once_or_none() -> None:
     assert {"g0", "g1", "g2"} in batches
 
 
+def test_a_gang_that_must_be_in_one_rack_gets_no_places_in_two_nor_beside_the_rack_that_it_has_begun_in() -> None:
+    world = World("a", "b", "c")
+    for node, rack in (("a", "x"), ("b", "y")):
+        world.leader.facts(build.node(node, labels={"topology.kubernetes.io/rack": rack}))
+    notes = {"kerf.dev/gang": "g", "kerf.dev/gang-size": "2", "kerf.dev/gang-topology": "required=rack"}
+    first, second, third = (high(f"g{i}", annotations=notes) for i in range(3))
+    world.waits(first, second)
+    (a0, a1), (b0, _), (c0, _) = (world.on(node) for node in "abc")
+    assert "must be in one topology.kubernetes.io/rack" in world.ask(world.plan(a0, b0, to=(first, second), plan_id="split")).reason
+    assert "must be in one topology.kubernetes.io/rack" in world.ask(world.plan(c0, to=(first, second), nodes=("c", "c"), plan_id="in none")).reason
+    assert world.ask(world.plan(a0, a1, to=(first, second), plan_id="whole")).ok
+    world.gives_back(a0)
+    world.gives_back(a1)
+    for pod in (first, second):
+        world.leader.bind(pod)
+    world.waits(third)
+    assert world.ask(world.plan(b0, to=(third,), plan_id="away")).reason == "gang g has begun in topology.kubernetes.io/rack=x"
+
+
 @pytest.mark.parametrize("freed", [False, True])
 def test_a_reservation_outlives_its_leader(freed: bool) -> None:
     """The next one reads it in the log; what was freed meanwhile is still the beneficiary's."""

@@ -5,7 +5,7 @@ A running pod is "name@node:gpus", with what it has of each GPU in brackets ("(2
 slice that its node enforces; "(20)": memory alone, which nobody enforces), and then words: p1 priority, u9 has been seen using 9 GiB
 of each of its GPUs (then slices may be shrunk), r100 has run for 100
 seconds, g2 or g3/2 of a gang of that size (and minimum), o: opportunistic, b: under the disruption budget, q:a in queue a, m3600 its least run
-time, c5 its restart cost. A waiting one is "name" with the same words, and its ask: "2" GPUs, or "(20,50)".
+time, c5 its restart cost, t: all of its gang in one rack. A waiting one is "name" with the same words, and its ask: "2" GPUs, or "(20,50)".
 """
 
 from __future__ import annotations
@@ -29,10 +29,13 @@ class Case(NamedTuple):
     least: int = 0
     """Of pods under the budget."""
     queues: str = ""
+    racks: str = ""
+    """As node=rack."""
 
 
 ONE, TWO, TWICE, FOUR = {"n": 1}, {"n": 2}, {"a": 1, "b": 1}, {"n": 4}
 HALVES = "queues: [{name: a, guaranteed: {gpus: 2}}, {name: b, guaranteed: {gpus: 2}}]"
+FOUR_NODES, RACKS = {"a": 1, "b": 1, "c": 1, "d": 1}, "a=x b=x c=y d=y"
 WEIGHTS = "queues: [{name: a, weight: 3}, {name: b}]"
 
 TABLE = (
@@ -93,6 +96,17 @@ TABLE = (
     Case("free room and one victim", TWICE, "a@a:0", "h 1 p9 g2; i 1 p9 g2", ends="a", placed="h i"),
     Case("two on one node", {"a": 2, "b": 1}, "a@a:0 r1; b@a:1 r1; c@b:0 r99", "h 1 p9 g2; i 1 p9 g2", ends="a b", placed="h i"),
     Case("an elastic one gets its minimum", TWICE, "a@a:0; b@b:0 p9", "h 1 p9 g2/1; i 1 p9 g2/1", ends="a", placed="h"),
+    # --- gangs that must be in one rack
+    Case("the cheapest rack of all, not the cheapest nodes", FOUR_NODES, "a@a:0 r1; b@b:0 r99; c@c:0 r50; d@d:0 r60", "h 1 p9 g2 t; i 1 p9 g2 t", ends="a b", placed="h i", racks=RACKS),
+    Case("the rack of the least important, however long they have run", FOUR_NODES, "a@a:0 p2; b@b:0 p3; c@c:0 p2 r999; d@d:0 p2 r999", "h 1 p9 g2 t; i 1 p9 g2 t", ends="c d", placed="h i", racks=RACKS),
+    Case("free room in two racks is none for it", FOUR_NODES, "b@b:0 r9; d@d:0 r1", "h 1 p9 g2 t; i 1 p9 g2 t", ends="d", moves="d=a", placed="h i", racks=RACKS),
+    Case("a rack where nobody need go", FOUR_NODES, "b@b:0 r1", "h 1 p9 g2 t; i 1 p9 g2 t", placed="h i", racks=RACKS),
+    Case("throttled in one rack before ended in the other", FOUR_NODES, "a@a:0; b@b:0; c@c:0(20,100) r999; d@d:0(20,100) r999", "h (20,50) p9 g2 t; i (20,50) p9 g2 t", parks="c=throttle d=throttle", placed="h i", racks=RACKS),
+    Case("no rack is large enough", FOUR_NODES, "a@a:0; b@b:0; c@c:0; d@d:0", "h 1 p9 g3 t; i 1 p9 g3 t; j 1 p9 g3 t", racks=RACKS),
+    Case("a rack in which one may not go", FOUR_NODES, "a@a:0 p9; b@b:0 r1; c@c:0 r999; d@d:0 r999", "h 1 p5 g2 t; i 1 p5 g2 t", ends="c d", placed="h i", racks=RACKS),
+    Case("a gang of which half is in each rack goes for either", FOUR_NODES, "a@a:0 g2; b@b:0 r999; c@c:0 g2; d@d:0 r1", "h 1 p9 g2 t; i 1 p9 g2 t", ends="a c d", placed="h i", racks=RACKS),
+    Case("who is there already fixes the rack", FOUR_NODES, "hh@a:0 p9 g2 t; b@b:0 r999; c@c:0 r1; d@d:0 r1", "i 1 p9 g2 t", ends="b", placed="i", racks=RACKS),
+    Case("more of an elastic one go to its rack too", FOUR_NODES, "hh@a:0 p9 g3/1 t; b@b:0 r999; c@c:0 r1", "i 1 p9 g3/1 t", ends="b", moves="b=d", placed="i", racks=RACKS),
     # --- gangs that go
     Case("a gang ends as a whole", TWICE, "a@a:0 g2; b@b:0 g2", "h 1 p9", ends="a b", placed="h"),
     Case("another goes before two of a gang", {"a": 1, "b": 1, "c": 1}, "a@a:0 g2 r60; b@b:0 g2 r60; c@c:0 r100", "h 1 p9", ends="c", placed="h"),

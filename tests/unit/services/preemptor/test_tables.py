@@ -16,7 +16,7 @@ from shared.model.grant import ContainerGrant, GpuShare, Grant
 from shared.model.objects import OwnerReference, Pod, PodStatus
 from shared.model.parked import decode_parked
 from tests.support import build
-from tests.support.preempting import BUDGET, GPU_MIB, Together
+from tests.support.preempting import BUDGET, GPU_MIB, RACK, Together
 from tests.unit.services.preemptor.tables import TABLE, Case
 
 _ASK = re.compile(r"(\d+)|\((\d+)(?:,(\d+))?\)")
@@ -40,6 +40,8 @@ class _Words:
             self.notes["kerf.dev/tier"] = "opportunistic"
         elif word == "ending":
             self.ending = True
+        elif word == "t":
+            self.notes["kerf.dev/gang-topology"] = f"required={RACK}"
         elif word == "never":
             self.spec["preemption_policy"] = "Never"
         elif word.startswith("q:"):
@@ -118,7 +120,7 @@ def _each(text: str) -> list[str]:
 
 @pytest.mark.parametrize("case", TABLE, ids=[case.what for case in TABLE])
 def test_before_and_after(case: Case) -> None:
-    world = Together(case.nodes, least={"kept": case.least} if case.least else None, queues=case.queues or None, shrinks=True)
+    world = Together(case.nodes, least={"kept": case.least} if case.least else None, queues=case.queues or None, racks=dict(pair.split("=") for pair in case.racks.split()) or None, shrinks=True)
     for text in _each(case.runs):
         _run(world, text)
     waiting = []

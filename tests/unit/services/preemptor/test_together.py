@@ -30,6 +30,7 @@ class Arrival(msgspec.Struct, frozen=True):
     queue: str = ""
     slice_: tuple[int, int] | None = None
     uses_percent: int = 0
+    one_rack: bool = False
 
 
 ARRIVALS = st.lists(
@@ -47,7 +48,7 @@ def drive(world: Together, arrivals: list[Arrival]) -> None:
             world.step()
         gang = f"g{number}" if one.members > 1 else ""
         for member in range(one.members):
-            world.arrive(f"p{number}-{member}", priority=one.priority, gpus=one.gpus, gang=gang, size=one.members, runs_s=one.runs_s, label=one.label, queue=one.queue, slice_=one.slice_, uses_percent=one.uses_percent)
+            world.arrive(f"p{number}-{member}", priority=one.priority, gpus=one.gpus, gang=gang, size=one.members, runs_s=one.runs_s, label=one.label, queue=one.queue, slice_=one.slice_, uses_percent=one.uses_percent, one_rack=one.one_rack)
 
 
 def judge(world: Together) -> None:
@@ -82,6 +83,24 @@ def judge(world: Together) -> None:
 @given(nodes=st.lists(st.integers(1, 4), min_size=1, max_size=3), arrivals=ARRIVALS, least=st.integers(0, 2))
 def test_whatever_comes_it_comes_to_rest_and_nobody_has_lost_for_nothing(nodes: list[int], arrivals: list[Arrival], least: int) -> None:
     world = Together({f"n{i}": gpus for i, gpus in enumerate(nodes)}, least={"a": least, "b": 1}, immunity_s=IMMUNITY_S)
+    drive(world, arrivals)
+    until_quiet(world, quiet_s=QUIET_S, most_s=2 * 3_600)
+    judge(world)
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_gangs_that_must_be_in_one_rack_are_served_and_none_is_split(seed: int) -> None:
+    """Splits would be seen at each Binding."""
+    dice = random.Random(seed)
+    nodes = {f"n{i}": dice.randint(1, 3) for i in range(dice.randint(2, 5))}
+    arrivals = [
+        Arrival(
+            after_s=dice.choice((0.0, 0.5, 3.0, 20.0)), priority=dice.randint(0, 3), gpus=dice.randint(1, 2), members=dice.choice((1, 2, 3)),
+            runs_s=dice.choice((5.0, 60.0, 1e9)), label=dice.choice(("", "", "", "a")), one_rack=dice.random() < 0.8,
+        )
+        for _ in range(dice.randint(4, 20))
+    ]  # fmt: skip
+    world = Together(nodes, racks={name: dice.choice("xyz") for name in nodes}, least={"a": 1}, immunity_s=IMMUNITY_S)
     drive(world, arrivals)
     until_quiet(world, quiet_s=QUIET_S, most_s=2 * 3_600)
     judge(world)

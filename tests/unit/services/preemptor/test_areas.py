@@ -1,0 +1,100 @@
+"""Where a gang that must be in one domain may be planned for."""
+
+from __future__ import annotations
+
+import pytest
+
+from services.preemptor import messages as m
+from services.preemptor import planner
+from services.preemptor.areas import Areas
+from shared.contracts.facts import Put
+from shared.model.objects import Pod
+from tests.support import build
+from tests.unit.services.preemptor.world import Cluster
+
+RACK = "topology.kubernetes.io/rack"
+
+
+def racks(gpus: int = 2, **of: str) -> Cluster:
+    """Nodes with racks; nobody on them."""
+    cluster = Cluster(*of, gpus=gpus)
+    for node, rack in of.items():
+        cluster.say(m.FactsSeen((Put(object=build.node(node, labels={RACK: rack} if rack else {})),)))
+    return cluster
+
+
+def member(cluster: Cluster, name: str, size: int, *, least: int = 0, **rest: object) -> Pod:
+    notes = {"kerf.dev/gang": "g", "kerf.dev/gang-size": str(size), "kerf.dev/gang-topology": "required=rack"}
+    return cluster.wait(name, annotations=notes | ({"kerf.dev/gang-min": str(least)} if least else {}), **rest)
+
+
+def areas(cluster: Cluster, *pods: Pod, closed: tuple[str, ...] = ()) -> list[str]:
+    members = [cluster.core.book.pods[pod.metadata.uid] for pod in pods]
+    return [
+        f"{area.name}:{''.join(node.name for node in area.nodes)}"
+        for area in Areas(cluster.core.book, cluster.core.gangs).of(members, closed)
+    ]
+
+
+def test_all_nodes_are_one_area_for_whoever_requires_no_level() -> None:
+    cluster = racks(a="x", b="y", c="")
+    assert areas(cluster, cluster.wait("alone")) == [":abc"]
+
+
+def test_each_rack_by_itself_the_emptiest_first_and_none_for_nodes_without() -> None:
+    cluster = racks(a="x", b="y", c="")
+    cluster.run("low", "a", 0)
+    assert areas(cluster, *(member(cluster, f"g{i}", 2) for i in range(2))) == ["y:b", "x:a"]
+
+
+@pytest.mark.parametrize(
+    ("asks", "size", "expected"),
+    [
+        ({"gpus": 1}, 3, ["x:ab"]),
+        ({"gpus": 1}, 5, []),
+        ({"gpus": 2}, 2, ["x:ab"]),
+        ({"gpus": 0, "memory": "40Gi"}, 4, ["x:ab", "y:c"]),
+        ({"gpus": 0, "memory": "50Gi"}, 3, ["x:ab"]),
+        ({"gpus": 0, "memory": "1Gi", "compute": 60}, 3, ["x:ab"]),
+        ({"annotations": "T4"}, 2, []),
+    ],
+)
+def test_racks_that_could_not_hold_it_were_they_empty_are_left_out(asks: dict[str, object], size: int, expected: list[str]) -> None:
+    cluster = racks(a="x", b="x", c="y")
+    more = {"kerf.dev/gpu-model": "T4"} if asks == {"annotations": "T4"} else {}
+    notes = {"kerf.dev/gang": "g", "kerf.dev/gang-size": str(size), "kerf.dev/gang-topology": "required=rack", **more}
+    pods = [cluster.wait(f"g{i}", **{"annotations": notes} | {k: v for k, v in asks.items() if k != "annotations"}) for i in range(size)]  # type: ignore[arg-type]
+    assert areas(cluster, *pods) == expected
+
+
+def test_nodes_on_which_nothing_is_planned_hold_nobody() -> None:
+    cluster = racks(a="x", b="x", c="y")
+    pods = [member(cluster, f"g{i}", 3) for i in range(3)]
+    assert areas(cluster, *pods, closed=("b",)) == []
+
+
+def test_where_it_has_begun_it_stays() -> None:
+    cluster = racks(a="x", b="x", c="y")
+    notes = {"kerf.dev/gang": "g", "kerf.dev/gang-size": "3", "kerf.dev/gang-min": "1", "kerf.dev/gang-topology": "required=rack"}
+    cluster.run("g0", "c", 0, annotations=notes)
+    assert areas(cluster, member(cluster, "g1", 3, least=1)) == ["y:c"]
+
+
+def test_a_rack_that_costs_more_by_its_first_victim_is_looked_at_no_further(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried: list[str] = []
+    place = planner.Planner.place
+
+    def counted(*args: object) -> object:
+        tried.append(args[2].name)  # type: ignore[attr-defined]
+        return place(*args)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(planner.Planner, "place", counted)
+    cluster = racks(gpus=1, a="x", b="x", c="x", d="y", e="y", f="y")
+    for node in "abc":
+        cluster.run(node, node, 0, ran_s=10)
+    for node in "def":
+        cluster.run(node, node, 0, ran_s=9_000)
+    for number in range(3):
+        member(cluster, f"g{number}", 3)
+    assert cluster.victims() == [["a", "b", "c"]]
+    assert len(set(tried) & set("def")) == 1
