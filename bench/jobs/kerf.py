@@ -208,7 +208,7 @@ class Kerf(Scheduler):
                 case pm.Execute():
                     for order in command.evictions:
                         self._evict(order.uid)
-                    self._ask(pm.Evicted(command.plan_id, ()))
+                    self._ask(pm.Evicted(command.plan_id, tuple(order.uid for order in command.evictions), ()))
                 case pm.GiveUp():
                     self._send(m.AbandonAsked(command.plan_id, command.reason))
 

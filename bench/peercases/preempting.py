@@ -51,7 +51,7 @@ class PreemptingWorld(World):
                 case pm.Execute():
                     for order in command.evictions:
                         self._evict(order)
-                    self._ask(pm.Evicted(command.plan_id, ()))
+                    self._ask(pm.Evicted(command.plan_id, tuple(order.uid for order in command.evictions), ()))
                 case pm.GiveUp():
                     self._send(m.AbandonAsked(command.plan_id, command.reason))
 

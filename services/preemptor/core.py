@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import msgspec
-
 from services.preemptor import messages as m
 from services.preemptor import words
 from services.preemptor.actions.gentle import allowed
@@ -17,6 +15,7 @@ from services.preemptor.areas import Areas
 from services.preemptor.cluster import Cluster
 from services.preemptor.config import Config
 from services.preemptor.immunity import Immunity, owner_of
+from services.preemptor.opened import Open
 from services.preemptor.planner import Planner, Way
 from services.preemptor.use import Use
 from services.preemptor.victims import Candidates
@@ -35,18 +34,6 @@ LOOKS_MOST = 50_000
 tick: whoever plans for longer loses the lead."""
 LOST_S = 60.0
 """So long after its deadline a plan is over, whatever was heard of it."""
-
-
-class Open(msgspec.Struct):
-    plan: Plan
-    since: float
-    asked_at: float = 0.0
-    """When its evictions were last asked for."""
-    owners: dict[str, str] = {}
-    """Of its victims: the feed may tell of their end before the API server's answer comes."""
-    executing: bool = False
-    victims_left: frozenset[str] = frozenset()
-    """Victims whose eviction the API server has not taken yet."""
 
 
 class Core:
@@ -235,20 +222,17 @@ class Core:
             del self.open[found.plan.plan_id]
             self._wait(found.plan, now, shun=bool(event.answer.reason))
             return []
-        found.executing = True
-        # Whoever only gives something up is told so by placement, which hears of it from the node.
-        found.victims_left = frozenset(victim.uid for victim in found.plan.victims if victim.action in ENDS)
+        found.begin(self.book)
         return [self._execute(found, now)] if found.victims_left else []
 
     def _execute(self, found: Open, now: float) -> m.Execute:
-        """Evictions that are not taken yet; saying one twice harms nobody, for its precondition names the pod."""
-        found.asked_at = now
-        for victim in found.plan.victims:
-            if victim.uid in found.victims_left and victim.uid in self.book.pods:
+        """Those whose turn it is; saying one twice harms nobody, for its precondition names the pod."""
+        found.asked_at, turn = now, found.turn()
+        for victim in turn:
+            if victim.uid in self.book.pods:
                 self.immunity.asked(victim.uid, found.owners[victim.uid], victim.namespace, now)
         return m.Execute(found.plan.plan_id, tuple(
-            Evict(uid=victim.uid, namespace=victim.namespace, name=victim.name, reason=words.eviction(victim, found.plan, self.book))
-            for victim in found.plan.victims if victim.uid in found.victims_left
+            Evict(uid=victim.uid, namespace=victim.namespace, name=victim.name, reason=words.eviction(victim, found.plan, self.book)) for victim in turn
         ))  # fmt: skip
 
     def _evicted(self, event: m.Evicted, now: float) -> list[m.Command]:
@@ -257,13 +241,13 @@ class Core:
         if found is None:
             return []
         failed = {answer.uid: answer for answer in event.answers if answer.outcome not in ("done", "gone")}
-        for victim in found.plan.victims:
-            if victim.uid in found.victims_left - failed.keys():
-                self.immunity.ended(victim.uid, now)
-        found.victims_left = frozenset(failed)
+        done = found.victims_left & set(event.asked) - failed.keys()
+        for uid in sorted(done):
+            self.immunity.ended(uid, now)
+        others = found.taken(done)
         stuck = next((a for a in failed.values() if a.outcome in ("throttled", "refused", "conflict")), None)
         if stuck is None:
-            return []
+            return [self._execute(found, now)] if others else []
         # A budget says no, or the pod may not be evicted: this way is closed, and another is looked for.
         del self.open[event.plan_id]
         self._wait(found.plan, now, shun=True)

@@ -53,9 +53,11 @@ class Answered(Input, frozen=True):
 
 
 class Evicted(Input, frozen=True):
-    """What became of a plan's evictions."""
+    """What became of evictions of a plan."""
 
     plan_id: str
+    asked: tuple[str, ...]
+    """uids: all of them were taken but those that `answers` names otherwise."""
     answers: tuple[Answer, ...]
 
 

@@ -196,7 +196,7 @@ class _Work:
         for answer in answers:
             self._evictions.add(1, answer.outcome)
         self._evictions.add(len(command.evictions) - len(answers), "done")
-        self._inbox.put_nowait(m.Evicted(command.plan_id, answers))
+        self._inbox.put_nowait(m.Evicted(command.plan_id, tuple(e.uid for e in command.evictions), answers))
 
     async def _abandon(self, command: m.GiveUp) -> None:
         order = pre.Abandon(plan_id=command.plan_id, reason=command.reason)

@@ -71,6 +71,8 @@ class Together(Leader):
         """As the bus keeps it."""
         self.evictions: list[tuple[float, str, str]] = []
         """(when, name, plan)"""
+        self.labels: dict[str, str] = {}
+        """By name, the budget's label."""
         self.refused_by_budget = 0
         self._least, self._gives_back_s = dict(least or {}), gives_back_s
         self._post: deque[m.Input | pm.Input] = deque()
@@ -105,7 +107,7 @@ class Together(Leader):
         pod = build.gpu_pod(name, **asks, priority=priority, annotations=notes, labels=({BUDGET: label} if label else {}) | ({names.LABEL_QUEUE: queue} if queue else {}), uid=f"{name}/{next(self._numbers)}", created=created)
         owner = OwnerReference(uid=f"owner-{name}", kind="ReplicaSet", name=name, controller=True)
         pod = msgspec.structs.replace(pod, metadata=msgspec.structs.replace(pod.metadata, owner_references=(owner,)))
-        self.ends_at[name] = runs_s
+        self.ends_at[name], self.labels[name] = runs_s, label
         self.appears(pod)
 
     def step(self, seconds: float = STEP_S) -> None:
@@ -235,7 +237,7 @@ class Together(Leader):
                 self.send(m.ReserveAsked(command.plan))
             case pm.Execute():
                 answers = tuple(answer for order in command.evictions if (answer := self._evict(order, command.plan_id)) is not None)
-                self.ask(pm.Evicted(command.plan_id, answers))
+                self.ask(pm.Evicted(command.plan_id, tuple(order.uid for order in command.evictions), answers))
             case pm.GiveUp():
                 self.send(m.AbandonAsked(command.plan_id, command.reason))
             case pm.Remember():

@@ -14,8 +14,17 @@ from shared.book.states import PodState
 from shared.contracts.commands import Answer, Outcome
 from shared.contracts.events import PreemptionProposed
 from shared.contracts.facts import Gone, Put
-from shared.contracts.preemption import Reserved
-from shared.model.objects import Condition, OwnerReference, PodStatus
+from shared.contracts.preemption import Plan, Reserved
+from shared.model.objects import (
+    Condition,
+    DisruptionBudgetSpec,
+    DisruptionBudgetStatus,
+    LabelSelector,
+    Meta,
+    OwnerReference,
+    PodDisruptionBudget,
+    PodStatus,
+)
 from tests.support import build
 from tests.unit.services.preemptor.world import Cluster
 
@@ -76,17 +85,68 @@ def test_a_budget_that_says_no_at_the_api_server_gives_the_plan_up_and_finds_ano
     (plan,) = cluster.plans()
     cluster.reserve(plan)
     uid = cluster.pods["cheap"].metadata.uid
-    (gives_up,) = cluster.say(m.Evicted(plan.plan_id, (Answer(uid=uid, outcome="throttled", message="Cannot evict pod as it would violate the pod's disruption budget."),)))
+    (gives_up,) = cluster.say(m.Evicted(plan.plan_id, (uid,), (Answer(uid=uid, outcome="throttled", message="Cannot evict pod as it would violate the pod's disruption budget."),)))
     assert isinstance(gives_up, m.GiveUp)
     assert "disruption budget" in gives_up.reason
     assert cluster.victims() == [["dear"]]
+
+
+def under_budgets() -> tuple[Cluster, Plan]:
+    """A plan of four victims: `two` under a budget of two pods, `three` under one of a single one."""
+    cluster = Cluster("n", gpus=4)
+    for name, allowed in (("loose", 2), ("tight", 1)):
+        meta = Meta(name=name, namespace="team", uid=f"uid-{name}", resource_version=build.next_version())
+        spec = DisruptionBudgetSpec(selector=LabelSelector(match_labels={"budget": name}))
+        cluster.say(m.FactsSeen((Put(object=PodDisruptionBudget(metadata=meta, spec=spec, status=DisruptionBudgetStatus(disruptions_allowed=allowed))),)))
+    for gpu, (name, label) in enumerate({"one": "", "two": "loose", "three": "tight", "four": ""}.items()):
+        cluster.run(name, "n", gpu, labels={"budget": label})
+    cluster.wait("high", gpus=4)
+    (plan,) = cluster.plans()
+    return cluster, plan
+
+
+def test_who_is_under_a_budget_is_asked_first_the_tightest_first_and_the_others_when_the_api_server_has_taken_those() -> None:
+    cluster, plan = under_budgets()
+    assert cluster.reserve(plan) == ["three"]
+    assert cluster.evicted(plan, "three") == ["two"]
+    assert sorted(cluster.evicted(plan, "two")) == ["four", "one"]
+    assert cluster.evicted(plan, "one", "four") == []
+
+
+def test_a_budget_that_has_shrunk_costs_nobody_who_is_under_none() -> None:
+    cluster, plan = under_budgets()
+    assert cluster.reserve(plan) == ["three"]
+    uid = cluster.pods["three"].metadata.uid
+    said = cluster.say(m.Evicted(plan.plan_id, (uid,), (Answer(uid=uid, outcome="throttled"),)))
+    assert [type(command) for command in said] == [m.GiveUp]
+
+
+def test_a_budgets_answer_that_comes_twice_or_is_lost_opens_nothing_before_its_time() -> None:
+    cluster, plan = under_budgets()
+    cluster.reserve(plan)
+    assert cluster.evicted(plan, "three", three="unknown") == []
+    cluster.now += 6
+    assert [e.name for c in cluster.say(m.Tick()) if isinstance(c, m.Execute) for e in c.evictions] == ["three"]
+    assert cluster.evicted(plan, "three") == ["two"]
+    assert cluster.evicted(plan, "three") == []
+    assert len(cluster.evicted(plan, "two")) == 2
+
+
+def test_where_nobody_is_under_a_budget_all_are_asked_at_once() -> None:
+    cluster = Cluster("n", gpus=2)
+    for gpu in range(2):
+        cluster.run(f"low-{gpu}", "n", gpu)
+    cluster.wait("high", gpus=2)
+    (plan,) = cluster.plans()
+    assert sorted(cluster.reserve(plan)) == ["low-0", "low-1"]
 
 
 @pytest.mark.parametrize("outcome", ["unknown", "throttled"])
 def test_an_eviction_without_an_answer_is_said_again(cluster: Cluster, outcome: Outcome) -> None:
     (plan,) = cluster.plans()
     cluster.reserve(plan)
-    said = cluster.say(m.Evicted(plan.plan_id, (Answer(uid=cluster.pods["cheap"].metadata.uid, outcome=outcome),)))
+    uid = cluster.pods["cheap"].metadata.uid
+    said = cluster.say(m.Evicted(plan.plan_id, (uid,), (Answer(uid=uid, outcome=outcome),)))
     cluster.now += 6
     again = [e.name for c in cluster.say(m.Tick()) if isinstance(c, m.Execute) for e in c.evictions]
     assert (again == ["cheap"]) == (outcome == "unknown")
@@ -96,7 +156,7 @@ def test_an_eviction_without_an_answer_is_said_again(cluster: Cluster, outcome: 
 def test_a_plan_that_is_executed_is_over(cluster: Cluster) -> None:
     (plan,) = cluster.plans()
     cluster.reserve(plan)
-    cluster.say(m.Evicted(plan.plan_id, ()))
+    cluster.evicted(plan)
     cluster.say(m.Ended(plan.plan_id, executed=True))
     assert cluster.core.open == {}
 
@@ -131,7 +191,7 @@ def test_a_namespace_gives_no_more_than_its_budget_an_hour() -> None:
     cluster.wait("first")
     (plan,) = cluster.plans()
     cluster.reserve(plan)
-    cluster.say(m.Evicted(plan.plan_id, ()))
+    cluster.evicted(plan)
     cluster.say(m.Ended(plan.plan_id, executed=True))
     cluster.gone("first")
     cluster.wait("second")
@@ -165,7 +225,7 @@ def test_what_was_reserved_before_us_is_carried_out(cluster: Cluster) -> None:
 def test_a_plan_of_which_nothing_is_heard_is_over_some_time_after_its_deadline(cluster: Cluster) -> None:
     (plan,) = cluster.plans()
     cluster.reserve(plan)
-    cluster.say(m.Evicted(plan.plan_id, ()))
+    cluster.evicted(plan)
     assert cluster.plans(after_s=plan.deadline_s) == []
     assert cluster.plans(after_s=60) == []  # it waits its patience first
     assert len(cluster.plans()) == 1
@@ -191,7 +251,7 @@ def test_who_has_made_room_is_immune_even_if_gone_before_the_api_server_answers(
     (plan,) = cluster.plans()
     cluster.reserve(plan)
     cluster.gone("low")
-    cluster.say(m.Evicted(plan.plan_id, ()))
+    cluster.evicted(plan)
     cluster.say(m.FactsSeen((Put(object=build.newer(victim)),)))
     assert cluster.core.immunity.spared(cluster.core.book.pods[victim.metadata.uid], cluster.now)
 
@@ -263,12 +323,12 @@ def test_who_has_ended_for_others_is_left_alone_though_the_answer_is_lost(heard:
     """Its controller's next pod may be there before the answer is."""
     cluster = Cluster("n", gpus=1)
     owners = (OwnerReference(uid="o", kind="ReplicaSet", name="r", controller=True),)
-    low = cluster.run("low", "n", 0, owners=owners)
+    cluster.run("low", "n", 0, owners=owners)
     cluster.wait("high")
     (plan,) = cluster.plans()
     assert cluster.reserve(plan) == ["low"]
     if heard == "unknown":
-        cluster.say(m.Evicted(plan.plan_id, (Answer(uid=low.metadata.uid, outcome="unknown"),)))
+        cluster.evicted(plan, low="unknown")
     if heard == "by a snapshot":
         cluster.pods.pop("low")
         cluster.say(m.SnapshotSeen(build.put(build.node("n"), *cluster.pods.values())))

@@ -224,8 +224,9 @@ def test_pods_of_an_owner_are_immune_after_one_of_them_went_and_longer_each_time
     cluster.gone("r0")
     assert again(cluster, "r1") == [["r1"]]
     (plan_id,) = cluster.core.open
-    cluster.reserve(cluster.core.open[plan_id].plan)
-    cluster.say(m.Evicted(plan_id, ()))
+    plan = cluster.core.open[plan_id].plan
+    cluster.reserve(plan)
+    cluster.evicted(plan)
     cluster.say(m.Ended(plan_id, executed=False))
     cluster.gone("r1")
     assert again(cluster, "r2") == []

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from shared.contracts.commands import Answer, Evict
 from shared.contracts.preemption import ENDS
 from tests.support.preempting import STEP_S, Together, until_quiet
 
@@ -142,6 +143,47 @@ def test_slices_give_up_what_they_have_and_get_it_back_and_come_to_rest(
     for state in world.core.book.pods.values():
         held = world.core.book.grants.get(state.grant_id)
         assert held is None or held.parked == state.parked == world.parked.get(held.grant_id), "all three agree"
+
+
+class Shrinking(Together):
+    """Budgets that shrink after a plan was made, and before its evictions are asked for."""
+
+    def __init__(self, dice: random.Random, nodes: dict[str, int], least: dict[str, int]) -> None:
+        self._dice, self._calm = dice, least
+        super().__init__(nodes, least=least, immunity_s=IMMUNITY_S)
+
+    def step(self, seconds: float = STEP_S) -> None:
+        if self._dice.random() < 0.3:
+            self._least = dict(self._calm)
+        super().step(seconds)
+
+    def _evict(self, order: Evict, plan_id: str) -> Answer | None:
+        if self._dice.random() < 0.3:
+            self._least = dict.fromkeys(self._calm, 1_000)
+        return super()._evict(order, plan_id)
+
+
+def test_nobody_ends_for_a_plan_that_a_budget_of_another_brings_to_nothing() -> None:
+    """Whoever is under no budget and stands in such a plan goes on."""
+    spared = []
+    for seed in range(12):
+        dice = random.Random(seed)
+        world = Shrinking(dice, {"n0": 4, "n1": 4}, {"a": 0, "b": 1})
+        drive(world, [
+            Arrival(
+                after_s=dice.choice((0.0, 1.0, 10.0)), priority=dice.randint(0, 3), gpus=dice.choice((1, 1, 2, 4)), members=dice.choice((1, 1, 2)),
+                runs_s=dice.choice((60.0, 1e9)), label=dice.choice(("", "a", "b")),
+            )
+            for _ in range(30)
+        ])  # fmt: skip
+        for _ in range(600):
+            world.step()
+        ended = {(plan_id, name) for _, name, plan_id in world.evictions}
+        given_up = [world.plans[plan_id] for plan_id, outcome in world.outcome.items() if "cannot be evicted" in outcome]
+        free = [(plan.plan_id, victim.name) for plan in given_up for victim in plan.victims if not world.labels[victim.name]]
+        assert ended.isdisjoint(free)
+        spared += free
+    assert spared
 
 
 @pytest.mark.parametrize("seed", [1, 2])

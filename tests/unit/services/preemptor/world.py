@@ -11,6 +11,7 @@ import msgspec
 from services.preemptor import messages as m
 from services.preemptor.config import Config
 from services.preemptor.core import Core
+from shared.contracts.commands import Answer, Outcome
 from shared.contracts.facts import Gone, Put
 from shared.contracts.preemption import Plan, Reserved
 from shared.model.gpu import Strategy
@@ -70,9 +71,20 @@ class Cluster:
     def reserve(self, plan: Plan, *, ok: bool = True, reason: str = "no") -> list[str]:
         """Placement's word; returns whom the preemptor has evicted then."""
         answer = Reserved(plan_id=plan.plan_id, ok=ok, reason="" if ok else reason)
-        return [e.name for c in self.say(m.Answered(answer)) if isinstance(c, m.Execute) for e in c.evictions]
+        return _asked(self.say(m.Answered(answer)))
+
+    def evicted(self, plan: Plan, *names: str, **not_done: Outcome) -> list[str]:
+        """The API server's answer on these victims, all by default, by name where it is none; returns whom the preemptor has
+        evicted then."""
+        asked = {victim.name: victim.uid for victim in plan.victims if victim.name in names or not names}
+        answers = tuple(Answer(uid=asked[name], outcome=outcome) for name, outcome in not_done.items())
+        return _asked(self.say(m.Evicted(plan.plan_id, tuple(asked.values()), answers)))
 
     def gone(self, name: str) -> None:
         """Ended, and given back by its node."""
         self.say(m.FactsSeen((Gone(object=self.pods.pop(name)),)))
         self.say(m.GrantOver(f"grant-{name}"))
+
+
+def _asked(said: list[m.Command]) -> list[str]:
+    return [order.name for command in said if isinstance(command, m.Execute) for order in command.evictions]
