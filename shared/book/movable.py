@@ -71,7 +71,10 @@ def why_not(state: PodState, book: Book, now: float, *, priority: float = inf, l
     least_s, started = state.life.min_runtime_s, started_at(state.pod)
     if least_s is not None and (started is None or now - started < least_s):
         return "minimum run time"
-    return "" if disruptions_fit((state,), book) else "disruption budget"
+    budgets = budgets_of(state, book)
+    if len(budgets) > 1:
+        return "several disruption budgets"  # the API server evicts nobody under more than one
+    return "disruption budget" if any(allowed < 1 for allowed in budgets.values()) else ""
 
 
 def _holds_data(volume: Volume) -> bool:

@@ -134,6 +134,15 @@ def test_a_budget_keeps_its_pods_and_others_go() -> None:
     assert cluster.victims() == [["free"]]
 
 
+def test_who_is_under_two_budgets_stays_for_the_api_server_evicts_nobody_under_more_than_one() -> None:
+    cluster = Cluster("n")
+    cluster.say(m.FactsSeen(tuple(Put(object=msgspec.structs.replace(made, metadata=msgspec.structs.replace(made.metadata, name=key))) for key, made in (("a", budget(5, app="a")), ("b", budget(5, tier="b"))))))
+    cluster.run("both", "n", 0, ran_s=1, labels={"app": "a", "tier": "b"})
+    cluster.run("one", "n", 1, ran_s=9_000, labels={"app": "a"})
+    cluster.wait("high")
+    assert cluster.victims() == [["one"]]
+
+
 def test_a_budget_of_one_lets_no_two_go() -> None:
     cluster = Cluster("n")
     for gpu in (0, 1):
