@@ -7,27 +7,19 @@ that need not go is put back, the dearest first. Of a gang as many go as it can 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from typing import get_args
+from collections.abc import Sequence
 
 import msgspec
 
 from services.preemptor.actions import evict, move
 from services.preemptor.areas import Area, Areas
-from services.preemptor.candidate import Candidate, Last
+from services.preemptor.bounds import Bounds, Cost, cost_of
+from services.preemptor.candidate import Candidate
 from services.preemptor.fitting import admits, assign, give, has_room, take
 from services.preemptor.victims import Candidates
 from shared.book.book import Book
 from shared.book.states import NodeState, PodState
-from shared.contracts.preemption import Action
 from shared.model.grant import GpuShare
-
-Bound = tuple[int, int, int, int, int, Last]
-Cost = tuple[int, int, int, int, int, Last, str]
-_HARDNESS: dict[Action, int] = {action: hardness for hardness, action in enumerate(get_args(Action), start=1)}
-_NOBODY = -(1 << 31)
-_FIRST = Last(("~", "~"))
-"""Sorts before whoever came last."""
 
 
 class Way(msgspec.Struct, frozen=True):
@@ -40,15 +32,6 @@ class Way(msgspec.Struct, frozen=True):
     @property
     def cost(self) -> Cost:
         return cost_of(self.victims, self.node)
-
-
-def cost_of(victims: Collection[Candidate], place: str) -> Cost:
-    """The gentlest action, the least important victims, the least lost, the fewest GPUs, the fewest pods; of equals those who
-    came last."""
-    oldest = max((victim.last for victim in victims), default=_FIRST)
-    milli = sum(v.gpu_milli for v in victims)
-    hardest = max((_HARDNESS[v.action] for v in victims), default=0)
-    return hardest, max((v.priority for v in victims), default=_NOBODY), sum(v.price_gpu_ms for v in victims), milli, len(victims), oldest, place
 
 
 class _Found(msgspec.Struct, frozen=True):
@@ -67,7 +50,6 @@ class Planner:
     def __init__(self, book: Book, candidates: Candidates, areas: Areas, busy: set[str]) -> None:
         """`busy`: nodes on which a plan is under way."""
         self._book, self._candidates, self._areas, self._busy = book, candidates, areas, busy
-        self._area: list[NodeState] = []
         self._gone: dict[str, Candidate] = {}
         self._taken: dict[str, list[GpuShare]] = {}
         self._used: dict[str, list[PodState]] = {}
@@ -91,9 +73,12 @@ class Planner:
     def _within(self, area: Area, members: Sequence[PodState], shunned: frozenset[str], best: _Found | None) -> _Found | None:
         """What costs less than the best so far; given up as soon as those who would have to go cost more."""
         self._gone, self._taken, self._used = {}, {}, {}
-        self._area = [node for node in area.nodes if node.name not in self._busy and node.name not in shunned]
+        self._bounds = Bounds(self._candidates, [node for node in area.nodes if node.name not in self._busy and node.name not in shunned], patient=self._patient)
         ways: dict[str, Way] = {}
         for state in sorted(members, key=lambda s: s.request.hardest.hardness if s.request else (), reverse=True):
+            least = self._bounds.least(state)
+            if least is None or (best is not None and least >= best.cost[:6]):
+                return None
             way = self._best(state)
             if way is None:
                 return None
@@ -116,32 +101,33 @@ class Planner:
             without = {uid: victim for uid, victim in self._gone.items() if uid not in back}
             if len(without) == len(self._gone) or not self._candidates.lets_go(list(without.values()), members):
                 continue
-            again = self._all_with(members, ways, list(without.values()))
+            again = self._placed_again(members, ways, {victim.node for uid, victim in self._gone.items() if uid in back}, list(without.values()))
             if again is not None:
-                self._gone, ways = without, again
-        return ways
+                self._gone, ways = without, ways | again
+        first = next(iter(ways))
+        return {uid: Way(way.node, tuple(self._gone.values()) if uid == first else (), way.takes) for uid, way in ways.items()}
 
-    def _all_with(self, members: Sequence[PodState], ways: dict[str, Way], victims: list[Candidate]) -> dict[str, Way] | None:
-        """The members on the same nodes with these victims alone, which stand with the first of them."""
-        kept = self._taken, self._used
-        self._taken, self._used = {}, {}
+    def _placed_again(self, members: Sequence[PodState], ways: dict[str, Way], nodes: set[str], victims: list[Candidate]) -> dict[str, Way] | None:
+        """Those of the members who are on these nodes, with these victims alone."""
+        kept = dict(self._taken), dict(self._used)
+        for name in nodes:
+            self._taken[name], self._used[name] = [], []
         found: dict[str, Way] = {}
-        for uid in ways:  # in the order in which they were placed
-            state = next(s for s in members if s.uid == uid)
-            node = self._book.nodes[ways[uid].node]
+        for state in (state for uid in ways if ways[uid].node in nodes for state in members if state.uid == uid):  # in the order in which they were placed
+            node = self._book.nodes[ways[state.uid].node]
             takes = self.place(state, node, [*victims, *(self._candidates.leaving(node) if self._patient else ())])
             if takes is None:
                 self._taken, self._used = kept
                 return None
-            found[uid] = Way(node.name, () if found else tuple(victims), takes)
-            self._taken.setdefault(node.name, []).extend(takes)
-            self._used.setdefault(node.name, []).append(state)
+            found[state.uid] = Way(node.name, (), takes)
+            self._taken[node.name].extend(takes)
+            self._used[node.name].append(state)
         return found
 
     def elsewhere(self, ways: Sequence[Way]) -> dict[str, str]:
         """Nodes on which there is room for victims that end (`actions.move`), by uid: room that none of these ways needs."""
         taken = {way.node for way in ways}
-        free = [node for name, node in sorted(self._book.nodes.items()) if name not in self._busy | taken and node.gpus]
+        free = [node for name, node in sorted(self._book.nodes.items()) if name not in self._busy and name not in taken and any(room.free_mib > 0 for room in node.gpus)]
         found = move.elsewhere([victim for way in ways for victim in way.victims], self._book.pods, free, self._take)
         self._busy |= set(found.values())
         return found
@@ -156,7 +142,7 @@ class Planner:
 
     def _best(self, state: PodState) -> Way | None:
         best: Way | None = None
-        for bound, node in self._by_bound(state):
+        for bound, node in self._bounds.nodes(state, self._taken.keys() | {victim.node for victim in self._gone.values()}):
             if best is not None and best.cost[:6] <= bound:
                 break
             if not admits(state, node):
@@ -165,20 +151,6 @@ class Planner:
             if way is not None and (best is None or way.cost < best.cost):
                 best = way
         return best
-
-    def _by_bound(self, state: PodState) -> list[tuple[Bound, NodeState]]:
-        """Nodes with the least that a way on them can cost: nothing where this plan's victims have made room already, or there
-        is room that placement has not used yet."""
-        found: list[tuple[Bound, NodeState]] = []
-        cleared = self._taken.keys() | {victim.node for victim in self._gone.values()}
-        for node in self._area:
-            if node.name in cleared or has_room(state, node) or (self._patient and self._candidates.leaving(node)):
-                found.append(((0, _NOBODY, 0, 0, 0, _FIRST), node))
-            elif candidates := self._candidates.on(node, state):
-                first, parks = candidates[0], [_HARDNESS[c.parks[0]] for c in candidates if c.parks]
-                found.append(((min(parks), _NOBODY, 0, 0, 0, _FIRST) if parks else (_HARDNESS["evict"], first.priority, first.least_gpu_ms, first.gpu_milli, 1, first.last), node))
-        found.sort(key=lambda item: (item[0], item[1].name))
-        return found
 
     def _way(self, state: PodState, node: NodeState) -> Way | None:
         """The cheapest victims on this node, none more than it takes."""

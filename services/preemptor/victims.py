@@ -10,6 +10,7 @@ import msgspec
 
 from services.preemptor.actions.base import GivesUp
 from services.preemptor.candidate import Candidate, Last
+from services.preemptor.clearing import Clearing, clearings
 from shared.book.book import Book
 from shared.book.demand import Demand
 from shared.book.gangs import Gangs
@@ -48,6 +49,7 @@ class _Known(msgspec.Struct):
     """What the node's candidates were made from."""
     candidates: tuple[Candidate, ...]
     since: float
+    clearing: dict[str, Clearing]
     leaving: tuple[Candidate, ...] = ()
     """As of this round, as are: """
     kinds: tuple[tuple[str, int, bool], ...] = ()
@@ -105,6 +107,14 @@ class Candidates:
         """Who gives back there without being asked: pods that end, in time, and slices that outlive their pods by a moment."""
         return self._look(node).leaving
 
+    def clearing(self, node: NodeState) -> dict[str, Clearing]:
+        """What it costs to have nobody on each of its GPUs."""
+        return self._look(node).clearing
+
+    def kind_of(self, taker: PodState) -> tuple[str, int, bool]:
+        """Of two takers of one kind that ask for the same each may ask whom the other may."""
+        return self._precedence.kind_of(taker)
+
     def _look(self, node: NodeState) -> _Known:
         if node.name in self._looked:
             return self._of[node.name]
@@ -112,7 +122,8 @@ class Candidates:
         pods, known = [state.pod for state in node.pods.values()], self._of.get(node.name)
         if known is None or known.pods != pods:
             made = (self._candidate(s, node.name) for s in node.pods.values() if s.grant_id and not why_not(s, self._book, self._now, stays=True))
-            known = self._of[node.name] = _Known(pods, tuple(sorted((c for c in made if c.may_end or c.parks), key=lambda c: c.cost)), self._now)
+            candidates = tuple(sorted((c for c in made if c.may_end or c.parks), key=lambda c: c.cost))
+            known = self._of[node.name] = _Known(pods, candidates, self._now, clearings(candidates))
         known.leaving = self._leave(node)
         if not self._precedence.by_priority_alone:
             known.kinds = tuple(self._precedence.kind_of(self._book.pods[c.uid]) for c in known.candidates)

@@ -1,0 +1,86 @@
+"""The least that a way on a node can cost, so that of thousands of nodes few have to be tried. Pure.
+
+Never more than what the way costs in the end: a node whose bound is no less than the best way so far need not be tried.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from typing import get_args
+
+from services.preemptor.candidate import Candidate, Last
+from services.preemptor.clearing import emptied
+from services.preemptor.fitting import has_room
+from services.preemptor.victims import Candidates
+from shared.book.states import NodeState, PodState
+from shared.contracts.preemption import Action
+from shared.model.request import PodRequest
+
+Bound = tuple[int, int, int, int, int, Last]
+"""As `cost_of`, without the place."""
+Cost = tuple[int, int, int, int, int, Last, str]
+HARDNESS: dict[Action, int] = {action: hardness for hardness, action in enumerate(get_args(Action), start=1)}
+NOBODY = -(1 << 31)
+FIRST = Last(("~", "~"))
+"""Sorts before whoever came last."""
+FREE: Bound = (0, NOBODY, 0, 0, 0, FIRST)
+
+
+def cost_of(victims: Collection[Candidate], place: str) -> Cost:
+    """The gentlest action, the least important victims, the least lost, the fewest GPUs, the fewest pods; of equals those who
+    came last."""
+    oldest = max((victim.last for victim in victims), default=FIRST)
+    milli = sum(v.gpu_milli for v in victims)
+    hardest = max((HARDNESS[v.action] for v in victims), default=0)
+    return (
+        hardest,
+        max((v.priority for v in victims), default=NOBODY),
+        sum(v.price_gpu_ms for v in victims),
+        milli,
+        len(victims),
+        oldest,
+        place,
+    )
+
+
+class Bounds:
+    """Of one area, for one group: members that ask for the same share one list."""
+
+    def __init__(self, candidates: Candidates, area: Sequence[NodeState], *, patient: bool) -> None:
+        self._candidates, self._area, self._patient = candidates, area, patient
+        self._known: list[tuple[PodRequest | None, object, list[tuple[Bound, NodeState]]]] = []
+
+    def nodes(self, state: PodState, cleared: Collection[str]) -> Iterator[tuple[Bound, NodeState]]:
+        """Those on which it may find a place, the cheapest bound first. `cleared`: where the plan has made room already."""
+        yield from ((FREE, node) for node in self._area if node.name in cleared)
+        yield from ((bound, node) for bound, node in self._sorted(state) if node.name not in cleared)
+
+    def least(self, state: PodState) -> Bound | None:
+        """None where there is no place for it at all."""
+        return next((bound for bound, _ in self._sorted(state)), None)
+
+    def _sorted(self, state: PodState) -> list[tuple[Bound, NodeState]]:
+        kind = self._candidates.kind_of(state)
+        for request, known, found in self._known:
+            if request == state.request and known == kind:
+                return found
+        made = [(bound, node) for node in self._area if (bound := self._bound(state, node)) is not None]
+        made.sort(key=lambda item: (item[0], item[1].name))
+        self._known.append((state.request, kind, made))
+        return made
+
+    def _bound(self, state: PodState, node: NodeState) -> Bound | None:
+        if has_room(state, node) or (self._patient and self._candidates.leaving(node)):
+            return FREE
+        candidates = self._candidates.on(node, state)
+        if not candidates:
+            return None
+        parks = [HARDNESS[c.parks[0]] for c in candidates if c.parks]
+        if parks:
+            return min(parks), NOBODY, 0, 0, 0, FIRST
+        ask = None if state.request is None else state.request.hardest
+        if ask is not None and ask.whole and not ask.profile:
+            costs = emptied(ask.count, node, self._candidates.clearing(node))
+            return None if costs is None else (HARDNESS["evict"], *costs)
+        first = candidates[0]
+        return HARDNESS["evict"], first.priority, first.least_gpu_ms, first.gpu_milli, 1, first.last
