@@ -113,7 +113,7 @@ def questions(world: World) -> dict[str, Callable[[], Steps[Any]]]:
         "what-if (drain)": lambda: world_of(drain=(pick(list(book.nodes)),)),
         "what-if (nodes)": lambda: world_of(add_nodes=(AddNodes(like=pick(list(book.nodes)), count=3),)),
         "when": lambda: when(waiting(), engine, NOW),
-        "advise (pod)": lambda: _advise(engine, Goal(state=ghost())),
+        "advise (pod)": lambda: _advise(engine, Goal(states=(ghost(),))),
         "advise (gpus)": lambda: _advise(engine, Goal(gpus=pick((2, 4, 8)))),
     }
 

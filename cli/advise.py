@@ -27,5 +27,7 @@ async def run(args: argparse.Namespace) -> None:
     if args.gpus:
         out.print(f"  groups of {args.gpus} idle GPUs on one node: {advice.places_before} now, {advice.places_after} then")
     show_moves("Moves", advice.moves)
+    if len(advice.places) > 1:
+        out.print("\nPlaces then: " + ", ".join(f"{place.namespace}/{place.name} on {place.node}" for place in advice.places), markup=False)
     if advice.kept:
         out.print("\nLeft alone: " + "; ".join(advice.kept), markup=False)

@@ -16,6 +16,7 @@ from bench.peercases.preempting import PreemptingWorld
 from bench.peercases.world import World
 from shared.contracts.policy import CONFIG_MAP, CONFIG_NAMESPACE, QUEUES_KEY
 from shared.model import names
+from shared.model.gang import LEVELS
 from shared.model.grant import Grant
 from shared.model.objects import Affinity, ConfigMap, Meta, Quantities
 
@@ -51,12 +52,12 @@ def needs_preemptor(case: Case) -> bool:
 
 def run(case: Case) -> str:
     """What is wrong; empty where all is as expected."""
-    preempting = PreemptingWorld("binpack", comes_again=case["suite"].startswith("cycle/")) if needs_preemptor(case) else None
+    preempting = PreemptingWorld("binpack", comes_again=case["suite"].startswith("cycle/"), consolidates="consolidation" in case["needs"]) if needs_preemptor(case) else None
     world = preempting or World(policy="binpack")
     tasks = {task["name"]: (job, task) for job in case["jobs"] for task in job["tasks"]}
     for node in case["nodes"]:
         amounts: Quantities = {"cpu": f"{node['cpu_milli']}m", "memory": str(node["memory_bytes"]), "pods": str(node["max_pods"])}
-        world.add_node(node["name"], gpus_of(node), allocatable=amounts, labels=node.get("labels") or {})
+        world.add_node(node["name"], gpus_of(node), allocatable=amounts, labels=_labels(node))
     world.others.append(queues_of(case))
     held = shares_of(case)
     for name, (job, task) in tasks.items():
@@ -64,6 +65,12 @@ def run(case: Case) -> str:
             _add(world, name, job, task, held.get(name, ()))
     world.settle()
     return _wrong(case, world, tasks) or ("" if preempting is None else _too_many(case, preempting))
+
+
+def _labels(node: Case) -> dict[str, str]:
+    """A case's levels are labels of its nodes by the same name; Kerf has short words for well-known ones."""
+    labels = node.get("labels") or {}
+    return {**labels, **{LEVELS[key]: value for key, value in labels.items() if key in LEVELS}}
 
 
 def _too_many(case: Case, world: PreemptingWorld) -> str:
@@ -109,7 +116,7 @@ def _add(world: World, name: str, job: Case, task: Case, shares: tuple[Any, ...]
     world.add_pod(
         name, limits_of(task), annotations=notes, labels={names.LABEL_QUEUE: job["queue"], _OWN_LABELS: job["name"]} | (task.get("labels") or {}),
         created=(_NOW - timedelta(minutes=job["age_minutes"])).strftime("%Y-%m-%dT%H:%M:%SZ"), node="" if waits else task["node"],
-        shares=() if waits else shares, deleted=_DELETED.get(task["state"]), priority=job["priority"], affinity=_affinity(task),
+        shares=() if waits else shares, deleted=_DELETED.get(task["state"]), priority=job["priority"], affinity=_affinity(task), job=job["name"],
     )  # fmt: skip
 
 
@@ -188,7 +195,7 @@ def _task_wrong(name: str, task: Case, want: Case, world: World) -> str:
         return ""
     still = {"running": "running", "releasing": "releasing", "stuck_in_releasing": "stuck_in_releasing", "failed": status}[task["state"]]
     if isinstance(world, PreemptingWorld) and name in world.evicted:
-        still = ("running" if place else "pending") if world.comes_again else "releasing"
+        still = ("running" if place else "pending") if world.comes_again else "pipelined" if name in world.kept else "releasing"
     return "" if still == status else f"{name} should be {status}, and is {still}"
 
 
@@ -197,7 +204,8 @@ def _gpus(name: str, world: World) -> list[str]:
     if grant is None:
         pod = world.pods.get(name)
         state = world.core.book.pods.get(pod.metadata.uid) if pod else None
-        held = world.core.book.grants.get(state.grant_id) if state else None
+        kept = world.kept.get(name, "") if isinstance(world, PreemptingWorld) else ""
+        held = world.core.book.grants.get(kept or state.grant_id) if state else None
         node, grant = (held.node, held.grant) if held else ("", None)
     return sorted(
         f"{node}/{share.uuid}" for container in (grant or Grant(grant_id="", term=0)).containers.values() for share in container.gpus

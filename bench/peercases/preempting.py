@@ -10,6 +10,8 @@ import msgspec
 
 from bench.peercases.world import World
 from services.placement import messages as m
+from services.placement import questions
+from services.placement.explaining.steps import finish
 from services.preemptor import messages as pm
 from services.preemptor.config import Config
 from services.preemptor.core import Core as Preemptor
@@ -20,18 +22,22 @@ from shared.model.objects import PodStatus
 
 _PATIENT_S = 1.0
 """Beyond the preemptor's patience."""
+_ANY_GPU_SECONDS = 10**9
 _PASSES = 3
 """Refused plans are thought over again."""
 
 
 class PreemptingWorld(World):
-    """`evicted`: names of the pods that had to go, in order; `promised`: those for whom placement has reserved."""
+    """`evicted`: names of the pods that had to go, in order; `promised`: those for whom placement has reserved, `kept`: by
+    name of those who move, the grant that is kept for them."""
 
-    def __init__(self, policy: str, *, comes_again: bool) -> None:
+    def __init__(self, policy: str, *, comes_again: bool, consolidates: bool) -> None:
         super().__init__(policy)
-        self.preemptor = Preemptor(Config(reclaim_patience=0), lambda: f"plan-{self.version()}")
+        config = Config(reclaim_patience=0, defragmentation_gpu_seconds_per_hour=_ANY_GPU_SECONDS if consolidates else 0)
+        self.preemptor = Preemptor(config, lambda: f"plan-{self.version()}")
         self.evicted: list[str] = []
         self.promised: set[str] = set()
+        self.kept: dict[str, str] = {}
         self.comes_again = comes_again
 
     def settle(self) -> None:
@@ -54,6 +60,8 @@ class PreemptingWorld(World):
                     self._ask(pm.Evicted(command.plan_id, tuple(order.uid for order in command.evictions), ()))
                 case pm.GiveUp():
                     self._send(m.AbandonAsked(command.plan_id, command.reason))
+                case pm.AskAdvice():
+                    self._ask(pm.Advised(finish(questions.advise_(self.core, command.query, self._now)).advice))
 
     def _evict(self, order: Evict) -> None:
         pod = self.pods[order.name]
@@ -91,6 +99,7 @@ class PreemptingWorld(World):
                 found = self.preemptor.open.get(command.answer.plan_id)
                 if found is not None and command.answer.ok:
                     self.promised |= {b.name for b in found.plan.beneficiaries}
+                    self.kept |= {v.name: f"reserved/{found.plan.plan_id}/{v.uid}" for v in found.plan.victims if v.to}
                 self._ask(pm.Answered(command.answer))
             case m.Publish() if (heard := pm.heard(command.event)) is not None:
                 self._ask(heard)

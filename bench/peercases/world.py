@@ -15,7 +15,7 @@ from shared.contracts.log import ReadyRecord
 from shared.model import names
 from shared.model.gpu import Gpu, Inventory, Strategy
 from shared.model.grant import ContainerGrant, GpuShare, Grant, decode_grant, encode_grant
-from shared.model.objects import Container, Meta, Node, NodeStatus, Pod, PodSpec, PodStatus, Quantities, Resources
+from shared.model.objects import Container, Meta, Node, NodeStatus, OwnerReference, Pod, PodSpec, PodStatus, Quantities, Resources
 
 CONTAINER = "main"
 ROUNDS = 4
@@ -49,8 +49,8 @@ class World:
 
     def add_pod(self, name: str, limits: Quantities, *, annotations: dict[str, str] | None = None, labels: dict[str, str] | None = None,
                 created: str = "2026-01-01T00:00:00Z", node: str = "", shares: tuple[GpuShare, ...] = (), deleted: str | None = None,
-                namespace: str = _NAMESPACE, **spec: Any) -> None:  # fmt: skip
-        """With `node` it runs there, on these parts of GPUs."""
+                namespace: str = _NAMESPACE, job: str = "", **spec: Any) -> None:  # fmt: skip
+        """With `node` it runs there, on these parts of GPUs. `job`: what makes it anew."""
         notes = dict(annotations or {})
         if shares:
             strategy: Strategy = "mig" if shares[0].mig else "exclusive" if shares[0].compute_milli == 1000 else "advisory"
@@ -59,6 +59,7 @@ class World:
         meta = Meta(
             name=name, namespace=namespace, uid=f"uid-{name}", resource_version=self.version(), creation_timestamp=created, annotations=notes,
             labels=labels or {}, deletion_timestamp=deleted,
+            owner_references=(OwnerReference(uid=f"job-{job}", kind="Job", name=job, controller=True),) if job else (),
         )  # fmt: skip
         slot: Quantities = {names.RESOURCE_SLOT: "1"} if any(map(names.is_gpu_resource, limits)) else {}
         amounts: Quantities = limits | slot

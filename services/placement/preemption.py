@@ -42,6 +42,7 @@ class Preemption:
     def advance(self, term: int, now: float) -> list[m.Command]:
         """Before anybody else is tried: what has become free is theirs."""
         out: list[m.Command] = []
+        self.moves.advance(now)
         for found, reason in self.open.pointless(now):
             out += self._give_up(found, reason, term, now)
         for found in self.open.values():

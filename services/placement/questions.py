@@ -6,6 +6,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from services.placement.consolidating import spared
 from services.placement.core import Core
 from services.placement.defrag import GPUS_MOST, GROUPS_MOST, Goal, advise
 from services.placement.explain import Explainer
@@ -21,6 +22,8 @@ from shared.model import names
 from shared.model.objects import Pod, Toleration
 
 NODES_MOST = 500
+GANG_MOST = 64
+"""Members for whom moves are looked for together."""
 _TOLERATED = Toleration(key=names.TAINT_MANAGED, operator="Exists", effect="NoSchedule")
 
 
@@ -84,12 +87,36 @@ def advise_(core: Core, query: AdviseQuery, wall: float) -> Steps[AdviseAnswer]:
 
 def _goal(core: Core, query: AdviseQuery) -> Goal:
     if query.pod is not None:
-        return Goal(state=_from_manifest(query.pod))
+        return Goal(states=(_from_manifest(query.pod),))
     if query.name:
-        return Goal(state=_waiting(core, query.namespace, query.name))
+        return _goal_of(core, query)
     if not (1 <= query.gpus <= GPUS_MOST and 1 <= query.groups <= GROUPS_MOST):
         raise Unanswerable(f"name a waiting pod, give a manifest, or ask for 1 to {GROUPS_MOST} groups of 1 to {GPUS_MOST} GPUs")
     return Goal(gpus=query.gpus, groups=query.groups)
+
+
+def _goal_of(core: Core, query: AdviseQuery) -> Goal:
+    """Room for a waiting pod, or for as many of its gang as must be placed together."""
+    first = _known(core, query.namespace, query.name)
+    gang = core.placer.gangs.of(first.uid)
+    states = [_waiting(core, query.namespace, query.name, alone=gang is None)]
+    if gang is not None:
+        states = sorted((core.book.pods[uid] for uid in gang.waiting), key=lambda s: (s.pod.metadata.creation_timestamp, s.uid))[
+            : gang.need
+        ]
+        if len(states) < gang.need:
+            raise Unanswerable(
+                f"gang {gang.name} has {gang.members} of {gang.minimum} pods: the others must come before any room would help"
+            )
+        if gang.need > GANG_MOST:
+            raise Unanswerable(f"gang {gang.name} needs {gang.need} places at once; moves are looked for for up to {GANG_MOST}")
+        _not_kept_back(core, states, f"gang {gang.name}")
+    plans = [] if query.for_plan is None else [reserved.plan for reserved in core.preemption.open.values()]
+    return Goal(
+        states=tuple(states), gang="" if gang is None else gang.name, within="" if gang is None else gang.required, waits=True,
+        busy=frozenset(beneficiary.node for plan in plans for beneficiary in plan.beneficiaries),
+        spared=None if query.for_plan is None else spared(query.for_plan, {victim.uid for plan in plans for victim in plan.victims}, core.placer.fair.is_firm),
+    )  # fmt: skip
 
 
 def _known(core: Core, namespace: str, name: str) -> PodState:
@@ -104,17 +131,23 @@ def _known(core: Core, namespace: str, name: str) -> PodState:
     return state
 
 
-def _waiting(core: Core, namespace: str, name: str) -> PodState:
+def _waiting(core: Core, namespace: str, name: str, *, alone: bool = True) -> PodState:
+    """`alone`: it is no member of a gang, or is asked about as if it were none."""
     state = _known(core, namespace, name)
     why_never = refusal(state)
     if why_never is not None:
         raise Unanswerable(f"pod {namespace}/{name} is never placed as it is written: {why_never.sentence}")
     if state.charged or not state.wants_place:
         raise Unanswerable(f"pod {namespace}/{name} does not wait for a place; `kerf why` says how it stands")
-    kept = core.placer.fair.keeps_back((state,))
-    if kept is not None:
-        raise Unanswerable(f"no room would help pod {namespace}/{name} now: {kept.sentence}")
+    if alone:
+        _not_kept_back(core, [state], f"pod {namespace}/{name}")
     return state
+
+
+def _not_kept_back(core: Core, states: list[PodState], whom: str) -> None:
+    kept = core.placer.fair.keeps_back(states, len(states))
+    if kept is not None:
+        raise Unanswerable(f"no room would help {whom} now: {kept.sentence}")
 
 
 def _from_manifest(given: Any) -> PodState:

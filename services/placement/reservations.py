@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import msgspec
 
+from services.placement import consolidating
 from services.placement.engine import Engine
 from services.placement.explaining.trial import Trial
 from services.placement.moving import Moves
@@ -153,6 +154,8 @@ class Reservations(dict[str, Reservation]):
         return self._refuses(plan, waiting, going)
 
     def _refuses(self, plan: Plan, waiting: list[PodState], going: list[PodState]) -> str:
+        if plan.consolidates:
+            return consolidating.refuses(plan, waiting, going, self._precedence.is_firm) or self._precedence.keeps_back(waiting, [])
         stay = {victim.uid for victim in plan.victims if is_parking(victim)}
         gone = [state for state in going if state.uid not in stay]
         return self._precedence.refuses(waiting, going, stay=stay) or self._precedence.keeps_back(waiting, gone)

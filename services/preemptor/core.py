@@ -14,9 +14,11 @@ from services.preemptor.actions.gentle import allowed
 from services.preemptor.areas import Areas
 from services.preemptor.cluster import Cluster
 from services.preemptor.config import Config
+from services.preemptor.consolidating import Consolidating
 from services.preemptor.immunity import Immunity, owner_of
 from services.preemptor.opened import Open
 from services.preemptor.planner import Planner, Way
+from services.preemptor.proposing import plan_of
 from services.preemptor.use import Use
 from services.preemptor.victims import Candidates
 from services.preemptor.waiting import KNOWN_WITHIN_S, Waiters
@@ -24,7 +26,7 @@ from shared.book.movable import price_of
 from shared.book.states import PodState
 from shared.contracts.commands import Evict
 from shared.contracts.events import PreemptionProposed
-from shared.contracts.preemption import ENDS, Beneficiary, Plan, PreemptAnswer, Victim
+from shared.contracts.preemption import ENDS, Plan, PreemptAnswer
 from shared.model.parked import PARKINGS
 from shared.queues.precedence import Precedence
 
@@ -53,6 +55,7 @@ class Core:
         self._candidates = Candidates(self.book, self.gangs, self._precedence, lambda state: self.immunity.spared(state, self._now),
                                       gentle=allowed(shrinks=config.shrinks, checkpoints=config.checkpoints), uses_mib=lambda uid: self._use.most_mib(uid, self._now))  # fmt: skip
         self.waiting = Waiters(self.book, self.gangs, config.patience_s)
+        self.consolidating = Consolidating(config, self.book, self.gangs, self.immunity)
         self.open: dict[str, Open] = {}
 
     def handle(self, event: m.Input, now: float) -> list[m.Command]:
@@ -74,6 +77,8 @@ class Core:
                 self.waiting.rejected(event.uid, now)
             case m.Answered():
                 return self._answered(event, now)
+            case m.Advised():
+                return self._advised(event, now)
             case m.Evicted():
                 return self._evicted(event, now)
             case m.Ended():
@@ -95,10 +100,14 @@ class Core:
             self._ended(m.Ended(late.plan.plan_id, executed=False), now)  # placement's word on its end was lost
         self.waiting.tick(now)
         out: list[m.Command] = [self._execute(one, now) for one in self.open.values() if one.executing and one.victims_left and now - one.asked_at >= ASK_AGAIN_S]
-        groups = self.waiting.due({b.uid for plan in self._plans(now) for b in plan.beneficiaries} | self._awaited(), now) if proposes else []
-        if not groups or len(self.open) >= self.config.plans_most:
-            return out
-        planner = self._planner(now)
+        planned = self._planned(now)
+        groups = self.waiting.due(planned, now) if proposes and len(self.open) < self.config.plans_most else []
+        if groups:
+            out += self._propose_all(groups, now)
+        return [*out, *self.consolidating.ask(planned, now)] if proposes else out
+
+    def _propose_all(self, groups: list[list[PodState]], now: float) -> list[m.Command]:
+        planner, out = self._planner(now), list[m.Command]()
         looks = 0
         for members in groups:
             if len(self.open) >= self.config.plans_most or looks >= LOOKS_MOST:
@@ -113,9 +122,16 @@ class Core:
         self._now = now
         self._cluster.queues.look_around()
         self._precedence.begin()
-        busy = {node for plan in self._plans(now) for node in (*(b.node for b in plan.beneficiaries), *(v.to for v in plan.victims))}
-        promised = {v.uid for one in self.open.values() for v in one.plan.victims if not one.executing or v.uid in one.victims_left or v.action not in ENDS}
-        return Planner(self.book, self._candidates.begin(now, promised), Areas(self.book, self.gangs), busy | self.waiting.hoped_for(now))
+        return Planner(self.book, self._candidates.begin(now, self._promised()), Areas(self.book, self.gangs), self._busy(now) | self.waiting.hoped_for(now))
+
+    def _busy(self, now: float) -> set[str]:
+        return {node for plan in self._plans(now) for node in (*(b.node for b in plan.beneficiaries), *(v.to for v in plan.victims))}
+
+    def _promised(self) -> set[str]:
+        return {v.uid for one in self.open.values() for v in one.plan.victims if not one.executing or v.uid in one.victims_left or v.action not in ENDS}
+
+    def _planned(self, now: float) -> set[str]:
+        return {b.uid for plan in self._plans(now) for b in plan.beneficiaries} | self._awaited()
 
     def _awaited(self) -> set[str]:
         """Those who wait in the stead of pods that move: their places are kept."""
@@ -136,6 +152,7 @@ class Core:
         ways = planner.plan(members, self.waiting.shunned_by(members), patient=patient)
         if ways is None:
             self.waiting.no_way(members, now)
+            self.consolidating.no_way(members)
             return []
         if not any(way.victims for way in ways):
             self.waiting.counts_on(members, {way.node for way in ways}, now)
@@ -144,6 +161,17 @@ class Core:
             self.waiting.no_way(members, now)
             return []
         plan = self._plan(members, ways, planner)
+        self.open[plan.plan_id] = self._opened(plan, now)
+        return [m.Propose(plan, PreemptionProposed(plan=plan))]
+
+    def _advised(self, event: m.Advised, now: float) -> list[m.Command]:
+        """Moves among equals, where the moment is right; else they are asked about again."""
+        way = self.consolidating.advised(event.advice, self._planned(now), self._promised(), now)
+        if way is None or not all(state.uid in self.waiting for state in way.members) or self._busy(now) & set(way.nodes):
+            return []
+        if len(self.open) >= self.config.plans_most or self.consolidating.must_wait(way, self.waiting.waited_s(way.members, now), now):
+            return []
+        plan = self.consolidating.plan(way, self._new_id(), now)
         self.open[plan.plan_id] = self._opened(plan, now)
         return [m.Propose(plan, PreemptionProposed(plan=plan))]
 
@@ -162,23 +190,7 @@ class Core:
         return Open(plan, now, owners={uid: uid if state is None else owner_of(state) for uid, state in known.items()})
 
     def _plan(self, members: list[PodState], ways: list[Way], planner: Planner) -> Plan:
-        victims, elsewhere = [], planner.elsewhere(ways)
-        for candidate in (victim for way in ways for victim in way.victims):
-            state = self.book.pods[candidate.uid]
-            meta = state.pod.metadata
-            victims.append(Victim(
-                uid=state.uid, namespace=meta.namespace, name=meta.name, grant_id=state.grant_id, keeps_milli=candidate.keeps_milli, keeps_mib=candidate.keeps_mib,
-                action="move" if state.uid in elsewhere else candidate.action, to=elsewhere.get(state.uid, ""),
-                lost_gpu_seconds=candidate.price_gpu_ms // 1000,
-            ))  # fmt: skip
-        beneficiaries = tuple(
-            Beneficiary(uid=state.uid, namespace=state.pod.metadata.namespace, name=state.pod.metadata.name, node=way.node)
-            for state, way in zip(members, ways, strict=True)
-        )
-        return Plan(
-            plan_id=self._new_id(), beneficiaries=beneficiaries, victims=tuple(victims), deadline_s=self.config.deadline_s,
-            price_gpu_seconds=sum(v.lost_gpu_seconds for v in victims),
-        )  # fmt: skip
+        return plan_of(self._new_id(), members, ways, planner.elsewhere(ways), self.book, deadline_s=self.config.deadline_s)
 
     def dry_run(self, namespace: str, name: str, now: float) -> PreemptAnswer:
         """What would be proposed for this pod, or its gang, if it were its turn now."""
@@ -201,7 +213,7 @@ class Core:
         planner = self._planner(now)
         ways = planner.plan(members)
         if ways is None:
-            return PreemptAnswer(sentence="nobody who may be asked to would make room for it; kerf why says what would")
+            return PreemptAnswer(sentence="nobody who may be asked to would make room for it; kerf why says what would, kerf advise who could move")
         if not any(way.victims for way in ways):
             return PreemptAnswer(sentence="there is room for it, which placement is about to use")
         plan = self._plan(members, ways, planner)
@@ -220,7 +232,7 @@ class Core:
             found = self.open.setdefault(under_way.plan_id, self._opened(under_way, now))
         elif not event.answer.ok:
             del self.open[found.plan.plan_id]
-            self._wait(found.plan, now, shun=bool(event.answer.reason))
+            self._wait(found, now, shun=bool(event.answer.reason))
             return []
         found.begin(self.book)
         return [self._execute(found, now)] if found.victims_left else []
@@ -250,7 +262,7 @@ class Core:
             return [self._execute(found, now)] if others else []
         # A budget says no, or the pod may not be evicted: this way is closed, and another is looked for.
         del self.open[event.plan_id]
-        self._wait(found.plan, now, shun=True)
+        self._wait(found, now, shun=True)
         return [m.GiveUp(event.plan_id, f"a victim cannot be evicted: {stuck.message or stuck.outcome}")]
 
     def _ended(self, event: m.Ended, now: float) -> None:
@@ -260,7 +272,9 @@ class Core:
         elif found is not None:
             if all(self._wants(b.uid) for b in found.plan.beneficiaries):  # else it is not the victims who could not
                 self._candidates.could_not([v.uid for v in found.plan.victims if v.action in PARKINGS], now + self.config.immunity_s)
-            self._wait(found.plan, now, shun=False)
+            self._wait(found, now, shun=False)
 
-    def _wait(self, plan: Plan, now: float, *, shun: bool) -> None:
+    def _wait(self, failed: Open, now: float, *, shun: bool) -> None:
+        plan = failed.plan
+        self.consolidating.failed(plan, now, disturbed=failed.executing)
         self.waiting.again([b.uid for b in plan.beneficiaries], {b.node for b in plan.beneficiaries} if shun else (), now)

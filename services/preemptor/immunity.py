@@ -35,6 +35,11 @@ class Immunity:
         """Owners that are left alone now."""
         return sum(known.times > 0 and known.until > now for known in self._of.values())
 
+    def now_spared(self, now: float) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Owners and namespaces of whose pods nobody is asked now."""
+        owners = tuple(owner for owner, known in self._of.items() if known.times > 0 and known.until > now)
+        return owners, tuple(namespace for namespace in list(self._evicted) if self._spent(namespace, now))
+
     def asked(self, uid: str, owner: str, namespace: str, now: float) -> None:
         """Its eviction is asked for. Whether it was done is seen by its end, for an answer may be lost, or come after its
         controller's next pod. `owner` as `owner_of` says it, while the pod was there."""

@@ -6,8 +6,10 @@ import msgspec
 
 from shared.contracts.commands import Answer, Evict
 from shared.contracts.events import Event, GrantEnded, PlacementRejected, PreemptionAbandoned, PreemptionExecuted
+from shared.contracts.explain import Advice
 from shared.contracts.facts import Fact
 from shared.contracts.preemption import Plan, Reserved, Spared
+from shared.contracts.queries import AdviseQuery, LeftAlone
 from shared.contracts.samples import UsageSample
 from shared.model.gpu import Inventory
 
@@ -59,6 +61,12 @@ class Evicted(Input, frozen=True):
     asked: tuple[str, ...]
     """uids: all of them were taken but those that `answers` names otherwise."""
     answers: tuple[Answer, ...]
+
+
+class Advised(Input, frozen=True):
+    """Placement's advice; None where it had none, or did not answer."""
+
+    advice: Advice | None
 
 
 class Ended(Input, frozen=True):
@@ -113,6 +121,22 @@ class Remember(Command, frozen=True):
 class GiveUp(Command, frozen=True):
     plan_id: str
     reason: str
+
+
+class AskAdvice(Command, frozen=True):
+    """Ask placement which moves would make room for this pod, or its gang."""
+
+    namespace: str
+    name: str
+    most_gpu_seconds: int
+    spared_owners: tuple[str, ...] = ()
+    """Whose pods are not to be named, by uid; and by namespace: """
+    spared_namespaces: tuple[str, ...] = ()
+
+    @property
+    def query(self) -> AdviseQuery:
+        spared = LeftAlone(owners=self.spared_owners, namespaces=self.spared_namespaces)
+        return AdviseQuery(namespace=self.namespace, name=self.name, most_gpu_seconds=self.most_gpu_seconds, for_plan=spared)
 
 
 def heard(event: Event) -> Input | None:

@@ -13,7 +13,7 @@ from services.preemptor.config import Config
 from services.preemptor.core import Core
 from shared.bus.feed import Feed
 from shared.bus.port import BusError, Incoming, KvEntry
-from shared.contracts import commands, subjects
+from shared.contracts import commands, queries, subjects
 from shared.contracts import preemption as pre
 from shared.contracts.base import ContractError, decode, encode
 from shared.contracts.envelope import unwrap
@@ -39,6 +39,7 @@ class Preemptor(Service):
         self._leads = False
         self._leadership = Leadership(ctx.bus, "preemptor", ctx.instance, on_elected=self._elected, on_lost=self._lost)
         self._plans = ctx.metrics.counter("kerf_preemptor_plans_total", "Plans, by what became of them.", ("outcome",))
+        self._advice = ctx.metrics.counter("kerf_preemptor_advice_total", "Advice asked of placement, by what it was.", ("outcome",))
         self._evictions = ctx.metrics.counter("kerf_preemptor_evictions_total", "Evictions asked for, by outcome.", ("outcome",))
         ctx.metrics.observe_by("kerf_preemptor_leader", "1 on the instance that works.", lambda: float(self._leads))
         self._work_now: _Work | None = None
@@ -65,7 +66,7 @@ class Preemptor(Service):
     async def _work(self) -> None:
         while True:
             try:
-                self._work_now = _Work(self._ctx, self._plans, self._evictions, lambda: self._leads)
+                self._work_now = _Work(self._ctx, (self._plans, self._evictions, self._advice), lambda: self._leads)
                 await self._work_now.run()
             except BusError as error:
                 self._ctx.log.warning("preemptor_interrupted", error=str(error))
@@ -75,8 +76,10 @@ class Preemptor(Service):
 class _Work:
     """From an empty book to the end of one connection. All that it knows is thrown away then: placement's reservations last."""
 
-    def __init__(self, ctx: Context, plans: Any, evictions: Any, leads: Callable[[], bool]) -> None:
-        self.ctx, self.bus, self._plans, self._evictions, self._leads = ctx, ctx.bus, plans, evictions, leads
+    def __init__(self, ctx: Context, counters: tuple[Any, Any, Any], leads: Callable[[], bool]) -> None:
+        """`counters`: of plans, evictions and advice."""
+        self.ctx, self.bus, self._leads = ctx, ctx.bus, leads
+        self._plans, self._evictions, self._advice = counters
         self.core = Core(ctx.config, lambda: f"{ctx.instance}-{secrets.token_hex(4)}")
         self._inbox: asyncio.Queue[m.Input] = asyncio.Queue()
         self._ticking = False
@@ -166,6 +169,8 @@ class _Work:
                 group.create_task(self._evict(command))
             case m.GiveUp():
                 group.create_task(self._abandon(command))
+            case m.AskAdvice():
+                group.create_task(self._ask_advice(command))
 
     async def _reserve(self, plan: pre.Plan) -> None:
         try:
@@ -185,6 +190,16 @@ class _Work:
         except BusError as error:
             # Whoever works next may ask somebody again a little early, which is no reason to stop working.
             self.ctx.log.warning("immunity_not_kept", owner=command.spared.owner, error=str(error))
+
+    async def _ask_advice(self, command: m.AskAdvice) -> None:
+        try:
+            answer = decode(await self.bus.request(subjects.QUERY_ADVISE, encode(command.query), timeout_s=ANSWER_S), queries.AdviseAnswer)
+            outcome = "none" if answer.advice is None or not answer.advice.moves else "moves"
+        except BusError as error:
+            self.ctx.log.warning("advice_unanswered", namespace=command.namespace, pod=command.name, error=str(error))
+            answer, outcome = queries.AdviseAnswer(), "unanswered"
+        self._advice.add(1, outcome)
+        self._inbox.put_nowait(m.Advised(answer.advice))
 
     async def _evict(self, command: m.Execute) -> None:
         batch = commands.EvictBatch(evictions=command.evictions)

@@ -25,6 +25,8 @@ def price(plan: Plan) -> str:
 
 
 def eviction(victim: Victim, plan: Plan, book: Book) -> str:
+    if plan.consolidates:
+        return f"moves to {victim.to} so that {plan.gains} fits (plan {plan.plan_id}); a place is kept for it there"
     return f"makes room for {plan.gains}, {_because(victim, plan, book)} (plan {plan.plan_id}); {_comes_back(victim, book)}"
 
 

@@ -9,22 +9,24 @@ import msgspec
 
 from shared.book.book import Book
 from shared.book.states import PodState
-from shared.model.life import started_at
+from shared.model.life import created_at, started_at
 from shared.model.objects import PodDisruptionBudget, Volume
 from shared.model.selectors import labels_match
 
 
 class Movable(msgspec.Struct, frozen=True):
-    """A pod and its price. Cheapest first, of equals the smallest."""
+    """A pod and its price. Cheapest first, of equals who came last, then the smallest."""
 
     price_gpu_ms: int
     gpu_milli: int
     uid: str
     node: str
+    created_s: int = 0
+    """Since 1970; 0 where nobody says."""
 
     @property
-    def order(self) -> tuple[int, int, str]:
-        return self.price_gpu_ms, self.gpu_milli, self.uid
+    def order(self) -> tuple[int, int, int, str]:
+        return self.price_gpu_ms, -self.created_s, self.gpu_milli, self.uid
 
 
 def gpu_milli(state: PodState, book: Book) -> int:
@@ -46,7 +48,7 @@ def price_of(state: PodState, book: Book, now: float) -> Movable:
     if lost_s is None:
         lost_s = 0 if started is None else max(0, round(now - started))
     milli = gpu_milli(state, book)
-    return Movable(milli * lost_s, milli, state.uid, state.charged)
+    return Movable(milli * lost_s, milli, state.uid, state.charged, round(created_at(state.pod) or 0))
 
 
 def why_not(state: PodState, book: Book, now: float, *, priority: float = inf, leaves: bool = False, stays: bool = False) -> str:

@@ -195,13 +195,23 @@ class WhenExplanation(Message, frozen=True):
     """Pods with GPUs of which nobody says when they end."""
 
 
+class AdvisedPlace(Message, frozen=True):
+    """Where a pod that waits would go when all the moves have been made."""
+
+    namespace: str
+    name: str
+    node: str
+
+
 class Advice(Message, frozen=True):
     """Moves that make room, least disturbance first. Nothing is moved."""
 
     sentence: str
     moves: tuple[Move, ...] = ()
     node: str = ""
-    """Where the pod that was asked for would go then; empty for a goal of GPUs."""
+    """Where the one pod that was asked for would go then; empty for a gang, and for a goal of GPUs."""
+    places: tuple[AdvisedPlace, ...] = ()
+    """The same of that pod, or of as many of its gang as must be placed together. Empty where no moves would do."""
     places_before: int = 0
     """Of a goal of GPUs: how many groups of so many idle GPUs on one node there are now."""
     places_after: int = 0

@@ -54,6 +54,9 @@ class Plan(Message, frozen=True):
     deadline_s: int
     """From the reservation on. What is not free by then is given up, and untouched victims go on."""
     price_gpu_seconds: int = 0
+    consolidates: bool = False
+    """Everybody who gives way moves, to a place that is kept for it, so equals may be asked. Else they give way by priority, or by
+    what their queues are due."""
 
     @property
     def gains(self) -> str:

@@ -66,9 +66,17 @@ class WhenAnswer(Message, frozen=True):
     error: str = ""
 
 
+class LeftAlone(Message, frozen=True):
+    """Pods that have made room lately, and are left alone for a while."""
+
+    owners: tuple[str, ...] = ()
+    """uids of what makes them anew."""
+    namespaces: tuple[str, ...] = ()
+
+
 class AdviseQuery(Message, frozen=True):
-    """Which pods should move to make room? For a waiting pod, for a manifest, or for `groups` more groups of `gpus` idle
-    GPUs on one node: one of the three."""
+    """Which pods should move to make room? For a waiting pod or its gang, for a manifest, or for `groups` more groups of `gpus`
+    idle GPUs on one node: one of the three."""
 
     namespace: str = ""
     name: str = ""
@@ -77,6 +85,9 @@ class AdviseQuery(Message, frozen=True):
     groups: int = 1
     most_gpu_seconds: int = 0
     """Advice may disturb so much at most; 0: any."""
+    for_plan: LeftAlone | None = None
+    """Asked by whoever would carry it out: then only pods are named that something makes anew, that may be asked now, and that no
+    other plan needs where they are."""
 
 
 class AdviseAnswer(Message, frozen=True):

@@ -46,6 +46,11 @@ def started_at(pod: Pod) -> float | None:
     return _seconds(pod.status.start_time)
 
 
+def created_at(pod: Pod) -> float | None:
+    """Seconds since 1970, by the API server's clock."""
+    return _seconds(pod.metadata.creation_timestamp)
+
+
 def ends_by(pod: Pod) -> float | None:
     """When its grace period is over, in seconds since 1970; None where nobody has deleted it."""
     return _seconds(pod.metadata.deletion_timestamp)

@@ -85,6 +85,11 @@ class Precedence:
             hit = self._queues.hit(takers[0], asked)
         return "" if hit is None else f"queue {hit.queue.name} of {takers[0].key} may have no more"
 
+    def is_firm(self, state: PodState) -> bool:
+        """Whether the pod stays within its queue's guarantee by policy."""
+        usage = self._queues.usage
+        return usage is not None and usage.is_firm(state)
+
     def only_by_due(self, takers: Sequence[PodState], givers: Sequence[PodState]) -> bool:
         """Whether it is weights, and no guarantee, by which those of other queues give way."""
         return bool(self._reclaims(takers, givers, (_GUARANTEE,)))

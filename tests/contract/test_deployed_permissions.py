@@ -132,6 +132,18 @@ async def test_metrics_follows_the_events_and_asks_placement(everybody: Everybod
     assert bus.stats.denied == 0
 
 
+async def test_the_preemptor_asks_placement_for_advice_and_for_reservations(everybody: Everybody) -> None:
+    bus, placement = await everybody.as_("preemptor"), await everybody.as_("placement")
+
+    async def answer(incoming: Incoming) -> None:
+        await placement.respond(incoming, b"yes")
+
+    for subject in (subjects.QUERY_ADVISE, subjects.CMD_RESERVE, subjects.CMD_ABANDON):
+        await placement.subscribe(subject, answer)
+        assert await bus.request(subject, b"") == b"yes"
+    assert bus.stats.denied == 0
+
+
 @pytest.mark.parametrize("user", ["watcher", "node_agent", "preemptor", "metrics", "reader", "operator"])
 async def test_nobody_but_placement_writes_the_log_or_orders_bindings(everybody: Everybody, user: str) -> None:
     bus = await everybody.as_(user)

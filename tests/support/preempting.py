@@ -12,7 +12,9 @@ from typing import Any
 import msgspec
 
 from services.placement import messages as m
+from services.placement import questions
 from services.placement.columns import columns
+from services.placement.explaining.steps import finish
 from services.preemptor import messages as pm
 from services.preemptor.config import Config
 from services.preemptor.core import Core as Preemptor
@@ -73,8 +75,10 @@ class Together(Leader):
         """(when, name, plan)"""
         self.labels: dict[str, str] = {}
         """By name, the budget's label."""
+        self.bound_at: dict[str, list[float]] = defaultdict(list)
+        """By name, when each pod of it got its place."""
         self.refused_by_budget = 0
-        self._least, self._gives_back_s = dict(least or {}), gives_back_s
+        self._least, self.gives_back_s = dict(least or {}), gives_back_s
         self._post: deque[m.Input | pm.Input] = deque()
         self._delivering = False
         self._given_back: list[tuple[float, m.ReleaseSeen]] = []
@@ -206,7 +210,7 @@ class Together(Leader):
             case m.SendRelease():
                 known = {given.grant_id for _, given in self._given_back}
                 if command.release.grant_id in self.grants and command.release.grant_id not in known:
-                    self._given_back.append((self.now + self._gives_back_s, m.ReleaseSeen(command.node, command.release.grant_id)))
+                    self._given_back.append((self.now + self.gives_back_s, m.ReleaseSeen(command.node, command.release.grant_id)))
             case m.SendPatches():
                 for patch in command.patches:
                     if isinstance(patch, ParkPod):
@@ -242,6 +246,8 @@ class Together(Leader):
                 self.send(m.AbandonAsked(command.plan_id, command.reason))
             case pm.Remember():
                 self.spared[command.spared.owner] = command.spared
+            case pm.AskAdvice():
+                self.ask(pm.Advised(finish(questions.advise_(self.core, command.query, self.wall)).advice))
 
     # --- the API server -----------------------------------------------------------------------------------------
 
@@ -251,6 +257,7 @@ class Together(Leader):
             return
         assert grant is not None
         self.grants[grant.grant_id] = grant
+        self.bound_at[pod.metadata.name].append(self.now)
         self._nobody_is_booked_twice()
         seen = build.bound(pod, node, grant)
         start = datetime.fromtimestamp(self.wall, UTC).isoformat()
@@ -325,11 +332,21 @@ class Together(Leader):
             return Answer(uid=order.uid, outcome="throttled", message="it would violate the pod's disruption budget")
         plan = self.plans[plan_id]  # KeyError: nobody is evicted before placement has reserved
         gain = [self.live[b.uid] for b in plan.beneficiaries if b.uid in self.live]
-        assert all(pod.spec.priority < other.spec.priority for other in gain if _queue(other) == _queue(pod))
+        if plan.consolidates:
+            self._keeps_a_place(pod, plan, gain)
+        else:
+            assert all(pod.spec.priority < other.spec.priority for other in gain if _queue(other) == _queue(pod))
         self.evictions.append((self.now, order.name, plan_id))
         self._vanishes(pod)
         self._again(pod)
         return None
+
+    def _keeps_a_place(self, pod: Pod, plan: Plan, gain: list[Pod]) -> None:
+        """Equals move, and nobody more important does; each to a place that is booked for it."""
+        assert all(pod.spec.priority <= other.spec.priority for other in gain)
+        (victim,) = [victim for victim in plan.victims if victim.uid == pod.metadata.uid]
+        kept = self.core.book.grants[f"reserved/{plan.plan_id}/{victim.uid}"]
+        assert (victim.action, victim.to, kept.phase) == ("move", kept.node, "reserved")
 
     def _again(self, pod: Pod) -> None:
         notes = {key: value for key, value in pod.metadata.annotations.items() if key not in (names.ANNOTATION_GRANT, names.ANNOTATION_PARKED)}
@@ -350,5 +367,5 @@ def until_quiet(world: Together, *, quiet_s: float, most_s: float) -> None:
         assert world.now - began < most_s, f"still at work after {most_s:g} s, with {world.helped()} still to help"
         world.step()
         now = (len(world.evictions), len(world.grants))
-        if now != seen or (world.now - since >= quiet_s and world.helped()):
+        if now != seen or world.preemptor.open or (world.now - since >= quiet_s and world.helped()):
             since, seen = world.now, now

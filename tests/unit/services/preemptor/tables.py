@@ -31,11 +31,14 @@ class Case(NamedTuple):
     queues: str = ""
     racks: str = ""
     """As node=rack."""
+    consolidates: bool = False
+    """Equals may be moved, at once and however much that disturbs."""
 
 
 ONE, TWO, TWICE, FOUR = {"n": 1}, {"n": 2}, {"a": 1, "b": 1}, {"n": 4}
 HALVES = "queues: [{name: a, guaranteed: {gpus: 2}}, {name: b, guaranteed: {gpus: 2}}]"
 FOUR_NODES, RACKS = {"a": 1, "b": 1, "c": 1, "d": 1}, "a=x b=x c=y d=y"
+LIMITED = "queues: [{name: a}, {name: b, limit: {gpus: 1}}]"
 WEIGHTS = "queues: [{name: a, weight: 3}, {name: b}]"
 
 TABLE = (
@@ -124,6 +127,22 @@ TABLE = (
     Case("after its least run time", ONE, "a@n:0 m3600 r4000", "h 1 p9", ends="a", placed="h"),
     Case("preemptionPolicy Never", ONE, "a@n:0", "h 1 p9 never"),
     Case("one that can never fit holds back nobody", TWO, "a@n:0; b@n:1", "x 8 p99; h 1 p9", ends="b", placed="h"),
+    # --- moves among equals
+    Case("equals stay where nobody said that they may move", {"a": 2, "b": 2}, "x@a:0 r500; y@b:0 r5", "h 2"),
+    Case("the cheaper of two equals moves", {"a": 2, "b": 2}, "x@a:0 r500; y@b:0 r5", "h 2", ends="y", moves="y=a", placed="h", consolidates=True),
+    Case("two halves come together on one node", TWO, "a@n:0(40) r9; b@n:1(40) r1", "h 1", ends="b", moves="b=n", placed="h", consolidates=True),
+    Case("two halves that are too large together stay", TWO, "a@n:0(45) r9; b@n:1(45) r1", "h 1", consolidates=True),
+    Case("two move for one", {"a": 2, "b": 1, "c": 1}, "v@a:0 r1; w@a:1 r1", "h 2", ends="v w", moves="v=b w=c", placed="h", consolidates=True),
+    Case("nobody moves without a place to go", TWICE, "a@a:0; b@b:0", "h 1", consolidates=True),
+    Case("nobody moves for a lesser", {"a": 2, "b": 2}, "x@a:0 p9; y@b:0 p9", "h 2", consolidates=True),
+    Case("nobody moves for a pod that never preempts", {"a": 2, "b": 2}, "x@a:0; y@b:0", "h 2 never", consolidates=True),
+    Case("a gang is not moved", {"a": 2, "b": 2}, "x@a:0 g2; y@b:0 g2", "h 2", consolidates=True),
+    Case("a budget keeps its pods where they are", {"a": 2, "b": 2}, "x@a:0 b; y@b:0 b", "h 2", least=2, consolidates=True),
+    Case("another moves than the one in its least run time", {"a": 2, "b": 2}, "x@a:0 r500; y@b:0 r5 m3600", "h 2", ends="x", moves="x=b", placed="h", consolidates=True),
+    Case("a gang comes, and one moves for it", {"a": 2, "b": 2, "c": 2}, "x@a:0 r9; y@b:0 r1", "h 2 g2; i 2 g2", ends="y", moves="y=a", placed="h i", consolidates=True),
+    Case("for a part of a gang nobody moves", {"a": 2, "b": 2}, "x@a:0 r9; y@b:0 r1", "h 2 g2; i 2 g2", consolidates=True),
+    Case("across queues, for nobody loses its place", {"a": 2, "b": 2}, "x@a:0 q:a r9; y@b:0 q:a", "h 2 q:b", ends="y", moves="y=a", placed="h", queues=HALVES, consolidates=True),
+    Case("not for more than its queue may have", {"a": 2, "b": 2}, "x@a:0 q:a r9; y@b:0 q:a", "h 2 q:b", queues=LIMITED, consolidates=True),
     # --- queues
     Case("what was borrowed comes back at equal priority", FOUR, "a@n:0 q:a; b@n:1 q:a; c@n:2 q:a; d@n:3 q:a", "h 1 q:b", ends="d", placed="h", queues=HALVES),
     Case("not more than what was borrowed", FOUR, "a@n:0 q:a; b@n:1 q:a; c@n:2 q:a; d@n:3 q:b", "h 1 q:b; i 1 q:b", ends="c", placed="h", queues=HALVES),

@@ -120,7 +120,9 @@ def _each(text: str) -> list[str]:
 
 @pytest.mark.parametrize("case", TABLE, ids=[case.what for case in TABLE])
 def test_before_and_after(case: Case) -> None:
-    world = Together(case.nodes, least={"kept": case.least} if case.least else None, queues=case.queues or None, racks=dict(pair.split("=") for pair in case.racks.split()) or None, shrinks=True)
+    moves = {"defragmentation_gpu_seconds_per_hour": 10**6, "reclaim_patience": 0} if case.consolidates else {}
+    racks = dict(pair.split("=") for pair in case.racks.split()) or None
+    world = Together(case.nodes, least={"kept": case.least} if case.least else None, queues=case.queues or None, racks=racks, shrinks=True, **moves)
     for text in _each(case.runs):
         _run(world, text)
     waiting = []

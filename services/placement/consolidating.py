@@ -1,0 +1,51 @@
+"""Moves among equals: who may be asked to end for somebody of no higher priority, because a place is kept for it. Pure.
+
+Nobody loses its place, so neither priorities below nor dues of queues are asked for. What is lost is the run so far: its price
+is the preemptor's to weigh, against what its operator lets it disturb.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+
+from shared.book.states import PodState
+from shared.contracts.preemption import Plan
+from shared.contracts.queries import LeftAlone
+
+
+def refuses(plan: Plan, waiting: Sequence[PodState], going: Sequence[PodState], is_firm: Callable[[PodState], bool]) -> str:
+    """Why these do not move for those; empty where they do."""
+    for victim in plan.victims:
+        if victim.action != "move" or not victim.to:
+            return f"{victim.namespace}/{victim.name} is to lose its place, and a plan that consolidates takes nobody's"
+    lowest = min(state.pod.spec.priority for state in waiting)
+    for state in going:
+        if state.pod.spec.priority > lowest:
+            return f"{state.key} is of a higher priority than who would have its place"
+        kept = keeps(state, is_firm)
+        if kept:
+            return f"{state.key} does not move: {kept}"
+    return ""
+
+
+def keeps(state: PodState, is_firm: Callable[[PodState], bool]) -> str:
+    """Why nobody could carry out this pod's move, or may, in a word or two; empty where somebody could."""
+    if not state.controller_uid:
+        return "nothing makes it anew"
+    if state.gang is not None:
+        return "gang"
+    return "within its queue's guarantee by policy" if is_firm(state) else ""
+
+
+def spared(lately: LeftAlone, giving: Collection[str], is_firm: Callable[[PodState], bool]) -> Callable[[PodState], str]:
+    """Whom an advice that is to be carried out leaves alone. `giving`: uids of who gives way in plans under way."""
+    owners, namespaces = frozenset(lately.owners), frozenset(lately.namespaces)
+
+    def why(state: PodState) -> str:
+        if state.uid in giving:
+            return "gives way already"
+        if state.controller_uid in owners or state.pod.metadata.namespace in namespaces:
+            return "has made room lately"
+        return keeps(state, is_firm)
+
+    return why

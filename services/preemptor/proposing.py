@@ -1,0 +1,41 @@
+"""The plan that a way comes to: who gains, who gives way by what, and what that costs. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from services.preemptor.candidate import Candidate
+from services.preemptor.planner import Way
+from shared.book.book import Book
+from shared.book.states import PodState
+from shared.contracts.preemption import Action, Beneficiary, Plan, Victim
+
+
+def plan_of(plan_id: str, members: Sequence[PodState], ways: Sequence[Way], elsewhere: Mapping[str, str], book: Book, *, deadline_s: int) -> Plan:
+    """`elsewhere`: nodes on which a place is kept for victims, by uid."""
+    victims = tuple(_victim(candidate, book.pods[candidate.uid], elsewhere.get(candidate.uid, "")) for way in ways for candidate in way.victims)
+    return Plan(plan_id=plan_id, beneficiaries=gains(members, [way.node for way in ways]), victims=victims, deadline_s=deadline_s,
+                price_gpu_seconds=sum(v.lost_gpu_seconds for v in victims))  # fmt: skip
+
+
+def gains(members: Iterable[PodState], nodes: Iterable[str]) -> tuple[Beneficiary, ...]:
+    """The members, each with its node."""
+    return tuple(
+        Beneficiary(uid=state.uid, namespace=state.pod.metadata.namespace, name=state.pod.metadata.name, node=node)
+        for state, node in zip(members, nodes, strict=True)
+    )
+
+
+def gives_way(state: PodState, action: Action, price_gpu_ms: int, *, to: str = "", keeps_milli: int = 0, keeps_mib: int = 0) -> Victim:
+    """`to`: where a place is kept for it. It keeps so much of each GPU, where it goes on."""
+    meta = state.pod.metadata
+    return Victim(
+        uid=state.uid, namespace=meta.namespace, name=meta.name, grant_id=state.grant_id, action=action, to=to, keeps_milli=keeps_milli, keeps_mib=keeps_mib,
+        lost_gpu_seconds=price_gpu_ms // 1000,
+    )  # fmt: skip
+
+
+def _victim(candidate: Candidate, state: PodState, to: str) -> Victim:
+    return gives_way(
+        state, "move" if to else candidate.action, candidate.price_gpu_ms, to=to, keeps_milli=candidate.keeps_milli, keeps_mib=candidate.keeps_mib
+    )

@@ -1,0 +1,101 @@
+"""Placement and the preemptor over long runs of whatever comes, where equals may be moved. That nobody more important moves, and
+nobody without a booked place, is asserted by the world at each eviction."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+
+import msgspec
+import pytest
+from hypothesis import HealthCheck, event, given, settings
+from hypothesis import strategies as st
+
+from tests.support.preempting import STEP_S, Together, until_quiet
+from tests.unit.services.preemptor.test_together import IMMUNITY_S, QUEUES, QUIET_S, Arrival, drive, judge
+
+HOUR_S = 3_600.0
+BUDGETS = st.sampled_from((60, 600, 10**6))
+"""What moves may disturb in an hour, in GPU-seconds."""
+PATIENCE = st.sampled_from((0.0, 1.0))
+
+
+def judge_moves(world: Together, most_gpu_seconds: int) -> int:
+    """What holds of moves beside all that holds of evictions. Returns how many there were."""
+    moves = [(at, name, world.plans[plan]) for at, name, plan in world.evictions if world.plans[plan].consolidates]
+    began: dict[str, float] = {}
+    for at, name, plan in moves:
+        began.setdefault(plan.plan_id, at)
+        gained = [any(bound >= at for bound in world.bound_at[b.name]) for b in plan.beneficiaries]
+        assert all(gained), "somebody has moved for nobody"  # it is no loss that room elsewhere came first
+        again = next((bound for bound in world.bound_at[name] if bound >= at), None)
+        assert again is not None, f"{name} has lost its place"
+        assert again - at <= 2 * STEP_S + world.gives_back_s, f"{name} had to wait for a place that was kept"
+    for plan_id, at in began.items():
+        within = [other for other, then in began.items() if at - HOUR_S < then <= at]
+        assert plan_id in within
+        assert sum(world.plans[other].price_gpu_seconds for other in within) <= most_gpu_seconds
+    return len(moves)
+
+
+SMALL = st.lists(
+    st.builds(
+        Arrival, after_s=st.just(0.0), priority=st.sampled_from((0, 0, 1)), runs_s=st.sampled_from((5.0, 5.0, 60.0, 1e9)),
+        slice_=st.sampled_from((None, None, (30, 0), (40, 0), (20, 50), (30, 50))),
+    ),
+    min_size=4, max_size=14,
+)  # fmt: skip
+LARGE = st.lists(
+    st.builds(Arrival, after_s=st.sampled_from((0.0, 3.0, 20.0)), priority=st.sampled_from((0, 0, 1)), gpus=st.integers(1, 3), members=st.sampled_from((1, 1, 2)), runs_s=st.sampled_from((20.0, 1e9))),
+    min_size=1, max_size=5,
+)  # fmt: skip
+"""What comes once the small ones are there and some of them have ended again, so that the nodes are torn."""
+NODES = st.lists(st.integers(2, 4), min_size=1, max_size=4)
+
+
+def torn(small: list[Arrival], large: list[Arrival]) -> list[Arrival]:
+    return [*small, msgspec.structs.replace(large[0], after_s=8.0), *large[1:]]
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(nodes=NODES, small=SMALL, large=LARGE, most=BUDGETS, patience=PATIENCE)
+def test_who_moves_has_its_place_and_who_it_moves_for_too(nodes: list[int], small: list[Arrival], large: list[Arrival], most: int, patience: float) -> None:
+    """Whole GPUs and slices, which come together on other GPUs of their nodes too; gangs; beside those that give way by
+    priority, or give up compute for a while."""
+    world = Together({f"n{i}": gpus for i, gpus in enumerate(nodes)}, immunity_s=IMMUNITY_S, defragmentation_gpu_seconds_per_hour=most, reclaim_patience=patience)
+    drive(world, torn(small, large))
+    until_quiet(world, quiet_s=QUIET_S, most_s=2 * HOUR_S)
+    judge(world)
+    event("moves" if judge_moves(world, most) else "no moves")
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(nodes=NODES, small=SMALL, large=LARGE, queues=st.lists(st.sampled_from("abcd"), min_size=24, max_size=24), labels=st.lists(st.sampled_from(("", "", "a", "b")), min_size=24, max_size=24))
+def test_queues_and_budgets_are_kept_beside(nodes: list[int], small: list[Arrival], large: list[Arrival], queues: list[str], labels: list[str]) -> None:
+    """A disruption budget that changes while a plan is carried out may stop it half way; who has moved by then has its place."""
+    world = Together({f"n{i}": gpus for i, gpus in enumerate(nodes)}, least={"a": 1, "b": 1}, immunity_s=IMMUNITY_S, queues=QUEUES,
+                     defragmentation_gpu_seconds_per_hour=10**6, reclaim_patience=0)  # fmt: skip
+    arrivals = [msgspec.structs.replace(one, queue=queue, label=label) for one, queue, label in zip(torn(small, large), queues, labels, strict=False)]
+    drive(world, arrivals)
+    until_quiet(world, quiet_s=QUIET_S, most_s=2 * HOUR_S)
+    judge(world)
+    moved = [(at, name) for at, name, plan in world.evictions if world.plans[plan].consolidates]
+    event("moves" if moved else "no moves")
+    assert all(any(bound >= at for bound in world.bound_at[name]) for at, name in moved)
+
+
+@pytest.mark.parametrize("patience", [0.0, 1.0])
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_a_torn_cluster(seed: int, patience: float) -> None:
+    """Small pods fill all nodes, and half of them end. Then large ones find no node with room, and a gang of two neither, until
+    others have moved: nobody in vain, and nobody twice where once would do."""
+    dice = random.Random(seed)
+    small = [Arrival(after_s=0.0, priority=0, runs_s=dice.choice((30.0, 1e9))) for _ in range(32)]
+    large = [Arrival(after_s=40.0, priority=0, gpus=4, members=2), Arrival(after_s=5.0, priority=0, gpus=4)]
+    world = Together({f"n{i}": 4 for i in range(8)}, immunity_s=IMMUNITY_S, defragmentation_gpu_seconds_per_hour=10**6, reclaim_patience=patience)
+    drive(world, [*small, *large])
+    until_quiet(world, quiet_s=QUIET_S, most_s=3 * HOUR_S)
+    judge(world)
+    assert judge_moves(world, 10**6) > 0
+    assert world.waits() == []
+    assert max(Counter(name for _, name, _ in world.evictions).values()) == 1
