@@ -22,7 +22,7 @@ from shared.bus.port import Incoming
 from shared.bus.provision import provision
 from shared.contracts import subjects
 from shared.contracts.base import encode
-from shared.contracts.commands import NodeGrant, NodeRelease, ReleasesSeen
+from shared.contracts.node_commands import NodeGrant, NodeRelease, ReleasesSeen
 from shared.model.grant import ContainerGrant, GpuShare, Grant
 from shared.telemetry.logs import configure_logging
 

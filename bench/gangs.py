@@ -19,9 +19,9 @@ import msgspec
 from services.placement import messages as m
 from services.placement.core import Core
 from services.placement.settings import Settings
-from shared.contracts.commands import NodeSyncAnswer
 from shared.contracts.facts import Put
 from shared.contracts.log import DecisionBatch
+from shared.contracts.node_commands import NodeSyncAnswer
 from shared.model import names
 from shared.model.gpu import Gpu, Inventory
 from shared.model.objects import Container, Meta, Node, NodeStatus, Pod, PodSpec, Resources

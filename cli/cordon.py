@@ -16,7 +16,8 @@ from cli.output import Failure, err, out, print_json
 from shared.bus.port import Bus, BusError, NoResponder
 from shared.contracts import subjects
 from shared.contracts.base import ContractError, decode, encode
-from shared.contracts.commands import Answers, CordonedPod, Evict, EvictBatch, NodeCordon, NodeCordonAnswer
+from shared.contracts.commands import Answers, Evict, EvictBatch
+from shared.contracts.node_commands import CordonedPod, NodeCordon, NodeCordonAnswer
 from shared.contracts.queries import InspectAnswer, InspectQuery
 
 LOOK_S = 0.5

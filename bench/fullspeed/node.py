@@ -21,7 +21,7 @@ from shared.bus.embedded import EmbeddedServer
 from shared.bus.port import Incoming
 from shared.contracts import subjects
 from shared.contracts.base import decode, encode
-from shared.contracts.commands import Accepted, NodeGrant, NodeRelease
+from shared.contracts.node_commands import Accepted, NodeGrant, NodeRelease
 from shared.model.gpu import Gpu, Inventory
 from shared.model.grant import ContainerGrant, GpuShare, Grant
 from shared.model.parked import Parked

@@ -20,9 +20,9 @@ from services.placement.settings import Settings
 from services.preemptor import messages as pm
 from services.preemptor.config import Config
 from services.preemptor.core import Core as Preemptor
-from shared.contracts.commands import NodeSyncAnswer
 from shared.contracts.facts import Fact, Gone, Put
 from shared.contracts.log import ReadyRecord
+from shared.contracts.node_commands import NodeSyncAnswer
 from shared.contracts.policy import CONFIG_MAP, CONFIG_NAMESPACE, QUEUES_KEY
 from shared.model import names
 from shared.model.gpu import Gpu, Inventory

@@ -9,9 +9,9 @@ import msgspec
 from services.placement import messages as m
 from services.placement.core import Core
 from services.placement.settings import Settings
-from shared.contracts.commands import NodeSyncAnswer
 from shared.contracts.facts import Put
 from shared.contracts.log import ReadyRecord
+from shared.contracts.node_commands import NodeSyncAnswer
 from shared.model import names
 from shared.model.gpu import Gpu, Inventory, Strategy
 from shared.model.grant import ContainerGrant, GpuShare, Grant, decode_grant, encode_grant

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from services.node_agent import messages as m
 from shared.contracts import subjects
 from shared.contracts.base import decode
-from shared.contracts.commands import NodeCordon, NodeGrant, NodeRelease, NodeSync, ReleasesSeen
+from shared.contracts.node_commands import NodeCordon, NodeGrant, NodeRelease, NodeSync, ReleasesSeen
 
 VERBS: dict[str, Callable[[bytes], m.Input]] = {
     "grant": lambda payload: m.GrantCame(decode(payload, NodeGrant)),

@@ -20,7 +20,7 @@ from services.node_agent.devices.cordons import Cordons
 from services.node_agent.holdings import Holdings
 from services.node_agent.releases import Releases
 from services.node_agent.state import Checkpoint, Lease, Released
-from shared.contracts.commands import (
+from shared.contracts.node_commands import (
     Accepted,
     LiveSlice,
     NodeCordon,

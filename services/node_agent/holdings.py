@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable
 import msgspec
 
 from services.node_agent.state import Known, Lease
-from shared.contracts.commands import LiveSlice, NodeGrant
+from shared.contracts.node_commands import LiveSlice, NodeGrant
 from shared.model.grant import ContainerGrant
 
 Key = tuple[str, str]

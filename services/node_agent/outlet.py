@@ -9,9 +9,10 @@ from services.node_agent import messages as m
 from shared.bus.port import BusError
 from shared.contracts import subjects
 from shared.contracts.base import ContractError, decode, encode
-from shared.contracts.commands import Answers, Beat, Evict, EvictBatch
+from shared.contracts.commands import Answers, Evict, EvictBatch
 from shared.contracts.envelope import wrap
 from shared.contracts.events import SliceEnforced
+from shared.contracts.node_commands import Beat
 from shared.model.gpu import Inventory
 from shared.service import Context
 

@@ -15,7 +15,7 @@ from services.node_agent import gate
 from services.node_agent.holdings import Holdings
 from services.node_agent.messages import Ask, Done
 from services.node_agent.state import Known
-from shared.contracts.commands import NodeGrant
+from shared.contracts.node_commands import NodeGrant
 from shared.model.gpu import Gpu
 from shared.model.parked import Parked, can_park, left_of
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from shared.contracts.base import ContractError, decode, encode
-from shared.contracts.commands import NodeGrant
+from shared.contracts.node_commands import NodeGrant
 from shared.model.gpu import Inventory
 from shared.model.grant import ContainerGrant
 from shared.model.parked import Parked, left_of

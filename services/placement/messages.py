@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import msgspec
 
-from shared.contracts.commands import Answer, Bind, NodeGrant, NodeRelease, NodeSync, NodeSyncAnswer, Patch
+from shared.contracts.commands import Answer, Bind, Patch
 from shared.contracts.events import Event as PublicEvent
 from shared.contracts.facts import Fact
 from shared.contracts.log import DecisionBatch, ReadyRecord
+from shared.contracts.node_commands import NodeGrant, NodeRelease, NodeSync, NodeSyncAnswer
 from shared.contracts.preemption import Plan, Reserved
 from shared.model.gpu import Inventory
 from shared.model.parked import Parked

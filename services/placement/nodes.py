@@ -8,7 +8,8 @@ from services.placement import labels
 from services.placement import messages as m
 from shared.book.book import Book
 from shared.book.states import GrantState
-from shared.contracts.commands import LabelNode, LiveSlice, NodeGrant, NodeRelease, NodeSync, NodeSyncAnswer
+from shared.contracts.commands import LabelNode
+from shared.contracts.node_commands import LiveSlice, NodeGrant, NodeRelease, NodeSync, NodeSyncAnswer
 from shared.model.gpu import Inventory
 from shared.model.grant import ContainerGrant, GpuShare, Grant
 

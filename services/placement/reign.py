@@ -17,7 +17,7 @@ from services.placement.settings import Settings
 from services.placement.traces import record
 from shared.bus.feed import Feed
 from shared.bus.port import BusError, Incoming, KvEntry, Refused, Subscription, Unknown
-from shared.contracts import commands, preemption, queries, subjects
+from shared.contracts import commands, node_commands, preemption, queries, subjects
 from shared.contracts.base import ContractError, decode, encode
 from shared.contracts.envelope import unwrap
 from shared.contracts.events import PolicyRead, SliceReleased
@@ -150,7 +150,7 @@ class Reign:
             self._put(m.InventorySeen(inventory))
 
     async def _beat(self, incoming: Incoming) -> None:
-        self._put(m.BeatSeen(decode(incoming.payload, commands.Beat).nodes))
+        self._put(m.BeatSeen(decode(incoming.payload, node_commands.Beat).nodes))
 
     async def _slice_released(self, incoming: Incoming) -> None:
         _, event = unwrap(incoming.payload)
@@ -160,7 +160,7 @@ class Reign:
     async def _grant_answered(self, incoming: Incoming) -> None:
         if not incoming.payload:
             return  # the server's word that no agent listens there; the grant is said again until one does
-        answer = decode(incoming.payload, commands.Accepted)
+        answer = decode(incoming.payload, node_commands.Accepted)
         if not answer.ok:
             self.ctx.log.warning("grant_refused_by_node", node=answer.node, grant=answer.grant_id, reason=answer.reason)
         self._put(m.GrantAcknowledged(answer.node, answer.grant_id, answer.ok, answer.reason, parked=answer.parked))
@@ -168,7 +168,7 @@ class Reign:
     async def _sync_answered(self, incoming: Incoming) -> None:
         if not incoming.payload:
             return  # as above
-        self._put(m.SyncAnswered(decode(incoming.payload, commands.NodeSyncAnswer)))
+        self._put(m.SyncAnswered(decode(incoming.payload, node_commands.NodeSyncAnswer)))
 
     async def _reserve(self, incoming: Incoming) -> None:
         plan = decode(incoming.payload, preemption.Reserve).plan
@@ -210,7 +210,7 @@ class Reign:
                     await self.bus.publish(subjects.node_command(command.sync.node, "sync"), encode(command.sync), reply=self._acks["sync"])
                 case m.SendReleasesSeen():
                     await self.bus.publish(
-                        subjects.node_command(command.node, "ack"), encode(commands.ReleasesSeen(grant_ids=command.grant_ids))
+                        subjects.node_command(command.node, "ack"), encode(node_commands.ReleasesSeen(grant_ids=command.grant_ids))
                     )
                 case m.AnswerPlan():
                     for asker in self._askers.pop(command.answer.plan_id, ()):

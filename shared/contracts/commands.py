@@ -7,9 +7,6 @@ from typing import Literal
 import msgspec
 
 from shared.contracts.base import Message
-from shared.model.gpu import Strategy, checked
-from shared.model.grant import Grant
-from shared.model.parked import Parked
 
 Outcome = Literal["done", "conflict", "gone", "refused", "no-node", "throttled", "unknown"]
 """done: applied. conflict: a precondition failed (409). gone: no such object (404). refused: understood and denied
@@ -181,125 +178,6 @@ class Evict(Message, frozen=True):
 
 class EvictBatch(Message, frozen=True):
     evictions: tuple[Evict, ...]
-
-
-# --- to a node's agent ------------------------------------------------------------------------------------------
-
-
-class NodeGrant(Message, frozen=True):
-    """A grant that is now true: its pod was seen bound to this node. Or, in a sync, one that placement knows."""
-
-    term: int
-    uid: str
-    namespace: str
-    name: str
-    grant: Grant
-    parked: Parked | None = None
-    """What its pod has to give up for now. The answer says whether it has."""
-
-
-class NodeRelease(Message, frozen=True):
-    """The pod is gone or has ended: never hand this grant over again, and say `slice.released` when nothing of it runs."""
-
-    term: int
-    uid: str
-    grant_id: str
-
-
-class NodeSync(Message, frozen=True):
-    """All grants that placement knows on this node, once a term. The agent refuses terms older than one it has met."""
-
-    term: int
-    node: str
-    grants: tuple[NodeGrant, ...] = ()
-
-
-class LiveSlice(Message, frozen=True):
-    """A container's part that may be running: handed over, and not yet seen to have ended."""
-
-    uid: str
-    namespace: str
-    name: str
-    container: str
-    grant_id: str
-    strategy: Strategy
-    gpus: dict[str, tuple[int, int]] = {}
-    """GPU uuid to (memory_mib, compute_milli)."""
-
-    def __post_init__(self) -> None:
-        for mib, milli in self.gpus.values():
-            checked("memory_mib", mib)
-            checked("compute_milli", milli)
-
-
-class NodeSyncAnswer(Message, frozen=True):
-    """`accepted` False: the term is old; the agent follows `term`. Live slices that were not in the sync are still
-    occupied; every other grant that the agent once knew is tombstoned."""
-
-    node: str
-    boot_id: str
-    term: int
-    accepted: bool
-    live: tuple[LiveSlice, ...] = ()
-    tombstones: tuple[str, ...] = ()
-    """Grants of the sync that were given back for good already."""
-    parked: dict[str, Parked] = {}
-    """Grants of the sync whose slices have given something up, and what."""
-
-
-class NodeCordon(Message, frozen=True):
-    """A GPU, or all of them, takes no new slices, or takes them again. Said again, it changes nothing and asks who is left."""
-
-    node: str
-    gpu: str = ""
-    """Its UUID; empty: every GPU of the node."""
-    undo: bool = False
-    """Taken back, a GPU that is held back until a reset is believed to have had it."""
-    by: str = ""
-    reason: str = ""
-
-
-class CordonedPod(Message, frozen=True):
-    """A pod that has a part of a GPU which was named. `running`: something was handed over and has not been seen to end."""
-
-    uid: str
-    namespace: str
-    name: str
-    running: bool
-
-
-class NodeCordonAnswer(Message, frozen=True):
-    ok: bool
-    reason: str = ""
-    """Why not."""
-    gpus: tuple[str, ...] = ()
-    """Those that were meant, by UUID."""
-    pods: tuple[CordonedPod, ...] = ()
-
-
-class ReleasesSeen(Message, frozen=True):
-    """Placement has booked these releases; the agent stops repeating them."""
-
-    grant_ids: tuple[str, ...]
-
-
-class Accepted(Message, frozen=True):
-    """A plain yes or no to a command on a node. `reason` says why not."""
-
-    ok: bool
-    reason: str = ""
-    term: int = 0
-    node: str = ""
-    grant_id: str = ""
-    """The grant it answers for, where there is one."""
-    parked: Parked | None = None
-    """What its slices have given up now: the order's very words. None with a `reason` where they cannot."""
-
-
-class Beat(Message, frozen=True):
-    """A sign of life from the agents of these nodes, about every 2 s; an agent of one node names itself alone."""
-
-    nodes: tuple[str, ...]
 
 
 # --- to the simulated cluster -----------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from shared.contracts import commands as c
 from shared.contracts import events as e
 from shared.contracts import facts as f
 from shared.contracts import log as lg
+from shared.contracts import node_commands as n
 from shared.contracts import preemption as pre
 from shared.contracts import queries as q
 from shared.contracts import samples as sm
@@ -78,10 +79,10 @@ GANG = GangExplanation(
 )
 GANG_WAITS = "gang train: 6 of its 8 pods fit together in topology.kubernetes.io/rack=r1, and none is placed alone"
 
-SLICE = c.LiveSlice(
+SLICE = n.LiveSlice(
     uid=UID, namespace=NAMESPACE, name=POD, container="main", grant_id=GRANT_ID, strategy="advisory", gpus={GPU: (16384, 300)}
 )
-NODE_GRANT = c.NodeGrant(term=TERM, uid=UID, namespace=NAMESPACE, name=POD, grant=GRANT)
+NODE_GRANT = n.NodeGrant(term=TERM, uid=UID, namespace=NAMESPACE, name=POD, grant=GRANT)
 PLAN = pre.Plan(
     plan_id="plan-7", deadline_s=120, price_gpu_seconds=1260, beneficiaries=(pre.Beneficiary(uid=UID, namespace=NAMESPACE, name=POD, node=NODE),),
     victims=(pre.Victim(uid=UID_2, namespace="team-b", name="serve-1", grant_id="5e4f3a2b7f9c1b2e4d5a4c3e9a8b7c6d", lost_gpu_seconds=1260),),
@@ -158,14 +159,14 @@ _EXAMPLES: tuple[Any, ...] = (
     pre.PreemptAnswer(plan=PLAN, sentence="1 pod would end, and lose 1260 GPU-seconds"),
     pre.Abandon(plan_id="plan-7", reason="a disruption budget keeps team-b/serve-1"),
     NODE_GRANT,
-    c.NodeRelease(term=TERM, uid=UID, grant_id=GRANT_ID),
-    c.NodeSync(term=TERM, node=NODE, grants=(NODE_GRANT,)),
-    c.NodeSyncAnswer(node=NODE, boot_id="3f6d2f8e-1d1e-4b5b-a6a4-5b4b8a1b0c11", term=TERM, accepted=True, live=(SLICE,), tombstones=("5e4f3a2b7f9c1b2e4d5a4c3e9a8b7c6d",)),
-    c.NodeCordon(node=NODE, gpu=GPU, by="ada@bastion", reason="fan is noisy"),
-    c.NodeCordonAnswer(ok=True, gpus=(GPU,), pods=(c.CordonedPod(uid=UID, namespace=NAMESPACE, name=POD, running=True),)),
-    c.ReleasesSeen(grant_ids=(GRANT_ID,)),
-    c.Accepted(ok=False, reason="GPU 0 would hold 150000 MiB of 143872", term=TERM, node=NODE, grant_id=GRANT_ID),
-    c.Beat(nodes=(NODE,)),
+    n.NodeRelease(term=TERM, uid=UID, grant_id=GRANT_ID),
+    n.NodeSync(term=TERM, node=NODE, grants=(NODE_GRANT,)),
+    n.NodeSyncAnswer(node=NODE, boot_id="3f6d2f8e-1d1e-4b5b-a6a4-5b4b8a1b0c11", term=TERM, accepted=True, live=(SLICE,), tombstones=("5e4f3a2b7f9c1b2e4d5a4c3e9a8b7c6d",)),
+    n.NodeCordon(node=NODE, gpu=GPU, by="ada@bastion", reason="fan is noisy"),
+    n.NodeCordonAnswer(ok=True, gpus=(GPU,), pods=(n.CordonedPod(uid=UID, namespace=NAMESPACE, name=POD, running=True),)),
+    n.ReleasesSeen(grant_ids=(GRANT_ID,)),
+    n.Accepted(ok=False, reason="GPU 0 would hold 150000 MiB of 143872", term=TERM, node=NODE, grant_id=GRANT_ID),
+    n.Beat(nodes=(NODE,)),
     c.SimApply(objects=(msgspec.Raw(b'{"apiVersion":"v1","kind":"Pod","metadata":{"name":"train-0","namespace":"team-a"}}'),)),
     c.SimDelete(kind="Pod", namespace=NAMESPACE, name=POD),
     c.SimAnswer(applied=1, refusals=("team-a/train-9: kerf.dev/gpu-memory is 16 bytes; write it with a unit, such as 16Gi (at least 1Mi)",)),

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from shared.contracts.base import Message
-from shared.contracts.commands import NodeGrant
 from shared.contracts.explain import Advice, PodExplanation, WhenExplanation, WorldExplanation
+from shared.contracts.node_commands import NodeGrant
 
 
 class WhyQuery(Message, frozen=True):

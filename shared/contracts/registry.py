@@ -14,6 +14,7 @@ from shared.contracts import commands as c
 from shared.contracts import events as e
 from shared.contracts import facts as f
 from shared.contracts import log as lg
+from shared.contracts import node_commands as n
 from shared.contracts import preemption as pre
 from shared.contracts import queries as q
 from shared.contracts import samples as sm
@@ -146,11 +147,11 @@ COMMANDS: tuple[Channel, ...] = (
             description="A plan of preemption: placement keeps its places, or says why not. Asked again it answers the same."),
     Channel(name="cmd.abandon", address=s.CMD_ABANDON, kind="command", message=pre.Abandon, reply=pre.Reserved, publisher="preemptor", receivers="placement (the leader)",
             description="A plan is given up; what it kept is everybody's again."),
-    _node("grant", c.NodeGrant, c.Accepted, "A grant that is true now: its pod was seen bound to this node.", reply_address=f"{s.VERSION}.ack.{{instance}}.grant"),
-    _node("release", c.NodeRelease, c.Accepted, "The pod is gone: never hand this grant over again, and say slice.released when nothing of it runs."),
-    _node("sync", c.NodeSync, c.NodeSyncAnswer, "All grants of this node, once a term. The agent refuses older terms and tombstones what is not named.", reply_address=f"{s.VERSION}.ack.{{instance}}.sync"),
-    _node("cordon", c.NodeCordon, c.NodeCordonAnswer, "A GPU, or the whole node, takes no new slices, or takes them again; the answer names the pods on it.", publisher="cli"),
-    _node("ack", c.ReleasesSeen, None, "These releases are booked; the agent stops repeating them."),
+    _node("grant", n.NodeGrant, n.Accepted, "A grant that is true now: its pod was seen bound to this node.", reply_address=f"{s.VERSION}.ack.{{instance}}.grant"),
+    _node("release", n.NodeRelease, n.Accepted, "The pod is gone: never hand this grant over again, and say slice.released when nothing of it runs."),
+    _node("sync", n.NodeSync, n.NodeSyncAnswer, "All grants of this node, once a term. The agent refuses older terms and tombstones what is not named.", reply_address=f"{s.VERSION}.ack.{{instance}}.sync"),
+    _node("cordon", n.NodeCordon, n.NodeCordonAnswer, "A GPU, or the whole node, takes no new slices, or takes them again; the answer names the pods on it.", publisher="cli"),
+    _node("ack", n.ReleasesSeen, None, "These releases are booked; the agent stops repeating them."),
     Channel(name="sim.apply", address=s.SIM_APPLY, kind="command", message=c.SimApply, reply=c.SimAnswer, publisher="cli", receivers="watcher (simulated cluster)",
             description="Objects as in manifests, into the simulated cluster."),
     Channel(name="sim.delete", address=s.SIM_DELETE, kind="command", message=c.SimDelete, reply=c.SimAnswer, publisher="cli", receivers="watcher (simulated cluster)",
@@ -216,7 +217,7 @@ QUERIES: tuple[Channel, ...] = (
 )
 
 SAMPLES: tuple[Channel, ...] = (
-    Channel(name="beat", address=f"{s.VERSION}.beat.{{node}}", kind="sample", message=c.Beat, publisher="node_agent", receivers="placement",
+    Channel(name="beat", address=f"{s.VERSION}.beat.{{node}}", kind="sample", message=n.Beat, publisher="node_agent", receivers="placement",
             description="A sign of life every 2 seconds; under the token hollow one of a process that simulates many nodes."),
     Channel(name="usage", address=f"{s.VERSION}.usage.{{node}}", kind="sample", message=sm.UsageSample, publisher="node_agent", receivers="anyone",
             description="What is used on a node's GPUs, by slice, every few seconds."),

@@ -18,7 +18,7 @@ from shared.bus.nats_bus import NatsBus
 from shared.bus.port import Incoming
 from shared.contracts import subjects
 from shared.contracts.base import decode, encode
-from shared.contracts.commands import Accepted, NodeGrant, NodeRelease
+from shared.contracts.node_commands import Accepted, NodeGrant, NodeRelease
 from shared.contracts.queries import GrantAnswer, GrantQuery
 from shared.model.gpu import Inventory
 from shared.model.grant import ContainerGrant, GpuShare, Grant

@@ -21,8 +21,8 @@ from shared.bus.nats_bus import NatsBus
 from shared.bus.port import Incoming
 from shared.contracts import subjects
 from shared.contracts.base import decode, encode
-from shared.contracts.commands import Accepted, NodeRelease
 from shared.contracts.envelope import unwrap
+from shared.contracts.node_commands import Accepted, NodeRelease
 from shared.model.gpu import Inventory
 from tests.support.fake_kubelet import FakeKubelet, FakePod
 from tests.support.kubelet_agent import agent, environment, grant, pod, uid

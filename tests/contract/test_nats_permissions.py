@@ -21,8 +21,9 @@ from shared.bus.port import BusError, Incoming
 from shared.bus.provision import provision
 from shared.contracts import subjects
 from shared.contracts.base import decode, encode
-from shared.contracts.commands import Accepted, Answers, Evict, EvictBatch, NodeCordon, NodeCordonAnswer, NodeRelease
+from shared.contracts.commands import Answers, Evict, EvictBatch
 from shared.contracts.log import TermRecord
+from shared.contracts.node_commands import Accepted, NodeCordon, NodeCordonAnswer, NodeRelease
 from shared.contracts.preemption import Plan, Reserve, Reserved, Spared
 from shared.contracts.queries import UsageAnswer, UsageQuery
 from shared.service import Lifecycle, running

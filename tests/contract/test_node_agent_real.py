@@ -29,17 +29,9 @@ from shared.bus.nats_bus import NatsBus
 from shared.bus.port import Incoming
 from shared.contracts import subjects
 from shared.contracts.base import decode, encode
-from shared.contracts.commands import (
-    Accepted,
-    NodeCordon,
-    NodeCordonAnswer,
-    NodeGrant,
-    NodeRelease,
-    NodeSync,
-    NodeSyncAnswer,
-)
 from shared.contracts.envelope import unwrap
 from shared.contracts.events import SliceReleased
+from shared.contracts.node_commands import Accepted, NodeCordon, NodeCordonAnswer, NodeGrant, NodeRelease, NodeSync, NodeSyncAnswer
 from shared.contracts.queries import GrantAnswer, GrantQuery
 from shared.contracts.samples import GpuUse, UsageSample
 from shared.model.gpu import Inventory

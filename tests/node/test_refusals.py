@@ -10,7 +10,7 @@ from typing import Any
 
 from shared.contracts import subjects
 from shared.contracts.base import decode, encode
-from shared.contracts.commands import Accepted, NodeGrant
+from shared.contracts.node_commands import Accepted, NodeGrant
 from shared.contracts.queries import StatusAnswer, StatusQuery
 from shared.model.grant import ContainerGrant, GpuShare, Grant
 from tests.node.world import World, expected, given, grant_of

@@ -10,8 +10,8 @@ from services.node_agent import messages as a
 from services.node_agent.core import Agent
 from services.node_agent.state import Checkpoint
 from services.placement import messages as m
-from shared.contracts.commands import Accepted, NodeGrant, NodeRelease, NodeSync, NodeSyncAnswer
 from shared.contracts.events import SliceReleased
+from shared.contracts.node_commands import Accepted, NodeGrant, NodeRelease, NodeSync, NodeSyncAnswer
 from shared.model import names
 from shared.model.grant import decode_grant
 from tests.support import build

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from services.placement import messages as m
 from services.placement.core import Core
-from shared.contracts.commands import NodeSyncAnswer
+from shared.contracts.node_commands import NodeSyncAnswer
 from tests.sim.log import Violation
 
 if TYPE_CHECKING:

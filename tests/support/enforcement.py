@@ -16,7 +16,7 @@ from services.node_agent.strategies import layout
 from shared.bus.nats_bus import NatsBus
 from shared.contracts import subjects
 from shared.contracts.base import decode, encode
-from shared.contracts.commands import Accepted, NodeGrant
+from shared.contracts.node_commands import Accepted, NodeGrant
 from shared.model.gpu import Inventory, Strategy
 from shared.model.grant import ContainerGrant, GpuShare, Grant
 from tests.support.fake_kubelet import FakeKubelet

@@ -15,7 +15,7 @@ from shared.bus.embedded import EmbeddedServer
 from shared.bus.nats_bus import NatsBus
 from shared.contracts import subjects
 from shared.contracts.base import decode, encode
-from shared.contracts.commands import Accepted, NodeGrant
+from shared.contracts.node_commands import Accepted, NodeGrant
 from shared.model.grant import ContainerGrant, GpuShare, Grant
 from shared.service import Context, running
 from tests.support.fake_kubelet import FakePod

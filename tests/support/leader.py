@@ -8,9 +8,10 @@ from typing import Any, TypeVar
 from services.placement import messages as m
 from services.placement.core import Core
 from services.placement.settings import Settings
-from shared.contracts.commands import Bind, NodeSyncAnswer, Patch
+from shared.contracts.commands import Bind, Patch
 from shared.contracts.events import Event
 from shared.contracts.facts import Fact
+from shared.contracts.node_commands import NodeSyncAnswer
 from shared.model.grant import decode_grant
 from shared.model.objects import Pod
 from tests.support import build

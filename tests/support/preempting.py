@@ -18,9 +18,10 @@ from services.placement.explaining.steps import finish
 from services.preemptor import messages as pm
 from services.preemptor.config import Config
 from services.preemptor.core import Core as Preemptor
-from shared.contracts.commands import Answer, Evict, NodeGrant, ParkPod
+from shared.contracts.commands import Answer, Evict, ParkPod
 from shared.contracts.events import PreemptionAbandoned, PreemptionExecuted, PreemptionReserved
 from shared.contracts.facts import Gone, Put
+from shared.contracts.node_commands import NodeGrant
 from shared.contracts.preemption import Plan, Spared
 from shared.contracts.samples import GpuUse, SliceUse, UsageSample
 from shared.model import names

@@ -12,9 +12,10 @@ from services.placement.core import Core
 from services.placement.settings import Settings
 from services.preemptor import messages as pm
 from services.preemptor.core import Core as Preemptor
-from shared.contracts.commands import Answer, Evict, LiveSlice, NodeSync, NodeSyncAnswer, TouchPod
+from shared.contracts.commands import Answer, Evict, TouchPod
 from shared.contracts.events import PlacementRejected
 from shared.contracts.facts import Gone, Put
+from shared.contracts.node_commands import LiveSlice, NodeSync, NodeSyncAnswer
 from tests.support import build
 from tests.support.preempting import Together
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 
 from services.node_agent.state import Known
-from shared.contracts.commands import CordonedPod, Evict
+from shared.contracts.commands import Evict
+from shared.contracts.node_commands import CordonedPod
 from shared.model.gpu import Gpu
 
 Running = Callable[[str], bool]

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import msgspec
 
 from services.node_agent.state import Cordon
-from shared.contracts.commands import NodeCordon
+from shared.contracts.node_commands import NodeCordon
 from shared.model.gpu import Gpu, Inventory
 
 

@@ -10,7 +10,7 @@ import pynvml
 
 from services.node_agent.devices.calls import optional
 from services.node_agent.devices.cgroups import Owner
-from shared.contracts.commands import LiveSlice
+from shared.contracts.node_commands import LiveSlice
 from shared.contracts.samples import GpuUse, SliceUse, UsageSample
 from shared.model.units import MIB
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 import msgspec
 
 from services.node_agent.handover.slots import Holder, Holding
-from shared.contracts.commands import LiveSlice
+from shared.contracts.node_commands import LiveSlice
 
 
 class Seen(msgspec.Struct, frozen=True, kw_only=True):

@@ -13,7 +13,7 @@ from services.node_agent.strategies.board import Board
 from services.node_agent.strategies.rules import Wish
 from services.node_agent.strategies.slices import Key
 from services.node_agent.strategies.to_host import ToHost, Torn
-from shared.contracts.commands import LiveSlice
+from shared.contracts.node_commands import LiveSlice
 from shared.model.gpu import Strategy
 from shared.model.parked import Parked
 from shared.model.units import MIB, WHOLE_GPU_MILLI

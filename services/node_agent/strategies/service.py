@@ -38,7 +38,8 @@ from services.node_agent.strategies.slices import Key, Slice, slice_of
 from services.node_agent.strategies.time_slice import TimeSlice
 from services.node_agent.strategies.to_host import ToHost
 from services.node_agent.strategies.turns import TurnKeeper
-from shared.contracts.commands import Evict, LiveSlice
+from shared.contracts.commands import Evict
+from shared.contracts.node_commands import LiveSlice
 from shared.contracts.samples import SliceUse
 from shared.model.gpu import Strategy
 from shared.model.grant import ContainerGrant, GpuShare, Grant

@@ -8,7 +8,7 @@ from services.node_agent.strategies.base import Observed
 from services.node_agent.strategies.escapes import Escape
 from services.node_agent.strategies.overruns import Overrun
 from services.node_agent.strategies.slices import Key
-from shared.contracts.commands import LiveSlice
+from shared.contracts.node_commands import LiveSlice
 from shared.telemetry.metrics import Metrics
 
 _POD = ("gpu", "namespace", "pod")

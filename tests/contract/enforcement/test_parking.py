@@ -18,7 +18,7 @@ from shared.bus.embedded import EmbeddedServer
 from shared.bus.nats_bus import NatsBus
 from shared.contracts import subjects
 from shared.contracts.base import decode, encode
-from shared.contracts.commands import Accepted, NodeGrant, NodeSync, NodeSyncAnswer
+from shared.contracts.node_commands import Accepted, NodeGrant, NodeSync, NodeSyncAnswer
 from shared.model.gpu import Strategy
 from shared.model.grant import ContainerGrant, GpuShare, Grant
 from shared.model.parked import Parked

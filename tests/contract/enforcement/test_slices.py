@@ -17,9 +17,9 @@ from shared.bus.nats_bus import NatsBus
 from shared.bus.port import Incoming
 from shared.contracts import subjects
 from shared.contracts.base import encode
-from shared.contracts.commands import NodeRelease
 from shared.contracts.envelope import unwrap
 from shared.contracts.events import SliceEnforced
+from shared.contracts.node_commands import NodeRelease
 from shared.contracts.samples import SliceUse
 from tests.support.enforcement import (
     GPU,

@@ -6,8 +6,8 @@ from typing import Any
 
 from services.node_agent import messages as m
 from services.node_agent.core import Agent
-from shared.contracts.commands import Accepted, NodeGrant, NodeRelease, NodeSync, NodeSyncAnswer
 from shared.contracts.events import Event, SliceReleased
+from shared.contracts.node_commands import Accepted, NodeGrant, NodeRelease, NodeSync, NodeSyncAnswer
 from shared.model.gpu import Gpu, Inventory
 from shared.model.grant import ContainerGrant, GpuShare, Grant
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from services.node_agent import messages as m
 from services.node_agent.core import EVICT_AGAIN_S, Agent
 from services.node_agent.state import Ailment, read, write
-from shared.contracts.commands import NodeCordon, NodeCordonAnswer
 from shared.contracts.events import GpuStateChanged
+from shared.contracts.node_commands import NodeCordon, NodeCordonAnswer
 from tests.unit.services.node_agent.make import NODE, agent, answer, ended, events, grant, handed, inventory, release, start
 
 

@@ -9,8 +9,8 @@ from services.node_agent import messages as m
 from services.node_agent.core import Agent
 from services.node_agent.releases import REPEAT_S
 from services.node_agent.state import CheckpointError, read, write
-from shared.contracts.commands import NodeSyncAnswer
 from shared.contracts.events import GpuStateChanged, NodeInventoried, SliceEnforced, SliceReleased
+from shared.contracts.node_commands import NodeSyncAnswer
 from tests.unit.services.node_agent.make import (
     NODE,
     accepted,

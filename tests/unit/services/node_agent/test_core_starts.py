@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from services.node_agent import messages as m
-from shared.contracts.commands import NodeGrant
+from shared.contracts.node_commands import NodeGrant
 from shared.model.grant import ContainerGrant, GpuShare, Grant
 from tests.unit.services.node_agent.make import NODE, agent, grant, inventory, refusal, release, start
 

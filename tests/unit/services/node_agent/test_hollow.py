@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from services.node_agent import messages as m
 from services.node_agent.hollow import Fleet, HollowNode, inventory_of
-from shared.contracts.commands import Accepted, NodeGrant, NodeRelease, NodeSync, NodeSyncAnswer
 from shared.contracts.events import SliceEnforced
+from shared.contracts.node_commands import Accepted, NodeGrant, NodeRelease, NodeSync, NodeSyncAnswer
 from shared.model.grant import ContainerGrant, GpuShare, Grant
 from shared.model.parked import Parked
 from tests.unit.services.node_agent.make import accepted, answer, events, refusal, released

@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from services.node_agent import messages as m
 from services.node_agent.core import Agent
 from services.node_agent.state import read, write
-from shared.contracts.commands import Accepted, NodeSyncAnswer
+from shared.contracts.node_commands import Accepted, NodeSyncAnswer
 from shared.model.parked import Parked
 from tests.unit.services.node_agent.make import GPU_MIB, NODE, ended, handed, inventory, node_grant, release, released, start, sync
 

@@ -10,7 +10,7 @@ import pytest
 from services.node_agent import messages as m
 from services.node_agent.core import Agent
 from services.node_agent.state import read, write
-from shared.contracts.commands import Accepted, NodeGrant, NodeSyncAnswer
+from shared.contracts.node_commands import Accepted, NodeGrant, NodeSyncAnswer
 from shared.model.gpu import Inventory
 from shared.model.parked import Parked, Parking
 from tests.unit.services.node_agent.make import (

@@ -6,9 +6,10 @@ import msgspec
 import pytest
 
 from services.placement import messages as m
-from shared.contracts.commands import Answer, LiveSlice, NodeSyncAnswer, ReportPending, TouchPod
+from shared.contracts.commands import Answer, ReportPending, TouchPod
 from shared.contracts.events import GrantEnded, PlacementDecided, PlacementRejected, PodBound
 from shared.contracts.log import DecisionBatch, ReadyRecord
+from shared.contracts.node_commands import LiveSlice, NodeSyncAnswer
 from shared.model.grant import decode_grant
 from shared.model.objects import Condition, PodStatus
 from tests.support import build

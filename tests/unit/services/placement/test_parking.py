@@ -7,10 +7,11 @@ import pytest
 
 from services.placement import messages as m
 from services.placement.reader import inspect
-from shared.contracts.commands import NodeSyncAnswer, ParkPod, TouchPod
+from shared.contracts.commands import ParkPod, TouchPod
 from shared.contracts.events import PreemptionAbandoned
 from shared.contracts.facts import Put
 from shared.contracts.log import ReadyRecord
+from shared.contracts.node_commands import NodeSyncAnswer
 from shared.contracts.preemption import Action, Beneficiary, Plan, Reserved, Victim
 from shared.contracts.queries import InspectQuery
 from shared.model import names

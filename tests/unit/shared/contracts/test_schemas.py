@@ -13,7 +13,7 @@ import jsonschema
 import msgspec
 import pytest
 
-from shared.contracts import commands, events, facts, log, queries, subjects
+from shared.contracts import commands, events, facts, log, node_commands, queries, subjects
 from shared.contracts.base import ContractError, Message, decode, encode
 from shared.contracts.compatibility import breaks
 from shared.contracts.envelope import unwrap
@@ -129,7 +129,7 @@ def test_the_golden_envelope_unwraps_to_its_event() -> None:
 
 def test_a_payload_that_breaks_its_contract_is_refused_with_the_field() -> None:
     with pytest.raises(ContractError, match=r"this is no Beat: Expected `array`, got `str` - at `\$.nodes`"):
-        decode(b'{"nodes":"n1"}', commands.Beat)
+        decode(b'{"nodes":"n1"}', node_commands.Beat)
     with pytest.raises(ContractError, match="missing required field `term`"):
         decode(b"{}", log.ReadyRecord)
 

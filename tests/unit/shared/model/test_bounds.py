@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from shared.contracts.base import ContractError, decode, encode
-from shared.contracts.commands import LiveSlice, NodeSyncAnswer
+from shared.contracts.node_commands import LiveSlice, NodeSyncAnswer
 from shared.contracts.queries import WhyQuery
 from shared.model.gpu import MOST_GPUS, MOST_MIB, Gpu, Inventory
 from shared.model.grant import ContainerGrant, GpuShare, Grant

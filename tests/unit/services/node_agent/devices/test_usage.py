@@ -10,7 +10,7 @@ import pytest
 from services.node_agent.devices.cgroups import Owner, owner, owner_in
 from services.node_agent.devices.nvml import NvmlDevices
 from services.node_agent.devices.usage import GpuProcesses, Process, Share, sample, shares
-from shared.contracts.commands import LiveSlice
+from shared.contracts.node_commands import LiveSlice
 from tests.unit.services.node_agent.devices.machine import TWO, Machine
 
 UID = "0e6f8e2a-8f1c-4b9e-9d53-0a6d6c9f0001"

@@ -6,7 +6,7 @@ import pytest
 
 from services.node_agent.handover.slots import Holder, Holding
 from services.node_agent.release.gone import Seen, gone
-from shared.contracts.commands import LiveSlice
+from shared.contracts.node_commands import LiveSlice
 
 LEASE = LiveSlice(uid="u-1", namespace="team", name="web-0", container="main", grant_id="g-1", strategy="advisory")
 
