@@ -41,8 +41,7 @@ class Areas:
         self._by_label: dict[str, dict[str, list[NodeState]]] = {}
 
     def of(self, members: Sequence[PodState], closed: Container[str] = ()) -> list[Area]:
-        """Those that could hold all of the members if nobody else were there, the one with the most that is free first: there the
-        least has to be given up. `closed`: nodes on which nothing is planned."""
+        """Those that could hold all of the members if nobody else were there. `closed`: nodes on which nothing is planned."""
         gang = self._gangs.of(members[0].uid)
         if gang is None or not gang.required:
             return [Area(self._nodes)]
@@ -51,8 +50,7 @@ class Areas:
         found = [Area(nodes, value) for value, nodes in levels.items()]
         if begun:
             found = [Area([node for value in begun for node in levels.get(value, ())], "|".join(begun))]
-        able = [area for area in found if self._holds(area, members, closed)]
-        return sorted(able, key=lambda area: (-_free_milli(area), area.name))
+        return [area for area in found if self._holds(area, members, closed)]
 
     def _level(self, label: str) -> dict[str, list[NodeState]]:
         if label not in self._by_label:
@@ -98,7 +96,3 @@ def _times(ask: GpuAsk, room: GpuRoom) -> int:
     memory_mib, compute_milli = share_on(ask, room.total_mib)
     by_memory = room.total_mib // memory_mib if memory_mib else _PLENTY
     return min(by_memory, WHOLE_GPU_MILLI // compute_milli if compute_milli else _PLENTY)
-
-
-def _free_milli(area: Area) -> int:
-    return sum(room.free_milli for node in area.nodes for room in node.gpus if room.usable)

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterator, Sequence
 from typing import get_args
 
 from services.preemptor.candidate import Candidate, Last
-from services.preemptor.clearing import emptied
+from services.preemptor.clearing import NOTHING, Clearing, emptied, least_of
 from services.preemptor.fitting import has_room
 from services.preemptor.victims import Candidates
 from shared.book.states import NodeState, PodState
@@ -46,7 +46,8 @@ def cost_of(victims: Collection[Candidate], place: str) -> Cost:
 class Bounds:
     """Of one area, for one group: members that ask for the same share one list."""
 
-    def __init__(self, candidates: Candidates, area: Sequence[NodeState], *, patient: bool) -> None:
+    def __init__(self, candidates: Candidates, area: Sequence[NodeState], name: str = "", *, patient: bool) -> None:
+        self.name = name
         self._candidates, self._area, self._patient = candidates, area, patient
         self._known: list[tuple[PodRequest | None, object, list[tuple[Bound, NodeState]]]] = []
 
@@ -58,6 +59,39 @@ class Bounds:
     def least(self, state: PodState) -> Bound | None:
         """None where there is no place for it at all."""
         return next((bound for bound, _ in self._sorted(state)), None)
+
+    def together(self, members: Sequence[PodState]) -> Bound | None:
+        """What places for all of them can cost at the least; None where there are none."""
+        found = FREE
+        kinds: list[list[PodState]] = []
+        for state in members:
+            alike = next((kind for kind in kinds if kind[0].request == state.request), None)
+            if alike is None:
+                kinds.append([state])
+            else:
+                alike.append(state)
+        for kind in kinds:
+            bound = self._all_of(kind[0], len(kind))
+            if bound is None:
+                return None
+            found = max(found, bound)
+        return found
+
+    def _all_of(self, state: PodState, count: int) -> Bound | None:
+        """So many that ask for the same. Those of whole GPUs share none, nor a victim that has only one of them."""
+        least, ask = self.least(state), None if state.request is None else state.request.hardest
+        if least is None or count == 1 or ask is None or not ask.whole or ask.profile:
+            return least
+        parts: list[Clearing] = []
+        for node in self._area:
+            if self._patient and self._candidates.leaving(node):
+                parts += [NOTHING] * (len(node.gpus) // ask.count)
+            elif any(c.parks for c in self._candidates.on(node, state)):
+                return least
+            else:
+                parts += emptied(ask.count, node, self._candidates.clearing(node))
+        costs = least_of(parts, count)
+        return None if costs is None else (HARDNESS["evict"] if costs.pods else 0, *costs.figures)
 
     def _sorted(self, state: PodState) -> list[tuple[Bound, NodeState]]:
         kind = self._candidates.kind_of(state)
@@ -81,6 +115,6 @@ class Bounds:
         ask = None if state.request is None else state.request.hardest
         if ask is not None and ask.whole and not ask.profile:
             costs = emptied(ask.count, node, self._candidates.clearing(node))
-            return None if costs is None else (HARDNESS["evict"], *costs)
+            return (HARDNESS["evict"], *costs[0].figures) if costs else None
         first = candidates[0]
         return HARDNESS["evict"], first.priority, first.least_gpu_ms, first.gpu_milli, 1, first.last

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from services.preemptor.candidate import Candidate, Last
 from shared.book.shares import GpuRoom
@@ -22,12 +22,18 @@ class Clearing(NamedTuple):
     price_gpu_ms: int
     gpu_milli: int
     pods: int
+    """Parts of them, `_PARTS` of each."""
     last: Last
     memory_mib: int
     compute_milli: int
 
+    @property
+    def figures(self) -> tuple[int, int, int, int, Last]:
+        """Priority, GPU-ms, GPU milli, pods, and who came last."""
+        return self.priority, max(self.least_gpu_ms, self.price_gpu_ms), self.gpu_milli, -(-self.pods // _PARTS), self.last
 
-_NOTHING = Clearing(-(1 << 31), 0, 0, 0, 0, Last(("~", "~")), 0, 0)
+
+NOTHING = Clearing(-(1 << 31), 0, 0, 0, 0, Last(("~", "~")), 0, 0)
 
 
 def clearings(candidates: Iterable[Candidate]) -> dict[str, Clearing]:
@@ -39,7 +45,7 @@ def clearings(candidates: Iterable[Candidate]) -> dict[str, Clearing]:
         uuids = {share.uuid for share in c.shares}
         parts = max(1, len(uuids))
         for uuid in uuids:
-            have = found.get(uuid, _NOTHING)
+            have = found.get(uuid, NOTHING)
             found[uuid] = Clearing(
                 max(have.priority, c.priority), max(have.least_gpu_ms, c.least_gpu_ms), have.price_gpu_ms + c.price_gpu_ms // parts, have.gpu_milli + c.gpu_milli // parts,
                 have.pods + _PARTS // parts, max(have.last, c.last),
@@ -48,20 +54,30 @@ def clearings(candidates: Iterable[Candidate]) -> dict[str, Clearing]:
     return found
 
 
-def emptied(count: int, node: NodeState, clearing: Mapping[str, Clearing]) -> tuple[int, int, int, int, Last] | None:
-    """Priority, GPU-ms, GPU milli, pods, and who came last: of each the least at which `count` of its GPUs may have nobody on them.
-    None where there cannot be so many."""
+def emptied(count: int, node: NodeState, clearing: Mapping[str, Clearing]) -> list[Clearing]:
+    """What it costs at the least to have nobody on `count` of its GPUs, on as many again, and so on: no so many of its GPUs cost
+    less than the first of these, no twice as many less than the first two."""
     gpus = [costs for room in node.gpus if (costs := _cleared(room, clearing)) is not None]
-    if len(gpus) < count:
-        return None
-    priority, least, price, milli, pods, last = (sorted(column) for column in list(zip(*gpus, strict=True))[:6])
-    at = count - 1
-    return priority[at], max(least[at], sum(price[:count])), sum(milli[:count]), -(-sum(pods[:count]) // _PARTS), last[at]
+    columns = [sorted(column) for column in zip(*gpus, strict=True)]
+    return [_sum(columns, at, at + count) for at in range(0, len(gpus) - count + 1, count)]
+
+
+def least_of(parts: Sequence[Clearing], count: int) -> Clearing | None:
+    """No `count` of them cost less. None where there are fewer."""
+    return None if len(parts) < count else _sum([sorted(column) for column in zip(*parts, strict=True)], 0, count)
+
+
+def _sum(columns: Sequence[Sequence[Any]], begin: int, end: int) -> Clearing:
+    """Of each figure by itself: the greatest of those of which only the greatest counts."""
+    priority, least, price, milli, pods, last, memory, compute = columns
+    return Clearing(
+        priority[end - 1], least[end - 1], sum(price[begin:end]), sum(milli[begin:end]), sum(pods[begin:end]), last[end - 1], sum(memory[begin:end]), sum(compute[begin:end])
+    )  # fmt: skip
 
 
 def _cleared(room: GpuRoom, clearing: Mapping[str, Clearing]) -> Clearing | None:
     if not room.usable or room.mig is not None:
         return None
-    costs = clearing.get(room.uuid, _NOTHING)
+    costs = clearing.get(room.uuid, NOTHING)
     whole = room.free_mib + costs.memory_mib == room.total_mib and room.free_milli + costs.compute_milli == WHOLE_GPU_MILLI
     return costs if whole else None

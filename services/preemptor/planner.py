@@ -12,8 +12,8 @@ from collections.abc import Sequence
 import msgspec
 
 from services.preemptor.actions import evict, move
-from services.preemptor.areas import Area, Areas
-from services.preemptor.bounds import Bounds, Cost, cost_of
+from services.preemptor.areas import Areas
+from services.preemptor.bounds import Bound, Bounds, Cost, cost_of
 from services.preemptor.candidate import Candidate
 from services.preemptor.fitting import admits, assign, give, has_room, take
 from services.preemptor.victims import Candidates
@@ -59,10 +59,10 @@ class Planner:
         `shunned`: nodes that placement has refused for them. `patient`: what is being given back is as good as free."""
         self._patient, self._takers = patient, members
         best: _Found | None = None
-        for area in self._areas.of(members, self._busy | shunned):
-            best = self._within(area, members, shunned, best) or best
-            if best is not None and not best.gone:
+        for least, _, bounds in self._by_bound(members, shunned):
+            if best is not None and least >= best.cost[:6]:
                 break
+            best = self._within(bounds, members, best) or best
         if best is None:
             return None
         self._gone, self._taken, self._used = best.gone, best.taken, best.used
@@ -70,15 +70,22 @@ class Planner:
         self._busy |= {way.node for way in best.ways.values()}
         return [best.ways[state.uid] for state in members]
 
-    def _within(self, area: Area, members: Sequence[PodState], shunned: frozenset[str], best: _Found | None) -> _Found | None:
+    def _by_bound(self, members: Sequence[PodState], shunned: frozenset[str]) -> list[tuple[Bound, str, Bounds]]:
+        """The areas, by the least that places for all of them can cost there."""
+        found = []
+        for area in self._areas.of(members, self._busy | shunned):
+            nodes = [node for node in area.nodes if node.name not in self._busy and node.name not in shunned]
+            bounds = Bounds(self._candidates, nodes, area.name, patient=self._patient)
+            least = bounds.together(members)
+            if least is not None:
+                found.append((least, area.name, bounds))
+        return sorted(found, key=lambda item: item[:2])
+
+    def _within(self, bounds: Bounds, members: Sequence[PodState], best: _Found | None) -> _Found | None:
         """What costs less than the best so far; given up as soon as those who would have to go cost more."""
-        self._gone, self._taken, self._used = {}, {}, {}
-        self._bounds = Bounds(self._candidates, [node for node in area.nodes if node.name not in self._busy and node.name not in shunned], patient=self._patient)
+        self._gone, self._taken, self._used, self._bounds = {}, {}, {}, bounds
         ways: dict[str, Way] = {}
         for state in sorted(members, key=lambda s: s.request.hardest.hardness if s.request else (), reverse=True):
-            least = self._bounds.least(state)
-            if least is None or (best is not None and least >= best.cost[:6]):
-                return None
             way = self._best(state)
             if way is None:
                 return None
@@ -86,12 +93,12 @@ class Planner:
             self._gone |= {victim.uid: victim for victim in way.victims}
             self._taken.setdefault(way.node, []).extend(way.takes)
             self._used.setdefault(way.node, []).append(state)
-            if best is not None and cost_of(self._gone.values(), area.name) >= best.cost:
+            if best is not None and cost_of(self._gone.values(), bounds.name) >= best.cost:
                 return None
         ways = self._fewest_of_all(members, ways)
         if not self._candidates.let_in(list(self._gone.values()), members):
             return None
-        return _Found(cost_of(self._gone.values(), area.name), ways, self._gone, self._taken, self._used)
+        return _Found(cost_of(self._gone.values(), bounds.name), ways, self._gone, self._taken, self._used)
 
     def _fewest_of_all(self, members: Sequence[PodState], ways: dict[str, Way]) -> dict[str, Way]:
         """What was freed for a later member may be enough for an earlier one: whoever need not go is put back."""

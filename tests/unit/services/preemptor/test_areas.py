@@ -41,10 +41,10 @@ def test_all_nodes_are_one_area_for_whoever_requires_no_level() -> None:
     assert areas(cluster, cluster.wait("alone")) == [":abc"]
 
 
-def test_each_rack_by_itself_the_emptiest_first_and_none_for_nodes_without() -> None:
+def test_each_rack_by_itself_and_none_for_nodes_without() -> None:
     cluster = racks(a="x", b="y", c="")
     cluster.run("low", "a", 0)
-    assert areas(cluster, *(member(cluster, f"g{i}", 2) for i in range(2))) == ["y:b", "x:a"]
+    assert areas(cluster, *(member(cluster, f"g{i}", 2) for i in range(2))) == ["x:a", "y:b"]
 
 
 @pytest.mark.parametrize(
@@ -80,9 +80,9 @@ def test_where_it_has_begun_it_stays() -> None:
     assert areas(cluster, member(cluster, "g1", 3, least=1)) == ["y:c"]
 
 
-@pytest.mark.parametrize(("others_ran_s", "tried_there"), [(9_000, 0), (18, 2)])
-def test_a_rack_is_left_as_soon_as_it_costs_more_than_the_best_one(monkeypatch: pytest.MonkeyPatch, others_ran_s: int, tried_there: int) -> None:
-    """At once where each of its nodes does by itself, and else at the member whose victim makes it so."""
+@pytest.mark.parametrize(("slice_mib", "tried_there"), [(0, 0), (61_440, 2)])
+def test_a_rack_is_left_as_soon_as_it_costs_more_than_the_best_one(monkeypatch: pytest.MonkeyPatch, slice_mib: int, tried_there: int) -> None:
+    """What whole GPUs cost is known beforehand; with slices it is seen at the member whose victim makes it so."""
     tried: list[str] = []
     place = planner.Planner.place
 
@@ -93,10 +93,10 @@ def test_a_rack_is_left_as_soon_as_it_costs_more_than_the_best_one(monkeypatch: 
     monkeypatch.setattr(planner.Planner, "place", counted)
     cluster = racks(gpus=1, a="x", b="x", c="x", d="y", e="y", f="y")
     for node in "abc":
-        cluster.run(node, node, 0, ran_s=10)
+        cluster.run(node, node, 0, ran_s=10, memory_mib=slice_mib)
     for node in "def":
-        cluster.run(node, node, 0, ran_s=others_ran_s)
+        cluster.run(node, node, 0, ran_s=18, memory_mib=slice_mib)
     for number in range(3):
-        member(cluster, f"g{number}", 3)
+        member(cluster, f"g{number}", 3, **({"gpus": 0, "memory": f"{slice_mib}Mi"} if slice_mib else {}))
     assert cluster.victims() == [["a", "b", "c"]]
     assert len(set(tried) & set("def")) == tried_there
