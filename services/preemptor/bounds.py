@@ -48,12 +48,12 @@ class Bounds:
 
     def __init__(self, candidates: Candidates, area: Sequence[NodeState], name: str = "", *, patient: bool) -> None:
         self.name = name
-        self._candidates, self._area, self._patient = candidates, area, patient
+        self._candidates, self.area, self._patient = candidates, area, patient
         self._known: list[tuple[PodRequest | None, object, list[tuple[Bound, NodeState]]]] = []
 
     def nodes(self, state: PodState, cleared: Collection[str]) -> Iterator[tuple[Bound, NodeState]]:
         """Those on which it may find a place, the cheapest bound first. `cleared`: where the plan has made room already."""
-        yield from ((FREE, node) for node in self._area if node.name in cleared)
+        yield from ((FREE, node) for node in self.area if node.name in cleared)
         yield from ((bound, node) for bound, node in self._sorted(state) if node.name not in cleared)
 
     def least(self, state: PodState) -> Bound | None:
@@ -83,7 +83,7 @@ class Bounds:
         if least is None or count == 1 or ask is None or not ask.whole or ask.profile:
             return least
         parts: list[Clearing] = []
-        for node in self._area:
+        for node in self.area:
             if self._patient and self._candidates.leaving(node):
                 parts += [NOTHING] * (len(node.gpus) // ask.count)
             elif any(c.parks for c in self._candidates.on(node, state)):
@@ -98,7 +98,7 @@ class Bounds:
         for request, known, found in self._known:
             if request == state.request and known == kind:
                 return found
-        made = [(bound, node) for node in self._area if (bound := self._bound(state, node)) is not None]
+        made = [(bound, node) for node in self.area if (bound := self._bound(state, node)) is not None]
         made.sort(key=lambda item: (item[0], item[1].name))
         self._known.append((state.request, kind, made))
         return made

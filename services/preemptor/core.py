@@ -150,6 +150,9 @@ class Core:
     def _propose(self, members: list[PodState], planner: Planner, now: float) -> list[m.Command]:
         patient = self.waiting.waited_s(members, now) < self.config.leaving_s
         ways = planner.plan(members, self.waiting.shunned_by(members), patient=patient)
+        if ways is None and planner.in_vain:
+            self.waiting.again([state.uid for state in members], planner.in_vain, now)
+            return []
         if ways is None:
             self.waiting.no_way(members, now)
             self.consolidating.no_way(members)
@@ -211,7 +214,10 @@ class Core:
         if gang is not None and not members:
             return PreemptAnswer(sentence=f"its gang {gang.name} has {gang.members} of {gang.minimum} pods")
         planner = self._planner(now)
-        ways = planner.plan(members)
+        ways, shunned = planner.plan(members), planner.in_vain
+        while ways is None and planner.in_vain:
+            ways = planner.plan(members, shunned)
+            shunned |= planner.in_vain
         if ways is None:
             return PreemptAnswer(sentence="nobody who may be asked to would make room for it; kerf why says what would, kerf advise who could move")
         if not any(way.victims for way in ways):

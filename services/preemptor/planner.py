@@ -21,6 +21,9 @@ from shared.book.book import Book
 from shared.book.states import NodeState, PodState
 from shared.model.grant import GpuShare
 
+AREAS_MOST = 32
+"""A plan is tried in so many areas at once, the cheapest by what is known beforehand first."""
+
 
 class Way(msgspec.Struct, frozen=True):
     """One member's place, and who has to go for it."""
@@ -50,6 +53,8 @@ class Planner:
     def __init__(self, book: Book, candidates: Candidates, areas: Areas, busy: set[str]) -> None:
         """`busy`: nodes on which a plan is under way."""
         self._book, self._candidates, self._areas, self._busy = book, candidates, areas, busy
+        self.in_vain: frozenset[str] = frozenset()
+        """Nodes of the areas that the last plan was tried in, where there was none, and others are left."""
         self._gone: dict[str, Candidate] = {}
         self._taken: dict[str, list[GpuShare]] = {}
         self._used: dict[str, list[PodState]] = {}
@@ -58,11 +63,15 @@ class Planner:
         """A way for each of them, all at once and in one area, without victims where nobody need go; None where there is none.
         `shunned`: nodes that placement has refused for them. `patient`: what is being given back is as good as free."""
         self._patient, self._takers = patient, members
+        self.in_vain = frozenset()
         best: _Found | None = None
-        for least, _, bounds in self._by_bound(members, shunned):
+        areas = self._by_bound(members, shunned)
+        for least, _, bounds in areas[:AREAS_MOST]:
             if best is not None and least >= best.cost[:6]:
                 break
             best = self._within(bounds, members, best) or best
+        if best is None and len(areas) > AREAS_MOST:
+            self.in_vain = frozenset(node.name for _, _, bounds in areas[:AREAS_MOST] for node in bounds.area)
         if best is None:
             return None
         self._gone, self._taken, self._used = best.gone, best.taken, best.used

@@ -8,7 +8,7 @@ from services.preemptor import messages as m
 from services.preemptor import planner
 from services.preemptor.areas import Areas
 from shared.contracts.facts import Put
-from shared.model.objects import Pod
+from shared.model.objects import DisruptionBudgetSpec, DisruptionBudgetStatus, LabelSelector, Meta, Pod, PodDisruptionBudget
 from tests.support import build
 from tests.unit.services.preemptor.world import Cluster
 
@@ -100,3 +100,23 @@ def test_a_rack_is_left_as_soon_as_it_costs_more_than_the_best_one(monkeypatch: 
         member(cluster, f"g{number}", 3, **({"gpus": 0, "memory": f"{slice_mib}Mi"} if slice_mib else {}))
     assert cluster.victims() == [["a", "b", "c"]]
     assert len(set(tried) & set("def")) == tried_there
+
+
+def test_areas_beyond_so_many_have_the_next_tick_and_a_dry_run_tries_them_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The cheapest ones by what is known beforehand have a budget that lets one go, and no two."""
+    monkeypatch.setattr(planner, "AREAS_MOST", 1)
+    cluster = racks(gpus=1, a="x", b="x", c="y", d="y", e="z", f="z")
+    for rack in ("ab", "cd"):
+        meta = Meta(name=rack, namespace="team", uid=f"uid-{rack}", resource_version=build.next_version())
+        spec = DisruptionBudgetSpec(selector=LabelSelector(match_labels={"app": rack}))
+        cluster.say(m.FactsSeen((Put(object=PodDisruptionBudget(metadata=meta, spec=spec, status=DisruptionBudgetStatus(disruptions_allowed=1))),)))
+        for node in rack:
+            cluster.run(node, node, 0, ran_s=1, labels={"app": rack})
+    for node in "ef":
+        cluster.run(node, node, 0, ran_s=9_000)
+    for number in range(2):
+        member(cluster, f"g{number}", 2)
+    answer = cluster.core.dry_run("team", "g0", cluster.now)
+    assert answer.plan is not None
+    assert sorted(victim.name for victim in answer.plan.victims) == ["e", "f"]
+    assert [cluster.victims(), cluster.victims(), cluster.victims()] == [[], [], [["e", "f"]]]
