@@ -9,22 +9,23 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from services.placement import messages as m
+from services.placement.binding import Binding
 from services.placement.claims import Slices
 from services.placement.deciding import Decider
+from services.placement.giving_back import GivingBack
 from services.placement.holds import Hold, Holds
-from services.placement.journal import PART_MOST, Journal
+from services.placement.journal import Journal
 from services.placement.nodes import Nodes
 from services.placement.parking import Parking
 from services.placement.placer import Placer
 from services.placement.preemption import Preemption
 from services.placement.settings import Settings, Stats
-from services.placement.takeover import Takeover, touch
+from services.placement.takeover import Takeover
 from services.placement.turned_away import TurnedAway
 from shared.book.book import Book, Change
-from shared.book.gangs import GangState, gang_trace
-from shared.book.states import GrantState, PodState
-from shared.contracts.commands import Answer, Patch
-from shared.contracts.events import GrantEnded, PodBound, TermTaken
+from shared.book.states import PodState
+from shared.contracts.commands import Patch
+from shared.contracts.events import PodBound, TermTaken
 from shared.contracts.log import ReadyRecord
 from shared.contracts.preemption import Reserved
 from shared.model.objects import ConfigMap, Gang, Pod
@@ -55,6 +56,8 @@ class Core:
         self.parking = Parking(self.book, self.nodes, Precedence(self.placer.fair, self.placer.gangs))
         self.preemption = Preemption(self.decider, self.journal, self.parking)
         self.takeover = Takeover()
+        self._binding = Binding(self.placer, self.holds, self.stats)
+        self._giving_back = GivingBack(self.book, self.nodes, self.parking)
         self._began = 0.0
         self._freed = False
         self._out: list[m.Command] = []
@@ -92,12 +95,12 @@ class Core:
                 if event.reason and event.parked is None:
                     self._out += self.preemption.refused(event.grant_id, event.reason, self.term, now)
             case m.ReleaseSeen():
-                self._released(event, now)
+                self._out += self._giving_back.released(event)
             case m.Appended():
                 self._appended(event.sequence, now)
             case m.BindsAnswered():
                 for answer in event.answers:
-                    self._bind_answered(answer, now)
+                    self._out += self._binding.answered(answer, self.term, now)
             case m.ReserveAsked() if self.phase == "leading":
                 self._out += self.preemption.asked(event.plan, self.term, now)
             case m.ReserveAsked():
@@ -145,7 +148,7 @@ class Core:
             self.phase = "touching"
             self.takeover.must_move(pending, now)
             self.stats.touched = len(pending)
-            self._touch([state.uid for state in pending])
+            self._out += self._binding.touch((state.uid for state in pending), self.term)
         self.takeover.forget_log()
 
     def _readopt(self, state: PodState, now: float) -> None:
@@ -159,10 +162,6 @@ class Core:
         self.placer.note(state, now)
         self.stats.readopted += 1
 
-    def _touch(self, uids: list[str]) -> None:
-        if uids:
-            self._out.append(m.SendPatches(tuple(touch(self.book.pods[uid], self.term) for uid in uids)))
-
     def _write_ready(self) -> None:
         self.phase = "readying"
         self.journal.owe(self.term, [h.decision for h in self.holds.values()], self.preemption.records(self.term))
@@ -173,7 +172,7 @@ class Core:
         self.placer.engine.remember()
         self.nodes.open = True
         self._out += self.nodes.sync_all(now)
-        self._send(self.holds.late(now, at_once=True))
+        self._out += self._binding.send(self.holds.late(now, at_once=True))
         event = TermTaken(
             term=self.term, holder=self.holder, touched=self.stats.touched, readopted=self.stats.readopted, seconds=now - self._began
         )
@@ -232,48 +231,15 @@ class Core:
         self.holds.pop(uid, None)
         self.takeover.settled(uid)
         self.placer.forget(uid, now)
-        self._freed = True
         if uid in self.book.pods:
             self.turned_away.ended(self.book.pods[uid], now)
-        held = self.book.grants.get(change.grant_id)
-        if held is None:
-            return
-        if held.node not in self.book.nodes or self.book.nodes[held.node].object is None:
-            self._end_grant(held, "its node is gone")
-        else:
-            self._out += self.nodes.leaving(held, now)
-
-    # --- nodes (R6) -------------------------------------------------------------------------------------------
+        self._out += self._giving_back.pod_ended(change.grant_id, now)
 
     def _synced(self, event: m.SyncAnswered, now: float) -> None:
-        if not event.answer.accepted:
-            if event.answer.term > self.term:
-                self._out.append(m.StepDown(f"node {event.answer.node} follows term {event.answer.term}, this is {self.term}"))
-            return
-        self.parking.synced(event.answer.parked)
-        for grant_id in self.nodes.synced(event.answer, now):
-            held = self.book.grants.get(grant_id)
-            if held is not None:
-                self._end_grant(held, "given back before this term")
-        self._freed = True
-
-    def _released(self, event: m.ReleaseSeen, now: float) -> None:  # noqa: ARG002
-        held = self.book.grants.get(event.grant_id)
-        if held is not None and held.phase == "holding":
-            return  # we have not seen it bound yet; the agent says it again until we have
-        if held is not None and held.node != event.node:
-            return  # no node gives back what is another's
-        if held is not None:
-            self._end_grant(held, event.reason)
-        self.nodes.acknowledged(event.grant_id)
-        self._out.append(m.SendReleasesSeen(event.node, (event.grant_id,)))
-
-    def _end_grant(self, held: GrantState, reason: str) -> None:
-        self.book.release(held.grant_id)
-        self.nodes.acknowledged(held.grant_id)
-        self._freed = True
-        ended = GrantEnded(uid=held.uid, namespace=held.namespace, name=held.name, node=held.node, grant_id=held.grant_id, reason=reason)
-        self._out.append(m.Publish(ended, namespace=held.namespace, uid=held.uid))
+        if event.answer.accepted:
+            self._out += self._giving_back.synced(event, now)
+        elif event.answer.term > self.term:
+            self._out.append(m.StepDown(f"node {event.answer.node} follows term {event.answer.term}, this is {self.term}"))
 
     # --- deciding ---------------------------------------------------------------------------------------------
 
@@ -283,7 +249,8 @@ class Core:
         if self.phase != "leading":
             return
         self._out += self.preemption.advance(self.term, now)
-        if self.parking.freed() or self._freed:
+        freed = (self._freed, self.parking.freed(), self._giving_back.freed())  # all of them are asked
+        if any(freed):
             self._freed = False
             self.placer.wake()
         self._out += self.decider.turn(self.term, now, self.parking.ahead(set(self.preemption.open), now))
@@ -300,60 +267,21 @@ class Core:
         elif record is not None:
             for reserved in record.reservations:
                 self._out += self.preemption.logged(reserved, now)
-            sent = self.holds.logged(record, sequence, now)
-            for hold in sent:
-                event = self.reports.take_decided(hold.decision.uid, sequence)
-                if event is not None:
-                    self._out.append(m.Publish(event, namespace=event.namespace, uid=event.uid))
-            for placed in self.reports.take_gangs((d.uid for d in record.decisions), sequence):
-                self._out.append(m.Publish(placed, namespace=placed.namespace, uid=gang_trace(placed.namespace, placed.name)))
-            self._send(sent)
-
-    def _send(self, holds: list[Hold]) -> None:
-        """In parts: the holds of a large gang fill no message, and one answer does not wait for all of them."""
-        for start in range(0, len(holds), PART_MOST):
-            part = holds[start : start + PART_MOST]
-            self._out.append(m.SendBinds(max(h.sequence for h in part), tuple(h.bind() for h in part)))
-
-    def _bind_answered(self, answer: Answer, now: float) -> None:
-        """Whatever the answer, the hold stays (R4). Where it is certain that nothing was applied, the pod is touched:
-        at its new version the old Binding can never succeed, and it is decided anew."""
-        hold = self.holds.of(answer)
-        if hold is None:
-            return
-        if answer.outcome in ("refused", "no-node"):
-            self.queue.pause(answer.uid, now)
-            self._out += self.reports.bind_refused(self.book.pods[answer.uid], answer)
-            self._touch([answer.uid])
-        elif answer.outcome in ("unknown", "throttled"):
-            self.holds.unknown(hold, now)
+            self._out += self._binding.logged(record, sequence, now)
 
     def _tick(self, now: float) -> None:
         if self.phase == "touching":
-            self._touch(self.takeover.again(now))
+            self._out += self._binding.touch(self.takeover.again(now), self.term)
         if self.phase != "leading":
             return
         self._freed |= self.turned_away.tick(now)
         self.placer.tick(now)
         for gang in self.placer.gangs.overdue(now):
-            self._give_back(gang, now)
-        late = self.holds.late(now)
-        self.stats.resent += len(late)
-        self._send(late)
+            self._out += self._binding.give_back(gang, self.term, now)
+        self._out += self._binding.late(now)
         self._out += self.nodes.tick(now)
         self._out += self.preemption.tick(self.term, now)
         orders: tuple[Patch, ...] = (*self.nodes.label(now), *self.slices.due(now))
         if orders:
             self._out.append(m.SendPatches(orders))
         self._out += self.reports.say_again(self.book, self.holds, now)
-
-    def _give_back(self, gang: GangState, now: float) -> None:
-        """It has begun, and lacked members for as long as its time-out. Members that are not yet bound are touched, which
-        voids their holds (R4), and rest for as long again. Those that are bound stay: they are told, and may be evicted."""
-        unbound = sorted(uid for uid in gang.placed if uid in self.holds and self.holds[uid].sequence)
-        for uid in unbound:
-            self.queue.pause_for(uid, now, gang.patience_s)
-        self._touch(unbound)
-        if not gang.told:
-            gang.told = True
-            self._out += self.reports.gang_lacks(gang, [self.book.pods[uid] for uid in sorted(gang.placed)])
