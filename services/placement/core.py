@@ -249,7 +249,7 @@ class Core:
         if self.phase != "leading":
             return
         self._out += self.preemption.advance(self.term, now)
-        freed = (self._freed, self.parking.freed(), self._giving_back.freed())  # all of them are asked
+        freed = (self._freed, self.parking.freed(), self.preemption.freed(), self._giving_back.freed())  # all of them are asked
         if any(freed):
             self._freed = False
             self.placer.wake()

@@ -112,6 +112,7 @@ def _for_pods(engine: Engine, goal: Goal, now: float, most_gpu_seconds: int) -> 
             return Advice(sentence=f"all of {goal.gang} fit without any move" if goal.gang else "it fits without any move")
     whom = f"{len(goal.states)} pods of gang {goal.gang}" if goal.gang else "it"
     if best is None:
+        plan.done.clear()  # some had room made, and not all
         return plan.told(f"no moves were found that would make room for {whom}")
     nodes = sorted({place.node for place in best.places})
     told = best.told(f"would make room for {whom} on {', '.join(nodes)}")

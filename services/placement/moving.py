@@ -35,6 +35,7 @@ class Moves:
         """By the uid of the controller."""
         self._cursor = 0
         """How far the book had got when those who had come too early were last tried."""
+        self._freed = False
 
     def keep(self, victim: Victim, place: HeldPlace, plan_id: str, until: float) -> None:
         """Nothing where its controller is not known: then nobody will come."""
@@ -87,6 +88,11 @@ class Moves:
             for kept in [k for k in many if k.until <= now or k.place.node not in self._book.nodes]:
                 self._drop(owner, kept)
 
+    def freed(self) -> bool:
+        """Whether a place has become everybody's since this was asked last."""
+        freed, self._freed = self._freed, False
+        return freed
+
     def _ends(self, uid: str) -> bool:
         state = self._book.pods.get(uid)
         return state is None or state.ended or state.pod.metadata.deletion_timestamp is not None
@@ -103,6 +109,7 @@ class Moves:
         return False
 
     def _drop(self, owner: str, kept: Kept) -> None:
+        self._freed = True
         self._book.unreserve(kept.shadow)
         self._forget(owner, kept)
 

@@ -24,6 +24,7 @@ class Preemption:
         self.moves = Moves(decider)
         self.open = Reservations(placer.engine, placer.gangs, Precedence(placer.fair, placer.gangs), parking, self.moves)
         self._said_at = 0.0
+        self._freed = False
 
     def asked(self, plan: Plan, term: int, now: float) -> list[m.Command]:
         known = self.open.get(plan.plan_id)
@@ -100,6 +101,11 @@ class Preemption:
         self._said_at = now
         return [*(order for found in self.open.values() if found.logged for order in self._parking.order(found.plan)), *self._parking.tick(set(self.open), term, now)]
 
+    def freed(self) -> bool:
+        """Whether what was kept for somebody has become everybody's since this was asked last."""
+        freed, self._freed = self._freed, False
+        return self.moves.freed() or freed
+
     def records(self, term: int) -> list[ReservationRecord]:
         """What a new term has to write again."""
         return [found.record(term) for found in self.open.values() if found.logged]
@@ -124,6 +130,7 @@ class Preemption:
 
     def _give_up(self, found: Reservation, reason: str, term: int, now: float) -> list[m.Command]:
         self._end(found, now)
+        self._freed = True
         self.moves.stay([victim.uid for victim in found.plan.victims])
         answer = [] if found.answered else [m.AnswerPlan(Reserved(plan_id=found.plan.plan_id, ok=False, reason=reason))]
         return [*answer, *self._over(found, term, PreemptionAbandoned(plan=found.plan, reason=reason))]

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
-from shared.model.objects import DisruptionBudgetSpec, DisruptionBudgetStatus, LabelSelector, Meta, PodDisruptionBudget
+from services.placement import questions
+from services.placement.explaining.steps import finish
+from shared.contracts.queries import AdviseQuery, LeftAlone
+from shared.model.objects import DisruptionBudgetSpec, DisruptionBudgetStatus, LabelSelector, Meta, OwnerReference, PodDisruptionBudget
 from tests.support import build
 from tests.support.leader import Leader
-from tests.support.whatif import advise, end, run
+from tests.support.whatif import NOW, advise, end, run
 
 
 def torn() -> Leader:
@@ -78,6 +82,115 @@ def test_a_pod_whose_new_place_is_not_certain_is_left_where_it_is() -> None:
     assert advise(leader, gpus=2).moves == ()
 
 
+def halves() -> Leader:
+    """Two GPUs of one node, each with something on it."""
+    leader = Leader().nodes("a", gpus=2)
+    apart = run(leader, build.gpu_pod("x", memory="45Gi"), build.gpu_pod("y", memory="45Gi"))
+    run(leader, build.gpu_pod("old", memory="20Gi"))
+    run(leader, build.gpu_pod("young", memory="30Gi", created="2026-11-22T00:00:00Z"))
+    for pod in apart:
+        end(leader, pod)
+    shares = {share.uuid for held in leader.core.book.grants.values() for part in held.grant.containers.values() for share in part.gpus}
+    assert len(shares) == 2
+    return leader
+
+
+def test_a_pod_moves_to_another_gpu_of_its_node_for_one_that_waits() -> None:
+    """Of two that cost the same, the one that came last."""
+    leader = halves()
+    leader.facts(build.gpu_pod("p", gpus=1))
+    advice = advise(leader, "p")
+    assert [(m.name, m.source, m.target) for m in advice.moves] == [("young", "a", "a")]
+    assert [(place.name, place.node) for place in advice.places] == [("p", "a")]
+
+
+def test_for_nobody_who_waits_no_move_stays_on_its_node() -> None:
+    """It would come again to where it was."""
+    assert advise(halves(), gpus=1).moves == ()
+
+
+def gang(leader: Leader, count: int, topology: str = "", **asks: Any) -> None:
+    notes = {"kerf.dev/gang": "g", "kerf.dev/gang-size": str(count)} | ({"kerf.dev/gang-topology": topology} if topology else {})
+    leader.facts(*(build.gpu_pod(f"g{i}", annotations=notes, **asks) for i in range(count)))
+
+
+def test_members_of_a_gang_are_spoken_of_together() -> None:
+    """Where there is room for one already, moves are for the other."""
+    leader = torn().nodes("c", gpus=2)
+    gang(leader, 2, gpus=2)
+    advice = advise(leader, "g1")
+    assert sorted((place.name, place.node) for place in advice.places) == [("g0", "c"), ("g1", "b")]
+    assert [(m.name, m.target) for m in advice.moves] == [("cheap", "a")]
+    assert advice.sentence == "1 move would make room for 2 pods of gang g on b, c, for 60 disturbed GPU-seconds"
+    assert advice.node == ""
+
+
+def test_for_a_gang_there_is_all_or_nothing() -> None:
+    leader = torn()
+    gang(leader, 2, gpus=2)
+    advice = advise(leader, "g0")
+    assert (advice.moves, advice.places) == ((), ())
+    assert advice.sentence == "no moves were found that would make room for 2 pods of gang g"
+
+
+def test_a_gang_that_must_be_in_one_rack_has_room_made_in_one() -> None:
+    """Across racks there is room for it without any move."""
+    leader = torn().nodes("c", "d", gpus=2)
+    for name, rack in (("a", "x"), ("c", "x"), ("b", "y"), ("d", "z")):
+        leader.facts(build.node(name, labels={"topology.kubernetes.io/rack": rack}))
+    gang(leader, 2, "required=rack", gpus=2)
+    advice = advise(leader, "g0")
+    assert sorted(place.node for place in advice.places) == ["a", "c"]
+    assert [(m.name, m.target) for m in advice.moves] == [("dear", "b")]
+
+
+def test_a_gang_that_is_not_all_there_is_told_so() -> None:
+    leader = torn()
+    notes = {"kerf.dev/gang": "g", "kerf.dev/gang-size": "2"}
+    leader.facts(build.gpu_pod("g0", gpus=2, annotations=notes))
+    answer = finish(questions.advise_(leader.core, AdviseQuery(namespace="team", name="g0"), NOW))
+    assert "1 of 2 pods" in answer.error
+
+
+def owned(leader: Leader, **owners: str) -> None:
+    """These pods of `torn` have controllers."""
+    for state in list(leader.core.book.pods.values()):
+        owner = OwnerReference(uid=owners.get(state.pod.metadata.name, ""), kind="Job", name="job", controller=True)
+        if owner.uid:
+            leader.facts(build.newer(state.pod, owner_references=(owner,)))
+
+
+def carried_out(leader: Leader, **left_alone: Any) -> list[str]:
+    """Who is named to whoever would carry it out."""
+    leader.facts(build.gpu_pod("p", gpus=2))
+    return [m.name for m in advise(leader, "p", for_plan=LeftAlone(**left_alone)).moves]
+
+
+def test_to_be_carried_out_only_those_are_named_that_somebody_makes_anew() -> None:
+    leader = torn()
+    owned(leader, dear="job-1")
+    assert carried_out(leader) == ["dear"]
+
+
+@pytest.mark.parametrize("left_alone", [{"owners": ("job-2",)}, {"namespaces": ("team",)}])
+def test_who_has_made_room_lately_is_left_alone(left_alone: dict[str, Any]) -> None:
+    leader = torn()
+    owned(leader, dear="job-1", cheap="job-2")
+    assert carried_out(leader, **left_alone) == ([] if "namespaces" in left_alone else ["dear"])
+
+
+def test_who_stays_within_its_guarantee_by_policy_is_left_alone() -> None:
+    leader = torn()
+    owned(leader, dear="job-1", cheap="job-2")
+    leader.facts(build.queues("{queues: [{name: q}], within_guarantee_from: 0}"))
+    advice = advise(leader, gpus=2)
+    assert [m.name for m in advice.moves] == ["cheap"], "people may move it"
+    leader.facts(build.gpu_pod("p", gpus=2, annotations={"kerf.dev/tier": "opportunistic"}))
+    told = advise(leader, "p", for_plan=LeftAlone())
+    assert told.moves == ()
+    assert told.kept == ("2 pods: within its queue's guarantee by policy",)
+
+
 RUNNING = st.lists(
     st.tuples(st.sampled_from(({"gpus": 1}, {"gpus": 2}, {"memory": "30Gi"}, {"compute": 60})), st.integers(0, 5), st.booleans()),
     min_size=2,
@@ -116,3 +229,42 @@ def test_who_follows_the_advice_has_the_room_that_was_promised(shapes: list[int]
     assert leader.place(*anew) == {f"{m.name}-anew": m.target for m in advice.moves}
     wanted = [build.gpu_pod(f"group{i}", gpus=gpus) for i in range(advice.places_after)]
     assert len(leader.place(*wanted)) == len(wanted)
+
+
+SMALL = st.lists(
+    st.tuples(st.sampled_from(({"gpus": 1}, {"memory": "30Gi"}, {"memory": "40Gi"}, {"compute": 40})), st.just(0), st.integers(0, 2).map(bool)),
+    min_size=6,
+    max_size=16,
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(st.integers(2, 4), min_size=1, max_size=3), SMALL, st.sampled_from(({"gpus": 2}, {"gpus": 3}, {"memory": "75Gi"}, {"compute": 90})))
+def test_who_follows_the_advice_for_a_pod_that_waits_sees_it_placed_where_it_said(shapes: list[int], pods: Any, ask: dict[str, Any]) -> None:
+    """Moves to other GPUs of the same node are among them."""
+    leader = Leader()
+    for i, size in enumerate(shapes):
+        leader.nodes(f"n{i}", gpus=size)
+    kept = {}
+    for i, (asked, _, stays) in enumerate(pods):
+        pod = build.gpu_pod(f"r{i}", **asked)
+        leader.facts(pod)
+        if pod.metadata.uid not in leader.binds():
+            leader.gone(pod)
+            continue
+        kept[pod.metadata.name] = (leader.bind(pod), asked, stays)
+    for bound, _, stays in kept.values():
+        if not stays:
+            end(leader, bound)
+    waits = build.gpu_pod("waits", **ask)
+    if leader.place(waits):
+        event("it fits")
+        return
+    advice = advise(leader, "waits")
+    event("same node" if any(m.source == m.target for m in advice.moves) else f"{len(advice.moves)} moves")
+    for move in advice.moves:
+        end(leader, kept[move.name][0])
+    binds = leader.binds()
+    assert [(place.name, binds[waits.metadata.uid].node) for place in advice.places] == [(place.name, place.node) for place in advice.places]
+    anew = [build.gpu_pod(f"{m.name}-anew", **kept[m.name][1], node_selector={"kubernetes.io/hostname": m.target}) for m in advice.moves]
+    assert leader.place(*anew) == {f"{m.name}-anew": m.target for m in advice.moves}

@@ -200,6 +200,16 @@ def test_a_deadline_gives_the_place_back_to_everybody() -> None:
     assert rival.metadata.uid in {**world.leader.binds()} or world.leader.core.book.overbooked() == []
 
 
+def test_what_was_freed_for_a_plan_that_is_given_up_is_somebody_elses_at_once() -> None:
+    world = World()
+    world.waits(wants := high(gpus=2))
+    assert world.ask(world.plan("low0", "low1", to=(wants,), nodes=("n",))).ok
+    world.gives_back("low0")
+    world.waits(rival := high("rival", priority=1000))
+    world.leader.send(m.AbandonAsked("plan", "a disruption budget says no"))
+    assert world.leader.binds()[rival.metadata.uid].node == "n"
+
+
 def test_a_beneficiary_that_goes_takes_its_reservation_with_it() -> None:
     world = World()
     world.waits(wants := high())

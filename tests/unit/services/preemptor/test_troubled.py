@@ -46,9 +46,44 @@ def drawn(seed: int) -> tuple[Troubled, frozenset[str]]:
     return world, troubles
 
 
+def torn(seed: int) -> Troubled:
+    """Small pods of which some end soon, and then large ones that only moves make room for."""
+    dice = random.Random(seed)
+    nodes = {f"n{i}": dice.choice((2, 3, 4)) for i in range(dice.randint(2, 4))}
+    troubles = frozenset(dice.sample(TROUBLES, dice.randint(1, len(TROUBLES))))
+    world = Troubled(
+        nodes, dice, troubles, least={"a": 1}, immunity_s=IMMUNITY_S, gives_back_s=dice.choice((0.5, 3.0, 10.0)), deadline_s=DEADLINE_S,
+        defragmentation_gpu_seconds_per_hour=10**6, reclaim_patience=dice.choice((0, 1)),
+    )  # fmt: skip
+    for number in range(sum(nodes.values())):
+        slice_ = dice.choice((None, (30, 0), (20, 50)))
+        world.arrive(f"s{number}", priority=0, runs_s=dice.choice((5.0, 1e9)), slice_=slice_, label=dice.choice(("", "", "a")))
+    for _ in range(20):
+        world.step(STEP_S)
+    for number in range(dice.randint(1, 5)):
+        members = dice.choice((1, 1, 2))
+        for member in range(members):
+            world.arrive(f"p{number}-{member}", priority=dice.choice((0, 0, 1)), gpus=dice.choice((2, 2, 3)), gang=f"g{number}" if members > 1 else "", size=members)
+        for _ in range(dice.choice((0, 1, 2, 6, 20))):
+            world.step(STEP_S)
+            if dice.random() < 0.3:
+                world.trouble()
+    return world
+
+
 @pytest.mark.parametrize("seed", [*range(18), 280, 289])
 def test_whatever_fails_it_comes_to_rest(seed: int) -> None:
     world, _ = drawn(seed)
+    judge(world)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_where_equals_move_too(seed: int) -> None:
+    """Who moves has a place booked at the moment of its eviction, as the world asserts, whoever leads by then."""
+    judge(torn(seed))
+
+
+def judge(world: Troubled) -> None:
     until_quiet(world, quiet_s=DEADLINE_S + 20.0, most_s=3 * 3_600)
     assert world.core.preemption.open == {}
     assert world.preemptor.open == {}
