@@ -1,0 +1,230 @@
+"""Moves among equals, as the preemptor sees them: when placement is asked, and which advice becomes a plan."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+
+from services.preemptor import messages as m
+from shared.contracts.explain import Advice, AdvisedPlace, Move
+from shared.contracts.facts import Gone
+from shared.contracts.preemption import Plan, Reserved
+from shared.model.objects import OwnerReference, Pod
+from tests.unit.services.preemptor.world import Cluster
+
+HOUR_S = 3_600
+
+
+class Torn(Cluster):
+    """Two nodes of two GPUs with a pod each: x, which has run for 100 s, and y, for 10."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__("a", "b", **({"defragmentation_gpu_seconds_per_hour": 10_000, "reclaim_patience": 0} | settings))
+        self.run("x", "a", 0, ran_s=100, owners=owned("x"))
+        self.run("y", "b", 0, ran_s=10, owners=owned("y"))
+
+    def asked(self, after_s: float = 1.0) -> list[m.AskAdvice]:
+        self.now += after_s
+        return [command for command in self.say(m.Tick()) if isinstance(command, m.AskAdvice)]
+
+    def advised(self, *moves: tuple[str, str, str], places: tuple[tuple[str, str], ...] = (("w", "b"),)) -> list[Plan]:
+        told = Advice(
+            sentence="", moves=tuple(Move(namespace="team", name=name, source=source, target=target) for name, source, target in moves),
+            places=tuple(AdvisedPlace(namespace="team", name=name, node=node) for name, node in places),
+        )  # fmt: skip
+        return [command.plan for command in self.say(m.Advised(told)) if isinstance(command, m.Propose)]
+
+    def waits(self, name: str = "w", **rest: Any) -> Pod:
+        return self.wait(name, **({"priority": 0, "gpus": 2} | rest))
+
+
+def owned(name: str) -> tuple[OwnerReference, ...]:
+    return (OwnerReference(uid=f"owner-{name}", kind="Job", name=name, controller=True),)
+
+
+Y = ("y", "b", "a")
+
+
+def test_nobody_is_asked_about_unless_the_operator_lets_moves_disturb_something() -> None:
+    cluster = Torn(defragmentation_gpu_seconds_per_hour=0)
+    cluster.waits()
+    assert [cluster.asked() for _ in range(30)] == [[]] * 30
+
+
+def test_what_placement_advises_becomes_a_plan_of_moves() -> None:
+    cluster = Torn()
+    cluster.waits()
+    (question,) = cluster.asked()
+    assert (question.name, question.most_gpu_seconds) == ("w", 10_000)
+    (plan,) = cluster.advised(Y)
+    assert plan.consolidates
+    assert [(v.name, v.action, v.to, v.grant_id, v.lost_gpu_seconds) for v in plan.victims] == [("y", "move", "a", "grant-y", 11)]
+    assert [(b.name, b.node) for b in plan.beneficiaries] == [("w", "b")]
+    assert cluster.reserve(plan) == ["y"]
+
+
+def test_who_moves_reads_where_to_and_for_whom() -> None:
+    cluster = Torn()
+    cluster.waits()
+    cluster.asked()
+    (plan,) = cluster.advised(Y)
+    (execute,) = [c for c in cluster.say(m.Answered(Reserved(plan_id=plan.plan_id, ok=True))) if isinstance(c, m.Execute)]
+    assert execute.evictions[0].reason == f"moves to a so that team/w fits (plan {plan.plan_id}); a place is kept for it there"
+
+
+def test_one_question_at_a_time_and_not_one_after_the_other() -> None:
+    cluster = Torn()
+    cluster.waits("w")
+    cluster.waits("v")
+    (first,) = cluster.asked()
+    assert [cluster.asked() for _ in range(5)] == [[]] * 5, "it has not been answered"
+    cluster.advised()
+    (second,) = cluster.asked()
+    assert {first.name, second.name} == {"v", "w"}
+    cluster.advised()
+    assert cluster.asked(after_s=0.5) == []
+
+
+def test_whoever_was_not_asked_about_for_longest_comes_first() -> None:
+    cluster = Torn()
+    cluster.waits("w")
+    cluster.waits("v")
+    names = []
+    for _ in range(40):
+        for question in cluster.asked(after_s=3.0):
+            names.append(question.name)
+            cluster.advised()
+    assert len(names) >= 10
+    assert all(one != other for one, other in itertools.pairwise(names))
+
+
+def test_what_cannot_be_is_asked_again_later() -> None:
+    """Some ten seconds later, for as long as it waits."""
+    cluster = Torn()
+    pod = cluster.waits()
+    times = []
+    for _ in range(60):
+        for _ in cluster.asked():
+            times.append(cluster.now)
+            cluster.advised()
+    assert 4 <= len(times) <= 6
+    cluster.say(m.FactsSeen((Gone(object=pod),)))
+    assert [cluster.asked() for _ in range(30)] == [[]] * 30
+
+
+def test_nobody_is_moved_for_a_pod_that_never_preempts() -> None:
+    cluster = Torn()
+    cluster.waits(preemption_policy="Never")
+    assert [cluster.asked() for _ in range(30)] == [[]] * 30
+
+
+@pytest.mark.parametrize(("ran_s", "waits_s"), [(10, 6), (100, 51)])
+def test_whoever_waits_has_waited_for_as_much_as_the_moves_would_have_disturbed(ran_s: int, waits_s: int) -> None:
+    """In GPU-seconds: it asks for two GPUs, and who moves has one."""
+    cluster = Torn(reclaim_patience=1.0)
+    cluster.waits()
+    began, name = cluster.now, "x" if ran_s == 100 else "y"
+    while True:
+        cluster.now += 0.5
+        for command in cluster.say(m.Tick()):
+            if isinstance(command, m.AskAdvice) and cluster.advised((name, "a", "b") if name == "x" else Y, places=(("w", "a" if name == "x" else "b"),)):
+                assert waits_s - 2 <= cluster.now - began <= waits_s + 12, "questions about one pod are ten seconds apart"
+                return
+        assert cluster.now - began < 200
+
+
+def test_no_more_is_disturbed_in_an_hour_than_the_operator_lets_moves_disturb() -> None:
+    """What a plan disturbs counts for an hour, and the next question names what is left."""
+    cluster = Torn(defragmentation_gpu_seconds_per_hour=20)
+    cluster.waits()
+    assert cluster.asked()[0].most_gpu_seconds == 20
+    (plan,) = cluster.advised(Y)
+    cluster.reserve(plan)
+    cluster.waits("v")
+    (question,) = cluster.asked(after_s=3.0)
+    assert (question.name, question.most_gpu_seconds) == ("v", 9)
+    assert cluster.advised(("x", "a", "b"), places=(("v", "a"),)) == [], "that would be a hundred"
+    cluster.say(m.Ended(plan.plan_id, executed=False))
+    assert max(q.most_gpu_seconds for _ in range(12) for q in cluster.asked() if cluster.advised() == []) == 9, "somebody may have moved for it"
+    later = [q.most_gpu_seconds for _ in range(3) for q in cluster.asked(after_s=HOUR_S) if cluster.advised() == []]
+    assert later[-1] == 20
+
+
+def test_what_placement_refuses_has_disturbed_nobody_and_is_not_asked_again_at_once() -> None:
+    cluster = Torn(defragmentation_gpu_seconds_per_hour=20)
+    cluster.waits()
+    cluster.asked()
+    (plan,) = cluster.advised(Y)
+    cluster.reserve(plan, ok=False)
+    since, questions = cluster.now, []
+    while not questions:
+        questions = cluster.asked()
+    assert cluster.now - since >= 60
+    assert questions[0].most_gpu_seconds == 20
+
+
+def test_those_who_have_made_room_lately_are_named_and_not_moved() -> None:
+    cluster = Torn(immunity_s=300, evictions_per_hour=0)
+    cluster.waits()
+    cluster.asked()
+    (plan,) = cluster.advised(Y)
+    cluster.reserve(plan)
+    cluster.gone("y")
+    cluster.say(m.Ended(plan.plan_id, executed=True))
+    cluster.run("y", "b", 1, owners=owned("y"))
+    cluster.waits("v")
+    (question,) = cluster.asked(after_s=3.0)
+    assert question.spared_owners == ("owner-y",)
+    assert cluster.advised(Y, places=(("v", "b"),)) == []
+
+
+@pytest.mark.parametrize(
+    ("moves", "places"),
+    [
+        ((("y", "c", "a"),), (("w", "b"),)),
+        ((("gone", "b", "a"),), (("w", "b"),)),
+        ((("bare", "a", "b"),), (("w", "a"),)),
+        ((("important", "a", "b"),), (("w", "a"),)),
+        ((Y,), (("gone", "b"),)),
+        ((Y,), ()),
+    ],
+    ids=["it is elsewhere by now", "it is gone", "nothing makes it anew", "it is more important", "who waited is gone", "nobody gains"],
+)  # fmt: skip
+def test_an_advice_that_does_not_hold_any_more_moves_nobody(moves: Any, places: Any) -> None:
+    cluster = Torn()
+    cluster.run("bare", "a", 1)
+    cluster.run("important", "a", 1, priority=50, owners=owned("important"))
+    cluster.waits()
+    cluster.asked()
+    assert cluster.advised(*moves, places=places) == []
+    assert len(cluster.asked(after_s=12.0)) == 1, "it is asked again"
+
+
+def test_no_answer_is_one_too() -> None:
+    cluster = Torn()
+    cluster.waits()
+    cluster.asked()
+    assert cluster.say(m.Advised(None)) == []
+    assert len(cluster.asked(after_s=12.0)) == 1
+
+
+def test_for_whom_a_plan_is_under_way_nobody_is_asked_and_nobody_moves() -> None:
+    cluster = Torn()
+    cluster.waits()
+    cluster.asked()
+    assert len(cluster.advised(Y)) == 1
+    assert cluster.advised(Y) == []
+    assert [cluster.asked() for _ in range(30)] == [[]] * 30
+
+
+def test_a_gang_is_asked_about_once_and_has_a_plan_for_all_of_it() -> None:
+    cluster = Torn()
+    notes = {"kerf.dev/gang": "g", "kerf.dev/gang-size": "2"}
+    for name in ("g0", "g1"):
+        cluster.waits(name, gpus=1 if name == "g1" else 2, annotations=notes)
+    (question,) = cluster.asked()
+    assert question.name in ("g0", "g1")
+    (plan,) = cluster.advised(Y, places=(("g0", "b"), ("g1", "a")))
+    assert [(b.name, b.node) for b in plan.beneficiaries] == [("g0", "b"), ("g1", "a")]
