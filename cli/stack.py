@@ -44,14 +44,14 @@ async def stack(
     http_port: int = -1,
     metrics_port: int = -1,
     placement: Mapping[str, Any] | None = None,
-    preemption: bool = False,
+    preemption: Mapping[str, Any] | None = None,
     server: EmbeddedServer | None = None,
 ) -> AsyncIterator[Stack]:
     """Everything up and ready inside the block, everything stopped after it.
 
     `nodes` are simulated nodes (name, model, count, memory_mib), whose agents are hollow. Without `kubeconfig` the
     cluster is simulated too, and pods pass admission's webhook over loopback as they would with an API server.
-    `preemption`: whether pods of lower priority give way.
+    `preemption`: the preemptor's settings; None: there is none, and nobody gives way.
     """
     async with contextlib.AsyncExitStack() as made:
         nats = server or EmbeddedServer(store_dir=store, port=port)
@@ -74,8 +74,8 @@ async def stack(
         if nodes:
             await up("node-agent", {"hollow": list(nodes)})
         await up("metrics", {}, metrics_port)
-        if preemption:
-            await up("preemptor", {})
+        if preemption is not None:
+            await up("preemptor", preemption)
         bus = await NatsBus.connect(nats.url, name="kerf-up")
         made.push_async_callback(bus.drain)
         await _ready(services)

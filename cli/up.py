@@ -34,7 +34,7 @@ async def _until_stopped(args: argparse.Namespace, nodes: list[dict[str, Any]]) 
     loop = asyncio.get_running_loop()
     for sign in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(sign, stop.set)
-    async with stack(nodes, kubeconfig=args.kubeconfig, store=store, port=args.port, http_port=args.http_port, metrics_port=args.metrics_port, preemption=True) as made:
+    async with stack(nodes, kubeconfig=args.kubeconfig, store=store, port=args.port, http_port=args.http_port, metrics_port=args.metrics_port, preemption={}) as made:
         if not args.kubeconfig:
             await apply(made.bus, [node_object(node) for node in nodes])
         err.print(f"[green]Kerf is up[/green] on {made.url} with {len(nodes)} simulated nodes. In another terminal: export KERF_NATS_URL={made.url}")

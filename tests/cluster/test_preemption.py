@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import json
 from collections.abc import AsyncIterator, Iterator
+from typing import Any
 
 import pytest
 
@@ -13,6 +14,7 @@ from shared.contracts import subjects
 from shared.contracts.base import decode
 from shared.contracts.preemption import Spared
 from shared.kube import resources
+from shared.model import names
 from tests.support.waiting import eventually
 from tests.support.whole import WITHIN_S, Whole, policed_plane, whole
 from tools.control_plane import ControlPlane
@@ -34,7 +36,7 @@ def plane() -> Iterator[ControlPlane]:
 @pytest.fixture
 async def world(plane: ControlPlane) -> AsyncIterator[Whole]:
     """Two nodes of two GPUs, all four with pods of the lowest priority."""
-    async with whole(plane, f"preempt-{next(_NUMBERS)}", preemption=True) as made:
+    async with whole(plane, f"preempt-{next(_NUMBERS)}", preemption={}) as made:
         for number in range(4):
             await pod(made, f"low-{number}", "low")
         for number in range(4):
@@ -44,13 +46,13 @@ async def world(plane: ControlPlane) -> AsyncIterator[Whole]:
         await made.ask("DELETE", resources.POD.collection(made.namespace) + "?gracePeriodSeconds=0")
 
 
-async def pod(world: Whole, name: str, priority: str, *, gpus: int = 1, **annotations: str) -> None:
+async def pod(world: Whole, name: str, priority: str, *, gpus: int = 1, node: str = "", **annotations: str) -> None:
     """There is no kubelet to end a pod in its grace period, so it has none."""
     limits = {"kerf.dev/gpu": str(gpus)}
     spec = {
         "priorityClassName": priority, "terminationGracePeriodSeconds": 0,
         "containers": [{"name": "main", "image": "example", "resources": {"limits": limits, "requests": limits}}],
-    }  # fmt: skip
+    } | ({"nodeSelector": {"kubernetes.io/hostname": node}} if node else {})  # fmt: skip
     notes = {f"kerf.dev/{key.replace('_', '-')}": value for key, value in annotations.items()}
     await world.ask("POST", resources.POD.collection(world.namespace), {"metadata": {"name": name, "annotations": notes, "labels": {"app": name}}, "spec": spec})
 
@@ -127,7 +129,7 @@ async def test_equals_wait_for_each_other(world: Whole) -> None:
 
 async def test_a_slice_gives_up_compute_on_the_way_of_the_annotation_and_gets_it_back(plane: ControlPlane) -> None:
     """Throttled, not ended: its Event says for whom; when the other has gone, it has all that it was given."""
-    async with whole(plane, f"preempt-{next(_NUMBERS)}", nodes=1, gpus=1, firm=True, preemption=True) as world:
+    async with whole(plane, f"preempt-{next(_NUMBERS)}", nodes=1, gpus=1, firm=True, preemption={}) as world:
         for name, priority, percent in (("low", "low", "100"), ("high", "high", "50")):
             limits = {"kerf.dev/gpu-memory": "16Gi", "kerf.dev/gpu-compute": percent}
             container = {"name": "main", "image": "example", "resources": {"limits": limits, "requests": limits}}
@@ -149,3 +151,59 @@ async def test_a_slice_gives_up_compute_on_the_way_of_the_annotation_and_gets_it
         await eventually(resumed, within_s=WITHIN_S, what="low has its compute back")
         await world.event("low", "Resumed")
         assert (await world.seen("Pod", "low"))["metadata"]["uid"] == low["metadata"]["uid"]
+
+
+async def test_an_equal_moves_to_the_place_that_is_kept_for_what_its_controller_makes_in_its_stead(plane: ControlPlane) -> None:
+    """Each node has one GPU idle, and one with a pod of a ReplicaSet's. Whoever wants two waits until one of them is where the
+    other is."""
+    settings = {"defragmentation_gpu_seconds_per_hour": 3_600, "reclaim_patience": 0}
+    async with whole(plane, f"preempt-{next(_NUMBERS)}", preemption=settings) as world:
+        nodes = {}
+        for name in ("x", "y"):
+            await replicas(world, name)
+            nodes[name] = await bound_of(world, name)
+            await pod(world, f"beside-{name}", "low", node=nodes[name])
+            await world.bound(f"beside-{name}")
+        assert len(set(nodes.values())) == 2
+        for name in ("x", "y"):
+            await world.delete_pod(f"beside-{name}")
+        before = {name: (await pods_of(world, name))[0]["metadata"]["name"] for name in ("x", "y")}
+        await pod(world, "large", "low", gpus=2)
+        there = (await world.bound("large"))["spec"]["nodeName"]
+        other = next(node for node in nodes.values() if node != there)
+        mover = next(name for name in ("x", "y") if nodes[name] == there)
+
+        async def together() -> bool:
+            found = [one for name in ("x", "y") for one in await pods_of(world, name)]
+            return [one["spec"].get("nodeName") for one in found] == [other, other]
+
+        await eventually(together, within_s=WITHIN_S, what="both on the other node")
+        told = await world.event(before[mover], "Evicted")
+        assert f"moves to {other} so that {world.namespace}/large fits" in told["message"]
+        assert "a place is kept for it there" in told["message"]
+        for name in ("x", "y"):
+            await world.ask("DELETE", f"/apis/apps/v1/namespaces/{world.namespace}/replicasets/{name}")
+        await world.ask("DELETE", resources.POD.collection(world.namespace) + "?gracePeriodSeconds=0")
+
+
+async def replicas(world: Whole, name: str) -> None:
+    limits = {"kerf.dev/gpu": "1"}
+    container = {"name": "main", "image": "example", "resources": {"limits": limits, "requests": limits}}
+    spec = {"schedulerName": names.SCHEDULER_NAME, "priorityClassName": "low", "terminationGracePeriodSeconds": 0, "containers": [container]}
+    template = {"metadata": {"labels": {"app": name}}, "spec": spec}
+    body = {"metadata": {"name": name}, "spec": {"replicas": 1, "selector": {"matchLabels": {"app": name}}, "template": template}}
+    await world.ask("POST", f"/apis/apps/v1/namespaces/{world.namespace}/replicasets", body)
+
+
+async def pods_of(world: Whole, name: str) -> list[dict[str, Any]]:
+    listed = await world.ask("GET", resources.POD.collection(world.namespace) + f"?labelSelector=app={name}")
+    found: list[dict[str, Any]] = listed["items"]
+    return found
+
+
+async def bound_of(world: Whole, name: str) -> str:
+    async def there() -> str:
+        return next((one["spec"].get("nodeName", "") for one in await pods_of(world, name)), "")
+
+    node: str = await eventually(there, within_s=WITHIN_S, what=f"a pod of {name} bound")
+    return node

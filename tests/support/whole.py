@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import json
 import tempfile
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -84,7 +84,7 @@ class Whole:
 
 @contextlib.asynccontextmanager
 async def whole(plane: ControlPlane, namespace: str, *, nodes: int = 2, gpus: int = 2, memory_mib: int = 40_960, dra: bool = False, firm: bool = False,
-                preemption: bool = False) -> AsyncIterator[Whole]:  # fmt: skip
+                preemption: Mapping[str, Any] | None = None) -> AsyncIterator[Whole]:  # fmt: skip
     names = [f"{namespace}-{i}" for i in range(nodes)]
     hollow = [{"name": name, "model": "NVIDIA-A100", "count": gpus, "memory_mib": memory_mib, "dra": dra, "firm": firm} for name in names]
     account = str(plane.service_account("kerf-system", "kerf-watcher"))
