@@ -31,9 +31,11 @@ from shared.model.parked import PARKINGS
 from shared.queues.precedence import Precedence
 
 ASK_AGAIN_S = 5.0
-LOOKS_MOST = 50_000
-"""Nodes times members that are planned for in one tick, some half a second's work; one group at least. The others have the next
-tick: whoever plans for longer loses the lead."""
+LOOKS_MOST = 30_000
+"""Nodes that are looked at in one tick, some second's work; for one group at least. The others have the next tick: whoever plans for
+longer than a lease loses the lead."""
+MEMBER_LOOKS = 300
+"""A member's victims on one node take about as long to choose as so many nodes to look at."""
 LOST_S = 60.0
 """So long after its deadline a plan is over, whatever was heard of it."""
 
@@ -100,8 +102,9 @@ class Core:
             self._ended(m.Ended(late.plan.plan_id, executed=False), now)  # placement's word on its end was lost
         self.waiting.tick(now)
         out: list[m.Command] = [self._execute(one, now) for one in self.open.values() if one.executing and one.victims_left and now - one.asked_at >= ASK_AGAIN_S]
-        planned = self._planned(now)
-        groups = self.waiting.due(planned, now) if proposes and len(self.open) < self.config.plans_most else []
+        planned, self._now = self._planned(now), now
+        ready = self._candidates.tick(now)
+        groups = self.waiting.due(planned, now) if ready and proposes and len(self.open) < self.config.plans_most else []
         if groups:
             out += self._propose_all(groups, now)
         return [*out, *self.consolidating.ask(planned, now)] if proposes else out
@@ -112,7 +115,7 @@ class Core:
         for members in groups:
             if len(self.open) >= self.config.plans_most or looks >= LOOKS_MOST:
                 break
-            looks += len(members) * len(self.book.nodes)
+            looks += len(self.book.nodes) + MEMBER_LOOKS * len(members)
             out += self._propose(members, planner, now)
         return out
 
@@ -150,7 +153,7 @@ class Core:
     def _propose(self, members: list[PodState], planner: Planner, now: float) -> list[m.Command]:
         patient = self.waiting.waited_s(members, now) < self.config.leaving_s
         ways = planner.plan(members, self.waiting.shunned_by(members), patient=patient)
-        if ways is None and planner.in_vain:
+        if ways is None and (planner.in_vain or self._candidates.partial):  # there may be one where nobody has looked yet
             self.waiting.again([state.uid for state in members], planner.in_vain, now)
             return []
         if ways is None:
@@ -213,6 +216,9 @@ class Core:
         members = [state] if gang is None else self.waiting.enough([self.book.pods[uid] for uid in gang.waiting])
         if gang is not None and not members:
             return PreemptAnswer(sentence=f"its gang {gang.name} has {gang.members} of {gang.minimum} pods")
+        self._now = now
+        if not self._candidates.tick(now):
+            return PreemptAnswer(sentence="not all nodes have been looked at yet; ask again in some seconds")
         planner = self._planner(now)
         ways, shunned = planner.plan(members), planner.in_vain
         while ways is None and planner.in_vain:

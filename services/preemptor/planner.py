@@ -114,26 +114,27 @@ class Planner:
         if len(members) < 2 or len(self._gone) < 2:
             return ways
         for back in self._put_back(list(self._gone.values())):
-            without = {uid: victim for uid, victim in self._gone.items() if uid not in back}
-            if len(without) == len(self._gone) or not self._candidates.lets_go(list(without.values()), members):
-                continue
-            again = self._placed_again(members, ways, {victim.node for uid, victim in self._gone.items() if uid in back}, list(without.values()))
-            if again is not None:
+            nodes = {self._gone[uid].node for uid in back if uid in self._gone}
+            kept = dict(self._taken), dict(self._used)
+            again = self._placed_again(ways, nodes, back) if nodes else None
+            without = {} if again is None else {uid: victim for uid, victim in self._gone.items() if uid not in back}
+            if again is not None and self._candidates.lets_go(list(without.values()), members):
                 self._gone, ways = without, ways | again
+            else:
+                self._taken, self._used = kept
         first = next(iter(ways))
         return {uid: Way(way.node, tuple(self._gone.values()) if uid == first else (), way.takes) for uid, way in ways.items()}
 
-    def _placed_again(self, members: Sequence[PodState], ways: dict[str, Way], nodes: set[str], victims: list[Candidate]) -> dict[str, Way] | None:
-        """Those of the members who are on these nodes, with these victims alone."""
-        kept = dict(self._taken), dict(self._used)
+    def _placed_again(self, ways: dict[str, Way], nodes: set[str], back: set[str]) -> dict[str, Way] | None:
+        """Those of the members who are on these nodes, without those who are put back."""
+        victims = [victim for uid, victim in self._gone.items() if victim.node in nodes and uid not in back]
         for name in nodes:
             self._taken[name], self._used[name] = [], []
         found: dict[str, Way] = {}
-        for state in (state for uid in ways if ways[uid].node in nodes for state in members if state.uid == uid):  # in the order in which they were placed
+        for state in (self._book.pods[uid] for uid, way in ways.items() if way.node in nodes):  # as they were placed
             node = self._book.nodes[ways[state.uid].node]
             takes = self.place(state, node, [*victims, *(self._candidates.leaving(node) if self._patient else ())])
             if takes is None:
-                self._taken, self._used = kept
                 return None
             found[state.uid] = Way(node.name, (), takes)
             self._taken[node.name].extend(takes)

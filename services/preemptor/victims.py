@@ -23,8 +23,13 @@ from shared.model.parked import Parking, can_park
 
 KNOWN_S = 10.0
 """The prices of a node's pods that are older are reckoned anew."""
-RENEWED_MOST = 50
-"""Nodes a round, the oldest first, where nothing but the time has changed: on 15,000 at once it takes as long as a leadership."""
+MADE_MOST = 300
+"""Nodes whose candidates are made in one tick, for the first time or because their pods have changed: on 15,000 at once it takes as
+long as a leadership."""
+RENEWED_MOST = 20
+"""Nodes a tick on which they are made anew without need, where nothing but the time may have changed."""
+PASSED_MOST = 1_000
+"""Nodes that are passed in one tick in search of those."""
 STUCK_S = 30.0
 """A pod that is still there so long after its grace period is not waited for."""
 Immune = Callable[[PodState], bool]
@@ -68,24 +73,57 @@ class Candidates:
         self._cannot: dict[str, float] = {}
         """Pods whose nodes could not make them give something up, by uid, and until when they are not asked again."""
         self._of: dict[str, _Known] = {}
+        self._round: list[str] = []
+        """Nodes that are to be passed yet before it begins anew."""
+        self._made = 0
+        """Nodes whose candidates were made in this tick."""
+        self.partial = False
+        """Some nodes have been left out in this round: too many have changed at once."""
         self._looked: set[str] = set()
         """Nodes that have been looked at in this round: the book stands still."""
+        self._left_alone: dict[str, bool] = {}
+        """In this round, whether a pod is immune: of a gang's victims it is asked at each one more."""
         self._may: dict[str, dict[tuple[str, int, bool], bool]] = {}
         """In this round, by the taker's uid, whom it may ask by their kind."""
         self._promised: frozenset[str] = frozenset()
         self._disruptions: Counter[str] = Counter()
         """Promised, by PodDisruptionBudget."""
 
+    def tick(self, now: float) -> bool:
+        """Makes candidates beforehand, so that a plan finds them: a part of those that are lacking, and then some of those that have
+        changed or are old. Whether none is lacking: before that no plan is the cheapest."""
+        self._now, self._made, nodes = now, 0, self._book.nodes
+        for name in [name for name in self._of if name not in nodes]:
+            del self._of[name]
+        lacking = [node for name, node in nodes.items() if name not in self._of and node.gpus]
+        for node in lacking[:MADE_MOST]:
+            self._make(node)
+        self._made = min(len(lacking), MADE_MOST)
+        if not lacking:
+            self._renew(now)
+        return len(lacking) <= MADE_MOST
+
+    def _renew(self, now: float) -> None:
+        if not self._round:
+            self._round = sorted(self._of)
+        passed, self._round = self._round[:PASSED_MOST], self._round[PASSED_MOST:]
+        for at, name in enumerate(passed):
+            known = self._of.get(name)
+            if known is None or (now - known.since < KNOWN_S and known.pods == _pods(self._book.nodes[name])):
+                continue
+            if self._made == RENEWED_MOST:
+                self._round = passed[at:] + self._round
+                return
+            self._make(self._book.nodes[name])
+            self._made += 1
+
     def begin(self, now: float, promised: Iterable[str] = ()) -> Candidates:
         """A round of planning, on a book that stands still. `promised`: pods that go by other plans, and that the budgets'
         statuses do not count yet."""
-        self._now, pods = now, self._book.pods
-        self._of = {name: known for name, known in self._of.items() if name in self._book.nodes}
-        old = [name for name, known in self._of.items() if now - known.since >= KNOWN_S]
-        for name in sorted(old, key=lambda name: self._of[name].since)[:RENEWED_MOST]:
-            del self._of[name]
+        self._now, pods, self.partial = now, self._book.pods, False
         self._looked.clear()
         self._may.clear()
+        self._left_alone.clear()
         self._cannot = {uid: until for uid, until in self._cannot.items() if until > now and uid in pods}
         self._promised = frozenset(promised)
         self._disruptions = Counter(name for uid in self._promised if uid in pods for name in budgets_of(pods[uid], self._book))
@@ -119,14 +157,23 @@ class Candidates:
         if node.name in self._looked:
             return self._of[node.name]
         self._looked.add(node.name)
-        pods, known = [state.pod for state in node.pods.values()], self._of.get(node.name)
-        if known is None or known.pods != pods:
-            made = (self._candidate(s, node.name) for s in node.pods.values() if s.grant_id and not why_not(s, self._book, self._now, stays=True))
-            candidates = tuple(sorted((c for c in made if c.may_end or c.parks), key=lambda c: c.cost))
-            known = self._of[node.name] = _Known(pods, candidates, self._now, clearings(candidates))
+        known = self._of.get(node.name)
+        if known is None or known.pods != _pods(node):
+            if self._made < MADE_MOST:
+                known = self._make(node)
+                self._made += 1
+            else:
+                self.partial, known = True, _Known([], (), self._now, {})
+                self._of[node.name] = known
         known.leaving = self._leave(node)
         if not self._precedence.by_priority_alone:
             known.kinds = tuple(self._precedence.kind_of(self._book.pods[c.uid]) for c in known.candidates)
+        return known
+
+    def _make(self, node: NodeState) -> _Known:
+        made = (self._candidate(s, node.name) for s in node.pods.values() if s.grant_id and not why_not(s, self._book, self._now, stays=True))
+        candidates = tuple(sorted((c for c in made if c.may_end or c.parks), key=lambda c: c.cost))
+        known = self._of[node.name] = _Known(_pods(node), candidates, self._now, clearings(candidates))
         return known
 
     def _leave(self, node: NodeState) -> tuple[Candidate, ...]:
@@ -154,7 +201,10 @@ class Candidates:
     def lets_go(self, victims: Sequence[Candidate], takers: Sequence[PodState]) -> bool:
         """Whether all of these may go together as things are now, after all that were promised before."""
         pods = self._book.pods
-        if any(victim.action == "evict" and self._immune(pods[victim.uid]) for victim in victims):
+        for victim in victims:
+            if victim.uid not in self._left_alone:
+                self._left_alone[victim.uid] = self._immune(pods[victim.uid])
+        if any(victim.action == "evict" and self._left_alone[victim.uid] for victim in victims):
             return False
         allowed: dict[str, int] = {}
         for victim in victims:
@@ -210,3 +260,7 @@ def _shares(held: GrantState, node: str) -> tuple[GpuShare, ...]:
 
 def _slice(held: GrantState, node: str) -> Candidate:
     return Candidate(0, 0, 0, 0, Last(("", held.name)), held.uid, node, Demand(), _shares(held, node))
+
+
+def _pods(node: NodeState) -> list[Pod]:
+    return [state.pod for state in node.pods.values()]

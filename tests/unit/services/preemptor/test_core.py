@@ -287,7 +287,7 @@ def test_a_plan_that_ends_as_nobody_needs_it_says_nothing_of_what_its_victims_ca
 
 def test_a_tick_plans_for_no_longer_than_a_leader_may_take(monkeypatch: pytest.MonkeyPatch) -> None:
     """Those who are left have the next one, the most important first."""
-    monkeypatch.setattr(core, "LOOKS_MOST", 4)
+    monkeypatch.setattr(core, "LOOKS_MOST", 3 + 300 + 1)
     cluster = Cluster("a", "b", "c", gpus=1)
     for name in "abc":
         cluster.run(f"low-{name}", name, 0)
@@ -296,15 +296,83 @@ def test_a_tick_plans_for_no_longer_than_a_leader_may_take(monkeypatch: pytest.M
     assert [[b.name for plan in cluster.plans() for b in plan.beneficiaries] for _ in range(3)] == [["high-3", "high-2"], ["high-1"], []]
 
 
-def test_where_only_time_has_passed_prices_are_reckoned_anew_on_some_nodes_a_round(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(victims, "RENEWED_MOST", 1)
-    priced: list[str] = []
+def made_on(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Nodes whose pods' prices are reckoned, from now on."""
+    made: list[str] = []
 
     def price_of(state: PodState, book: Book, now: float) -> Movable:
-        priced.append(state.charged)
+        made.append(state.charged)
         return movable.price_of(state, book, now)
 
     monkeypatch.setattr(victims, "price_of", price_of)
+    return made
+
+
+@pytest.mark.parametrize("proposes", [False, True])
+def test_a_tick_makes_candidates_on_so_many_nodes_and_nobody_is_asked_before_all_are_made(monkeypatch: pytest.MonkeyPatch, proposes: bool) -> None:
+    """Also of an instance that stands by, and before anybody waits: the first plan finds them."""
+    monkeypatch.setattr(victims, "MADE_MOST", 2)
+    made = made_on(monkeypatch)
+    cluster = Cluster(*"abcde", gpus=1)
+    for number, name in enumerate("abcde"):
+        cluster.run(f"low-{name}", name, 0, ran_s=100 - number)
+    cluster.wait("high")
+    seen = []
+    for _ in range(3):
+        made.clear()
+        cluster.now += 1
+        said = cluster.say(m.Tick(proposes=proposes))
+        seen.append(set(made))
+        assert bool(said) == (proposes and len(seen) == 3)
+    assert [len(nodes) for nodes in seen] == [2, 2, 1]
+    made.clear()
+    if not proposes:
+        assert cluster.victims() == [["low-e"]]
+        assert made == []
+
+
+def test_a_dry_run_of_one_that_has_not_looked_at_all_nodes_says_so(monkeypatch: pytest.MonkeyPatch, cluster: Cluster) -> None:
+    monkeypatch.setattr(victims, "MADE_MOST", 1)
+    answers = [cluster.core.dry_run("team", "high", cluster.now) for _ in range(2)]
+    assert [answer.plan is None for answer in answers] == [True, False]
+    assert answers[0].sentence == "not all nodes have been looked at yet; ask again in some seconds"
+
+
+def test_nodes_whose_pods_have_changed_are_made_anew_in_a_round_as_many_as_a_tick_makes_and_the_others_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = Cluster(*"abc", gpus=1)
+    for number, name in enumerate("abc"):
+        cluster.run(f"low-{name}", name, 0, ran_s=100 - number)
+    assert cluster.plans() == []
+    monkeypatch.setattr(victims, "MADE_MOST", 0)
+    monkeypatch.setattr(victims, "RENEWED_MOST", 0)
+    for name in "bc":
+        cluster.say(m.FactsSeen((Put(object=build.newer(cluster.pods[f"low-{name}"])),)))
+    cluster.wait("high")
+    assert cluster.victims() == [["low-a"]]
+    cluster.wait("other")
+    assert cluster.victims() == []
+    monkeypatch.undo()
+    assert cluster.victims() == [["low-c"]]
+
+
+def test_idle_ticks_make_anew_what_has_changed(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = made_on(monkeypatch)
+    cluster = Cluster(*"abc", gpus=1)
+    for name in "abc":
+        cluster.run(f"low-{name}", name, 0)
+    cluster.plans()
+    cluster.say(m.FactsSeen((Put(object=build.newer(cluster.pods["low-b"])),)))
+    made.clear()
+    cluster.plans()
+    assert made == ["b"] * len(made) != []
+    made.clear()
+    cluster.plans()
+    assert made == []
+
+
+def test_where_only_time_has_passed_prices_are_reckoned_anew_on_some_nodes_a_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(victims, "RENEWED_MOST", 1)
+    priced = made_on(monkeypatch)
     cluster = Cluster("a", "b", "c", gpus=1)
     for name in "abc":
         cluster.run(f"low-{name}", name, 0)
