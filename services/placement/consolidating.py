@@ -12,8 +12,11 @@ from shared.book.states import PodState
 from shared.contracts.preemption import Plan
 from shared.contracts.queries import LeftAlone
 
+Spare = Callable[[str, Collection[str]], bool]
+"""Whether a gang needs this member no more, where these go too (`Gangs.can_spare`)."""
 
-def refuses(plan: Plan, waiting: Sequence[PodState], going: Sequence[PodState], is_firm: Callable[[PodState], bool]) -> str:
+
+def refuses(plan: Plan, waiting: Sequence[PodState], going: Sequence[PodState], is_firm: Callable[[PodState], bool], can_spare: Spare) -> str:
     """Why these do not move for those; empty where they do."""
     for victim in plan.victims:
         if victim.action != "move" or not victim.to:
@@ -22,7 +25,8 @@ def refuses(plan: Plan, waiting: Sequence[PodState], going: Sequence[PodState], 
     for state in going:
         if state.pod.spec.priority > lowest:
             return f"{state.key} is of a higher priority than who would have its place"
-        kept = keeps(state, is_firm)
+        spare = state.gang is None or can_spare(state.uid, [other.uid for other in going])
+        kept = keeps(state, is_firm) if spare else "its gang needs it"
         if kept:
             return f"{state.key} does not move: {kept}"
     return ""
@@ -32,8 +36,6 @@ def keeps(state: PodState, is_firm: Callable[[PodState], bool]) -> str:
     """Why nobody could carry out this pod's move, or may, in a word or two; empty where somebody could."""
     if not state.controller_uid:
         return "nothing makes it anew"
-    if state.gang is not None:
-        return "gang"
     return "within its queue's guarantee by policy" if is_firm(state) else ""
 
 

@@ -10,7 +10,7 @@ GPUs, after as many of them as find room without any move have taken it, so that
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 import msgspec
 import numpy as np
@@ -50,6 +50,8 @@ class Goal(msgspec.Struct, frozen=True):
     """They wait in the queue: room is theirs as soon as it is there, so whoever made it may come again beside them."""
     busy: frozenset[str] = frozenset()
     """Nodes where nobody is moved, and none of these goes."""
+    can_spare: Callable[[str, Collection[str]], bool] | None = None
+    """Whether a gang needs a member no more, where these go too (`Gangs.can_spare`); None: nobody of a gang moves."""
     spared: Callable[[PodState], str] | None = None
     """Why a pod is left alone, beside what always keeps one (`why_not`); empty where it may move."""
     gpus: int = 0
@@ -191,14 +193,16 @@ class _Plan:
 
     def _guess(self, state: PodState, node: NodeState) -> list[Movable]:
         """Pods of a node that may move, in the order in which to lift them until there is room; empty where all would not do."""
-        book, moved = self.world.book, {one.uid for one, _ in self.done}
-        movable: list[Movable] = []
-        for other in node.pods.values():
-            reason = "moved already" if other.uid in moved else why_not(other, book, self.now, priority=state.pod.spec.priority)
+        book, moved, movable = self.world.book, {one.uid for one, _ in self.done}, list[Movable]()
+        going = set(moved)
+        for other in sorted(node.pods.values(), key=_came, reverse=True):
+            spare = other.gang is not None and self.goal.can_spare is not None and self.goal.can_spare(other.uid, going)
+            reason = "moved already" if other.uid in moved else why_not(other, book, self.now, priority=state.pod.spec.priority, spare=spare)
             if not reason and self.goal.spared is not None:
                 reason = self.goal.spared(other)
             if not reason:
                 movable.append(price_of(other, book, self.now))
+                going.add(other.uid)
             elif other.ours and other.pod.metadata.namespace != _NAMESPACE:
                 self.kept[reason] += 1
         if not opens(state, node, [node.pods[one.uid] for one in movable], book):
@@ -264,6 +268,10 @@ class _Plan:
         sentence = f"{len(moves)} move{'' if len(moves) == 1 else 's'} {words}, for {disturbed} disturbed GPU-seconds" if moves else words
         kept = tuple(f"{count} pod{'' if count == 1 else 's'}: {reason}" for reason, count in self.kept.most_common())
         return Advice(sentence=sentence, moves=moves, disturbed_gpu_seconds=disturbed, kept=kept)
+
+
+def _came(state: PodState) -> tuple[str, str]:
+    return state.pod.metadata.creation_timestamp, state.pod.metadata.name
 
 
 def _by_gpu(node: NodeState, movable: dict[str, Movable]) -> list[Movable]:

@@ -87,12 +87,12 @@ def advise_(core: Core, query: AdviseQuery, wall: float) -> Steps[AdviseAnswer]:
 
 def _goal(core: Core, query: AdviseQuery) -> Goal:
     if query.pod is not None:
-        return Goal(states=(_from_manifest(query.pod),))
+        return Goal(states=(_from_manifest(query.pod),), can_spare=core.placer.gangs.can_spare)
     if query.name:
         return _goal_of(core, query)
     if not (1 <= query.gpus <= GPUS_MOST and 1 <= query.groups <= GROUPS_MOST):
         raise Unanswerable(f"name a waiting pod, give a manifest, or ask for 1 to {GROUPS_MOST} groups of 1 to {GPUS_MOST} GPUs")
-    return Goal(gpus=query.gpus, groups=query.groups)
+    return Goal(gpus=query.gpus, groups=query.groups, can_spare=core.placer.gangs.can_spare)
 
 
 def _goal_of(core: Core, query: AdviseQuery) -> Goal:
@@ -113,7 +113,7 @@ def _goal_of(core: Core, query: AdviseQuery) -> Goal:
         _not_kept_back(core, states, f"gang {gang.name}")
     plans = [] if query.for_plan is None else [reserved.plan for reserved in core.preemption.open.values()]
     return Goal(
-        states=tuple(states), gang="" if gang is None else gang.name, within="" if gang is None else gang.required, waits=True,
+        states=tuple(states), gang="" if gang is None else gang.name, within="" if gang is None else gang.required, waits=True, can_spare=core.placer.gangs.can_spare,
         busy=frozenset(beneficiary.node for plan in plans for beneficiary in plan.beneficiaries),
         spared=None if query.for_plan is None else spared(query.for_plan, {victim.uid for plan in plans for victim in plan.victims}, core.placer.fair.is_firm),
     )  # fmt: skip

@@ -155,7 +155,7 @@ class Reservations(dict[str, Reservation]):
 
     def _refuses(self, plan: Plan, waiting: list[PodState], going: list[PodState]) -> str:
         if plan.consolidates:
-            return consolidating.refuses(plan, waiting, going, self._precedence.is_firm) or self._precedence.keeps_back(waiting, [])
+            return consolidating.refuses(plan, waiting, going, self._precedence.is_firm, self._gangs.can_spare) or self._precedence.keeps_back(waiting, [])
         stay = {victim.uid for victim in plan.victims if is_parking(victim)}
         gone = [state for state in going if state.uid not in stay]
         return self._precedence.refuses(waiting, going, stay=stay) or self._precedence.keeps_back(waiting, gone)

@@ -127,11 +127,12 @@ class Consolidating:
         return self._config.defragmentation_gpu_seconds_per_hour * 1000 - sum(gpu_ms for _, _, gpu_ms in self._spent)
 
     def _mover(self, move: Move, lowest: int, promised: Collection[str], now: float) -> PodState | None:
-        """None where it is not as placement saw it, or must not be asked now."""
+        """None where it is not as placement saw it, or must not be asked now. Of a gang placement has counted who may go together."""
         state = self._by_name(move.namespace, move.name)
         if state is None or state.charged != move.source or not state.grant_id or not state.controller_uid or state.uid in promised:
             return None
-        return None if why_not(state, self._book, now, priority=lowest) or self._immunity.spared(state, now) else state
+        spare = self._gangs.can_spare(state.uid, promised)
+        return None if why_not(state, self._book, now, priority=lowest, spare=spare) or self._immunity.spared(state, now) else state
 
     def _by_name(self, namespace: str, name: str) -> PodState | None:
         return self._book.pods.get(self._book.uid_by_key.get(f"{namespace}/{name}", ""))

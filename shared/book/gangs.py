@@ -216,6 +216,13 @@ class Gangs:
                 return gang
         return None
 
+    def can_spare(self, uid: str, going: Collection[str]) -> bool:
+        """Whether its gang needs this member no more where these go too, nor anywhere in particular."""
+        gang = self._of.get(uid)
+        if gang is None or gang.required:
+            return False
+        return sum(member != uid and member not in going for member in gang.placed) + len(gang.elsewhere) >= gang.minimum
+
     def _running(self, gang: GangState) -> list[str]:
         """In the order of their uids."""
         return sorted(gang.placed)

@@ -51,10 +51,10 @@ def price_of(state: PodState, book: Book, now: float) -> Movable:
     return Movable(milli * lost_s, milli, state.uid, state.charged, round(created_at(state.pod) or 0))
 
 
-def why_not(state: PodState, book: Book, now: float, *, priority: float = inf, leaves: bool = False, stays: bool = False) -> str:
+def why_not(state: PodState, book: Book, now: float, *, priority: float = inf, leaves: bool = False, stays: bool = False, spare: bool = False) -> str:
     """Why a placed pod is to be left alone, in a word or two; empty where it may be asked to move.
 
-    `leaves`: it is asked to end, and need not go on elsewhere; then what becomes of its gang is for the asker to see (`Gangs.goes_with`). `stays`: it only gives something up for a while. `priority`: of the pod that wants its room. Nobody makes room for a lesser one, nor for one that never preempts.
+    `leaves`: it is asked to end, and need not go on elsewhere; then what becomes of its gang is for the asker to see (`Gangs.goes_with`). `stays`: it only gives something up for a while. `spare`: its gang needs it no more. `priority`: of the pod that wants its room. Nobody makes room for a lesser one, nor for one that never preempts.
     """
     if not state.ours:
         return "not Kerf's"
@@ -64,7 +64,7 @@ def why_not(state: PodState, book: Book, now: float, *, priority: float = inf, l
         return "higher priority"
     if stays:
         return ""
-    if state.gang is not None and not leaves:
+    if state.gang is not None and not (leaves or spare):
         return "gang"
     if state.refusal:
         return "refused as it is written"

@@ -99,9 +99,26 @@ def test_a_pod_that_nothing_makes_anew_stays() -> None:
     assert "nothing makes it anew" in refused(world, world.moves("x"))
 
 
-def test_a_member_of_a_gang_stays() -> None:
+def test_a_member_that_its_gang_needs_stays() -> None:
     world = Moving(x=owned("x", annotations={"kerf.dev/gang": "g", "kerf.dev/gang-size": "1"}))
-    assert "gang" in refused(world, world.moves("x"))
+    assert "its gang needs it" in refused(world, world.moves("x"))
+
+
+def test_a_member_that_its_gang_can_spare_moves_and_not_two_where_it_can_spare_one() -> None:
+    notes = {"kerf.dev/gang": "g", "kerf.dev/gang-size": "2", "kerf.dev/gang-min": "1"}
+    world = empty("a", "b", "c")
+    run_on(world, "b", owned("k"))
+    run_on(world, "c", owned("l"))
+    run_on(world, "a", owned("x", annotations=notes), owned("y", annotations=notes))
+    wants, small = build.gpu_pod("wants", gpus=2), build.gpu_pod("small", gpus=1, node_selector={"kubernetes.io/hostname": "a"})
+    world.waits(wants, small)
+    both = moving(world.plan("x", "y", to=(wants,), nodes=("a",)), "b", "c")
+    assert "its gang needs it" in refused(world, both)
+    assert world.ask(moving(world.plan("x", to=(small,), nodes=("a",)), "b")).ok
+    world.gives_back("x")
+    world.leader.facts(again := owned("x", number=1, annotations=notes))
+    assert world.leader.binds()[again.metadata.uid].node == "b"
+    assert world.leader.binds()[small.metadata.uid].node == "a"
 
 
 def test_a_pod_within_its_queues_guarantee_by_policy_stays() -> None:

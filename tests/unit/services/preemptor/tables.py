@@ -137,6 +137,8 @@ TABLE = (
     Case("nobody moves for a lesser", {"a": 2, "b": 2}, "x@a:0 p9; y@b:0 p9", "h 2", consolidates=True),
     Case("nobody moves for a pod that never preempts", {"a": 2, "b": 2}, "x@a:0; y@b:0", "h 2 never", consolidates=True),
     Case("a gang is not moved", {"a": 2, "b": 2}, "x@a:0 g2; y@b:0 g2", "h 2", consolidates=True),
+    Case("a member that its gang can spare is", {"a": 2, "b": 2}, "c@a:0 g2/1 r9; d@b:0 g2/1", "h 2", ends="d", moves="d=a", placed="h", consolidates=True),
+    Case("no more members than it can spare are", {"a": 2, "b": 1, "c": 1}, "d@a:0 g2/1; e@a:1 g2/1", "h 2", consolidates=True),
     Case("a budget keeps its pods where they are", {"a": 2, "b": 2}, "x@a:0 b; y@b:0 b", "h 2", least=2, consolidates=True),
     Case("another moves than the one in its least run time", {"a": 2, "b": 2}, "x@a:0 r500; y@b:0 r5 m3600", "h 2", ends="x", moves="x=b", placed="h", consolidates=True),
     Case("a gang comes, and one moves for it", {"a": 2, "b": 2, "c": 2}, "x@a:0 r9; y@b:0 r1", "h 2 g2; i 2 g2", ends="y", moves="y=a", placed="h i", consolidates=True),
