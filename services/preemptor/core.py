@@ -50,6 +50,8 @@ class Core:
         self._settling: list[tuple[Plan, float]] = []
         """Executed, with when; the feed has not shown all Bindings yet, and what was freed looks free until then."""
         self._now = 0.0
+        self.ready = False
+        """All nodes have been looked at once: before that nobody is asked."""
         self._listed = False
         """All pods are known."""
         self._use = Use()
@@ -103,8 +105,8 @@ class Core:
         self.waiting.tick(now)
         out: list[m.Command] = [self._execute(one, now) for one in self.open.values() if one.executing and one.victims_left and now - one.asked_at >= ASK_AGAIN_S]
         planned, self._now = self._planned(now), now
-        ready = self._candidates.tick(now)
-        groups = self.waiting.due(planned, now) if ready and proposes and len(self.open) < self.config.plans_most else []
+        self.ready = self._candidates.tick(now)
+        groups = self.waiting.due(planned, now) if self.ready and proposes and len(self.open) < self.config.plans_most else []
         if groups:
             out += self._propose_all(groups, now)
         return [*out, *self.consolidating.ask(planned, now)] if proposes else out
