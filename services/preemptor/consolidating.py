@@ -60,15 +60,17 @@ class Consolidating:
 
     def ask(self, planned: Collection[str], now: float) -> list[m.Command]:
         """The next question, if it is time for one. `planned`: uids of those for whom a plan is under way."""
+        left_gpu_s = self.left_gpu_ms(now) // 1000
+        if self._asking or now - self._asked_at < ASK_EVERY_S or left_gpu_s <= 0 or not self._wanted:
+            return []
         self._not_before = {uid: until for uid, until in self._not_before.items() if until > now}
         self._wanted = {uid: asked for uid, asked in self._wanted.items() if uid in self._book.pods and self._book.pods[uid].wants_place}
-        left_gpu_s = self.left_gpu_ms(now) // 1000
         due = sorted(
             (asked, uid)
             for uid, asked in self._wanted.items()
             if now - asked >= AGAIN_S and uid not in planned and uid not in self._not_before
         )
-        if self._asking or now - self._asked_at < ASK_EVERY_S or left_gpu_s <= 0 or not due:
+        if not due:
             return []
         state = self._book.pods[due[0][1]]
         self._wanted[state.uid] = self._asked_at = now

@@ -8,11 +8,14 @@ import pytest
 
 from cli.ask import ask
 from cli.output import Failure
+from shared.bus.embedded import EmbeddedServer
 from shared.bus.nats_bus import NatsBus
 from shared.bus.port import Incoming
 from shared.contracts import subjects
-from shared.contracts.base import encode
-from shared.contracts.queries import StatusAnswer, StatusQuery
+from shared.contracts.base import decode, encode
+from shared.contracts.explain import Advice, AdvisedPlace, Move
+from shared.contracts.queries import AdviseAnswer, AdviseQuery, StatusAnswer, StatusQuery
+from tests.support.command import kerf
 
 
 async def test_a_leader_that_begins_to_listen_a_moment_later_is_waited_for(bus: NatsBus) -> None:
@@ -33,3 +36,18 @@ async def test_a_leader_that_begins_to_listen_a_moment_later_is_waited_for(bus: 
 async def test_where_nobody_comes_the_error_says_who_is_missing(bus: NatsBus) -> None:
     with pytest.raises(Failure, match="no placement leader"):
         await ask(bus, subjects.QUERY_STATUS, StatusQuery(), StatusAnswer)
+
+
+async def test_advice_for_a_gang_says_where_each_of_its_pods_would_go(bus: NatsBus, nats: EmbeddedServer) -> None:
+    places = tuple(AdvisedPlace(namespace="team", name=f"g{i}", node=f"n{i}") for i in range(2))
+    moves = (Move(namespace="team", name="x", source="n1", target="n1", gpu_milli=500, disturbed_gpu_seconds=60),)
+    advice = Advice(sentence="1 move would make room for 2 pods of gang g on n0, n1", moves=moves, places=places)
+
+    async def answer(incoming: Incoming) -> None:
+        assert decode(incoming.payload, AdviseQuery) == AdviseQuery(namespace="team", name="g0")
+        await bus.respond(incoming, encode(AdviseAnswer(advice=advice)))
+
+    await bus.subscribe(subjects.QUERY_ADVISE, answer)
+    done = await kerf("advise", "team/g0", nats=nats.url)
+    assert done.code == 0, done.err
+    assert "Places then: team/g0 on n0, team/g1 on n1" in done.out
