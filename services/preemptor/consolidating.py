@@ -59,20 +59,19 @@ class Consolidating:
             self._wanted.setdefault(members[0].uid, -AGAIN_S)
 
     def ask(self, planned: Collection[str], now: float) -> list[m.Command]:
-        """The next question, if it is time for one. `planned`: uids of those for whom a plan is under way."""
+        """The next question, if it is time for one: about whom none was asked for longest, the most important of them. `planned`: uids of those for whom a plan is under way."""
         left_gpu_s = self.left_gpu_ms(now) // 1000
         if self._asking or now - self._asked_at < ASK_EVERY_S or left_gpu_s <= 0 or not self._wanted:
             return []
         self._not_before = {uid: until for uid, until in self._not_before.items() if until > now}
         self._wanted = {uid: asked for uid, asked in self._wanted.items() if uid in self._book.pods and self._book.pods[uid].wants_place}
-        due = sorted(
-            (asked, uid)
-            for uid, asked in self._wanted.items()
-            if now - asked >= AGAIN_S and uid not in planned and uid not in self._not_before
-        )
+        due = [uid for uid, asked in self._wanted.items() if now - asked >= AGAIN_S and uid not in planned and uid not in self._not_before]
         if not due:
             return []
-        state = self._book.pods[due[0][1]]
+        state = min(
+            (self._book.pods[uid] for uid in due),
+            key=lambda s: (self._wanted[s.uid], -s.pod.spec.priority, s.pod.metadata.creation_timestamp, s.uid),
+        )
         self._wanted[state.uid] = self._asked_at = now
         self._asking = True
         meta = state.pod.metadata
@@ -106,7 +105,10 @@ class Consolidating:
 
     def plan(self, way: Way, plan_id: str, now: float) -> Plan:
         """The plan of this way. From now on what it disturbs counts."""
-        victims = tuple(gives_way(state, "move", price_of(state, self._book, now).price_gpu_ms, to=to) for state, to in zip(way.movers, way.to, strict=True))
+        victims = tuple(
+            gives_way(state, "move", price_of(state, self._book, now).price_gpu_ms, to=to)
+            for state, to in zip(way.movers, way.to, strict=True)
+        )
         self._spent.append((now, plan_id, self.price_gpu_ms(way, now)))
         return Plan(plan_id=plan_id, beneficiaries=gains(way.members, way.nodes), victims=victims, deadline_s=self._config.deadline_s,
                     price_gpu_seconds=sum(v.lost_gpu_seconds for v in victims), consolidates=True)  # fmt: skip

@@ -50,6 +50,8 @@ class Core:
         self._settling: list[tuple[Plan, float]] = []
         """Executed, with when; the feed has not shown all Bindings yet, and what was freed looks free until then."""
         self._now = 0.0
+        self._leads = True
+        """As of the last tick."""
         self.ready = False
         """All nodes have been looked at once: before that nobody is asked."""
         self._listed = False
@@ -98,6 +100,7 @@ class Core:
     # --- proposing --------------------------------------------------------------------------------------------
 
     def _tick(self, now: float, *, proposes: bool) -> list[m.Command]:
+        self._leads = proposes
         self.immunity.tick(now)
         self._use.tick(now)
         for late in [one for one in self.open.values() if one.since + one.plan.deadline_s + LOST_S <= now]:
@@ -175,7 +178,7 @@ class Core:
     def _advised(self, event: m.Advised, now: float) -> list[m.Command]:
         """Moves among equals, where the moment is right; else they are asked about again."""
         way = self.consolidating.advised(event.advice, self._planned(now), self._promised(), now)
-        if way is None or not all(state.uid in self.waiting for state in way.members) or self._busy(now) & set(way.nodes):
+        if way is None or not self._leads or not all(state.uid in self.waiting for state in way.members) or self._busy(now) & set(way.nodes):
             return []
         if len(self.open) >= self.config.plans_most or self.consolidating.must_wait(way, self.waiting.waited_s(way.members, now), now):
             return []

@@ -87,6 +87,27 @@ def test_one_question_at_a_time_and_not_one_after_the_other() -> None:
     assert cluster.asked(after_s=0.5) == []
 
 
+def test_of_those_about_whom_nothing_was_asked_yet_the_most_important_comes_first() -> None:
+    cluster = Torn()
+    for name, priority in (("u", -7), ("w", 0), ("v", -3)):
+        cluster.waits(name, priority=priority)
+    names = []
+    for _ in range(3):
+        names += [question.name for question in cluster.asked(after_s=2.0)]
+        cluster.advised()
+    assert names == ["w", "v", "u"]
+
+
+def test_who_has_lost_the_lead_meanwhile_proposes_nothing() -> None:
+    """Nor is its question still under way when it leads again."""
+    cluster = Torn()
+    cluster.waits()
+    cluster.asked()
+    cluster.say(m.Tick(proposes=False))
+    assert cluster.advised(Y) == []
+    assert len(cluster.asked(after_s=12.0)) == 1
+
+
 def test_whoever_was_not_asked_about_for_longest_comes_first() -> None:
     cluster = Torn()
     cluster.waits("w")
