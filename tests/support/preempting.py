@@ -96,13 +96,14 @@ class Together(Leader):
 
     # --- the cluster --------------------------------------------------------------------------------------------
 
-    def arrive(self, name: str, *, priority: int, gpus: int = 1, gang: str = "", size: int = 1, runs_s: float = 1e9, label: str = "", queue: str = "",
+    def arrive(self, name: str, *, priority: int, gpus: int = 1, gang: str = "", size: int = 1, least: int = 0, runs_s: float = 1e9, label: str = "", queue: str = "",
                slice_: tuple[int, int] | None = None, uses_percent: int = 0, one_rack: bool = False) -> None:  # fmt: skip
         """`runs_s`: from its Binding on. `one_rack`: all of its gang must be in one. `slice_`: GiB and per cent of one GPU, enforced, instead of whole ones, of which it
         allocates so much of the memory. A pod that is evicted comes again by its controller, under the same name."""
         if uses_percent:
             self.uses_percent[name] = uses_percent
         notes = {"kerf.dev/gang": gang, "kerf.dev/gang-size": str(size)} if gang else {}
+        notes |= {names.ANNOTATION_GANG_MIN: str(least)} if gang and least else {}
         notes |= {names.ANNOTATION_GANG_TOPOLOGY: f"required={RACK}"} if gang and one_rack else {}
         asks: dict[str, Any] = {"gpus": gpus}
         if slice_ is not None:

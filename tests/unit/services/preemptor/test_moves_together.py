@@ -45,6 +45,8 @@ SMALL = st.lists(
     ),
     min_size=4, max_size=14,
 )  # fmt: skip
+ELASTIC = st.lists(st.builds(Arrival, after_s=st.just(0.0), priority=st.just(0), members=st.sampled_from((2, 3)), least=st.just(1), runs_s=st.sampled_from((60.0, 1e9))), max_size=2)
+"""Gangs of which members can be spared."""
 LARGE = st.lists(
     st.builds(Arrival, after_s=st.sampled_from((0.0, 3.0, 20.0)), priority=st.sampled_from((0, 0, 1)), gpus=st.integers(1, 3), members=st.sampled_from((1, 1, 2)), runs_s=st.sampled_from((20.0, 1e9))),
     min_size=1, max_size=5,
@@ -58,12 +60,14 @@ def torn(small: list[Arrival], large: list[Arrival]) -> list[Arrival]:
 
 
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(nodes=NODES, small=SMALL, large=LARGE, most=BUDGETS, patience=PATIENCE)
-def test_who_moves_has_its_place_and_who_it_moves_for_too(nodes: list[int], small: list[Arrival], large: list[Arrival], most: int, patience: float) -> None:
+@given(nodes=NODES, small=SMALL, elastic=ELASTIC, large=LARGE, most=BUDGETS, patience=PATIENCE)
+def test_who_moves_has_its_place_and_who_it_moves_for_too(
+    nodes: list[int], small: list[Arrival], elastic: list[Arrival], large: list[Arrival], most: int, patience: float
+) -> None:
     """Whole GPUs and slices, which come together on other GPUs of their nodes too; gangs; beside those that give way by
     priority, or give up compute for a while."""
     world = Together({f"n{i}": gpus for i, gpus in enumerate(nodes)}, immunity_s=IMMUNITY_S, defragmentation_gpu_seconds_per_hour=most, reclaim_patience=patience)
-    drive(world, torn(small, large))
+    drive(world, torn([*small[: len(small) // 2], *elastic, *small[len(small) // 2 :]], large))
     until_quiet(world, quiet_s=QUIET_S, most_s=2 * HOUR_S)
     judge(world)
     event("moves" if judge_moves(world, most) else "no moves")
