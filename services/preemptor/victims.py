@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Protocol
 
 import msgspec
 
 from services.preemptor.actions.base import GivesUp
+from services.preemptor.budgets import Budgets
 from services.preemptor.candidate import Candidate, Last
 from services.preemptor.clearing import Clearing, clearings
 from shared.book.book import Book
@@ -55,6 +55,12 @@ class _Known(msgspec.Struct):
     candidates: tuple[Candidate, ...]
     since: float
     clearing: dict[str, Clearing]
+    budgets: frozenset[str] = frozenset()
+    """That they are under."""
+    spent: frozenset[str] = frozenset()
+    """Those of them that allowed nobody to go when `able` and `clearing` were made."""
+    able: tuple[Candidate, ...] = ()
+    """The candidates as their budgets are."""
     leaving: tuple[Candidate, ...] = ()
     """As of this round, as are: """
     kinds: tuple[tuple[str, int, bool], ...] = ()
@@ -86,8 +92,7 @@ class Candidates:
         self._may: dict[str, dict[tuple[str, int, bool], bool]] = {}
         """In this round, by the taker's uid, whom it may ask by their kind."""
         self._promised: frozenset[str] = frozenset()
-        self._disruptions: Counter[str] = Counter()
-        """Promised, by PodDisruptionBudget."""
+        self._budgets = Budgets(book)
 
     def tick(self, now: float) -> bool:
         """Makes candidates beforehand, so that a plan finds them: a part of those that are lacking, and then some of those that have
@@ -99,6 +104,10 @@ class Candidates:
         for node in lacking[:MADE_MOST]:
             self._make(node)
         self._made = min(len(lacking), MADE_MOST)
+        elsewhere = self._budgets.elsewhere()
+        for known in self._of.values() if elsewhere else ():
+            if any(pod.metadata.namespace in elsewhere for pod in known.pods):
+                known.pods = []
         if not lacking:
             self._renew(now)
         return len(lacking) <= MADE_MOST
@@ -126,7 +135,7 @@ class Candidates:
         self._left_alone.clear()
         self._cannot = {uid: until for uid, until in self._cannot.items() if until > now and uid in pods}
         self._promised = frozenset(promised)
-        self._disruptions = Counter(name for uid in self._promised if uid in pods for name in budgets_of(pods[uid], self._book))
+        self._budgets.begin(self._promised)
         return self
 
     def on(self, node: NodeState, taker: PodState) -> list[Candidate]:
@@ -134,12 +143,12 @@ class Candidates:
         known, below = self._look(node), taker.pod.spec.priority
         # With thousands of candidates a question each takes longer than all the rest.
         if self._precedence.by_priority_alone:
-            return [c for c in known.candidates if c.priority < below and c.uid not in self._promised]
+            return [c for c in known.able if c.priority < below and c.uid not in self._promised]
         may = self._may.setdefault(taker.uid, {})
-        for candidate, kind in zip(known.candidates, known.kinds, strict=True):
+        for candidate, kind in zip(known.able, known.kinds, strict=True):
             if kind not in may:
                 may[kind] = self._precedence.may(taker, self._book.pods[candidate.uid])
-        return [c for c, kind in zip(known.candidates, known.kinds, strict=True) if may[kind] and c.uid not in self._promised]
+        return [c for c, kind in zip(known.able, known.kinds, strict=True) if may[kind] and c.uid not in self._promised]
 
     def leaving(self, node: NodeState) -> tuple[Candidate, ...]:
         """Who gives back there without being asked: pods that end, in time, and slices that outlive their pods by a moment."""
@@ -165,15 +174,23 @@ class Candidates:
             else:
                 self.partial, known = True, _Known([], (), self._now, {})
                 self._of[node.name] = known
+        spent = known.budgets & self._budgets.spent
+        if spent != known.spent:
+            known.spent = spent
+            able = (msgspec.structs.replace(c, may_end=False) if not spent.isdisjoint(c.budgets) else c for c in known.candidates)
+            known.able = tuple(c for c in able if c.may_end or c.parks)
+            known.clearing = clearings(known.able)
         known.leaving = self._leave(node)
         if not self._precedence.by_priority_alone:
-            known.kinds = tuple(self._precedence.kind_of(self._book.pods[c.uid]) for c in known.candidates)
+            known.kinds = tuple(self._precedence.kind_of(self._book.pods[c.uid]) for c in known.able)
         return known
 
     def _make(self, node: NodeState) -> _Known:
         made = (self._candidate(s, node.name) for s in node.pods.values() if s.grant_id and not why_not(s, self._book, self._now, stays=True))
         candidates = tuple(sorted((c for c in made if c.may_end or c.parks), key=lambda c: c.cost))
-        known = self._of[node.name] = _Known(_pods(node), candidates, self._now, clearings(candidates))
+        known = self._of[node.name] = _Known(
+            _pods(node), candidates, self._now, clearings(candidates), budgets=frozenset(name for c in candidates for name in c.budgets), able=candidates
+        )  # fmt: skip
         return known
 
     def _leave(self, node: NodeState) -> tuple[Candidate, ...]:
@@ -206,14 +223,8 @@ class Candidates:
                 self._left_alone[victim.uid] = self._immune(pods[victim.uid])
         if any(victim.action == "evict" and self._left_alone[victim.uid] for victim in victims):
             return False
-        allowed: dict[str, int] = {}
-        for victim in victims:
-            if victim.budgets:
-                allowed |= budgets_of(pods[victim.uid], self._book)
-        wanted = Counter(name for victim in victims for name in victim.budgets)
-        within = all(self._disruptions[name] + count <= allowed.get(name, 0) for name, count in wanted.items())
         stay = [victim.uid for victim in victims if victim.action != "evict"]
-        return within and not self._precedence.refuses(takers, [pods[victim.uid] for victim in victims], stay=stay)
+        return self._budgets.let_go(victims) and not self._precedence.refuses(takers, [pods[victim.uid] for victim in victims], stay=stay)
 
     def let_in(self, victims: Sequence[Candidate], takers: Sequence[PodState]) -> bool:
         """Whether the takers' queue lets them have so much when these are gone."""
@@ -229,10 +240,10 @@ class Candidates:
     def promise(self, victims: Sequence[Candidate]) -> None:
         """These go by a plan of this round."""
         self._promised |= {victim.uid for victim in victims}
-        self._disruptions.update(name for victim in victims for name in victim.budgets)
+        self._budgets.promise(victims)
 
-    def _spared(self, state: PodState) -> bool:
-        return bool(why_not(state, self._book, self._now, leaves=True)) or self._immune(state)
+    def _spared(self, state: PodState, *, budgets: bool = True) -> bool:
+        return bool(why_not(state, self._book, self._now, leaves=True, budgets=budgets)) or self._immune(state)
 
     def _candidate(self, state: PodState, node: str) -> Candidate:
         shares = _shares(self._book.grants[state.grant_id], node)
@@ -242,7 +253,7 @@ class Candidates:
         meta = state.pod.metadata
         return Candidate(
             state.pod.spec.priority, price.price_gpu_ms, least, price.gpu_milli, Last((meta.creation_timestamp, meta.name)), state.uid, node, state.demand, shares,
-            tuple(budgets_of(state, self._book)), self._parks(state), not self._spared(state), self._uses_mib(state.uid),
+            tuple(budgets_of(state, self._book)), self._parks(state), not self._spared(state, budgets=False), self._uses_mib(state.uid),
         )  # fmt: skip
 
     def _parks(self, state: PodState) -> tuple[Parking, ...]:

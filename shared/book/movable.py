@@ -51,10 +51,11 @@ def price_of(state: PodState, book: Book, now: float) -> Movable:
     return Movable(milli * lost_s, milli, state.uid, state.charged, round(created_at(state.pod) or 0))
 
 
-def why_not(state: PodState, book: Book, now: float, *, priority: float = inf, leaves: bool = False, stays: bool = False, spare: bool = False) -> str:
+def why_not(state: PodState, book: Book, now: float, *, priority: float = inf, leaves: bool = False, stays: bool = False, spare: bool = False,
+            budgets: bool = True) -> str:  # fmt: skip
     """Why a placed pod is to be left alone, in a word or two; empty where it may be asked to move.
 
-    `leaves`: it is asked to end, and need not go on elsewhere; then what becomes of its gang is for the asker to see (`Gangs.goes_with`). `stays`: it only gives something up for a while. `spare`: its gang needs it no more. `priority`: of the pod that wants its room. Nobody makes room for a lesser one, nor for one that never preempts.
+    `budgets`: also where it is only that they allow nobody to go at the moment. `leaves`: it is asked to end, and need not go on elsewhere; then what becomes of its gang is for the asker to see (`Gangs.goes_with`). `stays`: it only gives something up for a while. `spare`: its gang needs it no more. `priority`: of the pod that wants its room. Nobody makes room for a lesser one, nor for one that never preempts.
     """
     if not state.ours:
         return "not Kerf's"
@@ -73,10 +74,10 @@ def why_not(state: PodState, book: Book, now: float, *, priority: float = inf, l
     least_s, started = state.life.min_runtime_s, started_at(state.pod)
     if least_s is not None and (started is None or now - started < least_s):
         return "minimum run time"
-    budgets = budgets_of(state, book)
-    if len(budgets) > 1:
+    allowed = budgets_of(state, book)
+    if len(allowed) > 1:
         return "several disruption budgets"  # the API server evicts nobody under more than one
-    return "disruption budget" if any(allowed < 1 for allowed in budgets.values()) else ""
+    return "disruption budget" if budgets and any(count < 1 for count in allowed.values()) else ""
 
 
 def _holds_data(volume: Volume) -> bool:

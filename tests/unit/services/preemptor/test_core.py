@@ -355,6 +355,36 @@ def test_nodes_whose_pods_have_changed_are_made_anew_in_a_round_as_many_as_a_tic
     assert cluster.victims() == [["low-c"]]
 
 
+def put_budget(cluster: Cluster, allowed: int, label: str = "kept") -> None:
+    meta = Meta(name="budget", namespace="team", uid="uid-budget", resource_version=build.next_version())
+    spec = DisruptionBudgetSpec(selector=LabelSelector(match_labels={"app": label}))
+    cluster.say(m.FactsSeen((Put(object=PodDisruptionBudget(metadata=meta, spec=spec, status=DisruptionBudgetStatus(disruptions_allowed=allowed))),)))
+
+
+def test_a_budget_is_as_it_is_now_though_candidates_were_made_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before it was there; before it let nobody go, or somebody; before it was about others. Once it is known whom it is about no
+    candidate is made anew for it."""
+    cluster = Cluster("a", "b", gpus=1)
+    cluster.run("kept", "a", 0, ran_s=1, labels={"app": "kept"})
+    cluster.run("dear", "b", 0, ran_s=9_000)
+    cluster.wait("high")
+
+    def victims_with(allowed: int, label: str = "kept") -> list[str]:
+        put_budget(cluster, allowed, label)
+        cluster.say(m.Tick(proposes=False))
+        answer = cluster.core.dry_run("team", "high", cluster.now)
+        assert answer.plan is not None
+        return [victim.name for victim in answer.plan.victims]
+
+    cluster.say(m.Tick(proposes=False))
+    assert victims_with(0) == ["dear"]
+    made = made_on(monkeypatch)
+    assert victims_with(1) == ["kept"]
+    assert victims_with(0) == ["dear"]
+    assert made == []
+    assert victims_with(0, "others") == ["kept"]
+
+
 def test_idle_ticks_make_anew_what_has_changed(monkeypatch: pytest.MonkeyPatch) -> None:
     made = made_on(monkeypatch)
     cluster = Cluster(*"abc", gpus=1)

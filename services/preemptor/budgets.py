@@ -1,0 +1,62 @@
+"""PodDisruptionBudgets as they are now: candidates are made beforehand, and what a budget allows changes with each end. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
+
+from services.preemptor.candidate import Candidate
+from shared.book.book import Book
+from shared.book.movable import budgets_of
+from shared.model.objects import LabelSelector, PodDisruptionBudget
+
+
+class Budgets:
+    def __init__(self, book: Book) -> None:
+        self._book = book
+        self._selectors: dict[str, tuple[str, LabelSelector | None]] = {}
+        """By budget: its namespace, and whom it is about, when that was last looked at."""
+        self._of: dict[str, dict[str, int]] = {}
+        """In this round, by uid."""
+        self._promised: Counter[str] = Counter()
+        self.spent: frozenset[str] = frozenset()
+        """Those that allow nobody to go in this round."""
+
+    def elsewhere(self) -> set[str]:
+        """Namespaces where budgets are about other pods than at the last question."""
+        now = {name: (budget.metadata.namespace, budget.spec.selector) for name, budget in self._all().items()}
+        before, self._selectors = self._selectors, now
+        return {(now.get(name) or before[name])[0] for name in now.keys() | before.keys() if now.get(name) != before.get(name)}
+
+    def begin(self, promised: Iterable[str]) -> None:
+        """A round, on a book that stands still. `promised`: uids of pods that go, and that the budgets' statuses do not count yet."""
+        self._of.clear()
+        self._promised = Counter(name for uid in promised if uid in self._book.pods for name in self.of(uid))
+        self._spend()
+
+    def of(self, uid: str) -> Mapping[str, int]:
+        """The budgets that a pod is under, with what each allows."""
+        if uid not in self._of:
+            self._of[uid] = budgets_of(self._book.pods[uid], self._book)
+        return self._of[uid]
+
+    def let_go(self, victims: Collection[Candidate]) -> bool:
+        """Whether all of these may end together, after all that were promised before. Those that do not end touch no budget."""
+        allowed: dict[str, int] = {}
+        wanted: Counter[str] = Counter()
+        for victim in victims:
+            if victim.action == "evict":
+                allowed |= self.of(victim.uid)
+                wanted.update(self.of(victim.uid).keys())
+        return all(self._promised[name] + count <= allowed[name] for name, count in wanted.items())
+
+    def promise(self, victims: Iterable[Candidate]) -> None:
+        self._promised.update(name for victim in victims if victim.action == "evict" for name in self.of(victim.uid))
+        self._spend()
+
+    def _spend(self) -> None:
+        self.spent = frozenset(name for name, budget in self._all().items() if budget.status.disruptions_allowed <= self._promised[name])
+
+    def _all(self) -> dict[str, PodDisruptionBudget]:
+        found: dict[str, PodDisruptionBudget] = self._book.others.get("PodDisruptionBudget", {})
+        return found
