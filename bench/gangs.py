@@ -24,7 +24,8 @@ from shared.contracts.log import DecisionBatch
 from shared.contracts.node_commands import NodeSyncAnswer
 from shared.model import names
 from shared.model.gpu import Gpu, Inventory
-from shared.model.objects import Container, Meta, Node, NodeStatus, Pod, PodSpec, Resources
+from shared.model.kube_object import Meta
+from shared.model.objects import Container, Node, NodeStatus, Pod, PodSpec, Resources
 
 GPUS, RACK = 8, 16
 

@@ -27,7 +27,8 @@ from shared.book.states import PodState, pod_state
 from shared.contracts.facts import Put
 from shared.model import names
 from shared.model.gpu import Gpu, Inventory
-from shared.model.objects import Container, Meta, Node, NodeStatus, Pod, PodSpec, Resources
+from shared.model.kube_object import Meta
+from shared.model.objects import Container, Node, NodeStatus, Pod, PodSpec, Resources
 
 NODES, GPUS = 16, 8
 CAPACITY_MILLI = 1000 * NODES * GPUS

@@ -29,7 +29,8 @@ from shared.contracts.preemption import Plan
 from shared.model import names
 from shared.model.gpu import Gpu, Inventory
 from shared.model.grant import ContainerGrant, GpuShare, Grant, encode_grant
-from shared.model.objects import Container, Meta, Node, NodeStatus, Pod, PodSpec, PodStatus, Resources
+from shared.model.kube_object import Meta
+from shared.model.objects import Container, Node, NodeStatus, Pod, PodSpec, PodStatus, Resources
 
 GPUS, RACK, MEMORY_MIB = 8, 16, 81920
 _NOW = 1_800_000_000.0

@@ -27,7 +27,8 @@ from shared.contracts.policy import CONFIG_MAP, CONFIG_NAMESPACE, QUEUES_KEY
 from shared.model import names
 from shared.model.gpu import Gpu, Inventory
 from shared.model.grant import Grant, decode_grant, encode_grant
-from shared.model.objects import ConfigMap, Meta, Node, NodeStatus, OwnerReference, Pod, PodStatus, Quantities
+from shared.model.kube_object import Meta, OwnerReference, Quantities
+from shared.model.objects import ConfigMap, Node, NodeStatus, Pod, PodStatus
 
 NODE = "node"
 _NAMESPACE = "jobs"

@@ -17,7 +17,8 @@ from shared.book.states import PodState, pod_state
 from shared.contracts.facts import Put
 from shared.model import names
 from shared.model.gpu import Gpu, Inventory
-from shared.model.objects import Container, Meta, Node, NodeStatus, Pod, PodSpec, Quantities, Resources
+from shared.model.kube_object import Meta, Quantities
+from shared.model.objects import Container, Node, NodeStatus, Pod, PodSpec, Resources
 
 GPU_MIB = 16_000
 """The trace says nothing of GPU memory; a share of a GPU takes the same part of it."""

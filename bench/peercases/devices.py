@@ -10,7 +10,8 @@ from services.placement.quota import over_quota
 from shared.model import names
 from shared.model.gpu import Gpu
 from shared.model.grant import GpuShare
-from shared.model.objects import Container, Meta, Pod, PodSpec, Quantities, ResourceQuota, Resources
+from shared.model.kube_object import Meta, Quantities
+from shared.model.objects import Container, Pod, PodSpec, ResourceQuota, Resources
 
 Case = dict[str, Any]
 

@@ -10,7 +10,8 @@ from bench.peercases.world import World
 from services.admission.dialects.selection import selection
 from shared.book.accepts import shunned
 from shared.model import names
-from shared.model.objects import Container, Meta, Pod, PodSpec, Resources
+from shared.model.kube_object import Meta
+from shared.model.objects import Container, Pod, PodSpec, Resources
 from shared.model.request import read_request
 
 Case = dict[str, Any]

@@ -16,9 +16,11 @@ from bench.peercases.preempting import PreemptingWorld
 from bench.peercases.world import World
 from shared.contracts.policy import CONFIG_MAP, CONFIG_NAMESPACE, QUEUES_KEY
 from shared.model import names
+from shared.model.affinity import Affinity
 from shared.model.gang import LEVELS
 from shared.model.grant import Grant
-from shared.model.objects import Affinity, ConfigMap, Meta, Quantities
+from shared.model.kube_object import Meta, Quantities
+from shared.model.objects import ConfigMap
 
 Case = dict[str, Any]
 

@@ -15,7 +15,8 @@ from shared.contracts.node_commands import NodeSyncAnswer
 from shared.model import names
 from shared.model.gpu import Gpu, Inventory, Strategy
 from shared.model.grant import ContainerGrant, GpuShare, Grant, decode_grant, encode_grant
-from shared.model.objects import Container, Meta, Node, NodeStatus, OwnerReference, Pod, PodSpec, PodStatus, Quantities, Resources
+from shared.model.kube_object import Meta, OwnerReference, Quantities
+from shared.model.objects import Container, Node, NodeStatus, Pod, PodSpec, PodStatus, Resources
 
 CONTAINER = "main"
 ROUNDS = 4

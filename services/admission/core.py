@@ -15,8 +15,9 @@ from services.admission.dialects.base import DEFAULT_SCHEDULERS, Json, Place, am
 from services.admission.patch import Operation, difference
 from shared.model import names
 from shared.model.gang import read_gang
+from shared.model.kube_object import Quantities
 from shared.model.life import read_life
-from shared.model.objects import Pod, Quantities
+from shared.model.objects import Pod
 from shared.model.request import RequestError, has_gpu_request, read_request
 
 TOLERATION = {"key": names.TAINT_MANAGED, "operator": "Exists", "effect": "NoSchedule"}

@@ -27,7 +27,9 @@ from shared.book.movable import Movable, disruptions_fit, price_of, why_not
 from shared.book.states import NodeState, PodState, pod_state
 from shared.contracts.explain import Advice, AdvisedPlace
 from shared.model import names
-from shared.model.objects import Container, Meta, Pod, PodSpec, Resources, Toleration
+from shared.model.affinity import Toleration
+from shared.model.kube_object import Meta
+from shared.model.objects import Container, Pod, PodSpec, Resources
 
 GPUS_MOST = 64
 GROUPS_MOST = 64

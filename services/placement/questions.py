@@ -19,7 +19,8 @@ from shared.book.states import PodState, pod_state
 from shared.contracts.base import ContractError, decode, encode
 from shared.contracts.queries import AdviseAnswer, AdviseQuery, ExplainAnswer, WhatIfQuery, WhenAnswer, WhenQuery, WhyQuery
 from shared.model import names
-from shared.model.objects import Pod, Toleration
+from shared.model.affinity import Toleration
+from shared.model.objects import Pod
 
 NODES_MOST = 500
 GANG_MOST = 64

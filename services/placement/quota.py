@@ -8,7 +8,8 @@ from collections.abc import Iterable
 from shared.book.demand import effective
 from shared.contracts.explain import Reason
 from shared.model import names
-from shared.model.objects import Pod, Quantities, ResourceQuota
+from shared.model.kube_object import Quantities
+from shared.model.objects import Pod, ResourceQuota
 from shared.model.units import format_mib, mib, whole
 
 _REQUESTS = "requests."

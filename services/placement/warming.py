@@ -10,7 +10,8 @@ from shared.book.states import PodState, pod_state
 from shared.contracts.facts import Put
 from shared.model import names
 from shared.model.gpu import Gpu, Inventory
-from shared.model.objects import Container, Meta, Node, NodeStatus, Pod, PodSpec, Quantities, Resources
+from shared.model.kube_object import Meta, Quantities
+from shared.model.objects import Container, Node, NodeStatus, Pod, PodSpec, Resources
 
 
 def exercise() -> None:

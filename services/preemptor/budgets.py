@@ -8,7 +8,8 @@ from collections.abc import Collection, Iterable, Mapping
 from services.preemptor.candidate import Candidate
 from shared.book.book import Book
 from shared.book.movable import budgets_of
-from shared.model.objects import LabelSelector, PodDisruptionBudget
+from shared.model.affinity import LabelSelector
+from shared.model.objects import PodDisruptionBudget
 
 
 class Budgets:

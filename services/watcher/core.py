@@ -18,7 +18,8 @@ from shared.kube.resources import REFLECTED
 from shared.model import names
 from shared.model.claims import ResourceClaim
 from shared.model.kinds import Object
-from shared.model.objects import Meta, Node, Pod, version
+from shared.model.kube_object import Meta
+from shared.model.objects import Node, Pod, version
 
 PAGE_LIMIT_BYTES = 512 * 1024
 BATCH_LIMIT_BYTES = 256 * 1024

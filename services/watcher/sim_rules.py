@@ -8,8 +8,8 @@ from typing import Any
 
 import msgspec
 
+from shared.model.affinity import LabelSelector
 from shared.model.kinds import KINDS
-from shared.model.objects import LabelSelector
 from shared.model.selectors import labels_match
 
 ANNOTATION_SECONDS = "kerf.dev/sim-seconds"

@@ -7,7 +7,8 @@ from collections.abc import Callable
 import msgspec
 
 from shared.model import names
-from shared.model.objects import Pod, Quantities
+from shared.model.kube_object import Quantities
+from shared.model.objects import Pod
 from shared.model.units import milli, whole
 
 MOST = 1 << 48

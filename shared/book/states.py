@@ -16,9 +16,10 @@ from shared.model.claims import ResourceClaim, claim_asks, claim_path
 from shared.model.gang import GangRef, read_gang
 from shared.model.gpu import Gpu, Inventory
 from shared.model.grant import Grant, decode_grant
+from shared.model.kube_object import OwnerReference
 from shared.model.life import UNTOLD, Life, read_life
 from shared.model.mig import geometry_of
-from shared.model.objects import Node, OwnerReference, Pod
+from shared.model.objects import Node, Pod
 from shared.model.parked import Parked, decode_parked
 from shared.model.request import PodRequest, RequestError, read_request
 from shared.model.units import WHOLE_GPU_MILLI, QuantityError, milli, whole

@@ -31,7 +31,8 @@ from shared.contracts.explain import (
 from shared.contracts.policy import Amounts, QueueDefaults, QueuePolicy, QueueRule
 from shared.model.gpu import Gpu, Inventory, Link, Nic
 from shared.model.grant import ContainerGrant, GpuShare, Grant, encode_grant
-from shared.model.objects import Container, Gang, Meta, Pod, PodSpec, PodStatus, Resources
+from shared.model.kube_object import Meta
+from shared.model.objects import Container, Gang, Pod, PodSpec, PodStatus, Resources
 
 UID = "0e6f8e2a-8f1c-4b9e-9d53-0a6d6c9f0001"
 UID_2 = "0e6f8e2a-8f1c-4b9e-9d53-0a6d6c9f0002"

@@ -10,7 +10,8 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from shared.model.objects import Gang, Meta
+from shared.model.kube_object import Meta
+from shared.model.objects import Gang
 
 
 class _Spec(msgspec.Struct, frozen=True, rename="camel"):

@@ -14,7 +14,8 @@ from shared.contracts.facts import Fact, Gone, Put
 from shared.kube.gangs import decoder_of
 from shared.kube.resources import Resource
 from shared.model.kinds import KINDS, Object
-from shared.model.objects import Gang, Meta, version
+from shared.model.kube_object import Meta
+from shared.model.objects import Gang, version
 
 INITIAL_END = "k8s.io/initial-events-end"
 """The annotation on the bookmark that ends a WatchList's initial events (KEP-3157)."""

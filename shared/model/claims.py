@@ -12,7 +12,8 @@ from typing import Any
 import msgspec
 
 from shared.model import names
-from shared.model.objects import KubeObject, Meta, Pod, PodClaim, Quantities
+from shared.model.kube_object import KubeObject, Meta, Quantities
+from shared.model.objects import Pod, PodClaim
 from shared.model.request import GpuAsk, RequestError, ask_for
 from shared.model.units import QuantityError, whole
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from shared.model.objects import LabelSelector, Node, NodeSelector, NodeSelectorTerm, Requirement, Taint, Toleration
+from shared.model.affinity import LabelSelector, NodeSelector, NodeSelectorTerm, Requirement, Toleration
+from shared.model.objects import Node, Taint
 
 _INTEGER = re.compile(r"[+-]?[0-9]{1,64}")
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from shared.model.objects import KubeObject, LabelSelector, Meta, NodeSelector, Quantities, Resources
+from shared.model.affinity import LabelSelector, NodeSelector
+from shared.model.kube_object import KubeObject, Meta, Quantities
+from shared.model.objects import Resources
 
 
 class ClaimSpec(KubeObject, frozen=True):

@@ -10,19 +10,8 @@ from shared.contracts.facts import Gone, Put
 from shared.model import names
 from shared.model.gpu import Gpu, Inventory, Link, Strategy
 from shared.model.grant import Grant, encode_grant
-from shared.model.objects import (
-    ConfigMap,
-    Container,
-    Meta,
-    Node,
-    NodeSpec,
-    NodeStatus,
-    Pod,
-    PodSpec,
-    PodStatus,
-    Resources,
-    Taint,
-)
+from shared.model.kube_object import Meta
+from shared.model.objects import ConfigMap, Container, Node, NodeSpec, NodeStatus, Pod, PodSpec, PodStatus, Resources, Taint
 
 _versions = iter(range(1000, 10**9))
 

@@ -25,17 +25,10 @@ from shared.contracts.node_commands import NodeGrant
 from shared.contracts.preemption import Plan, Spared
 from shared.contracts.samples import GpuUse, SliceUse, UsageSample
 from shared.model import names
+from shared.model.affinity import LabelSelector
 from shared.model.grant import Grant, decode_grant, sum_shares
-from shared.model.objects import (
-    DisruptionBudgetSpec,
-    DisruptionBudgetStatus,
-    LabelSelector,
-    Meta,
-    OwnerReference,
-    Pod,
-    PodDisruptionBudget,
-    PodStatus,
-)
+from shared.model.kube_object import Meta, OwnerReference
+from shared.model.objects import DisruptionBudgetSpec, DisruptionBudgetStatus, Pod, PodDisruptionBudget, PodStatus
 from shared.model.parked import Parked, decode_parked, left_of
 from tests.support import build
 from tests.support.leader import Leader

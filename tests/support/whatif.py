@@ -14,7 +14,9 @@ from services.placement.explaining.steps import finish
 from shared.contracts.explain import Advice, Counterfactual, PodExplanation, WhenExplanation, WorldExplanation
 from shared.contracts.queries import AdviseQuery, WhatIfQuery, WhenQuery, WhyQuery
 from shared.model import names
-from shared.model.objects import Meta, Pod, PodStatus, Taint, Toleration
+from shared.model.affinity import Toleration
+from shared.model.kube_object import Meta
+from shared.model.objects import Pod, PodStatus, Taint
 from shared.model.units import mib
 from tests.support import build
 from tests.support.leader import Leader

@@ -7,7 +7,7 @@ from typing import Any, Literal, Protocol
 
 import msgspec
 
-from shared.model.objects import Quantities
+from shared.model.kube_object import Quantities
 from shared.model.request import RequestError
 from shared.model.units import QuantityError, quantity
 

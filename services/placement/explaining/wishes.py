@@ -16,10 +16,11 @@ from shared.book.shares import GpuRoom
 from shared.book.states import NodeState, PodState
 from shared.contracts.explain import Reason
 from shared.model import names
+from shared.model.affinity import Affinity, Toleration
 from shared.model.generations import capability_tenths, generation_of
 from shared.model.gpu import ISOLATION_RANK, Isolation
 from shared.model.mig import nominal
-from shared.model.objects import Affinity, PodSpec, Toleration
+from shared.model.objects import PodSpec
 from shared.model.request import GpuAsk, PodRequest
 from shared.model.selectors import untolerated
 from shared.model.units import MIB

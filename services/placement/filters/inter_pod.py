@@ -6,7 +6,8 @@ from services.placement.filters.base import Check, Filter
 from shared.book.book import Book
 from shared.book.states import NodeState, PodState
 from shared.contracts.explain import Reason
-from shared.model.objects import LabelSelector, Pod, PodAffinityTerm, Requirement
+from shared.model.affinity import LabelSelector, PodAffinityTerm, Requirement
+from shared.model.objects import Pod
 from shared.model.selectors import labels_match
 
 

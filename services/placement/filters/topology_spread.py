@@ -5,7 +5,7 @@ from services.placement.filters.inter_pod import with_label_keys
 from shared.book.book import Book
 from shared.book.states import NodeState, PodState
 from shared.contracts.explain import Reason
-from shared.model.objects import LabelSelector, TopologySpreadConstraint
+from shared.model.affinity import LabelSelector, TopologySpreadConstraint
 from shared.model.selectors import labels_match, node_selector_matches, untolerated
 
 

@@ -5,7 +5,7 @@ from services.placement.filters.topology_spread import count_domains, spread_sel
 from services.placement.scores.base import ClusterScore, Rate
 from shared.book.book import Book
 from shared.book.states import NodeState, PodState
-from shared.model.objects import WeightedPodAffinityTerm
+from shared.model.affinity import WeightedPodAffinityTerm
 
 
 class PreferredPods(ClusterScore):

@@ -14,7 +14,8 @@ from shared.contracts.facts import Gone, Put
 from shared.model import names
 from shared.model.claims import ResourceClaim, ResourceSlice
 from shared.model.grant import ContainerGrant, GpuShare, Grant
-from shared.model.objects import Meta, PodClaim
+from shared.model.kube_object import Meta
+from shared.model.objects import PodClaim
 from tests.support import build
 
 

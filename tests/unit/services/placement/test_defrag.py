@@ -11,7 +11,9 @@ from hypothesis import strategies as st
 from services.placement import questions
 from services.placement.explaining.steps import finish
 from shared.contracts.queries import AdviseQuery, LeftAlone
-from shared.model.objects import DisruptionBudgetSpec, DisruptionBudgetStatus, LabelSelector, Meta, OwnerReference, PodDisruptionBudget
+from shared.model.affinity import LabelSelector
+from shared.model.kube_object import Meta, OwnerReference
+from shared.model.objects import DisruptionBudgetSpec, DisruptionBudgetStatus, PodDisruptionBudget
 from tests.support import build
 from tests.support.leader import Leader
 from tests.support.whatif import NOW, advise, end, run

@@ -18,15 +18,8 @@ from shared.contracts.explain import PodExplanation
 from shared.contracts.log import DecisionBatch, ReadyRecord
 from shared.contracts.queries import WhyQuery
 from shared.model.gpu import Strategy
-from shared.model.objects import (
-    Gang,
-    Meta,
-    OwnerReference,
-    Pod,
-    PvcSource,
-    SchedulingGate,
-    Volume,
-)
+from shared.model.kube_object import Meta, OwnerReference
+from shared.model.objects import Gang, Pod, PvcSource, SchedulingGate, Volume
 from shared.model.storage import PersistentVolume, PersistentVolumeClaim, StorageClass
 from shared.telemetry import Telemetry
 from tests.support import build

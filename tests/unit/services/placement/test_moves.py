@@ -11,7 +11,8 @@ from services.placement import messages as m
 from shared.contracts.facts import Gone
 from shared.contracts.preemption import Plan
 from shared.model.grant import decode_grant
-from shared.model.objects import OwnerReference, Pod
+from shared.model.kube_object import OwnerReference
+from shared.model.objects import Pod
 from tests.support import build
 from tests.unit.services.placement.test_reservations import World, refused
 

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from shared.book.states import pod_state
-from shared.model.objects import Container, Meta, Pod, ResourceQuota, Resources
+from shared.model.kube_object import Meta
+from shared.model.objects import Container, Pod, ResourceQuota, Resources
 from tests.support import build
 from tests.support.leader import Leader
 

@@ -10,7 +10,8 @@ import pytest
 from services.placement import messages as m
 from services.placement.turned_away import AVOID_S
 from shared.contracts.events import PlacementRejected
-from shared.model.objects import OwnerReference, Pod, PodStatus
+from shared.model.kube_object import OwnerReference
+from shared.model.objects import Pod, PodStatus
 from tests.support import build
 from tests.support.leader import Leader
 

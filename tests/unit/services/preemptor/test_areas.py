@@ -8,7 +8,9 @@ from services.preemptor import messages as m
 from services.preemptor import planner
 from services.preemptor.areas import Areas
 from shared.contracts.facts import Put
-from shared.model.objects import DisruptionBudgetSpec, DisruptionBudgetStatus, LabelSelector, Meta, Pod, PodDisruptionBudget
+from shared.model.affinity import LabelSelector
+from shared.model.kube_object import Meta
+from shared.model.objects import DisruptionBudgetSpec, DisruptionBudgetStatus, Pod, PodDisruptionBudget
 from tests.support import build
 from tests.unit.services.preemptor.world import Cluster
 

@@ -11,7 +11,8 @@ from services.preemptor import messages as m
 from shared.contracts.explain import Advice, AdvisedPlace, Move
 from shared.contracts.facts import Gone
 from shared.contracts.preemption import Plan, Reserved
-from shared.model.objects import OwnerReference, Pod
+from shared.model.kube_object import OwnerReference
+from shared.model.objects import Pod
 from tests.unit.services.preemptor.world import Cluster
 
 HOUR_S = 3_600

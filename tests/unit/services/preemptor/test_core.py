@@ -15,16 +15,9 @@ from shared.contracts.commands import Answer, Outcome
 from shared.contracts.events import PreemptionProposed
 from shared.contracts.facts import Gone, Put
 from shared.contracts.preemption import Plan, Reserved
-from shared.model.objects import (
-    Condition,
-    DisruptionBudgetSpec,
-    DisruptionBudgetStatus,
-    LabelSelector,
-    Meta,
-    OwnerReference,
-    PodDisruptionBudget,
-    PodStatus,
-)
+from shared.model.affinity import LabelSelector
+from shared.model.kube_object import Meta, OwnerReference
+from shared.model.objects import Condition, DisruptionBudgetSpec, DisruptionBudgetStatus, PodDisruptionBudget, PodStatus
 from tests.support import build
 from tests.unit.services.preemptor.world import Cluster
 

@@ -9,15 +9,9 @@ import pytest
 
 from services.preemptor import messages as m
 from shared.contracts.facts import Gone, Put
-from shared.model.objects import (
-    DisruptionBudgetSpec,
-    DisruptionBudgetStatus,
-    LabelSelector,
-    Meta,
-    OwnerReference,
-    PodDisruptionBudget,
-    Taint,
-)
+from shared.model.affinity import LabelSelector
+from shared.model.kube_object import Meta, OwnerReference
+from shared.model.objects import DisruptionBudgetSpec, DisruptionBudgetStatus, PodDisruptionBudget, Taint
 from shared.model.parked import Parked, encode_parked
 from tests.support import build
 from tests.unit.services.preemptor.world import TOTAL_MIB, Cluster

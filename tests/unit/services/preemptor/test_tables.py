@@ -13,7 +13,8 @@ from services.preemptor import messages as pm
 from services.preemptor.use import LOST_S, SEEN_FOR_S
 from shared.contracts.samples import GpuUse, SliceUse, UsageSample
 from shared.model.grant import ContainerGrant, GpuShare, Grant
-from shared.model.objects import OwnerReference, Pod, PodStatus
+from shared.model.kube_object import OwnerReference
+from shared.model.objects import Pod, PodStatus
 from shared.model.parked import decode_parked
 from tests.support import build
 from tests.support.preempting import BUDGET, GPU_MIB, RACK, Together

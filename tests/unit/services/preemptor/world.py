@@ -16,7 +16,8 @@ from shared.contracts.facts import Gone, Put
 from shared.contracts.preemption import Plan, Reserved
 from shared.model.gpu import Strategy
 from shared.model.grant import ContainerGrant, GpuShare, Grant
-from shared.model.objects import OwnerReference, Pod, PodStatus
+from shared.model.kube_object import OwnerReference
+from shared.model.objects import Pod, PodStatus
 from tests.support import build
 
 NOW = 1_800_000_000.0

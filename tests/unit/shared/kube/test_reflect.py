@@ -10,7 +10,8 @@ import pytest
 from shared.contracts.facts import Fact, Gone
 from shared.kube.reflect import INITIAL_END, Decoder, Lines, Reflection, Undecodable, WatchError
 from shared.kube.resources import POD
-from shared.model.objects import Meta, Pod
+from shared.model.kube_object import Meta
+from shared.model.objects import Pod
 
 
 def pod(name: str, version: int, *, uid: str = "") -> Pod:

@@ -8,7 +8,8 @@ import msgspec
 import pytest
 
 from shared.model.gang import GangRef, read_gang
-from shared.model.objects import OwnerReference, SchedulingGroup, WorkloadReference
+from shared.model.kube_object import OwnerReference
+from shared.model.objects import SchedulingGroup, WorkloadReference
 from shared.model.request import RequestError
 from tests.support import build
 

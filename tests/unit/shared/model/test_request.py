@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shared.model.objects import Container, Meta, Pod, PodSpec, Resources
+from shared.model.kube_object import Meta
+from shared.model.objects import Container, Pod, PodSpec, Resources
 from shared.model.request import GpuAsk, RequestError, has_gpu_request, read_ask, read_request
 
 

@@ -14,7 +14,7 @@ from services.placement.explaining.trial import Trial
 from services.placement.explaining.verdicts import Judge
 from services.placement.explaining.wishes import wishes
 from shared.book.states import PodState
-from shared.model.objects import Toleration
+from shared.model.affinity import Toleration
 from tests.support import build
 from tests.support.leader import Leader
 from tests.support.whatif import TAINT, end, follow, run, why

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from services.placement import questions
 from services.placement.explaining.steps import finish
 from shared.contracts.queries import WhenQuery
-from shared.model.objects import Affinity, LabelSelector, PodAffinity, PodAffinityTerm
+from shared.model.affinity import Affinity, LabelSelector, PodAffinity, PodAffinityTerm
 from tests.support import build
 from tests.support.leader import Leader
 from tests.support.whatif import NOW, end, run, when

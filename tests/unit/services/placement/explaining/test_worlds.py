@@ -8,7 +8,7 @@ import pytest
 from services.placement import questions
 from services.placement.explaining.steps import finish
 from shared.contracts.queries import AddGpus, AddNodes, Resize, WhatIfQuery, WhenQuery
-from shared.model.objects import OwnerReference
+from shared.model.kube_object import OwnerReference
 from tests.support import build
 from tests.support.leader import Leader
 from tests.support.whatif import NOW, run, world
