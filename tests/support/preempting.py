@@ -13,7 +13,6 @@ import msgspec
 
 from services.placement import messages as m
 from services.placement import questions
-from services.placement.columns import columns
 from services.placement.explaining.steps import finish
 from services.preemptor import messages as pm
 from services.preemptor.config import Config
@@ -21,48 +20,36 @@ from services.preemptor.core import Core as Preemptor
 from shared.contracts.commands import Answer, Evict, ParkPod
 from shared.contracts.events import PreemptionAbandoned, PreemptionExecuted, PreemptionReserved
 from shared.contracts.facts import Gone, Put
-from shared.contracts.node_commands import NodeGrant
 from shared.contracts.preemption import Plan, Spared
-from shared.contracts.samples import GpuUse, SliceUse, UsageSample
 from shared.model import names
 from shared.model.affinity import LabelSelector
-from shared.model.grant import Grant, decode_grant, sum_shares
+from shared.model.grant import Grant, decode_grant
 from shared.model.kube_object import Meta, OwnerReference
 from shared.model.objects import DisruptionBudgetSpec, DisruptionBudgetStatus, Pod, PodDisruptionBudget, PodStatus
-from shared.model.parked import Parked, decode_parked, left_of
+from shared.model.parked import decode_parked
 from tests.support import build
-from tests.support.leader import Leader
+from tests.support.sliced_nodes import TEAM, SlicedNodes
 
 EPOCH_S = 1_800_000_000.0
 STEP_S = 0.5
 SAMPLED_S = 10.0
 """How often nodes say what their slices use."""
-TEAM = "team"
 BUDGET = "budget"
 RACK = "topology.kubernetes.io/rack"
-GPU_MIB, GPU_MILLI = 81_920, 1_000
 
 
-class Together(Leader):
+class Together(SlicedNodes):
     """`least`: by label, how many of a label's pods a disruption budget wants left. `gives_back_s`: by node, how long after a
     pod's end. `racks`: by node, the value of its label RACK. The budgets' statuses reach Kerf with the next step, as the API server's do a moment late."""
 
     def __init__(self, nodes: Mapping[str, int], *, gives_back_s: float = 3.0, least: Mapping[str, int] | None = None, immunity_s: float = 60.0, queues: str | None = None,
                  racks: Mapping[str, str] | None = None, **preemptor: Any) -> None:  # fmt: skip
-        self.live: dict[str, Pod] = {}
-        """By uid, as the API server has them."""
         self.ends_at: dict[str, float] = {}
-        self.grants: dict[str, Grant] = {}
-        """By id, from the Binding until the node has given it back."""
-        self.parked: dict[str, Parked] = {}
-        """By grant, what its node makes it give up."""
         self.parkings: list[tuple[float, str, str]] = []
         """(when, name, action), or an empty action where it goes on"""
         self.plans: dict[str, Plan] = {}
         self.outcome: dict[str, str] = {}
         """Of the plans that placement has reserved."""
-        self.uses_percent: dict[str, int] = {}
-        """Of the memory that it was given, by name: what a slice has allocated. Who is not named here is not seen by its node."""
         self.spared: dict[str, Spared] = {}
         """As the bus keeps it."""
         self.evictions: list[tuple[float, str, str]] = []
@@ -120,8 +107,9 @@ class Together(Leader):
         for pod in [p for p in self.live.values() if p.spec.node_name and self._ran_s(p) >= self.ends_at[p.metadata.name]]:
             self._vanishes(pod)
         if round(self.now / seconds) % round(SAMPLED_S / seconds) == 0:
-            self._say_uses()
-        self._columns_hold()
+            for said in self.uses():
+                self.ask(said)
+        self.columns_hold()
         self._say_budgets()
         self.send(m.BeatSeen(self._nodes))
         self.send(m.Tick())
@@ -211,7 +199,7 @@ class Together(Leader):
                     if isinstance(patch, ParkPod):
                         self._annotate(patch)
             case m.SendGrant():
-                return [self._told(command.grant)]
+                return [self.told(command.grant)]
             case m.AnswerPlan():
                 self.ask(pm.Answered(command.answer))
             case m.Publish():
@@ -253,7 +241,7 @@ class Together(Leader):
         assert grant is not None
         self.grants[grant.grant_id] = grant
         self.bound_at[pod.metadata.name].append(self.now)
-        self._nobody_is_booked_twice()
+        self.nobody_is_booked_twice()
         seen = build.bound(pod, node, grant)
         start = datetime.fromtimestamp(self.wall, UTC).isoformat()
         self.appears(msgspec.structs.replace(seen, status=PodStatus(phase="Running", start_time=start)))
@@ -273,48 +261,6 @@ class Together(Leader):
         meta = msgspec.structs.replace(pod.metadata, resource_version=build.next_version(), annotations=notes)
         self.parkings.append((self.now, order.name, decode_parked(order.parked).action if order.parked else ""))
         self.appears(msgspec.structs.replace(pod, metadata=meta))
-
-    def _uses_mib(self, grant: Grant, name: str) -> int:
-        return max(share.memory_mib for part in grant.containers.values() for share in part.gpus) * self.uses_percent.get(name, 0) // 100
-
-    def _say_uses(self) -> None:
-        for uid, state in self.core.book.pods.items():
-            grant, name = self.grants.get(state.grant_id), state.pod.metadata.name
-            if grant is not None and name in self.uses_percent:
-                mib = self._uses_mib(grant, name)
-                use = SliceUse(uid=uid, namespace=TEAM, name=name, memory_mib=mib, granted_memory_mib=mib, granted_compute_milli=0, counted_mib=mib)
-                self.ask(pm.Sampled(UsageSample(node=state.charged, at_ms=0, gpus=(GpuUse(uuid="", used_mib=mib, slices=(use,)),))))
-
-    def _told(self, order: NodeGrant) -> m.Input:
-        """The node does as it is told, and says so; but nobody keeps less than it has allocated."""
-        grant_id = order.grant.grant_id
-        if order.parked is not None and order.parked.action == "shrink" and self._uses_mib(order.grant, order.name) > order.parked.memory_mib:
-            return m.GrantAcknowledged(self.live[order.uid].spec.node_name, grant_id, reason="it has more allocated", parked=self.parked.get(grant_id))
-        if order.parked is None:
-            self.parked.pop(grant_id, None)
-        else:
-            self.parked[grant_id] = order.parked
-        self._nobody_is_booked_twice()
-        return m.GrantAcknowledged(self.live[order.uid].spec.node_name if order.uid in self.live else "", grant_id, parked=order.parked)
-
-    def _nobody_is_booked_twice(self) -> None:
-        taken: dict[str, list[int]] = defaultdict(lambda: [0, 0])
-        for grant_id, given in self.grants.items():
-            grant = left_of(given, self.parked[grant_id]) if grant_id in self.parked else given
-            for share in (share for part in grant.containers.values() for share in part.gpus):
-                taken[share.uuid][0] += share.memory_mib
-                taken[share.uuid][1] += share.compute_milli
-        assert all(mib <= GPU_MIB and milli <= GPU_MILLI for mib, milli in taken.values())
-
-    def _columns_hold(self) -> None:
-        """What slices have on a GPU is never more than it, and with what they have given up it is what they were given."""
-        for node in self.core.book.nodes.values():
-            given = sum_shares(held.given for held in node.grants.values() if held.phase != "reserved")
-            for uuid, of in columns(node, self.core.parking.returns).items():
-                here_mib = of.guaranteed_mib + of.paused_mib + of.returning_mib
-                assert here_mib <= GPU_MIB
-                assert here_mib + of.parked_mib == given.get((node.name, uuid), (0, 0))[0]
-            assert all(self.parked.get(held.grant_id) == held.parked for held in node.grants.values() if held.parked is not None and held.grant_id in self.grants)
 
     def _evict(self, order: Evict, plan_id: str) -> Answer | None:
         """The Eviction API: its preconditions, the budgets; None where it is done."""
@@ -351,16 +297,3 @@ class Together(Leader):
 
 def _queue(pod: Pod) -> str:
     return pod.metadata.labels.get(names.LABEL_QUEUE, "")
-
-
-def until_quiet(world: Together, *, quiet_s: float, most_s: float) -> None:
-    """Steps until for so long nothing has been bound or evicted, and nobody has waited for whom somebody could make room: a
-    pod is immune for a while, and then may be asked again."""
-    began = since = world.now
-    seen = (-1, -1)
-    while world.now - since < quiet_s:
-        assert world.now - began < most_s, f"still at work after {most_s:g} s, with {world.helped()} still to help"
-        world.step()
-        now = (len(world.evictions), len(world.grants))
-        if now != seen or world.preemptor.open or (world.now - since >= quiet_s and world.helped()):
-            since, seen = world.now, now

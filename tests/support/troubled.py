@@ -122,7 +122,7 @@ class Troubled(Together):
                 self.parked.pop(grant_id, None)
             else:
                 self.parked[grant_id] = parked
-        self._nobody_is_booked_twice()
+        self.nobody_is_booked_twice()
         live = []
         for grant_id, grant in self.grants.items():
             for name, part in grant.containers.items():

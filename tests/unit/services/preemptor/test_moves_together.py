@@ -11,7 +11,8 @@ import pytest
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
-from tests.support.preempting import STEP_S, Together, until_quiet
+from tests.support.preempting import STEP_S, Together
+from tests.support.quiet import until_quiet
 from tests.unit.services.preemptor.test_together import IMMUNITY_S, QUEUES, QUIET_S, Arrival, drive, judge
 
 HOUR_S = 3_600.0

@@ -17,7 +17,8 @@ from shared.model.kube_object import OwnerReference
 from shared.model.objects import Pod, PodStatus
 from shared.model.parked import decode_parked
 from tests.support import build
-from tests.support.preempting import BUDGET, GPU_MIB, RACK, Together
+from tests.support.preempting import BUDGET, RACK, Together
+from tests.support.sliced_nodes import GPU_MIB
 from tests.unit.services.preemptor.tables import TABLE, Case
 
 _ASK = re.compile(r"(\d+)|\((\d+)(?:,(\d+))?\)")

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from shared.contracts.commands import Answer, Evict
 from shared.contracts.preemption import ENDS
-from tests.support.preempting import STEP_S, Together, until_quiet
+from tests.support.preempting import STEP_S, Together
+from tests.support.quiet import until_quiet
 
 IMMUNITY_S = 60.0
 QUIET_S = 60.0

@@ -8,7 +8,8 @@ import random
 
 import pytest
 
-from tests.support.preempting import STEP_S, until_quiet
+from tests.support.preempting import STEP_S
+from tests.support.quiet import until_quiet
 from tests.support.troubled import TROUBLES, Troubled
 
 IMMUNITY_S, DEADLINE_S = 60.0, 120

@@ -1,0 +1,80 @@
+"""What nodes know and placement has to be told: whose slices stand on them, what they have given up, and what they use. What
+must never be is asserted where it would happen."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import Any
+
+from services.placement import messages as m
+from services.placement.columns import columns
+from services.preemptor import messages as pm
+from shared.contracts.node_commands import NodeGrant
+from shared.contracts.samples import GpuUse, SliceUse, UsageSample
+from shared.model.grant import Grant, sum_shares
+from shared.model.objects import Pod
+from shared.model.parked import Parked, left_of
+from tests.support.leader import Leader
+
+TEAM = "team"
+GPU_MIB, GPU_MILLI = 81_920, 1_000
+
+
+class SlicedNodes(Leader):
+    """Each GPU of `GPU_MIB`, shared by slices whose limits hold."""
+
+    def __init__(self, **settings: Any) -> None:
+        self.live: dict[str, Pod] = {}
+        """By uid, as the API server has them."""
+        self.grants: dict[str, Grant] = {}
+        """By id, from the Binding until the node has given it back."""
+        self.parked: dict[str, Parked] = {}
+        """By grant, what its node makes it give up."""
+        self.uses_percent: dict[str, int] = {}
+        """Of the memory that it was given, by name: what a slice has allocated. Who is not named here is not seen by its node."""
+        super().__init__(**settings)
+
+    def uses(self) -> list[pm.Sampled]:
+        """What their nodes say of the slices that they see."""
+        said = []
+        for uid, state in self.core.book.pods.items():
+            grant, name = self.grants.get(state.grant_id), state.pod.metadata.name
+            if grant is not None and name in self.uses_percent:
+                mib = self._uses_mib(grant, name)
+                use = SliceUse(uid=uid, namespace=TEAM, name=name, memory_mib=mib, granted_memory_mib=mib, granted_compute_milli=0, counted_mib=mib)
+                said.append(pm.Sampled(UsageSample(node=state.charged, at_ms=0, gpus=(GpuUse(uuid="", used_mib=mib, slices=(use,)),))))
+        return said
+
+    def _uses_mib(self, grant: Grant, name: str) -> int:
+        return max(share.memory_mib for part in grant.containers.values() for share in part.gpus) * self.uses_percent.get(name, 0) // 100
+
+    def told(self, order: NodeGrant) -> m.Input:
+        """The node does as it is told, and says so; but nobody keeps less than it has allocated."""
+        grant_id = order.grant.grant_id
+        if order.parked is not None and order.parked.action == "shrink" and self._uses_mib(order.grant, order.name) > order.parked.memory_mib:
+            return m.GrantAcknowledged(self.live[order.uid].spec.node_name, grant_id, reason="it has more allocated", parked=self.parked.get(grant_id))
+        if order.parked is None:
+            self.parked.pop(grant_id, None)
+        else:
+            self.parked[grant_id] = order.parked
+        self.nobody_is_booked_twice()
+        return m.GrantAcknowledged(self.live[order.uid].spec.node_name if order.uid in self.live else "", grant_id, parked=order.parked)
+
+    def nobody_is_booked_twice(self) -> None:
+        taken: dict[str, list[int]] = defaultdict(lambda: [0, 0])
+        for grant_id, given in self.grants.items():
+            grant = left_of(given, self.parked[grant_id]) if grant_id in self.parked else given
+            for share in (share for part in grant.containers.values() for share in part.gpus):
+                taken[share.uuid][0] += share.memory_mib
+                taken[share.uuid][1] += share.compute_milli
+        assert all(mib <= GPU_MIB and milli <= GPU_MILLI for mib, milli in taken.values())
+
+    def columns_hold(self) -> None:
+        """What slices have on a GPU is never more than it, and with what they have given up it is what they were given."""
+        for node in self.core.book.nodes.values():
+            given = sum_shares(held.given for held in node.grants.values() if held.phase != "reserved")
+            for uuid, of in columns(node, self.core.parking.returns).items():
+                here_mib = of.guaranteed_mib + of.paused_mib + of.returning_mib
+                assert here_mib <= GPU_MIB
+                assert here_mib + of.parked_mib == given.get((node.name, uuid), (0, 0))[0]
+            assert all(self.parked.get(held.grant_id) == held.parked for held in node.grants.values() if held.parked is not None and held.grant_id in self.grants)
