@@ -117,7 +117,7 @@ class Core:
     def _propose_all(self, groups: list[list[PodState]], now: float) -> list[m.Command]:
         planner, out = self._planner(now), list[m.Command]()
         looks = 0
-        for members in groups:
+        for members in sorted(groups, key=self._precedence.standing):  # of equal standing they stay in their order
             if len(self.open) >= self.config.plans_most or looks >= LOOKS_MOST:
                 break
             looks += len(self.book.nodes) + MEMBER_LOOKS * len(members)

@@ -94,6 +94,16 @@ class Precedence:
         """Whether it is weights, and no guarantee, by which those of other queues give way."""
         return bool(self._reclaims(takers, givers, (_GUARANTEE,)))
 
+    def standing(self, takers: Sequence[PodState]) -> int:
+        """Whose turn it is, the lowest first: a queue that stays within its guarantee, one that stays within its due, the others.
+        Placement gives what becomes free in about that order."""
+        usage = self._queues.usage
+        if usage is None:
+            return _GUARANTEE
+        path, asked = tuple(usage.queue_of(takers[0]).path()), self.asked_milli(takers)
+        kept = (of for of in (_GUARANTEE, _DUE) if all(at.used.gpu_milli + asked <= self._share(at, of) + _ROUNDING for at in path))
+        return next(kept, _DUE + 1)
+
     def asked_milli(self, takers: Sequence[PodState]) -> int:
         """GPU milli that they ask for together."""
         return sum(self._queues.ask(taker).gpu_milli for taker in takers)

@@ -141,3 +141,16 @@ def test_another_label_on_a_pod_that_runs_moves_it_to_no_other_queue() -> None:
         fled = world._see(build.newer(lent[3].pod, labels={"kerf.dev/queue": named}))
         assert world.precedence.may(world.wait("b", "b"), fled)
         assert world.refuses([world.wait("b", "b")], [fled]) == ""
+
+
+def test_whose_turn_it_is() -> None:
+    """First a queue within its guarantee, then one within its due, then the others; without queues all are alike."""
+    world = World("queues: [{name: a, guaranteed: {gpus: 1}}, {name: b, weight: 3}, {name: c, weight: 1}]")
+    for number in range(2):
+        world.run(f"c-{number}", "c")
+    waiting = [world.wait("c-more", "c"), world.wait("b", "b", 2), world.wait("a", "a")]
+    world.precedence.begin()
+    assert [world.precedence.standing([one]) for one in waiting] == [2, 1, 0]
+    nobody = World("queues: []")
+    nobody.queues.enact(None)
+    assert nobody.precedence.standing([nobody.wait("x", "")]) == 0
