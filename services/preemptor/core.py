@@ -11,6 +11,7 @@ from collections.abc import Callable
 from services.preemptor import messages as m
 from services.preemptor import words
 from services.preemptor.actions.gentle import allowed
+from services.preemptor.answering import Answering
 from services.preemptor.areas import Areas
 from services.preemptor.cluster import Cluster
 from services.preemptor.config import Config
@@ -63,6 +64,7 @@ class Core:
         self.waiting = Waiters(self.book, self.gangs, config.patience_s)
         self.consolidating = Consolidating(config, self.book, self.gangs, self.immunity)
         self.open: dict[str, Open] = {}
+        self._answering = Answering(self.book, self.gangs, self.waiting, self.open, planner=self._looked, plan=self._plan)
 
     def handle(self, event: m.Input, now: float) -> list[m.Command]:
         out = self._handle(event, now)
@@ -204,37 +206,11 @@ class Core:
         return plan_of(self._new_id(), members, ways, planner.elsewhere(ways), self.book, deadline_s=self.config.deadline_s)
 
     def dry_run(self, namespace: str, name: str, now: float) -> PreemptAnswer:
-        """What would be proposed for this pod, or its gang, if it were its turn now."""
-        state = self.book.pods.get(self.book.uid_by_key.get(f"{namespace}/{name}", ""))
-        if state is None or not state.ours:
-            return PreemptAnswer(error=f"no pod {namespace}/{name} of Kerf's is known; check the name and the namespace (-n)")
-        if not state.wants_place:
-            return PreemptAnswer(sentence="it does not wait for a place")
-        under_way = next((one.plan for one in self.open.values() if any(b.uid == state.uid for b in one.plan.beneficiaries)), None)
-        if under_way is not None:
-            return PreemptAnswer(plan=under_way, sentence=f"{words.price(under_way)}: this plan is under way")
-        if state.refusal or state.request is None:
-            return PreemptAnswer(sentence=state.refusal or "nobody is displaced for a pod without GPUs")
-        if state.never_preempts:
-            return PreemptAnswer(sentence="its preemptionPolicy is Never")
-        gang = self.gangs.of(state.uid)
-        members = [state] if gang is None else self.waiting.enough([self.book.pods[uid] for uid in gang.waiting])
-        if gang is not None and not members:
-            return PreemptAnswer(sentence=f"its gang {gang.name} has {gang.members} of {gang.minimum} pods")
+        return self._answering.dry_run(namespace, name, now)
+
+    def _looked(self, now: float) -> Planner | None:
         self._now = now
-        if not self._candidates.tick(now):
-            return PreemptAnswer(sentence="not all nodes have been looked at yet; ask again in some seconds")
-        planner = self._planner(now)
-        ways, shunned = planner.plan(members), planner.in_vain
-        while ways is None and planner.in_vain:
-            ways = planner.plan(members, shunned)
-            shunned |= planner.in_vain
-        if ways is None:
-            return PreemptAnswer(sentence="nobody who may be asked to would make room for it; kerf why says what would, kerf advise who could move")
-        if not any(way.victims for way in ways):
-            return PreemptAnswer(sentence="there is room for it, which placement is about to use")
-        plan = self._plan(members, ways, planner)
-        return PreemptAnswer(plan=plan, sentence=words.price(plan))
+        return self._planner(now) if self._candidates.tick(now) else None
 
     # --- executing --------------------------------------------------------------------------------------------
 

@@ -1,0 +1,60 @@
+"""What would be proposed for a pod if it were its turn now: `kerf preempt --dry-run`. Nothing is done."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from services.preemptor import words
+from services.preemptor.opened import Open
+from services.preemptor.planner import Planner, Way
+from services.preemptor.waiting import Waiters
+from shared.book.book import Book
+from shared.book.gangs import Gangs
+from shared.book.states import PodState
+from shared.contracts.preemption import Plan, PreemptAnswer
+
+PlannerAt = Callable[[float], Planner | None]
+"""The round that would be planned now; None where not all nodes have been looked at yet."""
+PlanOf = Callable[[list[PodState], list[Way], Planner], Plan]
+
+
+class Answering:
+    def __init__(self, book: Book, gangs: Gangs, waiting: Waiters, under_way: Mapping[str, Open], *, planner: PlannerAt, plan: PlanOf) -> None:
+        """`under_way`: plans by their id."""
+        self._book, self._gangs, self._waiting, self._under_way = book, gangs, waiting, under_way
+        self._planner, self._plan = planner, plan
+
+    def dry_run(self, namespace: str, name: str, now: float) -> PreemptAnswer:
+        """For this pod, or its gang."""
+        state = self._book.pods.get(self._book.uid_by_key.get(f"{namespace}/{name}", ""))
+        if state is None or not state.ours:
+            return PreemptAnswer(error=f"no pod {namespace}/{name} of Kerf's is known; check the name and the namespace (-n)")
+        if not state.wants_place:
+            return PreemptAnswer(sentence="it does not wait for a place")
+        under_way = next((one.plan for one in self._under_way.values() if any(b.uid == state.uid for b in one.plan.beneficiaries)), None)
+        if under_way is not None:
+            return PreemptAnswer(plan=under_way, sentence=f"{words.price(under_way)}: this plan is under way")
+        if state.refusal or state.request is None:
+            return PreemptAnswer(sentence=state.refusal or "nobody is displaced for a pod without GPUs")
+        if state.never_preempts:
+            return PreemptAnswer(sentence="its preemptionPolicy is Never")
+        gang = self._gangs.of(state.uid)
+        members = [state] if gang is None else self._waiting.enough([self._book.pods[uid] for uid in gang.waiting])
+        if gang is not None and not members:
+            return PreemptAnswer(sentence=f"its gang {gang.name} has {gang.members} of {gang.minimum} pods")
+        planner = self._planner(now)
+        if planner is None:
+            return PreemptAnswer(sentence="not all nodes have been looked at yet; ask again in some seconds")
+        return self._planned(members, planner)
+
+    def _planned(self, members: list[PodState], planner: Planner) -> PreemptAnswer:
+        ways, shunned = planner.plan(members), planner.in_vain
+        while ways is None and planner.in_vain:
+            ways = planner.plan(members, shunned)
+            shunned |= planner.in_vain
+        if ways is None:
+            return PreemptAnswer(sentence="nobody who may be asked to would make room for it; kerf why says what would, kerf advise who could move")
+        if not any(way.victims for way in ways):
+            return PreemptAnswer(sentence="there is room for it, which placement is about to use")
+        plan = self._plan(members, ways, planner)
+        return PreemptAnswer(plan=plan, sentence=words.price(plan))
