@@ -41,12 +41,12 @@ def keeps(state: PodState, is_firm: Callable[[PodState], bool]) -> str:
 
 def spared(lately: LeftAlone, giving: Collection[str], is_firm: Callable[[PodState], bool]) -> Callable[[PodState], str]:
     """Whom an advice that is to be carried out leaves alone. `giving`: uids of who gives way in plans under way."""
-    owners, namespaces = frozenset(lately.owners), frozenset(lately.namespaces)
+    pods, namespaces = frozenset(lately.pods), frozenset(lately.namespaces)
 
     def why(state: PodState) -> str:
         if state.uid in giving:
             return "gives way already"
-        if state.controller_uid in owners or state.pod.metadata.namespace in namespaces:
+        if state.uid in pods or state.pod.metadata.namespace in namespaces:
             return "has made room lately"
         return keeps(state, is_firm)
 

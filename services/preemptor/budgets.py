@@ -1,9 +1,9 @@
-"""PodDisruptionBudgets as they are now: candidates are made beforehand, and what a budget allows changes with each end. Pure."""
+"""PodDisruptionBudgets, and those of namespaces, as they are now: candidates are made beforehand, and what a budget allows changes with each end. Pure."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 from services.preemptor.candidate import Candidate
 from shared.book.book import Book
@@ -11,10 +11,15 @@ from shared.book.movable import budgets_of
 from shared.model.affinity import LabelSelector
 from shared.model.objects import PodDisruptionBudget
 
+HOURLY = "evictions of this hour"
+"""What stands for a namespace's own budget (`evictions_per_hour`) among the others. No object has that name."""
+Left = Callable[[str], int | None]
+"""How many of a namespace's pods may still be asked to end in this hour; None: any number."""
+
 
 class Budgets:
-    def __init__(self, book: Book) -> None:
-        self._book = book
+    def __init__(self, book: Book, left: Left) -> None:
+        self._book, self._left = book, left
         self._selectors: dict[str, tuple[str, LabelSelector | None]] = {}
         """By budget: its namespace, and whom it is about, when that was last looked at."""
         self._of: dict[str, dict[str, int]] = {}
@@ -38,7 +43,10 @@ class Budgets:
     def of(self, uid: str) -> Mapping[str, int]:
         """The budgets that a pod is under, with what each allows."""
         if uid not in self._of:
-            self._of[uid] = budgets_of(self._book.pods[uid], self._book)
+            namespace = self._book.pods[uid].pod.metadata.namespace
+            left = self._left(namespace)
+            hourly = {} if left is None else {f"{namespace}/{HOURLY}": left}
+            self._of[uid] = budgets_of(self._book.pods[uid], self._book) | hourly
         return self._of[uid]
 
     def let_go(self, victims: Collection[Candidate]) -> bool:

@@ -30,5 +30,5 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Pods of an owner of which one has made room are left alone for so long, and twice as long each time again."""
     defragmentation_gpu_seconds_per_hour: Annotated[int, msgspec.Meta(ge=0)] = 0
     """So much running work may be disturbed in any hour to make room for equals, by moves to places that are kept; 0: none is."""
-    evictions_per_hour: int = 0
+    evictions_per_hour: Annotated[int, msgspec.Meta(ge=0)] = 0
     """Of pods of one namespace; 0 for any number."""

@@ -7,7 +7,7 @@ its advice was tried against every filter. It is carried out as far as the opera
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Collection, Sequence
 
 import msgspec
@@ -75,7 +75,7 @@ class Consolidating:
         self._wanted[state.uid] = self._asked_at = now
         self._asking = True
         meta = state.pod.metadata
-        return [m.AskAdvice(meta.namespace, meta.name, left_gpu_s, *self._immunity.now_spared(now))]
+        return [m.AskAdvice(meta.namespace, meta.name, left_gpu_s, *self._left_alone(now))]
 
     def advised(self, advice: Advice | None, planned: Collection[str], promised: Collection[str], now: float) -> Way | None:
         """What to do by an advice; None where there is nothing to do, or not now. `promised`: uids of who gives way by plans under
@@ -91,7 +91,7 @@ class Consolidating:
         movers = [self._mover(move, lowest, promised, now) for move in advice.moves]
         going = [state for state in movers if state is not None]
         also = [self._book.pods[uid] for uid in promised if uid in self._book.pods]
-        if len(going) < len(movers) or not disruptions_fit([*also, *going], self._book):
+        if len(going) < len(movers) or not disruptions_fit([*also, *going], self._book) or not self._within_hourly(going, promised, now):
             return None
         way = Way(tuple(waiting), tuple(place.node for place in advice.places), tuple(going), tuple(move.target for move in advice.moves))
         return way if self.price_gpu_ms(way, now) <= self.left_gpu_ms(now) else None
@@ -137,6 +137,19 @@ class Consolidating:
             return None
         spare = self._gangs.can_spare(state.uid, promised)
         return None if why_not(state, self._book, now, priority=lowest, spare=spare) or self._immunity.spared(state, now) else state
+
+    def _left_alone(self, now: float) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Pods, and namespaces of whose pods nobody is asked."""
+        pods = tuple(uid for uid, state in self._book.pods.items() if state.grant_id and self._immunity.immune(state, now))
+        namespaces = {state.pod.metadata.namespace for state in self._book.pods.values() if state.grant_id}
+        return pods, tuple(sorted(namespace for namespace in namespaces if self._immunity.left(namespace, now) == 0))
+
+    def _within_hourly(self, movers: Sequence[PodState], promised: Collection[str], now: float) -> bool:
+        """Whether their namespaces may give so many, beside those that are promised."""
+        pods = [*movers, *(self._book.pods[uid] for uid in promised if uid in self._book.pods)]
+        counts = Counter(state.pod.metadata.namespace for state in pods)
+        left = {state.pod.metadata.namespace: self._immunity.left(state.pod.metadata.namespace, now) for state in movers}
+        return all(most is None or counts[namespace] <= most for namespace, most in left.items())
 
     def _by_name(self, namespace: str, name: str) -> PodState | None:
         return self._book.pods.get(self._book.uid_by_key.get(f"{namespace}/{name}", ""))

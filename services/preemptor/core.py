@@ -60,7 +60,7 @@ class Core:
         self._use = Use()
         self._precedence = Precedence(self._cluster.queues, self.gangs)
         self._candidates = Candidates(self.book, self.gangs, self._precedence, lambda state: self.immunity.spared(state, self._now),
-                                      gentle=allowed(shrinks=config.shrinks, checkpoints=config.checkpoints), uses_mib=lambda uid: self._use.most_mib(uid, self._now))  # fmt: skip
+                                      left=lambda namespace: self.immunity.left(namespace, self._now), gentle=allowed(shrinks=config.shrinks, checkpoints=config.checkpoints), uses_mib=lambda uid: self._use.most_mib(uid, self._now))  # fmt: skip
         self.waiting = Waiters(self.book, self.gangs, config.patience_s)
         self.consolidating = Consolidating(config, self.book, self.gangs, self.immunity)
         self.open: dict[str, Open] = {}
@@ -235,7 +235,7 @@ class Core:
         found.asked_at, turn = now, found.turn()
         for victim in turn:
             if victim.uid in self.book.pods:
-                self.immunity.asked(victim.uid, found.owners[victim.uid], victim.namespace, now)
+                self.immunity.asked(self.book.pods[victim.uid], now)
         return m.Execute(found.plan.plan_id, tuple(
             Evict(uid=victim.uid, namespace=victim.namespace, name=victim.name, reason=words.eviction(victim, found.plan, self.book)) for victim in turn
         ))  # fmt: skip

@@ -129,13 +129,13 @@ class AskAdvice(Command, frozen=True):
     namespace: str
     name: str
     most_gpu_seconds: int
-    spared_owners: tuple[str, ...] = ()
-    """Whose pods are not to be named, by uid; and by namespace: """
+    spared_pods: tuple[str, ...] = ()
+    """Not to be named, by uid; and by namespace: """
     spared_namespaces: tuple[str, ...] = ()
 
     @property
     def query(self) -> AdviseQuery:
-        spared = LeftAlone(owners=self.spared_owners, namespaces=self.spared_namespaces)
+        spared = LeftAlone(pods=self.spared_pods, namespaces=self.spared_namespaces)
         return AdviseQuery(namespace=self.namespace, name=self.name, most_gpu_seconds=self.most_gpu_seconds, for_plan=spared)
 
 

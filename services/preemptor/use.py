@@ -38,11 +38,12 @@ class Use:
             self._saw(uid, mib, now)
 
     def most_mib(self, uid: str, now: float) -> int | None:
-        """The most of one GPU that it has had allocated of late; None where it has not been seen for long enough."""
+        """The most of one GPU that it has had allocated of late; None where it has not been seen for long enough, or has
+        nothing yet: it may be loading."""
         seen = self._of.get(uid)
         if seen is None or now - seen.last > LOST_S or now - seen.since < SEEN_FOR_S:
             return None
-        return max(seen.most[1], seen.before_mib)
+        return max(seen.most[1], seen.before_mib) or None
 
     def tick(self, now: float) -> None:
         for uid in [uid for uid, seen in self._of.items() if now - seen.last > LOST_S]:

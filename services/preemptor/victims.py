@@ -8,7 +8,7 @@ from typing import Protocol
 import msgspec
 
 from services.preemptor.actions.base import GivesUp
-from services.preemptor.budgets import Budgets
+from services.preemptor.budgets import Budgets, Left
 from services.preemptor.candidate import Candidate, Last
 from services.preemptor.clearing import Clearing, clearings
 from shared.book.book import Book
@@ -72,7 +72,7 @@ class Candidates:
     A node's are made anew when its pods have changed, or after a while: prices grow with the time.
     """
 
-    def __init__(self, book: Book, gangs: Gangs, precedence: Precedes, immune: Immune, *, gentle: Sequence[GivesUp], uses_mib: Uses) -> None:
+    def __init__(self, book: Book, gangs: Gangs, precedence: Precedes, immune: Immune, *, left: Left, gentle: Sequence[GivesUp], uses_mib: Uses) -> None:
         """`gentle`: what may be asked of those who need not end."""
         self._book, self._gangs, self._precedence, self._immune, self._now = book, gangs, precedence, immune, 0.0
         self.gentle, self._uses_mib = tuple(gentle), uses_mib
@@ -92,7 +92,7 @@ class Candidates:
         self._may: dict[str, dict[tuple[str, int, bool], bool]] = {}
         """In this round, by the taker's uid, whom it may ask by their kind."""
         self._promised: frozenset[str] = frozenset()
-        self._budgets = Budgets(book)
+        self._budgets = Budgets(book, left)
 
     def tick(self, now: float) -> bool:
         """Makes candidates beforehand, so that a plan finds them: a part of those that are lacking, and then some of those that have

@@ -156,7 +156,7 @@ _EXAMPLES: tuple[Any, ...] = (
     pre.Reserve(plan=PLAN),
     pre.Reserved(plan_id="plan-7", ok=False, reason="team-b/serve-1 is of no lower priority: nobody gives way to an equal"),
     pre.PreemptQuery(namespace=NAMESPACE, name=POD),
-    pre.Spared(owner="6f1d2c5e-5b0a-4b5e-9d37-2f4f4a1d9c10", namespace=NAMESPACE, times=1, until=1_800_000_300.0, asked={UID: 1_800_000_000.0}, ended=(1_799_999_000.0,)),
+    pre.Spared(owner="6f1d2c5e-5b0a-4b5e-9d37-2f4f4a1d9c10", namespace=NAMESPACE, since=(1_799_999_000.0,), asked={UID: (1_800_000_000.0, 0)}, ended=(1_799_999_000.0,)),
     pre.PreemptAnswer(plan=PLAN, sentence="1 pod would end, and lose 1260 GPU-seconds"),
     pre.Abandon(plan_id="plan-7", reason="a disruption budget keeps team-b/serve-1"),
     NODE_GRANT,

@@ -87,16 +87,16 @@ class Abandon(Message, frozen=True):
 
 
 class Spared(Message, frozen=True):
-    """Who has made room, and is left alone for a while: kept in KV for whoever is preemptor next. Times are seconds since 1970."""
+    """Pods of one owner that have made room, so that those that come in their stead are left alone for a while: kept in KV for whoever is preemptor next. Times are seconds since 1970."""
 
     owner: str
     """The uid of the controller whose pods these are; of a bare pod its own."""
     namespace: str
-    times: int = 0
-    """How often, one time of immunity after the other."""
-    until: float = 0.0
-    asked: dict[str, float] = {}
-    """Pods whose eviction was asked for and that had not been seen to end: since when, by uid."""
+    since: tuple[float, ...] = ()
+    """When the first of each generation ended: of its pods that were there before, of those that came in their stead, and so on.
+    Whoever was created after the first is left alone for a while, after the second for twice as long."""
+    asked: dict[str, tuple[float, int]] = {}
+    """Pods whose eviction was asked for and that had not been seen to end, by uid: since when, and of which generation."""
     ended: tuple[float, ...] = ()
     """Evictions of the last hour."""
 

@@ -67,10 +67,10 @@ class WhenAnswer(Message, frozen=True):
 
 
 class LeftAlone(Message, frozen=True):
-    """Pods that have made room lately, and are left alone for a while."""
+    """Pods that came in the stead of some that have made room, and are left alone for a while; by uid, and by namespace where it
+    has given enough for now."""
 
-    owners: tuple[str, ...] = ()
-    """uids of what makes them anew."""
+    pods: tuple[str, ...] = ()
     namespaces: tuple[str, ...] = ()
 
 

@@ -72,7 +72,7 @@ async def test_one_pod_gives_way_to_one_and_no_other(world: Whole) -> None:
     assert f"makes room for {world.namespace}/high, which has a higher priority" in told["message"]
     bucket = world.made.bus.kv(subjects.KV_SPARED)
     known = decode((await bucket.get(subjects.token(uids[gone]))).value or b"", Spared)
-    assert (known.owner, known.times) == (uids[gone], 1), "for whoever is preemptor next"
+    assert (known.owner, len(known.since)) == (uids[gone], 1), "for whoever is preemptor next"
 
 
 async def test_two_pods_of_one_node_give_way_to_one_of_two_gpus(world: Whole) -> None:

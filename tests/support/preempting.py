@@ -89,8 +89,7 @@ class Together(SlicedNodes):
         if slice_ is not None:
             asks = {"memory": f"{slice_[0]}Gi", "compute": slice_[1]}
             notes |= {names.ANNOTATION_ISOLATION: "firm"}
-        created = datetime.fromtimestamp(self.wall, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-        pod = build.gpu_pod(name, **asks, priority=priority, annotations=notes, labels=({BUDGET: label} if label else {}) | ({names.LABEL_QUEUE: queue} if queue else {}), uid=f"{name}/{next(self._numbers)}", created=created)
+        pod = build.gpu_pod(name, **asks, priority=priority, annotations=notes, labels=({BUDGET: label} if label else {}) | ({names.LABEL_QUEUE: queue} if queue else {}), uid=f"{name}/{next(self._numbers)}", created=self._stamp())
         owner = OwnerReference(uid=f"owner-{name}", kind="ReplicaSet", name=name, controller=True)
         pod = msgspec.structs.replace(pod, metadata=msgspec.structs.replace(pod.metadata, owner_references=(owner,)))
         self.ends_at[name], self.labels[name] = runs_s, label
@@ -118,6 +117,10 @@ class Together(SlicedNodes):
     @property
     def wall(self) -> float:
         return EPOCH_S + self.now
+
+    def _stamp(self) -> str:
+        """Of this moment, in whole seconds as the API server writes it."""
+        return datetime.fromtimestamp(self.wall, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
     def waits(self) -> list[Pod]:
         return [pod for pod in self.live.values() if not pod.spec.node_name]
@@ -291,7 +294,7 @@ class Together(SlicedNodes):
 
     def _again(self, pod: Pod) -> None:
         notes = {key: value for key, value in pod.metadata.annotations.items() if key not in (names.ANNOTATION_GRANT, names.ANNOTATION_PARKED)}
-        meta = msgspec.structs.replace(pod.metadata, uid=f"{pod.metadata.name}/{next(self._numbers)}", resource_version=build.next_version(), annotations=notes)
+        meta = msgspec.structs.replace(pod.metadata, uid=f"{pod.metadata.name}/{next(self._numbers)}", resource_version=build.next_version(), annotations=notes, creation_timestamp=self._stamp())
         self.appears(msgspec.structs.replace(pod, metadata=meta, spec=msgspec.structs.replace(pod.spec, node_name=""), status=PodStatus(phase="Pending")))
 
 

@@ -198,7 +198,7 @@ def test_those_who_have_made_room_lately_are_named_and_not_moved() -> None:
     cluster.run("y", "b", 1, owners=owned("y"))
     cluster.waits("v")
     (question,) = cluster.asked(after_s=3.0)
-    assert question.spared_owners == ("owner-y",)
+    assert question.spared_pods == (cluster.pods["y"].metadata.uid,)
     assert cluster.advised(Y, places=(("v", "b"),)) == []
 
 
