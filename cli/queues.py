@@ -40,6 +40,8 @@ def table(queues: tuple[QueueStanding, ...]) -> Table:
         used = _gpus(queue.gpu_milli_used)
         if queue.gpu_milli_used > queue.gpu_milli_guaranteed:
             used = f"[yellow]{used}[/yellow]"
+        if queue.gpu_milli_reserved:
+            used += f" + {_gpus(queue.gpu_milli_reserved)} kept"
         limit = "" if queue.gpu_milli_limit is None else _gpus(queue.gpu_milli_limit)
         made.add_row(
             "  " * depth[queue.name] + escape(queue.name),

@@ -57,4 +57,5 @@ def _node(node: NodeExplanation) -> None:
     out.print(f"\n[bold]{node.node}[/bold]: " + escape("; ".join(r.sentence for r in node.reasons)))
     for gpu in node.gpus:
         holders = f"  held by {', '.join(gpu.holders)}" if gpu.holders else ""
-        out.print(f"  GPU {gpu.index} {gpu.model}: {gpu.free_memory_mib} MiB and {gpu.free_compute_milli / 10:g} % free" + (f", {gpu.missing}" if gpu.missing else ", fits") + holders, markup=False)
+        kept = f"  kept for {', '.join(gpu.kept_for)}" if gpu.kept_for else ""
+        out.print(f"  GPU {gpu.index} {gpu.model}: {gpu.free_memory_mib} MiB and {gpu.free_compute_milli / 10:g} % free" + (f", {gpu.missing}" if gpu.missing else ", fits") + holders + kept, markup=False)

@@ -158,16 +158,18 @@ class Explainer:
         if ask is not None:
             gpus = tuple(
                 GpuReason(
-                    uuid=room.uuid, index=room.index, model=room.model, free_memory_mib=room.free_mib, free_compute_milli=room.free_milli,
-                    fits=fits(ask, room), missing=missing(ask, room), holders=self._holders(node, room),
+                    uuid=room.uuid, index=room.index, model=room.model, fits=fits(ask, room), missing=missing(ask, room),
+                    free_memory_mib=max(0, room.free_mib), free_compute_milli=max(0, room.free_milli),
+                    holders=self._holders(node, room), kept_for=self._holders(node, room, kept=True),
                 )
                 for room in node.gpus
             )  # fmt: skip
         return NodeExplanation(node=node.name, feasible=not reasons, reasons=reasons, gpus=gpus)
 
-    def _holders(self, node: NodeState, room: GpuRoom) -> tuple[str, ...]:
+    def _holders(self, node: NodeState, room: GpuRoom, *, kept: bool = False) -> tuple[str, ...]:
+        """`kept`: for whom a plan keeps a place there, and not who has one."""
         sizes: Counter[str] = Counter()
-        for held in node.grants.values():
+        for held in [held for held in node.grants.values() if (held.phase == "reserved") == kept]:
             for container in held.grant.containers.values():
                 for share in container.gpus:
                     if share.uuid == room.uuid:

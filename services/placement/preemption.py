@@ -11,6 +11,7 @@ from services.placement.moving import Moves
 from services.placement.parking import SAY_AGAIN_S, Parking, is_parking
 from services.placement.reservations import Reservation, Reservations
 from services.placement.takeover import Takeover
+from shared.book.states import PodState
 from shared.contracts.events import Event, PreemptionAbandoned, PreemptionExecuted, PreemptionReserved
 from shared.contracts.log import ReservationRecord
 from shared.contracts.preemption import Plan, Reserved
@@ -80,6 +81,10 @@ class Preemption:
             return []
         found.answered = True
         return [m.AnswerPlan(Reserved(plan_id=found.plan.plan_id, ok=True))]
+
+    def shadows(self, uid: str) -> list[PodState]:
+        """What stands where places are kept for a pod and those who gain with it; nothing where none are."""
+        return next((list(found.shadows) for found in self.open.values() if any(b.uid == uid for b in found.plan.beneficiaries)), [])
 
     def words(self, uid: str) -> str:
         """What a pod has to do with a plan that is reserved; empty for nothing."""

@@ -12,7 +12,7 @@ from services.placement.defrag import GPUS_MOST, GROUPS_MOST, Goal, advise
 from services.placement.explain import Explainer
 from services.placement.explaining.steps import Steps
 from services.placement.explaining.trial import undisturbed
-from services.placement.explaining.when import when
+from services.placement.explaining.when import when, when_kept
 from services.placement.explaining.worlds import Impossible, change
 from services.placement.honoured import refusal
 from shared.book.states import PodState, pod_state
@@ -73,7 +73,11 @@ def when_(core: Core, query: WhenQuery, wall: float) -> Steps[WhenAnswer]:
         state = _waiting(core, query.namespace, query.name)
     except Unanswerable as error:
         return WhenAnswer(error=str(error))
-    told = yield from when(state, core.placer.engine, wall, ahead=core.queue.ahead_of(state.uid))
+    shadows = core.preemption.shadows(state.uid)
+    if shadows:
+        told = yield from undisturbed(core.placer.engine, lambda still: when_kept(state, still, wall, shadows))
+    else:
+        told = yield from when(state, core.placer.engine, wall, ahead=core.queue.ahead_of(state.uid))
     return WhenAnswer(when=told)
 
 

@@ -59,7 +59,7 @@ def _inspect_node(core: Core, node: NodeState) -> InspectNode:
             for share in container.gpus:
                 if share.node != node.name:
                     continue
-                containers[share.uuid] = containers.get(share.uuid, 0) + 1
+                containers[share.uuid] = containers.get(share.uuid, 0) + (held.phase != "reserved")
                 pods = on.setdefault(share.uuid, {})
                 known = pods.get(held.grant_id)
                 mib, milli, names = (known.memory_mib, known.compute_milli, known.containers) if known else (0, 0, ())
@@ -70,9 +70,10 @@ def _inspect_node(core: Core, node: NodeState) -> InspectNode:
     gpus, memory = [], columns(node, core.parking.returns)
     for room in node.gpus:
         pods, gpu = on.get(room.uuid, {}), reported.get(room.uuid)
+        has = [pod for pod in pods.values() if pod.state != "reserved"]
         gpus.append(InspectGpu(
             uuid=room.uuid, index=room.index, model=room.model, state="healthy" if gpu is None else gpu.state, memory_mib=room.total_mib,
-            allocated_memory_mib=sum(p.memory_mib for p in pods.values()), allocated_compute_milli=sum(p.compute_milli for p in pods.values()),
+            allocated_memory_mib=sum(p.memory_mib for p in has), allocated_compute_milli=sum(p.compute_milli for p in has),
             containers=containers.get(room.uuid, 0), pods=tuple(pods.values()), reason="" if gpu is None else gpu.reason,
             foreign_mib=0 if gpu is None else gpu.foreign_mib, **msgspec.structs.asdict(memory.get(room.uuid, Columns())),
         ))  # fmt: skip
@@ -89,7 +90,8 @@ def status(core: Core, query: StatusQuery, *, leader: bool) -> StatusAnswer:
     present = arrays.gpu_total_mib > 0
     taken_mib = taken_milli = 0
     for held in book.grants.values():
-        for container in held.grant.containers.values():
+        # What is reserved somebody else may still have; it is allocated when that one has given it back.
+        for container in () if held.phase == "reserved" else held.grant.containers.values():
             taken_mib += sum(s.memory_mib for s in container.gpus)
             taken_milli += sum(s.compute_milli for s in container.gpus)
     phases = [held.phase for held in book.grants.values()]

@@ -76,6 +76,9 @@ class Fork(Book):
             self._own_pod(held.uid)
         return super().release(grant_id)
 
+    def unreserve(self, shadow: PodState) -> None:
+        super().unreserve(copy(shadow))  # it stands on the origin's node yet
+
     def _own_pod(self, uid: str) -> PodState:
         state = self.pods[uid]
         if uid in self._own_pods:

@@ -51,7 +51,7 @@ class Ledger:
         self.grants[held.grant_id] = held
         for node in _nodes_of(held.grant):
             self._node(node).grants[held.grant_id] = held
-        self._gpu_charge(held.grant, +1)
+        self._gpu_charge(held, +1)
         if self.witness is not None:
             self.witness.booked(held)
 
@@ -66,8 +66,9 @@ class Ledger:
         else:
             self._book(msgspec.structs.replace(held, grant=left_of(given, parked), whole=given, parked=parked))
 
-    def _gpu_charge(self, grant: Grant, sign: int) -> None:
-        for container in grant.containers.values():
+    def _gpu_charge(self, held: GrantState, sign: int) -> None:
+        kept = sign if held.phase == "reserved" else 0
+        for container in held.grant.containers.values():
             for share in container.gpus:
                 node = self.nodes[share.node]
                 room = node.by_uuid.get(share.uuid)
@@ -76,6 +77,7 @@ class Ledger:
                 room.free_mib -= sign * share.memory_mib
                 room.free_milli -= sign * share.compute_milli
                 room.containers += sign
+                room.kept += kept
                 if room.mig is not None:
                     room.mig.granted = self._mig_granted(node, room)
                 self.arrays.write_gpu(node.row, room)
@@ -112,7 +114,7 @@ class Ledger:
         nodes = [self.nodes[name] for name in _nodes_of(held.grant)]
         for node in nodes:
             node.grants.pop(grant_id, None)
-        self._gpu_charge(held.grant, -1)
+        self._gpu_charge(held, -1)
         for node in nodes:
             self._forget_if_empty(node)
         if self.witness is not None:
@@ -192,7 +194,7 @@ class Ledger:
                 for share in container.gpus:
                     room = node.by_uuid.get(share.uuid) if share.node == node.name else None
                     if room is not None:
-                        room.take(share.memory_mib, share.compute_milli)
+                        room.take(share.memory_mib, share.compute_milli, kept=held.phase == "reserved")
         for room in node.gpus:
             if room.mig is not None:
                 room.mig.granted = self._mig_granted(node, room)

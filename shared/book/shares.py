@@ -32,6 +32,8 @@ class GpuRoom(msgspec.Struct):
     why_unusable: str = ""
     mig: MigRoom | None = None
     """Of a GPU in MIG mode. What is free is then free in instances that it can give, whether or not they still fit."""
+    kept: int = 0
+    """Of `containers`: those that are not there, and for which a plan keeps a place."""
 
     @property
     def idle(self) -> bool:
@@ -41,10 +43,11 @@ class GpuRoom(msgspec.Struct):
     def copy(self) -> GpuRoom:
         return copy(self) if self.mig is None else msgspec.structs.replace(self, mig=copy(self.mig))
 
-    def take(self, memory_mib: int, compute_milli: int) -> None:
+    def take(self, memory_mib: int, compute_milli: int, *, kept: bool = False) -> None:
         self.free_mib -= memory_mib
         self.free_milli -= compute_milli
         self.containers += 1
+        self.kept += kept
 
 
 def share_on(ask: GpuAsk, total_mib: int) -> tuple[int, int]:
@@ -76,11 +79,16 @@ def missing(ask: GpuAsk, gpu: GpuRoom) -> str:
         return ""
     if not gpu.usable:
         return gpu.why_unusable
+    return _lacks(ask, gpu) + ("; a place on it is kept for a plan" if gpu.kept else "")
+
+
+def _lacks(ask: GpuAsk, gpu: GpuRoom) -> str:
     if gpu.mig is not None or ask.profile:
         return _no_instance(ask, gpu)
     memory_mib, compute_milli = share_on(ask, gpu.total_mib)
     if ask.whole:
-        return f"needs the whole GPU, {gpu.containers} container(s) are on it" if gpu.containers else "needs the whole GPU, part of it is taken"
+        there = gpu.containers - gpu.kept
+        return f"needs the whole GPU, {there} container(s) are on it" if there else "needs the whole GPU, part of it is taken"
     lacks = []
     if gpu.free_mib < memory_mib:
         lacks.append(f"needs {format_mib(memory_mib)}, {format_mib(max(0, gpu.free_mib))} free of {format_mib(gpu.total_mib)}")

@@ -53,6 +53,8 @@ class PodState(msgspec.Struct):
     life: Life = UNTOLD
     parked: Parked | None = None
     """What it has to give up for now, by its annotation; that it has is for its node to say."""
+    kept_for: str = ""
+    """Of what stands on a node where a place is kept: the uid of the pod that it is kept for."""
 
     @property
     def key(self) -> str:
@@ -70,7 +72,7 @@ class PodState(msgspec.Struct):
 
     def shadow(self, uid: str) -> PodState:
         """What stands for it where a place is kept: it asks for the same, and is no pod of the book."""
-        return PodState(pod=self.pod, uid=uid, demand=self.demand, request=self.request)
+        return PodState(pod=self.pod, uid=uid, demand=self.demand, request=self.request, kept_for=self.uid)
 
     @property
     def ours(self) -> bool:

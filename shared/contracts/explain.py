@@ -30,6 +30,8 @@ class GpuReason(Message, frozen=True):
     """For people: "needs 8192 MiB, 2048 MiB free"."""
     holders: tuple[str, ...] = ()
     """namespace/name of the pods on it, largest first, at most five."""
+    kept_for: tuple[str, ...] = ()
+    """Those for whom a plan keeps a place on it, largest first, at most five."""
 
 
 class NodeExplanation(Message, frozen=True):
@@ -174,7 +176,7 @@ class KnownEnd(Message, frozen=True):
     node: str
     in_s: int
     by: str
-    """deadline (activeDeadlineSeconds) or expected (kerf.dev/expected-duration)"""
+    """deletion (it is deleted, and its grace period runs), deadline (activeDeadlineSeconds) or expected (kerf.dev/expected-duration)"""
 
 
 class WhenExplanation(Message, frozen=True):

@@ -128,7 +128,7 @@ class InspectPod(Message, frozen=True):
     memory_mib: int
     compute_milli: int
     state: str
-    """holding, bound, leaving"""
+    """holding, bound, leaving; or reserved: it has no place yet, and this one is kept for it."""
     containers: tuple[str, ...] = ()
     parked: str = ""
     """What it has given up something by, such as pause; empty where nothing."""
@@ -157,7 +157,7 @@ class InspectGpu(Message, frozen=True):
     parked_mib: int = 0
     """Given up for a while, by who has it on the host, or has not allocated it. It comes back when there is room."""
     reserved_mib: int = 0
-    """Kept for pods that others make room for; until those have given back, it is counted twice."""
+    """Kept for pods that others make room for. It is not allocated: until those have given back it is theirs."""
 
 
 class InspectNode(Message, frozen=True):
@@ -231,6 +231,9 @@ class QueueStanding(Message, frozen=True):
     memory_bytes_limit: int | None = None
     waiting: int = 0
     """Pods."""
+    gpu_milli_reserved: int = 0
+    """Kept for its waiting pods while others make room for them. Limits count it, and it is not in what is used; nor is the CPU and
+    memory of these pods."""
 
 
 class QueuesAnswer(Message, frozen=True):

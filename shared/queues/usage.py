@@ -24,6 +24,8 @@ class _Counted(msgspec.Struct):
     room: Amount = NOTHING
     grants: dict[str, int] = {}
     """GPU milli by grant."""
+    kept: bool = False
+    """It is no pod, and stands where a place is kept for one."""
 
 
 class Usage:
@@ -34,8 +36,8 @@ class Usage:
         self._of: dict[str, _Counted] = {}
         self.guessed: set[str] = set()
         """Grants on GPUs that were not known when they were counted: as if they had all of them."""
-        for state in book.pods.values():
-            if state.charged:
+        for node in book.nodes.values():  # with what stands there for pods that a place is kept for
+            for state in node.pods.values():
                 self.charged(state)
         for held in book.grants.values():
             self.booked(held)
@@ -47,7 +49,7 @@ class Usage:
         if state.ours:
             counted = self._counted(state.uid, state, state.pod.metadata.namespace)
             self._use(counted, room_of(state))
-            counted.room = room_of(state)
+            counted.room, counted.kept = room_of(state), bool(state.kept_for)
 
     def uncharged(self, state: PodState) -> None:
         counted = self._of.get(state.uid)
@@ -104,6 +106,14 @@ class Usage:
         """What a pod has."""
         counted = self._of.get(uid)
         return 0 if counted is None else sum(counted.grants.values())
+
+    def kept(self) -> dict[str, Amount]:
+        """What is kept for pods that have no place yet, by queue, parents included. It is in what is used, for limits hold for it too."""
+        found: dict[str, Amount] = {}
+        for counted in self._of.values():
+            for at in counted.queue.path() if counted.kept else ():
+                found[at.name] = found.get(at.name, NOTHING).plus(Amount(sum(counted.grants.values()))).plus(counted.room)
+        return found
 
     @contextmanager
     def without(self, uids: Iterable[str]) -> Iterator[None]:

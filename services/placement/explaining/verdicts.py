@@ -52,7 +52,7 @@ class Judge:
         there is more to it."""
         if not self._alike or node.inventory is None or not node.gpus or node.gpus[-1].index >= len(node.gpus):
             return None
-        if not all(room.usable for room in node.gpus):
+        if not all(room.usable and not room.kept for room in node.gpus):
             return None
         a, row = self._arrays, node.row
         columns = (a.gpu_kind[row], a.gpu_free_mib[row], a.gpu_free_milli[row], a.gpu_containers[row])

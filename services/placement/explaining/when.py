@@ -19,10 +19,12 @@ from services.placement.explaining.trial import Trial
 from services.placement.shape import INFEASIBLE
 from shared.book.states import NodeState, PodState
 from shared.contracts.explain import KnownEnd, WhenExplanation
-from shared.model.life import started_at
+from shared.model.life import ends_by, started_at
 
 _NODES_A_STEP = 16
 _SHOWN_MOST = 20
+_STUCK_S = 30.0
+"""A deleted pod that is there for so long after its grace period may stay for any time."""
 
 
 class End(msgspec.Struct, frozen=True, order=True):
@@ -36,17 +38,28 @@ class End(msgspec.Struct, frozen=True, order=True):
 def end_of(state: PodState, now: float) -> End | None:
     """When a placed pod ends, as far as anybody says. What should have ended already tells nothing any more; a pod that has
     not started is taken to start now."""
-    deadline_s, expected_s = state.pod.spec.active_deadline_seconds, state.life.expected_s
-    if deadline_s is None and expected_s is None:
+    deadline_s, expected_s, deleted = state.pod.spec.active_deadline_seconds, state.life.expected_s, ends_by(state.pod)
+    if deadline_s is expected_s is deleted is None:
         return None
     started = started_at(state.pod)
     since = now if started is None else started
     ends = []
+    if deleted is not None and now < deleted + _STUCK_S:
+        ends.append(End(max(now, deleted), state.uid, "deletion", state.key))
     if deadline_s is not None:
         ends.append(End(max(now, since + deadline_s), state.uid, "deadline", state.key))
     if expected_s is not None and since + expected_s >= now:
         ends.append(End(since + expected_s, state.uid, "expected", state.key))
     return min(ends, default=None)
+
+
+def when_kept(state: PodState, engine: Engine, now: float, shadows: Sequence[PodState]) -> Steps[WhenExplanation]:
+    """Of a pod that others make room for. `shadows`: what stands where places are kept for it and its gang, and is not in its way.
+    The book has to stand still meanwhile (`undisturbed`)."""
+    trial = Trial(engine)
+    for shadow in shadows:
+        trial.book.unreserve(shadow)
+    return (yield from when(state, trial.engine, now))
 
 
 def when(state: PodState, engine: Engine, now: float, *, ahead: int = 0) -> Steps[WhenExplanation]:
@@ -112,7 +125,7 @@ def _known_ends(engine: Engine, now: float) -> Steps[tuple[dict[str, list[End]],
             if end is not None:
                 ends.setdefault(node.name, []).append(end)
             else:
-                without += state.request is not None
+                without += state.request is not None and not state.kept_for
         if count % _NODES_A_STEP == 0:
             yield
     for known in ends.values():
@@ -170,6 +183,8 @@ def _assumptions(state: PodState, counts_on: Sequence[KnownEnd], ahead: int, wit
     said = []
     if any(end.by == "expected" for end in counts_on):
         said.append("pods end when their kerf.dev/expected-duration says; nobody makes them")
+    if any(end.by == "deletion" for end in counts_on):
+        said.append("pods that are deleted are gone when their grace period is over, or before")
     if any(end.by == "deadline" for end in counts_on):
         said.append("pods run until their activeDeadlineSeconds, not longer and not shorter")
     if counts_on:

@@ -161,8 +161,9 @@ class Fair(Queues):
 
     def standing(self) -> list[QueueStanding]:
         """Every queue, parents before their children."""
-        if self.tree is None:
+        if self.tree is None or self.usage is None:
             return []
+        kept = self.usage.kept()
         waiting = dict(self.waiting())
         for name, count in list(waiting.items()):
             for at in () if name == STRAY else list(self.tree.queues[name].path())[1:]:
@@ -172,12 +173,14 @@ class Fair(Queues):
         while todo:
             queue = todo.pop()
             todo += reversed(queue.children)
+            reserved = kept.get(queue.name, NOTHING)
+            used = queue.used.minus(reserved)
             found.append(QueueStanding(
                 name=queue.name, parent="" if queue.parent is None else queue.parent.name, weight=queue.weight, priority=queue.priority,
-                gpu_milli_used=queue.used[0], gpu_milli_guaranteed=queue.guaranteed[0] or 0, gpu_milli_limit=queue.limit[0],
-                cpu_milli_used=queue.used[1], cpu_milli_guaranteed=queue.guaranteed[1], cpu_milli_limit=queue.limit[1],
-                memory_bytes_used=queue.used[2], memory_bytes_guaranteed=queue.guaranteed[2], memory_bytes_limit=queue.limit[2],
-                waiting=waiting.get(queue.name, 0)))  # fmt: skip
+                gpu_milli_used=used[0], gpu_milli_guaranteed=queue.guaranteed[0] or 0, gpu_milli_limit=queue.limit[0],
+                cpu_milli_used=used[1], cpu_milli_guaranteed=queue.guaranteed[1], cpu_milli_limit=queue.limit[1],
+                memory_bytes_used=used[2], memory_bytes_guaranteed=queue.guaranteed[2], memory_bytes_limit=queue.limit[2],
+                waiting=waiting.get(queue.name, 0), gpu_milli_reserved=reserved.gpu_milli))  # fmt: skip
         return found
 
     @staticmethod
