@@ -197,8 +197,10 @@ class Parking:
         return now - self._room_since.setdefault(state.uid, now) >= STAYS_FREE_S
 
     def _has_room(self, state: PodState) -> bool:
-        held = self._book.grants.get(state.grant_id)
-        return held is not None and held.phase == "bound" and self._fits(held)
+        held, node = self._book.grants.get(state.grant_id), self._book.nodes.get(state.charged)
+        # Until this leader has heard from the node the book counts all of it: what others have there now is not known.
+        heard = node is not None and not node.agent_trouble
+        return heard and held is not None and held.phase == "bound" and self._fits(held)
 
     def _fits(self, held: GrantState) -> bool:
         """Whether there is room for all that was given. What was never booked to others is there."""

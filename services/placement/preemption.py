@@ -30,7 +30,7 @@ class Preemption:
     def asked(self, plan: Plan, term: int, now: float) -> list[m.Command]:
         known = self.open.get(plan.plan_id)
         if known is not None:
-            return [m.AnswerPlan(Reserved(plan_id=plan.plan_id, ok=True))] if known.answered else []  # answered when it may be executed
+            return [m.AnswerPlan(_yes(known))] if known.answered else []  # answered when it may be executed
         record = self.open.reserve(plan, term, now)
         if isinstance(record, str):
             return [m.AnswerPlan(Reserved(plan_id=plan.plan_id, ok=False, reason=record, under_way=self.open.of(plan)))]
@@ -80,7 +80,7 @@ class Preemption:
         if found.answered or not found.logged or waits:
             return []
         found.answered = True
-        return [m.AnswerPlan(Reserved(plan_id=found.plan.plan_id, ok=True))]
+        return [m.AnswerPlan(_yes(found))]
 
     def shadows(self, uid: str) -> list[PodState]:
         """What stands where places are kept for a pod and those who gain with it; nothing where none are."""
@@ -143,6 +143,10 @@ class Preemption:
     def _over(self, found: Reservation, term: int, event: Event) -> list[m.Command]:
         self._journal.reservations.append(found.record(term, over=True))
         return _publish(found.plan, event)
+
+
+def _yes(found: Reservation) -> Reserved:
+    return Reserved(plan_id=found.plan.plan_id, ok=True, plan=found.plan if found.changed else None)
 
 
 def _publish(plan: Plan, event: Event) -> list[m.Command]:

@@ -13,12 +13,14 @@ import msgspec
 from services.placement import consolidating
 from services.placement.engine import Engine
 from services.placement.explaining.trial import Trial
+from services.placement.journal import RECORD_MOST_BYTES
 from services.placement.moving import Moves
 from services.placement.parking import Parking, is_parking, parked_by
 from shared.book.book import Book
 from shared.book.gangs import Gangs
 from shared.book.levels import strays
 from shared.book.states import PodState
+from shared.contracts.base import encode
 from shared.contracts.log import ReservationRecord
 from shared.contracts.preemption import HeldPlace, Plan
 from shared.model.parked import can_park
@@ -33,6 +35,8 @@ class Reservation(msgspec.Struct):
     since: float
     until: float
     logged: bool = False
+    changed: bool = False
+    """It is not quite what was asked for: some who were to move have no place elsewhere, and just end."""
     answered: bool = False
     """Its evictions may be asked for: whatever others give up without ending is given up."""
 
@@ -80,7 +84,13 @@ class Reservations(dict[str, Reservation]):
             if place.grant is not None:
                 grant_id = f"reserved/{plan.plan_id}/{uid}"
                 places[uid] = HeldPlace(node=place.node, grant=msgspec.structs.replace(place.grant, grant_id=grant_id, term=term))
-        return self._keep(plan, places, now).record(term)
+        asked, plan = plan, _without_place(plan, places)
+        size = len(encode(ReservationRecord(term=term, plan=plan, places=places)))
+        if size > RECORD_MOST_BYTES:
+            return f"the plan comes to {size} bytes, and the log takes {RECORD_MOST_BYTES} in one record"
+        kept = self._keep(plan, places, now)
+        kept.changed = plan != asked
+        return kept.record(term)
 
     def readopt(self, record: ReservationRecord, now: float) -> Reservation | None:
         """A reservation of an earlier term, if its beneficiaries still wait. Its deadline begins anew: no clock outlives a
@@ -175,7 +185,8 @@ class Reservations(dict[str, Reservation]):
         return not self._refuses(plan, waiting, [self.book.pods[uid] for uid in sorted(uids)])
 
     def _try(self, plan: Plan, gone: set[str]) -> dict[str, HeldPlace] | None:
-        """The places of all beneficiaries on their nodes if these pods were gone; None where one has none."""
+        """The places of all beneficiaries on their nodes if these pods were gone; None where one has none. Of those who move too,
+        where there is one; nobody moves for an equal without."""
         trial = Trial(self._engine)
         for victim in plan.victims:
             if victim.uid in gone and is_parking(victim):
@@ -193,9 +204,10 @@ class Reservations(dict[str, Reservation]):
             places[beneficiary.uid] = HeldPlace(node=place.node, grant=trial.grant(state, place))
         for victim in [v for v in plan.victims if v.to and v.uid in gone]:
             place = trial.place_on(trial.book.pods[victim.uid], victim.to) if victim.to in trial.book.nodes else None
-            if place is None:
+            if place is None and plan.consolidates:
                 return None
-            places[victim.uid] = HeldPlace(node=place.node, grant=trial.grant(trial.book.pods[victim.uid], place))
+            if place is not None:
+                places[victim.uid] = HeldPlace(node=place.node, grant=trial.grant(trial.book.pods[victim.uid], place))
         return places
 
     def _keep(self, plan: Plan, places: dict[str, HeldPlace], now: float) -> Reservation:
@@ -209,3 +221,9 @@ class Reservations(dict[str, Reservation]):
             shadows.append(shadow)
         kept = self[plan.plan_id] = Reservation(plan, places, shadows, now, now + plan.deadline_s)
         return kept
+
+
+def _without_place(plan: Plan, places: dict[str, HeldPlace]) -> Plan:
+    """Who was to move, and has no place by all that placement knows, ends without one: more important pods do not wait for that."""
+    victims = tuple(v if not v.to or v.uid in places else msgspec.structs.replace(v, action="evict", to="") for v in plan.victims)
+    return plan if victims == plan.victims else msgspec.structs.replace(plan, victims=victims)

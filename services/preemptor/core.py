@@ -227,6 +227,7 @@ class Core:
             del self.open[found.plan.plan_id]
             self._wait(found, now, shun=bool(event.answer.reason))
             return []
+        found.plan = event.answer.plan or found.plan
         found.begin(self.book)
         return [self._execute(found, now)] if found.victims_left else []
 

@@ -75,6 +75,8 @@ class Reserved(Message, frozen=True):
     plan_id: str
     ok: bool
     reason: str = ""
+    plan: Plan | None = None
+    """As it is reserved, where that is not quite what was asked for: of those who were to move some have no place elsewhere."""
     under_way: Plan | None = None
     """What is reserved for the same beneficiaries already, and to be executed: whoever asked for it may have forgotten."""
 
