@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+from typing import Any
 
 import msgspec
 from rich.markup import escape
@@ -14,6 +15,11 @@ from shared.bus.port import Incoming
 from shared.contracts import subjects
 from shared.contracts.base import ContractError
 from shared.contracts.envelope import unwrap
+from shared.contracts.events import PreemptionAbandoned
+from shared.contracts.plan_words import gives_way, price
+from shared.contracts.preemption import Plan
+
+_ABOUT = ("uid", "namespace", "name", "grant", "explanation")
 
 
 async def run(args: argparse.Namespace) -> None:
@@ -30,12 +36,14 @@ async def run(args: argparse.Namespace) -> None:
         except ContractError as error:
             err.print(f"[yellow]not an event: {escape(str(error))}[/yellow]")
             return
+        plan = getattr(event, "plan", None)
+        if isinstance(plan, Plan) and not (args.namespace or args.json or incoming.subject.endswith(f".{subjects.token(plan.beneficiaries[0].namespace)}")):
+            return  # it is said under each namespace that it is about
         if args.json:
             out.print(incoming.payload.decode(), markup=False, soft_wrap=True)
         else:
-            facts = {} if event is None else {k: v for k, v in msgspec.to_builtins(event).items() if k not in ("uid", "namespace", "name", "grant", "explanation") and v not in ("", (), {}, None)}
-            about = f"{getattr(event, 'namespace', '')}/{getattr(event, 'name', '')}" if hasattr(event, "name") else getattr(event, "node", "")
-            out.print(f"[dim]{envelope.time[11:23]}[/dim] [bold]{envelope.type.removeprefix('dev.kerf.').removesuffix('.v1')}[/bold] {escape(about)} " + escape(" ".join(f"{k}={_short(v)}" for k, v in facts.items())))
+            about, said = _told(event)
+            out.print(f"[dim]{envelope.time[11:23]}[/dim] [bold]{envelope.type.removeprefix('dev.kerf.').removesuffix('.v1')}[/bold] {escape(about)} {escape(said)}")
         if left:
             left -= 1
             if not left:
@@ -45,6 +53,18 @@ async def run(args: argparse.Namespace) -> None:
         subject = subjects.EVENTS_ALL if not args.namespace else f"{subjects.VERSION}.event.*.*.ns.{subjects.token(args.namespace)}"
         await bus.subscribe(subject, show)
         await done.wait()
+
+
+def _told(event: Any) -> tuple[str, str]:
+    """What an event is about, and what it says."""
+    plan = getattr(event, "plan", None)
+    if isinstance(plan, Plan):
+        why = f": {event.reason}" if isinstance(event, PreemptionAbandoned) else ""
+        where = ", ".join(sorted({beneficiary.node for beneficiary in plan.beneficiaries}))
+        return plan.gains, f"on {where}, {gives_way(plan)}; {price(plan)} (plan {plan.plan_id}){why}"
+    facts = {} if event is None else {k: v for k, v in msgspec.to_builtins(event).items() if k not in _ABOUT and v not in ("", (), {}, None)}
+    about = f"{getattr(event, 'namespace', '')}/{event.name}" if hasattr(event, "name") else getattr(event, "node", "")
+    return about, " ".join(f"{k}={_short(v)}" for k, v in facts.items())
 
 
 def _short(value: object) -> object:

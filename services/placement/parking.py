@@ -62,7 +62,8 @@ class Parking:
         for victim in plan.victims:
             state = self._book.pods.get(victim.uid)
             if is_parking(victim) and state is not None and state.parked != parked_by(victim, plan.plan_id):
-                reason = f"{_DOES[victim.action]} for {plan.gains}, which has a higher priority; it goes on by itself when there is room (plan {plan.plan_id})"
+                because = self._precedence.because(self._book.pods.get(plan.beneficiaries[0].uid), state)
+                reason = f"{_DOES[victim.action]} for {plan.gains}, {because}; it goes on by itself when there is room (plan {plan.plan_id})"
                 orders.append(_patch(state, encode_parked(parked_by(victim, plan.plan_id)), reason))
         return [m.SendPatches(tuple(orders))] if orders else []
 

@@ -11,6 +11,7 @@ from services.placement.moving import Moves
 from services.placement.parking import SAY_AGAIN_S, Parking, is_parking
 from services.placement.reservations import Reservation, Reservations
 from services.placement.takeover import Takeover
+from services.placement.telling import in_vain, making_room, parked_words
 from shared.book.states import PodState
 from shared.contracts.events import Event, PreemptionAbandoned, PreemptionExecuted, PreemptionReserved
 from shared.contracts.log import ReservationRecord
@@ -53,10 +54,10 @@ class Preemption:
             plan = found.plan
             self._end(found, now)
             if not self._decider.take([(b.uid, b.node) for b in plan.beneficiaries], now):
-                out += self._over(found, term, PreemptionAbandoned(plan=plan, reason="its victims are gone, and yet it does not fit there any more"))
+                out += self._over(found, term, self._abandon(plan, "its victims are gone, and yet it does not fit there any more"))
                 continue
             # Gathered after its decisions, so it is over in the same record, or in a later one.
-            out += self._over(found, term, PreemptionExecuted(plan=plan, took_ms=round((now - found.since) * 1000)))
+            out += self._over(found, term, _publish(plan, PreemptionExecuted(plan=plan, took_ms=round((now - found.since) * 1000))))
         return out
 
     def refused(self, grant_id: str, reason: str, term: int, now: float) -> list[m.Command]:
@@ -70,7 +71,7 @@ class Preemption:
             return []  # it has ended meanwhile, or this is its repetition under another term
         plan, found.logged, found.until = found.plan, True, now + found.plan.deadline_s
         self._make_way(plan, now, going=True)
-        return [*self._parking.order(plan), *self._answer(found), *_publish(plan, PreemptionReserved(plan=plan, term=record.term))]
+        return [*self._parking.order(plan), *self._answer(found), *_publish(plan, PreemptionReserved(plan=plan, term=record.term)), *making_room(plan, self.open.book)]
 
     def _answer(self, found: Reservation) -> list[m.Command]:
         """Nobody ends before those who only give something up have done so: a node that cannot make them would end the plan, and
@@ -98,6 +99,12 @@ class Preemption:
                 return f"{gives or 'nobody any more'} makes room for it (plan {plan.plan_id})"
         return ""
 
+    def parked_words(self, uid: str) -> str:
+        """What a pod has given up for a while; empty for nothing."""
+        state, book = self.open.book.pods[uid], self.open.book
+        held = book.grants.get(state.grant_id)
+        return parked_words(state, None if held is None else held.parked, returns=self._parking.returns(state))
+
     def tick(self, term: int, now: float) -> list[m.Command]:
         """Orders to give something up are said again until they stand; who makes room for nobody any more gets it back."""
         self.moves.tick(now)
@@ -123,7 +130,7 @@ class Preemption:
                 self._make_way(kept.plan, now, going=True)
             else:  # said aloud: else its evictions would be asked for again, for nobody
                 self._journal.reservations.append(msgspec.structs.replace(record, term=term, places={}, over=True))
-                out += _publish(record.plan, PreemptionAbandoned(plan=record.plan, reason="a new leader found its beneficiaries placed or gone, or their nodes gone"))
+                out += self._abandon(record.plan, "a new leader found its beneficiaries placed or gone, or their nodes gone")
         return out
 
     def _end(self, found: Reservation, now: float) -> None:
@@ -138,11 +145,14 @@ class Preemption:
         self._freed = True
         self.moves.stay([victim.uid for victim in found.plan.victims])
         answer = [] if found.answered else [m.AnswerPlan(Reserved(plan_id=found.plan.plan_id, ok=False, reason=reason))]
-        return [*answer, *self._over(found, term, PreemptionAbandoned(plan=found.plan, reason=reason))]
+        return [*answer, *self._over(found, term, self._abandon(found.plan, reason))]
 
-    def _over(self, found: Reservation, term: int, event: Event) -> list[m.Command]:
+    def _abandon(self, plan: Plan, reason: str) -> list[m.Command]:
+        return [*_publish(plan, PreemptionAbandoned(plan=plan, reason=reason)), *in_vain(plan, reason, self.open.book)]
+
+    def _over(self, found: Reservation, term: int, said: list[m.Command]) -> list[m.Command]:
         self._journal.reservations.append(found.record(term, over=True))
-        return _publish(found.plan, event)
+        return said
 
 
 def _yes(found: Reservation) -> Reserved:
@@ -150,6 +160,5 @@ def _yes(found: Reservation) -> Reserved:
 
 
 def _publish(plan: Plan, event: Event) -> list[m.Command]:
-    """Once for each namespace that gains, in the trace of one who does."""
-    gains = {beneficiary.namespace: beneficiary.uid for beneficiary in plan.beneficiaries}
-    return [m.Publish(event, namespace=namespace, uid=uid) for namespace, uid in gains.items()]
+    """Once for each namespace in which somebody gains or gives way, in the trace of one who does."""
+    return [m.Publish(event, namespace=namespace, uid=uid) for namespace, uid in plan.concerns().items()]

@@ -42,9 +42,8 @@ def why(core: Core, query: WhyQuery, now: float, wall: float) -> Steps[ExplainAn
     explanation = yield from core.placer.explainer.explain(
         state, max_nodes=min(query.max_nodes, NODES_MOST), waiting_s=waiting_s, ahead=core.queue.ahead_of(state.uid), now=wall
     )
-    plan = core.preemption.words(state.uid)
-    if plan:
-        explanation = replace(explanation, sentence=f"{explanation.sentence}; {plan}")
+    beside = [words for words in (core.preemption.words(state.uid), core.preemption.parked_words(state.uid)) if words]
+    explanation = replace(explanation, sentence="; ".join((explanation.sentence, *beside)))
     return ExplainAnswer(explanation=explanation)
 
 

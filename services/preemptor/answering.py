@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from services.preemptor import words
 from services.preemptor.opened import Open
 from services.preemptor.planner import Planner, Way
 from services.preemptor.waiting import Waiters
 from shared.book.book import Book
 from shared.book.gangs import Gangs
 from shared.book.states import PodState
+from shared.contracts.plan_words import price
 from shared.contracts.preemption import Plan, PreemptAnswer
 
 PlannerAt = Callable[[float], Planner | None]
@@ -33,7 +33,7 @@ class Answering:
             return PreemptAnswer(sentence="it does not wait for a place")
         under_way = next((one.plan for one in self._under_way.values() if any(b.uid == state.uid for b in one.plan.beneficiaries)), None)
         if under_way is not None:
-            return PreemptAnswer(plan=under_way, sentence=f"{words.price(under_way)}: this plan is under way")
+            return PreemptAnswer(plan=under_way, sentence=f"{price(under_way)}: this plan is under way")
         if state.refusal or state.request is None:
             return PreemptAnswer(sentence=state.refusal or "nobody is displaced for a pod without GPUs")
         if state.never_preempts:
@@ -57,4 +57,4 @@ class Answering:
         if not any(way.victims for way in ways):
             return PreemptAnswer(sentence="there is room for it, which placement is about to use")
         plan = self._plan(members, ways, planner)
-        return PreemptAnswer(plan=plan, sentence=words.price(plan))
+        return PreemptAnswer(plan=plan, sentence=price(plan))

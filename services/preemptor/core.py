@@ -238,7 +238,7 @@ class Core:
             if victim.uid in self.book.pods:
                 self.immunity.asked(self.book.pods[victim.uid], now)
         return m.Execute(found.plan.plan_id, tuple(
-            Evict(uid=victim.uid, namespace=victim.namespace, name=victim.name, reason=words.eviction(victim, found.plan, self.book)) for victim in turn
+            Evict(uid=victim.uid, namespace=victim.namespace, name=victim.name, reason=words.eviction(victim, found.plan, self.book, self._precedence)) for victim in turn
         ))  # fmt: skip
 
     def _evicted(self, event: m.Evicted, now: float) -> list[m.Command]:

@@ -131,7 +131,8 @@ class _Work:
     async def _heard(self, incoming: Incoming) -> None:
         _, event = unwrap(incoming.payload)
         heard = m.heard(event)
-        if isinstance(heard, m.Ended):
+        # It is said under each namespace that it is about, and counted once.
+        if isinstance(heard, m.Ended) and incoming.subject.endswith(f".{subjects.token(event.plan.beneficiaries[0].namespace)}"):
             self._plans.add(self._leads(), "executed" if heard.executed else "abandoned")
         if heard is not None:
             self._inbox.put_nowait(heard)
@@ -159,8 +160,8 @@ class _Work:
     def _carry_out(self, command: m.Command, group: asyncio.TaskGroup) -> None:
         match command:
             case m.Propose():
-                gains = command.plan.beneficiaries[0]
-                self.ctx.emit(command.event, namespace=gains.namespace, about=gains.uid, traceparent=self.ctx.telemetry.traceparent(gains.uid))
+                for namespace, uid in command.plan.concerns().items():
+                    self.ctx.emit(command.event, namespace=namespace, about=uid, traceparent=self.ctx.telemetry.traceparent(uid))
                 self._plans.add(1, "proposed")
                 group.create_task(self._reserve(command.plan))
             case m.Remember() if self._leads():

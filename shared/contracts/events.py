@@ -205,7 +205,8 @@ class PreemptionProposed(Event, frozen=True):
 
 
 class PreemptionReserved(Event, frozen=True):
-    """Placement keeps places for the beneficiaries; the plan may be executed. Published under each beneficiary's namespace."""
+    """Placement keeps places for the beneficiaries; the plan may be executed. As all that is said of a plan, it is published once
+    under each namespace in which somebody gains or gives way."""
 
     ENTITY: ClassVar[str] = "preemption"
     VERB: ClassVar[str] = "reserved"

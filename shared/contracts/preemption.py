@@ -65,6 +65,14 @@ class Plan(Message, frozen=True):
         return f"{first.namespace}/{first.name}" + (f" and {others} more" if others else "")
 
 
+    def concerns(self) -> dict[str, str]:
+        """The namespaces in which somebody gains or gives way, each with the uid of one who does; of one that gains first."""
+        found: dict[str, str] = {}
+        for one in (*self.beneficiaries, *self.victims):
+            found.setdefault(one.namespace, one.uid)
+        return found
+
+
 class Reserve(Message, frozen=True):
     plan: Plan
 

@@ -53,6 +53,13 @@ class Precedence:
             return giver.pod.spec.priority < taker.pod.spec.priority
         return not usage.is_firm(giver) and any(self._above(usage.queue_of(giver), usage.queue_of(taker), of, {}) for of in (_GUARANTEE, _DUE))
 
+    def because(self, taker: PodState | None, giver: PodState | None) -> str:
+        """Why one gives way to the other, for whoever reads it on the one that does."""
+        usage = self._queues.usage
+        if usage is None or taker is None or giver is None or usage.queue_of(taker) is usage.queue_of(giver):
+            return "which has a higher priority"
+        return "whose queue takes back what it is due"
+
     def kind_of(self, giver: PodState) -> Kind:
         """All of a giver that `may` looks at: of two of one kind it says the same."""
         usage = self._queues.usage

@@ -19,6 +19,7 @@ from shared.model.objects import Pod
 from shared.model.parked import Parked, decode_parked, encode_parked
 from tests.support import build
 from tests.support.leader import Leader, only
+from tests.support.whatif import why
 
 GPU_MIB = 81_920
 
@@ -336,3 +337,31 @@ def test_what_is_on_the_host_is_not_on_the_gpu() -> None:
     world.annotate(order.parked)
     world.answer(decode_parked(order.parked))
     assert columns(world) == (1, 0, 0, 1, 0)
+
+
+def test_who_is_parked_so_that_a_queue_gets_its_guarantee_does_not_read_of_priority() -> None:
+    world = World()
+    world.leader.facts(build.queues("queues: [{name: team}, {name: due, guaranteed: {gpus: 1}}]"))
+    world.high = build.gpu_pod("high", memory=f"{GPU_MIB // 2}Mi", compute=50, labels={"kerf.dev/queue": "due"}, annotations={"kerf.dev/isolation": "firm"})
+    world.leader.facts(world.high)
+    answer, said = world.ask(world.plan())
+    assert answer.ok, answer.reason
+    assert parks(said)[0].reason.startswith("pauses for team/high, whose queue takes back what it is due; it goes on")
+
+
+def test_why_says_what_a_parked_pod_has_given_up_for_which_plan_and_that_it_comes_back() -> None:
+    world = World()
+    _, said = world.ask(world.plan("throttle", keeps_milli=100))
+    world.annotate(parks(said)[0].parked)
+    assert "it is to give up compute (throttle: it keeps 10 % of each of its GPUs) for plan plan" in why(world.leader, "low").sentence
+    world.answer(decode_parked(parks(said)[0].parked))
+    high = world.leader.bind(world.high)
+    sentence = why(world.leader, "low").sentence
+    assert sentence.endswith("; it has given up compute (throttle: it keeps 10 % of each of its GPUs) for plan plan, and gets it back by itself when there is room")
+    grant = world.leader.core.book.pods[high.metadata.uid].grant_id
+    world.leader.gone(high)
+    world.leader.send(m.ReleaseSeen("n", grant))
+    world.later(7)
+    assert why(world.leader, "low").sentence.endswith("; it takes back what it gave up (throttle, plan plan)")
+    world.annotate("")
+    assert "give" not in why(world.leader, "low").sentence

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import msgspec
 
+from services.placement import messages as m
 from services.placement.reader import inspect, queues, status
+from shared.contracts.commands import AnnounceEvent
+from shared.contracts.events import PreemptionAbandoned
 from shared.contracts.queries import InspectGpu, InspectQuery, StatusQuery
 from tests.support import build
 from tests.support.whatif import time_of, when, why
@@ -93,3 +96,54 @@ def test_a_deleted_pod_that_is_stuck_tells_nothing_of_its_end() -> None:
     world = Told()
     world.ends(-600)
     assert when(world.leader, "high").state == "unknown"
+
+
+def told(world: World, reason: str) -> list[tuple[str, str, str]]:
+    """Events on pods so far: on whom, of which type, and the note."""
+    return [(p.name, p.type, p.note) for p in world.leader.patches() if isinstance(p, AnnounceEvent) and p.reason == reason]
+
+
+def test_who_gains_reads_who_makes_room_how_and_at_what_price() -> None:
+    world = Told()
+    ((name, kind, note),) = told(world, "MakingRoom")
+    assert (name, kind) == ("high", "Normal")
+    assert (
+        note == "a place is kept for it, on n, while others make room: team/low0 ends. 1 pod would end, and lose 0 GPU-seconds (plan plan)"
+    )
+
+
+def test_of_a_gang_the_first_reads_it_for_all() -> None:
+    world = World("a", "b")
+    gang = [high(f"g{i}", annotations={"kerf.dev/gang": "train", "kerf.dev/gang-size": "2"}) for i in range(2)]
+    world.waits(*gang)
+    assert world.ask(world.plan(world.on("a")[0], world.on("b")[0], to=tuple(gang))).ok
+    ((_, _, note),) = told(world, "MakingRoom")
+    assert note.startswith("a place is kept for it and 1 more of its gang, on a, while")
+
+
+def test_a_plan_that_is_given_up_is_told_to_who_waits_and_to_who_ends_for_nothing() -> None:
+    world = World()
+    world.waits(wants := high(gpus=2))
+    assert world.ask(world.plan("low0", "low1", to=(wants,))).ok
+    world.leader.facts(build.newer(world.bound["low0"], deletion_timestamp=time_of(-600)))
+    world.leader.send(m.AbandonAsked("plan", "a budget said no"))
+    assert told(world, "NoRoomMade") == [
+        ("high", "Warning", "no place is kept for it any more: a budget said no (plan plan)"),
+        ("low0", "Warning", "it ends, and not for team/high any more: a budget said no (plan plan)"),
+    ]
+
+
+def test_who_does_not_wait_any_more_is_told_nothing() -> None:
+    world = Told()
+    world.leader.gone(high())
+    assert world.leader.events(PreemptionAbandoned)
+    assert told(world, "NoRoomMade") == []
+
+
+def test_each_namespace_that_gains_or_gives_hears_of_a_plan_once() -> None:
+    world = World()
+    world.waits(wants := high())
+    plan = world.plan("low0", "low1", to=(wants,))
+    away = msgspec.structs.replace(plan.victims[1], namespace="theirs")
+    both = msgspec.structs.replace(plan, victims=(plan.victims[0], away))
+    assert both.concerns() == {"team": wants.metadata.uid, "theirs": away.uid}

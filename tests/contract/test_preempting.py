@@ -1,0 +1,115 @@
+"""The preemptor on the bus and on the command line, over a stack of its own: who hears of a plan, and what is said of it."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from cli.stack import Stack, stack
+from cli.up import apply, node_object
+from shared.bus.embedded import EmbeddedServer
+from shared.bus.nats_bus import NatsBus
+from shared.bus.port import Incoming
+from shared.contracts import subjects
+from shared.contracts.envelope import unwrap, wrap
+from shared.contracts.events import PodBound, PreemptionAbandoned
+from shared.contracts.preemption import Beneficiary, Plan, Victim
+from tests.support.command import Command
+from tests.support.waiting import eventually
+
+NODES = [{"name": "gpu-0", "model": "NVIDIA-A100", "count": 2, "memory_mib": 40_960}]
+
+
+def pod(name: str, namespace: str, priority: str, *, gpus: int = 1, **annotations: str) -> dict[str, Any]:
+    limits = {"kerf.dev/gpu": str(gpus)}
+    notes = {f"kerf.dev/{key.replace('_', '-')}": value for key, value in annotations.items()}
+    spec = {
+        "priorityClassName": priority,
+        "terminationGracePeriodSeconds": 0,
+        "containers": [{"name": "main", "image": "pause", "resources": {"limits": limits}}],
+    }
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "namespace": namespace, "annotations": notes}, "spec": spec}
+
+
+class World:
+    def __init__(self, made: Stack) -> None:
+        self.made = made
+        self.bound: set[str] = set()
+        self.heard: list[tuple[str, str]] = []
+        """Of each event about a plan: what, and under which namespace."""
+
+    async def hear(self, incoming: Incoming) -> None:
+        _, event = unwrap(incoming.payload)
+        if isinstance(event, PodBound):
+            self.bound.add(event.name)
+        elif hasattr(event, "plan"):
+            self.heard.append((event.VERB, incoming.subject.rsplit(".", 1)[1]))
+
+    async def create(self, *pods: dict[str, Any]) -> None:
+        answer = await apply(self.made.bus, list(pods))
+        assert answer.refusals == ()
+
+
+@pytest.fixture
+async def world() -> AsyncIterator[World]:
+    """One node of two GPUs, both with pods of the lowest priority; one of them must run for an hour yet."""
+    async with stack(NODES, preemption={}) as made:
+        one = World(made)
+        await made.bus.subscribe(f"{subjects.VERSION}.event.>", one.hear)
+        namespaces = [{"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}} for name in ("theirs", "ours")]
+        classes = [
+            {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": name}, "value": value}
+            for name, value in (("low", 0), ("high", 100))
+        ]
+        await one.create(
+            *classes, *namespaces, *map(node_object, NODES), pod("low-0", "theirs", "low"), pod("low-1", "theirs", "low", min_runtime="1h")
+        )
+        await eventually(lambda: one.bound == {"low-0", "low-1"}, what="both have their places")
+        yield one
+
+
+async def test_both_sides_hear_of_a_plan_once_each(world: World) -> None:
+    await world.create(pod("high", "ours", "high"))
+    await eventually(lambda: "high" in world.bound, what="the important one has its place")
+    await eventually(lambda: ("executed", "theirs") in world.heard, what="those who gave way have heard of it")
+    for what in ("proposed", "reserved", "executed"):
+        assert sorted(where for verb, where in world.heard if verb == what) == ["ours", "theirs"]
+    counted = world.made.services["preemptor"].metrics.render().decode()
+    assert 'kerf_preemptor_plans_total{outcome="executed"} 1' in counted
+
+
+async def test_a_plan_is_shown_once_in_words(bus: NatsBus, nats: EmbeddedServer) -> None:
+    command = await Command.start("events", "--count", "2", nats=nats.url)
+    numbers = itertools.count()
+
+    async def ended() -> bool:
+        """Plans until two have been seen: when the other process has subscribed is not told."""
+        victims = (
+            Victim(uid="l", namespace="theirs", name="low-0", grant_id="g", action="pause"),
+            Victim(uid="m", namespace="theirs", name="low-1", grant_id="h", action="move", to="gpu-1"),
+        )
+        plan = Plan(
+            plan_id=f"p{next(numbers)}",
+            beneficiaries=(Beneficiary(uid="b", namespace="ours", name="high", node="gpu-0"),),
+            victims=victims,
+            deadline_s=60,
+            price_gpu_seconds=11,
+        )
+        event = PreemptionAbandoned(plan=plan, reason="a budget said no")
+        for namespace in ("theirs", "ours"):
+            identity, payload = wrap(event, source="/kerf/test/1", now_s=0.0)
+            bus.publish_event(subjects.event_in_namespace("preemption", "abandoned", namespace), payload, identity)
+        return command.process.returncode is not None
+
+    await eventually(ended, within_s=30, every_s=0.2, what="two plans in the other process")
+    done = await command.done()
+    lines = done.out.splitlines()
+    assert len(lines) == len({line.split("(plan ")[1] for line in lines}) == 2
+    assert (
+        "preemption.abandoned ours/high on gpu-0, theirs/low-0 pauses, theirs/low-1 moves to gpu-1; 1 pod would end (1 with a place kept elsewhere), and lose 11 GPU-seconds"
+        in lines[0]
+    )
+    assert lines[0].endswith(": a budget said no")
