@@ -37,13 +37,17 @@ async def run(args: argparse.Namespace) -> None:
             err.print(f"[yellow]not an event: {escape(str(error))}[/yellow]")
             return
         plan = getattr(event, "plan", None)
-        if isinstance(plan, Plan) and not (args.namespace or args.json or incoming.subject.endswith(f".{subjects.token(plan.beneficiaries[0].namespace)}")):
+        if isinstance(plan, Plan) and not (
+            args.namespace or args.json or incoming.subject.endswith(f".{subjects.token(plan.beneficiaries[0].namespace)}")
+        ):
             return  # it is said under each namespace that it is about
         if args.json:
             out.print(incoming.payload.decode(), markup=False, soft_wrap=True)
         else:
             about, said = _told(event)
-            out.print(f"[dim]{envelope.time[11:23]}[/dim] [bold]{envelope.type.removeprefix('dev.kerf.').removesuffix('.v1')}[/bold] {escape(about)} {escape(said)}")
+            out.print(
+                f"[dim]{envelope.time[11:23]}[/dim] [bold]{envelope.type.removeprefix('dev.kerf.').removesuffix('.v1')}[/bold] {escape(about)} {escape(said)}"
+            )
         if left:
             left -= 1
             if not left:
@@ -62,7 +66,9 @@ def _told(event: Any) -> tuple[str, str]:
         why = f": {event.reason}" if isinstance(event, PreemptionAbandoned) else ""
         where = ", ".join(sorted({beneficiary.node for beneficiary in plan.beneficiaries}))
         return plan.gains, f"on {where}, {gives_way(plan)}; {price(plan)} (plan {plan.plan_id}){why}"
-    facts = {} if event is None else {k: v for k, v in msgspec.to_builtins(event).items() if k not in _ABOUT and v not in ("", (), {}, None)}
+    facts = (
+        {} if event is None else {k: v for k, v in msgspec.to_builtins(event).items() if k not in _ABOUT and v not in ("", (), {}, None)}
+    )
     about = f"{getattr(event, 'namespace', '')}/{event.name}" if hasattr(event, "name") else getattr(event, "node", "")
     return about, " ".join(f"{k}={_short(v)}" for k, v in facts.items())
 

@@ -28,10 +28,13 @@ def making_room(plan: Plan, book: Book) -> list[m.Command]:
 def in_vain(plan: Plan, reason: str, book: Book) -> list[m.Command]:
     """The plan is given up: told to the first of those who gain and wait yet, and to those who end for nobody by now."""
     gains = [state for b in plan.beneficiaries if (state := book.pods.get(b.uid)) is not None and state.wants_place and not state.charged]
-    gives = [state for v in plan.victims if (state := book.pods.get(v.uid)) is not None and state.pod.metadata.deletion_timestamp is not None]
+    gives = [
+        state for v in plan.victims if (state := book.pods.get(v.uid)) is not None and state.pod.metadata.deletion_timestamp is not None
+    ]
     events = [_event(state, "NoRoomMade", f"no place is kept for it any more: {reason} (plan {plan.plan_id})") for state in gains[:1]]
     events += [
-        _event(state, "NoRoomMade", f"it ends, and not for {plan.gains} any more: {reason} (plan {plan.plan_id})") for state in gives[:_TOLD_MOST]
+        _event(state, "NoRoomMade", f"it ends, and not for {plan.gains} any more: {reason} (plan {plan.plan_id})")
+        for state in gives[:_TOLD_MOST]
     ]
     return [m.SendPatches(tuple(events))] if events else []
 
@@ -62,5 +65,11 @@ def _what(parked: Parked) -> str:
 def _event(state: PodState, reason: str, note: str, *, warns: bool = True) -> AnnounceEvent:
     meta = state.pod.metadata
     return AnnounceEvent(
-        uid=state.uid, namespace=meta.namespace, name=meta.name, type="Warning" if warns else "Normal", reason=reason, action="Preempting", note=note
+        uid=state.uid,
+        namespace=meta.namespace,
+        name=meta.name,
+        type="Warning" if warns else "Normal",
+        reason=reason,
+        action="Preempting",
+        note=note,
     )

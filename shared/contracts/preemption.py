@@ -68,8 +68,8 @@ class Plan(Message, frozen=True):
     def concerns(self) -> dict[str, str]:
         """The namespaces in which somebody gains or gives way, each with the uid of one who does; of one that gains first."""
         found: dict[str, str] = {}
-        for one in (*self.beneficiaries, *self.victims):
-            found.setdefault(one.namespace, one.uid)
+        for namespace, uid in (*((b.namespace, b.uid) for b in self.beneficiaries), *((v.namespace, v.uid) for v in self.victims)):
+            found.setdefault(namespace, uid)
         return found
 
 
