@@ -20,6 +20,7 @@ import msgspec
 
 from shared.book.states import NodeState, PodState
 from shared.model.grant import sum_shares
+from shared.model.parked import left_of
 
 
 class Columns(msgspec.Struct):
@@ -33,11 +34,13 @@ class Columns(msgspec.Struct):
 
 
 def columns(node: NodeState, returns: Callable[[PodState], bool]) -> dict[str, Columns]:
-    """By GPU uuid. `returns`: whether a pod is taking back what it gave up."""
+    """By GPU uuid. `returns`: whether a pod is taking back what it gave up. Of a node that has not told this leader yet what runs
+    there, what its pods' annotations say: the book counts all of them whole until then, so that nobody gets what others have."""
     found: dict[str, Columns] = defaultdict(Columns)
     for held in node.grants.values():
         state = node.pods.get(held.uid)
-        kept = sum_shares((held.grant,))
+        parked = state.parked if state is not None and held.parked is None and node.agent_trouble else held.parked
+        kept = sum_shares((held.given if parked is None else left_of(held.given, parked),))
         for (name, uuid), (given_mib, _) in sum_shares((held.given,)).items():
             if name != node.name:
                 continue
@@ -45,7 +48,7 @@ def columns(node: NodeState, returns: Callable[[PodState], bool]) -> dict[str, C
             of.parked_mib += given_mib - here_mib
             if held.phase == "reserved":
                 of.reserved_mib += here_mib
-            elif held.parked is not None and held.parked.action == "pause":
+            elif parked is not None and parked.action == "pause":
                 of.paused_mib += here_mib
             elif state is not None and returns(state):
                 of.returning_mib += here_mib

@@ -19,7 +19,9 @@ from shared.contracts.node_commands import LiveSlice, NodeSync, NodeSyncAnswer
 from tests.support import build
 from tests.support.preempting import Together
 
-TROUBLES = ("deleted", "leader", "preemptor", "gap", "node", "refuses", "unknown")
+TROUBLES = ("deleted", "leader", "preemptor", "gap", "node", "refuses", "unknown", "late")
+LATE_S = 12.0
+"""Nodes that have much to do, or whose agent is just starting, do what they are told so much later."""
 
 
 class Troubled(Together):
@@ -30,6 +32,7 @@ class Troubled(Together):
         self._gone: set[str] = set()
         self._rejected: set[str] = set()
         self._generation = 1
+        self._late: list[tuple[float, m.Command]] = []
         self._queues: str | None = rest.get("queues")
         super().__init__(nodes, **rest)
 
@@ -51,6 +54,10 @@ class Troubled(Together):
 
     def step(self, seconds: float = 0.5) -> None:
         self._nodes = tuple(name for name in self._gpus if name not in self._gone)
+        due = [command for at, command in self._late if at <= self.now]
+        self._late = [(at, command) for at, command in self._late if at > self.now]
+        for answer in (answer for command in due for answer in self._at_once(command)):
+            self.send(answer)
         super().step(seconds)
 
     def _everything(self) -> tuple[Put, ...]:
@@ -99,7 +106,17 @@ class Troubled(Together):
     # --- what nodes and the API server answer -------------------------------------------------------------------
 
     def _answers(self, command: m.Command) -> list[m.Input]:
+        if "late" in self._troubles and isinstance(command, m.SendSync | m.SendGrant):
+            waits = [at for at, other in self._late if _node(other) == _node(command)]
+            if waits or self._dice.random() < 0.1:  # one after the other, as they came
+                self._late.append((waits[0] if waits else self.now + self._dice.random() * LATE_S, command))
+                return []
+        return self._at_once(command)
+
+    def _at_once(self, command: m.Command) -> list[m.Input]:
         match command:
+            case m.SendSync() if command.sync.term < self.core.term:
+                return []  # the agent follows a newer leader
             case m.SendSync():
                 return [] if command.sync.node in self._gone else [m.SyncAnswered(self._synced(command.sync))]
             case m.SendGrant() if command.node in self._gone or command.grant.grant.grant_id not in self.grants:
@@ -149,3 +166,12 @@ class Troubled(Together):
         for at, name, _ in self.evictions:
             found[name].append(at)
         return found
+
+
+def _node(command: m.Command) -> str:
+    match command:
+        case m.SendSync():
+            return command.sync.node
+        case m.SendGrant():
+            return command.node
+    raise AssertionError(command)

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from services.placement import messages as m
-from services.placement import questions
+from services.placement import questions, reservations
 from services.placement.explaining.steps import finish
 from shared.contracts.events import PreemptionAbandoned, PreemptionExecuted, PreemptionReserved
 from shared.contracts.facts import Gone
 from shared.contracts.log import DecisionBatch, ReservationRecord
 from shared.contracts.preemption import Beneficiary, Plan, Reserved, Victim
 from shared.contracts.queries import WhyQuery
-from shared.model.objects import Pod
+from shared.model.objects import Pod, Taint
 from tests.support import build
 from tests.support.leader import Leader, only
 
@@ -315,3 +316,29 @@ def test_a_reservation_that_nobody_needs_under_a_new_leader_is_said_to_be_over()
     assert abandoned.plan == plan
     assert [r.over for _, record in after.log if isinstance(record, DecisionBatch) for r in record.reservations] == [True]
     assert after.core.phase == "leading"
+
+
+def test_who_has_no_place_elsewhere_by_all_that_placement_knows_just_ends() -> None:
+    """The planner saw a free GPU there, and knows nothing of the other things that keep a pod from a node. Who is more important
+    does not wait for that."""
+    world = World("a", "b")
+    there = world.on("b")[0]
+    world.gives_back(there)
+    (victim, _) = world.on("a")
+    world.waits(high("high", node_selector={"kubernetes.io/hostname": "a"}))
+    world.leader.facts(build.node("b", taints=(Taint(key="kept", effect="NoSchedule"),)))
+    plan = world.plan(victim, nodes=("a",))
+    moving = msgspec.structs.replace(plan, victims=(msgspec.structs.replace(plan.victims[0], action="move", to="b"),))
+    answer = world.ask(moving)
+    assert answer.ok
+    assert answer.plan is not None
+    assert [(v.action, v.to) for v in answer.plan.victims] == [("evict", "")]
+    assert [r.plan for r in world.records()] == [answer.plan], "what stands in the log is what is done"
+
+
+def test_a_plan_that_no_record_holds_is_refused_and_the_reign_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reservations, "RECORD_MOST_BYTES", 100)
+    world = World()
+    world.waits(high())
+    assert "the log takes 100 in one record" in refused(world, world.plan("low0"))
+    assert world.records() == []
