@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 from cli.output import Failure
 from shared.bus.nats_bus import NatsBus
 from shared.bus.port import Bus, BusError, NoResponder, Unknown
+from shared.contracts import subjects
 from shared.contracts.base import decode, encode
 from shared.telemetry import configure_logging
 
@@ -21,6 +22,8 @@ DEFAULT_URL = "nats://127.0.0.1:4222"
 _LEADERLESS_S = 3.0
 """For so long nobody may listen before that is an error: a leader that has just begun, or taken over, answers within it."""
 _AGAIN_S = 0.1
+_ANSWERS = {subjects.QUERY_PREEMPT: "preemptor"}
+"""Who answers what neither placement nor metrics does."""
 
 
 def url_of(given: str) -> str:
@@ -53,13 +56,17 @@ async def ask(bus: Bus, subject: str, query: Any, kind: type[T], *, timeout_s: f
     try:
         answer = decode(await _reply(bus, subject, encode(query), timeout_s), kind)
     except NoResponder:
-        raise Failure(f"nobody answers {subject}: no placement leader (or no metrics service) is connected to this NATS; look at their logs") from None
+        raise Failure(f"nobody answers {subject}: {_missing(subject)} is connected to this NATS; look at {'its' if subject in _ANSWERS else 'their'} logs") from None
     except Unknown:
         raise Failure(f"no answer to {subject} within {timeout_s:g} s; the service may be starting or overloaded, try again") from None
     error = getattr(answer, "error", "")
     if error:
         raise Failure(error)
     return answer
+
+
+def _missing(subject: str) -> str:
+    return f"no {_ANSWERS[subject]}" if subject in _ANSWERS else "no placement leader (or no metrics service)"
 
 
 async def _reply(bus: Bus, subject: str, payload: bytes, timeout_s: float) -> bytes:

@@ -22,8 +22,15 @@ async def run(args: argparse.Namespace) -> None:
         print_json(answer)
         return
     out.print(f"{namespace}/{name}: {answer.sentence}", markup=False)
+    if answer.kept:
+        out.print("\nLeft alone: " + "; ".join(answer.kept), markup=False)
     if answer.plan is not None:
         _show(answer.plan)
+    for other in answer.alternatives:
+        least = "at least " if other.at_least else ""
+        price = f"{least or 'at '}{other.price_gpu_seconds} GPU-seconds"
+        pods = f"{other.victims} pod{'s' if other.victims > 1 else ''}"
+        out.print(f"Or on {', '.join(other.nodes)}: {other.action} of {least}{pods}, {price}", markup=False)
 
 
 def _show(plan: Plan) -> None:

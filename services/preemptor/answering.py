@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+import msgspec
+
 from services.preemptor.opened import Open
 from services.preemptor.planner import Planner, Way
 from services.preemptor.waiting import Waiters
 from shared.book.book import Book
-from shared.book.gangs import Gangs
+from shared.book.gangs import Gangs, GangState
 from shared.book.states import PodState
 from shared.contracts.plan_words import price
 from shared.contracts.preemption import Plan, PreemptAnswer
@@ -19,16 +21,23 @@ PlanOf = Callable[[list[PodState], list[Way], Planner], Plan]
 
 
 class Answering:
-    def __init__(self, book: Book, gangs: Gangs, waiting: Waiters, under_way: Mapping[str, Open], *, planner: PlannerAt, plan: PlanOf) -> None:
-        """`under_way`: plans by their id."""
+    def __init__(self, book: Book, gangs: Gangs, waiting: Waiters, under_way: Mapping[str, Open], *, planner: PlannerAt, plan: PlanOf, left_alone: Callable[[list[PodState]], tuple[str, ...]]) -> None:  # fmt: skip
+        """`under_way`: plans by their id. `left_alone`: why nobody is asked for these, by how many."""
         self._book, self._gangs, self._waiting, self._under_way = book, gangs, waiting, under_way
-        self._planner, self._plan = planner, plan
+        self._planner, self._plan, self._left_alone = planner, plan, left_alone
 
     def dry_run(self, namespace: str, name: str, now: float) -> PreemptAnswer:
         """For this pod, or its gang."""
         state = self._book.pods.get(self._book.uid_by_key.get(f"{namespace}/{name}", ""))
         if state is None or not state.ours:
             return PreemptAnswer(error=f"no pod {namespace}/{name} of Kerf's is known; check the name and the namespace (-n)")
+        gates = ", ".join(gate.name for gate in state.pod.spec.scheduling_gates)
+        if gates and _ungated(state).wants_place:
+            answer = self._of(_ungated(state), now)
+            return msgspec.structs.replace(answer, sentence=f"were its scheduling gates ({gates}) gone: {answer.sentence}")
+        return self._of(state, now)
+
+    def _of(self, state: PodState, now: float) -> PreemptAnswer:
         if not state.wants_place:
             return PreemptAnswer(sentence="it does not wait for a place")
         under_way = next((one.plan for one in self._under_way.values() if any(b.uid == state.uid for b in one.plan.beneficiaries)), None)
@@ -39,7 +48,7 @@ class Answering:
         if state.never_preempts:
             return PreemptAnswer(sentence="its preemptionPolicy is Never")
         gang = self._gangs.of(state.uid)
-        members = [state] if gang is None else self._waiting.enough([self._book.pods[uid] for uid in gang.waiting])
+        members = [state] if gang is None else self._waiting.enough(self._members(gang, gated=state is not self._book.pods[state.uid]))
         if gang is not None and not members:
             return PreemptAnswer(sentence=f"its gang {gang.name} has {gang.members} of {gang.minimum} pods")
         planner = self._planner(now)
@@ -47,14 +56,30 @@ class Answering:
             return PreemptAnswer(sentence="not all nodes have been looked at yet; ask again in some seconds")
         return self._planned(members, planner)
 
+    def _members(self, gang: GangState, *, gated: bool) -> list[PodState]:
+        """Those who wait; with `gated` also those who would, were their gates gone."""
+        states = [self._book.pods[uid] for uid in (gang.known if gated else gang.waiting)]
+        return [_ungated(state) for state in states if not state.charged and _ungated(state).wants_place] if gated else states
+
     def _planned(self, members: list[PodState], planner: Planner) -> PreemptAnswer:
         ways, shunned = planner.plan(members), planner.in_vain
         while ways is None and planner.in_vain:
             ways = planner.plan(members, shunned)
             shunned |= planner.in_vain
         if ways is None:
-            return PreemptAnswer(sentence="nobody who may be asked to would make room for it; kerf why says what would, kerf advise who could move")
+            return PreemptAnswer(
+                kept=self._left_alone(members),
+                sentence="nobody who may be asked to would make room for it; kerf why says what would, kerf advise who could move",
+            )
         if not any(way.victims for way in ways):
             return PreemptAnswer(sentence="there is room for it, which placement is about to use")
         plan = self._plan(members, ways, planner)
-        return PreemptAnswer(plan=plan, sentence=price(plan))
+        return PreemptAnswer(plan=plan, sentence=price(plan), alternatives=planner.alternatives)
+
+
+def _ungated(state: PodState) -> PodState:
+    """As if its scheduling gates were gone; itself where it has none."""
+    if not state.pod.spec.scheduling_gates:
+        return state
+    spec = msgspec.structs.replace(state.pod.spec, scheduling_gates=())
+    return msgspec.structs.replace(state, pod=msgspec.structs.replace(state.pod, spec=spec))

@@ -17,6 +17,7 @@ from services.preemptor.cluster import Cluster
 from services.preemptor.config import Config
 from services.preemptor.consolidating import Consolidating
 from services.preemptor.immunity import Immunity, owner_of
+from services.preemptor.left_alone import LeftAlone
 from services.preemptor.opened import Open
 from services.preemptor.planner import Planner, Way
 from services.preemptor.proposing import plan_of
@@ -64,7 +65,9 @@ class Core:
         self.waiting = Waiters(self.book, self.gangs, config.patience_s)
         self.consolidating = Consolidating(config, self.book, self.gangs, self.immunity)
         self.open: dict[str, Open] = {}
-        self._answering = Answering(self.book, self.gangs, self.waiting, self.open, planner=self._looked, plan=self._plan)
+        left_alone = LeftAlone(self.book, self.gangs, self._precedence, self.immunity)
+        self._answering = Answering(self.book, self.gangs, self.waiting, self.open, planner=self._looked, plan=self._plan,
+                                    left_alone=lambda members: left_alone.counted(members, self._promised(), self._now))  # fmt: skip
 
     def handle(self, event: m.Input, now: float) -> list[m.Command]:
         out = self._handle(event, now)
@@ -175,7 +178,7 @@ class Core:
             return []
         plan = self._plan(members, ways, planner)
         self.open[plan.plan_id] = self._opened(plan, now)
-        return [m.Propose(plan, PreemptionProposed(plan=plan))]
+        return [m.Propose(plan, PreemptionProposed(plan=plan, alternatives=planner.alternatives))]
 
     def _advised(self, event: m.Advised, now: float) -> list[m.Command]:
         """Moves among equals, where the moment is right; else they are asked about again."""

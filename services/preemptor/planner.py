@@ -12,6 +12,7 @@ from collections.abc import Sequence
 import msgspec
 
 from services.preemptor.actions import evict, move
+from services.preemptor.alternatives import Alternatives
 from services.preemptor.areas import Areas
 from services.preemptor.bounds import Bound, Bounds, Cost, cost_of
 from services.preemptor.candidate import Candidate
@@ -19,10 +20,14 @@ from services.preemptor.fitting import admits, assign, give, has_room, take
 from services.preemptor.victims import Candidates
 from shared.book.book import Book
 from shared.book.states import NodeState, PodState
+from shared.contracts.preemption import Alternative
 from shared.model.grant import GpuShare
 
 AREAS_MOST = 32
 """A plan is tried in so many areas at once, the cheapest by what is known beforehand first."""
+
+OTHERS_MOST = 4
+"""Nodes that are noted as other ways, by their bounds, when the best is known."""
 
 
 class Way(msgspec.Struct, frozen=True):
@@ -58,23 +63,30 @@ class Planner:
         self._gone: dict[str, Candidate] = {}
         self._taken: dict[str, list[GpuShare]] = {}
         self._used: dict[str, list[PodState]] = {}
+        self._others = Alternatives()
+        self.alternatives: tuple[Alternative, ...] = ()
+        """To the last plan."""
 
     def plan(self, members: Sequence[PodState], shunned: frozenset[str] = frozenset(), *, patient: bool = True) -> list[Way] | None:
         """A way for each of them, all at once and in one area, without victims where nobody need go; None where there is none.
         `shunned`: nodes that placement has refused for them. `patient`: what is being given back is as good as free."""
         self._patient, self._takers = patient, members
-        self.in_vain = frozenset()
+        self.in_vain, self._others, self.alternatives = frozenset(), Alternatives(), ()
         best: _Found | None = None
         areas = self._by_bound(members, shunned)
         for least, _, bounds in areas[:AREAS_MOST]:
             if best is not None and least >= best.cost[:6]:
                 break
-            best = self._within(bounds, members, best) or best
+            found = self._within(bounds, members, best)
+            if found is not None:
+                self._others.way({way.node for way in found.ways.values()}, found.gone.values())
+                best = found
         if best is None and len(areas) > AREAS_MOST:
             self.in_vain = frozenset(node.name for _, _, bounds in areas[:AREAS_MOST] for node in bounds.area)
         if best is None:
             return None
         self._gone, self._taken, self._used = best.gone, best.taken, best.used
+        self.alternatives = self._others.beside({way.node for way in best.ways.values()}, best.gone.values())
         self._candidates.promise(list(self._gone.values()))
         self._busy |= {way.node for way in best.ways.values()}
         return [best.ways[state.uid] for state in members]
@@ -159,12 +171,20 @@ class Planner:
 
     def _best(self, state: PodState) -> Way | None:
         best: Way | None = None
+        alone, looks = len(self._takers) == 1, 0
         for bound, node in self._bounds.nodes(state, self._taken.keys() | {victim.node for victim in self._gone.values()}):
             if best is not None and best.cost[:6] <= bound:
-                break
+                if not alone or looks == OTHERS_MOST or not best.victims:
+                    break
+                if admits(state, node):
+                    self._others.bound(node.name, bound)
+                looks += 1
+                continue
             if not admits(state, node):
                 continue
             way = self._way(state, node)
+            if alone and way is not None:
+                self._others.way((node.name,), way.victims)
             if way is not None and (best is None or way.cost < best.cost):
                 best = way
         return best
@@ -202,7 +222,10 @@ class Planner:
         way = self._fewest(trying, victims)
         if len(way.victims) < 2:
             return way
-        return min((way, *(self._way_by(trying, unit) for unit in evict.alone(candidates, trying))), key=lambda w: w.cost)
+        ways = (way, *(self._way_by(trying, unit) for unit in evict.alone(candidates, trying)))
+        for other in ways if len(self._takers) == 1 else ():
+            self._others.way((other.node,), other.victims)
+        return min(ways, key=lambda w: w.cost)
 
     def _fewest(self, trying: _Trying, victims: list[Candidate]) -> Way:
         """Whoever need not go, the dearest first, is put back."""

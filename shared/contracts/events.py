@@ -9,7 +9,7 @@ from typing import ClassVar
 
 from shared.contracts.base import Message
 from shared.contracts.explain import GangExplanation, PodExplanation
-from shared.contracts.preemption import Plan
+from shared.contracts.preemption import Alternative, Plan
 from shared.model.gpu import Isolation, Strategy
 from shared.model.grant import Grant
 
@@ -202,6 +202,8 @@ class PreemptionProposed(Event, frozen=True):
     ENTITY: ClassVar[str] = "preemption"
     VERB: ClassVar[str] = "proposed"
     plan: Plan
+    alternatives: tuple[Alternative, ...] = ()
+    """Other ways that the search came by, the cheapest first, two at most; none of moves among equals."""
 
 
 class PreemptionReserved(Event, frozen=True):

@@ -84,6 +84,7 @@ SLICE = n.LiveSlice(
     uid=UID, namespace=NAMESPACE, name=POD, container="main", grant_id=GRANT_ID, strategy="advisory", gpus={GPU: (16384, 300)}
 )
 NODE_GRANT = n.NodeGrant(term=TERM, uid=UID, namespace=NAMESPACE, name=POD, grant=GRANT)
+ALTERNATIVE = pre.Alternative(nodes=("gpu-7",), action="evict", victims=2, price_gpu_seconds=5400, at_least=True)
 PLAN = pre.Plan(
     plan_id="plan-7", deadline_s=120, price_gpu_seconds=1260, beneficiaries=(pre.Beneficiary(uid=UID, namespace=NAMESPACE, name=POD, node=NODE),),
     victims=(pre.Victim(uid=UID_2, namespace="team-b", name="serve-1", grant_id="5e4f3a2b7f9c1b2e4d5a4c3e9a8b7c6d", lost_gpu_seconds=1260),),
@@ -119,7 +120,7 @@ _EXAMPLES: tuple[Any, ...] = (
     e.GpuStateChanged(node=NODE, uuid=GPU, state="unhealthy", reason="Xid 79: the GPU has fallen off the bus"),
     e.GangPlaced(namespace=NAMESPACE, name="train", pods=(POD, "train-1"), nodes=2, minimum=2, term=TERM, sequence=SEQUENCE, area="topology.kubernetes.io/rack=r1", waited_ms=310),
     e.PolicyRead(namespace="kerf-system", name="kerf-policy", accepted=False, queues=3, problem="queue vision: there is no queue 'reserch' that could be its parent"),
-    e.PreemptionProposed(plan=PLAN),
+    e.PreemptionProposed(plan=PLAN, alternatives=(ALTERNATIVE,)),
     e.PreemptionReserved(plan=PLAN, term=TERM),
     e.PreemptionExecuted(plan=PLAN, took_ms=2400),
     e.PreemptionAbandoned(plan=PLAN, reason="not all of its victims were gone after 120 s"),
@@ -157,7 +158,7 @@ _EXAMPLES: tuple[Any, ...] = (
     pre.Reserved(plan_id="plan-7", ok=False, reason="team-b/serve-1 is of no lower priority: nobody gives way to an equal"),
     pre.PreemptQuery(namespace=NAMESPACE, name=POD),
     pre.Spared(owner="6f1d2c5e-5b0a-4b5e-9d37-2f4f4a1d9c10", namespace=NAMESPACE, since=(1_799_999_000.0,), asked={UID: (1_800_000_000.0, 0)}, ended=(1_799_999_000.0,)),
-    pre.PreemptAnswer(plan=PLAN, sentence="1 pod would end, and lose 1260 GPU-seconds"),
+    pre.PreemptAnswer(plan=PLAN, sentence="1 pod would end, and lose 1260 GPU-seconds", alternatives=(ALTERNATIVE,)),
     pre.Abandon(plan_id="plan-7", reason="a disruption budget keeps team-b/serve-1"),
     NODE_GRANT,
     n.NodeRelease(term=TERM, uid=UID, grant_id=GRANT_ID),

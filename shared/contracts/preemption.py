@@ -73,6 +73,19 @@ class Plan(Message, frozen=True):
         return found
 
 
+class Alternative(Message, frozen=True):
+    """Another way to make room, which was not taken: it asks for something harder, or of more important pods, or costs more."""
+
+    nodes: tuple[str, ...]
+    """Where those who gain would go."""
+    action: Action
+    """The hardest that is asked of anybody."""
+    victims: int
+    price_gpu_seconds: int
+    at_least: bool = False
+    """It was not worked out: victims and price are what it takes at the least."""
+
+
 class Reserve(Message, frozen=True):
     plan: Plan
 
@@ -121,6 +134,10 @@ class PreemptQuery(Message, frozen=True):
 class PreemptAnswer(Message, frozen=True):
     plan: Plan | None = None
     """None: nobody would, and `sentence` says why."""
+    alternatives: tuple[Alternative, ...] = ()
+    """Other ways that the search came by, the cheapest first, two at most."""
+    kept: tuple[str, ...] = ()
+    """Where nobody would: why pods are left alone whose GPUs would do, such as "7 pods: minimum run time"."""
     sentence: str = ""
     error: str = ""
 

@@ -23,6 +23,7 @@ from shared.queues.queues import Queues
 from shared.queues.tree import Branch
 
 _GUARANTEE, _DUE = 0, 1
+_EQUALS = "of no lower priority"
 Kind = tuple[str, int, bool]
 """Queue, priority, and whether it stays within guarantees."""
 
@@ -43,15 +44,22 @@ class Precedence:
 
     def may(self, taker: PodState, giver: PodState) -> bool:
         """Whether it is worth asking, whoever else gives way. What this denies `refuses` denies too."""
+        return not self.denies(taker, giver)
+
+    def denies(self, taker: PodState, giver: PodState) -> str:
+        """Why it is not worth asking, of many pods in a few words; empty where it is."""
         usage = self._queues.usage
         if usage is None:
-            return giver.pod.spec.priority < taker.pod.spec.priority
+            return "" if giver.pod.spec.priority < taker.pod.spec.priority else _EQUALS
         hit = self._queues.hit(taker, self._queues.ask(taker))
         if hit is not None and hit.queue not in usage.queue_of(giver).path():
-            return False  # nothing of others makes its own queue's limit wider
+            return "the queue of who waits may have no more"  # nothing of others makes its own queue's limit wider
         if usage.queue_of(taker) is usage.queue_of(giver):
-            return giver.pod.spec.priority < taker.pod.spec.priority
-        return not usage.is_firm(giver) and any(self._above(usage.queue_of(giver), usage.queue_of(taker), of, {}) for of in (_GUARANTEE, _DUE))
+            return "" if giver.pod.spec.priority < taker.pod.spec.priority else _EQUALS
+        if usage.is_firm(giver):
+            return "they stay within their queue's guarantee"
+        above = any(self._above(usage.queue_of(giver), usage.queue_of(taker), of, {}) for of in (_GUARANTEE, _DUE))
+        return "" if above else "their queue has no more than it is due"
 
     def because(self, taker: PodState | None, giver: PodState | None) -> str:
         """Why one gives way to the other, for whoever reads it on the one that does."""

@@ -14,6 +14,7 @@ from shared.bus.port import Incoming
 from shared.contracts import subjects
 from shared.contracts.base import decode, encode
 from shared.contracts.explain import Advice, AdvisedPlace, Move
+from shared.contracts.preemption import PreemptAnswer, PreemptQuery
 from shared.contracts.queries import AdviseAnswer, AdviseQuery, StatusAnswer, StatusQuery
 from tests.support.command import kerf
 
@@ -51,3 +52,8 @@ async def test_advice_for_a_gang_says_where_each_of_its_pods_would_go(bus: NatsB
     done = await kerf("advise", "team/g0", nats=nats.url)
     assert done.code == 0, done.err
     assert "Places then: team/g0 on n0, team/g1 on n1" in done.out
+
+
+async def test_where_no_preemptor_is_there_it_is_the_preemptor_that_is_missing(bus: NatsBus) -> None:
+    with pytest.raises(Failure, match="no preemptor is connected"):
+        await ask(bus, subjects.QUERY_PREEMPT, PreemptQuery(namespace="team", name="p"), PreemptAnswer)

@@ -14,10 +14,11 @@ from shared.bus.embedded import EmbeddedServer
 from shared.bus.nats_bus import NatsBus
 from shared.bus.port import Incoming
 from shared.contracts import subjects
+from shared.contracts.base import encode
 from shared.contracts.envelope import unwrap, wrap
 from shared.contracts.events import PodBound, PreemptionAbandoned
-from shared.contracts.preemption import Beneficiary, Plan, Victim
-from tests.support.command import Command
+from shared.contracts.preemption import Alternative, Beneficiary, Plan, PreemptAnswer, Victim
+from tests.support.command import Command, kerf
 from tests.support.waiting import eventually
 
 NODES = [{"name": "gpu-0", "model": "NVIDIA-A100", "count": 2, "memory_mib": 40_960}]
@@ -113,3 +114,31 @@ async def test_a_plan_is_shown_once_in_words(bus: NatsBus, nats: EmbeddedServer)
         in lines[0]
     )
     assert lines[0].endswith(": a budget said no")
+
+
+async def test_a_dry_run_says_why_nobody_would_give_way(world: World) -> None:
+    await world.create(pod("huge", "ours", "high", gpus=2))
+    done = await kerf("preempt", "--dry-run", "ours/huge", nats=world.made.url)
+    assert done.code == 0, done.err
+    left = next(line for line in done.out.splitlines() if line.startswith("Left alone: "))
+    assert sorted(left.removeprefix("Left alone: ").split("; ")) == [
+        "1 pod: minimum run time",
+        "1 pod: they may be asked, and that does not make enough room",
+    ]
+
+
+async def test_a_dry_run_shows_what_else_there_was(bus: NatsBus, nats: EmbeddedServer) -> None:
+    plan = Plan(plan_id="p", beneficiaries=(), victims=(), deadline_s=60)
+    others = (
+        Alternative(nodes=("gpu-1",), action="evict", victims=2, price_gpu_seconds=90),
+        Alternative(nodes=("gpu-2",), action="evict", victims=1, price_gpu_seconds=120, at_least=True),
+    )
+
+    async def answer(incoming: Incoming) -> None:
+        await bus.respond(incoming, encode(PreemptAnswer(plan=plan, sentence="1 pod would end", alternatives=others)))
+
+    await bus.subscribe(subjects.QUERY_PREEMPT, answer)
+    done = await kerf("preempt", "--dry-run", "ours/high", nats=nats.url)
+    assert done.code == 0, done.err
+    assert "Or on gpu-1: evict of 2 pods, at 90 GPU-seconds" in done.out
+    assert "Or on gpu-2: evict of at least 1 pod, at least 120 GPU-seconds" in done.out

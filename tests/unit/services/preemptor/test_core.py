@@ -40,7 +40,8 @@ def test_nothing_happens_before_placement_has_reserved(cluster: Cluster) -> None
     cluster.now += 1
     (proposed,) = cluster.say(m.Tick())
     assert isinstance(proposed, m.Propose)
-    assert proposed.event == PreemptionProposed(plan=proposed.plan)
+    assert isinstance(proposed.event, PreemptionProposed)
+    assert proposed.event.plan == proposed.plan
     assert proposed.plan.price_gpu_seconds == 11
     for _ in range(50):
         assert cluster.plans() == []
