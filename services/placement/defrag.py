@@ -48,6 +48,8 @@ class Goal(msgspec.Struct, frozen=True):
     """Whose members they are."""
     within: str = ""
     """The label of which all of their nodes must have one value: a gang's required topology."""
+    begun: frozenset[str] = frozenset()
+    """The values where the gang has begun: no others then."""
     waits: bool = False
     """They wait in the queue: room is theirs as soon as it is there, so whoever made it may come again beside them."""
     busy: frozenset[str] = frozenset()
@@ -107,7 +109,7 @@ def _for_pods(engine: Engine, goal: Goal, now: float, most_gpu_seconds: int) -> 
         return Advice(sentence="its preemptionPolicy is Never: nobody is asked to make room for it")
     best: _Plan | None = None
     plan = _Plan(engine, goal, now, most_gpu_seconds)
-    for area in _areas(engine.book, goal.within):
+    for area in _areas(engine.book, goal.within, goal.begun):
         plan = _Plan(engine, goal, now, most_gpu_seconds, area)
         made = yield from plan.make_room_for_all()
         if made and (best is None or plan.price_gpu_ms < best.price_gpu_ms):
@@ -123,14 +125,14 @@ def _for_pods(engine: Engine, goal: Goal, now: float, most_gpu_seconds: int) -> 
     return msgspec.structs.replace(told, node="" if goal.gang else nodes[0], places=tuple(best.places))
 
 
-def _areas(book: Book, label: str) -> list[tuple[str, str] | None]:
+def _areas(book: Book, label: str, begun: frozenset[str]) -> list[tuple[str, str] | None]:
     """Where all the nodes of a goal must be, the emptiest first; None for anywhere."""
     if not label:
         return [None]
     idle: Counter[str] = Counter()
     for node in book.nodes.values():
         value = "" if node.object is None else node.object.metadata.labels.get(label, "")
-        if value and node.gpus:
+        if value and node.gpus and (not begun or value in begun):
             idle[value] += sum(max(0, room.free_milli) for room in node.gpus)
     return [(label, value) for value, _ in sorted(idle.items(), key=lambda item: (-item[1], item[0]))[:_AREAS_TRIED]]
 

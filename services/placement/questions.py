@@ -15,6 +15,7 @@ from services.placement.explaining.trial import undisturbed
 from services.placement.explaining.when import when, when_kept
 from services.placement.explaining.worlds import Impossible, change
 from services.placement.honoured import refusal
+from shared.book.levels import begun_in
 from shared.book.states import PodState, pod_state
 from shared.contracts.base import ContractError, decode, encode
 from shared.contracts.queries import AdviseAnswer, AdviseQuery, ExplainAnswer, WhatIfQuery, WhenAnswer, WhenQuery, WhyQuery
@@ -117,7 +118,7 @@ def _goal_of(core: Core, query: AdviseQuery) -> Goal:
         _not_kept_back(core, states, f"gang {gang.name}")
     plans = [] if query.for_plan is None else [reserved.plan for reserved in core.preemption.open.values()]
     return Goal(
-        states=tuple(states), gang="" if gang is None else gang.name, within="" if gang is None else gang.required, waits=True, can_spare=core.placer.gangs.can_spare,
+        states=tuple(states), gang="" if gang is None else gang.name, within="" if gang is None else gang.required, begun=frozenset() if gang is None else begun_in(gang, core.book), waits=True, can_spare=core.placer.gangs.can_spare,
         busy=frozenset(beneficiary.node for plan in plans for beneficiary in plan.beneficiaries),
         spared=None if query.for_plan is None else spared(query.for_plan, {victim.uid for plan in plans for victim in plan.victims}, core.placer.fair.is_firm),
     )  # fmt: skip

@@ -87,7 +87,7 @@ def queues(core: Core) -> QueuesAnswer:
 
 def status(core: Core, query: StatusQuery, *, leader: bool) -> StatusAnswer:
     book, arrays = core.book, core.book.arrays
-    present = arrays.gpu_total_mib > 0
+    present = arrays.there
     taken_mib = taken_milli = 0
     for held in book.grants.values():
         # What is reserved somebody else may still have; it is allocated when that one has given it back.
@@ -101,7 +101,7 @@ def status(core: Core, query: StatusQuery, *, leader: bool) -> StatusAnswer:
         holder=core.holder, leader=leader, term=core.term,
         nodes=sum(1 for n in book.nodes.values() if n.object is not None),
         gpus=int(present.sum()), gpu_milli_total=int(present.sum()) * 1000, gpu_milli_allocated=taken_milli,
-        gpu_memory_mib_total=int(arrays.gpu_total_mib.sum()), gpu_memory_mib_allocated=taken_mib,
+        gpu_memory_mib_total=int(arrays.gpu_total_mib[present].sum()), gpu_memory_mib_allocated=taken_mib,
         pods_bound=sum(1 for s in book.pods.values() if s.ours and s.pod.spec.node_name and not s.ended),
         pods_holding=len(core.holds), pods_waiting=len(core.queue),
         pods_gated=sum(1 for s in book.pods.values() if s.ours and s.pod.spec.scheduling_gates),

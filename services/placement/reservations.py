@@ -112,6 +112,10 @@ class Reservations(dict[str, Reservation]):
         found = self.pop(plan_id, None)
         for shadow in () if found is None else found.shadows:
             self.book.unreserve(shadow)
+        for uid in () if found is None else [b.uid for b in found.plan.beneficiaries]:
+            gang = self._gangs.of(uid)
+            if gang is not None:
+                gang.kept.pop(uid, None)
         return found
 
     def free(self) -> list[Reservation]:
@@ -146,6 +150,8 @@ class Reservations(dict[str, Reservation]):
         gang = self._gangs.of(waiting[0].uid)
         if gang is None or len(waiting) < gang.need:
             return f"gang {'' if gang is None else gang.name} needs {0 if gang is None else gang.need} places at once, the plan has {len(waiting)}"
+        if gang.kept:
+            return f"another plan is under way for gang {gang.name}"
         return strays(gang, frozenset(b.node for b in plan.beneficiaries), self.book)
 
     def _victims(self, plan: Plan, waiting: list[PodState]) -> str:
@@ -219,6 +225,9 @@ class Reservations(dict[str, Reservation]):
             shadow = state.shadow(f"reserved/{plan.plan_id}/{uid}")
             self.book.reserve(shadow, place.node, place.grant)
             shadows.append(shadow)
+            gang = self._gangs.of(uid)
+            if gang is not None:
+                gang.kept[uid] = place.node
         kept = self[plan.plan_id] = Reservation(plan, places, shadows, now, now + plan.deadline_s)
         return kept
 

@@ -58,6 +58,8 @@ class Waiters(dict[str, Waiting]):
             if state is None or uid in planned or waits.not_before > now or state.refusal or state.request is None or state.never_preempts:
                 continue
             gang = self._gangs.of(uid)
+            if gang is not None and not gang.known.isdisjoint(planned):
+                continue  # one plan a gang: where it begins is where the others go
             groups.setdefault(uid if gang is None else gang.key, []).append(state)
         whole = [found for members in groups.values() if (found := self.enough(members))]
         return sorted(whole, key=lambda members: (-min(s.pod.spec.priority for s in members), *_age(members[0])))

@@ -39,6 +39,7 @@ class Arrays:
         self.ephemeral_free: Ints = np.full(rows, NOTHING_FITS, np.int64)
         self.pods_free: Ints = np.full(rows, NOTHING_FITS, np.int64)
         self.cpu_total: Ints = np.zeros(rows, np.int64)
+        """0 where there is no Node object: an inventory outlives it, for the node may come back."""
         self.memory_total: Ints = np.zeros(rows, np.int64)
         self.gpu_free_mib: Ints = np.full((rows, columns), NOTHING_FITS, np.int64)
         self.gpu_free_milli: Ints = np.full((rows, columns), NOTHING_FITS, np.int64)
@@ -78,6 +79,12 @@ class Arrays:
         self.changes: list[int] = []
         self.changes_base = 0
         """How many older changes have been forgotten; a cursor below it must look at everything."""
+
+    @property
+    def there(self) -> Bools:
+        """Which of the GPUs exist: by an inventory, on a node that is there."""
+        there: Bools = (self.gpu_total_mib > 0) & (self.cpu_total > 0)[:, None]
+        return there
 
     @property
     def cursor(self) -> int:

@@ -53,6 +53,8 @@ class GangState(msgspec.Struct, kw_only=True):
     """Members with a hold or a Binding that have not ended."""
     bound: set[str] = set()
     """Those of them that have been seen bound."""
+    kept: dict[str, str] = {}
+    """Members for whom a plan keeps a place, and on which node: others still have it, and the gang begins there all the same."""
     elsewhere: set[str] = set()
     """Members that another scheduler places."""
     done: dict[str, str] = {}

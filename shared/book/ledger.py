@@ -174,6 +174,7 @@ class Ledger:
         arrays, row = self.arrays, node.row
         if node.object is None:
             arrays.pods_free[row] = -1
+            arrays.cpu_total[row] = arrays.memory_total[row] = 0
         else:
             arrays.cpu_free[row] = node.cpu_total - node.cpu_used
             arrays.memory_free[row] = node.memory_total - node.memory_used

@@ -55,9 +55,8 @@ class Queues:
             return
         self._stamp = self.book.stamp
         arrays = self.book.arrays
-        there = arrays.gpu_total_mib > 0
         self.largest_mib = int(arrays.gpu_total_mib.max(initial=0))
-        self.tree.set_capacity(Amount(int(there.sum()) * WHOLE_GPU_MILLI, int(arrays.cpu_total.sum()), int(arrays.memory_total.sum())))
+        self.tree.set_capacity(Amount(int(arrays.there.sum()) * WHOLE_GPU_MILLI, int(arrays.cpu_total.sum()), int(arrays.memory_total.sum())))
         self.usage.learn()
 
     def hit(self, state: PodState, extra: Amount, asked: Amount | None = None) -> Hit | None:

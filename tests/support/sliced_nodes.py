@@ -73,8 +73,10 @@ class SlicedNodes(Leader):
         """What slices have on a GPU is never more than it, and with what they have given up it is what they were given."""
         for node in self.core.book.nodes.values():
             given = sum_shares(held.given for held in node.grants.values() if held.phase != "reserved")
+            # Of a slice whose pod was gone before this leader came nobody knows what it has given up: it counts whole until it is released.
+            unknown = any(held.phase == "leaving" and held.uid not in node.pods for held in node.grants.values())
             for uuid, of in columns(node, self.core.parking.returns).items():
                 here_mib = of.guaranteed_mib + of.paused_mib + of.returning_mib
-                assert here_mib <= GPU_MIB
+                assert here_mib <= GPU_MIB or unknown
                 assert here_mib + of.parked_mib == given.get((node.name, uuid), (0, 0))[0]
             assert all(self.parked.get(held.grant_id) == held.parked for held in node.grants.values() if held.parked is not None and held.grant_id in self.grants)

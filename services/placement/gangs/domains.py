@@ -158,7 +158,8 @@ def areas(gang: GangState, shapes: Sequence[Shape], need: int, book: Book) -> It
 
 def _rows_of(gang: GangState, book: Book) -> list[int]:
     """The nodes on which members have places."""
-    return [book.nodes[book.pods[uid].charged].row for uid in gang.placed if book.pods[uid].charged]
+    nodes = [*(book.pods[uid].charged for uid in gang.placed), *gang.kept.values()]
+    return [book.nodes[node].row for node in nodes if node in book.nodes]
 
 
 def _required(label: str, shapes: Sequence[Shape], need: int, book: Book, taken: Sequence[int]) -> Iterator[Area]:

@@ -174,11 +174,14 @@ def test_to_be_carried_out_only_those_are_named_that_somebody_makes_anew() -> No
     assert carried_out(leader) == ["dear"]
 
 
-@pytest.mark.parametrize("left_alone", [{"owners": ("job-2",)}, {"namespaces": ("team",)}])
-def test_who_has_made_room_lately_is_left_alone(left_alone: dict[str, Any]) -> None:
+@pytest.mark.parametrize("left_alone", ["a pod", "its namespace"])
+def test_who_has_made_room_lately_is_left_alone(left_alone: str) -> None:
     leader = torn()
     owned(leader, dear="job-1", cheap="job-2")
-    assert carried_out(leader, **left_alone) == ([] if "namespaces" in left_alone else ["dear"])
+    if left_alone == "its namespace":
+        assert carried_out(leader, namespaces=("team",)) == []
+    else:
+        assert carried_out(leader, pods=(leader.core.book.uid_by_key["team/cheap"],)) == ["dear"]
 
 
 def test_who_stays_within_its_guarantee_by_policy_is_left_alone() -> None:

@@ -109,6 +109,8 @@ TABLE = (
     Case("a rack in which one may not go", FOUR_NODES, "a@a:0 p9; b@b:0 r1; c@c:0 r999; d@d:0 r999", "h 1 p5 g2 t; i 1 p5 g2 t", ends="c d", placed="h i", racks=RACKS),
     Case("a gang of which half is in each rack goes for either", FOUR_NODES, "a@a:0 g2; b@b:0 r999; c@c:0 g2; d@d:0 r1", "h 1 p9 g2 t; i 1 p9 g2 t", ends="a c d", placed="h i", racks=RACKS),
     Case("who is there already fixes the rack", FOUR_NODES, "hh@a:0 p9 g2 t; b@b:0 r999; c@c:0 r1; d@d:0 r1", "i 1 p9 g2 t", ends="b", placed="i", racks=RACKS),
+    Case("two of an elastic one go to one rack, one plan after the other", FOUR_NODES, "a@a:0 r1; b@b:0 r99; c@c:0 r9; d@d:0 r9", "h 1 p9 g2/1 t; i 1 p9 g2/1 t", ends="a b", placed="h i", racks=RACKS),
+    Case("where its rack has no more room the others wait", {"a": 1, "b": 1}, "a@a:0; b@b:0", "h 1 p9 g2/1 t; i 1 p9 g2/1 t", ends="b", placed="h", racks="a=x b=y"),
     Case("more of an elastic one go to its rack too", FOUR_NODES, "hh@a:0 p9 g3/1 t; b@b:0 r999; c@c:0 r1", "i 1 p9 g3/1 t", ends="b", moves="b=d", placed="i", racks=RACKS),
     # --- gangs that go
     Case("a gang ends as a whole", TWICE, "a@a:0 g2; b@b:0 g2", "h 1 p9", ends="a b", placed="h"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from shared.book.book import Book
 from shared.book.gangs import Gangs
 from shared.book.states import PodState
-from shared.contracts.facts import Put
+from shared.contracts.facts import Gone, Put
 from shared.contracts.policy import read_queues
 from shared.model.grant import ContainerGrant, GpuShare, Grant
 from shared.queues.precedence import Precedence
@@ -154,3 +154,19 @@ def test_whose_turn_it_is() -> None:
     nobody = World("queues: []")
     nobody.queues.enact(None)
     assert nobody.precedence.standing([nobody.wait("x", "")]) == 0
+
+
+def test_gpus_of_a_node_that_is_gone_are_nobodys_due() -> None:
+    """Its agent's last word outlives it; a queue would be due GPUs that are not there, for as long as nobody takes that away."""
+    world = World("queues: [{name: a, weight: 1}, {name: b, weight: 1}]", gpus=2)
+    world.book.apply(Put(object=build.node("gone")))
+    world.book.put_inventory(build.inventory("gone", gpus=8))
+    mine = world.run("mine", "a", 2)
+    taker = world.wait("taker", "b")
+    world.queues.look_around()
+    assert "no more than it is due" in world.refuses([taker], [mine])
+    world.book.apply(Gone(object=build.node("gone")))
+    world.queues.look_around()
+    assert world.queues.tree is not None
+    assert world.queues.tree.capacity.gpu_milli == 2000
+    assert world.refuses([taker], [mine]) == ""
