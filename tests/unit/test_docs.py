@@ -13,7 +13,7 @@ from shared.service import Lifecycle, load
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md"), ROOT / "compose" / "README.md"])
-SERVICES = ("placement", "watcher", "admission", "node_agent", "metrics")
+SERVICES = ("placement", "watcher", "admission", "node_agent", "preemptor", "metrics")
 _SOURCES = [path.read_text() for folder in ("services", "shared") for path in (ROOT / folder).rglob("*.py") if path.name != "examples.py"]
 
 
