@@ -99,6 +99,14 @@ class Preemption:
                 return f"{gives or 'nobody any more'} makes room for it (plan {plan.plan_id})"
         return ""
 
+    def might_ask(self, state: PodState) -> bool:
+        """Whether somebody runs whom this pod might have make room for it. Who that is the preemptor alone knows."""
+        if state.never_preempts or state.request is None:
+            return False
+        book, priority = self.open.book, state.pod.spec.priority
+        others = (book.pods[held.uid] for held in book.grants.values() if held.uid in book.pods)
+        return any(other.pod.spec.priority < priority or self._decider.placer.fair.tree is not None for other in others)
+
     def parked_words(self, uid: str) -> str:
         """What a pod has given up for a while; empty for nothing."""
         state, book = self.open.book.pods[uid], self.open.book

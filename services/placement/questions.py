@@ -45,6 +45,10 @@ def why(core: Core, query: WhyQuery, now: float, wall: float) -> Steps[ExplainAn
     )
     beside = [words for words in (core.preemption.words(state.uid), core.preemption.parked_words(state.uid)) if words]
     explanation = replace(explanation, sentence="; ".join((explanation.sentence, *beside)))
+    waits = explanation.state == "waiting" and not any(reason.code.startswith("queue-") for reason in explanation.summary)
+    if waits and not beside and core.preemption.might_ask(state):
+        ask = f"kerf preempt --dry-run {state.key} says who would make room for it, or why nobody does"
+        explanation = replace(explanation, helps=(*explanation.helps, ask))
     return ExplainAnswer(explanation=explanation)
 
 

@@ -147,3 +147,14 @@ def test_each_namespace_that_gains_or_gives_hears_of_a_plan_once() -> None:
     away = msgspec.structs.replace(plan.victims[1], namespace="theirs")
     both = msgspec.structs.replace(plan, victims=(plan.victims[0], away))
     assert both.concerns() == {"team": wants.metadata.uid, "theirs": away.uid}
+
+
+def test_why_of_a_pod_that_waits_beside_lesser_ones_names_the_command_that_says_why_nobody_gives_way() -> None:
+    world = World()
+    ask = "kerf preempt --dry-run team/{} says who would make room for it, or why nobody does"
+    world.waits(wants := high(), low("equal"), high("meek", preemption_policy="Never"))
+    assert ask.format("high") in why(world.leader, "high").helps
+    assert ask.format("equal") not in why(world.leader, "equal").helps
+    assert ask.format("meek") not in why(world.leader, "meek").helps
+    assert world.ask(world.plan("low0", to=(wants,))).ok
+    assert ask.format("high") not in why(world.leader, "high").helps, "somebody does"
