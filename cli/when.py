@@ -9,6 +9,8 @@ from cli.output import out, pod_name, print_json
 from shared.contracts import subjects
 from shared.contracts.queries import WhenAnswer, WhenQuery
 
+_BY = {"deletion": "its deletion, with its grace period", "deadline": "its activeDeadlineSeconds", "expected": "its kerf.dev/expected-duration"}
+
 
 async def run(args: argparse.Namespace) -> None:
     namespace, name = pod_name(args.pod, args.namespace)
@@ -20,8 +22,7 @@ async def run(args: argparse.Namespace) -> None:
         return
     out.print(f"{told.namespace}/{told.name}: {told.sentence}" + (f" ({told.at})" if told.state == "known" else ""), markup=False)
     for end in told.counts_on:
-        by = "its activeDeadlineSeconds" if end.by == "deadline" else "its kerf.dev/expected-duration"
-        out.print(f"  {end.namespace}/{end.name} on {end.node} ends in {end.in_s} s by {by}", markup=False)
+        out.print(f"  {end.namespace}/{end.name} on {end.node} ends in {end.in_s} s by {_BY.get(end.by, end.by)}", markup=False)
     if told.assumptions:
         out.print("\n[bold]Provided that[/bold]")
         for assumption in told.assumptions:

@@ -13,9 +13,9 @@ from shared.bus.nats_bus import NatsBus
 from shared.bus.port import Incoming
 from shared.contracts import subjects
 from shared.contracts.base import decode, encode
-from shared.contracts.explain import Advice, AdvisedPlace, Move
+from shared.contracts.explain import Advice, AdvisedPlace, KnownEnd, Move, WhenExplanation
 from shared.contracts.preemption import PreemptAnswer, PreemptQuery
-from shared.contracts.queries import AdviseAnswer, AdviseQuery, StatusAnswer, StatusQuery
+from shared.contracts.queries import AdviseAnswer, AdviseQuery, StatusAnswer, StatusQuery, WhenAnswer
 from tests.support.command import kerf
 
 
@@ -57,3 +57,17 @@ async def test_advice_for_a_gang_says_where_each_of_its_pods_would_go(bus: NatsB
 async def test_where_no_preemptor_is_there_it_is_the_preemptor_that_is_missing(bus: NatsBus) -> None:
     with pytest.raises(Failure, match="no preemptor is connected"):
         await ask(bus, subjects.QUERY_PREEMPT, PreemptQuery(namespace="team", name="p"), PreemptAnswer)
+
+
+async def test_when_says_what_ends_the_pods_that_it_counts_on(bus: NatsBus, nats: EmbeddedServer) -> None:
+    ends = tuple(KnownEnd(namespace="team", name=by, node="n", in_s=60, by=by) for by in ("deletion", "deadline", "expected"))
+
+    async def answer(incoming: Incoming) -> None:
+        told = WhenExplanation(namespace="team", name="p", state="known", sentence="in 60 s", counts_on=ends)
+        await bus.respond(incoming, encode(WhenAnswer(when=told)))
+
+    await bus.subscribe(subjects.QUERY_WHEN, answer)
+    done = await kerf("when", "team/p", nats=nats.url)
+    assert done.code == 0, done.err
+    said = [line.split(" by ")[1] for line in done.out.splitlines() if " ends in 60 s by " in line]
+    assert said == ["its deletion, with its grace period", "its activeDeadlineSeconds", "its kerf.dev/expected-duration"]

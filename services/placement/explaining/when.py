@@ -59,7 +59,8 @@ def when_kept(state: PodState, engine: Engine, now: float, shadows: Sequence[Pod
     trial = Trial(engine)
     for shadow in shadows:
         trial.book.unreserve(shadow)
-    return (yield from when(state, trial.engine, now))
+    told = yield from when(state, trial.engine, now)
+    return msgspec.structs.replace(told, assumptions=(*told.assumptions[:-1], "nodes stay as they are, and nobody but who does so already is made to give way"))
 
 
 def when(state: PodState, engine: Engine, now: float, *, ahead: int = 0) -> Steps[WhenExplanation]:
