@@ -43,6 +43,8 @@ def _parser() -> argparse.ArgumentParser:
     up.add_argument("--gpus", type=int, default=8, help="GPUs on each (default 8)")
     up.add_argument("--gpu-model", default="NVIDIA-H200")
     up.add_argument("--gpu-memory-mib", type=int, default=143_771)
+    up.add_argument("--firm", action="store_true", help="the simulated nodes say that they enforce slices: pods may be throttled, paused and so on")
+    up.add_argument("--preemptor", action="append", default=[], metavar="NAME=VALUE", help="a setting of the preemptor, such as checkpoints=true; may be given more than once")
     up.add_argument("--kubeconfig", default="", help="a real cluster instead of the simulated one")
     up.add_argument("--store", default="", help="directory of the NATS store (default: a temporary one)")
     up.add_argument("--port", type=int, default=4222, help="of NATS; 0 for a free one")

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import yaml
 
 from cli.output import Failure, err
 from cli.stack import quiet_logs, stack
@@ -17,24 +18,25 @@ from shared.contracts import subjects
 from shared.contracts.base import decode, encode
 from shared.contracts.commands import SimAnswer, SimApply
 from shared.kube.access import AccessError
+from shared.service import load
 
 
 async def run(args: argparse.Namespace) -> None:
     quiet_logs()
-    nodes = _nodes(args)
+    nodes, preemption = _nodes(args), _preemption(args.preemptor)
     try:
-        await _until_stopped(args, nodes)
+        await _until_stopped(args, nodes, preemption)
     except (BusError, AccessError) as error:
         raise Failure(str(error)) from error
 
 
-async def _until_stopped(args: argparse.Namespace, nodes: list[dict[str, Any]]) -> None:
+async def _until_stopped(args: argparse.Namespace, nodes: list[dict[str, Any]], preemption: dict[str, Any]) -> None:
     store = Path(args.store) if args.store else None
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for sign in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(sign, stop.set)
-    async with stack(nodes, kubeconfig=args.kubeconfig, store=store, port=args.port, http_port=args.http_port, metrics_port=args.metrics_port, preemption={}) as made:
+    async with stack(nodes, kubeconfig=args.kubeconfig, store=store, port=args.port, http_port=args.http_port, metrics_port=args.metrics_port, preemption=preemption) as made:
         if not args.kubeconfig:
             await apply(made.bus, [node_object(node) for node in nodes])
         err.print(f"[green]Kerf is up[/green] on {made.url} with {len(nodes)} simulated nodes. In another terminal: export KERF_NATS_URL={made.url}")
@@ -56,7 +58,20 @@ def _nodes(args: argparse.Namespace) -> list[dict[str, Any]]:
     for option, amount, least in (("--nodes", args.nodes, 0), ("--gpus", args.gpus, 0), ("--gpu-memory-mib", args.gpu_memory_mib, 1)):
         if amount < least:
             raise Failure(f"{option} is {amount}; it must be at least {least}")
-    return [{"name": f"node-{i}", "model": args.gpu_model, "count": args.gpus, "memory_mib": args.gpu_memory_mib} for i in range(args.nodes)]
+    return [{"name": f"node-{i}", "model": args.gpu_model, "count": args.gpus, "memory_mib": args.gpu_memory_mib, "firm": args.firm} for i in range(args.nodes)]
+
+
+def _preemption(given: list[str]) -> dict[str, Any]:
+    """The preemptor's settings, by name."""
+    named = [setting.partition("=") for setting in given]
+    if bare := next((name for name, equals, _ in named if not equals), None):
+        raise Failure(f"--preemptor {bare}: write a setting as NAME=VALUE, such as checkpoints=true")
+    try:
+        settings = {name: yaml.safe_load(value) for name, _, value in named}
+        msgspec.convert(settings, load("preemptor").config_type)
+    except (yaml.YAMLError, msgspec.ValidationError) as error:
+        raise Failure(f"--preemptor: {error}; docs/operators.md lists its settings") from error
+    return settings
 
 
 def node_object(node: dict[str, Any], *, cpu: str = "128", memory: str = "1024Gi") -> dict[str, Any]:

@@ -287,6 +287,9 @@ async def test_what_a_user_wrote_is_shown_as_it_is_and_not_read_as_markup(world:
     [
         (("--nodes", "-1", "--port", "0"), "--nodes is -1; it must be at least 0"),
         (("--kubeconfig", "/missing", "--port", "0"), "kubeconfig /missing: No such file"),
+        (("--preemptor", "checkpoints", "--port", "0"), "write a setting as NAME=VALUE"),
+        (("--preemptor", "chekpoints=true", "--port", "0"), "unknown field `chekpoints`"),
+        (("--preemptor", "evictions_per_hour=-1", "--port", "0"), "`int` >= 0"),
     ],
 )
 async def test_up_says_what_keeps_it_from_starting(arguments: tuple[str, ...], words: str) -> None:
