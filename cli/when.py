@@ -9,7 +9,11 @@ from cli.output import out, pod_name, print_json
 from shared.contracts import subjects
 from shared.contracts.queries import WhenAnswer, WhenQuery
 
-_BY = {"deletion": "its deletion, with its grace period", "deadline": "its activeDeadlineSeconds", "expected": "its kerf.dev/expected-duration"}
+_BY = {
+    "deletion": "its deletion, with its grace period",
+    "deadline": "its activeDeadlineSeconds",
+    "expected": "its kerf.dev/expected-duration",
+}
 
 
 async def run(args: argparse.Namespace) -> None:
