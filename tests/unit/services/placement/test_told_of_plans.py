@@ -9,6 +9,7 @@ from services.placement.reader import inspect, queues, status
 from shared.contracts.commands import AnnounceEvent
 from shared.contracts.events import PreemptionAbandoned
 from shared.contracts.queries import InspectGpu, InspectQuery, StatusQuery
+from shared.model.grant import ContainerGrant, GpuShare, Grant
 from tests.support import build
 from tests.support.whatif import time_of, when, why
 from tests.unit.services.placement.test_reservations import World, high, low
@@ -90,6 +91,8 @@ def test_when_counts_the_end_of_a_pod_that_is_deleted_and_no_place_that_is_kept(
     world.waits(rival := low("rival"))
     assert when(world.leader, "rival").state == "unknown", f"what low0 gives back is not {rival.metadata.name}'s"
     assert world.leader.core.book.nodes["n"].by_uuid[world.gpu().uuid].kept == 1, "a question changes nothing"
+    world.leader.send(m.AbandonAsked("plan", "no more"))
+    assert not any(state.kept_for for state in world.leader.core.book.nodes["n"].pods.values()), "nor what stands there for who waits"
 
 
 def test_a_deleted_pod_that_is_stuck_tells_nothing_of_its_end() -> None:
@@ -158,3 +161,17 @@ def test_why_of_a_pod_that_waits_beside_lesser_ones_names_the_command_that_says_
     assert ask.format("meek") not in why(world.leader, "meek").helps
     assert world.ask(world.plan("low0", to=(wants,))).ok
     assert ask.format("high") not in why(world.leader, "high").helps, "somebody does"
+
+
+def test_a_node_whose_gpus_are_kept_is_not_described_like_one_whose_gpus_are_taken() -> None:
+    """What is left of their GPUs is the same to the very number."""
+    world = World("full")
+    world.leader.nodes("kept", gpus=2)
+    grant = Grant(grant_id="reserved/p/u", term=1, containers={"c": ContainerGrant(strategy="exclusive", gpus=tuple(
+        GpuShare(node="kept", uuid=f"kept-gpu-{i}", memory_mib=GPU_MIB, compute_milli=1000) for i in range(2)))})  # fmt: skip
+    book = world.leader.core.book
+    book.reserve(next(iter(book.pods.values())).shadow("reserved/p/u"), "kept", grant)
+    world.waits(low("rival"))
+    said = {node.node: node.reasons[0].sentence for node in why(world.leader, "rival").nodes}
+    assert said["full"].endswith("needs the whole GPU, 1 container(s) are on it")
+    assert said["kept"].endswith("needs the whole GPU, part of it is taken; a place on it is kept for a plan")
