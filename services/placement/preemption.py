@@ -116,6 +116,7 @@ class Preemption:
     def tick(self, term: int, now: float) -> list[m.Command]:
         """Orders to give something up are said again until they stand; who makes room for nobody any more gets it back."""
         self.moves.tick(now)
+        self.open.see_ends(now)
         if now - self._said_at < SAY_AGAIN_S:
             return self._parking.tick(set(self.open), term, now)
         self._said_at = now

@@ -23,6 +23,7 @@ from shared.book.states import PodState
 from shared.contracts.base import encode
 from shared.contracts.log import ReservationRecord
 from shared.contracts.preemption import HeldPlace, Plan
+from shared.model.life import STUCK_S, grace_s
 from shared.model.parked import can_park
 from shared.queues.precedence import Precedence
 
@@ -39,6 +40,8 @@ class Reservation(msgspec.Struct):
     """It is not quite what was asked for: some who were to move have no place elsewhere, and just end."""
     answered: bool = False
     """Its evictions may be asked for: whatever others give up without ending is given up."""
+    ending: dict[str, float] = {}
+    """Victims that have been deleted, by uid, and until when each is waited for: as long as it has to end, and a little longer."""
 
     def record(self, term: int, *, over: bool = False) -> ReservationRecord:
         return ReservationRecord(term=term, plan=self.plan, places={} if over else self.places, over=over)
@@ -133,9 +136,23 @@ class Reservations(dict[str, Reservation]):
             lost = [b for b in reservation.plan.beneficiaries if not self._waits(b.uid)]
             if lost:
                 found.append((reservation, f"{lost[0].namespace}/{lost[0].name} does not wait any more"))
-            elif reservation.logged and reservation.until <= now:
-                found.append((reservation, f"not all of its victims were gone after {reservation.plan.deadline_s} s"))
+            elif reservation.logged and reservation.until <= now and not self._all_end(reservation, now):
+                found.append((reservation, f"not all of its victims were gone after {round(now - reservation.since)} s"))
         return found
+
+    def see_ends(self, now: float) -> None:
+        """Notes which victims have been deleted. By our own clock: the time that their objects name is the API server's."""
+        for reservation in self.values():
+            for uid in [victim.uid for victim in reservation.plan.victims if victim.uid not in reservation.ending]:
+                state = self.book.pods.get(uid)
+                if state is not None and state.pod.metadata.deletion_timestamp is not None:
+                    reservation.ending[uid] = now + grace_s(state.pod) + STUCK_S
+
+    def _all_end(self, reservation: Reservation, now: float) -> bool:
+        """What has begun is waited for: to give up what all are about to give back would have ended them for nothing."""
+        plan = reservation.plan
+        left = [victim.uid for victim in plan.victims if not self._parking.is_done(victim, plan.plan_id)]
+        return bool(left) and all(now < reservation.ending.get(uid, now) for uid in left)
 
     def _waits(self, uid: str) -> bool:
         state = self.book.pods.get(uid)

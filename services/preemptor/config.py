@@ -13,12 +13,14 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     patience_s: Seconds = 0.2
     """A pod that placement has found no room for waits so long before anybody is asked to make room: something may end."""
     leaving_s: Seconds = 60.0
-    """So long a pod waits for room that others are giving back already, before anybody else is asked."""
+    """So long after its pod is gone a slice is waited for that its node has not given back; and so long a pod for which others would
+    have to go too waits for those who end already. Where what is on its way is enough, it is waited for by grace periods."""
     reclaim_patience: Annotated[float, msgspec.Meta(ge=0)] = 1.0
     """What was borrowed beyond guarantees is taken back when the taker has waited for so much of what that would have destroyed
     when its wait began, both in GPU-seconds; 0: at once."""
     deadline_s: Count = 120
-    """How long a plan may take from its reservation on; what is not free by then is given up."""
+    """How long a plan may take from its reservation on, beside the longest grace period of its victims; what is not free by then is
+    given up."""
     plans_most: Count = 64
     """Plans under way at once."""
     shrinks: bool = False

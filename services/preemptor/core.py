@@ -61,7 +61,7 @@ class Core:
         self._use = Use()
         self._precedence = Precedence(self._cluster.queues, self.gangs)
         self._candidates = Candidates(self.book, self.gangs, self._precedence, lambda state: self.immunity.spared(state, self._now),
-                                      left=lambda namespace: self.immunity.left(namespace, self._now), gentle=allowed(shrinks=config.shrinks, checkpoints=config.checkpoints), uses_mib=lambda uid: self._use.most_mib(uid, self._now))  # fmt: skip
+                                      left=lambda namespace: self.immunity.left(namespace, self._now), gentle=allowed(shrinks=config.shrinks, checkpoints=config.checkpoints), uses_mib=lambda uid: self._use.most_mib(uid, self._now), leaving_s=config.leaving_s)  # fmt: skip
         self.waiting = Waiters(self.book, self.gangs, config.patience_s)
         self.consolidating = Consolidating(config, self.book, self.gangs, self.immunity)
         self.open: dict[str, Open] = {}
@@ -161,8 +161,7 @@ class Core:
         return state is not None and state.wants_place
 
     def _propose(self, members: list[PodState], planner: Planner, now: float) -> list[m.Command]:
-        patient = self.waiting.waited_s(members, now) < self.config.leaving_s
-        ways = planner.plan(members, self.waiting.shunned_by(members), patient=patient)
+        ways = planner.plan(members, self.waiting.shunned_by(members), waits=lambda ending: self.waiting.waits_for(ending, members, self.config.leaving_s, now))
         if ways is None and (planner.in_vain or self._candidates.partial):  # there may be one where nobody has looked yet
             self.waiting.again([state.uid for state in members], planner.in_vain, now)
             return []
@@ -170,7 +169,7 @@ class Core:
             self.waiting.no_way(members, now)
             self.consolidating.no_way(members)
             return []
-        if not any(way.victims for way in ways):
+        if planner.awaits or not any(way.victims for way in ways):
             self.waiting.counts_on(members, {way.node for way in ways}, now)
             return []
         if self._must_wait(members, ways, now):
@@ -274,4 +273,6 @@ class Core:
     def _wait(self, failed: Open, now: float, *, shun: bool) -> None:
         plan = failed.plan
         self.consolidating.failed(plan, now, disturbed=failed.executing)
-        self.waiting.again([b.uid for b in plan.beneficiaries], {b.node for b in plan.beneficiaries} if shun else (), now)
+        uids = [b.uid for b in plan.beneficiaries]
+        self.waiting.in_vain(uids, [victim.uid for victim in plan.victims if victim.action in ENDS])
+        self.waiting.again(uids, {b.node for b in plan.beneficiaries} if shun else (), now)

@@ -7,7 +7,7 @@ that need not go is put back, the dearest first. Of a gang as many go as it can 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 
 import msgspec
 
@@ -28,6 +28,14 @@ AREAS_MOST = 32
 
 OTHERS_MOST = 4
 """Nodes that are noted as other ways, by their bounds, when the best is known."""
+
+
+Waits = Callable[[Collection[str]], bool]
+"""Whether these, by uid, who end already, are waited for before anybody else is asked."""
+
+
+def _never(_: Collection[str]) -> bool:
+    return False
 
 
 class Way(msgspec.Struct, frozen=True):
@@ -60,6 +68,8 @@ class Planner:
         self._book, self._candidates, self._areas, self._busy = book, candidates, areas, busy
         self.in_vain: frozenset[str] = frozenset()
         """Nodes of the areas that the last plan was tried in, where there was none, and others are left."""
+        self.awaits: frozenset[str] = frozenset()
+        """uids of who ends already, where the last ways hold only when these are gone too: no plan until then."""
         self._gone: dict[str, Candidate] = {}
         self._taken: dict[str, list[GpuShare]] = {}
         self._used: dict[str, list[PodState]] = {}
@@ -67,9 +77,33 @@ class Planner:
         self.alternatives: tuple[Alternative, ...] = ()
         """To the last plan."""
 
-    def plan(self, members: Sequence[PodState], shunned: frozenset[str] = frozenset(), *, patient: bool = True) -> list[Way] | None:
+    def plan(self, members: Sequence[PodState], shunned: frozenset[str] = frozenset(), *, waits: Waits = _never) -> list[Way] | None:
         """A way for each of them, all at once and in one area, without victims where nobody need go; None where there is none.
-        `shunned`: nodes that placement has refused for them. `patient`: what is being given back is as good as free."""
+
+        What is being given back is as good as free where it is enough. Where others would have to go too, `waits` says whether the
+        members wait for those who end first (`awaits`); else these are left out of account, for placement keeps no place that hangs
+        on them. `shunned`: nodes that placement has refused for them."""
+        best = self._cheapest(members, shunned, patient=True)
+        self.awaits = frozenset() if best is None or not best.gone else self._relied_on(best)
+        if self.awaits and not waits(self.awaits):
+            best, self.awaits = self._cheapest(members, shunned, patient=False), frozenset()
+        if best is None:
+            return None
+        self._gone, self._taken, self._used = best.gone, best.taken, best.used
+        self.alternatives = self._others.beside({way.node for way in best.ways.values()}, best.gone.values())
+        self._candidates.promise(list(self._gone.values()))
+        self._busy |= {way.node for way in best.ways.values()}
+        return [best.ways[state.uid] for state in members]
+
+    def _relied_on(self, found: _Found) -> frozenset[str]:
+        """Who ends already on the nodes where the members do not fit without their going."""
+        self._gone, self._taken, self._used, self._patient = found.gone, dict(found.taken), dict(found.used), False
+        nodes = {way.node for way in found.ways.values()}
+        ends = {name: self._candidates.leaving(self._book.nodes[name]) for name in nodes}
+        relied = [name for name in nodes if ends[name] and self._placed_again(found.ways, {name}, set()) is None]
+        return frozenset(leaving.uid for name in relied for leaving in ends[name])
+
+    def _cheapest(self, members: Sequence[PodState], shunned: frozenset[str], *, patient: bool) -> _Found | None:
         self._patient, self._takers = patient, members
         self.in_vain, self._others, self.alternatives = frozenset(), Alternatives(), ()
         best: _Found | None = None
@@ -83,13 +117,7 @@ class Planner:
                 best = found
         if best is None and len(areas) > AREAS_MOST:
             self.in_vain = frozenset(node.name for _, _, bounds in areas[:AREAS_MOST] for node in bounds.area)
-        if best is None:
-            return None
-        self._gone, self._taken, self._used = best.gone, best.taken, best.used
-        self.alternatives = self._others.beside({way.node for way in best.ways.values()}, best.gone.values())
-        self._candidates.promise(list(self._gone.values()))
-        self._busy |= {way.node for way in best.ways.values()}
-        return [best.ways[state.uid] for state in members]
+        return best
 
     def _by_bound(self, members: Sequence[PodState], shunned: frozenset[str]) -> list[tuple[Bound, str, Bounds]]:
         """The areas, by the least that places for all of them can cost there."""

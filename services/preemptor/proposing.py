@@ -8,14 +8,20 @@ from services.preemptor.candidate import Candidate
 from services.preemptor.planner import Way
 from shared.book.book import Book
 from shared.book.states import PodState
-from shared.contracts.preemption import Action, Beneficiary, Plan, Victim
+from shared.contracts.preemption import ENDS, Action, Beneficiary, Plan, Victim
+from shared.model.life import grace_s
 
 
 def plan_of(plan_id: str, members: Sequence[PodState], ways: Sequence[Way], elsewhere: Mapping[str, str], book: Book, *, deadline_s: int) -> Plan:
-    """`elsewhere`: nodes on which a place is kept for victims, by uid."""
+    """`elsewhere`: nodes on which a place is kept for victims, by uid. `deadline_s`: beside what its victims have to end."""
     victims = tuple(_victim(candidate, book.pods[candidate.uid], elsewhere.get(candidate.uid, "")) for way in ways for candidate in way.victims)
-    return Plan(plan_id=plan_id, beneficiaries=gains(members, [way.node for way in ways]), victims=victims, deadline_s=deadline_s,
+    return Plan(plan_id=plan_id, beneficiaries=gains(members, [way.node for way in ways]), victims=victims, deadline_s=deadline_of(victims, deadline_s),
                 price_gpu_seconds=sum(v.lost_gpu_seconds for v in victims))  # fmt: skip
+
+
+def deadline_of(victims: Iterable[Victim], deadline_s: int) -> int:
+    """All end at once, each in its own time: a plan that is given up before has had them end for nothing."""
+    return deadline_s + max((victim.grace_s for victim in victims), default=0)
 
 
 def gains(members: Iterable[PodState], nodes: Iterable[str]) -> tuple[Beneficiary, ...]:
@@ -31,7 +37,7 @@ def gives_way(state: PodState, action: Action, price_gpu_ms: int, *, to: str = "
     meta = state.pod.metadata
     return Victim(
         uid=state.uid, namespace=meta.namespace, name=meta.name, grant_id=state.grant_id, action=action, to=to, keeps_milli=keeps_milli, keeps_mib=keeps_mib,
-        lost_gpu_seconds=price_gpu_ms // 1000,
+        lost_gpu_seconds=price_gpu_ms // 1000, grace_s=grace_s(state.pod) if action in ENDS else 0,
     )  # fmt: skip
 
 

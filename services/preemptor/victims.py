@@ -17,7 +17,7 @@ from shared.book.gangs import Gangs
 from shared.book.movable import budgets_of, price_of, why_not
 from shared.book.states import GrantState, NodeState, PodState
 from shared.model.grant import GpuShare
-from shared.model.life import ends_by
+from shared.model.life import STUCK_S, ends_by
 from shared.model.objects import Pod
 from shared.model.parked import Parking, can_park
 
@@ -30,8 +30,6 @@ RENEWED_MOST = 20
 """Nodes a tick on which they are made anew without need, where nothing but the time may have changed."""
 PASSED_MOST = 1_000
 """Nodes that are passed in one tick in search of those."""
-STUCK_S = 30.0
-"""A pod that is still there so long after its grace period is not waited for."""
 Immune = Callable[[PodState], bool]
 """Whether a pod is left alone for a while, for it has just made room for somebody."""
 Uses = Callable[[str], int | None]
@@ -72,8 +70,9 @@ class Candidates:
     A node's are made anew when its pods have changed, or after a while: prices grow with the time.
     """
 
-    def __init__(self, book: Book, gangs: Gangs, precedence: Precedes, immune: Immune, *, left: Left, gentle: Sequence[GivesUp], uses_mib: Uses) -> None:
-        """`gentle`: what may be asked of those who need not end."""
+    def __init__(self, book: Book, gangs: Gangs, precedence: Precedes, immune: Immune, *, left: Left, gentle: Sequence[GivesUp], uses_mib: Uses,
+                 leaving_s: float) -> None:  # fmt: skip
+        """`gentle`: what may be asked of those who need not end. `leaving_s`: how long a slice is waited for that outlives its pod."""
         self._book, self._gangs, self._precedence, self._immune, self._now = book, gangs, precedence, immune, 0.0
         self.gentle, self._uses_mib = tuple(gentle), uses_mib
         self._cannot: dict[str, float] = {}
@@ -93,6 +92,9 @@ class Candidates:
         """In this round, by the taker's uid, whom it may ask by their kind."""
         self._promised: frozenset[str] = frozenset()
         self._budgets = Budgets(book, left)
+        self._leaving_s = leaving_s
+        self._alone: dict[str, float] = {}
+        """Slices that outlive their pods, by their grant's id, and since when, as far as anybody has looked."""
 
     def tick(self, now: float) -> bool:
         """Makes candidates beforehand, so that a plan finds them: a part of those that are lacking, and then some of those that have
@@ -135,6 +137,7 @@ class Candidates:
         self._left_alone.clear()
         self._cannot = {uid: until for uid, until in self._cannot.items() if until > now and uid in pods}
         self._promised = frozenset(promised)
+        self._alone = {grant_id: since for grant_id, since in self._alone.items() if grant_id in self._book.grants}
         self._budgets.begin(self._promised)
         return self
 
@@ -151,7 +154,8 @@ class Candidates:
         return [c for c, kind in zip(known.able, known.kinds, strict=True) if may[kind] and c.uid not in self._promised]
 
     def leaving(self, node: NodeState) -> tuple[Candidate, ...]:
-        """Who gives back there without being asked: pods that end, in time, and slices that outlive their pods by a moment."""
+        """Who gives back there without being asked: pods that end, for as long as they have to and a little longer, and slices that
+        outlive their pods, for a while."""
         return self._look(node).leaving
 
     def clearing(self, node: NodeState) -> dict[str, Clearing]:
@@ -195,7 +199,7 @@ class Candidates:
 
     def _leave(self, node: NodeState) -> tuple[Candidate, ...]:
         ending = [s for s in node.pods.values() if s.grant_id and (by := ends_by(s.pod)) is not None and self._now < by + STUCK_S]
-        left = [held for held in node.grants.values() if held.phase == "leaving" and held.uid not in node.pods]
+        left = [held for held in node.grants.values() if held.phase == "leaving" and held.uid not in node.pods and self._now - self._alone.setdefault(held.grant_id, self._now) < self._leaving_s]
         return (*(self._candidate(state, node.name) for state in ending), *(_slice(held, node.name) for held in left))
 
     def unit(self, candidate: Candidate, gone: Collection[str], taker: PodState) -> list[Candidate] | None:

@@ -22,6 +22,8 @@ class Waiting(msgspec.Struct):
     """Nodes that placement would not have it on."""
     hopes: set[str] = set()
     """Nodes on which it counts on room that is there, or is being given back: nobody else does until it is looked at again."""
+    asked: set[str] = set()
+    """Victims of plans for it that came to nothing, by uid: some may end all the same."""
 
 
 class Waiters(dict[str, Waiting]):
@@ -78,6 +80,17 @@ class Waiters(dict[str, Waiting]):
 
     def waited_s(self, members: Iterable[PodState], now: float) -> float:
         return max(now - self[state.uid].since for state in members)
+
+    def waits_for(self, ending: Collection[str], members: Sequence[PodState], leaving_s: float, now: float) -> bool:
+        """Whether the members wait for these, by uid, before others are asked to go as well: for so long after their wait began, or
+        where these end for their sake."""
+        return self.waited_s(members, now) < leaving_s or any(not self[state.uid].asked.isdisjoint(ending) for state in members)
+
+    def in_vain(self, uids: Iterable[str], victims: Collection[str]) -> None:
+        """A plan for these came to nothing, and some of its victims may end."""
+        for uid in uids:
+            if uid in self:
+                self[uid].asked |= set(victims)
 
     def no_way(self, members: Iterable[PodState], now: float) -> None:
         self._rest(members, now + AGAIN_S)

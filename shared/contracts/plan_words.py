@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from shared.contracts.preemption import ENDS, Action, Plan, Victim
+from shared.model.life import DEFAULT_GRACE_S
 
 _TIME = "lose nothing but time"
 _FOR_A_WHILE: dict[Action, tuple[str, str]] = {
@@ -20,7 +21,9 @@ def price(plan: Plan) -> str:
     stays = len(plan.victims) - ends
     moves = sum(victim.action == "move" for victim in plan.victims)
     again = f" ({moves} with a place kept elsewhere)" if moves else ""
-    parts = [f"{_pods(ends)} would end{again}, and lose {plan.price_gpu_seconds} GPU-seconds"] if ends else []
+    grace_s = max((victim.grace_s for victim in plan.victims), default=0)
+    slowly = f", and have up to {grace_s} s to end" if grace_s > DEFAULT_GRACE_S else ""
+    parts = [f"{_pods(ends)} would end{again}, and lose {plan.price_gpu_seconds} GPU-seconds{slowly}"] if ends else []
     if stays:
         does, loses = _FOR_A_WHILE[next(victim.action for victim in plan.victims if victim.action not in ENDS)]
         parts.append(f"{_pods(stays)} would {does} for a while, and {loses}")

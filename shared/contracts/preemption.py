@@ -35,6 +35,8 @@ class Victim(Message, frozen=True):
     """Of each GPU, where it is shrunk."""
     lost_gpu_seconds: int = 0
     """What the action destroys: run time since its start or its last checkpoint, times GPUs, and what a restart costs."""
+    grace_s: int = 0
+    """How long it has to end, where it ends."""
 
 
 class Beneficiary(Message, frozen=True):
@@ -52,7 +54,8 @@ class Plan(Message, frozen=True):
     beneficiaries: tuple[Beneficiary, ...]
     victims: tuple[Victim, ...]
     deadline_s: int
-    """From the reservation on. What is not free by then is given up, and untouched victims go on."""
+    """From the reservation on, the grace periods of its victims within it. What is not free by then is given up, and untouched
+    victims go on; those who were deleted later, or for longer, are waited for all the same."""
     price_gpu_seconds: int = 0
     consolidates: bool = False
     """Everybody who gives way moves, to a place that is kept for it, so equals may be asked. Else they give way by priority, or by

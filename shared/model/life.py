@@ -28,6 +28,10 @@ class Life(msgspec.Struct, frozen=True, kw_only=True):
 
 
 UNTOLD = Life()
+DEFAULT_GRACE_S = 30
+"""What Kubernetes writes into a pod that says nothing of its grace period."""
+STUCK_S = 30.0
+"""A pod that is still there so long after its grace period is not waited for."""
 
 
 def read_life(pod: Pod) -> Life:
@@ -54,6 +58,14 @@ def created_at(pod: Pod) -> float | None:
 def ends_by(pod: Pod) -> float | None:
     """When its grace period is over, in seconds since 1970; None where nobody has deleted it."""
     return _seconds(pod.metadata.deletion_timestamp)
+
+
+def grace_s(pod: Pod) -> int:
+    """How long it has to end from its deletion on, by its own word; once it is deleted, by the word of whoever deleted it."""
+    own, given = pod.spec.termination_grace_period_seconds, pod.metadata.deletion_grace_period_seconds
+    if given is not None:
+        return given
+    return DEFAULT_GRACE_S if own is None else max(0, own)
 
 
 def _seconds(text: str | None) -> float | None:

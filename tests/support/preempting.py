@@ -28,6 +28,7 @@ from shared.model.kube_object import Meta, OwnerReference
 from shared.model.objects import DisruptionBudgetSpec, DisruptionBudgetStatus, Pod, PodDisruptionBudget, PodStatus
 from shared.model.parked import decode_parked
 from tests.support import build
+from tests.support.endings import Endings, ends
 from tests.support.sliced_nodes import TEAM, SlicedNodes
 
 EPOCH_S = 1_800_000_000.0
@@ -54,6 +55,7 @@ class Together(SlicedNodes):
         """As the bus keeps it."""
         self.evictions: list[tuple[float, str, str]] = []
         """(when, name, plan)"""
+        self.endings = Endings()
         self.labels: dict[str, str] = {}
         """By name, the budget's label."""
         self.bound_at: dict[str, list[float]] = defaultdict(list)
@@ -77,9 +79,9 @@ class Together(SlicedNodes):
     # --- the cluster --------------------------------------------------------------------------------------------
 
     def arrive(self, name: str, *, priority: int, gpus: int = 1, gang: str = "", size: int = 1, least: int = 0, runs_s: float = 1e9, label: str = "", queue: str = "",
-               slice_: tuple[int, int] | None = None, uses_percent: int = 0, one_rack: bool = False) -> None:  # fmt: skip
+               slice_: tuple[int, int] | None = None, uses_percent: int = 0, one_rack: bool = False, grace_s: int = 0, ends_after_s: float | None = None) -> None:  # fmt: skip
         """`runs_s`: from its Binding on. `one_rack`: all of its gang must be in one. `slice_`: GiB and per cent of one GPU, enforced, instead of whole ones, of which it
-        allocates so much of the memory. A pod that is evicted comes again by its controller, under the same name."""
+        allocates so much of the memory. `ends_after_s`: of its deletion; all of its grace period where it is not named. A pod that is evicted comes again by its controller, under the same name."""
         if uses_percent:
             self.uses_percent[name] = uses_percent
         notes = {"kerf.dev/gang": gang, "kerf.dev/gang-size": str(size)} if gang else {}
@@ -89,10 +91,11 @@ class Together(SlicedNodes):
         if slice_ is not None:
             asks = {"memory": f"{slice_[0]}Gi", "compute": slice_[1]}
             notes |= {names.ANNOTATION_ISOLATION: "firm"}
-        pod = build.gpu_pod(name, **asks, priority=priority, annotations=notes, labels=({BUDGET: label} if label else {}) | ({names.LABEL_QUEUE: queue} if queue else {}), uid=f"{name}/{next(self._numbers)}", created=self._stamp())
+        pod = build.gpu_pod(name, **asks, priority=priority, annotations=notes, labels=({BUDGET: label} if label else {}) | ({names.LABEL_QUEUE: queue} if queue else {}), uid=f"{name}/{next(self._numbers)}", created=self._stamp(), termination_grace_period_seconds=grace_s)
         owner = OwnerReference(uid=f"owner-{name}", kind="ReplicaSet", name=name, controller=True)
         pod = msgspec.structs.replace(pod, metadata=msgspec.structs.replace(pod.metadata, owner_references=(owner,)))
         self.ends_at[name], self.labels[name] = runs_s, label
+        self.endings.after_s[name] = grace_s if ends_after_s is None else ends_after_s
         self.appears(pod)
 
     def step(self, seconds: float = STEP_S) -> None:
@@ -103,6 +106,9 @@ class Together(SlicedNodes):
                 self.grants.pop(given.grant_id, None)
                 self.parked.pop(given.grant_id, None)
                 self.send(given)
+        for uid in self.endings.over(self.now):
+            if uid in self.live:
+                self._vanishes(self.live[uid])
         for pod in [p for p in self.live.values() if p.spec.node_name and self._ran_s(p) >= self.ends_at[p.metadata.name]]:
             self._vanishes(pod)
         if round(self.now / seconds) % round(SAMPLED_S / seconds) == 0:
@@ -144,12 +150,18 @@ class Together(SlicedNodes):
         self.live[pod.metadata.uid] = pod
         self.facts(pod)
 
+    def deleted(self, pod: Pod) -> None:
+        if self.endings.at_once(pod):
+            self._vanishes(pod)
+        else:
+            self.appears(self.endings.begin(pod, self.now, self.wall))
+
     def _vanishes(self, pod: Pod) -> None:
         del self.live[pod.metadata.uid]
         self.send(m.FactsSeen((Gone(object=pod),)))
 
     def _allowed(self) -> dict[str, int]:
-        healthy = Counter(pod.metadata.labels.get(BUDGET, "") for pod in self.live.values() if pod.spec.node_name)
+        healthy = Counter(pod.metadata.labels.get(BUDGET, "") for pod in self.live.values() if pod.spec.node_name and not ends(pod))
         return {label: max(0, healthy[label] - least) for label, least in self._least.items()}
 
     def _say_budgets(self) -> None:
@@ -270,6 +282,8 @@ class Together(SlicedNodes):
         pod = self.live.get(order.uid)
         if pod is None:
             return Answer(uid=order.uid, outcome="gone")
+        if ends(pod):
+            return None
         label = pod.metadata.labels.get(BUDGET, "")
         if self._allowed().get(label, 1) <= 0:
             self.refused_by_budget += 1
@@ -281,7 +295,7 @@ class Together(SlicedNodes):
         else:
             assert all(pod.spec.priority < other.spec.priority for other in gain if _queue(other) == _queue(pod))
         self.evictions.append((self.now, order.name, plan_id))
-        self._vanishes(pod)
+        self.deleted(pod)
         self._again(pod)
         return None
 

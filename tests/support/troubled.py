@@ -17,6 +17,7 @@ from shared.contracts.events import PlacementRejected
 from shared.contracts.facts import Gone, Put
 from shared.contracts.node_commands import LiveSlice, NodeSync, NodeSyncAnswer
 from tests.support import build
+from tests.support.endings import ends
 from tests.support.preempting import Together
 
 TROUBLES = ("deleted", "leader", "preemptor", "gap", "node", "refuses", "unknown", "late")
@@ -40,7 +41,7 @@ class Troubled(Together):
         """One of them, perhaps."""
         match self._dice.choice(TROUBLES):
             case "deleted" if "deleted" in self._troubles and self.live:
-                self._vanishes(self.live[self._dice.choice(sorted(self.live))])
+                self.deleted(self.live[self._dice.choice(sorted(self.live))])
             case "leader" if "leader" in self._troubles:
                 self._new_leader()
             case "preemptor" if "preemptor" in self._troubles:
@@ -97,7 +98,8 @@ class Troubled(Together):
         self.send(m.FactsSeen((Gone(object=build.node(name)),)))
         for pod in [pod for pod in self.live.values() if pod.spec.node_name == name]:
             self._vanishes(pod)
-            self._again(pod)
+            if not ends(pod):
+                self._again(pod)
         for grant_id in [id_ for id_, grant in self.grants.items() if any(s.node == name for part in grant.containers.values() for s in part.gpus)]:
             del self.grants[grant_id]
             self.parked.pop(grant_id, None)

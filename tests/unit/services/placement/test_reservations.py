@@ -15,6 +15,7 @@ from shared.contracts.facts import Gone
 from shared.contracts.log import DecisionBatch, ReservationRecord
 from shared.contracts.preemption import Beneficiary, Plan, Reserved, Victim
 from shared.contracts.queries import WhyQuery
+from shared.model.life import STUCK_S
 from shared.model.objects import Pod, Taint
 from tests.support import build
 from tests.support.leader import Leader, only
@@ -193,12 +194,71 @@ def test_a_deadline_gives_the_place_back_to_everybody() -> None:
     world.leader.now += DEADLINE_S - 10
     world.leader.send(m.BeatSeen(("n",)))
     world.leader.tick(11)
-    assert "not all of its victims were gone after 60 s" in world.leader.events(PreemptionAbandoned)[0].reason
+    assert "not all of its victims were gone after 61 s" in world.leader.events(PreemptionAbandoned)[0].reason
     assert world.records()[-1].over
     world.gives_back("low0")
     rival = high("rival", priority=1000)
     world.leader.facts(rival)
     assert rival.metadata.uid in {**world.leader.binds()} or world.leader.core.book.overbooked() == []
+
+
+def deleted(world: World, name: str, grace_s: int) -> None:
+    pod = world.bound[name]
+    meta = msgspec.structs.replace(
+        pod.metadata, deletion_timestamp="2030-01-01T00:00:00Z", deletion_grace_period_seconds=grace_s, resource_version=build.next_version()
+    )
+    world.leader.facts(msgspec.structs.replace(pod, metadata=meta))
+
+
+def passes(world: World, seconds: int) -> None:
+    for _ in range(seconds):
+        world.leader.send(m.BeatSeen(("n",)))
+        world.leader.tick(1)
+
+
+def test_a_plan_all_of_whose_victims_end_within_their_time_is_not_given_up() -> None:
+    """Somebody deleted one of them with a longer grace period than its own."""
+    world = World()
+    world.waits(wants := high(gpus=2))
+    assert world.ask(world.plan("low0", "low1", to=(wants,), nodes=("n",))).ok
+    world.gives_back("low0")
+    passes(world, 50)
+    deleted(world, "low1", grace_s=200)
+    passes(world, 199)
+    assert world.leader.events(PreemptionAbandoned) == []
+    world.gives_back("low1")
+    assert world.leader.binds()[wants.metadata.uid].node == "n"
+
+
+def test_a_victim_that_does_not_end_in_its_time_is_waited_for_no_more() -> None:
+    world = World()
+    world.waits(high())
+    world.ask(world.plan("low0"))
+    deleted(world, "low0", grace_s=100)
+    passes(world, 100 + int(STUCK_S))
+    assert world.leader.events(PreemptionAbandoned) == []
+    passes(world, 2)
+    assert "not all of its victims were gone" in world.leader.events(PreemptionAbandoned)[0].reason
+
+
+def test_a_plan_is_given_up_at_its_deadline_where_one_of_its_victims_does_not_even_end() -> None:
+    world = World()
+    world.waits(wants := high(gpus=2))
+    assert world.ask(world.plan("low0", "low1", to=(wants,), nodes=("n",))).ok
+    deleted(world, "low0", grace_s=200)
+    passes(world, DEADLINE_S + 1)
+    assert len(world.leader.events(PreemptionAbandoned)) == 1
+
+
+def test_what_was_freed_for_a_plan_that_is_given_up_is_first_of_all_the_beneficiarys_if_it_is_enough() -> None:
+    world = World()
+    world.waits(wants := high(gpus=2))
+    assert world.ask(world.plan("low0", "low1", to=(wants,), nodes=("n",))).ok
+    world.waits(low("rival", gpus=2))
+    world.leader.send(m.AbandonAsked("plan", "a disruption budget says no"))
+    world.gives_back("low0")
+    world.gives_back("low1")
+    assert world.leader.binds().keys() & {wants.metadata.uid, "uid-team-rival"} == {wants.metadata.uid}
 
 
 def test_what_was_freed_for_a_plan_that_is_given_up_is_somebody_elses_at_once() -> None:

@@ -4,8 +4,8 @@ preemptor, wired as on the bus (`tests.support.preempting`).
 A running pod is "name@node:gpus", with what it has of each GPU in brackets ("(20,50)": 20 GiB and half of the compute, as a
 slice that its node enforces; "(20)": memory alone, which nobody enforces), and then words: p1 priority, u9 has been seen using 9 GiB
 of each of its GPUs (then slices may be shrunk), r100 has run for 100
-seconds, g2 or g3/2 of a gang of that size (and minimum), o: opportunistic, b: under the disruption budget, q:a in queue a, m3600 its least run
-time, c5 its restart cost, t: all of its gang in one rack. A waiting one is "name" with the same words, and its ask: "2" GPUs, or "(20,50)".
+seconds, g2 or g3/2 of a gang of that size (and minimum), o: opportunistic, b: under the disruption budget, q:a in queue a, d45: when it is deleted it
+has 45 s to end, and takes them; ending: it has been deleted, m3600 its least run time, c5 its restart cost, t: all of its gang in one rack. A waiting one is "name" with the same words, and its ask: "2" GPUs, or "(20,50)".
 """
 
 from __future__ import annotations
@@ -58,6 +58,11 @@ TABLE = (
     Case("the cheaper node", TWICE, "a@a:0 r500; b@b:0 r5", "h 1 p9", ends="b", placed="h"),
     Case("never more than the node has", ONE, "a@n:0", "h 2 p9"),
     Case("who ends already is waited for", TWICE, "a@a:0 ending; b@b:0 r1", "h 1 p9", placed="h"),
+    Case("of who ends already nobody else is asked, however long it takes", TWICE, "a@a:0 d600 ending; b@b:0 r1", "h 1 p9", placed="h"),
+    Case("one that has ten minutes to end is waited for", {"a": 1, "b": 1, "c": 1}, "a@a:0 d600; b@b:0 d600; c@c:0 d600", "h 1 p9", ends="c", placed="h"),
+    Case("one that ends at once waits with its room for one that takes its time", TWO, "a@n:0; b@n:1 d200", "h 2 p9; l 1", ends="a b", placed="h"),
+    Case("one more goes when who ends already is gone, and not two at once", {"n": 3}, "a@n:0 d40 ending; b@n:1 r1; c@n:2 r2", "h 2 p9", ends="b", placed="h"),
+    Case("a gang whose victims take each its time", TWICE, "a@a:0 d300; b@b:0 d20", "h 1 p9 g2; i 1 p9 g2; l 1", ends="a b", placed="h i"),
     Case("the more important of two is served first", ONE, "a@n:0", "i 1 p9; h 1 p5", ends="a", placed="i"),
     Case("a chain: each takes from the one below", TWICE, "a@a:0 p1; b@b:0 p5", "h 1 p9", ends="a", placed="h"),
     # --- slices

@@ -24,6 +24,8 @@ from tests.unit.services.preemptor.tables import TABLE, Case
 _ASK = re.compile(r"(\d+)|\((\d+)(?:,(\d+))?\)")
 _RUNS = re.compile(r"(\w+)@(\w+):([\d,]+?)(\(.*\))?$")
 SETTLES_S = 20
+ENDS_IN_S = 5.0
+_GRACE = re.compile(r"\bd(\d+)\b")
 
 
 class _Words:
@@ -31,7 +33,7 @@ class _Words:
 
     def __init__(self, name: str, words: list[str]) -> None:
         self.name, self.notes, self.labels, self.spec = name, {}, {}, {}  # type: ignore[var-annotated]
-        self.priority, self.ran_s, self.ending, self.uses_gib = 0, 0, False, 0
+        self.priority, self.ran_s, self.ending, self.uses_gib, self.grace_s = 0, 0, False, 0, 0
         for word in words:
             self._read(word)
 
@@ -53,6 +55,8 @@ class _Words:
             self.notes |= {"kerf.dev/gang": "g" if self.name < "h" else "h", "kerf.dev/gang-size": size} | ({"kerf.dev/gang-min": least} if least else {})
         elif word[0] == "m":
             self.notes["kerf.dev/min-runtime"] = f"{word[1:]}s"
+        elif word[0] == "d":
+            self.grace_s = self.spec["termination_grace_period_seconds"] = int(word[1:])
         elif word[0] == "c":
             self.notes["kerf.dev/restart-cost"] = word[1:]
         elif word[0] == "u":
@@ -98,12 +102,13 @@ def _run(world: Together, text: str) -> None:
     started = datetime.fromtimestamp(world.wall - words.ran_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     pod = msgspec.structs.replace(pod, status=PodStatus(phase="Running", start_time=started))
     if words.ending:
-        until = datetime.fromtimestamp(world.wall + 5, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        until = datetime.fromtimestamp(world.wall + (words.grace_s or ENDS_IN_S), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         pod = msgspec.structs.replace(pod, metadata=msgspec.structs.replace(pod.metadata, deletion_timestamp=until))
     if words.uses_gib:
         _seen(world, pod, node, gpus, words.uses_gib * 1024)
     world.grants[grant.grant_id] = grant
-    world.ends_at[words.name] = words.ran_s + 5.0 if words.ending else 1e9
+    world.ends_at[words.name] = words.ran_s + (words.grace_s or ENDS_IN_S) if words.ending else 1e9
+    world.endings.after_s[words.name] = words.grace_s
     world.appears(pod)
 
 
@@ -134,7 +139,7 @@ def test_before_and_after(case: Case) -> None:
         words = _Words(name, rest)
         world.ends_at[name] = 1e9
         world.appears(_pod(world, words, _asks(ask)))
-    while world.now < SETTLES_S:
+    while world.now < SETTLES_S + max((int(word) for word in _GRACE.findall(case.runs)), default=0):
         world.step()
     assert sorted(name for _, name, _ in world.evictions) == sorted(case.ends.split())
     live = {pod.metadata.name: pod for pod in world.live.values()}

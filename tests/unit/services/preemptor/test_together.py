@@ -35,12 +35,16 @@ class Arrival(msgspec.Struct, frozen=True):
     slice_: tuple[int, int] | None = None
     uses_percent: int = 0
     one_rack: bool = False
+    grace_s: int = 0
+    ends_after: float = 1.0
+    """Of its grace period."""
 
 
 ARRIVALS = st.lists(
     st.builds(
         Arrival, after_s=st.sampled_from((0.0, 0.5, 3.0, 20.0)), priority=st.integers(0, 3), gpus=st.integers(1, 2), members=st.sampled_from((1, 1, 1, 2, 3)),
         runs_s=st.sampled_from((5.0, 60.0, 1e9)), label=st.sampled_from(("", "", "a", "b")),
+        grace_s=st.sampled_from((0, 0, 30, 400)), ends_after=st.sampled_from((0.1, 1.0)),
     ),
     min_size=1, max_size=24,
 )  # fmt: skip
@@ -52,7 +56,7 @@ def drive(world: Together, arrivals: list[Arrival]) -> None:
             world.step()
         gang = f"g{number}" if one.members > 1 else ""
         for member in range(one.members):
-            world.arrive(f"p{number}-{member}", priority=one.priority, gpus=one.gpus, gang=gang, size=one.members, least=one.least, runs_s=one.runs_s, label=one.label, queue=one.queue, slice_=one.slice_, uses_percent=one.uses_percent, one_rack=one.one_rack)
+            world.arrive(f"p{number}-{member}", priority=one.priority, gpus=one.gpus, gang=gang, size=one.members, least=one.least, runs_s=one.runs_s, label=one.label, queue=one.queue, slice_=one.slice_, uses_percent=one.uses_percent, one_rack=one.one_rack, grace_s=one.grace_s, ends_after_s=one.ends_after * one.grace_s)
 
 
 def judge(world: Together) -> None:
@@ -71,7 +75,9 @@ def judge(world: Together) -> None:
             gained = {b.uid for b in plan.beneficiaries}
             assert gained <= {d.uid for _, record in world.log for d in getattr(record, "decisions", ())}
         else:
-            assert len(outcome) > len("abandoned: ")
+            assert "cannot be evicted" in outcome or "does not wait any more" in outcome, "however long its grace period is, nobody ends for nobody"
+    served = Counter(b.uid for plan_id in lost for b in world.plans[plan_id].beneficiaries if "cannot be evicted" not in world.outcome[plan_id])
+    assert max(served.values(), default=1) == 1, "others ended for whom some were ending"
     when = defaultdict(list)
     for at, name, _ in world.evictions:
         when[name].append(at)

@@ -1,0 +1,41 @@
+"""Pods that have been deleted and are still there: each has its grace period, and takes of it what it needs."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import msgspec
+
+from shared.model.objects import Pod
+from tests.support import build
+
+
+def ends(pod: Pod) -> bool:
+    return pod.metadata.deletion_timestamp is not None
+
+
+class Endings:
+    def __init__(self) -> None:
+        self.after_s: dict[str, float] = {}
+        """By name, how long a pod takes to end when it is deleted; at once where nothing is said."""
+        self._due: list[tuple[float, str]] = []
+        """(when it is gone, uid)"""
+
+    def at_once(self, pod: Pod) -> bool:
+        return not pod.spec.node_name or not self.after_s.get(pod.metadata.name)
+
+    def begin(self, pod: Pod, now: float, wall: float) -> Pod:
+        """As the API server shows it from now on. `now`: by the world's clock; `wall`: seconds since 1970."""
+        if ends(pod):
+            return pod
+        grace_s = pod.spec.termination_grace_period_seconds or 0
+        by = datetime.fromtimestamp(wall + grace_s, UTC).isoformat()
+        self._due.append((now + self.after_s[pod.metadata.name], pod.metadata.uid))
+        meta = msgspec.structs.replace(pod.metadata, deletion_timestamp=by, deletion_grace_period_seconds=grace_s, resource_version=build.next_version())
+        return msgspec.structs.replace(pod, metadata=meta)
+
+    def over(self, now: float) -> list[str]:
+        """uids of those that are gone by now, once."""
+        gone = [uid for at, uid in self._due if at <= now]
+        self._due = [(at, uid) for at, uid in self._due if at > now]
+        return gone
