@@ -13,6 +13,9 @@ from tests.support.quiet import until_quiet
 from tests.support.troubled import TROUBLES, Troubled
 
 IMMUNITY_S, DEADLINE_S = 60.0, 120
+GRACES_S = (0, 0, 20, 200)
+ENDS_AFTER = (0.1, 1.0, 1.0, 2.0)
+"""Of the grace period; some are stuck for as long again."""
 QUEUES = """
 queues:
 - {name: a, guaranteed: {gpus: 2}, weight: 2}
@@ -37,11 +40,12 @@ def drawn(seed: int) -> tuple[Troubled, frozenset[str]]:
             world.step(STEP_S)
         members, priority, runs_s = dice.choice((1, 1, 1, 2, 3)), dice.randint(0, 3), dice.choice((5.0, 60.0, 300.0, 1e9))
         slice_ = (dice.choice((10, 20, 40, 60)), dice.choice((0, 20, 50, 100))) if dice.random() < 0.6 else None
+        grace_s, ends_after = dice.choice(GRACES_S), dice.choice(ENDS_AFTER)
         gpus, label, queue = dice.choice((1, 1, 2)), dice.choice(("", "", "a", "b")), dice.choice("abcd") if queues else ""
         for member in range(members):
             world.arrive(
                 f"p{number}-{member}", priority=priority, gpus=1 if slice_ else gpus, gang=f"g{number}" if members > 1 else "", size=members, runs_s=runs_s,
-                label=label, queue=queue, slice_=slice_,
+                label=label, queue=queue, slice_=slice_, grace_s=grace_s, ends_after_s=ends_after * grace_s,
             )  # fmt: skip
         world.trouble()
     return world, troubles
@@ -58,7 +62,11 @@ def torn(seed: int) -> Troubled:
     )  # fmt: skip
     for number in range(sum(nodes.values())):
         slice_ = dice.choice((None, (30, 0), (20, 50)))
-        world.arrive(f"s{number}", priority=0, runs_s=dice.choice((5.0, 1e9)), slice_=slice_, label=dice.choice(("", "", "a")))
+        grace_s = dice.choice(GRACES_S)
+        world.arrive(
+            f"s{number}", priority=0, runs_s=dice.choice((5.0, 1e9)), slice_=slice_, label=dice.choice(("", "", "a")),
+            grace_s=grace_s, ends_after_s=dice.choice(ENDS_AFTER) * grace_s,
+        )  # fmt: skip
     for _ in range(20):
         world.step(STEP_S)
     for number in range(dice.randint(1, 5)):
@@ -85,7 +93,7 @@ def test_where_equals_move_too(seed: int) -> None:
 
 
 def judge(world: Troubled) -> None:
-    until_quiet(world, quiet_s=DEADLINE_S + 20.0, most_s=3 * 3_600)
+    until_quiet(world, quiet_s=DEADLINE_S + max(GRACES_S) + 20.0, most_s=3 * 3_600)
     assert world.core.preemption.open == {}
     assert world.preemptor.open == {}
     assert world.core.book.grants.keys() == world.grants.keys()
