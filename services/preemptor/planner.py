@@ -17,6 +17,7 @@ from services.preemptor.areas import Areas
 from services.preemptor.bounds import Bound, Bounds, Cost, cost_of
 from services.preemptor.candidate import Candidate
 from services.preemptor.fitting import admits, assign, give, has_room, take
+from services.preemptor.trying import Trying
 from services.preemptor.victims import Candidates
 from shared.book.book import Book
 from shared.book.states import NodeState, PodState
@@ -224,14 +225,14 @@ class Planner:
         if takes is not None:
             return Way(node.name, (), takes)
         candidates = [c for c in self._candidates.on(node, state) if c.uid not in self._gone]
-        trying = _Trying(self, self._candidates, state, node, before, list(self._gone.values()), self._takers)
+        trying = Trying(self.place, self._candidates, state, node, before, list(self._gone.values()), self._takers)
         for action in self._candidates.gentle:
             way = self._parking(trying, [parked for c in candidates if action.name in c.parks and (parked := action.of(c)) is not None])
             if way is not None:
                 return way
         return self._evicting(trying, candidates)
 
-    def _parking(self, trying: _Trying, parked: list[Candidate]) -> Way | None:
+    def _parking(self, trying: Trying, parked: list[Candidate]) -> Way | None:
         if not parked or trying.fits(parked) is None:
             return None
         victims: list[Candidate] = []
@@ -242,7 +243,7 @@ class Planner:
                     return self._fewest(trying, victims)
         return None
 
-    def _evicting(self, trying: _Trying, candidates: list[Candidate]) -> Way | None:
+    def _evicting(self, trying: Trying, candidates: list[Candidate]) -> Way | None:
         """Those that cost the least one by one, until it fits; or one alone, where that costs less than several."""
         victims = evict.cheapest(candidates, trying)
         if victims is None:
@@ -255,7 +256,7 @@ class Planner:
             self._others.way((other.node,), other.victims)
         return min(ways, key=lambda w: w.cost)
 
-    def _fewest(self, trying: _Trying, victims: list[Candidate]) -> Way:
+    def _fewest(self, trying: Trying, victims: list[Candidate]) -> Way:
         """Whoever need not go, the dearest first, is put back."""
         for back in self._put_back(victims):
             without = [victim for victim in victims if victim.uid not in back]
@@ -264,7 +265,7 @@ class Planner:
         return self._way_by(trying, victims)
 
     @staticmethod
-    def _way_by(trying: _Trying, victims: list[Candidate]) -> Way:
+    def _way_by(trying: Trying, victims: list[Candidate]) -> Way:
         return Way(trying.node.name, tuple(victims), trying.fits(victims) or ())
 
     def _put_back(self, victims: Sequence[Candidate]) -> list[set[str]]:
@@ -297,26 +298,3 @@ class Planner:
         for share in self._taken.get(node.name, ()):
             take(by_uuid[share.uuid], share)
         return assign(state, node, rooms)
-
-
-class _Trying(msgspec.Struct, frozen=True):
-    """As `actions.evict.Trying`, beside all that goes already."""
-
-    planner: Planner
-    candidates: Candidates
-    state: PodState
-    node: NodeState
-    before: list[Candidate]
-    """Who goes anyway, or gives back by itself."""
-    gone: list[Candidate]
-    takers: Sequence[PodState]
-
-    def unit(self, candidate: Candidate, with_: Sequence[Candidate] = ()) -> list[Candidate] | None:
-        going = {victim.uid for victim in (*self.before, *with_)}
-        return self.candidates.unit(candidate, going, self.state) if candidate.may_end and candidate.uid not in going else None
-
-    def lets_go(self, victims: Sequence[Candidate]) -> bool:
-        return self.candidates.lets_go([*self.gone, *victims], self.takers)
-
-    def fits(self, victims: Sequence[Candidate]) -> tuple[GpuShare, ...] | None:
-        return self.planner.place(self.state, self.node, [*self.before, *victims])

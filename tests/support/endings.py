@@ -31,7 +31,9 @@ class Endings:
         grace_s = pod.spec.termination_grace_period_seconds or 0
         by = datetime.fromtimestamp(wall + grace_s, UTC).isoformat()
         self._due.append((now + self.after_s[pod.metadata.name], pod.metadata.uid))
-        meta = msgspec.structs.replace(pod.metadata, deletion_timestamp=by, deletion_grace_period_seconds=grace_s, resource_version=build.next_version())
+        meta = msgspec.structs.replace(
+            pod.metadata, deletion_timestamp=by, deletion_grace_period_seconds=grace_s, resource_version=build.next_version()
+        )
         return msgspec.structs.replace(pod, metadata=meta)
 
     def over(self, now: float) -> list[str]:

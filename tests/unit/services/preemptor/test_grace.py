@@ -58,7 +58,9 @@ def test_a_dry_run_says_a_grace_period_that_is_longer_than_most() -> None:
     _grace(cluster, "v", "n", grace_s=600)
     cluster.wait("high")
     cluster.now += 1
-    assert cluster.core.dry_run("team", "high", cluster.now).sentence == "1 pod would end, and lose 1 GPU-seconds, and have up to 600 s to end"
+    assert (
+        cluster.core.dry_run("team", "high", cluster.now).sentence == "1 pod would end, and lose 1 GPU-seconds, and have up to 600 s to end"
+    )
 
 
 def test_whoever_has_waited_for_long_waits_for_who_ends_by_now_and_asks_another_once_that_is_stuck() -> None:
