@@ -66,6 +66,16 @@ def test_what_placement_advises_becomes_a_plan_of_moves() -> None:
     assert cluster.reserve(plan) == ["y"]
 
 
+def test_a_plan_of_moves_has_the_time_that_those_who_move_have_to_end() -> None:
+    cluster = Torn()
+    cluster.gone("y")
+    cluster.run("y", "b", 0, ran_s=10, owners=owned("y"), termination_grace_period_seconds=600)
+    cluster.waits()
+    cluster.asked()
+    (plan,) = cluster.advised(Y)
+    assert plan.deadline_s == cluster.core.config.deadline_s + 600
+
+
 def test_who_moves_reads_where_to_and_for_whom() -> None:
     cluster = Torn()
     cluster.waits()
