@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterator, Sequence
 from typing import get_args
 
 from services.preemptor.candidate import Candidate, Last
-from services.preemptor.clearing import NOTHING, Clearing, emptied, least_of
+from services.preemptor.clearing import NOTHING, Clearing, least_of
 from services.preemptor.fitting import has_room
 from services.preemptor.victims import Candidates
 from shared.book.states import NodeState, PodState
@@ -89,7 +89,7 @@ class Bounds:
             elif any(c.parks for c in self._candidates.on(node, state)):
                 return least
             else:
-                parts += emptied(ask.count, node, self._candidates.clearing(node))
+                parts += self._candidates.emptied(ask.count, node)
         costs = least_of(parts, count)
         return None if costs is None else (HARDNESS["evict"] if costs.pods else 0, *costs.figures)
 
@@ -114,7 +114,7 @@ class Bounds:
             return min(parks), NOBODY, 0, 0, 0, FIRST
         ask = None if state.request is None else state.request.hardest
         if ask is not None and ask.whole and not ask.profile:
-            costs = emptied(ask.count, node, self._candidates.clearing(node))
+            costs = self._candidates.emptied(ask.count, node)
             return (HARDNESS["evict"], *costs[0].figures) if costs else None
         first = candidates[0]
         return HARDNESS["evict"], first.priority, first.least_gpu_ms, first.gpu_milli, 1, first.last

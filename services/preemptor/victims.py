@@ -10,7 +10,7 @@ import msgspec
 from services.preemptor.actions.base import GivesUp
 from services.preemptor.budgets import Budgets, Left
 from services.preemptor.candidate import Candidate, Last
-from services.preemptor.clearing import Clearing, clearings
+from services.preemptor.clearing import Clearing, clearings, emptied
 from shared.book.book import Book
 from shared.book.demand import Demand
 from shared.book.gangs import Gangs
@@ -62,6 +62,8 @@ class _Known(msgspec.Struct):
     leaving: tuple[Candidate, ...] = ()
     """As of this round, as are: """
     kinds: tuple[tuple[str, int, bool], ...] = ()
+    emptied: dict[int, list[Clearing]] = {}
+    """By how many GPUs: as `clearing.emptied` says, until the node's room changes."""
 
 
 class Candidates:
@@ -92,6 +94,8 @@ class Candidates:
         """In this round, by the taker's uid, whom it may ask by their kind."""
         self._promised: frozenset[str] = frozenset()
         self._budgets = Budgets(book, left)
+        self._seen = book.arrays.cursor
+        """Of the book's changes."""
         self._leaving_s = leaving_s
         self._alone: dict[str, float] = {}
         """Slices that outlive their pods, by their grant's id, and since when, as far as anybody has looked."""
@@ -132,6 +136,7 @@ class Candidates:
         """A round of planning, on a book that stands still. `promised`: pods that go by other plans, and that the budgets'
         statuses do not count yet."""
         self._now, pods, self.partial = now, self._book.pods, False
+        self._forget_changed()
         self._looked.clear()
         self._may.clear()
         self._left_alone.clear()
@@ -158,9 +163,20 @@ class Candidates:
         outlive their pods, for a while."""
         return self._look(node).leaving
 
-    def clearing(self, node: NodeState) -> dict[str, Clearing]:
-        """What it costs to have nobody on each of its GPUs."""
-        return self._look(node).clearing
+    def emptied(self, count: int, node: NodeState) -> list[Clearing]:
+        """What it costs at the least to have nobody on so many of its GPUs, on as many again, and so on. Each plan asks of every
+        node, and little of it changes from plan to plan."""
+        known = self._look(node)
+        if count not in known.emptied:
+            known.emptied[count] = emptied(count, node, known.clearing)
+        return known.emptied[count]
+
+    def _forget_changed(self) -> None:
+        arrays = self._book.arrays
+        changed, self._seen = arrays.since(self._seen), arrays.cursor
+        names = self._of.keys() if changed is None else (self._book.row_names[row] for row in changed)
+        for known in (self._of[name] for name in names if name in self._of):
+            known.emptied = {}
 
     def kind_of(self, taker: PodState) -> tuple[str, int, bool]:
         """Of two takers of one kind that ask for the same each may ask whom the other may."""
@@ -184,6 +200,7 @@ class Candidates:
             able = (msgspec.structs.replace(c, may_end=False) if not spent.isdisjoint(c.budgets) else c for c in known.candidates)
             known.able = tuple(c for c in able if c.may_end or c.parks)
             known.clearing = clearings(known.able)
+            known.emptied = {}
         known.leaving = self._leave(node)
         if not self._precedence.by_priority_alone:
             known.kinds = tuple(self._precedence.kind_of(self._book.pods[c.uid]) for c in known.able)
