@@ -170,7 +170,12 @@ class Core:
             self.consolidating.no_way(members)
             return []
         if planner.awaits or not any(way.victims for way in ways):
-            self.waiting.counts_on(members, {way.node for way in ways}, now)
+            nodes = {way.node for way in ways}
+            unused = self.waiting.unused(members, {node for node in nodes if not self._candidates.leaving(self.book.nodes[node])}, now)
+            if unused:
+                self.waiting.again([state.uid for state in members], unused, now)
+            else:
+                self.waiting.counts_on(members, nodes, now)
             return []
         if self._must_wait(members, ways, now):
             self.waiting.no_way(members, now)

@@ -13,6 +13,8 @@ from shared.book.states import PodState
 AGAIN_S = 10.0
 """Where there is no way for them, they are looked at again so much later."""
 KNOWN_WITHIN_S = 30.0
+UNUSED_S = 10.0
+"""Placement uses room within milliseconds, or is just taking over."""
 
 
 class Waiting(msgspec.Struct):
@@ -22,6 +24,8 @@ class Waiting(msgspec.Struct):
     """Nodes that placement would not have it on."""
     hopes: set[str] = set()
     """Nodes on which it counts on room that is there, or is being given back: nobody else does until it is looked at again."""
+    offered: dict[str, float] = {}
+    """By node: since when there has been room on it, by what we know, and nobody leaving who is waited for."""
     asked: set[str] = set()
     """Victims of plans for it that came to nothing, by uid: some may end all the same."""
 
@@ -91,6 +95,16 @@ class Waiters(dict[str, Waiting]):
         for uid in uids:
             if uid in self:
                 self[uid].asked |= set(victims)
+
+    def unused(self, members: Iterable[PodState], nodes: Collection[str], now: float) -> set[str]:
+        """Those of these nodes on which there has been room for them for so long that placement, which knows more, will not have
+        them there: by a pod's affinity, say, or a volume. `nodes`: where room is there now. Others are not counted any more."""
+        found = set()
+        for state in members:
+            waits = self[state.uid]
+            waits.offered = {node: waits.offered.get(node, now) for node in nodes}
+            found |= {node for node, since in waits.offered.items() if now - since >= UNUSED_S}
+        return found
 
     def no_way(self, members: Iterable[PodState], now: float) -> None:
         self._rest(members, now + AGAIN_S)

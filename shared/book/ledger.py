@@ -48,6 +48,7 @@ class Ledger:
     # --- grants and rooms -------------------------------------------------------------------------------------
 
     def _book(self, held: GrantState) -> None:
+        self._unbook(held.grant_id)  # a pod's end may be said twice, and its grant is taken once
         self.grants[held.grant_id] = held
         for node in _nodes_of(held.grant):
             self._node(node).grants[held.grant_id] = held

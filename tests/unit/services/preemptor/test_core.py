@@ -433,3 +433,28 @@ def test_who_has_ended_for_others_is_left_alone_though_the_answer_is_lost(heard:
     cluster.run("low", "n", 0, owners=owners, uid="its-next")
     cluster.wait("another")
     assert cluster.plans() == []
+
+
+def test_room_that_placement_does_not_use_is_counted_on_for_a_while_alone() -> None:
+    """The planner knows nothing of a pod's affinity to others, or of volumes: placement may not have it there, however empty."""
+    cluster = Cluster("a", "b", gpus=1)
+    cluster.run("low", "b", 0)
+    cluster.wait("high")
+    for _ in range(9):
+        assert cluster.plans() == []
+    found = [[victim.name for victim in plan.victims] for _ in range(5) for plan in cluster.plans()]
+    assert found == [["low"]]
+
+
+def test_room_that_has_just_become_free_is_left_to_placement() -> None:
+    """However long it was on its way before."""
+    cluster = Cluster("a", "b", gpus=1)
+    cluster.run("low", "b", 0)
+    ending = cluster.run("ends", "a", 0)
+    cluster.wait("high")
+    cluster.say(m.FactsSeen((Gone(object=ending),)))
+    for _ in range(20):
+        assert cluster.plans() == []
+    cluster.say(m.GrantOver("grant-ends"))
+    for _ in range(9):
+        assert cluster.plans() == []

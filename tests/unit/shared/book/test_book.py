@@ -159,3 +159,16 @@ def _audit(made: Book) -> None:
                 assert made.arrays.gpu_free_mib[node.row, room.column] == room.free_mib
                 assert made.arrays.gpu_free_milli[node.row, room.column] == room.free_milli
         assert np.count_nonzero(made.arrays.gpu_total_mib[node.row]) == len(node.gpus)
+
+
+def test_an_end_that_is_said_twice_is_one_end() -> None:
+    """Else its grant was booked once more, and the GPU had less for ever."""
+    pod = build.bound(build.gpu_pod("p", memory="1Gi"), "n", grant("g"))
+    made = book(*build.put(build.node("n")))
+    made.put_inventory(build.inventory("n", gpus=1))
+    before = free(made)
+    for fact in (Put(object=pod), Gone(object=pod), Gone(object=pod)):
+        made.apply(fact)
+    assert free(made) == (before[0] - 1024, before[1] - 100), "its node has not given it back yet"
+    made.release("g")
+    assert free(made) == before
