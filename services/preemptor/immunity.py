@@ -20,6 +20,8 @@ from shared.contracts.preemption import Spared
 from shared.model.life import created_at
 
 _HOUR_S = 3600.0
+_WHOLE_S = 1.0
+"""A creation is told in whole seconds."""
 _CLOCKS_S = 5.0
 """The API server's clock may be behind ours by so much: a successor must not look older than the eviction before it."""
 
@@ -118,7 +120,7 @@ class Immunity:
 
     def _until(self, known: Spared, state: PodState) -> float:
         generation, created = _generation(known, state), created_at(state.pod)
-        return created + self._for_s(generation) if generation and created is not None else 0.0
+        return created + _WHOLE_S + self._for_s(generation) if generation and created is not None else 0.0
 
     def _for_s(self, generation: int) -> float:
         return self._first_s * 2.0 ** (generation - 1)

@@ -33,7 +33,7 @@ def test_its_siblings_may_be_asked_though_one_of_them_has_given_way() -> None:
     cluster.now += 101
     successor = runs(cluster, "new", 2)
     assert known.immune(successor, cluster.now + FIRST_S - 1)
-    assert not known.immune(successor, cluster.now + FIRST_S + 1), "its owner's pods have made room once each"
+    assert not known.immune(successor, cluster.now + FIRST_S + 2), "its owner's pods have made room once each"
 
 
 @pytest.mark.parametrize("generation", [1, 2, 3])
@@ -47,7 +47,7 @@ def test_who_comes_in_the_stead_of_a_successor_is_left_alone_for_twice_as_long(g
         cluster.gone(f"pod-{number}")
     last, promised_s = runs(cluster, "last"), FIRST_S * 2 ** (generation - 1)
     assert known.immune(last, cluster.now + promised_s - 1)
-    assert not known.immune(last, cluster.now + promised_s + 1)
+    assert not known.immune(last, cluster.now + promised_s + 2)
 
 
 def test_of_a_set_that_fills_the_cluster_as_many_give_way_as_are_needed() -> None:
