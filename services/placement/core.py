@@ -12,6 +12,7 @@ from services.placement import messages as m
 from services.placement.binding import Binding
 from services.placement.claims import Slices
 from services.placement.deciding import Decider
+from services.placement.freed import Freed
 from services.placement.giving_back import GivingBack
 from services.placement.holds import Hold, Holds
 from services.placement.journal import Journal
@@ -53,13 +54,13 @@ class Core:
         self.holds = Holds()
         self.journal = Journal(self.settings.batch_most)
         self.decider = Decider(self.placer, self.holds, self.journal, self.settings, trace_of)
-        self.parking = Parking(self.book, self.nodes, Precedence(self.placer.fair, self.placer.gangs))
-        self.preemption = Preemption(self.decider, self.journal, self.parking)
+        self._freed = Freed()
+        self.parking = Parking(self.book, self.nodes, Precedence(self.placer.fair, self.placer.gangs), self._freed)
+        self.preemption = Preemption(self.decider, self.journal, self.parking, self._freed)
         self.takeover = Takeover()
         self._binding = Binding(self.placer, self.holds, self.stats)
-        self._giving_back = GivingBack(self.book, self.nodes, self.parking)
+        self._giving_back = GivingBack(self.book, self.nodes, self.parking, self._freed)
         self._began = 0.0
-        self._freed = False
         self._out: list[m.Command] = []
 
     def handle(self, event: m.Input, now: float) -> list[m.Command]:  # noqa: PLR0912 one branch an input
@@ -81,11 +82,12 @@ class Core:
                         self._out += self.parking.seen(self.book.pods[fact.object.metadata.uid], now)
             case m.InventorySeen():
                 self._out += self.nodes.inventory(event.inventory, now)
-                self._freed = True
+                self._freed.note()
             case m.AgentLost():
                 self.nodes.lost(event.node)
             case m.BeatSeen():
-                self._freed |= self.nodes.beat(event.nodes, now)
+                if self.nodes.beat(event.nodes, now):
+                    self._freed.note()
             case m.SyncAnswered():
                 self._synced(event, now)
             case m.GrantAcknowledged():
@@ -192,16 +194,16 @@ class Core:
                     self._pending(self.book.pods[change.name], now)
                 case "void":
                     self.holds.pop(change.name, None)
-                    self._freed = True
+                    self._freed.note()
                 case "bound":
                     self._bound(self.book.pods[change.name], now)
                 case "ended":
                     self._ended(change, now)
                 case "node":
                     self._out += self.nodes.changed(change.name, now)
-                    self._freed = True
+                    self._freed.note()
                 case "other":
-                    self._freed = True
+                    self._freed.note()
 
     def _pending(self, state: PodState, now: float) -> None:
         self.takeover.seen(state)
@@ -249,9 +251,7 @@ class Core:
         if self.phase != "leading":
             return
         self._out += self.preemption.advance(self.term, now)
-        freed = (self._freed, self.parking.freed(), self.preemption.freed(), self._giving_back.freed())  # all of them are asked
-        if any(freed):
-            self._freed = False
+        if self._freed.taken():
             self.placer.wake()
         self._out += self.decider.turn(self.term, now, self.parking.ahead(set(self.preemption.open), now))
 
@@ -274,8 +274,9 @@ class Core:
             self._out += self._binding.touch(self.takeover.again(now), self.term)
         if self.phase != "leading":
             return
-        self._freed |= self.turned_away.tick(now)
-        self.placer.tick(now)
+        if self.turned_away.tick(now):
+            self._freed.note()
+        self.placer.reminders.tick(now)
         for gang in self.placer.gangs.overdue(now):
             self._out += self._binding.give_back(gang, self.term, now)
         self._out += self._binding.late(now)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from services.placement import messages as m
+from services.placement.freed import Freed
 from services.placement.nodes import Nodes
 from services.placement.parking import Parking
 from shared.book.book import Book
@@ -11,18 +12,12 @@ from shared.contracts.events import GrantEnded
 
 
 class GivingBack:
-    def __init__(self, book: Book, nodes: Nodes, parking: Parking) -> None:
-        self._book, self._nodes, self._parking = book, nodes, parking
-        self._freed = False
-
-    def freed(self) -> bool:
-        """Whether something has become free since this was asked last."""
-        freed, self._freed = self._freed, False
-        return freed
+    def __init__(self, book: Book, nodes: Nodes, parking: Parking, freed: Freed) -> None:
+        self._book, self._nodes, self._parking, self._freed = book, nodes, parking, freed
 
     def pod_ended(self, grant_id: str, now: float) -> list[m.Command]:
         """Its node is asked to give back what it had; a node that is gone has given back all."""
-        self._freed = True
+        self._freed.note()
         held = self._book.grants.get(grant_id)
         if held is None:
             return []
@@ -32,7 +27,7 @@ class GivingBack:
 
     def synced(self, event: m.SyncAnswered, now: float) -> list[m.Command]:
         """A node's word on all that runs there, of this term."""
-        self._freed = True
+        self._freed.note()
         self._parking.synced(event.answer.parked)
         ended = (self._book.grants.get(grant_id) for grant_id in self._nodes.synced(event.answer, now))
         return [self._end(held, "given back before this term") for held in ended if held is not None]
@@ -48,7 +43,7 @@ class GivingBack:
         return [*out, m.SendReleasesSeen(event.node, (event.grant_id,))]
 
     def _end(self, held: GrantState, reason: str) -> m.Command:
-        self._freed = True
+        self._freed.note()
         self._book.release(held.grant_id)
         self._nodes.acknowledged(held.grant_id)
         ended = GrantEnded(uid=held.uid, namespace=held.namespace, name=held.name, node=held.node, grant_id=held.grant_id, reason=reason)

@@ -15,6 +15,7 @@ from collections.abc import Iterable
 import msgspec
 
 from services.placement.deciding import Decider
+from services.placement.freed import Freed
 from shared.book.states import PodState
 from shared.contracts.preemption import HeldPlace, Victim
 
@@ -29,13 +30,12 @@ class Kept(msgspec.Struct):
 
 
 class Moves:
-    def __init__(self, decider: Decider) -> None:
-        self._decider, self._book = decider, decider.placer.book
+    def __init__(self, decider: Decider, freed: Freed) -> None:
+        self._decider, self._book, self._freed = decider, decider.placer.book, freed
         self._kept: dict[str, list[Kept]] = {}
         """By the uid of the controller."""
         self._cursor = 0
         """How far the book had got when those who had come too early were last tried."""
-        self._freed = False
 
     def keep(self, victim: Victim, place: HeldPlace, plan_id: str, until: float) -> None:
         """Nothing where its controller is not known: then nobody will come."""
@@ -88,11 +88,6 @@ class Moves:
             for kept in [k for k in many if k.until <= now or k.place.node not in self._book.nodes]:
                 self._drop(owner, kept)
 
-    def freed(self) -> bool:
-        """Whether a place has become everybody's since this was asked last."""
-        freed, self._freed = self._freed, False
-        return freed
-
     def _ends(self, uid: str) -> bool:
         state = self._book.pods.get(uid)
         return state is None or state.ended or state.pod.metadata.deletion_timestamp is not None
@@ -109,7 +104,7 @@ class Moves:
         return False
 
     def _drop(self, owner: str, kept: Kept) -> None:
-        self._freed = True
+        self._freed.note()
         self._book.unreserve(kept.shadow)
         self._forget(owner, kept)
 

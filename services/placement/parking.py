@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from services.placement import messages as m
+from services.placement.freed import Freed
 from services.placement.nodes import Nodes
 from services.placement.takeover import touch
 from shared.book.book import Book
@@ -40,8 +41,8 @@ def parked_by(victim: Victim, plan_id: str) -> Parked:
 
 
 class Parking:
-    def __init__(self, book: Book, nodes: Nodes, precedence: Precedence) -> None:
-        self._book, self._nodes, self._precedence = book, nodes, precedence
+    def __init__(self, book: Book, nodes: Nodes, precedence: Precedence, freed: Freed) -> None:
+        self._book, self._nodes, self._precedence, self._freed = book, nodes, precedence, freed
         self._told: dict[str, Parked] = {}
         """What each agent was told last, by pod."""
         self._resuming: dict[str, float] = {}
@@ -52,7 +53,6 @@ class Parking:
         self._said: dict[str, Parked] = {}
         """What their nodes have said of them meanwhile."""
         self._touched_at = 0.0
-        self._freed = False
 
     # --- to park ------------------------------------------------------------------------------------------------
 
@@ -112,7 +112,7 @@ class Parking:
             self._said[state.uid] = parked
         elif parked == state.parked:
             self._book.park(grant_id, state.parked)
-            self._freed = True
+            self._freed.note()
         elif parked is None and reason:
             return [m.SendPatches((_patch(state, "", f"its node cannot: {reason}"),))]
         return []
@@ -132,11 +132,6 @@ class Parking:
         """What a node tells a new leader of its grants."""
         for grant_id, given_up in parked.items():
             self.answered(grant_id, given_up)
-
-    def freed(self) -> bool:
-        """Whether something has become free since this was asked last."""
-        freed, self._freed = self._freed, False
-        return freed
 
     # --- to resume ----------------------------------------------------------------------------------------------
 

@@ -13,6 +13,7 @@ from services.placement.gangs.domains import holds, shapes_of
 from services.placement.gangs.placing import Granting, Misfit, Placed, Tried, by_size, place_gang, take_back
 from services.placement.honoured import refusal
 from services.placement.queue import Queue
+from services.placement.reminders import Reminders
 from services.placement.reports import Reports
 from services.placement.settings import Stats
 from services.placement.shape import INFEASIBLE
@@ -31,9 +32,6 @@ _CLAIMS_PAUSE_S = 0.2
 _EXPLAIN_AT_ONCE_NODES = 100
 _EXPLAIN_PAUSE_S_A_NODE = 1e-4
 """Explaining looks at every node, 15 us each: on a large cluster the leader gives it about a seventh of its time."""
-
-_GATHERING_S = 2.0
-"""Controllers create the pods of a gang one after another; nobody need hear that the first ones wait for the last."""
 
 
 class Placer:
@@ -54,8 +52,8 @@ class Placer:
         self.first_seen: dict[str, float] = {}
         self._full: set[bytes] = set()
         """Shapes that found no room since something last changed: the lines of other queues need not look again."""
-        self._look_at = self._explain_at = self._changed_at = 0.0
-        self._woken = False
+        self.reminders = Reminders(self.gangs, self.reports, self.first_seen)
+        self._explain_at = 0.0
 
     def policy_changed(self, now: float) -> list[m.Command]:
         """The ConfigMap with the queues may have come, changed or gone. Whoever waits is put in line anew, and tried."""
@@ -170,7 +168,7 @@ class Placer:
 
     def wake(self) -> None:
         """Something changed: those whom it may help are tried again."""
-        self._woken = True
+        self.reminders.changed()
         self.fair.look_around()
         self._full.clear()
         room: dict[bytes, bool] = {}
@@ -280,26 +278,6 @@ class Placer:
         self.queue.park(state.uid, now)
         self.reports.wants_word(state.uid)
         self.reports.want_words(self.queue.parked_with(state.uid))
-
-    def tick(self, now: float) -> None:
-        """Members who wait for others are told, once it looks as if these took their time. So is whoever has been told a reason
-        that may be another one now, though nothing that would let it in has changed."""
-        if now < self._look_at:
-            return
-        self._look_at = now + _GATHERING_S
-        if self._woken:
-            self._woken, self._changed_at = False, now
-        for uid in self.reports.outdated(self._changed_at, now):
-            told = self.gangs.of(uid)
-            if told is not None:
-                told.verdict = None
-            for member in (uid,) if told is None else told.waiting:
-                self.reports.wants_word(member)
-        for gang in self.gangs.by_key.values():
-            first = next(iter(gang.waiting), None)
-            if first is not None and not gang.gathered and gang.verdict is None and now - self.first_seen.get(first, now) >= _GATHERING_S:
-                for uid in gang.waiting:
-                    self.reports.wants_word(uid)
 
     def explain_one(self, now: float) -> list[m.Command]:
         """When there is nothing better to do: why one of them waits."""

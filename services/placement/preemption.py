@@ -6,6 +6,7 @@ import msgspec
 
 from services.placement import messages as m
 from services.placement.deciding import Decider
+from services.placement.freed import Freed
 from services.placement.journal import Journal
 from services.placement.moving import Moves
 from services.placement.parking import SAY_AGAIN_S, Parking, is_parking
@@ -20,13 +21,12 @@ from shared.queues.precedence import Precedence
 
 
 class Preemption:
-    def __init__(self, decider: Decider, journal: Journal, parking: Parking) -> None:
+    def __init__(self, decider: Decider, journal: Journal, parking: Parking, freed: Freed) -> None:
         placer = decider.placer
-        self._decider, self._journal, self._parking = decider, journal, parking
-        self.moves = Moves(decider)
+        self._decider, self._journal, self._parking, self._freed = decider, journal, parking, freed
+        self.moves = Moves(decider, freed)
         self.open = Reservations(placer.engine, placer.gangs, Precedence(placer.fair, placer.gangs), parking, self.moves)
         self._said_at = 0.0
-        self._freed = False
 
     def asked(self, plan: Plan, term: int, now: float) -> list[m.Command]:
         known = self.open.get(plan.plan_id)
@@ -122,11 +122,6 @@ class Preemption:
         self._said_at = now
         return [*(order for found in self.open.values() if found.logged for order in self._parking.order(found.plan)), *self._parking.tick(set(self.open), term, now)]
 
-    def freed(self) -> bool:
-        """Whether what was kept for somebody has become everybody's since this was asked last."""
-        freed, self._freed = self._freed, False
-        return self.moves.freed() or freed
-
     def records(self, term: int) -> list[ReservationRecord]:
         """What a new term has to write again."""
         return [found.record(term) for found in self.open.values() if found.logged]
@@ -151,7 +146,7 @@ class Preemption:
 
     def _give_up(self, found: Reservation, reason: str, term: int, now: float) -> list[m.Command]:
         self._end(found, now)
-        self._freed = True
+        self._freed.note()
         self.moves.stay([victim.uid for victim in found.plan.victims])
         answer = [] if found.answered else [m.AnswerPlan(Reserved(plan_id=found.plan.plan_id, ok=False, reason=reason))]
         return [*answer, *self._over(found, term, self._abandon(found.plan, reason))]
