@@ -21,23 +21,19 @@ from services.placement.explaining.moves import opens
 from services.placement.explaining.steps import Steps
 from services.placement.explaining.trial import Trial
 from services.placement.policies.base import largest_ask
+from services.placement.stand_in import NAMESPACE, stand_in
 from shared.book.arrays import Bools
 from shared.book.book import Book
+from shared.book.levels import value_on
 from shared.book.movable import Movable, disruptions_fit, price_of, why_not
-from shared.book.states import NodeState, PodState, pod_state
+from shared.book.states import NodeState, PodState
 from shared.contracts.explain import Advice, AdvisedPlace
-from shared.model import names
-from shared.model.affinity import Toleration
-from shared.model.kube_object import Meta
-from shared.model.objects import Container, Pod, PodSpec, Resources
 
 GPUS_MOST = 64
 GROUPS_MOST = 64
 _NODES_TRIED = 24
 _NODES_A_STEP = 16
 _AREAS_TRIED = 8
-_NAMESPACE = "kerf-advice"
-"""Of stand-ins; a namespace of that name may exist all the same, for uids tell pods apart."""
 
 
 class Goal(msgspec.Struct, frozen=True):
@@ -86,12 +82,12 @@ def advise(engine: Engine, goal: Goal, now: float, most_gpu_seconds: int = 0) ->
         return (yield from _for_pods(engine, goal, now, most_gpu_seconds))
     plan = _Plan(engine, goal, now, most_gpu_seconds)
     before = 0
-    while plan.world.place(plan.world.book.add(_stand_in(goal.gpus, before))) is not None:
+    while plan.world.place(plan.world.book.add(stand_in(goal.gpus, before))) is not None:
         before += 1
         yield
     after = before
     while after < before + goal.groups:
-        made = yield from plan.make_room(plan.world.book.add(_stand_in(goal.gpus, after)))
+        made = yield from plan.make_room(plan.world.book.add(stand_in(goal.gpus, after)))
         if not made:
             break
         after += 1
@@ -130,8 +126,8 @@ def _areas(book: Book, label: str, begun: frozenset[str]) -> list[tuple[str, str
     if not label:
         return [None]
     idle: Counter[str] = Counter()
-    for node in book.nodes.values():
-        value = "" if node.object is None else node.object.metadata.labels.get(label, "")
+    for name, node in book.nodes.items():
+        value = value_on(book, name, label)
         if value and node.gpus and (not begun or value in begun):
             idle[value] += sum(max(0, room.free_milli) for room in node.gpus)
     return [(label, value) for value, _ in sorted(idle.items(), key=lambda item: (-item[1], item[0]))[:_AREAS_TRIED]]
@@ -191,8 +187,7 @@ class _Plan:
         book = self.world.book
         rows = np.zeros(book.arrays.rows, np.bool_)
         for name, node in book.nodes.items():
-            here = area is None or (node.object is not None and node.object.metadata.labels.get(area[0]) == area[1])
-            rows[node.row] = here and name not in self.goal.busy
+            rows[node.row] = name not in self.goal.busy and (area is None or value_on(book, name, area[0]) == area[1])
         return rows
 
     def _guess(self, state: PodState, node: NodeState) -> list[Movable]:
@@ -207,7 +202,7 @@ class _Plan:
             if not reason:
                 movable.append(price_of(other, book, self.now))
                 going.add(other.uid)
-            elif other.ours and other.pod.metadata.namespace != _NAMESPACE:
+            elif other.ours and other.pod.metadata.namespace != NAMESPACE:
                 self.kept[reason] += 1
         if not opens(state, node, [node.pods[one.uid] for one in movable], book):
             return []
@@ -290,15 +285,3 @@ def _by_gpu(node: NodeState, movable: dict[str, Movable]) -> list[Movable]:
     emptied.sort(key=lambda uids: (sum(movable[uid].price_gpu_ms for uid in uids), -min(movable[uid].created_s for uid in uids)))
     ordered = [movable[uid] for uid in dict.fromkeys(uid for uids in emptied for uid in uids)]
     return ordered + sorted((one for one in movable.values() if one.gpu_milli == 0), key=lambda one: one.order)
-
-
-def _stand_in(gpus: int, number: int) -> PodState:
-    """A pod that wants nothing but whole GPUs of one node, tolerates everything, and is of the highest priority."""
-    limits: dict[str, str | int] = {names.RESOURCE_GPU: gpus}
-    spec = PodSpec(
-        scheduler_name=names.SCHEDULER_NAME, priority=1 << 31, tolerations=(Toleration(key=names.TAINT_MANAGED, operator="Exists"),),
-        containers=(Container(name="main", resources=Resources(limits=limits)),),
-    )  # fmt: skip
-    return pod_state(
-        Pod(metadata=Meta(name=f"group-{number}", namespace=_NAMESPACE, uid=f"advice/{number}", resource_version="0"), spec=spec)
-    )

@@ -19,12 +19,10 @@ from services.placement.explaining.trial import Trial
 from services.placement.shape import INFEASIBLE
 from shared.book.states import NodeState, PodState
 from shared.contracts.explain import KnownEnd, WhenExplanation
-from shared.model.life import ends_by, started_at
+from shared.model.life import STUCK_S, ends_by, started_at
 
 _NODES_A_STEP = 16
 _SHOWN_MOST = 20
-_STUCK_S = 30.0
-"""A deleted pod that is there for so long after its grace period may stay for any time."""
 
 
 class End(msgspec.Struct, frozen=True, order=True):
@@ -44,7 +42,7 @@ def end_of(state: PodState, now: float) -> End | None:
     started = started_at(state.pod)
     since = now if started is None else started
     ends = []
-    if deleted is not None and now < deleted + _STUCK_S:
+    if deleted is not None and now < deleted + STUCK_S:
         ends.append(End(max(now, deleted), state.uid, "deletion", state.key))
     if deadline_s is not None:
         ends.append(End(max(now, since + deadline_s), state.uid, "deadline", state.key))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from copy import copy
 from typing import Any
 
 import msgspec
@@ -123,11 +122,8 @@ def _no_instance(state: PodState, reason: Reason, node: NodeState) -> Iterator[W
     name, ask = _largest(state)
     if ask is not None and ask.profile:
         plain = GpuAsk(count=ask.count, memory_mib=ask.memory_mib, compute_milli=ask.compute_milli)
-        yield Wish(
-            "no-mig",
-            f"fits with {names.RESOURCE_GPU_MEMORY}: {ask.memory_mib * ask.count}Mi instead of an instance",
-            _asking(state, name, plain),
-        )
+        instead = f"fits with {names.RESOURCE_GPU_MEMORY}: {ask.memory_mib * ask.count}Mi instead of an instance"
+        yield Wish("no-mig", instead, _asking(state, name, plain))
 
 
 # --- other GPUs, other promises -----------------------------------------------------------------------------------
@@ -136,7 +132,7 @@ def _no_instance(state: PodState, reason: Reason, node: NodeState) -> Iterator[W
 def _other_kind(change: Callable[[PodRequest, NodeState], PodRequest]) -> Callable[[PodState, Reason, NodeState], Iterator[Wish]]:
     def make(state: PodState, reason: Reason, node: NodeState) -> Iterator[Wish]:
         if state.request is not None and node.inventory is not None:
-            yield Wish(reason.code, reason.helps, _requesting(state, change(state.request, node)))
+            yield Wish(reason.code, reason.helps, replace(state, request=change(state.request, node)))
 
     return make
 
@@ -149,16 +145,16 @@ def _weaker(state: PodState, reason: Reason, node: NodeState) -> Iterator[Wish]:
             yield Wish(
                 "isolation",
                 f"fits with {names.ANNOTATION_ISOLATION}: {isolation}",
-                _requesting(state, replace(request, isolation=isolation)),
+                replace(state, request=replace(request, isolation=isolation)),
             )
 
 
 def _looser(state: PodState, reason: Reason, node: NodeState) -> Iterator[Wish]:
     request = state.request
     if request is not None and request.topology == "required":
-        yield Wish("topology", f"drop {names.ANNOTATION_TOPOLOGY}: required", _requesting(state, replace(request, topology="preferred")))
+        yield Wish("topology", f"drop {names.ANNOTATION_TOPOLOGY}: required", replace(state, request=replace(request, topology="preferred")))
     if request is not None and request.topology_mode:
-        yield Wish("topology-mode", f"drop {names.ANNOTATION_TOPOLOGY_MODE}", _requesting(state, replace(request, topology_mode="")))
+        yield Wish("topology-mode", f"drop {names.ANNOTATION_TOPOLOGY_MODE}", replace(state, request=replace(request, topology_mode="")))
     yield from _fewer(state, reason, node)
 
 
@@ -168,7 +164,7 @@ def _looser(state: PodState, reason: Reason, node: NodeState) -> Iterator[Wish]:
 def _demanding(field: str, free: Callable[[NodeState], int]) -> Callable[[PodState, Reason, NodeState], Iterator[Wish]]:
     def make(state: PodState, reason: Reason, node: NodeState) -> Iterator[Wish]:
         if (left := free(node)) > 0:
-            yield Wish(f"less-{reason.code}", reason.helps, _changed(state, demand=replace(state.demand, **{field: left})), reason.lacking)
+            yield Wish(f"less-{reason.code}", reason.helps, replace(state, demand=replace(state.demand, **{field: left})), reason.lacking)
 
     return make
 
@@ -221,7 +217,7 @@ def _extended(state: PodState, reason: Reason, node: NodeState) -> Iterator[Wish
     }
     less = tuple((name, min(amount, left.get(name, amount))) for name, amount in state.demand.extended)
     if all(amount > 0 for _, amount in less):
-        yield Wish("less-extended-resource", reason.helps, _changed(state, demand=replace(state.demand, extended=less)))
+        yield Wish("less-extended-resource", reason.helps, replace(state, demand=replace(state.demand, extended=less)))
 
 
 _WISHES: dict[str, Callable[[PodState, Reason, NodeState], Iterator[Wish]]] = {
@@ -292,22 +288,11 @@ def _capability(node: NodeState) -> int:
     return 0 if node.inventory is None else min(capability_tenths(gpu.compute_capability) or 0 for gpu in node.inventory.gpus)
 
 
-def _changed(state: PodState, **fields: Any) -> PodState:
-    twin = copy(state)
-    for field, value in fields.items():
-        setattr(twin, field, value)
-    return twin
-
-
-def _requesting(state: PodState, request: PodRequest) -> PodState:
-    return _changed(state, request=request)
-
-
 def _asking(state: PodState, container: str, ask: GpuAsk) -> PodState:
     if state.request is None:
         return state
-    return _requesting(state, replace(state.request, asks={**state.request.asks, container: ask}))
+    return replace(state, request=replace(state.request, asks={**state.request.asks, container: ask}))
 
 
 def _specified(state: PodState, spec: PodSpec) -> PodState:
-    return _changed(state, pod=replace(state.pod, spec=spec))
+    return replace(state, pod=replace(state.pod, spec=spec))

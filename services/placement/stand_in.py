@@ -1,0 +1,22 @@
+"""Pods that are nobody's, for questions of how many more of a kind there would be room for."""
+
+from __future__ import annotations
+
+from shared.book.states import PodState, pod_state
+from shared.model import names
+from shared.model.affinity import Toleration
+from shared.model.kube_object import Meta
+from shared.model.objects import Container, Pod, PodSpec, Resources
+
+NAMESPACE = "kerf-advice"
+"""A namespace of that name may exist all the same, for uids tell pods apart."""
+
+
+def stand_in(gpus: int, number: int) -> PodState:
+    """A pod that wants nothing but whole GPUs of one node, tolerates everything, and is of the highest priority."""
+    limits: dict[str, str | int] = {names.RESOURCE_GPU: gpus}
+    spec = PodSpec(
+        scheduler_name=names.SCHEDULER_NAME, priority=1 << 31, tolerations=(Toleration(key=names.TAINT_MANAGED, operator="Exists"),),
+        containers=(Container(name="main", resources=Resources(limits=limits)),),
+    )  # fmt: skip
+    return pod_state(Pod(metadata=Meta(name=f"group-{number}", namespace=NAMESPACE, uid=f"advice/{number}", resource_version="0"), spec=spec))
