@@ -11,6 +11,7 @@ from collections.abc import Container, Sequence
 
 import msgspec
 
+from services.preemptor.fitting import alike
 from shared.book.accepts import accepted
 from shared.book.book import Book
 from shared.book.gangs import Gangs
@@ -62,15 +63,7 @@ class Areas:
 
     def _holds(self, area: Area, members: Sequence[PodState], closed: Container[str]) -> bool:
         """Members that ask for the same are counted together; those who ask for something else are as if alone."""
-        kinds: list[PodRequest] = []
-        counts: list[int] = []
-        for request in (state.request for state in members if state.request is not None):
-            if request in kinds:
-                counts[kinds.index(request)] += 1
-            else:
-                kinds.append(request)
-                counts.append(1)
-        return all(_holds(area, request, count, closed) for request, count in zip(kinds, counts, strict=True))
+        return all(_holds(area, kind[0].request, len(kind), closed) for kind in alike(members) if kind[0].request is not None)
 
 
 def _holds(area: Area, request: PodRequest, count: int, closed: Container[str]) -> bool:

@@ -10,7 +10,7 @@ from typing import get_args
 
 from services.preemptor.candidate import Candidate, Last
 from services.preemptor.clearing import NOTHING, Clearing, least_of
-from services.preemptor.fitting import has_room
+from services.preemptor.fitting import alike, has_room
 from services.preemptor.victims import Candidates
 from shared.book.states import NodeState, PodState
 from shared.contracts.preemption import Action
@@ -63,14 +63,7 @@ class Bounds:
     def together(self, members: Sequence[PodState]) -> Bound | None:
         """What places for all of them can cost at the least; None where there are none."""
         found = FREE
-        kinds: list[list[PodState]] = []
-        for state in members:
-            alike = next((kind for kind in kinds if kind[0].request == state.request), None)
-            if alike is None:
-                kinds.append([state])
-            else:
-                alike.append(state)
-        for kind in kinds:
+        for kind in alike(members):
             bound = self._all_of(kind[0], len(kind))
             if bound is None:
                 return None

@@ -15,7 +15,7 @@ import msgspec
 from services.preemptor import messages as m
 from services.preemptor.config import Config
 from services.preemptor.immunity import Immunity
-from services.preemptor.proposing import deadline_of, gains, gives_way
+from services.preemptor.proposing import gives_way, plan_for
 from services.preemptor.waiting import AGAIN_S
 from shared.book.book import Book
 from shared.book.gangs import Gangs
@@ -110,8 +110,7 @@ class Consolidating:
             for state, to in zip(way.movers, way.to, strict=True)
         )
         self._spent.append((now, plan_id, self.price_gpu_ms(way, now)))
-        return Plan(plan_id=plan_id, beneficiaries=gains(way.members, way.nodes), victims=victims, deadline_s=deadline_of(victims, self._config.deadline_s),
-                    price_gpu_seconds=sum(v.lost_gpu_seconds for v in victims), consolidates=True)  # fmt: skip
+        return plan_for(plan_id, way.members, way.nodes, victims, deadline_s=self._config.deadline_s, consolidates=True)
 
     def failed(self, plan: Plan, now: float, *, disturbed: bool) -> None:
         """It came to nothing. `disturbed`: some may have moved for it."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from shared.book.accepts import accepted
 from shared.book.shares import GpuRoom, fits, share_on
@@ -45,6 +45,18 @@ def _share(ask: GpuAsk, room: GpuRoom, node: str) -> GpuShare:
     memory_mib, compute_milli = share_on(ask, room.total_mib) if room.mig is None or instance is None else room.mig.size_of(instance, room.total_mib)
     room.take(memory_mib, compute_milli)
     return GpuShare(node=node, uuid=room.uuid, memory_mib=memory_mib, compute_milli=compute_milli, mig=instance)
+
+
+def alike(members: Iterable[PodState]) -> list[list[PodState]]:
+    """Members that ask for the same together, in their order: hundreds of a gang may, and are looked at once."""
+    kinds: list[list[PodState]] = []
+    for state in members:
+        known = next((kind for kind in kinds if kind[0].request == state.request), None)
+        if known is None:
+            kinds.append([state])
+        else:
+            known.append(state)
+    return kinds
 
 
 def has_room(state: PodState, node: NodeState) -> bool:

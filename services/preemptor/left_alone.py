@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Collection, Sequence
 
 from services.preemptor.areas import Areas
-from services.preemptor.fitting import admits
+from services.preemptor.fitting import admits, alike
 from services.preemptor.immunity import Immunity
 from shared.book.accepts import accepted
 from shared.book.book import Book
@@ -39,11 +39,8 @@ class LeftAlone:
     def _nodes(self, members: Sequence[PodState]) -> list[NodeState]:
         """Of the areas that could hold all of the members those nodes that take one of them."""
         nodes = {node.name: node for area in Areas(self._book, self._gangs).of(members) for node in area.nodes}
-        kinds: list[PodState] = []
-        for state in members:  # hundreds of a gang may ask for the same
-            if all(state.request != other.request for other in kinds):
-                kinds.append(state)
-        return [node for node in nodes.values() if any(_takes(node, state) for state in kinds)]
+        kinds = alike(members)
+        return [node for node in nodes.values() if any(_takes(node, kind[0]) for kind in kinds)]
 
     def _why(self, taker: PodState, state: PodState, promised: Collection[str], now: float) -> str:
         """Empty where nothing keeps it by itself."""

@@ -23,7 +23,7 @@ class Open(msgspec.Struct):
     asked_at: float = 0.0
     """When evictions of it were last asked for."""
     owners: dict[str, str] = {}
-    """Of its victims: the feed may tell of their end before the API server's answer comes."""
+    """Of its victims: of those who move the next pod is awaited when they themselves have gone."""
     executing: bool = False
     victims_left: frozenset[str] = frozenset()
     """Victims whose eviction the API server has not taken yet."""

@@ -1,8 +1,9 @@
 """The gentlest way to make room: whose leaving lets a pod, or all of a gang, in at the least cost. Pure.
 
 A first word, by what GPUs, CPU and memory a node has: placement has the last one, and refuses a plan that does not hold
-against every filter. The gentlest action that will do: first what a pod can give up and go on, then its end. Least important victims first, then the least lost; a set of victims is minimal, for each one of it
-that need not go is put back, the dearest first. Of a gang as many go as it can spare, or all.
+against every filter. The gentlest action that will do: first what a pod can give up and go on, then its end. Least important
+victims first, then the least lost; a set of victims is minimal, for each one of it that need not go is put back, the dearest
+first. Of a gang as many go as it can spare, or all.
 """
 
 from __future__ import annotations
@@ -26,11 +27,8 @@ from shared.model.grant import GpuShare
 
 AREAS_MOST = 32
 """A plan is tried in so many areas at once, the cheapest by what is known beforehand first."""
-
 OTHERS_MOST = 4
 """Nodes that are noted as other ways, by their bounds, when the best is known."""
-
-
 Waits = Callable[[Collection[str]], bool]
 """Whether these, by uid, who end already, are waited for before anybody else is asked."""
 
@@ -141,8 +139,7 @@ class Planner:
                 return None
             ways[state.uid] = way
             self._gone |= {victim.uid: victim for victim in way.victims}
-            self._taken.setdefault(way.node, []).extend(way.takes)
-            self._used.setdefault(way.node, []).append(state)
+            self._settle(state, way.node, way.takes)
             if best is not None and cost_of(self._gone.values(), bounds.name) >= best.cost:
                 return None
         ways = self._fewest_of_all(members, ways)
@@ -178,8 +175,7 @@ class Planner:
             if takes is None:
                 return None
             found[state.uid] = Way(node.name, (), takes)
-            self._taken[node.name].extend(takes)
-            self._used[node.name].append(state)
+            self._settle(state, node.name, takes)
         return found
 
     def elsewhere(self, ways: Sequence[Way]) -> dict[str, str]:
@@ -194,9 +190,13 @@ class Planner:
         """Whether there is room for it, which is counted as taken then."""
         takes = self.place(state, node, ()) if admits(state, node) and has_room(state, node) else None
         if takes is not None:
-            self._taken.setdefault(node.name, []).extend(takes)
-            self._used.setdefault(node.name, []).append(state)
+            self._settle(state, node.name, takes)
         return takes is not None
+
+    def _settle(self, state: PodState, node: str, takes: Sequence[GpuShare]) -> None:
+        """It has its place there in this round, and nobody else does."""
+        self._taken.setdefault(node, []).extend(takes)
+        self._used.setdefault(node, []).append(state)
 
     def _best(self, state: PodState) -> Way | None:
         best: Way | None = None

@@ -15,8 +15,15 @@ from shared.model.life import grace_s
 def plan_of(plan_id: str, members: Sequence[PodState], ways: Sequence[Way], elsewhere: Mapping[str, str], book: Book, *, deadline_s: int) -> Plan:
     """`elsewhere`: nodes on which a place is kept for victims, by uid. `deadline_s`: beside what its victims have to end."""
     victims = tuple(_victim(candidate, book.pods[candidate.uid], elsewhere.get(candidate.uid, "")) for way in ways for candidate in way.victims)
-    return Plan(plan_id=plan_id, beneficiaries=gains(members, [way.node for way in ways]), victims=victims, deadline_s=deadline_of(victims, deadline_s),
-                price_gpu_seconds=sum(v.lost_gpu_seconds for v in victims))  # fmt: skip
+    return plan_for(plan_id, members, [way.node for way in ways], victims, deadline_s=deadline_s)
+
+
+def plan_for(plan_id: str, members: Sequence[PodState], nodes: Sequence[str], victims: tuple[Victim, ...], *, deadline_s: int, consolidates: bool = False) -> Plan:
+    """The members get places on these nodes."""
+    return Plan(
+        plan_id=plan_id, beneficiaries=_gains(members, nodes), victims=victims, deadline_s=deadline_of(victims, deadline_s),
+        price_gpu_seconds=sum(v.lost_gpu_seconds for v in victims), consolidates=consolidates,
+    )  # fmt: skip
 
 
 def deadline_of(victims: Iterable[Victim], deadline_s: int) -> int:
@@ -24,7 +31,7 @@ def deadline_of(victims: Iterable[Victim], deadline_s: int) -> int:
     return deadline_s + max((victim.grace_s for victim in victims), default=0)
 
 
-def gains(members: Iterable[PodState], nodes: Iterable[str]) -> tuple[Beneficiary, ...]:
+def _gains(members: Iterable[PodState], nodes: Iterable[str]) -> tuple[Beneficiary, ...]:
     """The members, each with its node."""
     return tuple(
         Beneficiary(uid=state.uid, namespace=state.pod.metadata.namespace, name=state.pod.metadata.name, node=node)
