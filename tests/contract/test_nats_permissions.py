@@ -150,15 +150,7 @@ async def test_the_preemptor_leads_and_has_its_plans_reserved_as_its_own_user(na
             await bus.kv(subjects.KV_SPARED).put("o", encode(left_alone), ttl_s=60)
             await eventually(lambda: b"kerf_preemptor_immune_owners 1.0" in ctx.metrics.render())
     async with await connect(nats, "preemptor") as bus, await connect(nats, "node_agent") as agent:
-        heard: list[bytes] = []
-
-        async def sample(incoming: Incoming) -> None:
-            heard.append(incoming.payload)
-
-        await bus.subscribe(subjects.USAGE_ALL, sample)
-        await bus.alive()
-        await agent.publish(subjects.usage("n1"), b"{}")
-        await eventually(lambda: heard)
+        await _hears_what_is_used(bus, agent)
 
 
 async def test_an_operator_holds_back_a_node_and_evicts(nats: EmbeddedServer) -> None:
@@ -181,16 +173,20 @@ async def test_an_operator_holds_back_a_node_and_evicts(nats: EmbeddedServer) ->
         async with await connect(nats, "node_agent") as agent:
             for bus in (operator, agent):
                 await bus.request(subjects.CMD_EVICT, encode(EvictBatch(evictions=(Evict(uid="u", namespace="team", name="p", reason="drained"),))))
-            heard: list[bytes] = []
-
-            async def sample(incoming: Incoming) -> None:
-                heard.append(incoming.payload)
-
-            await operator.subscribe(subjects.USAGE_ALL, sample)
-            await operator.alive()
-            await agent.publish(subjects.usage("n1"), b"{}")
-            await eventually(lambda: heard)
+            await _hears_what_is_used(operator, agent)
     assert len(evicted) == 2
+
+
+async def _hears_what_is_used(bus: NatsBus, agent: NatsBus) -> None:
+    heard: list[bytes] = []
+
+    async def sample(incoming: Incoming) -> None:
+        heard.append(incoming.payload)
+
+    await bus.subscribe(subjects.USAGE_ALL, sample)
+    await bus.alive()
+    await agent.publish(subjects.usage("n1"), b"{}")
+    await eventually(lambda: heard)
 
 
 async def test_placement_leads_as_its_own_user(nats: EmbeddedServer) -> None:

@@ -24,17 +24,14 @@ Changed = list[tuple[LiveSlice, Wish]]
 
 def wished(parked: Parked | None, before: Wish, gpus: Collection[str]) -> Wish:
     """What a slice of these GPUs is told that is parked so; the rest is as before."""
-    paused, keeps_milli, memory_mib = False, WHOLE_GPU_MILLI, dict[str, int]()
-    match None if parked is None else parked.action:
-        case "throttle" if parked is not None and parked.compute_milli > 0:
-            keeps_milli = parked.compute_milli
-        case "throttle" | "pause":
-            paused = True
-        case "shrink" if parked is not None:
-            memory_mib = dict.fromkeys(gpus, parked.memory_mib)
-        case "checkpoint":
-            # Nothing new is allocated where others have the memory: a process that starts meanwhile finds none.
-            paused, memory_mib = True, dict.fromkeys(gpus, 0)
+    if parked is None:
+        return msgspec.structs.replace(before, paused=False, compute_milli=WHOLE_GPU_MILLI, memory_mib={})
+    # Who is throttled to nothing stands still, as who is paused does.
+    paused = parked.action in ("pause", "checkpoint") or (parked.action == "throttle" and not parked.compute_milli)
+    keeps_milli = parked.compute_milli if parked.action == "throttle" and not paused else WHOLE_GPU_MILLI
+    # Of who is checkpointed others have all of the memory: a process that starts meanwhile finds none.
+    keeps_mib = {"shrink": parked.memory_mib, "checkpoint": 0}.get(parked.action)
+    memory_mib = {} if keeps_mib is None else dict.fromkeys(gpus, keeps_mib)
     return msgspec.structs.replace(before, paused=paused, compute_milli=keeps_milli, memory_mib=memory_mib)
 
 

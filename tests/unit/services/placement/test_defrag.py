@@ -13,7 +13,7 @@ from services.placement.explaining.steps import finish
 from shared.contracts.queries import AdviseQuery, LeftAlone
 from shared.model.affinity import LabelSelector
 from shared.model.kube_object import Meta, OwnerReference
-from shared.model.objects import DisruptionBudgetSpec, DisruptionBudgetStatus, PodDisruptionBudget
+from shared.model.objects import DisruptionBudgetSpec, DisruptionBudgetStatus, Pod, PodDisruptionBudget
 from tests.support import build
 from tests.support.leader import Leader
 from tests.support.whatif import NOW, advise, end, run
@@ -196,6 +196,15 @@ def test_who_stays_within_its_guarantee_by_policy_is_left_alone() -> None:
     assert told.kept == ("2 pods: within its queue's guarantee by policy",)
 
 
+def placed(leader: Leader, pod: Pod) -> Pod | None:
+    """The pod as it runs; None where there is no room, and it has gone again."""
+    leader.facts(pod)
+    if pod.metadata.uid in leader.binds():
+        return leader.bind(pod)
+    leader.gone(pod)
+    return None
+
+
 RUNNING = st.lists(
     st.tuples(st.sampled_from(({"gpus": 1}, {"gpus": 2}, {"memory": "30Gi"}, {"compute": 60})), st.integers(0, 5), st.booleans()),
     min_size=2,
@@ -213,14 +222,11 @@ def test_who_follows_the_advice_has_the_room_that_was_promised(shapes: list[int]
         leader.nodes(f"n{i}", gpus=size)
     kept = {}
     for i, (ask, minutes, stays) in enumerate(pods):
-        pod = build.gpu_pod(f"r{i}", **ask)
-        leader.facts(pod)
-        if pod.metadata.uid not in leader.binds():
-            leader.gone(pod)
+        bound = placed(leader, build.gpu_pod(f"r{i}", **ask))
+        if bound is None:
             continue
-        bound = leader.bind(pod)
         if stays:
-            kept[pod.metadata.name] = (bound, ask)
+            kept[bound.metadata.name] = (bound, ask)
         else:
             end(leader, bound)
         leader.now += minutes
@@ -252,12 +258,9 @@ def test_who_follows_the_advice_for_a_pod_that_waits_sees_it_placed_where_it_sai
         leader.nodes(f"n{i}", gpus=size)
     kept = {}
     for i, (asked, _, stays) in enumerate(pods):
-        pod = build.gpu_pod(f"r{i}", **asked)
-        leader.facts(pod)
-        if pod.metadata.uid not in leader.binds():
-            leader.gone(pod)
-            continue
-        kept[pod.metadata.name] = (leader.bind(pod), asked, stays)
+        bound = placed(leader, build.gpu_pod(f"r{i}", **asked))
+        if bound is not None:
+            kept[bound.metadata.name] = (bound, asked, stays)
     for bound, _, stays in kept.values():
         if not stays:
             end(leader, bound)
