@@ -26,7 +26,7 @@ from shared.contracts.node_commands import NodeGrant, NodeRelease, ReleasesSeen
 from shared.model.grant import ContainerGrant, GpuShare, Grant
 from shared.telemetry.logs import configure_logging
 
-ANSWERS = subjects.acks("bench", "grant")
+ANSWERS = subjects.ack("bench", "grant", "*")
 MEMORY_MIB = 81_920
 
 
@@ -48,7 +48,9 @@ async def measure(count: int, pods: int) -> dict[str, float]:
     uuids = {node.name: [gpu.uuid for gpu in inventory_of(node, "").gpus] for node in nodes}
     with tempfile.TemporaryDirectory() as folder:
         config = Path(folder) / "agents.json"
-        config.write_text(json.dumps({"hollow": [{"name": n.name, "memory_mib": n.memory_mib} for n in nodes], "lifecycle": {"log_level": "error"}}))
+        config.write_text(
+            json.dumps({"hollow": [{"name": n.name, "memory_mib": n.memory_mib} for n in nodes], "lifecycle": {"log_level": "error"}})
+        )
         async with EmbeddedServer() as server, await NatsBus.connect(server.url) as bus:
             await provision(bus)
             begun = time.perf_counter()
@@ -89,9 +91,11 @@ async def _pods(bus: NatsBus, pid: int, nodes: list[HollowNode], uuids: dict[str
             subject = subjects.node_command(node.name, what)
             if what == "grant":
                 uuid = uuids[node.name][i // len(nodes) % 8]
-                await bus.publish(subject, encode(grant(i, node, uuid)), reply=ANSWERS)
+                await bus.publish(subject, encode(grant(i, node, uuid)), reply=subjects.ack("bench", "grant", node.name))
             else:
-                await bus.publish(subject, encode(NodeRelease(term=1, uid=f"u-{i}", grant_id=f"g-{i}")), reply=ANSWERS)
+                await bus.publish(
+                    subject, encode(NodeRelease(term=1, uid=f"u-{i}", grant_id=f"g-{i}")), reply=subjects.ack("bench", "grant", node.name)
+                )
                 await bus.publish(subjects.node_command(node.name, "ack"), encode(ReleasesSeen(grant_ids=(f"g-{i}",))))
         await done.wait()
         wall = time.perf_counter() - begun

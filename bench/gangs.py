@@ -20,7 +20,7 @@ from services.placement import messages as m
 from services.placement.core import Core
 from services.placement.settings import Settings
 from shared.contracts.facts import Put
-from shared.contracts.log import DecisionBatch
+from shared.contracts.log import DecisionBatch, LogMark
 from shared.contracts.node_commands import NodeSyncAnswer
 from shared.model import names
 from shared.model.gpu import Gpu, Inventory
@@ -36,11 +36,13 @@ class Cluster:
     def __init__(self, nodes: int) -> None:
         self.core = Core("bench", Settings(holds_most=nodes * GPUS + 1))  # nobody binds here
         self.records: list[int] = []
-        self._sequence = self._versions = 1
-        self.say(m.TermTaken(1))
+        self._sequence = self._versions = 2
+        self.say(m.TermTaken(2, mark=LogMark(term=0, sequence=1)))
         room = {"cpu": "128", "memory": "1Ti", "pods": "250"}
         for i in range(nodes):
-            meta = Meta(name=f"n{i}", uid=f"node-{i}", resource_version=self._version(), labels={"topology.kubernetes.io/rack": f"r{i // RACK}"})
+            meta = Meta(
+                name=f"n{i}", uid=f"node-{i}", resource_version=self._version(), labels={"topology.kubernetes.io/rack": f"r{i // RACK}"}
+            )
             self.say(m.FactsSeen((Put(object=Node(metadata=meta, status=NodeStatus(allocatable=room, capacity=room))),)))
             gpus = tuple(Gpu(uuid=f"n{i}-{g}", index=g, model="NVIDIA-H100", memory_mib=81920) for g in range(GPUS))
             self.say(m.InventorySeen(Inventory(node=f"n{i}", boot_id="1", generation=1, gpus=gpus)))
@@ -60,13 +62,17 @@ class Cluster:
             case m.TakeSnapshot():
                 yield m.SnapshotSeen(())
             case m.SendSync():
-                yield m.SyncAnswered(NodeSyncAnswer(node=command.sync.node, boot_id="1", term=command.sync.term, accepted=True))
+                yield m.SyncAnswered(
+                    NodeSyncAnswer(node=command.sync.node, boot_id="1", term=command.sync.term, accepted=True, number=command.sync.number)
+                )
             case m.Again():
                 yield m.Tick()
 
     def gang(self, name: str, pods: int, **notes: str) -> float:
         """Creates a gang, all pods but the last and then the last; returns the seconds that the last one took."""
-        annotations = {names.ANNOTATION_GANG: name, names.ANNOTATION_GANG_SIZE: str(pods)} | {f"kerf.dev/gang-{k}": v for k, v in notes.items()}
+        annotations = {names.ANNOTATION_GANG: name, names.ANNOTATION_GANG_SIZE: str(pods)} | {
+            f"kerf.dev/gang-{k}": v for k, v in notes.items()
+        }
         container = Container(name="c", resources=Resources(limits={names.RESOURCE_GPU: "1", names.RESOURCE_SLOT: "1"}))
         facts = tuple(
             Put(object=Pod(
@@ -117,7 +123,9 @@ def run(pods: int, nodes: int, waiting: int) -> Result:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m bench.gangs", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.gangs", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--pods", type=int, default=512)
     parser.add_argument("--nodes", type=int, default=500)
     parser.add_argument("--waiting", type=int, default=1000)
@@ -125,7 +133,9 @@ def main() -> None:
     args = parser.parse_args()
     if not 2 <= args.pods <= args.nodes * GPUS:
         parser.error(f"--pods must be at least 2, and --nodes enough for them at {GPUS} GPUs a node")
-    result = {k: round(v, 5) if isinstance(v, float) else v for k, v in msgspec.structs.asdict(run(args.pods, args.nodes, args.waiting)).items()}
+    result = {
+        k: round(v, 5) if isinstance(v, float) else v for k, v in msgspec.structs.asdict(run(args.pods, args.nodes, args.waiting)).items()
+    }
     sys.stdout.write(json.dumps(result) + "\n" if args.json else "".join(f"{k}: {v}\n" for k, v in result.items()))
 
 

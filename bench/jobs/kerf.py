@@ -21,7 +21,7 @@ from services.preemptor import messages as pm
 from services.preemptor.config import Config
 from services.preemptor.core import Core as Preemptor
 from shared.contracts.facts import Fact, Gone, Put
-from shared.contracts.log import ReadyRecord
+from shared.contracts.log import LogMark, ReadyRecord, TermRecord
 from shared.contracts.node_commands import NodeSyncAnswer
 from shared.contracts.policy import CONFIG_MAP, CONFIG_NAMESPACE, QUEUES_KEY
 from shared.model import names
@@ -69,7 +69,11 @@ class Kerf(Scheduler):
         self.placement = Core("jobs", Settings())
         self.preemptor = Preemptor(Config(), lambda: f"plan-{self._next_version()}")
         self._send(m.InventorySeen(self._inventory))
-        self._send(m.TermTaken(term=100, records=((99, ReadyRecord(term=99)),)))
+        self._send(
+            m.TermTaken(
+                term=100, records=((98, TermRecord(holder="before")), (99, ReadyRecord(term=98))), mark=LogMark(term=98, sequence=99)
+            )
+        )
 
     # --- what happens -----------------------------------------------------------------------------------------
 
@@ -183,7 +187,11 @@ class Kerf(Scheduler):
                 self._ask(pm.SnapshotSeen(facts))
                 return [m.SnapshotSeen(facts, 0)]
             case m.SendSync():
-                return [m.SyncAnswered(NodeSyncAnswer(node=NODE, boot_id="boot", term=command.sync.term, accepted=True))]
+                return [
+                    m.SyncAnswered(
+                        NodeSyncAnswer(node=NODE, boot_id="boot", term=command.sync.term, accepted=True, number=command.sync.number)
+                    )
+                ]
             case m.SendGrant():
                 return [m.GrantAcknowledged(NODE, command.grant.grant.grant_id)]
             case m.SendRelease():

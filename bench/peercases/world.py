@@ -10,7 +10,7 @@ from services.placement import messages as m
 from services.placement.core import Core
 from services.placement.settings import Settings
 from shared.contracts.facts import Put
-from shared.contracts.log import ReadyRecord
+from shared.contracts.log import LogMark, ReadyRecord, TermRecord
 from shared.contracts.node_commands import NodeSyncAnswer
 from shared.model import names
 from shared.model.gpu import Gpu, Inventory, Strategy
@@ -74,7 +74,11 @@ class World:
         """Takes the lead and decides; then rounds in which what was placed runs, and whoever still waits is tried again."""
         for node in self.inventories:
             self._send(m.InventorySeen(node))
-        self._send(m.TermTaken(term=100, records=((99, ReadyRecord(term=99)),)))
+        self._send(
+            m.TermTaken(
+                term=100, records=((98, TermRecord(holder="before")), (99, ReadyRecord(term=98))), mark=LogMark(term=98, sequence=99)
+            )
+        )
         for _ in range(ROUNDS):
             self._run_bound()
             self._pass_time(_ROUND_S)
@@ -92,7 +96,9 @@ class World:
             notes = pod.metadata.annotations | ({names.ANNOTATION_GRANT: encode_grant(grant)} if grant else {})
             meta = msgspec.structs.replace(pod.metadata, resource_version=self.version(), annotations=notes)
             status = msgspec.structs.replace(pod.status, phase="Running")
-            pod = self.pods[name] = msgspec.structs.replace(pod, metadata=meta, spec=msgspec.structs.replace(pod.spec, node_name=node), status=status)
+            pod = self.pods[name] = msgspec.structs.replace(
+                pod, metadata=meta, spec=msgspec.structs.replace(pod.spec, node_name=node), status=status
+            )
             self._send(m.FactsSeen((Put(object=pod),)))
 
     def _send(self, event: m.Input) -> None:
@@ -110,7 +116,13 @@ class World:
                 objects = [*self.nodes, *self.others, *self.pods.values()]
                 return [m.SnapshotSeen(tuple(Put(object=o) for o in objects), 0)]
             case m.SendSync():
-                return [m.SyncAnswered(NodeSyncAnswer(node=command.sync.node, boot_id="boot", term=command.sync.term, accepted=True))]
+                return [
+                    m.SyncAnswered(
+                        NodeSyncAnswer(
+                            node=command.sync.node, boot_id="boot", term=command.sync.term, accepted=True, number=command.sync.number
+                        )
+                    )
+                ]
             case m.SendGrant():
                 return [m.GrantAcknowledged(command.node, command.grant.grant.grant_id)]
             case m.SendBinds():

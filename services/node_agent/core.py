@@ -5,8 +5,9 @@ Pure: `handle(event, now) -> list[Command]`. Its whole state is the checkpoint. 
 1. A released grant is never handed over again, whoever asks, whatever was lost meanwhile. The tombstone is durable before
    the release is spoken.
 2. What is handed over on a GPU never exceeds it.
-3. An order under an older term than one that was met is refused.
-4. Without a grant nothing starts.
+3. An order under an older term than one that was met is refused, and one that was overtaken within its term changes nothing.
+4. Without a grant nothing starts; nor by a grant whose pod has not been seen bound with it.
+5. A sync closes the terms before it: a grant of one of them that the sync does not name is void.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from shared.contracts.node_commands import (
     NodeSyncAnswer,
 )
 from shared.model.gpu import Gpu, Inventory
+from shared.model.grant import Grant
 from shared.model.parked import Parked
 
 EVICT_AGAIN_S = 15.0
@@ -41,7 +43,9 @@ still ask; of more pods than this on one node the oldest are long gone."""
 
 
 class Agent:
-    def __init__(self, node: str, checkpoint: Checkpoint | None = None, *, keep_tombstones: int = KEEP_TOMBSTONES, evict_unhealthy: bool = False) -> None:
+    def __init__(
+        self, node: str, checkpoint: Checkpoint | None = None, *, keep_tombstones: int = KEEP_TOMBSTONES, evict_unhealthy: bool = False
+    ) -> None:
         self.node = node
         self._evicts = evict_unhealthy
         saved = checkpoint or Checkpoint(node=node)
@@ -51,6 +55,7 @@ class Agent:
         self._boot_id = saved.boot_id
         self.held = Holdings(saved.known, saved.leases)
         self.released = Releases(saved.tombstones, saved.unbooked, keep_tombstones)
+        self._closed_term, self._sync_number = saved.closed_term, saved.sync_number
         self._gpus: dict[str, Gpu] = {} if saved.inventory is None else {g.uuid: g for g in saved.inventory.gpus}
         self.ailments = saved.ailments
         self._cordons = Cordons(saved.cordons)
@@ -61,7 +66,7 @@ class Agent:
         return Checkpoint(
             version=state.VERSION, node=self.node, term=self.term, generation=self._generation, boot_id=self._boot_id,
             inventory=self.inventory, known=self.held.known, leases=self.held.leases,
-            tombstones=self.released.tombstones, unbooked=self.released.unbooked,
+            tombstones=self.released.tombstones, closed_term=self._closed_term, sync_number=self._sync_number, unbooked=self.released.unbooked,
             ailments=self.ailments, cordons=self._cordons.saved,
         )  # fmt: skip
 
@@ -117,7 +122,11 @@ class Agent:
 
     def grants(self) -> tuple[NodeGrant, ...]:
         """Grants that may be handed over."""
-        return tuple(k.grant for k in self.held.known if not k.leaving)
+        return tuple(k.grant for k in self.held.known if not k.leaving and not k.unbound)
+
+    def is_void(self, grant: Grant) -> bool:
+        """Whether this grant will never be handed over: it was released, or is of a closed term and not known."""
+        return grant.grant_id in self.released or (grant.term < self._closed_term and self.held.get(grant.grant_id) is None)
 
     def occupied(self) -> gate.Room:
         """What is handed over, by GPU."""
@@ -130,11 +139,22 @@ class Agent:
         if came.term < self.term:
             return [self._refused(grant_id, f"term {came.term} is over, this node follows {self.term}")]
         if grant_id in self.released:
-            return [self._refused(grant_id, "this grant was given back for good")]
+            return [self._refused(grant_id, "this grant was given back for good", dead=True)]
+        if self.is_void(came.grant):
+            why = f"this grant is of term {came.grant.term}, and the sync of term {self._closed_term} did not name it"
+            return [self._refused(grant_id, why, dead=True)]
         known = self.held.get(grant_id)
         if known is not None and known.grant.uid != came.uid:
             return [self._refused(grant_id, f"this grant is of pod {known.grant.uid}")]
-        if known is not None and came.term == self.term and known.grant.grant == came.grant and known.grant.parked is None is came.parked:
+        if known is not None and (came.term, came.number) < known.order:
+            if known.unbound and not came.unbound:
+                self.held.confirm(known)
+                return [m.Save(), self._granted(grant_id)]
+            return [self._granted(grant_id)]
+        if (
+            known is not None and came.term == self.term and known.grant.grant == came.grant and known.grant.parked is None is came.parked
+            and known.unbound <= came.unbound
+        ):  # fmt: skip
             return [self._ok(grant_id)]
         self.term = came.term
         order = parking.ordered(self.held, came, self.node, self._gpus)
@@ -159,7 +179,7 @@ class Agent:
         if known is not None and self.held.runs(grant_id):
             self.held.leave(known)
             return [m.Save(), self._ok(grant_id)]
-        reason = "nothing of it runs" if known is not None else "never handed over here"
+        reason = "nothing of it runs" if known is not None and not known.unbound else "never handed over here"
         return [m.Save(), self._ok(grant_id), *self._give_back(grant_id, came.uid, reason, now)]
 
     def _give_back(self, grant_id: str, uid: str, reason: str, now: float) -> list[m.Command]:
@@ -173,12 +193,19 @@ class Agent:
 
     def _sync(self, sync: NodeSync) -> list[m.Command]:
         if sync.node != self.node or sync.term < self.term:
-            return [m.Answer(NodeSyncAnswer(node=self.node, boot_id=self._boot_id, term=self.term, accepted=False))]
-        self.term = sync.term
-        named = {g.grant.grant_id for g in sync.grants}
-        for grant_id in [k.grant_id for k in self.held.known if k.grant_id not in named and not self.held.runs(k.grant_id)]:
-            self.held.forget(grant_id)
-            self.released.bury(grant_id)
+            return [m.Answer(NodeSyncAnswer(node=self.node, boot_id=self._boot_id, term=self.term, accepted=False, number=sync.number))]
+        if (sync.term, sync.number) < (self._closed_term, self._sync_number):
+            return []  # a later one of the same leader has been answered
+        for named in sync.grants:
+            if self.is_void(named.grant):
+                self.released.bury(named.grant.grant_id)  # an earlier sync has closed its term, and placement is told so
+        self.term = self._closed_term = sync.term
+        self._sync_number = sync.number
+        ids = {g.grant.grant_id for g in sync.grants}
+        for unnamed in [k for k in self.held.known if k.grant_id not in ids and not self.held.runs(k.grant_id)]:
+            if unnamed.order < (sync.term, sync.number) or not sync.number:
+                self.held.forget(unnamed.grant_id)
+                self.released.bury(unnamed.grant_id)
         asks = []
         for came in sync.grants:
             known = self.held.get(came.grant.grant_id)
@@ -192,7 +219,7 @@ class Agent:
         dead = tuple(grant_id for grant_id in ids if grant_id in self.released)
         parked = {grant_id: found for grant_id in ids if (found := parking.given_up(self.held, grant_id)) is not None}
         return m.Answer(NodeSyncAnswer(
-            node=self.node, boot_id=self._boot_id, term=self.term, accepted=True, live=self.live(), tombstones=dead, parked=parked
+            node=self.node, boot_id=self._boot_id, term=self.term, accepted=True, number=sync.number, live=self.live(), tombstones=dead, parked=parked
         ))  # fmt: skip
 
     def _parking_done(self, event: m.ParkingDone) -> list[m.Command]:
@@ -206,7 +233,7 @@ class Agent:
 
     def _start(self, asked: m.StartAsked) -> list[m.Command]:
         known = self.held.of_pod(asked.uid)
-        if known is None:
+        if known is None or known.unbound:
             sentence = f"no grant for pod {asked.uid} on this node yet; it was asked for, and the kubelet will try again"
             return [m.AskGrant(asked.uid), m.RefuseStart(asked.uid, asked.container, "no-grant", sentence)]
         why = starting.refusal(asked, known, self.held, self.inventory, self._gpus, self.node)
@@ -267,7 +294,9 @@ class Agent:
             return [m.Answer(NodeCordonAnswer(ok=False, reason=refusal))]
         gpus, before = (asked.gpu,) if asked.gpu else tuple(self._gpus), self._cordons.saved
         self._cordons.take(asked)
-        out: list[m.Command] = [] if self._cordons.saved == before else self._devices(self._cordons.held_back(self._seen), now) or [m.Save()]
+        out: list[m.Command] = (
+            [] if self._cordons.saved == before else self._devices(self._cordons.held_back(self._seen), now) or [m.Save()]
+        )
         if asked.undo:
             out.append(m.Pardon(gpus))
         return [*out, m.Answer(NodeCordonAnswer(ok=True, gpus=gpus, pods=affected.pods_on(gpus, self.held.known, self.held.runs)))]
@@ -290,5 +319,5 @@ class Agent:
     def _ok(self, grant_id: str) -> m.Answer:
         return m.Answer(Accepted(ok=True, term=self.term, node=self.node, grant_id=grant_id))
 
-    def _refused(self, grant_id: str, reason: str) -> m.Answer:
-        return m.Answer(Accepted(ok=False, reason=reason, term=self.term, node=self.node, grant_id=grant_id))
+    def _refused(self, grant_id: str, reason: str, *, dead: bool = False) -> m.Answer:
+        return m.Answer(Accepted(ok=False, reason=reason, term=self.term, node=self.node, grant_id=grant_id, dead=dead))

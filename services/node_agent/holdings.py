@@ -37,7 +37,7 @@ class Holdings:
 
         One pod after another may use a claim: the last grant counts, and one that is being given back only where there is no other.
         """
-        newest_first = list(self._known.values())[::-1]
+        newest_first = [known for known in self._known.values() if not known.unbound][::-1]
         for known in sorted(newest_first, key=lambda known: known.leaving):
             entries = tuple(name for name, part in known.grant.grant.containers.items() if part.claim == claim)
             if entries:
@@ -51,16 +51,26 @@ class Holdings:
         return max(containers, key=lambda name: _size(containers[name]), default="")
 
     def remember(self, came: NodeGrant) -> Known:
-        """One that is leaving stays that. What it gave up it has given up only while the order stands."""
+        """One that is leaving stays that, and one whose pod was seen bound stays that. What it gave up it has given up only while the
+        order stands."""
         before = self._known.get(came.grant.grant_id)
+        if before is not None and came.unbound and not before.unbound:
+            came = msgspec.structs.replace(came, unbound=False)
         gave_up = before.gave_up if before is not None and before.gave_up == came.parked else None
         known = Known(grant=came, leaving=before is not None and before.leaving, gave_up=gave_up)
         self.put(known)
         return known
 
     def put(self, known: Known) -> None:
+        """A pod is bound once, so a grant whose pod was seen bound is the pod's grant, whatever else was once decided for it."""
         self._known[known.grant_id] = known
-        self._by_uid[known.grant.uid] = known.grant_id
+        other = self._known.get(self._by_uid.get(known.grant.uid, ""))
+        if other is None or not known.unbound or other.unbound:
+            self._by_uid[known.grant.uid] = known.grant_id
+
+    def confirm(self, known: Known) -> None:
+        """Its pod was seen bound."""
+        self.put(msgspec.structs.replace(known, grant=msgspec.structs.replace(known.grant, unbound=False)))
 
     def leave(self, known: Known) -> None:
         """Nothing new of it may start."""

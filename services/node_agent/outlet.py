@@ -11,8 +11,8 @@ from shared.contracts import subjects
 from shared.contracts.base import ContractError, decode, encode
 from shared.contracts.commands import Answers, Evict, EvictBatch
 from shared.contracts.envelope import wrap
-from shared.contracts.events import SliceEnforced
-from shared.contracts.node_commands import Beat
+from shared.contracts.events import SliceEnforced, SliceReleased
+from shared.contracts.node_commands import Beat, Released
 from shared.model.gpu import Inventory
 from shared.service import Context
 
@@ -36,6 +36,8 @@ class Outlet:
 
     def publish(self, node: str, order: m.Publish) -> None:
         event = order.event
+        if isinstance(event, SliceReleased):
+            self._released(node, Released(grant_id=event.grant_id, reason=event.reason))
         if isinstance(event, SliceEnforced):
             self._ctx.telemetry.pod_span(
                 event.uid, "slice",
@@ -47,6 +49,16 @@ class Outlet:
             subject = subjects.event_on_node(event.ENTITY, event.VERB, node)
         identity, payload = wrap(event, source=self._source, now_s=self._ctx.now(), traceparent=order.traceparent, event_id=order.event_id)
         self._ctx.bus.publish_event(subject, payload, identity, traceparent=order.traceparent)
+
+    def _released(self, node: str, released: Released) -> None:
+        """To placement, which believes a release from the node itself alone. What is lost is said again until it is booked."""
+        self._ctx.spawn(self._send_release(subjects.release(node), encode(released)), name="release")
+
+    async def _send_release(self, subject: str, payload: bytes) -> None:
+        try:
+            await self._ctx.bus.publish(subject, payload)
+        except BusError as error:
+            self._ctx.log.warning("release_not_sent", subject=subject, error=str(error))
 
     def evict(self, evictions: tuple[Evict, ...]) -> None:
         """Asks the watcher for it. What does not succeed is asked for again by whoever ordered it."""

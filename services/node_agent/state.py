@@ -38,6 +38,16 @@ class Known(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     def grant_id(self) -> str:
         return self.grant.grant.grant_id
 
+    @property
+    def unbound(self) -> bool:
+        """Its pod has not been seen bound yet: nothing may be started by it."""
+        return self.grant.unbound
+
+    @property
+    def order(self) -> tuple[int, int]:
+        """Of the newest order about it: (term, number)."""
+        return self.grant.term, self.grant.number
+
     def share(self, container: str) -> ContainerGrant | None:
         return self.grant.grant.containers.get(container)
 
@@ -90,6 +100,10 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     leases: tuple[Lease, ...] = ()
     tombstones: tuple[str, ...] = ()
     """Oldest first."""
+    closed_term: int = 0
+    """The term of the newest sync. Grants of earlier terms that it did not name are void."""
+    sync_number: int = 0
+    """The number of the newest sync of that term."""
     unbooked: tuple[Released, ...] = ()
     ailments: tuple[Ailment, ...] = ()
     cordons: tuple[Cordon, ...] = ()

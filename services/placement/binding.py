@@ -11,7 +11,8 @@ from services.placement.placer import Placer
 from services.placement.settings import Stats
 from services.placement.takeover import touch
 from shared.book.gangs import GangState, gang_trace
-from shared.contracts.commands import Answer
+from shared.book.states import PodState
+from shared.contracts.commands import AnnounceEvent, Answer
 from shared.contracts.log import DecisionBatch
 
 
@@ -65,6 +66,28 @@ class Binding:
             gang.told = True
             out += self._reports.gang_lacks(gang, [self._book.pods[uid] for uid in sorted(gang.placed)])
         return out
+
+    def excluded(self, state: PodState) -> list[m.Command]:
+        """A pod cannot be touched: it is told so, and nobody waits for it."""
+        meta = state.pod.metadata
+        note = (
+            f"Kerf has to update this pod before it may place it, and cannot: {state.excluded}. It is placed as soon as an update succeeds"
+        )
+        return [
+            m.SendPatches(
+                (
+                    AnnounceEvent(
+                        uid=state.uid,
+                        namespace=meta.namespace,
+                        name=meta.name,
+                        type="Warning",
+                        reason="NotUpdatable",
+                        action="Scheduling",
+                        note=note,
+                    ),
+                )
+            )
+        ]
 
     def touch(self, uids: Iterable[str], term: int) -> list[m.Command]:
         patches = tuple(touch(self._book.pods[uid], term) for uid in uids)

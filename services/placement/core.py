@@ -25,7 +25,7 @@ from services.placement.takeover import Takeover
 from services.placement.turned_away import TurnedAway
 from shared.book.book import Book, Change
 from shared.book.states import PodState
-from shared.contracts.commands import Patch
+from shared.contracts.commands import Answer, Patch
 from shared.contracts.events import PodBound, TermTaken
 from shared.contracts.log import ReadyRecord
 from shared.contracts.preemption import Reserved
@@ -34,7 +34,7 @@ from shared.queues.precedence import Precedence
 
 
 class Core:
-    """One process' life as candidate and leader. Thrown away on StepDown."""
+    """One process' life as candidate and leader. Thrown away when its session ends."""
 
     def __init__(self, holder: str, settings: Settings | None = None, stopwatch: Callable[[], float] = lambda: 0.0,
                  trace_of: Callable[[str], str] = lambda _: "") -> None:  # fmt: skip
@@ -50,7 +50,7 @@ class Core:
         self.queue, self.reports = self.placer.queue, self.placer.reports
         self.term = 0
         self.phase = "idle"
-        """idle, listing, touching, readying, leading"""
+        """idle, listing, touching, readying, leading; or over, where the log has lost records"""
         self.holds = Holds()
         self.journal = Journal(self.settings.batch_most)
         self.decider = Decider(self.placer, self.holds, self.journal, self.settings, trace_of)
@@ -91,11 +91,10 @@ class Core:
             case m.SyncAnswered():
                 self._synced(event, now)
             case m.GrantAcknowledged():
-                if event.reason or self.parking.stands(event.grant_id, event.parked):
-                    self.nodes.acknowledged(event.grant_id)
-                self._out += self.parking.answered(event.grant_id, event.parked, event.reason)
-                if event.reason and event.parked is None:
-                    self._out += self.preemption.refused(event.grant_id, event.reason, self.term, now)
+                self._grant_answered(event, now)
+            case m.PatchesAnswered():
+                for answer in event.answers:
+                    self._patch_failed(answer, now)
             case m.ReleaseSeen():
                 self._out += self._giving_back.released(event)
             case m.Appended():
@@ -106,7 +105,9 @@ class Core:
             case m.ReserveAsked() if self.phase == "leading":
                 self._out += self.preemption.asked(event.plan, self.term, now)
             case m.ReserveAsked():
-                self._out.append(m.AnswerPlan(Reserved(plan_id=event.plan.plan_id, ok=False, reason="placement is just taking over; ask again")))
+                self._out.append(
+                    m.AnswerPlan(Reserved(plan_id=event.plan.plan_id, ok=False, reason="placement is just taking over; ask again"))
+                )
             case m.AbandonAsked():
                 self._out += self.preemption.abandoned(event.plan_id, event.reason, self.term, now)
             case m.Tick():
@@ -120,12 +121,14 @@ class Core:
     def _take_term(self, event: m.TermTaken, now: float) -> None:
         self.term, self.phase, self._began = event.term, "listing", now
         self.nodes.term = event.term
-        self.takeover.replay(event.records)
+        self.takeover.replay(event.records, event.mark)
         self._out.append(m.TakeSnapshot())
 
     def _renew_term(self, term: int, now: float) -> None:
         self.term = self.nodes.term = term
-        self.journal.owe(term, [h.decision for h in self.holds.values() if h.sequence], self.preemption.records(term))
+        self.journal.owe(
+            term, [h.decision for h in self.holds.values() if h.sequence], self.preemption.records(term), self.takeover.excluded
+        )
         self._out += self.nodes.sync_all(now)
 
     def _snapshot(self, event: m.SnapshotSeen, now: float) -> None:
@@ -139,11 +142,20 @@ class Core:
             for state in self.book.pods.values():
                 self._out += self.parking.seen(state, now)
             return
+        seen = max(event.log_sequence_seen, self.book.sequence_seen())
+        lost = self.takeover.lost(self.term, seen)
+        if lost:
+            self.phase = "over"
+            self._out.append(m.BeginLogAnew(self.takeover.above(self.term, seen), lost))
+            return
         self._out += self.parking.adopt(self.term, now)
         pending = [s for s in self.book.pods.values() if s.ours and not s.pod.spec.node_name and not s.ended]
-        if self.takeover.is_complete(self.term, event.log_sequence_seen):
+        if self.takeover.ready:
             for state in pending:
-                self._readopt(state, now)
+                if self.takeover.is_excluded(state, now):
+                    self._exclude(state, "the leader before this one could not", now)
+                else:
+                    self._readopt(state, now)
             self._out += self.preemption.readopt(self.takeover, self.term, now)
             self._write_ready()
         else:
@@ -166,7 +178,7 @@ class Core:
 
     def _write_ready(self) -> None:
         self.phase = "readying"
-        self.journal.owe(self.term, [h.decision for h in self.holds.values()], self.preemption.records(self.term))
+        self.journal.owe(self.term, [h.decision for h in self.holds.values()], self.preemption.records(self.term), self.takeover.excluded)
         self._out += self.journal.due(self.term, self._began)
 
     def _lead(self, now: float) -> None:
@@ -176,8 +188,9 @@ class Core:
         self._out += self.nodes.sync_all(now)
         self._out += self._binding.send(self.holds.late(now, at_once=True))
         event = TermTaken(
-            term=self.term, holder=self.holder, touched=self.stats.touched, readopted=self.stats.readopted, seconds=now - self._began
-        )
+            term=self.term, holder=self.holder, touched=self.stats.touched, excluded=len(self.takeover.excluded), readopted=self.stats.readopted,
+            seconds=now - self._began,
+        )  # fmt: skip
         self._out.append(m.Publish(event, node=self.holder))
 
     @property
@@ -193,7 +206,9 @@ class Core:
                 case "pending":
                     self._pending(self.book.pods[change.name], now)
                 case "void":
-                    self.holds.pop(change.name, None)
+                    hold = self.holds.pop(change.name, None)
+                    if hold is not None:
+                        self._out += self.nodes.voided(hold.decision, now)
                     self._freed.note()
                 case "bound":
                     self._bound(self.book.pods[change.name], now)
@@ -219,6 +234,8 @@ class Core:
         self.placer.forget(state.uid, now)
         if not state.ours:
             return
+        if state.excluded and state.returned:
+            self._out += self._giving_back.dead_on_arrival(state, state.returned, "it was bound by a decision that the log has lost")
         meta, node = state.pod.metadata, state.pod.spec.node_name
         if hold is not None:
             self.stats.bound += 1
@@ -238,10 +255,35 @@ class Core:
         self._out += self._giving_back.pod_ended(change.grant_id, now)
 
     def _synced(self, event: m.SyncAnswered, now: float) -> None:
+        """Nodes are not believed about terms: a wrong one must not end the session of the true leader."""
         if event.answer.accepted:
             self._out += self._giving_back.synced(event, now)
         elif event.answer.term > self.term:
-            self._out.append(m.StepDown(f"node {event.answer.node} follows term {event.answer.term}, this is {self.term}"))
+            self._out += self.nodes.ahead(event.answer, now)
+
+    def _grant_answered(self, event: m.GrantAcknowledged, now: float) -> None:
+        held = self.book.grants.get(event.grant_id)
+        if held is not None and held.node != event.node:
+            return  # a node answers for itself alone
+        if event.dead:
+            self._out += self._giving_back.dead(event)
+            return
+        if event.reason or self.parking.stands(event.grant_id, event.parked):
+            self.nodes.acknowledged(event.grant_id)
+        self._out += self.parking.answered(event.grant_id, event.parked, event.reason)
+        if event.reason and event.parked is None:
+            self._out += self.preemption.refused(event.grant_id, event.reason, self.term, now)
+
+    def _patch_failed(self, answer: Answer, now: float) -> None:
+        """A pod that cannot be touched would hold up the takeover for ever. It is excluded, by name."""
+        if answer.outcome != "refused" or not self.takeover.refused(answer.uid):
+            return
+        self._exclude(self.book.pods[answer.uid], answer.message, now)
+
+    def _exclude(self, state: PodState, why: str, now: float) -> None:
+        state.excluded = why
+        self._out += self._binding.excluded(state)
+        self._out += self.placer.admit(state, now)
 
     # --- deciding ---------------------------------------------------------------------------------------------
 
@@ -270,8 +312,7 @@ class Core:
             self._out += self._binding.logged(record, sequence, now)
 
     def _tick(self, now: float) -> None:
-        if self.phase == "touching":
-            self._out += self._binding.touch(self.takeover.again(now), self.term)
+        self._out += self._binding.touch(self.takeover.again(now), self.term)
         if self.phase != "leading":
             return
         if self.turned_away.tick(now):

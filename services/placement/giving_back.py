@@ -7,7 +7,8 @@ from services.placement.freed import Freed
 from services.placement.nodes import Nodes
 from services.placement.parking import Parking
 from shared.book.book import Book
-from shared.book.states import GrantState
+from shared.book.states import GrantState, PodState
+from shared.contracts.commands import AnnounceEvent, DeletePod
 from shared.contracts.events import GrantEnded
 
 
@@ -27,10 +28,45 @@ class GivingBack:
 
     def synced(self, event: m.SyncAnswered, now: float) -> list[m.Command]:
         """A node's word on all that runs there, of this term."""
+        answer = event.answer
+        released = self._nodes.synced(answer, now)
+        if released is None:
+            return []
         self._freed.note()
-        self._parking.synced(event.answer.parked)
-        ended = (self._book.grants.get(grant_id) for grant_id in self._nodes.synced(event.answer, now))
-        return [self._end(held, "given back before this term") for held in ended if held is not None]
+        own = self._book.nodes[answer.node].grants
+        self._parking.synced({grant_id: parked for grant_id, parked in answer.parked.items() if grant_id in own})
+        return [command for grant_id in released for command in self._released_before(self._book.grants[grant_id])]
+
+    def dead(self, event: m.GrantAcknowledged) -> list[m.Command]:
+        """A node will never hand this grant over, so its capacity is free."""
+        self._nodes.acknowledged(event.grant_id)
+        held = self._book.grants.get(event.grant_id)
+        return [] if held is None or held.phase in ("holding", "reserved") else self._released_before(held)
+
+    def _released_before(self, held: GrantState) -> list[m.Command]:
+        """The node had released it before placement asked. A pod that is bound with it and still lives can never start."""
+        ended = self._end(held, "its node had released it before")
+        state = self._book.pods.get(held.uid)
+        if held.phase != "bound" or state is None or state.ended or state.pod.metadata.deletion_timestamp is not None:
+            return [ended]
+        return [ended, *self.dead_on_arrival(state, held.grant_id, "its node has released it for good")]
+
+    def dead_on_arrival(self, state: PodState, grant_id: str, why: str) -> list[m.Command]:
+        """A bound pod whose grant can never be handed over. A pod that has a controller is deleted, and the controller makes
+        another. One without stays, so that whoever made it finds it, with an Event that says what to do."""
+        meta, node = state.pod.metadata, state.pod.spec.node_name
+        note = f"the pod's grant {grant_id} on node {node} is void: {why}"
+        if state.controller is None:
+            warning = AnnounceEvent(
+                uid=state.uid, namespace=meta.namespace, name=meta.name, type="Warning", reason="GrantVoid", action="Starting",
+                note=f"{note}; the pod cannot start there: delete it and create it again",
+            )  # fmt: skip
+            return [m.SendPatches((warning,))]
+        return [
+            m.SendPatches(
+                (DeletePod(uid=state.uid, namespace=meta.namespace, name=meta.name, reason=note, resource_version=meta.resource_version),)
+            )
+        ]
 
     def released(self, event: m.ReleaseSeen) -> list[m.Command]:
         """A node's word on one grant. What has not been seen bound yet the agent says again until it has; and no node gives back

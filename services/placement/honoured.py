@@ -16,6 +16,13 @@ _PASSES = {
 
 def refusal(state: PodState) -> Reason | None:
     """Why this pod can never be placed as it is written, or None."""
+    if state.excluded:
+        helps = "update the pod, or delete it and create it again; it is placed as soon as an update of it succeeds"
+        return Reason(
+            code="not-updatable", sentence=f"Kerf has to update the pod before it may place it, and cannot: {state.excluded}", helps=helps
+        )
     if state.refusal:
-        return Reason(code=state.refusal_code, sentence=state.refusal, helps=_PASSES.get(state.refusal_code, "correct the pod and create it again"))
+        return Reason(
+            code=state.refusal_code, sentence=state.refusal, helps=_PASSES.get(state.refusal_code, "correct the pod and create it again")
+        )
     return None

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 from services.placement import messages as m
 from shared.contracts.base import encode
@@ -42,12 +43,13 @@ class Journal:
     def gather(self, decision: Decision) -> None:
         self._gathering.append(decision)
 
-    def owe(self, term: int, open_holds: Sequence[Decision], reservations: Sequence[ReservationRecord] = ()) -> None:
+    def owe(self, term: int, open_holds: Sequence[Decision], reservations: Sequence[ReservationRecord] = (),
+            excluded: Mapping[str, str] = MappingProxyType({})) -> None:  # fmt: skip
         """Open holds and reservations once more under this term, then `ready`: from there the log is complete. They stand in
-        the log before this term too, so several records of them are as good as one."""
+        the log before this term too, so several records of them are as good as one. `excluded`: see ReadyRecord."""
         parts = (tuple(open_holds[i : i + PART_MOST]) for i in range(0, len(open_holds), PART_MOST))
         kept = (DecisionBatch(term=term, decisions=(), reservations=(one,)) for one in reservations)
-        self.owed = [*(DecisionBatch(term=term, decisions=part) for part in parts), *kept, ReadyRecord(term=term)]
+        self.owed = [*(DecisionBatch(term=term, decisions=part) for part in parts), *kept, ReadyRecord(term=term, excluded=dict(excluded))]
 
     def _with(self, decisions: tuple[Decision, ...]) -> tuple[ReservationRecord, ...]:
         """As many reservations as there is room for in a record beside these; one at least, and none beside a large gang's."""

@@ -7,7 +7,7 @@ import msgspec
 from shared.contracts.commands import Answer, Bind, Patch
 from shared.contracts.events import Event as PublicEvent
 from shared.contracts.facts import Fact
-from shared.contracts.log import DecisionBatch, ReadyRecord
+from shared.contracts.log import DecisionBatch, LogMark, ReadyRecord, TermRecord
 from shared.contracts.node_commands import NodeGrant, NodeRelease, NodeSync, NodeSyncAnswer
 from shared.contracts.preemption import Plan, Reserved
 from shared.model.gpu import Inventory
@@ -19,10 +19,12 @@ class Input(msgspec.Struct, frozen=True):
 
 
 class TermTaken(Input, frozen=True):
-    """This process holds term `term`. `records`: the whole log before it, in order."""
+    """This process holds term `term`. `records`: the whole log before it, in order. `mark`: the newest record that an earlier leader
+    may have acted on, as the NATS servers remember it beside the log; None: they remember none."""
 
     term: int
-    records: tuple[tuple[int, DecisionBatch | ReadyRecord], ...] = ()
+    records: tuple[tuple[int, TermRecord | DecisionBatch | ReadyRecord], ...] = ()
+    mark: LogMark | None = None
 
 
 class TermRenewed(Input, frozen=True):
@@ -57,15 +59,20 @@ class BeatSeen(Input, frozen=True):
 
 
 class SyncAnswered(Input, frozen=True):
+    """The shell has checked that this node itself has sent it."""
+
     answer: NodeSyncAnswer
 
 
 class GrantAcknowledged(Input, frozen=True):
+    """`dead`: the node will never hand this grant over."""
+
     node: str
     grant_id: str
     ok: bool = True
     reason: str = ""
     parked: Parked | None = None
+    dead: bool = False
 
 
 class ReleaseSeen(Input, frozen=True):
@@ -81,6 +88,12 @@ class Appended(Input, frozen=True):
 
 
 class BindsAnswered(Input, frozen=True):
+    answers: tuple[Answer, ...]
+
+
+class PatchesAnswered(Input, frozen=True):
+    """Patches that did not end well."""
+
     answers: tuple[Answer, ...]
 
 
@@ -170,7 +183,15 @@ class Later(Command, frozen=True):
     seconds: float
 
 
-class StepDown(Command, frozen=True):
-    """This process must not go on as leader; everything in memory is void."""
+class CheckTerm(Command, frozen=True):
+    """Somebody speaks of a newer term. The log alone says whether there is one: if so, this session is over."""
 
+    reason: str
+
+
+class BeginLogAnew(Command, frozen=True):
+    """The log has lost acknowledged records. Delete it, so that the next one's sequences are higher than any before (at least
+    `first_sequence`), and end this session: the next one begins on an empty log."""
+
+    first_sequence: int
     reason: str

@@ -7,7 +7,6 @@ import numpy as np
 
 from services.placement.columns import Columns, columns
 from services.placement.core import Core
-from services.placement.nodes import node_grant
 from services.placement.room import gpu_fit
 from shared.book.states import NodeState
 from shared.contracts.queries import (
@@ -28,7 +27,14 @@ _WAITING_MOST = 10
 
 def grant(core: Core, query: GrantQuery) -> GrantAnswer:
     if query.claim:
-        held = next((g for g in core.book.grants.values() if g.node == query.node and any(c.claim == query.claim for c in g.grant.containers.values())), None)
+        held = next(
+            (
+                g
+                for g in core.book.grants.values()
+                if g.node == query.node and any(c.claim == query.claim for c in g.grant.containers.values())
+            ),
+            None,
+        )
     else:
         state = core.book.pods.get(query.uid)
         held = None if state is None else core.book.grants.get(state.grant_id)
@@ -36,7 +42,7 @@ def grant(core: Core, query: GrantQuery) -> GrantAnswer:
         return GrantAnswer(error=f"no pod with {f'claim {query.claim}' if query.claim else f'uid {query.uid}'} is bound with a grant")
     if held.node != query.node:
         return GrantAnswer(error=f"the pod's grant is for node {held.node}, not {query.node}")
-    return GrantAnswer(found=node_grant(held, core.book, core.term))
+    return GrantAnswer(found=core.nodes.node_grant(held))
 
 
 def inspect(core: Core, query: InspectQuery) -> InspectAnswer:

@@ -12,15 +12,14 @@ from services.placement import messages as m
 from services.placement import questions, reader
 from services.placement.core import Core
 from services.placement.explaining.steps import in_slices
-from services.placement.logbook import Logbook
+from services.placement.log_client import LogClient
 from services.placement.settings import Settings
 from services.placement.traces import record
 from shared.bus.feed import Feed
 from shared.bus.port import BusError, Incoming, KvEntry, Refused, Subscription, Unknown
 from shared.contracts import commands, node_commands, preemption, queries, subjects
 from shared.contracts.base import ContractError, decode, encode
-from shared.contracts.envelope import unwrap
-from shared.contracts.events import PolicyRead, SliceReleased
+from shared.contracts.events import PolicyRead
 from shared.contracts.facts import Fact
 from shared.model.gpu import Inventory
 from shared.service import Context
@@ -28,13 +27,18 @@ from shared.service import Context
 TICK_S = 0.1
 ANSWER_S = 15.0
 _YIELD_EVERY = 32
+EXCLUDED_NAMED = 5
+
+
+class LogDeleted(Refused):
+    """The log had lost records and is deleted. The session is over, and the next one begins on an empty log."""
 
 
 class Reign:
     """From a term that was taken to the moment it ends. Everything it knows is thrown away then."""
 
-    def __init__(self, ctx: Context, logbook: Logbook) -> None:
-        self.ctx, self.bus, self.logbook = ctx, ctx.bus, logbook
+    def __init__(self, ctx: Context, log_client: LogClient) -> None:
+        self.ctx, self.bus, self.log_client = ctx, ctx.bus, log_client
         config = ctx.config
         self.core = Core(
             ctx.instance, Settings(policy=config.policy, holds_most=config.holds_most),
@@ -46,17 +50,17 @@ class Reign:
         self._tasks: set[asyncio.Task[Any]] = set()
         self._failure: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._renew_at = asyncio.get_running_loop().time() + config.renew_term_s
+        self._excluded: dict[str, str] = {}
         self._askers: dict[str, list[Incoming]] = {}
         """Who waits for word of a plan, by its id."""
-        self._acks = {of: subjects.acks(ctx.instance, of) for of in ("grant", "sync")}
 
     async def run(self) -> None:
-        """Raises Refused or BusError when the reign must end."""
-        records = await self.logbook.replay()
+        """Raises Refused or BusError when the reign must end, LogDeleted where the next one should begin at once."""
+        records = await self.log_client.replay()
         await self._listen()
         self._spawn(self.feed.run())
         self._spawn(self._ticks())
-        self._put(m.TermTaken(self.logbook.term, records))
+        self._put(m.TermTaken(self.log_client.term, records, self.log_client.found_mark))
         turns = 0
         while True:
             if self._failure.done():
@@ -67,6 +71,7 @@ class Reign:
             if turns % _YIELD_EVERY == 0:
                 await asyncio.sleep(0)  # a full inbox never waits, and the bus must be served
             if isinstance(event, m.Tick):
+                self._name_excluded()
                 await self._renew_if_due()
 
     @property
@@ -75,6 +80,7 @@ class Reign:
         return self._inbox.qsize()
 
     async def close(self) -> None:
+        self.ctx.health.clear("excluded")
         for task in tuple(self._tasks):
             task.cancel()
         while self._subscriptions:
@@ -85,9 +91,9 @@ class Reign:
     async def _listen(self) -> None:
         bus, listen = self.bus, self._subscriptions.append
         listen(await bus.subscribe(subjects.BEAT_ALL, self._beat))
-        listen(await bus.subscribe(subjects.SLICES_RELEASED, self._slice_released))
-        listen(await bus.subscribe(self._acks["grant"], self._grant_answered))
-        listen(await bus.subscribe(self._acks["sync"], self._sync_answered))
+        listen(await bus.subscribe(subjects.RELEASES_ALL, self._released))
+        listen(await bus.subscribe(subjects.ack(self.ctx.instance, "grant", "*"), self._grant_answered))
+        listen(await bus.subscribe(subjects.ack(self.ctx.instance, "sync", "*"), self._sync_answered))
         listen(await bus.kv(subjects.KV_NODES).watch(self._inventory))
         listen(
             await bus.subscribe(
@@ -150,25 +156,30 @@ class Reign:
             self._put(m.InventorySeen(inventory))
 
     async def _beat(self, incoming: Incoming) -> None:
-        self._put(m.BeatSeen(decode(incoming.payload, node_commands.Beat).nodes))
+        nodes = decode(incoming.payload, node_commands.Beat).nodes
+        if incoming.subject != subjects.BEAT_HOLLOW:
+            _own_word(incoming, *nodes)
+        self._put(m.BeatSeen(nodes))
 
-    async def _slice_released(self, incoming: Incoming) -> None:
-        _, event = unwrap(incoming.payload)
-        if isinstance(event, SliceReleased):
-            self._put(m.ReleaseSeen(event.node, event.grant_id, event.reason))
+    async def _released(self, incoming: Incoming) -> None:
+        released = decode(incoming.payload, node_commands.Released)
+        self._put(m.ReleaseSeen(subjects.sender(incoming.subject), released.grant_id, released.reason))
 
     async def _grant_answered(self, incoming: Incoming) -> None:
         if not incoming.payload:
             return  # the server's word that no agent listens there; the grant is said again until one does
         answer = decode(incoming.payload, node_commands.Accepted)
+        _own_word(incoming, answer.node)
         if not answer.ok:
             self.ctx.log.warning("grant_refused_by_node", node=answer.node, grant=answer.grant_id, reason=answer.reason)
-        self._put(m.GrantAcknowledged(answer.node, answer.grant_id, answer.ok, answer.reason, parked=answer.parked))
+        self._put(m.GrantAcknowledged(answer.node, answer.grant_id, answer.ok, answer.reason, parked=answer.parked, dead=answer.dead))
 
     async def _sync_answered(self, incoming: Incoming) -> None:
         if not incoming.payload:
             return  # as above
-        self._put(m.SyncAnswered(decode(incoming.payload, node_commands.NodeSyncAnswer)))
+        answer = decode(incoming.payload, node_commands.NodeSyncAnswer)
+        _own_word(incoming, answer.node)
+        self._put(m.SyncAnswered(answer))
 
     async def _reserve(self, incoming: Incoming) -> None:
         plan = decode(incoming.payload, preemption.Reserve).plan
@@ -203,11 +214,15 @@ class Reign:
                 case m.SendPatches():
                     self._spawn(self._send_patches(command))
                 case m.SendGrant():
-                    await self.bus.publish(subjects.node_command(command.node, "grant"), encode(command.grant), reply=self._acks["grant"])
+                    await self.bus.publish(
+                        subjects.node_command(command.node, "grant"), encode(command.grant), reply=self._ack("grant", command.node)
+                    )
                 case m.SendRelease():
                     await self.bus.publish(subjects.node_command(command.node, "release"), encode(command.release))
                 case m.SendSync():
-                    await self.bus.publish(subjects.node_command(command.sync.node, "sync"), encode(command.sync), reply=self._acks["sync"])
+                    await self.bus.publish(
+                        subjects.node_command(command.sync.node, "sync"), encode(command.sync), reply=self._ack("sync", command.sync.node)
+                    )
                 case m.SendReleasesSeen():
                     await self.bus.publish(
                         subjects.node_command(command.node, "ack"), encode(node_commands.ReleasesSeen(grant_ids=command.grant_ids))
@@ -221,8 +236,35 @@ class Reign:
                     self._put(m.Tick())
                 case m.Later():
                     asyncio.get_running_loop().call_later(command.seconds, self._put, m.Wake())
-                case m.StepDown():
-                    raise Refused(command.reason)
+                case m.CheckTerm():
+                    await self._check_term(command.reason)
+                case m.BeginLogAnew():
+                    self.ctx.log.error("log_incomplete", why=command.reason, first_sequence=command.first_sequence)
+                    await self.log_client.begin_anew(command.first_sequence)
+                    raise LogDeleted(command.reason)
+
+    def _ack(self, of: str, node: str) -> str:
+        return subjects.ack(self.ctx.instance, of, node)
+
+    async def _check_term(self, reason: str) -> None:
+        """Raises Refused where the log has a newer term than this session's."""
+        newest = await self.bus.newest(subjects.LOG_TERM)
+        if newest is None or newest.sequence != self.log_client.term:
+            raise Refused(f"the newest term in the log is {newest and newest.sequence}, this session has {self.log_client.term} ({reason})")
+        self.ctx.log.error("node_ahead_of_the_log", why=reason)
+
+    def _name_excluded(self) -> None:
+        """Excluded pods do not make placement unready: it serves all others."""
+        excluded = self.core.takeover.excluded
+        if excluded == self._excluded:
+            return
+        self._excluded = excluded
+        if not excluded:
+            self.ctx.health.clear("excluded")
+            return
+        names = ", ".join(self.core.book.pods[uid].key for uid in list(excluded)[:EXCLUDED_NAMED])
+        self.ctx.log.error("pods_excluded", count=len(excluded), pods=names)
+        self.ctx.health.set("excluded", ok=True, detail=f"{len(excluded)} pods cannot be updated and are not placed: {names}")
 
     def _policy_read(self, event: PolicyRead) -> None:
         """An invalid policy does not make placement unready: the last good one is in force, and nobody else has a better."""
@@ -235,7 +277,7 @@ class Reign:
         )
 
     async def _append(self, command: m.Append) -> None:
-        self._put(m.Appended(await self.logbook.append(command.record)))
+        self._put(m.Appended(await self.log_client.append(command.record)))
 
     async def _send_binds(self, command: m.SendBinds) -> None:
         batch = commands.BindBatch(term=self.core.term, sequence=command.sequence, binds=command.binds)
@@ -259,6 +301,8 @@ class Reign:
         for answer in reply.answers:
             if answer.outcome not in ("done", "gone"):
                 self.ctx.log.info("patch_not_applied", uid=answer.uid, outcome=answer.outcome, message=answer.message)
+        if reply.answers:
+            self._put(m.PatchesAnswered(reply.answers))
 
     async def _renew_if_due(self) -> None:
         """R5. Within the loop, so that no append of the old term is under way while the new one is taken."""
@@ -266,7 +310,7 @@ class Reign:
         if loop.time() < self._renew_at or not self.core.may_renew:
             return
         self._renew_at = loop.time() + self.ctx.config.renew_term_s
-        term = await self.logbook.take_term("renewed")
+        term = await self.log_client.renew_term()
         await self._carry_out(self.core.handle(m.TermRenewed(term), time.monotonic()))
 
     # --- tasks ------------------------------------------------------------------------------------------------
@@ -285,3 +329,10 @@ class Reign:
         if not task.cancelled() and task.exception() is not None and not self._failure.done():
             self._failure.set_result(repr(task.exception()))
             self._put(m.Tick())
+
+
+def _own_word(incoming: Incoming, *nodes: str) -> None:
+    """Raises ContractError where an agent speaks of another node than that of the subject, which its NATS user is bound to."""
+    sender = subjects.sender(incoming.subject)
+    if any(node != sender for node in nodes):
+        raise ContractError(f"{incoming.subject} speaks of {', '.join(nodes)}; an agent speaks of its own node alone")

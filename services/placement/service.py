@@ -9,8 +9,8 @@ from typing import Any
 
 import msgspec
 
-from services.placement.logbook import Logbook
-from services.placement.reign import Reign
+from services.placement.log_client import LogClient
+from services.placement.reign import LogDeleted, Reign
 from services.placement.warming import exercise
 from shared.bus.port import BusError, Refused
 from shared.contracts.base import ContractError
@@ -49,6 +49,7 @@ class Placement(Service):
         ctx.health.set("role", ok=True, detail="standby")
         ctx.metrics.observe_by("kerf_placement_leader", "1 on the instance that leads.", lambda: float(self._reigning is not None))
         self._reign_now: Reign | None = None
+        self._sessions = 0
         self._export(ctx)
         ctx.spawn(self._leadership.run(), name="leadership")
 
@@ -69,6 +70,11 @@ class Placement(Service):
             "1 while the queues in kerf-policy cannot be read; those read before stay in force.",
             of(lambda r: bool(r.core.placer.fair.problem)),
         )
+        m(
+            "kerf_placement_pods_excluded",
+            "Pods that cannot be updated, and are not placed until an update of them succeeds.",
+            of(lambda r: len(r.core.takeover.excluded)),
+        )
         m("kerf_placement_inbox", "Inputs that wait for the core.", of(lambda r: r.waiting))
 
     async def _elected(self) -> None:
@@ -80,15 +86,18 @@ class Placement(Service):
     async def _reign(self) -> None:
         """One reign after another for as long as the hint is ours: each begins with a term, and ends where its fence is refused."""
         while True:
-            reign = None
+            reign, again_s = None, _AGAIN_S
             try:
-                logbook = Logbook(self.ctx.bus, self.ctx.instance)
+                self._sessions += 1
+                log_client = LogClient(self.ctx.bus, self.ctx.instance, f"{self.ctx.instance}/{self._sessions}")
                 await self.ctx.provision()
-                await logbook.take_term("elected")
-                reign = Reign(self.ctx, logbook)
+                await log_client.take_term()
+                reign = Reign(self.ctx, log_client)
                 self._reign_now = reign
-                self.ctx.health.set("role", ok=True, detail=f"leader of term {logbook.term}")
+                self.ctx.health.set("role", ok=True, detail=f"leader of term {log_client.term}")
                 await reign.run()
+            except LogDeleted:
+                again_s = 0.0
             except (Refused, BusError, ContractError) as error:
                 self.ctx.log.warning("reign_ended", error=str(error))
             finally:
@@ -96,7 +105,7 @@ class Placement(Service):
                 self.ctx.health.set("role", ok=True, detail="standby")
                 if reign is not None:
                     await _to_the_end(reign.close())
-            await asyncio.sleep(_AGAIN_S)
+            await asyncio.sleep(again_s)
 
     async def _end_reign(self) -> None:
         task, self._reigning = self._reigning, None

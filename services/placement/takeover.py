@@ -1,35 +1,77 @@
-"""From a term to the lead (R5): replay, list, re-adopt; and where the log is not complete, touch every pending pod first."""
+"""From a term to the lead (R5): replay, list, re-adopt; and if the log may lack decisions, touch every pending pod first.
+
+The log has every decision of the past if all of this is true:
+1. The newest earlier term wrote its own `ready`. Otherwise its leader may have found the log incomplete itself, and died before
+   it had touched every pending pod.
+2. The record that the NATS servers remember as the last one acted on (the mark) is in the log.
+3. No pod and no watcher has met a sequence as high as this session's term.
+If 2 or 3 fails, acknowledged records are lost, and their sequences, terms among them, are about to be given a second time. Such a
+log is deleted: the next one begins with higher sequences.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
+import msgspec
+
 from shared.book.states import PodState
 from shared.contracts.commands import TouchPod
-from shared.contracts.log import Decision, DecisionBatch, ReadyRecord, ReservationRecord
+from shared.contracts.log import Decision, DecisionBatch, LogMark, ReadyRecord, ReservationRecord, TermRecord
 
 TOUCH_AGAIN_S = 2.0
+EXCLUDED_TOUCH_AGAIN_S = 30.0
+EXCLUDE_AFTER_REFUSALS = 3
+"""A pod whose touch the API server has refused so often is excluded; a refusal may be of the moment."""
+
+
+class Touching(msgspec.Struct):
+    """A pod that has to be seen at another version than `version`."""
+
+    version: str
+    sent_at: float
+    refusals: int = 0
 
 
 class Takeover:
     def __init__(self) -> None:
         self._replayed: dict[tuple[str, str], tuple[int, Decision]] = {}
         """By uid and resourceVersion: an append that was repeated stands behind younger decisions, and must not hide them."""
-        self._complete = False
+        self.ready = False
+        """Whether the newest term of the log wrote its own `ready`."""
+        self.mark: LogMark | None = None
+        self._newest_term = 0
+        self._records: dict[int, tuple[int, str]] = {}
+        """By sequence: the term of the record, and of a term's own record its session."""
         self._reserved: dict[str, ReservationRecord] = {}
-        self._touching: dict[str, tuple[str, float]] = {}
-        """By uid of a pod that has to be seen at another version: the version it was touched at, and when."""
+        self._touching: dict[str, Touching] = {}
+        self._excluded: dict[str, Touching] = {}
+        self._excluded_before: dict[str, str] = {}
+        """By the leader before."""
 
     @property
     def touched(self) -> bool:
-        """Whether every pod that had to move has been seen to have moved."""
+        """Whether every pod that had to move has been seen to have moved, or is excluded."""
         return not self._touching
 
-    def replay(self, records: Iterable[tuple[int, DecisionBatch | ReadyRecord]]) -> None:
-        """The log before this term. Without a `ready` in it, decisions of the past may be missing."""
+    @property
+    def excluded(self) -> dict[str, str]:
+        """Pods that could not be touched, by uid, with their version. They are not placed until they are seen at another one; if one
+        is seen bound instead, by a Binding of the past, its grant is void."""
+        return {uid: asked.version for uid, asked in self._excluded.items()}
+
+    def replay(self, records: Iterable[tuple[int, TermRecord | DecisionBatch | ReadyRecord]], mark: LogMark | None) -> None:
+        """The log before this term, and its mark: the newest record that was acted on, None if nobody knows."""
+        self.mark = mark
         for sequence, record in records:
+            if isinstance(record, TermRecord):
+                self._newest_term, self.ready = sequence, False
+                self._records[sequence] = (sequence, record.session)
+                continue
+            self._records[sequence] = (record.term, "")
             if isinstance(record, ReadyRecord):
-                self._complete = True
+                self.ready = record.term == self._newest_term
+                self._excluded_before = record.excluded
                 continue
             for decision in record.decisions:
                 self._replayed[decision.uid, decision.resource_version] = (sequence, decision)
@@ -38,10 +80,26 @@ class Takeover:
                 if not kept.over:
                     self._reserved[kept.plan.plan_id] = kept
 
-    def is_complete(self, term: int, sequence_seen: int) -> bool:
-        """`sequence_seen`: the highest that any watcher ever met. Before this term gave an order it must be below it; as high
-        means that a record which once had our term's number was lost with the log's tail."""
-        return self._complete and sequence_seen < term
+    def lost(self, term: int, sequence_seen: int) -> str:
+        """Why acknowledged records must be missing from the log; empty if there is no sign of it. `sequence_seen`: the highest
+        sequence that any pod or watcher has met. Before this session has given an order it must be below its term."""
+        seen = max(sequence_seen, self.mark.sequence if self.mark is not None else 0)
+        if seen >= term:
+            return f"sequence {seen} has been acted on, and the term taken now is {term}"
+        if self.mark is None:
+            return "the NATS servers do not remember which record was the last: all of them were restarted, or the store is restored"
+        if self.mark.term and not self._has(self.mark):
+            return f"record {self.mark.sequence} of term {self.mark.term} has been acted on, and the log does not have it"
+        return ""
+
+    def above(self, term: int, sequence_seen: int) -> int:
+        """A sequence that is higher than any that is known to have been given."""
+        return max(term, sequence_seen, self.mark.sequence if self.mark is not None else 0) + 1
+
+    def _has(self, mark: LogMark) -> bool:
+        """Whether the marked record is in the log, and not another one that got its sequence after a loss."""
+        term, session = self._records.get(mark.sequence, (-1, ""))
+        return term == mark.term and session in ("", mark.session)
 
     def decided(self, state: PodState) -> tuple[int, Decision] | None:
         """A decision of the past for the pod as it stands: its Binding may be on the way."""
@@ -52,25 +110,48 @@ class Takeover:
         return list(self._reserved.values())
 
     def forget_log(self) -> None:
-        self._replayed, self._reserved = {}, {}
+        self._replayed, self._reserved, self._records = {}, {}, {}
 
     def must_move(self, pods: Iterable[PodState], now: float) -> None:
         """No Binding of a forgotten past can hit these once they are at another version."""
-        self._touching = {s.uid: (s.pod.metadata.resource_version, now) for s in pods}
+        self._touching = {s.uid: Touching(s.pod.metadata.resource_version, now) for s in pods}
 
     def seen(self, state: PodState) -> None:
-        asked = self._touching.get(state.uid)
-        if asked is not None and asked[0] != state.pod.metadata.resource_version:
-            del self._touching[state.uid]
+        """A pod that is still not bound."""
+        for asked in (self._touching, self._excluded):
+            if state.uid in asked and asked[state.uid].version != state.pod.metadata.resource_version:
+                del asked[state.uid]
 
     def settled(self, uid: str) -> None:
         """It was seen bound, or is gone."""
         self._touching.pop(uid, None)
+        self._excluded.pop(uid, None)
+
+    def is_excluded(self, state: PodState, now: float) -> bool:
+        """Whether the leader before could not touch this pending pod, and nobody has touched it since: then this one has to."""
+        version = state.pod.metadata.resource_version
+        if self._excluded_before.get(state.uid) != version:
+            return False
+        self._excluded[state.uid] = Touching(version, now - EXCLUDED_TOUCH_AGAIN_S)
+        return True
+
+    def refused(self, uid: str) -> bool:
+        """The API server refused the touch of this pod. True when the pod is to be excluded from now on: nobody waits for it."""
+        asked = self._touching.get(uid)
+        if asked is None:
+            return False
+        asked.refusals += 1
+        if asked.refusals < EXCLUDE_AFTER_REFUSALS:
+            return False
+        self._excluded[uid] = self._touching.pop(uid)
+        return True
 
     def again(self, now: float) -> list[str]:
-        """Whom to touch once more."""
-        late = [uid for uid, (_, at) in self._touching.items() if now - at >= TOUCH_AGAIN_S]
-        self._touching |= {uid: (self._touching[uid][0], now) for uid in late}
+        """Pods to touch once more."""
+        late = [uid for uid, asked in self._touching.items() if now - asked.sent_at >= TOUCH_AGAIN_S]
+        late += [uid for uid, asked in self._excluded.items() if now - asked.sent_at >= EXCLUDED_TOUCH_AGAIN_S]
+        for uid in late:
+            (self._touching.get(uid) or self._excluded[uid]).sent_at = now
         return late
 
 

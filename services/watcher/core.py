@@ -169,7 +169,7 @@ class Core:
         self._store[kind][seen.metadata.uid] = trimmed
         self._names[kind, seen.metadata.namespace, seen.metadata.name] = seen.metadata.uid
         if isinstance(trimmed, Pod):
-            self._look_at(trimmed, known is None, commands)
+            self._look_at(trimmed, known, commands)
         elif known is not None and _same(known, trimmed):
             self.suppressed += 1
             return None
@@ -184,11 +184,13 @@ class Core:
             del self._names[key]
         return Gone(object=trim(fact.object), certain=fact.certain)
 
-    def _look_at(self, pod: Pod, new: bool, commands: list[Command]) -> None:
-        if new and not pod.spec.node_name and pod.spec.scheduler_name == names.SCHEDULER_NAME:
+    def _look_at(self, pod: Pod, known: Object | None, commands: list[Command]) -> None:
+        if known is None and not pod.spec.node_name and pod.spec.scheduler_name == names.SCHEDULER_NAME:
             commands.append(FirstSight(pod))
-        if new and names.ANNOTATION_GRANT in pod.metadata.annotations:
-            # A log that was wiped while no watcher ran still shows by the grants that stand on pods.
+        if names.ANNOTATION_GRANT in pod.metadata.annotations and (
+            known is None or names.ANNOTATION_GRANT not in known.metadata.annotations
+        ):
+            # A log that has lost records still shows by the grants that stand on pods, whoever bound them.
             found = _SEQUENCE.search(pod.metadata.annotations[names.ANNOTATION_GRANT])
             if found:
                 self.saw_sequence(int(found[1]))

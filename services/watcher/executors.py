@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from services.watcher.announcer import Announcer
 from services.watcher.core import Core
 from shared.contracts import commands as c
-from shared.kube.outcomes import Result
+from shared.kube.outcomes import Result, refused_for_certain
 from shared.kube.writes import Writes
 from shared.model import names
 from shared.model.claims import Consumer, ResourceClaim
@@ -119,7 +119,7 @@ class Executors:
     async def _patch(self, order: c.Patch) -> Result:
         match order:
             case c.TouchPod():
-                return await self._writes.annotate_pod(order.namespace, order.name, order.uid, {names.ANNOTATION_TOUCHED: order.token})
+                return await self._touch(order)
             case c.ParkPod():
                 return await self._park(order)
             case c.ReportPending():
@@ -137,12 +137,25 @@ class Executors:
             case c.PublishSlice():
                 return await self._publish(order)
 
+    async def _touch(self, order: c.TouchPod) -> Result:
+        """By an annotation, which is seen in `kubectl describe`. A pod that takes none (its annotations are as large as they may be,
+        or a foreign webhook says no) is touched by a condition in its status: any write moves its version."""
+        result = await self._writes.annotate_pod(order.namespace, order.name, order.uid, {names.ANNOTATION_TOUCHED: order.token})
+        if not refused_for_certain(result):
+            return result
+        by_status = await self._writes.mark_touched(order.namespace, order.name, order.uid, token=order.token)
+        if not refused_for_certain(by_status):
+            return by_status
+        return Result("refused", f"its annotations: {result.message}; its status: {by_status.message}")
+
     async def _park(self, order: c.ParkPod) -> Result:
         """What stands there already is not written, nor told, again."""
         pod = self._core.find("Pod", order.name, order.namespace)
         if pod is not None and pod.metadata.uid == order.uid and pod.metadata.annotations.get(names.ANNOTATION_PARKED, "") == order.parked:
             return Result("done")
-        result = await self._writes.annotate_pod(order.namespace, order.name, order.uid, {names.ANNOTATION_PARKED: order.parked or None}, order.resource_version)
+        result = await self._writes.annotate_pod(
+            order.namespace, order.name, order.uid, {names.ANNOTATION_PARKED: order.parked or None}, order.resource_version
+        )
         if result.outcome == "done":
             reason, action = ("Parked", "Parking") if order.parked else ("Resumed", "Resuming")
             self._announcer.offer(c.AnnounceEvent(

@@ -23,6 +23,7 @@ from services.watcher.sim_rules import (
     failure,
     precondition,
     timestamp,
+    too_long,
 )
 from shared.contracts.facts import Fact, Gone, Put
 from shared.kube import resources
@@ -99,6 +100,9 @@ class SimulatedCluster:
             refused = default_pod(made, self.all("PriorityClass"))
             if refused:
                 return refused
+        refused = too_long(kind, name, made)
+        if refused:
+            return refused
         try:
             return 201, self._store(key, made)
         except msgspec.ValidationError as error:
@@ -267,6 +271,9 @@ class SimulatedCluster:
     def _update(self, key: Key, old: Json, new: Json) -> Reply:
         if new == old:
             return 200, old  # a write that changes nothing has no version of its own
+        refused = too_long(key[0], key[2], new)
+        if refused:
+            return refused
         try:
             return 200, self._store(key, new)
         except msgspec.ValidationError as error:

@@ -40,6 +40,18 @@ def timestamp(now: float) -> str:
     return datetime.datetime.fromtimestamp(now, datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
+MAX_ANNOTATIONS_BYTES = 256 * 1024
+
+
+def too_long(kind: str, name: str, document: Json) -> Reply | None:
+    """The answer to a write after which the object's annotations would be larger than the server takes; None where they are not."""
+    size = sum(len(key) + len(value) for key, value in (document["metadata"].get("annotations") or {}).items())
+    if size <= MAX_ANNOTATIONS_BYTES:
+        return None
+    text = f"metadata.annotations: Too long: may not be more than {MAX_ANNOTATIONS_BYTES} bytes"
+    return failure(422, "Invalid", f'{kind} "{name}" is invalid: {text}')
+
+
 def precondition(wanted: Json, have: Json) -> str:
     for field, word in (("uid", "UID"), ("resourceVersion", "ResourceVersion")):
         if wanted.get(field) and wanted[field] != have[field]:

@@ -100,6 +100,7 @@ class Book(Ledger):
         self.pods[uid] = state
         self.uid_by_key[state.key] = uid
         if not pod.spec.node_name:
+            state.excluded = ""  # at this version no Binding of the past can succeed any more
             held = self.grants.get(state.grant_id) if state.grant_id else None
             if old is not None and ((held is not None and held.phase == "holding") or state.charged):
                 # The Binding named another resourceVersion: it can never succeed now (R3), so the hold is void (R4).
@@ -120,6 +121,7 @@ class Book(Ledger):
         """What is true of the pod beside what was read of it."""
         state.charged, state.grant_id, state.returned = old.charged, old.grant_id, old.returned
         state.seen_bound = old.seen_bound
+        state.excluded = old.excluded
         if old.charged:
             # The pod may need another amount now (a resize): take the old one back and charge the new.
             node = old.charged
@@ -146,6 +148,9 @@ class Book(Ledger):
         """The pod is seen on a node. Its annotation, not our decision, is the truth."""
         node = state.pod.spec.node_name
         grant = _living_grant(state)
+        if state.excluded and grant is not None:
+            # A Binding of the past, which its leader's successors know nothing of: its GPUs may be another's by now.
+            state.returned, grant = grant.grant_id, None
         known = self.grants.get(state.grant_id) if state.grant_id else None
         if state.charged != node:
             self._uncharge(state)
@@ -170,7 +175,9 @@ class Book(Ledger):
         grant = _living_grant(state)
         if grant is not None and grant.grant_id not in self.grants and not state.grant_id and state.pod.spec.node_name in self.nodes:
             # Ended before this book began. Whether its slice has been given back is for the node to say.
-            self._book(GrantState(grant, state.uid, state.pod.metadata.namespace, state.pod.metadata.name, state.pod.spec.node_name, "leaving"))
+            self._book(
+                GrantState(grant, state.uid, state.pod.metadata.namespace, state.pod.metadata.name, state.pod.spec.node_name, "leaving")
+            )
             state.grant_id = grant.grant_id
             return [Change("ended", state.uid, state.grant_id)]
         held = self.grants.get(state.grant_id) if state.grant_id else None
@@ -275,6 +282,11 @@ class Book(Ledger):
         return [Change("node", name)]
 
     # --- questions --------------------------------------------------------------------------------------------
+
+    def sequence_seen(self) -> int:
+        """The highest sequence of the log that a grant on a pod names; 0 where none does."""
+        found = [grant.sequence for state in self.pods.values() if (grant := grant_of(state.pod)[0]) is not None]
+        return max(found, default=0)
 
     def digest(self) -> dict[str, tuple[str, str]]:
         """What is charged to whom, for comparing two books (P6)."""

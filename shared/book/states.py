@@ -53,6 +53,9 @@ class PodState(msgspec.Struct):
     life: Life = UNTOLD
     parked: Parked | None = None
     """What it has to give up for now, by its annotation; that it has is for its node to say."""
+    excluded: str = ""
+    """Why it cannot be touched. A Binding of the past may still succeed for it, whose grant is void: it is not placed until it is
+    seen at another version."""
     kept_for: str = ""
     """Of what stands on a node where a place is kept: the uid of the pod that it is kept for."""
 
@@ -158,7 +161,9 @@ class NodeState:
         self.ephemeral_total = _offered(whole, allocatable.get("ephemeral-storage", 0))
         self.pods_total = _offered(whole, allocatable.get("pods", 0))
         self.extended_total = {
-            name: _offered(whole, amount) for name, amount in allocatable.items() if name not in ("cpu", "memory", "ephemeral-storage", "pods")
+            name: _offered(whole, amount)
+            for name, amount in allocatable.items()
+            if name not in ("cpu", "memory", "ephemeral-storage", "pods")
         }
 
     def add_room(self, demand: Demand, sign: int) -> None:

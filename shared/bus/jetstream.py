@@ -60,6 +60,10 @@ class StreamInfo(msgspec.Struct, frozen=True):
     created: str = ""
 
 
+class Deleted(msgspec.Struct, frozen=True):
+    success: bool
+
+
 class StoredMessage(msgspec.Struct, frozen=True):
     subject: str
     seq: int

@@ -16,6 +16,7 @@ READ_PATIENCE_S = 60.0
 _FENCE_SEQUENCE = "Nats-Expected-Last-Subject-Sequence"
 _FENCE_SUBJECT = "Nats-Expected-Last-Subject-Sequence-Subject"
 _EXPECTED_STREAM = "Nats-Expected-Stream"
+_LAST_SEQUENCE = "Nats-Expected-Last-Sequence"
 
 
 class LogStream:
@@ -23,9 +24,13 @@ class LogStream:
         self._js = js
         self._one_in_flight = asyncio.Lock()
 
-    async def append(self, subject: str, payload: bytes, *, fence_subject: str, fence_sequence: int) -> int:
+    async def append(
+        self, subject: str, payload: bytes, *, fence_subject: str, fence_sequence: int, last_sequence: int | None = None
+    ) -> int:
         """See port.Bus.append. Appends of one process queue up here: replicated streams refuse a second one in flight."""
         headers = {_EXPECTED_STREAM: subjects.STREAM_LOG, _FENCE_SEQUENCE: str(fence_sequence), _FENCE_SUBJECT: fence_subject}
+        if last_sequence is not None:
+            headers[_LAST_SEQUENCE] = str(last_sequence)
         async with self._one_in_flight:
             return await self._js.store(subjects.STREAM_LOG, subject, payload, headers, timeout_s=APPEND_TIMEOUT_S)
 

@@ -12,7 +12,9 @@ from shared.bus.follow import Follower
 from shared.bus.jetstream import JetStream
 from shared.bus.kv import NatsKv
 from shared.bus.log_stream import LogStream
+from shared.bus.mark import Mark
 from shared.bus.port import Handler, Incoming, LogEntry, Subscription
+from shared.bus.provision import begin_log_anew
 from shared.bus.subscriptions import CoreSubscription
 from shared.bus.watch import KvWatch
 from shared.contracts import subjects
@@ -27,6 +29,7 @@ class NatsBus:
         self._connection = connection
         self.js = JetStream(connection)
         self._log = LogStream(self.js)
+        self._mark = Mark(self.js)
         self._events = EventPublisher(connection)
         self._events.start()
         self._resync_s = resync_s
@@ -109,8 +112,12 @@ class NatsBus:
 
     # --- the log ------------------------------------------------------------------------------------------------
 
-    async def append(self, subject: str, payload: bytes, *, fence_subject: str, fence_sequence: int) -> int:
-        return await self._log.append(subject, payload, fence_subject=fence_subject, fence_sequence=fence_sequence)
+    async def append(
+        self, subject: str, payload: bytes, *, fence_subject: str, fence_sequence: int, last_sequence: int | None = None
+    ) -> int:
+        return await self._log.append(
+            subject, payload, fence_subject=fence_subject, fence_sequence=fence_sequence, last_sequence=last_sequence
+        )
 
     def read_log(self, *, start: int = 1) -> AsyncIterator[LogEntry]:
         return self._log.read(start)
@@ -120,6 +127,15 @@ class NatsBus:
 
     async def newest(self, subject: str) -> LogEntry | None:
         return await self._log.newest(subject)
+
+    async def read_mark(self) -> tuple[bytes | None, int]:
+        return await self._mark.read()
+
+    async def write_mark(self, value: bytes, revision: int) -> int:
+        return await self._mark.write(value, revision)
+
+    async def begin_log_anew(self, first_sequence: int) -> None:
+        await begin_log_anew(self.js, first_sequence)
 
     # --- buckets ------------------------------------------------------------------------------------------------
 

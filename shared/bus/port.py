@@ -103,9 +103,11 @@ class Bus(Protocol):
         """KERF_EVENTS from sequence `start` on, in order, at least once, for ever; what has aged away is passed over.
         Where the stream was made anew after a wipe it begins at 1 again."""
 
-    async def append(self, subject: str, payload: bytes, *, fence_subject: str, fence_sequence: int) -> int:
-        """Onto KERF_LOG, provided that the newest entry on `fence_subject` has `fence_sequence` (0: there is none).
-        Returns the entry's sequence."""
+    async def append(
+        self, subject: str, payload: bytes, *, fence_subject: str, fence_sequence: int, last_sequence: int | None = None
+    ) -> int:
+        """Onto KERF_LOG, provided that the newest entry on `fence_subject` has `fence_sequence` (0: there is none) and that the
+        log's last entry has `last_sequence` (None: any). Returns the entry's sequence."""
 
     def read_log(self, *, start: int = 1) -> AsyncIterator[LogEntry]:
         """KERF_LOG from `start` to the end it has now, then stops."""
@@ -115,6 +117,15 @@ class Bus(Protocol):
 
     async def newest(self, subject: str) -> LogEntry | None:
         """The newest entry of KERF_LOG on a subject."""
+
+    async def read_mark(self) -> tuple[bytes | None, int]:
+        """The log's mark, which lives in the servers' memory, and its revision."""
+
+    async def write_mark(self, value: bytes, revision: int) -> int:
+        """Compare-and-swap; Refused where the revision moved on, also because the servers have lost the mark. Returns the new one."""
+
+    async def begin_log_anew(self, first_sequence: int) -> None:
+        """Deletes KERF_LOG with all that is in it, and makes it again with a higher first sequence than any before."""
 
     def kv(self, bucket: str) -> KvBucket: ...
 

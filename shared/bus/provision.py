@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from typing import Any
 
 import structlog
 
-from shared.bus.jetstream import ApiFailure, JetStream, StreamInfo
-from shared.bus.port import Bus, BusError, NoStream
+from shared.bus.jetstream import ApiFailure, Deleted, JetStream, StreamInfo
+from shared.bus.mark import Mark
+from shared.bus.port import Bus, BusError, NoStream, Refused
 from shared.contracts import subjects
+from shared.contracts.base import encode
+from shared.contracts.log import LogMark
 
 _S = 1_000_000_000
 _ALREADY_IN_USE = 10058
+_RISING = (subjects.STREAM_LOG, f"KV_{subjects.KV_MARK}")
 
 log = structlog.get_logger("bus")
 
@@ -50,6 +55,11 @@ def wanted(*, replicas: int = 1, log_max_age_s: int = 24 * 3600) -> tuple[dict[s
             "allow_msg_ttl": True, "subject_delete_marker_ttl": 60 * _S,
         },
         {
+            # In memory on purpose: what comes back from a backup or an old disk comes back without it, and a log without its
+            # mark is not trusted (rule R5).
+            "name": f"KV_{subjects.KV_MARK}", "subjects": [f"$KV.{subjects.KV_MARK}.>"], "storage": "memory", **bucket, "allow_direct": False,
+        },
+        {
             "name": f"KV_{subjects.KV_SPARED}", "subjects": [f"$KV.{subjects.KV_SPARED}.>"], "storage": "file", **bucket,
             "allow_msg_ttl": True, "subject_delete_marker_ttl": 60 * _S,
         },
@@ -76,17 +86,41 @@ async def provision(bus: Bus, *, replicas: int = 1, log_max_age_s: int = 24 * 36
                 log.info("bus_stream_created", stream=name)
             info = await js.stream_info(name)
         differences += _differences(name, info.config, config)
+    if subjects.STREAM_LOG in made:
+        await _mark_new_log(js)
     if differences:
         raise BusError("streams exist with other settings than Kerf needs: " + "; ".join(differences))
     return tuple(made)
 
 
-async def _create(js: JetStream, config: dict[str, Any]) -> bool:
+async def _mark_new_log(js: JetStream) -> None:
+    """Says that the log begins here: its first leader then knows that it has lost nothing. A mark that is there already stays."""
+    mark = Mark(js)
+    value, revision = await mark.read()
+    if value is None:
+        first = (await js.stream_info(subjects.STREAM_LOG)).state.first_seq
+        with contextlib.suppress(Refused):  # another process has made it, or a leader has marked a record of it
+            await mark.write(encode(LogMark(term=0, sequence=first - 1, session="provision")), revision)
+
+
+async def begin_log_anew(js: JetStream, first_sequence: int) -> None:
+    """Deletes KERF_LOG and makes it again as it was configured, with a first sequence of at least `first_sequence`.
+
+    Raises BusError; then the log may be missing, and provisioning makes it.
+    """
+    config = (await js.stream_info(subjects.STREAM_LOG)).config
+    with contextlib.suppress(NoStream):  # an unanswered deletion that was asked again had happened
+        await js.call(f"STREAM.DELETE.{subjects.STREAM_LOG}", None, Deleted)
+    log.warning("log_deleted", stream=subjects.STREAM_LOG, first_sequence=first_sequence)
+    await _create(js, config, first_sequence)
+
+
+async def _create(js: JetStream, config: dict[str, Any], first_sequence: int = 1) -> bool:
     """True when we made it, False when somebody else was quicker."""
     body = dict(config)
-    if config["name"] == subjects.STREAM_LOG:
-        # Rule R5: after a wipe numbers must go on rising, or a term's number would come a second time.
-        body["first_seq"] = int(time.time() * 1000)
+    if config["name"] in _RISING:
+        # Rule R5: after a wipe numbers must go on rising, or a term's number, or a mark's revision, would come a second time.
+        body["first_seq"] = max(int(time.time() * 1000), first_sequence)
     try:
         await js.call(f"STREAM.CREATE.{config['name']}", body, StreamInfo, timeout_s=5.0)
     except ApiFailure as failure:

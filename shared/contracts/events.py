@@ -127,7 +127,7 @@ class GrantEnded(Event, frozen=True):
 
 
 class TermTaken(Event, frozen=True):
-    """A placement leader begins its reign. Published per node name of its holder."""
+    """A placement leader begins its session. Published per node name of its holder."""
 
     ENTITY: ClassVar[str] = "term"
     VERB: ClassVar[str] = "taken"
@@ -135,6 +135,8 @@ class TermTaken(Event, frozen=True):
     holder: str
     touched: int = 0
     """Pending pods that were touched because the log was not complete."""
+    excluded: int = 0
+    """Of these, pods that could not be touched: they are not placed until an update of them succeeds."""
     readopted: int = 0
     seconds: float = 0.0
 

@@ -130,7 +130,8 @@ _EXAMPLES: tuple[Any, ...] = (
         time="2026-11-21T09:00:00.004211Z", subject=f"{NAMESPACE}/{POD}", traceparent=TRACEPARENT, data=msgspec.Raw(encode(DECIDED)),
     ),
     # log
-    lg.TermRecord(holder="placement-0-1-4be02d", reason="the key in kerf_leader expired"),
+    lg.TermRecord(holder="placement-0-1-4be02d", reason="elected", session="placement-0-1-4be02d/1"),
+    lg.LogMark(term=TERM, sequence=SEQUENCE, session="placement-0-1-4be02d/1"),
     lg.ReadyRecord(term=TERM),
     lg.DecisionBatch(term=TERM, decisions=(lg.Decision(uid=UID, namespace=NAMESPACE, name=POD, resource_version=VERSION, node=NODE, grant=GRANT),),
                      reservations=(lg.ReservationRecord(term=TERM, plan=PLAN, places={UID: pre.HeldPlace(node=NODE, grant=GRANT)}),)),
@@ -169,6 +170,7 @@ _EXAMPLES: tuple[Any, ...] = (
     n.ReleasesSeen(grant_ids=(GRANT_ID,)),
     n.Accepted(ok=False, reason="GPU 0 would hold 150000 MiB of 143872", term=TERM, node=NODE, grant_id=GRANT_ID),
     n.Beat(nodes=(NODE,)),
+    n.Released(grant_id=GRANT_ID, reason="its containers have ended"),
     c.SimApply(objects=(msgspec.Raw(b'{"apiVersion":"v1","kind":"Pod","metadata":{"name":"train-0","namespace":"team-a"}}'),)),
     c.SimDelete(kind="Pod", namespace=NAMESPACE, name=POD),
     c.SimAnswer(applied=1, refusals=("team-a/train-9: kerf.dev/gpu-memory is 16 bytes; write it with a unit, such as 16Gi (at least 1Mi)",)),

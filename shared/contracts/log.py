@@ -9,16 +9,31 @@ from shared.model.grant import Grant
 
 
 class TermRecord(Message, frozen=True):
-    """Begins a reign. Its own sequence in the stream is the term's number."""
+    """Begins a leader session. Its own sequence in the stream is the term's number."""
 
     holder: str
     reason: str = ""
+    session: str = ""
+    """Unlike that of any other session, so that a record of one is never taken for another's."""
+
+
+class LogMark(Message, frozen=True):
+    """The newest record that its leader may have acted on. It lives in the NATS servers' memory, beside the log and not in it:
+    a log that lacks this record has lost acknowledged ones, and so may have a log without a mark."""
+
+    term: int
+    """0: nothing has been acted on yet, and the log begins after `sequence`."""
+    sequence: int
+    session: str = ""
 
 
 class ReadyRecord(Message, frozen=True):
     """From here on the log is complete: every open hold of the past stands before this record under its term."""
 
     term: int
+    excluded: dict[str, str] = {}
+    """Pods that could not be touched, by uid, with the version at which a Binding of the past may still succeed for them. They are
+    not placed before they are seen at another one."""
 
 
 class Decision(Message, frozen=True):

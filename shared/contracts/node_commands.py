@@ -18,6 +18,11 @@ class NodeGrant(Message, frozen=True):
     grant: Grant
     parked: Parked | None = None
     """What its pod has to give up for now. The answer says whether it has."""
+    number: int = 0
+    """Rises with each order of a term. An agent that has met a later order about a grant does not go back to an earlier one."""
+    unbound: bool = False
+    """In a sync: the grant is decided, and its pod has not been seen bound yet. It must not be forgotten, and nothing may be
+    started by it."""
 
 
 class NodeRelease(Message, frozen=True):
@@ -29,11 +34,16 @@ class NodeRelease(Message, frozen=True):
 
 
 class NodeSync(Message, frozen=True):
-    """All grants that placement knows on this node, once a term. The agent refuses terms older than one it has met."""
+    """All grants that placement knows on this node, once a term. The agent refuses terms older than one it has met, and passes over
+    a sync with a lower number than one it has met in the same term. From then on it hands over no grant of an earlier term that is
+    not named here."""
 
     term: int
     node: str
     grants: tuple[NodeGrant, ...] = ()
+    number: int = 0
+    """Counts with the numbers of grants: what the agent learned by a later order than this one is not in here, and stays. 0: from
+    a placement before 0.2, which does not count."""
 
 
 class LiveSlice(Message, frozen=True):
@@ -62,6 +72,8 @@ class NodeSyncAnswer(Message, frozen=True):
     boot_id: str
     term: int
     accepted: bool
+    number: int = 0
+    """The sync's."""
     live: tuple[LiveSlice, ...] = ()
     tombstones: tuple[str, ...] = ()
     """Grants of the sync that were given back for good already."""
@@ -116,6 +128,17 @@ class Accepted(Message, frozen=True):
     """The grant it answers for, where there is one."""
     parked: Parked | None = None
     """What its slices have given up now: the order's very words. None with a `reason` where they cannot."""
+    dead: bool = False
+    """The node will never hand this grant over: it has released it, or has closed the term that the grant is from."""
+
+
+class Released(Message, frozen=True):
+    """A promise: the node that says so will never hand this grant over again, and nothing of it runs. Said again until placement
+    has booked it. The event slice.released says the same to listeners; placement believes this one, which only the node itself
+    can send."""
+
+    grant_id: str
+    reason: str = ""
 
 
 class Beat(Message, frozen=True):

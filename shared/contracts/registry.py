@@ -79,7 +79,9 @@ def _event(kind: type[e.Event], scope: Literal["namespace", "node"], publisher: 
     )  # fmt: skip
 
 
-def _node(verb: str, message: type, reply: type | None, description: str, *, reply_address: str = "", publisher: str = "placement") -> Channel:
+def _node(
+    verb: str, message: type, reply: type | None, description: str, *, reply_address: str = "", publisher: str = "placement"
+) -> Channel:
     return Channel(
         name=f"node.{verb}", address=f"{s.VERSION}.cmd.node.{{node}}.{verb}", kind="command", message=message, reply=reply, reply_address=reply_address,
         publisher=publisher, receivers="node_agent", description=description,
@@ -120,7 +122,7 @@ EVENTS: tuple[Channel, ...] = (
 
 LOG: tuple[Channel, ...] = (
     Channel(name="log.term", address=s.LOG_TERM, kind="log", message=lg.TermRecord, publisher="placement", receivers="placement", retention=_LOG_RETENTION,
-            description="Begins a reign. The sequence of this record is the term, and the fence of every later append."),
+            description="Begins a leader session. The sequence of this record is the term, and the fence of every later append."),
     Channel(name="log.ready", address=s.LOG_READY, kind="log", message=lg.ReadyRecord, publisher="placement", receivers="placement", retention=_LOG_RETENTION,
             description="From here on the log is complete under its term."),
     Channel(name="log.decisions", address=s.LOG_DECISIONS, kind="log", message=lg.DecisionBatch, publisher="placement", receivers="placement", retention=_LOG_RETENTION,
@@ -147,9 +149,9 @@ COMMANDS: tuple[Channel, ...] = (
             description="A plan of preemption: placement keeps its places, or says why not. Asked again it answers the same."),
     Channel(name="cmd.abandon", address=s.CMD_ABANDON, kind="command", message=pre.Abandon, reply=pre.Reserved, publisher="preemptor", receivers="placement (the leader)",
             description="A plan is given up; what it kept is everybody's again."),
-    _node("grant", n.NodeGrant, n.Accepted, "A grant that is true now: its pod was seen bound to this node.", reply_address=f"{s.VERSION}.ack.{{instance}}.grant"),
-    _node("release", n.NodeRelease, n.Accepted, "The pod is gone: never hand this grant over again, and say slice.released when nothing of it runs."),
-    _node("sync", n.NodeSync, n.NodeSyncAnswer, "All grants of this node, once a term. The agent refuses older terms and tombstones what is not named.", reply_address=f"{s.VERSION}.ack.{{instance}}.sync"),
+    _node("grant", n.NodeGrant, n.Accepted, "A grant that is true now: its pod was seen bound to this node.", reply_address=f"{s.VERSION}.ack.{{instance}}.grant.{{node}}"),
+    _node("release", n.NodeRelease, n.Accepted, "The pod is gone: never hand this grant over again, and say that it is released when nothing of it runs."),
+    _node("sync", n.NodeSync, n.NodeSyncAnswer, "All grants of this node, once a term. The agent refuses older terms, and hands over no grant of an earlier term that is not named.", reply_address=f"{s.VERSION}.ack.{{instance}}.sync.{{node}}"),
     _node("cordon", n.NodeCordon, n.NodeCordonAnswer, "A GPU, or the whole node, takes no new slices, or takes them again; the answer names the pods on it.", publisher="cli"),
     _node("ack", n.ReleasesSeen, None, "These releases are booked; the agent stops repeating them."),
     Channel(name="sim.apply", address=s.SIM_APPLY, kind="command", message=c.SimApply, reply=c.SimAnswer, publisher="cli", receivers="watcher (simulated cluster)",
@@ -180,7 +182,12 @@ QUERIES: tuple[Channel, ...] = (
         "advise", s.QUERY_ADVISE, q.AdviseQuery, q.AdviseAnswer, receivers="placement", description="Which pods should move to make room?"
     ),
     _query(
-        "preempt", s.QUERY_PREEMPT, pre.PreemptQuery, pre.PreemptAnswer, receivers="preemptor", description="Who would give way to this pod?"
+        "preempt",
+        s.QUERY_PREEMPT,
+        pre.PreemptQuery,
+        pre.PreemptAnswer,
+        receivers="preemptor",
+        description="Who would give way to this pod?",
     ),
     _query("inspect", s.QUERY_INSPECT, q.InspectQuery, q.InspectAnswer, receivers="placement", description="Who has what on which GPU."),
     _query(
@@ -219,6 +226,8 @@ QUERIES: tuple[Channel, ...] = (
 SAMPLES: tuple[Channel, ...] = (
     Channel(name="beat", address=f"{s.VERSION}.beat.{{node}}", kind="sample", message=n.Beat, publisher="node_agent", receivers="placement",
             description="A sign of life every 2 seconds; under the token hollow one of a process that simulates many nodes."),
+    Channel(name="release", address=f"{s.VERSION}.release.{{node}}", kind="sample", message=n.Released, publisher="node_agent", receivers="placement",
+            description="The node has released a grant for good; said again until placement has booked it. An agent may publish under its own node's token alone."),
     Channel(name="usage", address=f"{s.VERSION}.usage.{{node}}", kind="sample", message=sm.UsageSample, publisher="node_agent", receivers="anyone",
             description="What is used on a node's GPUs, by slice, every few seconds."),
     Channel(name="spans", address=f"{s.VERSION}.spans.{{service}}", kind="sample", message=q.SpanBatch, publisher="every service", receivers="metrics",
@@ -230,6 +239,8 @@ BUCKETS: tuple[Channel, ...] = (
             retention="KV kerf_nodes: file, the last value, no TTL", description="What a node has: the last inventory of its agent."),
     Channel(name="bucket.leader", address=f"$KV.{s.KV_LEADER}.{{key}}", kind="bucket", message=str, publisher="placement", receivers="placement",
             retention="KV kerf_leader: the last value, TTL 5 seconds", description="Who may try for leadership: the holder's instance name as plain text. A hint; the fence is the log's term."),
+    Channel(name="bucket.mark", address=f"$KV.{s.KV_MARK}.{s.LOG_MARK}", kind="bucket", message=lg.LogMark, publisher="placement", receivers="placement",
+            retention="KV kerf_mark: in the servers' memory, the last value", description="The newest record of the log that its leader may have acted on. A log without it, or a server without a mark, has lost records."),
     Channel(name="bucket.spared", address=f"$KV.{s.KV_SPARED}.{{owner}}", kind="bucket", message=pre.Spared, publisher="preemptor", receivers="preemptor",
             retention="KV kerf_spared: file, the last value, until nobody is immune by it", description="Who has made room, and is left alone for a while."),
 )  # fmt: skip

@@ -16,6 +16,9 @@ EVENTS_ALL = f"{VERSION}.event.>"
 KV_NODES = "kerf_nodes"
 KV_LEADER = "kerf_leader"
 KV_SPARED = "kerf_spared"
+KV_MARK = "kerf_mark"
+LOG_MARK = "log"
+"""The one key of the bucket of the log's mark."""
 
 FEED_ALL = f"{VERSION}.feed.*"
 QUERY_SNAPSHOT = f"{VERSION}.query.snapshot"
@@ -41,8 +44,8 @@ REJECTED = f"{VERSION}.event.placement.rejected.>"
 GRANTS_ENDED = f"{VERSION}.event.grant.ended.>"
 PREEMPTIONS = f"{VERSION}.event.preemption.>"
 SLICES_RELEASED = f"{VERSION}.event.slice.released.>"
-"""Under the pod's namespace where the agent knows it, else under the node."""
-"""Under whatever scope: agents publish it under the pod's namespace, as all that concerns a tenant's slice."""
+"""Under the pod's namespace where the agent knows it, else under the node. For listeners: placement believes RELEASES_ALL alone."""
+RELEASES_ALL = f"{VERSION}.release.*"
 
 BEAT_ALL = f"{VERSION}.beat.*"
 BEAT_HOLLOW = f"{VERSION}.beat.hollow"
@@ -99,9 +102,20 @@ def usage(node: str) -> str:
     return f"{VERSION}.usage.{token(node)}"
 
 
-def acks(instance: str, of: str) -> str:
-    """Where nodes answer one leader's grants and syncs: the reply subject of its commands. of: grant, sync."""
-    return f"{VERSION}.ack.{token(instance)}.{of}"
+def release(node: str) -> str:
+    """Where a node's agent says that it has released a grant, until placement has booked it."""
+    return f"{VERSION}.release.{token(node)}"
+
+
+def ack(instance: str, of: str, node: str) -> str:
+    """Where one node answers one leader's grants or syncs: the reply subject of its commands. of: grant, sync. `*` as node
+    subscribes to the answers of all nodes."""
+    return f"{VERSION}.ack.{token(instance)}.{of}.{node if node == '*' else token(node)}"
+
+
+def sender(subject: str) -> str:
+    """The node that speaks on a subject that ends with its token: an agent's NATS user may publish under its own token alone."""
+    return untoken(subject.rsplit(".", 1)[1])
 
 
 def spans(service: str) -> str:

@@ -19,6 +19,12 @@ class Result(NamedTuple):
     message: str = ""
 
 
+def refused_for_certain(result: Result) -> bool:
+    """Whether nothing was applied, and would not be the next time either: also where an admission webhook does not answer and
+    stands for a no, which the server reports as its own failure (500)."""
+    return result.outcome == "refused" or (result.outcome == "unknown" and "failed calling webhook" in result.message)
+
+
 class _Cause(msgspec.Struct, frozen=True):
     field: str = ""
     message: str = ""

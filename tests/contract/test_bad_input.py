@@ -32,7 +32,6 @@ NODES = [{"name": f"n{i}", "count": 2, "memory_mib": 81_920, "nvlinks": 0} for i
 HUGE = 10**30
 GPU = {"index": 0, "model": "H", "memory_mib": 1000}
 META = {"uid": "u", "namespace": "team", "name": "p"}
-ENVELOPE = {"specversion": "1.0", "id": "1", "source": "/x", "type": "dev.kerf.slice.released.v1", "time": "2026-11-21T00:00:00Z"}
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -127,12 +126,8 @@ async def test_a_bad_question_is_answered_with_what_is_wrong(made: Stack, subjec
     await _works(made, "after-a-question")
 
 
-def _event(**data: Any) -> dict[str, Any]:
-    return ENVELOPE | {"data": data}
-
-
 SLICE = {"namespace": "team", "name": "p", "container": "c", "grant_id": "x-1", "strategy": "advisory"}
-RELEASED = subjects.event_in_namespace("slice", "released", "team")
+RELEASED = subjects.release("n0")
 SAID: list[tuple[str, str, Any, str]] = [
     ("feed: no JSON", subjects.feed("e"), b"{", "bus_handler_failed"),
     ("feed: a word for a number", subjects.feed("e"), {"epoch": "e", "number": "one"}, "bus_handler_failed"),
@@ -158,9 +153,11 @@ SAID: list[tuple[str, str, Any, str]] = [
     ("sync answer: more than a number holds", "ACK.sync", {"node": "n0", "boot_id": "b", "term": 1, "accepted": True,
         "live": [{"uid": "u", **SLICE, "gpus": {"g": [HUGE, 0]}}]}, "bus_handler_failed"),
     ("released: no JSON", RELEASED, b"{", "bus_handler_failed"),
-    ("released: no CloudEvent", RELEASED, {"grant_id": "g"}, "bus_handler_failed"),
-    ("released: fields missing", RELEASED, _event(node="n0"), "bus_handler_failed"),
-    ("released: no data", RELEASED, ENVELOPE, "bus_handler_failed"),
+    ("released: fields missing", RELEASED, {"reason": "why not"}, "bus_handler_failed"),
+    ("released: wrong type", RELEASED, {"grant_id": 5}, "bus_handler_failed"),
+    ("sync answer: of another node", "ACK.sync", {"node": "n1", "boot_id": "b", "term": 1, "accepted": True}, "bus_handler_failed"),
+    ("grant answer: of another node", "ACK.grant", {"ok": False, "node": "n1", "grant_id": "g", "dead": True}, "bus_handler_failed"),
+    ("beat: of another node", subjects.beat("n0"), {"nodes": ["n0", "n1"]}, "bus_handler_failed"),
     ("spans: no JSON", subjects.spans("placement"), b"{", "bus_handler_failed"),
     ("spans: wrong type", subjects.spans("placement"), {"spans": [{"name": 5}]}, "bus_handler_failed"),
 ]  # fmt: skip
@@ -169,12 +166,12 @@ SAID: list[tuple[str, str, Any, str]] = [
 @pytest.mark.parametrize(("subject", "payload", "logged"), [row[1:] for row in SAID], ids=[row[0] for row in SAID])
 async def test_a_bad_message_is_logged_and_passed_over(made: Stack, subject: str, payload: Any, logged: str) -> None:
     if subject.startswith("ACK."):
-        subject = subjects.acks(made.services["placement"].instance, subject.removeprefix("ACK."))
+        subject = subjects.ack(made.services["placement"].instance, subject.removeprefix("ACK."), "n0")
     with capture_logs() as lines:
         await made.bus.publish(subject, _bytes(payload))
         line = await eventually(lambda: next((entry for entry in lines if entry["event"] == logged), None), what=f"a log line {logged}")
     assert line["subject"] == subject
-    assert "this is no " in line["error"]
+    assert "this is no " in line["error"] or "an agent speaks of its own node alone" in line["error"]
     await _works(made, "after-a-message")
 
 

@@ -7,7 +7,7 @@ import json
 import sys
 import time
 
-from tests.sim.log import Violation
+from tests.sim.nats import Violation
 from tests.sim.world import World
 
 

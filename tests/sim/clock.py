@@ -44,6 +44,8 @@ class Network:
         self.clock = clock
         self.calm = False
         self._last: dict[str, float] = {}
+        self.lost_orders = False
+        """Whether orders of leaders to watchers are lost; see `World._lose_bindings`."""
         self.cut: set[str] = set()
         """Parts that nobody reaches, and who reach nobody."""
 

@@ -1,25 +1,27 @@
-"""Placement processes: the real core, behind the shell's habits (hint, term, append and read back, feed follower)."""
+"""Placement processes: the real core, behind the shell's habits (hint, session, feed follower) and the real log protocol."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
+from services.node_agent import messages as a
 from services.placement import messages as m
 from services.placement.core import Core
+from services.placement.log_protocol import LogProtocol, Pause, Request, Steps
 from services.placement.settings import Settings
 from shared.bus.feed import Follower, Gap
+from shared.bus.port import NoStream, Refused, Unknown
 from shared.contracts.base import decode
 from shared.contracts.facts import FeedBatch, SnapshotPage
-from shared.contracts.log import ReadyRecord
-from tests.sim.log import Refused
 
 if TYPE_CHECKING:
     from tests.sim.world import World
 
+T = TypeVar("T")
+
 TTL_S = 5.0
 UNANSWERED_S = 2.0
-RENEW_S = 120.0
 SILENCE_S = 5.0
 
 
@@ -29,16 +31,19 @@ class Leader:
     def __init__(self, world: World, index: int) -> None:
         self.world, self.name = world, f"placement-{index}"
         self.core: Core | None = None
-        self.term = 0
         self.alive, self.frozen = True, False
         self._kept: list[Callable[[], None]] = []
         self._life = 0
         self._reign = 0
-        self._last = 0
+        """Another number with each session, and with the end of each."""
+        self._in_session = False
+        self._log = LogProtocol(self.name, "")
+        self._held_back: list[m.Input] | None = None
+        """What came while the term is renewed."""
+        self._renew_at = 0.0
         self._heard = 0.0
         self._held = False
         self._asked = 0
-        self._renewing = False
         self._follower = Follower()
         world.clock.after(world.rng.uniform(0, 1), self._candidate)
 
@@ -46,9 +51,9 @@ class Leader:
 
     def crash(self) -> None:
         self.world.clock.tell(f"{self.name} crashes")
-        self.alive, self.frozen, self.core, self._kept = False, False, None, []
+        self.alive, self.frozen, self._kept = False, False, []
         self._life += 1
-        self._reign += 1
+        self._reset()
 
     def restart(self) -> None:
         if not self.alive:
@@ -64,6 +69,8 @@ class Leader:
         if self.frozen:
             self.world.clock.tell(f"{self.name} wakes")
             self.frozen = False
+            if self.world.rng.random() < 0.5:
+                self._renew_at = 0.0  # its renewal has come due meanwhile, perhaps under a successor
             kept, self._kept = self._kept, []
             for do in kept:
                 do()
@@ -89,7 +96,7 @@ class Leader:
         reign = self._reign
         return self.awake(lambda: do() if self._reign == reign else None)
 
-    # --- the hint and the term --------------------------------------------------------------------------------
+    # --- the hint and the session -----------------------------------------------------------------------------
 
     def _candidate(self) -> None:
         world = self.world
@@ -98,67 +105,124 @@ class Leader:
             if holder == self.name or until < world.clock.now:
                 world.hint = (self.name, world.clock.now + TTL_S)
                 if not self._held:
-                    self._end("it is elected anew")  # as the shell does: an election begins a term
+                    self._end("it is elected anew")  # as the shell does: an election begins a session
                 self._held = True
-                if self.core is None:
-                    self._take_term()
+                if not self._in_session:
+                    self._begin_session()
             else:
                 self._held = False
-                if self.core is not None and world.rng.random() < 0.5:  # it notices sooner or later
+                if self._in_session and world.rng.random() < 0.5:  # it notices sooner or later
                     self._end("another holds the hint")
         self._soon(1.5, self._candidate)
 
-    def _take_term(self) -> None:
-        log = self.world.log
-        try:
-            self.term = log.append("term", self.name, log.newest_term)
-        except Refused:
-            return
+    def _begin_session(self) -> None:
         self._reign += 1
-        self._last = self.term
-        self.world.clock.tell(f"{self.name} takes term {self.term}")
+        self._in_session = True
+        self._log = LogProtocol(self.name, f"{self.name}/{self._reign}")
+        self.world.nats.provision()
+        self._run(self._log.take_term(), self._replay)
+
+    def _replay(self, term: int) -> None:
+        self.world.clock.tell(f"{self.name} takes term {term}")
+        self._run(self._log.replay(), self._lead)
+
+    def _lead(self, records: Any) -> None:
         self.core = Core(self.name, Settings())
         self._follower = Follower()
-        records = log.before(self.term)
-        self._feed(m.TermTaken(self.term, records))
+        if not self.world.network.calm and self.world.rng.random() < 0.3:
+            # Long enough for a second sync to be sent before the first is answered.
+            for node in self.world.nodes.values():
+                node.stall(self.world.rng.uniform(3.2, 7.0))
+        self._feed(m.TermTaken(self._log.term, records, self._log.found_mark))
         for node in self.world.nodes.values():
             node.tell_inventory(self)
-        reign = self._reign
-        self._soon(0.5, lambda: self._ticks(reign))
-        self._soon(RENEW_S, lambda: self._renew(reign))
+        self._soon(0.5, self.reigning(self._tick))
+        self._renew_at = self.world.clock.now + self.world.rng.uniform(5.0, 60.0)
 
-    def _renew(self, reign: int) -> None:
-        if self._reign != reign or self.core is None:
-            return
-        if self.core.may_renew:
+    def _renew(self) -> None:
+        """As the shell: nothing else is taken in until the log has answered."""
+        self._renew_at = self.world.clock.now + self.world.rng.uniform(5.0, 60.0)
+        self._held_back = []
+
+        def renewed(term: int) -> None:
+            self.world.clock.tell(f"{self.name} renews as term {term}")
+            held_back, self._held_back = self._held_back, None
+            self._feed(m.TermRenewed(term))
+            for event in held_back or ():
+                self._feed(event)
+
+        self._run(self._log.renew_term(), renewed)
+
+    @property
+    def term(self) -> int:
+        return self._log.term
+
+    def _run(self, steps: Steps[T], done: Callable[[T], None]) -> None:
+        """Runs steps of the log protocol over the network. A request that is not answered in time may have happened, or yet happen."""
+        world, reign = self.world, self._reign
+
+        def go(resume: Callable[[], Request]) -> None:
             try:
-                self.term = self.world.log.append("term", self.name, self.term)
-            except Refused:
-                self._end("its renewal was refused")
+                ask(resume())
+            except StopIteration as end:
+                done(end.value)
+            except (Refused, NoStream, Unknown) as error:
+                self._end(f"the log: {error}")
+
+        def ask(request: Request) -> None:
+            if isinstance(request, Pause):
+                self._soon(0.5, self.reigning(lambda: go(lambda: steps.send(None))))
                 return
-            self._last = self.term
-            self.world.clock.tell(f"{self.name} renews as term {self.term}")
-            self._feed(m.TermRenewed(self.term))
-        self._soon(RENEW_S if not self.core.may_renew else 1.0, lambda: self._renew(reign))
+            open_ = [True]
+
+            def answered(resume: Callable[[], Request]) -> None:
+                if open_[0] and self._reign == reign:
+                    open_[0] = False
+                    go(resume)
+
+            def at_server() -> None:
+                try:
+                    answer = world.nats.answer(request)
+                except (Refused, NoStream) as error:
+                    back(lambda error=error: steps.throw(error))
+                else:
+                    back(lambda: steps.send(answer))
+
+            def back(resume: Callable[[], Request]) -> None:
+                world.network.send("nats", self.name, self.awake(lambda: answered(resume)))
+
+            world.network.send(self.name, "nats", at_server)
+            self._soon(UNANSWERED_S, lambda: answered(lambda: steps.throw(Unknown("no answer"))))
+
+        go(lambda: next(steps))
 
     def _end(self, why: str) -> None:
-        if self.core is not None:
-            self.world.clock.tell(f"{self.name} ends its reign: {why}")
-            self.core = None
-            self._reign += 1
+        if self._in_session:
+            self.world.clock.tell(f"{self.name} ends its session: {why}")
+            self._reset()
 
-    def _ticks(self, reign: int) -> None:
-        if self._reign == reign and self.core is not None:
-            self._feed(m.Tick())
-            if self._follower.epoch and self.world.clock.now - self._heard > SILENCE_S:
-                self.world.clock.tell(f"{self.name} gives up the silent feed {self._follower.epoch}")
-                self._want_snapshot()
-            self._soon(0.5, lambda: self._ticks(reign))
+    def _reset(self) -> None:
+        self.core, self._held_back, self._in_session = None, None, False
+        self._reign += 1
+
+    def _tick(self) -> None:
+        if self.core is None:
+            return
+        self._feed(m.Tick())
+        if self.core is not None and self._held_back is None and self.core.may_renew and self.world.clock.now >= self._renew_at:
+            self._renew()
+        if self._follower.epoch and self.world.clock.now - self._heard > SILENCE_S:
+            self.world.clock.tell(f"{self.name} gives up the silent feed {self._follower.epoch}")
+            self._want_snapshot()
+        self._soon(0.5, self.reigning(self._tick))
 
     # --- in and out -------------------------------------------------------------------------------------------
 
     def _feed(self, event: m.Input) -> None:
         if self.core is None:
+            return
+        if self._held_back is not None:
+            self._held_back.append(event)
             return
         for command in self.core.handle(event, self.world.clock.now):
             if self.core is not None:
@@ -221,69 +285,41 @@ class Leader:
         world = self.world
         match command:
             case m.Append():
-                self._append(command.record, self._reign)
+                self._run(self._log.append(command.record), lambda sequence: self._feed(m.Appended(sequence)))
             case m.SendBinds():
                 for bind in command.binds:
                     world.clock.tell(f"{self.name} sends the binding of {bind.name} at {bind.resource_version} to {bind.node}")
+                if world.network.lost_orders:
+                    return
                 watcher = world.rng.choice(world.watchers)
                 sequence = command.sequence
                 world.network.send(self.name, watcher.name, lambda: watcher.bind(command.binds, sequence, self))
             case m.SendPatches():
                 watcher = world.rng.choice(world.watchers)
-                world.network.send(self.name, watcher.name, lambda: watcher.patch(command.patches))
+                world.network.send(self.name, watcher.name, lambda: watcher.patch(command.patches, self))
             case m.SendGrant():
-                world.to_node(self, command.node, lambda node: node.grant(command.grant, self))
+                world.to_node(self, command.node, a.GrantCame(command.grant))
             case m.SendRelease():
-                world.to_node(self, command.node, lambda node: node.release(command.release))
+                world.to_node(self, command.node, a.ReleaseCame(command.release))
             case m.SendSync():
-                world.to_node(self, command.sync.node, lambda node: node.sync(command.sync, self))
+                world.to_node(self, command.sync.node, a.SyncCame(command.sync))
             case m.SendReleasesSeen():
-                world.to_node(self, command.node, lambda node: node.booked(command.grant_ids))
+                world.to_node(self, command.node, a.ReleasesBooked(command.grant_ids))
             case m.TakeSnapshot():
                 self._want_snapshot()
             case m.Again():
                 self._soon(0.0, lambda: self._feed(m.Tick()))
             case m.Later():
                 self._soon(command.seconds, self.reigning(lambda: self._feed(m.Wake())))
-            case m.StepDown():
-                self._end(command.reason)
+            case m.CheckTerm():
+                self._check_term()
+            case m.BeginLogAnew():
+                world.clock.tell(f"{self.name} deletes the log: {command.reason}")
+                self._run(self._log.begin_anew(command.first_sequence), lambda _: self._end("the log is deleted"))
 
-    def _append(self, record: Any, reign: int) -> None:
-        """As the shell's log book: a time-out is unknown, so look, and only then append again."""
-        world, term = self.world, self.term
-        subject = "ready" if isinstance(record, ReadyRecord) else "decisions"
-        state = {"answered": False}
+    def _check_term(self) -> None:
+        def seen() -> None:
+            if self.world.nats.newest_term != self.term:
+                self._end("the log has a newer term")
 
-        def at_server() -> None:
-            try:
-                sequence = world.log.append(subject, record, term)
-            except Refused:
-                world.network.send("nats", self.name, self.awake(lambda: answered(None)))
-                return
-            world.network.send("nats", self.name, self.awake(lambda: answered(sequence)))
-
-        def answered(sequence: int | None) -> None:
-            if state["answered"] or self._reign != reign:
-                return
-            state["answered"] = True
-            if sequence is None:
-                self._end(f"its append under {term} was refused")
-            else:
-                self._last = sequence
-                self._feed(m.Appended(sequence))
-
-        def unanswered() -> None:
-            if state["answered"] or self._reign != reign:
-                return
-            if self.name in world.network.cut:
-                self._soon(UNANSWERED_S, unanswered)
-                return
-            found = world.log.find(subject, record, self._last)
-            if found is not None:
-                answered(found)
-            else:
-                state["answered"] = True
-                self._append(record, reign)
-
-        world.network.send(self.name, "nats", at_server)
-        self._soon(UNANSWERED_S, unanswered)
+        self.world.network.send(self.name, "nats", self.reigning(seen))

@@ -11,9 +11,10 @@ from services.node_agent.core import Agent
 from services.node_agent.state import Checkpoint
 from services.placement import messages as m
 from shared.contracts.events import SliceReleased
-from shared.contracts.node_commands import Accepted, NodeGrant, NodeRelease, NodeSync, NodeSyncAnswer
+from shared.contracts.node_commands import Accepted, LiveSlice, NodeSyncAnswer
 from shared.model import names
-from shared.model.grant import decode_grant
+from shared.model.grant import ContainerGrant, decode_grant
+from tests.sim.nats import Violation
 from tests.support import build
 
 if TYPE_CHECKING:
@@ -28,8 +29,15 @@ class SimNode:
         self.saved = msgspec.msgpack.encode(Checkpoint(node=name))
         self.agent = Agent(name)
         self.alive = True
-        self.running: dict[tuple[str, str], str] = {}
-        """Containers that run, by pod uid and name: their grant. Survives the agent's death, not a reboot."""
+        self.rogue = False
+        """Whether it lies about other nodes and about terms. About itself it says the truth: its own GPUs are its own harm."""
+        self._slow_until = 0.0
+        self._inbox: dict[type[a.Input], list[tuple[a.Input, Leader]]] = {}
+        """What came while it was slow, by kind."""
+        self.running: dict[tuple[str, str], tuple[str, ContainerGrant]] = {}
+        """Containers that run, by pod uid and name: their grant's id and what they were handed. Outlives the agent, not a boot."""
+        self.changes = 0
+        """Counts what changes in `running`, and restarts of the agent."""
         self._seen: dict[str, tuple[str, str, str]] = {}
         """Pods that the kubelet knows as its own: uid to namespace, name and grant annotation."""
         self._inventory()
@@ -47,17 +55,25 @@ class SimNode:
         if not self.alive:
             self.world.clock.tell(f"the agent of {self.name} restarts")
             self.alive = True
+            self.changes += 1
             self.agent = Agent(self.name, msgspec.msgpack.decode(self.saved, type=Checkpoint))
             self._inventory()
+            for lease in self.agent.held.leases:
+                if (lease.uid, lease.container) not in self.running:
+                    self.handle(a.ContainerEnded(lease.uid, lease.container))  # it has looked at what runs
 
     def reboot(self) -> None:
         self.world.clock.tell(f"{self.name} reboots")
         self._boots += 1
         self.running = {}
+        self.changes += 1
         if self.alive:
             self.agent = Agent(self.name, msgspec.msgpack.decode(self.saved, type=Checkpoint))
         self.alive = True
         self._inventory()
+
+    def runs(self, grant_id: str) -> bool:
+        return any(running == grant_id for running, _ in self.running.values())
 
     def _inventory(self) -> None:
         self.handle(a.InventorySeen(build.inventory(self.name, gpus=self.gpus, boot=f"{self.name}-boot-{self._boots}")))
@@ -80,17 +96,57 @@ class SimNode:
 
     # --- the bus ----------------------------------------------------------------------------------------------
 
-    def grant(self, grant: NodeGrant, leader: Leader) -> None:
-        self.handle(a.GrantCame(grant), leader)
+    def order(self, event: a.Input, leader: Leader) -> None:
+        """Orders of one kind come in their order. The agent reads each kind by itself, so between kinds there is none."""
+        if self._slow_until > self.world.clock.now or self._inbox:
+            self._inbox.setdefault(type(event), []).append((event, leader))
+        else:
+            self.handle(event, leader)
 
-    def release(self, release: NodeRelease) -> None:
-        self.handle(a.ReleaseCame(release))
+    def stall(self, seconds: float) -> None:
+        """A slow disk, a starved process: for so long nothing is taken in, and then one order after another, of any kind."""
+        self.world.clock.tell(f"the agent of {self.name} stalls for {seconds:.1f} s")
+        self._slow_until = self.world.clock.now + seconds
+        self.world.clock.after(seconds, self._take_one)
 
-    def sync(self, sync: NodeSync, leader: Leader) -> None:
-        self.handle(a.SyncCame(sync), leader)
+    def _take_one(self) -> None:
+        if not self._inbox:
+            return
+        kind = self.world.rng.choice(list(self._inbox))
+        event, leader = self._inbox[kind].pop(0)
+        if not self._inbox[kind]:
+            del self._inbox[kind]
+        self.handle(event, leader)
+        gaps_s = (0.0,) if self.world.network.calm else (0.0, 0.01, 0.3, 2.0)
+        self.world.clock.after(self.world.rng.choice(gaps_s), self._take_one)
 
-    def booked(self, grant_ids: tuple[str, ...]) -> None:
-        self.handle(a.ReleasesBooked(grant_ids))
+    def lie(self) -> None:
+        """Says of others' grants that they are released, dead or parked, and of terms that there are higher ones."""
+        world, rng = self.world, self.world.rng
+        others = [g for n in world.nodes.values() if n is not self for g in n.agent.held.known]
+        if not others:
+            return
+        grant_id = rng.choice(others).grant_id
+        lies: tuple[m.Input, ...] = (
+            m.SyncAnswered(NodeSyncAnswer(node=self.name, boot_id=f"{self.name}-boot-{self._boots}", term=2**50, accepted=False)),
+            m.GrantAcknowledged(self.name, grant_id, ok=False, reason="a lie", dead=True),
+            m.GrantAcknowledged(self.name, grant_id, ok=False, reason="a lie"),
+            m.ReleaseSeen(self.name, grant_id, "a lie"),
+        )
+        lie = rng.choice(lies)
+        world.clock.tell(f"{self.name} lies: {lie}")
+        for leader in world.leaders:
+            world.network.send(self.name, leader.name, lambda x=leader: x.hear(lie))  # type: ignore[misc]
+
+    def _embellished(self, answer: NodeSyncAnswer) -> NodeSyncAnswer:
+        """Its own truth, and lies about the grants of others."""
+        others = [g for n in self.world.nodes.values() if n is not self for g in n.agent.held.known]
+        if not self.rogue or not others:
+            return answer
+        known = self.world.rng.choice(others)
+        live = tuple(LiveSlice(uid=known.grant.uid, namespace=known.grant.namespace, name=known.grant.name, container="c", grant_id=known.grant_id, strategy="exclusive",
+                               gpus={f"{self.name}-gpu-0": (1, 1)}) for _ in range(1))  # fmt: skip
+        return msgspec.structs.replace(answer, tombstones=(*answer.tombstones, *(k.grant_id for k in others)), live=(*answer.live, *live))
 
     def handle(self, event: a.Input, leader: Leader | None = None) -> list[a.Command]:
         if not self.alive:
@@ -119,10 +175,12 @@ class SimNode:
             self.world.clock.tell(
                 f"{self.name} answers the sync of {body.term}: accepted {body.accepted}, live {[s.name for s in body.live]}"
             )
-            heard = m.SyncAnswered(body)
+            heard = m.SyncAnswered(self._embellished(body))
         else:
-            heard = m.GrantAcknowledged(self.name, body.grant_id, body.ok, body.reason)
+            heard = m.GrantAcknowledged(self.name, body.grant_id, body.ok, body.reason, dead=body.dead)
         self.world.network.send(self.name, leader.name, lambda: leader.hear(heard))
+        if isinstance(body, NodeSyncAnswer) and not self.world.network.calm and self.world.rng.random() < 0.2:
+            self.world.clock.after(self.world.rng.uniform(0.5, 15.0), lambda: leader.hear(heard))  # the same answer, late
 
     def _released(self, event: SliceReleased) -> None:
         self.world.clock.tell(f"{self.name} gives back {event.grant_id} of {event.name or event.uid}: {event.reason}")
@@ -166,7 +224,12 @@ class SimNode:
             for said in self.handle(a.StartAsked(uid, container)):
                 if isinstance(said, a.HandOver):
                     self.world.clock.tell(f"{self.name} starts {name}/{container} with {said.grant_id}")
-                    self.running[uid, container] = said.grant_id
+                    if said.grant_id != decode_grant(grant).grant_id:
+                        raise Violation(
+                            f"P4: {name}/{container} is handed {said.grant_id}, and its pod was bound with {decode_grant(grant).grant_id}"
+                        )
+                    self.running[uid, container] = (said.grant_id, said.share)
+                    self.changes += 1
 
     def _stop(self, uid: str, namespace: str, name: str, exists: bool) -> None:
         if any(key[0] == uid for key in self.running) and not self.alive:
@@ -184,4 +247,5 @@ class SimNode:
     def _end_containers(self, uid: str) -> None:
         for key in [k for k in self.running if k[0] == uid]:
             del self.running[key]
+            self.changes += 1
             self.handle(a.ContainerEnded(*key))

@@ -4,17 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import msgspec
 import pytest
 
+from services.node_agent.core import Agent
+from services.node_agent.state import Known
 from services.placement.core import Core
 from services.placement.journal import Journal
-from services.placement.messages import Command
+from services.placement.log_protocol import LogProtocol, ReadNewestTerm, Steps
+from services.placement.messages import Command, GrantAcknowledged
 from services.placement.nodes import Nodes
 from services.placement.reports import Reports
+from services.placement.takeover import Takeover
 from shared.book.book import Book
 from shared.book.gangs import GangState
-from shared.contracts.log import DecisionBatch
-from tests.sim.log import Violation
+from shared.contracts.log import DecisionBatch, LogMark
+from shared.contracts.node_commands import NodeSyncAnswer
+from tests.sim.nats import Violation
 from tests.sim.world import World
 
 SEEDS, PARTS = 1000, 8
@@ -95,6 +101,84 @@ def test_using_a_node_before_it_has_synced_would_be_seen(monkeypatch: pytest.Mon
     monkeypatch.setattr(Nodes, "inventory", trusts)
     monkeypatch.setattr(Nodes, "_sync", lambda self, node, now: [])
     assert _violated(range(300))
+
+
+def test_a_renewal_over_a_successor_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A leader that renews on top of whatever term is the newest."""
+
+    def renews(self: LogProtocol) -> Steps[int]:
+        newest = yield ReadNewestTerm()
+        self.term = self._last = yield from self._append_term("renewed", fence=newest.sequence, after=None)
+        return self.term
+
+    monkeypatch.setattr(LogProtocol, "renew_term", renews)
+    assert "renews over" in _violated(range(1000))
+
+
+def test_trusting_a_log_without_its_mark_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The log's tail is lost, and its sequences come a second time."""
+
+    def only_what_watchers_met(self: Takeover, term: int, seen: int) -> str:
+        self.mark = self.mark or LogMark(term=0, sequence=1)
+        return "seen" if seen >= term else ""
+
+    monkeypatch.setattr(Takeover, "lost", only_what_watchers_met)
+    assert _violated(range(300))
+
+
+def test_taking_decisions_over_without_touching_after_a_loss_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Takeover, "must_move", lambda self, pods, now: None)
+    assert _violated(range(300))
+
+
+def test_handing_over_a_hold_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sync names a grant whose pod is not bound yet; the pod is edited, and bound with another."""
+    monkeypatch.setattr(Known, "unbound", property(lambda self: False))
+    assert _violated(range(1000)).startswith("P4")
+
+
+def test_a_late_sync_that_buries_a_fresh_grant_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sync without a number buries all that it does not name."""
+    syncs = Agent._sync
+    monkeypatch.setattr(Agent, "_sync", lambda self, sync: syncs(self, msgspec.structs.replace(sync, number=0)))
+    assert "never hand over" in _violated(range(1000))
+
+
+def test_believing_a_node_about_the_grants_of_others_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    synced = Nodes.synced
+
+    def believes(self: Nodes, answer: NodeSyncAnswer, now: float) -> list[str] | None:
+        return None if synced(self, answer, now) is None else [g for g in answer.tombstones if g in self.book.grants]
+
+    monkeypatch.setattr(Nodes, "synced", believes)
+    assert _violated(range(300)).startswith("P1")
+
+
+def test_believing_a_node_that_calls_the_grants_of_others_dead_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    answered = Core._grant_answered
+
+    def believes(self: Core, event: GrantAcknowledged, now: float) -> None:
+        held = self.book.grants.get(event.grant_id)
+        answered(self, event if held is None else msgspec.structs.replace(event, node=held.node), now)
+
+    monkeypatch.setattr(Core, "_grant_answered", believes)
+    assert _violated(range(300)).startswith("P1")
+
+
+def test_waiting_for_a_pod_that_nobody_can_touch_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Takeover, "refused", lambda self, uid: False)
+    assert "no leader" in _violated(range(300))
+
+
+def test_forgetting_which_pods_could_not_be_touched_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Takeover, "is_excluded", lambda self, state, now: False)
+    assert _violated(range(300))
+
+
+def test_leaving_earlier_terms_open_at_the_nodes_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A forgotten Binding comes true for a pod that could not be touched, and its GPU is another's by then."""
+    monkeypatch.setattr(Agent, "is_void", lambda self, grant: grant.grant_id in self.released)
+    assert _violated(range(1000)).startswith("P1")
 
 
 def test_the_reports_are_not_what_keeps_the_rules(monkeypatch: pytest.MonkeyPatch) -> None:

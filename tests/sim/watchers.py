@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from services.placement import messages as m
 from services.watcher.core import Core, WireBatch
 from shared.contracts.base import decode, encode
-from shared.contracts.commands import Answer, Bind, Patch, TouchPod
+from shared.contracts.commands import Answer, Bind, DeletePod, Patch, TouchPod
 from shared.contracts.facts import Fact, Gone, SnapshotPage
 from shared.model import names
 from shared.model.grant import decode_grant
-from tests.sim.log import Violation
+from tests.sim.nats import Violation
 
 if TYPE_CHECKING:
     from tests.sim.leaders import Leader
@@ -119,6 +120,11 @@ class Watcher:
         """The POST may be slow, lost or doubled; what comes back may be lost too."""
         self.world.network.send(self.name, "api", lambda: self._at_api(bind, leader))
 
+    def post(self, bind: Bind, leader: Leader) -> None:
+        """A POST that has been under way for long."""
+        if not self.world.network.calm:
+            self._at_api(bind, leader)
+
     def _at_api(self, bind: Bind, leader: Leader) -> None:
         world = self.world
         meta = {
@@ -130,28 +136,39 @@ class Watcher:
         outcome = {201: "done", 404: "gone", 409: "conflict"}[status]
         world.clock.tell(f"the API server answers {outcome} to the binding of {bind.name} at {bind.resource_version} to {bind.node}")
         if status == 201:
-            logged = world.log.decided.get((bind.uid, bind.resource_version))
+            logged = world.nats.decided.get((bind.uid, bind.resource_version), set())
             made = (bind.node, decode_grant(bind.grant).grant_id if bind.grant else "")
-            if logged != made:
-                raise Violation(f"P3: {bind.name} was bound as {made}, the log had {logged}")
+            if made not in logged:
+                raise Violation(f"P3: {bind.name} was bound as {made}, the log had {sorted(logged)}")
             world.bound += 1
         world.record()
         if outcome != "done":
             self._answer(leader, Answer(uid=bind.uid, outcome=outcome, resource_version=bind.resource_version))  # type: ignore[arg-type]
 
     def _answer(self, leader: Leader, answer: Answer) -> None:
-        from services.placement import messages as m
-
         self.world.network.send(self.name, leader.name, lambda: leader.hear(m.BindsAnswered((answer,))))
 
-    def patch(self, patches: tuple[Patch, ...]) -> None:
+    def patch(self, patches: tuple[Patch, ...], leader: Leader) -> None:
         if not self.alive:
             return
         for patch in patches:
             if isinstance(patch, TouchPod):
-                self.world.network.send(self.name, "api", lambda p=patch: self._touch(p))  # type: ignore[misc]
+                self.world.network.send(self.name, "api", lambda p=patch: self._touch(p, leader))  # type: ignore[misc]
+            elif isinstance(patch, DeletePod):
+                self.world.network.send(self.name, "api", lambda p=patch: self._delete(p))  # type: ignore[misc]
 
-    def _touch(self, patch: TouchPod) -> None:
+    def _touch(self, patch: TouchPod, leader: Leader) -> None:
+        world = self.world
+        if patch.uid in world.untouchable:
+            refused = Answer(uid=patch.uid, outcome="refused", message="a webhook says no")
+            world.network.send(self.name, leader.name, lambda: leader.hear(m.PatchesAnswered((refused,))))
+            return
         body = {"metadata": {"uid": patch.uid, "annotations": {names.ANNOTATION_TOUCHED: patch.token}}}
-        self.world.api.patch("Pod", patch.namespace, patch.name, body)
+        world.api.patch("Pod", patch.namespace, patch.name, body)
+        world.record()
+
+    def _delete(self, patch: DeletePod) -> None:
+        self.world.clock.tell(f"{patch.name} is deleted for its controller to make another: {patch.reason}")
+        preconditions = {"uid": patch.uid, "resourceVersion": patch.resource_version}
+        self.world.api.delete("Pod", patch.namespace, patch.name, {"preconditions": preconditions}, self.world.clock.now)
         self.world.record()

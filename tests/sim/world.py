@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import functools
 import random
 from collections.abc import Callable
+from typing import Any
 
+from services.node_agent.messages import Input
 from services.placement.core import Core
 from services.placement.gangs.placing import by_size, place_gang, take_back
 from services.watcher.sim_cluster import SimulatedCluster
 from shared.book.gangs import GangState
 from shared.contracts.facts import Fact
 from shared.model import names
-from shared.model.grant import decode_grant
+from shared.model.grant import ContainerGrant, Grant, decode_grant
 from tests.sim.clock import Clock, Network
 from tests.sim.leaders import Leader
-from tests.sim.log import SimLog, Violation
+from tests.sim.nats import SimNats, Violation
 from tests.sim.nodes import SimNode
 from tests.sim.rebuild import compare_with_rebuilt
 from tests.sim.watchers import Watcher
@@ -29,18 +32,32 @@ ASKS = (
     {names.RESOURCE_GPU_MEMORY: "20Gi", names.RESOURCE_GPU_COMPUTE: "30"},
     {},
 )
+FAULTS = (
+    "delete_pod", "delete_pod", "force_delete", "edit_pod", "edit_pod", "crash_leader", "freeze_leader", "supersede_leader", "crash_watcher",
+    "crash_agent", "reboot", "cut", "wipe", "node_goes", "lose_part_of_the_log", "stall_agent", "stall_agent", "lose_bindings", "forget_binding", "go_rogue", "mend_touch",
+)  # fmt: skip
+"""Methods of World, without their underscore; twice named is twice as likely."""
 
 
 class World:
     def __init__(self, seed: int) -> None:
         self.rng = random.Random(seed)
+        # A part of the kinds in each world, often or seldom: where all of them happen all the time, nothing lasts long enough to go
+        # wrong in a way that takes a while.
+        self._faults = [kind for kind in FAULTS if self.rng.random() < 0.5] or list(FAULTS)
+        self._pause_s = self.rng.choice((3.0, 6.0, 12.0))
+        self._untouchable = self.rng.choice((0.0, 0.05, 0.3))
         self.clock = Clock(self.rng)
         self.network = Network(self.clock)
         self.api = SimulatedCluster(uid_prefix=f"{seed & 0xFFFFFFFF:08x}")
         self.history: list[Fact] = []
         self.gangs: dict[str, int] = {}
         """How many members of each must be decided together."""
-        self.log = SimLog(self.clock, self.gangs)
+        self.nats = SimNats(self.clock, self.gangs)
+        self.untouchable: set[str] = set()
+        """Uids of pods that no patch changes."""
+        self._ever_untouchable: set[str] = set()
+        self._checked: tuple[int, ...] = ()
         self.hint: tuple[str, float] = ("", 0.0)
         self.bound = 0
         self._changed_at = self.clock.now
@@ -51,7 +68,7 @@ class World:
             self._add_node(f"n{i}")
         self.leaders = [Leader(self, i) for i in range(2)]
         self.watchers = [Watcher(self, i) for i in range(2)]
-        for _ in range(self.rng.randint(4, 14)):
+        for _ in range(self.rng.randint(4, 20)):
             self.clock.after(self.rng.uniform(0, FAULTY_S * 0.8), self._create_pod)
         for number in range(self.rng.randint(0, 2)):
             self._create_gang(f"g{number}", self.rng.uniform(0, FAULTY_S * 0.6))
@@ -84,10 +101,14 @@ class World:
 
     def _add_node(self, name: str) -> None:
         capacity = {"cpu": "16", "memory": "64Gi", "pods": "20"}
-        self.api.create("Node", {"metadata": {"name": name, "labels": {"kerf.sim/side": name[-1]}}, "status": {"allocatable": capacity, "capacity": capacity}}, self.clock.now)
+        self.api.create(
+            "Node",
+            {"metadata": {"name": name, "labels": {"kerf.sim/side": name[-1]}}, "status": {"allocatable": capacity, "capacity": capacity}},
+            self.clock.now,
+        )
         self.record()
         if name not in self.nodes:
-            self.nodes[name] = SimNode(self, name, self.rng.randint(1, 2))
+            self.nodes[name] = SimNode(self, name, self.rng.randint(1, 3))
 
     def _create_gang(self, name: str, at_s: float) -> None:
         """Its pods come within a few seconds; one of them may be more than it needs."""
@@ -104,15 +125,20 @@ class World:
         self.pods += 1
         ask = self.rng.choice(ASKS)
         container = {"name": "c", "resources": {"limits": ask, "requests": {"cpu": "1", **ask}}}
+        owners = [{"apiVersion": "batch/v1", "kind": "Job", "name": "j", "uid": "j", "controller": True}] if self.rng.random() < 0.3 else []
         pod = {
-            "metadata": {"name": f"p{self.pods}", "namespace": "default", "annotations": notes or {}},
+            "metadata": {"name": f"p{self.pods}", "namespace": "default", "annotations": notes or {}, "ownerReferences": owners},
             "spec": {"schedulerName": names.SCHEDULER_NAME, "priority": self.rng.choice((0, 0, 10)), "containers": [container]},
         }
         of = f" in gang {notes[names.ANNOTATION_GANG]}" if notes else ""
         self.clock.tell(f"a user creates p{self.pods}{of} asking for {ask}")
         _, made = self.api.create("Pod", pod, self.clock.now)
         if notes:
-            self.log.gang_of[made["metadata"]["uid"]] = notes[names.ANNOTATION_GANG]
+            self.nats.gang_of[made["metadata"]["uid"]] = notes[names.ANNOTATION_GANG]
+        if self.rng.random() < self._untouchable:
+            self.clock.tell(f"nobody can patch p{self.pods}")
+            self.untouchable.add(made["metadata"]["uid"])
+            self._ever_untouchable.add(made["metadata"]["uid"])
         self.record()
 
     def _some_pod(self) -> dict | None:  # type: ignore[type-arg]
@@ -122,13 +148,9 @@ class World:
     def _fault(self) -> None:
         if self.network.calm:
             return
-        kinds: list[Callable[[], None]] = [
-            self._delete_pod, self._delete_pod, self._force_delete, self._edit_pod, self._crash_leader, self._freeze_leader, self._freeze_leader,
-            self._crash_watcher, self._crash_agent, self._reboot, self._cut, self._wipe, self._node_goes,
-        ]  # fmt: skip
-        self.rng.choice(kinds)()
+        getattr(self, f"_{self.rng.choice(self._faults)}")()
         self.record()
-        self.clock.after(self.rng.uniform(0.2, 6.0), self._fault)
+        self.clock.after(self.rng.uniform(0.2, self._pause_s), self._fault)
 
     def _delete_pod(self) -> None:
         pod = self._some_pod()
@@ -143,12 +165,19 @@ class World:
             self.api.delete("Pod", "default", pod["metadata"]["name"], {"gracePeriodSeconds": 0}, self.clock.now)
 
     def _edit_pod(self) -> None:
-        pod = self._some_pod()
+        """Of a pod that waits more often: its decision, if there is one, is void then."""
+        if self.network.calm:
+            return
+        waiting = [pod for pod in self.api.all("Pod") if not pod["spec"].get("nodeName")]
+        pod = self.rng.choice(waiting) if waiting and self.rng.random() < 0.7 else self._some_pod()
         if pod:
             self.clock.tell(f"a user edits {pod['metadata']['name']}")
             self.api.patch("Pod", "default", pod["metadata"]["name"], {"metadata": {"labels": {"edited": str(self.clock.steps)}}})
+            self.record()
 
     def _crash_leader(self) -> None:
+        if self.network.calm:
+            return
         leader = self.rng.choice(self.leaders)
         leader.crash()
         self.clock.after(self.rng.uniform(0.1, 10.0), leader.restart)
@@ -157,6 +186,13 @@ class World:
         leader = self.rng.choice(self.leaders)
         leader.freeze()
         self.clock.after(self.rng.uniform(0.1, 20.0), leader.thaw)
+
+    def _supersede_leader(self) -> None:
+        """The one that leads is frozen until another does, and wakes beside it."""
+        for leader in self.leaders:
+            if leader.core is not None and leader.core.phase == "leading":
+                leader.freeze()
+                self.clock.after(self.rng.uniform(6.0, 12.0), leader.thaw)
 
     def _crash_watcher(self) -> None:
         watcher = self.rng.choice(self.watchers)
@@ -187,11 +223,83 @@ class World:
 
     def _wipe(self) -> None:
         if self.rng.random() < 0.3:
-            self.clock.tell("NATS loses everything")
-            self.log.wipe()
+            self.nats.wipe()
+
+    def _lose_part_of_the_log(self) -> None:
+        """A restart alone, one that loses the log's tail, or a backup of the log in its place."""
+        count = self.rng.randint(1, 8)
+        kinds: list[Callable[[], None]] = [self.nats.restart, lambda: self.nats.lose_tail(count), lambda: self.nats.restore(count)]
+        if self.rng.random() < 0.6:
+            self.rng.choice(kinds)()
+
+    def _lose_bindings(self) -> None:
+        """Decisions are logged and their Bindings lost; the leader dies, its successor takes them over and tells the nodes of them;
+        and then users edit what waits, which makes them void, and nodes are slow to hear what is decided instead."""
+        if self.network.lost_orders:
+            return
+        self.clock.tell("no Binding is sent any more")
+        self.network.lost_orders = True
+        self.clock.after(self.rng.uniform(1.0, 3.0), lambda: [leader.crash() for leader in self.leaders if leader.core is not None])
+        self.clock.after(3.5, lambda: [leader.restart() for leader in self.leaders])
+        self.clock.after(4.0, lambda: self._void_holds(self.clock.now + 10.0))
+
+    def _forget_binding(self) -> None:
+        """A Binding is on its way when the log is lost, and its pod is one that cannot be touched. It comes true late, and then the log
+        is lost once more."""
+        core = self.leading()
+        held = [hold for hold in core.holds.values() if hold.sequence] if core is not None else []
+        if not held:
+            return
+        hold = self.rng.choice(held)
+        self.clock.tell(f"the Binding of {hold.decision.name} is forgotten with the log, and the pod cannot be touched")
+        bind, leader = hold.bind(), self.leaders[0]
+        self.untouchable.add(bind.uid)
+        self._ever_untouchable.add(bind.uid)
+        self._forget()
+        late_s = self.rng.uniform(5.0, 15.0)
+        self.clock.after(late_s, lambda: self.watchers[0].post(bind, leader))
+        self.clock.after(late_s + self.rng.uniform(0.0, 1.0), self._forget)
+
+    def _forget(self) -> None:
+        if not self.network.calm:
+            self.nats.wipe()
+            for leader in self.leaders:
+                leader.crash()
+                self.clock.after(0.1, leader.restart)
+
+    def _void_holds(self, until: float) -> None:
+        core = self.leading()
+        told = core is not None and core.nodes.synced_count == len(self.nodes)
+        if self.network.calm:
+            return
+        if not told and self.clock.now < until:
+            self.clock.after(0.5, lambda: self._void_holds(until))
+            return
+        self.network.lost_orders = False
+        for hold in [] if core is None else list(core.holds.values()):
+            if self.rng.random() < 0.8:
+                self.clock.tell(f"a user edits {hold.decision.name}")
+                self.api.patch("Pod", "default", hold.decision.name, {"metadata": {"labels": {"edited": str(self.clock.steps)}}})
+                self.nodes[hold.decision.node].stall(self.rng.uniform(1.0, 6.0))
+        self.record()
+
+    def _stall_agent(self) -> None:
+        if not self.network.calm:
+            self.rng.choice(list(self.nodes.values())).stall(self.rng.uniform(0.5, 12.0))
+
+    def _go_rogue(self) -> None:
+        node = self.rng.choice(list(self.nodes.values()))
+        node.rogue = self.rng.random() < 0.5
+        node.lie()
+
+    def _mend_touch(self) -> None:
+        if self.untouchable:
+            uid = self.rng.choice(sorted(self.untouchable))
+            self.clock.tell(f"pod {uid} can be patched again")
+            self.untouchable.discard(uid)
 
     def _node_goes(self) -> None:
-        if self.rng.random() < 0.2:
+        if self.rng.random() < 0.4:
             name = self.rng.choice(list(self.nodes))
             self.clock.tell(f"{name} is deleted from Kubernetes")
             self.api.delete("Node", "", name, {}, self.clock.now)
@@ -201,6 +309,7 @@ class World:
         self.clock.tell("--- calm ---")
         self.network.calm = True
         self.network.cut.clear()
+        self.network.lost_orders = False
         for name in self.nodes:
             self._add_node(name)
         for leader in self.leaders:
@@ -211,53 +320,55 @@ class World:
                 watcher.restart()
         for node in self.nodes.values():
             node.restart_agent()
+            node.rogue = False
 
-    def to_node(self, leader: Leader, name: str, do: Callable[[SimNode], None]) -> None:
+    def to_node(self, leader: Leader, name: str, order: Input) -> None:
+        """NATS keeps the order of each subscription; the agent has one for each kind of order."""
         node = self.nodes[name]
-        self.network.send(leader.name, name, lambda: do(node), ordered=f"{leader.name}>{name}")
+        self.network.send(leader.name, name, lambda: node.order(order, leader), ordered=f"{leader.name}>{name}>{type(order).__name__}")
 
     # --- properties -------------------------------------------------------------------------------------------
 
     def _check(self) -> None:
-        """P1 and P4, from what the API server holds and what truly runs, without asking any book."""
+        """P1 and P4, from what the API server holds and what truly runs, without asking any book. Nothing is checked twice."""
+        state = (self.api.version, *(node.changes for node in self.nodes.values()))
+        if state == self._checked:
+            return
+        self._checked = state
         used: dict[tuple[str, str], list[int]] = {}
         counted: set[str] = set()
         for pod in self.api.all("Pod"):
-            text = (pod["metadata"].get("annotations") or {}).get(names.ANNOTATION_GRANT)
-            if text and pod["spec"].get("nodeName") and pod["status"].get("phase") not in ("Succeeded", "Failed"):
-                self._count(decode_grant(text), used, counted)
+            grant = bound_grant(pod)
+            if grant is None or pod["status"].get("phase") in ("Succeeded", "Failed"):
+                continue
+            if self._is_void(grant):
+                if pod["metadata"]["uid"] not in self._ever_untouchable and not pod["metadata"].get("deletionTimestamp"):
+                    raise Violation(
+                        f"P5: {pod['metadata']['name']} lives and is bound with {grant.grant_id}, which its node will never hand over"
+                    )
+            else:
+                counted.add(grant.grant_id)
+                for container in grant.containers.values():
+                    _count(container, used)
         for node in self.nodes.values():
-            known = {g.grant.grant_id: g.grant for g in node.agent.grants()} if node.running else {}
-            leases = {(lease.uid, lease.container): lease for lease in node.agent.held.leases} if node.running else {}
-            for (uid, container), grant_id in node.running.items():
-                lease = leases.get((uid, container))
-                if lease is None and node.alive:
-                    raise Violation(f"P4: {uid}/{container} runs on {node.name} without a lease")
-                if grant_id in known:
-                    self._count(known[grant_id], used, counted)
+            leases = {(lease.uid, lease.container) for lease in node.agent.held.leases}
+            for key, (grant_id, share) in node.running.items():
+                if key not in leases and node.alive:
+                    raise Violation(f"P4: {key} runs on {node.name} without a lease")
+                if grant_id not in counted:
+                    _count(share, used)
         for (name, uuid), (mib, milli) in used.items():
             if mib > GPU_MIB or milli > GPU_MILLI:
-                raise Violation(f"P1: {uuid} of {name} is booked with {mib} MiB and {milli} milli by {sorted(counted)}")
+                raise Violation(f"P1: {uuid} of {name} is booked with {mib} MiB and {milli} milli")
 
-    def _count(self, grant: object, used: dict[tuple[str, str], list[int]], counted: set[str]) -> None:
-        grant_id = grant.grant_id  # type: ignore[attr-defined]
-        if grant_id in counted:
-            return
-        for container in grant.containers.values():  # type: ignore[attr-defined]
-            for share in container.gpus:
-                if grant_id in self.nodes[share.node].agent.released and not self._runs(share.node, grant_id):
-                    continue
-                counted.add(grant_id)
-                total = used.setdefault((share.node, share.uuid), [0, 0])
-                total[0] += share.memory_mib
-                total[1] += share.compute_milli
-
-    def _runs(self, node: str, grant_id: str) -> bool:
-        return grant_id in self.nodes[node].running.values()
+    def _is_void(self, grant: Grant) -> bool:
+        """No container will ever start by it, and none runs by it."""
+        nodes = {share.node for container in grant.containers.values() for share in container.gpus}
+        return all(self.nodes[name].agent.is_void(grant) and not self.nodes[name].runs(grant.grant_id) for name in nodes)
 
     def leading(self) -> Core | None:
         for leader in self.leaders:
-            if leader.core is not None and leader.core.phase == "leading" and leader.term == self.log.newest_term:
+            if leader.core is not None and leader.core.phase == "leading" and leader.term == self.nats.newest_term:
                 return leader.core
         return None
 
@@ -283,14 +394,25 @@ class World:
                 raise Violation(f"P5: {state.key} waits although it fits")
         for gang in core.placer.gangs.by_key.values():
             self._check_gang(core, gang)
-        lost = [
-            p["metadata"]["name"]
-            for p in self.api.all("Pod")
-            if not p["spec"].get("nodeName") and not p["metadata"].get("deletionTimestamp") and p["metadata"]["uid"] not in core.queue
-        ]
-        if lost:
-            raise Violation(f"pods that nobody places: {lost}")
+        for pod in self.api.all("Pod"):
+            if not pod["metadata"].get("deletionTimestamp"):
+                self._check_pod(core, pod)
         compare_with_rebuilt(self, core)
+
+    def _check_pod(self, core: Core, pod: dict[str, Any]) -> None:
+        """It waits for a place, or is bound and runs by the grant that it was bound with."""
+        meta, grant, node = pod["metadata"], bound_grant(pod), pod["spec"].get("nodeName")
+        excluded = meta["uid"] in self._ever_untouchable
+        if not node and meta["uid"] not in core.queue and not (excluded and meta["uid"] in core.takeover.excluded):
+            raise Violation(f"lost: nobody places {meta['name']}")
+        if grant is None or pod["status"].get("phase") in ("Succeeded", "Failed"):
+            return
+        for container in grant.containers:
+            runs = self.nodes[node].running.get((meta["uid"], container))
+            if runs is None and not (excluded and self._is_void(grant)):
+                raise Violation(f"lost: {meta['name']}/{container} is bound to {node} with {grant.grant_id} and never started")
+            if runs is not None and runs[0] != grant.grant_id:
+                raise Violation(f"P4: {meta['name']}/{container} runs by {runs[0]}, and its pod was bound with {grant.grant_id}")
 
     def _check_gang(self, core: Core, gang: GangState) -> None:
         """P5 of a gang: it waits for pods that do not exist, or for room."""
@@ -300,3 +422,19 @@ class World:
             take_back(tried.placed, core.placer.engine)
             if tried.misfit is None:
                 raise Violation(f"P5: gang {gang.key} waits although it fits")
+
+
+def _count(container: ContainerGrant, used: dict[tuple[str, str], list[int]]) -> None:
+    for share in container.gpus:
+        total = used.setdefault((share.node, share.uuid), [0, 0])
+        total[0] += share.memory_mib
+        total[1] += share.compute_milli
+
+
+def bound_grant(pod: dict[str, Any]) -> Grant | None:
+    """The grant that the pod was bound with; None where it is not bound, or has none."""
+    text = (pod["metadata"].get("annotations") or {}).get(names.ANNOTATION_GRANT)
+    return decode(text) if text and pod["spec"].get("nodeName") else None
+
+
+decode = functools.lru_cache(maxsize=4096)(decode_grant)

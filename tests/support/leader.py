@@ -11,6 +11,7 @@ from services.placement.settings import Settings
 from shared.contracts.commands import Bind, Patch
 from shared.contracts.events import Event
 from shared.contracts.facts import Fact
+from shared.contracts.log import LogMark, ReadyRecord, TermRecord
 from shared.contracts.node_commands import NodeSyncAnswer
 from shared.model.grant import decode_grant
 from shared.model.objects import Pod
@@ -22,7 +23,10 @@ T = TypeVar("T")
 class Leader:
     """Feeds inputs, answers appends, snapshots and syncs, and keeps what else the core said."""
 
-    def __init__(self, *objects: Any, term: int = 100, records: tuple[Any, ...] = (), answer: bool = True, seen: int = 0, **settings: Any) -> None:
+    def __init__(self, *objects: Any, term: int = 100, records: tuple[Any, ...] = (), mark: int | None = None, answer: bool = True, seen: int = 0,
+                 **settings: Any) -> None:  # fmt: skip
+        """`records`: an earlier leader's, its term record put before them. `mark`: the last of them unless it is said; of an empty
+        log that of whoever has begun it."""
         self.core = Core("tester", Settings(**settings))
         self.said: list[m.Command] = []
         self.objects: tuple[Fact, ...] = build.put(*objects)
@@ -31,7 +35,9 @@ class Leader:
         self.answer = answer
         self.now = 0.0
         self.log: list[Any] = []
-        self.send(m.TermTaken(term=term, records=records))
+        records = with_term(records)
+        newest = records[-1][0] if records else 1
+        self.send(m.TermTaken(term=term, records=records, mark=mark_of(records, newest if mark is None else mark)))
 
     def send(self, event: m.Input) -> list[m.Command]:
         """One input and everything that follows from it."""
@@ -55,7 +61,10 @@ class Leader:
                 return [m.SnapshotSeen(self.objects, self.log_sequence_seen)]
             case m.SendSync():
                 boot = self.core.book.nodes[command.sync.node].inventory
-                return [m.SyncAnswered(NodeSyncAnswer(node=command.sync.node, boot_id=boot.boot_id if boot else "", term=command.sync.term, accepted=True))]
+                answer = NodeSyncAnswer(
+                    node=command.sync.node, boot_id=boot.boot_id if boot else "", term=command.sync.term, accepted=True, number=command.sync.number
+                )  # fmt: skip
+                return [m.SyncAnswered(answer)]
             case m.SendGrant():
                 return [m.GrantAcknowledged(command.node, command.grant.grant.grant_id)]
             case m.Again():
@@ -103,6 +112,27 @@ class Leader:
         self.facts(*pods)
         binds = self.binds()
         return {p.metadata.name: binds[p.metadata.uid].node for p in pods if p.metadata.uid in binds}
+
+
+def mark_of(records: tuple[Any, ...], sequence: int) -> LogMark | None:
+    """The mark of the record with this sequence, whether it is in the log or not; None for 0."""
+    record = next((record for at, record in records if at == sequence), None)
+    term = sequence if isinstance(record, TermRecord) else getattr(record, "term", 1 if records else 0)
+    return LogMark(term=term, sequence=sequence, session=getattr(record, "session", "")) if sequence else None
+
+
+def with_term(records: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The same records with the term record of each `ready` before them, if none is there."""
+    if any(isinstance(record, TermRecord) for _, record in records):
+        return records
+    whole: list[Any] = []
+    ready = {record.term for _, record in records if isinstance(record, ReadyRecord)}
+    for sequence, record in records:
+        if record.term in ready:
+            ready.discard(record.term)
+            whole.append((record.term, TermRecord(holder="before")))
+        whole.append((sequence, record))
+    return tuple(whole)
 
 
 def only(said: Iterable[m.Command], kind: type[T]) -> list[T]:

@@ -15,9 +15,11 @@ from services.preemptor.core import Core as Preemptor
 from shared.contracts.commands import Answer, Evict, TouchPod
 from shared.contracts.events import PlacementRejected
 from shared.contracts.facts import Gone, Put
+from shared.contracts.log import TermRecord
 from shared.contracts.node_commands import LiveSlice, NodeSync, NodeSyncAnswer
 from tests.support import build
 from tests.support.endings import ends
+from tests.support.leader import mark_of, with_term
 from tests.support.preempting import Together
 
 TROUBLES = ("deleted", "leader", "preemptor", "gap", "node", "refuses", "unknown", "late")
@@ -67,7 +69,9 @@ class Troubled(Together):
 
     def _inventory(self, name: str) -> m.InventorySeen:
         self._generation += 1
-        return m.InventorySeen(build.inventory(name, gpus=self._gpus[name], strategies=("exclusive", "advisory", "interposer"), generation=self._generation))
+        return m.InventorySeen(
+            build.inventory(name, gpus=self._gpus[name], strategies=("exclusive", "advisory", "interposer"), generation=self._generation)
+        )
 
     def _new_leader(self) -> None:
         self.sequence += 1
@@ -75,7 +79,9 @@ class Troubled(Together):
         for name in self._nodes:
             if name not in self._gone:
                 self.send(self._inventory(name))
-        self.send(m.TermTaken(term=self.sequence, records=tuple(self.log)))
+        term, records = self.sequence, with_term(tuple(self.log))
+        self.log.append((term, TermRecord(holder="tester")))
+        self.send(m.TermTaken(term=term, records=records, mark=mark_of(records, records[-1][0])))
 
     def _new_preemptor(self) -> None:
         self.preemptor = Preemptor(self.preemptor.config, lambda: f"plan-{next(self._numbers)}")
@@ -100,7 +106,9 @@ class Troubled(Together):
             self._vanishes(pod)
             if not ends(pod):
                 self._again(pod)
-        for grant_id in [id_ for id_, grant in self.grants.items() if any(s.node == name for part in grant.containers.values() for s in part.gpus)]:
+        for grant_id in [
+            id_ for id_, grant in self.grants.items() if any(s.node == name for part in grant.containers.values() for s in part.gpus)
+        ]:
             del self.grants[grant_id]
             self.parked.pop(grant_id, None)
         self._given_back = [(at, given) for at, given in self._given_back if given.node != name]
@@ -123,7 +131,12 @@ class Troubled(Together):
                 return [] if command.sync.node in self._gone else [m.SyncAnswered(self._synced(command.sync))]
             case m.SendGrant() if command.node in self._gone or command.grant.grant.grant_id not in self.grants:
                 return []
-            case m.SendGrant() if command.grant.parked is not None and "refuses" in self._troubles and command.grant.grant.grant_id not in self.parked and self._dice.random() < 0.4:
+            case m.SendGrant() if (
+                command.grant.parked is not None
+                and "refuses" in self._troubles
+                and command.grant.grant.grant_id not in self.parked
+                and self._dice.random() < 0.4
+            ):
                 return [m.GrantAcknowledged(command.node, command.grant.grant.grant_id, ok=False, reason="its slices cannot")]
             case m.SendRelease() if command.node in self._gone:
                 return []
@@ -147,9 +160,21 @@ class Troubled(Together):
             for name, part in grant.containers.items():
                 if grant_id not in said and any(share.node == sync.node for share in part.gpus):
                     gpus = {share.uuid: (share.memory_mib, share.compute_milli) for share in part.gpus}
-                    live.append(LiveSlice(uid=f"of-{grant_id}", namespace="team", name=grant_id, container=name, grant_id=grant_id, strategy=part.strategy, gpus=gpus))
+                    live.append(
+                        LiveSlice(
+                            uid=f"of-{grant_id}",
+                            namespace="team",
+                            name=grant_id,
+                            container=name,
+                            grant_id=grant_id,
+                            strategy=part.strategy,
+                            gpus=gpus,
+                        )
+                    )
         parked_now = {grant_id: parked for grant_id, parked in self.parked.items() if grant_id in said}
-        return NodeSyncAnswer(node=sync.node, boot_id="boot-1", term=sync.term, accepted=True, live=tuple(live), parked=parked_now)
+        return NodeSyncAnswer(
+            node=sync.node, boot_id="boot-1", term=sync.term, accepted=True, number=sync.number, live=tuple(live), parked=parked_now
+        )
 
     def _evict(self, order: Evict, plan_id: str) -> Answer | None:
         if "unknown" in self._troubles and self._dice.random() < 0.3:

@@ -45,6 +45,19 @@ async def test_a_touch_never_hits_another_pod_of_that_name(cluster: Harness) -> 
     assert (await cluster.writes.annotate_pod(cluster.namespace, "q", "somebody-else", {"kerf.dev/touched": "t"})).outcome == "gone"
 
 
+async def test_a_pod_with_as_many_annotations_as_the_server_takes_is_touched_by_its_status(cluster: Harness) -> None:
+    """Otherwise a tenant could hold up every takeover after a wipe of NATS."""
+    pod = await cluster.create_pod("p", annotations={"a": "x" * (256 * 1024 - 1)})
+    by_annotation = await cluster.writes.annotate_pod(cluster.namespace, "p", pod.metadata.uid, {"kerf.dev/touched": "t1"})
+    assert by_annotation.outcome == "refused"
+    assert "may not be more than 262144 bytes" in by_annotation.message
+    for token in ("t1", "t2"):
+        assert (await cluster.writes.mark_touched(cluster.namespace, "p", pod.metadata.uid, token=token)).outcome == "done"
+        pod = await cluster.changed(pod)
+    assert [c.message for c in pod.status.conditions if c.type == "kerf.dev/touched"] == ["t2"]
+    assert (await cluster.writes.mark_touched(cluster.namespace, "p", "somebody-else", token="t3")).outcome == "gone"
+
+
 async def test_a_report_stands_as_a_condition_beside_the_others(cluster: Harness) -> None:
     pod = await cluster.create_pod("p")
     other = {"status": {"conditions": [{"type": "example.com/Other", "status": "True"}]}}

@@ -37,7 +37,9 @@ class World:
 
     @staticmethod
     def slice(name: str, *, compute: int, priority: int = 0) -> Pod:
-        return build.gpu_pod(name, memory=f"{GPU_MIB // 2}Mi", compute=compute, priority=priority, annotations={"kerf.dev/isolation": "firm"})
+        return build.gpu_pod(
+            name, memory=f"{GPU_MIB // 2}Mi", compute=compute, priority=priority, annotations={"kerf.dev/isolation": "firm"}
+        )
 
     def run(self, pod: Pod) -> Pod:
         self.leader.facts(pod)
@@ -49,7 +51,9 @@ class World:
 
     def plan(self, action: Action = "pause", keeps_milli: int = 0) -> Plan:
         gains = Beneficiary(uid=self.high.metadata.uid, namespace="team", name="high", node="n")
-        victim = Victim(uid=self.low.metadata.uid, namespace="team", name="low", grant_id=self.grant_id, action=action, keeps_milli=keeps_milli)
+        victim = Victim(
+            uid=self.low.metadata.uid, namespace="team", name="low", grant_id=self.grant_id, action=action, keeps_milli=keeps_milli
+        )
         return Plan(plan_id="plan", beneficiaries=(gains,), victims=(victim,), deadline_s=60)
 
     def ask(self, plan: Plan) -> tuple[Reserved, list[m.Command]]:
@@ -58,7 +62,9 @@ class World:
 
     def annotate(self, parked: str) -> list[m.Command]:
         """What the watcher does of a ParkPod."""
-        notes = {k: v for k, v in self.low.metadata.annotations.items() if k != names.ANNOTATION_PARKED} | ({names.ANNOTATION_PARKED: parked} if parked else {})
+        notes = {k: v for k, v in self.low.metadata.annotations.items() if k != names.ANNOTATION_PARKED} | (
+            {names.ANNOTATION_PARKED: parked} if parked else {}
+        )
         meta = msgspec.structs.replace(self.low.metadata, resource_version=build.next_version(), annotations=notes)
         self.low = msgspec.structs.replace(self.low, metadata=meta)
         return self.leader.send(m.FactsSeen((Put(object=self.low),)))
@@ -178,6 +184,7 @@ def test_a_new_leader_books_what_the_node_tells_it() -> None:
     after = Leader(build.node("n"), world.low, high, term=200, records=((199, ReadyRecord(term=199)),), answer=False)
     after.send(m.InventorySeen(build.inventory("n", gpus=1, strategies=("exclusive", "advisory", "interposer"))))
     after.send(m.SnapshotSeen(after.objects, 0))
+    after.send(m.Appended(201))
     assert after.core.book.overbooked() == [], "nobody has been asked yet"
     parked = after.core.book.pods[world.low.metadata.uid].parked
     assert parked is not None
@@ -211,7 +218,12 @@ def test_a_plan_for_slices_that_cannot_is_refused(strategy: str) -> None:
     leader.facts(high)
     state = leader.core.book.pods[low.metadata.uid]
     victim = Victim(uid=low.metadata.uid, namespace="team", name="low", grant_id=state.grant_id, action="pause")
-    plan = Plan(plan_id="plan", beneficiaries=(Beneficiary(uid=high.metadata.uid, namespace="team", name="high", node="n"),), victims=(victim,), deadline_s=60)
+    plan = Plan(
+        plan_id="plan",
+        beneficiaries=(Beneficiary(uid=high.metadata.uid, namespace="team", name="high", node="n"),),
+        victims=(victim,),
+        deadline_s=60,
+    )
     answer = only(leader.send(m.ReserveAsked(plan)), m.AnswerPlan)[-1].answer
     assert not answer.ok
     assert "cannot pause" in answer.reason
@@ -225,8 +237,6 @@ def test_an_annotation_that_nobody_can_read_parks_nobody() -> None:
     assert world.leader.core.book.pods[world.low.metadata.uid].parked is not None
 
 
-
-
 def test_an_end_of_parking_that_a_snapshot_shows_reaches_the_agent() -> None:
     """The feed had a gap: what happened in it is seen at once, and pod by pod by nobody."""
     world = parked_world()
@@ -236,7 +246,9 @@ def test_an_end_of_parking_that_a_snapshot_shows_reaches_the_agent() -> None:
     world.leader.send(m.ReleaseSeen("n", grant))
     (back,) = parks(world.later(7))
     assert back.parked == ""
-    world.low = build.newer(world.low, annotations={k: v for k, v in world.low.metadata.annotations.items() if k != names.ANNOTATION_PARKED})
+    world.low = build.newer(
+        world.low, annotations={k: v for k, v in world.low.metadata.annotations.items() if k != names.ANNOTATION_PARKED}
+    )
     (told,) = only(world.leader.send(m.SnapshotSeen(build.put(build.node("n"), world.low), 0)), m.SendGrant)
     assert (told.grant.uid, told.grant.parked) == (world.low.metadata.uid, None)
 
@@ -261,7 +273,11 @@ def test_strangers_memory_keeps_nobody_parked_who_needs_none() -> None:
     """Paused, it has kept its memory: that somebody else takes more than is left is none of its business."""
     world = parked_world()
     inventory = build.inventory("n", gpus=1, strategies=("exclusive", "advisory", "interposer"), generation=2)
-    world.leader.send(m.InventorySeen(msgspec.structs.replace(inventory, gpus=(msgspec.structs.replace(inventory.gpus[0], foreign_mib=GPU_MIB // 2 + 1),))))
+    world.leader.send(
+        m.InventorySeen(
+            msgspec.structs.replace(inventory, gpus=(msgspec.structs.replace(inventory.gpus[0], foreign_mib=GPU_MIB // 2 + 1),))
+        )
+    )
     world.leader.gone(world.high)
     assert world.free()[0] < 0
     assert [order.parked for order in parks(world.later(7))] == [""]
@@ -292,7 +308,10 @@ def test_nobody_ends_before_those_who_only_give_something_up_have_done_so(able: 
     notes = {"kerf.dev/isolation": "firm", "kerf.dev/gang": "g", "kerf.dev/gang-size": "2"}
     highs = [build.gpu_pod(f"high{i}", memory=f"{GPU_MIB // 2}Mi", compute=50, priority=100, annotations=notes) for i in range(2)]
     world.leader.facts(*highs)
-    gains = tuple(Beneficiary(uid=pod.metadata.uid, namespace="team", name=pod.metadata.name, node=node) for pod, node in zip(highs, "nm", strict=True))
+    gains = tuple(
+        Beneficiary(uid=pod.metadata.uid, namespace="team", name=pod.metadata.name, node=node)
+        for pod, node in zip(highs, "nm", strict=True)
+    )
     ends = Victim(uid=whole.metadata.uid, namespace="team", name="whole", grant_id=world.leader.core.book.pods[whole.metadata.uid].grant_id)
     plan = Plan(plan_id="plan", beneficiaries=gains, victims=(*world.plan().victims, ends), deadline_s=60)
     said = world.leader.send(m.ReserveAsked(plan))
@@ -342,7 +361,9 @@ def test_what_is_on_the_host_is_not_on_the_gpu() -> None:
 def test_who_is_parked_so_that_a_queue_gets_its_guarantee_does_not_read_of_priority() -> None:
     world = World()
     world.leader.facts(build.queues("queues: [{name: team}, {name: due, guaranteed: {gpus: 1}}]"))
-    world.high = build.gpu_pod("high", memory=f"{GPU_MIB // 2}Mi", compute=50, labels={"kerf.dev/queue": "due"}, annotations={"kerf.dev/isolation": "firm"})
+    world.high = build.gpu_pod(
+        "high", memory=f"{GPU_MIB // 2}Mi", compute=50, labels={"kerf.dev/queue": "due"}, annotations={"kerf.dev/isolation": "firm"}
+    )
     world.leader.facts(world.high)
     answer, said = world.ask(world.plan())
     assert answer.ok, answer.reason
@@ -357,7 +378,9 @@ def test_why_says_what_a_parked_pod_has_given_up_for_which_plan_and_that_it_come
     world.answer(decode_parked(parks(said)[0].parked))
     high = world.leader.bind(world.high)
     sentence = why(world.leader, "low").sentence
-    assert sentence.endswith("; it has given up compute (throttle: it keeps 10 % of each of its GPUs) for plan plan, and gets it back by itself when there is room")
+    assert sentence.endswith(
+        "; it has given up compute (throttle: it keeps 10 % of each of its GPUs) for plan plan, and gets it back by itself when there is room"
+    )
     grant = world.leader.core.book.pods[high.metadata.uid].grant_id
     world.leader.gone(high)
     world.leader.send(m.ReleaseSeen("n", grant))

@@ -89,7 +89,7 @@ async def test_after_a_wipe_appends_say_so_and_terms_go_on_rising(server: Embedd
         await bus.append(DECISIONS, b"d", fence_subject=TERM, fence_sequence=before)
     with pytest.raises(NoStream):
         await bus.log_end()
-    assert await provision(bus) == ("KERF_LOG", "KERF_EVENTS", "KV_kerf_nodes", "KV_kerf_leader", "KV_kerf_spared")
+    assert await provision(bus) == ("KERF_LOG", "KERF_EVENTS", "KV_kerf_nodes", "KV_kerf_leader", "KV_kerf_mark", "KV_kerf_spared")
     with pytest.raises(Refused):
         await bus.append(DECISIONS, b"d", fence_subject=TERM, fence_sequence=before)
     assert await take_term(bus) > before
@@ -128,7 +128,14 @@ async def test_several_may_provision_at_once(connect) -> None:
     buses = [await connect() for _ in range(3)]
     made = await asyncio.gather(*(provision(bus) for bus in buses))
     # The server takes the same configuration twice as once, so more than one may believe that it was the first.
-    assert {name for names in made for name in names} == {"KERF_EVENTS", "KERF_LOG", "KV_kerf_leader", "KV_kerf_nodes", "KV_kerf_spared"}
+    assert {name for names in made for name in names} == {
+        "KERF_EVENTS",
+        "KERF_LOG",
+        "KV_kerf_leader",
+        "KV_kerf_mark",
+        "KV_kerf_nodes",
+        "KV_kerf_spared",
+    }
     assert await provision(buses[0]) == ()
 
 

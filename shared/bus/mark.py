@@ -1,0 +1,29 @@
+"""The log's mark: one value in the memory of the NATS servers, changed by compare-and-swap (rule R1 of the protocol)."""
+
+from __future__ import annotations
+
+from shared.bus.jetstream import JetStream
+from shared.contracts import subjects
+
+WRITE_TIMEOUT_S = 3.0
+
+_STREAM = f"KV_{subjects.KV_MARK}"
+_SUBJECT = f"$KV.{subjects.KV_MARK}.{subjects.LOG_MARK}"
+
+
+class Mark:
+    """The revision is the last sequence of the bucket's stream and not that of the key: a bucket that was made anew after a loss
+    begins at another one, so that no write of before the loss fits there. For a key that is not there every bucket says 0."""
+
+    def __init__(self, js: JetStream) -> None:
+        self._js = js
+
+    async def read(self) -> tuple[bytes | None, int]:
+        """(value, revision). Raises NoStream where the bucket is gone."""
+        info = await self._js.stream_info(_STREAM)  # first: what is written between the two makes the revision too low, not too high
+        message = await self._js.get_message(_STREAM, {"last_by_subj": _SUBJECT})
+        return (None, info.state.last_seq) if message is None else (message.data, message.seq)
+
+    async def write(self, value: bytes, revision: int) -> int:
+        """Returns the new revision. Raises Refused where it has moved on, NoStream where the bucket is gone, Unknown."""
+        return await self._js.store(_STREAM, _SUBJECT, value, {"Nats-Expected-Last-Sequence": str(revision)}, timeout_s=WRITE_TIMEOUT_S)

@@ -1,0 +1,203 @@
+"""Orders that come late, twice, in another order, or about pods that were never bound: what the agent makes of them (R6)."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from services.node_agent import messages as m
+from services.node_agent.core import Agent
+from services.node_agent.state import read, write
+from shared.contracts.node_commands import Accepted, NodeGrant, NodeRelease, NodeSync, NodeSyncAnswer
+from shared.model.grant import Grant
+from shared.model.parked import Parked
+from tests.unit.services.node_agent.make import NODE, accepted, agent, answer, grant, handed, node_grant, refusal, release, released, start
+
+
+def numbered(name: str, number: int, *, term: int = 7, decided: int | None = None, **changes: object) -> NodeGrant:
+    """An order of this number about a grant; `decided`: the term in which the grant was decided."""
+    made = node_grant(name, term=term)
+    inner = msgspec.structs.replace(made.grant, term=term if decided is None else decided)
+    return msgspec.structs.replace(made, grant=inner, number=number, **changes)
+
+
+def came(name: str, number: int, **how: object) -> m.GrantCame:
+    return m.GrantCame(numbered(name, number, **how))
+
+
+def sync(number: int, *grants: NodeGrant, term: int = 7) -> m.SyncCame:
+    return m.SyncCame(NodeSync(term=term, node=NODE, grants=grants, number=number))
+
+
+def dead(orders: list[m.Command]) -> bool:
+    body = answer(orders)
+    assert isinstance(body, Accepted)
+    return body.dead
+
+
+def restarted(made: Agent) -> Agent:
+    return Agent(NODE, read(write(made.checkpoint()), NODE))
+
+
+# --- syncs that come late ---------------------------------------------------------------------------------------
+
+
+def test_a_sync_that_was_composed_before_a_grant_does_not_bury_it() -> None:
+    """Two copies of one question: placement grants after the answer to the first, and the second comes after the grant."""
+    made = agent(sync(1), came("a", 3))
+    made.handle(sync(2), 0)
+    assert handed(made.handle(start("a"), 0))
+    assert accepted(made.handle(came("a", 3), 0))
+
+
+def test_a_sync_that_was_composed_after_a_grant_and_does_not_name_it_buries_it() -> None:
+    made = agent(came("a", 3))
+    made.handle(sync(4), 0)
+    assert refusal(made.handle(start("a"), 0)) == "no-grant"
+
+
+def test_a_sync_of_a_later_term_buries_whatever_number_the_grant_came_with() -> None:
+    made = agent(came("a", 900, term=7))
+    made.handle(sync(1, term=8), 0)
+    assert refusal(made.handle(start("a"), 0)) == "no-grant"
+
+
+def test_a_sync_that_was_overtaken_in_its_term_is_passed_over() -> None:
+    """It would bring back what was ordered before the newer one, such as a slice that is parked no more."""
+    made = agent(sync(5, numbered("a", 5)))
+    assert made.handle(sync(4), 0) == []
+    assert handed(made.handle(start("a"), 0))
+
+
+def test_the_answer_to_a_sync_repeats_its_number() -> None:
+    body = answer(agent().handle(sync(12), 0))
+    assert isinstance(body, NodeSyncAnswer)
+    assert body.number == 12
+
+
+def test_the_number_of_the_newest_sync_outlives_a_restart() -> None:
+    made = restarted(agent(sync(5, numbered("a", 5))))
+    assert made.handle(sync(4), 0) == []
+
+
+def test_a_sync_of_a_placement_that_does_not_count_is_taken_as_before() -> None:
+    made = agent(grant("a", term=1))
+    made.handle(m.SyncCame(NodeSync(term=1, node=NODE)), 0)
+    assert refusal(made.handle(start("a"), 0)) == "no-grant"
+
+
+# --- orders about one grant -------------------------------------------------------------------------------------
+
+
+def test_an_order_about_a_grant_that_was_overtaken_changes_nothing() -> None:
+    parked = Parked(action="pause", plan_id="p")
+    made = agent(came("a", 9))
+    said = made.handle(came("a", 4, parked=parked), 0)
+    assert not any(isinstance(order, m.Park) for order in said)
+    assert accepted(said)
+    assert made.parked("u-a") is None
+
+
+# --- grants whose pods were not seen bound ----------------------------------------------------------------------
+
+
+def test_nothing_starts_by_a_grant_whose_pod_was_not_seen_bound() -> None:
+    made = agent(sync(1, numbered("a", 1, unbound=True)))
+    orders = made.handle(start("a"), 0)
+    assert refusal(orders) == "no-grant"
+    assert m.AskGrant("u-a") in orders
+    assert made.grants() == ()
+
+
+def test_it_starts_when_placement_says_that_the_pod_is_bound() -> None:
+    made = agent(sync(1, numbered("a", 1, unbound=True)), came("a", 2))
+    assert handed(made.handle(start("a"), 0))
+
+
+def test_even_an_overtaken_order_says_that_the_pod_is_bound() -> None:
+    """A pod that was bound once stays bound with that grant."""
+    made = agent(sync(5, numbered("a", 5, unbound=True)))
+    orders = made.handle(came("a", 3), 0)
+    assert [type(order) for order in orders] == [m.Save, m.Answer]
+    assert handed(made.handle(start("a"), 0))
+
+
+def test_a_later_leader_that_has_not_seen_it_bound_takes_nothing_back() -> None:
+    made = agent(came("a", 1))
+    made.handle(sync(1, numbered("a", 1, term=8, decided=7, unbound=True), term=8), 0)
+    assert handed(made.handle(start("a"), 0))
+
+
+def test_the_grant_that_the_pod_was_bound_with_counts_whatever_else_was_decided_for_it() -> None:
+    """The hold was void, and its word came late: the pod has another grant by now."""
+    other = numbered("a", 2)
+    other = msgspec.structs.replace(other, grant=msgspec.structs.replace(other.grant, grant_id="g-second"))
+    made = agent(m.GrantCame(other))
+    made.handle(sync(3, other, numbered("a", 3, unbound=True)), 0)
+    (hand_over,) = [order for order in made.handle(start("a"), 0) if isinstance(order, m.HandOver)]
+    assert hand_over.grant_id == "g-second"
+
+
+def test_a_void_hold_is_forgotten_for_good_and_leaves_the_pods_grant_alone() -> None:
+    second = numbered("a", 2)
+    second = msgspec.structs.replace(second, grant=msgspec.structs.replace(second.grant, grant_id="g-second"))
+    made = agent(sync(1, numbered("a", 1, unbound=True)), m.GrantCame(second), start("a"))
+    assert released(made.handle(m.ReleaseCame(NodeRelease(term=7, uid="u-a", grant_id="g-a")), 0)) == ["g-a"]
+    assert not accepted(made.handle(came("a", 9), 0))
+    assert [live.grant_id for live in made.live()] == ["g-second"]
+
+
+def test_a_hold_that_was_never_bound_outlives_a_restart_as_such() -> None:
+    made = restarted(agent(sync(1, numbered("a", 1, unbound=True))))
+    assert refusal(made.handle(start("a"), 0)) == "no-grant"
+
+
+# --- terms that are closed --------------------------------------------------------------------------------------
+
+
+def test_a_sync_closes_the_terms_before_it() -> None:
+    """A grant of an earlier term that the sync did not name is void, although this agent never heard of it: its Binding was
+    forgotten with the log and came true late, and its GPU may be another pod's."""
+    made = agent(sync(1, term=7))
+    orders = made.handle(came("a", 2, term=7, decided=6), 0)
+    assert not accepted(orders)
+    assert dead(orders)
+    assert refusal(made.handle(start("a"), 0)) == "no-grant"
+    assert made.is_void(Grant(grant_id="g-a", term=6, containers={}))
+
+
+def test_a_grant_of_an_earlier_term_that_the_sync_named_is_good() -> None:
+    made = agent(sync(1, numbered("a", 1, decided=3)), came("a", 2, decided=3))
+    assert handed(made.handle(start("a"), 0))
+
+
+def test_a_later_sync_does_not_open_a_closed_term_again() -> None:
+    """Its leader has found the pod bound, by a Binding that the log of its predecessors had lost."""
+    made = agent(sync(1, term=7))
+    body = answer(made.handle(sync(1, numbered("a", 1, term=8, decided=6), term=8), 0))
+    assert isinstance(body, NodeSyncAnswer)
+    assert body.tombstones == ("g-a",)
+    assert refusal(made.handle(start("a"), 0)) == "no-grant"
+
+
+def test_a_grant_of_the_closing_term_is_good() -> None:
+    made = agent(sync(1, term=7))
+    assert accepted(made.handle(came("a", 2, term=7), 0))
+
+
+def test_a_closed_term_stays_closed_after_a_restart_and_for_later_leaders() -> None:
+    made = restarted(agent(sync(1, term=7)))
+    assert dead(made.handle(came("a", 1, term=9, decided=6), 0))
+
+
+def test_a_released_grant_is_dead_for_whoever_names_it() -> None:
+    assert dead(agent(grant("a"), release("a")).handle(grant("a"), 0))
+
+
+@pytest.mark.parametrize(
+    "refused",
+    [came("a", 1, term=6), m.GrantCame(msgspec.structs.replace(numbered("b", 9), uid="u-x"))],
+    ids=["an older term", "another pod"],
+)
+def test_other_refusals_say_nothing_of_the_grant(refused: m.GrantCame) -> None:
+    assert not dead(agent(came("b", 1)).handle(refused, 0))

@@ -1,0 +1,292 @@
+"""What a leader session makes of answers that do not come, or come late (R1): each request is answered by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from services.placement import log_protocol as p
+from shared.bus.port import LogEntry, NoStream, Refused, Unknown
+from shared.contracts import subjects
+from shared.contracts.base import ContractError, encode
+from shared.contracts.log import LogMark, ReadyRecord, TermRecord
+
+READY = ReadyRecord(term=7)
+
+
+class Log:
+    """A log of one process. `fail` may raise for a request, before it happened or after."""
+
+    def __init__(self) -> None:
+        self.entries: list[LogEntry] = []
+        self.next = 7
+        self.mark: tuple[bytes | None, int] = (None, 0)
+        self.asked: list[p.Request] = []
+        self.before: Callable[[p.Request], None] = lambda _: None
+        self.after: Callable[[p.Request], None] = lambda _: None
+
+    def run(self, steps: p.Steps[Any]) -> Any:
+        try:
+            request = next(steps)
+            while True:
+                self.asked.append(request)
+                try:
+                    self.before(request)
+                    answer = self.answer(request)
+                    self.after(request)
+                except (Refused, Unknown, NoStream, ContractError) as error:
+                    request = steps.throw(error)
+                else:
+                    request = steps.send(answer)
+        except StopIteration as end:
+            return end.value
+
+    def answer(self, request: p.Request) -> Any:
+        match request:
+            case p.AppendRecord(subject, payload, fence, after):
+                newest = next((e.sequence for e in reversed(self.entries) if e.subject == subjects.LOG_TERM), 0)
+                last = self.entries[-1].sequence if self.entries else 0
+                if newest != fence or (after is not None and after != last):
+                    raise Refused("wrong last sequence")
+                return self.append(subject, payload)
+            case p.ReadNewestTerm():
+                return next((e for e in reversed(self.entries) if e.subject == subjects.LOG_TERM), None)
+            case p.ReadLog(start):
+                return [e for e in self.entries if e.sequence >= start]
+            case p.ReadMark():
+                return self.mark
+            case p.WriteMark(value, revision):
+                if revision != self.mark[1]:
+                    raise Refused("wrong last sequence")
+                self.mark = (value, revision + 1)
+                return revision + 1
+            case p.DeleteLog(first_sequence):
+                self.entries, self.next = [], first_sequence
+                return None
+            case p.Pause():
+                return None
+        raise AssertionError(request)
+
+    def append(self, subject: str, payload: bytes) -> int:
+        self.entries.append(LogEntry(self.next, subject, payload))
+        self.next += 1
+        return self.next - 1
+
+    def loses(self, kind: type[p.Request], *, times: int = 1, happened: bool) -> None:
+        """The next `times` requests of this kind go unanswered, whether they `happened` or not."""
+        left = [times]
+
+        def unanswered(request: p.Request) -> None:
+            if isinstance(request, kind) and left[0]:
+                left[0] -= 1
+                raise Unknown("no answer")
+
+        if happened:
+            self.after = unanswered
+        else:
+            self.before = unanswered
+
+    def count(self, kind: type[p.Request]) -> int:
+        return sum(isinstance(request, kind) for request in self.asked)
+
+
+def session(name: str = "me") -> p.LogProtocol:
+    return p.LogProtocol("holder", name)
+
+
+def leading(log: Log) -> p.LogProtocol:
+    made = session()
+    assert log.run(made.take_term()) == 7
+    log.asked.clear()
+    return made
+
+
+def test_an_append_that_was_not_answered_and_happened_is_not_repeated() -> None:
+    log = Log()
+    made = leading(log)
+    log.loses(p.AppendRecord, happened=True)
+    assert log.run(made.append(READY)) == 8
+    assert (len(log.entries), log.count(p.AppendRecord)) == (2, 1)
+
+
+def test_an_append_that_was_not_answered_and_did_not_happen_is_repeated() -> None:
+    log = Log()
+    made = leading(log)
+    log.loses(p.AppendRecord, times=2, happened=False)
+    assert log.run(made.append(READY)) == 8
+    assert (len(log.entries), log.count(p.AppendRecord)) == (2, 3)
+
+
+def test_a_first_try_that_arrives_after_the_look_is_found_when_the_second_is_refused() -> None:
+    """The second names the record before it, which the first one is not: so the log never has both."""
+    log = Log()
+    made = leading(log)
+    tries = []
+
+    def late(request: p.Request) -> None:
+        if isinstance(request, p.AppendRecord):
+            tries.append(request)
+            if len(tries) == 1:
+                raise Unknown("no answer")
+            if len(tries) == 2:
+                log.append(request.subject, request.payload)
+
+    log.before = late
+    assert log.run(made.append(READY)) == 8
+    assert len(log.entries) == 2
+
+
+def test_an_append_that_was_not_answered_is_not_taken_for_done() -> None:
+    """A newer term came meanwhile: the look finds nothing of ours, and the second try is refused."""
+    log = Log()
+    made = leading(log)
+    log.loses(p.AppendRecord, happened=False)
+    log.append(subjects.LOG_TERM, encode(TermRecord(holder="other", session="other")))
+    with pytest.raises(Refused):
+        log.run(made.append(READY))
+    assert [e.subject for e in log.entries] == [subjects.LOG_TERM, subjects.LOG_TERM]
+
+
+def test_a_refusal_without_doubt_ends_the_session_at_once() -> None:
+    log = Log()
+    made = leading(log)
+    log.append(subjects.LOG_TERM, encode(TermRecord(holder="other", session="other")))
+    with pytest.raises(Refused):
+        log.run(made.append(READY))
+    assert [type(request) for request in log.asked] == [p.AppendRecord]
+
+
+def test_the_log_is_read_again_until_it_says_whether_the_append_happened() -> None:
+    log = Log()
+    made = leading(log)
+    log.loses(p.AppendRecord, happened=True)
+    reads = [Unknown("no answer"), ContractError("half a record")]
+
+    def unreadable(request: p.Request) -> None:
+        if isinstance(request, p.ReadLog) and reads:
+            raise reads.pop()
+
+    log.before = unreadable
+    assert log.run(made.append(READY)) == 8
+    assert log.count(p.Pause) == 2
+
+
+def test_a_term_whose_append_was_not_answered_is_ours_only_if_the_log_has_our_record() -> None:
+    log = Log()
+    log.loses(p.AppendRecord, happened=True)
+    assert log.run(session().take_term()) == 7
+
+
+def test_another_leaders_term_is_never_taken_for_ours() -> None:
+    """The append went unanswered and did not happen, and the newest term by now is a rival's."""
+    log = Log()
+
+    def overtaken(request: p.Request) -> None:
+        if isinstance(request, p.AppendRecord):
+            log.append(subjects.LOG_TERM, encode(TermRecord(holder="holder", reason="elected", session="another session of this process")))
+            raise Unknown("no answer")
+
+    log.before = overtaken
+    with pytest.raises(Refused):
+        log.run(session().take_term())
+
+
+def test_a_renewal_that_was_not_answered_is_not_confused_with_the_one_before() -> None:
+    """Both records read the same."""
+    log = Log()
+    made = leading(log)
+    log.run(made.renew_term())
+    log.loses(p.AppendRecord, happened=False)
+    with pytest.raises(Refused):
+        log.run(made.renew_term())
+
+
+def test_a_renewal_follows_this_sessions_own_last_record() -> None:
+    log = Log()
+    made = leading(log)
+    log.run(made.append(READY))
+    log.run(made.renew_term())
+    renewal = next(request for request in log.asked if isinstance(request, p.AppendRecord) and request.subject == subjects.LOG_TERM)
+    assert (renewal.fence, renewal.after) == (7, 8)
+
+
+def test_a_mark_that_was_not_answered_and_happened_is_found() -> None:
+    log = Log()
+    made = leading(log)
+    log.loses(p.WriteMark, happened=True)
+    assert log.run(made.append(READY)) == 8
+    log.after = lambda _: None
+    assert log.run(made.append(ReadyRecord(term=7))) == 9, "the revision is known again"
+
+
+def test_a_mark_that_was_not_answered_and_did_not_happen_is_written_again() -> None:
+    log = Log()
+    made = leading(log)
+    log.loses(p.WriteMark, happened=False)
+    assert log.run(made.append(READY)) == 8
+    assert log.count(p.WriteMark) == 2
+
+
+def test_nothing_follows_from_a_record_whose_mark_another_session_has_overwritten() -> None:
+    log = Log()
+    made = leading(log)
+    log.mark = (encode(LogMark(term=9, sequence=9, session="other")), log.mark[1] + 1)
+    with pytest.raises(Refused):
+        log.run(made.append(READY))
+
+
+def test_a_mark_that_went_unanswered_and_was_overwritten_ends_the_session() -> None:
+    log = Log()
+    made = leading(log)
+
+    def overwritten(request: p.Request) -> None:
+        if isinstance(request, p.WriteMark):
+            log.mark = (encode(LogMark(term=9, sequence=9, session="other")), log.mark[1] + 1)
+            raise Unknown("no answer")
+
+    log.before = overwritten
+    with pytest.raises(Refused, match="moved by another leader"):
+        log.run(made.append(READY))
+
+
+def test_nothing_follows_from_a_record_when_the_servers_have_lost_the_mark() -> None:
+    log = Log()
+    made = leading(log)
+
+    def lost(request: p.Request) -> None:
+        if isinstance(request, p.WriteMark):
+            raise NoStream("the bucket is gone")
+
+    log.before = lost
+    with pytest.raises(NoStream):
+        log.run(made.append(READY))
+
+
+def test_taking_a_term_leaves_the_mark_as_it_is() -> None:
+    """It is the evidence by which the log is trusted: a session that ends before it has used it leaves it to the next."""
+    log = Log()
+    log.mark = (encode(LogMark(term=3, sequence=6, session="before")), 4)
+    made = session()
+    log.run(made.take_term())
+    assert made.found_mark is not None
+    assert (made.found_mark.sequence, log.mark[1]) == (6, 4)
+
+
+def test_a_mark_that_the_leader_before_wrote_late_ends_the_session_that_would_overwrite_it() -> None:
+    """That leader had an append in flight when the term was taken, and may act on it: the next session replays it."""
+    log = Log()
+    made = leading(log)
+    log.mark = (encode(LogMark(term=3, sequence=6, session="before")), 1)
+    with pytest.raises(Refused):
+        log.run(made.append(READY))
+
+
+def test_a_log_that_is_begun_anew_gets_its_mark_last() -> None:
+    """A session that dies between the two leaves an empty log without a mark, which the next one begins anew once more."""
+    log = Log()
+    made = leading(log)
+    log.run(made.begin_anew(900))
+    assert [type(request) for request in log.asked] == [p.ReadNewestTerm, p.DeleteLog, p.WriteMark]
+    assert log.mark[0] == encode(LogMark(term=0, sequence=899, session="me"))

@@ -1,0 +1,226 @@
+"""Which logs are trusted, which make a new leader touch every pending pod, and which are deleted (R5)."""
+
+from __future__ import annotations
+
+import pytest
+
+from services.placement import messages as m
+from services.placement.core import Core
+from shared.contracts.commands import AnnounceEvent, Answer, DeletePod, TouchPod
+from shared.contracts.events import TermTaken
+from shared.contracts.log import DecisionBatch, LogMark, ReadyRecord, TermRecord
+from shared.model.grant import ContainerGrant, GpuShare, Grant
+from shared.model.kube_object import OwnerReference
+from tests.support import build
+from tests.support.leader import Leader, only
+
+READY = ((40, TermRecord(holder="a", session="a/1")), (50, ReadyRecord(term=40)))
+WHOLE = {"gpus": 1}
+
+
+def grant(sequence: int, term: int = 40) -> Grant:
+    share = GpuShare(node="n", uuid="n-gpu-0", memory_mib=81920, compute_milli=1000)
+    return Grant(grant_id=f"{term}-x", term=term, sequence=sequence, containers={"c": ContainerGrant(strategy="exclusive", gpus=(share,))})
+
+
+def deleted(leader: Leader) -> list[m.BeginLogAnew]:
+    return only(leader.said, m.BeginLogAnew)
+
+
+def test_a_log_with_its_own_ready_and_its_marked_record_is_trusted() -> None:
+    leader = Leader(build.gpu_pod("p", **WHOLE), term=100, records=READY, mark=50)
+    assert (leader.core.phase, leader.core.stats.touched, deleted(leader)) == ("leading", 0, [])
+
+
+def test_a_leader_that_died_before_its_ready_leaves_a_log_that_is_not_trusted() -> None:
+    """It may have found the log incomplete, and what it then had to touch was not all touched."""
+    records = (*READY, (60, TermRecord(holder="b")))
+    leader = Leader(build.gpu_pod("p", **WHOLE), term=100, records=records, mark=60)
+    assert leader.core.phase == "touching"
+    assert deleted(leader) == [], "no record is lost: terms go on rising by themselves"
+
+
+def test_the_ready_of_an_earlier_term_does_not_stand_for_the_newest_terms() -> None:
+    records = (*READY, (60, TermRecord(holder="b")), (61, DecisionBatch(term=60, decisions=())))
+    assert Leader(build.gpu_pod("p"), term=100, records=records, mark=61).core.phase == "touching"
+
+
+@pytest.mark.parametrize(
+    ("mark", "seen", "first", "why"),
+    [
+        (0, 0, 101, "do not remember"),
+        (51, 0, 101, "record 51 of term 1 has been acted on, and the log does not have it"),
+        (100, 0, 101, "sequence 100 has been acted on, and the term taken now is 100"),
+        (170, 0, 171, "sequence 170"),
+        (50, 100, 101, "sequence 100"),
+        (50, 150, 151, "sequence 150"),
+    ],
+    ids=["no mark", "marked record lost", "this term's number was given before", "mark beyond the log", "a watcher met this number", "a watcher met a higher one"],
+)  # fmt: skip
+def test_a_log_that_has_lost_records_is_deleted_and_begins_higher_than_any_before(mark: int, seen: int, first: int, why: str) -> None:
+    leader = Leader(build.gpu_pod("p", **WHOLE), build.node("n"), term=100, records=READY, mark=mark, seen=seen)
+    (command,) = deleted(leader)
+    assert (command.first_sequence, leader.core.phase) == (first, "over")
+    assert why in command.reason
+    assert (leader.binds(), leader.log) == ({}, [])
+
+
+@pytest.mark.parametrize(
+    "mark", [LogMark(term=30, sequence=50), LogMark(term=40, sequence=40, session="another")], ids=["of another term", "of another session"]
+)  # fmt: skip
+def test_a_record_that_got_the_marked_ones_sequence_after_a_loss_is_not_that_record(mark: LogMark) -> None:
+    leader = Leader(build.gpu_pod("p", **WHOLE), answer=False)
+    leader.core = Core("again")
+    leader.answer = True
+    leader.send(m.TermTaken(term=100, records=READY, mark=mark))
+    assert [command.first_sequence for command in deleted(leader)] == [101]
+
+
+def test_a_pod_that_was_bound_by_a_record_that_the_log_lacks_shows_the_loss() -> None:
+    """No watcher that lives has met the number: it stands on the pod."""
+    bound = build.bound(build.gpu_pod("b", **WHOLE), "n", grant(sequence=130))
+    (command,) = deleted(Leader(bound, build.gpu_pod("p", **WHOLE), term=100, records=READY, mark=50))
+    assert command.first_sequence == 131
+
+
+def test_a_log_that_was_just_begun_anew_is_not_deleted_again() -> None:
+    """Whoever did so has marked the sequence before its first."""
+    leader = Leader(build.gpu_pod("p", **WHOLE), term=2000, records=(), mark=100)
+    assert (leader.core.phase, deleted(leader)) == ("touching", [])
+
+
+def test_a_first_leader_that_died_before_it_did_anything_leaves_a_log_that_has_lost_nothing() -> None:
+    leader = Leader(build.gpu_pod("p", **WHOLE), answer=False)
+    leader.core = Core("again")
+    leader.answer = True
+    leader.send(m.TermTaken(term=100, records=((50, TermRecord(holder="a")),), mark=LogMark(term=0, sequence=49)))
+    assert (leader.core.phase, deleted(leader)) == ("touching", [])
+
+
+def test_an_empty_log_without_a_mark_may_have_lost_everything() -> None:
+    """As on the very first start. A backup from that hour would give the first term's number a second time."""
+    leader = Leader(build.gpu_pod("p", **WHOLE), term=2000, records=(), mark=0)
+    assert [command.first_sequence for command in deleted(leader)] == [2001]
+
+
+# --- pods that cannot be touched --------------------------------------------------------------------------------
+
+
+def touched(leader: Leader) -> list[str]:
+    return [p.uid for p in leader.patches() if isinstance(p, TouchPod)]
+
+
+def refuse(leader: Leader, uid: str, times: int = 3) -> list[m.Command]:
+    said: list[m.Command] = []
+    for _ in range(times):
+        said += leader.send(m.PatchesAnswered((Answer(uid=uid, outcome="refused", message="metadata.annotations: Too long"),)))
+        said += leader.tick(2.5)
+    return said
+
+
+def takeover_with_an_untouchable_pod(**pod: object) -> tuple[Leader, object, object]:
+    stuck, other = build.gpu_pod("stuck", **WHOLE, **pod), build.gpu_pod("other", **WHOLE)
+    leader = Leader(build.node("n"), stuck, other)
+    leader.send(m.InventorySeen(build.inventory("n", gpus=2)))
+    refuse(leader, stuck.metadata.uid)
+    leader.facts(build.newer(other))
+    return leader, stuck, other
+
+
+def test_a_pod_that_cannot_be_touched_holds_nobody_up() -> None:
+    leader, stuck, other = takeover_with_an_untouchable_pod()
+    assert leader.core.phase == "leading"
+    assert set(leader.binds()) == {other.metadata.uid}
+    assert leader.core.takeover.excluded == {stuck.metadata.uid: stuck.metadata.resource_version}
+    (event,) = leader.events(TermTaken)
+    assert (event.touched, event.excluded) == (2, 1)
+
+
+def test_an_excluded_pod_is_told_so_and_why_says_it() -> None:
+    leader, stuck, _ = takeover_with_an_untouchable_pod()
+    (note,) = [p for p in leader.patches() if isinstance(p, AnnounceEvent)]
+    assert (note.uid, note.reason, note.type) == (stuck.metadata.uid, "NotUpdatable", "Warning")
+    assert "metadata.annotations: Too long" in note.note
+    explained = leader.core.placer.explainer.why(leader.core.book.pods[stuck.metadata.uid], max_nodes=0)
+    assert [reason.code for reason in explained.summary] == ["not-updatable"]
+
+
+def test_one_refusal_excludes_nobody() -> None:
+    """A refusal may be of the moment, such as a webhook that is restarted."""
+    stuck = build.gpu_pod("stuck", **WHOLE)
+    leader = Leader(build.node("n"), stuck)
+    refuse(leader, stuck.metadata.uid, times=2)
+    assert (leader.core.phase, leader.core.takeover.excluded) == ("touching", {})
+
+
+def test_other_outcomes_exclude_nobody() -> None:
+    stuck = build.gpu_pod("stuck", **WHOLE)
+    leader = Leader(build.node("n"), stuck)
+    for outcome in ("unknown", "throttled", "conflict", "gone") * 3:
+        leader.send(m.PatchesAnswered((Answer(uid=stuck.metadata.uid, outcome=outcome),)))
+    assert leader.core.phase == "touching"
+
+
+def test_an_excluded_pod_is_touched_from_time_to_time_and_placed_when_it_has_moved() -> None:
+    leader, stuck, _ = takeover_with_an_untouchable_pod()
+    before = touched(leader).count(stuck.metadata.uid)
+    leader.tick(31.0)
+    assert touched(leader).count(stuck.metadata.uid) == before + 1
+    moved = build.newer(stuck)
+    leader.send(m.BeatSeen(("n",)))
+    leader.facts(moved)
+    assert leader.core.takeover.excluded == {}
+    assert leader.binds()[stuck.metadata.uid].resource_version == moved.metadata.resource_version
+
+
+def test_a_binding_of_the_past_gives_an_excluded_pod_no_gpu() -> None:
+    """The GPU that it names is another's by now. The pod's controller makes another pod."""
+    owner = (OwnerReference(kind="Job", name="j", uid="j", controller=True),)
+    leader, stuck, _ = takeover_with_an_untouchable_pod()
+    stuck = build.newer(stuck, owner_references=owner)
+    # The same pod, still at the version at which it cannot be touched, comes back bound by a Binding of an earlier leader.
+    late = build.bound(stuck, "n", grant(sequence=39, term=39))
+    said = leader.facts(late)
+    assert "39-x" not in leader.core.book.grants
+    assert only(said, m.SendGrant) == []
+    (order,) = [p for c in only(said, m.SendPatches) for p in c.patches if isinstance(p, DeletePod)]
+    assert (order.uid, order.resource_version) == (stuck.metadata.uid, late.metadata.resource_version)
+    assert leader.core.book.overbooked() == []
+    assert leader.core.takeover.excluded == {}
+
+
+def test_a_bare_pod_that_is_bound_to_a_void_grant_stays_and_says_what_to_do() -> None:
+    leader, stuck, _ = takeover_with_an_untouchable_pod()
+    said = leader.facts(build.bound(stuck, "n", grant(sequence=39, term=39)))
+    (note,) = [p for c in only(said, m.SendPatches) for p in c.patches if isinstance(p, AnnounceEvent)]
+    assert note.reason == "GrantVoid"
+    assert "delete it and create it again" in note.note
+
+
+def test_an_excluded_pod_that_is_deleted_is_forgotten() -> None:
+    leader, stuck, _ = takeover_with_an_untouchable_pod()
+    leader.gone(stuck)
+    assert leader.core.takeover.excluded == {}
+    leader.tick(31.0)
+
+
+def test_a_successor_excludes_what_its_predecessor_excluded() -> None:
+    """The log is complete for it, and yet a Binding of before may succeed for this pod: nobody has touched it."""
+    leader, stuck, other = takeover_with_an_untouchable_pod()
+    successor = Leader(build.node("n"), stuck, build.newer(other), term=500, records=tuple(leader.log))
+    successor.send(m.InventorySeen(build.inventory("n", gpus=2)))
+    assert successor.core.phase == "leading"
+    assert stuck.metadata.uid in successor.core.takeover.excluded
+    assert stuck.metadata.uid not in successor.binds()
+    successor.tick(0.1)
+    assert touched(successor) == [stuck.metadata.uid]
+    refuse(successor, stuck.metadata.uid)
+    moved = build.newer(stuck)
+    successor.facts(moved)
+    assert successor.binds()[stuck.metadata.uid].resource_version == moved.metadata.resource_version
+
+
+def test_a_renewed_term_remembers_the_excluded() -> None:
+    leader, stuck, _ = takeover_with_an_untouchable_pod()
+    leader.send(m.TermRenewed(term=900))
+    assert leader.log[-1][1] == ReadyRecord(term=900, excluded={stuck.metadata.uid: stuck.metadata.resource_version})
