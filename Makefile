@@ -8,7 +8,7 @@ STAMP := $(VENV)/.installed
 # pytest's workers: as many as there are cores
 JOBS ?= auto
 
-.PHONY: interposer demo test test-unit test-node node-binaries lint schemas protos model sim chaos kube fakes bench clean
+.PHONY: interposer demo test test-unit test-node node-binaries lint schemas protos model sim mutants chaos kube fakes bench clean
 
 $(STAMP): requirements.lock pyproject.toml
 	@test -x $(PY) || $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Kerf needs Python 3.11 or later; name one with make PYTHON=python3.12")'
@@ -64,6 +64,9 @@ model: $(STAMP)  ## the protocol, state by state
 
 sim: $(STAMP)  ## all cores under a simulated clock and drawn faults: make sim SEEDS=100000
 	$(PY) -m tests.sim --seeds $(SEEDS)
+
+mutants: $(STAMP) fakes  ## weakens the code line by line; each time a test must fail
+	$(PY) -m tests.mutants
 
 chaos: $(STAMP) kube  ## kill -9, freezes and wipes, for long
 	KERF_CHAOS_ROUNDS=20 $(PY) -m pytest -q tests/chaos
