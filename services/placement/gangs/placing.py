@@ -6,7 +6,7 @@ restores the book to the bit, and score rows follow by the book's own list of ch
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
 
@@ -50,15 +50,25 @@ def place_gang(gang: GangState, members: Sequence[PodState], need: int, engine: 
     are to be tried. `on_misfit` is called for each try that came nearer, while those that fitted are still held."""
     best: Misfit | None = None
     for area in areas(gang, shapes_of(members, engine), need, engine.book):
-        placed, misfit = _try(members, need, engine, granting, area)
-        if misfit is None:
-            return Tried(placed, area.name)
-        if best is None or misfit.fitted > best.fitted:
-            best = misfit
-            if on_misfit is not None:
-                on_misfit(misfit)
-        take_back(placed, engine)
+        for first in _first_members(members, need):
+            placed, misfit = _try(members[first:], need, engine, granting, area)
+            if misfit is None:
+                return Tried(placed, area.name)
+            if best is None or misfit.fitted > best.fitted:
+                best = misfit
+                if on_misfit is not None:
+                    on_misfit(misfit)
+            take_back(placed, engine)
     return Tried([], misfit=best or Misfit(fitted=0, uid=""))
+
+
+def _first_members(members: Sequence[PodState], need: int) -> Iterator[int]:
+    """Where a gang needs fewer than there are, a large member may take the room of several small ones: then those are tried without
+    it. Yields the index of each first member to begin with."""
+    yield 0
+    for index in range(1, len(members) - need + 1):
+        if _size(members[index]) != _size(members[index - 1]):
+            yield index
 
 
 def _try(members: Sequence[PodState], need: int, engine: Engine, granting: Granting, area: Area) -> tuple[list[Placed], Misfit | None]:

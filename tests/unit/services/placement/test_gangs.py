@@ -68,6 +68,12 @@ def test_nobody_is_placed_before_all_are_there_and_then_all_stand_in_one_record(
     assert [sorted(names) for names in decided(leader)] == [[f"p{i}" for i in range(6)]]
 
 
+def test_a_large_member_does_not_take_the_room_of_small_ones_that_the_gang_needs() -> None:
+    leader = Leader().nodes("n1", gpus=2)
+    pods = [member(name, size=3, gpus=gpus, notes={"min": "2"}) for name, gpus in (("large", 2), ("small", 1), ("tiny", 1))]
+    assert set(leader.place(*pods)) == {"small", "tiny"}
+
+
 def test_where_not_all_fit_none_is_placed_and_nothing_is_held() -> None:
     leader = Leader().nodes("n1", gpus=4)
     before = leader.core.book.digest()
