@@ -203,7 +203,7 @@ class Agent:
         self._sync_number = sync.number
         ids = {g.grant.grant_id for g in sync.grants}
         for unnamed in [k for k in self.held.known if k.grant_id not in ids and not self.held.runs(k.grant_id)]:
-            if unnamed.order < (sync.term, sync.number) or not sync.number:
+            if unnamed.order < (sync.term, sync.number):
                 self.held.forget(unnamed.grant_id)
                 self.released.bury(unnamed.grant_id)
         asks = []

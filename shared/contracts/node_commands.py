@@ -43,7 +43,7 @@ class NodeSync(Message, frozen=True):
     grants: tuple[NodeGrant, ...] = ()
     number: int = 0
     """Counts with the numbers of grants: what the agent learned by a later order than this one is not in here, and stays. 0: from
-    a placement before 0.2, which does not count."""
+    a placement before 0.2, which does not count; such a sync buries grants of earlier terms only."""
 
 
 class LiveSlice(Message, frozen=True):
