@@ -63,7 +63,7 @@ class Load:
                 name, ask, trouble = todo.pop(0)
                 await self.create(name, ask)
                 if trouble and len(self.asks) > 5:
-                    await getattr(self, f"_{trouble}")(self.chance.choice(sorted(self.asks)))
+                    await getattr(self, f"_{trouble}")(self.chance.choice(sorted(name for name in self.asks if name.startswith("pod-"))))
 
         async with asyncio.TaskGroup() as workers:
             for _ in range(WORKERS):
@@ -83,9 +83,9 @@ class Load:
         self.asks.clear()
         await self._surely("DELETE", f"{POD.collection(self.namespace)}?gracePeriodSeconds=0", None, (200,))
 
-    async def create(self, name: str, ask: Ask) -> None:
+    async def create(self, name: str, ask: Ask, annotations: dict[str, str] | None = None) -> None:
         body = {
-            "metadata": {"name": name},
+            "metadata": {"name": name, "annotations": annotations or {}},
             "spec": {
                 "schedulerName": names.SCHEDULER_NAME,
                 "tolerations": [{"key": names.TAINT_MANAGED, "operator": "Exists", "effect": "NoSchedule"}],
@@ -96,6 +96,11 @@ class Load:
         await self._surely("POST", POD.collection(self.namespace), body, (201, 409))
         self.asks[name] = ask
         self.created += 1
+
+    async def annotate(self, name: str, annotation: str) -> int:
+        """The API server's status for a PATCH that sets an annotation: 200, or 422 where the pod has no room for it."""
+        patch = {"metadata": {"annotations": {annotation: "x"}}}
+        return (await self._surely("PATCH", POD.path(name, self.namespace), patch, (200, 422))).status
 
     # --- trouble ------------------------------------------------------------------------------------------------
 

@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 
+from tests.chaos.audit import Ask
 from tests.chaos.load import Load
 from tests.chaos.world import World, loaded, seeds
 from tests.support.waiting import eventually
@@ -19,6 +20,7 @@ from tests.support.waiting import eventually
 pytestmark = [pytest.mark.cluster, pytest.mark.xdist_group("chaos"), pytest.mark.asyncio(loop_scope="session")]
 
 PODS = int(os.environ.get("KERF_CHAOS_PODS", "90"))
+ANNOTATIONS_MAX_BYTES = 256 * 1024
 FIRST, LATER = PODS * 2 // 3, PODS // 3
 
 
@@ -119,6 +121,18 @@ async def test_nats_is_killed(world: World, load: Load) -> None:
 
 
 async def test_the_whole_store_of_nats_is_deleted(world: World, load: Load) -> None:
+    term = await world.term()
+    async with Going(load):
+        await world.nats.restart(wipe=True)
+    await world.another_term(term)
+    await load.go(LATER)
+    await world.verdict(load)
+
+
+async def test_the_whole_store_of_nats_is_deleted_while_a_pod_cannot_be_annotated(world: World, load: Load) -> None:
+    """Its annotations are as large as the API server takes, so a new leader has to touch it otherwise."""
+    await load.create("full", Ask(count=64), {"full": "x" * (ANNOTATIONS_MAX_BYTES - len("full"))})
+    assert await load.annotate("full", "kerf.dev/touched") == 422
     term = await world.term()
     async with Going(load):
         await world.nats.restart(wipe=True)
