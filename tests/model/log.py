@@ -3,7 +3,7 @@
 Two pods want one GPU. Leader sessions take terms, may be frozen at any point and wake at any later one, and may renew. NATS may come
 back once without the log's last records, whose numbers then come a second time: by a restart, which loses the mark too, or by a
 backup of the log that somebody puts in its place while the servers run on. A Binding that was sent may arrive at any later time.
-Nodes are the matter of `protocol.py`: here a pod that is bound has the GPU for ever.
+Nodes are the matter of `orders.py`: here a pod that is bound has the GPU for ever.
 
 Each rule can be switched off, which must lead to a state that is bad: that is how we know that it is needed.
 """

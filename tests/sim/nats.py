@@ -100,11 +100,7 @@ class SimNats:
         if isinstance(record, DecisionBatch):
             self._check_gangs(record)
             for decision in record.decisions:
-                key, made = _key(decision), _made(decision)
-                self.decided.setdefault(key, set()).add(made)
-                acted_on = self._acted_on.get(key, made)
-                if acted_on != made:
-                    raise Violation(f"two decisions for {decision.name} at version {decision.resource_version}: {acted_on} and {made}")
+                self.decided.setdefault(_key(decision), set()).add(_made(decision))
         return sequence
 
     def _write_mark(self, value: bytes, revision: int) -> int:
@@ -118,7 +114,11 @@ class SimNats:
             return self._mark[1]  # the log was lost since; its leader will hear of it
         record = decode(marked.payload, _KINDS[marked.subject])
         if isinstance(record, DecisionBatch):
-            self._acted_on |= {_key(d): _made(d) for d in record.decisions}
+            for decision in record.decisions:
+                made = _made(decision)
+                acted_on = self._acted_on.setdefault(_key(decision), made)
+                if acted_on != made:
+                    raise Violation(f"two decisions for {decision.name} at version {decision.resource_version}: {acted_on} and {made}")
         if isinstance(record, DecisionBatch | ReadyRecord) and self._led.setdefault(record.term, mark.session) != mark.session:
             raise Violation(f"P2: term {record.term} is led by {self._led[record.term]} and by {mark.session}")
         return self._mark[1]
