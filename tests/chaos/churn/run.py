@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
+import shutil
 import tempfile
 import time
 from collections.abc import Callable
@@ -60,8 +61,8 @@ class Report(msgspec.Struct, frozen=True):
 
 
 async def churn(options: Options, say: Callable[[str], None]) -> Report:
-    """`say` is told how it goes."""
-    state = Path(tempfile.mkdtemp(prefix="kerf-churn-"))  # it stays: the logs are needed where something was violated
+    """`say` is told how it goes. The logs stay where something was violated."""
+    state = Path(tempfile.mkdtemp(prefix="kerf-churn-"))
     say(f"state and logs: {state}")
     plane = ControlPlane(state / "plane", binaries=find_binaries(), apiserver_flags=removals.flags(state))
     await asyncio.to_thread(plane.start)
@@ -69,9 +70,12 @@ async def churn(options: Options, say: Callable[[str], None]) -> Report:
         async with on_site(ChurnCluster, plane, state) as cluster:
             cluster.prepare(seed=options.seed, renew_s=options.renew_s)
             await cluster.start()
-            return await Churn(cluster, options, say).run()
+            report = await Churn(cluster, options, say).run()
     finally:
         plane.stop()
+    if not report.violations:
+        shutil.rmtree(state)
+    return report
 
 
 class Churn:
@@ -168,9 +172,9 @@ class Churn:
             f"term {status.term}, {status.pods_bound} bound, {status.pods_waiting} waiting, "
             f"{status.pods_holding} holding, {status.pods_leaving} leaving"
         )  # fmt: skip
-        self._say(
-            f"{self._faults.struck} faults, {self._load.created} pods, {len(self._load.vanished)} of them evicted; {book}"
-        )
+        load = self._load
+        pods = f"{load.created} pods made, {len(load.asks)} there, {len(load.vanished)} removed by Kerf"
+        self._say(f"{self._faults.struck} faults; {pods}; {book}")
         for violation in self._auditor.violations[self._told :]:
             self._say(f"VIOLATION {violation.kind}: {violation.text}")
         self._told = len(self._auditor.violations)

@@ -1,4 +1,4 @@
-"""Slow hollow nodes: what runs goes on for a while after its release was asked for, and its end is in the journal first."""
+"""Slow hollow nodes: what runs goes on for a while after its release, and the journal has its end first."""
 
 from __future__ import annotations
 
