@@ -101,16 +101,15 @@ class Auditor:
         taken: dict[Gpu, _Taken] = defaultdict(_Taken)
         granted = set()
         for pod, grant in bound.values():
-            if _lives(pod):
-                granted.add(grant.grant_id)
-                for share in _shares(grant):
-                    taken[share.node, share.uuid].add(
-                        share.memory_mib, share.compute_milli, f"{pod.metadata.name} bound by {grant.grant_id}"
-                    )
+            by = f"{pod.metadata.name} bound by {grant.grant_id}"
+            for share in _shares(grant) if _lives(pod) else ():
+                granted.add((grant.grant_id, share.node, share.uuid))
+                taken[share.node, share.uuid].add(share.memory_mib, share.compute_milli, by)
         for started in self._running.values():
-            if started.at < since and started.grant_id not in granted:
-                for uuid, (mib, milli) in started.gpus.items():
-                    taken[started.node, uuid].add(mib, milli, f"pod {started.uid} still running by {started.grant_id}")
+            by = f"pod {started.uid} still running by {started.grant_id}"
+            for uuid, (mib, milli) in started.gpus.items() if started.at < since else ():
+                if (started.grant_id, started.node, uuid) not in granted:
+                    taken[started.node, uuid].add(mib, milli, by)
         self._fits(taken)
 
     def _grant_of(self, pod: Pod) -> Grant | None:

@@ -85,6 +85,12 @@ def test_a_bound_pod_and_one_that_is_gone_and_still_runs(auditor: Auditor) -> No
     assert "pod uid-a still running by g1" in auditor.violations[0].text
 
 
+def test_a_pod_that_also_runs_where_its_grant_is_not(auditor: Auditor) -> None:
+    auditor.heard([started("a", grant("g1")), started("a", grant("g1", gpu="G2"))], ["n1"])
+    auditor.look([pod("a", grant("g1")), pod("b", grant("g2", gpu="G2"))], {}, 1.0)
+    assert kinds(auditor) == ["double booking"]
+
+
 def test_a_finished_pod_takes_its_gpu_until_it_runs_no_more(auditor: Auditor) -> None:
     pods = [pod("a", grant("g1"), phase="Succeeded"), pod("b", grant("g2"))]
     auditor.look(pods, {}, 1.0)
