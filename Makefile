@@ -4,11 +4,12 @@ VENV := .venv
 PY := $(VENV)/bin/python
 PODS ?= 1000
 SEEDS ?= 1000
+SECONDS ?= 600
 STAMP := $(VENV)/.installed
 # pytest's workers: as many as there are cores
 JOBS ?= auto
 
-.PHONY: interposer demo test test-unit test-node node-binaries lint schemas protos model sim mutants chaos kube fakes bench clean
+.PHONY: interposer demo test test-unit test-node node-binaries lint schemas protos model sim mutants chaos churn kube fakes bench clean
 
 $(STAMP): requirements.lock pyproject.toml
 	@test -x $(PY) || $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Kerf needs Python 3.11 or later; name one with make PYTHON=python3.12")'
@@ -70,6 +71,9 @@ mutants: $(STAMP) fakes  ## weakens the code line by line; each time a test must
 
 chaos: $(STAMP) kube  ## kill -9, freezes and wipes, for long
 	KERF_CHAOS_ROUNDS=20 $(PY) -m pytest -q tests/chaos
+
+churn: $(STAMP) kube  ## pods come and go under faults, with an auditor of its own: make churn SECONDS=3600 SEED=7
+	$(PY) -m tests.chaos.churn --seconds $(SECONDS) $(if $(SEED),--seed $(SEED))
 
 clean:
 	rm -rf $(VENV) build

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -83,10 +84,12 @@ class Load:
         self.asks.clear()
         await self._surely("DELETE", f"{POD.collection(self.namespace)}?gracePeriodSeconds=0", None, (200,))
 
-    async def create(self, name: str, ask: Ask, annotations: dict[str, str] | None = None) -> None:
+    async def create(self, name: str, ask: Ask, *, metadata: Mapping[str, Any] | None = None, spec: Mapping[str, Any] | None = None) -> None:
+        """`metadata` and `spec`: what the pod has besides."""
         body = {
-            "metadata": {"name": name, "annotations": annotations or {}},
+            "metadata": {**(metadata or {}), "name": name},
             "spec": {
+                **(spec or {}),
                 "schedulerName": names.SCHEDULER_NAME,
                 "tolerations": [{"key": names.TAINT_MANAGED, "operator": "Exists", "effect": "NoSchedule"}],
                 "containers": [{"name": "main", "image": "example", "resources": {"limits": ask.limits()}}],

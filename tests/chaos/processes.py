@@ -14,11 +14,12 @@ _PR_SET_PDEATHSIG = 1
 
 
 class Process:
-    """`python -m services.<module>`. It dies with the tests, however they end."""
+    """`python -m services.<module>`, or another `program`. It dies with the tests, however they end."""
 
-    def __init__(self, name: str, module: str, environment: dict[str, str], logs: Path) -> None:
+    def __init__(self, name: str, module: str, environment: dict[str, str], logs: Path, *, program: str = "") -> None:
         self.name = name
         self.module = module
+        self._program = program or f"services.{module}"
         self.log = logs / f"{name}.log"
         self._environment = {k: v for k, v in os.environ.items() if not k.startswith("KERF_")} | environment
         self._popen: subprocess.Popen[bytes] | None = None
@@ -28,7 +29,7 @@ class Process:
         assert not self.alive, f"{self.name} runs already"
         with self.log.open("ab") as log:
             self._popen = subprocess.Popen(
-                [sys.executable, "-m", f"services.{self.module}"], cwd=ROOT, env=self._environment,
+                [sys.executable, "-m", self._program], cwd=ROOT, env=self._environment,
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, preexec_fn=_die_with_parent,  # noqa: PLW1509  (the child only calls prctl)
             )  # fmt: skip
 

@@ -131,7 +131,8 @@ async def test_the_whole_store_of_nats_is_deleted(world: World, load: Load) -> N
 
 async def test_the_whole_store_of_nats_is_deleted_while_a_pod_cannot_be_annotated(world: World, load: Load) -> None:
     """Its annotations are as large as the API server takes, so a new leader has to touch it otherwise."""
-    await load.create("full", Ask(count=64), {"full": "x" * (ANNOTATIONS_MAX_BYTES - len("full"))})
+    annotations = {"full": "x" * (ANNOTATIONS_MAX_BYTES - len("full"))}
+    await load.create("full", Ask(count=64), metadata={"annotations": annotations})
     assert await load.annotate("full", "kerf.dev/touched") == 422
     term = await world.term()
     async with Going(load):

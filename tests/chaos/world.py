@@ -5,27 +5,23 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
-import json
 import os
 import random
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any, TypeVar
 
-from cli.up import node_object
 from services.node_agent.hollow import HollowNode
 from shared.bus.embedded import EmbeddedServer
 from shared.bus.nats_bus import NatsBus
-from shared.bus.port import BusError
 from shared.contracts import subjects
-from shared.contracts.base import decode, encode
-from shared.contracts.queries import InspectAnswer, InspectQuery, StatusAnswer, StatusQuery, UsageAnswer, UsageQuery
-from shared.kube.client import connect
+from shared.contracts.base import encode
+from shared.contracts.queries import InspectAnswer, InspectQuery, StatusAnswer, UsageAnswer, UsageQuery
 from shared.kube.transport import Transport, TransportError
 from shared.model.objects import Pod
 from tests.chaos import audit
 from tests.chaos.load import Load
 from tests.chaos.processes import Process
+from tests.chaos.site import Site, on_site
 from tests.support.manifests import apply_all
 from tests.support.waiting import eventually
 from tests.support.wire import Wire
@@ -35,24 +31,17 @@ NODES, GPUS_A_NODE, MEMORY_MIB = 20, 4, 81_920
 QUIET_S = 60.0
 _NUMBERS = itertools.count(1)
 
-T = TypeVar("T")
 
-
-class World:
+class World(Site):
     def __init__(self, plane: ControlPlane, nats: EmbeddedServer, wire: Wire, kube: Transport, bus: NatsBus, state: Path) -> None:
-        self.plane, self.nats, self.wire, self.kube, self.bus = plane, nats, wire, kube, bus
+        super().__init__(plane, nats, wire, kube, bus, state)
         hollow = [HollowNode(name=f"chaos-{i}", count=GPUS_A_NODE, memory_mib=MEMORY_MIB, nvlinks=0) for i in range(NODES)]
         self.gpus = audit.inventory(hollow)
         fleet = state / "fleet.json"
         fleet.write_bytes(encode(hollow))
-        # The watchers' way to the API server leads through a wire that can be cut.
-        kubeconfig = json.loads(plane.service_account("kerf-system", "kerf-watcher").read_text())
-        kubeconfig["clusters"][0]["cluster"]["server"] = f"https://127.0.0.1:{wire.port}"
-        cut_off = state / "watcher.kubeconfig"
-        cut_off.write_text(json.dumps(kubeconfig))
         common = {"KERF_NATS_URL": nats.url, "KERF_LOG_LEVEL": "info"}
         settings = {
-            "placement": {}, "watcher": {"KERF_KUBECONFIG": str(cut_off)}, "node_agent": {"KERF_HOLLOW_FILE": str(fleet)},
+            "placement": {}, "watcher": {"KERF_KUBECONFIG": str(self.watcher_kubeconfig())}, "node_agent": {"KERF_HOLLOW_FILE": str(fleet)},
             "metrics": {"KERF_DATABASE": str(state / "usage.db")},
         }  # fmt: skip
         copies = {"placement": 2, "watcher": 2, "node_agent": 1, "metrics": 1}
@@ -66,50 +55,26 @@ class World:
 
     async def start(self) -> None:
         await asyncio.to_thread(apply_all, self.plane, "00", "10", "11")
-        for name in sorted({node for node, _ in self.gpus}):
-            document = node_object({"name": name})
-            status, answer = await asyncio.to_thread(self.plane.request, "POST", "/api/v1/nodes", document)
-            assert status == 201, answer
+        await self.create_nodes({node for node, _ in self.gpus})
         await self.mend()
 
     async def mend(self) -> None:
         """Everything runs and nothing is held up; returns when a leader has all nodes."""
-        self.wire.thaw()
-        for process in self.services.values():
-            if process.frozen:
-                process.thaw()
-            if not process.alive:
-                process.start()
+        self.repair()
         await eventually(self._whole, within_s=QUIET_S, every_s=0.2, what="a leader that has synced all nodes")
 
     async def _whole(self) -> bool:
         status = await self.status()
         return status is not None and status.synced_nodes == NODES and status.nodes == NODES
 
-    def stop(self) -> None:
-        for process in self.services.values():
-            process.kill()
-
-    def tails(self) -> str:
-        return "\n".join(process.tail() for process in self.services.values())
-
     # --- looking ------------------------------------------------------------------------------------------------
-
-    async def ask(self, subject: str, question: Any, kind: type[T]) -> T | None:
-        """None while nobody answers."""
-        try:
-            return decode(await self.bus.request(subject, encode(question), timeout_s=3), kind)
-        except BusError:
-            return None
-
-    async def status(self) -> StatusAnswer | None:
-        return await self.ask(subjects.QUERY_STATUS, StatusQuery(), StatusAnswer)
 
     async def leader(self) -> Process:
         """The process that reigns; its id is in the holder's name."""
         status: StatusAnswer = await eventually(self.status, within_s=QUIET_S, every_s=0.1, what="a leader")
-        pid = int(status.holder.rsplit("-", 2)[1])
-        return next(process for process in self.services.values() if process.pid == pid)
+        process = self.process_of(status)
+        assert process is not None, f"{status.holder} has ended"
+        return process
 
     async def another_term(self, old: int) -> StatusAnswer:
         """The status of a leader whose term is later than `old`."""
@@ -220,15 +185,7 @@ def _by_objects(pods: list[Pod]) -> dict[tuple[str, str], tuple[int, int, tuple[
 
 @contextlib.asynccontextmanager
 async def world(plane: ControlPlane, state: Path) -> AsyncIterator[World]:
-    async with contextlib.AsyncExitStack() as stack:
-        nats = await stack.enter_async_context(EmbeddedServer())
-        wire = await stack.enter_async_context(Wire(plane.port))
-        kube = await connect(str(plane.kubeconfig()))
-        stack.push_async_callback(kube.close)
-        bus = await NatsBus.connect(nats.url, name="chaos")
-        stack.push_async_callback(bus.drain)
-        made = World(plane, nats, wire, kube, bus, state)
-        stack.callback(made.stop)
+    async with on_site(World, plane, state) as made:
         await made.start()
         yield made
 
@@ -238,8 +195,7 @@ async def loaded(made: World, seed: int) -> AsyncIterator[Load]:
     """A namespace of its own with an auditor beside. On the way out the cluster is emptied, and all capacity must come back."""
     namespace = f"chaos-{os.getpid()}-{next(_NUMBERS)}"
     await made.mend()
-    status, answer = await asyncio.to_thread(made.plane.request, "POST", "/api/v1/namespaces", {"metadata": {"name": namespace}})
-    assert status == 201, answer
+    await made.post("/api/v1/namespaces", {"metadata": {"name": namespace}})
     load = Load(made.kube, namespace, seed=seed, memory_mib=MEMORY_MIB)
     auditor = asyncio.create_task(_audit(made, load))
     try:

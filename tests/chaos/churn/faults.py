@@ -1,0 +1,119 @@
+"""Faults drawn from a seed, one every few seconds: what one stops stays so until another, or the calm, mends it."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+from typing import Literal, get_args
+
+from tests.chaos.churn.cluster import ChurnCluster
+from tests.chaos.processes import Process
+
+PAUSE_S = (0.3, 4.0)
+LEADER_FROZEN_S = (4.0, 12.0)
+WIRE_FROZEN_S = (1.0, 8.0)
+RESTARTED_AT_ONCE = 0.8
+"""Of the killed processes; the others stay dead until something mends them."""
+
+Fault = Literal[
+    "kill",
+    "kill-leader",
+    "freeze",
+    "freeze-leader",
+    "freeze-agent",
+    "mend",
+    "nats",
+    "wipe",
+    "api",
+    "cut",
+    "freeze-wire",
+]
+_WEIGHTS: dict[Fault, int] = {
+    "kill": 5, "kill-leader": 4, "freeze": 3, "freeze-leader": 4, "freeze-agent": 2, "mend": 7,
+    "nats": 2, "wipe": 1, "api": 1, "cut": 2, "freeze-wire": 1,
+}  # fmt: skip
+assert set(_WEIGHTS) == set(get_args(Fault))
+
+
+class Faults:
+    def __init__(
+        self,
+        cluster: ChurnCluster,
+        chance: random.Random,
+        killed: Callable[[Process], None],
+        say: Callable[[str], None],
+    ) -> None:
+        """`killed` is called as soon as a process is dead, before it is started again."""
+        self.struck = 0
+        self._cluster, self._chance, self._killed, self._say = cluster, chance, killed, say
+        self._timers: list[asyncio.TimerHandle] = []
+
+    async def go_on(self) -> None:
+        """For ever."""
+        while True:
+            await asyncio.sleep(self._chance.uniform(*PAUSE_S))
+            fault = self._chance.choices(tuple(_WEIGHTS), tuple(_WEIGHTS.values()))[0]
+            self.struck += 1
+            self._say(f"{fault} {await self._strike(fault)}".rstrip())
+
+    def calm(self) -> None:
+        """Nothing that was begun goes on."""
+        for timer in self._timers:
+            timer.cancel()
+        self._cluster.repair()
+
+    async def _strike(self, fault: Fault) -> str:
+        """What it hit, where that was drawn."""
+        cluster = self._cluster
+        match fault:
+            case "kill":
+                process = self._any("")
+                self._kill(process, again=self._chance.random() < RESTARTED_AT_ONCE)
+                return process.name
+            case "freeze" | "freeze-agent":
+                process = self._any("agent" if fault == "freeze-agent" else "")
+                if process.alive:
+                    process.freeze()
+                return process.name
+            case "kill-leader" | "freeze-leader":
+                return await self._strike_leader(fault)
+            case "mend":
+                cluster.repair()
+            case "nats" | "wipe":
+                await cluster.nats.restart(wipe=fault == "wipe")
+            case "api":
+                cluster.plane.kill_api_server()
+                await asyncio.to_thread(cluster.plane.start_api_server)
+            case "cut":
+                cluster.wire.cut()
+            case "freeze-wire":
+                cluster.wire.freeze()
+                self._later(WIRE_FROZEN_S, cluster.wire.thaw)
+        return ""
+
+    async def _strike_leader(self, fault: Fault) -> str:
+        status = await self._cluster.status()
+        process = None if status is None else self._cluster.process_of(status)
+        if process is None:
+            return "(there is none)"
+        if fault == "kill-leader":
+            self._kill(process, again=True)
+        else:
+            process.freeze()
+            self._later(LEADER_FROZEN_S, lambda: process.thaw() if process.frozen else None)
+        return process.name
+
+    def _any(self, prefix: str) -> Process:
+        return self._cluster.services[
+            self._chance.choice(sorted(name for name in self._cluster.services if name.startswith(prefix)))
+        ]
+
+    def _kill(self, process: Process, *, again: bool) -> None:
+        process.kill()
+        self._killed(process)
+        if again:
+            process.start()
+
+    def _later(self, within: tuple[float, float], mend: Callable[[], None]) -> None:
+        self._timers.append(asyncio.get_running_loop().call_later(self._chance.uniform(*within), mend))
