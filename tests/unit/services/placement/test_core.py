@@ -326,6 +326,26 @@ def test_a_renewed_term_logs_open_holds_and_ready_again() -> None:
     assert {r.term for _, r in leader.log[before:]} == {900}
 
 
+def test_no_term_is_renewed_while_an_append_is_under_way() -> None:
+    """The append names the old term: it would be refused, and end the session, or be taken for one of the new term."""
+    leader = Leader().nodes("n")
+    assert leader.core.may_renew
+    leader.answer = False
+    leader.facts(build.gpu_pod("p", **HALF))
+    assert not leader.core.may_renew
+    leader.send(m.Appended(500))
+    assert leader.core.may_renew
+
+
+def test_no_term_is_renewed_before_the_session_leads() -> None:
+    """A ready of a renewed term would say that the log is complete, while pods are still to be touched."""
+    pod = build.gpu_pod("p", **HALF)
+    leader = Leader(pod)
+    assert not leader.core.may_renew
+    leader.facts(build.newer(pod))
+    assert leader.core.may_renew
+
+
 def test_what_a_node_has_not_answered_is_said_again_under_the_renewed_term() -> None:
     """The node has met the new term by its sync: it refuses the old one, and the shares would never come back."""
     leader = Leader().nodes("n", gpus=1)

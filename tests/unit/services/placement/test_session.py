@@ -1,0 +1,127 @@
+"""One leader session on real NATS, with a watcher that knows an empty cluster: when it ends, and what it does to its log."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+import structlog
+
+from services.placement.log_client import LogClient
+from services.placement.reign import LogDeleted, Reign
+from services.placement.service import Config
+from shared.bus.embedded import EmbeddedServer
+from shared.bus.nats_bus import NatsBus
+from shared.bus.port import Incoming, Refused
+from shared.bus.provision import provision
+from shared.contracts import subjects
+from shared.contracts.base import ContractError, decode, encode
+from shared.contracts.facts import SnapshotPage
+from shared.contracts.log import ReadyRecord, TermRecord
+from shared.contracts.node_commands import Accepted, Beat, NodeSyncAnswer
+from shared.service import Context
+from shared.service.base import Health
+from shared.telemetry import Metrics, Telemetry
+from tests.support.waiting import eventually
+
+LIMIT_S = 10.0
+"""A session that should end and does not fails its test."""
+
+
+async def nothing() -> None:
+    """What happens before the watcher answers, unless a test says so."""
+
+
+async def session(bus: NatsBus, *, meanwhile: Callable[[], Awaitable[object]] = nothing, renew_term_s: float = 3600.0) -> Reign:
+    """A session that has taken its term. `meanwhile` happens when it asks for its first snapshot."""
+
+    async def answer(incoming: Incoming) -> None:
+        await meanwhile()
+        await bus.respond(incoming, encode(SnapshotPage(epoch="e", snapshot="s", number=0, page=0, pages=1)))
+
+    await bus.subscribe(subjects.QUERY_SNAPSHOT, answer)
+    ctx = Context(
+        service="placement", config=Config(renew_term_s=renew_term_s), instance="one", log=structlog.get_logger(),
+        telemetry=Telemetry("placement", ratio=0.0, otlp_endpoint=""), metrics=Metrics(), health=Health(), bus=bus,
+    )  # fmt: skip
+    log = LogClient(bus, "one", "one/1")
+    await log.take_term()
+    return Reign(ctx, log)
+
+
+async def end_of(reign: Reign) -> None:
+    try:
+        await asyncio.wait_for(reign.run(), LIMIT_S)
+    finally:
+        await reign.close()
+
+
+async def readies(bus: NatsBus, reason: str) -> list[int]:
+    """Terms taken for this reason whose own ready is in the log."""
+    entries = [entry async for entry in bus.read_log()]
+    terms = [e.sequence for e in entries if e.subject == subjects.LOG_TERM and decode(e.payload, TermRecord).reason == reason]
+    ready = {decode(e.payload, ReadyRecord).term for e in entries if e.subject == subjects.LOG_READY}
+    return [term for term in terms if term in ready]
+
+
+async def test_a_session_ends_when_its_append_is_refused(bus: NatsBus, connect) -> None:
+    """Another one has taken a term: whatever this one would still do, it would do without knowing what the other decides."""
+    rival = LogClient(await connect(), "two", "two/1")
+    reign = await session(bus, meanwhile=rival.take_term)
+    with pytest.raises(Refused, match="last sequence"):
+        await end_of(reign)
+
+
+async def test_a_leader_renews_its_term_when_it_is_due(bus: NatsBus) -> None:
+    """Or what its log begins with would age away. Its holds and its ready stand in the log again, under the new term."""
+    reign = await session(bus, renew_term_s=0.0)
+    first = reign.log_client.term
+    running = asyncio.create_task(reign.run())
+    try:
+        await eventually(lambda: readies(bus, "renewed"), within_s=LIMIT_S)
+        assert reign.core.term > first
+    finally:
+        running.cancel()
+        await reign.close()
+
+
+async def test_a_session_that_is_told_of_a_newer_term_ends_only_where_the_log_has_one(bus: NatsBus, connect) -> None:
+    """A node's word alone must not end the session of the true leader."""
+    reign = await session(bus)
+    await reign._check_term("node n: its agent follows another term")
+    await LogClient(await connect(), "two", "two/1").take_term()
+    with pytest.raises(Refused, match="this session has"):
+        await reign._check_term("node n: its agent follows another term")
+    await reign.close()
+
+
+async def test_a_session_on_a_log_that_has_lost_records_deletes_it_and_ends(server: EmbeddedServer, bus: NatsBus) -> None:
+    before = LogClient(bus, "zero", "zero/1")
+    last = await before.append(ReadyRecord(term=await before.take_term()))
+    await server.restart()  # all servers at once: nobody remembers which record was the last
+    await provision(bus)
+    reign = await session(bus)
+    with pytest.raises(LogDeleted, match="do not remember"):
+        await end_of(reign)
+    assert await bus.newest(subjects.LOG_TERM) is None
+    again = LogClient(bus, "one", "one/2")
+    assert await again.take_term() > last
+    assert again.found_mark is not None
+
+
+async def test_an_agent_speaks_of_its_own_node_alone(bus: NatsBus) -> None:
+    """What it says of another's grants, syncs or life would give away what the other still uses."""
+    reign = await session(bus)
+    grants, syncs = subjects.ack("one", "grant", "evil"), subjects.ack("one", "sync", "evil")
+    synced = NodeSyncAnswer(node="good", boot_id="b", term=1, accepted=True)
+    with pytest.raises(ContractError):
+        await reign._grant_answered(Incoming(subject=grants, payload=encode(Accepted(node="good", grant_id="g", ok=False, dead=True))))
+    with pytest.raises(ContractError):
+        await reign._sync_answered(Incoming(subject=syncs, payload=encode(synced)))
+    with pytest.raises(ContractError):
+        await reign._beat(Incoming(subject=subjects.beat("evil"), payload=encode(Beat(nodes=("good",)))))
+    assert reign.waiting == 0
+    await reign._grant_answered(Incoming(subject=subjects.ack("one", "grant", "good"), payload=encode(Accepted(node="good", grant_id="g", ok=True))))
+    assert reign.waiting == 1
+    await reign.close()
