@@ -40,6 +40,16 @@ def test_a_decision_is_in_the_log_before_its_binding_goes_out() -> None:
     assert decode_grant(only(said, m.SendBinds)[0].binds[0].grant).sequence == 500
 
 
+def test_a_hold_that_the_log_does_not_have_yet_is_not_sent_however_long_that_takes() -> None:
+    """R2"""
+    leader = Leader().nodes("n")
+    leader.answer = False
+    leader.facts(build.gpu_pod("p", **HALF))
+    assert only(leader.tick(60.0), m.SendBinds) == []
+    leader.send(m.Appended(500))
+    assert len(only(leader.tick(60.0), m.SendBinds)) == 1
+
+
 def test_one_append_is_in_flight_at_a_time_and_the_next_batch_gathers_meanwhile() -> None:
     """R1"""
     leader = Leader(build.node("n")).nodes("n")
@@ -86,6 +96,19 @@ def test_a_binding_that_was_certainly_not_applied_is_decided_anew_after_a_touch(
     assert leader.core.holds == {}
     leader.tick(2.0)
     assert leader.binds()[pod.metadata.uid].resource_version == touched.metadata.resource_version
+
+
+@pytest.mark.parametrize("outcome", ["refused", "no-node", "unknown", "throttled"])
+def test_an_answer_to_an_older_binding_says_nothing_of_the_present_hold(outcome: str) -> None:
+    """It was on its way while the pod changed. A touch for it would void a decision that is good."""
+    leader = Leader().nodes("n", gpus=1)
+    pod = build.gpu_pod("p", gpus=1)
+    leader.facts(pod)
+    leader.facts(build.newer(pod))
+    before = leader.core.holds[pod.metadata.uid].sent_at
+    leader.send(m.BindsAnswered((Answer(uid=pod.metadata.uid, outcome=outcome, resource_version=pod.metadata.resource_version),)))  # type: ignore[arg-type]
+    assert [p for p in leader.patches() if isinstance(p, TouchPod)] == []
+    assert leader.core.holds[pod.metadata.uid].sent_at == before
 
 
 def test_a_pod_seen_at_another_version_unbound_voids_its_hold_and_is_decided_at_the_new_one() -> None:
