@@ -100,34 +100,38 @@ async def test_only_placement_deletes_the_log_and_no_other_stream(nats: Embedded
         assert await provision(placement) == (), "all streams are there"
         first = 10**15
         await placement.begin_log_anew(first)
-        assert await placement.append(subjects.LOG_TERM, b"{}", fence_subject=subjects.LOG_TERM, fence_sequence=0) == first
+        term = await placement.append(subjects.LOG_TERM, b"{}", fence_subject=subjects.LOG_TERM, fence_sequence=0)
+        assert term == first
 
 
 @pytest.mark.parametrize(
-    ("user", "subject", "listener"),
+    ("user", "subject"),
     [
-        *((user, subjects.release("n1"), "placement") for user in USERS if user != "node_agent"),
-        *((user, subjects.ack("instance", "grant", "n1"), "placement") for user in USERS),
-        *((user, subjects.ack("instance", "sync", "n1"), "placement") for user in USERS),
+        *((user, subjects.release("n1")) for user in USERS if user != "node_agent"),
+        *((user, subjects.ack("instance", "grant", "n1")) for user in USERS),
+        *((user, subjects.ack("instance", "sync", "n1")) for user in USERS),
     ],
 )
-async def test_what_only_agents_say_to_placement_nobody_else_says(nats: EmbeddedServer, user: str, subject: str, listener: str) -> None:
-    """What is released is given to others. Grants and syncs are answered, and by nobody unasked: an agent may publish there only
+async def test_what_only_agents_say_to_placement_nobody_else_says(
+    nats: EmbeddedServer, user: str, subject: str
+) -> None:  # fmt: skip
+    """What is released is given to others. Nobody answers grants and syncs unasked: an agent may publish there only
     as the reply to an order."""
     heard: list[tuple[str, bytes]] = []
 
     async def handler(incoming: Incoming) -> None:
         heard.append((incoming.subject, incoming.payload))
 
-    async with await connect(nats, listener) as ear, await connect(nats, user) as wrong, await connect(nats, "node_agent") as agent:
+    async with await connect(nats, "placement") as ear, await connect(nats, user) as wrong:
         await ear.subscribe(subjects.RELEASES_ALL, handler)
         for of in ("grant", "sync"):
             await ear.subscribe(subjects.ack("instance", of, "*"), handler)
         await ear.alive()
         await wrong.publish(subject, b"wrong")
         await wrong.alive()
-        await agent.publish(subjects.release("n2"), b"right")
-        await eventually(lambda: heard)
+        async with await connect(nats, "node_agent") as agent:
+            await agent.publish(subjects.release("n2"), b"right")
+            await eventually(lambda: heard)
     assert heard == [(subjects.release("n2"), b"right")]
 
 
@@ -146,9 +150,10 @@ async def test_an_agent_answers_an_order_on_the_subject_that_the_order_names(nat
         await agent.subscribe(subjects.node_command("n1", "grant"), order)
         await placement.alive()
         await agent.alive()
-        await placement.publish(subjects.node_command("n1", "grant"), b"{}", reply=subjects.ack("instance", "grant", "n1"))
+        reply = subjects.ack("instance", "grant", "n1")
+        await placement.publish(subjects.node_command("n1", "grant"), b"{}", reply=reply)
         await eventually(lambda: heard)
-    assert heard == [subjects.ack("instance", "grant", "n1")]
+    assert heard == [reply]
 
 
 @pytest.mark.parametrize(

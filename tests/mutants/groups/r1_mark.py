@@ -45,7 +45,10 @@ MUTANTS = [
         what="taking a term overwrites the mark, the evidence of what the log has to have",
         file=_PROTOCOL,
         old="        self.found_mark = None if value is None else decode(value, LogMark)\n",
-        new="        self.found_mark = None if value is None else decode(value, LogMark)\n        yield from self._write_mark(self.term)\n",
+        new=(
+            "        self.found_mark = None if value is None else decode(value, LogMark)\n"
+            "        yield from self._write_mark(self.term)\n"
+        ),
         tests=(_STEPS + "test_taking_a_term_leaves_the_mark_as_it_is",),
     ),
     Mutant(
@@ -60,7 +63,11 @@ MUTANTS = [
         name="unanswered-mark-is-written",
         what="a write of the mark that was not answered is taken for done",
         file=_PROTOCOL,
-        old="                if found == value:\n                    self._mark_revision = revision\n                    return\n",
+        old=(
+            "                if found == value:\n"
+            "                    self._mark_revision = revision\n"
+            "                    return\n"
+        ),
         new="                self._mark_revision = revision\n                return\n",
         tests=(_STEPS + "test_a_mark_that_was_not_answered_and_did_not_happen_is_written_again",),
     ),
@@ -116,8 +123,16 @@ MUTANTS = [
         name="mark-before-deletion",
         what="the mark of a log that is begun anew moves before the old log is deleted",
         file=_PROTOCOL,
-        old="        yield DeleteLog(first_sequence)\n        self.term = 0\n        yield from self._write_mark(first_sequence - 1)\n",
-        new="        self.term = 0\n        yield from self._write_mark(first_sequence - 1)\n        yield DeleteLog(first_sequence)\n",
+        old=(
+            "        yield DeleteLog(first_sequence)\n"
+            "        self.term = 0\n"
+            "        yield from self._write_mark(first_sequence - 1)\n"
+        ),
+        new=(
+            "        self.term = 0\n"
+            "        yield from self._write_mark(first_sequence - 1)\n"
+            "        yield DeleteLog(first_sequence)\n"
+        ),
         tests=(_STEPS + "test_a_log_that_is_begun_anew_gets_its_mark_last",),
     ),
     Mutant(
@@ -134,6 +149,6 @@ MUTANTS = [
         file="services/placement/reign.py",
         old="                    raise LogDeleted(command.reason)\n",
         new="",
-        tests=(_SESSION + "test_a_session_on_a_log_that_has_lost_records_deletes_it_and_ends",),
+        tests=(_SESSION + "test_a_session_on_a_log_that_has_lost_records_deletes_it",),
     ),
 ]  # fmt: skip

@@ -45,10 +45,14 @@ MUTANTS = [
         name="term-without-compare-and-swap",
         what="a session that was not quick enough takes its term all the same",
         file=_PROTOCOL,
-        old='        self.term = self._last = yield from self._append_term("elected", fence=newest.sequence if newest else 0, after=None)\n',
+        old=(
+            '        self.term = self._last = yield from self._append_term("elected", '
+            "fence=newest.sequence if newest else 0, after=None)\n"
+        ),
         new=(
             "        try:\n"
-            '            self.term = self._last = yield from self._append_term("elected", fence=newest.sequence if newest else 0, after=None)\n'
+            '            self.term = self._last = yield from self._append_term("elected", '
+            "fence=newest.sequence if newest else 0, after=None)\n"
             "        except Refused:\n"
             "            return (yield from self.take_term())\n"
         ),
@@ -75,7 +79,11 @@ MUTANTS = [
         what="an append that was not answered is taken for done",
         file=_PROTOCOL,
         old="                if found is not None:\n                    sequence = found\n                    break\n",
-        new="                if doubtful:\n                    sequence = found or self._last + 1\n                    break\n",
+        new=(
+            "                if doubtful:\n"
+            "                    sequence = found or self._last + 1\n"
+            "                    break\n"
+        ),
         tests=(_STEPS + "test_an_append_that_was_not_answered_is_not_taken_for_done",),
     ),
     Mutant(

@@ -153,8 +153,16 @@ MUTANTS = [
         name="decides-while-touching",
         what="pods are decided while others are still to be touched",
         file=_CORE,
-        old='        if self.phase != "leading":\n            return\n        self._out += self.preemption.advance(self.term, now)',
-        new='        if self.phase not in ("leading", "touching"):\n            return\n        self._out += self.preemption.advance(self.term, now)',
+        old=(
+            '        if self.phase != "leading":\n'
+            "            return\n"
+            "        self._out += self.preemption.advance(self.term, now)"
+        ),
+        new=(
+            '        if self.phase not in ("leading", "touching"):\n'
+            "            return\n"
+            "        self._out += self.preemption.advance(self.term, now)"
+        ),
         tests=(_TESTS + "test_nobody_is_decided_while_others_are_still_to_be_touched",),
     ),
     Mutant(
@@ -215,7 +223,10 @@ MUTANTS = [
         file=_CORE,
         old="        self.book.hold(state.uid, decision.node, decision.grant)\n",
         new="        return\n",
-        tests=(_CORE_TESTS + "test_a_complete_log_re_adopts_decisions_whose_pod_still_stands_at_that_version_and_resends_them",),
+        tests=(
+            _CORE_TESTS
+            + "test_a_complete_log_re_adopts_decisions_whose_pod_still_stands_at_that_version_and_resends_them",
+        ),
     ),
     Mutant(
         name="open-holds-are-not-logged-again",
@@ -294,7 +305,10 @@ MUTANTS = [
         name="excluded-pod-is-not-touched-again",
         what="an excluded pod is never touched again",
         file=_TAKEOVER,
-        old="        late += [uid for uid, asked in self._excluded.items() if now - asked.sent_at >= EXCLUDED_TOUCH_AGAIN_S]\n",
+        old=(
+            "        late += [uid for uid, asked in self._excluded.items() if now - asked.sent_at >= "
+            "EXCLUDED_TOUCH_AGAIN_S]\n"
+        ),
         new="",
         tests=(_TESTS + "test_an_excluded_pod_is_touched_from_time_to_time_and_placed_when_it_has_moved",),
     ),

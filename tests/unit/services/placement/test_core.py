@@ -106,7 +106,9 @@ def test_an_answer_to_an_older_binding_says_nothing_of_the_present_hold(outcome:
     leader.facts(pod)
     leader.facts(build.newer(pod))
     before = leader.core.holds[pod.metadata.uid].sent_at
-    leader.send(m.BindsAnswered((Answer(uid=pod.metadata.uid, outcome=outcome, resource_version=pod.metadata.resource_version),)))  # type: ignore[arg-type]
+    uid, version = pod.metadata.uid, pod.metadata.resource_version
+    late = Answer(uid=uid, outcome=outcome, resource_version=version)  # type: ignore[arg-type]
+    leader.send(m.BindsAnswered((late,)))
     assert [p for p in leader.patches() if isinstance(p, TouchPod)] == []
     assert leader.core.holds[pod.metadata.uid].sent_at == before
 

@@ -88,7 +88,9 @@ def test_a_node_that_tells_by_its_sync_that_it_has_released_a_grant_frees_it() -
     leader.send(m.SnapshotSeen(leader.objects, 0))
     leader.send(m.Appended(201))
     (sync,) = [c.sync for c in leader.send(m.InventorySeen(build.inventory("n", gpus=1))) if isinstance(c, m.SendSync)]
-    answer = NodeSyncAnswer(node="n", boot_id="boot-1", term=200, accepted=True, number=sync.number, tombstones=(grant_id,))
+    answer = NodeSyncAnswer(
+        node="n", boot_id="boot-1", term=200, accepted=True, number=sync.number, tombstones=(grant_id,)
+    )  # fmt: skip
     (order,) = patches(leader.send(m.SyncAnswered(answer)))
     assert isinstance(order, DeletePod)
     assert leader.core.book.grants == {}

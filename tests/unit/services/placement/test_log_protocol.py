@@ -194,7 +194,7 @@ def test_another_leaders_term_is_never_taken_for_ours() -> None:
 
 
 def test_whoever_was_not_quick_enough_has_no_term() -> None:
-    """Another session appended its term between the look at the newest one and the append: it does not try again by itself."""
+    """Another session has appended its term between the look at the newest one and the append."""
     log = Log()
 
     def overtaken(request: p.Request) -> None:

@@ -201,7 +201,7 @@ def test_memory_goes_to_the_gpu_on_which_it_is_a_small_enough_part() -> None:
 
 
 def test_a_limit_holds_for_the_very_gpu_that_was_found() -> None:
-    """One node with a large GPU, which is full, and a small one, of which the pod would take more than its queue may have."""
+    """One node with a large GPU, which is full, and a small one, of which the pod would take too much."""
     seen = build.inventory("n", gpus=2, memory_mib=80_000)
     small = msgspec.structs.replace(seen.gpus[1], memory_mib=40_000)
     leader = Leader(build.node("n"))

@@ -1,4 +1,4 @@
-"""One leader session on real NATS, with a watcher that knows an empty cluster: when it ends, and what it does to its log."""
+"""One leader session on real NATS, with a watcher of an empty cluster: when it ends, and what it does to its log."""
 
 from __future__ import annotations
 
@@ -29,11 +29,14 @@ LIMIT_S = 10.0
 """A session that should end and does not fails its test."""
 
 
+Meanwhile = Callable[[], Awaitable[object]]
+
+
 async def nothing() -> None:
     """What happens before the watcher answers, unless a test says so."""
 
 
-async def session(bus: NatsBus, *, meanwhile: Callable[[], Awaitable[object]] = nothing, renew_term_s: float = 3600.0) -> Reign:
+async def session(bus: NatsBus, *, meanwhile: Meanwhile = nothing, renew_term_s: float = 3600.0) -> Reign:
     """A session that has taken its term. `meanwhile` happens when it asks for its first snapshot."""
 
     async def answer(incoming: Incoming) -> None:
@@ -60,13 +63,13 @@ async def end_of(reign: Reign) -> None:
 async def readies(bus: NatsBus, reason: str) -> list[int]:
     """Terms taken for this reason whose own ready is in the log."""
     entries = [entry async for entry in bus.read_log()]
-    terms = [e.sequence for e in entries if e.subject == subjects.LOG_TERM and decode(e.payload, TermRecord).reason == reason]
+    terms = {e.sequence: decode(e.payload, TermRecord) for e in entries if e.subject == subjects.LOG_TERM}
     ready = {decode(e.payload, ReadyRecord).term for e in entries if e.subject == subjects.LOG_READY}
-    return [term for term in terms if term in ready]
+    return [term for term, record in terms.items() if record.reason == reason and term in ready]
 
 
 async def test_a_session_ends_when_its_append_is_refused(bus: NatsBus, connect) -> None:
-    """Another one has taken a term: whatever this one would still do, it would do without knowing what the other decides."""
+    """Another one has taken a term: this one would go on without knowing what the other decides."""
     rival = LogClient(await connect(), "two", "two/1")
     reign = await session(bus, meanwhile=rival.take_term)
     with pytest.raises(Refused, match="last sequence"):
@@ -74,7 +77,7 @@ async def test_a_session_ends_when_its_append_is_refused(bus: NatsBus, connect) 
 
 
 async def test_a_leader_renews_its_term_when_it_is_due(bus: NatsBus) -> None:
-    """Or what its log begins with would age away. Its holds and its ready stand in the log again, under the new term."""
+    """Or what its log begins with would age away. Its holds and its ready stand in the log again."""
     reign = await session(bus, renew_term_s=0.0)
     first = reign.log_client.term
     running = asyncio.create_task(reign.run())
@@ -96,7 +99,8 @@ async def test_a_session_that_is_told_of_a_newer_term_ends_only_where_the_log_ha
     await reign.close()
 
 
-async def test_a_session_on_a_log_that_has_lost_records_deletes_it_and_ends(server: EmbeddedServer, bus: NatsBus) -> None:
+async def test_a_session_on_a_log_that_has_lost_records_deletes_it(server: EmbeddedServer, bus: NatsBus) -> None:
+    """And ends: the next one begins on an empty log."""
     before = LogClient(bus, "zero", "zero/1")
     last = await before.append(ReadyRecord(term=await before.take_term()))
     await server.restart()  # all servers at once: nobody remembers which record was the last
@@ -114,14 +118,16 @@ async def test_an_agent_speaks_of_its_own_node_alone(bus: NatsBus) -> None:
     """What it says of another's grants, syncs or life would give away what the other still uses."""
     reign = await session(bus)
     grants, syncs = subjects.ack("one", "grant", "evil"), subjects.ack("one", "sync", "evil")
+    dead = Accepted(node="good", grant_id="g", ok=False, dead=True)
+    own = Accepted(node="good", grant_id="g", ok=True)
     synced = NodeSyncAnswer(node="good", boot_id="b", term=1, accepted=True)
     with pytest.raises(ContractError):
-        await reign._grant_answered(Incoming(subject=grants, payload=encode(Accepted(node="good", grant_id="g", ok=False, dead=True))))
+        await reign._grant_answered(Incoming(subject=grants, payload=encode(dead)))
     with pytest.raises(ContractError):
         await reign._sync_answered(Incoming(subject=syncs, payload=encode(synced)))
     with pytest.raises(ContractError):
         await reign._beat(Incoming(subject=subjects.beat("evil"), payload=encode(Beat(nodes=("good",)))))
     assert reign.waiting == 0
-    await reign._grant_answered(Incoming(subject=subjects.ack("one", "grant", "good"), payload=encode(Accepted(node="good", grant_id="g", ok=True))))
+    await reign._grant_answered(Incoming(subject=subjects.ack("one", "grant", "good"), payload=encode(own)))
     assert reign.waiting == 1
     await reign.close()

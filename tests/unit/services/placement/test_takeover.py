@@ -270,7 +270,7 @@ def test_a_touch_of_a_later_term_or_version_writes_something_else() -> None:
 
 
 def test_nobody_is_decided_while_others_are_still_to_be_touched() -> None:
-    """Not even a pod without GPUs, for which no agent has to answer: a Binding of the past may take the room that it would get."""
+    """Not even a pod without GPUs, for which no agent has to answer: a Binding of the past may take its room."""
     leader = Leader(build.node("n"), build.pod("stuck", requests={"cpu": "64"}))
     leader.facts(build.pod("new", requests={"cpu": "1"}))
     assert (leader.core.phase, leader.core.holds, leader.log) == ("touching", {}, [])

@@ -123,7 +123,9 @@ async def test_an_unknown_node_is_never_bound_to() -> None:
     assert world.core.find("Pod", "p", "default").spec.node_name == ""
 
 
-@pytest.mark.parametrize("change", [{"uid": "another"}, {"resource_version": "1"}], ids=["another pod of that name", "an older version"])
+@pytest.mark.parametrize(
+    "change", [{"uid": "another"}, {"resource_version": "1"}], ids=["another pod of that name", "an older version"]
+)  # fmt: skip
 async def test_a_pod_that_is_not_the_one_that_was_decided_is_not_bound(change: dict[str, str]) -> None:
     """R3. Whoever was decided at another version is decided anew, and a late Binding must not come true beside that."""
     world = World()
@@ -203,12 +205,15 @@ async def test_a_pod_whose_webhook_does_not_answer_is_touched_by_its_status() ->
     """The server reports the webhook's failure as its own."""
     world = World()
     pod = world.pod()
-    world.gate.answers = [Response(500, b'{"message":"Internal error occurred: failed calling webhook \\"w.example\\": no route"}')]
+    failed = b'{"message":"Internal error occurred: failed calling webhook \\"w.example\\": no route"}'
+    world.gate.answers = [Response(500, failed)]
     assert await world.patch(touch(pod)) == []
     assert touched(world.now()) == [touch(pod).token]
 
 
-@pytest.mark.parametrize(("status", "outcome"), [(500, "unknown"), (429, "throttled"), (409, "conflict"), (404, "gone")])
+@pytest.mark.parametrize(
+    ("status", "outcome"), [(500, "unknown"), (429, "throttled"), (409, "conflict"), (404, "gone")]
+)  # fmt: skip
 async def test_a_touch_that_was_not_refused_for_certain_goes_no_other_way(status: int, outcome: str) -> None:
     """It is asked for again."""
     world = World()
@@ -247,7 +252,8 @@ async def test_an_order_to_park_is_for_one_version_of_the_pod() -> None:
     assert await world.patch(touch(pod)) == []
     assert await world.patch(late) == [(pod.metadata.uid, "conflict")]
     assert names.ANNOTATION_PARKED not in world.now().metadata.annotations
-    assert await world.patch(msgspec.structs.replace(late, resource_version=world.now().metadata.resource_version)) == []
+    present = msgspec.structs.replace(late, resource_version=world.now().metadata.resource_version)
+    assert await world.patch(present) == []
     assert world.now().metadata.annotations[names.ANNOTATION_PARKED] == "pause plan"
 
 
@@ -260,17 +266,16 @@ async def test_a_claim_is_allocated_at_the_version_that_was_decided_on_and_no_ot
     claim = world.core.find("ResourceClaim", "c", "default")
     device = c.ClaimDevice(request="gpu", pool="n", device="gpu-0", share_id="s", memory_mib=1024, compute_milli=100)
     wanted = c.AllocateClaim(name="c", uid=claim.metadata.uid, resource_version="1", devices=(device,))
-    (answer,) = (await world.executors.bind(c.BindBatch(term=1, sequence=1, binds=(bind_with(world.bind(pod), wanted),)))).answers
+    order = msgspec.structs.replace(world.bind(pod), claims=(wanted,))
+    (answer,) = (await world.executors.bind(c.BindBatch(term=1, sequence=1, binds=(order,)))).answers
     assert (answer.outcome, world.now().spec.node_name) == ("refused", "")
     assert world.core.find("ResourceClaim", "c", "default").status.allocation is None
     wanted = msgspec.structs.replace(wanted, resource_version=claim.metadata.resource_version)
-    assert await world.executors.bind(c.BindBatch(term=1, sequence=2, binds=(bind_with(world.bind(pod), wanted),))) == c.Answers()
+    order = msgspec.structs.replace(order, claims=(wanted,))
+    assert await world.executors.bind(c.BindBatch(term=1, sequence=2, binds=(order,))) == c.Answers()
     assert world.now().spec.node_name == "n"
-    assert [d.device for d in world.core.find("ResourceClaim", "c", "default").status.allocation.devices.results] == ["gpu-0"]
-
-
-def bind_with(order: c.Bind, claim: c.AllocateClaim) -> c.Bind:
-    return msgspec.structs.replace(order, claims=(claim,))
+    allocation = world.core.find("ResourceClaim", "c", "default").status.allocation
+    assert [device.device for device in allocation.devices.results] == ["gpu-0"]
 
 
 async def test_a_volume_goes_to_one_claim() -> None:

@@ -132,7 +132,8 @@ async def test_a_fresh_snapshot_is_listed_anew(monkeypatch: pytest.MonkeyPatch) 
         return Behind(admission_url="", reporter="test")
 
     monkeypatch.setattr(service, "make_source", behind)
-    async with EmbeddedServer() as server, running(Watcher, Config(source="simulated", heartbeat_s=0.05), bus_url=server.url) as ctx:
+    config = Config(source="simulated", heartbeat_s=0.05)
+    async with EmbeddedServer() as server, running(Watcher, config, bus_url=server.url) as ctx:
         await until(lambda: ctx.health.ready)
         reader = Reader(ctx)
         assert pods_of(await reader.snapshot()) == []

@@ -138,6 +138,25 @@ def test_a_pod_that_somebody_else_binds_without_a_grant_frees_the_one_that_was_d
     assert (made.grants, free(made)) == ({}, (81920, 1000))
 
 
+def test_a_grant_that_was_given_back_is_not_booked_again_when_its_pod_ends() -> None:
+    """Its annotation stands on the pod to the end."""
+    pod = build.bound(build.gpu_pod("p", memory="1Gi"), "n", grant("g"))
+    made = book(*build.put(build.node("n"), pod))
+    made.put_inventory(build.inventory("n", gpus=1))
+    made.release("g")
+    made.apply(Put(object=build.newer(pod, phase="Succeeded")))
+    assert (made.grants, free(made)) == ({}, (81920, 1000))
+
+
+def test_an_older_inventory_of_the_same_boot_changes_nothing() -> None:
+    made = book(*build.put(build.node("n")))
+    made.put_inventory(build.inventory("n", gpus=2, generation=5))
+    made.put_inventory(build.inventory("n", gpus=1, generation=4))
+    assert len(made.nodes["n"].gpus) == 2
+    made.put_inventory(build.inventory("n", gpus=1, generation=1, boot="boot-2"))
+    assert len(made.nodes["n"].gpus) == 1, "numbers begin anew with a boot"
+
+
 def test_a_row_that_was_given_back_fits_nothing_and_serves_the_next_node() -> None:
     node = build.node("n")
     made = book(*build.put(node))

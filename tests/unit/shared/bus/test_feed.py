@@ -82,7 +82,8 @@ class Watcher:
     async def _answer(self, incoming: Incoming) -> None:
         request = decode(incoming.payload, SnapshotRequest)
         self.asked.append(request)
-        page = SnapshotPage(epoch="e", snapshot="s", number=7, page=request.page, pages=2, facts=build.put(build.node(f"n{request.page}")))
+        facts = build.put(build.node(f"n{request.page}"))
+        page = SnapshotPage(epoch="e", snapshot="s", number=7, page=request.page, pages=2, facts=facts)
         await self._bus.respond(incoming, encode(page))
 
 
@@ -105,5 +106,6 @@ async def test_a_reader_asks_for_a_fresh_snapshot_and_gets_it_whole(bus: NatsBus
         await eventually(lambda: seen)
     finally:
         running.cancel()
-    assert [(request.fresh, request.snapshot, request.page) for request in watcher.asked] == [(True, "", 0), (False, "s", 1)]
+    asked = [(request.fresh, request.snapshot, request.page) for request in watcher.asked]
+    assert asked == [(True, "", 0), (False, "s", 1)]
     assert names(seen[0]) == ["n0", "n1"]
