@@ -41,6 +41,14 @@ MUTANTS = [
         tests=(_STEPS + "test_a_mark_names_the_record_its_term_and_its_session",),
     ),
     Mutant(
+        name="sessions-of-a-process-are-one",
+        what="the sessions of one process have one name, so that a record of one is taken for another's",
+        file="services/placement/service.py",
+        old='f"{self.ctx.instance}/{self._sessions}"',
+        new="self.ctx.instance",
+        tests=(_SESSION + "test_each_session_of_a_process_has_a_name_of_its_own",),
+    ),
+    Mutant(
         name="term-moves-the-mark",
         what="taking a term overwrites the mark, the evidence of what the log has to have",
         file=_PROTOCOL,

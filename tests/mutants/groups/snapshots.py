@@ -110,12 +110,12 @@ MUTANTS = [
         tests=(_REFLECT + "test_a_name_with_a_new_bearer_ends_the_old_one_first",),
     ),
     Mutant(
-        name="broken-list-ends-objects",
-        what="what a list that broke off did not name is gone",
+        name="broken-list-is-whole",
+        what="after a list that broke off the watch goes on from where it was, as if the list had been whole",
         file="shared/kube/reflect.py",
-        old="        named, self._listed = self._listed or set(), None\n",
-        new="        named, self._listed = set(list(self._listed or set())[:1]), None\n",
-        tests=(_REFLECT + "test_a_new_list_without_news_tells_nothing",),
+        old='        self._listed = None\n        self.resource_version = ""\n',
+        new="        self._listed = None\n",
+        tests=(_REFLECT + "test_a_list_that_broke_off_ends_nobody",),
     ),
     Mutant(
         name="missing-in-a-snapshot-is-certain",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable
 
 import pytest
@@ -10,7 +11,7 @@ import structlog
 
 from services.placement.log_client import LogClient
 from services.placement.reign import LogDeleted, Reign
-from services.placement.service import Config
+from services.placement.service import Config, Placement
 from shared.bus.embedded import EmbeddedServer
 from shared.bus.nats_bus import NatsBus
 from shared.bus.port import Incoming, Refused
@@ -20,7 +21,7 @@ from shared.contracts.base import ContractError, decode, encode
 from shared.contracts.facts import SnapshotPage
 from shared.contracts.log import ReadyRecord, TermRecord
 from shared.contracts.node_commands import Accepted, Beat, NodeSyncAnswer
-from shared.service import Context
+from shared.service import Context, running
 from shared.service.base import Health
 from shared.telemetry import Metrics, Telemetry
 from tests.support.waiting import eventually
@@ -36,14 +37,19 @@ async def nothing() -> None:
     """What happens before the watcher answers, unless a test says so."""
 
 
-async def session(bus: NatsBus, *, meanwhile: Meanwhile = nothing, renew_term_s: float = 3600.0) -> Reign:
-    """A session that has taken its term. `meanwhile` happens when it asks for its first snapshot."""
+async def watch_nothing(bus: NatsBus, meanwhile: Meanwhile = nothing) -> None:
+    """Answers for the watcher that there is nothing in the cluster."""
 
     async def answer(incoming: Incoming) -> None:
         await meanwhile()
         await bus.respond(incoming, encode(SnapshotPage(epoch="e", snapshot="s", number=0, page=0, pages=1)))
 
     await bus.subscribe(subjects.QUERY_SNAPSHOT, answer)
+
+
+async def session(bus: NatsBus, *, meanwhile: Meanwhile = nothing, renew_term_s: float = 3600.0) -> Reign:
+    """A session that has taken its term. `meanwhile` happens when it asks for its first snapshot."""
+    await watch_nothing(bus, meanwhile)
     ctx = Context(
         service="placement", config=Config(renew_term_s=renew_term_s), instance="one", log=structlog.get_logger(),
         telemetry=Telemetry("placement", ratio=0.0, otlp_endpoint=""), metrics=Metrics(), health=Health(), bus=bus,
@@ -80,12 +86,12 @@ async def test_a_leader_renews_its_term_when_it_is_due(bus: NatsBus) -> None:
     """Or what its log begins with would age away. Its holds and its ready stand in the log again."""
     reign = await session(bus, renew_term_s=0.0)
     first = reign.log_client.term
-    running = asyncio.create_task(reign.run())
+    task = asyncio.create_task(reign.run())
     try:
         await eventually(lambda: readies(bus, "renewed"), within_s=LIMIT_S)
         assert reign.core.term > first
     finally:
-        running.cancel()
+        task.cancel()
         await reign.close()
 
 
@@ -112,6 +118,32 @@ async def test_a_session_on_a_log_that_has_lost_records_deletes_it(server: Embed
     again = LogClient(bus, "one", "one/2")
     assert await again.take_term() > last
     assert again.found_mark is not None
+
+
+async def test_each_session_of_a_process_has_a_name_of_its_own(server: EmbeddedServer, bus: NatsBus) -> None:
+    """Else what one of them has not been answered could be taken for what another one did."""
+    await watch_nothing(bus)
+
+    async def elected() -> list[TermRecord]:
+        entries = [entry async for entry in bus.read_log()]
+        terms = [decode(e.payload, TermRecord) for e in entries if e.subject == subjects.LOG_TERM]
+        return [term for term in terms if term.reason == "elected" and term.holder != "two"]
+
+    async with running(Placement, Config(renew_term_s=0.1), bus_url=server.url) as ctx:
+        await eventually(lambda: readies(bus, "elected"), within_s=LIMIT_S)
+        rival = LogClient(bus, "two", "two/1")
+        for _ in range(20):  # the leader may have renewed between the look at its term and the rival's append
+            with contextlib.suppress(Refused):
+                await rival.take_term()
+                break
+        await eventually(lambda: more_than_one(elected), within_s=LIMIT_S)
+        terms = await elected()
+        assert {term.holder for term in terms} == {ctx.instance}
+    assert len({term.session for term in terms}) == len(terms)
+
+
+async def more_than_one(found: Callable[[], Awaitable[list[TermRecord]]]) -> bool:
+    return len(await found()) > 1
 
 
 async def test_an_agent_speaks_of_its_own_node_alone(bus: NatsBus) -> None:
