@@ -15,7 +15,7 @@ MUTANTS = [
         file="services/placement/gangs/placing.py",
         old="return placed, None if len(placed) == need else Misfit",
         new="return placed, None if placed else Misfit",
-        tests=(_GANGS + "test_where_not_all_fit_none_is_placed_and_nothing_is_held",),
+        tests=(_GANGS + "test_a_gang_of_mig_instances_fills_a_gpu_or_leaves_it_untouched",),
     ),
     Mutant(
         name="gang-is-not-taken-back",
@@ -27,21 +27,14 @@ MUTANTS = [
             "        take_back(placed, engine)\n"
         ),
         new="            if on_misfit is not None:\n                on_misfit(misfit)\n",
-        tests=(_GANGS + "test_where_not_all_fit_none_is_placed_and_nothing_is_held",),
+        tests=(_GANGS + "test_a_gang_of_mig_instances_fills_a_gpu_or_leaves_it_untouched",),
     ),
     Mutant(
         name="gang-begins-before-all-are-there",
         what="a gang is tried before all that it needs are there",
-        file="services/placement/placer.py",
-        old=(
-            "        if not gang.gathered:\n"
-            "            self.queue.park(uid, now)\n"
-            "            return Tried([]), []\n"
-            "        if len(able) < need:\n"
-            "            self.queue.pause(uid, now)  # another member is paused, for its Binding was refused\n"
-            "            return Tried([]), []\n"
-        ),
-        new="        need = min(need, len(able))\n",
+        file="shared/book/gangs.py",
+        old="        return 0 < self.need <= len(self.waiting)\n",
+        new="        return 0 < self.need\n",
         tests=(_GANGS + "test_nobody_is_placed_before_all_are_there_and_then_all_stand_in_one_record",),
     ),
     Mutant(
@@ -104,7 +97,7 @@ MUTANTS = [
         file="shared/book/book.py",
         old='            self._book(GrantState(grant, shadow.uid, meta.namespace, meta.name, node, "reserved"))\n',
         new="",
-        tests=(_PLANS + "test_what_a_victim_gives_back_is_the_beneficiarys_and_nobody_elses",),
+        tests=(_PLANS + "test_two_victims_for_two_gpus_and_one_alone_frees_nothing",),
     ),
     Mutant(
         name="plan-is-not-over-in-the-log",
@@ -177,7 +170,7 @@ MUTANTS = [
         file="services/placement/parking.py",
         old="        return held is None or (is_parking(victim) and held.parked == parked_by(victim, plan_id))\n",
         new="        return held is None or is_parking(victim)\n",
-        tests=(_PARKING + "test_it_is_ordered_when_it_is_logged_and_booked_when_the_node_has_said_so",),
+        tests=(_PARKING + "test_nobody_ends_before_those_who_only_give_something_up_have_done_so",),
     ),
     # --- explanations ---------------------------------------------------------------------------------------------
     Mutant(

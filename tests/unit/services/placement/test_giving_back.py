@@ -35,20 +35,25 @@ def patches(said: list[m.Command]) -> list[Any]:
     return [patch for command in only(said, m.SendPatches) for patch in command.patches]
 
 
+def deletions(said: list[m.Command]) -> list[tuple[str, str]]:
+    """Uid and version of each pod that is to be deleted; nothing else is ordered."""
+    assert all(isinstance(patch, DeletePod) for patch in patches(said))
+    return [(patch.uid, patch.resource_version) for patch in patches(said)]
+
+
 def test_a_grant_that_its_node_will_never_hand_over_is_free_and_its_pod_is_replaced() -> None:
     leader, pod, grant_id = bound()
-    (order,) = patches(dead(leader, grant_id))
-    assert isinstance(order, DeletePod)
-    assert (order.uid, order.resource_version) == (pod.metadata.uid, pod.metadata.resource_version)
+    said = dead(leader, grant_id)
+    assert deletions(said) == [(pod.metadata.uid, pod.metadata.resource_version)]
     assert [event.grant_id for event in leader.events(GrantEnded)] == [grant_id]
     assert leader.place(build.gpu_pod("q", gpus=1)) == {"q": "n"}
 
 
 def test_a_bare_pod_whose_grant_is_dead_stays_and_says_what_to_do() -> None:
     leader, _, grant_id = bound(owned=False)
-    (note,) = patches(dead(leader, grant_id))
-    assert isinstance(note, AnnounceEvent)
-    assert note.reason == "GrantVoid"
+    said = patches(dead(leader, grant_id))
+    assert [type(patch) for patch in said] == [AnnounceEvent]
+    assert said[0].reason == "GrantVoid"
 
 
 def test_a_pod_that_has_ended_is_not_replaced_for_its_dead_grant() -> None:
@@ -91,8 +96,8 @@ def test_a_node_that_tells_by_its_sync_that_it_has_released_a_grant_frees_it() -
     answer = NodeSyncAnswer(
         node="n", boot_id="boot-1", term=200, accepted=True, number=sync.number, tombstones=(grant_id,)
     )  # fmt: skip
-    (order,) = patches(leader.send(m.SyncAnswered(answer)))
-    assert isinstance(order, DeletePod)
+    said = leader.send(m.SyncAnswered(answer))
+    assert deletions(said) == [(pod.metadata.uid, pod.metadata.resource_version)]
     assert leader.core.book.grants == {}
 
 
