@@ -72,6 +72,90 @@ async def test_only_placement_appends_to_the_log(nats: EmbeddedServer) -> None:
         assert await placement.log_end() == end
 
 
+async def test_only_placement_writes_the_logs_mark(nats: EmbeddedServer) -> None:
+    """By a false mark a leader would delete its log, or trust one that has lost records."""
+    async with await connect(nats, "placement") as placement:
+        await provision(placement)
+        found = await placement.read_mark()
+        for user in USERS[1:]:
+            async with await connect(nats, user) as other:
+                await other.publish(f"$KV.{subjects.KV_MARK}.{subjects.LOG_MARK}", b"{}")
+                await other.alive()
+        assert await placement.read_mark() == found
+        revision = await placement.write_mark(b"{}", found[1])
+        assert await placement.read_mark() == (b"{}", revision)
+
+
+async def test_only_placement_deletes_the_log_and_no_other_stream(nats: EmbeddedServer) -> None:
+    """It begins a log anew that has lost records. The mark, by which that shows, nobody deletes."""
+    async with await connect(nats, "placement") as placement:
+        await provision(placement)
+        for user in USERS[1:]:
+            async with await connect(nats, user) as other:
+                await other.publish(f"$JS.API.STREAM.DELETE.{subjects.STREAM_LOG}", b"")
+                await other.alive()
+        for stream in (f"KV_{subjects.KV_MARK}", f"KV_{subjects.KV_NODES}", subjects.STREAM_EVENTS):
+            await placement.publish(f"$JS.API.STREAM.DELETE.{stream}", b"")
+        await placement.alive()
+        assert await provision(placement) == (), "all streams are there"
+        first = 10**15
+        await placement.begin_log_anew(first)
+        term = await placement.append(subjects.LOG_TERM, b"{}", fence_subject=subjects.LOG_TERM, fence_sequence=0)
+        assert term == first
+
+
+@pytest.mark.parametrize(
+    ("user", "subject"),
+    [
+        *((user, subjects.release("n1")) for user in USERS if user != "node_agent"),
+        *((user, subjects.ack("instance", "grant", "n1")) for user in USERS),
+        *((user, subjects.ack("instance", "sync", "n1")) for user in USERS),
+    ],
+)
+async def test_what_only_agents_say_to_placement_nobody_else_says(
+    nats: EmbeddedServer, user: str, subject: str
+) -> None:  # fmt: skip
+    """What is released is given to others. Nobody answers grants and syncs unasked: an agent may publish there only
+    as the reply to an order."""
+    heard: list[tuple[str, bytes]] = []
+
+    async def handler(incoming: Incoming) -> None:
+        heard.append((incoming.subject, incoming.payload))
+
+    async with await connect(nats, "placement") as ear, await connect(nats, user) as wrong:
+        await ear.subscribe(subjects.RELEASES_ALL, handler)
+        for of in ("grant", "sync"):
+            await ear.subscribe(subjects.ack("instance", of, "*"), handler)
+        await ear.alive()
+        await wrong.publish(subject, b"wrong")
+        await wrong.alive()
+        async with await connect(nats, "node_agent") as agent:
+            await agent.publish(subjects.release("n2"), b"right")
+            await eventually(lambda: heard)
+    assert heard == [(subjects.release("n2"), b"right")]
+
+
+async def test_an_agent_answers_an_order_on_the_subject_that_the_order_names(nats: EmbeddedServer) -> None:
+    heard: list[str] = []
+
+    async def answered(incoming: Incoming) -> None:
+        heard.append(incoming.subject)
+
+    async with await connect(nats, "placement") as placement, await connect(nats, "node_agent") as agent:
+
+        async def order(incoming: Incoming) -> None:
+            await agent.respond(incoming, b"{}")
+
+        await placement.subscribe(subjects.ack("instance", "grant", "*"), answered)
+        await agent.subscribe(subjects.node_command("n1", "grant"), order)
+        await placement.alive()
+        await agent.alive()
+        reply = subjects.ack("instance", "grant", "n1")
+        await placement.publish(subjects.node_command("n1", "grant"), b"{}", reply=reply)
+        await eventually(lambda: heard)
+    assert heard == [reply]
+
+
 @pytest.mark.parametrize(
     ("user", "subject"),
     [

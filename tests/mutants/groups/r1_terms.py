@@ -1,6 +1,12 @@
-"""R1: one leader at a time writes into the log."""
+"""R1: one leader at a time writes into the log, and knows all of it."""
 
 from tests.mutants.mutant import Mutant
+
+_PROTOCOL = "services/placement/log_protocol.py"
+_STEPS = "tests/unit/services/placement/test_log_protocol.py::"
+_CLIENT = "tests/unit/services/placement/test_log_client.py::"
+_SESSION = "tests/unit/services/placement/test_session.py::"
+_CORE = "tests/unit/services/placement/test_core.py::"
 
 MUTANTS = [
     Mutant(
@@ -9,6 +15,214 @@ MUTANTS = [
         file="shared/bus/log_stream.py",
         old="_FENCE_SEQUENCE: str(fence_sequence), _FENCE_SUBJECT: fence_subject}",
         new="}",
-        tests=("tests/unit/shared/bus/test_log.py",),
+        tests=("tests/unit/shared/bus/test_log.py::test_a_stale_leader_is_refused_and_leaves_nothing_in_the_log",),
     ),
-]
+    Mutant(
+        name="append-without-chain-header",
+        what="the server is not told which record must be the last one before an append",
+        file="shared/bus/log_stream.py",
+        old="        if last_sequence is not None:",
+        new="        if False:",
+        tests=(_CLIENT + "test_a_leader_whose_records_were_lost_is_refused_at_its_next_append",),
+    ),
+    Mutant(
+        name="client-drops-the-chain",
+        what="the log client asks for an append without the record before it",
+        file="services/placement/log_client.py",
+        old="last_sequence=after)",
+        new="last_sequence=None)",
+        tests=(_CLIENT + "test_a_leader_whose_records_were_lost_is_refused_at_its_next_append",),
+    ),
+    Mutant(
+        name="append-names-no-last-record",
+        what="a record is appended behind any other, not only behind the session's own last one",
+        file=_PROTOCOL,
+        old="yield AppendRecord(subject, payload, self.term, self._last)",
+        new="yield AppendRecord(subject, payload, self.term, None)",
+        tests=(_STEPS + "test_a_first_try_that_arrives_after_the_look_is_found_when_the_second_is_refused",),
+    ),
+    Mutant(
+        name="term-without-compare-and-swap",
+        what="a session that was not quick enough takes its term all the same",
+        file=_PROTOCOL,
+        old=(
+            '        self.term = self._last = yield from self._append_term("elected", '
+            "fence=newest.sequence if newest else 0, after=None)\n"
+        ),
+        new=(
+            "        try:\n"
+            '            self.term = self._last = yield from self._append_term("elected", '
+            "fence=newest.sequence if newest else 0, after=None)\n"
+            "        except Refused:\n"
+            "            return (yield from self.take_term())\n"
+        ),
+        tests=(_STEPS + "test_whoever_was_not_quick_enough_has_no_term",),
+    ),
+    Mutant(
+        name="unanswered-term-is-ours",
+        what="after an unanswered append of a term the newest term is taken for the session's own without a look at it",
+        file=_PROTOCOL,
+        old="if newest is None or newest.payload != payload or newest.sequence <= fence:",
+        new="if newest is None:",
+        tests=(_STEPS + "test_another_leaders_term_is_never_taken_for_ours",),
+    ),
+    Mutant(
+        name="unanswered-renewal-is-the-one-before",
+        what="an unanswered renewal is taken for done because the renewal before it reads the same",
+        file=_PROTOCOL,
+        old=" or newest.payload != payload or newest.sequence <= fence:",
+        new=" or newest.payload != payload:",
+        tests=(_STEPS + "test_a_renewal_that_was_not_answered_is_not_confused_with_the_one_before",),
+    ),
+    Mutant(
+        name="unanswered-append-is-done",
+        what="an append that was not answered is taken for done",
+        file=_PROTOCOL,
+        old="                if found is not None:\n                    sequence = found\n                    break\n",
+        new=(
+            "                if doubtful:\n"
+            "                    sequence = found or self._last + 1\n"
+            "                    break\n"
+        ),
+        tests=(_STEPS + "test_an_append_that_was_not_answered_is_not_taken_for_done",),
+    ),
+    Mutant(
+        name="unanswered-append-is-not-read-back",
+        what="after an unanswered append the log is not read; it is only tried again",
+        file=_PROTOCOL,
+        old="found = (yield from self._find(subject, payload)) if doubtful else None",
+        new="found = None",
+        tests=(_STEPS + "test_an_append_that_was_not_answered_and_happened_is_not_repeated",),
+    ),
+    Mutant(
+        name="doubt-is-forgotten",
+        what="a refused second try ends the session although the unanswered first one did arrive",
+        file=_PROTOCOL,
+        old="did arrive.\n                doubtful = doubtful or isinstance(error, Unknown)",
+        new="did arrive.\n                doubtful = isinstance(error, Unknown)",
+        tests=(_STEPS + "test_a_first_try_that_arrives_after_the_look_is_found_when_the_second_is_refused",),
+    ),
+    Mutant(
+        name="any-record-is-ours",
+        what="another session's record is taken for the unanswered one",
+        file=_PROTOCOL,
+        old="if entry.subject == subject and entry.payload == payload",
+        new="if entry.subject == subject",
+        tests=(_STEPS + "test_another_sessions_record_is_not_taken_for_the_unanswered_one",),
+    ),
+    Mutant(
+        name="unreadable-log-has-nothing",
+        what="a log that cannot be read counts as one without the unanswered record",
+        file=_PROTOCOL,
+        old="            except (Unknown, ContractError):\n                yield Pause()\n                continue\n",
+        new="            except (Unknown, ContractError):\n                return None\n",
+        tests=(_STEPS + "test_the_log_is_read_again_until_it_says_whether_the_append_happened",),
+    ),
+    Mutant(
+        name="renewal-without-own-last-record",
+        what="a renewal does not ask that nothing was appended since the session's own last record",
+        file=_PROTOCOL,
+        old="fence=self.term, after=self._last)",
+        new="fence=self.term, after=None)",
+        tests=(_STEPS + "test_a_renewal_follows_this_sessions_own_last_record",),
+    ),
+    Mutant(
+        name="renewal-over-a-successor",
+        what="a renewal is fenced by whatever term is the newest now",
+        file=_PROTOCOL,
+        old='        term = yield from self._append_term("renewed", fence=self.term, after=self._last)\n',
+        new=(
+            "        newest = yield ReadNewestTerm()\n"
+            '        term = yield from self._append_term("renewed", fence=newest.sequence, after=None)\n'
+        ),
+        tests=(_CLIENT + "test_a_superseded_leader_cannot_renew",),
+    ),
+    Mutant(
+        name="replay-not-from-the-beginning",
+        what="the replay begins near the end of the log",
+        file=_PROTOCOL,
+        old="yield ReadLog(1)",
+        new="yield ReadLog(max(1, self.term - 2))",
+        tests=(_CLIENT + "test_a_successor_replays_terms_and_records_and_finds_the_mark",),
+    ),
+    Mutant(
+        name="replay-of-the-own-term",
+        what="the replay has the session's own term, by which no earlier ready counts",
+        file=_PROTOCOL,
+        old="if e.sequence < self.term and e.subject in _KIND_OF",
+        new="if e.subject in _KIND_OF",
+        tests=(_CLIENT + "test_a_successor_replays_terms_and_records_and_finds_the_mark",),
+    ),
+    Mutant(
+        name="two-appends-in-flight",
+        what="the journal hands out a second append before the first is answered",
+        file="services/placement/journal.py",
+        old="        if self.in_flight is not None:\n            return []\n        if self.owed:",
+        new="        if self.owed:",
+        tests=(_CORE + "test_one_append_is_in_flight_at_a_time_and_the_next_batch_gathers_meanwhile",),
+    ),
+    Mutant(
+        name="renewal-while-an-append-is-under-way",
+        what="the term is renewed while an append is under way",
+        file="services/placement/core.py",
+        old='return self.phase == "leading" and self.journal.in_flight is None',
+        new='return self.phase == "leading"',
+        tests=(_CORE + "test_no_term_is_renewed_while_an_append_is_under_way",),
+    ),
+    Mutant(
+        name="renewal-before-leading",
+        what="the term is renewed by a session that has not written its ready yet",
+        file="services/placement/core.py",
+        old='return self.phase == "leading" and self.journal.in_flight is None',
+        new="return self.journal.in_flight is None",
+        tests=(_CORE + "test_no_term_is_renewed_before_the_session_leads",),
+    ),
+    Mutant(
+        name="leader-never-renews",
+        what="a leader never renews its term, so that open holds age out of the log",
+        file="services/placement/reign.py",
+        old="if loop.time() < self._renew_at or not self.core.may_renew:",
+        new="if True:",
+        tests=(_SESSION + "test_a_leader_renews_its_term_when_it_is_due",),
+    ),
+    Mutant(
+        name="renewal-without-the-core",
+        what="the core does not hear of the renewed term, and writes its holds and ready under the old one",
+        file="services/placement/reign.py",
+        old="        await self._carry_out(self.core.handle(m.TermRenewed(term), time.monotonic()))\n",
+        new="",
+        tests=(_SESSION + "test_a_leader_renews_its_term_when_it_is_due",),
+    ),
+    Mutant(
+        name="refused-append-does-not-end-the-session",
+        what="a session whose append is refused goes on",
+        file="services/placement/reign.py",
+        old="if not task.cancelled() and task.exception() is not None and not self._failure.done():",
+        new="if False:",
+        tests=(_SESSION + "test_a_session_ends_when_its_append_is_refused",),
+    ),
+    Mutant(
+        name="newer-term-is-not-seen-when-asked",
+        what="a session that is told to look at the log goes on although the log has a newer term",
+        file="services/placement/reign.py",
+        old="if newest is None or newest.sequence != self.log_client.term:",
+        new="if newest is None:",
+        tests=(_SESSION + "test_a_session_that_is_told_of_a_newer_term_ends_only_where_the_log_has_one",),
+    ),
+    Mutant(
+        name="a-nodes-word-ends-the-session",
+        what="a node that speaks of a higher term ends the session, whatever the log has",
+        file="services/placement/reign.py",
+        old="if newest is None or newest.sequence != self.log_client.term:",
+        new="if True:",
+        tests=(_SESSION + "test_a_session_that_is_told_of_a_newer_term_ends_only_where_the_log_has_one",),
+    ),
+    Mutant(
+        name="log-is-asked-at-every-word-of-a-node",
+        what="each word of a node on a higher term asks the log, as often as it comes",
+        file="services/placement/nodes.py",
+        old="        if now - self._term_checked_at < CHECK_TERM_S:\n            return []\n",
+        new="",
+        tests=(_CORE + "test_a_node_that_follows_a_newer_term_makes_the_leader_look_at_the_log",),
+    ),
+]  # fmt: skip

@@ -40,6 +40,16 @@ def test_a_decision_is_in_the_log_before_its_binding_goes_out() -> None:
     assert decode_grant(only(said, m.SendBinds)[0].binds[0].grant).sequence == 500
 
 
+def test_a_hold_that_the_log_does_not_have_yet_is_not_sent_however_long_that_takes() -> None:
+    """R2"""
+    leader = Leader().nodes("n")
+    leader.answer = False
+    leader.facts(build.gpu_pod("p", **HALF))
+    assert only(leader.tick(60.0), m.SendBinds) == []
+    leader.send(m.Appended(500))
+    assert len(only(leader.tick(60.0), m.SendBinds)) == 1
+
+
 def test_one_append_is_in_flight_at_a_time_and_the_next_batch_gathers_meanwhile() -> None:
     """R1"""
     leader = Leader(build.node("n")).nodes("n")
@@ -86,6 +96,21 @@ def test_a_binding_that_was_certainly_not_applied_is_decided_anew_after_a_touch(
     assert leader.core.holds == {}
     leader.tick(2.0)
     assert leader.binds()[pod.metadata.uid].resource_version == touched.metadata.resource_version
+
+
+@pytest.mark.parametrize("outcome", ["refused", "no-node", "unknown", "throttled"])
+def test_an_answer_to_an_older_binding_says_nothing_of_the_present_hold(outcome: str) -> None:
+    """It was on its way while the pod changed. A touch for it would void a decision that is good."""
+    leader = Leader().nodes("n", gpus=1)
+    pod = build.gpu_pod("p", gpus=1)
+    leader.facts(pod)
+    leader.facts(build.newer(pod))
+    before = leader.core.holds[pod.metadata.uid].sent_at
+    uid, version = pod.metadata.uid, pod.metadata.resource_version
+    late = Answer(uid=uid, outcome=outcome, resource_version=version)  # type: ignore[arg-type]
+    leader.send(m.BindsAnswered((late,)))
+    assert [p for p in leader.patches() if isinstance(p, TouchPod)] == []
+    assert leader.core.holds[pod.metadata.uid].sent_at == before
 
 
 def test_a_pod_seen_at_another_version_unbound_voids_its_hold_and_is_decided_at_the_new_one() -> None:
@@ -324,6 +349,26 @@ def test_a_renewed_term_logs_open_holds_and_ready_again() -> None:
     leader.send(m.TermRenewed(term=900))
     assert [type(r) for _, r in leader.log[before:]] == [DecisionBatch, ReadyRecord]
     assert {r.term for _, r in leader.log[before:]} == {900}
+
+
+def test_no_term_is_renewed_while_an_append_is_under_way() -> None:
+    """The append names the old term: it would be refused, and end the session, or be taken for one of the new term."""
+    leader = Leader().nodes("n")
+    assert leader.core.may_renew
+    leader.answer = False
+    leader.facts(build.gpu_pod("p", **HALF))
+    assert not leader.core.may_renew
+    leader.send(m.Appended(500))
+    assert leader.core.may_renew
+
+
+def test_no_term_is_renewed_before_the_session_leads() -> None:
+    """A ready of a renewed term would say that the log is complete, while pods are still to be touched."""
+    pod = build.gpu_pod("p", **HALF)
+    leader = Leader(pod)
+    assert not leader.core.may_renew
+    leader.facts(build.newer(pod))
+    assert leader.core.may_renew
 
 
 def test_what_a_node_has_not_answered_is_said_again_under_the_renewed_term() -> None:

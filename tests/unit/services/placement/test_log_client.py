@@ -182,6 +182,15 @@ async def test_a_log_is_not_deleted_under_a_later_leader(bus: NatsBus, connect) 
     await second.append(ReadyRecord(term=term))
 
 
+async def test_a_log_that_was_deleted_and_is_provisioned_keeps_its_mark(bus: NatsBus) -> None:
+    """It is the evidence that records were acted on which the new log does not have."""
+    log = client(bus)
+    last = await log.append(ReadyRecord(term=await log.take_term()))
+    await bus.js.call(f"STREAM.DELETE.{subjects.STREAM_LOG}", None, dict)
+    assert await provision(bus) == (subjects.STREAM_LOG,)
+    assert await mark(bus) == last
+
+
 async def test_a_mark_that_was_on_its_way_when_the_servers_lost_it_does_not_fit_the_next_bucket(
     server: EmbeddedServer, bus: NatsBus
 ) -> None:

@@ -193,6 +193,32 @@ def test_another_leaders_term_is_never_taken_for_ours() -> None:
         log.run(session().take_term())
 
 
+def test_whoever_was_not_quick_enough_has_no_term() -> None:
+    """Another session has appended its term between the look at the newest one and the append."""
+    log = Log()
+
+    def overtaken(request: p.Request) -> None:
+        if isinstance(request, p.AppendRecord) and not log.entries:
+            log.append(subjects.LOG_TERM, encode(TermRecord(holder="other", session="other")))
+
+    log.before = overtaken
+    made = session()
+    with pytest.raises(Refused):
+        log.run(made.take_term())
+    assert (made.term, len(log.entries)) == (0, 1)
+
+
+def test_another_sessions_record_is_not_taken_for_the_unanswered_one() -> None:
+    log = Log()
+    made = leading(log)
+    log.loses(p.AppendRecord, happened=False)
+    log.append(subjects.LOG_TERM, encode(TermRecord(holder="other", session="other")))
+    log.append(subjects.LOG_READY, encode(ReadyRecord(term=8)))
+    with pytest.raises(Refused):
+        log.run(made.append(READY))
+    assert log.count(p.WriteMark) == 0
+
+
 def test_a_renewal_that_was_not_answered_is_not_confused_with_the_one_before() -> None:
     """Both records read the same."""
     log = Log()
@@ -210,6 +236,13 @@ def test_a_renewal_follows_this_sessions_own_last_record() -> None:
     log.run(made.renew_term())
     renewal = next(request for request in log.asked if isinstance(request, p.AppendRecord) and request.subject == subjects.LOG_TERM)
     assert (renewal.fence, renewal.after) == (7, 8)
+
+
+def test_a_mark_names_the_record_its_term_and_its_session() -> None:
+    """Another session may be given the same term and sequence after a loss: only its name tells the two apart."""
+    log = Log()
+    log.run(leading(log).append(READY))
+    assert log.mark[0] == encode(LogMark(term=7, sequence=8, session="me"))
 
 
 def test_a_mark_that_was_not_answered_and_happened_is_found() -> None:
@@ -242,7 +275,7 @@ def test_a_mark_that_went_unanswered_and_was_overwritten_ends_the_session() -> N
     made = leading(log)
 
     def overwritten(request: p.Request) -> None:
-        if isinstance(request, p.WriteMark):
+        if isinstance(request, p.WriteMark) and log.count(p.WriteMark) == 1:
             log.mark = (encode(LogMark(term=9, sequence=9, session="other")), log.mark[1] + 1)
             raise Unknown("no answer")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from services.placement import messages as m
@@ -197,6 +198,18 @@ def test_memory_goes_to_the_gpu_on_which_it_is_a_small_enough_part() -> None:
     leader = Leader().nodes("small", gpus=4, memory_mib=40_000).nodes("large", gpus=4, memory_mib=80_000)
     leader.facts(build.queues("queues: [{name: a, limit: {gpus: 0.25}}]"))
     assert leader.place(pod("p", "a", memory="20000Mi"), pod("q", "a", minute=1, memory="20000Mi")) == {"p": "large"}
+
+
+def test_a_limit_holds_for_the_very_gpu_that_was_found() -> None:
+    """One node with a large GPU, which is full, and a small one, of which the pod would take too much."""
+    seen = build.inventory("n", gpus=2, memory_mib=80_000)
+    small = msgspec.structs.replace(seen.gpus[1], memory_mib=40_000)
+    leader = Leader(build.node("n"))
+    leader.send(m.InventorySeen(msgspec.structs.replace(seen, gpus=(seen.gpus[0], small))))
+    leader.facts(build.queues("queues: [{name: a, limit: {gpus: 0.3}}]"))
+    assert leader.place(build.gpu_pod("full", memory="70000Mi", namespace="else")) == {"full": "n"}
+    assert leader.place(pod("p", "a", memory="20000Mi")) == {}
+    assert used(leader)["a"] == 0
 
 
 def test_where_only_gpus_with_room_are_too_small_for_the_limit_that_is_said() -> None:

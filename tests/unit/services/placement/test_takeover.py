@@ -6,6 +6,8 @@ import pytest
 
 from services.placement import messages as m
 from services.placement.core import Core
+from services.placement.takeover import Takeover, touch
+from shared.book.states import pod_state
 from shared.contracts.commands import AnnounceEvent, Answer, DeletePod, TouchPod
 from shared.contracts.events import TermTaken
 from shared.contracts.log import DecisionBatch, LogMark, ReadyRecord, TermRecord
@@ -224,3 +226,51 @@ def test_a_renewed_term_remembers_the_excluded() -> None:
     leader, stuck, _ = takeover_with_an_untouchable_pod()
     leader.send(m.TermRenewed(term=900))
     assert leader.log[-1][1] == ReadyRecord(term=900, excluded={stuck.metadata.uid: stuck.metadata.resource_version})
+
+
+def test_a_successor_places_who_has_moved_since_it_was_excluded() -> None:
+    leader, stuck, other = takeover_with_an_untouchable_pod()
+    moved = build.newer(stuck)
+    successor = Leader(build.node("n"), moved, build.newer(other), term=500, records=tuple(leader.log))
+    successor.send(m.InventorySeen(build.inventory("n", gpus=2)))
+    assert successor.core.takeover.excluded == {}
+    assert successor.binds()[moved.metadata.uid].resource_version == moved.metadata.resource_version
+
+
+# --- touching ---------------------------------------------------------------------------------------------------
+
+
+def test_a_ready_that_names_another_term_than_the_newest_does_not_count() -> None:
+    """The fence lets no such record in; a log that has one is not as its leaders left it."""
+    records = (*READY, (60, TermRecord(holder="b")), (61, ReadyRecord(term=40)))
+    takeover = Takeover()
+    takeover.replay(records, LogMark(term=40, sequence=61))
+    assert not takeover.ready
+    takeover.replay(((62, ReadyRecord(term=60)),), LogMark(term=60, sequence=62))
+    assert takeover.ready
+
+
+def test_a_pod_seen_at_the_version_it_had_has_not_moved() -> None:
+    """Something that it refers to has changed, such as its ResourceClaim, and not the pod."""
+    pod = build.gpu_pod("p", **WHOLE)
+    takeover = Takeover()
+    takeover.must_move([pod_state(pod)], now=0.0)
+    takeover.seen(pod_state(pod))
+    assert not takeover.touched
+    takeover.seen(pod_state(build.newer(pod)))
+    assert takeover.touched
+
+
+def test_a_touch_of_a_later_term_or_version_writes_something_else() -> None:
+    """A patch that changes nothing leaves the version as it is."""
+    pod = build.gpu_pod("p", **WHOLE)
+    first = touch(pod_state(pod), 100)
+    assert first.token not in {touch(pod_state(pod), 101).token, touch(pod_state(build.newer(pod)), 100).token}
+    assert touch(pod_state(pod), 100) == first
+
+
+def test_nobody_is_decided_while_others_are_still_to_be_touched() -> None:
+    """Not even a pod without GPUs, for which no agent has to answer: a Binding of the past may take its room."""
+    leader = Leader(build.node("n"), build.pod("stuck", requests={"cpu": "64"}))
+    leader.facts(build.pod("new", requests={"cpu": "1"}))
+    assert (leader.core.phase, leader.core.holds, leader.log) == ("touching", {}, [])

@@ -6,6 +6,7 @@ import asyncio
 import time
 from typing import Any
 
+import msgspec
 import pytest
 import structlog
 
@@ -14,10 +15,12 @@ from services.watcher.announcer import Announcer, stands
 from services.watcher.core import Core
 from services.watcher.executors import Executors
 from services.watcher.sim_cluster import SimulatedCluster
+from services.watcher.sim_rules import MAX_ANNOTATIONS_BYTES
 from services.watcher.sim_transport import SimTransport
 from shared.contracts import commands as c
 from shared.kube.transport import JSON, Response
 from shared.kube.writes import Writes
+from shared.model import names
 from shared.model.objects import Condition, Pod, PodStatus
 from shared.telemetry import Metrics, Telemetry
 from tests.support import build
@@ -29,6 +32,8 @@ class Gate:
 
     def __init__(self, inner: SimTransport) -> None:
         self._inner = inner
+        self.answers: list[Response] = []
+        """For the next requests, which then do not reach the cluster."""
         self.open = asyncio.Event()
         self.open.set()
         self.inside = self.most_inside = 0
@@ -38,6 +43,8 @@ class Gate:
         self.most_inside = max(self.most_inside, self.inside)
         await self.open.wait()
         self.inside -= 1
+        if self.answers:
+            return self.answers.pop(0)
         return await self._inner.request(method, path, body, content_type=content_type, timeout_s=timeout_s)
 
     def stream(self, path: str, *, read_timeout_s: float) -> Any:
@@ -63,8 +70,12 @@ class World:
     def follow(self) -> None:
         self.core.facts(self.cluster.take(), 0.0)
 
-    def pod(self, name: str = "p") -> Pod:
-        self.cluster.create("Pod", {"metadata": {"name": name}, "spec": {"schedulerName": "kerf", "containers": [{"name": "c"}]}}, 0.0)
+    def pod(self, name: str = "p", **meta: Any) -> Pod:
+        spec = {"schedulerName": "kerf", "containers": [{"name": "c"}]}
+        self.cluster.create("Pod", {"metadata": {"name": name, **meta}, "spec": spec}, 0.0)
+        return self.now(name)
+
+    def now(self, name: str = "p") -> Pod:
         self.follow()
         found = self.core.find("Pod", name, "default")
         assert isinstance(found, Pod)
@@ -112,6 +123,18 @@ async def test_an_unknown_node_is_never_bound_to() -> None:
     assert world.core.find("Pod", "p", "default").spec.node_name == ""
 
 
+@pytest.mark.parametrize(
+    "change", [{"uid": "another"}, {"resource_version": "1"}], ids=["another pod of that name", "an older version"]
+)  # fmt: skip
+async def test_a_pod_that_is_not_the_one_that_was_decided_is_not_bound(change: dict[str, str]) -> None:
+    """R3. Whoever was decided at another version is decided anew, and a late Binding must not come true beside that."""
+    world = World()
+    order = msgspec.structs.replace(world.bind(world.pod()), **change)
+    answers = (await world.executors.bind(c.BindBatch(term=1, sequence=1, binds=(order,)))).answers
+    assert [answer.outcome in ("conflict", "gone") for answer in answers] == [True]
+    assert world.now().spec.node_name == ""
+
+
 async def test_a_bind_has_its_span_in_the_pods_trace() -> None:
     world = World()
     pod = world.pod()
@@ -139,6 +162,121 @@ async def test_a_pod_that_cannot_live_is_deleted_with_a_reason() -> None:
     assert world.core.find("Pod", "p", "default") is None
     await world.announcer.flush()
     assert [(e["reason"], e["note"]) for e in world.cluster.all("Event")] == [("Deleted", "its node does not exist")]
+
+
+async def test_a_pod_that_has_changed_since_is_not_deleted() -> None:
+    world = World()
+    order = c.DeletePod(**who(world.pod()), reason="r", resource_version="1")
+    assert await world.patch(order) == [(order.uid, "conflict")]
+    assert world.now().metadata.deletion_timestamp is None
+
+
+# --- touching -----------------------------------------------------------------------------------------------------
+
+
+def touch(pod: Pod) -> c.TouchPod:
+    return c.TouchPod(**who(pod), token=f"7-{pod.metadata.resource_version}")
+
+
+def touched(pod: Pod) -> list[str]:
+    return [condition.message for condition in pod.status.conditions if condition.type == names.ANNOTATION_TOUCHED]
+
+
+async def test_a_touch_is_an_annotation_that_moves_the_pods_version() -> None:
+    world = World()
+    pod = world.pod()
+    assert await world.patch(touch(pod)) == []
+    after = world.now()
+    assert after.metadata.annotations[names.ANNOTATION_TOUCHED] == touch(pod).token
+    assert (after.metadata.resource_version != pod.metadata.resource_version, touched(after)) == (True, [])
+
+
+async def test_a_pod_that_takes_no_annotation_is_touched_by_its_status() -> None:
+    """Its annotations are as large as they may be. Any write moves its version."""
+    world = World()
+    pod = world.pod(annotations={"big": "x" * (MAX_ANNOTATIONS_BYTES - 3)})
+    assert await world.patch(touch(pod)) == []
+    after = world.now()
+    assert after.metadata.resource_version != pod.metadata.resource_version
+    assert (touched(after), names.ANNOTATION_TOUCHED in after.metadata.annotations) == ([touch(pod).token], False)
+
+
+async def test_a_pod_whose_webhook_does_not_answer_is_touched_by_its_status() -> None:
+    """The server reports the webhook's failure as its own."""
+    world = World()
+    pod = world.pod()
+    failed = b'{"message":"Internal error occurred: failed calling webhook \\"w.example\\": no route"}'
+    world.gate.answers = [Response(500, failed)]
+    assert await world.patch(touch(pod)) == []
+    assert touched(world.now()) == [touch(pod).token]
+
+
+@pytest.mark.parametrize(
+    ("status", "outcome"), [(500, "unknown"), (429, "throttled"), (409, "conflict"), (404, "gone")]
+)  # fmt: skip
+async def test_a_touch_that_was_not_refused_for_certain_goes_no_other_way(status: int, outcome: str) -> None:
+    """It is asked for again."""
+    world = World()
+    pod = world.pod()
+    world.gate.answers = [Response(status, b'{"message":"because"}')]
+    assert await world.patch(touch(pod)) == [(pod.metadata.uid, outcome)]
+    assert touched(world.now()) == []
+
+
+async def test_a_pod_that_can_be_touched_in_no_way_is_refused_with_both_reasons() -> None:
+    """By which placement excludes it."""
+    world = World()
+    pod = world.pod()
+    world.gate.answers = [Response(422, b'{"message":"Too long"}'), Response(403, b'{"message":"forbidden"}')]
+    answers = (await world.executors.patch(c.PatchBatch(patches=(touch(pod),)))).answers
+    assert [(answer.uid, answer.outcome) for answer in answers] == [(pod.metadata.uid, "refused")]
+    assert answers[0].message == "its annotations: Too long; its status: forbidden"
+
+
+async def test_a_status_that_cannot_be_written_just_now_does_not_refuse_the_touch() -> None:
+    """Nobody is excluded for a moment's trouble."""
+    world = World()
+    pod = world.pod()
+    world.gate.answers = [Response(422, b'{"message":"Too long"}'), Response(503, b"{}")]
+    assert await world.patch(touch(pod)) == [(pod.metadata.uid, "unknown")]
+
+
+# --- orders for one version ---------------------------------------------------------------------------------------
+
+
+async def test_an_order_to_park_is_for_one_version_of_the_pod() -> None:
+    """What was decided before somebody else took the lead must not come true later."""
+    world = World()
+    pod = world.pod()
+    late = c.ParkPod(**who(pod), parked="pause plan", reason="r", resource_version=pod.metadata.resource_version)
+    assert await world.patch(touch(pod)) == []
+    assert await world.patch(late) == [(pod.metadata.uid, "conflict")]
+    assert names.ANNOTATION_PARKED not in world.now().metadata.annotations
+    present = msgspec.structs.replace(late, resource_version=world.now().metadata.resource_version)
+    assert await world.patch(present) == []
+    assert world.now().metadata.annotations[names.ANNOTATION_PARKED] == "pause plan"
+
+
+async def test_a_claim_is_allocated_at_the_version_that_was_decided_on_and_no_other() -> None:
+    """Somebody else has changed it since: their allocation would be overwritten, and a device given twice."""
+    world = World()
+    pod = world.pod()
+    request = {"name": "gpu", "exactly": {"deviceClassName": names.DEVICE_CLASS}}
+    world.create("ResourceClaim", "c", {"devices": {"requests": [request]}})
+    claim = world.core.find("ResourceClaim", "c", "default")
+    device = c.ClaimDevice(request="gpu", pool="n", device="gpu-0", share_id="s", memory_mib=1024, compute_milli=100)
+    wanted = c.AllocateClaim(name="c", uid=claim.metadata.uid, resource_version="1", devices=(device,))
+    order = msgspec.structs.replace(world.bind(pod), claims=(wanted,))
+    answers = (await world.executors.bind(c.BindBatch(term=1, sequence=1, binds=(order,)))).answers
+    assert [answer.outcome for answer in answers] == ["refused"]
+    assert world.now().spec.node_name == ""
+    assert world.core.find("ResourceClaim", "c", "default").status.allocation is None
+    wanted = msgspec.structs.replace(wanted, resource_version=claim.metadata.resource_version)
+    order = msgspec.structs.replace(order, claims=(wanted,))
+    assert await world.executors.bind(c.BindBatch(term=1, sequence=2, binds=(order,))) == c.Answers()
+    assert world.now().spec.node_name == "n"
+    allocation = world.core.find("ResourceClaim", "c", "default").status.allocation
+    assert [device.device for device in allocation.devices.results] == ["gpu-0"]
 
 
 async def test_a_volume_goes_to_one_claim() -> None:

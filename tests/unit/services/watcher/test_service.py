@@ -8,8 +8,10 @@ from typing import Any
 import msgspec
 import pytest
 
+from services.watcher import service
 from services.watcher.config import Config
 from services.watcher.service import Watcher
+from services.watcher.simulated import SimulatedSource
 from shared.bus.embedded import EmbeddedServer
 from shared.bus.port import Incoming
 from shared.contracts import commands as c
@@ -18,6 +20,7 @@ from shared.contracts.base import decode, encode
 from shared.contracts.facts import FeedBatch, Put, SnapshotPage, SnapshotRequest
 from shared.model.objects import Pod
 from shared.service import Context, running
+from tests.support import build
 from tests.support.waiting import eventually as until
 
 NODE = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n1"}, "status": {"allocatable": {"cpu": "8", "pods": "110"}}}
@@ -109,6 +112,32 @@ async def test_a_snapshot_and_the_batches_after_it_are_the_whole_truth(reader: R
     before = [f.object.metadata.name for f in page.facts if isinstance(f.object, Pod)]
     assert len(before) == 50
     assert after == ["later"]
+
+
+def pods_of(page: SnapshotPage) -> list[str]:
+    return [f.object.metadata.name for f in page.facts if isinstance(f.object, Pod)]
+
+
+class Behind(SimulatedSource):
+    """A source that learns of a pod only when it lists anew."""
+
+    async def refresh(self) -> None:
+        self._emit(build.put(build.pod("unseen")))
+
+
+async def test_a_fresh_snapshot_is_listed_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a watch has not told yet, a new leader must know all the same (R5)."""
+
+    async def behind(*_: Any) -> Behind:
+        return Behind(admission_url="", reporter="test")
+
+    monkeypatch.setattr(service, "make_source", behind)
+    config = Config(source="simulated", heartbeat_s=0.05)
+    async with EmbeddedServer() as server, running(Watcher, config, bus_url=server.url) as ctx:
+        await until(lambda: ctx.health.ready)
+        reader = Reader(ctx)
+        assert pods_of(await reader.snapshot()) == []
+        assert pods_of(await reader.snapshot(fresh=True)) == ["unseen"]
 
 
 async def test_answers_name_only_what_did_not_end_well(reader: Reader) -> None:

@@ -104,6 +104,59 @@ def test_what_a_snapshot_lacks_is_gone() -> None:
     assert made.nodes["n"].cpu_used == 0
 
 
+def test_a_hold_whose_pod_a_snapshot_lacks_waits_for_its_node() -> None:
+    """Nobody saw the pod go: it may have been bound, and started, between its last state and its end."""
+    pod = build.gpu_pod("p", memory="1Gi", requests={"cpu": "1"})
+    made = book(*build.put(build.node("n"), pod))
+    made.put_inventory(build.inventory("n", gpus=1))
+    made.hold(pod.metadata.uid, "n", grant("g"))
+    changes = made.apply_snapshot(build.put(build.node("n")))
+    assert [(c.kind, c.grant_id) for c in changes if c.name == pod.metadata.uid] == [("ended", "g")]
+    assert (made.grants["g"].phase, free(made)) == ("leaving", (81920 - 1024, 900))
+    assert made.nodes["n"].cpu_used == 0
+    made.release("g")
+    assert free(made) == (81920, 1000)
+
+
+def test_a_pod_that_is_bound_by_another_decision_frees_the_one_that_was_decided() -> None:
+    """Its Binding named another grant: the one that is held can never come true at this version."""
+    pod = build.gpu_pod("p", memory="1Gi")
+    made = book(*build.put(build.node("n"), pod))
+    made.put_inventory(build.inventory("n", gpus=2))
+    made.hold(pod.metadata.uid, "n", grant("decided", gpu=0))
+    made.apply(Put(object=build.bound(pod, "n", grant("older", gpu=1))))
+    assert {held.grant_id: held.phase for held in made.grants.values()} == {"older": "bound"}
+    assert (free(made, gpu=0), free(made, gpu=1)) == ((81920, 1000), (81920 - 1024, 900))
+
+
+def test_a_pod_that_somebody_else_binds_without_a_grant_frees_the_one_that_was_decided() -> None:
+    pod = build.gpu_pod("p", memory="1Gi")
+    made = book(*build.put(build.node("n"), pod))
+    made.put_inventory(build.inventory("n", gpus=1))
+    made.hold(pod.metadata.uid, "n", grant("decided"))
+    made.apply(Put(object=build.bound(pod, "n")))
+    assert (made.grants, free(made)) == ({}, (81920, 1000))
+
+
+def test_a_grant_that_was_given_back_is_not_booked_again_when_its_pod_ends() -> None:
+    """Its annotation stands on the pod to the end."""
+    pod = build.bound(build.gpu_pod("p", memory="1Gi"), "n", grant("g"))
+    made = book(*build.put(build.node("n"), pod))
+    made.put_inventory(build.inventory("n", gpus=1))
+    made.release("g")
+    made.apply(Put(object=build.newer(pod, phase="Succeeded")))
+    assert (made.grants, free(made)) == ({}, (81920, 1000))
+
+
+def test_an_older_inventory_of_the_same_boot_changes_nothing() -> None:
+    made = book(*build.put(build.node("n")))
+    made.put_inventory(build.inventory("n", gpus=2, generation=5))
+    made.put_inventory(build.inventory("n", gpus=1, generation=4))
+    assert len(made.nodes["n"].gpus) == 2
+    made.put_inventory(build.inventory("n", gpus=1, generation=1, boot="boot-2"))
+    assert len(made.nodes["n"].gpus) == 1, "numbers begin anew with a boot"
+
+
 def test_a_row_that_was_given_back_fits_nothing_and_serves_the_next_node() -> None:
     node = build.node("n")
     made = book(*build.put(node))

@@ -1,0 +1,195 @@
+"""Gangs whole or not at all, queues within their limits, plans of the preemptor, and what is explained."""
+
+from tests.mutants.mutant import Mutant
+
+_GANGS = "tests/unit/services/placement/test_gangs.py::"
+_QUEUES = "tests/unit/services/placement/test_queues.py::"
+_PLANS = "tests/unit/services/placement/test_reservations.py::"
+_PARKING = "tests/unit/services/placement/test_parking.py::"
+_PREEMPTION = "services/placement/preemption.py"
+
+MUTANTS = [
+    Mutant(
+        name="gang-in-part",
+        what="some of a gang are placed where not all fit",
+        file="services/placement/gangs/placing.py",
+        old="return placed, None if len(placed) == need else Misfit",
+        new="return placed, None if placed else Misfit",
+        tests=(_GANGS + "test_a_gang_of_mig_instances_fills_a_gpu_or_leaves_it_untouched",),
+    ),
+    Mutant(
+        name="gang-is-not-taken-back",
+        what="those of a gang that did fit keep their holds though the rest does not",
+        file="services/placement/gangs/placing.py",
+        old=(
+            "            if on_misfit is not None:\n"
+            "                on_misfit(misfit)\n"
+            "        take_back(placed, engine)\n"
+        ),
+        new="            if on_misfit is not None:\n                on_misfit(misfit)\n",
+        tests=(_GANGS + "test_a_gang_of_mig_instances_fills_a_gpu_or_leaves_it_untouched",),
+    ),
+    Mutant(
+        name="gang-begins-before-all-are-there",
+        what="a gang is tried before all that it needs are there",
+        file="shared/book/gangs.py",
+        old="        return 0 < self.need <= len(self.waiting)\n",
+        new="        return 0 < self.need\n",
+        tests=(_GANGS + "test_nobody_is_placed_before_all_are_there_and_then_all_stand_in_one_record",),
+    ),
+    Mutant(
+        name="gang-in-a-begun-record",
+        what="a gang's decisions begin in a record that is nearly full",
+        file="services/placement/deciding.py",
+        old="                if gang.need > self.settings.batch_most and not self.journal.empty:\n",
+        new="                if False:\n",
+        tests=(_GANGS + "test_a_gang_larger_than_a_batch_does_not_begin_in_a_record_that_others_have_begun",),
+    ),
+    Mutant(
+        name="gang-larger-than-a-record",
+        what="a gang is decided whose decisions no record of the log can take",
+        file="services/placement/deciding.py",
+        old="        if size > RECORD_MOST_BYTES:\n",
+        new="        if False:\n",
+        tests=(_GANGS + "test_a_gang_that_no_record_of_the_log_could_take_is_refused_by_name",),
+    ),
+    # --- queues ---------------------------------------------------------------------------------------------------
+    Mutant(
+        name="held-is-not-used",
+        what="a queue's use does not count what is only held",
+        file="shared/queues/usage.py",
+        old="    def booked(self, held: GrantState) -> None:\n",
+        new=(
+            "    def booked(self, held: GrantState) -> None:\n"
+            '        if held.phase == "holding":\n'
+            "            return\n"
+        ),
+        tests=(_QUEUES + "test_a_limit_is_never_exceeded_and_said",),
+    ),
+    Mutant(
+        name="limit-not-to-the-very-gpu",
+        what="a queue's limit is not asked for the very GPU that was found",
+        file="services/placement/placer.py",
+        old="        elif place is not None and self.fair.keeps_off(state, place.containers) is not None:\n",
+        new="        elif False:\n",
+        tests=(_QUEUES + "test_a_limit_holds_for_the_very_gpu_that_was_found",),
+    ),
+    Mutant(
+        name="unreadable-policy-is-none",
+        what="a leader that begins with an unreadable policy places pods as if there were none",
+        file="services/placement/fair/fair.py",
+        old="            self.blocked = first or self.blocked\n",
+        new="            self.blocked = False\n",
+        tests=(_QUEUES + "test_a_leader_that_begins_with_an_unreadable_text_places_nobody_until_it_is_mended",),
+    ),
+    Mutant(
+        name="equals-give-way",
+        what="a pod gives way to one of its own priority",
+        file="shared/queues/precedence.py",
+        old="if g.pod.spec.priority >= lowest), None)",
+        new="if g.pod.spec.priority > lowest), None)",
+        tests=(_PLANS + "test_nobody_gives_way_to_an_equal",),
+    ),
+    # --- plans ----------------------------------------------------------------------------------------------------
+    Mutant(
+        name="kept-place-is-not-booked",
+        what="a place that is kept for a plan may be given to others",
+        file="shared/book/book.py",
+        old='            self._book(GrantState(grant, shadow.uid, meta.namespace, meta.name, node, "reserved"))\n',
+        new="",
+        tests=(_PLANS + "test_two_victims_for_two_gpus_and_one_alone_frees_nothing",),
+    ),
+    Mutant(
+        name="plan-is-not-over-in-the-log",
+        what="the end of a reservation is not logged",
+        file=_PREEMPTION,
+        old="        self._journal.reservations.append(found.record(term, over=True))\n",
+        new="",
+        tests=(_PLANS + "test_it_is_over_in_the_log_only_after_its_decisions",),
+    ),
+    Mutant(
+        name="plan-before-the-log",
+        what="victims are told to go before the log has the plan",
+        file=_PREEMPTION,
+        old="        if found.answered or not found.logged or waits:\n",
+        new="        if found.answered or waits:\n",
+        tests=(_PLANS + "test_it_stands_in_the_log_before_anybody_is_told_to_execute_it",),
+    ),
+    Mutant(
+        name="place-before-all-have-given-back",
+        what="a beneficiary gets its place when one of its victims has given back",
+        file="services/placement/reservations.py",
+        old="if r.logged and all(self._parking.is_done",
+        new="if r.logged and any(self._parking.is_done",
+        tests=(_PLANS + "test_two_victims_for_two_gpus_and_one_alone_frees_nothing",),
+    ),
+    Mutant(
+        name="new-leader-drops-reservations",
+        what="a new leader knows nothing of the plans that are under way",
+        file="services/placement/core.py",
+        old="            self._out += self.preemption.readopt(self.takeover, self.term, now)\n",
+        new="",
+        tests=(_PLANS + "test_a_reservation_outlives_its_leader",),
+    ),
+    Mutant(
+        name="plan-without-a-deadline",
+        what="a plan keeps its places however long its victims take",
+        file="services/placement/reservations.py",
+        old=(
+            "            elif reservation.logged and reservation.until <= now and not "
+            "self._all_end(reservation, now):\n"
+        ),
+        new="            elif False:\n",
+        tests=(_PLANS + "test_a_deadline_gives_the_place_back_to_everybody",),
+    ),
+    Mutant(
+        name="parked-rest-before-the-pod-has-moved",
+        what="what a parked pod gave up is given out before the new leader has seen the pod move",
+        file="services/placement/parking.py",
+        old=(
+            "        if parked == state.parked and state.uid in self._unmoved:\n"
+            "            self._said[state.uid] = parked\n"
+            "        elif parked"
+        ),
+        new="        if parked",
+        tests=(_PARKING + "test_a_new_leader_books_what_the_node_tells_it",),
+    ),
+    Mutant(
+        name="late-order-to-resume-is-obeyed",
+        what="an annotation that goes without the leader's word is obeyed though others have the room",
+        file="services/placement/parking.py",
+        old="        if state.parked is None and held.parked is not None and not self._fits(held):\n",
+        new="        if False:\n",
+        tests=(
+            _PARKING + "test_an_annotation_that_goes_without_our_word_is_put_back_while_others_have_what_was_given_up",
+        ),
+    ),
+    Mutant(
+        name="parked-is-booked-before-the-node-says-so",
+        what="what a pod is to give up is others' before its node has said that it is given up",
+        file="services/placement/parking.py",
+        old="        return held is None or (is_parking(victim) and held.parked == parked_by(victim, plan_id))\n",
+        new="        return held is None or is_parking(victim)\n",
+        tests=(_PARKING + "test_nobody_ends_before_those_who_only_give_something_up_have_done_so",),
+    ),
+    # --- explanations ---------------------------------------------------------------------------------------------
+    Mutant(
+        name="counterfactual-is-not-tried",
+        what="it is said that a change would help, and not tried whether it does",
+        file="services/placement/explaining/counterfactuals.py",
+        old="return book.nodes.get(node.name) is node and not Judge(state, book).of(node)",
+        new="return book.nodes.get(node.name) is node",
+        tests=(
+            "tests/unit/services/placement/explaining/test_counterfactuals.py::"
+            "test_another_model_is_only_named_where_such_a_gpu_is_free",
+        ),
+    ),
+    Mutant(
+        name="excluded-is-not-explained",
+        what="an excluded pod reads that it waits like any other",
+        file="services/placement/honoured.py",
+        old="    if state.excluded:\n",
+        new="    if False:\n",
+        tests=("tests/unit/services/placement/test_takeover.py::test_an_excluded_pod_is_told_so_and_why_says_it",),
+    ),
+]  # fmt: skip

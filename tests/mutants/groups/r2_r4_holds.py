@@ -1,0 +1,151 @@
+"""R2 to R4: what is in the log is sent, at one version of the pod only, and a hold ends by evidence."""
+
+from tests.mutants.mutant import Mutant
+
+_HOLDS = "services/placement/holds.py"
+_BINDING = "services/placement/binding.py"
+_BOOK = "shared/book/book.py"
+_CORE = "tests/unit/services/placement/test_core.py::"
+_BOOK_TESTS = "tests/unit/shared/book/test_book.py::"
+_EXECUTORS = "tests/unit/services/watcher/test_executors.py::"
+_BIND = '{"name": order.name, "uid": order.uid, "resourceVersion": order.resource_version}'
+
+MUTANTS = [
+    Mutant(
+        name="binding-before-the-log",
+        what="Bindings go out when their append is asked for, not when the log has it",
+        file="services/placement/deciding.py",
+        old="        out += self.journal.due(term, now)\n",
+        new=(
+            "        out += self.journal.due(term, now)\n"
+            "        out += [m.SendBinds(0, tuple(hold.bind() for hold in self.holds.values() if not hold.sequence))]\n"
+        ),
+        tests=(_CORE + "test_a_decision_is_in_the_log_before_its_binding_goes_out",),
+    ),
+    Mutant(
+        name="late-hold-before-the-log",
+        what="a hold that the log does not have yet is sent when it takes long",
+        file=_HOLDS,
+        old="if h.sequence and (at_once or",
+        new="if (at_once or",
+        tests=(_CORE + "test_a_hold_that_the_log_does_not_have_yet_is_not_sent_however_long_that_takes",),
+    ),
+    Mutant(
+        name="voided-hold-is-sent",
+        what="a hold that was voided while its append was under way is sent",
+        file=_HOLDS,
+        old="            if hold is None or hold.decision is not decision:\n                continue",
+        new=(
+            "            if hold is None:\n"
+            "                hold = Hold(decision, now)\n"
+            "            if False:\n"
+            "                continue"
+        ),
+        tests=(_CORE + "test_a_hold_voided_before_its_append_is_acknowledged_sends_no_binding",),
+    ),
+    Mutant(
+        name="grant-without-its-sequence",
+        what="a grant on a pod does not say which record of the log it is from",
+        file=_HOLDS,
+        old="encode_grant(msgspec.structs.replace(d.grant, sequence=self.sequence))",
+        new="encode_grant(d.grant)",
+        tests=(_CORE + "test_a_decision_is_in_the_log_before_its_binding_goes_out",),
+    ),
+    Mutant(
+        name="binding-without-version",
+        what="a Binding does not name the pod's resourceVersion",
+        file="shared/kube/writes.py",
+        old=_BIND,
+        new='{"name": order.name, "uid": order.uid}',
+        tests=(_EXECUTORS + "test_a_pod_that_is_not_the_one_that_was_decided_is_not_bound",),
+    ),
+    Mutant(
+        name="binding-without-uid",
+        what="a Binding does not name the pod's uid",
+        file="shared/kube/writes.py",
+        old=_BIND,
+        new='{"name": order.name, "resourceVersion": order.resource_version}',
+        tests=(_EXECUTORS + "test_a_pod_that_is_not_the_one_that_was_decided_is_not_bound",),
+    ),
+    Mutant(
+        name="conflict-ends-the-hold",
+        what="a Binding that is answered by 409 ends its hold, although it may be an earlier try that succeeded",
+        file=_BINDING,
+        old='        if answer.outcome in ("unknown", "throttled"):\n',
+        new=(
+            '        if answer.outcome == "conflict":\n'
+            "            self._holds.pop(answer.uid, None)\n"
+            "            self._book.unhold(answer.uid)\n"
+            '        elif answer.outcome in ("unknown", "throttled"):\n'
+        ),
+        tests=(_CORE + "test_no_answer_to_a_binding_ends_its_hold",),
+    ),
+    Mutant(
+        name="refusal-ends-the-hold",
+        what="a Binding that is refused ends its hold at once, while it is not yet certain that no other try succeeds",
+        file=_BINDING,
+        old="            self._queue.pause(answer.uid, now)\n",
+        new=(
+            "            self._queue.pause(answer.uid, now)\n"
+            "            self._holds.pop(answer.uid, None)\n"
+            "            self._book.unhold(answer.uid)\n"
+        ),
+        tests=(_CORE + "test_no_answer_to_a_binding_ends_its_hold",),
+    ),
+    Mutant(
+        name="refused-binding-is-not-touched",
+        what="a pod whose Binding was certainly not applied is never decided anew",
+        file=_BINDING,
+        old="self._reports.bind_refused(self._book.pods[answer.uid], answer), *self.touch([answer.uid], term)]",
+        new="self._reports.bind_refused(self._book.pods[answer.uid], answer)]",
+        tests=(_CORE + "test_a_binding_that_was_certainly_not_applied_is_decided_anew_after_a_touch",),
+    ),
+    Mutant(
+        name="answer-to-an-older-binding",
+        what="an answer to an older Binding of a pod touches its present hold",
+        file=_HOLDS,
+        old="return hold if hold is not None and hold.decision.resource_version == answer.resource_version else None",
+        new="return hold",
+        tests=(_CORE + "test_an_answer_to_an_older_binding_says_nothing_of_the_present_hold",),
+    ),
+    Mutant(
+        name="hold-outlives-its-version",
+        what="a hold stands on when its pod is seen unbound at another version",
+        file=_BOOK,
+        old='                changes.append(Change("void", uid, state.grant_id))\n                self.unhold(uid)\n',
+        new="                pass\n",
+        tests=(_CORE + "test_a_pod_seen_at_another_version_unbound_voids_its_hold_and_is_decided_at_the_new_one",),
+    ),
+    Mutant(
+        name="bound-by-another-decision",
+        what="a pod that is seen bound with another grant than the decided one does not free the decided one",
+        file=_BOOK,
+        old="            self.release(known.grant_id)\n            known = None\n",
+        new="            known = None\n",
+        tests=(_BOOK_TESTS + "test_a_pod_that_is_bound_by_another_decision_frees_the_one_that_was_decided",),
+    ),
+    Mutant(
+        name="bound-without-a-grant",
+        what="a pod that somebody else binds without a grant keeps the one that was decided",
+        file=_BOOK,
+        old="        if known is not None and (grant is None or grant.grant_id != known.grant_id):\n",
+        new="        if known is not None and grant is not None and grant.grant_id != known.grant_id:\n",
+        tests=(_BOOK_TESTS + "test_a_pod_that_somebody_else_binds_without_a_grant_frees_the_one_that_was_decided",),
+    ),
+    Mutant(
+        name="edited-annotation-is-a-grant",
+        what="an edit of the grant's annotation on a bound pod changes what is booked",
+        file=_BOOK,
+        old="        if state.seen_bound:\n            return []",
+        new="        if False:\n            return []",
+        tests=(_BOOK_TESTS + "test_an_edited_grant_annotation_on_a_bound_pod_changes_nothing",),
+    ),
+    Mutant(
+        name="no-backpressure",
+        what="decisions go on however many Bindings have not been seen",
+        file="services/placement/deciding.py",
+        old="while not self.journal.full and len(self.holds) < self.settings.holds_most:",
+        new="while not self.journal.full:",
+        tests=(_CORE + "test_holds_are_capped_and_go_on_when_bindings_are_seen",),
+    ),
+]  # fmt: skip

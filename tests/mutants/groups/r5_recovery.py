@@ -1,0 +1,404 @@
+"""R5: from a term to the lead. Which logs are trusted, which pods are touched, and who is excluded."""
+
+from tests.mutants.mutant import Mutant
+
+_TAKEOVER = "services/placement/takeover.py"
+_CORE = "services/placement/core.py"
+_TESTS = "tests/unit/services/placement/test_takeover.py::"
+_CORE_TESTS = "tests/unit/services/placement/test_core.py::"
+_LOST = (_TESTS + "test_a_log_that_has_lost_records_is_deleted_and_begins_higher_than_any_before",)
+_UNTOUCHABLE = (_TESTS + "test_a_pod_that_cannot_be_touched_holds_nobody_up",)
+_VOID = (_TESTS + "test_a_binding_of_the_past_gives_an_excluded_pod_no_gpu",)
+
+MUTANTS = [
+    # --- is the log whole -----------------------------------------------------------------------------------------
+    Mutant(
+        name="met-sequences-are-ignored",
+        what="a log is trusted although a sequence as high as the session's term was met",
+        file=_TAKEOVER,
+        old="        if seen >= term:\n",
+        new="        if False:\n",
+        tests=_LOST,
+    ),
+    Mutant(
+        name="met-sequence-equal-to-the-term",
+        what="a log is trusted although the very number of the session's term was met before",
+        file=_TAKEOVER,
+        old="        if seen >= term:\n",
+        new="        if seen > term:\n",
+        tests=_LOST,
+    ),
+    Mutant(
+        name="missing-mark-is-no-loss",
+        what="a log whose mark is gone is trusted",
+        file=_TAKEOVER,
+        old='            return "the NATS servers do not remember',
+        new='            return "" and "the NATS servers do not remember',
+        tests=(_TESTS + "test_an_empty_log_without_a_mark_may_have_lost_everything",),
+    ),
+    Mutant(
+        name="marked-record-is-not-looked-for",
+        what="a log is trusted that lacks the marked record",
+        file=_TAKEOVER,
+        old="        if self.mark.term and not self._has(self.mark):\n",
+        new="        if False:\n",
+        tests=_LOST,
+    ),
+    Mutant(
+        name="begun-anew-again-and-again",
+        what="a log that was just begun anew is deleted again, for its mark names no record",
+        file=_TAKEOVER,
+        old="        if self.mark.term and not self._has(self.mark):\n",
+        new="        if not self._has(self.mark):\n",
+        tests=(_TESTS + "test_a_log_that_was_just_begun_anew_is_not_deleted_again",),
+    ),
+    Mutant(
+        name="any-record-is-the-marked-one",
+        what="whatever record has the marked sequence is taken for the marked one",
+        file=_TAKEOVER,
+        old='        return term == mark.term and session in ("", mark.session)\n',
+        new="        return mark.sequence in self._records\n",
+        tests=(_TESTS + "test_a_record_that_got_the_marked_ones_sequence_after_a_loss_is_not_that_record",),
+    ),
+    Mutant(
+        name="foreign-mark-is-the-own-one",
+        what="the record of another session is taken for the marked one, as its term has the same number",
+        file=_TAKEOVER,
+        old='        return term == mark.term and session in ("", mark.session)\n',
+        new="        return term == mark.term\n",
+        tests=(_TESTS + "test_a_record_that_got_the_marked_ones_sequence_after_a_loss_is_not_that_record",),
+    ),
+    Mutant(
+        name="grants-on-pods-are-not-asked",
+        what="the sequences of grants that stand on pods do not count",
+        file=_CORE,
+        old="seen = max(event.log_sequence_seen, self.book.sequence_seen())",
+        new="seen = event.log_sequence_seen",
+        tests=(_TESTS + "test_a_pod_that_was_bound_by_a_record_that_the_log_lacks_shows_the_loss",),
+    ),
+    Mutant(
+        name="watchers-sequence-is-not-asked",
+        what="the sequence that the watcher has met does not count",
+        file=_CORE,
+        old="seen = max(event.log_sequence_seen, self.book.sequence_seen())",
+        new="seen = self.book.sequence_seen()",
+        tests=_LOST,
+    ),
+    Mutant(
+        name="watcher-forgets-orders",
+        what="the watcher does not remember the sequence of an order to bind",
+        file="services/watcher/executors.py",
+        old="        self._core.saw_sequence(batch.sequence)\n",
+        new="",
+        tests=("tests/unit/services/watcher/test_executors.py::test_no_more_binds_are_in_flight_than_allowed",),
+    ),
+    Mutant(
+        name="lost-log-is-kept",
+        what="a session leads on a log that has lost records",
+        file=_CORE,
+        old="        if lost:\n",
+        new="        if False:\n",
+        tests=_LOST,
+    ),
+    Mutant(
+        name="begins-at-the-highest-known",
+        what="a log that is begun anew begins at a number that was given already",
+        file=_TAKEOVER,
+        old="self.mark.sequence if self.mark is not None else 0) + 1\n",
+        new="self.mark.sequence if self.mark is not None else 0)\n",
+        tests=_LOST,
+    ),
+    Mutant(
+        name="begins-above-the-term-only",
+        what="a log that is begun anew begins below what a watcher has met",
+        file=_TAKEOVER,
+        old="return max(term, sequence_seen, self.mark.sequence if self.mark is not None else 0) + 1",
+        new="return max(term, self.mark.sequence if self.mark is not None else 0) + 1",
+        tests=_LOST,
+    ),
+    Mutant(
+        name="begins-below-the-mark",
+        what="a log that is begun anew begins below the marked record",
+        file=_TAKEOVER,
+        old="return max(term, sequence_seen, self.mark.sequence if self.mark is not None else 0) + 1",
+        new="return max(term, sequence_seen) + 1",
+        tests=_LOST,
+    ),
+    # --- touching -------------------------------------------------------------------------------------------------
+    Mutant(
+        name="nobody-is-touched",
+        what="pending pods are not touched although the log may lack decisions",
+        file=_CORE,
+        old="        if self.takeover.ready:\n",
+        new="        if True:\n",
+        tests=(_CORE_TESTS + "test_without_a_complete_log_every_pending_pod_is_touched_before_anything_is_decided",),
+    ),
+    Mutant(
+        name="any-ready-counts",
+        what="a ready of an earlier term makes the log complete for a newer term that wrote none",
+        file=_TAKEOVER,
+        old="                self._newest_term, self.ready = sequence, False\n",
+        new="                self._newest_term = sequence\n",
+        tests=(_TESTS + "test_a_leader_that_died_before_its_ready_leaves_a_log_that_is_not_trusted",),
+    ),
+    Mutant(
+        name="foreign-ready-counts",
+        what="a ready that names another term than the newest makes the log complete",
+        file=_TAKEOVER,
+        old="                self.ready = record.term == self._newest_term\n",
+        new="                self.ready = True\n",
+        tests=(_TESTS + "test_a_ready_that_names_another_term_than_the_newest_does_not_count",),
+    ),
+    Mutant(
+        name="decides-while-touching",
+        what="pods are decided while others are still to be touched",
+        file=_CORE,
+        old=(
+            '        if self.phase != "leading":\n'
+            "            return\n"
+            "        self._out += self.preemption.advance(self.term, now)"
+        ),
+        new=(
+            '        if self.phase not in ("leading", "touching"):\n'
+            "            return\n"
+            "        self._out += self.preemption.advance(self.term, now)"
+        ),
+        tests=(_TESTS + "test_nobody_is_decided_while_others_are_still_to_be_touched",),
+    ),
+    Mutant(
+        name="touched-at-once",
+        what="pods count as touched as soon as the touch is ordered",
+        file=_TAKEOVER,
+        old="        return not self._touching\n",
+        new="        return True\n",
+        tests=(_CORE_TESTS + "test_without_a_complete_log_every_pending_pod_is_touched_before_anything_is_decided",),
+    ),
+    Mutant(
+        name="touched-at-the-same-version",
+        what="a pod that is seen at the version it had counts as touched",
+        file=_TAKEOVER,
+        old="if state.uid in asked and asked[state.uid].version != state.pod.metadata.resource_version:",
+        new="if state.uid in asked:",
+        tests=(_TESTS + "test_a_pod_seen_at_the_version_it_had_has_not_moved",),
+    ),
+    Mutant(
+        name="touch-is-said-once",
+        what="a touch that got lost is not said again",
+        file=_TAKEOVER,
+        old="late = [uid for uid, asked in self._touching.items() if now - asked.sent_at >= TOUCH_AGAIN_S]",
+        new="late: list[str] = []",
+        tests=(_CORE_TESTS + "test_a_touch_is_repeated_until_the_pod_is_seen_to_have_moved",),
+    ),
+    Mutant(
+        name="touch-is-not-under-its-version",
+        what="two touches of a pod write the same token, so that the second changes nothing",
+        file=_TAKEOVER,
+        old='token=f"{term}-{meta.resource_version}"',
+        new='token="touched"',
+        tests=(_TESTS + "test_a_touch_of_a_later_term_or_version_writes_something_else",),
+    ),
+    # --- taking over a complete log -------------------------------------------------------------------------------
+    Mutant(
+        name="repeated-append-hides-a-younger-decision",
+        what="of a pod the decision that stands last in the log counts, whatever version it is of",
+        file=_TAKEOVER,
+        old="                self._replayed[decision.uid, decision.resource_version] = (sequence, decision)\n",
+        new=(
+            "                self._replayed = {k: v for k, v in self._replayed.items() if k[0] != decision.uid}\n"
+            "                self._replayed[decision.uid, decision.resource_version] = (sequence, decision)\n"
+        ),
+        tests=(_CORE_TESTS + "test_an_append_that_was_repeated_behind_a_younger_decision_does_not_hide_it",),
+    ),
+    Mutant(
+        name="decision-at-another-version-is-adopted",
+        what="a logged decision is re-adopted though its pod has moved on",
+        file=_TAKEOVER,
+        old="        return self._replayed.get((state.uid, state.pod.metadata.resource_version))\n",
+        new="        return next((found for (uid, _), found in self._replayed.items() if uid == state.uid), None)\n",
+        tests=(_CORE_TESTS + "test_a_logged_decision_whose_pod_has_moved_on_is_not_re_adopted",),
+    ),
+    Mutant(
+        name="decisions-are-not-adopted",
+        what="a new leader knows nothing of what the log says is on its way",
+        file=_CORE,
+        old="        self.book.hold(state.uid, decision.node, decision.grant)\n",
+        new="        return\n",
+        tests=(
+            _CORE_TESTS
+            + "test_a_complete_log_re_adopts_decisions_whose_pod_still_stands_at_that_version_and_resends_them",
+        ),
+    ),
+    Mutant(
+        name="open-holds-are-not-logged-again",
+        what="open holds are not written again by a new term",
+        file=_CORE,
+        old="self.journal.owe(self.term, [h.decision for h in self.holds.values()], ",
+        new="self.journal.owe(self.term, [], ",
+        tests=(_CORE_TESTS + "test_open_holds_are_logged_again_under_the_new_term_before_ready",),
+    ),
+    Mutant(
+        name="renewal-does-not-log-open-holds",
+        what="open holds are not written again by a renewed term, and age away",
+        file=_CORE,
+        old="[h.decision for h in self.holds.values() if h.sequence]",
+        new="[]",
+        tests=(_CORE_TESTS + "test_a_renewed_term_logs_open_holds_and_ready_again",),
+    ),
+    Mutant(
+        name="ready-before-open-holds",
+        what="ready is written before the open holds that it speaks of",
+        file="services/placement/journal.py",
+        old="            return [self.append(self.owed.pop(0))]\n",
+        new="            return [self.append(self.owed.pop())]\n",
+        tests=(_CORE_TESTS + "test_open_holds_are_logged_again_under_the_new_term_before_ready",),
+    ),
+    # --- pods that cannot be touched ------------------------------------------------------------------------------
+    Mutant(
+        name="excluded-at-the-first-refusal",
+        what="one refused touch excludes a pod",
+        file=_TAKEOVER,
+        old="EXCLUDE_AFTER_REFUSALS = 3\n",
+        new="EXCLUDE_AFTER_REFUSALS = 1\n",
+        tests=(_TESTS + "test_one_refusal_excludes_nobody",),
+    ),
+    Mutant(
+        name="excluded-by-uncertain-answers",
+        what="answers that are no refusal exclude a pod",
+        file=_CORE,
+        old='        if answer.outcome != "refused" or not self.takeover.refused(answer.uid):\n',
+        new="        if not self.takeover.refused(answer.uid):\n",
+        tests=(_TESTS + "test_other_outcomes_exclude_nobody",),
+    ),
+    Mutant(
+        name="never-excluded",
+        what="a pod that cannot be touched holds up the takeover for ever",
+        file=_TAKEOVER,
+        old="        asked.refusals += 1\n",
+        new="",
+        tests=_UNTOUCHABLE,
+    ),
+    Mutant(
+        name="excluded-pod-is-placed",
+        what="an excluded pod is placed at the version at which a Binding of the past may still succeed",
+        file=_CORE,
+        old="        state.excluded = why\n",
+        new="",
+        tests=_UNTOUCHABLE,
+    ),
+    Mutant(
+        name="excluded-pod-hears-nothing",
+        what="an excluded pod is not told so by an Event",
+        file=_CORE,
+        old="        self._out += self._binding.excluded(state)\n",
+        new="",
+        tests=(_TESTS + "test_an_excluded_pod_is_told_so_and_why_says_it",),
+    ),
+    Mutant(
+        name="excluded-for-ever",
+        what="a pod stays excluded when it has moved",
+        file="shared/book/book.py",
+        old='            state.excluded = ""  # at this version',
+        new="            pass  # at this version",
+        tests=(_TESTS + "test_an_excluded_pod_is_touched_from_time_to_time_and_placed_when_it_has_moved",),
+    ),
+    Mutant(
+        name="excluded-pod-is-not-touched-again",
+        what="an excluded pod is never touched again",
+        file=_TAKEOVER,
+        old=(
+            "        late += [uid for uid, asked in self._excluded.items() if now - asked.sent_at >= "
+            "EXCLUDED_TOUCH_AGAIN_S]\n"
+        ),
+        new="",
+        tests=(_TESTS + "test_an_excluded_pod_is_touched_from_time_to_time_and_placed_when_it_has_moved",),
+    ),
+    Mutant(
+        name="deleted-pod-stays-excluded",
+        what="an excluded pod that is gone is still touched",
+        file=_TAKEOVER,
+        old="        self._touching.pop(uid, None)\n        self._excluded.pop(uid, None)\n",
+        new="        self._touching.pop(uid, None)\n",
+        tests=(_TESTS + "test_an_excluded_pod_that_is_deleted_is_forgotten",),
+    ),
+    Mutant(
+        name="ready-does-not-name-the-excluded",
+        what="a ready does not say who is excluded, so that the next leader places them",
+        file="services/placement/journal.py",
+        old="ReadyRecord(term=term, excluded=dict(excluded))",
+        new="ReadyRecord(term=term)",
+        tests=(_TESTS + "test_a_successor_excludes_what_its_predecessor_excluded",),
+    ),
+    Mutant(
+        name="renewal-forgets-the-excluded",
+        what="the ready of a renewed term does not say who is excluded",
+        file=_CORE,
+        old="if h.sequence], self.preemption.records(term), self.takeover.excluded\n",
+        new="if h.sequence], self.preemption.records(term)\n",
+        tests=(_TESTS + "test_a_renewed_term_remembers_the_excluded",),
+    ),
+    Mutant(
+        name="successor-does-not-exclude",
+        what="a successor places whom its predecessor has excluded",
+        file=_CORE,
+        old="                if self.takeover.is_excluded(state, now):\n",
+        new="                if False:\n",
+        tests=(_TESTS + "test_a_successor_excludes_what_its_predecessor_excluded",),
+    ),
+    Mutant(
+        name="successor-excludes-who-has-moved",
+        what="a successor excludes a pod that has moved since",
+        file=_TAKEOVER,
+        old="        if self._excluded_before.get(state.uid) != version:\n",
+        new="        if state.uid not in self._excluded_before:\n",
+        tests=(_TESTS + "test_a_successor_places_who_has_moved_since_it_was_excluded",),
+    ),
+    Mutant(
+        name="successor-does-not-touch-the-excluded",
+        what="a successor does not try at once to touch whom its predecessor could not",
+        file=_TAKEOVER,
+        old="self._excluded[state.uid] = Touching(version, now - EXCLUDED_TOUCH_AGAIN_S)",
+        new="self._excluded[state.uid] = Touching(version, now)",
+        tests=(_TESTS + "test_a_successor_excludes_what_its_predecessor_excluded",),
+    ),
+    # --- grants that are void -------------------------------------------------------------------------------------
+    Mutant(
+        name="void-grant-of-an-excluded-pod-is-booked",
+        what="a Binding of the past gives an excluded pod GPUs that may be another's",
+        file="shared/book/book.py",
+        old="            state.returned, grant = grant.grant_id, None\n",
+        new="            pass\n",
+        tests=_VOID,
+    ),
+    Mutant(
+        name="exclusion-ends-with-the-binding",
+        what="a pod that is read anew is not excluded any more, as when a Binding of the past succeeds",
+        file="shared/book/book.py",
+        old="        state.excluded = old.excluded\n",
+        new="",
+        tests=_VOID,
+    ),
+    Mutant(
+        name="void-grant-leaves-the-pod-waiting",
+        what="a pod that is bound with a void grant waits on its node for ever",
+        file=_CORE,
+        old="        if state.excluded and state.returned:\n",
+        new="        if False:\n",
+        tests=_VOID,
+    ),
+    Mutant(
+        name="dead-pod-is-deleted-at-any-version",
+        what="a pod with a void grant is deleted whatever has happened to it since",
+        file="services/placement/giving_back.py",
+        old="reason=note, resource_version=meta.resource_version),)",
+        new="reason=note),)",
+        tests=_VOID,
+    ),
+    Mutant(
+        name="bare-pod-is-deleted",
+        what="a pod that nothing makes again is deleted for its void grant",
+        file="services/placement/giving_back.py",
+        old="        if state.controller is None:\n",
+        new="        if False:\n",
+        tests=(_TESTS + "test_a_bare_pod_that_is_bound_to_a_void_grant_stays_and_says_what_to_do",),
+    ),
+]  # fmt: skip

@@ -1,0 +1,158 @@
+"""What the cluster looks like: the feed without a gap, fresh snapshots, and how certain an end is."""
+
+from tests.mutants.mutant import Mutant
+
+_FEED = "shared/bus/feed.py"
+_FEED_TESTS = "tests/unit/shared/bus/test_feed.py::"
+_BOOK_TESTS = "tests/unit/shared/book/test_book.py::"
+_REFLECT = "tests/unit/shared/kube/test_reflect.py::"
+_CORE = "tests/unit/services/watcher/test_core.py::"
+
+MUTANTS = [
+    Mutant(
+        name="any-snapshot",
+        what="readers of the feed ask for any snapshot, not for a fresh one",
+        file=_FEED,
+        old="SnapshotRequest(fresh=True)",
+        new="SnapshotRequest()",
+        tests=(_FEED_TESTS + "test_a_reader_asks_for_a_fresh_snapshot_and_gets_it_whole",),
+    ),
+    Mutant(
+        name="first-page-is-all",
+        what="of a snapshot of several pages the first is taken for all",
+        file=_FEED,
+        old="range(1, first.pages)",
+        new="range(1, 1)",
+        tests=(_FEED_TESTS + "test_a_reader_asks_for_a_fresh_snapshot_and_gets_it_whole",),
+    ),
+    Mutant(
+        name="fresh-is-not-listed-anew",
+        what="the watcher answers the wish for a fresh snapshot with what it knows",
+        file="services/watcher/service.py",
+        old="            await self.source.refresh()\n",
+        new="            pass\n",
+        tests=("tests/unit/services/watcher/test_service.py::test_a_fresh_snapshot_is_listed_anew",),
+    ),
+    Mutant(
+        name="gap-is-passed-over",
+        what="a missing batch of the feed is passed over",
+        file=_FEED,
+        old='            raise Gap(f"batch {batch.number} of epoch {batch.epoch} came after {self.number}")\n',
+        new="            pass\n",
+        tests=(_FEED_TESTS + "test_a_missing_batch_is_a_gap",),
+    ),
+    Mutant(
+        name="foreign-batches-are-applied",
+        what="a reader applies the batches of other watchers",
+        file=_FEED,
+        old="        if batch.epoch != self.epoch or batch.number <= self.number:\n",
+        new="        if batch.number <= self.number:\n",
+        tests=(_FEED_TESTS + "test_another_watchers_batches_are_not_applied",),
+    ),
+    Mutant(
+        name="batches-meanwhile-are-lost",
+        what="what comes while a snapshot is taken is forgotten",
+        file=_FEED,
+        old="            self._kept.append(batch)\n",
+        new="            pass\n",
+        tests=(_FEED_TESTS + "test_batches_that_come_while_a_snapshot_is_taken_follow_it",),
+    ),
+    Mutant(
+        name="snapshot-before-what-is-pending",
+        what="a snapshot has the number of a batch before what it shows",
+        file="services/watcher/core.py",
+        old=(
+            "            if self._pending:\n"
+            "                self._flush(commands, now)\n"
+            "            name = self._begin(now)\n"
+        ),
+        new="            name = self._begin(now)\n",
+        tests=(_CORE + "test_a_snapshot_is_the_state_after_its_number",),
+    ),
+    Mutant(
+        name="watcher-takes-older-versions",
+        what="the watcher tells an older version of an object after a newer one",
+        file="services/watcher/core.py",
+        old="if known is not None and version(known.metadata) >= version(seen.metadata):",
+        new="if known is not None and version(known.metadata) == version(seen.metadata):",
+        tests=(_CORE + "test_a_version_that_was_seen_says_nothing",),
+    ),
+    Mutant(
+        name="watcher-makes-ends-certain",
+        what="the watcher tells every end as one that was seen",
+        file="services/watcher/core.py",
+        old="certain=fact.certain)",
+        new="certain=True)",
+        tests=(_CORE + "test_an_end_is_told_once_and_keeps_its_certainty",),
+    ),
+    Mutant(
+        name="grants-on-pods-tell-no-sequence",
+        what="the watcher does not remember the sequences that grants on pods name",
+        file="services/watcher/core.py",
+        old="                self.saw_sequence(int(found[1]))\n",
+        new="                pass\n",
+        tests=(_CORE + "test_the_highest_sequence_is_remembered_from_orders_and_from_grants",),
+    ),
+    Mutant(
+        name="missing-in-a-list-is-certain",
+        what="what a list lacks is told as seen to go",
+        file="shared/kube/reflect.py",
+        old="return [self._drop(seen, certain=False) for uid, seen",
+        new="return [self._drop(seen, certain=True) for uid, seen",
+        tests=(_REFLECT + "test_a_new_list_tells_what_is_missing_as_not_certain",),
+    ),
+    Mutant(
+        name="succeeded-name-is-certain",
+        what="the end of an object whose name has a new bearer is told as seen",
+        file="shared/kube/reflect.py",
+        old="facts.append(self._drop(self._known[before], certain=False))",
+        new="facts.append(self._drop(self._known[before], certain=True))",
+        tests=(_REFLECT + "test_a_name_with_a_new_bearer_ends_the_old_one_first",),
+    ),
+    Mutant(
+        name="broken-list-is-whole",
+        what="after a list that broke off the watch goes on from where it was, as if the list had been whole",
+        file="shared/kube/reflect.py",
+        old='        self._listed = None\n        self.resource_version = ""\n',
+        new="        self._listed = None\n",
+        tests=(_REFLECT + "test_a_list_that_broke_off_ends_nobody",),
+    ),
+    Mutant(
+        name="missing-in-a-snapshot-is-certain",
+        what="a pod that a snapshot lacks was certainly never bound",
+        file="shared/book/book.py",
+        old="changes += self.apply(Gone(object=obj, certain=False))",
+        new="changes += self.apply(Gone(object=obj, certain=True))",
+        tests=(_BOOK_TESTS + "test_a_hold_whose_pod_a_snapshot_lacks_waits_for_its_node",),
+    ),
+    Mutant(
+        name="missing-in-a-snapshot-stays",
+        what="what a snapshot lacks stays in the book",
+        file="shared/book/book.py",
+        old="            if _identity(obj) not in seen:\n",
+        new="            if False:\n",
+        tests=(_BOOK_TESTS + "test_what_a_snapshot_lacks_is_gone",),
+    ),
+    Mutant(
+        name="uncertain-end-frees-the-hold",
+        what="a hold whose pod vanished unseen is free at once",
+        file="shared/book/book.py",
+        old="        if certain and not last.spec.node_name and",
+        new="        if not last.spec.node_name and",
+        tests=(
+            "tests/unit/services/placement/test_core.py::"
+            "test_a_hold_whose_pod_vanished_unseen_comes_back_by_the_node_alone",
+        ),
+    ),
+    Mutant(
+        name="book-takes-older-versions",
+        what="the book takes an older version of a pod for news",
+        file="shared/book/book.py",
+        old=(
+            "        if old is not None and version(pod.metadata) <= version(old.pod.metadata):\n"
+            "            return []\n"
+        ),
+        new="",
+        tests=(_BOOK_TESTS + "test_an_older_version_of_an_object_changes_nothing",),
+    ),
+]  # fmt: skip

@@ -1,0 +1,110 @@
+"""R6 where a grant can never be handed over: its capacity comes back, and the pod that waits for it is replaced."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from services.placement import messages as m
+from shared.contracts.commands import AnnounceEvent, DeletePod
+from shared.contracts.events import GrantEnded
+from shared.contracts.node_commands import NodeSyncAnswer
+from shared.model.kube_object import OwnerReference
+from shared.model.objects import Pod
+from tests.support import build
+from tests.support.leader import Leader, only
+
+OWNED = (OwnerReference(kind="Job", name="j", uid="j", controller=True),)
+
+
+def bound(*, owned: bool = True) -> tuple[Leader, Pod, str]:
+    """A leader, a pod that is bound to the only GPU of its node, and its grant."""
+    leader = Leader().nodes("n", gpus=1)
+    pod = build.gpu_pod("p", gpus=1)
+    if owned:
+        pod = build.newer(pod, owner_references=OWNED)
+    leader.facts(pod)
+    seen = leader.bind(pod)
+    return leader, seen, leader.core.book.pods[seen.metadata.uid].grant_id
+
+
+def dead(leader: Leader, grant_id: str, node: str = "n") -> list[m.Command]:
+    return leader.send(m.GrantAcknowledged(node, grant_id, ok=False, reason="it was released", dead=True))
+
+
+def patches(said: list[m.Command]) -> list[Any]:
+    return [patch for command in only(said, m.SendPatches) for patch in command.patches]
+
+
+def deletions(said: list[m.Command]) -> list[tuple[str, str]]:
+    """Uid and version of each pod that is to be deleted; nothing else is ordered."""
+    assert all(isinstance(patch, DeletePod) for patch in patches(said))
+    return [(patch.uid, patch.resource_version) for patch in patches(said)]
+
+
+def test_a_grant_that_its_node_will_never_hand_over_is_free_and_its_pod_is_replaced() -> None:
+    leader, pod, grant_id = bound()
+    said = dead(leader, grant_id)
+    assert deletions(said) == [(pod.metadata.uid, pod.metadata.resource_version)]
+    assert [event.grant_id for event in leader.events(GrantEnded)] == [grant_id]
+    assert leader.place(build.gpu_pod("q", gpus=1)) == {"q": "n"}
+
+
+def test_a_bare_pod_whose_grant_is_dead_stays_and_says_what_to_do() -> None:
+    leader, _, grant_id = bound(owned=False)
+    said = patches(dead(leader, grant_id))
+    assert [type(patch) for patch in said] == [AnnounceEvent]
+    assert said[0].reason == "GrantVoid"
+
+
+def test_a_pod_that_has_ended_is_not_replaced_for_its_dead_grant() -> None:
+    """It has given back what it had, which is as it should be."""
+    leader, pod, grant_id = bound()
+    leader.facts(build.newer(pod, phase="Succeeded"))
+    assert patches(dead(leader, grant_id)) == []
+    assert leader.core.book.grants == {}
+
+
+def test_a_pod_that_is_being_deleted_is_not_deleted_once_more() -> None:
+    leader, pod, grant_id = bound()
+    leader.facts(build.newer(pod, deletion_timestamp="2026-11-22T00:00:00Z"))
+    assert patches(dead(leader, grant_id)) == []
+
+
+def test_a_node_says_nothing_of_another_nodes_grant() -> None:
+    leader, _, grant_id = bound()
+    leader.nodes("other", gpus=1)
+    assert dead(leader, grant_id, node="other") == []
+    assert list(leader.core.book.grants) == [grant_id]
+
+
+def test_a_dead_grant_whose_binding_may_still_succeed_stays_booked() -> None:
+    """Its pod may yet be bound with it: then the node says so again, and the pod is replaced."""
+    leader = Leader().nodes("n", gpus=1)
+    leader.facts(build.gpu_pod("p", gpus=1))
+    (grant_id,) = leader.core.book.grants
+    assert patches(dead(leader, grant_id)) == []
+    assert list(leader.core.book.grants) == [grant_id]
+
+
+def test_a_node_that_tells_by_its_sync_that_it_has_released_a_grant_frees_it() -> None:
+    """Under an earlier leader, whose successor has only the pod's annotation to go by."""
+    _, pod, grant_id = bound()
+    leader = Leader(build.node("n"), pod, term=200, answer=False)
+    leader.send(m.SnapshotSeen(leader.objects, 0))
+    leader.send(m.Appended(201))
+    (sync,) = [c.sync for c in leader.send(m.InventorySeen(build.inventory("n", gpus=1))) if isinstance(c, m.SendSync)]
+    answer = NodeSyncAnswer(
+        node="n", boot_id="boot-1", term=200, accepted=True, number=sync.number, tombstones=(grant_id,)
+    )  # fmt: skip
+    said = leader.send(m.SyncAnswered(answer))
+    assert deletions(said) == [(pod.metadata.uid, pod.metadata.resource_version)]
+    assert leader.core.book.grants == {}
+
+
+def test_a_released_grant_is_acknowledged_to_its_node_until_it_stops_saying_so() -> None:
+    leader, pod, grant_id = bound()
+    leader.gone(pod)
+    for _ in range(2):
+        said = leader.send(m.ReleaseSeen("n", grant_id))
+        assert [(c.node, c.grant_ids) for c in only(said, m.SendReleasesSeen)] == [("n", (grant_id,))]
+    assert len(leader.events(GrantEnded)) == 1

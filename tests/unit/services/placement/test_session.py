@@ -1,0 +1,169 @@
+"""One leader session on real NATS, with a watcher of an empty cluster: when it ends, and what it does to its log."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable
+
+import pytest
+import structlog
+
+from services.placement import service
+from services.placement.log_client import LogClient
+from services.placement.reign import LogDeleted, Reign
+from services.placement.service import Config, Placement
+from shared.bus.embedded import EmbeddedServer
+from shared.bus.nats_bus import NatsBus
+from shared.bus.port import Incoming, Refused
+from shared.bus.provision import provision
+from shared.contracts import subjects
+from shared.contracts.base import ContractError, decode, encode
+from shared.contracts.facts import SnapshotPage
+from shared.contracts.log import ReadyRecord, TermRecord
+from shared.contracts.node_commands import Accepted, Beat, NodeSyncAnswer
+from shared.service import Context, running
+from shared.service.base import Health
+from shared.telemetry import Metrics, Telemetry
+from tests.support.waiting import eventually
+
+LIMIT_S = 10.0
+"""A session that should end and does not fails its test."""
+
+
+Meanwhile = Callable[[], Awaitable[object]]
+
+
+async def nothing() -> None:
+    """What happens before the watcher answers, unless a test says so."""
+
+
+async def watch_nothing(bus: NatsBus, meanwhile: Meanwhile = nothing) -> None:
+    """Answers for the watcher that there is nothing in the cluster."""
+
+    async def answer(incoming: Incoming) -> None:
+        await meanwhile()
+        await bus.respond(incoming, encode(SnapshotPage(epoch="e", snapshot="s", number=0, page=0, pages=1)))
+
+    await bus.subscribe(subjects.QUERY_SNAPSHOT, answer)
+
+
+async def session(bus: NatsBus, *, meanwhile: Meanwhile = nothing, renew_term_s: float = 3600.0) -> Reign:
+    """A session that has taken its term. `meanwhile` happens when it asks for its first snapshot."""
+    await watch_nothing(bus, meanwhile)
+    ctx = Context(
+        service="placement", config=Config(renew_term_s=renew_term_s), instance="one", log=structlog.get_logger(),
+        telemetry=Telemetry("placement", ratio=0.0, otlp_endpoint=""), metrics=Metrics(), health=Health(), bus=bus,
+    )  # fmt: skip
+    log = LogClient(bus, "one", "one/1")
+    await log.take_term()
+    return Reign(ctx, log)
+
+
+async def end_of(reign: Reign) -> None:
+    try:
+        await asyncio.wait_for(reign.run(), LIMIT_S)
+    finally:
+        await reign.close()
+
+
+async def readies(bus: NatsBus, reason: str) -> list[int]:
+    """Terms taken for this reason whose own ready is in the log."""
+    entries = [entry async for entry in bus.read_log()]
+    terms = {e.sequence: decode(e.payload, TermRecord) for e in entries if e.subject == subjects.LOG_TERM}
+    ready = {decode(e.payload, ReadyRecord).term for e in entries if e.subject == subjects.LOG_READY}
+    return [term for term, record in terms.items() if record.reason == reason and term in ready]
+
+
+async def test_a_session_ends_when_its_append_is_refused(bus: NatsBus, connect) -> None:
+    """Another one has taken a term: this one would go on without knowing what the other decides."""
+    rival = LogClient(await connect(), "two", "two/1")
+    reign = await session(bus, meanwhile=rival.take_term)
+    with pytest.raises(Refused, match="last sequence"):
+        await end_of(reign)
+
+
+async def test_a_leader_renews_its_term_when_it_is_due(bus: NatsBus) -> None:
+    """Or what its log begins with would age away. Its holds and its ready stand in the log again."""
+    reign = await session(bus, renew_term_s=0.0)
+    first = reign.log_client.term
+    task = asyncio.create_task(reign.run())
+    try:
+        await eventually(lambda: readies(bus, "renewed"), within_s=LIMIT_S)
+        assert reign.core.term > first
+    finally:
+        task.cancel()
+        await reign.close()
+
+
+async def test_a_session_that_is_told_of_a_newer_term_ends_only_where_the_log_has_one(bus: NatsBus, connect) -> None:
+    """A node's word alone must not end the session of the true leader."""
+    reign = await session(bus)
+    await reign._check_term("node n: its agent follows another term")
+    await LogClient(await connect(), "two", "two/1").take_term()
+    with pytest.raises(Refused, match="this session has"):
+        await reign._check_term("node n: its agent follows another term")
+    await reign.close()
+
+
+async def test_a_session_on_a_log_that_has_lost_records_deletes_it(server: EmbeddedServer, bus: NatsBus) -> None:
+    """And ends: the next one begins on an empty log."""
+    before = LogClient(bus, "zero", "zero/1")
+    last = await before.append(ReadyRecord(term=await before.take_term()))
+    await server.restart()  # all servers at once: nobody remembers which record was the last
+    await provision(bus)
+    reign = await session(bus)
+    with pytest.raises(LogDeleted, match="do not remember"):
+        await end_of(reign)
+    assert await bus.newest(subjects.LOG_TERM) is None
+    again = LogClient(bus, "one", "one/2")
+    assert await again.take_term() > last
+    assert again.found_mark is not None
+
+
+async def test_each_session_of_a_process_has_a_name_of_its_own(
+    server: EmbeddedServer, bus: NatsBus, monkeypatch: pytest.MonkeyPatch
+) -> None:  # fmt: skip
+    """Else what one of them has not been answered could be taken for what another one did."""
+    monkeypatch.setattr(service, "exercise", lambda: None)  # nothing is placed here, so nothing need be compiled
+    await watch_nothing(bus)
+
+    async def elected() -> list[TermRecord]:
+        entries = [entry async for entry in bus.read_log()]
+        terms = [decode(e.payload, TermRecord) for e in entries if e.subject == subjects.LOG_TERM]
+        return [term for term in terms if term.reason == "elected" and term.holder != "two"]
+
+    async with running(Placement, Config(renew_term_s=0.1), bus_url=server.url) as ctx:
+        await eventually(lambda: readies(bus, "elected"), within_s=LIMIT_S)
+        rival = LogClient(bus, "two", "two/1")
+        for _ in range(20):  # the leader may have renewed between the look at its term and the rival's append
+            with contextlib.suppress(Refused):
+                await rival.take_term()
+                break
+        await eventually(lambda: more_than_one(elected), within_s=LIMIT_S)
+        terms = await elected()
+        assert {term.holder for term in terms} == {ctx.instance}
+    assert len({term.session for term in terms}) == len(terms)
+
+
+async def more_than_one(found: Callable[[], Awaitable[list[TermRecord]]]) -> bool:
+    return len(await found()) > 1
+
+
+async def test_an_agent_speaks_of_its_own_node_alone(bus: NatsBus) -> None:
+    """What it says of another's grants, syncs or life would give away what the other still uses."""
+    reign = await session(bus)
+    grants, syncs = subjects.ack("one", "grant", "evil"), subjects.ack("one", "sync", "evil")
+    dead = Accepted(node="good", grant_id="g", ok=False, dead=True)
+    own = Accepted(node="good", grant_id="g", ok=True)
+    synced = NodeSyncAnswer(node="good", boot_id="b", term=1, accepted=True)
+    with pytest.raises(ContractError):
+        await reign._grant_answered(Incoming(subject=grants, payload=encode(dead)))
+    with pytest.raises(ContractError):
+        await reign._sync_answered(Incoming(subject=syncs, payload=encode(synced)))
+    with pytest.raises(ContractError):
+        await reign._beat(Incoming(subject=subjects.beat("evil"), payload=encode(Beat(nodes=("good",)))))
+    assert reign.waiting == 0
+    await reign._grant_answered(Incoming(subject=subjects.ack("one", "grant", "good"), payload=encode(own)))
+    assert reign.waiting == 1
+    await reign.close()

@@ -1,0 +1,111 @@
+"""The watcher's feed as placement follows it: what is applied, what is a gap, and which snapshot is asked for."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from shared.bus.feed import Feed, Follower, Gap
+from shared.bus.nats_bus import NatsBus
+from shared.bus.port import Incoming
+from shared.contracts import subjects
+from shared.contracts.base import decode, encode
+from shared.contracts.facts import Fact, FeedBatch, SnapshotPage, SnapshotRequest
+from tests.support import build
+from tests.support.waiting import eventually
+
+
+def batch(number: int, name: str = "", epoch: str = "e") -> FeedBatch:
+    return FeedBatch(epoch=epoch, number=number, facts=build.put(build.node(name)) if name else ())
+
+
+def names(facts: tuple[Fact, ...] | list[Fact]) -> list[str]:
+    return [fact.object.metadata.name for fact in facts]
+
+
+def followed() -> Follower:
+    made = Follower()
+    made.snapshot("e", 7)
+    return made
+
+
+def test_batches_after_the_snapshot_are_applied_in_order() -> None:
+    follower = followed()
+    assert names(follower.batch(batch(7, "before"))) == [], "the snapshot has it"
+    assert names(follower.batch(batch(8, "a"))) == ["a"]
+    assert names(follower.batch(batch(9, "b"))) == ["b"]
+
+
+def test_a_missing_batch_is_a_gap() -> None:
+    """What it said is in no later batch: a pod that it showed bound would be placed a second time."""
+    follower = followed()
+    with pytest.raises(Gap, match="batch 9 of epoch e came after 7"):
+        follower.batch(batch(9, "b"))
+
+
+def test_another_watchers_batches_are_not_applied() -> None:
+    """Its numbers are its own: one of them would stand for a batch of the watcher that is followed."""
+    follower = followed()
+    assert names(follower.batch(batch(8, "foreign", epoch="other"))) == []
+    assert names(follower.batch(batch(8, "own"))) == ["own"]
+
+
+def test_batches_that_come_while_a_snapshot_is_taken_follow_it() -> None:
+    follower = followed()
+    follower.forget()
+    for number, name in ((8, "before"), (9, "a"), (10, "b")):
+        assert follower.batch(batch(number, name)) == ()
+    assert names(follower.snapshot("e", 8)) == ["a", "b"]
+
+
+def test_a_hole_in_what_came_meanwhile_is_a_gap_too() -> None:
+    follower = followed()
+    follower.forget()
+    follower.batch(batch(10, "b"))
+    with pytest.raises(Gap):
+        follower.snapshot("e", 8)
+
+
+class Watcher:
+    """Answers with an empty snapshot of two pages, and keeps what it was asked."""
+
+    def __init__(self, bus: NatsBus) -> None:
+        self._bus = bus
+        self.asked: list[SnapshotRequest] = []
+
+    async def start(self) -> None:
+        await self._bus.subscribe(subjects.QUERY_SNAPSHOT, self._answer)
+        await self._bus.subscribe(subjects.snapshot_of("e"), self._answer)
+        await self._bus.alive()
+
+    async def _answer(self, incoming: Incoming) -> None:
+        request = decode(incoming.payload, SnapshotRequest)
+        self.asked.append(request)
+        facts = build.put(build.node(f"n{request.page}"))
+        page = SnapshotPage(epoch="e", snapshot="s", number=7, page=request.page, pages=2, facts=facts)
+        await self._bus.respond(incoming, encode(page))
+
+
+async def test_a_reader_asks_for_a_fresh_snapshot_and_gets_it_whole(bus: NatsBus) -> None:
+    """A watcher that has fallen behind the API server would else hand a new leader the past (R5)."""
+    watcher = Watcher(bus)
+    await watcher.start()
+    seen: list[tuple[Fact, ...]] = []
+
+    async def snapshot(facts: tuple[Fact, ...], _: int) -> None:
+        seen.append(facts)
+
+    async def later(_: tuple[Fact, ...]) -> None:
+        """No batch comes."""
+
+    feed = Feed(bus, snapshot, later)
+    feed.want_snapshot()
+    running = asyncio.create_task(feed.run())
+    try:
+        await eventually(lambda: seen)
+    finally:
+        running.cancel()
+    asked = [(request.fresh, request.snapshot, request.page) for request in watcher.asked]
+    assert asked == [(True, "", 0), (False, "s", 1)]
+    assert names(seen[0]) == ["n0", "n1"]
