@@ -247,6 +247,50 @@ async def test_a_start_that_the_kubelet_gives_up_is_written_down_before_the_next
         assert (disk.most, saved is not None and [lease.uid for lease in saved.leases]) == (1, ["u-a", "u-b"])
 
 
+async def test_an_end_is_looked_at_last_when_no_start_can_come_between(nats: EmbeddedServer, bus: NatsBus, host: Path) -> None:
+    """A container that was seen to be gone, and came again while its end waited for its turn, keeps what it has."""
+    async with agent(nats, host) as made:
+        assert (await ask(bus, "grant", grant("a"), Accepted)).ok
+        disk = made.node._file = SlowDisk(host / "state" / "agent.json")
+        start = asyncio.create_task(made.node.start_container("u-a", "c"))
+        await eventually(lambda: disk.writing)
+        looked: list[int] = []
+
+        def still_gone() -> bool:
+            looked.append(disk.writing)
+            return False
+
+        end = asyncio.create_task(made.node.end_container("u-a", "c", if_so=still_gone))
+        for _ in range(100):
+            await asyncio.sleep(0)
+        disk.may.set()
+        assert isinstance(await start, m.HandOver)
+        await end
+        assert looked == [0], "once, and not while the start was being written down"
+        assert [live.uid for live in made.node.agent.live()] == ["u-a"]
+
+
+async def test_after_a_checkpoint_that_could_not_be_written_nothing_is_decided_or_said(nats: EmbeddedServer, bus: NatsBus, host: Path) -> None:
+    """What the agent has in mind is not on disk, so no promise may stand on it, even when there is room again."""
+    async with agent(nats, host) as made:
+        assert (await ask(bus, "grant", grant("a"), Accepted)).ok
+        beside = host / "state" / "agent.json.new"
+        beside.mkdir()
+        for _ in range(2):
+            refused = await made.node.start_container("u-a", "c")
+            assert isinstance(refused, m.RefuseStart)
+            assert refused.code == "checkpoint-not-written"
+            if beside.exists():
+                beside.rmdir()
+        with pytest.raises(OSError, match="cannot be written"):
+            await made.node.handle(m.GrantCame(grant("b")))
+        assert "cannot be written" in await made.ctx.failure
+        saved = CheckpointFile(host / "state" / "agent.json").load("n1")
+        assert saved is not None
+        assert [known.grant_id for known in saved.known] == ["g-a"]
+        assert saved.leases == ()
+
+
 async def test_a_cordon_outlives_the_agent(nats: EmbeddedServer, bus: NatsBus, host: Path) -> None:
     async with agent(nats, host):
         assert (await ask(bus, "cordon", NodeCordon(node="n1", gpu="GPU-a", by="ada"), NodeCordonAnswer)).ok

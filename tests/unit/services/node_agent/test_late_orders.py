@@ -201,3 +201,39 @@ def test_a_released_grant_is_dead_for_whoever_names_it() -> None:
 )
 def test_other_refusals_say_nothing_of_the_grant(refused: m.GrantCame) -> None:
     assert not dead(agent(came("b", 1)).handle(refused, 0))
+
+
+# --- what else must not be forgotten ----------------------------------------------------------------------------
+
+
+def test_a_void_grant_that_a_sync_names_is_dead_for_good() -> None:
+    """The word of it is durable: a later agent, under whatever term, says the same."""
+    made = agent(sync(1, term=7))
+    made.handle(sync(1, numbered("a", 1, term=8, decided=6), term=8), 0)
+    assert "g-a" in made.checkpoint().tombstones
+
+
+def test_a_grant_that_is_told_again_while_it_is_given_back_starts_nothing_new() -> None:
+    """A late order, or a later leader that has not heard of the pod's end."""
+    made = agent(m.GrantCame(node_grant("a", containers=("x", "y"), memory=100)), start("a", "x"), release("a"))
+    made.handle(m.GrantCame(node_grant("a", term=2, containers=("x", "y"), memory=100)), 0)
+    assert refusal(made.handle(start("a", "y"), 0)) == "grant-leaving"
+
+
+def test_a_release_of_an_older_term_gives_nothing_back() -> None:
+    made = agent(came("a", 1, term=7))
+    assert released(made.handle(release("a", term=6), 0)) == []
+    assert handed(made.handle(start("a"), 0))
+
+
+def test_a_sync_of_an_older_term_teaches_and_buries_nothing() -> None:
+    made = agent(came("a", 1, term=7))
+    made.handle(sync(9, numbered("b", 9, term=6), term=6), 0)
+    assert handed(made.handle(start("a"), 0))
+    assert refusal(made.handle(start("b"), 0)) == "no-grant"
+
+
+def test_a_sync_does_not_bring_back_what_was_released() -> None:
+    made = agent(came("a", 1), m.ReleaseCame(NodeRelease(term=7, uid="u-a", grant_id="g-a")))
+    made.handle(sync(5, numbered("a", 5)), 0)
+    assert made.checkpoint().known == ()
