@@ -270,27 +270,6 @@ async def test_an_end_is_looked_at_last_when_no_start_can_come_between(nats: Emb
         assert [live.uid for live in made.node.agent.live()] == ["u-a"]
 
 
-async def test_after_a_checkpoint_that_could_not_be_written_nothing_is_decided_or_said(nats: EmbeddedServer, bus: NatsBus, host: Path) -> None:
-    """What the agent has in mind is not on disk, so no promise may stand on it, even when there is room again."""
-    async with agent(nats, host) as made:
-        assert (await ask(bus, "grant", grant("a"), Accepted)).ok
-        beside = host / "state" / "agent.json.new"
-        beside.mkdir()
-        for _ in range(2):
-            refused = await made.node.start_container("u-a", "c")
-            assert isinstance(refused, m.RefuseStart)
-            assert refused.code == "checkpoint-not-written"
-            if beside.exists():
-                beside.rmdir()
-        with pytest.raises(OSError, match="cannot be written"):
-            await made.node.handle(m.GrantCame(grant("b")))
-        assert "cannot be written" in await made.ctx.failure
-        saved = CheckpointFile(host / "state" / "agent.json").load("n1")
-        assert saved is not None
-        assert [known.grant_id for known in saved.known] == ["g-a"]
-        assert saved.leases == ()
-
-
 async def test_a_cordon_outlives_the_agent(nats: EmbeddedServer, bus: NatsBus, host: Path) -> None:
     async with agent(nats, host):
         assert (await ask(bus, "cordon", NodeCordon(node="n1", gpu="GPU-a", by="ada"), NodeCordonAnswer)).ok

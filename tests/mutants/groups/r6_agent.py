@@ -105,6 +105,7 @@ MUTANTS = [
         old="                    self._ctx.fail(self._unsaved)\n",
         new="",
         tests=(UNSAVED,),
+        survives="the next tick raises the same within a second, and its end ends the process (goes-on-unsaved)",
     ),
     Mutant(
         name="two-inputs-at-once",
@@ -163,7 +164,7 @@ MUTANTS = [
         file=CORE,
         old=" unbooked=self.released.unbooked,",
         new="",
-        tests=(f"{TEST}::test_a_checkpoint_is_the_whole_state",),
+        tests=(f"{LATE}::test_a_release_that_was_not_booked_is_said_again_after_a_restart",),
     ),
     Mutant(
         name="tombstones-not-saved",
@@ -171,7 +172,7 @@ MUTANTS = [
         file=CORE,
         old="            tombstones=self.released.tombstones, closed_term",
         new="            closed_term",
-        tests=(f"{TEST}::test_a_checkpoint_is_the_whole_state",),
+        tests=(f"{LATE}::test_what_was_given_back_for_good_outlives_a_restart",),
     ),
     # --- terms and numbers ---------------------------------------------------------------------------------------------
     Mutant(

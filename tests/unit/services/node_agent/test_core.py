@@ -94,6 +94,12 @@ def test_an_unknown_pods_grant_is_asked_for() -> None:
     assert m.AskGrant("u-a") in agent().handle(start("a"), 0)
 
 
+@pytest.mark.parametrize(("memory", "compute", "code"), [(400, 0, "gpu-memory-full"), (0, 400, "gpu-compute-full")])
+def test_all_that_is_handed_over_on_a_gpu_counts(memory: int, compute: int, code: str) -> None:
+    made = agent(*(grant(name, memory=memory, compute=compute) for name in "abc"), start("a"), start("b"))
+    assert refusal(made.handle(start("c"), 0)) == code
+
+
 def test_what_a_pod_has_that_is_being_given_back_is_nobody_elses() -> None:
     """R7: its container runs until it is seen to end."""
     made = agent(grant("a"), start("a"), release("a"), grant("b", memory=501))
