@@ -31,7 +31,16 @@ from shared.contracts import subjects
 from shared.contracts.base import decode, encode
 from shared.contracts.envelope import unwrap
 from shared.contracts.events import SliceReleased
-from shared.contracts.node_commands import Accepted, NodeCordon, NodeCordonAnswer, NodeGrant, NodeRelease, NodeSync, NodeSyncAnswer
+from shared.contracts.node_commands import (
+    Accepted,
+    NodeCordon,
+    NodeCordonAnswer,
+    NodeGrant,
+    NodeRelease,
+    NodeSync,
+    NodeSyncAnswer,
+    Released,
+)
 from shared.contracts.queries import GrantAnswer, GrantQuery
 from shared.contracts.samples import GpuUse, UsageSample
 from shared.model.gpu import Inventory
@@ -195,6 +204,20 @@ async def test_a_release_waits_for_the_container_and_is_said_again_after_a_resta
         await eventually(lambda: heard == ["g-a"])
     async with agent(nats, host):
         await eventually(lambda: len(heard) > 1, what="nobody has booked it, so it is repeated")
+
+
+async def test_placement_hears_of_a_release_on_the_nodes_own_subject(nats: EmbeddedServer, bus: NatsBus, host: Path) -> None:
+    """No other agent's NATS user may publish there, so it is the node's own word. It is said until it is booked."""
+    heard: list[tuple[str, str]] = []
+
+    async def placement(incoming: Incoming) -> None:
+        heard.append((subjects.sender(incoming.subject), decode(incoming.payload, Released).grant_id))
+
+    await bus.subscribe(subjects.RELEASES_ALL, placement)
+    async with agent(nats, host):
+        assert (await ask(bus, "release", NodeRelease(term=1, uid="u-a", grant_id="g-a"), Accepted)).ok
+        await eventually(lambda: heard)
+    assert set(heard) == {("n1", "g-a")}
 
 
 async def test_a_wall_clock_that_is_set_back_does_not_keep_a_release_from_being_said_again(

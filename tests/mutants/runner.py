@@ -77,7 +77,7 @@ def _try(mutant: Mutant, tree: Path) -> Result:
         return Result(mutant.name, "invalid", f"pytest ended with {status}: {output[-300:]}")
     if status == _PASSED:
         return Result(mutant.name, "explained", mutant.survives) if mutant.survives else Result(mutant.name, "survived")
-    failed = next((line.split(" ")[1] for line in output.splitlines() if line.startswith(("FAILED ", "ERROR "))), "a test")
+    failed = next((line.partition(" ")[2].partition(" - ")[0] for line in output.splitlines() if line.startswith(("FAILED ", "ERROR "))), "a test")
     if mutant.survives:
         return Result(mutant.name, "invalid", f"it says that it survives, and {failed} has killed it")
     return Result(mutant.name, "killed", failed)

@@ -15,6 +15,7 @@ SYNCED = f"{TEST}::test_a_sync_teaches_buries_and_reports"
 FSYNC = f"{UNIT}/test_checkpoint.py::test_the_file_is_on_disk_before_it_is_renamed_and_the_rename_before_it_is_relied_on"
 IS_GONE = f"{UNIT}/release/test_gone.py::test_a_container_is_gone_when_nobody_knows_it_any_more"
 UNSAVED = "tests/contract/test_device_plugin.py::test_what_cannot_be_written_down_is_not_handed_over"
+SEEMS_GONE = "tests/contract/test_device_plugin.py::test_what_seems_gone_is_not_given_back_while_nobody_can_confirm_it"
 
 MUTANTS = [
     # --- on disk before it is said -----------------------------------------------------------------------------------
@@ -522,5 +523,88 @@ MUTANTS = [
         old="if asked.pod is not None and asked.pod != granted:",
         new="if False:",
         tests=(f"{UNIT}/test_core_starts.py::test_a_start_in_another_pods_name_is_refused",),
+    ),
+    # --- evidence that a container is gone -------------------------------------------------------------------------------
+    Mutant(
+        name="gone-without-cgroups",
+        what="where pods have no cgroups of their own all containers are gone",
+        file="services/node_agent/release/watch.py",
+        old="        if not self._cgroups.uses_them():\n",
+        new="        if False:\n",
+        tests=(SEEMS_GONE,),
+    ),
+    Mutant(
+        name="gone-unconfirmed",
+        what="where the kubelet cannot be read its word counts as no",
+        file="services/node_agent/release/watch.py",
+        old='it: {error}")\n            return\n',
+        new='it: {error}")\n            holders, holdings, on_gpus = (), (), frozenset()\n',
+        tests=(SEEMS_GONE,),
+    ),
+    Mutant(
+        name="gone-by-a-services-name",
+        what="a folder of systemd's that is called like a pod counts as the cgroup of one",
+        file="services/node_agent/release/cgroups.py",
+        old="        if entry.name in _ELSEWHERE:\n",
+        new="        if False:\n",
+        tests=(f"{UNIT}/release/test_cgroups.py::test_a_host_without_cgroups_of_pods_is_known",),
+    ),
+    Mutant(
+        name="silent-nvml-counts-as-idle",
+        what="where NVML hangs nobody has a process on a GPU",
+        file="services/node_agent/release/processes.py",
+        old="        pids = await self._worker.call(_pids)\n",
+        new="        try:\n            pids = await self._worker.call(_pids)\n        except Exception:\n            pids = frozenset()\n",
+        tests=(f"{UNIT}/release/test_processes.py::test_a_silent_nvml_says_nothing",),
+    ),
+    Mutant(
+        name="release-not-said-to-placement",
+        what="a release is told to listeners, and not to placement",
+        file="services/node_agent/outlet.py",
+        old="            self._released(node, Released(grant_id=event.grant_id, reason=event.reason))\n",
+        new="            pass\n",
+        tests=(f"{REAL}::test_placement_hears_of_a_release_on_the_nodes_own_subject",),
+    ),
+    # --- a checkpoint that cannot be trusted -----------------------------------------------------------------------------
+    Mutant(
+        name="damaged-checkpoint-counts-as-none",
+        what="an agent whose checkpoint is damaged begins as if nothing had been",
+        file=FILE,
+        old='            raise CheckpointError(\n                f"{self.path}: {error}. Drain this node\'s GPU pods, then move the file away; '
+        'the agent begins anew without it"\n            ) from error\n',
+        new="            return None\n",
+        tests=(f"{UNIT}/test_checkpoint.py::test_a_damaged_file_fails_closed_and_says_what_to_do",),
+    ),
+    Mutant(
+        name="checkpoint-of-another-node",
+        what="an agent takes another node's checkpoint for its own",
+        file="services/node_agent/state.py",
+        old="    if found.node != node:\n",
+        new="    if False:\n",
+        tests=(f"{TEST}::test_a_checkpoint_that_cannot_be_trusted_is_refused",),
+    ),
+    Mutant(
+        name="checkpoint-of-another-version",
+        what="an agent reads a checkpoint of another version",
+        file="services/node_agent/state.py",
+        old="    if found.version != VERSION:\n",
+        new="    if False:\n",
+        tests=(f"{TEST}::test_a_checkpoint_that_cannot_be_trusted_is_refused",),
+    ),
+    Mutant(
+        name="ailments-not-saved",
+        what="an agent that comes back has forgotten which GPUs wait for a reset",
+        file=CORE,
+        old="            ailments=self.ailments, cordons",
+        new="            cordons",
+        tests=(f"{UNIT}/test_cordon.py::test_ailments_are_kept_and_a_change_of_them_alone_is_saved",),
+    ),
+    Mutant(
+        name="cordons-not-saved",
+        what="an agent that comes back has forgotten what people hold back",
+        file=CORE,
+        old="ailments=self.ailments, cordons=self._cordons.saved,",
+        new="ailments=self.ailments,",
+        tests=(f"{UNIT}/test_cordon.py::test_a_cordon_of_the_node_holds_back_all_and_outlives_looks_and_restarts",),
     ),
 ]

@@ -315,6 +315,22 @@ MUTANTS = [
         tests=(f"{UNIT}/test_core.py::test_what_a_node_has_not_answered_is_said_again_under_the_renewed_term",),
     ),
     Mutant(
+        name="asked-for-a-grant-that-is-only-decided",
+        what="an agent that asks is told of a grant whose pod was not seen bound",
+        file="services/placement/reader.py",
+        old='    if held is None or held.phase != "bound":\n',
+        new="    if held is None:\n",
+        tests=(f"{TEST}::test_an_agent_that_asks_is_told_of_grants_of_its_own_that_were_seen_bound",),
+    ),
+    Mutant(
+        name="asked-for-a-grant-of-another-node",
+        what="an agent that asks is told of a grant of another node",
+        file="services/placement/reader.py",
+        old="    if held.node != query.node:\n",
+        new="    if False:\n",
+        tests=(f"{TEST}::test_an_agent_that_asks_is_told_of_grants_of_its_own_that_were_seen_bound",),
+    ),
+    Mutant(
         name="unhealthy-gpu-given-out",
         what="the health of a GPU is not looked at",
         file="shared/book/states.py",

@@ -8,9 +8,11 @@ import msgspec
 import pytest
 
 from services.placement import messages as m
+from services.placement import reader
 from services.placement.nodes import RESEND_S, SILENT_S
 from shared.contracts.commands import AnnounceEvent, DeletePod
 from shared.contracts.node_commands import LiveSlice, NodeSync, NodeSyncAnswer
+from shared.contracts.queries import GrantQuery
 from shared.model.kube_object import OwnerReference
 from shared.model.objects import Pod
 from tests.support import build
@@ -269,3 +271,16 @@ def test_a_grant_that_was_not_answered_is_said_again_under_the_renewed_term() ->
     leader.bind(pod)
     leader.send(m.TermRenewed(term=900))
     assert [c.grant.term for c in only(leader.tick(RESEND_S), m.SendGrant)] == [900]
+
+
+def test_an_agent_that_asks_is_told_of_grants_of_its_own_that_were_seen_bound() -> None:
+    leader = Leader().nodes("n", gpus=1)
+    pod = build.gpu_pod("p", gpus=1)
+    leader.facts(pod)
+    asks = GrantQuery(uid=pod.metadata.uid, node="n")
+    assert reader.grant(leader.core, asks).found is None, "its Binding may never come true"
+    leader.bind(pod)
+    found = reader.grant(leader.core, asks).found
+    assert found is not None
+    assert (found.uid, found.unbound) == (pod.metadata.uid, False)
+    assert reader.grant(leader.core, msgspec.structs.replace(asks, node="other")).found is None
