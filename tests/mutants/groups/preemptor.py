@@ -71,6 +71,14 @@ MUTANTS = [
         tests=(f"{PLANS}::test_plans_under_way_count_against_budgets",),
     ),
     Mutant(
+        name="plans-of-a-round-not-counted",
+        what="budgets do not count the victims of other plans of the same round",
+        file=BUDGETS,
+        old="        self._promised.update(name for victim in victims if",
+        new="        self._promised.update(name for victim in () if",
+        tests=(f"{PLANS}::test_plans_of_one_round_count_against_budgets",),
+    ),
+    Mutant(
         name="hourly-budget-of-a-plan",
         what="one plan may ask for more than a namespace may give in an hour",
         file=BUDGETS,
@@ -84,7 +92,7 @@ MUTANTS = [
         file=IMMUNITY,
         old="        self._evicted.setdefault(known.namespace, deque()).append(now)\n",
         new="",
-        tests=(f"{UNIT}/test_immunity.py::test_a_namespace_gives_no_more_in_an_hour_than_it_may",),
+        tests=(f"{UNIT}/test_immunity.py::test_what_has_ended_counts_for_an_hour",),
     ),
     Mutant(
         name="no-immunity",

@@ -23,6 +23,8 @@ __all__ = ["client", "server"]
 WITHIN_S = 10
 TOO_OLD = line("ERROR", kind="Status", code=410, message="too old resource version")
 STAYS_OPEN = b""
+PAUSES = b" "
+"""The server says no more until the test lets it go on."""
 
 
 def pod(name: str, version: int) -> bytes:
@@ -40,6 +42,7 @@ class Watches:
         self.server, self.watches = server, list(watches)
         self.begun_from: list[str] = []
         """The version that each went on from; "list" where it began with all there is."""
+        self.goes_on = asyncio.Event()
         server.script = self.script
 
     async def script(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -47,9 +50,14 @@ class Watches:
         query = parse_qs(urlsplit(request.split(b" ")[1].decode()).query)
         self.begun_from.append("list" if "sendInitialEvents" in query else query["resourceVersion"][0])
         lines = self.watches.pop(0)
-        writer.write(b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n" + b"".join(text + b"\n" for text in lines if text))
-        if STAYS_OPEN in lines:
-            await reader.read()
+        writer.write(b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n")
+        for text in lines:
+            if text == STAYS_OPEN:
+                await reader.read()
+            elif text == PAUSES:
+                await self.goes_on.wait()
+            else:
+                writer.write(text + b"\n")
 
 
 class Follower:
@@ -109,11 +117,17 @@ async def test_a_list_that_breaks_off_is_begun_anew_and_ends_nobody(server: Serv
 
 
 async def test_whoever_wants_all_of_it_anew_waits_for_a_list_that_began_after_that(server: Server, client: Http1Transport) -> None:
-    """A watch may lag; a list does not."""
-    watches = Watches(server, [pod("a", 5), end_of_list(10), STAYS_OPEN], [pod("b", 29), end_of_list(30), STAYS_OPEN])
+    """A watch may lag; a list does not. Half a list is none."""
+    watches = Watches(server, [pod("a", 5), end_of_list(10), STAYS_OPEN], [pod("b", 29), PAUSES, end_of_list(30), STAYS_OPEN])
     async with following(client) as follower, asyncio.timeout(WITHIN_S):
         await follower.has_told("a")
         await follower.reflector.wait_synced()
-        await follower.reflector.refresh()
+        fresh = asyncio.create_task(follower.reflector.refresh())
+        await follower.has_told("b")
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert not fresh.done()
+        watches.goes_on.set()
+        await fresh
         assert told(follower.facts)[1:] == [("put", "b@29", True), ("gone", "a@5", False)]
         assert watches.begun_from == ["list", "list"]
