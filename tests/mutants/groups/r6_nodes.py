@@ -86,7 +86,7 @@ MUTANTS = [
         file=NODES,
         old='                self.book.set_agent_trouble(node, f"its agent has been silent for more than {SILENT_S:g} s")',
         new="                pass",
-        tests=(f"{TEST}::test_a_silent_node_gets_nothing_and_is_used_again_when_it_beats",),
+        tests=(f"{UNIT}/test_core.py::test_a_silent_agent_gets_nothing_new_until_it_beats_again",),
     ),
     Mutant(
         name="refusing-node-used",

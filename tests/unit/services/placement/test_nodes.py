@@ -91,15 +91,6 @@ def test_a_node_without_a_node_object_is_not_asked() -> None:
     assert [c.sync.node for c in only(leader.facts(build.node("n")), m.SendSync)] == ["n"]
 
 
-def test_a_silent_node_gets_nothing_and_is_used_again_when_it_beats() -> None:
-    leader = Leader().nodes("n", gpus=1)
-    leader.tick(SILENT_S)
-    assert not gets_a_place(leader)
-    leader.send(m.BeatSeen(("n",)))
-    leader.tick()
-    assert "uid-team-late" in leader.core.holds
-
-
 def test_an_answer_that_does_not_count_is_of_the_present_boot_or_of_none() -> None:
     """An agent of an earlier version repeats no number, so its boot alone says what it speaks of."""
     leader = Leader().nodes("n", gpus=1)
