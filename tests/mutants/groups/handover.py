@@ -59,7 +59,7 @@ MUTANTS = [
         name="runtime-without-cdi",
         what="a runtime whose CDI is switched off counts as one that has it",
         file="services/node_agent/handover/runtime.py",
-        old="enabled = runtime.config.get(\"enableCDI\", None if version == (1, 7) else True)",
+        old='enabled = runtime.config.get("enableCDI", None if version == (1, 7) else True)',
         new="enabled = True",
         tests=(f"{UNIT}/test_runtime.py::test_a_runtime_has_cdi_or_not",),
     ),

@@ -62,7 +62,9 @@ MUTANTS = [
         file=ACCOUNT,
         old="    if (won && limit != KERF_ACCOUNT_BYTES && beyond_now(gpu, limit)) {",
         new="    if (0) {",
-        tests=("tests/interposer/test_account.py::test_who_is_shrunk_between_the_look_at_its_limit_and_its_count_gets_nothing_more",),
+        tests=(
+            "tests/interposer/test_account.py::test_who_is_shrunk_between_the_look_at_its_limit_and_its_count_gets_nothing_more",
+        ),
     ),
     Mutant(
         name="repair-over-a-new-process",

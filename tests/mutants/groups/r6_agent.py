@@ -1,4 +1,5 @@
-"""R6, the agent's side: which orders it follows, what it never hands over again, and what is on its disk before it is said."""
+"""R6, the agent's side: which orders it follows, what it never hands over again, and what is on disk before it is
+said."""
 
 from tests.mutants.mutant import Mutant
 
@@ -12,13 +13,15 @@ TEST = f"{UNIT}/test_core.py"
 LATE = f"{UNIT}/test_late_orders.py"
 REAL = "tests/contract/test_node_agent_real.py"
 SYNCED = f"{TEST}::test_a_sync_teaches_buries_and_reports"
-FSYNC = f"{UNIT}/test_checkpoint.py::test_the_file_is_on_disk_before_it_is_renamed_and_the_rename_before_it_is_relied_on"
+FSYNC = (
+    f"{UNIT}/test_checkpoint.py::test_the_file_is_on_disk_before_it_is_renamed_and_the_rename_before_it_is_relied_on"
+)
 IS_GONE = f"{UNIT}/release/test_gone.py::test_a_container_is_gone_when_nobody_knows_it_any_more"
 UNSAVED = "tests/contract/test_device_plugin.py::test_what_cannot_be_written_down_is_not_handed_over"
 SEEMS_GONE = "tests/contract/test_device_plugin.py::test_what_seems_gone_is_not_given_back_while_nobody_can_confirm_it"
 
 MUTANTS = [
-    # --- on disk before it is said -----------------------------------------------------------------------------------
+    # --- on disk before it is said ---------------------------------------------------------------------------------
     Mutant(
         name="release-said-before-it-is-saved",
         what="a release of what never ran is said before it is on disk",
@@ -134,7 +137,7 @@ MUTANTS = [
         "            if self._unsaved:\n                raise OSError(self._unsaved)\n",
         tests=(f"{REAL}::test_an_end_is_looked_at_last_when_no_start_can_come_between",),
     ),
-    # --- what the checkpoint holds -----------------------------------------------------------------------------------
+    # --- what the checkpoint holds ---------------------------------------------------------------------------------
     Mutant(
         name="term-not-saved",
         what="an agent that comes back follows older terms",
@@ -175,7 +178,7 @@ MUTANTS = [
         new="            closed_term",
         tests=(f"{LATE}::test_what_was_given_back_for_good_outlives_a_restart",),
     ),
-    # --- terms and numbers ---------------------------------------------------------------------------------------------
+    # --- terms and numbers -----------------------------------------------------------------------------------------
     Mutant(
         name="grants-of-older-terms",
         what="the agent takes grants of older terms",
@@ -232,7 +235,7 @@ MUTANTS = [
         new="accepted=True, live",
         tests=(f"{LATE}::test_the_answer_to_a_sync_repeats_its_number",),
     ),
-    # --- what a sync buries and closes -----------------------------------------------------------------------------------
+    # --- what a sync buries and closes -----------------------------------------------------------------------------
     Mutant(
         name="sync-buries-nothing",
         what="grants that a sync does not name stay good",
@@ -337,7 +340,7 @@ MUTANTS = [
         new=":",
         tests=(f"{TEST}::test_a_grant_stays_with_the_pod_that_it_was_first_told_for",),
     ),
-    # --- released is final ---------------------------------------------------------------------------------------------
+    # --- released is final -----------------------------------------------------------------------------------------
     Mutant(
         name="dead-grant-taken",
         what="a grant that was released is taken again",
@@ -451,7 +454,7 @@ MUTANTS = [
         new="",
         tests=(IS_GONE,),
     ),
-    # --- pods that were not seen bound, and that are ending --------------------------------------------------------------
+    # --- pods that were not seen bound, and that are ending --------------------------------------------------------
     Mutant(
         name="starts-by-an-unbound-grant",
         what="a pod starts by a grant that it was not seen bound with",
@@ -524,7 +527,7 @@ MUTANTS = [
         new="if False:",
         tests=(f"{UNIT}/test_core_starts.py::test_a_start_in_another_pods_name_is_refused",),
     ),
-    # --- evidence that a container is gone -------------------------------------------------------------------------------
+    # --- evidence that a container is gone -------------------------------------------------------------------------
     Mutant(
         name="gone-without-cgroups",
         what="where pods have no cgroups of their own all containers are gone",
@@ -565,12 +568,12 @@ MUTANTS = [
         new="            pass\n",
         tests=(f"{REAL}::test_placement_hears_of_a_release_on_the_nodes_own_subject",),
     ),
-    # --- a checkpoint that cannot be trusted -----------------------------------------------------------------------------
+    # --- a checkpoint that cannot be trusted -----------------------------------------------------------------------
     Mutant(
         name="damaged-checkpoint-counts-as-none",
         what="an agent whose checkpoint is damaged begins as if nothing had been",
         file=FILE,
-        old='            raise CheckpointError(\n                f"{self.path}: {error}. Drain this node\'s GPU pods, then move the file away; '
+        old="            raise CheckpointError(\n                f\"{self.path}: {error}. Drain this node's GPU pods, then move the file away; "
         'the agent begins anew without it"\n            ) from error\n',
         new="            return None\n",
         tests=(f"{UNIT}/test_checkpoint.py::test_a_damaged_file_fails_closed_and_says_what_to_do",),

@@ -104,7 +104,7 @@ MUTANTS = [
         new="return []",
         tests=(f"{UNIT}/test_core.py::test_a_node_that_follows_a_newer_term_makes_the_leader_look_at_the_log",),
     ),
-    # --- whose answers count -----------------------------------------------------------------------------------------
+    # --- whose answers count ---------------------------------------------------------------------------------------
     Mutant(
         name="answer-of-another-term",
         what="a late answer to a sync of another term counts",
@@ -241,7 +241,7 @@ MUTANTS = [
         new="if False:",
         tests=(f"{BAD}::test_a_bad_inventory_is_logged_and_counts_for_nothing[another node's name]",),
     ),
-    # --- what nodes are told -----------------------------------------------------------------------------------------
+    # --- what nodes are told ---------------------------------------------------------------------------------------
     Mutant(
         name="sync-leaves-out-what-is-decided",
         what="a sync does not name grants whose pods were not seen bound, so the node buries them",

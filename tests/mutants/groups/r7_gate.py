@@ -101,7 +101,7 @@ MUTANTS = [
         new="    if False:\n",
         tests=(f"{UNIT}/test_promises.py::test_what_can_no_longer_be_kept_does_not_start_and_what_runs_goes_on",),
     ),
-    # --- what is given up and taken back ---------------------------------------------------------------------------------
+    # --- what is given up and taken back ---------------------------------------------------------------------------
     Mutant(
         name="taken-back-from-others",
         what="the agent gives back to a parked slice what others have",

@@ -1,4 +1,5 @@
-"""How the watcher keeps up with the API server: what was forgotten is listed anew, and what a list lacks is not called certain."""
+"""How the watcher keeps up with the API server: what it has forgotten is listed anew, and nothing older replaces
+what is newer."""
 
 from tests.mutants.mutant import Mutant
 
@@ -36,7 +37,7 @@ MUTANTS = [
         name="broken-list-gone-on-with",
         what="after a list that broke off the watch goes on from where it was",
         file=REFLECT,
-        old="        self._listed = None\n        self.resource_version = \"\"\n\n    def event",
+        old='        self._listed = None\n        self.resource_version = ""\n\n    def event',
         new="        self._listed = None\n\n    def event",
         tests=(f"{TEST}::test_a_list_that_broke_off_ends_nobody",),
     ),

@@ -30,7 +30,9 @@ def asked(leader: Leader, node: str = "n") -> NodeSync:
 
 def answered(sync: NodeSync, boot: str = "boot-1", **how: Any) -> m.SyncAnswered:
     return m.SyncAnswered(
-        NodeSyncAnswer(**({"node": sync.node, "boot_id": boot, "term": sync.term, "accepted": True, "number": sync.number} | how))
+        NodeSyncAnswer(
+            **({"node": sync.node, "boot_id": boot, "term": sync.term, "accepted": True, "number": sync.number} | how)
+        )
     )
 
 
@@ -122,7 +124,9 @@ def test_a_second_answer_books_nothing_that_has_ended_meanwhile() -> None:
     leader = Leader(build.node("n"))
     leader.answer = False
     leader.send(m.InventorySeen(build.inventory("n", gpus=1)))
-    live = LiveSlice(uid="x", namespace="old", name="ghost", container="c", grant_id="1-1", strategy="exclusive", gpus=WHOLE)
+    live = LiveSlice(
+        uid="x", namespace="old", name="ghost", container="c", grant_id="1-1", strategy="exclusive", gpus=WHOLE
+    )
     said = answered(asked(leader), live=(live,))
     leader.send(said)
     assert list(leader.core.book.grants) == ["1-1"]
@@ -170,7 +174,9 @@ def test_an_answer_that_does_not_count_says_nothing_of_what_was_given_up() -> No
 # --- grants that will never be handed over ----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("owners", "kind"), [(BY_A_JOB, DeletePod), ((), AnnounceEvent)], ids=["of a Job", "of nobody"])
+@pytest.mark.parametrize(
+    ("owners", "kind"), [(BY_A_JOB, DeletePod), ((), AnnounceEvent)], ids=["of a Job", "of nobody"]
+)
 def test_the_grant_that_a_node_refuses_for_good_is_free_and_its_pod_cannot_start(owners: Any, kind: type) -> None:
     """What has a controller is made anew elsewhere; whoever made it by hand reads why it waits."""
     leader = Leader().nodes("n", gpus=1)

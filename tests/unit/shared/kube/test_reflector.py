@@ -1,5 +1,5 @@
-"""How one kind is kept up with when the server forgets, breaks off or is asked for all of it anew. How it does with a real API
-server: tests/cluster and tests/contract/cluster_source."""
+"""How one kind is kept up with when the server forgets, breaks off or is asked for all of it anew. How it does with a
+real API server: tests/cluster and tests/contract/cluster_source."""
 
 from __future__ import annotations
 
@@ -28,11 +28,17 @@ PAUSES = b" "
 
 
 def pod(name: str, version: int) -> bytes:
-    return line("ADDED", kind="Pod", metadata={"name": name, "namespace": "ns", "uid": f"uid-{name}", "resourceVersion": str(version)})
+    return line(
+        "ADDED",
+        kind="Pod",
+        metadata={"name": name, "namespace": "ns", "uid": f"uid-{name}", "resourceVersion": str(version)},
+    )
 
 
 def end_of_list(version: int) -> bytes:
-    return line("BOOKMARK", kind="Pod", metadata={"resourceVersion": str(version), "annotations": {INITIAL_END: "true"}})
+    return line(
+        "BOOKMARK", kind="Pod", metadata={"resourceVersion": str(version), "annotations": {INITIAL_END: "true"}}
+    )
 
 
 class Watches:
@@ -92,9 +98,14 @@ async def following(client: Http1Transport) -> AsyncIterator[Follower]:
         task.cancel()
 
 
-async def test_a_version_that_the_server_has_forgotten_is_followed_by_a_new_list(server: Server, client: Http1Transport) -> None:
+async def test_a_version_that_the_server_has_forgotten_is_followed_by_a_new_list(
+    server: Server, client: Http1Transport
+) -> None:
     """What went meanwhile is told by the list, which cannot say how."""
-    listed, anew = [pod("a", 5), pod("b", 7), end_of_list(10)], [pod("b", 7), end_of_list(30), pod("last", 31), STAYS_OPEN]
+    listed, anew = (
+        [pod("a", 5), pod("b", 7), end_of_list(10)],
+        [pod("b", 7), end_of_list(30), pod("last", 31), STAYS_OPEN],
+    )
     watches = Watches(server, listed, [TOO_OLD], anew)
     async with following(client) as follower:
         assert (await follower.has_told("last"))[2:] == [("gone", "a@5", False), ("put", "last@31", True)]
@@ -116,9 +127,13 @@ async def test_a_list_that_breaks_off_is_begun_anew_and_ends_nobody(server: Serv
         assert watches.begun_from == ["list", "10", "list", "list"]
 
 
-async def test_whoever_wants_all_of_it_anew_waits_for_a_list_that_began_after_that(server: Server, client: Http1Transport) -> None:
+async def test_whoever_wants_all_of_it_anew_waits_for_a_list_that_began_after_that(
+    server: Server, client: Http1Transport
+) -> None:
     """A watch may lag; a list does not. Half a list is none."""
-    watches = Watches(server, [pod("a", 5), end_of_list(10), STAYS_OPEN], [pod("b", 29), PAUSES, end_of_list(30), STAYS_OPEN])
+    watches = Watches(
+        server, [pod("a", 5), end_of_list(10), STAYS_OPEN], [pod("b", 29), PAUSES, end_of_list(30), STAYS_OPEN]
+    )
     async with following(client) as follower, asyncio.timeout(WITHIN_S):
         await follower.has_told("a")
         await follower.reflector.wait_synced()
