@@ -200,7 +200,8 @@ async def test_a_slice_is_given_back_when_its_container_is_gone_and_not_before(
 async def test_what_seems_gone_is_not_given_back_while_nobody_can_confirm_it(
     nats: EmbeddedServer, bus: NatsBus, host: Path, kubelet: FakeKubelet
 ) -> None:
-    """The cgroup is gone, and the kubelet cannot be read; or there are no cgroups of pods at all, as where the wrong folder is mounted."""
+    """The cgroup is gone, and the kubelet cannot be read; or there are no cgroups of pods at all, as where the wrong folder
+    is mounted."""
     released: list[str] = []
 
     async def ear(incoming: Incoming) -> None:
@@ -219,7 +220,8 @@ async def test_what_seems_gone_is_not_given_back_while_nobody_can_confirm_it(
         folder = cgroup(host, "one")
         await kubelet.start_container(one)
         kubelet.forget(one)
-        await bus.request(subjects.node_command("n1", "release"), encode(NodeRelease(term=1, uid=uid("one"), grant_id="g-one")))
+        asked = NodeRelease(term=1, uid=uid("one"), grant_id="g-one")
+        await bus.request(subjects.node_command("n1", "release"), encode(asked))
         (host / "cgroup").rename(host / "elsewhere")
         await eventually(lambda: says("nobody can tell when a container is gone"))
         assert released == []

@@ -206,7 +206,9 @@ async def test_a_release_waits_for_the_container_and_is_said_again_after_a_resta
         await eventually(lambda: len(heard) > 1, what="nobody has booked it, so it is repeated")
 
 
-async def test_placement_hears_of_a_release_on_the_nodes_own_subject(nats: EmbeddedServer, bus: NatsBus, host: Path) -> None:
+async def test_placement_hears_of_a_release_on_the_nodes_own_subject(
+    nats: EmbeddedServer, bus: NatsBus, host: Path
+) -> None:
     """No other agent's NATS user may publish there, so it is the node's own word. It is said until it is booked."""
     heard: list[tuple[str, str]] = []
 
@@ -270,7 +272,9 @@ async def test_a_start_that_the_kubelet_gives_up_is_written_down_before_the_next
         assert (disk.most, saved is not None and [lease.uid for lease in saved.leases]) == (1, ["u-a", "u-b"])
 
 
-async def test_an_end_is_looked_at_last_when_no_start_can_come_between(nats: EmbeddedServer, bus: NatsBus, host: Path) -> None:
+async def test_an_end_is_looked_at_last_when_no_start_can_come_between(
+    nats: EmbeddedServer, bus: NatsBus, host: Path
+) -> None:
     """A container that was seen to be gone, and came again while its end waited for its turn, keeps what it has."""
     async with agent(nats, host) as made:
         assert (await ask(bus, "grant", grant("a"), Accepted)).ok

@@ -38,7 +38,9 @@ def test_a_write_that_was_cut_off_leaves_the_old_one(tmp_path: Path) -> None:
     assert CheckpointFile(path).load(NODE) == saved
 
 
-def test_the_file_is_on_disk_before_it_is_renamed_and_the_rename_before_it_is_relied_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_file_is_on_disk_before_it_is_renamed_and_the_rename_before_it_is_relied_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Else a host that loses its power comes back with an empty file, or with the old one."""
     done: list[str] = []
     fsync, replace = os.fsync, os.replace

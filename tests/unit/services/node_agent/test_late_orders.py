@@ -94,9 +94,10 @@ def test_an_order_about_a_grant_that_was_overtaken_changes_nothing() -> None:
     parked = Parked(action="pause", plan_id="p")
     parts = {"main": ContainerGrant(strategy="interposer", gpus=node_grant("a").grant.containers["main"].gpus)}
     grant = Grant(grant_id="g-a", term=7, containers=parts)
-    assert any(isinstance(order, m.Park) for order in agent(came("a", 3, grant=grant)).handle(came("a", 4, grant=grant, parked=parked), 0))
+    late = came("a", 4, grant=grant, parked=parked)
+    assert any(isinstance(order, m.Park) for order in agent(came("a", 3, grant=grant)).handle(late, 0)), "in time it does"
     made = agent(came("a", 9, grant=grant))
-    said = made.handle(came("a", 4, grant=grant, parked=parked), 0)
+    said = made.handle(late, 0)
     assert not any(isinstance(order, m.Park) for order in said)
     assert accepted(said)
     assert made.parked("u-a") is None

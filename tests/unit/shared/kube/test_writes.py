@@ -64,7 +64,9 @@ def test_names_cannot_climb_out_of_their_place_in_a_path() -> None:
     assert NODE.path("a?b#c\r\n") == "/api/v1/nodes/a%3Fb%23c%0D%0A"
 
 
-async def test_an_eviction_and_a_deletion_are_of_the_very_pod_and_of_no_other_of_its_name(server: Server, client: Http1Transport) -> None:
+async def test_an_eviction_and_a_deletion_are_of_the_very_pod_and_of_no_other_of_its_name(
+    server: Server, client: Http1Transport
+) -> None:
     """A StatefulSet's next pod has the same name, and must not go in its predecessor's stead."""
     writes = Writes(client, reporter="t")
     await writes.evict(Evict(uid="u", namespace="n", name="p", reason="r"))
