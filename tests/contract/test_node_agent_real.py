@@ -209,7 +209,7 @@ async def test_a_release_waits_for_the_container_and_is_said_again_after_a_resta
 async def test_placement_hears_of_a_release_on_the_nodes_own_subject(
     nats: EmbeddedServer, bus: NatsBus, host: Path
 ) -> None:
-    """No other agent's NATS user may publish there, so it is the node's own word. It is said until it is booked."""
+    """The subject names the node, and a NATS user can be bound to it. It is said until it is booked."""
     heard: list[tuple[str, str]] = []
 
     async def placement(incoming: Incoming) -> None:

@@ -234,6 +234,17 @@ MUTANTS = [
         tests=(f"{BAD}::test_a_bad_message_is_logged_and_passed_over[beat: of another node]",),
     ),
     Mutant(
+        name="releases-by-anyone",
+        what="another service than the agents may say that a grant was released",
+        file="k8s/nats.conf",
+        old='          "kerf.v1.feed.*"\n          "kerf.v1.spans.watcher"\n',
+        new='          "kerf.v1.feed.*", "kerf.v1.release.*"\n          "kerf.v1.spans.watcher"\n',
+        tests=(
+            "tests/contract/test_nats_permissions.py::"
+            "test_what_is_not_theirs_reaches_nobody[watcher-kerf.v1.release.n1]",
+        ),
+    ),
+    Mutant(
         name="inventory-of-another-node",
         what="an inventory counts for another node than that of its key",
         file=SESSION,
