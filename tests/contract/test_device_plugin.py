@@ -22,7 +22,7 @@ from shared.bus.port import Incoming
 from shared.contracts import subjects
 from shared.contracts.base import decode, encode
 from shared.contracts.envelope import unwrap
-from shared.contracts.node_commands import Accepted, NodeRelease
+from shared.contracts.node_commands import Accepted, NodeRelease, Released
 from shared.model.gpu import Inventory
 from tests.support.fake_kubelet import FakeKubelet, FakePod
 from tests.support.kubelet_agent import agent, environment, grant, pod, uid
@@ -195,6 +195,45 @@ async def test_a_slice_is_given_back_when_its_container_is_gone_and_not_before(
         kubelet.forget(kubelet.pods[uid("stays")])
         await eventually(lambda: released == ["g-goes", "g-stays"])
         assert list((host / "cdi").iterdir()) == []
+
+
+async def test_what_seems_gone_is_not_given_back_while_nobody_can_confirm_it(
+    nats: EmbeddedServer, bus: NatsBus, host: Path, kubelet: FakeKubelet
+) -> None:
+    """The cgroup is gone, and the kubelet cannot be read; or there are no cgroups of pods at all, as where the wrong folder
+    is mounted."""
+    released: list[str] = []
+
+    async def ear(incoming: Incoming) -> None:
+        released.append(decode(incoming.payload, Released).grant_id)
+
+    await bus.subscribe(subjects.RELEASES_ALL, ear)
+    async with agent(nats, host) as ctx:
+
+        def says(words: str) -> bool:
+            return words in ctx.health.report()["parts"].get("release", {}).get("detail", "")
+
+        await kubelet.sees_slots()
+        one = pod("one")
+        await grant(bus, "one")
+        await kubelet.admit(one)
+        folder = cgroup(host, "one")
+        await kubelet.start_container(one)
+        kubelet.forget(one)
+        asked = NodeRelease(term=1, uid=uid("one"), grant_id="g-one")
+        await bus.request(subjects.node_command("n1", "release"), encode(asked))
+        (host / "cgroup").rename(host / "elsewhere")
+        await eventually(lambda: says("nobody can tell when a container is gone"))
+        assert released == []
+        checkpoint = kubelet.plugins / "kubelet_internal_checkpoint"
+        good = checkpoint.read_text()
+        checkpoint.write_text("{")
+        (host / "elsewhere").rename(host / "cgroup")
+        folder.rmdir()
+        await eventually(lambda: says("nobody can confirm it"))
+        assert released == []
+        checkpoint.write_text(good)
+        await eventually(lambda: released == ["g-one"])
 
 
 async def test_what_cannot_be_written_down_is_not_handed_over(nats: EmbeddedServer, bus: NatsBus, host: Path, kubelet: FakeKubelet) -> None:

@@ -173,11 +173,17 @@ async def test_an_agent_answers_an_order_on_the_subject_that_the_order_names(nat
         ("reader", subjects.event_in_namespace("slice", "released", "team")),
         ("watcher", subjects.node_command("n1", "grant")),
         ("placement", subjects.event_in_namespace("slice", "released", "team")),
+        ("watcher", subjects.release("n1")),
+        ("preemptor", subjects.release("n1")),
+        ("metrics", subjects.release("n1")),
+        ("operator", subjects.release("n1")),
+        ("reader", subjects.release("n1")),
     ],
 )
 async def test_what_is_not_theirs_reaches_nobody(nats: EmbeddedServer, user: str, subject: str) -> None:
-    """Heard by whoever may hear it: placement's commands by the agent and the watcher, events by the reader."""
-    listener = {"cmd": "watcher", "event": "reader"}[subject.split(".")[2]]
+    """Heard by whoever may hear it: placement's commands by the agent and the watcher, events by the reader, releases by
+    placement."""
+    listener = {"cmd": "watcher", "event": "reader", "release": "placement"}[subject.split(".")[2]]
     if ".cmd.node." in subject:
         listener = "node_agent"
     heard: list[bytes] = []
@@ -185,7 +191,7 @@ async def test_what_is_not_theirs_reaches_nobody(nats: EmbeddedServer, user: str
     async def handler(incoming: Incoming) -> None:
         heard.append(incoming.payload)
 
-    speaker_of_right = {"watcher": "placement", "node_agent": "placement", "reader": "placement"}[listener]
+    speaker_of_right = {"watcher": "placement", "node_agent": "placement", "reader": "placement", "placement": "node_agent"}[listener]
     async with await connect(nats, listener) as ear, await connect(nats, user) as wrong, await connect(nats, speaker_of_right) as right:
         await ear.subscribe(subject if listener != "reader" else subjects.EVENTS_ALL, handler)
         await ear.alive()

@@ -31,7 +31,16 @@ from shared.contracts import subjects
 from shared.contracts.base import decode, encode
 from shared.contracts.envelope import unwrap
 from shared.contracts.events import SliceReleased
-from shared.contracts.node_commands import Accepted, NodeCordon, NodeCordonAnswer, NodeGrant, NodeRelease, NodeSync, NodeSyncAnswer
+from shared.contracts.node_commands import (
+    Accepted,
+    NodeCordon,
+    NodeCordonAnswer,
+    NodeGrant,
+    NodeRelease,
+    NodeSync,
+    NodeSyncAnswer,
+    Released,
+)
 from shared.contracts.queries import GrantAnswer, GrantQuery
 from shared.contracts.samples import GpuUse, UsageSample
 from shared.model.gpu import Inventory
@@ -197,6 +206,22 @@ async def test_a_release_waits_for_the_container_and_is_said_again_after_a_resta
         await eventually(lambda: len(heard) > 1, what="nobody has booked it, so it is repeated")
 
 
+async def test_placement_hears_of_a_release_on_the_nodes_own_subject(
+    nats: EmbeddedServer, bus: NatsBus, host: Path
+) -> None:
+    """The subject names the node, and a NATS user can be bound to it. It is said until it is booked."""
+    heard: list[tuple[str, str]] = []
+
+    async def placement(incoming: Incoming) -> None:
+        heard.append((subjects.sender(incoming.subject), decode(incoming.payload, Released).grant_id))
+
+    await bus.subscribe(subjects.RELEASES_ALL, placement)
+    async with agent(nats, host):
+        assert (await ask(bus, "release", NodeRelease(term=1, uid="u-a", grant_id="g-a"), Accepted)).ok
+        await eventually(lambda: heard)
+    assert set(heard) == {("n1", "g-a")}
+
+
 async def test_a_wall_clock_that_is_set_back_does_not_keep_a_release_from_being_said_again(
     nats: EmbeddedServer, bus: NatsBus, host: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -245,6 +270,31 @@ async def test_a_start_that_the_kubelet_gives_up_is_written_down_before_the_next
         assert isinstance(await second, m.HandOver)
         saved = disk.load("n1")
         assert (disk.most, saved is not None and [lease.uid for lease in saved.leases]) == (1, ["u-a", "u-b"])
+
+
+async def test_an_end_is_looked_at_last_when_no_start_can_come_between(
+    nats: EmbeddedServer, bus: NatsBus, host: Path
+) -> None:
+    """A container that was seen to be gone, and came again while its end waited for its turn, keeps what it has."""
+    async with agent(nats, host) as made:
+        assert (await ask(bus, "grant", grant("a"), Accepted)).ok
+        disk = made.node._file = SlowDisk(host / "state" / "agent.json")
+        start = asyncio.create_task(made.node.start_container("u-a", "c"))
+        await eventually(lambda: disk.writing)
+        looked: list[int] = []
+
+        def still_gone() -> bool:
+            looked.append(disk.writing)
+            return False
+
+        end = asyncio.create_task(made.node.end_container("u-a", "c", if_so=still_gone))
+        for _ in range(100):
+            await asyncio.sleep(0)
+        disk.may.set()
+        assert isinstance(await start, m.HandOver)
+        await end
+        assert looked == [0], "once, and not while the start was being written down"
+        assert [live.uid for live in made.node.agent.live()] == ["u-a"]
 
 
 async def test_a_cordon_outlives_the_agent(nats: EmbeddedServer, bus: NatsBus, host: Path) -> None:

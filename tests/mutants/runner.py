@@ -77,7 +77,8 @@ def _try(mutant: Mutant, tree: Path) -> Result:
         return Result(mutant.name, "invalid", f"pytest ended with {status}: {output[-300:]}")
     if status == _PASSED:
         return Result(mutant.name, "explained", mutant.survives) if mutant.survives else Result(mutant.name, "survived")
-    failed = next((line.split(" ")[1] for line in output.splitlines() if line.startswith(("FAILED ", "ERROR "))), "a test")
+    summary = [line for line in output.splitlines() if line.startswith(("FAILED ", "ERROR ")) and "::" in line]
+    failed = summary[0].partition(" ")[2].partition(" - ")[0] if summary else "a test"
     if mutant.survives:
         return Result(mutant.name, "invalid", f"it says that it survives, and {failed} has killed it")
     return Result(mutant.name, "killed", failed)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import stat
 from pathlib import Path
 
 import pytest
@@ -36,8 +38,35 @@ def test_a_write_that_was_cut_off_leaves_the_old_one(tmp_path: Path) -> None:
     assert CheckpointFile(path).load(NODE) == saved
 
 
+def test_the_file_is_on_disk_before_it_is_renamed_and_the_rename_before_it_is_relied_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a host that loses its power comes back with an empty file, or with the old one."""
+    done: list[str] = []
+    fsync, replace = os.fsync, os.replace
+
+    def synced(descriptor: int) -> None:
+        kind = "folder" if stat.S_ISDIR(os.fstat(descriptor).st_mode) else "file"
+        done.append(f"{kind} of {os.fstat(descriptor).st_size} bytes" if kind == "file" else kind)
+        fsync(descriptor)
+
+    def renamed(source: Path, target: Path) -> None:
+        done.append(f"rename to {Path(target).name}")
+        replace(source, target)
+
+    monkeypatch.setattr(os, "fsync", synced)
+    monkeypatch.setattr(os, "replace", renamed)
+    path = tmp_path / "agent.json"
+    CheckpointFile(path).save(agent(grant("a")).checkpoint())
+    assert done == [f"file of {path.stat().st_size} bytes", "rename to agent.json", "folder"]
+
+
 def test_a_file_that_cannot_be_written_raises(tmp_path: Path) -> None:
-    """The caller must not promise what is not on disk."""
+    """The caller must not promise what is not on disk. The old content still stands."""
+    file = CheckpointFile(tmp_path / "agent.json")
+    saved = agent(grant("a")).checkpoint()
+    file.save(saved)
     (tmp_path / "agent.json.new").mkdir()
     with pytest.raises(OSError, match=r"agent\.json\.new"):
-        CheckpointFile(tmp_path / "agent.json").save(agent().checkpoint())
+        file.save(agent().checkpoint())
+    assert file.load(NODE) == saved

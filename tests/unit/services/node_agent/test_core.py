@@ -94,6 +94,20 @@ def test_an_unknown_pods_grant_is_asked_for() -> None:
     assert m.AskGrant("u-a") in agent().handle(start("a"), 0)
 
 
+@pytest.mark.parametrize(("memory", "compute", "code"), [(400, 0, "gpu-memory-full"), (0, 400, "gpu-compute-full")])
+def test_all_that_is_handed_over_on_a_gpu_counts(memory: int, compute: int, code: str) -> None:
+    made = agent(*(grant(name, memory=memory, compute=compute) for name in "abc"), start("a"), start("b"))
+    assert refusal(made.handle(start("c"), 0)) == code
+
+
+def test_what_a_pod_has_that_is_being_given_back_is_nobody_elses() -> None:
+    """R7: its container runs until it is seen to end."""
+    made = agent(grant("a"), start("a"), release("a"), grant("b", memory=501))
+    assert refusal(made.handle(start("b"), 0)) == "gpu-memory-full"
+    made.handle(ended("a"), 0)
+    assert handed(made.handle(start("b"), 0))
+
+
 @pytest.mark.parametrize(
     ("before", "asked"),
     [
@@ -115,6 +129,14 @@ def test_a_running_slice_is_released_only_when_its_containers_have_ended() -> No
     assert released(made.handle(release("a"), 0)) == []
     assert released(made.handle(ended("a", "x"), 0)) == []
     assert released(made.handle(ended("a", "y"), 0)) == ["g-a"]
+
+
+@pytest.mark.parametrize("last", [ended("a"), inventory("boot-2")], ids=["its container ends", "the node reboots"])
+def test_a_release_is_on_disk_before_it_is_said(last: m.Input) -> None:
+    """Placement gives the share to another at once; an agent that forgot would hand it over again."""
+    orders = agent(grant("a"), start("a"), release("a")).handle(last, 0)
+    assert isinstance(orders[0], m.Save)
+    assert released(orders) == ["g-a"]
 
 
 def test_a_container_that_ends_by_itself_gives_nothing_back() -> None:

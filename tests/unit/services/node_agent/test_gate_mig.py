@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
+from services.node_agent import messages as m
 from services.node_agent.gate import cut, refusal
 from services.node_agent.hollow import HollowNode, inventory_of
 from shared.model.gpu import Gpu
 from shared.model.grant import ContainerGrant, GpuShare
 from shared.model.mig import MigInstance
+from tests.unit.services.node_agent import make
+from tests.unit.services.node_agent.make import NODE, agent, inventory, node_grant, start
 
 FIXED = MigInstance(profile="3g.20gb", start=0, uuid="MIG-a")
 
@@ -36,6 +40,24 @@ def test_an_instance_is_handed_over_once_and_only_where_it_is(device: Gpu, wante
     held = ContainerGrant(strategy="mig", gpus=(share(FIXED),))
     why = refusal(wanted, device, {}, cut([held], {"g": device}))
     assert (why and why[0]) == code
+
+
+def test_all_instances_that_are_handed_over_count() -> None:
+    """Each start is compared with all of them, in whatever order they came."""
+    mig = {"model": "NVIDIA-A100-SXM4-40GB", "memory_mib": 40960, "mig_enabled": True, "mig_on_demand": True}
+    made = agent(inventory(gpus=("G0",), **mig))
+
+    def starts(name: str, first_slice: int) -> str:
+        came = node_grant(name, memory=9728)
+        instance = MigInstance(profile="2g.10gb", start=first_slice)
+        part = GpuShare(node=NODE, uuid="G0", memory_mib=9728, compute_milli=0, mig=instance)
+        containers = {"main": ContainerGrant(strategy="advisory", gpus=(part,))}
+        grant = msgspec.structs.replace(came.grant, containers=containers)
+        made.handle(m.GrantCame(msgspec.structs.replace(came, grant=grant)), 0.0)
+        return make.refusal(made.handle(start(name), 0.0))
+
+    assert [starts("a", 0), starts("b", 2)] == ["", ""]
+    assert [starts("a-again", 0), starts("b-again", 2)] == ["mig-slices-taken", "mig-slices-taken"]
 
 
 def test_hollow_nodes_may_have_gpus_in_mig_mode() -> None:

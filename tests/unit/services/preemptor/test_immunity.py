@@ -80,6 +80,23 @@ def test_a_namespace_gives_no_more_in_an_hour_than_it_may() -> None:
     assert cluster.plans() == []
 
 
+def test_what_has_ended_counts_for_an_hour() -> None:
+    cluster = Cluster("n", gpus=2, evictions_per_hour=1)
+    for gpu in range(2):
+        cluster.run(f"low-{gpu}", "n", gpu)
+    cluster.wait("first")
+    (plan,) = cluster.plans()
+    (gone,) = cluster.reserve(plan)
+    cluster.evicted(plan)
+    cluster.gone(gone)
+    cluster.run("first", "n", int(gone[-1]), priority=100)
+    cluster.say(m.Ended(plan.plan_id, executed=True))
+    cluster.wait("second")
+    assert cluster.plans() == []
+    assert cluster.plans(after_s=3_500) == []
+    assert [len(plan.victims) for plan in cluster.plans(after_s=120)] == [1]
+
+
 def test_no_plan_asks_for_more_than_a_namespace_may_give() -> None:
     cluster = Cluster("n", gpus=2, evictions_per_hour=1)
     cluster.run("one", "n", 0)

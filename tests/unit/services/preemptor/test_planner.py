@@ -392,9 +392,19 @@ def test_plans_under_way_count_against_budgets() -> None:
     cluster.run("kept-b", "b", 0, labels={"app": "kept"})
     cluster.say(m.FactsSeen((Put(object=budget(1, app="kept")),)))
     cluster.wait("high-0")
+    assert len(cluster.victims()) == 1
+    cluster.wait("high-1")
+    assert cluster.victims() == []
+
+
+def test_plans_of_one_round_count_against_budgets() -> None:
+    cluster = Cluster("a", "b", gpus=1)
+    cluster.run("kept-a", "a", 0, labels={"app": "kept"})
+    cluster.run("kept-b", "b", 0, labels={"app": "kept"})
+    cluster.say(m.FactsSeen((Put(object=budget(1, app="kept")),)))
+    cluster.wait("high-0")
     cluster.wait("high-1")
     assert len(cluster.victims()) == 1
-    assert cluster.victims() == []
 
 
 # --- gentler than an end ------------------------------------------------------------------------------------------

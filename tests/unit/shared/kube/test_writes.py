@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
-from shared.contracts.commands import Bind
+from shared.contracts.commands import Bind, DeletePod, Evict
 from shared.kube.http1 import Http1Transport
 from shared.kube.outcomes import outcome_of
 from shared.kube.resources import NODE, POD
 from shared.kube.transport import Response
 from shared.kube.writes import Writes, valid_key
+from tests.unit.shared.kube.test_http1 import Server, client, server
+
+__all__ = ["client", "server"]
 
 
 @pytest.mark.parametrize(
@@ -57,3 +62,15 @@ def test_names_cannot_climb_out_of_their_place_in_a_path() -> None:
     assert POD.path("a/../b", "n s", sub="binding") == "/api/v1/namespaces/n%20s/pods/a%2F..%2Fb/binding"
     assert NODE.path("..") == "/api/v1/nodes/%2E%2E"
     assert NODE.path("a?b#c\r\n") == "/api/v1/nodes/a%3Fb%23c%0D%0A"
+
+
+async def test_an_eviction_and_a_deletion_are_of_the_very_pod_and_of_no_other_of_its_name(
+    server: Server, client: Http1Transport
+) -> None:
+    """A StatefulSet's next pod has the same name, and must not go in its predecessor's stead."""
+    writes = Writes(client, reporter="t")
+    await writes.evict(Evict(uid="u", namespace="n", name="p", reason="r"))
+    await writes.delete_pod(DeletePod(uid="u", namespace="n", name="p", reason="r", resource_version="7"))
+    eviction, deletion = (json.loads(request.partition(b"\r\n\r\n")[2]) for request in server.requests)
+    assert eviction["deleteOptions"]["preconditions"] == {"uid": "u"}
+    assert deletion["preconditions"] == {"uid": "u", "resourceVersion": "7"}

@@ -1,0 +1,74 @@
+"""Whose container is about to start, and what of the node may be offered at all."""
+
+from tests.mutants.mutant import Mutant
+
+SLOTS = "services/node_agent/handover/slots.py"
+UNIT = "tests/unit/services/node_agent/handover"
+AGREE = f"{UNIT}/test_slots.py::test_where_the_records_do_not_agree_nothing_starts"
+
+MUTANTS = [
+    Mutant(
+        name="slot-of-two-pods",
+        what="a slot that two pods hold is the first one's",
+        file=SLOTS,
+        old="    if len(now) > 1 or len(uids) > 1:\n",
+        new="    if False:\n",
+        tests=(AGREE,),
+    ),
+    Mutant(
+        name="slot-of-two-uids",
+        what="a slot that two UIDs hold by the kubelet's checkpoint is the first one's",
+        file=SLOTS,
+        old="    if len(now) > 1 or len(uids) > 1:\n",
+        new="    if len(now) > 1:\n",
+        tests=(AGREE,),
+    ),
+    Mutant(
+        name="slot-of-two-containers",
+        what="a slot that two containers hold by PodResources is the first one's",
+        file=SLOTS,
+        old="    if len(now) > 1 or len(uids) > 1:\n",
+        new="    if len(uids) > 1:\n",
+        tests=(AGREE,),
+    ),
+    Mutant(
+        name="slot-of-another-container",
+        what="a slot is whose the checkpoint says, whatever container PodResources names",
+        file=SLOTS,
+        old="next((h for h in before if h.container == holder.container), None)",
+        new="next(iter(before), None)",
+        tests=(AGREE,),
+    ),
+    Mutant(
+        name="slot-without-a-device",
+        what="a slot that was handed out without a device of Kerf's is served",
+        file=SLOTS,
+        old="    if not own.cdi_names:\n",
+        new="    if False:\n",
+        tests=(AGREE,),
+    ),
+    Mutant(
+        name="rival-replicas-not-seen",
+        what="a GPU that another plugin shares by replicas is offered, too",
+        file="services/node_agent/handover/rivals.py",
+        old='if (uuid := device.partition("::")[0]) in of}',
+        new="if (uuid := device) in of}",
+        tests=(f"{UNIT}/test_rivals.py::test_its_devices_are_told_by_their_uuids",),
+    ),
+    Mutant(
+        name="runtime-without-cdi",
+        what="a runtime whose CDI is switched off counts as one that has it",
+        file="services/node_agent/handover/runtime.py",
+        old='enabled = runtime.config.get("enableCDI", None if version == (1, 7) else True)',
+        new="enabled = True",
+        tests=(f"{UNIT}/test_runtime.py::test_a_runtime_has_cdi_or_not",),
+    ),
+    Mutant(
+        name="bound-to-an-unknown-node",
+        what="a Binding goes to a node that the watcher does not know",
+        file="services/watcher/executors.py",
+        old='        if self._core.find("Node", order.node) is None:\n            # The server',
+        new="        if False:\n            # The server",
+        tests=("tests/unit/services/watcher/test_executors.py::test_an_unknown_node_is_never_bound_to",),
+    ),
+]

@@ -1,0 +1,85 @@
+"""The interposer's account of memory. Its tests compile it from the tree that they are in."""
+
+from tests.mutants.mutant import Mutant
+
+MEMORY = "services/node_agent/interposer/memory.c"
+ACCOUNT = "services/node_agent/interposer/account.c"
+LIMIT = "tests/interposer/test_memory.py::test_a_path_gives_all_of_the_limit_and_not_a_byte_more"
+FAILS = "tests/interposer/test_driver_fails.py::test_what_the_driver_refuses_is_not_charged"
+
+MUTANTS = [
+    Mutant(
+        name="refused-allocation-charged",
+        what="a reservation is not undone when the driver fails",
+        file=MEMORY,
+        old="        if (result_) release(gpu_, charge_); ",
+        new="        if (result_) {} ",
+        tests=(f"{FAILS}[cuMemAlloc]",),
+    ),
+    Mutant(
+        name="refused-pitch-charged",
+        what="a reservation for pitched memory is not undone when the driver fails",
+        file=MEMORY,
+        old="    if (result) return release(gpu, asked), result;\n",
+        new="    if (result) return result;\n",
+        tests=(f"{FAILS}[cuMemAllocPitch]",),
+    ),
+    Mutant(
+        name="refused-physical-charged",
+        what="a reservation for physical memory is not undone when the driver fails",
+        file="services/node_agent/interposer/physical.c",
+        old="    if (result) release(gpu, charge);\n    else table_put",
+        new="    if (!result) table_put",
+        tests=(f"{FAILS}[cuMemCreate]",),
+    ),
+    Mutant(
+        name="freed-memory-charged",
+        what="freed memory stays charged",
+        file=MEMORY,
+        old="if (known_ && !result_) release(entry_.gpu, entry_.bytes);",
+        new="if (known_ && !result_) {}",
+        tests=(f"{LIMIT}[cuMemAlloc]",),
+    ),
+    Mutant(
+        name="allocation-not-reserved",
+        what="the limit is not asked before the driver is",
+        file=MEMORY,
+        old="        if (!reserve(gpu_, charge_)) return FULL;  ",
+        new="        overdraw(gpu_, charge_);  ",
+        tests=(f"{LIMIT}[cuMemAlloc]",),
+    ),
+    Mutant(
+        name="physical-memory-not-reserved",
+        what="the limit is not asked before physical memory is made",
+        file="services/node_agent/interposer/physical.c",
+        old="    if (gpu < 0 || !reserve(gpu, charge)) return FULL;\n    result = real(handle",
+        new="    if (gpu < 0) return FULL;\n    overdraw(gpu, charge);\n    result = real(handle",
+        tests=(f"{LIMIT}[cuMemCreate]",),
+    ),
+    Mutant(
+        name="limit-of-before-the-count",
+        what="a slice that was shrunk between the look at its limit and its count gets more all the same",
+        file=ACCOUNT,
+        old="    if (won && limit != KERF_ACCOUNT_BYTES && beyond_now(gpu, limit)) {",
+        new="    if (won && beyond_now(gpu, limit) && 0) {",
+        tests=(
+            "tests/interposer/test_account.py::test_who_is_shrunk_between_the_look_at_its_limit_and_its_count_gets_nothing_more",
+        ),
+    ),
+    Mutant(
+        name="repair-over-a-new-process",
+        what="a repair takes a slot's charge away that a new process has got meanwhile",
+        file=ACCOUNT,
+        old="    if (!slots_stand(dead, state)) return -1;\n",
+        new="    (void)slots_stand(dead, state);\n",
+        tests=("tests/interposer/test_account.py::test_a_slot_that_was_given_anew_during_a_repair_keeps_its_charge",),
+    ),
+    Mutant(
+        name="gpu-of-others-unlimited",
+        what="a container may allocate on a GPU that it was not given",
+        file=MEMORY,
+        old="        if (gpu_ < 0) return context_here() ? FULL : (call); ",
+        new="        if (gpu_ < 0) return (call); ",
+        tests=("tests/interposer/test_memory.py::test_a_gpu_that_the_container_was_not_given_has_no_memory_for_it",),
+    ),
+]

@@ -1,0 +1,157 @@
+"""R7: what is handed over on a GPU never exceeds it."""
+
+from tests.mutants.mutant import Mutant
+
+GATE = "services/node_agent/gate.py"
+HOLDINGS = "services/node_agent/holdings.py"
+PARKING = "services/node_agent/parking.py"
+STARTING = "services/node_agent/starting.py"
+UNIT = "tests/unit/services/node_agent"
+TEST = f"{UNIT}/test_core.py"
+MIG = f"{UNIT}/test_gate_mig.py"
+REFUSED = f"{TEST}::test_a_start_that_may_not_be_is_refused"
+INSTANCES = f"{MIG}::test_an_instance_is_handed_over_once_and_only_where_it_is"
+
+MUTANTS = [
+    Mutant(
+        name="gate-without-memory",
+        what="the gate does not look at memory",
+        file=GATE,
+        old="    if share.memory_mib > free:\n",
+        new="    if False:\n",
+        tests=(REFUSED,),
+    ),
+    Mutant(
+        name="gate-without-compute",
+        what="the gate does not look at compute",
+        file=GATE,
+        old="    if share.compute_milli > WHOLE_GPU_MILLI - compute:\n",
+        new="    if False:\n",
+        tests=(REFUSED,),
+    ),
+    Mutant(
+        name="gate-counts-the-last-slice-alone",
+        what="of several slices on a GPU the gate counts one",
+        file=GATE,
+        old="room[share.uuid] = (memory + share.memory_mib, compute + share.compute_milli)",
+        new="room[share.uuid] = (share.memory_mib, share.compute_milli)",
+        tests=(f"{TEST}::test_all_that_is_handed_over_on_a_gpu_counts",),
+    ),
+    Mutant(
+        name="gate-without-leaving",
+        what="the gate counts what is handed over under grants that are leaving as free",
+        file=HOLDINGS,
+        old="for key, lease in self._leases.items() if key not in without]",
+        new="for key, lease in self._leases.items() if key not in without and not self._known[lease.grant_id].leaving]",
+        tests=(f"{TEST}::test_what_a_pod_has_that_is_being_given_back_is_nobody_elses",),
+    ),
+    Mutant(
+        name="gate-without-health",
+        what="a slice of an unhealthy GPU is handed over",
+        file=GATE,
+        old='    if gpu.state == "unhealthy":\n',
+        new="    if False:\n",
+        tests=(REFUSED,),
+    ),
+    Mutant(
+        name="gate-without-mig-mode",
+        what="a share is handed over on a GPU that is in another mode",
+        file=GATE,
+        old="    if gpu.mig_enabled != (share.mig is not None):\n",
+        new="    if False:\n",
+        tests=(INSTANCES,),
+    ),
+    Mutant(
+        name="gate-without-mig-slices",
+        what="the gate lets MIG slices overlap",
+        file=GATE,
+        old="        if taken.get(share.uuid, 0) & _mask(share, gpu):\n",
+        new="        if False:\n",
+        tests=(INSTANCES,),
+    ),
+    Mutant(
+        name="gate-counts-the-last-instance-alone",
+        what="of several MIG instances on a GPU the gate counts one",
+        file=GATE,
+        old="taken[share.uuid] = taken.get(share.uuid, 0) | _mask",
+        new="taken[share.uuid] = _mask",
+        tests=(f"{MIG}::test_all_instances_that_are_handed_over_count",),
+    ),
+    Mutant(
+        name="gate-not-told-of-mig-slices",
+        what="a start is not compared with the MIG instances that are handed over",
+        file=STARTING,
+        old="gate.occupied(others, node), gate.cut(others, gpus)",
+        new="gate.occupied(others, node), {}",
+        tests=(f"{MIG}::test_all_instances_that_are_handed_over_count",),
+    ),
+    Mutant(
+        name="gate-without-instances",
+        what="an instance is handed over that the GPU has no more",
+        file=GATE,
+        old="        if not gpu.mig_on_demand and share.mig not in gpu.mig_instances:\n",
+        new="        if False:\n",
+        tests=(INSTANCES,),
+    ),
+    Mutant(
+        name="unkept-strategy-starts",
+        what="a slice starts by a strategy that the node cannot keep now",
+        file=STARTING,
+        old="    if unkept is not None:\n",
+        new="    if False:\n",
+        tests=(f"{UNIT}/test_promises.py::test_what_can_no_longer_be_kept_does_not_start_and_what_runs_goes_on",),
+    ),
+    # --- what is given up and taken back ---------------------------------------------------------------------------
+    Mutant(
+        name="taken-back-from-others",
+        what="the agent gives back to a parked slice what others have",
+        file=PARKING,
+        old="why = gate.no_room(share, gpus[share.uuid], room) if share.node == node and share.uuid in gpus else None",
+        new="why = None",
+        tests=(f"{UNIT}/test_parking.py::test_nothing_is_taken_back_from_under_those_who_have_it_now",),
+    ),
+    Mutant(
+        name="free-before-it-is-given-up",
+        what="what a pod is told to give up is free before its slices have done it",
+        file=HOLDINGS,
+        old="gave_up = before.gave_up if before is not None and before.gave_up == came.parked else None",
+        new="gave_up = came.parked",
+        tests=(
+            f"{UNIT}/test_parking.py::test_what_was_given_up_is_free_for_others_when_the_slices_have_said_so_and_no_sooner",
+        ),
+    ),
+    Mutant(
+        name="free-by-an-overtaken-deed",
+        what="the word on an order that was overtaken counts as evidence of the newer one",
+        file=PARKING,
+        old="        if known is None or known.grant.parked != ask.parked:\n",
+        new="        if known is None:\n",
+        tests=(f"{UNIT}/test_parking.py::test_a_deed_that_was_overtaken_is_no_evidence",),
+    ),
+    Mutant(
+        name="torn-slice-counts-as-it-was",
+        what="of a slice that went to the host in part nobody brings back the rest",
+        file=PARKING,
+        old="            if one.torn:\n",
+        new="            if False:\n",
+        tests=(
+            f"{UNIT}/test_parking.py::test_what_went_to_the_host_in_part_counts_whole_and_is_brought_back_as_soon_as_it_can_be",
+        ),
+    ),
+    Mutant(
+        name="half-restored-slice-is-free",
+        what="memory counts as free of which some may have come back from the host",
+        file=PARKING,
+        old='gave_up = None if ask.gave_up is not None and ask.gave_up.action == "checkpoint" else ask.gave_up',
+        new="gave_up = ask.gave_up",
+        tests=(f"{UNIT}/test_parking.py::test_of_a_checkpointed_pod_that_did_not_come_back_whole_all_is_counted",),
+    ),
+    Mutant(
+        name="checkpointed-pod-starts",
+        what="a container of a checkpointed pod starts, with memory that others have",
+        file=STARTING,
+        old='if known.grant.parked is not None and known.grant.parked.action == "checkpoint":',
+        new="if False:",
+        tests=(f"{UNIT}/test_parking.py::test_a_checkpointed_pods_memory_is_free_and_no_container_of_it_starts",),
+    ),
+]

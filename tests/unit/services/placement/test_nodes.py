@@ -1,0 +1,283 @@
+"""What placement believes of nodes, and what it tells them (R6): answers of another time, of other nodes, and twice."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from services.placement import messages as m
+from services.placement import reader
+from services.placement.nodes import RESEND_S, SILENT_S
+from shared.contracts.commands import AnnounceEvent, DeletePod
+from shared.contracts.node_commands import LiveSlice, NodeSync, NodeSyncAnswer
+from shared.contracts.queries import GrantQuery
+from shared.model.kube_object import OwnerReference
+from shared.model.objects import Pod
+from tests.support import build
+from tests.support.leader import Leader, only
+from tests.unit.services.placement.test_parking import parked_world
+
+WHOLE = {"n-gpu-0": (81920, 1000)}
+BY_A_JOB = (OwnerReference(kind="Job", name="train", uid="uid-train", controller=True),)
+
+
+def asked(leader: Leader, node: str = "n") -> NodeSync:
+    """The newest question to a node."""
+    return [c.sync for c in only(leader.said, m.SendSync) if c.sync.node == node][-1]
+
+
+def answered(sync: NodeSync, boot: str = "boot-1", **how: Any) -> m.SyncAnswered:
+    return m.SyncAnswered(
+        NodeSyncAnswer(
+            **({"node": sync.node, "boot_id": boot, "term": sync.term, "accepted": True, "number": sync.number} | how)
+        )
+    )
+
+
+def boots(leader: Leader, node: str = "n", boot: str = "boot-2") -> NodeSync:
+    """The node comes up again; what it is asked, and has not answered yet."""
+    leader.answer = False
+    leader.send(m.InventorySeen(build.inventory(node, gpus=1, boot=boot)))
+    return asked(leader, node)
+
+
+def gets_a_place(leader: Leader) -> bool:
+    leader.answer = False
+    leader.facts(build.gpu_pod("late", gpus=1))
+    return "uid-team-late" in leader.core.holds
+
+
+def bound(leader: Leader) -> Pod:
+    pod = build.gpu_pod("p", gpus=1)
+    leader.facts(pod)
+    return leader.bind(pod)
+
+
+# --- when a node may be used ------------------------------------------------------------------------------------
+
+
+def test_a_node_that_has_rebooted_gets_nothing_before_it_has_said_what_runs_there() -> None:
+    leader = Leader().nodes("n", gpus=1)
+    sync = boots(leader)
+    assert not gets_a_place(leader)
+    leader.send(answered(sync, "boot-2"))
+    assert "uid-team-late" in leader.core.holds, "and then it does"
+
+
+def test_a_beat_alone_does_not_open_a_node_that_has_not_answered() -> None:
+    leader = Leader().nodes("n", gpus=1)
+    boots(leader)
+    leader.tick(SILENT_S + 1)
+    leader.send(m.BeatSeen(("n",)))
+    assert not gets_a_place(leader)
+
+
+def test_a_node_that_was_deleted_and_is_back_is_asked_before_it_is_used() -> None:
+    """Meanwhile grants there were freed because the node was gone. A sign of life says nothing of what runs there."""
+    leader = Leader().nodes("n", gpus=1)
+    leader.answer = False
+    before = asked(leader)
+    leader.gone(build.node("n"))
+    leader.facts(build.node("n"))
+    assert asked(leader).number > before.number
+    leader.tick(SILENT_S + 1)
+    leader.send(m.BeatSeen(("n",)))
+    assert not gets_a_place(leader)
+
+
+def test_a_node_without_a_node_object_is_not_asked() -> None:
+    leader = Leader()
+    assert only(leader.send(m.InventorySeen(build.inventory("n", gpus=1))), m.SendSync) == []
+    assert [c.sync.node for c in only(leader.facts(build.node("n")), m.SendSync)] == ["n"]
+
+
+def test_an_answer_that_does_not_count_is_of_the_present_boot_or_of_none() -> None:
+    """An agent of an earlier version repeats no number, so its boot alone says what it speaks of."""
+    leader = Leader().nodes("n", gpus=1)
+    sync = boots(leader)
+    leader.send(answered(sync, "boot-1", number=0))
+    assert not gets_a_place(leader)
+    leader.send(answered(sync, "boot-2", number=0))
+    assert "uid-team-late" in leader.core.holds
+
+
+def test_a_node_that_refuses_this_term_gets_nothing_before_it_has_taken_it() -> None:
+    leader = Leader().nodes("n", gpus=1)
+    leader.send(answered(asked(leader), term=101, accepted=False))
+    assert not gets_a_place(leader)
+
+
+def test_a_lost_agent_is_asked_when_it_is_back_though_its_boot_is_the_same() -> None:
+    leader = Leader().nodes("n", gpus=1)
+    leader.send(m.AgentLost("n"))
+    boots(leader, boot="boot-1")
+    assert not gets_a_place(leader)
+
+
+# --- what an answer is believed ---------------------------------------------------------------------------------
+
+
+def test_a_second_answer_books_nothing_that_has_ended_meanwhile() -> None:
+    """Two copies of one question have two answers, and between them a slice is given back."""
+    leader = Leader(build.node("n"))
+    leader.answer = False
+    leader.send(m.InventorySeen(build.inventory("n", gpus=1)))
+    live = LiveSlice(
+        uid="x", namespace="old", name="ghost", container="c", grant_id="1-1", strategy="exclusive", gpus=WHOLE
+    )
+    said = answered(asked(leader), live=(live,))
+    leader.send(said)
+    assert list(leader.core.book.grants) == ["1-1"]
+    leader.send(m.ReleaseSeen("n", "1-1"))
+    leader.send(said)
+    assert leader.core.book.grants == {}
+
+
+def test_a_node_has_released_none_but_its_own_grants() -> None:
+    leader = Leader().nodes("n", gpus=1)
+    bound(leader)
+    leader.nodes("other", gpus=1)
+    (grant_id,) = leader.core.book.grants
+    leader.send(answered(boots(leader, "other"), "boot-2", tombstones=(grant_id,)))
+    assert list(leader.core.book.grants) == [grant_id]
+    leader.send(answered(boots(leader, "n"), "boot-2", tombstones=(grant_id,)))
+    assert leader.core.book.grants == {}, "its own word counts"
+
+
+def test_a_node_says_of_none_but_its_own_pods_what_they_have_given_up() -> None:
+    """The pod has taken back all, and its node has not said so; another node's word is not its word."""
+    world = parked_world()
+    leader = world.leader.nodes("other", gpus=1)
+    parked = leader.core.book.grants[world.grant_id].parked
+    assert parked is not None
+    leader.core.book.park(world.grant_id, None)
+    leader.send(answered(boots(leader, "other"), "boot-2", parked={world.grant_id: parked}))
+    assert leader.core.book.grants[world.grant_id].parked is None
+    sync = boots(leader, "n")
+    leader.send(answered(sync, "boot-2", parked={world.grant_id: parked}))
+    assert leader.core.book.grants[world.grant_id].parked == parked, "its own node's word is"
+
+
+def test_an_answer_that_does_not_count_says_nothing_of_what_was_given_up() -> None:
+    world = parked_world()
+    parked = world.leader.core.book.grants[world.grant_id].parked
+    assert parked is not None
+    world.leader.core.book.park(world.grant_id, None)
+    late = answered(asked(world.leader), parked={world.grant_id: parked})
+    boots(world.leader)
+    world.leader.send(late)
+    assert world.leader.core.book.grants[world.grant_id].parked is None
+
+
+# --- grants that will never be handed over ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("owners", "kind"), [(BY_A_JOB, DeletePod), ((), AnnounceEvent)], ids=["of a Job", "of nobody"]
+)
+def test_the_grant_that_a_node_refuses_for_good_is_free_and_its_pod_cannot_start(owners: Any, kind: type) -> None:
+    """What has a controller is made anew elsewhere; whoever made it by hand reads why it waits."""
+    leader = Leader().nodes("n", gpus=1)
+    pod = build.gpu_pod("p", gpus=1)
+    pod = msgspec.structs.replace(pod, metadata=msgspec.structs.replace(pod.metadata, owner_references=owners))
+    leader.facts(pod)
+    leader.bind(pod)
+    (grant_id,) = leader.core.book.grants
+    said = leader.send(m.GrantAcknowledged("n", grant_id, ok=False, reason="void", dead=True))
+    assert leader.core.book.grants == {}
+    assert [type(patch) for c in only(said, m.SendPatches) for patch in c.patches] == [kind]
+    assert gets_a_place(leader)
+
+
+def test_no_node_refuses_for_good_what_is_anothers() -> None:
+    leader = Leader().nodes("n", gpus=1)
+    bound(leader)
+    (grant_id,) = leader.core.book.grants
+    leader.nodes("other", gpus=1)
+    leader.send(m.GrantAcknowledged("other", grant_id, ok=False, reason="void", dead=True))
+    assert list(leader.core.book.grants) == [grant_id]
+
+
+def test_a_refusal_for_good_does_not_free_what_is_only_decided() -> None:
+    """Its Binding may come true yet; the node says it again when the pod is seen bound."""
+    leader = Leader().nodes("n", gpus=1)
+    leader.facts(build.gpu_pod("p", gpus=1))
+    (grant_id,) = leader.core.book.grants
+    leader.send(m.GrantAcknowledged("n", grant_id, ok=False, reason="void", dead=True))
+    assert list(leader.core.book.grants) == [grant_id]
+
+
+def test_a_refusal_that_is_not_for_good_frees_nothing() -> None:
+    leader = Leader().nodes("n", gpus=1)
+    bound(leader)
+    (grant_id,) = leader.core.book.grants
+    leader.send(m.GrantAcknowledged("n", grant_id, ok=False, reason="term 99 is over"))
+    assert list(leader.core.book.grants) == [grant_id]
+
+
+# --- what nodes are told ----------------------------------------------------------------------------------------
+
+
+def test_a_sync_names_what_is_decided_and_says_that_it_was_not_seen_bound() -> None:
+    leader = Leader().nodes("n", gpus=2)
+    pods = [build.gpu_pod(name, gpus=1) for name in ("seen", "decided")]
+    leader.facts(*pods)
+    leader.bind(pods[0])
+    assert {g.name: g.unbound for g in boots(leader).grants} == {"seen": False, "decided": True}
+
+
+def test_orders_to_a_node_have_rising_numbers() -> None:
+    """Else an agent could not tell which of a sync and a grant is older."""
+    leader = Leader().nodes("n", gpus=2)
+    first = asked(leader).number
+    bound(leader)
+    (grant,) = only(leader.said, m.SendGrant)
+    assert 0 < first < grant.grant.number
+    assert not grant.grant.unbound
+    sync = boots(leader)
+    assert sync.number > grant.grant.number
+    assert {g.number for g in sync.grants} == {sync.number}
+
+
+def test_a_void_grant_that_a_node_has_heard_of_is_taken_back_there_until_it_answers() -> None:
+    leader = Leader().nodes("n", gpus=1)
+    pod = build.gpu_pod("p", gpus=1)
+    leader.facts(pod)
+    (heard,) = boots(leader).grants
+    said = leader.facts(build.newer(pod))
+    (release,) = only(said, m.SendRelease)
+    assert (release.node, release.release.uid, release.release.grant_id) == ("n", "uid-team-p", heard.grant.grant_id)
+    assert release in only(leader.tick(RESEND_S), m.SendRelease)
+    leader.send(m.ReleaseSeen("n", heard.grant.grant_id))
+    assert only(leader.tick(RESEND_S), m.SendRelease) == []
+
+
+def test_a_void_grant_that_no_node_has_heard_of_is_told_to_nobody() -> None:
+    leader = Leader().nodes("n", gpus=1)
+    pod = build.gpu_pod("p", gpus=1)
+    leader.facts(pod)
+    assert only(leader.facts(build.newer(pod)), m.SendRelease) == []
+
+
+def test_a_grant_that_was_not_answered_is_said_again_under_the_renewed_term() -> None:
+    leader = Leader().nodes("n", gpus=1)
+    leader.facts(pod := build.gpu_pod("p", gpus=1))
+    leader.answer = False
+    leader.bind(pod)
+    leader.send(m.TermRenewed(term=900))
+    assert [c.grant.term for c in only(leader.tick(RESEND_S), m.SendGrant)] == [900]
+
+
+def test_an_agent_that_asks_is_told_of_grants_of_its_own_that_were_seen_bound() -> None:
+    leader = Leader().nodes("n", gpus=1)
+    pod = build.gpu_pod("p", gpus=1)
+    leader.facts(pod)
+    asks = GrantQuery(uid=pod.metadata.uid, node="n")
+    assert reader.grant(leader.core, asks).found is None, "its Binding may never come true"
+    leader.bind(pod)
+    found = reader.grant(leader.core, asks).found
+    assert found is not None
+    assert (found.uid, found.unbound) == (pod.metadata.uid, False)
+    assert reader.grant(leader.core, msgspec.structs.replace(asks, node="other")).found is None
