@@ -35,12 +35,16 @@ class GivingBack:
         self._freed.note()
         own = self._book.nodes[answer.node].grants
         self._parking.synced({grant_id: parked for grant_id, parked in answer.parked.items() if grant_id in own})
-        return [command for grant_id in released for command in self._released_before(self._book.grants[grant_id])]
+        return [command for grant_id in released for command in self._void(grant_id)]
 
     def dead(self, event: m.GrantAcknowledged) -> list[m.Command]:
         """A node will never hand this grant over, so its capacity is free."""
         self._nodes.acknowledged(event.grant_id)
-        held = self._book.grants.get(event.grant_id)
+        return self._void(event.grant_id)
+
+    def _void(self, grant_id: str) -> list[m.Command]:
+        """A hold keeps its capacity: its Binding may yet succeed, and then the node says the same again."""
+        held = self._book.grants.get(grant_id)
         return [] if held is None or held.phase in ("holding", "reserved") else self._released_before(held)
 
     def _released_before(self, held: GrantState) -> list[m.Command]:

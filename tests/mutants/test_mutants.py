@@ -11,7 +11,7 @@ from tests.mutants.catalogue import every
 from tests.mutants.mutant import Mutant
 from tests.mutants.runner import Unfit, run
 
-SAMPLE = 16
+SAMPLE = 40
 """One mutant in so many is tried with each run of the tests."""
 
 

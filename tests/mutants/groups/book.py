@@ -164,12 +164,20 @@ MUTANTS = [
         tests=(_GIVING_TESTS + "test_a_pod_that_is_being_deleted_is_not_deleted_once_more",),
     ),
     Mutant(
+        name="tombstone-ends-a-hold",
+        what="what a node says by its sync to have released frees a hold whose Binding may be on the way",
+        file=_GIVING,
+        old="for command in self._void(grant_id)]",
+        new="for command in self._released_before(self._book.grants[grant_id])]",
+        tests=(_GIVING_TESTS + "test_a_hold_that_its_node_calls_released_stays_booked",),
+    ),
+    Mutant(
         name="tombstones-of-a-sync-are-ignored",
         what="what a node says by its sync to have released stays booked",
         file=_GIVING,
         old=(
             "return [command for grant_id in released for command in "
-            "self._released_before(self._book.grants[grant_id])]"
+            "self._void(grant_id)]"
         ),
         new="return []",
         tests=(_GIVING_TESTS + "test_a_node_that_tells_by_its_sync_that_it_has_released_a_grant_frees_it",),

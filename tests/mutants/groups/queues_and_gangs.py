@@ -18,15 +18,23 @@ MUTANTS = [
         tests=(_GANGS + "test_a_gang_of_mig_instances_fills_a_gpu_or_leaves_it_untouched",),
     ),
     Mutant(
+        name="gang-is-tried-from-its-largest-member-only",
+        what="a large member takes the room of small ones that a gang needs",
+        file="services/placement/gangs/placing.py",
+        old="            yield index\n",
+        new="            pass\n",
+        tests=(_GANGS + "test_a_large_member_does_not_take_the_room_of_small_ones_that_the_gang_needs",),
+    ),
+    Mutant(
         name="gang-is-not-taken-back",
         what="those of a gang that did fit keep their holds though the rest does not",
         file="services/placement/gangs/placing.py",
         old=(
-            "            if on_misfit is not None:\n"
-            "                on_misfit(misfit)\n"
-            "        take_back(placed, engine)\n"
+            "                if on_misfit is not None:\n"
+            "                    on_misfit(misfit)\n"
+            "            take_back(placed, engine)\n"
         ),
-        new="            if on_misfit is not None:\n                on_misfit(misfit)\n",
+        new="                if on_misfit is not None:\n                    on_misfit(misfit)\n",
         tests=(_GANGS + "test_a_gang_of_mig_instances_fills_a_gpu_or_leaves_it_untouched",),
     ),
     Mutant(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
+
 from services.placement import messages as m
 from shared.contracts.commands import AnnounceEvent, DeletePod
 from shared.contracts.events import GrantEnded
@@ -99,6 +101,23 @@ def test_a_node_that_tells_by_its_sync_that_it_has_released_a_grant_frees_it() -
     said = leader.send(m.SyncAnswered(answer))
     assert deletions(said) == [(pod.metadata.uid, pod.metadata.resource_version)]
     assert leader.core.book.grants == {}
+
+
+def test_a_hold_that_its_node_calls_released_stays_booked() -> None:
+    """Its Binding may be on the way. Where it succeeds, the node refuses the grant, and the pod is replaced."""
+    leader = Leader(build.node("n"), term=200, answer=False)
+    leader.send(m.SnapshotSeen(leader.objects, 0))
+    leader.send(m.Appended(201))
+    (sync,) = [c.sync for c in leader.send(m.InventorySeen(build.inventory("n", gpus=1))) if isinstance(c, m.SendSync)]
+    answer = NodeSyncAnswer(node="n", boot_id="boot-1", term=200, accepted=True, number=sync.number)
+    leader.send(m.SyncAnswered(answer))
+    leader.facts(build.gpu_pod("p", gpus=1))
+    (grant_id,) = leader.core.book.grants
+    leader.core.nodes.lost("n")
+    (sync,) = [c.sync for c in leader.send(m.InventorySeen(build.inventory("n", gpus=1))) if isinstance(c, m.SendSync)]
+    assert [named.grant.grant_id for named in sync.grants] == [grant_id]
+    leader.send(m.SyncAnswered(msgspec.structs.replace(answer, number=sync.number, tombstones=(grant_id,))))
+    assert list(leader.core.book.grants) == [grant_id]
 
 
 def test_a_released_grant_is_acknowledged_to_its_node_until_it_stops_saying_so() -> None:
