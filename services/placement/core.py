@@ -59,7 +59,7 @@ class Core:
         self.preemption = Preemption(self.decider, self.journal, self.parking, self._freed)
         self.takeover = Takeover()
         self._binding = Binding(self.placer, self.holds, self.stats)
-        self._giving_back = GivingBack(self.book, self.nodes, self.parking, self._freed)
+        self._giving_back = GivingBack(self.book, self.nodes, self._freed)
         self._began = 0.0
         self._out: list[m.Command] = []
 
@@ -256,10 +256,17 @@ class Core:
 
     def _synced(self, event: m.SyncAnswered, now: float) -> None:
         """Nodes are not believed about terms: a wrong one must not end the session of the true leader."""
-        if event.answer.accepted:
-            self._out += self._giving_back.synced(event, now)
-        elif event.answer.term > self.term:
-            self._out += self.nodes.ahead(event.answer, now)
+        answer = event.answer
+        if not answer.accepted:
+            if answer.term > self.term:
+                self._out += self.nodes.ahead(answer, now)
+            return
+        said = self._giving_back.synced(answer, now)
+        if said is None:
+            return
+        own = self.book.nodes[answer.node].grants
+        self.parking.synced({grant_id: parked for grant_id, parked in answer.parked.items() if grant_id in own})
+        self._out += said
 
     def _grant_answered(self, event: m.GrantAcknowledged, now: float) -> None:
         held = self.book.grants.get(event.grant_id)

@@ -5,16 +5,16 @@ from __future__ import annotations
 from services.placement import messages as m
 from services.placement.freed import Freed
 from services.placement.nodes import Nodes
-from services.placement.parking import Parking
 from shared.book.book import Book
 from shared.book.states import GrantState, PodState
 from shared.contracts.commands import AnnounceEvent, DeletePod
 from shared.contracts.events import GrantEnded
+from shared.contracts.node_commands import NodeSyncAnswer
 
 
 class GivingBack:
-    def __init__(self, book: Book, nodes: Nodes, parking: Parking, freed: Freed) -> None:
-        self._book, self._nodes, self._parking, self._freed = book, nodes, parking, freed
+    def __init__(self, book: Book, nodes: Nodes, freed: Freed) -> None:
+        self._book, self._nodes, self._freed = book, nodes, freed
 
     def pod_ended(self, grant_id: str, now: float) -> list[m.Command]:
         """Its node is asked to give back what it had; a node that is gone has given back all."""
@@ -26,15 +26,12 @@ class GivingBack:
             return [self._end(held, "its node is gone")]
         return self._nodes.leaving(held, now)
 
-    def synced(self, event: m.SyncAnswered, now: float) -> list[m.Command]:
-        """A node's word on all that runs there, of this term."""
-        answer = event.answer
+    def synced(self, answer: NodeSyncAnswer, now: float) -> list[m.Command] | None:
+        """A node's word on all that runs there. None where it is not an answer to what is asked now: then it changes nothing."""
         released = self._nodes.synced(answer, now)
         if released is None:
-            return []
+            return None
         self._freed.note()
-        own = self._book.nodes[answer.node].grants
-        self._parking.synced({grant_id: parked for grant_id, parked in answer.parked.items() if grant_id in own})
         return [command for grant_id in released for command in self._void(grant_id)]
 
     def dead(self, event: m.GrantAcknowledged) -> list[m.Command]:

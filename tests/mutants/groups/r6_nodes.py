@@ -164,7 +164,7 @@ MUTANTS = [
     Mutant(
         name="parked-of-anothers-grants",
         what="a node's sync says what another node's pod has given up",
-        file=GIVING_BACK,
+        file=CORE,
         old="parked in answer.parked.items() if grant_id in own}",
         new="parked in answer.parked.items()}",
         tests=(f"{TEST}::test_a_node_says_of_none_but_its_own_pods_what_they_have_given_up",),
