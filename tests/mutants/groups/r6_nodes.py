@@ -172,9 +172,9 @@ MUTANTS = [
     Mutant(
         name="late-sync-answer-parks",
         what="an answer that does not count says all the same what pods have given up",
-        file=GIVING_BACK,
-        old="        if released is None:\n            return []\n",
-        new="        released = released or []\n",
+        file=CORE,
+        old="        if said is None:\n            return\n",
+        new="        said = said or []\n",
         tests=(f"{TEST}::test_an_answer_that_does_not_count_says_nothing_of_what_was_given_up",),
     ),
     Mutant(
