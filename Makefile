@@ -17,7 +17,7 @@ $(STAMP): requirements.lock pyproject.toml
 	@echo "installing into $(VENV) (half a minute the first time)" >&2
 	@$(PY) -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock >&2
 	@$(PY) -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable . >&2
-	@$(PY) -m services.placement.warming
+	@$(PY) -m services.placement.engine.precompile
 	@touch $@
 
 demo: $(STAMP)  ## openb pods on openb nodes, everything embedded; KUBE=1 for a real API server

@@ -24,7 +24,7 @@ import numpy as np
 
 from bench.openb.fill import place
 from bench.openb.trace import Pods, Trace, TraceNode, TracePod, make_book, read_trace
-from services.placement.engine import Engine
+from services.placement.engine.engine import Engine
 from shared.book.states import PodState
 
 DATA = Path(__file__).parent / "data" / "openb"

@@ -24,13 +24,13 @@ import numpy as np
 
 from bench.openb.trace import Pods, Trace, TraceNode, TracePod, make_book
 from cli import openb
-from services.placement.defrag import Goal, advise
-from services.placement.engine import Engine
-from services.placement.explain import Explainer
-from services.placement.explaining.steps import SLICE_S, Steps, in_slices
-from services.placement.explaining.trial import undisturbed
-from services.placement.explaining.when import when
-from services.placement.explaining.worlds import change
+from services.placement.engine.engine import Engine
+from services.placement.explain.consolidation_advice import Goal, advise
+from services.placement.explain.explainer import Explainer
+from services.placement.explain.steps import SLICE_S, Steps, in_slices
+from services.placement.explain.trial import undisturbed
+from services.placement.explain.what_if_clusters import change
+from services.placement.explain.when import when
 from shared.book.gangs import Gangs
 from shared.book.states import PodState
 from shared.contracts.queries import AddNodes, WhatIfQuery

@@ -21,7 +21,7 @@ from collections import Counter
 import msgspec
 
 from bench.openb.fill import place
-from services.placement.engine import Engine
+from services.placement.engine.engine import Engine
 from shared.book.book import Book
 from shared.book.states import PodState, pod_state
 from shared.contracts.facts import Put

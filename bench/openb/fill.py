@@ -8,7 +8,7 @@ from collections.abc import Callable
 import msgspec
 
 from bench.openb.trace import Arrivals, Pods, Trace, make_book, ranked
-from services.placement.engine import Engine
+from services.placement.engine.engine import Engine
 from services.placement.policies.fgd import Fgd
 from shared.model.grant import Grant
 

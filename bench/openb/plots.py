@@ -10,7 +10,7 @@ import numpy as np
 from bench.openb.fill import fill
 from bench.openb.trace import Arrivals, Pods, Trace
 from bench.svg import line_chart
-from services.placement.engine import Engine
+from services.placement.engine.engine import Engine
 from services.placement.policies.columns import columns_of
 from services.placement.policies.fgd import Fgd
 from services.placement.policies.fragmentation import fragmented

@@ -6,7 +6,7 @@ from typing import Any
 
 from bench.peercases.world import World, plain_gpu
 from services.admission.dialects.selection import selection
-from services.placement.quota import over_quota
+from services.placement.scheduling.quota import over_quota
 from shared.model import names
 from shared.model.gpu import Gpu
 from shared.model.grant import GpuShare

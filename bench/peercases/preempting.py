@@ -10,8 +10,8 @@ import msgspec
 
 from bench.peercases.world import World
 from services.placement import messages as m
-from services.placement import questions
-from services.placement.explaining.steps import finish
+from services.placement.explain.steps import finish
+from services.placement.queries import questions
 from services.preemptor import messages as pm
 from services.preemptor.config import Config
 from services.preemptor.core import Core as Preemptor

@@ -9,20 +9,20 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from services.placement import messages as m
-from services.placement.binding import Binding
-from services.placement.claims import Slices
-from services.placement.deciding import Decider
-from services.placement.freed import Freed
-from services.placement.giving_back import GivingBack
-from services.placement.holds import Hold, Holds
-from services.placement.journal import Journal
-from services.placement.nodes import Nodes
-from services.placement.parking import Parking
-from services.placement.placer import Placer
-from services.placement.preemption import Preemption
+from services.placement.preemption.plans import Preemption
+from services.placement.preemption.suspension import Parking
+from services.placement.protocol.bindings import Binding
+from services.placement.protocol.claims import Slices
+from services.placement.protocol.deciding import Decider
+from services.placement.protocol.freed import Freed
+from services.placement.protocol.holds import Hold, Holds
+from services.placement.protocol.nodes import Nodes
+from services.placement.protocol.recovery import Takeover
+from services.placement.protocol.releases import GivingBack
+from services.placement.protocol.write_batcher import Journal
+from services.placement.scheduler import Placer
+from services.placement.scheduling.node_avoidance import TurnedAway
 from services.placement.settings import Settings, Stats
-from services.placement.takeover import Takeover
-from services.placement.turned_away import TurnedAway
 from shared.book.book import Book, Change
 from shared.book.states import PodState
 from shared.contracts.commands import Answer, Patch

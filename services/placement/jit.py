@@ -2,7 +2,7 @@
 ends early is a loop, and a loop in plain Python is a hundred times too slow (docs/decisions/0014).
 
 Compiling all of them takes 5 to 12 seconds, once: the result is kept beside the source, or in NUMBA_CACHE_DIR. A
-service does it before it stands for leader, and an installation once (`python -m services.placement.warming`).
+service does it before it stands for leader, and an installation once (`python -m services.placement.engine.precompile`).
 """
 
 from __future__ import annotations

@@ -9,9 +9,9 @@ from typing import Any
 
 import msgspec
 
-from services.placement.log_client import LogClient
-from services.placement.reign import LogDeleted, Reign
-from services.placement.warming import exercise
+from services.placement.engine.precompile import exercise
+from services.placement.leader.log_client import LogClient
+from services.placement.leader.session import LogDeleted, Reign
 from shared.bus.port import BusError, Refused
 from shared.contracts.base import ContractError
 from shared.model.request import POLICIES

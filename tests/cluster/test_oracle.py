@@ -17,9 +17,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from services.placement.engine import Engine
+from services.placement.engine.engine import Engine
 from services.placement.filters import CLUSTER_FILTERS, NODE_FILTERS, ROOM_FILTERS
-from services.placement.honoured import refusal
+from services.placement.scheduling.unsupported_fields import refusal
 from shared.book.book import Book
 from shared.book.states import PodState, pod_state
 from shared.contracts.facts import Put

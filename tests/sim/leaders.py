@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from services.node_agent import messages as a
 from services.placement import messages as m
 from services.placement.core import Core
-from services.placement.log_protocol import LogProtocol, Pause, Request, Steps
+from services.placement.leader.log_protocol import LogProtocol, Pause, Request, Steps
 from services.placement.settings import Settings
 from shared.bus.feed import Follower, Gap
 from shared.bus.port import NoStream, Refused, Unknown

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-from services.placement import log_protocol as p
+from services.placement.leader import log_protocol as p
 from shared.bus.port import LogEntry, NoStream, Refused
 from shared.contracts import subjects
 from shared.contracts.base import decode, encode

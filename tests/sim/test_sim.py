@@ -10,12 +10,12 @@ import pytest
 from services.node_agent.core import Agent
 from services.node_agent.state import Known
 from services.placement.core import Core
-from services.placement.journal import Journal
-from services.placement.log_protocol import LogProtocol, ReadNewestTerm, Steps
+from services.placement.explain.pending_reasons import Reports
+from services.placement.leader.log_protocol import LogProtocol, ReadNewestTerm, Steps
 from services.placement.messages import Command, GrantAcknowledged
-from services.placement.nodes import Nodes
-from services.placement.reports import Reports
-from services.placement.takeover import Takeover
+from services.placement.protocol.nodes import Nodes
+from services.placement.protocol.recovery import Takeover
+from services.placement.protocol.write_batcher import Journal
 from shared.book.book import Book
 from shared.book.gangs import GangState
 from shared.contracts.log import DecisionBatch, LogMark

@@ -9,7 +9,7 @@ from typing import Any
 
 from services.node_agent.messages import Input
 from services.placement.core import Core
-from services.placement.gangs.placing import by_size, place_gang, take_back
+from services.placement.scheduling.gangs.placing import by_size, place_gang, take_back
 from services.watcher.sim_cluster import SimulatedCluster
 from shared.book.gangs import GangState
 from shared.contracts.facts import Fact

@@ -12,8 +12,8 @@ from typing import Any
 import msgspec
 
 from services.placement import messages as m
-from services.placement import questions
-from services.placement.explaining.steps import finish
+from services.placement.explain.steps import finish
+from services.placement.queries import questions
 from services.preemptor import messages as pm
 from services.preemptor.config import Config
 from services.preemptor.core import Core as Preemptor

@@ -7,7 +7,7 @@ from collections import defaultdict
 from typing import Any
 
 from services.placement import messages as m
-from services.placement.columns import columns
+from services.placement.queries.memory_breakdown import columns
 from services.preemptor import messages as pm
 from shared.contracts.node_commands import NodeGrant
 from shared.contracts.samples import GpuUse, SliceUse, UsageSample

@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 
 from services.placement import messages as m
-from services.placement import questions
-from services.placement.explaining.steps import finish
+from services.placement.explain.steps import finish
+from services.placement.queries import questions
 from shared.contracts.explain import Advice, Counterfactual, PodExplanation, WhenExplanation, WorldExplanation
 from shared.contracts.queries import AdviseQuery, WhatIfQuery, WhenQuery, WhyQuery
 from shared.model import names

@@ -17,7 +17,7 @@ from services.placement.filters.volumes import Volumes
 
 NODE_FILTERS: tuple[Filter, ...] = (Taints(), NodeAffinity(), DeviceClaims(), GpuKind(), GpuTopology())
 ROOM_FILTERS: tuple[Filter, ...] = (Resources(), GpuRoomLeft())
-"""Asked of all nodes at once by `services.placement.room`; one by one only to explain."""
+"""Asked of all nodes at once by `services.placement.free_capacity`; one by one only to explain."""
 CLUSTER_FILTERS: tuple[Filter, ...] = (HostPorts(), InterPod(), TopologySpread(), Volumes(), AvoidedNodes())
 
 __all__ = ["CLUSTER_FILTERS", "NODE_FILTERS", "ROOM_FILTERS", "Check", "Filter"]

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import msgspec
 
-from services.placement.assign import able, assign, mask_of
+from services.placement.assignment import able, assign, mask_of
 from services.placement.filters.base import Check, Filter
 from services.placement.filters.topology import GpuTopology, lacking_set
 from services.placement.topology import fabric_of

@@ -3,7 +3,7 @@
 from tests.mutants.mutant import Mutant
 
 _LEDGER = "shared/book/ledger.py"
-_GIVING = "services/placement/giving_back.py"
+_GIVING = "services/placement/protocol/releases.py"
 _TESTS = "tests/unit/shared/book/test_book.py::"
 _CORE = "tests/unit/services/placement/test_core.py::"
 _GIVING_TESTS = "tests/unit/services/placement/test_giving_back.py::"
@@ -112,7 +112,7 @@ MUTANTS = [
     Mutant(
         name="agents-speak-for-each-other",
         what="an agent's word on another node is believed",
-        file="services/placement/reign.py",
+        file="services/placement/leader/session.py",
         old="    if any(node != sender for node in nodes):\n",
         new="    if False:\n",
         tests=(_SESSION + "test_an_agent_speaks_of_its_own_node_alone",),

@@ -6,13 +6,13 @@ _GANGS = "tests/unit/services/placement/test_gangs.py::"
 _QUEUES = "tests/unit/services/placement/test_queues.py::"
 _PLANS = "tests/unit/services/placement/test_reservations.py::"
 _PARKING = "tests/unit/services/placement/test_parking.py::"
-_PREEMPTION = "services/placement/preemption.py"
+_PREEMPTION = "services/placement/preemption/plans.py"
 
 MUTANTS = [
     Mutant(
         name="gang-in-part",
         what="some of a gang are placed where not all fit",
-        file="services/placement/gangs/placing.py",
+        file="services/placement/scheduling/gangs/placing.py",
         old="return placed, None if len(placed) == need else Misfit",
         new="return placed, None if placed else Misfit",
         tests=(_GANGS + "test_a_gang_of_mig_instances_fills_a_gpu_or_leaves_it_untouched",),
@@ -20,7 +20,7 @@ MUTANTS = [
     Mutant(
         name="gang-is-tried-from-its-largest-member-only",
         what="a large member takes the room of small ones that a gang needs",
-        file="services/placement/gangs/placing.py",
+        file="services/placement/scheduling/gangs/placing.py",
         old="            yield index\n",
         new="            pass\n",
         tests=(_GANGS + "test_a_large_member_does_not_take_the_room_of_small_ones_that_the_gang_needs",),
@@ -28,7 +28,7 @@ MUTANTS = [
     Mutant(
         name="gang-is-not-taken-back",
         what="those of a gang that did fit keep their holds though the rest does not",
-        file="services/placement/gangs/placing.py",
+        file="services/placement/scheduling/gangs/placing.py",
         old=(
             "                if on_misfit is not None:\n"
             "                    on_misfit(misfit)\n"
@@ -48,7 +48,7 @@ MUTANTS = [
     Mutant(
         name="gang-in-a-begun-record",
         what="a gang's decisions begin in a record that is nearly full",
-        file="services/placement/deciding.py",
+        file="services/placement/protocol/deciding.py",
         old="                if gang.need > self.settings.batch_most and not self.journal.empty:\n",
         new="                if False:\n",
         tests=(_GANGS + "test_a_gang_larger_than_a_batch_does_not_begin_in_a_record_that_others_have_begun",),
@@ -56,7 +56,7 @@ MUTANTS = [
     Mutant(
         name="gang-larger-than-a-record",
         what="a gang is decided whose decisions no record of the log can take",
-        file="services/placement/deciding.py",
+        file="services/placement/protocol/deciding.py",
         old="        if size > RECORD_MOST_BYTES:\n",
         new="        if False:\n",
         tests=(_GANGS + "test_a_gang_that_no_record_of_the_log_could_take_is_refused_by_name",),
@@ -77,7 +77,7 @@ MUTANTS = [
     Mutant(
         name="limit-not-to-the-very-gpu",
         what="a queue's limit is not asked for the very GPU that was found",
-        file="services/placement/placer.py",
+        file="services/placement/scheduler.py",
         old="        elif place is not None and self.fair.keeps_off(state, place.containers) is not None:\n",
         new="        elif False:\n",
         tests=(_QUEUES + "test_a_limit_holds_for_the_very_gpu_that_was_found",),
@@ -85,7 +85,7 @@ MUTANTS = [
     Mutant(
         name="unreadable-policy-is-none",
         what="a leader that begins with an unreadable policy places pods as if there were none",
-        file="services/placement/fair/fair.py",
+        file="services/placement/scheduling/fair/fair.py",
         old="            self.blocked = first or self.blocked\n",
         new="            self.blocked = False\n",
         tests=(_QUEUES + "test_a_leader_that_begins_with_an_unreadable_text_places_nobody_until_it_is_mended",),
@@ -126,7 +126,7 @@ MUTANTS = [
     Mutant(
         name="place-before-all-have-given-back",
         what="a beneficiary gets its place when one of its victims has given back",
-        file="services/placement/reservations.py",
+        file="services/placement/preemption/reservations.py",
         old="if r.logged and all(self._parking.is_done",
         new="if r.logged and any(self._parking.is_done",
         tests=(_PLANS + "test_two_victims_for_two_gpus_and_one_alone_frees_nothing",),
@@ -142,7 +142,7 @@ MUTANTS = [
     Mutant(
         name="plan-without-a-deadline",
         what="a plan keeps its places however long its victims take",
-        file="services/placement/reservations.py",
+        file="services/placement/preemption/reservations.py",
         old=(
             "            elif reservation.logged and reservation.until <= now and not "
             "self._all_end(reservation, now):\n"
@@ -153,7 +153,7 @@ MUTANTS = [
     Mutant(
         name="parked-rest-before-the-pod-has-moved",
         what="what a parked pod gave up is given out before the new leader has seen the pod move",
-        file="services/placement/parking.py",
+        file="services/placement/preemption/suspension.py",
         old=(
             "        if parked == state.parked and state.uid in self._unmoved:\n"
             "            self._said[state.uid] = parked\n"
@@ -165,7 +165,7 @@ MUTANTS = [
     Mutant(
         name="late-order-to-resume-is-obeyed",
         what="an annotation that goes without the leader's word is obeyed though others have the room",
-        file="services/placement/parking.py",
+        file="services/placement/preemption/suspension.py",
         old="        if state.parked is None and held.parked is not None and not self._fits(held):\n",
         new="        if False:\n",
         tests=(
@@ -175,7 +175,7 @@ MUTANTS = [
     Mutant(
         name="parked-is-booked-before-the-node-says-so",
         what="what a pod is to give up is others' before its node has said that it is given up",
-        file="services/placement/parking.py",
+        file="services/placement/preemption/suspension.py",
         old="        return held is None or (is_parking(victim) and held.parked == parked_by(victim, plan_id))\n",
         new="        return held is None or is_parking(victim)\n",
         tests=(_PARKING + "test_nobody_ends_before_those_who_only_give_something_up_have_done_so",),
@@ -184,7 +184,7 @@ MUTANTS = [
     Mutant(
         name="counterfactual-is-not-tried",
         what="it is said that a change would help, and not tried whether it does",
-        file="services/placement/explaining/counterfactuals.py",
+        file="services/placement/explain/counterfactual_trials.py",
         old="return book.nodes.get(node.name) is node and not Judge(state, book).of(node)",
         new="return book.nodes.get(node.name) is node",
         tests=(
@@ -195,7 +195,7 @@ MUTANTS = [
     Mutant(
         name="excluded-is-not-explained",
         what="an excluded pod reads that it waits like any other",
-        file="services/placement/honoured.py",
+        file="services/placement/scheduling/unsupported_fields.py",
         old="    if state.excluded:\n",
         new="    if False:\n",
         tests=("tests/unit/services/placement/test_takeover.py::test_an_excluded_pod_is_told_so_and_why_says_it",),

@@ -2,7 +2,7 @@
 
 from tests.mutants.mutant import Mutant
 
-_PROTOCOL = "services/placement/log_protocol.py"
+_PROTOCOL = "services/placement/leader/log_protocol.py"
 _STEPS = "tests/unit/services/placement/test_log_protocol.py::"
 _CLIENT = "tests/unit/services/placement/test_log_client.py::"
 _SESSION = "tests/unit/services/placement/test_session.py::"
@@ -154,7 +154,7 @@ MUTANTS = [
     Mutant(
         name="session-goes-on-without-its-log",
         what="a session that has deleted its log goes on",
-        file="services/placement/reign.py",
+        file="services/placement/leader/session.py",
         old="                    raise LogDeleted(command.reason)\n",
         new="",
         tests=(_SESSION + "test_a_session_on_a_log_that_has_lost_records_deletes_it",),

@@ -2,7 +2,7 @@
 
 from tests.mutants.mutant import Mutant
 
-_PROTOCOL = "services/placement/log_protocol.py"
+_PROTOCOL = "services/placement/leader/log_protocol.py"
 _STEPS = "tests/unit/services/placement/test_log_protocol.py::"
 _CLIENT = "tests/unit/services/placement/test_log_client.py::"
 _SESSION = "tests/unit/services/placement/test_session.py::"
@@ -28,7 +28,7 @@ MUTANTS = [
     Mutant(
         name="client-drops-the-chain",
         what="the log client asks for an append without the record before it",
-        file="services/placement/log_client.py",
+        file="services/placement/leader/log_client.py",
         old="last_sequence=after)",
         new="last_sequence=None)",
         tests=(_CLIENT + "test_a_leader_whose_records_were_lost_is_refused_at_its_next_append",),
@@ -156,7 +156,7 @@ MUTANTS = [
     Mutant(
         name="two-appends-in-flight",
         what="the journal hands out a second append before the first is answered",
-        file="services/placement/journal.py",
+        file="services/placement/protocol/write_batcher.py",
         old="        if self.in_flight is not None:\n            return []\n        if self.owed:",
         new="        if self.owed:",
         tests=(_CORE + "test_one_append_is_in_flight_at_a_time_and_the_next_batch_gathers_meanwhile",),
@@ -180,7 +180,7 @@ MUTANTS = [
     Mutant(
         name="leader-never-renews",
         what="a leader never renews its term, so that open holds age out of the log",
-        file="services/placement/reign.py",
+        file="services/placement/leader/session.py",
         old="if loop.time() < self._renew_at or not self.core.may_renew:",
         new="if True:",
         tests=(_SESSION + "test_a_leader_renews_its_term_when_it_is_due",),
@@ -188,7 +188,7 @@ MUTANTS = [
     Mutant(
         name="renewal-without-the-core",
         what="the core does not hear of the renewed term, and writes its holds and ready under the old one",
-        file="services/placement/reign.py",
+        file="services/placement/leader/session.py",
         old="        await self._carry_out(self.core.handle(m.TermRenewed(term), time.monotonic()))\n",
         new="",
         tests=(_SESSION + "test_a_leader_renews_its_term_when_it_is_due",),
@@ -196,7 +196,7 @@ MUTANTS = [
     Mutant(
         name="refused-append-does-not-end-the-session",
         what="a session whose append is refused goes on",
-        file="services/placement/reign.py",
+        file="services/placement/leader/session.py",
         old="if not task.cancelled() and task.exception() is not None and not self._failure.done():",
         new="if False:",
         tests=(_SESSION + "test_a_session_ends_when_its_append_is_refused",),
@@ -204,7 +204,7 @@ MUTANTS = [
     Mutant(
         name="newer-term-is-not-seen-when-asked",
         what="a session that is told to look at the log goes on although the log has a newer term",
-        file="services/placement/reign.py",
+        file="services/placement/leader/session.py",
         old="if newest is None or newest.sequence != self.log_client.term:",
         new="if newest is None:",
         tests=(_SESSION + "test_a_session_that_is_told_of_a_newer_term_ends_only_where_the_log_has_one",),
@@ -212,7 +212,7 @@ MUTANTS = [
     Mutant(
         name="a-nodes-word-ends-the-session",
         what="a node that speaks of a higher term ends the session, whatever the log has",
-        file="services/placement/reign.py",
+        file="services/placement/leader/session.py",
         old="if newest is None or newest.sequence != self.log_client.term:",
         new="if True:",
         tests=(_SESSION + "test_a_session_that_is_told_of_a_newer_term_ends_only_where_the_log_has_one",),
@@ -220,7 +220,7 @@ MUTANTS = [
     Mutant(
         name="log-is-asked-at-every-word-of-a-node",
         what="each word of a node on a higher term asks the log, as often as it comes",
-        file="services/placement/nodes.py",
+        file="services/placement/protocol/nodes.py",
         old="        if now - self._term_checked_at < CHECK_TERM_S:\n            return []\n",
         new="",
         tests=(_CORE + "test_a_node_that_follows_a_newer_term_makes_the_leader_look_at_the_log",),

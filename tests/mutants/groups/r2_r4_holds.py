@@ -2,8 +2,8 @@
 
 from tests.mutants.mutant import Mutant
 
-_HOLDS = "services/placement/holds.py"
-_BINDING = "services/placement/binding.py"
+_HOLDS = "services/placement/protocol/holds.py"
+_BINDING = "services/placement/protocol/bindings.py"
 _BOOK = "shared/book/book.py"
 _CORE = "tests/unit/services/placement/test_core.py::"
 _BOOK_TESTS = "tests/unit/shared/book/test_book.py::"
@@ -14,7 +14,7 @@ MUTANTS = [
     Mutant(
         name="binding-before-the-log",
         what="Bindings go out when their append is asked for, not when the log has it",
-        file="services/placement/deciding.py",
+        file="services/placement/protocol/deciding.py",
         old="        out += self.journal.due(term, now)\n",
         new=(
             "        out += self.journal.due(term, now)\n"
@@ -143,7 +143,7 @@ MUTANTS = [
     Mutant(
         name="no-backpressure",
         what="decisions go on however many Bindings have not been seen",
-        file="services/placement/deciding.py",
+        file="services/placement/protocol/deciding.py",
         old="while not self.journal.full and len(self.holds) < self.settings.holds_most:",
         new="while not self.journal.full:",
         tests=(_CORE + "test_holds_are_capped_and_go_on_when_bindings_are_seen",),

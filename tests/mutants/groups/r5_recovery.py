@@ -2,7 +2,7 @@
 
 from tests.mutants.mutant import Mutant
 
-_TAKEOVER = "services/placement/takeover.py"
+_TAKEOVER = "services/placement/protocol/recovery.py"
 _CORE = "services/placement/core.py"
 _TESTS = "tests/unit/services/placement/test_takeover.py::"
 _CORE_TESTS = "tests/unit/services/placement/test_core.py::"
@@ -247,7 +247,7 @@ MUTANTS = [
     Mutant(
         name="ready-before-open-holds",
         what="ready is written before the open holds that it speaks of",
-        file="services/placement/journal.py",
+        file="services/placement/protocol/write_batcher.py",
         old="            return [self.append(self.owed.pop(0))]\n",
         new="            return [self.append(self.owed.pop())]\n",
         tests=(_CORE_TESTS + "test_open_holds_are_logged_again_under_the_new_term_before_ready",),
@@ -323,7 +323,7 @@ MUTANTS = [
     Mutant(
         name="ready-does-not-name-the-excluded",
         what="a ready does not say who is excluded, so that the next leader places them",
-        file="services/placement/journal.py",
+        file="services/placement/protocol/write_batcher.py",
         old="ReadyRecord(term=term, excluded=dict(excluded))",
         new="ReadyRecord(term=term)",
         tests=(_TESTS + "test_a_successor_excludes_what_its_predecessor_excluded",),
@@ -388,7 +388,7 @@ MUTANTS = [
     Mutant(
         name="dead-pod-is-deleted-at-any-version",
         what="a pod with a void grant is deleted whatever has happened to it since",
-        file="services/placement/giving_back.py",
+        file="services/placement/protocol/releases.py",
         old="reason=note, resource_version=meta.resource_version),)",
         new="reason=note),)",
         tests=_VOID,
@@ -396,7 +396,7 @@ MUTANTS = [
     Mutant(
         name="bare-pod-is-deleted",
         what="a pod that nothing makes again is deleted for its void grant",
-        file="services/placement/giving_back.py",
+        file="services/placement/protocol/releases.py",
         old="        if state.controller is None:\n",
         new="        if False:\n",
         tests=(_TESTS + "test_a_bare_pod_that_is_bound_to_a_void_grant_stays_and_says_what_to_do",),

@@ -2,10 +2,10 @@
 
 from tests.mutants.mutant import Mutant
 
-NODES = "services/placement/nodes.py"
-GIVING_BACK = "services/placement/giving_back.py"
+NODES = "services/placement/protocol/nodes.py"
+GIVING_BACK = "services/placement/protocol/releases.py"
 CORE = "services/placement/core.py"
-SESSION = "services/placement/reign.py"
+SESSION = "services/placement/leader/session.py"
 UNIT = "tests/unit/services/placement"
 TEST = f"{UNIT}/test_nodes.py"
 RECOVERY = f"{UNIT}/test_recovery_order.py"
@@ -328,7 +328,7 @@ MUTANTS = [
     Mutant(
         name="asked-for-a-grant-that-is-only-decided",
         what="an agent that asks is told of a grant whose pod was not seen bound",
-        file="services/placement/reader.py",
+        file="services/placement/queries/reader.py",
         old='    if held is None or held.phase != "bound":\n',
         new="    if held is None:\n",
         tests=(f"{TEST}::test_an_agent_that_asks_is_told_of_grants_of_its_own_that_were_seen_bound",),
@@ -336,7 +336,7 @@ MUTANTS = [
     Mutant(
         name="asked-for-a-grant-of-another-node",
         what="an agent that asks is told of a grant of another node",
-        file="services/placement/reader.py",
+        file="services/placement/queries/reader.py",
         old="    if held.node != query.node:\n",
         new="    if False:\n",
         tests=(f"{TEST}::test_an_agent_that_asks_is_told_of_grants_of_its_own_that_were_seen_bound",),

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from services.placement.free_capacity import gpu_fit
 from services.placement.policies.base import OFTEN_UNTIL_PODS, Policy, largest_ask, next_lesson
 from services.placement.policies.columns import Ask, Columns, ask_of, columns_of
 from services.placement.policies.kerf.fairness import Fairness
@@ -12,7 +13,6 @@ from services.placement.policies.kerf.prices import START
 from services.placement.policies.kerf.score import TERMS, Tables, cost_terms, rate_gpus, rate_rows
 from services.placement.policies.kerf.tables import make_tables
 from services.placement.policies.kerf.turnover import Turnover
-from services.placement.room import gpu_fit
 from shared.book.arrays import Arrays, Bools, Ints
 from shared.book.book import Book
 from shared.book.shares import GpuRoom

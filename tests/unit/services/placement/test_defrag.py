@@ -8,8 +8,8 @@ import pytest
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
-from services.placement import questions
-from services.placement.explaining.steps import finish
+from services.placement.explain.steps import finish
+from services.placement.queries import questions
 from shared.contracts.queries import AdviseQuery, LeftAlone
 from shared.model.affinity import LabelSelector
 from shared.model.kube_object import Meta, OwnerReference

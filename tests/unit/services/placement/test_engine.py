@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from services.placement import messages as m
+from services.placement.engine.shape import INFEASIBLE, Row
 from services.placement.filters import NODE_FILTERS, ROOM_FILTERS
+from services.placement.free_capacity import fits_room
 from services.placement.policies.binpack import Binpack
-from services.placement.room import fits_room
-from services.placement.shape import INFEASIBLE, Row
 from shared.book.accepts import model_matches
 from shared.book.book import Book
 from shared.book.states import pod_state

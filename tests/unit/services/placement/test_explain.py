@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from services.placement import questions, reader
-from services.placement.explaining.steps import finish
+from services.placement.explain.steps import finish
+from services.placement.queries import questions, reader
 from shared.contracts.queries import InspectQuery, StatusQuery, WhatIfQuery, WhyQuery
 from shared.model.objects import Taint
 from tests.support import build

@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from services.placement import messages as m
-from services.placement.gangs.domains import room_for
-from services.placement.gangs.placing import by_size, place_gang, take_back
-from services.placement.shape import Row
+from services.placement.engine.shape import Row
+from services.placement.scheduling.gangs.domains import room_for
+from services.placement.scheduling.gangs.placing import by_size, place_gang, take_back
 from shared.book.gangs import GangState
 from shared.contracts.log import DecisionBatch
 from shared.model.objects import Pod

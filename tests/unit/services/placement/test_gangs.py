@@ -8,10 +8,10 @@ import msgspec
 import pytest
 
 from services.placement import messages as m
-from services.placement import questions
-from services.placement.explaining.steps import finish
-from services.placement.journal import RECORD_MOST_BYTES
-from services.placement.traces import record
+from services.placement.explain.steps import finish
+from services.placement.leader.traces import record
+from services.placement.protocol.write_batcher import RECORD_MOST_BYTES
+from services.placement.queries import questions
 from shared.contracts.commands import AnnounceEvent, Answer, ReportPending, SelectNode, TouchPod
 from shared.contracts.events import GangPlaced, GangWaiting, PlacementDecided
 from shared.contracts.explain import PodExplanation

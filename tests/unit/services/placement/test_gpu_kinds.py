@@ -9,8 +9,8 @@ import pytest
 
 from bench.topologies import machines
 from services.placement import messages as m
-from services.placement import questions
-from services.placement.explaining.steps import finish
+from services.placement.explain.steps import finish
+from services.placement.queries import questions
 from services.placement.scores.gpu_preference import cost_of, speed_of
 from shared.contracts.explain import PodExplanation
 from shared.contracts.queries import WhyQuery

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from services.placement import labels
+from services.placement.protocol import labels
 from shared.model.gpu import Gpu, Inventory
 
 H100 = Gpu(uuid="A", index=0, model="NVIDIA-H100-80GB-HBM3", memory_mib=81559, compute_capability="9.0")

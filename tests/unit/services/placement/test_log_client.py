@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from services.placement.log_client import LogClient
+from services.placement.leader.log_client import LogClient
 from shared.bus.embedded import EmbeddedServer
 from shared.bus.nats_bus import NatsBus
 from shared.bus.port import BusError, NoStream, Refused

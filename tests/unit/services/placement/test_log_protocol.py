@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from services.placement import log_protocol as p
+from services.placement.leader import log_protocol as p
 from shared.bus.port import LogEntry, NoStream, Refused, Unknown
 from shared.contracts import subjects
 from shared.contracts.base import ContractError, encode

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from services.placement.looks import Looks
+from services.placement.engine.node_classes import Looks
 from shared.book.book import Book
 from shared.contracts.facts import Put
 from tests.support import build

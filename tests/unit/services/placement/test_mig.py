@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from services.placement import messages as m
-from services.placement.room import fits_room
+from services.placement.free_capacity import fits_room
 from shared.book.arrays import NOT_MIG
 from shared.book.states import pod_state
 from shared.model.gpu import Inventory, Strategy

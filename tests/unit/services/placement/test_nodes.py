@@ -8,8 +8,8 @@ import msgspec
 import pytest
 
 from services.placement import messages as m
-from services.placement import reader
-from services.placement.nodes import RESEND_S, SILENT_S
+from services.placement.protocol.nodes import RESEND_S, SILENT_S
+from services.placement.queries import reader
 from shared.contracts.commands import AnnounceEvent, DeletePod
 from shared.contracts.node_commands import LiveSlice, NodeSync, NodeSyncAnswer
 from shared.contracts.queries import GrantQuery

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from services.placement import messages as m
-from services.placement.reader import inspect
+from services.placement.queries.reader import inspect
 from shared.contracts.commands import ParkPod, TouchPod
 from shared.contracts.events import PreemptionAbandoned
 from shared.contracts.facts import Put

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from services.placement.engine import Engine
+from services.placement.engine.engine import Engine
+from services.placement.free_capacity import fits_room
 from services.placement.policies.columns import ask_of, columns_of
 from services.placement.policies.kerf.balance import imbalance
 from services.placement.policies.kerf.groups import group_value, scarcity
@@ -20,7 +21,6 @@ from services.placement.policies.kerf.prices import START, settle
 from services.placement.policies.kerf.score import rate_rows
 from services.placement.policies.kerf.turnover import Turnover
 from services.placement.policies.kerf.waste import STEPS, expected_waste
-from services.placement.room import fits_room
 from shared.book.book import Book
 from shared.book.states import PodState, pod_state
 from shared.contracts.facts import Put

@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from services.placement.engine import Engine, Place
+from services.placement.engine.engine import Engine, Place
+from services.placement.free_capacity import fits_room
 from services.placement.policies import columns
 from services.placement.policies.base import Policy
 from services.placement.policies.columns import ask_of, asked_milli, columns_of
@@ -21,7 +22,6 @@ from services.placement.policies.kerf.mix import accepts, kind_of, milli_on
 from services.placement.policies.kerf.parameters import BUCKET_MILLI
 from services.placement.policies.kerf.policy import Kerf
 from services.placement.policies.kerf.score import UNFIT, Tables, rate_rows
-from services.placement.room import fits_room
 from shared.book.book import Book
 from shared.book.fork import Fork
 from shared.book.mig import MASKS, MigCut, MigRoom, serving_bits

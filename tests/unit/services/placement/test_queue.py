@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from services.placement.queue import Queue
+from services.placement.scheduling.queue import Queue
 from shared.book.states import pod_state
 from tests.support import build
 from tests.support.leader import Leader

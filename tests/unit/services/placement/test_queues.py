@@ -8,8 +8,8 @@ import msgspec
 import pytest
 
 from services.placement import messages as m
-from services.placement import questions, reader
-from services.placement.explaining.steps import finish
+from services.placement.explain.steps import finish
+from services.placement.queries import questions, reader
 from shared.contracts.events import PolicyRead
 from shared.contracts.explain import PodExplanation
 from shared.contracts.log import DecisionBatch, ReadyRecord

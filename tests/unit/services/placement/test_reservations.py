@@ -8,8 +8,9 @@ import msgspec
 import pytest
 
 from services.placement import messages as m
-from services.placement import questions, reservations
-from services.placement.explaining.steps import finish
+from services.placement.explain.steps import finish
+from services.placement.preemption import reservations
+from services.placement.queries import questions
 from shared.contracts.events import PreemptionAbandoned, PreemptionExecuted, PreemptionReserved
 from shared.contracts.facts import Gone
 from shared.contracts.log import DecisionBatch, ReservationRecord

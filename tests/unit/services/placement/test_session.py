@@ -10,8 +10,8 @@ import pytest
 import structlog
 
 from services.placement import service
-from services.placement.log_client import LogClient
-from services.placement.reign import LogDeleted, Reign
+from services.placement.leader.log_client import LogClient
+from services.placement.leader.session import LogDeleted, Reign
 from services.placement.service import Config, Placement
 from shared.bus.embedded import EmbeddedServer
 from shared.bus.nats_bus import NatsBus

@@ -6,7 +6,7 @@ import pytest
 
 from services.placement import messages as m
 from services.placement.core import Core
-from services.placement.takeover import Takeover, touch
+from services.placement.protocol.recovery import Takeover, touch
 from shared.book.states import pod_state
 from shared.contracts.commands import AnnounceEvent, Answer, DeletePod, TouchPod
 from shared.contracts.events import TermTaken

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from services.placement import messages as m
-from services.placement.reader import inspect, queues, status
+from services.placement.queries.reader import inspect, queues, status
 from shared.contracts.commands import AnnounceEvent
 from shared.contracts.events import PreemptionAbandoned
 from shared.contracts.queries import InspectGpu, InspectQuery, StatusQuery

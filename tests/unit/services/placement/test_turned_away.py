@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from services.placement import messages as m
-from services.placement.turned_away import AVOID_S
+from services.placement.scheduling.node_avoidance import AVOID_S
 from shared.contracts.events import PlacementRejected
 from shared.model.kube_object import OwnerReference
 from shared.model.objects import Pod, PodStatus

@@ -8,10 +8,10 @@ import msgspec
 import pytest
 
 from services.placement import messages as m
+from services.placement.explain.pending_reasons import SAY_AGAIN_S, Reports
 from services.placement.filters import CLUSTER_FILTERS
 from services.placement.filters.volumes import choose_volumes
-from services.placement.queue import Queue
-from services.placement.reports import SAY_AGAIN_S, Reports
+from services.placement.scheduling.queue import Queue
 from shared.book.book import Book
 from shared.book.states import pod_state
 from shared.contracts.facts import Put

@@ -7,8 +7,8 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from services.placement.explaining.trial import Trial
-from services.placement.shape import Row
+from services.placement.engine.shape import Row
+from services.placement.explain.trial import Trial
 from shared.book.book import Book
 from shared.book.fork import Fork
 from tests.support import build

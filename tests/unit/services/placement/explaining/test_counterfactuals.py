@@ -10,9 +10,9 @@ from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
 from services.placement import messages as m
-from services.placement.explaining.trial import Trial
-from services.placement.explaining.verdicts import Judge
-from services.placement.explaining.wishes import wishes
+from services.placement.explain.counterfactuals import wishes
+from services.placement.explain.diagnosis import Judge
+from services.placement.explain.trial import Trial
 from shared.book.states import PodState
 from shared.model.affinity import Toleration
 from tests.support import build

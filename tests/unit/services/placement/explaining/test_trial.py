@@ -6,9 +6,9 @@ import asyncio
 
 import pytest
 
-from services.placement.engine import Engine
-from services.placement.explaining.steps import Steps, finish, in_slices
-from services.placement.explaining.trial import Trial, undisturbed
+from services.placement.engine.engine import Engine
+from services.placement.explain.steps import Steps, finish, in_slices
+from services.placement.explain.trial import Trial, undisturbed
 from shared.book.states import pod_state
 from tests.support import build
 from tests.support.leader import Leader

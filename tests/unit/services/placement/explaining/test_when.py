@@ -7,8 +7,8 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from services.placement import questions
-from services.placement.explaining.steps import finish
+from services.placement.explain.steps import finish
+from services.placement.queries import questions
 from shared.contracts.queries import WhenQuery
 from shared.model.affinity import Affinity, LabelSelector, PodAffinity, PodAffinityTerm
 from tests.support import build

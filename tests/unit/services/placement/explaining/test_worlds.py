@@ -5,8 +5,8 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from services.placement import questions
-from services.placement.explaining.steps import finish
+from services.placement.explain.steps import finish
+from services.placement.queries import questions
 from shared.contracts.queries import AddGpus, AddNodes, Resize, WhatIfQuery, WhenQuery
 from shared.model.kube_object import OwnerReference
 from tests.support import build

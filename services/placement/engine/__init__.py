@@ -1,0 +1,1 @@
+"""Cached rows of feasible nodes and scores, by pod shape."""

@@ -1,0 +1,110 @@
+"""Pods of equal request share one shape, and a shape one row of scores over all nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from services.placement.engine.node_classes import Looks, tells_apart
+from services.placement.filters import NODE_FILTERS, Check
+from services.placement.free_capacity import fits_room
+from services.placement.policies.base import Policy
+from services.placement.scores import COLUMN_SCORES, NODE_SCORES
+from services.placement.scores.base import Rate
+from shared.book.arrays import Bools, Ints
+from shared.book.book import Book
+from shared.book.states import PodState
+
+INFEASIBLE = -(1 << 62)
+"""Below every score, which may be negative."""
+
+_ENCODER = msgspec.json.Encoder(order="deterministic")
+
+
+def shape_key(state: PodState) -> bytes:
+    """All that node filters, room and column scores may look at. Pods with equal keys get equal rows."""
+    spec = state.pod.spec
+    node_affinity = spec.affinity.node_affinity if spec.affinity else None
+    parts: tuple[Any, ...] = (state.demand, state.request, spec.node_selector, node_affinity, spec.tolerations)
+    return _ENCODER.encode(parts)
+
+
+class Row:
+    """One shape's score on every node, INFEASIBLE where it cannot go; kept up by looking only at what changed."""
+
+    BYTES_A_NODE = 25
+
+    def __init__(self, sample: PodState, policy: Policy, book: Book, looks: Looks | None = None) -> None:
+        self.sample, self.policy, self.book = sample, policy, book
+        self.looks = looks or Looks(book)
+        self.generation = self.edition = -1
+        self.cursor = -1
+        self.passes: Bools = np.zeros(0, np.bool_)
+        self.preference: Ints = np.zeros(0, np.int64)
+        self.total: Ints = np.zeros(0, np.int64)
+        self.versions: Ints = np.zeros(0, np.int64)
+
+    def refresh(self) -> Ints:
+        """The row as of now."""
+        arrays = self.book.arrays
+        changed: Sequence[int] | None = None
+        if self.generation == arrays.generation and self.edition == self.policy.edition:
+            changed = arrays.since(self.cursor)
+        if changed is None:
+            if self.generation != arrays.generation:
+                self._allocate()
+            self.edition = self.policy.edition
+            changed = range(len(self.book.row_names))
+        self.cursor = arrays.cursor
+        if changed:
+            self._recompute(np.array(changed, np.int64))
+        return self.total
+
+    def _allocate(self) -> None:
+        rows = self.book.arrays.rows
+        self.generation = self.book.arrays.generation
+        self.passes = np.zeros(rows, np.bool_)
+        self.preference = np.zeros(rows, np.int64)
+        self.total = np.full(rows, INFEASIBLE, np.int64)
+        self.versions = np.zeros(rows, np.int64)
+
+    def _recompute(self, rows: Ints) -> None:
+        self._recheck_nodes(rows)
+        room, fit = fits_room(self.sample, self.book.arrays, rows)
+        self.total[rows] = INFEASIBLE
+        feasible = self.passes[rows] & room
+        rows = rows[feasible]
+        if rows.size == 0:
+            return
+        fit = None if fit is None else fit[feasible]
+        score = self.preference[rows]
+        for column_score in COLUMN_SCORES:
+            part = column_score.rate(self.sample, self.policy, self.book.arrays, rows, fit)
+            if part is not None:
+                score = score + column_score.weight * part
+        self.total[rows] = score
+
+    def _recheck_nodes(self, rows: Ints) -> None:
+        """Node filters and node scores, only where the Node object, the inventory or the agent's state moved."""
+        stamps = self.book.arrays.stamp
+        stale = rows[stamps[rows] != self.versions[rows]]
+        if stale.size == 0:
+            return
+        checks = [c for f in NODE_FILTERS if (c := f.prepare(self.sample, self.book)) is not None]
+        rates = [(s.weight, r) for s in NODE_SCORES if (r := s.prepare(self.sample, self.book)) is not None]
+        self.versions[stale] = stamps[stale]
+        looks = stale if tells_apart(self.sample) else self.looks.by_row()[stale]
+        _, first, which = np.unique(looks, return_index=True, return_inverse=True)
+        verdicts = np.array([self._verdict(int(row), checks, rates) for row in stale[first]], np.int64)
+        self.passes[stale], self.preference[stale] = verdicts[which, 0] > 0, verdicts[which, 1]
+
+    def _verdict(self, row: int, checks: list[Check], rates: list[tuple[int, Rate]]) -> tuple[int, int]:
+        """Whether the pod may go to the node in this row at all, and how gladly."""
+        name = self.book.row_names[row]
+        if not name:
+            return 0, 0
+        node = self.book.nodes[name]
+        return int(all(check(node) is None for check in checks)), sum(weight * rate(node) for weight, rate in rates)

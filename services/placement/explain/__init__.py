@@ -1,0 +1,1 @@
+"""Why a pod waits, and what would help."""

@@ -1,0 +1,235 @@
+"""Why a pod is where it is, or nowhere: per node, per GPU, and what would help. Reads the book, changes nothing."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+from msgspec.structs import replace
+
+from services.placement.engine.engine import Engine
+from services.placement.engine.shape import INFEASIBLE
+from services.placement.explain.counterfactual_trials import advice, changes_of_pod
+from services.placement.explain.diagnosis import Verdicts, judge_all
+from services.placement.explain.migrations import move_of_another
+from services.placement.explain.runner_up import runner_up
+from services.placement.explain.steps import Steps, finish
+from services.placement.explain.trial import Trial
+from services.placement.free_capacity import fits_room
+from services.placement.policies.base import largest_ask
+from services.placement.scheduling.fair.fair import Fair
+from services.placement.scheduling.fair.words import owed_first
+from services.placement.scheduling.gangs.words import gang_unknown, verdict
+from services.placement.scheduling.quota import over_quota
+from services.placement.scheduling.unsupported_fields import refusal
+from services.placement.scores import CLUSTER_SCORES, COLUMN_SCORES, NODE_SCORES
+from shared.book.book import Book
+from shared.book.gangs import Gangs
+from shared.book.shares import GpuRoom, fits, missing
+from shared.book.states import NodeState, PodState
+from shared.contracts.explain import Candidate, GpuReason, NodeExplanation, PodExplanation, Reason
+
+
+class Explainer:
+    def __init__(self, book: Book, engine: Engine, gangs: Gangs | None = None, fair: Fair | None = None) -> None:
+        self.book = book
+        self.engine = engine
+        self.gangs = gangs or Gangs(book)
+        self.fair = fair or Fair(book)
+
+    def why(self, state: PodState, *, max_nodes: int, waiting_s: float = 0.0, ahead: int = 0, exists: bool = True) -> PodExplanation:
+        """The story of one pod, as of now and in one go: what placement says by itself."""
+        return finish(self.explain(state, max_nodes=max_nodes, waiting_s=waiting_s, ahead=ahead, exists=exists))
+
+    def explain(
+        self, state: PodState, *, max_nodes: int, waiting_s: float = 0.0, ahead: int = 0, exists: bool = True, now: float | None = None
+    ) -> Steps[PodExplanation]:
+        """The whole story of one pod. With `now` (seconds since 1970) moves of other pods are looked for too."""
+        meta = state.pod.metadata
+        base = PodExplanation(
+            namespace=meta.namespace, name=meta.name, uid=state.uid, state="unknown", sentence="", waiting_s=waiting_s, ahead=ahead
+        )
+        why_never = refusal(state)
+        if why_never is not None:
+            return replace(base, state="refused", sentence=why_never.sentence, summary=(why_never,), helps=(why_never.helps,))
+        if state.pod.spec.scheduling_gates:
+            gates = ", ".join(g.name for g in state.pod.spec.scheduling_gates)
+            return replace(
+                base, state="gated", sentence=f"the pod waits for its scheduling gates: {gates}", helps=(f"remove the gates {gates}",)
+            )
+        if exists and (state.charged or state.pod.spec.node_name):
+            return self._placed(state, base, max_nodes)
+        base = replace(base, queue=self.fair.explain(state))
+        kept = self._kept_back(state)
+        if kept is not None:
+            return _waits_for_queue(base, kept, exists=exists)
+        if exists and state.gang is not None:
+            return self._in_gang(state, base, max_nodes)
+        over = None if exists else over_quota(state.pod, self.book.others.get("ResourceQuota", {}).values())
+        if over is not None:
+            return replace(base, state="refused", sentence=over.sentence, summary=(over,), helps=(over.helps,))
+        said = yield from self._unplaced(state, base, max_nodes, exists=exists, now=now)
+        turn = owed_first(base.queue)
+        return replace(said, sentence=f"{said.sentence}; {turn}") if turn else said
+
+    def _kept_back(self, state: PodState) -> Reason | None:
+        """Its queue's word. A gang that has not gathered has other worries."""
+        gang = self.gangs.of(state.uid)
+        if gang is None:
+            return self.fair.keeps_back((state,))
+        if not gang.gathered:
+            return None
+        return self.fair.keeps_back([self.book.pods[uid] for uid in gang.waiting], gang.need) or gang.kept_back
+
+    def _in_gang(self, state: PodState, base: PodExplanation, max_nodes: int) -> PodExplanation:
+        unknown, gang = self.gangs.unknown_source(state), self.gangs.of(state.uid)
+        if unknown:
+            why = gang_unknown(unknown)
+            return replace(base, state="waiting", sentence=why.sentence, summary=(why,), helps=(why.helps,))
+        if gang is None:
+            return finish(self._unplaced(state, base, max_nodes))
+        if gang.verdict is None:
+            members = [self.book.pods[uid] for uid in gang.waiting]
+            gang.verdict = verdict(gang, members, self.engine, lambda pod: finish(self._unplaced(pod, base, max_nodes)))
+        said = gang.verdict
+        return replace(
+            base, state="waiting", sentence=said.sentence, summary=said.summary, helps=said.helps, nodes=said.nodes, gang=said.gang
+        )
+
+    def _placed(self, state: PodState, base: PodExplanation, max_nodes: int) -> PodExplanation:
+        node = state.charged or state.pod.spec.node_name
+        held = self.book.grants.get(state.grant_id)
+        phase: str = held.phase if held is not None else ("bound" if state.pod.spec.node_name else "holding")
+        if state.ended:
+            phase = "leaving" if held is not None else "ended"
+        words = {
+            "holding": "is decided for",
+            "bound": "is bound to",
+            "leaving": "has ended and still holds its GPUs on",
+            "ended": "has ended on",
+        }
+        sentence = f"the pod {words[phase]} {node}"
+        if held is not None:
+            shares = [
+                f"{s.memory_mib} MiB and {s.compute_milli / 10:g} % of {s.uuid}" for c in held.grant.containers.values() for s in c.gpus
+            ]
+            sentence += f" with {'; '.join(shares)}"
+        if not state.charged or state.ended:
+            return replace(base, state=phase, sentence=sentence, node=node)
+        again = Trial(self.engine)
+        waits = again.book.lift(state.uid)
+        candidates = Explainer(again.book, again.engine)._candidates(waits, max(2, max_nodes))
+        return replace(
+            base, state=phase, sentence=sentence, node=node, candidates=candidates[:max_nodes], second=runner_up(node, candidates)
+        )
+
+    def _unplaced(
+        self, state: PodState, base: PodExplanation, max_nodes: int, *, exists: bool = True, now: float | None = None
+    ) -> Steps[PodExplanation]:
+        verdicts = yield from judge_all(state, self.book)
+        feasible = [name for name, reasons in verdicts.items() if not reasons]
+        kept = self.fair.keeps_off_all(state, feasible)
+        if kept is not None:
+            return _waits_for_queue(base, kept, exists=exists)
+        if feasible:
+            waits = "waiting" if exists else "would-fit"
+            sentence = f"{len(feasible)} of {len(verdicts)} nodes can take the pod" + (", it is about to be placed" if exists else "")
+            return replace(base, state=waits, sentence=sentence, candidates=self._candidates(state, max_nodes))
+        changes = yield from changes_of_pod(state, verdicts, self.book)
+        move = None if now is None else (yield from move_of_another(state, verdicts, self.engine, now))
+        helps = (
+            tuple(f"{c.sentence} ({c.node})" for c in changes) + (() if move is None else (move.sentence,)) + advice(verdicts, self.book)
+        )
+        summary = _summary(verdicts)
+        nearest = sorted((name for name in verdicts if name in self.book.nodes), key=lambda name: (len(verdicts[name]), name))[:max_nodes]
+        nodes = tuple(self._node(state, self.book.nodes[name], verdicts[name]) for name in nearest)
+        counted = "; ".join(f"{r.nodes} {_plural('node', r.nodes)}: {r.sentence}" for r in summary[:4])
+        sentence = f"0 of {len(verdicts)} nodes can take the pod: {counted}" if verdicts else "there are no nodes yet"
+        if helps:
+            sentence += f". What would help: {helps[0]}"
+        return replace(
+            base, state="waiting" if exists else "would-wait", sentence=sentence, summary=summary, helps=helps, nodes=nodes,
+            counterfactuals=(*changes, *(() if move is None else (move,))),
+        )  # fmt: skip
+
+    def _node(self, state: PodState, node: NodeState, reasons: tuple[Reason, ...]) -> NodeExplanation:
+        gpus: tuple[GpuReason, ...] = ()
+        ask = largest_ask(state)
+        if ask is not None:
+            gpus = tuple(
+                GpuReason(
+                    uuid=room.uuid, index=room.index, model=room.model, fits=fits(ask, room), missing=missing(ask, room),
+                    free_memory_mib=max(0, room.free_mib), free_compute_milli=max(0, room.free_milli),
+                    holders=self._holders(node, room), kept_for=self._holders(node, room, kept=True),
+                )
+                for room in node.gpus
+            )  # fmt: skip
+        return NodeExplanation(node=node.name, feasible=not reasons, reasons=reasons, gpus=gpus)
+
+    def _holders(self, node: NodeState, room: GpuRoom, *, kept: bool = False) -> tuple[str, ...]:
+        """`kept`: for whom a plan keeps a place there, and not who has one."""
+        sizes: Counter[str] = Counter()
+        for held in [held for held in node.grants.values() if (held.phase == "reserved") == kept]:
+            for container in held.grant.containers.values():
+                for share in container.gpus:
+                    if share.uuid == room.uuid:
+                        sizes[f"{held.namespace}/{held.name}"] += share.memory_mib
+        return tuple(name for name, _ in sizes.most_common(5))
+
+    def _candidates(self, state: PodState, limit: int) -> tuple[Candidate, ...]:
+        """The best nodes now, with what each score says of them."""
+        row = self.engine.row(state)
+        total = row.refresh()
+        order = [int(r) for r in (-total).argsort(kind="stable")[: max(0, limit)] if total[r] != INFEASIBLE]
+        return tuple(
+            Candidate(
+                node=self.book.row_names[r],
+                total=int(total[r]),
+                scores=self._scores(state, r),
+                terms=self.engine.policy_of(state).words(state, r),
+            )
+            for r in order
+        )
+
+    def _scores(self, state: PodState, row: int) -> dict[str, int]:
+        node = self.book.nodes[self.book.row_names[row]]
+        rows = np.array([row], np.int64)
+        _, fit = fits_room(state, self.book.arrays, rows)
+        scores = {}
+        for column in COLUMN_SCORES:
+            part = column.rate(state, self.engine.policy_of(state), self.book.arrays, rows, fit)
+            if part is not None:
+                scores[column.name] = int(part[0]) * column.weight
+        for score in (*NODE_SCORES, *CLUSTER_SCORES):
+            rate = score.prepare(state, self.book)
+            if rate is not None:
+                scores[score.name] = rate(node) * score.weight
+        return scores
+
+
+def _waits_for_queue(base: PodExplanation, why: Reason, *, exists: bool) -> PodExplanation:
+    sentence = f"{why.sentence}. What would help: {why.helps}"
+    return replace(base, state="waiting" if exists else "would-wait", sentence=sentence, summary=(why,), helps=(why.helps,))
+
+
+def _summary(verdicts: Verdicts) -> tuple[Reason, ...]:
+    """By code, most frequent first, each with the sentence of its first node where all agree, else a general one."""
+    by_code: dict[str, list[Reason]] = {}
+    for reasons in verdicts.values():
+        for reason in reasons:
+            by_code.setdefault(reason.code, []).append(reason)
+    ordered = sorted(by_code.items(), key=lambda item: (-len(item[1]), item[0]))
+    return tuple(
+        Reason(
+            code=code,
+            sentence=Counter(r.sentence for r in reasons).most_common(1)[0][0],
+            helps=Counter(r.helps for r in reasons).most_common(1)[0][0],
+            nodes=len(reasons),
+            lacking=min(r.lacking for r in reasons),
+        )
+        for code, reasons in ordered
+    )
+
+
+def _plural(word: str, count: int) -> str:
+    return word if count == 1 else f"{word}s"

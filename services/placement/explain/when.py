@@ -1,0 +1,210 @@
+"""The earliest time at which a waiting pod could start, by the ends that are known.
+
+Ends are replayed on forks, node by node: the pod fits when enough of that node's pods have ended. Whether other pods or
+objects are in its way is tried where and when there would be room first; if so no time is promised.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+
+import msgspec
+
+from services.placement.assignment import assign
+from services.placement.engine.engine import Engine
+from services.placement.engine.shape import INFEASIBLE
+from services.placement.explain.migrations import opens
+from services.placement.explain.steps import Steps
+from services.placement.explain.trial import Trial
+from shared.book.states import NodeState, PodState
+from shared.contracts.explain import KnownEnd, WhenExplanation
+from shared.model.life import STUCK_S, ends_by, started_at
+
+_NODES_A_STEP = 16
+_SHOWN_MOST = 20
+
+
+class End(msgspec.Struct, frozen=True, order=True):
+    at: float
+    uid: str
+    by: str
+    key: str
+    """namespace/name"""
+
+
+def end_of(state: PodState, now: float) -> End | None:
+    """When a placed pod ends, as far as anybody says. What should have ended already tells nothing any more; a pod that has
+    not started is taken to start now."""
+    deadline_s, expected_s, deleted = state.pod.spec.active_deadline_seconds, state.life.expected_s, ends_by(state.pod)
+    if deadline_s is expected_s is deleted is None:
+        return None
+    started = started_at(state.pod)
+    since = now if started is None else started
+    ends = []
+    if deleted is not None and now < deleted + STUCK_S:
+        ends.append(End(max(now, deleted), state.uid, "deletion", state.key))
+    if deadline_s is not None:
+        ends.append(End(max(now, since + deadline_s), state.uid, "deadline", state.key))
+    if expected_s is not None and since + expected_s >= now:
+        ends.append(End(since + expected_s, state.uid, "expected", state.key))
+    return min(ends, default=None)
+
+
+def when_kept(state: PodState, engine: Engine, now: float, shadows: Sequence[PodState]) -> Steps[WhenExplanation]:
+    """Of a pod that others make room for. `shadows`: what stands where places are kept for it and its gang, and is not in its way.
+    The book has to stand still meanwhile (`undisturbed`)."""
+    trial = Trial(engine)
+    for shadow in shadows:
+        trial.book.unreserve(shadow)
+    told = yield from when(state, trial.engine, now)
+    return msgspec.structs.replace(told, assumptions=(*told.assumptions[:-1], "nodes stay as they are, and nobody but who does so already is made to give way"))
+
+
+def when(state: PodState, engine: Engine, now: float, *, ahead: int = 0) -> Steps[WhenExplanation]:
+    """`now`: seconds since 1970. `ahead`: pods that are tried before it."""
+    meta = state.pod.metadata
+    told = WhenExplanation(namespace=meta.namespace, name=meta.name, state="unknown", sentence="")
+    trial = Trial(engine)
+    place = trial.place(trial.book.add(state))
+    if place is not None:
+        return msgspec.structs.replace(
+            told,
+            state="now",
+            sentence=f"now, on {place.node}",
+            at=_time(now),
+            node=place.node,
+            assumptions=_assumptions(state, (), ahead, 0),
+        )
+    ends, without = yield from _known_ends(engine, now)
+    found: tuple[float, str] | None = None
+    nodes = sorted(ends, key=lambda name: ends[name][0])
+    for count, name in enumerate(nodes):
+        if found is not None and ends[name][0].at >= found[0]:
+            break
+        at = _first_fit(state, engine, name, [end for end in ends[name] if found is None or end.at < found[0]])
+        if at is not None:
+            found = (at, name)
+        if at is not None or count % _NODES_A_STEP == 0:
+            yield
+    if found is None:
+        sentence = "not by known ends: no node has room for it even when every pod whose end is known has ended"
+        return msgspec.structs.replace(told, sentence=sentence, assumptions=_assumptions(state, (), ahead, without), without_end=without)
+    at, name = found
+    needed = yield from _needed(state, engine, name, [end for end in ends[name] if end.at <= at])
+    if needed is None:
+        sentence = f"not by known ends alone: there would be room on {name} in {_duration(round(at - now))}, and other pods or volumes keep it away"
+        return msgspec.structs.replace(told, sentence=sentence, assumptions=_assumptions(state, (), ahead, without), without_end=without)
+    counts_on = tuple(_told(end, name, now) for end in needed)
+    who = ", ".join(f"{end.namespace}/{end.name}" for end in counts_on[:3]) + (
+        f" and {len(counts_on) - 3} more" if len(counts_on) > 3 else ""
+    )
+    in_s = max(0, round(at - now))
+    sentence = f"in {_duration(in_s)} at the earliest, on {name}, when {who} {'has' if len(counts_on) == 1 else 'have'} ended"
+    return msgspec.structs.replace(
+        told,
+        state="known",
+        sentence=sentence,
+        in_s=in_s,
+        at=_time(at),
+        node=name,
+        counts_on=counts_on[:_SHOWN_MOST],
+        assumptions=_assumptions(state, counts_on, ahead, without),
+        without_end=without,
+    )
+
+
+def _known_ends(engine: Engine, now: float) -> Steps[tuple[dict[str, list[End]], int]]:
+    """By node, in order of time; and how many pods with GPUs have none."""
+    ends: dict[str, list[End]] = {}
+    without = 0
+    for count, node in enumerate(list(engine.book.nodes.values())):
+        for state in list(node.pods.values()):
+            end = end_of(state, now)
+            if end is not None:
+                ends.setdefault(node.name, []).append(end)
+            else:
+                without += state.request is not None and not state.kept_for
+        if count % _NODES_A_STEP == 0:
+            yield
+    for known in ends.values():
+        known.sort()
+    return ends, without
+
+
+def _first_fit(state: PodState, engine: Engine, name: str, ends: Sequence[End]) -> float | None:
+    """When the pod fits that node, were these the only ends."""
+    row, node = engine.row(state), engine.book.nodes.get(name)
+    row.refresh()
+    here = [end for end in ends if node is not None and end.uid in node.pods]
+    if node is None or not row.passes[node.row] or not opens(state, node, [node.pods[end.uid] for end in here], engine.book):
+        return None
+    trial = Trial(engine)
+    for end in here:
+        trial.book.remove(end.uid)
+        if _fits(state, trial, trial.book.nodes[name]):
+            return end.at
+    return None
+
+
+def _fits(state: PodState, trial: Trial, node: NodeState) -> bool:
+    """By its shape alone."""
+    return bool(trial.engine.row(state).refresh()[node.row] > INFEASIBLE) and (state.request is None or assign(state, node) is not None)
+
+
+def _needed(state: PodState, engine: Engine, name: str, ends: Sequence[End]) -> Steps[list[End] | None]:
+    """Those of the ends without which it would not fit. None where it does not even with all: other pods are in its way."""
+    needed = [end for end in ends if end.uid in engine.book.pods]
+    if not _starts(state, engine, name, needed):
+        return None
+    for end in list(needed):
+        rest = [other for other in needed if other is not end]
+        if _starts(state, engine, name, rest):
+            needed = rest
+        yield
+    return needed if _starts(state, engine, name, needed) else None
+
+
+def _starts(state: PodState, engine: Engine, name: str, ends: Sequence[End]) -> bool:
+    trial = Trial(engine)
+    for end in ends:
+        if end.uid in trial.book.pods:
+            trial.book.remove(end.uid)
+    return trial.place_on(trial.book.add(state), name) is not None
+
+
+def _told(end: End, node: str, now: float) -> KnownEnd:
+    namespace, _, pod = end.key.partition("/")
+    return KnownEnd(namespace=namespace, name=pod, node=node, in_s=max(0, round(end.at - now)), by=end.by)
+
+
+def _assumptions(state: PodState, counts_on: Sequence[KnownEnd], ahead: int, without: int) -> tuple[str, ...]:
+    said = []
+    if any(end.by == "expected" for end in counts_on):
+        said.append("pods end when their kerf.dev/expected-duration says; nobody makes them")
+    if any(end.by == "deletion" for end in counts_on):
+        said.append("pods that are deleted are gone when their grace period is over, or before")
+    if any(end.by == "deadline" for end in counts_on):
+        said.append("pods run until their activeDeadlineSeconds, not longer and not shorter")
+    if counts_on:
+        said.append("a GPU is free as soon as its pod has ended")
+    if without:
+        said.append(f"{without} pods with GPUs say nothing of their end, and are taken to run on")
+    if ahead:
+        said.append(f"none of the {ahead} pods that are tried before it takes the room")
+    if state.gang is not None:
+        said.append(f"of gang {state.gang.name} this pod alone is spoken of; it starts with the others or not at all")
+    said.append("nodes stay as they are, and nobody is made to give way")
+    return tuple(said)
+
+
+def _time(at: float) -> str:
+    return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _duration(seconds: int) -> str:
+    if seconds < 120:
+        return f"{max(0, seconds)} s"
+    if seconds < 2 * 3600:
+        return f"{seconds // 60} min"
+    return f"{seconds // 3600} h {seconds % 3600 // 60} min" if seconds < 48 * 3600 else f"{seconds // 86_400} days"

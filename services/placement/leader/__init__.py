@@ -1,0 +1,1 @@
+"""One process leads: its session on the bus, and how it writes the log."""

@@ -1,0 +1,83 @@
+"""KERF_LOG for one leader session: runs the steps of `log_protocol` on the bus."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, TypeVar
+
+import structlog
+
+from services.placement.leader import log_protocol as p
+from shared.bus.port import Bus, BusError
+from shared.contracts import subjects
+from shared.contracts.log import LogMark
+
+log = structlog.get_logger("placement.log")
+
+PAUSE_S = 0.5
+
+T = TypeVar("T")
+
+
+class LogClient:
+    """Every method raises what its namesake in LogProtocol raises, and BusError when the bus fails otherwise."""
+
+    def __init__(self, bus: Bus, holder: str, session: str) -> None:
+        self._bus = bus
+        self._protocol = p.LogProtocol(holder, session)
+
+    @property
+    def term(self) -> int:
+        return self._protocol.term
+
+    @property
+    def found_mark(self) -> LogMark | None:
+        return self._protocol.found_mark
+
+    async def take_term(self) -> int:
+        return await self._run(self._protocol.take_term())
+
+    async def renew_term(self) -> int:
+        return await self._run(self._protocol.renew_term())
+
+    async def replay(self) -> p.Replayed:
+        return await self._run(self._protocol.replay())
+
+    async def append(self, record: p.Record) -> int:
+        return await self._run(self._protocol.append(record))
+
+    async def begin_anew(self, first_sequence: int) -> None:
+        await self._run(self._protocol.begin_anew(first_sequence))
+
+    async def _run(self, steps: p.Steps[T]) -> T:
+        try:
+            request = next(steps)
+            while True:
+                try:
+                    answer = await self._answer(request)
+                except BusError as error:
+                    log.warning("log_request_failed", request=type(request).__name__, error=str(error))
+                    request = steps.throw(error)
+                else:
+                    request = steps.send(answer)
+        except StopIteration as end:
+            result: T = end.value
+            return result
+
+    async def _answer(self, request: p.Request) -> Any:
+        match request:
+            case p.AppendRecord(subject, payload, fence, after):
+                return await self._bus.append(subject, payload, fence_subject=subjects.LOG_TERM, fence_sequence=fence, last_sequence=after)
+            case p.ReadNewestTerm():
+                return await self._bus.newest(subjects.LOG_TERM)
+            case p.ReadLog(start):
+                return [entry async for entry in self._bus.read_log(start=start)]
+            case p.ReadMark():
+                return await self._bus.read_mark()
+            case p.WriteMark(value, revision):
+                return await self._bus.write_mark(value, revision)
+            case p.Pause():
+                return await asyncio.sleep(PAUSE_S)
+            case p.DeleteLog(first_sequence):
+                return await self._bus.begin_log_anew(first_sequence)
+        raise TypeError(f"the log client knows no request {type(request).__name__}")

@@ -1,0 +1,338 @@
+"""One reign on the bus: inputs from subscriptions into the core, the core's commands out. Holds no decision."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from services.placement import messages as m
+from services.placement.core import Core
+from services.placement.explain.steps import in_slices
+from services.placement.leader.log_client import LogClient
+from services.placement.leader.traces import record
+from services.placement.queries import questions, reader
+from services.placement.settings import Settings
+from shared.bus.feed import Feed
+from shared.bus.port import BusError, Incoming, KvEntry, Refused, Subscription, Unknown
+from shared.contracts import commands, node_commands, preemption, queries, subjects
+from shared.contracts.base import ContractError, decode, encode
+from shared.contracts.events import PolicyRead
+from shared.contracts.facts import Fact
+from shared.model.gpu import Inventory
+from shared.service import Context
+
+TICK_S = 0.1
+ANSWER_S = 15.0
+_YIELD_EVERY = 32
+EXCLUDED_NAMED = 5
+
+
+class LogDeleted(Refused):
+    """The log had lost records and is deleted. The session is over, and the next one begins on an empty log."""
+
+
+class Reign:
+    """From a term that was taken to the moment it ends. Everything it knows is thrown away then."""
+
+    def __init__(self, ctx: Context, log_client: LogClient) -> None:
+        self.ctx, self.bus, self.log_client = ctx, ctx.bus, log_client
+        config = ctx.config
+        self.core = Core(
+            ctx.instance, Settings(policy=config.policy, holds_most=config.holds_most),
+            stopwatch=time.perf_counter, trace_of=ctx.telemetry.traceparent,
+        )  # fmt: skip
+        self._inbox: asyncio.Queue[m.Input] = asyncio.Queue()
+        self.feed = Feed(self.bus, self._snapshot, self._facts)
+        self._subscriptions: list[Subscription] = []
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._failure: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self._renew_at = asyncio.get_running_loop().time() + config.renew_term_s
+        self._excluded: dict[str, str] = {}
+        self._askers: dict[str, list[Incoming]] = {}
+        """Who waits for word of a plan, by its id."""
+
+    async def run(self) -> None:
+        """Raises Refused or BusError when the reign must end, LogDeleted where the next one should begin at once."""
+        records = await self.log_client.replay()
+        await self._listen()
+        self._spawn(self.feed.run())
+        self._spawn(self._ticks())
+        self._put(m.TermTaken(self.log_client.term, records, self.log_client.found_mark))
+        turns = 0
+        while True:
+            if self._failure.done():
+                raise Refused(self._failure.result())
+            event = await self._inbox.get()
+            await self._carry_out(self.core.handle(event, time.monotonic()))
+            turns += 1
+            if turns % _YIELD_EVERY == 0:
+                await asyncio.sleep(0)  # a full inbox never waits, and the bus must be served
+            if isinstance(event, m.Tick):
+                self._name_excluded()
+                await self._renew_if_due()
+
+    @property
+    def waiting(self) -> int:
+        """Inputs that the core has not taken yet."""
+        return self._inbox.qsize()
+
+    async def close(self) -> None:
+        self.ctx.health.clear("excluded")
+        for task in tuple(self._tasks):
+            task.cancel()
+        while self._subscriptions:
+            await self._subscriptions.pop().stop()
+
+    # --- in ---------------------------------------------------------------------------------------------------
+
+    async def _listen(self) -> None:
+        bus, listen = self.bus, self._subscriptions.append
+        listen(await bus.subscribe(subjects.BEAT_ALL, self._beat))
+        listen(await bus.subscribe(subjects.RELEASES_ALL, self._released))
+        listen(await bus.subscribe(subjects.ack(self.ctx.instance, "grant", "*"), self._grant_answered))
+        listen(await bus.subscribe(subjects.ack(self.ctx.instance, "sync", "*"), self._sync_answered))
+        listen(await bus.kv(subjects.KV_NODES).watch(self._inventory))
+        listen(
+            await bus.subscribe(
+                subjects.QUERY_WHY,
+                self._answers(queries.WhyQuery, lambda q: in_slices(questions.why(self.core, q, time.monotonic(), time.time()))),
+            )
+        )
+        listen(
+            await bus.subscribe(
+                subjects.QUERY_WHAT_IF,
+                self._answers(queries.WhatIfQuery, lambda q: in_slices(questions.what_if(self.core, q, time.time()))),
+            )
+        )
+        listen(
+            await bus.subscribe(
+                subjects.QUERY_WHEN, self._answers(queries.WhenQuery, lambda q: in_slices(questions.when_(self.core, q, time.time())))
+            )
+        )
+        listen(
+            await bus.subscribe(
+                subjects.QUERY_ADVISE, self._answers(queries.AdviseQuery, lambda q: in_slices(questions.advise_(self.core, q, time.time())))
+            )
+        )
+        listen(await bus.subscribe(subjects.CMD_RESERVE, self._reserve))
+        listen(await bus.subscribe(subjects.CMD_ABANDON, self._abandon))
+        listen(await bus.subscribe(subjects.QUERY_INSPECT, self._answers(queries.InspectQuery, lambda q: reader.inspect(self.core, q))))
+        listen(await bus.subscribe(subjects.QUERY_GRANT, self._answers(queries.GrantQuery, lambda q: reader.grant(self.core, q))))
+        listen(await bus.subscribe(subjects.QUERY_QUEUES, self._answers(queries.QueuesQuery, lambda _: reader.queues(self.core))))
+        listen(
+            await bus.subscribe(
+                subjects.QUERY_STATUS, self._answers(queries.StatusQuery, lambda q: reader.status(self.core, q, leader=True))
+            )
+        )
+
+    def _answers(self, kind: type[Any], answer: Callable[[Any], Any]) -> Callable[[Incoming], Awaitable[None]]:
+        async def handler(incoming: Incoming) -> None:
+            try:
+                reply = answer(decode(incoming.payload, kind))
+                if inspect.isawaitable(reply):
+                    reply = await reply
+            except ContractError as error:
+                reply = queries.ExplainAnswer(error=str(error))  # every answer has an `error`; this has nothing else
+            await self.bus.respond(incoming, encode(reply))
+
+        return handler
+
+    async def _snapshot(self, facts: tuple[Fact, ...], seen: int) -> None:
+        self._put(m.SnapshotSeen(facts, seen))
+
+    async def _facts(self, facts: tuple[Fact, ...]) -> None:
+        self._put(m.FactsSeen(facts))
+
+    async def _inventory(self, entry: KvEntry) -> None:
+        if entry.value is None:
+            self._put(m.AgentLost(subjects.untoken(entry.key)))
+        else:
+            inventory = decode(entry.value, Inventory)
+            if entry.key != subjects.token(inventory.node):
+                raise ContractError(f"the inventory under {entry.key} speaks of node {inventory.node!r}; an agent speaks of its own alone")
+            self._put(m.InventorySeen(inventory))
+
+    async def _beat(self, incoming: Incoming) -> None:
+        nodes = decode(incoming.payload, node_commands.Beat).nodes
+        if incoming.subject != subjects.BEAT_HOLLOW:
+            _own_word(incoming, *nodes)
+        self._put(m.BeatSeen(nodes))
+
+    async def _released(self, incoming: Incoming) -> None:
+        released = decode(incoming.payload, node_commands.Released)
+        self._put(m.ReleaseSeen(subjects.sender(incoming.subject), released.grant_id, released.reason))
+
+    async def _grant_answered(self, incoming: Incoming) -> None:
+        if not incoming.payload:
+            return  # the server's word that no agent listens there; the grant is said again until one does
+        answer = decode(incoming.payload, node_commands.Accepted)
+        _own_word(incoming, answer.node)
+        if not answer.ok:
+            self.ctx.log.warning("grant_refused_by_node", node=answer.node, grant=answer.grant_id, reason=answer.reason)
+        self._put(m.GrantAcknowledged(answer.node, answer.grant_id, answer.ok, answer.reason, parked=answer.parked, dead=answer.dead))
+
+    async def _sync_answered(self, incoming: Incoming) -> None:
+        if not incoming.payload:
+            return  # as above
+        answer = decode(incoming.payload, node_commands.NodeSyncAnswer)
+        _own_word(incoming, answer.node)
+        self._put(m.SyncAnswered(answer))
+
+    async def _reserve(self, incoming: Incoming) -> None:
+        plan = decode(incoming.payload, preemption.Reserve).plan
+        self._askers.setdefault(plan.plan_id, []).append(incoming)
+        self._put(m.ReserveAsked(plan))
+
+    async def _abandon(self, incoming: Incoming) -> None:
+        order = decode(incoming.payload, preemption.Abandon)
+        self._askers.setdefault(order.plan_id, []).append(incoming)
+        self._put(m.AbandonAsked(order.plan_id, order.reason))
+
+    async def _ticks(self) -> None:
+        while True:
+            await asyncio.sleep(TICK_S)
+            self._put(m.Tick())
+
+    # --- out --------------------------------------------------------------------------------------------------
+
+    async def _carry_out(self, said: list[m.Command]) -> None:  # noqa: PLR0912 one branch a command
+        for command in said:
+            match command:
+                case m.Publish():
+                    if isinstance(command.event, PolicyRead):
+                        self._policy_read(command.event)
+                    record(self.ctx.telemetry, command)
+                    self.ctx.emit(command.event, namespace=command.namespace, node=command.node, about=command.uid,
+                                  traceparent=self.ctx.telemetry.traceparent(command.uid) if command.uid else "")  # fmt: skip
+                case m.Append():
+                    self._spawn(self._append(command))
+                case m.SendBinds():
+                    self._spawn(self._send_binds(command))
+                case m.SendPatches():
+                    self._spawn(self._send_patches(command))
+                case m.SendGrant():
+                    await self.bus.publish(
+                        subjects.node_command(command.node, "grant"), encode(command.grant), reply=self._ack("grant", command.node)
+                    )
+                case m.SendRelease():
+                    await self.bus.publish(subjects.node_command(command.node, "release"), encode(command.release))
+                case m.SendSync():
+                    await self.bus.publish(
+                        subjects.node_command(command.sync.node, "sync"), encode(command.sync), reply=self._ack("sync", command.sync.node)
+                    )
+                case m.SendReleasesSeen():
+                    await self.bus.publish(
+                        subjects.node_command(command.node, "ack"), encode(node_commands.ReleasesSeen(grant_ids=command.grant_ids))
+                    )
+                case m.AnswerPlan():
+                    for asker in self._askers.pop(command.answer.plan_id, ()):
+                        await self.bus.respond(asker, encode(command.answer))
+                case m.TakeSnapshot():
+                    self.feed.want_snapshot()
+                case m.Again():
+                    self._put(m.Tick())
+                case m.Later():
+                    asyncio.get_running_loop().call_later(command.seconds, self._put, m.Wake())
+                case m.CheckTerm():
+                    await self._check_term(command.reason)
+                case m.BeginLogAnew():
+                    self.ctx.log.error("log_incomplete", why=command.reason, first_sequence=command.first_sequence)
+                    await self.log_client.begin_anew(command.first_sequence)
+                    raise LogDeleted(command.reason)
+
+    def _ack(self, of: str, node: str) -> str:
+        return subjects.ack(self.ctx.instance, of, node)
+
+    async def _check_term(self, reason: str) -> None:
+        """Raises Refused where the log has a newer term than this session's."""
+        newest = await self.bus.newest(subjects.LOG_TERM)
+        if newest is None or newest.sequence != self.log_client.term:
+            raise Refused(f"the newest term in the log is {newest and newest.sequence}, this session has {self.log_client.term} ({reason})")
+        self.ctx.log.error("node_ahead_of_the_log", why=reason)
+
+    def _name_excluded(self) -> None:
+        """Excluded pods do not make placement unready: it serves all others."""
+        excluded = self.core.takeover.excluded
+        if excluded == self._excluded:
+            return
+        self._excluded = excluded
+        if not excluded:
+            self.ctx.health.clear("excluded")
+            return
+        names = ", ".join(self.core.book.pods[uid].key for uid in list(excluded)[:EXCLUDED_NAMED])
+        self.ctx.log.error("pods_excluded", count=len(excluded), pods=names)
+        self.ctx.health.set("excluded", ok=True, detail=f"{len(excluded)} pods cannot be updated and are not placed: {names}")
+
+    def _policy_read(self, event: PolicyRead) -> None:
+        """An invalid policy does not make placement unready: the last good one is in force, and nobody else has a better."""
+        log = self.ctx.log.info if event.accepted else self.ctx.log.error
+        log("policy_read", accepted=event.accepted, queues=event.queues, problem=event.problem)
+        self.ctx.health.set(
+            "policy",
+            ok=True,
+            detail=f"{event.queues} queues" + (f"; what was written since is not in force: {event.problem}" if event.problem else ""),
+        )
+
+    async def _append(self, command: m.Append) -> None:
+        self._put(m.Appended(await self.log_client.append(command.record)))
+
+    async def _send_binds(self, command: m.SendBinds) -> None:
+        batch = commands.BindBatch(term=self.core.term, sequence=command.sequence, binds=command.binds)
+        try:
+            answers = decode(await self.bus.request(subjects.CMD_BIND, encode(batch), timeout_s=ANSWER_S), commands.Answers).answers
+        except (Unknown, BusError) as error:
+            self.ctx.log.warning("binds_unanswered", binds=len(command.binds), error=str(error))
+            answers = tuple(commands.Answer(uid=b.uid, outcome="unknown", resource_version=b.resource_version) for b in command.binds)
+        if answers:
+            self._put(m.BindsAnswered(answers))
+
+    async def _send_patches(self, command: m.SendPatches) -> None:
+        try:
+            reply = decode(
+                await self.bus.request(subjects.CMD_PATCH, encode(commands.PatchBatch(patches=command.patches)), timeout_s=ANSWER_S),
+                commands.Answers,
+            )
+        except (Unknown, BusError) as error:
+            self.ctx.log.warning("patches_unanswered", patches=len(command.patches), error=str(error))
+            return
+        for answer in reply.answers:
+            if answer.outcome not in ("done", "gone"):
+                self.ctx.log.info("patch_not_applied", uid=answer.uid, outcome=answer.outcome, message=answer.message)
+        if reply.answers:
+            self._put(m.PatchesAnswered(reply.answers))
+
+    async def _renew_if_due(self) -> None:
+        """R5. Within the loop, so that no append of the old term is under way while the new one is taken."""
+        loop = asyncio.get_running_loop()
+        if loop.time() < self._renew_at or not self.core.may_renew:
+            return
+        self._renew_at = loop.time() + self.ctx.config.renew_term_s
+        term = await self.log_client.renew_term()
+        await self._carry_out(self.core.handle(m.TermRenewed(term), time.monotonic()))
+
+    # --- tasks ------------------------------------------------------------------------------------------------
+
+    def _put(self, event: m.Input) -> None:
+        self._inbox.put_nowait(event)
+
+    def _spawn(self, work: Any) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._done)
+
+    def _done(self, task: asyncio.Task[Any]) -> None:
+        """A task that fails ends the reign: half a reign is worse than none."""
+        self._tasks.discard(task)
+        if not task.cancelled() and task.exception() is not None and not self._failure.done():
+            self._failure.set_result(repr(task.exception()))
+            self._put(m.Tick())
+
+
+def _own_word(incoming: Incoming, *nodes: str) -> None:
+    """Raises ContractError where an agent speaks of another node than that of the subject, which its NATS user is bound to."""
+    sender = subjects.sender(incoming.subject)
+    if any(node != sender for node in nodes):
+        raise ContractError(f"{incoming.subject} speaks of {', '.join(nodes)}; an agent speaks of its own node alone")

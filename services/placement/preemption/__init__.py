@@ -1,0 +1,1 @@
+"""Reservations for plans of the preemptor, suspension and migration of pods."""

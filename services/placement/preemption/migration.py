@@ -1,0 +1,114 @@
+"""Places kept for those who are evicted and come again: whoever moves loses its run, and not its turn.
+
+A pod that moves is made anew by its controller, so its place is kept for the next pod of that controller that asks for the
+same. It is kept until that comes, or for as long as the plan may take. A leader that dies forgets it: then the pod is placed
+like any other.
+
+It may come before its place is free, where that is another's who moves by the same plan. Then it waits like any other, and
+gets it before anybody else is tried.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+
+from services.placement.protocol.deciding import Decider
+from services.placement.protocol.freed import Freed
+from shared.book.states import PodState
+from shared.contracts.preemption import HeldPlace, Victim
+
+
+class Kept(msgspec.Struct):
+    victim: str
+    shadow: PodState
+    place: HeldPlace
+    until: float
+    comes: str = ""
+    """The pod that has come for it before it was free."""
+
+
+class Moves:
+    def __init__(self, decider: Decider, freed: Freed) -> None:
+        self._decider, self._book, self._freed = decider, decider.placer.book, freed
+        self._kept: dict[str, list[Kept]] = {}
+        """By the uid of the controller."""
+        self._cursor = 0
+        """How far the book had got when those who had come too early were last tried."""
+
+    def keep(self, victim: Victim, place: HeldPlace, plan_id: str, until: float) -> None:
+        """Nothing where its controller is not known: then nobody will come."""
+        state = self._book.pods.get(victim.uid)
+        if state is None or not state.controller_uid:
+            return
+        shadow = state.shadow(f"moving/{plan_id}/{state.uid}")
+        self._book.reserve(shadow, place.node, place.grant)
+        self._kept.setdefault(state.controller_uid, []).append(Kept(victim.uid, shadow, place, until))
+
+    def came(self, state: PodState, now: float) -> bool:
+        """Whether this pod that wants a place got the one that was kept for it. As long as who moves is not ending, nobody comes in
+        its stead: another pod of its controller waits for a place of its own."""
+        waiting = self._kept.get(state.controller_uid, []) if self._kept else []
+        kept = next(
+            (
+                k
+                for k in waiting
+                if k.shadow.request == state.request and k.shadow.demand == state.demand and not k.comes and self._ends(k.victim)
+            ),
+            None,
+        )
+        if kept is None or not state.wants_place or state.refusal:
+            return False
+        return self._hand_over(state, kept, now)
+
+    def advance(self, now: float) -> None:
+        """Before anybody else is tried: those who came too early, where something has changed."""
+        if not self._kept or self._cursor == self._book.arrays.cursor:
+            return
+        for owner, many in list(self._kept.items()):
+            for kept in [k for k in many if k.comes]:
+                state = self._book.pods.get(kept.comes)
+                if state is None:
+                    kept.comes = ""
+                elif state.charged or not state.wants_place:
+                    self._drop(owner, kept)
+                else:
+                    self._hand_over(state, kept, now)
+        self._cursor = self._book.arrays.cursor
+
+    def stay(self, victims: Iterable[str]) -> None:
+        """The plan was given up: whoever has not been evicted keeps what it has, and needs no other place."""
+        for owner, many in list(self._kept.items()):
+            for kept in [k for k in many if k.victim in victims and not self._ends(k.victim)]:
+                self._drop(owner, kept)
+
+    def tick(self, now: float) -> None:
+        for owner, many in list(self._kept.items()):
+            for kept in [k for k in many if k.until <= now or k.place.node not in self._book.nodes]:
+                self._drop(owner, kept)
+
+    def _ends(self, uid: str) -> bool:
+        state = self._book.pods.get(uid)
+        return state is None or state.ended or state.pod.metadata.deletion_timestamp is not None
+
+    def _hand_over(self, state: PodState, kept: Kept, now: float) -> bool:
+        if kept.place.node not in self._book.nodes:
+            return False
+        self._book.unreserve(kept.shadow)
+        if self._decider.take([(state.uid, kept.place.node)], now):
+            self._forget(state.controller_uid, kept)
+            return True
+        self._book.reserve(kept.shadow, kept.place.node, kept.place.grant)
+        kept.comes = state.uid
+        return False
+
+    def _drop(self, owner: str, kept: Kept) -> None:
+        self._freed.note()
+        self._book.unreserve(kept.shadow)
+        self._forget(owner, kept)
+
+    def _forget(self, owner: str, kept: Kept) -> None:
+        self._kept[owner].remove(kept)
+        if not self._kept[owner]:
+            del self._kept[owner]

@@ -1,0 +1,168 @@
+"""Reservations as part of a reign: asked for, logged, taken up, given up. What each is kept by is `reservations`' business."""
+
+from __future__ import annotations
+
+import msgspec
+
+from services.placement import messages as m
+from services.placement.preemption.migration import Moves
+from services.placement.preemption.reservations import Reservation, Reservations
+from services.placement.preemption.suspension import SAY_AGAIN_S, Parking, is_parking
+from services.placement.preemption.telling import in_vain, making_room, parked_words
+from services.placement.protocol.deciding import Decider
+from services.placement.protocol.freed import Freed
+from services.placement.protocol.recovery import Takeover
+from services.placement.protocol.write_batcher import Journal
+from shared.book.states import PodState
+from shared.contracts.events import Event, PreemptionAbandoned, PreemptionExecuted, PreemptionReserved
+from shared.contracts.log import ReservationRecord
+from shared.contracts.preemption import Plan, Reserved
+from shared.queues.precedence import Precedence
+
+
+class Preemption:
+    def __init__(self, decider: Decider, journal: Journal, parking: Parking, freed: Freed) -> None:
+        placer = decider.placer
+        self._decider, self._journal, self._parking, self._freed = decider, journal, parking, freed
+        self.moves = Moves(decider, freed)
+        self.open = Reservations(placer.engine, placer.gangs, Precedence(placer.fair, placer.gangs), parking, self.moves)
+        self._said_at = 0.0
+
+    def asked(self, plan: Plan, term: int, now: float) -> list[m.Command]:
+        known = self.open.get(plan.plan_id)
+        if known is not None:
+            return [m.AnswerPlan(_yes(known))] if known.answered else []  # answered when it may be executed
+        record = self.open.reserve(plan, term, now)
+        if isinstance(record, str):
+            return [m.AnswerPlan(Reserved(plan_id=plan.plan_id, ok=False, reason=record, under_way=self.open.of(plan)))]
+        self._journal.reservations.append(record)
+        return []
+
+    def abandoned(self, plan_id: str, reason: str, term: int, now: float) -> list[m.Command]:
+        found = self.open.get(plan_id)
+        return [*([] if found is None else self._give_up(found, reason, term, now)), m.AnswerPlan(Reserved(plan_id=plan_id, ok=True))]
+
+    def advance(self, term: int, now: float) -> list[m.Command]:
+        """Before anybody else is tried: what has become free is theirs."""
+        out: list[m.Command] = []
+        self.moves.advance(now)
+        for found, reason in self.open.pointless(now):
+            out += self._give_up(found, reason, term, now)
+        for found in self.open.values():
+            out += self._answer(found)
+        for found in self.open.free():
+            plan = found.plan
+            self._end(found, now)
+            if not self._decider.take([(b.uid, b.node) for b in plan.beneficiaries], now):
+                out += self._over(found, term, self._abandon(plan, "its victims are gone, and yet it does not fit there any more"))
+                continue
+            # Gathered after its decisions, so it is over in the same record, or in a later one.
+            out += self._over(found, term, _publish(plan, PreemptionExecuted(plan=plan, took_ms=round((now - found.since) * 1000))))
+        return out
+
+    def refused(self, grant_id: str, reason: str, term: int, now: float) -> list[m.Command]:
+        """A node cannot make this grant's pod give up what a plan counts on: then the plan is no use, and another is looked for."""
+        found = next((r for r in self.open.values() if any(is_parking(v) and v.grant_id == grant_id for v in r.plan.victims)), None)
+        return [] if found is None else self._give_up(found, f"a victim's node cannot: {reason}", term, now)
+
+    def logged(self, record: ReservationRecord, now: float) -> list[m.Command]:
+        found = self.open.get(record.plan.plan_id)
+        if found is None or found.logged or record.over:
+            return []  # it has ended meanwhile, or this is its repetition under another term
+        plan, found.logged, found.until = found.plan, True, now + found.plan.deadline_s
+        self._make_way(plan, now, going=True)
+        return [*self._parking.order(plan), *self._answer(found), *_publish(plan, PreemptionReserved(plan=plan, term=record.term)), *making_room(plan, self.open.book)]
+
+    def _answer(self, found: Reservation) -> list[m.Command]:
+        """Nobody ends before those who only give something up have done so: a node that cannot make them would end the plan, and
+        what had ended by then would have ended for nothing."""
+        parking = [victim for victim in found.plan.victims if is_parking(victim)]
+        waits = len(parking) < len(found.plan.victims) and not all(self._parking.is_done(victim, found.plan.plan_id) for victim in parking)
+        if found.answered or not found.logged or waits:
+            return []
+        found.answered = True
+        return [m.AnswerPlan(_yes(found))]
+
+    def shadows(self, uid: str) -> list[PodState]:
+        """What stands where places are kept for a pod and those who gain with it; nothing where none are."""
+        return next((list(found.shadows) for found in self.open.values() if any(b.uid == uid for b in found.plan.beneficiaries)), [])
+
+    def words(self, uid: str) -> str:
+        """What a pod has to do with a plan that is reserved; empty for nothing."""
+        for found in self.open.values():
+            plan = found.plan
+            gains = ", ".join(f"{b.namespace}/{b.name}" for b in plan.beneficiaries)
+            if any(victim.uid == uid for victim in plan.victims):
+                return f"it is to make room for {gains} (plan {plan.plan_id})"
+            if any(b.uid == uid for b in plan.beneficiaries):
+                gives = ", ".join(f"{v.namespace}/{v.name}" for v in plan.victims if v.grant_id in self.open.book.grants)
+                return f"{gives or 'nobody any more'} makes room for it (plan {plan.plan_id})"
+        return ""
+
+    def might_ask(self, state: PodState) -> bool:
+        """Whether somebody runs whom this pod might have make room for it. Who that is the preemptor alone knows."""
+        if state.never_preempts or state.request is None:
+            return False
+        book, priority = self.open.book, state.pod.spec.priority
+        others = (book.pods[held.uid] for held in book.grants.values() if held.uid in book.pods)
+        return any(other.pod.spec.priority < priority or self._decider.placer.fair.tree is not None for other in others)
+
+    def parked_words(self, uid: str) -> str:
+        """What a pod has given up for a while; empty for nothing."""
+        state, book = self.open.book.pods[uid], self.open.book
+        held = book.grants.get(state.grant_id)
+        return parked_words(state, None if held is None else held.parked, returns=self._parking.returns(state))
+
+    def tick(self, term: int, now: float) -> list[m.Command]:
+        """Orders to give something up are said again until they stand; who makes room for nobody any more gets it back."""
+        self.moves.tick(now)
+        self.open.see_ends(now)
+        if now - self._said_at < SAY_AGAIN_S:
+            return self._parking.tick(set(self.open), term, now)
+        self._said_at = now
+        return [*(order for found in self.open.values() if found.logged for order in self._parking.order(found.plan)), *self._parking.tick(set(self.open), term, now)]
+
+    def records(self, term: int) -> list[ReservationRecord]:
+        """What a new term has to write again."""
+        return [found.record(term) for found in self.open.values() if found.logged]
+
+    def readopt(self, takeover: Takeover, term: int, now: float) -> list[m.Command]:
+        out: list[m.Command] = []
+        for record in takeover.reserved():
+            kept = self.open.readopt(record, now)
+            if kept is not None:
+                self._make_way(kept.plan, now, going=True)
+            else:  # said aloud: else its evictions would be asked for again, for nobody
+                self._journal.reservations.append(msgspec.structs.replace(record, term=term, places={}, over=True))
+                out += self._abandon(record.plan, "a new leader found its beneficiaries placed or gone, or their nodes gone")
+        return out
+
+    def _end(self, found: Reservation, now: float) -> None:
+        self.open.end(found.plan.plan_id)
+        self._make_way(found.plan, now, going=False)
+
+    def _make_way(self, plan: Plan, now: float, *, going: bool) -> None:
+        self._decider.placer.make_way([victim.uid for victim in plan.victims if not is_parking(victim)], now, going=going)
+
+    def _give_up(self, found: Reservation, reason: str, term: int, now: float) -> list[m.Command]:
+        self._end(found, now)
+        self._freed.note()
+        self.moves.stay([victim.uid for victim in found.plan.victims])
+        answer = [] if found.answered else [m.AnswerPlan(Reserved(plan_id=found.plan.plan_id, ok=False, reason=reason))]
+        return [*answer, *self._over(found, term, self._abandon(found.plan, reason))]
+
+    def _abandon(self, plan: Plan, reason: str) -> list[m.Command]:
+        return [*_publish(plan, PreemptionAbandoned(plan=plan, reason=reason)), *in_vain(plan, reason, self.open.book)]
+
+    def _over(self, found: Reservation, term: int, said: list[m.Command]) -> list[m.Command]:
+        self._journal.reservations.append(found.record(term, over=True))
+        return said
+
+
+def _yes(found: Reservation) -> Reserved:
+    return Reserved(plan_id=found.plan.plan_id, ok=True, plan=found.plan if found.changed else None)
+
+
+def _publish(plan: Plan, event: Event) -> list[m.Command]:
+    """Once for each namespace in which somebody gains or gives way, in the trace of one who does."""
+    return [m.Publish(event, namespace=namespace, uid=uid) for namespace, uid in plan.concerns().items()]

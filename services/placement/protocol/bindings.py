@@ -1,0 +1,94 @@
+"""From a decision that is logged to its Binding (R2, R4): sent, sent again, and where it can no longer come true, voided by a touch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from services.placement import messages as m
+from services.placement.protocol.holds import Hold, Holds
+from services.placement.protocol.recovery import touch
+from services.placement.protocol.write_batcher import PART_MOST
+from services.placement.scheduler import Placer
+from services.placement.settings import Stats
+from shared.book.gangs import GangState, gang_trace
+from shared.book.states import PodState
+from shared.contracts.commands import AnnounceEvent, Answer
+from shared.contracts.log import DecisionBatch
+
+
+class Binding:
+    def __init__(self, placer: Placer, holds: Holds, stats: Stats) -> None:
+        self._book, self._queue, self._reports, self._holds, self._stats = placer.book, placer.queue, placer.reports, holds, stats
+
+    def logged(self, record: DecisionBatch, sequence: int, now: float) -> list[m.Command]:
+        """These decisions are true now: they are told, and their Bindings go out."""
+        sent = self._holds.logged(record, sequence, now)
+        out: list[m.Command] = []
+        for hold in sent:
+            event = self._reports.take_decided(hold.decision.uid, sequence)
+            if event is not None:
+                out.append(m.Publish(event, namespace=event.namespace, uid=event.uid))
+        for placed in self._reports.take_gangs((d.uid for d in record.decisions), sequence):
+            out.append(m.Publish(placed, namespace=placed.namespace, uid=gang_trace(placed.namespace, placed.name)))
+        return [*out, *self.send(sent)]
+
+    def send(self, holds: Sequence[Hold]) -> list[m.Command]:
+        """In parts: the holds of a large gang fill no message, and one answer does not wait for all of them."""
+        parts = (holds[start : start + PART_MOST] for start in range(0, len(holds), PART_MOST))
+        return [m.SendBinds(max(h.sequence for h in part), tuple(h.bind() for h in part)) for part in parts]
+
+    def late(self, now: float) -> list[m.Command]:
+        late = self._holds.late(now)
+        self._stats.resent += len(late)
+        return self.send(late)
+
+    def answered(self, answer: Answer, term: int, now: float) -> list[m.Command]:
+        """Whatever the answer, the hold stays (R4). Where it is certain that nothing was applied, the pod is touched:
+        at its new version the old Binding can never succeed, and it is decided anew."""
+        hold = self._holds.of(answer)
+        if hold is None:
+            return []
+        if answer.outcome in ("refused", "no-node"):
+            self._queue.pause(answer.uid, now)
+            return [*self._reports.bind_refused(self._book.pods[answer.uid], answer), *self.touch([answer.uid], term)]
+        if answer.outcome in ("unknown", "throttled"):
+            self._holds.unknown(hold, now)
+        return []
+
+    def give_back(self, gang: GangState, term: int, now: float) -> list[m.Command]:
+        """It has begun, and lacked members for as long as its time-out. Members that are not yet bound are touched, which
+        voids their holds (R4), and rest for as long again. Those that are bound stay: they are told, and may be evicted."""
+        unbound = sorted(uid for uid in gang.placed if uid in self._holds and self._holds[uid].sequence)
+        for uid in unbound:
+            self._queue.pause_for(uid, now, gang.patience_s)
+        out = self.touch(unbound, term)
+        if not gang.told:
+            gang.told = True
+            out += self._reports.gang_lacks(gang, [self._book.pods[uid] for uid in sorted(gang.placed)])
+        return out
+
+    def excluded(self, state: PodState) -> list[m.Command]:
+        """A pod cannot be touched: it is told so, and nobody waits for it."""
+        meta = state.pod.metadata
+        note = (
+            f"Kerf has to update this pod before it may place it, and cannot: {state.excluded}. It is placed as soon as an update succeeds"
+        )
+        return [
+            m.SendPatches(
+                (
+                    AnnounceEvent(
+                        uid=state.uid,
+                        namespace=meta.namespace,
+                        name=meta.name,
+                        type="Warning",
+                        reason="NotUpdatable",
+                        action="Scheduling",
+                        note=note,
+                    ),
+                )
+            )
+        ]
+
+    def touch(self, uids: Iterable[str], term: int) -> list[m.Command]:
+        patches = tuple(touch(self._book.pods[uid], term) for uid in uids)
+        return [m.SendPatches(patches)] if patches else []

@@ -1,0 +1,250 @@
+"""Placement's side of R6: who has synced under this term, which grants and releases a node has yet to answer."""
+
+from __future__ import annotations
+
+import msgspec
+
+from services.placement import messages as m
+from services.placement.protocol import labels
+from shared.book.book import Book
+from shared.book.states import GrantState
+from shared.contracts.commands import LabelNode
+from shared.contracts.log import Decision
+from shared.contracts.node_commands import LiveSlice, NodeGrant, NodeRelease, NodeSync, NodeSyncAnswer
+from shared.model.gpu import Inventory
+from shared.model.grant import ContainerGrant, GpuShare, Grant
+
+RESEND_S = 3.0
+CHECK_TERM_S = 1.0
+"""How often the log is asked for its newest term because nodes speak of another."""
+SILENT_S = 20.0
+"""An agent that beats no more for so long gets no new slices; those that run are left alone."""
+LABEL_AGAIN_S = 60.0
+LABELS_AT_ONCE = 50
+UNSYNCED = "its agent has not answered this leader yet"
+
+
+class Nodes:
+    def __init__(self, book: Book) -> None:
+        self.book = book
+        self.term = 0
+        self.open = False
+        """Whether nodes may be synced: not before every pending pod has been touched or re-adopted. A pod that is
+        bound, started and lost between a sync and its touch would be known to nobody (tests/model shows it)."""
+        self._boot: dict[str, str] = {}
+        self._synced: dict[str, int] = {}
+        self._sync_sent: dict[str, float] = {}
+        self._number = 0
+        """Of the newest order to a node; see NodeGrant.number."""
+        self._first_number: dict[str, int] = {}
+        """By node that has to be synced: the number of the first sync since then. Answers to earlier ones are of another time."""
+        self._named_unbound: set[str] = set()
+        """Grants that a node has heard of in a sync before their pods were seen bound."""
+        self._term_checked_at = float("-inf")
+        self._beats: dict[str, float] = {}
+        self._labels: dict[str, float] = {}
+        """Nodes whose labels have to be looked at, and when next."""
+        self._unanswered: dict[str, tuple[m.Command, float]] = {}
+        """Grants and releases by grant id: each grant has at most one of them open, the newer."""
+
+    @property
+    def synced_count(self) -> int:
+        return sum(1 for term in self._synced.values() if term == self.term)
+
+    def is_synced(self, node: str) -> bool:
+        return self._synced.get(node) == self.term
+
+    def inventory(self, inventory: Inventory, now: float) -> list[m.Command]:
+        node = inventory.node
+        self._beats[node] = now
+        self._labels[node] = now
+        self.book.put_inventory(inventory)
+        if self._boot.get(node) != inventory.boot_id:
+            # Another boot: whatever ran is gone, and the agent must say so before anything new is given.
+            self._boot[node] = inventory.boot_id
+            self._unsync(node)
+            self.book.set_agent_trouble(node, UNSYNCED)
+            return self._sync(node, now)
+        return []
+
+    def lost(self, node: str) -> None:
+        self._boot.pop(node, None)
+        self._unsync(node)
+        self.book.retire_agent(node)
+
+    def _unsync(self, node: str) -> None:
+        """From now on only the answer to a later sync than those before counts."""
+        self._synced.pop(node, None)
+        self._first_number.pop(node, None)
+
+    def beat(self, nodes: tuple[str, ...], now: float) -> bool:
+        """Notes signs of life; True where a node that was silent may be used again."""
+        back = False
+        for node in nodes:
+            silent = now - self._beats.get(node, now) >= SILENT_S
+            self._beats[node] = now
+            if silent and self.is_synced(node):
+                self.book.set_agent_trouble(node, "")
+                back = True
+        return back
+
+    def changed(self, name: str, now: float) -> list[m.Command]:
+        """The Node object came, changed or went."""
+        node = self.book.nodes.get(name)
+        if node is None or node.object is None:
+            self._unsync(name)  # should it come back, its agent is asked again what runs there
+            return []
+        self._labels[name] = now
+        if node.inventory is None or self.is_synced(name):
+            return []
+        return self._sync(name, now)
+
+    def sync_all(self, now: float) -> list[m.Command]:
+        self._first_number.clear()
+        return [c for name, node in self.book.nodes.items() if node.inventory is not None for c in self._sync(name, now)]
+
+    def _sync(self, node: str, now: float) -> list[m.Command]:
+        if not self.open or self.book.nodes[node].object is None:
+            # What an agent says while its Node object is gone says nothing of the time after: meanwhile grants there are freed.
+            return []
+        self._sync_sent[node] = now
+        number = self._next_number()
+        self._first_number.setdefault(node, number)
+        known = [held for held in self.book.nodes[node].grants.values() if held.phase != "reserved"]
+        self._named_unbound.update(held.grant_id for held in known if held.phase == "holding")
+        return [m.SendSync(NodeSync(term=self.term, node=node, grants=tuple(self.node_grant(held) for held in known), number=number))]
+
+    def _next_number(self) -> int:
+        self._number += 1
+        return self._number
+
+    def _answers_now(self, answer: NodeSyncAnswer) -> bool:
+        """Whether it answers a sync of this term, of this boot, and of the time since the node had to be synced; an agent of an
+        earlier version does not repeat the number."""
+        node = self.book.nodes.get(answer.node)
+        if (
+            answer.term != self.term
+            or self.is_synced(answer.node)
+            or answer.node not in self._first_number
+            or node is None
+            or node.object is None
+        ):
+            return False
+        return answer.boot_id == self._boot.get(answer.node) and (not answer.number or answer.number >= self._first_number[answer.node])
+
+    def ahead(self, answer: NodeSyncAnswer, now: float) -> list[m.Command]:
+        """A node refuses this term, for it follows a higher one. The log says whether there is one."""
+        trouble = f"its agent follows term {answer.term}, and the newest in the log is {self.term}"
+        if answer.node in self._boot and answer.node in self.book.nodes:
+            self._unsync(answer.node)
+            self._sync_sent.setdefault(answer.node, now)
+            self.book.set_agent_trouble(answer.node, trouble)
+        if now - self._term_checked_at < CHECK_TERM_S:
+            return []
+        self._term_checked_at = now
+        return [m.CheckTerm(f"node {answer.node}: {trouble}")]
+
+    def synced(self, answer: NodeSyncAnswer, now: float) -> list[str] | None:
+        """Books what runs there unknown to us; returns grants of this node that it had released before. None where the answer is not
+        to what is asked now: then it changes nothing."""
+        if not self._answers_now(answer):
+            return None
+        self._synced[answer.node] = self.term
+        self._beats[answer.node] = now
+        self._sync_sent.pop(answer.node, None)
+        for slice_ in answer.live:
+            if slice_.grant_id not in self.book.grants:
+                self.book.book_leaving(_stranger(slice_, answer.node))
+        self.book.set_agent_trouble(answer.node, "")
+        return [
+            grant_id for grant_id in answer.tombstones if (held := self.book.grants.get(grant_id)) is not None and held.node == answer.node
+        ]
+
+    def granted(self, held: GrantState, now: float) -> list[m.Command]:
+        self._named_unbound.discard(held.grant_id)
+        self._next_number()
+        command = m.SendGrant(held.node, self.node_grant(held))
+        self._unanswered[held.grant_id] = (command, now)
+        return [command]
+
+    def leaving(self, held: GrantState, now: float) -> list[m.Command]:
+        self._named_unbound.discard(held.grant_id)
+        command = m.SendRelease(held.node, NodeRelease(term=self.term, uid=held.uid, grant_id=held.grant_id))
+        self._unanswered[held.grant_id] = (command, now)
+        return [command] if self.term else []
+
+    def voided(self, decision: Decision, now: float) -> list[m.Command]:
+        """A hold is void: its Binding can never succeed. A node that has heard of its grant is told to forget it."""
+        if decision.grant is None or decision.grant.grant_id not in self._named_unbound:
+            return []
+        grant_id = decision.grant.grant_id
+        self._named_unbound.discard(grant_id)
+        command = m.SendRelease(decision.node, NodeRelease(term=self.term, uid=decision.uid, grant_id=grant_id))
+        self._unanswered[grant_id] = (command, now)
+        return [command]
+
+    def acknowledged(self, grant_id: str) -> None:
+        """The grant arrived, or its release has been booked."""
+        self._unanswered.pop(grant_id, None)
+
+    def tick(self, now: float) -> list[m.Command]:
+        out: list[m.Command] = []
+        for node in [n for n, at in self._sync_sent.items() if now - at >= RESEND_S]:
+            state = self.book.nodes.get(node)
+            if state is not None and state.inventory is not None and state.object is not None:
+                out += self._sync(node, now)
+            else:
+                del self._sync_sent[node]
+        for grant_id, (command, at) in list(self._unanswered.items()):
+            if now - at >= RESEND_S:
+                said = self._under_this_term(command)
+                self._unanswered[grant_id] = (said, now)
+                out.append(said)
+        for held in self.book.grants.values():
+            if held.phase == "leaving" and held.grant_id not in self._unanswered:
+                out += self.leaving(held, now)
+        self._beats = {node: at for node, at in self._beats.items() if node in self.book.nodes}
+        for node, at in self._beats.items():
+            if now - at >= SILENT_S and self.is_synced(node):
+                self.book.set_agent_trouble(node, f"its agent has been silent for more than {SILENT_S:g} s")
+        return out
+
+    def _under_this_term(self, command: m.Command) -> m.Command:
+        """A node that has met a renewed term refuses what is still said under the one before."""
+        match command:
+            case m.SendGrant(node, grant) if grant.term != self.term:
+                return m.SendGrant(node, msgspec.structs.replace(grant, term=self.term))
+            case m.SendRelease(node, release) if release.term != self.term:
+                return m.SendRelease(node, msgspec.structs.replace(release, term=self.term))
+        return command
+
+    def label(self, now: float) -> list[LabelNode]:
+        """Orders for nodes whose labels do not say which GPUs they have; said again until they do."""
+        out: list[LabelNode] = []
+        for name in [n for n, at in self._labels.items() if at <= now][:LABELS_AT_ONCE]:
+            del self._labels[name]
+            node = self.book.nodes.get(name)
+            if node is None or node.object is None or node.inventory is None:
+                continue
+            missing = labels.missing(node.inventory, node.object.metadata.labels)
+            if missing:
+                out.append(LabelNode(node=name, labels=missing))
+                self._labels[name] = now + LABEL_AGAIN_S
+        return out
+
+    def node_grant(self, held: GrantState) -> NodeGrant:
+        """What a node is told of a grant, under the number of the newest order. Of a parked one what it has given up, whatever its
+        annotation says by now; else what it has to give up by its annotation."""
+        state = self.book.pods.get(held.uid)
+        wanted = None if state is None else state.parked
+        return NodeGrant(
+            term=self.term, uid=held.uid, namespace=held.namespace, name=held.name, grant=held.given, parked=held.parked or wanted,
+            number=self._number, unbound=held.phase == "holding",
+        )  # fmt: skip
+
+
+def _stranger(slice_: LiveSlice, node: str) -> GrantState:
+    """A slice that runs and whose pod we do not know: occupied until the node gives it back."""
+    gpus = tuple(GpuShare(node=node, uuid=uuid, memory_mib=mib, compute_milli=milli) for uuid, (mib, milli) in slice_.gpus.items())
+    grant = Grant(grant_id=slice_.grant_id, term=0, containers={slice_.container: ContainerGrant(strategy=slice_.strategy, gpus=gpus)})
+    return GrantState(grant, slice_.uid, slice_.namespace, slice_.name, node, "leaving")

@@ -1,0 +1,87 @@
+"""What comes back (R6): a grant ends when its node says so, or when its node is gone; never because its pod is."""
+
+from __future__ import annotations
+
+from services.placement import messages as m
+from services.placement.protocol.freed import Freed
+from services.placement.protocol.nodes import Nodes
+from shared.book.book import Book
+from shared.book.states import GrantState, PodState
+from shared.contracts.commands import AnnounceEvent, DeletePod
+from shared.contracts.events import GrantEnded
+from shared.contracts.node_commands import NodeSyncAnswer
+
+
+class GivingBack:
+    def __init__(self, book: Book, nodes: Nodes, freed: Freed) -> None:
+        self._book, self._nodes, self._freed = book, nodes, freed
+
+    def pod_ended(self, grant_id: str, now: float) -> list[m.Command]:
+        """Its node is asked to give back what it had; a node that is gone has given back all."""
+        self._freed.note()
+        held = self._book.grants.get(grant_id)
+        if held is None:
+            return []
+        if held.node not in self._book.nodes or self._book.nodes[held.node].object is None:
+            return [self._end(held, "its node is gone")]
+        return self._nodes.leaving(held, now)
+
+    def synced(self, answer: NodeSyncAnswer, now: float) -> list[m.Command] | None:
+        """A node's word on all that runs there. None where it is not an answer to what is asked now: then it changes nothing."""
+        released = self._nodes.synced(answer, now)
+        if released is None:
+            return None
+        self._freed.note()
+        return [command for grant_id in released for command in self._void(grant_id)]
+
+    def dead(self, event: m.GrantAcknowledged) -> list[m.Command]:
+        """A node will never hand this grant over, so its capacity is free."""
+        self._nodes.acknowledged(event.grant_id)
+        return self._void(event.grant_id)
+
+    def _void(self, grant_id: str) -> list[m.Command]:
+        """A hold keeps its capacity: its Binding may yet succeed, and then the node says the same again."""
+        held = self._book.grants.get(grant_id)
+        return [] if held is None or held.phase in ("holding", "reserved") else self._released_before(held)
+
+    def _released_before(self, held: GrantState) -> list[m.Command]:
+        """The node had released it before placement asked. A pod that is bound with it and still lives can never start."""
+        ended = self._end(held, "its node had released it before")
+        state = self._book.pods.get(held.uid)
+        if held.phase != "bound" or state is None or state.ended or state.pod.metadata.deletion_timestamp is not None:
+            return [ended]
+        return [ended, *self.dead_on_arrival(state, held.grant_id, "its node has released it for good")]
+
+    def dead_on_arrival(self, state: PodState, grant_id: str, why: str) -> list[m.Command]:
+        """A bound pod whose grant can never be handed over. A pod that has a controller is deleted, and the controller makes
+        another. One without stays, so that whoever made it finds it, with an Event that says what to do."""
+        meta, node = state.pod.metadata, state.pod.spec.node_name
+        note = f"the pod's grant {grant_id} on node {node} is void: {why}"
+        if state.controller is None:
+            warning = AnnounceEvent(
+                uid=state.uid, namespace=meta.namespace, name=meta.name, type="Warning", reason="GrantVoid", action="Starting",
+                note=f"{note}; the pod cannot start there: delete it and create it again",
+            )  # fmt: skip
+            return [m.SendPatches((warning,))]
+        return [
+            m.SendPatches(
+                (DeletePod(uid=state.uid, namespace=meta.namespace, name=meta.name, reason=note, resource_version=meta.resource_version),)
+            )
+        ]
+
+    def released(self, event: m.ReleaseSeen) -> list[m.Command]:
+        """A node's word on one grant. What has not been seen bound yet the agent says again until it has; and no node gives back
+        what is another's."""
+        held = self._book.grants.get(event.grant_id)
+        if held is not None and (held.phase == "holding" or held.node != event.node):
+            return []
+        out = [] if held is None else [self._end(held, event.reason)]
+        self._nodes.acknowledged(event.grant_id)
+        return [*out, m.SendReleasesSeen(event.node, (event.grant_id,))]
+
+    def _end(self, held: GrantState, reason: str) -> m.Command:
+        self._freed.note()
+        self._book.release(held.grant_id)
+        self._nodes.acknowledged(held.grant_id)
+        ended = GrantEnded(uid=held.uid, namespace=held.namespace, name=held.name, node=held.node, grant_id=held.grant_id, reason=reason)
+        return m.Publish(ended, namespace=held.namespace, uid=held.uid)

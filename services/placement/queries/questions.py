@@ -1,0 +1,175 @@
+"""Questions of why, what if, when, and how to make room, each in steps that keep nobody waiting. Nothing here changes anything."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec.structs import replace
+
+from services.placement.core import Core
+from services.placement.explain.consolidation_advice import GPUS_MOST, GROUPS_MOST, Goal, advise
+from services.placement.explain.explainer import Explainer
+from services.placement.explain.steps import Steps
+from services.placement.explain.trial import undisturbed
+from services.placement.explain.what_if_clusters import Impossible, change
+from services.placement.explain.when import when, when_kept
+from services.placement.preemption.consolidation import spared
+from services.placement.scheduling.unsupported_fields import refusal
+from shared.book.levels import begun_in
+from shared.book.states import PodState, pod_state
+from shared.contracts.base import ContractError, decode, encode
+from shared.contracts.queries import AdviseAnswer, AdviseQuery, ExplainAnswer, WhatIfQuery, WhenAnswer, WhenQuery, WhyQuery
+from shared.model import names
+from shared.model.affinity import Toleration
+from shared.model.objects import Pod
+
+NODES_MOST = 500
+GANG_MOST = 64
+"""Members for whom moves are looked for together."""
+_TOLERATED = Toleration(key=names.TAINT_MANAGED, operator="Exists", effect="NoSchedule")
+
+
+class Unanswerable(ValueError):
+    """There is no answer. The text says why, and what to ask instead."""
+
+
+def why(core: Core, query: WhyQuery, now: float, wall: float) -> Steps[ExplainAnswer]:
+    """`now` is the core's clock, `wall` seconds since 1970."""
+    try:
+        state = _known(core, query.namespace, query.name)
+    except Unanswerable as error:
+        return ExplainAnswer(error=str(error))
+    waiting_s = now - core.placer.first_seen.get(state.uid, now)
+    explanation = yield from core.placer.explainer.explain(
+        state, max_nodes=min(query.max_nodes, NODES_MOST), waiting_s=waiting_s, ahead=core.queue.ahead_of(state.uid), now=wall
+    )
+    beside = [words for words in (core.preemption.words(state.uid), core.preemption.parked_words(state.uid)) if words]
+    explanation = replace(explanation, sentence="; ".join((explanation.sentence, *beside)))
+    waits = explanation.state == "waiting" and not any(reason.code.startswith("queue-") for reason in explanation.summary)
+    if waits and not beside and core.preemption.might_ask(state):
+        ask = f"kerf preempt --dry-run {state.key} says who would make room for it, or why nobody does"
+        explanation = replace(explanation, helps=(*explanation.helps, ask))
+    return ExplainAnswer(explanation=explanation)
+
+
+def what_if(core: Core, query: WhatIfQuery, wall: float) -> Steps[ExplainAnswer]:
+    """A pod that need not exist, as if it were created now in its canonical form; or another cluster; or both."""
+    most, engine = min(query.max_nodes, NODES_MOST), core.placer.engine
+    changed = bool(query.drain or query.add_nodes or query.add_gpus or query.resize)
+    try:
+        state = _from_manifest(query.pod) if query.pod is not None or not changed else None
+        if not changed and state is not None:
+            explanation = yield from core.placer.explainer.explain(state, max_nodes=most, exists=False, now=wall)
+            return ExplainAnswer(explanation=explanation)
+        waiting = core.queue.oldest(len(core.queue))
+        kept = {uid for uid in waiting if core.placer.fair.keeps_back((core.book.pods[uid],)) is not None}
+        world = yield from undisturbed(engine, lambda still: change(query, still, core.placer.gangs, waiting, wall, kept=kept))
+        if state is None:
+            return ExplainAnswer(world=world.told)
+        explanation = yield from Explainer(world.trial.book, world.trial.engine).explain(state, max_nodes=most, exists=False)
+        return ExplainAnswer(explanation=explanation, world=world.told)
+    except (Unanswerable, Impossible) as error:
+        return ExplainAnswer(error=str(error))
+
+
+def when_(core: Core, query: WhenQuery, wall: float) -> Steps[WhenAnswer]:
+    try:
+        state = _waiting(core, query.namespace, query.name)
+    except Unanswerable as error:
+        return WhenAnswer(error=str(error))
+    shadows = core.preemption.shadows(state.uid)
+    if shadows:
+        told = yield from undisturbed(core.placer.engine, lambda still: when_kept(state, still, wall, shadows))
+    else:
+        told = yield from when(state, core.placer.engine, wall, ahead=core.queue.ahead_of(state.uid))
+    return WhenAnswer(when=told)
+
+
+def advise_(core: Core, query: AdviseQuery, wall: float) -> Steps[AdviseAnswer]:
+    try:
+        goal = _goal(core, query)
+    except Unanswerable as error:
+        return AdviseAnswer(error=str(error))
+    advice = yield from undisturbed(core.placer.engine, lambda still: advise(still, goal, wall, query.most_gpu_seconds))
+    return AdviseAnswer(advice=advice)
+
+
+def _goal(core: Core, query: AdviseQuery) -> Goal:
+    if query.pod is not None:
+        return Goal(states=(_from_manifest(query.pod),), can_spare=core.placer.gangs.can_spare)
+    if query.name:
+        return _goal_of(core, query)
+    if not (1 <= query.gpus <= GPUS_MOST and 1 <= query.groups <= GROUPS_MOST):
+        raise Unanswerable(f"name a waiting pod, give a manifest, or ask for 1 to {GROUPS_MOST} groups of 1 to {GPUS_MOST} GPUs")
+    return Goal(gpus=query.gpus, groups=query.groups, can_spare=core.placer.gangs.can_spare)
+
+
+def _goal_of(core: Core, query: AdviseQuery) -> Goal:
+    """Room for a waiting pod, or for as many of its gang as must be placed together."""
+    first = _known(core, query.namespace, query.name)
+    gang = core.placer.gangs.of(first.uid)
+    states = [_waiting(core, query.namespace, query.name, alone=gang is None)]
+    if gang is not None:
+        states = sorted((core.book.pods[uid] for uid in gang.waiting), key=lambda s: (s.pod.metadata.creation_timestamp, s.uid))[
+            : gang.need
+        ]
+        if len(states) < gang.need:
+            raise Unanswerable(
+                f"gang {gang.name} has {gang.members} of {gang.minimum} pods: the others must come before any room would help"
+            )
+        if gang.need > GANG_MOST:
+            raise Unanswerable(f"gang {gang.name} needs {gang.need} places at once; moves are looked for for up to {GANG_MOST}")
+        _not_kept_back(core, states, f"gang {gang.name}")
+    plans = [] if query.for_plan is None else [reserved.plan for reserved in core.preemption.open.values()]
+    return Goal(
+        states=tuple(states), gang="" if gang is None else gang.name, within="" if gang is None else gang.required, begun=frozenset() if gang is None else begun_in(gang, core.book), waits=True, can_spare=core.placer.gangs.can_spare,
+        busy=frozenset(beneficiary.node for plan in plans for beneficiary in plan.beneficiaries),
+        spared=None if query.for_plan is None else spared(query.for_plan, {victim.uid for plan in plans for victim in plan.victims}, core.placer.fair.is_firm),
+    )  # fmt: skip
+
+
+def _known(core: Core, namespace: str, name: str) -> PodState:
+    uid = core.book.uid_by_key.get(f"{namespace}/{name}")
+    if uid is None:
+        raise Unanswerable(f"no pod {namespace}/{name} is known; check the name and the namespace (-n)")
+    state = core.book.pods[uid]
+    if not state.ours:
+        raise Unanswerable(
+            f"pod {namespace}/{name} is not Kerf's: its schedulerName is {state.pod.spec.scheduler_name or 'default-scheduler'!r}"
+        )
+    return state
+
+
+def _waiting(core: Core, namespace: str, name: str, *, alone: bool = True) -> PodState:
+    """`alone`: it is no member of a gang, or is asked about as if it were none."""
+    state = _known(core, namespace, name)
+    why_never = refusal(state)
+    if why_never is not None:
+        raise Unanswerable(f"pod {namespace}/{name} is never placed as it is written: {why_never.sentence}")
+    if state.charged or not state.wants_place:
+        raise Unanswerable(f"pod {namespace}/{name} does not wait for a place; `kerf why` says how it stands")
+    if alone:
+        _not_kept_back(core, [state], f"pod {namespace}/{name}")
+    return state
+
+
+def _not_kept_back(core: Core, states: list[PodState], whom: str) -> None:
+    kept = core.placer.fair.keeps_back(states, len(states))
+    if kept is not None:
+        raise Unanswerable(f"no room would help {whom} now: {kept.sentence}")
+
+
+def _from_manifest(given: Any) -> PodState:
+    try:
+        pod = decode(encode(given), Pod)
+    except ContractError as error:
+        raise Unanswerable(f"that is no pod manifest: {error}") from error
+    if not pod.spec.containers:
+        raise Unanswerable("the pod has no containers; give a whole pod manifest with spec.containers")
+    meta = replace(pod.metadata, uid=f"what-if/{pod.metadata.name}", resource_version="0", namespace=pod.metadata.namespace or "default")
+    state = pod_state(replace(pod, metadata=meta))
+    if state.request is None:
+        return state
+    # As admission does: without it every node of Kerf's would turn the pod away.
+    spec = replace(pod.spec, tolerations=(*pod.spec.tolerations, _TOLERATED))
+    return pod_state(replace(pod, metadata=meta, spec=spec))

@@ -1,0 +1,132 @@
+"""Answers to questions, from the leader's book as it stands. Nothing here changes anything."""
+
+from __future__ import annotations
+
+import msgspec
+import numpy as np
+
+from services.placement.core import Core
+from services.placement.free_capacity import gpu_fit
+from services.placement.queries.memory_breakdown import Columns, columns
+from shared.book.states import NodeState
+from shared.contracts.queries import (
+    GrantAnswer,
+    GrantQuery,
+    InspectAnswer,
+    InspectGpu,
+    InspectNode,
+    InspectPod,
+    InspectQuery,
+    QueuesAnswer,
+    StatusAnswer,
+    StatusQuery,
+)
+
+_WAITING_MOST = 10
+
+
+def grant(core: Core, query: GrantQuery) -> GrantAnswer:
+    if query.claim:
+        held = next(
+            (
+                g
+                for g in core.book.grants.values()
+                if g.node == query.node and any(c.claim == query.claim for c in g.grant.containers.values())
+            ),
+            None,
+        )
+    else:
+        state = core.book.pods.get(query.uid)
+        held = None if state is None else core.book.grants.get(state.grant_id)
+    if held is None or held.phase != "bound":
+        return GrantAnswer(error=f"no pod with {f'claim {query.claim}' if query.claim else f'uid {query.uid}'} is bound with a grant")
+    if held.node != query.node:
+        return GrantAnswer(error=f"the pod's grant is for node {held.node}, not {query.node}")
+    return GrantAnswer(found=core.nodes.node_grant(held))
+
+
+def inspect(core: Core, query: InspectQuery) -> InspectAnswer:
+    if query.node and query.node not in core.book.nodes:
+        return InspectAnswer(error=f"there is no node {query.node}")
+    names = [query.node] if query.node else sorted(name for name, node in core.book.nodes.items() if node.gpus)
+    return InspectAnswer(nodes=tuple(_inspect_node(core, core.book.nodes[name]) for name in names))
+
+
+def _inspect_node(core: Core, node: NodeState) -> InspectNode:
+    address, ready = "", node.object is not None
+    if node.object is not None:
+        address = next((a.address for a in node.object.status.addresses if a.type == "InternalIP"), "")
+        ready = next((c.status == "True" for c in node.object.status.conditions if c.type == "Ready"), True)
+    reported = {} if node.inventory is None else {g.uuid: g for g in node.inventory.gpus}
+    on: dict[str, dict[str, InspectPod]] = {}
+    containers: dict[str, int] = {}
+    for held in node.grants.values():
+        for name, container in held.grant.containers.items():
+            for share in container.gpus:
+                if share.node != node.name:
+                    continue
+                containers[share.uuid] = containers.get(share.uuid, 0) + (held.phase != "reserved")
+                pods = on.setdefault(share.uuid, {})
+                known = pods.get(held.grant_id)
+                mib, milli, names = (known.memory_mib, known.compute_milli, known.containers) if known else (0, 0, ())
+                pods[held.grant_id] = InspectPod(
+                    namespace=held.namespace, name=held.name, state=held.phase, memory_mib=mib + share.memory_mib,
+                    compute_milli=milli + share.compute_milli, containers=(*names, name), parked="" if held.parked is None else held.parked.action,
+                )  # fmt: skip
+    gpus, memory = [], columns(node, core.parking.returns)
+    for room in node.gpus:
+        pods, gpu = on.get(room.uuid, {}), reported.get(room.uuid)
+        has = [pod for pod in pods.values() if pod.state != "reserved"]
+        gpus.append(InspectGpu(
+            uuid=room.uuid, index=room.index, model=room.model, state="healthy" if gpu is None else gpu.state, memory_mib=room.total_mib,
+            allocated_memory_mib=sum(p.memory_mib for p in has), allocated_compute_milli=sum(p.compute_milli for p in has),
+            containers=containers.get(room.uuid, 0), pods=tuple(pods.values()), reason="" if gpu is None else gpu.reason,
+            foreign_mib=0 if gpu is None else gpu.foreign_mib, **msgspec.structs.asdict(memory.get(room.uuid, Columns())),
+        ))  # fmt: skip
+    return InspectNode(node=node.name, address=address, ready=ready, synced=core.nodes.is_synced(node.name), gpus=tuple(gpus))
+
+
+def queues(core: Core) -> QueuesAnswer:
+    fair = core.placer.fair
+    return QueuesAnswer(queues=tuple(fair.standing()), invalid=fair.problem)
+
+
+def status(core: Core, query: StatusQuery, *, leader: bool) -> StatusAnswer:
+    book, arrays = core.book, core.book.arrays
+    present = arrays.there
+    taken_mib = taken_milli = 0
+    for held in book.grants.values():
+        # What is reserved somebody else may still have; it is allocated when that one has given it back.
+        for container in () if held.phase == "reserved" else held.grant.containers.values():
+            taken_mib += sum(s.memory_mib for s in container.gpus)
+            taken_milli += sum(s.compute_milli for s in container.gpus)
+    phases = [held.phase for held in book.grants.values()]
+    timings = sorted(core.placer.decide_us)
+    shown = [core.placer.explainer.why(book.pods[uid], max_nodes=0) for uid in core.queue.oldest(min(query.waiting, _WAITING_MOST))]
+    return StatusAnswer(
+        holder=core.holder, leader=leader, term=core.term,
+        nodes=sum(1 for n in book.nodes.values() if n.object is not None),
+        gpus=int(present.sum()), gpu_milli_total=int(present.sum()) * 1000, gpu_milli_allocated=taken_milli,
+        gpu_memory_mib_total=int(arrays.gpu_total_mib[present].sum()), gpu_memory_mib_allocated=taken_mib,
+        pods_bound=sum(1 for s in book.pods.values() if s.ours and s.pod.spec.node_name and not s.ended),
+        pods_holding=len(core.holds), pods_waiting=len(core.queue),
+        pods_gated=sum(1 for s in book.pods.values() if s.ours and s.pod.spec.scheduling_gates),
+        pods_leaving=phases.count("leaving"), decisions=core.stats.decisions, rejections=core.stats.rejections,
+        decide_us_p50=timings[len(timings) // 2] if timings else 0.0, decide_us_p99=timings[len(timings) * 99 // 100] if timings else 0.0,
+        fragmentation_milli=fragmentation_milli(core), double_bookings=len(book.overbooked()), waiting=tuple(shown),
+        synced_nodes=core.nodes.synced_count,
+    )  # fmt: skip
+
+
+def fragmentation_milli(core: Core) -> int:
+    """GPU milli that is free and that no request shape seen lately could take: too little left, of one thing or the other."""
+    arrays = core.book.arrays
+    rows = np.arange(len(core.book.row_names), dtype=np.int64)
+    if rows.size == 0:
+        return 0
+    useful = np.zeros((rows.size, arrays.columns), np.bool_)
+    for request in core.placer.engine.known_requests():
+        for ask in request.asks.values():
+            useful |= gpu_fit(ask, arrays, rows)
+    free = np.maximum(arrays.gpu_free_milli[rows], 0)
+    return int(free[~useful & (arrays.gpu_total_mib[rows] > 0)].sum())

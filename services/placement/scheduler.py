@@ -1,0 +1,289 @@
+"""Waiting pods and their turns: who may be placed, who is tried next, and what becomes of those who do not fit."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from services.placement import messages as m
+from services.placement.engine.engine import Engine, Place
+from services.placement.engine.shape import INFEASIBLE
+from services.placement.explain.explainer import Explainer
+from services.placement.explain.pending_reasons import Reports
+from services.placement.explain.reminders import Reminders
+from services.placement.scheduling.fair.fair import Fair
+from services.placement.scheduling.gangs.domains import holds, shapes_of
+from services.placement.scheduling.gangs.placing import Granting, Misfit, Placed, Tried, by_size, place_gang, take_back
+from services.placement.scheduling.queue import Queue
+from services.placement.scheduling.unsupported_fields import refusal
+from services.placement.settings import Stats
+from shared.book.book import Book
+from shared.book.gangs import Gangs, GangState
+from shared.book.states import PodState
+from shared.contracts.explain import Reason
+from shared.model.claims import CLAIM_COMING
+from shared.model.objects import Gang
+from shared.queues.amounts import Amount
+
+_TIMINGS_KEPT = 20_000
+_CLAIMS_PAUSE_S = 0.2
+"""Volumes of a node are bound within milliseconds; bursts of other changes must not try the pod each time."""
+
+_EXPLAIN_AT_ONCE_NODES = 100
+_EXPLAIN_PAUSE_S_A_NODE = 1e-4
+"""Explaining looks at every node, 15 us each: on a large cluster the leader gives it about a seventh of its time."""
+
+
+class Placer:
+    """`stopwatch` gives seconds and serves the figures alone; no decision looks at it."""
+
+    def __init__(self, book: Book, policy: str, stats: Stats, stopwatch: Callable[[], float]) -> None:
+        self.book = book
+        self.stats = stats
+        self.stopwatch = stopwatch
+        self.engine = Engine(book, policy)
+        self.fair = Fair(book)
+        self.queue = Queue(self.fair, self._least)
+        self.fair.waiting = self.queue.waiting_by_lane
+        self.reports = Reports()
+        self.gangs = Gangs(book)
+        self.explainer = Explainer(book, self.engine, self.gangs, self.fair)
+        self.decide_us: deque[float] = deque(maxlen=_TIMINGS_KEPT)
+        self.first_seen: dict[str, float] = {}
+        self._full: set[bytes] = set()
+        """Shapes that found no room since something last changed: the lines of other queues need not look again."""
+        self.reminders = Reminders(self.gangs, self.reports, self.first_seen)
+        self._explain_at = 0.0
+
+    def policy_changed(self, now: float) -> list[m.Command]:
+        """The ConfigMap with the queues may have come, changed or gone. Whoever waits is put in line anew, and tried."""
+        event = self.fair.read()
+        if event is None:
+            return []
+        self._full.clear()
+        said: list[m.Command] = [m.Publish(event, namespace=event.namespace)]
+        for uid in self.queue.leave():
+            if uid in self.book.pods:  # else a snapshot had both, the new policy and the end of the pod
+                said += self.admit(self.book.pods[uid], now)
+        return said
+
+    def _least(self, uid: str) -> Amount:
+        """What the pod takes at least that heads a line, or as many of its gang as are placed together."""
+        gang = self.gangs.of(uid)
+        if gang is None:
+            return self.fair.least((self.book.pods[uid],), 1)
+        return self.fair.least([self.book.pods[u] for u in gang.waiting], gang.need)
+
+    def keeps_back(self, uid: str) -> Reason | None:
+        """Why its queue lets nobody of its line go now; None: it may."""
+        gang = self.gangs.of(uid)
+        if gang is None:
+            return self.fair.keeps_back((self.book.pods[uid],))
+        return self.fair.keeps_back([self.book.pods[u] for u in self.queue.in_line_with(uid)], gang.need)
+
+    def admit(self, state: PodState, now: float) -> list[m.Command]:
+        """A pod that is new or has changed, unbound and without a hold: into its line, or out of it, or refused by name."""
+        if not state.wants_place:
+            self.queue.remove(state.uid)
+            self.note(state, now)
+            return []
+        self.first_seen.setdefault(state.uid, now)
+        why = refusal(state)
+        if why is not None:
+            self.queue.remove(state.uid)
+            self.note(state, now)
+            return [] if why.code == CLAIM_COMING else self.reports.refused(state, why)
+        gang = self.gangs.see(state, now)
+        if gang is not None:
+            self.queue.add_to_gang(state, gang.key, spare=gang.spare)
+            self._turn(gang, now)
+        elif source := self.gangs.unknown_source(state):
+            self.queue.add_to_gang(state, f"? {state.pod.metadata.namespace}/{source}")
+            self.queue.park(state.uid, now)
+        else:
+            self.queue.add(state, self.engine.key_of(state), plain=self.engine.is_plain(state))
+        if self.queue.waits(state.uid) and gang is None:
+            self.reports.want_words((state.uid,))  # its line waits, so it is not tried; nobody may wait without a word
+        return []
+
+    def note(self, state: PodState, now: float) -> None:
+        """A pod that wants no place from us, or has one: its gang may lack one member less, or more."""
+        before = self.gangs.of(state.uid)
+        gang = self.gangs.see(state, now, able=refusal(state) is None)
+        if gang is not None:
+            self._turn(gang, now)
+        if before is not None and before is not gang:
+            self._turn(before, now)
+
+    def make_way(self, uids: Sequence[str], now: float, *, going: bool) -> None:
+        """These are to make room for somebody, or are not any more: what is left of their gangs may be another number."""
+        (self.gangs.going.update if going else self.gangs.going.difference_update)(uids)
+        for uid in uids:
+            if uid in self.book.pods:
+                self.note(self.book.pods[uid], now)
+
+    def gang_changed(self, source: Gang, now: float) -> list[m.Command]:
+        """The object that says how large a gang is has come, changed or gone: its pods are looked at anew."""
+        said: list[m.Command] = []
+        for uid in self.gangs.named_by(source):
+            state = self.book.pods[uid]
+            if state.uid in self.queue:
+                self.queue.remove(uid)
+                said += self.admit(state, now)
+            else:
+                self.note(state, now)
+        return said
+
+    def _turn(self, gang: GangState, now: float) -> None:
+        """A gang is tried when all that it needs are there, and again when it needs less or has more to choose from."""
+        if gang.spare != gang.satisfied:
+            gang.spare = gang.satisfied
+            # A snapshot ends several pods at once, and is told of one by one: some of these may be gone from the book.
+            for member in [u for u in gang.waiting if u in self.queue and u in self.book.pods]:
+                self.queue.add_to_gang(self.book.pods[member], gang.key, spare=gang.spare)
+            gang.standing = (0, 0)
+        uid = next(iter(gang.waiting), None)
+        if uid is None or uid not in self.queue:
+            return
+        standing = (gang.need, len(gang.waiting)) if gang.gathered else (0, 0)
+        if not gang.gathered:
+            self.queue.park(uid, now)
+        elif standing != gang.standing:
+            self.queue.unpark(uid)
+        gang.standing = standing
+
+    def forget(self, uid: str, now: float) -> None:
+        """It is bound, or gone."""
+        self.queue.remove(uid, forget=True)
+        self.engine.forget(uid)
+        self.reports.forget(uid)
+        self.first_seen.pop(uid, None)
+        state = self.book.pods.get(uid)
+        if state is not None:
+            self.note(state, now)
+        elif (gang := self.gangs.forget(uid, now)) is not None:
+            self._turn(gang, now)
+            if not gang.known:
+                self.reports.forget_gang(gang.key)
+
+    def wake(self) -> None:
+        """Something changed: those whom it may help are tried again."""
+        self.reminders.changed()
+        self.fair.look_around()
+        self._full.clear()
+        room: dict[bytes, bool] = {}
+        self.queue.wake(lambda uid: self._helped(uid, room))
+
+    def _helped(self, uid: str, room: dict[bytes, bool]) -> bool:
+        """`room`: by shape, whether any node has some, as far as it was looked at."""
+        state, gang = self.book.pods[uid], self.gangs.of(uid)
+        if gang is not None:
+            helped = gang.gathered and holds(shapes_of([self.book.pods[u] for u in gang.waiting], self.engine), gang.need)
+        else:
+            key = self.engine.key_of(state)
+            if key not in room:
+                room[key] = int(self.engine.row(state).refresh().max(initial=INFEASIBLE)) > INFEASIBLE
+            helped = room[key] and not self.gangs.unknown_source(state)
+        return helped and self.keeps_back(uid) is None
+
+    def waited_ms(self, uid: str, now: float) -> int:
+        return round((now - self.first_seen.get(uid, now)) * 1000)
+
+    def attempt(self, state: PodState, now: float) -> tuple[Place | None, list[m.Command]]:
+        """One try. With a place the pod is out of the queue; without, its line waits for a change."""
+        if self.engine.key_of(state) in self._full or self.fair.keeps_back((state,)) is not None:
+            self._no_place(state, now, alone=False)
+            return None, []
+        within = self.fair.rows_within(state)
+        began = self.stopwatch()
+        place = self.engine.decide(state, within)
+        if place is None and within is None and self.fair.tree is not None and self.engine.is_plain(state):
+            self._full.add(self.engine.key_of(state))
+        elif place is not None and self.fair.keeps_off(state, place.containers) is not None:
+            place = None
+        self.decide_us.append((self.stopwatch() - began) * 1e6)
+        self.engine.meet(state, placed=place is not None)
+        if place is None:
+            self._no_place(state, now, alone=not self.engine.is_plain(state))
+            return None, []
+        claims = self.reports.claims_first(state, place.node, self.book)
+        if claims:
+            # Volumes that bind late need the node first; the pod is tried again when its claims are bound.
+            self.queue.add(state, self.engine.key_of(state), plain=False)
+            self.queue.park(state.uid, now, pause_s=_CLAIMS_PAUSE_S)
+            return None, self.reports.ask_claims(state.uid, claims, now)
+        self.queue.remove(state.uid)
+        return place, []
+
+    def attempt_gang(self, gang: GangState, uid: str, now: float, granting: Granting) -> tuple[Tried, list[m.Command]]:
+        """One try for the gang whose line `uid` heads. Those who get a place hold it on the book, and are out of the queue;
+        where too few would get one nobody does, and the line waits for a change."""
+        line = self.queue.in_line_with(uid)
+        able = [self.book.pods[u] for u in line if not self.queue.paused(u, now)]
+        need = min(gang.need, len(able)) if gang.begun else gang.need
+        if not gang.gathered:
+            self.queue.park(uid, now)
+            return Tried([]), []
+        if len(able) < need:
+            self.queue.pause(uid, now)  # another member is paused, for its Binding was refused
+            return Tried([]), []
+        began = self.stopwatch()
+        gang.problem = ""
+        if self.fair.keeps_back(able, need) is not None:
+            self._gang_waits(gang, line, now, Misfit(fitted=0, uid=""))
+            return Tried([]), []
+        tried = place_gang(gang, by_size(able), need, self.engine, granting)
+        gang.kept_back = self.fair.exceeded([one.state for one in tried.placed])
+        if gang.kept_back is not None:
+            take_back(tried.placed, self.engine)
+            tried = Tried([], misfit=Misfit(fitted=0, uid=uid))
+        self.decide_us.append((self.stopwatch() - began) * 1e6 / need)
+        for state in able if tried.misfit is not None else [one.state for one in tried.placed]:
+            self.engine.meet(state, placed=tried.misfit is None)
+        if tried.misfit is not None:
+            self._gang_waits(gang, line, now, tried.misfit)
+            return tried, []
+        late = [(one.state.uid, c) for one in tried.placed if (c := self.reports.claims_first(one.state, one.place.node, self.book))]
+        if late:
+            take_back(tried.placed, self.engine)
+            self.queue.pause_for(uid, now, _CLAIMS_PAUSE_S)
+            return Tried([]), [command for member, claims in late for command in self.reports.ask_claims(member, claims, now)]
+        chosen = {one.state.uid for one in tried.placed}
+        for member in line:
+            if member in chosen:
+                self.queue.remove(member)
+        return tried, []
+
+    def gang_refused(self, gang: GangState, placed: list[Placed], why: str, now: float) -> None:
+        """Places were found and cannot be decided: they are taken back."""
+        take_back(placed, self.engine)
+        for one in placed:
+            self.queue.add_to_gang(one.state, gang.key, spare=gang.spare)
+        gang.problem = why
+        self._gang_waits(gang, self.queue.in_line_with(placed[0].state.uid), now, None)
+
+    def _gang_waits(self, gang: GangState, line: list[str], now: float, misfit: Misfit | None) -> None:
+        self.stats.rejections += 1
+        self.queue.park(line[0], now)
+        if misfit is None or misfit.uid:
+            self.queue.pause(line[0], now)  # a try costs as much as all its members; what counting rules out costs little
+        gang.verdict = None
+        for uid in line:
+            self.reports.wants_word(uid)
+
+    def _no_place(self, state: PodState, now: float, *, alone: bool) -> None:
+        self.stats.rejections += 1
+        if alone:
+            self.queue.add(state, self.engine.key_of(state), plain=False)
+        self.queue.park(state.uid, now)
+        self.reports.wants_word(state.uid)
+        self.reports.want_words(self.queue.parked_with(state.uid))
+
+    def explain_one(self, now: float) -> list[m.Command]:
+        """When there is nothing better to do: why one of them waits."""
+        if now < self._explain_at:
+            return []
+        said = self.reports.explain_one(self.explainer, self.queue, self.book, self.first_seen, now)
+        if said:
+            self._explain_at = now + _EXPLAIN_PAUSE_S_A_NODE * max(0, len(self.book.nodes) - _EXPLAIN_AT_ONCE_NODES)
+        return said

@@ -1,0 +1,188 @@
+"""Queues as placement sees them: whose a pod is, what keeps it back, and who is next."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+import numpy as np
+
+from services.placement.scheduling.fair.words import over, policy_invalid, stray
+from shared.book.arrays import Bools
+from shared.book.book import Book
+from shared.book.states import PodState
+from shared.contracts.events import PolicyRead
+from shared.contracts.explain import QueueExplanation, Reason
+from shared.contracts.policy import CONFIG_MAP, CONFIG_NAMESPACE, PolicyError, read_queues
+from shared.contracts.queries import QueueStanding
+from shared.model.grant import ContainerGrant, Grant
+from shared.model.units import WHOLE_GPU_MILLI
+from shared.queues.amounts import NOTHING, Amount, ask_of, gpus_of, room_of, whole_gpus_of
+from shared.queues.queues import Queues, policy_text
+from shared.queues.tree import STRAY, Branch, Offer, Tree
+
+
+class Fair(Queues):
+    """Without a policy everything here is one `is None`."""
+
+    def __init__(self, book: Book) -> None:
+        super().__init__(book)
+        self.problem = ""
+        """Why the text as it stands is not in force; empty where it is."""
+        self.blocked = False
+        """The first text of this reign cannot be read: nobody is placed, for limits may stand in it."""
+        self._text: str | None = None
+        self._begun = False
+        self.waiting: Callable[[], Mapping[str, int]] = dict
+        """How many pods wait, by queue."""
+
+    def read(self) -> PolicyRead | None:
+        """Queues as the cluster's ConfigMap says. Returns what there is to tell; None where it is as before. A text that cannot
+        be read leaves in force what was read before, in this reign."""
+        text = policy_text(self.book)
+        if text == self._text and self._begun:
+            return None
+        first, self._begun, self._text = not self._begun, True, text
+        try:
+            policy = None if text is None else read_queues(text)
+        except PolicyError as error:
+            self.problem = str(error)
+            self.blocked = first or self.blocked
+            return self._said()
+        told = bool(self.problem) or not (first and policy is None)
+        self.problem, self.blocked = "", False
+        self.enact(policy)
+        return self._said() if told else None
+
+    def _said(self) -> PolicyRead:
+        queues = 0 if self.tree is None else len(self.tree.policy.queues)
+        return PolicyRead(namespace=CONFIG_NAMESPACE, name=CONFIG_MAP, accepted=not self.problem, queues=queues, problem=self.problem)
+
+    # --- whose, and how much ----------------------------------------------------------------------------------
+
+    def lane_of(self, state: PodState) -> str:
+        """The queue's name; one for all where there are no queues."""
+        return "" if self.usage is None else self.usage.queue_of(state).name
+
+    def is_firm(self, state: PodState) -> bool:
+        """Whether the pod may use guarantees alone."""
+        return self.usage is not None and self.usage.is_firm(state)
+
+    def least(self, states: Sequence[PodState], need: int) -> Amount:
+        """What `need` of these pods take together at the least."""
+        if len(states) == 1:
+            return self.ask(states[0])
+        total = NOTHING
+        for amount in sorted(self.ask(state) for state in states)[:need]:
+            total = total.plus(amount)
+        return total
+
+    # --- what keeps a pod back --------------------------------------------------------------------------------
+
+    def keeps_back(self, states: Sequence[PodState], need: int = 1) -> Reason | None:
+        """Why none of these may be placed now, be there room or not: all `need` of them together, or nobody. The first one's
+        queue speaks for all."""
+        if self.blocked:
+            return policy_invalid(self.problem)
+        if self.usage is None or not states:
+            return None
+        return self._over(states[0], self.usage.queue_of(states[0]), self.least(states, need))
+
+    def keeps_off(self, state: PodState, containers: Mapping[str, ContainerGrant]) -> Reason | None:
+        """The same of a place that was found, to the very part of its GPUs."""
+        if self.usage is None:
+            return None
+        grant = Grant(grant_id="", term=0, containers=dict(containers))
+        milli = gpus_of(grant, self.usage.total_of)
+        amount = room_of(state, whole_gpus_of(grant) if milli is None else milli)
+        return self._over(state, self.usage.queue_of(state), amount)
+
+    def keeps_off_all(self, state: PodState, nodes: Sequence[str]) -> Reason | None:
+        """The same of all these nodes, by the largest of their GPUs; None where they are none."""
+        if self.usage is None or not nodes:
+            return None
+        largest_mib = max((gpu.total_mib for name in nodes for gpu in self.book.nodes[name].gpus), default=0)
+        return self._over(state, self.usage.queue_of(state), ask_of(state, largest_mib))
+
+    def exceeded(self, states: Iterable[PodState]) -> Reason | None:
+        """Of pods whose places are held on the book for a try: whether a queue has too much by them."""
+        if self.usage is None:
+            return None
+        return next(
+            (why for s in states if (why := self._over(s, self.usage.queue_of(s), NOTHING, ask_of(s, self.largest_mib))) is not None), None
+        )
+
+    def rows_within(self, state: PodState) -> Bools | None:
+        """Nodes whose GPUs are large enough for the pod's part of one to stay within its limits; None: all of them."""
+        if self.usage is None or state.request is None or len(state.request.asks) != 1:
+            return None
+        (ask,) = state.request.asks.values()
+        queue = self.usage.queue_of(state)
+        left = [
+            b[0] - used[0] for at in queue.path() for b, used, _ in self.bounds(at, firm=self.usage.is_firm(state)) if b[0] is not None
+        ]
+        if not left or ask.whole or ask.memory_follows or not ask.memory_mib or min(left) >= ask.count * WHOLE_GPU_MILLI:
+            return None
+        most_milli = min(left) // ask.count
+        within: Bools = self.book.arrays.gpu_total_mib.max(axis=1) * np.int64(max(0, most_milli)) >= ask.memory_mib * WHOLE_GPU_MILLI
+        return within
+
+    def _over(self, state: PodState, queue: Branch, extra: Amount, asked: Amount | None = None) -> Reason | None:
+        if self.tree is None or self.usage is None:
+            return None
+        if queue is self.tree.stray:
+            return stray(state, self.tree)
+        hit = self.hit(state, extra, asked)
+        if hit is None:
+            return None
+        return over(hit.queue, hit.which, hit.used, hit.bound, extra, priority=state.pod.spec.priority if hit.guarantee else None)
+
+    # --- who is next ------------------------------------------------------------------------------------------
+
+    def put_offer(self, lane: str, offer: Offer | None) -> None:
+        """Who would be tried of this queue."""
+        if self.tree is not None:
+            self.tree.put_offer(self._branch(self.tree, lane), offer)
+
+    def next(self) -> Offer | None:
+        return None if self.tree is None else self.tree.next()
+
+    def explain(self, state: PodState) -> QueueExplanation | None:
+        """How the pod's queue stands. A queue is owed something where its pods wait and it has less than its guarantee."""
+        if self.tree is None or self.usage is None:
+            return None
+        queue = self.usage.queue_of(state)
+        if queue is self.tree.stray:
+            return None
+        borrows = queue.used.gpu_milli > (queue.guaranteed[0] or 0)
+        others = [self.tree.queues[name] for name in self.waiting() if name not in (queue.name, STRAY)] if borrows else []
+        return QueueExplanation(
+            name=queue.name, gpu_milli_used=queue.used.gpu_milli, gpu_milli_guaranteed=queue.guaranteed[0] or 0, gpu_milli_limit=queue.limit[0],
+            borrows=borrows, owed=sum(1 for other in others if other.used.gpu_milli < (other.guaranteed[0] or 0)))  # fmt: skip
+
+    def standing(self) -> list[QueueStanding]:
+        """Every queue, parents before their children."""
+        if self.tree is None or self.usage is None:
+            return []
+        kept = self.usage.kept()
+        waiting = dict(self.waiting())
+        for name, count in list(waiting.items()):
+            for at in () if name == STRAY else list(self.tree.queues[name].path())[1:]:
+                waiting[at.name] = waiting.get(at.name, 0) + count
+        found: list[QueueStanding] = []
+        todo = [queue for queue in reversed(self.tree.root.children) if queue is not self.tree.stray]
+        while todo:
+            queue = todo.pop()
+            todo += reversed(queue.children)
+            reserved = kept.get(queue.name, NOTHING)
+            used = queue.used.minus(reserved)
+            found.append(QueueStanding(
+                name=queue.name, parent="" if queue.parent is None else queue.parent.name, weight=queue.weight, priority=queue.priority,
+                gpu_milli_used=used[0], gpu_milli_guaranteed=queue.guaranteed[0] or 0, gpu_milli_limit=queue.limit[0],
+                cpu_milli_used=used[1], cpu_milli_guaranteed=queue.guaranteed[1], cpu_milli_limit=queue.limit[1],
+                memory_bytes_used=used[2], memory_bytes_guaranteed=queue.guaranteed[2], memory_bytes_limit=queue.limit[2],
+                waiting=waiting.get(queue.name, 0), gpu_milli_reserved=reserved.gpu_milli))  # fmt: skip
+        return found
+
+    @staticmethod
+    def _branch(tree: Tree, lane: str) -> Branch:
+        return tree.stray if lane == STRAY else tree.queues[lane]

@@ -1,0 +1,196 @@
+"""Where a gang would fit: how many pods of a shape each node has room for at most, and the topology domains in that light.
+
+Counting is cheap and never too low: what it rules out cannot be. What it lets pass is then tried on the book.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import msgspec
+import numpy as np
+
+from services.placement.engine.engine import Engine
+from services.placement.engine.shape import INFEASIBLE
+from shared.book.arrays import NOT_MIG, Arrays, Bools, Ints
+from shared.book.book import Book
+from shared.book.gangs import GangState
+from shared.book.states import PodState
+from shared.model.request import GpuAsk
+from shared.model.units import WHOLE_GPU_MILLI
+
+_PLENTY = 1 << 20
+"""Room for so many pods counts as room for all."""
+_INSTANCES_MOST = 8
+"""A GPU in MIG mode has eight memory slices; what an instance has may be less than its name says, so amounts tell nothing."""
+_SINGLE_TRIES = 4
+"""A preferred level is worth so many tries in one domain before several are taken."""
+
+
+class Shape(msgspec.Struct, frozen=True):
+    """Members of one shape: one of them for all, how many there are, and for how many each row has room at most."""
+
+    sample: PodState
+    count: int
+    room: Ints
+
+
+def shapes_of(members: Sequence[PodState], engine: Engine) -> list[Shape]:
+    """The members by shape, in the order of their first ones."""
+    by_key: dict[bytes, list[PodState]] = {}
+    for state in members:
+        by_key.setdefault(engine.key_of(state), []).append(state)
+    return [Shape(states[0], len(states), room_for(states[0], engine)) for states in by_key.values()]
+
+
+def room_for(state: PodState, engine: Engine) -> Ints:
+    """How many such pods fit on each row at most."""
+    total = engine.row(state).refresh()
+    rows = np.flatnonzero(total != INFEASIBLE)
+    room: Ints = np.zeros(total.size, np.int64)
+    if rows.size:
+        room[rows] = _room(state, engine.book.arrays, rows)
+    return room
+
+
+def _room(state: PodState, arrays: Arrays, rows: Ints) -> Ints:
+    demand = state.demand
+    room = np.minimum(arrays.pods_free[rows], _PLENTY)
+    for free, amount in ((arrays.cpu_free, demand.cpu_milli), (arrays.memory_free, demand.memory_bytes), (arrays.ephemeral_free, demand.ephemeral_bytes)):
+        if amount:
+            room = np.minimum(room, free[rows] // amount)
+    if state.request is not None:
+        for ask in state.request.asks.values():
+            room = np.minimum(room, _on_gpus(ask, arrays, rows).sum(axis=1) // ask.count)
+    return np.maximum(room, 0)
+
+
+def _on_gpus(ask: GpuAsk, arrays: Arrays, rows: Ints) -> Ints:
+    """By row and GPU: how many containers with this ask the GPU takes at most."""
+    if ask.whole:
+        return arrays.gpu_whole[rows].astype(np.int64)
+    times = np.full(arrays.gpu_free_mib[rows].shape, _PLENTY, np.int64)
+    needed = arrays.gpu_total_mib[rows] * ask.compute_milli // WHOLE_GPU_MILLI if ask.memory_follows else np.full_like(times, ask.memory_mib)
+    np.minimum(times, arrays.gpu_free_mib[rows] // np.maximum(needed, 1), out=times, where=needed > 0)
+    if ask.compute_milli:
+        times = np.minimum(times, arrays.gpu_free_milli[rows] // ask.compute_milli)
+    if arrays.any_mig:
+        times = np.where(arrays.gpu_mig_geometry[rows] == NOT_MIG, times, _INSTANCES_MOST)
+    return np.where(arrays.gpu_total_mib[rows] > 0, np.maximum(times, 0), 0)
+
+
+def holds(shapes: Sequence[Shape], need: int, only: Bools | None = None) -> bool:
+    """Whether `need` of the members may fit on these rows."""
+    return sum(min(s.count, int((s.room if only is None else s.room[only]).sum())) for s in shapes) >= need
+
+
+class Level:
+    """The domains of one node label: nodes with the same value of it. Nodes without the label are in none."""
+
+    def __init__(self, label: str, book: Book) -> None:
+        self.label = label
+        self.values: list[str] = []
+        numbers: dict[str, int] = {}
+        rows = book.arrays.rows
+        self.of_row: Ints = np.full(rows, -1, np.int64)
+        for node in book.nodes.values():
+            value = node.object.metadata.labels.get(label) if node.object is not None else None
+            if value is not None:
+                number = numbers.setdefault(value, len(numbers))
+                if number == len(self.values):
+                    self.values.append(value)
+                self.of_row[node.row] = number
+
+    def name(self, domains: Sequence[int]) -> str:
+        """For people: topology.kubernetes.io/rack=r1|r2."""
+        return f"{self.label}={'|'.join(self.values[d] for d in domains)}"
+
+    def mask(self, domains: Sequence[int]) -> Bools:
+        return np.isin(self.of_row, domains)
+
+    def rooms(self, shapes: Sequence[Shape], within: Bools | None = None) -> list[Ints]:
+        """By shape: for how many of its pods each domain has room."""
+        rows = self.of_row >= 0 if within is None else (self.of_row >= 0) & within
+        return [np.bincount(self.of_row[rows], weights=s.room[rows], minlength=len(self.values)).astype(np.int64) for s in shapes]
+
+    def fitting(self, shapes: Sequence[Shape], need: int, within: Bools | None = None) -> list[int]:
+        """Domains that may hold `need` of the members, the one with the least room first: so large ones stay whole."""
+        rooms = self.rooms(shapes, within)
+        if not self.values:
+            return []
+        take = sum((np.minimum(room, s.count) for room, s in zip(rooms, shapes, strict=True)), np.zeros(len(self.values), np.int64))
+        found = np.flatnonzero(take >= need)
+        return sorted(found.tolist(), key=lambda d: (int(rooms[0][d]), self.values[d]))
+
+    def fewest(self, shapes: Sequence[Shape], need: int, within: Bools | None = None) -> list[int]:
+        """The roomiest domains, as few of them as together may hold `need` of the members; all where none are enough."""
+        rooms = self.rooms(shapes, within)
+        chosen: list[int] = []
+        so_far = [0] * len(shapes)
+        for domain in sorted(range(len(self.values)), key=lambda d: (-int(rooms[0][d]), self.values[d])):
+            chosen.append(domain)
+            so_far = [had + int(room[domain]) for had, room in zip(so_far, rooms, strict=True)]
+            if sum(min(had, s.count) for had, s in zip(so_far, shapes, strict=True)) >= need:
+                break
+        return chosen
+
+    def in_use(self, rows: Sequence[int]) -> list[int]:
+        """The domains of these rows."""
+        return sorted({int(self.of_row[row]) for row in rows} - {-1})
+
+
+class Area(msgspec.Struct, frozen=True):
+    """Rows on which a gang is tried. `name` for people, such as topology.kubernetes.io/rack=r1; empty: all nodes."""
+
+    rows: Bools | None = None
+    name: str = ""
+
+
+def areas(gang: GangState, shapes: Sequence[Shape], need: int, book: Book) -> Iterator[Area]:
+    """Where `need` members of the gang may fit, best first. One that has begun stays in the required domain of its pods."""
+    taken = _rows_of(gang, book)
+    for wide in _required(gang.required, shapes, need, book, taken):
+        if holds(shapes, need, wide.rows):
+            if gang.preferred:
+                yield from _preferred(Level(gang.preferred, book), shapes, need, taken, wide)
+            yield wide
+
+
+def _rows_of(gang: GangState, book: Book) -> list[int]:
+    """The nodes on which members have places."""
+    nodes = [*(book.pods[uid].charged for uid in gang.placed), *gang.kept.values()]
+    return [book.nodes[node].row for node in nodes if node in book.nodes]
+
+
+def _required(label: str, shapes: Sequence[Shape], need: int, book: Book, taken: Sequence[int]) -> Iterator[Area]:
+    if not label:
+        yield Area()
+        return
+    level = Level(label, book)
+    used = level.in_use(taken)
+    for domains in [used] if used else [[d] for d in level.fitting(shapes, need)]:
+        yield Area(level.mask(domains), level.name(domains))
+
+
+def _preferred(level: Level, shapes: Sequence[Shape], need: int, taken: Sequence[int], wide: Area) -> Iterator[Area]:
+    """As few domains as may do: those in use, one alone, the roomiest few."""
+    tries = [level.in_use(taken), *([d] for d in level.fitting(shapes, need, wide.rows)[:_SINGLE_TRIES]), level.fewest(shapes, need, wide.rows)]
+    for domains in tries:
+        rows = level.mask(domains) if wide.rows is None else level.mask(domains) & wide.rows
+        if holds(shapes, need, rows):
+            yield Area(rows, level.name(domains))
+
+
+def nearest(gang: GangState, shapes: Sequence[Shape], book: Book) -> tuple[str, int]:
+    """The required domain with room for most members, and for how many of them; all nodes where none is required. Of a gang
+    that has begun, the domain of its pods."""
+    if not gang.required:
+        return "", sum(min(s.count, int(s.room.sum())) for s in shapes)
+    level = Level(gang.required, book)
+    best, most = -1, -1
+    for domain in level.in_use(_rows_of(gang, book)) or range(len(level.values)):
+        rows = level.of_row == domain
+        room = sum(min(s.count, int(s.room[rows].sum())) for s in shapes)
+        if room > most:
+            best, most = domain, room
+    return (level.name([best]), most) if best >= 0 else ("", 0)
