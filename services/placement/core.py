@@ -1,4 +1,4 @@
-"""Placement's protocol: one reign of a leader, as a state machine. `handle(input, now) -> [Command]`.
+"""Placement's protocol: one leader session as a state machine. `handle(input, now) -> [Command]`.
 
 The rules (R1 to R7) and properties (P1 to P6) are those of docs/protocol.md; where each is kept is said beside it.
 `now` is a local clock in seconds; it only spaces repetitions and never decides whether something is true.
@@ -17,11 +17,11 @@ from services.placement.protocol.deciding import Decider
 from services.placement.protocol.freed import Freed
 from services.placement.protocol.holds import Hold, Holds
 from services.placement.protocol.nodes import Nodes
-from services.placement.protocol.recovery import Takeover
-from services.placement.protocol.releases import GivingBack
-from services.placement.protocol.write_batcher import Journal
-from services.placement.scheduler import Placer
-from services.placement.scheduling.node_avoidance import TurnedAway
+from services.placement.protocol.recovery import Recovery
+from services.placement.protocol.releases import Releases
+from services.placement.protocol.write_batcher import WriteBatcher
+from services.placement.scheduler import Scheduler
+from services.placement.scheduling.node_avoidance import NodeAvoidance
 from services.placement.settings import Settings, Stats
 from shared.book.book import Book, Change
 from shared.book.states import PodState
@@ -45,21 +45,21 @@ class Core:
         self.book = Book()
         self.nodes = Nodes(self.book)
         self.slices = Slices(self.book)
-        self.turned_away = TurnedAway(self.book)
-        self.placer = Placer(self.book, self.settings.policy, self.stats, stopwatch)
-        self.queue, self.reports = self.placer.queue, self.placer.reports
+        self.node_avoidance = NodeAvoidance(self.book)
+        self.scheduler = Scheduler(self.book, self.settings.policy, self.stats, stopwatch)
+        self.queue, self.reports = self.scheduler.queue, self.scheduler.reports
         self.term = 0
         self.phase = "idle"
         """idle, listing, touching, readying, leading; or over, where the log has lost records"""
         self.holds = Holds()
-        self.journal = Journal(self.settings.batch_most)
-        self.decider = Decider(self.placer, self.holds, self.journal, self.settings, trace_of)
+        self.batcher = WriteBatcher(self.settings.batch_most)
+        self.decider = Decider(self.scheduler, self.holds, self.batcher, self.settings, trace_of)
         self._freed = Freed()
-        self.parking = Parking(self.book, self.nodes, Precedence(self.placer.fair, self.placer.gangs), self._freed)
-        self.preemption = Preemption(self.decider, self.journal, self.parking, self._freed)
-        self.takeover = Takeover()
-        self._binding = Binding(self.placer, self.holds, self.stats)
-        self._giving_back = GivingBack(self.book, self.nodes, self._freed)
+        self.parking = Parking(self.book, self.nodes, Precedence(self.scheduler.fair, self.scheduler.gangs), self._freed)
+        self.preemption = Preemption(self.decider, self.batcher, self.parking, self._freed)
+        self.recovery = Recovery()
+        self._binding = Binding(self.scheduler, self.holds, self.stats)
+        self._releases = Releases(self.book, self.nodes, self._freed)
         self._began = 0.0
         self._out: list[m.Command] = []
 
@@ -75,9 +75,9 @@ class Core:
                 for fact in event.facts:
                     self._changes(self.book.apply(fact), now)
                     if isinstance(fact.object, Gang):
-                        self._out += self.placer.gang_changed(fact.object, now)
+                        self._out += self.scheduler.gang_changed(fact.object, now)
                     elif isinstance(fact.object, ConfigMap):
-                        self._out += self.placer.policy_changed(now)
+                        self._out += self.scheduler.policy_changed(now)
                     elif isinstance(fact.object, Pod) and fact.object.metadata.uid in self.book.pods:
                         self._out += self.parking.seen(self.book.pods[fact.object.metadata.uid], now)
             case m.InventorySeen():
@@ -96,7 +96,7 @@ class Core:
                 for answer in event.answers:
                     self._patch_failed(answer, now)
             case m.ReleaseSeen():
-                self._out += self._giving_back.released(event)
+                self._out += self._releases.released(event)
             case m.Appended():
                 self._appended(event.sequence, now)
             case m.BindsAnswered():
@@ -121,74 +121,74 @@ class Core:
     def _take_term(self, event: m.TermTaken, now: float) -> None:
         self.term, self.phase, self._began = event.term, "listing", now
         self.nodes.term = event.term
-        self.takeover.replay(event.records, event.mark)
+        self.recovery.replay(event.records, event.mark)
         self._out.append(m.TakeSnapshot())
 
     def _renew_term(self, term: int, now: float) -> None:
         self.term = self.nodes.term = term
-        self.journal.owe(
-            term, [h.decision for h in self.holds.values() if h.sequence], self.preemption.records(term), self.takeover.excluded
+        self.batcher.owe(
+            term, [h.decision for h in self.holds.values() if h.sequence], self.preemption.records(term), self.recovery.excluded
         )
         self._out += self.nodes.sync_all(now)
 
     def _snapshot(self, event: m.SnapshotSeen, now: float) -> None:
         gangs = dict(self.book.others.get("Gang", {}))
         changes = self.book.apply_snapshot(event.facts)
-        self._out += self.placer.policy_changed(now)
+        self._out += self.scheduler.policy_changed(now)
         self._changes(changes, now)
         for source in (gangs | self.book.others.get("Gang", {})).values():
-            self._out += self.placer.gang_changed(source, now)
+            self._out += self.scheduler.gang_changed(source, now)
         if self.phase != "listing":
             for state in self.book.pods.values():
                 self._out += self.parking.seen(state, now)
             return
         seen = max(event.log_sequence_seen, self.book.sequence_seen())
-        lost = self.takeover.lost(self.term, seen)
+        lost = self.recovery.lost(self.term, seen)
         if lost:
             self.phase = "over"
-            self._out.append(m.BeginLogAnew(self.takeover.above(self.term, seen), lost))
+            self._out.append(m.BeginLogAnew(self.recovery.above(self.term, seen), lost))
             return
         self._out += self.parking.adopt(self.term, now)
         pending = [s for s in self.book.pods.values() if s.ours and not s.pod.spec.node_name and not s.ended]
-        if self.takeover.ready:
+        if self.recovery.ready:
             for state in pending:
-                if self.takeover.is_excluded(state, now):
+                if self.recovery.is_excluded(state, now):
                     self._exclude(state, "the leader before this one could not", now)
                 else:
                     self._readopt(state, now)
-            self._out += self.preemption.readopt(self.takeover, self.term, now)
+            self._out += self.preemption.readopt(self.recovery, self.term, now)
             self._write_ready()
         else:
             self.phase = "touching"
-            self.takeover.must_move(pending, now)
+            self.recovery.must_move(pending, now)
             self.stats.touched = len(pending)
             self._out += self._binding.touch((state.uid for state in pending), self.term)
-        self.takeover.forget_log()
+        self.recovery.forget_log()
 
     def _readopt(self, state: PodState, now: float) -> None:
-        found = self.takeover.decided(state)
+        found = self.recovery.decided(state)
         if found is None or state.uid in self.holds:
             return
         sequence, decision = found
         self.queue.remove(state.uid)
         self.book.hold(state.uid, decision.node, decision.grant)
         self.holds[state.uid] = Hold(decision, now, sequence)
-        self.placer.note(state, now)
+        self.scheduler.note(state, now)
         self.stats.readopted += 1
 
     def _write_ready(self) -> None:
         self.phase = "readying"
-        self.journal.owe(self.term, [h.decision for h in self.holds.values()], self.preemption.records(self.term), self.takeover.excluded)
-        self._out += self.journal.due(self.term, self._began)
+        self.batcher.owe(self.term, [h.decision for h in self.holds.values()], self.preemption.records(self.term), self.recovery.excluded)
+        self._out += self.batcher.due(self.term, self._began)
 
     def _lead(self, now: float) -> None:
         self.phase = "leading"
-        self.placer.engine.remember()
+        self.scheduler.engine.remember()
         self.nodes.open = True
         self._out += self.nodes.sync_all(now)
         self._out += self._binding.send(self.holds.late(now, at_once=True))
         event = TermTaken(
-            term=self.term, holder=self.holder, touched=self.stats.touched, excluded=len(self.takeover.excluded), readopted=self.stats.readopted,
+            term=self.term, holder=self.holder, touched=self.stats.touched, excluded=len(self.recovery.excluded), readopted=self.stats.readopted,
             seconds=now - self._began,
         )  # fmt: skip
         self._out.append(m.Publish(event, node=self.holder))
@@ -196,7 +196,7 @@ class Core:
     @property
     def may_renew(self) -> bool:
         """Whether a new term may be taken now: leading, and no append under way."""
-        return self.phase == "leading" and self.journal.in_flight is None
+        return self.phase == "leading" and self.batcher.in_flight is None
 
     # --- facts ------------------------------------------------------------------------------------------------
 
@@ -221,21 +221,21 @@ class Core:
                     self._freed.note()
 
     def _pending(self, state: PodState, now: float) -> None:
-        self.takeover.seen(state)
+        self.recovery.seen(state)
         if state.uid in self.holds:
             return
         if self.phase == "leading" and self.preemption.moves.came(state, now):
             return
-        self._out += self.placer.admit(state, now)
+        self._out += self.scheduler.admit(state, now)
 
     def _bound(self, state: PodState, now: float) -> None:
         hold = self.holds.pop(state.uid, None)
-        self.takeover.settled(state.uid)
-        self.placer.forget(state.uid, now)
+        self.recovery.settled(state.uid)
+        self.scheduler.forget(state.uid, now)
         if not state.ours:
             return
         if state.excluded and state.returned:
-            self._out += self._giving_back.dead_on_arrival(state, state.returned, "it was bound by a decision that the log has lost")
+            self._out += self._releases.dead_on_arrival(state, state.returned, "it was bound by a decision that the log has lost")
         meta, node = state.pod.metadata, state.pod.spec.node_name
         if hold is not None:
             self.stats.bound += 1
@@ -248,11 +248,11 @@ class Core:
     def _ended(self, change: Change, now: float) -> None:
         uid = change.name
         self.holds.pop(uid, None)
-        self.takeover.settled(uid)
-        self.placer.forget(uid, now)
+        self.recovery.settled(uid)
+        self.scheduler.forget(uid, now)
         if uid in self.book.pods:
-            self.turned_away.ended(self.book.pods[uid], now)
-        self._out += self._giving_back.pod_ended(change.grant_id, now)
+            self.node_avoidance.ended(self.book.pods[uid], now)
+        self._out += self._releases.pod_ended(change.grant_id, now)
 
     def _synced(self, event: m.SyncAnswered, now: float) -> None:
         """Nodes are not believed about terms: a wrong one must not end the session of the true leader."""
@@ -261,7 +261,7 @@ class Core:
             if answer.term > self.term:
                 self._out += self.nodes.ahead(answer, now)
             return
-        said = self._giving_back.synced(answer, now)
+        said = self._releases.synced(answer, now)
         if said is None:
             return
         own = self.book.nodes[answer.node].grants
@@ -273,7 +273,7 @@ class Core:
         if held is not None and held.node != event.node:
             return  # a node answers for itself alone
         if event.dead:
-            self._out += self._giving_back.dead(event)
+            self._out += self._releases.dead(event)
             return
         if event.reason or self.parking.stands(event.grant_id, event.parked):
             self.nodes.acknowledged(event.grant_id)
@@ -283,49 +283,49 @@ class Core:
 
     def _patch_failed(self, answer: Answer, now: float) -> None:
         """A pod that cannot be touched would hold up the takeover for ever. It is excluded, by name."""
-        if answer.outcome != "refused" or not self.takeover.refused(answer.uid):
+        if answer.outcome != "refused" or not self.recovery.refused(answer.uid):
             return
         self._exclude(self.book.pods[answer.uid], answer.message, now)
 
     def _exclude(self, state: PodState, why: str, now: float) -> None:
         state.excluded = why
         self._out += self._binding.excluded(state)
-        self._out += self.placer.admit(state, now)
+        self._out += self.scheduler.admit(state, now)
 
     # --- deciding ---------------------------------------------------------------------------------------------
 
     def _advance(self, now: float) -> None:
-        if self.phase == "touching" and self.takeover.touched:
+        if self.phase == "touching" and self.recovery.touched:
             self._write_ready()
         if self.phase != "leading":
             return
         self._out += self.preemption.advance(self.term, now)
         if self._freed.taken():
-            self.placer.wake()
+            self.scheduler.wake()
         self._out += self.decider.turn(self.term, now, self.parking.ahead(set(self.preemption.open), now))
 
     # --- the log and what follows it (R1, R2) -----------------------------------------------------------------
 
     def _appended(self, sequence: int, now: float) -> None:
-        record = self.journal.appended()
+        record = self.batcher.appended()
         if isinstance(record, ReadyRecord):
             if self.phase == "readying":
                 self._lead(now)
         elif self.phase == "readying":
-            self._out += self.journal.due(self.term, now)
+            self._out += self.batcher.due(self.term, now)
         elif record is not None:
             for reserved in record.reservations:
                 self._out += self.preemption.logged(reserved, now)
             self._out += self._binding.logged(record, sequence, now)
 
     def _tick(self, now: float) -> None:
-        self._out += self._binding.touch(self.takeover.again(now), self.term)
+        self._out += self._binding.touch(self.recovery.again(now), self.term)
         if self.phase != "leading":
             return
-        if self.turned_away.tick(now):
+        if self.node_avoidance.tick(now):
             self._freed.note()
-        self.placer.reminders.tick(now)
-        for gang in self.placer.gangs.overdue(now):
+        self.scheduler.reminders.tick(now)
+        for gang in self.scheduler.gangs.overdue(now):
             self._out += self._binding.give_back(gang, self.term, now)
         self._out += self._binding.late(now)
         self._out += self.nodes.tick(now)

@@ -34,7 +34,7 @@ _EXPLAIN_PAUSE_S_A_NODE = 1e-4
 """Explaining looks at every node, 15 us each: on a large cluster the leader gives it about a seventh of its time."""
 
 
-class Placer:
+class Scheduler:
     """`stopwatch` gives seconds and serves the figures alone; no decision looks at it."""
 
     def __init__(self, book: Book, policy: str, stats: Stats, stopwatch: Callable[[], float]) -> None:

@@ -1,4 +1,4 @@
-"""Placement on the bus: who reigns, and the wiring of a reign. Decisions are the core's."""
+"""Placement on the bus: the leader lease, and the wiring of its sessions. Decisions are the core's."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import msgspec
 
 from services.placement.engine.precompile import exercise
 from services.placement.leader.log_client import LogClient
-from services.placement.leader.session import LogDeleted, Reign
+from services.placement.leader.session import LeaderSession, LogDeleted
 from shared.bus.port import BusError, Refused
 from shared.contracts.base import ContractError
 from shared.model.request import POLICIES
@@ -44,18 +44,18 @@ class Placement(Service):
     async def start(self, ctx: Context) -> None:
         self.ctx = ctx
         await asyncio.to_thread(exercise)
-        self._reigning: asyncio.Task[None] | None = None
+        self._leading: asyncio.Task[None] | None = None
         self._leadership = Leadership(ctx.bus, "placement", ctx.instance, on_elected=self._elected, on_lost=self._lost)
         ctx.health.set("role", ok=True, detail="standby")
-        ctx.metrics.observe_by("kerf_placement_leader", "1 on the instance that leads.", lambda: float(self._reigning is not None))
-        self._reign_now: Reign | None = None
+        ctx.metrics.observe_by("kerf_placement_leader", "1 on the instance that leads.", lambda: float(self._leading is not None))
+        self._session_now: LeaderSession | None = None
         self._sessions = 0
         self._export(ctx)
         ctx.spawn(self._leadership.run(), name="leadership")
 
     def _export(self, ctx: Context) -> None:
-        def of(read: Callable[[Reign], float]) -> Callable[[], float]:
-            return lambda: 0.0 if self._reign_now is None else float(read(self._reign_now))
+        def of(read: Callable[[LeaderSession], float]) -> Callable[[], float]:
+            return lambda: 0.0 if self._session_now is None else float(read(self._session_now))
 
         m = ctx.metrics.observe_by
         m(
@@ -68,47 +68,47 @@ class Placement(Service):
         m(
             "kerf_policy_invalid",
             "1 while the queues in kerf-policy cannot be read; those read before stay in force.",
-            of(lambda r: bool(r.core.placer.fair.problem)),
+            of(lambda r: bool(r.core.scheduler.fair.problem)),
         )
         m(
             "kerf_placement_pods_excluded",
             "Pods that cannot be updated, and are not placed until an update of them succeeds.",
-            of(lambda r: len(r.core.takeover.excluded)),
+            of(lambda r: len(r.core.recovery.excluded)),
         )
         m("kerf_placement_inbox", "Inputs that wait for the core.", of(lambda r: r.waiting))
 
     async def _elected(self) -> None:
-        self._reigning = self.ctx.spawn(self._reign(), name="reign")
+        self._leading = self.ctx.spawn(self._session(), name="session")
 
     async def _lost(self) -> None:
-        await self._end_reign()
+        await self._end_session()
 
-    async def _reign(self) -> None:
-        """One reign after another for as long as the hint is ours: each begins with a term, and ends where its fence is refused."""
+    async def _session(self) -> None:
+        """Runs leader sessions while this process has the lease. One starts by taking a term and ends when an append is refused."""
         while True:
-            reign, again_s = None, _AGAIN_S
+            session, again_s = None, _AGAIN_S
             try:
                 self._sessions += 1
                 log_client = LogClient(self.ctx.bus, self.ctx.instance, f"{self.ctx.instance}/{self._sessions}")
                 await self.ctx.provision()
                 await log_client.take_term()
-                reign = Reign(self.ctx, log_client)
-                self._reign_now = reign
+                session = LeaderSession(self.ctx, log_client)
+                self._session_now = session
                 self.ctx.health.set("role", ok=True, detail=f"leader of term {log_client.term}")
-                await reign.run()
+                await session.run()
             except LogDeleted:
                 again_s = 0.0
             except (Refused, BusError, ContractError) as error:
-                self.ctx.log.warning("reign_ended", error=str(error))
+                self.ctx.log.warning("session_ended", error=str(error))
             finally:
-                self._reign_now = None
+                self._session_now = None
                 self.ctx.health.set("role", ok=True, detail="standby")
-                if reign is not None:
-                    await _to_the_end(reign.close())
+                if session is not None:
+                    await _to_the_end(session.close())
             await asyncio.sleep(again_s)
 
-    async def _end_reign(self) -> None:
-        task, self._reigning = self._reigning, None
+    async def _end_session(self) -> None:
+        task, self._leading = self._leading, None
         if task is not None:
             task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -116,12 +116,12 @@ class Placement(Service):
 
     async def drain(self) -> None:
         """What the log has goes on without us: the successor sends it again."""
-        await self._end_reign()
+        await self._end_session()
         await self._leadership.release()
 
 
 async def _to_the_end(work: Coroutine[Any, Any, None]) -> None:
-    """Even where the one who waits is cancelled: a reign that is closed half-way would go on answering questions."""
+    """Even where the one who waits is cancelled: a session that is closed half-way would go on answering questions."""
     task = asyncio.ensure_future(work)
     try:
         await asyncio.shield(task)

@@ -1,4 +1,4 @@
-"""What a reign is told, and what it counts."""
+"""Settings of a session, and what it counts."""
 
 from __future__ import annotations
 

@@ -70,7 +70,7 @@ class World(Site):
     # --- looking ------------------------------------------------------------------------------------------------
 
     async def leader(self) -> Process:
-        """The process that reigns; its id is in the holder's name."""
+        """The leading process; its id is in the holder's name."""
         status: StatusAnswer = await eventually(self.status, within_s=QUIET_S, every_s=0.1, what="a leader")
         process = self.process_of(status)
         assert process is not None, f"{status.holder} has ended"

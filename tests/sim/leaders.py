@@ -34,7 +34,7 @@ class Leader:
         self.alive, self.frozen = True, False
         self._kept: list[Callable[[], None]] = []
         self._life = 0
-        self._reign = 0
+        self._session = 0
         """Another number with each session, and with the end of each."""
         self._in_session = False
         self._log = LogProtocol(self.name, "")
@@ -93,8 +93,8 @@ class Leader:
         self.world.clock.after(seconds, self.awake(do))
 
     def reigning(self, do: Callable[[], None]) -> Callable[[], None]:
-        reign = self._reign
-        return self.awake(lambda: do() if self._reign == reign else None)
+        session = self._session
+        return self.awake(lambda: do() if self._session == session else None)
 
     # --- the hint and the session -----------------------------------------------------------------------------
 
@@ -116,9 +116,9 @@ class Leader:
         self._soon(1.5, self._candidate)
 
     def _begin_session(self) -> None:
-        self._reign += 1
+        self._session += 1
         self._in_session = True
-        self._log = LogProtocol(self.name, f"{self.name}/{self._reign}")
+        self._log = LogProtocol(self.name, f"{self.name}/{self._session}")
         self.world.nats.provision()
         self._run(self._log.take_term(), self._replay)
 
@@ -159,7 +159,7 @@ class Leader:
 
     def _run(self, steps: Steps[T], done: Callable[[T], None]) -> None:
         """Runs steps of the log protocol over the network. A request that is not answered in time may have happened, or yet happen."""
-        world, reign = self.world, self._reign
+        world, session = self.world, self._session
 
         def go(resume: Callable[[], Request]) -> None:
             try:
@@ -176,7 +176,7 @@ class Leader:
             open_ = [True]
 
             def answered(resume: Callable[[], Request]) -> None:
-                if open_[0] and self._reign == reign:
+                if open_[0] and self._session == session:
                     open_[0] = False
                     go(resume)
 
@@ -203,7 +203,7 @@ class Leader:
 
     def _reset(self) -> None:
         self.core, self._held_back, self._in_session = None, None, False
-        self._reign += 1
+        self._session += 1
 
     def _tick(self) -> None:
         if self.core is None:
@@ -229,7 +229,7 @@ class Leader:
                 self._carry_out(command)
 
     def hear(self, event: m.Input) -> None:
-        """A message from the bus, for whoever reigns here."""
+        """A message from the bus, for the session that leads here."""
         self.awake(lambda: self._feed(event))()
 
     def batch(self, payload: bytes) -> None:
@@ -252,10 +252,10 @@ class Leader:
 
     def _want_snapshot(self) -> None:
         self._follower.forget()
-        self._ask_snapshot(self._reign)
+        self._ask_snapshot(self._session)
 
-    def _ask_snapshot(self, reign: int) -> None:
-        if self._reign != reign or self._follower.epoch:
+    def _ask_snapshot(self, session: int) -> None:
+        if self._session != session or self._follower.epoch:
             return
         world = self.world
         watcher = world.rng.choice(world.watchers)
@@ -264,7 +264,7 @@ class Leader:
 
         def answer(page: SnapshotPage) -> None:
             def take() -> None:
-                if self._reign != reign or self._follower.epoch or self.core is None or asked != self._asked:
+                if self._session != session or self._follower.epoch or self.core is None or asked != self._asked:
                     return
                 self._heard = world.clock.now
                 self._feed(m.SnapshotSeen(page.facts, page.log_sequence_seen))
@@ -279,7 +279,7 @@ class Leader:
             world.network.send(watcher.name, self.name, self.awake(take))
 
         world.network.send(self.name, watcher.name, lambda: watcher.snapshot(answer))
-        self._soon(UNANSWERED_S, lambda: self._ask_snapshot(reign))
+        self._soon(UNANSWERED_S, lambda: self._ask_snapshot(session))
 
     def _carry_out(self, command: m.Command) -> None:
         world = self.world

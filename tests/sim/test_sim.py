@@ -14,8 +14,8 @@ from services.placement.explain.pending_reasons import Reports
 from services.placement.leader.log_protocol import LogProtocol, ReadNewestTerm, Steps
 from services.placement.messages import Command, GrantAcknowledged
 from services.placement.protocol.nodes import Nodes
-from services.placement.protocol.recovery import Takeover
-from services.placement.protocol.write_batcher import Journal
+from services.placement.protocol.recovery import Recovery
+from services.placement.protocol.write_batcher import WriteBatcher
 from shared.book.book import Book
 from shared.book.gangs import GangState
 from shared.contracts.log import DecisionBatch, LogMark
@@ -118,16 +118,16 @@ def test_a_renewal_over_a_successor_would_be_seen(monkeypatch: pytest.MonkeyPatc
 def test_trusting_a_log_without_its_mark_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """The log's tail is lost, and its sequences come a second time."""
 
-    def only_what_watchers_met(self: Takeover, term: int, seen: int) -> str:
+    def only_what_watchers_met(self: Recovery, term: int, seen: int) -> str:
         self.mark = self.mark or LogMark(term=0, sequence=1)
         return "seen" if seen >= term else ""
 
-    monkeypatch.setattr(Takeover, "lost", only_what_watchers_met)
+    monkeypatch.setattr(Recovery, "lost", only_what_watchers_met)
     assert _violated(range(300))
 
 
 def test_taking_decisions_over_without_touching_after_a_loss_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Takeover, "must_move", lambda self, pods, now: None)
+    monkeypatch.setattr(Recovery, "must_move", lambda self, pods, now: None)
     assert _violated(range(300))
 
 
@@ -166,12 +166,12 @@ def test_believing_a_node_that_calls_the_grants_of_others_dead_would_be_seen(mon
 
 
 def test_waiting_for_a_pod_that_nobody_can_touch_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Takeover, "refused", lambda self, uid: False)
+    monkeypatch.setattr(Recovery, "refused", lambda self, uid: False)
     assert "no leader" in _violated(range(300))
 
 
 def test_forgetting_which_pods_could_not_be_touched_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Takeover, "is_excluded", lambda self, state, now: False)
+    monkeypatch.setattr(Recovery, "is_excluded", lambda self, state, now: False)
     assert _violated(range(300))
 
 
@@ -195,12 +195,12 @@ def test_a_gang_that_is_decided_member_by_member_would_be_seen(monkeypatch: pyte
 
 def test_a_gang_in_several_records_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """One record left out of the real journal: each decision is appended by itself."""
-    monkeypatch.setattr(Journal, "due", _one_at_a_time(Journal.due))
+    monkeypatch.setattr(WriteBatcher, "due", _one_at_a_time(WriteBatcher.due))
     assert "members that it needs" in _violated(range(20))
 
 
-def _one_at_a_time(due: Callable[[Journal, int, float], list[Command]]) -> Callable[[Journal, int, float], list[Command]]:
-    def alone(self: Journal, term: int, now: float) -> list[Command]:
+def _one_at_a_time(due: Callable[[WriteBatcher, int, float], list[Command]]) -> Callable[[WriteBatcher, int, float], list[Command]]:
+    def alone(self: WriteBatcher, term: int, now: float) -> list[Command]:
         if self.in_flight is not None or self.owed or len(self._gathering) < 2:
             return due(self, term, now)
         first = self._gathering.pop(0)

@@ -390,9 +390,9 @@ class World:
             raise Violation(f"P5: holds without an end: {sorted(h.decision.name for h in core.holds.values())}")
         waiting = [s for s in core.book.pods.values() if s.wants_place and s.uid in core.queue]
         for state in waiting:
-            if state.gang is None and core.placer.engine.decide(state) is not None:
+            if state.gang is None and core.scheduler.engine.decide(state) is not None:
                 raise Violation(f"P5: {state.key} waits although it fits")
-        for gang in core.placer.gangs.by_key.values():
+        for gang in core.scheduler.gangs.by_key.values():
             self._check_gang(core, gang)
         for pod in self.api.all("Pod"):
             if not pod["metadata"].get("deletionTimestamp"):
@@ -403,7 +403,7 @@ class World:
         """It waits for a place, or is bound and runs by the grant that it was bound with."""
         meta, grant, node = pod["metadata"], bound_grant(pod), pod["spec"].get("nodeName")
         excluded = meta["uid"] in self._ever_untouchable
-        if not node and meta["uid"] not in core.queue and not (excluded and meta["uid"] in core.takeover.excluded):
+        if not node and meta["uid"] not in core.queue and not (excluded and meta["uid"] in core.recovery.excluded):
             raise Violation(f"lost: nobody places {meta['name']}")
         if grant is None or pod["status"].get("phase") in ("Succeeded", "Failed"):
             return
@@ -418,8 +418,8 @@ class World:
         """P5 of a gang: it waits for pods that do not exist, or for room."""
         if gang.gathered:
             members = [core.book.pods[uid] for uid in gang.waiting]
-            tried = place_gang(gang, by_size(members), gang.need, core.placer.engine, core.decider.grant)
-            take_back(tried.placed, core.placer.engine)
+            tried = place_gang(gang, by_size(members), gang.need, core.scheduler.engine, core.decider.grant)
+            take_back(tried.placed, core.scheduler.engine)
             if tried.misfit is None:
                 raise Violation(f"P5: gang {gang.key} waits although it fits")
 

@@ -8,11 +8,11 @@ from services.placement.filters.gpus import GpuKind, GpuRoomLeft
 from services.placement.filters.host_ports import HostPorts
 from services.placement.filters.inter_pod import InterPod
 from services.placement.filters.node_affinity import NodeAffinity
+from services.placement.filters.node_avoidance import AvoidedNodes
 from services.placement.filters.resources import Resources
 from services.placement.filters.taints import Taints
 from services.placement.filters.topology import GpuTopology
 from services.placement.filters.topology_spread import TopologySpread
-from services.placement.filters.turned_away import AvoidedNodes
 from services.placement.filters.volumes import Volumes
 
 NODE_FILTERS: tuple[Filter, ...] = (Taints(), NodeAffinity(), DeviceClaims(), GpuKind(), GpuTopology())

@@ -1,4 +1,4 @@
-"""One reign on the bus: inputs from subscriptions into the core, the core's commands out. Holds no decision."""
+"""One session on the bus: inputs from subscriptions into the core, the core's commands out. Holds no decision."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class LogDeleted(Refused):
     """The log had lost records and is deleted. The session is over, and the next one begins on an empty log."""
 
 
-class Reign:
+class LeaderSession:
     """From a term that was taken to the moment it ends. Everything it knows is thrown away then."""
 
     def __init__(self, ctx: Context, log_client: LogClient) -> None:
@@ -55,7 +55,7 @@ class Reign:
         """Who waits for word of a plan, by its id."""
 
     async def run(self) -> None:
-        """Raises Refused or BusError when the reign must end, LogDeleted where the next one should begin at once."""
+        """Raises Refused or BusError when the session must end, LogDeleted where the next one should begin at once."""
         records = await self.log_client.replay()
         await self._listen()
         self._spawn(self.feed.run())
@@ -255,7 +255,7 @@ class Reign:
 
     def _name_excluded(self) -> None:
         """Excluded pods do not make placement unready: it serves all others."""
-        excluded = self.core.takeover.excluded
+        excluded = self.core.recovery.excluded
         if excluded == self._excluded:
             return
         self._excluded = excluded
@@ -324,7 +324,7 @@ class Reign:
         task.add_done_callback(self._done)
 
     def _done(self, task: asyncio.Task[Any]) -> None:
-        """A task that fails ends the reign: half a reign is worse than none."""
+        """A task that fails ends the session: half a session is worse than none."""
         self._tasks.discard(task)
         if not task.cancelled() and task.exception() is not None and not self._failure.done():
             self._failure.set_result(repr(task.exception()))

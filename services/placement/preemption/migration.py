@@ -31,7 +31,7 @@ class Kept(msgspec.Struct):
 
 class Moves:
     def __init__(self, decider: Decider, freed: Freed) -> None:
-        self._decider, self._book, self._freed = decider, decider.placer.book, freed
+        self._decider, self._book, self._freed = decider, decider.scheduler.book, freed
         self._kept: dict[str, list[Kept]] = {}
         """By the uid of the controller."""
         self._cursor = 0

@@ -1,4 +1,4 @@
-"""Reservations as part of a reign: asked for, logged, taken up, given up. What each is kept by is `reservations`' business."""
+"""Reservations as part of a session: asked for, logged, taken up, given up. What each is kept by is `reservations`' business."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from services.placement.preemption.suspension import SAY_AGAIN_S, Parking, is_pa
 from services.placement.preemption.telling import in_vain, making_room, parked_words
 from services.placement.protocol.deciding import Decider
 from services.placement.protocol.freed import Freed
-from services.placement.protocol.recovery import Takeover
-from services.placement.protocol.write_batcher import Journal
+from services.placement.protocol.recovery import Recovery
+from services.placement.protocol.write_batcher import WriteBatcher
 from shared.book.states import PodState
 from shared.contracts.events import Event, PreemptionAbandoned, PreemptionExecuted, PreemptionReserved
 from shared.contracts.log import ReservationRecord
@@ -21,11 +21,11 @@ from shared.queues.precedence import Precedence
 
 
 class Preemption:
-    def __init__(self, decider: Decider, journal: Journal, parking: Parking, freed: Freed) -> None:
-        placer = decider.placer
-        self._decider, self._journal, self._parking, self._freed = decider, journal, parking, freed
+    def __init__(self, decider: Decider, batcher: WriteBatcher, parking: Parking, freed: Freed) -> None:
+        scheduler = decider.scheduler
+        self._decider, self._batcher, self._parking, self._freed = decider, batcher, parking, freed
         self.moves = Moves(decider, freed)
-        self.open = Reservations(placer.engine, placer.gangs, Precedence(placer.fair, placer.gangs), parking, self.moves)
+        self.open = Reservations(scheduler.engine, scheduler.gangs, Precedence(scheduler.fair, scheduler.gangs), parking, self.moves)
         self._said_at = 0.0
 
     def asked(self, plan: Plan, term: int, now: float) -> list[m.Command]:
@@ -35,7 +35,7 @@ class Preemption:
         record = self.open.reserve(plan, term, now)
         if isinstance(record, str):
             return [m.AnswerPlan(Reserved(plan_id=plan.plan_id, ok=False, reason=record, under_way=self.open.of(plan)))]
-        self._journal.reservations.append(record)
+        self._batcher.reservations.append(record)
         return []
 
     def abandoned(self, plan_id: str, reason: str, term: int, now: float) -> list[m.Command]:
@@ -105,7 +105,7 @@ class Preemption:
             return False
         book, priority = self.open.book, state.pod.spec.priority
         others = (book.pods[held.uid] for held in book.grants.values() if held.uid in book.pods)
-        return any(other.pod.spec.priority < priority or self._decider.placer.fair.tree is not None for other in others)
+        return any(other.pod.spec.priority < priority or self._decider.scheduler.fair.tree is not None for other in others)
 
     def parked_words(self, uid: str) -> str:
         """What a pod has given up for a while; empty for nothing."""
@@ -126,14 +126,14 @@ class Preemption:
         """What a new term has to write again."""
         return [found.record(term) for found in self.open.values() if found.logged]
 
-    def readopt(self, takeover: Takeover, term: int, now: float) -> list[m.Command]:
+    def readopt(self, recovery: Recovery, term: int, now: float) -> list[m.Command]:
         out: list[m.Command] = []
-        for record in takeover.reserved():
+        for record in recovery.reserved():
             kept = self.open.readopt(record, now)
             if kept is not None:
                 self._make_way(kept.plan, now, going=True)
             else:  # said aloud: else its evictions would be asked for again, for nobody
-                self._journal.reservations.append(msgspec.structs.replace(record, term=term, places={}, over=True))
+                self._batcher.reservations.append(msgspec.structs.replace(record, term=term, places={}, over=True))
                 out += self._abandon(record.plan, "a new leader found its beneficiaries placed or gone, or their nodes gone")
         return out
 
@@ -142,7 +142,7 @@ class Preemption:
         self._make_way(found.plan, now, going=False)
 
     def _make_way(self, plan: Plan, now: float, *, going: bool) -> None:
-        self._decider.placer.make_way([victim.uid for victim in plan.victims if not is_parking(victim)], now, going=going)
+        self._decider.scheduler.make_way([victim.uid for victim in plan.victims if not is_parking(victim)], now, going=going)
 
     def _give_up(self, found: Reservation, reason: str, term: int, now: float) -> list[m.Command]:
         self._end(found, now)
@@ -155,7 +155,7 @@ class Preemption:
         return [*_publish(plan, PreemptionAbandoned(plan=plan, reason=reason)), *in_vain(plan, reason, self.open.book)]
 
     def _over(self, found: Reservation, term: int, said: list[m.Command]) -> list[m.Command]:
-        self._journal.reservations.append(found.record(term, over=True))
+        self._batcher.reservations.append(found.record(term, over=True))
         return said
 
 

@@ -8,7 +8,7 @@ from services.placement import messages as m
 from services.placement.protocol.holds import Hold, Holds
 from services.placement.protocol.recovery import touch
 from services.placement.protocol.write_batcher import PART_MOST
-from services.placement.scheduler import Placer
+from services.placement.scheduler import Scheduler
 from services.placement.settings import Stats
 from shared.book.gangs import GangState, gang_trace
 from shared.book.states import PodState
@@ -17,8 +17,8 @@ from shared.contracts.log import DecisionBatch
 
 
 class Binding:
-    def __init__(self, placer: Placer, holds: Holds, stats: Stats) -> None:
-        self._book, self._queue, self._reports, self._holds, self._stats = placer.book, placer.queue, placer.reports, holds, stats
+    def __init__(self, scheduler: Scheduler, holds: Holds, stats: Stats) -> None:
+        self._book, self._queue, self._reports, self._holds, self._stats = scheduler.book, scheduler.queue, scheduler.reports, holds, stats
 
     def logged(self, record: DecisionBatch, sequence: int, now: float) -> list[m.Command]:
         """These decisions are true now: they are told, and their Bindings go out."""

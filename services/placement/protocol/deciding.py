@@ -8,8 +8,8 @@ from services.placement import messages as m
 from services.placement.engine.engine import Place
 from services.placement.protocol.claims import allocations, with_claims
 from services.placement.protocol.holds import Hold, Holds
-from services.placement.protocol.write_batcher import RECORD_MOST_BYTES, Journal
-from services.placement.scheduler import Placer
+from services.placement.protocol.write_batcher import RECORD_MOST_BYTES, WriteBatcher
+from services.placement.scheduler import Scheduler
 from services.placement.scheduling.gangs.placing import Placed, take_back
 from services.placement.settings import Settings
 from shared.book.gangs import GangState
@@ -24,8 +24,8 @@ ATTEMPTS_PER_TURN = 64
 
 
 class Decider:
-    def __init__(self, placer: Placer, holds: Holds, journal: Journal, settings: Settings, trace_of: Callable[[str], str]) -> None:
-        self.placer, self.holds, self.journal, self.settings = placer, holds, journal, settings
+    def __init__(self, scheduler: Scheduler, holds: Holds, batcher: WriteBatcher, settings: Settings, trace_of: Callable[[str], str]) -> None:
+        self.scheduler, self.holds, self.batcher, self.settings = scheduler, holds, batcher, settings
         self.trace_of = trace_of
         self.term = 0
         self._grants_made = 0
@@ -36,70 +36,70 @@ class Decider:
         self.term = term
         out: list[m.Command] = []
         attempts = 0
-        while not self.journal.full and len(self.holds) < self.settings.holds_most:
-            uid = self.placer.queue.next(now)
+        while not self.batcher.full and len(self.holds) < self.settings.holds_most:
+            uid = self.scheduler.queue.next(now)
             if uid is None:
                 break
             if attempts >= ATTEMPTS_PER_TURN:
                 out.append(m.Again())
                 break
-            out += before(self.placer.book.pods[uid])
-            gang = self.placer.gangs.of(uid)
+            out += before(self.scheduler.book.pods[uid])
+            gang = self.scheduler.gangs.of(uid)
             if gang is not None:
-                if gang.need > self.settings.batch_most and not self.journal.empty:
+                if gang.need > self.settings.batch_most and not self.batcher.empty:
                     break  # it begins a record of its own
                 attempts += max(1, gang.need)
                 out += self._decide_gang(gang, uid, now)
                 continue
             attempts += 1
-            state = self.placer.book.pods[uid]
-            place, said = self.placer.attempt(state, now)
+            state = self.scheduler.book.pods[uid]
+            place, said = self.scheduler.attempt(state, now)
             out += said
             if place is not None:
                 grant = self.grant(state, place)
-                self.placer.book.hold(state.uid, place.node, grant)
+                self.scheduler.book.hold(state.uid, place.node, grant)
                 self._record(state, place, grant, now)
-        out += self.journal.due(term, now)
+        out += self.batcher.due(term, now)
         if attempts == 0:
-            out += self.placer.explain_one(now)
+            out += self.scheduler.explain_one(now)
         return out
 
     def take(self, places: Sequence[tuple[str, str]], now: float) -> bool:
         """These pods, by uid, get the places on these nodes that were kept for them, by a decision like any other. False where one
         of them does not fit there any more; then none has a place."""
         placed: list[Placed] = []
-        engine, gang = self.placer.engine, self.placer.gangs.of(places[0][0])
+        engine, gang = self.scheduler.engine, self.scheduler.gangs.of(places[0][0])
         for uid, node in places:
-            state = self.placer.book.pods[uid]
+            state = self.scheduler.book.pods[uid]
             place = engine.decide(state, engine.only(node))
             if place is None:
                 take_back(placed, engine)
                 return False
             grant = self.grant(state, place)
-            self.placer.book.hold(state.uid, place.node, grant)
+            self.scheduler.book.hold(state.uid, place.node, grant)
             placed.append(Placed(state, place, grant))
         for one in placed:
-            self.placer.queue.remove(one.state.uid)
+            self.scheduler.queue.remove(one.state.uid)
             self._record(one.state, one.place, one.grant, now, gang="" if gang is None else gang.name)
-            self.placer.note(one.state, now)
+            self.scheduler.note(one.state, now)
         return True
 
     def _decide_gang(self, gang: GangState, uid: str, now: float) -> list[m.Command]:
         """All that the gang needs, or nobody: the decisions are gathered in one go, so they stand in one record."""
-        tried, said = self.placer.attempt_gang(gang, uid, now, self.grant)
+        tried, said = self.scheduler.attempt_gang(gang, uid, now, self.grant)
         placed = tried.placed
         size = sum(len(encode(self._decision(one.state, one.place, one.grant))) for one in placed)
         if size > RECORD_MOST_BYTES:
             why = f"the decisions for {len(placed)} of its pods come to {size} bytes, and the log takes {RECORD_MOST_BYTES} in one record"
-            self.placer.gang_refused(gang, placed, why, now)
+            self.scheduler.gang_refused(gang, placed, why, now)
             return said
         for one in placed:
             self._record(one.state, one.place, one.grant, now, gang=gang.name)
-            self.placer.note(one.state, now)
+            self.scheduler.note(one.state, now)
         if len(placed) > 1:
-            self.placer.reports.gang_decided(placed[0].state.uid, GangPlaced(
+            self.scheduler.reports.gang_decided(placed[0].state.uid, GangPlaced(
                 namespace=gang.namespace, name=gang.name, pods=tuple(one.state.pod.metadata.name for one in placed), nodes=len({one.place.node for one in placed}),
-                minimum=gang.minimum, term=self.term, sequence=0, area=tried.area, waited_ms=max(self.placer.waited_ms(one.state.uid, now) for one in placed)))  # fmt: skip
+                minimum=gang.minimum, term=self.term, sequence=0, area=tried.area, waited_ms=max(self.scheduler.waited_ms(one.state.uid, now) for one in placed)))  # fmt: skip
         return said
 
     def grant(self, state: PodState, place: Place) -> Grant | None:
@@ -110,7 +110,7 @@ class Decider:
         dialect = state.pod.metadata.annotations.get(names.ANNOTATION_DIALECT, "")
         return Grant(
             grant_id=f"{self.term:x}-{self._grants_made:x}", term=self.term, traceparent=self.trace_of(state.uid), dialect=dialect,
-            containers=with_claims(place.containers, state, self.placer.book),
+            containers=with_claims(place.containers, state, self.scheduler.book),
             priority=state.pod.spec.priority, tier="" if state.request is None else state.request.tier,
         )  # fmt: skip
 
@@ -119,15 +119,15 @@ class Decider:
         meta = state.pod.metadata
         decision = self._decision(state, place, grant)
         self.holds[state.uid] = Hold(decision, now)
-        self.journal.gather(decision)
-        self.placer.stats.decisions += 1
-        self.placer.reports.decided(state.uid, PlacementDecided(
+        self.batcher.gather(decision)
+        self.scheduler.stats.decisions += 1
+        self.scheduler.reports.decided(state.uid, PlacementDecided(
             uid=state.uid, namespace=meta.namespace, name=meta.name, node=place.node, term=self.term, sequence=0, grant=grant, gang=gang,
-            policy=place.policy, scores={"total": place.total}, feasible_nodes=place.feasible_nodes, waited_ms=self.placer.waited_ms(state.uid, now)))  # fmt: skip
+            policy=place.policy, scores={"total": place.total}, feasible_nodes=place.feasible_nodes, waited_ms=self.scheduler.waited_ms(state.uid, now)))  # fmt: skip
 
     def _decision(self, state: PodState, place: Place, grant: Grant | None) -> Decision:
         meta = state.pod.metadata
-        claims = allocations(state, grant, self.placer.book) if state.claims and grant is not None else ()
+        claims = allocations(state, grant, self.scheduler.book) if state.claims and grant is not None else ()
         return Decision(
             uid=state.uid, namespace=meta.namespace, name=meta.name, resource_version=meta.resource_version, node=place.node, grant=grant, claims=claims,
         )  # fmt: skip

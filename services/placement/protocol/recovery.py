@@ -33,7 +33,7 @@ class Touching(msgspec.Struct):
     refusals: int = 0
 
 
-class Takeover:
+class Recovery:
     def __init__(self) -> None:
         self._replayed: dict[tuple[str, str], tuple[int, Decision]] = {}
         """By uid and resourceVersion: an append that was repeated stands behind younger decisions, and must not hide them."""

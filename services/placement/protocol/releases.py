@@ -12,7 +12,7 @@ from shared.contracts.events import GrantEnded
 from shared.contracts.node_commands import NodeSyncAnswer
 
 
-class GivingBack:
+class Releases:
     def __init__(self, book: Book, nodes: Nodes, freed: Freed) -> None:
         self._book, self._nodes, self._freed = book, nodes, freed
 

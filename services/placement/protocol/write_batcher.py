@@ -20,7 +20,7 @@ PART_MOST = 256
 Record = DecisionBatch | ReadyRecord
 
 
-class Journal:
+class WriteBatcher:
     def __init__(self, batch_most: int) -> None:
         self.batch_most = batch_most
         self.in_flight: Record | None = None

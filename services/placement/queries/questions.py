@@ -39,8 +39,8 @@ def why(core: Core, query: WhyQuery, now: float, wall: float) -> Steps[ExplainAn
         state = _known(core, query.namespace, query.name)
     except Unanswerable as error:
         return ExplainAnswer(error=str(error))
-    waiting_s = now - core.placer.first_seen.get(state.uid, now)
-    explanation = yield from core.placer.explainer.explain(
+    waiting_s = now - core.scheduler.first_seen.get(state.uid, now)
+    explanation = yield from core.scheduler.explainer.explain(
         state, max_nodes=min(query.max_nodes, NODES_MOST), waiting_s=waiting_s, ahead=core.queue.ahead_of(state.uid), now=wall
     )
     beside = [words for words in (core.preemption.words(state.uid), core.preemption.parked_words(state.uid)) if words]
@@ -54,16 +54,16 @@ def why(core: Core, query: WhyQuery, now: float, wall: float) -> Steps[ExplainAn
 
 def what_if(core: Core, query: WhatIfQuery, wall: float) -> Steps[ExplainAnswer]:
     """A pod that need not exist, as if it were created now in its canonical form; or another cluster; or both."""
-    most, engine = min(query.max_nodes, NODES_MOST), core.placer.engine
+    most, engine = min(query.max_nodes, NODES_MOST), core.scheduler.engine
     changed = bool(query.drain or query.add_nodes or query.add_gpus or query.resize)
     try:
         state = _from_manifest(query.pod) if query.pod is not None or not changed else None
         if not changed and state is not None:
-            explanation = yield from core.placer.explainer.explain(state, max_nodes=most, exists=False, now=wall)
+            explanation = yield from core.scheduler.explainer.explain(state, max_nodes=most, exists=False, now=wall)
             return ExplainAnswer(explanation=explanation)
         waiting = core.queue.oldest(len(core.queue))
-        kept = {uid for uid in waiting if core.placer.fair.keeps_back((core.book.pods[uid],)) is not None}
-        world = yield from undisturbed(engine, lambda still: change(query, still, core.placer.gangs, waiting, wall, kept=kept))
+        kept = {uid for uid in waiting if core.scheduler.fair.keeps_back((core.book.pods[uid],)) is not None}
+        world = yield from undisturbed(engine, lambda still: change(query, still, core.scheduler.gangs, waiting, wall, kept=kept))
         if state is None:
             return ExplainAnswer(world=world.told)
         explanation = yield from Explainer(world.trial.book, world.trial.engine).explain(state, max_nodes=most, exists=False)
@@ -79,9 +79,9 @@ def when_(core: Core, query: WhenQuery, wall: float) -> Steps[WhenAnswer]:
         return WhenAnswer(error=str(error))
     shadows = core.preemption.shadows(state.uid)
     if shadows:
-        told = yield from undisturbed(core.placer.engine, lambda still: when_kept(state, still, wall, shadows))
+        told = yield from undisturbed(core.scheduler.engine, lambda still: when_kept(state, still, wall, shadows))
     else:
-        told = yield from when(state, core.placer.engine, wall, ahead=core.queue.ahead_of(state.uid))
+        told = yield from when(state, core.scheduler.engine, wall, ahead=core.queue.ahead_of(state.uid))
     return WhenAnswer(when=told)
 
 
@@ -90,24 +90,24 @@ def advise_(core: Core, query: AdviseQuery, wall: float) -> Steps[AdviseAnswer]:
         goal = _goal(core, query)
     except Unanswerable as error:
         return AdviseAnswer(error=str(error))
-    advice = yield from undisturbed(core.placer.engine, lambda still: advise(still, goal, wall, query.most_gpu_seconds))
+    advice = yield from undisturbed(core.scheduler.engine, lambda still: advise(still, goal, wall, query.most_gpu_seconds))
     return AdviseAnswer(advice=advice)
 
 
 def _goal(core: Core, query: AdviseQuery) -> Goal:
     if query.pod is not None:
-        return Goal(states=(_from_manifest(query.pod),), can_spare=core.placer.gangs.can_spare)
+        return Goal(states=(_from_manifest(query.pod),), can_spare=core.scheduler.gangs.can_spare)
     if query.name:
         return _goal_of(core, query)
     if not (1 <= query.gpus <= GPUS_MOST and 1 <= query.groups <= GROUPS_MOST):
         raise Unanswerable(f"name a waiting pod, give a manifest, or ask for 1 to {GROUPS_MOST} groups of 1 to {GPUS_MOST} GPUs")
-    return Goal(gpus=query.gpus, groups=query.groups, can_spare=core.placer.gangs.can_spare)
+    return Goal(gpus=query.gpus, groups=query.groups, can_spare=core.scheduler.gangs.can_spare)
 
 
 def _goal_of(core: Core, query: AdviseQuery) -> Goal:
     """Room for a waiting pod, or for as many of its gang as must be placed together."""
     first = _known(core, query.namespace, query.name)
-    gang = core.placer.gangs.of(first.uid)
+    gang = core.scheduler.gangs.of(first.uid)
     states = [_waiting(core, query.namespace, query.name, alone=gang is None)]
     if gang is not None:
         states = sorted((core.book.pods[uid] for uid in gang.waiting), key=lambda s: (s.pod.metadata.creation_timestamp, s.uid))[
@@ -122,9 +122,9 @@ def _goal_of(core: Core, query: AdviseQuery) -> Goal:
         _not_kept_back(core, states, f"gang {gang.name}")
     plans = [] if query.for_plan is None else [reserved.plan for reserved in core.preemption.open.values()]
     return Goal(
-        states=tuple(states), gang="" if gang is None else gang.name, within="" if gang is None else gang.required, begun=frozenset() if gang is None else begun_in(gang, core.book), waits=True, can_spare=core.placer.gangs.can_spare,
+        states=tuple(states), gang="" if gang is None else gang.name, within="" if gang is None else gang.required, begun=frozenset() if gang is None else begun_in(gang, core.book), waits=True, can_spare=core.scheduler.gangs.can_spare,
         busy=frozenset(beneficiary.node for plan in plans for beneficiary in plan.beneficiaries),
-        spared=None if query.for_plan is None else spared(query.for_plan, {victim.uid for plan in plans for victim in plan.victims}, core.placer.fair.is_firm),
+        spared=None if query.for_plan is None else spared(query.for_plan, {victim.uid for plan in plans for victim in plan.victims}, core.scheduler.fair.is_firm),
     )  # fmt: skip
 
 
@@ -154,7 +154,7 @@ def _waiting(core: Core, namespace: str, name: str, *, alone: bool = True) -> Po
 
 
 def _not_kept_back(core: Core, states: list[PodState], whom: str) -> None:
-    kept = core.placer.fair.keeps_back(states, len(states))
+    kept = core.scheduler.fair.keeps_back(states, len(states))
     if kept is not None:
         raise Unanswerable(f"no room would help {whom} now: {kept.sentence}")
 

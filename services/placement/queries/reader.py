@@ -87,7 +87,7 @@ def _inspect_node(core: Core, node: NodeState) -> InspectNode:
 
 
 def queues(core: Core) -> QueuesAnswer:
-    fair = core.placer.fair
+    fair = core.scheduler.fair
     return QueuesAnswer(queues=tuple(fair.standing()), invalid=fair.problem)
 
 
@@ -101,8 +101,8 @@ def status(core: Core, query: StatusQuery, *, leader: bool) -> StatusAnswer:
             taken_mib += sum(s.memory_mib for s in container.gpus)
             taken_milli += sum(s.compute_milli for s in container.gpus)
     phases = [held.phase for held in book.grants.values()]
-    timings = sorted(core.placer.decide_us)
-    shown = [core.placer.explainer.why(book.pods[uid], max_nodes=0) for uid in core.queue.oldest(min(query.waiting, _WAITING_MOST))]
+    timings = sorted(core.scheduler.decide_us)
+    shown = [core.scheduler.explainer.why(book.pods[uid], max_nodes=0) for uid in core.queue.oldest(min(query.waiting, _WAITING_MOST))]
     return StatusAnswer(
         holder=core.holder, leader=leader, term=core.term,
         nodes=sum(1 for n in book.nodes.values() if n.object is not None),
@@ -125,7 +125,7 @@ def fragmentation_milli(core: Core) -> int:
     if rows.size == 0:
         return 0
     useful = np.zeros((rows.size, arrays.columns), np.bool_)
-    for request in core.placer.engine.known_requests():
+    for request in core.scheduler.engine.known_requests():
         for ask in request.asks.values():
             useful |= gpu_fit(ask, arrays, rows)
     free = np.maximum(arrays.gpu_free_milli[rows], 0)

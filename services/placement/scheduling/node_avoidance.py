@@ -15,7 +15,7 @@ _WORDS = ("UnexpectedAdmissionError", "TopologyAffinityError", "NodeAffinity")
 _OUT_OF = "OutOf"
 
 
-class TurnedAway:
+class NodeAvoidance:
     def __init__(self, book: Book) -> None:
         self.book = book
         self._until: dict[tuple[str, str], float] = {}

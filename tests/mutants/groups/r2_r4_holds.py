@@ -15,9 +15,9 @@ MUTANTS = [
         name="binding-before-the-log",
         what="Bindings go out when their append is asked for, not when the log has it",
         file="services/placement/protocol/deciding.py",
-        old="        out += self.journal.due(term, now)\n",
+        old="        out += self.batcher.due(term, now)\n",
         new=(
-            "        out += self.journal.due(term, now)\n"
+            "        out += self.batcher.due(term, now)\n"
             "        out += [m.SendBinds(0, tuple(hold.bind() for hold in self.holds.values() if not hold.sequence))]\n"
         ),
         tests=(_CORE + "test_a_decision_is_in_the_log_before_its_binding_goes_out",),
@@ -144,8 +144,8 @@ MUTANTS = [
         name="no-backpressure",
         what="decisions go on however many Bindings have not been seen",
         file="services/placement/protocol/deciding.py",
-        old="while not self.journal.full and len(self.holds) < self.settings.holds_most:",
-        new="while not self.journal.full:",
+        old="while not self.batcher.full and len(self.holds) < self.settings.holds_most:",
+        new="while not self.batcher.full:",
         tests=(_CORE + "test_holds_are_capped_and_go_on_when_bindings_are_seen",),
     ),
 ]  # fmt: skip

@@ -4,7 +4,7 @@ from tests.mutants.mutant import Mutant
 
 _TAKEOVER = "services/placement/protocol/recovery.py"
 _CORE = "services/placement/core.py"
-_TESTS = "tests/unit/services/placement/test_takeover.py::"
+_TESTS = "tests/unit/services/placement/test_recovery.py::"
 _CORE_TESTS = "tests/unit/services/placement/test_core.py::"
 _LOST = (_TESTS + "test_a_log_that_has_lost_records_is_deleted_and_begins_higher_than_any_before",)
 _UNTOUCHABLE = (_TESTS + "test_a_pod_that_cannot_be_touched_holds_nobody_up",)
@@ -129,7 +129,7 @@ MUTANTS = [
         name="nobody-is-touched",
         what="pending pods are not touched although the log may lack decisions",
         file=_CORE,
-        old="        if self.takeover.ready:\n",
+        old="        if self.recovery.ready:\n",
         new="        if True:\n",
         tests=(_CORE_TESTS + "test_without_a_complete_log_every_pending_pod_is_touched_before_anything_is_decided",),
     ),
@@ -232,8 +232,8 @@ MUTANTS = [
         name="open-holds-are-not-logged-again",
         what="open holds are not written again by a new term",
         file=_CORE,
-        old="self.journal.owe(self.term, [h.decision for h in self.holds.values()], ",
-        new="self.journal.owe(self.term, [], ",
+        old="self.batcher.owe(self.term, [h.decision for h in self.holds.values()], ",
+        new="self.batcher.owe(self.term, [], ",
         tests=(_CORE_TESTS + "test_open_holds_are_logged_again_under_the_new_term_before_ready",),
     ),
     Mutant(
@@ -265,8 +265,8 @@ MUTANTS = [
         name="excluded-by-uncertain-answers",
         what="answers that are no refusal exclude a pod",
         file=_CORE,
-        old='        if answer.outcome != "refused" or not self.takeover.refused(answer.uid):\n',
-        new="        if not self.takeover.refused(answer.uid):\n",
+        old='        if answer.outcome != "refused" or not self.recovery.refused(answer.uid):\n',
+        new="        if not self.recovery.refused(answer.uid):\n",
         tests=(_TESTS + "test_other_outcomes_exclude_nobody",),
     ),
     Mutant(
@@ -332,7 +332,7 @@ MUTANTS = [
         name="renewal-forgets-the-excluded",
         what="the ready of a renewed term does not say who is excluded",
         file=_CORE,
-        old="if h.sequence], self.preemption.records(term), self.takeover.excluded\n",
+        old="if h.sequence], self.preemption.records(term), self.recovery.excluded\n",
         new="if h.sequence], self.preemption.records(term)\n",
         tests=(_TESTS + "test_a_renewed_term_remembers_the_excluded",),
     ),
@@ -340,7 +340,7 @@ MUTANTS = [
         name="successor-does-not-exclude",
         what="a successor places whom its predecessor has excluded",
         file=_CORE,
-        old="                if self.takeover.is_excluded(state, now):\n",
+        old="                if self.recovery.is_excluded(state, now):\n",
         new="                if False:\n",
         tests=(_TESTS + "test_a_successor_excludes_what_its_predecessor_excluded",),
     ),

@@ -29,7 +29,7 @@ class Fair(Queues):
         self.problem = ""
         """Why the text as it stands is not in force; empty where it is."""
         self.blocked = False
-        """The first text of this reign cannot be read: nobody is placed, for limits may stand in it."""
+        """The first text of this session cannot be read: nobody is placed, for limits may stand in it."""
         self._text: str | None = None
         self._begun = False
         self.waiting: Callable[[], Mapping[str, int]] = dict
@@ -37,7 +37,7 @@ class Fair(Queues):
 
     def read(self) -> PolicyRead | None:
         """Queues as the cluster's ConfigMap says. Returns what there is to tell; None where it is as before. A text that cannot
-        be read leaves in force what was read before, in this reign."""
+        be read leaves in force what was read before, in this session."""
         text = policy_text(self.book)
         if text == self._text and self._begun:
             return None

@@ -65,7 +65,7 @@ def test_a_try_that_is_taken_back_leaves_the_book_equal_to_before_and_every_scor
 ) -> None:
     leader = cluster(shapes, filled)
     states = states_of(leader, wanted)
-    core, engine = leader.core, leader.core.placer.engine
+    core, engine = leader.core, leader.core.scheduler.engine
     how, _, level = topology.partition("=")
     gang = GangState(namespace="team", name="try", minimum=need, **({how: RACK if level == "rack" else "kubernetes.io/hostname"} if how else {}))
     before = picture(leader)
@@ -88,7 +88,7 @@ def test_counting_never_rules_out_what_fits(shapes: list[int], filled: list[dict
     """As many pods as can be placed one after another on a node are never more than the count said."""
     leader = cluster(shapes, filled)
     (state, *_) = states_of(leader, [(ask, True)])
-    room = room_for(state, leader.core.placer.engine).copy()
+    room = room_for(state, leader.core.scheduler.engine).copy()
     placed = leader.place(*(build.gpu_pod(f"x{i}", **ask) for i in range(count)))
     by_node: dict[str, int] = {}
     for node in placed.values():
@@ -150,7 +150,7 @@ def test_a_gang_is_whole_or_absent_after_any_sequence_of_events(shapes: list[int
             leader.gone(pods.pop(uid))
         elif kind == "why" and uid in core.book.pods:
             before = picture(leader)
-            core.placer.explainer.why(core.book.pods[uid], max_nodes=3)
+            core.scheduler.explainer.why(core.book.pods[uid], max_nodes=3)
             assert picture(leader) == before
         first = True
         for _, record in leader.log[records:]:
@@ -164,9 +164,9 @@ def test_a_gang_is_whole_or_absent_after_any_sequence_of_events(shapes: list[int
     leader.send(m.BeatSeen(tuple(names)))
     leader.tick(11.0)
     leader.tick(0.1)
-    for gang in leader.core.placer.gangs.by_key.values():
+    for gang in leader.core.scheduler.gangs.by_key.values():
         if gang.gathered and not any(leader.core.queue.paused(uid, leader.now) for uid in gang.waiting):
             members = [leader.core.book.pods[uid] for uid in gang.waiting]
-            tried = place_gang(gang, by_size(members), gang.need, leader.core.placer.engine, leader.core.decider.grant)
-            take_back(tried.placed, leader.core.placer.engine)
+            tried = place_gang(gang, by_size(members), gang.need, leader.core.scheduler.engine, leader.core.decider.grant)
+            take_back(tried.placed, leader.core.scheduler.engine)
             assert tried.misfit is not None, f"{gang.key} waits although it fits"

@@ -260,6 +260,6 @@ def test_a_new_leader_knows_the_mix_from_the_pods_that_have_a_place() -> None:
         first.facts(pod)
         bound.append(first.bind(pod))
     second = Leader(build.node("n"), *bound, term=200)
-    policy = second.core.placer.engine.policies["kerf"]
+    policy = second.core.scheduler.engine.policies["kerf"]
     assert isinstance(policy, Kerf)
     assert policy.mix.total == 5

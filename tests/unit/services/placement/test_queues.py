@@ -248,10 +248,10 @@ def test_a_gang_on_gpus_that_are_too_small_for_the_limit_is_taken_back_whole() -
     assert order(leader) == ["full"]
     assert used(leader)["a"] == 0
     assert why(leader, "g0").summary[0].code == "queue-limit"
-    tries = len(leader.core.placer.decide_us)
+    tries = len(leader.core.scheduler.decide_us)
     for _ in range(5):
         leader.facts(build.node("small"))
-    assert len(leader.core.placer.decide_us) == tries  # a try costs as much as all its members: not at each change
+    assert len(leader.core.scheduler.decide_us) == tries  # a try costs as much as all its members: not at each change
     leader.facts(build.queues("queues: [{name: a, limit: {gpus: 2}}]"))
     leader.tick(1.0)
     assert order(leader) == ["full", "g0", "g1", "g2"]

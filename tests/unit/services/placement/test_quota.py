@@ -40,7 +40,7 @@ def asked(limits: dict[str, str], init: dict[str, str] | None = None) -> Pod:
 )  # fmt: skip
 def test_a_pod_that_is_not_created_yet_hears_which_quota_it_would_exceed(given: ResourceQuota, pod: Pod, sentence: str) -> None:
     leader = Leader(given).nodes("n")
-    said = leader.core.placer.explainer.why(pod_state(pod), max_nodes=1, exists=False)
+    said = leader.core.scheduler.explainer.why(pod_state(pod), max_nodes=1, exists=False)
     assert [(r.code, r.sentence) for r in said.summary if r.code == "quota"] == ([("quota", sentence)] if sentence else [])
     assert (said.state == "refused") == bool(sentence)
 

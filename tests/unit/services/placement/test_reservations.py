@@ -397,7 +397,7 @@ def test_who_has_no_place_elsewhere_by_all_that_placement_knows_just_ends() -> N
     assert [r.plan for r in world.records()] == [answer.plan], "what stands in the log is what is done"
 
 
-def test_a_plan_that_no_record_holds_is_refused_and_the_reign_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_plan_that_no_record_holds_is_refused_and_the_session_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reservations, "RECORD_MOST_BYTES", 100)
     world = World()
     world.waits(high())

@@ -11,7 +11,7 @@ import structlog
 
 from services.placement import service
 from services.placement.leader.log_client import LogClient
-from services.placement.leader.session import LogDeleted, Reign
+from services.placement.leader.session import LeaderSession, LogDeleted
 from services.placement.service import Config, Placement
 from shared.bus.embedded import EmbeddedServer
 from shared.bus.nats_bus import NatsBus
@@ -48,7 +48,7 @@ async def watch_nothing(bus: NatsBus, meanwhile: Meanwhile = nothing) -> None:
     await bus.subscribe(subjects.QUERY_SNAPSHOT, answer)
 
 
-async def session(bus: NatsBus, *, meanwhile: Meanwhile = nothing, renew_term_s: float = 3600.0) -> Reign:
+async def new_session(bus: NatsBus, *, meanwhile: Meanwhile = nothing, renew_term_s: float = 3600.0) -> LeaderSession:
     """A session that has taken its term. `meanwhile` happens when it asks for its first snapshot."""
     await watch_nothing(bus, meanwhile)
     ctx = Context(
@@ -57,14 +57,14 @@ async def session(bus: NatsBus, *, meanwhile: Meanwhile = nothing, renew_term_s:
     )  # fmt: skip
     log = LogClient(bus, "one", "one/1")
     await log.take_term()
-    return Reign(ctx, log)
+    return LeaderSession(ctx, log)
 
 
-async def end_of(reign: Reign) -> None:
+async def end_of(session: LeaderSession) -> None:
     try:
-        await asyncio.wait_for(reign.run(), LIMIT_S)
+        await asyncio.wait_for(session.run(), LIMIT_S)
     finally:
-        await reign.close()
+        await session.close()
 
 
 async def readies(bus: NatsBus, reason: str) -> list[int]:
@@ -78,32 +78,32 @@ async def readies(bus: NatsBus, reason: str) -> list[int]:
 async def test_a_session_ends_when_its_append_is_refused(bus: NatsBus, connect) -> None:
     """Another one has taken a term: this one would go on without knowing what the other decides."""
     rival = LogClient(await connect(), "two", "two/1")
-    reign = await session(bus, meanwhile=rival.take_term)
+    session = await new_session(bus, meanwhile=rival.take_term)
     with pytest.raises(Refused, match="last sequence"):
-        await end_of(reign)
+        await end_of(session)
 
 
 async def test_a_leader_renews_its_term_when_it_is_due(bus: NatsBus) -> None:
     """Or what its log begins with would age away. Its holds and its ready stand in the log again."""
-    reign = await session(bus, renew_term_s=0.0)
-    first = reign.log_client.term
-    task = asyncio.create_task(reign.run())
+    session = await new_session(bus, renew_term_s=0.0)
+    first = session.log_client.term
+    task = asyncio.create_task(session.run())
     try:
         await eventually(lambda: readies(bus, "renewed"), within_s=LIMIT_S)
-        assert reign.core.term > first
+        assert session.core.term > first
     finally:
         task.cancel()
-        await reign.close()
+        await session.close()
 
 
 async def test_a_session_that_is_told_of_a_newer_term_ends_only_where_the_log_has_one(bus: NatsBus, connect) -> None:
     """A node's word alone must not end the session of the true leader."""
-    reign = await session(bus)
-    await reign._check_term("node n: its agent follows another term")
+    session = await new_session(bus)
+    await session._check_term("node n: its agent follows another term")
     await LogClient(await connect(), "two", "two/1").take_term()
     with pytest.raises(Refused, match="this session has"):
-        await reign._check_term("node n: its agent follows another term")
-    await reign.close()
+        await session._check_term("node n: its agent follows another term")
+    await session.close()
 
 
 async def test_a_session_on_a_log_that_has_lost_records_deletes_it(server: EmbeddedServer, bus: NatsBus) -> None:
@@ -112,9 +112,9 @@ async def test_a_session_on_a_log_that_has_lost_records_deletes_it(server: Embed
     last = await before.append(ReadyRecord(term=await before.take_term()))
     await server.restart()  # all servers at once: nobody remembers which record was the last
     await provision(bus)
-    reign = await session(bus)
+    session = await new_session(bus)
     with pytest.raises(LogDeleted, match="do not remember"):
-        await end_of(reign)
+        await end_of(session)
     assert await bus.newest(subjects.LOG_TERM) is None
     again = LogClient(bus, "one", "one/2")
     assert await again.take_term() > last
@@ -152,18 +152,18 @@ async def more_than_one(found: Callable[[], Awaitable[list[TermRecord]]]) -> boo
 
 async def test_an_agent_speaks_of_its_own_node_alone(bus: NatsBus) -> None:
     """What it says of another's grants, syncs or life would give away what the other still uses."""
-    reign = await session(bus)
+    session = await new_session(bus)
     grants, syncs = subjects.ack("one", "grant", "evil"), subjects.ack("one", "sync", "evil")
     dead = Accepted(node="good", grant_id="g", ok=False, dead=True)
     own = Accepted(node="good", grant_id="g", ok=True)
     synced = NodeSyncAnswer(node="good", boot_id="b", term=1, accepted=True)
     with pytest.raises(ContractError):
-        await reign._grant_answered(Incoming(subject=grants, payload=encode(dead)))
+        await session._grant_answered(Incoming(subject=grants, payload=encode(dead)))
     with pytest.raises(ContractError):
-        await reign._sync_answered(Incoming(subject=syncs, payload=encode(synced)))
+        await session._sync_answered(Incoming(subject=syncs, payload=encode(synced)))
     with pytest.raises(ContractError):
-        await reign._beat(Incoming(subject=subjects.beat("evil"), payload=encode(Beat(nodes=("good",)))))
-    assert reign.waiting == 0
-    await reign._grant_answered(Incoming(subject=subjects.ack("one", "grant", "good"), payload=encode(own)))
-    assert reign.waiting == 1
-    await reign.close()
+        await session._beat(Incoming(subject=subjects.beat("evil"), payload=encode(Beat(nodes=("good",)))))
+    assert session.waiting == 0
+    await session._grant_answered(Incoming(subject=subjects.ack("one", "grant", "good"), payload=encode(own)))
+    assert session.waiting == 1
+    await session.close()

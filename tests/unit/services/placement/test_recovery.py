@@ -6,7 +6,7 @@ import pytest
 
 from services.placement import messages as m
 from services.placement.core import Core
-from services.placement.protocol.recovery import Takeover, touch
+from services.placement.protocol.recovery import Recovery, touch
 from shared.book.states import pod_state
 from shared.contracts.commands import AnnounceEvent, Answer, DeletePod, TouchPod
 from shared.contracts.events import TermTaken
@@ -133,7 +133,7 @@ def test_a_pod_that_cannot_be_touched_holds_nobody_up() -> None:
     leader, stuck, other = takeover_with_an_untouchable_pod()
     assert leader.core.phase == "leading"
     assert set(leader.binds()) == {other.metadata.uid}
-    assert leader.core.takeover.excluded == {stuck.metadata.uid: stuck.metadata.resource_version}
+    assert leader.core.recovery.excluded == {stuck.metadata.uid: stuck.metadata.resource_version}
     (event,) = leader.events(TermTaken)
     assert (event.touched, event.excluded) == (2, 1)
 
@@ -143,7 +143,7 @@ def test_an_excluded_pod_is_told_so_and_why_says_it() -> None:
     (note,) = [p for p in leader.patches() if isinstance(p, AnnounceEvent)]
     assert (note.uid, note.reason, note.type) == (stuck.metadata.uid, "NotUpdatable", "Warning")
     assert "metadata.annotations: Too long" in note.note
-    explained = leader.core.placer.explainer.why(leader.core.book.pods[stuck.metadata.uid], max_nodes=0)
+    explained = leader.core.scheduler.explainer.why(leader.core.book.pods[stuck.metadata.uid], max_nodes=0)
     assert [reason.code for reason in explained.summary] == ["not-updatable"]
 
 
@@ -152,7 +152,7 @@ def test_one_refusal_excludes_nobody() -> None:
     stuck = build.gpu_pod("stuck", **WHOLE)
     leader = Leader(build.node("n"), stuck)
     refuse(leader, stuck.metadata.uid, times=2)
-    assert (leader.core.phase, leader.core.takeover.excluded) == ("touching", {})
+    assert (leader.core.phase, leader.core.recovery.excluded) == ("touching", {})
 
 
 def test_other_outcomes_exclude_nobody() -> None:
@@ -171,7 +171,7 @@ def test_an_excluded_pod_is_touched_from_time_to_time_and_placed_when_it_has_mov
     moved = build.newer(stuck)
     leader.send(m.BeatSeen(("n",)))
     leader.facts(moved)
-    assert leader.core.takeover.excluded == {}
+    assert leader.core.recovery.excluded == {}
     assert leader.binds()[stuck.metadata.uid].resource_version == moved.metadata.resource_version
 
 
@@ -188,7 +188,7 @@ def test_a_binding_of_the_past_gives_an_excluded_pod_no_gpu() -> None:
     (order,) = [p for c in only(said, m.SendPatches) for p in c.patches if isinstance(p, DeletePod)]
     assert (order.uid, order.resource_version) == (stuck.metadata.uid, late.metadata.resource_version)
     assert leader.core.book.overbooked() == []
-    assert leader.core.takeover.excluded == {}
+    assert leader.core.recovery.excluded == {}
 
 
 def test_a_bare_pod_that_is_bound_to_a_void_grant_stays_and_says_what_to_do() -> None:
@@ -202,7 +202,7 @@ def test_a_bare_pod_that_is_bound_to_a_void_grant_stays_and_says_what_to_do() ->
 def test_an_excluded_pod_that_is_deleted_is_forgotten() -> None:
     leader, stuck, _ = takeover_with_an_untouchable_pod()
     leader.gone(stuck)
-    assert leader.core.takeover.excluded == {}
+    assert leader.core.recovery.excluded == {}
     leader.tick(31.0)
 
 
@@ -212,7 +212,7 @@ def test_a_successor_excludes_what_its_predecessor_excluded() -> None:
     successor = Leader(build.node("n"), stuck, build.newer(other), term=500, records=tuple(leader.log))
     successor.send(m.InventorySeen(build.inventory("n", gpus=2)))
     assert successor.core.phase == "leading"
-    assert stuck.metadata.uid in successor.core.takeover.excluded
+    assert stuck.metadata.uid in successor.core.recovery.excluded
     assert stuck.metadata.uid not in successor.binds()
     successor.tick(0.1)
     assert touched(successor) == [stuck.metadata.uid]
@@ -233,7 +233,7 @@ def test_a_successor_places_who_has_moved_since_it_was_excluded() -> None:
     moved = build.newer(stuck)
     successor = Leader(build.node("n"), moved, build.newer(other), term=500, records=tuple(leader.log))
     successor.send(m.InventorySeen(build.inventory("n", gpus=2)))
-    assert successor.core.takeover.excluded == {}
+    assert successor.core.recovery.excluded == {}
     assert successor.binds()[moved.metadata.uid].resource_version == moved.metadata.resource_version
 
 
@@ -243,22 +243,22 @@ def test_a_successor_places_who_has_moved_since_it_was_excluded() -> None:
 def test_a_ready_that_names_another_term_than_the_newest_does_not_count() -> None:
     """The fence lets no such record in; a log that has one is not as its leaders left it."""
     records = (*READY, (60, TermRecord(holder="b")), (61, ReadyRecord(term=40)))
-    takeover = Takeover()
-    takeover.replay(records, LogMark(term=40, sequence=61))
-    assert not takeover.ready
-    takeover.replay(((62, ReadyRecord(term=60)),), LogMark(term=60, sequence=62))
-    assert takeover.ready
+    recovery = Recovery()
+    recovery.replay(records, LogMark(term=40, sequence=61))
+    assert not recovery.ready
+    recovery.replay(((62, ReadyRecord(term=60)),), LogMark(term=60, sequence=62))
+    assert recovery.ready
 
 
 def test_a_pod_seen_at_the_version_it_had_has_not_moved() -> None:
     """Something that it refers to has changed, such as its ResourceClaim, and not the pod."""
     pod = build.gpu_pod("p", **WHOLE)
-    takeover = Takeover()
-    takeover.must_move([pod_state(pod)], now=0.0)
-    takeover.seen(pod_state(pod))
-    assert not takeover.touched
-    takeover.seen(pod_state(build.newer(pod)))
-    assert takeover.touched
+    recovery = Recovery()
+    recovery.must_move([pod_state(pod)], now=0.0)
+    recovery.seen(pod_state(pod))
+    assert not recovery.touched
+    recovery.seen(pod_state(build.newer(pod)))
+    assert recovery.touched
 
 
 def test_a_touch_of_a_later_term_or_version_writes_something_else() -> None:
