@@ -8,7 +8,7 @@ from typing import Any
 from bench.peercases.devices import LEAST_MIB, POD, add_node, add_request, exceeds, given, gpu_of
 from bench.peercases.world import World
 from services.admission.dialects.selection import selection
-from shared.book.accepts import shunned
+from shared.book.accepts import mismatch
 from shared.model import names
 from shared.model.kube_object import Meta
 from shared.model.objects import Container, Pod, PodSpec, Resources
@@ -26,7 +26,7 @@ def _uuid_selection(case: Case) -> str:
     notes = selection({"metadata": {"annotations": annotations}})
     container = Container(name="c", resources=Resources(limits={names.RESOURCE_GPU: "1"}))
     request = read_request(Pod(metadata=Meta(annotations=notes), spec=PodSpec(containers=(container,))))
-    allowed = request is not None and shunned(request, gpu_of(asked["device_uuid"])) is None
+    allowed = request is not None and mismatch(request, gpu_of(asked["device_uuid"])) is None
     return "" if allowed == case["expected"]["match"] else f"the GPU is {'' if allowed else 'not '}allowed"
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from services.placement.policies.base import Policy
 from services.placement.topology import DEFAULT_MODE, MODES, Choice, fabric_of
-from shared.book.accepts import accepted, picky
+from shared.book.accepts import accepted, has_gpu_constraints
 from shared.book.shares import GpuRoom, fits, share_on, strategy_for
 from shared.book.states import NodeState, PodState
 from shared.model.gpu import Inventory
@@ -28,7 +28,7 @@ def assign(pod: PodState, node: NodeState, policy: Policy | None = None) -> Assi
         return None
     spare = len(request.asks) == 1 and all(room.mig is None for room in node.gpus)
     rooms = node.gpus if spare else [room.copy() for room in node.gpus]
-    wanted = accepted(request, node.inventory) if picky(request) else None
+    wanted = accepted(request, node.inventory) if has_gpu_constraints(request) else None
     result: Assignment = {}
     for name, ask in sorted(request.asks.items(), key=lambda item: item[1].hardness, reverse=True):
         fitting = [r for r in able(ask, request, node.inventory, rooms) if wanted is None or r.uuid in wanted]

@@ -12,9 +12,9 @@ from services.placement import messages as m
 from services.placement.preemption.plans import Preemption
 from services.placement.preemption.suspension import Parking
 from services.placement.protocol.bindings import Binding
+from services.placement.protocol.capacity_changes import CapacityChanges
 from services.placement.protocol.claims import Slices
-from services.placement.protocol.deciding import Decider
-from services.placement.protocol.freed import Freed
+from services.placement.protocol.commit import Committer
 from services.placement.protocol.holds import Hold, Holds
 from services.placement.protocol.nodes import Nodes
 from services.placement.protocol.recovery import Recovery
@@ -53,13 +53,13 @@ class Core:
         """idle, listing, touching, readying, leading; or over, where the log has lost records"""
         self.holds = Holds()
         self.batcher = WriteBatcher(self.settings.batch_most)
-        self.decider = Decider(self.scheduler, self.holds, self.batcher, self.settings, trace_of)
-        self._freed = Freed()
-        self.parking = Parking(self.book, self.nodes, Precedence(self.scheduler.fair, self.scheduler.gangs), self._freed)
-        self.preemption = Preemption(self.decider, self.batcher, self.parking, self._freed)
+        self.committer = Committer(self.scheduler, self.holds, self.batcher, self.settings, trace_of)
+        self._capacity_changes = CapacityChanges()
+        self.parking = Parking(self.book, self.nodes, Precedence(self.scheduler.fair, self.scheduler.gangs), self._capacity_changes)
+        self.preemption = Preemption(self.committer, self.batcher, self.parking, self._capacity_changes)
         self.recovery = Recovery()
         self._binding = Binding(self.scheduler, self.holds, self.stats)
-        self._releases = Releases(self.book, self.nodes, self._freed)
+        self._releases = Releases(self.book, self.nodes, self._capacity_changes)
         self._began = 0.0
         self._out: list[m.Command] = []
 
@@ -82,12 +82,12 @@ class Core:
                         self._out += self.parking.seen(self.book.pods[fact.object.metadata.uid], now)
             case m.InventorySeen():
                 self._out += self.nodes.inventory(event.inventory, now)
-                self._freed.note()
+                self._capacity_changes.note()
             case m.AgentLost():
                 self.nodes.lost(event.node)
             case m.BeatSeen():
                 if self.nodes.beat(event.nodes, now):
-                    self._freed.note()
+                    self._capacity_changes.note()
             case m.SyncAnswered():
                 self._synced(event, now)
             case m.GrantAcknowledged():
@@ -209,16 +209,16 @@ class Core:
                     hold = self.holds.pop(change.name, None)
                     if hold is not None:
                         self._out += self.nodes.voided(hold.decision, now)
-                    self._freed.note()
+                    self._capacity_changes.note()
                 case "bound":
                     self._bound(self.book.pods[change.name], now)
                 case "ended":
                     self._ended(change, now)
                 case "node":
                     self._out += self.nodes.changed(change.name, now)
-                    self._freed.note()
+                    self._capacity_changes.note()
                 case "other":
-                    self._freed.note()
+                    self._capacity_changes.note()
 
     def _pending(self, state: PodState, now: float) -> None:
         self.recovery.seen(state)
@@ -300,9 +300,9 @@ class Core:
         if self.phase != "leading":
             return
         self._out += self.preemption.advance(self.term, now)
-        if self._freed.taken():
+        if self._capacity_changes.taken():
             self.scheduler.wake()
-        self._out += self.decider.turn(self.term, now, self.parking.ahead(set(self.preemption.open), now))
+        self._out += self.committer.turn(self.term, now, self.parking.ahead(set(self.preemption.open), now))
 
     # --- the log and what follows it (R1, R2) -----------------------------------------------------------------
 
@@ -323,7 +323,7 @@ class Core:
         if self.phase != "leading":
             return
         if self.node_avoidance.tick(now):
-            self._freed.note()
+            self._capacity_changes.note()
         self.scheduler.reminders.tick(now)
         for gang in self.scheduler.gangs.overdue(now):
             self._out += self._binding.give_back(gang, self.term, now)

@@ -74,12 +74,12 @@ class Scheduler:
             return self.fair.least((self.book.pods[uid],), 1)
         return self.fair.least([self.book.pods[u] for u in gang.waiting], gang.need)
 
-    def keeps_back(self, uid: str) -> Reason | None:
+    def quota_exceeded(self, uid: str) -> Reason | None:
         """Why its queue lets nobody of its line go now; None: it may."""
         gang = self.gangs.of(uid)
         if gang is None:
-            return self.fair.keeps_back((self.book.pods[uid],))
-        return self.fair.keeps_back([self.book.pods[u] for u in self.queue.in_line_with(uid)], gang.need)
+            return self.fair.quota_exceeded((self.book.pods[uid],))
+        return self.fair.quota_exceeded([self.book.pods[u] for u in self.queue.in_line_with(uid)], gang.need)
 
     def admit(self, state: PodState, now: float) -> list[m.Command]:
         """A pod that is new or has changed, unbound and without a hold: into its line, or out of it, or refused by name."""
@@ -184,14 +184,14 @@ class Scheduler:
             if key not in room:
                 room[key] = int(self.engine.row(state).refresh().max(initial=INFEASIBLE)) > INFEASIBLE
             helped = room[key] and not self.gangs.unknown_source(state)
-        return helped and self.keeps_back(uid) is None
+        return helped and self.quota_exceeded(uid) is None
 
     def waited_ms(self, uid: str, now: float) -> int:
         return round((now - self.first_seen.get(uid, now)) * 1000)
 
     def attempt(self, state: PodState, now: float) -> tuple[Place | None, list[m.Command]]:
         """One try. With a place the pod is out of the queue; without, its line waits for a change."""
-        if self.engine.key_of(state) in self._full or self.fair.keeps_back((state,)) is not None:
+        if self.engine.key_of(state) in self._full or self.fair.quota_exceeded((state,)) is not None:
             self._no_place(state, now, alone=False)
             return None, []
         within = self.fair.rows_within(state)
@@ -199,7 +199,7 @@ class Scheduler:
         place = self.engine.decide(state, within)
         if place is None and within is None and self.fair.tree is not None and self.engine.is_plain(state):
             self._full.add(self.engine.key_of(state))
-        elif place is not None and self.fair.keeps_off(state, place.containers) is not None:
+        elif place is not None and self.fair.quota_exceeded_on(state, place.containers) is not None:
             place = None
         self.decide_us.append((self.stopwatch() - began) * 1e6)
         self.engine.meet(state, placed=place is not None)
@@ -229,12 +229,12 @@ class Scheduler:
             return Tried([]), []
         began = self.stopwatch()
         gang.problem = ""
-        if self.fair.keeps_back(able, need) is not None:
+        if self.fair.quota_exceeded(able, need) is not None:
             self._gang_waits(gang, line, now, Misfit(fitted=0, uid=""))
             return Tried([]), []
         tried = place_gang(gang, by_size(able), need, self.engine, granting)
-        gang.kept_back = self.fair.exceeded([one.state for one in tried.placed])
-        if gang.kept_back is not None:
+        gang.quota_reason = self.fair.exceeded([one.state for one in tried.placed])
+        if gang.quota_reason is not None:
             take_back(tried.placed, self.engine)
             tried = Tried([], misfit=Misfit(fitted=0, uid=uid))
         self.decide_us.append((self.stopwatch() - began) * 1e6 / need)
@@ -269,14 +269,14 @@ class Scheduler:
             self.queue.pause(line[0], now)  # a try costs as much as all its members; what counting rules out costs little
         gang.verdict = None
         for uid in line:
-            self.reports.wants_word(uid)
+            self.reports.needs_report(uid)
 
     def _no_place(self, state: PodState, now: float, *, alone: bool) -> None:
         self.stats.rejections += 1
         if alone:
             self.queue.add(state, self.engine.key_of(state), plain=False)
         self.queue.park(state.uid, now)
-        self.reports.wants_word(state.uid)
+        self.reports.needs_report(state.uid)
         self.reports.want_words(self.queue.parked_with(state.uid))
 
     def explain_one(self, now: float) -> list[m.Command]:

@@ -62,10 +62,10 @@ class Answering:
         return [_ungated(state) for state in states if not state.charged and _ungated(state).wants_place] if gated else states
 
     def _planned(self, members: list[PodState], planner: Planner) -> PreemptAnswer:
-        ways, shunned = planner.plan(members), planner.in_vain
+        ways, excluded = planner.plan(members), planner.in_vain
         while ways is None and planner.in_vain:
-            ways = planner.plan(members, shunned)
-            shunned |= planner.in_vain
+            ways = planner.plan(members, excluded)
+            excluded |= planner.in_vain
         if ways is None:
             return PreemptAnswer(
                 kept=self._left_alone(members),

@@ -76,16 +76,16 @@ class Planner:
         self.alternatives: tuple[Alternative, ...] = ()
         """To the last plan."""
 
-    def plan(self, members: Sequence[PodState], shunned: frozenset[str] = frozenset(), *, waits: Waits = _never) -> list[Way] | None:
+    def plan(self, members: Sequence[PodState], excluded: frozenset[str] = frozenset(), *, waits: Waits = _never) -> list[Way] | None:
         """A way for each of them, all at once and in one area, without victims where nobody need go; None where there is none.
 
         What is being given back is as good as free where it is enough. Where others would have to go too, `waits` says whether the
         members wait for those who end first (`awaits`); else these are left out of account, for placement keeps no place that hangs
-        on them. `shunned`: nodes that placement has refused for them."""
-        best = self._cheapest(members, shunned, patient=True)
+        on them. `excluded`: nodes that placement has refused for them."""
+        best = self._cheapest(members, excluded, patient=True)
         self.awaits = frozenset() if best is None or not best.gone else self._relied_on(best)
         if self.awaits and not waits(self.awaits):
-            best, self.awaits = self._cheapest(members, shunned, patient=False), frozenset()
+            best, self.awaits = self._cheapest(members, excluded, patient=False), frozenset()
         if best is None:
             return None
         self._gone, self._taken, self._used = best.gone, best.taken, best.used
@@ -102,11 +102,11 @@ class Planner:
         relied = [name for name in nodes if ends[name] and self._placed_again(found.ways, {name}, set()) is None]
         return frozenset(leaving.uid for name in relied for leaving in ends[name])
 
-    def _cheapest(self, members: Sequence[PodState], shunned: frozenset[str], *, patient: bool) -> _Found | None:
+    def _cheapest(self, members: Sequence[PodState], excluded: frozenset[str], *, patient: bool) -> _Found | None:
         self._patient, self._takers = patient, members
         self.in_vain, self._others, self.alternatives = frozenset(), Alternatives(), ()
         best: _Found | None = None
-        areas = self._by_bound(members, shunned)
+        areas = self._by_bound(members, excluded)
         for least, _, bounds in areas[:AREAS_MOST]:
             if best is not None and least >= best.cost[:6]:
                 break
@@ -118,11 +118,11 @@ class Planner:
             self.in_vain = frozenset(node.name for _, _, bounds in areas[:AREAS_MOST] for node in bounds.area)
         return best
 
-    def _by_bound(self, members: Sequence[PodState], shunned: frozenset[str]) -> list[tuple[Bound, str, Bounds]]:
+    def _by_bound(self, members: Sequence[PodState], excluded: frozenset[str]) -> list[tuple[Bound, str, Bounds]]:
         """The areas, by the least that places for all of them can cost there."""
         found = []
-        for area in self._areas.of(members, self._busy | shunned):
-            nodes = [node for node in area.nodes if node.name not in self._busy and node.name not in shunned]
+        for area in self._areas.of(members, self._busy | excluded):
+            nodes = [node for node in area.nodes if node.name not in self._busy and node.name not in excluded]
             bounds = Bounds(self._candidates, nodes, area.name, patient=self._patient)
             least = bounds.together(members)
             if least is not None:

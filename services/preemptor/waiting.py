@@ -20,7 +20,7 @@ UNUSED_S = 10.0
 class Waiting(msgspec.Struct):
     since: float
     not_before: float
-    shunned: set[str] = set()
+    excluded: set[str] = set()
     """Nodes that placement would not have it on."""
     hopes: set[str] = set()
     """Nodes on which it counts on room that is there, or is being given back: nobody else does until it is looked at again."""
@@ -80,7 +80,7 @@ class Waiters(dict[str, Waiting]):
         return {node for waits in self.values() if waits.not_before > now for node in waits.hopes}
 
     def shunned_by(self, members: Iterable[PodState]) -> frozenset[str]:
-        return frozenset(node for state in members for node in self[state.uid].shunned)
+        return frozenset(node for state in members for node in self[state.uid].excluded)
 
     def waited_s(self, members: Iterable[PodState], now: float) -> float:
         return max(now - self[state.uid].since for state in members)
@@ -116,14 +116,14 @@ class Waiters(dict[str, Waiting]):
     def _rest(self, members: Iterable[PodState], until: float, hopes: Collection[str] = ()) -> None:
         for state in members:
             waits = self[state.uid]
-            waits.not_before, waits.shunned, waits.hopes = until, set(), set(hopes)
+            waits.not_before, waits.excluded, waits.hopes = until, set(), set(hopes)
 
     def again(self, uids: Iterable[str], shun: Collection[str], now: float) -> None:
         """Their plan came to nothing. They are looked at again; at once where other nodes than these may do."""
         for uid in uids:
             if uid in self:
                 self[uid].not_before = now if shun else now + self._patience_s
-                self[uid].shunned |= set(shun)
+                self[uid].excluded |= set(shun)
 
 
 def _age(state: PodState) -> tuple[str, str]:

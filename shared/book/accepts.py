@@ -15,7 +15,7 @@ from shared.model.request import PodRequest
 from shared.model.units import format_mib
 
 
-def picky(request: PodRequest) -> bool:
+def has_gpu_constraints(request: PodRequest) -> bool:
     """Whether it would not take just any GPU."""
     return bool(
         request.models or request.models_not or request.generations or request.capability_min
@@ -23,7 +23,7 @@ def picky(request: PodRequest) -> bool:
     )  # fmt: skip
 
 
-class Taste(msgspec.Struct, frozen=True):
+class GpuConstraints(msgspec.Struct, frozen=True):
     """What of a request makes it picky, in the request's own words."""
 
     models: tuple[str, ...]
@@ -35,11 +35,11 @@ class Taste(msgspec.Struct, frozen=True):
     uuids_not: tuple[str, ...]
 
 
-def taste(request: PodRequest | None) -> Taste | None:
+def gpu_constraints(request: PodRequest | None) -> GpuConstraints | None:
     """None where it takes any GPU."""
-    if request is None or not picky(request):
+    if request is None or not has_gpu_constraints(request):
         return None
-    return Taste(
+    return GpuConstraints(
         models=request.models, models_not=request.models_not, generations=request.generations,
         capability_min=request.capability_min, memory_min_mib=request.memory_min_mib, uuids=request.uuids, uuids_not=request.uuids_not,
     )  # fmt: skip
@@ -47,18 +47,18 @@ def taste(request: PodRequest | None) -> Taste | None:
 
 def accepted(request: PodRequest, inventory: Inventory) -> frozenset[str]:
     """The UUIDs of a node's GPUs that it would take, were they free."""
-    if not picky(request):
+    if not has_gpu_constraints(request):
         return frozenset(gpu.uuid for gpu in inventory.gpus)
-    return frozenset(gpu.uuid for gpu in inventory.gpus if shunned(request, gpu) is None)
+    return frozenset(gpu.uuid for gpu in inventory.gpus if mismatch(request, gpu) is None)
 
 
 def why_none(request: PodRequest, inventory: Inventory) -> Reason:
     """What keeps a pod from all of a node's GPUs: of several reasons the one that most of them have."""
-    reasons = Counter(reason for gpu in inventory.gpus if (reason := shunned(request, gpu)) is not None)
+    reasons = Counter(reason for gpu in inventory.gpus if (reason := mismatch(request, gpu)) is not None)
     return reasons.most_common(1)[0][0]
 
 
-def shunned(request: PodRequest | Taste, gpu: Gpu) -> Reason | None:
+def mismatch(request: PodRequest | GpuConstraints, gpu: Gpu) -> Reason | None:
     """Why a pod would not take this GPU even if it were empty."""
     if not model_matches(gpu.model, request.models):
         return Reason(

@@ -71,7 +71,7 @@ class GangState(msgspec.Struct, kw_only=True):
     """It has all that it needs: those who still wait are more than that."""
     problem: str = ""
     """Why the last try came to nothing where that was not for want of room."""
-    kept_back: Reason | None = None
+    quota_reason: Reason | None = None
     """Its queue's word on the places that the last try found."""
     verdict: Verdict | None = None
     """What was last worked out to be said to its members; None where that may have changed."""

@@ -41,7 +41,7 @@ class ExactRequest(KubeObject, frozen=True):
 class DeviceRequest(KubeObject, frozen=True):
     name: str = ""
     exactly: ExactRequest | None = None
-    """None: the first that is available of several wishes."""
+    """None: the first that is available of several requests."""
 
 
 class DeviceClaim(KubeObject, frozen=True):
@@ -156,16 +156,16 @@ def _asks(pod: Pod, claim: PodClaim, claims: Mapping[str, ResourceClaim]) -> Ite
 
 
 def _ask(where: str, request: DeviceRequest) -> GpuAsk:
-    wish = request.exactly
-    if wish is None:
+    exact = request.exactly
+    if exact is None:
         raise RequestError("claim-alternatives", f"{where} has firstAvailable, which Kerf does not read; write one request with exactly")
-    if wish.device_class_name != names.DEVICE_CLASS:
-        raise RequestError("claim-other-class", f"{where} asks for class {wish.device_class_name!r}; Kerf gives devices of {names.DEVICE_CLASS}. Leave a pod that needs others to the default scheduler")
-    if wish.admin_access or wish.allocation_mode not in ("", "ExactCount"):
-        raise RequestError("claim-mode", f"{where} has {'adminAccess' if wish.admin_access else 'allocationMode ' + wish.allocation_mode}; Kerf gives so many GPUs as count says")
-    if wish.selectors:
+    if exact.device_class_name != names.DEVICE_CLASS:
+        raise RequestError("claim-other-class", f"{where} asks for class {exact.device_class_name!r}; Kerf gives devices of {names.DEVICE_CLASS}. Leave a pod that needs others to the default scheduler")
+    if exact.admin_access or exact.allocation_mode not in ("", "ExactCount"):
+        raise RequestError("claim-mode", f"{where} has {'adminAccess' if exact.admin_access else 'allocationMode ' + exact.allocation_mode}; Kerf gives so many GPUs as count says")
+    if exact.selectors:
         raise RequestError("claim-selectors", f"{where} has selectors, which Kerf does not read; write kerf.dev/gpu-model, kerf.dev/gpu-memory-min or kerf.dev/gpu-generation on the pod")
-    asked = wish.capacity.requests
+    asked = exact.capacity.requests
     unknown = sorted(set(asked) - {CAPACITY_MEMORY, CAPACITY_COMPUTE})
     if unknown:
         raise RequestError("claim-capacity", f"{where} asks for capacity {unknown[0]!r}; a GPU has {CAPACITY_MEMORY} and {CAPACITY_COMPUTE} (percent)")
@@ -173,4 +173,4 @@ def _ask(where: str, request: DeviceRequest) -> GpuAsk:
         memory_bytes, percent = (whole(asked.get(name, 0)) for name in (CAPACITY_MEMORY, CAPACITY_COMPUTE))
     except QuantityError as error:
         raise RequestError("not-a-quantity", f"{where}: {error}") from None
-    return ask_for(where, wish.count, memory_bytes * wish.count, percent * wish.count, count_named=True)
+    return ask_for(where, exact.count, memory_bytes * exact.count, percent * exact.count, count_named=True)

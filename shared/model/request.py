@@ -33,7 +33,7 @@ MAX_MEMORY_BYTES = 1 << 46
 
 
 class GpuAsk(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One container's wish, per GPU: `count` GPUs, each with `memory_mib` and `compute_milli`.
+    """One container's request, per GPU: `count` GPUs, each with `memory_mib` and `compute_milli`.
 
     A whole GPU has `whole=True`, whatever its memory, and compute_milli 1000. Zero means: of this nothing is named.
     Memory alone reserves no compute; compute alone takes the same fraction of the memory of the GPU it lands on
@@ -148,7 +148,7 @@ def _in_gaps(ask: GpuAsk) -> GpuAsk:
 
 
 def read_ask(container: Container) -> GpuAsk | None:
-    """One container's wish. Raises RequestError on limits that contradict each other."""
+    """One container's request. Raises RequestError on limits that contradict each other."""
     limits, where = container.resources.limits, f"container {container.name!r}"
     mig = _mig_resources(container)
     for resource in (*names.GPU_RESOURCES, *mig):
@@ -190,7 +190,7 @@ def _mig_ask(where: str, limits: Quantities, mig: list[str]) -> GpuAsk:
 
 
 def ask_for(where: str, count: int, memory_bytes: int, percent: int, *, count_named: bool) -> GpuAsk:
-    """A wish from its totals over `count` GPUs. Raises RequestError, beginning with `where`, on one that makes no sense."""
+    """A request from its totals over `count` GPUs. Raises RequestError, beginning with `where`, on one that makes no sense."""
     if count_named and count == 0:
         raise RequestError("zero-gpus", f"{where}: kerf.dev/gpu is 0 beside a memory or compute limit; set it to 1 or more, or leave it out for one GPU")
     gpus = count or 1

@@ -418,7 +418,7 @@ class World:
         """P5 of a gang: it waits for pods that do not exist, or for room."""
         if gang.gathered:
             members = [core.book.pods[uid] for uid in gang.waiting]
-            tried = place_gang(gang, by_size(members), gang.need, core.scheduler.engine, core.decider.grant)
+            tried = place_gang(gang, by_size(members), gang.need, core.scheduler.engine, core.committer.grant)
             take_back(tried.placed, core.scheduler.engine)
             if tried.misfit is None:
                 raise Violation(f"P5: gang {gang.key} waits although it fits")

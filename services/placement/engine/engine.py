@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 
 from services.placement.assignment import Assignment, assign
-from services.placement.engine.node_classes import Looks
+from services.placement.engine.node_classes import NodeClasses
 from services.placement.engine.shape import INFEASIBLE, Row, shape_key
 from services.placement.filters import CLUSTER_FILTERS, Check
 from services.placement.policies import Policy, make_policies
@@ -48,7 +48,7 @@ class Engine:
         self.policies = make_policies(book)
         self._learning = {default_policy}
         self._met: set[str] = set()
-        self._looks = Looks(book)
+        self._node_classes = NodeClasses(book)
         self._rows: OrderedDict[bytes, Row] = OrderedDict()
         self._keys: dict[str, tuple[Pod, bytes]] = {}
 
@@ -97,7 +97,7 @@ class Engine:
         key = self.key_of(state)
         row = self._rows.get(key)
         if row is None:
-            row = self._rows[key] = Row(state, self.policy_of(state), self.book, self._looks)
+            row = self._rows[key] = Row(state, self.policy_of(state), self.book, self._node_classes)
             most = _ROWS_BYTES // (Row.BYTES_A_NODE * self.book.arrays.rows)
             while len(self._rows) > min(_ROWS_MOST, max(_ROWS_LEAST, most)):
                 self._rows.popitem(last=False)

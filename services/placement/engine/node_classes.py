@@ -10,7 +10,7 @@ from __future__ import annotations
 import msgspec
 import numpy as np
 
-from shared.book.accepts import taste
+from shared.book.accepts import gpu_constraints
 from shared.book.arrays import Ints
 from shared.book.book import Book
 from shared.book.states import NodeState, PodState
@@ -21,7 +21,7 @@ _HOSTNAME = "kubernetes.io/hostname"
 _ENCODER = msgspec.msgpack.Encoder()
 
 
-class Looks:
+class NodeClasses:
     def __init__(self, book: Book) -> None:
         self.book = book
         self._numbers: dict[bytes, int] = {}
@@ -71,12 +71,12 @@ class Looks:
         return known[1]
 
 
-def tells_apart(pod: PodState) -> bool:
+def needs_node_identity(pod: PodState) -> bool:
     """Whether the pod asks for something that nodes which look alike do not share."""
     spec = pod.pod.spec
     if _HOSTNAME in spec.node_selector:
         return True
-    wanted = taste(pod.request)
+    wanted = gpu_constraints(pod.request)
     if wanted is not None and (wanted.uuids or wanted.uuids_not):
         return True
     affinity = spec.affinity.node_affinity if spec.affinity else None

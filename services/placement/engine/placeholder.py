@@ -12,7 +12,7 @@ NAMESPACE = "kerf-advice"
 """A namespace of that name may exist all the same, for uids tell pods apart."""
 
 
-def stand_in(gpus: int, number: int) -> PodState:
+def placeholder_pod(gpus: int, number: int) -> PodState:
     """A pod that wants nothing but whole GPUs of one node, tolerates everything, and is of the highest priority."""
     limits: dict[str, str | int] = {names.RESOURCE_GPU: gpus}
     spec = PodSpec(

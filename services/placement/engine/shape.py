@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from services.placement.engine.node_classes import Looks, tells_apart
+from services.placement.engine.node_classes import NodeClasses, needs_node_identity
 from services.placement.filters import NODE_FILTERS, Check
 from services.placement.free_capacity import fits_room
 from services.placement.policies.base import Policy
@@ -37,9 +37,9 @@ class Row:
 
     BYTES_A_NODE = 25
 
-    def __init__(self, sample: PodState, policy: Policy, book: Book, looks: Looks | None = None) -> None:
+    def __init__(self, sample: PodState, policy: Policy, book: Book, node_classes: NodeClasses | None = None) -> None:
         self.sample, self.policy, self.book = sample, policy, book
-        self.looks = looks or Looks(book)
+        self.node_classes = node_classes or NodeClasses(book)
         self.generation = self.edition = -1
         self.cursor = -1
         self.passes: Bools = np.zeros(0, np.bool_)
@@ -96,8 +96,8 @@ class Row:
         checks = [c for f in NODE_FILTERS if (c := f.prepare(self.sample, self.book)) is not None]
         rates = [(s.weight, r) for s in NODE_SCORES if (r := s.prepare(self.sample, self.book)) is not None]
         self.versions[stale] = stamps[stale]
-        looks = stale if tells_apart(self.sample) else self.looks.by_row()[stale]
-        _, first, which = np.unique(looks, return_index=True, return_inverse=True)
+        classes = stale if needs_node_identity(self.sample) else self.node_classes.by_row()[stale]
+        _, first, which = np.unique(classes, return_index=True, return_inverse=True)
         verdicts = np.array([self._verdict(int(row), checks, rates) for row in stale[first]], np.int64)
         self.passes[stale], self.preference[stale] = verdicts[which, 0] > 0, verdicts[which, 1]
 

@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 
 from services.placement.engine.engine import Engine, Place
-from services.placement.engine.placeholder import NAMESPACE, stand_in
+from services.placement.engine.placeholder import NAMESPACE, placeholder_pod
 from services.placement.explain.disruption_cost import as_move
 from services.placement.explain.migrations import opens
 from services.placement.explain.steps import Steps
@@ -82,12 +82,12 @@ def advise(engine: Engine, goal: Goal, now: float, most_gpu_seconds: int = 0) ->
         return (yield from _for_pods(engine, goal, now, most_gpu_seconds))
     plan = _Plan(engine, goal, now, most_gpu_seconds)
     before = 0
-    while plan.world.place(plan.world.book.add(stand_in(goal.gpus, before))) is not None:
+    while plan.world.place(plan.world.book.add(placeholder_pod(goal.gpus, before))) is not None:
         before += 1
         yield
     after = before
     while after < before + goal.groups:
-        made = yield from plan.make_room(plan.world.book.add(stand_in(goal.gpus, after)))
+        made = yield from plan.make_room(plan.world.book.add(placeholder_pod(goal.gpus, after)))
         if not made:
             break
         after += 1

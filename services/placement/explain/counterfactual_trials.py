@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 
-from services.placement.explain.counterfactuals import TRIED, wishes
-from services.placement.explain.diagnosis import Judge, Verdicts
+from services.placement.explain.counterfactuals import TRIED, candidates
+from services.placement.explain.diagnosis import Diagnosis, Verdicts
 from services.placement.explain.steps import Steps
 from shared.book.book import Book
 from shared.book.states import NodeState, PodState
@@ -27,10 +27,10 @@ def changes_of_pod(state: PodState, verdicts: Verdicts, book: Book) -> Steps[tup
             kind = code if reason.lacking else reason.helps
             if tries[kind] < _TRIES_A_KIND and (kind in tries or len(tries) < _KINDS_MOST):
                 tries[kind] += 1
-                for wish in wishes(state, reason, node):
-                    what = kind if code == wish.code else wish.code
-                    if (what not in best or wish.size < best[what][0]) and _would_go(wish.state, node, book):
-                        best[what] = (wish.size, Counterfactual(code=wish.code, sentence=wish.sentence, node=node.name))
+                for candidate in candidates(state, reason, node):
+                    what = kind if code == candidate.code else candidate.code
+                    if (what not in best or candidate.size < best[what][0]) and _would_go(candidate.state, node, book):
+                        best[what] = (candidate.size, Counterfactual(code=candidate.code, sentence=candidate.sentence, node=node.name))
                 if kind in best:
                     tries[kind] = _TRIES_A_KIND  # it helps as it stands: there is no amount of it that could be less
                 yield
@@ -38,7 +38,7 @@ def changes_of_pod(state: PodState, verdicts: Verdicts, book: Book) -> Steps[tup
 
 
 def _would_go(state: PodState, node: NodeState, book: Book) -> bool:
-    return book.nodes.get(node.name) is node and not Judge(state, book).of(node)
+    return book.nodes.get(node.name) is node and not Diagnosis(state, book).of(node)
 
 
 def advice(verdicts: Verdicts, book: Book) -> tuple[str, ...]:

@@ -28,19 +28,19 @@ _PERCENT_MILLI = 10
 """kerf.dev/gpu-compute is written in whole percents."""
 
 
-class Wish(msgspec.Struct, frozen=True):
+class Candidate(msgspec.Struct, frozen=True):
     """The pod as it would be: `code` and `sentence` as in a Counterfactual."""
 
     code: str
     sentence: str
     state: PodState
     size: int = 0
-    """How much is given up, where there is an amount: of wishes of one code the smaller is the lesser change."""
+    """How much is given up, where there is an amount: of candidates of one code the smaller is the lesser change."""
 
 
-def wishes(state: PodState, reason: Reason, node: NodeState) -> Iterator[Wish]:
+def candidates(state: PodState, reason: Reason, node: NodeState) -> Iterator[Candidate]:
     """What might help against one reason on one node, the least change first."""
-    make = _WISHES.get(reason.code)
+    make = _CANDIDATES.get(reason.code)
     if make is not None:
         yield from make(state, reason, node)
 
@@ -48,13 +48,13 @@ def wishes(state: PodState, reason: Reason, node: NodeState) -> Iterator[Wish]:
 # --- less of what GPUs have ---------------------------------------------------------------------------------------
 
 
-def _less(state: PodState, reason: Reason, node: NodeState) -> Iterator[Wish]:
+def _less(state: PodState, reason: Reason, node: NodeState) -> Iterator[Candidate]:
     yield from _smaller_share(state, node)
     yield from _fewer(state, reason, node)
     yield from _other_instance(state, reason, node)
 
 
-def _smaller_share(state: PodState, node: NodeState) -> Iterator[Wish]:
+def _smaller_share(state: PodState, node: NodeState) -> Iterator[Candidate]:
     """As much as the node's best GPUs have left: less memory, or less compute, or less of both."""
     name, ask = _largest(state)
     if ask is None or ask.whole or ask.profile:
@@ -68,7 +68,7 @@ def _smaller_share(state: PodState, node: NodeState) -> Iterator[Wish]:
         return
     most_mib = _nth((r.free_mib for r in rooms if r.free_milli >= ask.compute_milli), ask.count)
     if 0 < most_mib < ask.memory_mib:
-        yield Wish(
+        yield Candidate(
             "less-memory",
             f"fits with {ask.memory_mib - most_mib} MiB less GPU memory{each}",
             _asking(state, name, replace(ask, memory_mib=most_mib)),
@@ -78,16 +78,16 @@ def _smaller_share(state: PodState, node: NodeState) -> Iterator[Wish]:
     yield from _less_compute(state, most_milli, f"compute{each}")
 
 
-def _less_compute(state: PodState, most_milli: int, of_what: str) -> Iterator[Wish]:
+def _less_compute(state: PodState, most_milli: int, of_what: str) -> Iterator[Candidate]:
     """No more than `most_milli`, in whole percent, which is how compute is asked for."""
     name, ask = _largest(state)
     most_milli -= most_milli % _PERCENT_MILLI
     if ask is not None and 0 < most_milli < ask.compute_milli:
         given_up = ask.compute_milli - most_milli
-        yield Wish("less-compute", f"fits with {given_up // 10} % less {of_what}", _asking(state, name, replace(ask, compute_milli=most_milli)), given_up)
+        yield Candidate("less-compute", f"fits with {given_up // 10} % less {of_what}", _asking(state, name, replace(ask, compute_milli=most_milli)), given_up)
 
 
-def _fewer(state: PodState, reason: Reason, node: NodeState) -> Iterator[Wish]:  # noqa: ARG001
+def _fewer(state: PodState, reason: Reason, node: NodeState) -> Iterator[Candidate]:  # noqa: ARG001
     """As much on each, so that limits, which are a container's totals, fall with the number."""
     name, ask = _largest(state)
     if ask is None:
@@ -100,10 +100,10 @@ def _fewer(state: PodState, reason: Reason, node: NodeState) -> Iterator[Wish]: 
             limits.append(f"{names.RESOURCE_GPU_COMPUTE}: {count * ask.compute_milli // 10}")
         given_up = ask.count - count
         sentence = f"fits with {given_up} {'GPU' if given_up == 1 else 'GPUs'} less: ask for {', '.join(limits)}"
-        yield Wish("fewer-gpus", sentence, _asking(state, name, replace(ask, count=count)), given_up)
+        yield Candidate("fewer-gpus", sentence, _asking(state, name, replace(ask, count=count)), given_up)
 
 
-def _other_instance(state: PodState, reason: Reason, node: NodeState) -> Iterator[Wish]:  # noqa: ARG001
+def _other_instance(state: PodState, reason: Reason, node: NodeState) -> Iterator[Candidate]:  # noqa: ARG001
     name, ask = _largest(state)
     if ask is None or ask.count > 1:
         return
@@ -115,100 +115,100 @@ def _other_instance(state: PodState, reason: Reason, node: NodeState) -> Iterato
             memory_mib, compute_milli = nominal(profile)
             resource = names.PREFIX_MIG + profile.replace("+", ".")
             other = GpuAsk(count=1, memory_mib=memory_mib, compute_milli=compute_milli, profile=profile)
-            yield Wish("mig-profile", f"fits with {resource}: 1", _asking(state, name, other))
+            yield Candidate("mig-profile", f"fits with {resource}: 1", _asking(state, name, other))
 
 
-def _no_instance(state: PodState, reason: Reason, node: NodeState) -> Iterator[Wish]:  # noqa: ARG001
+def _no_instance(state: PodState, reason: Reason, node: NodeState) -> Iterator[Candidate]:  # noqa: ARG001
     name, ask = _largest(state)
     if ask is not None and ask.profile:
         plain = GpuAsk(count=ask.count, memory_mib=ask.memory_mib, compute_milli=ask.compute_milli)
         instead = f"fits with {names.RESOURCE_GPU_MEMORY}: {ask.memory_mib * ask.count}Mi instead of an instance"
-        yield Wish("no-mig", instead, _asking(state, name, plain))
+        yield Candidate("no-mig", instead, _asking(state, name, plain))
 
 
 # --- other GPUs, other promises -----------------------------------------------------------------------------------
 
 
-def _other_kind(change: Callable[[PodRequest, NodeState], PodRequest]) -> Callable[[PodState, Reason, NodeState], Iterator[Wish]]:
-    def make(state: PodState, reason: Reason, node: NodeState) -> Iterator[Wish]:
+def _other_kind(change: Callable[[PodRequest, NodeState], PodRequest]) -> Callable[[PodState, Reason, NodeState], Iterator[Candidate]]:
+    def make(state: PodState, reason: Reason, node: NodeState) -> Iterator[Candidate]:
         if state.request is not None and node.inventory is not None:
-            yield Wish(reason.code, reason.helps, replace(state, request=change(state.request, node)))
+            yield Candidate(reason.code, reason.helps, replace(state, request=change(state.request, node)))
 
     return make
 
 
-def _weaker(state: PodState, reason: Reason, node: NodeState) -> Iterator[Wish]:  # noqa: ARG001
+def _weaker(state: PodState, reason: Reason, node: NodeState) -> Iterator[Candidate]:  # noqa: ARG001
     request = state.request
     weaker: tuple[Isolation, ...] = ("firm", "soft")
     for isolation in weaker:
         if request is not None and ISOLATION_RANK[isolation] < ISOLATION_RANK[request.isolation]:
-            yield Wish(
+            yield Candidate(
                 "isolation",
                 f"fits with {names.ANNOTATION_ISOLATION}: {isolation}",
                 replace(state, request=replace(request, isolation=isolation)),
             )
 
 
-def _looser(state: PodState, reason: Reason, node: NodeState) -> Iterator[Wish]:
+def _looser(state: PodState, reason: Reason, node: NodeState) -> Iterator[Candidate]:
     request = state.request
     if request is not None and request.topology == "required":
-        yield Wish("topology", f"drop {names.ANNOTATION_TOPOLOGY}: required", replace(state, request=replace(request, topology="preferred")))
+        yield Candidate("topology", f"drop {names.ANNOTATION_TOPOLOGY}: required", replace(state, request=replace(request, topology="preferred")))
     if request is not None and request.topology_mode:
-        yield Wish("topology-mode", f"drop {names.ANNOTATION_TOPOLOGY_MODE}", replace(state, request=replace(request, topology_mode="")))
+        yield Candidate("topology-mode", f"drop {names.ANNOTATION_TOPOLOGY_MODE}", replace(state, request=replace(request, topology_mode="")))
     yield from _fewer(state, reason, node)
 
 
 # --- the rest of the pod ------------------------------------------------------------------------------------------
 
 
-def _demanding(field: str, free: Callable[[NodeState], int]) -> Callable[[PodState, Reason, NodeState], Iterator[Wish]]:
-    def make(state: PodState, reason: Reason, node: NodeState) -> Iterator[Wish]:
+def _demanding(field: str, free: Callable[[NodeState], int]) -> Callable[[PodState, Reason, NodeState], Iterator[Candidate]]:
+    def make(state: PodState, reason: Reason, node: NodeState) -> Iterator[Candidate]:
         if (left := free(node)) > 0:
-            yield Wish(f"less-{reason.code}", reason.helps, replace(state, demand=replace(state.demand, **{field: left})), reason.lacking)
+            yield Candidate(f"less-{reason.code}", reason.helps, replace(state, demand=replace(state.demand, **{field: left})), reason.lacking)
 
     return make
 
 
-def _tolerant(state: PodState, reason: Reason, node: NodeState) -> Iterator[Wish]:
+def _tolerant(state: PodState, reason: Reason, node: NodeState) -> Iterator[Candidate]:
     spec, taints = state.pod.spec, () if node.object is None else node.object.spec.taints
     first = CORDONED if reason.code == "cordoned" else untolerated(taints, spec.tolerations, ("NoSchedule", "NoExecute"))
     if first is not None:
         tolerated = Toleration(key=first.key, operator="Equal", value=first.value, effect=first.effect)
-        yield Wish(reason.code, reason.helps, _specified(state, replace(spec, tolerations=(*spec.tolerations, tolerated))))
+        yield Candidate(reason.code, reason.helps, _specified(state, replace(spec, tolerations=(*spec.tolerations, tolerated))))
 
 
-def _unselective(state: PodState, reason: Reason, node: NodeState) -> Iterator[Wish]:
+def _unselective(state: PodState, reason: Reason, node: NodeState) -> Iterator[Candidate]:
     spec, labels = state.pod.spec, {} if node.object is None else node.object.metadata.labels
     missed = next((key for key, value in spec.node_selector.items() if labels.get(key) != value), None)
     kept = {key: value for key, value in spec.node_selector.items() if key != missed}
-    yield Wish("node-selector", reason.helps, _specified(state, replace(spec, node_selector=kept)))
+    yield Candidate("node-selector", reason.helps, _specified(state, replace(spec, node_selector=kept)))
 
 
-def _dropping(which: str, code: str) -> Callable[[PodState, Reason, NodeState], Iterator[Wish]]:
+def _dropping(which: str, code: str) -> Callable[[PodState, Reason, NodeState], Iterator[Candidate]]:
     """Without the required terms of one kind of affinity."""
 
-    def make(state: PodState, reason: Reason, node: NodeState) -> Iterator[Wish]:  # noqa: ARG001
+    def make(state: PodState, reason: Reason, node: NodeState) -> Iterator[Candidate]:  # noqa: ARG001
         spec, affinity = state.pod.spec, state.pod.spec.affinity or Affinity()
         kind = getattr(affinity, which)
         if kind is not None:
             empty: Any = None if which == "node_affinity" else ()
             rest = replace(affinity, **{which: replace(kind, required_during_scheduling_ignored_during_execution=empty)})
-            yield Wish(code, reason.helps, _specified(state, replace(spec, affinity=rest)))
+            yield Candidate(code, reason.helps, _specified(state, replace(spec, affinity=rest)))
 
     return make
 
 
-def _spread_out(state: PodState, reason: Reason, node: NodeState) -> Iterator[Wish]:  # noqa: ARG001
+def _spread_out(state: PodState, reason: Reason, node: NodeState) -> Iterator[Candidate]:  # noqa: ARG001
     spec = state.pod.spec
     softer = tuple(replace(c, when_unsatisfiable="ScheduleAnyway") for c in spec.topology_spread_constraints)
-    yield Wish(
+    yield Candidate(
         "spread",
         "fits with whenUnsatisfiable: ScheduleAnyway in its topologySpreadConstraints",
         _specified(state, replace(spec, topology_spread_constraints=softer)),
     )
 
 
-def _extended(state: PodState, reason: Reason, node: NodeState) -> Iterator[Wish]:
+def _extended(state: PodState, reason: Reason, node: NodeState) -> Iterator[Candidate]:
     """Of each extended resource what there is left, provided that there is some."""
     left = {
         name: node.extended_total.get(name, 0) - node.extended_used.get(name, 0)
@@ -217,10 +217,10 @@ def _extended(state: PodState, reason: Reason, node: NodeState) -> Iterator[Wish
     }
     less = tuple((name, min(amount, left.get(name, amount))) for name, amount in state.demand.extended)
     if all(amount > 0 for _, amount in less):
-        yield Wish("less-extended-resource", reason.helps, replace(state, demand=replace(state.demand, extended=less)))
+        yield Candidate("less-extended-resource", reason.helps, replace(state, demand=replace(state.demand, extended=less)))
 
 
-_WISHES: dict[str, Callable[[PodState, Reason, NodeState], Iterator[Wish]]] = {
+_CANDIDATES: dict[str, Callable[[PodState, Reason, NodeState], Iterator[Candidate]]] = {
     "gpu-full": _less,
     "gpu-too-small": _less,
     "too-few-gpus": _fewer,
@@ -250,7 +250,7 @@ _WISHES: dict[str, Callable[[PodState, Reason, NodeState], Iterator[Wish]]] = {
     "spread": _spread_out,
     "spread-no-key": _spread_out,
 }
-TRIED = frozenset(_WISHES) | {"too-many-pods"}
+TRIED = frozenset(_CANDIDATES) | {"too-many-pods"}
 """Reasons of which only what was tried is said to help: by these changes, or by the move of another pod."""
 
 

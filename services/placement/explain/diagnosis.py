@@ -18,7 +18,7 @@ _NODES_A_STEP = 16
 _APART = (GpuKind.name, GpuRoomLeft.name)
 
 
-class Judge:
+class Diagnosis:
     """All filters for one pod on a book as it stands. What is left on GPUs is only asked where their kind would do."""
 
     def __init__(self, state: PodState, book: Book) -> None:
@@ -62,19 +62,19 @@ class Judge:
 def judge_all(state: PodState, book: Book) -> Steps[Verdicts]:
     """As of the last step: nodes that change meanwhile are looked at again."""
     verdicts: Verdicts = {}
-    cursor, judge = book.arrays.cursor, Judge(state, book)
+    cursor, diagnosis = book.arrays.cursor, Diagnosis(state, book)
     for count, name in enumerate(list(book.nodes)):
         if count % _NODES_A_STEP == _NODES_A_STEP - 1:
             yield
         node = book.nodes.get(name)
         if node is not None and node.object is not None:
-            verdicts[name] = judge.of(node)
+            verdicts[name] = diagnosis.of(node)
     changed = book.arrays.since(cursor)
     if changed is None or changed:
-        judge = Judge(state, book)
+        diagnosis = Diagnosis(state, book)
     for row in range(len(book.row_names)) if changed is None else changed:
         name = book.row_names[row]
         node = book.nodes.get(name)
         if node is not None and node.object is not None:
-            verdicts[name] = judge.of(node)
+            verdicts[name] = diagnosis.of(node)
     return {name: reasons for name, reasons in verdicts.items() if name in book.nodes and book.nodes[name].object is not None}

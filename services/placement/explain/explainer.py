@@ -18,8 +18,8 @@ from services.placement.explain.trial import Trial
 from services.placement.free_capacity import fits_room
 from services.placement.policies.base import largest_ask
 from services.placement.scheduling.fair.fair import Fair
-from services.placement.scheduling.fair.words import owed_first
-from services.placement.scheduling.gangs.words import gang_unknown, verdict
+from services.placement.scheduling.fair.messages import owed_first
+from services.placement.scheduling.gangs.messages import gang_unknown, verdict
 from services.placement.scheduling.quota import over_quota
 from services.placement.scheduling.unsupported_fields import refusal
 from services.placement.scores import CLUSTER_SCORES, COLUMN_SCORES, NODE_SCORES
@@ -76,10 +76,10 @@ class Explainer:
         """Its queue's word. A gang that has not gathered has other worries."""
         gang = self.gangs.of(state.uid)
         if gang is None:
-            return self.fair.keeps_back((state,))
+            return self.fair.quota_exceeded((state,))
         if not gang.gathered:
             return None
-        return self.fair.keeps_back([self.book.pods[uid] for uid in gang.waiting], gang.need) or gang.kept_back
+        return self.fair.quota_exceeded([self.book.pods[uid] for uid in gang.waiting], gang.need) or gang.quota_reason
 
     def _in_gang(self, state: PodState, base: PodExplanation, max_nodes: int) -> PodExplanation:
         unknown, gang = self.gangs.unknown_source(state), self.gangs.of(state.uid)

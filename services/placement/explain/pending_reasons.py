@@ -82,7 +82,7 @@ class Reports:
         event = GangWaiting(namespace=namespace, name=gang.name, sentence=explanation.sentence, gang=gang)
         return [m.Publish(event, namespace=namespace, uid=gang_trace(namespace, gang.name))]
 
-    def wants_word(self, uid: str) -> None:
+    def needs_report(self, uid: str) -> None:
         """The pod does not fit; its reason is worked out when there is nothing better to do."""
         self._waiting[uid] = None
 

@@ -35,9 +35,9 @@ class Reminders:
             if told is not None:
                 told.verdict = None
             for member in (uid,) if told is None else told.waiting:
-                self._reports.wants_word(member)
+                self._reports.needs_report(member)
         for gang in self._gangs.by_key.values():
             first = next(iter(gang.waiting), None)
             if first is not None and not gang.gathered and gang.verdict is None and now - self._first_seen.get(first, now) >= _GATHERING_S:
                 for uid in gang.waiting:
-                    self._reports.wants_word(uid)
+                    self._reports.needs_report(uid)

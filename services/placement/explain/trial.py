@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from services.placement.engine.engine import Engine, Place
-from services.placement.engine.node_classes import Looks
+from services.placement.engine.node_classes import NodeClasses
 from services.placement.engine.shape import Row
 from services.placement.explain.steps import Steps
 from services.placement.policies.base import Policy
@@ -33,20 +33,20 @@ class TrialEngine(Engine):
         self.book = fork
         self.policies = {name: policy.on(fork) for name, policy in origin.policies.items()}
         self._origin, self._from = origin if rows else None, fork.arrays.cursor
-        self._looks, self._generation = Looks(fork), fork.arrays.generation
+        self._node_classes, self._generation = NodeClasses(fork), fork.arrays.generation
         self._learning, self._met, self._rows, self._keys = set(), set(), OrderedDict(), {}
 
     def row(self, state: PodState) -> Row:
         key = self.key_of(state)
         # once the fork has more rows than its origin, the origin's are of no use
         if key not in self._rows and self._origin is not None and self.book.arrays.generation == self._generation:
-            self._rows[key] = _on(self._origin.row(state), self.policy_of(state), self.book, self._looks, self._from)
+            self._rows[key] = _on(self._origin.row(state), self.policy_of(state), self.book, self._node_classes, self._from)
         return super().row(state)
 
 
-def _on(row: Row, policy: Policy, book: Book, looks: Looks, cursor: int) -> Row:
+def _on(row: Row, policy: Policy, book: Book, node_classes: NodeClasses, cursor: int) -> Row:
     row.refresh()
-    twin = Row(row.sample, policy, book, looks)
+    twin = Row(row.sample, policy, book, node_classes)
     twin.generation, twin.edition, twin.cursor = book.arrays.generation, row.edition, cursor
     twin.passes, twin.preference, twin.total, twin.versions = (
         row.passes.copy(),

@@ -99,10 +99,10 @@ def _full(request: PodRequest, node: NodeState, inventory: Inventory) -> Reason:
         good = able(ask, request, inventory, rooms)
         if len(good) < ask.count or ask.profile:
             near = min((g for g in rooms if g.usable and not fits(ask, g)), key=lambda g: _lack(ask, g), default=None)
-            wish = f"{ask.count} {'MIG instances' if ask.profile else 'GPUs'}" if ask.count > 1 else "a GPU"
+            asked = f"{ask.count} {'MIG instances' if ask.profile else 'GPUs'}" if ask.count > 1 else "a GPU"
             unusable = next((f"; GPU {g.index}: {g.why_unusable}" for g in rooms if not g.usable), "")
             detail = f"; nearest is GPU {near.index}: {missing(ask, near)}" if near else unusable
-            return Reason(code="gpu-full", sentence=f"container {name} needs {wish} and {len(good)} of {len(rooms)} fit{detail}", helps=(less := _less(ask, rooms))[0], lacking=less[1])
+            return Reason(code="gpu-full", sentence=f"container {name} needs {asked} and {len(good)} of {len(rooms)} fit{detail}", helps=(less := _less(ask, rooms))[0], lacking=less[1])
         alone = msgspec.structs.replace(request, asks={name: ask})
         no_set = lacking_set(alone, fabric_of(inventory), mask_of(good), f"of the {len(good)} that fit")
         if no_set is not None:

@@ -85,7 +85,7 @@ class Fgd(Policy):
         if self._met < self._due and self._kinds == kinds:
             return
         self._due, self._kinds = next_lesson(self._met, OFTEN_UNTIL_PODS), kinds
-        learned = ((kind, "|".join(kind.taste.models) if kind.taste else "", count) for kind, count in self._mix.counts.items())
+        learned = ((kind, "|".join(kind.gpu_constraints.models) if kind.gpu_constraints else "", count) for kind, count in self._mix.counts.items())
         self.typical = typical_of(self._given or learned, self.book.arrays)
         self.edition += 1
 

@@ -14,8 +14,8 @@ from collections.abc import Iterable
 
 import msgspec
 
-from services.placement.protocol.deciding import Decider
-from services.placement.protocol.freed import Freed
+from services.placement.protocol.capacity_changes import CapacityChanges
+from services.placement.protocol.commit import Committer
 from shared.book.states import PodState
 from shared.contracts.preemption import HeldPlace, Victim
 
@@ -30,8 +30,8 @@ class Kept(msgspec.Struct):
 
 
 class Moves:
-    def __init__(self, decider: Decider, freed: Freed) -> None:
-        self._decider, self._book, self._freed = decider, decider.scheduler.book, freed
+    def __init__(self, committer: Committer, capacity_changes: CapacityChanges) -> None:
+        self._committer, self._book, self._capacity_changes = committer, committer.scheduler.book, capacity_changes
         self._kept: dict[str, list[Kept]] = {}
         """By the uid of the controller."""
         self._cursor = 0
@@ -96,7 +96,7 @@ class Moves:
         if kept.place.node not in self._book.nodes:
             return False
         self._book.unreserve(kept.shadow)
-        if self._decider.take([(state.uid, kept.place.node)], now):
+        if self._committer.take([(state.uid, kept.place.node)], now):
             self._forget(state.controller_uid, kept)
             return True
         self._book.reserve(kept.shadow, kept.place.node, kept.place.grant)
@@ -104,7 +104,7 @@ class Moves:
         return False
 
     def _drop(self, owner: str, kept: Kept) -> None:
-        self._freed.note()
+        self._capacity_changes.note()
         self._book.unreserve(kept.shadow)
         self._forget(owner, kept)
 

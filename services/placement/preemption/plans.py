@@ -5,12 +5,12 @@ from __future__ import annotations
 import msgspec
 
 from services.placement import messages as m
+from services.placement.preemption.messages import in_vain, making_room, parked_words
 from services.placement.preemption.migration import Moves
 from services.placement.preemption.reservations import Reservation, Reservations
 from services.placement.preemption.suspension import SAY_AGAIN_S, Parking, is_parking
-from services.placement.preemption.telling import in_vain, making_room, parked_words
-from services.placement.protocol.deciding import Decider
-from services.placement.protocol.freed import Freed
+from services.placement.protocol.capacity_changes import CapacityChanges
+from services.placement.protocol.commit import Committer
 from services.placement.protocol.recovery import Recovery
 from services.placement.protocol.write_batcher import WriteBatcher
 from shared.book.states import PodState
@@ -21,10 +21,10 @@ from shared.queues.precedence import Precedence
 
 
 class Preemption:
-    def __init__(self, decider: Decider, batcher: WriteBatcher, parking: Parking, freed: Freed) -> None:
-        scheduler = decider.scheduler
-        self._decider, self._batcher, self._parking, self._freed = decider, batcher, parking, freed
-        self.moves = Moves(decider, freed)
+    def __init__(self, committer: Committer, batcher: WriteBatcher, parking: Parking, capacity_changes: CapacityChanges) -> None:
+        scheduler = committer.scheduler
+        self._committer, self._batcher, self._parking, self._capacity_changes = committer, batcher, parking, capacity_changes
+        self.moves = Moves(committer, capacity_changes)
         self.open = Reservations(scheduler.engine, scheduler.gangs, Precedence(scheduler.fair, scheduler.gangs), parking, self.moves)
         self._said_at = 0.0
 
@@ -53,7 +53,7 @@ class Preemption:
         for found in self.open.free():
             plan = found.plan
             self._end(found, now)
-            if not self._decider.take([(b.uid, b.node) for b in plan.beneficiaries], now):
+            if not self._committer.take([(b.uid, b.node) for b in plan.beneficiaries], now):
                 out += self._over(found, term, self._abandon(plan, "its victims are gone, and yet it does not fit there any more"))
                 continue
             # Gathered after its decisions, so it is over in the same record, or in a later one.
@@ -105,7 +105,7 @@ class Preemption:
             return False
         book, priority = self.open.book, state.pod.spec.priority
         others = (book.pods[held.uid] for held in book.grants.values() if held.uid in book.pods)
-        return any(other.pod.spec.priority < priority or self._decider.scheduler.fair.tree is not None for other in others)
+        return any(other.pod.spec.priority < priority or self._committer.scheduler.fair.tree is not None for other in others)
 
     def parked_words(self, uid: str) -> str:
         """What a pod has given up for a while; empty for nothing."""
@@ -142,11 +142,11 @@ class Preemption:
         self._make_way(found.plan, now, going=False)
 
     def _make_way(self, plan: Plan, now: float, *, going: bool) -> None:
-        self._decider.scheduler.make_way([victim.uid for victim in plan.victims if not is_parking(victim)], now, going=going)
+        self._committer.scheduler.make_way([victim.uid for victim in plan.victims if not is_parking(victim)], now, going=going)
 
     def _give_up(self, found: Reservation, reason: str, term: int, now: float) -> list[m.Command]:
         self._end(found, now)
-        self._freed.note()
+        self._capacity_changes.note()
         self.moves.stay([victim.uid for victim in found.plan.victims])
         answer = [] if found.answered else [m.AnswerPlan(Reserved(plan_id=found.plan.plan_id, ok=False, reason=reason))]
         return [*answer, *self._over(found, term, self._abandon(found.plan, reason))]

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from services.placement import messages as m
-from services.placement.protocol.freed import Freed
+from services.placement.protocol.capacity_changes import CapacityChanges
 from services.placement.protocol.nodes import Nodes
 from services.placement.protocol.recovery import touch
 from shared.book.book import Book
@@ -41,8 +41,8 @@ def parked_by(victim: Victim, plan_id: str) -> Parked:
 
 
 class Parking:
-    def __init__(self, book: Book, nodes: Nodes, precedence: Precedence, freed: Freed) -> None:
-        self._book, self._nodes, self._precedence, self._freed = book, nodes, precedence, freed
+    def __init__(self, book: Book, nodes: Nodes, precedence: Precedence, capacity_changes: CapacityChanges) -> None:
+        self._book, self._nodes, self._precedence, self._capacity_changes = book, nodes, precedence, capacity_changes
         self._told: dict[str, Parked] = {}
         """What each agent was told last, by pod."""
         self._resuming: dict[str, float] = {}
@@ -112,7 +112,7 @@ class Parking:
             self._said[state.uid] = parked
         elif parked == state.parked:
             self._book.park(grant_id, state.parked)
-            self._freed.note()
+            self._capacity_changes.note()
         elif parked is None and reason:
             return [m.SendPatches((_patch(state, "", f"its node cannot: {reason}"),))]
         return []

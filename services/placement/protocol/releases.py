@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from services.placement import messages as m
-from services.placement.protocol.freed import Freed
+from services.placement.protocol.capacity_changes import CapacityChanges
 from services.placement.protocol.nodes import Nodes
 from shared.book.book import Book
 from shared.book.states import GrantState, PodState
@@ -13,12 +13,12 @@ from shared.contracts.node_commands import NodeSyncAnswer
 
 
 class Releases:
-    def __init__(self, book: Book, nodes: Nodes, freed: Freed) -> None:
-        self._book, self._nodes, self._freed = book, nodes, freed
+    def __init__(self, book: Book, nodes: Nodes, capacity_changes: CapacityChanges) -> None:
+        self._book, self._nodes, self._capacity_changes = book, nodes, capacity_changes
 
     def pod_ended(self, grant_id: str, now: float) -> list[m.Command]:
         """Its node is asked to give back what it had; a node that is gone has given back all."""
-        self._freed.note()
+        self._capacity_changes.note()
         held = self._book.grants.get(grant_id)
         if held is None:
             return []
@@ -31,7 +31,7 @@ class Releases:
         released = self._nodes.synced(answer, now)
         if released is None:
             return None
-        self._freed.note()
+        self._capacity_changes.note()
         return [command for grant_id in released for command in self._void(grant_id)]
 
     def dead(self, event: m.GrantAcknowledged) -> list[m.Command]:
@@ -80,7 +80,7 @@ class Releases:
         return [*out, m.SendReleasesSeen(event.node, (event.grant_id,))]
 
     def _end(self, held: GrantState, reason: str) -> m.Command:
-        self._freed.note()
+        self._capacity_changes.note()
         self._book.release(held.grant_id)
         self._nodes.acknowledged(held.grant_id)
         ended = GrantEnded(uid=held.uid, namespace=held.namespace, name=held.name, node=held.node, grant_id=held.grant_id, reason=reason)

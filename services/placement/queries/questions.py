@@ -62,7 +62,7 @@ def what_if(core: Core, query: WhatIfQuery, wall: float) -> Steps[ExplainAnswer]
             explanation = yield from core.scheduler.explainer.explain(state, max_nodes=most, exists=False, now=wall)
             return ExplainAnswer(explanation=explanation)
         waiting = core.queue.oldest(len(core.queue))
-        kept = {uid for uid in waiting if core.scheduler.fair.keeps_back((core.book.pods[uid],)) is not None}
+        kept = {uid for uid in waiting if core.scheduler.fair.quota_exceeded((core.book.pods[uid],)) is not None}
         world = yield from undisturbed(engine, lambda still: change(query, still, core.scheduler.gangs, waiting, wall, kept=kept))
         if state is None:
             return ExplainAnswer(world=world.told)
@@ -154,7 +154,7 @@ def _waiting(core: Core, namespace: str, name: str, *, alone: bool = True) -> Po
 
 
 def _not_kept_back(core: Core, states: list[PodState], whom: str) -> None:
-    kept = core.scheduler.fair.keeps_back(states, len(states))
+    kept = core.scheduler.fair.quota_exceeded(states, len(states))
     if kept is not None:
         raise Unanswerable(f"no room would help {whom} now: {kept.sentence}")
 

@@ -48,7 +48,7 @@ MUTANTS = [
     Mutant(
         name="gang-in-a-begun-record",
         what="a gang's decisions begin in a record that is nearly full",
-        file="services/placement/protocol/deciding.py",
+        file="services/placement/protocol/commit.py",
         old="                if gang.need > self.settings.batch_most and not self.batcher.empty:\n",
         new="                if False:\n",
         tests=(_GANGS + "test_a_gang_larger_than_a_batch_does_not_begin_in_a_record_that_others_have_begun",),
@@ -56,7 +56,7 @@ MUTANTS = [
     Mutant(
         name="gang-larger-than-a-record",
         what="a gang is decided whose decisions no record of the log can take",
-        file="services/placement/protocol/deciding.py",
+        file="services/placement/protocol/commit.py",
         old="        if size > RECORD_MOST_BYTES:\n",
         new="        if False:\n",
         tests=(_GANGS + "test_a_gang_that_no_record_of_the_log_could_take_is_refused_by_name",),
@@ -78,7 +78,7 @@ MUTANTS = [
         name="limit-not-to-the-very-gpu",
         what="a queue's limit is not asked for the very GPU that was found",
         file="services/placement/scheduler.py",
-        old="        elif place is not None and self.fair.keeps_off(state, place.containers) is not None:\n",
+        old="        elif place is not None and self.fair.quota_exceeded_on(state, place.containers) is not None:\n",
         new="        elif False:\n",
         tests=(_QUEUES + "test_a_limit_holds_for_the_very_gpu_that_was_found",),
     ),
@@ -185,7 +185,7 @@ MUTANTS = [
         name="counterfactual-is-not-tried",
         what="it is said that a change would help, and not tried whether it does",
         file="services/placement/explain/counterfactual_trials.py",
-        old="return book.nodes.get(node.name) is node and not Judge(state, book).of(node)",
+        old="return book.nodes.get(node.name) is node and not Diagnosis(state, book).of(node)",
         new="return book.nodes.get(node.name) is node",
         tests=(
             "tests/unit/services/placement/explaining/test_counterfactuals.py::"

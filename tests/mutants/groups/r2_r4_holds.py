@@ -14,7 +14,7 @@ MUTANTS = [
     Mutant(
         name="binding-before-the-log",
         what="Bindings go out when their append is asked for, not when the log has it",
-        file="services/placement/protocol/deciding.py",
+        file="services/placement/protocol/commit.py",
         old="        out += self.batcher.due(term, now)\n",
         new=(
             "        out += self.batcher.due(term, now)\n"
@@ -143,7 +143,7 @@ MUTANTS = [
     Mutant(
         name="no-backpressure",
         what="decisions go on however many Bindings have not been seen",
-        file="services/placement/protocol/deciding.py",
+        file="services/placement/protocol/commit.py",
         old="while not self.batcher.full and len(self.holds) < self.settings.holds_most:",
         new="while not self.batcher.full:",
         tests=(_CORE + "test_holds_are_capped_and_go_on_when_bindings_are_seen",),

@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from services.placement.policies.base import largest_ask
-from shared.book.accepts import Taste, shunned, taste
+from shared.book.accepts import GpuConstraints, gpu_constraints, mismatch
 from shared.book.arrays import Arrays, Bools
 from shared.book.mig import serving
 from shared.book.shares import share_on
@@ -30,7 +30,7 @@ class Kind(msgspec.Struct, frozen=True):
     cpu_milli: int
     memory_bytes: int
     ask: GpuAsk | None
-    taste: Taste | None
+    gpu_constraints: GpuConstraints | None
     """Of picky pods: which GPUs they would take."""
 
     @property
@@ -59,7 +59,7 @@ class Mix:
 
 
 def kind_of(pod: PodState) -> Kind:
-    return Kind(pod.demand.cpu_milli, pod.demand.memory_bytes, largest_ask(pod), taste(pod.request))
+    return Kind(pod.demand.cpu_milli, pod.demand.memory_bytes, largest_ask(pod), gpu_constraints(pod.request))
 
 
 def sizes_on(kind: Kind, arrays: Arrays) -> Floats:
@@ -77,9 +77,9 @@ def milli_on(ask: GpuAsk, total_mib: int) -> int:
 
 def accepts(kind: Kind, arrays: Arrays) -> Bools:
     """By GPU kind: whether a pod of this kind would take such a GPU, were it free."""
-    wanted = kind.taste
+    wanted = kind.gpu_constraints
     return np.array([
-        (wanted is None or shunned(wanted, gpu) is None) and (kind.ask is None or _serves(gpu, kind.ask)) for gpu in arrays.kinds
+        (wanted is None or mismatch(wanted, gpu) is None) and (kind.ask is None or _serves(gpu, kind.ask)) for gpu in arrays.kinds
     ], np.bool_)  # fmt: skip
 
 

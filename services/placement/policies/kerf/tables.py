@@ -93,9 +93,9 @@ def _prices(
     where = np.where(gpu > _NOTHING_GPUS, arrays.node_class, classes)
     supply = np.stack([_sum_by(where, column, classes + 1) for column in (cpu, memory, np.where(where < classes, gpu, 0.0))], axis=1)
     need = np.array([(k.cpu_milli / CPU_UNIT_MILLI, k.memory_bytes / MEMORY_UNIT_BYTES, _gpus_asked(k)) for k in kinds])
-    picky = need[:, 2] > 0
+    optional = need[:, 2] > 0
     open_to = np.array([_classes_for(kind, accepted, arrays) for kind, accepted in zip(kinds, takes, strict=True)])
-    return settle(log_prices, supply, need, per_gpu * gpu.sum() * parameters.demand, open_to, picky, parameters.temperature)
+    return settle(log_prices, supply, need, per_gpu * gpu.sum() * parameters.demand, open_to, optional, parameters.temperature)
 
 
 def _for_classes(log_prices: Floats, classes: int) -> Floats:

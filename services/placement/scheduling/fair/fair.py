@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 
-from services.placement.scheduling.fair.words import over, policy_invalid, stray
+from services.placement.scheduling.fair.messages import over, policy_invalid, stray
 from shared.book.arrays import Bools
 from shared.book.book import Book
 from shared.book.states import PodState
@@ -78,7 +78,7 @@ class Fair(Queues):
 
     # --- what keeps a pod back --------------------------------------------------------------------------------
 
-    def keeps_back(self, states: Sequence[PodState], need: int = 1) -> Reason | None:
+    def quota_exceeded(self, states: Sequence[PodState], need: int = 1) -> Reason | None:
         """Why none of these may be placed now, be there room or not: all `need` of them together, or nobody. The first one's
         queue speaks for all."""
         if self.blocked:
@@ -87,7 +87,7 @@ class Fair(Queues):
             return None
         return self._over(states[0], self.usage.queue_of(states[0]), self.least(states, need))
 
-    def keeps_off(self, state: PodState, containers: Mapping[str, ContainerGrant]) -> Reason | None:
+    def quota_exceeded_on(self, state: PodState, containers: Mapping[str, ContainerGrant]) -> Reason | None:
         """The same of a place that was found, to the very part of its GPUs."""
         if self.usage is None:
             return None

@@ -69,7 +69,7 @@ def test_a_try_that_is_taken_back_leaves_the_book_equal_to_before_and_every_scor
     how, _, level = topology.partition("=")
     gang = GangState(namespace="team", name="try", minimum=need, **({how: RACK if level == "rack" else "kubernetes.io/hostname"} if how else {}))
     before = picture(leader)
-    tried = place_gang(gang, by_size(states), min(need, len(states)), engine, core.decider.grant)
+    tried = place_gang(gang, by_size(states), min(need, len(states)), engine, core.committer.grant)
     assert (tried.misfit is None) == (len(tried.placed) == min(need, len(states)))
     if how == "required" and tried.placed:
         label = gang.required
@@ -167,6 +167,6 @@ def test_a_gang_is_whole_or_absent_after_any_sequence_of_events(shapes: list[int
     for gang in leader.core.scheduler.gangs.by_key.values():
         if gang.gathered and not any(leader.core.queue.paused(uid, leader.now) for uid in gang.waiting):
             members = [leader.core.book.pods[uid] for uid in gang.waiting]
-            tried = place_gang(gang, by_size(members), gang.need, leader.core.scheduler.engine, leader.core.decider.grant)
+            tried = place_gang(gang, by_size(members), gang.need, leader.core.scheduler.engine, leader.core.committer.grant)
             take_back(tried.placed, leader.core.scheduler.engine)
             assert tried.misfit is not None, f"{gang.key} waits although it fits"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from services.placement.engine.node_classes import Looks
+from services.placement.engine.node_classes import NodeClasses
 from shared.book.book import Book
 from shared.contracts.facts import Put
 from tests.support import build
@@ -12,7 +12,7 @@ def test_looks_that_no_node_has_any_more_are_forgotten_and_never_taken_for_anoth
     book = Book()
     for name in ("a", "b", "c"):
         book.apply(Put(object=build.node(name, labels={"checked-at": "0"})))
-    looks = Looks(book)
+    looks = NodeClasses(book)
     first = looks.by_row()[[book.nodes[name].row for name in "abc"]].tolist()
     assert len(set(first)) == 1
     given = set(first)

@@ -10,8 +10,8 @@ from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
 from services.placement import messages as m
-from services.placement.explain.counterfactuals import wishes
-from services.placement.explain.diagnosis import Judge
+from services.placement.explain.counterfactuals import candidates
+from services.placement.explain.diagnosis import Diagnosis
 from services.placement.explain.trial import Trial
 from shared.book.states import PodState
 from shared.model.affinity import Toleration
@@ -113,11 +113,11 @@ def test_each_reason_falls_where_it_is_removed_and_takes_no_other_with_it(nodes:
     book = leader.core.book
     state = book.pods["uid-team-p"]
     for node in book.nodes.values():
-        reasons = Judge(state, book).of(node)
+        reasons = Diagnosis(state, book).of(node)
         for reason in reasons:
-            changed = next((w.state for w in wishes(state, reason, node) if w.code in _EXACT), None)
+            changed = next((w.state for w in candidates(state, reason, node) if w.code in _EXACT), None)
             if changed is not None:
-                left = Judge(changed, book).of(node)
+                left = Diagnosis(changed, book).of(node)
             elif reason.code == "gpu-full":
                 left = _emptied(leader, node.name, state)
             else:
@@ -132,7 +132,7 @@ def _emptied(leader: Leader, node: str, state: PodState) -> tuple[Any, ...]:
     trial = Trial(leader.core.scheduler.engine)
     for uid in list(trial.book.nodes[node].pods):
         trial.book.remove(uid)
-    return Judge(state, trial.book).of(trial.book.nodes[node])
+    return Diagnosis(state, trial.book).of(trial.book.nodes[node])
 
 
 def test_another_model_is_only_named_where_such_a_gpu_is_free() -> None:

@@ -23,7 +23,7 @@ from shared.model.grant import Grant
 ATTEMPTS_PER_TURN = 64
 
 
-class Decider:
+class Committer:
     def __init__(self, scheduler: Scheduler, holds: Holds, batcher: WriteBatcher, settings: Settings, trace_of: Callable[[str], str]) -> None:
         self.scheduler, self.holds, self.batcher, self.settings = scheduler, holds, batcher, settings
         self.trace_of = trace_of

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 
-class Freed:
+class CapacityChanges:
     def __init__(self) -> None:
         self._any = False
 
