@@ -209,7 +209,7 @@ async def loaded(made: World, seed: int) -> AsyncIterator[Load]:
 
 
 async def _audit(made: World, load: Load) -> None:
-    """NodeClasses all the time, for a double booking that heals is one all the same."""
+    """Looks all the time, for a double booking that heals is one all the same."""
     while True:
         with contextlib.suppress(TransportError):
             pods = await load.pods()

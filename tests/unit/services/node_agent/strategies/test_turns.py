@@ -43,7 +43,7 @@ class Node:
             self.board.put(slice_)
 
     async def after(self, ms: int, high_busy: bool) -> None:
-        """NodeClasses every 5 ms, as in real time."""
+        """Looks every 5 ms, as in real time."""
         for _ in range(ms // 5):
             self.clock.ns += 5 * MS
             with (self.board.folder(self.high.key) / "signal").open("r+b") as file:
