@@ -27,7 +27,7 @@ from shared.book.book import Book, Change
 from shared.book.states import PodState
 from shared.contracts.commands import Answer, Patch
 from shared.contracts.events import PodBound, TermTaken
-from shared.contracts.log import ReadyRecord
+from shared.contracts.log import DecisionBatch, ReadyRecord
 from shared.contracts.preemption import Reserved
 from shared.model.objects import ConfigMap, Gang, Pod
 from shared.queues.precedence import Precedence
@@ -162,7 +162,7 @@ class Core:
             self.phase = "touching"
             self.recovery.must_move(pending, now)
             self.stats.touched = len(pending)
-            self._out += self._binding.touch((state.uid for state in pending), self.term)
+            self._touch(now)
         self.recovery.forget_log()
 
     def _readopt(self, state: PodState, now: float) -> None:
@@ -242,6 +242,8 @@ class Core:
             event = PodBound(uid=state.uid, namespace=meta.namespace, name=meta.name, node=node, grant_id=state.grant_id,
                              created=meta.creation_timestamp, bound_ms=round((now - hold.decided_at) * 1000))  # fmt: skip
             self._out.append(m.Publish(event, namespace=meta.namespace, uid=state.uid))
+            if hold.decision.grant is not None and hold.decision.grant.grant_id != state.grant_id:
+                self._out += self.nodes.voided(hold.decision, now)
         if state.grant_id and self.phase != "idle":
             self._out += self.nodes.granted(self.book.grants[state.grant_id], now)
 
@@ -287,6 +289,12 @@ class Core:
             return
         self._exclude(self.book.pods[answer.uid], answer.message, now)
 
+    def _touch(self, now: float) -> None:
+        for uid in self.recovery.overdue(now, self.settings.exclude_after_s):
+            why = f"{self.settings.exclude_after_s:.0f} s of updates have not moved it: look for a webhook that answers late, or undoes them"
+            self._exclude(self.book.pods[uid], why, now)
+        self._out += self._binding.touch(self.recovery.due(now), self.term)
+
     def _exclude(self, state: PodState, why: str, now: float) -> None:
         state.excluded = why
         self._out += self._binding.excluded(state)
@@ -308,18 +316,18 @@ class Core:
 
     def _appended(self, sequence: int, now: float) -> None:
         record = self.batcher.appended()
-        if isinstance(record, ReadyRecord):
+        if isinstance(record, ReadyRecord) and not record.more:
             if self.phase == "readying":
                 self._lead(now)
         elif self.phase == "readying":
             self._out += self.batcher.due(self.term, now)
-        elif record is not None:
+        elif isinstance(record, DecisionBatch):
             for reserved in record.reservations:
                 self._out += self.preemption.logged(reserved, now)
             self._out += self._binding.logged(record, sequence, now)
 
     def _tick(self, now: float) -> None:
-        self._out += self._binding.touch(self.recovery.again(now), self.term)
+        self._touch(now)
         if self.phase != "leading":
             return
         if self.node_avoidance.tick(now):

@@ -23,6 +23,10 @@ from shared.model.objects import Node, Pod, version
 
 PAGE_LIMIT_BYTES = 512 * 1024
 BATCH_LIMIT_BYTES = 256 * 1024
+ANNOTATIONS_MAX_BYTES = 256 * 1024
+"""Of one object, keys and values (Kubernetes)."""
+GRANT_MAX_BYTES = 16 * 1024
+"""For the grant and what else Kerf writes."""
 ANNOTATION_LIMIT = 4096
 _SEQUENCE = re.compile(r'"sequence":(\d+)')
 _ORDER = list(dict.fromkeys(resource.kind for resource in REFLECTED))
@@ -222,15 +226,17 @@ class Core:
 
 
 def trim(seen: Object) -> Object:
-    """Without annotations that no scheduler reads: those that kubectl keeps for itself, and long ones of strangers."""
+    """Without annotations that no scheduler reads: those that kubectl keeps for itself, and long ones of strangers. Whether all of
+    them leave room for a grant is noted: a Binding adds it even beyond the limit, and then nobody can write the pod any more."""
     notes = seen.metadata.annotations
+    full = sum(len(k.encode()) + len(v.encode()) for k, v in notes.items()) > ANNOTATIONS_MAX_BYTES - GRANT_MAX_BYTES
     kept = {
         k: v for k, v in notes.items()
         if k.startswith(names.PREFIX) or (len(v) <= ANNOTATION_LIMIT and k != "kubectl.kubernetes.io/last-applied-configuration")
     }  # fmt: skip
-    if len(kept) == len(notes):
+    if len(kept) == len(notes) and not full:
         return seen
-    return msgspec.structs.replace(seen, metadata=msgspec.structs.replace(seen.metadata, annotations=kept))
+    return msgspec.structs.replace(seen, metadata=msgspec.structs.replace(seen.metadata, annotations=kept, annotations_full=full))
 
 
 def _same(known: Object, seen: Object) -> bool:

@@ -17,6 +17,8 @@ from shared.model.claims import Consumer, ResourceClaim
 from shared.telemetry import Metrics, Telemetry
 
 BINDS_IN_FLIGHT = 32
+MESSAGE_MOST = 300
+"""Characters of the server's own sentence in an answer: all answers to a batch must fit into one message."""
 BIND_BUCKETS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
 
 T = TypeVar("T")
@@ -41,7 +43,7 @@ class Executors:
         )
 
     async def bind(self, batch: c.BindBatch) -> c.Answers:
-        self._core.saw_sequence(batch.sequence)
+        self._core.saw_sequence(max(batch.sequence, batch.term))
         self.binding += len(batch.binds)
         try:
             results = await self._each(batch.binds, self._bind)
@@ -65,7 +67,8 @@ class Executors:
             self._outcomes.add(1, type(order).__name__, result.outcome)
         answers = [
             c.Answer(
-                uid=_subject(order), outcome=result.outcome, resource_version=getattr(order, "resource_version", ""), message=result.message
+                uid=_subject(order), outcome=result.outcome, resource_version=getattr(order, "resource_version", ""),
+                message=result.message[:MESSAGE_MOST],
             )
             for order, result in zip(batch.patches, results, strict=True)
             if result.outcome != "done"
@@ -139,14 +142,18 @@ class Executors:
 
     async def _touch(self, order: c.TouchPod) -> Result:
         """By an annotation, which is seen in `kubectl describe`. A pod that takes none (its annotations are as large as they may be,
-        or a foreign webhook says no) is touched by a condition in its status: any write moves its version."""
-        result = await self._writes.annotate_pod(order.namespace, order.name, order.uid, {names.ANNOTATION_TOUCHED: order.token})
-        if not refused_for_certain(result):
-            return result
+        or a webhook says no or nothing) is touched by a condition in its status. Any write that arrives moves the pod's version, and
+        one too many does no harm."""
+        result = Result("unknown", "the annotation did not move the pod")
+        if not order.by_status:
+            result = await self._writes.annotate_pod(order.namespace, order.name, order.uid, {names.ANNOTATION_TOUCHED: order.token})
+            if result.outcome not in ("refused", "unknown"):
+                return result
         by_status = await self._writes.mark_touched(order.namespace, order.name, order.uid, token=order.token)
         if not refused_for_certain(by_status):
             return by_status
-        return Result("refused", f"its annotations: {result.message}; its status: {by_status.message}")
+        outcome: c.Outcome = "refused" if order.by_status or refused_for_certain(result) else "unknown"
+        return Result(outcome, f"its annotations: {result.message}; its status: {by_status.message}")
 
     async def _park(self, order: c.ParkPod) -> Result:
         """What stands there already is not written, nor told, again."""
@@ -214,7 +221,9 @@ class Executors:
             self._outcomes.add(1, kind, result.outcome)
             if result.outcome != "done":
                 answers.append(
-                    c.Answer(uid=order.uid, outcome=result.outcome, resource_version=order.resource_version, message=result.message)
+                    c.Answer(
+                        uid=order.uid, outcome=result.outcome, resource_version=order.resource_version, message=result.message[:MESSAGE_MOST]
+                    )
                 )
         return c.Answers(answers=tuple(answers))
 

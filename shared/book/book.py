@@ -22,6 +22,9 @@ from shared.model.grant import Grant
 from shared.model.kinds import Object
 from shared.model.objects import Node, Pod, version
 
+SEQUENCE_MOST = 2**53
+"""Sequences begin at the time in milliseconds: this is the year 287,000."""
+
 
 class Change(msgspec.Struct, frozen=True):
     """What a fact meant. pending: the pod may be placed (or is no longer so: see `PodState.wants_place`).
@@ -284,9 +287,10 @@ class Book(Ledger):
     # --- questions --------------------------------------------------------------------------------------------
 
     def sequence_seen(self) -> int:
-        """The highest sequence of the log that a grant on a pod names; 0 where none does."""
-        found = [grant.sequence for state in self.pods.values() if (grant := grant_of(state.pod)[0]) is not None]
-        return max(found, default=0)
+        """The highest sequence of the log that a grant on a pod names; 0 where none does. No log gets as far as SEQUENCE_MOST: what
+        names more is not believed."""
+        found = (grant.sequence for state in self.pods.values() if (grant := grant_of(state.pod)[0]) is not None)
+        return max((sequence for sequence in found if sequence < SEQUENCE_MOST), default=0)
 
     def digest(self) -> dict[str, tuple[str, str]]:
         """What is charged to whom, for comparing two books (P6)."""

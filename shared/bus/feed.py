@@ -74,6 +74,8 @@ class Feed:
         self._follower = Follower()
         self._wanted = asyncio.Event()
         self._heard = 0.0
+        self._sequence_seen = 0
+        """The highest sequence of the log that any watcher has named, this one's or another."""
         self.snapshots = 0
         self.gaps = 0
 
@@ -107,6 +109,7 @@ class Feed:
 
     async def _received(self, incoming: Incoming) -> None:
         batch = decode(incoming.payload, FeedBatch)
+        self._sequence_seen = max(self._sequence_seen, batch.log_sequence_seen)
         if batch.epoch == self._follower.epoch:
             self._heard = asyncio.get_running_loop().time()
         try:
@@ -132,7 +135,8 @@ class Feed:
         facts = tuple(fact for page in pages for fact in page.facts)
         self._heard = asyncio.get_running_loop().time()
         self.snapshots += 1
-        await self._on_snapshot(facts, max(page.log_sequence_seen for page in pages))
+        self._sequence_seen = max(self._sequence_seen, *(page.log_sequence_seen for page in pages))
+        await self._on_snapshot(facts, self._sequence_seen)
         try:
             following = self._follower.snapshot(pages[0].epoch, pages[0].number)
         except Gap as gap:

@@ -76,31 +76,34 @@ async def provision(bus: Bus, *, replicas: int = 1, log_max_age_s: int = 24 * 36
     if not isinstance(js, JetStream):
         raise BusError(f"cannot provision over {type(bus).__name__}: it is no NATS bus")
     made, differences = [], []
-    for config in wanted(replicas=replicas, log_max_age_s=log_max_age_s):
-        name = config["name"]
+    # The log last: its beginning is written to the mark, under the revision that the mark had before the log was there.
+    configs = sorted(wanted(replicas=replicas, log_max_age_s=log_max_age_s), key=lambda config: config["name"] == subjects.STREAM_LOG)
+    for config in configs:
+        name, mark = config["name"], None
         try:
             info = await js.stream_info(name)
         except NoStream:
+            if name == subjects.STREAM_LOG:
+                mark = await Mark(js).read()
             if await _create(js, config):
                 made.append(name)
                 log.info("bus_stream_created", stream=name)
+                if mark is not None:
+                    await _mark_new_log(js, *mark)
             info = await js.stream_info(name)
         differences += _differences(name, info.config, config)
-    if subjects.STREAM_LOG in made:
-        await _mark_new_log(js)
     if differences:
         raise BusError("streams exist with other settings than Kerf needs: " + "; ".join(differences))
     return tuple(made)
 
 
-async def _mark_new_log(js: JetStream) -> None:
-    """Says that the log begins here: its first leader then knows that it has lost nothing. A mark that is there already stays."""
-    mark = Mark(js)
-    value, revision = await mark.read()
+async def _mark_new_log(js: JetStream, value: bytes | None, revision: int) -> None:
+    """Says that the log begins here: its first leader then knows that it has lost nothing. A mark that was there already stays.
+    `revision`: the mark's, before the log was made. Whatever a leader has marked since, or the servers have lost, the write fails."""
     if value is None:
         first = (await js.stream_info(subjects.STREAM_LOG)).state.first_seq
-        with contextlib.suppress(Refused):  # another process has made it, or a leader has marked a record of it
-            await mark.write(encode(LogMark(term=0, sequence=first - 1, session="provision")), revision)
+        with contextlib.suppress(Refused):
+            await Mark(js).write(encode(LogMark(term=0, sequence=first - 1, session="provision")), revision)
 
 
 async def begin_log_anew(js: JetStream, first_sequence: int) -> None:

@@ -74,6 +74,8 @@ class TouchPod(Message, tag="touch", tag_field="patch", frozen=True):
     name: str
     token: str
     """Written to the annotation kerf.dev/touched; another value each time."""
+    by_status: bool = False
+    """Written to a condition of the pod's status alone: the annotation did not move the pod."""
 
 
 class ReportPending(Message, tag="pending", tag_field="patch", frozen=True):

@@ -34,6 +34,8 @@ class ReadyRecord(Message, frozen=True):
     excluded: dict[str, str] = {}
     """Pods that could not be touched, by uid, with the version at which a Binding of the past may still succeed for them. They are
     not placed before they are seen at another one."""
+    more: bool = False
+    """Another `ready` record of this term follows with more of them, and the log is complete only there."""
 
 
 class Decision(Message, frozen=True):

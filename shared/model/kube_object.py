@@ -34,3 +34,5 @@ class Meta(KubeObject, frozen=True):
     labels: Labels = {}
     annotations: Labels = {}
     owner_references: tuple[OwnerReference, ...] = ()
+    annotations_full: bool = False
+    """Not Kubernetes': the watcher has seen that the annotations leave no room for a grant (see `trim` there)."""

@@ -23,6 +23,7 @@ T = TypeVar("T")
 TTL_S = 5.0
 UNANSWERED_S = 2.0
 SILENCE_S = 5.0
+EXCLUDE_AFTER_S = 6.0
 
 
 class Leader:
@@ -119,7 +120,7 @@ class Leader:
         self._session += 1
         self._in_session = True
         self._log = LogProtocol(self.name, f"{self.name}/{self._session}")
-        self.world.nats.provision()
+        self.world.nats.provision(slow=not self.world.network.calm and self.world.rng.random() < 0.3)
         self._run(self._log.take_term(), self._replay)
 
     def _replay(self, term: int) -> None:
@@ -127,7 +128,7 @@ class Leader:
         self._run(self._log.replay(), self._lead)
 
     def _lead(self, records: Any) -> None:
-        self.core = Core(self.name, Settings())
+        self.core = Core(self.name, Settings(exclude_after_s=EXCLUDE_AFTER_S))
         self._follower = Follower()
         if not self.world.network.calm and self.world.rng.random() < 0.3:
             # Long enough for a second sync to be sent before the first is answered.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
 from collections.abc import Mapping
 from typing import Any
@@ -32,6 +33,8 @@ class SimNats:
         """P3: every decision ever logged, by uid and resourceVersion: node and grant. Outlives every loss."""
         self._acted_on: dict[tuple[str, str], tuple[str, str]] = {}
         """Those of them that were marked: their Bindings may be on the way."""
+        self._appended: dict[tuple[int, int], list[Any]] = {}
+        """By sequence and term, every record ever appended."""
         self._led: dict[int, str] = {}
         """By term, the session that has written records under it."""
         self._begun: set[str] = set()
@@ -43,17 +46,26 @@ class SimNats:
 
     # --- what leaders ask -------------------------------------------------------------------------------------
 
-    def provision(self, first_sequence: int = 0) -> None:
-        """Makes what is missing. New streams begin at the time in milliseconds (R5)."""
+    def provision(self, *, slow: bool = False) -> None:
+        """Makes what is missing. New streams begin at the time in milliseconds (R5). `slow`: whoever provisions stalls between a new
+        log and its mark."""
         now_ms = int(self.clock.now * 1000)
-        made = not self._has_log
-        if made:
-            self.entries, self._next, self._has_log = [], max(now_ms, first_sequence), True
         if not self._has_mark:
             self._mark, self._mark_next, self._has_mark = (None, now_ms - 1), now_ms, True
-        if made and self._mark[0] is None:
-            mark = LogMark(term=0, sequence=self._next - 1, session="provision")
-            self._mark, self._mark_next = (encode(mark), self._mark_next), self._mark_next + 1
+        if self._has_log:
+            return
+        value, revision = self._mark
+        self._make_log(now_ms)
+        if value is None:
+            mark = encode(LogMark(term=0, sequence=self._next - 1, session="provision"))
+            self.clock.after(self.clock.rng.uniform(0.0, 20.0) if slow else 0.0, lambda: self._mark_new_log(mark, revision))
+
+    def _make_log(self, first_sequence: int) -> None:
+        self.entries, self._next, self._has_log = [], first_sequence, True
+
+    def _mark_new_log(self, mark: bytes, revision: int) -> None:
+        with contextlib.suppress(Refused, NoStream):
+            self._write_mark(mark, revision)
 
     def answer(self, request: p.Request) -> Any:
         """Raises Refused or NoStream, as the server does."""
@@ -73,8 +85,7 @@ class SimNats:
                 return self._write_mark(value, revision)
             case p.DeleteLog(first_sequence):
                 self.clock.tell(f"the log is deleted, the next one begins at {first_sequence} or later")
-                self._has_log = False
-                self.provision(first_sequence)
+                self._make_log(max(int(self.clock.now * 1000), first_sequence))
                 return None
         raise AssertionError(request)
 
@@ -95,6 +106,8 @@ class SimNats:
             if leads != record.session:
                 raise Violation(f"P2: {record.session} renews over {leads}")
         self.entries.append(LogEntry(sequence, request.subject, request.payload))
+        # The newest first: after a loss two sessions may have given one number to a record each, under one term.
+        self._appended.setdefault((sequence, getattr(record, "term", sequence)), []).insert(0, record)
         if not isinstance(record, TermRecord) and record.term != self.newest_term:
             raise Violation(f"P2: a record of term {record.term} was appended in term {self.newest_term}")
         if isinstance(record, DecisionBatch):
@@ -109,10 +122,8 @@ class SimNats:
             raise Refused(f"wrong last sequence: {self._mark[1]}")
         self._mark, self._mark_next = (value, self._mark_next), self._mark_next + 1
         mark = decode(value, LogMark)
-        marked = next((e for e in self.entries if e.sequence == mark.sequence), None)
-        if marked is None:
-            return self._mark[1]  # the log was lost since; its leader will hear of it
-        record = decode(marked.payload, _KINDS[marked.subject])
+        # Also where the log has lost it since: its leader acts on it now.
+        record = next(iter(self._appended.get((mark.sequence, mark.term), ())), None)
         if isinstance(record, DecisionBatch):
             for decision in record.decisions:
                 made = _made(decision)

@@ -160,6 +160,8 @@ class Watcher:
     def _touch(self, patch: TouchPod, leader: Leader) -> None:
         world = self.world
         if patch.uid in world.untouchable:
+            if int(patch.uid[-1], 16) % 2:
+                return  # its webhook hangs, or undoes what was written: no answer says no
             refused = Answer(uid=patch.uid, outcome="refused", message="a webhook says no")
             world.network.send(self.name, leader.name, lambda: leader.hear(m.PatchesAnswered((refused,))))
             return

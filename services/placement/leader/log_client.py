@@ -31,6 +31,10 @@ class LogClient:
         return self._protocol.term
 
     @property
+    def session(self) -> str:
+        return self._protocol.session
+
+    @property
     def found_mark(self) -> LogMark | None:
         return self._protocol.found_mark
 

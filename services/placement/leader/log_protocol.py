@@ -103,7 +103,7 @@ class LogProtocol:
         # The mark stays as it is until this session appends a record: it is the evidence by which the log is trusted or deleted,
         # and whoever comes next needs it if this session ends before.
         value, self._mark_revision = yield ReadMark()
-        self.found_mark = None if value is None else decode(value, LogMark)
+        self.found_mark = None if value is None else _readable(value)
         return self.term
 
     def renew_term(self) -> Steps[int]:
@@ -208,3 +208,11 @@ class LogProtocol:
         yield DeleteLog(first_sequence)
         self.term = 0
         yield from self._write_mark(first_sequence - 1)
+
+
+def _readable(value: bytes) -> LogMark | None:
+    """A mark that cannot be read says as much as none: the log is begun anew."""
+    try:
+        return decode(value, LogMark)
+    except ContractError:
+        return None

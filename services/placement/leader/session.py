@@ -13,6 +13,7 @@ from services.placement.core import Core
 from services.placement.explain.steps import in_slices
 from services.placement.leader.log_client import LogClient
 from services.placement.leader.traces import record
+from services.placement.protocol.write_batcher import PART_MOST
 from services.placement.queries import questions, reader
 from services.placement.settings import Settings
 from shared.bus.feed import Feed
@@ -21,6 +22,7 @@ from shared.contracts import commands, node_commands, preemption, queries, subje
 from shared.contracts.base import ContractError, decode, encode
 from shared.contracts.events import PolicyRead
 from shared.contracts.facts import Fact
+from shared.contracts.log import TermRecord
 from shared.model.gpu import Inventory
 from shared.service import Context
 
@@ -237,7 +239,7 @@ class LeaderSession:
                 case m.Later():
                     asyncio.get_running_loop().call_later(command.seconds, self._put, m.Wake())
                 case m.CheckTerm():
-                    await self._check_term(command.reason)
+                    self._spawn(self._check_term(command.reason))
                 case m.BeginLogAnew():
                     self.ctx.log.error("log_incomplete", why=command.reason, first_sequence=command.first_sequence)
                     await self.log_client.begin_anew(command.first_sequence)
@@ -247,10 +249,14 @@ class LeaderSession:
         return subjects.ack(self.ctx.instance, of, node)
 
     async def _check_term(self, reason: str) -> None:
-        """Raises Refused where the log has a newer term than this session's."""
-        newest = await self.bus.newest(subjects.LOG_TERM)
-        if newest is None or newest.sequence != self.log_client.term:
-            raise Refused(f"the newest term in the log is {newest and newest.sequence}, this session has {self.log_client.term} ({reason})")
+        """Raises Refused where the log has another session's term. A log that does not answer says nothing."""
+        try:
+            newest = await self.bus.newest(subjects.LOG_TERM)
+        except BusError as error:
+            self.ctx.log.warning("term_not_checked", why=reason, error=str(error))
+            return
+        if newest is None or decode(newest.payload, TermRecord).session != self.log_client.session:
+            raise Refused(f"the newest term in the log, {newest and newest.sequence}, is not this session's ({reason})")
         self.ctx.log.error("node_ahead_of_the_log", why=reason)
 
     def _name_excluded(self) -> None:
@@ -290,19 +296,24 @@ class LeaderSession:
             self._put(m.BindsAnswered(answers))
 
     async def _send_patches(self, command: m.SendPatches) -> None:
+        """In parts, one after another: orders and answers must each fit into a message, and a watcher answers within seconds."""
+        for start in range(0, len(command.patches), PART_MOST):
+            await self._send_part(command.patches[start : start + PART_MOST])
+
+    async def _send_part(self, patches: tuple[commands.Patch, ...]) -> None:
         try:
-            reply = decode(
-                await self.bus.request(subjects.CMD_PATCH, encode(commands.PatchBatch(patches=command.patches)), timeout_s=ANSWER_S),
-                commands.Answers,
-            )
+            batch = encode(commands.PatchBatch(patches=patches))
+            reply = decode(await self.bus.request(subjects.CMD_PATCH, batch, timeout_s=ANSWER_S), commands.Answers)
         except (Unknown, BusError) as error:
-            self.ctx.log.warning("patches_unanswered", patches=len(command.patches), error=str(error))
+            self.ctx.log.warning("patches_unanswered", patches=len(patches), error=str(error))
             return
         for answer in reply.answers:
             if answer.outcome not in ("done", "gone"):
                 self.ctx.log.info("patch_not_applied", uid=answer.uid, outcome=answer.outcome, message=answer.message)
-        if reply.answers:
-            self._put(m.PatchesAnswered(reply.answers))
+        touched = {patch.uid for patch in patches if isinstance(patch, commands.TouchPod)}
+        of_touches = tuple(answer for answer in reply.answers if answer.uid in touched)
+        if of_touches:
+            self._put(m.PatchesAnswered(of_touches))
 
     async def _renew_if_due(self) -> None:
         """R5. Within the loop, so that no append of the old term is under way while the new one is taken."""

@@ -50,7 +50,7 @@ class Binding:
             return []
         if answer.outcome in ("refused", "no-node"):
             self._queue.pause(answer.uid, now)
-            return [*self._reports.bind_refused(self._book.pods[answer.uid], answer), *self.touch([answer.uid], term)]
+            return [*self._reports.bind_refused(self._book.pods[answer.uid], answer), *self.touch([(answer.uid, False)], term)]
         if answer.outcome in ("unknown", "throttled"):
             self._holds.unknown(hold, now)
         return []
@@ -61,7 +61,7 @@ class Binding:
         unbound = sorted(uid for uid in gang.placed if uid in self._holds and self._holds[uid].sequence)
         for uid in unbound:
             self._queue.pause_for(uid, now, gang.patience_s)
-        out = self.touch(unbound, term)
+        out = self.touch(((uid, False) for uid in unbound), term)
         if not gang.told:
             gang.told = True
             out += self._reports.gang_lacks(gang, [self._book.pods[uid] for uid in sorted(gang.placed)])
@@ -89,6 +89,7 @@ class Binding:
             )
         ]
 
-    def touch(self, uids: Iterable[str], term: int) -> list[m.Command]:
-        patches = tuple(touch(self._book.pods[uid], term) for uid in uids)
+    def touch(self, pods: Iterable[tuple[str, bool]], term: int) -> list[m.Command]:
+        """`pods`: uid, and whether by its status alone."""
+        patches = tuple(touch(self._book.pods[uid], term, by_status=by_status) for uid, by_status in pods)
         return [m.SendPatches(patches)] if patches else []

@@ -21,6 +21,8 @@ from shared.contracts.log import Decision, DecisionBatch, LogMark, ReadyRecord, 
 
 TOUCH_AGAIN_S = 2.0
 EXCLUDED_TOUCH_AGAIN_S = 30.0
+TOUCHES_AT_ONCE = 1000
+"""So many touches are under way at most: all of a large cluster's at once would be repeated before they are answered."""
 EXCLUDE_AFTER_REFUSALS = 3
 """A pod whose touch the API server has refused so often is excluded; a refusal may be of the moment."""
 
@@ -29,7 +31,10 @@ class Touching(msgspec.Struct):
     """A pod that has to be seen at another version than `version`."""
 
     version: str
-    sent_at: float
+    sent_at: float = float("-inf")
+    since: float = 0.0
+    """When it was touched first."""
+    tries: int = 0
     refusals: int = 0
 
 
@@ -62,7 +67,7 @@ class Recovery:
 
     def replay(self, records: Iterable[tuple[int, TermRecord | DecisionBatch | ReadyRecord]], mark: LogMark | None) -> None:
         """The log before this term, and its mark: the newest record that was acted on, None if nobody knows."""
-        self.mark = mark
+        self.mark, of_term = mark, 0
         for sequence, record in records:
             if isinstance(record, TermRecord):
                 self._newest_term, self.ready = sequence, False
@@ -70,8 +75,9 @@ class Recovery:
                 continue
             self._records[sequence] = (record.term, "")
             if isinstance(record, ReadyRecord):
-                self.ready = record.term == self._newest_term
-                self._excluded_before = record.excluded
+                self._excluded_before = (self._excluded_before if record.term == of_term else {}) | record.excluded
+                of_term = record.term
+                self.ready = record.term == self._newest_term and not record.more
                 continue
             for decision in record.decisions:
                 self._replayed[decision.uid, decision.resource_version] = (sequence, decision)
@@ -114,7 +120,7 @@ class Recovery:
 
     def must_move(self, pods: Iterable[PodState], now: float) -> None:
         """No Binding of a forgotten past can hit these once they are at another version."""
-        self._touching = {s.uid: Touching(s.pod.metadata.resource_version, now) for s in pods}
+        self._touching = {s.uid: Touching(s.pod.metadata.resource_version, since=now) for s in pods}
 
     def seen(self, state: PodState) -> None:
         """A pod that is still not bound."""
@@ -132,7 +138,7 @@ class Recovery:
         version = state.pod.metadata.resource_version
         if self._excluded_before.get(state.uid) != version:
             return False
-        self._excluded[state.uid] = Touching(version, now - EXCLUDED_TOUCH_AGAIN_S)
+        self._excluded[state.uid] = Touching(version, since=now)
         return True
 
     def refused(self, uid: str) -> bool:
@@ -146,15 +152,29 @@ class Recovery:
         self._excluded[uid] = self._touching.pop(uid)
         return True
 
-    def again(self, now: float) -> list[str]:
-        """Pods to touch once more."""
-        late = [uid for uid, asked in self._touching.items() if now - asked.sent_at >= TOUCH_AGAIN_S]
-        late += [uid for uid, asked in self._excluded.items() if now - asked.sent_at >= EXCLUDED_TOUCH_AGAIN_S]
+    def overdue(self, now: float, after_s: float) -> list[str]:
+        """Pods that are to be excluded from now on: `after_s` of touches, of both kinds, have not moved them."""
+        late = [uid for uid, asked in self._touching.items() if asked.tries > 1 and now - asked.since >= after_s]
         for uid in late:
-            (self._touching.get(uid) or self._excluded[uid]).sent_at = now
+            self._excluded[uid] = self._touching.pop(uid)
         return late
 
+    def due(self, now: float) -> list[tuple[str, bool]]:
+        """Pods to touch now, and whether by their status alone: an annotation may be taken away again before it moves the pod."""
+        room = TOUCHES_AT_ONCE - sum(1 for asked in self._touching.values() if now - asked.sent_at < TOUCH_AGAIN_S)
+        late = [uid for uid, asked in self._touching.items() if now - asked.sent_at >= TOUCH_AGAIN_S][: max(0, room)]
+        excluded = [uid for uid, asked in self._excluded.items() if now - asked.sent_at >= EXCLUDED_TOUCH_AGAIN_S][:TOUCHES_AT_ONCE]
+        out = []
+        for asked_of, uids in ((self._touching, late), (self._excluded, excluded)):
+            for uid in uids:
+                asked = asked_of[uid] = asked_of.pop(uid)  # to the end: each gets its turn
+                asked.sent_at, asked.tries = now, asked.tries + 1
+                out.append((uid, asked.tries % 2 == 0))
+        return out
 
-def touch(state: PodState, term: int) -> TouchPod:
+
+def touch(state: PodState, term: int, *, by_status: bool = False) -> TouchPod:
     meta = state.pod.metadata
-    return TouchPod(uid=state.uid, namespace=meta.namespace, name=meta.name, token=f"{term}-{meta.resource_version}")
+    return TouchPod(
+        uid=state.uid, namespace=meta.namespace, name=meta.name, token=f"{term}-{meta.resource_version}", by_status=by_status
+    )  # fmt: skip

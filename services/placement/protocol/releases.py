@@ -75,7 +75,7 @@ class Releases:
         held = self._book.grants.get(event.grant_id)
         if held is not None and (held.phase == "holding" or held.node != event.node):
             return []
-        out = [] if held is None else [self._end(held, event.reason)]
+        out = [] if held is None else self._released_before(held) if held.phase == "bound" else [self._end(held, event.reason)]
         self._nodes.acknowledged(event.grant_id)
         return [*out, m.SendReleasesSeen(event.node, (event.grant_id,))]
 

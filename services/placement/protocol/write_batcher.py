@@ -15,6 +15,8 @@ one decision or sixty; a decision that comes alone goes at once."""
 RECORD_MOST_BYTES = 900_000
 """In the log: a message on the bus is at most 1 MiB."""
 PART_MOST = 256
+EXCLUDED_MOST = 5_000
+"""Excluded pods in one `ready` record: about 250 KB of the 1 MB that NATS takes."""
 """Holds in one record or one message, where they need not stay together: a message on the bus is at most 1 MiB."""
 
 Record = DecisionBatch | ReadyRecord
@@ -49,7 +51,7 @@ class WriteBatcher:
         the log before this term too, so several records of them are as good as one. `excluded`: see ReadyRecord."""
         parts = (tuple(open_holds[i : i + PART_MOST]) for i in range(0, len(open_holds), PART_MOST))
         kept = (DecisionBatch(term=term, decisions=(), reservations=(one,)) for one in reservations)
-        self.owed = [*(DecisionBatch(term=term, decisions=part) for part in parts), *kept, ReadyRecord(term=term, excluded=dict(excluded))]
+        self.owed = [*(DecisionBatch(term=term, decisions=part) for part in parts), *kept, *_ready(term, excluded)]
 
     def _with(self, decisions: tuple[Decision, ...]) -> tuple[ReservationRecord, ...]:
         """As many reservations as there is room for in a record beside these; one at least, and none beside a large gang's."""
@@ -89,3 +91,9 @@ class WriteBatcher:
             self._waiting_until = now + wait
             return [m.Later(wait)]
         return []
+
+
+def _ready(term: int, excluded: Mapping[str, str]) -> list[ReadyRecord]:
+    pods = list(excluded.items())
+    parts = [dict(pods[i : i + EXCLUDED_MOST]) for i in range(0, len(pods), EXCLUDED_MOST)] or [{}]
+    return [ReadyRecord(term=term, excluded=part, more=part is not parts[-1]) for part in parts]

@@ -10,7 +10,7 @@ from shared.contracts.commands import Answer, ReportPending, TouchPod
 from shared.contracts.events import GrantEnded, PlacementDecided, PlacementRejected, PodBound
 from shared.contracts.log import DecisionBatch, ReadyRecord
 from shared.contracts.node_commands import LiveSlice, NodeSyncAnswer
-from shared.model.grant import decode_grant
+from shared.model.grant import Grant, decode_grant
 from shared.model.objects import Condition, PodStatus
 from tests.support import build
 from tests.support.leader import Leader, only
@@ -514,3 +514,23 @@ def test_on_a_large_cluster_words_for_those_who_wait_leave_time_for_the_rest() -
         leader.now += 0.02
         leader.send(m.Tick())
     assert told() == 3
+
+
+def test_a_pod_whose_annotations_leave_no_room_for_a_grant_waits_until_they_do() -> None:
+    leader = Leader().nodes("n", gpus=1)
+    full = build.newer(build.gpu_pod("p", gpus=1), annotations_full=True)
+    leader.facts(full)
+    assert leader.binds() == {}
+    assert set(leader.place(build.newer(full, annotations_full=False))) == {"p"}
+
+
+def test_a_hold_whose_pod_is_bound_with_another_grant_is_revoked_at_its_node() -> None:
+    """The node heard of it in a sync, and nothing else would end what it remembers."""
+    leader = Leader().nodes("n", gpus=2)
+    pod = build.gpu_pod("p", gpus=1)
+    leader.facts(pod)
+    (decided,) = leader.core.book.grants
+    leader.send(m.TermRenewed(term=leader.core.term + 50))
+    other = Grant(grant_id="other", term=1, sequence=2, containers=leader.core.book.grants[decided].grant.containers)
+    said = leader.facts(build.bound(pod, "n", other))
+    assert [command.release.grant_id for command in only(said, m.SendRelease)] == [decided]

@@ -323,3 +323,12 @@ def test_a_log_that_is_begun_anew_gets_its_mark_last() -> None:
     log.run(made.begin_anew(900))
     assert [type(request) for request in log.asked] == [p.ReadNewestTerm, p.DeleteLog, p.WriteMark]
     assert log.mark[0] == encode(LogMark(term=0, sequence=899, session="me"))
+
+
+def test_a_mark_that_cannot_be_read_is_none() -> None:
+    """Then the log is begun anew. A session that failed on it would leave it to the next one, for ever."""
+    log = Log()
+    log.mark = (b"no json", 5)
+    session = p.LogProtocol("a", "a/1")
+    assert log.run(session.take_term()) == 7
+    assert session.found_mark is None

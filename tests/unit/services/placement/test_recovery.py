@@ -7,7 +7,10 @@ import pytest
 from services.placement import messages as m
 from services.placement.core import Core
 from services.placement.protocol.recovery import Recovery, touch
-from shared.book.states import pod_state
+from services.placement.protocol.write_batcher import WriteBatcher
+from shared.book.book import Book
+from shared.book.states import PodState, pod_state
+from shared.contracts.base import encode
 from shared.contracts.commands import AnnounceEvent, Answer, DeletePod, TouchPod
 from shared.contracts.events import TermTaken
 from shared.contracts.log import DecisionBatch, LogMark, ReadyRecord, TermRecord
@@ -274,3 +277,77 @@ def test_nobody_is_decided_while_others_are_still_to_be_touched() -> None:
     leader = Leader(build.node("n"), build.pod("stuck", requests={"cpu": "64"}))
     leader.facts(build.pod("new", requests={"cpu": "1"}))
     assert (leader.core.phase, leader.core.holds, leader.log) == ("touching", {}, [])
+
+
+def pods(count: int) -> list[PodState]:
+    return [pod_state(build.gpu_pod(f"p{i}", **WHOLE)) for i in range(count)]
+
+
+def test_a_large_clusters_pods_are_touched_a_thousand_at_a_time_and_each_gets_its_turn() -> None:
+    recovery = Recovery()
+    recovery.must_move(pods(2500), now=0.0)
+    first = [uid for uid, _ in recovery.due(0.0)]
+    assert (len(first), recovery.due(0.1)) == (1000, []), "the first are under way"
+    second = [uid for uid, _ in recovery.due(2.0)]
+    third = [uid for uid, _ in recovery.due(4.0)]
+    assert len({*first, *second, *third}) == 2500
+
+
+def test_every_second_touch_of_a_pod_is_by_its_status_alone() -> None:
+    """A webhook may take the annotation away again; then a touch is done, and the pod has not moved."""
+    recovery = Recovery()
+    recovery.must_move(pods(1), now=0.0)
+    assert [by_status for now in (0.0, 2.0, 4.0, 6.0) for _, by_status in recovery.due(now)] == [False, True, False, True]
+
+
+def test_a_pod_that_no_touch_moves_is_excluded_whatever_the_answers_say() -> None:
+    """A webhook that hangs says nothing, and one that undoes the touch says yes. Neither stops the cluster."""
+    stuck, other = build.gpu_pod("stuck", **WHOLE), build.gpu_pod("other", **WHOLE)
+    leader = Leader(build.node("n"), stuck, other)
+    leader.send(m.InventorySeen(build.inventory("n", gpus=2)))
+    leader.facts(build.newer(other))
+    for _ in range(29):
+        leader.tick(2.0)
+    assert leader.core.phase == "touching"
+    leader.tick(2.5)
+    assert leader.core.phase == "leading"
+    assert set(leader.core.recovery.excluded) == {stuck.metadata.uid}
+    assert set(leader.binds()) == {other.metadata.uid}
+
+
+def test_very_many_excluded_pods_stand_in_several_records_and_the_log_is_complete_with_the_last() -> None:
+    excluded = {f"{i:036}": str(i) for i in range(12_000)}
+    batcher = WriteBatcher(64)
+    batcher.owe(100, [], (), excluded)
+    assert [(len(record.excluded), record.more) for record in batcher.owed] == [(5000, True), (5000, True), (2000, False)]
+    assert max(len(encode(record)) for record in batcher.owed) < 500_000
+    log = [(100, TermRecord(holder="a")), *((101 + i, record) for i, record in enumerate(batcher.owed))]
+    partly, whole = Recovery(), Recovery()
+    partly.replay(log[:-1], LogMark(term=100, sequence=102))
+    whole.replay(log, LogMark(term=100, sequence=103))
+    assert (partly.ready, whole.ready) == (False, True)
+    assert len(whole._excluded_before) == 12_000
+
+
+def test_the_excluded_of_an_earlier_ready_are_not_those_of_a_later_one() -> None:
+    log = ((40, TermRecord(holder="a")), (41, ReadyRecord(term=40, excluded={"u": "1"})), (50, TermRecord(holder="b")), (51, ReadyRecord(term=50)))
+    recovery = Recovery()
+    recovery.replay(log, LogMark(term=50, sequence=51))
+    assert recovery._excluded_before == {}
+
+
+def test_a_leader_that_has_written_a_part_of_the_excluded_does_not_lead_yet() -> None:
+    leader = Leader(answer=False)
+    leader.send(m.SnapshotSeen((), 0))
+    leader.core.batcher.in_flight = ReadyRecord(term=leader.core.term, more=True)
+    leader.send(m.Appended(500))
+    assert leader.core.phase == "readying"
+
+
+def test_a_sequence_beyond_any_log_is_not_believed() -> None:
+    """Whoever restores pods can write any number; a log that began above it could not be made."""
+    for sequence, seen in ((77, 77), (2**60, 0)):
+        pod = build.bound(build.gpu_pod("p", **WHOLE), "n", grant(sequence))
+        book = Book()
+        book.apply(build.put(pod)[0])
+        assert book.sequence_seen() == seen

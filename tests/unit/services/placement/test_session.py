@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 import structlog
 
+from services.placement import messages as m
 from services.placement import service
 from services.placement.leader.log_client import LogClient
 from services.placement.leader.session import LeaderSession, LogDeleted
@@ -19,6 +20,7 @@ from shared.bus.port import Incoming, Refused
 from shared.bus.provision import provision
 from shared.contracts import subjects
 from shared.contracts.base import ContractError, decode, encode
+from shared.contracts.commands import AnnounceEvent, Answer, Answers, PatchBatch, TouchPod
 from shared.contracts.facts import SnapshotPage
 from shared.contracts.log import ReadyRecord, TermRecord
 from shared.contracts.node_commands import Accepted, Beat, NodeSyncAnswer
@@ -101,8 +103,53 @@ async def test_a_session_that_is_told_of_a_newer_term_ends_only_where_the_log_ha
     session = await new_session(bus)
     await session._check_term("node n: its agent follows another term")
     await LogClient(await connect(), "two", "two/1").take_term()
-    with pytest.raises(Refused, match="this session has"):
+    with pytest.raises(Refused, match="is not this session's"):
         await session._check_term("node n: its agent follows another term")
+    await session.close()
+
+
+async def test_a_log_that_does_not_answer_ends_no_session(server: EmbeddedServer, bus: NatsBus) -> None:
+    session = await new_session(bus)
+    await server.restart(wipe=True)
+    await session._check_term("node n: its agent follows another term")
+    assert not session._failure.done()
+    await session.close()
+
+
+async def test_orders_for_many_pods_go_in_parts_that_fit_into_messages(bus: NatsBus) -> None:
+    """All pending pods of a large cluster are touched after a loss of the log; one message of them NATS would not take."""
+    sizes: list[tuple[int, int]] = []
+
+    async def watch(incoming: Incoming) -> None:
+        patches = decode(incoming.payload, PatchBatch).patches
+        sizes.append((len(patches), len(incoming.payload)))
+        refused = tuple(Answer(uid=patch.uid, outcome="refused", message="x" * 300) for patch in patches)
+        await bus.respond(incoming, encode(Answers(answers=refused)))
+
+    await bus.subscribe(subjects.CMD_PATCH, watch)
+    session = await new_session(bus)
+    pods = tuple(TouchPod(uid=f"{i:036}", namespace="n" * 63, name=f"{i:0253}", token=f"{2**45}-{2**40}") for i in range(8_000))
+    await session._send_patches(m.SendPatches(pods))
+    assert sum(count for count, _ in sizes) == len(pods)
+    assert max(size for _, size in sizes) < 1_000_000
+    heard = [session._inbox.get_nowait() for _ in range(session.waiting)]
+    assert sum(len(event.answers) for event in heard) == len(pods)
+    await session.close()
+
+
+async def test_only_answers_to_touches_are_taken_for_touches(bus: NatsBus) -> None:
+    """A refused Event must not exclude its pod."""
+
+    async def watch(incoming: Incoming) -> None:
+        refused = tuple(Answer(uid=patch.uid, outcome="refused") for patch in decode(incoming.payload, PatchBatch).patches)
+        await bus.respond(incoming, encode(Answers(answers=refused)))
+
+    await bus.subscribe(subjects.CMD_PATCH, watch)
+    session = await new_session(bus)
+    event = AnnounceEvent(uid="u-event", namespace="n", name="p", reason="R", action="A", note="n")
+    await session._send_patches(m.SendPatches((event, TouchPod(uid="u-touch", namespace="n", name="q", token="1-1"))))
+    (heard,) = [session._inbox.get_nowait() for _ in range(session.waiting)]
+    assert [answer.uid for answer in heard.answers] == ["u-touch"]
     await session.close()
 
 

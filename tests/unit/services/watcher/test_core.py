@@ -195,6 +195,12 @@ def test_annotations_of_strangers_are_cut_to_what_somebody_reads() -> None:
     assert trim(build.pod("a", annotations=notes)).metadata.annotations == {"short": "s", "kerf.dev/long": "y" * 5000}
 
 
+@pytest.mark.parametrize(("size", "full"), [(240 * 1024 - 1, False), (240 * 1024, True)])
+def test_whether_annotations_leave_room_for_a_grant_is_noted(size: int, full: bool) -> None:
+    """The API server would add the grant beyond its own limit, and refuse every later write to the pod."""
+    assert trim(build.pod("a", annotations={"k": "x" * size})).metadata.annotations_full is full
+
+
 def test_a_namespace_whose_labels_stay_is_no_news(core: Core) -> None:
     meta = build.pod("ns").metadata
     core.facts(build.put(Namespace(metadata=meta)), 10.0)

@@ -109,3 +109,33 @@ async def test_a_reader_asks_for_a_fresh_snapshot_and_gets_it_whole(bus: NatsBus
     asked = [(request.fresh, request.snapshot, request.page) for request in watcher.asked]
     assert asked == [(True, "", 0), (False, "s", 1)]
     assert names(seen[0]) == ["n0", "n1"]
+
+
+async def test_what_any_watcher_has_met_of_the_log_counts_and_not_only_what_the_one_that_answers_has(bus: NatsBus) -> None:
+    """A log that has lost records is noticed by the watcher that carried out its last orders (R5)."""
+    watcher = Watcher(bus)
+    await watcher.start()
+    seen: list[int] = []
+
+    async def snapshot(_: tuple[Fact, ...], sequence: int) -> None:
+        seen.append(sequence)
+
+    async def later(_: tuple[Fact, ...]) -> None:
+        """No batch is of the watcher that is followed."""
+
+    feed = Feed(bus, snapshot, later)
+    running = asyncio.create_task(feed.run())
+    try:
+        await bus.alive()
+        other = FeedBatch(epoch="other", number=1, facts=(), log_sequence_seen=77)
+        await eventually(lambda: heard(bus, feed, other), what="the other watcher's batch")
+        feed.want_snapshot()
+        await eventually(lambda: seen)
+    finally:
+        running.cancel()
+    assert seen == [77]
+
+
+async def heard(bus: NatsBus, feed: Feed, batch: FeedBatch) -> bool:
+    await bus.publish(subjects.feed(batch.epoch), encode(batch))
+    return feed._sequence_seen == batch.log_sequence_seen

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
+from shared.bus import provision as provisioning
 from shared.bus.embedded import EmbeddedServer
+from shared.bus.jetstream import JetStream
 from shared.bus.nats_bus import NatsBus
 from shared.bus.port import BusError, NoStream, Refused
 from shared.bus.provision import provision
 from shared.contracts import subjects
+from shared.contracts.base import decode
+from shared.contracts.log import LogMark
 from tests.support.waiting import eventually
 
 TERM, DECISIONS = subjects.LOG_TERM, subjects.LOG_DECISIONS
@@ -89,7 +94,7 @@ async def test_after_a_wipe_appends_say_so_and_terms_go_on_rising(server: Embedd
         await bus.append(DECISIONS, b"d", fence_subject=TERM, fence_sequence=before)
     with pytest.raises(NoStream):
         await bus.log_end()
-    assert await provision(bus) == ("KERF_LOG", "KERF_EVENTS", "KV_kerf_nodes", "KV_kerf_leader", "KV_kerf_mark", "KV_kerf_spared")
+    assert await provision(bus) == ("KERF_EVENTS", "KV_kerf_nodes", "KV_kerf_leader", "KV_kerf_mark", "KV_kerf_spared", "KERF_LOG")
     with pytest.raises(Refused):
         await bus.append(DECISIONS, b"d", fence_subject=TERM, fence_sequence=before)
     assert await take_term(bus) > before
@@ -145,3 +150,31 @@ async def test_the_log_can_be_neither_purged_nor_trimmed(bus: NatsBus) -> None:
         await bus.js.call("STREAM.PURGE.KERF_LOG", None, dict)
     with pytest.raises(BusError):
         await bus.js.call("STREAM.MSG.DELETE.KERF_LOG", {"seq": term}, dict)
+
+
+async def test_whoever_made_the_log_and_stalled_does_not_say_later_that_nothing_was_lost(server: EmbeddedServer, bus: NatsBus) -> None:
+    """Between a new log and its mark a leader may have acted, and the servers may have lost all that they remembered of it."""
+    made: list[int] = []
+    create = provisioning._create
+
+    async def stalls(js: JetStream, config: dict[str, Any], first_sequence: int = 1) -> bool:
+        was_made = await create(js, config, first_sequence)
+        if config["name"] == subjects.STREAM_LOG and not made:
+            made.append((await js.stream_info(subjects.STREAM_LOG)).state.first_seq)
+            await server.restart()  # the mark's bucket is gone, and another process makes it again
+            await provision(bus)
+        return was_made
+
+    await server.restart(wipe=True)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(provisioning, "_create", stalls)
+        await provision(bus)
+    assert len(made) == 1
+    assert (await bus.read_mark())[0] is None
+
+
+async def test_the_beginning_of_a_new_log_is_marked(bus: NatsBus) -> None:
+    value, _ = await bus.read_mark()
+    assert value is not None
+    first = (await bus.js.stream_info(subjects.STREAM_LOG)).state.first_seq
+    assert decode(value, LogMark) == LogMark(term=0, sequence=first - 1, session="provision")
