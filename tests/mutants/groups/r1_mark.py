@@ -52,9 +52,9 @@ MUTANTS = [
         name="term-moves-the-mark",
         what="taking a term overwrites the mark, the evidence of what the log has to have",
         file=_PROTOCOL,
-        old="        self.found_mark = None if value is None else decode(value, LogMark)\n",
+        old="        self.found_mark = None if value is None else _readable(value)\n",
         new=(
-            "        self.found_mark = None if value is None else decode(value, LogMark)\n"
+            "        self.found_mark = None if value is None else _readable(value)\n"
             "        yield from self._write_mark(self.term)\n"
         ),
         tests=(_STEPS + "test_taking_a_term_leaves_the_mark_as_it_is",),
@@ -91,8 +91,13 @@ MUTANTS = [
         name="mark-for-a-log-that-was-there",
         what="provisioning marks a log that it has not made, though records of it may be lost",
         file="shared/bus/provision.py",
-        old="    if subjects.STREAM_LOG in made:\n",
-        new="    if made:\n",
+        old="            info = await js.stream_info(name)\n        except NoStream:\n",
+        new=(
+            "            info = await js.stream_info(name)\n"
+            "            if name == subjects.STREAM_LOG:\n"
+            "                await _mark_new_log(js, *await Mark(js).read())\n"
+            "        except NoStream:\n"
+        ),
         tests=(_CLIENT + "test_after_a_restart_of_nats_the_session_ends_and_the_next_finds_no_mark",),
     ),
     Mutant(

@@ -1,0 +1,182 @@
+"""R5 where pods have to be touched: in parts, by turns, and without waiting for ever."""
+
+from tests.mutants.mutant import Mutant
+
+_RECOVERY = "services/placement/protocol/recovery.py"
+_SESSION = "services/placement/leader/session.py"
+_WATCHER = "services/watcher/executors.py"
+_TESTS = "tests/unit/services/placement/test_recovery.py::"
+_OF_SESSION = "tests/unit/services/placement/test_session.py::"
+_CORE = "tests/unit/services/placement/test_core.py::"
+
+MUTANTS = [
+    Mutant(
+        name="touches-all-at-once",
+        what="all pods of a large cluster are touched at once, and again before they are answered",
+        file=_RECOVERY,
+        old="[: max(0, room)]",
+        new="",
+        tests=(_TESTS + "test_a_large_clusters_pods_are_touched_a_thousand_at_a_time_and_each_gets_its_turn",),
+    ),
+    Mutant(
+        name="touches-without-turns",
+        what="pods that do not move keep all others from being touched",
+        file=_RECOVERY,
+        old="asked = asked_of[uid] = asked_of.pop(uid)",
+        new="asked = asked_of[uid]",
+        tests=(_TESTS + "test_a_large_clusters_pods_are_touched_a_thousand_at_a_time_and_each_gets_its_turn",),
+    ),
+    Mutant(
+        name="touches-never-by-status",
+        what="a pod whose annotation is taken away again is touched by annotation for ever",
+        file=_RECOVERY,
+        old="asked.tries % 2 == 0",
+        new="False",
+        tests=(_TESTS + "test_every_second_touch_of_a_pod_is_by_its_status_alone",),
+    ),
+    Mutant(
+        name="silence-excludes-nothing",
+        what="a pod that nobody refuses to touch, and that does not move, stops the cluster",
+        file=_RECOVERY,
+        old="now - asked.since >= after_s",
+        new="False",
+        tests=(_TESTS + "test_a_pod_that_no_touch_moves_is_excluded_whatever_the_answers_say",),
+    ),
+    Mutant(
+        name="hanging-webhook-is-waited-for",
+        what="a pod whose annotation was not answered is not touched by its status",
+        file=_WATCHER,
+        old='not in ("refused", "unknown"):',
+        new='not in ("refused",):',
+        tests=("tests/unit/services/watcher/test_executors.py::test_a_pod_whose_webhook_hangs_is_touched_by_its_status",),
+    ),
+    Mutant(
+        name="orders-in-one-message",
+        what="orders for all pods go in one message, which NATS does not take",
+        file=_SESSION,
+        old=(
+            "        for start in range(0, len(command.patches), PART_MOST):\n"
+            "            await self._send_part(command.patches[start : start + PART_MOST])\n"
+        ),
+        new="        await self._send_part(command.patches)\n",
+        tests=(_OF_SESSION + "test_orders_for_many_pods_go_in_parts_that_fit_into_messages",),
+    ),
+    Mutant(
+        name="refused-event-excludes",
+        what="a refused Event of a pod counts as a refused touch",
+        file=_SESSION,
+        old="for answer in reply.answers if answer.uid in touched)",
+        new="for answer in reply.answers)",
+        tests=(_OF_SESSION + "test_only_answers_to_touches_are_taken_for_touches",),
+    ),
+    Mutant(
+        name="part-of-the-excluded-leads",
+        what="a leader leads although only some of the excluded pods are in the log",
+        file="services/placement/core.py",
+        old="isinstance(record, ReadyRecord) and not record.more:",
+        new="isinstance(record, ReadyRecord):",
+        tests=(_TESTS + "test_a_leader_that_has_written_a_part_of_the_excluded_does_not_lead_yet",),
+    ),
+    Mutant(
+        name="part-of-the-excluded-is-ready",
+        what="a log with a part of the excluded pods counts as complete",
+        file=_RECOVERY,
+        old="self.ready = record.term == self._newest_term and not record.more",
+        new="self.ready = record.term == self._newest_term",
+        tests=(_TESTS + "test_very_many_excluded_pods_stand_in_several_records_and_the_log_is_complete_with_the_last",),
+    ),
+    Mutant(
+        name="last-part-of-the-excluded-alone",
+        what="of excluded pods in several records only the last ones are read",
+        file=_RECOVERY,
+        old="(self._excluded_before if record.term == of_term else {}) | record.excluded",
+        new="record.excluded",
+        tests=(_TESTS + "test_very_many_excluded_pods_stand_in_several_records_and_the_log_is_complete_with_the_last",),
+    ),
+    Mutant(
+        name="excluded-by-an-earlier-leader-for-ever",
+        what="what an earlier leader excluded stays excluded, though a later one has placed it",
+        file=_RECOVERY,
+        old="(self._excluded_before if record.term == of_term else {}) | record.excluded",
+        new="self._excluded_before | record.excluded",
+        tests=(_TESTS + "test_the_excluded_of_an_earlier_ready_are_not_those_of_a_later_one",),
+    ),
+    Mutant(
+        name="unreadable-mark-ends-every-session",
+        what="a mark that cannot be read ends one session after another",
+        file="services/placement/leader/log_protocol.py",
+        old="    except ContractError:\n        return None\n",
+        new="    except ContractError:\n        raise\n",
+        tests=("tests/unit/services/placement/test_log_protocol.py::test_a_mark_that_cannot_be_read_is_none",),
+    ),
+    Mutant(
+        name="silent-log-ends-the-session",
+        what="a node's word ends the session while the log does not answer",
+        file=_SESSION,
+        old='            self.ctx.log.warning("term_not_checked", why=reason, error=str(error))\n            return\n',
+        new="            raise\n",
+        tests=(_OF_SESSION + "test_a_log_that_does_not_answer_ends_no_session",),
+    ),
+    Mutant(
+        name="other-watchers-are-not-heard",
+        what="what another watcher has met of the log does not count",
+        file="shared/bus/feed.py",
+        old="        self._sequence_seen = max(self._sequence_seen, batch.log_sequence_seen)\n",
+        new="",
+        tests=(
+            "tests/unit/shared/bus/test_feed.py::"
+            "test_what_any_watcher_has_met_of_the_log_counts_and_not_only_what_the_one_that_answers_has",
+        ),
+    ),
+    Mutant(
+        name="any-sequence-is-believed",
+        what="a pod with an absurd sequence makes a log that no server can make",
+        file="shared/book/book.py",
+        old=" if sequence < SEQUENCE_MOST",
+        new="",
+        tests=(_TESTS + "test_a_sequence_beyond_any_log_is_not_believed",),
+    ),
+    Mutant(
+        name="repeated-release-loses-a-pod",
+        what="a release of a grant whose pod lives frees it, and the pod waits for ever",
+        file="services/placement/protocol/releases.py",
+        old='self._released_before(held) if held.phase == "bound" else [self._end(held, event.reason)]',
+        new="[self._end(held, event.reason)]",
+        tests=("tests/unit/services/placement/test_giving_back.py::test_a_release_of_a_pod_that_lives_replaces_the_pod",),
+    ),
+    Mutant(
+        name="full-annotations-are-placed",
+        what="a pod whose grant does not fit beside its annotations is bound, and never written again",
+        file="services/placement/scheduling/unsupported_fields.py",
+        old="if state.pod.metadata.annotations_full and",
+        new="if False and",
+        tests=(_CORE + "test_a_pod_whose_annotations_leave_no_room_for_a_grant_waits_until_they_do",),
+    ),
+    Mutant(
+        name="annotations-are-never-too-full",
+        what="annotations that take all but the last bytes leave room for a grant",
+        file="services/watcher/core.py",
+        old="> ANNOTATIONS_MAX_BYTES - GRANT_MAX_BYTES",
+        new="> ANNOTATIONS_MAX_BYTES",
+        tests=("tests/unit/services/watcher/test_core.py::test_whether_annotations_leave_room_for_a_grant_is_noted",),
+    ),
+    Mutant(
+        name="hold-of-a-pod-bound-otherwise-stays-at-its-node",
+        what="a node remembers a hold for ever whose pod was bound with another grant",
+        file="services/placement/core.py",
+        old="if hold.decision.grant is not None and hold.decision.grant.grant_id != state.grant_id:",
+        new="if False:",
+        tests=(_CORE + "test_a_hold_whose_pod_is_bound_with_another_grant_is_revoked_at_its_node",),
+    ),
+    Mutant(
+        name="late-beginning-hides-a-loss",
+        what="whoever made the log says after a loss that nothing was acted on",
+        file="shared/bus/provision.py",
+        old="await _mark_new_log(js, *mark)",
+        new="await _mark_new_log(js, *await Mark(js).read())",
+        tests=(
+            "tests/unit/shared/bus/test_log.py::"
+            "test_whoever_made_the_log_and_stalled_does_not_say_later_that_nothing_was_lost",
+        ),
+    ),
+]
