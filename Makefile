@@ -9,7 +9,7 @@ STAMP := $(VENV)/.installed
 # pytest's workers: as many as there are cores
 JOBS ?= auto
 
-.PHONY: interposer demo test test-unit test-node node-binaries lint schemas protos model sim mutants chaos churn kube fakes bench clean
+.PHONY: interposer demo test test-unit test-node node-binaries lint schemas protos model sim mutants chaos churn kube fakes bench docs picture clean
 
 $(STAMP): requirements.lock pyproject.toml
 	@test -x $(PY) || $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Kerf needs Python 3.11 or later; name one with make PYTHON=python3.12")'
@@ -75,5 +75,16 @@ chaos: $(STAMP) kube  ## kill -9, freezes and wipes, for long
 churn: $(STAMP) kube  ## pods come and go under faults, with an auditor of its own: make churn SECONDS=3600 SEED=7
 	$(PY) -m tests.chaos.churn --seconds $(SECONDS) $(if $(SEED),--seed $(SEED))
 
+docs: $(VENV)/.docs  ## the documentation as a site in site/; a link that leads nowhere is an error
+	@NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict --clean  # not --quiet: it hides from --strict what is wrong
+
+$(VENV)/.docs: $(STAMP) docs/requirements.lock
+	@echo "installing mkdocs-material into $(VENV)" >&2
+	@$(PY) -m pip install --quiet --disable-pip-version-check --require-hashes -r docs/requirements.lock >&2
+	@touch $@
+
+picture: $(STAMP)  ## records the terminal sessions that README and users.md show
+	@$(PY) -m tools.record_terminal
+
 clean:
-	rm -rf $(VENV) build
+	rm -rf $(VENV) build site

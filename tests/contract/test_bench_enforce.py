@@ -1,4 +1,4 @@
-"""What the bench says of slices on the fake driver: the promises of the README, as bounds."""
+"""What the bench says of slices on the fake driver: the figures of docs/benchmarks.md, as bounds."""
 
 from __future__ import annotations
 

@@ -1,8 +1,12 @@
-"""What the documents name exists: settings, codes, links, commands."""
+"""What the documents name exists: settings, codes, links, anchors, commands, functions."""
 
 from __future__ import annotations
 
+import ast
 import re
+import shlex
+from collections import Counter
+from functools import cache
 from pathlib import Path
 
 import msgspec
@@ -56,20 +60,79 @@ def test_every_code_of_a_refusal_is_in_the_users_guide() -> None:
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
-def test_links_lead_somewhere(document: Path) -> None:
-    targets = re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", document.read_text())
-    local = [target for target in targets if "://" not in target]
-    assert [target for target in local if not (document.parent / target).exists()] == []
+def test_links_and_their_anchors_lead_somewhere(document: Path) -> None:
+    broken = []
+    for target, anchor in re.findall(r"\]\(([^)#\s]*)(?:#([^)\s]*))?\)", _without_code(document.read_text())):
+        if "://" in target:
+            continue
+        path = (document.parent / target) if target else document
+        if not path.exists() or (anchor and (path.suffix != ".md" or anchor not in _anchors(path))):
+            broken.append(f"{target}#{anchor}" if anchor else target)
+    assert broken == []
 
 
-def test_the_commands_of_the_readme_are_commands() -> None:
-    asked = re.findall(r"^\$ (?:\.venv/bin/)?kerf ([^#\n]+)", (ROOT / "README.md").read_text(), re.MULTILINE)
-    assert asked
-    for line in asked:
-        assert _parser().parse_args(line.split()).run
+def test_an_anchor_is_made_of_a_heading_as_github_makes_it(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("# R1 Term: one `session`\n## [What if](x.md), when?\n## Limits\n## Limits\n```\n# no heading\n```\n")
+    assert _anchors(page) == {"r1-term-one-session", "what-if-when", "limits", "limits-1"}
+
+
+def _without_code(text: str) -> str:
+    text = re.sub(r"^ *```.*?^ *```", "", text, flags=re.DOTALL | re.MULTILINE)
+    return re.sub(r"`[^`\n]*`", "``", text)
+
+
+@cache
+def _anchors(document: Path) -> set[str]:
+    """GitHub's: letters, digits, - and _ of a heading in lower case, blanks as dashes, a number behind what comes again."""
+    seen: Counter[str] = Counter()
+    text = re.sub(r"^ *```.*?^ *```", "", document.read_text(), flags=re.DOTALL | re.MULTILINE)
+    for heading in re.findall(r"^#{1,6} +(.+?) *$", text, re.MULTILINE):
+        plain = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading)
+        seen[re.sub(r"[^\w\- ]", "", plain.lower()).replace(" ", "-")] += 1
+    return {slug if not again else f"{slug}-{again}" for slug, times in seen.items() for again in range(times)}
+
+
+def test_the_commands_of_the_documents_are_commands() -> None:
+    line_of = re.compile(r"^(?:\$ )?(?:\.venv/bin/)?kerf ([a-z].*)$", re.MULTILINE)
+    asked = {document: line_of.findall("\n".join(_blocks(document.read_text()))) for document in DOCUMENTS}
+    assert asked[ROOT / "README.md"]
+    for line in (line for lines in asked.values() for line in lines):
+        assert _parser().parse_args(shlex.split(line, comments=True)).run
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
-    named = {name for document in DOCUMENTS for name in re.findall(r"`make ([a-z-]+)", document.read_text())}
+    named = {name for document in DOCUMENTS for name in re.findall(r"(?:`|^)make ([a-z-]+)", document.read_text(), re.MULTILINE)}
     assert named <= targets
+
+
+def _blocks(text: str) -> list[str]:
+    return re.findall(r"^ *```\w*\n(.*?)^ *```", text, re.DOTALL | re.MULTILINE)
+
+
+def test_the_functions_that_the_documents_name_exist() -> None:
+    named = {
+        (path, name)
+        for document in DOCUMENTS
+        for path, name in re.findall(r"`((?:services|shared|cli)/[\w/]+\.py):([\w.]+)`", document.read_text())
+    }
+    assert len(named) > 50
+    assert {f"{path}:{name}" for path, name in named if not _defines(ROOT / path, name)} == set()
+
+
+def _defines(module: Path, name: str) -> bool:
+    """Whether a module has this function, class or method."""
+    if not module.exists():
+        return False
+    body = ast.parse(module.read_text()).body
+    for part in name.split("."):
+        found = [one for one in body if isinstance(one, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)) and one.name == part]
+        if not found:
+            return False
+        body = found[-1].body
+    return True
+
+
+def test_the_readme_is_one_screen_and_a_bit() -> None:
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 120
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
