@@ -134,8 +134,8 @@ class Accepted(Message, frozen=True):
 
 class Released(Message, frozen=True):
     """A promise: the node that says so will never hand this grant over again, and nothing of it runs. Said again until placement
-    has booked it. The event slice.released says the same to listeners; placement believes this one, which only the node itself
-    can send."""
+    has booked it. The event slice.released says the same to listeners; placement believes this one, which names
+    the node in its subject: what a node says of another's grants does not count."""
 
     grant_id: str
     reason: str = ""

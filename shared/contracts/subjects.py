@@ -114,7 +114,7 @@ def ack(instance: str, of: str, node: str) -> str:
 
 
 def sender(subject: str) -> str:
-    """The node that speaks on a subject that ends with its token: an agent's NATS user may publish under its own token alone."""
+    """The node that a subject ends with. It is the sender's own word as long as all agents share one NATS user (docs/limitations.md)."""
     return untoken(subject.rsplit(".", 1)[1])
 
 
