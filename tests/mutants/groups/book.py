@@ -6,8 +6,8 @@ _LEDGER = "shared/book/ledger.py"
 _GIVING = "services/placement/protocol/releases.py"
 _TESTS = "tests/unit/shared/book/test_book.py::"
 _CORE = "tests/unit/services/placement/test_core.py::"
-_GIVING_TESTS = "tests/unit/services/placement/test_giving_back.py::"
-_SESSION = "tests/unit/services/placement/test_session.py::"
+_GIVING_TESTS = "tests/unit/services/placement/protocol/test_releases.py::"
+_SESSION = "tests/unit/services/placement/leader/test_session.py::"
 
 MUTANTS = [
     Mutant(

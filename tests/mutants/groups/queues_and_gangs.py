@@ -2,10 +2,10 @@
 
 from tests.mutants.mutant import Mutant
 
-_GANGS = "tests/unit/services/placement/test_gangs.py::"
-_QUEUES = "tests/unit/services/placement/test_queues.py::"
-_PLANS = "tests/unit/services/placement/test_reservations.py::"
-_PARKING = "tests/unit/services/placement/test_parking.py::"
+_GANGS = "tests/unit/services/placement/scheduling/gangs/test_gangs.py::"
+_QUEUES = "tests/unit/services/placement/scheduling/fair/test_queues.py::"
+_PLANS = "tests/unit/services/placement/preemption/test_reservations.py::"
+_PARKING = "tests/unit/services/placement/preemption/test_suspension.py::"
 _PREEMPTION = "services/placement/preemption/plans.py"
 
 MUTANTS = [
@@ -188,7 +188,7 @@ MUTANTS = [
         old="return book.nodes.get(node.name) is node and not Diagnosis(state, book).of(node)",
         new="return book.nodes.get(node.name) is node",
         tests=(
-            "tests/unit/services/placement/explaining/test_counterfactuals.py::"
+            "tests/unit/services/placement/explain/test_counterfactuals.py::"
             "test_another_model_is_only_named_where_such_a_gpu_is_free",
         ),
     ),
@@ -198,6 +198,6 @@ MUTANTS = [
         file="services/placement/scheduling/unsupported_fields.py",
         old="    if state.excluded:\n",
         new="    if False:\n",
-        tests=("tests/unit/services/placement/test_recovery.py::test_an_excluded_pod_is_told_so_and_why_says_it",),
+        tests=("tests/unit/services/placement/protocol/test_recovery.py::test_an_excluded_pod_is_told_so_and_why_says_it",),
     ),
 ]  # fmt: skip

@@ -3,9 +3,9 @@
 from tests.mutants.mutant import Mutant
 
 _PROTOCOL = "services/placement/leader/log_protocol.py"
-_STEPS = "tests/unit/services/placement/test_log_protocol.py::"
-_CLIENT = "tests/unit/services/placement/test_log_client.py::"
-_SESSION = "tests/unit/services/placement/test_session.py::"
+_STEPS = "tests/unit/services/placement/leader/test_log_protocol.py::"
+_CLIENT = "tests/unit/services/placement/leader/test_log_client.py::"
+_SESSION = "tests/unit/services/placement/leader/test_session.py::"
 
 MUTANTS = [
     Mutant(

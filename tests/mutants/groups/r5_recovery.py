@@ -4,7 +4,7 @@ from tests.mutants.mutant import Mutant
 
 _TAKEOVER = "services/placement/protocol/recovery.py"
 _CORE = "services/placement/core.py"
-_TESTS = "tests/unit/services/placement/test_recovery.py::"
+_TESTS = "tests/unit/services/placement/protocol/test_recovery.py::"
 _CORE_TESTS = "tests/unit/services/placement/test_core.py::"
 _LOST = (_TESTS + "test_a_log_that_has_lost_records_is_deleted_and_begins_higher_than_any_before",)
 _UNTOUCHABLE = (_TESTS + "test_a_pod_that_cannot_be_touched_holds_nobody_up",)

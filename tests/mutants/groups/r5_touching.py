@@ -5,8 +5,8 @@ from tests.mutants.mutant import Mutant
 _RECOVERY = "services/placement/protocol/recovery.py"
 _SESSION = "services/placement/leader/session.py"
 _WATCHER = "services/watcher/executors.py"
-_TESTS = "tests/unit/services/placement/test_recovery.py::"
-_OF_SESSION = "tests/unit/services/placement/test_session.py::"
+_TESTS = "tests/unit/services/placement/protocol/test_recovery.py::"
+_OF_SESSION = "tests/unit/services/placement/leader/test_session.py::"
 _CORE = "tests/unit/services/placement/test_core.py::"
 
 MUTANTS = [
@@ -107,7 +107,7 @@ MUTANTS = [
         file="services/placement/leader/log_protocol.py",
         old="    except ContractError:\n        return None\n",
         new="    except ContractError:\n        raise\n",
-        tests=("tests/unit/services/placement/test_log_protocol.py::test_a_mark_that_cannot_be_read_is_none",),
+        tests=("tests/unit/services/placement/leader/test_log_protocol.py::test_a_mark_that_cannot_be_read_is_none",),
     ),
     Mutant(
         name="silent-log-ends-the-session",
@@ -142,7 +142,7 @@ MUTANTS = [
         file="services/placement/protocol/releases.py",
         old='self._released_before(held) if held.phase == "bound" else [self._end(held, event.reason)]',
         new="[self._end(held, event.reason)]",
-        tests=("tests/unit/services/placement/test_giving_back.py::test_a_release_of_a_pod_that_lives_replaces_the_pod",),
+        tests=("tests/unit/services/placement/protocol/test_releases.py::test_a_release_of_a_pod_that_lives_replaces_the_pod",),
     ),
     Mutant(
         name="full-annotations-are-placed",

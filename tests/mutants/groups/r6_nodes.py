@@ -7,8 +7,8 @@ GIVING_BACK = "services/placement/protocol/releases.py"
 CORE = "services/placement/core.py"
 SESSION = "services/placement/leader/session.py"
 UNIT = "tests/unit/services/placement"
-TEST = f"{UNIT}/test_nodes.py"
-RECOVERY = f"{UNIT}/test_recovery_order.py"
+TEST = f"{UNIT}/protocol/test_nodes.py"
+RECOVERY = f"{UNIT}/protocol/test_recovery_order.py"
 BAD = "tests/contract/test_bad_input.py"
 
 MUTANTS = [
@@ -347,6 +347,6 @@ MUTANTS = [
         file="shared/book/states.py",
         old='trouble = node.agent_trouble or ("" if gpu.state == "healthy" else',
         new='trouble = node.agent_trouble or ("" if True else',
-        tests=(f"{UNIT}/test_engine.py::test_an_unhealthy_gpu_gets_nothing_new",),
+        tests=(f"{UNIT}/engine/test_engine.py::test_an_unhealthy_gpu_gets_nothing_new",),
     ),
 ]

@@ -17,7 +17,7 @@ from shared.model.kube_object import OwnerReference
 from shared.model.objects import Pod
 from tests.support import build
 from tests.support.leader import Leader, only
-from tests.unit.services.placement.test_parking import parked_world
+from tests.unit.services.placement.preemption.test_suspension import parked_world
 
 WHOLE = {"n-gpu-0": (81920, 1000)}
 BY_A_JOB = (OwnerReference(kind="Job", name="train", uid="uid-train", controller=True),)

@@ -14,7 +14,7 @@ from shared.model.grant import decode_grant
 from shared.model.kube_object import OwnerReference
 from shared.model.objects import Pod
 from tests.support import build
-from tests.unit.services.placement.test_reservations import World, refused
+from tests.unit.services.placement.preemption.test_reservations import World, refused
 
 DELETED = "2026-11-21T01:00:00Z"
 

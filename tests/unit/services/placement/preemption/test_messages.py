@@ -12,7 +12,7 @@ from shared.contracts.queries import InspectGpu, InspectQuery, StatusQuery
 from shared.model.grant import ContainerGrant, GpuShare, Grant
 from tests.support import build
 from tests.support.whatif import time_of, when, why
-from tests.unit.services.placement.test_reservations import World, high, low
+from tests.unit.services.placement.preemption.test_reservations import World, high, low
 
 GPU_MIB = 81_920
 
