@@ -101,7 +101,7 @@ def _questions(add: Callable[..., argparse.ArgumentParser], pod: argparse.Argume
     what_if.add_argument("-n", "--namespace", default="default", help="of the pod to resize")
     what_if.add_argument("--nodes", type=int, default=5)
     preempt = add("preempt", "preempt", "who would give way to a waiting pod, and at what price", pod)
-    preempt.add_argument("--dry-run", action="store_true", help="the only way there is: what happens, happens by priority")
+    preempt.add_argument("--dry-run", action="store_true", help="preview only: preemption itself is automatic")
     add("when", "when", "when a waiting pod could start at the earliest, by the ends that are known", pod)
 
     advise = add("advise", "advise", "which pods should move to make room; nothing is moved")

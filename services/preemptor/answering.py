@@ -69,7 +69,7 @@ class Answering:
         if ways is None:
             return PreemptAnswer(
                 kept=self._left_alone(members),
-                sentence="nobody who may be asked to would make room for it; kerf why says what would, kerf advise who could move",
+                sentence="preempting all eligible pods would not free enough capacity; kerf why says what would help, kerf advise which pods could move",
             )
         if not any(way.victims for way in ways):
             return PreemptAnswer(sentence="there is room for it, which placement is about to use")

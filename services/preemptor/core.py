@@ -71,7 +71,7 @@ class Core:
 
     def handle(self, event: m.Input, now: float) -> list[m.Command]:
         out = self._handle(event, now)
-        # Before the evictions themselves: who dies in between has left somebody alone for nothing, and not the other way round.
+        # Protection is persisted before the evictions: a crash in between protects a pod too long instead of evicting it twice.
         return [*(m.Remember(known, self.immunity.forgotten_at(known) - now) for known in self.immunity.changed()), *out]
 
     def _handle(self, event: m.Input, now: float) -> list[m.Command]:

@@ -1,4 +1,4 @@
-"""Who has room that a pod could use, and why none of it is asked for: what people read where nobody gives way. Pure."""
+"""Explains why running pods were not chosen as victims. Pure."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""The gentlest way to make room: whose leaving lets a pod, or all of a gang, in at the least cost. Pure.
+"""Finds the cheapest set of victims that lets a pod or a gang fit. Pure.
 
-A first word, by what GPUs, CPU and memory a node has: placement has the last one, and refuses a plan that does not hold
-against every filter. The gentlest action that will do: first what a pod can give up and go on, then its end. Least important
-victims first, then the least lost; a set of victims is minimal, for each one of it that need not go is put back, the dearest
-first. Of a gang as many go as it can spare, or all.
+A fast pre-check on GPUs, CPU and memory: placement runs all filters and has the final say, and refuses a plan that breaks one.
+The least disruptive action that is enough comes first: actions that a pod survives, then eviction. Victims are chosen by lowest
+priority, then by least lost work. A set of victims is minimal: each victim that turns out to be unnecessary is put back, the most
+expensive first. A gang loses as many members as it can spare, or all.
 """
 
 from __future__ import annotations

@@ -87,7 +87,7 @@ static int to_ask(void) {
     return file;
 }
 
-/* Who cannot be asked about is alive. */
+/* If the state of a process is unknown, it counts as alive. */
 int process_alive(int index) {
     struct flock asked = place(index);
     int file;

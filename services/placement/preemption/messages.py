@@ -33,7 +33,7 @@ def in_vain(plan: Plan, reason: str, book: Book) -> list[m.Command]:
     ]
     events = [_event(state, "NoRoomMade", f"no place is kept for it any more: {reason} (plan {plan.plan_id})") for state in gains[:1]]
     events += [
-        _event(state, "NoRoomMade", f"it ends, and not for {plan.gains} any more: {reason} (plan {plan.plan_id})")
+        _event(state, "NoRoomMade", f"eviction continues, but plan {plan.plan_id} for {plan.gains} was cancelled: {reason}")
         for state in gives[:_TOLD_MOST]
     ]
     return [m.SendPatches(tuple(events))] if events else []

@@ -54,7 +54,7 @@ class Preemption:
             plan = found.plan
             self._end(found, now)
             if not self._committer.take([(b.uid, b.node) for b in plan.beneficiaries], now):
-                out += self._over(found, term, self._abandon(plan, "its victims are gone, and yet it does not fit there any more"))
+                out += self._over(found, term, self._abandon(plan, "the victims were evicted, but the pod no longer fits on the node"))
                 continue
             # Gathered after its decisions, so it is over in the same record, or in a later one.
             out += self._over(found, term, _publish(plan, PreemptionExecuted(plan=plan, took_ms=round((now - found.since) * 1000))))

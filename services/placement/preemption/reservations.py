@@ -111,7 +111,7 @@ class Reservations(dict[str, Reservation]):
         return next((r.plan for r in self.values() if r.answered and wanted <= {b.uid for b in r.plan.beneficiaries}), None)
 
     def end(self, plan_id: str) -> Reservation | None:
-        """What it kept is everybody's again."""
+        """Releases the reservation."""
         found = self.pop(plan_id, None)
         for shadow in () if found is None else found.shadows:
             self.book.unreserve(shadow)

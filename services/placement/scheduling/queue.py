@@ -153,7 +153,7 @@ class Queue:
             entry, key = heads[0]
             line = self.lines.get(key)
             if line is None or line.parked or not line.members or line.head != entry:
-                heapq.heappop(heads)  # an old word about a line that has moved on
+                heapq.heappop(heads)  # a stale heap entry
                 continue
             pause = self._pauses.get(entry[3])
             if pause is not None and pause.until > now:

@@ -132,7 +132,7 @@ def test_a_plan_that_is_given_up_is_told_to_who_waits_and_to_who_ends_for_nothin
     world.leader.send(m.AbandonAsked("plan", "a budget said no"))
     assert told(world, "NoRoomMade") == [
         ("high", "Warning", "no place is kept for it any more: a budget said no (plan plan)"),
-        ("low0", "Warning", "it ends, and not for team/high any more: a budget said no (plan plan)"),
+        ("low0", "Warning", "eviction continues, but plan plan for team/high was cancelled: a budget said no"),
     ]
 
 
