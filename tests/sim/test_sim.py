@@ -86,7 +86,7 @@ def test_a_hold_that_ends_by_time_out_would_be_seen(monkeypatch: pytest.MonkeyPa
         tick(self, now)
 
     monkeypatch.setattr(Core, "_tick", forgets)
-    assert _violated(range(300))
+    assert _violated(range(300)).startswith("two decisions")
 
 
 def test_using_a_node_before_it_has_synced_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -100,7 +100,7 @@ def test_using_a_node_before_it_has_synced_would_be_seen(monkeypatch: pytest.Mon
 
     monkeypatch.setattr(Nodes, "inventory", trusts)
     monkeypatch.setattr(Nodes, "_sync", lambda self, node, now: [])
-    assert _violated(range(300))
+    assert _violated(range(300)).startswith(("P1", "P6"))
 
 
 def test_a_renewal_over_a_successor_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -123,12 +123,12 @@ def test_trusting_a_log_without_its_mark_would_be_seen(monkeypatch: pytest.Monke
         return "seen" if seen >= term else ""
 
     monkeypatch.setattr(Recovery, "lost", only_what_watchers_met)
-    assert _violated(range(300))
+    assert _violated(range(300)).startswith(("P1", "P2"))
 
 
 def test_taking_decisions_over_without_touching_after_a_loss_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Recovery, "must_move", lambda self, pods, now: None)
-    assert _violated(range(300))
+    assert _violated(range(300)).startswith(("P1", "two decisions"))
 
 
 def test_handing_over_a_hold_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -172,7 +172,7 @@ def test_waiting_for_a_pod_that_nobody_can_touch_would_be_seen(monkeypatch: pyte
 
 def test_forgetting_which_pods_could_not_be_touched_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Recovery, "is_excluded", lambda self, state, now: False)
-    assert _violated(range(300))
+    assert _violated(range(300)).startswith(("P1", "P6"))
 
 
 def test_leaving_earlier_terms_open_at_the_nodes_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
