@@ -132,6 +132,17 @@ def pure(count: int) -> dict[str, float]:
     }
 
 
+async def marks(bus: NatsBus, count: int) -> list[float]:
+    """Microseconds of each compare-and-swap of the log's mark, which follows each append (R1)."""
+    took = []
+    _, revision = await bus.read_mark()
+    for _ in range(count):
+        began = time.perf_counter()
+        revision = await bus.write_mark(PAYLOAD[:80], revision)
+        took.append((time.perf_counter() - began) * 1e6)
+    return took
+
+
 async def measure(scale: float) -> dict[str, Any]:
     async with EmbeddedServer() as server, await NatsBus.connect(server.url) as bus, await NatsBus.connect(server.url) as other:
         await provision(bus)
@@ -140,6 +151,7 @@ async def measure(scale: float) -> dict[str, Any]:
         event_us, wrap_us = await events(bus, int(20_000 * scale))
         asked = await requests(bus, other, int(4000 * scale))
         took, cpu_us, size = await appends(bus, int(1000 * scale), 32)
+        marked = await marks(bus, int(1000 * scale))
         return {
             "core_publish_cpu_us": publish_us,
             "publish_event_cpu_us": event_us,
@@ -150,6 +162,8 @@ async def measure(scale: float) -> dict[str, Any]:
             "append_32_p50_us": statistics.median(took),
             "append_32_p99_us": percentile(took, 0.99),
             "append_32_cpu_us": cpu_us,
+            "mark_p50_us": statistics.median(marked),
+            "mark_p99_us": percentile(marked, 0.99),
             "append_cpu_per_decision_us": cpu_us / 32,
             **pure(int(100_000 * scale)),
         }
