@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
 from typing import Protocol
 
 import msgspec
@@ -218,10 +219,16 @@ class Ledger:
             granted |= taken
         return granted
 
-    def overbooked(self) -> list[str]:
+    def overbooked(self, unsynced: Container[str] = ()) -> list[str]:
         """GPUs on which more is booked than there is (P1), or MIG instances that overlap, as node/uuid. Foreign memory is
-        not ours to answer for."""
-        taken = sum_shares(self._taken(held) for held in self.grants.values() if held.phase != "reserved")
+        not ours to answer for. `unsynced`: nodes that have not said yet which grants they gave back; there a pod that has ended may
+        stand beside the one that got its GPU since."""
+        counted = (
+            held
+            for held in self.grants.values()
+            if held.phase != "reserved" and not (held.phase == "leaving" and held.node in unsynced)
+        )
+        taken = sum_shares(self._taken(held) for held in counted)
         return sorted(
             f"{node.name}/{room.uuid}"
             for node in self.nodes.values()

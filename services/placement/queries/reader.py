@@ -101,6 +101,7 @@ def status(core: Core, query: StatusQuery, *, leader: bool) -> StatusAnswer:
             taken_mib += sum(s.memory_mib for s in container.gpus)
             taken_milli += sum(s.compute_milli for s in container.gpus)
     phases = [held.phase for held in book.grants.values()]
+    unsynced = {name for name in book.nodes if not core.nodes.is_synced(name)}
     timings = sorted(core.scheduler.decide_us)
     shown = [core.scheduler.explainer.why(book.pods[uid], max_nodes=0) for uid in core.queue.oldest(min(query.waiting, _WAITING_MOST))]
     return StatusAnswer(
@@ -113,7 +114,7 @@ def status(core: Core, query: StatusQuery, *, leader: bool) -> StatusAnswer:
         pods_gated=sum(1 for s in book.pods.values() if s.ours and s.pod.spec.scheduling_gates),
         pods_leaving=phases.count("leaving"), decisions=core.stats.decisions, rejections=core.stats.rejections,
         decide_us_p50=timings[len(timings) // 2] if timings else 0.0, decide_us_p99=timings[len(timings) * 99 // 100] if timings else 0.0,
-        fragmentation_milli=fragmentation_milli(core), double_bookings=len(book.overbooked()), waiting=tuple(shown),
+        fragmentation_milli=fragmentation_milli(core), double_bookings=len(book.overbooked(unsynced)), waiting=tuple(shown),
         synced_nodes=core.nodes.synced_count,
     )  # fmt: skip
 

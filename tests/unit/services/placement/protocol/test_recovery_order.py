@@ -7,7 +7,9 @@ from collections.abc import Callable
 import msgspec
 
 from services.placement import messages as m
+from services.placement.queries.reader import status
 from shared.contracts.node_commands import NodeSyncAnswer
+from shared.contracts.queries import StatusQuery
 from tests.support import build
 from tests.support.leader import Leader, only
 
@@ -72,3 +74,20 @@ def test_an_answer_under_another_term_does_not_open_a_node() -> None:
         leader.send(m.SyncAnswered(NodeSyncAnswer(node="n", boot_id="boot-1", term=term, accepted=True, number=1)))
     leader.facts(build.gpu_pod("p", gpus=1))
     assert not leader.core.holds
+
+
+def test_a_new_leader_reports_no_double_booking_for_what_its_node_has_given_back_before_it() -> None:
+    """A pod has ended, its GPU is another's since, and only the node knows."""
+    first = Leader().nodes("n", gpus=1)
+    ended, later = build.gpu_pod("ended", gpus=1), build.gpu_pod("later", gpus=1)
+    first.facts(ended)
+    ended = build.newer(first.bind(ended), phase="Succeeded")
+    first.facts(ended)
+    (grant_id,) = first.core.book.grants
+    first.send(m.ReleaseSeen("n", grant_id))
+    first.facts(later)
+    second = Leader(build.node("n"), ended, first.bind(later), term=500, records=tuple(first.log), answer=False)
+    second.send(m.InventorySeen(build.inventory("n", gpus=1)))
+    second.send(m.SnapshotSeen(second.objects, 0))
+    assert len(second.core.book.overbooked()) == 1
+    assert status(second.core, StatusQuery(), leader=True).double_bookings == 0
