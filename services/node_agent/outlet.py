@@ -51,7 +51,8 @@ class Outlet:
         self._ctx.bus.publish_event(subject, payload, identity, traceparent=order.traceparent)
 
     def _released(self, node: str, released: Released) -> None:
-        """To placement, which believes a release from the node itself alone. What is lost is said again until it is booked."""
+        """To placement, on this node's own subject: a release on another node's subject would change nothing. A release that is lost is
+        repeated until placement has booked it."""
         self._ctx.spawn(self._send_release(subjects.release(node), encode(released)), name="release")
 
     async def _send_release(self, subject: str, payload: bytes) -> None:

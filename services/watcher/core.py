@@ -18,12 +18,11 @@ from shared.kube.resources import REFLECTED
 from shared.model import names
 from shared.model.claims import ResourceClaim
 from shared.model.kinds import Object
-from shared.model.kube_object import Meta
+from shared.model.kube_object import ANNOTATIONS_MAX_BYTES, Meta, annotations_bytes
 from shared.model.objects import Node, Pod, version
 
 PAGE_LIMIT_BYTES = 512 * 1024
 BATCH_LIMIT_BYTES = 256 * 1024
-ANNOTATIONS_MAX_BYTES = 256 * 1024
 """Of one object, keys and values (Kubernetes)."""
 GRANT_MAX_BYTES = 16 * 1024
 """For the grant and what else Kerf writes."""
@@ -229,7 +228,7 @@ def trim(seen: Object) -> Object:
     """Without annotations that no scheduler reads: those that kubectl keeps for itself, and long ones of strangers. Whether all of
     them leave room for a grant is noted: a Binding adds it even beyond the limit, and then nobody can write the pod any more."""
     notes = seen.metadata.annotations
-    full = sum(len(k.encode()) + len(v.encode()) for k, v in notes.items()) > ANNOTATIONS_MAX_BYTES - GRANT_MAX_BYTES
+    full = annotations_bytes(notes) > ANNOTATIONS_MAX_BYTES - GRANT_MAX_BYTES
     kept = {
         k: v for k, v in notes.items()
         if k.startswith(names.PREFIX) or (len(v) <= ANNOTATION_LIMIT and k != "kubectl.kubernetes.io/last-applied-configuration")

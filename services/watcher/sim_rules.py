@@ -10,6 +10,7 @@ import msgspec
 
 from shared.model.affinity import LabelSelector
 from shared.model.kinds import KINDS
+from shared.model.kube_object import ANNOTATIONS_MAX_BYTES, annotations_bytes
 from shared.model.selectors import labels_match
 
 ANNOTATION_SECONDS = "kerf.dev/sim-seconds"
@@ -40,15 +41,11 @@ def timestamp(now: float) -> str:
     return datetime.datetime.fromtimestamp(now, datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-MAX_ANNOTATIONS_BYTES = 256 * 1024
-
-
 def too_long(kind: str, name: str, document: Json) -> Reply | None:
     """The answer to a write after which the object's annotations would be larger than the server takes; None where they are not."""
-    size = sum(len(key) + len(value) for key, value in (document["metadata"].get("annotations") or {}).items())
-    if size <= MAX_ANNOTATIONS_BYTES:
+    if annotations_bytes(document["metadata"].get("annotations") or {}) <= ANNOTATIONS_MAX_BYTES:
         return None
-    text = f"metadata.annotations: Too long: may not be more than {MAX_ANNOTATIONS_BYTES} bytes"
+    text = f"metadata.annotations: Too long: may not be more than {ANNOTATIONS_MAX_BYTES} bytes"
     return failure(422, "Invalid", f'{kind} "{name}" is invalid: {text}')
 
 

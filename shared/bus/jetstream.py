@@ -23,6 +23,9 @@ CONSUMER_NOT_FOUND = 10014
 NOT_AVAILABLE = (10008, 10076)
 """JetStream has no meta leader just now; or it is not enabled for the account."""
 
+LAST_SEQUENCE = "Nats-Expected-Last-Sequence"
+"""The header of a store that fails unless the stream ends at this sequence."""
+
 CALL_TIMEOUT_S = 2.0
 PATIENCE_S = 10.0
 """How long an election may take before a call gives up; measured 5.1 to 7.8 s at worst."""

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 
 from shared.bus.consumer import EphemeralConsumer, Lost
-from shared.bus.jetstream import JetStream
+from shared.bus.jetstream import LAST_SEQUENCE, JetStream
 from shared.bus.port import LogEntry, Unknown
 from shared.contracts import subjects
 
@@ -16,7 +16,6 @@ READ_PATIENCE_S = 60.0
 _FENCE_SEQUENCE = "Nats-Expected-Last-Subject-Sequence"
 _FENCE_SUBJECT = "Nats-Expected-Last-Subject-Sequence-Subject"
 _EXPECTED_STREAM = "Nats-Expected-Stream"
-_LAST_SEQUENCE = "Nats-Expected-Last-Sequence"
 
 
 class LogStream:
@@ -30,7 +29,7 @@ class LogStream:
         """See port.Bus.append. Appends of one process queue up here: replicated streams refuse a second one in flight."""
         headers = {_EXPECTED_STREAM: subjects.STREAM_LOG, _FENCE_SEQUENCE: str(fence_sequence), _FENCE_SUBJECT: fence_subject}
         if last_sequence is not None:
-            headers[_LAST_SEQUENCE] = str(last_sequence)
+            headers[LAST_SEQUENCE] = str(last_sequence)
         async with self._one_in_flight:
             return await self._js.store(subjects.STREAM_LOG, subject, payload, headers, timeout_s=APPEND_TIMEOUT_S)
 

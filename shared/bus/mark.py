@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from shared.bus.jetstream import JetStream
+from shared.bus.jetstream import LAST_SEQUENCE, JetStream
 from shared.contracts import subjects
 
 WRITE_TIMEOUT_S = 3.0
@@ -26,4 +26,4 @@ class Mark:
 
     async def write(self, value: bytes, revision: int) -> int:
         """Returns the new revision. Raises Refused where it has moved on, NoStream where the bucket is gone, Unknown."""
-        return await self._js.store(_STREAM, _SUBJECT, value, {"Nats-Expected-Last-Sequence": str(revision)}, timeout_s=WRITE_TIMEOUT_S)
+        return await self._js.store(_STREAM, _SUBJECT, value, {LAST_SEQUENCE: str(revision)}, timeout_s=WRITE_TIMEOUT_S)

@@ -23,7 +23,8 @@ log = structlog.get_logger("bus")
 
 
 def wanted(*, replicas: int = 1, log_max_age_s: int = 24 * 3600) -> tuple[dict[str, Any], ...]:
-    """The server's own configuration objects, all that Kerf cares about in them. Durations are nanoseconds."""
+    """The server's own configuration objects, all that Kerf cares about in them, in the order in which
+    they are made. Durations are nanoseconds."""
     bucket = {
         "max_msgs_per_subject": 1,
         "discard": "new",
@@ -33,12 +34,6 @@ def wanted(*, replicas: int = 1, log_max_age_s: int = 24 * 3600) -> tuple[dict[s
         "num_replicas": replicas,
     }
     return (
-        {
-            "name": subjects.STREAM_LOG, "subjects": [subjects.LOG_ALL], "storage": "file", "retention": "limits",
-            "discard": "old", "max_age": log_max_age_s * _S, "deny_delete": True, "deny_purge": True,
-            # Reads go to the leader alone: a follower's answer may be behind, and a replay must not be.
-            "allow_direct": False, "num_replicas": replicas,
-        },
         {
             "name": subjects.STREAM_EVENTS, "subjects": [subjects.EVENTS_ALL], "storage": "file", "retention": "limits",
             "discard": "old", "max_age": 7 * 24 * 3600 * _S, "max_bytes": 2 * 1024**3, "duplicate_window": 120 * _S,
@@ -63,6 +58,13 @@ def wanted(*, replicas: int = 1, log_max_age_s: int = 24 * 3600) -> tuple[dict[s
             "name": f"KV_{subjects.KV_SPARED}", "subjects": [f"$KV.{subjects.KV_SPARED}.>"], "storage": "file", **bucket,
             "allow_msg_ttl": True, "subject_delete_marker_ttl": 60 * _S,
         },
+        {
+            # Last: its beginning is written to the mark, under the revision that the mark had before the log was there.
+            "name": subjects.STREAM_LOG, "subjects": [subjects.LOG_ALL], "storage": "file", "retention": "limits",
+            "discard": "old", "max_age": log_max_age_s * _S, "deny_delete": True, "deny_purge": True,
+            # Reads go to the leader alone: a follower's answer may be behind, and a replay must not be.
+            "allow_direct": False, "num_replicas": replicas,
+        },
     )  # fmt: skip
 
 
@@ -76,9 +78,7 @@ async def provision(bus: Bus, *, replicas: int = 1, log_max_age_s: int = 24 * 36
     if not isinstance(js, JetStream):
         raise BusError(f"cannot provision over {type(bus).__name__}: it is no NATS bus")
     made, differences = [], []
-    # The log last: its beginning is written to the mark, under the revision that the mark had before the log was there.
-    configs = sorted(wanted(replicas=replicas, log_max_age_s=log_max_age_s), key=lambda config: config["name"] == subjects.STREAM_LOG)
-    for config in configs:
+    for config in wanted(replicas=replicas, log_max_age_s=log_max_age_s):
         name, mark = config["name"], None
         try:
             info = await js.stream_info(name)

@@ -227,7 +227,7 @@ SAMPLES: tuple[Channel, ...] = (
     Channel(name="beat", address=f"{s.VERSION}.beat.{{node}}", kind="sample", message=n.Beat, publisher="node_agent", receivers="placement",
             description="A sign of life every 2 seconds; under the token hollow one of a process that simulates many nodes."),
     Channel(name="release", address=f"{s.VERSION}.release.{{node}}", kind="sample", message=n.Released, publisher="node_agent", receivers="placement",
-            description="The node has released a grant for good; said again until placement has booked it. An agent may publish under its own node's token alone."),
+            description="The node has released a grant for good; said again until placement has booked it. Placement takes it for grants of the node in its subject alone."),
     Channel(name="usage", address=f"{s.VERSION}.usage.{{node}}", kind="sample", message=sm.UsageSample, publisher="node_agent", receivers="anyone",
             description="What is used on a node's GPUs, by slice, every few seconds."),
     Channel(name="spans", address=f"{s.VERSION}.spans.{{service}}", kind="sample", message=q.SpanBatch, publisher="every service", receivers="metrics",

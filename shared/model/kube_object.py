@@ -7,6 +7,14 @@ import msgspec
 Labels = dict[str, str]
 Quantities = dict[str, str | int]
 
+ANNOTATIONS_MAX_BYTES = 256 * 1024
+"""TotalAnnotationSizeLimitB of the API server: it refuses a larger object, whoever writes it."""
+
+
+def annotations_bytes(annotations: Labels) -> int:
+    """As the API server counts them against ANNOTATIONS_MAX_BYTES: keys and values in UTF-8."""
+    return sum(len(key.encode()) + len(value.encode()) for key, value in annotations.items())
+
 
 class KubeObject(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, kw_only=True, gc=False):
     """Frozen trees never form cycles, so the garbage collector need not walk them: decoding a pod among thousands that

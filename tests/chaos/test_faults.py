@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 
+from shared.model.kube_object import ANNOTATIONS_MAX_BYTES
 from tests.chaos.audit import Ask
 from tests.chaos.load import Load
 from tests.chaos.world import World, loaded, seeds
@@ -20,7 +21,6 @@ from tests.support.waiting import eventually
 pytestmark = [pytest.mark.cluster, pytest.mark.xdist_group("chaos"), pytest.mark.asyncio(loop_scope="session")]
 
 PODS = int(os.environ.get("KERF_CHAOS_PODS", "90"))
-ANNOTATIONS_MAX_BYTES = 256 * 1024
 FIRST, LATER = PODS * 2 // 3, PODS // 3
 
 

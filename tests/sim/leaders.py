@@ -93,7 +93,7 @@ class Leader:
     def _soon(self, seconds: float, do: Callable[[], None]) -> None:
         self.world.clock.after(seconds, self.awake(do))
 
-    def reigning(self, do: Callable[[], None]) -> Callable[[], None]:
+    def while_leading(self, do: Callable[[], None]) -> Callable[[], None]:
         session = self._session
         return self.awake(lambda: do() if self._session == session else None)
 
@@ -137,7 +137,7 @@ class Leader:
         self._feed(m.TermTaken(self._log.term, records, self._log.found_mark))
         for node in self.world.nodes.values():
             node.tell_inventory(self)
-        self._soon(0.5, self.reigning(self._tick))
+        self._soon(0.5, self.while_leading(self._tick))
         self._renew_at = self.world.clock.now + self.world.rng.uniform(5.0, 60.0)
 
     def _renew(self) -> None:
@@ -172,7 +172,7 @@ class Leader:
 
         def ask(request: Request) -> None:
             if isinstance(request, Pause):
-                self._soon(0.5, self.reigning(lambda: go(lambda: steps.send(None))))
+                self._soon(0.5, self.while_leading(lambda: go(lambda: steps.send(None))))
                 return
             open_ = [True]
 
@@ -215,7 +215,7 @@ class Leader:
         if self._follower.epoch and self.world.clock.now - self._heard > SILENCE_S:
             self.world.clock.tell(f"{self.name} gives up the silent feed {self._follower.epoch}")
             self._want_snapshot()
-        self._soon(0.5, self.reigning(self._tick))
+        self._soon(0.5, self.while_leading(self._tick))
 
     # --- in and out -------------------------------------------------------------------------------------------
 
@@ -311,7 +311,7 @@ class Leader:
             case m.Again():
                 self._soon(0.0, lambda: self._feed(m.Tick()))
             case m.Later():
-                self._soon(command.seconds, self.reigning(lambda: self._feed(m.Wake())))
+                self._soon(command.seconds, self.while_leading(lambda: self._feed(m.Wake())))
             case m.CheckTerm():
                 self._check_term()
             case m.BeginLogAnew():
@@ -323,4 +323,4 @@ class Leader:
             if self.world.nats.newest_term != self.term:
                 self._end("the log has a newer term")
 
-        self.world.network.send(self.name, "nats", self.reigning(seen))
+        self.world.network.send(self.name, "nats", self.while_leading(seen))

@@ -10,11 +10,12 @@ import msgspec
 from services.placement import messages as m
 from services.placement.explain.explainer import Explainer
 from services.placement.filters.volumes import choose_volumes, claim_names, waits_for_consumer
+from services.placement.pod_events import pod_event, warn
 from services.placement.scheduling.queue import Queue
 from shared.book.book import Book
 from shared.book.gangs import GangState, gang_trace
 from shared.book.states import PodState
-from shared.contracts.commands import AnnounceEvent, Answer, Patch, ReportPending, SelectNode
+from shared.contracts.commands import Answer, Patch, ReportPending, SelectNode
 from shared.contracts.events import GangPlaced, GangWaiting, PlacementDecided, PlacementRejected
 from shared.contracts.explain import PodExplanation, Reason
 
@@ -68,10 +69,7 @@ class Reports:
     def gang_lacks(self, gang: GangState, placed: Iterable[PodState]) -> list[m.Command]:
         """A gang has begun and lacks members for longer than its time-out: those who have places are told."""
         note = f"gang {gang.name} has {gang.has} of the {gang.minimum} pods it needs, for {gang.patience_s} s now; what was not bound has been given back. Delete the pods that run to free their GPUs, or let them wait"
-        return [m.SendPatches(tuple(
-            AnnounceEvent(uid=state.uid, namespace=state.pod.metadata.namespace, name=state.pod.metadata.name, type="Warning", reason="GangIncomplete", action="Scheduling", note=note)
-            for state in placed if state.pod.spec.node_name
-        ))]  # fmt: skip
+        return [m.SendPatches(tuple(pod_event(state, "GangIncomplete", "Scheduling", note) for state in placed if state.pod.spec.node_name))]
 
     def _gang_waits(self, namespace: str, explanation: PodExplanation) -> list[m.Command]:
         """Once for all members, and again when the reason changes."""
@@ -96,9 +94,8 @@ class Reports:
         return self._reject(state, explanation)
 
     def bind_refused(self, state: PodState, answer: Answer) -> list[m.Command]:
-        meta = state.pod.metadata
         note = f"the Binding was refused ({answer.outcome}): {answer.message}; the pod is decided anew"
-        return [m.SendPatches((AnnounceEvent(uid=state.uid, namespace=meta.namespace, name=meta.name, type="Warning", reason="BindingRefused", action="Binding", note=note),))]
+        return [warn(state, "BindingRefused", "Binding", note)]
 
     def claims_first(self, state: PodState, node: str, book: Book) -> tuple[SelectNode, ...]:
         """Claims of the pod that bind late and must be told the node before the pod can be bound."""

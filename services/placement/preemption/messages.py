@@ -4,13 +4,14 @@ that is parked."""
 from __future__ import annotations
 
 from services.placement import messages as m
+from services.placement.pod_events import pod_event
 from shared.book.book import Book
 from shared.book.states import PodState
-from shared.contracts.commands import AnnounceEvent
 from shared.contracts.plan_words import gives_way, price
 from shared.contracts.preemption import Plan
 from shared.model.parked import Parked
 
+_ACTION = "Preempting"
 _TOLD_MOST = 32
 """Of those who end for nothing: a plan may have hundreds."""
 
@@ -22,7 +23,7 @@ def making_room(plan: Plan, book: Book) -> list[m.Command]:
     mates = len(plan.beneficiaries) - 1
     whom = f"it and {mates} more of its gang" if mates else "it"
     note = f"a place is kept for {whom}, on {first.node}, while others make room: {gives_way(plan)}. {price(plan)} (plan {plan.plan_id})"
-    return [] if state is None else [m.SendPatches((_event(state, "MakingRoom", note, warns=False),))]
+    return [] if state is None else [m.SendPatches((pod_event(state, "MakingRoom", _ACTION, note, warns=False),))]
 
 
 def in_vain(plan: Plan, reason: str, book: Book) -> list[m.Command]:
@@ -31,9 +32,9 @@ def in_vain(plan: Plan, reason: str, book: Book) -> list[m.Command]:
     gives = [
         state for v in plan.victims if (state := book.pods.get(v.uid)) is not None and state.pod.metadata.deletion_timestamp is not None
     ]
-    events = [_event(state, "NoRoomMade", f"no place is kept for it any more: {reason} (plan {plan.plan_id})") for state in gains[:1]]
+    events = [pod_event(state, "NoRoomMade", _ACTION, f"no place is kept for it any more: {reason} (plan {plan.plan_id})") for state in gains[:1]]
     events += [
-        _event(state, "NoRoomMade", f"eviction continues, but plan {plan.plan_id} for {plan.gains} was cancelled: {reason}")
+        pod_event(state, "NoRoomMade", _ACTION, f"eviction continues, but plan {plan.plan_id} for {plan.gains} was cancelled: {reason}")
         for state in gives[:_TOLD_MOST]
     ]
     return [m.SendPatches(tuple(events))] if events else []
@@ -60,16 +61,3 @@ def _what(parked: Parked) -> str:
             return f"GPU memory (shrink: it keeps {parked.memory_mib} MiB of each of its GPUs)"
         case "checkpoint":
             return "its GPUs (checkpoint: its GPU memory is on the host)"
-
-
-def _event(state: PodState, reason: str, note: str, *, warns: bool = True) -> AnnounceEvent:
-    meta = state.pod.metadata
-    return AnnounceEvent(
-        uid=state.uid,
-        namespace=meta.namespace,
-        name=meta.name,
-        type="Warning" if warns else "Normal",
-        reason=reason,
-        action="Preempting",
-        note=note,
-    )

@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from services.placement import messages as m
+from services.placement.pod_events import warn
 from services.placement.protocol.holds import Hold, Holds
 from services.placement.protocol.recovery import touch
 from services.placement.protocol.write_batcher import PART_MOST
 from services.placement.scheduler import Scheduler
+from services.placement.scheduling.unsupported_fields import refusal
 from services.placement.settings import Stats
 from shared.book.gangs import GangState, gang_trace
 from shared.book.states import PodState
-from shared.contracts.commands import AnnounceEvent, Answer
+from shared.contracts.commands import Answer
 from shared.contracts.log import DecisionBatch
 
 
@@ -69,25 +71,8 @@ class Binding:
 
     def excluded(self, state: PodState) -> list[m.Command]:
         """A pod cannot be touched: it is told so, and nobody waits for it."""
-        meta = state.pod.metadata
-        note = (
-            f"Kerf has to update this pod before it may place it, and cannot: {state.excluded}. It is placed as soon as an update succeeds"
-        )
-        return [
-            m.SendPatches(
-                (
-                    AnnounceEvent(
-                        uid=state.uid,
-                        namespace=meta.namespace,
-                        name=meta.name,
-                        type="Warning",
-                        reason="NotUpdatable",
-                        action="Scheduling",
-                        note=note,
-                    ),
-                )
-            )
-        ]
+        why = refusal(state)
+        return [] if why is None else [warn(state, "NotUpdatable", "Scheduling", f"{why.sentence}; {why.helps}")]
 
     def touch(self, pods: Iterable[tuple[str, bool]], term: int) -> list[m.Command]:
         """`pods`: uid, and whether by its status alone."""

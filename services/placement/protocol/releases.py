@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from services.placement import messages as m
+from services.placement.pod_events import warn
 from services.placement.protocol.capacity_changes import CapacityChanges
 from services.placement.protocol.nodes import Nodes
 from shared.book.book import Book
 from shared.book.states import GrantState, PodState
-from shared.contracts.commands import AnnounceEvent, DeletePod
+from shared.contracts.commands import DeletePod
 from shared.contracts.events import GrantEnded
 from shared.contracts.node_commands import NodeSyncAnswer
 
@@ -42,11 +43,11 @@ class Releases:
     def _void(self, grant_id: str) -> list[m.Command]:
         """A hold keeps its capacity: its Binding may yet succeed, and then the node says the same again."""
         held = self._book.grants.get(grant_id)
-        return [] if held is None or held.phase in ("holding", "reserved") else self._released_before(held)
+        return [] if held is None or held.phase in ("holding", "reserved") else self._ended(held, "its node had released it before")
 
-    def _released_before(self, held: GrantState) -> list[m.Command]:
-        """The node had released it before placement asked. A pod that is bound with it and still lives can never start."""
-        ended = self._end(held, "its node had released it before")
+    def _ended(self, held: GrantState, reason: str) -> list[m.Command]:
+        """Its node has released it. A pod that is bound with it and still lives can never start."""
+        ended = self._end(held, reason)
         state = self._book.pods.get(held.uid)
         if held.phase != "bound" or state is None or state.ended or state.pod.metadata.deletion_timestamp is not None:
             return [ended]
@@ -58,11 +59,7 @@ class Releases:
         meta, node = state.pod.metadata, state.pod.spec.node_name
         note = f"the pod's grant {grant_id} on node {node} is void: {why}"
         if state.controller is None:
-            warning = AnnounceEvent(
-                uid=state.uid, namespace=meta.namespace, name=meta.name, type="Warning", reason="GrantVoid", action="Starting",
-                note=f"{note}; the pod cannot start there: delete it and create it again",
-            )  # fmt: skip
-            return [m.SendPatches((warning,))]
+            return [warn(state, "GrantVoid", "Starting", f"{note}; the pod cannot start there: delete it and create it again")]
         return [
             m.SendPatches(
                 (DeletePod(uid=state.uid, namespace=meta.namespace, name=meta.name, reason=note, resource_version=meta.resource_version),)
@@ -75,7 +72,7 @@ class Releases:
         held = self._book.grants.get(event.grant_id)
         if held is not None and (held.phase == "holding" or held.node != event.node):
             return []
-        out = [] if held is None else self._released_before(held) if held.phase == "bound" else [self._end(held, event.reason)]
+        out = [] if held is None else self._ended(held, event.reason)
         self._nodes.acknowledged(event.grant_id)
         return [*out, m.SendReleasesSeen(event.node, (event.grant_id,))]
 

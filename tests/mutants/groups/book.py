@@ -110,19 +110,11 @@ MUTANTS = [
         tests=(_GIVING_TESTS + "test_a_node_says_nothing_of_another_nodes_grant",),
     ),
     Mutant(
-        name="agents-speak-for-each-other",
-        what="an agent's word on another node is believed",
-        file="services/placement/leader/session.py",
-        old="    if any(node != sender for node in nodes):\n",
-        new="    if False:\n",
-        tests=(_SESSION + "test_an_agent_speaks_of_its_own_node_alone",),
-    ),
-    Mutant(
         name="dead-hold-is-freed",
         what="a grant that its node calls dead is freed although its Binding may still succeed",
         file=_GIVING,
-        old='return [] if held is None or held.phase in ("holding", "reserved") else self._released_before(held)',
-        new="return [] if held is None else self._released_before(held)",
+        old='return [] if held is None or held.phase in ("holding", "reserved") else',
+        new="return [] if held is None else",
         tests=(_GIVING_TESTS + "test_a_dead_grant_whose_binding_may_still_succeed_stays_booked",),
     ),
     Mutant(
@@ -168,7 +160,7 @@ MUTANTS = [
         what="what a node says by its sync to have released frees a hold whose Binding may be on the way",
         file=_GIVING,
         old="for command in self._void(grant_id)]",
-        new="for command in self._released_before(self._book.grants[grant_id])]",
+        new="for command in self._ended(self._book.grants[grant_id], "")]",
         tests=(_GIVING_TESTS + "test_a_hold_that_its_node_calls_released_stays_booked",),
     ),
     Mutant(

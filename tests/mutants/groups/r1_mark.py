@@ -28,7 +28,7 @@ MUTANTS = [
         name="mark-without-compare-and-swap",
         what="a mark is written whatever revision the bucket has",
         file="shared/bus/mark.py",
-        old='{"Nats-Expected-Last-Sequence": str(revision)}',
+        old="{LAST_SEQUENCE: str(revision)}",
         new="{}",
         tests=(_CLIENT + "test_a_mark_that_was_on_its_way_when_the_servers_lost_it_does_not_fit_the_next_bucket",),
     ),

@@ -140,8 +140,8 @@ MUTANTS = [
         name="repeated-release-loses-a-pod",
         what="a release of a grant whose pod lives frees it, and the pod waits for ever",
         file="services/placement/protocol/releases.py",
-        old='self._released_before(held) if held.phase == "bound" else [self._end(held, event.reason)]',
-        new="[self._end(held, event.reason)]",
+        old="else self._ended(held, event.reason)",
+        new="else [self._end(held, event.reason)]",
         tests=("tests/unit/services/placement/protocol/test_releases.py::test_a_release_of_a_pod_that_lives_replaces_the_pod",),
     ),
     Mutant(

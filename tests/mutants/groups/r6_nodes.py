@@ -186,22 +186,6 @@ MUTANTS = [
         tests=(f"{TEST}::test_no_node_refuses_for_good_what_is_anothers",),
     ),
     Mutant(
-        name="dead-word-while-only-decided",
-        what="a refusal for good frees a grant whose Binding may come true",
-        file=GIVING_BACK,
-        old='return [] if held is None or held.phase in ("holding", "reserved") else',
-        new="return [] if held is None else",
-        tests=(f"{TEST}::test_a_refusal_for_good_does_not_free_what_is_only_decided",),
-    ),
-    Mutant(
-        name="dead-word-not-heard",
-        what="what a node will never hand over stays booked, and its pod waits for ever",
-        file=CORE,
-        old="        if event.dead:\n",
-        new="        if False:\n",
-        tests=(f"{TEST}::test_the_grant_that_a_node_refuses_for_good_is_free_and_its_pod_cannot_start",),
-    ),
-    Mutant(
         name="any-refusal-is-for-good",
         what="a refusal that says nothing of the grant, such as one of an old term, frees it",
         file=CORE,
@@ -215,7 +199,10 @@ MUTANTS = [
         file=SESSION,
         old="if any(node != sender for node in nodes):",
         new="if False:",
-        tests=(f"{BAD}::test_a_bad_message_is_logged_and_passed_over[sync answer: of another node]",),
+        tests=(
+            f"{UNIT}/leader/test_session.py::test_an_agent_speaks_of_its_own_node_alone",
+            f"{BAD}::test_a_bad_message_is_logged_and_passed_over[sync answer: of another node]",
+        ),
     ),
     Mutant(
         name="own-word-of-grants-not-asked",

@@ -110,14 +110,6 @@ MUTANTS = [
         tests=(_REFLECT + "test_a_name_with_a_new_bearer_ends_the_old_one_first",),
     ),
     Mutant(
-        name="broken-list-is-whole",
-        what="after a list that broke off the watch goes on from where it was, as if the list had been whole",
-        file="shared/kube/reflect.py",
-        old='        self._listed = None\n        self.resource_version = ""\n',
-        new="        self._listed = None\n",
-        tests=(_REFLECT + "test_a_list_that_broke_off_ends_nobody",),
-    ),
-    Mutant(
         name="missing-in-a-snapshot-is-certain",
         what="a pod that a snapshot lacks was certainly never bound",
         file="shared/book/book.py",

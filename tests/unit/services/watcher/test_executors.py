@@ -15,13 +15,13 @@ from services.watcher.announcer import Announcer, stands
 from services.watcher.core import Core
 from services.watcher.executors import Executors
 from services.watcher.sim_cluster import SimulatedCluster
-from services.watcher.sim_rules import MAX_ANNOTATIONS_BYTES
 from services.watcher.sim_transport import SimTransport
 from shared.contracts import commands as c
 from shared.contracts.base import encode
 from shared.kube.transport import JSON, Response
 from shared.kube.writes import Writes
 from shared.model import names
+from shared.model.kube_object import ANNOTATIONS_MAX_BYTES
 from shared.model.objects import Condition, Pod, PodStatus
 from shared.telemetry import Metrics, Telemetry
 from tests.support import build
@@ -195,7 +195,7 @@ async def test_a_touch_is_an_annotation_that_moves_the_pods_version() -> None:
 async def test_a_pod_that_takes_no_annotation_is_touched_by_its_status() -> None:
     """Its annotations are as large as they may be. Any write moves its version."""
     world = World()
-    pod = world.pod(annotations={"big": "x" * (MAX_ANNOTATIONS_BYTES - 3)})
+    pod = world.pod(annotations={"big": "x" * (ANNOTATIONS_MAX_BYTES - 3)})
     assert await world.patch(touch(pod)) == []
     after = world.now()
     assert after.metadata.resource_version != pod.metadata.resource_version

@@ -200,15 +200,6 @@ def test_no_node_refuses_for_good_what_is_anothers() -> None:
     assert list(leader.core.book.grants) == [grant_id]
 
 
-def test_a_refusal_for_good_does_not_free_what_is_only_decided() -> None:
-    """Its Binding may come true yet; the node says it again when the pod is seen bound."""
-    leader = Leader().nodes("n", gpus=1)
-    leader.facts(build.gpu_pod("p", gpus=1))
-    (grant_id,) = leader.core.book.grants
-    leader.send(m.GrantAcknowledged("n", grant_id, ok=False, reason="void", dead=True))
-    assert list(leader.core.book.grants) == [grant_id]
-
-
 def test_a_refusal_that_is_not_for_good_frees_nothing() -> None:
     leader = Leader().nodes("n", gpus=1)
     bound(leader)
