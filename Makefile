@@ -36,6 +36,7 @@ test-unit: $(STAMP)  ## seconds
 
 lint: $(STAMP)
 	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check --quiet .
 	$(VENV)/bin/mypy
 	$(VENV)/bin/lint-imports
 	$(PY) -m shared.contracts.generate --check

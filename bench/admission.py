@@ -15,7 +15,12 @@ ROUNDS = 5_000
 
 def manifest(**limits: str) -> dict[str, Any]:
     container = {"name": "main", "image": "example", "resources": {"limits": limits, "requests": limits}}
-    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p", "namespace": "default"}, "spec": {"containers": [container]}}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "p", "namespace": "default"},
+        "spec": {"containers": [container]},
+    }
 
 
 CASES = {

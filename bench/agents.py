@@ -49,13 +49,23 @@ async def measure(count: int, pods: int) -> dict[str, float]:
     with tempfile.TemporaryDirectory() as folder:
         config = Path(folder) / "agents.json"
         config.write_text(
-            json.dumps({"hollow": [{"name": n.name, "memory_mib": n.memory_mib} for n in nodes], "lifecycle": {"log_level": "error"}})
+            json.dumps(
+                {
+                    "hollow": [{"name": n.name, "memory_mib": n.memory_mib} for n in nodes],
+                    "lifecycle": {"log_level": "error"},
+                }
+            )
         )
         async with EmbeddedServer() as server, await NatsBus.connect(server.url) as bus:
             await provision(bus)
             begun = time.perf_counter()
             process = await asyncio.create_subprocess_exec(
-                sys.executable, "-m", "services.node_agent", "--config", str(config), env=os.environ | {"KERF_NATS_URL": server.url}
+                sys.executable,
+                "-m",
+                "services.node_agent",
+                "--config",
+                str(config),
+                env=os.environ | {"KERF_NATS_URL": server.url},
             )
             try:
                 last = bus.kv(subjects.KV_NODES)
@@ -72,7 +82,9 @@ def _rss_mib(pid: int) -> float:
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
 
 
-async def _pods(bus: NatsBus, pid: int, nodes: list[HollowNode], uuids: dict[str, list[str]], pods: int) -> dict[str, float]:
+async def _pods(
+    bus: NatsBus, pid: int, nodes: list[HollowNode], uuids: dict[str, list[str]], pods: int
+) -> dict[str, float]:
     answers, done = 0, asyncio.Event()
 
     async def answered(_: Incoming) -> None:
@@ -91,10 +103,14 @@ async def _pods(bus: NatsBus, pid: int, nodes: list[HollowNode], uuids: dict[str
             subject = subjects.node_command(node.name, what)
             if what == "grant":
                 uuid = uuids[node.name][i // len(nodes) % 8]
-                await bus.publish(subject, encode(grant(i, node, uuid)), reply=subjects.ack("bench", "grant", node.name))
+                await bus.publish(
+                    subject, encode(grant(i, node, uuid)), reply=subjects.ack("bench", "grant", node.name)
+                )
             else:
                 await bus.publish(
-                    subject, encode(NodeRelease(term=1, uid=f"u-{i}", grant_id=f"g-{i}")), reply=subjects.ack("bench", "grant", node.name)
+                    subject,
+                    encode(NodeRelease(term=1, uid=f"u-{i}", grant_id=f"g-{i}")),
+                    reply=subjects.ack("bench", "grant", node.name),
                 )
                 await bus.publish(subjects.node_command(node.name, "ack"), encode(ReleasesSeen(grant_ids=(f"g-{i}",))))
         await done.wait()

@@ -44,12 +44,38 @@ IN_FLIGHT = 64
 
 def half_gpu(name: str) -> bytes:
     limits = {"kerf.dev/gpu-memory": "40Gi", "kerf.dev/gpu-compute": "50"}
-    return msgspec.json.encode({"metadata": {"name": name}, "spec": {"containers": [{"name": "c", "image": "i", "resources": {"limits": limits, "requests": {"cpu": "1", "memory": "1Gi", **limits}}}]}})
+    return msgspec.json.encode(
+        {
+            "metadata": {"name": name},
+            "spec": {
+                "containers": [
+                    {
+                        "name": "c",
+                        "image": "i",
+                        "resources": {"limits": limits, "requests": {"cpu": "1", "memory": "1Gi", **limits}},
+                    }
+                ]
+            },
+        }
+    )
 
 
 def one_device(name: str) -> bytes:
     limits = {EXTENDED: "1"}
-    return msgspec.json.encode({"metadata": {"name": name}, "spec": {"containers": [{"name": "c", "image": "i", "resources": {"limits": limits, "requests": {"cpu": "1", "memory": "1Gi"}}}]}})
+    return msgspec.json.encode(
+        {
+            "metadata": {"name": name},
+            "spec": {
+                "containers": [
+                    {
+                        "name": "c",
+                        "image": "i",
+                        "resources": {"limits": limits, "requests": {"cpu": "1", "memory": "1Gi"}},
+                    }
+                ]
+            },
+        }
+    )
 
 
 async def create(kube: Any, body: bytes) -> dict[str, Any]:
@@ -68,10 +94,22 @@ async def ceiling(plane: ControlPlane, pods: int, nodes: int, limit: int) -> flo
     async def one(i: int) -> None:
         made = await create(kube, half_gpu(f"ceiling-{limit}-{i}"))
         meta = made["metadata"]
-        binding = {"metadata": {"name": meta["name"], "uid": meta["uid"], "resourceVersion": meta["resourceVersion"], "annotations": {"kerf.dev/grant": note}}, "target": {"kind": "Node", "name": f"node-{i % nodes}"}}
+        binding = {
+            "metadata": {
+                "name": meta["name"],
+                "uid": meta["uid"],
+                "resourceVersion": meta["resourceVersion"],
+                "annotations": {"kerf.dev/grant": note},
+            },
+            "target": {"kind": "Node", "name": f"node-{i % nodes}"},
+        }
         await cluster.must(binder, "POST", f"{PODS}/{meta['name']}/binding", binding)
 
-    before, mine, began = plane.cpu_seconds() | dict(zip(("busy", "idle"), machine(), strict=True)), time.process_time(), time.perf_counter()
+    before, mine, began = (
+        plane.cpu_seconds() | dict(zip(("busy", "idle"), machine(), strict=True)),
+        time.process_time(),
+        time.perf_counter(),
+    )
     await cluster.in_flight(pods, limit, one)
     rate = pods / (time.perf_counter() - began)
     _say_cpu(f"ceiling, {limit} in flight", plane, before, mine, pods)
@@ -94,7 +132,9 @@ def _say_cpu(phase: str, plane: ControlPlane, before: dict[str, float], mine: fl
     after = plane.cpu_seconds()
     busy, idle = machine()
     busy, idle = busy - before.pop("busy"), idle - before.pop("idle")
-    costs = {name: round((after[name] - before.get(name, 0.0)) * 1e6 / pods) for name in after} | {"this client": round((time.process_time() - mine) * 1e6 / pods)}
+    costs = {name: round((after[name] - before.get(name, 0.0)) * 1e6 / pods) for name in after} | {
+        "this client": round((time.process_time() - mine) * 1e6 / pods)
+    }
     costs |= {"machine busy": round(busy * 1e6 / pods), "machine idle": round(idle * 1e6 / pods)}
     sys.stderr.write(f"{phase}: CPU us a pod {costs}\n")
 
@@ -154,7 +194,20 @@ async def kerf(plane: ControlPlane, pods: int, nodes: int, state: Path, profile:
     kube = await cluster.transport(plane)
     async with fleet(state) as made:
         hollow = state / "hollow.json"
-        hollow.write_text(json.dumps([{"name": f"node-{i}", "model": "NVIDIA-H100", "count": GPUS, "memory_mib": MEMORY_MIB, "nvlinks": 18} for i in range(nodes)]))
+        hollow.write_text(
+            json.dumps(
+                [
+                    {
+                        "name": f"node-{i}",
+                        "model": "NVIDIA-H100",
+                        "count": GPUS,
+                        "memory_mib": MEMORY_MIB,
+                        "nvlinks": 18,
+                    }
+                    for i in range(nodes)
+                ]
+            )
+        )
         made.start("placement", {})
         made.start("watcher", {"kubeconfig": str(plane.service_account("kerf-system", "kerf-watcher"))})
         made.start("admission", {"host": "127.0.0.1", "port": 0})
@@ -172,7 +225,10 @@ async def kerf(plane: ControlPlane, pods: int, nodes: int, state: Path, profile:
             raise RuntimeError(f"the first 200 pods are not bound, {len(watched.bound)} are: {made.logs()}") from None
         sampler = _profile(made, profile, state) if profile else None
         before, began = made.cpu(), time.perf_counter()
-        plane_before, mine = plane.cpu_seconds() | dict(zip(("busy", "idle"), machine(), strict=True)), time.process_time()
+        plane_before, mine = (
+            plane.cpu_seconds() | dict(zip(("busy", "idle"), machine(), strict=True)),
+            time.process_time(),
+        )
 
         async def one(i: int) -> None:
             name = f"kerf-{i}"
@@ -198,13 +254,22 @@ async def kerf(plane: ControlPlane, pods: int, nodes: int, state: Path, profile:
     await cluster.remove_pods(kube)
     await kube.close()
     return {
-        "kerf_pods_per_s": round(pods / seconds, 1), "kerf_created_per_s": round(pods / created_s, 1),
-        "kerf_cpu_us_per_pod": sum(cpu.values()), "kerf_cpu_us_per_pod_by_process": cpu, "rss_mb": rss,
-        "latency_ms": {"p50": round(latencies[len(latencies) // 2], 1), "p99": round(latencies[len(latencies) * 99 // 100], 1)},
-        "double_bookings": double_bookings(found), "bound": sum(1 for p in found if p["spec"].get("nodeName")),
-        "double_bookings_in_book": status.double_bookings, "decide_us_p50": round(status.decide_us_p50, 1), "decide_us_p99": round(status.decide_us_p99, 1),
+        "kerf_pods_per_s": round(pods / seconds, 1),
+        "kerf_created_per_s": round(pods / created_s, 1),
+        "kerf_cpu_us_per_pod": sum(cpu.values()),
+        "kerf_cpu_us_per_pod_by_process": cpu,
+        "rss_mb": rss,
+        "latency_ms": {
+            "p50": round(latencies[len(latencies) // 2], 1),
+            "p99": round(latencies[len(latencies) * 99 // 100], 1),
+        },
+        "double_bookings": double_bookings(found),
+        "bound": sum(1 for p in found if p["spec"].get("nodeName")),
+        "double_bookings_in_book": status.double_bookings,
+        "decide_us_p50": round(status.decide_us_p50, 1),
+        "decide_us_p99": round(status.decide_us_p99, 1),
         "scheduled_events": scheduled,
-    }  # fmt: skip
+    }
 
 
 async def _ready(made: Fleet, bus: NatsBus, nodes: int) -> None:
@@ -235,12 +300,18 @@ async def _labelled(kube: Any, nodes: int) -> None:
 
 def _profile(made: Fleet, service: str, state: Path) -> Any:
     out = os.environ.get("KERF_PROFILE_OUT", f"{state}/profile.txt")
-    return subprocess.Popen(["py-spy", "record", "-d", "4", "-r", "500", "-f", "raw", "-o", out, "-p", str(made.processes[service].pid)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    return subprocess.Popen(
+        ["py-spy", "record", "-d", "4", "-r", "500", "-f", "raw", "-o", out, "-p", str(made.processes[service].pid)],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
 
 
 def double_bookings(found: list[dict[str, Any]]) -> int:
     """GPUs whose bound pods' grants exceed them, from the API server's objects alone."""
-    notes = ((pod["metadata"].get("annotations") or {}).get("kerf.dev/grant") for pod in found if pod["spec"].get("nodeName"))
+    notes = (
+        (pod["metadata"].get("annotations") or {}).get("kerf.dev/grant") for pod in found if pod["spec"].get("nodeName")
+    )
     taken = sum_shares(decode_grant(text) for text in notes if text)
     return sum(1 for mib, milli in taken.values() if mib > MEMORY_MIB or milli > 1000)
 
@@ -276,7 +347,9 @@ async def run(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m bench.bind", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.bind", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--pods", type=int, default=2000)
     parser.add_argument("--nodes", type=int, default=500)
     parser.add_argument("--json", action="store_true")

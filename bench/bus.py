@@ -40,16 +40,34 @@ def decisions(count: int) -> bytes:
             term=1_795_254_276_947,
             decisions=tuple(
                 Decision(
-                    uid=f"0e6f8e2a-8f1c-4b9e-9d53-{number:012d}", namespace="team-a", name=f"train-{number}", resource_version="123456", node=f"gpu-node-{number}",
+                    uid=f"0e6f8e2a-8f1c-4b9e-9d53-{number:012d}",
+                    namespace="team-a",
+                    name=f"train-{number}",
+                    resource_version="123456",
+                    node=f"gpu-node-{number}",
                     grant=Grant(
-                        grant_id=f"{number:032x}", term=1_795_254_276_947, traceparent="00-13d650693b19482ad7061da30b45bfbc-bb026e6a28a80af1-01",
-                        containers={"main": ContainerGrant(strategy="advisory", gpus=(GpuShare(node=f"gpu-node-{number}", uuid=f"GPU-{number:036d}", memory_mib=16384, compute_milli=300),))},
+                        grant_id=f"{number:032x}",
+                        term=1_795_254_276_947,
+                        traceparent="00-13d650693b19482ad7061da30b45bfbc-bb026e6a28a80af1-01",
+                        containers={
+                            "main": ContainerGrant(
+                                strategy="advisory",
+                                gpus=(
+                                    GpuShare(
+                                        node=f"gpu-node-{number}",
+                                        uuid=f"GPU-{number:036d}",
+                                        memory_mib=16384,
+                                        compute_milli=300,
+                                    ),
+                                ),
+                            )
+                        },
                     ),
                 )
                 for number in range(count)
             ),
         )
-    )  # fmt: skip
+    )
 
 
 async def core_publish(bus: NatsBus, count: int) -> float:
@@ -66,10 +84,17 @@ async def events(bus: NatsBus, count: int) -> tuple[float, float]:
     """µs of CPU for publishing alone, acknowledgements included, and for building the CloudEvent on top."""
     subject = subjects.event_in_namespace("pod", "bound", "team-a")
     event = PodBound(
-        uid="0e6f8e2a-8f1c-4b9e-9d53-0a6d6c9f0001", namespace="team-a", name="train-1", node="gpu-node-1", grant_id="0" * 32, bound_ms=3
+        uid="0e6f8e2a-8f1c-4b9e-9d53-0a6d6c9f0001",
+        namespace="team-a",
+        name="train-1",
+        node="gpu-node-1",
+        grant_id="0" * 32,
+        bound_ms=3,
     )
     started = time.process_time()
-    wrapped = [wrap(event, source="/kerf/placement/bench", now_s=time.time(), subject="team-a/train-1") for _ in range(count)]
+    wrapped = [
+        wrap(event, source="/kerf/placement/bench", now_s=time.time(), subject="team-a/train-1") for _ in range(count)
+    ]
     wrapping = (time.process_time() - started) / count * 1e6
     started = time.process_time()
     for number, (identity, payload) in enumerate(wrapped):
@@ -100,7 +125,9 @@ async def requests(bus: NatsBus, other: NatsBus, count: int) -> list[float]:
 async def appends(bus: NatsBus, count: int, batch: int) -> tuple[list[float], float, int]:
     payload = decisions(batch)
     newest = await bus.newest(subjects.LOG_TERM)
-    term = await bus.append(subjects.LOG_TERM, b"{}", fence_subject=subjects.LOG_TERM, fence_sequence=newest.sequence if newest else 0)
+    term = await bus.append(
+        subjects.LOG_TERM, b"{}", fence_subject=subjects.LOG_TERM, fence_sequence=newest.sequence if newest else 0
+    )
     took, started_cpu = [], time.process_time()
     for _ in range(count):
         started = time.perf_counter()
@@ -144,7 +171,11 @@ async def marks(bus: NatsBus, count: int) -> list[float]:
 
 
 async def measure(scale: float) -> dict[str, Any]:
-    async with EmbeddedServer() as server, await NatsBus.connect(server.url) as bus, await NatsBus.connect(server.url) as other:
+    async with (
+        EmbeddedServer() as server,
+        await NatsBus.connect(server.url) as bus,
+        await NatsBus.connect(server.url) as other,
+    ):
         await provision(bus)
         await core_publish(bus, 2000)
         publish_us = await core_publish(bus, int(50_000 * scale))

@@ -18,16 +18,28 @@ from tools.control_plane import ControlPlane
 
 K8S = Path(__file__).resolve().parent.parent / "k8s"
 NAMESPACE = "bench"
-POLICY_FILES = ("00-namespace.yaml", "10-accounts.yaml", "11-watcher-rbac.yaml", "20-policy-canonical.yaml", "21-policy-request.yaml", "22-policy-grant.yaml", "23-policy-binding.yaml")
+POLICY_FILES = (
+    "00-namespace.yaml",
+    "10-accounts.yaml",
+    "11-watcher-rbac.yaml",
+    "20-policy-canonical.yaml",
+    "21-policy-request.yaml",
+    "22-policy-grant.yaml",
+    "23-policy-binding.yaml",
+)
 PATHS = {
-    "Namespace": "/api/v1/namespaces", "ServiceAccount": "/api/v1/namespaces/{ns}/serviceaccounts", "ConfigMap": "/api/v1/namespaces/{ns}/configmaps",
-    "ClusterRole": "/apis/rbac.authorization.k8s.io/v1/clusterroles", "ClusterRoleBinding": "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings",
-    "Role": "/apis/rbac.authorization.k8s.io/v1/namespaces/{ns}/roles", "RoleBinding": "/apis/rbac.authorization.k8s.io/v1/namespaces/{ns}/rolebindings",
+    "Namespace": "/api/v1/namespaces",
+    "ServiceAccount": "/api/v1/namespaces/{ns}/serviceaccounts",
+    "ConfigMap": "/api/v1/namespaces/{ns}/configmaps",
+    "ClusterRole": "/apis/rbac.authorization.k8s.io/v1/clusterroles",
+    "ClusterRoleBinding": "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings",
+    "Role": "/apis/rbac.authorization.k8s.io/v1/namespaces/{ns}/roles",
+    "RoleBinding": "/apis/rbac.authorization.k8s.io/v1/namespaces/{ns}/rolebindings",
     "MutatingAdmissionPolicy": "/apis/admissionregistration.k8s.io/v1/mutatingadmissionpolicies",
     "MutatingAdmissionPolicyBinding": "/apis/admissionregistration.k8s.io/v1/mutatingadmissionpolicybindings",
     "ValidatingAdmissionPolicy": "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies",
     "ValidatingAdmissionPolicyBinding": "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicybindings",
-}  # fmt: skip
+}
 
 
 def apply_policies(plane: ControlPlane) -> None:
@@ -39,7 +51,9 @@ def apply_policies(plane: ControlPlane) -> None:
             path = PATHS[document["kind"]].format(ns=document["metadata"].get("namespace", ""))
             status, body = plane.request("POST", path, document)
             if status not in (200, 201, 409):
-                raise RuntimeError(f"{file}: {document['kind']} {document['metadata']['name']}: {status} {body[:300]!r}")
+                raise RuntimeError(
+                    f"{file}: {document['kind']} {document['metadata']['name']}: {status} {body[:300]!r}"
+                )
     plane.request("POST", "/api/v1/namespaces", {"metadata": {"name": NAMESPACE}})
 
 
@@ -67,8 +81,15 @@ async def create_nodes(kube: Transport, count: int, *, gpus: int, extended: str)
         name = f"node-{i}"
         node = {"metadata": {"name": name, "labels": {"kubernetes.io/hostname": name, "kerf.dev/managed": "true"}}}
         await must(kube, "POST", "/api/v1/nodes", node)
-        status = {"status": {"capacity": amounts, "allocatable": amounts, "conditions": [{"type": "Ready", "status": "True"}]}}
-        answer = await kube.request("PATCH", f"/api/v1/nodes/{name}/status", msgspec.json.encode(status), content_type="application/merge-patch+json")
+        status = {
+            "status": {"capacity": amounts, "allocatable": amounts, "conditions": [{"type": "Ready", "status": "True"}]}
+        }
+        answer = await kube.request(
+            "PATCH",
+            f"/api/v1/nodes/{name}/status",
+            msgspec.json.encode(status),
+            content_type="application/merge-patch+json",
+        )
         if answer.status != 200:
             raise RuntimeError(f"status of {name}: {answer.status} {answer.body[:200]!r}")
 
@@ -92,7 +113,9 @@ async def remove_pods(kube: Transport) -> None:
     """All of them, at once and for good."""
     deadline = time.monotonic() + 120
     while True:
-        await kube.request("DELETE", f"/api/v1/namespaces/{NAMESPACE}/pods", b'{"gracePeriodSeconds":0}', timeout_s=120.0)
+        await kube.request(
+            "DELETE", f"/api/v1/namespaces/{NAMESPACE}/pods", b'{"gracePeriodSeconds":0}', timeout_s=120.0
+        )
         if not await pods(kube):
             return
         if time.monotonic() > deadline:

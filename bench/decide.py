@@ -137,9 +137,19 @@ def run(trace: Trace, nodes: int, decisions: int, policy: str) -> Result:
     p50, p99, p999 = (float(np.percentile(took, q) * 1e6) for q in (50, 99, 99.9))
     rss_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     return Result(
-        nodes, world.capacity // 1000, policy, decisions, world.refused, round(decisions / seconds, 1), round(p50, 1), round(p99, 1),
-        round(p999, 1), round(float(took.max() * 1e6), 1), round(100 * world.used / world.capacity, 2), round(rss_mb, 1),
-    )  # fmt: skip
+        nodes,
+        world.capacity // 1000,
+        policy,
+        decisions,
+        world.refused,
+        round(decisions / seconds, 1),
+        round(p50, 1),
+        round(p99, 1),
+        round(p999, 1),
+        round(float(took.max() * 1e6), 1),
+        round(100 * world.used / world.capacity, 2),
+        round(rss_mb, 1),
+    )
 
 
 if __name__ == "__main__":

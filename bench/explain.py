@@ -47,11 +47,18 @@ class World:
     def __init__(self, nodes: int, pods: int) -> None:
         self.random = random.Random(1)
         mix = [node for node in openb.nodes() if node.gpus]
-        cluster = [TraceNode(f"n{i:05d}", n.cpu_milli, n.memory_mib, n.gpus, n.model) for i in range(nodes) for n in (mix[i % len(mix)],)]
+        cluster = [
+            TraceNode(f"n{i:05d}", n.cpu_milli, n.memory_mib, n.gpus, n.model)
+            for i in range(nodes)
+            for n in (mix[i % len(mix)],)
+        ]
         self.book = make_book(cluster)
         self.engine = Engine(self.book)
         self.explainer = Explainer(self.book, self.engine)
-        self.trace = [TracePod(p.cpu_milli, p.memory_mib, p.gpus, p.gpu_milli if p.gpus else 0, p.models) for p in openb.pods(8152)]
+        self.trace = [
+            TracePod(p.cpu_milli, p.memory_mib, p.gpus, p.gpu_milli if p.gpus else 0, p.models)
+            for p in openb.pods(8152)
+        ]
         self.pods = Pods(Trace("", (), ()))
         self.waiting: list[str] = []
         self.running: list[str] = []
@@ -76,7 +83,11 @@ class World:
         if place is None:
             return False
         self.grants += 1
-        self.book.hold(state.uid, place.node, Grant(grant_id=f"g{self.grants}", term=1, containers=place.containers) if place.containers else None)
+        self.book.hold(
+            state.uid,
+            place.node,
+            Grant(grant_id=f"g{self.grants}", term=1, containers=place.containers) if place.containers else None,
+        )
         state.seen_bound = True
         self.running.append(state.uid)
         return True
@@ -133,7 +144,12 @@ def ask(make: Callable[[], Steps[Any]], count: int) -> dict[str, float]:
                 running = next(steps, StopIteration) is not StopIteration
             slices.append(time.perf_counter() - start)
         took.append(time.perf_counter() - began)
-    return {"p50_ms": _ms(took, 50), "p99_ms": _ms(took, 99), "slice_p99_ms": _ms(slices, 99), "slice_max_ms": _ms(slices, 100)}
+    return {
+        "p50_ms": _ms(took, 50),
+        "p99_ms": _ms(took, 99),
+        "slice_p99_ms": _ms(slices, 99),
+        "slice_max_ms": _ms(slices, 100),
+    }
 
 
 def _ms(seconds: list[float], percentile: int) -> float:
@@ -170,12 +186,24 @@ async def lead(world: World, asked: list[Callable[[], Steps[Any]]]) -> dict[str,
             world.engine.forget(state.uid)
     done = True
     await asking
-    figures = {"decide_p50_ms": _ms(took, 50), "decide_p99_ms": _ms(took, 99), "delayed_p50_ms": _ms(late, 50), "delayed_p99_ms": _ms(late, 99), "delayed_max_ms": _ms(late, 100)}
-    return figures | ({"answers": float(len(answers)), "answer_p50_ms": _ms(answers, 50), "answer_p99_ms": _ms(answers, 99)} if answers else {})
+    figures = {
+        "decide_p50_ms": _ms(took, 50),
+        "decide_p99_ms": _ms(took, 99),
+        "delayed_p50_ms": _ms(late, 50),
+        "delayed_p99_ms": _ms(late, 99),
+        "delayed_max_ms": _ms(late, 100),
+    }
+    return figures | (
+        {"answers": float(len(answers)), "answer_p50_ms": _ms(answers, 50), "answer_p99_ms": _ms(answers, 99)}
+        if answers
+        else {}
+    )
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m bench.explain", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.explain", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--nodes", type=int, default=1213)
     parser.add_argument("--pods", type=int, default=8000)
     parser.add_argument("--questions", type=int, default=30)
@@ -193,8 +221,17 @@ def main() -> None:
         ask(make, 1)  # rows of its shapes are there from the first question on
         answers[name] = ask(make, args.questions)
     alone = asyncio.run(lead(world, []))
-    beside = asyncio.run(lead(world, [asked[name] for name in ("why (waiting)", "what-if (pod)", "when", "why (placed)")]))
-    result = {"nodes": args.nodes, "pods": len(world.running), "waiting": len(world.waiting), "questions": answers, "leader_alone": alone, "leader_asked": beside}
+    beside = asyncio.run(
+        lead(world, [asked[name] for name in ("why (waiting)", "what-if (pod)", "when", "why (placed)")])
+    )
+    result = {
+        "nodes": args.nodes,
+        "pods": len(world.running),
+        "waiting": len(world.waiting),
+        "questions": answers,
+        "leader_alone": alone,
+        "leader_asked": beside,
+    }
     if args.json:
         print(json.dumps(result))
         return

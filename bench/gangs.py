@@ -41,9 +41,14 @@ class Cluster:
         room = {"cpu": "128", "memory": "1Ti", "pods": "250"}
         for i in range(nodes):
             meta = Meta(
-                name=f"n{i}", uid=f"node-{i}", resource_version=self._version(), labels={"topology.kubernetes.io/rack": f"r{i // RACK}"}
+                name=f"n{i}",
+                uid=f"node-{i}",
+                resource_version=self._version(),
+                labels={"topology.kubernetes.io/rack": f"r{i // RACK}"},
             )
-            self.say(m.FactsSeen((Put(object=Node(metadata=meta, status=NodeStatus(allocatable=room, capacity=room))),)))
+            self.say(
+                m.FactsSeen((Put(object=Node(metadata=meta, status=NodeStatus(allocatable=room, capacity=room))),))
+            )
             gpus = tuple(Gpu(uuid=f"n{i}-{g}", index=g, model="NVIDIA-H100", memory_mib=81920) for g in range(GPUS))
             self.say(m.InventorySeen(Inventory(node=f"n{i}", boot_id="1", generation=1, gpus=gpus)))
 
@@ -63,7 +68,13 @@ class Cluster:
                 yield m.SnapshotSeen(())
             case m.SendSync():
                 yield m.SyncAnswered(
-                    NodeSyncAnswer(node=command.sync.node, boot_id="1", term=command.sync.term, accepted=True, number=command.sync.number)
+                    NodeSyncAnswer(
+                        node=command.sync.node,
+                        boot_id="1",
+                        term=command.sync.term,
+                        accepted=True,
+                        number=command.sync.number,
+                    )
                 )
             case m.Again():
                 yield m.Tick()
@@ -75,12 +86,20 @@ class Cluster:
         }
         container = Container(name="c", resources=Resources(limits={names.RESOURCE_GPU: "1", names.RESOURCE_SLOT: "1"}))
         facts = tuple(
-            Put(object=Pod(
-                metadata=Meta(name=f"{name}-{i}", namespace="bench", uid=f"{name}-{i}", resource_version=self._version(), annotations=annotations),
-                spec=PodSpec(scheduler_name=names.SCHEDULER_NAME, containers=(container,)),
-            ))
+            Put(
+                object=Pod(
+                    metadata=Meta(
+                        name=f"{name}-{i}",
+                        namespace="bench",
+                        uid=f"{name}-{i}",
+                        resource_version=self._version(),
+                        annotations=annotations,
+                    ),
+                    spec=PodSpec(scheduler_name=names.SCHEDULER_NAME, containers=(container,)),
+                )
+            )
             for i in range(pods)
-        )  # fmt: skip
+        )
         self.say(m.FactsSeen(facts[:-1]))
         began = time.perf_counter()
         self.say(m.FactsSeen(facts[-1:]))
@@ -134,7 +153,8 @@ def main() -> None:
     if not 2 <= args.pods <= args.nodes * GPUS:
         parser.error(f"--pods must be at least 2, and --nodes enough for them at {GPUS} GPUs a node")
     result = {
-        k: round(v, 5) if isinstance(v, float) else v for k, v in msgspec.structs.asdict(run(args.pods, args.nodes, args.waiting)).items()
+        k: round(v, 5) if isinstance(v, float) else v
+        for k, v in msgspec.structs.asdict(run(args.pods, args.nodes, args.waiting)).items()
     }
     sys.stdout.write(json.dumps(result) + "\n" if args.json else "".join(f"{k}: {v}\n" for k, v in result.items()))
 

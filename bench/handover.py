@@ -98,10 +98,12 @@ def manifest(name: str, *, gpu: bool) -> dict[str, Any]:
     return {
         "metadata": {"name": name},
         "spec": {
-            "schedulerName": "kerf", "terminationGracePeriodSeconds": 1, "containers": [container],
+            "schedulerName": "kerf",
+            "terminationGracePeriodSeconds": 1,
+            "containers": [container],
             "tolerations": [{"key": "kerf.dev/managed", "operator": "Exists"}],
         },
-    }  # fmt: skip
+    }
 
 
 async def one(kube: Transport, watch: Watch, name: str, *, gpu: bool) -> tuple[float, bool]:
@@ -157,7 +159,9 @@ def _rss_mb(pid: int) -> float:
     return int(line.split()[1]) / 1024
 
 
-async def measure(plane: ControlPlane, sandbox: Sandbox, gpus: Gpus, args: argparse.Namespace, ready_s: float) -> Result:
+async def measure(
+    plane: ControlPlane, sandbox: Sandbox, gpus: Gpus, args: argparse.Namespace, ready_s: float
+) -> Result:
     account = str(plane.service_account("kerf-system", "kerf-watcher"))
     async with stack(kubeconfig=account) as made:
         agent = Agent(sandbox, gpus, made.url, settings={"KERF_LOG_LEVEL": "debug"})
@@ -191,18 +195,26 @@ async def measure(plane: ControlPlane, sandbox: Sandbox, gpus: Gpus, args: argpa
         quiet.end()
         await kube.close()
     return Result(
-        starts=len(kinds[True]), at_once=args.at_once, wrong_gpu=sum(not right for _, right in kinds[True]),
-        added_start_ms_p50=round(statistics.median(added), 2), added_start_ms_p99=round(added[int(len(added) * 0.99)], 2),
-        pod_ms_p50_with_gpu=round(statistics.median(ms for ms, _ in kinds[True])), pod_ms_p50_without_gpu=round(statistics.median(ms for ms, _ in kinds[False])),
-        agent_rss_mb=round(rss, 1), agent_idle_cpu_percent=round(cpu, 2), node_ready_s=round(ready_s, 2),
-    )  # fmt: skip
+        starts=len(kinds[True]),
+        at_once=args.at_once,
+        wrong_gpu=sum(not right for _, right in kinds[True]),
+        added_start_ms_p50=round(statistics.median(added), 2),
+        added_start_ms_p99=round(added[int(len(added) * 0.99)], 2),
+        pod_ms_p50_with_gpu=round(statistics.median(ms for ms, _ in kinds[True])),
+        pod_ms_p50_without_gpu=round(statistics.median(ms for ms, _ in kinds[False])),
+        agent_rss_mb=round(rss, 1),
+        agent_idle_cpu_percent=round(cpu, 2),
+        node_ready_s=round(ready_s, 2),
+    )
 
 
 async def _offered(kube: Transport, agent: Agent) -> None:
     async with asyncio.timeout(WITHIN_S):
         while True:
             node = msgspec.json.decode((await kube.request("GET", f"/api/v1/nodes/{NODE_NAME}")).body)
-            if int(node["status"]["allocatable"].get("kerf.dev/slot", 0)) and await asyncio.to_thread(lambda: agent.ready):
+            if int(node["status"]["allocatable"].get("kerf.dev/slot", 0)) and await asyncio.to_thread(
+                lambda: agent.ready
+            ):
                 return
             await asyncio.sleep(0.1)
 

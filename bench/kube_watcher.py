@@ -90,7 +90,12 @@ class Driver:
 
 async def bench(plane: ControlPlane, pods: int, batch: int) -> dict[str, float]:
     async with EmbeddedServer() as nats:
-        env = {**os.environ, "KERF_NATS_URL": nats.url, "KERF_WATCHER_KUBECONFIG": str(plane.kubeconfig()), "KERF_LOG_LEVEL": "warning"}
+        env = {
+            **os.environ,
+            "KERF_NATS_URL": nats.url,
+            "KERF_WATCHER_KUBECONFIG": str(plane.kubeconfig()),
+            "KERF_LOG_LEVEL": "warning",
+        }
         watcher = await asyncio.create_subprocess_exec(sys.executable, "-m", "services.watcher", env=env)
         bus = await NatsBus.connect(nats.url)
         client = await connect(str(plane.kubeconfig()))

@@ -26,9 +26,33 @@ from shared.kube.transport import Transport
 from shared.kube.writes import Writes
 from tools.control_plane import ControlPlane
 
-POD = {"spec": {"schedulerName": "kerf", "containers": [{"name": "c", "image": "i", "resources": {"limits": {"cpu": "100m"}}}]}}
-GRANT = json.dumps({"version": 1, "grant_id": "g" * 26, "term": 1, "sequence": 1, "containers": {"c": {"strategy": "exclusive", "gpus": [
-    {"node": "n", "uuid": "GPU-00000000-0000-0000-0000-000000000000", "memory_mib": 81920, "compute_milli": 1000}]}}})  # fmt: skip
+POD = {
+    "spec": {
+        "schedulerName": "kerf",
+        "containers": [{"name": "c", "image": "i", "resources": {"limits": {"cpu": "100m"}}}],
+    }
+}
+GRANT = json.dumps(
+    {
+        "version": 1,
+        "grant_id": "g" * 26,
+        "term": 1,
+        "sequence": 1,
+        "containers": {
+            "c": {
+                "strategy": "exclusive",
+                "gpus": [
+                    {
+                        "node": "n",
+                        "uuid": "GPU-00000000-0000-0000-0000-000000000000",
+                        "memory_mib": 81920,
+                        "compute_milli": 1000,
+                    }
+                ],
+            }
+        },
+    }
+)
 
 
 async def bind_all(transport: Transport, prefix: str, pods: int, in_flight: int) -> dict[str, float]:
@@ -43,7 +67,12 @@ async def bind_all(transport: Transport, prefix: str, pods: int, in_flight: int)
         assert answer.status == 201, answer
         meta = msgspec.json.decode(answer.body)["metadata"]
         return Bind(
-            uid=meta["uid"], namespace="default", name=meta["name"], resource_version=meta["resourceVersion"], node="n", grant=GRANT
+            uid=meta["uid"],
+            namespace="default",
+            name=meta["name"],
+            resource_version=meta["resourceVersion"],
+            node="n",
+            grant=GRANT,
         )
 
     orders = await asyncio.gather(*(create(i) for i in range(pods)))
@@ -91,7 +120,15 @@ def main() -> None:
                         name = f"{client}-{loop}-{number}".lower()
                         figures = run(measure(client, kubeconfig, name, arguments.pods, arguments.in_flight))  # type: ignore[operator]
                         print(
-                            json.dumps({"client": client, "loop": loop, "round": number, "in_flight": arguments.in_flight, **figures}),
+                            json.dumps(
+                                {
+                                    "client": client,
+                                    "loop": loop,
+                                    "round": number,
+                                    "in_flight": arguments.in_flight,
+                                    **figures,
+                                }
+                            ),
                             flush=True,
                         )
         finally:

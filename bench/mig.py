@@ -55,7 +55,9 @@ class Run(msgspec.Struct, frozen=True):
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m bench.mig", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.mig", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--policy", default="kerf")
     parser.add_argument("--offered", type=float, default=1.1, help="load over capacity")
     parser.add_argument("--seeds", default="1,2,3")
@@ -65,7 +67,9 @@ def main() -> None:
     args = parser.parse_args()
     runs = []
     for seed in (int(part) for part in args.seeds.split(",")):
-        runs.append(fill(args.policy, args.mix, seed) if args.fill else churn(args.policy, args.mix, args.offered, seed))
+        runs.append(
+            fill(args.policy, args.mix, seed) if args.fill else churn(args.policy, args.mix, args.offered, seed)
+        )
         print(f"{args.policy} {args.mix} seed {seed}: {runs[-1].allocation_percent} %", file=sys.stderr)
     offered = FILLED if args.fill else args.offered
     mean = round(sum(run.allocation_percent for run in runs) / len(runs), 2)
@@ -76,7 +80,11 @@ def main() -> None:
         "mean_percent": mean,
         "runs": [msgspec.structs.asdict(r) for r in runs],
     }
-    print(json.dumps(result) if args.json else f"{args.policy} on {args.mix} at {offered}: {mean} % allocated, mean of {len(runs)} seeds")
+    print(
+        json.dumps(result)
+        if args.json
+        else f"{args.policy} on {args.mix} at {offered}: {mean} % allocated, mean of {len(runs)} seeds"
+    )
 
 
 def churn(policy: str, mix: str, offered: float, seed: int) -> Run:
@@ -149,7 +157,13 @@ def make_book(*, beside: bool) -> Book:
             for i, cut in enumerate((not beside or bool(i % 2)) for i in range(GPUS))
         )
         allocatable = {"cpu": "1000", "memory": "8Ti", "pods": "1000"}
-        book.apply(Put(object=Node(metadata=Meta(name=name, uid=name, resource_version="1"), status=NodeStatus(allocatable=allocatable))))
+        book.apply(
+            Put(
+                object=Node(
+                    metadata=Meta(name=name, uid=name, resource_version="1"), status=NodeStatus(allocatable=allocatable)
+                )
+            )
+        )
         strategies = ("exclusive", "advisory", "mig")
         book.put_inventory(Inventory(node=name, boot_id="1", gpus=gpus, strategies=strategies, simulated=True))
         book.set_agent_trouble(name, "")

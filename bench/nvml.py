@@ -45,18 +45,31 @@ def of_agent(inventory: Inventory, signs: tuple[Signs, ...], used: tuple[GpuProc
     found: Fields = {"driver": inventory.driver_version, "cuda": inventory.cuda_version, "gpus": len(inventory.gpus)}
     for gpu in inventory.gpus:
         found |= {
-            f"{gpu.uuid} model": gpu.model, f"{gpu.uuid} memory_mib": gpu.memory_mib, f"{gpu.uuid} pci": gpu.pci_bus_id.lower(), f"{gpu.uuid} minor": gpu.minor,
-            f"{gpu.uuid} mig": gpu.mig_enabled, f"{gpu.uuid} mig_instances": len(gpu.mig_instances), f"{gpu.uuid} c2c": gpu.c2c,
-        }  # fmt: skip
+            f"{gpu.uuid} model": gpu.model,
+            f"{gpu.uuid} memory_mib": gpu.memory_mib,
+            f"{gpu.uuid} pci": gpu.pci_bus_id.lower(),
+            f"{gpu.uuid} minor": gpu.minor,
+            f"{gpu.uuid} mig": gpu.mig_enabled,
+            f"{gpu.uuid} mig_instances": len(gpu.mig_instances),
+            f"{gpu.uuid} c2c": gpu.c2c,
+        }
     for sign in signs:
         found |= {
-            f"{sign.uuid} ecc_volatile": sign.ecc_volatile, f"{sign.uuid} ecc_aggregate": sign.ecc_aggregate, f"{sign.uuid} rows_pending": sign.rows_pending,
-            f"{sign.uuid} rows_failed": sign.rows_failed, f"{sign.uuid} pcie_width": sign.pcie_width, f"{sign.uuid} pcie_width_most": sign.pcie_width_most,
-            f"{sign.uuid} pcie_generation_most": sign.pcie_generation_most, f"{sign.uuid} hot": bool(sign.clock_reasons & HOT),
-            f"{sign.uuid} power_brake": bool(sign.clock_reasons & POWER_BRAKE), f"{sign.uuid} fabric_down": sign.fabric_down,
-        }  # fmt: skip
+            f"{sign.uuid} ecc_volatile": sign.ecc_volatile,
+            f"{sign.uuid} ecc_aggregate": sign.ecc_aggregate,
+            f"{sign.uuid} rows_pending": sign.rows_pending,
+            f"{sign.uuid} rows_failed": sign.rows_failed,
+            f"{sign.uuid} pcie_width": sign.pcie_width,
+            f"{sign.uuid} pcie_width_most": sign.pcie_width_most,
+            f"{sign.uuid} pcie_generation_most": sign.pcie_generation_most,
+            f"{sign.uuid} hot": bool(sign.clock_reasons & HOT),
+            f"{sign.uuid} power_brake": bool(sign.clock_reasons & POWER_BRAKE),
+            f"{sign.uuid} fabric_down": sign.fabric_down,
+        }
         if sign.recovery >= 0:
-            found[f"{sign.uuid} recovery"] = RECOVERY[sign.recovery] if sign.recovery < len(RECOVERY) else str(sign.recovery)
+            found[f"{sign.uuid} recovery"] = (
+                RECOVERY[sign.recovery] if sign.recovery < len(RECOVERY) else str(sign.recovery)
+            )
     for gpu_use in used:
         found |= {
             f"{gpu_use.uuid} used_mib": gpu_use.used_mib,
@@ -76,17 +89,31 @@ def of_smi(text: str) -> Fields:
         uuid, link = _text(gpu, "uuid"), "pci/pci_gpu_link_info"
         recovery = _text(gpu, "gpu_recovery_action")
         fields: Fields = {
-            "model": _text(gpu, "product_name").replace(" ", "-"), "memory_mib": _number(gpu, "fb_memory_usage/total"), "pci": _text(gpu, "pci/pci_bus_id").lower(),
-            "minor": _number(gpu, "minor_number", -1), "mig": _text(gpu, "mig_mode/current_mig") == "Enabled", "mig_instances": len(gpu.findall("mig_devices/mig_device")),
-            "c2c": _text(gpu, "c2c_mode") == "Enabled", "ecc_volatile": _uncorrectable(gpu, "volatile"), "ecc_aggregate": _uncorrectable(gpu, "aggregate"),
-            "rows_pending": _text(gpu, "remapped_rows/remapped_row_pending") == "Yes", "rows_failed": _text(gpu, "remapped_rows/remapped_row_failure") == "Yes",
-            "pcie_width": _number(gpu, f"{link}/link_widths/current_link_width"), "pcie_width_most": _number(gpu, f"{link}/link_widths/max_link_width"),
-            "pcie_generation_most": _number(gpu, f"{link}/pcie_gen/max_link_gen"), "hot": _active(gpu, "hw_thermal_slowdown"), "power_brake": _active(gpu, "hw_power_brake_slowdown"),
+            "model": _text(gpu, "product_name").replace(" ", "-"),
+            "memory_mib": _number(gpu, "fb_memory_usage/total"),
+            "pci": _text(gpu, "pci/pci_bus_id").lower(),
+            "minor": _number(gpu, "minor_number", -1),
+            "mig": _text(gpu, "mig_mode/current_mig") == "Enabled",
+            "mig_instances": len(gpu.findall("mig_devices/mig_device")),
+            "c2c": _text(gpu, "c2c_mode") == "Enabled",
+            "ecc_volatile": _uncorrectable(gpu, "volatile"),
+            "ecc_aggregate": _uncorrectable(gpu, "aggregate"),
+            "rows_pending": _text(gpu, "remapped_rows/remapped_row_pending") == "Yes",
+            "rows_failed": _text(gpu, "remapped_rows/remapped_row_failure") == "Yes",
+            "pcie_width": _number(gpu, f"{link}/link_widths/current_link_width"),
+            "pcie_width_most": _number(gpu, f"{link}/link_widths/max_link_width"),
+            "pcie_generation_most": _number(gpu, f"{link}/pcie_gen/max_link_gen"),
+            "hot": _active(gpu, "hw_thermal_slowdown"),
+            "power_brake": _active(gpu, "hw_power_brake_slowdown"),
             "fabric_down": _text(gpu, "fabric/state") not in ("", "N/A", "Completed"),
             # nvidia-smi tells the driver's own apart; NVML's first form of the question, which every driver knows, does not.
             "used_mib": _number(gpu, "fb_memory_usage/used") + _number(gpu, "fb_memory_usage/reserved"),
-            "processes": sorted((_number(p, "pid"), _number(p, "used_memory")) for p in gpu.findall("processes/process_info") if "C" in _text(p, "type")),
-        }  # fmt: skip
+            "processes": sorted(
+                (_number(p, "pid"), _number(p, "used_memory"))
+                for p in gpu.findall("processes/process_info")
+                if "C" in _text(p, "type")
+            ),
+        }
         if recovery not in ("", "N/A"):
             fields["recovery"] = recovery
         if _text(gpu, "utilization/gpu_util") not in ("", "N/A"):
@@ -96,7 +123,10 @@ def of_smi(text: str) -> Fields:
 
 
 def links_of_agent(inventory: Inventory) -> Fields:
-    found: Fields = {f"GPU{link.a} GPU{link.b}": f"NV{link.nvlinks}" if link.nvlinks else LEVELS[link.pcie] for link in inventory.links}
+    found: Fields = {
+        f"GPU{link.a} GPU{link.b}": f"NV{link.nvlinks}" if link.nvlinks else LEVELS[link.pcie]
+        for link in inventory.links
+    }
     for gpu in inventory.gpus:
         found[f"GPU{gpu.index} cpus"], found[f"GPU{gpu.index} numa"] = gpu.cpus, gpu.numa_node
     return found
@@ -142,12 +172,20 @@ def _number(node: ET.Element, path: str, otherwise: int = 0) -> int:
 
 
 def _uncorrectable(gpu: ET.Element, counter: str) -> int:
-    names = ("sram_uncorrectable", "sram_uncorrectable_parity", "sram_uncorrectable_secded", "dram_uncorrectable", "double_bit/total")
+    names = (
+        "sram_uncorrectable",
+        "sram_uncorrectable_parity",
+        "sram_uncorrectable_secded",
+        "dram_uncorrectable",
+        "double_bit/total",
+    )
     return sum(_number(gpu, f"ecc_errors/{counter}/{name}") for name in names)
 
 
 def _active(gpu: ET.Element, reason: str) -> bool:
-    return "Active" in (_text(gpu, f"clocks_{kind}_reasons/clocks_{kind}_reason_{reason}") for kind in ("event", "throttle"))
+    return "Active" in (
+        _text(gpu, f"clocks_{kind}_reasons/clocks_{kind}_reason_{reason}") for kind in ("event", "throttle")
+    )
 
 
 def _cpus(text: str) -> str:
@@ -171,7 +209,9 @@ def _said(file: str, *command: str) -> str:
     try:
         return subprocess.run(["nvidia-smi", *command], check=True, capture_output=True, text=True).stdout
     except (OSError, subprocess.CalledProcessError) as error:
-        raise SystemExit(f"nvidia-smi {' '.join(command)}: {error}. This is for a machine with a GPU and its driver") from error
+        raise SystemExit(
+            f"nvidia-smi {' '.join(command)}: {error}. This is for a machine with a GPU and its driver"
+        ) from error
 
 
 def main() -> None:
@@ -182,16 +222,28 @@ def main() -> None:
     args = parser.parse_args()
     smi, topo = _said(args.smi, "-q", "-x"), _said(args.topo, "topo", "-m")
     inventory, signs, used = asyncio.run(_read())
-    rows = compare(of_agent(inventory, signs, used), of_smi(smi)) + compare(links_of_agent(inventory), links_of_smi(topo))
+    rows = compare(of_agent(inventory, signs, used), of_smi(smi)) + compare(
+        links_of_agent(inventory), links_of_smi(topo)
+    )
     differ = [row for row in rows if not row.equal]
     if args.json:
         models = sorted({gpu.model for gpu in inventory.gpus})
         print(
-            json.dumps({"models": models, "driver": inventory.driver_version, "fields": len(rows), "differ": msgspec.to_builtins(differ)})
+            json.dumps(
+                {
+                    "models": models,
+                    "driver": inventory.driver_version,
+                    "fields": len(rows),
+                    "differ": msgspec.to_builtins(differ),
+                }
+            )
         )
     else:
         for row in rows:
-            print(f"{'  ' if row.equal else '! '}{row.field}: {row.agent}" + ("" if row.equal else f", nvidia-smi says {row.smi}"))
+            print(
+                f"{'  ' if row.equal else '! '}{row.field}: {row.agent}"
+                + ("" if row.equal else f", nvidia-smi says {row.smi}")
+            )
         print(f"{len(rows) - len(differ)} of {len(rows)} fields are equal")
     sys.exit(1 if differ else 0)
 

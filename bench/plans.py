@@ -46,9 +46,18 @@ class Cluster:
         self.core, self.now, dice = Core(Config(), lambda: f"plan-{next(self._numbers)}"), _NOW, random.Random(1)
         room = {"cpu": "128", "memory": "1Ti", "pods": "250"}
         for i in range(nodes):
-            meta = Meta(name=f"n{i}", uid=f"node-{i}", resource_version=self._version(), labels={"topology.kubernetes.io/rack": f"r{i // RACK}"})
-            gpus = tuple(Gpu(uuid=f"n{i}-{g}", index=g, model="NVIDIA-H100", memory_mib=MEMORY_MIB) for g in range(GPUS))
-            self._say(m.FactsSeen((Put(object=Node(metadata=meta, status=NodeStatus(allocatable=room, capacity=room))),)))
+            meta = Meta(
+                name=f"n{i}",
+                uid=f"node-{i}",
+                resource_version=self._version(),
+                labels={"topology.kubernetes.io/rack": f"r{i // RACK}"},
+            )
+            gpus = tuple(
+                Gpu(uuid=f"n{i}-{g}", index=g, model="NVIDIA-H100", memory_mib=MEMORY_MIB) for g in range(GPUS)
+            )
+            self._say(
+                m.FactsSeen((Put(object=Node(metadata=meta, status=NodeStatus(allocatable=room, capacity=room))),))
+            )
             self._say(m.InventorySeen(Inventory(node=f"n{i}", boot_id="1", generation=1, gpus=gpus)))
             self._say(m.FactsSeen(tuple(Put(object=self._running(f"n{i}", gpu, dice)) for gpu in range(GPUS))))
 
@@ -57,15 +66,25 @@ class Cluster:
 
     def _running(self, node: str, gpu: int, dice: random.Random) -> Pod:
         share = GpuShare(node=node, uuid=f"{node}-{gpu}", memory_mib=MEMORY_MIB, compute_milli=1000)
-        grant = Grant(grant_id=f"{node}/{gpu}", term=1, containers={"c": ContainerGrant(strategy="exclusive", gpus=(share,))})
+        grant = Grant(
+            grant_id=f"{node}/{gpu}", term=1, containers={"c": ContainerGrant(strategy="exclusive", gpus=(share,))}
+        )
         started = datetime.fromtimestamp(_NOW - dice.randint(60, 86_400), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         pod = self._pod(f"{node}-{gpu}", 1, dice.randint(0, 3), {names.ANNOTATION_GRANT: encode_grant(grant)})
-        return msgspec.structs.replace(pod, spec=msgspec.structs.replace(pod.spec, node_name=node), status=PodStatus(phase="Running", start_time=started))
+        return msgspec.structs.replace(
+            pod,
+            spec=msgspec.structs.replace(pod.spec, node_name=node),
+            status=PodStatus(phase="Running", start_time=started),
+        )
 
     def _pod(self, name: str, gpus: int, priority: int, notes: dict[str, str]) -> Pod:
-        container = Container(name="c", resources=Resources(limits={names.RESOURCE_GPU: str(gpus), names.RESOURCE_SLOT: "1"}))
+        container = Container(
+            name="c", resources=Resources(limits={names.RESOURCE_GPU: str(gpus), names.RESOURCE_SLOT: "1"})
+        )
         meta = Meta(name=name, namespace="bench", uid=name, resource_version=self._version(), annotations=notes)
-        return Pod(metadata=meta, spec=PodSpec(scheduler_name=names.SCHEDULER_NAME, priority=priority, containers=(container,)))
+        return Pod(
+            metadata=meta, spec=PodSpec(scheduler_name=names.SCHEDULER_NAME, priority=priority, containers=(container,))
+        )
 
     def tick(self) -> tuple[float, list[Plan]]:
         """A tenth of a second later: how long it took, and what was proposed."""
@@ -78,7 +97,17 @@ class Cluster:
         """Seconds of the longest tick until there is a plan for these, which is forgotten then."""
         gang = {names.ANNOTATION_GANG: name, names.ANNOTATION_GANG_SIZE: str(members)} if members > 1 else {}
         for i in range(members):
-            self._say(m.FactsSeen((Put(object=self._pod(f"{name}-{i}", gpus, 100, gang | {f"kerf.dev/gang-{k}": v for k, v in notes.items()})),)))
+            self._say(
+                m.FactsSeen(
+                    (
+                        Put(
+                            object=self._pod(
+                                f"{name}-{i}", gpus, 100, gang | {f"kerf.dev/gang-{k}": v for k, v in notes.items()}
+                            )
+                        ),
+                    )
+                )
+            )
             self._say(m.Rejected(f"{name}-{i}"))
         longest = 0.0
         for _ in range(_WITHIN):
@@ -86,7 +115,9 @@ class Cluster:
             longest = max(longest, took_s)
             if plans:
                 if len(plans) > 1 or len(plans[0].beneficiaries) != members or len(plans[0].victims) != gpus * members:
-                    raise RuntimeError(f"{name}: nobody but {gpus * members} pods of one GPU each should have given way")
+                    raise RuntimeError(
+                        f"{name}: nobody but {gpus * members} pods of one GPU each should have given way"
+                    )
                 self._say(m.Ended(plans[0].plan_id, executed=True))
                 return longest
         raise RuntimeError(f"there was no plan for {name}")
@@ -117,20 +148,32 @@ def run(nodes: int, gang: int) -> Result:
         times.append(cluster.tick()[0])
     idle_s = cluster.tick()[0]
     return Result(
-        nodes, gang, len(times), max(times), idle_s, cluster.plan("gpu", 1), cluster.plan("node", GPUS), cluster.plan("gang", GPUS, gang),
+        nodes,
+        gang,
+        len(times),
+        max(times),
+        idle_s,
+        cluster.plan("gpu", 1),
+        cluster.plan("node", GPUS),
+        cluster.plan("gang", GPUS, gang),
         cluster.plan("rack", GPUS, min(gang, RACK), topology="required=rack"),
-    )  # fmt: skip
+    )
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m bench.plans", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.plans", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--nodes", type=int, default=15_000)
     parser.add_argument("--gang", type=int, default=8)
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
     if not 2 <= args.gang <= args.nodes // 4:
         parser.error("--gang must be at least 2, and --nodes four times as many")
-    result = {k: round(v, 3) if isinstance(v, float) else v for k, v in msgspec.structs.asdict(run(args.nodes, args.gang)).items()}
+    result = {
+        k: round(v, 3) if isinstance(v, float) else v
+        for k, v in msgspec.structs.asdict(run(args.nodes, args.gang)).items()
+    }
     sys.stdout.write(json.dumps(result) + "\n" if args.json else "".join(f"{k}: {v}\n" for k, v in result.items()))
 
 

@@ -59,12 +59,21 @@ WITHIN_S = 120.0
 Document = dict[str, Any]
 
 
-def pod(name: str, priority: str, *, labels: Mapping[str, str] | None = None, annotations: Mapping[str, str] | None = None) -> Document:
+def pod(
+    name: str, priority: str, *, labels: Mapping[str, str] | None = None, annotations: Mapping[str, str] | None = None
+) -> Document:
     """One GPU; no kubelet is here to end a pod in its grace period, so it has none."""
     limits = {names.RESOURCE_GPU: "1"}
     resources = {"limits": limits, "requests": {"cpu": "1", "memory": "1Gi", **limits}}
-    spec = {"priorityClassName": priority, "terminationGracePeriodSeconds": 0, "containers": [{"name": "c", "image": "i", "resources": resources}]}
-    return {"metadata": {"name": name, "labels": dict(labels or {}), "annotations": dict(annotations or {})}, "spec": spec}
+    spec = {
+        "priorityClassName": priority,
+        "terminationGracePeriodSeconds": 0,
+        "containers": [{"name": "c", "image": "i", "resources": resources}],
+    }
+    return {
+        "metadata": {"name": name, "labels": dict(labels or {}), "annotations": dict(annotations or {})},
+        "spec": spec,
+    }
 
 
 def budget_of(number: int) -> str:
@@ -83,7 +92,10 @@ class Budgets:
         """Until cancelled. A budget that is violated counts once for each status that says so."""
         kube = await cluster.transport(plane, connections=1)
         try:
-            async with kube.stream(f"{BUDGETS}?watch=true&resourceVersion={version}", read_timeout_s=600.0) as (_, chunks):
+            async with kube.stream(f"{BUDGETS}?watch=true&resourceVersion={version}", read_timeout_s=600.0) as (
+                _,
+                chunks,
+            ):
                 lines = Lines()
                 async for chunk in chunks:
                     for line in lines.feed(chunk):
@@ -114,6 +126,7 @@ class Stages:
 
 async def fill(kube: Transport, watched: Watched, low: int) -> None:
     """A low-priority pod on every GPU, all of them running since some time, those under a budget since the shortest."""
+
     async def one(number: int) -> None:
         under = budget_of(number)
         await cluster.must(kube, "POST", PODS, pod(f"low-{number}", "low", labels={"budget": under} if under else {}))
@@ -126,7 +139,12 @@ async def fill(kube: Transport, watched: Watched, low: int) -> None:
         ran = timedelta(seconds=60 if budget_of(number) else 600 + number)
         started = (now - ran).strftime("%Y-%m-%dT%H:%M:%SZ")
         status = {"phase": "Running", "startTime": started, "conditions": [{"type": "Ready", "status": "True"}]}
-        answer = await kube.request("PATCH", f"{PODS}/low-{number}/status", msgspec.json.encode({"status": status}), content_type="application/merge-patch+json")
+        answer = await kube.request(
+            "PATCH",
+            f"{PODS}/low-{number}/status",
+            msgspec.json.encode({"status": status}),
+            content_type="application/merge-patch+json",
+        )
         if answer.status != 200:
             raise RuntimeError(f"status of low-{number}: {answer.status} {answer.body[:200]!r}")
 
@@ -138,7 +156,10 @@ async def guard(kube: Transport, low: int) -> str:
     for number, percent in enumerate(MAY_GO_PERCENT):
         name = f"budget-{number}"
         under = sum(1 for i in range(low) if budget_of(i) == name)
-        body = {"metadata": {"name": name}, "spec": {"minAvailable": under - under * percent // 100, "selector": {"matchLabels": {"budget": name}}}}
+        body = {
+            "metadata": {"name": name},
+            "spec": {"minAvailable": under - under * percent // 100, "selector": {"matchLabels": {"budget": name}}},
+        }
         await cluster.must(kube, "POST", BUDGETS, body)
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
@@ -152,6 +173,7 @@ async def guard(kube: Transport, low: int) -> str:
 
 async def gangs(kube: Transport, watched: Watched, count: int, rate: float) -> None:
     """Creates them at this rate, whatever becomes of them."""
+
     async def member(gang: int, number: int) -> None:
         notes = {names.ANNOTATION_GANG: f"gang-{gang}", names.ANNOTATION_GANG_SIZE: str(MEMBERS)}
         name = f"gang-{gang}-{number}"
@@ -174,7 +196,9 @@ def gpus_by_pod(found: list[Document]) -> dict[str, set[tuple[str, str]]]:
     for seen in found:
         note = (seen["metadata"].get("annotations") or {}).get(names.ANNOTATION_GRANT)
         if seen["spec"].get("nodeName") and note:
-            held[seen["metadata"]["name"]] = {(s.node, s.uuid) for c in decode_grant(note).containers.values() for s in c.gpus}
+            held[seen["metadata"]["name"]] = {
+                (s.node, s.uuid) for c in decode_grant(note).containers.values() for s in c.gpus
+            }
     return held
 
 
@@ -222,13 +246,25 @@ async def measure(made: Fleet, kube: Transport, plane: ControlPlane, args: argpa
         sys.stderr.write(stages.told(began))
         sys.stderr.write(f"the slowest gangs, in ms: { {gang: round(waited[gang] * 1000) for gang in slowest} }\n")
     return {
-        "nodes": args.nodes, "low_priority_pods": low, "gangs": args.gangs, "gangs_a_second": args.rate, "bound": len(times),
-        "time_to_bound_ms_p50": percentile_ms(times, 50), "time_to_bound_ms_p99": percentile_ms(times, 99),
-        "evictions": len(evicted), "evictions_needless": sum(1 for name in evicted if not before[name] & taken),
-        "budget_violations": budgets.violations, "double_bookings": status.double_bookings + double_bookings(found),
-        "evicted_by_budget": {name: sum(1 for e in evicted if budget_of(int(e.removeprefix("low-"))) == name) for name in sorted({budget_of(i) for i in range(low)} - {""})},
-        "budget_statuses_seen": budgets.lines, "seconds": round(seconds, 1), "cpu_s": spent,
-    }  # fmt: skip
+        "nodes": args.nodes,
+        "low_priority_pods": low,
+        "gangs": args.gangs,
+        "gangs_a_second": args.rate,
+        "bound": len(times),
+        "time_to_bound_ms_p50": percentile_ms(times, 50),
+        "time_to_bound_ms_p99": percentile_ms(times, 99),
+        "evictions": len(evicted),
+        "evictions_needless": sum(1 for name in evicted if not before[name] & taken),
+        "budget_violations": budgets.violations,
+        "double_bookings": status.double_bookings + double_bookings(found),
+        "evicted_by_budget": {
+            name: sum(1 for e in evicted if budget_of(int(e.removeprefix("low-"))) == name)
+            for name in sorted({budget_of(i) for i in range(low)} - {""})
+        },
+        "budget_statuses_seen": budgets.lines,
+        "seconds": round(seconds, 1),
+        "cpu_s": spent,
+    }
 
 
 def waited_s(watched: Watched, gang: int) -> float | None:
@@ -246,7 +282,9 @@ def percentile_ms(times: list[float], percent: int) -> float | None:
 async def run(args: argparse.Namespace) -> Document:
     with tempfile.TemporaryDirectory(prefix="kerf-bench-") as folder:
         state = Path(folder)
-        plane = ControlPlane(state / "plane", binaries=find_binaries(("etcd", "kube-apiserver", "kube-controller-manager"), build=True)).start()
+        plane = ControlPlane(
+            state / "plane", binaries=find_binaries(("etcd", "kube-apiserver", "kube-controller-manager"), build=True)
+        ).start()
         try:
             cluster.apply_policies(plane)
             plane.start_controllers("disruption")
@@ -257,7 +295,20 @@ async def run(args: argparse.Namespace) -> Document:
             (state / "kerf").mkdir()
             async with fleet(state / "kerf") as made:
                 hollow = state / "hollow.json"
-                hollow.write_text(json.dumps([{"name": f"node-{i}", "model": "NVIDIA-H100", "count": GPUS, "memory_mib": MEMORY_MIB, "nvlinks": 18} for i in range(args.nodes)]))
+                hollow.write_text(
+                    json.dumps(
+                        [
+                            {
+                                "name": f"node-{i}",
+                                "model": "NVIDIA-H100",
+                                "count": GPUS,
+                                "memory_mib": MEMORY_MIB,
+                                "nvlinks": 18,
+                            }
+                            for i in range(args.nodes)
+                        ]
+                    )
+                )
                 made.start("placement", {})
                 made.start("watcher", {"kubeconfig": str(plane.service_account("kerf-system", "kerf-watcher"))})
                 made.start("node_agent", {"hollow_file": str(hollow)})
@@ -274,7 +325,9 @@ async def run(args: argparse.Namespace) -> Document:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m bench.preempt", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.preempt", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--nodes", type=int, default=500)
     parser.add_argument("--gangs", type=int, default=200)
     parser.add_argument("--rate", type=float, default=5.0, help="gangs a second")

@@ -40,7 +40,12 @@ class Fleet:
         env = {**os.environ, "KERF_NATS_URL": self.nats.url, "KERF_LOG_LEVEL": "warning", **environment}
         with (self.state / f"{label}.log").open("ab") as log:
             self.processes[label] = subprocess.Popen(
-                [sys.executable, "-m", f"services.{service}", "--config", str(file)], cwd=ROOT, env=env, stdin=subprocess.DEVNULL, stdout=log, stderr=log
+                [sys.executable, "-m", f"services.{service}", "--config", str(file)],
+                cwd=ROOT,
+                env=env,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
             )
 
     def cpu(self) -> dict[str, float]:
@@ -52,7 +57,9 @@ class Fleet:
     def check(self) -> None:
         for name, process in self.processes.items():
             if process.poll() is not None:
-                raise RuntimeError(f"{name} ended with {process.returncode}: {(self.state / f'{name}.log').read_text()[-2000:]}")
+                raise RuntimeError(
+                    f"{name} ended with {process.returncode}: {(self.state / f'{name}.log').read_text()[-2000:]}"
+                )
 
     def logs(self) -> str:
         """The end of each process's log."""

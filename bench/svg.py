@@ -40,14 +40,23 @@ def line_chart(
         raise ValueError(f"no points for {title!r}")
     x_ticks = _ticks([x for x, _ in points], x_range)
     y_ticks = _ticks([y for _, y in points], y_range)
-    canvas = _Canvas(title, x_label, y_label, list(series), x_range or (x_ticks[0], x_ticks[-1]), y_range or (y_ticks[0], y_ticks[-1]))
+    canvas = _Canvas(
+        title,
+        x_label,
+        y_label,
+        list(series),
+        x_range or (x_ticks[0], x_ticks[-1]),
+        y_range or (y_ticks[0], y_ticks[-1]),
+    )
     canvas.grid(y_ticks)
     for tick in x_ticks:
         canvas.x_tick(canvas.x(tick), _number(tick, x_ticks))
     for index, line in enumerate(series.values()):
         colour, dash = _style(index)
         path_points = " ".join(f"{canvas.x(x):.1f},{canvas.y(y):.1f}" for x, y in sorted(line))
-        canvas.add(f'<polyline points="{path_points}" fill="none" stroke="{colour}" stroke-width="2"{dash} clip-path="url(#plot)"/>')
+        canvas.add(
+            f'<polyline points="{path_points}" fill="none" stroke="{colour}" stroke-width="2"{dash} clip-path="url(#plot)"/>'
+        )
     canvas.write(path)
 
 
@@ -92,7 +101,14 @@ class _Canvas:
     """Frame, axes and legend, and the way from data to pixels."""
 
     def __init__(
-        self, title: str, x_label: str, y_label: str, legend: list[str], xs: tuple[float, float], ys: tuple[float, float], extra: int = 0
+        self,
+        title: str,
+        x_label: str,
+        y_label: str,
+        legend: list[str],
+        xs: tuple[float, float],
+        ys: tuple[float, float],
+        extra: int = 0,
     ) -> None:
         self.title, self.x_label, self.y_label, self.legend = title, x_label, y_label, legend
         (self.x_low, self.x_high), (self.y_low, self.y_high) = xs, ys
@@ -120,7 +136,9 @@ class _Canvas:
     def x_tick(self, x: float, text: str, *, slanted: bool = False) -> None:
         y = self.foot + 18
         turn = f' transform="rotate(-65 {x:.1f} {y})"' if slanted else ""
-        self.add(f'<text x="{x:.1f}" y="{y}" text-anchor="{"end" if slanted else "middle"}"{turn}>{escape(text)}</text>')
+        self.add(
+            f'<text x="{x:.1f}" y="{y}" text-anchor="{"end" if slanted else "middle"}"{turn}>{escape(text)}</text>'
+        )
 
     def write(self, path: Path | str, *, bars: bool = False) -> None:
         middle = (self.top + self.foot) / 2

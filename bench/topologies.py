@@ -35,7 +35,9 @@ def inventory(entry: dict[str, Any]) -> Inventory:
         for i in range(count)
     )  # fmt: skip
     links = tuple(
-        _link(a, b, matrix[a][b], under[a][b] if under else None, same_numa=numa[a] == numa[b]) for a in range(count) for b in range(a + 1, count)
+        _link(a, b, matrix[a][b], under[a][b] if under else None, same_numa=numa[a] == numa[b])
+        for a in range(count)
+        for b in range(a + 1, count)
     )
     nics = tuple(
         Nic(name=name, pcie={i: _LEVELS[level] for i, level in enumerate(levels) if level in _LEVELS})

@@ -51,13 +51,20 @@ def main() -> None:
         cases = json.loads(given.cases.read_text())
     except (OSError, ValueError) as wrong:
         parser.error(f"--cases {given.cases} cannot be read as JSON: {wrong}")
-    result = {**conformance(cases), "bandwidth": [churn(name, fabric_of(m)) for name, m in machines(given.topologies).items()]}
+    result = {
+        **conformance(cases),
+        "bandwidth": [churn(name, fabric_of(m)) for name, m in machines(given.topologies).items()],
+    }
     if given.plot:
         told_apart = [row for row in result["bandwidth"] if len(set(row["percent_of_best"].values())) > 1]
         bar_chart(
-            given.plot, "Ring bandwidth of pods of several GPUs, where the choice matters", "machine", "percent of the best ring there is",
-            {mode: {row["topology"]: row["percent_of_best"][mode] for row in told_apart} for mode in COMPARED}, y_range=(0, 100),
-        )  # fmt: skip
+            given.plot,
+            "Ring bandwidth of pods of several GPUs, where the choice matters",
+            "machine",
+            "percent of the best ring there is",
+            {mode: {row["topology"]: row["percent_of_best"][mode] for row in told_apart} for mode in COMPARED},
+            y_range=(0, 100),
+        )
     print(json.dumps(result, indent=None if given.json else 1) if given.json else _table(result))
 
 
@@ -71,7 +78,14 @@ def conformance(file: dict[str, Any]) -> dict[str, Any]:
     for case in file["cases"]:
         wrong = _wrong(case, known.get(case.get("topology"), {}))
         if wrong:
-            failed.append({"test": case.get("test"), "description": case.get("description", ""), "policy": case.get("policy"), "wrong": wrong})
+            failed.append(
+                {
+                    "test": case.get("test"),
+                    "description": case.get("description", ""),
+                    "policy": case.get("policy"),
+                    "wrong": wrong,
+                }
+            )
     return {"cases": len(file["cases"]), "passed": len(file["cases"]) - len(failed), "failed": failed}
 
 
@@ -116,7 +130,15 @@ _POLICIES: dict[str, Callable[[Scores, Sequence[int], Sequence[int], int], Seque
 
 def churn(name: str, fabric: Fabric) -> dict[str, Any]:
     """One machine under every compared mode: the mean over its pods of several GPUs, by mode and by mode and size."""
-    row: dict[str, Any] = {"topology": name, "gpus": fabric.count, "mean_gb_s": {}, "percent_of_best": {}, "by_size_gb_s": {}, "refused_percent": {}, "choose_us": {}}
+    row: dict[str, Any] = {
+        "topology": name,
+        "gpus": fabric.count,
+        "mean_gb_s": {},
+        "percent_of_best": {},
+        "by_size_gb_s": {},
+        "refused_percent": {},
+        "choose_us": {},
+    }
     for mode in COMPARED:
         got: dict[int, list[int]] = {}
         asked = refused = 0
@@ -152,7 +174,9 @@ def _run(fabric: Fabric, mode: str, seed: int) -> list[tuple[int, int]]:
         life = dice.expovariate(1.0)
         while ends and ends[0][0] <= now:
             free |= heapq.heappop(ends)[1]
-        places = MODES[mode].choose(fabric, Choice(size=size, fitting=free, idle=free)) if free.bit_count() >= size else None
+        places = (
+            MODES[mode].choose(fabric, Choice(size=size, fitting=free, idle=free)) if free.bit_count() >= size else None
+        )
         chosen = sum(1 << place for place in places or ())
         out.append((size, chosen))
         if chosen:
@@ -164,14 +188,26 @@ def _run(fabric: Fabric, mode: str, seed: int) -> list[tuple[int, int]]:
 def _best(fabric: Fabric, size: int) -> int:
     """The best ring of that size on the empty machine."""
     everything = (1 << fabric.count) - 1
-    return ring_mb_s(fabric, sum(1 << p for p in MODES["ring"].choose(fabric, Choice(size=size, fitting=everything, idle=everything)) or ()))
+    return ring_mb_s(
+        fabric,
+        sum(1 << p for p in MODES["ring"].choose(fabric, Choice(size=size, fitting=everything, idle=everything)) or ()),
+    )
 
 
 def _table(result: dict[str, Any]) -> str:
-    lines = [f"go-gpuallocator: {result['passed']} of {result['cases']} cases", *(f"  {f['test']} {f['description']}: {f['wrong']}" for f in result["failed"]), ""]
+    lines = [
+        f"go-gpuallocator: {result['passed']} of {result['cases']} cases",
+        *(f"  {f['test']} {f['description']}: {f['wrong']}" for f in result["failed"]),
+        "",
+    ]
     lines.append("| machine | " + " | ".join(f"{mode}, GB/s (% of the best)" for mode in COMPARED) + " |")
     lines.append("|---" * (len(COMPARED) + 1) + "|")
-    lines += [f"| {row['topology']} | " + " | ".join(f"{row['mean_gb_s'][m]} ({row['percent_of_best'][m]})" for m in COMPARED) + " |" for row in result["bandwidth"]]
+    lines += [
+        f"| {row['topology']} | "
+        + " | ".join(f"{row['mean_gb_s'][m]} ({row['percent_of_best'][m]})" for m in COMPARED)
+        + " |"
+        for row in result["bandwidth"]
+    ]
     return "\n".join(lines)
 
 

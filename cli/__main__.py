@@ -14,7 +14,9 @@ from cli.output import Failure, fail
 def main() -> None:
     args = _parser().parse_args()
     module, _, function = args.run.partition(":")
-    command: Callable[[argparse.Namespace], Awaitable[None]] = getattr(importlib.import_module(f"cli.{module}"), function or "run")
+    command: Callable[[argparse.Namespace], Awaitable[None]] = getattr(
+        importlib.import_module(f"cli.{module}"), function or "run"
+    )
     try:
         asyncio.run(command(args))  # type: ignore[arg-type]  # every command is a coroutine function
     except Failure as error:
@@ -24,10 +26,14 @@ def main() -> None:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="kerf", description="GPU sharing for Kubernetes: see who has what, why, and since when.")
+    parser = argparse.ArgumentParser(
+        prog="kerf", description="GPU sharing for Kubernetes: see who has what, why, and since when."
+    )
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     common = argparse.ArgumentParser(add_help=False)
-    common.add_argument("--nats", default="", metavar="URL", help="the NATS server (default: KERF_NATS_URL, else nats://127.0.0.1:4222)")
+    common.add_argument(
+        "--nats", default="", metavar="URL", help="the NATS server (default: KERF_NATS_URL, else nats://127.0.0.1:4222)"
+    )
     common.add_argument("--json", action="store_true", help="one JSON object on stdout")
     pod = argparse.ArgumentParser(add_help=False)
     pod.add_argument("pod", help="name, or namespace/name")
@@ -43,17 +49,31 @@ def _parser() -> argparse.ArgumentParser:
     up.add_argument("--gpus", type=int, default=8, help="GPUs on each (default 8)")
     up.add_argument("--gpu-model", default="NVIDIA-H200")
     up.add_argument("--gpu-memory-mib", type=int, default=143_771)
-    up.add_argument("--firm", action="store_true", help="the simulated nodes say that they enforce slices: pods may be throttled, paused and so on")
-    up.add_argument("--preemptor", action="append", default=[], metavar="NAME=VALUE", help="a setting of the preemptor, such as checkpoints=true; may be given more than once")
+    up.add_argument(
+        "--firm",
+        action="store_true",
+        help="the simulated nodes say that they enforce slices: pods may be throttled, paused and so on",
+    )
+    up.add_argument(
+        "--preemptor",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="a setting of the preemptor, such as checkpoints=true; may be given more than once",
+    )
     up.add_argument("--kubeconfig", default="", help="a real cluster instead of the simulated one")
     up.add_argument("--store", default="", help="directory of the NATS store (default: a temporary one)")
     up.add_argument("--port", type=int, default=4222, help="of NATS; 0 for a free one")
     up.add_argument("--http-port", type=int, default=-1, help="health and metrics of placement; 0 for a free port")
-    up.add_argument("--metrics-port", type=int, default=-1, help="Prometheus endpoint of the metrics service; 0 for a free port")
+    up.add_argument(
+        "--metrics-port", type=int, default=-1, help="Prometheus endpoint of the metrics service; 0 for a free port"
+    )
 
     demo = add("demo", "demo", "replay openb pods on openb nodes, and show what happened")
     demo.add_argument("--pods", type=int, default=1000)
-    demo.add_argument("--kube", action="store_true", help="on a real Kubernetes API server (built or found by tools/build.sh)")
+    demo.add_argument(
+        "--kube", action="store_true", help="on a real Kubernetes API server (built or found by tools/build.sh)"
+    )
 
     apply = add("apply", "apply", "create objects in the simulated cluster of `kerf up`")
     apply.add_argument("-f", "--file", required=True, help="YAML or JSON, - for standard input")
@@ -78,9 +98,17 @@ def _parser() -> argparse.ArgumentParser:
 
 def _holding_back(add: Callable[..., argparse.ArgumentParser]) -> None:
     cordon = add("cordon", "cordon:cordon", "a node's GPUs, or one of them, take no new slices")
-    cordon.add_argument("--undo", action="store_true", help="take them again; a GPU that waited for a reset is believed to have had it")
+    cordon.add_argument(
+        "--undo", action="store_true", help="take them again; a GPU that waited for a reset is believed to have had it"
+    )
     drain = add("drain", "cordon:drain", "cordon, and evict the pods on it; disruption budgets are honoured")
-    drain.add_argument("--timeout", type=float, default=300.0, metavar="SECONDS", help="how long to wait until all are gone (default 300)")
+    drain.add_argument(
+        "--timeout",
+        type=float,
+        default=300.0,
+        metavar="SECONDS",
+        help="how long to wait until all are gone (default 300)",
+    )
     for command in (cordon, drain):
         command.add_argument("target", help="a node's name or a GPU's UUID")
         command.add_argument("--reason", default="", help="for those who ask why")
@@ -91,13 +119,20 @@ def _questions(add: Callable[..., argparse.ArgumentParser], pod: argparse.Argume
     why = add("why", "why:why", "why a pod is where it is, or nowhere", pod)
     why.add_argument("--nodes", type=int, default=5, help="how many nodes to speak of")
     what_if = add("what-if", "what_if", "what would be with another pod, or in another cluster; nothing is changed")
-    what_if.add_argument("-f", "--file", default="", help="a Pod manifest in its canonical form, - for standard input: where would it go?")
+    what_if.add_argument(
+        "-f",
+        "--file",
+        default="",
+        help="a Pod manifest in its canonical form, - for standard input: where would it go?",
+    )
     what_if.add_argument("--drain", action="append", default=[], metavar="NODE", help="without this node")
     what_if.add_argument("--add-node", default="", metavar="LIKE", help="with new nodes like this one")
     what_if.add_argument("--add-gpus", default="", metavar="NODE", help="with more GPUs in this node")
     what_if.add_argument("--count", type=int, default=1, help="how many nodes or GPUs (default 1)")
     what_if.add_argument("--resize", default="", metavar="POD", help="were this pod to ask for what --limit says")
-    what_if.add_argument("--limit", action="append", default=[], metavar="RESOURCE=AMOUNT", help="such as kerf.dev/gpu-memory=20Gi")
+    what_if.add_argument(
+        "--limit", action="append", default=[], metavar="RESOURCE=AMOUNT", help="such as kerf.dev/gpu-memory=20Gi"
+    )
     what_if.add_argument("-n", "--namespace", default="default", help="of the pod to resize")
     what_if.add_argument("--nodes", type=int, default=5)
     preempt = add("preempt", "preempt", "who would give way to a waiting pod, and at what price", pod)

@@ -15,8 +15,14 @@ async def run(args: argparse.Namespace) -> None:
     if sum(map(bool, (args.pod, args.file, args.gpus))) != 1:
         raise Failure("say for what there should be room: a waiting POD, -f FILE, or --gpus N")
     namespace, name = pod_name(args.pod, args.namespace)
-    query = AdviseQuery(namespace=namespace if name else "", name=name, pod=read_pod(args.file) if args.file else None,
-                        gpus=args.gpus, groups=args.groups, most_gpu_seconds=args.most)  # fmt: skip
+    query = AdviseQuery(
+        namespace=namespace if name else "",
+        name=name,
+        pod=read_pod(args.file) if args.file else None,
+        gpus=args.gpus,
+        groups=args.groups,
+        most_gpu_seconds=args.most,
+    )
     async with connected(args.nats) as bus:
         answer = await ask(bus, subjects.QUERY_ADVISE, query, AdviseAnswer)
     advice = given(answer.advice)
@@ -25,9 +31,14 @@ async def run(args: argparse.Namespace) -> None:
         return
     out.print(advice.sentence, markup=False)
     if args.gpus:
-        out.print(f"  groups of {args.gpus} idle GPUs on one node: {advice.places_before} now, {advice.places_after} then")
+        out.print(
+            f"  groups of {args.gpus} idle GPUs on one node: {advice.places_before} now, {advice.places_after} then"
+        )
     show_moves("Moves", advice.moves)
     if len(advice.places) > 1:
-        out.print("\nPlaces then: " + ", ".join(f"{place.namespace}/{place.name} on {place.node}" for place in advice.places), markup=False)
+        out.print(
+            "\nPlaces then: " + ", ".join(f"{place.namespace}/{place.name} on {place.node}" for place in advice.places),
+            markup=False,
+        )
     if advice.kept:
         out.print("\nLeft alone: " + "; ".join(advice.kept), markup=False)

@@ -33,11 +33,15 @@ def url_of(given: str) -> str:
 @contextlib.asynccontextmanager
 async def connected(given: str) -> AsyncIterator[NatsBus]:
     url = url_of(given)
-    configure_logging("error")  # to stderr: stdout is the answer's alone, and what goes wrong is said in a sentence below
+    configure_logging(
+        "error"
+    )  # to stderr: stdout is the answer's alone, and what goes wrong is said in a sentence below
     try:
         bus = await NatsBus.connect(url, name="kerf-cli", timeout_s=3.0)
     except BusError as error:
-        raise Failure(f"no NATS at {url} ({error}). Start one with `kerf up`, or name it with --nats or KERF_NATS_URL") from error
+        raise Failure(
+            f"no NATS at {url} ({error}). Start one with `kerf up`, or name it with --nats or KERF_NATS_URL"
+        ) from error
     try:
         yield bus
     finally:
@@ -56,9 +60,13 @@ async def ask(bus: Bus, subject: str, query: Any, kind: type[T], *, timeout_s: f
     try:
         answer = decode(await _reply(bus, subject, encode(query), timeout_s), kind)
     except NoResponder:
-        raise Failure(f"nobody answers {subject}: {_missing(subject)} is connected to this NATS; look at {'its' if subject in _ANSWERS else 'their'} logs") from None
+        raise Failure(
+            f"nobody answers {subject}: {_missing(subject)} is connected to this NATS; look at {'its' if subject in _ANSWERS else 'their'} logs"
+        ) from None
     except Unknown:
-        raise Failure(f"no answer to {subject} within {timeout_s:g} s; the service may be starting or overloaded, try again") from None
+        raise Failure(
+            f"no answer to {subject} within {timeout_s:g} s; the service may be starting or overloaded, try again"
+        ) from None
     error = getattr(answer, "error", "")
     if error:
         raise Failure(error)

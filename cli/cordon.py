@@ -40,11 +40,15 @@ async def cordon(args: argparse.Namespace) -> None:
         order = await _order(bus, args.target, args.reason, undo=args.undo)
         answer = await _tell(bus, order)
     if args.json:
-        print_json({"node": order.node, "gpu": order.gpu, "gpus": answer.gpus, "cordoned": not args.undo, "pods": answer.pods})
+        print_json(
+            {"node": order.node, "gpu": order.gpu, "gpus": answer.gpus, "cordoned": not args.undo, "pods": answer.pods}
+        )
         return
     what = f"GPU {order.gpu}" if order.gpu else f"node {order.node} with {len(answer.gpus)} GPUs"
     out.print(
-        f"{escape(what)} takes new slices again" if args.undo else f"{escape(what)} takes no new slices; {len(answer.pods)} pods stay on it"
+        f"{escape(what)} takes new slices again"
+        if args.undo
+        else f"{escape(what)} takes no new slices; {len(answer.pods)} pods stay on it"
     )
 
 
@@ -93,7 +97,9 @@ async def _drain(bus: Bus, order: NodeCordon, timeout_s: float, *, quiet: bool) 
 async def _evict(bus: Bus, pods: list[CordonedPod], order: NodeCordon) -> dict[str, str]:
     """Why each that was not accepted was not, by uid."""
     reason = f"drained by {order.by}" + (f": {order.reason}" if order.reason else "")
-    batch = EvictBatch(evictions=tuple(Evict(uid=p.uid, namespace=p.namespace, name=p.name, reason=reason) for p in pods))
+    batch = EvictBatch(
+        evictions=tuple(Evict(uid=p.uid, namespace=p.namespace, name=p.name, reason=reason) for p in pods)
+    )
     answers = await _request(bus, subjects.CMD_EVICT, batch, Answers, "no watcher is connected to this NATS")
     # One that is gone for the API server may still run on its node: then it is waited for.
     return {answer.uid: f"{answer.outcome}: {answer.message}" for answer in answers.answers if answer.outcome != "gone"}

@@ -53,20 +53,36 @@ async def run(args: argparse.Namespace) -> None:
     started = time.monotonic()
     pods = openb.pods(args.pods)
     nodes = openb.subset(pods, supply=SUPPLY)
-    err.print(f"[bold]Kerf demo[/bold]: {len(pods)} pods of the openb trace on {len(nodes)} of its nodes ({sum(n.gpus for n in nodes)} GPUs)")
-    async with cluster(args.kube) as world, stack([openb.hollow(n) for n in nodes], kubeconfig=world.kubeconfig, trace_ratio=1.0) as made:
-        err.print(f"  {world.name}, NATS and {len(made.services)} services are up after {time.monotonic() - started:.1f} s")
+    err.print(
+        f"[bold]Kerf demo[/bold]: {len(pods)} pods of the openb trace on {len(nodes)} of its nodes ({sum(n.gpus for n in nodes)} GPUs)"
+    )
+    async with (
+        cluster(args.kube) as world,
+        stack([openb.hollow(n) for n in nodes], kubeconfig=world.kubeconfig, trace_ratio=1.0) as made,
+    ):
+        err.print(
+            f"  {world.name}, NATS and {len(made.services)} services are up after {time.monotonic() - started:.1f} s"
+        )
         await world.begin(made, nodes, NAMESPACE)
         result, pending, bound = await _replay(made, world, pods, nodes, started)
         await _show(made, result, pending, bound, json=args.json)
 
 
-async def _replay(made: Stack, world: Cluster, pods: list[openb.TracePod], nodes: list[openb.TraceNode], started: float) -> tuple[Result, list[str], list[str]]:
+async def _replay(
+    made: Stack, world: Cluster, pods: list[openb.TracePod], nodes: list[openb.TraceNode], started: float
+) -> tuple[Result, list[str], list[str]]:
     created: dict[str, float] = {}
     bound: dict[str, float] = {}
     await world.watch_bound(made, bound)
     begun = time.monotonic()
-    with Progress(TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), console=err, transient=False) as progress:
+    with Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        console=err,
+        transient=False,
+    ) as progress:
         creating = progress.add_task("  created", total=len(pods))
         binding = progress.add_task("  bound  ", total=len(pods))
 
@@ -97,14 +113,22 @@ async def _replay(made: Stack, world: Cluster, pods: list[openb.TracePod], nodes
     latencies = sorted((at - created[name]) * 1000 for name, at in bound.items() if name in created) or [0.0]
     end = max(bound.values(), default=begun)
     result = Result(
-        pods_requested=len(pods), pods_bound=len(bound), pods_pending=len(pods) - len(bound),
+        pods_requested=len(pods),
+        pods_bound=len(bound),
+        pods_pending=len(pods) - len(bound),
         double_bookings=len(await double_bookings(made.bus)) + status.double_bookings,
-        seconds_to_first_bound=round(min(bound.values(), default=end) - started, 2), seconds_total=round(time.monotonic() - started, 2),
+        seconds_to_first_bound=round(min(bound.values(), default=end) - started, 2),
+        seconds_total=round(time.monotonic() - started, 2),
         allocation_percent=top.percent(status.gpu_milli_allocated, status.gpu_milli_total),
-        decisions_per_s=round(status.decisions / max(1e-3, end - begun), 1), nodes=len(nodes), gpus=sum(n.gpus for n in nodes),
-        latency_ms_p50=round(max(0.0, latencies[len(latencies) // 2]), 1), latency_ms_p99=round(latencies[len(latencies) * 99 // 100], 1),
-        decide_us_p50=round(status.decide_us_p50, 1), decide_us_p99=round(status.decide_us_p99, 1), cluster=world.name,
-    )  # fmt: skip
+        decisions_per_s=round(status.decisions / max(1e-3, end - begun), 1),
+        nodes=len(nodes),
+        gpus=sum(n.gpus for n in nodes),
+        latency_ms_p50=round(max(0.0, latencies[len(latencies) // 2]), 1),
+        latency_ms_p99=round(latencies[len(latencies) * 99 // 100], 1),
+        decide_us_p50=round(status.decide_us_p50, 1),
+        decide_us_p99=round(status.decide_us_p99, 1),
+        cluster=world.name,
+    )
     pending = [p.name for p in pods if p.name not in bound]
     shown = {p.name for p in pods if p.gpus and p.gpu_milli < 1000}
     return result, pending, sorted(bound, key=lambda name: name in shown)
@@ -114,21 +138,29 @@ async def _show(made: Stack, result: Result, pending: list[str], bound: list[str
     if json:
         print_json(result)
         return
-    out.print(f"\n[bold]{result.pods_bound} of {result.pods_requested} pods bound[/bold], {result.pods_pending} waiting, {result.double_bookings} double bookings")
+    out.print(
+        f"\n[bold]{result.pods_bound} of {result.pods_requested} pods bound[/bold], {result.pods_pending} waiting, {result.double_bookings} double bookings"
+    )
     out.print(f"  allocation {result.allocation_percent} % of {result.gpus} GPUs on {result.nodes} nodes")
-    out.print(f"  {result.decisions_per_s:.0f} decisions/s; created to bound p50 {result.latency_ms_p50:.0f} ms, p99 {result.latency_ms_p99:.0f} ms; a decision takes {result.decide_us_p50:.0f} µs (p99 {result.decide_us_p99:.0f} µs)")
-    out.print(f"  first pod bound after {result.seconds_to_first_bound:.1f} s, everything after {result.seconds_total:.1f} s\n")
+    out.print(
+        f"  {result.decisions_per_s:.0f} decisions/s; created to bound p50 {result.latency_ms_p50:.0f} ms, p99 {result.latency_ms_p99:.0f} ms; a decision takes {result.decide_us_p50:.0f} µs (p99 {result.decide_us_p99:.0f} µs)"
+    )
+    out.print(
+        f"  first pod bound after {result.seconds_to_first_bound:.1f} s, everything after {result.seconds_total:.1f} s\n"
+    )
     status = await ask(made.bus, subjects.QUERY_STATUS, StatusQuery(waiting=5), StatusAnswer)
     for explanation in status.waiting[:5]:
         out.print(f"  [yellow]waiting[/yellow] {explanation.name}: {explanation.sentence}")
     if pending:
         out.rule(f"kerf why {pending[0]}", align="left")
-        answer = await ask(made.bus, subjects.QUERY_WHY, WhyQuery(namespace=NAMESPACE, name=pending[0], max_nodes=2), ExplainAnswer)
+        answer = await ask(
+            made.bus, subjects.QUERY_WHY, WhyQuery(namespace=NAMESPACE, name=pending[0], max_nodes=2), ExplainAnswer
+        )
         if answer.explanation is not None:
             why.show(answer.explanation)
     if bound:
         out.rule(f"kerf trace {bound[-1]}", align="left")
         await asyncio.sleep(1.0)  # spans travel twice a second
-        trace.show(await ask(made.bus, subjects.QUERY_TRACE, TraceQuery(namespace=NAMESPACE, name=bound[-1]), TraceAnswer))
-
-
+        trace.show(
+            await ask(made.bus, subjects.QUERY_TRACE, TraceQuery(namespace=NAMESPACE, name=bound[-1]), TraceAnswer)
+        )

@@ -23,7 +23,13 @@ async def pods(bus: Bus) -> AsyncIterator[Pod]:
             if isinstance(fact.object, Pod):
                 yield fact.object
         if number < page.pages:
-            page = await ask(bus, subjects.snapshot_of(page.epoch), SnapshotRequest(snapshot=page.snapshot, page=number), SnapshotPage, timeout_s=30)
+            page = await ask(
+                bus,
+                subjects.snapshot_of(page.epoch),
+                SnapshotRequest(snapshot=page.snapshot, page=number),
+                SnapshotPage,
+                timeout_s=30,
+            )
 
 
 async def double_bookings(bus: Bus) -> list[str]:
@@ -37,4 +43,8 @@ async def double_bookings(bus: Bus) -> list[str]:
         if text is not None and pod.spec.node_name and pod.status.phase not in ("Succeeded", "Failed"):
             grants.append(decode_grant(text))
     taken = sum_shares(grants)
-    return [f"{node}/{uuid}" for (node, uuid), (mib, milli) in taken.items() if mib > sizes.get((node, uuid), 0) or milli > WHOLE_GPU_MILLI]
+    return [
+        f"{node}/{uuid}"
+        for (node, uuid), (mib, milli) in taken.items()
+        if mib > sizes.get((node, uuid), 0) or milli > WHOLE_GPU_MILLI
+    ]

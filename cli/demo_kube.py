@@ -68,7 +68,9 @@ class KubeCluster(Cluster):
         """The API server takes a policy up a second or two after it has accepted it; pods made before would slip past."""
         container = {"name": "c", "image": "pause", "resources": {"limits": {names.RESOURCE_GPU: "1"}}}
         probe = {"metadata": {"name": "probe"}, "spec": {"containers": [container]}}
-        answer = await self._kube.request("POST", "/api/v1/namespaces/default/pods?dryRun=All", json.dumps(probe).encode())
+        answer = await self._kube.request(
+            "POST", "/api/v1/namespaces/default/pods?dryRun=All", json.dumps(probe).encode()
+        )
         if answer.status != 201:
             return False
         name: str = json.loads(answer.body)["spec"]["schedulerName"]
@@ -118,7 +120,9 @@ async def kube_cluster() -> AsyncIterator[KubeCluster]:
             # Blocks the loop, where nothing else runs yet: the processes die with the thread that starts them.
             plane.start()
         except (tools.NoBinaries, RuntimeError, OSError) as error:
-            raise Failure(f"no real API server: {error}. Without --kube the demo runs on a simulated cluster") from error
+            raise Failure(
+                f"no real API server: {error}. Without --kube the demo runs on a simulated cluster"
+            ) from error
         try:
             _apply(plane)
             async with contextlib.AsyncExitStack() as closing:

@@ -38,7 +38,9 @@ async def run(args: argparse.Namespace) -> None:
             return
         plan = getattr(event, "plan", None)
         if isinstance(plan, Plan) and not (
-            args.namespace or args.json or incoming.subject.endswith(f".{subjects.token(plan.beneficiaries[0].namespace)}")
+            args.namespace
+            or args.json
+            or incoming.subject.endswith(f".{subjects.token(plan.beneficiaries[0].namespace)}")
         ):
             return  # it is said under each namespace that it is about
         if args.json:
@@ -54,7 +56,11 @@ async def run(args: argparse.Namespace) -> None:
                 done.set()
 
     async with connected(args.nats) as bus:
-        subject = subjects.EVENTS_ALL if not args.namespace else f"{subjects.VERSION}.event.*.*.ns.{subjects.token(args.namespace)}"
+        subject = (
+            subjects.EVENTS_ALL
+            if not args.namespace
+            else f"{subjects.VERSION}.event.*.*.ns.{subjects.token(args.namespace)}"
+        )
         await bus.subscribe(subject, show)
         await done.wait()
 
@@ -67,7 +73,9 @@ def _told(event: Any) -> tuple[str, str]:
         where = ", ".join(sorted({beneficiary.node for beneficiary in plan.beneficiaries}))
         return plan.gains, f"on {where}, {gives_way(plan)}; {price(plan)} (plan {plan.plan_id}){why}"
     facts = (
-        {} if event is None else {k: v for k, v in msgspec.to_builtins(event).items() if k not in _ABOUT and v not in ("", (), {}, None)}
+        {}
+        if event is None
+        else {k: v for k, v in msgspec.to_builtins(event).items() if k not in _ABOUT and v not in ("", (), {}, None)}
     )
     about = f"{getattr(event, 'namespace', '')}/{event.name}" if hasattr(event, "name") else getattr(event, "node", "")
     return about, " ".join(f"{k}={_short(v)}" for k, v in facts.items())

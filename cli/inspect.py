@@ -30,10 +30,12 @@ def _total(nodes: tuple[InspectNode, ...]) -> dict[str, float]:
     milli = sum(g.allocated_compute_milli for n in nodes for g in n.gpus)
     gpus = sum(len(n.gpus) for n in nodes)
     return {
-        "gpus": gpus, "memory_mib_allocated": allocated, "memory_mib_total": total,
+        "gpus": gpus,
+        "memory_mib_allocated": allocated,
+        "memory_mib_total": total,
         "memory_percent": round(100 * allocated / total, 1) if total else 0.0,
         "compute_percent": round(milli / (10 * gpus), 1) if gpus else 0.0,
-    }  # fmt: skip
+    }
 
 
 def _table(nodes: tuple[InspectNode, ...]) -> None:
@@ -45,7 +47,11 @@ def _table(nodes: tuple[InspectNode, ...]) -> None:
         table.add_column(f"GPU{index}(Allocated/Total)", justify="right")
     table.add_column("GPU Memory(GiB)", justify="right")
     for node in nodes:
-        cells = [f"{gib(g.allocated_memory_mib)}/{gib(g.memory_mib)}" + ("" if g.state == "healthy" else f" [red]{g.state}[/red]") for g in node.gpus]
+        cells = [
+            f"{gib(g.allocated_memory_mib)}/{gib(g.memory_mib)}"
+            + ("" if g.state == "healthy" else f" [red]{g.state}[/red]")
+            for g in node.gpus
+        ]
         cells += [""] * (columns - len(cells))
         allocated, total = sum(g.allocated_memory_mib for g in node.gpus), sum(g.memory_mib for g in node.gpus)
         name = node.node if node.synced and node.ready else f"[yellow]{node.node}[/yellow]"
@@ -58,12 +64,17 @@ def _print_total(nodes: tuple[InspectNode, ...]) -> None:
     total = _total(nodes)
     out.print("-" * 66)
     out.print("Allocated/Total GPU Memory In Cluster:")
-    out.print(f"{gib(int(total['memory_mib_allocated']))}/{gib(int(total['memory_mib_total']))} GiB ({total['memory_percent']:g}%), compute {total['compute_percent']:g}%")
+    out.print(
+        f"{gib(int(total['memory_mib_allocated']))}/{gib(int(total['memory_mib_total']))} GiB ({total['memory_percent']:g}%), compute {total['compute_percent']:g}%"
+    )
 
 
 def _details(nodes: tuple[InspectNode, ...]) -> None:
     for node in nodes:
-        out.print(f"\n[bold]NAME:[/bold]       {node.node}\n[bold]IPADDRESS:[/bold]  {node.address or '-'}" + ("" if node.synced else "\n[yellow]its agent has not answered this leader yet[/yellow]"))
+        out.print(
+            f"\n[bold]NAME:[/bold]       {node.node}\n[bold]IPADDRESS:[/bold]  {node.address or '-'}"
+            + ("" if node.synced else "\n[yellow]its agent has not answered this leader yet[/yellow]")
+        )
         columns = len(node.gpus)
         table = Table(box=None, pad_edge=False, header_style="bold")
         table.add_column("NAME")
@@ -74,19 +85,32 @@ def _details(nodes: tuple[InspectNode, ...]) -> None:
         rows: dict[tuple[str, str, str], list[str]] = {}
         for column, gpu in enumerate(node.gpus):
             for pod in gpu.pods:
-                row = rows.setdefault((pod.name, pod.namespace, f"{pod.state}, {pod.parked}" if pod.parked else pod.state), [""] * columns)
+                row = rows.setdefault(
+                    (pod.name, pod.namespace, f"{pod.state}, {pod.parked}" if pod.parked else pod.state), [""] * columns
+                )
                 row[column] = f"{gib(pod.memory_mib)} GiB, {pod.compute_milli / 10:g}%"
         for (name, namespace, state), cells in sorted(rows.items()):
             table.add_row(name, namespace, state, *cells)
         out.print(table)
         for gpu in node.gpus:
             if gpu.state != "healthy":
-                out.print(f"GPU{gpu.index} {gpu.uuid} is [red]{gpu.state}[/red]: {escape(gpu.reason or 'no reason given')}")
-            beside = [(gpu.paused_mib, "of paused pods"), (gpu.returning_mib, "on their way back"), (gpu.parked_mib, "given up for a while"), (gpu.reserved_mib, "kept for a plan")]
+                out.print(
+                    f"GPU{gpu.index} {gpu.uuid} is [red]{gpu.state}[/red]: {escape(gpu.reason or 'no reason given')}"
+                )
+            beside = [
+                (gpu.paused_mib, "of paused pods"),
+                (gpu.returning_mib, "on their way back"),
+                (gpu.parked_mib, "given up for a while"),
+                (gpu.reserved_mib, "kept for a plan"),
+            ]
             if any(mib for mib, _ in beside):
                 out.print(f"GPU{gpu.index}: " + ", ".join(f"{gib(mib)} GiB {what}" for mib, what in beside if mib))
             if gpu.foreign_mib:
-                out.print(f"GPU{gpu.index} {gpu.uuid}: {gpu.foreign_mib} MiB are foreign, of processes that hold no slice")
+                out.print(
+                    f"GPU{gpu.index} {gpu.uuid}: {gpu.foreign_mib} MiB are foreign, of processes that hold no slice"
+                )
         allocated, total = sum(g.allocated_memory_mib for g in node.gpus), sum(g.memory_mib for g in node.gpus)
-        out.print(f"Allocated : {gib(allocated)} ({100 * allocated // total if total else 0}%)\nTotal :     {gib(total)}")
+        out.print(
+            f"Allocated : {gib(allocated)} ({100 * allocated // total if total else 0}%)\nTotal :     {gib(total)}"
+        )
     _print_total(nodes)

@@ -20,7 +20,11 @@ def show_moves(title: str, moves: Sequence[Move]) -> None:
         table.add_column(column)
     for move in moves[:_SHOWN]:
         table.add_row(
-            f"{move.namespace}/{move.name}", move.source, move.target, f"{move.gpu_milli / 1000:g}", str(move.disturbed_gpu_seconds)
+            f"{move.namespace}/{move.name}",
+            move.source,
+            move.target,
+            f"{move.gpu_milli / 1000:g}",
+            str(move.disturbed_gpu_seconds),
         )
     out.print(table)
     if len(moves) > _SHOWN:

@@ -12,7 +12,16 @@ import msgspec
 
 from shared.model import names
 
-MEMORY_MIB = {"P100": 16384, "T4": 16384, "V100M16": 16384, "V100M32": 32768, "A10": 24576, "G1": 24576, "G2": 24576, "G3": 81920}
+MEMORY_MIB = {
+    "P100": 16384,
+    "T4": 16384,
+    "V100M16": 16384,
+    "V100M32": 32768,
+    "A10": 24576,
+    "G1": 24576,
+    "G2": 24576,
+    "G3": 81920,
+}
 """By model. G1 to G3 are anonymous in the trace; these are the sizes of cards of their time."""
 
 
@@ -41,7 +50,10 @@ def _rows(file: str) -> list[dict[str, str]]:
 
 
 def nodes() -> list[TraceNode]:
-    return [TraceNode(r["sn"], int(r["cpu_milli"]), int(r["memory_mib"]), int(r["gpu"]), r["model"]) for r in _rows("openb_nodes.csv.gz")]
+    return [
+        TraceNode(r["sn"], int(r["cpu_milli"]), int(r["memory_mib"]), int(r["gpu"]), r["model"])
+        for r in _rows("openb_nodes.csv.gz")
+    ]
 
 
 def pods(count: int) -> list[TracePod]:
@@ -51,7 +63,17 @@ def pods(count: int) -> list[TracePod]:
     for i in range(count):
         r, lap = rows[i % len(rows)], i // len(rows)
         name = r["name"] if not lap else f"{r['name']}-{lap}"
-        made.append(TracePod(name, int(r["cpu_milli"]), int(r["memory_mib"]), int(r["num_gpu"]), int(r["gpu_milli"] or 0), r["gpu_spec"], r["qos"]))
+        made.append(
+            TracePod(
+                name,
+                int(r["cpu_milli"]),
+                int(r["memory_mib"]),
+                int(r["num_gpu"]),
+                int(r["gpu_milli"] or 0),
+                r["gpu_spec"],
+                r["qos"],
+            )
+        )
     return made
 
 
@@ -72,7 +94,13 @@ def subset(pods_: list[TracePod], *, supply: float) -> list[TraceNode]:
 
 def hollow(node: TraceNode) -> dict[str, Any]:
     """What its agent reports."""
-    return {"name": node.name, "model": node.model, "count": node.gpus, "memory_mib": MEMORY_MIB[node.model], "nvlinks": 0}
+    return {
+        "name": node.name,
+        "model": node.model,
+        "count": node.gpus,
+        "memory_mib": MEMORY_MIB[node.model],
+        "nvlinks": 0,
+    }
 
 
 def node_amounts(node: TraceNode) -> dict[str, str]:
@@ -83,18 +111,29 @@ def manifest(pod: TracePod, namespace: str) -> dict[str, Any]:
     """The pod as a user of Kerf writes it. A share of a GPU is a share of its compute, and as much of its memory."""
     limits: dict[str, str] = {}
     if pod.gpus:
-        limits = {names.RESOURCE_GPU: str(pod.gpus)} if pod.gpu_milli >= 1000 else {names.RESOURCE_GPU_COMPUTE: str(pod.gpu_milli // 10)}
+        limits = (
+            {names.RESOURCE_GPU: str(pod.gpus)}
+            if pod.gpu_milli >= 1000
+            else {names.RESOURCE_GPU_COMPUTE: str(pod.gpu_milli // 10)}
+        )
     annotations = {names.ANNOTATION_GPU_MODEL: pod.models} if pod.models and pod.gpus else {}
     return {
-        "apiVersion": "v1", "kind": "Pod",
+        "apiVersion": "v1",
+        "kind": "Pod",
         "metadata": {"name": pod.name, "namespace": namespace, "annotations": annotations, "labels": {"qos": pod.qos}},
         "spec": {
             # CPU-only pods are Kerf's too in this trace; GPU pods get the name from admission.
             **({} if pod.gpus else {"schedulerName": names.SCHEDULER_NAME}),
             "tolerations": [{"key": names.TAINT_MANAGED, "operator": "Exists", "effect": "NoSchedule"}],
-            "containers": [{
-                "name": "main", "image": "pause",
-                "resources": {"requests": {"cpu": f"{pod.cpu_milli}m", "memory": f"{pod.memory_mib}Mi"}, "limits": limits},
-            }],
+            "containers": [
+                {
+                    "name": "main",
+                    "image": "pause",
+                    "resources": {
+                        "requests": {"cpu": f"{pod.cpu_milli}m", "memory": f"{pod.memory_mib}Mi"},
+                        "limits": limits,
+                    },
+                }
+            ],
         },
-    }  # fmt: skip
+    }

@@ -61,7 +61,9 @@ async def stack(
         async def up(name: str, config: Mapping[str, Any], http: int = -1) -> Context:
             kind = load(name)
             settings = Lifecycle(nats_url=nats.url, trace_ratio=trace_ratio, http_port=http)
-            ctx = await made.enter_async_context(running(kind, msgspec.convert(dict(config), kind.config_type), lifecycle=settings))
+            ctx = await made.enter_async_context(
+                running(kind, msgspec.convert(dict(config), kind.config_type), lifecycle=settings)
+            )
             services[name] = ctx
             return ctx
 

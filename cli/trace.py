@@ -15,12 +15,16 @@ from shared.contracts.queries import Span, TraceAnswer, TraceQuery
 async def run(args: argparse.Namespace) -> None:
     namespace, _, name = args.pod.rpartition("/")
     async with connected(args.nats) as bus:
-        answer = await ask(bus, subjects.QUERY_TRACE, TraceQuery(namespace=namespace or args.namespace, name=name), TraceAnswer)
+        answer = await ask(
+            bus, subjects.QUERY_TRACE, TraceQuery(namespace=namespace or args.namespace, name=name), TraceAnswer
+        )
     if args.json:
         print_json(answer)
         return
     if not answer.spans:
-        raise Failure(f"no spans of {args.pod} are kept: its trace was not sampled (5 % are by default; set KERF_TRACE_RATIO=1), or it is too old")
+        raise Failure(
+            f"no spans of {args.pod} are kept: its trace was not sampled (5 % are by default; set KERF_TRACE_RATIO=1), or it is too old"
+        )
     show(answer)
 
 
@@ -42,6 +46,8 @@ def show(answer: TraceAnswer) -> None:
 
 
 def _line(span: Span, begin: int) -> str:
-    facts = " ".join(f"{k.rsplit('.', 1)[-1]}={v}" for k, v in span.attributes.items() if k.startswith(("kerf.", "k8s.node")))
+    facts = " ".join(
+        f"{k.rsplit('.', 1)[-1]}={v}" for k, v in span.attributes.items() if k.startswith(("kerf.", "k8s.node"))
+    )
     error = f" [red]{span.error}[/red]" if span.error else ""
     return f"{span.name} [dim]{span.service}[/dim] +{(span.start_ns - begin) / 1e6:.1f} ms, {(span.end_ns - span.start_ns) / 1e6:.1f} ms  [cyan]{facts}[/cyan]{error}"

@@ -36,10 +36,20 @@ async def _until_stopped(args: argparse.Namespace, nodes: list[dict[str, Any]], 
     loop = asyncio.get_running_loop()
     for sign in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(sign, stop.set)
-    async with stack(nodes, kubeconfig=args.kubeconfig, store=store, port=args.port, http_port=args.http_port, metrics_port=args.metrics_port, preemption=preemption) as made:
+    async with stack(
+        nodes,
+        kubeconfig=args.kubeconfig,
+        store=store,
+        port=args.port,
+        http_port=args.http_port,
+        metrics_port=args.metrics_port,
+        preemption=preemption,
+    ) as made:
         if not args.kubeconfig:
             await apply(made.bus, [node_object(node) for node in nodes])
-        err.print(f"[green]Kerf is up[/green] on {made.url} with {len(nodes)} simulated nodes. In another terminal: export KERF_NATS_URL={made.url}")
+        err.print(
+            f"[green]Kerf is up[/green] on {made.url} with {len(nodes)} simulated nodes. In another terminal: export KERF_NATS_URL={made.url}"
+        )
         err.print("  kerf apply -f pod.yaml, kerf inspect, kerf why POD, kerf events. Ctrl-C ends it.")
         while not stop.is_set():
             if made.failed():
@@ -55,10 +65,23 @@ async def _until_stopped(args: argparse.Namespace, nodes: list[dict[str, Any]], 
 def _nodes(args: argparse.Namespace) -> list[dict[str, Any]]:
     if args.kubeconfig:
         return []
-    for option, amount, least in (("--nodes", args.nodes, 0), ("--gpus", args.gpus, 0), ("--gpu-memory-mib", args.gpu_memory_mib, 1)):
+    for option, amount, least in (
+        ("--nodes", args.nodes, 0),
+        ("--gpus", args.gpus, 0),
+        ("--gpu-memory-mib", args.gpu_memory_mib, 1),
+    ):
         if amount < least:
             raise Failure(f"{option} is {amount}; it must be at least {least}")
-    return [{"name": f"node-{i}", "model": args.gpu_model, "count": args.gpus, "memory_mib": args.gpu_memory_mib, "firm": args.firm} for i in range(args.nodes)]
+    return [
+        {
+            "name": f"node-{i}",
+            "model": args.gpu_model,
+            "count": args.gpus,
+            "memory_mib": args.gpu_memory_mib,
+            "firm": args.firm,
+        }
+        for i in range(args.nodes)
+    ]
 
 
 def _preemption(given: list[str]) -> dict[str, Any]:
@@ -76,14 +99,27 @@ def _preemption(given: list[str]) -> dict[str, Any]:
 
 def node_object(node: dict[str, Any], *, cpu: str = "128", memory: str = "1024Gi") -> dict[str, Any]:
     """The Kubernetes Node of a simulated node, enrolled with Kerf."""
-    capacity = {"cpu": node.get("cpu", cpu), "memory": node.get("memory", memory), "pods": "256", "ephemeral-storage": "1Ti"}
+    capacity = {
+        "cpu": node.get("cpu", cpu),
+        "memory": node.get("memory", memory),
+        "pods": "256",
+        "ephemeral-storage": "1Ti",
+    }
     return {
-        "apiVersion": "v1", "kind": "Node",
-        "metadata": {"name": node["name"], "labels": {"kubernetes.io/hostname": node["name"], "kerf.dev/managed": "true"}},
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {
+            "name": node["name"],
+            "labels": {"kubernetes.io/hostname": node["name"], "kerf.dev/managed": "true"},
+        },
         "spec": {"taints": [{"key": "kerf.dev/managed", "effect": "NoSchedule"}]},
-        "status": {"capacity": capacity, "allocatable": capacity, "conditions": [{"type": "Ready", "status": "True"}],
-                   "addresses": [{"type": "InternalIP", "address": node.get("address", "127.0.0.1")}]},
-    }  # fmt: skip
+        "status": {
+            "capacity": capacity,
+            "allocatable": capacity,
+            "conditions": [{"type": "Ready", "status": "True"}],
+            "addresses": [{"type": "InternalIP", "address": node.get("address", "127.0.0.1")}],
+        },
+    }
 
 
 async def apply(bus: Any, objects: list[dict[str, Any]], *, batch: int = 50) -> SimAnswer:

@@ -30,18 +30,25 @@ async def run(args: argparse.Namespace) -> None:
 
 def _query(args: argparse.Namespace) -> WhatIfQuery:
     if not (args.file or args.drain or args.add_node or args.add_gpus or args.resize):
-        raise Failure("say what would be: -f FILE, --drain NODE, --add-node LIKE, --add-gpus NODE, or --resize POD with --limit")
+        raise Failure(
+            "say what would be: -f FILE, --drain NODE, --add-node LIKE, --add-gpus NODE, or --resize POD with --limit"
+        )
     if bool(args.resize) != bool(args.limit):
-        raise Failure("--resize POD and --limit RESOURCE=AMOUNT belong together, such as --limit kerf.dev/gpu-memory=20Gi")
+        raise Failure(
+            "--resize POD and --limit RESOURCE=AMOUNT belong together, such as --limit kerf.dev/gpu-memory=20Gi"
+        )
     resize: tuple[Resize, ...] = ()
     if args.resize:
         namespace, name = pod_name(args.resize, args.namespace)
         resize = (Resize(namespace=namespace, name=name, limits=dict(_limit(text) for text in args.limit)),)
     return WhatIfQuery(
-        pod=read_pod(args.file) if args.file else None, max_nodes=args.nodes, drain=tuple(args.drain), resize=resize,
+        pod=read_pod(args.file) if args.file else None,
+        max_nodes=args.nodes,
+        drain=tuple(args.drain),
+        resize=resize,
         add_nodes=(AddNodes(like=args.add_node, count=args.count),) if args.add_node else (),
         add_gpus=(AddGpus(node=args.add_gpus, count=args.count),) if args.add_gpus else (),
-    )  # fmt: skip
+    )
 
 
 def _limit(text: str) -> tuple[str, str]:
@@ -59,7 +66,9 @@ def _show_world(world: WorldExplanation) -> None:
             out.print(f"\n[bold]{title}[/bold]")
         for pod in pods[:_SHOWN]:
             out.print(
-                f"  {pod.namespace}/{pod.name}" + (f" on {pod.node}" if pod.node else "") + (f": {pod.sentence}" if pod.sentence else ""),
+                f"  {pod.namespace}/{pod.name}"
+                + (f" on {pod.node}" if pod.node else "")
+                + (f": {pod.sentence}" if pod.sentence else ""),
                 markup=False,
             )
         if len(pods) > _SHOWN:

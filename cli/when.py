@@ -24,9 +24,15 @@ async def run(args: argparse.Namespace) -> None:
     if args.json:
         print_json(told)
         return
-    out.print(f"{told.namespace}/{told.name}: {told.sentence}" + (f" ({told.at})" if told.state == "known" else ""), markup=False)
+    out.print(
+        f"{told.namespace}/{told.name}: {told.sentence}" + (f" ({told.at})" if told.state == "known" else ""),
+        markup=False,
+    )
     for end in told.counts_on:
-        out.print(f"  {end.namespace}/{end.name} on {end.node} ends in {end.in_s} s by {_BY.get(end.by, end.by)}", markup=False)
+        out.print(
+            f"  {end.namespace}/{end.name} on {end.node} ends in {end.in_s} s by {_BY.get(end.by, end.by)}",
+            markup=False,
+        )
     if told.assumptions:
         out.print("\n[bold]Provided that[/bold]")
         for assumption in told.assumptions:

@@ -30,11 +30,21 @@ def _show(answer: ExplainAnswer, *, json: bool) -> None:
         show(explanation)
 
 
-_COLOURS = {"bound": "green", "holding": "green", "would-fit": "green", "waiting": "yellow", "would-wait": "yellow", "refused": "red"}
+_COLOURS = {
+    "bound": "green",
+    "holding": "green",
+    "would-fit": "green",
+    "waiting": "yellow",
+    "would-wait": "yellow",
+    "refused": "red",
+}
 
 
 def show(e: PodExplanation) -> None:
-    out.print(f"[bold]{e.namespace}/{e.name}[/bold]  [{_COLOURS.get(e.state, 'cyan')}]{e.state}[/]" + (f" for {e.waiting_s:.0f} s, {e.ahead} pods before it" if e.waiting_s else ""))
+    out.print(
+        f"[bold]{e.namespace}/{e.name}[/bold]  [{_COLOURS.get(e.state, 'cyan')}]{e.state}[/]"
+        + (f" for {e.waiting_s:.0f} s, {e.ahead} pods before it" if e.waiting_s else "")
+    )
     out.print(f"  {e.sentence}", markup=False)
     if e.second:
         out.print(f"  Were it placed again now: {e.second}", markup=False)
@@ -43,11 +53,19 @@ def show(e: PodExplanation) -> None:
         for help_ in e.helps:
             out.print(f"  • {help_}", markup=False)
     if e.candidates:
-        table = Table(box=None, pad_edge=False, header_style="bold", title="Best nodes now" if e.state != "bound" else "Best nodes for such a pod now", title_justify="left")
+        table = Table(
+            box=None,
+            pad_edge=False,
+            header_style="bold",
+            title="Best nodes now" if e.state != "bound" else "Best nodes for such a pod now",
+            title_justify="left",
+        )
         for column in ("NODE", "SCORE", "BECAUSE"):
             table.add_column(column)
         for candidate in e.candidates[:5]:
-            table.add_row(candidate.node, str(candidate.total), ", ".join(f"{k} {v}" for k, v in candidate.scores.items()))
+            table.add_row(
+                candidate.node, str(candidate.total), ", ".join(f"{k} {v}" for k, v in candidate.scores.items())
+            )
         out.print(table)
     for node in e.nodes[:5]:
         _node(node)
@@ -58,4 +76,10 @@ def _node(node: NodeExplanation) -> None:
     for gpu in node.gpus:
         holders = f"  held by {', '.join(gpu.holders)}" if gpu.holders else ""
         kept = f"  kept for {', '.join(gpu.kept_for)}" if gpu.kept_for else ""
-        out.print(f"  GPU {gpu.index} {gpu.model}: {gpu.free_memory_mib} MiB and {gpu.free_compute_milli / 10:g} % free" + (f", {gpu.missing}" if gpu.missing else ", fits") + holders + kept, markup=False)
+        out.print(
+            f"  GPU {gpu.index} {gpu.model}: {gpu.free_memory_mib} MiB and {gpu.free_compute_milli / 10:g} % free"
+            + (f", {gpu.missing}" if gpu.missing else ", fits")
+            + holders
+            + kept,
+            markup=False,
+        )

@@ -11,7 +11,16 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 KUBERNETES_VERSION = "v1.36.4"
 REQUIRED = ("etcd", "kube-apiserver")
-NODE = (*REQUIRED, "kube-controller-manager", "kubelet", "containerd", "containerd-shim-runc-v2", "ctr", "runc", "workload")
+NODE = (
+    *REQUIRED,
+    "kube-controller-manager",
+    "kubelet",
+    "containerd",
+    "containerd-shim-runc-v2",
+    "ctr",
+    "runc",
+    "workload",
+)
 """What a sandbox with a real kubelet runs: `tools/build.sh node`."""
 
 
@@ -34,7 +43,12 @@ def find_binaries(names: Sequence[str] = REQUIRED, *, build: bool = False) -> Pa
         return Path(done.stdout.strip())
     pins = [*sorted(HERE.glob("*/go.mod")), *sorted(HERE.glob("*/go.sum")), *sorted(HERE.glob("*/*.go"))]
     key = hashlib.sha256(b"".join(pin.read_bytes() for pin in pins)).hexdigest()[:12]
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "kerf" / "kube" / f"{KUBERNETES_VERSION}-{key}"
+    cache = (
+        Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+        / "kerf"
+        / "kube"
+        / f"{KUBERNETES_VERSION}-{key}"
+    )
     missing = [name for name in names if not os.access(cache / name, os.X_OK)]
     if missing:
         raise NoBinaries(f"no {', '.join(missing)} in $KUBEBUILDER_ASSETS or {cache}; tools/build.sh builds them")

@@ -55,14 +55,24 @@ class ControlPlane:
     """
 
     def __init__(
-        self, state: Path, *, controllers: bool = False, scheduler: bool = False, binaries: Path | None = None,
-        apiserver_flags: Sequence[str] = (), with_parent: bool = True,
-    ) -> None:  # fmt: skip
+        self,
+        state: Path,
+        *,
+        controllers: bool = False,
+        scheduler: bool = False,
+        binaries: Path | None = None,
+        apiserver_flags: Sequence[str] = (),
+        with_parent: bool = True,
+    ) -> None:
         self.state = state.resolve()
         self.pki = self.state / "pki"
         self.controllers = controllers
         self.scheduler = scheduler
-        wanted = [*REQUIRED, *(["kube-controller-manager"] if controllers else []), *(["kube-scheduler"] if scheduler else [])]
+        wanted = [
+            *REQUIRED,
+            *(["kube-controller-manager"] if controllers else []),
+            *(["kube-scheduler"] if scheduler else []),
+        ]
         self.binaries = binaries or find_binaries(wanted)
         self.apiserver_flags = tuple(apiserver_flags)
         self.with_parent = with_parent
@@ -79,9 +89,10 @@ class ControlPlane:
         pki.create_authority(self.pki)
         pki.issue(self.pki, "apiserver", "/CN=kube-apiserver", names=pki.SERVER_NAMES, server=True)
         for name, subject in (
-            ("admin", "/O=system:masters/CN=admin"), ("kubelet-client", "/O=system:masters/CN=kube-apiserver-kubelet-client"),
+            ("admin", "/O=system:masters/CN=admin"),
+            ("kubelet-client", "/O=system:masters/CN=kube-apiserver-kubelet-client"),
             ("proxy", "/CN=front-proxy-client"),
-        ):  # fmt: skip
+        ):
             pki.issue(self.pki, name, subject)
         try:
             self._start_etcd()
@@ -110,22 +121,42 @@ class ControlPlane:
 
     def start_api_server(self) -> None:
         """On the port of before, so that clients find it again."""
-        disabled = [] if self.controllers else ["ServiceAccount", "TaintNodesByCondition"]  # nobody would do their other half
+        disabled = (
+            [] if self.controllers else ["ServiceAccount", "TaintNodesByCondition"]
+        )  # nobody would do their other half
         p = self.pki
         self._spawn(
-            "kube-apiserver", f"--etcd-servers=http://127.0.0.1:{self.etcd_port}", "--bind-address=127.0.0.1",
-            "--advertise-address=127.0.0.1", f"--secure-port={self.port}", f"--tls-cert-file={p}/apiserver.crt",
-            f"--tls-private-key-file={p}/apiserver.key", f"--client-ca-file={p}/ca.crt",
-            f"--kubelet-client-certificate={p}/kubelet-client.crt", f"--kubelet-client-key={p}/kubelet-client.key",
-            "--kubelet-preferred-address-types=Hostname,InternalIP", f"--requestheader-client-ca-file={p}/ca.crt",
-            "--requestheader-allowed-names=front-proxy-client", "--requestheader-username-headers=X-Remote-User",
-            "--requestheader-group-headers=X-Remote-Group", f"--proxy-client-cert-file={p}/proxy.crt",
-            f"--proxy-client-key-file={p}/proxy.key", f"--service-account-key-file={p}/sa.pub",
-            f"--service-account-signing-key-file={p}/sa.key", "--service-account-issuer=https://kubernetes.default.svc",
-            "--service-cluster-ip-range=10.96.0.0/16", "--authorization-mode=Node,RBAC", "--enable-admission-plugins=NodeRestriction",
-            *([f"--disable-admission-plugins={','.join(disabled)}"] if disabled else []), "--allow-privileged=true",
-            "--endpoint-reconciler-type=none", "--event-ttl=10m", "--shutdown-delay-duration=0s", "--v=1", *self.apiserver_flags,
-        )  # fmt: skip
+            "kube-apiserver",
+            f"--etcd-servers=http://127.0.0.1:{self.etcd_port}",
+            "--bind-address=127.0.0.1",
+            "--advertise-address=127.0.0.1",
+            f"--secure-port={self.port}",
+            f"--tls-cert-file={p}/apiserver.crt",
+            f"--tls-private-key-file={p}/apiserver.key",
+            f"--client-ca-file={p}/ca.crt",
+            f"--kubelet-client-certificate={p}/kubelet-client.crt",
+            f"--kubelet-client-key={p}/kubelet-client.key",
+            "--kubelet-preferred-address-types=Hostname,InternalIP",
+            f"--requestheader-client-ca-file={p}/ca.crt",
+            "--requestheader-allowed-names=front-proxy-client",
+            "--requestheader-username-headers=X-Remote-User",
+            "--requestheader-group-headers=X-Remote-Group",
+            f"--proxy-client-cert-file={p}/proxy.crt",
+            f"--proxy-client-key-file={p}/proxy.key",
+            f"--service-account-key-file={p}/sa.pub",
+            f"--service-account-signing-key-file={p}/sa.key",
+            "--service-account-issuer=https://kubernetes.default.svc",
+            "--service-cluster-ip-range=10.96.0.0/16",
+            "--authorization-mode=Node,RBAC",
+            "--enable-admission-plugins=NodeRestriction",
+            *([f"--disable-admission-plugins={','.join(disabled)}"] if disabled else []),
+            "--allow-privileged=true",
+            "--endpoint-reconciler-type=none",
+            "--event-ttl=10m",
+            "--shutdown-delay-duration=0s",
+            "--v=1",
+            *self.apiserver_flags,
+        )
         self._wait("kube-apiserver", "/readyz")
 
     def compact(self) -> None:
@@ -154,21 +185,43 @@ class ControlPlane:
         if not (self.pki / f"{file}.crt").exists():
             pki.issue(self.pki, file, "".join(f"/O={group}" for group in groups) + f"/CN={user}")
         path = self.pki / f"{file}.kubeconfig"
-        path.write_text(json.dumps({
-            "apiVersion": "v1", "kind": "Config", "current-context": "kerf",
-            "clusters": [{"name": "kerf", "cluster": {"server": self.server, "certificate-authority": str(self.pki / "ca.crt")}}],
-            "users": [{"name": user, "user": {
-                "client-certificate": str(self.pki / f"{file}.crt"), "client-key": str(self.pki / f"{file}.key")}}],
-            "contexts": [{"name": "kerf", "context": {"cluster": "kerf", "user": user}}],
-        }, indent=1))  # fmt: skip
+        path.write_text(
+            json.dumps(
+                {
+                    "apiVersion": "v1",
+                    "kind": "Config",
+                    "current-context": "kerf",
+                    "clusters": [
+                        {
+                            "name": "kerf",
+                            "cluster": {"server": self.server, "certificate-authority": str(self.pki / "ca.crt")},
+                        }
+                    ],
+                    "users": [
+                        {
+                            "name": user,
+                            "user": {
+                                "client-certificate": str(self.pki / f"{file}.crt"),
+                                "client-key": str(self.pki / f"{file}.key"),
+                            },
+                        }
+                    ],
+                    "contexts": [{"name": "kerf", "context": {"cluster": "kerf", "user": user}}],
+                },
+                indent=1,
+            )
+        )
         return path
 
     def service_account(self, namespace: str, name: str) -> Path:
         return self.kubeconfig(
-            f"system:serviceaccount:{namespace}:{name}", groups=("system:serviceaccounts", f"system:serviceaccounts:{namespace}")
+            f"system:serviceaccount:{namespace}:{name}",
+            groups=("system:serviceaccounts", f"system:serviceaccounts:{namespace}"),
         )
 
-    def request(self, method: str, path: str, body: object = None, *, content_type: str = "application/json") -> tuple[int, bytes]:
+    def request(
+        self, method: str, path: str, body: object = None, *, content_type: str = "application/json"
+    ) -> tuple[int, bytes]:
         """One blocking request as admin, for set-up and for looking at what became of things. Raises OSError."""
         context = ssl.create_default_context(cafile=str(self.pki / "ca.crt"))
         context.load_cert_chain(self.pki / "admin.crt", self.pki / "admin.key")
@@ -189,39 +242,68 @@ class ControlPlane:
     def _start_etcd(self) -> None:
         client, peer = f"http://127.0.0.1:{self.etcd_port}", f"http://127.0.0.1:{self.etcd_peer_port}"
         self._spawn(
-            "etcd", "--name=kerf", f"--data-dir={self.state}/etcd", f"--listen-client-urls={client}", f"--advertise-client-urls={client}",
-            f"--listen-peer-urls={peer}", f"--initial-advertise-peer-urls={peer}", f"--initial-cluster=kerf={peer}",
-            "--unsafe-no-fsync", "--quota-backend-bytes=4294967296", "--log-level=warn",
-        )  # fmt: skip
+            "etcd",
+            "--name=kerf",
+            f"--data-dir={self.state}/etcd",
+            f"--listen-client-urls={client}",
+            f"--advertise-client-urls={client}",
+            f"--listen-peer-urls={peer}",
+            f"--initial-advertise-peer-urls={peer}",
+            f"--initial-cluster=kerf={peer}",
+            "--unsafe-no-fsync",
+            "--quota-backend-bytes=4294967296",
+            "--log-level=warn",
+        )
 
     def start_controllers(self, which: str = "*,-node-lifecycle-controller") -> None:
         """`which` as its flag --controllers. Returns when the default namespace has its account, where that is one's work."""
         config = self.kubeconfig("system:kube-controller-manager")
         self._spawn(
-            "kube-controller-manager", f"--kubeconfig={config}", f"--authentication-kubeconfig={config}",
-            f"--authorization-kubeconfig={config}", "--bind-address=127.0.0.1", f"--secure-port={self.controllers_port}",
-            f"--service-account-private-key-file={self.pki}/sa.key", f"--root-ca-file={self.pki}/ca.crt",
-            f"--cluster-signing-cert-file={self.pki}/ca.crt", f"--cluster-signing-key-file={self.pki}/ca.key",
-            "--use-service-account-credentials=true", "--leader-elect=false", "--kube-api-qps=500", "--kube-api-burst=1000",
-            f"--controllers={which}", "--v=1",
-        )  # fmt: skip
+            "kube-controller-manager",
+            f"--kubeconfig={config}",
+            f"--authentication-kubeconfig={config}",
+            f"--authorization-kubeconfig={config}",
+            "--bind-address=127.0.0.1",
+            f"--secure-port={self.controllers_port}",
+            f"--service-account-private-key-file={self.pki}/sa.key",
+            f"--root-ca-file={self.pki}/ca.crt",
+            f"--cluster-signing-cert-file={self.pki}/ca.crt",
+            f"--cluster-signing-key-file={self.pki}/ca.key",
+            "--use-service-account-credentials=true",
+            "--leader-elect=false",
+            "--kube-api-qps=500",
+            "--kube-api-burst=1000",
+            f"--controllers={which}",
+            "--v=1",
+        )
         if which.startswith("*"):
             self._wait("kube-controller-manager", "/api/v1/namespaces/default/serviceaccounts/default")
 
     def _start_scheduler(self) -> None:
         config = self.kubeconfig("system:kube-scheduler")
         self._spawn(
-            "kube-scheduler", f"--kubeconfig={config}", f"--authentication-kubeconfig={config}",
-            f"--authorization-kubeconfig={config}", "--bind-address=127.0.0.1", f"--secure-port={self.scheduler_port}",
-            "--leader-elect=false", "--kube-api-qps=2000", "--kube-api-burst=4000", "--v=1",
-        )  # fmt: skip
+            "kube-scheduler",
+            f"--kubeconfig={config}",
+            f"--authentication-kubeconfig={config}",
+            f"--authorization-kubeconfig={config}",
+            "--bind-address=127.0.0.1",
+            f"--secure-port={self.scheduler_port}",
+            "--leader-elect=false",
+            "--kube-api-qps=2000",
+            "--kube-api-burst=4000",
+            "--v=1",
+        )
 
     def _spawn(self, name: str, *arguments: str) -> None:
         with (self.state / f"{name}.log").open("ab") as log:
             self.processes[name] = subprocess.Popen(
-                [str(self.binaries / name), *arguments], stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
+                [str(self.binaries / name), *arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
                 preexec_fn=_die_with_parent if self.with_parent else None,  # noqa: PLW1509  (the child only calls prctl)
-            )  # fmt: skip
+            )
 
     def _wait(self, name: str, path: str, limit_s: float = 90.0) -> None:
         deadline = time.monotonic() + limit_s
@@ -251,9 +333,17 @@ def _die_with_parent() -> None:
 
 
 def _up(state: Path, *, controllers: bool, scheduler: bool) -> None:
-    names = [*REQUIRED, *(["kube-controller-manager"] if controllers else []), *(["kube-scheduler"] if scheduler else [])]
+    names = [
+        *REQUIRED,
+        *(["kube-controller-manager"] if controllers else []),
+        *(["kube-scheduler"] if scheduler else []),
+    ]
     plane = ControlPlane(
-        state, controllers=controllers, scheduler=scheduler, binaries=find_binaries(names, build=True), with_parent=False
+        state,
+        controllers=controllers,
+        scheduler=scheduler,
+        binaries=find_binaries(names, build=True),
+        with_parent=False,
     ).start()
     (state / "pids.json").write_text(json.dumps({name: process.pid for name, process in plane.processes.items()}))
     sys.stdout.write(f"{plane.kubeconfig()}\n")
@@ -269,9 +359,13 @@ def _down(state: Path) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m tools.control_plane", description=__doc__.splitlines()[0] if __doc__ else "")
+    parser = argparse.ArgumentParser(
+        prog="python -m tools.control_plane", description=__doc__.splitlines()[0] if __doc__ else ""
+    )
     parser.add_argument("verb", choices=("up", "down"))
-    parser.add_argument("--state", type=Path, required=True, help="a directory of its own; etcd's data and the keys go there")
+    parser.add_argument(
+        "--state", type=Path, required=True, help="a directory of its own; etcd's data and the keys go there"
+    )
     parser.add_argument("--controllers", action="store_true")
     parser.add_argument("--scheduler", action="store_true")
     arguments = parser.parse_args()

@@ -78,7 +78,9 @@ def _environment(variables: dict[str, str]) -> dict[str, str]:
     path = f"{ROOT / '.venv' / 'bin'}{os.pathsep}{os.environ['PATH']}"
     # rich: colours, but no progress bars that move the cursor.
     terminal = {"TERM": "xterm-256color", "COLUMNS": str(COLUMNS), "TTY_COMPATIBLE": "1", "TTY_INTERACTIVE": "0"}
-    outside = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}  # a make in a make says where it is
+    outside = {
+        name: value for name, value in os.environ.items() if not name.startswith("MAKE")
+    }  # a make in a make says where it is
     return {**outside, **terminal, "PATH": path, **variables}
 
 
@@ -106,9 +108,14 @@ def _output(command: str, variables: dict[str, str]) -> str:
 def simulated_cluster() -> Iterator[str]:
     """`kerf up` on a free port, with its pods applied by nobody yet. Yields the URL of its NATS server."""
     with subprocess.Popen(
-        ["kerf", "up", "--nodes", "2", "--gpus", "2", "--port", "0"], cwd=ROOT, env=_environment({}), stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-    ) as process:  # fmt: skip
+        ["kerf", "up", "--nodes", "2", "--gpus", "2", "--port", "0"],
+        cwd=ROOT,
+        env=_environment({}),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    ) as process:
         assert process.stdout is not None  # noqa: S101 - a pipe was asked for
         seen, deadline = "", time.monotonic() + READY_S
         while not (found := re.search(r"KERF_NATS_URL=(\S+)", seen)):

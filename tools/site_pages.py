@@ -47,7 +47,10 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     name = page.file.src_uri
     source = next((path for path, stands in PAGES.items() if stands == name and path.endswith(".md")), f"docs/{name}")
     parts = _CODE.split(markdown)
-    return "".join(part if number % 2 else _LINK.sub(lambda link: _on_site(link, source, name), part) for number, part in enumerate(parts))
+    return "".join(
+        part if number % 2 else _LINK.sub(lambda link: _on_site(link, source, name), part)
+        for number, part in enumerate(parts)
+    )
 
 
 def _on_site(link: re.Match[str], source: str, name: str) -> str:
@@ -55,7 +58,9 @@ def _on_site(link: re.Match[str], source: str, name: str) -> str:
     if "://" in target:
         return link[0]
     path = posixpath.normpath(posixpath.join(posixpath.dirname(source), target))
-    page = PAGES.get(path) or (path.removeprefix("docs/") if path.startswith("docs/") and not (ROOT / path).is_dir() else "")
+    page = PAGES.get(path) or (
+        path.removeprefix("docs/") if path.startswith("docs/") and not (ROOT / path).is_dir() else ""
+    )
     if page:
         return f"{image}[{text}]({posixpath.relpath(page, posixpath.dirname(name) or '.')}{anchor})"
     return f"`{path}`" if text.strip("`") == path else f"{text} (`{path}`)"

@@ -19,9 +19,15 @@ from bench.enforce import cases, others
 from bench.enforce.place import FAKE_UUID, Device, Place, build
 
 KEYS = (
-    "device", "memory_overshoot_bytes_max", "share_error_percent_max", "high_throughput_loss_percent", "high_p99_loss_percent", "low_percent_of_idle",
-    "hook_ns_per_launch", "processes_left_locked",
-)  # fmt: skip
+    "device",
+    "memory_overshoot_bytes_max",
+    "share_error_percent_max",
+    "high_throughput_loss_percent",
+    "high_p99_loss_percent",
+    "low_percent_of_idle",
+    "hook_ns_per_launch",
+    "processes_left_locked",
+)
 
 
 def real(libcuda: str) -> Device | None:
@@ -36,7 +42,11 @@ def real(libcuda: str) -> Device | None:
         return None
     memory_mib = pynvml.nvmlDeviceGetMemoryInfo(handle).total >> 20
     return Device(
-        pynvml.nvmlDeviceGetName(handle), pynvml.nvmlDeviceGetUUID(handle), libcuda, pynvml.nvmlSystemGetDriverVersion(), memory_mib
+        pynvml.nvmlDeviceGetName(handle),
+        pynvml.nvmlDeviceGetUUID(handle),
+        libcuda,
+        pynvml.nvmlSystemGetDriverVersion(),
+        memory_mib,
     )
 
 
@@ -77,7 +87,12 @@ def main() -> None:
         build(folder, fake=device is None)
         found = measure(folder, device or Device("fake", FAKE_UUID, str(folder / "libcuda.so.1")), asked.seconds)
     if asked.json:
-        print(json.dumps({key: found[key] for key in KEYS} | {key: value for key, value in found.items() if key not in KEYS}, indent=2))
+        print(
+            json.dumps(
+                {key: found[key] for key in KEYS} | {key: value for key, value in found.items() if key not in KEYS},
+                indent=2,
+            )
+        )
     else:
         for key, value in found.items():
             print(f"{key:32} {value}")

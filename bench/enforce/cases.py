@@ -45,7 +45,9 @@ def memory(place: Place) -> Figures:
         one = place.slice("one", memory_mib=LIMIT_MIB)
         board.put(one)
         found = [
-            line for line in lines(place.start(["memory", str(CHUNK_KIB), str(4 * LIMIT_MIB)], board.folder(one.key))) if "path" in line
+            line
+            for line in lines(place.start(["memory", str(CHUNK_KIB), str(4 * LIMIT_MIB)], board.folder(one.key)))
+            if "path" in line
         ]
         many = place.slice("many", memory_mib=LIMIT_MIB)
         board.put(many)
@@ -84,7 +86,9 @@ def launch_lengths(place: Place, seconds: int) -> Figures:
     """The same where all launches of all slices are long: the window of one has no room for the other's, and nobody can stop one."""
     return {
         "share_error_percent_by_launch_ms": {
-            f"{length_us // 1000}": {_name(mix): _error_percent(place, mix, (length_us,) * len(mix), seconds) for mix in MIXES[:2]}
+            f"{length_us // 1000}": {
+                _name(mix): _error_percent(place, mix, (length_us,) * len(mix), seconds) for mix in MIXES[:2]
+            }
             for length_us in LENGTHS_US
         }
     }
@@ -101,7 +105,11 @@ def _error_percent(place: Place, mix: tuple[int, ...], kernels_us: tuple[int, ..
             board.put(slice_)
         loads = {slice_.key: Load(kernel_us=kernels_us[i]) for i, slice_ in enumerate(slices)}
         said = place.together(board, loads, seconds)
-    wrong = [abs(done / 1e7 - milli / 10) for slice_, milli in zip(slices, mix, strict=True) for done in said[slice_.key]["done_ns"][1:]]
+    wrong = [
+        abs(done / 1e7 - milli / 10)
+        for slice_, milli in zip(slices, mix, strict=True)
+        for done in said[slice_.key]["done_ns"][1:]
+    ]
     return round(max(wrong), 3)
 
 
@@ -159,7 +167,10 @@ def requests(place: Place, seconds: int) -> Figures:
             row[f"throughput_loss_percent{name}"] = round(100 * (1 - with_low["requests"] / alone["requests"]), 2)
             row[f"low_percent_of_idle{name}"] = round(100 * sum(got) / len(got) / idle_ns, 1)
         found[f"{load.kernel_us * load.depth / 1000:g} ms"] = row
-    return {"short_p99_loss_percent_max": max(row["p99_loss_percent"] for row in found.values()), "short_requests": found}
+    return {
+        "short_p99_loss_percent_max": max(row["p99_loss_percent"] for row in found.values()),
+        "short_requests": found,
+    }
 
 
 def _beside(place: Place, load: Load, seconds: int) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -203,7 +214,10 @@ def hook(place: Place) -> Figures:
             for ours in (True, False):
                 process = place.start(["launch", str(LAUNCHES)], board.folder(free.key) if ours else None, libcuda=null)
                 runs[ours].append(last_line(process)["ns_per_launch"])
-    return {"hook_ns_per_launch": round(max(0.0, min(runs[True]) - min(runs[False])), 2), "null_launch_ns": min(runs[False])}
+    return {
+        "hook_ns_per_launch": round(max(0.0, min(runs[True]) - min(runs[False])), 2),
+        "null_launch_ns": min(runs[False]),
+    }
 
 
 def locks(place: Place) -> Figures:
@@ -212,7 +226,9 @@ def locks(place: Place) -> Figures:
     left, times = 0, []
     for how in ("killed", "frozen", "all killed"):
         place.cases += 1
-        victims = [place.start(Load(kernel_us=500).words(0, 600_000), None, client=client, clients=2) for client in range(2)]
+        victims = [
+            place.start(Load(kernel_us=500).words(0, 600_000), None, client=client, clients=2) for client in range(2)
+        ]
         try:
             time.sleep(1.0 if place.device.fake else 5.0)  # a bench: they have to be at work
             left += _after(place, [victim.pid for victim in victims], how, times)
@@ -220,7 +236,11 @@ def locks(place: Place) -> Figures:
             for victim in victims:
                 victim.kill()
                 victim.communicate()
-    return {"processes_left_locked": left, "lock_us": min(lock for lock, _ in times), "unlock_us": min(unlock for _, unlock in times)}
+    return {
+        "processes_left_locked": left,
+        "lock_us": min(lock for lock, _ in times),
+        "unlock_us": min(unlock for _, unlock in times),
+    }
 
 
 def _after(place: Place, pids: list[int], how: str, times: list[tuple[int, int]]) -> int:
@@ -261,7 +281,10 @@ def _children(pid: int) -> list[str]:
 def _successor(place: Place, environment: dict[str, str], journal: Any) -> None:
     script = "import asyncio, sys; from pathlib import Path; from services.node_agent.strategies.locks import Locks; l = Locks(sys.argv[1], Path(sys.argv[2])); asyncio.run(l.start())"
     subprocess.run(
-        [sys.executable, "-c", script, place.device.libcuda, str(journal)], env=environment, check=True, stderr=subprocess.DEVNULL
+        [sys.executable, "-c", script, place.device.libcuda, str(journal)],
+        env=environment,
+        check=True,
+        stderr=subprocess.DEVNULL,
     )
 
 

@@ -34,9 +34,15 @@ def pair(place: Place, seconds: int, environment: Mapping[str, str], *, low: boo
     place.cases += 1
     at_ns, clients = place.begin(), 1 + low
     high = place.start(HIGH.words(at_ns, seconds * 1000), None, clients=clients, more=environment)
-    greedy = place.start(LOW.words(at_ns, seconds * 1000), None, client=1, clients=clients, more=environment) if low else None
+    greedy = (
+        place.start(LOW.words(at_ns, seconds * 1000), None, client=1, clients=clients, more=environment)
+        if low
+        else None
+    )
     said = last_line(high)
     return {
-        "requests": said["requests"], "p50_ms": said["p50_ns"] / 1e6, "p99_ms": said["p99_ns"] / 1e6,
+        "requests": said["requests"],
+        "p50_ms": said["p50_ns"] / 1e6,
+        "p99_ms": said["p99_ns"] / 1e6,
         "low_done_ms": 0 if greedy is None else sum(last_line(greedy)["done_ns"]) / 1e6,
-    }  # fmt: skip
+    }

@@ -98,7 +98,16 @@ class Place:
     def begin(self) -> int:
         return FAKE_START_NS if self.device.fake else time.monotonic_ns() + LEAD_NS
 
-    def start(self, words: Sequence[str], page: Path | None, *, client: int = 0, clients: int = 1, libcuda: str = "", more: Mapping[str, str] = {}) -> subprocess.Popen[str]:  # fmt: skip
+    def start(
+        self,
+        words: Sequence[str],
+        page: Path | None,
+        *,
+        client: int = 0,
+        clients: int = 1,
+        libcuda: str = "",
+        more: Mapping[str, str] = {},
+    ) -> subprocess.Popen[str]:
         """A process in the container whose page that is, or in none: then nothing is in front of the driver."""
         world = {
             "KERF_FAKE_CUDA": str(self.folder / f"world-{self.cases}"),

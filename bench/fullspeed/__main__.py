@@ -138,11 +138,18 @@ async def measure(folder: Path, runs: int, actions: tuple[str, ...]) -> dict[str
                 clocks.append(pace)
                 took_ns = full_speed_ns(done, since_ns, alone_per_s)
                 if took_ns is None:
-                    raise SystemExit(f"after {action} the new work had not its full speed within {RUN_MS} ms of its start")
+                    raise SystemExit(
+                        f"after {action} the new work had not its full speed within {RUN_MS} ms of its start"
+                    )
                 times.append(took_ns / 1e6)
                 print(f"{action} {len(times)}/{runs}: {times[-1]:.0f} ms", file=sys.stderr, flush=True)
             found[action] = {"ms_p50": percentile(times, 0.5), "ms_p99": percentile(times, 0.99), "runs": runs}
-    return {"device": "fake", "actions": found, "alone_per_s": round(alone_per_s, 1), "clock_least": round(min(clocks), 3)}
+    return {
+        "device": "fake",
+        "actions": found,
+        "alone_per_s": round(alone_per_s, 1),
+        "clock_least": round(min(clocks), 3),
+    }
 
 
 def main() -> None:
@@ -159,7 +166,9 @@ def main() -> None:
         print(json.dumps(found, indent=2))
         return
     for action, figures in found["actions"].items():
-        print(f"{action:12} p50 {figures['ms_p50']:6.0f} ms   p99 {figures['ms_p99']:6.0f} ms   of {figures['runs']} runs")
+        print(
+            f"{action:12} p50 {figures['ms_p50']:6.0f} ms   p99 {figures['ms_p99']:6.0f} ms   of {figures['runs']} runs"
+        )
 
 
 if __name__ == "__main__":

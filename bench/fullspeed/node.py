@@ -48,9 +48,13 @@ class Pods:
 
     async def say(self, name: str, memory_mib: int, compute_milli: int, parked: Parked | None = None) -> Accepted:
         share = GpuShare(node=NODE, uuid=FAKE_UUID, memory_mib=memory_mib, compute_milli=compute_milli)
-        grant = Grant(grant_id=f"g-{name}", term=1, containers={MAIN: ContainerGrant(strategy="interposer", gpus=(share,))})
+        grant = Grant(
+            grant_id=f"g-{name}", term=1, containers={MAIN: ContainerGrant(strategy="interposer", gpus=(share,))}
+        )
         sent = NodeGrant(term=1, uid=uid_of(name), namespace="bench", name=name, grant=grant, parked=parked)
-        answer = decode(await self._ctx.bus.request(subjects.node_command(NODE, "grant"), encode(sent), timeout_s=60), Accepted)
+        answer = decode(
+            await self._ctx.bus.request(subjects.node_command(NODE, "grant"), encode(sent), timeout_s=60), Accepted
+        )
         if not answer.ok or answer.parked != parked:
             raise SystemExit(f"pod {name}: {answer.reason}")
         return answer
@@ -68,14 +72,18 @@ class Pods:
     def run(self, name: str, *words: object) -> subprocess.Popen[str]:
         """A program in the pod's container; its page has to stand when it first calls the driver."""
         page = self._folder / "run" / "slices" / f"{uid_of(name)}-{MAIN}"
-        return self._start(name, {"LD_PRELOAD": str(self._folder / "test" / "libkerf.so"), "KERF_DIRECTORY": str(page)}, *words)
+        return self._start(
+            name, {"LD_PRELOAD": str(self._folder / "test" / "libkerf.so"), "KERF_DIRECTORY": str(page)}, *words
+        )
 
     def pace(self) -> subprocess.Popen[str]:
         return self._start("pace", {}, "pace", PACE_US)
 
     def _start(self, name: str, inside: dict[str, str], *words: object) -> subprocess.Popen[str]:
         command = [str(self._folder / "programs"), str(self._folder / "libcuda.so.1"), *map(str, words)]
-        process = subprocess.Popen(command, env=os.environ | inside, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        process = subprocess.Popen(
+            command, env=os.environ | inside, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
         cgroup = self._folder / "cgroup" / "kubepods" / f"pod{uid_of(name)}"
         cgroup.mkdir(parents=True, exist_ok=True)
         for file, text in (("cgroup.procs", f"{process.pid}\n"), ("memory.max", "max\n"), ("memory.current", "0\n")):
@@ -116,15 +124,24 @@ async def node(folder: Path) -> AsyncIterator[Pods]:
             await door.strategies.start(_nobody)
             await ctx.bus.subscribe(subjects.node_command(NODE, "grant"), came)
             gpu = Gpu(uuid=FAKE_UUID, index=0, model="fake", memory_mib=GPU_MIB)
-            seen = Inventory(node=NODE, boot_id="boot", gpus=(gpu,), strategies=("exclusive", "advisory", "interposer", "time_slice"))
+            seen = Inventory(
+                node=NODE, boot_id="boot", gpus=(gpu,), strategies=("exclusive", "advisory", "interposer", "time_slice")
+            )
             await door.handle(m.InventorySeen(seen))
             doors.append(door)
 
     config = Config(
-        node=NODE, checkpoint_file=str(folder / "agent.json"), boot_id_file=str(folder / "boot_id"), kubelet_dir=str(folder / "kubelet"),
-        cgroup_dir=str(folder / "cgroup"), run_dir=str(folder / "run"), library_dir=str(folder / "lib"), interposer_dir=str(folder),
-        libcuda=str(folder / "libcuda.so.1"), enforce="off",
-    )  # fmt: skip
+        node=NODE,
+        checkpoint_file=str(folder / "agent.json"),
+        boot_id_file=str(folder / "boot_id"),
+        kubelet_dir=str(folder / "kubelet"),
+        cgroup_dir=str(folder / "cgroup"),
+        run_dir=str(folder / "run"),
+        library_dir=str(folder / "lib"),
+        interposer_dir=str(folder),
+        libcuda=str(folder / "libcuda.so.1"),
+        enforce="off",
+    )
     async with EmbeddedServer() as nats, running(Bench, config, bus_url=nats.url) as ctx:
         pods = Pods(ctx, doors[0], folder)
         pacing = pods.pace()
@@ -141,7 +158,11 @@ async def _nobody() -> None:
 
 def world(folder: Path) -> dict[str, str]:
     """The fake driver's settings, for this process and all that it starts."""
-    return {"KERF_FAKE_CUDA": str(folder / "world"), "KERF_FAKE_CUDA_MIB": str(GPU_MIB), "KERF_FAKE_CUDA_COPY_MIB": str(COPY_MIB_PER_S)}
+    return {
+        "KERF_FAKE_CUDA": str(folder / "world"),
+        "KERF_FAKE_CUDA_MIB": str(GPU_MIB),
+        "KERF_FAKE_CUDA_COPY_MIB": str(COPY_MIB_PER_S),
+    }
 
 
 def build(folder: Path) -> None:

@@ -29,7 +29,9 @@ from bench.openb.__main__ import DATA
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m bench.jobs", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.jobs", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--pods", type=Path, default=DATA / "openb_pod_list_default.csv.gz")
     parser.add_argument("--gpus", type=int, default=8)
     parser.add_argument("--interference", type=float, default=0.10)
@@ -37,7 +39,9 @@ def main() -> None:
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
     if args.gpus < 1 or not args.interference >= 0:
-        parser.error(f"--gpus is {args.gpus} and --interference {args.interference:g}; name at least one GPU, and nothing below 0")
+        parser.error(
+            f"--gpus is {args.gpus} and --interference {args.interference:g}; name at least one GPU, and nothing below 0"
+        )
     try:
         jobs = read_jobs(args.pods, args.gpus)
     except (OSError, ValueError) as wrong:
@@ -47,19 +51,29 @@ def main() -> None:
     said = runs | {
         "earlier_percent": round(100 * (1 - kerf.mean_completion_s / native.mean_completion_s), 1),
         "more_used_points": round(100 * (kerf.gpu_utilisation - native.gpu_utilisation), 1),
-        "bound": {"kerf": bound(jobs.jobs, args.gpus, args.interference), "native": bound(jobs.jobs, args.gpus, args.interference, whole=True)},
-        "jobs": len(jobs.jobs), "left_out": {"without_gpu": jobs.without_gpu, "without_life": jobs.without_life}, "gpus": args.gpus, "interference": args.interference,
-    }  # fmt: skip
+        "bound": {
+            "kerf": bound(jobs.jobs, args.gpus, args.interference),
+            "native": bound(jobs.jobs, args.gpus, args.interference, whole=True),
+        },
+        "jobs": len(jobs.jobs),
+        "left_out": {"without_gpu": jobs.without_gpu, "without_life": jobs.without_life},
+        "gpus": args.gpus,
+        "interference": args.interference,
+    }
     if args.json:
         print(json.dumps(msgspec.to_builtins(said)))
     else:
-        print(f"{len(jobs.jobs)} jobs, {args.gpus} GPUs: {said['earlier_percent']} % earlier, {said['more_used_points']} points more used")
+        print(
+            f"{len(jobs.jobs)} jobs, {args.gpus} GPUs: {said['earlier_percent']} % earlier, {said['more_used_points']} points more used"
+        )
 
 
 def _runs(jobs: Jobs, gpus: int, interference: float, *, everything: bool) -> dict[str, Figures]:
     schedulers: dict[str, Scheduler] = {
-        "native": Native(jobs.jobs, gpus), "native_strict": Native(jobs.jobs, gpus, strict=True), "kerf": Kerf(jobs.jobs, gpus, Use(queues=True, evicts=False)),
-    }  # fmt: skip
+        "native": Native(jobs.jobs, gpus),
+        "native_strict": Native(jobs.jobs, gpus, strict=True),
+        "kerf": Kerf(jobs.jobs, gpus, Use(queues=True, evicts=False)),
+    }
     if everything:
         uses = {"kerf_in_order": Use(), "kerf_priorities": Use(priorities=True), "kerf_reclaim": Use(queues=True)}
         schedulers |= {name: Kerf(jobs.jobs, gpus, use) for name, use in uses.items()}

@@ -49,11 +49,15 @@ def figures(jobs: tuple[Job, ...], told: list[Told], gpus: int) -> Figures:
         waits[job.qos].append(one.end_s - job.created_s - one.ran_s)
     makespan_s = max(one.end_s for one in told)
     return Figures(
-        mean_completion_s=round(fmean(completion), 1), p99_completion_s=round(completion[ceil(0.99 * len(completion)) - 1], 1),
-        makespan_s=round(makespan_s, 1), gpu_utilisation=_utilisation(jobs, gpus, makespan_s),
-        mean_wait_s=round(fmean(wait for of in waits.values() for wait in of), 1), wait_by_qos={qos: round(fmean(of), 1) for qos, of in sorted(waits.items())},
-        evictions=sum(one.evictions for one in told), gpu_seconds_lost=round(sum(one.lost_milli_s for one in told) / WHOLE_GPU_MILLI, 1),
-    )  # fmt: skip
+        mean_completion_s=round(fmean(completion), 1),
+        p99_completion_s=round(completion[ceil(0.99 * len(completion)) - 1], 1),
+        makespan_s=round(makespan_s, 1),
+        gpu_utilisation=_utilisation(jobs, gpus, makespan_s),
+        mean_wait_s=round(fmean(wait for of in waits.values() for wait in of), 1),
+        wait_by_qos={qos: round(fmean(of), 1) for qos, of in sorted(waits.items())},
+        evictions=sum(one.evictions for one in told),
+        gpu_seconds_lost=round(sum(one.lost_milli_s for one in told) / WHOLE_GPU_MILLI, 1),
+    )
 
 
 def bound(jobs: tuple[Job, ...], gpus: int, interference: float, *, whole: bool = False) -> Bound:
@@ -63,10 +67,17 @@ def bound(jobs: tuple[Job, ...], gpus: int, interference: float, *, whole: bool 
     the GPUs, for each way of costing below. Mean completion: one machine as fast as all GPUs together, on which any job may use
     all of it and the one with the least left goes first, is no slower; and no job is done before its run time is over.
     """
-    ways = [[1.0 if whole else _cost(job.milli, k, interference) for job in jobs] for k in (range(1) if whole else range(_WAYS))]
+    ways = [
+        [1.0 if whole else _cost(job.milli, k, interference) for job in jobs]
+        for k in (range(1) if whole else range(_WAYS))
+    ]
     makespan_s = max(_makespan(jobs, costs, gpus) for costs in ways)
     mean_s = max(_shortest_first(jobs, ways[0], gpus), fmean(job.run_s for job in jobs))
-    return Bound(mean_completion_s=round(mean_s, 1), makespan_s=round(makespan_s, 1), gpu_utilisation=_utilisation(jobs, gpus, makespan_s))
+    return Bound(
+        mean_completion_s=round(mean_s, 1),
+        makespan_s=round(makespan_s, 1),
+        gpu_utilisation=_utilisation(jobs, gpus, makespan_s),
+    )
 
 
 def _cost(milli: int, k: int, interference: float) -> float:

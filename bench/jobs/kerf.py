@@ -63,15 +63,20 @@ class Kerf(Scheduler):
         self._lines: dict[tuple[int, int, int, str], list[tuple[str, int]]] = {}
         """Those of one kind for whom the preemptor may be asked, the oldest first, and old words about who does not wait any more."""
         self._inventory = Inventory(
-            node=NODE, boot_id="boot", gpus=tuple(Gpu(uuid=f"gpu-{i}", index=i, model="GPU", memory_mib=GPU_MIB) for i in range(gpus)), simulated=True
-        )  # fmt: skip
+            node=NODE,
+            boot_id="boot",
+            gpus=tuple(Gpu(uuid=f"gpu-{i}", index=i, model="GPU", memory_mib=GPU_MIB) for i in range(gpus)),
+            simulated=True,
+        )
         self._index = {gpu.uuid: gpu.index for gpu in self._inventory.gpus}
         self.placement = Core("jobs", Settings())
         self.preemptor = Preemptor(Config(), lambda: f"plan-{self._next_version()}")
         self._send(m.InventorySeen(self._inventory))
         self._send(
             m.TermTaken(
-                term=100, records=((98, TermRecord(holder="before")), (99, ReadyRecord(term=98))), mark=LogMark(term=98, sequence=99)
+                term=100,
+                records=((98, TermRecord(holder="before")), (99, ReadyRecord(term=98))),
+                mark=LogMark(term=98, sequence=99),
             )
         )
 
@@ -118,15 +123,22 @@ class Kerf(Scheduler):
         shape = self._shapes.template(TracePod(0, 0, of.gpus, of.milli, "")).pod
         created = datetime.fromtimestamp(self._now, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         meta = msgspec.structs.replace(
-            shape.metadata, name=f"{of.name}-{evictions}", namespace=_NAMESPACE, uid=f"{of.name}-{evictions}", resource_version=self._next_version(),
-            creation_timestamp=created, labels={names.LABEL_QUEUE: of.qos} if self._use.queues else {},
+            shape.metadata,
+            name=f"{of.name}-{evictions}",
+            namespace=_NAMESPACE,
+            uid=f"{of.name}-{evictions}",
+            resource_version=self._next_version(),
+            creation_timestamp=created,
+            labels={names.LABEL_QUEUE: of.qos} if self._use.queues else {},
             owner_references=(OwnerReference(kind="Job", name=of.name, uid=of.name, controller=True),),
-        )  # fmt: skip
+        )
         priority = _PRIORITY if self._use.priorities and of.qos != "BE" else 0
         spec = msgspec.structs.replace(
             shape.spec, priority=priority, preemption_policy="PreemptLowerPriority" if self._use.evicts else "Never"
         )
-        pod = self._pods[job] = msgspec.structs.replace(shape, metadata=meta, spec=spec, status=PodStatus(phase="Pending"))
+        pod = self._pods[job] = msgspec.structs.replace(
+            shape, metadata=meta, spec=spec, status=PodStatus(phase="Pending")
+        )
         self._of[meta.uid] = job
         heappush(self._lines.setdefault((of.gpus, of.milli, priority, of.qos), []), (created, job))
         return pod
@@ -140,10 +152,15 @@ class Kerf(Scheduler):
                 job = self._of[uid]
                 pod = self._pods[job]
                 meta = msgspec.structs.replace(
-                    pod.metadata, resource_version=self._next_version(), annotations=pod.metadata.annotations | {names.ANNOTATION_GRANT: encode_grant(grant)}
-                )  # fmt: skip
+                    pod.metadata,
+                    resource_version=self._next_version(),
+                    annotations=pod.metadata.annotations | {names.ANNOTATION_GRANT: encode_grant(grant)},
+                )
                 started = datetime.fromtimestamp(self._now, UTC).isoformat()
-                spec, status = msgspec.structs.replace(pod.spec, node_name=NODE), PodStatus(phase="Running", start_time=started)
+                spec, status = (
+                    msgspec.structs.replace(pod.spec, node_name=NODE),
+                    PodStatus(phase="Running", start_time=started),
+                )
                 self._pods[job] = msgspec.structs.replace(pod, metadata=meta, spec=spec, status=status)
                 facts.append(Put(object=self._pods[job]))
                 self._moves.append(Start(job, self._shares(grant)))
@@ -189,7 +206,9 @@ class Kerf(Scheduler):
             case m.SendSync():
                 return [
                     m.SyncAnswered(
-                        NodeSyncAnswer(node=NODE, boot_id="boot", term=command.sync.term, accepted=True, number=command.sync.number)
+                        NodeSyncAnswer(
+                            node=NODE, boot_id="boot", term=command.sync.term, accepted=True, number=command.sync.number
+                        )
                     )
                 ]
             case m.SendGrant():
@@ -205,7 +224,9 @@ class Kerf(Scheduler):
                 return [m.Tick()]
             case m.AnswerPlan():
                 self._ask(pm.Answered(command.answer))
-            case m.Publish() if isinstance(heard := pm.heard(command.event), pm.GrantOver | pm.Ended):  # rejections by the line
+            case m.Publish() if isinstance(
+                heard := pm.heard(command.event), pm.GrantOver | pm.Ended
+            ):  # rejections by the line
                 self._ask(heard)
         return []
 
@@ -229,5 +250,11 @@ class Kerf(Scheduler):
         if self._use.queues:
             queues = [{"name": qos} for qos in sorted({job.qos for job in self._jobs})]
             policy = Meta(name=CONFIG_MAP, namespace=CONFIG_NAMESPACE, uid="uid-policy", resource_version="2")
-            objects.append(Put(object=ConfigMap(metadata=policy, data={QUEUES_KEY: msgspec.yaml.encode({"queues": queues}).decode()})))
+            objects.append(
+                Put(
+                    object=ConfigMap(
+                        metadata=policy, data={QUEUES_KEY: msgspec.yaml.encode({"queues": queues}).decode()}
+                    )
+                )
+            )
         return tuple(objects)

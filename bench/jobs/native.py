@@ -41,4 +41,6 @@ class Native(Scheduler):
 
     def _next(self) -> int | None:
         heads = sorted(line[0] for line in self._waiting.values() if line)
-        return next((job for job in (heads[:1] if self._strict else heads) if self._jobs[job].gpus <= len(self._free)), None)
+        return next(
+            (job for job in (heads[:1] if self._strict else heads) if self._jobs[job].gpus <= len(self._free)), None
+        )

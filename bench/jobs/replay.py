@@ -147,7 +147,9 @@ class Replay:
         free = self._free[share.gpu]
         left = Share(free.gpu, free.milli + sign * share.milli, free.mib + sign * share.mib)
         if min(left.milli, left.mib) < 0:
-            raise Impossible(f"GPU {share.gpu} is given away twice: {left.milli} thousandths and {left.mib} MiB would be left")
+            raise Impossible(
+                f"GPU {share.gpu} is given away twice: {left.milli} thousandths and {left.mib} MiB would be left"
+            )
         self._free[share.gpu] = left
 
     def _pace(self, now: float) -> None:
@@ -165,5 +167,7 @@ class Replay:
         self._drop_void()
 
     def _drop_void(self) -> None:
-        while self._ends and (self._ends[0][1] not in self._running or self._running[self._ends[0][1]].stamp != self._ends[0][2]):
+        while self._ends and (
+            self._ends[0][1] not in self._running or self._running[self._ends[0][1]].stamp != self._ends[0][2]
+        ):
             heapq.heappop(self._ends)

@@ -64,7 +64,9 @@ def read_jobs(path: Path, gpus: int) -> Jobs:
         if not 0 < milli <= WHOLE_GPU_MILLI or (wanted > 1 and milli != WHOLE_GPU_MILLI):
             raise ValueError(f"{path}: pod {name} asks for {milli} thousandths of each of {wanted} GPUs")
         if wanted > gpus:
-            raise ValueError(f"{path}: pod {name} asks for {wanted} GPUs and would wait for ever; name --gpus {wanted} or more")
+            raise ValueError(
+                f"{path}: pod {name} asks for {wanted} GPUs and would wait for ever; name --gpus {wanted} or more"
+            )
         found.append(Job(name, created, run_s, wanted, milli, row["qos"]))
     if not found:
         raise ValueError(f"{path} has no pod with a GPU and a life")

@@ -98,7 +98,9 @@ def _told(run: Run | ChurnRun) -> dict[str, object]:
     told: dict[str, object] = msgspec.structs.asdict(run)
     told.pop("curve", None)
     if isinstance(run, Run):  # JSON has no word for NaN
-        told["allocation_percent"] = {column: None if math.isnan(value) else value for column, value in run.allocation_percent.items()}
+        told["allocation_percent"] = {
+            column: None if math.isnan(value) else value for column, value in run.allocation_percent.items()
+        }
     return told
 
 

@@ -32,7 +32,9 @@ class ChurnRun(msgspec.Struct, frozen=True):
     seconds: float
 
 
-def churn(trace: Trace, arrivals: Arrivals, seed: int, policy: str, offered: float, lives: float = COUNTED_LIVES) -> ChurnRun:
+def churn(
+    trace: Trace, arrivals: Arrivals, seed: int, policy: str, offered: float, lives: float = COUNTED_LIVES
+) -> ChurnRun:
     random_ = random.Random(f"{trace.name} {seed} {offered}")
     pods = Pods(trace)
     engine = make_engine(trace, arrivals, pods, policy)
@@ -72,8 +74,11 @@ def churn(trace: Trace, arrivals: Arrivals, seed: int, policy: str, offered: flo
             refused[pod.size] += 0 if found else pod.total_milli or 1
     of_gpus = [size for size in asked if size != "cpu-only"]
     return ChurnRun(
-        seed, offered, round(100 * area / lives / trace.capacity_milli, 3),
+        seed,
+        offered,
+        round(100 * area / lives / trace.capacity_milli, 3),
         {size: round(100 * refused[size] / asked[size], 3) for size in sorted(asked)},
         round(100 * sum(refused[s] for s in of_gpus) / sum(asked[s] for s in of_gpus), 3),
-        number, round(time.perf_counter() - began, 3),
-    )  # fmt: skip
+        number,
+        round(time.perf_counter() - began, 3),
+    )

@@ -35,7 +35,9 @@ def make_engine(trace: Trace, arrivals: Arrivals, pods: Pods, policy: str) -> En
     return engine
 
 
-def fill(trace: Trace, arrivals: Arrivals, seed: int, policy: str, lost: Callable[[Engine], float] | None = None) -> Run:
+def fill(
+    trace: Trace, arrivals: Arrivals, seed: int, policy: str, lost: Callable[[Engine], float] | None = None
+) -> Run:
     """One run. `lost` gives the fragmentation for the curve; it takes its time."""
     pods = Pods(trace)
     engine = make_engine(trace, arrivals, pods, policy)
@@ -54,7 +56,9 @@ def fill(trace: Trace, arrivals: Arrivals, seed: int, policy: str, lost: Callabl
         if lost is not None and (not curve or load >= curve[-1][0] + 1):
             curve.append((load, allocation, 100 * lost(engine) / trace.capacity_milli))
     seconds = time.perf_counter() - began
-    means = {str(column): round(sum(b) / len(b), 3) if (b := buckets.get(column)) else float("nan") for column in COLUMNS}
+    means = {
+        str(column): round(sum(b) / len(b), 3) if (b := buckets.get(column)) else float("nan") for column in COLUMNS
+    }
     return Run(seed, means, len(arrivals.pods), round(seconds, 3), curve)
 
 
@@ -66,5 +70,9 @@ def place(engine: Engine, state, number: int) -> bool:  # type: ignore[no-untype
     if found is None:
         del engine.book.pods[state.uid]
         return False
-    engine.book.hold(state.uid, found.node, Grant(grant_id=f"g{number}", term=1, containers=found.containers) if found.containers else None)
+    engine.book.hold(
+        state.uid,
+        found.node,
+        Grant(grant_id=f"g{number}", term=1, containers=found.containers) if found.containers else None,
+    )
     return True

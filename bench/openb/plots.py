@@ -40,7 +40,12 @@ def draw(trace: Trace, arrivals: Arrivals, seed: int, folder: Path) -> list[Path
     allocation = {policy: [(load, used) for load, used, _ in curve if load >= 70] for policy, curve in curves.items()}
     if ceilings:
         at_full = ceilings["1.0"]["any_subset"]
-        allocation["offline LP ceiling"] = [(70, 70), (at_full, at_full), (100, at_full), (130, ceilings["1.3"]["any_subset"])]
+        allocation["offline LP ceiling"] = [
+            (70, 70),
+            (at_full, at_full),
+            (100, at_full),
+            (130, ceilings["1.3"]["any_subset"]),
+        ]
     folder.mkdir(parents=True, exist_ok=True)
     first, second = folder / f"allocation-{trace.name}.svg", folder / f"fragmentation-{trace.name}.svg"
     line_chart(

@@ -25,7 +25,9 @@ POLICIES = ("fgd", "kerf")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m bench.openb.table", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.openb.table", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--data", type=Path, default=DATA)
     parser.add_argument("--traces", default="")
     parser.add_argument("--seeds", default="42,43")
@@ -34,10 +36,15 @@ def main() -> None:
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
     traces = [part for part in args.traces.split(",") if part]
-    seeds, loads = [int(part) for part in args.seeds.split(",")], [float(part) for part in args.churn.split(",") if part]
+    seeds, loads = (
+        [int(part) for part in args.seeds.split(",")],
+        [float(part) for part in args.churn.split(",") if part],
+    )
     rows = []
     with ProcessPoolExecutor(args.processes) as pool:
-        for pods in sorted((args.data / "pods" if (args.data / "pods").is_dir() else args.data).glob(f"{PREFIX}*.csv*")):
+        for pods in sorted(
+            (args.data / "pods" if (args.data / "pods").is_dir() else args.data).glob(f"{PREFIX}*.csv*")
+        ):
             name = pods.name.removeprefix(PREFIX).split(".")[0]
             if traces and name not in traces:
                 continue
@@ -58,7 +65,9 @@ def _arrivals(data: Path, name: str) -> dict[int, Arrivals]:
             path = folder / f"arrivals_{trace}{suffix}"
             if path.exists():
                 return read_arrivals(path)
-    raise SystemExit(f"{folder} has no arrivals_{name}.txt and no arrivals_default.txt; name the folder of the published files with --data")
+    raise SystemExit(
+        f"{folder} has no arrivals_{name}.txt and no arrivals_default.txt; name the folder of the published files with --data"
+    )
 
 
 def _one(task: tuple[Trace, Arrivals, int, str, float]) -> dict[str, float]:
@@ -66,12 +75,17 @@ def _one(task: tuple[Trace, Arrivals, int, str, float]) -> dict[str, float]:
     if not load:
         return fill(trace, arrivals, seed, policy).allocation_percent
     run: ChurnRun = churn(trace, arrivals, seed, policy, load)
-    return {"allocation": run.allocation_percent} | {f"refused {size}": part for size, part in run.refused_percent.items()}
+    return {"allocation": run.allocation_percent} | {
+        f"refused {size}": part for size, part in run.refused_percent.items()
+    }
 
 
 def _row(name: str, load: float, runs: list[dict[str, float]], seeds: int) -> dict[str, object]:
     """Means over seeds, by policy."""
-    means = [{key: round(fmean(run[key] for run in part if key in run), 3) for key in part[0]} for part in (runs[:seeds], runs[seeds:])]
+    means = [
+        {key: round(fmean(run[key] for run in part if key in run), 3) for key in part[0]}
+        for part in (runs[:seeds], runs[seeds:])
+    ]
     return {"trace": name, **({"offered": load} if load else {}), **dict(zip(POLICIES, means, strict=True))}
 
 

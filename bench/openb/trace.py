@@ -68,7 +68,10 @@ class Trace(msgspec.Struct, frozen=True):
 def read_trace(nodes: Path, pods: Path) -> Trace:
     """Nodes without GPUs are left out. OSError where a file cannot be read, ValueError where it is not such a list."""
     found = sorted(
-        (TraceNode(r["sn"], int(r["cpu_milli"]), int(r["memory_mib"]), int(r["gpu"]), r["model"]) for r in read_rows(nodes, _NODE_COLUMNS)),
+        (
+            TraceNode(r["sn"], int(r["cpu_milli"]), int(r["memory_mib"]), int(r["gpu"]), r["model"])
+            for r in read_rows(nodes, _NODE_COLUMNS)
+        ),
         key=lambda n: n.name,
     )
     rows = sorted(read_rows(pods, _POD_COLUMNS), key=lambda r: r["name"])
@@ -78,7 +81,13 @@ def read_trace(nodes: Path, pods: Path) -> Trace:
 
 def _pod(row: dict[str, str]) -> TracePod:
     gpus = int(row["num_gpu"])
-    return TracePod(int(row["cpu_milli"]), int(row["memory_mib"]), gpus, int(row["gpu_milli"]) if gpus else 0, row.get("gpu_spec") or "")
+    return TracePod(
+        int(row["cpu_milli"]),
+        int(row["memory_mib"]),
+        gpus,
+        int(row["gpu_milli"]) if gpus else 0,
+        row.get("gpu_spec") or "",
+    )
 
 
 class Arrivals(msgspec.Struct, frozen=True):
@@ -96,7 +105,9 @@ def read_arrivals(path: Path) -> dict[int, Arrivals]:
                 raise ValueError(f"{path} line {number}: name P or N, the seed, and then numbers")
             lines[kind][int(numbers[0])] = tuple(map(int, numbers[1:]))
     if not lines["P"] or lines["P"].keys() != lines["N"].keys():
-        raise ValueError(f"{path} must have a line P (order of the pods) and a line N (ranks of the nodes) for each seed")
+        raise ValueError(
+            f"{path} must have a line P (order of the pods) and a line N (ranks of the nodes) for each seed"
+        )
     return {seed: Arrivals(order, lines["N"][seed]) for seed, order in lines["P"].items()}
 
 
@@ -111,7 +122,10 @@ def mismatch(trace: Trace, arrivals: Arrivals) -> str:
 
 def ranked(trace: Trace, ranks: tuple[int, ...]) -> list[TraceNode]:
     """Nodes in the order in which equals are preferred."""
-    return [node for _, node in sorted((f"{rank:04d}-{node.name}", node) for rank, node in zip(ranks, trace.nodes, strict=True))]
+    return [
+        node
+        for _, node in sorted((f"{rank:04d}-{node.name}", node) for rank, node in zip(ranks, trace.nodes, strict=True))
+    ]
 
 
 def make_book(nodes: list[TraceNode]) -> Book:
@@ -121,7 +135,9 @@ def make_book(nodes: list[TraceNode]) -> Book:
         allocatable: Quantities = {"cpu": f"{node.cpu_milli}m", "memory": f"{node.memory_mib}Mi", "pods": "100000"}
         meta = Meta(name=node.name, uid=f"node-{node.name}", resource_version="1", labels={names.LABEL_MANAGED: "true"})
         book.apply(Put(object=Node(metadata=meta, status=NodeStatus(allocatable=allocatable))))
-        gpus = tuple(Gpu(uuid=f"{node.name}/{i}", index=i, model=node.model, memory_mib=GPU_MIB) for i in range(node.gpus))
+        gpus = tuple(
+            Gpu(uuid=f"{node.name}/{i}", index=i, model=node.model, memory_mib=GPU_MIB) for i in range(node.gpus)
+        )
         book.put_inventory(Inventory(node=node.name, boot_id="1", gpus=gpus, simulated=True))
         book.set_agent_trouble(node.name, "")
     return book

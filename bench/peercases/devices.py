@@ -28,7 +28,16 @@ def add_node(world: World, name: str, devices: list[Case], *, health: bool = Tru
     gpus = []
     for index, device in enumerate(devices):
         state = "unhealthy" if health and not device["healthy"] else "healthy"
-        gpus.append(plain_gpu(name, index, device["memory_total_mib"], uuid=_uuid(name, device, index), model=device["model"].replace(" ", "-"), state=state))
+        gpus.append(
+            plain_gpu(
+                name,
+                index,
+                device["memory_total_mib"],
+                uuid=_uuid(name, device, index),
+                model=device["model"].replace(" ", "-"),
+                state=state,
+            )
+        )
     world.add_node(name, tuple(gpus), allocatable=_ROOMY, labels={})
     for gpu, device in zip(gpus, devices, strict=True):
         if device["slots_used"] or device["memory_used_mib"] or device["cores_used_percent"]:
@@ -59,7 +68,10 @@ def limits_of(request: Case, devices: list[Case]) -> Quantities:
         if len(totals) > 1:
             raise ValueError("a percentage of the memory of GPUs of several sizes")
         memory = max(totals) * request["memory_percent"] // 100
-    limits: Quantities = {names.RESOURCE_GPU: str(count), names.RESOURCE_GPU_MEMORY: f"{max(LEAST_MIB, memory) * count}Mi"}
+    limits: Quantities = {
+        names.RESOURCE_GPU: str(count),
+        names.RESOURCE_GPU_MEMORY: f"{max(LEAST_MIB, memory) * count}Mi",
+    }
     if cores:
         limits[names.RESOURCE_GPU_COMPUTE] = str(cores * count)
     return limits
@@ -68,7 +80,11 @@ def limits_of(request: Case, devices: list[Case]) -> Quantities:
 def given(world: World) -> set[tuple[str, int, int]]:
     """What the pod got: (uuid, memory_mib, compute in percent) of each GPU."""
     grant = world.bound[POD][1]
-    return {(s.uuid, s.memory_mib, s.compute_milli // 10) for c in (grant.containers.values() if grant else ()) for s in c.gpus}
+    return {
+        (s.uuid, s.memory_mib, s.compute_milli // 10)
+        for c in (grant.containers.values() if grant else ())
+        for s in c.gpus
+    }
 
 
 def exceeds(quota: Case, namespace: str, containers: list[tuple[Case, bool]], factor: int) -> bool:
@@ -86,9 +102,15 @@ def exceeds(quota: Case, namespace: str, containers: list[tuple[Case, bool]], fa
     made = ResourceQuota(metadata=Meta(name="quota", namespace=namespace), spec={"hard": hard}, status={"used": used})
     told: dict[bool, list[Container]] = {False: [], True: []}
     for number, (amounts, init) in enumerate(containers):
-        limits: Quantities = {names.RESOURCE_GPU_MEMORY: f"{amounts['memory_mib']}Mi", names.RESOURCE_GPU_COMPUTE: str(amounts["cores_percent"])}
+        limits: Quantities = {
+            names.RESOURCE_GPU_MEMORY: f"{amounts['memory_mib']}Mi",
+            names.RESOURCE_GPU_COMPUTE: str(amounts["cores_percent"]),
+        }
         told[init].append(Container(name=f"c{number}", resources=Resources(limits=limits)))
-    pod = Pod(metadata=Meta(name=POD, namespace=namespace), spec=PodSpec(containers=tuple(told[False]), init_containers=tuple(told[True])))
+    pod = Pod(
+        metadata=Meta(name=POD, namespace=namespace),
+        spec=PodSpec(containers=tuple(told[False]), init_containers=tuple(told[True])),
+    )
     return over_quota(pod, (made,)) is not None
 
 

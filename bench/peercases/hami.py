@@ -22,7 +22,11 @@ _ORDER_DECIDES = {"device_choice", "gpu_policy", "gpu_topology", "numa", "node_p
 
 def _uuid_selection(case: Case) -> str:
     asked, told = case["input"], {"use_key": "nvidia.com/use-gpuuuid", "nouse_key": "nvidia.com/nouse-gpuuuid"}
-    annotations = {told[which]: asked["annotations"][asked[which]] for which in told if asked["annotations"].get(asked[which]) is not None}
+    annotations = {
+        told[which]: asked["annotations"][asked[which]]
+        for which in told
+        if asked["annotations"].get(asked[which]) is not None
+    }
     notes = selection({"metadata": {"annotations": annotations}})
     container = Container(name="c", resources=Resources(limits={names.RESOURCE_GPU: "1"}))
     request = read_request(Pod(metadata=Meta(annotations=notes), spec=PodSpec(containers=(container,))))
@@ -38,14 +42,24 @@ def _quota(case: Case) -> str:
 
 def _quota_in_fit(case: Case) -> str:
     asked = case["input"]
-    chosen = [d for held in (asked["already_chosen_for_container"], asked["already_allocated"]) for c in (held or {}).get("NVIDIA", ()) for d in c]
-    return _fits(case, not exceeds(asked["quota"], asked["namespace"], [(d, False) for d in (*chosen, asked)], asked["memory_factor"]))
+    chosen = [
+        d
+        for held in (asked["already_chosen_for_container"], asked["already_allocated"])
+        for c in (held or {}).get("NVIDIA", ())
+        for d in c
+    ]
+    return _fits(
+        case,
+        not exceeds(asked["quota"], asked["namespace"], [(d, False) for d in (*chosen, asked)], asked["memory_factor"]),
+    )
 
 
 def _quota_admission(case: Case) -> str:
     asked, pod = case["input"], case["input"]["pod"]
     named = {name for container in pod["containers"] for name in container["requests"] | container["limits"]}
-    resource = next((r for r in asked["resource_names"].values() if named & {r["count"], r["memory"], r["cores"]}), None)
+    resource = next(
+        (r for r in asked["resource_names"].values() if named & {r["count"], r["memory"], r["cores"]}), None
+    )
     if resource is None:
         return _fits(case, True)  # it asks for nothing that is counted
     containers = []
@@ -71,7 +85,9 @@ def _fit(case: Case) -> str:
     if _denied(asked, request):
         return _fits(case, False)
     problem = _fits(case, POD in world.bound)
-    devices = expected.get("devices") or [d for held in (expected.get("allocated") or {}).values() for c in held for d in c]
+    devices = expected.get("devices") or [
+        d for held in (expected.get("allocated") or {}).values() for c in held for d in c
+    ]
     return problem or (_choice(case, world, devices) if expected["fit"] else "")
 
 
@@ -85,7 +101,9 @@ def _nodes(case: Case) -> str:
         if fits != (node["name"] in expected["feasible"]):
             return f"{node['name']} is {'' if fits else 'not '}feasible"
         held = expected["placements"].get(node["name"], {})
-        if fits and (problem := _choice(case, world, [d for containers in held.values() for c in containers for d in c])):
+        if fits and (
+            problem := _choice(case, world, [d for containers in held.values() for c in containers for d in c])
+        ):
             return problem
     return ""
 
@@ -94,7 +112,11 @@ def _pod_filter(case: Case) -> str:
     """All nodes at once: the one that is picked."""
     asked, expected = case["input"], case["expected"]
     request = _only(_only(asked["requests_per_container"]))
-    world = _placed([(n["name"], n["devices"]) for n in asked["nodes"] if n["name"] in asked["offered_nodes"]], request, asked["pod"]["annotations"])
+    world = _placed(
+        [(n["name"], n["devices"]) for n in asked["nodes"] if n["name"] in asked["offered_nodes"]],
+        request,
+        asked["pod"]["annotations"],
+    )
     found = None if _denied(asked, request) else world.bound.get(POD, (None, None))[0]
     if "node_policy" in case["needs"] and None not in (found, expected["node"]):
         return ""
@@ -111,19 +133,30 @@ def _placed(nodes: list[tuple[str, list[Case]]], request: Case, annotations: dic
 
 
 def _denied(asked: Case, request: Case) -> bool:
-    amounts = {"memory_mib": request["memory_mib"] * request["gpus"], "cores_percent": (request["cores_percent"] or 0) * request["gpus"]}
+    amounts = {
+        "memory_mib": request["memory_mib"] * request["gpus"],
+        "cores_percent": (request["cores_percent"] or 0) * request["gpus"],
+    }
     return exceeds(asked["quota"], asked["pod"]["namespace"], [(amounts, False)], asked.get("quota_memory_factor") or 1)
 
 
 def _alone(asked: Case) -> bool:
     """HAMi's mutex policy, only GPUs that nobody is on: in Kerf's words whole ones."""
     annotations = asked["pod"]["annotations"]
-    return "mutex" in (annotations.get("hami.io/gpu-scheduler-policy"), asked.get("default_gpu_policy"), asked.get("gpu_policy"))
+    return "mutex" in (
+        annotations.get("hami.io/gpu-scheduler-policy"),
+        asked.get("default_gpu_policy"),
+        asked.get("gpu_policy"),
+    )
 
 
 def _choice(case: Case, world: World, devices: list[Case]) -> str:
     if _alone(case["input"]):
-        return "" if {uuid for uuid, _, _ in given(world)} == {d["uuid"] for d in devices} else f"it gets {sorted(given(world))}"
+        return (
+            ""
+            if {uuid for uuid, _, _ in given(world)} == {d["uuid"] for d in devices}
+            else f"it gets {sorted(given(world))}"
+        )
     wanted = {(d["uuid"], max(LEAST_MIB, d["memory_mib"]), d["cores_percent"]) for d in devices}
     if not wanted or _ORDER_DECIDES & set(case["needs"]) or given(world) == wanted:
         return ""
@@ -139,6 +172,12 @@ def _only(entries: Any) -> Any:
 
 
 SUITES: dict[str, Callable[[Case], str]] = {
-    "uuid_selection": _uuid_selection, "quota": _quota, "quota_in_fit": _quota_in_fit, "quota_admission": _quota_admission,
-    "fit": _fit, "fit_container": _fit, "node_fit_and_score": _nodes, "pod_filter": _pod_filter,
-}  # fmt: skip
+    "uuid_selection": _uuid_selection,
+    "quota": _quota,
+    "quota_in_fit": _quota_in_fit,
+    "quota_admission": _quota_admission,
+    "fit": _fit,
+    "fit_container": _fit,
+    "node_fit_and_score": _nodes,
+    "pod_filter": _pod_filter,
+}

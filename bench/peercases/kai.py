@@ -54,11 +54,21 @@ def needs_preemptor(case: Case) -> bool:
 
 def run(case: Case) -> str:
     """What is wrong; empty where all is as expected."""
-    preempting = PreemptingWorld("binpack", comes_again=case["suite"].startswith("cycle/"), consolidates="consolidation" in case["needs"]) if needs_preemptor(case) else None
+    preempting = (
+        PreemptingWorld(
+            "binpack", comes_again=case["suite"].startswith("cycle/"), consolidates="consolidation" in case["needs"]
+        )
+        if needs_preemptor(case)
+        else None
+    )
     world = preempting or World(policy="binpack")
     tasks = {task["name"]: (job, task) for job in case["jobs"] for task in job["tasks"]}
     for node in case["nodes"]:
-        amounts: Quantities = {"cpu": f"{node['cpu_milli']}m", "memory": str(node["memory_bytes"]), "pods": str(node["max_pods"])}
+        amounts: Quantities = {
+            "cpu": f"{node['cpu_milli']}m",
+            "memory": str(node["memory_bytes"]),
+            "pods": str(node["max_pods"]),
+        }
         world.add_node(node["name"], gpus_of(node), allocatable=amounts, labels=_labels(node))
     world.others.append(queues_of(case))
     held = shares_of(case)
@@ -101,12 +111,17 @@ def queues_of(case: Case) -> ConfigMap:
         rules.append(rule | {"guaranteed": _amounts(queue, "deserved"), "limit": _amounts(queue, "limit")})
     text = msgspec.json.encode({"queues": rules, "within_guarantee_from": _NON_PREEMPTIBLE}).decode()
     return ConfigMap(
-        metadata=Meta(name=CONFIG_MAP, namespace=CONFIG_NAMESPACE, uid="uid-queues", resource_version="1"), data={QUEUES_KEY: text}
+        metadata=Meta(name=CONFIG_MAP, namespace=CONFIG_NAMESPACE, uid="uid-queues", resource_version="1"),
+        data={QUEUES_KEY: text},
     )
 
 
 def _amounts(queue: Case, which: str) -> dict[str, Any]:
-    told = {"gpus": queue.get(f"{which}_gpus"), "cpu": queue.get(f"{which}_cpu_milli"), "memory": queue.get(f"{which}_memory_mb")}
+    told = {
+        "gpus": queue.get(f"{which}_gpus"),
+        "cpu": queue.get(f"{which}_cpu_milli"),
+        "memory": queue.get(f"{which}_memory_mb"),
+    }
     told = {what: amount for what, amount in told.items() if amount not in (None, "unlimited")}
     units = {"gpus": lambda n: n, "cpu": lambda n: f"{round(n)}m", "memory": lambda n: round(n * 10**6)}
     return {what: units[what](amount) for what, amount in told.items()}
@@ -116,10 +131,18 @@ def _add(world: World, name: str, job: Case, task: Case, shares: tuple[Any, ...]
     waits = task["state"] in ("pending", "pipelined")
     notes = _gang(job) if waits or len(job["tasks"]) > 1 else {}
     world.add_pod(
-        name, limits_of(task), annotations=notes, labels={names.LABEL_QUEUE: job["queue"], _OWN_LABELS: job["name"]} | (task.get("labels") or {}),
-        created=(_NOW - timedelta(minutes=job["age_minutes"])).strftime("%Y-%m-%dT%H:%M:%SZ"), node="" if waits else task["node"],
-        shares=() if waits else shares, deleted=_DELETED.get(task["state"]), priority=job["priority"], affinity=_affinity(task), job=job["name"],
-    )  # fmt: skip
+        name,
+        limits_of(task),
+        annotations=notes,
+        labels={names.LABEL_QUEUE: job["queue"], _OWN_LABELS: job["name"]} | (task.get("labels") or {}),
+        created=(_NOW - timedelta(minutes=job["age_minutes"])).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        node="" if waits else task["node"],
+        shares=() if waits else shares,
+        deleted=_DELETED.get(task["state"]),
+        priority=job["priority"],
+        affinity=_affinity(task),
+        job=job["name"],
+    )
 
 
 def limits_of(task: Case) -> Quantities:
@@ -142,7 +165,9 @@ def limits_of(task: Case) -> Quantities:
 def _gang(job: Case) -> dict[str, str]:
     size, least = len(job["tasks"]), job["min_members"] or len(job["tasks"])
     levels = job.get("topology_constraint") or {}
-    topology = ",".join(f"{how}={levels[f'{how}_level']}" for how in ("required", "preferred") if levels.get(f"{how}_level"))
+    topology = ",".join(
+        f"{how}={levels[f'{how}_level']}" for how in ("required", "preferred") if levels.get(f"{how}_level")
+    )
     if size == 1 and least == 1 and not topology:
         return {}
     notes = {names.ANNOTATION_GANG: job["name"].replace("_", "-"), names.ANNOTATION_GANG_SIZE: str(max(size, least))}
@@ -152,7 +177,11 @@ def _gang(job: Case) -> dict[str, str]:
 
 
 def _affinity(task: Case) -> Affinity | None:
-    allowed, near, apart = task.get("allowed_nodes"), task.get("pod_affinity_topology_key"), task.get("pod_anti_affinity_topology_key")
+    allowed, near, apart = (
+        task.get("allowed_nodes"),
+        task.get("pod_affinity_topology_key"),
+        task.get("pod_anti_affinity_topology_key"),
+    )
     if not (allowed or near or apart):
         return None
     required = "requiredDuringSchedulingIgnoredDuringExecution"
@@ -177,7 +206,11 @@ def _wrong(case: Case, world: World, tasks: dict[str, tuple[Case, Case]]) -> str
         problem = _task_wrong(name, task, want, world)
         if problem:
             return problem
-        if want.get("gpu_groups") and expected.get("gpu_groups_hold_in_peer") and not want.get("dont_validate_gpu_group"):
+        if (
+            want.get("gpu_groups")
+            and expected.get("gpu_groups_hold_in_peer")
+            and not want.get("dont_validate_gpu_group")
+        ):
             found[name] = (want, _gpus(name, world))
     return _sharing_wrong(found)
 
@@ -195,9 +228,20 @@ def _task_wrong(name: str, task: Case, want: Case, world: World) -> str:
         if status in _PLACED and place is not None and want.get("node") not in (None, place[0]):
             return f"{name} is placed on {place[0]}, and should be on {want['node']}"
         return ""
-    still = {"running": "running", "releasing": "releasing", "stuck_in_releasing": "stuck_in_releasing", "failed": status}[task["state"]]
+    still = {
+        "running": "running",
+        "releasing": "releasing",
+        "stuck_in_releasing": "stuck_in_releasing",
+        "failed": status,
+    }[task["state"]]
     if isinstance(world, PreemptingWorld) and name in world.evicted:
-        still = ("running" if place else "pending") if world.comes_again else "pipelined" if name in world.kept else "releasing"
+        still = (
+            ("running" if place else "pending")
+            if world.comes_again
+            else "pipelined"
+            if name in world.kept
+            else "releasing"
+        )
     return "" if still == status else f"{name} should be {status}, and is {still}"
 
 
@@ -210,7 +254,9 @@ def _gpus(name: str, world: World) -> list[str]:
         held = world.core.book.grants.get(kept or state.grant_id) if state else None
         node, grant = (held.node, held.grant) if held else ("", None)
     return sorted(
-        f"{node}/{share.uuid}" for container in (grant or Grant(grant_id="", term=0)).containers.values() for share in container.gpus
+        f"{node}/{share.uuid}"
+        for container in (grant or Grant(grant_id="", term=0)).containers.values()
+        for share in container.gpus
     )
 
 

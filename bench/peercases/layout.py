@@ -13,7 +13,12 @@ from shared.model.request import GpuAsk
 
 Case = dict[str, Any]
 
-_MODELS = {"A100-40GB": ("NVIDIA-A100-SXM4-40GB", 40_960), "A100-80GB": ("NVIDIA-A100-SXM4-80GB", 81_920), "H100-80GB": ("NVIDIA-H100-80GB-HBM3", 81_559), "A30": ("NVIDIA-A30", 24_576)}
+_MODELS = {
+    "A100-40GB": ("NVIDIA-A100-SXM4-40GB", 40_960),
+    "A100-80GB": ("NVIDIA-A100-SXM4-80GB", 81_920),
+    "H100-80GB": ("NVIDIA-H100-80GB-HBM3", 81_559),
+    "A30": ("NVIDIA-A30", 24_576),
+}
 """Product and memory by geometry."""
 
 
@@ -27,13 +32,24 @@ def gpus_of(node: Case) -> tuple[Gpu, ...]:
         return tuple(plain_gpu(name, i, node["gpu_memory_mib"]) for i in range(node["gpus"]))
     layouts = _layouts(node.get("mig_instances") or {}, name)
     made = [_mig_gpu(name, i, make, instances) for i, (make, instances) in enumerate(layouts)]
-    return (*made, *(_mig_gpu(name, len(made) + i, node.get("gpu_product") or "A100-40GB", None) for i in range(node["gpus"])))
+    return (
+        *made,
+        *(_mig_gpu(name, len(made) + i, node.get("gpu_product") or "A100-40GB", None) for i in range(node["gpus"])),
+    )
 
 
 def _mig_gpu(node: str, index: int, make: str, instances: tuple[MigInstance, ...] | None) -> Gpu:
     """`instances` None: cut on demand."""
     model, memory_mib = _MODELS[make]
-    return plain_gpu(node, index, memory_mib, model=model, mig_enabled=True, mig_on_demand=instances is None, mig_instances=instances or ())
+    return plain_gpu(
+        node,
+        index,
+        memory_mib,
+        model=model,
+        mig_enabled=True,
+        mig_on_demand=instances is None,
+        mig_instances=instances or (),
+    )
 
 
 def _layouts(wanted: dict[str, int], node: str) -> list[tuple[str, tuple[MigInstance, ...]]]:
@@ -78,11 +94,18 @@ def shares_of(case: Case) -> dict[str, tuple[GpuShare, ...]]:
         groups: dict[str, Gpu] = {}
         idle = [gpu for gpu in gpus if not gpu.mig_enabled]
         instances = [(gpu, instance) for gpu in gpus for instance in gpu.mig_instances]
-        for task in (t for job in case["jobs"] for t in job["tasks"] if t.get("node") == node["name"] and t["state"] not in ("failed", "pending")):
+        for task in (
+            t
+            for job in case["jobs"]
+            for t in job["tasks"]
+            if t.get("node") == node["name"] and t["state"] not in ("failed", "pending")
+        ):
             part = task.get("gpu_fraction") or task.get("gpu_memory_mib")
             chosen: list[tuple[Gpu, MigInstance | None]] = []
             if part:
-                for label in task.get("gpu_groups") or [f"own {task['name']} {i}" for i in range(task.get("gpu_devices") or 1)]:
+                for label in task.get("gpu_groups") or [
+                    f"own {task['name']} {i}" for i in range(task.get("gpu_devices") or 1)
+                ]:
                     if label not in groups:
                         groups[label] = idle.pop(0)
                     chosen.append((groups[label], None))

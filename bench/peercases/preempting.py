@@ -33,7 +33,9 @@ class PreemptingWorld(World):
 
     def __init__(self, policy: str, *, comes_again: bool, consolidates: bool) -> None:
         super().__init__(policy)
-        config = Config(reclaim_patience=0, defragmentation_gpu_seconds_per_hour=_ANY_GPU_SECONDS if consolidates else 0)
+        config = Config(
+            reclaim_patience=0, defragmentation_gpu_seconds_per_hour=_ANY_GPU_SECONDS if consolidates else 0
+        )
         self.preemptor = Preemptor(config, lambda: f"plan-{self.version()}")
         self.evicted: list[str] = []
         self.promised: set[str] = set()
@@ -67,14 +69,20 @@ class PreemptingWorld(World):
         pod = self.pods[order.name]
         self.evicted.append(order.name)
         if not self.comes_again:
-            meta = msgspec.structs.replace(pod.metadata, resource_version=self.version(), deletion_timestamp="2026-01-01T01:00:00Z")
+            meta = msgspec.structs.replace(
+                pod.metadata, resource_version=self.version(), deletion_timestamp="2026-01-01T01:00:00Z"
+            )
             self.pods[order.name] = msgspec.structs.replace(pod, metadata=meta)
             self._send(m.FactsSeen((Put(object=self.pods[order.name]),)))
             return
         self._send(m.FactsSeen((Gone(object=pod),)))
         notes = {key: value for key, value in pod.metadata.annotations.items() if key != names.ANNOTATION_GRANT}
-        meta = msgspec.structs.replace(pod.metadata, uid=f"{pod.metadata.uid}-again", resource_version=self.version(), annotations=notes)
-        self.pods[order.name] = msgspec.structs.replace(pod, metadata=meta, spec=msgspec.structs.replace(pod.spec, node_name=""), status=PodStatus(phase="Pending"))
+        meta = msgspec.structs.replace(
+            pod.metadata, uid=f"{pod.metadata.uid}-again", resource_version=self.version(), annotations=notes
+        )
+        self.pods[order.name] = msgspec.structs.replace(
+            pod, metadata=meta, spec=msgspec.structs.replace(pod.spec, node_name=""), status=PodStatus(phase="Pending")
+        )
         self.bound.pop(order.name, None)
         self._send(m.FactsSeen((Put(object=self.pods[order.name]),)))
 

@@ -16,9 +16,11 @@ def _filter(case: Case) -> str:
     (container,) = asked["pod"]["containers"]
     config, limits = asked["config"], container["limits"]
     request = {
-        "gpus": limits.get(config["count_resource"], 0), "memory_mib": limits.get(config["memory_resource"], 0),
-        "memory_percent": limits.get(config["memory_percent_resource"], 100), "cores_percent": limits.get(config["cores_resource"], 0),
-    }  # fmt: skip
+        "gpus": limits.get(config["count_resource"], 0),
+        "memory_mib": limits.get(config["memory_resource"], 0),
+        "memory_percent": limits.get(config["memory_percent_resource"], 100),
+        "cores_percent": limits.get(config["cores_resource"], 0),
+    }
     world = World(policy="binpack")
     # The cases' devices are all told as unhealthy, and are used all the same.
     add_node(world, asked["node"]["name"], asked["node"]["devices"], health=False)
@@ -26,7 +28,9 @@ def _filter(case: Case) -> str:
     world.settle()
     if (POD in world.bound) != expected["fit"]:
         return f"it {'fits' if POD in world.bound else 'does not fit'}"
-    wanted = {(d["uuid"], d["memory_mib"], d["cores_percent"]) for c in expected.get("devices_per_container") or () for d in c}
+    wanted = {
+        (d["uuid"], d["memory_mib"], d["cores_percent"]) for c in expected.get("devices_per_container") or () for d in c
+    }
     if not wanted or "device_choice" in case["needs"] or given(world) == wanted:
         return ""
     return f"it gets {sorted(given(world))} instead of {sorted(wanted)}"

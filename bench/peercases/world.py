@@ -44,31 +44,61 @@ class World:
         return str(self._version)
 
     def add_node(self, name: str, gpus: tuple[Gpu, ...], *, allocatable: Quantities, labels: dict[str, str]) -> None:
-        meta = Meta(name=name, uid=f"uid-{name}", resource_version=self.version(), labels={"kubernetes.io/hostname": name} | labels)
+        meta = Meta(
+            name=name,
+            uid=f"uid-{name}",
+            resource_version=self.version(),
+            labels={"kubernetes.io/hostname": name} | labels,
+        )
         self.nodes.append(Node(metadata=meta, status=NodeStatus(allocatable=allocatable, capacity=allocatable)))
-        self.inventories.append(Inventory(node=name, boot_id="boot", generation=1, gpus=gpus, strategies=("exclusive", "advisory", "mig")))
+        self.inventories.append(
+            Inventory(node=name, boot_id="boot", generation=1, gpus=gpus, strategies=("exclusive", "advisory", "mig"))
+        )
 
-    def add_pod(self, name: str, limits: Quantities, *, annotations: dict[str, str] | None = None, labels: dict[str, str] | None = None,
-                created: str = "2026-01-01T00:00:00Z", node: str = "", shares: tuple[GpuShare, ...] = (), deleted: str | None = None,
-                namespace: str = _NAMESPACE, job: str = "", **spec: Any) -> None:  # fmt: skip
+    def add_pod(
+        self,
+        name: str,
+        limits: Quantities,
+        *,
+        annotations: dict[str, str] | None = None,
+        labels: dict[str, str] | None = None,
+        created: str = "2026-01-01T00:00:00Z",
+        node: str = "",
+        shares: tuple[GpuShare, ...] = (),
+        deleted: str | None = None,
+        namespace: str = _NAMESPACE,
+        job: str = "",
+        **spec: Any,
+    ) -> None:
         """With `node` it runs there, on these parts of GPUs. `job`: what makes it anew."""
         notes = dict(annotations or {})
         if shares:
-            strategy: Strategy = "mig" if shares[0].mig else "exclusive" if shares[0].compute_milli == 1000 else "advisory"
-            grant = Grant(grant_id=f"grant-{name}", term=1, containers={CONTAINER: ContainerGrant(strategy=strategy, gpus=shares)})
+            strategy: Strategy = (
+                "mig" if shares[0].mig else "exclusive" if shares[0].compute_milli == 1000 else "advisory"
+            )
+            grant = Grant(
+                grant_id=f"grant-{name}", term=1, containers={CONTAINER: ContainerGrant(strategy=strategy, gpus=shares)}
+            )
             notes[names.ANNOTATION_GRANT] = encode_grant(grant)
         meta = Meta(
-            name=name, namespace=namespace, uid=f"uid-{name}", resource_version=self.version(), creation_timestamp=created, annotations=notes,
-            labels=labels or {}, deletion_timestamp=deleted,
+            name=name,
+            namespace=namespace,
+            uid=f"uid-{name}",
+            resource_version=self.version(),
+            creation_timestamp=created,
+            annotations=notes,
+            labels=labels or {},
+            deletion_timestamp=deleted,
             owner_references=(OwnerReference(uid=f"job-{job}", kind="Job", name=job, controller=True),) if job else (),
-        )  # fmt: skip
+        )
         slot: Quantities = {names.RESOURCE_SLOT: "1"} if any(map(names.is_gpu_resource, limits)) else {}
         amounts: Quantities = limits | slot
         container = Container(name=CONTAINER, resources=Resources(limits=amounts, requests=amounts))
         self.pods[name] = Pod(
-            metadata=meta, spec=PodSpec(scheduler_name=names.SCHEDULER_NAME, node_name=node, containers=(container,), **spec),
+            metadata=meta,
+            spec=PodSpec(scheduler_name=names.SCHEDULER_NAME, node_name=node, containers=(container,), **spec),
             status=PodStatus(phase="Running" if node else "Pending"),
-        )  # fmt: skip
+        )
 
     def settle(self) -> None:
         """Takes the lead and decides; then rounds in which what was placed runs, and whoever still waits is tried again."""
@@ -76,7 +106,9 @@ class World:
             self._send(m.InventorySeen(node))
         self._send(
             m.TermTaken(
-                term=100, records=((98, TermRecord(holder="before")), (99, ReadyRecord(term=98))), mark=LogMark(term=98, sequence=99)
+                term=100,
+                records=((98, TermRecord(holder="before")), (99, ReadyRecord(term=98))),
+                mark=LogMark(term=98, sequence=99),
             )
         )
         for _ in range(ROUNDS):
@@ -119,7 +151,11 @@ class World:
                 return [
                     m.SyncAnswered(
                         NodeSyncAnswer(
-                            node=command.sync.node, boot_id="boot", term=command.sync.term, accepted=True, number=command.sync.number
+                            node=command.sync.node,
+                            boot_id="boot",
+                            term=command.sync.term,
+                            accepted=True,
+                            number=command.sync.number,
                         )
                     )
                 ]

@@ -11,7 +11,15 @@ import msgspec
 
 from services.admission import rules
 from services.admission.dialects import DIALECTS, Dialect, Setting, Translation
-from services.admission.dialects.base import DEFAULT_SCHEDULERS, Json, Place, amounts, containers, named_resources, nonzero
+from services.admission.dialects.base import (
+    DEFAULT_SCHEDULERS,
+    Json,
+    Place,
+    amounts,
+    containers,
+    named_resources,
+    nonzero,
+)
 from services.admission.patch import Operation, difference
 from shared.model import names
 from shared.model.gang import read_gang
@@ -113,8 +121,15 @@ def _dialect(request: Request, pod: Json, typed: Pod, policy: Policy) -> tuple[s
     spoken = [dialect for dialect in DIALECTS if dialect.speaks(named, setting)]
     mentioned = sorted(named & frozenset(resource for dialect in DIALECTS for resource in dialect.resources))
     ours = sorted(filter(names.is_gpu_resource, named))
-    if mentioned and (ours or len({_owner(resource) for resource in mentioned}) > 1) and (ours or _takes_over(spoken, request, typed, policy)):
-        raise RequestError("mixed-dialects", f"the pod asks for GPUs in more than one way ({', '.join(ours + mentioned)}); keep one of them, in all containers")
+    if (
+        mentioned
+        and (ours or len({_owner(resource) for resource in mentioned}) > 1)
+        and (ours or _takes_over(spoken, request, typed, policy))
+    ):
+        raise RequestError(
+            "mixed-dialects",
+            f"the pod asks for GPUs in more than one way ({', '.join(ours + mentioned)}); keep one of them, in all containers",
+        )
     if not spoken or not _takes_over(spoken, request, typed, policy):
         return "", None
     return spoken[0].name, spoken[0].translate(pod, setting)
@@ -141,7 +156,9 @@ def _translated(pod: Json, translation: Translation) -> Json:
         }
         resources = {key: value for key, value in (container.get("resources") or {}).items() if key not in halves}
         resources |= {half: values for half, values in halves.items() if values}
-        new[field][index] = container if resources == (container.get("resources") or {}) else container | {"resources": resources}
+        new[field][index] = (
+            container if resources == (container.get("resources") or {}) else container | {"resources": resources}
+        )
     metadata = pod.get("metadata") or {}
     annotations = translation.annotations | (metadata.get("annotations") or {})
     scheduler = {"schedulerName": names.SCHEDULER_NAME}
@@ -154,7 +171,12 @@ def _gpu_containers(pod: Json) -> list[Place]:
     return [
         place
         for place, container in containers(pod)
-        if any(nonzero(value) for half in amounts(container).values() for name, value in half.items() if names.is_gpu_resource(name))
+        if any(
+            nonzero(value)
+            for half in amounts(container).values()
+            for name, value in half.items()
+            if names.is_gpu_resource(name)
+        )
     ]
 
 

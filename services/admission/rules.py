@@ -19,16 +19,37 @@ from shared.model.request import RequestError, has_gpu_request, read_request
 
 RESOURCES = (*names.GPU_RESOURCES, names.RESOURCE_SLOT)
 READ_ANNOTATIONS = (
-    names.ANNOTATION_ISOLATION, names.ANNOTATION_GPU_MODEL, names.ANNOTATION_GPU_MODEL_NOT, names.ANNOTATION_GPU_UUID, names.ANNOTATION_GPU_UUID_NOT,
-    names.ANNOTATION_GPU_GENERATION, names.ANNOTATION_GPU_MEMORY_MIN, names.ANNOTATION_GPU_CAPABILITY_MIN, names.ANNOTATION_GPU_PREFER,
-    names.ANNOTATION_TOPOLOGY, names.ANNOTATION_TOPOLOGY_MODE, names.ANNOTATION_POLICY,
-    names.ANNOTATION_GANG, names.ANNOTATION_GANG_SIZE, names.ANNOTATION_GANG_MIN, names.ANNOTATION_GANG_TOPOLOGY, names.ANNOTATION_GANG_TIMEOUT,
+    names.ANNOTATION_ISOLATION,
+    names.ANNOTATION_GPU_MODEL,
+    names.ANNOTATION_GPU_MODEL_NOT,
+    names.ANNOTATION_GPU_UUID,
+    names.ANNOTATION_GPU_UUID_NOT,
+    names.ANNOTATION_GPU_GENERATION,
+    names.ANNOTATION_GPU_MEMORY_MIN,
+    names.ANNOTATION_GPU_CAPABILITY_MIN,
+    names.ANNOTATION_GPU_PREFER,
+    names.ANNOTATION_TOPOLOGY,
+    names.ANNOTATION_TOPOLOGY_MODE,
+    names.ANNOTATION_POLICY,
+    names.ANNOTATION_GANG,
+    names.ANNOTATION_GANG_SIZE,
+    names.ANNOTATION_GANG_MIN,
+    names.ANNOTATION_GANG_TOPOLOGY,
+    names.ANNOTATION_GANG_TIMEOUT,
     names.ANNOTATION_TIER,
-)  # fmt: skip
+)
 """What placement reads to decide; after the decision a change would make the book and the pod disagree."""
 _OWN_ANNOTATIONS = (
-    *READ_ANNOTATIONS, names.ANNOTATION_EXPECTED_DURATION, names.ANNOTATION_MIN_RUNTIME, names.ANNOTATION_RESTART_COST, names.ANNOTATION_GRANT, names.ANNOTATION_TOUCHED, names.ANNOTATION_PARKED, names.ANNOTATION_DIALECT, names.ANNOTATION_ADMISSION_TRACEPARENT,
-)  # fmt: skip
+    *READ_ANNOTATIONS,
+    names.ANNOTATION_EXPECTED_DURATION,
+    names.ANNOTATION_MIN_RUNTIME,
+    names.ANNOTATION_RESTART_COST,
+    names.ANNOTATION_GRANT,
+    names.ANNOTATION_TOUCHED,
+    names.ANNOTATION_PARKED,
+    names.ANNOTATION_DIALECT,
+    names.ANNOTATION_ADMISSION_TRACEPARENT,
+)
 _MIRROR = "kubernetes.io/config.mirror"
 _TRACEPARENT = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
 
@@ -64,7 +85,11 @@ _KERFS_ALONE = (names.ANNOTATION_GRANT, names.ANNOTATION_PARKED)
 def check_names(named: set[str]) -> None:
     """Refuses kerf.dev/ resources that do not exist: a node would never have them, and the pod would wait for ever."""
     for resource in sorted(named):
-        if resource.startswith(names.PREFIX) and not names.is_gpu_resource(resource) and resource != names.RESOURCE_SLOT:
+        if (
+            resource.startswith(names.PREFIX)
+            and not names.is_gpu_resource(resource)
+            and resource != names.RESOURCE_SLOT
+        ):
             near = difflib.get_close_matches(resource, RESOURCES, n=1, cutoff=0.6)
             hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(names.GPU_RESOURCES)}"
             raise RequestError("unknown-resource", f"{resource} is no resource of Kerf; {hint}")
@@ -75,7 +100,10 @@ def check_reserved(pod: Pod) -> None:
     annotations = pod.metadata.annotations
     for name in _KERFS_ALONE:
         if name in annotations:
-            raise RequestError("spoofed-grant", f"annotation {name} is written by Kerf when it has bound the pod; take it out of the manifest")
+            raise RequestError(
+                "spoofed-grant",
+                f"annotation {name} is written by Kerf when it has bound the pod; take it out of the manifest",
+            )
     dialect = annotations.get(names.ANNOTATION_DIALECT)
     if dialect is not None and dialect not in (known := [d.name for d in DIALECTS]):
         raise RequestError(
@@ -149,7 +177,9 @@ def check_update(new: Pod, old: Pod, *, user: str, watchers: Iterable[str]) -> N
     before, after = old.metadata.annotations, new.metadata.annotations
     for name in _KERFS_ALONE:
         if before.get(name) != after.get(name) and user not in watchers:
-            raise RequestError("spoofed-grant", f"annotation {name} is Kerf's alone; {user or 'this user'} may not change it")
+            raise RequestError(
+                "spoofed-grant", f"annotation {name} is Kerf's alone; {user or 'this user'} may not change it"
+            )
     if before != after:
         read_life(new)
     if not has_gpu_request(new):
@@ -174,7 +204,9 @@ def check_update(new: Pod, old: Pod, *, user: str, watchers: Iterable[str]) -> N
 def tolerated(tolerations: Iterable[Json]) -> bool:
     """Whether the taint of enrolled nodes is tolerated already, by its key or by everything."""
     return any(
-        t.get("key") in (names.TAINT_MANAGED, None, "") and t.get("operator") == "Exists" and t.get("effect") in ("NoSchedule", None, "")
+        t.get("key") in (names.TAINT_MANAGED, None, "")
+        and t.get("operator") == "Exists"
+        and t.get("effect") in ("NoSchedule", None, "")
         for t in tolerations
     )
 
@@ -191,7 +223,11 @@ def annotation_warnings(pod: Pod) -> tuple[str, ...]:
 
 def init_warnings(pod: Pod, asked: frozenset[str]) -> tuple[str, ...]:
     """kubernetes #138446: a restart of the kubelet ends running pods whose init and app containers both hold devices."""
-    shared = [c.name for c in pod.spec.init_containers if c.name not in asked and any(map(names.is_gpu_resource, c.resources.limits))]
+    shared = [
+        c.name
+        for c in pod.spec.init_containers
+        if c.name not in asked and any(map(names.is_gpu_resource, c.resources.limits))
+    ]
     return tuple(
         f"init container {name!r} shares an app container's GPUs; until kubernetes #138446 is resolved, a restart of the kubelet can end such a pod"
         for name in shared

@@ -63,7 +63,11 @@ class Admission(Service):
         """Raises InsecureError, OSError or ssl.SSLError where it cannot serve as configured."""
         self._ctx, self._config = ctx, ctx.config
         config: Config = ctx.config
-        self._reviews = ctx.metrics.counter("kerf_admission_reviews_total", "Reviews by outcome: refused, malformed, unchanged, or the pod's dialect.", ("outcome",))
+        self._reviews = ctx.metrics.counter(
+            "kerf_admission_reviews_total",
+            "Reviews by outcome: refused, malformed, unchanged, or the pod's dialect.",
+            ("outcome",),
+        )
         app = web.Application(client_max_size=config.max_body_bytes)
         app.router.add_post(PATH, self._handler(config.policy()))
         app.router.add_post(PATH_PLAIN_NVIDIA, self._handler(config.policy(plain_nvidia=True)))
@@ -83,7 +87,9 @@ class Admission(Service):
     def _tls(self, config: Config) -> ssl.SSLContext | None:
         if not config.certificate_file:
             if not _is_loopback(config.host):
-                raise InsecureError(f"admission has no certificate_file and listens on {config.host}; set certificate_file and key_file, or a loopback host")
+                raise InsecureError(
+                    f"admission has no certificate_file and listens on {config.host}; set certificate_file and key_file, or a loopback host"
+                )
             return None
         certificates = Certificates(Path(config.certificate_file), Path(config.key_file))
         self._ctx.spawn(self._reload(certificates, config.reload_every_s), name="certificates")
@@ -139,4 +145,3 @@ def _is_loopback(host: str) -> bool:
 
 
 SERVICE = Admission
-

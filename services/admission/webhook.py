@@ -64,14 +64,20 @@ def read(body: bytes) -> Asked:
     if asked.kind.kind != "Pod":
         raise Malformed(f"this reviews a {asked.kind.kind or 'nameless kind'}; only pods are reviewed here")
     if asked.operation not in ("CREATE", "UPDATE") or asked.object is None:
-        raise Malformed(f"operation {asked.operation} {'without' if asked.object is None else 'with'} an object; CREATE and UPDATE with one are reviewed here")
+        raise Malformed(
+            f"operation {asked.operation} {'without' if asked.object is None else 'with'} an object; CREATE and UPDATE with one are reviewed here"
+        )
     return Asked(
         asked.uid,
         Request(
-            pod=asked.object, old=asked.old_object, namespace=asked.namespace or "default", operation=asked.operation,
-            user=asked.user_info.username, subresource=asked.sub_resource,
+            pod=asked.object,
+            old=asked.old_object,
+            namespace=asked.namespace or "default",
+            operation=asked.operation,
+            user=asked.user_info.username,
+            subresource=asked.sub_resource,
         ),
-    )  # fmt: skip
+    )
 
 
 def answer(asked: Asked, policy: Policy, *, traceparent: str = "") -> tuple[Allowed | Refused, bytes]:
@@ -79,11 +85,18 @@ def answer(asked: Asked, policy: Policy, *, traceparent: str = "") -> tuple[Allo
     decided = review(msgspec.structs.replace(asked.request, traceparent=traceparent), policy)
     response: dict[str, Any] = {"uid": asked.uid, "allowed": isinstance(decided, Allowed)}
     if isinstance(decided, Refused):
-        response["status"] = {"code": 403, "reason": "Forbidden", "message": f"kerf: {decided.sentence} [{decided.code}]"}
+        response["status"] = {
+            "code": 403,
+            "reason": "Forbidden",
+            "message": f"kerf: {decided.sentence} [{decided.code}]",
+        }
         response["auditAnnotations"] = {"refused": decided.code}
     else:
         if decided.patches:
-            response |= {"patchType": "JSONPatch", "patch": base64.b64encode(msgspec.json.encode(decided.patches)).decode()}
+            response |= {
+                "patchType": "JSONPatch",
+                "patch": base64.b64encode(msgspec.json.encode(decided.patches)).decode(),
+            }
         if decided.warnings:
             response["warnings"] = list(decided.warnings)
         if decided.dialect:

@@ -110,7 +110,15 @@ class Core:
             self._held.setdefault(event.grant_id, {})[event.container] = Held(event.node, gpus)
         return [
             Began(
-                event.grant_id, event.container, event.uid, event.namespace, event.name, event.node, event.model, round(at_s * 1000), gpus
+                event.grant_id,
+                event.container,
+                event.uid,
+                event.namespace,
+                event.name,
+                event.node,
+                event.model,
+                round(at_s * 1000),
+                gpus,
             )
         ]
 
@@ -151,13 +159,19 @@ class Core:
 
     def _declare(self, metrics: Metrics) -> None:
         self._events = metrics.counter("kerf_events_total", "Public events heard, by type.", ("type",))
-        self._outcomes = metrics.counter("kerf_placement_outcomes_total", "Pods decided, rejected and bound.", ("outcome",))
-        self._rejections = metrics.counter("kerf_placement_rejections_total", "Rejections by their most frequent reason.", ("code",))
+        self._outcomes = metrics.counter(
+            "kerf_placement_outcomes_total", "Pods decided, rejected and bound.", ("outcome",)
+        )
+        self._rejections = metrics.counter(
+            "kerf_placement_rejections_total", "Rejections by their most frequent reason.", ("code",)
+        )
         self._waited = metrics.histogram("kerf_pod_wait_seconds", "From the first sight of a pod to its decision.")
         self._bound = metrics.histogram("kerf_pod_bind_seconds", "From a pod's decision to the sight of it bound.")
         self._recovery = metrics.histogram("kerf_term_recovery_seconds", "How long a new leader took until it decided.")
         self._term = metrics.gauge("kerf_term", "The newest term.")
-        self._gpu_states = metrics.counter("kerf_gpu_state_changes_total", "GPUs that changed state, by the new one.", ("state",))
+        self._gpu_states = metrics.counter(
+            "kerf_gpu_state_changes_total", "GPUs that changed state, by the new one.", ("state",)
+        )
         for figures, named in ((self.allocated, _ALLOCATED), (self.capacity, _CAPACITY)):
             for index, (name, text) in enumerate(named.items()):
                 metrics.observe_by(name, text, partial(_column, figures, index), labels=("node", "model"))
@@ -175,7 +189,9 @@ class Core:
         return float(getattr(self.status, field))
 
 
-def _column(figures: Callable[[], dict[tuple[str, str], tuple[int, int, int]]], index: int) -> dict[tuple[str, ...], float]:
+def _column(
+    figures: Callable[[], dict[tuple[str, str], tuple[int, int, int]]], index: int
+) -> dict[tuple[str, ...], float]:
     return {labels: float(values[index]) for labels, values in figures().items()}
 
 
@@ -213,7 +229,10 @@ _QUEUES = {
         "What a queue has of GPUs with all below it, each share by its larger part, per mille of one GPU.",
     ),
     "gpu_milli_guaranteed": ("kerf_queue_gpu_milli_guaranteed", "What a queue is guaranteed."),
-    "gpu_milli_limit": ("kerf_queue_gpu_milli_limit", "What a queue may have at most; no sample where there is no limit."),
+    "gpu_milli_limit": (
+        "kerf_queue_gpu_milli_limit",
+        "What a queue may have at most; no sample where there is no limit.",
+    ),
     "waiting": ("kerf_queue_pods_waiting", "Pods that wait in a queue and below it."),
 }
 

@@ -69,8 +69,12 @@ class MetricsService(Service):
         self._sequence = await asyncio.to_thread(self._book.sequence)
         self.core, self._traces = Core(ctx.metrics), TraceStore(config.traces)
         self.core.restore(await asyncio.to_thread(self._book.live))
-        self._unreadable = ctx.metrics.counter("kerf_events_unreadable_total", "Events that keep no contract; passed over.")
-        ctx.metrics.observe_by("kerf_event_lag_seconds", "Age of the newest event when it was heard.", lambda: self._lag_s)
+        self._unreadable = ctx.metrics.counter(
+            "kerf_events_unreadable_total", "Events that keep no contract; passed over."
+        )
+        ctx.metrics.observe_by(
+            "kerf_event_lag_seconds", "Age of the newest event when it was heard.", lambda: self._lag_s
+        )
         ctx.metrics.observe_by("kerf_traces_kept", "Traces that can be asked for.", lambda: float(len(self._traces)))
         self._lag_s = 0.0
         await ctx.bus.subscribe(subjects.QUERY_USAGE, self._usage)
@@ -138,7 +142,9 @@ class MetricsService(Service):
         try:
             query = decode(incoming.payload, UsageQuery)
             await self._flush()
-            answer = UsageAnswer(rows=await self._blocking(lambda: self._book.usage(query.by, round(self._ctx.now() * 1000))))
+            answer = UsageAnswer(
+                rows=await self._blocking(lambda: self._book.usage(query.by, round(self._ctx.now() * 1000)))
+            )
         except (ValueError, sqlite3.Error) as error:
             answer = UsageAnswer(error=str(error))
         await self._ctx.bus.respond(incoming, encode(answer))
@@ -202,8 +208,12 @@ class MetricsService(Service):
         while True:
             await asyncio.sleep(self._config.status_every_s)
             try:
-                self.core.status = decode(await self._ctx.bus.request(subjects.QUERY_STATUS, encode(StatusQuery())), StatusAnswer)
-                self.core.queues = decode(await self._ctx.bus.request(subjects.QUERY_QUEUES, encode(QueuesQuery())), QueuesAnswer).queues
+                self.core.status = decode(
+                    await self._ctx.bus.request(subjects.QUERY_STATUS, encode(StatusQuery())), StatusAnswer
+                )
+                self.core.queues = decode(
+                    await self._ctx.bus.request(subjects.QUERY_QUEUES, encode(QueuesQuery())), QueuesAnswer
+                ).queues
                 self._ctx.health.set("placement", ok=True)
             except (BusError, ContractError) as error:
                 # The figures of before stay, and health says how old they are about to be.

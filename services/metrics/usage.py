@@ -79,7 +79,9 @@ class UsageBook:
             self._db = sqlite3.connect(path or ":memory:", check_same_thread=False, isolation_level=None)
             version = self._db.execute("PRAGMA user_version").fetchone()[0]
             if version not in (0, VERSION):
-                raise UsageError(f"{path} is of version {version}, this is {VERSION}; start the matching kerf, or move the file away to begin anew")
+                raise UsageError(
+                    f"{path} is of version {version}, this is {VERSION}; start the matching kerf, or move the file away to begin anew"
+                )
             # WAL and NORMAL: a crash of the process loses nothing, one of the machine at most the newest commits, and the
             # place in the stream with them, so that they are written again.
             for statement in ("PRAGMA journal_mode=WAL", "PRAGMA synchronous=NORMAL", f"PRAGMA user_version={VERSION}"):
@@ -96,7 +98,10 @@ class UsageBook:
             for record in records:
                 self._write(record)
             if sequence:
-                db.execute("INSERT INTO place VALUES (1, ?) ON CONFLICT DO UPDATE SET sequence = excluded.sequence", (sequence,))
+                db.execute(
+                    "INSERT INTO place VALUES (1, ?) ON CONFLICT DO UPDATE SET sequence = excluded.sequence",
+                    (sequence,),
+                )
             db.execute("COMMIT")
         except BaseException:
             db.execute("ROLLBACK")
@@ -109,7 +114,10 @@ class UsageBook:
                 key = (record.grant_id, record.container)
                 row = (*key, record.uid, record.namespace, record.pod, record.node, record.model, record.started_ms)
                 # Handed over again after a reboot is the same slice: it was held all the time.
-                db.execute("INSERT INTO slice VALUES (?,?,?,?,?,?,?,?) ON CONFLICT DO UPDATE SET started_ms = MIN(started_ms, excluded.started_ms)", row)
+                db.execute(
+                    "INSERT INTO slice VALUES (?,?,?,?,?,?,?,?) ON CONFLICT DO UPDATE SET started_ms = MIN(started_ms, excluded.started_ms)",
+                    row,
+                )
                 db.executemany("INSERT OR IGNORE INTO part VALUES (?,?,?,?,?)", [(*key, *gpu) for gpu in record.gpus])
             case Ended():
                 db.execute(
@@ -117,7 +125,10 @@ class UsageBook:
                     (record.grant_id, record.ended_ms),
                 )
             case GpuSize():
-                db.execute("INSERT INTO gpu VALUES (?,?) ON CONFLICT DO UPDATE SET memory_mib = excluded.memory_mib", (record.uuid, record.memory_mib))
+                db.execute(
+                    "INSERT INTO gpu VALUES (?,?) ON CONFLICT DO UPDATE SET memory_mib = excluded.memory_mib",
+                    (record.uuid, record.memory_mib),
+                )
 
     def sequence(self) -> int:
         """The place in the event stream that the book reaches to; 0 at first."""
@@ -126,14 +137,26 @@ class UsageBook:
 
     def live(self) -> list[Began]:
         """Slices that have not ended."""
-        rows = self._db.execute("SELECT grant_id, container, uid, namespace, pod, node, model, started_ms FROM slice s LEFT JOIN ended e USING (grant_id) WHERE e.grant_id IS NULL").fetchall()
+        rows = self._db.execute(
+            "SELECT grant_id, container, uid, namespace, pod, node, model, started_ms FROM slice s LEFT JOIN ended e USING (grant_id) WHERE e.grant_id IS NULL"
+        ).fetchall()
         parts: dict[tuple[str, str], list[tuple[str, int, int]]] = {}
         for grant_id, container, uuid, memory, compute in self._db.execute(
             "SELECT grant_id, container, uuid, memory_mib, compute_milli FROM part p LEFT JOIN ended e USING (grant_id) WHERE e.grant_id IS NULL"
         ):
             parts.setdefault((grant_id, container), []).append((uuid, memory, compute))
         return [
-            Began(grant_id, container, uid, namespace, pod, node, model, started_ms, tuple(parts.get((grant_id, container), ())))
+            Began(
+                grant_id,
+                container,
+                uid,
+                namespace,
+                pod,
+                node,
+                model,
+                started_ms,
+                tuple(parts.get((grant_id, container), ())),
+            )
             for grant_id, container, uid, namespace, pod, node, model, started_ms in rows
         ]
 
@@ -143,7 +166,13 @@ class UsageBook:
             raise ValueError(f"usage is told by {', '.join(_COLUMNS)}, not by {by!r}")
         rows = self._db.execute(_QUERY.format(key=_COLUMNS[by]), {"now_ms": now_ms, "most": most})
         return tuple(
-            UsageRow(key=key, gpu_seconds=round(gpu or 0.0, 3), memory_mib_seconds=round(memory or 0.0, 3), slices=count, live=live)
+            UsageRow(
+                key=key,
+                gpu_seconds=round(gpu or 0.0, 3),
+                memory_mib_seconds=round(memory or 0.0, 3),
+                slices=count,
+                live=live,
+            )
             for key, gpu, memory, count, live in rows
         )
 

@@ -42,7 +42,11 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Where the kubelet's sockets and its device checkpoint are. Without that directory nothing is handed over."""
     cdi_dir: str = "/var/run/cdi"
     """Where the container runtime looks for CDI specs, and the agent writes them."""
-    runtime_sockets: tuple[str, ...] = ("/run/containerd/containerd.sock", "/run/k3s/containerd/containerd.sock", "/run/crio/crio.sock")
+    runtime_sockets: tuple[str, ...] = (
+        "/run/containerd/containerd.sock",
+        "/run/k3s/containerd/containerd.sock",
+        "/run/crio/crio.sock",
+    )
     """Where the container runtime may listen, on the host; the first that exists is asked whether it has CDI."""
     host_root: str = "/"
     """Where the agent sees the host's /: for the driver's files, its device nodes and NVIDIA's toolkit."""
@@ -101,7 +105,11 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     def hollow_nodes(self) -> tuple[HollowNode, ...]:
         """Raises OSError or msgspec.DecodeError where hollow_file cannot be read, ValueError on a name given twice."""
-        more = () if not self.hollow_file else msgspec.json.decode(Path(self.hollow_file).read_bytes(), type=tuple[HollowNode, ...])
+        more = (
+            ()
+            if not self.hollow_file
+            else msgspec.json.decode(Path(self.hollow_file).read_bytes(), type=tuple[HollowNode, ...])
+        )
         nodes = (*self.hollow, *more)
         if len({node.name for node in nodes}) != len(nodes):
             raise ValueError("two simulated nodes have the same name")

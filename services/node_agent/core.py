@@ -44,7 +44,12 @@ still ask; of more pods than this on one node the oldest are long gone."""
 
 class Agent:
     def __init__(
-        self, node: str, checkpoint: Checkpoint | None = None, *, keep_tombstones: int = KEEP_TOMBSTONES, evict_unhealthy: bool = False
+        self,
+        node: str,
+        checkpoint: Checkpoint | None = None,
+        *,
+        keep_tombstones: int = KEEP_TOMBSTONES,
+        evict_unhealthy: bool = False,
     ) -> None:
         self.node = node
         self._evicts = evict_unhealthy
@@ -64,11 +69,21 @@ class Agent:
 
     def checkpoint(self) -> Checkpoint:
         return Checkpoint(
-            version=state.VERSION, node=self.node, term=self.term, generation=self._generation, boot_id=self._boot_id,
-            inventory=self.inventory, known=self.held.known, leases=self.held.leases,
-            tombstones=self.released.tombstones, closed_term=self._closed_term, sync_number=self._sync_number, unbooked=self.released.unbooked,
-            ailments=self.ailments, cordons=self._cordons.saved,
-        )  # fmt: skip
+            version=state.VERSION,
+            node=self.node,
+            term=self.term,
+            generation=self._generation,
+            boot_id=self._boot_id,
+            inventory=self.inventory,
+            known=self.held.known,
+            leases=self.held.leases,
+            tombstones=self.released.tombstones,
+            closed_term=self._closed_term,
+            sync_number=self._sync_number,
+            unbooked=self.released.unbooked,
+            ailments=self.ailments,
+            cordons=self._cordons.saved,
+        )
 
     def handle(self, event: m.Input, now: float) -> list[m.Command]:
         match event:
@@ -126,7 +141,9 @@ class Agent:
 
     def is_void(self, grant: Grant) -> bool:
         """Whether this grant will never be handed over: it was released, or is of a closed term and not known."""
-        return grant.grant_id in self.released or (grant.term < self._closed_term and self.held.get(grant.grant_id) is None)
+        return grant.grant_id in self.released or (
+            grant.term < self._closed_term and self.held.get(grant.grant_id) is None
+        )
 
     def occupied(self) -> gate.Room:
         """What is handed over, by GPU."""
@@ -152,9 +169,12 @@ class Agent:
                 return [m.Save(), self._granted(grant_id)]
             return [self._granted(grant_id)]
         if (
-            known is not None and came.term == self.term and known.grant.grant == came.grant and known.grant.parked is None is came.parked
+            known is not None
+            and came.term == self.term
+            and known.grant.grant == came.grant
+            and known.grant.parked is None is came.parked
             and known.unbound <= came.unbound
-        ):  # fmt: skip
+        ):
             return [self._ok(grant_id)]
         self.term = came.term
         order = parking.ordered(self.held, came, self.node, self._gpus)
@@ -164,7 +184,9 @@ class Agent:
 
     def _granted(self, grant_id: str, reason: str = "", *, ok: bool = True) -> m.Answer:
         parked = parking.given_up(self.held, grant_id)
-        return m.Answer(Accepted(ok=ok, reason=reason, term=self.term, node=self.node, grant_id=grant_id, parked=parked))
+        return m.Answer(
+            Accepted(ok=ok, reason=reason, term=self.term, node=self.node, grant_id=grant_id, parked=parked)
+        )
 
     def _release(self, came: NodeRelease, now: float) -> list[m.Command]:
         grant_id = came.grant_id
@@ -185,20 +207,32 @@ class Agent:
     def _give_back(self, grant_id: str, uid: str, reason: str, now: float) -> list[m.Command]:
         """The caller orders Save before what this returns."""
         known = self.held.forget(grant_id)
-        released = Released(grant_id=grant_id, uid=uid, reason=reason) if known is None else Released(
-            grant_id=grant_id, uid=uid, namespace=known.grant.namespace, name=known.grant.name, reason=reason
-        )  # fmt: skip
+        released = (
+            Released(grant_id=grant_id, uid=uid, reason=reason)
+            if known is None
+            else Released(
+                grant_id=grant_id, uid=uid, namespace=known.grant.namespace, name=known.grant.name, reason=reason
+            )
+        )
         self.released.add(released, now)
         return self._say(released)
 
     def _sync(self, sync: NodeSync) -> list[m.Command]:
         if sync.node != self.node or sync.term < self.term:
-            return [m.Answer(NodeSyncAnswer(node=self.node, boot_id=self._boot_id, term=self.term, accepted=False, number=sync.number))]
+            return [
+                m.Answer(
+                    NodeSyncAnswer(
+                        node=self.node, boot_id=self._boot_id, term=self.term, accepted=False, number=sync.number
+                    )
+                )
+            ]
         if (sync.term, sync.number) < (self._closed_term, self._sync_number):
             return []  # a later one of the same leader has been answered
         for named in sync.grants:
             if self.is_void(named.grant):
-                self.released.bury(named.grant.grant_id)  # an earlier sync has closed its term, and placement is told so
+                self.released.bury(
+                    named.grant.grant_id
+                )  # an earlier sync has closed its term, and placement is told so
         self.term = self._closed_term = sync.term
         self._sync_number = sync.number
         ids = {g.grant.grant_id for g in sync.grants}
@@ -218,23 +252,37 @@ class Agent:
         ids = [g.grant.grant_id for g in sync.grants]
         dead = tuple(grant_id for grant_id in ids if grant_id in self.released)
         parked = {grant_id: found for grant_id in ids if (found := parking.given_up(self.held, grant_id)) is not None}
-        return m.Answer(NodeSyncAnswer(
-            node=self.node, boot_id=self._boot_id, term=self.term, accepted=True, number=sync.number, live=self.live(), tombstones=dead, parked=parked
-        ))  # fmt: skip
+        return m.Answer(
+            NodeSyncAnswer(
+                node=self.node,
+                boot_id=self._boot_id,
+                term=self.term,
+                accepted=True,
+                number=sync.number,
+                live=self.live(),
+                tombstones=dead,
+                parked=parked,
+            )
+        )
 
     def _parking_done(self, event: m.ParkingDone) -> list[m.Command]:
         failed = parking.settle(self.held, event.done)
         if isinstance(event.asked, NodeSync):
             return [m.Save(), self._synced(event.asked)]
         reason = failed.get(event.asked.grant.grant_id, "")
-        return [m.Save(), self._granted(event.asked.grant.grant_id, reason, ok=not reason or event.asked.parked is not None)]
+        return [
+            m.Save(),
+            self._granted(event.asked.grant.grant_id, reason, ok=not reason or event.asked.parked is not None),
+        ]
 
     # --- containers -------------------------------------------------------------------------------------------
 
     def _start(self, asked: m.StartAsked) -> list[m.Command]:
         known = self.held.of_pod(asked.uid)
         if known is None or known.unbound:
-            sentence = f"no grant for pod {asked.uid} on this node yet; it was asked for, and the kubelet will try again"
+            sentence = (
+                f"no grant for pod {asked.uid} on this node yet; it was asked for, and the kubelet will try again"
+            )
             return [m.AskGrant(asked.uid), m.RefuseStart(asked.uid, asked.container, "no-grant", sentence)]
         why = starting.refusal(asked, known, self.held, self.inventory, self._gpus, self.node)
         if why is not None:
@@ -243,7 +291,9 @@ class Agent:
         before = self.held.lease(asked.uid, asked.container)
         # An init container that runs within this share comes without the slot that its container has.
         slot = asked.slot or ("" if before is None else before.slot)
-        lease = Lease(uid=asked.uid, container=asked.container, grant_id=known.grant_id, boot_id=self._boot_id, slot=slot)
+        lease = Lease(
+            uid=asked.uid, container=asked.container, grant_id=known.grant_id, boot_id=self._boot_id, slot=slot
+        )
         hand_over = m.HandOver(asked.uid, asked.container, known.grant_id, share, known.grant.parked)
         if before == lease:
             return [hand_over]
@@ -289,24 +339,39 @@ class Agent:
     # --- by people's word, and by policy ----------------------------------------------------------------------
 
     def _cordon(self, asked: NodeCordon, now: float) -> list[m.Command]:
-        refusal = "the node has not been looked at yet" if self._seen is None else self._cordons.refusal(asked, self.node, self._gpus)
+        refusal = (
+            "the node has not been looked at yet"
+            if self._seen is None
+            else self._cordons.refusal(asked, self.node, self._gpus)
+        )
         if self._seen is None or refusal:
             return [m.Answer(NodeCordonAnswer(ok=False, reason=refusal))]
         gpus, before = (asked.gpu,) if asked.gpu else tuple(self._gpus), self._cordons.saved
         self._cordons.take(asked)
         out: list[m.Command] = (
-            [] if self._cordons.saved == before else self._devices(self._cordons.held_back(self._seen), now) or [m.Save()]
+            []
+            if self._cordons.saved == before
+            else self._devices(self._cordons.held_back(self._seen), now) or [m.Save()]
         )
         if asked.undo:
             out.append(m.Pardon(gpus))
-        return [*out, m.Answer(NodeCordonAnswer(ok=True, gpus=gpus, pods=affected.pods_on(gpus, self.held.known, self.held.runs)))]
+        return [
+            *out,
+            m.Answer(
+                NodeCordonAnswer(ok=True, gpus=gpus, pods=affected.pods_on(gpus, self.held.known, self.held.runs))
+            ),
+        ]
 
     def _tick(self, now: float) -> list[m.Command]:
         out = self._say(*self.released.to_repeat(now))
         for order in parking.owed(self.held, self.node, self._gpus):
             if order.ask is not None:
                 out += [m.Save(), m.Park(order.came, (order.ask,))]
-        if self._evicts and now >= self._evict_at and (evictions := affected.evictions(self._gpus, self.held.known, self.held.runs)):
+        if (
+            self._evicts
+            and now >= self._evict_at
+            and (evictions := affected.evictions(self._gpus, self.held.known, self.held.runs))
+        ):
             self._evict_at = now + EVICT_AGAIN_S
             out.append(m.EvictPods(evictions))
         return out

@@ -65,4 +65,6 @@ class FleetDoor:
                     self._outlet.put(order.inventory)
                 case m.RefuseStart():
                     self._refused.of(order.code).add()
-                    self._ctx.log.warning("hand_over_refused", node=node, uid=order.uid, code=order.code, why=order.sentence)
+                    self._ctx.log.warning(
+                        "hand_over_refused", node=node, uid=order.uid, code=order.code, why=order.sentence
+                    )

@@ -56,16 +56,25 @@ def refusal(share: GpuShare, gpu: Gpu | None, room: Room, taken: Mapping[str, in
     Memory that strangers hold is placement's business: it comes and goes, and a slice that was there first keeps its due.
     """
     if gpu is None:
-        return "gpu-gone", f"GPU {share.uuid} is not on this node any more; the grant on it is void, delete the pod to have it placed anew"
+        return (
+            "gpu-gone",
+            f"GPU {share.uuid} is not on this node any more; the grant on it is void, delete the pod to have it placed anew",
+        )
     if gpu.state == "unhealthy":
         return "gpu-unhealthy", f"GPU {share.uuid} is unhealthy: {gpu.reason or 'no reason given'}"
     if gpu.mig_enabled != (share.mig is not None):
-        modes = ("is in MIG mode, and the grant is of no instance", "is not in MIG mode, and the grant is of an instance")
+        modes = (
+            "is in MIG mode, and the grant is of no instance",
+            "is not in MIG mode, and the grant is of an instance",
+        )
         return "gpu-mig-mode", f"GPU {share.uuid} {modes[share.mig is not None]}; delete the pod to have it placed anew"
     if share.mig is not None:
         where = f"MIG instance {share.mig.profile} at slice {share.mig.start}"
         if not gpu.mig_on_demand and share.mig not in gpu.mig_instances:
-            return "mig-instance-gone", f"GPU {share.uuid} has no {where} any more; delete the pod to have it placed anew"
+            return (
+                "mig-instance-gone",
+                f"GPU {share.uuid} has no {where} any more; delete the pod to have it placed anew",
+            )
         if taken.get(share.uuid, 0) & _mask(share, gpu):
             return "mig-slices-taken", f"GPU {share.uuid} cannot give the {where}: some of its slices are handed over"
     return no_room(share, gpu, room)
@@ -76,7 +85,13 @@ def no_room(share: GpuShare, gpu: Gpu, room: Room) -> tuple[str, str] | None:
     memory, compute = room.get(share.uuid, (0, 0))
     free = gpu.memory_mib - memory
     if share.memory_mib > free:
-        return "gpu-memory-full", f"GPU {share.uuid} has {format_mib(free)} of {format_mib(gpu.memory_mib)} not handed over, the grant wants {format_mib(share.memory_mib)}"
+        return (
+            "gpu-memory-full",
+            f"GPU {share.uuid} has {format_mib(free)} of {format_mib(gpu.memory_mib)} not handed over, the grant wants {format_mib(share.memory_mib)}",
+        )
     if share.compute_milli > WHOLE_GPU_MILLI - compute:
-        return "gpu-compute-full", f"GPU {share.uuid} has {WHOLE_GPU_MILLI - compute} of {WHOLE_GPU_MILLI} milli not handed over, the grant wants {share.compute_milli}"
+        return (
+            "gpu-compute-full",
+            f"GPU {share.uuid} has {WHOLE_GPU_MILLI - compute} of {WHOLE_GPU_MILLI} milli not handed over, the grant wants {share.compute_milli}",
+        )
     return None

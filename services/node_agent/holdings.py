@@ -131,9 +131,14 @@ class Holdings:
         came, share = self._known[lease.grant_id].grant, self._share(lease)
         gpus = {g.uuid: (g.memory_mib, g.compute_milli) for g in share.gpus if g.node == node}
         return LiveSlice(
-            uid=lease.uid, namespace=came.namespace, name=came.name, container=lease.container, grant_id=lease.grant_id,
-            strategy=share.strategy, gpus=gpus,
-        )  # fmt: skip
+            uid=lease.uid,
+            namespace=came.namespace,
+            name=came.name,
+            container=lease.container,
+            grant_id=lease.grant_id,
+            strategy=share.strategy,
+            gpus=gpus,
+        )
 
 
 def _size(share: ContainerGrant) -> tuple[int, int, int]:

@@ -94,19 +94,32 @@ def inventory_of(node: HollowNode, boot_id: str) -> Inventory:
     known = known_model(node.model)
     gpus = tuple(
         Gpu(
-            uuid=_uuid(node.name, index), index=index, model=node.model, memory_mib=node.memory_mib, compute_capability=known.capability if known else "",
-            pci_bus_id=f"00000000:{index + 1:02X}:00.0", numa_node=0 if index < (node.count + 1) // 2 else 1,
-            mig_enabled=index in node.mig, mig_on_demand=node.mig.get(index) == (), mig_instances=node.mig.get(index, ()),
+            uuid=_uuid(node.name, index),
+            index=index,
+            model=node.model,
+            memory_mib=node.memory_mib,
+            compute_capability=known.capability if known else "",
+            pci_bus_id=f"00000000:{index + 1:02X}:00.0",
+            numa_node=0 if index < (node.count + 1) // 2 else 1,
+            mig_enabled=index in node.mig,
+            mig_on_demand=node.mig.get(index) == (),
+            mig_instances=node.mig.get(index, ()),
         )
         for index in range(node.count)
-    )  # fmt: skip
+    )
     links = tuple(
         Link(a=a, b=b, nvlinks=node.nvlinks, pcie="node" if gpus[a].numa_node == gpus[b].numa_node else "system")
         for a in range(node.count)
         for b in range(a + 1, node.count)
     )
-    strategies = (*Inventory(node="", boot_id="").strategies, *(("interposer", "time_slice") if node.firm else ()), *(("mig",) if node.mig else ()))
-    return Inventory(node=node.name, boot_id=boot_id, gpus=gpus, links=links, strategies=strategies, simulated=True, dra=node.dra)
+    strategies = (
+        *Inventory(node="", boot_id="").strategies,
+        *(("interposer", "time_slice") if node.firm else ()),
+        *(("mig",) if node.mig else ()),
+    )
+    return Inventory(
+        node=node.name, boot_id=boot_id, gpus=gpus, links=links, strategies=strategies, simulated=True, dra=node.dra
+    )
 
 
 def _uuid(name: str, index: int) -> str:

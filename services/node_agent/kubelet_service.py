@@ -61,18 +61,31 @@ class KubeletDoor:
         self._way = DevicePluginWay(ctx, Path(config.kubelet_dir), self._plugin, lambda: self._runtime.obstacle)
         self._bind_memory = config.memory_affinity == "near"
         self._cpusets = PodCpusets(Path(config.cgroup_dir), Path(config.sysfs), sizes=self._bind_memory)
-        self._placed = ctx.metrics.counter("kerf_agent_cpu_affinity_total", "Containers with GPUs by where their CPUs are.", ("outcome",))
+        self._placed = ctx.metrics.counter(
+            "kerf_agent_cpu_affinity_total", "Containers with GPUs by where their CPUs are.", ("outcome",)
+        )
         self._release = ReleaseWatch(
-            ctx, door, specs=specs, strategies=door.strategies, holders=self._pods.list, plugin_dir=self._plugins, cgroup_dir=Path(config.cgroup_dir),
+            ctx,
+            door,
+            specs=specs,
+            strategies=door.strategies,
+            holders=self._pods.list,
+            plugin_dir=self._plugins,
+            cgroup_dir=Path(config.cgroup_dir),
             nvml_timeout_s=config.nvml_timeout_s,
-        )  # fmt: skip
+        )
 
     async def start(self) -> None:
         await self._runtime.start()
         await self._way.start()
         if self._config.dra:
             plugin = ClaimPlugin(
-                gate=self._door, edits=self._slices, gpus=self._gpus, seconds=self._seconds, refused=self._refused, handed=self._handed
+                gate=self._door,
+                edits=self._slices,
+                gpus=self._gpus,
+                seconds=self._seconds,
+                refused=self._refused,
+                handed=self._handed,
             )
             await ClaimsWay(self._ctx, Path(self._config.kubelet_dir), plugin, self._door.devices.serve_claims).start()
         if self._config.cpu_affinity == "near":
@@ -98,12 +111,21 @@ class KubeletDoor:
 
     def _plugin(self, on_watch: Callable[[bool], None]) -> SlotPlugin:
         return SlotPlugin(
-            gate=self._door, edits=self._slices, holders=self._pods.list, plugin_dir=self._plugins, count=self._config.slots, seconds=self._seconds,
-            refused=self._refused, handed=self._handed, on_watch=on_watch,
-        )  # fmt: skip
+            gate=self._door,
+            edits=self._slices,
+            holders=self._pods.list,
+            plugin_dir=self._plugins,
+            count=self._config.slots,
+            seconds=self._seconds,
+            refused=self._refused,
+            handed=self._handed,
+            on_watch=on_watch,
+        )
 
     def _cpus(self) -> CpuPlugin:
-        return CpuPlugin(gpus_of=self._gpus_of, allowed=self._cpusets.allowed, memory=self._bind_memory, decided=self._cpus_decided)
+        return CpuPlugin(
+            gpus_of=self._gpus_of, allowed=self._cpusets.allowed, memory=self._bind_memory, decided=self._cpus_decided
+        )
 
     def _cpus_decided(self, outcome: str, took_s: float | None) -> None:
         self._placed.add(1, outcome)
@@ -115,9 +137,16 @@ class KubeletDoor:
         telemetry = self._ctx.telemetry
         end_ns = telemetry.now_ns()
         telemetry.pod_span(
-            order.uid, "hand-over", start_ns=end_ns - int(took_s * 1e9), end_ns=end_ns,
-            attributes={"k8s.node.name": self._config.node, "kerf.container": order.container, "kerf.grant": order.grant_id},
-        )  # fmt: skip
+            order.uid,
+            "hand-over",
+            start_ns=end_ns - int(took_s * 1e9),
+            end_ns=end_ns,
+            attributes={
+                "k8s.node.name": self._config.node,
+                "kerf.container": order.container,
+                "kerf.grant": order.grant_id,
+            },
+        )
 
     def _enforced(self, order: m.HandOver, grant: Grant | None) -> ContainerEdits:
         strategies = self._door.strategies

@@ -7,7 +7,15 @@ import msgspec
 from services.node_agent.state import Ailment
 from shared.contracts.commands import Evict
 from shared.contracts.events import Event
-from shared.contracts.node_commands import Accepted, NodeCordon, NodeCordonAnswer, NodeGrant, NodeRelease, NodeSync, NodeSyncAnswer
+from shared.contracts.node_commands import (
+    Accepted,
+    NodeCordon,
+    NodeCordonAnswer,
+    NodeGrant,
+    NodeRelease,
+    NodeSync,
+    NodeSyncAnswer,
+)
 from shared.model.gpu import Inventory
 from shared.model.grant import ContainerGrant
 from shared.model.parked import Parked

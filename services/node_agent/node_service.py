@@ -57,7 +57,9 @@ class NodeDoor:
         ctx.spawn(self._ticks(), name="ticks")
         ctx.spawn(self._outlet.beats(subjects.beat(node), lambda: (node,), self._config.beat_s), name="beats")
 
-    async def start_container(self, uid: str, container: str, slot: str = "", pod: tuple[str, str] | None = None) -> m.HandOver | m.RefuseStart:
+    async def start_container(
+        self, uid: str, container: str, slot: str = "", pod: tuple[str, str] | None = None
+    ) -> m.HandOver | m.RefuseStart:
         """What the kubelet may do with a container that is about to start. Asks placement where the grant is not known.
         `pod`: its namespace and name, where the kubelet says them."""
         asked = m.StartAsked(uid, container, slot, pod)
@@ -84,7 +86,9 @@ class NodeDoor:
         """Nothing of the container runs any more. `if_so` is asked last, when no start can come between."""
         await self.handle(m.ContainerEnded(uid, container), if_so=if_so)
 
-    async def handle(self, event: m.Input, incoming: Incoming | None = None, if_so: Callable[[], bool] = lambda: True) -> list[m.Command]:
+    async def handle(
+        self, event: m.Input, incoming: Incoming | None = None, if_so: Callable[[], bool] = lambda: True
+    ) -> list[m.Command]:
         """Raises OSError where the checkpoint cannot be written; then the process ends.
 
         Done whole, even where nobody waits for it any more: the kubelet may give a call up in the middle, and two checkpoints
@@ -116,7 +120,9 @@ class NodeDoor:
                 try:
                     await asyncio.to_thread(self._file.save, self.agent.checkpoint())
                 except OSError as error:
-                    self._unsaved = f"the agent's checkpoint cannot be written, make room in {self._file.path.parent}: {error}"
+                    self._unsaved = (
+                        f"the agent's checkpoint cannot be written, make room in {self._file.path.parent}: {error}"
+                    )
                     self._ctx.fail(self._unsaved)
                     raise OSError(self._unsaved) from error
                 self._saved.observe(asyncio.get_running_loop().time() - begun)
@@ -135,11 +141,16 @@ class NodeDoor:
             case m.EvictPods():
                 self._outlet.evict(order.evictions)
             case m.RefuseStart():
-                self._ctx.log.info("start_refused", uid=order.uid, container=order.container, code=order.code, why=order.sentence)
+                self._ctx.log.info(
+                    "start_refused", uid=order.uid, container=order.container, code=order.code, why=order.sentence
+                )
 
     async def _park(self, order: m.Park, incoming: Incoming | None) -> None:
         strategies = self.strategies
-        done = [m.Done(ask, "this agent hands nothing over") if strategies is None else await strategies.park(ask) for ask in order.asks]
+        done = [
+            m.Done(ask, "this agent hands nothing over") if strategies is None else await strategies.park(ask)
+            for ask in order.asks
+        ]
         await self.handle(m.ParkingDone(order.asked, tuple(done)), incoming)
 
     async def _came(self, incoming: Incoming) -> None:

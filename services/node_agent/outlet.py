@@ -40,14 +40,22 @@ class Outlet:
             self._released(node, Released(grant_id=event.grant_id, reason=event.reason))
         if isinstance(event, SliceEnforced):
             self._ctx.telemetry.pod_span(
-                event.uid, "slice",
-                attributes={"k8s.node.name": event.node, "kerf.container": event.container, "kerf.grant": event.grant_id, "kerf.strategy": event.strategy},
-            )  # fmt: skip
+                event.uid,
+                "slice",
+                attributes={
+                    "k8s.node.name": event.node,
+                    "kerf.container": event.container,
+                    "kerf.grant": event.grant_id,
+                    "kerf.strategy": event.strategy,
+                },
+            )
         if order.namespace:
             subject = subjects.event_in_namespace(event.ENTITY, event.VERB, order.namespace)
         else:
             subject = subjects.event_on_node(event.ENTITY, event.VERB, node)
-        identity, payload = wrap(event, source=self._source, now_s=self._ctx.now(), traceparent=order.traceparent, event_id=order.event_id)
+        identity, payload = wrap(
+            event, source=self._source, now_s=self._ctx.now(), traceparent=order.traceparent, event_id=order.event_id
+        )
         self._ctx.bus.publish_event(subject, payload, identity, traceparent=order.traceparent)
 
     def _released(self, node: str, released: Released) -> None:
@@ -69,7 +77,9 @@ class Outlet:
         for eviction in evictions:
             self._ctx.log.warning("evicting", pod=f"{eviction.namespace}/{eviction.name}", why=eviction.reason)
         try:
-            reply = await self._ctx.bus.request(subjects.CMD_EVICT, encode(EvictBatch(evictions=evictions)), timeout_s=EVICT_TIMEOUT_S)
+            reply = await self._ctx.bus.request(
+                subjects.CMD_EVICT, encode(EvictBatch(evictions=evictions)), timeout_s=EVICT_TIMEOUT_S
+            )
             for answer in decode(reply, Answers).answers:
                 self._ctx.log.warning("not_evicted", uid=answer.uid, outcome=answer.outcome, why=answer.message)
         except (BusError, ContractError) as error:
@@ -116,7 +126,11 @@ class Outlet:
                     good = False
                 elif isinstance(result, BaseException):
                     raise result
-        self._ctx.health.set("inventory", ok=not self._unsaid, detail=f"{len(self._unsaid)} of {len(self._inventories)} not yet published")
+        self._ctx.health.set(
+            "inventory",
+            ok=not self._unsaid,
+            detail=f"{len(self._unsaid)} of {len(self._inventories)} not yet published",
+        )
         return good
 
     async def _put(self, name: str) -> int:

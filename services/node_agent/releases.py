@@ -65,7 +65,15 @@ class Releases:
 def told(released: Iterable[Released], node: str, boot_id: str) -> list[Command]:
     return [
         Publish(
-            SliceReleased(node=node, uid=r.uid, namespace=r.namespace, name=r.name, grant_id=r.grant_id, boot_id=boot_id, reason=r.reason),
+            SliceReleased(
+                node=node,
+                uid=r.uid,
+                namespace=r.namespace,
+                name=r.name,
+                grant_id=r.grant_id,
+                boot_id=boot_id,
+                reason=r.reason,
+            ),
             f"released-{r.grant_id}",
             r.namespace,
         )

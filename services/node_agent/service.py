@@ -22,7 +22,9 @@ class NodeAgent(Service):
         config: Config = ctx.config
         hollow = config.hollow_nodes()
         if bool(hollow) == bool(config.node):
-            raise ValueError("name either this host (node, KERF_NODE_AGENT_NODE) or simulated nodes (hollow, hollow_file), and not both")
+            raise ValueError(
+                "name either this host (node, KERF_NODE_AGENT_NODE) or simulated nodes (hollow, hollow_file), and not both"
+            )
         if hollow:
             self.fleet = FleetDoor(ctx, Fleet(hollow, boot_id=ctx.instance))
             await self.fleet.start(config.beat_s)
@@ -35,7 +37,9 @@ class NodeAgent(Service):
 
             await KubeletDoor(ctx, config, self.node).start()
         else:
-            ctx.log.warning("no_kubelet", directory=config.kubelet_dir, effect="no container is handed a slice by this agent")
+            ctx.log.warning(
+                "no_kubelet", directory=config.kubelet_dir, effect="no container is handed a slice by this agent"
+            )
 
     async def drain(self) -> None:
         """Nothing to finish: running slices stay as they are, and what was promised is on disk."""

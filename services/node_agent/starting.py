@@ -21,7 +21,10 @@ def refusal(  # noqa: PLR0917 - all that the core knows
         return "grant-leaving", "the pod's grant is being given back; nothing new of it may start"
     granted = (known.grant.namespace, known.grant.name)
     if asked.pod is not None and asked.pod != granted:
-        return "another-pod", f"the grant of UID {asked.uid} is of pod {'/'.join(granted)}, and the kubelet starts {'/'.join(asked.pod)}"
+        return (
+            "another-pod",
+            f"the grant of UID {asked.uid} is of pod {'/'.join(granted)}, and the kubelet starts {'/'.join(asked.pod)}",
+        )
     share = known.share(asked.container)
     if share is None:
         return "no-share", f"the pod's grant has no part for container {asked.container!r}"
@@ -32,7 +35,10 @@ def refusal(  # noqa: PLR0917 - all that the core knows
         # After a boot the driver may come late: nothing is known of the grant's GPU, not that it is gone.
         return "no-gpus", "NVML shows no GPU on this node now (its agent's log says why); the kubelet will try again"
     if known.grant.parked is not None and known.grant.parked.action == "checkpoint":
-        return "parked", "the pod is checkpointed for others, and has no memory to start with; the kubelet will try again"
+        return (
+            "parked",
+            "the pod is checkpointed for others, and has no memory to start with; the kubelet will try again",
+        )
     others = held.shares(without=((asked.uid, asked.container),))
     room, taken = gate.occupied(others, node), gate.cut(others, gpus)
     for gpu in (known.left(asked.container) or share).gpus:
@@ -48,9 +54,17 @@ def enforced(known: Known, lease: Lease, share: ContainerGrant, inventory: Inven
     came = known.grant
     simulated = inventory is not None and inventory.simulated
     event = SliceEnforced(
-        node=node, uid=came.uid, namespace=came.namespace, name=came.name, container=lease.container, grant_id=known.grant_id,
-        strategy=share.strategy, promise="soft" if simulated else ISOLATION_OF[share.strategy], gpus=amounts,
-        model=models.get(share.gpus[0].uuid, "") if share.gpus else "", traceparent=came.grant.traceparent,
-    )  # fmt: skip
+        node=node,
+        uid=came.uid,
+        namespace=came.namespace,
+        name=came.name,
+        container=lease.container,
+        grant_id=known.grant_id,
+        strategy=share.strategy,
+        promise="soft" if simulated else ISOLATION_OF[share.strategy],
+        gpus=amounts,
+        model=models.get(share.gpus[0].uuid, "") if share.gpus else "",
+        traceparent=came.grant.traceparent,
+    )
     identity = f"enforced-{known.grant_id}-{lease.container}-{lease.boot_id}"
     return m.Publish(event, identity, came.namespace, came.grant.traceparent)

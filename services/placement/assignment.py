@@ -86,9 +86,12 @@ def _choose(
         if policy is not None and policy.name == _BY_NEARNESS and request.topology != "required":
             return policy.pick(pod, ask, fitting, node, inventory)
     choice = Choice(
-        size=ask.count, fitting=mask_of(fitting), idle=mask_of(room for room in rooms if room.idle),
-        rank=() if ask.whole or policy is None else _ranks(policy.order(pod, ask, fitting, node), len(rooms)), peers=request.topology == "required" and ask.count > 1,
-    )  # fmt: skip
+        size=ask.count,
+        fitting=mask_of(fitting),
+        idle=mask_of(room for room in rooms if room.idle),
+        rank=() if ask.whole or policy is None else _ranks(policy.order(pod, ask, fitting, node), len(rooms)),
+        peers=request.topology == "required" and ask.count > 1,
+    )
     places = MODES[request.topology_mode or DEFAULT_MODE].choose(fabric_of(inventory), choice)
     return None if places is None else [rooms[place] for place in places]
 
@@ -98,8 +101,12 @@ def _least_missed(best: GpuRoom, fitting: list[GpuRoom], rooms: list[GpuRoom], i
     fabric = fabric_of(inventory)
     if fabric.alike or not best.idle:
         return best
-    equal = mask_of(room for room in fitting if room.total_mib == best.total_mib and room.model == best.model and room.idle)
-    places = MODES[DEFAULT_MODE].choose(fabric, Choice(size=1, fitting=equal, idle=mask_of(room for room in rooms if room.idle)))
+    equal = mask_of(
+        room for room in fitting if room.total_mib == best.total_mib and room.model == best.model and room.idle
+    )
+    places = MODES[DEFAULT_MODE].choose(
+        fabric, Choice(size=1, fitting=equal, idle=mask_of(room for room in rooms if room.idle))
+    )
     return best if places is None else rooms[places[0]]
 
 

@@ -36,8 +36,13 @@ from shared.queues.precedence import Precedence
 class Core:
     """One process' life as candidate and leader. Thrown away when its session ends."""
 
-    def __init__(self, holder: str, settings: Settings | None = None, stopwatch: Callable[[], float] = lambda: 0.0,
-                 trace_of: Callable[[str], str] = lambda _: "") -> None:  # fmt: skip
+    def __init__(
+        self,
+        holder: str,
+        settings: Settings | None = None,
+        stopwatch: Callable[[], float] = lambda: 0.0,
+        trace_of: Callable[[str], str] = lambda _: "",
+    ) -> None:
         """`trace_of` gives the traceparent of a pod's trace from its uid alone; it travels in the grant."""
         self.holder = holder
         self.settings = settings or Settings()
@@ -55,7 +60,9 @@ class Core:
         self.batcher = WriteBatcher(self.settings.batch_most)
         self.committer = Committer(self.scheduler, self.holds, self.batcher, self.settings, trace_of)
         self._capacity_changes = CapacityChanges()
-        self.parking = Parking(self.book, self.nodes, Precedence(self.scheduler.fair, self.scheduler.gangs), self._capacity_changes)
+        self.parking = Parking(
+            self.book, self.nodes, Precedence(self.scheduler.fair, self.scheduler.gangs), self._capacity_changes
+        )
         self.preemption = Preemption(self.committer, self.batcher, self.parking, self._capacity_changes)
         self.recovery = Recovery()
         self._binding = Binding(self.scheduler, self.holds, self.stats)
@@ -106,7 +113,11 @@ class Core:
                 self._out += self.preemption.asked(event.plan, self.term, now)
             case m.ReserveAsked():
                 self._out.append(
-                    m.AnswerPlan(Reserved(plan_id=event.plan.plan_id, ok=False, reason="placement is just taking over; ask again"))
+                    m.AnswerPlan(
+                        Reserved(
+                            plan_id=event.plan.plan_id, ok=False, reason="placement is just taking over; ask again"
+                        )
+                    )
                 )
             case m.AbandonAsked():
                 self._out += self.preemption.abandoned(event.plan_id, event.reason, self.term, now)
@@ -127,7 +138,10 @@ class Core:
     def _renew_term(self, term: int, now: float) -> None:
         self.term = self.nodes.term = term
         self.batcher.owe(
-            term, [h.decision for h in self.holds.values() if h.sequence], self.preemption.records(term), self.recovery.excluded
+            term,
+            [h.decision for h in self.holds.values() if h.sequence],
+            self.preemption.records(term),
+            self.recovery.excluded,
         )
         self._out += self.nodes.sync_all(now)
 
@@ -178,7 +192,12 @@ class Core:
 
     def _write_ready(self) -> None:
         self.phase = "readying"
-        self.batcher.owe(self.term, [h.decision for h in self.holds.values()], self.preemption.records(self.term), self.recovery.excluded)
+        self.batcher.owe(
+            self.term,
+            [h.decision for h in self.holds.values()],
+            self.preemption.records(self.term),
+            self.recovery.excluded,
+        )
         self._out += self.batcher.due(self.term, self._began)
 
     def _lead(self, now: float) -> None:
@@ -188,9 +207,13 @@ class Core:
         self._out += self.nodes.sync_all(now)
         self._out += self._binding.send(self.holds.late(now, at_once=True))
         event = TermTaken(
-            term=self.term, holder=self.holder, touched=self.stats.touched, excluded=len(self.recovery.excluded), readopted=self.stats.readopted,
+            term=self.term,
+            holder=self.holder,
+            touched=self.stats.touched,
+            excluded=len(self.recovery.excluded),
+            readopted=self.stats.readopted,
             seconds=now - self._began,
-        )  # fmt: skip
+        )
         self._out.append(m.Publish(event, node=self.holder))
 
     @property
@@ -235,12 +258,21 @@ class Core:
         if not state.ours:
             return
         if state.excluded and state.returned:
-            self._out += self._releases.dead_on_arrival(state, state.returned, "it was bound by a decision that the log has lost")
+            self._out += self._releases.dead_on_arrival(
+                state, state.returned, "it was bound by a decision that the log has lost"
+            )
         meta, node = state.pod.metadata, state.pod.spec.node_name
         if hold is not None:
             self.stats.bound += 1
-            event = PodBound(uid=state.uid, namespace=meta.namespace, name=meta.name, node=node, grant_id=state.grant_id,
-                             created=meta.creation_timestamp, bound_ms=round((now - hold.decided_at) * 1000))  # fmt: skip
+            event = PodBound(
+                uid=state.uid,
+                namespace=meta.namespace,
+                name=meta.name,
+                node=node,
+                grant_id=state.grant_id,
+                created=meta.creation_timestamp,
+                bound_ms=round((now - hold.decided_at) * 1000),
+            )
             self._out.append(m.Publish(event, namespace=meta.namespace, uid=state.uid))
             if hold.decision.grant is not None and hold.decision.grant.grant_id != state.grant_id:
                 self._out += self.nodes.voided(hold.decision, now)

@@ -26,7 +26,12 @@ def fits_room(pod: PodState, arrays: Arrays, rows: Ints) -> tuple[Bools, Bools |
         ask = next(iter(request.asks.values()))
         if not ask.profile and not arrays.any_mig:
             needs = (demand.cpu_milli, demand.memory_bytes, demand.ephemeral_bytes)
-            return fits_one(rows, needs, (ask.count, ask.memory_mib, ask.compute_milli, ask.whole, ask.memory_follows), _columns(arrays))
+            return fits_one(
+                rows,
+                needs,
+                (ask.count, ask.memory_mib, ask.compute_milli, ask.whole, ask.memory_follows),
+                _columns(arrays),
+            )
     room: Bools = arrays.pods_free[rows] >= 1
     if demand.cpu_milli:
         room &= arrays.cpu_free[rows] >= demand.cpu_milli
@@ -59,7 +64,9 @@ def _columns(arrays: Arrays) -> _Room:
 
 
 @jit
-def fits_one(rows: Ints, needs: tuple[int, int, int], ask: tuple[int, int, int, bool, bool], room: _Room) -> tuple[Bools, Bools]:
+def fits_one(
+    rows: Ints, needs: tuple[int, int, int], ask: tuple[int, int, int, bool, bool], room: _Room
+) -> tuple[Bools, Bools]:
     """The common case in one loop: one container with GPUs, and no GPU in MIG mode anywhere. The rest of this file says
     the same; a test holds both together."""
     cpu_milli, memory_bytes, ephemeral_bytes = needs
@@ -75,11 +82,15 @@ def fits_one(rows: Ints, needs: tuple[int, int, int], ask: tuple[int, int, int, 
                 fit[place, gpu] = room.gpu_whole[row, gpu]
             elif total > 0:
                 needed = total * compute_milli // 1000 if follows else memory_mib
-                fit[place, gpu] = room.gpu_free_mib[row, gpu] >= needed and room.gpu_free_milli[row, gpu] >= compute_milli
+                fit[place, gpu] = (
+                    room.gpu_free_mib[row, gpu] >= needed and room.gpu_free_milli[row, gpu] >= compute_milli
+                )
             found += fit[place, gpu]
         enough = room.pods_free[row] >= 1 and (cpu_milli == 0 or room.cpu_free[row] >= cpu_milli)
         enough = enough and (memory_bytes == 0 or room.memory_free[row] >= memory_bytes)
-        fits[place] = enough and (ephemeral_bytes == 0 or room.ephemeral_free[row] >= ephemeral_bytes) and found >= count
+        fits[place] = (
+            enough and (ephemeral_bytes == 0 or room.ephemeral_free[row] >= ephemeral_bytes) and found >= count
+        )
     return fits, fit
 
 

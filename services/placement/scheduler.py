@@ -178,7 +178,9 @@ class Scheduler:
         """`room`: by shape, whether any node has some, as far as it was looked at."""
         state, gang = self.book.pods[uid], self.gangs.of(uid)
         if gang is not None:
-            helped = gang.gathered and holds(shapes_of([self.book.pods[u] for u in gang.waiting], self.engine), gang.need)
+            helped = gang.gathered and holds(
+                shapes_of([self.book.pods[u] for u in gang.waiting], self.engine), gang.need
+            )
         else:
             key = self.engine.key_of(state)
             if key not in room:
@@ -243,11 +245,17 @@ class Scheduler:
         if tried.misfit is not None:
             self._gang_waits(gang, line, now, tried.misfit)
             return tried, []
-        late = [(one.state.uid, c) for one in tried.placed if (c := self.reports.claims_first(one.state, one.place.node, self.book))]
+        late = [
+            (one.state.uid, c)
+            for one in tried.placed
+            if (c := self.reports.claims_first(one.state, one.place.node, self.book))
+        ]
         if late:
             take_back(tried.placed, self.engine)
             self.queue.pause_for(uid, now, _CLAIMS_PAUSE_S)
-            return Tried([]), [command for member, claims in late for command in self.reports.ask_claims(member, claims, now)]
+            return Tried([]), [
+                command for member, claims in late for command in self.reports.ask_claims(member, claims, now)
+            ]
         chosen = {one.state.uid for one in tried.placed}
         for member in line:
             if member in chosen:
@@ -266,7 +274,9 @@ class Scheduler:
         self.stats.rejections += 1
         self.queue.park(line[0], now)
         if misfit is None or misfit.uid:
-            self.queue.pause(line[0], now)  # a try costs as much as all its members; what counting rules out costs little
+            self.queue.pause(
+                line[0], now
+            )  # a try costs as much as all its members; what counting rules out costs little
         gang.verdict = None
         for uid in line:
             self.reports.needs_report(uid)

@@ -47,7 +47,9 @@ class Placement(Service):
         self._leading: asyncio.Task[None] | None = None
         self._leadership = Leadership(ctx.bus, "placement", ctx.instance, on_elected=self._elected, on_lost=self._lost)
         ctx.health.set("role", ok=True, detail="standby")
-        ctx.metrics.observe_by("kerf_placement_leader", "1 on the instance that leads.", lambda: float(self._leading is not None))
+        ctx.metrics.observe_by(
+            "kerf_placement_leader", "1 on the instance that leads.", lambda: float(self._leading is not None)
+        )
         self._session_now: LeaderSession | None = None
         self._sessions = 0
         self._export(ctx)
@@ -63,7 +65,12 @@ class Placement(Service):
             "The newest batch of facts taken in; the watcher's kerf_watcher_feed_number less this is the lag.",
             of(lambda r: r.feed.number),
         )
-        m("kerf_placement_feed_gaps_total", "Batches missed, each answered by a new snapshot.", of(lambda r: r.feed.gaps), kind="counter")
+        m(
+            "kerf_placement_feed_gaps_total",
+            "Batches missed, each answered by a new snapshot.",
+            of(lambda r: r.feed.gaps),
+            kind="counter",
+        )
         m("kerf_placement_snapshots_total", "Snapshots taken.", of(lambda r: r.feed.snapshots), kind="counter")
         m(
             "kerf_policy_invalid",

@@ -24,14 +24,20 @@ class Alternatives:
         if victims:
             cost = cost_of(victims, "")[:6]
             price = sum(victim.price_gpu_ms // 1000 for victim in victims)
-            known = Alternative(nodes=tuple(sorted(nodes)), action=_ACTION[cost[0]], victims=len(victims), price_gpu_seconds=price)
+            known = Alternative(
+                nodes=tuple(sorted(nodes)), action=_ACTION[cost[0]], victims=len(victims), price_gpu_seconds=price
+            )
             self._seen[(known.nodes, frozenset(victim.uid for victim in victims))] = cost, known
 
     def bound(self, node: str, bound: Bound) -> None:
         """One that was not tried, for it can cost no less than the way taken."""
         if bound != FREE:
             known = Alternative(
-                nodes=(node,), action=_ACTION[bound[0]], victims=max(1, bound[4]), price_gpu_seconds=max(0, bound[2]) // 1000, at_least=True
+                nodes=(node,),
+                action=_ACTION[bound[0]],
+                victims=max(1, bound[4]),
+                price_gpu_seconds=max(0, bound[2]) // 1000,
+                at_least=True,
             )
             self._seen[((node,), frozenset())] = bound, known
 

@@ -21,7 +21,17 @@ PlanOf = Callable[[list[PodState], list[Way], Planner], Plan]
 
 
 class Answering:
-    def __init__(self, book: Book, gangs: Gangs, waiting: Waiters, under_way: Mapping[str, Open], *, planner: PlannerAt, plan: PlanOf, left_alone: Callable[[list[PodState]], tuple[str, ...]]) -> None:  # fmt: skip
+    def __init__(
+        self,
+        book: Book,
+        gangs: Gangs,
+        waiting: Waiters,
+        under_way: Mapping[str, Open],
+        *,
+        planner: PlannerAt,
+        plan: PlanOf,
+        left_alone: Callable[[list[PodState]], tuple[str, ...]],
+    ) -> None:
         """`under_way`: plans by their id. `left_alone`: why nobody is asked for these, by how many."""
         self._book, self._gangs, self._waiting, self._under_way = book, gangs, waiting, under_way
         self._planner, self._plan, self._left_alone = planner, plan, left_alone
@@ -30,17 +40,24 @@ class Answering:
         """For this pod, or its gang."""
         state = self._book.pods.get(self._book.uid_by_key.get(f"{namespace}/{name}", ""))
         if state is None or not state.ours:
-            return PreemptAnswer(error=f"no pod {namespace}/{name} of Kerf's is known; check the name and the namespace (-n)")
+            return PreemptAnswer(
+                error=f"no pod {namespace}/{name} of Kerf's is known; check the name and the namespace (-n)"
+            )
         gates = ", ".join(gate.name for gate in state.pod.spec.scheduling_gates)
         if gates and _ungated(state).wants_place:
             answer = self._of(_ungated(state), now)
-            return msgspec.structs.replace(answer, sentence=f"were its scheduling gates ({gates}) gone: {answer.sentence}")
+            return msgspec.structs.replace(
+                answer, sentence=f"were its scheduling gates ({gates}) gone: {answer.sentence}"
+            )
         return self._of(state, now)
 
     def _of(self, state: PodState, now: float) -> PreemptAnswer:
         if not state.wants_place:
             return PreemptAnswer(sentence="it does not wait for a place")
-        under_way = next((one.plan for one in self._under_way.values() if any(b.uid == state.uid for b in one.plan.beneficiaries)), None)
+        under_way = next(
+            (one.plan for one in self._under_way.values() if any(b.uid == state.uid for b in one.plan.beneficiaries)),
+            None,
+        )
         if under_way is not None:
             return PreemptAnswer(plan=under_way, sentence=f"{price(under_way)}: this plan is under way")
         if state.refusal or state.request is None:
@@ -48,7 +65,11 @@ class Answering:
         if state.never_preempts:
             return PreemptAnswer(sentence="its preemptionPolicy is Never")
         gang = self._gangs.of(state.uid)
-        members = [state] if gang is None else self._waiting.enough(self._members(gang, gated=state is not self._book.pods[state.uid]))
+        members = (
+            [state]
+            if gang is None
+            else self._waiting.enough(self._members(gang, gated=state is not self._book.pods[state.uid]))
+        )
         if gang is not None and not members:
             return PreemptAnswer(sentence=f"its gang {gang.name} has {gang.members} of {gang.minimum} pods")
         planner = self._planner(now)
@@ -59,7 +80,11 @@ class Answering:
     def _members(self, gang: GangState, *, gated: bool) -> list[PodState]:
         """Those who wait; with `gated` also those who would, were their gates gone."""
         states = [self._book.pods[uid] for uid in (gang.known if gated else gang.waiting)]
-        return [_ungated(state) for state in states if not state.charged and _ungated(state).wants_place] if gated else states
+        return (
+            [_ungated(state) for state in states if not state.charged and _ungated(state).wants_place]
+            if gated
+            else states
+        )
 
     def _planned(self, members: list[PodState], planner: Planner) -> PreemptAnswer:
         ways, excluded = planner.plan(members), planner.in_vain

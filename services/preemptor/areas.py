@@ -63,7 +63,9 @@ class Areas:
 
     def _holds(self, area: Area, members: Sequence[PodState], closed: Container[str]) -> bool:
         """Members that ask for the same are counted together; those who ask for something else are as if alone."""
-        return all(_holds(area, kind[0].request, len(kind), closed) for kind in alike(members) if kind[0].request is not None)
+        return all(
+            _holds(area, kind[0].request, len(kind), closed) for kind in alike(members) if kind[0].request is not None
+        )
 
 
 def _holds(area: Area, request: PodRequest, count: int, closed: Container[str]) -> bool:

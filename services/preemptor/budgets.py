@@ -32,7 +32,11 @@ class Budgets:
         """Namespaces where budgets are about other pods than at the last question."""
         now = {name: (budget.metadata.namespace, budget.spec.selector) for name, budget in self._all().items()}
         before, self._selectors = self._selectors, now
-        return {(now.get(name) or before[name])[0] for name in now.keys() | before.keys() if now.get(name) != before.get(name)}
+        return {
+            (now.get(name) or before[name])[0]
+            for name in now.keys() | before.keys()
+            if now.get(name) != before.get(name)
+        }
 
     def begin(self, promised: Iterable[str]) -> None:
         """A round, on a book that stands still. `promised`: uids of pods that go, and that the budgets' statuses do not count yet."""
@@ -64,7 +68,9 @@ class Budgets:
         self._spend()
 
     def _spend(self) -> None:
-        self.spent = frozenset(name for name, budget in self._all().items() if budget.status.disruptions_allowed <= self._promised[name])
+        self.spent = frozenset(
+            name for name, budget in self._all().items() if budget.status.disruptions_allowed <= self._promised[name]
+        )
 
     def _all(self) -> dict[str, PodDisruptionBudget]:
         found: dict[str, PodDisruptionBudget] = self._book.others.get("PodDisruptionBudget", {})

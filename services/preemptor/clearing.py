@@ -30,7 +30,13 @@ class Clearing(NamedTuple):
     @property
     def figures(self) -> tuple[int, int, int, int, Last]:
         """Priority, GPU-ms, GPU milli, pods, and who came last."""
-        return self.priority, max(self.least_gpu_ms, self.price_gpu_ms), self.gpu_milli, -(-self.pods // _PARTS), self.last
+        return (
+            self.priority,
+            max(self.least_gpu_ms, self.price_gpu_ms),
+            self.gpu_milli,
+            -(-self.pods // _PARTS),
+            self.last,
+        )
 
 
 NOTHING = Clearing(-(1 << 31), 0, 0, 0, 0, Last(("~", "~")), 0, 0)
@@ -47,10 +53,15 @@ def clearings(candidates: Iterable[Candidate]) -> dict[str, Clearing]:
         for uuid in uuids:
             have = found.get(uuid, NOTHING)
             found[uuid] = Clearing(
-                max(have.priority, c.priority), max(have.least_gpu_ms, c.least_gpu_ms), have.price_gpu_ms + c.price_gpu_ms // parts, have.gpu_milli + c.gpu_milli // parts,
-                have.pods + _PARTS // parts, max(have.last, c.last),
-                have.memory_mib + sum(share.memory_mib for share in c.shares if share.uuid == uuid), have.compute_milli + sum(share.compute_milli for share in c.shares if share.uuid == uuid),
-            )  # fmt: skip
+                max(have.priority, c.priority),
+                max(have.least_gpu_ms, c.least_gpu_ms),
+                have.price_gpu_ms + c.price_gpu_ms // parts,
+                have.gpu_milli + c.gpu_milli // parts,
+                have.pods + _PARTS // parts,
+                max(have.last, c.last),
+                have.memory_mib + sum(share.memory_mib for share in c.shares if share.uuid == uuid),
+                have.compute_milli + sum(share.compute_milli for share in c.shares if share.uuid == uuid),
+            )
     return found
 
 
@@ -71,13 +82,22 @@ def _sum(columns: Sequence[Sequence[Any]], begin: int, end: int) -> Clearing:
     """Of each figure by itself: the greatest of those of which only the greatest counts."""
     priority, least, price, milli, pods, last, memory, compute = columns
     return Clearing(
-        priority[end - 1], least[end - 1], sum(price[begin:end]), sum(milli[begin:end]), sum(pods[begin:end]), last[end - 1], sum(memory[begin:end]), sum(compute[begin:end])
-    )  # fmt: skip
+        priority[end - 1],
+        least[end - 1],
+        sum(price[begin:end]),
+        sum(milli[begin:end]),
+        sum(pods[begin:end]),
+        last[end - 1],
+        sum(memory[begin:end]),
+        sum(compute[begin:end]),
+    )
 
 
 def _cleared(room: GpuRoom, clearing: Mapping[str, Clearing]) -> Clearing | None:
     if not room.usable or room.mig is not None:
         return None
     costs = clearing.get(room.uuid, NOTHING)
-    whole = room.free_mib + costs.memory_mib == room.total_mib and room.free_milli + costs.compute_milli == WHOLE_GPU_MILLI
+    whole = (
+        room.free_mib + costs.memory_mib == room.total_mib and room.free_milli + costs.compute_milli == WHOLE_GPU_MILLI
+    )
     return costs if whole else None

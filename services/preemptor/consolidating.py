@@ -64,8 +64,16 @@ class Consolidating:
         if self._asking or now - self._asked_at < ASK_EVERY_S or left_gpu_s <= 0 or not self._wanted:
             return []
         self._not_before = {uid: until for uid, until in self._not_before.items() if until > now}
-        self._wanted = {uid: asked for uid, asked in self._wanted.items() if uid in self._book.pods and self._book.pods[uid].wants_place}
-        due = [uid for uid, asked in self._wanted.items() if now - asked >= AGAIN_S and uid not in planned and uid not in self._not_before]
+        self._wanted = {
+            uid: asked
+            for uid, asked in self._wanted.items()
+            if uid in self._book.pods and self._book.pods[uid].wants_place
+        }
+        due = [
+            uid
+            for uid, asked in self._wanted.items()
+            if now - asked >= AGAIN_S and uid not in planned and uid not in self._not_before
+        ]
         if not due:
             return []
         state = min(
@@ -77,23 +85,38 @@ class Consolidating:
         meta = state.pod.metadata
         return [m.AskAdvice(meta.namespace, meta.name, left_gpu_s, *self._left_alone(now))]
 
-    def advised(self, advice: Advice | None, planned: Collection[str], promised: Collection[str], now: float) -> Way | None:
+    def advised(
+        self, advice: Advice | None, planned: Collection[str], promised: Collection[str], now: float
+    ) -> Way | None:
         """What to do by an advice; None where there is nothing to do, or not now. `promised`: uids of who gives way by plans under
         way."""
         self._asking = False
         if advice is None or not advice.moves:
             return None
         members = [self._by_name(place.namespace, place.name) for place in advice.places]
-        waiting = [state for state in members if state is not None and state.wants_place and not state.charged and state.uid not in planned]
+        waiting = [
+            state
+            for state in members
+            if state is not None and state.wants_place and not state.charged and state.uid not in planned
+        ]
         if not waiting or len(waiting) < len(members):
             return None
         lowest = min(state.pod.spec.priority for state in waiting)
         movers = [self._mover(move, lowest, promised, now) for move in advice.moves]
         going = [state for state in movers if state is not None]
         also = [self._book.pods[uid] for uid in promised if uid in self._book.pods]
-        if len(going) < len(movers) or not disruptions_fit([*also, *going], self._book) or not self._within_hourly(going, promised, now):
+        if (
+            len(going) < len(movers)
+            or not disruptions_fit([*also, *going], self._book)
+            or not self._within_hourly(going, promised, now)
+        ):
             return None
-        way = Way(tuple(waiting), tuple(place.node for place in advice.places), tuple(going), tuple(move.target for move in advice.moves))
+        way = Way(
+            tuple(waiting),
+            tuple(place.node for place in advice.places),
+            tuple(going),
+            tuple(move.target for move in advice.moves),
+        )
         return way if self.price_gpu_ms(way, now) <= self.left_gpu_ms(now) else None
 
     def must_wait(self, way: Way, waited_s: float, now: float) -> bool:
@@ -132,14 +155,26 @@ class Consolidating:
     def _mover(self, move: Move, lowest: int, promised: Collection[str], now: float) -> PodState | None:
         """None where it is not as placement saw it, or must not be asked now. Of a gang placement has counted who may go together."""
         state = self._by_name(move.namespace, move.name)
-        if state is None or state.charged != move.source or not state.grant_id or not state.controller_uid or state.uid in promised:
+        if (
+            state is None
+            or state.charged != move.source
+            or not state.grant_id
+            or not state.controller_uid
+            or state.uid in promised
+        ):
             return None
         spare = self._gangs.can_spare(state.uid, promised)
-        return None if why_not(state, self._book, now, priority=lowest, spare=spare) or self._immunity.spared(state, now) else state
+        return (
+            None
+            if why_not(state, self._book, now, priority=lowest, spare=spare) or self._immunity.spared(state, now)
+            else state
+        )
 
     def _left_alone(self, now: float) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Pods, and namespaces of whose pods nobody is asked."""
-        pods = tuple(uid for uid, state in self._book.pods.items() if state.grant_id and self._immunity.immune(state, now))
+        pods = tuple(
+            uid for uid, state in self._book.pods.items() if state.grant_id and self._immunity.immune(state, now)
+        )
         namespaces = {state.pod.metadata.namespace for state in self._book.pods.values() if state.grant_id}
         return pods, tuple(sorted(namespace for namespace in namespaces if self._immunity.left(namespace, now) == 0))
 
@@ -147,7 +182,9 @@ class Consolidating:
         """Whether their namespaces may give so many, beside those that are promised."""
         pods = [*movers, *(self._book.pods[uid] for uid in promised if uid in self._book.pods)]
         counts = Counter(state.pod.metadata.namespace for state in pods)
-        left = {state.pod.metadata.namespace: self._immunity.left(state.pod.metadata.namespace, now) for state in movers}
+        left = {
+            state.pod.metadata.namespace: self._immunity.left(state.pod.metadata.namespace, now) for state in movers
+        }
         return all(most is None or counts[namespace] <= most for namespace, most in left.items())
 
     def _by_name(self, namespace: str, name: str) -> PodState | None:

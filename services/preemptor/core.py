@@ -60,19 +60,37 @@ class Core:
         """All pods are known."""
         self._use = Use()
         self._precedence = Precedence(self._cluster.queues, self.gangs)
-        self._candidates = Candidates(self.book, self.gangs, self._precedence, lambda state: self.immunity.spared(state, self._now),
-                                      left=lambda namespace: self.immunity.left(namespace, self._now), gentle=allowed(shrinks=config.shrinks, checkpoints=config.checkpoints), uses_mib=lambda uid: self._use.most_mib(uid, self._now), leaving_s=config.leaving_s)  # fmt: skip
+        self._candidates = Candidates(
+            self.book,
+            self.gangs,
+            self._precedence,
+            lambda state: self.immunity.spared(state, self._now),
+            left=lambda namespace: self.immunity.left(namespace, self._now),
+            gentle=allowed(shrinks=config.shrinks, checkpoints=config.checkpoints),
+            uses_mib=lambda uid: self._use.most_mib(uid, self._now),
+            leaving_s=config.leaving_s,
+        )
         self.waiting = Waiters(self.book, self.gangs, config.patience_s)
         self.consolidating = Consolidating(config, self.book, self.gangs, self.immunity)
         self.open: dict[str, Open] = {}
         left_alone = LeftAlone(self.book, self.gangs, self._precedence, self.immunity)
-        self._answering = Answering(self.book, self.gangs, self.waiting, self.open, planner=self._looked, plan=self._plan,
-                                    left_alone=lambda members: left_alone.counted(members, self._promised(), self._now))  # fmt: skip
+        self._answering = Answering(
+            self.book,
+            self.gangs,
+            self.waiting,
+            self.open,
+            planner=self._looked,
+            plan=self._plan,
+            left_alone=lambda members: left_alone.counted(members, self._promised(), self._now),
+        )
 
     def handle(self, event: m.Input, now: float) -> list[m.Command]:
         out = self._handle(event, now)
         # Protection is persisted before the evictions: a crash in between protects a pod too long instead of evicting it twice.
-        return [*(m.Remember(known, self.immunity.forgotten_at(known) - now) for known in self.immunity.changed()), *out]
+        return [
+            *(m.Remember(known, self.immunity.forgotten_at(known) - now) for known in self.immunity.changed()),
+            *out,
+        ]
 
     def _handle(self, event: m.Input, now: float) -> list[m.Command]:
         match event:
@@ -111,10 +129,18 @@ class Core:
         for late in [one for one in self.open.values() if one.since + one.plan.deadline_s + LOST_S <= now]:
             self._ended(m.Ended(late.plan.plan_id, executed=False), now)  # placement's word on its end was lost
         self.waiting.tick(now)
-        out: list[m.Command] = [self._execute(one, now) for one in self.open.values() if one.executing and one.victims_left and now - one.asked_at >= ASK_AGAIN_S]
+        out: list[m.Command] = [
+            self._execute(one, now)
+            for one in self.open.values()
+            if one.executing and one.victims_left and now - one.asked_at >= ASK_AGAIN_S
+        ]
         planned, self._now = self._planned(now), now
         self.ready = self._candidates.tick(now)
-        groups = self.waiting.due(planned, now) if self.ready and proposes and len(self.open) < self.config.plans_most else []
+        groups = (
+            self.waiting.due(planned, now)
+            if self.ready and proposes and len(self.open) < self.config.plans_most
+            else []
+        )
         if groups:
             out += self._propose_all(groups, now)
         return [*out, *self.consolidating.ask(planned, now)] if proposes else out
@@ -135,13 +161,27 @@ class Core:
         self._now = now
         self._cluster.queues.look_around()
         self._precedence.begin()
-        return Planner(self.book, self._candidates.begin(now, self._promised()), Areas(self.book, self.gangs), self._busy(now) | self.waiting.hoped_for(now))
+        return Planner(
+            self.book,
+            self._candidates.begin(now, self._promised()),
+            Areas(self.book, self.gangs),
+            self._busy(now) | self.waiting.hoped_for(now),
+        )
 
     def _busy(self, now: float) -> set[str]:
-        return {node for plan in self._plans(now) for node in (*(b.node for b in plan.beneficiaries), *(v.to for v in plan.victims))}
+        return {
+            node
+            for plan in self._plans(now)
+            for node in (*(b.node for b in plan.beneficiaries), *(v.to for v in plan.victims))
+        }
 
     def _promised(self) -> set[str]:
-        return {v.uid for one in self.open.values() for v in one.plan.victims if not one.executing or v.uid in one.victims_left or v.action not in ENDS}
+        return {
+            v.uid
+            for one in self.open.values()
+            for v in one.plan.victims
+            if not one.executing or v.uid in one.victims_left or v.action not in ENDS
+        }
 
     def _planned(self, now: float) -> set[str]:
         return {b.uid for plan in self._plans(now) for b in plan.beneficiaries} | self._awaited()
@@ -149,11 +189,17 @@ class Core:
     def _awaited(self) -> set[str]:
         """Those who wait in the stead of pods that move: their places are kept."""
         owners = {one.owners[v.uid] for one in self.open.values() for v in one.plan.victims if v.to}
-        return {uid for uid in self.waiting if owners and uid in self.book.pods and owner_of(self.book.pods[uid]) in owners}
+        return {
+            uid for uid in self.waiting if owners and uid in self.book.pods and owner_of(self.book.pods[uid]) in owners
+        }
 
     def _plans(self, now: float) -> list[Plan]:
         """Under way, or not settled yet."""
-        self._settling = [(plan, since) for plan, since in self._settling if now - since < KNOWN_WITHIN_S and any(self._wants(b.uid) for b in plan.beneficiaries)]
+        self._settling = [
+            (plan, since)
+            for plan, since in self._settling
+            if now - since < KNOWN_WITHIN_S and any(self._wants(b.uid) for b in plan.beneficiaries)
+        ]
         return [*(one.plan for one in self.open.values()), *(plan for plan, _ in self._settling)]
 
     def _wants(self, uid: str) -> bool:
@@ -161,8 +207,14 @@ class Core:
         return state is not None and state.wants_place
 
     def _propose(self, members: list[PodState], planner: Planner, now: float) -> list[m.Command]:
-        ways = planner.plan(members, self.waiting.shunned_by(members), waits=lambda ending: self.waiting.waits_for(ending, members, self.config.leaving_s, now))
-        if ways is None and (planner.in_vain or self._candidates.partial):  # there may be one where nobody has looked yet
+        ways = planner.plan(
+            members,
+            self.waiting.shunned_by(members),
+            waits=lambda ending: self.waiting.waits_for(ending, members, self.config.leaving_s, now),
+        )
+        if ways is None and (
+            planner.in_vain or self._candidates.partial
+        ):  # there may be one where nobody has looked yet
             self.waiting.again([state.uid for state in members], planner.in_vain, now)
             return []
         if ways is None:
@@ -171,7 +223,9 @@ class Core:
             return []
         if planner.awaits or not any(way.victims for way in ways):
             nodes = {way.node for way in ways}
-            unused = self.waiting.unused(members, {node for node in nodes if not self._candidates.leaving(self.book.nodes[node])}, now)
+            unused = self.waiting.unused(
+                members, {node for node in nodes if not self._candidates.leaving(self.book.nodes[node])}, now
+            )
             if unused:
                 self.waiting.again([state.uid for state in members], unused, now)
             else:
@@ -187,9 +241,16 @@ class Core:
     def _advised(self, event: m.Advised, now: float) -> list[m.Command]:
         """Moves among equals, where the moment is right; else they are asked about again."""
         way = self.consolidating.advised(event.advice, self._planned(now), self._promised(), now)
-        if way is None or not self._leads or not all(state.uid in self.waiting for state in way.members) or self._busy(now) & set(way.nodes):
+        if (
+            way is None
+            or not self._leads
+            or not all(state.uid in self.waiting for state in way.members)
+            or self._busy(now) & set(way.nodes)
+        ):
             return []
-        if len(self.open) >= self.config.plans_most or self.consolidating.must_wait(way, self.waiting.waited_s(way.members, now), now):
+        if len(self.open) >= self.config.plans_most or self.consolidating.must_wait(
+            way, self.waiting.waited_s(way.members, now), now
+        ):
             return []
         plan = self.consolidating.plan(way, self._new_id(), now)
         self.open[plan.plan_id] = self._opened(plan, now)
@@ -210,7 +271,9 @@ class Core:
         return Open(plan, now, owners={uid: uid if state is None else owner_of(state) for uid, state in known.items()})
 
     def _plan(self, members: list[PodState], ways: list[Way], planner: Planner) -> Plan:
-        return plan_of(self._new_id(), members, ways, planner.elsewhere(ways), self.book, deadline_s=self.config.deadline_s)
+        return plan_of(
+            self._new_id(), members, ways, planner.elsewhere(ways), self.book, deadline_s=self.config.deadline_s
+        )
 
     def dry_run(self, namespace: str, name: str, now: float) -> PreemptAnswer:
         return self._answering.dry_run(namespace, name, now)
@@ -244,9 +307,18 @@ class Core:
         for victim in turn:
             if victim.uid in self.book.pods:
                 self.immunity.asked(self.book.pods[victim.uid], now)
-        return m.Execute(found.plan.plan_id, tuple(
-            Evict(uid=victim.uid, namespace=victim.namespace, name=victim.name, reason=words.eviction(victim, found.plan, self.book, self._precedence)) for victim in turn
-        ))  # fmt: skip
+        return m.Execute(
+            found.plan.plan_id,
+            tuple(
+                Evict(
+                    uid=victim.uid,
+                    namespace=victim.namespace,
+                    name=victim.name,
+                    reason=words.eviction(victim, found.plan, self.book, self._precedence),
+                )
+                for victim in turn
+            ),
+        )
 
     def _evicted(self, event: m.Evicted, now: float) -> list[m.Command]:
         """Evictions that the API server took are done; `answers` names the others."""
@@ -272,7 +344,9 @@ class Core:
             self._settling.append((found.plan, now))
         elif found is not None:
             if all(self._wants(b.uid) for b in found.plan.beneficiaries):  # else it is not the victims who could not
-                self._candidates.could_not([v.uid for v in found.plan.victims if v.action in PARKINGS], now + self.config.immunity_s)
+                self._candidates.could_not(
+                    [v.uid for v in found.plan.victims if v.action in PARKINGS], now + self.config.immunity_s
+                )
             self._wait(found, now, shun=False)
 
     def _wait(self, failed: Open, now: float, *, shun: bool) -> None:

@@ -22,8 +22,15 @@ def assign(state: PodState, node: NodeState, rooms: list[GpuRoom]) -> tuple[GpuS
     wanted = accepted(request, inventory)
     takes: list[GpuShare] = []
     for ask in sorted(request.asks.values(), key=lambda a: a.hardness, reverse=True):
-        fitting = sorted((room for room in rooms if room.uuid in wanted and fits(ask, room)), key=lambda r: (r.free_milli, r.free_mib, r.column))
-        chosen = _instances(ask, fitting, node.name) if ask.profile else [_share(ask, room, node.name) for room in fitting[: ask.count]]
+        fitting = sorted(
+            (room for room in rooms if room.uuid in wanted and fits(ask, room)),
+            key=lambda r: (r.free_milli, r.free_mib, r.column),
+        )
+        chosen = (
+            _instances(ask, fitting, node.name)
+            if ask.profile
+            else [_share(ask, room, node.name) for room in fitting[: ask.count]]
+        )
         if len(chosen) < ask.count:
             return None
         takes += chosen
@@ -42,7 +49,11 @@ def _instances(ask: GpuAsk, fitting: Sequence[GpuRoom], node: str) -> list[GpuSh
 def _share(ask: GpuAsk, room: GpuRoom, node: str) -> GpuShare:
     """What an ask gets of a GPU that it fits on; it is taken."""
     instance = None if room.mig is None else room.mig.take(ask, room.total_mib)
-    memory_mib, compute_milli = share_on(ask, room.total_mib) if room.mig is None or instance is None else room.mig.size_of(instance, room.total_mib)
+    memory_mib, compute_milli = (
+        share_on(ask, room.total_mib)
+        if room.mig is None or instance is None
+        else room.mig.size_of(instance, room.total_mib)
+    )
     room.take(memory_mib, compute_milli)
     return GpuShare(node=node, uuid=room.uuid, memory_mib=memory_mib, compute_milli=compute_milli, mig=instance)
 
@@ -62,7 +73,11 @@ def alike(members: Iterable[PodState]) -> list[list[PodState]]:
 def has_room(state: PodState, node: NodeState) -> bool:
     """Whether its largest ask may fit as things are."""
     ask = None if state.request is None else state.request.hardest
-    return ask is not None and any(room.free_mib > 0 for room in node.gpus) and sum(fits(ask, room) for room in node.gpus) >= (1 if ask.profile else ask.count)
+    return (
+        ask is not None
+        and any(room.free_mib > 0 for room in node.gpus)
+        and sum(fits(ask, room) for room in node.gpus) >= (1 if ask.profile else ask.count)
+    )
 
 
 def give(room: GpuRoom, share: GpuShare, *, ends: bool) -> None:
@@ -89,4 +104,6 @@ def admits(state: PodState, node: NodeState) -> bool:
     if any(node.object.metadata.labels.get(key) != value for key, value in pod.node_selector.items()):
         return False
     affinity = None if pod.affinity is None else pod.affinity.node_affinity
-    return affinity is None or node_selector_matches(affinity.required_during_scheduling_ignored_during_execution, node.object)
+    return affinity is None or node_selector_matches(
+        affinity.required_during_scheduling_ignored_during_execution, node.object
+    )

@@ -87,10 +87,14 @@ class Immunity:
         for owner, known in list(self._of.items()):
             late = [uid for uid, (at, _) in known.asked.items() if now - at >= _HOUR_S]
             for uid in late:
-                if self._owner_of.get(uid) == owner:  # it may have got another owner meanwhile, and been asked under that
+                if (
+                    self._owner_of.get(uid) == owner
+                ):  # it may have got another owner meanwhile, and been asked under that
                     del self._owner_of[uid]
             if late:
-                self._of[owner] = msgspec.structs.replace(known, asked={uid: asked for uid, asked in known.asked.items() if uid not in late})
+                self._of[owner] = msgspec.structs.replace(
+                    known, asked={uid: asked for uid, asked in known.asked.items() if uid not in late}
+                )
             if self.forgotten_at(known) <= now:
                 del self._of[owner]
 
@@ -100,7 +104,9 @@ class Immunity:
         if known is None or _newest(record) > _newest(known):
             self._put(record)
             self._changed.pop(record.owner, None)
-            self._evicted[record.namespace] = deque(sorted(at for one in self._of.values() if one.namespace == record.namespace for at in one.ended))
+            self._evicted[record.namespace] = deque(
+                sorted(at for one in self._of.values() if one.namespace == record.namespace for at in one.ended)
+            )
 
     def changed(self) -> list[Spared]:
         """What has to be written down, once."""

@@ -136,7 +136,9 @@ class AskAdvice(Command, frozen=True):
     @property
     def query(self) -> AdviseQuery:
         spared = LeftAlone(pods=self.spared_pods, namespaces=self.spared_namespaces)
-        return AdviseQuery(namespace=self.namespace, name=self.name, most_gpu_seconds=self.most_gpu_seconds, for_plan=spared)
+        return AdviseQuery(
+            namespace=self.namespace, name=self.name, most_gpu_seconds=self.most_gpu_seconds, for_plan=spared
+        )
 
 
 def heard(event: Event) -> Input | None:

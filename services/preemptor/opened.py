@@ -39,7 +39,11 @@ class Open(msgspec.Struct):
     def turn(self) -> tuple[Victim, ...]:
         """Whose eviction is to be asked for now."""
         first = next((uid for uid in self.one_by_one if uid in self.victims_left), "")
-        return tuple(victim for victim in self.plan.victims if victim.uid in self.victims_left and (not first or victim.uid == first))
+        return tuple(
+            victim
+            for victim in self.plan.victims
+            if victim.uid in self.victims_left and (not first or victim.uid == first)
+        )
 
     def taken(self, uids: Collection[str]) -> bool:
         """The API server has taken these; whether others are to be asked for now. An answer that is heard twice opens nothing."""

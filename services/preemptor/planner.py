@@ -76,7 +76,9 @@ class Planner:
         self.alternatives: tuple[Alternative, ...] = ()
         """To the last plan."""
 
-    def plan(self, members: Sequence[PodState], excluded: frozenset[str] = frozenset(), *, waits: Waits = _never) -> list[Way] | None:
+    def plan(
+        self, members: Sequence[PodState], excluded: frozenset[str] = frozenset(), *, waits: Waits = _never
+    ) -> list[Way] | None:
         """A way for each of them, all at once and in one area, without victims where nobody need go; None where there is none.
 
         What is being given back is as good as free where it is enough. Where others would have to go too, `waits` says whether the
@@ -161,7 +163,10 @@ class Planner:
             else:
                 self._taken, self._used = kept
         first = next(iter(ways))
-        return {uid: Way(way.node, tuple(self._gone.values()) if uid == first else (), way.takes) for uid, way in ways.items()}
+        return {
+            uid: Way(way.node, tuple(self._gone.values()) if uid == first else (), way.takes)
+            for uid, way in ways.items()
+        }
 
     def _placed_again(self, ways: dict[str, Way], nodes: set[str], back: set[str]) -> dict[str, Way] | None:
         """Those of the members who are on these nodes, without those who are put back."""
@@ -181,7 +186,11 @@ class Planner:
     def elsewhere(self, ways: Sequence[Way]) -> dict[str, str]:
         """Nodes on which there is room for victims that end (`actions.move`), by uid: room that none of these ways needs."""
         taken = {way.node for way in ways}
-        free = [node for name, node in sorted(self._book.nodes.items()) if name not in self._busy and name not in taken and any(room.free_mib > 0 for room in node.gpus)]
+        free = [
+            node
+            for name, node in sorted(self._book.nodes.items())
+            if name not in self._busy and name not in taken and any(room.free_mib > 0 for room in node.gpus)
+        ]
         found = move.elsewhere([victim for way in ways for victim in way.victims], self._book.pods, free, self._take)
         self._busy |= set(found.values())
         return found
@@ -201,7 +210,9 @@ class Planner:
     def _best(self, state: PodState) -> Way | None:
         best: Way | None = None
         alone, looks = len(self._takers) == 1, 0
-        for bound, node in self._bounds.nodes(state, self._taken.keys() | {victim.node for victim in self._gone.values()}):
+        for bound, node in self._bounds.nodes(
+            state, self._taken.keys() | {victim.node for victim in self._gone.values()}
+        ):
             if best is not None and best.cost[:6] <= bound:
                 if not alone or looks == OTHERS_MOST or not best.victims:
                     break
@@ -227,7 +238,9 @@ class Planner:
         candidates = [c for c in self._candidates.on(node, state) if c.uid not in self._gone]
         trying = Trying(self.place, self._candidates, state, node, before, list(self._gone.values()), self._takers)
         for action in self._candidates.gentle:
-            way = self._parking(trying, [parked for c in candidates if action.name in c.parks and (parked := action.of(c)) is not None])
+            way = self._parking(
+                trying, [parked for c in candidates if action.name in c.parks and (parked := action.of(c)) is not None]
+            )
             if way is not None:
                 return way
         return self._evicting(trying, candidates)
@@ -285,7 +298,10 @@ class Planner:
         demands = [state.demand, *(other.demand for other in others)]
         if node.cpu_used - sum(c.demand.cpu_milli for c in ends) + sum(d.cpu_milli for d in demands) > node.cpu_total:
             return None
-        if node.memory_used - sum(c.demand.memory_bytes for c in ends) + sum(d.memory_bytes for d in demands) > node.memory_total:
+        if (
+            node.memory_used - sum(c.demand.memory_bytes for c in ends) + sum(d.memory_bytes for d in demands)
+            > node.memory_total
+        ):
             return None
         if len(node.pods) - len(ends) + len(demands) > node.pods_total:
             return None

@@ -12,18 +12,42 @@ from shared.contracts.preemption import ENDS, Action, Beneficiary, Plan, Victim
 from shared.model.life import grace_s
 
 
-def plan_of(plan_id: str, members: Sequence[PodState], ways: Sequence[Way], elsewhere: Mapping[str, str], book: Book, *, deadline_s: int) -> Plan:
+def plan_of(
+    plan_id: str,
+    members: Sequence[PodState],
+    ways: Sequence[Way],
+    elsewhere: Mapping[str, str],
+    book: Book,
+    *,
+    deadline_s: int,
+) -> Plan:
     """`elsewhere`: nodes on which a place is kept for victims, by uid. `deadline_s`: beside what its victims have to end."""
-    victims = tuple(_victim(candidate, book.pods[candidate.uid], elsewhere.get(candidate.uid, "")) for way in ways for candidate in way.victims)
+    victims = tuple(
+        _victim(candidate, book.pods[candidate.uid], elsewhere.get(candidate.uid, ""))
+        for way in ways
+        for candidate in way.victims
+    )
     return plan_for(plan_id, members, [way.node for way in ways], victims, deadline_s=deadline_s)
 
 
-def plan_for(plan_id: str, members: Sequence[PodState], nodes: Sequence[str], victims: tuple[Victim, ...], *, deadline_s: int, consolidates: bool = False) -> Plan:
+def plan_for(
+    plan_id: str,
+    members: Sequence[PodState],
+    nodes: Sequence[str],
+    victims: tuple[Victim, ...],
+    *,
+    deadline_s: int,
+    consolidates: bool = False,
+) -> Plan:
     """The members get places on these nodes."""
     return Plan(
-        plan_id=plan_id, beneficiaries=_gains(members, nodes), victims=victims, deadline_s=deadline_of(victims, deadline_s),
-        price_gpu_seconds=sum(v.lost_gpu_seconds for v in victims), consolidates=consolidates,
-    )  # fmt: skip
+        plan_id=plan_id,
+        beneficiaries=_gains(members, nodes),
+        victims=victims,
+        deadline_s=deadline_of(victims, deadline_s),
+        price_gpu_seconds=sum(v.lost_gpu_seconds for v in victims),
+        consolidates=consolidates,
+    )
 
 
 def deadline_of(victims: Iterable[Victim], deadline_s: int) -> int:
@@ -39,16 +63,31 @@ def _gains(members: Iterable[PodState], nodes: Iterable[str]) -> tuple[Beneficia
     )
 
 
-def gives_way(state: PodState, action: Action, price_gpu_ms: int, *, to: str = "", keeps_milli: int = 0, keeps_mib: int = 0) -> Victim:
+def gives_way(
+    state: PodState, action: Action, price_gpu_ms: int, *, to: str = "", keeps_milli: int = 0, keeps_mib: int = 0
+) -> Victim:
     """`to`: where a place is kept for it. It keeps so much of each GPU, where it goes on."""
     meta = state.pod.metadata
     return Victim(
-        uid=state.uid, namespace=meta.namespace, name=meta.name, grant_id=state.grant_id, action=action, to=to, keeps_milli=keeps_milli, keeps_mib=keeps_mib,
-        lost_gpu_seconds=price_gpu_ms // 1000, grace_s=grace_s(state.pod) if action in ENDS else 0,
-    )  # fmt: skip
+        uid=state.uid,
+        namespace=meta.namespace,
+        name=meta.name,
+        grant_id=state.grant_id,
+        action=action,
+        to=to,
+        keeps_milli=keeps_milli,
+        keeps_mib=keeps_mib,
+        lost_gpu_seconds=price_gpu_ms // 1000,
+        grace_s=grace_s(state.pod) if action in ENDS else 0,
+    )
 
 
 def _victim(candidate: Candidate, state: PodState, to: str) -> Victim:
     return gives_way(
-        state, "move" if to else candidate.action, candidate.price_gpu_ms, to=to, keeps_milli=candidate.keeps_milli, keeps_mib=candidate.keeps_mib
+        state,
+        "move" if to else candidate.action,
+        candidate.price_gpu_ms,
+        to=to,
+        keeps_milli=candidate.keeps_milli,
+        keeps_mib=candidate.keeps_mib,
     )

@@ -39,11 +39,17 @@ class Preemptor(Service):
         self._leads = False
         self._leadership = Leadership(ctx.bus, "preemptor", ctx.instance, on_elected=self._elected, on_lost=self._lost)
         self._plans = ctx.metrics.counter("kerf_preemptor_plans_total", "Plans, by what became of them.", ("outcome",))
-        self._advice = ctx.metrics.counter("kerf_preemptor_advice_total", "Advice asked of placement, by what it was.", ("outcome",))
-        self._evictions = ctx.metrics.counter("kerf_preemptor_evictions_total", "Evictions asked for, by outcome.", ("outcome",))
+        self._advice = ctx.metrics.counter(
+            "kerf_preemptor_advice_total", "Advice asked of placement, by what it was.", ("outcome",)
+        )
+        self._evictions = ctx.metrics.counter(
+            "kerf_preemptor_evictions_total", "Evictions asked for, by outcome.", ("outcome",)
+        )
         ctx.metrics.observe_by("kerf_preemptor_leader", "1 on the instance that works.", lambda: float(self._leads))
         self._work_now: _Work | None = None
-        ctx.metrics.observe_by("kerf_preemptor_immune_owners", "Owners that are left alone, for one of theirs has made room.", self._immune)
+        ctx.metrics.observe_by(
+            "kerf_preemptor_immune_owners", "Owners that are left alone, for one of theirs has made room.", self._immune
+        )
         ctx.health.set("role", ok=True, detail="standby")
         ctx.spawn(self._work(), name="work")
         ctx.spawn(self._leadership.run(), name="leadership")
@@ -107,7 +113,9 @@ class _Work:
                     self._ticking = self._ticking and not isinstance(event, m.Tick)
                     for command in self.core.handle(event, time.time()):
                         self._carry_out(command, group)
-                    await asyncio.sleep(0)  # a full inbox gives no other task its turn, and leadership has to be renewed
+                    await asyncio.sleep(
+                        0
+                    )  # a full inbox gives no other task its turn, and leadership has to be renewed
         finally:
             for subscription in subscriptions:
                 await subscription.stop()
@@ -132,7 +140,9 @@ class _Work:
         _, event = unwrap(incoming.payload)
         heard = m.heard(event)
         # It is said under each namespace that it is about, and counted once.
-        if isinstance(heard, m.Ended) and incoming.subject.endswith(f".{subjects.token(event.plan.beneficiaries[0].namespace)}"):
+        if isinstance(heard, m.Ended) and incoming.subject.endswith(
+            f".{subjects.token(event.plan.beneficiaries[0].namespace)}"
+        ):
             self._plans.add(self._leads(), "executed" if heard.executed else "abandoned")
         if heard is not None:
             self._inbox.put_nowait(heard)
@@ -161,7 +171,9 @@ class _Work:
         match command:
             case m.Propose():
                 for namespace, uid in command.plan.concerns().items():
-                    self.ctx.emit(command.event, namespace=namespace, about=uid, traceparent=self.ctx.telemetry.traceparent(uid))
+                    self.ctx.emit(
+                        command.event, namespace=namespace, about=uid, traceparent=self.ctx.telemetry.traceparent(uid)
+                    )
                 self._plans.add(1, "proposed")
                 group.create_task(self._reserve(command.plan))
             case m.Remember() if self._leads():
@@ -175,7 +187,10 @@ class _Work:
 
     async def _reserve(self, plan: pre.Plan) -> None:
         try:
-            answer = decode(await self.bus.request(subjects.CMD_RESERVE, encode(pre.Reserve(plan=plan)), timeout_s=ANSWER_S), pre.Reserved)
+            answer = decode(
+                await self.bus.request(subjects.CMD_RESERVE, encode(pre.Reserve(plan=plan)), timeout_s=ANSWER_S),
+                pre.Reserved,
+            )
         except BusError as error:
             # Reserved or not: if it was, its deadline gives it back, for nobody executes it.
             self.ctx.log.warning("reserve_unanswered", plan=plan.plan_id, error=str(error))
@@ -187,14 +202,19 @@ class _Work:
 
     async def _remember(self, command: m.Remember) -> None:
         try:
-            await self.bus.kv(subjects.KV_SPARED).put(subjects.token(command.spared.owner), encode(command.spared), ttl_s=command.for_s)
+            await self.bus.kv(subjects.KV_SPARED).put(
+                subjects.token(command.spared.owner), encode(command.spared), ttl_s=command.for_s
+            )
         except BusError as error:
             # Whoever works next may ask somebody again a little early, which is no reason to stop working.
             self.ctx.log.warning("immunity_not_kept", owner=command.spared.owner, error=str(error))
 
     async def _ask_advice(self, command: m.AskAdvice) -> None:
         try:
-            answer = decode(await self.bus.request(subjects.QUERY_ADVISE, encode(command.query), timeout_s=ANSWER_S), queries.AdviseAnswer)
+            answer = decode(
+                await self.bus.request(subjects.QUERY_ADVISE, encode(command.query), timeout_s=ANSWER_S),
+                queries.AdviseAnswer,
+            )
             outcome = "none" if answer.advice is None or not answer.advice.moves else "moves"
         except BusError as error:
             self.ctx.log.warning("advice_unanswered", namespace=command.namespace, pod=command.name, error=str(error))
@@ -205,7 +225,9 @@ class _Work:
     async def _evict(self, command: m.Execute) -> None:
         batch = commands.EvictBatch(evictions=command.evictions)
         try:
-            answers = decode(await self.bus.request(subjects.CMD_EVICT, encode(batch), timeout_s=ANSWER_S), commands.Answers).answers
+            answers = decode(
+                await self.bus.request(subjects.CMD_EVICT, encode(batch), timeout_s=ANSWER_S), commands.Answers
+            ).answers
         except BusError as error:
             self.ctx.log.warning("evictions_unanswered", plan=command.plan_id, error=str(error))
             answers = tuple(commands.Answer(uid=e.uid, outcome="unknown") for e in command.evictions)
@@ -219,7 +241,9 @@ class _Work:
         try:
             await self.bus.request(subjects.CMD_ABANDON, encode(order), timeout_s=ANSWER_S)
         except BusError as error:
-            self.ctx.log.warning("abandon_unanswered", plan=command.plan_id, error=str(error))  # its deadline says the same
+            self.ctx.log.warning(
+                "abandon_unanswered", plan=command.plan_id, error=str(error)
+            )  # its deadline says the same
 
 
 SERVICE = Preemptor

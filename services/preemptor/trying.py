@@ -29,7 +29,11 @@ class Trying(msgspec.Struct, frozen=True):
 
     def unit(self, candidate: Candidate, with_: Sequence[Candidate] = ()) -> list[Candidate] | None:
         going = {victim.uid for victim in (*self.before, *with_)}
-        return self.candidates.unit(candidate, going, self.state) if candidate.may_end and candidate.uid not in going else None
+        return (
+            self.candidates.unit(candidate, going, self.state)
+            if candidate.may_end and candidate.uid not in going
+            else None
+        )
 
     def lets_go(self, victims: Sequence[Candidate]) -> bool:
         return self.candidates.lets_go([*self.gone, *victims], self.takers)

@@ -72,8 +72,18 @@ class Candidates:
     A node's are made anew when its pods have changed, or after a while: prices grow with the time.
     """
 
-    def __init__(self, book: Book, gangs: Gangs, precedence: Precedes, immune: Immune, *, left: Left, gentle: Sequence[GivesUp], uses_mib: Uses,
-                 leaving_s: float) -> None:  # fmt: skip
+    def __init__(
+        self,
+        book: Book,
+        gangs: Gangs,
+        precedence: Precedes,
+        immune: Immune,
+        *,
+        left: Left,
+        gentle: Sequence[GivesUp],
+        uses_mib: Uses,
+        leaving_s: float,
+    ) -> None:
         """`gentle`: what may be asked of those who need not end. `leaving_s`: how long a slice is waited for that outlives its pod."""
         self._book, self._gangs, self._precedence, self._immune, self._now = book, gangs, precedence, immune, 0.0
         self.gentle, self._uses_mib = tuple(gentle), uses_mib
@@ -197,7 +207,10 @@ class Candidates:
         spent = known.budgets & self._budgets.spent
         if spent != known.spent:
             known.spent = spent
-            able = (msgspec.structs.replace(c, may_end=False) if not spent.isdisjoint(c.budgets) else c for c in known.candidates)
+            able = (
+                msgspec.structs.replace(c, may_end=False) if not spent.isdisjoint(c.budgets) else c
+                for c in known.candidates
+            )
             known.able = tuple(c for c in able if c.may_end or c.parks)
             known.clearing = clearings(known.able)
             known.emptied = {}
@@ -207,16 +220,35 @@ class Candidates:
         return known
 
     def _make(self, node: NodeState) -> _Known:
-        made = (self._candidate(s, node.name) for s in node.pods.values() if s.grant_id and not why_not(s, self._book, self._now, stays=True))
+        made = (
+            self._candidate(s, node.name)
+            for s in node.pods.values()
+            if s.grant_id and not why_not(s, self._book, self._now, stays=True)
+        )
         candidates = tuple(sorted((c for c in made if c.may_end or c.parks), key=lambda c: c.cost))
         known = self._of[node.name] = _Known(
-            _pods(node), candidates, self._now, clearings(candidates), budgets=frozenset(name for c in candidates for name in c.budgets), able=candidates
-        )  # fmt: skip
+            _pods(node),
+            candidates,
+            self._now,
+            clearings(candidates),
+            budgets=frozenset(name for c in candidates for name in c.budgets),
+            able=candidates,
+        )
         return known
 
     def _leave(self, node: NodeState) -> tuple[Candidate, ...]:
-        ending = [s for s in node.pods.values() if s.grant_id and (by := ends_by(s.pod)) is not None and self._now < by + STUCK_S]
-        left = [held for held in node.grants.values() if held.phase == "leaving" and held.uid not in node.pods and self._now - self._alone.setdefault(held.grant_id, self._now) < self._leaving_s]
+        ending = [
+            s
+            for s in node.pods.values()
+            if s.grant_id and (by := ends_by(s.pod)) is not None and self._now < by + STUCK_S
+        ]
+        left = [
+            held
+            for held in node.grants.values()
+            if held.phase == "leaving"
+            and held.uid not in node.pods
+            and self._now - self._alone.setdefault(held.grant_id, self._now) < self._leaving_s
+        ]
         return (*(self._candidate(state, node.name) for state in ending), *(_slice(held, node.name) for held in left))
 
     def unit(self, candidate: Candidate, gone: Collection[str], taker: PodState) -> list[Candidate] | None:
@@ -227,7 +259,12 @@ class Candidates:
             state = self._book.pods[uid]
             if uid == candidate.uid:
                 continue
-            if uid in self._promised or not state.grant_id or self._spared(state) or not self._precedence.may(taker, state):
+            if (
+                uid in self._promised
+                or not state.grant_id
+                or self._spared(state)
+                or not self._precedence.may(taker, state)
+            ):
                 return None
             found.append(self._candidate(state, state.charged))
         return found
@@ -245,11 +282,15 @@ class Candidates:
         if any(victim.action == "evict" and self._left_alone[victim.uid] for victim in victims):
             return False
         stay = [victim.uid for victim in victims if victim.action != "evict"]
-        return self._budgets.let_go(victims) and not self._precedence.refuses(takers, [pods[victim.uid] for victim in victims], stay=stay)
+        return self._budgets.let_go(victims) and not self._precedence.refuses(
+            takers, [pods[victim.uid] for victim in victims], stay=stay
+        )
 
     def let_in(self, victims: Sequence[Candidate], takers: Sequence[PodState]) -> bool:
         """Whether the takers' queue lets them have so much when these are gone."""
-        return not self._precedence.keeps_back(takers, [self._book.pods[victim.uid] for victim in victims if victim.action == "evict"])
+        return not self._precedence.keeps_back(
+            takers, [self._book.pods[victim.uid] for victim in victims if victim.action == "evict"]
+        )
 
     def could_not(self, uids: Iterable[str], until: float) -> None:
         """A plan by which these were to give something up came to nothing."""
@@ -273,9 +314,20 @@ class Candidates:
         least = sum(price_of(pods[uid], self._book, self._now).price_gpu_ms for uid in self._gangs.goes_with(state.uid))
         meta = state.pod.metadata
         return Candidate(
-            state.pod.spec.priority, price.price_gpu_ms, least, price.gpu_milli, Last((meta.creation_timestamp, meta.name)), state.uid, node, state.demand, shares,
-            tuple(budgets_of(state, self._book)), self._parks(state), not self._spared(state, budgets=False), self._uses_mib(state.uid),
-        )  # fmt: skip
+            state.pod.spec.priority,
+            price.price_gpu_ms,
+            least,
+            price.gpu_milli,
+            Last((meta.creation_timestamp, meta.name)),
+            state.uid,
+            node,
+            state.demand,
+            shares,
+            tuple(budgets_of(state, self._book)),
+            self._parks(state),
+            not self._spared(state, budgets=False),
+            self._uses_mib(state.uid),
+        )
 
     def _parks(self, state: PodState) -> tuple[Parking, ...]:
         """Nothing of one that is parked already: what it has left is little, and two orders at once are none."""

@@ -46,7 +46,10 @@ class Waiters(dict[str, Waiting]):
     def rejected_before(self, now: float) -> None:
         """By their conditions: placement said so before we listened."""
         for state in self._book.pods.values():
-            if state.wants_place and any(c.type == "PodScheduled" and c.status == "False" and c.reason == "Unschedulable" for c in state.pod.status.conditions):
+            if state.wants_place and any(
+                c.type == "PodScheduled" and c.status == "False" and c.reason == "Unschedulable"
+                for c in state.pod.status.conditions
+            ):
                 self.rejected(state.uid, now)
 
     def tick(self, now: float) -> None:
@@ -61,7 +64,14 @@ class Waiters(dict[str, Waiting]):
         groups: dict[str, list[PodState]] = {}
         for uid, waits in self.items():
             state = self._book.pods.get(uid)
-            if state is None or uid in planned or waits.not_before > now or state.refusal or state.request is None or state.never_preempts:
+            if (
+                state is None
+                or uid in planned
+                or waits.not_before > now
+                or state.refusal
+                or state.request is None
+                or state.never_preempts
+            ):
                 continue
             gang = self._gangs.of(uid)
             if gang is not None and not gang.known.isdisjoint(planned):
@@ -88,7 +98,9 @@ class Waiters(dict[str, Waiting]):
     def waits_for(self, ending: Collection[str], members: Sequence[PodState], leaving_s: float, now: float) -> bool:
         """Whether the members wait for these, by uid, before others are asked to go as well: for so long after their wait began, or
         where these end for their sake."""
-        return self.waited_s(members, now) < leaving_s or any(not self[state.uid].asked.isdisjoint(ending) for state in members)
+        return self.waited_s(members, now) < leaving_s or any(
+            not self[state.uid].asked.isdisjoint(ending) for state in members
+        )
 
     def in_vain(self, uids: Iterable[str], victims: Collection[str]) -> None:
         """A plan for these came to nothing, and some of its victims may end."""

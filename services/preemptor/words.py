@@ -20,4 +20,8 @@ def _comes_back(victim: Victim, book: Book) -> str:
         return f"a place is kept for it on {victim.to}"
     state = book.pods.get(victim.uid)
     owner = None if state is None else state.controller
-    return "nothing makes it anew" if owner is None else f"its {owner.kind} makes it anew, and it comes back when there is room (kerf when)"
+    return (
+        "nothing makes it anew"
+        if owner is None
+        else f"its {owner.kind} makes it anew, and it comes back when there is room (kerf when)"
+    )

@@ -29,14 +29,24 @@ def review(pod: Json, uid: str) -> Json:
     kind = {"group": "", "version": "v1", "kind": "Pod"}
     resource = {"group": "", "version": "v1", "resource": "pods"}
     return {
-        "apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview",
+        "apiVersion": "admission.k8s.io/v1",
+        "kind": "AdmissionReview",
         "request": {
-            "uid": uid, "kind": kind, "resource": resource, "requestKind": kind, "requestResource": resource,
-            "name": meta.get("name", ""), "namespace": meta.get("namespace") or "default", "operation": "CREATE",
-            "userInfo": {"username": USER, "groups": ["system:authenticated"]}, "object": pod, "oldObject": None, "dryRun": False,
+            "uid": uid,
+            "kind": kind,
+            "resource": resource,
+            "requestKind": kind,
+            "requestResource": resource,
+            "name": meta.get("name", ""),
+            "namespace": meta.get("namespace") or "default",
+            "operation": "CREATE",
+            "userInfo": {"username": USER, "groups": ["system:authenticated"]},
+            "object": pod,
+            "oldObject": None,
+            "dryRun": False,
             "options": {"kind": "CreateOptions", "apiVersion": "meta.k8s.io/v1"},
         },
-    }  # fmt: skip
+    }
 
 
 def decide(pod: Json, uid: str, answer: Any) -> tuple[Json, list[str]]:
@@ -50,7 +60,9 @@ def decide(pod: Json, uid: str, answer: Any) -> tuple[Json, list[str]]:
     if not response.get("patch"):
         return pod, warnings
     if response.get("patchType") != "JSONPatch":
-        raise NotAdmitted(f"the admission webhook sent a patch of type {response.get('patchType')!r}; only JSONPatch exists")
+        raise NotAdmitted(
+            f"the admission webhook sent a patch of type {response.get('patchType')!r}; only JSONPatch exists"
+        )
     try:
         patched = json_patch(pod, msgspec.json.decode(base64.b64decode(response["patch"], validate=True)))
     except (PatchError, msgspec.DecodeError, binascii.Error, ValueError) as error:

@@ -27,7 +27,9 @@ class Announcer:
     Counts: `written`, `failed`, and `shed` for what was dropped because the queue was full.
     """
 
-    def __init__(self, writes: Writes, find_pod: Callable[[str, str], Pod | None], busy: Callable[[], bool], log: Any) -> None:
+    def __init__(
+        self, writes: Writes, find_pod: Callable[[str, str], Pod | None], busy: Callable[[], bool], log: Any
+    ) -> None:
         self._writes = writes
         self._find_pod = find_pod
         self._busy = busy
@@ -83,7 +85,9 @@ class Announcer:
     async def _step(self) -> bool:
         """Writes one thing; False where nothing may be written now."""
         now = time.monotonic()
-        uid = next((u for u in self._reports if now - self._reported_at.get(u, float("-inf")) >= REPORT_INTERVAL_S), None)
+        uid = next(
+            (u for u in self._reports if now - self._reported_at.get(u, float("-inf")) >= REPORT_INTERVAL_S), None
+        )
         if uid is not None:
             if len(self._reported_at) > 10 * QUEUE_LIMIT:
                 self._reported_at = {u: t for u, t in self._reported_at.items() if now - t < REPORT_INTERVAL_S}
@@ -100,18 +104,30 @@ class Announcer:
         if pod is None or pod.metadata.uid != order.uid or pod.spec.node_name or stands(pod, order):
             return
         result = await self._writes.report_unscheduled(
-            order.namespace, order.name, order.uid, reason=order.reason, message=order.message, now_s=time.time(),
+            order.namespace,
+            order.name,
+            order.uid,
+            reason=order.reason,
+            message=order.message,
+            now_s=time.time(),
             resource_version=pod.metadata.resource_version,
-        )  # fmt: skip
+        )
         self._count(result.outcome, result.message, order.name)
         if result.outcome == "conflict":
             # It moved on under our eyes. Unless it was bound, or a newer report has come, the sentence holds: once more later.
             self._reports.setdefault(order.uid, order)
         if result.outcome == "done":
-            self.offer(AnnounceEvent(
-                uid=order.uid, namespace=order.namespace, name=order.name, type="Warning", reason="FailedScheduling", action="Scheduling",
-                note=order.message,
-            ))  # fmt: skip
+            self.offer(
+                AnnounceEvent(
+                    uid=order.uid,
+                    namespace=order.namespace,
+                    name=order.name,
+                    type="Warning",
+                    reason="FailedScheduling",
+                    action="Scheduling",
+                    note=order.message,
+                )
+            )
 
     async def _announce(self, event: AnnounceEvent) -> bool:
         """Whether the server answered at all."""

@@ -156,9 +156,14 @@ class Core:
             return commands, WirePage(epoch=self.epoch, snapshot=name, number=0, page=page, pages=0, error=text)
         held.used_at = now
         answer = WirePage(
-            epoch=self.epoch, snapshot=name, number=held.number, page=page, pages=len(held.pages),
-            facts=held.pages[page], log_sequence_seen=self.log_sequence_seen,
-        )  # fmt: skip
+            epoch=self.epoch,
+            snapshot=name,
+            number=held.number,
+            page=page,
+            pages=len(held.pages),
+            facts=held.pages[page],
+            log_sequence_seen=self.log_sequence_seen,
+        )
         return commands, answer
 
     # --- inside -----------------------------------------------------------------------------------------------------
@@ -200,7 +205,11 @@ class Core:
 
     def _flush(self, commands: list[Command], now: float) -> None:
         self.number += 1
-        commands.append(WireBatch(epoch=self.epoch, number=self.number, facts=self._pending, log_sequence_seen=self.log_sequence_seen))
+        commands.append(
+            WireBatch(
+                epoch=self.epoch, number=self.number, facts=self._pending, log_sequence_seen=self.log_sequence_seen
+            )
+        )
         self._pending, self._pending_bytes = [], 0
         self._sent_at = now
 
@@ -230,12 +239,16 @@ def trim(seen: Object) -> Object:
     notes = seen.metadata.annotations
     full = annotations_bytes(notes) > ANNOTATIONS_MAX_BYTES - GRANT_MAX_BYTES
     kept = {
-        k: v for k, v in notes.items()
-        if k.startswith(names.PREFIX) or (len(v) <= ANNOTATION_LIMIT and k != "kubectl.kubernetes.io/last-applied-configuration")
-    }  # fmt: skip
+        k: v
+        for k, v in notes.items()
+        if k.startswith(names.PREFIX)
+        or (len(v) <= ANNOTATION_LIMIT and k != "kubectl.kubernetes.io/last-applied-configuration")
+    }
     if len(kept) == len(notes) and not full:
         return seen
-    return msgspec.structs.replace(seen, metadata=msgspec.structs.replace(seen.metadata, annotations=kept, annotations_full=full))
+    return msgspec.structs.replace(
+        seen, metadata=msgspec.structs.replace(seen.metadata, annotations=kept, annotations_full=full)
+    )
 
 
 def _same(known: Object, seen: Object) -> bool:

@@ -28,7 +28,14 @@ class Executors:
     """Carries out batches; answers name only what did not end well, so `done` costs no bytes."""
 
     def __init__(
-        self, core: Core, writes: Writes, announcer: Announcer, telemetry: Telemetry, metrics: Metrics, *, in_flight: int = BINDS_IN_FLIGHT
+        self,
+        core: Core,
+        writes: Writes,
+        announcer: Announcer,
+        telemetry: Telemetry,
+        metrics: Metrics,
+        *,
+        in_flight: int = BINDS_IN_FLIGHT,
     ) -> None:
         self._core = core
         self._writes = writes
@@ -37,7 +44,9 @@ class Executors:
         self._slots = asyncio.Semaphore(in_flight)
         self.binding = 0
         """Binds in flight or waiting for their turn."""
-        self._outcomes = metrics.counter("kerf_watcher_writes_total", "Writes in the cluster, by kind and outcome.", ("kind", "outcome"))
+        self._outcomes = metrics.counter(
+            "kerf_watcher_writes_total", "Writes in the cluster, by kind and outcome.", ("kind", "outcome")
+        )
         self._seconds = metrics.histogram(
             "kerf_watcher_bind_seconds", "Time of one Binding, from its POST to its answer.", buckets=BIND_BUCKETS
         )
@@ -52,9 +61,16 @@ class Executors:
         for order, result in zip(batch.binds, results, strict=True):
             if result.outcome == "done":
                 note = f"Successfully assigned {order.namespace}/{order.name} to {order.node}"
-                self._announcer.offer(c.AnnounceEvent(
-                    uid=order.uid, namespace=order.namespace, name=order.name, reason="Scheduled", action="Binding", note=note,
-                ))  # fmt: skip
+                self._announcer.offer(
+                    c.AnnounceEvent(
+                        uid=order.uid,
+                        namespace=order.namespace,
+                        name=order.name,
+                        reason="Scheduled",
+                        action="Binding",
+                        note=note,
+                    )
+                )
         return self._answers("bind", batch.binds, results)
 
     async def evict(self, batch: c.EvictBatch) -> c.Answers:
@@ -67,7 +83,9 @@ class Executors:
             self._outcomes.add(1, type(order).__name__, result.outcome)
         answers = [
             c.Answer(
-                uid=_subject(order), outcome=result.outcome, resource_version=getattr(order, "resource_version", ""),
+                uid=_subject(order),
+                outcome=result.outcome,
+                resource_version=getattr(order, "resource_version", ""),
                 message=result.message[:MESSAGE_MOST],
             )
             for order, result in zip(batch.patches, results, strict=True)
@@ -87,10 +105,14 @@ class Executors:
         self._seconds.observe(time.perf_counter() - started)
         if start_ns or result.outcome != "done":
             self._telemetry.pod_span(
-                order.uid, "bind", start_ns=start_ns or None, kind="client", force=result.outcome not in ("done", "conflict"),
+                order.uid,
+                "bind",
+                start_ns=start_ns or None,
+                kind="client",
+                force=result.outcome not in ("done", "conflict"),
                 attributes={"k8s.node.name": order.node, "kerf.outcome": result.outcome},
                 error="" if result.outcome == "done" else result.message,
-            )  # fmt: skip
+            )
         return result
 
     async def _allocate(self, order: c.Bind) -> Result:
@@ -99,7 +121,10 @@ class Executors:
         for wanted in order.claims:
             known = self._core.find(ResourceClaim.__name__, wanted.name, order.namespace)
             if known is None:
-                return Result("refused", f"ResourceClaim {order.namespace}/{wanted.name} is not known to this watcher; nothing was sent")
+                return Result(
+                    "refused",
+                    f"ResourceClaim {order.namespace}/{wanted.name} is not known to this watcher; nothing was sent",
+                )
             result = await self._writes.devices.allocate(wanted, known, node=order.node, pod=pod)
             if result.outcome != "done":
                 return result
@@ -114,9 +139,17 @@ class Executors:
     async def _evict(self, order: c.Evict) -> Result:
         result = await self._writes.evict(order)
         if result.outcome == "done":
-            self._announcer.offer(c.AnnounceEvent(
-                uid=order.uid, namespace=order.namespace, name=order.name, type="Warning", reason="Evicted", action="Evicting", note=order.reason,
-            ))  # fmt: skip
+            self._announcer.offer(
+                c.AnnounceEvent(
+                    uid=order.uid,
+                    namespace=order.namespace,
+                    name=order.name,
+                    type="Warning",
+                    reason="Evicted",
+                    action="Evicting",
+                    note=order.reason,
+                )
+            )
         return result
 
     async def _patch(self, order: c.Patch) -> Result:
@@ -146,7 +179,9 @@ class Executors:
         one too many does no harm."""
         result = Result("unknown", "the annotation did not move the pod")
         if not order.by_status:
-            result = await self._writes.annotate_pod(order.namespace, order.name, order.uid, {names.ANNOTATION_TOUCHED: order.token})
+            result = await self._writes.annotate_pod(
+                order.namespace, order.name, order.uid, {names.ANNOTATION_TOUCHED: order.token}
+            )
             if result.outcome not in ("refused", "unknown"):
                 return result
         by_status = await self._writes.mark_touched(order.namespace, order.name, order.uid, token=order.token)
@@ -158,16 +193,31 @@ class Executors:
     async def _park(self, order: c.ParkPod) -> Result:
         """What stands there already is not written, nor told, again."""
         pod = self._core.find("Pod", order.name, order.namespace)
-        if pod is not None and pod.metadata.uid == order.uid and pod.metadata.annotations.get(names.ANNOTATION_PARKED, "") == order.parked:
+        if (
+            pod is not None
+            and pod.metadata.uid == order.uid
+            and pod.metadata.annotations.get(names.ANNOTATION_PARKED, "") == order.parked
+        ):
             return Result("done")
         result = await self._writes.annotate_pod(
-            order.namespace, order.name, order.uid, {names.ANNOTATION_PARKED: order.parked or None}, order.resource_version
+            order.namespace,
+            order.name,
+            order.uid,
+            {names.ANNOTATION_PARKED: order.parked or None},
+            order.resource_version,
         )
         if result.outcome == "done":
             reason, action = ("Parked", "Parking") if order.parked else ("Resumed", "Resuming")
-            self._announcer.offer(c.AnnounceEvent(
-                uid=order.uid, namespace=order.namespace, name=order.name, reason=reason, action=action, note=order.reason,
-            ))  # fmt: skip
+            self._announcer.offer(
+                c.AnnounceEvent(
+                    uid=order.uid,
+                    namespace=order.namespace,
+                    name=order.name,
+                    reason=reason,
+                    action=action,
+                    note=order.reason,
+                )
+            )
         return result
 
     async def _label(self, order: c.LabelNode) -> Result:
@@ -181,9 +231,17 @@ class Executors:
     async def _delete(self, order: c.DeletePod) -> Result:
         result = await self._writes.delete_pod(order)
         if result.outcome == "done":
-            self._announcer.offer(c.AnnounceEvent(
-                uid=order.uid, namespace=order.namespace, name=order.name, type="Warning", reason="Deleted", action="Deleting", note=order.reason,
-            ))  # fmt: skip
+            self._announcer.offer(
+                c.AnnounceEvent(
+                    uid=order.uid,
+                    namespace=order.namespace,
+                    name=order.name,
+                    type="Warning",
+                    reason="Deleted",
+                    action="Deleting",
+                    note=order.reason,
+                )
+            )
         return result
 
     async def _select(self, order: c.SelectNode) -> Result:
@@ -196,12 +254,22 @@ class Executors:
         if volume is None:
             return Result("gone", f"volume {order.volume} is not known to this watcher")
         taken = volume.spec.claim_ref
-        promised = taken is not None and not taken.uid and (taken.namespace, taken.name) == (order.namespace, order.claim)
+        promised = (
+            taken is not None and not taken.uid and (taken.namespace, taken.name) == (order.namespace, order.claim)
+        )
         if taken is not None and not promised:
             ours = taken.uid == claim.metadata.uid
-            return Result("done") if ours else Result("conflict", f"volume {order.volume} belongs to {taken.namespace}/{taken.name}")
+            return (
+                Result("done")
+                if ours
+                else Result("conflict", f"volume {order.volume} belongs to {taken.namespace}/{taken.name}")
+            )
         return await self._writes.reserve_volume(
-            order.volume, volume.metadata.resource_version, namespace=order.namespace, claim=order.claim, claim_uid=claim.metadata.uid
+            order.volume,
+            volume.metadata.resource_version,
+            namespace=order.namespace,
+            claim=order.claim,
+            claim_uid=claim.metadata.uid,
         )
 
     async def _each(self, orders: Sequence[T], execute: Callable[[T], Awaitable[Result]]) -> list[Result]:
@@ -222,7 +290,10 @@ class Executors:
             if result.outcome != "done":
                 answers.append(
                     c.Answer(
-                        uid=order.uid, outcome=result.outcome, resource_version=order.resource_version, message=result.message[:MESSAGE_MOST]
+                        uid=order.uid,
+                        outcome=result.outcome,
+                        resource_version=order.resource_version,
+                        message=result.message[:MESSAGE_MOST],
                     )
                 )
         return c.Answers(answers=tuple(answers))

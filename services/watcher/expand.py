@@ -49,7 +49,10 @@ def _pod(kind: str, name: str, namespace: str, template: Json, ordinal: int) -> 
     of = template.get("metadata") or {}
     labels = dict(of.get("labels") or {})
     if kind == "StatefulSet":
-        labels |= {"apps.kubernetes.io/pod-index": str(ordinal), "statefulset.kubernetes.io/pod-name": f"{name}-{ordinal}"}
+        labels |= {
+            "apps.kubernetes.io/pod-index": str(ordinal),
+            "statefulset.kubernetes.io/pod-name": f"{name}-{ordinal}",
+        }
     if kind == "Job":
         labels |= {"batch.kubernetes.io/job-name": name, "batch.kubernetes.io/job-completion-index": str(ordinal)}
     owner = {
@@ -59,8 +62,11 @@ def _pod(kind: str, name: str, namespace: str, template: Json, ordinal: int) -> 
         "uid": f"sim-{kind}-{namespace}-{name}".lower(),
     }
     metadata = {
-        "name": f"{name}-{ordinal}", "namespace": namespace, "labels": labels, "annotations": dict(of.get("annotations") or {}),
+        "name": f"{name}-{ordinal}",
+        "namespace": namespace,
+        "labels": labels,
+        "annotations": dict(of.get("annotations") or {}),
         "ownerReferences": [{**owner, "controller": True}],
-    }  # fmt: skip
+    }
     spec = {**template["spec"], "hostname": f"{name}-{ordinal}"} if kind == "StatefulSet" else dict(template["spec"])
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}

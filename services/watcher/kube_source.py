@@ -19,14 +19,21 @@ class KubeSource:
     """A Source over an API server. It owns the transport."""
 
     def __init__(
-        self, transport: Transport, log: Any, *, reporter: str, timing: Timing | None = None, watch_list: bool = True,
+        self,
+        transport: Transport,
+        log: Any,
+        *,
+        reporter: str,
+        timing: Timing | None = None,
+        watch_list: bool = True,
         kinds: tuple[resources.Resource, ...] = resources.REFLECTED,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.transport = transport
         self._writes = Writes(transport, reporter=reporter)
         self._emit: Emit = _nobody
         self.reflectors = {
-            resource.title: Reflector(transport, resource, self._pass_on, log, timing=timing, watch_list=watch_list) for resource in kinds
+            resource.title: Reflector(transport, resource, self._pass_on, log, timing=timing, watch_list=watch_list)
+            for resource in kinds
         }
 
     @property
@@ -58,7 +65,13 @@ class KubeSource:
 
     async def refresh(self) -> None:
         """Nodes and pods; what else there is can only make a decision too careful, never double."""
-        await asyncio.gather(*(self.reflectors[kind.title].refresh() for kind in (resources.NODE, resources.POD) if kind.title in self.reflectors))
+        await asyncio.gather(
+            *(
+                self.reflectors[kind.title].refresh()
+                for kind in (resources.NODE, resources.POD)
+                if kind.title in self.reflectors
+            )
+        )
 
     async def close(self) -> None:
         await self.transport.close()

@@ -43,7 +43,10 @@ class Watcher(Service):
         self.epoch = secrets.token_hex(6)
         self.source: Source = await make_source(ctx, config)
         settings = Settings(
-            batch_facts=config.batch_facts, batch_ms=config.batch_ms, heartbeat_s=config.heartbeat_s, snapshot_ttl_s=config.snapshot_ttl_s
+            batch_facts=config.batch_facts,
+            batch_ms=config.batch_ms,
+            heartbeat_s=config.heartbeat_s,
+            snapshot_ttl_s=config.snapshot_ttl_s,
         )
         self.core = Core(self.epoch, settings)
         self.feed = Feed(ctx.bus, self.core, ctx.log)
@@ -71,12 +74,23 @@ class Watcher(Service):
         await self.source.wait_synced()
         bus = self._ctx.bus
         self._subscriptions: list[Subscription] = [
-            await bus.subscribe(subjects.CMD_BIND, self._order(c.BindBatch, self.executors.bind), queue=QUEUE, concurrency=BATCHES_AT_ONCE),
             await bus.subscribe(
-                subjects.CMD_PATCH, self._order(c.PatchBatch, self.executors.patch), queue=QUEUE, concurrency=BATCHES_AT_ONCE
+                subjects.CMD_BIND,
+                self._order(c.BindBatch, self.executors.bind),
+                queue=QUEUE,
+                concurrency=BATCHES_AT_ONCE,
             ),
             await bus.subscribe(
-                subjects.CMD_EVICT, self._order(c.EvictBatch, self.executors.evict), queue=QUEUE, concurrency=BATCHES_AT_ONCE
+                subjects.CMD_PATCH,
+                self._order(c.PatchBatch, self.executors.patch),
+                queue=QUEUE,
+                concurrency=BATCHES_AT_ONCE,
+            ),
+            await bus.subscribe(
+                subjects.CMD_EVICT,
+                self._order(c.EvictBatch, self.executors.evict),
+                queue=QUEUE,
+                concurrency=BATCHES_AT_ONCE,
             ),
             await bus.subscribe(subjects.QUERY_SNAPSHOT, self._snapshot, queue=QUEUE, concurrency=4),
             await bus.subscribe(subjects.snapshot_of(self.epoch), self._snapshot, concurrency=4),
@@ -89,7 +103,9 @@ class Watcher(Service):
             self._subscriptions += await subscribe(bus, self.source, self._ctx.log)
         self._serving = True
         self._ctx.health.set("cluster", ok=True, detail=self.source.detail)
-        self._ctx.log.info("watcher_serves", epoch=self.epoch, pods=self.core.count("Pod"), nodes=self.core.count("Node"))
+        self._ctx.log.info(
+            "watcher_serves", epoch=self.epoch, pods=self.core.count("Pod"), nodes=self.core.count("Node")
+        )
 
     async def _report_health(self) -> None:
         """An outage of the API server does not make the watcher unready: it serves what it knows, and says so."""
@@ -111,11 +127,17 @@ class Watcher(Service):
             return
         link = meta.annotations.get(names.ANNOTATION_ADMISSION_TRACEPARENT, "")
         self._ctx.telemetry.pod_span(
-            uid, "admission", root=True, start_ns=_created_ns(meta.creation_timestamp), links=(link,) if link else (),
+            uid,
+            "admission",
+            root=True,
+            start_ns=_created_ns(meta.creation_timestamp),
+            links=(link,) if link else (),
             attributes={"k8s.pod.name": meta.name, "k8s.namespace.name": meta.namespace, "k8s.pod.uid": uid},
-        )  # fmt: skip
+        )
 
-    def _order(self, kind: type[Order], execute: Callable[[Order], Awaitable[c.Answers]]) -> Callable[[Incoming], Awaitable[None]]:
+    def _order(
+        self, kind: type[Order], execute: Callable[[Order], Awaitable[c.Answers]]
+    ) -> Callable[[Incoming], Awaitable[None]]:
         async def handle(incoming: Incoming) -> None:
             try:
                 order = decode(incoming.payload, kind)
@@ -147,23 +169,46 @@ class Watcher(Service):
 
     def _export(self, ctx: Context) -> None:
         m, core, announcer = ctx.metrics, self.core, self.announcer
-        m.observe_by("kerf_watcher_feed_number", "The number of the newest batch of facts.", lambda: core.number, kind="counter")
+        m.observe_by(
+            "kerf_watcher_feed_number", "The number of the newest batch of facts.", lambda: core.number, kind="counter"
+        )
         m.observe_by("kerf_watcher_pods", "Pods known.", lambda: core.count("Pod"))
         m.observe_by("kerf_watcher_nodes", "Nodes known.", lambda: core.count("Node"))
         m.observe_by(
-            "kerf_watcher_facts_suppressed_total", "Changes that mean nothing to scheduling.", lambda: core.suppressed, kind="counter"
+            "kerf_watcher_facts_suppressed_total",
+            "Changes that mean nothing to scheduling.",
+            lambda: core.suppressed,
+            kind="counter",
         )
-        m.observe_by("kerf_watcher_kinds_troubled", "Kinds that are not followed now and may be out of date.", lambda: self.source.troubled)
         m.observe_by(
-            "kerf_watcher_feed_lost_total", "Batches of facts that could not be published.", lambda: self.feed.lost, kind="counter"
+            "kerf_watcher_kinds_troubled",
+            "Kinds that are not followed now and may be out of date.",
+            lambda: self.source.troubled,
+        )
+        m.observe_by(
+            "kerf_watcher_feed_lost_total",
+            "Batches of facts that could not be published.",
+            lambda: self.feed.lost,
+            kind="counter",
         )
         m.observe_by("kerf_watcher_binds_waiting", "Binds in flight or waiting.", lambda: self.executors.binding)
         m.observe_by(
-            "kerf_watcher_announcements_written_total", "Events and conditions written.", lambda: announcer.written, kind="counter"
+            "kerf_watcher_announcements_written_total",
+            "Events and conditions written.",
+            lambda: announcer.written,
+            kind="counter",
         )
-        m.observe_by("kerf_watcher_announcements_failed_total", "Events and conditions refused.", lambda: announcer.failed, kind="counter")
         m.observe_by(
-            "kerf_watcher_announcements_shed_total", "Events and conditions dropped under load.", lambda: announcer.shed, kind="counter"
+            "kerf_watcher_announcements_failed_total",
+            "Events and conditions refused.",
+            lambda: announcer.failed,
+            kind="counter",
+        )
+        m.observe_by(
+            "kerf_watcher_announcements_shed_total",
+            "Events and conditions dropped under load.",
+            lambda: announcer.shed,
+            kind="counter",
         )
 
 

@@ -87,11 +87,17 @@ class SimulatedCluster:
         self._uids += 1
         name = meta.get("name") or (f"{meta['generateName']}{self._uids:05x}" if meta.get("generateName") else "")
         if not name:
-            return failure(422, "Invalid", f'{kind} "" is invalid: metadata.name: Required value: name or generateName is required')
+            return failure(
+                422, "Invalid", f'{kind} "" is invalid: metadata.name: Required value: name or generateName is required'
+            )
         key = (kind, namespace, name)
         if self._find(key) is not None:
             return failure(409, "AlreadyExists", f'{resource.plural} "{name}" already exists')
-        meta |= {"name": name, "uid": f"{self._prefix}-0000-4000-8000-{self._uids:012x}", "creationTimestamp": timestamp(now)}
+        meta |= {
+            "name": name,
+            "uid": f"{self._prefix}-0000-4000-8000-{self._uids:012x}",
+            "creationTimestamp": timestamp(now),
+        }
         if namespace:
             meta["namespace"] = namespace
         api_version = resource.prefix.removeprefix("apis/").removeprefix("api/")
@@ -127,7 +133,10 @@ class SimulatedCluster:
         }
         if kind == "Pod":
             gates = (document.get("spec") or {}).get("schedulingGates") or []
-            new["spec"] = {**old["spec"], "schedulingGates": [g for g in old["spec"].get("schedulingGates") or [] if g in gates]}
+            new["spec"] = {
+                **old["spec"],
+                "schedulingGates": [g for g in old["spec"].get("schedulingGates") or [] if g in gates],
+            }
             new["status"] = old["status"]
         return self._update(key, old, new)
 
@@ -169,7 +178,9 @@ class SimulatedCluster:
             return failure(422, "Invalid", f'{kind} "{name}" is invalid: metadata.uid: {text}', causes=[cause])
         if meta.get("resourceVersion") and meta["resourceVersion"] != old["metadata"]["resourceVersion"]:
             return failure(
-                409, "Conflict", f'Operation cannot be fulfilled on {resources.BY_KIND[kind].plural} "{name}": the object has been modified'
+                409,
+                "Conflict",
+                f'Operation cannot be fulfilled on {resources.BY_KIND[kind].plural} "{name}": the object has been modified',
             )
         return self._update(key, old, sim_patch.merge(old, patch, strategic=strategic))
 
@@ -197,7 +208,15 @@ class SimulatedCluster:
                 return 200, dying
             # Gone at once is told twice all the same: as leaving without grace, then as gone.
             old = self._store(
-                key, {**old, "metadata": {**old["metadata"], "deletionTimestamp": timestamp(now), "deletionGracePeriodSeconds": 0}}
+                key,
+                {
+                    **old,
+                    "metadata": {
+                        **old["metadata"],
+                        "deletionTimestamp": timestamp(now),
+                        "deletionGracePeriodSeconds": 0,
+                    },
+                },
             )
         self._remove(key, old)
         if kind == "Node":
@@ -214,8 +233,16 @@ class SimulatedCluster:
             why = precondition(options.get("preconditions") or {}, pod["metadata"])
             budget = None if why else exhausted_budget(pod, self.all("PodDisruptionBudget"), self.all("Pod"))
             if budget:
-                cause = {"reason": "DisruptionBudget", "message": f"The disruption budget {budget} does not allow it now"}
-                return failure(429, "TooManyRequests", "Cannot evict pod as it would violate the pod's disruption budget.", causes=[cause])
+                cause = {
+                    "reason": "DisruptionBudget",
+                    "message": f"The disruption budget {budget} does not allow it now",
+                }
+                return failure(
+                    429,
+                    "TooManyRequests",
+                    "Cannot evict pod as it would violate the pod's disruption budget.",
+                    causes=[cause],
+                )
         status, answer = self.delete("Pod", namespace, name, options, now)
         return (201, {"kind": "Status", "apiVersion": "v1", "status": "Success"}) if status == 200 else (status, answer)
 
@@ -242,9 +269,16 @@ class SimulatedCluster:
 
     def _start(self, key: Key, pod: Json, now: float) -> None:
         node = pod["spec"]["nodeName"]
-        if self.get("Node", node) is None or pod["metadata"].get("deletionTimestamp") or pod["status"].get("phase") != "Pending":
+        if (
+            self.get("Node", node) is None
+            or pod["metadata"].get("deletionTimestamp")
+            or pod["status"].get("phase") != "Pending"
+        ):
             return
-        ready = [{"type": t, "status": "True", "lastTransitionTime": timestamp(now)} for t in ("Initialized", "ContainersReady", "Ready")]
+        ready = [
+            {"type": t, "status": "True", "lastTransitionTime": timestamp(now)}
+            for t in ("Initialized", "ContainersReady", "Ready")
+        ]
         running = {"phase": "Running", "startTime": timestamp(now), "conditions": ready}
         started = self._store(key, {**pod, "status": sim_patch.merge(pod["status"], running, strategic=True)})
         seconds = (pod["metadata"].get("annotations") or {}).get(ANNOTATION_SECONDS)
@@ -263,7 +297,9 @@ class SimulatedCluster:
     def _store(self, key: Key, document: Json) -> Json:
         stored = {**document, "metadata": {**document["metadata"], "resourceVersion": str(self._version + 1)}}
         if key[0] in KINDS:
-            self._facts.append(Put(object=decode(key[0], stored)))  # raises where the document is malformed: nothing is stored then
+            self._facts.append(
+                Put(object=decode(key[0], stored))
+            )  # raises where the document is malformed: nothing is stored then
         self._version += 1
         self._objects[key[0]][key[1:]] = stored
         return stored

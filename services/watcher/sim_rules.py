@@ -30,7 +30,15 @@ _GATED = {
 def failure(code: int, reason: str, message: str, *, causes: list[Json] | None = None) -> Reply:
     """A metav1.Status."""
     details = {"details": {"causes": causes}} if causes else {}
-    return code, {"kind": "Status", "apiVersion": "v1", "status": "Failure", "message": message, "reason": reason, "code": code, **details}
+    return code, {
+        "kind": "Status",
+        "apiVersion": "v1",
+        "status": "Failure",
+        "message": message,
+        "reason": reason,
+        "code": code,
+        **details,
+    }
 
 
 def decode(kind: str, document: Json) -> Any:
@@ -66,7 +74,9 @@ def _default_requests(container: Json) -> Json:
 
 def _matches(selector: Json | None, pod: Json) -> bool:
     """In policy/v1 an empty selector matches every pod of the namespace."""
-    return selector is not None and labels_match(msgspec.convert(selector, LabelSelector), pod["metadata"].get("labels") or {})
+    return selector is not None and labels_match(
+        msgspec.convert(selector, LabelSelector), pod["metadata"].get("labels") or {}
+    )
 
 
 def _count(amount: int | str, total: int) -> int:
@@ -83,14 +93,20 @@ def default_pod(pod: Json, classes: Iterable[Json]) -> Reply | None:
     seconds = (pod["metadata"].get("annotations") or {}).get(ANNOTATION_SECONDS)
     if seconds and not seconds.replace(".", "", 1).isdecimal():
         return failure(
-            422, "Invalid", f'Pod "{name}" is invalid: annotation {ANNOTATION_SECONDS} is {seconds!r}; write a number of seconds'
+            422,
+            "Invalid",
+            f'Pod "{name}" is invalid: annotation {ANNOTATION_SECONDS} is {seconds!r}; write a number of seconds',
         )
     if not spec.get("containers"):
         return failure(422, "Invalid", f'Pod "{name}" is invalid: spec.containers: Required value')
     class_name = spec.get("priorityClassName", "")
-    chosen = next((c for c in classes if (c["metadata"]["name"] == class_name if class_name else c.get("globalDefault"))), None)
+    chosen = next(
+        (c for c in classes if (c["metadata"]["name"] == class_name if class_name else c.get("globalDefault"))), None
+    )
     if class_name and chosen is None:
-        return failure(403, "Forbidden", f'pods "{name}" is forbidden: no PriorityClass with name {class_name} was found')
+        return failure(
+            403, "Forbidden", f'pods "{name}" is forbidden: no PriorityClass with name {class_name} was found'
+        )
     if chosen is not None:
         spec |= {
             "priorityClassName": chosen["metadata"]["name"],
@@ -100,7 +116,12 @@ def default_pod(pod: Json, classes: Iterable[Json]) -> Reply | None:
     for group in ("containers", "initContainers"):
         if group in spec:
             spec[group] = [_default_requests(container) for container in spec[group]]
-    defaults = {"schedulerName": "default-scheduler", "priority": 0, "terminationGracePeriodSeconds": 30, "restartPolicy": "Always"}
+    defaults = {
+        "schedulerName": "default-scheduler",
+        "priority": 0,
+        "terminationGracePeriodSeconds": 30,
+        "restartPolicy": "Always",
+    }
     pod["spec"] = {**defaults, **spec}
     pod["status"] = {"phase": "Pending", **({"conditions": [_GATED]} if spec.get("schedulingGates") else {})}
     return None
@@ -115,7 +136,9 @@ def exhausted_budget(pod: Json, budgets: Iterable[Json], pods: Iterable[Json]) -
         if budget["metadata"]["namespace"] != namespace or not _matches(spec.get("selector"), pod):
             continue
         peers = [p for p in neighbours if _matches(spec.get("selector"), p)]
-        healthy = sum(p["status"].get("phase") == "Running" and not p["metadata"].get("deletionTimestamp") for p in peers)
+        healthy = sum(
+            p["status"].get("phase") == "Running" and not p["metadata"].get("deletionTimestamp") for p in peers
+        )
         if spec.get("maxUnavailable") is not None:
             needed = len(peers) - _count(spec["maxUnavailable"], len(peers))
         else:

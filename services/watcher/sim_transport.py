@@ -26,13 +26,23 @@ class SimTransport:
         self._now = now
         self._changed = changed
 
-    async def request(self, method: str, path: str, body: bytes = b"", *, content_type: str = JSON, timeout_s: float = 10.0) -> Response:  # noqa: ARG002 - the port's
+    async def request(
+        self,
+        method: str,
+        path: str,
+        body: bytes = b"",
+        *,
+        content_type: str = JSON,
+        timeout_s: float = 10.0,  # noqa: ARG002
+    ) -> Response:
         document = msgspec.json.decode(body) if body else {}
         status, answer = route(self._cluster, method, path, document, content_type=content_type, now=self._now())
         self._changed()
         return Response(status, msgspec.json.encode(answer))
 
-    def stream(self, path: str, *, read_timeout_s: float) -> AbstractAsyncContextManager[tuple[Response, AsyncIterator[bytes]]]:
+    def stream(
+        self, path: str, *, read_timeout_s: float
+    ) -> AbstractAsyncContextManager[tuple[Response, AsyncIterator[bytes]]]:
         """Raises NotImplementedError: a simulated cluster tells its facts itself."""
         raise NotImplementedError(f"the simulated cluster has no watch at {path} (read timeout {read_timeout_s} s)")
 
@@ -40,7 +50,9 @@ class SimTransport:
         """Nothing to close."""
 
 
-def route(cluster: SimulatedCluster, method: str, path: str, body: dict[str, Any], *, content_type: str, now: float) -> Reply:
+def route(
+    cluster: SimulatedCluster, method: str, path: str, body: dict[str, Any], *, content_type: str, now: float
+) -> Reply:
     """One request of the Kubernetes API, of those that Kerf makes."""
     found = _parse(path)
     if found is None:
@@ -50,7 +62,9 @@ def route(cluster: SimulatedCluster, method: str, path: str, body: dict[str, Any
     match method, bool(name), sub:
         case "GET", True, "":
             held = cluster.get(kind, name, namespace)
-            return (200, held) if held is not None else failure(404, "NotFound", f'{resource.plural} "{name}" not found')
+            return (
+                (200, held) if held is not None else failure(404, "NotFound", f'{resource.plural} "{name}" not found')
+            )
         case "GET", False, "":
             items = [o for o in cluster.all(kind) if not namespace or o["metadata"].get("namespace") == namespace]
             return 200, {"kind": f"{kind}List", "metadata": {"resourceVersion": str(cluster.version)}, "items": items}

@@ -24,9 +24,13 @@ Json = dict[str, Any]
 class SimulatedSource:
     """A Source over a SimulatedCluster that it owns. `apply` and `delete` are its kubectl."""
 
-    def __init__(self, *, admission_url: str = "", reporter: str = "simulated", cluster: SimulatedCluster | None = None) -> None:
+    def __init__(
+        self, *, admission_url: str = "", reporter: str = "simulated", cluster: SimulatedCluster | None = None
+    ) -> None:
         # Uids must never come again where a log of an earlier run still stands, and versions never fall.
-        self.cluster = cluster or SimulatedCluster(uid_prefix=f"{time.time_ns() // 10**6 & 0xFFFFFFFF:08x}", first_version=int(time.time()))
+        self.cluster = cluster or SimulatedCluster(
+            uid_prefix=f"{time.time_ns() // 10**6 & 0xFFFFFFFF:08x}", first_version=int(time.time())
+        )
         self.transport = SimTransport(self.cluster, time.time, self._pass_on)
         self._writes = Writes(self.transport, reporter=reporter)
         self._webhook = Webhook(admission_url)
@@ -108,7 +112,9 @@ class SimulatedSource:
             if kind == "Pod":
                 document, warnings = await self._webhook.admit(document)
             if namespace and self.cluster.get("Namespace", namespace) is None:
-                self.cluster.create("Namespace", {"metadata": {"name": namespace}}, time.time())  # kinder than a real one
+                self.cluster.create(
+                    "Namespace", {"metadata": {"name": namespace}}, time.time()
+                )  # kinder than a real one
             status, answer = self.cluster.create(kind, document, time.time())
         self._pass_on()
         if status >= 400:
@@ -119,7 +125,9 @@ class SimulatedSource:
         """Raises ManifestError where there is no such object."""
         if kind not in BY_KIND:
             raise ManifestError(f"kind {kind!r} is not known to the simulated cluster")
-        status, answer = self.cluster.delete(kind, (namespace or "default") if BY_KIND[kind].namespaced else "", name, {}, time.time())
+        status, answer = self.cluster.delete(
+            kind, (namespace or "default") if BY_KIND[kind].namespaced else "", name, {}, time.time()
+        )
         self._pass_on()
         if status >= 400:
             raise ManifestError(answer["message"])

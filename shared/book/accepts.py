@@ -18,9 +18,14 @@ from shared.model.units import format_mib
 def has_gpu_constraints(request: PodRequest) -> bool:
     """Whether it would not take just any GPU."""
     return bool(
-        request.models or request.models_not or request.generations or request.capability_min
-        or request.memory_min_mib or request.uuids or request.uuids_not
-    )  # fmt: skip
+        request.models
+        or request.models_not
+        or request.generations
+        or request.capability_min
+        or request.memory_min_mib
+        or request.uuids
+        or request.uuids_not
+    )
 
 
 class GpuConstraints(msgspec.Struct, frozen=True):
@@ -40,9 +45,14 @@ def gpu_constraints(request: PodRequest | None) -> GpuConstraints | None:
     if request is None or not has_gpu_constraints(request):
         return None
     return GpuConstraints(
-        models=request.models, models_not=request.models_not, generations=request.generations,
-        capability_min=request.capability_min, memory_min_mib=request.memory_min_mib, uuids=request.uuids, uuids_not=request.uuids_not,
-    )  # fmt: skip
+        models=request.models,
+        models_not=request.models_not,
+        generations=request.generations,
+        capability_min=request.capability_min,
+        memory_min_mib=request.memory_min_mib,
+        uuids=request.uuids,
+        uuids_not=request.uuids_not,
+    )
 
 
 def accepted(request: PodRequest, inventory: Inventory) -> frozenset[str]:
@@ -81,7 +91,11 @@ def mismatch(request: PodRequest | GpuConstraints, gpu: Gpu) -> Reason | None:
             helps=f"add {generation} to kerf.dev/gpu-generation" if generation else "drop kerf.dev/gpu-generation",
         )
     if (capability_tenths(gpu.compute_capability) or 0) < request.capability_min:
-        has = f"compute capability {gpu.compute_capability}" if gpu.compute_capability else "an unknown compute capability"
+        has = (
+            f"compute capability {gpu.compute_capability}"
+            if gpu.compute_capability
+            else "an unknown compute capability"
+        )
         helps = (
             f"lower kerf.dev/gpu-capability-min to {gpu.compute_capability}"
             if gpu.compute_capability
@@ -100,9 +114,15 @@ def mismatch(request: PodRequest | GpuConstraints, gpu: Gpu) -> Reason | None:
             lacking=request.memory_min_mib - gpu.memory_mib,
         )
     if request.uuids and gpu.uuid not in request.uuids:
-        return Reason(code="gpu-uuid", sentence="the pod names other GPUs by their UUIDs", helps="drop kerf.dev/gpu-uuid")
+        return Reason(
+            code="gpu-uuid", sentence="the pod names other GPUs by their UUIDs", helps="drop kerf.dev/gpu-uuid"
+        )
     if gpu.uuid in request.uuids_not:
-        return Reason(code="gpu-uuid-not", sentence="the pod excludes these GPUs by their UUIDs", helps="drop kerf.dev/gpu-uuid-not")
+        return Reason(
+            code="gpu-uuid-not",
+            sentence="the pod excludes these GPUs by their UUIDs",
+            helps="drop kerf.dev/gpu-uuid-not",
+        )
     return None
 
 
@@ -110,4 +130,6 @@ def mismatch(request: PodRequest | GpuConstraints, gpu: Gpu) -> Reason | None:
 def model_matches(model: str, wanted: tuple[str, ...]) -> bool:
     """Whether a GPU model is any of those wanted: whole words of its name, whatever the case, so that A10 is no A100.
     None wanted: any."""
-    return not wanted or any(re.search(rf"(?<![a-z0-9]){re.escape(name)}(?![a-z0-9])", model, re.IGNORECASE) for name in wanted)
+    return not wanted or any(
+        re.search(rf"(?<![a-z0-9]){re.escape(name)}(?![a-z0-9])", model, re.IGNORECASE) for name in wanted
+    )

@@ -177,7 +177,15 @@ class Arrays:
         for name, value in vars(self).items():
             if not isinstance(value, np.ndarray):
                 continue
-            fill: Any = NOTHING_FITS if "free" in name else NO_CLASS if name == "node_class" else NOT_MIG if name in ("gpu_mig_geometry", "gpu_mig_cut") else 0
+            fill: Any = (
+                NOTHING_FITS
+                if "free" in name
+                else NO_CLASS
+                if name == "node_class"
+                else NOT_MIG
+                if name in ("gpu_mig_geometry", "gpu_mig_cut")
+                else 0
+            )
             shape = (rows, columns) if value.ndim == 2 else (rows,)
             grown = np.full(shape, fill, value.dtype)
             grown[tuple(slice(0, n) for n in value.shape)] = value

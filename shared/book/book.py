@@ -166,7 +166,9 @@ class Book(Ledger):
             known = None
         if grant is not None:
             if known is None:
-                self._book(GrantState(grant, state.uid, state.pod.metadata.namespace, state.pod.metadata.name, node, "bound"))
+                self._book(
+                    GrantState(grant, state.uid, state.pod.metadata.namespace, state.pod.metadata.name, node, "bound")
+                )
                 state.grant_id = grant.grant_id
             else:
                 known.phase = "bound"
@@ -176,10 +178,22 @@ class Book(Ledger):
     def _end(self, state: PodState) -> list[Change]:
         self._uncharge(state)
         grant = _living_grant(state)
-        if grant is not None and grant.grant_id not in self.grants and not state.grant_id and state.pod.spec.node_name in self.nodes:
+        if (
+            grant is not None
+            and grant.grant_id not in self.grants
+            and not state.grant_id
+            and state.pod.spec.node_name in self.nodes
+        ):
             # Ended before this book began. Whether its slice has been given back is for the node to say.
             self._book(
-                GrantState(grant, state.uid, state.pod.metadata.namespace, state.pod.metadata.name, state.pod.spec.node_name, "leaving")
+                GrantState(
+                    grant,
+                    state.uid,
+                    state.pod.metadata.namespace,
+                    state.pod.metadata.name,
+                    state.pod.spec.node_name,
+                    "leaving",
+                )
             )
             state.grant_id = grant.grant_id
             return [Change("ended", state.uid, state.grant_id)]
@@ -301,9 +315,11 @@ class Book(Ledger):
 def _reads_anew(old: Pod, new: Pod) -> bool:
     """Whether what a PodState reads of a pod may have changed: of its status only the names of its claims."""
     return (
-        old.spec != new.spec or old.metadata.annotations != new.metadata.annotations or old.metadata.labels != new.metadata.labels
+        old.spec != new.spec
+        or old.metadata.annotations != new.metadata.annotations
+        or old.metadata.labels != new.metadata.labels
         or old.status.resource_claim_statuses != new.status.resource_claim_statuses
-    )  # fmt: skip
+    )
 
 
 def _living_grant(state: PodState) -> Grant | None:

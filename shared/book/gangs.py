@@ -159,7 +159,9 @@ class Gangs:
         ref = state.gang
         if ref is None and state.uid not in self._of:
             return None
-        self._note_source(state.uid, f"{state.pod.metadata.namespace}/{ref.source}" if ref is not None and ref.source else "")
+        self._note_source(
+            state.uid, f"{state.pod.metadata.namespace}/{ref.source}" if ref is not None and ref.source else ""
+        )
         gang = None if ref is None else self._find(state, ref)
         old = self._of.get(state.uid)
         if old is not None:
@@ -223,7 +225,9 @@ class Gangs:
         gang = self._of.get(uid)
         if gang is None or gang.required:
             return False
-        return sum(member != uid and member not in going for member in gang.placed) + len(gang.elsewhere) >= gang.minimum
+        return (
+            sum(member != uid and member not in going for member in gang.placed) + len(gang.elsewhere) >= gang.minimum
+        )
 
     def _running(self, gang: GangState) -> list[str]:
         """In the order of their uids."""
@@ -231,7 +235,9 @@ class Gangs:
 
     def overdue(self, now: float) -> list[GangState]:
         """Gangs that have begun and have lacked members for as long as their time-out, which begins anew for them."""
-        found = [g for g in self._lacking.values() if g.lacking_since is not None and now - g.lacking_since >= g.patience_s]
+        found = [
+            g for g in self._lacking.values() if g.lacking_since is not None and now - g.lacking_since >= g.patience_s
+        ]
         for gang in found:
             gang.lacking_since = now
         return found

@@ -11,7 +11,17 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from shared.model.mig import GEOMETRIES, PROFILE_BIT, PROFILES, Geometry, MigInstance, MigProfile, instance_mask, mask_at, profile_in
+from shared.model.mig import (
+    GEOMETRIES,
+    PROFILE_BIT,
+    PROFILES,
+    Geometry,
+    MigInstance,
+    MigProfile,
+    instance_mask,
+    mask_at,
+    profile_in,
+)
 from shared.model.request import GpuAsk
 from shared.model.units import WHOLE_GPU_MILLI
 
@@ -74,7 +84,9 @@ class MigRoom(msgspec.Struct):
     def cut(self, model: str, total_mib: int) -> MigCut:
         """`model`, `total_mib`: of the GPU."""
         layout = sorted((instance.start, instance.profile) for instance in self.instances)
-        fixed = None if self.on_demand else tuple(MigInstance(profile=profile, start=start) for start, profile in layout)
+        fixed = (
+            None if self.on_demand else tuple(MigInstance(profile=profile, start=start) for start, profile in layout)
+        )
         return MigCut(self.geometry, model, total_mib, fixed)
 
     @property
@@ -128,7 +140,10 @@ class MigRoom(msgspec.Struct):
 
     def take(self, ask: GpuAsk, total_mib: int) -> MigInstance | None:
         """The smallest instance that serves the ask, at its best place: now granted. None where none can be had."""
-        return next((got for profile in serving(self.geometry, ask, total_mib) if (got := self._take(profile)) is not None), None)
+        return next(
+            (got for profile in serving(self.geometry, ask, total_mib) if (got := self._take(profile)) is not None),
+            None,
+        )
 
     def _take(self, profile: MigProfile) -> MigInstance | None:
         if self.on_demand:
@@ -161,7 +176,9 @@ def serving(geometry: int, ask: GpuAsk, total_mib: int) -> tuple[MigProfile, ...
     make = GEOMETRIES[geometry]
     needed_mib = total_mib * ask.compute_milli // WHOLE_GPU_MILLI if ask.memory_follows else ask.memory_mib
     covering = [
-        p for p in make.profiles if not p.media and make.memory_mib(p, total_mib) >= needed_mib and make.compute_milli(p) >= ask.compute_milli
+        p
+        for p in make.profiles
+        if not p.media and make.memory_mib(p, total_mib) >= needed_mib and make.compute_milli(p) >= ask.compute_milli
     ]
     return tuple(sorted(covering, key=lambda p: (p.memory_slices, p.compute_slices)))
 

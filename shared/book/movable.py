@@ -51,8 +51,17 @@ def price_of(state: PodState, book: Book, now: float) -> Movable:
     return Movable(milli * lost_s, milli, state.uid, state.charged, round(created_at(state.pod) or 0))
 
 
-def why_not(state: PodState, book: Book, now: float, *, priority: float = inf, leaves: bool = False, stays: bool = False, spare: bool = False,
-            budgets: bool = True) -> str:  # fmt: skip
+def why_not(
+    state: PodState,
+    book: Book,
+    now: float,
+    *,
+    priority: float = inf,
+    leaves: bool = False,
+    stays: bool = False,
+    spare: bool = False,
+    budgets: bool = True,
+) -> str:
     """Why a placed pod is to be left alone, in a word or two; empty where it may be asked to move.
 
     `budgets`: also where it is only that they allow nobody to go at the moment. `leaves`: it is asked to end, and need not go on elsewhere; then what becomes of its gang is for the asker to see (`Gangs.goes_with`). `stays`: it only gives something up for a while. `spare`: its gang needs it no more. `priority`: of the pod that wants its room. Nobody makes room for a lesser one, nor for one that never preempts.
@@ -82,9 +91,16 @@ def why_not(state: PodState, book: Book, now: float, *, priority: float = inf, l
 
 def _holds_data(volume: Volume) -> bool:
     """Whether it may be where the pod is and nowhere else. A service account's token is not."""
-    return any((
-        volume.persistent_volume_claim, volume.ephemeral, volume.gce_persistent_disk, volume.aws_elastic_block_store, volume.rbd, volume.iscsi,
-    ))  # fmt: skip
+    return any(
+        (
+            volume.persistent_volume_claim,
+            volume.ephemeral,
+            volume.gce_persistent_disk,
+            volume.aws_elastic_block_store,
+            volume.rbd,
+            volume.iscsi,
+        )
+    )
 
 
 def budgets_of(state: PodState, book: Book) -> dict[str, int]:
@@ -93,7 +109,9 @@ def budgets_of(state: PodState, book: Book) -> dict[str, int]:
     return {
         f"{namespace}/{budget.metadata.name}": budget.status.disruptions_allowed
         for budget in book.others.get("PodDisruptionBudget", {}).values()
-        if isinstance(budget, PodDisruptionBudget) and budget.metadata.namespace == namespace and labels_match(budget.spec.selector, labels)
+        if isinstance(budget, PodDisruptionBudget)
+        and budget.metadata.namespace == namespace
+        and labels_match(budget.spec.selector, labels)
     }
 
 

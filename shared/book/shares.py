@@ -38,7 +38,12 @@ class GpuRoom(msgspec.Struct):
     @property
     def idle(self) -> bool:
         """Usable, and nothing at all is on it."""
-        return self.usable and self.containers == 0 and self.free_mib == self.total_mib and self.free_milli == WHOLE_GPU_MILLI
+        return (
+            self.usable
+            and self.containers == 0
+            and self.free_mib == self.total_mib
+            and self.free_milli == WHOLE_GPU_MILLI
+        )
 
     def copy(self) -> GpuRoom:
         return copy(self) if self.mig is None else msgspec.structs.replace(self, mig=copy(self.mig))
@@ -88,10 +93,16 @@ def _lacks(ask: GpuAsk, gpu: GpuRoom) -> str:
     memory_mib, compute_milli = share_on(ask, gpu.total_mib)
     if ask.whole:
         there = gpu.containers - gpu.kept
-        return f"needs the whole GPU, {there} container(s) are on it" if there else "needs the whole GPU, part of it is taken"
+        return (
+            f"needs the whole GPU, {there} container(s) are on it"
+            if there
+            else "needs the whole GPU, part of it is taken"
+        )
     lacks = []
     if gpu.free_mib < memory_mib:
-        lacks.append(f"needs {format_mib(memory_mib)}, {format_mib(max(0, gpu.free_mib))} free of {format_mib(gpu.total_mib)}")
+        lacks.append(
+            f"needs {format_mib(memory_mib)}, {format_mib(max(0, gpu.free_mib))} free of {format_mib(gpu.total_mib)}"
+        )
     if gpu.free_milli < compute_milli:
         lacks.append(f"needs {compute_milli / 10:g} % compute, {max(0, gpu.free_milli) / 10:g} % free")
     return "; ".join(lacks)
@@ -102,7 +113,9 @@ def instance_words(ask: GpuAsk) -> str:
     if ask.profile:
         return f"a MIG instance {ask.profile}"
     size = f"{ask.compute_milli / 10:g} % of it" if ask.memory_follows else format_mib(ask.memory_mib)
-    return f"a MIG instance of {size}" + (f" and {ask.compute_milli / 10:g} % compute" if ask.compute_milli and not ask.memory_follows else "")
+    return f"a MIG instance of {size}" + (
+        f" and {ask.compute_milli / 10:g} % compute" if ask.compute_milli and not ask.memory_follows else ""
+    )
 
 
 def _no_instance(ask: GpuAsk, gpu: GpuRoom) -> str:
@@ -115,7 +128,9 @@ def _no_instance(ask: GpuAsk, gpu: GpuRoom) -> str:
     return f"needs {instance_words(ask)}, free are {', '.join(names_of(gpu.mig.bits)) or 'none'}"
 
 
-def strategy_for(ask: GpuAsk, isolation: Isolation, offered: tuple[Strategy, ...], *, opportunistic: bool = False) -> Strategy | None:
+def strategy_for(
+    ask: GpuAsk, isolation: Isolation, offered: tuple[Strategy, ...], *, opportunistic: bool = False
+) -> Strategy | None:
     """How this ask is shared on a node that offers these strategies, or None where none keeps the promise asked for.
 
     A whole GPU is exclusive. A part takes the strongest strategy that the node has proven; of those that promise the same, one

@@ -86,9 +86,10 @@ class PodState(msgspec.Struct):
         """Whether it keeps other pods away by required anti-affinity."""
         affinity = self.pod.spec.affinity
         return (
-            affinity is not None and affinity.pod_anti_affinity is not None
+            affinity is not None
+            and affinity.pod_anti_affinity is not None
             and bool(affinity.pod_anti_affinity.required_during_scheduling_ignored_during_execution)
-        )  # fmt: skip
+        )
 
     @property
     def ended(self) -> bool:
@@ -99,9 +100,12 @@ class PodState(msgspec.Struct):
         """Unbound, alive, not gated, and Kerf's to place."""
         pod = self.pod
         return (
-            self.ours and not pod.spec.node_name and pod.metadata.deletion_timestamp is None
-            and not self.ended and not pod.spec.scheduling_gates
-        )  # fmt: skip
+            self.ours
+            and not pod.spec.node_name
+            and pod.metadata.deletion_timestamp is None
+            and not self.ended
+            and not pod.spec.scheduling_gates
+        )
 
     @property
     def never_preempts(self) -> bool:
@@ -190,13 +194,17 @@ def room_of(gpu: Gpu, column: int, node: NodeState) -> GpuRoom:
     if gpu.mig_enabled:
         geometry = geometry_of(gpu.model, gpu.memory_mib)
         if geometry is None:
-            trouble = trouble or f"GPU is in MIG mode, and how a {gpu.model} of {gpu.memory_mib} MiB can be cut is not known"
+            trouble = (
+                trouble or f"GPU is in MIG mode, and how a {gpu.model} of {gpu.memory_mib} MiB can be cut is not known"
+            )
         elif node.inventory is None or "mig" not in node.inventory.strategies:
             trouble = trouble or "GPU is in MIG mode, and the node's agent hands out no MIG instances"
         else:
             mig = MigRoom(geometry, gpu.mig_on_demand, gpu.mig_instances)
             free_mib, free_milli = mig.capacity(gpu.memory_mib)
-    return GpuRoom(gpu.uuid, column, gpu.index, gpu.model, gpu.memory_mib, free_mib, free_milli, 0, not trouble, trouble, mig)
+    return GpuRoom(
+        gpu.uuid, column, gpu.index, gpu.model, gpu.memory_mib, free_mib, free_milli, 0, not trouble, trouble, mig
+    )
 
 
 def pod_state(pod: Pod, claims: Mapping[str, ResourceClaim] = MappingProxyType({})) -> PodState:
@@ -215,9 +223,17 @@ def pod_state(pod: Pod, claims: Mapping[str, ResourceClaim] = MappingProxyType({
         refusal, code = str(error), "not-a-quantity"
     names_of = {claim.name: claim_path(pod, claim) for claim in pod.spec.resource_claims}
     return PodState(
-        pod=pod, uid=pod.metadata.uid, demand=demand, request=request, refusal=refusal, refusal_code=code, claims=names_of, gang=gang, life=life,
+        pod=pod,
+        uid=pod.metadata.uid,
+        demand=demand,
+        request=request,
+        refusal=refusal,
+        refusal_code=code,
+        claims=names_of,
+        gang=gang,
+        life=life,
         parked=_parked_of(pod),
-    )  # fmt: skip
+    )
 
 
 def _parked_of(pod: Pod) -> Parked | None:

@@ -76,7 +76,9 @@ class Connection:
 
     # --- life ---------------------------------------------------------------------------------------------------
 
-    async def open(self, url: str, *, name: str, credentials: str = "", tls: ssl.SSLContext | None = None, timeout_s: float = 30.0) -> None:
+    async def open(
+        self, url: str, *, name: str, credentials: str = "", tls: ssl.SSLContext | None = None, timeout_s: float = 30.0
+    ) -> None:
         """Connects, waiting up to `timeout_s` for a server. Raises BusError with the reason when none took us."""
         self._refusal = asyncio.get_running_loop().create_future()
         options: dict[str, Any] = {"user_credentials": credentials} if credentials else {}
@@ -85,19 +87,33 @@ class Connection:
         connecting = asyncio.create_task(
             self.nc.connect(
                 servers=[part.strip() for part in url.split(",")],
-                name=name, allow_reconnect=True, max_reconnect_attempts=-1, connect_timeout=2,
+                name=name,
+                allow_reconnect=True,
+                max_reconnect_attempts=-1,
+                connect_timeout=2,
                 reconnect_time_wait=RECONNECT_WAIT_S,  # type: ignore[arg-type]  # only ever slept on; a fraction is fine
-                ping_interval=PING_INTERVAL_S, max_outstanding_pings=MAX_OUTSTANDING_PINGS, pending_size=PENDING_BYTES,
-                flush_timeout=2, drain_timeout=5, error_cb=self._error_cb, disconnected_cb=self._disconnected_cb,
-                reconnected_cb=self._reconnected_cb, closed_cb=self._closed_cb, **options,
+                ping_interval=PING_INTERVAL_S,
+                max_outstanding_pings=MAX_OUTSTANDING_PINGS,
+                pending_size=PENDING_BYTES,
+                flush_timeout=2,
+                drain_timeout=5,
+                error_cb=self._error_cb,
+                disconnected_cb=self._disconnected_cb,
+                reconnected_cb=self._reconnected_cb,
+                closed_cb=self._closed_cb,
+                **options,
             )
-        )  # fmt: skip
+        )
         either: set[asyncio.Future[Any]] = {connecting, self._refusal}
         done, _ = await asyncio.wait(either, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
         where = re.sub(r"//[^@/]*@", "//", url)
         if connecting not in done:
             await end(connecting)
-            why = self._refusal.result() if self._refusal in done else f"no server answered within {timeout_s:.0f} s ({self.nc.last_error})"
+            why = (
+                self._refusal.result()
+                if self._refusal in done
+                else f"no server answered within {timeout_s:.0f} s ({self.nc.last_error})"
+            )
             await self._shut()
             raise BusError(f"cannot connect to NATS at {where}: {why}")
         error = connecting.exception()
@@ -191,7 +207,9 @@ class Connection:
         for future, asked in self._waiting.values():
             if asked.lower() == subject and not future.done():
                 future.set_exception(
-                    BusError(f"not permitted to publish to {asked}; check the user's permissions in the NATS configuration")
+                    BusError(
+                        f"not permitted to publish to {asked}; check the user's permissions in the NATS configuration"
+                    )
                 )
 
     async def _disconnected_cb(self) -> None:
@@ -227,14 +245,20 @@ class Connection:
 
     # --- talking ------------------------------------------------------------------------------------------------
 
-    async def publish(self, subject: str, payload: bytes, *, reply: str = "", headers: Mapping[str, str] | None = None) -> None:
+    async def publish(
+        self, subject: str, payload: bytes, *, reply: str = "", headers: Mapping[str, str] | None = None
+    ) -> None:
         """Hands a message to the client, which keeps it over a short disconnection. Raises BusError where it cannot."""
         try:
             await self.nc.publish(subject, payload, reply, None if headers is None else dict(headers))
         except (nats.errors.Error, ValueError) as error:
-            raise BusError(f"cannot publish {len(payload)} bytes to {subject}: {error or type(error).__name__}") from error
+            raise BusError(
+                f"cannot publish {len(payload)} bytes to {subject}: {error or type(error).__name__}"
+            ) from error
 
-    async def request(self, subject: str, payload: bytes, *, timeout_s: float, headers: Mapping[str, str] | None = None) -> Msg:
+    async def request(
+        self, subject: str, payload: bytes, *, timeout_s: float, headers: Mapping[str, str] | None = None
+    ) -> Msg:
         """One question, one answer.
 
         Raises NotConnected (nothing was sent), NoResponder (nobody listens), Unknown (no answer in time: it may have
@@ -263,7 +287,9 @@ class Connection:
     def _expire(self, future: asyncio.Future[Msg], subject: str, timeout_s: float) -> None:
         if not future.done():
             self.stats.timeouts += 1
-            future.set_exception(Unknown(f"no answer on {subject} within {timeout_s:.1f} s; it may or may not have been acted on"))
+            future.set_exception(
+                Unknown(f"no answer on {subject} within {timeout_s:.1f} s; it may or may not have been acted on")
+            )
 
     def route(self, name: str, receiver: Callable[[str, Msg], None]) -> str:
         """Replies to `<returned prefix><token>` go to `receiver(token, message)`, which must not raise or block."""

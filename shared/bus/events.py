@@ -114,7 +114,9 @@ class EventPublisher:
                 else:
                     self._unasked.append(token)
                 try:
-                    await self._connection.nc.publish(pending.subject, pending.payload, self._prefix + token if ask else "", pending.headers)
+                    await self._connection.nc.publish(
+                        pending.subject, pending.payload, self._prefix + token if ask else "", pending.headers
+                    )
                 except Exception as error:  # noqa: BLE001 - whatever it is, the next event must still go out; it is counted
                     self._failed(token, pending, repr(error))
                     continue

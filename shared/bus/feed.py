@@ -150,7 +150,11 @@ class Feed:
         first = await self._page(subjects.QUERY_SNAPSHOT, SnapshotRequest(fresh=True))
         pages = [first]
         for number in range(1, first.pages):
-            pages.append(await self._page(subjects.snapshot_of(first.epoch), SnapshotRequest(snapshot=first.snapshot, page=number)))
+            pages.append(
+                await self._page(
+                    subjects.snapshot_of(first.epoch), SnapshotRequest(snapshot=first.snapshot, page=number)
+                )
+            )
         return pages
 
     async def _page(self, subject: str, request: SnapshotRequest) -> SnapshotPage:

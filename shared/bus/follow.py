@@ -72,7 +72,13 @@ class Follower:
                     await self._handler(entry)
                 except Exception as error:
                     self._js.connection.stats.handler_failures += 1
-                    log.error("bus_handler_failed", subject=entry.subject, sequence=entry.sequence, error=repr(error), exc_info=error)
+                    log.error(
+                        "bus_handler_failed",
+                        subject=entry.subject,
+                        sequence=entry.sequence,
+                        error=repr(error),
+                        exc_info=error,
+                    )
                 self.next_sequence = entry.sequence + 1
         finally:
             self._consumer = None

@@ -93,7 +93,15 @@ class JetStream:
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
 
-    async def call(self, name: str, body: object, kind: type[T], *, timeout_s: float = CALL_TIMEOUT_S, patience_s: float = PATIENCE_S) -> T:
+    async def call(
+        self,
+        name: str,
+        body: object,
+        kind: type[T],
+        *,
+        timeout_s: float = CALL_TIMEOUT_S,
+        patience_s: float = PATIENCE_S,
+    ) -> T:
         """A call of the $JS.API that may be repeated (all that Kerf makes may), retried while there is no leader.
 
         Raises NoStream, ApiFailure (with the server's code), NotConnected, or Unknown when patience ran out.
@@ -120,7 +128,9 @@ class JetStream:
                 raise failure
             await asyncio.sleep(RETRY_WAIT_S)
 
-    async def store(self, stream: str, subject: str, payload: bytes, headers: Mapping[str, str], *, timeout_s: float) -> int:
+    async def store(
+        self, stream: str, subject: str, payload: bytes, headers: Mapping[str, str], *, timeout_s: float
+    ) -> int:
         """Publishes into a stream and waits for its acknowledgement; returns the sequence.
 
         Repeated only while the answer is that no stream listens (an election): then nothing was written. Raises

@@ -27,7 +27,11 @@ class LogStream:
         self, subject: str, payload: bytes, *, fence_subject: str, fence_sequence: int, last_sequence: int | None = None
     ) -> int:
         """See port.Bus.append. Appends of one process queue up here: replicated streams refuse a second one in flight."""
-        headers = {_EXPECTED_STREAM: subjects.STREAM_LOG, _FENCE_SEQUENCE: str(fence_sequence), _FENCE_SUBJECT: fence_subject}
+        headers = {
+            _EXPECTED_STREAM: subjects.STREAM_LOG,
+            _FENCE_SEQUENCE: str(fence_sequence),
+            _FENCE_SUBJECT: fence_subject,
+        }
         if last_sequence is not None:
             headers[LAST_SEQUENCE] = str(last_sequence)
         async with self._one_in_flight:
@@ -41,7 +45,9 @@ class LogStream:
 
     async def newest(self, subject: str) -> LogEntry | None:
         message = await self._js.get_message(subjects.STREAM_LOG, {"last_by_subj": subject})
-        return None if message is None else LogEntry(sequence=message.seq, subject=message.subject, payload=message.data)
+        return (
+            None if message is None else LogEntry(sequence=message.seq, subject=message.subject, payload=message.data)
+        )
 
     async def read(self, start: int) -> AsyncIterator[LogEntry]:
         """From `start` to the end that the leader reports now; a lost consumer is replaced where it stopped.
@@ -60,7 +66,9 @@ class LogStream:
                 while following <= end:
                     delivered = await consumer.next(until=deadline)
                     if delivered is None:
-                        raise Unknown(f"the log gave nothing after {following - 1} for {READ_PATIENCE_S:.0f} s, though it reaches to {end}")
+                        raise Unknown(
+                            f"the log gave nothing after {following - 1} for {READ_PATIENCE_S:.0f} s, though it reaches to {end}"
+                        )
                     if delivered.sequence > end:
                         return
                     following, deadline = delivered.sequence + 1, loop.time() + READ_PATIENCE_S

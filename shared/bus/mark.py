@@ -20,7 +20,9 @@ class Mark:
 
     async def read(self) -> tuple[bytes | None, int]:
         """(value, revision). Raises NoStream where the bucket is gone."""
-        info = await self._js.stream_info(_STREAM)  # first: what is written between the two makes the revision too low, not too high
+        info = await self._js.stream_info(
+            _STREAM
+        )  # first: what is written between the two makes the revision too low, not too high
         message = await self._js.get_message(_STREAM, {"last_by_subj": _SUBJECT})
         return (None, info.state.last_seq) if message is None else (message.data, message.seq)
 

@@ -82,7 +82,9 @@ class NatsBus:
 
     # --- core ---------------------------------------------------------------------------------------------------
 
-    async def publish(self, subject: str, payload: bytes, *, reply: str = "", headers: Mapping[str, str] | None = None) -> None:
+    async def publish(
+        self, subject: str, payload: bytes, *, reply: str = "", headers: Mapping[str, str] | None = None
+    ) -> None:
         await self._connection.publish(subject, payload, reply=reply, headers=headers)
 
     async def request(self, subject: str, payload: bytes, *, timeout_s: float = 2.0) -> bytes:

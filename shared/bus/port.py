@@ -87,14 +87,18 @@ class KvBucket(Protocol):
 
 
 class Bus(Protocol):
-    async def publish(self, subject: str, payload: bytes, *, reply: str = "", headers: Mapping[str, str] | None = None) -> None: ...
+    async def publish(
+        self, subject: str, payload: bytes, *, reply: str = "", headers: Mapping[str, str] | None = None
+    ) -> None: ...
 
     async def request(self, subject: str, payload: bytes, *, timeout_s: float = 2.0) -> bytes: ...
 
     async def respond(self, incoming: Incoming, payload: bytes) -> None:
         """Answers a request; does nothing where no answer is wanted. Never echoes the request's headers."""
 
-    async def subscribe(self, subject: str, handler: Handler, *, queue: str = "", concurrency: int = 1) -> Subscription: ...
+    async def subscribe(
+        self, subject: str, handler: Handler, *, queue: str = "", concurrency: int = 1
+    ) -> Subscription: ...
 
     def publish_event(self, subject: str, payload: bytes, event_id: str, *, traceparent: str = "") -> None:
         """Onto KERF_EVENTS, deduplicated by `event_id`, without waiting."""

@@ -27,7 +27,12 @@ class CoreSubscription:
     """One subscription and its running handlers."""
 
     def __init__(
-        self, connection: Connection, subject: str, handler: Handler, concurrency: int, forget: Callable[[CoreSubscription], None]
+        self,
+        connection: Connection,
+        subject: str,
+        handler: Handler,
+        concurrency: int,
+        forget: Callable[[CoreSubscription], None],
     ) -> None:
         self._connection = connection
         self._subject = subject
@@ -48,10 +53,14 @@ class CoreSubscription:
         await connection.settle()
         if connection.take_denied_subscription(self._subject):
             await self.stop()
-            raise BusError(f"not permitted to subscribe to {self._subject}; check the user's permissions in the NATS configuration")
+            raise BusError(
+                f"not permitted to subscribe to {self._subject}; check the user's permissions in the NATS configuration"
+            )
 
     async def _receive(self, message: Msg) -> None:
-        incoming = Incoming(subject=message.subject, payload=message.data, reply=message.reply, headers=message.headers or {})
+        incoming = Incoming(
+            subject=message.subject, payload=message.data, reply=message.reply, headers=message.headers or {}
+        )
         if self._serial:
             await self._handle(incoming)
             return

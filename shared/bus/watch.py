@@ -31,7 +31,14 @@ def absent(data: bytes, headers: Mapping[str, str]) -> bool:
 
 class KvWatch:
     def __init__(
-        self, js: JetStream, stream: str, prefix: str, key: str, handler: Callable[[KvEntry], Awaitable[None]], *, resync_s: float
+        self,
+        js: JetStream,
+        stream: str,
+        prefix: str,
+        key: str,
+        handler: Callable[[KvEntry], Awaitable[None]],
+        *,
+        resync_s: float,
     ) -> None:
         self._js = js
         self._stream = stream
@@ -61,7 +68,11 @@ class KvWatch:
         if self._synced.is_set():
             return
         await self.stop()
-        raise first.result() if first.done() else BusError(f"watch on {self._filter}: no complete listing within {FIRST_ROUND_S:.0f} s")
+        raise (
+            first.result()
+            if first.done()
+            else BusError(f"watch on {self._filter}: no complete listing within {FIRST_ROUND_S:.0f} s")
+        )
 
     async def stop(self) -> None:
         """Stops telling, and takes the consumer off the server."""
@@ -94,7 +105,9 @@ class KvWatch:
 
     async def _round(self) -> None:
         loop = asyncio.get_running_loop()
-        consumer = self._consumer = EphemeralConsumer(self._js, self._stream, filter_subject=self._filter, last_per_subject=True)
+        consumer = self._consumer = EphemeralConsumer(
+            self._js, self._stream, filter_subject=self._filter, last_per_subject=True
+        )
         try:
             await consumer.open()
             until = loop.time() + self._resync_s

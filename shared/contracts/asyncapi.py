@@ -82,7 +82,9 @@ def _without_discriminator(schema: Any) -> Any:
         return [_without_discriminator(each) for each in schema]
     if isinstance(schema, dict):
         return {
-            key: _without_discriminator(value) for key, value in schema.items() if key != "discriminator" or not isinstance(value, dict)
+            key: _without_discriminator(value)
+            for key, value in schema.items()
+            if key != "discriminator" or not isinstance(value, dict)
         }
     return schema
 
@@ -111,7 +113,13 @@ def _message(channel: Channel, messages: dict[str, Any]) -> str:
         "payload": {
             "allOf": [
                 {"$ref": _REFS.format(name=Envelope.__name__)},
-                {"type": "object", "properties": {"type": {"const": type_of(kind)}, "data": {"$ref": _REFS.format(name=kind.__name__)}}},
+                {
+                    "type": "object",
+                    "properties": {
+                        "type": {"const": type_of(kind)},
+                        "data": {"$ref": _REFS.format(name=kind.__name__)},
+                    },
+                },
             ]
         },
     }

@@ -37,14 +37,24 @@ def type_of(kind: type[Event]) -> str:
     return f"dev.kerf.{kind.ENTITY}.{kind.VERB}.v1"
 
 
-def wrap(event: Event, *, source: str, now_s: float, subject: str = "", traceparent: str = "", event_id: str = "") -> tuple[str, bytes]:
+def wrap(
+    event: Event, *, source: str, now_s: float, subject: str = "", traceparent: str = "", event_id: str = ""
+) -> tuple[str, bytes]:
     """The event's id (also its Nats-Msg-Id) and its bytes. `now_s` is Unix time; `subject` names what it is about."""
     identity = event_id or uuid.uuid4().hex
-    time = datetime.datetime.fromtimestamp(now_s, datetime.UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+    time = (
+        datetime.datetime.fromtimestamp(now_s, datetime.UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+    )
     envelope = Envelope(
-        specversion="1.0", id=identity, source=source, type=type_of(type(event)), time=time, subject=subject,
-        traceparent=traceparent, data=msgspec.Raw(encode(event)),
-    )  # fmt: skip
+        specversion="1.0",
+        id=identity,
+        source=source,
+        type=type_of(type(event)),
+        time=time,
+        subject=subject,
+        traceparent=traceparent,
+        data=msgspec.Raw(encode(event)),
+    )
     return identity, encode(envelope)
 
 

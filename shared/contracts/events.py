@@ -238,6 +238,20 @@ class PreemptionAbandoned(Event, frozen=True):
 
 
 EVENTS: tuple[type[Event], ...] = (
-    PlacementDecided, PlacementRejected, PodBound, GrantEnded, TermTaken, NodeInventoried, SliceEnforced, SliceReleased,
-    GpuStateChanged, GangPlaced, GangWaiting, PolicyRead, PreemptionProposed, PreemptionReserved, PreemptionExecuted, PreemptionAbandoned,
-)  # fmt: skip
+    PlacementDecided,
+    PlacementRejected,
+    PodBound,
+    GrantEnded,
+    TermTaken,
+    NodeInventoried,
+    SliceEnforced,
+    SliceReleased,
+    GpuStateChanged,
+    GangPlaced,
+    GangWaiting,
+    PolicyRead,
+    PreemptionProposed,
+    PreemptionReserved,
+    PreemptionExecuted,
+    PreemptionAbandoned,
+)

@@ -57,7 +57,12 @@ POD_OBJECT = Pod(
     status=PodStatus(phase="Pending"),
 )  # fmt: skip
 
-NO_ROOM = Reason(code="gpu-memory", sentence="no GPU has 16 GiB free", helps="free 4 GiB on one GPU, or ask for at most 12 GiB", nodes=3)
+NO_ROOM = Reason(
+    code="gpu-memory",
+    sentence="no GPU has 16 GiB free",
+    helps="free 4 GiB on one GPU, or ask for at most 12 GiB",
+    nodes=3,
+)
 EXPLANATION = PodExplanation(
     namespace=NAMESPACE, name=POD, uid=UID, state="waiting", sentence="0 of 3 nodes fit: no GPU has 16 GiB free (3)", summary=(NO_ROOM,), helps=(NO_ROOM.helps,),
     nodes=(
@@ -69,19 +74,39 @@ EXPLANATION = PodExplanation(
     candidates=(Candidate(node="gpu-node-18.example", total=64, scores={"gpu-policy": -40}, terms={"balance": -180, "prices": -96, "waste": 40, "groups": 0}),), waiting_s=12.5, ahead=2,
 )  # fmt: skip
 
-MOVE = Move(namespace="team-b", name="serve-1", source=NODE, target="gpu-node-18.example", gpu_milli=700, disturbed_gpu_seconds=1260)
+MOVE = Move(
+    namespace="team-b",
+    name="serve-1",
+    source=NODE,
+    target="gpu-node-18.example",
+    gpu_milli=700,
+    disturbed_gpu_seconds=1260,
+)
 GANG_OBJECT = Gang(
     metadata=Meta(name="jobset.jobset.x-k8s.io/train", namespace=NAMESPACE, uid=UID_2, resource_version="48100"),
     minimum=8,
     required="topology.kubernetes.io/rack",
 )
 GANG = GangExplanation(
-    name="train", minimum=8, members=8, placed=0, need=8, fits=6, area="topology.kubernetes.io/rack=r1", misfit="train-6"
+    name="train",
+    minimum=8,
+    members=8,
+    placed=0,
+    need=8,
+    fits=6,
+    area="topology.kubernetes.io/rack=r1",
+    misfit="train-6",
 )
 GANG_WAITS = "gang train: 6 of its 8 pods fit together in topology.kubernetes.io/rack=r1, and none is placed alone"
 
 SLICE = n.LiveSlice(
-    uid=UID, namespace=NAMESPACE, name=POD, container="main", grant_id=GRANT_ID, strategy="advisory", gpus={GPU: (16384, 300)}
+    uid=UID,
+    namespace=NAMESPACE,
+    name=POD,
+    container="main",
+    grant_id=GRANT_ID,
+    strategy="advisory",
+    gpus={GPU: (16384, 300)},
 )
 NODE_GRANT = n.NodeGrant(term=TERM, uid=UID, namespace=NAMESPACE, name=POD, grant=GRANT)
 ALTERNATIVE = pre.Alternative(nodes=("gpu-7",), action="evict", victims=2, price_gpu_seconds=5400, at_least=True)

@@ -42,7 +42,9 @@ def files() -> dict[str, bytes]:
     made = {"asyncapi.json": _pretty(document())}
     for kind in (*message_types(), *DOCUMENTS):
         made[f"{kind.__name__}.json"] = _pretty(schema_of(kind))
-        made[f"examples/v1/{kind.__name__}.json"] = msgspec.json.format(encode(EXAMPLES[kind.__name__]), indent=2) + b"\n"
+        made[f"examples/v1/{kind.__name__}.json"] = (
+            msgspec.json.format(encode(EXAMPLES[kind.__name__]), indent=2) + b"\n"
+        )
     return made
 
 
@@ -56,7 +58,11 @@ def check(folder: Path = SCHEMAS) -> list[str]:
     have = {str(path.relative_to(folder)) for path in folder.rglob("*.json")}
     problems = [f"{name} is missing" for name in sorted(made.keys() - have)]
     problems += [f"{name} belongs to no message any more" for name in sorted(have - made.keys())]
-    problems += [f"{name} differs from the contracts" for name in sorted(made.keys() & have) if (folder / name).read_bytes() != made[name]]
+    problems += [
+        f"{name} differs from the contracts"
+        for name in sorted(made.keys() & have)
+        if (folder / name).read_bytes() != made[name]
+    ]
     return problems
 
 
@@ -86,9 +92,13 @@ def write(folder: Path = SCHEMAS) -> None:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m shared.contracts.generate", description="Writes schemas/ from the contracts.")
+    parser = argparse.ArgumentParser(
+        prog="python -m shared.contracts.generate", description="Writes schemas/ from the contracts."
+    )
     parser.add_argument("--check", action="store_true", help="only compare; exit 1 where something differs")
-    parser.add_argument("--break", dest="breaking", action="store_true", help="write even what breaks consumers of this version")
+    parser.add_argument(
+        "--break", dest="breaking", action="store_true", help="write even what breaks consumers of this version"
+    )
     parser.add_argument("--folder", type=Path, default=SCHEMAS)
     options = parser.parse_args(arguments)
     problems = incompatible(options.folder)

@@ -7,12 +7,19 @@ from shared.model.life import DEFAULT_GRACE_S
 
 _TIME = "lose nothing but time"
 _FOR_A_WHILE: dict[Action, tuple[str, str]] = {
-    "throttle": ("give up compute", _TIME), "pause": ("pause", _TIME), "shrink": ("give up GPU memory that they do not use", "lose nothing unless they grow"),
+    "throttle": ("give up compute", _TIME),
+    "pause": ("pause", _TIME),
+    "shrink": ("give up GPU memory that they do not use", "lose nothing unless they grow"),
     "checkpoint": ("go to the host's memory", _TIME),
-}  # fmt: skip
+}
 _DOES: dict[Action, str] = {
-    "throttle": "gives up compute", "pause": "pauses", "shrink": "gives up GPU memory", "checkpoint": "goes to the host's memory", "move": "moves", "evict": "ends",
-}  # fmt: skip
+    "throttle": "gives up compute",
+    "pause": "pauses",
+    "shrink": "gives up GPU memory",
+    "checkpoint": "goes to the host's memory",
+    "move": "moves",
+    "evict": "ends",
+}
 
 
 def price(plan: Plan) -> str:

@@ -67,11 +67,13 @@ class Plan(Message, frozen=True):
         first, others = self.beneficiaries[0], len(self.beneficiaries) - 1
         return f"{first.namespace}/{first.name}" + (f" and {others} more" if others else "")
 
-
     def concerns(self) -> dict[str, str]:
         """The namespaces in which somebody gains or gives way, each with the uid of one who does; of one that gains first."""
         found: dict[str, str] = {}
-        for namespace, uid in (*((b.namespace, b.uid) for b in self.beneficiaries), *((v.namespace, v.uid) for v in self.victims)):
+        for namespace, uid in (
+            *((b.namespace, b.uid) for b in self.beneficiaries),
+            *((v.namespace, v.uid) for v in self.victims),
+        ):
             found.setdefault(namespace, uid)
         return found
 

@@ -80,7 +80,13 @@ def _event(kind: type[e.Event], scope: Literal["namespace", "node"], publisher: 
 
 
 def _node(
-    verb: str, message: type, reply: type | None, description: str, *, reply_address: str = "", publisher: str = "placement"
+    verb: str,
+    message: type,
+    reply: type | None,
+    description: str,
+    *,
+    reply_address: str = "",
+    publisher: str = "placement",
 ) -> Channel:
     return Channel(
         name=f"node.{verb}", address=f"{s.VERSION}.cmd.node.{{node}}.{verb}", kind="command", message=message, reply=reply, reply_address=reply_address,
@@ -88,7 +94,9 @@ def _node(
     )  # fmt: skip
 
 
-def _query(name: str, address: str, message: type, reply: type, *, receivers: str, description: str, publisher: str = "cli") -> Channel:
+def _query(
+    name: str, address: str, message: type, reply: type, *, receivers: str, description: str, publisher: str = "cli"
+) -> Channel:
     return Channel(
         name=f"query.{name}",
         address=address,
@@ -161,7 +169,14 @@ COMMANDS: tuple[Channel, ...] = (
 )  # fmt: skip
 
 QUERIES: tuple[Channel, ...] = (
-    _query("why", s.QUERY_WHY, q.WhyQuery, q.ExplainAnswer, receivers="placement", description="Why is this pod where it is, or nowhere?"),
+    _query(
+        "why",
+        s.QUERY_WHY,
+        q.WhyQuery,
+        q.ExplainAnswer,
+        receivers="placement",
+        description="Why is this pod where it is, or nowhere?",
+    ),
     _query(
         "what-if",
         s.QUERY_WHAT_IF,
@@ -179,7 +194,12 @@ QUERIES: tuple[Channel, ...] = (
         description="When could this waiting pod start at the earliest?",
     ),
     _query(
-        "advise", s.QUERY_ADVISE, q.AdviseQuery, q.AdviseAnswer, receivers="placement", description="Which pods should move to make room?"
+        "advise",
+        s.QUERY_ADVISE,
+        q.AdviseQuery,
+        q.AdviseAnswer,
+        receivers="placement",
+        description="Which pods should move to make room?",
     ),
     _query(
         "preempt",
@@ -189,7 +209,14 @@ QUERIES: tuple[Channel, ...] = (
         receivers="preemptor",
         description="Who would give way to this pod?",
     ),
-    _query("inspect", s.QUERY_INSPECT, q.InspectQuery, q.InspectAnswer, receivers="placement", description="Who has what on which GPU."),
+    _query(
+        "inspect",
+        s.QUERY_INSPECT,
+        q.InspectQuery,
+        q.InspectAnswer,
+        receivers="placement",
+        description="Who has what on which GPU.",
+    ),
     _query(
         "status",
         s.QUERY_STATUS,
@@ -218,9 +245,21 @@ QUERIES: tuple[Channel, ...] = (
         publisher="node_agent",
     ),
     _query(
-        "usage", s.QUERY_USAGE, q.UsageQuery, q.UsageAnswer, receivers="metrics", description="Slice-seconds by namespace, pod or model."
+        "usage",
+        s.QUERY_USAGE,
+        q.UsageQuery,
+        q.UsageAnswer,
+        receivers="metrics",
+        description="Slice-seconds by namespace, pod or model.",
     ),
-    _query("trace", s.QUERY_TRACE, q.TraceQuery, q.TraceAnswer, receivers="metrics", description="The spans of one pod's trace."),
+    _query(
+        "trace",
+        s.QUERY_TRACE,
+        q.TraceQuery,
+        q.TraceAnswer,
+        receivers="metrics",
+        description="The spans of one pod's trace.",
+    ),
 )
 
 SAMPLES: tuple[Channel, ...] = (

@@ -58,9 +58,13 @@ class Access(msgspec.Struct, kw_only=True):
 
 
 async def load_access(
-    kubeconfig: str = "", context: str = "", *, strict_x509: bool = True, environ: Mapping[str, str] | None = None,
+    kubeconfig: str = "",
+    context: str = "",
+    *,
+    strict_x509: bool = True,
+    environ: Mapping[str, str] | None = None,
     service_account: Path = SERVICE_ACCOUNT,
-) -> Access:  # fmt: skip
+) -> Access:
     """`kubeconfig`, else $KUBECONFIG, else the service account, else ~/.kube/config. Raises AccessError."""
     env = os.environ if environ is None else environ
     path = kubeconfig or env.get("KUBECONFIG", "")
@@ -73,7 +77,9 @@ async def load_access(
     try:
         config = msgspec.yaml.decode(file.read_bytes())  # noqa: ASYNC240 - at start, before anything else runs
     except OSError as error:
-        raise AccessError(f"kubeconfig {file}: {error.strerror}; name one by kubeconfig or KUBECONFIG, or run in a pod") from error
+        raise AccessError(
+            f"kubeconfig {file}: {error.strerror}; name one by kubeconfig or KUBECONFIG, or run in a pod"
+        ) from error
     except msgspec.DecodeError as error:
         raise AccessError(f"kubeconfig {file} cannot be read: {error}") from error
     cluster, user = _select(config, context, str(file))
@@ -90,7 +96,13 @@ def explain(error: OSError) -> str:
 
 
 def make_tls(
-    *, ca: str = "", ca_data: bytes = b"", certificate: str = "", key: str = "", verify: bool = True, strict: bool = True
+    *,
+    ca: str = "",
+    ca_data: bytes = b"",
+    certificate: str = "",
+    key: str = "",
+    verify: bool = True,
+    strict: bool = True,
 ) -> ssl.SSLContext:
     """Raises OSError or ssl.SSLError. `strict` False clears VERIFY_X509_STRICT, which Python sets from 3.13 on."""
     made = ssl.create_default_context(cafile=ca or None, cadata=ca_data.decode() if ca_data else None)
@@ -104,7 +116,9 @@ def make_tls(
     return made
 
 
-def token_file(path: Path, max_age_s: float = TOKEN_MAX_AGE_S, clock: Callable[[], float] = time.monotonic) -> Callable[[], str]:
+def token_file(
+    path: Path, max_age_s: float = TOKEN_MAX_AGE_S, clock: Callable[[], float] = time.monotonic
+) -> Callable[[], str]:
     """The token in a file that the kubelet renews; read anew when it is older than `max_age_s`. Raises AccessError at first."""
     value, read_at = "", float("-inf")
 
@@ -131,7 +145,9 @@ def _in_cluster(env: Mapping[str, str], account: Path, *, strict_x509: bool) -> 
     except OSError as error:
         raise AccessError(f"{account}/ca.crt: {error}") from error
     server = f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}"
-    return Access(server=server, tls=tls, authorization=token_file(account / "token"), origin="the service account of this pod")
+    return Access(
+        server=server, tls=tls, authorization=token_file(account / "token"), origin="the service account of this pod"
+    )
 
 
 def _select(config: Any, context: str, origin: str) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -161,9 +177,12 @@ def _plain(file: Path, cluster: dict[str, Any], user: dict[str, Any], *, strict_
             try:
                 tls = make_tls(
                     ca=str(base / cluster["certificate-authority"]) if cluster.get("certificate-authority") else "",
-                    ca_data=_decoded(cluster, "certificate-authority-data", origin), certificate=certificate, key=key,
-                    verify=not cluster.get("insecure-skip-tls-verify", False), strict=strict_x509,
-                )  # fmt: skip
+                    ca_data=_decoded(cluster, "certificate-authority-data", origin),
+                    certificate=certificate,
+                    key=key,
+                    verify=not cluster.get("insecure-skip-tls-verify", False),
+                    strict=strict_x509,
+                )
             except OSError as error:
                 raise AccessError(f"{origin}: its certificates cannot be used: {error}") from error
     authorization: Callable[[], str] = lambda: ""  # noqa: E731
@@ -176,9 +195,13 @@ def _plain(file: Path, cluster: dict[str, Any], user: dict[str, Any], *, strict_
         basic = base64.b64encode(f"{user['username']}:{user.get('password', '')}".encode()).decode()
         authorization = lambda: f"Basic {basic}"  # noqa: E731
     return Access(
-        server=server, tls=tls, server_name=cluster.get("tls-server-name", ""), proxy=cluster.get("proxy-url", ""),
-        authorization=authorization, origin=origin,
-    )  # fmt: skip
+        server=server,
+        tls=tls,
+        server_name=cluster.get("tls-server-name", ""),
+        proxy=cluster.get("proxy-url", ""),
+        authorization=authorization,
+        origin=origin,
+    )
 
 
 def _decoded(section: dict[str, Any], field: str, origin: str) -> bytes:
@@ -223,7 +246,9 @@ async def _by_library(path: str, context: str, *, strict_x509: bool) -> Access:
     try:
         from kubernetes_asyncio import client, config  # noqa: PLC0415 - 4 s and 114 MB
     except ImportError as error:
-        raise AccessError(f"kubeconfig {path} needs kubernetes-asyncio (exec plugin, auth provider or several files): {error}") from error
+        raise AccessError(
+            f"kubeconfig {path} needs kubernetes-asyncio (exec plugin, auth provider or several files): {error}"
+        ) from error
     settings = client.Configuration()
     try:
         await config.load_kube_config(config_file=path, context=context or None, client_configuration=settings)
@@ -237,9 +262,13 @@ async def _by_library(path: str, context: str, *, strict_x509: bool) -> Access:
     except (config.ConfigException, OSError) as error:
         raise AccessError(f"kubeconfig {path}: {error}") from error
     return Access(
-        server=settings.host or "", tls=tls, server_name=settings.tls_server_name or "", proxy=settings.proxy or "",
-        authorization=_Renewed(path, context, settings), origin=f"kubeconfig {path}",
-    )  # fmt: skip
+        server=settings.host or "",
+        tls=tls,
+        server_name=settings.tls_server_name or "",
+        proxy=settings.proxy or "",
+        authorization=_Renewed(path, context, settings),
+        origin=f"kubeconfig {path}",
+    )
 
 
 class _Renewed:
@@ -261,4 +290,6 @@ class _Renewed:
     async def _fetch(self) -> None:
         from kubernetes_asyncio import config  # noqa: PLC0415
 
-        await config.load_kube_config(config_file=self._path, context=self._context or None, client_configuration=self._settings)
+        await config.load_kube_config(
+            config_file=self._path, context=self._context or None, client_configuration=self._settings
+        )

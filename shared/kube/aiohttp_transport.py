@@ -21,12 +21,19 @@ class AiohttpTransport:
         self._headers = {"User-Agent": user_agent, "Accept": JSON, "Accept-Encoding": "identity"}
         self._made: aiohttp.ClientSession | None = None
 
-    async def request(self, method: str, path: str, body: bytes = b"", *, content_type: str = JSON, timeout_s: float = 10.0) -> Response:
+    async def request(
+        self, method: str, path: str, body: bytes = b"", *, content_type: str = JSON, timeout_s: float = 10.0
+    ) -> Response:
         try:
             async with self._session().request(
-                method, self._url(path), data=body or None, headers=self._with(content_type), proxy=self._access.proxy or None,
-                server_hostname=self._access.server_name or None, timeout=aiohttp.ClientTimeout(total=timeout_s, sock_connect=CONNECT_TIMEOUT_S),
-            ) as response:  # fmt: skip
+                method,
+                self._url(path),
+                data=body or None,
+                headers=self._with(content_type),
+                proxy=self._access.proxy or None,
+                server_hostname=self._access.server_name or None,
+                timeout=aiohttp.ClientTimeout(total=timeout_s, sock_connect=CONNECT_TIMEOUT_S),
+            ) as response:
                 return Response(response.status, await response.read(), _seconds(response.headers.get("Retry-After")))
         except aiohttp.ClientConnectorError as error:
             raise TransportError(explain(error), sent=False) from error
@@ -38,14 +45,21 @@ class AiohttpTransport:
         limits = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT_S, sock_read=read_timeout_s)
         try:
             answer = await self._session().request(
-                "GET", self._url(path), headers=self._with(""), proxy=self._access.proxy or None,
-                server_hostname=self._access.server_name or None, timeout=limits,
-            )  # fmt: skip
+                "GET",
+                self._url(path),
+                headers=self._with(""),
+                proxy=self._access.proxy or None,
+                server_hostname=self._access.server_name or None,
+                timeout=limits,
+            )
             body = b"" if answer.status == 200 else await answer.read()
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise TransportError(str(error) or f"not a byte in {read_timeout_s:g} s") from error
         try:
-            yield Response(answer.status, body, _seconds(answer.headers.get("Retry-After"))), _chunks(answer, read_timeout_s)
+            yield (
+                Response(answer.status, body, _seconds(answer.headers.get("Retry-After"))),
+                _chunks(answer, read_timeout_s),
+            )
         finally:
             answer.close()
 
@@ -65,7 +79,10 @@ class AiohttpTransport:
 
     def _with(self, content_type: str) -> dict[str, str]:
         authorization = self._access.authorization()
-        return {**({"Content-Type": content_type} if content_type else {}), **({"Authorization": authorization} if authorization else {})}
+        return {
+            **({"Content-Type": content_type} if content_type else {}),
+            **({"Authorization": authorization} if authorization else {}),
+        }
 
 
 async def _chunks(answer: aiohttp.ClientResponse, read_timeout_s: float) -> AsyncIterator[bytes]:

@@ -8,7 +8,12 @@ from shared.kube.transport import Transport
 
 
 async def connect(
-    kubeconfig: str = "", context: str = "", *, strict_x509: bool = True, max_connections: int = 64, user_agent: str = "kerf"
+    kubeconfig: str = "",
+    context: str = "",
+    *,
+    strict_x509: bool = True,
+    max_connections: int = 64,
+    user_agent: str = "kerf",
 ) -> Transport:
     """A transport to the cluster that the settings name; nothing is sent yet. Raises AccessError."""
     access = await load_access(kubeconfig, context, strict_x509=strict_x509)
@@ -23,6 +28,13 @@ def transport_for(access: Access, *, max_connections: int = 64, user_agent: str 
         return AiohttpTransport(access, max_connections=max_connections, user_agent=user_agent)
     host, port, path = access.address()
     return Http1Transport(
-        host, port, tls=access.tls, server_name=access.server_name, base_path=path, authorization=access.authorization,
-        explain=explain, max_connections=max_connections, user_agent=user_agent,
-    )  # fmt: skip
+        host,
+        port,
+        tls=access.tls,
+        server_name=access.server_name,
+        base_path=path,
+        authorization=access.authorization,
+        explain=explain,
+        max_connections=max_connections,
+        user_agent=user_agent,
+    )

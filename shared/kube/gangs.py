@@ -132,11 +132,17 @@ S = TypeVar("S")
 
 
 def _pod_group(spec: _PodGroupSpec) -> dict[str, Any]:
-    policy, constraints, kai = spec.scheduling_policy, spec.scheduling_constraints, spec.topology_constraint or _KaiTopology()
+    policy, constraints, kai = (
+        spec.scheduling_policy,
+        spec.scheduling_constraints,
+        spec.topology_constraint or _KaiTopology(),
+    )
     return {
         "minimum": spec.min_member if policy is None else _minimum(policy),
         "timeout_s": spec.schedule_timeout_seconds or 0,
-        "required": constraints.topology[0].key if constraints and constraints.topology else kai.required_topology_level,
+        "required": constraints.topology[0].key
+        if constraints and constraints.topology
+        else kai.required_topology_level,
         "preferred": kai.preferred_topology_level,
     }
 
@@ -164,10 +170,16 @@ def _jobset(spec: _JobSetSpec) -> dict[str, Any]:
 def _kubeflow(spec: _KubeflowSpec) -> dict[str, Any]:
     replicas = {
         role: 1 if of.replicas is None else of.replicas
-        for specs in (spec.pytorch_replica_specs, spec.tf_replica_specs, spec.mpi_replica_specs, spec.xgb_replica_specs,
-                      spec.paddle_replica_specs, spec.jax_replica_specs)
+        for specs in (
+            spec.pytorch_replica_specs,
+            spec.tf_replica_specs,
+            spec.mpi_replica_specs,
+            spec.xgb_replica_specs,
+            spec.paddle_replica_specs,
+            spec.jax_replica_specs,
+        )
         for role, of in specs.items()
-    }  # fmt: skip
+    }
     if spec.launcher_creation_policy == "WaitForWorkersReady":
         replicas.pop("Launcher", None)  # it is made when the workers run
     if spec.elastic_policy is not None and spec.elastic_policy.min_replicas is not None and "Worker" in replicas:
@@ -189,7 +201,12 @@ class GangDecoder:
     def decode(self, raw: bytes | msgspec.Raw) -> Gang:
         source = self._source.decode(raw)
         meta = source.metadata
-        kept = Meta(name=f"{self._title}/{meta.name}", namespace=meta.namespace, uid=meta.uid, resource_version=meta.resource_version)
+        kept = Meta(
+            name=f"{self._title}/{meta.name}",
+            namespace=meta.namespace,
+            uid=meta.uid,
+            resource_version=meta.resource_version,
+        )
         return Gang(metadata=kept, **self._read(self._spec.decode(source.spec)))
 
 

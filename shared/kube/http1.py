@@ -26,10 +26,18 @@ class Http1Transport:
     """
 
     def __init__(
-        self, host: str, port: int, *, tls: ssl.SSLContext | None = None, server_name: str = "", base_path: str = "",
-        authorization: Callable[[], str] = lambda: "", explain: Callable[[OSError], str] = str, max_connections: int = 64,
+        self,
+        host: str,
+        port: int,
+        *,
+        tls: ssl.SSLContext | None = None,
+        server_name: str = "",
+        base_path: str = "",
+        authorization: Callable[[], str] = lambda: "",
+        explain: Callable[[OSError], str] = str,
+        max_connections: int = 64,
         user_agent: str = "kerf",
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._host, self._port, self._tls = host, port, tls
         self._server_name = server_name
         self._base = base_path.rstrip("/")
@@ -44,7 +52,9 @@ class Http1Transport:
         self.opened = 0
         """Connections made so far."""
 
-    async def request(self, method: str, path: str, body: bytes = b"", *, content_type: str = JSON, timeout_s: float = 10.0) -> Response:
+    async def request(
+        self, method: str, path: str, body: bytes = b"", *, content_type: str = JSON, timeout_s: float = 10.0
+    ) -> Response:
         """Raises TransportError. A GET is asked once more where a kept connection had died unnoticed; a write never is."""
         message = self._message(method, path, body, content_type)
         await self._take_slot()
@@ -132,10 +142,16 @@ class Http1Transport:
         name = (self._server_name or self._host) if self._tls else None
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
-                _, connection = await loop.create_connection(Connection, self._host, self._port, ssl=self._tls, server_hostname=name)
+                _, connection = await loop.create_connection(
+                    Connection, self._host, self._port, ssl=self._tls, server_hostname=name
+                )
         except TimeoutError as error:
-            raise TransportError(f"no connection to {self._host}:{self._port} in {CONNECT_TIMEOUT_S:.0f} s", sent=False) from error
+            raise TransportError(
+                f"no connection to {self._host}:{self._port} in {CONNECT_TIMEOUT_S:.0f} s", sent=False
+            ) from error
         except OSError as error:
-            raise TransportError(f"no connection to {self._host}:{self._port}: {self._explain(error)}", sent=False) from error
+            raise TransportError(
+                f"no connection to {self._host}:{self._port}: {self._explain(error)}", sent=False
+            ) from error
         self.opened += 1
         return connection

@@ -66,7 +66,9 @@ class ResponseParser:
             self.done = True
         if not self.done:
             raise ProtocolError(
-                "the connection ended within a response" if self.status or self._buffer else "the connection ended before a response"
+                "the connection ended within a response"
+                if self.status or self._buffer
+                else "the connection ended before a response"
             )
         self.keep_alive = False
 
@@ -123,7 +125,9 @@ class ResponseParser:
             self.done = True
         elif coding is not None:
             if coding.lower() != b"chunked" or length is not None:
-                raise ProtocolError(f"transfer coding {coding[:40]!r}" + (" with a length beside it" if length is not None else ""))
+                raise ProtocolError(
+                    f"transfer coding {coding[:40]!r}" + (" with a length beside it" if length is not None else "")
+                )
             self._chunked, self._state = True, "size"
         elif length is not None:
             if not length.isdigit() or len(length) > 15:

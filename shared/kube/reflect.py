@@ -77,7 +77,9 @@ class Decoder:
 
     def __init__(self, resource: Resource) -> None:
         self.kind = KINDS[resource.kind]
-        self._object = decoder_of(resource.plural, resource.group) if self.kind is Gang else msgspec.json.Decoder(self.kind)
+        self._object = (
+            decoder_of(resource.plural, resource.group) if self.kind is Gang else msgspec.json.Decoder(self.kind)
+        )
         self._head = msgspec.json.Decoder(_Head)
         self._list = msgspec.json.Decoder(_List)
         self._status = msgspec.json.Decoder(_Status)
@@ -93,7 +95,9 @@ class Decoder:
             status = self._status.decode(head.object)
             raise WatchError(status.code, status.message)
         try:
-            return head.type, self._mark.decode(head.object) if head.type == "BOOKMARK" else self._object.decode(head.object)
+            return head.type, self._mark.decode(head.object) if head.type == "BOOKMARK" else self._object.decode(
+                head.object
+            )
         except msgspec.DecodeError as error:
             raise Undecodable(f"{self._title(head.object)}: {error}") from error
 

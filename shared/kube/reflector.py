@@ -49,7 +49,14 @@ class Reflector:
     """`run` emits facts in order. Counts: `lists`, `watches`, `unreadable`."""
 
     def __init__(
-        self, transport: Transport, resource: Resource, emit: Emit, log: Any, *, timing: Timing | None = None, watch_list: bool = True
+        self,
+        transport: Transport,
+        resource: Resource,
+        emit: Emit,
+        log: Any,
+        *,
+        timing: Timing | None = None,
+        watch_list: bool = True,
     ) -> None:
         self.resource = resource
         self.reflection = Reflection()
@@ -143,9 +150,10 @@ class Reflector:
             listing = False
         self.watches += 1
         query = {
-            "watch": "1", "allowWatchBookmarks": "true",
+            "watch": "1",
+            "allowWatchBookmarks": "true",
             "timeoutSeconds": str(int(self._timing.watch_s * random.uniform(1.0, 2.0))),  # noqa: S311 - jitter
-        }  # fmt: skip
+        }
         if listing:
             query |= {"sendInitialEvents": "true", "resourceVersionMatch": "NotOlderThan"}
             self.lists += 1

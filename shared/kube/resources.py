@@ -58,7 +58,9 @@ CLAIM = Resource("PersistentVolumeClaim", "api/v1", "persistentvolumeclaims", Tr
 VOLUME = Resource("PersistentVolume", "api/v1", "persistentvolumes", False)
 
 DEVICE_CLAIM = Resource("ResourceClaim", "apis/resource.k8s.io/v1", "resourceclaims", True, True)
-DEVICE_SLICE = Resource("ResourceSlice", "apis/resource.k8s.io/v1", "resourceslices", False, True, fields=f"spec.driver={names.DRA_DRIVER}")
+DEVICE_SLICE = Resource(
+    "ResourceSlice", "apis/resource.k8s.io/v1", "resourceslices", False, True, fields=f"spec.driver={names.DRA_DRIVER}"
+)
 
 POLICY = Resource("ConfigMap", "api/v1", "configmaps", True, only=(CONFIG_NAMESPACE, CONFIG_MAP))
 

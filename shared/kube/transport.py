@@ -29,10 +29,14 @@ class TransportError(Exception):
 
 
 class Transport(Protocol):
-    async def request(self, method: str, path: str, body: bytes = b"", *, content_type: str = JSON, timeout_s: float = 10.0) -> Response:
+    async def request(
+        self, method: str, path: str, body: bytes = b"", *, content_type: str = JSON, timeout_s: float = 10.0
+    ) -> Response:
         """`path` carries the query. Raises TransportError where no whole answer came in time."""
 
-    def stream(self, path: str, *, read_timeout_s: float) -> AbstractAsyncContextManager[tuple[Response, AsyncIterator[bytes]]]:
+    def stream(
+        self, path: str, *, read_timeout_s: float
+    ) -> AbstractAsyncContextManager[tuple[Response, AsyncIterator[bytes]]]:
         """GETs something without end, such as a watch. The Response has the body only where the status is not 200; else
         the iterator gives chunks of bytes as they come. Entering and iterating raise TransportError, also after
         `read_timeout_s` without a byte."""

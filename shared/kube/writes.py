@@ -61,8 +61,11 @@ class Writes:
         if notes:
             metadata["annotations"] = notes
         body = {
-            "apiVersion": "v1", "kind": "Binding", "metadata": metadata, "target": {"apiVersion": "v1", "kind": "Node", "name": order.node},
-        }  # fmt: skip
+            "apiVersion": "v1",
+            "kind": "Binding",
+            "metadata": metadata,
+            "target": {"apiVersion": "v1", "kind": "Node", "name": order.node},
+        }
         return await self.send("POST", resources.POD.path(order.name, order.namespace, sub="binding"), body)
 
     async def annotate_pod(
@@ -74,29 +77,53 @@ class Writes:
         return await self.send("PATCH", resources.POD.path(name, namespace), body, content_type=MERGE_PATCH)
 
     async def report_unscheduled(
-        self, namespace: str, name: str, uid: str, *, reason: str, message: str, now_s: float, resource_version: str = ""
+        self,
+        namespace: str,
+        name: str,
+        uid: str,
+        *,
+        reason: str,
+        message: str,
+        now_s: float,
+        resource_version: str = "",
     ) -> Result:
         """PodScheduled=False, as kube-scheduler writes it. With a resourceVersion it never lands on a pod that moved on."""
         metadata = {"uid": uid, **({"resourceVersion": resource_version} if resource_version else {})}
-        condition = {"type": "PodScheduled", "status": "False", "reason": reason, "message": message, "lastTransitionTime": _seconds(now_s)}
+        condition = {
+            "type": "PodScheduled",
+            "status": "False",
+            "reason": reason,
+            "message": message,
+            "lastTransitionTime": _seconds(now_s),
+        }
         body = {"metadata": metadata, "status": {"conditions": [condition]}}
-        return await self.send("PATCH", resources.POD.path(name, namespace, sub="status"), body, content_type=STRATEGIC_PATCH)
+        return await self.send(
+            "PATCH", resources.POD.path(name, namespace, sub="status"), body, content_type=STRATEGIC_PATCH
+        )
 
     async def mark_touched(self, namespace: str, name: str, uid: str, *, token: str) -> Result:
         """Moves the pod's resourceVersion by a condition in its status, which means nothing else. A write to the status is checked
         neither by webhooks on pods nor against the limit of annotations."""
         condition = {"type": names.ANNOTATION_TOUCHED, "status": "True", "reason": "Touched", "message": token}
         body = {"metadata": {"uid": uid}, "status": {"conditions": [condition]}}
-        return await self.send("PATCH", resources.POD.path(name, namespace, sub="status"), body, content_type=STRATEGIC_PATCH)
+        return await self.send(
+            "PATCH", resources.POD.path(name, namespace, sub="status"), body, content_type=STRATEGIC_PATCH
+        )
 
     async def label_node(self, node: str, labels: dict[str, str | None]) -> Result:
         for key in labels:
             if not valid_key(key):
                 return Result("refused", f"label key {key!r} is not valid; nothing was sent")
-        return await self.send("PATCH", resources.NODE.path(node), {"metadata": {"labels": labels}}, content_type=MERGE_PATCH)
+        return await self.send(
+            "PATCH", resources.NODE.path(node), {"metadata": {"labels": labels}}, content_type=MERGE_PATCH
+        )
 
     async def delete_pod(self, order: DeletePod) -> Result:
-        body = {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": _preconditions(order.uid, order.resource_version)}
+        body = {
+            "apiVersion": "v1",
+            "kind": "DeleteOptions",
+            "preconditions": _preconditions(order.uid, order.resource_version),
+        }
         return await self.send("DELETE", resources.POD.path(order.name, order.namespace), body)
 
     async def evict(self, order: Evict) -> Result:
@@ -105,19 +132,39 @@ class Writes:
         if order.grace_period_seconds is not None:
             options["gracePeriodSeconds"] = order.grace_period_seconds
         body = {
-            "apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": order.name, "namespace": order.namespace}, "deleteOptions": options,
-        }  # fmt: skip
+            "apiVersion": "policy/v1",
+            "kind": "Eviction",
+            "metadata": {"name": order.name, "namespace": order.namespace},
+            "deleteOptions": options,
+        }
         return await self.send("POST", resources.POD.path(order.name, order.namespace, sub="eviction"), body)
 
     async def announce(self, event: AnnounceEvent, *, event_name: str, now_s: float) -> Result:
         """An Event on a pod. `event_name` must be new in the namespace."""
-        when = datetime.datetime.fromtimestamp(now_s, datetime.UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+        when = (
+            datetime.datetime.fromtimestamp(now_s, datetime.UTC)
+            .isoformat(timespec="microseconds")
+            .replace("+00:00", "Z")
+        )
         body = {
-            "apiVersion": "events.k8s.io/v1", "kind": "Event", "metadata": {"name": event_name, "namespace": event.namespace},
-            "eventTime": when, "type": event.type, "reason": event.reason, "action": event.action or event.reason, "note": event.note[:NOTE_LIMIT],
-            "reportingController": names.SCHEDULER_NAME, "reportingInstance": self._reporter,
-            "regarding": {"apiVersion": "v1", "kind": "Pod", "namespace": event.namespace, "name": event.name, "uid": event.uid},
-        }  # fmt: skip
+            "apiVersion": "events.k8s.io/v1",
+            "kind": "Event",
+            "metadata": {"name": event_name, "namespace": event.namespace},
+            "eventTime": when,
+            "type": event.type,
+            "reason": event.reason,
+            "action": event.action or event.reason,
+            "note": event.note[:NOTE_LIMIT],
+            "reportingController": names.SCHEDULER_NAME,
+            "reportingInstance": self._reporter,
+            "regarding": {
+                "apiVersion": "v1",
+                "kind": "Pod",
+                "namespace": event.namespace,
+                "name": event.name,
+                "uid": event.uid,
+            },
+        }
         return await self.send("POST", resources.EVENT.collection(event.namespace), body)
 
     async def select_node(self, namespace: str, claim: str, node: str) -> Result:
@@ -125,9 +172,17 @@ class Writes:
         body = {"metadata": {"annotations": {"volume.kubernetes.io/selected-node": node}}}
         return await self.send("PATCH", resources.CLAIM.path(claim, namespace), body, content_type=MERGE_PATCH)
 
-    async def reserve_volume(self, volume: str, resource_version: str, *, namespace: str, claim: str, claim_uid: str) -> Result:
+    async def reserve_volume(
+        self, volume: str, resource_version: str, *, namespace: str, claim: str, claim_uid: str
+    ) -> Result:
         """Pre-binds a free volume to a claim, as kube-scheduler does; only if nobody changed the volume meanwhile."""
-        reference = {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "namespace": namespace, "name": claim, "uid": claim_uid}
+        reference = {
+            "apiVersion": "v1",
+            "kind": "PersistentVolumeClaim",
+            "namespace": namespace,
+            "name": claim,
+            "uid": claim_uid,
+        }
         metadata = {"resourceVersion": resource_version, "annotations": {"pv.kubernetes.io/bound-by-controller": "yes"}}
         body = {"metadata": metadata, "spec": {"claimRef": reference}}
         return await self.send("PATCH", resources.VOLUME.path(volume), body, content_type=MERGE_PATCH)

@@ -108,7 +108,9 @@ def claim_path(pod: Pod, claim: PodClaim) -> str:
     """namespace/name of the object behind a pod's claim; empty while it has not been made, or where none is needed."""
     name = claim.resource_claim_name
     if claim.resource_claim_template_name:
-        name = next((made.resource_claim_name for made in pod.status.resource_claim_statuses if made.name == claim.name), "")
+        name = next(
+            (made.resource_claim_name for made in pod.status.resource_claim_statuses if made.name == claim.name), ""
+        )
     return f"{pod.metadata.namespace}/{name}" if name else ""
 
 
@@ -140,17 +142,29 @@ def _asks(pod: Pod, claim: PodClaim, claims: Mapping[str, ResourceClaim]) -> Ite
     path = claim_path(pod, claim)
     known = claims.get(path) if path else None
     if not path:
-        raise RequestError(CLAIM_COMING, f"claim {claim.name!r}: Kubernetes has not made its ResourceClaim from template {claim.resource_claim_template_name} yet")
+        raise RequestError(
+            CLAIM_COMING,
+            f"claim {claim.name!r}: Kubernetes has not made its ResourceClaim from template {claim.resource_claim_template_name} yet",
+        )
     if known is None and claim.resource_claim_template_name:
         # The pod's status may be seen before the claim that it names. One that was deleted is made again.
-        raise RequestError(CLAIM_COMING, f"claim {claim.name!r}: ResourceClaim {path}, made from template {claim.resource_claim_template_name}, is not to be seen yet")
+        raise RequestError(
+            CLAIM_COMING,
+            f"claim {claim.name!r}: ResourceClaim {path}, made from template {claim.resource_claim_template_name}, is not to be seen yet",
+        )
     if known is None:
         raise RequestError("claim-missing", f"claim {claim.name!r}: ResourceClaim {path} does not exist")
     others = [consumer for consumer in known.status.reserved_for if consumer.uid != pod.metadata.uid]
     if others:
-        raise RequestError("claim-in-use", f"claim {claim.name!r}: ResourceClaim {path} is reserved for {others[0].name}; GPUs of one claim go to one pod, so give each pod its own by a template, or wait until that one ends")
+        raise RequestError(
+            "claim-in-use",
+            f"claim {claim.name!r}: ResourceClaim {path} is reserved for {others[0].name}; GPUs of one claim go to one pod, so give each pod its own by a template, or wait until that one ends",
+        )
     if known.spec.devices.constraints:
-        raise RequestError("claim-constraints", f"claim {claim.name!r} has constraints, which Kerf does not read; ask for several GPUs in one request, and write kerf.dev/topology: required on the pod")
+        raise RequestError(
+            "claim-constraints",
+            f"claim {claim.name!r} has constraints, which Kerf does not read; ask for several GPUs in one request, and write kerf.dev/topology: required on the pod",
+        )
     for request in known.spec.devices.requests:
         yield entry_of(claim.name, request.name), _ask(f"claim {claim.name!r}, request {request.name!r}", request)
 
@@ -158,17 +172,32 @@ def _asks(pod: Pod, claim: PodClaim, claims: Mapping[str, ResourceClaim]) -> Ite
 def _ask(where: str, request: DeviceRequest) -> GpuAsk:
     exact = request.exactly
     if exact is None:
-        raise RequestError("claim-alternatives", f"{where} has firstAvailable, which Kerf does not read; write one request with exactly")
+        raise RequestError(
+            "claim-alternatives",
+            f"{where} has firstAvailable, which Kerf does not read; write one request with exactly",
+        )
     if exact.device_class_name != names.DEVICE_CLASS:
-        raise RequestError("claim-other-class", f"{where} asks for class {exact.device_class_name!r}; Kerf gives devices of {names.DEVICE_CLASS}. Leave a pod that needs others to the default scheduler")
+        raise RequestError(
+            "claim-other-class",
+            f"{where} asks for class {exact.device_class_name!r}; Kerf gives devices of {names.DEVICE_CLASS}. Leave a pod that needs others to the default scheduler",
+        )
     if exact.admin_access or exact.allocation_mode not in ("", "ExactCount"):
-        raise RequestError("claim-mode", f"{where} has {'adminAccess' if exact.admin_access else 'allocationMode ' + exact.allocation_mode}; Kerf gives so many GPUs as count says")
+        raise RequestError(
+            "claim-mode",
+            f"{where} has {'adminAccess' if exact.admin_access else 'allocationMode ' + exact.allocation_mode}; Kerf gives so many GPUs as count says",
+        )
     if exact.selectors:
-        raise RequestError("claim-selectors", f"{where} has selectors, which Kerf does not read; write kerf.dev/gpu-model, kerf.dev/gpu-memory-min or kerf.dev/gpu-generation on the pod")
+        raise RequestError(
+            "claim-selectors",
+            f"{where} has selectors, which Kerf does not read; write kerf.dev/gpu-model, kerf.dev/gpu-memory-min or kerf.dev/gpu-generation on the pod",
+        )
     asked = exact.capacity.requests
     unknown = sorted(set(asked) - {CAPACITY_MEMORY, CAPACITY_COMPUTE})
     if unknown:
-        raise RequestError("claim-capacity", f"{where} asks for capacity {unknown[0]!r}; a GPU has {CAPACITY_MEMORY} and {CAPACITY_COMPUTE} (percent)")
+        raise RequestError(
+            "claim-capacity",
+            f"{where} asks for capacity {unknown[0]!r}; a GPU has {CAPACITY_MEMORY} and {CAPACITY_COMPUTE} (percent)",
+        )
     try:
         memory_bytes, percent = (whole(asked.get(name, 0)) for name in (CAPACITY_MEMORY, CAPACITY_COMPUTE))
     except QuantityError as error:

@@ -72,12 +72,18 @@ def read_gang(pod: Pod) -> GangRef | None:
     required, preferred = _topology(notes)
     timeout_s = _number(notes, names.ANNOTATION_GANG_TIMEOUT, 0, MOST_TIMEOUT_S, "seconds")
     named = notes.get(names.ANNOTATION_GANG)
-    if named is None and (stray := next((k for k in (names.ANNOTATION_GANG_SIZE, names.ANNOTATION_GANG_MIN) if k in notes), "")):
+    if named is None and (
+        stray := next((k for k in (names.ANNOTATION_GANG_SIZE, names.ANNOTATION_GANG_MIN) if k in notes), "")
+    ):
         raise _bad(f"annotation {names.ANNOTATION_GANG} is None, and {stray} stands without it; name the gang")
     if named == NONE:
         return None
     ref = _declared(pod, named) if named is not None else _inferred(pod)
-    return None if ref is None else msgspec.structs.replace(ref, timeout_s=timeout_s, required=required, preferred=preferred)
+    return (
+        None
+        if ref is None
+        else msgspec.structs.replace(ref, timeout_s=timeout_s, required=required, preferred=preferred)
+    )
 
 
 def _declared(pod: Pod, name: str) -> GangRef:
@@ -99,7 +105,10 @@ def _declared(pod: Pod, name: str) -> GangRef:
         )
     size = _number(notes, names.ANNOTATION_GANG_SIZE, None, MOST_MEMBERS, f"pods in gang {name!r}")
     return GangRef(
-        name=name, minimum=_number(notes, names.ANNOTATION_GANG_MIN, size, size, f"pods without which gang {name!r} does not start")
+        name=name,
+        minimum=_number(
+            notes, names.ANNOTATION_GANG_MIN, size, size, f"pods without which gang {name!r} does not start"
+        ),
     )
 
 

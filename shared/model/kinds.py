@@ -5,7 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 from shared.model.claims import ResourceClaim, ResourceSlice
-from shared.model.objects import ConfigMap, Gang, Namespace, Node, Pod, PodDisruptionBudget, PriorityClass, ResourceQuota
+from shared.model.objects import (
+    ConfigMap,
+    Gang,
+    Namespace,
+    Node,
+    Pod,
+    PodDisruptionBudget,
+    PriorityClass,
+    ResourceQuota,
+)
 from shared.model.storage import PersistentVolume, PersistentVolumeClaim, StorageClass
 
 Object = (

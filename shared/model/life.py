@@ -38,7 +38,8 @@ def read_life(pod: Pod) -> Life:
     """Raises RequestError (bad-annotation) on durations that are none."""
     notes = pod.metadata.annotations
     expected_s, min_runtime_s, restart_cost_s = (
-        _duration(notes, key) for key in (names.ANNOTATION_EXPECTED_DURATION, names.ANNOTATION_MIN_RUNTIME, names.ANNOTATION_RESTART_COST)
+        _duration(notes, key)
+        for key in (names.ANNOTATION_EXPECTED_DURATION, names.ANNOTATION_MIN_RUNTIME, names.ANNOTATION_RESTART_COST)
     )
     if expected_s is min_runtime_s is restart_cost_s is None:
         return UNTOLD
@@ -84,7 +85,8 @@ def _duration(notes: Mapping[str, str], key: str) -> int | None:
     found = _DURATION.fullmatch(text)
     if found is None:
         raise RequestError(
-            "bad-annotation", f"annotation {key} is {text!r}; write a duration such as 90m, 1h30m, 2d, or a number of seconds"
+            "bad-annotation",
+            f"annotation {key} is {text!r}; write a duration such as 90m, 1h30m, 2d, or a number of seconds",
         )
     *parts, plain_s = (int(part or 0) for part in found.groups())
     return plain_s + sum(part * unit_s for part, unit_s in zip(parts, _UNITS_S, strict=True))

@@ -51,7 +51,13 @@ class Geometry(msgspec.Struct, frozen=True):
         return profile.compute_slices * 1000 // self.compute_slices
 
 
-def _eighths(name: str, words: tuple[str, ...], memory: tuple[int, int], gb: tuple[int, int, int, int], listed: tuple[int, int, int, int] = (0, 0, 0, 0)) -> Geometry:
+def _eighths(
+    name: str,
+    words: tuple[str, ...],
+    memory: tuple[int, int],
+    gb: tuple[int, int, int, int],
+    listed: tuple[int, int, int, int] = (0, 0, 0, 0),
+) -> Geometry:
     """GPUs of eight memory slices and seven compute slices, since the A100. `gb`: what the names say for one, two, four and
     eight memory slices."""
     one, two, four, eight = gb
@@ -67,7 +73,13 @@ def _eighths(name: str, words: tuple[str, ...], memory: tuple[int, int], gb: tup
     return Geometry(name, words, memory[0], memory[1], 8, 7, profiles)
 
 
-def _quarters(name: str, words: tuple[str, ...], memory: tuple[int, int], gb: tuple[int, int, int], listed: tuple[int, int, int] = (0, 0, 0)) -> Geometry:
+def _quarters(
+    name: str,
+    words: tuple[str, ...],
+    memory: tuple[int, int],
+    gb: tuple[int, int, int],
+    listed: tuple[int, int, int] = (0, 0, 0),
+) -> Geometry:
     """GPUs of four slices."""
     profiles = (
         MigProfile(f"1g.{gb[0]}gb", 1, 1, (0, 1, 2, 3), listed[0]),

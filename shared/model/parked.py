@@ -45,12 +45,17 @@ class Parked(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 def can_park(action: Parking, containers: Iterable[ContainerGrant]) -> bool:
     """Whether every one of these slices can do that while it runs."""
-    return all(action in _CAN.get(container.strategy, ()) and all(share.mig is None for share in container.gpus) for container in containers)
+    return all(
+        action in _CAN.get(container.strategy, ()) and all(share.mig is None for share in container.gpus)
+        for container in containers
+    )
 
 
 def left_of(grant: Grant, parked: Parked) -> Grant:
     """What a grant takes while its pod is parked."""
-    return msgspec.structs.replace(grant, containers={name: _left(part, parked) for name, part in grant.containers.items()})
+    return msgspec.structs.replace(
+        grant, containers={name: _left(part, parked) for name, part in grant.containers.items()}
+    )
 
 
 def _left(part: ContainerGrant, parked: Parked) -> ContainerGrant:

@@ -113,7 +113,10 @@ def read_request(pod: Pod, claimed: Mapping[str, GpuAsk] = MappingProxyType({}))
     if not has_gpu_request(pod) and not claimed:
         return None
     if _pod_level(pod):
-        raise RequestError("pod-level-gpu", "GPUs cannot be asked for in pod-level resources; name them in the limits of the container that uses them")
+        raise RequestError(
+            "pod-level-gpu",
+            "GPUs cannot be asked for in pod-level resources; name them in the limits of the container that uses them",
+        )
     asks: dict[str, GpuAsk] = dict(claimed)
     for container in pod.spec.containers:
         ask = read_ask(container)
@@ -121,7 +124,10 @@ def read_request(pod: Pod, claimed: Mapping[str, GpuAsk] = MappingProxyType({}))
             asks[container.name] = ask
     asks |= _init_asks(pod, asks)
     if not asks:
-        raise RequestError("no-gpu-container", "the pod names kerf.dev resources but no container asks for a GPU; set kerf.dev/gpu, kerf.dev/gpu-memory or kerf.dev/gpu-compute to at least 1")
+        raise RequestError(
+            "no-gpu-container",
+            "the pod names kerf.dev resources but no container asks for a GPU; set kerf.dev/gpu, kerf.dev/gpu-memory or kerf.dev/gpu-compute to at least 1",
+        )
     tier = _choice(annotations, names.ANNOTATION_TIER, ("standard", OPPORTUNISTIC), "")
     return PodRequest(
         asks={name: _in_gaps(ask) for name, ask in asks.items()} if tier == OPPORTUNISTIC else asks,
@@ -153,15 +159,23 @@ def read_ask(container: Container) -> GpuAsk | None:
     mig = _mig_resources(container)
     for resource in (*names.GPU_RESOURCES, *mig):
         requested = container.resources.requests.get(resource)
-        if requested is not None and _number(container.resources.requests, resource, where) != _number(limits, resource, where):
-            raise RequestError("request-not-limit", f"{where}: {resource} has request {requested} and limit {limits.get(resource, 'none')}; GPU resources need a limit, and a request equal to it or none")
+        if requested is not None and _number(container.resources.requests, resource, where) != _number(
+            limits, resource, where
+        ):
+            raise RequestError(
+                "request-not-limit",
+                f"{where}: {resource} has request {requested} and limit {limits.get(resource, 'none')}; GPU resources need a limit, and a request equal to it or none",
+            )
     if any(_number(limits, resource, where) for resource in mig):
         return _mig_ask(where, limits, mig)
     count = _number(limits, names.RESOURCE_GPU, where)
     memory_bytes = _number(limits, names.RESOURCE_GPU_MEMORY, where)
     percent = _number(limits, names.RESOURCE_GPU_COMPUTE, where)
     if memory_bytes > MAX_MEMORY_BYTES:
-        raise RequestError("memory-too-large", f"{where}: kerf.dev/gpu-memory is {limits[names.RESOURCE_GPU_MEMORY]}, more than any machine has; it is in bytes, written like 16Gi")
+        raise RequestError(
+            "memory-too-large",
+            f"{where}: kerf.dev/gpu-memory is {limits[names.RESOURCE_GPU_MEMORY]}, more than any machine has; it is in bytes, written like 16Gi",
+        )
     if not count and not memory_bytes and not percent:
         return None
     return ask_for(where, count, memory_bytes, percent, count_named=names.RESOURCE_GPU in limits)
@@ -176,15 +190,24 @@ def _mig_ask(where: str, limits: Quantities, mig: list[str]) -> GpuAsk:
     asked = [resource for resource in mig if _number(limits, resource, where)]
     beside = [resource for resource in names.GPU_RESOURCES if _number(limits, resource, where)]
     if len(asked) + len(beside) > 1:
-        raise RequestError("mig-and-more", f"{where} asks for {' and '.join(asked + beside)}; one container can have MIG instances of one profile, and nothing else of GPUs beside them")
+        raise RequestError(
+            "mig-and-more",
+            f"{where} asks for {' and '.join(asked + beside)}; one container can have MIG instances of one profile, and nothing else of GPUs beside them",
+        )
     text = asked[0].removeprefix(names.PREFIX_MIG)
     profile = canonical_profile(text)
     if profile is None:
         near = difflib.get_close_matches(text, [name.replace("+", ".") for name in PROFILES], n=1, cutoff=0.6)
-        raise RequestError("unknown-mig-profile", f"{where}: {asked[0]} names no MIG profile" + (f"; did you mean {names.PREFIX_MIG}{near[0]}?" if near else f", such as {names.PREFIX_MIG}1g.10gb"))
+        raise RequestError(
+            "unknown-mig-profile",
+            f"{where}: {asked[0]} names no MIG profile"
+            + (f"; did you mean {names.PREFIX_MIG}{near[0]}?" if near else f", such as {names.PREFIX_MIG}1g.10gb"),
+        )
     count = _number(limits, asked[0], where)
     if count > MAX_GPUS:
-        raise RequestError("too-many-gpus", f"{where}: {asked[0]} is {count}; one container can have at most {MAX_GPUS} instances")
+        raise RequestError(
+            "too-many-gpus", f"{where}: {asked[0]} is {count}; one container can have at most {MAX_GPUS} instances"
+        )
     memory_mib, compute_milli = nominal(profile)
     return GpuAsk(count=count, memory_mib=memory_mib, compute_milli=compute_milli, profile=profile)
 
@@ -192,24 +215,44 @@ def _mig_ask(where: str, limits: Quantities, mig: list[str]) -> GpuAsk:
 def ask_for(where: str, count: int, memory_bytes: int, percent: int, *, count_named: bool) -> GpuAsk:
     """A request from its totals over `count` GPUs. Raises RequestError, beginning with `where`, on one that makes no sense."""
     if count_named and count == 0:
-        raise RequestError("zero-gpus", f"{where}: kerf.dev/gpu is 0 beside a memory or compute limit; set it to 1 or more, or leave it out for one GPU")
+        raise RequestError(
+            "zero-gpus",
+            f"{where}: kerf.dev/gpu is 0 beside a memory or compute limit; set it to 1 or more, or leave it out for one GPU",
+        )
     gpus = count or 1
     if gpus > MAX_GPUS:
-        raise RequestError("too-many-gpus", f"{where}: kerf.dev/gpu is {gpus}; one container can have at most {MAX_GPUS}. kerf.dev/gpu counts GPUs, not memory")
+        raise RequestError(
+            "too-many-gpus",
+            f"{where}: kerf.dev/gpu is {gpus}; one container can have at most {MAX_GPUS}. kerf.dev/gpu counts GPUs, not memory",
+        )
     if not memory_bytes and not percent:
         return GpuAsk(count=gpus, compute_milli=WHOLE_GPU_MILLI, whole=True)
     if memory_bytes % gpus:
-        raise RequestError("memory-not-even", f"{where}: kerf.dev/gpu-memory is the container's total and is spread evenly; {memory_bytes} bytes cannot be divided over {gpus} GPUs")
+        raise RequestError(
+            "memory-not-even",
+            f"{where}: kerf.dev/gpu-memory is the container's total and is spread evenly; {memory_bytes} bytes cannot be divided over {gpus} GPUs",
+        )
     if memory_bytes and memory_bytes < 1024 * 1024:
-        raise RequestError("memory-too-small", f"{where}: kerf.dev/gpu-memory is {memory_bytes} bytes; write it with a unit, such as 16Gi (at least 1Mi)")
+        raise RequestError(
+            "memory-too-small",
+            f"{where}: kerf.dev/gpu-memory is {memory_bytes} bytes; write it with a unit, such as 16Gi (at least 1Mi)",
+        )
     if percent > 100 * gpus:
-        raise RequestError("compute-too-large", f"{where}: kerf.dev/gpu-compute is {percent}; it is the container's total in percent of one GPU, so {gpus} GPU(s) allow at most {100 * gpus}")
+        raise RequestError(
+            "compute-too-large",
+            f"{where}: kerf.dev/gpu-compute is {percent}; it is the container's total in percent of one GPU, so {gpus} GPU(s) allow at most {100 * gpus}",
+        )
     if percent % gpus and (percent * 10) % gpus:
-        raise RequestError("compute-not-even", f"{where}: kerf.dev/gpu-compute {percent} cannot be divided over {gpus} GPUs; use a multiple of {gpus}")
+        raise RequestError(
+            "compute-not-even",
+            f"{where}: kerf.dev/gpu-compute {percent} cannot be divided over {gpus} GPUs; use a multiple of {gpus}",
+        )
     if percent == 100 * gpus and not memory_bytes:
         return GpuAsk(count=gpus, compute_milli=WHOLE_GPU_MILLI, whole=True)
     per_gpu_memory = mib(memory_bytes // gpus)
-    return GpuAsk(count=gpus, memory_mib=per_gpu_memory, compute_milli=percent * 10 // gpus, memory_follows=not memory_bytes)
+    return GpuAsk(
+        count=gpus, memory_mib=per_gpu_memory, compute_milli=percent * 10 // gpus, memory_follows=not memory_bytes
+    )
 
 
 def _init_asks(pod: Pod, asks: dict[str, GpuAsk]) -> dict[str, GpuAsk]:
@@ -222,7 +265,10 @@ def _init_asks(pod: Pod, asks: dict[str, GpuAsk]) -> dict[str, GpuAsk]:
         if container.restart_policy == "Always":
             sidecars[container.name] = ask
         elif not any(_covers(app, ask) for app in asks.values()):
-            raise RequestError("init-larger-than-app", f"init container {container.name!r} asks for more GPU than any app container; init containers share an app container's slice, so give one of those at least as much")
+            raise RequestError(
+                "init-larger-than-app",
+                f"init container {container.name!r} asks for more GPU than any app container; init containers share an app container's slice, so give one of those at least as much",
+            )
     return sidecars
 
 
@@ -243,7 +289,10 @@ def _number(quantities: Quantities, resource: str, where: str) -> int:
     if number < 0:
         raise RequestError("negative", f"{where}: {resource} is {text}; it cannot be negative")
     if number.denominator != 1:
-        raise RequestError("fraction", f"{where}: {resource} is {text}, and Kubernetes counts such resources in whole numbers. For a part of one GPU set kerf.dev/gpu-memory (such as 16Gi) or kerf.dev/gpu-compute (percent) and leave kerf.dev/gpu out")
+        raise RequestError(
+            "fraction",
+            f"{where}: {resource} is {text}, and Kubernetes counts such resources in whole numbers. For a part of one GPU set kerf.dev/gpu-memory (such as 16Gi) or kerf.dev/gpu-compute (percent) and leave kerf.dev/gpu out",
+        )
     return int(number)
 
 
@@ -263,7 +312,9 @@ def _list(annotations: dict[str, str], key: str, what: str, example: str) -> tup
         return ()
     parts = tuple(sorted({part.strip() for part in text.split("|")} - {""}))
     if not parts:
-        raise RequestError("bad-annotation", f"annotation {key} is {text!r}; name {what} separated by |, such as {example}")
+        raise RequestError(
+            "bad-annotation", f"annotation {key} is {text!r}; name {what} separated by |, such as {example}"
+        )
     return parts
 
 
@@ -272,7 +323,10 @@ def _generations(annotations: dict[str, str]) -> tuple[str, ...]:
     wanted = _list(annotations, names.ANNOTATION_GPU_GENERATION, "generations", "Ampere|Hopper")
     unknown = [name for name in wanted if name.lower() not in known]
     if unknown:
-        raise RequestError("bad-annotation", f"annotation {names.ANNOTATION_GPU_GENERATION} names {unknown[0]!r}; the generations are {', '.join(GENERATIONS)}")
+        raise RequestError(
+            "bad-annotation",
+            f"annotation {names.ANNOTATION_GPU_GENERATION} names {unknown[0]!r}; the generations are {', '.join(GENERATIONS)}",
+        )
     return tuple(sorted({known[name.lower()] for name in wanted}))
 
 
@@ -282,7 +336,10 @@ def _memory_min(annotations: dict[str, str]) -> int:
         return 0
     amount = _number({names.ANNOTATION_GPU_MEMORY_MIN: text}, names.ANNOTATION_GPU_MEMORY_MIN, "annotations")
     if not 0 < amount <= MAX_MEMORY_BYTES:
-        raise RequestError("bad-annotation", f"annotation {names.ANNOTATION_GPU_MEMORY_MIN} is {text!r}; it is what one GPU has in all, in bytes, written like 40Gi")
+        raise RequestError(
+            "bad-annotation",
+            f"annotation {names.ANNOTATION_GPU_MEMORY_MIN} is {text!r}; it is what one GPU has in all, in bytes, written like 40Gi",
+        )
     return mib(amount)
 
 
@@ -292,5 +349,8 @@ def _capability_min(annotations: dict[str, str]) -> int:
         return 0
     tenths = capability_tenths(text)
     if tenths is None:
-        raise RequestError("bad-annotation", f"annotation {names.ANNOTATION_GPU_CAPABILITY_MIN} is {text!r}; write a compute capability such as 8.0 or 9.0")
+        raise RequestError(
+            "bad-annotation",
+            f"annotation {names.ANNOTATION_GPU_CAPABILITY_MIN} is {text!r}; write a compute capability such as 8.0 or 9.0",
+        )
     return tenths

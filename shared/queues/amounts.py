@@ -73,4 +73,8 @@ def ask_of(state: PodState, largest_mib: int) -> Amount:
 
 def _memory_milli(ask: GpuAsk, largest_mib: int) -> int:
     """Rounded down, for the sum over containers is rounded once."""
-    return ask.count * ask.compute_milli if ask.memory_follows else ask.count * ask.memory_mib * WHOLE_GPU_MILLI // max(1, largest_mib)
+    return (
+        ask.count * ask.compute_milli
+        if ask.memory_follows
+        else ask.count * ask.memory_mib * WHOLE_GPU_MILLI // max(1, largest_mib)
+    )

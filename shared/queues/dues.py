@@ -26,7 +26,11 @@ def dues(tree: Tree, waiting: Mapping[str, int]) -> dict[str, float]:
 
 
 def _want(branch: Branch, waiting: Mapping[str, int], wants: dict[str, float]) -> float:
-    own = sum(_want(child, waiting, wants) for child in branch.children) if branch.children else branch.used.gpu_milli + waiting.get(branch.name, 0)
+    own = (
+        sum(_want(child, waiting, wants) for child in branch.children)
+        if branch.children
+        else branch.used.gpu_milli + waiting.get(branch.name, 0)
+    )
     limit = branch.limit[0]
     wants[branch.name] = own if limit is None else min(own, limit)
     return wants[branch.name]

@@ -116,14 +116,20 @@ class Precedence:
         if usage is None:
             return _GUARANTEE
         path, asked = tuple(usage.queue_of(takers[0]).path()), self.asked_milli(takers)
-        kept = (of for of in (_GUARANTEE, _DUE) if all(at.used.gpu_milli + asked <= self._share(at, of) + _ROUNDING for at in path))
+        kept = (
+            of
+            for of in (_GUARANTEE, _DUE)
+            if all(at.used.gpu_milli + asked <= self._share(at, of) + _ROUNDING for at in path)
+        )
         return next(kept, _DUE + 1)
 
     def asked_milli(self, takers: Sequence[PodState]) -> int:
         """GPU milli that they ask for together."""
         return sum(self._queues.ask(taker).gpu_milli for taker in takers)
 
-    def _reclaims(self, takers: Sequence[PodState], givers: Sequence[PodState], by: Sequence[int] = (_GUARANTEE, _DUE)) -> str:
+    def _reclaims(
+        self, takers: Sequence[PodState], givers: Sequence[PodState], by: Sequence[int] = (_GUARANTEE, _DUE)
+    ) -> str:
         """Each unit of those who give is held against what is left when the ones before it have gone."""
         usage = self._queues.usage
         if usage is None:
@@ -135,7 +141,9 @@ class Precedence:
             if other is not queue:
                 if any(usage.is_firm(giver) for giver in unit):
                     return f"{unit[0].key} stays within the guarantee of queue {other.name}, which gives nothing back"
-                if not any(self._above(other, queue, of, gone) and self._within(queue, other, asked, of, gone) for of in by):
+                if not any(
+                    self._above(other, queue, of, gone) and self._within(queue, other, asked, of, gone) for of in by
+                ):
                     return f"queue {other.name} of {unit[0].key} has no more than it is due beside queue {queue.name}"
             for at in other.path():
                 gone[at.name] = gone.get(at.name, 0) + sum(usage.gpu_milli(giver.uid) for giver in unit)
@@ -171,7 +179,10 @@ class Precedence:
         return all(at.used.gpu_milli - gone.get(at.name, 0) > self._share(at, of) for at in _apart(giver, taker))
 
     def _within(self, taker: Branch, giver: Branch, asked: int, of: int, gone: dict[str, int]) -> bool:
-        return all(at.used.gpu_milli - gone.get(at.name, 0) + asked <= self._share(at, of) + _ROUNDING for at in _apart(taker, giver))
+        return all(
+            at.used.gpu_milli - gone.get(at.name, 0) + asked <= self._share(at, of) + _ROUNDING
+            for at in _apart(taker, giver)
+        )
 
 
 _ROUNDING = 1e-6

@@ -56,7 +56,11 @@ class Queues:
         self._stamp = self.book.stamp
         arrays = self.book.arrays
         self.largest_mib = int(arrays.gpu_total_mib.max(initial=0))
-        self.tree.set_capacity(Amount(int(arrays.there.sum()) * WHOLE_GPU_MILLI, int(arrays.cpu_total.sum()), int(arrays.memory_total.sum())))
+        self.tree.set_capacity(
+            Amount(
+                int(arrays.there.sum()) * WHOLE_GPU_MILLI, int(arrays.cpu_total.sum()), int(arrays.memory_total.sum())
+            )
+        )
         self.usage.learn()
 
     def hit(self, state: PodState, extra: Amount, asked: Amount | None = None) -> Hit | None:

@@ -187,5 +187,7 @@ def _guarantee_of_children(queue: Branch) -> None:
     if queue.children:
         named = queue.guaranteed
         sums = [[b for c in queue.children if (b := c.guaranteed[index]) is not None] for index in range(3)]
-        gpus, cpu, memory = (own if own is not None else sum(of) if of else None for own, of in zip(named, sums, strict=True))
+        gpus, cpu, memory = (
+            own if own is not None else sum(of) if of else None for own, of in zip(named, sums, strict=True)
+        )
         queue.guaranteed = (gpus, cpu, memory)

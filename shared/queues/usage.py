@@ -112,13 +112,19 @@ class Usage:
         found: dict[str, Amount] = {}
         for counted in self._of.values():
             for at in counted.queue.path() if counted.kept else ():
-                found[at.name] = found.get(at.name, NOTHING).plus(Amount(sum(counted.grants.values()))).plus(counted.room)
+                found[at.name] = (
+                    found.get(at.name, NOTHING).plus(Amount(sum(counted.grants.values()))).plus(counted.room)
+                )
         return found
 
     @contextmanager
     def without(self, uids: Iterable[str]) -> Iterator[None]:
         """As if these had given back, for so long."""
-        gone = [(counted, Amount(sum(counted.grants.values())).plus(counted.room)) for uid in uids if (counted := self._of.get(uid)) is not None]
+        gone = [
+            (counted, Amount(sum(counted.grants.values())).plus(counted.room))
+            for uid in uids
+            if (counted := self._of.get(uid)) is not None
+        ]
         for counted, amount in gone:
             self._use(counted, NOTHING.minus(amount))
         try:

@@ -155,7 +155,12 @@ class Context:
             raise ValueError(f"{type(event).__name__} is published under a namespace or under a node; name one")
         self._events += 1
         identity, payload = wrap(
-            event, source=self._source, now_s=self.now(), subject=about, traceparent=traceparent, event_id=f"{self.instance}-{self._events}"
+            event,
+            source=self._source,
+            now_s=self.now(),
+            subject=about,
+            traceparent=traceparent,
+            event_id=f"{self.instance}-{self._events}",
         )
         self.bus.publish_event(subject, payload, identity, traceparent=traceparent)
         return identity

@@ -41,7 +41,9 @@ async def run(
     ready: asyncio.Event | None = None,
 ) -> None:
     """Runs a service until `stop` is set, then drains it. Raises what start() raises, and ServiceFailed."""
-    async with running(service, config, bus_url=bus_url, lifecycle=lifecycle, config_file=config_file, reload=reload) as ctx:
+    async with running(
+        service, config, bus_url=bus_url, lifecycle=lifecycle, config_file=config_file, reload=reload
+    ) as ctx:
         if ready is not None:
             ready.set()
         stopping = asyncio.create_task(stop.wait())
@@ -80,14 +82,26 @@ async def running(
 
         if service.needs_bus:
             bus = await NatsBus.connect(
-                bus_url or settings.nats_url, name=f"kerf-{service.name}-{instance}", credentials=settings.nats_credentials, ca_file=settings.nats_ca,
-                timeout_s=settings.nats_wait_s, inbox_prefix=settings.nats_inbox_prefix, on_closed=closed,
-            )  # fmt: skip
+                bus_url or settings.nats_url,
+                name=f"kerf-{service.name}-{instance}",
+                credentials=settings.nats_credentials,
+                ca_file=settings.nats_ca,
+                timeout_s=settings.nats_wait_s,
+                inbox_prefix=settings.nats_inbox_prefix,
+                on_closed=closed,
+            )
             stack.push_async_callback(bus.drain)
         ctx = Context(
-            service=service.name, config=config, instance=instance, log=log, telemetry=telemetry, metrics=metrics, health=health,
-            bus=bus, replicas=settings.nats_replicas,
-        )  # fmt: skip
+            service=service.name,
+            config=config,
+            instance=instance,
+            log=log,
+            telemetry=telemetry,
+            metrics=metrics,
+            health=health,
+            bus=bus,
+            replicas=settings.nats_replicas,
+        )
         owner.append(ctx)
         if bus is not None:
             _watch_bus(bus, ctx)
@@ -121,10 +135,15 @@ def _watch_bus(bus: NatsBus, ctx: Context) -> None:
         return lambda: float(getattr(bus.stats, name))
 
     for name in vars(bus.stats):
-        ctx.metrics.observe_by(f"kerf_bus_{name}", f"Bus client: {name.replace('_', ' ')}.", reader(name), kind="counter")
+        ctx.metrics.observe_by(
+            f"kerf_bus_{name}", f"Bus client: {name.replace('_', ' ')}.", reader(name), kind="counter"
+        )
     ctx.metrics.observe_by("kerf_bus_connected", "1 while there is a connection to NATS.", lambda: float(bus.connected))
     ctx.metrics.observe_by(
-        "kerf_spans_dropped", "Spans dropped before they were published.", lambda: float(ctx.telemetry.dropped), kind="counter"
+        "kerf_spans_dropped",
+        "Spans dropped before they were published.",
+        lambda: float(ctx.telemetry.dropped),
+        kind="counter",
     )
 
 
@@ -135,7 +154,11 @@ def _routes(http: HealthServer, ctx: Context) -> None:
     def alive() -> tuple[int, str, bytes]:
         return as_json(
             503 if ctx.failure.done() else 200,
-            {"service": ctx.service, "instance": ctx.instance, "failure": ctx.failure.result() if ctx.failure.done() else ""},
+            {
+                "service": ctx.service,
+                "instance": ctx.instance,
+                "failure": ctx.failure.result() if ctx.failure.done() else "",
+            },
         )
 
     def ready() -> tuple[int, str, bytes]:
@@ -168,7 +191,9 @@ async def _publish_spans(ctx: Context, bus: Bus, subject: str) -> None:
 
 async def _follow_config(service: type[Service], ctx: Context, file: Path, reload: asyncio.Event) -> None:
     """A changed file is read again: a valid one is taken over, an invalid one is told and the last good one kept."""
-    invalid = ctx.metrics.gauge("kerf_config_invalid", "1 while the config file is invalid and the last good one is in force.")
+    invalid = ctx.metrics.gauge(
+        "kerf_config_invalid", "1 while the config file is invalid and the last good one is in force."
+    )
     taken = seen = _stamp(file)
     while True:
         with contextlib.suppress(TimeoutError):

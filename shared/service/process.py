@@ -27,7 +27,9 @@ def main(service: type[Service]) -> None:
 
     Exit status 0: drained in order. 1: failed. 2: the settings cannot be used.
     """
-    parser = argparse.ArgumentParser(prog=f"python -m services.{service.name.replace('-', '_')}", description=service.__doc__)
+    parser = argparse.ArgumentParser(
+        prog=f"python -m services.{service.name.replace('-', '_')}", description=service.__doc__
+    )
     parser.add_argument("--config", type=Path, help="settings, JSON or YAML; the environment (KERF_*) goes before it")
     arguments = parser.parse_args()
     try:

@@ -54,7 +54,9 @@ class Lifecycle(msgspec.Struct, frozen=True, kw_only=True):
 T = TypeVar("T")
 
 
-def read_config(service: str, kind: type[T], *, file: Path | None = None, environ: Mapping[str, str] | None = None) -> tuple[T, Lifecycle]:
+def read_config(
+    service: str, kind: type[T], *, file: Path | None = None, environ: Mapping[str, str] | None = None
+) -> tuple[T, Lifecycle]:
     """The service's settings and the lifecycle's. Raises ConfigError."""
     env = os.environ if environ is None else environ
     content = {} if file is None else _read_file(file)
@@ -108,7 +110,9 @@ def _convert(content: dict[str, Any], kind: type[T], where: str, prefix: str) ->
     known = {field.encode_name for field in fields}
     unknown = sorted(str(key) for key in content if key not in known)
     if unknown:
-        raise ConfigError(f"{where}: there is no setting {prefix}{unknown[0]}; known are {', '.join(sorted(known)) or 'none'}")
+        raise ConfigError(
+            f"{where}: there is no setting {prefix}{unknown[0]}; known are {', '.join(sorted(known)) or 'none'}"
+        )
     try:
         return msgspec.convert(content, kind, strict=False)
     except msgspec.ValidationError as error:

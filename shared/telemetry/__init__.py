@@ -5,4 +5,12 @@ from shared.telemetry.metrics import Metrics
 from shared.telemetry.spans import Telemetry
 from shared.telemetry.trace_ids import format_traceparent, parse_traceparent, root_traceparent, trace_id_for
 
-__all__ = ["Metrics", "Telemetry", "configure_logging", "format_traceparent", "parse_traceparent", "root_traceparent", "trace_id_for"]
+__all__ = [
+    "Metrics",
+    "Telemetry",
+    "configure_logging",
+    "format_traceparent",
+    "parse_traceparent",
+    "root_traceparent",
+    "trace_id_for",
+]

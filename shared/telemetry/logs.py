@@ -32,7 +32,9 @@ def configure_logging(level: str = "", *, pretty: bool | None = None) -> None:
         logger = structlog.PrintLoggerFactory(file=sys.stderr)
     else:
         # Without the frames' local variables: they hold whole objects, and credentials.
-        tracebacks = structlog.processors.ExceptionRenderer(structlog.tracebacks.ExceptionDictTransformer(show_locals=False))
+        tracebacks = structlog.processors.ExceptionRenderer(
+            structlog.tracebacks.ExceptionDictTransformer(show_locals=False)
+        )
         renderers = [tracebacks, structlog.processors.JSONRenderer(serializer=_to_json)]
         logger = structlog.BytesLoggerFactory(file=sys.stderr.buffer)
     structlog.configure(
@@ -42,7 +44,9 @@ def configure_logging(level: str = "", *, pretty: bool | None = None) -> None:
         cache_logger_on_first_use=True,
     )
     # Libraries that use the standard library's logging say only what went wrong.
-    logging.basicConfig(stream=sys.stderr, level=max(LEVELS[name], logging.WARNING), format="%(levelname)s %(name)s %(message)s")
+    logging.basicConfig(
+        stream=sys.stderr, level=max(LEVELS[name], logging.WARNING), format="%(levelname)s %(name)s %(message)s"
+    )
     # nats-py reports there what our own callbacks report already.
     logging.getLogger("nats").setLevel(logging.CRITICAL)
 

@@ -87,7 +87,9 @@ class Metrics:
 
     def __init__(self) -> None:
         self._families: dict[str, _Family] = {}
-        self._callbacks: list[tuple[str, str, str, Callable[[], float | Mapping[tuple[str, ...], float]], tuple[str, ...]]] = []
+        self._callbacks: list[
+            tuple[str, str, str, Callable[[], float | Mapping[tuple[str, ...], float]], tuple[str, ...]]
+        ] = []
         self.extra_collectors: list[Any] = []
         """prometheus_client collectors, whose text is appended."""
 
@@ -97,7 +99,9 @@ class Metrics:
     def gauge(self, name: str, text: str, labels: Iterable[str] = ()) -> Gauge:
         return self._kept(Gauge("gauge", name, text, tuple(labels), Value))
 
-    def histogram(self, name: str, text: str, labels: Iterable[str] = (), *, buckets: tuple[float, ...] = SECONDS) -> Histogram:
+    def histogram(
+        self, name: str, text: str, labels: Iterable[str] = (), *, buckets: tuple[float, ...] = SECONDS
+    ) -> Histogram:
         return self._kept(Histogram("histogram", name, text, tuple(labels), lambda: Distribution(buckets)))
 
     def observe_by(

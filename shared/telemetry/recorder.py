@@ -19,9 +19,12 @@ from shared.telemetry.trace_ids import SpanRef, format_traceparent, parse_tracep
 MAX_WAITING = 8192
 
 _KINDS = {
-    "internal": trace.SpanKind.INTERNAL, "producer": trace.SpanKind.PRODUCER, "consumer": trace.SpanKind.CONSUMER,
-    "client": trace.SpanKind.CLIENT, "server": trace.SpanKind.SERVER,
-}  # fmt: skip
+    "internal": trace.SpanKind.INTERNAL,
+    "producer": trace.SpanKind.PRODUCER,
+    "consumer": trace.SpanKind.CONSUMER,
+    "client": trace.SpanKind.CLIENT,
+    "server": trace.SpanKind.SERVER,
+}
 
 
 class _ChosenIds(IdGenerator):
@@ -62,9 +65,13 @@ class Recorder:
         self._service = service
         self._ids = _ChosenIds()
         self._keep = _Keep()
-        resource = Resource.create({"service.name": f"kerf-{service}", "service.namespace": "kerf", "service.instance.id": instance})
+        resource = Resource.create(
+            {"service.name": f"kerf-{service}", "service.namespace": "kerf", "service.instance.id": instance}
+        )
         # Whether to record was decided before; the SDK records all that it is given.
-        self._provider = TracerProvider(sampler=ALWAYS_ON, resource=resource, id_generator=self._ids, shutdown_on_exit=False)
+        self._provider = TracerProvider(
+            sampler=ALWAYS_ON, resource=resource, id_generator=self._ids, shutdown_on_exit=False
+        )
         if keep:
             self._provider.add_span_processor(self._keep)
         if otlp_endpoint:
@@ -121,7 +128,9 @@ class Recorder:
 
 
 def _context(ref: SpanRef) -> trace.SpanContext:
-    return trace.SpanContext(ref.trace_id, ref.span_id, is_remote=True, trace_flags=trace.TraceFlags(trace.TraceFlags.SAMPLED))
+    return trace.SpanContext(
+        ref.trace_id, ref.span_id, is_remote=True, trace_flags=trace.TraceFlags(trace.TraceFlags.SAMPLED)
+    )
 
 
 def _links(traceparents: Sequence[str]) -> list[trace.Link]:
@@ -148,6 +157,8 @@ def _as_message(span: ReadableSpan, service: str) -> Span:
         end_ns=span.end_time or 0,
         attributes=dict(span.attributes or {}),  # type: ignore[arg-type]  # only plain values are ever given to record()
         events=tuple(event.name for event in span.events),
-        links=tuple(format_traceparent(link.context.trace_id, link.context.span_id, sampled=True) for link in span.links),
+        links=tuple(
+            format_traceparent(link.context.trace_id, link.context.span_id, sampled=True) for link in span.links
+        ),
         error=span.status.description or "" if span.status.status_code is trace.StatusCode.ERROR else "",
     )

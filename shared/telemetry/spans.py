@@ -15,7 +15,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from shared.contracts.queries import Span
-from shared.telemetry.trace_ids import SpanRef, format_traceparent, parse_traceparent, root_span_id_for, root_traceparent, trace_id_for
+from shared.telemetry.trace_ids import (
+    SpanRef,
+    format_traceparent,
+    parse_traceparent,
+    root_span_id_for,
+    root_traceparent,
+    trace_id_for,
+)
 
 if TYPE_CHECKING:
     from shared.telemetry.recorder import Recorder
@@ -31,7 +38,13 @@ class Telemetry:
     """One service's spans. `ratio` is the share of pods that are traced; ValueError where it is not within 0 and 1."""
 
     def __init__(
-        self, service: str, instance: str = "", *, ratio: float | None = None, otlp_endpoint: str | None = None, to_bus: bool = True
+        self,
+        service: str,
+        instance: str = "",
+        *,
+        ratio: float | None = None,
+        otlp_endpoint: str | None = None,
+        to_bus: bool = True,
     ) -> None:
         text = os.environ.get("KERF_TRACE_RATIO", "")
         self.ratio = (float(text) if text else DEFAULT_RATIO) if ratio is None else ratio
@@ -79,15 +92,28 @@ class Telemetry:
         trace_id = trace_id_for(uid)
         if not force and trace_id & _LOW_64 >= self._bound:
             return ""
-        above = None if root else self._parent(trace_id, parent) or SpanRef(trace_id, root_span_id_for(uid), sampled=True)
+        above = (
+            None if root else self._parent(trace_id, parent) or SpanRef(trace_id, root_span_id_for(uid), sampled=True)
+        )
         end = self.now_ns() if end_ns is None else end_ns
         return self._record(
-            name, trace_id=trace_id, span_id=root_span_id_for(uid) if root else None, above=above,
-            start_ns=end if start_ns is None else start_ns, end_ns=end, attributes=attributes, events=events, links=links, kind=kind, error=error,
-        )  # fmt: skip
+            name,
+            trace_id=trace_id,
+            span_id=root_span_id_for(uid) if root else None,
+            above=above,
+            start_ns=end if start_ns is None else start_ns,
+            end_ns=end,
+            attributes=attributes,
+            events=events,
+            links=links,
+            kind=kind,
+            error=error,
+        )
 
     @contextlib.contextmanager
-    def span(self, name: str, *, parent: str = "", attributes: Attributes | None = None, kind: Kind = "internal") -> Iterator[OpenSpan]:
+    def span(
+        self, name: str, *, parent: str = "", attributes: Attributes | None = None, kind: Kind = "internal"
+    ) -> Iterator[OpenSpan]:
         """Times a block. With a `parent` it is recorded where that was sampled; without, in a trace of its own by the ratio.
 
         An exception that leaves the block is noted on the span and goes on.
@@ -106,9 +132,18 @@ class Telemetry:
         finally:
             if sampled:
                 self._record(
-                    name, trace_id=trace_id, span_id=opened.span_id, above=above, start_ns=start_ns, end_ns=self.now_ns(),
-                    attributes=opened.attributes, events=opened.events, links=(), kind=kind, error=error,
-                )  # fmt: skip
+                    name,
+                    trace_id=trace_id,
+                    span_id=opened.span_id,
+                    above=above,
+                    start_ns=start_ns,
+                    end_ns=self.now_ns(),
+                    attributes=opened.attributes,
+                    events=opened.events,
+                    links=(),
+                    kind=kind,
+                    error=error,
+                )
 
     @staticmethod
     def _parent(trace_id: int | None, traceparent: str | None) -> SpanRef | None:
@@ -130,7 +165,9 @@ class Telemetry:
                 if self._recorder is None:
                     from shared.telemetry.recorder import Recorder  # noqa: PLC0415 - imports the SDK, 200 ms
 
-                    self._recorder = Recorder(self._service, self._instance, otlp_endpoint=self._endpoint, keep=self._to_bus)
+                    self._recorder = Recorder(
+                        self._service, self._instance, otlp_endpoint=self._endpoint, keep=self._to_bus
+                    )
         return self._recorder
 
     def warm(self) -> None:
@@ -155,7 +192,9 @@ class Telemetry:
 class OpenSpan:
     """A span that is being timed."""
 
-    def __init__(self, trace_id: int, span_id: int, sampled: bool, attributes: dict[str, str | int | float | bool]) -> None:
+    def __init__(
+        self, trace_id: int, span_id: int, sampled: bool, attributes: dict[str, str | int | float | bool]
+    ) -> None:
         self.trace_id, self.span_id, self.sampled, self.attributes = trace_id, span_id, sampled, attributes
         self.events: list[str] = []
 
@@ -180,6 +219,9 @@ def messaging(
     kind: Kind = "producer" if operation == "publish" else "consumer"
     wire = "send" if operation == "publish" else operation
     attributes: dict[str, str | int | float | bool] = {
-        "messaging.system": system, "messaging.operation.name": operation, "messaging.operation.type": wire, "messaging.destination.template": template,
-    }  # fmt: skip
+        "messaging.system": system,
+        "messaging.operation.name": operation,
+        "messaging.operation.type": wire,
+        "messaging.destination.template": template,
+    }
     return f"{operation} {template}", kind, attributes

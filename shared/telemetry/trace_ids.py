@@ -46,7 +46,11 @@ def parse_traceparent(text: str) -> SpanRef:
     if match is None:
         raise ValueError(f"traceparent {text[:80]!r} is not of the form 00-<32 hex>-<16 hex>-<2 hex>, in lower case")
     version, trace, span, flags = match.groups()
-    if version == "ff" or (version == "00" and len(text) != match.end()) or text[match.end() : match.end() + 1] not in ("", "-"):
+    if (
+        version == "ff"
+        or (version == "00" and len(text) != match.end())
+        or text[match.end() : match.end() + 1] not in ("", "-")
+    ):
         raise ValueError(
             f"traceparent {text[:80]!r} has version {version} and {len(text)} characters, which W3C Trace Context does not allow"
         )

@@ -79,7 +79,9 @@ def misfits(pods: Iterable[Pod], asks: dict[str, Ask], gpus: Gpus) -> list[str]:
             continue
         ask = asks[pod.metadata.name]
         text = pod.metadata.annotations.get(names.ANNOTATION_GRANT, "")
-        shares = [share for container in decode_grant(text).containers.values() for share in container.gpus] if text else []
+        shares = (
+            [share for container in decode_grant(text).containers.values() for share in container.gpus] if text else []
+        )
         fair = [
             share.node == pod.spec.node_name and share.compute_milli == ask.milli
             and share.memory_mib == ask.memory_on(gpus.get((share.node, share.uuid), 0))
@@ -104,13 +106,20 @@ def fitting(pods: Iterable[Pod], asks: dict[str, Ask], gpus: Gpus) -> list[str]:
         return free_mib >= ask.memory_on(size) and free_milli >= ask.milli
 
     waiting = [pod.metadata.name for pod in everything if not pod.spec.node_name]
-    return [name for name in waiting if any(sum(fits(asks[name], room) for room in rooms) >= asks[name].count for rooms in nodes.values())]
+    return [
+        name
+        for name in waiting
+        if any(sum(fits(asks[name], room) for room in rooms) >= asks[name].count for rooms in nodes.values())
+    ]
 
 
 def silent(pods: Iterable[Pod]) -> list[str]:
     """Waiting pods that nobody has told why."""
     return [
-        pod.metadata.name for pod in pods
+        pod.metadata.name
+        for pod in pods
         if not pod.spec.node_name
-        and not any(c.type == "PodScheduled" and c.status == "False" and c.reason and c.message for c in pod.status.conditions)
-    ]  # fmt: skip
+        and not any(
+            c.type == "PodScheduled" and c.status == "False" and c.reason and c.message for c in pod.status.conditions
+        )
+    ]

@@ -64,7 +64,9 @@ class Load:
                 name, ask, trouble = todo.pop(0)
                 await self.create(name, ask)
                 if trouble and len(self.asks) > 5:
-                    await getattr(self, f"_{trouble}")(self.chance.choice(sorted(name for name in self.asks if name.startswith("pod-"))))
+                    await getattr(self, f"_{trouble}")(
+                        self.chance.choice(sorted(name for name in self.asks if name.startswith("pod-")))
+                    )
 
         async with asyncio.TaskGroup() as workers:
             for _ in range(WORKERS):
@@ -84,7 +86,9 @@ class Load:
         self.asks.clear()
         await self._surely("DELETE", f"{POD.collection(self.namespace)}?gracePeriodSeconds=0", None, (200,))
 
-    async def create(self, name: str, ask: Ask, *, metadata: Mapping[str, Any] | None = None, spec: Mapping[str, Any] | None = None) -> None:
+    async def create(
+        self, name: str, ask: Ask, *, metadata: Mapping[str, Any] | None = None, spec: Mapping[str, Any] | None = None
+    ) -> None:
         """`metadata` and `spec`: what the pod has besides."""
         body = {
             "metadata": {**(metadata or {}), "name": name},
@@ -118,8 +122,14 @@ class Load:
     async def _finish(self, name: str) -> None:
         """As a kubelet reports a pod that ran to its end; one that is not bound is left alone."""
         answer = await self._surely("GET", POD.path(name, self.namespace), None, (200, 404))
-        if answer.status == 200 and json.loads(answer.body)["spec"].get("nodeName") and self.asks.pop(name, None) is not None:
-            await self._surely("PATCH", POD.path(name, self.namespace, sub="status"), {"status": {"phase": "Succeeded"}}, (200, 404))
+        if (
+            answer.status == 200
+            and json.loads(answer.body)["spec"].get("nodeName")
+            and self.asks.pop(name, None) is not None
+        ):
+            await self._surely(
+                "PATCH", POD.path(name, self.namespace, sub="status"), {"status": {"phase": "Succeeded"}}, (200, 404)
+            )
 
     async def _recreate(self, name: str) -> None:
         """The same name with another uid."""
@@ -142,7 +152,9 @@ class Load:
                 answer = await self.kube.request(method, path, payload, content_type=kind, timeout_s=5)
             except TransportError:
                 return None  # the server is down for a moment: that is what these tests are about
-            cold = answer.status == 403 and b"no PriorityClass" in answer.body  # a server that has just started has not listed them
+            cold = (
+                answer.status == 403 and b"no PriorityClass" in answer.body
+            )  # a server that has just started has not listed them
             assert cold or answer.status in (*good, *_AGAIN), (method, path, answer)
             return answer if answer.status in good else None
 

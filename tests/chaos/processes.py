@@ -29,9 +29,15 @@ class Process:
         assert not self.alive, f"{self.name} runs already"
         with self.log.open("ab") as log:
             self._popen = subprocess.Popen(
-                [sys.executable, "-m", self._program], cwd=ROOT, env=self._environment,
-                stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, preexec_fn=_die_with_parent,  # noqa: PLW1509  (the child only calls prctl)
-            )  # fmt: skip
+                [sys.executable, "-m", self._program],
+                cwd=ROOT,
+                env=self._environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                preexec_fn=_die_with_parent,  # noqa: PLW1509  (the child only calls prctl)
+            )
 
     @property
     def alive(self) -> bool:
@@ -66,7 +72,9 @@ class Process:
 
     def tail(self, lines: int = 15) -> str:
         text = self.log.read_text(errors="replace").splitlines() if self.log.exists() else []
-        return "\n".join([f"--- {self.name} (status {None if self._popen is None else self._popen.poll()})", *text[-lines:]])
+        return "\n".join(
+            [f"--- {self.name} (status {None if self._popen is None else self._popen.poll()})", *text[-lines:]]
+        )
 
     def _send(self, sign: signal.Signals) -> None:
         if self.alive:

@@ -33,17 +33,23 @@ _NUMBERS = itertools.count(1)
 
 
 class World(Site):
-    def __init__(self, plane: ControlPlane, nats: EmbeddedServer, wire: Wire, kube: Transport, bus: NatsBus, state: Path) -> None:
+    def __init__(
+        self, plane: ControlPlane, nats: EmbeddedServer, wire: Wire, kube: Transport, bus: NatsBus, state: Path
+    ) -> None:
         super().__init__(plane, nats, wire, kube, bus, state)
-        hollow = [HollowNode(name=f"chaos-{i}", count=GPUS_A_NODE, memory_mib=MEMORY_MIB, nvlinks=0) for i in range(NODES)]
+        hollow = [
+            HollowNode(name=f"chaos-{i}", count=GPUS_A_NODE, memory_mib=MEMORY_MIB, nvlinks=0) for i in range(NODES)
+        ]
         self.gpus = audit.inventory(hollow)
         fleet = state / "fleet.json"
         fleet.write_bytes(encode(hollow))
         common = {"KERF_NATS_URL": nats.url, "KERF_LOG_LEVEL": "info"}
         settings = {
-            "placement": {}, "watcher": {"KERF_KUBECONFIG": str(self.watcher_kubeconfig())}, "node_agent": {"KERF_HOLLOW_FILE": str(fleet)},
+            "placement": {},
+            "watcher": {"KERF_KUBECONFIG": str(self.watcher_kubeconfig())},
+            "node_agent": {"KERF_HOLLOW_FILE": str(fleet)},
             "metrics": {"KERF_DATABASE": str(state / "usage.db")},
-        }  # fmt: skip
+        }
         copies = {"placement": 2, "watcher": 2, "node_agent": 1, "metrics": 1}
         self.services = {
             f"{module}-{i}": Process(f"{module}-{i}", module, common | settings[module], state)
@@ -151,11 +157,18 @@ class World(Site):
     async def _book(self) -> dict[tuple[str, str], tuple[int, int, tuple[str, ...]]]:
         """By GPU: booked MiB, booked milli, the pods."""
         answer: InspectAnswer = await eventually(
-            lambda: self.ask(subjects.QUERY_INSPECT, InspectQuery(), InspectAnswer), within_s=QUIET_S, every_s=0.1, what="an inspection"
+            lambda: self.ask(subjects.QUERY_INSPECT, InspectQuery(), InspectAnswer),
+            within_s=QUIET_S,
+            every_s=0.1,
+            what="an inspection",
         )
         assert answer.error == ""
         return {
-            (node.node, gpu.uuid): (gpu.allocated_memory_mib, gpu.allocated_compute_milli, tuple(sorted(pod.name for pod in gpu.pods)))
+            (node.node, gpu.uuid): (
+                gpu.allocated_memory_mib,
+                gpu.allocated_compute_milli,
+                tuple(sorted(pod.name for pod in gpu.pods)),
+            )
             for node in answer.nodes
             for gpu in node.gpus
             if gpu.pods
@@ -167,7 +180,11 @@ class World(Site):
 
         async def free() -> bool:
             status = await self.status()
-            return status is not None and status.gpu_milli_allocated == 0 == status.gpu_memory_mib_allocated and status.pods_waiting == 0
+            return (
+                status is not None
+                and status.gpu_milli_allocated == 0 == status.gpu_memory_mib_allocated
+                and status.pods_waiting == 0
+            )
 
         try:
             await eventually(free, within_s=QUIET_S, every_s=0.2, what="all capacity back")

@@ -45,22 +45,49 @@ def test_the_statefulset_carries_the_file_that_the_tests_use() -> None:
 def test_no_account_but_the_watchers_may_do_anything() -> None:
     bound = [s["name"] for m in manifests.load() if m["kind"].endswith("RoleBinding") for s in m["subjects"]]
     assert set(bound) == {"kerf-watcher"}
-    mounts = {m["metadata"]["name"]: m.get("automountServiceAccountToken", True) for m in manifests.load() if m["kind"] == "ServiceAccount"}
+    mounts = {
+        m["metadata"]["name"]: m.get("automountServiceAccountToken", True)
+        for m in manifests.load()
+        if m["kind"] == "ServiceAccount"
+    }
     assert [name for name, mounted in mounts.items() if mounted] == ["kerf-watcher"]
 
 
 ALLOWED = [
-    *(("get list watch", group, kind, "") for group, kind in (
-        ("", "pods"), ("", "nodes"), ("", "namespaces"), ("", "resourcequotas"), ("", "persistentvolumeclaims"), ("", "persistentvolumes"),
-        ("scheduling.k8s.io", "priorityclasses"), ("policy", "poddisruptionbudgets"), ("storage.k8s.io", "storageclasses"))),
-    ("create", "", "pods", "binding"), ("create", "", "pods", "eviction"), ("patch", "", "pods", "status"), ("patch delete", "", "pods", ""),
-    ("patch", "", "nodes", ""), ("patch", "", "persistentvolumeclaims", ""), ("patch", "", "persistentvolumes", ""), ("create patch", "events.k8s.io", "events", ""),
-]  # fmt: skip
+    *(
+        ("get list watch", group, kind, "")
+        for group, kind in (
+            ("", "pods"),
+            ("", "nodes"),
+            ("", "namespaces"),
+            ("", "resourcequotas"),
+            ("", "persistentvolumeclaims"),
+            ("", "persistentvolumes"),
+            ("scheduling.k8s.io", "priorityclasses"),
+            ("policy", "poddisruptionbudgets"),
+            ("storage.k8s.io", "storageclasses"),
+        )
+    ),
+    ("create", "", "pods", "binding"),
+    ("create", "", "pods", "eviction"),
+    ("patch", "", "pods", "status"),
+    ("patch delete", "", "pods", ""),
+    ("patch", "", "nodes", ""),
+    ("patch", "", "persistentvolumeclaims", ""),
+    ("patch", "", "persistentvolumes", ""),
+    ("create patch", "events.k8s.io", "events", ""),
+]
 DENIED = [
-    ("create update", "", "pods", ""), ("get list", "", "secrets", ""), ("create", "", "pods", "exec"), ("delete update", "", "nodes", ""),
-    ("get", "", "nodes", "proxy"), ("create", "", "serviceaccounts", "token"), ("update delete", "", "persistentvolumes", ""),
-    ("get update", "", "configmaps", ""), ("escalate bind", "rbac.authorization.k8s.io", "clusterroles", ""),
-]  # fmt: skip
+    ("create update", "", "pods", ""),
+    ("get list", "", "secrets", ""),
+    ("create", "", "pods", "exec"),
+    ("delete update", "", "nodes", ""),
+    ("get", "", "nodes", "proxy"),
+    ("create", "", "serviceaccounts", "token"),
+    ("update delete", "", "persistentvolumes", ""),
+    ("get update", "", "configmaps", ""),
+    ("escalate bind", "rbac.authorization.k8s.io", "clusterroles", ""),
+]
 
 
 @pytest.mark.parametrize(("verbs", "group", "resource", "subresource"), ALLOWED + DENIED)
@@ -70,10 +97,20 @@ def test_the_watcher_may_what_a_scheduler_needs_and_no_more(
     expected = (verbs, group, resource, subresource) in ALLOWED
     for verb in verbs.split():
         review = {
-            "apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview",
-            "spec": {"user": "system:serviceaccount:kerf-system:kerf-watcher", "groups": ["system:serviceaccounts", "system:authenticated"],
-                     "resourceAttributes": {"verb": verb, "group": group, "resource": resource, "subresource": subresource, "namespace": "default"}},
-        }  # fmt: skip
+            "apiVersion": "authorization.k8s.io/v1",
+            "kind": "SubjectAccessReview",
+            "spec": {
+                "user": "system:serviceaccount:kerf-system:kerf-watcher",
+                "groups": ["system:serviceaccounts", "system:authenticated"],
+                "resourceAttributes": {
+                    "verb": verb,
+                    "group": group,
+                    "resource": resource,
+                    "subresource": subresource,
+                    "namespace": "default",
+                },
+            },
+        }
         status, body = plane.request("POST", "/apis/authorization.k8s.io/v1/subjectaccessreviews", review)
         assert (status, json.loads(body)["status"]["allowed"]) == (201, expected), verb
 
@@ -81,7 +118,19 @@ def test_the_watcher_may_what_a_scheduler_needs_and_no_more(
 def test_every_service_has_an_inbox_of_its_own() -> None:
     """The prefix that a workload is told is the one that its NATS user may hear."""
     conf = (manifests.FOLDER / "nats.conf").read_text()
-    prefixes = [e["value"] for m in manifests.load("3") if m["kind"] in ("Deployment", "DaemonSet")
-                for c in m["spec"]["template"]["spec"]["containers"] for e in c["env"] if e["name"] == "KERF_NATS_INBOX_PREFIX"]  # fmt: skip
-    assert sorted(prefixes) == ["_INBOX_metrics", "_INBOX_node_agent", "_INBOX_placement", "_INBOX_preemptor", "_INBOX_watcher"]
+    prefixes = [
+        e["value"]
+        for m in manifests.load("3")
+        if m["kind"] in ("Deployment", "DaemonSet")
+        for c in m["spec"]["template"]["spec"]["containers"]
+        for e in c["env"]
+        if e["name"] == "KERF_NATS_INBOX_PREFIX"
+    ]
+    assert sorted(prefixes) == [
+        "_INBOX_metrics",
+        "_INBOX_node_agent",
+        "_INBOX_placement",
+        "_INBOX_preemptor",
+        "_INBOX_watcher",
+    ]
     assert all(f'"{prefix}.>"' in conf for prefix in prefixes)

@@ -47,8 +47,16 @@ class As:
         return self("POST", f"/api/v1/namespaces/{namespace}/pods", manifest)
 
     def bind(self, name: str, node: str = "n1", **annotations: str) -> tuple[int, Any]:
-        meta = {"name": name, "annotations": {k.replace("__", "/").replace("_", "."): v for k, v in annotations.items()}}
-        body = {"apiVersion": "v1", "kind": "Binding", "metadata": meta, "target": {"apiVersion": "v1", "kind": "Node", "name": node}}
+        meta = {
+            "name": name,
+            "annotations": {k.replace("__", "/").replace("_", "."): v for k, v in annotations.items()},
+        }
+        body = {
+            "apiVersion": "v1",
+            "kind": "Binding",
+            "metadata": meta,
+            "target": {"apiVersion": "v1", "kind": "Node", "name": node},
+        }
         return self("POST", f"/api/v1/namespaces/default/pods/{name}/binding", body)
 
     def annotate(self, name: str, key: str, value: str | None, subresource: str = "") -> tuple[int, Any]:
@@ -72,11 +80,23 @@ def plane() -> Iterator[ControlPlane]:
 
 def _give_everyone_pods(plane: ControlPlane) -> None:
     """RBAC lets the stranger and the scheduler bind and annotate; what stops them is the policies."""
-    role = {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": {"name": "pods-all"},
-            "rules": [{"apiGroups": [""], "resources": ["pods", "pods/binding", "pods/status"], "verbs": ["*"]}]}  # fmt: skip
-    users = [{"kind": "User", "apiGroup": "rbac.authorization.k8s.io", "name": n} for n in ("system:serviceaccount:default:stranger", "system:kube-scheduler")]
-    binding = {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding", "metadata": {"name": "pods-all"},
-               "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "pods-all"}, "subjects": users}  # fmt: skip
+    role = {
+        "apiVersion": "rbac.authorization.k8s.io/v1",
+        "kind": "ClusterRole",
+        "metadata": {"name": "pods-all"},
+        "rules": [{"apiGroups": [""], "resources": ["pods", "pods/binding", "pods/status"], "verbs": ["*"]}],
+    }
+    users = [
+        {"kind": "User", "apiGroup": "rbac.authorization.k8s.io", "name": n}
+        for n in ("system:serviceaccount:default:stranger", "system:kube-scheduler")
+    ]
+    binding = {
+        "apiVersion": "rbac.authorization.k8s.io/v1",
+        "kind": "ClusterRoleBinding",
+        "metadata": {"name": "pods-all"},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "pods-all"},
+        "subjects": users,
+    }
     for manifest in (role, binding):
         assert manifests.apply(plane, manifest)[0] in (200, 201)
 
@@ -103,10 +123,16 @@ def named(name: str, manifest: dict[str, Any]) -> dict[str, Any]:
 def test_a_canonical_pod_needs_no_server_of_ours(stranger: As) -> None:
     """schedulerName, a slot for each container that uses GPUs, the toleration: all by the API server."""
     sidecar = container("side", memory="1Gi") | {"restartPolicy": "Always"}
-    status, made = stranger.create(named("canonical", pod(container("a", gpu="1"), container("b"), init=[sidecar, container("setup")])))
+    status, made = stranger.create(
+        named("canonical", pod(container("a", gpu="1"), container("b"), init=[sidecar, container("setup")]))
+    )
     assert status == 201, made
     assert made["spec"]["schedulerName"] == "kerf"
-    slots = {c["name"]: c["resources"].get("requests", {}).get("kerf.dev/slot") for f in ("containers", "initContainers") for c in made["spec"][f]}
+    slots = {
+        c["name"]: c["resources"].get("requests", {}).get("kerf.dev/slot")
+        for f in ("containers", "initContainers")
+        for c in made["spec"][f]
+    }
     assert slots == {"a": "1", "b": None, "side": "1", "setup": None}
     assert {"key": "kerf.dev/managed", "operator": "Exists", "effect": "NoSchedule"} in made["spec"]["tolerations"]
 

@@ -59,7 +59,9 @@ async def webhook(plane: ControlPlane, **settings: Any) -> AsyncIterator[Admissi
             services.append(self)
 
     files = {"certificate_file": str(plane.pki / "webhook.crt"), "key_file": str(plane.pki / "webhook.key")}
-    async with running(Known, Config(host="127.0.0.1", port=0, **files, **settings), lifecycle=Lifecycle(trace_ratio=1.0)):
+    async with running(
+        Known, Config(host="127.0.0.1", port=0, **files, **settings), lifecycle=Lifecycle(trace_ratio=1.0)
+    ):
         (config,) = manifests.load("24-")
         for hook in config["webhooks"]:
             path = hook["clientConfig"]["service"]["path"]
@@ -73,7 +75,9 @@ async def webhook(plane: ControlPlane, **settings: Any) -> AsyncIterator[Admissi
 
 
 async def _in_force(plane: ControlPlane) -> bool:
-    status, answer = await ask(plane, "POST", "/api/v1/namespaces/default/pods?dryRun=All", named("probe", pod(container(mem=1))))
+    status, answer = await ask(
+        plane, "POST", "/api/v1/namespaces/default/pods?dryRun=All", named("probe", pod(container(mem=1)))
+    )
     return status == 201 and answer["spec"]["schedulerName"] == "kerf"
 
 
@@ -89,12 +93,18 @@ async def test_gpushares_statefulset_runs_as_it_was_written(plane: ControlPlane)
         assert status == 201
 
         async def three() -> list[dict[str, Any]] | None:
-            pods = (await ask(plane, "GET", "/api/v1/namespaces/default/pods?labelSelector=app%3Dbinpack-1"))[1]["items"]
+            pods = (await ask(plane, "GET", "/api/v1/namespaces/default/pods?labelSelector=app%3Dbinpack-1"))[1][
+                "items"
+            ]
             return pods if len(pods) == 3 else None
 
         for made in await eventually(three, within_s=30):
             limits = made["spec"]["containers"][0]["resources"]["limits"]
-            assert limits == {"kerf.dev/gpu-memory": "3Gi", "kerf.dev/slot": "1"} == made["spec"]["containers"][0]["resources"]["requests"]
+            assert (
+                limits
+                == {"kerf.dev/gpu-memory": "3Gi", "kerf.dev/slot": "1"}
+                == made["spec"]["containers"][0]["resources"]["requests"]
+            )
             assert made["spec"]["schedulerName"] == "kerf"
             assert made["metadata"]["annotations"]["kerf.dev/dialect"] == "gpushare"
             assert made["metadata"]["annotations"]["kerf.dev/isolation"] == "soft"
@@ -103,14 +113,18 @@ async def test_gpushares_statefulset_runs_as_it_was_written(plane: ControlPlane)
 async def test_a_review_leaves_its_trace_on_the_pod(plane: ControlPlane) -> None:
     """The pod's own trace, which begins with its UID, can link to it."""
     async with webhook(plane):
-        status, made = await ask(plane, "POST", "/api/v1/namespaces/default/pods", named("traced", pod(container(mem=1))))
+        status, made = await ask(
+            plane, "POST", "/api/v1/namespaces/default/pods", named("traced", pod(container(mem=1)))
+        )
     assert status == 201
     assert parse_traceparent(made["metadata"]["annotations"]["kerf.dev/admission-traceparent"]).sampled
 
 
 async def test_a_refusal_reaches_the_user_word_for_word(plane: ControlPlane) -> None:
     async with webhook(plane):
-        status, answer = await ask(plane, "POST", "/api/v1/namespaces/default/pods", named("mixed", pod(container(mem=3, memory="3Gi"))))
+        status, answer = await ask(
+            plane, "POST", "/api/v1/namespaces/default/pods", named("mixed", pod(container(mem=3, memory="3Gi")))
+        )
         assert (status, manifests.code_of(answer["message"])) == (403, "mixed-dialects"), answer
         assert "keep one of them, in all containers" in answer["message"]
 
@@ -124,7 +138,10 @@ async def test_plain_nvidia_is_taken_over_where_the_namespace_says_so(plane: Con
         taken = (await ask(plane, "POST", "/api/v1/namespaces/opted/pods", named("n", pod(container(nvidia=2)))))[1]
         left = (await ask(plane, "POST", "/api/v1/namespaces/not-opted/pods", named("n", pod(container(nvidia=2)))))[1]
     assert taken["spec"]["containers"][0]["resources"]["limits"] == {"kerf.dev/gpu": "2", "kerf.dev/slot": "1"}
-    assert (left["spec"]["schedulerName"], left["spec"]["containers"][0]["resources"]["limits"]) == ("default-scheduler", {"nvidia.com/gpu": "2"})
+    assert (left["spec"]["schedulerName"], left["spec"]["containers"][0]["resources"]["limits"]) == (
+        "default-scheduler",
+        {"nvidia.com/gpu": "2"},
+    )
 
 
 async def _account(plane: ControlPlane, namespace: str) -> bool:
@@ -138,5 +155,7 @@ async def test_a_webhook_that_is_down_stops_foreign_gpu_pods_and_nothing_else(pl
     status, answer = await ask(plane, "POST", "/api/v1/namespaces/default/pods", named("orphan", pod(container(mem=3))))
     assert (status, "dialects.kerf.dev" in answer["message"]) == (500, True), answer
     assert (await ask(plane, "POST", "/api/v1/namespaces/default/pods", named("plain-too", pod(container()))))[0] == 201
-    status, made = await ask(plane, "POST", "/api/v1/namespaces/default/pods", named("canonical-too", pod(container(gpu=1))))
+    status, made = await ask(
+        plane, "POST", "/api/v1/namespaces/default/pods", named("canonical-too", pod(container(gpu=1)))
+    )
     assert (status, made["spec"]["schedulerName"]) == (201, "kerf")

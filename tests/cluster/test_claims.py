@@ -48,20 +48,29 @@ async def claim(world: Whole, name: str, **wish: Any) -> None:
 
 
 async def template(world: Whole, name: str, **wish: Any) -> None:
-    await world.ask("POST", TEMPLATES.format(world.namespace), {"metadata": {"name": name}, "spec": {"spec": spec(**wish)}})
+    await world.ask(
+        "POST", TEMPLATES.format(world.namespace), {"metadata": {"name": name}, "spec": {"spec": spec(**wish)}}
+    )
 
 
 async def pod(world: Whole, name: str, **source: str) -> Any:
     """`source`: resourceClaimName or resourceClaimTemplateName."""
     container = {"name": "main", "image": "example", "resources": {"claims": [{"name": "mine"}]}}
     tolerations = [{"key": "kerf.dev/managed", "operator": "Exists"}]
-    body = {"schedulerName": "kerf", "containers": [container], "resourceClaims": [{"name": "mine", **source}], "tolerations": tolerations}
+    body = {
+        "schedulerName": "kerf",
+        "containers": [container],
+        "resourceClaims": [{"name": "mine", **source}],
+        "tolerations": tolerations,
+    }
     return await world.create("Pod", name, {"spec": body})
 
 
 async def allocated(world: Whole, pod_seen: Any) -> Any:
     """The claim of a bound pod."""
-    made = pod_seen["status"].get("resourceClaimStatuses") or [{"resourceClaimName": pod_seen["spec"]["resourceClaims"][0].get("resourceClaimName")}]
+    made = pod_seen["status"].get("resourceClaimStatuses") or [
+        {"resourceClaimName": pod_seen["spec"]["resourceClaims"][0].get("resourceClaimName")}
+    ]
     return await world.seen("ResourceClaim", made[0]["resourceClaimName"])
 
 
@@ -74,7 +83,12 @@ async def test_a_claim_made_from_a_template_gets_what_the_grant_says(world: Whol
     found = await allocated(world, seen)
     assert part.claim == found["metadata"]["uid"]
     (device,) = found["status"]["allocation"]["devices"]["results"]
-    assert (device["request"], device["driver"], device["pool"], device["device"]) == ("gpu", "gpu.kerf.dev", f"{world.namespace}-0", "gpu-0")
+    assert (device["request"], device["driver"], device["pool"], device["device"]) == (
+        "gpu",
+        "gpu.kerf.dev",
+        f"{world.namespace}-0",
+        "gpu-0",
+    )
     assert device["consumedCapacity"] == {"memory": "16Gi", "compute": "30"}
     assert [c["uid"] for c in found["status"]["reservedFor"]] == [seen["metadata"]["uid"]]
     assert "resource.kubernetes.io/delete-protection" in found["metadata"]["finalizers"]
@@ -129,13 +143,34 @@ async def test_an_allocation_of_a_decision_that_came_to_nothing_is_taken_back(wo
     """As if a leader had died between the allocation and the Binding: the claim names a GPU that the pod will not get."""
     path = DEVICE_CLAIM.path("mine", world.namespace, sub="status")
     await claim(world, "mine", memory="1Gi")
-    gated = {"schedulerName": "kerf", "schedulingGates": [{"name": "example.com/wait"}], "tolerations": [{"key": "kerf.dev/managed", "operator": "Exists"}],
-             "containers": [{"name": "main", "image": "example", "resources": {"claims": [{"name": "mine"}]}}], "resourceClaims": [{"name": "mine", "resourceClaimName": "mine"}]}  # fmt: skip
+    gated = {
+        "schedulerName": "kerf",
+        "schedulingGates": [{"name": "example.com/wait"}],
+        "tolerations": [{"key": "kerf.dev/managed", "operator": "Exists"}],
+        "containers": [{"name": "main", "image": "example", "resources": {"claims": [{"name": "mine"}]}}],
+        "resourceClaims": [{"name": "mine", "resourceClaimName": "mine"}],
+    }
     made = await world.create("Pod", "p", {"spec": gated})
-    stale = {"request": "gpu", "driver": "gpu.kerf.dev", "pool": "a-node-that-is-gone", "device": "gpu-7", "shareID": "0b9a1c52-6d0e-4f36-8a2b-3f1f0f9f8e11"}
-    body = {"status": {"allocation": {"devices": {"results": [stale]}}, "reservedFor": [{"resource": "pods", "name": "p", "uid": made["metadata"]["uid"]}]}}
+    stale = {
+        "request": "gpu",
+        "driver": "gpu.kerf.dev",
+        "pool": "a-node-that-is-gone",
+        "device": "gpu-7",
+        "shareID": "0b9a1c52-6d0e-4f36-8a2b-3f1f0f9f8e11",
+    }
+    body = {
+        "status": {
+            "allocation": {"devices": {"results": [stale]}},
+            "reservedFor": [{"resource": "pods", "name": "p", "uid": made["metadata"]["uid"]}],
+        }
+    }
     await world.ask("PATCH", path, body, content_type="application/merge-patch+json")
-    await world.ask("PATCH", f"/api/v1/namespaces/{world.namespace}/pods/p", {"spec": {"schedulingGates": None}}, content_type="application/merge-patch+json")
+    await world.ask(
+        "PATCH",
+        f"/api/v1/namespaces/{world.namespace}/pods/p",
+        {"spec": {"schedulingGates": None}},
+        content_type="application/merge-patch+json",
+    )
     found = await allocated(world, await world.bound("p"))
     (device,) = found["status"]["allocation"]["devices"]["results"]
     assert (device["pool"], device["device"]) == (f"{world.namespace}-0", "gpu-0")
@@ -152,7 +187,11 @@ async def test_a_node_says_what_it_has_and_says_it_again_when_the_slice_is_lost(
     first = await eventually(there, within_s=WITHIN_S, what="the ResourceSlice")
     assert first["spec"]["nodeName"] == f"{world.namespace}-0"
     device = first["spec"]["devices"][0]
-    assert (device["name"], device["capacity"]["memory"]["value"], device["attributes"]["productName"]) == ("gpu-0", "40Gi", {"string": "NVIDIA A100"})
+    assert (device["name"], device["capacity"]["memory"]["value"], device["attributes"]["productName"]) == (
+        "gpu-0",
+        "40Gi",
+        {"string": "NVIDIA A100"},
+    )
     await world.ask("DELETE", path)
     again = await eventually(there, within_s=WITHIN_S, what="the ResourceSlice once more")
     assert again["metadata"]["uid"] != first["metadata"]["uid"]

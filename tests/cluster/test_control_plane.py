@@ -20,8 +20,14 @@ def test_it_serves_the_version_we_pin(control_plane: ControlPlane) -> None:
 def test_a_service_account_is_who_its_kubeconfig_says(control_plane: ControlPlane) -> None:
     config = json.loads(control_plane.service_account("kerf", "watcher").read_text())
     assert config["users"][0]["name"] == "system:serviceaccount:kerf:watcher"
-    review = {"apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview", "spec": {
-        "user": "system:serviceaccount:kerf:watcher", "resourceAttributes": {"verb": "list", "resource": "pods"}}}  # fmt: skip
+    review = {
+        "apiVersion": "authorization.k8s.io/v1",
+        "kind": "SubjectAccessReview",
+        "spec": {
+            "user": "system:serviceaccount:kerf:watcher",
+            "resourceAttributes": {"verb": "list", "resource": "pods"},
+        },
+    }
     status, body = control_plane.request("POST", "/apis/authorization.k8s.io/v1/subjectaccessreviews", review)
     assert status == 201
     assert not json.loads(body)["status"]["allowed"]

@@ -28,7 +28,11 @@ async def test_the_demo_binds_on_a_real_api_server() -> None:
 async def test_interrupted_it_ends_what_it_started() -> None:
     binaries_or_skip()
     command = await Command.start("demo", "--pods", "60", "--kube", "--json")
-    await eventually(lambda: any("kube-apiserver" in line for line in command.running()), within_s=60, what="the API server's process")
+    await eventually(
+        lambda: any("kube-apiserver" in line for line in command.running()),
+        within_s=60,
+        what="the API server's process",
+    )
     command.process.send_signal(signal.SIGINT)
     done = await command.done(within_s=60)
     assert (done.code, done.out, done.left) == (130, "", ()), done.err

@@ -45,7 +45,12 @@ CRD = {
 
 
 def pod_group(name: str, minimum: int) -> dict[str, Any]:
-    return {"apiVersion": "scheduling.x-k8s.io/v1alpha1", "kind": "PodGroup", "metadata": {"name": name}, "spec": {"minMember": minimum}}
+    return {
+        "apiVersion": "scheduling.x-k8s.io/v1alpha1",
+        "kind": "PodGroup",
+        "metadata": {"name": name},
+        "spec": {"minMember": minimum},
+    }
 
 
 @pytest.fixture(scope="module")
@@ -73,7 +78,10 @@ async def job(world: Whole, name: str, pods: int) -> None:
     limits = {"kerf.dev/gpu": "1"}
     template = {
         "metadata": {"annotations": {"kerf.dev/gang": name, "kerf.dev/gang-size": "owner"}},
-        "spec": {"restartPolicy": "Never", "containers": [{"name": "main", "image": "example", "resources": {"limits": limits, "requests": limits}}]},
+        "spec": {
+            "restartPolicy": "Never",
+            "containers": [{"name": "main", "image": "example", "resources": {"limits": limits, "requests": limits}}],
+        },
     }
     document = {"metadata": {"name": name}, "spec": {"parallelism": pods, "template": template}}
     await world.ask("POST", f"/apis/batch/v1/namespaces/{world.namespace}/jobs", document)
@@ -94,7 +102,12 @@ async def test_the_pods_of_a_job_are_bound_together_or_wait_together(world: Whol
 
     await eventually(all_told, within_s=2 * WITHIN_S, every_s=0.1, what="all pods told that four would fit")
     assert [p["metadata"]["name"] for p in await pods_of(world, "train") if p["spec"].get("nodeName")] == []
-    await world.ask("PATCH", f"/apis/batch/v1/namespaces/{world.namespace}/jobs/train", {"spec": {"parallelism": 4}}, content_type="application/merge-patch+json")
+    await world.ask(
+        "PATCH",
+        f"/apis/batch/v1/namespaces/{world.namespace}/jobs/train",
+        {"spec": {"parallelism": 4}},
+        content_type="application/merge-patch+json",
+    )
 
     async def four_bound() -> bool:
         return sum(1 for p in await pods_of(world, "train") if p["spec"].get("nodeName")) == 4
@@ -117,18 +130,28 @@ async def test_pods_of_a_coscheduling_pod_group_wait_for_its_minimum(world: Whol
     await world.bound("second")
 
 
-async def test_a_kind_that_is_not_installed_is_no_trouble_and_is_followed_once_it_is(own_control_plane: ControlPlane) -> None:
+async def test_a_kind_that_is_not_installed_is_no_trouble_and_is_followed_once_it_is(
+    own_control_plane: ControlPlane,
+) -> None:
     plane = own_control_plane
     facts: list[Fact] = []
     transport = transport_for(await load_access(str(plane.kubeconfig())))
-    reflector = Reflector(transport, COSCHEDULING, facts.extend, structlog.get_logger(), timing=Timing(absent_s=0.05, backoff_s=0.02, backoff_max_s=0.2))
+    reflector = Reflector(
+        transport,
+        COSCHEDULING,
+        facts.extend,
+        structlog.get_logger(),
+        timing=Timing(absent_s=0.05, backoff_s=0.02, backoff_max_s=0.2),
+    )
     task = asyncio.create_task(reflector.run())
     try:
         await asyncio.wait_for(reflector.wait_synced(), 20)
         assert (facts, reflector.problem) == ([], "")
         await asyncio.to_thread(plane.request, "POST", CRDS, CRD)
         await eventually(lambda: served(plane), within_s=WITHIN_S, what="PodGroups served")
-        status, answer = await asyncio.to_thread(plane.request, "POST", COSCHEDULING.collection("default"), pod_group("g", 3))
+        status, answer = await asyncio.to_thread(
+            plane.request, "POST", COSCHEDULING.collection("default"), pod_group("g", 3)
+        )
         assert status == 201, answer
 
         async def seen() -> Fact | None:

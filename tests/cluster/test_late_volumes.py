@@ -21,7 +21,11 @@ _NUMBERS = itertools.count(1)
 @pytest.fixture(scope="module")
 def plane() -> Iterator[ControlPlane]:
     with policed_plane() as made:
-        body = {"metadata": {"name": CLASS}, "provisioner": "kubernetes.io/no-provisioner", "volumeBindingMode": "WaitForFirstConsumer"}
+        body = {
+            "metadata": {"name": CLASS},
+            "provisioner": "kubernetes.io/no-provisioner",
+            "volumeBindingMode": "WaitForFirstConsumer",
+        }
         status, answer = made.request("POST", "/apis/storage.k8s.io/v1/storageclasses", body)
         assert status == 201, answer
         yield made
@@ -36,11 +40,19 @@ async def world(plane: ControlPlane) -> AsyncIterator[Whole]:
 
 async def volume(world: Whole, name: str, node: int, *, size: str = "10Gi") -> str:
     """A local volume on one node, by its name in full."""
-    term = {"matchExpressions": [{"key": "kubernetes.io/hostname", "operator": "In", "values": [f"{world.namespace}-{node}"]}]}
+    term = {
+        "matchExpressions": [
+            {"key": "kubernetes.io/hostname", "operator": "In", "values": [f"{world.namespace}-{node}"]}
+        ]
+    }
     spec = {
-        "capacity": {"storage": size}, "accessModes": ["ReadWriteOnce"], "storageClassName": CLASS, "local": {"path": "/mnt"},
-        "persistentVolumeReclaimPolicy": "Retain", "nodeAffinity": {"required": {"nodeSelectorTerms": [term]}},
-    }  # fmt: skip
+        "capacity": {"storage": size},
+        "accessModes": ["ReadWriteOnce"],
+        "storageClassName": CLASS,
+        "local": {"path": "/mnt"},
+        "persistentVolumeReclaimPolicy": "Retain",
+        "nodeAffinity": {"required": {"nodeSelectorTerms": [term]}},
+    }
     await world.create("PersistentVolume", f"{world.namespace}-{name}", {"spec": spec})
     return f"{world.namespace}-{name}"
 
@@ -126,7 +138,10 @@ async def test_a_volume_promised_to_a_claim_by_name_is_the_one(world: Whole) -> 
     promised = await volume(world, "promised", 1)
     reference = {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "namespace": world.namespace, "name": "data"}
     await world.ask(
-        "PATCH", resources.VOLUME.path(promised), {"spec": {"claimRef": reference}}, content_type="application/merge-patch+json"
+        "PATCH",
+        resources.VOLUME.path(promised),
+        {"spec": {"claimRef": reference}},
+        content_type="application/merge-patch+json",
     )
     await claim(world, "data")
     await world.pod("p", volumes=["data"], gpu="1")
@@ -145,16 +160,33 @@ async def test_a_class_with_a_provisioner_learns_the_node(world: Whole) -> None:
 
     async def chosen() -> Any:
         return (
-            (await world.seen("PersistentVolumeClaim", "data"))["metadata"].get("annotations", {}).get("volume.kubernetes.io/selected-node")
+            (await world.seen("PersistentVolumeClaim", "data"))["metadata"]
+            .get("annotations", {})
+            .get("volume.kubernetes.io/selected-node")
         )
 
     data = await world.seen("PersistentVolumeClaim", "data")
     node = await eventually(chosen, within_s=WITHIN_S, every_s=0.05, what="the node on the claim")
     # The provisioner's part: a volume there, reserved for the claim.
     made = {
-        "capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteOnce"], "storageClassName": name, "local": {"path": "/mnt"},
-        "claimRef": {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "namespace": world.namespace, "name": "data", "uid": data["metadata"]["uid"]},
-        "nodeAffinity": {"required": {"nodeSelectorTerms": [{"matchExpressions": [{"key": "kubernetes.io/hostname", "operator": "In", "values": [node]}]}]}},
-    }  # fmt: skip
+        "capacity": {"storage": "1Gi"},
+        "accessModes": ["ReadWriteOnce"],
+        "storageClassName": name,
+        "local": {"path": "/mnt"},
+        "claimRef": {
+            "apiVersion": "v1",
+            "kind": "PersistentVolumeClaim",
+            "namespace": world.namespace,
+            "name": "data",
+            "uid": data["metadata"]["uid"],
+        },
+        "nodeAffinity": {
+            "required": {
+                "nodeSelectorTerms": [
+                    {"matchExpressions": [{"key": "kubernetes.io/hostname", "operator": "In", "values": [node]}]}
+                ]
+            }
+        },
+    }
     await world.create("PersistentVolume", f"{world.namespace}-made", {"spec": made})
     assert (await world.bound("p"))["spec"]["nodeName"] == node

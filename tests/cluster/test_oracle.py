@@ -59,7 +59,9 @@ class Cluster:
 
     async def ask(self, method: str, path: str, body: Any = None, *, patch: bool = False) -> Any:
         kind = "application/merge-patch+json" if patch else "application/json"
-        response = await self.kube.request(method, path, b"" if body is None else json.dumps(body).encode(), content_type=kind)
+        response = await self.kube.request(
+            method, path, b"" if body is None else json.dumps(body).encode(), content_type=kind
+        )
         assert response.status in (200, 201), response.body.decode()
         return json.loads(response.body)
 
@@ -86,7 +88,11 @@ class Cluster:
         name = f"{self.drawn.prefix}-sentinel"
         offered = {"cpu": "1", "pods": "10", pin(name): "10"}
         taint = {"key": "sentinel", "effect": "NoSchedule"}
-        node = {"metadata": {"name": name}, "spec": {"taints": [taint]}, "status": {"capacity": offered, "allocatable": offered}}
+        node = {
+            "metadata": {"name": name},
+            "spec": {"taints": [taint]},
+            "status": {"capacity": offered, "allocatable": offered},
+        }
         await self.ask("POST", "/api/v1/nodes", node)
         container = {"name": "c", "image": "example", "resources": {"limits": {pin(name): "1"}}}
         spec = {"containers": [container], "tolerations": [{"operator": "Exists"}]}
@@ -126,10 +132,16 @@ class Cluster:
             if seen["spec"].get("nodeName"):
                 assert seen["spec"]["nodeName"] == node
                 return "", seen
-            told = [c for c in seen["status"].get("conditions", ()) if c["type"] == "PodScheduled" and c["status"] == "False"]
+            told = [
+                c
+                for c in seen["status"].get("conditions", ())
+                if c["type"] == "PodScheduled" and c["status"] == "False"
+            ]
             return (f"{told[0]['reason']}: {told[0].get('message', '')}", seen) if told else None
 
-        said, seen = await eventually(verdict, within_s=30, every_s=0.004, what=f"kube-scheduler's word on {path} on {node}")
+        said, seen = await eventually(
+            verdict, within_s=30, every_s=0.004, what=f"kube-scheduler's word on {path} on {node}"
+        )
         await self._remove(path)
         seen["spec"].pop("nodeName", None)
         seen["spec"]["schedulerName"] = "kerf"
@@ -173,7 +185,9 @@ async def kube(plane: ControlPlane) -> AsyncIterator[Transport]:
     await made.close()
 
 
-async def test_kerf_takes_no_node_that_kube_scheduler_refuses(kube: Transport, record_property: Callable[[str, object], None]) -> None:
+async def test_kerf_takes_no_node_that_kube_scheduler_refuses(
+    kube: Transport, record_property: Callable[[str, object], None]
+) -> None:
     pairs = equal = taken = 0
     wrong, strict = [], []
     for seed in SEEDS:
@@ -188,9 +202,13 @@ async def test_kerf_takes_no_node_that_kube_scheduler_refuses(kube: Transport, r
                     theirs, seen = await cluster.probe(pod, node)
                 pairs, equal, taken = pairs + 1, equal + (bool(theirs) == bool(ours)), taken + (not theirs)
                 if theirs and not ours:
-                    wrong.append(f"seed {seed} {pod['metadata']['name']} on {node}: kube-scheduler: {theirs}\n  {json.dumps(pod['spec'])}")
+                    wrong.append(
+                        f"seed {seed} {pod['metadata']['name']} on {node}: kube-scheduler: {theirs}\n  {json.dumps(pod['spec'])}"
+                    )
                 if ours and not theirs:
-                    strict.append(f"seed {seed} {pod['metadata']['name']} on {node}: Kerf: {ours}\n  {json.dumps(pod['spec'])}")
+                    strict.append(
+                        f"seed {seed} {pod['metadata']['name']} on {node}: Kerf: {ours}\n  {json.dumps(pod['spec'])}"
+                    )
         await cluster.delete()
     said = f"{equal} of {pairs} verdicts are equal, {taken} are yes"
     assert not wrong, f"{said}; nodes that only Kerf would take:\n" + "\n".join(wrong[:20])

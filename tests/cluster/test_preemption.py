@@ -27,8 +27,14 @@ CLASSES = "/apis/scheduling.k8s.io/v1/priorityclasses"
 @pytest.fixture(scope="module")
 def plane() -> Iterator[ControlPlane]:
     with policed_plane() as made:
-        for name, value, policy in (("low", 0, "PreemptLowerPriority"), ("high", 1000, "PreemptLowerPriority"), ("meek", 1000, "Never")):
-            status, answer = made.request("POST", CLASSES, {"metadata": {"name": name}, "value": value, "preemptionPolicy": policy})
+        for name, value, policy in (
+            ("low", 0, "PreemptLowerPriority"),
+            ("high", 1000, "PreemptLowerPriority"),
+            ("meek", 1000, "Never"),
+        ):
+            status, answer = made.request(
+                "POST", CLASSES, {"metadata": {"name": name}, "value": value, "preemptionPolicy": policy}
+            )
             assert status == 201, answer
         yield made
 
@@ -54,7 +60,11 @@ async def pod(world: Whole, name: str, priority: str, *, gpus: int = 1, node: st
         "containers": [{"name": "main", "image": "example", "resources": {"limits": limits, "requests": limits}}],
     } | ({"nodeSelector": {"kubernetes.io/hostname": node}} if node else {})  # fmt: skip
     notes = {f"kerf.dev/{key.replace('_', '-')}": value for key, value in annotations.items()}
-    await world.ask("POST", resources.POD.collection(world.namespace), {"metadata": {"name": name, "annotations": notes, "labels": {"app": name}}, "spec": spec})
+    await world.ask(
+        "POST",
+        resources.POD.collection(world.namespace),
+        {"metadata": {"name": name, "annotations": notes, "labels": {"app": name}}, "spec": spec},
+    )
 
 
 async def left(world: Whole) -> list[str]:
@@ -106,7 +116,10 @@ async def test_who_never_preempts_waits(world: Whole) -> None:
 async def test_a_disruption_budget_is_kept_and_another_way_is_found(world: Whole) -> None:
     """Of the four only low-3 may go, by their budgets."""
     for number in range(3):
-        budget = {"metadata": {"name": f"keep-{number}"}, "spec": {"minAvailable": 1, "selector": {"matchLabels": {"app": f"low-{number}"}}}}
+        budget = {
+            "metadata": {"name": f"keep-{number}"},
+            "spec": {"minAvailable": 1, "selector": {"matchLabels": {"app": f"low-{number}"}}},
+        }
         await world.ask("POST", f"/apis/policy/v1/namespaces/{world.namespace}/poddisruptionbudgets", budget)
 
     async def counted() -> bool:
@@ -155,7 +168,9 @@ async def test_a_slice_gives_up_compute_on_the_way_of_the_annotation_and_gets_it
         assert (await world.seen("Pod", "low"))["metadata"]["uid"] == low["metadata"]["uid"]
 
 
-async def test_an_equal_moves_to_the_place_that_is_kept_for_what_its_controller_makes_in_its_stead(plane: ControlPlane) -> None:
+async def test_an_equal_moves_to_the_place_that_is_kept_for_what_its_controller_makes_in_its_stead(
+    plane: ControlPlane,
+) -> None:
     """Each node has one GPU idle, and one with a pod of a ReplicaSet's. Whoever wants two waits until one of them is where the
     other is."""
     settings = {"defragmentation_gpu_seconds_per_hour": 3_600, "reclaim_patience": 0}
@@ -191,9 +206,17 @@ async def test_an_equal_moves_to_the_place_that_is_kept_for_what_its_controller_
 async def replicas(world: Whole, name: str) -> None:
     limits = {"kerf.dev/gpu": "1"}
     container = {"name": "main", "image": "example", "resources": {"limits": limits, "requests": limits}}
-    spec = {"schedulerName": names.SCHEDULER_NAME, "priorityClassName": "low", "terminationGracePeriodSeconds": 0, "containers": [container]}
+    spec = {
+        "schedulerName": names.SCHEDULER_NAME,
+        "priorityClassName": "low",
+        "terminationGracePeriodSeconds": 0,
+        "containers": [container],
+    }
     template = {"metadata": {"labels": {"app": name}}, "spec": spec}
-    body = {"metadata": {"name": name}, "spec": {"replicas": 1, "selector": {"matchLabels": {"app": name}}, "template": template}}
+    body = {
+        "metadata": {"name": name},
+        "spec": {"replicas": 1, "selector": {"matchLabels": {"app": name}}, "template": template},
+    }
     await world.ask("POST", f"/apis/apps/v1/namespaces/{world.namespace}/replicasets", body)
 
 

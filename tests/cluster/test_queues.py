@@ -99,7 +99,11 @@ async def test_the_queue_of_a_bound_pod_stays(world: Whole) -> None:
     await world.bound("settled")
     change: Any = {"metadata": {"labels": {"kerf.dev/queue": "b"}}}
     status, answer = await asyncio.to_thread(
-        world.plane.request, "PATCH", resources.POD.path("settled", world.namespace), change, content_type="application/merge-patch+json"
+        world.plane.request,
+        "PATCH",
+        resources.POD.path("settled", world.namespace),
+        change,
+        content_type="application/merge-patch+json",
     )
     assert status in (403, 422)
     assert "[bound-queue]" in json.loads(answer)["message"]

@@ -130,11 +130,16 @@ async def test_nothing_is_lost_when_the_wire_is_cut_again_and_again(
 
 async def test_a_silent_wire_is_noticed(control_plane: ControlPlane, direct: Transport, namespace: str) -> None:
     """A network that drops everything tells nobody; the read time-out does."""
-    async with Wire(control_plane.port) as wire, through(wire, control_plane) as transport, Watched(transport).running() as watched:
+    async with (
+        Wire(control_plane.port) as wire,
+        through(wire, control_plane) as transport,
+        Watched(transport).running() as watched,
+    ):
         wire.freeze()
         await create(direct, namespace, "unheard")
         await eventually(
-            lambda: "not a byte" in watched.reflector.problem or "no connection" in watched.reflector.problem, what="the time-out"
+            lambda: "not a byte" in watched.reflector.problem or "no connection" in watched.reflector.problem,
+            what="the time-out",
         )
         wire.thaw()
         await eventually(lambda: "unheard" in watched.living(namespace), what="what happened meanwhile")
@@ -156,10 +161,16 @@ async def test_a_burst_of_2000_pods_comes_whole(own_control_plane: ControlPlane)
 
 
 @pytest.mark.parametrize("watch_list", [True, False])
-async def test_an_expired_version_lists_anew_and_tells_what_is_missing(own_control_plane: ControlPlane, watch_list: bool) -> None:
+async def test_an_expired_version_lists_anew_and_tells_what_is_missing(
+    own_control_plane: ControlPlane, watch_list: bool
+) -> None:
     """410: the server's history is gone (a restart and a compaction). Deletions in the gap are told, as not certain."""
     plane = own_control_plane
-    async with Wire(plane.port) as wire, through(wire, plane) as transport, Watched(transport, watch_list=watch_list).running() as watched:
+    async with (
+        Wire(plane.port) as wire,
+        through(wire, plane) as transport,
+        Watched(transport, watch_list=watch_list).running() as watched,
+    ):
         await create(transport, "default", "stays", "goes", "comes-again")
         await eventually(lambda: len(watched.living("default")) == 3, what="the first three")
         first = {f.object.metadata.name: f.object.metadata.uid for f in watched.facts}
@@ -174,7 +185,9 @@ async def test_an_expired_version_lists_anew_and_tells_what_is_missing(own_contr
         plane.start_api_server()
         before = watched.reflector.lists
         wire.refuse(refused=False)
-        await eventually(lambda: watched.living("default") == {"stays", "comes-again", "new"}, what="the state after the gap")
+        await eventually(
+            lambda: watched.living("default") == {"stays", "comes-again", "new"}, what="the state after the gap"
+        )
         assert watched.reflector.lists > before
         ends = {f.object.metadata.uid: f.certain for f in watched.facts if isinstance(f, Gone)}
         assert ends == {first["goes"]: False, first["comes-again"]: False}
@@ -211,8 +224,14 @@ async def test_an_account_without_permission_says_so(control_plane: ControlPlane
         await transport.close()
 
 
-async def test_a_refresh_during_a_dead_wire_waits_for_a_list(control_plane: ControlPlane, direct: Transport, namespace: str) -> None:
-    async with Wire(control_plane.port) as wire, through(wire, control_plane) as transport, Watched(transport).running() as watched:
+async def test_a_refresh_during_a_dead_wire_waits_for_a_list(
+    control_plane: ControlPlane, direct: Transport, namespace: str
+) -> None:
+    async with (
+        Wire(control_plane.port) as wire,
+        through(wire, control_plane) as transport,
+        Watched(transport).running() as watched,
+    ):
         wire.refuse()
         wire.cut()
         await create(direct, namespace, "p")

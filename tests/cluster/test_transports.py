@@ -21,8 +21,12 @@ POD = {"metadata": {"name": "p"}, "spec": {"containers": [{"name": "c", "image":
 
 
 @pytest.fixture(params=["http1", "aiohttp"])
-async def transport(request: pytest.FixtureRequest, wire: Wire, control_plane: ControlPlane) -> AsyncIterator[Transport]:
-    access = msgspec.structs.replace(await load_access(str(control_plane.kubeconfig())), server=f"https://127.0.0.1:{wire.port}")
+async def transport(
+    request: pytest.FixtureRequest, wire: Wire, control_plane: ControlPlane
+) -> AsyncIterator[Transport]:
+    access = msgspec.structs.replace(
+        await load_access(str(control_plane.kubeconfig())), server=f"https://127.0.0.1:{wire.port}"
+    )
     made: Transport = AiohttpTransport(access) if request.param == "aiohttp" else transport_for(access)
     yield made
     await made.close()
@@ -42,14 +46,18 @@ async def test_requests_carry_bodies_both_ways(transport: Transport, namespace: 
     )
     assert json.loads(patched.body)["metadata"]["labels"] == {"a": "b"}
     assert (await transport.request("GET", resources.POD.path("nobody", namespace))).status == 404
-    assert (await transport.request("DELETE", resources.POD.path("p", namespace), b'{"gracePeriodSeconds":0}')).status == 200
+    assert (
+        await transport.request("DELETE", resources.POD.path("p", namespace), b'{"gracePeriodSeconds":0}')
+    ).status == 200
 
 
 async def test_a_long_answer_comes_whole(transport: Transport, namespace: str) -> None:
     """Hundreds of kilobytes, in chunks."""
     for number in range(3):
         body = {"metadata": {"name": f"long-{number}", "annotations": {"x": "y" * 200_000}}, "spec": POD["spec"]}
-        assert (await transport.request("POST", resources.POD.collection(namespace), json.dumps(body).encode())).status == 201
+        assert (
+            await transport.request("POST", resources.POD.collection(namespace), json.dumps(body).encode())
+        ).status == 201
     listed = await transport.request("GET", resources.POD.collection(namespace))
     assert len(listed.body) > 600_000
     assert len(json.loads(listed.body)["items"]) == 3

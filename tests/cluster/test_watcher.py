@@ -40,7 +40,9 @@ class World:
     def create(self, kind: str, name: str, document: Any = None) -> Any:
         resource = resources.BY_KIND[kind]
         body = {**(document or {}), "metadata": {"name": name}}
-        status, answer = self.plane.request("POST", resource.collection(self.namespace if resource.namespaced else ""), body)
+        status, answer = self.plane.request(
+            "POST", resource.collection(self.namespace if resource.namespaced else ""), body
+        )
         assert status == 201, answer
         return json.loads(answer)
 
@@ -52,7 +54,9 @@ class World:
         return facts[-1] if facts else None
 
     async def pod(self, name: str) -> Pod:
-        made = self.create("Pod", name, {"spec": {"schedulerName": "kerf", "containers": [{"name": "c", "image": "i"}]}})
+        made = self.create(
+            "Pod", name, {"spec": {"schedulerName": "kerf", "containers": [{"name": "c", "image": "i"}]}}
+        )
         fact = await eventually(lambda: self.seen(made["metadata"]["uid"]), what=f"sight of {name}")
         assert isinstance(fact.object, Pod)
         return fact.object
@@ -82,12 +86,21 @@ async def test_from_creation_to_a_bound_pod_with_its_event(world: World) -> None
     node = f"node-of-{world.namespace}"
     world.create("Node", node)
     pod = await world.pod("p")
-    await eventually(lambda: any(f.object.metadata.name == node for b in world.batches for f in b.facts), what="the node")
+    await eventually(
+        lambda: any(f.object.metadata.name == node for b in world.batches for f in b.facts), what="the node"
+    )
     bind = c.Bind(
-        uid=pod.metadata.uid, namespace=world.namespace, name="p", resource_version=pod.metadata.resource_version, node=node, grant="{}"
+        uid=pod.metadata.uid,
+        namespace=world.namespace,
+        name="p",
+        resource_version=pod.metadata.resource_version,
+        node=node,
+        grant="{}",
     )
     assert await world.order(subjects.CMD_BIND, c.BindBatch(term=1, sequence=5, binds=(bind,))) == []
-    await eventually(lambda: world.seen(pod.metadata.uid).object.spec.node_name == node, what="the bound pod on the feed")
+    await eventually(
+        lambda: world.seen(pod.metadata.uid).object.spec.node_name == node, what="the bound pod on the feed"
+    )
     assert world.seen(pod.metadata.uid).object.metadata.annotations == {"kerf.dev/grant": "{}"}
     await eventually(lambda: world.events(pod.metadata.uid) == ["Scheduled"], what="the Event")
     again = await world.order(subjects.CMD_BIND, c.BindBatch(term=1, sequence=5, binds=(bind,)))
@@ -98,15 +111,21 @@ async def test_every_patch_is_within_its_rights(world: World) -> None:
     node = f"node-of-{world.namespace}"
     world.create("Node", node)
     world.create(
-        "PersistentVolumeClaim", "data", {"spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}}
+        "PersistentVolumeClaim",
+        "data",
+        {"spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}},
     )
     volume = f"volume-of-{world.namespace}"
     world.create(
-        "PersistentVolume", volume, {"spec": {"capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteOnce"], "hostPath": {"path": "/d"}}}
+        "PersistentVolume",
+        volume,
+        {"spec": {"capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteOnce"], "hostPath": {"path": "/d"}}},
     )
     pod = await world.pod("p")
     wanted = {node, "data", volume}
-    await eventually(lambda: wanted <= {f.object.metadata.name for b in world.batches for f in b.facts}, what="all of them")
+    await eventually(
+        lambda: wanted <= {f.object.metadata.name for b in world.batches for f in b.facts}, what="all of them"
+    )
     who = {"uid": pod.metadata.uid, "namespace": world.namespace, "name": "p"}
     patches: tuple[c.Patch, ...] = (
         c.TouchPod(**who, token="t1"),
@@ -161,7 +180,13 @@ async def test_two_watchers_have_feeds_of_their_own_and_share_the_orders(world: 
         await eventually(lambda: len(heard()) == 2, what="both knowing the node")
         for pod in pods:
             meta = pod.metadata
-            bind = c.Bind(uid=meta.uid, namespace=meta.namespace, name=meta.name, resource_version=meta.resource_version, node=node)
+            bind = c.Bind(
+                uid=meta.uid,
+                namespace=meta.namespace,
+                name=meta.name,
+                resource_version=meta.resource_version,
+                node=node,
+            )
             assert await world.order(subjects.CMD_BIND, c.BindBatch(term=1, sequence=1, binds=(bind,))) == []
         for epoch in {b.epoch for b in world.batches}:
             numbers = [b.number for b in world.batches if b.epoch == epoch]
@@ -177,14 +202,21 @@ async def test_an_outage_of_the_server_is_answered_and_lived_through(own_control
         await eventually(lambda: ctx.health.ready, what="readiness")
         world.create("Node", "n")
         pod = await world.pod("p")
-        await eventually(lambda: any(f.object.metadata.name == "n" for b in world.batches for f in b.facts), what="the node")
+        await eventually(
+            lambda: any(f.object.metadata.name == "n" for b in world.batches for f in b.facts), what="the node"
+        )
         meta = pod.metadata
-        bind = c.Bind(uid=meta.uid, namespace=meta.namespace, name="p", resource_version=meta.resource_version, node="n")
+        bind = c.Bind(
+            uid=meta.uid, namespace=meta.namespace, name="p", resource_version=meta.resource_version, node="n"
+        )
         plane.kill_api_server()
         [(outcome, message)] = await world.order(subjects.CMD_BIND, c.BindBatch(term=1, sequence=1, binds=(bind,)))
         assert outcome in ("unknown", "throttled")
         assert message
-        await eventually(lambda: "no connection" in ctx.health.report()["parts"]["cluster"]["detail"], what="the trouble in the report")
+        await eventually(
+            lambda: "no connection" in ctx.health.report()["parts"]["cluster"]["detail"],
+            what="the trouble in the report",
+        )
         assert ctx.health.ready, "what it knows it goes on serving"
         number = world.batches[-1].number
         await eventually(lambda: world.batches[-1].number > number + 2, what="heartbeats")

@@ -86,11 +86,21 @@ async def test_what_a_deleted_pod_had_goes_to_the_next(world: Whole) -> None:
         await world.bound(f"full-{number}")
     await world.pod("next", gpu="1")
     await world.event("next", "FailedScheduling")
-    first = decode_grant((await world.seen("Pod", "full-0"))["metadata"]["annotations"]["kerf.dev/grant"]).containers["main"].gpus[0]
+    first = (
+        decode_grant((await world.seen("Pod", "full-0"))["metadata"]["annotations"]["kerf.dev/grant"])
+        .containers["main"]
+        .gpus[0]
+    )
     await world.delete_pod("full-0")
     seen = await world.bound("next")
     assert decode_grant(seen["metadata"]["annotations"]["kerf.dev/grant"]).containers["main"].gpus[0].uuid == first.uuid
-    holders = [pod.name for node in (await inspect(world)).nodes for gpu in node.gpus if gpu.uuid == first.uuid for pod in gpu.pods]
+    holders = [
+        pod.name
+        for node in (await inspect(world)).nodes
+        for gpu in node.gpus
+        if gpu.uuid == first.uuid
+        for pod in gpu.pods
+    ]
     assert holders == ["next"]
 
 
@@ -101,10 +111,18 @@ async def test_one_trace_tells_of_every_service(world: Whole) -> None:
 
     async def whole_trace() -> tuple[Span, ...] | None:
         """Spans travel twice a second, so there may be none yet."""
-        spans = decode(await world.made.bus.request(subjects.QUERY_TRACE, encode(query), timeout_s=10), TraceAnswer).spans
-        return spans if {"admission", "placement", "bind"} <= {s.name for s in spans} and len({s.service for s in spans}) >= 3 else None
+        spans = decode(
+            await world.made.bus.request(subjects.QUERY_TRACE, encode(query), timeout_s=10), TraceAnswer
+        ).spans
+        return (
+            spans
+            if {"admission", "placement", "bind"} <= {s.name for s in spans} and len({s.service for s in spans}) >= 3
+            else None
+        )
 
-    spans = await eventually(whole_trace, within_s=WITHIN_S, every_s=0.2, what="spans of watcher, placement and node agent")
+    spans = await eventually(
+        whole_trace, within_s=WITHIN_S, every_s=0.2, what="spans of watcher, placement and node agent"
+    )
     assert len({s.trace_id for s in spans}) == 1
     (root,) = [s for s in spans if s.name == "admission"]
     assert root.parent_id == ""

@@ -14,7 +14,9 @@ from shared.bus.provision import provision
 from tests.support.fake_kubelet import FakeKubelet
 from tests.unit.services.node_agent.devices.machine import load
 
-TWO = "driver 580.1\n" + "".join(f"gpu {i} GPU-{i} NVIDIA_H200 1000 00000000:0{i + 1}:00.0 0 9 0 0 0\n" for i in range(2))
+TWO = "driver 580.1\n" + "".join(
+    f"gpu {i} GPU-{i} NVIDIA_H200 1000 00000000:0{i + 1}:00.0 0 9 0 0 0\n" for i in range(2)
+)
 
 
 @pytest.fixture(scope="session")

@@ -60,7 +60,9 @@ async def test_where_no_preemptor_is_there_it_is_the_preemptor_that_is_missing(b
 
 
 async def test_when_says_what_ends_the_pods_that_it_counts_on(bus: NatsBus, nats: EmbeddedServer) -> None:
-    ends = tuple(KnownEnd(namespace="team", name=by, node="n", in_s=60, by=by) for by in ("deletion", "deadline", "expected"))
+    ends = tuple(
+        KnownEnd(namespace="team", name=by, node="n", in_s=60, by=by) for by in ("deletion", "deadline", "expected")
+    )
 
     async def answer(incoming: Incoming) -> None:
         told = WhenExplanation(namespace="team", name="p", state="known", sentence="in 60 s", counts_on=ends)
@@ -70,4 +72,8 @@ async def test_when_says_what_ends_the_pods_that_it_counts_on(bus: NatsBus, nats
     done = await kerf("when", "team/p", nats=nats.url)
     assert done.code == 0, done.err
     said = [line.split(" by ")[1] for line in done.out.splitlines() if " ends in 60 s by " in line]
-    assert said == ["its deletion, with its grace period", "its activeDeadlineSeconds", "its kerf.dev/expected-duration"]
+    assert said == [
+        "its deletion, with its grace period",
+        "its activeDeadlineSeconds",
+        "its kerf.dev/expected-duration",
+    ]

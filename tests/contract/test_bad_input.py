@@ -75,13 +75,20 @@ def _manifest(kind: str, name: str, **rest: Any) -> dict[str, Any]:
 
 
 def _pod(limit: Any) -> dict[str, Any]:
-    return {"spec": {"schedulerName": "kerf", "containers": [{"name": "c", "image": "i", "resources": {"limits": limit}}]}}
+    return {
+        "spec": {"schedulerName": "kerf", "containers": [{"name": "c", "image": "i", "resources": {"limits": limit}}]}
+    }
 
 
 ASKED: list[tuple[str, str, Any, str]] = [
     ("why: no JSON", subjects.QUERY_WHY, b"{", "this is no WhyQuery: Input data was truncated"),
     ("why: a list", subjects.QUERY_WHY, [], "Expected `object`, got `array`"),
-    ("why: wrong type", subjects.QUERY_WHY, {"namespace": 1, "name": "x"}, "Expected `str`, got `int` - at `$.namespace`"),
+    (
+        "why: wrong type",
+        subjects.QUERY_WHY,
+        {"namespace": 1, "name": "x"},
+        "Expected `str`, got `int` - at `$.namespace`",
+    ),
     ("why: field missing", subjects.QUERY_WHY, {"namespace": "x"}, "missing required field `name`"),
     ("why: not UTF-8", subjects.QUERY_WHY, b'{"namespace":"\xff","name":"x"}', "this is no WhyQuery"),
     ("why: nested without end", subjects.QUERY_WHY, b"[" * 100_000, "this is no WhyQuery"),
@@ -89,10 +96,30 @@ ASKED: list[tuple[str, str, Any, str]] = [
     ("what-if: no JSON", subjects.QUERY_WHAT_IF, b"nonsense", "this is no WhatIfQuery"),
     ("what-if: a number for a pod", subjects.QUERY_WHAT_IF, {"pod": 5}, "that is no pod manifest"),
     ("what-if: another kind", subjects.QUERY_WHAT_IF, {"pod": {"kind": "Node"}}, "that is no pod manifest"),
-    ("what-if: a word for a spec", subjects.QUERY_WHAT_IF, {"pod": {"kind": "Pod", "spec": "no"}}, "Expected `object`, got `str`"),
-    ("what-if: no containers", subjects.QUERY_WHAT_IF, {"pod": {"kind": "Pod", "spec": {}}}, "the pod has no containers"),
-    ("what-if: words for a number", subjects.QUERY_WHAT_IF, {"pod": {"kind": "Pod", **_pod({"kerf.dev/gpu": "two"})}}, "'two'"),
-    ("what-if: negative nodes", subjects.QUERY_WHAT_IF, {"pod": {"kind": "Pod", **_pod({"kerf.dev/gpu": "1"})}, "max_nodes": -1}, "nodes"),
+    (
+        "what-if: a word for a spec",
+        subjects.QUERY_WHAT_IF,
+        {"pod": {"kind": "Pod", "spec": "no"}},
+        "Expected `object`, got `str`",
+    ),
+    (
+        "what-if: no containers",
+        subjects.QUERY_WHAT_IF,
+        {"pod": {"kind": "Pod", "spec": {}}},
+        "the pod has no containers",
+    ),
+    (
+        "what-if: words for a number",
+        subjects.QUERY_WHAT_IF,
+        {"pod": {"kind": "Pod", **_pod({"kerf.dev/gpu": "two"})}},
+        "'two'",
+    ),
+    (
+        "what-if: negative nodes",
+        subjects.QUERY_WHAT_IF,
+        {"pod": {"kind": "Pod", **_pod({"kerf.dev/gpu": "1"})}, "max_nodes": -1},
+        "nodes",
+    ),
     ("inspect: wrong type", subjects.QUERY_INSPECT, {"node": 5}, "Expected `str`, got `int`"),
     ("inspect: no such node", subjects.QUERY_INSPECT, {"node": "nowhere"}, "there is no node nowhere"),
     ("grant: fields missing", subjects.QUERY_GRANT, {}, "missing required field `uid`"),
@@ -102,7 +129,12 @@ ASKED: list[tuple[str, str, Any, str]] = [
     ("usage: wrong type", subjects.QUERY_USAGE, {"by": 3}, "Expected `str`, got `int`"),
     ("usage: no such key", subjects.QUERY_USAGE, {"by": "colour"}, "colour"),
     ("trace: no JSON", subjects.QUERY_TRACE, b"\x00", "this is no TraceQuery"),
-    ("trace: nobody of that name", subjects.QUERY_TRACE, {"namespace": "a", "name": "b"}, "no event has spoken of pod a/b"),
+    (
+        "trace: nobody of that name",
+        subjects.QUERY_TRACE,
+        {"namespace": "a", "name": "b"},
+        "no event has spoken of pod a/b",
+    ),
     ("snapshot: no JSON", subjects.QUERY_SNAPSHOT, b"{", "this is no SnapshotRequest"),
     ("snapshot: wrong type", subjects.QUERY_SNAPSHOT, {"page": "first"}, "Expected `int`, got `str`"),
     ("snapshot: unknown", subjects.QUERY_SNAPSHOT, {"snapshot": "never"}, "snapshot 'never' has no page 0 here"),
@@ -112,15 +144,22 @@ ASKED: list[tuple[str, str, Any, str]] = [
     ("apply: a number for an object", subjects.SIM_APPLY, {"objects": [5]}, "object"),
     ("apply: an unknown kind", subjects.SIM_APPLY, _manifest("Spaceship", "x"), "Spaceship"),
     ("apply: no name", subjects.SIM_APPLY, {"objects": [{"apiVersion": "v1", "kind": "Node", "metadata": {}}]}, "name"),
-    ("apply: a wrong type inside", subjects.SIM_APPLY, _manifest("Pod", "x", spec={"containers": "none"}), "containers"),
+    (
+        "apply: a wrong type inside",
+        subjects.SIM_APPLY,
+        _manifest("Pod", "x", spec={"containers": "none"}),
+        "containers",
+    ),
     ("apply: words for GPUs", subjects.SIM_APPLY, _manifest("Pod", "x", **_pod({"kerf.dev/gpu": "two"})), "'two'"),
     ("delete: no JSON", subjects.SIM_DELETE, b"{", "this is no SimDelete"),
     ("delete: an unknown kind", subjects.SIM_DELETE, {"kind": "Spaceship", "namespace": "a", "name": "b"}, "Spaceship"),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("subject", "payload", "words"), [row[1:] for row in ASKED], ids=[row[0] for row in ASKED])
-async def test_a_bad_question_is_answered_with_what_is_wrong(made: Stack, subject: str, payload: Any, words: str) -> None:
+async def test_a_bad_question_is_answered_with_what_is_wrong(
+    made: Stack, subject: str, payload: Any, words: str
+) -> None:
     reply = (await made.bus.request(subject, _bytes(payload), timeout_s=5)).decode()
     assert words in reply
     await _works(made, "after-a-question")
@@ -131,36 +170,91 @@ RELEASED = subjects.release("n0")
 SAID: list[tuple[str, str, Any, str]] = [
     ("feed: no JSON", subjects.feed("e"), b"{", "bus_handler_failed"),
     ("feed: a word for a number", subjects.feed("e"), {"epoch": "e", "number": "one"}, "bus_handler_failed"),
-    ("feed: an unknown fact", subjects.feed("e"), {"epoch": "e", "number": 1, "facts": [{"fact": "guess"}]}, "bus_handler_failed"),
-    ("feed: an unknown kind", subjects.feed("e"), {"epoch": "e", "number": 1, "facts": [{"fact": "put", "object": {"kind": "X"}}]}, "bus_handler_failed"),
+    (
+        "feed: an unknown fact",
+        subjects.feed("e"),
+        {"epoch": "e", "number": 1, "facts": [{"fact": "guess"}]},
+        "bus_handler_failed",
+    ),
+    (
+        "feed: an unknown kind",
+        subjects.feed("e"),
+        {"epoch": "e", "number": 1, "facts": [{"fact": "put", "object": {"kind": "X"}}]},
+        "bus_handler_failed",
+    ),
     ("bind: no JSON", subjects.CMD_BIND, b"{", "order_malformed"),
     ("bind: fields missing", subjects.CMD_BIND, {"term": 1}, "order_malformed"),
     ("bind: wrong type", subjects.CMD_BIND, {"term": 1, "sequence": 1, "binds": {}}, "order_malformed"),
     ("patch: an unknown tag", subjects.CMD_PATCH, {"patches": [{"patch": "explode"}]}, "order_malformed"),
     ("patch: no tag", subjects.CMD_PATCH, {"patches": [{}]}, "order_malformed"),
-    ("evict: a word for a grace period", subjects.CMD_EVICT, {"evictions": [META | {"reason": "r", "grace_period_seconds": "soon"}]}, "order_malformed"),
+    (
+        "evict: a word for a grace period",
+        subjects.CMD_EVICT,
+        {"evictions": [META | {"reason": "r", "grace_period_seconds": "soon"}]},
+        "order_malformed",
+    ),
     ("node grant: no JSON", subjects.node_command("n0", "grant"), b"{", "bus_handler_failed"),
     ("node grant: no grant", subjects.node_command("n0", "grant"), META | {"term": 1}, "bus_handler_failed"),
-    ("node release: wrong type", subjects.node_command("n0", "release"), {"term": "x", "uid": "u", "grant_id": "g"}, "bus_handler_failed"),
-    ("node sync: wrong type", subjects.node_command("n0", "sync"), {"term": 1, "node": "n0", "grants": 3}, "bus_handler_failed"),
+    (
+        "node release: wrong type",
+        subjects.node_command("n0", "release"),
+        {"term": "x", "uid": "u", "grant_id": "g"},
+        "bus_handler_failed",
+    ),
+    (
+        "node sync: wrong type",
+        subjects.node_command("n0", "sync"),
+        {"term": 1, "node": "n0", "grants": 3},
+        "bus_handler_failed",
+    ),
     ("node ack: wrong type", subjects.node_command("n0", "ack"), {"grant_ids": "g"}, "bus_handler_failed"),
     ("beat: no JSON", subjects.beat("n0"), b"{", "bus_handler_failed"),
     ("beat: a number for nodes", subjects.beat("n0"), {"nodes": 5}, "bus_handler_failed"),
     ("grant answer: wrong type", "ACK.grant", {"ok": "perhaps"}, "bus_handler_failed"),
     ("sync answer: fields missing", "ACK.sync", {"node": "n0"}, "bus_handler_failed"),
-    ("sync answer: negative memory", "ACK.sync", {"node": "n0", "boot_id": "b", "term": 1, "accepted": True,
-        "live": [{"uid": "u", **SLICE, "gpus": {"g": [-5, 0]}}]}, "bus_handler_failed"),
-    ("sync answer: more than a number holds", "ACK.sync", {"node": "n0", "boot_id": "b", "term": 1, "accepted": True,
-        "live": [{"uid": "u", **SLICE, "gpus": {"g": [HUGE, 0]}}]}, "bus_handler_failed"),
+    (
+        "sync answer: negative memory",
+        "ACK.sync",
+        {
+            "node": "n0",
+            "boot_id": "b",
+            "term": 1,
+            "accepted": True,
+            "live": [{"uid": "u", **SLICE, "gpus": {"g": [-5, 0]}}],
+        },
+        "bus_handler_failed",
+    ),
+    (
+        "sync answer: more than a number holds",
+        "ACK.sync",
+        {
+            "node": "n0",
+            "boot_id": "b",
+            "term": 1,
+            "accepted": True,
+            "live": [{"uid": "u", **SLICE, "gpus": {"g": [HUGE, 0]}}],
+        },
+        "bus_handler_failed",
+    ),
     ("released: no JSON", RELEASED, b"{", "bus_handler_failed"),
     ("released: fields missing", RELEASED, {"reason": "why not"}, "bus_handler_failed"),
     ("released: wrong type", RELEASED, {"grant_id": 5}, "bus_handler_failed"),
-    ("sync answer: of another node", "ACK.sync", {"node": "n1", "boot_id": "b", "term": 1, "accepted": True}, "bus_handler_failed"),
-    ("grant answer: of another node", "ACK.grant", {"ok": False, "node": "n1", "grant_id": "g", "dead": True}, "bus_handler_failed"),
+    (
+        "sync answer: of another node",
+        "ACK.sync",
+        {"node": "n1", "boot_id": "b", "term": 1, "accepted": True},
+        "bus_handler_failed",
+    ),
+    (
+        "grant answer: of another node",
+        "ACK.grant",
+        {"ok": False, "node": "n1", "grant_id": "g", "dead": True},
+        "bus_handler_failed",
+    ),
     ("beat: of another node", subjects.beat("n0"), {"nodes": ["n0", "n1"]}, "bus_handler_failed"),
     ("spans: no JSON", subjects.spans("placement"), b"{", "bus_handler_failed"),
     ("spans: wrong type", subjects.spans("placement"), {"spans": [{"name": 5}]}, "bus_handler_failed"),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("subject", "payload", "logged"), [row[1:] for row in SAID], ids=[row[0] for row in SAID])
@@ -169,7 +263,9 @@ async def test_a_bad_message_is_logged_and_passed_over(made: Stack, subject: str
         subject = subjects.ack(made.services["placement"].instance, subject.removeprefix("ACK."), "n0")
     with capture_logs() as lines:
         await made.bus.publish(subject, _bytes(payload))
-        line = await eventually(lambda: next((entry for entry in lines if entry["event"] == logged), None), what=f"a log line {logged}")
+        line = await eventually(
+            lambda: next((entry for entry in lines if entry["event"] == logged), None), what=f"a log line {logged}"
+        )
     assert line["subject"] == subject
     assert "this is no " in line["error"] or "an agent speaks of its own node alone" in line["error"]
     await _works(made, "after-a-message")
@@ -200,7 +296,9 @@ async def test_a_bad_inventory_is_logged_and_counts_for_nothing(made: Stack, pay
     with capture_logs() as lines:
         await kv.put("n9", _bytes(payload))
         await eventually(
-            lambda: [entry for entry in lines if entry["event"] == "bus_watch_handler_failed" and words in entry["error"]],
+            lambda: [
+                entry for entry in lines if entry["event"] == "bus_watch_handler_failed" and words in entry["error"]
+            ],
             what=f"a log line that says {words}",
         )
     await _works(made, "after-an-inventory")
@@ -246,7 +344,10 @@ async def test_a_grant_of_absurd_size_on_a_bound_pod_ends_no_leader(made: Stack)
 async def test_a_pod_of_absurd_size_on_a_node_ends_no_leader(made: Stack, resource: str) -> None:
     """Anybody may create a pod that names its node; the API server takes 9E of everything."""
     pod = _manifest("Pod", "colossus")["objects"][0]
-    pod["spec"] = {"nodeName": "n0", "containers": [{"name": "c", "image": "i", "resources": {"requests": {resource: "9E"}}}]}
+    pod["spec"] = {
+        "nodeName": "n0",
+        "containers": [{"name": "c", "image": "i", "resources": {"requests": {resource: "9E"}}}],
+    }
     await apply(made.bus, [pod])
     await _works(made, "beside-the-colossus")
     await made.bus.request(subjects.SIM_DELETE, encode(SimDelete(kind="Pod", namespace="default", name="colossus")))

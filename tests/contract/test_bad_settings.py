@@ -43,7 +43,11 @@ BAD: list[tuple[str, str, str]] = [
     ("admission", "gpushare_unit: TiB", "setting gpushare_unit: Invalid enum value 'TiB'"),
     ("admission", "excluded_namespaces: kube-system", "setting excluded_namespaces: Expected `array`, got `str`"),
     ("admission", "max_body_bytes: 0", "setting max_body_bytes: Expected `int` >= 1; given was 0"),
-    ("metrics", "lifecycle: {http_port: 70000}", "setting lifecycle.http_port: Expected `int` <= 65535; given was 70000"),
+    (
+        "metrics",
+        "lifecycle: {http_port: 70000}",
+        "setting lifecycle.http_port: Expected `int` <= 65535; given was 70000",
+    ),
     ("metrics", "lifecycle: {trace_ratio: 2}", "setting lifecycle.trace_ratio: Expected `float` <= 1.0; given was 2"),
     ("metrics", "lifecycle: {nats_replicas: 0}", "setting lifecycle.nats_replicas: Expected `int` >= 1; given was 0"),
     ("metrics", "lifecycle: {nats_wait_s: -1}", "setting lifecycle.nats_wait_s: Expected `float` >= 0.0; given was -1"),

@@ -20,7 +20,11 @@ def test_slices_hold_on_the_fake_driver(tmp_path: Path) -> None:
     found = measure(tmp_path, Device("fake", FAKE_UUID, str(tmp_path / "libcuda.so.1")), seconds=4)
     assert set(KEYS) <= set(found)
     figures = {key: value for key, value in found.items() if isinstance(value, int | float)}
-    assert (figures["memory_overshoot_bytes_max"], figures["memory_unused_bytes_max"], figures["processes_left_locked"]) == (0, 0, 0)
+    assert (
+        figures["memory_overshoot_bytes_max"],
+        figures["memory_unused_bytes_max"],
+        figures["processes_left_locked"],
+    ) == (0, 0, 0)
     assert figures["memory_device_bytes_max"] == LIMIT_MIB << 20, "the device's own word, not the page's"
     assert figures["share_error_percent_max"] < 2
     assert all(error <= 2 for error in found["long_share_error_percent"].values())

@@ -29,9 +29,19 @@ from tests.support.waiting import eventually
 
 def granted(name: str, *gpus: int) -> NodeGrant:
     """Of pod `name`, whose claim has so much of each GPU."""
-    shares = tuple(GpuShare(node="n1", uuid=f"GPU-{i}", memory_mib=memory, compute_milli=0) for i, memory in enumerate(gpus) if memory)
+    shares = tuple(
+        GpuShare(node="n1", uuid=f"GPU-{i}", memory_mib=memory, compute_milli=0)
+        for i, memory in enumerate(gpus)
+        if memory
+    )
     part = ContainerGrant(strategy="advisory", gpus=shares, claim=f"claim-of-{name}")
-    return NodeGrant(term=1, uid=uid(name), namespace="team", name=name, grant=Grant(grant_id=f"g-{name}", term=1, containers={"claim/mine/gpu": part}))
+    return NodeGrant(
+        term=1,
+        uid=uid(name),
+        namespace="team",
+        name=name,
+        grant=Grant(grant_id=f"g-{name}", term=1, containers={"claim/mine/gpu": part}),
+    )
 
 
 async def tell(bus: NatsBus, grant: NodeGrant) -> None:
@@ -57,17 +67,24 @@ async def prepare(plugin: DRAPluginStub, name: str) -> Any:
     return answer.claims[claim.uid]
 
 
-async def test_a_claim_gets_what_the_grant_that_names_it_says(nats: EmbeddedServer, bus: NatsBus, host: Path, kubelet: FakeKubelet) -> None:
+async def test_a_claim_gets_what_the_grant_that_names_it_says(
+    nats: EmbeddedServer, bus: NatsBus, host: Path, kubelet: FakeKubelet
+) -> None:
     async with agent(nats, host, dra=True), driver(host) as plugin:
         await tell(bus, granted("p", 100, 200))
         prepared = await prepare(plugin, "p")
-        assert [(d.pool_name, d.device_name, list(d.request_names)) for d in prepared.devices] == [("n1", "gpu-0", ["gpu"]), ("n1", "gpu-1", ["gpu"])]
+        assert [(d.pool_name, d.device_name, list(d.request_names)) for d in prepared.devices] == [
+            ("n1", "gpu-0", ["gpu"]),
+            ("n1", "gpu-1", ["gpu"]),
+        ]
         (cdi,) = [name for device in prepared.devices for name in device.cdi_device_ids]
         assert environment(host, cdi)["KERF_GPU_MEMORY_MIB"] == "300"
         assert (await prepare(plugin, "p")) == prepared, "asked again it is the same"
 
 
-async def test_what_a_claim_got_outlives_the_agent(nats: EmbeddedServer, bus: NatsBus, host: Path, kubelet: FakeKubelet) -> None:
+async def test_what_a_claim_got_outlives_the_agent(
+    nats: EmbeddedServer, bus: NatsBus, host: Path, kubelet: FakeKubelet
+) -> None:
     """A container that starts again in its pod is not asked for again, and needs the spec."""
     async with agent(nats, host, dra=True), driver(host) as plugin:
         await tell(bus, granted("p", 100))
@@ -76,14 +93,18 @@ async def test_what_a_claim_got_outlives_the_agent(nats: EmbeddedServer, bus: Na
         assert environment(host, prepared.devices[0].cdi_device_ids[0])["KERF_GRANT"] == "g-p"
 
 
-async def test_a_claim_that_no_grant_names_is_refused(nats: EmbeddedServer, bus: NatsBus, host: Path, kubelet: FakeKubelet) -> None:
+async def test_a_claim_that_no_grant_names_is_refused(
+    nats: EmbeddedServer, bus: NatsBus, host: Path, kubelet: FakeKubelet
+) -> None:
     async with agent(nats, host, dra=True), driver(host) as plugin:
         await tell(bus, granted("p", 100))
         assert "no grant on this node is for ResourceClaim team/mine" in (await prepare(plugin, "stranger")).error
         assert list((host / "cdi").glob("*")) == []
 
 
-async def test_the_gate_stands_before_claims_too(nats: EmbeddedServer, bus: NatsBus, host: Path, kubelet: FakeKubelet) -> None:
+async def test_the_gate_stands_before_claims_too(
+    nats: EmbeddedServer, bus: NatsBus, host: Path, kubelet: FakeKubelet
+) -> None:
     async with agent(nats, host, dra=True), driver(host) as plugin:
         for name in ("first", "second"):
             await tell(bus, granted(name, 600))
@@ -91,7 +112,9 @@ async def test_the_gate_stands_before_claims_too(nats: EmbeddedServer, bus: Nats
         assert "gpu-memory-full" in (await prepare(plugin, "second")).error
 
 
-async def test_the_kubelet_may_come_before_the_grant(nats: EmbeddedServer, bus: NatsBus, host: Path, kubelet: FakeKubelet) -> None:
+async def test_the_kubelet_may_come_before_the_grant(
+    nats: EmbeddedServer, bus: NatsBus, host: Path, kubelet: FakeKubelet
+) -> None:
     """Placement is asked by the claim's uid: the kubelet does not say the pod's."""
     asked: list[str] = []
 
@@ -106,15 +129,21 @@ async def test_the_kubelet_may_come_before_the_grant(nats: EmbeddedServer, bus: 
         assert asked == ["claim-of-p"]
 
 
-async def test_a_grant_that_is_being_given_back_starts_nothing_new(nats: EmbeddedServer, bus: NatsBus, host: Path, kubelet: FakeKubelet) -> None:
+async def test_a_grant_that_is_being_given_back_starts_nothing_new(
+    nats: EmbeddedServer, bus: NatsBus, host: Path, kubelet: FakeKubelet
+) -> None:
     async with agent(nats, host, dra=True), driver(host) as plugin:
         await tell(bus, granted("p", 100))
         assert not (await prepare(plugin, "p")).error
-        await bus.request(subjects.node_command("n1", "release"), encode(NodeRelease(term=1, uid=uid("p"), grant_id="g-p")))
+        await bus.request(
+            subjects.node_command("n1", "release"), encode(NodeRelease(term=1, uid=uid("p"), grant_id="g-p"))
+        )
         assert "grant-leaving" in (await prepare(plugin, "p")).error
 
 
-async def test_the_inventory_says_whether_the_kubelet_brings_claims(nats: EmbeddedServer, bus: NatsBus, host: Path, kubelet: FakeKubelet) -> None:
+async def test_the_inventory_says_whether_the_kubelet_brings_claims(
+    nats: EmbeddedServer, bus: NatsBus, host: Path, kubelet: FakeKubelet
+) -> None:
     async def serves() -> bool:
         entry = await bus.kv(subjects.KV_NODES).get(subjects.token("n1"))
         return entry.value is not None and decode(entry.value, Inventory).dra

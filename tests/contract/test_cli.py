@@ -28,7 +28,12 @@ NODES = [{"name": f"gpu-{i}", "model": "NVIDIA-A100", "count": 2, "memory_mib": 
 def manifest(name: str, **limits: str) -> dict[str, Any]:
     resources = {"limits": {f"kerf.dev/{key.replace('_', '-')}": value for key, value in limits.items()}}
     container = {"name": "main", "image": "pause", "resources": resources}
-    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "namespace": "team"}, "spec": {"containers": [container]}}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "namespace": "team"},
+        "spec": {"containers": [container]},
+    }
 
 
 class World:
@@ -63,10 +68,18 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
         await made.bus.subscribe(f"{subjects.VERSION}.event.>", one.heard)
         namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "team"}}
         answer = await apply(
-            made.bus, [namespace, *(node_object(n) for n in NODES), manifest("half", gpu_memory="20Gi"), manifest("huge", gpu="4")]
+            made.bus,
+            [
+                namespace,
+                *(node_object(n) for n in NODES),
+                manifest("half", gpu_memory="20Gi"),
+                manifest("huge", gpu="4"),
+            ],
         )
         assert answer.refusals == ()
-        await eventually(lambda: one.told == {"half": "PodBound", "huge": "PlacementRejected"}, what="one bound, one told why not")
+        await eventually(
+            lambda: one.told == {"half": "PodBound", "huge": "PlacementRejected"}, what="one bound, one told why not"
+        )
         yield one
 
 
@@ -203,7 +216,12 @@ async def test_a_trace_that_is_not_kept_is_said_so(world: World) -> None:
 
 async def test_top_counts_pods_and_who_uses_the_gpus(world: World) -> None:
     answer = await world.json("top")
-    assert (answer["status"]["nodes"], answer["status"]["gpus"], answer["status"]["pods_bound"], answer["status"]["pods_waiting"]) == (
+    assert (
+        answer["status"]["nodes"],
+        answer["status"]["gpus"],
+        answer["status"]["pods_bound"],
+        answer["status"]["pods_waiting"],
+    ) == (
         2,
         4,
         1,
@@ -221,9 +239,13 @@ async def test_top_counts_pods_and_who_uses_the_gpus(world: World) -> None:
 async def test_queues_shows_what_each_has_and_waits_for(world: World) -> None:
     assert "There are no queues" in (await world.kerf("queues")).out
     text = "queues: [{name: research, limit: {gpus: 1}}, {name: team, parent: research, guaranteed: {gpus: 0.25}}]"
-    policy = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "kerf-policy", "namespace": "kerf-system"}, "data": {"queues.yaml": text}}
+    policy = {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {"name": "kerf-policy", "namespace": "kerf-system"},
+        "data": {"queues.yaml": text},
+    }
     assert (await world.kerf("apply", "-f", world.file(policy))).code == 0
-
 
     async def both() -> bool:
         rows = [line.split() for line in (await world.kerf("queues")).out.splitlines()]
@@ -231,7 +253,10 @@ async def test_queues_shows_what_each_has_and_waits_for(world: World) -> None:
 
     await eventually(both, within_s=20, every_s=0.2, what="both queues")
     told = await world.json("queues")
-    assert [(q["name"], q["gpu_milli_used"], q.get("waiting", 0)) for q in told["queues"]] == [("research", 500, 1), ("team", 500, 1)]
+    assert [(q["name"], q["gpu_milli_used"], q.get("waiting", 0)) for q in told["queues"]] == [
+        ("research", 500, 1),
+        ("team", 500, 1),
+    ]
     policy["data"] = {"queues.yaml": "queues: [{name: [bold]}]"}
     assert (await world.kerf("apply", "-f", world.file(policy))).code == 0
 

@@ -13,7 +13,11 @@ from tests.support.waiting import eventually
 
 
 async def gpus(world: World) -> dict[str, dict[str, Any]]:
-    return {gpu["uuid"]: gpu | {"node": node["node"]} for node in (await world.json("inspect"))["nodes"] for gpu in node["gpus"]}
+    return {
+        gpu["uuid"]: gpu | {"node": node["node"]}
+        for node in (await world.json("inspect"))["nodes"]
+        for gpu in node["gpus"]
+    }
 
 
 @pytest.fixture
@@ -53,7 +57,9 @@ async def test_a_drained_node_is_empty(world: World, taken: dict[str, Any]) -> N
     answer = await world.json("drain", taken["node"])
     assert (answer["drained"], answer["gone"], answer["left"]) == (True, ["team/half"], [])
     now = await gpus(world)
-    assert all(gpu["state"] == "draining" and not gpu.get("containers") for gpu in now.values() if gpu["node"] == taken["node"])
+    assert all(
+        gpu["state"] == "draining" and not gpu.get("containers") for gpu in now.values() if gpu["node"] == taken["node"]
+    )
 
 
 async def test_a_disruption_budget_is_waited_for_and_shown(world: World, taken: dict[str, Any]) -> None:

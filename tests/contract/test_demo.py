@@ -9,9 +9,15 @@ import signal
 from tests.support.command import Command, kerf
 
 FIELDS = {
-    "pods_requested", "pods_bound", "pods_pending", "double_bookings", "seconds_to_first_bound", "seconds_total", "allocation_percent",
+    "pods_requested",
+    "pods_bound",
+    "pods_pending",
+    "double_bookings",
+    "seconds_to_first_bound",
+    "seconds_total",
+    "allocation_percent",
     "decisions_per_s",
-}  # fmt: skip
+}
 
 
 async def test_the_demo_says_one_json_object_and_leaves_nothing_running() -> None:

@@ -30,7 +30,9 @@ class Everybody:
     async def as_(self, user: str) -> NatsBus:
         if user not in self.made:
             inbox = "_INBOX" if user in ("reader", "operator") else f"_INBOX_{user}"
-            self.made[user] = await NatsBus.connect(f"nats://{user}:secret@127.0.0.1:{self.server.port}", inbox_prefix=inbox, timeout_s=10)
+            self.made[user] = await NatsBus.connect(
+                f"nats://{user}:secret@127.0.0.1:{self.server.port}", inbox_prefix=inbox, timeout_s=10
+            )
         return self.made[user]
 
 

@@ -15,7 +15,10 @@ import pytest
 
 from services.node_agent import kubelet_service
 from services.node_agent.kubelet_api import container_runtime_pb2 as cri
-from services.node_agent.kubelet_api.container_runtime_pb2_grpc import RuntimeServiceServicer, add_RuntimeServiceServicer_to_server
+from services.node_agent.kubelet_api.container_runtime_pb2_grpc import (
+    RuntimeServiceServicer,
+    add_RuntimeServiceServicer_to_server,
+)
 from shared.bus.embedded import EmbeddedServer
 from shared.bus.nats_bus import NatsBus
 from shared.bus.port import Incoming
@@ -37,7 +40,9 @@ def cgroup(host: Path, name: str) -> Path:
     return made
 
 
-async def test_a_container_gets_the_slice_of_its_own_pod(nats: EmbeddedServer, bus: NatsBus, host: Path, kubelet: FakeKubelet) -> None:
+async def test_a_container_gets_the_slice_of_its_own_pod(
+    nats: EmbeddedServer, bus: NatsBus, host: Path, kubelet: FakeKubelet
+) -> None:
     """Sixteen pods at once, allocated in one order and started in another: each reads its own grant."""
     async with agent(nats, host):
         await kubelet.sees_slots()
@@ -79,7 +84,9 @@ async def test_a_grant_of_another_pod_under_the_same_uid_is_refused(
             await kubelet.start_container(stranger)
 
 
-async def test_the_gate_stands_before_the_container(nats: EmbeddedServer, bus: NatsBus, host: Path, kubelet: FakeKubelet) -> None:
+async def test_the_gate_stands_before_the_container(
+    nats: EmbeddedServer, bus: NatsBus, host: Path, kubelet: FakeKubelet
+) -> None:
     async with agent(nats, host):
         await kubelet.sees_slots()
         for name in ("first", "second"):
@@ -90,7 +97,9 @@ async def test_the_gate_stands_before_the_container(nats: EmbeddedServer, bus: N
             await kubelet.start_container(kubelet.pods[uid("second")])
 
 
-async def test_a_restarted_kubelet_gets_the_slots_again(nats: EmbeddedServer, bus: NatsBus, host: Path, kubelet: FakeKubelet) -> None:
+async def test_a_restarted_kubelet_gets_the_slots_again(
+    nats: EmbeddedServer, bus: NatsBus, host: Path, kubelet: FakeKubelet
+) -> None:
     """What ran is started again under the same name, from the kubelet's own checkpoint."""
     async with agent(nats, host) as ctx:
         await kubelet.sees_slots()
@@ -137,7 +146,9 @@ async def test_init_containers_run_within_the_largest_slice_of_their_pod(
         assert seen == {"load": "300", "small": "100", "large": "300"}
 
 
-async def test_a_kubelet_that_is_not_there_is_shown_and_met_when_it_comes(nats: EmbeddedServer, bus: NatsBus, host: Path) -> None:
+async def test_a_kubelet_that_is_not_there_is_shown_and_met_when_it_comes(
+    nats: EmbeddedServer, bus: NatsBus, host: Path
+) -> None:
     (host / "kubelet").mkdir()
     late = FakeKubelet(host / "kubelet")
     async with agent(nats, host) as ctx:
@@ -149,7 +160,9 @@ async def test_a_kubelet_that_is_not_there_is_shown_and_met_when_it_comes(nats: 
     await late.stop()
 
 
-async def test_a_checkpoint_of_another_form_starts_nothing(nats: EmbeddedServer, bus: NatsBus, host: Path, kubelet: FakeKubelet) -> None:
+async def test_a_checkpoint_of_another_form_starts_nothing(
+    nats: EmbeddedServer, bus: NatsBus, host: Path, kubelet: FakeKubelet
+) -> None:
     async with agent(nats, host):
         await kubelet.sees_slots()
         one = pod("one")
@@ -181,7 +194,10 @@ async def test_a_slice_is_given_back_when_its_container_is_gone_and_not_before(
         kubelet.forget(kubelet.pods[uid("goes")])
         for name in ("stays", "goes"):
             assert decode(
-                await bus.request(subjects.node_command("n1", "release"), encode(NodeRelease(term=1, uid=uid(name), grant_id=f"g-{name}"))),
+                await bus.request(
+                    subjects.node_command("n1", "release"),
+                    encode(NodeRelease(term=1, uid=uid(name), grant_id=f"g-{name}")),
+                ),
                 Accepted,
             ).ok
         assert released == []
@@ -236,7 +252,9 @@ async def test_what_seems_gone_is_not_given_back_while_nobody_can_confirm_it(
         await eventually(lambda: released == ["g-one"])
 
 
-async def test_what_cannot_be_written_down_is_not_handed_over(nats: EmbeddedServer, bus: NatsBus, host: Path, kubelet: FakeKubelet) -> None:
+async def test_what_cannot_be_written_down_is_not_handed_over(
+    nats: EmbeddedServer, bus: NatsBus, host: Path, kubelet: FakeKubelet
+) -> None:
     """And the process ends, for its memory is ahead of the disk."""
     async with agent(nats, host) as ctx:
         await kubelet.sees_slots()
@@ -283,13 +301,17 @@ class OldRuntime(RuntimeServiceServicer):
         self.cdi = False
 
     async def Version(self, request: Any, context: Any) -> Any:
-        return cri.VersionResponse(version="0.1.0", runtime_name="containerd", runtime_version="v1.7.24", runtime_api_version="v1")
+        return cri.VersionResponse(
+            version="0.1.0", runtime_name="containerd", runtime_version="v1.7.24", runtime_api_version="v1"
+        )
 
     async def Status(self, request: Any, context: Any) -> Any:
         return cri.StatusResponse(info={"config": json.dumps({"enableCDI": self.cdi})})
 
 
-async def test_a_runtime_without_cdi_is_offered_nothing(nats: EmbeddedServer, bus: NatsBus, host: Path, kubelet: FakeKubelet) -> None:
+async def test_a_runtime_without_cdi_is_offered_nothing(
+    nats: EmbeddedServer, bus: NatsBus, host: Path, kubelet: FakeKubelet
+) -> None:
     (host / "run/containerd").mkdir(parents=True)
     runtime, server = OldRuntime(), grpc.aio.server()
     add_RuntimeServiceServicer_to_server(runtime, server)

@@ -68,7 +68,9 @@ class Account:
 
 async def _account(url: str) -> tuple[Account, asyncio.Task[None]]:
     environment = {"PATH": os.environ["PATH"], "NATS_URL": url}
-    process = await asyncio.create_subprocess_exec(sys.executable, "-I", str(TOOL), env=environment, stdout=asyncio.subprocess.PIPE)
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-I", str(TOOL), env=environment, stdout=asyncio.subprocess.PIPE
+    )
     account = Account(process)
     return account, asyncio.create_task(account.read())
 
@@ -101,7 +103,11 @@ async def test_the_account_of_known_events_is_exact_with_the_rights_of_the_page(
             return {"uid": f"u-{name}", "namespace": namespace, "name": name, "node": "n", "grant_id": f"g-{name}"}
 
         def begins(name: str, namespace: str, hours: float, gpus: dict[str, tuple[int, int]]) -> None:
-            say(SliceEnforced(container="c", strategy="advisory", promise="soft", gpus=gpus, **pod(name, namespace)), hours, namespace)
+            say(
+                SliceEnforced(container="c", strategy="advisory", promise="soft", gpus=gpus, **pod(name, namespace)),
+                hours,
+                namespace,
+            )
 
         def ends(name: str, namespace: str, hours: float) -> None:
             say(SliceReleased(boot_id="b", **pod(name, namespace)), hours, namespace)
@@ -153,14 +159,25 @@ async def test_what_the_services_publish_keeps_the_schemas_and_feeds_the_tool(ma
         def types() -> set[str]:
             return {event["type"].removeprefix("dev.kerf.").removesuffix(".v1") for _, event in heard}
 
-        await eventually(lambda: {"slice.enforced", "placement.rejected"} <= types(), what="one that runs and one that waits")
+        await eventually(
+            lambda: {"slice.enforced", "placement.rejected"} <= types(), what="one that runs and one that waits"
+        )
         await made.bus.request(subjects.SIM_DELETE, encode(SimDelete(kind="Pod", namespace="team.x", name="fits")))
         await eventually(lambda: "grant.ended" in types(), what="the end")
         await eventually(lambda: "team.x" in account.said, what="the tool's account")
     finally:
         await _end(account, reading)
-    assert types() >= {"placement.decided", "placement.rejected", "pod.bound", "slice.enforced", "slice.released", "grant.ended"}
-    registry: Registry[Any] = Registry().with_resources((schema["$id"], Resource.from_contents(schema)) for schema in SCHEMAS.values() if "$id" in schema)
+    assert types() >= {
+        "placement.decided",
+        "placement.rejected",
+        "pod.bound",
+        "slice.enforced",
+        "slice.released",
+        "grant.ended",
+    }
+    registry: Registry[Any] = Registry().with_resources(
+        (schema["$id"], Resource.from_contents(schema)) for schema in SCHEMAS.values() if "$id" in schema
+    )
     for subject, event in heard:
         for name, document in (("Envelope", event), (SCHEMA_OF[event["type"]], event["data"])):
             jsonschema.Draft202012Validator(SCHEMAS[name], registry=registry).validate(document)

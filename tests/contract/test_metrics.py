@@ -49,7 +49,9 @@ def pod(name: str) -> dict[str, Any]:
 
 
 def enforced(name: str) -> SliceEnforced:
-    return SliceEnforced(container="c", strategy="advisory", promise="soft", gpus={"G": (500, 0)}, model="H200", **pod(name))
+    return SliceEnforced(
+        container="c", strategy="advisory", promise="soft", gpus={"G": (500, 0)}, model="H200", **pod(name)
+    )
 
 
 def released(name: str) -> SliceReleased:
@@ -101,7 +103,9 @@ async def _costs_at_least(bus: NatsBus, key: str, seconds: float) -> bool:
     return row is not None and row.gpu_seconds >= seconds
 
 
-async def test_a_wiped_stream_is_followed_from_its_new_beginning(nats: EmbeddedServer, bus: NatsBus, tmp_path: Path) -> None:
+async def test_a_wiped_stream_is_followed_from_its_new_beginning(
+    nats: EmbeddedServer, bus: NatsBus, tmp_path: Path
+) -> None:
     """The stored place in the old stream must not hide the new one's events."""
     config = Config(database=str(tmp_path / "usage.db"), write_every_s=0.05)
     async with running(MetricsService, config, bus_url=nats.url):
@@ -119,18 +123,25 @@ async def test_a_wiped_stream_is_followed_from_its_new_beginning(nats: EmbeddedS
 async def test_the_newest_traces_can_be_asked_for_by_name(nats: EmbeddedServer, bus: NatsBus) -> None:
     """Events teach the pod's UID, and the UID is the trace."""
     trace_id = f"{trace_id_for('u-a'):032x}"
-    spans = tuple(Span(trace_id=trace_id, span_id=f"s{i}", parent_id="", name="x", service="t", start_ns=i, end_ns=i + 1) for i in (2, 1))
+    spans = tuple(
+        Span(trace_id=trace_id, span_id=f"s{i}", parent_id="", name="x", service="t", start_ns=i, end_ns=i + 1)
+        for i in (2, 1)
+    )
     async with running(MetricsService, Config(), bus_url=nats.url):
         say(bus, enforced("a"), 100)
         await bus.publish(subjects.spans("placement"), encode(SpanBatch(spans=spans)))
 
         async def traced() -> TraceAnswer | None:
-            answer = decode(await bus.request(subjects.QUERY_TRACE, encode(TraceQuery(namespace="team", name="a"))), TraceAnswer)
+            answer = decode(
+                await bus.request(subjects.QUERY_TRACE, encode(TraceQuery(namespace="team", name="a"))), TraceAnswer
+            )
             return answer if answer.spans else None
 
         found = await eventually(traced)
         assert (found.trace_id, [s.start_ns for s in found.spans]) == (trace_id, [1, 2])
-        unknown = decode(await bus.request(subjects.QUERY_TRACE, encode(TraceQuery(namespace="team", name="none"))), TraceAnswer)
+        unknown = decode(
+            await bus.request(subjects.QUERY_TRACE, encode(TraceQuery(namespace="team", name="none"))), TraceAnswer
+        )
         assert unknown.error == "no event has spoken of pod team/none"
 
 
@@ -149,7 +160,12 @@ async def test_prometheus_reads_events_inventories_and_placement(nats: EmbeddedS
 
         async def exposed() -> bool:
             lines = (await asyncio.to_thread(_get, f"http://127.0.0.1:{ctx.http_port}/metrics")).splitlines()
-            return {'kerf_node_gpu_memory_allocated_mib{model="H200",node="n1"} 500.0', "kerf_pods_waiting 2.0", 'kerf_queue_gpu_milli_used{queue="a"} 500.0', 'kerf_node_gpus{model="H200",node="n1"} 1.0'} <= set(lines)
+            return {
+                'kerf_node_gpu_memory_allocated_mib{model="H200",node="n1"} 500.0',
+                "kerf_pods_waiting 2.0",
+                'kerf_queue_gpu_milli_used{queue="a"} 500.0',
+                'kerf_node_gpus{model="H200",node="n1"} 1.0',
+            } <= set(lines)
 
         await eventually(exposed)
 

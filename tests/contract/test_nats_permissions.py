@@ -191,8 +191,17 @@ async def test_what_is_not_theirs_reaches_nobody(nats: EmbeddedServer, user: str
     async def handler(incoming: Incoming) -> None:
         heard.append(incoming.payload)
 
-    speaker_of_right = {"watcher": "placement", "node_agent": "placement", "reader": "placement", "placement": "node_agent"}[listener]
-    async with await connect(nats, listener) as ear, await connect(nats, user) as wrong, await connect(nats, speaker_of_right) as right:
+    speaker_of_right = {
+        "watcher": "placement",
+        "node_agent": "placement",
+        "reader": "placement",
+        "placement": "node_agent",
+    }[listener]
+    async with (
+        await connect(nats, listener) as ear,
+        await connect(nats, user) as wrong,
+        await connect(nats, speaker_of_right) as right,
+    ):
         await ear.subscribe(subject if listener != "reader" else subjects.EVENTS_ALL, handler)
         await ear.alive()
         await wrong.publish(subject, b"wrong")
@@ -208,11 +217,18 @@ async def test_agents_and_metrics_work_as_their_own_users(nats: EmbeddedServer) 
     async with await connect(nats, "placement") as placement, await connect(nats, "reader") as reader:
         await provision(placement)
         async with (
-            running(NodeAgent, Config(hollow=(HollowNode(name="n1"),)), bus_url=url(nats, "node_agent"), lifecycle=lifecycle("node_agent")),
+            running(
+                NodeAgent,
+                Config(hollow=(HollowNode(name="n1"),)),
+                bus_url=url(nats, "node_agent"),
+                lifecycle=lifecycle("node_agent"),
+            ),
             running(MetricsService, bus_url=url(nats, "metrics"), lifecycle=lifecycle("metrics")),
         ):
             await eventually(lambda: _inventory(placement))
-            reply = await placement.request(subjects.node_command("n1", "release"), encode(NodeRelease(term=1, uid="u", grant_id="g")))
+            reply = await placement.request(
+                subjects.node_command("n1", "release"), encode(NodeRelease(term=1, uid="u", grant_id="g"))
+            )
             assert decode(reply, Accepted).ok
             answer = decode(await reader.request(subjects.QUERY_USAGE, encode(UsageQuery())), UsageAnswer)
             assert answer == UsageAnswer()
@@ -246,7 +262,11 @@ async def test_the_preemptor_leads_and_has_its_plans_reserved_as_its_own_user(na
 async def test_an_operator_holds_back_a_node_and_evicts(nats: EmbeddedServer) -> None:
     """And hears what is used. The agent may ask for evictions too: by policy, when a GPU fails."""
     evicted: list[EvictBatch] = []
-    async with await connect(nats, "placement") as placement, await connect(nats, "operator") as operator, await connect(nats, "watcher") as watcher:
+    async with (
+        await connect(nats, "placement") as placement,
+        await connect(nats, "operator") as operator,
+        await connect(nats, "watcher") as watcher,
+    ):
         await provision(placement)
 
         async def evict(incoming: Incoming) -> None:
@@ -255,14 +275,24 @@ async def test_an_operator_holds_back_a_node_and_evicts(nats: EmbeddedServer) ->
 
         await watcher.subscribe(subjects.CMD_EVICT, evict)
         await watcher.alive()
-        async with running(NodeAgent, Config(hollow=(HollowNode(name="n1", count=2),)), bus_url=url(nats, "node_agent"), lifecycle=lifecycle("node_agent")):
+        async with running(
+            NodeAgent,
+            Config(hollow=(HollowNode(name="n1", count=2),)),
+            bus_url=url(nats, "node_agent"),
+            lifecycle=lifecycle("node_agent"),
+        ):
             await eventually(lambda: _inventory(placement))
-            reply = await operator.request(subjects.node_command("n1", "cordon"), encode(NodeCordon(node="n1", by="ada")))
+            reply = await operator.request(
+                subjects.node_command("n1", "cordon"), encode(NodeCordon(node="n1", by="ada"))
+            )
             answer = decode(reply, NodeCordonAnswer)
             assert (answer.ok, len(answer.gpus)) == (True, 2)
         async with await connect(nats, "node_agent") as agent:
             for bus in (operator, agent):
-                await bus.request(subjects.CMD_EVICT, encode(EvictBatch(evictions=(Evict(uid="u", namespace="team", name="p", reason="drained"),))))
+                await bus.request(
+                    subjects.CMD_EVICT,
+                    encode(EvictBatch(evictions=(Evict(uid="u", namespace="team", name="p", reason="drained"),))),
+                )
             await _hears_what_is_used(operator, agent)
     assert len(evicted) == 2
 
@@ -281,7 +311,10 @@ async def _hears_what_is_used(bus: NatsBus, agent: NatsBus) -> None:
 
 async def test_placement_leads_as_its_own_user(nats: EmbeddedServer) -> None:
     """It provisions the streams, wins the hint in KV and takes a term."""
-    async with running(Placement, bus_url=url(nats, "placement"), lifecycle=lifecycle("placement")) as ctx, await connect(nats, "placement") as bus:
+    async with (
+        running(Placement, bus_url=url(nats, "placement"), lifecycle=lifecycle("placement")) as ctx,
+        await connect(nats, "placement") as bus,
+    ):
         term = await eventually(lambda: bus.newest(subjects.LOG_TERM))
         assert decode(term.payload, TermRecord).holder == ctx.instance
 

@@ -20,7 +20,15 @@ from shared.contracts import subjects
 from shared.contracts.base import decode, encode
 from shared.contracts.envelope import unwrap
 from shared.contracts.events import SliceEnforced, SliceReleased
-from shared.contracts.node_commands import Accepted, Beat, NodeGrant, NodeRelease, NodeSync, NodeSyncAnswer, ReleasesSeen
+from shared.contracts.node_commands import (
+    Accepted,
+    Beat,
+    NodeGrant,
+    NodeRelease,
+    NodeSync,
+    NodeSyncAnswer,
+    ReleasesSeen,
+)
 from shared.model.gpu import Inventory
 from shared.model.grant import ContainerGrant, GpuShare, Grant
 from shared.service import running

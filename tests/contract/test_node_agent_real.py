@@ -84,7 +84,13 @@ class Known(NodeAgent):
 @contextlib.asynccontextmanager
 async def agent(nats: EmbeddedServer, host: Path, **settings: Any) -> AsyncIterator[Known]:
 
-    usual = {"poll_s": 0.05, "health_s": 0.05, "recover_s": 0.2, "kubelet_dir": str(host / "kubelet"), "sysfs": str(host / "sys")}
+    usual = {
+        "poll_s": 0.05,
+        "health_s": 0.05,
+        "recover_s": 0.2,
+        "kubelet_dir": str(host / "kubelet"),
+        "sysfs": str(host / "sys"),
+    }
     files = {"checkpoint_file": str(host / "state" / "agent.json"), "boot_id_file": str(host / "boot_id")}
     config = Config(**({"node": "n1"} | files | usual | settings))
     async with running(Known, config, bus_url=nats.url):
@@ -106,7 +112,9 @@ async def stored(bus: NatsBus) -> Inventory | None:
     return None if entry.value is None else decode(entry.value, Inventory)
 
 
-async def test_a_lost_gpu_is_seen_on_the_bus_and_so_is_its_return(nats: EmbeddedServer, bus: NatsBus, host: Path) -> None:
+async def test_a_lost_gpu_is_seen_on_the_bus_and_so_is_its_return(
+    nats: EmbeddedServer, bus: NatsBus, host: Path
+) -> None:
     async with agent(nats, host):
         first = await eventually(lambda: stored(bus))
         assert (first.gpus[0].model, first.boot_id, first.simulated) == ("NVIDIA-H200", "boot-1", False)
@@ -115,14 +123,26 @@ async def test_a_lost_gpu_is_seen_on_the_bus_and_so_is_its_return(nats: Embedded
             await eventually(lambda state=state: _has_state(bus, state))
 
 
-async def test_a_driver_that_comes_after_the_agent_is_seen(nats: EmbeddedServer, bus: NatsBus, host: Path, library: Path) -> None:
+async def test_a_driver_that_comes_after_the_agent_is_seen(
+    nats: EmbeddedServer, bus: NatsBus, host: Path, library: Path
+) -> None:
     """As at boot, when a driver container builds its module. In a process of its own: this one has an NVML already."""
     there = FakeHost(host)
-    settings = {"node": "n1", "checkpoint_file": host / "agent.json", "boot_id_file": host / "boot_id", "host_root": host, "poll_s": 0.05, "kubelet_dir": host / "none"}
+    settings = {
+        "node": "n1",
+        "checkpoint_file": host / "agent.json",
+        "boot_id_file": host / "boot_id",
+        "host_root": host,
+        "poll_s": 0.05,
+        "kubelet_dir": host / "none",
+    }
     environment = {f"KERF_NODE_AGENT_{name.upper()}": str(value) for name, value in settings.items()}
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "services.node_agent", env=os.environ | environment | {"KERF_NATS_URL": nats.url, "KERF_HTTP_PORT": "-1"}
-    )  # fmt: skip
+        sys.executable,
+        "-m",
+        "services.node_agent",
+        env=os.environ | environment | {"KERF_NATS_URL": nats.url, "KERF_HTTP_PORT": "-1"},
+    )
 
     async def gpus() -> tuple[str, ...] | None:
         inventory = await stored(bus)
@@ -142,7 +162,9 @@ async def test_a_driver_that_comes_after_the_agent_is_seen(nats: EmbeddedServer,
         await process.wait()
 
 
-async def test_an_xid_takes_a_gpu_out_and_a_restart_of_the_agent_does_not_bring_it_back(nats: EmbeddedServer, bus: NatsBus, host: Path) -> None:
+async def test_an_xid_takes_a_gpu_out_and_a_restart_of_the_agent_does_not_bring_it_back(
+    nats: EmbeddedServer, bus: NatsBus, host: Path
+) -> None:
     """Heard between two looks, which are far apart here. Another boot does; a driver that has no word on it does not."""
     become(host, f"{ONE}recovery 0 -1\n")
     async with agent(nats, host, health_s=3600, poll_s=3600):
@@ -179,14 +201,21 @@ async def test_an_agents_memory_outlives_it(nats: EmbeddedServer, bus: NatsBus, 
         assert (await ask(bus, "release", NodeRelease(term=3, uid="u-gone", grant_id="g-gone"), Accepted)).ok
     async with agent(nats, host) as second:
         assert not (await ask(bus, "grant", grant("old", term=2), Accepted)).ok
-        reply = await ask(bus, "sync", NodeSync(term=4, node="n1", grants=(grant("runs", term=4), grant("gone", term=4), grant("next", term=4))), NodeSyncAnswer)
+        reply = await ask(
+            bus,
+            "sync",
+            NodeSync(term=4, node="n1", grants=(grant("runs", term=4), grant("gone", term=4), grant("next", term=4))),
+            NodeSyncAnswer,
+        )
         assert ([s.grant_id for s in reply.live], reply.tombstones) == (["g-runs"], ("g-gone",))
         refused = await second.node.start_container("u-next", "c")
         assert isinstance(refused, m.RefuseStart)
         assert refused.code == "gpu-memory-full"
 
 
-async def test_a_release_waits_for_the_container_and_is_said_again_after_a_restart(nats: EmbeddedServer, bus: NatsBus, host: Path) -> None:
+async def test_a_release_waits_for_the_container_and_is_said_again_after_a_restart(
+    nats: EmbeddedServer, bus: NatsBus, host: Path
+) -> None:
     heard: list[str] = []
 
     async def ear(incoming: Incoming) -> None:
@@ -254,7 +283,9 @@ class SlowDisk(CheckpointFile):
         self.writing -= 1
 
 
-async def test_a_start_that_the_kubelet_gives_up_is_written_down_before_the_next_one(nats: EmbeddedServer, bus: NatsBus, host: Path) -> None:
+async def test_a_start_that_the_kubelet_gives_up_is_written_down_before_the_next_one(
+    nats: EmbeddedServer, bus: NatsBus, host: Path
+) -> None:
     async with agent(nats, host) as made:
         for name in ("a", "b"):
             assert (await ask(bus, "grant", grant(name, memory=300), Accepted)).ok
@@ -307,7 +338,9 @@ async def test_a_cordon_outlives_the_agent(nats: EmbeddedServer, bus: NatsBus, h
         await eventually(lambda: _has_state(bus, "healthy"))
 
 
-async def test_a_person_may_bring_back_a_gpu_that_waits_for_a_reset(nats: EmbeddedServer, bus: NatsBus, host: Path) -> None:
+async def test_a_person_may_bring_back_a_gpu_that_waits_for_a_reset(
+    nats: EmbeddedServer, bus: NatsBus, host: Path
+) -> None:
     become(host, f"{ONE}recovery 0 -1\n")
     async with agent(nats, host, health_s=3600, poll_s=3600):
         await eventually(lambda: _xid_came_through(bus, host))
@@ -330,7 +363,9 @@ async def test_by_policy_the_pods_of_a_failed_gpu_are_evicted(nats: EmbeddedServ
     assert (asked[0].uid, asked[0].name, asked[0].reason) == ("u-a", "a", "GPU GPU-a is unhealthy: NVML: GPU is lost")
 
 
-async def test_what_is_used_is_said_on_the_bus_and_strangers_are_booked(nats: EmbeddedServer, bus: NatsBus, host: Path) -> None:
+async def test_what_is_used_is_said_on_the_bus_and_strangers_are_booked(
+    nats: EmbeddedServer, bus: NatsBus, host: Path
+) -> None:
     """This very process is one: it is in no pod."""
     heard: list[UsageSample] = []
 
@@ -365,11 +400,19 @@ async def test_a_slices_use_stands_beside_its_grant_and_goes_with_it(
         await made.node.start_container("u-a", "c")
         await eventually(lambda: heard and heard[-1].gpus[0].slices)
         slice_ = heard[-1].gpus[0].slices[0]
-        assert (slice_.name, slice_.container, slice_.memory_mib, slice_.granted_memory_mib, slice_.sm_milli) == ("a", "c", 500, 600, 300)
+        assert (slice_.name, slice_.container, slice_.memory_mib, slice_.granted_memory_mib, slice_.sm_milli) == (
+            "a",
+            "c",
+            500,
+            600,
+            300,
+        )
         assert heard[-1].gpus[0].foreign_mib == 0
         assert series in made.ctx.metrics.render().decode()
         await made.node.end_container("u-a", "c")
-        await eventually(lambda: heard[-1].gpus[0].foreign_mib == 500, what="the process that outlives its container is a stranger")
+        await eventually(
+            lambda: heard[-1].gpus[0].foreign_mib == 500, what="the process that outlives its container is a stranger"
+        )
         assert series not in made.ctx.metrics.render().decode()
 
 
@@ -381,7 +424,9 @@ async def test_the_kubelet_may_come_before_the_bus(nats: EmbeddedServer, bus: Na
 
         async def placement(incoming: Incoming) -> None:
             query = decode(incoming.payload, GrantQuery)
-            await bus.respond(incoming, encode(GrantAnswer(found=grant("a") if (query.uid, query.node) == ("u-a", "n1") else None)))
+            await bus.respond(
+                incoming, encode(GrantAnswer(found=grant("a") if (query.uid, query.node) == ("u-a", "n1") else None))
+            )
 
         await bus.subscribe(subjects.QUERY_GRANT, placement)
         await bus.alive()
@@ -389,7 +434,9 @@ async def test_the_kubelet_may_come_before_the_bus(nats: EmbeddedServer, bus: Na
         assert isinstance(await made.node.start_container("u-b", "c"), m.RefuseStart)
 
 
-async def test_a_damaged_checkpoint_keeps_the_agent_from_starting(nats: EmbeddedServer, bus: NatsBus, host: Path) -> None:
+async def test_a_damaged_checkpoint_keeps_the_agent_from_starting(
+    nats: EmbeddedServer, bus: NatsBus, host: Path
+) -> None:
     async with agent(nats, host):
         await ask(bus, "grant", grant("a"), Accepted)
     (host / "state" / "agent.json").write_bytes(b"{")

@@ -33,8 +33,11 @@ async def _said(written: bytes, size: int) -> tuple[bytes, list[str]]:
     outcomes: list[str] = []
     plugin = CpuPlugin(
         # Of the recorded pods, this one has a GPU that is still to be given.
-        gpus_of=lambda uid, container: LATE, allowed=lambda group: TWO_CPUS, memory=False, decided=lambda outcome, took_s: outcomes.append(outcome),
-    )  # fmt: skip
+        gpus_of=lambda uid, container: LATE,
+        allowed=lambda group: TWO_CPUS,
+        memory=False,
+        decided=lambda outcome, took_s: outcomes.append(outcome),
+    )
     ours, theirs = socket.socketpair()
     reader, writer = await asyncio.open_unix_connection(sock=ours)
     far_reader, far_writer = await asyncio.open_unix_connection(sock=theirs)
@@ -56,7 +59,9 @@ async def _said(written: bytes, size: int) -> tuple[bytes, list[str]]:
 @pytest.mark.parametrize("size", [11, 4096, 1 << 20])
 async def test_what_containerd_wrote_is_answered_as_containerd_took_it(size: int) -> None:
     """Registration, configuration, what runs, and a container that is created, resized beyond its CPUs and stopped."""
-    runtime, plugin = (gzip.decompress((RECORDED / f"containerd-2.4.2-{side}.bin.gz").read_bytes()) for side in ("runtime", "plugin"))
+    runtime, plugin = (
+        gzip.decompress((RECORDED / f"containerd-2.4.2-{side}.bin.gz").read_bytes()) for side in ("runtime", "plugin")
+    )
     assert await _said(runtime, size) == (plugin, ["near", "widened"])
 
 
@@ -140,7 +145,9 @@ async def test_a_runtime_that_does_not_take_the_plugin_is_named_in_the_health(
     await runtime.stop()
 
 
-async def test_with_the_policy_off_the_runtime_has_no_plugin(nats: EmbeddedServer, bus: NatsBus, host: Path, kubelet: FakeKubelet) -> None:
+async def test_with_the_policy_off_the_runtime_has_no_plugin(
+    nats: EmbeddedServer, bus: NatsBus, host: Path, kubelet: FakeKubelet
+) -> None:
     runtime = FakeRuntime(_nri(host))
     await runtime.start()
     async with agent(nats, host, cpu_affinity="off") as ctx:

@@ -32,7 +32,12 @@ def pod(name: str, namespace: str, priority: str, *, gpus: int = 1, **annotation
         "terminationGracePeriodSeconds": 0,
         "containers": [{"name": "main", "image": "pause", "resources": {"limits": limits}}],
     }
-    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "namespace": namespace, "annotations": notes}, "spec": spec}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "namespace": namespace, "annotations": notes},
+        "spec": spec,
+    }
 
 
 class World:
@@ -60,13 +65,19 @@ async def world() -> AsyncIterator[World]:
     async with stack(NODES, preemption={}) as made:
         one = World(made)
         await made.bus.subscribe(f"{subjects.VERSION}.event.>", one.hear)
-        namespaces = [{"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}} for name in ("theirs", "ours")]
+        namespaces = [
+            {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}} for name in ("theirs", "ours")
+        ]
         classes = [
             {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": name}, "value": value}
             for name, value in (("low", 0), ("high", 100))
         ]
         await one.create(
-            *classes, *namespaces, *map(node_object, NODES), pod("low-0", "theirs", "low"), pod("low-1", "theirs", "low", min_runtime="1h")
+            *classes,
+            *namespaces,
+            *map(node_object, NODES),
+            pod("low-0", "theirs", "low"),
+            pod("low-1", "theirs", "low", min_runtime="1h"),
         )
         await eventually(lambda: one.bound == {"low-0", "low-1"}, what="both have their places")
         yield one

@@ -28,7 +28,9 @@ def build(into: Path) -> Path:
         ("services/node_agent/interposer", "kerf"),
         ("tests/interposer/programs", "programs"),
     ):
-        subprocess.run(["make", "-s", "-C", str(ROOT / source), f"BUILD={into / name}"], check=True, capture_output=True, text=True)
+        subprocess.run(
+            ["make", "-s", "-C", str(ROOT / source), f"BUILD={into / name}"], check=True, capture_output=True, text=True
+        )
     return into
 
 
@@ -53,7 +55,9 @@ class Node:
         path = {"LD_LIBRARY_PATH": str(self.built / "fake")}
         return _start(self.built, command, self.environment | path | variables)
 
-    def container(self, name: str, rules: Rules, *, context_bytes: int = 0, pool_chunk_bytes: int = 0, now_ns: int = START_NS) -> Container:
+    def container(
+        self, name: str, rules: Rules, *, context_bytes: int = 0, pool_chunk_bytes: int = 0, now_ns: int = START_NS
+    ) -> Container:
         page = Page(self.folder / name, lambda: now_ns)
         page.order(rules, context_bytes=context_bytes, pool_chunk_bytes=pool_chunk_bytes, driver_path=str(self.driver))
         return Container(self, page)

@@ -13,7 +13,10 @@ def alone(name: str, tmp_path: Path, *more: str) -> list[str]:
     """What the program prints, in which account.c meets nothing but this."""
     program = tmp_path / name
     sources = [str(HERE / f"{name}.c"), str(SOURCES / "account.c")]
-    subprocess.run(["gcc", "-Wall", "-Werror", "-std=gnu11", f"-I{SOURCES}", *more, "-o", str(program), *sources, "-lpthread"], check=True)
+    subprocess.run(
+        ["gcc", "-Wall", "-Werror", "-std=gnu11", f"-I{SOURCES}", *more, "-o", str(program), *sources, "-lpthread"],
+        check=True,
+    )
     return subprocess.run([str(program)], check=True, capture_output=True, text=True, timeout=30).stdout.split()
 
 

@@ -21,7 +21,9 @@ LOCK_AT = 0x40000000
 Limited = Callable[[int], Container]
 
 
-@pytest.mark.parametrize("way", ["versioned", "namespace", "import", "parked", "partly", "sparse", "ipc", "retain", "unlock", "daemon"])
+@pytest.mark.parametrize(
+    "way", ["versioned", "namespace", "import", "parked", "partly", "sparse", "ipc", "retain", "unlock", "daemon"]
+)
 def test_the_way_leads_to_no_more_than_the_limit(limited: Limited, way: str) -> None:
     (most,) = limited(LIMIT).run("attack", way)
     assert most <= LIMIT
@@ -43,7 +45,9 @@ def test_no_older_form_of_a_call_that_is_counted_is_had_by_name_or_by_version(li
     assert (working, used) == (0, 0)
 
 
-def test_a_form_of_a_counted_call_that_is_younger_than_the_library_is_had_neither_and_waits_pass(limited: Limited) -> None:
+def test_a_form_of_a_counted_call_that_is_younger_than_the_library_is_had_neither_and_waits_pass(
+    limited: Limited,
+) -> None:
     """Ours in its place would be called with other arguments."""
     working, used = limited(LIMIT).run("attack", "later")
     assert (working, used) == (0, 0)
@@ -84,7 +88,11 @@ def test_a_program_that_nothing_stands_in_front_of_shows_in_the_same_way(limited
 def test_the_linkers_own_list_holds_without_an_environment(limited: Limited, built: Path, tmp_path: Path) -> None:
     """/etc/ld.so.preload in a mount namespace: a program that throws its environment away is limited all the same."""
     unshare = shutil.which("unshare")
-    if os.geteuid() or unshare is None or subprocess.run([unshare, "-m", "true"], check=False, capture_output=True).returncode:
+    if (
+        os.geteuid()
+        or unshare is None
+        or subprocess.run([unshare, "-m", "true"], check=False, capture_output=True).returncode
+    ):
         pytest.skip("needs the right to make a mount namespace")
     container = limited(LIMIT)
     etc = tmp_path / "etc"
@@ -96,11 +104,15 @@ def test_the_linkers_own_list_holds_without_an_environment(limited: Limited, bui
         "LD_PRELOAD": "/nowhere.so",
     }
     script = f"mount --bind {etc} /etc && exec {built}/programs/attack environment"
-    done = subprocess.run([unshare, "-m", "sh", "-c", script], env=inside, capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run(
+        [unshare, "-m", "sh", "-c", script], env=inside, capture_output=True, text=True, timeout=60, check=True
+    )
     assert int(done.stdout) == LIMIT // (8 * MIB) * 8 * MIB
 
 
-def test_the_variable_that_tests_use_means_nothing_to_the_library_that_is_shipped(limited: Limited, built: Path) -> None:
+def test_the_variable_that_tests_use_means_nothing_to_the_library_that_is_shipped(
+    limited: Limited, built: Path
+) -> None:
     container = limited(1 << 40)
     program = container.start("view", LD_PRELOAD=str(built / "kerf" / "libkerf.so"))
     words = program.communicate(timeout=60)[1]

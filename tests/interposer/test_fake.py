@@ -9,7 +9,10 @@ from tests.interposer.node import MIB, Node, numbers, until
 
 def test_two_processes_that_both_have_work_are_time_sliced_evenly(built: Path, tmp_path: Path) -> None:
     node = Node(built, tmp_path / "node", clients=2)
-    programs = [node.bare("share", "saturate", kernel, "3", KERF_FAKE_CUDA_CLIENT=str(i)) for i, kernel in enumerate(("300000", "5000000"))]
+    programs = [
+        node.bare("share", "saturate", kernel, "3", KERF_FAKE_CUDA_CLIENT=str(i))
+        for i, kernel in enumerate(("300000", "5000000"))
+    ]
     for program in programs:
         assert all(abs(got - 500_000_000) < 10_000_000 for got in numbers(program))
 

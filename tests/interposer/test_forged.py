@@ -37,7 +37,9 @@ def test_the_low_tier_forges_no_turn_for_itself(built: Path, tmp_path: Path, flo
     for key in (high, low):
         Page(node.folder / folder_name(key), lambda: 0)
     first = node.container(folder_name(high), Rules(gpus=(GpuRule(uuid=UUID),), peers=(low,)))
-    rules = Rules(gpus=(GpuRule(uuid=UUID, in_flight_us=1000),), low=True, floor_milli=floor, idle_for_ns=200_000, peers=(high,))
+    rules = Rules(
+        gpus=(GpuRule(uuid=UUID, in_flight_us=1000),), low=True, floor_milli=floor, idle_for_ns=200_000, peers=(high,)
+    )
     forger = node.container(folder_name(low), rules)
     busy = first.start("share", "requests", "1000000", "100", "100000000", str(SECONDS), KERF_FAKE_CUDA_CLIENT="0")
     forging = forger.start("forge", "all", "500000", str(SECONDS), KERF_FAKE_CUDA_CLIENT="1")

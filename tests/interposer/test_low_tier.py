@@ -31,10 +31,13 @@ def run(
     high = node.container(folder_name(HIGH), Rules(gpus=(GpuRule(uuid=UUID),), peers=(LOW,) if low_tier else ()))
     gpus = (GpuRule(uuid=UUID, in_flight_us=in_flight_us if low_tier else 0),)
     low = node.container(
-        folder_name(LOW), Rules(gpus=gpus, low=low_tier, floor_milli=floor, idle_for_ns=200_000, peers=(HIGH,) if low_tier else ())
+        folder_name(LOW),
+        Rules(gpus=gpus, low=low_tier, floor_milli=floor, idle_for_ns=200_000, peers=(HIGH,) if low_tier else ()),
     )
     kernel_ns, kernels, period_ns = requests
-    serving = high.start("share", "requests", str(kernel_ns), str(kernels), str(period_ns), str(SECONDS), KERF_FAKE_CUDA_CLIENT="0")
+    serving = high.start(
+        "share", "requests", str(kernel_ns), str(kernels), str(period_ns), str(SECONDS), KERF_FAKE_CUDA_CLIENT="0"
+    )
     if not low_kernel_ns:
         return numbers(serving), 0
     filling = low.start("share", "saturate", str(low_kernel_ns), str(SECONDS), KERF_FAKE_CUDA_CLIENT="1")
@@ -101,7 +104,9 @@ def test_without_the_gate_the_drivers_own_time_slicing_ruins_the_high_one(built:
 
 
 @pytest.mark.parametrize("in_flight_us", [500, 2000, 4000])
-def test_what_the_low_one_has_in_flight_bounds_how_long_the_high_one_waits(built: Path, tmp_path: Path, in_flight_us: int) -> None:
+def test_what_the_low_one_has_in_flight_bounds_how_long_the_high_one_waits(
+    built: Path, tmp_path: Path, in_flight_us: int
+) -> None:
     alone, _ = run(built, tmp_path / "alone", FIFTH_IDLE[0], 0)
     beside, _ = run(built, tmp_path / "beside", FIFTH_IDLE[0], 250_000, in_flight_us=in_flight_us)
     assert beside[2] - alone[2] <= in_flight_us * 1000 + 250_000

@@ -14,8 +14,17 @@ from tests.interposer.node import MIB, UUID, Container, Node, numbers, until
 LIMIT = 100 * MIB
 PIECE = 8 * MIB
 OUT_OF_MEMORY = 2
-PATHS = ("cuMemAlloc", "cuMemAllocManaged", "cuMemAllocPitch", "cuMemAllocAsync", "cuMemAllocFromPoolAsync", "cuMemCreate", "cuArrayCreate",
-         "cuArray3DCreate", "cuMipmappedArrayCreate")  # fmt: skip
+PATHS = (
+    "cuMemAlloc",
+    "cuMemAllocManaged",
+    "cuMemAllocPitch",
+    "cuMemAllocAsync",
+    "cuMemAllocFromPoolAsync",
+    "cuMemCreate",
+    "cuArrayCreate",
+    "cuArray3DCreate",
+    "cuMipmappedArrayCreate",
+)
 GRAPHS = ("graph", "capture")
 WAYS = ("runtime", "threads", "old", "names", "path")
 Limited = Callable[[int], Container]
@@ -41,7 +50,9 @@ def test_memory_that_a_graph_will_have_is_charged_when_the_graph_is_made(limited
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("shadow", [False, True], ids=["dlsym", "shadow"])
 @pytest.mark.parametrize("path", ["cuMemAlloc", "cuMemAllocAsync"])
-def test_the_limit_holds_however_the_program_finds_the_driver(limited: Limited, way: str, shadow: bool, path: str) -> None:
+def test_the_limit_holds_however_the_program_finds_the_driver(
+    limited: Limited, way: str, shadow: bool, path: str
+) -> None:
     if shadow and way == "path":
         pytest.skip("who opens the driver by its path does not meet the shadow of its name; the dlsym form does")
     count, most, _, error = limited(LIMIT).run("paths", path, str(PIECE), shadow=shadow, KERF_TEST_WAY=way)
@@ -153,6 +164,8 @@ def test_a_process_that_dies_between_two_steps_of_a_change_is_repaired(limited: 
 
 def test_a_lowered_limit_keeps_what_is_there_and_gives_nothing_more(node: Node) -> None:
     container = node.container("a", Rules(gpus=(GpuRule(uuid=UUID, memory_limit_bytes=LIMIT),)))
-    container.page.order(Rules(gpus=(GpuRule(uuid=UUID, memory_limit_bytes=2 * PIECE),)), context_bytes=0, driver_path=str(node.driver))
+    container.page.order(
+        Rules(gpus=(GpuRule(uuid=UUID, memory_limit_bytes=2 * PIECE),)), context_bytes=0, driver_path=str(node.driver)
+    )
     count, most, _, _ = container.run("paths", "cuMemAlloc", str(PIECE))
     assert (count, most) == (2, 2 * PIECE)

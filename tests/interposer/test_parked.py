@@ -17,7 +17,9 @@ STALE_S = 2
 
 
 def slice_(name: str, milli: int) -> Slice:
-    return Slice(uid=name, container="main", strategy="interposer", parts=(Part(uuid=UUID, memory_mib=64, compute_milli=milli),))
+    return Slice(
+        uid=name, container="main", strategy="interposer", parts=(Part(uuid=UUID, memory_mib=64, compute_milli=milli),)
+    )
 
 
 @pytest.fixture
@@ -37,8 +39,13 @@ def together(node: Node, board: Board, *slices: Slice) -> list[list[int]]:
     """The GPU time of each in each second, all of them greedy."""
     running = []
     for client, one in enumerate(slices):
-        page = {"KERF_DIRECTORY": str(board.folder(one.key)), "LD_PRELOAD": str(node.built / "kerf" / "test" / "libkerf.so")}
-        running.append(node.bare("share", "saturate", "500000", str(SECONDS), KERF_FAKE_CUDA_CLIENT=str(client), **page))
+        page = {
+            "KERF_DIRECTORY": str(board.folder(one.key)),
+            "LD_PRELOAD": str(node.built / "kerf" / "test" / "libkerf.so"),
+        }
+        running.append(
+            node.bare("share", "saturate", "500000", str(SECONDS), KERF_FAKE_CUDA_CLIENT=str(client), **page)
+        )
     return [numbers(program) for program in running]
 
 
@@ -51,7 +58,9 @@ def test_a_throttled_slice_keeps_what_it_was_left_and_the_new_one_has_the_rest(n
     assert all(abs(ns - 900_000_000) < 20_000_000 for ns in got[1:])
 
 
-def test_a_pause_that_ends_with_its_agents_heart_takes_nothing_from_whoever_came_for_it(node: Node, board: Board) -> None:
+def test_a_pause_that_ends_with_its_agents_heart_takes_nothing_from_whoever_came_for_it(
+    node: Node, board: Board
+) -> None:
     """After two seconds the paused slice may go on: by the operator's least share, out of what nobody was granted."""
     victim, new = slice_("victim", 600), slice_("new", 900)
     board.put(victim, Wish(paused=True))

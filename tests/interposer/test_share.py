@@ -15,7 +15,9 @@ A_PERCENT_OF_A_SECOND = 10_000_000
 PERIOD_NS = 50_000_000
 
 
-def side_by_side(built: Path, folder: Path, shares: tuple[int, ...], *, clients: int = 0, in_flight_us: int = 0) -> list[Container]:
+def side_by_side(
+    built: Path, folder: Path, shares: tuple[int, ...], *, clients: int = 0, in_flight_us: int = 0
+) -> list[Container]:
     node = Node(built, folder, clients=clients or len(shares))
     keys = [(f"pod-{place}", "main") for place in range(len(shares))]
     for key in keys:
@@ -24,8 +26,13 @@ def side_by_side(built: Path, folder: Path, shares: tuple[int, ...], *, clients:
     for place, (key, milli) in enumerate(zip(keys, shares, strict=True)):
         start = sum(shares[:place]) * PERIOD_NS // 1000
         rule = GpuRule(
-            uuid=UUID, compute_milli=milli, in_flight_us=in_flight_us, period_ns=PERIOD_NS, window_start_ns=start, window_ns=milli * PERIOD_NS // 1000
-        )  # fmt: skip
+            uuid=UUID,
+            compute_milli=milli,
+            in_flight_us=in_flight_us,
+            period_ns=PERIOD_NS,
+            window_start_ns=start,
+            window_ns=milli * PERIOD_NS // 1000,
+        )
         made.append(node.container(folder_name(key), Rules(gpus=(rule,), peers=tuple(k for k in keys if k != key))))
     return made
 
@@ -86,7 +93,10 @@ def test_launches_longer_than_a_window_take_nothing_from_the_others_in_the_end(
 
 def test_what_the_page_counts_is_what_the_device_did(built: Path, tmp_path: Path) -> None:
     containers = side_by_side(built, tmp_path / "node", (300, 700))
-    programs = [c.start("share", "saturate", "1000000", str(SECONDS), KERF_FAKE_CUDA_CLIENT=str(i)) for i, c in enumerate(containers)]
+    programs = [
+        c.start("share", "saturate", "1000000", str(SECONDS), KERF_FAKE_CUDA_CLIENT=str(i))
+        for i, c in enumerate(containers)
+    ]
     for container, program in zip(containers, programs, strict=True):
         truly_ns = sum(numbers(program))
         assert abs(container.read().gpus[0].used_ns - truly_ns) < SECONDS * A_PERCENT_OF_A_SECOND
@@ -94,7 +104,9 @@ def test_what_the_page_counts_is_what_the_device_did(built: Path, tmp_path: Path
 
 def test_a_share_is_the_containers_and_not_each_processs(built: Path, tmp_path: Path) -> None:
     (container,) = side_by_side(built, tmp_path / "node", (300,), clients=3)
-    programs = [container.start("share", "saturate", "500000", str(SECONDS), KERF_FAKE_CUDA_CLIENT=str(i)) for i in range(3)]
+    programs = [
+        container.start("share", "saturate", "500000", str(SECONDS), KERF_FAKE_CUDA_CLIENT=str(i)) for i in range(3)
+    ]
     together = sum(sum(numbers(program)) for program in programs)
     assert abs(together - SECONDS * 300_000_000) < SECONDS * 2 * A_PERCENT_OF_A_SECOND
 
@@ -117,13 +129,18 @@ def test_one_launch_longer_than_its_window_is_paid_back(built: Path, tmp_path: P
 def test_a_share_without_a_timetable_is_held_by_tokens_alone(built: Path, tmp_path: Path) -> None:
     node = Node(built, tmp_path / "node", clients=1)
     container = node.container("a", Rules(gpus=(GpuRule(uuid=UUID, compute_milli=400),)))
-    assert all(abs(ns - 400_000_000) < 2 * A_PERCENT_OF_A_SECOND for ns in container.run("share", "saturate", "700000", str(SECONDS)))
+    assert all(
+        abs(ns - 400_000_000) < 2 * A_PERCENT_OF_A_SECOND
+        for ns in container.run("share", "saturate", "700000", str(SECONDS))
+    )
 
 
 def test_figures_are_the_same_run_after_run(built: Path, tmp_path: Path) -> None:
     def once(folder: Path) -> list[list[int]]:
         containers = side_by_side(built, folder, (200, 800))
-        programs = [c.start("share", "saturate", "1000000", "2", KERF_FAKE_CUDA_CLIENT=str(i)) for i, c in enumerate(containers)]
+        programs = [
+            c.start("share", "saturate", "1000000", "2", KERF_FAKE_CUDA_CLIENT=str(i)) for i, c in enumerate(containers)
+        ]
         return [numbers(program) for program in programs]
 
     assert once(tmp_path / "first") == once(tmp_path / "second")

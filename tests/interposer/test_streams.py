@@ -48,7 +48,9 @@ def test_a_launch_on_a_stream_of_a_context_that_is_not_current_passes_the_gate_t
     assert gpu_ns <= 3000 * MS * 0.1 + 20 * MS
 
 
-def test_a_context_that_is_destroyed_while_its_kernel_runs_leaves_the_time_to_be_paid(built: Path, tmp_path: Path) -> None:
+def test_a_context_that_is_destroyed_while_its_kernel_runs_leaves_the_time_to_be_paid(
+    built: Path, tmp_path: Path
+) -> None:
     (gpu_ns,) = container(built, tmp_path, 100).run("streams", "gone")
     assert gpu_ns <= 5000 * MS * 0.1 + 120 * MS
 
@@ -76,7 +78,9 @@ def test_a_callback_within_an_allocation_waits_and_allocates(built: Path, tmp_pa
     assert one.read().gpus[0].account_bytes >= used
 
 
-def test_threads_that_make_and_leave_contexts_at_once_leave_no_charge_and_no_context_uncharged(built: Path, tmp_path: Path) -> None:
+def test_threads_that_make_and_leave_contexts_at_once_leave_no_charge_and_no_context_uncharged(
+    built: Path, tmp_path: Path
+) -> None:
     node = Node(built, tmp_path, clients=1, context_mib=8)
     one = node.container("a", Rules(gpus=(GpuRule(uuid=UUID, memory_limit_bytes=1 << 30),)), context_bytes=8 << 20)
     program = one.start("streams", "retain")

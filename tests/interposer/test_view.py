@@ -16,7 +16,9 @@ MACHINE = f"driver 580.95.05\ncuda 13000\ngpu 0 {UUID} NVIDIA_H200 143771 000000
 
 
 @pytest.mark.parametrize(("limit_mib", "total_mib"), [(2000, 2000), (1 << 20, 143771)])
-def test_nvml_shows_the_slice_and_never_more_than_the_device(built: Path, tmp_path: Path, limit_mib: int, total_mib: int) -> None:
+def test_nvml_shows_the_slice_and_never_more_than_the_device(
+    built: Path, tmp_path: Path, limit_mib: int, total_mib: int
+) -> None:
     subprocess.run(["make", "-s", "-C", str(ROOT / "tests/fakes/nvml"), f"BUILD={built / 'nvml'}"], check=True)
     (tmp_path / "machine").write_text(MACHINE)
     node = Node(built, tmp_path / "node")
@@ -30,8 +32,12 @@ def test_the_library_loads_in_images_with_an_old_c_library(built: Path) -> None:
     """What ld.so.preload cannot load it ignores, and the slice with it: nothing newer than glibc 2.17 may be asked for."""
     if shutil.which("objdump") is None:
         pytest.skip("no objdump")
-    listed = subprocess.run(["objdump", "-T", str(built / "kerf" / "libkerf.so")], check=True, capture_output=True, text=True).stdout
-    wanted = {version for line in listed.splitlines() if "*UND*" in line for version in re.findall(r"GLIBC_([\d.]+)", line)}
+    listed = subprocess.run(
+        ["objdump", "-T", str(built / "kerf" / "libkerf.so")], check=True, capture_output=True, text=True
+    ).stdout
+    wanted = {
+        version for line in listed.splitlines() if "*UND*" in line for version in re.findall(r"GLIBC_([\d.]+)", line)
+    }
     assert wanted
     assert max(tuple(map(int, version.split("."))) for version in wanted) <= (2, 17)
 

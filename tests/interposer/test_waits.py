@@ -65,7 +65,9 @@ def test_another_processs_work_that_does_not_end_is_not_waited_for_without_end(b
     numbers(late)
 
 
-def test_a_context_that_goes_leaves_the_launch_of_a_thread_that_waits_in_another_accounted(built: Path, tmp_path: Path) -> None:
+def test_a_context_that_goes_leaves_the_launch_of_a_thread_that_waits_in_another_accounted(
+    built: Path, tmp_path: Path
+) -> None:
     one = container(built, tmp_path, GpuRule(uuid=UUID, compute_milli=100))
     (truly_ns,) = one.run("moves")
     assert abs(one.read().gpus[0].used_ns - truly_ns) < MS

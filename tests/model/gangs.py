@@ -58,7 +58,11 @@ def steps(s: State, off: str = "") -> Iterator[tuple[str, State]]:
         if s.crashes:
             yield "the leader crashes", s._replace(leading=False, holds=frozenset(), decided=(), crashes=s.crashes - 1)
     else:
-        again = frozenset(d for record in s.log for d in record if s.pods[d[0]] == (PENDING, d[1])) if off != "re-adopt" else frozenset()
+        again = (
+            frozenset(d for record in s.log for d in record if s.pods[d[0]] == (PENDING, d[1]))
+            if off != "re-adopt"
+            else frozenset()
+        )
         yield "a successor takes over", s._replace(leading=True, holds=again)
 
 

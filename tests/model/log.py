@@ -114,11 +114,17 @@ def steps(s: State, off: str = "") -> Iterator[tuple[str, State]]:
     """Every next state, with the step's name."""
     for pod, version in s.binds:
         if s.pods[pod] == (0, version):
-            yield f"the Binding of pod {pod} at {version} arrives", s._replace(pods=_put(s.pods, pod, (version, version)))
+            yield (
+                f"the Binding of pod {pod} at {version} arrives",
+                s._replace(pods=_put(s.pods, pod, (version, version))),
+            )
     if s.losses and s.log:
         for cut in range(1, len(s.log) + 1):
             shorter = s._replace(log=s.log[:-cut], losses=s.losses - 1)
-            yield f"the servers restart without the last {cut} records", shorter._replace(mark=NO_MARK, revision=s.revision + 1)
+            yield (
+                f"the servers restart without the last {cut} records",
+                shorter._replace(mark=NO_MARK, revision=s.revision + 1),
+            )
             yield f"a backup without the last {cut} records takes the log's place", shorter
         yield "the servers restart", s._replace(mark=NO_MARK, revision=s.revision + 1, losses=s.losses - 1)
     for index in range(len(s.sessions)):
@@ -161,7 +167,11 @@ def _look(s: State, me: Session, off: str) -> Iterator[tuple[str, Session, State
     if not trusted and off != "begun-anew":
         if newest_term(s) == me.term:
             clock = max(s.clock, end(s)) + 1
-            yield "deletes the log", Session(), s._replace(log=(), first=clock, clock=clock, mark=(clock - 1, 0), revision=s.revision + 1)
+            yield (
+                "deletes the log",
+                Session(),
+                s._replace(log=(), first=clock, clock=clock, mark=(clock - 1, 0), revision=s.revision + 1),
+            )
         else:
             yield "is superseded", Session(), s
         return
@@ -195,7 +205,9 @@ def _ready(s: State, me: Session, off: str) -> Iterator[tuple[str, Session, Stat
         for name, marked, rest in _mark(s, me, off):
             yield name, marked._replace(phase=LEADING) if marked.phase == LEADING else marked, rest
         return
-    for name, logged, rest in _log(s, me, ("R", me.number, me.holds if off != "holds-again" else frozenset()), "writes ready", LISTED, off):
+    for name, logged, rest in _log(
+        s, me, ("R", me.number, me.holds if off != "holds-again" else frozenset()), "writes ready", LISTED, off
+    ):
         yield name, logged._replace(readied=True) if logged.phase == LISTED else logged, rest
 
 
@@ -220,7 +232,9 @@ def _lead(s: State, me: Session, off: str) -> Iterator[tuple[str, Session, State
             yield "is refused a renewal", Session(), s
 
 
-def _log(s: State, me: Session, record: Record, name: str, phase: int, off: str) -> Iterator[tuple[str, Session, State]]:
+def _log(
+    s: State, me: Session, record: Record, name: str, phase: int, off: str
+) -> Iterator[tuple[str, Session, State]]:
     """An append under the fence of the term and behind the session's own last record."""
     if newest_term(s) != me.term or (end(s) != me.last and off != "own-term"):
         yield "is refused an append", Session(), s

@@ -121,10 +121,16 @@ def _world(s: State, off: str) -> Iterator[tuple[str, State]]:
         if pod.status == BOUND and s.deletions:
             yield f"pod {i} is deleted by force", _gone(s, i)._replace(deletions=s.deletions - 1)
     if s.losses and s.leader is None and s.log:
-        yield "the log is lost", s._replace(log=frozenset(), excluded=False, complete=False, losses=s.losses - 1, losses_had=True)
+        yield (
+            "the log is lost",
+            s._replace(log=frozenset(), excluded=False, complete=False, losses=s.losses - 1, losses_had=True),
+        )
     if s.lies and s.leader is not None and off == "own-words":
         for grant in s.leader.grants(GIVEN, LEAVING):
-            yield f"another node says that {grant} is released", s._replace(words=s.words | {("released", grant)}, lies=s.lies - 1)
+            yield (
+                f"another node says that {grant} is released",
+                s._replace(words=s.words | {("released", grant)}, lies=s.lies - 1),
+            )
 
 
 def _gone(s: State, i: int) -> State:
@@ -171,9 +177,15 @@ def _sync(s: State, term: int, number: int, named: tuple[tuple[Grant, bool], ...
     node = s.node
     if (term, number) < node.closed:
         return s
-    node = node._replace(void=node.void | {grant for grant, _ in named if _is_void(node, grant, off)}, closed=(term, number))
+    node = node._replace(
+        void=node.void | {grant for grant, _ in named if _is_void(node, grant, off)}, closed=(term, number)
+    )
     for grant, order, _ in node.known:
-        if grant not in {g for g, _ in named} and grant not in node.runs and (order < (term, number) or off == "numbers"):
+        if (
+            grant not in {g for g, _ in named}
+            and grant not in node.runs
+            and (order < (term, number) or off == "numbers")
+        ):
             node = _bury(node, grant)
     for grant, bound in named:
         if grant not in node.void:
@@ -195,7 +207,11 @@ def _learn(node: Node, grant: Grant, order: tuple[int, int], *, bound: bool) -> 
 
 
 def _bury(node: Node, grant: Grant) -> Node:
-    return node._replace(known=frozenset(k for k in node.known if k[0] != grant), void=node.void | {grant}, leaving=node.leaving - {grant})
+    return node._replace(
+        known=frozenset(k for k in node.known if k[0] != grant),
+        void=node.void | {grant},
+        leaving=node.leaving - {grant},
+    )
 
 
 def _release(s: State, grant: Grant) -> State:
@@ -219,11 +235,20 @@ def _begin(s: State) -> Iterator[tuple[str, State]]:
         book |= {
             (grant, HELD)
             for grant in s.log
-            if pods[grant[0]].status == PENDING and pods[grant[0]].version == grant[1] and not (excluded and grant[0] == UNTOUCHABLE)
+            if pods[grant[0]].status == PENDING
+            and pods[grant[0]].version == grant[1]
+            and not (excluded and grant[0] == UNTOUCHABLE)
         }
     leader = Leader(term=term, seen=pods, book=frozenset(book), excluded=excluded)
     begun = s._replace(
-        pods=pods, leader=leader, term=term, terms=s.terms - 1, syncs=2, log=frozenset(g for g, _ in book), excluded=excluded, complete=True
+        pods=pods,
+        leader=leader,
+        term=term,
+        terms=s.terms - 1,
+        syncs=2,
+        log=frozenset(g for g, _ in book),
+        excluded=excluded,
+        complete=True,
     )
     yield f"a leader begins term {term}", _send_sync(begun, leader)
 
@@ -247,7 +272,10 @@ def _lead(s: State, me: Leader, off: str) -> Iterator[tuple[str, State]]:
         for i, pod in enumerate(me.seen):
             if pod.status == PENDING and not (me.excluded and i == UNTOUCHABLE):
                 grant = (i, pod.version, me.term)
-                yield f"the leader decides {grant}", s._replace(leader=me._replace(book=frozenset({(grant, HELD)})), log=s.log | {grant})
+                yield (
+                    f"the leader decides {grant}",
+                    s._replace(leader=me._replace(book=frozenset({(grant, HELD)})), log=s.log | {grant}),
+                )
     for word in s.words:
         yield f"the leader hears {word}", _hear(s._replace(words=s.words - {word}), me, word)
 
@@ -316,7 +344,10 @@ def runs_by_another_grant(s: State) -> bool:
 
 def bound_in_vain(s: State) -> bool:
     """P5: a pod is bound and lives, and its node will never start it."""
-    return any(pod.status == BOUND and pod.grant in s.node.void and not (s.losses_had and i == UNTOUCHABLE) for i, pod in enumerate(s.pods))
+    return any(
+        pod.status == BOUND and pod.grant in s.node.void and not (s.losses_had and i == UNTOUCHABLE)
+        for i, pod in enumerate(s.pods)
+    )
 
 
 def bad(s: State) -> bool:

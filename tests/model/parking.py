@@ -17,7 +17,16 @@ from tests.model.explore import explore as all_states
 
 TOUCH = -1
 TAKES = "somebody gets what was given up"
-RULES = ("node-first", "very-words", "book-before-resume", "old-terms-refused", "sync-first", "versions", "moved-first", "resumes")
+RULES = (
+    "node-first",
+    "very-words",
+    "book-before-resume",
+    "old-terms-refused",
+    "sync-first",
+    "versions",
+    "moved-first",
+    "resumes",
+)
 
 
 PLANS = 2
@@ -70,7 +79,9 @@ def steps(s: State, off: str = "") -> Iterator[tuple[str, State]]:
         number = s.orders[at][1]
         following = s._replace(orders=s.orders[:at] + s.orders[at + 1 :])
         if term >= s.agent_term or off == "old-terms-refused":
-            following = following._replace(agent=number, agent_term=max(term, s.agent_term), words=(*s.words, (term, number)))
+            following = following._replace(
+                agent=number, agent_term=max(term, s.agent_term), words=(*s.words, (term, number))
+            )
         yield "the agent hears an order", following
     if s.words:
         (term, number), *rest = s.words
@@ -81,8 +92,15 @@ def steps(s: State, off: str = "") -> Iterator[tuple[str, State]]:
     if s.crashes:
         unmoved = -1 if off == "moved-first" else s.version
         taken = s._replace(
-            term=s.term + 1, book=0, told=s.note, resuming=False, synced=off == "sync-first", unmoved=unmoved, patches=s.patches | {(TOUCH, 0)}, crashes=s.crashes - 1,
-        )  # fmt: skip
+            term=s.term + 1,
+            book=0,
+            told=s.note,
+            resuming=False,
+            synced=off == "sync-first",
+            unmoved=unmoved,
+            patches=s.patches | {(TOUCH, 0)},
+            crashes=s.crashes - 1,
+        )
         if off == "sync-first":
             taken = taken._replace(book=s.note)
         yield "another leader takes over and asks the node", taken._replace(orders=(*s.orders, (taken.term, s.note)))
@@ -107,13 +125,24 @@ def _leader(s: State, off: str) -> Iterator[tuple[str, State]]:
     if s.note != s.told:
         if s.note:
             booked = s.note if off == "node-first" else s.book
-            yield "the annotation is seen, the agent told", s._replace(told=s.note, book=booked, unmoved=unmoved, orders=(*s.orders, (s.term, s.note)))
+            yield (
+                "the annotation is seen, the agent told",
+                s._replace(told=s.note, book=booked, unmoved=unmoved, orders=(*s.orders, (s.term, s.note))),
+            )
         else:
-            yield "it is seen to be gone, the agent told", s._replace(told=0, book=0, resuming=False, unmoved=unmoved, orders=(*s.orders, (s.term, 0)))
+            yield (
+                "it is seen to be gone, the agent told",
+                s._replace(told=0, book=0, resuming=False, unmoved=unmoved, orders=(*s.orders, (s.term, 0))),
+            )
     if s.book and not s.heir and s.synced and s.unmoved == -1 and (not s.resuming or off == "book-before-resume"):
         yield TAKES, s._replace(heir=True, plan=s.plan + (s.book == wanted))
     if s.note and s.note != wanted and not s.heir and s.synced and s.unmoved == -1 and ours and off != "resumes":
-        yield "it may resume", s._replace(book=s.book if off == "book-before-resume" else 0, resuming=True, patches=s.patches | {(0, s.version)})
+        yield (
+            "it may resume",
+            s._replace(
+                book=s.book if off == "book-before-resume" else 0, resuming=True, patches=s.patches | {(0, s.version)}
+            ),
+        )
     if s.note and s.note == wanted and not s.heir and s.synced and not s.resuming:
         yield "the plan is given up", s._replace(plan=s.plan + 1)
 
@@ -125,7 +154,9 @@ def double_booked(s: State) -> bool:
 
 def stuck(s: State, off: str) -> bool:
     """Nothing can happen of itself but that somebody takes what the pod gave up: it does not get it back, although it may."""
-    return not s.heir and bool(s.agent or s.note) and all(name == TAKES for name, _ in steps(s._replace(crashes=0), off))
+    return (
+        not s.heir and bool(s.agent or s.note) and all(name == TAKES for name, _ in steps(s._replace(crashes=0), off))
+    )
 
 
 def bad(s: State, off: str) -> bool:

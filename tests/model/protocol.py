@@ -28,7 +28,19 @@ UNKNOWN, SAW, RUNS, RETURNED = 0, 1, 2, 3
 OFF, TERM, REPLAYED, LISTED, READY, LEADING = 0, 1, 2, 3, 4, 5
 PODS = (0, 1)
 
-RULES = ("R1-fence", "R2-log-first", "R3-preconditions", "R4-evidence", "R5-touch", "R5-fresh-list", "R5-term-numbers", "R5-re-adopt", "R6-node-returns", "R6-sync", "R6-sync-after-touch")
+RULES = (
+    "R1-fence",
+    "R2-log-first",
+    "R3-preconditions",
+    "R4-evidence",
+    "R5-touch",
+    "R5-fresh-list",
+    "R5-term-numbers",
+    "R5-re-adopt",
+    "R6-node-returns",
+    "R6-sync",
+    "R6-sync-after-touch",
+)
 
 Pod = tuple[int, int, int]
 Decision = tuple[int, int, int]
@@ -59,12 +71,22 @@ class State(NamedTuple):
 
 
 def initial(*, terms: int = 3, edits: int = 1) -> State:
-    return State(((PENDING, 1, 0), (PENDING, 1, 0)), (), (Leader(), Leader()), frozenset(), (UNKNOWN, UNKNOWN), (1, 1, edits, terms), 10)
+    return State(
+        ((PENDING, 1, 0), (PENDING, 1, 0)),
+        (),
+        (Leader(), Leader()),
+        frozenset(),
+        (UNKNOWN, UNKNOWN),
+        (1, 1, edits, terms),
+        10,
+    )
 
 
 def double_booked(state: State) -> bool:
     """P1: bound plus still running exceeds the one GPU. What was given back for good no longer counts."""
-    return sum(1 for p in PODS if (state.pods[p][0] == BOUND and state.agent[p] != RETURNED) or state.agent[p] == RUNS) > 1
+    return (
+        sum(1 for p in PODS if (state.pods[p][0] == BOUND and state.agent[p] != RETURNED) or state.agent[p] == RUNS) > 1
+    )
 
 
 def steps(s: State, off: str = "", gate: bool = False) -> Iterator[tuple[str, State]]:
@@ -88,7 +110,10 @@ def _world(s: State, off: str, gate: bool) -> Iterator[tuple[str, State]]:
     for p, version in s.binds:
         status, now, _ = s.pods[p]
         if status == PENDING and (now == version or off == "R3-preconditions"):
-            yield f"binding of pod {p} at {version} arrives", s._replace(pods=_put(s.pods, p, (BOUND, now + 1, version)))
+            yield (
+                f"binding of pod {p} at {version} arrives",
+                s._replace(pods=_put(s.pods, p, (BOUND, now + 1, version))),
+            )
     for p in PODS:
         status, version, granted = s.pods[p]
         if status == BOUND and s.agent[p] == UNKNOWN:
@@ -102,9 +127,19 @@ def _world(s: State, off: str, gate: bool) -> Iterator[tuple[str, State]]:
         if status == BOUND and s.agent[p] == RETURNED:
             yield f"pod {p} is deleted", s._replace(pods=_put(s.pods, p, (GONE, version + 1, granted)))
         if status != GONE and kills:
-            yield f"pod {p} is force-deleted", s._replace(pods=_put(s.pods, p, (GONE, version + 1, granted)), budgets=(wipes, kills - 1, edits, terms))
+            yield (
+                f"pod {p} is force-deleted",
+                s._replace(
+                    pods=_put(s.pods, p, (GONE, version + 1, granted)), budgets=(wipes, kills - 1, edits, terms)
+                ),
+            )
         if status == PENDING and edits:
-            yield f"a user edits pod {p}", s._replace(pods=_put(s.pods, p, (status, version + 1, granted)), budgets=(wipes, kills, edits - 1, terms))
+            yield (
+                f"a user edits pod {p}",
+                s._replace(
+                    pods=_put(s.pods, p, (status, version + 1, granted)), budgets=(wipes, kills, edits - 1, terms)
+                ),
+            )
     if wipes and s.log:
         clock = 10 if off == "R5-term-numbers" else s.clock
         yield "NATS loses everything", s._replace(log=(), budgets=(wipes - 1, kills, edits, terms), clock=clock)
@@ -121,7 +156,11 @@ def _leader(s: State, me: Leader, off: str) -> Iterator[tuple[str, Leader, State
     if me.phase == TERM:
         records = _before(s.log, me.term)
         decisions = tuple(sorted({(r[1], r[2]) for r in records if r[0] == "D"})) if off != "R5-re-adopt" else ()
-        yield "replays the log", me._replace(phase=REPLAYED, replayed=decisions, complete=any(r[0] == "R" for r in records)), None
+        yield (
+            "replays the log",
+            me._replace(phase=REPLAYED, replayed=decisions, complete=any(r[0] == "R" for r in records)),
+            None,
+        )
     elif me.phase == REPLAYED:
         yield from _list(s, me, off)
     elif me.phase == LISTED:
@@ -153,7 +192,11 @@ def _sync(s: State, me: Leader, off: str, phase: int) -> Iterator[tuple[str, Lea
     known = [p for p in PODS if me.view[p][0] == BOUND or any(h[0] == p for h in me.holds)]
     leaving = {p for p in PODS if s.agent[p] == RUNS and p not in known}
     agent = tuple(RETURNED if s.agent[p] == SAW and p not in known else s.agent[p] for p in PODS)
-    yield "syncs the node", me._replace(phase=phase, synced=True, leaving=tuple(sorted({*me.leaving, *leaving}))), s._replace(agent=agent)
+    yield (
+        "syncs the node",
+        me._replace(phase=phase, synced=True, leaving=tuple(sorted({*me.leaving, *leaving}))),
+        s._replace(agent=agent),
+    )
 
 
 def _recover(s: State, me: Leader, off: str, fenced: bool) -> Iterator[tuple[str, Leader, State | None]]:
@@ -168,7 +211,11 @@ def _recover(s: State, me: Leader, off: str, fenced: bool) -> Iterator[tuple[str
             # The answer of the PATCH is seen at once: version and status as they are after it.
             view = _put(me.view, p, moved[:2])
             holds = tuple(h for h in me.holds if h[0] != p)
-            yield f"touches pod {p}", me._replace(view=view, holds=holds, replayed=(*me.replayed, (p, -1))), s._replace(pods=_put(s.pods, p, moved))
+            yield (
+                f"touches pod {p}",
+                me._replace(view=view, holds=holds, replayed=(*me.replayed, (p, -1))),
+                s._replace(pods=_put(s.pods, p, moved)),
+            )
         return
     if fenced:
         yield "writes ready", me._replace(phase=READY, replayed=()), s._replace(log=(*s.log, ("R", me.term)))
@@ -251,6 +298,13 @@ def overrun(state: State) -> bool:
     return state.agent.count(RUNS) > 1
 
 
-def explore(start: State, off: str = "", *, bad: Callable[[State], bool] = double_booked, gate: bool = False, limit: int = 50_000_000) -> Result:
+def explore(
+    start: State,
+    off: str = "",
+    *,
+    bad: Callable[[State], bool] = double_booked,
+    gate: bool = False,
+    limit: int = 50_000_000,
+) -> Result:
     """Breadth first, so that a counterexample is a shortest one. `gate` adds R7, the agent's own look at the device."""
     return Result(*all_states(start, lambda state: steps(state, off, gate), bad, limit=limit))

@@ -19,7 +19,14 @@ RUNS, EVICTED, RETURNED = 0, 1, 2
 WAITS, BOUND, GONE = 0, 1, 2
 NONE, KEPT, LOGGED, TAKEN = 0, 1, 2, 3
 
-RULES = ("log-first", "kept-for-it-alone", "re-adopt", "over-after-decisions", "freed-by-the-node", "deadline-in-the-log")
+RULES = (
+    "log-first",
+    "kept-for-it-alone",
+    "re-adopt",
+    "over-after-decisions",
+    "freed-by-the-node",
+    "deadline-in-the-log",
+)
 
 
 class State(NamedTuple):
@@ -60,7 +67,13 @@ def steps(s: State, off: str = "") -> Iterator[tuple[str, State]]:
             yield "the leader crashes", s._replace(leading=False, kept=NONE, crashes=s.crashes - 1)
     else:
         # Open holds are re-adopted by rule R5, which protocol.py shows; here only what becomes of the reservation.
-        open_ = "reserved" in s.log and "over" not in s.log and "heir" not in s.log and s.heir == WAITS and off != "re-adopt"
+        open_ = (
+            "reserved" in s.log
+            and "over" not in s.log
+            and "heir" not in s.log
+            and s.heir == WAITS
+            and off != "re-adopt"
+        )
         yield "another leader replays the log", s._replace(leading=True, kept=LOGGED if open_ else NONE)
 
 
@@ -75,7 +88,12 @@ def _leader(s: State, off: str) -> Iterator[tuple[str, State]]:
         log = (*s.log, "over") if off == "over-after-decisions" else s.log
         yield "the heir is decided", s._replace(kept=TAKEN, log=log)
     if s.kept == TAKEN:
-        yield "its decision is logged, then that it is over", s._replace(kept=NONE, log=(*s.log, "heir", "over"), holds=s.holds | {"heir"} if s.heir == WAITS else s.holds)
+        yield (
+            "its decision is logged, then that it is over",
+            s._replace(
+                kept=NONE, log=(*s.log, "heir", "over"), holds=s.holds | {"heir"} if s.heir == WAITS else s.holds
+            ),
+        )
     if s.kept in (KEPT, LOGGED) and s.heir == GONE:
         yield "nobody needs it any more", s._replace(kept=NONE, log=(*s.log, "over"))
     if s.kept == LOGGED and s.deadlines:

@@ -36,7 +36,10 @@ def main() -> None:
     except Unfit as error:
         sys.stderr.write(f"{error}\n")
         sys.exit(2)
-    of = {verdict: [r for r in results if r.verdict == verdict] for verdict in ("killed", "survived", "explained", "invalid")}
+    of = {
+        verdict: [r for r in results if r.verdict == verdict]
+        for verdict in ("killed", "survived", "explained", "invalid")
+    }
     summary = {
         "mutants": len(results),
         "killed": len(of["killed"]),

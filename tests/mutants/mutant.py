@@ -31,7 +31,9 @@ class Mutant(msgspec.Struct, frozen=True):
             return f"{self.name}: there is no file {self.file}"
         times = path.read_text().count(self.old)
         if times != 1:
-            return f"{self.name}: {self.file} has the text {times} times, and must have it once: {self.old.strip()[:100]}"
+            return (
+                f"{self.name}: {self.file} has the text {times} times, and must have it once: {self.old.strip()[:100]}"
+            )
         if self.new == self.old:
             return f"{self.name}: it changes nothing"
         if not self.tests:

@@ -94,7 +94,9 @@ def _pytest(tree: Path, *arguments: str, limit_s: float = LIMIT_S) -> tuple[int,
     environment = os.environ | {"PYTHONPATH": str(tree), "PYTHONDONTWRITEBYTECODE": "1"}
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--no-header", *arguments]
     try:
-        done = subprocess.run(command, cwd=tree, env=environment, capture_output=True, text=True, timeout=limit_s, check=False)
+        done = subprocess.run(
+            command, cwd=tree, env=environment, capture_output=True, text=True, timeout=limit_s, check=False
+        )
     except subprocess.TimeoutExpired:
         return _TIMED_OUT, ""
     return done.returncode, done.stdout + done.stderr
@@ -103,7 +105,9 @@ def _pytest(tree: Path, *arguments: str, limit_s: float = LIMIT_S) -> tuple[int,
 @contextmanager
 def _copy() -> Iterator[Path]:
     """All files that git knows or would add, as they are now."""
-    named = subprocess.run(["git", "ls-files", "-z", "-co", "--exclude-standard"], cwd=ROOT, capture_output=True, check=True).stdout
+    named = subprocess.run(
+        ["git", "ls-files", "-z", "-co", "--exclude-standard"], cwd=ROOT, capture_output=True, check=True
+    ).stdout
     with tempfile.TemporaryDirectory(prefix="kerf-mutants-") as folder:
         tree = Path(folder)
         for name in (part.decode() for part in named.split(b"\0") if part):

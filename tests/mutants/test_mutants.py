@@ -26,9 +26,13 @@ def test_a_sample_of_the_mutants_is_killed() -> None:
 
 
 MENDED = Mutant(
-    name="mended", what="it changes a comment", file="tests/mutants/__init__.py", old="One-line weakenings", new="Weakenings",
+    name="mended",
+    what="it changes a comment",
+    file="tests/mutants/__init__.py",
+    old="One-line weakenings",
+    new="Weakenings",
     tests=("tests/mutants/test_mutants.py::test_every_mutant_can_be_tried",),
-)  # fmt: skip
+)
 
 
 def test_a_mutant_that_no_test_notices_survives() -> None:

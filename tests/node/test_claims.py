@@ -24,12 +24,18 @@ def claim_spec(count: int = 1, **capacity: str) -> dict[str, Any]:
 
 
 async def template(world: World, name: str, **wish: Any) -> None:
-    await world.ask("POST", TEMPLATES.format(world.namespace), {"metadata": {"name": name}, "spec": {"spec": claim_spec(**wish)}})
+    await world.ask(
+        "POST", TEMPLATES.format(world.namespace), {"metadata": {"name": name}, "spec": {"spec": claim_spec(**wish)}}
+    )
 
 
 async def pod(world: World, name: str, scheduler: str = "kerf", **source: str) -> None:
     users = [{"name": "main", "image": WORKLOAD, "args": [], "resources": {"claims": [{"name": "mine"}]}}]
-    spec = {"schedulerName": scheduler, "resourceClaims": [{"name": "mine", **source}], "tolerations": [{"operator": "Exists"}]}
+    spec = {
+        "schedulerName": scheduler,
+        "resourceClaims": [{"name": "mine", **source}],
+        "tolerations": [{"operator": "Exists"}],
+    }
     await world.create_pod(name, containers=users, spec=spec)
 
 
@@ -70,7 +76,10 @@ async def test_restarts_of_agent_and_kubelet_change_nothing(world: World) -> Non
     await world.offered()
     await pod(world, "after", resourceClaimTemplateName="part")
     now = await world.running("before", "after")
-    assert now["before"]["status"]["containerStatuses"][0]["containerID"] == first["status"]["containerStatuses"][0]["containerID"]
+    assert (
+        now["before"]["status"]["containerStatuses"][0]["containerID"]
+        == first["status"]["containerStatuses"][0]["containerID"]
+    )
     assert (await world.inside("after")).environment["KERF_GRANT"] == grant_of(now["after"]).grant_id
     # Its claim is not prepared again for a container that restarts in place: what was written for it must still be there.
     for pid in world.processes(now["before"]):
@@ -86,14 +95,32 @@ async def test_restarts_of_agent_and_kubelet_change_nothing(world: World) -> Non
 async def test_an_allocation_without_a_grant_starts_nothing(world: World) -> None:
     """Everything that the API server and the kubelet check is right: allocated, reserved, bound. No decision of Kerf's stands
     behind it."""
-    made = await world.ask("POST", f"/apis/resource.k8s.io/v1/namespaces/{world.namespace}/resourceclaims", {"metadata": {"name": "stolen"}, "spec": claim_spec(memory="1Gi")})
+    made = await world.ask(
+        "POST",
+        f"/apis/resource.k8s.io/v1/namespaces/{world.namespace}/resourceclaims",
+        {"metadata": {"name": "stolen"}, "spec": claim_spec(memory="1Gi")},
+    )
     await world.create_pod(
-        "thief", containers=[{"name": "main", "image": WORKLOAD, "args": [], "resources": {"claims": [{"name": "mine"}]}}],
-        spec={"schedulerName": "nobody", "resourceClaims": [{"name": "mine", "resourceClaimName": "stolen"}], "tolerations": [{"operator": "Exists"}]},
-    )  # fmt: skip
+        "thief",
+        containers=[{"name": "main", "image": WORKLOAD, "args": [], "resources": {"claims": [{"name": "mine"}]}}],
+        spec={
+            "schedulerName": "nobody",
+            "resourceClaims": [{"name": "mine", "resourceClaimName": "stolen"}],
+            "tolerations": [{"operator": "Exists"}],
+        },
+    )
     thief = await world.seen("Pod", "thief")
-    result = {"request": "gpu", "driver": "gpu.kerf.dev", "pool": NODE, "device": "gpu-0", "shareID": "0b9a1c52-6d0e-4f36-8a2b-3f1f0f9f8e11"}
-    status = {"allocation": {"devices": {"results": [result]}}, "reservedFor": [{"resource": "pods", "name": "thief", "uid": thief["metadata"]["uid"]}]}
+    result = {
+        "request": "gpu",
+        "driver": "gpu.kerf.dev",
+        "pool": NODE,
+        "device": "gpu-0",
+        "shareID": "0b9a1c52-6d0e-4f36-8a2b-3f1f0f9f8e11",
+    }
+    status = {
+        "allocation": {"devices": {"results": [result]}},
+        "reservedFor": [{"resource": "pods", "name": "thief", "uid": thief["metadata"]["uid"]}],
+    }
     path = f"/apis/resource.k8s.io/v1/namespaces/{world.namespace}/resourceclaims/{made['metadata']['name']}/status"
     await world.ask("PATCH", path, {"status": status}, content_type="application/merge-patch+json")
     await world.bind_by_hand("thief")
@@ -112,5 +139,8 @@ async def test_the_slice_in_the_api_says_what_the_node_has(world: World) -> None
     (found,) = [item for item in listed["items"] if item["spec"]["nodeName"] == NODE]
     by_uuid = {device["attributes"]["uuid"]["string"]: device for device in found["spec"]["devices"]}
     assert set(by_uuid) == {world.gpus.uuid(i) for i in range(world.gpus.count)}
-    claim = await world.ask("GET", f"/apis/resource.k8s.io/v1/namespaces/{world.namespace}/resourceclaims/{running['status']['resourceClaimStatuses'][0]['resourceClaimName']}")
+    claim = await world.ask(
+        "GET",
+        f"/apis/resource.k8s.io/v1/namespaces/{world.namespace}/resourceclaims/{running['status']['resourceClaimStatuses'][0]['resourceClaimName']}",
+    )
     assert claim["status"]["allocation"]["devices"]["results"][0]["device"] == by_uuid[share.uuid]["name"]

@@ -35,7 +35,9 @@ async def world(sandbox: Sandbox, tmp_path: Path) -> AsyncIterator[World]:
     }  # fmt: skip
     async with world_on(sandbox, gpus, settings) as made:
         try:
-            await eventually(lambda: made.agent.samples("kerf_agent_enforcement_proven") == {"": 1.0}, within_s=WITHIN_S)
+            await eventually(
+                lambda: made.agent.samples("kerf_agent_enforcement_proven") == {"": 1.0}, within_s=WITHIN_S
+            )
         except AssertionError:
             raise AssertionError(f"the canary has not passed; agent: {sandbox.log('agent')}") from None
         yield made
@@ -72,7 +74,9 @@ async def test_two_that_reserved_no_time_take_turns_by_priority(world: World) ->
     await world.create_pod("usual", gpu_memory="2Gi", annotations=gpu)
     pods = await world.running("low", "usual")
     assert {grant_of(pod).containers["main"].strategy for pod in pods.values()} == {"time_slice"}
-    said = {name: layout.Orders.from_buffer_copy(read(root(world, pod) / "run/kerf/orders")) for name, pod in pods.items()}
+    said = {
+        name: layout.Orders.from_buffer_copy(read(root(world, pod) / "run/kerf/orders")) for name, pod in pods.items()
+    }
     assert (said["low"].tier, said["low"].peer_count, said["usual"].tier) == (layout.LOW, 1, layout.NORMAL)
     peer = root(world, pods["low"]) / "run/kerf/peers" / said["low"].peer[0].value.decode()
     assert same(peer, root(world, pods["usual"]) / "run/kerf/signal")
@@ -86,7 +90,9 @@ def root(world: World, pod: Any) -> Path:
 def mounted(world: World, pod: Any) -> dict[str, list[str]]:
     """What stands below /run/kerf, with the options of its mount."""
     lines = [line.split() for line in Path(f"/proc/{world.processes(pod)[0]}/mounts").read_text().splitlines()]
-    return {Path(place).name: options.split(",") for _, place, _, options, *_ in lines if place.startswith("/run/kerf/")}
+    return {
+        Path(place).name: options.split(",") for _, place, _, options, *_ in lines if place.startswith("/run/kerf/")
+    }
 
 
 def read(path: Path) -> bytes:

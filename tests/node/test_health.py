@@ -26,7 +26,9 @@ async def test_a_gpu_that_falls_off_the_bus_is_out_of_the_pool_within_five_secon
         return await _state(world, failed) == "healthy"
 
     world.gpus.set(errors={failed: LOST})
-    await eventually(is_out, within_s=5.0, every_s=0.05, what="placement does not count on the GPU")  # the promise in docs/operators.md
+    await eventually(
+        is_out, within_s=5.0, every_s=0.05, what="placement does not count on the GPU"
+    )  # the promise in docs/operators.md
     await world.delete("runs")
     await world.gone("runs")
     others = [f"other-{i}" for i in range(world.gpus.count)]

@@ -28,7 +28,9 @@ pytestmark = pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one CP
 @pytest.fixture
 async def world(sandbox: Sandbox, gpus: Gpus) -> AsyncIterator[World]:
     """A node whose first four GPUs are beside one CPU, and the others beside another."""
-    gpus.set(more=[f"cpus {index} {1 << (FIRST if index < gpus.count // 2 else SECOND):x}" for index in range(gpus.count)])
+    gpus.set(
+        more=[f"cpus {index} {1 << (FIRST if index < gpus.count // 2 else SECOND):x}" for index in range(gpus.count)]
+    )
     async with world_on(sandbox, gpus) as made:
         await _asked(made)
         yield made
@@ -51,7 +53,9 @@ async def _create(world: World, name: str, *gpus: int, requests: str = "", limit
         made["resources"]["requests"] = {"cpu": requests}
     if limit:
         made["resources"]["limits"]["cpu"] = limit
-    await world.create_pod(name, containers=[made], annotations={"kerf.dev/gpu-uuid": "|".join(world.gpus.uuid(index) for index in gpus)})
+    await world.create_pod(
+        name, containers=[made], annotations={"kerf.dev/gpu-uuid": "|".join(world.gpus.uuid(index) for index in gpus)}
+    )
 
 
 def _cpus(world: World, pod: Any) -> Numbers:
@@ -62,7 +66,10 @@ def _cpus(world: World, pod: Any) -> Numbers:
 
 async def test_a_container_runs_beside_its_gpus_and_one_without_gpus_anywhere(world: World) -> None:
     await asyncio.gather(
-        _create(world, "first", 0), _create(world, "second", 4), _create(world, "both", 1, 5), world.create_pod("plain", spec=PLAIN)
+        _create(world, "first", 0),
+        _create(world, "second", 4),
+        _create(world, "both", 1, 5),
+        world.create_pod("plain", spec=PLAIN),
     )
     pods = await world.running("first", "second", "both", "plain")
     assert {name: _cpus(world, pod) for name, pod in pods.items()} == {
@@ -82,7 +89,11 @@ async def test_nobody_is_kept_from_the_cpu_time_that_it_was_promised(world: Worl
     await _create(world, "late", 1, requests="600m")
     pods = await world.running("wide", "lives", "late")
     anywhere = os.sched_getaffinity(0)
-    assert {name: _cpus(world, pod) for name, pod in pods.items()} == {"wide": anywhere, "lives": {FIRST}, "late": anywhere}
+    assert {name: _cpus(world, pod) for name, pod in pods.items()} == {
+        "wide": anywhere,
+        "lives": {FIRST},
+        "late": anywhere,
+    }
     assert world.agent.samples("kerf_agent_cpu_affinity_total") == {
         'outcome="near"': 1, 'outcome="too-few-cpus"': 1, 'outcome="cpus-promised"': 1,
     }  # fmt: skip
@@ -96,14 +107,21 @@ async def test_a_container_that_is_resized_beyond_the_cpus_beside_its_gpu_may_ru
     await _create(world, "grows", 0, requests="100m", limit="500m")
     pod = (await world.running("grows"))["grows"]
     assert _cpus(world, pod) == {FIRST}
-    larger = {"spec": {"containers": [{"name": "main", "resources": {"requests": {"cpu": "100m"}, "limits": {"cpu": "1500m"}}}]}}
+    larger = {
+        "spec": {
+            "containers": [{"name": "main", "resources": {"requests": {"cpu": "100m"}, "limits": {"cpu": "1500m"}}}]
+        }
+    }
     status, answer = await asyncio.to_thread(
         world.plane.request, "PATCH", f"/api/v1/namespaces/{world.namespace}/pods/grows/resize", larger,
         content_type="application/strategic-merge-patch+json",
     )  # fmt: skip
     assert status == 200, answer
     await eventually(
-        lambda: _cpus(world, pod) == os.sched_getaffinity(0), within_s=WITHIN_S, every_s=0.1, what="the container may run anywhere"
+        lambda: _cpus(world, pod) == os.sched_getaffinity(0),
+        within_s=WITHIN_S,
+        every_s=0.1,
+        what="the container may run anywhere",
     )
 
 
@@ -162,7 +180,10 @@ async def test_after_a_restart_of_agent_or_runtime_the_cpus_that_were_promised_a
     assert _cpus(world, (await world.running("late"))["late"]) == os.sched_getaffinity(0)
     world.sandbox.kill("containerd")
     await eventually(
-        lambda: world.agent.samples("kerf_agent_nri_connected") == {"": 0.0}, within_s=WITHIN_S, every_s=0.05, what="NRI is lost"
+        lambda: world.agent.samples("kerf_agent_nri_connected") == {"": 0.0},
+        within_s=WITHIN_S,
+        every_s=0.05,
+        what="NRI is lost",
     )
     world.sandbox.start_containerd()
     await _asked(world)

@@ -43,7 +43,9 @@ async def _never_ran(world: World, name: str, code: str) -> None:
 
 def _order(world: World, uid: str, name: str, *, term: int, memory_mib: int = 1024) -> NodeGrant:
     share = GpuShare(node=NODE, uuid=world.gpus.uuid(0), memory_mib=memory_mib, compute_milli=0)
-    grant = Grant(grant_id=f"by-hand-{name}", term=term, containers={"main": ContainerGrant(strategy="advisory", gpus=(share,))})
+    grant = Grant(
+        grant_id=f"by-hand-{name}", term=term, containers={"main": ContainerGrant(strategy="advisory", gpus=(share,))}
+    )
     return NodeGrant(term=term, uid=uid, namespace=world.namespace, name=name, grant=grant)
 
 

@@ -19,7 +19,9 @@ async def test_a_force_deleted_pod_keeps_its_gpus_until_its_container_is_gone(wo
         await world.delete("stubborn", query="?gracePeriodSeconds=0")
         await world.gone("stubborn")
         await eventually(
-            lambda: _states(world, "leaving"), within_s=WITHIN_S, what="placement has heard of it, and the node has not given back"
+            lambda: _states(world, "leaving"),
+            within_s=WITHIN_S,
+            what="placement has heard of it, and the node has not given back",
         )
         assert world.processes(pod) != []
         assert "nodeName" not in (await world.pods())["next"]["spec"]
@@ -35,7 +37,9 @@ async def test_a_force_deleted_pod_keeps_its_gpus_until_its_container_is_gone(wo
 async def _states(world: World, state: str) -> bool:
     """Whether every GPU of the node is booked by one pod in this state."""
     node = await world.node()
-    return node is not None and all([p.state for p in gpu.pods] == [state] and gpu.allocated_compute_milli == 1000 for gpu in node.gpus)
+    return node is not None and all(
+        [p.state for p in gpu.pods] == [state] and gpu.allocated_compute_milli == 1000 for gpu in node.gpus
+    )
 
 
 async def test_a_pod_that_has_ended_gives_back(world: World) -> None:

@@ -13,7 +13,9 @@ from tests.support.waiting import eventually
 
 def _lives(pods: dict[str, Any]) -> dict[str, tuple[str, int]]:
     """Which container of each pod runs, and how often it was started again."""
-    return {name: (container_id(pod), pod["status"]["containerStatuses"][0]["restartCount"]) for name, pod in pods.items()}
+    return {
+        name: (container_id(pod), pod["status"]["containerStatuses"][0]["restartCount"]) for name, pod in pods.items()
+    }
 
 
 async def test_agent_and_kubelet_may_be_killed_between_and_running_pods_do_not_notice(world: World) -> None:
@@ -98,7 +100,9 @@ async def test_a_container_that_restarts_in_place_gets_the_same_slice(world: Wor
 async def test_containers_of_one_pod_have_each_its_own_part_and_an_init_container_the_largest(world: World) -> None:
     """The kubelet gives an init container's slots on to an app container, so it runs within that one's share."""
     init = [{**container("prepare", args=["once"], gpu_memory="4Gi")}]
-    await world.create_pod("several", containers=[container("a", gpu_memory="2Gi"), container("b", gpu_memory="4Gi")], init=init)
+    await world.create_pod(
+        "several", containers=[container("a", gpu_memory="2Gi"), container("b", gpu_memory="4Gi")], init=init
+    )
     pod = (await world.running("several"))["several"]
     assert given(await world.inside("several", "a")) == expected(world, pod, "a")
     assert given(await world.inside("several", "b")) == expected(world, pod, "b")

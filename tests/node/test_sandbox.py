@@ -50,6 +50,8 @@ async def test_a_sandbox_whose_owner_is_killed_goes_with_it(sandbox: Sandbox, tm
     owner.kill()
     await owner.wait()
     # The guard is the last to go.
-    await eventually(lambda: not _processes(str(state)), within_s=WITHIN_S, every_s=0.05, what="all its processes have ended")
+    await eventually(
+        lambda: not _processes(str(state)), within_s=WITHIN_S, every_s=0.05, what="all its processes have ended"
+    )
     assert (_groups(state), _files(state), _mounts()) == ([], [], mounts)
     assert sandbox.status("kubelet") is None

@@ -34,7 +34,13 @@ async def test_a_slice_has_the_hosts_driver_and_a_pod_without_one_has_nothing_of
     await world.create_pod("slice", gpu="1")
     await world.create_pod("plain", spec={"tolerations": [{"operator": "Exists"}], "schedulerName": "kerf"})
     await world.running("slice", "plain")
-    names = [f"libcuda.so.{DRIVER_VERSION}", "libcuda.so.1", "libcuda.so", f"libnvidia-ml.so.{DRIVER_VERSION}", "libnvidia-ml.so.1"]
+    names = [
+        f"libcuda.so.{DRIVER_VERSION}",
+        "libcuda.so.1",
+        "libcuda.so",
+        f"libnvidia-ml.so.{DRIVER_VERSION}",
+        "libnvidia-ml.so.1",
+    ]
     places = [f"/usr/lib/{os.uname().machine}-linux-gnu", "/usr/lib64"]
     assert sorted((await world.inside("slice")).files) == sorted(
         [*(f"{place}/{name}" for place in places for name in names), "/usr/bin/nvidia-smi"]

@@ -60,7 +60,10 @@ class World(Whole):
         return await self.ask("POST", resources.POD.collection(self.namespace), document)
 
     async def pods(self) -> dict[str, Any]:
-        return {pod["metadata"]["name"]: pod for pod in (await self.ask("GET", resources.POD.collection(self.namespace)))["items"]}
+        return {
+            pod["metadata"]["name"]: pod
+            for pod in (await self.ask("GET", resources.POD.collection(self.namespace)))["items"]
+        }
 
     async def running(self, *names: str) -> dict[str, Any]:
         """These pods, when every container of them runs."""
@@ -70,7 +73,9 @@ class World(Whole):
             return {n: pods[n] for n in names} if all(n in pods and _runs(pods[n]) for n in names) else None
 
         try:
-            found: dict[str, Any] = await eventually(all_run, within_s=WITHIN_S, every_s=0.1, what=f"{len(names)} pods run")
+            found: dict[str, Any] = await eventually(
+                all_run, within_s=WITHIN_S, every_s=0.1, what=f"{len(names)} pods run"
+            )
         except AssertionError:
             raise AssertionError(f"not all run: {await self.why_not(names)}") from None
         return found
@@ -82,17 +87,23 @@ class World(Whole):
         return f"{late}; {late and json.dumps(pods.get(late[0], {}).get('status'))}; {told}\nagent: {self.sandbox.log('agent')}"
 
     async def events(self, name: str) -> list[Any]:
-        listed = await self.ask("GET", f"/api/v1/namespaces/{self.namespace}/events?fieldSelector=involvedObject.name={name}")
+        listed = await self.ask(
+            "GET", f"/api/v1/namespaces/{self.namespace}/events?fieldSelector=involvedObject.name={name}"
+        )
         return list(listed["items"])
 
     async def told(self, name: str, *words: str) -> str:
         """The first event on the pod that says all of `words`."""
 
         async def there() -> str | None:
-            return next((e["message"] for e in await self.events(name) if all(word in e["message"] for word in words)), None)
+            return next(
+                (e["message"] for e in await self.events(name) if all(word in e["message"] for word in words)), None
+            )
 
         try:
-            message: str = await eventually(there, within_s=WITHIN_S, every_s=0.1, what=f"an Event on {name} that says {words}")
+            message: str = await eventually(
+                there, within_s=WITHIN_S, every_s=0.1, what=f"an Event on {name} that says {words}"
+            )
         except AssertionError as error:
             raise AssertionError(f"{error}; told was {[e['message'] for e in await self.events(name)]}") from None
         return message
@@ -101,7 +112,9 @@ class World(Whole):
         """What the container was given, in its own words, through the API server and the kubelet."""
 
         async def said() -> Seen | None:
-            path = f"{resources.POD.path(name, self.namespace)}/log?container={container}&previous={str(previous).lower()}"
+            path = (
+                f"{resources.POD.path(name, self.namespace)}/log?container={container}&previous={str(previous).lower()}"
+            )
             status, text = await asyncio.to_thread(self.plane.request, "GET", path)
             return msgspec.json.decode(text, type=Seen) if status == 200 and text.endswith(b"\n") else None
 
@@ -114,8 +127,15 @@ class World(Whole):
         access = await load_access(str(self.plane.service_account("kerf-system", "kerf-watcher")))
         client = transport_for(access, max_connections=1)
         try:
-            body = {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": name}, "target": {"kind": "Node", "name": NODE}}
-            answer = await client.request("POST", f"{resources.POD.path(name, self.namespace)}/binding", msgspec.json.encode(body))
+            body = {
+                "apiVersion": "v1",
+                "kind": "Binding",
+                "metadata": {"name": name},
+                "target": {"kind": "Node", "name": NODE},
+            }
+            answer = await client.request(
+                "POST", f"{resources.POD.path(name, self.namespace)}/binding", msgspec.json.encode(body)
+            )
             assert answer.status == 201, answer
         finally:
             await client.close()
@@ -155,12 +175,19 @@ class World(Whole):
     async def kill_kubelet(self) -> None:
         """Returns when the agent has seen it, so that what it says afterwards is of the next kubelet."""
         self.sandbox.kill("kubelet")
-        await eventually(lambda: not self.agent.ready, within_s=WITHIN_S, every_s=0.05, what="the agent misses the kubelet")
+        await eventually(
+            lambda: not self.agent.ready, within_s=WITHIN_S, every_s=0.05, what="the agent misses the kubelet"
+        )
 
     async def offered(self) -> None:
         """Waits until the agent is well, the kubelet follows its slots and placement has its GPUs."""
         try:
-            await eventually(self._offered, within_s=WITHIN_S, every_s=0.05, what="the kubelet offers slots, and placement has the GPUs")
+            await eventually(
+                self._offered,
+                within_s=WITHIN_S,
+                every_s=0.05,
+                what="the kubelet offers slots, and placement has the GPUs",
+            )
         except AssertionError as error:
             raise AssertionError(f"{error}\nagent: {self.sandbox.log('agent')}") from None
 

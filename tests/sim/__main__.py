@@ -35,9 +35,14 @@ def main() -> None:
         bound += world.bound
     seconds = time.perf_counter() - began
     result = {
-        "seeds": len(seeds), "failed": failed, "steps": steps, "pods_bound": bound,
-        "simulated_hours": round(simulated_s / 3600, 2), "seconds": round(seconds, 1), "simulated_hours_per_s": round(simulated_s / 3600 / seconds, 3),
-    }  # fmt: skip
+        "seeds": len(seeds),
+        "failed": failed,
+        "steps": steps,
+        "pods_bound": bound,
+        "simulated_hours": round(simulated_s / 3600, 2),
+        "seconds": round(seconds, 1),
+        "simulated_hours_per_s": round(simulated_s / 3600 / seconds, 3),
+    }
     sys.stdout.write(json.dumps(result) + "\n" if args.json else "".join(f"{k}: {v}\n" for k, v in result.items()))
     sys.exit(1 if failed else 0)
 

@@ -210,7 +210,12 @@ class Leader:
         if self.core is None:
             return
         self._feed(m.Tick())
-        if self.core is not None and self._held_back is None and self.core.may_renew and self.world.clock.now >= self._renew_at:
+        if (
+            self.core is not None
+            and self._held_back is None
+            and self.core.may_renew
+            and self.world.clock.now >= self._renew_at
+        ):
             self._renew()
         if self._follower.epoch and self.world.clock.now - self._heard > SILENCE_S:
             self.world.clock.tell(f"{self.name} gives up the silent feed {self._follower.epoch}")
@@ -289,7 +294,9 @@ class Leader:
                 self._run(self._log.append(command.record), lambda sequence: self._feed(m.Appended(sequence)))
             case m.SendBinds():
                 for bind in command.binds:
-                    world.clock.tell(f"{self.name} sends the binding of {bind.name} at {bind.resource_version} to {bind.node}")
+                    world.clock.tell(
+                        f"{self.name} sends the binding of {bind.name} at {bind.resource_version} to {bind.node}"
+                    )
                 if world.network.lost_orders:
                     return
                 watcher = world.rng.choice(world.watchers)

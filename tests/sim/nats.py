@@ -58,7 +58,9 @@ class SimNats:
         self._make_log(now_ms)
         if value is None:
             mark = encode(LogMark(term=0, sequence=self._next - 1, session="provision"))
-            self.clock.after(self.clock.rng.uniform(0.0, 20.0) if slow else 0.0, lambda: self._mark_new_log(mark, revision))
+            self.clock.after(
+                self.clock.rng.uniform(0.0, 20.0) if slow else 0.0, lambda: self._mark_new_log(mark, revision)
+            )
 
     def _make_log(self, first_sequence: int) -> None:
         self.entries, self._next, self._has_log = [], first_sequence, True
@@ -129,8 +131,13 @@ class SimNats:
                 made = _made(decision)
                 acted_on = self._acted_on.setdefault(_key(decision), made)
                 if acted_on != made:
-                    raise Violation(f"two decisions for {decision.name} at version {decision.resource_version}: {acted_on} and {made}")
-        if isinstance(record, DecisionBatch | ReadyRecord) and self._led.setdefault(record.term, mark.session) != mark.session:
+                    raise Violation(
+                        f"two decisions for {decision.name} at version {decision.resource_version}: {acted_on} and {made}"
+                    )
+        if (
+            isinstance(record, DecisionBatch | ReadyRecord)
+            and self._led.setdefault(record.term, mark.session) != mark.session
+        ):
             raise Violation(f"P2: term {record.term} is led by {self._led[record.term]} and by {mark.session}")
         return self._mark[1]
 

@@ -128,7 +128,9 @@ class SimNode:
             return
         grant_id = rng.choice(others).grant_id
         lies: tuple[m.Input, ...] = (
-            m.SyncAnswered(NodeSyncAnswer(node=self.name, boot_id=f"{self.name}-boot-{self._boots}", term=2**50, accepted=False)),
+            m.SyncAnswered(
+                NodeSyncAnswer(node=self.name, boot_id=f"{self.name}-boot-{self._boots}", term=2**50, accepted=False)
+            ),
             m.GrantAcknowledged(self.name, grant_id, ok=False, reason="a lie", dead=True),
             m.GrantAcknowledged(self.name, grant_id, ok=False, reason="a lie"),
             m.ReleaseSeen(self.name, grant_id, "a lie"),
@@ -144,9 +146,21 @@ class SimNode:
         if not self.rogue or not others:
             return answer
         known = self.world.rng.choice(others)
-        live = tuple(LiveSlice(uid=known.grant.uid, namespace=known.grant.namespace, name=known.grant.name, container="c", grant_id=known.grant_id, strategy="exclusive",
-                               gpus={f"{self.name}-gpu-0": (1, 1)}) for _ in range(1))  # fmt: skip
-        return msgspec.structs.replace(answer, tombstones=(*answer.tombstones, *(k.grant_id for k in others)), live=(*answer.live, *live))
+        live = tuple(
+            LiveSlice(
+                uid=known.grant.uid,
+                namespace=known.grant.namespace,
+                name=known.grant.name,
+                container="c",
+                grant_id=known.grant_id,
+                strategy="exclusive",
+                gpus={f"{self.name}-gpu-0": (1, 1)},
+            )
+            for _ in range(1)
+        )
+        return msgspec.structs.replace(
+            answer, tombstones=(*answer.tombstones, *(k.grant_id for k in others)), live=(*answer.live, *live)
+        )
 
     def handle(self, event: a.Input, leader: Leader | None = None) -> list[a.Command]:
         if not self.alive:
@@ -180,12 +194,16 @@ class SimNode:
             heard = m.GrantAcknowledged(self.name, body.grant_id, body.ok, body.reason, dead=body.dead)
         self.world.network.send(self.name, leader.name, lambda: leader.hear(heard))
         if isinstance(body, NodeSyncAnswer) and not self.world.network.calm and self.world.rng.random() < 0.2:
-            self.world.clock.after(self.world.rng.uniform(0.5, 15.0), lambda: leader.hear(heard))  # the same answer, late
+            self.world.clock.after(
+                self.world.rng.uniform(0.5, 15.0), lambda: leader.hear(heard)
+            )  # the same answer, late
 
     def _released(self, event: SliceReleased) -> None:
         self.world.clock.tell(f"{self.name} gives back {event.grant_id} of {event.name or event.uid}: {event.reason}")
         for leader in self.world.leaders:
-            self.world.network.send(self.name, leader.name, lambda x=leader: x.hear(m.ReleaseSeen(self.name, event.grant_id, event.reason)))  # type: ignore[misc]
+            self.world.network.send(
+                self.name, leader.name, lambda x=leader: x.hear(m.ReleaseSeen(self.name, event.grant_id, event.reason))
+            )  # type: ignore[misc]
 
     # --- the kubelet ------------------------------------------------------------------------------------------
 
@@ -198,13 +216,18 @@ class SimNode:
             if pod["spec"].get("nodeName") == self.name:
                 present[meta["uid"]] = pod
                 self._seen.setdefault(
-                    meta["uid"], (meta["namespace"], meta["name"], (meta.get("annotations") or {}).get(names.ANNOTATION_GRANT, ""))
+                    meta["uid"],
+                    (meta["namespace"], meta["name"], (meta.get("annotations") or {}).get(names.ANNOTATION_GRANT, "")),
                 )
         for uid, (namespace, name, grant) in list(self._seen.items()):
             pod = present.get(uid)
             if pod is None and world.rng.random() < 0.3 and not world.network.calm:
                 self._start(uid, name, grant)  # it has not heard yet that the pod is gone
-            elif pod is None or pod["metadata"].get("deletionTimestamp") or pod["status"].get("phase") in ("Succeeded", "Failed"):
+            elif (
+                pod is None
+                or pod["metadata"].get("deletionTimestamp")
+                or pod["status"].get("phase") in ("Succeeded", "Failed")
+            ):
                 self._stop(uid, namespace, name, pod is not None)
             else:
                 self._start(uid, name, grant)

@@ -27,7 +27,9 @@ def compare_with_rebuilt(world: World, kept: Core) -> None:
                     todo.insert(0, m.SnapshotSeen(tuple(world.api.snapshot())))
                 case m.SendSync():
                     node = world.nodes[command.sync.node]
-                    dead = tuple(g.grant.grant_id for g in command.sync.grants if g.grant.grant_id in node.agent.released)
+                    dead = tuple(
+                        g.grant.grant_id for g in command.sync.grants if g.grant.grant_id in node.agent.released
+                    )
                     boot = node.agent.inventory.boot_id if node.agent.inventory else ""
                     todo.append(
                         m.SyncAnswered(
@@ -44,7 +46,11 @@ def compare_with_rebuilt(world: World, kept: Core) -> None:
                     )
                 case m.SendGrant() if world.nodes[command.node].agent.is_void(command.grant.grant):
                     # Of a pod that was bound by a Binding of the past while it was excluded.
-                    todo.append(m.GrantAcknowledged(command.node, command.grant.grant.grant_id, ok=False, reason="void", dead=True))
+                    todo.append(
+                        m.GrantAcknowledged(
+                            command.node, command.grant.grant.grant_id, ok=False, reason="void", dead=True
+                        )
+                    )
                 case m.SendRelease():
                     node = world.nodes[command.node]
                     if not node.agent.leases_of(command.release.grant_id):

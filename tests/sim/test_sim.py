@@ -200,7 +200,9 @@ def test_a_gang_in_several_records_would_be_seen(monkeypatch: pytest.MonkeyPatch
     assert "members that it needs" in _violated(range(20))
 
 
-def _one_at_a_time(due: Callable[[WriteBatcher, int, float], list[Command]]) -> Callable[[WriteBatcher, int, float], list[Command]]:
+def _one_at_a_time(
+    due: Callable[[WriteBatcher, int, float], list[Command]],
+) -> Callable[[WriteBatcher, int, float], list[Command]]:
     def alone(self: WriteBatcher, term: int, now: float) -> list[Command]:
         if self.in_flight is not None or self.owed or len(self._gathering) < 2:
             return due(self, term, now)

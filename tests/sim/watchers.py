@@ -75,7 +75,11 @@ class Watcher:
         present = {fact.object.metadata.uid for fact in listed}
         lost: list[Fact] = []
         for kind in ("Pod", "Node"):
-            lost += [Gone(object=known, certain=False) for uid, known in list(self.core._store[kind].items()) if uid not in present]
+            lost += [
+                Gone(object=known, certain=False)
+                for uid, known in list(self.core._store[kind].items())
+                if uid not in present
+            ]
         self._say(self.core.facts([*lost, *listed], self.world.clock.now))
         self._cursor = len(self.world.history)
 
@@ -87,7 +91,9 @@ class Watcher:
                     self._send_batch(leader, payload)
 
     def _send_batch(self, leader: Leader, payload: bytes) -> None:
-        self.world.network.send(self.name, leader.name, lambda: leader.batch(payload), ordered=f"{self.core.epoch}>{leader.name}")
+        self.world.network.send(
+            self.name, leader.name, lambda: leader.batch(payload), ordered=f"{self.core.epoch}>{leader.name}"
+        )
 
     # --- orders -----------------------------------------------------------------------------------------------
 
@@ -132,9 +138,13 @@ class Watcher:
             "resourceVersion": bind.resource_version,
             "annotations": {names.ANNOTATION_GRANT: bind.grant} if bind.grant else {},
         }
-        status, _ = world.api.bind(bind.namespace, bind.name, {"metadata": meta, "target": {"name": bind.node}}, world.clock.now)
+        status, _ = world.api.bind(
+            bind.namespace, bind.name, {"metadata": meta, "target": {"name": bind.node}}, world.clock.now
+        )
         outcome = {201: "done", 404: "gone", 409: "conflict"}[status]
-        world.clock.tell(f"the API server answers {outcome} to the binding of {bind.name} at {bind.resource_version} to {bind.node}")
+        world.clock.tell(
+            f"the API server answers {outcome} to the binding of {bind.name} at {bind.resource_version} to {bind.node}"
+        )
         if status == 201:
             logged = world.nats.decided.get((bind.uid, bind.resource_version), set())
             made = (bind.node, decode_grant(bind.grant).grant_id if bind.grant else "")
@@ -172,5 +182,7 @@ class Watcher:
     def _delete(self, patch: DeletePod) -> None:
         self.world.clock.tell(f"{patch.name} is deleted for its controller to make another: {patch.reason}")
         preconditions = {"uid": patch.uid, "resourceVersion": patch.resource_version}
-        self.world.api.delete("Pod", patch.namespace, patch.name, {"preconditions": preconditions}, self.world.clock.now)
+        self.world.api.delete(
+            "Pod", patch.namespace, patch.name, {"preconditions": preconditions}, self.world.clock.now
+        )
         self.world.record()

@@ -33,9 +33,28 @@ ASKS = (
     {},
 )
 FAULTS = (
-    "delete_pod", "delete_pod", "force_delete", "edit_pod", "edit_pod", "crash_leader", "freeze_leader", "supersede_leader", "crash_watcher",
-    "crash_agent", "reboot", "cut", "wipe", "node_goes", "lose_part_of_the_log", "stall_agent", "stall_agent", "lose_bindings", "forget_binding", "go_rogue", "mend_touch",
-)  # fmt: skip
+    "delete_pod",
+    "delete_pod",
+    "force_delete",
+    "edit_pod",
+    "edit_pod",
+    "crash_leader",
+    "freeze_leader",
+    "supersede_leader",
+    "crash_watcher",
+    "crash_agent",
+    "reboot",
+    "cut",
+    "wipe",
+    "node_goes",
+    "lose_part_of_the_log",
+    "stall_agent",
+    "stall_agent",
+    "lose_bindings",
+    "forget_binding",
+    "go_rogue",
+    "mend_touch",
+)
 """Methods of World, without their underscore; twice named is twice as likely."""
 
 
@@ -103,7 +122,10 @@ class World:
         capacity = {"cpu": "16", "memory": "64Gi", "pods": "20"}
         self.api.create(
             "Node",
-            {"metadata": {"name": name, "labels": {"kerf.sim/side": name[-1]}}, "status": {"allocatable": capacity, "capacity": capacity}},
+            {
+                "metadata": {"name": name, "labels": {"kerf.sim/side": name[-1]}},
+                "status": {"allocatable": capacity, "capacity": capacity},
+            },
             self.clock.now,
         )
         self.record()
@@ -115,9 +137,15 @@ class World:
         size = self.rng.randint(2, 4)
         minimum = self.rng.choice((size, size, size - 1))
         self.gangs[name] = minimum
-        notes = {names.ANNOTATION_GANG: name, names.ANNOTATION_GANG_SIZE: str(size), names.ANNOTATION_GANG_MIN: str(minimum)}
+        notes = {
+            names.ANNOTATION_GANG: name,
+            names.ANNOTATION_GANG_SIZE: str(size),
+            names.ANNOTATION_GANG_MIN: str(minimum),
+        }
         if self.rng.random() < 0.3:
-            notes[names.ANNOTATION_GANG_TOPOLOGY] = self.rng.choice(("required=kerf.sim/side", "preferred=kerf.sim/side"))
+            notes[names.ANNOTATION_GANG_TOPOLOGY] = self.rng.choice(
+                ("required=kerf.sim/side", "preferred=kerf.sim/side")
+            )
         for _ in range(size):
             self.clock.after(at_s + self.rng.uniform(0, 3), lambda: self._create_pod(notes))
 
@@ -125,10 +153,23 @@ class World:
         self.pods += 1
         ask = self.rng.choice(ASKS)
         container = {"name": "c", "resources": {"limits": ask, "requests": {"cpu": "1", **ask}}}
-        owners = [{"apiVersion": "batch/v1", "kind": "Job", "name": "j", "uid": "j", "controller": True}] if self.rng.random() < 0.3 else []
+        owners = (
+            [{"apiVersion": "batch/v1", "kind": "Job", "name": "j", "uid": "j", "controller": True}]
+            if self.rng.random() < 0.3
+            else []
+        )
         pod = {
-            "metadata": {"name": f"p{self.pods}", "namespace": "default", "annotations": notes or {}, "ownerReferences": owners},
-            "spec": {"schedulerName": names.SCHEDULER_NAME, "priority": self.rng.choice((0, 0, 10)), "containers": [container]},
+            "metadata": {
+                "name": f"p{self.pods}",
+                "namespace": "default",
+                "annotations": notes or {},
+                "ownerReferences": owners,
+            },
+            "spec": {
+                "schedulerName": names.SCHEDULER_NAME,
+                "priority": self.rng.choice((0, 0, 10)),
+                "containers": [container],
+            },
         }
         of = f" in gang {notes[names.ANNOTATION_GANG]}" if notes else ""
         self.clock.tell(f"a user creates p{self.pods}{of} asking for {ask}")
@@ -172,7 +213,9 @@ class World:
         pod = self.rng.choice(waiting) if waiting and self.rng.random() < 0.7 else self._some_pod()
         if pod:
             self.clock.tell(f"a user edits {pod['metadata']['name']}")
-            self.api.patch("Pod", "default", pod["metadata"]["name"], {"metadata": {"labels": {"edited": str(self.clock.steps)}}})
+            self.api.patch(
+                "Pod", "default", pod["metadata"]["name"], {"metadata": {"labels": {"edited": str(self.clock.steps)}}}
+            )
             self.record()
 
     def _crash_leader(self) -> None:
@@ -228,7 +271,11 @@ class World:
     def _lose_part_of_the_log(self) -> None:
         """A restart alone, one that loses the log's tail, or a backup of the log in its place."""
         count = self.rng.randint(1, 8)
-        kinds: list[Callable[[], None]] = [self.nats.restart, lambda: self.nats.lose_tail(count), lambda: self.nats.restore(count)]
+        kinds: list[Callable[[], None]] = [
+            self.nats.restart,
+            lambda: self.nats.lose_tail(count),
+            lambda: self.nats.restore(count),
+        ]
         if self.rng.random() < 0.6:
             self.rng.choice(kinds)()
 
@@ -239,7 +286,9 @@ class World:
             return
         self.clock.tell("no Binding is sent any more")
         self.network.lost_orders = True
-        self.clock.after(self.rng.uniform(1.0, 3.0), lambda: [leader.crash() for leader in self.leaders if leader.core is not None])
+        self.clock.after(
+            self.rng.uniform(1.0, 3.0), lambda: [leader.crash() for leader in self.leaders if leader.core is not None]
+        )
         self.clock.after(3.5, lambda: [leader.restart() for leader in self.leaders])
         self.clock.after(4.0, lambda: self._void_holds(self.clock.now + 10.0))
 
@@ -279,7 +328,9 @@ class World:
         for hold in [] if core is None else list(core.holds.values()):
             if self.rng.random() < 0.8:
                 self.clock.tell(f"a user edits {hold.decision.name}")
-                self.api.patch("Pod", "default", hold.decision.name, {"metadata": {"labels": {"edited": str(self.clock.steps)}}})
+                self.api.patch(
+                    "Pod", "default", hold.decision.name, {"metadata": {"labels": {"edited": str(self.clock.steps)}}}
+                )
                 self.nodes[hold.decision.node].stall(self.rng.uniform(1.0, 6.0))
         self.record()
 
@@ -325,7 +376,9 @@ class World:
     def to_node(self, leader: Leader, name: str, order: Input) -> None:
         """NATS keeps the order of each subscription; the agent has one for each kind of order."""
         node = self.nodes[name]
-        self.network.send(leader.name, name, lambda: node.order(order, leader), ordered=f"{leader.name}>{name}>{type(order).__name__}")
+        self.network.send(
+            leader.name, name, lambda: node.order(order, leader), ordered=f"{leader.name}>{name}>{type(order).__name__}"
+        )
 
     # --- properties -------------------------------------------------------------------------------------------
 
@@ -342,7 +395,9 @@ class World:
             if grant is None or pod["status"].get("phase") in ("Succeeded", "Failed"):
                 continue
             if self._is_void(grant):
-                if pod["metadata"]["uid"] not in self._ever_untouchable and not pod["metadata"].get("deletionTimestamp"):
+                if pod["metadata"]["uid"] not in self._ever_untouchable and not pod["metadata"].get(
+                    "deletionTimestamp"
+                ):
                     raise Violation(
                         f"P5: {pod['metadata']['name']} lives and is bound with {grant.grant_id}, which its node will never hand over"
                     )
@@ -364,7 +419,9 @@ class World:
     def _is_void(self, grant: Grant) -> bool:
         """No container will ever start by it, and none runs by it."""
         nodes = {share.node for container in grant.containers.values() for share in container.gpus}
-        return all(self.nodes[name].agent.is_void(grant) and not self.nodes[name].runs(grant.grant_id) for name in nodes)
+        return all(
+            self.nodes[name].agent.is_void(grant) and not self.nodes[name].runs(grant.grant_id) for name in nodes
+        )
 
     def leading(self) -> Core | None:
         for leader in self.leaders:
@@ -410,9 +467,13 @@ class World:
         for container in grant.containers:
             runs = self.nodes[node].running.get((meta["uid"], container))
             if runs is None and not (excluded and self._is_void(grant)):
-                raise Violation(f"lost: {meta['name']}/{container} is bound to {node} with {grant.grant_id} and never started")
+                raise Violation(
+                    f"lost: {meta['name']}/{container} is bound to {node} with {grant.grant_id} and never started"
+                )
             if runs is not None and runs[0] != grant.grant_id:
-                raise Violation(f"P4: {meta['name']}/{container} runs by {runs[0]}, and its pod was bound with {grant.grant_id}")
+                raise Violation(
+                    f"P4: {meta['name']}/{container} runs by {runs[0]}, and its pod was bound with {grant.grant_id}"
+                )
 
     def _check_gang(self, core: Core, gang: GangState) -> None:
         """P5 of a gang: it waits for pods that do not exist, or for room."""

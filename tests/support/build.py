@@ -11,7 +11,18 @@ from shared.model import names
 from shared.model.gpu import Gpu, Inventory, Link, Strategy
 from shared.model.grant import Grant, encode_grant
 from shared.model.kube_object import Meta
-from shared.model.objects import ConfigMap, Container, Node, NodeSpec, NodeStatus, Pod, PodSpec, PodStatus, Resources, Taint
+from shared.model.objects import (
+    ConfigMap,
+    Container,
+    Node,
+    NodeSpec,
+    NodeStatus,
+    Pod,
+    PodSpec,
+    PodStatus,
+    Resources,
+    Taint,
+)
 
 _versions = iter(range(1000, 10**9))
 
@@ -27,10 +38,19 @@ def pod(name: str = "p", *, namespace: str = "team", uid: str = "", limits: dict
     """A pod of one container `c` with these limits, unless `containers` says otherwise."""
     made = containers or (Container(name="c", resources=Resources(limits=limits or {}, requests=requests or {})),)
     meta = Meta(
-        name=name, namespace=namespace, uid=uid or f"uid-{namespace}-{name}", resource_version=version or next_version(),
-        creation_timestamp=created, annotations=annotations or {}, labels=labels or {},
-    )  # fmt: skip
-    return Pod(metadata=meta, spec=PodSpec(scheduler_name=scheduler, node_name=node, containers=made, **spec), status=PodStatus(phase=phase))
+        name=name,
+        namespace=namespace,
+        uid=uid or f"uid-{namespace}-{name}",
+        resource_version=version or next_version(),
+        creation_timestamp=created,
+        annotations=annotations or {},
+        labels=labels or {},
+    )
+    return Pod(
+        metadata=meta,
+        spec=PodSpec(scheduler_name=scheduler, node_name=node, containers=made, **spec),
+        status=PodStatus(phase=phase),
+    )
 
 
 def gpu_pod(name: str = "p", *, gpus: int = 0, memory: str = "", compute: int = 0, **rest: Any) -> Pod:
@@ -48,7 +68,12 @@ def node(name: str = "n", *, cpu: str = "64", memory: str = "256Gi", pods: int =
          taints: tuple[Taint, ...] = (), unschedulable: bool = False, **allocatable: str) -> Node:  # fmt: skip
     amounts = {"cpu": cpu, "memory": memory, "pods": str(pods), "ephemeral-storage": "100Gi", **allocatable}
     return Node(
-        metadata=Meta(name=name, uid=f"uid-{name}", resource_version=next_version(), labels={"kubernetes.io/hostname": name, **(labels or {})}),
+        metadata=Meta(
+            name=name,
+            uid=f"uid-{name}",
+            resource_version=next_version(),
+            labels={"kubernetes.io/hostname": name, **(labels or {})},
+        ),
         spec=NodeSpec(taints=taints, unschedulable=unschedulable),
         status=NodeStatus(allocatable=amounts, capacity=amounts),
     )

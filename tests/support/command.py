@@ -35,9 +35,17 @@ class Command:
         env = os.environ | {_MARK: mark, "COLUMNS": "200", "NO_COLOR": "1"} | ({"KERF_NATS_URL": nats} if nats else {})
         pipe = asyncio.subprocess.PIPE
         process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "cli", *arguments, cwd=_ROOT, env=env, stdin=asyncio.subprocess.DEVNULL, stdout=pipe, stderr=pipe,
+            sys.executable,
+            "-m",
+            "cli",
+            *arguments,
+            cwd=_ROOT,
+            env=env,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=pipe,
+            stderr=pipe,
             start_new_session=True,
-        )  # fmt: skip
+        )
         return cls(process, mark)
 
     async def done(self, *, within_s: float = 60.0) -> Done:

@@ -32,7 +32,10 @@ class Endings:
         by = datetime.fromtimestamp(wall + grace_s, UTC).isoformat()
         self._due.append((now + self.after_s[pod.metadata.name], pod.metadata.uid))
         meta = msgspec.structs.replace(
-            pod.metadata, deletion_timestamp=by, deletion_grace_period_seconds=grace_s, resource_version=build.next_version()
+            pod.metadata,
+            deletion_timestamp=by,
+            deletion_grace_period_seconds=grace_s,
+            resource_version=build.next_version(),
         )
         return msgspec.structs.replace(pod, metadata=meta)
 

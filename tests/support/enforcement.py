@@ -40,10 +40,17 @@ def prove(host: Path, build: Path, **changes: Any) -> None:
 
 
 async def give(
-    bus: NatsBus, name: str, memory_mib: int = 64, compute_milli: int = 300, strategy: Strategy = "interposer", **more: Any
+    bus: NatsBus,
+    name: str,
+    memory_mib: int = 64,
+    compute_milli: int = 300,
+    strategy: Strategy = "interposer",
+    **more: Any,
 ) -> None:
     share = GpuShare(node="n1", uuid=GPU, memory_mib=memory_mib, compute_milli=compute_milli)
-    grant = Grant(grant_id=f"g-{name}", term=1, containers={"main": ContainerGrant(strategy=strategy, gpus=(share,))}, **more)
+    grant = Grant(
+        grant_id=f"g-{name}", term=1, containers={"main": ContainerGrant(strategy=strategy, gpus=(share,))}, **more
+    )
     sent = NodeGrant(term=1, uid=uid(name), namespace="team", name=name, grant=grant)
     assert decode(await bus.request(subjects.node_command("n1", "grant"), encode(sent)), Accepted).ok
 
@@ -66,7 +73,12 @@ def orders(host: Path, name: str) -> layout.Orders:
 
 def mounts(host: Path, cdi_name: str) -> dict[str, dict[str, Any]]:
     specs = [json.loads(path.read_text()) for path in (host / "cdi").glob("*.json")]
-    (edits,) = [device["containerEdits"] for spec in specs for device in spec["devices"] if cdi_name.endswith(f"={device['name']}")]
+    (edits,) = [
+        device["containerEdits"]
+        for spec in specs
+        for device in spec["devices"]
+        if cdi_name.endswith(f"={device['name']}")
+    ]
     return {mount["containerPath"]: mount for mount in edits.get("mounts", ())}
 
 
@@ -98,7 +110,10 @@ def locked(build: Path, pid: int) -> bool:
     """By the driver's word, asked by a process of its own: this one must not become part of that world."""
     script = "import ctypes, sys; d = ctypes.CDLL(sys.argv[1]); s = ctypes.c_int(-1); d.cuInit(0); d.cuCheckpointProcessGetState(int(sys.argv[2]), ctypes.byref(s)); print(s.value)"
     asked = subprocess.run(
-        [sys.executable, "-c", script, str(build / "libcuda.so.1"), str(pid)], check=True, capture_output=True, text=True
+        [sys.executable, "-c", script, str(build / "libcuda.so.1"), str(pid)],
+        check=True,
+        capture_output=True,
+        text=True,
     )
     return asked.stdout.strip() == "1"
 

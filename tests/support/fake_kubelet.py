@@ -25,7 +25,10 @@ from services.node_agent.kubelet_api.device_plugin_pb2_grpc import (
     RegistrationServicer,
     add_RegistrationServicer_to_server,
 )
-from services.node_agent.kubelet_api.pod_resources_pb2_grpc import PodResourcesListerServicer, add_PodResourcesListerServicer_to_server
+from services.node_agent.kubelet_api.pod_resources_pb2_grpc import (
+    PodResourcesListerServicer,
+    add_PodResourcesListerServicer_to_server,
+)
 from tests.support.waiting import eventually
 
 RESOURCE = "kerf.dev/slot"
@@ -118,7 +121,9 @@ class FakeKubelet:
             slot = reusable[0] if reusable else next(s for s in self.healthy if s not in taken)
             taken.add(slot)
             reusable = [slot] if container in pod.init_containers else []
-            answer = await self.plugin.Allocate(dp.AllocateRequest(container_requests=[dp.ContainerAllocateRequest(devices_ids=[slot])]))
+            answer = await self.plugin.Allocate(
+                dp.AllocateRequest(container_requests=[dp.ContainerAllocateRequest(devices_ids=[slot])])
+            )
             pod.slots[container], pod.answers[container] = [slot], answer.container_responses[0]
             self.write_checkpoint()
 
@@ -139,7 +144,10 @@ class FakeKubelet:
             }
             for pod in self.pods.values() for container, slots in pod.slots.items()
         ]  # fmt: skip
-        body = {"Data": {"PodDeviceEntries": entries or None, "RegisteredDevices": {RESOURCE: self.healthy}}, "Checksum": 1}
+        body = {
+            "Data": {"PodDeviceEntries": entries or None, "RegisteredDevices": {RESOURCE: self.healthy}},
+            "Checksum": 1,
+        }
         beside = self.plugins / ".checkpoint.tmp"
         beside.write_text(json.dumps(body))
         beside.replace(self.plugins / "kubelet_internal_checkpoint")
@@ -172,4 +180,6 @@ class _PodResources(PodResourcesListerServicer):
 
     async def GetAllocatableResources(self, request: Any, context: Any) -> Any:
         found = [(RESOURCE, slot) for slot in self._kubelet.healthy] + self._kubelet.of_others
-        return pr.AllocatableResourcesResponse(devices=[pr.ContainerDevices(resource_name=name, device_ids=[id_]) for name, id_ in found])
+        return pr.AllocatableResourcesResponse(
+            devices=[pr.ContainerDevices(resource_name=name, device_ids=[id_]) for name, id_ in found]
+        )

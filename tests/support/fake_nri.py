@@ -65,7 +65,9 @@ class FakeRuntime:
         plugin = pb.RegisterPluginRequest.FromString(ttrpc.Request.FromString(message.body).payload)
         self.plugins.append((plugin.plugin_name, plugin.plugin_idx))
         status = ttrpc.Status(code=2, message=self._rejects) if self._rejects else None
-        writer.write(encode(Message(RUNTIME, message.stream, RESPONSE, ttrpc.Response(status=status).SerializeToString())))
+        writer.write(
+            encode(Message(RUNTIME, message.stream, RESPONSE, ttrpc.Response(status=status).SerializeToString()))
+        )
 
     async def _greet(self) -> None:
         configured = await self.ask("Configure", pb.ConfigureRequest(runtime_name="k8s.io", runtime_version="v2.4.2"))

@@ -31,10 +31,17 @@ async def agent(nats: EmbeddedServer, host: Path, **changes: Any) -> AsyncIterat
             contexts.append(ctx)
 
     settings = {
-        "node": "n1", "checkpoint_file": str(host / "state" / "agent.json"), "boot_id_file": str(host / "boot_id"), "kubelet_dir": str(host / "kubelet"),
-        "cdi_dir": str(host / "cdi"), "cgroup_dir": str(host / "cgroup"), "host_root": str(host), "slots": 64, "run_dir": str(host / "run"),
+        "node": "n1",
+        "checkpoint_file": str(host / "state" / "agent.json"),
+        "boot_id_file": str(host / "boot_id"),
+        "kubelet_dir": str(host / "kubelet"),
+        "cdi_dir": str(host / "cdi"),
+        "cgroup_dir": str(host / "cgroup"),
+        "host_root": str(host),
+        "slots": 64,
+        "run_dir": str(host / "run"),
         "library_dir": str(host / "lib"),
-    }  # fmt: skip
+    }
     async with running(Known, Config(**(settings | changes)), bus_url=nats.url):
         yield contexts[0]
 
@@ -50,11 +57,18 @@ def pod(name: str, **more: Any) -> FakePod:
 async def grant(bus: NatsBus, name: str, **memory_by_container: int) -> Accepted:
     containers = {
         container: ContainerGrant(
-            strategy="advisory", gpus=(GpuShare(node="n1", uuid=f"GPU-{number % 2}", memory_mib=memory, compute_milli=0),)
+            strategy="advisory",
+            gpus=(GpuShare(node="n1", uuid=f"GPU-{number % 2}", memory_mib=memory, compute_milli=0),),
         )
         for number, (container, memory) in enumerate((memory_by_container or {"main": 20}).items())
     }
-    made = NodeGrant(term=1, uid=uid(name), namespace="team", name=name, grant=Grant(grant_id=f"g-{name}", term=1, containers=containers))
+    made = NodeGrant(
+        term=1,
+        uid=uid(name),
+        namespace="team",
+        name=name,
+        grant=Grant(grant_id=f"g-{name}", term=1, containers=containers),
+    )
     return decode(await bus.request(subjects.node_command("n1", "grant"), encode(made)), Accepted)
 
 

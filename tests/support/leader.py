@@ -62,8 +62,12 @@ class Leader:
             case m.SendSync():
                 boot = self.core.book.nodes[command.sync.node].inventory
                 answer = NodeSyncAnswer(
-                    node=command.sync.node, boot_id=boot.boot_id if boot else "", term=command.sync.term, accepted=True, number=command.sync.number
-                )  # fmt: skip
+                    node=command.sync.node,
+                    boot_id=boot.boot_id if boot else "",
+                    term=command.sync.term,
+                    accepted=True,
+                    number=command.sync.number,
+                )
                 return [m.SyncAnswered(answer)]
             case m.SendGrant():
                 return [m.GrantAcknowledged(command.node, command.grant.grant.grant_id)]

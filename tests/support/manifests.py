@@ -40,7 +40,9 @@ def path_of(manifest: dict[str, Any]) -> str:
 def apply(plane: ControlPlane, manifest: dict[str, Any]) -> tuple[int, dict[str, Any]]:
     """Server-side apply with strict field validation: a misspelt field fails."""
     query = "?fieldManager=kerf-tests&fieldValidation=Strict&force=true"
-    status, body = plane.request("PATCH", path_of(manifest) + query, manifest, content_type="application/apply-patch+yaml")
+    status, body = plane.request(
+        "PATCH", path_of(manifest) + query, manifest, content_type="application/apply-patch+yaml"
+    )
     return status, json.loads(body)
 
 
@@ -54,7 +56,10 @@ def wait_for_policies(plane: ControlPlane, within_s: float = 30.0) -> None:
     """The API server takes policies up a second or two after it has accepted them: asked, in dry runs, until each has
     spoken."""
     resources = {"limits": {"kerf.dev/gpu": "1"}}
-    pod: dict[str, Any] = {"metadata": {"name": "probe"}, "spec": {"containers": [{"name": "c", "image": "example", "resources": resources}]}}
+    pod: dict[str, Any] = {
+        "metadata": {"name": "probe"},
+        "spec": {"containers": [{"name": "c", "image": "example", "resources": resources}]},
+    }
     binding = {"metadata": {"name": "probe"}, "target": {"kind": "Node", "name": "n"}}
     spoofed = pod | {"metadata": {"name": "probe", "annotations": {"kerf.dev/grant": "{}"}}}
     gang = pod | {"metadata": {"name": "probe", "annotations": {"kerf.dev/gang": "alone"}}}

@@ -91,7 +91,16 @@ class Together(SlicedNodes):
         if slice_ is not None:
             asks = {"memory": f"{slice_[0]}Gi", "compute": slice_[1]}
             notes |= {names.ANNOTATION_ISOLATION: "firm"}
-        pod = build.gpu_pod(name, **asks, priority=priority, annotations=notes, labels=({BUDGET: label} if label else {}) | ({names.LABEL_QUEUE: queue} if queue else {}), uid=f"{name}/{next(self._numbers)}", created=self._stamp(), termination_grace_period_seconds=grace_s)
+        pod = build.gpu_pod(
+            name,
+            **asks,
+            priority=priority,
+            annotations=notes,
+            labels=({BUDGET: label} if label else {}) | ({names.LABEL_QUEUE: queue} if queue else {}),
+            uid=f"{name}/{next(self._numbers)}",
+            created=self._stamp(),
+            termination_grace_period_seconds=grace_s,
+        )
         owner = OwnerReference(uid=f"owner-{name}", kind="ReplicaSet", name=name, controller=True)
         pod = msgspec.structs.replace(pod, metadata=msgspec.structs.replace(pod.metadata, owner_references=(owner,)))
         self.ends_at[name], self.labels[name] = runs_s, label
@@ -109,7 +118,9 @@ class Together(SlicedNodes):
         for uid in self.endings.over(self.now):
             if uid in self.live:
                 self._vanishes(self.live[uid])
-        for pod in [p for p in self.live.values() if p.spec.node_name and self._ran_s(p) >= self.ends_at[p.metadata.name]]:
+        for pod in [
+            p for p in self.live.values() if p.spec.node_name and self._ran_s(p) >= self.ends_at[p.metadata.name]
+        ]:
             self._vanishes(pod)
         if round(self.now / seconds) % round(SAMPLED_S / seconds) == 0:
             for said in self.uses():
@@ -140,8 +151,12 @@ class Together(SlicedNodes):
 
     def helped(self) -> list[str]:
         """Those who wait and for whom somebody could make room now, or for whom there is room by the preemptor's word."""
-        answers = {pod.metadata.name: self.preemptor.dry_run(TEAM, pod.metadata.name, self.wall) for pod in self.waits()}
-        return [name for name, answer in answers.items() if answer.plan is not None or "there is room" in answer.sentence]
+        answers = {
+            pod.metadata.name: self.preemptor.dry_run(TEAM, pod.metadata.name, self.wall) for pod in self.waits()
+        }
+        return [
+            name for name, answer in answers.items() if answer.plan is not None or "there is room" in answer.sentence
+        ]
 
     def _ran_s(self, pod: Pod) -> float:
         return self.wall - datetime.fromisoformat(pod.status.start_time).timestamp()
@@ -161,14 +176,26 @@ class Together(SlicedNodes):
         self.send(m.FactsSeen((Gone(object=pod),)))
 
     def _allowed(self) -> dict[str, int]:
-        healthy = Counter(pod.metadata.labels.get(BUDGET, "") for pod in self.live.values() if pod.spec.node_name and not ends(pod))
+        healthy = Counter(
+            pod.metadata.labels.get(BUDGET, "") for pod in self.live.values() if pod.spec.node_name and not ends(pod)
+        )
         return {label: max(0, healthy[label] - least) for label, least in self._least.items()}
 
     def _say_budgets(self) -> None:
         for label, allowed in self._allowed().items():
             meta = Meta(name=label, namespace=TEAM, uid=f"budget-{label}", resource_version=build.next_version())
             spec = DisruptionBudgetSpec(selector=LabelSelector(match_labels={BUDGET: label}))
-            self.send(m.FactsSeen((Put(object=PodDisruptionBudget(metadata=meta, spec=spec, status=DisruptionBudgetStatus(disruptions_allowed=allowed))),)))
+            self.send(
+                m.FactsSeen(
+                    (
+                        Put(
+                            object=PodDisruptionBudget(
+                                metadata=meta, spec=spec, status=DisruptionBudgetStatus(disruptions_allowed=allowed)
+                            )
+                        ),
+                    )
+                )
+            )
 
     # --- both cores ---------------------------------------------------------------------------------------------
 
@@ -208,7 +235,9 @@ class Together(SlicedNodes):
             case m.SendRelease():
                 known = {given.grant_id for _, given in self._given_back}
                 if command.release.grant_id in self.grants and command.release.grant_id not in known:
-                    self._given_back.append((self.now + self.gives_back_s, m.ReleaseSeen(command.node, command.release.grant_id)))
+                    self._given_back.append(
+                        (self.now + self.gives_back_s, m.ReleaseSeen(command.node, command.release.grant_id))
+                    )
             case m.SendPatches():
                 for patch in command.patches:
                     if isinstance(patch, ParkPod):
@@ -238,7 +267,9 @@ class Together(SlicedNodes):
             case pm.Propose():
                 self.send(m.ReserveAsked(command.plan))
             case pm.Execute():
-                answers = tuple(answer for order in command.evictions if (answer := self._evict(order, command.plan_id)) is not None)
+                answers = tuple(
+                    answer for order in command.evictions if (answer := self._evict(order, command.plan_id)) is not None
+                )
                 self.ask(pm.Evicted(command.plan_id, tuple(order.uid for order in command.evictions), answers))
             case pm.GiveUp():
                 self.send(m.AbandonAsked(command.plan_id, command.reason))
@@ -265,7 +296,16 @@ class Together(SlicedNodes):
     def _no_gang_is_split(self, notes: Mapping[str, str]) -> None:
         if names.ANNOTATION_GANG_TOPOLOGY in notes:
             on = {pod.spec.node_name for pod in self.gangs()[notes[names.ANNOTATION_GANG]]} - {""}
-            assert len({node.object.metadata.labels[RACK] for name, node in self.core.book.nodes.items() if name in on and node.object is not None}) == 1
+            assert (
+                len(
+                    {
+                        node.object.metadata.labels[RACK]
+                        for name, node in self.core.book.nodes.items()
+                        if name in on and node.object is not None
+                    }
+                )
+                == 1
+            )
 
     def _annotate(self, order: ParkPod) -> None:
         pod = self.live.get(order.uid)
@@ -307,9 +347,26 @@ class Together(SlicedNodes):
         assert (victim.action, victim.to, kept.phase) == ("move", kept.node, "reserved")
 
     def _again(self, pod: Pod) -> None:
-        notes = {key: value for key, value in pod.metadata.annotations.items() if key not in (names.ANNOTATION_GRANT, names.ANNOTATION_PARKED)}
-        meta = msgspec.structs.replace(pod.metadata, uid=f"{pod.metadata.name}/{next(self._numbers)}", resource_version=build.next_version(), annotations=notes, creation_timestamp=self._stamp())
-        self.appears(msgspec.structs.replace(pod, metadata=meta, spec=msgspec.structs.replace(pod.spec, node_name=""), status=PodStatus(phase="Pending")))
+        notes = {
+            key: value
+            for key, value in pod.metadata.annotations.items()
+            if key not in (names.ANNOTATION_GRANT, names.ANNOTATION_PARKED)
+        }
+        meta = msgspec.structs.replace(
+            pod.metadata,
+            uid=f"{pod.metadata.name}/{next(self._numbers)}",
+            resource_version=build.next_version(),
+            annotations=notes,
+            creation_timestamp=self._stamp(),
+        )
+        self.appears(
+            msgspec.structs.replace(
+                pod,
+                metadata=meta,
+                spec=msgspec.structs.replace(pod.spec, node_name=""),
+                status=PodStatus(phase="Pending"),
+            )
+        )
 
 
 def _queue(pod: Pod) -> str:

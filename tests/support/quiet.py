@@ -15,5 +15,10 @@ def until_quiet(world: Together, *, quiet_s: float, most_s: float) -> None:
         assert world.now - began < most_s, f"still at work after {most_s:g} s, with {world.helped()} still to help"
         world.step()
         now = (len(world.evictions), len(world.grants))
-        if now != seen or world.preemptor.open or any(map(ends, world.live.values())) or (world.now - since >= quiet_s and world.helped()):
+        if (
+            now != seen
+            or world.preemptor.open
+            or any(map(ends, world.live.values()))
+            or (world.now - since >= quiet_s and world.helped())
+        ):
             since, seen = world.now, now

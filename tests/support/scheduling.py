@@ -33,29 +33,49 @@ class Drawn:
 
     def namespace_objects(self) -> list[Manifest]:
         teams = ("red", "blue", "red")
-        return [{"metadata": {"name": name, "labels": {"team": team}}} for name, team in zip(self.namespaces, teams, strict=True)]
+        return [
+            {"metadata": {"name": name, "labels": {"team": team}}}
+            for name, team in zip(self.namespaces, teams, strict=True)
+        ]
 
     # --- the cluster --------------------------------------------------------------------------------------------
 
     def _node(self, name: str) -> Manifest:
         r = self.random
-        labels = {HOST: name, "disk": r.choice(("ssd", "hdd")), "generation": r.choice(("1", "5", "007", "10", "1_0", "new"))}
+        labels = {
+            HOST: name,
+            "disk": r.choice(("ssd", "hdd")),
+            "generation": r.choice(("1", "5", "007", "10", "1_0", "new")),
+        }
         if r.random() < 0.85:
             labels[ZONE] = r.choice("abc")
         if r.random() < 0.8:
             labels[RACK] = r.choice(("r1", "r2"))
         offered = {
-            "cpu": r.choice(("1", "2", "3500m")), "memory": r.choice(("1Gi", "2Gi", "4000M")), "pods": str(r.choice((3, 5, 20))),
-            "ephemeral-storage": r.choice(("1Gi", "10Gi")), pin(name): "1000",
-        }  # fmt: skip
+            "cpu": r.choice(("1", "2", "3500m")),
+            "memory": r.choice(("1Gi", "2Gi", "4000M")),
+            "pods": str(r.choice((3, 5, 20))),
+            "ephemeral-storage": r.choice(("1Gi", "10Gi")),
+            pin(name): "1000",
+        }
         if r.random() < 0.6:
             offered[EXTENDED] = str(r.randint(0, 2))
-        taints = [t for t in (
-            {"key": "dedicated", "value": r.choice(("x", "y")), "effect": "NoSchedule"}, {"key": "leaving", "effect": "NoExecute"},
-            {"key": "flag", "effect": "NoSchedule"}, {"key": "rather-not", "value": "v", "effect": "PreferNoSchedule"},
-        ) if r.random() < 0.1]  # fmt: skip
+        taints = [
+            t
+            for t in (
+                {"key": "dedicated", "value": r.choice(("x", "y")), "effect": "NoSchedule"},
+                {"key": "leaving", "effect": "NoExecute"},
+                {"key": "flag", "effect": "NoSchedule"},
+                {"key": "rather-not", "value": "v", "effect": "PreferNoSchedule"},
+            )
+            if r.random() < 0.1
+        ]
         spec: Manifest = {"taints": taints} | ({"unschedulable": True} if r.random() < 0.12 else {})
-        return {"metadata": {"name": name, "labels": labels}, "spec": spec, "status": {"capacity": offered, "allocatable": offered}}
+        return {
+            "metadata": {"name": name, "labels": labels},
+            "spec": spec,
+            "status": {"capacity": offered, "allocatable": offered},
+        }
 
     def _existing(self, name: str) -> Manifest:
         r = self.random
@@ -77,23 +97,37 @@ class Drawn:
 
     def _base(self, name: str) -> Manifest:
         r = self.random
-        resources = {"requests": {"cpu": r.choice(("0", "100m", "250m", "0.5")), "memory": r.choice(("0", "64Mi", "200M"))}}
+        resources = {
+            "requests": {"cpu": r.choice(("0", "100m", "250m", "0.5")), "memory": r.choice(("0", "64Mi", "200M"))}
+        }
         return {
             "metadata": {
                 "name": name,
                 "namespace": r.choice(self.namespaces[:2]),
                 "labels": {"app": r.choice(APPS), "tier": r.choice(TIERS)},
             },
-            "spec": {"containers": [{"name": "main", "image": "example", "resources": resources}], "terminationGracePeriodSeconds": 3600},
+            "spec": {
+                "containers": [{"name": "main", "image": "example", "resources": resources}],
+                "terminationGracePeriodSeconds": 3600,
+            },
         }
 
     def _pod(self, name: str) -> Manifest:
         r = self.random
         made = self._base(name)
         features: list[Callable[[Manifest], None]] = [
-            self._large, self._selector, self._node_affinity, self._tolerate, self._affinity, self._anti_affinity, self._spread,
-            self._ports, self._init, self._overhead, self._extended,
-        ]  # fmt: skip
+            self._large,
+            self._selector,
+            self._node_affinity,
+            self._tolerate,
+            self._affinity,
+            self._anti_affinity,
+            self._spread,
+            self._ports,
+            self._init,
+            self._overhead,
+            self._extended,
+        ]
         if r.random() < 0.6:
             self._tolerate(made)
         for feature in r.sample(features, r.choices((0, 1, 2, 3), (1, 5, 4, 2))[0]):
@@ -123,36 +157,54 @@ class Drawn:
     def _node_affinity(self, pod: Manifest) -> None:
         r = self.random
         lines = (
-            {"key": ZONE, "operator": "In", "values": ["a", "b"]}, {"key": ZONE, "operator": "NotIn", "values": ["a"]},
-            {"key": RACK, "operator": "Exists"}, {"key": RACK, "operator": "DoesNotExist"},
-            {"key": "generation", "operator": "Gt", "values": ["4"]}, {"key": "generation", "operator": "Lt", "values": ["8"]},
+            {"key": ZONE, "operator": "In", "values": ["a", "b"]},
+            {"key": ZONE, "operator": "NotIn", "values": ["a"]},
+            {"key": RACK, "operator": "Exists"},
+            {"key": RACK, "operator": "DoesNotExist"},
+            {"key": "generation", "operator": "Gt", "values": ["4"]},
+            {"key": "generation", "operator": "Lt", "values": ["8"]},
             {"key": "disk", "operator": "In", "values": ["ssd"]},
-        )  # fmt: skip
-        field = {"key": "metadata.name", "operator": r.choice(("In", "NotIn")), "values": [r.choice(self.nodes)["metadata"]["name"]]}
+        )
+        field = {
+            "key": "metadata.name",
+            "operator": r.choice(("In", "NotIn")),
+            "values": [r.choice(self.nodes)["metadata"]["name"]],
+        }
         terms: list[Manifest] = []
         for _ in range(r.randint(1, 2)):
             term: Manifest = {"matchExpressions": r.sample(lines, r.randint(1, 2))}
             terms.append(term | ({"matchFields": [field]} if r.random() < 0.3 else {}))
         if r.random() < 0.1:
             terms.append({})  # an empty term matches nothing
-        self._affinities(pod)["nodeAffinity"] = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}
+        self._affinities(pod)["nodeAffinity"] = {
+            "requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}
+        }
 
     def _tolerate(self, pod: Manifest) -> None:
         r = self.random
         choices = (
-            {"operator": "Exists"}, {"key": "dedicated", "operator": "Equal", "value": "x", "effect": "NoSchedule"},
-            {"key": "dedicated", "operator": "Exists"}, {"key": "leaving", "operator": "Exists", "effect": "NoExecute"}, {"key": "flag"},
-            {"key": "flag", "value": "other", "effect": "NoSchedule"}, {"operator": "Exists", "effect": "NoExecute"},
+            {"operator": "Exists"},
+            {"key": "dedicated", "operator": "Equal", "value": "x", "effect": "NoSchedule"},
+            {"key": "dedicated", "operator": "Exists"},
+            {"key": "leaving", "operator": "Exists", "effect": "NoExecute"},
+            {"key": "flag"},
+            {"key": "flag", "value": "other", "effect": "NoSchedule"},
+            {"operator": "Exists", "effect": "NoExecute"},
             {"key": "node.kubernetes.io/unschedulable", "operator": "Exists", "effect": "NoSchedule"},
-        )  # fmt: skip
+        )
         pod["spec"]["tolerations"] = r.sample(choices, r.randint(1, 3))
 
     def _pod_selector(self) -> Manifest:
         r = self.random
-        return r.choice((
-            {"matchLabels": {"app": r.choice(APPS)}}, {"matchExpressions": [{"key": "app", "operator": "In", "values": r.sample(APPS, 2)}]},
-            {"matchLabels": {"app": r.choice(APPS), "tier": r.choice(TIERS)}}, {"matchExpressions": [{"key": "tier", "operator": "Exists"}]}, {},
-        ))  # fmt: skip
+        return r.choice(
+            (
+                {"matchLabels": {"app": r.choice(APPS)}},
+                {"matchExpressions": [{"key": "app", "operator": "In", "values": r.sample(APPS, 2)}]},
+                {"matchLabels": {"app": r.choice(APPS), "tier": r.choice(TIERS)}},
+                {"matchExpressions": [{"key": "tier", "operator": "Exists"}]},
+                {},
+            )
+        )
 
     def _term(self) -> Manifest:
         r = self.random
@@ -161,7 +213,9 @@ class Drawn:
             case 0:
                 term["namespaces"] = [r.choice(self.namespaces)]
             case 1:
-                term["namespaceSelector"] = r.choice(({"matchLabels": {"team": "red"}}, {}, {"matchLabels": {"team": "green"}}))
+                term["namespaceSelector"] = r.choice(
+                    ({"matchLabels": {"team": "red"}}, {}, {"matchLabels": {"team": "green"}})
+                )
             case 2:
                 term["namespaces"] = [self.namespaces[1]]
                 term["namespaceSelector"] = {"matchLabels": {"team": "red"}}
@@ -188,9 +242,11 @@ class Drawn:
         constraints: list[Manifest] = []
         for key in r.sample((ZONE, RACK, HOST), r.randint(1, 2)):
             one: Manifest = {
-                "maxSkew": r.randint(1, 2), "topologyKey": key, "whenUnsatisfiable": r.choices(("DoNotSchedule", "ScheduleAnyway"), (5, 1))[0],
+                "maxSkew": r.randint(1, 2),
+                "topologyKey": key,
+                "whenUnsatisfiable": r.choices(("DoNotSchedule", "ScheduleAnyway"), (5, 1))[0],
                 "labelSelector": self._pod_selector(),
-            }  # fmt: skip
+            }
             if one["whenUnsatisfiable"] == "DoNotSchedule" and r.random() < 0.3:
                 one["minDomains"] = r.randint(1, 4)
             if r.random() < 0.4:
@@ -208,12 +264,20 @@ class Drawn:
         if r.random() < 0.3:
             pod["spec"]["hostNetwork"] = True
         else:
-            port |= {"hostPort": port["containerPort"]} | ({"hostIP": r.choice(("10.0.0.1", "10.0.0.2"))} if r.random() < 0.5 else {})
+            port |= {"hostPort": port["containerPort"]} | (
+                {"hostIP": r.choice(("10.0.0.1", "10.0.0.2"))} if r.random() < 0.5 else {}
+            )
         pod["spec"]["containers"][0]["ports"] = [port]
 
     def _init(self, pod: Manifest) -> None:
         r = self.random
-        made = [{"name": "first", "image": "example", "resources": {"requests": {"cpu": r.choice(("100m", "900m")), "memory": "300Mi"}}}]
+        made = [
+            {
+                "name": "first",
+                "image": "example",
+                "resources": {"requests": {"cpu": r.choice(("100m", "900m")), "memory": "300Mi"}},
+            }
+        ]
         if r.random() < 0.6:
             sidecar: Manifest = {
                 "name": "beside",
@@ -237,4 +301,8 @@ class Drawn:
         pod["spec"]["resources"] = {"requests": {"cpu": self.random.choice(("900m", "1500m")), "memory": "800Mi"}}
 
 
-RUNTIME_CLASS = {"metadata": {"name": "heavy"}, "handler": "heavy", "overhead": {"podFixed": {"cpu": "250m", "memory": "120Mi"}}}
+RUNTIME_CLASS = {
+    "metadata": {"name": "heavy"},
+    "handler": "heavy",
+    "overhead": {"podFixed": {"cpu": "250m", "memory": "120Mi"}},
+}

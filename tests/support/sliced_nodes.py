@@ -41,24 +41,51 @@ class SlicedNodes(Leader):
             grant, name = self.grants.get(state.grant_id), state.pod.metadata.name
             if grant is not None and name in self.uses_percent:
                 mib = self._uses_mib(grant, name)
-                use = SliceUse(uid=uid, namespace=TEAM, name=name, memory_mib=mib, granted_memory_mib=mib, granted_compute_milli=0, counted_mib=mib)
-                said.append(pm.Sampled(UsageSample(node=state.charged, at_ms=0, gpus=(GpuUse(uuid="", used_mib=mib, slices=(use,)),))))
+                use = SliceUse(
+                    uid=uid,
+                    namespace=TEAM,
+                    name=name,
+                    memory_mib=mib,
+                    granted_memory_mib=mib,
+                    granted_compute_milli=0,
+                    counted_mib=mib,
+                )
+                said.append(
+                    pm.Sampled(
+                        UsageSample(node=state.charged, at_ms=0, gpus=(GpuUse(uuid="", used_mib=mib, slices=(use,)),))
+                    )
+                )
         return said
 
     def _uses_mib(self, grant: Grant, name: str) -> int:
-        return max(share.memory_mib for part in grant.containers.values() for share in part.gpus) * self.uses_percent.get(name, 0) // 100
+        return (
+            max(share.memory_mib for part in grant.containers.values() for share in part.gpus)
+            * self.uses_percent.get(name, 0)
+            // 100
+        )
 
     def told(self, order: NodeGrant) -> m.Input:
         """The node does as it is told, and says so; but nobody keeps less than it has allocated."""
         grant_id = order.grant.grant_id
-        if order.parked is not None and order.parked.action == "shrink" and self._uses_mib(order.grant, order.name) > order.parked.memory_mib:
-            return m.GrantAcknowledged(self.live[order.uid].spec.node_name, grant_id, reason="it has more allocated", parked=self.parked.get(grant_id))
+        if (
+            order.parked is not None
+            and order.parked.action == "shrink"
+            and self._uses_mib(order.grant, order.name) > order.parked.memory_mib
+        ):
+            return m.GrantAcknowledged(
+                self.live[order.uid].spec.node_name,
+                grant_id,
+                reason="it has more allocated",
+                parked=self.parked.get(grant_id),
+            )
         if order.parked is None:
             self.parked.pop(grant_id, None)
         else:
             self.parked[grant_id] = order.parked
         self.nobody_is_booked_twice()
-        return m.GrantAcknowledged(self.live[order.uid].spec.node_name if order.uid in self.live else "", grant_id, parked=order.parked)
+        return m.GrantAcknowledged(
+            self.live[order.uid].spec.node_name if order.uid in self.live else "", grant_id, parked=order.parked
+        )
 
     def nobody_is_booked_twice(self) -> None:
         taken: dict[str, list[int]] = defaultdict(lambda: [0, 0])
@@ -79,4 +106,8 @@ class SlicedNodes(Leader):
                 here_mib = of.guaranteed_mib + of.paused_mib + of.returning_mib
                 assert here_mib <= GPU_MIB or unknown
                 assert here_mib + of.parked_mib == given.get((node.name, uuid), (0, 0))[0]
-            assert all(self.parked.get(held.grant_id) == held.parked for held in node.grants.values() if held.parked is not None and held.grant_id in self.grants)
+            assert all(
+                self.parked.get(held.grant_id) == held.parked
+                for held in node.grants.values()
+                if held.parked is not None and held.grant_id in self.grants
+            )

@@ -65,12 +65,19 @@ class Troubled(Together):
 
     def _everything(self) -> tuple[Put, ...]:
         policy = [] if self._queues is None else [build.queues(self._queues)]
-        return build.put(*(build.node(name) for name in self._gpus if name not in self._gone), *self.live.values(), *policy)
+        return build.put(
+            *(build.node(name) for name in self._gpus if name not in self._gone), *self.live.values(), *policy
+        )
 
     def _inventory(self, name: str) -> m.InventorySeen:
         self._generation += 1
         return m.InventorySeen(
-            build.inventory(name, gpus=self._gpus[name], strategies=("exclusive", "advisory", "interposer"), generation=self._generation)
+            build.inventory(
+                name,
+                gpus=self._gpus[name],
+                strategies=("exclusive", "advisory", "interposer"),
+                generation=self._generation,
+            )
         )
 
     def _new_leader(self) -> None:
@@ -107,7 +114,9 @@ class Troubled(Together):
             if not ends(pod):
                 self._again(pod)
         for grant_id in [
-            id_ for id_, grant in self.grants.items() if any(s.node == name for part in grant.containers.values() for s in part.gpus)
+            id_
+            for id_, grant in self.grants.items()
+            if any(s.node == name for part in grant.containers.values() for s in part.gpus)
         ]:
             del self.grants[grant_id]
             self.parked.pop(grant_id, None)
@@ -137,7 +146,11 @@ class Troubled(Together):
                 and command.grant.grant.grant_id not in self.parked
                 and self._dice.random() < 0.4
             ):
-                return [m.GrantAcknowledged(command.node, command.grant.grant.grant_id, ok=False, reason="its slices cannot")]
+                return [
+                    m.GrantAcknowledged(
+                        command.node, command.grant.grant.grant_id, ok=False, reason="its slices cannot"
+                    )
+                ]
             case m.SendRelease() if command.node in self._gone:
                 return []
             case m.SendPatches():
@@ -173,7 +186,13 @@ class Troubled(Together):
                     )
         parked_now = {grant_id: parked for grant_id, parked in self.parked.items() if grant_id in said}
         return NodeSyncAnswer(
-            node=sync.node, boot_id="boot-1", term=sync.term, accepted=True, number=sync.number, live=tuple(live), parked=parked_now
+            node=sync.node,
+            boot_id="boot-1",
+            term=sync.term,
+            accepted=True,
+            number=sync.number,
+            live=tuple(live),
+            parked=parked_now,
         )
 
     def _evict(self, order: Evict, plan_id: str) -> Answer | None:

@@ -9,7 +9,11 @@ from typing import Any
 
 
 async def eventually(
-    condition: Callable[[], Any] | Callable[[], Awaitable[Any]], *, within_s: float = 15.0, what: str = "", every_s: float = 0.01
+    condition: Callable[[], Any] | Callable[[], Awaitable[Any]],
+    *,
+    within_s: float = 15.0,
+    what: str = "",
+    every_s: float = 0.01,
 ) -> Any:
     """The first truthy value of `condition`, looked at every `every_s`. Fails, naming `what`, when none comes in time."""
     deadline = asyncio.get_running_loop().time() + within_s
@@ -19,5 +23,7 @@ async def eventually(
             value = await value
         if value:
             return value
-        assert asyncio.get_running_loop().time() < deadline, f"not within {within_s} s: {what or inspect.getsource(condition).strip()}"
+        assert asyncio.get_running_loop().time() < deadline, (
+            f"not within {within_s} s: {what or inspect.getsource(condition).strip()}"
+        )
         await asyncio.sleep(every_s)

@@ -34,7 +34,8 @@ def run(leader: Leader, *pods: Pod, started_s_ago: float = 0) -> list[Pod]:
     leader.facts(*pods)
     bound = [leader.bind(pod) for pod in pods]
     running = [
-        msgspec.structs.replace(build.newer(pod), status=PodStatus(phase="Running", start_time=time_of(started_s_ago))) for pod in bound
+        msgspec.structs.replace(build.newer(pod), status=PodStatus(phase="Running", start_time=time_of(started_s_ago)))
+        for pod in bound
     ]
     leader.facts(*running)
     return running
@@ -67,7 +68,9 @@ def when(leader: Leader, name: str) -> WhenExplanation:
 
 
 def advise(leader: Leader, name: str = "", **query: Any) -> Advice:
-    answer = finish(questions.advise_(leader.core, AdviseQuery(namespace="team" if name else "", name=name, **query), NOW))
+    answer = finish(
+        questions.advise_(leader.core, AdviseQuery(namespace="team" if name else "", name=name, **query), NOW)
+    )
     assert answer.advice is not None, answer.error
     return answer.advice
 
@@ -83,7 +86,9 @@ def _spec(pod: Pod, **changes: Any) -> Pod:
 
 
 def _noted(pod: Pod, key: str, value: str) -> Pod:
-    return msgspec.structs.replace(pod, metadata=msgspec.structs.replace(pod.metadata, annotations=pod.metadata.annotations | {key: value}))
+    return msgspec.structs.replace(
+        pod, metadata=msgspec.structs.replace(pod.metadata, annotations=pod.metadata.annotations | {key: value})
+    )
 
 
 def follow(pod: Pod, told: Counterfactual) -> Pod:
@@ -96,14 +101,18 @@ def follow(pod: Pod, told: Counterfactual) -> Pod:
             less = mib(limits[names.RESOURCE_GPU_MEMORY]) - number * count
             changed = _limits(pod, **{names.RESOURCE_GPU_MEMORY: f"{less}Mi"})
         case "less-compute":
-            changed = _limits(pod, **{names.RESOURCE_GPU_COMPUTE: str(int(limits[names.RESOURCE_GPU_COMPUTE]) - number * count)})
+            changed = _limits(
+                pod, **{names.RESOURCE_GPU_COMPUTE: str(int(limits[names.RESOURCE_GPU_COMPUTE]) - number * count)}
+            )
         case "fewer-gpus":
             said = dict(re.findall(r"(kerf.dev/gpu-\w+): (\w+)", told.sentence))
             changed = _limits(pod, **{names.RESOURCE_GPU: str(count - number)}, **said)
         case "gpu-model":
             found = re.fullmatch(r"add (\S+) to kerf.dev/gpu-model", told.sentence)
             assert found
-            changed = _noted(pod, names.ANNOTATION_GPU_MODEL, f"{pod.metadata.annotations[names.ANNOTATION_GPU_MODEL]}|{found[1]}")
+            changed = _noted(
+                pod, names.ANNOTATION_GPU_MODEL, f"{pod.metadata.annotations[names.ANNOTATION_GPU_MODEL]}|{found[1]}"
+            )
         case "isolation":
             changed = _noted(pod, names.ANNOTATION_ISOLATION, told.sentence.rpartition(" ")[2])
         case "less-cpu":
@@ -119,7 +128,9 @@ def follow(pod: Pod, told: Counterfactual) -> Pod:
         case other:
             raise AssertionError(f"nobody told this user what {other} means")
     name = f"{pod.metadata.name}-anew"
-    meta: Meta = msgspec.structs.replace(changed.metadata, name=name, uid=f"uid-team-{name}", resource_version=build.next_version())
+    meta: Meta = msgspec.structs.replace(
+        changed.metadata, name=name, uid=f"uid-team-{name}", resource_version=build.next_version()
+    )
     return msgspec.structs.replace(changed, metadata=meta)
 
 

@@ -47,12 +47,20 @@ class Whole:
         return json.loads(answer)
 
     async def create(self, kind: str, name: str, document: dict[str, Any]) -> Any:
-        return await self.ask("POST", resources.BY_KIND[kind].collection(self.namespace), document | {"metadata": {"name": name}})
+        return await self.ask(
+            "POST", resources.BY_KIND[kind].collection(self.namespace), document | {"metadata": {"name": name}}
+        )
 
-    async def pod(self, name: str, *, volumes: Sequence[str] = (), requests: dict[str, str] | None = None, **limits: str) -> Any:
+    async def pod(
+        self, name: str, *, volumes: Sequence[str] = (), requests: dict[str, str] | None = None, **limits: str
+    ) -> Any:
         """`limits` by the last word of Kerf's resources (gpu, gpu_memory); `volumes` names claims."""
         wanted = {f"kerf.dev/{key.replace('_', '-')}": value for key, value in limits.items()}
-        container = {"name": "main", "image": "example", "resources": {"limits": wanted, "requests": {**wanted, **(requests or {})}}}
+        container = {
+            "name": "main",
+            "image": "example",
+            "resources": {"limits": wanted, "requests": {**wanted, **(requests or {})}},
+        }
         claims = [{"name": claim, "persistentVolumeClaim": {"claimName": claim}} for claim in volumes]
         return await self.create("Pod", name, {"spec": {"containers": [container], "volumes": claims}})
 
@@ -66,7 +74,9 @@ class Whole:
     async def bound(self, name: str) -> Any:
         async def there() -> Any:
             """A controller may not have made it yet."""
-            status, answer = await asyncio.to_thread(self.plane.request, "GET", resources.POD.path(name, self.namespace))
+            status, answer = await asyncio.to_thread(
+                self.plane.request, "GET", resources.POD.path(name, self.namespace)
+            )
             seen = json.loads(answer)
             return seen if status == 200 and seen["spec"].get("nodeName") else None
 
@@ -76,7 +86,9 @@ class Whole:
         """The first Event of this reason on the pod, as `kubectl describe` would list it."""
 
         async def there() -> Any:
-            listed = await self.ask("GET", f"/api/v1/namespaces/{self.namespace}/events?fieldSelector=involvedObject.name={name}")
+            listed = await self.ask(
+                "GET", f"/api/v1/namespaces/{self.namespace}/events?fieldSelector=involvedObject.name={name}"
+            )
             return next((e for e in listed["items"] if e["reason"] == reason), None)
 
         return await eventually(there, within_s=WITHIN_S, every_s=0.05, what=f"an Event {reason} on {name}")
@@ -86,7 +98,10 @@ class Whole:
 async def whole(plane: ControlPlane, namespace: str, *, nodes: int = 2, gpus: int = 2, memory_mib: int = 40_960, dra: bool = False, firm: bool = False,
                 preemption: Mapping[str, Any] | None = None) -> AsyncIterator[Whole]:  # fmt: skip
     names = [f"{namespace}-{i}" for i in range(nodes)]
-    hollow = [{"name": name, "model": "NVIDIA-A100", "count": gpus, "memory_mib": memory_mib, "dra": dra, "firm": firm} for name in names]
+    hollow = [
+        {"name": name, "model": "NVIDIA-A100", "count": gpus, "memory_mib": memory_mib, "dra": dra, "firm": firm}
+        for name in names
+    ]
     account = str(plane.service_account("kerf-system", "kerf-watcher"))
     async with stack(hollow, kubeconfig=account, trace_ratio=1.0, preemption=preemption) as made:
         world = Whole(plane, made, namespace)
@@ -95,7 +110,12 @@ async def whole(plane: ControlPlane, namespace: str, *, nodes: int = 2, gpus: in
             document = node_object({"name": name})
             await world.ask("POST", "/api/v1/nodes", document)
             # New nodes get a taint of not being ready, and the controller that takes it away is not running here.
-            await world.ask("PATCH", f"/api/v1/nodes/{name}", {"spec": document["spec"]}, content_type="application/merge-patch+json")
+            await world.ask(
+                "PATCH",
+                f"/api/v1/nodes/{name}",
+                {"spec": document["spec"]},
+                content_type="application/merge-patch+json",
+            )
         await eventually(lambda: has_account(world), within_s=WITHIN_S, what="the namespace's account")
         try:
             yield world
@@ -107,5 +127,7 @@ async def whole(plane: ControlPlane, namespace: str, *, nodes: int = 2, gpus: in
 
 async def has_account(world: Whole) -> bool:
     """Without it no pod may be created in the world's namespace."""
-    status, _ = await asyncio.to_thread(world.plane.request, "GET", f"/api/v1/namespaces/{world.namespace}/serviceaccounts/default")
+    status, _ = await asyncio.to_thread(
+        world.plane.request, "GET", f"/api/v1/namespaces/{world.namespace}/serviceaccounts/default"
+    )
     return status == 200

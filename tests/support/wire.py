@@ -26,7 +26,9 @@ class Wire:
         self.port = int(self._server.sockets[0].getsockname()[1])
         return self
 
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         assert self._server is not None
         self._server.close()
         self._flowing.set()

@@ -34,7 +34,9 @@ def _plain(environment: dict[str, str]) -> dict[str, str]:
 def _containers() -> list[tuple[str, list[str], dict[str, str]]]:
     """(where, command, environment) of each service that compose/ or k8s/ starts."""
     found = [
-        (f"compose/{name}", s["command"], _plain(s["environment"])) for name, s in OURS.items() if s["command"][:2] == ["python", "-m"]
+        (f"compose/{name}", s["command"], _plain(s["environment"]))
+        for name, s in OURS.items()
+        if s["command"][:2] == ["python", "-m"]
     ]
     for path in sorted((ROOT / "k8s").glob("*.yaml")):
         for document in yaml.safe_load_all(path.read_text()):
@@ -52,7 +54,9 @@ CONTAINERS = _containers()
 def test_every_service_is_started_by_both() -> None:
     modules = {path.parent.name for path in (ROOT / "services").glob("*/__main__.py")}
     for place in ("compose", "k8s"):
-        assert {command[2].removeprefix("services.") for where, command, _ in CONTAINERS if where.startswith(place)} == modules
+        assert {
+            command[2].removeprefix("services.") for where, command, _ in CONTAINERS if where.startswith(place)
+        } == modules
 
 
 @pytest.mark.parametrize(("command", "environment"), [pytest.param(c, e, id=w) for w, c, e in CONTAINERS])
@@ -89,7 +93,9 @@ def test_the_agents_nodes_are_the_clusters_nodes() -> None:
 def test_prometheus_scrapes_every_service_where_it_listens() -> None:
     jobs = yaml.safe_load((COMPOSE / "prometheus.yml").read_text())["scrape_configs"]
     scraped = {target for job in jobs for group in job.get("static_configs", ()) for target in group["targets"]}
-    scraped |= {f"{name}:{group['port']}" for job in jobs for group in job.get("dns_sd_configs", ()) for name in group["names"]}
+    scraped |= {
+        f"{name}:{group['port']}" for job in jobs for group in job.get("dns_sd_configs", ()) for name in group["names"]
+    }
     listening = set()
     for name, service in OURS.items():
         if port := service["environment"].get("KERF_HTTP_PORT"):
@@ -109,9 +115,15 @@ def test_health_checks_are_python_that_parses() -> None:
 
 def test_the_image_copies_what_exists_and_does_not_run_as_root() -> None:
     lines = (COMPOSE / "Dockerfile").read_text().splitlines()
-    copied = [source for line in lines if line.startswith("COPY ") and "--from" not in line for source in line.split()[1:-1]]
+    copied = [
+        source for line in lines if line.startswith("COPY ") and "--from" not in line for source in line.split()[1:-1]
+    ]
     assert [source for source in copied if not (ROOT / source).exists()] == []
-    kept = {line.removeprefix("!") for line in (COMPOSE / "Dockerfile.dockerignore").read_text().splitlines() if line.startswith("!")}
+    kept = {
+        line.removeprefix("!")
+        for line in (COMPOSE / "Dockerfile.dockerignore").read_text().splitlines()
+        if line.startswith("!")
+    }
     assert kept == set(copied)
     assert [line for line in lines if line.startswith("USER ")] == ["USER 1000"]
 

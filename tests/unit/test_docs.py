@@ -16,9 +16,16 @@ from cli.__main__ import _parser
 from shared.service import Lifecycle, load
 
 ROOT = Path(__file__).parents[2]
-DOCUMENTS = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md"), ROOT / "compose" / "README.md"])
+DOCUMENTS = sorted(
+    [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md"), ROOT / "compose" / "README.md"]
+)
 SERVICES = ("placement", "watcher", "admission", "node_agent", "preemptor", "metrics")
-_SOURCES = [path.read_text() for folder in ("services", "shared") for path in (ROOT / folder).rglob("*.py") if path.name != "examples.py"]
+_SOURCES = [
+    path.read_text()
+    for folder in ("services", "shared")
+    for path in (ROOT / folder).rglob("*.py")
+    if path.name != "examples.py"
+]
 
 
 @pytest.mark.parametrize("service", SERVICES)
@@ -73,7 +80,9 @@ def test_links_and_their_anchors_lead_somewhere(document: Path) -> None:
 
 def test_an_anchor_is_made_of_a_heading_as_github_makes_it(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
-    page.write_text("# R1 Term: one `session`\n## [What if](x.md), when?\n## Limits\n## Limits\n```\n# no heading\n```\n")
+    page.write_text(
+        "# R1 Term: one `session`\n## [What if](x.md), when?\n## Limits\n## Limits\n```\n# no heading\n```\n"
+    )
     assert _anchors(page) == {"r1-term-one-session", "what-if-when", "limits", "limits-1"}
 
 
@@ -100,7 +109,11 @@ def test_the_commands_of_the_documents_are_commands() -> None:
     for line in (line for lines in asked.values() for line in lines):
         assert _parser().parse_args(shlex.split(line, comments=True)).run
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
-    named = {name for document in DOCUMENTS for name in re.findall(r"(?:`|^)make ([a-z-]+)", document.read_text(), re.MULTILINE)}
+    named = {
+        name
+        for document in DOCUMENTS
+        for name in re.findall(r"(?:`|^)make ([a-z-]+)", document.read_text(), re.MULTILINE)
+    }
     assert named <= targets
 
 
@@ -124,7 +137,11 @@ def _defines(module: Path, name: str) -> bool:
         return False
     body = ast.parse(module.read_text()).body
     for part in name.split("."):
-        found = [one for one in body if isinstance(one, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)) and one.name == part]
+        found = [
+            one
+            for one in body
+            if isinstance(one, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)) and one.name == part
+        ]
         if not found:
             return False
         body = found[-1].body
@@ -138,9 +155,15 @@ def test_the_readme_is_one_screen_and_a_bit() -> None:
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
 def test_the_tests_and_files_that_a_document_names_exist(document: Path) -> None:
     files = list((ROOT / "tests").rglob("test_*.py"))
-    known = {path.stem for path in files} | {name for path in files for name in re.findall(r"def (test_\w+)", path.read_text())}
+    known = {path.stem for path in files} | {
+        name for path in files for name in re.findall(r"def (test_\w+)", path.read_text())
+    }
     text = document.read_text()
-    assert {name for name in re.findall(r"\b(test_[a-z0-9_]+)\b(?!\*)", text) if name not in known and not name.endswith("_")} == set()
+    assert {
+        name
+        for name in re.findall(r"\b(test_[a-z0-9_]+)\b(?!\*)", text)
+        if name not in known and not name.endswith("_")
+    } == set()
     paths = set(re.findall(r"`((?:services|shared|cli|tests|bench|k8s|compose|schemas|docs|tools)/[\w./-]*\w)", text))
     # `tests/cluster/test_admission_*.py` names several.
     assert {path for path in paths if not any(ROOT.glob(f"{path}*"))} == set()

@@ -25,7 +25,10 @@ def main() -> int:
 
     try:
         # It inherits both pipes to whoever started us, and ends when the incoming one does; then all in its namespace is killed.
-        inside = subprocess.Popen([*UNSHARE, sys.executable, "-m", "tools.sandbox.inside", str(state)], preexec_fn=prepare)  # noqa: PLW1509 (the child only writes and calls prctl)
+        inside = subprocess.Popen(
+            [*UNSHARE, sys.executable, "-m", "tools.sandbox.inside", str(state)],
+            preexec_fn=prepare,  # noqa: PLW1509
+        )
         return inside.wait()
     finally:
         cgroups.remove(groups)

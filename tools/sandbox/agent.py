@@ -50,7 +50,13 @@ class Gpus:
 
 class Agent:
     def __init__(
-        self, sandbox: Sandbox, gpus: Gpus, nats_url: str, *, checkpoint: str = "agent", settings: Mapping[str, str] | None = None
+        self,
+        sandbox: Sandbox,
+        gpus: Gpus,
+        nats_url: str,
+        *,
+        checkpoint: str = "agent",
+        settings: Mapping[str, str] | None = None,
     ) -> None:
         """`settings` by the names of their environment variables."""
         self._sandbox = sandbox
@@ -58,10 +64,16 @@ class Agent:
         self.pid = 0
         """Inside."""
         self._environment = {
-            "KERF_NODE": NODE, "KERF_NATS_URL": nats_url, "KERF_HTTP_PORT": str(self.port), "KERF_CHECKPOINT_FILE": f"/var/lib/kerf/{checkpoint}.json",
-            "KERF_DRIVER_ROOT": DRIVER_ROOT, "KERF_DRA": "true",
-            "HOME": os.environ.get("HOME", "/root"), **gpus.environment(), **(settings or {}),
-        }  # fmt: skip
+            "KERF_NODE": NODE,
+            "KERF_NATS_URL": nats_url,
+            "KERF_HTTP_PORT": str(self.port),
+            "KERF_CHECKPOINT_FILE": f"/var/lib/kerf/{checkpoint}.json",
+            "KERF_DRIVER_ROOT": DRIVER_ROOT,
+            "KERF_DRA": "true",
+            "HOME": os.environ.get("HOME", "/root"),
+            **gpus.environment(),
+            **(settings or {}),
+        }
 
     def start(self) -> None:
         self.pid = self._sandbox.spawn("agent", [sys.executable, "-m", "services.node_agent"], self._environment)

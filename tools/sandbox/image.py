@@ -16,10 +16,14 @@ def archive(program: Path, images: Mapping[str, Sequence[str]], to: Path) -> Non
     digest = hashlib.sha256(layer).hexdigest()
     files, manifest = {f"{digest}/layer.tar": layer}, []
     for name, arguments in images.items():
-        config = json.dumps({
-            "architecture": "amd64", "os": "linux", "config": {"Env": ["PATH=/"], "Entrypoint": ["/workload"], "Cmd": list(arguments)},
-            "rootfs": {"type": "layers", "diff_ids": [f"sha256:{digest}"]},
-        }).encode()  # fmt: skip
+        config = json.dumps(
+            {
+                "architecture": "amd64",
+                "os": "linux",
+                "config": {"Env": ["PATH=/"], "Entrypoint": ["/workload"], "Cmd": list(arguments)},
+                "rootfs": {"type": "layers", "diff_ids": [f"sha256:{digest}"]},
+            }
+        ).encode()
         file = f"{hashlib.sha256(config).hexdigest()}.json"
         files[file] = config
         manifest.append({"Config": file, "RepoTags": [name], "Layers": [f"{digest}/layer.tar"]})

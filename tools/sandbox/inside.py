@@ -25,9 +25,13 @@ DRIVER_VERSION = "580.95.05"
 DRIVER_ROOT = "/run/nvidia/driver"
 _DEVICES = ("null", "zero", "full", "random", "urandom", "tty", "kmsg")
 _SYSCTLS = {
-    "vm/overcommit_memory": "1", "vm/panic_on_oom": "0", "kernel/panic": "10", "kernel/panic_on_oops": "1",
-    "kernel/keys/root_maxkeys": "1000000", "kernel/keys/root_maxbytes": "25000000",
-}  # fmt: skip
+    "vm/overcommit_memory": "1",
+    "vm/panic_on_oom": "0",
+    "kernel/panic": "10",
+    "kernel/panic_on_oops": "1",
+    "kernel/keys/root_maxkeys": "1000000",
+    "kernel/keys/root_maxbytes": "25000000",
+}
 """What a kubelet sets on its machine. These are not ours to change: it finds them as it wants them, in files over them."""
 
 
@@ -82,10 +86,21 @@ def _devices(made: Path) -> None:
         if Path("/dev", name).is_dir():
             (made / name).mkdir()
             mount("--rbind", f"/dev/{name}", str(made / name))
-    for name, target in {"fd": "/proc/self/fd", "stdin": "fd/0", "stdout": "fd/1", "stderr": "fd/2", "ptmx": "pts/ptmx"}.items():
+    for name, target in {
+        "fd": "/proc/self/fd",
+        "stdin": "fd/0",
+        "stdout": "fd/1",
+        "stderr": "fd/2",
+        "ptmx": "pts/ptmx",
+    }.items():
         (made / name).symlink_to(target)
     nodes = {f"nvidia{index}": (195, index) for index in range(GPUS)}
-    for name, (major, minor) in {**nodes, "nvidiactl": (195, 255), "nvidia-uvm": (511, 0), "nvidia-uvm-tools": (511, 1)}.items():
+    for name, (major, minor) in {
+        **nodes,
+        "nvidiactl": (195, 255),
+        "nvidia-uvm": (511, 0),
+        "nvidia-uvm-tools": (511, 1),
+    }.items():
         os.mknod(made / name, 0o666 | 0o020000, os.makedev(major, minor))
     mount("--rbind", str(made), "/dev")
 
@@ -95,7 +110,9 @@ def _driver() -> None:
     mount("-t", "tmpfs", "sandbox", "/proc/driver")
     kernel = Path("/proc/driver/nvidia")
     kernel.mkdir()
-    (kernel / "version").write_text(f"NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  {DRIVER_VERSION}  Release Build\n")
+    (kernel / "version").write_text(
+        f"NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  {DRIVER_VERSION}  Release Build\n"
+    )
     for index in range(GPUS):
         folder = kernel / "gpus" / bus_id(index)
         folder.mkdir(parents=True)
@@ -137,7 +154,9 @@ class Processes:
 
     def start(self, name: str, argv: list[str], env: dict[str, str], log: str) -> dict[str, Any]:
         with Path(log).open("ab") as out:
-            child = subprocess.Popen(argv, env=env, stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True)
+            child = subprocess.Popen(
+                argv, env=env, stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True
+            )
         child.returncode = 0  # so that nobody else waits for it
         self._pids[name] = child.pid
         return {"pid": child.pid}

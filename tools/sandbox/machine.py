@@ -19,7 +19,9 @@ def why_not() -> str:
     missing = [tool for tool in ("unshare", "mount") if shutil.which(tool) is None]
     if missing:
         return f"there is no {' and no '.join(missing)} on PATH"
-    tried = subprocess.run([*UNSHARE, "mount", "-t", "tmpfs", "none", "/run"], capture_output=True, text=True, check=False)
+    tried = subprocess.run(
+        [*UNSHARE, "mount", "-t", "tmpfs", "none", "/run"], capture_output=True, text=True, check=False
+    )
     if tried.returncode:
         return f"no namespaces with mounts of their own may be made: {tried.stderr.strip()}"
     if not any(line.split()[1] == "00000000" for line in Path("/proc/net/route").read_text().splitlines()[1:]):

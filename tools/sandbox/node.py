@@ -31,7 +31,9 @@ class SandboxError(RuntimeError):
 class Sandbox:
     """One node of the cluster `plane`. Not for several threads at once, except for what is said otherwise."""
 
-    def __init__(self, plane: ControlPlane, binaries: Path, *, images: Mapping[str, Sequence[str]] | None = None) -> None:
+    def __init__(
+        self, plane: ControlPlane, binaries: Path, *, images: Mapping[str, Sequence[str]] | None = None
+    ) -> None:
         """`images` are further names of the workload's image, with their arguments."""
         self.plane, self.binaries = plane, binaries
         self._images = {settings.PAUSE: ["pause"], WORKLOAD: [], **(images or {})}
@@ -57,15 +59,22 @@ class Sandbox:
             self._start_guard()
             self.start_containerd()
             self.run(
-                "ctr", "--address=/run/containerd/containerd.sock", "--namespace=k8s.io", "image", "import", str(self.state / "images.tar")
+                "ctr",
+                "--address=/run/containerd/containerd.sock",
+                "--namespace=k8s.io",
+                "image",
+                "import",
+                str(self.state / "images.tar"),
             )
             self.start_kubelet()
             self._wait("the node is Ready", self._ready, "kubelet")
             # The controller that would take it away once the node is ready does not run here.
             self.plane.request(
-                "PATCH", f"/api/v1/nodes/{NODE}", {"spec": {"taints": [{"key": "kerf.dev/managed", "effect": "NoSchedule"}]}},
+                "PATCH",
+                f"/api/v1/nodes/{NODE}",
+                {"spec": {"taints": [{"key": "kerf.dev/managed", "effect": "NoSchedule"}]}},
                 content_type="application/merge-patch+json",
-            )  # fmt: skip
+            )
         except BaseException:
             self.stop()
             raise
@@ -86,15 +95,27 @@ class Sandbox:
     def start_kubelet(self) -> None:
         """Returns at once; pods that run already are not touched by it."""
         config = self.plane.kubeconfig(f"system:node:{NODE}", groups=("system:nodes",))
-        self.spawn("kubelet", [
-            str(self.binaries / "kubelet"), f"--config={self.state}/kubelet.json", f"--kubeconfig={config}", f"--hostname-override={NODE}",
-            "--node-labels=kerf.dev/managed=true", "--runtime-cgroups=/", "--v=2",
-        ])  # fmt: skip
+        self.spawn(
+            "kubelet",
+            [
+                str(self.binaries / "kubelet"),
+                f"--config={self.state}/kubelet.json",
+                f"--kubeconfig={config}",
+                f"--hostname-override={NODE}",
+                "--node-labels=kerf.dev/managed=true",
+                "--runtime-cgroups=/",
+                "--v=2",
+            ],
+        )
 
     def spawn(self, name: str, argv: Sequence[str], env: Mapping[str, str] | None = None) -> int:
         """Starts a process inside, from the root of the repository; its id there. Its output goes to `log(name)`."""
         path = f"{self.binaries}:{os.environ.get('PATH', '/usr/bin:/bin')}"
-        return int(self._order(do="start", name=name, argv=list(argv), env={"PATH": path, **(env or {})}, log=str(self._log(name)))["pid"])
+        return int(
+            self._order(
+                do="start", name=name, argv=list(argv), env={"PATH": path, **(env or {})}, log=str(self._log(name))
+            )["pid"]
+        )
 
     def kill(self, name: str, number: int = signal.SIGKILL) -> int:
         """Its exit status, when it has ended; at once if it had ended before."""
@@ -130,7 +151,13 @@ class Sandbox:
             try:
                 here = folder.name.isdigit() and os.readlink(folder / "ns/pid") == namespace
                 ids = (
-                    [line.split()[1:] for line in (folder / "status").read_text().splitlines() if line.startswith("NSpid:")] if here else []
+                    [
+                        line.split()[1:]
+                        for line in (folder / "status").read_text().splitlines()
+                        if line.startswith("NSpid:")
+                    ]
+                    if here
+                    else []
                 )
             except OSError:
                 continue  # it has just ended
@@ -154,8 +181,14 @@ class Sandbox:
         pipe = subprocess.PIPE
         with self._log("guard").open("ab") as log:
             self._guard = subprocess.Popen(
-                [sys.executable, "-m", "tools.sandbox", str(self.state)], cwd=ROOT, stdin=pipe, stdout=pipe, stderr=log, text=True, start_new_session=True,
-            )  # fmt: skip
+                [sys.executable, "-m", "tools.sandbox", str(self.state)],
+                cwd=ROOT,
+                stdin=pipe,
+                stdout=pipe,
+                stderr=log,
+                text=True,
+                start_new_session=True,
+            )
         self._answer()
         (unshare,) = _children(self._guard.pid)
         (self.init_pid,) = _children(unshare)

@@ -68,7 +68,13 @@ def containers(pod: Json) -> Iterator[tuple[Place, Json]]:
 
 def named_resources(pod: Json) -> set[str]:
     """Every resource that a container of the pod names in an amount other than zero."""
-    return {name for _, container in containers(pod) for half in amounts(container).values() for name, value in half.items() if nonzero(value)}
+    return {
+        name
+        for _, container in containers(pod)
+        for half in amounts(container).values()
+        for name, value in half.items()
+        if nonzero(value)
+    }
 
 
 def nonzero(value: object) -> bool:

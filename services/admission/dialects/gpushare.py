@@ -34,6 +34,9 @@ class Gpushare:
     def _container(self, container: Json, setting: Setting) -> dict[str, str]:
         memory, count = amount(container, MEMORY), amount(container, COUNT)
         if memory * (1024 if setting.gpushare_unit == "GiB" else 1) > _MOST_MIB:
-            raise RequestError("foreign-unit", f"container {container.get('name', '')!r}: {MEMORY} is {memory} {setting.gpushare_unit}; it is a plain number of {setting.gpushare_unit} here, written without a unit")
+            raise RequestError(
+                "foreign-unit",
+                f"container {container.get('name', '')!r}: {MEMORY} is {memory} {setting.gpushare_unit}; it is a plain number of {setting.gpushare_unit} here, written without a unit",
+            )
         asked = {names.RESOURCE_GPU: str(count)} if count else {}
         return asked | ({names.RESOURCE_GPU_MEMORY: f"{memory}{_SUFFIX[setting.gpushare_unit]}"} if memory else {})

@@ -20,5 +20,9 @@ class Nvidia:
         return setting.plain_nvidia and RESOURCE in named and named.isdisjoint(_SHARED)
 
     def translate(self, pod: Json, setting: Setting) -> Translation:  # noqa: ARG002 - the form is the protocol's
-        found = {place: {names.RESOURCE_GPU: str(count)} for place, container in containers(pod) if (count := amount(container, RESOURCE))}
+        found = {
+            place: {names.RESOURCE_GPU: str(count)}
+            for place, container in containers(pod)
+            if (count := amount(container, RESOURCE))
+        }
         return Translation(amounts=found, removed=self.resources, annotations=selection(pod))

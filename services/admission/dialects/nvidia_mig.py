@@ -20,7 +20,13 @@ class NvidiaMig:
 
     def translate(self, pod: Json, setting: Setting) -> Translation:  # noqa: ARG002 - the form is the protocol's
         asked = {
-            place: {names.PREFIX_MIG + name.removeprefix(_PREFIX): str(count) for name in sorted(self.resources) if (count := amount(container, name))}
+            place: {
+                names.PREFIX_MIG + name.removeprefix(_PREFIX): str(count)
+                for name in sorted(self.resources)
+                if (count := amount(container, name))
+            }
             for place, container in containers(pod)
         }
-        return Translation(amounts={place: amounts for place, amounts in asked.items() if amounts}, removed=self.resources)
+        return Translation(
+            amounts={place: amounts for place, amounts in asked.items() if amounts}, removed=self.resources
+        )

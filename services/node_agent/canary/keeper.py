@@ -36,7 +36,9 @@ class Keeper:
         self._tried = ""
         self._next_s = 0.0
         ctx.metrics.observe_by(
-            "kerf_agent_enforcement_proven", "1 while limits on the device are proven and offered.", lambda: float(self.offer().ok)
+            "kerf_agent_enforcement_proven",
+            "1 while limits on the device are proven and offered.",
+            lambda: float(self.offer().ok),
         )
 
     def offer(self) -> Offer:
@@ -57,7 +59,10 @@ class Keeper:
         return verdict.PROVES if offer.ok else ()
 
     async def keep(
-        self, inventory: Callable[[], Inventory | None], occupied: Callable[[], Room], say: Callable[[], Awaitable[None]]
+        self,
+        inventory: Callable[[], Inventory | None],
+        occupied: Callable[[], Room],
+        say: Callable[[], Awaitable[None]],
     ) -> None:
         """For ever: proves what is not proven. `occupied` is what is handed over now; `say` tells the world what is offered."""
         said = self.offer(), self.costs
@@ -71,10 +76,21 @@ class Keeper:
     async def look(self, inventory: Inventory | None, occupied: Room) -> None:
         """Runs the canary where a proof is missing, on the GPU with the most memory that is nobody's."""
         now_s = asyncio.get_running_loop().time()
-        if inventory is None or not self.library or not inventory.driver_version or self._is_of(inventory.driver_version):
+        if (
+            inventory is None
+            or not self.library
+            or not inventory.driver_version
+            or self._is_of(inventory.driver_version)
+        ):
             return
-        room = {gpu.uuid: gpu.memory_mib - gpu.foreign_mib - occupied.get(gpu.uuid, (0, 0))[0] for gpu in inventory.gpus}
-        free = [gpu for gpu in inventory.gpus if gpu.state == "healthy" and not gpu.mig_enabled and room[gpu.uuid] >= ROOM_MIB]
+        room = {
+            gpu.uuid: gpu.memory_mib - gpu.foreign_mib - occupied.get(gpu.uuid, (0, 0))[0] for gpu in inventory.gpus
+        }
+        free = [
+            gpu
+            for gpu in inventory.gpus
+            if gpu.state == "healthy" and not gpu.mig_enabled and room[gpu.uuid] >= ROOM_MIB
+        ]
         if not free:
             self._trouble = f"no healthy GPU has {ROOM_MIB} MiB that are nobody's, for the canary"
         lately = self._tried == inventory.driver_version and now_s < self._next_s
@@ -84,7 +100,9 @@ class Keeper:
         gpu = max(free, key=lambda g: (g.uuid not in occupied, room[g.uuid], -g.index))
         at_ms, alone = int(self._ctx.now() * 1000), gpu.uuid not in occupied
         try:
-            proof = await self._canary().run(gpu.uuid, gpu.index, inventory.driver_version, self.library, at_ms, alone=alone)
+            proof = await self._canary().run(
+                gpu.uuid, gpu.index, inventory.driver_version, self.library, at_ms, alone=alone
+            )
         except (CanaryError, OSError, ValueError) as error:
             self._trouble = str(error)
             self._ctx.log.warning("canary_not_run", gpu=gpu.uuid, why=self._trouble)
@@ -92,10 +110,16 @@ class Keeper:
         self._trouble = ""
         if not proof.ok:
             self._ctx.log.error(
-                "canary_failed", gpu=gpu.uuid, driver=proof.driver_version, why=proof.sentence, effect="firm isolation is not offered here"
+                "canary_failed",
+                gpu=gpu.uuid,
+                driver=proof.driver_version,
+                why=proof.sentence,
+                effect="firm isolation is not offered here",
             )
         elif not proof.context_bytes:
-            self._ctx.log.warning("context_not_measured", gpu=gpu.uuid, effect="contexts are free here, unless context_mib is set")
+            self._ctx.log.warning(
+                "context_not_measured", gpu=gpu.uuid, effect="contexts are free here, unless context_mib is set"
+            )
         self._proof = proof
         try:
             _save(self._file, proof)

@@ -49,7 +49,9 @@ class Canary:
         self._build, self._folder, self._libcuda, self._clock = build, folder, libcuda, clock
         self._under, self._environment = under, dict(environment)
 
-    async def run(self, gpu: str, index: int, driver_version: str, library: str, at_ms: int, *, alone: bool = True) -> Proof:
+    async def run(
+        self, gpu: str, index: int, driver_version: str, library: str, at_ms: int, *, alone: bool = True
+    ) -> Proof:
         """`alone`: no slice has a part of this GPU; among others its share may be less. Raises CanaryError, OSError, and ValueError on a GPU with a strange UUID."""
         limits = GpuRule(uuid=gpu, memory_limit_bytes=LIMIT_BYTES)
         memory = await self._probe(limits, index, "memory", str(CHUNK_KIB), str(MOST_MIB))
@@ -58,29 +60,51 @@ class Canary:
         if not wrong:
             lines = await self._probe(msgspec.structs.replace(limits, compute_milli=SHARE_MILLI), index, *_loop())
             wrong, got = verdict.of_share(lines[-1] if lines else {}, SHARE_MILLI, SHARE_MS, alone=alone)
-        costs = {} if wrong else (await self._lines(index, [str(self._build / "probe"), self._libcuda, "context", str(CONTEXTS)]))[-1]
+        costs = (
+            {}
+            if wrong
+            else (await self._lines(index, [str(self._build / "probe"), self._libcuda, "context", str(CONTEXTS)]))[-1]
+        )
         return Proof(
-            driver_version=driver_version, library=library, ok=not wrong, sentence=wrong, at_ms=at_ms, gpu=gpu, memory_limit_bytes=LIMIT_BYTES,
-            memory_most_bytes=most, paths=paths, share_asked_milli=SHARE_MILLI, share_got_milli=got,
-            context_bytes=verdict.of_contexts(costs), pool_chunk_bytes=verdict.of_pools(costs),
-        )  # fmt: skip
+            driver_version=driver_version,
+            library=library,
+            ok=not wrong,
+            sentence=wrong,
+            at_ms=at_ms,
+            gpu=gpu,
+            memory_limit_bytes=LIMIT_BYTES,
+            memory_most_bytes=most,
+            paths=paths,
+            share_asked_milli=SHARE_MILLI,
+            share_got_milli=got,
+            context_bytes=verdict.of_contexts(costs),
+            pool_chunk_bytes=verdict.of_pools(costs),
+        )
 
     async def _probe(self, rule: GpuRule, index: int, *what: str) -> list[dict[str, Any]]:
         remove(self._folder)
         page = Page(self._folder, self._clock)
         try:
             page.order(Rules(gpus=(rule,)), context_bytes=0, driver_path=self._libcuda)
-            return await self._lines(index, self._under(self._folder, [str(self._build / "probe"), self._libcuda, *what]))
+            return await self._lines(
+                index, self._under(self._folder, [str(self._build / "probe"), self._libcuda, *what])
+            )
         finally:
             page.close()
             remove(self._folder)
 
     async def _lines(self, index: int, command: Sequence[str]) -> list[dict[str, Any]]:
         what = command[command.index(self._libcuda) + 1]
-        environment = os.environ | self._environment | {"CUDA_VISIBLE_DEVICES": str(index), "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+        environment = (
+            os.environ | self._environment | {"CUDA_VISIBLE_DEVICES": str(index), "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+        )
         environment["KERF_DIRECTORY"] = str(self._folder)  # heeded by the tests' build alone
         process = await asyncio.create_subprocess_exec(
-            *command, env=environment, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+            *command,
+            env=environment,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
         )
         try:
             out, errors = await asyncio.wait_for(process.communicate(), TIMEOUT_S)
@@ -90,7 +114,9 @@ class Canary:
             await process.wait()
             raise CanaryError(f"the canary's {what} has not ended within {TIMEOUT_S:g} s") from None
         if process.returncode:
-            raise CanaryError(f"the canary's {what} ended with {process.returncode}: {errors.decode(errors='replace').strip()[-400:]}")
+            raise CanaryError(
+                f"the canary's {what} ended with {process.returncode}: {errors.decode(errors='replace').strip()[-400:]}"
+            )
         try:
             return [msgspec.json.decode(line, type=dict[str, Any]) for line in out.splitlines()]
         except msgspec.DecodeError as error:

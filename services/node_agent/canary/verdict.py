@@ -49,7 +49,9 @@ class Proof(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What a memory pool takes of the GPU at once; 0: not measured."""
 
 
-def of_memory(lines: Sequence[Mapping[str, Any]], limit_bytes: int, chunk_bytes: int) -> tuple[str, int, tuple[str, ...]]:
+def of_memory(
+    lines: Sequence[Mapping[str, Any]], limit_bytes: int, chunk_bytes: int
+) -> tuple[str, int, tuple[str, ...]]:
     """What is wrong (empty: nothing), the most that was given, and the paths that were tried."""
     tried = [line for line in lines if "path" in line]
     most = max((int(line[key]) for line in tried for key in ("bytes", "again")), default=0)

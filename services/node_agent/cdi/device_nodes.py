@@ -24,7 +24,9 @@ def mig(host: Host, minor: int, gpu_instance: int, compute_instance: int) -> tup
     """What opens one MIG instance, beside the GPU's own node. Raises ValueError where it does not exist."""
     numbers = host.mig_capabilities(minor, gpu_instance, compute_instance)
     if numbers is None:
-        raise ValueError(f"the driver shows no capability for MIG instance {gpu_instance}/{compute_instance} of /dev/nvidia{minor}")
+        raise ValueError(
+            f"the driver shows no capability for MIG instance {gpu_instance}/{compute_instance} of /dev/nvidia{minor}"
+        )
     return tuple(_required(host, f"/dev/nvidia-caps/nvidia-cap{number}") for number in numbers)
 
 
@@ -36,7 +38,11 @@ def node(host: Host, path: str) -> DeviceNode:
 def _required(host: Host, path: str) -> DeviceNode:
     if not host.seen(_on_host(host, path)).exists():
         # Its module is loaded by the first CUDA program, and on a host that runs only containers that may be nobody.
-        made_by = "nvidia-modprobe -u -c=0" if path == "/dev/nvidia-uvm" else "nvidia-smi, nvidia-modprobe or the driver's daemon"
+        made_by = (
+            "nvidia-modprobe -u -c=0"
+            if path == "/dev/nvidia-uvm"
+            else "nvidia-smi, nvidia-modprobe or the driver's daemon"
+        )
         raise ValueError(f"the host has no device node {path}; {made_by} makes it")
     return node(host, path)
 

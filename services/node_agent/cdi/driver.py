@@ -46,7 +46,9 @@ class Driver:
 
     def _common_edits(self, version: str) -> ContainerEdits:
         control = device_nodes.control(self._host)
-        stamps = tuple((name, path.stat().st_mtime_ns) for name in toolkit.FILES if (path := self._host.seen(name)).exists())
+        stamps = tuple(
+            (name, path.stat().st_mtime_ns) for name in toolkit.FILES if (path := self._host.seen(name)).exists()
+        )
         key = _Key(version, control, stamps)
         if key != self._key:
             found, why = toolkit.common_edits(self._host, version)
@@ -67,6 +69,8 @@ class Driver:
             if share.mig is not None:
                 ids = mig_ids.get(share.mig.uuid)
                 if ids is None:
-                    raise ValueError(f"NVML does not know MIG instance {share.mig.uuid or share.mig.profile} of GPU {share.uuid}")
+                    raise ValueError(
+                        f"NVML does not know MIG instance {share.mig.uuid or share.mig.profile} of GPU {share.uuid}"
+                    )
                 nodes += device_nodes.mig(self._host, gpu.minor, *ids)
         return tuple(nodes)

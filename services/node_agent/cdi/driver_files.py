@@ -19,15 +19,29 @@ from services.node_agent.cdi.host import Host
 from services.node_agent.cdi.spec import ContainerEdits, Hook, Mount
 
 _DIRECTORIES = (
-    "/usr/lib64", "/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib/x86_64-linux-gnu/nvidia/current", "/usr/lib/aarch64-linux-gnu/nvidia/current",
-    "/lib64", "/lib/x86_64-linux-gnu", "/lib/aarch64-linux-gnu", "/usr/lib", "/usr/local/lib",
-)  # fmt: skip
+    "/usr/lib64",
+    "/usr/lib/x86_64-linux-gnu",
+    "/usr/lib/aarch64-linux-gnu",
+    "/usr/lib/x86_64-linux-gnu/nvidia/current",
+    "/usr/lib/aarch64-linux-gnu/nvidia/current",
+    "/lib64",
+    "/lib/x86_64-linux-gnu",
+    "/lib/aarch64-linux-gnu",
+    "/usr/lib",
+    "/usr/local/lib",
+)
 _EVERYWHERE = {
     "x86_64": ("/usr/lib/x86_64-linux-gnu", "/usr/lib64"),
     "aarch64": ("/usr/lib/aarch64-linux-gnu", "/usr/lib64"),
 }
 """Where the dynamic linker looks without being told, on Debian's family and on Red Hat's."""
-_BINARIES = ("nvidia-smi", "nvidia-debugdump", "nvidia-persistenced", "nvidia-cuda-mps-control", "nvidia-cuda-mps-server")
+_BINARIES = (
+    "nvidia-smi",
+    "nvidia-debugdump",
+    "nvidia-persistenced",
+    "nvidia-cuda-mps-control",
+    "nvidia-cuda-mps-server",
+)
 _BINARY_DIRECTORIES = ("/usr/bin", "/usr/sbin", "/bin", "/sbin", "/usr/local/bin")
 _SOCKETS = ("/run/nvidia-persistenced/socket", "/run/nvidia-fabricmanager/socket")
 _HOOKS = (
@@ -51,21 +65,30 @@ def edits(host: Host, version: str, machine: str) -> ContainerEdits:
     libraries = find(host, version)
     hook = next((path for path in _HOOKS if host.seen(path).exists()), "")
     mounts = [*_with_hook(host, libraries)] if hook else [*_without_hook(host, libraries, machine)]
-    mounts += [Mount(host_path=host.of_driver(path), container_path=path, options=_READ_ONLY) for path in _binaries(host)]
-    mounts += [Mount(host_path=path, container_path=path, options=(*_READ_ONLY, "noexec")) for path in _SOCKETS if host.seen(path).exists()]
+    mounts += [
+        Mount(host_path=host.of_driver(path), container_path=path, options=_READ_ONLY) for path in _binaries(host)
+    ]
+    mounts += [
+        Mount(host_path=path, container_path=path, options=(*_READ_ONLY, "noexec"))
+        for path in _SOCKETS
+        if host.seen(path).exists()
+    ]
     return ContainerEdits(mounts=tuple(mounts), hooks=_hooks(hook, libraries) if hook else ())
 
 
 def find(host: Host, version: str) -> Libraries:
     """Raises ValueError with where was looked."""
-    directories = dict.fromkeys((*_DIRECTORIES, *ld_cache.directories(host.seen(host.of_driver("/etc/ld.so.cache")), "libcuda.so.1")))
+    directories = dict.fromkeys(
+        (*_DIRECTORIES, *ld_cache.directories(host.seen(host.of_driver("/etc/ld.so.cache")), "libcuda.so.1"))
+    )
     for directory in directories:
         folder = host.seen(host.of_driver(directory))
         if (folder / f"libcuda.so.{version}").exists():
             files = sorted(path.name for path in folder.glob(f"lib*.so.{version}"))
             links = dict(_links(folder))
             return Libraries(
-                directory=directory, names={name: tuple(sorted(link for link in links if _end(link, links) == name)) for name in files}
+                directory=directory,
+                names={name: tuple(sorted(link for link in links if _end(link, links) == name)) for name in files},
             )
     raise ValueError(
         f"libcuda.so.{version} is not in {host.driver_root}: looked in {', '.join(directories)}; the libraries must be of the version of the loaded kernel module"
@@ -83,7 +106,9 @@ def _without_hook(host: Host, libraries: Libraries, machine: str) -> Iterator[Mo
         for name, links in libraries.names.items():
             for called in (name, *links):
                 yield Mount(
-                    host_path=host.of_driver(f"{libraries.directory}/{name}"), container_path=f"{directory}/{called}", options=_READ_ONLY
+                    host_path=host.of_driver(f"{libraries.directory}/{name}"),
+                    container_path=f"{directory}/{called}",
+                    options=_READ_ONLY,
                 )
 
 
@@ -91,15 +116,26 @@ def _hooks(path: str, libraries: Libraries) -> tuple[Hook, ...]:
     command = (Path(path).name, "hook") if path.endswith("nvidia-ctk") else (Path(path).name,)
     links = [f"{name}::{libraries.directory}/{link}" for name, found in libraries.names.items() for link in found]
     created = Hook(
-        hook_name="createContainer", path=path, args=(*command, "create-symlinks", *(word for link in links for word in ("--link", link)))
+        hook_name="createContainer",
+        path=path,
+        args=(*command, "create-symlinks", *(word for link in links for word in ("--link", link))),
     )
-    updated = Hook(hook_name="createContainer", path=path, args=(*command, "update-ldcache", "--folder", libraries.directory))
+    updated = Hook(
+        hook_name="createContainer", path=path, args=(*command, "update-ldcache", "--folder", libraries.directory)
+    )
     return created, updated
 
 
 def _binaries(host: Host) -> Iterator[str]:
     for name in _BINARIES:
-        found = next((f"{folder}/{name}" for folder in _BINARY_DIRECTORIES if host.seen(host.of_driver(f"{folder}/{name}")).exists()), "")
+        found = next(
+            (
+                f"{folder}/{name}"
+                for folder in _BINARY_DIRECTORIES
+                if host.seen(host.of_driver(f"{folder}/{name}")).exists()
+            ),
+            "",
+        )
         if found:
             yield found
 

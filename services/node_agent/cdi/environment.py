@@ -63,4 +63,7 @@ def _memory_mib(share: ContainerGrant) -> int:
     return sum(gpu.memory_mib for gpu in share.gpus)
 
 
-_DIALECTS: Mapping[str, Callable[[m.HandOver, Grant, Mapping[str, Gpu], str], Environment]] = {"gpushare": _gpushare, "hami": _hami}
+_DIALECTS: Mapping[str, Callable[[m.HandOver, Grant, Mapping[str, Gpu], str], Environment]] = {
+    "gpushare": _gpushare,
+    "hami": _hami,
+}

@@ -42,5 +42,7 @@ class SliceWriter:
         words = environment.kerf(order)
         if grant is not None:
             words += environment.of_dialect(order, grant, gpus, self._unit)
-        edits = merged(self._driver.edits(order.share.gpus, gpus, mig_ids), ContainerEdits(env=words), self._enforced(order, grant))
+        edits = merged(
+            self._driver.edits(order.share.gpus, gpus, mig_ids), ContainerEdits(env=words), self._enforced(order, grant)
+        )
         self._specs.write(names, order.uid, order.container, edits)

@@ -65,13 +65,17 @@ class Spec(Part, frozen=True):
 
 def document(kind: str, name: str, edits: ContainerEdits) -> bytes:
     version = "0.7.0" if edits.additional_gids else VERSION
-    return msgspec.json.encode(Spec(cdi_version=version, kind=kind, devices=(Device(name=name, container_edits=edits),)))
+    return msgspec.json.encode(
+        Spec(cdi_version=version, kind=kind, devices=(Device(name=name, container_edits=edits),))
+    )
 
 
 def merged(*parts: ContainerEdits) -> ContainerEdits:
     """All edits together, each once, in order. Of an environment variable the last value counts, as for the runtime."""
     return ContainerEdits(
-        env=tuple(f"{key}={value}" for key, value in dict(line.split("=", 1) for part in parts for line in part.env).items()),
+        env=tuple(
+            f"{key}={value}" for key, value in dict(line.split("=", 1) for part in parts for line in part.env).items()
+        ),
         device_nodes=_once(node for part in parts for node in part.device_nodes),
         mounts=_once(mount for part in parts for mount in part.mounts),
         hooks=_once(hook for part in parts for hook in part.hooks),

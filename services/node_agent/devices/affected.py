@@ -28,7 +28,9 @@ def evictions(gpus: Mapping[str, Gpu], known: Iterable[Known], running: Running)
     """The pods on unhealthy GPUs, each once."""
     every = tuple(known)
     found = {
-        pod.uid: Evict(uid=pod.uid, namespace=pod.namespace, name=pod.name, reason=f"GPU {uuid} is unhealthy: {gpu.reason}")
+        pod.uid: Evict(
+            uid=pod.uid, namespace=pod.namespace, name=pod.name, reason=f"GPU {uuid} is unhealthy: {gpu.reason}"
+        )
         for uuid, gpu in gpus.items()
         if gpu.state == "unhealthy"
         for pod in pods_on((uuid,), every, running)

@@ -8,9 +8,12 @@ from typing import Any
 import pynvml
 
 UNKNOWN = (
-    pynvml.NVMLError_NotSupported, pynvml.NVMLError_FunctionNotFound, pynvml.NVMLError_InvalidArgument, pynvml.NVMLError_NoData,
+    pynvml.NVMLError_NotSupported,
+    pynvml.NVMLError_FunctionNotFound,
+    pynvml.NVMLError_InvalidArgument,
+    pynvml.NVMLError_NoData,
     pynvml.NVMLError_ArgumentVersionMismatch,
-)  # fmt: skip
+)
 """What "I do not know that question" looks like. pynvml looks functions up when they are called, so an older driver costs a
 field and no more."""
 NO_DRIVER = (pynvml.NVMLError_DriverNotLoaded, pynvml.NVMLError_Uninitialized)

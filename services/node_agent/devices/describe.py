@@ -33,11 +33,19 @@ def gpu(handle: Any, index: int, sysfs: Sysfs) -> Gpu:
     bus_id = text(pynvml.nvmlDeviceGetPciInfo(handle).busId)
     mig_enabled = mig is not None and mig[0] == 1
     return Gpu(
-        uuid=text(pynvml.nvmlDeviceGetUUID(handle)), index=index, model=text(pynvml.nvmlDeviceGetName(handle)).replace(" ", "-"),
-        memory_mib=pynvml.nvmlDeviceGetMemoryInfo(handle).total // MIB, compute_capability="" if capability is None else f"{capability[0]}.{capability[1]}",
-        pci_bus_id=bus_id, minor=-1 if minor is None else minor, numa_node=_numa_node(handle, bus_id, sysfs), cpus=_cpus(handle),
-        c2c=c2c is not None and bool(c2c.isC2cEnabled), mig_enabled=mig_enabled, mig_instances=_instances(handle) if mig_enabled else (),
-    )  # fmt: skip
+        uuid=text(pynvml.nvmlDeviceGetUUID(handle)),
+        index=index,
+        model=text(pynvml.nvmlDeviceGetName(handle)).replace(" ", "-"),
+        memory_mib=pynvml.nvmlDeviceGetMemoryInfo(handle).total // MIB,
+        compute_capability="" if capability is None else f"{capability[0]}.{capability[1]}",
+        pci_bus_id=bus_id,
+        minor=-1 if minor is None else minor,
+        numa_node=_numa_node(handle, bus_id, sysfs),
+        cpus=_cpus(handle),
+        c2c=c2c is not None and bool(c2c.isC2cEnabled),
+        mig_enabled=mig_enabled,
+        mig_instances=_instances(handle) if mig_enabled else (),
+    )
 
 
 def _numa_node(handle: Any, bus_id: str, sysfs: Sysfs) -> int:
@@ -52,7 +60,11 @@ def _numa_node(handle: Any, bus_id: str, sysfs: Sysfs) -> int:
 
 def _cpus(handle: Any) -> str:
     mask = optional(pynvml.nvmlDeviceGetCpuAffinity, handle, _MASK_WORDS)
-    return "" if mask is None else cpu_list([64 * place + bit for place, word in enumerate(mask) for bit in range(64) if word >> bit & 1])
+    return (
+        ""
+        if mask is None
+        else cpu_list([64 * place + bit for place, word in enumerate(mask) for bit in range(64) if word >> bit & 1])
+    )
 
 
 def cpu_list(cpus: list[int]) -> str:

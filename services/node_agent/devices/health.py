@@ -72,7 +72,12 @@ class _Gpu:
 
 class Health:
     def __init__(
-        self, ailments: Iterable[Ailment] = (), *, recover_s: float = 30.0, throttled_s: float = 60.0, harmless_xids: Iterable[int] = ()
+        self,
+        ailments: Iterable[Ailment] = (),
+        *,
+        recover_s: float = 30.0,
+        throttled_s: float = 60.0,
+        harmless_xids: Iterable[int] = (),
     ) -> None:
         self._recover_s, self._throttled_s = recover_s, throttled_s
         self._harmless = frozenset(harmless_xids)
@@ -111,7 +116,9 @@ class Health:
             gpu.trouble, gpu.troubled_at = reason, now
             old = self._ailments.get(each)
             if verdict != "suspect" and (old is None or (verdict == "reboot" and not old.reboot)):
-                self._ailments[each] = Ailment(uuid=each, reason=reason, boot_id=self._boot_id, reboot=verdict == "reboot")
+                self._ailments[each] = Ailment(
+                    uuid=each, reason=reason, boot_id=self._boot_id, reboot=verdict == "reboot"
+                )
 
     def pardon(self, uuid: str) -> None:
         """A person says that it was seen to. What is still wrong with it shows at once."""
@@ -180,7 +187,11 @@ def _seen(signs: Signs) -> list[tuple[GpuState, str]]:
 
 def _slow(signs: Signs) -> str:
     """What holds it back."""
-    found = [word for bit, word in ((HOT, "too hot"), (POWER_BRAKE, "held back by the power brake")) if signs.clock_reasons & bit]
+    found = [
+        word
+        for bit, word in ((HOT, "too hot"), (POWER_BRAKE, "held back by the power brake"))
+        if signs.clock_reasons & bit
+    ]
     if signs.pcie_width and signs.pcie_width < signs.pcie_width_most:
         found.append(f"PCIe link of width {signs.pcie_width} where {signs.pcie_width_most} is possible")
     if signs.busy and signs.pcie_generation and signs.pcie_generation < signs.pcie_generation_most:

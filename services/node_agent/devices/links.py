@@ -9,7 +9,14 @@ import pynvml
 from services.node_agent.devices.calls import optional, text
 from shared.model.gpu import Link, PcieLevel
 
-_ANCESTORS: dict[int, PcieLevel] = {0: "internal", 10: "single", 20: "multiple", 30: "hostbridge", 40: "node", 50: "system"}
+_ANCESTORS: dict[int, PcieLevel] = {
+    0: "internal",
+    10: "single",
+    20: "multiple",
+    30: "hostbridge",
+    40: "node",
+    50: "system",
+}
 _P2P_READ = 0  # pynvml 13 has NVML_P2P_CAPS_INDEX_READ as a tuple, by a stray comma
 _SWITCH = 2
 _MOST_LINKS = 36
@@ -31,7 +38,15 @@ def links(handles: dict[int, Any]) -> tuple[Link, ...]:
             ancestor = optional(pynvml.nvmlDeviceGetTopologyCommonAncestor, first, second)
             status = optional(pynvml.nvmlDeviceGetP2PStatus, first, second, _P2P_READ)
             pcie = _ANCESTORS.get(50 if ancestor is None else ancestor, "system")
-            found.append(Link(a=a, b=b, nvlinks=direct or through_switch, pcie=pcie, p2p=status in (None, pynvml.NVML_P2P_STATUS_OK)))
+            found.append(
+                Link(
+                    a=a,
+                    b=b,
+                    nvlinks=direct or through_switch,
+                    pcie=pcie,
+                    p2p=status in (None, pynvml.NVML_P2P_STATUS_OK),
+                )
+            )
     return tuple(found)
 
 

@@ -57,7 +57,9 @@ class Meter:
             labels=("gpu",),
         )
         show("kerf_agent_slice_used_mib", "Memory that a slice uses.", self._slice_memory, labels=_SLICE)
-        show("kerf_agent_slice_sm_milli", "SMs that a slice uses, where the driver says.", self._slice_sms, labels=_SLICE)
+        show(
+            "kerf_agent_slice_sm_milli", "SMs that a slice uses, where the driver says.", self._slice_sms, labels=_SLICE
+        )
 
     def start(self) -> None:
         self._ctx.spawn(self._samples(), name="usage")
@@ -82,9 +84,17 @@ class Meter:
         return {(g.uuid, s.namespace, s.name, s.container): s.memory_mib for g in self._last.gpus for s in g.slices}
 
     def _slice_sms(self) -> Series:
-        return {(g.uuid, s.namespace, s.name, s.container): s.sm_milli for g in self._last.gpus for s in g.slices if s.sm_milli is not None}
+        return {
+            (g.uuid, s.namespace, s.name, s.container): s.sm_milli
+            for g in self._last.gpus
+            for s in g.slices
+            if s.sm_milli is not None
+        }
 
 
 def _beside(made: UsageSample, observer: Observer) -> UsageSample:
-    gpus = tuple(msgspec.structs.replace(gpu, slices=tuple(observer.beside(gpu.uuid, use) for use in gpu.slices)) for gpu in made.gpus)
+    gpus = tuple(
+        msgspec.structs.replace(gpu, slices=tuple(observer.beside(gpu.uuid, use) for use in gpu.slices))
+        for gpu in made.gpus
+    )
     return msgspec.structs.replace(made, gpus=gpus)

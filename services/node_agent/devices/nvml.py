@@ -78,7 +78,9 @@ class NvmlDevices:
         """Who runs on the GPUs of the last inventory; those that do not answer are left out. SM use is since the last call."""
         known = () if self._last is None else self._last.gpus
         try:
-            return await self._ask(lambda: tuple(found for gpu in known if (found := self._processes(gpu, now_us)) is not None))
+            return await self._ask(
+                lambda: tuple(found for gpu in known if (found := self._processes(gpu, now_us)) is not None)
+            )
         except (Hung, pynvml.NVMLError) as error:
             log.warning("usage_not_read", reason=str(error))
             return ()
@@ -120,7 +122,9 @@ class NvmlDevices:
                 self._unloaded = False
             return question()
         except pynvml.NVMLError as error:
-            self._unloaded |= isinstance(error, pynvml.NVMLError_DriverNotLoaded | pynvml.NVMLError_LibRmVersionMismatch)
+            self._unloaded |= isinstance(
+                error, pynvml.NVMLError_DriverNotLoaded | pynvml.NVMLError_LibRmVersionMismatch
+            )
             if self._started:
                 # Begun anew at the next question, from nothing: a driver that was loaded anew needs it.
                 self._started = False
@@ -152,10 +156,16 @@ class NvmlDevices:
         nics = self._sysfs.nics({gpu.index: gpu.pci_bus_id for gpu in gpus}, numa)
         fixed = any(gpu.mig_instances for gpu in gpus)
         return Inventory(
-            node=node, boot_id=boot_id, gpus=tuple(gpus), links=self._links(handles, gpus), nics=nics, strategies=(*_ALWAYS, "mig") if fixed else _ALWAYS,
-            driver_version=text(optional(pynvml.nvmlSystemGetDriverVersion)), cuda_version=f"{cuda // 1000}.{cuda % 1000 // 10}" if cuda else "",
+            node=node,
+            boot_id=boot_id,
+            gpus=tuple(gpus),
+            links=self._links(handles, gpus),
+            nics=nics,
+            strategies=(*_ALWAYS, "mig") if fixed else _ALWAYS,
+            driver_version=text(optional(pynvml.nvmlSystemGetDriverVersion)),
+            cuda_version=f"{cuda // 1000}.{cuda % 1000 // 10}" if cuda else "",
             clique=cliques.pop() if len(cliques) == 1 else "",
-        )  # fmt: skip
+        )
 
     def _links(self, handles: dict[int, Any], gpus: list[Gpu]) -> tuple[Link, ...]:
         """Read now and then, for it takes a hundred questions for each GPU; and whenever other GPUs answer."""

@@ -10,7 +10,11 @@ from services.node_agent.devices.calls import NO_DRIVER, optional
 from services.node_agent.devices.describe import fabric
 from services.node_agent.devices.health import Signs
 
-_UNCORRECTED, _VOLATILE, _AGGREGATE = pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, pynvml.NVML_VOLATILE_ECC, pynvml.NVML_AGGREGATE_ECC
+_UNCORRECTED, _VOLATILE, _AGGREGATE = (
+    pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED,
+    pynvml.NVML_VOLATILE_ECC,
+    pynvml.NVML_AGGREGATE_ECC,
+)
 
 
 def signs(handle: Any, uuid: str) -> Signs:
@@ -19,16 +23,21 @@ def signs(handle: Any, uuid: str) -> Signs:
         rows = optional(pynvml.nvmlDeviceGetRemappedRows, handle)
         rates = optional(pynvml.nvmlDeviceGetUtilizationRates, handle)
         return Signs(
-            uuid=uuid, recovery=_recovery(handle), remaps_rows=rows is not None, rows_pending=bool(rows and rows[2]), rows_failed=bool(rows and rows[3]),
+            uuid=uuid,
+            recovery=_recovery(handle),
+            remaps_rows=rows is not None,
+            rows_pending=bool(rows and rows[2]),
+            rows_failed=bool(rows and rows[3]),
             ecc_volatile=optional(pynvml.nvmlDeviceGetTotalEccErrors, handle, _UNCORRECTED, _VOLATILE) or 0,
             ecc_aggregate=optional(pynvml.nvmlDeviceGetTotalEccErrors, handle, _UNCORRECTED, _AGGREGATE) or 0,
             pcie_width=optional(pynvml.nvmlDeviceGetCurrPcieLinkWidth, handle) or 0,
             pcie_width_most=optional(pynvml.nvmlDeviceGetMaxPcieLinkWidth, handle) or 0,
             pcie_generation=optional(pynvml.nvmlDeviceGetCurrPcieLinkGeneration, handle) or 0,
             pcie_generation_most=optional(pynvml.nvmlDeviceGetMaxPcieLinkGeneration, handle) or 0,
-            busy=rates is not None and rates.gpu > 0, clock_reasons=optional(pynvml.nvmlDeviceGetCurrentClocksEventReasons, handle) or 0,
+            busy=rates is not None and rates.gpu > 0,
+            clock_reasons=optional(pynvml.nvmlDeviceGetCurrentClocksEventReasons, handle) or 0,
             fabric_down=not fabric(handle).up,
-        )  # fmt: skip
+        )
     except NO_DRIVER:
         raise
     except pynvml.NVMLError as error:

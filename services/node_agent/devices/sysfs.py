@@ -41,8 +41,12 @@ class Sysfs:
                 if not path or path in found:
                     continue  # a virtual interface, or the other face of one that stands already
                 node = self._numa(device)
-                near = {index: _level(path, other, node, numa.get(index, -1)) for index, other in paths.items() if other}
-                found[path] = Nic(name=link.name, numa_node=node, pcie={i: level for i, level in near.items() if level != "system"})
+                near = {
+                    index: _level(path, other, node, numa.get(index, -1)) for index, other in paths.items() if other
+                }
+                found[path] = Nic(
+                    name=link.name, numa_node=node, pcie={i: level for i, level in near.items() if level != "system"}
+                )
         return tuple(sorted(found.values(), key=lambda nic: nic.name))
 
     def _listed(self, folder: Path) -> list[Path]:

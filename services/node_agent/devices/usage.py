@@ -45,7 +45,11 @@ class Share(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def sample(
-    node: str, at_ms: int, found: Iterable[GpuProcesses], live: Sequence[LiveSlice], owner: Callable[[int], Owner | None]
+    node: str,
+    at_ms: int,
+    found: Iterable[GpuProcesses],
+    live: Sequence[LiveSlice],
+    owner: Callable[[int], Owner | None],
 ) -> UsageSample:
     """What is used, beside what was granted."""
     granted: dict[tuple[str, str], list[LiveSlice]] = {}
@@ -63,17 +67,31 @@ def sample(
                 foreign_mib += share.memory_mib  # a pod of ours, on a GPU that it was not given
                 continue
             slices.append(_slice_use(share, gpu.uuid, mine))
-        gpus.append(GpuUse(uuid=gpu.uuid, used_mib=gpu.used_mib, foreign_mib=foreign_mib, sm_milli=gpu.sm_milli, slices=tuple(slices)))
+        gpus.append(
+            GpuUse(
+                uuid=gpu.uuid,
+                used_mib=gpu.used_mib,
+                foreign_mib=foreign_mib,
+                sm_milli=gpu.sm_milli,
+                slices=tuple(slices),
+            )
+        )
     return UsageSample(node=node, at_ms=at_ms, gpus=tuple(gpus))
 
 
 def _slice_use(share: Share, uuid: str, mine: list[LiveSlice]) -> SliceUse:
     first = mine[0]
     return SliceUse(
-        uid=share.pod_uid, namespace=first.namespace, name=first.name, container=first.container if len(mine) == 1 else "",
-        memory_mib=share.memory_mib, granted_memory_mib=sum(s.gpus[uuid][0] for s in mine), sm_milli=share.sm_milli,
-        granted_compute_milli=sum(s.gpus[uuid][1] for s in mine), processes=share.processes,
-    )  # fmt: skip
+        uid=share.pod_uid,
+        namespace=first.namespace,
+        name=first.name,
+        container=first.container if len(mine) == 1 else "",
+        memory_mib=share.memory_mib,
+        granted_memory_mib=sum(s.gpus[uuid][0] for s in mine),
+        sm_milli=share.sm_milli,
+        granted_compute_milli=sum(s.gpus[uuid][1] for s in mine),
+        processes=share.processes,
+    )
 
 
 def read(handle: Any, uuid: str, since_us: int) -> GpuProcesses:
@@ -113,7 +131,9 @@ def _samples(handle: Any, since_us: int) -> dict[int, int]:
     return {pid: 10 * sum(values) // len(values) for pid, values in by_pid.items()}
 
 
-def shares(processes: Iterable[Process], pods: frozenset[str], owner: Callable[[int], Owner | None]) -> tuple[tuple[Share, ...], int]:
+def shares(
+    processes: Iterable[Process], pods: frozenset[str], owner: Callable[[int], Owner | None]
+) -> tuple[tuple[Share, ...], int]:
     """By pod of those that were handed something, and the MiB of everybody else. A process that cannot be looked at counts
     as nobody's: booking it as a stranger's would count our own slices twice where the agent does not see the host's processes.
     """
@@ -131,5 +151,7 @@ def shares(processes: Iterable[Process], pods: frozenset[str], owner: Callable[[
     for uid, mine in sorted(ours.items()):
         used = [process.sm_milli for process in mine if process.sm_milli is not None]
         memory_mib = sum(process.mib or 0 for process in mine)
-        found.append(Share(pod_uid=uid, memory_mib=memory_mib, sm_milli=sum(used) if used else None, processes=len(mine)))
+        found.append(
+            Share(pod_uid=uid, memory_mib=memory_mib, sm_milli=sum(used) if used else None, processes=len(mine))
+        )
     return tuple(found), foreign_mib

@@ -23,7 +23,9 @@ States = dict[str, tuple[GpuState, str]]
 
 
 class Watch:
-    def __init__(self, ctx: Context, config: Config, agent: Agent, boot_id: str, tell: Callable[[m.Input], Awaitable[object]]) -> None:
+    def __init__(
+        self, ctx: Context, config: Config, agent: Agent, boot_id: str, tell: Callable[[m.Input], Awaitable[object]]
+    ) -> None:
         """`tell` hands an input to the core."""
         self.offered: Callable[[str], tuple[Strategy, ...]] = lambda driver_version: ()  # noqa: ARG005 - nobody enforces anything yet
         """Strategies beside those that every node offers, by the version of its driver."""
@@ -32,7 +34,10 @@ class Watch:
         self._devices = NvmlDevices(timeout_s=config.nvml_timeout_s, sysfs=Path(config.sysfs), known=before)
         ctx.on_drain(self._devices.close)
         self._health = Health(
-            agent.ailments, recover_s=config.recover_s, throttled_s=config.throttled_s, harmless_xids=config.harmless_xids
+            agent.ailments,
+            recover_s=config.recover_s,
+            throttled_s=config.throttled_s,
+            harmless_xids=config.harmless_xids,
         )
         self._clock = asyncio.get_running_loop().time
         """Health counts seconds, and wall clocks are set."""
@@ -43,12 +48,18 @@ class Watch:
         self._dra = False
         self._alarm = asyncio.Event()
         self._meter = Meter(ctx, self._devices, agent, config.usage_s)
-        self._xids = ctx.metrics.counter("kerf_agent_xids_total", "XIDs that the driver reported, by GPU and number.", ("gpu", "xid"))
-        ctx.metrics.observe_by("kerf_agent_gpu_healthy", "1 where the GPU takes new slices.", self._healthy, labels=("gpu",))
+        self._xids = ctx.metrics.counter(
+            "kerf_agent_xids_total", "XIDs that the driver reported, by GPU and number.", ("gpu", "xid")
+        )
         ctx.metrics.observe_by(
-            "kerf_agent_gpu_ecc_uncorrectable", "Uncorrectable ECC errors: volatile since the driver was loaded, aggregate in the GPU's life.", self._ecc,
+            "kerf_agent_gpu_healthy", "1 where the GPU takes new slices.", self._healthy, labels=("gpu",)
+        )
+        ctx.metrics.observe_by(
+            "kerf_agent_gpu_ecc_uncorrectable",
+            "Uncorrectable ECC errors: volatile since the driver was loaded, aggregate in the GPU's life.",
+            self._ecc,
             labels=("gpu", "counter"),
-        )  # fmt: skip
+        )
 
     async def start(self) -> None:
         await self.look()
@@ -108,9 +119,12 @@ class Watch:
     async def _say(self) -> None:
         self._told = self._states()
         gpus = tuple(
-            msgspec.structs.replace(gpu, state=self._told[gpu.uuid][0], reason=self._told[gpu.uuid][1]) for gpu in self._inventory.gpus
+            msgspec.structs.replace(gpu, state=self._told[gpu.uuid][0], reason=self._told[gpu.uuid][1])
+            for gpu in self._inventory.gpus
         )
-        self._ctx.health.set("gpus", ok=True, detail="; ".join(f"{gpu.uuid}: {gpu.reason}" for gpu in gpus if gpu.state != "healthy"))
+        self._ctx.health.set(
+            "gpus", ok=True, detail="; ".join(f"{gpu.uuid}: {gpu.reason}" for gpu in gpus if gpu.state != "healthy")
+        )
         strategies = (*self._inventory.strategies, *self.offered(self._inventory.driver_version))
         seen = msgspec.structs.replace(self._inventory, gpus=gpus, dra=self._dra, strategies=strategies)
         await self._tell(m.InventorySeen(seen, self._health.ailments))
@@ -123,7 +137,10 @@ class Watch:
         state, rival = self._health.state(uuid, now), self._rivals.get(uuid)
         if rival is None or state[0] != "healthy":
             return state
-        return "suspect", f"another device plugin on this node offers it as {rival}, so it could be given twice; keep that plugin off the nodes of Kerf"
+        return (
+            "suspect",
+            f"another device plugin on this node offers it as {rival}, so it could be given twice; keep that plugin off the nodes of Kerf",
+        )
 
     def _heard(self, uuid: str, number: int) -> None:
         self._xids.add(1, uuid or "unknown", str(number))

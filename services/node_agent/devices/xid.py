@@ -49,11 +49,19 @@ _CODECS = (*range(82, 87), 88, 89, *range(96, 106), *range(126, 136), 139)
 
 _SUSPECT: dict[int, str] = {
     # WORKFLOW_NVLINK5_ERR: most are harmless, of the others the recovery action tells.
-    144: "NVLink error", 145: "NVLink error", 146: "NVLink error", 147: "NVLink error", 148: "NVLink error", 149: "NVLink error",
+    144: "NVLink error",
+    145: "NVLink error",
+    146: "NVLink error",
+    147: "NVLink error",
+    148: "NVLink error",
+    149: "NVLink error",
     150: "NVLink error",
     # New, without an action in the catalogue.
-    167: "PCIe fatal time-out", 168: "less memory than there should be", 171: "uncorrectable error in DRAM", 172: "uncorrectable error in SRAM",
-}  # fmt: skip
+    167: "PCIe fatal time-out",
+    168: "less memory than there should be",
+    171: "uncorrectable error in DRAM",
+    172: "uncorrectable error in SRAM",
+}
 
 _RESET: dict[int, str] = {
     # RESET_GPU

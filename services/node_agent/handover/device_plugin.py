@@ -36,7 +36,26 @@ CDI_ANNOTATION = "cdi.k8s.io/kerf.dev_slice"
 """The same device as CDI's own annotation: kubelets before 1.29 drop `cdi_devices` silently, and the container would start
 without its GPU. A runtime that gets both takes one."""
 OPTIONS = pb.DevicePluginOptions(pre_start_required=True)
-BUCKETS = (0.001, 0.0025, 0.005, 0.0075, 0.01, 0.015, 0.02, 0.03, 0.04, 0.05, 0.075, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 30.0)
+BUCKETS = (
+    0.001,
+    0.0025,
+    0.005,
+    0.0075,
+    0.01,
+    0.015,
+    0.02,
+    0.03,
+    0.04,
+    0.05,
+    0.075,
+    0.1,
+    0.25,
+    0.5,
+    1.0,
+    2.5,
+    10.0,
+    30.0,
+)
 
 log = structlog.get_logger("device_plugin")
 
@@ -101,7 +120,9 @@ class SlotPlugin(DevicePluginServicer):
             log.debug("allocated", slots=list(asked.devices_ids), took_s=took_s)
         return answer
 
-    async def PreStartContainer(self, request: pb.PreStartContainerRequest, context: Any) -> pb.PreStartContainerResponse:  # noqa: N802 - generated
+    async def PreStartContainer(  # noqa: N802
+        self, request: pb.PreStartContainerRequest, context: Any
+    ) -> pb.PreStartContainerResponse:
         begun = time.perf_counter()
         try:
             order = await self._hand_over(frozenset(request.devices_ids))
@@ -119,7 +140,9 @@ class SlotPlugin(DevicePluginServicer):
     async def _hand_over(self, asked: frozenset[str]) -> m.HandOver:
         claim = await self._claim(asked)
         pod, slot = (claim.namespace, claim.name), ",".join(sorted(asked))
-        order = await self._give(claim.cdi_names, await self._gate.start_container(claim.uid, claim.container, slot, pod))
+        order = await self._give(
+            claim.cdi_names, await self._gate.start_container(claim.uid, claim.container, slot, pod)
+        )
         if claim.init_cdi_names:
             # Admission saw to it that some container of the pod has at least what its init containers ask for.
             largest = self._gate.largest(claim.uid)
@@ -129,7 +152,9 @@ class SlotPlugin(DevicePluginServicer):
     async def _claim(self, asked: frozenset[str]) -> Claim:
         try:
             holders = await self._holders()
-            found = slots.resolve(asked, kubelet_checkpoint.load(self._plugin_dir, names.RESOURCE_SLOT, CDI_KIND), holders)
+            found = slots.resolve(
+                asked, kubelet_checkpoint.load(self._plugin_dir, names.RESOURCE_SLOT, CDI_KIND), holders
+            )
         except PodResourcesError as error:
             raise Refused(grpc.StatusCode.UNAVAILABLE, "kubelet-silent", str(error)) from error
         except KubeletCheckpointError as error:
@@ -144,7 +169,9 @@ class SlotPlugin(DevicePluginServicer):
         try:
             await self._edits.write(cdi_names, order)
         except (OSError, ValueError, Hung) as error:
-            raise Refused(grpc.StatusCode.INTERNAL, "spec-not-written", f"the container's CDI spec cannot be made: {error}") from error
+            raise Refused(
+                grpc.StatusCode.INTERNAL, "spec-not-written", f"the container's CDI spec cannot be made: {error}"
+            ) from error
         return order
 
 

@@ -45,21 +45,44 @@ class ClaimPlugin(DRAPluginServicer):
         handed: Callable[[m.HandOver, float], None],
     ) -> None:
         """`gpus` gives this node's by UUID."""
-        self._gate, self._edits, self._gpus, self._seconds, self._refused, self._handed = gate, edits, gpus, seconds, refused, handed
+        self._gate, self._edits, self._gpus, self._seconds, self._refused, self._handed = (
+            gate,
+            edits,
+            gpus,
+            seconds,
+            refused,
+            handed,
+        )
 
-    async def NodePrepareResources(self, request: pb.NodePrepareResourcesRequest, context: Any) -> pb.NodePrepareResourcesResponse:  # noqa: ARG002, N802 - generated
-        return pb.NodePrepareResourcesResponse(claims={claim.uid: await self._prepare(claim) for claim in request.claims})
+    async def NodePrepareResources(  # noqa: N802
+        self,
+        request: pb.NodePrepareResourcesRequest,
+        context: Any,  # noqa: ARG002
+    ) -> pb.NodePrepareResourcesResponse:
+        return pb.NodePrepareResourcesResponse(
+            claims={claim.uid: await self._prepare(claim) for claim in request.claims}
+        )
 
-    async def NodeUnprepareResources(self, request: pb.NodeUnprepareResourcesRequest, context: Any) -> pb.NodeUnprepareResourcesResponse:  # noqa: ARG002, N802 - generated
+    async def NodeUnprepareResources(  # noqa: N802
+        self,
+        request: pb.NodeUnprepareResourcesRequest,
+        context: Any,  # noqa: ARG002
+    ) -> pb.NodeUnprepareResourcesResponse:
         """Nothing is given back by this: the node gives back when nothing of the pod runs, as for any pod."""
-        return pb.NodeUnprepareResourcesResponse(claims={claim.uid: pb.NodeUnprepareResourceResponse() for claim in request.claims})
+        return pb.NodeUnprepareResourcesResponse(
+            claims={claim.uid: pb.NodeUnprepareResourceResponse() for claim in request.claims}
+        )
 
     async def _prepare(self, claim: pb.Claim) -> pb.NodePrepareResourceResponse:
         begun = time.perf_counter()
         try:
             found = await self._gate.claimed(claim.uid)
             if found is None:
-                return self._refuse(claim, "no-grant", f"no grant on this node is for ResourceClaim {claim.namespace}/{claim.name}; only pods that Kerf has bound get its devices")
+                return self._refuse(
+                    claim,
+                    "no-grant",
+                    f"no grant on this node is for ResourceClaim {claim.namespace}/{claim.name}; only pods that Kerf has bound get its devices",
+                )
             uid, entries = found
             devices = []
             for entry in entries:
@@ -87,6 +110,11 @@ def _devices(order: m.HandOver, name: str, gpus: Mapping[str, Gpu]) -> list[pb.D
     """One for each GPU, as the allocation lists them. The first brings the CDI device of them all: a runtime takes a name once."""
     request, ids = request_of(order.container), [[f"{CDI_KIND}={name}"], *([] for _ in order.share.gpus[1:])]
     return [
-        pb.Device(request_names=[request], pool_name=share.node, device_name=device_name(gpus[share.uuid].index), cdi_device_ids=cdi)
+        pb.Device(
+            request_names=[request],
+            pool_name=share.node,
+            device_name=device_name(gpus[share.uuid].index),
+            cdi_device_ids=cdi,
+        )
         for share, cdi in zip(order.share.gpus, ids, strict=True)
     ]

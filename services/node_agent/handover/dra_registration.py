@@ -16,7 +16,10 @@ import structlog
 from services.node_agent.handover.dra import ClaimPlugin
 from services.node_agent.kubelet_api import plugin_registration_pb2 as pb
 from services.node_agent.kubelet_api.dra_pb2_grpc import add_DRAPluginServicer_to_server
-from services.node_agent.kubelet_api.plugin_registration_pb2_grpc import RegistrationServicer, add_RegistrationServicer_to_server
+from services.node_agent.kubelet_api.plugin_registration_pb2_grpc import (
+    RegistrationServicer,
+    add_RegistrationServicer_to_server,
+)
 from shared.model import names
 from shared.service import Context
 
@@ -30,7 +33,9 @@ log = structlog.get_logger("dra")
 class ClaimsWay(RegistrationServicer):
     """The way of ResourceClaims: two servers on sockets of their own."""
 
-    def __init__(self, ctx: Context, kubelet_dir: Path, plugin: ClaimPlugin, registered: Callable[[bool], Awaitable[None]]) -> None:
+    def __init__(
+        self, ctx: Context, kubelet_dir: Path, plugin: ClaimPlugin, registered: Callable[[bool], Awaitable[None]]
+    ) -> None:
         """`registered` hears whether the kubelet has taken the driver."""
         self._ctx, self._plugin, self._registered = ctx, plugin, registered
         self._endpoint = kubelet_dir / "plugins" / names.DRA_DRIVER / "dra.sock"
@@ -38,7 +43,9 @@ class ClaimsWay(RegistrationServicer):
         self._servers: list[grpc.aio.Server] = []
 
     async def start(self) -> None:
-        self._ctx.health.set("claims", ok=False, detail="the kubelet has not asked for the driver of ResourceClaims yet")
+        self._ctx.health.set(
+            "claims", ok=False, detail="the kubelet has not asked for the driver of ResourceClaims yet"
+        )
         self._ctx.on_drain(self.close)
         for path in (self._endpoint, self._door):
             _make_way(path)
@@ -50,12 +57,26 @@ class ClaimsWay(RegistrationServicer):
             await server.stop(_GRACE_S)
 
     async def GetInfo(self, request: pb.InfoRequest, context: Any) -> pb.PluginInfo:  # noqa: ARG002, N802 - generated
-        return pb.PluginInfo(type="DRAPlugin", name=names.DRA_DRIVER, endpoint=str(self._endpoint), supported_versions=VERSIONS)
+        return pb.PluginInfo(
+            type="DRAPlugin", name=names.DRA_DRIVER, endpoint=str(self._endpoint), supported_versions=VERSIONS
+        )
 
-    async def NotifyRegistrationStatus(self, request: pb.RegistrationStatus, context: Any) -> pb.RegistrationStatusResponse:  # noqa: ARG002, N802 - generated
-        detail = "" if request.plugin_registered else f"the kubelet does not take the driver of ResourceClaims: {request.error}"
+    async def NotifyRegistrationStatus(  # noqa: N802
+        self,
+        request: pb.RegistrationStatus,
+        context: Any,  # noqa: ARG002
+    ) -> pb.RegistrationStatusResponse:
+        detail = (
+            ""
+            if request.plugin_registered
+            else f"the kubelet does not take the driver of ResourceClaims: {request.error}"
+        )
         self._ctx.health.set("claims", ok=request.plugin_registered, detail=detail)
-        log.info("driver_registered" if request.plugin_registered else "driver_not_registered", driver=names.DRA_DRIVER, error=request.error)
+        log.info(
+            "driver_registered" if request.plugin_registered else "driver_not_registered",
+            driver=names.DRA_DRIVER,
+            error=request.error,
+        )
         await self._registered(request.plugin_registered)
         return pb.RegistrationStatusResponse()
 

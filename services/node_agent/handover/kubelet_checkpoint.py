@@ -71,6 +71,8 @@ def _holding(entry: _Entry, kind: str) -> Holding:
     # An old kubelet keeps the annotations alone.
     named = dict.fromkeys((*(device.name for device in answer.cdi_devices), *answer.annotations.values()))
     return Holding(
-        uid=entry.PodUID, container=entry.ContainerName, slots=frozenset(slot for ids in entry.DeviceIDs.values() for slot in ids),
+        uid=entry.PodUID,
+        container=entry.ContainerName,
+        slots=frozenset(slot for ids in entry.DeviceIDs.values() for slot in ids),
         cdi_names=tuple(name.removeprefix(prefix) for name in named if name.startswith(prefix)),
-    )  # fmt: skip
+    )

@@ -54,10 +54,19 @@ class PodResources:
     async def of_others(self) -> tuple[tuple[str, str], ...]:
         """Resource and id of the devices that the kubelet has from other plugins. Raises PodResourcesError."""
         try:
-            answer: AllocatableResourcesResponse = await self._stub.GetAllocatableResources(AllocatableResourcesRequest(), timeout=TIMEOUT_S)
+            answer: AllocatableResourcesResponse = await self._stub.GetAllocatableResources(
+                AllocatableResourcesRequest(), timeout=TIMEOUT_S
+            )
         except grpc.aio.AioRpcError as error:
-            raise PodResourcesError(f"the kubelet did not say on {self._socket} what it may give out: {error.details()}") from error
-        return tuple((found.resource_name, id_) for found in answer.devices if found.resource_name != self._resource for id_ in found.device_ids)
+            raise PodResourcesError(
+                f"the kubelet did not say on {self._socket} what it may give out: {error.details()}"
+            ) from error
+        return tuple(
+            (found.resource_name, id_)
+            for found in answer.devices
+            if found.resource_name != self._resource
+            for id_ in found.device_ids
+        )
 
     async def close(self) -> None:
         await self._channel.close()
@@ -93,7 +102,9 @@ def _holders(answer: ListPodResourcesResponse, resource: str) -> tuple[Holder, .
     found = []
     for pod in answer.pod_resources:
         for container in pod.containers:
-            slots = frozenset(slot for device in container.devices if device.resource_name == resource for slot in device.device_ids)
+            slots = frozenset(
+                slot for device in container.devices if device.resource_name == resource for slot in device.device_ids
+            )
             if slots:
                 found.append(Holder(namespace=pod.namespace, name=pod.name, container=container.name, slots=slots))
     return tuple(found)

@@ -36,7 +36,11 @@ class DevicePluginWay:
     """The way of the device plugin: a server on a socket of its own, and a look at the kubelet's twice a second."""
 
     def __init__(
-        self, ctx: Context, kubelet_dir: Path, make: Callable[[Callable[[bool], None]], SlotPlugin], obstacle: Callable[[], str]
+        self,
+        ctx: Context,
+        kubelet_dir: Path,
+        make: Callable[[Callable[[bool], None]], SlotPlugin],
+        obstacle: Callable[[], str],
     ) -> None:
         """`make` gives a plugin for each new server. `obstacle` says why nothing can be handed over on this node, or nothing."""
         self._ctx = ctx
@@ -73,7 +77,9 @@ class DevicePluginWay:
         kubelet = _identity(self._dir / "kubelet.sock")
         if kubelet is None:
             self._told = None
-            self._ctx.health.set("kubelet", ok=False, detail=f"the kubelet does not listen on {self._dir / 'kubelet.sock'}")
+            self._ctx.health.set(
+                "kubelet", ok=False, detail=f"the kubelet does not listen on {self._dir / 'kubelet.sock'}"
+            )
             return
         if self._server is None or _identity(self._dir / ENDPOINT) is None:
             self._told = None
@@ -83,7 +89,9 @@ class DevicePluginWay:
             await self._register(kubelet)
 
     async def _register(self, kubelet: Identity) -> None:
-        request = pb.RegisterRequest(version="v1beta1", endpoint=ENDPOINT, resource_name=names.RESOURCE_SLOT, options=OPTIONS)
+        request = pb.RegisterRequest(
+            version="v1beta1", endpoint=ENDPOINT, resource_name=names.RESOURCE_SLOT, options=OPTIONS
+        )
         self._told_at = self._now()
         try:
             async with grpc.aio.insecure_channel(f"unix:{self._dir / 'kubelet.sock'}") as channel:
@@ -91,7 +99,9 @@ class DevicePluginWay:
                 await stub.Register(request, timeout=_REGISTER_S)
         except grpc.aio.AioRpcError as error:
             self._told = None
-            self._ctx.health.set("kubelet", ok=False, detail=f"the kubelet does not register the slots: {error.details()}")
+            self._ctx.health.set(
+                "kubelet", ok=False, detail=f"the kubelet does not register the slots: {error.details()}"
+            )
             log.warning("not_registered", error=error.details())
             return
         self._told = kubelet

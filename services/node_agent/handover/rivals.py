@@ -13,5 +13,10 @@ def rivals(offered: Iterable[tuple[str, str]], gpus: Iterable[Gpu]) -> dict[str,
 
     NVIDIA's plugin names its devices by the UUIDs of GPUs and MIG instances, and replicas of them by UUID::number.
     """
-    of = {uuid: gpu.uuid for gpu in gpus for uuid in (gpu.uuid, *(instance.uuid for instance in gpu.mig_instances)) if uuid}
+    of = {
+        uuid: gpu.uuid
+        for gpu in gpus
+        for uuid in (gpu.uuid, *(instance.uuid for instance in gpu.mig_instances))
+        if uuid
+    }
     return {of[uuid]: resource for resource, device in offered if (uuid := device.partition("::")[0]) in of}

@@ -38,10 +38,15 @@ def judge(runtime: Runtime, cdi_dir: str) -> Verdict:
         return Verdict(cdi="unknown", sentence=f"{what}: it is not known whether this runtime has CDI")
     version = int(found[1]), int(found[2])
     if version < ((1, 7) if runtime.name == "containerd" else (1, 23)):
-        return Verdict(cdi="no", sentence=f"{what} has no CDI: upgrade to containerd 2 (or 1.7 with enable_cdi = true), or CRI-O 1.23")
+        return Verdict(
+            cdi="no",
+            sentence=f"{what} has no CDI: upgrade to containerd 2 (or 1.7 with enable_cdi = true), or CRI-O 1.23",
+        )
     enabled = runtime.config.get("enableCDI", None if version == (1, 7) else True)
     if runtime.name == "containerd" and (enabled is False or (version == (1, 7) and runtime.config and not enabled)):
-        return Verdict(cdi="no", sentence=f"{what} has CDI switched off: set enable_cdi = true in its CRI plugin's configuration")
+        return Verdict(
+            cdi="no", sentence=f"{what} has CDI switched off: set enable_cdi = true in its CRI plugin's configuration"
+        )
     directories = runtime.config.get("cdiSpecDirs")
     if directories is not None and _plain(cdi_dir) not in {_plain(directory) for directory in directories}:
         return Verdict(

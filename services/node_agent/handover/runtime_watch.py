@@ -16,7 +16,10 @@ from shared.service import Context
 
 LOOK_S = 60.0
 _TIMEOUT_S = 3.0
-_TOOLKIT_CONFIGS = ("/etc/nvidia-container-runtime/config.toml", "/usr/local/nvidia/toolkit/.config/nvidia-container-runtime/config.toml")
+_TOOLKIT_CONFIGS = (
+    "/etc/nvidia-container-runtime/config.toml",
+    "/usr/local/nvidia/toolkit/.config/nvidia-container-runtime/config.toml",
+)
 
 
 class RuntimeWatch:
@@ -44,7 +47,9 @@ class RuntimeWatch:
             self._ctx.log.warning("runtime_not_asked", error=str(error))
             return
         if runtime is None:
-            self._verdict = Verdict(cdi="unknown", sentence=f"no container runtime listens on {', '.join(self._sockets)}")
+            self._verdict = Verdict(
+                cdi="unknown", sentence=f"no container runtime listens on {', '.join(self._sockets)}"
+            )
             self._ctx.health.set("runtime", ok=True, detail=self._verdict.sentence)
             return
         before, self._verdict = self.obstacle, judge(runtime, self._cdi_dir)
@@ -54,7 +59,9 @@ class RuntimeWatch:
         self._exposed.set(bool(exposed))
         if exposed:
             self._ctx.log.warning("gpus_exposed", why=exposed)
-        self._ctx.health.set("runtime", ok=not self.obstacle, detail="; ".join(filter(None, (self._verdict.sentence, exposed))))
+        self._ctx.health.set(
+            "runtime", ok=not self.obstacle, detail="; ".join(filter(None, (self._verdict.sentence, exposed)))
+        )
 
     async def _ask(self) -> Runtime | None:
         path = next((path for socket in self._sockets if (path := self._host.seen(socket)).exists()), None)

@@ -59,11 +59,15 @@ def resolve(slots: frozenset[str], holdings: Iterable[Holding], holders: Iterabl
     named = ", ".join(sorted(slots))
     now = [h for h in holders if h.slots == slots]
     if not now:
-        return Unresolved(code="slot-unknown", sentence=f"the kubelet's PodResources names no container that holds slot {named}")
+        return Unresolved(
+            code="slot-unknown", sentence=f"the kubelet's PodResources names no container that holds slot {named}"
+        )
     before = [h for h in holdings if h.slots == slots]
     uids = {h.uid for h in before}
     if len(now) > 1 or len(uids) > 1:
-        return Unresolved(code="slot-ambiguous", sentence=f"slot {named} is held by more than one pod, by the kubelet's own word")
+        return Unresolved(
+            code="slot-ambiguous", sentence=f"slot {named} is held by more than one pod, by the kubelet's own word"
+        )
     holder = now[0]
     own = next((h for h in before if h.container == holder.container), None)
     if own is None:
@@ -77,6 +81,10 @@ def resolve(slots: frozenset[str], holdings: Iterable[Holding], holders: Iterabl
             sentence=f"slot {named} was handed out without a device of Kerf's, by another plugin or before Kerf was here; delete the pod to have it placed anew",
         )
     return Claim(
-        uid=own.uid, namespace=holder.namespace, name=holder.name, container=holder.container, cdi_names=own.cdi_names,
+        uid=own.uid,
+        namespace=holder.namespace,
+        name=holder.name,
+        container=holder.container,
+        cdi_names=own.cdi_names,
         init_cdi_names=tuple(name for h in before if h is not own for name in h.cdi_names),
-    )  # fmt: skip
+    )

@@ -29,9 +29,7 @@ from shared.model import names
 from shared.service import Context
 
 LOOK_S = 1.0
-_NO_CGROUPS = (
-    "the kubelet keeps no cgroup for each pod (cgroupsPerQOS is off, or {} is not the host's), so nobody can tell when a container is gone"
-)
+_NO_CGROUPS = "the kubelet keeps no cgroup for each pod (cgroupsPerQOS is off, or {} is not the host's), so nobody can tell when a container is gone"
 
 
 class ReleaseWatch:
@@ -82,7 +80,9 @@ class ReleaseWatch:
             holdings = kubelet_checkpoint.load(self._plugin_dir, names.RESOURCE_SLOT, CDI_KIND)
             on_gpus = await self._pods_on_gpus.now()
         except (PodResourcesError, KubeletCheckpointError, Hung, pynvml.NVMLError) as error:
-            self._ctx.health.set("release", ok=False, detail=f"{len(absent)} containers seem gone, and nobody can confirm it: {error}")
+            self._ctx.health.set(
+                "release", ok=False, detail=f"{len(absent)} containers seem gone, and nobody can confirm it: {error}"
+            )
             return
         self._ctx.health.set("release", ok=True)
         seen = Seen(cgroups=present, holdings=holdings, holders=holders, on_gpus=on_gpus)

@@ -39,7 +39,10 @@ def container_of(pid: int, pages: Mapping[File, Key], proc: Path) -> Key | None:
 
 
 def blame(
-    containers: Iterable[Key], seen_mib: Mapping[int, int], counted_mib: Mapping[Key, int], of: Callable[[int], Key | None]
+    containers: Iterable[Key],
+    seen_mib: Mapping[int, int],
+    counted_mib: Mapping[Key, int],
+    of: Callable[[int], Key | None],
 ) -> dict[Key, frozenset[int]]:
     """Of one pod on one GPU: the containers that hold most beyond what their pages count, with their processes.
 
@@ -68,7 +71,9 @@ def by_gpu(
     blamed: dict[str, dict[Key, frozenset[int]]] = {}
     for held in escaped:
         mine = {
-            p.pid: p.mib or 0 for p in processes.get(held.uuid, ()) if (whose := owner(p.pid)) is not None and whose.pod_uid == held.uid
+            p.pid: p.mib or 0
+            for p in processes.get(held.uuid, ())
+            if (whose := owner(p.pid)) is not None and whose.pod_uid == held.uid
         }
         counted = {key: mib for (key, uuid), mib in counted_mib.items() if uuid == held.uuid}
         blamed.setdefault(held.uuid, {}).update(blame(held.containers, mine, counted, of))

@@ -13,7 +13,11 @@ from services.node_agent.strategies.slices import Key, Slice
 
 class Board:
     def __init__(
-        self, folder: Path, policy: Policy, clock: Callable[[], int], costs: Callable[[], tuple[int, int]] = lambda: (0, 0)
+        self,
+        folder: Path,
+        policy: Policy,
+        clock: Callable[[], int],
+        costs: Callable[[], tuple[int, int]] = lambda: (0, 0),
     ) -> None:
         """`folder` must be one file system with nothing else of use in it: containers can fill it. `clock`: nanoseconds of
         CLOCK_MONOTONIC. `costs`: what a process's context takes of a GPU here, and a memory pool at once, in bytes; 0: unknown."""

@@ -68,9 +68,13 @@ def by_pod(seen_mib: Mapping[tuple[str, str], int], pages: Iterable[tuple[Key, s
         grouped.setdefault((key[0], uuid), []).append((key, counted, granted))
     return [
         Held(
-            uid=uid, uuid=uuid, containers=tuple(key for key, _, _ in group), seen_mib=seen_mib[uid, uuid],
-            counted_mib=sum(counted for _, counted, _ in group), granted_mib=sum(granted for _, _, granted in group),
+            uid=uid,
+            uuid=uuid,
+            containers=tuple(key for key, _, _ in group),
+            seen_mib=seen_mib[uid, uuid],
+            counted_mib=sum(counted for _, counted, _ in group),
+            granted_mib=sum(granted for _, _, granted in group),
         )
         for (uid, uuid), group in sorted(grouped.items())
         if (uid, uuid) in seen_mib
-    ]  # fmt: skip
+    ]

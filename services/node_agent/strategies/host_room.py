@@ -54,7 +54,9 @@ def _room(folder: Path) -> int | None:
         limit = (folder / "memory.max").read_text().strip()
         return None if limit == "max" else int(limit) - int((folder / "memory.current").read_text())
     except (OSError, ValueError) as error:
-        raise Unseen(f"nobody can tell what memory {folder.name} has left (cgroups of version 1 do not say it here): {error}") from error
+        raise Unseen(
+            f"nobody can tell what memory {folder.name} has left (cgroups of version 1 do not say it here): {error}"
+        ) from error
 
 
 def _available(meminfo: Path) -> int:

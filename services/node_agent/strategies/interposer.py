@@ -41,12 +41,18 @@ class Interposer:
         """The linker's own list rather than LD_PRELOAD: an environment is easily unset, and inherited by nobody after sudo."""
         folder = self._board.folder(slice_.key)
         files = tuple(
-            Mount(host_path=str(folder / name), container_path=f"{INSIDE}/{name}", options=(*_BIND, "ro" if name == "orders" else "rw"))
+            Mount(
+                host_path=str(folder / name),
+                container_path=f"{INSIDE}/{name}",
+                options=(*_BIND, "ro" if name == "orders" else "rw"),
+            )
             for name in NAMES
         )
         peers = Mount(host_path=str(folder / PEERS), container_path=f"{INSIDE}/{PEERS}", options=(*_BIND, "ro"))
         library = Mount(host_path=str(self._library), container_path=LIBRARY_INSIDE, options=(*_BIND, "ro"))
-        preload = Mount(host_path=str(self._library.with_name(PRELOAD)), container_path=f"/etc/{PRELOAD}", options=(*_BIND, "ro"))
+        preload = Mount(
+            host_path=str(self._library.with_name(PRELOAD)), container_path=f"/etc/{PRELOAD}", options=(*_BIND, "ro")
+        )
         return ContainerEdits(mounts=(library, *files, peers, preload))
 
     def adjust(self, key: Key, wish: Wish) -> None:
@@ -59,7 +65,13 @@ class Interposer:
             return ()
         if found.damage:
             return tuple(
-                Observed(uuid=p.uuid, memory_limit_mib=p.memory_mib, memory_mib=0, compute_limit_milli=p.compute_milli, damage=found.damage)
+                Observed(
+                    uuid=p.uuid,
+                    memory_limit_mib=p.memory_mib,
+                    memory_mib=0,
+                    compute_limit_milli=p.compute_milli,
+                    damage=found.damage,
+                )
                 for p in slice_.parts
             )
         now = self._clock()
@@ -81,9 +93,15 @@ def _observed(gpu: GpuReading, before: GpuReading | None, limit: Part, span_ns: 
         used = _sane((gpu.used_ns - before.used_ns) * 1000 // span_ns)
         waited = _sane((gpu.waited_ns - before.waited_ns) * 1000 // span_ns)
     return Observed(
-        uuid=gpu.uuid, memory_limit_mib=limit.memory_mib, memory_mib=-(-gpu.account_bytes // MIB), peak_mib=-(-gpu.peak_bytes // MIB), refused=_sane(gpu.refused),
-        compute_limit_milli=limit.compute_milli, compute_milli=used, waited_milli=waited,
-    )  # fmt: skip
+        uuid=gpu.uuid,
+        memory_limit_mib=limit.memory_mib,
+        memory_mib=-(-gpu.account_bytes // MIB),
+        peak_mib=-(-gpu.peak_bytes // MIB),
+        refused=_sane(gpu.refused),
+        compute_limit_milli=limit.compute_milli,
+        compute_milli=used,
+        waited_milli=waited,
+    )
 
 
 def _sane(amount: int) -> int:

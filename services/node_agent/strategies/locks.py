@@ -34,7 +34,13 @@ class LockError(Exception):
 
 class Locks:
     def __init__(
-        self, library: str, journal: Path, *, answer_s: float = ANSWER_S, lock_ms: int = LOCK_MS, patience_ms: int = PATIENCE_MS
+        self,
+        library: str,
+        journal: Path,
+        *,
+        answer_s: float = ANSWER_S,
+        lock_ms: int = LOCK_MS,
+        patience_ms: int = PATIENCE_MS,
     ) -> None:
         """`library`: the driver's libcuda. `journal`: on the host, in a folder that a reboot empties."""
         self._library, self._journal = library, journal
@@ -71,7 +77,12 @@ class Locks:
                 self.held.discard(pid)
                 result = await self._ask(f"unlock {pid}")
                 if result:
-                    log.error("unlock_failed", pid=pid, driver=result, effect="tried again while the driver says that it is locked")
+                    log.error(
+                        "unlock_failed",
+                        pid=pid,
+                        driver=result,
+                        effect="tried again while the driver says that it is locked",
+                    )
 
     async def checkpoint(self, pid: int) -> None:
         """Returns when its memory is on the host and free on its GPUs. It stays so until it is restored, whoever dies. Raises
@@ -127,7 +138,11 @@ class Locks:
         try:
             await asyncio.wait_for(worker.wait(), self._answer_s)
         except TimeoutError:
-            log.error("locks_not_undone", effect="the agent's next start unlocks what the journal names", journal=str(self._journal))
+            log.error(
+                "locks_not_undone",
+                effect="the agent's next start unlocks what the journal names",
+                journal=str(self._journal),
+            )
             worker.kill()
             await worker.wait()
 
@@ -137,9 +152,16 @@ class Locks:
             raise LockError("the agent is ending: nobody is locked any more")
         self._journal.parent.mkdir(parents=True, exist_ok=True)
         worker = await asyncio.create_subprocess_exec(
-            sys.executable, lock_worker.__file__, self._library, str(self._journal), str(self._patience_ms),
-            stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE, start_new_session=True,
-        )  # fmt: skip
+            sys.executable,
+            lock_worker.__file__,
+            self._library,
+            str(self._journal),
+            str(self._patience_ms),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            start_new_session=True,
+        )
         assert worker.stdout is not None  # noqa: S101 - a pipe was asked for
         try:
             line = await asyncio.wait_for(worker.stdout.readline(), START_S)

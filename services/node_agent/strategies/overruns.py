@@ -89,15 +89,20 @@ def of_pods(seen_milli: Mapping[tuple[str, str], int], slices: Iterable[Slice]) 
     grouped: dict[tuple[str, str], list[tuple[Key, int]]] = {}
     for slice_ in slices:
         for part in slice_.parts:
-            grouped.setdefault((slice_.uid, part.uuid), []).append((slice_.key, part.compute_milli if slice_.reserved else 0))
+            grouped.setdefault((slice_.uid, part.uuid), []).append(
+                (slice_.key, part.compute_milli if slice_.reserved else 0)
+            )
     return [
         Used(
-            uid=uid, uuid=uuid, containers=tuple(key for key, _ in group), used_milli=seen_milli.get((uid, uuid), 0),
+            uid=uid,
+            uuid=uuid,
+            containers=tuple(key for key, _ in group),
+            used_milli=seen_milli.get((uid, uuid), 0),
             share_milli=sum(milli for _, milli in group),
         )
         for (uid, uuid), group in sorted(grouped.items())
         if all(milli > 0 for _, milli in group) and sum(milli for _, milli in group) < WHOLE_GPU_MILLI
-    ]  # fmt: skip
+    ]
 
 
 class Ration(msgspec.Struct, frozen=True, kw_only=True):
@@ -114,7 +119,9 @@ Rations = Mapping[tuple[str, str], Ration]
 """By pod and GPU."""
 
 
-def rationed(before: Rations, overruns: Iterable[Overrun], pids: Mapping[tuple[str, str], frozenset[int]]) -> dict[tuple[str, str], Ration]:
+def rationed(
+    before: Rations, overruns: Iterable[Overrun], pids: Mapping[tuple[str, str], frozenset[int]]
+) -> dict[tuple[str, str], Ration]:
     """Who was rationed stays so while it has a process on the GPU: under the lock its mean is its share, which proves nothing. One
     that was honest after all loses little: it is kept to what it has anyway."""
     shares = {key: ration.share_milli for key, ration in before.items()}

@@ -223,6 +223,12 @@ def _make(path: Path) -> None:
 
 def _reading(uuid: str, at: layout.GpuCounters) -> GpuReading:
     return GpuReading(
-        uuid=uuid, account_bytes=at.account & layout.ACCOUNT_BYTES, peak_bytes=at.peak_bytes, refused=at.refused, launches=at.launches,
-        used_ns=at.used_ns, waited_ns=at.waited_ns, untimed=at.untimed,
-    )  # fmt: skip
+        uuid=uuid,
+        account_bytes=at.account & layout.ACCOUNT_BYTES,
+        peak_bytes=at.peak_bytes,
+        refused=at.refused,
+        launches=at.launches,
+        used_ns=at.used_ns,
+        waited_ns=at.waited_ns,
+        untimed=at.untimed,
+    )

@@ -39,7 +39,11 @@ class Parker:
     """One pod at a time, in the order in which they were asked."""
 
     def __init__(
-        self, board: Board, drivers: Mapping[Strategy, Driver], live: Callable[[], tuple[LiveSlice, ...]], to_host: ToHost
+        self,
+        board: Board,
+        drivers: Mapping[Strategy, Driver],
+        live: Callable[[], tuple[LiveSlice, ...]],
+        to_host: ToHost,
     ) -> None:
         self._board, self._drivers, self._live, self._to_host = board, drivers, live, to_host
         self._serial = asyncio.Lock()

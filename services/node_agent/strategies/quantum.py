@@ -71,11 +71,16 @@ class Turns:
         self._states = {key: self._states.get(key) or _State() for key in contenders}
         for key, contender in contenders.items():
             self._account(self._states[key], contender, span_ns, now_ns, len(contenders))
-        wants = {key: c for key, c in contenders.items() if now_ns - self._states[key].wanted_ns <= self._pace.idle_for_ns}
+        wants = {
+            key: c for key, c in contenders.items() if now_ns - self._states[key].wanted_ns <= self._pace.idle_for_ns
+        }
         owner, due = self._next(now_ns, wants)
         if owner != self._owner or due != self._due or now_ns - self._since_ns >= self._pace.quantum_ns:
             self._owner, self._due, self._since_ns = owner, due, now_ns
-        return Turn(owner=owner, waiting=frozenset(key for key in wants if key != owner and self._stops(contenders[key], wants, owner)))
+        return Turn(
+            owner=owner,
+            waiting=frozenset(key for key in wants if key != owner and self._stops(contenders[key], wants, owner)),
+        )
 
     def _account(self, state: _State, seen: Contender, span_ns: int, now_ns: int, contenders: int) -> None:
         if seen.busy:
@@ -97,7 +102,9 @@ class Turns:
         if self._due and self._owner in wants and not over:
             return self._owner, True
         highest = max(contender.rank for contender in wants.values())
-        due = [key for key, c in wants.items() if c.rank < highest and self._states[key].earned_ns >= self._pace.quantum_ns]
+        due = [
+            key for key, c in wants.items() if c.rank < highest and self._states[key].earned_ns >= self._pace.quantum_ns
+        ]
         if due:
             return max(due, key=lambda key: (self._states[key].earned_ns, key)), True
         level = [key for key, contender in wants.items() if contender.rank == highest]

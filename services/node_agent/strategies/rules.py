@@ -75,7 +75,10 @@ def _as_wished(slice_: Slice, wish: Wish) -> Slice:
     """With the compute that is left to it, so that others' windows may lie where it had its own."""
     if not wish.paused and wish.compute_milli >= WHOLE_GPU_MILLI:
         return slice_
-    parts = tuple(msgspec.structs.replace(part, compute_milli=min(part.compute_milli, wish.compute_milli)) for part in slice_.parts)
+    parts = tuple(
+        msgspec.structs.replace(part, compute_milli=min(part.compute_milli, wish.compute_milli))
+        for part in slice_.parts
+    )
     less = msgspec.structs.replace(slice_, parts=parts)
     return msgspec.structs.replace(less, parked=wish.paused or not less.reserved)
 
@@ -83,7 +86,9 @@ def _as_wished(slice_: Slice, wish: Wish) -> Slice:
 def _rules(mine: Slice, on: Mapping[str, list[Slice]], policy: Policy, wish: Wish) -> Rules:
     others = {s.key: s for part in mine.parts for s in on[part.uuid] if s.key != mine.key}
     before = tuple(key for key, s in sorted(others.items()) if _goes_first(s, mine))
-    gpus = tuple(_gpu(mine, part, on[part.uuid], policy, wish, bounded=bool(before) or mine.reserved) for part in mine.parts)
+    gpus = tuple(
+        _gpu(mine, part, on[part.uuid], policy, wish, bounded=bool(before) or mine.reserved) for part in mine.parts
+    )
     if not before:
         # Only with peers are its launches timed and its signal kept; of those behind it a few are as good as all. Whose window
         # begins waits a moment for those beside it, so that work that ran past a window's end meets nobody.
@@ -91,7 +96,14 @@ def _rules(mine: Slice, on: Mapping[str, list[Slice]], policy: Policy, wish: Wis
         behind = tuple(key for key, s in sorted(others.items()) if _goes_first(mine, s))
         return Rules(gpus=gpus, paused=wish.paused, peers=(beside + behind)[: layout.MAX_PEERS])
     idle_for_ns = policy.idle_for_us * 1000
-    return Rules(gpus=gpus, low=True, paused=wish.paused, floor_milli=min(_floor(mine, on, policy), wish.compute_milli), idle_for_ns=idle_for_ns, peers=before)
+    return Rules(
+        gpus=gpus,
+        low=True,
+        paused=wish.paused,
+        floor_milli=min(_floor(mine, on, policy), wish.compute_milli),
+        idle_for_ns=idle_for_ns,
+        peers=before,
+    )
 
 
 def _floor(mine: Slice, on: Mapping[str, list[Slice]], policy: Policy) -> int:
@@ -127,8 +139,11 @@ def _gpu(mine: Slice, part: Part, on_it: list[Slice], policy: Policy, wish: Wish
     period_ns = policy.period_us * 1000
     start = sum(_milli(s, part.uuid) for s in reserved[: reserved.index(mine)])
     return msgspec.structs.replace(
-        rule, period_ns=period_ns, window_start_ns=start * period_ns // WHOLE_GPU_MILLI, window_ns=part.compute_milli * period_ns // WHOLE_GPU_MILLI
-    )  # fmt: skip
+        rule,
+        period_ns=period_ns,
+        window_start_ns=start * period_ns // WHOLE_GPU_MILLI,
+        window_ns=part.compute_milli * period_ns // WHOLE_GPU_MILLI,
+    )
 
 
 def _milli(slice_: Slice, uuid: str) -> int:

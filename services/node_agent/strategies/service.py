@@ -63,10 +63,19 @@ class Strategies:
         clock: Callable[[], int] = time.monotonic_ns,
     ) -> None:
         """`owner` says to whom a process belongs. `clock`: nanoseconds of CLOCK_MONOTONIC."""
-        self._ctx, self._config, self._agent, self._owner, self._evict, self._clock = ctx, config, agent, owner, evict, clock
+        self._ctx, self._config, self._agent, self._owner, self._evict, self._clock = (
+            ctx,
+            config,
+            agent,
+            owner,
+            evict,
+            clock,
+        )
         self._build, run = Path(config.interposer_dir), Path(config.run_dir)
         self._keeper = Keeper(ctx, Path(config.checkpoint_file).with_name("canary.json"), self._build, self._canary)
-        policy = Policy(period_us=config.period_ms * 1000, in_flight_us=config.in_flight_us, least_milli=config.least_milli)
+        policy = Policy(
+            period_us=config.period_ms * 1000, in_flight_us=config.in_flight_us, least_milli=config.least_milli
+        )
         self._board = Board(run / "slices", policy, clock, self._costs)
         library = Path(config.library_dir) / self._keeper.library / LIBRARY
         self._drivers: dict[Strategy, Driver] = {
@@ -98,7 +107,9 @@ class Strategies:
             try:
                 install(self._build, Path(self._config.library_dir), self._keeper.library)
             except OSError as error:
-                self._ctx.log.error("interposer_not_installed", error=str(error), effect="slices that need it will not start")
+                self._ctx.log.error(
+                    "interposer_not_installed", error=str(error), effect="slices that need it will not start"
+                )
         self._adopt()
         self._ctx.on_drain(self._close)
         if self._config.escapes == "lock" or self._locks.left():
@@ -113,7 +124,9 @@ class Strategies:
                 self._board.say()
                 await say()
 
-            self._ctx.spawn(self._keeper.keep(lambda: self._agent.inventory, self._agent.occupied, proven), name="canary")
+            self._ctx.spawn(
+                self._keeper.keep(lambda: self._agent.inventory, self._agent.occupied, proven), name="canary"
+            )
         self._ctx.spawn(self._beats(), name="pages")
 
     def edits(self, order: m.HandOver, grant: Grant | None) -> ContainerEdits:
@@ -122,14 +135,18 @@ class Strategies:
         if driver is None:
             return ContainerEdits()
         slice_ = slice_of(order.uid, order.container, order.share, grant, self._config.node)
-        driver.prepare(slice_, wished(order.parked, self._board.wished(slice_.key), [part.uuid for part in slice_.parts]))
+        driver.prepare(
+            slice_, wished(order.parked, self._board.wished(slice_.key), [part.uuid for part in slice_.parts])
+        )
         return driver.edits(slice_)
 
     async def park(self, ask: m.Ask) -> m.Done:
         """The pod's slices have given up what it says, or taken it back; or why not."""
         done = await self._parker.park(ask)
         action = "resume" if ask.parked is None else ask.parked.action
-        self._ctx.log.info("slices_not_parked" if done.reason else "slices_parked", pod=ask.uid, action=action, why=done.reason)
+        self._ctx.log.info(
+            "slices_not_parked" if done.reason else "slices_parked", pod=ask.uid, action=action, why=done.reason
+        )
         return done
 
     def keep_only(self, containers: Iterable[Key]) -> None:
@@ -159,7 +176,9 @@ class Strategies:
 
     def beside(self, uuid: str, use: SliceUse) -> SliceUse:
         mine = {
-            key: seen for (key, gpu), seen in self._observed.items() if gpu == uuid and key[0] == use.uid and use.container in ("", key[1])
+            key: seen
+            for (key, gpu), seen in self._observed.items()
+            if gpu == uuid and key[0] == use.uid and use.container in ("", key[1])
         }
         if not mine:
             return use
@@ -167,10 +186,14 @@ class Strategies:
         times = [seen.compute_milli for seen in mine.values() if seen.compute_milli is not None]
         escape, over = self._hidden.get((use.uid, uuid)), self._over.get((use.uid, uuid))
         return msgspec.structs.replace(
-            use, strategy=strategies.get(next(iter(mine))), counted_mib=sum(seen.memory_mib or 0 for seen in mine.values()),
-            gpu_milli=sum(times) if times else None, refused=sum(seen.refused for seen in mine.values()), hidden_mib=0 if escape is None else escape.hidden_mib,
+            use,
+            strategy=strategies.get(next(iter(mine))),
+            counted_mib=sum(seen.memory_mib or 0 for seen in mine.values()),
+            gpu_milli=sum(times) if times else None,
+            refused=sum(seen.refused for seen in mine.values()),
+            hidden_mib=0 if escape is None else escape.hidden_mib,
             over_milli=0 if over is None else over.over_milli,
-        )  # fmt: skip
+        )
 
     # --- what got past ------------------------------------------------------------------------------------------
 
@@ -204,13 +227,20 @@ class Strategies:
                     mib[key] = mib.get(key, 0) + process.mib
         return mib, milli, pids
 
-    def _blamed(self, escapes: tuple[Escape, ...], found: tuple[GpuProcesses, ...]) -> dict[str, dict[Key, frozenset[int]]]:
+    def _blamed(
+        self, escapes: tuple[Escape, ...], found: tuple[GpuProcesses, ...]
+    ) -> dict[str, dict[Key, frozenset[int]]]:
         """By GPU: the containers that got past their slices, and their processes."""
         if not escapes:
             return {}
-        pages, proc = pages_of({slice_.key: self._board.folder(slice_.key) for slice_ in self._board.slices}), self._config.host().proc
+        pages, proc = (
+            pages_of({slice_.key: self._board.folder(slice_.key) for slice_ in self._board.slices}),
+            self._config.host().proc,
+        )
         counted = {which: seen.memory_mib or 0 for which, seen in self._observed.items()}
-        return by_gpu((escape.held for escape in escapes), found, counted, self._owner, lambda pid: container_of(pid, pages, proc))
+        return by_gpu(
+            (escape.held for escape in escapes), found, counted, self._owner, lambda pid: container_of(pid, pages, proc)
+        )
 
     def _act(
         self,
@@ -228,7 +258,9 @@ class Strategies:
             self._rations = rationed(self._rations, overruns, pids)
             self._turns.know(blamed, self._rations)
         elif self._config.escapes == "evict":
-            why = {over.used.uid: over.sentence for over in overruns} | {escape.held.uid: escape.sentence for escape in escapes}
+            why = {over.used.uid: over.sentence for over in overruns} | {
+                escape.held.uid: escape.sentence for escape in escapes
+            }
             self._evict_pods(why)
 
     def _evict_pods(self, why: Mapping[str, str]) -> None:
@@ -254,7 +286,10 @@ class Strategies:
         grants, node = {came.uid: came.grant for came in self._agent.grants()}, self._config.node
         paged = (live for live in self._agent.live() if live.strategy in verdict.PROVES)
         slices = (slice_of(live.uid, live.container, _share(live, node), grants.get(live.uid), node) for live in paged)
-        wishes = {(live.uid, live.container): wished(self._agent.parked(live.uid), NOTHING, live.gpus) for live in self._agent.live()}
+        wishes = {
+            (live.uid, live.container): wished(self._agent.parked(live.uid), NOTHING, live.gpus)
+            for live in self._agent.live()
+        }
         for slice_, error in self._board.take_up(slices, wishes):
             self._ctx.log.error("slice_not_taken_up", pod=slice_.uid, container=slice_.container, error=str(error))
 
@@ -286,5 +321,7 @@ class Strategies:
 
 
 def _share(live: LiveSlice, node: str) -> ContainerGrant:
-    gpus = tuple(GpuShare(node=node, uuid=uuid, memory_mib=mib, compute_milli=milli) for uuid, (mib, milli) in live.gpus.items())
+    gpus = tuple(
+        GpuShare(node=node, uuid=uuid, memory_mib=mib, compute_milli=milli) for uuid, (mib, milli) in live.gpus.items()
+    )
     return ContainerGrant(strategy=live.strategy, gpus=gpus)

@@ -40,7 +40,9 @@ def show(
         def series() -> Series:
             known = {slice_.uid: slice_ for slice_ in live()}
             return {
-                (uuid, known[uid].namespace, known[uid].name): float(amount) for (uid, uuid), amount in amounts().items() if uid in known
+                (uuid, known[uid].namespace, known[uid].name): float(amount)
+                for (uid, uuid), amount in amounts().items()
+                if uid in known
             }
 
         return series
@@ -49,13 +51,44 @@ def show(
     milli = of_pods(lambda: {key: overrun.over_milli for key, overrun in over().items()})
 
     tell = metrics.observe_by
-    tell("kerf_agent_slice_limit_mib", "Memory limit of an enforced slice.", of_slices(lambda o: o.memory_limit_mib), labels=_SLICE)
-    tell("kerf_agent_slice_counted_mib", "Memory that its strategy counts.", of_slices(lambda o: o.memory_mib), labels=_SLICE)
+    tell(
+        "kerf_agent_slice_limit_mib",
+        "Memory limit of an enforced slice.",
+        of_slices(lambda o: o.memory_limit_mib),
+        labels=_SLICE,
+    )
+    tell(
+        "kerf_agent_slice_counted_mib",
+        "Memory that its strategy counts.",
+        of_slices(lambda o: o.memory_mib),
+        labels=_SLICE,
+    )
     tell("kerf_agent_slice_peak_mib", "The most that it ever counted.", of_slices(lambda o: o.peak_mib), labels=_SLICE)
-    tell("kerf_agent_slice_limit_milli", "GPU time granted, per mille.", of_slices(lambda o: o.compute_limit_milli), labels=_SLICE)
-    tell("kerf_agent_slice_gpu_milli", "GPU time used, per mille, by events.", of_slices(lambda o: o.compute_milli), labels=_SLICE)
-    tell("kerf_agent_slice_waited_milli", "Time that launches waited, per mille.", of_slices(lambda o: o.waited_milli), labels=_SLICE)
+    tell(
+        "kerf_agent_slice_limit_milli",
+        "GPU time granted, per mille.",
+        of_slices(lambda o: o.compute_limit_milli),
+        labels=_SLICE,
+    )
+    tell(
+        "kerf_agent_slice_gpu_milli",
+        "GPU time used, per mille, by events.",
+        of_slices(lambda o: o.compute_milli),
+        labels=_SLICE,
+    )
+    tell(
+        "kerf_agent_slice_waited_milli",
+        "Time that launches waited, per mille.",
+        of_slices(lambda o: o.waited_milli),
+        labels=_SLICE,
+    )
     refused = of_slices(lambda o: o.refused)
-    tell("kerf_agent_slice_refused_total", "Allocations that failed at the limit.", refused, labels=_SLICE, kind="counter")
+    tell(
+        "kerf_agent_slice_refused_total",
+        "Allocations that failed at the limit.",
+        refused,
+        labels=_SLICE,
+        kind="counter",
+    )
     tell("kerf_agent_slice_hidden_mib", "Memory of a pod that got past its slices.", mib, labels=_POD)
     tell("kerf_agent_slice_over_milli", "GPU time of a pod beyond its share, by NVML, per mille.", milli, labels=_POD)

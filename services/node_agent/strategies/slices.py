@@ -58,4 +58,11 @@ def slice_of(uid: str, container: str, share: ContainerGrant, grant: Grant | Non
     if grant is None:
         return Slice(uid=uid, container=container, strategy=share.strategy, parts=parts)
     opportunistic = grant.tier == OPPORTUNISTIC
-    return Slice(uid=uid, container=container, strategy=share.strategy, parts=parts, priority=grant.priority, opportunistic=opportunistic)
+    return Slice(
+        uid=uid,
+        container=container,
+        strategy=share.strategy,
+        parts=parts,
+        priority=grant.priority,
+        opportunistic=opportunistic,
+    )

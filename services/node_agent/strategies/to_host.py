@@ -23,7 +23,9 @@ class Torn(Exception):
 
 
 class ToHost:
-    def __init__(self, locks: Locks, cgroups: PodCgroups, meminfo: Callable[[], Path] = lambda: Path("/proc/meminfo")) -> None:
+    def __init__(
+        self, locks: Locks, cgroups: PodCgroups, meminfo: Callable[[], Path] = lambda: Path("/proc/meminfo")
+    ) -> None:
         self.locks, self._cgroups, self._meminfo = locks, cgroups, meminfo
 
     async def away(self, uid: str, bytes_of: tuple[int, ...]) -> str:

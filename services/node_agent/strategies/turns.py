@@ -97,7 +97,13 @@ class TurnKeeper:
 
     async def _lock(self, waiting: Mapping[str, frozenset[Key]]) -> None:
         """A process is locked as a whole: one that waits on any GPU waits."""
-        wanted = {pid for uuid, found in self._escaped.items() for key, pids in found.items() if key in waiting[uuid] for pid in pids}
+        wanted = {
+            pid
+            for uuid, found in self._escaped.items()
+            for key, pids in found.items()
+            if key in waiting[uuid]
+            for pid in pids
+        }
         now_ns = self._clock()
         wanted |= {pid for ration in self._rations.values() if ration.waits(now_ns) for pid in ration.pids}
         await self._done(self._locks.beat())

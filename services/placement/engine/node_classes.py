@@ -56,17 +56,31 @@ class NodeClasses:
         return self._numbers[look]
 
     def _seen(self, node: NodeState) -> bytes:
-        outside = b"" if node.object is None else _ENCODER.encode((
-            sorted(item for item in node.object.metadata.labels.items() if item[0] != _HOSTNAME),
-            node.object.spec.taints, node.object.spec.unschedulable,
-        ))  # fmt: skip
-        return outside + node.agent_trouble.encode() + (b"" if node.inventory is None else self._inventory(node.name, node.inventory))
+        outside = (
+            b""
+            if node.object is None
+            else _ENCODER.encode(
+                (
+                    sorted(item for item in node.object.metadata.labels.items() if item[0] != _HOSTNAME),
+                    node.object.spec.taints,
+                    node.object.spec.unschedulable,
+                )
+            )
+        )
+        return (
+            outside
+            + node.agent_trouble.encode()
+            + (b"" if node.inventory is None else self._inventory(node.name, node.inventory))
+        )
 
     def _inventory(self, name: str, inventory: Inventory) -> bytes:
         known = self._inventories.get(name)
         if known is None or known[0] is not inventory:
             gpus = [msgspec.structs.replace(gpu, uuid="-", pci_bus_id="", foreign_mib=0) for gpu in inventory.gpus]
-            known = inventory, _ENCODER.encode((gpus, inventory.links, inventory.nics, inventory.strategies, inventory.simulated))
+            known = (
+                inventory,
+                _ENCODER.encode((gpus, inventory.links, inventory.nics, inventory.strategies, inventory.simulated)),
+            )
             self._inventories[name] = known
         return known[1]
 
@@ -83,5 +97,8 @@ def needs_node_identity(pod: PodState) -> bool:
     if affinity is None:
         return False
     required = affinity.required_during_scheduling_ignored_during_execution
-    terms = [*(required.node_selector_terms if required else ()), *(t.preference for t in affinity.preferred_during_scheduling_ignored_during_execution)]
+    terms = [
+        *(required.node_selector_terms if required else ()),
+        *(t.preference for t in affinity.preferred_during_scheduling_ignored_during_execution),
+    ]
     return any(term.match_fields or any(e.key == _HOSTNAME for e in term.match_expressions) for term in terms)

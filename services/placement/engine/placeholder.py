@@ -16,7 +16,14 @@ def placeholder_pod(gpus: int, number: int) -> PodState:
     """A pod that wants nothing but whole GPUs of one node, tolerates everything, and is of the highest priority."""
     limits: dict[str, str | int] = {names.RESOURCE_GPU: gpus}
     spec = PodSpec(
-        scheduler_name=names.SCHEDULER_NAME, priority=1 << 31, tolerations=(Toleration(key=names.TAINT_MANAGED, operator="Exists"),),
+        scheduler_name=names.SCHEDULER_NAME,
+        priority=1 << 31,
+        tolerations=(Toleration(key=names.TAINT_MANAGED, operator="Exists"),),
         containers=(Container(name="main", resources=Resources(limits=limits)),),
-    )  # fmt: skip
-    return pod_state(Pod(metadata=Meta(name=f"group-{number}", namespace=NAMESPACE, uid=f"advice/{number}", resource_version="0"), spec=spec))
+    )
+    return pod_state(
+        Pod(
+            metadata=Meta(name=f"group-{number}", namespace=NAMESPACE, uid=f"advice/{number}", resource_version="0"),
+            spec=spec,
+        )
+    )

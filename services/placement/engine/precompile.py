@@ -24,10 +24,17 @@ def exercise() -> None:
 def _book(*, mig: bool) -> Book:
     book = Book()
     allocatable: dict[str, str | int] = {"cpu": "8", "memory": "8Gi", "pods": "9"}
-    book.apply(Put(object=Node(metadata=Meta(name="n", uid="n", resource_version="1"), status=NodeStatus(allocatable=allocatable))))
+    book.apply(
+        Put(
+            object=Node(
+                metadata=Meta(name="n", uid="n", resource_version="1"), status=NodeStatus(allocatable=allocatable)
+            )
+        )
+    )
     modes = (False, False, mig)
     gpus = tuple(
-        Gpu(uuid=f"gpu-{i}", index=i, model="A30", memory_mib=24_576, mig_enabled=cut, mig_on_demand=cut) for i, cut in enumerate(modes)
+        Gpu(uuid=f"gpu-{i}", index=i, model="A30", memory_mib=24_576, mig_enabled=cut, mig_on_demand=cut)
+        for i, cut in enumerate(modes)
     )
     book.put_inventory(Inventory(node="n", boot_id="1", gpus=gpus, strategies=("exclusive", "advisory", "mig")))
     book.set_agent_trouble("n", "")

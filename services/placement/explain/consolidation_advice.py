@@ -111,7 +111,9 @@ def _for_pods(engine: Engine, goal: Goal, now: float, most_gpu_seconds: int) -> 
         if made and (best is None or plan.price_gpu_ms < best.price_gpu_ms):
             best = plan
         if best is not None and not best.done:
-            return Advice(sentence=f"all of {goal.gang} fit without any move" if goal.gang else "it fits without any move")
+            return Advice(
+                sentence=f"all of {goal.gang} fit without any move" if goal.gang else "it fits without any move"
+            )
     whom = f"{len(goal.states)} pods of gang {goal.gang}" if goal.gang else "it"
     if best is None:
         plan.done.clear()  # some had room made, and not all
@@ -136,7 +138,9 @@ def _areas(book: Book, label: str, begun: frozenset[str]) -> list[tuple[str, str
 class _Plan:
     """The moves so far, carried out in `world`."""
 
-    def __init__(self, engine: Engine, goal: Goal, now: float, most_gpu_seconds: int, area: tuple[str, str] | None = None) -> None:
+    def __init__(
+        self, engine: Engine, goal: Goal, now: float, most_gpu_seconds: int, area: tuple[str, str] | None = None
+    ) -> None:
         self.engine, self.goal, self.now = engine, goal, now
         self.world = Trial(engine)
         self.left_gpu_ms = most_gpu_seconds * 1000 if most_gpu_seconds else None
@@ -148,13 +152,17 @@ class _Plan:
 
     def make_room_for_all(self) -> Steps[bool]:
         """Who asks for most goes first, as it does where a gang is placed."""
-        for given in sorted(self.goal.states, key=lambda s: s.request.hardest.hardness if s.request else (), reverse=True):
+        for given in sorted(
+            self.goal.states, key=lambda s: s.request.hardest.hardness if s.request else (), reverse=True
+        ):
             state = self.world.book.add(given)
             place = self.world.place(state, self._rows)
             node = place.node if place is not None else (yield from self.make_room(state))
             if not node:
                 return False
-            self.places.append(AdvisedPlace(namespace=state.pod.metadata.namespace, name=state.pod.metadata.name, node=node))
+            self.places.append(
+                AdvisedPlace(namespace=state.pod.metadata.namespace, name=state.pod.metadata.name, node=node)
+            )
             yield
         return True
 
@@ -166,7 +174,11 @@ class _Plan:
         self.kept.clear()
         guesses = []
         for count, node in enumerate(list(self.world.book.nodes.values())):
-            if row.passes[node.row] and (self._rows is None or self._rows[node.row]) and (guess := self._guess(state, node)):
+            if (
+                row.passes[node.row]
+                and (self._rows is None or self._rows[node.row])
+                and (guess := self._guess(state, node))
+            ):
                 guesses.append((sum(one.price_gpu_ms for one in guess), node.name, guess))
             if count % _NODES_A_STEP == 0:
                 yield
@@ -196,7 +208,11 @@ class _Plan:
         going = set(moved)
         for other in sorted(node.pods.values(), key=_came, reverse=True):
             spare = other.gang is not None and self.goal.can_spare is not None and self.goal.can_spare(other.uid, going)
-            reason = "moved already" if other.uid in moved else why_not(other, book, self.now, priority=state.pod.spec.priority, spare=spare)
+            reason = (
+                "moved already"
+                if other.uid in moved
+                else why_not(other, book, self.now, priority=state.pod.spec.priority, spare=spare)
+            )
             if not reason and self.goal.spared is not None:
                 reason = self.goal.spared(other)
             if not reason:
@@ -228,7 +244,9 @@ class _Plan:
                 lifted, trial = rest, without
         price_gpu_ms = sum(one.price_gpu_ms for one in lifted)
         together = [self.engine.book.pods[one.uid] for one in (*(one for one, _ in self.done), *lifted)]
-        if (self.left_gpu_ms is not None and price_gpu_ms > self.left_gpu_ms) or not disruptions_fit(together, self.engine.book):
+        if (self.left_gpu_ms is not None and price_gpu_ms > self.left_gpu_ms) or not disruptions_fit(
+            together, self.engine.book
+        ):
             return None
         trial.place_on(trial.book.pods[state.uid], name)
         moved: list[tuple[Movable, str]] = []
@@ -264,7 +282,11 @@ class _Plan:
     def told(self, words: str) -> Advice:
         moves = tuple(as_move(one, target, self.engine.book) for one, target in self.done)
         disturbed = sum(move.disturbed_gpu_seconds for move in moves)
-        sentence = f"{len(moves)} move{'' if len(moves) == 1 else 's'} {words}, for {disturbed} disturbed GPU-seconds" if moves else words
+        sentence = (
+            f"{len(moves)} move{'' if len(moves) == 1 else 's'} {words}, for {disturbed} disturbed GPU-seconds"
+            if moves
+            else words
+        )
         kept = tuple(f"{count} pod{'' if count == 1 else 's'}: {reason}" for reason, count in self.kept.most_common())
         return Advice(sentence=sentence, moves=moves, disturbed_gpu_seconds=disturbed, kept=kept)
 
@@ -282,6 +304,8 @@ def _by_gpu(node: NodeState, movable: dict[str, Movable]) -> list[Movable]:
             if uuid in on:
                 on[uuid].append(held.uid)
     emptied = [uids for uids in on.values() if uids and all(uid in movable for uid in uids)]
-    emptied.sort(key=lambda uids: (sum(movable[uid].price_gpu_ms for uid in uids), -min(movable[uid].created_s for uid in uids)))
+    emptied.sort(
+        key=lambda uids: (sum(movable[uid].price_gpu_ms for uid in uids), -min(movable[uid].created_s for uid in uids))
+    )
     ordered = [movable[uid] for uid in dict.fromkeys(uid for uids in emptied for uid in uids)]
     return ordered + sorted((one for one in movable.values() if one.gpu_milli == 0), key=lambda one: one.order)

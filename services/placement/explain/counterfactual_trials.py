@@ -30,7 +30,10 @@ def changes_of_pod(state: PodState, verdicts: Verdicts, book: Book) -> Steps[tup
                 for candidate in candidates(state, reason, node):
                     what = kind if code == candidate.code else candidate.code
                     if (what not in best or candidate.size < best[what][0]) and _would_go(candidate.state, node, book):
-                        best[what] = (candidate.size, Counterfactual(code=candidate.code, sentence=candidate.sentence, node=node.name))
+                        best[what] = (
+                            candidate.size,
+                            Counterfactual(code=candidate.code, sentence=candidate.sentence, node=node.name),
+                        )
                 if kind in best:
                     tries[kind] = _TRIES_A_KIND  # it helps as it stands: there is no amount of it that could be less
                 yield
@@ -44,7 +47,9 @@ def _would_go(state: PodState, node: NodeState, book: Book) -> bool:
 def advice(verdicts: Verdicts, book: Book) -> tuple[str, ...]:
     """What is said of reasons that nobody can try away: silent agents, missing volumes. One a reason."""
     return tuple(
-        f"{nodes[0][0].helps} ({nodes[0][1].name})" for code, nodes in _alone(verdicts, book) if code not in TRIED and nodes[0][0].helps
+        f"{nodes[0][0].helps} ({nodes[0][1].name})"
+        for code, nodes in _alone(verdicts, book)
+        if code not in TRIED and nodes[0][0].helps
     )
 
 

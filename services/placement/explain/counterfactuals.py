@@ -84,7 +84,12 @@ def _less_compute(state: PodState, most_milli: int, of_what: str) -> Iterator[Ca
     most_milli -= most_milli % _PERCENT_MILLI
     if ask is not None and 0 < most_milli < ask.compute_milli:
         given_up = ask.compute_milli - most_milli
-        yield Candidate("less-compute", f"fits with {given_up // 10} % less {of_what}", _asking(state, name, replace(ask, compute_milli=most_milli)), given_up)
+        yield Candidate(
+            "less-compute",
+            f"fits with {given_up // 10} % less {of_what}",
+            _asking(state, name, replace(ask, compute_milli=most_milli)),
+            given_up,
+        )
 
 
 def _fewer(state: PodState, reason: Reason, node: NodeState) -> Iterator[Candidate]:  # noqa: ARG001
@@ -129,7 +134,9 @@ def _no_instance(state: PodState, reason: Reason, node: NodeState) -> Iterator[C
 # --- other GPUs, other promises -----------------------------------------------------------------------------------
 
 
-def _other_kind(change: Callable[[PodRequest, NodeState], PodRequest]) -> Callable[[PodState, Reason, NodeState], Iterator[Candidate]]:
+def _other_kind(
+    change: Callable[[PodRequest, NodeState], PodRequest],
+) -> Callable[[PodState, Reason, NodeState], Iterator[Candidate]]:
     def make(state: PodState, reason: Reason, node: NodeState) -> Iterator[Candidate]:
         if state.request is not None and node.inventory is not None:
             yield Candidate(reason.code, reason.helps, replace(state, request=change(state.request, node)))
@@ -152,29 +159,48 @@ def _weaker(state: PodState, reason: Reason, node: NodeState) -> Iterator[Candid
 def _looser(state: PodState, reason: Reason, node: NodeState) -> Iterator[Candidate]:
     request = state.request
     if request is not None and request.topology == "required":
-        yield Candidate("topology", f"drop {names.ANNOTATION_TOPOLOGY}: required", replace(state, request=replace(request, topology="preferred")))
+        yield Candidate(
+            "topology",
+            f"drop {names.ANNOTATION_TOPOLOGY}: required",
+            replace(state, request=replace(request, topology="preferred")),
+        )
     if request is not None and request.topology_mode:
-        yield Candidate("topology-mode", f"drop {names.ANNOTATION_TOPOLOGY_MODE}", replace(state, request=replace(request, topology_mode="")))
+        yield Candidate(
+            "topology-mode",
+            f"drop {names.ANNOTATION_TOPOLOGY_MODE}",
+            replace(state, request=replace(request, topology_mode="")),
+        )
     yield from _fewer(state, reason, node)
 
 
 # --- the rest of the pod ------------------------------------------------------------------------------------------
 
 
-def _demanding(field: str, free: Callable[[NodeState], int]) -> Callable[[PodState, Reason, NodeState], Iterator[Candidate]]:
+def _demanding(
+    field: str, free: Callable[[NodeState], int]
+) -> Callable[[PodState, Reason, NodeState], Iterator[Candidate]]:
     def make(state: PodState, reason: Reason, node: NodeState) -> Iterator[Candidate]:
         if (left := free(node)) > 0:
-            yield Candidate(f"less-{reason.code}", reason.helps, replace(state, demand=replace(state.demand, **{field: left})), reason.lacking)
+            yield Candidate(
+                f"less-{reason.code}",
+                reason.helps,
+                replace(state, demand=replace(state.demand, **{field: left})),
+                reason.lacking,
+            )
 
     return make
 
 
 def _tolerant(state: PodState, reason: Reason, node: NodeState) -> Iterator[Candidate]:
     spec, taints = state.pod.spec, () if node.object is None else node.object.spec.taints
-    first = CORDONED if reason.code == "cordoned" else untolerated(taints, spec.tolerations, ("NoSchedule", "NoExecute"))
+    first = (
+        CORDONED if reason.code == "cordoned" else untolerated(taints, spec.tolerations, ("NoSchedule", "NoExecute"))
+    )
     if first is not None:
         tolerated = Toleration(key=first.key, operator="Equal", value=first.value, effect=first.effect)
-        yield Candidate(reason.code, reason.helps, _specified(state, replace(spec, tolerations=(*spec.tolerations, tolerated))))
+        yield Candidate(
+            reason.code, reason.helps, _specified(state, replace(spec, tolerations=(*spec.tolerations, tolerated)))
+        )
 
 
 def _unselective(state: PodState, reason: Reason, node: NodeState) -> Iterator[Candidate]:
@@ -192,7 +218,9 @@ def _dropping(which: str, code: str) -> Callable[[PodState, Reason, NodeState], 
         kind = getattr(affinity, which)
         if kind is not None:
             empty: Any = None if which == "node_affinity" else ()
-            rest = replace(affinity, **{which: replace(kind, required_during_scheduling_ignored_during_execution=empty)})
+            rest = replace(
+                affinity, **{which: replace(kind, required_during_scheduling_ignored_during_execution=empty)}
+            )
             yield Candidate(code, reason.helps, _specified(state, replace(spec, affinity=rest)))
 
     return make
@@ -217,7 +245,9 @@ def _extended(state: PodState, reason: Reason, node: NodeState) -> Iterator[Cand
     }
     less = tuple((name, min(amount, left.get(name, amount))) for name, amount in state.demand.extended)
     if all(amount > 0 for _, amount in less):
-        yield Candidate("less-extended-resource", reason.helps, replace(state, demand=replace(state.demand, extended=less)))
+        yield Candidate(
+            "less-extended-resource", reason.helps, replace(state, demand=replace(state.demand, extended=less))
+        )
 
 
 _CANDIDATES: dict[str, Callable[[PodState, Reason, NodeState], Iterator[Candidate]]] = {
@@ -230,11 +260,17 @@ _CANDIDATES: dict[str, Callable[[PodState, Reason, NodeState], Iterator[Candidat
     "no-peer-access": _looser,
     "no-topology-set": _looser,
     "isolation": _weaker,
-    "gpu-model": _other_kind(lambda request, node: replace(request, models=(*request.models, *{gpu.model for gpu in node.gpus}))),
+    "gpu-model": _other_kind(
+        lambda request, node: replace(request, models=(*request.models, *{gpu.model for gpu in node.gpus}))
+    ),
     "gpu-model-not": _other_kind(lambda request, _: replace(request, models_not=())),
-    "gpu-generation": _other_kind(lambda request, node: replace(request, generations=(*request.generations, *_generations(node)))),
+    "gpu-generation": _other_kind(
+        lambda request, node: replace(request, generations=(*request.generations, *_generations(node)))
+    ),
     "gpu-capability": _other_kind(lambda request, node: replace(request, capability_min=_capability(node))),
-    "gpu-memory-min": _other_kind(lambda request, node: replace(request, memory_min_mib=min(gpu.total_mib for gpu in node.gpus))),
+    "gpu-memory-min": _other_kind(
+        lambda request, node: replace(request, memory_min_mib=min(gpu.total_mib for gpu in node.gpus))
+    ),
     "gpu-uuid": _other_kind(lambda request, _: replace(request, uuids=())),
     "gpu-uuid-not": _other_kind(lambda request, _: replace(request, uuids_not=())),
     "cpu": _demanding("cpu_milli", lambda node: node.cpu_total - node.cpu_used),
@@ -281,11 +317,19 @@ def _milli_for(free_mib: int, total_mib: int) -> int:
 
 
 def _generations(node: NodeState) -> set[str]:
-    return set() if node.inventory is None else {g for gpu in node.inventory.gpus if (g := generation_of(gpu.compute_capability))}
+    return (
+        set()
+        if node.inventory is None
+        else {g for gpu in node.inventory.gpus if (g := generation_of(gpu.compute_capability))}
+    )
 
 
 def _capability(node: NodeState) -> int:
-    return 0 if node.inventory is None else min(capability_tenths(gpu.compute_capability) or 0 for gpu in node.inventory.gpus)
+    return (
+        0
+        if node.inventory is None
+        else min(capability_tenths(gpu.compute_capability) or 0 for gpu in node.inventory.gpus)
+    )
 
 
 def _asking(state: PodState, container: str, ask: GpuAsk) -> PodState:

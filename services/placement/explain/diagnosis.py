@@ -26,7 +26,9 @@ class Diagnosis:
         self._checks = [c for f in filters if f.name not in _APART and (c := f.prepare(state, book)) is not None]
         self._kind, self._left = GpuKind().prepare(state, book), GpuRoomLeft().prepare(state, book)
         request, self._arrays = state.request, book.arrays
-        choosy = request is not None and (request.uuids or request.uuids_not or request.topology or request.topology_mode)
+        choosy = request is not None and (
+            request.uuids or request.uuids_not or request.topology or request.topology_mode
+        )
         self._alike = not choosy and not book.arrays.any_mig
         self._said: dict[tuple[Any, ...], Reason | None] = {}
 
@@ -56,7 +58,12 @@ class Diagnosis:
             return None
         a, row = self._arrays, node.row
         columns = (a.gpu_kind[row], a.gpu_free_mib[row], a.gpu_free_milli[row], a.gpu_containers[row])
-        return (len(node.gpus), node.agent_trouble, node.inventory.strategies, *(column.tobytes() for column in columns))
+        return (
+            len(node.gpus),
+            node.agent_trouble,
+            node.inventory.strategies,
+            *(column.tobytes() for column in columns),
+        )
 
 
 def judge_all(state: PodState, book: Book) -> Steps[Verdicts]:
@@ -77,4 +84,8 @@ def judge_all(state: PodState, book: Book) -> Steps[Verdicts]:
         node = book.nodes.get(name)
         if node is not None and node.object is not None:
             verdicts[name] = diagnosis.of(node)
-    return {name: reasons for name, reasons in verdicts.items() if name in book.nodes and book.nodes[name].object is not None}
+    return {
+        name: reasons
+        for name, reasons in verdicts.items()
+        if name in book.nodes and book.nodes[name].object is not None
+    }

@@ -37,25 +37,45 @@ class Explainer:
         self.gangs = gangs or Gangs(book)
         self.fair = fair or Fair(book)
 
-    def why(self, state: PodState, *, max_nodes: int, waiting_s: float = 0.0, ahead: int = 0, exists: bool = True) -> PodExplanation:
+    def why(
+        self, state: PodState, *, max_nodes: int, waiting_s: float = 0.0, ahead: int = 0, exists: bool = True
+    ) -> PodExplanation:
         """The story of one pod, as of now and in one go: what placement says by itself."""
         return finish(self.explain(state, max_nodes=max_nodes, waiting_s=waiting_s, ahead=ahead, exists=exists))
 
     def explain(
-        self, state: PodState, *, max_nodes: int, waiting_s: float = 0.0, ahead: int = 0, exists: bool = True, now: float | None = None
+        self,
+        state: PodState,
+        *,
+        max_nodes: int,
+        waiting_s: float = 0.0,
+        ahead: int = 0,
+        exists: bool = True,
+        now: float | None = None,
     ) -> Steps[PodExplanation]:
         """The whole story of one pod. With `now` (seconds since 1970) moves of other pods are looked for too."""
         meta = state.pod.metadata
         base = PodExplanation(
-            namespace=meta.namespace, name=meta.name, uid=state.uid, state="unknown", sentence="", waiting_s=waiting_s, ahead=ahead
+            namespace=meta.namespace,
+            name=meta.name,
+            uid=state.uid,
+            state="unknown",
+            sentence="",
+            waiting_s=waiting_s,
+            ahead=ahead,
         )
         why_never = refusal(state)
         if why_never is not None:
-            return replace(base, state="refused", sentence=why_never.sentence, summary=(why_never,), helps=(why_never.helps,))
+            return replace(
+                base, state="refused", sentence=why_never.sentence, summary=(why_never,), helps=(why_never.helps,)
+            )
         if state.pod.spec.scheduling_gates:
             gates = ", ".join(g.name for g in state.pod.spec.scheduling_gates)
             return replace(
-                base, state="gated", sentence=f"the pod waits for its scheduling gates: {gates}", helps=(f"remove the gates {gates}",)
+                base,
+                state="gated",
+                sentence=f"the pod waits for its scheduling gates: {gates}",
+                helps=(f"remove the gates {gates}",),
             )
         if exists and (state.charged or state.pod.spec.node_name):
             return self._placed(state, base, max_nodes)
@@ -93,7 +113,13 @@ class Explainer:
             gang.verdict = verdict(gang, members, self.engine, lambda pod: finish(self._unplaced(pod, base, max_nodes)))
         said = gang.verdict
         return replace(
-            base, state="waiting", sentence=said.sentence, summary=said.summary, helps=said.helps, nodes=said.nodes, gang=said.gang
+            base,
+            state="waiting",
+            sentence=said.sentence,
+            summary=said.summary,
+            helps=said.helps,
+            nodes=said.nodes,
+            gang=said.gang,
         )
 
     def _placed(self, state: PodState, base: PodExplanation, max_nodes: int) -> PodExplanation:
@@ -111,7 +137,9 @@ class Explainer:
         sentence = f"the pod {words[phase]} {node}"
         if held is not None:
             shares = [
-                f"{s.memory_mib} MiB and {s.compute_milli / 10:g} % of {s.uuid}" for c in held.grant.containers.values() for s in c.gpus
+                f"{s.memory_mib} MiB and {s.compute_milli / 10:g} % of {s.uuid}"
+                for c in held.grant.containers.values()
+                for s in c.gpus
             ]
             sentence += f" with {'; '.join(shares)}"
         if not state.charged or state.ended:
@@ -120,7 +148,12 @@ class Explainer:
         waits = again.book.lift(state.uid)
         candidates = Explainer(again.book, again.engine)._candidates(waits, max(2, max_nodes))
         return replace(
-            base, state=phase, sentence=sentence, node=node, candidates=candidates[:max_nodes], second=runner_up(node, candidates)
+            base,
+            state=phase,
+            sentence=sentence,
+            node=node,
+            candidates=candidates[:max_nodes],
+            second=runner_up(node, candidates),
         )
 
     def _unplaced(
@@ -133,24 +166,35 @@ class Explainer:
             return _waits_for_queue(base, kept, exists=exists)
         if feasible:
             waits = "waiting" if exists else "would-fit"
-            sentence = f"{len(feasible)} of {len(verdicts)} nodes can take the pod" + (", it is about to be placed" if exists else "")
+            sentence = f"{len(feasible)} of {len(verdicts)} nodes can take the pod" + (
+                ", it is about to be placed" if exists else ""
+            )
             return replace(base, state=waits, sentence=sentence, candidates=self._candidates(state, max_nodes))
         changes = yield from changes_of_pod(state, verdicts, self.book)
         move = None if now is None else (yield from move_of_another(state, verdicts, self.engine, now))
         helps = (
-            tuple(f"{c.sentence} ({c.node})" for c in changes) + (() if move is None else (move.sentence,)) + advice(verdicts, self.book)
+            tuple(f"{c.sentence} ({c.node})" for c in changes)
+            + (() if move is None else (move.sentence,))
+            + advice(verdicts, self.book)
         )
         summary = _summary(verdicts)
-        nearest = sorted((name for name in verdicts if name in self.book.nodes), key=lambda name: (len(verdicts[name]), name))[:max_nodes]
+        nearest = sorted(
+            (name for name in verdicts if name in self.book.nodes), key=lambda name: (len(verdicts[name]), name)
+        )[:max_nodes]
         nodes = tuple(self._node(state, self.book.nodes[name], verdicts[name]) for name in nearest)
         counted = "; ".join(f"{r.nodes} {_plural('node', r.nodes)}: {r.sentence}" for r in summary[:4])
         sentence = f"0 of {len(verdicts)} nodes can take the pod: {counted}" if verdicts else "there are no nodes yet"
         if helps:
             sentence += f". What would help: {helps[0]}"
         return replace(
-            base, state="waiting" if exists else "would-wait", sentence=sentence, summary=summary, helps=helps, nodes=nodes,
+            base,
+            state="waiting" if exists else "would-wait",
+            sentence=sentence,
+            summary=summary,
+            helps=helps,
+            nodes=nodes,
             counterfactuals=(*changes, *(() if move is None else (move,))),
-        )  # fmt: skip
+        )
 
     def _node(self, state: PodState, node: NodeState, reasons: tuple[Reason, ...]) -> NodeExplanation:
         gpus: tuple[GpuReason, ...] = ()
@@ -158,12 +202,18 @@ class Explainer:
         if ask is not None:
             gpus = tuple(
                 GpuReason(
-                    uuid=room.uuid, index=room.index, model=room.model, fits=fits(ask, room), missing=missing(ask, room),
-                    free_memory_mib=max(0, room.free_mib), free_compute_milli=max(0, room.free_milli),
-                    holders=self._holders(node, room), kept_for=self._holders(node, room, kept=True),
+                    uuid=room.uuid,
+                    index=room.index,
+                    model=room.model,
+                    fits=fits(ask, room),
+                    missing=missing(ask, room),
+                    free_memory_mib=max(0, room.free_mib),
+                    free_compute_milli=max(0, room.free_milli),
+                    holders=self._holders(node, room),
+                    kept_for=self._holders(node, room, kept=True),
                 )
                 for room in node.gpus
-            )  # fmt: skip
+            )
         return NodeExplanation(node=node.name, feasible=not reasons, reasons=reasons, gpus=gpus)
 
     def _holders(self, node: NodeState, room: GpuRoom, *, kept: bool = False) -> tuple[str, ...]:
@@ -209,7 +259,9 @@ class Explainer:
 
 def _waits_for_queue(base: PodExplanation, why: Reason, *, exists: bool) -> PodExplanation:
     sentence = f"{why.sentence}. What would help: {why.helps}"
-    return replace(base, state="waiting" if exists else "would-wait", sentence=sentence, summary=(why,), helps=(why.helps,))
+    return replace(
+        base, state="waiting" if exists else "would-wait", sentence=sentence, summary=(why,), helps=(why.helps,)
+    )
 
 
 def _summary(verdicts: Verdicts) -> tuple[Reason, ...]:

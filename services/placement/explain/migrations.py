@@ -17,7 +17,9 @@ from shared.book.movable import Movable, price_of, why_not
 from shared.book.states import NodeState, PodState
 from shared.contracts.explain import Counterfactual
 
-_ROOM = frozenset({"gpu-full", "cpu", "memory", "ephemeral-storage", "too-many-pods", "host-port", "extended-resource", "disk-in-use"})
+_ROOM = frozenset(
+    {"gpu-full", "cpu", "memory", "ephemeral-storage", "too-many-pods", "host-port", "extended-resource", "disk-in-use"}
+)
 """Reasons that a pod on the node may be to blame for."""
 _TRIES = 8
 _NODES_A_STEP = 32
@@ -37,7 +39,11 @@ def move_of_another(state: PodState, verdicts: Verdicts, engine: Engine, now: fl
                 others = [other for other in node.pods.values() if opens(state, node, (other,), book)]
             else:
                 lacking = largest.count - sum(room.usable and room.free_mib >= room.total_mib for room in node.gpus)
-                others = [other for other in node.pods.values() if _empties(other, node, book) >= lacking and _leaves_room(state, node, (other,))]
+                others = [
+                    other
+                    for other in node.pods.values()
+                    if _empties(other, node, book) >= lacking and _leaves_room(state, node, (other,))
+                ]
             candidates += [(price_of(other, book, now), other) for other in others]
     candidates.sort(key=lambda c: c[0].order)
     may_move = (one for one, other in candidates if not why_not(other, book, now, priority=priority))
@@ -74,14 +80,18 @@ def opens(state: PodState, node: NodeState, others: Sequence[PodState], book: Bo
         held = book.grants.get(other.grant_id)
         for container in () if held is None else held.grant.containers.values():
             given.update({share.uuid: share.memory_mib for share in container.gpus})
-    return sum(room.usable and room.free_mib + given[room.uuid] >= room.total_mib for room in node.gpus) >= largest.count
+    return (
+        sum(room.usable and room.free_mib + given[room.uuid] >= room.total_mib for room in node.gpus) >= largest.count
+    )
 
 
 def _leaves_room(state: PodState, node: NodeState, others: Sequence[PodState]) -> bool:
     demand = state.demand
     if demand.cpu_milli > node.cpu_total - node.cpu_used + sum(other.demand.cpu_milli for other in others):
         return False
-    return demand.memory_bytes <= node.memory_total - node.memory_used + sum(other.demand.memory_bytes for other in others)
+    return demand.memory_bytes <= node.memory_total - node.memory_used + sum(
+        other.demand.memory_bytes for other in others
+    )
 
 
 def _try(state: PodState, one: Movable, engine: Engine) -> str:

@@ -64,12 +64,24 @@ class Reports:
     def take_gangs(self, uids: Iterable[str], sequence: int) -> list[GangPlaced]:
         if not self._gangs_decided:
             return []
-        return [msgspec.structs.replace(event, sequence=sequence) for uid in uids if (event := self._gangs_decided.pop(uid, None)) is not None]
+        return [
+            msgspec.structs.replace(event, sequence=sequence)
+            for uid in uids
+            if (event := self._gangs_decided.pop(uid, None)) is not None
+        ]
 
     def gang_lacks(self, gang: GangState, placed: Iterable[PodState]) -> list[m.Command]:
         """A gang has begun and lacks members for longer than its time-out: those who have places are told."""
         note = f"gang {gang.name} has {gang.has} of the {gang.minimum} pods it needs, for {gang.patience_s} s now; what was not bound has been given back. Delete the pods that run to free their GPUs, or let them wait"
-        return [m.SendPatches(tuple(pod_event(state, "GangIncomplete", "Scheduling", note) for state in placed if state.pod.spec.node_name))]
+        return [
+            m.SendPatches(
+                tuple(
+                    pod_event(state, "GangIncomplete", "Scheduling", note)
+                    for state in placed
+                    if state.pod.spec.node_name
+                )
+            )
+        ]
 
     def _gang_waits(self, namespace: str, explanation: PodExplanation) -> list[m.Command]:
         """Once for all members, and again when the reason changes."""
@@ -90,7 +102,15 @@ class Reports:
         if self._said.get(state.uid, ("", 0.0))[0] == sentence:
             return []
         self._said[state.uid] = (sentence, 0.0)
-        explanation = PodExplanation(namespace=meta.namespace, name=meta.name, uid=state.uid, state="refused", sentence=sentence, summary=(why,), helps=(why.helps,) if why.helps else ())
+        explanation = PodExplanation(
+            namespace=meta.namespace,
+            name=meta.name,
+            uid=state.uid,
+            state="refused",
+            sentence=sentence,
+            summary=(why,),
+            helps=(why.helps,) if why.helps else (),
+        )
         return self._reject(state, explanation)
 
     def bind_refused(self, state: PodState, answer: Answer) -> list[m.Command]:
@@ -103,9 +123,15 @@ class Reports:
             return ()
         namespace = state.pod.metadata.namespace
         claims = book.others.get("PersistentVolumeClaim", {})
-        late = [c for n in claim_names(state.pod) if (c := claims.get(f"{namespace}/{n}")) is not None and waits_for_consumer(c, book)]
+        late = [
+            c
+            for n in claim_names(state.pod)
+            if (c := claims.get(f"{namespace}/{n}")) is not None and waits_for_consumer(c, book)
+        ]
         chosen = choose_volumes(late, book.nodes[node], book)
-        return tuple(SelectNode(namespace=namespace, claim=name, node=node, volume=volume) for name, volume in chosen.items())
+        return tuple(
+            SelectNode(namespace=namespace, claim=name, node=node, volume=volume) for name, volume in chosen.items()
+        )
 
     def ask_claims(self, uid: str, claims: tuple[SelectNode, ...], now: float) -> list[m.Command]:
         """Sends what `claims_first` found, the same no more often than every SAY_AGAIN_S."""
@@ -123,7 +149,11 @@ class Reports:
 
     def outdated(self, changed_at: float, now: float) -> list[str]:
         """Those whose reason was said before something changed, and not just now; the oldest words first, a few at a time."""
-        found = [(at, uid) for uid, (_, at) in self._said.items() if at < changed_at and now - at >= _AGAIN_AFTER_S and uid not in self._waiting]
+        found = [
+            (at, uid)
+            for uid, (_, at) in self._said.items()
+            if at < changed_at and now - at >= _AGAIN_AFTER_S and uid not in self._waiting
+        ]
         return [uid for _, uid in sorted(found)[:_OUTDATED_MOST]]
 
     def say_again(self, book: Book, held: Container[str], now: float) -> list[m.Command]:
@@ -145,14 +175,20 @@ class Reports:
                 self._asked[uid] = (claims, now)
         return [m.SendPatches(tuple(lost[:_REPORTS_MOST]))] if lost else []
 
-    def explain_one(self, explainer: Explainer, queue: Queue, book: Book, first_seen: Mapping[str, float], now: float) -> list[m.Command]:
+    def explain_one(
+        self, explainer: Explainer, queue: Queue, book: Book, first_seen: Mapping[str, float], now: float
+    ) -> list[m.Command]:
         """The reason of one pod that waits for a word. One a turn: it costs milliseconds on a large cluster. Of a gang all
         hear it, for it is worked out once."""
         while self._waiting:
             uid, _ = self._waiting.popitem(last=False)
             gang = explainer.gangs.of(uid)
             out: list[m.Command] = []
-            for one in (uid,) if gang is None else (uid, *[mate for mate in gang.waiting if mate in self._waiting][:_MATES_MOST]):
+            for one in (
+                (uid,)
+                if gang is None
+                else (uid, *[mate for mate in gang.waiting if mate in self._waiting][:_MATES_MOST])
+            ):
                 self._waiting.pop(one, None)
                 state = book.pods.get(one)
                 if state is not None and one in queue:
@@ -173,12 +209,23 @@ class Reports:
     def _reject(self, state: PodState, explanation: PodExplanation) -> list[m.Command]:
         meta = state.pod.metadata
         event = PlacementRejected(uid=state.uid, namespace=meta.namespace, name=meta.name, explanation=explanation)
-        return [*self._gang_waits(meta.namespace, explanation), m.Publish(event, namespace=meta.namespace, uid=state.uid), m.SendPatches((_report(state, explanation.sentence),))]
+        return [
+            *self._gang_waits(meta.namespace, explanation),
+            m.Publish(event, namespace=meta.namespace, uid=state.uid),
+            m.SendPatches((_report(state, explanation.sentence),)),
+        ]
 
 
 def _report(state: PodState, sentence: str) -> ReportPending:
     meta = state.pod.metadata
-    return ReportPending(uid=state.uid, namespace=meta.namespace, name=meta.name, reason="Unschedulable", message=sentence, resource_version=meta.resource_version)
+    return ReportPending(
+        uid=state.uid,
+        namespace=meta.namespace,
+        name=meta.name,
+        reason="Unschedulable",
+        message=sentence,
+        resource_version=meta.resource_version,
+    )
 
 
 def _unbound(order: SelectNode, book: Book) -> bool:

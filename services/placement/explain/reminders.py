@@ -38,6 +38,11 @@ class Reminders:
                 self._reports.needs_report(member)
         for gang in self._gangs.by_key.values():
             first = next(iter(gang.waiting), None)
-            if first is not None and not gang.gathered and gang.verdict is None and now - self._first_seen.get(first, now) >= _GATHERING_S:
+            if (
+                first is not None
+                and not gang.gathered
+                and gang.verdict is None
+                and now - self._first_seen.get(first, now) >= _GATHERING_S
+            ):
                 for uid in gang.waiting:
                     self._reports.needs_report(uid)

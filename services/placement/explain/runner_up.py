@@ -41,4 +41,6 @@ def runner_up(node: str, candidates: Sequence[Candidate]) -> str:
 
 
 def _most_lost(best: Mapping[str, int], second: Mapping[str, int]) -> tuple[str, int]:
-    return max(((name, value - second.get(name, 0)) for name, value in best.items()), key=lambda item: item[1], default=("", 0))
+    return max(
+        ((name, value - second.get(name, 0)) for name, value in best.items()), key=lambda item: item[1], default=("", 0)
+    )

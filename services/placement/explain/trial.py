@@ -40,7 +40,9 @@ class TrialEngine(Engine):
         key = self.key_of(state)
         # once the fork has more rows than its origin, the origin's are of no use
         if key not in self._rows and self._origin is not None and self.book.arrays.generation == self._generation:
-            self._rows[key] = _on(self._origin.row(state), self.policy_of(state), self.book, self._node_classes, self._from)
+            self._rows[key] = _on(
+                self._origin.row(state), self.policy_of(state), self.book, self._node_classes, self._from
+            )
         return super().row(state)
 
 
@@ -89,7 +91,9 @@ class Trial:
     def lose(self, node: str) -> list[PodState]:
         """The node goes. Returns its pods, which wait now."""
         here = self.book.nodes[node].pods
-        pods = [self.book.lift(uid) for uid in list(here) if uid in self.book.pods]  # places that are kept there for pods go with it
+        pods = [
+            self.book.lift(uid) for uid in list(here) if uid in self.book.pods
+        ]  # places that are kept there for pods go with it
         gone = self.book.nodes[node].object
         for held in list(self.book.nodes[node].grants.values()):
             self.book.release(held.grant_id)

@@ -59,7 +59,9 @@ def change(
         if place is not None:
             moves.append(as_move(price_of(engine.book.pods[state.uid], engine.book, now), place.node, engine.book))
         else:
-            stranded.append(PlacedPod(namespace=meta.namespace, name=meta.name, sentence=f"finds no place outside {source}"))
+            stranded.append(
+                PlacedPod(namespace=meta.namespace, name=meta.name, sentence=f"finds no place outside {source}")
+            )
         yield
     fits = yield from _newcomers(trial, gangs, [uid for uid in waiting if uid not in kept])
     left = len(waiting) - len(fits) + len(stranded)
@@ -77,9 +79,10 @@ def _drained(name: str, trial: Trial) -> list[PodState]:
     """Those that have to go. Pods of a DaemonSet end with their node, and other schedulers look after their own."""
     _known(name, trial)
     return [
-        state for state in trial.lose(name)
+        state
+        for state in trial.lose(name)
         if state.ours and not any(owner.kind == "DaemonSet" for owner in state.pod.metadata.owner_references)
-    ]  # fmt: skip
+    ]
 
 
 def _domain(state: PodState, source: str, gangs: Gangs, trial: Trial) -> Bools | None:
@@ -101,12 +104,16 @@ def _add_nodes(more: AddNodes, trial: Trial) -> None:
     for number in range(1, more.count + 1):
         name = f"{more.like}-like-{number}"
         labels = node.object.metadata.labels | {LEVELS["node"]: name}
-        made = replace(node.object, metadata=replace(node.object.metadata, name=name, uid=f"what-if/{name}", labels=labels))
+        made = replace(
+            node.object, metadata=replace(node.object.metadata, name=name, uid=f"what-if/{name}", labels=labels)
+        )
         trial.join(made, None if node.inventory is None else _renamed(node.inventory, name))
 
 
 def _renamed(inventory: Inventory, name: str) -> Inventory:
-    gpus = tuple(replace(gpu, uuid=f"{name}/{gpu.index}", state="healthy", reason="", foreign_mib=0) for gpu in inventory.gpus)
+    gpus = tuple(
+        replace(gpu, uuid=f"{name}/{gpu.index}", state="healthy", reason="", foreign_mib=0) for gpu in inventory.gpus
+    )
     return replace(inventory, node=name, gpus=gpus)
 
 
@@ -119,10 +126,20 @@ def _add_gpus(more: AddGpus, trial: Trial) -> None:
     like = node.inventory.gpus[-1]
     first = max(gpu.index for gpu in node.inventory.gpus) + 1
     new = tuple(
-        replace(like, uuid=f"{more.node}/what-if-{index}", index=index, state="healthy", reason="", foreign_mib=0, mig_instances=())
+        replace(
+            like,
+            uuid=f"{more.node}/what-if-{index}",
+            index=index,
+            state="healthy",
+            reason="",
+            foreign_mib=0,
+            mig_instances=(),
+        )
         for index in range(first, first + more.count)
     )
-    trial.book.put_inventory(replace(node.inventory, generation=node.inventory.generation + 1, gpus=(*node.inventory.gpus, *new)))
+    trial.book.put_inventory(
+        replace(node.inventory, generation=node.inventory.generation + 1, gpus=(*node.inventory.gpus, *new))
+    )
 
 
 def _resized(size: Resize, trial: Trial) -> PodState | None:
@@ -136,12 +153,22 @@ def _resized(size: Resize, trial: Trial) -> PodState | None:
     if chosen not in names:
         raise Impossible(f"pod {size.namespace}/{size.name} has no container {chosen!r}; it has {', '.join(names)}")
     containers = tuple(
-        replace(c, resources=replace(c.resources, limits=c.resources.limits | size.limits, requests={k: size.limits.get(k, v) for k, v in c.resources.requests.items()}))
-        if c.name == chosen else c
+        replace(
+            c,
+            resources=replace(
+                c.resources,
+                limits=c.resources.limits | size.limits,
+                requests={k: size.limits.get(k, v) for k, v in c.resources.requests.items()},
+            ),
+        )
+        if c.name == chosen
+        else c
         for c in before.pod.spec.containers
-    )  # fmt: skip
+    )
     pod = replace(
-        before.pod, metadata=replace(before.pod.metadata, resource_version="0"), spec=replace(before.pod.spec, containers=containers)
+        before.pod,
+        metadata=replace(before.pod.metadata, resource_version="0"),
+        spec=replace(before.pod.spec, containers=containers),
     )
     after = pod_state(pod)
     if after.refusal:

@@ -58,7 +58,13 @@ def when_kept(state: PodState, engine: Engine, now: float, shadows: Sequence[Pod
     for shadow in shadows:
         trial.book.unreserve(shadow)
     told = yield from when(state, trial.engine, now)
-    return msgspec.structs.replace(told, assumptions=(*told.assumptions[:-1], "nodes stay as they are, and nobody but who does so already is made to give way"))
+    return msgspec.structs.replace(
+        told,
+        assumptions=(
+            *told.assumptions[:-1],
+            "nodes stay as they are, and nobody but who does so already is made to give way",
+        ),
+    )
 
 
 def when(state: PodState, engine: Engine, now: float, *, ahead: int = 0) -> Steps[WhenExplanation]:
@@ -89,18 +95,24 @@ def when(state: PodState, engine: Engine, now: float, *, ahead: int = 0) -> Step
             yield
     if found is None:
         sentence = "not by known ends: no node has room for it even when every pod whose end is known has ended"
-        return msgspec.structs.replace(told, sentence=sentence, assumptions=_assumptions(state, (), ahead, without), without_end=without)
+        return msgspec.structs.replace(
+            told, sentence=sentence, assumptions=_assumptions(state, (), ahead, without), without_end=without
+        )
     at, name = found
     needed = yield from _needed(state, engine, name, [end for end in ends[name] if end.at <= at])
     if needed is None:
         sentence = f"not by known ends alone: there would be room on {name} in {_duration(round(at - now))}, and other pods or volumes keep it away"
-        return msgspec.structs.replace(told, sentence=sentence, assumptions=_assumptions(state, (), ahead, without), without_end=without)
+        return msgspec.structs.replace(
+            told, sentence=sentence, assumptions=_assumptions(state, (), ahead, without), without_end=without
+        )
     counts_on = tuple(_told(end, name, now) for end in needed)
     who = ", ".join(f"{end.namespace}/{end.name}" for end in counts_on[:3]) + (
         f" and {len(counts_on) - 3} more" if len(counts_on) > 3 else ""
     )
     in_s = max(0, round(at - now))
-    sentence = f"in {_duration(in_s)} at the earliest, on {name}, when {who} {'has' if len(counts_on) == 1 else 'have'} ended"
+    sentence = (
+        f"in {_duration(in_s)} at the earliest, on {name}, when {who} {'has' if len(counts_on) == 1 else 'have'} ended"
+    )
     return msgspec.structs.replace(
         told,
         state="known",
@@ -137,7 +149,11 @@ def _first_fit(state: PodState, engine: Engine, name: str, ends: Sequence[End]) 
     row, node = engine.row(state), engine.book.nodes.get(name)
     row.refresh()
     here = [end for end in ends if node is not None and end.uid in node.pods]
-    if node is None or not row.passes[node.row] or not opens(state, node, [node.pods[end.uid] for end in here], engine.book):
+    if (
+        node is None
+        or not row.passes[node.row]
+        or not opens(state, node, [node.pods[end.uid] for end in here], engine.book)
+    ):
         return None
     trial = Trial(engine)
     for end in here:
@@ -149,7 +165,9 @@ def _first_fit(state: PodState, engine: Engine, name: str, ends: Sequence[End]) 
 
 def _fits(state: PodState, trial: Trial, node: NodeState) -> bool:
     """By its shape alone."""
-    return bool(trial.engine.row(state).refresh()[node.row] > INFEASIBLE) and (state.request is None or assign(state, node) is not None)
+    return bool(trial.engine.row(state).refresh()[node.row] > INFEASIBLE) and (
+        state.request is None or assign(state, node) is not None
+    )
 
 
 def _needed(state: PodState, engine: Engine, name: str, ends: Sequence[End]) -> Steps[list[End] | None]:

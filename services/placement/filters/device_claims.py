@@ -6,7 +6,9 @@ from shared.book.states import NodeState, PodState
 from shared.contracts.explain import Reason
 from shared.model.claims import claim_of
 
-_HELPS = "set dra on the node agent (KERF_NODE_AGENT_DRA=true), Kubernetes 1.34 or later; or ask by kerf.dev/gpu resources"
+_HELPS = (
+    "set dra on the node agent (KERF_NODE_AGENT_DRA=true), Kubernetes 1.34 or later; or ask by kerf.dev/gpu resources"
+)
 
 
 class DeviceClaims(Filter):

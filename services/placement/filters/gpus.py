@@ -29,26 +29,48 @@ class GpuKind(Filter):
 
         def check(node: NodeState) -> Reason | None:
             if not node.gpus or node.inventory is None:
-                return Reason(code="no-gpu", sentence="the node has no GPU that Kerf manages", helps="label a GPU node kerf.dev/managed and run the node agent on it")
+                return Reason(
+                    code="no-gpu",
+                    sentence="the node has no GPU that Kerf manages",
+                    helps="label a GPU node kerf.dev/managed and run the node agent on it",
+                )
             if node.agent_trouble:
-                return Reason(code="agent", sentence=f"no GPU of the node may be given now: {node.agent_trouble}", helps="look at the node agent's log")
+                return Reason(
+                    code="agent",
+                    sentence=f"no GPU of the node may be given now: {node.agent_trouble}",
+                    helps="look at the node agent's log",
+                )
             for ask in request.asks.values():
                 no_instance = _no_instance(ask, node)
                 if no_instance is not None and (ask.profile or all(gpu.mig is not None for gpu in node.gpus)):
                     return no_instance
                 if no_instance is not None and strategy_for(ask, request.isolation, node.inventory.strategies) is None:
-                    return Reason(code="isolation", sentence=f"the node can share by {', '.join(node.inventory.strategies)}, none of which promises {'a whole GPU' if ask.whole else request.isolation}", helps="ask for kerf.dev/isolation: soft" if not ask.whole else "use a node that gives whole GPUs")
+                    return Reason(
+                        code="isolation",
+                        sentence=f"the node can share by {', '.join(node.inventory.strategies)}, none of which promises {'a whole GPU' if ask.whole else request.isolation}",
+                        helps="ask for kerf.dev/isolation: soft"
+                        if not ask.whole
+                        else "use a node that gives whole GPUs",
+                    )
             wanted = max(ask.count for ask in request.asks.values())
             kinds = accepted(request, node.inventory)
             if not kinds:
                 return why_none(request, node.inventory)
             if len(kinds) < wanted and not any(ask.profile for ask in request.asks.values()):
                 has = "has" if len(kinds) == len(node.gpus) else "has such"
-                return Reason(code="too-few-gpus", sentence=f"needs {wanted} GPUs on one node, the node {has} {len(kinds)}", helps="ask for one GPU" if len(kinds) == 1 else f"ask for at most {len(kinds)} GPUs")
+                return Reason(
+                    code="too-few-gpus",
+                    sentence=f"needs {wanted} GPUs on one node, the node {has} {len(kinds)}",
+                    helps="ask for one GPU" if len(kinds) == 1 else f"ask for at most {len(kinds)} GPUs",
+                )
             largest = max(gpu.total_mib for gpu in node.gpus if gpu.uuid in kinds)
             biggest = max(ask.memory_mib for ask in request.asks.values())
             if biggest > largest and not any(ask.profile for ask in request.asks.values()):
-                return Reason(code="gpu-too-small", sentence=f"needs {biggest} MiB on one GPU, the node's GPUs have {largest} MiB", helps=f"ask for at most {largest} MiB a GPU")
+                return Reason(
+                    code="gpu-too-small",
+                    sentence=f"needs {biggest} MiB on one GPU, the node's GPUs have {largest} MiB",
+                    helps=f"ask for at most {largest} MiB a GPU",
+                )
             return None
 
         return check
@@ -85,11 +107,23 @@ def _no_instance(ask: GpuAsk, node: NodeState) -> Reason | None:
             return None
         offers |= 0 if gpu.mig is None else gpu.mig.offers
     if not rooms:
-        return Reason(code="no-mig", sentence="no GPU of the node is in MIG mode", helps="use a node whose GPUs are in MIG mode, or ask by kerf.dev/gpu-memory")
+        return Reason(
+            code="no-mig",
+            sentence="no GPU of the node is in MIG mode",
+            helps="use a node whose GPUs are in MIG mode, or ask by kerf.dev/gpu-memory",
+        )
     names = ", ".join(names_of(offers)) or "no instance"
     if ask.whole or (ask.count > 1 and not ask.profile):
-        return Reason(code="mig-mode", sentence=f"the node's GPUs are in MIG mode and give single instances ({names}), the pod wants {'whole GPUs' if ask.whole else f'parts of {ask.count} GPUs'}", helps="ask for an instance by kerf.dev/mig-<profile>, or use a node without MIG")
-    return Reason(code="mig-profile", sentence=f"needs {instance_words(ask)}, the node's GPUs give {names}", helps=f"ask for one of {names}" if offers else "make MIG instances on the node")
+        return Reason(
+            code="mig-mode",
+            sentence=f"the node's GPUs are in MIG mode and give single instances ({names}), the pod wants {'whole GPUs' if ask.whole else f'parts of {ask.count} GPUs'}",
+            helps="ask for an instance by kerf.dev/mig-<profile>, or use a node without MIG",
+        )
+    return Reason(
+        code="mig-profile",
+        sentence=f"needs {instance_words(ask)}, the node's GPUs give {names}",
+        helps=f"ask for one of {names}" if offers else "make MIG instances on the node",
+    )
 
 
 def _full(request: PodRequest, node: NodeState, inventory: Inventory) -> Reason:
@@ -102,12 +136,21 @@ def _full(request: PodRequest, node: NodeState, inventory: Inventory) -> Reason:
             asked = f"{ask.count} {'MIG instances' if ask.profile else 'GPUs'}" if ask.count > 1 else "a GPU"
             unusable = next((f"; GPU {g.index}: {g.why_unusable}" for g in rooms if not g.usable), "")
             detail = f"; nearest is GPU {near.index}: {missing(ask, near)}" if near else unusable
-            return Reason(code="gpu-full", sentence=f"container {name} needs {asked} and {len(good)} of {len(rooms)} fit{detail}", helps=(less := _less(ask, rooms))[0], lacking=less[1])
+            return Reason(
+                code="gpu-full",
+                sentence=f"container {name} needs {asked} and {len(good)} of {len(rooms)} fit{detail}",
+                helps=(less := _less(ask, rooms))[0],
+                lacking=less[1],
+            )
         alone = msgspec.structs.replace(request, asks={name: ask})
         no_set = lacking_set(alone, fabric_of(inventory), mask_of(good), f"of the {len(good)} that fit")
         if no_set is not None:
             return no_set
-    return Reason(code="gpu-full", sentence="its containers fit one by one, but not together", helps="ask for less in one of the containers")
+    return Reason(
+        code="gpu-full",
+        sentence="its containers fit one by one, but not together",
+        helps="ask for less in one of the containers",
+    )
 
 
 def _lack(ask: GpuAsk, gpu: GpuRoom) -> float:
@@ -124,10 +167,18 @@ def _less(ask: GpuAsk, rooms: list[GpuRoom]) -> tuple[str, int]:
         return wait
     if ask.memory_follows:
         most = max(min(g.free_milli, g.free_mib * 1000 // max(1, g.total_mib)) for g in usable)
-        return (f"fits with {(ask.compute_milli - most) / 10:g} % less of a GPU", ask.compute_milli - most) if most > 0 else wait
+        return (
+            (f"fits with {(ask.compute_milli - most) / 10:g} % less of a GPU", ask.compute_milli - most)
+            if most > 0
+            else wait
+        )
     room = max((g for g in usable if g.free_milli >= ask.compute_milli), key=lambda g: g.free_mib, default=None)
     if room is None:
         best = max(g.free_milli for g in usable)
-        return (f"fits with {(ask.compute_milli - best) / 10:g} % less compute", ask.compute_milli - best) if best > 0 else wait
+        return (
+            (f"fits with {(ask.compute_milli - best) / 10:g} % less compute", ask.compute_milli - best)
+            if best > 0
+            else wait
+        )
     lacking = ask.memory_mib - max(0, room.free_mib)
     return (f"fits with {lacking} MiB less GPU memory", lacking) if room.free_mib > 0 else wait

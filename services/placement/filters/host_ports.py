@@ -24,7 +24,11 @@ class HostPorts(Filter):
             for other in node.pods.values():
                 for port in host_ports(other.pod):
                     if any(_clash(port, mine) for mine in wanted):
-                        return Reason(code="host-port", sentence=f"host port {port[1]}/{port[2]} is taken by {other.key}", helps=f"use another host port than {port[1]}")
+                        return Reason(
+                            code="host-port",
+                            sentence=f"host port {port[1]}/{port[2]} is taken by {other.key}",
+                            helps=f"use another host port than {port[1]}",
+                        )
             return None
 
         return check

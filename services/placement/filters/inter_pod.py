@@ -33,7 +33,11 @@ class InterPod(Filter):
             return None
         wanted = [(term, _domains(term, near, pod, book)) for term in near]
         unwanted = [(term, _domains(term, (term,), pod, book)) for term in away]
-        first = bool(near) and not any(domains for _, domains in wanted) and all(term_matches(t, pod.pod, pod.pod, book) for t in near)
+        first = (
+            bool(near)
+            and not any(domains for _, domains in wanted)
+            and all(term_matches(t, pod.pod, pod.pod, book) for t in near)
+        )
 
         def check(node: NodeState) -> Reason | None:
             if node.object is None:
@@ -42,13 +46,25 @@ class InterPod(Filter):
             for term, domains in wanted:
                 value = labels.get(term.topology_key)
                 if value is None or (value not in domains and not first):
-                    return Reason(code="pod-affinity", sentence=f"no pod that the pod wants near is in the node's {term.topology_key}", helps="place a pod that matches the affinity term, or drop the term")
+                    return Reason(
+                        code="pod-affinity",
+                        sentence=f"no pod that the pod wants near is in the node's {term.topology_key}",
+                        helps="place a pod that matches the affinity term, or drop the term",
+                    )
             for term, domains in unwanted:
                 if labels.get(term.topology_key) in domains:
-                    return Reason(code="pod-anti-affinity", sentence=f"a pod that this pod keeps away from is in the node's {term.topology_key}", helps="drop the anti-affinity term, or add a domain")
+                    return Reason(
+                        code="pod-anti-affinity",
+                        sentence=f"a pod that this pod keeps away from is in the node's {term.topology_key}",
+                        helps="drop the anti-affinity term, or add a domain",
+                    )
             for key, value in repelled:
                 if labels.get(key) == value:
-                    return Reason(code="repelled", sentence=f"a pod in the node's {key} keeps this pod away by its anti-affinity", helps="change the labels that its anti-affinity selects")
+                    return Reason(
+                        code="repelled",
+                        sentence=f"a pod in the node's {key} keeps this pod away by its anti-affinity",
+                        helps="change the labels that its anti-affinity selects",
+                    )
             return None
 
         return check
@@ -102,10 +118,15 @@ def term_matches(term: PodAffinityTerm, owner: Pod, candidate: Pod, book: Book) 
             return False
     elif namespace != owner.metadata.namespace:
         return False
-    return labels_match(with_label_keys(term.label_selector, owner, term.match_label_keys, term.mismatch_label_keys), candidate.metadata.labels)
+    return labels_match(
+        with_label_keys(term.label_selector, owner, term.match_label_keys, term.mismatch_label_keys),
+        candidate.metadata.labels,
+    )
 
 
-def with_label_keys(selector: LabelSelector | None, owner: Pod, match: tuple[str, ...], mismatch: tuple[str, ...] = ()) -> LabelSelector | None:
+def with_label_keys(
+    selector: LabelSelector | None, owner: Pod, match: tuple[str, ...], mismatch: tuple[str, ...] = ()
+) -> LabelSelector | None:
     """matchLabelKeys and mismatchLabelKeys: the owner's own values of these labels, as further requirements.
 
     The API server merges them into affinity selectors itself at creation; merging twice changes nothing.

@@ -29,11 +29,17 @@ class NodeAffinity(Filter):
                 if labels.get(key) != value:
                     return Reason(
                         code="node-selector",
-                        sentence=f"the pod selects nodes with {key}={value}, the node has {key}={labels[key]}" if key in labels else f"the pod selects nodes with {key}={value}, the node has no such label",
+                        sentence=f"the pod selects nodes with {key}={value}, the node has {key}={labels[key]}"
+                        if key in labels
+                        else f"the pod selects nodes with {key}={value}, the node has no such label",
                         helps=f"drop {key} from nodeSelector, or label a node {key}={value}",
                     )
             if not node_selector_matches(required, node.object):
-                return Reason(code="node-affinity", sentence="the pod's required node affinity does not match the node", helps="widen the required node affinity")
+                return Reason(
+                    code="node-affinity",
+                    sentence="the pod's required node affinity does not match the node",
+                    helps="widen the required node affinity",
+                )
             return None
 
         return check

@@ -20,6 +20,10 @@ class AvoidedNodes(Filter):
         def check(node: NodeState) -> Reason | None:
             if node.name not in avoided:
                 return None
-            return Reason(code="turned-away", sentence="the node's kubelet has turned away a pod of the same owner in the last five minutes", helps="kubectl describe the failed pod: it says what the kubelet found wrong")
+            return Reason(
+                code="turned-away",
+                sentence="the node's kubelet has turned away a pod of the same owner in the last five minutes",
+                helps="kubectl describe the failed pod: it says what the kubelet found wrong",
+            )
 
         return check

@@ -24,17 +24,35 @@ class Resources(Filter):
             if node.object is None:
                 return None
             if len(node.pods) >= node.pods_total:
-                return Reason(code="too-many-pods", sentence=f"the node runs {len(node.pods)} of at most {node.pods_total} pods", helps="let a pod on it end")
+                return Reason(
+                    code="too-many-pods",
+                    sentence=f"the node runs {len(node.pods)} of at most {node.pods_total} pods",
+                    helps="let a pod on it end",
+                )
             free = node.cpu_total - node.cpu_used
             if demand.cpu_milli and demand.cpu_milli > free:
-                return Reason(code="cpu", sentence=f"needs {demand.cpu_milli}m CPU, {max(0, free)}m free of {node.cpu_total}m", helps=f"ask for {demand.cpu_milli - max(0, free)}m less CPU", lacking=demand.cpu_milli - max(0, free))
+                return Reason(
+                    code="cpu",
+                    sentence=f"needs {demand.cpu_milli}m CPU, {max(0, free)}m free of {node.cpu_total}m",
+                    helps=f"ask for {demand.cpu_milli - max(0, free)}m less CPU",
+                    lacking=demand.cpu_milli - max(0, free),
+                )
             free = node.memory_total - node.memory_used
             if demand.memory_bytes and demand.memory_bytes > free:
                 lacking = demand.memory_bytes - max(0, free)
-                return Reason(code="memory", sentence=f"needs {format_mib(-(-demand.memory_bytes // MIB))} memory, {format_mib(max(0, free) // MIB)} free", helps=f"ask for {format_mib(-(-lacking // MIB))} less memory", lacking=lacking)
+                return Reason(
+                    code="memory",
+                    sentence=f"needs {format_mib(-(-demand.memory_bytes // MIB))} memory, {format_mib(max(0, free) // MIB)} free",
+                    helps=f"ask for {format_mib(-(-lacking // MIB))} less memory",
+                    lacking=lacking,
+                )
             free = node.ephemeral_total - node.ephemeral_used
             if demand.ephemeral_bytes and demand.ephemeral_bytes > free:
-                return Reason(code="ephemeral-storage", sentence=f"needs {format_mib(-(-demand.ephemeral_bytes // MIB))} ephemeral storage, {format_mib(max(0, free) // MIB)} free", helps="ask for less ephemeral storage")
+                return Reason(
+                    code="ephemeral-storage",
+                    sentence=f"needs {format_mib(-(-demand.ephemeral_bytes // MIB))} ephemeral storage, {format_mib(max(0, free) // MIB)} free",
+                    helps="ask for less ephemeral storage",
+                )
             return _extended(pod, node)
 
         return check
@@ -46,5 +64,9 @@ def _extended(pod: PodState, node: NodeState) -> Reason | None:
             continue  # the slot, on a node whose agent serves no kubelet: nothing counts it there
         free = node.extended_total.get(name, 0) - node.extended_used.get(name, 0)
         if amount > free:
-            return Reason(code="extended-resource", sentence=f"needs {amount} of {name}, {max(0, free)} free", helps=f"ask for less of {name}, or for a node that has it")
+            return Reason(
+                code="extended-resource",
+                sentence=f"needs {amount} of {name}, {max(0, free)} free",
+                helps=f"ask for less of {name}, or for a node that has it",
+            )
     return None

@@ -29,6 +29,10 @@ class Taints(Filter):
             if taint is None:
                 return None
             text = f"{taint.key}={taint.value}:{taint.effect}" if taint.value else f"{taint.key}:{taint.effect}"
-            return Reason(code="taint", sentence=f"the node has the taint {text}, which the pod does not tolerate", helps=f"tolerate {text}")
+            return Reason(
+                code="taint",
+                sentence=f"the node has the taint {text}, which the pod does not tolerate",
+                helps=f"tolerate {text}",
+            )
 
         return check

@@ -60,5 +60,7 @@ def _no_peers(count: int, group: int, fabric: Fabric, places: int, where: str) -
     return Reason(
         code="no-peer-access",
         sentence=sentence,
-        helps=f"ask for at most {most} GPUs, or drop kerf.dev/topology: required" if most > 1 else "drop kerf.dev/topology: required",
+        helps=f"ask for at most {most} GPUs, or drop kerf.dev/topology: required"
+        if most > 1
+        else "drop kerf.dev/topology: required",
     )

@@ -24,7 +24,11 @@ class TopologySpread(Filter):
         if not hard:
             return None
         keys = [c.topology_key for c in hard]
-        counted = [(c, selector, count_domains(c, selector, keys, pod, book)) for c in hard for selector in (spread_selector(c, pod),)]
+        counted = [
+            (c, selector, count_domains(c, selector, keys, pod, book))
+            for c in hard
+            for selector in (spread_selector(c, pod),)
+        ]
 
         def check(node: NodeState) -> Reason | None:
             if node.object is None:
@@ -33,14 +37,22 @@ class TopologySpread(Filter):
             for constraint, selector, counts in counted:
                 value = labels.get(constraint.topology_key)
                 if value is None:
-                    return Reason(code="spread-no-key", sentence=f"the node has no label {constraint.topology_key}, by which the pod wants to be spread", helps=f"label the node with {constraint.topology_key}")
+                    return Reason(
+                        code="spread-no-key",
+                        sentence=f"the node has no label {constraint.topology_key}, by which the pod wants to be spread",
+                        helps=f"label the node with {constraint.topology_key}",
+                    )
                 least = min(counts.values(), default=0)
                 if len(counts) < (constraint.min_domains or 1):
                     least = 0
                 myself = 1 if labels_match(selector, pod.pod.metadata.labels) else 0
                 skew = counts.get(value, 0) + myself - least
                 if skew > constraint.max_skew:
-                    return Reason(code="spread", sentence=f"{constraint.topology_key}={value} would have {skew} more matching pods than the emptiest domain, {constraint.max_skew} allowed", helps=f"allow a maxSkew of {skew}, or free another {constraint.topology_key}")
+                    return Reason(
+                        code="spread",
+                        sentence=f"{constraint.topology_key}={value} would have {skew} more matching pods than the emptiest domain, {constraint.max_skew} allowed",
+                        helps=f"allow a maxSkew of {skew}, or free another {constraint.topology_key}",
+                    )
             return None
 
         return check
@@ -50,7 +62,9 @@ def spread_selector(constraint: TopologySpreadConstraint, pod: PodState) -> Labe
     return with_label_keys(constraint.label_selector, pod.pod, constraint.match_label_keys)
 
 
-def count_domains(constraint: TopologySpreadConstraint, selector: LabelSelector | None, keys: list[str], pod: PodState, book: Book) -> dict[str, int]:
+def count_domains(
+    constraint: TopologySpreadConstraint, selector: LabelSelector | None, keys: list[str], pod: PodState, book: Book
+) -> dict[str, int]:
     """Matching pods by domain, over the nodes that count. To kube-scheduler an empty selector counts nobody here."""
     spec = pod.pod.spec
     affinity = spec.affinity.node_affinity if spec.affinity else None
@@ -62,17 +76,21 @@ def count_domains(constraint: TopologySpreadConstraint, selector: LabelSelector 
             continue
         labels = node.object.metadata.labels
         if constraint.node_affinity_policy == "Honor" and (
-            any(labels.get(k) != v for k, v in spec.node_selector.items()) or not node_selector_matches(required, node.object)
+            any(labels.get(k) != v for k, v in spec.node_selector.items())
+            or not node_selector_matches(required, node.object)
         ):
             continue
-        if constraint.node_taints_policy == "Honor" and untolerated(node.object.spec.taints, spec.tolerations, ("NoSchedule", "NoExecute")):
+        if constraint.node_taints_policy == "Honor" and untolerated(
+            node.object.spec.taints, spec.tolerations, ("NoSchedule", "NoExecute")
+        ):
             continue
         value = labels[constraint.topology_key]
         counts[value] = counts.get(value, 0) + sum(
-            1 for other in node.pods.values()
+            1
+            for other in node.pods.values()
             if not everybody
             and other.pod.metadata.namespace == pod.pod.metadata.namespace
             and other.pod.metadata.deletion_timestamp is None
             and labels_match(selector, other.pod.metadata.labels)
-        )  # fmt: skip
+        )
     return counts

@@ -71,7 +71,9 @@ class LogClient:
     async def _answer(self, request: p.Request) -> Any:
         match request:
             case p.AppendRecord(subject, payload, fence, after):
-                return await self._bus.append(subject, payload, fence_subject=subjects.LOG_TERM, fence_sequence=fence, last_sequence=after)
+                return await self._bus.append(
+                    subject, payload, fence_subject=subjects.LOG_TERM, fence_sequence=fence, last_sequence=after
+                )
             case p.ReadNewestTerm():
                 return await self._bus.newest(subjects.LOG_TERM)
             case p.ReadLog(start):

@@ -28,7 +28,11 @@ Record = DecisionBatch | ReadyRecord
 Replayed = tuple[tuple[int, TermRecord | Record], ...]
 """(sequence, record), in order."""
 
-SUBJECT_OF: dict[type[Any], str] = {TermRecord: subjects.LOG_TERM, DecisionBatch: subjects.LOG_DECISIONS, ReadyRecord: subjects.LOG_READY}
+SUBJECT_OF: dict[type[Any], str] = {
+    TermRecord: subjects.LOG_TERM,
+    DecisionBatch: subjects.LOG_DECISIONS,
+    ReadyRecord: subjects.LOG_READY,
+}
 _KIND_OF = {subject: kind for kind, subject in SUBJECT_OF.items()}
 
 
@@ -99,7 +103,9 @@ class LogProtocol:
     def take_term(self) -> Steps[int]:
         """Begin the session; returns its term, which is the sequence of its record. Raises Refused when another was quicker."""
         newest: LogEntry | None = yield ReadNewestTerm()
-        self.term = self._last = yield from self._append_term("elected", fence=newest.sequence if newest else 0, after=None)
+        self.term = self._last = yield from self._append_term(
+            "elected", fence=newest.sequence if newest else 0, after=None
+        )
         # The mark stays as it is until this session appends a record: it is the evidence by which the log is trusted or deleted,
         # and whoever comes next needs it if this session ends before.
         value, self._mark_revision = yield ReadMark()
@@ -122,7 +128,9 @@ class LogProtocol:
             # It may have been written, or may yet be. A term that is not used costs the next leader a touch of pending pods.
             newest: LogEntry | None = yield ReadNewestTerm()
             if newest is None or newest.payload != payload or newest.sequence <= fence:
-                raise Refused("the append of the term was not answered, and the log's newest term is not this session's") from None
+                raise Refused(
+                    "the append of the term was not answered, and the log's newest term is not this session's"
+                ) from None
             sequence = newest.sequence
         return sequence
 
@@ -132,7 +140,9 @@ class LogProtocol:
         """All records before this term. Raises ContractError for one that cannot be read: none may be missing."""
         entries: list[LogEntry] = yield ReadLog(1)
         return tuple(
-            (e.sequence, decode(e.payload, _KIND_OF[e.subject])) for e in entries if e.sequence < self.term and e.subject in _KIND_OF
+            (e.sequence, decode(e.payload, _KIND_OF[e.subject]))
+            for e in entries
+            if e.sequence < self.term and e.subject in _KIND_OF
         )
 
     def append(self, record: Record) -> Steps[int]:
@@ -164,7 +174,9 @@ class LogProtocol:
             except (Unknown, ContractError):
                 yield Pause()
                 continue
-            return next((entry.sequence for entry in entries if entry.subject == subject and entry.payload == payload), None)
+            return next(
+                (entry.sequence for entry in entries if entry.subject == subject and entry.payload == payload), None
+            )
 
     # --- the mark ---------------------------------------------------------------------------------------------
 

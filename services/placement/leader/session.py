@@ -43,9 +43,11 @@ class LeaderSession:
         self.ctx, self.bus, self.log_client = ctx, ctx.bus, log_client
         config = ctx.config
         self.core = Core(
-            ctx.instance, Settings(policy=config.policy, holds_most=config.holds_most),
-            stopwatch=time.perf_counter, trace_of=ctx.telemetry.traceparent,
-        )  # fmt: skip
+            ctx.instance,
+            Settings(policy=config.policy, holds_most=config.holds_most),
+            stopwatch=time.perf_counter,
+            trace_of=ctx.telemetry.traceparent,
+        )
         self._inbox: asyncio.Queue[m.Input] = asyncio.Queue()
         self.feed = Feed(self.bus, self._snapshot, self._facts)
         self._subscriptions: list[Subscription] = []
@@ -100,7 +102,9 @@ class LeaderSession:
         listen(
             await bus.subscribe(
                 subjects.QUERY_WHY,
-                self._answers(queries.WhyQuery, lambda q: in_slices(questions.why(self.core, q, time.monotonic(), time.time()))),
+                self._answers(
+                    queries.WhyQuery, lambda q: in_slices(questions.why(self.core, q, time.monotonic(), time.time()))
+                ),
             )
         )
         listen(
@@ -111,22 +115,37 @@ class LeaderSession:
         )
         listen(
             await bus.subscribe(
-                subjects.QUERY_WHEN, self._answers(queries.WhenQuery, lambda q: in_slices(questions.when_(self.core, q, time.time())))
+                subjects.QUERY_WHEN,
+                self._answers(queries.WhenQuery, lambda q: in_slices(questions.when_(self.core, q, time.time()))),
             )
         )
         listen(
             await bus.subscribe(
-                subjects.QUERY_ADVISE, self._answers(queries.AdviseQuery, lambda q: in_slices(questions.advise_(self.core, q, time.time())))
+                subjects.QUERY_ADVISE,
+                self._answers(queries.AdviseQuery, lambda q: in_slices(questions.advise_(self.core, q, time.time()))),
             )
         )
         listen(await bus.subscribe(subjects.CMD_RESERVE, self._reserve))
         listen(await bus.subscribe(subjects.CMD_ABANDON, self._abandon))
-        listen(await bus.subscribe(subjects.QUERY_INSPECT, self._answers(queries.InspectQuery, lambda q: reader.inspect(self.core, q))))
-        listen(await bus.subscribe(subjects.QUERY_GRANT, self._answers(queries.GrantQuery, lambda q: reader.grant(self.core, q))))
-        listen(await bus.subscribe(subjects.QUERY_QUEUES, self._answers(queries.QueuesQuery, lambda _: reader.queues(self.core))))
         listen(
             await bus.subscribe(
-                subjects.QUERY_STATUS, self._answers(queries.StatusQuery, lambda q: reader.status(self.core, q, leader=True))
+                subjects.QUERY_INSPECT, self._answers(queries.InspectQuery, lambda q: reader.inspect(self.core, q))
+            )
+        )
+        listen(
+            await bus.subscribe(
+                subjects.QUERY_GRANT, self._answers(queries.GrantQuery, lambda q: reader.grant(self.core, q))
+            )
+        )
+        listen(
+            await bus.subscribe(
+                subjects.QUERY_QUEUES, self._answers(queries.QueuesQuery, lambda _: reader.queues(self.core))
+            )
+        )
+        listen(
+            await bus.subscribe(
+                subjects.QUERY_STATUS,
+                self._answers(queries.StatusQuery, lambda q: reader.status(self.core, q, leader=True)),
             )
         )
 
@@ -154,7 +173,9 @@ class LeaderSession:
         else:
             inventory = decode(entry.value, Inventory)
             if entry.key != subjects.token(inventory.node):
-                raise ContractError(f"the inventory under {entry.key} speaks of node {inventory.node!r}; an agent speaks of its own alone")
+                raise ContractError(
+                    f"the inventory under {entry.key} speaks of node {inventory.node!r}; an agent speaks of its own alone"
+                )
             self._put(m.InventorySeen(inventory))
 
     async def _beat(self, incoming: Incoming) -> None:
@@ -174,7 +195,11 @@ class LeaderSession:
         _own_word(incoming, answer.node)
         if not answer.ok:
             self.ctx.log.warning("grant_refused_by_node", node=answer.node, grant=answer.grant_id, reason=answer.reason)
-        self._put(m.GrantAcknowledged(answer.node, answer.grant_id, answer.ok, answer.reason, parked=answer.parked, dead=answer.dead))
+        self._put(
+            m.GrantAcknowledged(
+                answer.node, answer.grant_id, answer.ok, answer.reason, parked=answer.parked, dead=answer.dead
+            )
+        )
 
     async def _sync_answered(self, incoming: Incoming) -> None:
         if not incoming.payload:
@@ -207,8 +232,13 @@ class LeaderSession:
                     if isinstance(command.event, PolicyRead):
                         self._policy_read(command.event)
                     record(self.ctx.telemetry, command)
-                    self.ctx.emit(command.event, namespace=command.namespace, node=command.node, about=command.uid,
-                                  traceparent=self.ctx.telemetry.traceparent(command.uid) if command.uid else "")  # fmt: skip
+                    self.ctx.emit(
+                        command.event,
+                        namespace=command.namespace,
+                        node=command.node,
+                        about=command.uid,
+                        traceparent=self.ctx.telemetry.traceparent(command.uid) if command.uid else "",
+                    )
                 case m.Append():
                     self._spawn(self._append(command))
                 case m.SendBinds():
@@ -217,17 +247,22 @@ class LeaderSession:
                     self._spawn(self._send_patches(command))
                 case m.SendGrant():
                     await self.bus.publish(
-                        subjects.node_command(command.node, "grant"), encode(command.grant), reply=self._ack("grant", command.node)
+                        subjects.node_command(command.node, "grant"),
+                        encode(command.grant),
+                        reply=self._ack("grant", command.node),
                     )
                 case m.SendRelease():
                     await self.bus.publish(subjects.node_command(command.node, "release"), encode(command.release))
                 case m.SendSync():
                     await self.bus.publish(
-                        subjects.node_command(command.sync.node, "sync"), encode(command.sync), reply=self._ack("sync", command.sync.node)
+                        subjects.node_command(command.sync.node, "sync"),
+                        encode(command.sync),
+                        reply=self._ack("sync", command.sync.node),
                     )
                 case m.SendReleasesSeen():
                     await self.bus.publish(
-                        subjects.node_command(command.node, "ack"), encode(node_commands.ReleasesSeen(grant_ids=command.grant_ids))
+                        subjects.node_command(command.node, "ack"),
+                        encode(node_commands.ReleasesSeen(grant_ids=command.grant_ids)),
                     )
                 case m.AnswerPlan():
                     for asker in self._askers.pop(command.answer.plan_id, ()):
@@ -270,7 +305,9 @@ class LeaderSession:
             return
         names = ", ".join(self.core.book.pods[uid].key for uid in list(excluded)[:EXCLUDED_NAMED])
         self.ctx.log.error("pods_excluded", count=len(excluded), pods=names)
-        self.ctx.health.set("excluded", ok=True, detail=f"{len(excluded)} pods cannot be updated and are not placed: {names}")
+        self.ctx.health.set(
+            "excluded", ok=True, detail=f"{len(excluded)} pods cannot be updated and are not placed: {names}"
+        )
 
     def _policy_read(self, event: PolicyRead) -> None:
         """An invalid policy does not make placement unready: the last good one is in force, and nobody else has a better."""
@@ -279,7 +316,8 @@ class LeaderSession:
         self.ctx.health.set(
             "policy",
             ok=True,
-            detail=f"{event.queues} queues" + (f"; what was written since is not in force: {event.problem}" if event.problem else ""),
+            detail=f"{event.queues} queues"
+            + (f"; what was written since is not in force: {event.problem}" if event.problem else ""),
         )
 
     async def _append(self, command: m.Append) -> None:
@@ -288,10 +326,15 @@ class LeaderSession:
     async def _send_binds(self, command: m.SendBinds) -> None:
         batch = commands.BindBatch(term=self.core.term, sequence=command.sequence, binds=command.binds)
         try:
-            answers = decode(await self.bus.request(subjects.CMD_BIND, encode(batch), timeout_s=ANSWER_S), commands.Answers).answers
+            answers = decode(
+                await self.bus.request(subjects.CMD_BIND, encode(batch), timeout_s=ANSWER_S), commands.Answers
+            ).answers
         except (Unknown, BusError) as error:
             self.ctx.log.warning("binds_unanswered", binds=len(command.binds), error=str(error))
-            answers = tuple(commands.Answer(uid=b.uid, outcome="unknown", resource_version=b.resource_version) for b in command.binds)
+            answers = tuple(
+                commands.Answer(uid=b.uid, outcome="unknown", resource_version=b.resource_version)
+                for b in command.binds
+            )
         if answers:
             self._put(m.BindsAnswered(answers))
 

@@ -47,7 +47,14 @@ class Policy:
         """The node's fitting GPUs, best first."""
         raise NotImplementedError
 
-    def pick(self, pod: PodState, ask: GpuAsk, fitting: list[GpuRoom], node: NodeState, inventory: Inventory) -> list[GpuRoom]:  # noqa: ARG002
+    def pick(
+        self,
+        pod: PodState,
+        ask: GpuAsk,
+        fitting: list[GpuRoom],
+        node: NodeState,
+        inventory: Inventory,  # noqa: ARG002
+    ) -> list[GpuRoom]:
         return self.order(pod, ask, fitting, node)[: ask.count]
 
     def on(self, book: Book) -> Self:
@@ -76,7 +83,10 @@ def largest_ask(pod: PodState) -> GpuAsk | None:
 def used_share(arrays: Arrays, rows: Ints) -> Ints:
     """How much of each node's GPUs is taken, 0 to TOP: the mean over its GPUs of the larger of memory and compute."""
     total = arrays.gpu_total_mib[rows]
-    free = np.minimum(np.maximum(arrays.gpu_free_mib[rows], 0) * TOP // np.maximum(total, 1), np.maximum(arrays.gpu_free_milli[rows], 0))
+    free = np.minimum(
+        np.maximum(arrays.gpu_free_mib[rows], 0) * TOP // np.maximum(total, 1),
+        np.maximum(arrays.gpu_free_milli[rows], 0),
+    )
     count = np.maximum(arrays.gpu_count[rows], 1)
     present = total > 0
     result: Ints = TOP - (free * present).sum(axis=1) // count

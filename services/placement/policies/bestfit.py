@@ -24,7 +24,10 @@ class BestFit(Policy):
         most_cpu = max(1, int(arrays.cpu_total.max()))
         most_gpu = max(1, int(arrays.gpu_count.max()) * WHOLE_GPU_MILLI)
         cpu_left = arrays.cpu_free[rows] - pod.demand.cpu_milli
-        gpu_left = np.where(arrays.gpu_total_mib[rows] > 0, np.maximum(arrays.gpu_free_milli[rows], 0), 0).sum(axis=1) - gpu_milli
+        gpu_left = (
+            np.where(arrays.gpu_total_mib[rows] > 0, np.maximum(arrays.gpu_free_milli[rows], 0), 0).sum(axis=1)
+            - gpu_milli
+        )
         result: Ints = ((1.0 - (cpu_left / most_cpu * 0.5 + gpu_left / most_gpu * 0.5)) * 100).astype(np.int64)
         return result
 

@@ -85,4 +85,6 @@ def ask_of(pod: PodState, ask: GpuAsk | None = None) -> Ask:
     if ask is None:
         return Ask(cpu_milli, memory_bytes, 0, 0, 0, False, False, -1)
     profile = PROFILES.index(ask.profile) if ask.profile else -1
-    return Ask(cpu_milli, memory_bytes, ask.count, ask.memory_mib, ask.compute_milli, ask.whole, ask.memory_follows, profile)
+    return Ask(
+        cpu_milli, memory_bytes, ask.count, ask.memory_mib, ask.compute_milli, ask.whole, ask.memory_follows, profile
+    )

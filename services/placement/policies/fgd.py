@@ -31,8 +31,15 @@ def rate_rows(rows: Ints, fit: Bools, columns: Columns, ask: Ask, typical: Typic
         row = rows[place]
         rests, after = np.zeros(columns.gpu_count[row], np.int64), np.zeros(columns.gpu_count[row], np.int64)
         for gpu in range(rests.size):
-            free_mib, free_milli, total = columns.gpu_free_mib[row, gpu], columns.gpu_free_milli[row, gpu], columns.gpu_total_mib[row, gpu]
-            rests[gpu], after[gpu] = rest_milli(free_mib, free_milli, total), rest_after(free_mib, free_milli, total, ask)
+            free_mib, free_milli, total = (
+                columns.gpu_free_mib[row, gpu],
+                columns.gpu_free_milli[row, gpu],
+                columns.gpu_total_mib[row, gpu],
+            )
+            rests[gpu], after[gpu] = (
+                rest_milli(free_mib, free_milli, total),
+                rest_after(free_mib, free_milli, total, ask),
+            )
         kind, cpu_left = columns.gpu_kind[row, 0], columns.cpu_free[row] - ask.cpu_milli
         before = fragmentation(columns.cpu_free[row], rests, kind, typical)
         if ask.gpus == 1 and not ask.whole:
@@ -72,7 +79,9 @@ class Fgd(Policy):
 
     def expect(self, pods: list[PodState]) -> None:
         """The pods of all time, known beforehand."""
-        self._given = [(kind_of(pod), pod.pod.metadata.annotations.get(names.ANNOTATION_GPU_MODEL, ""), 1.0) for pod in pods]
+        self._given = [
+            (kind_of(pod), pod.pod.metadata.annotations.get(names.ANNOTATION_GPU_MODEL, ""), 1.0) for pod in pods
+        ]
         self.typical = typical_of(self._given, self.book.arrays)
 
     def meet(self, pod: PodState, *, placed: bool) -> None:  # noqa: ARG002
@@ -85,7 +94,10 @@ class Fgd(Policy):
         if self._met < self._due and self._kinds == kinds:
             return
         self._due, self._kinds = next_lesson(self._met, OFTEN_UNTIL_PODS), kinds
-        learned = ((kind, "|".join(kind.gpu_constraints.models) if kind.gpu_constraints else "", count) for kind, count in self._mix.counts.items())
+        learned = (
+            (kind, "|".join(kind.gpu_constraints.models) if kind.gpu_constraints else "", count)
+            for kind, count in self._mix.counts.items()
+        )
         self.typical = typical_of(self._given or learned, self.book.arrays)
         self.edition += 1
 
@@ -107,4 +119,3 @@ class Fgd(Policy):
         if fit is None:
             fit = np.zeros((len(rows), arrays.columns), np.bool_)
         return rate_rows(rows, fit, columns_of(arrays), ask_of(pod), self.typical, by_gpu)
-

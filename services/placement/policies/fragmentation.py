@@ -48,11 +48,12 @@ def typical_of(pods: Iterable[tuple[Kind, str, float]], arrays: Arrays) -> Typic
         kept.append((key, count))
         seen += count
     return Typical(
-        np.array([key[0] for key, _ in kept], np.int64), np.array([key[1] for key, _ in kept], np.int64),
+        np.array([key[0] for key, _ in kept], np.int64),
+        np.array([key[1] for key, _ in kept], np.int64),
         np.array([key[2] for key, _ in kept], np.int64),
         np.array([takes[key[3]] for key, _ in kept], np.bool_).reshape(len(kept), len(arrays.kinds)),
         np.array([(count / total) / (seen / total) for _, count in kept], np.float64),
-    )  # fmt: skip
+    )
 
 
 @jit
@@ -95,6 +96,8 @@ def fragmented(rows: Ints, columns: Columns, typical: Typical) -> float:
     for row in rows:
         rests = np.zeros(columns.gpu_count[row], np.int64)
         for gpu in range(rests.size):
-            rests[gpu] = rest_milli(columns.gpu_free_mib[row, gpu], columns.gpu_free_milli[row, gpu], columns.gpu_total_mib[row, gpu])
+            rests[gpu] = rest_milli(
+                columns.gpu_free_mib[row, gpu], columns.gpu_free_milli[row, gpu], columns.gpu_total_mib[row, gpu]
+            )
         result += fragmentation(columns.cpu_free[row], rests, columns.gpu_kind[row, 0], typical)
     return result

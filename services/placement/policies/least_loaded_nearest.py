@@ -15,7 +15,9 @@ class LeastLoadedNearest(Spread):
 
     name = "least-loaded-nearest"
 
-    def pick(self, pod: PodState, ask: GpuAsk, fitting: list[GpuRoom], node: NodeState, inventory: Inventory) -> list[GpuRoom]:
+    def pick(
+        self, pod: PodState, ask: GpuAsk, fitting: list[GpuRoom], node: NodeState, inventory: Inventory
+    ) -> list[GpuRoom]:
         links = {(link.a, link.b): link for link in inventory.links}
         waiting = self.order(pod, ask, fitting, node)
         chosen = [waiting.pop(0)]

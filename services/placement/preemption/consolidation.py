@@ -16,7 +16,13 @@ Spare = Callable[[str, Collection[str]], bool]
 """Whether a gang needs this member no more, where these go too (`Gangs.can_spare`)."""
 
 
-def refuses(plan: Plan, waiting: Sequence[PodState], going: Sequence[PodState], is_firm: Callable[[PodState], bool], can_spare: Spare) -> str:
+def refuses(
+    plan: Plan,
+    waiting: Sequence[PodState],
+    going: Sequence[PodState],
+    is_firm: Callable[[PodState], bool],
+    can_spare: Spare,
+) -> str:
     """Why these do not move for those; empty where they do."""
     for victim in plan.victims:
         if victim.action != "move" or not victim.to:
@@ -39,7 +45,9 @@ def keeps(state: PodState, is_firm: Callable[[PodState], bool]) -> str:
     return "within its queue's guarantee by policy" if is_firm(state) else ""
 
 
-def spared(lately: LeftAlone, giving: Collection[str], is_firm: Callable[[PodState], bool]) -> Callable[[PodState], str]:
+def spared(
+    lately: LeftAlone, giving: Collection[str], is_firm: Callable[[PodState], bool]
+) -> Callable[[PodState], str]:
     """Whom an advice that is to be carried out leaves alone. `giving`: uids of who gives way in plans under way."""
     pods, namespaces = frozenset(lately.pods), frozenset(lately.namespaces)
 

@@ -28,13 +28,27 @@ def making_room(plan: Plan, book: Book) -> list[m.Command]:
 
 def in_vain(plan: Plan, reason: str, book: Book) -> list[m.Command]:
     """The plan is given up: told to the first of those who gain and wait yet, and to those who end for nobody by now."""
-    gains = [state for b in plan.beneficiaries if (state := book.pods.get(b.uid)) is not None and state.wants_place and not state.charged]
-    gives = [
-        state for v in plan.victims if (state := book.pods.get(v.uid)) is not None and state.pod.metadata.deletion_timestamp is not None
+    gains = [
+        state
+        for b in plan.beneficiaries
+        if (state := book.pods.get(b.uid)) is not None and state.wants_place and not state.charged
     ]
-    events = [pod_event(state, "NoRoomMade", _ACTION, f"no place is kept for it any more: {reason} (plan {plan.plan_id})") for state in gains[:1]]
+    gives = [
+        state
+        for v in plan.victims
+        if (state := book.pods.get(v.uid)) is not None and state.pod.metadata.deletion_timestamp is not None
+    ]
+    events = [
+        pod_event(state, "NoRoomMade", _ACTION, f"no place is kept for it any more: {reason} (plan {plan.plan_id})")
+        for state in gains[:1]
+    ]
     events += [
-        pod_event(state, "NoRoomMade", _ACTION, f"eviction continues, but plan {plan.plan_id} for {plan.gains} was cancelled: {reason}")
+        pod_event(
+            state,
+            "NoRoomMade",
+            _ACTION,
+            f"eviction continues, but plan {plan.plan_id} for {plan.gains} was cancelled: {reason}",
+        )
         for state in gives[:_TOLD_MOST]
     ]
     return [m.SendPatches(tuple(events))] if events else []

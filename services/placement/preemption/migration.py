@@ -54,7 +54,10 @@ class Moves:
             (
                 k
                 for k in waiting
-                if k.shadow.request == state.request and k.shadow.demand == state.demand and not k.comes and self._ends(k.victim)
+                if k.shadow.request == state.request
+                and k.shadow.demand == state.demand
+                and not k.comes
+                and self._ends(k.victim)
             ),
             None,
         )

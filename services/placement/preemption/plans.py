@@ -21,11 +21,20 @@ from shared.queues.precedence import Precedence
 
 
 class Preemption:
-    def __init__(self, committer: Committer, batcher: WriteBatcher, parking: Parking, capacity_changes: CapacityChanges) -> None:
+    def __init__(
+        self, committer: Committer, batcher: WriteBatcher, parking: Parking, capacity_changes: CapacityChanges
+    ) -> None:
         scheduler = committer.scheduler
-        self._committer, self._batcher, self._parking, self._capacity_changes = committer, batcher, parking, capacity_changes
+        self._committer, self._batcher, self._parking, self._capacity_changes = (
+            committer,
+            batcher,
+            parking,
+            capacity_changes,
+        )
         self.moves = Moves(committer, capacity_changes)
-        self.open = Reservations(scheduler.engine, scheduler.gangs, Precedence(scheduler.fair, scheduler.gangs), parking, self.moves)
+        self.open = Reservations(
+            scheduler.engine, scheduler.gangs, Precedence(scheduler.fair, scheduler.gangs), parking, self.moves
+        )
         self._said_at = 0.0
 
     def asked(self, plan: Plan, term: int, now: float) -> list[m.Command]:
@@ -40,7 +49,10 @@ class Preemption:
 
     def abandoned(self, plan_id: str, reason: str, term: int, now: float) -> list[m.Command]:
         found = self.open.get(plan_id)
-        return [*([] if found is None else self._give_up(found, reason, term, now)), m.AnswerPlan(Reserved(plan_id=plan_id, ok=True))]
+        return [
+            *([] if found is None else self._give_up(found, reason, term, now)),
+            m.AnswerPlan(Reserved(plan_id=plan_id, ok=True)),
+        ]
 
     def advance(self, term: int, now: float) -> list[m.Command]:
         """Before anybody else is tried: what has become free is theirs."""
@@ -54,15 +66,22 @@ class Preemption:
             plan = found.plan
             self._end(found, now)
             if not self._committer.take([(b.uid, b.node) for b in plan.beneficiaries], now):
-                out += self._over(found, term, self._abandon(plan, "the victims were evicted, but the pod no longer fits on the node"))
+                out += self._over(
+                    found, term, self._abandon(plan, "the victims were evicted, but the pod no longer fits on the node")
+                )
                 continue
             # Gathered after its decisions, so it is over in the same record, or in a later one.
-            out += self._over(found, term, _publish(plan, PreemptionExecuted(plan=plan, took_ms=round((now - found.since) * 1000))))
+            out += self._over(
+                found, term, _publish(plan, PreemptionExecuted(plan=plan, took_ms=round((now - found.since) * 1000)))
+            )
         return out
 
     def refused(self, grant_id: str, reason: str, term: int, now: float) -> list[m.Command]:
         """A node cannot make this grant's pod give up what a plan counts on: then the plan is no use, and another is looked for."""
-        found = next((r for r in self.open.values() if any(is_parking(v) and v.grant_id == grant_id for v in r.plan.victims)), None)
+        found = next(
+            (r for r in self.open.values() if any(is_parking(v) and v.grant_id == grant_id for v in r.plan.victims)),
+            None,
+        )
         return [] if found is None else self._give_up(found, f"a victim's node cannot: {reason}", term, now)
 
     def logged(self, record: ReservationRecord, now: float) -> list[m.Command]:
@@ -71,13 +90,20 @@ class Preemption:
             return []  # it has ended meanwhile, or this is its repetition under another term
         plan, found.logged, found.until = found.plan, True, now + found.plan.deadline_s
         self._make_way(plan, now, going=True)
-        return [*self._parking.order(plan), *self._answer(found), *_publish(plan, PreemptionReserved(plan=plan, term=record.term)), *making_room(plan, self.open.book)]
+        return [
+            *self._parking.order(plan),
+            *self._answer(found),
+            *_publish(plan, PreemptionReserved(plan=plan, term=record.term)),
+            *making_room(plan, self.open.book),
+        ]
 
     def _answer(self, found: Reservation) -> list[m.Command]:
         """Nobody ends before those who only give something up have done so: a node that cannot make them would end the plan, and
         what had ended by then would have ended for nothing."""
         parking = [victim for victim in found.plan.victims if is_parking(victim)]
-        waits = len(parking) < len(found.plan.victims) and not all(self._parking.is_done(victim, found.plan.plan_id) for victim in parking)
+        waits = len(parking) < len(found.plan.victims) and not all(
+            self._parking.is_done(victim, found.plan.plan_id) for victim in parking
+        )
         if found.answered or not found.logged or waits:
             return []
         found.answered = True
@@ -85,7 +111,14 @@ class Preemption:
 
     def shadows(self, uid: str) -> list[PodState]:
         """What stands where places are kept for a pod and those who gain with it; nothing where none are."""
-        return next((list(found.shadows) for found in self.open.values() if any(b.uid == uid for b in found.plan.beneficiaries)), [])
+        return next(
+            (
+                list(found.shadows)
+                for found in self.open.values()
+                if any(b.uid == uid for b in found.plan.beneficiaries)
+            ),
+            [],
+        )
 
     def words(self, uid: str) -> str:
         """What a pod has to do with a plan that is reserved; empty for nothing."""
@@ -95,7 +128,9 @@ class Preemption:
             if any(victim.uid == uid for victim in plan.victims):
                 return f"it is to make room for {gains} (plan {plan.plan_id})"
             if any(b.uid == uid for b in plan.beneficiaries):
-                gives = ", ".join(f"{v.namespace}/{v.name}" for v in plan.victims if v.grant_id in self.open.book.grants)
+                gives = ", ".join(
+                    f"{v.namespace}/{v.name}" for v in plan.victims if v.grant_id in self.open.book.grants
+                )
                 return f"{gives or 'nobody any more'} makes room for it (plan {plan.plan_id})"
         return ""
 
@@ -105,7 +140,9 @@ class Preemption:
             return False
         book, priority = self.open.book, state.pod.spec.priority
         others = (book.pods[held.uid] for held in book.grants.values() if held.uid in book.pods)
-        return any(other.pod.spec.priority < priority or self._committer.scheduler.fair.tree is not None for other in others)
+        return any(
+            other.pod.spec.priority < priority or self._committer.scheduler.fair.tree is not None for other in others
+        )
 
     def parked_words(self, uid: str) -> str:
         """What a pod has given up for a while; empty for nothing."""
@@ -120,7 +157,10 @@ class Preemption:
         if now - self._said_at < SAY_AGAIN_S:
             return self._parking.tick(set(self.open), term, now)
         self._said_at = now
-        return [*(order for found in self.open.values() if found.logged for order in self._parking.order(found.plan)), *self._parking.tick(set(self.open), term, now)]
+        return [
+            *(order for found in self.open.values() if found.logged for order in self._parking.order(found.plan)),
+            *self._parking.tick(set(self.open), term, now),
+        ]
 
     def records(self, term: int) -> list[ReservationRecord]:
         """What a new term has to write again."""
@@ -134,7 +174,9 @@ class Preemption:
                 self._make_way(kept.plan, now, going=True)
             else:  # said aloud: else its evictions would be asked for again, for nobody
                 self._batcher.reservations.append(msgspec.structs.replace(record, term=term, places={}, over=True))
-                out += self._abandon(record.plan, "a new leader found its beneficiaries placed or gone, or their nodes gone")
+                out += self._abandon(
+                    record.plan, "a new leader found its beneficiaries placed or gone, or their nodes gone"
+                )
         return out
 
     def _end(self, found: Reservation, now: float) -> None:
@@ -142,7 +184,9 @@ class Preemption:
         self._make_way(found.plan, now, going=False)
 
     def _make_way(self, plan: Plan, now: float, *, going: bool) -> None:
-        self._committer.scheduler.make_way([victim.uid for victim in plan.victims if not is_parking(victim)], now, going=going)
+        self._committer.scheduler.make_way(
+            [victim.uid for victim in plan.victims if not is_parking(victim)], now, going=going
+        )
 
     def _give_up(self, found: Reservation, reason: str, term: int, now: float) -> list[m.Command]:
         self._end(found, now)

@@ -52,7 +52,13 @@ class Reservations(dict[str, Reservation]):
 
     def __init__(self, engine: Engine, gangs: Gangs, precedence: Precedence, parking: Parking, moves: Moves) -> None:
         super().__init__()
-        self._engine, self._gangs, self._precedence, self._parking, self._moves = engine, gangs, precedence, parking, moves
+        self._engine, self._gangs, self._precedence, self._parking, self._moves = (
+            engine,
+            gangs,
+            precedence,
+            parking,
+            moves,
+        )
 
     @property
     def book(self) -> Book:
@@ -86,7 +92,9 @@ class Reservations(dict[str, Reservation]):
         for uid, place in places.items():
             if place.grant is not None:
                 grant_id = f"reserved/{plan.plan_id}/{uid}"
-                places[uid] = HeldPlace(node=place.node, grant=msgspec.structs.replace(place.grant, grant_id=grant_id, term=term))
+                places[uid] = HeldPlace(
+                    node=place.node, grant=msgspec.structs.replace(place.grant, grant_id=grant_id, term=term)
+                )
         asked, plan = plan, _without_place(plan, places)
         size = len(encode(ReservationRecord(term=term, plan=plan, places=places)))
         if size > RECORD_MOST_BYTES:
@@ -99,7 +107,9 @@ class Reservations(dict[str, Reservation]):
         """A reservation of an earlier term, if its beneficiaries still wait. Its deadline begins anew: no clock outlives a
         leader."""
         states = [self.book.pods.get(b.uid) for b in record.plan.beneficiaries]
-        if all(s is not None and s.wants_place and not s.charged for s in states) and all(b.node in self.book.nodes for b in record.plan.beneficiaries):
+        if all(s is not None and s.wants_place and not s.charged for s in states) and all(
+            b.node in self.book.nodes for b in record.plan.beneficiaries
+        ):
             kept = self._keep(record.plan, record.places, now)
             kept.logged = True
             return kept
@@ -108,7 +118,9 @@ class Reservations(dict[str, Reservation]):
     def of(self, plan: Plan) -> Plan | None:
         """The plan that is reserved for all of its beneficiaries, or for more."""
         wanted = {b.uid for b in plan.beneficiaries}
-        return next((r.plan for r in self.values() if r.answered and wanted <= {b.uid for b in r.plan.beneficiaries}), None)
+        return next(
+            (r.plan for r in self.values() if r.answered and wanted <= {b.uid for b in r.plan.beneficiaries}), None
+        )
 
     def end(self, plan_id: str) -> Reservation | None:
         """Releases the reservation."""
@@ -124,10 +136,12 @@ class Reservations(dict[str, Reservation]):
     def free(self) -> list[Reservation]:
         """Those whose victims have all given back, on nodes whose agents have told this leader what runs there."""
         return [
-            r for r in self.values()
-            if r.logged and all(self._parking.is_done(victim, r.plan.plan_id) for victim in r.plan.victims)
+            r
+            for r in self.values()
+            if r.logged
+            and all(self._parking.is_done(victim, r.plan.plan_id) for victim in r.plan.victims)
             and not any(self.book.nodes[b.node].agent_trouble for b in r.plan.beneficiaries)
-        ]  # fmt: skip
+        ]
 
     def pointless(self, now: float) -> list[tuple[Reservation, str]]:
         """Those that nobody needs any more, or that have taken too long, with the reason."""
@@ -137,7 +151,9 @@ class Reservations(dict[str, Reservation]):
             if lost:
                 found.append((reservation, f"{lost[0].namespace}/{lost[0].name} does not wait any more"))
             elif reservation.logged and reservation.until <= now and not self._all_end(reservation, now):
-                found.append((reservation, f"not all of its victims were gone after {round(now - reservation.since)} s"))
+                found.append(
+                    (reservation, f"not all of its victims were gone after {round(now - reservation.since)} s")
+                )
         return found
 
     def see_ends(self, now: float) -> None:
@@ -180,7 +196,9 @@ class Reservations(dict[str, Reservation]):
                 return f"{victim.namespace}/{victim.name} does not have that grant any more"
             if victim.uid in giving:
                 return f"{state.key} gives way in another plan already"
-            if is_parking(victim) and not can_park(parked_by(victim, "").action, self.book.grants[state.grant_id].given.containers.values()):
+            if is_parking(victim) and not can_park(
+                parked_by(victim, "").action, self.book.grants[state.grant_id].given.containers.values()
+            ):
                 return f"{state.key} cannot {victim.action}: its slices are not of a kind that can"
             going.append(state)
         self._precedence.begin()
@@ -188,7 +206,9 @@ class Reservations(dict[str, Reservation]):
 
     def _refuses(self, plan: Plan, waiting: list[PodState], going: list[PodState]) -> str:
         if plan.consolidates:
-            return consolidating.refuses(plan, waiting, going, self._precedence.is_firm, self._gangs.can_spare) or self._precedence.keeps_back(waiting, [])
+            return consolidating.refuses(
+                plan, waiting, going, self._precedence.is_firm, self._gangs.can_spare
+            ) or self._precedence.keeps_back(waiting, [])
         stay = {victim.uid for victim in plan.victims if is_parking(victim)}
         gone = [state for state in going if state.uid not in stay]
         return self._precedence.refuses(waiting, going, stay=stay) or self._precedence.keeps_back(waiting, gone)
@@ -251,5 +271,7 @@ class Reservations(dict[str, Reservation]):
 
 def _without_place(plan: Plan, places: dict[str, HeldPlace]) -> Plan:
     """Who was to move, and has no place by all that placement knows, ends without one: more important pods do not wait for that."""
-    victims = tuple(v if not v.to or v.uid in places else msgspec.structs.replace(v, action="evict", to="") for v in plan.victims)
+    victims = tuple(
+        v if not v.to or v.uid in places else msgspec.structs.replace(v, action="evict", to="") for v in plan.victims
+    )
     return plan if victims == plan.victims else msgspec.structs.replace(plan, victims=victims)

@@ -210,9 +210,21 @@ class Parking:
         return True
 
 
-_DOES = {"throttle": "gives up compute", "pause": "pauses", "shrink": "gives up GPU memory that it has not allocated", "checkpoint": "pauses, its GPU memory on the host,"}
+_DOES = {
+    "throttle": "gives up compute",
+    "pause": "pauses",
+    "shrink": "gives up GPU memory that it has not allocated",
+    "checkpoint": "pauses, its GPU memory on the host,",
+}
 
 
 def _patch(state: PodState, parked: str, reason: str) -> ParkPod:
     meta = state.pod.metadata
-    return ParkPod(uid=state.uid, namespace=meta.namespace, name=meta.name, parked=parked, reason=reason, resource_version=meta.resource_version)
+    return ParkPod(
+        uid=state.uid,
+        namespace=meta.namespace,
+        name=meta.name,
+        parked=parked,
+        reason=reason,
+        resource_version=meta.resource_version,
+    )

@@ -20,7 +20,13 @@ from shared.contracts.log import DecisionBatch
 
 class Binding:
     def __init__(self, scheduler: Scheduler, holds: Holds, stats: Stats) -> None:
-        self._book, self._queue, self._reports, self._holds, self._stats = scheduler.book, scheduler.queue, scheduler.reports, holds, stats
+        self._book, self._queue, self._reports, self._holds, self._stats = (
+            scheduler.book,
+            scheduler.queue,
+            scheduler.reports,
+            holds,
+            stats,
+        )
 
     def logged(self, record: DecisionBatch, sequence: int, now: float) -> list[m.Command]:
         """These decisions are true now: they are told, and their Bindings go out."""
@@ -52,7 +58,10 @@ class Binding:
             return []
         if answer.outcome in ("refused", "no-node"):
             self._queue.pause(answer.uid, now)
-            return [*self._reports.bind_refused(self._book.pods[answer.uid], answer), *self.touch([(answer.uid, False)], term)]
+            return [
+                *self._reports.bind_refused(self._book.pods[answer.uid], answer),
+                *self.touch([(answer.uid, False)], term),
+            ]
         if answer.outcome in ("unknown", "throttled"):
             self._holds.unknown(hold, now)
         return []

@@ -35,7 +35,9 @@ def with_claims(containers: dict[str, ContainerGrant], state: PodState, book: Bo
         return containers
     known = _claims(book)
     return {
-        entry: msgspec.structs.replace(part, claim=known[state.claims[claim]].metadata.uid) if (claim := claim_of(entry)) else part
+        entry: msgspec.structs.replace(part, claim=known[state.claims[claim]].metadata.uid)
+        if (claim := claim_of(entry))
+        else part
         for entry, part in containers.items()
     }
 
@@ -46,16 +48,24 @@ def allocations(state: PodState, grant: Grant, book: Book) -> tuple[AllocateClai
     for name, path in sorted(state.claims.items()):
         devices = [
             ClaimDevice(
-                request=request_of(entry), pool=share.node, device=device_name(book.nodes[share.node].by_uuid[share.uuid].index),
-                share_id=str(uuid.uuid5(_SHARES, f"{grant.grant_id}/{entry}/{number}")), memory_mib=share.memory_mib, compute_milli=share.compute_milli,
+                request=request_of(entry),
+                pool=share.node,
+                device=device_name(book.nodes[share.node].by_uuid[share.uuid].index),
+                share_id=str(uuid.uuid5(_SHARES, f"{grant.grant_id}/{entry}/{number}")),
+                memory_mib=share.memory_mib,
+                compute_milli=share.compute_milli,
             )
             for entry, part in sorted(grant.containers.items())
             if claim_of(entry) == name
             for number, share in enumerate(part.gpus)
-        ]  # fmt: skip
+        ]
         if devices:
             meta = known[path].metadata
-            found.append(AllocateClaim(name=meta.name, uid=meta.uid, resource_version=meta.resource_version, devices=tuple(devices)))
+            found.append(
+                AllocateClaim(
+                    name=meta.name, uid=meta.uid, resource_version=meta.resource_version, devices=tuple(devices)
+                )
+            )
     return tuple(found)
 
 
@@ -84,7 +94,14 @@ class Slices:
             mark = hashlib.blake2b(_ENCODER.encode(devices), digest_size=16).hexdigest()
             self._marks[name], self._ordered[name] = (inventory, mark), now
             if has != mark:
-                out.append(PublishSlice(node=name, generation=1 if there is None else there.spec.pool.generation + 1, mark=mark, devices=devices))
+                out.append(
+                    PublishSlice(
+                        node=name,
+                        generation=1 if there is None else there.spec.pool.generation + 1,
+                        mark=mark,
+                        devices=devices,
+                    )
+                )
             if len(out) == PUBLISH_AT_ONCE:
                 break
         return out
@@ -98,11 +115,16 @@ def _described(gpu: Gpu, inventory: Inventory) -> SliceDevice:
     if gpu.pci_bus_id:
         texts["resource.kubernetes.io/pciBusID"] = gpu.pci_bus_id.lower()
     versions = {
-        "cudaComputeCapability": gpu.compute_capability, "driverVersion": inventory.driver_version, "cudaDriverVersion": inventory.cuda_version,
-    }  # fmt: skip
+        "cudaComputeCapability": gpu.compute_capability,
+        "driverVersion": inventory.driver_version,
+        "cudaDriverVersion": inventory.cuda_version,
+    }
     return SliceDevice(
-        name=device_name(gpu.index), memory_mib=gpu.memory_mib, texts=texts, versions={key: semantic for key, text in versions.items() if (semantic := _semantic(text))}
-    )  # fmt: skip
+        name=device_name(gpu.index),
+        memory_mib=gpu.memory_mib,
+        texts=texts,
+        versions={key: semantic for key, text in versions.items() if (semantic := _semantic(text))},
+    )
 
 
 def _semantic(version: str) -> str:

@@ -24,13 +24,22 @@ ATTEMPTS_PER_TURN = 64
 
 
 class Committer:
-    def __init__(self, scheduler: Scheduler, holds: Holds, batcher: WriteBatcher, settings: Settings, trace_of: Callable[[str], str]) -> None:
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        holds: Holds,
+        batcher: WriteBatcher,
+        settings: Settings,
+        trace_of: Callable[[str], str],
+    ) -> None:
         self.scheduler, self.holds, self.batcher, self.settings = scheduler, holds, batcher, settings
         self.trace_of = trace_of
         self.term = 0
         self._grants_made = 0
 
-    def turn(self, term: int, now: float, before: Callable[[PodState], list[m.Command]] = lambda _: []) -> list[m.Command]:
+    def turn(
+        self, term: int, now: float, before: Callable[[PodState], list[m.Command]] = lambda _: []
+    ) -> list[m.Command]:
         """Tries those whose turn it is, until the batch is full or too many holds are open, and appends what is due. `before` says
         what goes before one of them is tried."""
         self.term = term
@@ -97,9 +106,20 @@ class Committer:
             self._record(one.state, one.place, one.grant, now, gang=gang.name)
             self.scheduler.note(one.state, now)
         if len(placed) > 1:
-            self.scheduler.reports.gang_decided(placed[0].state.uid, GangPlaced(
-                namespace=gang.namespace, name=gang.name, pods=tuple(one.state.pod.metadata.name for one in placed), nodes=len({one.place.node for one in placed}),
-                minimum=gang.minimum, term=self.term, sequence=0, area=tried.area, waited_ms=max(self.scheduler.waited_ms(one.state.uid, now) for one in placed)))  # fmt: skip
+            self.scheduler.reports.gang_decided(
+                placed[0].state.uid,
+                GangPlaced(
+                    namespace=gang.namespace,
+                    name=gang.name,
+                    pods=tuple(one.state.pod.metadata.name for one in placed),
+                    nodes=len({one.place.node for one in placed}),
+                    minimum=gang.minimum,
+                    term=self.term,
+                    sequence=0,
+                    area=tried.area,
+                    waited_ms=max(self.scheduler.waited_ms(one.state.uid, now) for one in placed),
+                ),
+            )
         return said
 
     def grant(self, state: PodState, place: Place) -> Grant | None:
@@ -109,10 +129,14 @@ class Committer:
         self._grants_made += 1
         dialect = state.pod.metadata.annotations.get(names.ANNOTATION_DIALECT, "")
         return Grant(
-            grant_id=f"{self.term:x}-{self._grants_made:x}", term=self.term, traceparent=self.trace_of(state.uid), dialect=dialect,
+            grant_id=f"{self.term:x}-{self._grants_made:x}",
+            term=self.term,
+            traceparent=self.trace_of(state.uid),
+            dialect=dialect,
             containers=with_claims(place.containers, state, self.scheduler.book),
-            priority=state.pod.spec.priority, tier="" if state.request is None else state.request.tier,
-        )  # fmt: skip
+            priority=state.pod.spec.priority,
+            tier="" if state.request is None else state.request.tier,
+        )
 
     def _record(self, state: PodState, place: Place, grant: Grant | None, now: float, *, gang: str = "") -> None:
         """The book holds it; the log is next."""
@@ -121,13 +145,33 @@ class Committer:
         self.holds[state.uid] = Hold(decision, now)
         self.batcher.gather(decision)
         self.scheduler.stats.decisions += 1
-        self.scheduler.reports.decided(state.uid, PlacementDecided(
-            uid=state.uid, namespace=meta.namespace, name=meta.name, node=place.node, term=self.term, sequence=0, grant=grant, gang=gang,
-            policy=place.policy, scores={"total": place.total}, feasible_nodes=place.feasible_nodes, waited_ms=self.scheduler.waited_ms(state.uid, now)))  # fmt: skip
+        self.scheduler.reports.decided(
+            state.uid,
+            PlacementDecided(
+                uid=state.uid,
+                namespace=meta.namespace,
+                name=meta.name,
+                node=place.node,
+                term=self.term,
+                sequence=0,
+                grant=grant,
+                gang=gang,
+                policy=place.policy,
+                scores={"total": place.total},
+                feasible_nodes=place.feasible_nodes,
+                waited_ms=self.scheduler.waited_ms(state.uid, now),
+            ),
+        )
 
     def _decision(self, state: PodState, place: Place, grant: Grant | None) -> Decision:
         meta = state.pod.metadata
         claims = allocations(state, grant, self.scheduler.book) if state.claims and grant is not None else ()
         return Decision(
-            uid=state.uid, namespace=meta.namespace, name=meta.name, resource_version=meta.resource_version, node=place.node, grant=grant, claims=claims,
-        )  # fmt: skip
+            uid=state.uid,
+            namespace=meta.namespace,
+            name=meta.name,
+            resource_version=meta.resource_version,
+            node=place.node,
+            grant=grant,
+            claims=claims,
+        )

@@ -23,7 +23,15 @@ class Hold(msgspec.Struct):
     def bind(self) -> Bind:
         d = self.decision
         grant = "" if d.grant is None else encode_grant(msgspec.structs.replace(d.grant, sequence=self.sequence))
-        return Bind(uid=d.uid, namespace=d.namespace, name=d.name, resource_version=d.resource_version, node=d.node, grant=grant, claims=d.claims)
+        return Bind(
+            uid=d.uid,
+            namespace=d.namespace,
+            name=d.name,
+            resource_version=d.resource_version,
+            node=d.node,
+            grant=grant,
+            claims=d.claims,
+        )
 
 
 class Holds(dict[str, Hold]):

@@ -18,7 +18,11 @@ def missing(inventory: Inventory, have: Mapping[str, str]) -> dict[str, str | No
     """What has to be written so that the node says what it has. Where GPU feature discovery runs, its word stands, and only
     labels that it did not write are ours."""
     theirs = names.LABEL_GFD_TIMESTAMP in have
-    return {key: value for key, value in _labels(inventory).items() if have.get(key) != value and not (theirs and key in have)}
+    return {
+        key: value
+        for key, value in _labels(inventory).items()
+        if have.get(key) != value and not (theirs and key in have)
+    }
 
 
 def _labels(inventory: Inventory) -> dict[str, str]:

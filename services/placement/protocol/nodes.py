@@ -101,7 +101,9 @@ class Nodes:
 
     def sync_all(self, now: float) -> list[m.Command]:
         self._first_number.clear()
-        return [c for name, node in self.book.nodes.items() if node.inventory is not None for c in self._sync(name, now)]
+        return [
+            c for name, node in self.book.nodes.items() if node.inventory is not None for c in self._sync(name, now)
+        ]
 
     def _sync(self, node: str, now: float) -> list[m.Command]:
         if not self.open or self.book.nodes[node].object is None:
@@ -112,7 +114,13 @@ class Nodes:
         self._first_number.setdefault(node, number)
         known = [held for held in self.book.nodes[node].grants.values() if held.phase != "reserved"]
         self._named_unbound.update(held.grant_id for held in known if held.phase == "holding")
-        return [m.SendSync(NodeSync(term=self.term, node=node, grants=tuple(self.node_grant(held) for held in known), number=number))]
+        return [
+            m.SendSync(
+                NodeSync(
+                    term=self.term, node=node, grants=tuple(self.node_grant(held) for held in known), number=number
+                )
+            )
+        ]
 
     def _next_number(self) -> int:
         self._number += 1
@@ -130,7 +138,9 @@ class Nodes:
             or node.object is None
         ):
             return False
-        return answer.boot_id == self._boot.get(answer.node) and (not answer.number or answer.number >= self._first_number[answer.node])
+        return answer.boot_id == self._boot.get(answer.node) and (
+            not answer.number or answer.number >= self._first_number[answer.node]
+        )
 
     def ahead(self, answer: NodeSyncAnswer, now: float) -> list[m.Command]:
         """A node refuses this term, for it follows a higher one. The log says whether there is one."""
@@ -157,7 +167,9 @@ class Nodes:
                 self.book.book_leaving(_stranger(slice_, answer.node))
         self.book.set_agent_trouble(answer.node, "")
         return [
-            grant_id for grant_id in answer.tombstones if (held := self.book.grants.get(grant_id)) is not None and held.node == answer.node
+            grant_id
+            for grant_id in answer.tombstones
+            if (held := self.book.grants.get(grant_id)) is not None and held.node == answer.node
         ]
 
     def granted(self, held: GrantState, now: float) -> list[m.Command]:
@@ -238,13 +250,26 @@ class Nodes:
         state = self.book.pods.get(held.uid)
         wanted = None if state is None else state.parked
         return NodeGrant(
-            term=self.term, uid=held.uid, namespace=held.namespace, name=held.name, grant=held.given, parked=held.parked or wanted,
-            number=self._number, unbound=held.phase == "holding",
-        )  # fmt: skip
+            term=self.term,
+            uid=held.uid,
+            namespace=held.namespace,
+            name=held.name,
+            grant=held.given,
+            parked=held.parked or wanted,
+            number=self._number,
+            unbound=held.phase == "holding",
+        )
 
 
 def _stranger(slice_: LiveSlice, node: str) -> GrantState:
     """A slice that runs and whose pod we do not know: occupied until the node gives it back."""
-    gpus = tuple(GpuShare(node=node, uuid=uuid, memory_mib=mib, compute_milli=milli) for uuid, (mib, milli) in slice_.gpus.items())
-    grant = Grant(grant_id=slice_.grant_id, term=0, containers={slice_.container: ContainerGrant(strategy=slice_.strategy, gpus=gpus)})
+    gpus = tuple(
+        GpuShare(node=node, uuid=uuid, memory_mib=mib, compute_milli=milli)
+        for uuid, (mib, milli) in slice_.gpus.items()
+    )
+    grant = Grant(
+        grant_id=slice_.grant_id,
+        term=0,
+        containers={slice_.container: ContainerGrant(strategy=slice_.strategy, gpus=gpus)},
+    )
     return GrantState(grant, slice_.uid, slice_.namespace, slice_.name, node, "leaving")

@@ -65,7 +65,9 @@ class Recovery:
         is seen bound instead, by a Binding of the past, its grant is void."""
         return {uid: asked.version for uid, asked in self._excluded.items()}
 
-    def replay(self, records: Iterable[tuple[int, TermRecord | DecisionBatch | ReadyRecord]], mark: LogMark | None) -> None:
+    def replay(
+        self, records: Iterable[tuple[int, TermRecord | DecisionBatch | ReadyRecord]], mark: LogMark | None
+    ) -> None:
         """The log before this term, and its mark: the newest record that was acted on, None if nobody knows."""
         self.mark, of_term = mark, 0
         for sequence, record in records:
@@ -95,7 +97,9 @@ class Recovery:
         if self.mark is None:
             return "the NATS servers do not remember which record was the last: all of them were restarted, or the store is restored"
         if self.mark.term and not self._has(self.mark):
-            return f"record {self.mark.sequence} of term {self.mark.term} has been acted on, and the log does not have it"
+            return (
+                f"record {self.mark.sequence} of term {self.mark.term} has been acted on, and the log does not have it"
+            )
         return ""
 
     def above(self, term: int, sequence_seen: int) -> int:
@@ -163,7 +167,9 @@ class Recovery:
         """Pods to touch now, and whether by their status alone: an annotation may be taken away again before it moves the pod."""
         room = TOUCHES_AT_ONCE - sum(1 for asked in self._touching.values() if now - asked.sent_at < TOUCH_AGAIN_S)
         late = [uid for uid, asked in self._touching.items() if now - asked.sent_at >= TOUCH_AGAIN_S][: max(0, room)]
-        excluded = [uid for uid, asked in self._excluded.items() if now - asked.sent_at >= EXCLUDED_TOUCH_AGAIN_S][:TOUCHES_AT_ONCE]
+        excluded = [uid for uid, asked in self._excluded.items() if now - asked.sent_at >= EXCLUDED_TOUCH_AGAIN_S][
+            :TOUCHES_AT_ONCE
+        ]
         out = []
         for asked_of, uids in ((self._touching, late), (self._excluded, excluded)):
             for uid in uids:
@@ -176,5 +182,9 @@ class Recovery:
 def touch(state: PodState, term: int, *, by_status: bool = False) -> TouchPod:
     meta = state.pod.metadata
     return TouchPod(
-        uid=state.uid, namespace=meta.namespace, name=meta.name, token=f"{term}-{meta.resource_version}", by_status=by_status
-    )  # fmt: skip
+        uid=state.uid,
+        namespace=meta.namespace,
+        name=meta.name,
+        token=f"{term}-{meta.resource_version}",
+        by_status=by_status,
+    )

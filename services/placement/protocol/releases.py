@@ -43,7 +43,11 @@ class Releases:
     def _void(self, grant_id: str) -> list[m.Command]:
         """A hold keeps its capacity: its Binding may yet succeed, and then the node says the same again."""
         held = self._book.grants.get(grant_id)
-        return [] if held is None or held.phase in ("holding", "reserved") else self._ended(held, "its node had released it before")
+        return (
+            []
+            if held is None or held.phase in ("holding", "reserved")
+            else self._ended(held, "its node had released it before")
+        )
 
     def _ended(self, held: GrantState, reason: str) -> list[m.Command]:
         """Its node has released it. A pod that is bound with it and still lives can never start."""
@@ -59,10 +63,22 @@ class Releases:
         meta, node = state.pod.metadata, state.pod.spec.node_name
         note = f"the pod's grant {grant_id} on node {node} is void: {why}"
         if state.controller is None:
-            return [warn(state, "GrantVoid", "Starting", f"{note}; the pod cannot start there: delete it and create it again")]
+            return [
+                warn(
+                    state, "GrantVoid", "Starting", f"{note}; the pod cannot start there: delete it and create it again"
+                )
+            ]
         return [
             m.SendPatches(
-                (DeletePod(uid=state.uid, namespace=meta.namespace, name=meta.name, reason=note, resource_version=meta.resource_version),)
+                (
+                    DeletePod(
+                        uid=state.uid,
+                        namespace=meta.namespace,
+                        name=meta.name,
+                        reason=note,
+                        resource_version=meta.resource_version,
+                    ),
+                )
             )
         ]
 
@@ -80,5 +96,12 @@ class Releases:
         self._capacity_changes.note()
         self._book.release(held.grant_id)
         self._nodes.acknowledged(held.grant_id)
-        ended = GrantEnded(uid=held.uid, namespace=held.namespace, name=held.name, node=held.node, grant_id=held.grant_id, reason=reason)
+        ended = GrantEnded(
+            uid=held.uid,
+            namespace=held.namespace,
+            name=held.name,
+            node=held.node,
+            grant_id=held.grant_id,
+            reason=reason,
+        )
         return m.Publish(ended, namespace=held.namespace, uid=held.uid)

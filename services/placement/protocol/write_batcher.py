@@ -45,8 +45,13 @@ class WriteBatcher:
     def gather(self, decision: Decision) -> None:
         self._gathering.append(decision)
 
-    def owe(self, term: int, open_holds: Sequence[Decision], reservations: Sequence[ReservationRecord] = (),
-            excluded: Mapping[str, str] = MappingProxyType({})) -> None:  # fmt: skip
+    def owe(
+        self,
+        term: int,
+        open_holds: Sequence[Decision],
+        reservations: Sequence[ReservationRecord] = (),
+        excluded: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
         """Open holds and reservations once more under this term, then `ready`: from there the log is complete. They stand in
         the log before this term too, so several records of them are as good as one. `excluded`: see ReadyRecord."""
         parts = (tuple(open_holds[i : i + PART_MOST]) for i in range(0, len(open_holds), PART_MOST))
@@ -55,7 +60,10 @@ class WriteBatcher:
 
     def _with(self, decisions: tuple[Decision, ...]) -> tuple[ReservationRecord, ...]:
         """As many reservations as there is room for in a record beside these; one at least, and none beside a large gang's."""
-        room, taken = RECORD_MOST_BYTES - (sum(len(encode(decision)) for decision in decisions) if self.reservations else 0), 0
+        room, taken = (
+            RECORD_MOST_BYTES - (sum(len(encode(decision)) for decision in decisions) if self.reservations else 0),
+            0,
+        )
         for record in self.reservations:
             room -= len(encode(record))
             if room < 0 and (taken or decisions):

@@ -18,7 +18,15 @@ from services.placement.scheduling.unsupported_fields import refusal
 from shared.book.levels import begun_in
 from shared.book.states import PodState, pod_state
 from shared.contracts.base import ContractError, decode, encode
-from shared.contracts.queries import AdviseAnswer, AdviseQuery, ExplainAnswer, WhatIfQuery, WhenAnswer, WhenQuery, WhyQuery
+from shared.contracts.queries import (
+    AdviseAnswer,
+    AdviseQuery,
+    ExplainAnswer,
+    WhatIfQuery,
+    WhenAnswer,
+    WhenQuery,
+    WhyQuery,
+)
 from shared.model import names
 from shared.model.affinity import Toleration
 from shared.model.objects import Pod
@@ -41,11 +49,17 @@ def why(core: Core, query: WhyQuery, now: float, wall: float) -> Steps[ExplainAn
         return ExplainAnswer(error=str(error))
     waiting_s = now - core.scheduler.first_seen.get(state.uid, now)
     explanation = yield from core.scheduler.explainer.explain(
-        state, max_nodes=min(query.max_nodes, NODES_MOST), waiting_s=waiting_s, ahead=core.queue.ahead_of(state.uid), now=wall
+        state,
+        max_nodes=min(query.max_nodes, NODES_MOST),
+        waiting_s=waiting_s,
+        ahead=core.queue.ahead_of(state.uid),
+        now=wall,
     )
     beside = [words for words in (core.preemption.words(state.uid), core.preemption.parked_words(state.uid)) if words]
     explanation = replace(explanation, sentence="; ".join((explanation.sentence, *beside)))
-    waits = explanation.state == "waiting" and not any(reason.code.startswith("queue-") for reason in explanation.summary)
+    waits = explanation.state == "waiting" and not any(
+        reason.code.startswith("queue-") for reason in explanation.summary
+    )
     if waits and not beside and core.preemption.might_ask(state):
         ask = f"kerf preempt --dry-run {state.key} says who would make room for it, or why nobody does"
         explanation = replace(explanation, helps=(*explanation.helps, ask))
@@ -63,10 +77,14 @@ def what_if(core: Core, query: WhatIfQuery, wall: float) -> Steps[ExplainAnswer]
             return ExplainAnswer(explanation=explanation)
         waiting = core.queue.oldest(len(core.queue))
         kept = {uid for uid in waiting if core.scheduler.fair.quota_exceeded((core.book.pods[uid],)) is not None}
-        world = yield from undisturbed(engine, lambda still: change(query, still, core.scheduler.gangs, waiting, wall, kept=kept))
+        world = yield from undisturbed(
+            engine, lambda still: change(query, still, core.scheduler.gangs, waiting, wall, kept=kept)
+        )
         if state is None:
             return ExplainAnswer(world=world.told)
-        explanation = yield from Explainer(world.trial.book, world.trial.engine).explain(state, max_nodes=most, exists=False)
+        explanation = yield from Explainer(world.trial.book, world.trial.engine).explain(
+            state, max_nodes=most, exists=False
+        )
         return ExplainAnswer(explanation=explanation, world=world.told)
     except (Unanswerable, Impossible) as error:
         return ExplainAnswer(error=str(error))
@@ -90,7 +108,9 @@ def advise_(core: Core, query: AdviseQuery, wall: float) -> Steps[AdviseAnswer]:
         goal = _goal(core, query)
     except Unanswerable as error:
         return AdviseAnswer(error=str(error))
-    advice = yield from undisturbed(core.scheduler.engine, lambda still: advise(still, goal, wall, query.most_gpu_seconds))
+    advice = yield from undisturbed(
+        core.scheduler.engine, lambda still: advise(still, goal, wall, query.most_gpu_seconds)
+    )
     return AdviseAnswer(advice=advice)
 
 
@@ -100,7 +120,9 @@ def _goal(core: Core, query: AdviseQuery) -> Goal:
     if query.name:
         return _goal_of(core, query)
     if not (1 <= query.gpus <= GPUS_MOST and 1 <= query.groups <= GROUPS_MOST):
-        raise Unanswerable(f"name a waiting pod, give a manifest, or ask for 1 to {GROUPS_MOST} groups of 1 to {GPUS_MOST} GPUs")
+        raise Unanswerable(
+            f"name a waiting pod, give a manifest, or ask for 1 to {GROUPS_MOST} groups of 1 to {GPUS_MOST} GPUs"
+        )
     return Goal(gpus=query.gpus, groups=query.groups, can_spare=core.scheduler.gangs.can_spare)
 
 
@@ -110,22 +132,33 @@ def _goal_of(core: Core, query: AdviseQuery) -> Goal:
     gang = core.scheduler.gangs.of(first.uid)
     states = [_waiting(core, query.namespace, query.name, alone=gang is None)]
     if gang is not None:
-        states = sorted((core.book.pods[uid] for uid in gang.waiting), key=lambda s: (s.pod.metadata.creation_timestamp, s.uid))[
-            : gang.need
-        ]
+        states = sorted(
+            (core.book.pods[uid] for uid in gang.waiting), key=lambda s: (s.pod.metadata.creation_timestamp, s.uid)
+        )[: gang.need]
         if len(states) < gang.need:
             raise Unanswerable(
                 f"gang {gang.name} has {gang.members} of {gang.minimum} pods: the others must come before any room would help"
             )
         if gang.need > GANG_MOST:
-            raise Unanswerable(f"gang {gang.name} needs {gang.need} places at once; moves are looked for for up to {GANG_MOST}")
+            raise Unanswerable(
+                f"gang {gang.name} needs {gang.need} places at once; moves are looked for for up to {GANG_MOST}"
+            )
         _not_kept_back(core, states, f"gang {gang.name}")
     plans = [] if query.for_plan is None else [reserved.plan for reserved in core.preemption.open.values()]
     return Goal(
-        states=tuple(states), gang="" if gang is None else gang.name, within="" if gang is None else gang.required, begun=frozenset() if gang is None else begun_in(gang, core.book), waits=True, can_spare=core.scheduler.gangs.can_spare,
+        states=tuple(states),
+        gang="" if gang is None else gang.name,
+        within="" if gang is None else gang.required,
+        begun=frozenset() if gang is None else begun_in(gang, core.book),
+        waits=True,
+        can_spare=core.scheduler.gangs.can_spare,
         busy=frozenset(beneficiary.node for plan in plans for beneficiary in plan.beneficiaries),
-        spared=None if query.for_plan is None else spared(query.for_plan, {victim.uid for plan in plans for victim in plan.victims}, core.scheduler.fair.is_firm),
-    )  # fmt: skip
+        spared=None
+        if query.for_plan is None
+        else spared(
+            query.for_plan, {victim.uid for plan in plans for victim in plan.victims}, core.scheduler.fair.is_firm
+        ),
+    )
 
 
 def _known(core: Core, namespace: str, name: str) -> PodState:
@@ -166,7 +199,12 @@ def _from_manifest(given: Any) -> PodState:
         raise Unanswerable(f"that is no pod manifest: {error}") from error
     if not pod.spec.containers:
         raise Unanswerable("the pod has no containers; give a whole pod manifest with spec.containers")
-    meta = replace(pod.metadata, uid=f"what-if/{pod.metadata.name}", resource_version="0", namespace=pod.metadata.namespace or "default")
+    meta = replace(
+        pod.metadata,
+        uid=f"what-if/{pod.metadata.name}",
+        resource_version="0",
+        namespace=pod.metadata.namespace or "default",
+    )
     state = pod_state(replace(pod, metadata=meta))
     if state.request is None:
         return state

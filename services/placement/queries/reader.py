@@ -39,7 +39,9 @@ def grant(core: Core, query: GrantQuery) -> GrantAnswer:
         state = core.book.pods.get(query.uid)
         held = None if state is None else core.book.grants.get(state.grant_id)
     if held is None or held.phase != "bound":
-        return GrantAnswer(error=f"no pod with {f'claim {query.claim}' if query.claim else f'uid {query.uid}'} is bound with a grant")
+        return GrantAnswer(
+            error=f"no pod with {f'claim {query.claim}' if query.claim else f'uid {query.uid}'} is bound with a grant"
+        )
     if held.node != query.node:
         return GrantAnswer(error=f"the pod's grant is for node {held.node}, not {query.node}")
     return GrantAnswer(found=core.nodes.node_grant(held))
@@ -70,20 +72,37 @@ def _inspect_node(core: Core, node: NodeState) -> InspectNode:
                 known = pods.get(held.grant_id)
                 mib, milli, names = (known.memory_mib, known.compute_milli, known.containers) if known else (0, 0, ())
                 pods[held.grant_id] = InspectPod(
-                    namespace=held.namespace, name=held.name, state=held.phase, memory_mib=mib + share.memory_mib,
-                    compute_milli=milli + share.compute_milli, containers=(*names, name), parked="" if held.parked is None else held.parked.action,
-                )  # fmt: skip
+                    namespace=held.namespace,
+                    name=held.name,
+                    state=held.phase,
+                    memory_mib=mib + share.memory_mib,
+                    compute_milli=milli + share.compute_milli,
+                    containers=(*names, name),
+                    parked="" if held.parked is None else held.parked.action,
+                )
     gpus, memory = [], columns(node, core.parking.returns)
     for room in node.gpus:
         pods, gpu = on.get(room.uuid, {}), reported.get(room.uuid)
         has = [pod for pod in pods.values() if pod.state != "reserved"]
-        gpus.append(InspectGpu(
-            uuid=room.uuid, index=room.index, model=room.model, state="healthy" if gpu is None else gpu.state, memory_mib=room.total_mib,
-            allocated_memory_mib=sum(p.memory_mib for p in has), allocated_compute_milli=sum(p.compute_milli for p in has),
-            containers=containers.get(room.uuid, 0), pods=tuple(pods.values()), reason="" if gpu is None else gpu.reason,
-            foreign_mib=0 if gpu is None else gpu.foreign_mib, **msgspec.structs.asdict(memory.get(room.uuid, Columns())),
-        ))  # fmt: skip
-    return InspectNode(node=node.name, address=address, ready=ready, synced=core.nodes.is_synced(node.name), gpus=tuple(gpus))
+        gpus.append(
+            InspectGpu(
+                uuid=room.uuid,
+                index=room.index,
+                model=room.model,
+                state="healthy" if gpu is None else gpu.state,
+                memory_mib=room.total_mib,
+                allocated_memory_mib=sum(p.memory_mib for p in has),
+                allocated_compute_milli=sum(p.compute_milli for p in has),
+                containers=containers.get(room.uuid, 0),
+                pods=tuple(pods.values()),
+                reason="" if gpu is None else gpu.reason,
+                foreign_mib=0 if gpu is None else gpu.foreign_mib,
+                **msgspec.structs.asdict(memory.get(room.uuid, Columns())),
+            )
+        )
+    return InspectNode(
+        node=node.name, address=address, ready=ready, synced=core.nodes.is_synced(node.name), gpus=tuple(gpus)
+    )
 
 
 def queues(core: Core) -> QueuesAnswer:
@@ -103,20 +122,34 @@ def status(core: Core, query: StatusQuery, *, leader: bool) -> StatusAnswer:
     phases = [held.phase for held in book.grants.values()]
     unsynced = {name for name in book.nodes if not core.nodes.is_synced(name)}
     timings = sorted(core.scheduler.decide_us)
-    shown = [core.scheduler.explainer.why(book.pods[uid], max_nodes=0) for uid in core.queue.oldest(min(query.waiting, _WAITING_MOST))]
+    shown = [
+        core.scheduler.explainer.why(book.pods[uid], max_nodes=0)
+        for uid in core.queue.oldest(min(query.waiting, _WAITING_MOST))
+    ]
     return StatusAnswer(
-        holder=core.holder, leader=leader, term=core.term,
+        holder=core.holder,
+        leader=leader,
+        term=core.term,
         nodes=sum(1 for n in book.nodes.values() if n.object is not None),
-        gpus=int(present.sum()), gpu_milli_total=int(present.sum()) * 1000, gpu_milli_allocated=taken_milli,
-        gpu_memory_mib_total=int(arrays.gpu_total_mib[present].sum()), gpu_memory_mib_allocated=taken_mib,
+        gpus=int(present.sum()),
+        gpu_milli_total=int(present.sum()) * 1000,
+        gpu_milli_allocated=taken_milli,
+        gpu_memory_mib_total=int(arrays.gpu_total_mib[present].sum()),
+        gpu_memory_mib_allocated=taken_mib,
         pods_bound=sum(1 for s in book.pods.values() if s.ours and s.pod.spec.node_name and not s.ended),
-        pods_holding=len(core.holds), pods_waiting=len(core.queue),
+        pods_holding=len(core.holds),
+        pods_waiting=len(core.queue),
         pods_gated=sum(1 for s in book.pods.values() if s.ours and s.pod.spec.scheduling_gates),
-        pods_leaving=phases.count("leaving"), decisions=core.stats.decisions, rejections=core.stats.rejections,
-        decide_us_p50=timings[len(timings) // 2] if timings else 0.0, decide_us_p99=timings[len(timings) * 99 // 100] if timings else 0.0,
-        fragmentation_milli=fragmentation_milli(core), double_bookings=len(book.overbooked(unsynced)), waiting=tuple(shown),
+        pods_leaving=phases.count("leaving"),
+        decisions=core.stats.decisions,
+        rejections=core.stats.rejections,
+        decide_us_p50=timings[len(timings) // 2] if timings else 0.0,
+        decide_us_p99=timings[len(timings) * 99 // 100] if timings else 0.0,
+        fragmentation_milli=fragmentation_milli(core),
+        double_bookings=len(book.overbooked(unsynced)),
+        waiting=tuple(shown),
         synced_nodes=core.nodes.synced_count,
-    )  # fmt: skip
+    )
 
 
 def fragmentation_milli(core: Core) -> int:

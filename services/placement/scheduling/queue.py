@@ -102,7 +102,12 @@ class Queue:
             self._arrivals += 1
             self._arrival[state.uid] = self._arrivals
         created = state.pod.metadata.creation_timestamp
-        entry = (-state.pod.spec.priority, f"{_AFTER_ALL_TIMES}{created}" if spare else created, self._arrival[state.uid], state.uid)
+        entry = (
+            -state.pod.spec.priority,
+            f"{_AFTER_ALL_TIMES}{created}" if spare else created,
+            self._arrival[state.uid],
+            state.uid,
+        )
         heapq.heappush(line.members, entry)
         self._line_of[state.uid] = line
         if not line.parked and line.head == entry:
@@ -259,7 +264,10 @@ class Queue:
 
     def next_pause_end(self) -> float | None:
         """When the first paused pod may be tried again."""
-        return min((p.until for uid, p in self._pauses.items() if uid in self._line_of and not self._line_of[uid].parked), default=None)
+        return min(
+            (p.until for uid, p in self._pauses.items() if uid in self._line_of and not self._line_of[uid].parked),
+            default=None,
+        )
 
     def ahead_of(self, uid: str) -> int:
         """How many waiting pods of its queue stand before it by priority and age."""

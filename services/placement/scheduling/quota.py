@@ -20,7 +20,11 @@ def over_quota(pod: Pod, quotas: Iterable[ResourceQuota]) -> Reason | None:
     server. Init containers count by their peak, as everywhere in Kubernetes."""
     needs = effective(pod, _gpu_amounts)
     for quota in quotas:
-        if quota.metadata.namespace != pod.metadata.namespace or quota.spec.get("scopes") or quota.spec.get("scopeSelector"):
+        if (
+            quota.metadata.namespace != pod.metadata.namespace
+            or quota.spec.get("scopes")
+            or quota.spec.get("scopeSelector")
+        ):
             continue
         used = quota.status.get("used") or {}
         for key, hard in (quota.spec.get("hard") or {}).items():

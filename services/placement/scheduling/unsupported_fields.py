@@ -19,13 +19,21 @@ def refusal(state: PodState) -> Reason | None:
     if state.excluded:
         helps = "update the pod, or delete it and create it again; it is placed as soon as an update of it succeeds"
         return Reason(
-            code="not-updatable", sentence=f"Kerf has to update the pod before it may place it, and cannot: {state.excluded}", helps=helps
+            code="not-updatable",
+            sentence=f"Kerf has to update the pod before it may place it, and cannot: {state.excluded}",
+            helps=helps,
         )
     if state.pod.metadata.annotations_full and not state.pod.spec.node_name:
         sentence = "the pod's annotations are so large (256 KiB is the limit) that its grant would not fit beside them"
-        return Reason(code="annotations-full", sentence=sentence, helps="shorten its annotations: it is placed as soon as they leave 16 KiB")
+        return Reason(
+            code="annotations-full",
+            sentence=sentence,
+            helps="shorten its annotations: it is placed as soon as they leave 16 KiB",
+        )
     if state.refusal:
         return Reason(
-            code=state.refusal_code, sentence=state.refusal, helps=_PASSES.get(state.refusal_code, "correct the pod and create it again")
+            code=state.refusal_code,
+            sentence=state.refusal,
+            helps=_PASSES.get(state.refusal_code, "correct the pod and create it again"),
         )
     return None

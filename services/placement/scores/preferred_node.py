@@ -14,7 +14,11 @@ class PreferredNode(NodeScore):
 
     def prepare(self, pod: PodState, book: Book) -> Rate | None:  # noqa: ARG002
         affinity = pod.pod.spec.affinity
-        terms = affinity.node_affinity.preferred_during_scheduling_ignored_during_execution if affinity and affinity.node_affinity else ()
+        terms = (
+            affinity.node_affinity.preferred_during_scheduling_ignored_during_execution
+            if affinity and affinity.node_affinity
+            else ()
+        )
         most = sum(term.weight for term in terms)
         if not most:
             return None
@@ -37,6 +41,10 @@ class PreferNoSchedule(NodeScore):
         tolerations = pod.pod.spec.tolerations
 
         def rate(node: NodeState) -> int:
-            return 0 if node.object is not None and untolerated(node.object.spec.taints, tolerations, ("PreferNoSchedule",)) else 1000
+            return (
+                0
+                if node.object is not None and untolerated(node.object.spec.taints, tolerations, ("PreferNoSchedule",))
+                else 1000
+            )
 
         return rate

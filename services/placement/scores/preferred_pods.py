@@ -16,8 +16,16 @@ class PreferredPods(ClusterScore):
 
     def prepare(self, pod: PodState, book: Book) -> Rate | None:
         affinity = pod.pod.spec.affinity
-        near = affinity.pod_affinity.preferred_during_scheduling_ignored_during_execution if affinity and affinity.pod_affinity else ()
-        away = affinity.pod_anti_affinity.preferred_during_scheduling_ignored_during_execution if affinity and affinity.pod_anti_affinity else ()
+        near = (
+            affinity.pod_affinity.preferred_during_scheduling_ignored_during_execution
+            if affinity and affinity.pod_affinity
+            else ()
+        )
+        away = (
+            affinity.pod_anti_affinity.preferred_during_scheduling_ignored_during_execution
+            if affinity and affinity.pod_anti_affinity
+            else ()
+        )
         if not near and not away:
             return None
         points: dict[tuple[str, str], int] = {}
@@ -37,7 +45,9 @@ class PreferredPods(ClusterScore):
         return rate
 
 
-def _count(weighted: WeightedPodAffinityTerm, sign: int, pod: PodState, book: Book, points: dict[tuple[str, str], int]) -> None:
+def _count(
+    weighted: WeightedPodAffinityTerm, sign: int, pod: PodState, book: Book, points: dict[tuple[str, str], int]
+) -> None:
     term = weighted.pod_affinity_term
     for state, value in placed_with(term.topology_key, book.nodes.values()):
         if term_matches(term, pod.pod, state.pod, book):

@@ -9,7 +9,9 @@ from services.placement.topology.ring import RING
 from services.placement.topology.simple import Simple
 from services.placement.topology.static_dgx1 import StaticDgx1Pascal, StaticDgx1Volta
 
-MODES: dict[str, Mode] = {mode.name: mode for mode in (RING, BestEffort(), Simple(), StaticDgx1Pascal(), StaticDgx1Volta())}
+MODES: dict[str, Mode] = {
+    mode.name: mode for mode in (RING, BestEffort(), Simple(), StaticDgx1Pascal(), StaticDgx1Volta())
+}
 DEFAULT_MODE = RING.name
 
 __all__ = ["DEFAULT_MODE", "MODES", "Choice", "Fabric", "Mode", "fabric_of"]

@@ -15,13 +15,27 @@ _NVLINK_MB_S = ((60, 20_000), (70, 25_000), (86, 14_000), (90, 25_000), (100, 50
 """By the least compute capability in tenths."""
 _PCIE_MB_S = ((60, 12_500), (80, 25_000), (90, 53_000))
 _PCIE_MB_S_OF_ADA = 25_000
-_PERCENT: dict[PcieLevel, int] = {"internal": 100, "single": 100, "multiple": 98, "hostbridge": 95, "node": 93, "system": 85}
+_PERCENT: dict[PcieLevel, int] = {
+    "internal": 100,
+    "single": 100,
+    "multiple": 98,
+    "hostbridge": 95,
+    "node": 93,
+    "system": 85,
+}
 _STAGED_PERCENT = 50
 """Without peer access data goes through the host's memory: two copies for one."""
 _C2C_MB_S = 200_000
 """Through the CPU that both are joined to by NVLink-C2C, 450 GB/s a direction each, at a little under half of it."""
 
-_POINTS: dict[PcieLevel, int] = {"internal": 60, "single": 50, "multiple": 40, "hostbridge": 30, "node": 20, "system": 10}
+_POINTS: dict[PcieLevel, int] = {
+    "internal": 60,
+    "single": 50,
+    "multiple": 40,
+    "hostbridge": 30,
+    "node": 20,
+    "system": 10,
+}
 _POINTS_A_LINK = 100
 _MOST_LINKS = 18
 

@@ -36,21 +36,27 @@ class Fabric:
     without changing anything. `memo` is for whoever works something out: it lives as long as the fabric."""
 
     def __init__(self, kind: Kind) -> None:
-        gpus = [Gpu(uuid="-", index=i, model=m, memory_mib=0, compute_capability=c, numa_node=n, c2c=x) for i, m, c, n, x in kind.gpus]
+        gpus = [
+            Gpu(uuid="-", index=i, model=m, memory_mib=0, compute_capability=c, numa_node=n, c2c=x)
+            for i, m, c, n, x in kind.gpus
+        ]
         links = {(link.a, link.b): link for link in kind.links} | {(link.b, link.a): link for link in kind.links}
         between = [[links.get((a.index, b.index), _ACROSS) for b in gpus] for a in gpus]
         places = range(len(gpus))
         self.count = len(gpus)
         self.indices = tuple(gpu.index for gpu in gpus)
         self.numa = tuple(gpu.numa_node for gpu in gpus)
-        self.mb_s = tuple(tuple(0 if a == b else pair_mb_s(gpus[a], gpus[b], between[a][b]) for b in places) for a in places)
+        self.mb_s = tuple(
+            tuple(0 if a == b else pair_mb_s(gpus[a], gpus[b], between[a][b]) for b in places) for a in places
+        )
         self.score = tuple(tuple(0 if a == b else pair_score(between[a][b]) for b in places) for a in places)
         self.peers = tuple(sum(1 << b for b in places if b != a and between[a][b].p2p) for a in places)
         self.cards = tuple(sum(1 << card for card, near in enumerate(kind.nics) if gpu.index in near) for gpu in gpus)
         self.levels = tuple(sorted({self.mb_s[a][b] for a, b in combinations(places, 2)}, reverse=True))
         """The bandwidths that occur, the highest first."""
         self.reach = {
-            level: tuple(sum(1 << b for b in places if b != a and self.mb_s[a][b] >= level) for a in places) for level in self.levels
+            level: tuple(sum(1 << b for b in places if b != a and self.mb_s[a][b] >= level) for a in places)
+            for level in self.levels
         }
         """By bandwidth and place, the mask of places that are at least so near."""
         self.twins = self._twins()
@@ -69,12 +75,16 @@ class Fabric:
         return (
             self.numa[a] == self.numa[b]
             and all(
-                self.mb_s[a][p] == self.mb_s[b][p] and self.score[a][p] == self.score[b][p] and self._peer(a, p) == self._peer(b, p)
+                self.mb_s[a][p] == self.mb_s[b][p]
+                and self.score[a][p] == self.score[b][p]
+                and self._peer(a, p) == self._peer(b, p)
                 for p in others
             )
             and (
                 self.cards[a] == self.cards[b]
-                or (self._own_cards(a) and self._own_cards(b) and self.cards[a].bit_count() == self.cards[b].bit_count())
+                or (
+                    self._own_cards(a) and self._own_cards(b) and self.cards[a].bit_count() == self.cards[b].bit_count()
+                )
             )
         )
 

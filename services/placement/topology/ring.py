@@ -28,7 +28,10 @@ class Ring(Mode):
 
 
 def _best(fabric: Fabric, choice: Choice) -> tuple[int, ...] | None:
-    groups = [(fabric.twins[place], choice.idle >> place & 1, choice.rank[place] if choice.rank else 0) for place in range(fabric.count)]
+    groups = [
+        (fabric.twins[place], choice.idle >> place & 1, choice.rank[place] if choice.rank else 0)
+        for place in range(fabric.count)
+    ]
     numbers = {group: number for number, group in enumerate(dict.fromkeys(groups))}
     found = candidates(fabric, choice.fitting, choice.size, tuple(numbers[group] for group in groups))
     sets = [gpus for gpus in found if not choice.peers or all_peers(fabric, gpus)]

@@ -34,7 +34,9 @@ def ring_mb_s(fabric: Fabric, gpus: int) -> int:
     key = ("ring", gpus)
     known = fabric.memo.get(key)
     if known is None:
-        known = fabric.memo[key] = next((level for level in fabric.levels if _has_ring(fabric.reach[level], gpus)), fabric.levels[-1])
+        known = fabric.memo[key] = next(
+            (level for level in fabric.levels if _has_ring(fabric.reach[level], gpus)), fabric.levels[-1]
+        )
     return cast(int, known)
 
 
@@ -89,7 +91,9 @@ def worth(fabric: Fabric, free: int) -> int:
     key = ("worth", free)
     known = fabric.memo.get(key)
     if known is None:
-        known = fabric.memo[key] = sum(size * _packed(fabric, free, size) for size in GROUPS if size <= free.bit_count())
+        known = fabric.memo[key] = sum(
+            size * _packed(fabric, free, size) for size in GROUPS if size <= free.bit_count()
+        )
     return cast(int, known)
 
 

@@ -21,10 +21,20 @@ class GivesUp(Protocol):
         """The same pod that gives it up: `shares` is what others get. None where it has nothing of the kind to give."""
 
 
-def giving(candidate: Candidate, action: Parking, shares: tuple[GpuShare, ...], *, keeps_milli: int = 0, keeps_mib: int = 0) -> Candidate | None:
+def giving(
+    candidate: Candidate, action: Parking, shares: tuple[GpuShare, ...], *, keeps_milli: int = 0, keeps_mib: int = 0
+) -> Candidate | None:
     """Nothing of its work is lost, no budget is touched, and its CPU and memory it keeps."""
     if not any(share.memory_mib or share.compute_milli for share in shares):
         return None
     return msgspec.structs.replace(
-        candidate, shares=shares, action=action, keeps_milli=keeps_milli, keeps_mib=keeps_mib, price_gpu_ms=0, least_gpu_ms=0, demand=Demand(), budgets=()
-    )  # fmt: skip
+        candidate,
+        shares=shares,
+        action=action,
+        keeps_milli=keeps_milli,
+        keeps_mib=keeps_mib,
+        price_gpu_ms=0,
+        least_gpu_ms=0,
+        demand=Demand(),
+        budgets=(),
+    )

@@ -9,7 +9,10 @@ from shared.book.states import NodeState, PodState
 
 
 def elsewhere(
-    victims: Iterable[Candidate], pods: dict[str, PodState], nodes: Iterable[NodeState], take: Callable[[PodState, NodeState], bool]
+    victims: Iterable[Candidate],
+    pods: dict[str, PodState],
+    nodes: Iterable[NodeState],
+    take: Callable[[PodState, NodeState], bool],
 ) -> dict[str, str]:
     """The node for each that moves, by uid, those who lose the most first. `nodes`: where there may be room that nobody counts on.
     `take`: whether it fits there, and then nobody else gets that room. Members of gangs come again as a whole, and whom nobody

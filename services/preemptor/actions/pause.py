@@ -13,4 +13,6 @@ class Pause:
     name: Parking = "pause"
 
     def of(self, candidate: Candidate) -> Candidate | None:
-        return giving(candidate, self.name, tuple(msgspec.structs.replace(share, memory_mib=0) for share in candidate.shares))
+        return giving(
+            candidate, self.name, tuple(msgspec.structs.replace(share, memory_mib=0) for share in candidate.shares)
+        )

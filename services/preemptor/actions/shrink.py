@@ -25,5 +25,8 @@ class Shrink:
         if uses_mib is None:
             return None
         keeps_mib = uses_mib + max(SPARE_LEAST_MIB, -(-uses_mib * SPARE_PERCENT // 100))
-        shares = tuple(msgspec.structs.replace(share, compute_milli=0, memory_mib=max(0, share.memory_mib - keeps_mib)) for share in candidate.shares)
+        shares = tuple(
+            msgspec.structs.replace(share, compute_milli=0, memory_mib=max(0, share.memory_mib - keeps_mib))
+            for share in candidate.shares
+        )
         return giving(candidate, self.name, shares, keeps_mib=keeps_mib)

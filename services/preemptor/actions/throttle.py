@@ -17,5 +17,8 @@ class Throttle:
 
     def of(self, candidate: Candidate) -> Candidate | None:
         keeps = max((share.compute_milli for share in candidate.shares), default=0) // KEEPS_ONE_IN
-        shares = tuple(msgspec.structs.replace(share, compute_milli=max(0, share.compute_milli - keeps), memory_mib=0) for share in candidate.shares)
+        shares = tuple(
+            msgspec.structs.replace(share, compute_milli=max(0, share.compute_milli - keeps), memory_mib=0)
+            for share in candidate.shares
+        )
         return giving(candidate, self.name, shares, keeps_milli=keeps)

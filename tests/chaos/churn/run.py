@@ -92,9 +92,7 @@ class Churn:
         await self._cluster.bus.subscribe(subjects.PREEMPTIONS, self._plans.heard)
         await self._cluster.bus.follow_events(self._plans.heard)
         auditing = asyncio.create_task(self._audit())
-        troubles = [
-            asyncio.create_task(work) for work in (*self._load.workers(), self._faults.go_on())
-        ]
+        troubles = [asyncio.create_task(work) for work in (*self._load.workers(), self._faults.go_on())]
         try:
             await self._go_on([auditing, *troubles])
             await _end(troubles)

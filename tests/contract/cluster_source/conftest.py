@@ -14,7 +14,9 @@ __all__ = ["control_plane"]
 REAL = [pytest.mark.cluster]
 
 
-@pytest.fixture(params=["simulated", pytest.param("kubernetes", marks=REAL), pytest.param("kubernetes-paged", marks=REAL)])
+@pytest.fixture(
+    params=["simulated", pytest.param("kubernetes", marks=REAL), pytest.param("kubernetes-paged", marks=REAL)]
+)
 async def cluster(request: pytest.FixtureRequest) -> AsyncIterator[Harness]:
     if request.param == "simulated":
         async with simulated() as harness:

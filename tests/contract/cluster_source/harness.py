@@ -40,14 +40,18 @@ class Harness:
     # --- other people's part ------------------------------------------------------------------------------------------
 
     async def request(self, method: str, path: str, body: Any = None, *, content_type: str = JSON) -> tuple[int, Any]:
-        answer = await self.transport.request(method, path, b"" if body is None else msgspec.json.encode(body), content_type=content_type)
+        answer = await self.transport.request(
+            method, path, b"" if body is None else msgspec.json.encode(body), content_type=content_type
+        )
         return answer.status, msgspec.json.decode(answer.body)
 
     async def create(self, kind: str, name: str, document: Any = None, **metadata: Any) -> Any:
         resource = resources.BY_KIND[kind]
         body = {**(document or {}), "metadata": {"name": name, **metadata}}
         body |= {"apiVersion": resource.prefix.split("/", 1)[1], "kind": kind}
-        status, answer = await self.request("POST", resource.collection(self.namespace if resource.namespaced else ""), body)
+        status, answer = await self.request(
+            "POST", resource.collection(self.namespace if resource.namespaced else ""), body
+        )
         assert status == 201, answer
         return answer
 
@@ -72,10 +76,13 @@ class Harness:
         """The kubelet's part, which the simulated cluster plays by itself."""
         if self.real:
             path = resources.POD.path(name, self.namespace, sub="status")
-            status, answer = await self.request("PATCH", path, {"status": {"phase": "Running"}}, content_type=STRATEGIC_PATCH)
+            status, answer = await self.request(
+                "PATCH", path, {"status": {"phase": "Running"}}, content_type=STRATEGIC_PATCH
+            )
             assert status == 200, answer
         await eventually(
-            lambda: getattr(self.seen(name), "status", None) and self.pod(name).status.phase == "Running", what=f"{name} running"
+            lambda: getattr(self.seen(name), "status", None) and self.pod(name).status.phase == "Running",
+            what=f"{name} running",
         )
 
     async def finish_pod(self, name: str) -> None:
@@ -89,9 +96,12 @@ class Harness:
     def of(self, name: str, kind: str = "Pod") -> list[Fact]:
         """All facts about this name, in order."""
         return [
-            f for f in self.facts
-            if type(f.object).__name__ == kind and f.object.metadata.name == name and f.object.metadata.namespace in (self.namespace, "")
-        ]  # fmt: skip
+            f
+            for f in self.facts
+            if type(f.object).__name__ == kind
+            and f.object.metadata.name == name
+            and f.object.metadata.namespace in (self.namespace, "")
+        ]
 
     def seen(self, name: str, kind: str = "Pod") -> Any:
         """The newest state by the facts, None where it is gone or never was."""
@@ -110,7 +120,10 @@ class Harness:
     async def changed(self, pod: Pod) -> Pod:
         """The pod at a later version than this one."""
         name, before = pod.metadata.name, pod.metadata.resource_version
-        await eventually(lambda: self.seen(name) is None or self.pod(name).metadata.resource_version != before, what=f"a change of {name}")
+        await eventually(
+            lambda: self.seen(name) is None or self.pod(name).metadata.resource_version != before,
+            what=f"a change of {name}",
+        )
         return self.pod(name)
 
     async def gone(self, name: str) -> Gone:
@@ -149,7 +162,9 @@ async def real(plane: ControlPlane, *, watch_list: bool = True, timing: Timing =
 async def _running(harness: Harness) -> AsyncIterator[Harness]:
     task = asyncio.create_task(harness.source.run(harness.facts.extend))
     try:
-        await asyncio.wait({task, asyncio.create_task(harness.source.wait_synced())}, return_when=asyncio.FIRST_COMPLETED, timeout=30)
+        await asyncio.wait(
+            {task, asyncio.create_task(harness.source.wait_synced())}, return_when=asyncio.FIRST_COMPLETED, timeout=30
+        )
         assert harness.source.synced, harness.source.detail
         yield harness
     finally:

@@ -19,7 +19,9 @@ async def test_node_and_grant_become_true_at_once(cluster: Harness) -> None:
     assert bound.metadata.annotations == {"own": "kept", "kerf.dev/grant": '{"v":1}'}
     assert [(c.status) for c in bound.status.conditions if c.type == "PodScheduled"] == ["True"]
     between = [
-        f.object for f in cluster.of("p") if (f.object.spec.node_name == "") != ("kerf.dev/grant" not in f.object.metadata.annotations)
+        f.object
+        for f in cluster.of("p")
+        if (f.object.spec.node_name == "") != ("kerf.dev/grant" not in f.object.metadata.annotations)
     ]
     assert between == [], "no version has one without the other"
 
@@ -75,7 +77,13 @@ async def test_a_node_that_does_not_exist_is_taken(cluster: Harness) -> None:
 
 async def test_a_key_that_the_server_would_not_check_is_never_sent(cluster: Harness) -> None:
     pod = await cluster.create_pod("p")
-    order = Bind(uid=pod.metadata.uid, namespace=cluster.namespace, name="p", resource_version=pod.metadata.resource_version, node="n")
+    order = Bind(
+        uid=pod.metadata.uid,
+        namespace=cluster.namespace,
+        name="p",
+        resource_version=pod.metadata.resource_version,
+        node="n",
+    )
     refused = await cluster.writes.bind(order, {"not a key!": "x"})
     assert refused.outcome == "refused"
     assert "nothing was sent" in refused.message
@@ -84,7 +92,13 @@ async def test_a_key_that_the_server_would_not_check_is_never_sent(cluster: Harn
 
 async def test_without_its_preconditions_it_is_never_sent(cluster: Harness) -> None:
     pod = await cluster.create_pod("p")
-    whole = Bind(uid=pod.metadata.uid, namespace=cluster.namespace, name="p", resource_version=pod.metadata.resource_version, node="n")
+    whole = Bind(
+        uid=pod.metadata.uid,
+        namespace=cluster.namespace,
+        name="p",
+        resource_version=pod.metadata.resource_version,
+        node="n",
+    )
     for field in ("uid", "resource_version", "node"):
         assert (await cluster.writes.bind(msgspec.structs.replace(whole, **{field: ""}))).outcome == "refused"
 

@@ -26,7 +26,9 @@ async def test_versions_of_an_object_rise_and_none_comes_twice(cluster: Harness)
     pod = await cluster.create_pod("p")
     for number in range(10):
         await cluster.writes.annotate_pod(cluster.namespace, "p", pod.metadata.uid, {"kerf.dev/touched": str(number)})
-    await eventually(lambda: cluster.pod("p").metadata.annotations.get("kerf.dev/touched") == "9", what="the last change")
+    await eventually(
+        lambda: cluster.pod("p").metadata.annotations.get("kerf.dev/touched") == "9", what="the last change"
+    )
     versions = [version(fact.object.metadata) for fact in cluster.of("p")]
     assert len(versions) == 11
     assert versions == sorted(set(versions))
@@ -34,7 +36,9 @@ async def test_versions_of_an_object_rise_and_none_comes_twice(cluster: Harness)
 
 async def test_a_write_that_changes_nothing_is_no_fact(cluster: Harness) -> None:
     pod = await cluster.create_pod("p", annotations={"kerf.dev/touched": "same"})
-    assert (await cluster.writes.annotate_pod(cluster.namespace, "p", pod.metadata.uid, {"kerf.dev/touched": "same"})).outcome == "done"
+    assert (
+        await cluster.writes.annotate_pod(cluster.namespace, "p", pod.metadata.uid, {"kerf.dev/touched": "same"})
+    ).outcome == "done"
     await cluster.source.refresh()
     assert len(cluster.of("p")) == 1
 
@@ -47,8 +51,11 @@ async def test_a_name_that_comes_again_is_another_pod(cluster: Harness) -> None:
     assert version(second.metadata) > version(first.metadata)
     told = [(type(f), f.object.metadata.uid, f.object.metadata.deletion_timestamp is not None) for f in cluster.of("p")]
     assert told == [
-        (Put, first.metadata.uid, False), (Put, first.metadata.uid, True), (Gone, first.metadata.uid, True), (Put, second.metadata.uid, False),
-    ]  # fmt: skip
+        (Put, first.metadata.uid, False),
+        (Put, first.metadata.uid, True),
+        (Gone, first.metadata.uid, True),
+        (Put, second.metadata.uid, False),
+    ]
 
 
 async def test_a_refresh_has_told_all_that_was_true_before_it(cluster: Harness) -> None:
@@ -72,7 +79,9 @@ async def test_a_priority_class_becomes_a_number_in_the_pod(cluster: Harness) ->
 
 async def test_an_unknown_priority_class_is_refused(cluster: Harness) -> None:
     spec = {"priorityClassName": "nobody-made-it", "containers": [{"name": "c", "image": "i"}]}
-    status, answer = await cluster.request("POST", resources.POD.collection(cluster.namespace), {"metadata": {"name": "p"}, "spec": spec})
+    status, answer = await cluster.request(
+        "POST", resources.POD.collection(cluster.namespace), {"metadata": {"name": "p"}, "spec": spec}
+    )
     assert status == 403
     assert "no PriorityClass with name nobody-made-it was found" in answer["message"]
 
@@ -88,7 +97,9 @@ async def test_a_gate_that_goes_is_told(cluster: Harness) -> None:
 
 async def test_a_namespace_that_is_not_there_takes_no_pods(cluster: Harness) -> None:
     status, answer = await cluster.request(
-        "POST", resources.POD.collection("nowhere"), {"metadata": {"name": "p"}, "spec": {"containers": [{"name": "c", "image": "i"}]}}
+        "POST",
+        resources.POD.collection("nowhere"),
+        {"metadata": {"name": "p"}, "spec": {"containers": [{"name": "c", "image": "i"}]}},
     )
     assert (status, answer["reason"]) == (404, "NotFound")
 

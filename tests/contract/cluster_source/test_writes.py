@@ -16,12 +16,26 @@ NOW_S = 1_795_000_000.0
 
 def delete(pod: Pod, **changes: Any) -> DeletePod:
     return DeletePod(
-        **{"uid": pod.metadata.uid, "namespace": pod.metadata.namespace, "name": pod.metadata.name, "reason": "test", **changes}
+        **{
+            "uid": pod.metadata.uid,
+            "namespace": pod.metadata.namespace,
+            "name": pod.metadata.name,
+            "reason": "test",
+            **changes,
+        }
     )
 
 
 def evict(pod: Pod, **changes: Any) -> Evict:
-    return Evict(**{"uid": pod.metadata.uid, "namespace": pod.metadata.namespace, "name": pod.metadata.name, "reason": "test", **changes})
+    return Evict(
+        **{
+            "uid": pod.metadata.uid,
+            "namespace": pod.metadata.namespace,
+            "name": pod.metadata.name,
+            "reason": "test",
+            **changes,
+        }
+    )
 
 
 async def bound(cluster: Harness, name: str = "p", **metadata: Any) -> Pod:
@@ -41,18 +55,26 @@ async def test_a_touch_moves_the_version(cluster: Harness) -> None:
 
 async def test_a_touch_never_hits_another_pod_of_that_name(cluster: Harness) -> None:
     await cluster.create_pod("p")
-    assert (await cluster.writes.annotate_pod(cluster.namespace, "p", "somebody-else", {"kerf.dev/touched": "t"})).outcome == "gone"
-    assert (await cluster.writes.annotate_pod(cluster.namespace, "q", "somebody-else", {"kerf.dev/touched": "t"})).outcome == "gone"
+    assert (
+        await cluster.writes.annotate_pod(cluster.namespace, "p", "somebody-else", {"kerf.dev/touched": "t"})
+    ).outcome == "gone"
+    assert (
+        await cluster.writes.annotate_pod(cluster.namespace, "q", "somebody-else", {"kerf.dev/touched": "t"})
+    ).outcome == "gone"
 
 
 async def test_a_pod_with_as_many_annotations_as_the_server_takes_is_touched_by_its_status(cluster: Harness) -> None:
     """Otherwise a tenant could hold up every takeover after a wipe of NATS."""
     pod = await cluster.create_pod("p", annotations={"a": "x" * (256 * 1024 - 1)})
-    by_annotation = await cluster.writes.annotate_pod(cluster.namespace, "p", pod.metadata.uid, {"kerf.dev/touched": "t1"})
+    by_annotation = await cluster.writes.annotate_pod(
+        cluster.namespace, "p", pod.metadata.uid, {"kerf.dev/touched": "t1"}
+    )
     assert by_annotation.outcome == "refused"
     assert "may not be more than 262144 bytes" in by_annotation.message
     for token in ("t1", "t2"):
-        assert (await cluster.writes.mark_touched(cluster.namespace, "p", pod.metadata.uid, token=token)).outcome == "done"
+        assert (
+            await cluster.writes.mark_touched(cluster.namespace, "p", pod.metadata.uid, token=token)
+        ).outcome == "done"
         pod = await cluster.changed(pod)
     assert [c.message for c in pod.status.conditions if c.type == "kerf.dev/touched"] == ["t2"]
     assert (await cluster.writes.mark_touched(cluster.namespace, "p", "somebody-else", token="t3")).outcome == "gone"
@@ -61,7 +83,9 @@ async def test_a_pod_with_as_many_annotations_as_the_server_takes_is_touched_by_
 async def test_a_report_stands_as_a_condition_beside_the_others(cluster: Harness) -> None:
     pod = await cluster.create_pod("p")
     other = {"status": {"conditions": [{"type": "example.com/Other", "status": "True"}]}}
-    await cluster.request("PATCH", resources.POD.path("p", cluster.namespace, sub="status"), other, content_type=STRATEGIC_PATCH)
+    await cluster.request(
+        "PATCH", resources.POD.path("p", cluster.namespace, sub="status"), other, content_type=STRATEGIC_PATCH
+    )
     pod = await cluster.changed(pod)
     for message in ("first", "second"):
         result = await cluster.writes.report_unscheduled(
@@ -85,7 +109,9 @@ async def test_a_late_report_does_not_land_on_a_pod_that_moved_on(cluster: Harne
 
 async def test_labels_of_nodes_come_and_go(cluster: Harness) -> None:
     node = await cluster.create_node()
-    assert (await cluster.writes.label_node(node, {"nvidia.com/gpu.product": "NVIDIA-H100", "x": "y"})).outcome == "done"
+    assert (
+        await cluster.writes.label_node(node, {"nvidia.com/gpu.product": "NVIDIA-H100", "x": "y"})
+    ).outcome == "done"
     assert (await cluster.writes.label_node(node, {"x": None})).outcome == "done"
     await eventually(lambda: len(cluster.of(node, "Node")) == 3, what="both changes")
     assert cluster.seen(node, "Node").metadata.labels == {"nvidia.com/gpu.product": "NVIDIA-H100"}
@@ -103,7 +129,9 @@ async def test_a_pending_pod_goes_at_once(cluster: Harness) -> None:
 async def test_a_bound_pod_is_told_as_leaving_and_then_as_gone(cluster: Harness) -> None:
     pod = await bound(cluster)
     assert (await cluster.writes.delete_pod(delete(pod))).outcome == "done"
-    await eventually(lambda: any(f.object.metadata.deletion_timestamp for f in cluster.of("p")), what="the deletion's begin")
+    await eventually(
+        lambda: any(f.object.metadata.deletion_timestamp for f in cluster.of("p")), what="the deletion's begin"
+    )
     leaving = next(f.object for f in cluster.of("p") if f.object.metadata.deletion_timestamp)
     assert leaving.metadata.deletion_grace_period_seconds == 30
     await cluster.finish_pod("p")
@@ -115,7 +143,9 @@ async def test_deleting_needs_the_right_pod_at_the_right_version(cluster: Harnes
     assert (await cluster.writes.delete_pod(delete(pod, uid="another"))).outcome == "conflict"
     assert (await cluster.writes.delete_pod(delete(pod, resource_version="1"))).outcome == "conflict"
     assert (await cluster.writes.delete_pod(delete(pod, name="nobody"))).outcome == "gone"
-    assert (await cluster.writes.delete_pod(delete(pod, resource_version=pod.metadata.resource_version))).outcome == "done"
+    assert (
+        await cluster.writes.delete_pod(delete(pod, resource_version=pod.metadata.resource_version))
+    ).outcome == "done"
 
 
 async def test_an_eviction_without_budgets_is_a_deletion(cluster: Harness) -> None:
@@ -123,13 +153,17 @@ async def test_an_eviction_without_budgets_is_a_deletion(cluster: Harness) -> No
     assert (await cluster.writes.evict(evict(pod, uid="another"))).outcome == "conflict"
     assert (await cluster.writes.evict(evict(pod, name="nobody"))).outcome == "gone"
     assert (await cluster.writes.evict(evict(pod))).outcome == "done"
-    await eventually(lambda: any(f.object.metadata.deletion_timestamp for f in cluster.of("p")), what="the deletion's begin")
+    await eventually(
+        lambda: any(f.object.metadata.deletion_timestamp for f in cluster.of("p")), what="the deletion's begin"
+    )
 
 
 async def test_a_disruption_budget_throttles_an_eviction(cluster: Harness) -> None:
     """A real cluster without its disruption controller says the same: nothing may go yet."""
     pod = await bound(cluster, labels={"app": "precious"})
-    await cluster.create("PodDisruptionBudget", "keep", {"spec": {"minAvailable": 1, "selector": {"matchLabels": {"app": "precious"}}}})
+    await cluster.create(
+        "PodDisruptionBudget", "keep", {"spec": {"minAvailable": 1, "selector": {"matchLabels": {"app": "precious"}}}}
+    )
     refused = await cluster.writes.evict(evict(pod))
     assert refused.outcome == "throttled"
     assert refused.message
@@ -139,23 +173,36 @@ async def test_a_disruption_budget_throttles_an_eviction(cluster: Harness) -> No
 async def test_an_event_needs_a_name_of_its_own(cluster: Harness) -> None:
     pod = await cluster.create_pod("p")
     event = AnnounceEvent(
-        uid=pod.metadata.uid, namespace=cluster.namespace, name="p", reason="Scheduled", action="Binding", note="x" * 5000
+        uid=pod.metadata.uid,
+        namespace=cluster.namespace,
+        name="p",
+        reason="Scheduled",
+        action="Binding",
+        note="x" * 5000,
     )
     assert (await cluster.writes.announce(event, event_name="p.1", now_s=NOW_S)).outcome == "done"
     assert (await cluster.writes.announce(event, event_name="p.1", now_s=NOW_S)).outcome == "conflict"
     status, held = await cluster.request("GET", resources.EVENT.path("p.1", cluster.namespace))
     assert status == 200
-    assert (held["reason"], held["reportingController"], held["regarding"]["uid"]) == ("Scheduled", "kerf", pod.metadata.uid)
+    assert (held["reason"], held["reportingController"], held["regarding"]["uid"]) == (
+        "Scheduled",
+        "kerf",
+        pod.metadata.uid,
+    )
     assert len(held["note"]) == 1024
 
 
 async def test_a_late_binding_claim_learns_its_node(cluster: Harness) -> None:
     await cluster.create(
-        "PersistentVolumeClaim", "data", {"spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}}
+        "PersistentVolumeClaim",
+        "data",
+        {"spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}},
     )
     assert (await cluster.writes.select_node(cluster.namespace, "data", "n1")).outcome == "done"
     await eventually(lambda: len(cluster.of("data", "PersistentVolumeClaim")) == 2, what="the change")
-    assert cluster.seen("data", "PersistentVolumeClaim").metadata.annotations["volume.kubernetes.io/selected-node"] == "n1"
+    assert (
+        cluster.seen("data", "PersistentVolumeClaim").metadata.annotations["volume.kubernetes.io/selected-node"] == "n1"
+    )
 
 
 async def test_a_volume_is_reserved_once(cluster: Harness) -> None:
@@ -164,7 +211,9 @@ async def test_a_volume_is_reserved_once(cluster: Harness) -> None:
     made = await cluster.create("PersistentVolume", name, {"spec": spec})
     seen = made["metadata"]["resourceVersion"]
     for claim, outcome in (("first", "done"), ("second", "conflict")):
-        result = await cluster.writes.reserve_volume(name, seen, namespace=cluster.namespace, claim=claim, claim_uid=f"uid-of-{claim}")
+        result = await cluster.writes.reserve_volume(
+            name, seen, namespace=cluster.namespace, claim=claim, claim_uid=f"uid-of-{claim}"
+        )
         assert result.outcome == outcome
     await eventually(lambda: cluster.seen(name, "PersistentVolume").spec.claim_ref, what="the reservation")
     assert cluster.seen(name, "PersistentVolume").spec.claim_ref.uid == "uid-of-first"

@@ -37,7 +37,13 @@ def build(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def settings(host: Path, build: Path) -> dict[str, Any]:
     become(host, NVML)
-    return {"interposer_dir": str(build), "libcuda": str(build / "libcuda.so.1"), "poll_s": 0.1, "usage_s": 0.05, "escape_slack_mib": 0}
+    return {
+        "interposer_dir": str(build),
+        "libcuda": str(build / "libcuda.so.1"),
+        "poll_s": 0.1,
+        "usage_s": 0.05,
+        "escape_slack_mib": 0,
+    }
 
 
 @pytest.fixture
@@ -68,16 +74,22 @@ async def uses(bus: NatsBus) -> list[SliceUse]:
 @pytest.fixture
 def owned(monkeypatch: pytest.MonkeyPatch) -> None:
     """Process 4711 is the pod's; whose it is would be in /proc of a real one."""
-    monkeypatch.setattr(watch, "NvmlDevices", functools.partial(NvmlDevices, owner={4711: Owner(uid("a"), "f" * 64)}.get))
+    monkeypatch.setattr(
+        watch, "NvmlDevices", functools.partial(NvmlDevices, owner={4711: Owner(uid("a"), "f" * 64)}.get)
+    )
 
 
 @pytest.fixture
 def victim(host: Path, settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
     """A process of the low pod that launches without end, and that nothing stands in front of."""
     monkeypatch.setenv("KERF_FAKE_CUDA", str(host / "world"))
-    with subprocess.Popen([sys.executable, str(VICTIM), settings["libcuda"]], stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        [sys.executable, str(VICTIM), settings["libcuda"]], stdout=subprocess.PIPE, text=True
+    ) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "begun\n"
-        monkeypatch.setattr(watch, "NvmlDevices", functools.partial(NvmlDevices, owner={process.pid: Owner(uid("a"), "f" * 64)}.get))
+        monkeypatch.setattr(
+            watch, "NvmlDevices", functools.partial(NvmlDevices, owner={process.pid: Owner(uid("a"), "f" * 64)}.get)
+        )
         yield process.pid
         process.kill()

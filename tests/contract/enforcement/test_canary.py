@@ -36,7 +36,13 @@ def _proof(host: Path) -> Proof:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="the canary mounts its page where a container has it")
 async def test_the_canary_leaves_alone_what_is_somebodys(
-    nats: EmbeddedServer, bus: NatsBus, host: Path, kubelet: FakeKubelet, settings: dict[str, Any], build: Path, place: None
+    nats: EmbeddedServer,
+    bus: NatsBus,
+    host: Path,
+    kubelet: FakeKubelet,
+    settings: dict[str, Any],
+    build: Path,
+    place: None,
 ) -> None:
     """With all of its memory granted the GPU has no room for a canary: nothing new is proven until some of it is given back."""
     async with agent(nats, host, **(settings | {"interposer_dir": str(host / "nothing")})):
@@ -56,7 +62,10 @@ async def test_a_failed_canary_is_no_offer_and_nothing_that_was_promised_more_st
             await started(bus, kubelet, "a")
         assert not page(host, "a").exists()
         assert "interposer" not in await eventually(lambda: offered(bus))
-        assert "has failed with driver 580.1: cuMemCreate gave too much" in ctx.health.report()["parts"]["enforcement"]["detail"]
+        assert (
+            "has failed with driver 580.1: cuMemCreate gave too much"
+            in ctx.health.report()["parts"]["enforcement"]["detail"]
+        )
         assert ctx.health.ready
         assert "kerf_agent_enforcement_proven 0.0" in ctx.metrics.render().decode()
 

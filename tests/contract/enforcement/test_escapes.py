@@ -39,7 +39,9 @@ async def test_what_gets_past_the_interposer_is_shown(
         await started(bus, kubelet, "a")
         become(host, f"{NVML}process 0 4711 50\n")
         await eventually(lambda: any(use.hidden_mib == 50 for use in uses))
-        assert f'kerf_agent_slice_hidden_mib{{gpu="{GPU}",namespace="team",pod="a"}} 50.0' in ctx.metrics.render().decode()
+        assert (
+            f'kerf_agent_slice_hidden_mib{{gpu="{GPU}",namespace="team",pod="a"}} 50.0' in ctx.metrics.render().decode()
+        )
 
 
 async def test_a_container_that_cuts_its_counters_hides_nothing(
@@ -61,7 +63,13 @@ async def test_a_container_that_cuts_its_counters_hides_nothing(
 
 
 async def test_by_policy_the_pod_that_got_past_is_evicted(
-    nats: EmbeddedServer, bus: NatsBus, host: Path, kubelet: FakeKubelet, settings: dict[str, Any], proven: None, owned: None
+    nats: EmbeddedServer,
+    bus: NatsBus,
+    host: Path,
+    kubelet: FakeKubelet,
+    settings: dict[str, Any],
+    proven: None,
+    owned: None,
 ) -> None:
     asked = await evictions(bus)
     async with agent(nats, host, **settings, escapes="evict"):
@@ -73,7 +81,14 @@ async def test_by_policy_the_pod_that_got_past_is_evicted(
 
 
 async def test_by_policy_what_got_past_waits_for_its_turn_and_is_let_go_with_the_agent(
-    nats: EmbeddedServer, bus: NatsBus, host: Path, kubelet: FakeKubelet, settings: dict[str, Any], proven: None, build: Path, victim: int
+    nats: EmbeddedServer,
+    bus: NatsBus,
+    host: Path,
+    kubelet: FakeKubelet,
+    settings: dict[str, Any],
+    proven: None,
+    build: Path,
+    victim: int,
 ) -> None:
     async with agent(nats, host, **settings, escapes="lock"):
         await started(bus, kubelet, "a", compute_milli=0, strategy="time_slice")

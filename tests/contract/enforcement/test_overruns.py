@@ -36,16 +36,23 @@ from tests.support.waiting import eventually
 def forge(tmp_path_factory: pytest.TempPathFactory, build: Path) -> Path:
     """A program that writes over what its page says of its GPU time."""
     folder = tmp_path_factory.mktemp("programs")
-    subprocess.run(["make", "-s", "-C", str(ROOT / "tests" / "interposer" / "programs"), f"BUILD={folder}", f"{folder}/forge"], check=True)
+    subprocess.run(
+        ["make", "-s", "-C", str(ROOT / "tests" / "interposer" / "programs"), f"BUILD={folder}", f"{folder}/forge"],
+        check=True,
+    )
     return folder / "forge"
 
 
 def forged(host: Path, build: Path, program: Path, processes: int) -> list[int]:
     """Runs so many at once in container a, on the fake driver; per cent of the GPU's time that each really had."""
     environment = os.environ | {
-        "KERF_DIRECTORY": str(page(host, "a")), "LD_PRELOAD": str(build / "test" / LIBRARY), "KERF_TEST_DRIVER": str(build / "libcuda.so.1"),
-        "LD_LIBRARY_PATH": str(build), "KERF_FAKE_CUDA": str(host / "forged"), "KERF_FAKE_CUDA_CLIENTS": str(processes),
-    }  # fmt: skip
+        "KERF_DIRECTORY": str(page(host, "a")),
+        "LD_PRELOAD": str(build / "test" / LIBRARY),
+        "KERF_TEST_DRIVER": str(build / "libcuda.so.1"),
+        "LD_LIBRARY_PATH": str(build),
+        "KERF_FAKE_CUDA": str(host / "forged"),
+        "KERF_FAKE_CUDA_CLIENTS": str(processes),
+    }
     running = [
         subprocess.Popen(
             [str(program), "all", "500000", "4"],
@@ -116,7 +123,13 @@ async def test_a_share_that_is_kept_is_no_escape_of_time(
 
 
 async def test_by_policy_the_pod_that_took_more_time_than_its_share_is_evicted(
-    nats: EmbeddedServer, bus: NatsBus, host: Path, kubelet: FakeKubelet, settings: dict[str, Any], proven: None, owned_by_a: None
+    nats: EmbeddedServer,
+    bus: NatsBus,
+    host: Path,
+    kubelet: FakeKubelet,
+    settings: dict[str, Any],
+    proven: None,
+    owned_by_a: None,
 ) -> None:
     asked = await evictions(bus)
     async with agent(nats, host, **settings | BY_TIME, escapes="evict"):
@@ -128,7 +141,14 @@ async def test_by_policy_the_pod_that_took_more_time_than_its_share_is_evicted(
 
 
 async def test_by_policy_what_took_more_time_than_its_share_is_locked_for_the_rest_of_every_cycle(
-    nats: EmbeddedServer, bus: NatsBus, host: Path, kubelet: FakeKubelet, settings: dict[str, Any], proven: None, build: Path, victim: int
+    nats: EmbeddedServer,
+    bus: NatsBus,
+    host: Path,
+    kubelet: FakeKubelet,
+    settings: dict[str, Any],
+    proven: None,
+    build: Path,
+    victim: int,
 ) -> None:
     """Alone on the GPU, too; and it stays rationed though NVML now sees no more of it than its share."""
     async with agent(nats, host, **settings | BY_TIME, escapes="lock"):

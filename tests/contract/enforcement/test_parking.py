@@ -37,7 +37,12 @@ def proven(host: Path, build: Path) -> None:
 
 
 def grant(
-    name: str, parked: Parked | None = None, *, term: int = 1, compute_milli: int = 600, strategy: Strategy = "interposer"
+    name: str,
+    parked: Parked | None = None,
+    *,
+    term: int = 1,
+    compute_milli: int = 600,
+    strategy: Strategy = "interposer",
 ) -> NodeGrant:
     share = GpuShare(node="n1", uuid=GPU, memory_mib=64, compute_milli=compute_milli)
     made = Grant(grant_id=f"g-{name}", term=1, containers={"main": ContainerGrant(strategy=strategy, gpus=(share,))})
@@ -165,7 +170,11 @@ async def test_another_strategy_cannot_and_says_so(
     async with agent(nats, host, **settings):
         await started(bus, kubelet, grant("low", strategy="advisory"))
         answer = await say(bus, grant("low", PAUSE, strategy="advisory"))
-        assert (answer.ok, answer.parked, answer.reason) == (True, None, "slices by advisory cannot pause while they run")
+        assert (answer.ok, answer.parked, answer.reason) == (
+            True,
+            None,
+            "slices by advisory cannot pause while they run",
+        )
         assert msgspec.structs.replace(answer, reason="") == await say(bus, grant("low", strategy="advisory"))
 
 
@@ -207,7 +216,11 @@ async def test_who_has_more_allocated_than_it_would_keep_is_not_shrunk(
         await started(bus, kubelet, grant("low"))
         count(host, "low", 40)
         answer = await say(bus, grant("low", SHRINK))
-        assert (answer.ok, answer.parked, answer.reason) == (True, None, "container main has 40 MiB of a GPU allocated, and would be left 32")
+        assert (answer.ok, answer.parked, answer.reason) == (
+            True,
+            None,
+            "container main has 40 MiB of a GPU allocated, and would be left 32",
+        )
         assert orders(host, "low").gpu[0].memory_limit_bytes == 64 << 20
         count(host, "low", 32)
         assert (await say(bus, grant("low", SHRINK))).parked == SHRINK
@@ -282,7 +295,9 @@ async def test_a_checkpointed_pod_has_left_the_gpu_when_placement_hears_so_and_c
         with pytest.raises(grpc.aio.AioRpcError, match="parked"):
             await kubelet.start_container(kubelet.pods[uid("low")])
     async with agent(nats, host, **settings):
-        assert (low.state, (await say(bus, parked)).parked) == (2, CHECKPOINT), "others have its memory: no agent's end brings it back"
+        assert (low.state, (await say(bus, parked)).parked) == (2, CHECKPOINT), (
+            "others have its memory: no agent's end brings it back"
+        )
         answer = await say(bus, grant("low", compute_milli=0, strategy="time_slice"))
         assert (answer.ok, answer.parked) == (True, None)
         assert (low.state, low.mib_on_gpu, orders(host, "low").gpu[0].memory_limit_bytes) == (0, 64, 64 << 20)
@@ -306,7 +321,12 @@ async def test_without_room_in_its_memory_limit_a_pod_is_not_checkpointed_and_ru
             answer = await say(bus, grant("low", CHECKPOINT))
             assert (answer.ok, answer.parked) == (True, None)
             assert "its memory limit has room for 63 MiB, and it has 64 MiB on GPUs" in answer.reason
-            assert (low.state, low.mib_on_gpu, orders(host, "low").paused, orders(host, "low").gpu[0].memory_limit_bytes) == (
+            assert (
+                low.state,
+                low.mib_on_gpu,
+                orders(host, "low").paused,
+                orders(host, "low").gpu[0].memory_limit_bytes,
+            ) == (
                 0,
                 64,
                 0,
@@ -329,7 +349,9 @@ async def test_a_pod_whose_memory_others_have_on_the_device_stays_on_the_host_un
     async with agent(nats, host, **settings):
         await started(bus, kubelet, grant("low"))
         await say(bus, grant("low", CHECKPOINT))
-        with subprocess.Popen([sys.executable, str(VICTIM), low.libcuda], stdout=subprocess.PIPE, text=True) as stranger:  # noqa: ASYNC220
+        with subprocess.Popen(  # noqa: ASYNC220
+            [sys.executable, str(VICTIM), low.libcuda], stdout=subprocess.PIPE, text=True
+        ) as stranger:
             assert stranger.stdout is not None
             assert stranger.stdout.readline() == "begun\n"
             refused = await say(bus, grant("low"))

@@ -51,10 +51,13 @@ async def test_a_container_gets_the_library_its_page_and_no_way_to_write_its_lim
     await bus.subscribe(subjects.event_in_namespace("slice", "enforced", "team"), ear)
     async with agent(nats, host, **settings):
         found = mounts(host, await started(bus, kubelet, "a"))
-        assert set(found) == {f"/run/kerf/{name}" for name in ("libkerf.so", "orders", "counters", "signal", "peers")} | {
-            "/etc/ld.so.preload"
-        }
-        assert [path for path, mount in sorted(found.items()) if "ro" not in mount["options"]] == ["/run/kerf/counters", "/run/kerf/signal"]
+        assert set(found) == {
+            f"/run/kerf/{name}" for name in ("libkerf.so", "orders", "counters", "signal", "peers")
+        } | {"/etc/ld.so.preload"}
+        assert [path for path, mount in sorted(found.items()) if "ro" not in mount["options"]] == [
+            "/run/kerf/counters",
+            "/run/kerf/signal",
+        ]
         assert preloads(found) == "/run/kerf/libkerf.so\n"
         said = orders(host, "a")
         assert (said.gpu_count, said.gpu[0].memory_limit_bytes, said.gpu[0].compute_milli) == (1, 64 << 20, 300)
@@ -63,13 +66,22 @@ async def test_a_container_gets_the_library_its_page_and_no_way_to_write_its_lim
 
 
 async def test_a_process_in_the_container_gets_the_slice_and_no_byte_more(
-    nats: EmbeddedServer, bus: NatsBus, host: Path, kubelet: FakeKubelet, settings: dict[str, Any], proven: None, build: Path
+    nats: EmbeddedServer,
+    bus: NatsBus,
+    host: Path,
+    kubelet: FakeKubelet,
+    settings: dict[str, Any],
+    proven: None,
+    build: Path,
 ) -> None:
     async with agent(nats, host, **settings):
         await started(bus, kubelet, "a")
         environment = os.environ | {"KERF_DIRECTORY": str(page(host, "a")), "LD_PRELOAD": str(build / "test" / LIBRARY)}
         command = [str(build / "probe"), str(build / "libcuda.so.1"), "memory", "2048", "128"]
-        lines = [json.loads(line) for line in subprocess.run(command, env=environment, check=True, capture_output=True).stdout.splitlines()]  # noqa: ASYNC221 - ends by itself
+        lines = [
+            json.loads(line)
+            for line in subprocess.run(command, env=environment, check=True, capture_output=True).stdout.splitlines()  # noqa: ASYNC221
+        ]
         assert lines[0]["shown_total"] == 64 << 20
         assert {line["bytes"] for line in lines[1:]} == {64 << 20}
 
@@ -81,7 +93,11 @@ async def test_slices_of_one_gpu_hear_of_each_other_while_they_run(
         await started(bus, kubelet, "low", compute_milli=0, strategy="time_slice")
         assert (orders(host, "low").tier, orders(host, "low").peer_count) == (layout.NORMAL, 0)
         await started(bus, kubelet, "high", compute_milli=0, strategy="time_slice", priority=100)
-        assert (orders(host, "low").tier, orders(host, "low").peer_count, orders(host, "high").tier) == (layout.LOW, 1, layout.NORMAL)
+        assert (orders(host, "low").tier, orders(host, "low").peer_count, orders(host, "high").tier) == (
+            layout.LOW,
+            1,
+            layout.NORMAL,
+        )
 
 
 async def test_the_page_goes_with_its_container(
@@ -93,7 +109,9 @@ async def test_the_page_goes_with_its_container(
     cgroup.mkdir()
     async with agent(nats, host, **settings):
         await started(bus, kubelet, "a")
-        await bus.request(subjects.node_command("n1", "release"), encode(NodeRelease(term=1, uid=uid("a"), grant_id="g-a")))
+        await bus.request(
+            subjects.node_command("n1", "release"), encode(NodeRelease(term=1, uid=uid("a"), grant_id="g-a"))
+        )
         assert page(host, "a").exists()
         kubelet.forget(kubelet.pods[uid("a")])
         cgroup.rmdir()
@@ -126,7 +144,10 @@ async def test_a_context_is_charged_what_the_canary_measured_or_the_operator_say
     prove(host, build, context_bytes=311 << 20, pool_chunk_bytes=32 << 20)
     async with agent(nats, host, **settings, **said):
         await started(bus, kubelet, "a")
-        assert (orders(host, "a").gpu[0].context_bytes, orders(host, "a").pool_chunk_bytes) == (charged_mib << 20, 32 << 20)
+        assert (orders(host, "a").gpu[0].context_bytes, orders(host, "a").pool_chunk_bytes) == (
+            charged_mib << 20,
+            32 << 20,
+        )
 
 
 async def test_limit_and_truth_are_said_beside_each_other(

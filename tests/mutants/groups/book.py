@@ -113,8 +113,14 @@ MUTANTS = [
         name="dead-hold-is-freed",
         what="a grant that its node calls dead is freed although its Binding may still succeed",
         file=_GIVING,
-        old='return [] if held is None or held.phase in ("holding", "reserved") else',
-        new="return [] if held is None else",
+        old=(
+'        return (\n'
+'            []\n'
+'            if held is None or held.phase in ("holding", "reserved")\n'
+'            else self._ended(held, "its node had released it before")\n'
+'        )\n'
+),
+        new='        return [] if held is None else self._ended(held, "its node had released it before")\n',
         tests=(_GIVING_TESTS + "test_a_dead_grant_whose_binding_may_still_succeed_stays_booked",),
     ),
     Mutant(

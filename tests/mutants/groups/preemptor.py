@@ -32,8 +32,14 @@ MUTANTS = [
         name="evictions-before-they-are-remembered",
         what="evictions are asked for before they are written down",
         file=CORE,
-        old="return [*(m.Remember(known, self.immunity.forgotten_at(known) - now) for known in self.immunity.changed()), *out]",
-        new="return [*out, *(m.Remember(known, self.immunity.forgotten_at(known) - now) for known in self.immunity.changed())]",
+        old=(
+            "            *(m.Remember(known, self.immunity.forgotten_at(known) - now) for known in self.immunity.changed()),\n"
+            "            *out,\n"
+        ),
+        new=(
+            "            *out,\n"
+            "            *(m.Remember(known, self.immunity.forgotten_at(known) - now) for known in self.immunity.changed()),\n"
+        ),
         tests=(f"{TEST}::test_who_gives_back_reads_that_and_when_it_comes_again",),
     ),
     Mutant(
@@ -48,8 +54,14 @@ MUTANTS = [
         name="budgeted-victims-at-once",
         what="victims under a budget are asked together with the others",
         file="services/preemptor/opened.py",
-        old=" and (not first or victim.uid == first))",
-        new=")",
+        old=(
+            "        return tuple(\n"
+            "            victim\n"
+            "            for victim in self.plan.victims\n"
+            "            if victim.uid in self.victims_left and (not first or victim.uid == first)\n"
+            "        )\n"
+        ),
+        new="        return tuple(victim for victim in self.plan.victims if victim.uid in self.victims_left)\n",
         tests=(
             f"{TEST}::test_who_is_under_a_budget_is_asked_first_the_tightest_first_and_the_others_when_the_api_server_has_taken_those",
         ),
@@ -122,8 +134,14 @@ MUTANTS = [
         name="deletion-without-uid",
         what="a deletion ends whatever pod has the name now",
         file="shared/kube/writes.py",
-        old=', "preconditions": _preconditions(order.uid, order.resource_version)}\n        return await self.send("DELETE"',
-        new='}\n        return await self.send("DELETE"',
+        old=(
+            "        body = {\n"
+            '            "apiVersion": "v1",\n'
+            '            "kind": "DeleteOptions",\n'
+            '            "preconditions": _preconditions(order.uid, order.resource_version),\n'
+            "        }\n"
+        ),
+        new='        body = {"apiVersion": "v1", "kind": "DeleteOptions"}\n',
         tests=(VERY_POD,),
     ),
 ]

@@ -127,8 +127,8 @@ MUTANTS = [
         name="place-before-all-have-given-back",
         what="a beneficiary gets its place when one of its victims has given back",
         file="services/placement/preemption/reservations.py",
-        old="if r.logged and all(self._parking.is_done",
-        new="if r.logged and any(self._parking.is_done",
+        old='            and all(self._parking.is_done(victim, r.plan.plan_id) for victim in r.plan.victims)\n',
+        new='            and any(self._parking.is_done(victim, r.plan.plan_id) for victim in r.plan.victims)\n',
         tests=(_PLANS + "test_two_victims_for_two_gpus_and_one_alone_frees_nothing",),
     ),
     Mutant(

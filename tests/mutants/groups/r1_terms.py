@@ -13,8 +13,11 @@ MUTANTS = [
         name="append-without-fence",
         what="an append does not name the newest term that the leader knows",
         file="shared/bus/log_stream.py",
-        old="_FENCE_SEQUENCE: str(fence_sequence), _FENCE_SUBJECT: fence_subject}",
-        new="}",
+        old=(
+'            _FENCE_SEQUENCE: str(fence_sequence),\n'
+'            _FENCE_SUBJECT: fence_subject,\n'
+),
+        new='',
         tests=("tests/unit/shared/bus/test_log.py::test_a_stale_leader_is_refused_and_leaves_nothing_in_the_log",),
     ),
     Mutant(
@@ -29,8 +32,8 @@ MUTANTS = [
         name="client-drops-the-chain",
         what="the log client asks for an append without the record before it",
         file="services/placement/leader/log_client.py",
-        old="last_sequence=after)",
-        new="last_sequence=None)",
+        old='                    subject, payload, fence_subject=subjects.LOG_TERM, fence_sequence=fence, last_sequence=after\n',
+        new='                    subject, payload, fence_subject=subjects.LOG_TERM, fence_sequence=fence, last_sequence=None\n',
         tests=(_CLIENT + "test_a_leader_whose_records_were_lost_is_refused_at_its_next_append",),
     ),
     Mutant(
@@ -46,15 +49,21 @@ MUTANTS = [
         what="a session that was not quick enough takes its term all the same",
         file=_PROTOCOL,
         old=(
-            '        self.term = self._last = yield from self._append_term("elected", '
-            "fence=newest.sequence if newest else 0, after=None)\n"
+
+'        self.term = self._last = yield from self._append_term(\n'
+'            "elected", fence=newest.sequence if newest else 0, after=None\n'
+'        )\n'
+
         ),
         new=(
-            "        try:\n"
-            '            self.term = self._last = yield from self._append_term("elected", '
-            "fence=newest.sequence if newest else 0, after=None)\n"
-            "        except Refused:\n"
-            "            return (yield from self.take_term())\n"
+
+'        try:\n'
+'            self.term = self._last = yield from self._append_term(\n'
+'                "elected", fence=newest.sequence if newest else 0, after=None\n'
+'            )\n'
+'        except Refused:\n'
+'            return (yield from self.take_term())\n'
+
         ),
         tests=(_STEPS + "test_whoever_was_not_quick_enough_has_no_term",),
     ),

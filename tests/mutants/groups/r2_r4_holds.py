@@ -96,8 +96,13 @@ MUTANTS = [
         name="refused-binding-is-not-touched",
         what="a pod whose Binding was certainly not applied is never decided anew",
         file=_BINDING,
-        old="self._reports.bind_refused(self._book.pods[answer.uid], answer), *self.touch([(answer.uid, False)], term)]",
-        new="self._reports.bind_refused(self._book.pods[answer.uid], answer)]",
+        old=(
+'            return [\n'
+'                *self._reports.bind_refused(self._book.pods[answer.uid], answer),\n'
+'                *self.touch([(answer.uid, False)], term),\n'
+'            ]\n'
+),
+        new='            return [*self._reports.bind_refused(self._book.pods[answer.uid], answer)]\n',
         tests=(_CORE + "test_a_binding_that_was_certainly_not_applied_is_decided_anew_after_a_touch",),
     ),
     Mutant(

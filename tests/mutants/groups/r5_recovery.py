@@ -232,8 +232,15 @@ MUTANTS = [
         name="open-holds-are-not-logged-again",
         what="open holds are not written again by a new term",
         file=_CORE,
-        old="self.batcher.owe(self.term, [h.decision for h in self.holds.values()], ",
-        new="self.batcher.owe(self.term, [], ",
+        old=(
+'        self.batcher.owe(\n'
+'            self.term,\n'
+'            [h.decision for h in self.holds.values()],\n'
+'            self.preemption.records(self.term),\n'
+'            self.recovery.excluded,\n'
+'        )\n'
+),
+        new='        self.batcher.owe(self.term, [], self.preemption.records(self.term), self.recovery.excluded)\n',
         tests=(_CORE_TESTS + "test_open_holds_are_logged_again_under_the_new_term_before_ready",),
     ),
     Mutant(
@@ -329,8 +336,15 @@ MUTANTS = [
         name="renewal-forgets-the-excluded",
         what="the ready of a renewed term does not say who is excluded",
         file=_CORE,
-        old="if h.sequence], self.preemption.records(term), self.recovery.excluded\n",
-        new="if h.sequence], self.preemption.records(term)\n",
+        old=(
+'        self.batcher.owe(\n'
+'            term,\n'
+'            [h.decision for h in self.holds.values() if h.sequence],\n'
+'            self.preemption.records(term),\n'
+'            self.recovery.excluded,\n'
+'        )\n'
+),
+        new='        self.batcher.owe(term, [h.decision for h in self.holds.values() if h.sequence], self.preemption.records(term))\n',
         tests=(_TESTS + "test_a_renewed_term_remembers_the_excluded",),
     ),
     Mutant(
@@ -386,8 +400,22 @@ MUTANTS = [
         name="dead-pod-is-deleted-at-any-version",
         what="a pod with a void grant is deleted whatever has happened to it since",
         file="services/placement/protocol/releases.py",
-        old="reason=note, resource_version=meta.resource_version),)",
-        new="reason=note),)",
+        old=(
+'        return [\n'
+'            m.SendPatches(\n'
+'                (\n'
+'                    DeletePod(\n'
+'                        uid=state.uid,\n'
+'                        namespace=meta.namespace,\n'
+'                        name=meta.name,\n'
+'                        reason=note,\n'
+'                        resource_version=meta.resource_version,\n'
+'                    ),\n'
+'                )\n'
+'            )\n'
+'        ]\n'
+),
+        new='        return [m.SendPatches((DeletePod(uid=state.uid, namespace=meta.namespace, name=meta.name, reason=note),))]\n',
         tests=_VOID,
     ),
     Mutant(

@@ -48,7 +48,9 @@ MUTANTS = [
         file=_WATCHER,
         old='not in ("refused", "unknown"):',
         new='not in ("refused",):',
-        tests=("tests/unit/services/watcher/test_executors.py::test_a_pod_whose_webhook_hangs_is_touched_by_its_status",),
+        tests=(
+            "tests/unit/services/watcher/test_executors.py::test_a_pod_whose_webhook_hangs_is_touched_by_its_status",
+        ),
     ),
     Mutant(
         name="orders-in-one-message",
@@ -142,7 +144,9 @@ MUTANTS = [
         file="services/placement/protocol/releases.py",
         old="else self._ended(held, event.reason)",
         new="else [self._end(held, event.reason)]",
-        tests=("tests/unit/services/placement/protocol/test_releases.py::test_a_release_of_a_pod_that_lives_replaces_the_pod",),
+        tests=(
+            "tests/unit/services/placement/protocol/test_releases.py::test_a_release_of_a_pod_that_lives_replaces_the_pod",
+        ),
     ),
     Mutant(
         name="full-annotations-are-placed",

@@ -142,15 +142,15 @@ MUTANTS = [
         name="term-not-saved",
         what="an agent that comes back follows older terms",
         file=CORE,
-        old="node=self.node, term=self.term, generation",
-        new="node=self.node, generation",
+        old=("            node=self.node,\n            term=self.term,\n"),
+        new="            node=self.node,\n",
         tests=(f"{TEST}::test_a_term_outlives_a_restart",),
     ),
     Mutant(
         name="closed-term-not-saved",
         what="an agent that comes back has forgotten which terms are closed",
         file=CORE,
-        old="closed_term=self._closed_term, ",
+        old="            closed_term=self._closed_term,\n",
         new="",
         tests=(f"{LATE}::test_a_closed_term_stays_closed_after_a_restart_and_for_later_leaders",),
     ),
@@ -158,7 +158,7 @@ MUTANTS = [
         name="sync-number-not-saved",
         what="an agent that comes back follows a sync that was overtaken",
         file=CORE,
-        old="sync_number=self._sync_number, ",
+        old="            sync_number=self._sync_number,\n",
         new="",
         tests=(f"{LATE}::test_the_number_of_the_newest_sync_outlives_a_restart",),
     ),
@@ -174,8 +174,8 @@ MUTANTS = [
         name="tombstones-not-saved",
         what="an agent that comes back has forgotten what it gave back for good",
         file=CORE,
-        old="            tombstones=self.released.tombstones, closed_term",
-        new="            closed_term",
+        old="            tombstones=self.released.tombstones,\n",
+        new="",
         tests=(f"{LATE}::test_what_was_given_back_for_good_outlives_a_restart",),
     ),
     # --- terms and numbers -----------------------------------------------------------------------------------------
@@ -231,8 +231,8 @@ MUTANTS = [
         name="sync-answer-without-number",
         what="the answer to a sync does not say to which",
         file=CORE,
-        old="accepted=True, number=sync.number, live",
-        new="accepted=True, live",
+        old="                number=sync.number,\n",
+        new="",
         tests=(f"{LATE}::test_the_answer_to_a_sync_repeats_its_number",),
     ),
     # --- what a sync buries and closes -----------------------------------------------------------------------------
@@ -288,32 +288,44 @@ MUTANTS = [
         name="closed-terms-not-asked",
         what="a grant of a closed term is taken",
         file=CORE,
-        old="in self.released or (grant.term < self._closed_term and self.held.get(grant.grant_id) is None)",
-        new="in self.released",
+        old=(
+            "        return grant.grant_id in self.released or (\n"
+            "            grant.term < self._closed_term and self.held.get(grant.grant_id) is None\n"
+            "        )\n"
+        ),
+        new="        return grant.grant_id in self.released\n",
         tests=(f"{LATE}::test_a_sync_closes_the_terms_before_it",),
     ),
     Mutant(
         name="closed-terms-void-what-was-named",
         what="a grant of an earlier term is void although the sync has named it",
         file=CORE,
-        old="(grant.term < self._closed_term and self.held.get(grant.grant_id) is None)",
-        new="(grant.term < self._closed_term)",
+        old=(
+            "        return grant.grant_id in self.released or (\n"
+            "            grant.term < self._closed_term and self.held.get(grant.grant_id) is None\n"
+            "        )\n"
+        ),
+        new="        return grant.grant_id in self.released or (grant.term < self._closed_term)\n",
         tests=(f"{LATE}::test_a_grant_of_an_earlier_term_that_the_sync_named_is_good",),
     ),
     Mutant(
         name="closing-term-closed-too",
         what="grants of the sync's own term are void",
         file=CORE,
-        old="(grant.term < self._closed_term and",
-        new="(grant.term <= self._closed_term and",
+        old="            grant.term < self._closed_term and self.held.get(grant.grant_id) is None\n",
+        new="            grant.term <= self._closed_term and self.held.get(grant.grant_id) is None\n",
         tests=(f"{LATE}::test_a_grant_of_the_closing_term_is_good",),
     ),
     Mutant(
         name="later-sync-opens-a-closed-term",
         what="a void grant that a later sync names is good again",
         file=CORE,
-        old="                self.released.bury(named.grant.grant_id)  #",
-        new="                pass  #",
+        old=(
+            "                self.released.bury(\n"
+            "                    named.grant.grant_id\n"
+            "                )  # an earlier sync has closed its term, and placement is told so\n"
+        ),
+        new="                pass  # an earlier sync has closed its term, and placement is told so\n",
         tests=(f"{LATE}::test_a_void_grant_that_a_sync_names_is_dead_for_good",),
     ),
     Mutant(
@@ -540,8 +552,8 @@ MUTANTS = [
         name="gone-unconfirmed",
         what="where the kubelet cannot be read its word counts as no",
         file="services/node_agent/release/watch.py",
-        old='it: {error}")\n            return\n',
-        new='it: {error}")\n            holders, holdings, on_gpus = (), (), frozenset()\n',
+        old=("            )\n            return\n"),
+        new=("            )\n            holders, holdings, on_gpus = (), (), frozenset()\n"),
         tests=(SEEMS_GONE,),
     ),
     Mutant(
@@ -598,16 +610,16 @@ MUTANTS = [
         name="ailments-not-saved",
         what="an agent that comes back has forgotten which GPUs wait for a reset",
         file=CORE,
-        old="            ailments=self.ailments, cordons",
-        new="            cordons",
+        old="            ailments=self.ailments,\n",
+        new="",
         tests=(f"{UNIT}/test_cordon.py::test_ailments_are_kept_and_a_change_of_them_alone_is_saved",),
     ),
     Mutant(
         name="cordons-not-saved",
         what="an agent that comes back has forgotten what people hold back",
         file=CORE,
-        old="ailments=self.ailments, cordons=self._cordons.saved,",
-        new="ailments=self.ailments,",
+        old="            cordons=self._cordons.saved,\n",
+        new="",
         tests=(f"{UNIT}/test_cordon.py::test_a_cordon_of_the_node_holds_back_all_and_outlives_looks_and_restarts",),
     ),
 ]

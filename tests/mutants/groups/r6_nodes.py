@@ -117,16 +117,24 @@ MUTANTS = [
         name="answer-of-another-boot",
         what="an answer of an earlier boot counts",
         file=NODES,
-        old="return answer.boot_id == self._boot.get(answer.node) and (not",
-        new="return (not",
+        old=(
+            "        return answer.boot_id == self._boot.get(answer.node) and (\n"
+            "            not answer.number or answer.number >= self._first_number[answer.node]\n"
+            "        )\n"
+        ),
+        new="        return not answer.number or answer.number >= self._first_number[answer.node]\n",
         tests=(f"{TEST}::test_an_answer_that_does_not_count_is_of_the_present_boot_or_of_none",),
     ),
     Mutant(
         name="answer-to-an-earlier-sync",
         what="the answer to a sync of the time before the node had to be synced counts",
         file=NODES,
-        old=" and (not answer.number or answer.number >= self._first_number[answer.node])",
-        new="",
+        old=(
+            "        return answer.boot_id == self._boot.get(answer.node) and (\n"
+            "            not answer.number or answer.number >= self._first_number[answer.node]\n"
+            "        )\n"
+        ),
+        new="        return answer.boot_id == self._boot.get(answer.node)\n",
         tests=(f"{RECOVERY}::test_an_answer_of_the_time_before_the_node_was_deleted_does_not_open_it",),
     ),
     Mutant(
@@ -260,8 +268,8 @@ MUTANTS = [
         name="orders-without-numbers",
         what="orders to nodes are not numbered",
         file=NODES,
-        old="            number=self._number, unbound",
-        new="            number=0, unbound",
+        old="            number=self._number,\n",
+        new="            number=0,\n",
         tests=(f"{TEST}::test_orders_to_a_node_have_rising_numbers",),
     ),
     Mutant(

@@ -32,8 +32,14 @@ MUTANTS = [
         name="parked-at-any-version",
         what="the annotation of a parked pod is written whatever the pod's version",
         file=_WATCHER,
-        old="{names.ANNOTATION_PARKED: order.parked or None}, order.resource_version\n",
-        new="{names.ANNOTATION_PARKED: order.parked or None}\n",
+        old=(
+'            order.namespace,\n'
+'            order.name,\n'
+'            order.uid,\n'
+'            {names.ANNOTATION_PARKED: order.parked or None},\n'
+'            order.resource_version,\n'
+),
+        new='            order.namespace, order.name, order.uid, {names.ANNOTATION_PARKED: order.parked or None}\n',
         tests=(_TESTS + "test_an_order_to_park_is_for_one_version_of_the_pod",),
     ),
     Mutant(
@@ -57,10 +63,15 @@ MUTANTS = [
         what="a pod is deleted although it has changed since",
         file="shared/kube/writes.py",
         old=(
-            'body = {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": '
-            "_preconditions(order.uid, order.resource_version)}"
+
+'        body = {\n'
+'            "apiVersion": "v1",\n'
+'            "kind": "DeleteOptions",\n'
+'            "preconditions": _preconditions(order.uid, order.resource_version),\n'
+'        }\n'
+
         ),
-        new='body = {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": _preconditions(order.uid, "")}',
+        new='        body = {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": _preconditions(order.uid, "")}\n',
         tests=(_TESTS + "test_a_pod_that_has_changed_since_is_not_deleted",),
     ),
     Mutant(

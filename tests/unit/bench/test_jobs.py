@@ -29,7 +29,13 @@ def job(name: str, created_s: int, run_s: int, milli: int = 1000, gpus: int = 1,
     return Job(name, created_s, run_s, gpus, milli, qos)
 
 
-FIVE = (job("a", 0, 10, 500), job("b", 0, 10, 500), job("c", 0, 10), job("d", 1, 4, gpus=2), job("e", 2, 3, 500, qos="BE"))
+FIVE = (
+    job("a", 0, 10, 500),
+    job("b", 0, 10, 500),
+    job("c", 0, 10),
+    job("d", 1, 4, gpus=2),
+    job("e", 2, 3, 500, qos="BE"),
+)
 
 
 class Fickle(Scheduler):
@@ -105,7 +111,11 @@ def audit(jobs: tuple[Job, ...], gpus: int, interference: float, replay: Replay)
 @st.composite
 def some_jobs(draw: st.DrawFn) -> tuple[Job, ...]:
     shapes = st.one_of(st.tuples(st.just(1), st.integers(1, 100).map(lambda percent: 10 * percent)), st.just((2, 1000)))
-    drawn = draw(st.lists(st.tuples(st.integers(0, 20), st.integers(1, 20), shapes, st.sampled_from(QOS)), min_size=1, max_size=12))
+    drawn = draw(
+        st.lists(
+            st.tuples(st.integers(0, 20), st.integers(1, 20), shapes, st.sampled_from(QOS)), min_size=1, max_size=12
+        )
+    )
     made = [Job(f"j{i:02d}", at, run, gpus, milli, qos) for i, (at, run, (gpus, milli), qos) in enumerate(drawn)]
     return tuple(sorted(made, key=lambda one: (one.created_s, one.name)))
 
@@ -183,7 +193,9 @@ def test_whole_gpus_never_slow_anybody_down_and_stay_within_their_bound(jobs: tu
     told = replay.run(Native(jobs, 2))
     assert [one.ran_s for one in told] == pytest.approx([one.run_s for one in jobs])
     said = figures(jobs, told, 2)
-    assert said.gpu_utilisation == pytest.approx(sum(one.gpus * one.milli * one.run_s for one in jobs) / 2000 / said.makespan_s, abs=1e-4)
+    assert said.gpu_utilisation == pytest.approx(
+        sum(one.gpus * one.milli * one.run_s for one in jobs) / 2000 / said.makespan_s, abs=1e-4
+    )
     assert_no_better(said, bound(jobs, 2, 0.5, whole=True))
 
 
@@ -224,7 +236,9 @@ HALF = Share(0, 500, GPU_MIB // 2)
         ([Start(0, (HALF,))], "2 jobs were never done"),
     ],
 )
-def test_a_scheduler_that_gives_what_there_is_not_or_forgets_somebody_is_found_out(moves: list[Start | Evict], sentence: str) -> None:
+def test_a_scheduler_that_gives_what_there_is_not_or_forgets_somebody_is_found_out(
+    moves: list[Start | Evict], sentence: str
+) -> None:
     jobs = (job("a", 0, 10, 500), job("b", 0, 10, 500), job("late", 5, 1, 500))
     with pytest.raises(Impossible, match=sentence):
         Replay(jobs, 1, 0.1).run(Careless(moves))
@@ -246,7 +260,11 @@ def test_run_time_is_from_scheduling_or_creation_to_deletion(tmp_path: Path) -> 
     [
         ("", [], "has no column name"),
         (HEAD, [], "has no pod with a GPU and a life"),
-        (HEAD + "p,2,1000,LS,0,9,0\n", ["--gpus", "1"], "pod p asks for 2 GPUs and would wait for ever; name --gpus 2 or more"),
+        (
+            HEAD + "p,2,1000,LS,0,9,0\n",
+            ["--gpus", "1"],
+            "pod p asks for 2 GPUs and would wait for ever; name --gpus 2 or more",
+        ),
         (HEAD + "p,2,500,LS,0,9,0\n", [], "pod p asks for 500 thousandths of each of 2 GPUs"),
         (HEAD + "p,1,0,LS,0,9,0\n", [], "pod p asks for 0 thousandths"),
         (HEAD + "p,1,500,LS,,9,0\n", [], "pod p has no creation_time"),
@@ -256,7 +274,12 @@ def test_run_time_is_from_scheduling_or_creation_to_deletion(tmp_path: Path) -> 
     ],
 )
 def test_input_that_makes_no_sense_is_named(
-    text: str, more: list[str], sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    text: str,
+    more: list[str],
+    sentence: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     (tmp_path / "pods.csv").write_text(text)
     monkeypatch.setattr(sys, "argv", ["jobs", "--pods", str(tmp_path / "pods.csv"), *more])
@@ -265,7 +288,9 @@ def test_input_that_makes_no_sense_is_named(
     assert sentence in capsys.readouterr().err
 
 
-def test_the_command_says_one_object_on_stdout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_says_one_object_on_stdout(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "pods.csv").write_text(HEAD + "a,1,500,LS,0,10,0\nb,1,500,BE,0,10,0\n")
     monkeypatch.setattr(sys, "argv", ["jobs", "--pods", str(tmp_path / "pods.csv"), "--gpus", "1", "--all", "--json"])
     main()

@@ -57,9 +57,18 @@ GPU = Gpu(
 )
 INVENTORY = Inventory(node="n", boot_id="b", gpus=(GPU,), driver_version="580.95.05", cuda_version="13.0")
 SIGNS = Signs(
-    uuid="GPU-a", recovery=0, rows_pending=True, remaps_rows=True, ecc_volatile=1, ecc_aggregate=7, pcie_width=16, pcie_width_most=16, pcie_generation=1,
-    pcie_generation_most=5, clock_reasons=HOT,
-)  # fmt: skip
+    uuid="GPU-a",
+    recovery=0,
+    rows_pending=True,
+    remaps_rows=True,
+    ecc_volatile=1,
+    ecc_aggregate=7,
+    pcie_width=16,
+    pcie_width_most=16,
+    pcie_generation=1,
+    pcie_generation_most=5,
+    clock_reasons=HOT,
+)
 USED = GpuProcesses(uuid="GPU-a", used_mib=2600, sm_milli=400, processes=(Process(pid=4711, mib=2048),))
 TOPO = (
     "\tGPU0\tGPU1\tNIC0\tCPU Affinity\tNUMA Affinity\tGPU NUMA ID\n"

@@ -51,7 +51,12 @@ def test_the_policy_kerf_allocates_more(trace: Trace, arrivals: Arrivals) -> Non
 def test_churn_counts_what_is_refused_by_size() -> None:
     """A node of two GPUs, pods of one and of two GPUs and one that never fits: nothing is lost from the account."""
     nodes = (TraceNode("n0", 64_000, 262_144, 2, "T4"),)
-    pods = (TracePod(1000, 1024, 1, 1000, ""), TracePod(1000, 1024, 2, 1000, ""), TracePod(1000, 1024, 4, 1000, ""), TracePod(1000, 1024, 1, 250, ""))
+    pods = (
+        TracePod(1000, 1024, 1, 1000, ""),
+        TracePod(1000, 1024, 2, 1000, ""),
+        TracePod(1000, 1024, 4, 1000, ""),
+        TracePod(1000, 1024, 1, 250, ""),
+    )
     run = churn(Trace("small", nodes, pods), Arrivals((0, 1, 2, 3), (0,)), 1, "kerf", 2.0, lives=200)
     assert run.refused_percent["4-gpu"] == 100
     assert 0 < run.refused_percent["slice"] < run.refused_percent["2-gpu"] < 100
@@ -100,7 +105,9 @@ def test_files_that_make_no_sense_are_refused_with_a_sentence(
     assert sentence in told.err
 
 
-def test_a_load_that_no_arrival_reaches_is_null(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_load_that_no_arrival_reaches_is_null(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     given = []
     for name, text in (("nodes", NODES), ("pods", PODS), ("arrivals", "P 7 1 0 0\nN 7 0\n")):
         (tmp_path / name).write_text(text)

@@ -29,7 +29,12 @@ def test_a_case_that_demands_something_else_fails() -> None:
     for case in (c for c in CASES if c["peer"] == "KAI"):
         turned = json.loads(json.dumps(case))
         for want in (*turned["expected"]["jobs"].values(), *turned["expected"].get("tasks", {}).values()):
-            want["status"] = {"binding": "pending", "running": "pending", "pipelined": "pending", "releasing": "running"}.get(want["status"], "binding")
+            want["status"] = {
+                "binding": "pending",
+                "running": "pending",
+                "pipelined": "pending",
+                "releasing": "running",
+            }.get(want["status"], "binding")
         assert kai.run(turned) != ""
 
 
@@ -43,6 +48,12 @@ def test_a_case_in_which_more_go_than_it_allows_fails() -> None:
 
 def test_the_command_says_one_object_on_stdout(tmp_path: Path) -> None:
     (tmp_path / "some.json").write_text(json.dumps({"cases": [*CASES[:3], CASES[0] | {"universal": False}]}))
-    said = subprocess.run([sys.executable, "-m", "bench.peercases", "--cases", str(tmp_path), "--json"], capture_output=True, text=True, check=True, cwd=FILE.parents[2])
+    said = subprocess.run(
+        [sys.executable, "-m", "bench.peercases", "--cases", str(tmp_path), "--json"],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=FILE.parents[2],
+    )
     suites = json.loads(said.stdout)["suites"]
     assert sum(suite["cases"] for suite in suites.values()) == 3

@@ -18,7 +18,9 @@ def texts(path: Path) -> list[str]:
 
 def test_a_line_chart_names_its_series_and_axes_and_has_round_ticks(tmp_path: Path) -> None:
     path = tmp_path / "plots" / "lines.svg"
-    line_chart(path, "A < B & C", "load, %", "allocated, %", {"fgd": [(0, 0), (97, 95.2)], "kerf": [(97, 96.0), (0, 0)]})
+    line_chart(
+        path, "A < B & C", "load, %", "allocated, %", {"fgd": [(0, 0), (97, 95.2)], "kerf": [(97, 96.0), (0, 0)]}
+    )
     assert {"A < B & C", "load, %", "allocated, %", "fgd", "kerf"} <= set(texts(path))
     assert [text for text in texts(path) if text.isdigit()] == ["0", "20", "40", "60", "80", "100"] * 2
     lines = [element.get("points", "").split() for element in ElementTree.parse(path).iter(f"{SVG}polyline")]
@@ -33,7 +35,9 @@ def test_no_tick_lies_outside_of_an_axis_whose_ends_are_given(tmp_path: Path) ->
 def test_bars_stand_on_zero_and_are_as_high_as_their_values(tmp_path: Path) -> None:
     path = tmp_path / "bars.svg"
     bar_chart(path, "t", "x", "y", {"a": {"one": 10.0, "two": 5.0}, "b": {"two": 10.0}}, y_range=(0, 10))
-    bars = [element for element in ElementTree.parse(path).iter(f"{SVG}rect") if element.find(f"{SVG}title") is not None]
+    bars = [
+        element for element in ElementTree.parse(path).iter(f"{SVG}rect") if element.find(f"{SVG}title") is not None
+    ]
     assert [element.findtext(f"{SVG}title") for element in bars] == ["one: 10", "two: 5", "two: 10"]
     full, half, other = (float(element.get("height", "0")) for element in bars)
     assert (full, other) == (pytest.approx(2 * half, abs=0.2), full)

@@ -15,7 +15,9 @@ from tests.chaos.churn.slow_agent import ENDS_WITHIN_S, SlowFleet
 
 NODE = HollowNode(name="n1", count=1, memory_mib=81_920)
 GPU = inventory_of(NODE, "boot").gpus[0].uuid
-SHARE = ContainerGrant(strategy="exclusive", gpus=(GpuShare(node="n1", uuid=GPU, memory_mib=81_920, compute_milli=1000),))
+SHARE = ContainerGrant(
+    strategy="exclusive", gpus=(GpuShare(node="n1", uuid=GPU, memory_mib=81_920, compute_milli=1000),)
+)
 GRANT = NodeGrant(1, "uid-a", "ns", "a", Grant(grant_id="g1", term=1, containers={"main": SHARE}))
 
 

@@ -76,7 +76,9 @@ def bind_memory(confined: Confined, gpus: Iterable[Gpu], allowed: Allowed, other
     nodes = frozenset(gpu.numa_node for gpu in every)
     if any(gpu.c2c for gpu in every) or not nodes < allowed.mems or not confined.promise.memory_bytes:
         return confined
-    taken = confined.promise.memory_bytes + sum(o.promise.memory_bytes for o in others if o.mems & nodes and not o.mems >= allowed.mems)
+    taken = confined.promise.memory_bytes + sum(
+        o.promise.memory_bytes for o in others if o.mems & nodes and not o.mems >= allowed.mems
+    )
     if taken > sum(allowed.node_bytes.get(node, 0) for node in nodes):
         return confined
     return msgspec.structs.replace(confined, mems=nodes)

@@ -9,7 +9,16 @@ import structlog
 from google.protobuf.message import Message
 
 from services.node_agent.devices.describe import cpu_list
-from services.node_agent.handover.nri.affinity import Allowed, Confined, Outcome, Promise, bind_memory, fits, numbers, place
+from services.node_agent.handover.nri.affinity import (
+    Allowed,
+    Confined,
+    Outcome,
+    Promise,
+    bind_memory,
+    fits,
+    numbers,
+    place,
+)
 from services.node_agent.handover.nri.session import Unimplemented
 from services.node_agent.nri_api import nri_pb2 as pb
 from shared.model.gpu import Gpu
@@ -92,7 +101,11 @@ class CpuPlugin:
         took_s = time.perf_counter() - begun
         self._decided(outcome, took_s)
         log.debug(
-            "cpus_decided", pod=f"{request.pod.namespace}/{request.pod.name}", container=container.name, outcome=outcome, took_s=took_s
+            "cpus_decided",
+            pod=f"{request.pod.namespace}/{request.pod.name}",
+            container=container.name,
+            outcome=outcome,
+            took_s=took_s,
         )
         return answer
 
@@ -120,7 +133,10 @@ class CpuPlugin:
             self._confined[request.container.id] = now
             return answer
         update = answer.update.add(container_id=request.container.id)
-        _set(update.linux.resources.cpu, Confined(promise=now.promise, cpus=allowed.cpus, mems=allowed.mems if now.mems else frozenset()))
+        _set(
+            update.linux.resources.cpu,
+            Confined(promise=now.promise, cpus=allowed.cpus, mems=allowed.mems if now.mems else frozenset()),
+        )
         self._decided("widened", None)
         return answer
 

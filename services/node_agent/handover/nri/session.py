@@ -7,7 +7,16 @@ from collections.abc import Callable
 
 from google.protobuf.message import DecodeError
 
-from services.node_agent.handover.nri.frames import PLUGIN, REQUEST, RESPONSE, RUNTIME, Decoder, FramingError, Message, encode
+from services.node_agent.handover.nri.frames import (
+    PLUGIN,
+    REQUEST,
+    RESPONSE,
+    RUNTIME,
+    Decoder,
+    FramingError,
+    Message,
+    encode,
+)
 from services.node_agent.nri_api import nri_pb2 as pb
 from services.node_agent.nri_api import ttrpc_pb2 as ttrpc
 
@@ -25,7 +34,11 @@ class Rejected(Exception):
 
 
 async def talk(
-    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, name: str, index: str, answer: Callable[[str, bytes], bytes]
+    reader: asyncio.StreamReader,
+    writer: asyncio.StreamWriter,
+    name: str,
+    index: str,
+    answer: Callable[[str, bytes], bytes],
 ) -> None:
     """Until the runtime ends the connection. `answer` is given the method and its message, and gives the message that answers
     it; it may raise Unimplemented. Requests are answered one by one, in the order in which they come.
@@ -33,7 +46,9 @@ async def talk(
     Raises Rejected, FramingError, and OSError where the connection is lost.
     """
     registration = pb.RegisterPluginRequest(plugin_name=name, plugin_idx=index)
-    request = ttrpc.Request(service=f"{PACKAGE}.Runtime", method="RegisterPlugin", payload=registration.SerializeToString())
+    request = ttrpc.Request(
+        service=f"{PACKAGE}.Runtime", method="RegisterPlugin", payload=registration.SerializeToString()
+    )
     writer.write(encode(Message(RUNTIME, 1, REQUEST, request.SerializeToString())))
     decoder = Decoder()
     while data := await reader.read(_READ_BYTES):
@@ -59,4 +74,6 @@ def _reply(message: Message, answer: Callable[[str, bytes], bytes]) -> ttrpc.Res
     try:
         return ttrpc.Response(payload=answer(asked.method, asked.payload))
     except Unimplemented:
-        return ttrpc.Response(status=ttrpc.Status(code=_UNIMPLEMENTED, message=f"{asked.service}/{asked.method} is not served here"))
+        return ttrpc.Response(
+            status=ttrpc.Status(code=_UNIMPLEMENTED, message=f"{asked.service}/{asked.method} is not served here")
+        )

@@ -29,7 +29,9 @@ class NriWay:
     def __init__(self, ctx: Context, socket: Path, make: Callable[[], CpuPlugin]) -> None:
         """`make` gives a plugin for each new connection."""
         self._ctx, self._socket, self._make = ctx, socket, make
-        self._connected = ctx.metrics.gauge("kerf_agent_nri_connected", "1 while the runtime asks for the CPUs of its containers.")
+        self._connected = ctx.metrics.gauge(
+            "kerf_agent_nri_connected", "1 while the runtime asks for the CPUs of its containers."
+        )
         self._writer: asyncio.StreamWriter | None = None
         self._said: str | None = None
         self._closed = False

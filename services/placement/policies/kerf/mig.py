@@ -117,7 +117,9 @@ def stake(
 
 
 @jit
-def filled_first(row: int, fit: Bools, scores: Ints, totals: Ints, ask: Ask, mig: MigColumns | None, instances: Instances | None) -> Ints:
+def filled_first(
+    row: int, fit: Bools, scores: Ints, totals: Ints, ask: Ask, mig: MigColumns | None, instances: Instances | None
+) -> Ints:
     """The GPU columns of a row for all instances of an ask, one for each: those of the best score are filled first. Fewer than
     asked for where there are no more. By column: whether one instance fits, its score, the GPU's MiB."""
     gpus = np.zeros(ask.gpus, np.int64)
@@ -154,15 +156,19 @@ def expected_waste(free: Ints, after: Masks, rates: Floats, asked: Floats, give_
     return waste
 
 
-def make_instances(arrays: Arrays, kinds: list[Kind], counts: list[float], takes: list[Bools], give_up: float) -> Instances | None:
+def make_instances(
+    arrays: Arrays, kinds: list[Kind], counts: list[float], takes: list[Bools], give_up: float
+) -> Instances | None:
     """None where no GPU is in MIG mode. `counts`: arrivals by kind; `takes`: by kind, the GPU kinds that it would take."""
     count = len(arrays.cuts)
     if not count:
         return None
     result = Instances(
-        np.zeros((count, MASKS), np.int64), np.zeros((count, MASKS)), np.full((count, 2 * MOST, MASKS), NONE, np.int16),
+        np.zeros((count, MASKS), np.int64),
+        np.zeros((count, MASKS)),
+        np.full((count, 2 * MOST, MASKS), NONE, np.int16),
         np.full((count, MOST, 3), NONE, np.int64),
-    )  # fmt: skip
+    )
     demands: dict[tuple[int, str, int], tuple[Floats, Floats]] = {}
     for place, cut in enumerate(arrays.cuts):
         known = constants_of(cut)
@@ -189,9 +195,13 @@ def untouched_milli(arrays: Arrays, instances: Instances) -> Floats:
     return result
 
 
-def _demand(arrays: Arrays, cut: MigCut, kinds: list[Kind], counts: list[float], takes: list[Bools]) -> tuple[Floats, Floats]:
+def _demand(
+    arrays: Arrays, cut: MigCut, kinds: list[Kind], counts: list[float], takes: list[Bools]
+) -> tuple[Floats, Floats]:
     """By line: arrivals, and times milli-GPU. A pod of several instances is as many arrivals."""
-    gpu = next(i for i, k in enumerate(arrays.kinds) if k.mig_enabled and (k.model, k.memory_mib) == (cut.model, cut.total_mib))
+    gpu = next(
+        i for i, k in enumerate(arrays.kinds) if k.mig_enabled and (k.model, k.memory_mib) == (cut.model, cut.total_mib)
+    )
     ordered = _ordered(cut.geometry)
     rates, asked = np.zeros(2 * MOST), np.zeros(2 * MOST)
     for kind, count, accepted in zip(kinds, counts, takes, strict=True):
@@ -199,7 +209,9 @@ def _demand(arrays: Arrays, cut: MigCut, kinds: list[Kind], counts: list[float],
             continue
         place = ordered.index(serving(cut.geometry, kind.ask, cut.total_mib)[0])
         milli = _milli(cut.geometry, place)
-        line, wanted = (place, milli) if kind.ask.profile else (MOST + place, min(milli, milli_on(kind.ask, cut.total_mib)))
+        line, wanted = (
+            (place, milli) if kind.ask.profile else (MOST + place, min(milli, milli_on(kind.ask, cut.total_mib)))
+        )
         rates[line] += count * kind.ask.count
         asked[line] += count * kind.ask.count * wanted
     return rates, asked

@@ -78,9 +78,13 @@ def milli_on(ask: GpuAsk, total_mib: int) -> int:
 def accepts(kind: Kind, arrays: Arrays) -> Bools:
     """By GPU kind: whether a pod of this kind would take such a GPU, were it free."""
     wanted = kind.gpu_constraints
-    return np.array([
-        (wanted is None or mismatch(wanted, gpu) is None) and (kind.ask is None or _serves(gpu, kind.ask)) for gpu in arrays.kinds
-    ], np.bool_)  # fmt: skip
+    return np.array(
+        [
+            (wanted is None or mismatch(wanted, gpu) is None) and (kind.ask is None or _serves(gpu, kind.ask))
+            for gpu in arrays.kinds
+        ],
+        np.bool_,
+    )
 
 
 def _serves(gpu: Gpu, ask: GpuAsk) -> bool:

@@ -71,7 +71,9 @@ FLOW = Parameters(
 
 def blend(turnover: float) -> Parameters:
     """Between FILL (turnover 0) and FLOW (1)."""
-    mixed = {name: (1 - turnover) * getattr(FILL, name) + turnover * getattr(FLOW, name) for name in FILL.__struct_fields__}
+    mixed = {
+        name: (1 - turnover) * getattr(FILL, name) + turnover * getattr(FLOW, name) for name in FILL.__struct_fields__
+    }
     return Parameters(**mixed)
 
 

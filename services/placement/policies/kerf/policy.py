@@ -70,7 +70,9 @@ class Kerf(Policy):
 
     def order(self, pod: PodState, ask: GpuAsk, fitting: list[GpuRoom], node: NodeState) -> list[GpuRoom]:
         if ask.count > 1 and not ask.profile:
-            return sorted(fitting, key=lambda room: (room.model, room.total_mib, room.free_milli, room.free_mib, room.column))
+            return sorted(
+                fitting, key=lambda room: (room.model, room.total_mib, room.free_milli, room.free_mib, room.column)
+            )
         arrays = self.book.arrays
         if len(fitting) == 1 or (ask.whole and len(set(arrays.classes[arrays.node_class[node.row]])) == 1):
             return fitting  # whole GPUs of one kind are all the same

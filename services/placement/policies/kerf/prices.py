@@ -25,7 +25,15 @@ _LOW, _HIGH = -6.0, 1.0
 _TINY = 1e-9
 
 
-def settle(log_prices: Floats, supply: Floats, need: Floats, demand: Floats, accepts: Bools, optional: Bools, temperature: float) -> Floats:
+def settle(
+    log_prices: Floats,
+    supply: Floats,
+    need: Floats,
+    demand: Floats,
+    accepts: Bools,
+    optional: Bools,
+    temperature: float,
+) -> Floats:
     """New log prices, classes x (cpu, memory, gpu).
 
     `supply`: the same shape, in units; `need`: shapes x 3, in units a pod; `demand`: pods by shape; `accepts`: shapes x

@@ -73,7 +73,9 @@ def cost_terms(row: int, gpus: Ints, columns: Columns, tables: Tables, ask: Ask,
     terms[0] = 0.0
     if count > 0:
         cpu, memory = float(max(1, columns.cpu_total[row])), float(max(1, columns.memory_total[row]))
-        before = imbalance(usable, count, max(0, columns.cpu_free[row]) / cpu, max(0, columns.memory_free[row]) / memory)
+        before = imbalance(
+            usable, count, max(0, columns.cpu_free[row]) / cpu, max(0, columns.memory_free[row]) / memory
+        )
         cpu_left = max(0, columns.cpu_free[row] - ask.cpu_milli) / cpu
         memory_left = max(0, columns.memory_free[row] - ask.memory_bytes) / memory
         terms[0] = tables.weights[0] * (imbalance(usable - lost, count, cpu_left, memory_left) - before)

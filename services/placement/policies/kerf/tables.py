@@ -18,7 +18,9 @@ from shared.model.units import WHOLE_GPU_MILLI
 _NOTHING_GPUS = 0.01
 
 
-def make_tables(arrays: Arrays, mix: Mix, fairness: Fairness, parameters: Parameters, log_prices: Floats) -> tuple[Tables, Floats]:
+def make_tables(
+    arrays: Arrays, mix: Mix, fairness: Fairness, parameters: Parameters, log_prices: Floats
+) -> tuple[Tables, Floats]:
     """The tables as of now, and the log prices to start from next time (classes and the pool x 3)."""
     kinds = sorted(mix.counts, key=lambda kind: -mix.counts[kind])
     counts = np.array([mix.counts[kind] for kind in kinds], np.float64)
@@ -26,7 +28,9 @@ def make_tables(arrays: Arrays, mix: Mix, fairness: Fairness, parameters: Parame
     waste = _waste(arrays, mix, kinds, takes, parameters.patience)
     instances = make_instances(arrays, kinds, counts.tolist(), takes, parameters.mig_giving_up)
     present = arrays.gpu_total_mib > 0
-    rest = np.where(present, np.minimum(arrays.gpu_free_milli, arrays.gpu_free_mib * 1000 // np.maximum(arrays.gpu_total_mib, 1)), 0)
+    rest = np.where(
+        present, np.minimum(arrays.gpu_free_milli, arrays.gpu_free_mib * 1000 // np.maximum(arrays.gpu_total_mib, 1)), 0
+    )
     rest = np.maximum(rest, 0)
     kind = np.maximum(arrays.gpu_kind, 0)
     usable = np.where(present, rest - waste[kind, rest // STEP_MILLI], 0.0)
@@ -78,9 +82,15 @@ def _waste(arrays: Arrays, mix: Mix, kinds: list[Kind], takes: list[Bools], pati
 
 
 def _prices(
-    arrays: Arrays, kinds: list[Kind], per_gpu: Floats, takes: list[Bools], usable: Floats, untouched: Floats, parameters: Parameters,
+    arrays: Arrays,
+    kinds: list[Kind],
+    per_gpu: Floats,
+    takes: list[Bools],
+    usable: Floats,
+    untouched: Floats,
+    parameters: Parameters,
     log_prices: Floats,
-) -> Floats:  # fmt: skip
+) -> Floats:
     """`per_gpu`: pods by kind for each GPU asked for. `usable`: milli-GPU by GPU, and were nothing of it given: `untouched`."""
     classes = len(arrays.classes)
     left = usable.sum(axis=1) / 1000
@@ -89,13 +99,20 @@ def _prices(
     gpu = left + back * np.maximum(everything - left, 0)
     known = arrays.pods_free >= 0
     cpu = np.where(known, np.maximum(arrays.cpu_free, 0) * (1 - back) + back * arrays.cpu_total, 0) / CPU_UNIT_MILLI
-    memory = np.where(known, np.maximum(arrays.memory_free, 0) * (1 - back) + back * arrays.memory_total, 0) / MEMORY_UNIT_BYTES
+    memory = (
+        np.where(known, np.maximum(arrays.memory_free, 0) * (1 - back) + back * arrays.memory_total, 0)
+        / MEMORY_UNIT_BYTES
+    )
     where = np.where(gpu > _NOTHING_GPUS, arrays.node_class, classes)
-    supply = np.stack([_sum_by(where, column, classes + 1) for column in (cpu, memory, np.where(where < classes, gpu, 0.0))], axis=1)
+    supply = np.stack(
+        [_sum_by(where, column, classes + 1) for column in (cpu, memory, np.where(where < classes, gpu, 0.0))], axis=1
+    )
     need = np.array([(k.cpu_milli / CPU_UNIT_MILLI, k.memory_bytes / MEMORY_UNIT_BYTES, _gpus_asked(k)) for k in kinds])
     optional = need[:, 2] > 0
     open_to = np.array([_classes_for(kind, accepted, arrays) for kind, accepted in zip(kinds, takes, strict=True)])
-    return settle(log_prices, supply, need, per_gpu * gpu.sum() * parameters.demand, open_to, optional, parameters.temperature)
+    return settle(
+        log_prices, supply, need, per_gpu * gpu.sum() * parameters.demand, open_to, optional, parameters.temperature
+    )
 
 
 def _for_classes(log_prices: Floats, classes: int) -> Floats:

@@ -55,7 +55,9 @@ class Fair(Queues):
 
     def _said(self) -> PolicyRead:
         queues = 0 if self.tree is None else len(self.tree.policy.queues)
-        return PolicyRead(namespace=CONFIG_NAMESPACE, name=CONFIG_MAP, accepted=not self.problem, queues=queues, problem=self.problem)
+        return PolicyRead(
+            namespace=CONFIG_NAMESPACE, name=CONFIG_MAP, accepted=not self.problem, queues=queues, problem=self.problem
+        )
 
     # --- whose, and how much ----------------------------------------------------------------------------------
 
@@ -108,7 +110,12 @@ class Fair(Queues):
         if self.usage is None:
             return None
         return next(
-            (why for s in states if (why := self._over(s, self.usage.queue_of(s), NOTHING, ask_of(s, self.largest_mib))) is not None), None
+            (
+                why
+                for s in states
+                if (why := self._over(s, self.usage.queue_of(s), NOTHING, ask_of(s, self.largest_mib))) is not None
+            ),
+            None,
         )
 
     def rows_within(self, state: PodState) -> Bools | None:
@@ -118,12 +125,24 @@ class Fair(Queues):
         (ask,) = state.request.asks.values()
         queue = self.usage.queue_of(state)
         left = [
-            b[0] - used[0] for at in queue.path() for b, used, _ in self.bounds(at, firm=self.usage.is_firm(state)) if b[0] is not None
+            b[0] - used[0]
+            for at in queue.path()
+            for b, used, _ in self.bounds(at, firm=self.usage.is_firm(state))
+            if b[0] is not None
         ]
-        if not left or ask.whole or ask.memory_follows or not ask.memory_mib or min(left) >= ask.count * WHOLE_GPU_MILLI:
+        if (
+            not left
+            or ask.whole
+            or ask.memory_follows
+            or not ask.memory_mib
+            or min(left) >= ask.count * WHOLE_GPU_MILLI
+        ):
             return None
         most_milli = min(left) // ask.count
-        within: Bools = self.book.arrays.gpu_total_mib.max(axis=1) * np.int64(max(0, most_milli)) >= ask.memory_mib * WHOLE_GPU_MILLI
+        within: Bools = (
+            self.book.arrays.gpu_total_mib.max(axis=1) * np.int64(max(0, most_milli))
+            >= ask.memory_mib * WHOLE_GPU_MILLI
+        )
         return within
 
     def _over(self, state: PodState, queue: Branch, extra: Amount, asked: Amount | None = None) -> Reason | None:
@@ -134,7 +153,14 @@ class Fair(Queues):
         hit = self.hit(state, extra, asked)
         if hit is None:
             return None
-        return over(hit.queue, hit.which, hit.used, hit.bound, extra, priority=state.pod.spec.priority if hit.guarantee else None)
+        return over(
+            hit.queue,
+            hit.which,
+            hit.used,
+            hit.bound,
+            extra,
+            priority=state.pod.spec.priority if hit.guarantee else None,
+        )
 
     # --- who is next ------------------------------------------------------------------------------------------
 
@@ -154,10 +180,17 @@ class Fair(Queues):
         if queue is self.tree.stray:
             return None
         borrows = queue.used.gpu_milli > (queue.guaranteed[0] or 0)
-        others = [self.tree.queues[name] for name in self.waiting() if name not in (queue.name, STRAY)] if borrows else []
+        others = (
+            [self.tree.queues[name] for name in self.waiting() if name not in (queue.name, STRAY)] if borrows else []
+        )
         return QueueExplanation(
-            name=queue.name, gpu_milli_used=queue.used.gpu_milli, gpu_milli_guaranteed=queue.guaranteed[0] or 0, gpu_milli_limit=queue.limit[0],
-            borrows=borrows, owed=sum(1 for other in others if other.used.gpu_milli < (other.guaranteed[0] or 0)))  # fmt: skip
+            name=queue.name,
+            gpu_milli_used=queue.used.gpu_milli,
+            gpu_milli_guaranteed=queue.guaranteed[0] or 0,
+            gpu_milli_limit=queue.limit[0],
+            borrows=borrows,
+            owed=sum(1 for other in others if other.used.gpu_milli < (other.guaranteed[0] or 0)),
+        )
 
     def standing(self) -> list[QueueStanding]:
         """Every queue, parents before their children."""
@@ -175,12 +208,25 @@ class Fair(Queues):
             todo += reversed(queue.children)
             reserved = kept.get(queue.name, NOTHING)
             used = queue.used.minus(reserved)
-            found.append(QueueStanding(
-                name=queue.name, parent="" if queue.parent is None else queue.parent.name, weight=queue.weight, priority=queue.priority,
-                gpu_milli_used=used[0], gpu_milli_guaranteed=queue.guaranteed[0] or 0, gpu_milli_limit=queue.limit[0],
-                cpu_milli_used=used[1], cpu_milli_guaranteed=queue.guaranteed[1], cpu_milli_limit=queue.limit[1],
-                memory_bytes_used=used[2], memory_bytes_guaranteed=queue.guaranteed[2], memory_bytes_limit=queue.limit[2],
-                waiting=waiting.get(queue.name, 0), gpu_milli_reserved=reserved.gpu_milli))  # fmt: skip
+            found.append(
+                QueueStanding(
+                    name=queue.name,
+                    parent="" if queue.parent is None else queue.parent.name,
+                    weight=queue.weight,
+                    priority=queue.priority,
+                    gpu_milli_used=used[0],
+                    gpu_milli_guaranteed=queue.guaranteed[0] or 0,
+                    gpu_milli_limit=queue.limit[0],
+                    cpu_milli_used=used[1],
+                    cpu_milli_guaranteed=queue.guaranteed[1],
+                    cpu_milli_limit=queue.limit[1],
+                    memory_bytes_used=used[2],
+                    memory_bytes_guaranteed=queue.guaranteed[2],
+                    memory_bytes_limit=queue.limit[2],
+                    waiting=waiting.get(queue.name, 0),
+                    gpu_milli_reserved=reserved.gpu_milli,
+                )
+            )
         return found
 
     @staticmethod

@@ -56,7 +56,11 @@ def room_for(state: PodState, engine: Engine) -> Ints:
 def _room(state: PodState, arrays: Arrays, rows: Ints) -> Ints:
     demand = state.demand
     room = np.minimum(arrays.pods_free[rows], _PLENTY)
-    for free, amount in ((arrays.cpu_free, demand.cpu_milli), (arrays.memory_free, demand.memory_bytes), (arrays.ephemeral_free, demand.ephemeral_bytes)):
+    for free, amount in (
+        (arrays.cpu_free, demand.cpu_milli),
+        (arrays.memory_free, demand.memory_bytes),
+        (arrays.ephemeral_free, demand.ephemeral_bytes),
+    ):
         if amount:
             room = np.minimum(room, free[rows] // amount)
     if state.request is not None:
@@ -70,7 +74,11 @@ def _on_gpus(ask: GpuAsk, arrays: Arrays, rows: Ints) -> Ints:
     if ask.whole:
         return arrays.gpu_whole[rows].astype(np.int64)
     times = np.full(arrays.gpu_free_mib[rows].shape, _PLENTY, np.int64)
-    needed = arrays.gpu_total_mib[rows] * ask.compute_milli // WHOLE_GPU_MILLI if ask.memory_follows else np.full_like(times, ask.memory_mib)
+    needed = (
+        arrays.gpu_total_mib[rows] * ask.compute_milli // WHOLE_GPU_MILLI
+        if ask.memory_follows
+        else np.full_like(times, ask.memory_mib)
+    )
     np.minimum(times, arrays.gpu_free_mib[rows] // np.maximum(needed, 1), out=times, where=needed > 0)
     if ask.compute_milli:
         times = np.minimum(times, arrays.gpu_free_milli[rows] // ask.compute_milli)
@@ -111,14 +119,20 @@ class Level:
     def rooms(self, shapes: Sequence[Shape], within: Bools | None = None) -> list[Ints]:
         """By shape: for how many of its pods each domain has room."""
         rows = self.of_row >= 0 if within is None else (self.of_row >= 0) & within
-        return [np.bincount(self.of_row[rows], weights=s.room[rows], minlength=len(self.values)).astype(np.int64) for s in shapes]
+        return [
+            np.bincount(self.of_row[rows], weights=s.room[rows], minlength=len(self.values)).astype(np.int64)
+            for s in shapes
+        ]
 
     def fitting(self, shapes: Sequence[Shape], need: int, within: Bools | None = None) -> list[int]:
         """Domains that may hold `need` of the members, the one with the least room first: so large ones stay whole."""
         rooms = self.rooms(shapes, within)
         if not self.values:
             return []
-        take = sum((np.minimum(room, s.count) for room, s in zip(rooms, shapes, strict=True)), np.zeros(len(self.values), np.int64))
+        take = sum(
+            (np.minimum(room, s.count) for room, s in zip(rooms, shapes, strict=True)),
+            np.zeros(len(self.values), np.int64),
+        )
         found = np.flatnonzero(take >= need)
         return sorted(found.tolist(), key=lambda d: (int(rooms[0][d]), self.values[d]))
 
@@ -174,7 +188,11 @@ def _required(label: str, shapes: Sequence[Shape], need: int, book: Book, taken:
 
 def _preferred(level: Level, shapes: Sequence[Shape], need: int, taken: Sequence[int], wide: Area) -> Iterator[Area]:
     """As few domains as may do: those in use, one alone, the roomiest few."""
-    tries = [level.in_use(taken), *([d] for d in level.fitting(shapes, need, wide.rows)[:_SINGLE_TRIES]), level.fewest(shapes, need, wide.rows)]
+    tries = [
+        level.in_use(taken),
+        *([d] for d in level.fitting(shapes, need, wide.rows)[:_SINGLE_TRIES]),
+        level.fewest(shapes, need, wide.rows),
+    ]
     for domains in tries:
         rows = level.mask(domains) if wide.rows is None else level.mask(domains) & wide.rows
         if holds(shapes, need, rows):

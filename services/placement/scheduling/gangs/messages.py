@@ -18,23 +18,42 @@ Alone = Callable[[PodState], PodExplanation]
 
 def gang_unknown(source: str) -> Reason:
     kind, _, name = source.partition("/")
-    return Reason(code="gang-unknown", sentence=f"the pod belongs to {kind} {name}, which is not known in its namespace, so nobody can say how many pods must be placed together", helps=f"create {source}, or annotate the pod kerf.dev/gang: none to have it placed by itself")
+    return Reason(
+        code="gang-unknown",
+        sentence=f"the pod belongs to {kind} {name}, which is not known in its namespace, so nobody can say how many pods must be placed together",
+        helps=f"create {source}, or annotate the pod kerf.dev/gang: none to have it placed by itself",
+    )
 
 
 def verdict(gang: GangState, members: Sequence[PodState], engine: Engine, alone: Alone) -> Verdict:
     """As of now. `members`: those that wait, in the order of the queue. The book is as before when this returns."""
-    about = GangExplanation(name=gang.name, minimum=gang.minimum, members=gang.members, placed=len(gang.placed), need=gang.need)
+    about = GangExplanation(
+        name=gang.name, minimum=gang.minimum, members=gang.members, placed=len(gang.placed), need=gang.need
+    )
     if gang.problem:
         why = Reason(code="gang-too-large", sentence=gang.problem, helps="make several smaller gangs of it")
         return Verdict(f"gang {gang.name}: {gang.problem}", about, (why,), (why.helps,))
     if not gang.gathered:
         return _gathering(gang, about)
     seen: list[tuple[Misfit, PodExplanation]] = []
-    tried = place_gang(gang, by_size(members), gang.need, engine, _stand_in, on_misfit=lambda m: seen.append((m, alone(engine.book.pods[m.uid]))))
+    tried = place_gang(
+        gang,
+        by_size(members),
+        gang.need,
+        engine,
+        _stand_in,
+        on_misfit=lambda m: seen.append((m, alone(engine.book.pods[m.uid]))),
+    )
     if tried.misfit is None:
         take_back(tried.placed, engine)
-        soon = f"they gave back their places and are tried again within {gang.patience_s} s" if gang.told else "they are about to be placed"
-        return Verdict(f"gang {gang.name}: the {_pods(gang.need)} that it needs fit together, {soon}", _fits(about, gang.need))
+        soon = (
+            f"they gave back their places and are tried again within {gang.patience_s} s"
+            if gang.told
+            else "they are about to be placed"
+        )
+        return Verdict(
+            f"gang {gang.name}: the {_pods(gang.need)} that it needs fit together, {soon}", _fits(about, gang.need)
+        )
     if not seen:
         return _no_room(gang, about, members, engine, alone)
     nearest_try, why_not = seen[-1]
@@ -42,33 +61,67 @@ def verdict(gang: GangState, members: Sequence[PodState], engine: Engine, alone:
     beside = f" beside {'it' if nearest_try.fitted == 1 else 'them'}" if nearest_try.fitted else ""
     because = "" if why_not.candidates else f": {why_not.sentence}"
     sentence = f"gang {gang.name}: {nearest_try.fitted} of the {_pods(gang.need)} that must be placed together fit{_in(nearest_try.area)}; {pod} does not{beside}{because}"
-    return Verdict(sentence, _fits(about, nearest_try.fitted, nearest_try.area, pod), why_not.summary, why_not.helps, why_not.nodes)
+    return Verdict(
+        sentence, _fits(about, nearest_try.fitted, nearest_try.area, pod), why_not.summary, why_not.helps, why_not.nodes
+    )
 
 
 def _gathering(gang: GangState, about: GangExplanation) -> Verdict:
     lacking = gang.minimum - gang.has - len(gang.waiting)
     others = len(gang.known) - gang.members
     besides = f" ({_pods(others)} more {'is' if others == 1 else 'are'} gated, refused or ending)" if others > 0 else ""
-    why = Reason(code="gang-gathering", sentence=f"{gang.members} of the {_pods(gang.minimum)} of gang {gang.name} are there{besides}, and none is placed before the others", helps=f"create the other {_pods(lacking)}, or {_lower(gang, lacking)}", lacking=lacking)
+    why = Reason(
+        code="gang-gathering",
+        sentence=f"{gang.members} of the {_pods(gang.minimum)} of gang {gang.name} are there{besides}, and none is placed before the others",
+        helps=f"create the other {_pods(lacking)}, or {_lower(gang, lacking)}",
+        lacking=lacking,
+    )
     return Verdict(why.sentence, about, (why,), (why.helps,))
 
 
-def _no_room(gang: GangState, about: GangExplanation, members: Sequence[PodState], engine: Engine, alone: Alone) -> Verdict:
+def _no_room(
+    gang: GangState, about: GangExplanation, members: Sequence[PodState], engine: Engine, alone: Alone
+) -> Verdict:
     """Counting alone rules it out."""
     ordered = by_size(members)
     area, room = nearest(gang, shapes_of(ordered, engine), engine.book)
     if gang.required and not area:
-        why = Reason(code="gang-room", sentence=f"no node has the label {gang.required}, in which all pods of gang {gang.name} must agree", helps=f"label the nodes with {gang.required}")
+        why = Reason(
+            code="gang-room",
+            sentence=f"no node has the label {gang.required}, in which all pods of gang {gang.name} must agree",
+            helps=f"label the nodes with {gang.required}",
+        )
         return Verdict(why.sentence, about, (why,), (why.helps,))
     why_not = alone(ordered[0])
     lacking = max(1, gang.need - room)
     where = f", at most in {area}" if area else ""
-    why = Reason(code="gang-room", sentence=f"there is room for {room} of the {_pods(gang.need)} of gang {gang.name} that must be placed together{where}", helps=f"free room for {lacking} more {'pod' if lacking == 1 else 'pods'}{_in(area)}" + ("" if gang.need == 1 else f", or {_lower(gang, lacking)}"), lacking=lacking)
-    return Verdict(f"{why.sentence}. What would help: {why.helps}", _fits(about, room, area), (why, *why_not.summary), (why.helps, *why_not.helps), why_not.nodes)
+    why = Reason(
+        code="gang-room",
+        sentence=f"there is room for {room} of the {_pods(gang.need)} of gang {gang.name} that must be placed together{where}",
+        helps=f"free room for {lacking} more {'pod' if lacking == 1 else 'pods'}{_in(area)}"
+        + ("" if gang.need == 1 else f", or {_lower(gang, lacking)}"),
+        lacking=lacking,
+    )
+    return Verdict(
+        f"{why.sentence}. What would help: {why.helps}",
+        _fits(about, room, area),
+        (why, *why_not.summary),
+        (why.helps, *why_not.helps),
+        why_not.nodes,
+    )
 
 
 def _fits(about: GangExplanation, fits: int, area: str = "", misfit: str = "") -> GangExplanation:
-    return GangExplanation(name=about.name, minimum=about.minimum, members=about.members, placed=about.placed, need=about.need, fits=fits, area=area, misfit=misfit)
+    return GangExplanation(
+        name=about.name,
+        minimum=about.minimum,
+        members=about.members,
+        placed=about.placed,
+        need=about.need,
+        fits=fits,
+        area=area,
+        misfit=misfit,
+    )
 
 
 def _stand_in(state: PodState, place: Place) -> Grant | None:

@@ -44,8 +44,15 @@ class Tried(msgspec.Struct, frozen=True):
 Granting = Callable[[PodState, Place], Grant | None]
 
 
-def place_gang(gang: GangState, members: Sequence[PodState], need: int, engine: Engine, granting: Granting, *,
-               on_misfit: Callable[[Misfit], None] | None = None) -> Tried:  # fmt: skip
+def place_gang(
+    gang: GangState,
+    members: Sequence[PodState],
+    need: int,
+    engine: Engine,
+    granting: Granting,
+    *,
+    on_misfit: Callable[[Misfit], None] | None = None,
+) -> Tried:
     """Places for `need` of these members at once, held on the book; or none, and why. `members` in the order in which they
     are to be tried. `on_misfit` is called for each try that came nearer, while those that fitted are still held."""
     best: Misfit | None = None
@@ -71,7 +78,9 @@ def _first_members(members: Sequence[PodState], need: int) -> Iterator[int]:
             yield index
 
 
-def _try(members: Sequence[PodState], need: int, engine: Engine, granting: Granting, area: Area) -> tuple[list[Placed], Misfit | None]:
+def _try(
+    members: Sequence[PodState], need: int, engine: Engine, granting: Granting, area: Area
+) -> tuple[list[Placed], Misfit | None]:
     placed: list[Placed] = []
     hopeless: set[bytes] = set()
     misfit = ""
@@ -106,4 +115,8 @@ def by_size(members: Sequence[PodState]) -> list[PodState]:
 
 def _size(state: PodState) -> tuple[int, int, int]:
     asks = () if state.request is None else tuple(state.request.asks.values())
-    return (sum(a.count * a.compute_milli for a in asks), sum(a.count * a.memory_mib for a in asks), state.demand.cpu_milli)
+    return (
+        sum(a.count * a.compute_milli for a in asks),
+        sum(a.count * a.memory_mib for a in asks),
+        state.demand.cpu_milli,
+    )

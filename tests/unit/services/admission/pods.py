@@ -23,7 +23,13 @@ LONG = {
 }  # fmt: skip
 
 
-def pod(*containers: Json, init: list[Json] | None = None, annotations: Json | None = None, labels: Json | None = None, **spec: Any) -> Json:
+def pod(
+    *containers: Json,
+    init: list[Json] | None = None,
+    annotations: Json | None = None,
+    labels: Json | None = None,
+    **spec: Any,
+) -> Json:
     metadata: Json = {"name": "train-0", "namespace": "default"}
     if annotations:
         metadata["annotations"] = annotations

@@ -34,21 +34,37 @@ def test_a_canonical_pod_gets_scheduler_slot_and_toleration() -> None:
     """The kubelet counts a slot in limits and requests alike, and enrolled nodes are tainted."""
     spec = admitted(pod(container(gpu="1")))["spec"]
     assert spec["schedulerName"] == "kerf"
-    assert spec["containers"][0]["resources"] == {half: {"kerf.dev/gpu": "1", "kerf.dev/slot": "1"} for half in ("limits", "requests")}
+    assert spec["containers"][0]["resources"] == {
+        half: {"kerf.dev/gpu": "1", "kerf.dev/slot": "1"} for half in ("limits", "requests")
+    }
     assert spec["tolerations"] == [TOLERATION]
 
 
 def test_limits_alone_are_enough() -> None:
     """Requests are filled in, as the API server's own defaulting does."""
     reviewed = admitted(pod({"name": "main", "resources": {"limits": {"kerf.dev/gpu-memory": "16Gi", "cpu": "1"}}}))
-    assert reviewed["spec"]["containers"][0]["resources"]["requests"] == {"kerf.dev/gpu-memory": "16Gi", "kerf.dev/slot": "1"}
+    assert reviewed["spec"]["containers"][0]["resources"]["requests"] == {
+        "kerf.dev/gpu-memory": "16Gi",
+        "kerf.dev/slot": "1",
+    }
 
 
 def test_only_containers_with_gpus_get_a_slot() -> None:
     """A sidecar that asks has one of its own; an init container shares its app's, which the kubelet passes on."""
     sidecar = container("side", memory="1Gi") | {"restartPolicy": "Always"}
-    reviewed = admitted(pod(container("app", memory="8Gi"), container("plain"), init=[sidecar, container("init", memory="4Gi"), container("setup")]))
-    with_slot = [c["name"] for f in ("containers", "initContainers") for c in reviewed["spec"][f] if "kerf.dev/slot" in c.get("resources", {}).get("limits", {})]
+    reviewed = admitted(
+        pod(
+            container("app", memory="8Gi"),
+            container("plain"),
+            init=[sidecar, container("init", memory="4Gi"), container("setup")],
+        )
+    )
+    with_slot = [
+        c["name"]
+        for f in ("containers", "initContainers")
+        for c in reviewed["spec"][f]
+        if "kerf.dev/slot" in c.get("resources", {}).get("limits", {})
+    ]
     assert with_slot == ["app", "side", "init"]
 
 
@@ -66,7 +82,15 @@ def test_a_misspelt_annotation_earns_a_warning() -> None:
 
 @pytest.mark.parametrize(
     "manifest",
-    [pod(container()), pod(container(), schedulerName="kerf"), pod(container(cpu="2")), pod(container(nvidia=1)), pod(container(mem=0)), pod(container(nvidia=0)), pod(container(cpu=0.5))],
+    [
+        pod(container()),
+        pod(container(), schedulerName="kerf"),
+        pod(container(cpu="2")),
+        pod(container(nvidia=1)),
+        pod(container(mem=0)),
+        pod(container(nvidia=0)),
+        pod(container(cpu=0.5)),
+    ],
 )
 def test_a_pod_that_asks_kerf_for_no_gpu_passes_unchanged(manifest: dict[str, Any]) -> None:
     """Nor is nvidia.com/gpu touched without opt-in, nor an amount of zero."""
@@ -116,7 +140,10 @@ def test_a_users_isolation_outranks_the_dialects() -> None:
     assert reviewed["metadata"]["annotations"]["kerf.dev/isolation"] == "firm"
 
 
-@pytest.mark.parametrize(("scheduler", "taken"), [("", True), ("default-scheduler", True), ("kerf", True), ("gpushare-scheduler", True), ("volcano", False)])
+@pytest.mark.parametrize(
+    ("scheduler", "taken"),
+    [("", True), ("default-scheduler", True), ("kerf", True), ("gpushare-scheduler", True), ("volcano", False)],
+)
 def test_a_foreign_dialect_is_taken_only_from_the_default_or_its_own_scheduler(scheduler: str, taken: bool) -> None:
     manifest = pod(container(mem="3"), schedulerName=scheduler)
     assert (admitted(manifest) != manifest) == taken
@@ -146,12 +173,20 @@ def test_plain_nvidia_by_namespace() -> None:
 def test_hamis_choice_of_gpus_beside_plain_nvidia_is_kept() -> None:
     """Lists with commas become Kerf's alternatives; an empty list is no wish, and the pod's own words in Kerf's go first."""
     notes = {
-        "nvidia.com/use-gputype": "Tesla V100-PCIE-32GB,A10", "nvidia.com/nouse-gputype": ",T4", "hami.io/gpu-use-uuid": "",
-        "nvidia.com/nouse-gpuuuid": "GPU-1,GPU-2", "kerf.dev/gpu-uuid-not": "GPU-3",
-    }  # fmt: skip
+        "nvidia.com/use-gputype": "Tesla V100-PCIE-32GB,A10",
+        "nvidia.com/nouse-gputype": ",T4",
+        "hami.io/gpu-use-uuid": "",
+        "nvidia.com/nouse-gpuuuid": "GPU-1,GPU-2",
+        "kerf.dev/gpu-uuid-not": "GPU-3",
+    }
     asked = read_request(_typed(admitted(pod(container(nvidia="2"), annotations=notes), TAKES_NVIDIA)))
     assert asked is not None
-    assert (asked.models, asked.models_not, asked.uuids, asked.uuids_not) == (("A10", "Tesla-V100-PCIE-32GB"), ("T4",), (), ("GPU-3",))
+    assert (asked.models, asked.models_not, asked.uuids, asked.uuids_not) == (
+        ("A10", "Tesla-V100-PCIE-32GB"),
+        ("T4",),
+        (),
+        ("GPU-3",),
+    )
 
 
 def test_hamis_use_of_the_same_name_is_not_plain() -> None:
@@ -177,7 +212,11 @@ plain = st.just(container("x"))
 def manifests(draw: st.DrawFn) -> dict[str, Any]:
     kind = draw(st.sampled_from([gpushare_containers, nvidia_containers, canonical_containers, plain]))
     drawn = draw(st.lists(kind | plain, min_size=1, max_size=4))
-    annotations = draw(st.fixed_dictionaries({}, optional={"kerf.dev/isolation": st.sampled_from(["soft", "firm", "hard"]), "team": st.just("a")}))
+    annotations = draw(
+        st.fixed_dictionaries(
+            {}, optional={"kerf.dev/isolation": st.sampled_from(["soft", "firm", "hard"]), "team": st.just("a")}
+        )
+    )
     return pod(*[c | {"name": f"c{i}"} for i, c in enumerate(drawn)], annotations=annotations)
 
 
@@ -188,10 +227,14 @@ def test_a_reviewed_pod_passes_unchanged(manifest: dict[str, Any]) -> None:
     assert admitted(first, TAKES_NVIDIA, traceparent=TRACE) == first
 
 
-@given(st.lists(st.tuples(sizes, st.sampled_from([0, 1, 2, 4])), min_size=1, max_size=4), st.sampled_from(["GiB", "MiB"]))
+@given(
+    st.lists(st.tuples(sizes, st.sampled_from([0, 1, 2, 4])), min_size=1, max_size=4), st.sampled_from(["GiB", "MiB"])
+)
 def test_gpushare_amounts_are_conserved_exactly(asked: list[tuple[int, int]], unit: Any) -> None:
     """No container gains or loses a byte in translation, and the canonical reading gives the same total in MiB."""
-    containers = [container(f"c{i}", mem=str(m * (n or 1)), **({"count": str(n)} if n else {})) for i, (m, n) in enumerate(asked)]
+    containers = [
+        container(f"c{i}", mem=str(m * (n or 1)), **({"count": str(n)} if n else {})) for i, (m, n) in enumerate(asked)
+    ]
     reviewed = admitted(pod(*containers), Policy(setting=Setting(gpushare_unit=unit)))
     request = read_request(_typed(reviewed))
     assert request is not None
@@ -202,10 +245,27 @@ def test_gpushare_amounts_are_conserved_exactly(asked: list[tuple[int, int]], un
         assert (ask.count, ask.count * ask.memory_mib) == (count or 1, total)
 
 
-@given(st.recursive(st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=5), lambda x: st.lists(x, max_size=3) | st.dictionaries(st.sampled_from(["limits", "requests", "kerf.dev/gpu", "name", "containers"]), x, max_size=3), max_leaves=8))
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=5),
+        lambda x: (
+            st.lists(x, max_size=3)
+            | st.dictionaries(
+                st.sampled_from(["limits", "requests", "kerf.dev/gpu", "name", "containers"]), x, max_size=3
+            )
+        ),
+        max_leaves=8,
+    )
+)
 def test_no_manifest_makes_the_review_raise(value: Any) -> None:
     """Whatever stands where resources should, the answer is an answer."""
-    for manifest in (pod({"name": "c", "resources": value}), {"spec": value}, pod(container(gpu=value)), pod(value), pod(container(mem=value))):
+    for manifest in (
+        pod({"name": "c", "resources": value}),
+        {"spec": value},
+        pod(container(gpu=value)),
+        pod(value),
+        pod(container(mem=value)),
+    ):
         assert isinstance(review(Request(pod=manifest), TAKES_NVIDIA), Allowed | Refused)
 
 

@@ -20,7 +20,10 @@ def test_what_a_placement_was_decided_on_is_guarded_alike() -> None:
 
 def test_choices_are_the_same_in_both() -> None:
     policy = (K8S / "21-policy-request.yaml").read_text()
-    for annotation, choices in (("topology-mode", TOPOLOGY_MODES), ("gpu-prefer", get_args(get_type_hints(PodRequest)["prefer"])[1:])):
+    for annotation, choices in (
+        ("topology-mode", TOPOLOGY_MODES),
+        ("gpu-prefer", get_args(get_type_hints(PodRequest)["prefer"])[1:]),
+    ):
         line = re.search(rf"notes\[\?'kerf\.dev/{annotation}'\]\.orValue\('[a-z0-9-]+'\) in \[([^\]]*)\]", policy)
         assert line is not None
         assert tuple(re.findall(r"'([a-z0-9-]+)'", line[1])) == choices

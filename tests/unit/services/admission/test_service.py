@@ -26,7 +26,14 @@ from tests.unit.services.admission.pods import container, pod
 
 
 def asked(manifest: Any, **changes: Any) -> dict[str, Any]:
-    request = {"uid": "r1", "kind": {"kind": "Pod"}, "namespace": "default", "operation": "CREATE", "userInfo": {"username": "alice"}, "object": manifest}
+    request = {
+        "uid": "r1",
+        "kind": {"kind": "Pod"},
+        "namespace": "default",
+        "operation": "CREATE",
+        "userInfo": {"username": "alice"},
+        "object": manifest,
+    }
     return {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request | changes}
 
 
@@ -44,7 +51,10 @@ async def serving(**settings: Any) -> AsyncIterator[str]:
 
 
 async def post(url: str, body: Any) -> tuple[int, str]:
-    async with aiohttp.ClientSession() as session, session.post(url, data=body if isinstance(body, bytes) else json.dumps(body)) as answer:
+    async with (
+        aiohttp.ClientSession() as session,
+        session.post(url, data=body if isinstance(body, bytes) else json.dumps(body)) as answer,
+    ):
         return answer.status, await answer.text()
 
 
@@ -70,7 +80,9 @@ async def test_a_refusal_says_why() -> None:
 async def test_warnings_reach_the_user() -> None:
     async with serving() as url:
         _, text = await post(f"{url}/mutate", asked(pod(container(gpu="1"), annotations={"kerf.dev/isolaton": "hard"})))
-    assert json.loads(text)["response"]["warnings"] == ["annotation kerf.dev/isolaton means nothing to Kerf; did you mean kerf.dev/isolation?"]
+    assert json.loads(text)["response"]["warnings"] == [
+        "annotation kerf.dev/isolaton means nothing to Kerf; did you mean kerf.dev/isolation?"
+    ]
 
 
 async def test_the_path_opts_a_namespace_in() -> None:
@@ -86,7 +98,14 @@ async def test_the_path_opts_a_namespace_in() -> None:
         (b"", "this is no AdmissionReview"),
         (b"hello", "this is no AdmissionReview"),
         (b"[]", "this is no AdmissionReview"),
-        ({"apiVersion": "admission.k8s.io/v1beta1", "kind": "AdmissionReview", "request": {"uid": "x", "operation": "CREATE"}}, "send AdmissionReview of admission.k8s.io/v1"),
+        (
+            {
+                "apiVersion": "admission.k8s.io/v1beta1",
+                "kind": "AdmissionReview",
+                "request": {"uid": "x", "operation": "CREATE"},
+            },
+            "send AdmissionReview of admission.k8s.io/v1",
+        ),
         ({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview"}, "missing required field `request`"),
         (asked(pod(container()), kind={"kind": "Service"}), "reviews a Service"),
         (asked(None), "without an object"),
@@ -135,9 +154,28 @@ def test_a_renewed_certificate_is_taken_without_a_restart(tmp_path: Path) -> Non
 
 def _pair(folder: Path, name: str) -> None:
     subprocess.run(
-        ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "1", "-subj", f"/CN={name}",
-         "-keyout", str(folder / "tls.key"), "-out", str(folder / "tls.crt")], check=True, capture_output=True, env=os.environ,
-    )  # fmt: skip
+        [
+            "openssl",
+            "req",
+            "-x509",
+            "-newkey",
+            "ec",
+            "-pkeyopt",
+            "ec_paramgen_curve:prime256v1",
+            "-nodes",
+            "-days",
+            "1",
+            "-subj",
+            f"/CN={name}",
+            "-keyout",
+            str(folder / "tls.key"),
+            "-out",
+            str(folder / "tls.crt"),
+        ],
+        check=True,
+        capture_output=True,
+        env=os.environ,
+    )
 
 
 def _common_name(server: ssl.SSLContext, folder: Path) -> str:

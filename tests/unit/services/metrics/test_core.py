@@ -26,10 +26,26 @@ from shared.model.gpu import Gpu, Inventory
 from shared.telemetry import Metrics
 
 POD: dict[str, Any] = {"uid": "u1", "namespace": "team", "name": "p"}
-ENFORCED = SliceEnforced(node="n1", container="c", grant_id="g1", strategy="advisory", promise="soft", gpus={"G": (400, 200)}, model="H200", **POD)
+ENFORCED = SliceEnforced(
+    node="n1",
+    container="c",
+    grant_id="g1",
+    strategy="advisory",
+    promise="soft",
+    gpus={"G": (400, 200)},
+    model="H200",
+    **POD,
+)
 RELEASED = SliceReleased(node="n1", grant_id="g1", boot_id="b", **POD)
 ENDED = GrantEnded(node="n1", grant_id="g1", **POD)
-INVENTORY = Inventory(node="n1", boot_id="b", gpus=(Gpu(uuid="G", index=0, model="H200", memory_mib=1000), Gpu(uuid="H", index=1, model="H200", memory_mib=1000, state="suspect")))
+INVENTORY = Inventory(
+    node="n1",
+    boot_id="b",
+    gpus=(
+        Gpu(uuid="G", index=0, model="H200", memory_mib=1000),
+        Gpu(uuid="H", index=1, model="H200", memory_mib=1000, state="suspect"),
+    ),
+)
 
 
 def core(*events: Event) -> tuple[Core, Metrics, list[Any]]:
@@ -75,7 +91,13 @@ def test_inventories_give_sizes_and_capacity() -> None:
 
 
 def test_outcomes_waits_and_terms_are_counted() -> None:
-    explanation = PodExplanation(namespace="team", name="p", state="waiting", sentence="no", summary=(Reason(code="gpu-memory", sentence="too little"),))
+    explanation = PodExplanation(
+        namespace="team",
+        name="p",
+        state="waiting",
+        sentence="no",
+        summary=(Reason(code="gpu-memory", sentence="too little"),),
+    )
     _, metrics, _ = core(
         PlacementDecided(node="n1", term=7, sequence=9, waited_ms=30, **POD),
         PlacementRejected(explanation=explanation, **POD),
@@ -95,19 +117,36 @@ def test_outcomes_waits_and_terms_are_counted() -> None:
 
 def test_placements_own_figures_are_passed_on() -> None:
     made, metrics, _ = core()
-    made.status = StatusAnswer(gpus=8, gpu_milli_allocated=2500, double_bookings=1, pods_waiting=3, fragmentation_milli=120)
+    made.status = StatusAnswer(
+        gpus=8, gpu_milli_allocated=2500, double_bookings=1, pods_waiting=3, fragmentation_milli=120
+    )
     lines = text_of(metrics)
-    for line in ("kerf_gpus 8.0", "kerf_gpu_milli_allocated 2500.0", "kerf_double_bookings 1.0", "kerf_pods_waiting 3.0", "kerf_fragmentation_milli 120.0"):
+    for line in (
+        "kerf_gpus 8.0",
+        "kerf_gpu_milli_allocated 2500.0",
+        "kerf_double_bookings 1.0",
+        "kerf_pods_waiting 3.0",
+        "kerf_fragmentation_milli 120.0",
+    ):
         assert line in lines
 
 
 def test_queues_are_passed_on_and_one_without_a_limit_has_no_sample_of_it() -> None:
     made, metrics, _ = core()
-    made.queues = (QueueStanding(name="a", gpu_milli_used=1500, gpu_milli_limit=2000, waiting=3), QueueStanding(name="b"))
+    made.queues = (
+        QueueStanding(name="a", gpu_milli_used=1500, gpu_milli_limit=2000, waiting=3),
+        QueueStanding(name="b"),
+    )
     lines = text_of(metrics)
-    for line in ('kerf_queue_gpu_milli_used{queue="a"} 1500.0', 'kerf_queue_pods_waiting{queue="a"} 3.0', 'kerf_queue_gpu_milli_used{queue="b"} 0.0'):
+    for line in (
+        'kerf_queue_gpu_milli_used{queue="a"} 1500.0',
+        'kerf_queue_pods_waiting{queue="a"} 3.0',
+        'kerf_queue_gpu_milli_used{queue="b"} 0.0',
+    ):
         assert line in lines
-    assert [line for line in lines if line.startswith("kerf_queue_gpu_milli_limit{")] == ['kerf_queue_gpu_milli_limit{queue="a"} 2000.0']
+    assert [line for line in lines if line.startswith("kerf_queue_gpu_milli_limit{")] == [
+        'kerf_queue_gpu_milli_limit{queue="a"} 2000.0'
+    ]
 
 
 def test_a_pods_uid_is_the_newest_of_its_name() -> None:
@@ -140,7 +179,9 @@ def test_times_are_read_or_are_nothing() -> None:
 
 
 def span(trace: str, number: int) -> Span:
-    return Span(trace_id=trace, span_id=f"s{number}", parent_id="", name="x", service="t", start_ns=number, end_ns=number + 1)
+    return Span(
+        trace_id=trace, span_id=f"s{number}", parent_id="", name="x", service="t", start_ns=number, end_ns=number + 1
+    )
 
 
 def test_a_trace_is_given_in_order_whatever_order_it_came_in() -> None:

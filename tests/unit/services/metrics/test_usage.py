@@ -12,8 +12,27 @@ from hypothesis import strategies as st
 from services.metrics.usage import Began, Ended, GpuSize, Record, UsageBook, UsageError
 
 
-def began(grant: str, *, at: int = 0, namespace: str = "team", memory: int = 500, compute: int = 0, container: str = "c", gpus: tuple[str, ...] = ("G",)) -> Began:
-    return Began(grant, container, f"u-{grant}", namespace, f"p-{grant}", "n1", "H200", at, tuple((g, memory, compute) for g in gpus))
+def began(
+    grant: str,
+    *,
+    at: int = 0,
+    namespace: str = "team",
+    memory: int = 500,
+    compute: int = 0,
+    container: str = "c",
+    gpus: tuple[str, ...] = ("G",),
+) -> Began:
+    return Began(
+        grant,
+        container,
+        f"u-{grant}",
+        namespace,
+        f"p-{grant}",
+        "n1",
+        "H200",
+        at,
+        tuple((g, memory, compute) for g in gpus),
+    )
 
 
 SIZE = GpuSize("G", 1000)
@@ -61,7 +80,15 @@ def test_a_slice_from_tomorrow_costs_nothing_yet() -> None:
 
 
 def test_usage_is_told_by_namespace_pod_and_model() -> None:
-    made = book(SIZE, began("a"), began("b", namespace="other"), began("c", memory=1000), Ended("a", 1000), Ended("b", 1000), Ended("c", 1000))
+    made = book(
+        SIZE,
+        began("a"),
+        began("b", namespace="other"),
+        began("c", memory=1000),
+        Ended("a", 1000),
+        Ended("b", 1000),
+        Ended("c", 1000),
+    )
     assert [(r.key, r.gpu_seconds) for r in made.usage("namespace", 0)] == [("team", 1.5), ("other", 0.5)]
     assert [(r.key, r.slices) for r in made.usage("model", 0)] == [("H200", 3)]
     assert len(made.usage("pod", 0)) == 3
@@ -69,7 +96,17 @@ def test_usage_is_told_by_namespace_pod_and_model() -> None:
         made.usage("colour", 0)
 
 
-records = st.permutations([SIZE, began("a"), began("b", at=500), began("b", container="d", at=700), Ended("a", 4000), Ended("b", 9000), Ended("b", 9500)])
+records = st.permutations(
+    [
+        SIZE,
+        began("a"),
+        began("b", at=500),
+        began("b", container="d", at=700),
+        Ended("a", 4000),
+        Ended("b", 9000),
+        Ended("b", 9500),
+    ]
+)
 
 
 @given(records, st.lists(st.integers(0, 6), max_size=6))
@@ -78,7 +115,9 @@ def test_neither_order_nor_repetition_matters(order: list[Record], again: list[i
     made = UsageBook("")
     for record in [*order, *(order[i] for i in again)]:
         made.write([record], 1)
-    assert made.usage("pod", 0) == book(SIZE, began("a"), began("b", at=500), began("b", container="d", at=700), Ended("a", 4000), Ended("b", 9000)).usage("pod", 0)
+    assert made.usage("pod", 0) == book(
+        SIZE, began("a"), began("b", at=500), began("b", container="d", at=700), Ended("a", 4000), Ended("b", 9000)
+    ).usage("pod", 0)
     made.close()
 
 

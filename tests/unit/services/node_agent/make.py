@@ -17,13 +17,28 @@ GPU_MIB = 1000
 
 def inventory(boot: str = "boot-1", gpus: tuple[str, ...] = ("G0", "G1"), **changes: Any) -> m.InventorySeen:
     """`changes` are fields of every GPU."""
-    found = tuple(Gpu(**({"uuid": uuid, "index": i, "model": "X", "memory_mib": GPU_MIB} | changes)) for i, uuid in enumerate(gpus))
+    found = tuple(
+        Gpu(**({"uuid": uuid, "index": i, "model": "X", "memory_mib": GPU_MIB} | changes))
+        for i, uuid in enumerate(gpus)
+    )
     return m.InventorySeen(Inventory(node=NODE, boot_id=boot, gpus=found))
 
 
-def node_grant(name: str, *, term: int = 1, memory: int = 500, compute: int = 0, gpu: str = "G0", containers: tuple[str, ...] = ("main",)) -> NodeGrant:
+def node_grant(
+    name: str,
+    *,
+    term: int = 1,
+    memory: int = 500,
+    compute: int = 0,
+    gpu: str = "G0",
+    containers: tuple[str, ...] = ("main",),
+) -> NodeGrant:
     share = GpuShare(node=NODE, uuid=gpu, memory_mib=memory, compute_milli=compute)
-    grant = Grant(grant_id=f"g-{name}", term=term, containers={c: ContainerGrant(strategy="advisory", gpus=(share,)) for c in containers})
+    grant = Grant(
+        grant_id=f"g-{name}",
+        term=term,
+        containers={c: ContainerGrant(strategy="advisory", gpus=(share,)) for c in containers},
+    )
     return NodeGrant(term=term, uid=f"u-{name}", namespace="ns", name=name, grant=grant)
 
 

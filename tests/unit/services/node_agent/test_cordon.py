@@ -7,7 +7,18 @@ from services.node_agent.core import EVICT_AGAIN_S, Agent
 from services.node_agent.state import Ailment, read, write
 from shared.contracts.events import GpuStateChanged
 from shared.contracts.node_commands import NodeCordon, NodeCordonAnswer
-from tests.unit.services.node_agent.make import NODE, agent, answer, ended, events, grant, handed, inventory, release, start
+from tests.unit.services.node_agent.make import (
+    NODE,
+    agent,
+    answer,
+    ended,
+    events,
+    grant,
+    handed,
+    inventory,
+    release,
+    start,
+)
 
 
 def cordon(gpu: str = "", *, undo: bool = False, by: str = "ada", reason: str = "") -> m.CordonAsked:
@@ -32,9 +43,13 @@ def restarted(made: Agent) -> Agent:
 def test_a_cordoned_gpu_is_draining_and_says_by_whom() -> None:
     made = agent()
     orders = made.handle(cordon("G1", reason="a noisy fan"), 0)
-    assert [type(order) for order in orders] == [m.Save, m.PutInventory, m.Publish, m.Publish, m.Answer], "saved before it is spoken"
+    assert [type(order) for order in orders] == [m.Save, m.PutInventory, m.Publish, m.Publish, m.Answer], (
+        "saved before it is spoken"
+    )
     changed = [event for event in events(orders) if isinstance(event, GpuStateChanged)]
-    assert [(event.uuid, event.state, event.reason) for event in changed] == [("G1", "draining", "cordoned by ada: a noisy fan")]
+    assert [(event.uuid, event.state, event.reason) for event in changed] == [
+        ("G1", "draining", "cordoned by ada: a noisy fan")
+    ]
     assert (states(made), told(orders).gpus) == (["healthy", "draining"], ("G1",))
 
 

@@ -179,7 +179,12 @@ def test_a_release_that_was_booked_is_said_again_when_asked() -> None:
 def test_repeats_carry_the_same_id() -> None:
     """The stream's deduplication keeps one."""
     made = agent(grant("a"))
-    ids = {o.event_id for asked in (release("a"), m.Reconnected()) for o in made.handle(asked, 0) if isinstance(o, m.Publish) and isinstance(o.event, SliceReleased)}
+    ids = {
+        o.event_id
+        for asked in (release("a"), m.Reconnected())
+        for o in made.handle(asked, 0)
+        if isinstance(o, m.Publish) and isinstance(o.event, SliceReleased)
+    }
     assert len(ids) == 1
 
 
@@ -277,7 +282,12 @@ def test_a_checkpoint_is_the_whole_state() -> None:
 
 @pytest.mark.parametrize(
     ("payload", "words"),
-    [(b"", "cannot be read"), (b'{"version":1', "cannot be read"), (b'{"version":7,"node":"n1"}', "version 7"), (b'{"version":1,"node":"n2"}', "node 'n2'")],
+    [
+        (b"", "cannot be read"),
+        (b'{"version":1', "cannot be read"),
+        (b'{"version":7,"node":"n1"}', "version 7"),
+        (b'{"version":1,"node":"n2"}', "node 'n2'"),
+    ],
 )
 def test_a_checkpoint_that_cannot_be_trusted_is_refused(payload: bytes, words: str) -> None:
     with pytest.raises(CheckpointError, match=words):

@@ -41,7 +41,13 @@ def test_the_largest_share_is_that_of_most_gpus_then_most_memory() -> None:
         "wide": ContainerGrant(strategy="advisory", gpus=(share("G0", 50), share("G1", 50))),
         "tall": ContainerGrant(strategy="advisory", gpus=(share("G1", 500),)),
     }
-    made = agent(m.GrantCame(NodeGrant(term=1, uid="u-a", namespace="ns", name="a", grant=Grant(grant_id="g-a", term=1, containers=containers))))
+    made = agent(
+        m.GrantCame(
+            NodeGrant(
+                term=1, uid="u-a", namespace="ns", name="a", grant=Grant(grant_id="g-a", term=1, containers=containers)
+            )
+        )
+    )
     assert (made.largest("u-a"), made.largest("u-unknown")) == ("wide", "")
 
 
@@ -51,7 +57,15 @@ def test_a_claim_that_goes_from_pod_to_pod_is_the_last_ones() -> None:
     def claimed(name: str) -> m.GrantCame:
         share = GpuShare(node=NODE, uuid="G0", memory_mib=100, compute_milli=0)
         part = ContainerGrant(strategy="advisory", gpus=(share,), claim="claim-1")
-        return m.GrantCame(NodeGrant(term=1, uid=f"u-{name}", namespace="ns", name=name, grant=Grant(grant_id=f"g-{name}", term=1, containers={"claim/c/gpu": part})))
+        return m.GrantCame(
+            NodeGrant(
+                term=1,
+                uid=f"u-{name}",
+                namespace="ns",
+                name=name,
+                grant=Grant(grant_id=f"g-{name}", term=1, containers={"claim/c/gpu": part}),
+            )
+        )
 
     made = agent(claimed("a"), m.StartAsked("u-a", "claim/c/gpu"), claimed("b"))
     assert made.claimed("claim-1") == ("u-b", ("claim/c/gpu",))

@@ -63,6 +63,10 @@ def test_all_instances_that_are_handed_over_count() -> None:
 def test_hollow_nodes_may_have_gpus_in_mig_mode() -> None:
     node = HollowNode(name="n", model="NVIDIA-A100-SXM4-40GB", memory_mib=40960, count=3, mig={0: (), 1: (FIXED,)})
     made = inventory_of(node, "boot")
-    assert [(g.mig_enabled, g.mig_on_demand, g.mig_instances) for g in made.gpus] == [(True, True, ()), (True, False, (FIXED,)), (False, False, ())]
+    assert [(g.mig_enabled, g.mig_on_demand, g.mig_instances) for g in made.gpus] == [
+        (True, True, ()),
+        (True, False, (FIXED,)),
+        (False, False, ()),
+    ]
     assert "mig" in made.strategies
     assert "mig" not in inventory_of(HollowNode(name="m"), "boot").strategies

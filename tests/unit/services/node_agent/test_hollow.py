@@ -23,7 +23,15 @@ def fleet(boot: str = "boot-1") -> Fleet:
 
 def grant(name: str, memory: int = 400, term: int = 1) -> NodeGrant:
     share = GpuShare(node="a", uuid=GPU, memory_mib=memory, compute_milli=0)
-    return NodeGrant(term=term, uid=f"u-{name}", namespace="ns", name=name, grant=Grant(grant_id=f"g-{name}", term=term, containers={"c": ContainerGrant(strategy="advisory", gpus=(share,))}))
+    return NodeGrant(
+        term=term,
+        uid=f"u-{name}",
+        namespace="ns",
+        name=name,
+        grant=Grant(
+            grant_id=f"g-{name}", term=term, containers={"c": ContainerGrant(strategy="advisory", gpus=(share,))}
+        ),
+    )
 
 
 def test_a_node_boots_with_its_inventory() -> None:
@@ -80,6 +88,10 @@ def test_simulated_slices_park_at_once() -> None:
     parked = Parked(action="pause", plan_id="p")
     share = GpuShare(node="a", uuid=GPU, memory_mib=100, compute_milli=500)
     made = Grant(grant_id="g", term=1, containers={"c": ContainerGrant(strategy="interposer", gpus=(share,))})
-    body = answer(fleet().handle("a", m.GrantCame(NodeGrant(term=1, uid="u", namespace="ns", name="p", grant=made, parked=parked)), 0))
+    body = answer(
+        fleet().handle(
+            "a", m.GrantCame(NodeGrant(term=1, uid="u", namespace="ns", name="p", grant=made, parked=parked)), 0
+        )
+    )
     assert isinstance(body, Accepted)
     assert body.parked == parked

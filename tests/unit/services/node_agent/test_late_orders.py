@@ -12,7 +12,19 @@ from services.node_agent.state import read, write
 from shared.contracts.node_commands import Accepted, NodeGrant, NodeRelease, NodeSync, NodeSyncAnswer
 from shared.model.grant import ContainerGrant, Grant
 from shared.model.parked import Parked
-from tests.unit.services.node_agent.make import NODE, accepted, agent, answer, grant, handed, node_grant, refusal, release, released, start
+from tests.unit.services.node_agent.make import (
+    NODE,
+    accepted,
+    agent,
+    answer,
+    grant,
+    handed,
+    node_grant,
+    refusal,
+    release,
+    released,
+    start,
+)
 
 
 def numbered(name: str, number: int, *, term: int = 7, decided: int | None = None, **changes: object) -> NodeGrant:
@@ -99,7 +111,9 @@ def test_an_order_about_a_grant_that_was_overtaken_changes_nothing() -> None:
     parts = {"main": ContainerGrant(strategy="interposer", gpus=node_grant("a").grant.containers["main"].gpus)}
     grant = Grant(grant_id="g-a", term=7, containers=parts)
     late = came("a", 4, grant=grant, parked=parked)
-    assert any(isinstance(order, m.Park) for order in agent(came("a", 3, grant=grant)).handle(late, 0)), "in time it does"
+    assert any(isinstance(order, m.Park) for order in agent(came("a", 3, grant=grant)).handle(late, 0)), (
+        "in time it does"
+    )
     made = agent(came("a", 9, grant=grant))
     said = made.handle(late, 0)
     assert not any(isinstance(order, m.Park) for order in said)

@@ -14,7 +14,18 @@ from services.node_agent.core import Agent
 from services.node_agent.state import read, write
 from shared.contracts.node_commands import Accepted, NodeSyncAnswer
 from shared.model.parked import Parked
-from tests.unit.services.node_agent.make import GPU_MIB, NODE, ended, handed, inventory, node_grant, release, released, start, sync
+from tests.unit.services.node_agent.make import (
+    GPU_MIB,
+    NODE,
+    ended,
+    handed,
+    inventory,
+    node_grant,
+    release,
+    released,
+    start,
+    sync,
+)
 
 pods = st.sampled_from("abcd")
 terms = st.integers(1, 4)

@@ -38,7 +38,10 @@ def slices(*names: str, **how: Any) -> Agent:
     made = agent()
     found = inventory()
     made.handle(
-        msgspec.structs.replace(found, inventory=msgspec.structs.replace(found.inventory, strategies=("advisory", "interposer"))), 0.0
+        msgspec.structs.replace(
+            found, inventory=msgspec.structs.replace(found.inventory, strategies=("advisory", "interposer"))
+        ),
+        0.0,
     )
     for name in names:
         made.handle(m.GrantCame(share(name, **how)), 0.0)
@@ -49,7 +52,9 @@ def slices(*names: str, **how: Any) -> Agent:
 def share(name: str, parked: Parked | None = None, *, term: int = 1, **how: Any) -> NodeGrant:
     came = node_grant(name, term=term, **({"compute": 600} | how))
     parts = {key: msgspec.structs.replace(part, strategy="interposer") for key, part in came.grant.containers.items()}
-    return msgspec.structs.replace(came, grant=msgspec.structs.replace(came.grant, containers=parts, term=1), parked=parked)
+    return msgspec.structs.replace(
+        came, grant=msgspec.structs.replace(came.grant, containers=parts, term=1), parked=parked
+    )
 
 
 def said(made: Agent, came: NodeGrant, why: str = "") -> Accepted:
@@ -119,7 +124,9 @@ def test_a_pause_that_fails_leaves_the_throttle_before_it() -> None:
 @pytest.mark.parametrize("action", ["throttle", "pause", "checkpoint"])
 def test_a_strategy_that_cannot_is_named_and_asked_nothing(action: Parking) -> None:
     made = agent(m.GrantCame(node_grant("a")), start("a"))
-    orders = made.handle(m.GrantCame(msgspec.structs.replace(node_grant("a"), parked=Parked(action=action, plan_id="p"))), 0.0)
+    orders = made.handle(
+        m.GrantCame(msgspec.structs.replace(node_grant("a"), parked=Parked(action=action, plan_id="p"))), 0.0
+    )
     assert [type(order) for order in orders] == [m.Save, m.Answer]
     body = answer(orders)
     assert isinstance(body, Accepted)

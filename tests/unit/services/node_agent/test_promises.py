@@ -14,13 +14,17 @@ from tests.unit.services.node_agent.make import agent, events, inventory, node_g
 
 def granted(strategy: Strategy) -> m.GrantCame:
     came = node_grant("a")
-    containers = {name: ContainerGrant(strategy=strategy, gpus=part.gpus) for name, part in came.grant.containers.items()}
+    containers = {
+        name: ContainerGrant(strategy=strategy, gpus=part.gpus) for name, part in came.grant.containers.items()
+    }
     return m.GrantCame(msgspec.structs.replace(came, grant=msgspec.structs.replace(came.grant, containers=containers)))
 
 
 def seen(*strategies: Strategy, simulated: bool = False) -> m.InventorySeen:
     found = inventory()
-    return m.InventorySeen(msgspec.structs.replace(found.inventory, strategies=("exclusive", "advisory", *strategies), simulated=simulated))
+    return m.InventorySeen(
+        msgspec.structs.replace(found.inventory, strategies=("exclusive", "advisory", *strategies), simulated=simulated)
+    )
 
 
 @pytest.mark.parametrize(
@@ -33,7 +37,9 @@ def seen(*strategies: Strategy, simulated: bool = False) -> m.InventorySeen:
         ("exclusive", True, "soft"),
     ],
 )
-def test_the_promise_is_that_of_the_strategy_and_nothing_on_a_simulated_node(strategy: Strategy, simulated: bool, promise: str) -> None:
+def test_the_promise_is_that_of_the_strategy_and_nothing_on_a_simulated_node(
+    strategy: Strategy, simulated: bool, promise: str
+) -> None:
     made = agent(seen("interposer", "time_slice", simulated=simulated), granted(strategy))
     (event,) = events(made.handle(start("a"), 0.0))
     assert isinstance(event, SliceEnforced)

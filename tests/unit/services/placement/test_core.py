@@ -78,7 +78,11 @@ def test_no_answer_to_a_binding_ends_its_hold(outcome: str) -> None:
     leader = Leader().nodes("n", gpus=1)
     pod = build.gpu_pod("p", gpus=1)
     leader.facts(pod)
-    leader.send(m.BindsAnswered((Answer(uid=pod.metadata.uid, outcome=outcome, resource_version=pod.metadata.resource_version),)))  # type: ignore[arg-type]
+    leader.send(
+        m.BindsAnswered(
+            (Answer(uid=pod.metadata.uid, outcome=outcome, resource_version=pod.metadata.resource_version),)
+        )
+    )  # type: ignore[arg-type]
     leader.tick(1000)
     assert pod.metadata.uid in leader.core.holds
     assert leader.place(build.gpu_pod("q", gpus=1)) == {}
@@ -89,7 +93,11 @@ def test_a_binding_that_was_certainly_not_applied_is_decided_anew_after_a_touch(
     leader = Leader().nodes("n", gpus=1)
     pod = build.gpu_pod("p", gpus=1)
     leader.facts(pod)
-    leader.send(m.BindsAnswered((Answer(uid=pod.metadata.uid, outcome=outcome, resource_version=pod.metadata.resource_version),)))  # type: ignore[arg-type]
+    leader.send(
+        m.BindsAnswered(
+            (Answer(uid=pod.metadata.uid, outcome=outcome, resource_version=pod.metadata.resource_version),)
+        )
+    )  # type: ignore[arg-type]
     assert [p.uid for p in leader.patches() if isinstance(p, TouchPod)] == [pod.metadata.uid]
     touched = build.newer(pod)
     leader.facts(touched)
@@ -306,7 +314,13 @@ def test_a_slice_that_runs_and_is_unknown_occupies_its_gpu_until_released() -> N
     leader.send(m.InventorySeen(build.inventory("n", gpus=1)))
     leader.answer = True
     live = LiveSlice(
-        uid="x", namespace="old", name="ghost", container="c", grant_id="1-1", strategy="exclusive", gpus={"n-gpu-0": (81920, 1000)}
+        uid="x",
+        namespace="old",
+        name="ghost",
+        container="c",
+        grant_id="1-1",
+        strategy="exclusive",
+        gpus={"n-gpu-0": (81920, 1000)},
     )
     leader.send(m.SyncAnswered(NodeSyncAnswer(node="n", boot_id="boot-1", term=100, accepted=True, live=(live,))))
     assert leader.place(build.gpu_pod("p", gpus=1)) == {}
@@ -482,7 +496,11 @@ def test_a_node_is_labelled_with_its_gpus_until_its_labels_say_so() -> None:
     assert len(labels) == 1
     assert (
         labels[0].labels.items()
-        >= {"nvidia.com/gpu.product": "NVIDIA-H100-80GB", "nvidia.com/gpu.count": "4", "nvidia.com/gpu.memory": "81920"}.items()
+        >= {
+            "nvidia.com/gpu.product": "NVIDIA-H100-80GB",
+            "nvidia.com/gpu.count": "4",
+            "nvidia.com/gpu.memory": "81920",
+        }.items()
     )
     leader.facts(build.node("n", labels={k: v for k, v in labels[0].labels.items() if v}))
     leader.tick(120.0)

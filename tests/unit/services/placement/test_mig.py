@@ -30,11 +30,15 @@ def mig_pod(name: str, profile: str, count: int = 1, **rest: Any) -> Pod:
     return build.pod(name, limits={"kerf.dev/slot": "1", f"kerf.dev/mig-{profile}": str(count)}, **rest)
 
 
-def inventory(node: str, *layouts: tuple[MigInstance, ...] | None, strategies: tuple[Strategy, ...] = WITH_MIG) -> Inventory:
+def inventory(
+    node: str, *layouts: tuple[MigInstance, ...] | None, strategies: tuple[Strategy, ...] = WITH_MIG
+) -> Inventory:
     """By GPU: instances of a fixed layout, () for cut on demand, None for no MIG."""
     plain = build.inventory(node, gpus=len(layouts), strategies=strategies, **A100)  # type: ignore[arg-type]
     gpus = tuple(
-        msgspec.structs.replace(gpu, mig_enabled=layout is not None, mig_on_demand=layout == (), mig_instances=layout or ())
+        msgspec.structs.replace(
+            gpu, mig_enabled=layout is not None, mig_on_demand=layout == (), mig_instances=layout or ()
+        )
         for gpu, layout in zip(plain.gpus, layouts, strict=True)
     )
     return msgspec.structs.replace(plain, gpus=gpus)
@@ -91,7 +95,10 @@ def test_several_instances_may_stand_on_one_gpu_or_on_several() -> None:
 def test_a_part_gets_the_smallest_instance_that_covers_it() -> None:
     leader = leader_with(FIXED)
     leader.place(build.gpu_pod("small", memory="4Gi"), build.gpu_pod("large", memory="8Gi"))
-    assert [s.mig.profile for name in ("small", "large") for s in shares(leader, name) if s.mig] == ["1g.5gb", "3g.20gb"]
+    assert [s.mig.profile for name in ("small", "large") for s in shares(leader, name) if s.mig] == [
+        "1g.5gb",
+        "3g.20gb",
+    ]
 
 
 def test_whole_gpus_never_land_on_a_gpu_in_mig_mode() -> None:
@@ -125,7 +132,10 @@ def test_what_a_pod_gives_back_is_free_for_another_profile() -> None:
 
 
 def test_two_containers_get_instances_that_do_not_overlap() -> None:
-    made = tuple(Container(name=name, resources=Resources(limits={"kerf.dev/slot": "1", "kerf.dev/mig-3g.20gb": "1"})) for name in ("a", "b"))
+    made = tuple(
+        Container(name=name, resources=Resources(limits={"kerf.dev/slot": "1", "kerf.dev/mig-3g.20gb": "1"}))
+        for name in ("a", "b")
+    )
     leader = leader_with(())
     leader.place(build.pod("p", containers=made))
     assert sorted(s.mig.start for s in shares(leader, "p") if s.mig) == [0, 4]
@@ -156,13 +166,17 @@ def test_why_does_not_count_gpus_that_cannot_keep_the_promise() -> None:
     leader = leader_with(None, (FIXED[0],))
     leader.place(mig_pod("a", "3g.20gb"))
     said = reasons(leader, build.gpu_pod("b", memory="4Gi", annotations={"kerf.dev/isolation": "hard"}))
-    assert said == {"gpu-full": "container c needs a GPU and 0 of 2 fit; nearest is GPU 1: needs a MIG instance of 4 GiB, free are none"}
+    assert said == {
+        "gpu-full": "container c needs a GPU and 0 of 2 fit; nearest is GPU 1: needs a MIG instance of 4 GiB, free are none"
+    }
 
 
 def test_a_gpu_in_mig_mode_is_not_used_where_its_agent_gives_no_instances() -> None:
     leader = leader_with((), strategies=("exclusive", "advisory"))
     assert leader.place(build.gpu_pod("p", memory="1Gi")) == {}
-    assert "the node's agent hands out no MIG instances" in reasons(leader, build.gpu_pod("p", memory="1Gi"))["gpu-full"]
+    assert (
+        "the node's agent hands out no MIG instances" in reasons(leader, build.gpu_pod("p", memory="1Gi"))["gpu-full"]
+    )
 
 
 @pytest.mark.parametrize(
@@ -182,7 +196,9 @@ def test_a_request_that_makes_no_sense_is_refused_by_name(limits: dict[str, str]
 
 
 _ASKS = st.one_of(
-    st.sampled_from(["1g.5gb", "1g.5gb.me", "1g.10gb", "2g.10gb", "3g.20gb", "4g.20gb", "7g.40gb"]).map(lambda p: {f"kerf.dev/mig-{p}": "1"}),
+    st.sampled_from(["1g.5gb", "1g.5gb.me", "1g.10gb", "2g.10gb", "3g.20gb", "4g.20gb", "7g.40gb"]).map(
+        lambda p: {f"kerf.dev/mig-{p}": "1"}
+    ),
     st.integers(1, 40).map(lambda gib: {"kerf.dev/gpu-memory": f"{gib}Gi"}),
     st.integers(1, 100).map(lambda percent: {"kerf.dev/gpu-compute": str(percent)}),
 )
@@ -190,7 +206,9 @@ _ASKS = st.one_of(
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(_ASKS, min_size=1, max_size=20), st.data())
-def test_columns_equal_the_gpus_and_nothing_overlaps_whatever_comes_and_goes(asks: list[dict[str, str]], data: st.DataObject) -> None:
+def test_columns_equal_the_gpus_and_nothing_overlaps_whatever_comes_and_goes(
+    asks: list[dict[str, str]], data: st.DataObject
+) -> None:
     leader = leader_with((), FIXED, None)
     book = leader.core.book
     for number, limits in enumerate(asks):
@@ -203,8 +221,13 @@ def test_columns_equal_the_gpus_and_nothing_overlaps_whatever_comes_and_goes(ask
         else:
             leader.facts(build.newer(pod, labels={"seen": "again"})) if not fits else None
         assert book.overbooked() == []
-        before = {name: getattr(book.arrays, name)[book.nodes["n"].row].copy() for name in ("gpu_mig_used", "gpu_mig_fits", "gpu_free_mib", "gpu_free_milli")}
-        book.put_inventory(msgspec.structs.replace(inventory("n", (), FIXED, None), generation=number + 2))  # from scratch
+        before = {
+            name: getattr(book.arrays, name)[book.nodes["n"].row].copy()
+            for name in ("gpu_mig_used", "gpu_mig_fits", "gpu_free_mib", "gpu_free_milli")
+        }
+        book.put_inventory(
+            msgspec.structs.replace(inventory("n", (), FIXED, None), generation=number + 2)
+        )  # from scratch
         for name, column in before.items():
             assert (getattr(book.arrays, name)[book.nodes["n"].row] == column).all(), name
     assert book.arrays.gpu_mig_geometry[book.nodes["n"].row, 2] == NOT_MIG

@@ -25,7 +25,15 @@ def budget(cluster: Cluster, label: str) -> None:
     meta = Meta(name=label, namespace="team", uid=f"uid-{label}", resource_version=build.next_version())
     spec = DisruptionBudgetSpec(selector=LabelSelector(match_labels={"app": label}))
     cluster.say(
-        m.FactsSeen((Put(object=PodDisruptionBudget(metadata=meta, spec=spec, status=DisruptionBudgetStatus(disruptions_allowed=0))),))
+        m.FactsSeen(
+            (
+                Put(
+                    object=PodDisruptionBudget(
+                        metadata=meta, spec=spec, status=DisruptionBudgetStatus(disruptions_allowed=0)
+                    )
+                ),
+            )
+        )
     )
 
 
@@ -48,7 +56,10 @@ def test_who_might_go_and_is_not_enough_is_counted_too() -> None:
     cluster.run("low", "n", 0)
     cluster.run("equal", "n", 1, priority=100)
     cluster.wait("high", gpus=2)
-    assert sorted(asked(cluster).kept) == ["1 pod: of no lower priority", "1 pod: they may be asked, and that does not make enough room"]
+    assert sorted(asked(cluster).kept) == [
+        "1 pod: of no lower priority",
+        "1 pod: they may be asked, and that does not make enough room",
+    ]
 
 
 def test_the_successor_of_one_that_made_room_and_a_spent_hour_are_named() -> None:
@@ -73,7 +84,10 @@ def test_members_go_with_a_gang_of_which_some_are_left_alone() -> None:
     cluster.run("one", "n", 0, annotations=gang)
     cluster.run("two", "n", 1, annotations=gang | {"kerf.dev/min-runtime": "1h"})
     cluster.wait("high")
-    assert sorted(asked(cluster).kept) == ["1 pod: minimum run time", "1 pod: they go with their gang, of which some are left alone"]
+    assert sorted(asked(cluster).kept) == [
+        "1 pod: minimum run time",
+        "1 pod: they go with their gang, of which some are left alone",
+    ]
 
 
 def test_between_queues_it_is_said_that_nobody_has_more_than_its_due() -> None:

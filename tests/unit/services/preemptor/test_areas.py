@@ -61,11 +61,16 @@ def test_each_rack_by_itself_and_none_for_nodes_without() -> None:
         ({"annotations": "T4"}, 2, []),
     ],
 )
-def test_racks_that_could_not_hold_it_were_they_empty_are_left_out(asks: dict[str, object], size: int, expected: list[str]) -> None:
+def test_racks_that_could_not_hold_it_were_they_empty_are_left_out(
+    asks: dict[str, object], size: int, expected: list[str]
+) -> None:
     cluster = racks(a="x", b="x", c="y")
     more = {"kerf.dev/gpu-model": "T4"} if asks == {"annotations": "T4"} else {}
     notes = {"kerf.dev/gang": "g", "kerf.dev/gang-size": str(size), "kerf.dev/gang-topology": "required=rack", **more}
-    pods = [cluster.wait(f"g{i}", **{"annotations": notes} | {k: v for k, v in asks.items() if k != "annotations"}) for i in range(size)]  # type: ignore[arg-type]
+    pods = [
+        cluster.wait(f"g{i}", **{"annotations": notes} | {k: v for k, v in asks.items() if k != "annotations"})
+        for i in range(size)
+    ]  # type: ignore[arg-type]
     assert areas(cluster, *pods) == expected
 
 
@@ -77,13 +82,20 @@ def test_nodes_on_which_nothing_is_planned_hold_nobody() -> None:
 
 def test_where_it_has_begun_it_stays() -> None:
     cluster = racks(a="x", b="x", c="y")
-    notes = {"kerf.dev/gang": "g", "kerf.dev/gang-size": "3", "kerf.dev/gang-min": "1", "kerf.dev/gang-topology": "required=rack"}
+    notes = {
+        "kerf.dev/gang": "g",
+        "kerf.dev/gang-size": "3",
+        "kerf.dev/gang-min": "1",
+        "kerf.dev/gang-topology": "required=rack",
+    }
     cluster.run("g0", "c", 0, annotations=notes)
     assert areas(cluster, member(cluster, "g1", 3, least=1)) == ["y:c"]
 
 
 @pytest.mark.parametrize(("slice_mib", "tried_there"), [(0, 0), (61_440, 2)])
-def test_a_rack_is_left_as_soon_as_it_costs_more_than_the_best_one(monkeypatch: pytest.MonkeyPatch, slice_mib: int, tried_there: int) -> None:
+def test_a_rack_is_left_as_soon_as_it_costs_more_than_the_best_one(
+    monkeypatch: pytest.MonkeyPatch, slice_mib: int, tried_there: int
+) -> None:
     """What whole GPUs cost is known beforehand; with slices it is seen at the member whose victim makes it so."""
     tried: list[str] = []
     place = planner.Planner.place
@@ -111,7 +123,17 @@ def test_areas_beyond_so_many_have_the_next_tick_and_a_dry_run_tries_them_all(mo
     for rack in ("ab", "cd"):
         meta = Meta(name=rack, namespace="team", uid=f"uid-{rack}", resource_version=build.next_version())
         spec = DisruptionBudgetSpec(selector=LabelSelector(match_labels={"app": rack}))
-        cluster.say(m.FactsSeen((Put(object=PodDisruptionBudget(metadata=meta, spec=spec, status=DisruptionBudgetStatus(disruptions_allowed=1))),)))
+        cluster.say(
+            m.FactsSeen(
+                (
+                    Put(
+                        object=PodDisruptionBudget(
+                            metadata=meta, spec=spec, status=DisruptionBudgetStatus(disruptions_allowed=1)
+                        )
+                    ),
+                )
+            )
+        )
         for node in rack:
             cluster.run(node, node, 0, ran_s=1, labels={"app": rack})
     for node in "ef":

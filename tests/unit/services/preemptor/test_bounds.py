@@ -32,10 +32,19 @@ def filled(dice: random.Random) -> Cluster:
                     gpu += 1
                 case "slices":
                     for part in range(dice.randint(1, 3)):
-                        cluster.run(f"{name}-{part}", node, gpu, memory_mib=20_480, ran_s=ran_s + part, priority=priority)
+                        cluster.run(
+                            f"{name}-{part}", node, gpu, memory_mib=20_480, ran_s=ran_s + part, priority=priority
+                        )
                 case "soft":
                     cluster.run(
-                        name, node, gpu, memory_mib=40_960, compute_milli=1_000, strategy="interposer", ran_s=ran_s, priority=priority
+                        name,
+                        node,
+                        gpu,
+                        memory_mib=40_960,
+                        compute_milli=1_000,
+                        strategy="interposer",
+                        ran_s=ran_s,
+                        priority=priority,
                     )
             gpu += 1
     return cluster
@@ -45,7 +54,9 @@ def way_on(cluster: Cluster, state: PodState, node: str) -> Way | None:
     """The cheapest on this node alone."""
     core = cluster.core
     candidates = core._candidates.begin(cluster.now)
-    ways = Planner(core.book, candidates, Areas(core.book, core.gangs), {name for name in NODES if name != node}).plan([state])
+    ways = Planner(core.book, candidates, Areas(core.book, core.gangs), {name for name in NODES if name != node}).plan(
+        [state]
+    )
     return None if ways is None else ways[0]
 
 
@@ -55,13 +66,21 @@ def test_no_way_costs_less_than_its_bound(seed: int) -> None:
     cluster = filled(dice)
     core = cluster.core
     asks: dict[str, object] = dice.choice(
-        ({"gpus": 1}, {"gpus": 2}, {"gpus": 3}, {"gpus": 0, "memory": "40Gi"}, {"gpus": 0, "memory": "30Gi", "compute": 50})
+        (
+            {"gpus": 1},
+            {"gpus": 2},
+            {"gpus": 3},
+            {"gpus": 0, "memory": "40Gi"},
+            {"gpus": 0, "memory": "30Gi", "compute": 50},
+        )
     )
     state = core.book.pods[cluster.wait("high", **asks).metadata.uid]
     ways = {name: way_on(cluster, state, name) for name in NODES}
     bounds = {
         node.name: bound
-        for bound, node in Bounds(core._candidates.begin(cluster.now), list(core.book.nodes.values()), patient=True).nodes(state, ())
+        for bound, node in Bounds(
+            core._candidates.begin(cluster.now), list(core.book.nodes.values()), patient=True
+        ).nodes(state, ())
     }
     for name, way in ways.items():
         assert way is None or bounds[name] <= way.cost[:6]

@@ -22,7 +22,9 @@ class Torn(Cluster):
     """Two nodes of two GPUs with a pod each: x, which has run for 100 s, and y, for 10."""
 
     def __init__(self, **settings: Any) -> None:
-        super().__init__("a", "b", **({"defragmentation_gpu_seconds_per_hour": 10_000, "reclaim_patience": 0} | settings))
+        super().__init__(
+            "a", "b", **({"defragmentation_gpu_seconds_per_hour": 10_000, "reclaim_patience": 0} | settings)
+        )
         self.run("x", "a", 0, ran_s=100, owners=owned("x"))
         self.run("y", "b", 0, ran_s=10, owners=owned("y"))
 
@@ -32,9 +34,12 @@ class Torn(Cluster):
 
     def advised(self, *moves: tuple[str, str, str], places: tuple[tuple[str, str], ...] = (("w", "b"),)) -> list[Plan]:
         told = Advice(
-            sentence="", moves=tuple(Move(namespace="team", name=name, source=source, target=target) for name, source, target in moves),
+            sentence="",
+            moves=tuple(
+                Move(namespace="team", name=name, source=source, target=target) for name, source, target in moves
+            ),
             places=tuple(AdvisedPlace(namespace="team", name=name, node=node) for name, node in places),
-        )  # fmt: skip
+        )
         return [command.plan for command in self.say(m.Advised(told)) if isinstance(command, m.Propose)]
 
     def waits(self, name: str = "w", **rest: Any) -> Pod:
@@ -61,7 +66,9 @@ def test_what_placement_advises_becomes_a_plan_of_moves() -> None:
     assert (question.name, question.most_gpu_seconds) == ("w", 10_000)
     (plan,) = cluster.advised(Y)
     assert plan.consolidates
-    assert [(v.name, v.action, v.to, v.grant_id, v.lost_gpu_seconds) for v in plan.victims] == [("y", "move", "a", "grant-y", 11)]
+    assert [(v.name, v.action, v.to, v.grant_id, v.lost_gpu_seconds) for v in plan.victims] == [
+        ("y", "move", "a", "grant-y", 11)
+    ]
     assert [(b.name, b.node) for b in plan.beneficiaries] == [("w", "b")]
     assert cluster.reserve(plan) == ["y"]
 
@@ -81,8 +88,13 @@ def test_who_moves_reads_where_to_and_for_whom() -> None:
     cluster.waits()
     cluster.asked()
     (plan,) = cluster.advised(Y)
-    (execute,) = [c for c in cluster.say(m.Answered(Reserved(plan_id=plan.plan_id, ok=True))) if isinstance(c, m.Execute)]
-    assert execute.evictions[0].reason == f"moves to a so that team/w fits (plan {plan.plan_id}); a place is kept for it there"
+    (execute,) = [
+        c for c in cluster.say(m.Answered(Reserved(plan_id=plan.plan_id, ok=True))) if isinstance(c, m.Execute)
+    ]
+    assert (
+        execute.evictions[0].reason
+        == f"moves to a so that team/w fits (plan {plan.plan_id}); a place is kept for it there"
+    )
 
 
 def test_one_question_at_a_time_and_not_one_after_the_other() -> None:
@@ -161,8 +173,12 @@ def test_whoever_waits_has_waited_for_as_much_as_the_moves_would_have_disturbed(
     while True:
         cluster.now += 0.5
         for command in cluster.say(m.Tick()):
-            if isinstance(command, m.AskAdvice) and cluster.advised((name, "a", "b") if name == "x" else Y, places=(("w", "a" if name == "x" else "b"),)):
-                assert waits_s - 2 <= cluster.now - began <= waits_s + 12, "questions about one pod are ten seconds apart"
+            if isinstance(command, m.AskAdvice) and cluster.advised(
+                (name, "a", "b") if name == "x" else Y, places=(("w", "a" if name == "x" else "b"),)
+            ):
+                assert waits_s - 2 <= cluster.now - began <= waits_s + 12, (
+                    "questions about one pod are ten seconds apart"
+                )
                 return
         assert cluster.now - began < 200
 
@@ -179,7 +195,9 @@ def test_no_more_is_disturbed_in_an_hour_than_the_operator_lets_moves_disturb() 
     assert (question.name, question.most_gpu_seconds) == ("v", 9)
     assert cluster.advised(("x", "a", "b"), places=(("v", "a"),)) == [], "that would be a hundred"
     cluster.say(m.Ended(plan.plan_id, executed=False))
-    assert max(q.most_gpu_seconds for _ in range(12) for q in cluster.asked() if cluster.advised() == []) == 9, "somebody may have moved for it"
+    assert max(q.most_gpu_seconds for _ in range(12) for q in cluster.asked() if cluster.advised() == []) == 9, (
+        "somebody may have moved for it"
+    )
     later = [q.most_gpu_seconds for _ in range(3) for q in cluster.asked(after_s=HOUR_S) if cluster.advised() == []]
     assert later[-1] == 20
 

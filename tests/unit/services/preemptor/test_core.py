@@ -53,13 +53,22 @@ def test_who_goes_reads_who_came(cluster: Cluster) -> None:
     cluster.now += 1
     (*_, execute) = cluster.say(m.Answered(Reserved(plan_id=plan.plan_id, ok=True)))
     assert isinstance(execute, m.Execute)
-    assert execute.evictions[0].reason == f"makes room for team/high, which has a higher priority (plan {plan.plan_id}); nothing makes it anew"
+    assert (
+        execute.evictions[0].reason
+        == f"makes room for team/high, which has a higher priority (plan {plan.plan_id}); nothing makes it anew"
+    )
 
 
 def test_who_gives_back_reads_that_and_when_it_comes_again() -> None:
     cluster = Cluster("n", gpus=1)
     cluster.say(m.FactsSeen((Put(object=build.queues("queues: [{name: a}, {name: b, guaranteed: {gpus: 1}}]")),)))
-    cluster.run("lent", "n", 0, labels={"kerf.dev/queue": "a"}, owners=(OwnerReference(uid="o", kind="Job", name="train", controller=True),))
+    cluster.run(
+        "lent",
+        "n",
+        0,
+        labels={"kerf.dev/queue": "a"},
+        owners=(OwnerReference(uid="o", kind="Job", name="train", controller=True),),
+    )
     cluster.wait("due", priority=0, labels={"kerf.dev/queue": "b"})
     (plan,) = cluster.plans()
     (*_, execute) = cluster.say(m.Answered(Reserved(plan_id=plan.plan_id, ok=True)))
@@ -79,7 +88,19 @@ def test_a_budget_that_says_no_at_the_api_server_gives_the_plan_up_and_finds_ano
     (plan,) = cluster.plans()
     cluster.reserve(plan)
     uid = cluster.pods["cheap"].metadata.uid
-    (gives_up,) = cluster.say(m.Evicted(plan.plan_id, (uid,), (Answer(uid=uid, outcome="throttled", message="Cannot evict pod as it would violate the pod's disruption budget."),)))
+    (gives_up,) = cluster.say(
+        m.Evicted(
+            plan.plan_id,
+            (uid,),
+            (
+                Answer(
+                    uid=uid,
+                    outcome="throttled",
+                    message="Cannot evict pod as it would violate the pod's disruption budget.",
+                ),
+            ),
+        )
+    )
     assert isinstance(gives_up, m.GiveUp)
     assert "disruption budget" in gives_up.reason
     assert cluster.victims() == [["dear"]]
@@ -91,7 +112,17 @@ def under_budgets() -> tuple[Cluster, Plan]:
     for name, allowed in (("loose", 2), ("tight", 1)):
         meta = Meta(name=name, namespace="team", uid=f"uid-{name}", resource_version=build.next_version())
         spec = DisruptionBudgetSpec(selector=LabelSelector(match_labels={"budget": name}))
-        cluster.say(m.FactsSeen((Put(object=PodDisruptionBudget(metadata=meta, spec=spec, status=DisruptionBudgetStatus(disruptions_allowed=allowed))),)))
+        cluster.say(
+            m.FactsSeen(
+                (
+                    Put(
+                        object=PodDisruptionBudget(
+                            metadata=meta, spec=spec, status=DisruptionBudgetStatus(disruptions_allowed=allowed)
+                        )
+                    ),
+                )
+            )
+        )
     for gpu, (name, label) in enumerate({"one": "", "two": "loose", "three": "tight", "four": ""}.items()):
         cluster.run(name, "n", gpu, labels={"budget": label})
     cluster.wait("high", gpus=4)
@@ -99,7 +130,9 @@ def under_budgets() -> tuple[Cluster, Plan]:
     return cluster, plan
 
 
-def test_who_is_under_a_budget_is_asked_first_the_tightest_first_and_the_others_when_the_api_server_has_taken_those() -> None:
+def test_who_is_under_a_budget_is_asked_first_the_tightest_first_and_the_others_when_the_api_server_has_taken_those() -> (
+    None
+):
     cluster, plan = under_budgets()
     assert cluster.reserve(plan) == ["three"]
     assert cluster.evicted(plan, "three") == ["two"]
@@ -172,9 +205,13 @@ def test_an_answer_that_never_came_blocks_nobody_for_ever(cluster: Cluster) -> N
 def test_pods_that_waited_before_we_listened_are_seen_by_their_condition() -> None:
     cluster = Cluster("n", gpus=1)
     low = cluster.run("low", "n", 0)
-    told = PodStatus(phase="Pending", conditions=(Condition(type="PodScheduled", status="False", reason="Unschedulable"),))
+    told = PodStatus(
+        phase="Pending", conditions=(Condition(type="PodScheduled", status="False", reason="Unschedulable"),)
+    )
     high = build.gpu_pod("high", gpus=1, priority=100)
-    cluster.say(m.SnapshotSeen(tuple(Put(object=o) for o in (build.node("n"), low, msgspec.structs.replace(high, status=told)))))
+    cluster.say(
+        m.SnapshotSeen(tuple(Put(object=o) for o in (build.node("n"), low, msgspec.structs.replace(high, status=told))))
+    )
     assert cluster.victims() == [["low"]]
 
 
@@ -211,8 +248,12 @@ def test_what_was_reserved_before_us_is_carried_out(cluster: Cluster) -> None:
     """Another instance, or this one in an earlier life, has asked for it and is gone."""
     (plan,) = cluster.plans()
     before = msgspec.structs.replace(plan, plan_id="of-another")
-    said = cluster.say(m.Answered(Reserved(plan_id=plan.plan_id, ok=False, reason="another plan is under way", under_way=before)))
-    assert [(c.plan_id, [e.name for e in c.evictions]) for c in said if isinstance(c, m.Execute)] == [("of-another", ["cheap"])]
+    said = cluster.say(
+        m.Answered(Reserved(plan_id=plan.plan_id, ok=False, reason="another plan is under way", under_way=before))
+    )
+    assert [(c.plan_id, [e.name for e in c.evictions]) for c in said if isinstance(c, m.Execute)] == [
+        ("of-another", ["cheap"])
+    ]
     assert cluster.plans() == []
 
 
@@ -255,7 +296,10 @@ def test_one_word_is_enough_for_all_of_a_gang() -> None:
     cluster = Cluster("a", gpus=2)
     for number in range(2):
         cluster.run(f"low-{number}", "a", number)
-    mates = [build.gpu_pod(f"g-{n}", gpus=1, priority=100, annotations={"kerf.dev/gang": "g", "kerf.dev/gang-size": "2"}) for n in range(2)]
+    mates = [
+        build.gpu_pod(f"g-{n}", gpus=1, priority=100, annotations={"kerf.dev/gang": "g", "kerf.dev/gang-size": "2"})
+        for n in range(2)
+    ]
     cluster.say(m.FactsSeen(tuple(Put(object=mate) for mate in mates)))
     cluster.say(m.Rejected(mates[1].metadata.uid))
     assert cluster.victims() == [["low-0", "low-1"]]
@@ -288,7 +332,11 @@ def test_a_tick_plans_for_no_longer_than_a_leader_may_take(monkeypatch: pytest.M
         cluster.run(f"low-{name}", name, 0)
     for priority in (1, 3, 2):
         cluster.wait(f"high-{priority}", priority=priority)
-    assert [[b.name for plan in cluster.plans() for b in plan.beneficiaries] for _ in range(3)] == [["high-3", "high-2"], ["high-1"], []]
+    assert [[b.name for plan in cluster.plans() for b in plan.beneficiaries] for _ in range(3)] == [
+        ["high-3", "high-2"],
+        ["high-1"],
+        [],
+    ]
 
 
 def made_on(monkeypatch: pytest.MonkeyPatch) -> list[str]:
@@ -304,7 +352,9 @@ def made_on(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 @pytest.mark.parametrize("proposes", [False, True])
-def test_a_tick_makes_candidates_on_so_many_nodes_and_nobody_is_asked_before_all_are_made(monkeypatch: pytest.MonkeyPatch, proposes: bool) -> None:
+def test_a_tick_makes_candidates_on_so_many_nodes_and_nobody_is_asked_before_all_are_made(
+    monkeypatch: pytest.MonkeyPatch, proposes: bool
+) -> None:
     """Also of an instance that stands by, and before anybody waits: the first plan finds them."""
     monkeypatch.setattr(victims, "MADE_MOST", 2)
     made = made_on(monkeypatch)
@@ -326,14 +376,18 @@ def test_a_tick_makes_candidates_on_so_many_nodes_and_nobody_is_asked_before_all
         assert made == []
 
 
-def test_a_dry_run_of_one_that_has_not_looked_at_all_nodes_says_so(monkeypatch: pytest.MonkeyPatch, cluster: Cluster) -> None:
+def test_a_dry_run_of_one_that_has_not_looked_at_all_nodes_says_so(
+    monkeypatch: pytest.MonkeyPatch, cluster: Cluster
+) -> None:
     monkeypatch.setattr(victims, "MADE_MOST", 1)
     answers = [cluster.core.dry_run("team", "high", cluster.now) for _ in range(2)]
     assert [answer.plan is None for answer in answers] == [True, False]
     assert answers[0].sentence == "not all nodes have been looked at yet; ask again in some seconds"
 
 
-def test_nodes_whose_pods_have_changed_are_made_anew_in_a_round_as_many_as_a_tick_makes_and_the_others_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nodes_whose_pods_have_changed_are_made_anew_in_a_round_as_many_as_a_tick_makes_and_the_others_left_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     cluster = Cluster(*"abc", gpus=1)
     for number, name in enumerate("abc"):
         cluster.run(f"low-{name}", name, 0, ran_s=100 - number)
@@ -353,7 +407,17 @@ def test_nodes_whose_pods_have_changed_are_made_anew_in_a_round_as_many_as_a_tic
 def put_budget(cluster: Cluster, allowed: int, label: str = "kept") -> None:
     meta = Meta(name="budget", namespace="team", uid="uid-budget", resource_version=build.next_version())
     spec = DisruptionBudgetSpec(selector=LabelSelector(match_labels={"app": label}))
-    cluster.say(m.FactsSeen((Put(object=PodDisruptionBudget(metadata=meta, spec=spec, status=DisruptionBudgetStatus(disruptions_allowed=allowed))),)))
+    cluster.say(
+        m.FactsSeen(
+            (
+                Put(
+                    object=PodDisruptionBudget(
+                        metadata=meta, spec=spec, status=DisruptionBudgetStatus(disruptions_allowed=allowed)
+                    )
+                ),
+            )
+        )
+    )
 
 
 def test_a_budget_is_as_it_is_now_though_candidates_were_made_before(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -395,7 +459,9 @@ def test_idle_ticks_make_anew_what_has_changed(monkeypatch: pytest.MonkeyPatch) 
     assert made == []
 
 
-def test_where_only_time_has_passed_prices_are_reckoned_anew_on_some_nodes_a_round(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_only_time_has_passed_prices_are_reckoned_anew_on_some_nodes_a_round(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(victims, "RENEWED_MOST", 1)
     priced = made_on(monkeypatch)
     cluster = Cluster("a", "b", "c", gpus=1)

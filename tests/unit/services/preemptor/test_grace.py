@@ -41,7 +41,9 @@ def test_a_plan_has_the_time_that_its_slowest_victim_has_to_end() -> None:
 
 def test_who_only_gives_something_up_has_no_grace_period() -> None:
     cluster = Cluster("n", gpus=1)
-    cluster.run("v", "n", 0, memory_mib=20_480, compute_milli=1000, strategy="interposer", termination_grace_period_seconds=600)
+    cluster.run(
+        "v", "n", 0, memory_mib=20_480, compute_milli=1000, strategy="interposer", termination_grace_period_seconds=600
+    )
     cluster.wait("high", gpus=0, memory="20Gi", compute=50)
     (plan,) = cluster.plans()
     assert [(victim.action, victim.grace_s) for victim in plan.victims] == [("throttle", 0)]
@@ -59,7 +61,8 @@ def test_a_dry_run_says_a_grace_period_that_is_longer_than_most() -> None:
     cluster.wait("high")
     cluster.now += 1
     assert (
-        cluster.core.dry_run("team", "high", cluster.now).sentence == "1 pod would end, and lose 1 GPU-seconds, and have up to 600 s to end"
+        cluster.core.dry_run("team", "high", cluster.now).sentence
+        == "1 pod would end, and lose 1 GPU-seconds, and have up to 600 s to end"
     )
 
 

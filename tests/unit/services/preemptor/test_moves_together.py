@@ -41,17 +41,39 @@ def judge_moves(world: Together, most_gpu_seconds: int) -> int:
 
 SMALL = st.lists(
     st.builds(
-        Arrival, after_s=st.just(0.0), priority=st.sampled_from((0, 0, 1)), runs_s=st.sampled_from((5.0, 5.0, 60.0, 1e9)),
+        Arrival,
+        after_s=st.just(0.0),
+        priority=st.sampled_from((0, 0, 1)),
+        runs_s=st.sampled_from((5.0, 5.0, 60.0, 1e9)),
         slice_=st.sampled_from((None, None, (30, 0), (40, 0), (20, 50), (30, 50))),
     ),
-    min_size=4, max_size=14,
-)  # fmt: skip
-ELASTIC = st.lists(st.builds(Arrival, after_s=st.just(0.0), priority=st.just(0), members=st.sampled_from((2, 3)), least=st.just(1), runs_s=st.sampled_from((60.0, 1e9))), max_size=2)
+    min_size=4,
+    max_size=14,
+)
+ELASTIC = st.lists(
+    st.builds(
+        Arrival,
+        after_s=st.just(0.0),
+        priority=st.just(0),
+        members=st.sampled_from((2, 3)),
+        least=st.just(1),
+        runs_s=st.sampled_from((60.0, 1e9)),
+    ),
+    max_size=2,
+)
 """Gangs of which members can be spared."""
 LARGE = st.lists(
-    st.builds(Arrival, after_s=st.sampled_from((0.0, 3.0, 20.0)), priority=st.sampled_from((0, 0, 1)), gpus=st.integers(1, 3), members=st.sampled_from((1, 1, 2)), runs_s=st.sampled_from((20.0, 1e9))),
-    min_size=1, max_size=5,
-)  # fmt: skip
+    st.builds(
+        Arrival,
+        after_s=st.sampled_from((0.0, 3.0, 20.0)),
+        priority=st.sampled_from((0, 0, 1)),
+        gpus=st.integers(1, 3),
+        members=st.sampled_from((1, 1, 2)),
+        runs_s=st.sampled_from((20.0, 1e9)),
+    ),
+    min_size=1,
+    max_size=5,
+)
 """What comes once the small ones are there and some of them have ended again, so that the nodes are torn."""
 NODES = st.lists(st.integers(2, 4), min_size=1, max_size=4)
 
@@ -67,7 +89,12 @@ def test_who_moves_has_its_place_and_who_it_moves_for_too(
 ) -> None:
     """Whole GPUs and slices, which come together on other GPUs of their nodes too; gangs; beside those that give way by
     priority, or give up compute for a while."""
-    world = Together({f"n{i}": gpus for i, gpus in enumerate(nodes)}, immunity_s=IMMUNITY_S, defragmentation_gpu_seconds_per_hour=most, reclaim_patience=patience)
+    world = Together(
+        {f"n{i}": gpus for i, gpus in enumerate(nodes)},
+        immunity_s=IMMUNITY_S,
+        defragmentation_gpu_seconds_per_hour=most,
+        reclaim_patience=patience,
+    )
     drive(world, torn([*small[: len(small) // 2], *elastic, *small[len(small) // 2 :]], large))
     until_quiet(world, quiet_s=QUIET_S, most_s=2 * HOUR_S)
     judge(world)
@@ -75,12 +102,29 @@ def test_who_moves_has_its_place_and_who_it_moves_for_too(
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(nodes=NODES, small=SMALL, large=LARGE, queues=st.lists(st.sampled_from("abcd"), min_size=24, max_size=24), labels=st.lists(st.sampled_from(("", "", "a", "b")), min_size=24, max_size=24))
-def test_queues_and_budgets_are_kept_beside(nodes: list[int], small: list[Arrival], large: list[Arrival], queues: list[str], labels: list[str]) -> None:
+@given(
+    nodes=NODES,
+    small=SMALL,
+    large=LARGE,
+    queues=st.lists(st.sampled_from("abcd"), min_size=24, max_size=24),
+    labels=st.lists(st.sampled_from(("", "", "a", "b")), min_size=24, max_size=24),
+)
+def test_queues_and_budgets_are_kept_beside(
+    nodes: list[int], small: list[Arrival], large: list[Arrival], queues: list[str], labels: list[str]
+) -> None:
     """A disruption budget that changes while a plan is carried out may stop it half way; who has moved by then has its place."""
-    world = Together({f"n{i}": gpus for i, gpus in enumerate(nodes)}, least={"a": 1, "b": 1}, immunity_s=IMMUNITY_S, queues=QUEUES,
-                     defragmentation_gpu_seconds_per_hour=10**6, reclaim_patience=0)  # fmt: skip
-    arrivals = [msgspec.structs.replace(one, queue=queue, label=label) for one, queue, label in zip(torn(small, large), queues, labels, strict=False)]
+    world = Together(
+        {f"n{i}": gpus for i, gpus in enumerate(nodes)},
+        least={"a": 1, "b": 1},
+        immunity_s=IMMUNITY_S,
+        queues=QUEUES,
+        defragmentation_gpu_seconds_per_hour=10**6,
+        reclaim_patience=0,
+    )
+    arrivals = [
+        msgspec.structs.replace(one, queue=queue, label=label)
+        for one, queue, label in zip(torn(small, large), queues, labels, strict=False)
+    ]
     drive(world, arrivals)
     until_quiet(world, quiet_s=QUIET_S, most_s=2 * HOUR_S)
     judge(world)
@@ -97,7 +141,12 @@ def test_a_torn_cluster(seed: int, patience: float) -> None:
     dice = random.Random(seed)
     small = [Arrival(after_s=0.0, priority=0, runs_s=dice.choice((30.0, 1e9))) for _ in range(32)]
     large = [Arrival(after_s=40.0, priority=0, gpus=4, members=2), Arrival(after_s=5.0, priority=0, gpus=4)]
-    world = Together({f"n{i}": 4 for i in range(8)}, immunity_s=IMMUNITY_S, defragmentation_gpu_seconds_per_hour=10**6, reclaim_patience=patience)
+    world = Together(
+        {f"n{i}": 4 for i in range(8)},
+        immunity_s=IMMUNITY_S,
+        defragmentation_gpu_seconds_per_hour=10**6,
+        reclaim_patience=patience,
+    )
     drive(world, [*small, *large])
     until_quiet(world, quiet_s=QUIET_S, most_s=3 * HOUR_S)
     judge(world)

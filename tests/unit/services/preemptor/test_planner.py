@@ -115,8 +115,17 @@ def test_who_never_preempts_proposes_nothing() -> None:
 
 
 def budget(allowed: int, **labels: str) -> PodDisruptionBudget:
-    meta = Meta(name=f"b-{'-'.join(labels.values())}", namespace="team", uid=f"uid-{labels}", resource_version=build.next_version())
-    return PodDisruptionBudget(metadata=meta, spec=DisruptionBudgetSpec(selector=LabelSelector(match_labels=labels)), status=DisruptionBudgetStatus(disruptions_allowed=allowed))
+    meta = Meta(
+        name=f"b-{'-'.join(labels.values())}",
+        namespace="team",
+        uid=f"uid-{labels}",
+        resource_version=build.next_version(),
+    )
+    return PodDisruptionBudget(
+        metadata=meta,
+        spec=DisruptionBudgetSpec(selector=LabelSelector(match_labels=labels)),
+        status=DisruptionBudgetStatus(disruptions_allowed=allowed),
+    )
 
 
 def test_a_budget_keeps_its_pods_and_others_go() -> None:
@@ -130,7 +139,14 @@ def test_a_budget_keeps_its_pods_and_others_go() -> None:
 
 def test_who_is_under_two_budgets_stays_for_the_api_server_evicts_nobody_under_more_than_one() -> None:
     cluster = Cluster("n")
-    cluster.say(m.FactsSeen(tuple(Put(object=msgspec.structs.replace(made, metadata=msgspec.structs.replace(made.metadata, name=key))) for key, made in (("a", budget(5, app="a")), ("b", budget(5, tier="b"))))))
+    cluster.say(
+        m.FactsSeen(
+            tuple(
+                Put(object=msgspec.structs.replace(made, metadata=msgspec.structs.replace(made.metadata, name=key)))
+                for key, made in (("a", budget(5, app="a")), ("b", budget(5, tier="b")))
+            )
+        )
+    )
     cluster.run("both", "n", 0, ran_s=1, labels={"app": "a", "tier": "b"})
     cluster.run("one", "n", 1, ran_s=9_000, labels={"app": "a"})
     cluster.wait("high")
@@ -205,7 +221,9 @@ def test_two_plans_of_one_round_share_no_node() -> None:
 def test_whoever_is_ending_already_is_not_asked() -> None:
     cluster = Cluster("n", gpus=1)
     pod = cluster.run("it", "n", 0)
-    meta = msgspec.structs.replace(pod.metadata, resource_version=build.next_version(), deletion_timestamp="2026-11-21T00:00:00Z")
+    meta = msgspec.structs.replace(
+        pod.metadata, resource_version=build.next_version(), deletion_timestamp="2026-11-21T00:00:00Z"
+    )
     cluster.say(m.FactsSeen((Put(object=msgspec.structs.replace(pod, metadata=meta)),)))
     cluster.wait("high")
     assert cluster.victims() == []
@@ -410,7 +428,9 @@ def test_plans_of_one_round_count_against_budgets() -> None:
 # --- gentler than an end ------------------------------------------------------------------------------------------
 
 
-def soft(cluster: Cluster, name: str, node: str = "n", gpu: int = 0, *, gib: int = 20, milli: int = 500, **rest: object) -> None:
+def soft(
+    cluster: Cluster, name: str, node: str = "n", gpu: int = 0, *, gib: int = 20, milli: int = 500, **rest: object
+) -> None:
     """A slice that its node enforces, so that it can be throttled and paused."""
     cluster.run(name, node, gpu, memory_mib=gib * 1_024, compute_milli=milli, strategy="interposer", **rest)
 
@@ -454,7 +474,9 @@ def test_who_is_parked_already_is_not_parked_again_and_may_be_evicted() -> None:
     soft(cluster, "low", milli=1_000, gib=40, annotations={"kerf.dev/parked": '{"action":"pause","plan_id":"p"}'})
     soft(cluster, "first", milli=1_000, gib=20, priority=100)
     cluster.wait("high", **asks(40, 10), priority=50)  # type: ignore[arg-type]
-    assert cluster.victims() == [], "what it could give up it has given up, and nobody of less importance has the compute"
+    assert cluster.victims() == [], (
+        "what it could give up it has given up, and nobody of less importance has the compute"
+    )
     cluster.wait("other", **asks(60, 0), priority=50)  # type: ignore[arg-type]
     assert actions(cluster) == [("low", "evict")]
 
@@ -474,12 +496,17 @@ def test_a_plan_of_which_nobody_ends_evicts_nobody() -> None:
     (plan,) = cluster.plans()
     assert (plan.price_gpu_seconds, plan.victims[0].keeps_milli) == (0, 100)
     assert cluster.reserve(plan) == []
-    assert cluster.core.dry_run("team", "high", cluster.now).sentence == "1 pod would give up compute for a while, and lose nothing but time: this plan is under way"
+    assert (
+        cluster.core.dry_run("team", "high", cluster.now).sentence
+        == "1 pod would give up compute for a while, and lose nothing but time: this plan is under way"
+    )
 
 
 def test_what_is_due_by_weight_is_waited_for_as_long_as_it_cost_and_a_guarantee_is_not() -> None:
     cluster = Cluster("n", gpus=2)
-    cluster.say(m.FactsSeen((Put(object=build.queues("queues: [{name: a}, {name: b}, {name: c, guaranteed: {gpus: 1}}]")),)))
+    cluster.say(
+        m.FactsSeen((Put(object=build.queues("queues: [{name: a}, {name: b}, {name: c, guaranteed: {gpus: 1}}]")),))
+    )
     for number in range(2):
         cluster.run(f"a-{number}", "n", number, ran_s=100, **in_queue("a"))
     cluster.wait("b-0", priority=0, **in_queue("b"))
@@ -542,7 +569,16 @@ def test_what_has_given_up_compute_already_is_no_cheaper_to_end() -> None:
     """It has done as much work as it had before it was asked to."""
     cluster = Cluster("a", "b", gpus=1)
     parked = encode_parked(Parked(action="throttle", plan_id="before", compute_milli=100))
-    cluster.run("throttled", "a", 0, memory_mib=8_192, compute_milli=1000, strategy="interposer", ran_s=1_000, annotations={"kerf.dev/parked": parked})
+    cluster.run(
+        "throttled",
+        "a",
+        0,
+        memory_mib=8_192,
+        compute_milli=1000,
+        strategy="interposer",
+        ran_s=1_000,
+        annotations={"kerf.dev/parked": parked},
+    )
     cluster.run("young", "b", 0, ran_s=500)
     cluster.wait("high")
     (plan,) = cluster.plans()

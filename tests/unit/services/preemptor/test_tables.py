@@ -52,7 +52,9 @@ class _Words:
             self.labels["kerf.dev/queue"] = word[2:]
         elif word[0] == "g":
             size, _, least = word[1:].partition("/")
-            self.notes |= {"kerf.dev/gang": "g" if self.name < "h" else "h", "kerf.dev/gang-size": size} | ({"kerf.dev/gang-min": least} if least else {})
+            self.notes |= {"kerf.dev/gang": "g" if self.name < "h" else "h", "kerf.dev/gang-size": size} | (
+                {"kerf.dev/gang-min": least} if least else {}
+            )
         elif word[0] == "m":
             self.notes["kerf.dev/min-runtime"] = f"{word[1:]}s"
         elif word[0] == "d":
@@ -75,13 +77,23 @@ def _asks(text: str, count: int = 1) -> dict[str, Any]:
     if found[1]:
         return {"gpus": int(found[1])}
     asks: dict[str, Any] = {"memory": f"{int(found[2]) * count}Gi"}
-    return asks | ({"compute": int(found[3]), "annotations": {"kerf.dev/isolation": "firm"}} if int(found[3] or 0) else {})
+    return asks | (
+        {"compute": int(found[3]), "annotations": {"kerf.dev/isolation": "firm"}} if int(found[3] or 0) else {}
+    )
 
 
 def _pod(world: Together, words: _Words, asks: dict[str, Any]) -> Pod:
     notes = asks.pop("annotations", {}) | words.notes
     created = datetime.fromtimestamp(world.wall, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    pod = build.gpu_pod(words.name, **asks, priority=words.priority, annotations=notes, labels=words.labels, created=created, **words.spec)
+    pod = build.gpu_pod(
+        words.name,
+        **asks,
+        priority=words.priority,
+        annotations=notes,
+        labels=words.labels,
+        created=created,
+        **words.spec,
+    )
     owner = OwnerReference(uid=f"owner-{words.name}", kind="ReplicaSet", name=words.name, controller=True)
     return msgspec.structs.replace(pod, metadata=msgspec.structs.replace(pod.metadata, owner_references=(owner,)))
 
@@ -97,7 +109,9 @@ def _run(world: Together, text: str) -> None:
     milli = 1000 if part is None else asks.get("compute", 0) * 10
     strategy = "exclusive" if part is None else "interposer" if "compute" in asks else "advisory"
     shares = tuple(GpuShare(node=node, uuid=f"{node}-gpu-{i}", memory_mib=mib, compute_milli=milli) for i in gpus)
-    grant = Grant(grant_id=f"grant-{words.name}", term=1, containers={"c": ContainerGrant(strategy=strategy, gpus=shares)})  # type: ignore[arg-type]
+    grant = Grant(
+        grant_id=f"grant-{words.name}", term=1, containers={"c": ContainerGrant(strategy=strategy, gpus=shares)}
+    )  # type: ignore[arg-type]
     pod = build.bound(_pod(world, words, asks), node, grant)
     started = datetime.fromtimestamp(world.wall - words.ran_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     pod = msgspec.structs.replace(pod, status=PodStatus(phase="Running", start_time=started))
@@ -115,8 +129,18 @@ def _run(world: Together, text: str) -> None:
 def _seen(world: Together, pod: Pod, node: str, gpus: list[int], mib: int) -> None:
     """By its node, for as long as it takes to be believed, and once more when it is asked."""
     meta = pod.metadata
-    use = SliceUse(uid=meta.uid, namespace=meta.namespace, name=meta.name, memory_mib=mib, granted_memory_mib=0, granted_compute_milli=0, counted_mib=mib)
-    sample = UsageSample(node=node, at_ms=0, gpus=tuple(GpuUse(uuid=f"{node}-gpu-{i}", used_mib=mib, slices=(use,)) for i in gpus))
+    use = SliceUse(
+        uid=meta.uid,
+        namespace=meta.namespace,
+        name=meta.name,
+        memory_mib=mib,
+        granted_memory_mib=0,
+        granted_compute_milli=0,
+        counted_mib=mib,
+    )
+    sample = UsageSample(
+        node=node, at_ms=0, gpus=tuple(GpuUse(uuid=f"{node}-gpu-{i}", used_mib=mib, slices=(use,)) for i in gpus)
+    )
     for ago_s in (SEEN_FOR_S, LOST_S, 0.0):
         world.preemptor.handle(pm.Sampled(sample), world.wall - ago_s)
 
@@ -129,7 +153,14 @@ def _each(text: str) -> list[str]:
 def test_before_and_after(case: Case) -> None:
     moves = {"defragmentation_gpu_seconds_per_hour": 10**6, "reclaim_patience": 0} if case.consolidates else {}
     racks = dict(pair.split("=") for pair in case.racks.split()) or None
-    world = Together(case.nodes, least={"kept": case.least} if case.least else None, queues=case.queues or None, racks=racks, shrinks=True, **moves)
+    world = Together(
+        case.nodes,
+        least={"kept": case.least} if case.least else None,
+        queues=case.queues or None,
+        racks=racks,
+        shrinks=True,
+        **moves,
+    )
     for text in _each(case.runs):
         _run(world, text)
     waiting = []
@@ -143,9 +174,15 @@ def test_before_and_after(case: Case) -> None:
         world.step()
     assert sorted(name for _, name, _ in world.evictions) == sorted(case.ends.split())
     live = {pod.metadata.name: pod for pod in world.live.values()}
-    parked = {name: decode_parked(note).action for name, pod in live.items() if (note := pod.metadata.annotations.get("kerf.dev/parked"))}
+    parked = {
+        name: decode_parked(note).action
+        for name, pod in live.items()
+        if (note := pod.metadata.annotations.get("kerf.dev/parked"))
+    }
     assert parked == dict(pair.split("=") for pair in case.parks.split())
-    assert {v.name: v.to for plan in world.plans.values() for v in plan.victims if v.to} == dict(pair.split("=") for pair in case.moves.split())
+    assert {v.name: v.to for plan in world.plans.values() for v in plan.victims if v.to} == dict(
+        pair.split("=") for pair in case.moves.split()
+    )
     assert all(live[name].spec.node_name == node for name, node in (pair.split("=") for pair in case.moves.split()))
     assert {name for name in waiting if live[name].spec.node_name} == set(case.placed.split())
     assert world.core.book.overbooked() == []

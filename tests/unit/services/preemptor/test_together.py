@@ -42,12 +42,19 @@ class Arrival(msgspec.Struct, frozen=True):
 
 ARRIVALS = st.lists(
     st.builds(
-        Arrival, after_s=st.sampled_from((0.0, 0.5, 3.0, 20.0)), priority=st.integers(0, 3), gpus=st.integers(1, 2), members=st.sampled_from((1, 1, 1, 2, 3)),
-        runs_s=st.sampled_from((5.0, 60.0, 1e9)), label=st.sampled_from(("", "", "a", "b")),
-        grace_s=st.sampled_from((0, 0, 30, 400)), ends_after=st.sampled_from((0.1, 1.0)),
+        Arrival,
+        after_s=st.sampled_from((0.0, 0.5, 3.0, 20.0)),
+        priority=st.integers(0, 3),
+        gpus=st.integers(1, 2),
+        members=st.sampled_from((1, 1, 1, 2, 3)),
+        runs_s=st.sampled_from((5.0, 60.0, 1e9)),
+        label=st.sampled_from(("", "", "a", "b")),
+        grace_s=st.sampled_from((0, 0, 30, 400)),
+        ends_after=st.sampled_from((0.1, 1.0)),
     ),
-    min_size=1, max_size=24,
-)  # fmt: skip
+    min_size=1,
+    max_size=24,
+)
 
 
 def drive(world: Together, arrivals: list[Arrival]) -> None:
@@ -56,14 +63,31 @@ def drive(world: Together, arrivals: list[Arrival]) -> None:
             world.step()
         gang = f"g{number}" if one.members > 1 else ""
         for member in range(one.members):
-            world.arrive(f"p{number}-{member}", priority=one.priority, gpus=one.gpus, gang=gang, size=one.members, least=one.least, runs_s=one.runs_s, label=one.label, queue=one.queue, slice_=one.slice_, uses_percent=one.uses_percent, one_rack=one.one_rack, grace_s=one.grace_s, ends_after_s=one.ends_after * one.grace_s)
+            world.arrive(
+                f"p{number}-{member}",
+                priority=one.priority,
+                gpus=one.gpus,
+                gang=gang,
+                size=one.members,
+                least=one.least,
+                runs_s=one.runs_s,
+                label=one.label,
+                queue=one.queue,
+                slice_=one.slice_,
+                uses_percent=one.uses_percent,
+                one_rack=one.one_rack,
+                grace_s=one.grace_s,
+                ends_after_s=one.ends_after * one.grace_s,
+            )
 
 
 def judge(world: Together) -> None:
     """What holds once all is quiet."""
     assert world.core.preemption.open == {}
     assert world.preemptor.open == {}
-    assert set(world.outcome.values()) == {o for o in world.outcome.values() if o == "executed" or o.startswith("abandoned: ")}
+    assert set(world.outcome.values()) == {
+        o for o in world.outcome.values() if o == "executed" or o.startswith("abandoned: ")
+    }
     lost: dict[str, set[str]] = defaultdict(set)
     for _, name, plan in world.evictions:
         lost[plan].add(name)
@@ -75,14 +99,23 @@ def judge(world: Together) -> None:
             gained = {b.uid for b in plan.beneficiaries}
             assert gained <= {d.uid for _, record in world.log for d in getattr(record, "decisions", ())}
         else:
-            assert "cannot be evicted" in outcome or "does not wait any more" in outcome, "however long its grace period is, nobody ends for nobody"
-    served = Counter(b.uid for plan_id in lost for b in world.plans[plan_id].beneficiaries if "cannot be evicted" not in world.outcome[plan_id])
+            assert "cannot be evicted" in outcome or "does not wait any more" in outcome, (
+                "however long its grace period is, nobody ends for nobody"
+            )
+    served = Counter(
+        b.uid
+        for plan_id in lost
+        for b in world.plans[plan_id].beneficiaries
+        if "cannot be evicted" not in world.outcome[plan_id]
+    )
     assert max(served.values(), default=1) == 1, "others ended for whom some were ending"
     when = defaultdict(list)
     for at, name, _ in world.evictions:
         when[name].append(at)
     for times in when.values():
-        assert all(again - at >= IMMUNITY_S - 1e-6 for at, again in itertools.pairwise(times)), "evicted again while it was immune"
+        assert all(again - at >= IMMUNITY_S - 1e-6 for at, again in itertools.pairwise(times)), (
+            "evicted again while it was immune"
+        )
     assert world.helped() == []
     for gang, members in world.gangs().items():
         bound = sum(bool(pod.spec.node_name) for pod in members)
@@ -92,7 +125,9 @@ def judge(world: Together) -> None:
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(nodes=st.lists(st.integers(1, 4), min_size=1, max_size=3), arrivals=ARRIVALS, least=st.integers(0, 2))
-def test_whatever_comes_it_comes_to_rest_and_nobody_has_lost_for_nothing(nodes: list[int], arrivals: list[Arrival], least: int) -> None:
+def test_whatever_comes_it_comes_to_rest_and_nobody_has_lost_for_nothing(
+    nodes: list[int], arrivals: list[Arrival], least: int
+) -> None:
     world = Together({f"n{i}": gpus for i, gpus in enumerate(nodes)}, least={"a": least, "b": 1}, immunity_s=IMMUNITY_S)
     drive(world, arrivals)
     until_quiet(world, quiet_s=QUIET_S, most_s=2 * 3_600)
@@ -106,11 +141,16 @@ def test_gangs_that_must_be_in_one_rack_are_served_and_none_is_split(seed: int) 
     nodes = {f"n{i}": dice.randint(1, 3) for i in range(dice.randint(2, 5))}
     arrivals = [
         Arrival(
-            after_s=dice.choice((0.0, 0.5, 3.0, 20.0)), priority=dice.randint(0, 3), gpus=dice.randint(1, 2), members=dice.choice((1, 2, 3)),
-            runs_s=dice.choice((5.0, 60.0, 1e9)), label=dice.choice(("", "", "", "a")), one_rack=dice.random() < 0.8,
+            after_s=dice.choice((0.0, 0.5, 3.0, 20.0)),
+            priority=dice.randint(0, 3),
+            gpus=dice.randint(1, 2),
+            members=dice.choice((1, 2, 3)),
+            runs_s=dice.choice((5.0, 60.0, 1e9)),
+            label=dice.choice(("", "", "", "a")),
+            one_rack=dice.random() < 0.8,
         )
         for _ in range(dice.randint(4, 20))
-    ]  # fmt: skip
+    ]
     world = Together(nodes, racks={name: dice.choice("xyz") for name in nodes}, least={"a": 1}, immunity_s=IMMUNITY_S)
     drive(world, arrivals)
     until_quiet(world, quiet_s=QUIET_S, most_s=2 * 3_600)
@@ -128,26 +168,50 @@ queues:
 
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(nodes=st.lists(st.integers(1, 4), min_size=1, max_size=3), arrivals=ARRIVALS, queues=st.lists(st.sampled_from("abcd"), min_size=24, max_size=24))
-def test_queues_take_back_what_is_theirs_and_come_to_rest(nodes: list[int], arrivals: list[Arrival], queues: list[str]) -> None:
-    world = Together({f"n{i}": gpus for i, gpus in enumerate(nodes)}, least={"a": 1, "b": 1}, immunity_s=IMMUNITY_S, queues=QUEUES)
+@given(
+    nodes=st.lists(st.integers(1, 4), min_size=1, max_size=3),
+    arrivals=ARRIVALS,
+    queues=st.lists(st.sampled_from("abcd"), min_size=24, max_size=24),
+)
+def test_queues_take_back_what_is_theirs_and_come_to_rest(
+    nodes: list[int], arrivals: list[Arrival], queues: list[str]
+) -> None:
+    world = Together(
+        {f"n{i}": gpus for i, gpus in enumerate(nodes)}, least={"a": 1, "b": 1}, immunity_s=IMMUNITY_S, queues=QUEUES
+    )
     drive(world, [msgspec.structs.replace(one, queue=queue) for one, queue in zip(arrivals, queues, strict=False)])
     until_quiet(world, quiet_s=QUIET_S, most_s=2 * 3_600)
     judge(world)
 
 
 USES = st.lists(st.sampled_from((0, 10, 30, 90)), min_size=24, max_size=24)
-SLICES = st.lists(st.tuples(st.sampled_from((10, 20, 40, 60)), st.sampled_from((0, 20, 50, 100))), min_size=24, max_size=24)
+SLICES = st.lists(
+    st.tuples(st.sampled_from((10, 20, 40, 60)), st.sampled_from((0, 20, 50, 100))), min_size=24, max_size=24
+)
 
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(nodes=st.lists(st.integers(1, 2), min_size=1, max_size=2), arrivals=ARRIVALS, slices=SLICES, uses=USES, checkpoints=st.booleans())
+@given(
+    nodes=st.lists(st.integers(1, 2), min_size=1, max_size=2),
+    arrivals=ARRIVALS,
+    slices=SLICES,
+    uses=USES,
+    checkpoints=st.booleans(),
+)
 def test_slices_give_up_what_they_have_and_get_it_back_and_come_to_rest(
     nodes: list[int], arrivals: list[Arrival], slices: list[tuple[int, int]], uses: list[int], checkpoints: bool
 ) -> None:
     """What is booked twice would be seen at each Binding and each order to a node."""
-    world = Together({f"n{i}": gpus for i, gpus in enumerate(nodes)}, immunity_s=IMMUNITY_S, checkpoints=checkpoints, shrinks=True)
-    drive(world, [msgspec.structs.replace(one, label="", gpus=1, slice_=slice_, uses_percent=used) for one, slice_, used in zip(arrivals, slices, uses, strict=False)])
+    world = Together(
+        {f"n{i}": gpus for i, gpus in enumerate(nodes)}, immunity_s=IMMUNITY_S, checkpoints=checkpoints, shrinks=True
+    )
+    drive(
+        world,
+        [
+            msgspec.structs.replace(one, label="", gpus=1, slice_=slice_, uses_percent=used)
+            for one, slice_, used in zip(arrivals, slices, uses, strict=False)
+        ],
+    )
     until_quiet(world, quiet_s=QUIET_S, most_s=2 * 3_600)
     judge(world)
     for state in world.core.book.pods.values():
@@ -179,18 +243,29 @@ def test_nobody_ends_for_a_plan_that_a_budget_of_another_brings_to_nothing() -> 
     for seed in range(12):
         dice = random.Random(seed)
         world = Shrinking(dice, {"n0": 4, "n1": 4}, {"a": 0, "b": 1})
-        drive(world, [
-            Arrival(
-                after_s=dice.choice((0.0, 1.0, 10.0)), priority=dice.randint(0, 3), gpus=dice.choice((1, 1, 2, 4)), members=dice.choice((1, 1, 2)),
-                runs_s=dice.choice((60.0, 1e9)), label=dice.choice(("", "a", "b")),
-            )
-            for _ in range(30)
-        ])  # fmt: skip
+        drive(
+            world,
+            [
+                Arrival(
+                    after_s=dice.choice((0.0, 1.0, 10.0)),
+                    priority=dice.randint(0, 3),
+                    gpus=dice.choice((1, 1, 2, 4)),
+                    members=dice.choice((1, 1, 2)),
+                    runs_s=dice.choice((60.0, 1e9)),
+                    label=dice.choice(("", "a", "b")),
+                )
+                for _ in range(30)
+            ],
+        )
         for _ in range(600):
             world.step()
         ended = {(plan_id, name) for _, name, plan_id in world.evictions}
-        given_up = [world.plans[plan_id] for plan_id, outcome in world.outcome.items() if "cannot be evicted" in outcome]
-        free = [(plan.plan_id, victim.name) for plan in given_up for victim in plan.victims if not world.labels[victim.name]]
+        given_up = [
+            world.plans[plan_id] for plan_id, outcome in world.outcome.items() if "cannot be evicted" in outcome
+        ]
+        free = [
+            (plan.plan_id, victim.name) for plan in given_up for victim in plan.victims if not world.labels[victim.name]
+        ]
         assert ended.isdisjoint(free)
         spared += free
     assert spared
@@ -202,11 +277,15 @@ def test_a_busy_cluster(seed: int) -> None:
     dice = random.Random(seed)
     arrivals = [
         Arrival(
-            after_s=dice.expovariate(1 / 15), priority=dice.choice((0, 0, 0, 1, 1, 2, 3)), gpus=dice.choice((1, 1, 2, 4)), members=dice.choice((1, 1, 1, 2, 4)),
-            runs_s=dice.expovariate(1 / 400), label=dice.choice(("", "", "a", "b")),
+            after_s=dice.expovariate(1 / 15),
+            priority=dice.choice((0, 0, 0, 1, 1, 2, 3)),
+            gpus=dice.choice((1, 1, 2, 4)),
+            members=dice.choice((1, 1, 1, 2, 4)),
+            runs_s=dice.expovariate(1 / 400),
+            label=dice.choice(("", "", "a", "b")),
         )
         for _ in range(100)
-    ]  # fmt: skip
+    ]
     world = Together({f"n{i}": 8 for i in range(4)}, least={"a": 2, "b": 4}, immunity_s=IMMUNITY_S)
     drive(world, arrivals)
     until_quiet(world, quiet_s=QUIET_S, most_s=3 * 3_600)

@@ -32,21 +32,45 @@ def drawn(seed: int) -> tuple[Troubled, frozenset[str]]:
     troubles = frozenset(dice.sample(TROUBLES, dice.randint(1, len(TROUBLES))))
     queues = dice.choice((None, QUEUES))
     world = Troubled(
-        nodes, dice, troubles, least={"a": dice.randint(0, 2), "b": 1}, immunity_s=IMMUNITY_S, queues=queues, checkpoints=dice.random() < 0.5,
-        gives_back_s=dice.choice((0.5, 3.0, 10.0)), deadline_s=DEADLINE_S,
-    )  # fmt: skip
+        nodes,
+        dice,
+        troubles,
+        least={"a": dice.randint(0, 2), "b": 1},
+        immunity_s=IMMUNITY_S,
+        queues=queues,
+        checkpoints=dice.random() < 0.5,
+        gives_back_s=dice.choice((0.5, 3.0, 10.0)),
+        deadline_s=DEADLINE_S,
+    )
     for number in range(dice.randint(5, 30)):
         for _ in range(dice.choice((0, 1, 6, 20, 40))):
             world.step(STEP_S)
-        members, priority, runs_s = dice.choice((1, 1, 1, 2, 3)), dice.randint(0, 3), dice.choice((5.0, 60.0, 300.0, 1e9))
+        members, priority, runs_s = (
+            dice.choice((1, 1, 1, 2, 3)),
+            dice.randint(0, 3),
+            dice.choice((5.0, 60.0, 300.0, 1e9)),
+        )
         slice_ = (dice.choice((10, 20, 40, 60)), dice.choice((0, 20, 50, 100))) if dice.random() < 0.6 else None
         grace_s, ends_after = dice.choice(GRACES_S), dice.choice(ENDS_AFTER)
-        gpus, label, queue = dice.choice((1, 1, 2)), dice.choice(("", "", "a", "b")), dice.choice("abcd") if queues else ""
+        gpus, label, queue = (
+            dice.choice((1, 1, 2)),
+            dice.choice(("", "", "a", "b")),
+            dice.choice("abcd") if queues else "",
+        )
         for member in range(members):
             world.arrive(
-                f"p{number}-{member}", priority=priority, gpus=1 if slice_ else gpus, gang=f"g{number}" if members > 1 else "", size=members, runs_s=runs_s,
-                label=label, queue=queue, slice_=slice_, grace_s=grace_s, ends_after_s=ends_after * grace_s,
-            )  # fmt: skip
+                f"p{number}-{member}",
+                priority=priority,
+                gpus=1 if slice_ else gpus,
+                gang=f"g{number}" if members > 1 else "",
+                size=members,
+                runs_s=runs_s,
+                label=label,
+                queue=queue,
+                slice_=slice_,
+                grace_s=grace_s,
+                ends_after_s=ends_after * grace_s,
+            )
         world.trouble()
     return world, troubles
 
@@ -57,9 +81,16 @@ def torn(seed: int) -> Troubled:
     nodes = {f"n{i}": dice.choice((2, 3, 4)) for i in range(dice.randint(2, 4))}
     troubles = frozenset(dice.sample(TROUBLES, dice.randint(1, len(TROUBLES))))
     world = Troubled(
-        nodes, dice, troubles, least={"a": 1}, immunity_s=IMMUNITY_S, gives_back_s=dice.choice((0.5, 3.0, 10.0)), deadline_s=DEADLINE_S,
-        defragmentation_gpu_seconds_per_hour=10**6, reclaim_patience=dice.choice((0, 1)),
-    )  # fmt: skip
+        nodes,
+        dice,
+        troubles,
+        least={"a": 1},
+        immunity_s=IMMUNITY_S,
+        gives_back_s=dice.choice((0.5, 3.0, 10.0)),
+        deadline_s=DEADLINE_S,
+        defragmentation_gpu_seconds_per_hour=10**6,
+        reclaim_patience=dice.choice((0, 1)),
+    )
     for number in range(sum(nodes.values())):
         slice_ = dice.choice((None, (30, 0), (20, 50)))
         grace_s = dice.choice(GRACES_S)
@@ -72,7 +103,13 @@ def torn(seed: int) -> Troubled:
     for number in range(dice.randint(1, 5)):
         members = dice.choice((1, 1, 2))
         for member in range(members):
-            world.arrive(f"p{number}-{member}", priority=dice.choice((0, 0, 1)), gpus=dice.choice((2, 2, 3)), gang=f"g{number}" if members > 1 else "", size=members)
+            world.arrive(
+                f"p{number}-{member}",
+                priority=dice.choice((0, 0, 1)),
+                gpus=dice.choice((2, 2, 3)),
+                gang=f"g{number}" if members > 1 else "",
+                size=members,
+            )
         for _ in range(dice.choice((0, 1, 2, 6, 20))):
             world.step(STEP_S)
             if dice.random() < 0.3:

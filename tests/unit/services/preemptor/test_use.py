@@ -14,8 +14,21 @@ from shared.model.grant import GpuShare
 
 def sample(*counted: int | None) -> UsageSample:
     """What one pod's slice has of each GPU."""
-    uses = [SliceUse(uid="a", namespace="team", name="a", memory_mib=9, granted_memory_mib=9, granted_compute_milli=0, counted_mib=mib) for mib in counted]
-    return UsageSample(node="n", at_ms=0, gpus=tuple(GpuUse(uuid=f"g{i}", used_mib=9, slices=(use,)) for i, use in enumerate(uses)))
+    uses = [
+        SliceUse(
+            uid="a",
+            namespace="team",
+            name="a",
+            memory_mib=9,
+            granted_memory_mib=9,
+            granted_compute_milli=0,
+            counted_mib=mib,
+        )
+        for mib in counted
+    ]
+    return UsageSample(
+        node="n", at_ms=0, gpus=tuple(GpuUse(uuid=f"g{i}", used_mib=9, slices=(use,)) for i, use in enumerate(uses))
+    )
 
 
 def heard(use: Use, *counted: int | None, since: float = 0.0, for_s: float, every_s: float = 10.0) -> float:
@@ -63,16 +76,23 @@ def test_whoever_has_gone_is_forgotten() -> None:
     assert use.most_mib("a", now) is None
 
 
-@pytest.mark.parametrize(("uses_mib", "keeps_mib"), [(0, SPARE_LEAST_MIB), (1000, 1000 + SPARE_LEAST_MIB), (10_001, 10_001 + 1001)])
+@pytest.mark.parametrize(
+    ("uses_mib", "keeps_mib"), [(0, SPARE_LEAST_MIB), (1000, 1000 + SPARE_LEAST_MIB), (10_001, 10_001 + 1001)]
+)
 def test_who_is_shrunk_keeps_something_to_spare(uses_mib: int, keeps_mib: int) -> None:
     shares = tuple(GpuShare(node="n", uuid=f"g{i}", memory_mib=20_000, compute_milli=500) for i in range(2))
     candidate = Candidate(0, 900, 900, 500, Last(("", "a")), "a", "n", Demand(cpu_milli=5), shares, uses_mib=uses_mib)
     shrunk = Shrink().of(candidate)
     assert shrunk is not None
-    assert (shrunk.keeps_mib, [(share.memory_mib, share.compute_milli) for share in shrunk.shares]) == (keeps_mib, [(20_000 - keeps_mib, 0)] * 2)
+    assert (shrunk.keeps_mib, [(share.memory_mib, share.compute_milli) for share in shrunk.shares]) == (
+        keeps_mib,
+        [(20_000 - keeps_mib, 0)] * 2,
+    )
     assert (shrunk.price_gpu_ms, shrunk.demand) == (0, Demand())
 
 
 def test_who_uses_all_of_it_gives_nothing() -> None:
     shares = (GpuShare(node="n", uuid="g", memory_mib=20_000, compute_milli=500),)
-    assert Shrink().of(Candidate(0, 900, 900, 500, Last(("", "a")), "a", "n", Demand(), shares, uses_mib=19_900)) is None
+    assert (
+        Shrink().of(Candidate(0, 900, 900, 500, Last(("", "a")), "a", "n", Demand(), shares, uses_mib=19_900)) is None
+    )

@@ -42,9 +42,17 @@ class Cluster:
             owners: tuple[OwnerReference, ...] = (), **rest: Any) -> Pod:  # fmt: skip
         """A pod with these GPUs, whole, or so much of each."""
         shares = tuple(
-            GpuShare(node=node, uuid=f"{node}-gpu-{i}", memory_mib=memory_mib or TOTAL_MIB, compute_milli=compute_milli if memory_mib else 1000) for i in gpus
+            GpuShare(
+                node=node,
+                uuid=f"{node}-gpu-{i}",
+                memory_mib=memory_mib or TOTAL_MIB,
+                compute_milli=compute_milli if memory_mib else 1000,
+            )
+            for i in gpus
         )
-        grant = Grant(grant_id=f"grant-{name}", term=1, containers={"c": ContainerGrant(strategy=strategy, gpus=shares)})
+        grant = Grant(
+            grant_id=f"grant-{name}", term=1, containers={"c": ContainerGrant(strategy=strategy, gpus=shares)}
+        )
         rest.setdefault("created", datetime.fromtimestamp(self.now - ran_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ"))
         ask = {"memory": f"{memory_mib * len(gpus)}Mi"} if memory_mib else {"gpus": len(gpus)}
         pod = build.bound(build.gpu_pod(name, priority=priority, **ask, **rest), node, grant)

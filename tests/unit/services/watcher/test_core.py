@@ -80,7 +80,13 @@ def test_a_version_that_was_seen_says_nothing(core: Core) -> None:
 
 @pytest.mark.parametrize(
     ("before", "after"),
-    [((), ()), ((Condition(type="Ready", status="True", message="a"),), (Condition(type="Ready", status="True", message="b"),))],
+    [
+        ((), ()),
+        (
+            (Condition(type="Ready", status="True", message="a"),),
+            (Condition(type="Ready", status="True", message="b"),),
+        ),
+    ],
 )
 def test_a_heartbeat_of_a_node_is_no_news(core: Core, before: Any, after: Any) -> None:
     node = build.node("n")
@@ -103,7 +109,10 @@ def test_a_node_that_changes_is_news(core: Core) -> None:
         {"status": msgspec.structs.replace(node.status, conditions=gone_bad)},
     )):  # fmt: skip
         meta = msgspec.structs.replace(meta, resource_version=build.next_version())
-        assert len(batches(core.facts(build.put(msgspec.structs.replace(node, metadata=meta, **change)), 11.0 + number))) == 1  # type: ignore[arg-type]
+        assert (
+            len(batches(core.facts(build.put(msgspec.structs.replace(node, metadata=meta, **change)), 11.0 + number)))
+            == 1
+        )  # type: ignore[arg-type]
 
 
 def test_a_pods_version_is_always_news(core: Core) -> None:
@@ -142,7 +151,10 @@ def test_the_highest_sequence_is_remembered_from_orders_and_from_grants(core: Co
     core.saw_sequence(5)
     core.saw_sequence(3)
     assert batches(core.tick(10.0))[0].log_sequence_seen == 5
-    core.facts(build.put(build.pod("a", node="n", annotations={"kerf.dev/grant": '{"grant_id":"g","term":1,"sequence":41}'})), 11.0)
+    core.facts(
+        build.put(build.pod("a", node="n", annotations={"kerf.dev/grant": '{"grant_id":"g","term":1,"sequence":41}'})),
+        11.0,
+    )
     commands, wire = core.snapshot("", 0, 12.0)
     assert wire.log_sequence_seen == 41
     assert commands == []
@@ -191,7 +203,12 @@ def test_a_page_that_is_not_there_says_so(core: Core, name: str, number: int) ->
 
 
 def test_annotations_of_strangers_are_cut_to_what_somebody_reads() -> None:
-    notes = {"kubectl.kubernetes.io/last-applied-configuration": "{}", "long": "x" * 5000, "short": "s", "kerf.dev/long": "y" * 5000}
+    notes = {
+        "kubectl.kubernetes.io/last-applied-configuration": "{}",
+        "long": "x" * 5000,
+        "short": "s",
+        "kerf.dev/long": "y" * 5000,
+    }
     assert trim(build.pod("a", annotations=notes)).metadata.annotations == {"short": "s", "kerf.dev/long": "y" * 5000}
 
 

@@ -39,7 +39,9 @@ class Gate:
         self.open.set()
         self.inside = self.most_inside = 0
 
-    async def request(self, method: str, path: str, body: bytes = b"", *, content_type: str = JSON, timeout_s: float = 10.0) -> Response:
+    async def request(
+        self, method: str, path: str, body: bytes = b"", *, content_type: str = JSON, timeout_s: float = 10.0
+    ) -> Response:
         self.inside += 1
         self.most_inside = max(self.most_inside, self.inside)
         await self.open.wait()
@@ -62,7 +64,10 @@ class World:
         self.gate = Gate(SimTransport(self.cluster, time.time, self.follow))
         writes = Writes(self.gate, reporter="test")
         self.announcer = Announcer(
-            writes, lambda ns, name: self.core.find("Pod", name, ns), lambda: self.executors.binding > 0, structlog.get_logger()
+            writes,
+            lambda ns, name: self.core.find("Pod", name, ns),
+            lambda: self.executors.binding > 0,
+            structlog.get_logger(),
         )
         self.telemetry = Telemetry("watcher", ratio=1.0, otlp_endpoint="")
         self.executors = Executors(self.core, writes, self.announcer, self.telemetry, Metrics(), in_flight=in_flight)
@@ -88,7 +93,9 @@ class World:
 
     def bind(self, pod: Pod, node: str = "n") -> c.Bind:
         meta = pod.metadata
-        return c.Bind(uid=meta.uid, namespace=meta.namespace, name=meta.name, resource_version=meta.resource_version, node=node)
+        return c.Bind(
+            uid=meta.uid, namespace=meta.namespace, name=meta.name, resource_version=meta.resource_version, node=node
+        )
 
     async def patch(self, *patches: c.Patch) -> list[tuple[str, str]]:
         return [(a.uid, a.outcome) for a in (await self.executors.patch(c.PatchBatch(patches=patches))).answers]
@@ -106,7 +113,10 @@ async def test_no_more_binds_are_in_flight_than_allowed() -> None:
     world = World(in_flight=4)
     orders = [world.bind(world.pod(f"p{i}")) for i in range(20)]
     world.gate.open.clear()
-    tasks = [asyncio.create_task(world.executors.bind(c.BindBatch(term=1, sequence=i, binds=tuple(orders[i::2])))) for i in range(2)]
+    tasks = [
+        asyncio.create_task(world.executors.bind(c.BindBatch(term=1, sequence=i, binds=tuple(orders[i::2]))))
+        for i in range(2)
+    ]
     await eventually(lambda: world.gate.inside == 4, what="four of them")
     assert world.executors.binding == 20
     world.gate.open.set()
@@ -141,7 +151,9 @@ async def test_a_bind_has_its_span_in_the_pods_trace() -> None:
     pod = world.pod()
     await world.executors.bind(c.BindBatch(term=1, sequence=1, binds=(world.bind(pod),)))
     spans = world.telemetry.take()
-    assert [(s.name, s.attributes["k8s.node.name"], s.attributes["kerf.outcome"]) for s in spans] == [("bind", "n", "done")]
+    assert [(s.name, s.attributes["k8s.node.name"], s.attributes["kerf.outcome"]) for s in spans] == [
+        ("bind", "n", "done")
+    ]
     assert spans[0].trace_id in world.telemetry.traceparent(pod.metadata.uid)
 
 
@@ -314,10 +326,16 @@ async def test_a_volume_goes_to_one_claim() -> None:
     world.create("PersistentVolume", "v", {"capacity": {"storage": "1Gi"}})
     assert await world.patch(c.SelectNode(namespace="default", claim="a", node="n", volume="v")) == []
     assert world.core.find("PersistentVolume", "v").spec.claim_ref.name == "a"
-    assert await world.patch(c.SelectNode(namespace="default", claim="a", node="n", volume="v")) == [], "again is harmless"
-    assert await world.patch(c.SelectNode(namespace="default", claim="b", node="n", volume="v")) == [("default/b", "conflict")]
+    assert await world.patch(c.SelectNode(namespace="default", claim="a", node="n", volume="v")) == [], (
+        "again is harmless"
+    )
+    assert await world.patch(c.SelectNode(namespace="default", claim="b", node="n", volume="v")) == [
+        ("default/b", "conflict")
+    ]
     assert await world.patch(c.SelectNode(namespace="default", claim="z", node="n")) == [("default/z", "gone")]
-    assert await world.patch(c.SelectNode(namespace="default", claim="b", node="n", volume="w")) == [("default/b", "gone")]
+    assert await world.patch(c.SelectNode(namespace="default", claim="b", node="n", volume="w")) == [
+        ("default/b", "gone")
+    ]
 
 
 async def test_events_wait_until_no_bind_is_in_flight() -> None:
@@ -356,7 +374,9 @@ async def test_only_the_newest_report_of_a_pod_is_written() -> None:
     running = asyncio.create_task(world.announcer.run())
     await eventually(lambda: world.announcer.written == 2, what="condition and Event")
     conditions = world.core.find("Pod", "p", "default").status.conditions
-    assert [(x.type, x.status, x.reason, x.message) for x in conditions] == [("PodScheduled", "False", "Unschedulable", "new")]
+    assert [(x.type, x.status, x.reason, x.message) for x in conditions] == [
+        ("PodScheduled", "False", "Unschedulable", "new")
+    ]
     assert [(e["reason"], e["note"]) for e in world.cluster.all("Event")] == [("FailedScheduling", "new")]
     running.cancel()
     await asyncio.wait({running})
@@ -368,7 +388,9 @@ async def test_a_report_outlives_a_change_of_its_pod(monkeypatch: pytest.MonkeyP
     world = World()
     pod = world.pod()
     world.cluster.patch("Pod", "default", "p", {"metadata": {"labels": {"a": "b"}}})  # the core has not heard of it yet
-    await world.patch(c.ReportPending(**who(pod), reason="Unschedulable", message="m", resource_version=pod.metadata.resource_version))
+    await world.patch(
+        c.ReportPending(**who(pod), reason="Unschedulable", message="m", resource_version=pod.metadata.resource_version)
+    )
     running = asyncio.create_task(world.announcer.run())
     await eventually(lambda: world.events() == ["FailedScheduling"], what="the Event after the second try")
     assert [x.message for x in world.core.find("Pod", "p", "default").status.conditions] == ["m"]

@@ -10,7 +10,10 @@ from services.watcher.expand import ManifestError, pods_of
 
 
 def workload(kind: str, **spec: Any) -> dict[str, Any]:
-    template = {"metadata": {"labels": {"app": "web"}, "annotations": {"n": "1"}}, "spec": {"containers": [{"name": "c"}]}}
+    template = {
+        "metadata": {"labels": {"app": "web"}, "annotations": {"n": "1"}},
+        "spec": {"containers": [{"name": "c"}]},
+    }
     return {"kind": kind, "metadata": {"name": "web", "namespace": "team"}, "spec": {"template": template, **spec}}
 
 
@@ -29,7 +32,11 @@ def test_a_pod_carries_what_its_template_says_and_whose_it_is() -> None:
     pod = pods_of(workload("StatefulSet"))[0][0]
     assert pod["metadata"]["namespace"] == "team"
     assert pod["metadata"]["annotations"] == {"n": "1"}
-    assert pod["metadata"]["labels"] == {"app": "web", "apps.kubernetes.io/pod-index": "0", "statefulset.kubernetes.io/pod-name": "web-0"}
+    assert pod["metadata"]["labels"] == {
+        "app": "web",
+        "apps.kubernetes.io/pod-index": "0",
+        "statefulset.kubernetes.io/pod-name": "web-0",
+    }
     assert pod["spec"] == {"containers": [{"name": "c"}], "hostname": "web-0"}
     owner = pod["metadata"]["ownerReferences"][0]
     assert (owner["kind"], owner["name"], owner["controller"]) == ("StatefulSet", "web", True)

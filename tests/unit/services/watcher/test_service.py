@@ -23,7 +23,12 @@ from shared.service import Context, running
 from tests.support import build
 from tests.support.waiting import eventually as until
 
-NODE = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n1"}, "status": {"allocatable": {"cpu": "8", "pods": "110"}}}
+NODE = {
+    "apiVersion": "v1",
+    "kind": "Node",
+    "metadata": {"name": "n1"},
+    "status": {"allocatable": {"cpu": "8", "pods": "110"}},
+}
 
 
 def pod(name: str, **spec: Any) -> dict[str, Any]:
@@ -68,7 +73,10 @@ class Reader:
 
 @pytest.fixture
 async def reader() -> AsyncIterator[Reader]:
-    async with EmbeddedServer() as server, running(Watcher, Config(source="simulated", heartbeat_s=0.05), bus_url=server.url) as ctx:
+    async with (
+        EmbeddedServer() as server,
+        running(Watcher, Config(source="simulated", heartbeat_s=0.05), bus_url=server.url) as ctx,
+    ):
         reader = Reader(ctx)
         await reader.start()
         await until(lambda: ctx.health.ready or (ctx.failure.done() and pytest.fail(ctx.failure.result())))
@@ -82,7 +90,12 @@ async def test_a_pod_goes_from_manifest_to_running(reader: Reader) -> None:
     seen = reader.pod("p")
     assert seen is not None
     bind = c.Bind(
-        uid=seen.metadata.uid, namespace="team", name="p", resource_version=seen.metadata.resource_version, node="n1", grant='{"x":1}'
+        uid=seen.metadata.uid,
+        namespace="team",
+        name="p",
+        resource_version=seen.metadata.resource_version,
+        node="n1",
+        grant='{"x":1}',
     )
     assert await reader.order(subjects.CMD_BIND, c.BindBatch(term=1, sequence=7, binds=(bind,))) == c.Answers()
     await until(lambda: (reader.pod("p") or seen).status.phase == "Running")
@@ -147,15 +160,29 @@ async def test_answers_name_only_what_did_not_end_well(reader: Reader) -> None:
     assert good is not None
     assert stale is not None
     binds = (
-        c.Bind(uid=good.metadata.uid, namespace="team", name="good", resource_version=good.metadata.resource_version, node="n1"),
+        c.Bind(
+            uid=good.metadata.uid,
+            namespace="team",
+            name="good",
+            resource_version=good.metadata.resource_version,
+            node="n1",
+        ),
         c.Bind(uid=stale.metadata.uid, namespace="team", name="stale", resource_version="1", node="n1"),
-        c.Bind(uid=stale.metadata.uid, namespace="team", name="stale", resource_version=stale.metadata.resource_version, node="nowhere"),
+        c.Bind(
+            uid=stale.metadata.uid,
+            namespace="team",
+            name="stale",
+            resource_version=stale.metadata.resource_version,
+            node="nowhere",
+        ),
         c.Bind(uid="gone", namespace="team", name="gone", resource_version="5", node="n1"),
     )
     answers = await reader.order(subjects.CMD_BIND, c.BindBatch(term=1, sequence=1, binds=binds))
     assert [(a.uid, a.outcome, a.resource_version) for a in answers.answers] == [
-        (stale.metadata.uid, "conflict", "1"), (stale.metadata.uid, "no-node", stale.metadata.resource_version), ("gone", "gone", "5"),
-    ]  # fmt: skip
+        (stale.metadata.uid, "conflict", "1"),
+        (stale.metadata.uid, "no-node", stale.metadata.resource_version),
+        ("gone", "gone", "5"),
+    ]
 
 
 async def test_a_report_becomes_a_condition_and_an_event(reader: Reader) -> None:
@@ -163,12 +190,16 @@ async def test_a_report_becomes_a_condition_and_an_event(reader: Reader) -> None
     await until(lambda: reader.pod("p") is not None)
     seen = reader.pod("p")
     assert seen is not None
-    report = c.ReportPending(uid=seen.metadata.uid, namespace="team", name="p", reason="Unschedulable", message="0/0 nodes fit")
+    report = c.ReportPending(
+        uid=seen.metadata.uid, namespace="team", name="p", reason="Unschedulable", message="0/0 nodes fit"
+    )
     assert await reader.order(subjects.CMD_PATCH, c.PatchBatch(patches=(report,))) == c.Answers()
     await until(lambda: any(x.message == "0/0 nodes fit" for x in (reader.pod("p") or seen).status.conditions))
 
 
 async def test_a_refused_manifest_is_named_and_the_others_are_made(reader: Reader) -> None:
-    answer = await reader.apply({"kind": "Pod", "metadata": {"name": "empty"}}, NODE, {"kind": "Lamp", "metadata": {"name": "l"}})
+    answer = await reader.apply(
+        {"kind": "Pod", "metadata": {"name": "empty"}}, NODE, {"kind": "Lamp", "metadata": {"name": "l"}}
+    )
     assert answer.applied == 1
     assert [text.split(":")[0] for text in answer.refusals] == ["Pod empty", "Lamp l"]

@@ -32,7 +32,11 @@ def bind(cluster: SimulatedCluster, name: str, now: float, node: str = "n") -> N
 
 def phases(cluster: SimulatedCluster) -> list[str]:
     """Of every pod fact since the last look."""
-    return ["gone" if isinstance(f, Gone) else f.object.status.phase for f in cluster.take() if type(f.object).__name__ == "Pod"]  # type: ignore[union-attr]
+    return [
+        "gone" if isinstance(f, Gone) else f.object.status.phase
+        for f in cluster.take()
+        if type(f.object).__name__ == "Pod"
+    ]  # type: ignore[union-attr]
 
 
 def test_a_bound_pod_runs_at_the_next_tick_and_ends_when_its_time_is_over(cluster: SimulatedCluster) -> None:
@@ -107,7 +111,9 @@ def test_two_runs_of_the_same_steps_are_equal() -> None:
         cluster = SimulatedCluster()
         cluster.create("Node", {"metadata": {"name": "n"}}, 0.0)
         for number in range(5):
-            cluster.create("Pod", {"metadata": {"generateName": "g-"}, "spec": {"containers": [{"name": "c"}]}}, float(number))
+            cluster.create(
+                "Pod", {"metadata": {"generateName": "g-"}, "spec": {"containers": [{"name": "c"}]}}, float(number)
+            )
         for held in list(cluster.all("Pod")):
             cluster.bind("default", held["metadata"]["name"], {"target": {"name": "n"}}, 9.0)
         cluster.tick(10.0)
@@ -135,7 +141,9 @@ def test_a_snapshot_holds_what_is_there_now(cluster: SimulatedCluster) -> None:
      ("Pod", {"metadata": {"name": "x"}, "spec": {"containers": [{"name": "c"}], "priority": "high"}}, 400),
      ("Node", {"metadata": {"name": "n"}}, 409), ("Pod", pod("x", seconds="soon"), 422)],
 )  # fmt: skip
-def test_what_makes_no_sense_is_refused_and_leaves_nothing(cluster: SimulatedCluster, kind: str, document: Any, status: int) -> None:
+def test_what_makes_no_sense_is_refused_and_leaves_nothing(
+    cluster: SimulatedCluster, kind: str, document: Any, status: int
+) -> None:
     before = cluster.version
     assert cluster.create(kind, document, 0.0)[0] == status
     assert cluster.take() == []

@@ -30,10 +30,14 @@ class World:
 
     def pods(self) -> dict[str, Pod]:
         """The newest state of every pod."""
-        return {f.object.metadata.name: f.object for f in self.facts if isinstance(f, Put) and isinstance(f.object, Pod)}
+        return {
+            f.object.metadata.name: f.object for f in self.facts if isinstance(f, Put) and isinstance(f.object, Pod)
+        }
 
     async def bind(self, name: str) -> None:
-        await self.source.transport.request("POST", f"/api/v1/namespaces/default/pods/{name}/binding", b'{"target":{"name":"n"}}')
+        await self.source.transport.request(
+            "POST", f"/api/v1/namespaces/default/pods/{name}/binding", b'{"target":{"name":"n"}}'
+        )
 
 
 @contextlib.asynccontextmanager
@@ -51,7 +55,10 @@ async def running_source(**options: Any) -> AsyncIterator[World]:
 
 
 def web(**spec: Any) -> dict[str, Any]:
-    template = {"metadata": {"labels": {"app": "web"}}, "spec": {"containers": [{"name": "c", "image": "i", **spec.pop("container", {})}]}}
+    template = {
+        "metadata": {"labels": {"app": "web"}},
+        "spec": {"containers": [{"name": "c", "image": "i", **spec.pop("container", {})}]},
+    }
     return {"kind": "StatefulSet", "metadata": {"name": "web"}, "spec": {"replicas": 3, "template": template, **spec}}
 
 
@@ -102,11 +109,15 @@ async def test_pods_pass_the_real_admission_service() -> None:
     async with running(Admission, AdmissionConfig(host="127.0.0.1", port=0)) as admission:
         port = int(admission.health.report()["parts"]["webhook"]["detail"].removeprefix("port "))
         async with running_source(admission_url=f"http://127.0.0.1:{port}/mutate") as world:
-            await world.source.apply(web(podManagementPolicy="Parallel", container={"resources": {"limits": {"kerf.dev/gpu": 1}}}))
+            await world.source.apply(
+                web(podManagementPolicy="Parallel", container={"resources": {"limits": {"kerf.dev/gpu": 1}}})
+            )
             pod = world.pods()["web-0"]
             assert pod.spec.scheduler_name == "kerf"
             assert str(pod.spec.containers[0].resources.limits["kerf.dev/slot"]) == "1"
-            bad = {"containers": [{"name": "c", "resources": {"limits": {"kerf.dev/gpu-compute": 70, "kerf.dev/gpu": 3}}}]}
+            bad = {
+                "containers": [{"name": "c", "resources": {"limits": {"kerf.dev/gpu-compute": 70, "kerf.dev/gpu": 3}}}]
+            }
             with pytest.raises(NotAdmitted):
                 await world.source.apply({"kind": "Pod", "metadata": {"name": "bad"}, "spec": bad})
             assert world.source.cluster.get("Pod", "bad", "default") is None

@@ -20,7 +20,10 @@ def test_a_bound_pod_that_asks_for_9e_fills_its_node_and_is_given_back_exactly(r
     giants = [build.pod(f"giant-{i}", node="n", requests={resource: "9E"}) for i in range(100)]
     for fact in build.put(*giants):
         book.apply(fact)
-    assert min(int(column[0]) for column in (book.arrays.cpu_free, book.arrays.memory_free, book.arrays.ephemeral_free)) < 0
+    assert (
+        min(int(column[0]) for column in (book.arrays.cpu_free, book.arrays.memory_free, book.arrays.ephemeral_free))
+        < 0
+    )
     for fact in build.gone(*giants):
         book.apply(fact)
     after = (book.arrays.cpu_free, book.arrays.memory_free, book.arrays.ephemeral_free)
@@ -35,7 +38,9 @@ def test_demand_is_cut_where_sums_of_it_still_fit() -> None:
 @pytest.mark.parametrize("amount", ["-5", "many", "1e999999999", "-9E"])
 def test_a_node_that_offers_nonsense_offers_nothing(amount: str) -> None:
     node = build.node("n")
-    odd = msgspec.structs.replace(node, status=msgspec.structs.replace(node.status, allocatable=node.status.allocatable | {"cpu": amount}))
+    odd = msgspec.structs.replace(
+        node, status=msgspec.structs.replace(node.status, allocatable=node.status.allocatable | {"cpu": amount})
+    )
     assert isinstance(odd, Node)
     book = Book()
     for fact in build.put(odd):

@@ -75,7 +75,10 @@ def test_a_resized_pod_is_charged_what_it_needs_now() -> None:
 
     pod = build.bound(build.pod("p", requests={"cpu": "1"}), "n")
     made = book(*build.put(build.node("n"), pod))
-    bigger = msgspec.structs.replace(build.newer(pod), spec=msgspec.structs.replace(pod.spec, containers=build.pod("p", requests={"cpu": "3"}).spec.containers))
+    bigger = msgspec.structs.replace(
+        build.newer(pod),
+        spec=msgspec.structs.replace(pod.spec, containers=build.pod("p", requests={"cpu": "3"}).spec.containers),
+    )
     made.apply(Put(object=bigger))
     assert made.nodes["n"].cpu_used == 3000
 
@@ -90,7 +93,11 @@ def test_foreign_memory_is_not_given_away() -> None:
 
 
 def test_a_snapshot_that_says_what_is_known_changes_nothing() -> None:
-    facts = build.put(build.node("n"), build.bound(build.gpu_pod("p", memory="1Gi"), "n", grant("g")), build.gpu_pod("q", memory="1Gi"))
+    facts = build.put(
+        build.node("n"),
+        build.bound(build.gpu_pod("p", memory="1Gi"), "n", grant("g")),
+        build.gpu_pod("q", memory="1Gi"),
+    )
     made = book(*facts)
     before = made.digest()
     assert [c for c in made.apply_snapshot(facts) if c.kind in ("void", "bound", "ended")] == []
@@ -167,7 +174,10 @@ def test_a_row_that_was_given_back_fits_nothing_and_serves_the_next_node() -> No
     assert made.nodes["m"].row == row
 
 
-STEPS = st.lists(st.tuples(st.sampled_from(["bind", "end", "gone", "release", "inventory", "node-gone", "node"]), st.integers(0, 5)), max_size=40)
+STEPS = st.lists(
+    st.tuples(st.sampled_from(["bind", "end", "gone", "release", "inventory", "node-gone", "node"]), st.integers(0, 5)),
+    max_size=40,
+)
 
 
 @settings(max_examples=80, deadline=None)
@@ -179,7 +189,9 @@ def test_the_columns_always_equal_what_the_entries_add_up_to(steps: list[tuple[s
         node = "n" if which % 2 else "m"
         match what:
             case "bind":
-                pods[i] = build.bound(build.gpu_pod(f"p{i}", memory="1Gi", requests={"cpu": "1"}), node, grant(f"g{i}", node, which % 2))
+                pods[i] = build.bound(
+                    build.gpu_pod(f"p{i}", memory="1Gi", requests={"cpu": "1"}), node, grant(f"g{i}", node, which % 2)
+                )
                 made.apply(Put(object=pods[i]))
             case "end" if pods:
                 key = list(pods)[which % len(pods)]
@@ -205,7 +217,13 @@ def _audit(made: Book) -> None:
         if node.object is not None:
             assert made.arrays.cpu_free[node.row] == node.cpu_total - cpu
         for room in node.gpus:
-            taken = [s for g in made.grants.values() for c in g.grant.containers.values() for s in c.gpus if (s.node, s.uuid) == (node.name, room.uuid)]
+            taken = [
+                s
+                for g in made.grants.values()
+                for c in g.grant.containers.values()
+                for s in c.gpus
+                if (s.node, s.uuid) == (node.name, room.uuid)
+            ]
             assert room.free_mib == room.total_mib - sum(s.memory_mib for s in taken)
             assert room.containers == len(taken)
             if room.usable:

@@ -10,7 +10,11 @@ from tests.support import build
 
 
 def container(name: str, restart: str | None = None, **requests: str) -> Container:
-    return Container(name=name, resources=Resources(requests={k.replace("_", "-"): v for k, v in requests.items()}), restart_policy=restart)
+    return Container(
+        name=name,
+        resources=Resources(requests={k.replace("_", "-"): v for k, v in requests.items()}),
+        restart_policy=restart,
+    )
 
 
 def cpu_of(*containers: Container, init: tuple[Container, ...] = (), **spec: object) -> int:
@@ -22,13 +26,37 @@ def cpu_of(*containers: Container, init: tuple[Container, ...] = (), **spec: obj
     ("what", "cpu", "wanted"),
     [
         ("containers run together", cpu_of(container("a", cpu="1"), container("b", cpu="500m")), 1500),
-        ("an init container runs alone, before", cpu_of(container("a", cpu="1"), init=(container("i", cpu="3"),)), 3000),
-        ("init containers run one after the other", cpu_of(container("a", cpu="1"), init=(container("i", cpu="2"), container("j", cpu="2"))), 2000),
-        ("a sidecar runs beside the app", cpu_of(container("a", cpu="1"), init=(container("s", "Always", cpu="1"),)), 2000),
-        ("an init container after a sidecar runs beside it", cpu_of(container("a", cpu="1"), init=(container("s", "Always", cpu="1"), container("i", cpu="3"))), 4000),
-        ("an init container before a sidecar does not", cpu_of(container("a", cpu="1"), init=(container("i", cpu="3"), container("s", "Always", cpu="1"))), 3000),
+        (
+            "an init container runs alone, before",
+            cpu_of(container("a", cpu="1"), init=(container("i", cpu="3"),)),
+            3000,
+        ),
+        (
+            "init containers run one after the other",
+            cpu_of(container("a", cpu="1"), init=(container("i", cpu="2"), container("j", cpu="2"))),
+            2000,
+        ),
+        (
+            "a sidecar runs beside the app",
+            cpu_of(container("a", cpu="1"), init=(container("s", "Always", cpu="1"),)),
+            2000,
+        ),
+        (
+            "an init container after a sidecar runs beside it",
+            cpu_of(container("a", cpu="1"), init=(container("s", "Always", cpu="1"), container("i", cpu="3"))),
+            4000,
+        ),
+        (
+            "an init container before a sidecar does not",
+            cpu_of(container("a", cpu="1"), init=(container("i", cpu="3"), container("s", "Always", cpu="1"))),
+            3000,
+        ),
         ("overhead comes on top", cpu_of(container("a", cpu="1"), overhead={"cpu": "250m"}), 1250),
-        ("pod-level resources take the place of the sum", cpu_of(container("a", cpu="1"), container("b", cpu="1"), resources=Resources(requests={"cpu": "5"})), 5000),
+        (
+            "pod-level resources take the place of the sum",
+            cpu_of(container("a", cpu="1"), container("b", cpu="1"), resources=Resources(requests={"cpu": "5"})),
+            5000,
+        ),
         ("fractions are rounded up", cpu_of(container("a", cpu="0.0001")), 1),
     ],
 )

@@ -23,7 +23,11 @@ def picture(book: Book) -> dict[str, Any]:
     used = {n.name: (n.cpu_used, n.memory_used, sorted(n.pods), sorted(n.grants)) for n in book.nodes.values()}
     pods = {s.uid: (s.charged, s.grant_id) for s in book.pods.values()}
     columns = {
-        n.name: (book.arrays.gpu_free_mib[n.row].tolist(), int(book.arrays.cpu_free[n.row]), int(book.arrays.pods_free[n.row]))
+        n.name: (
+            book.arrays.gpu_free_mib[n.row].tolist(),
+            int(book.arrays.cpu_free[n.row]),
+            int(book.arrays.pods_free[n.row]),
+        )
         for n in book.nodes.values()
     }
     return {
@@ -47,7 +51,9 @@ def leader_of(asks: list[int]) -> Leader:
     return leader
 
 
-STEPS = st.lists(st.tuples(st.sampled_from(("lift", "remove", "place", "lose", "join")), st.integers(0, 9)), max_size=12)
+STEPS = st.lists(
+    st.tuples(st.sampled_from(("lift", "remove", "place", "lose", "join")), st.integers(0, 9)), max_size=12
+)
 
 
 @settings(max_examples=80, deadline=None)

@@ -22,7 +22,10 @@ from shared.model.mig import (
 )
 from shared.model.request import GpuAsk
 
-A30, A100, A100_80, H100 = (next(i for i, g in enumerate(GEOMETRIES) if g.name == name) for name in ("A30", "A100-40GB", "A100-80GB", "H100-80GB"))
+A30, A100, A100_80, H100 = (
+    next(i for i, g in enumerate(GEOMETRIES) if g.name == name)
+    for name in ("A30", "A100-40GB", "A100-80GB", "H100-80GB")
+)
 PLACES = [(place, profile) for place, geometry in enumerate(GEOMETRIES) for profile in geometry.profiles]
 
 
@@ -65,7 +68,10 @@ def test_what_is_taken_on_demand_never_overlaps_and_all_of_it_fits_the_device(pl
 @given(st.sampled_from(PLACES), st.integers(0, MASKS - 1))
 def test_the_best_start_leaves_the_most_placements(where: tuple[int, MigProfile], used: int) -> None:
     place, profile = where
-    left = {s: sum(len(possible(p, used | mask_at(profile, s))) for p in GEOMETRIES[place].profiles) for s in possible(profile, used)}
+    left = {
+        s: sum(len(possible(p, used | mask_at(profile, s))) for p in GEOMETRIES[place].profiles)
+        for s in possible(profile, used)
+    }
     best = best_start(place, profile, used)
     assert (best is None) == (not left)
     assert best is None or left[best] == max(left.values())
@@ -112,11 +118,19 @@ def test_slices_of_strangers_instances_are_not_cut_on_demand() -> None:
 
 
 @given(st.sampled_from(range(len(GEOMETRIES))), st.integers(1, 200_000), st.integers(0, 1000))
-def test_a_part_is_served_by_the_smallest_profile_that_covers_it(place: int, memory_mib: int, compute_milli: int) -> None:
+def test_a_part_is_served_by_the_smallest_profile_that_covers_it(
+    place: int, memory_mib: int, compute_milli: int
+) -> None:
     geometry = GEOMETRIES[place]
     total = geometry.most_mib
     found = serving(place, GpuAsk(count=1, memory_mib=memory_mib, compute_milli=compute_milli), total)
-    covering = {p for p in geometry.profiles if not p.media and geometry.memory_mib(p, total) >= memory_mib and p.compute_slices * 1000 // geometry.compute_slices >= compute_milli}
+    covering = {
+        p
+        for p in geometry.profiles
+        if not p.media
+        and geometry.memory_mib(p, total) >= memory_mib
+        and p.compute_slices * 1000 // geometry.compute_slices >= compute_milli
+    }
     assert set(found) == covering
     assert not found or found[0].memory_slices == min(p.memory_slices for p in covering)
 

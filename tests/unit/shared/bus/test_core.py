@@ -125,7 +125,9 @@ async def test_stopping_a_subscription_handles_what_was_received_first(bus: Nats
         await bus.request("kerf.test.stop", b"")
 
 
-async def test_subscriptions_and_reconnect_callbacks_resume_after_a_restart(server: EmbeddedServer, bus: NatsBus, connect) -> None:
+async def test_subscriptions_and_reconnect_callbacks_resume_after_a_restart(
+    server: EmbeddedServer, bus: NatsBus, connect
+) -> None:
     called: list[bool] = []
 
     async def answer(incoming: Incoming) -> None:

@@ -32,7 +32,8 @@ async def cluster() -> AsyncIterator[list[EmbeddedServer]]:
     routes = json.dumps([f"nats-route://127.0.0.1:{port}" for port in ports])
     servers = [
         EmbeddedServer(
-            server_name=f"n{i}", extra_config=f"cluster {{ name: kerf, listen: '127.0.0.1:{port}', routes: {routes}, no_advertise: true }}"
+            server_name=f"n{i}",
+            extra_config=f"cluster {{ name: kerf, listen: '127.0.0.1:{port}', routes: {routes}, no_advertise: true }}",
         )
         for i, port in enumerate(ports)
     ]
@@ -43,7 +44,9 @@ async def cluster() -> AsyncIterator[list[EmbeddedServer]]:
         await asyncio.gather(*(server.stop() for server in servers))
 
 
-async def test_fault_10_appends_go_on_through_an_election_and_nothing_acknowledged_is_lost(cluster: list[EmbeddedServer]) -> None:
+async def test_fault_10_appends_go_on_through_an_election_and_nothing_acknowledged_is_lost(
+    cluster: list[EmbeddedServer],
+) -> None:
     """Fault 10: during an election nats-py raises NoStreamResponseError. Here an append is repeated where that is
     safe, is Unknown where it is not, and after a read back the log holds every acknowledged record once, in order."""
     urls = ",".join(server.url for server in cluster)

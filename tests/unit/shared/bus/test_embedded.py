@@ -14,7 +14,12 @@ from shared.bus.port import BusError, Incoming
 async def test_a_user_gets_clear_refusals_for_what_it_may_not_do() -> None:
     """Denials come asynchronously from NATS; the bus turns them into errors of the call that caused them."""
     users = (
-        User(name="agent", password="a", publish=("kerf.v1.beat.n1", "_INBOX.>"), subscribe=("kerf.v1.cmd.node.n1.*", "_INBOX.>")),
+        User(
+            name="agent",
+            password="a",
+            publish=("kerf.v1.beat.n1", "_INBOX.>"),
+            subscribe=("kerf.v1.cmd.node.n1.*", "_INBOX.>"),
+        ),
         User(name="root", password="r"),
     )
     async with (

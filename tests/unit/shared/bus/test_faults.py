@@ -34,7 +34,9 @@ class Heard:
             self.state[entry.key] = entry.value
 
 
-async def test_fault_1_a_watch_goes_on_at_once_after_the_server_restarted(server: EmbeddedServer, bus: NatsBus, connect) -> None:
+async def test_fault_1_a_watch_goes_on_at_once_after_the_server_restarted(
+    server: EmbeddedServer, bus: NatsBus, connect
+) -> None:
     """Fault 1: a KV watch of nats-py is silent for 19.5 s after a restart."""
     heard = Heard()
     await bus.kv(subjects.KV_NODES).watch(heard)
@@ -56,7 +58,9 @@ async def test_fault_1_a_watch_goes_on_after_its_consumer_was_deleted(bus: NatsB
     assert bus.stats.watch_restarts == 1
 
 
-async def test_fault_1_a_watch_follows_a_bucket_that_was_made_anew_with_lower_revisions(server: EmbeddedServer, bus: NatsBus) -> None:
+async def test_fault_1_a_watch_follows_a_bucket_that_was_made_anew_with_lower_revisions(
+    server: EmbeddedServer, bus: NatsBus
+) -> None:
     """Fault 1: on a recreated bucket nats-py's watch never resumes; and what the wipe took away is told as absent."""
     heard = Heard()
     kv = bus.kv(subjects.KV_NODES)
@@ -105,7 +109,9 @@ async def test_fault_2_reading_the_log_does_not_hang_over_a_kill(
     assert consumer_module.SILENCE_S < 3
 
 
-async def test_fault_3_a_request_without_connection_is_not_sent_later(server: EmbeddedServer, bus: NatsBus, connect) -> None:
+async def test_fault_3_a_request_without_connection_is_not_sent_later(
+    server: EmbeddedServer, bus: NatsBus, connect
+) -> None:
     """Fault 3: nats-py's request raises a time-out while disconnected, and yet is executed after the reconnection."""
     await server.kill()
     await eventually(lambda: not bus.connected)
@@ -133,7 +139,9 @@ async def test_fault_3_no_answer_is_unknown_and_the_write_may_stand(server: Embe
     await eventually(lambda: bus.newest(subjects.LOG_TERM), what="the record that timed out")
 
 
-async def test_fault_4_an_error_callback_that_fails_does_not_kill_the_connection(bus: NatsBus, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_fault_4_an_error_callback_that_fails_does_not_kill_the_connection(
+    bus: NatsBus, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Fault 4: an error_cb that raises ends nats-py's read loop, while is_connected stays true."""
 
     def broken(error: Exception) -> None:
@@ -231,7 +239,9 @@ async def test_fault_10_a_stream_that_does_not_listen_is_told_from_one_that_does
         await bus.kv(subjects.KV_NODES).put("a", b"1")
 
 
-async def test_fault_11_a_hanging_handler_does_not_hold_the_drain(bus: NatsBus, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_fault_11_a_hanging_handler_does_not_hold_the_drain(
+    bus: NatsBus, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Fault 11: a stuck handler holds nats-py's drain for its whole timeout."""
     monkeypatch.setattr("shared.bus.subscriptions.DRAIN_S", 0.1)
     entered, never = asyncio.Event(), asyncio.Event()

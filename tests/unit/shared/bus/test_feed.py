@@ -111,7 +111,9 @@ async def test_a_reader_asks_for_a_fresh_snapshot_and_gets_it_whole(bus: NatsBus
     assert names(seen[0]) == ["n0", "n1"]
 
 
-async def test_what_any_watcher_has_met_of_the_log_counts_and_not_only_what_the_one_that_answers_has(bus: NatsBus) -> None:
+async def test_what_any_watcher_has_met_of_the_log_counts_and_not_only_what_the_one_that_answers_has(
+    bus: NatsBus,
+) -> None:
     """A log that has lost records is noticed by the watcher that carried out its last orders (R5)."""
     watcher = Watcher(bus)
     await watcher.start()

@@ -41,7 +41,9 @@ async def test_a_stale_leader_is_refused_and_leaves_nothing_in_the_log(bus: Nats
 
 async def test_only_one_of_many_rivals_takes_the_next_term(bus: NatsBus, connect) -> None:
     buses = [bus, await connect(), await connect()]
-    taken = await asyncio.gather(*(b.append(TERM, b"t", fence_subject=TERM, fence_sequence=0) for b in buses), return_exceptions=True)
+    taken = await asyncio.gather(
+        *(b.append(TERM, b"t", fence_subject=TERM, fence_sequence=0) for b in buses), return_exceptions=True
+    )
     assert sum(isinstance(result, int) for result in taken) == 1
     assert sum(isinstance(result, Refused) for result in taken) == 2
 
@@ -94,7 +96,14 @@ async def test_after_a_wipe_appends_say_so_and_terms_go_on_rising(server: Embedd
         await bus.append(DECISIONS, b"d", fence_subject=TERM, fence_sequence=before)
     with pytest.raises(NoStream):
         await bus.log_end()
-    assert await provision(bus) == ("KERF_EVENTS", "KV_kerf_nodes", "KV_kerf_leader", "KV_kerf_mark", "KV_kerf_spared", "KERF_LOG")
+    assert await provision(bus) == (
+        "KERF_EVENTS",
+        "KV_kerf_nodes",
+        "KV_kerf_leader",
+        "KV_kerf_mark",
+        "KV_kerf_spared",
+        "KERF_LOG",
+    )
     with pytest.raises(Refused):
         await bus.append(DECISIONS, b"d", fence_subject=TERM, fence_sequence=before)
     assert await take_term(bus) > before
@@ -152,7 +161,9 @@ async def test_the_log_can_be_neither_purged_nor_trimmed(bus: NatsBus) -> None:
         await bus.js.call("STREAM.MSG.DELETE.KERF_LOG", {"seq": term}, dict)
 
 
-async def test_whoever_made_the_log_and_stalled_does_not_say_later_that_nothing_was_lost(server: EmbeddedServer, bus: NatsBus) -> None:
+async def test_whoever_made_the_log_and_stalled_does_not_say_later_that_nothing_was_lost(
+    server: EmbeddedServer, bus: NatsBus
+) -> None:
     """Between a new log and its mark a leader may have acted, and the servers may have lost all that they remembered of it."""
     made: list[int] = []
     create = provisioning._create

@@ -43,7 +43,10 @@ def test_an_empty_text_has_no_queues() -> None:
         ("queues: [{name: a, limit: {gpus: .inf}}]", "queue a: gpus is inf"),
         ("queues: [{name: a, limit: {memory: 1 GiB}}]", "queue a: '1 GiB' is not a Kubernetes quantity"),
         ("queues: [{name: a, limit: {cpu: '-1'}}]", "queue a: cpu and memory cannot be negative"),
-        ("queues: [{name: a, guaranteed: {gpus: 2}, limit: {gpus: 1}}]", "queue a: more gpus are guaranteed than its limit allows"),
+        (
+            "queues: [{name: a, guaranteed: {gpus: 2}, limit: {gpus: 1}}]",
+            "queue a: more gpus are guaranteed than its limit allows",
+        ),
         ("default: {guaranteed: {cpu: 2}, limit: {cpu: 1}}", "default: more cpu are guaranteed"),
     ],
 )
@@ -56,6 +59,11 @@ def test_what_makes_no_sense_is_refused_by_name(text: str, said: str) -> None:
 def test_the_example_of_the_manifests_and_the_golden_one_are_in_order() -> None:
     example = msgspec.convert(msgspec.yaml.decode((ROOT / "k8s/examples/kerf-policy.yaml").read_bytes()), ConfigMap)
     assert (example.metadata.namespace, example.metadata.name) == (CONFIG_NAMESPACE, CONFIG_MAP)
-    assert [q.name for q in read_queues(example.data[QUEUES_KEY]).queues] == ["research", "vision", "language", "serving"]
+    assert [q.name for q in read_queues(example.data[QUEUES_KEY]).queues] == [
+        "research",
+        "vision",
+        "language",
+        "serving",
+    ]
     golden = msgspec.json.encode(EXAMPLES["QueuePolicy"]).decode()
     assert read_queues(golden) == EXAMPLES["QueuePolicy"]

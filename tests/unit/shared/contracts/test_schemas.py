@@ -46,7 +46,8 @@ def test_the_document_validates_against_the_official_schema() -> None:
     official = json.loads(gzip.decompress(OFFICIAL.read_bytes()))
     jsonschema.Draft7Validator.check_schema(official)
     errors = [
-        f"{list(error.absolute_path)}: {error.message[:200]}" for error in jsonschema.Draft7Validator(official).iter_errors(asyncapi())
+        f"{list(error.absolute_path)}: {error.message[:200]}"
+        for error in jsonschema.Draft7Validator(official).iter_errors(asyncapi())
     ]
     assert errors == []
 
@@ -86,7 +87,10 @@ def test_every_subject_that_is_named_has_a_channel() -> None:
                 continue  # the preemptor's, which is not built yet
             pattern = re.compile(r"[^.]+".join(map(re.escape, value.split("*"))).replace(r"\.>", r"\..*"))
             literal = re.sub(r"\{\w+\}", "x", value)
-            matched = any(pattern.fullmatch(a) or re.fullmatch(re.sub(r"\\\{\w+\\\}", "[^.]+", re.escape(a)), literal) for a in addresses)
+            matched = any(
+                pattern.fullmatch(a) or re.fullmatch(re.sub(r"\\\{\w+\\\}", "[^.]+", re.escape(a)), literal)
+                for a in addresses
+            )
             assert matched, f"subjects.{name} = {value} is in no channel"
 
 
@@ -104,14 +108,20 @@ def test_a_golden_payload_decodes_and_encodes_to_itself(name: str) -> None:
     golden = (SCHEMAS / "examples" / "v1" / f"{name}.json").read_bytes()
     decoded = decode(golden, TYPES[name])
     assert json.loads(encode(decoded)) == json.loads(golden)
-    assert decoded == EXAMPLES[name] or name in ("Envelope", "SimApply", "WhatIfQuery")  # Raw compares by its bytes' layout
+    assert decoded == EXAMPLES[name] or name in (
+        "Envelope",
+        "SimApply",
+        "WhatIfQuery",
+    )  # Raw compares by its bytes' layout
 
 
 @pytest.mark.parametrize("name", sorted(TYPES))
 def test_a_golden_payload_is_valid_under_its_schema(name: str) -> None:
     schema = json.loads((SCHEMAS / f"{name}.json").read_bytes())
     jsonschema.Draft202012Validator.check_schema(schema)
-    jsonschema.Draft202012Validator(schema).validate(json.loads((SCHEMAS / "examples" / "v1" / f"{name}.json").read_bytes()))
+    jsonschema.Draft202012Validator(schema).validate(
+        json.loads((SCHEMAS / "examples" / "v1" / f"{name}.json").read_bytes())
+    )
 
 
 @pytest.mark.parametrize("name", sorted(TYPES))
@@ -141,7 +151,9 @@ class Base(msgspec.Struct, rename=None):
 
 def variant(**fields: Any) -> dict[str, Any]:
     return schema_of(
-        msgspec.defstruct("Base", [(name, *spec) if isinstance(spec, tuple) else (name, spec) for name, spec in fields.items()])
+        msgspec.defstruct(
+            "Base", [(name, *spec) if isinstance(spec, tuple) else (name, spec) for name, spec in fields.items()]
+        )
     )
 
 
@@ -172,7 +184,9 @@ def test_a_union_may_grow_and_not_shrink() -> None:
     assert len(breaks(large, small)) == 1
 
 
-def test_the_command_refuses_what_breaks_and_writes_what_does_not(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_refuses_what_breaks_and_writes_what_does_not(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     arguments = ["--folder", str(tmp_path)]
     assert main([*arguments, "--check"]) == 1
     assert "asyncapi.json is missing" in capsys.readouterr().err

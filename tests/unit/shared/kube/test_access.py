@@ -61,21 +61,32 @@ async def test_certificates_may_stand_beside_or_inside(tmp_path: Path, authority
 
 
 async def test_kubeconfig_then_environment_then_service_account(tmp_path: Path, authority: Path) -> None:
-    named, other = write(tmp_path / "named", user={"token": "named"}), write(tmp_path / "other", user={"token": "other"})
+    named, other = (
+        write(tmp_path / "named", user={"token": "named"}),
+        write(tmp_path / "other", user={"token": "other"}),
+    )
     account = tmp_path / "account"
     account.mkdir()
     (account / "token").write_text("pod")
     (account / "ca.crt").write_bytes((authority / "ca.crt").read_bytes())
     pod = {"KUBERNETES_SERVICE_HOST": "fd00::1", "KUBERNETES_SERVICE_PORT": "6443"}
-    assert (await load_access(named, environ={"KUBECONFIG": other, **pod}, service_account=account)).authorization() == "Bearer named"
-    assert (await load_access(environ={"KUBECONFIG": other, **pod}, service_account=account)).authorization() == "Bearer other"
+    assert (
+        await load_access(named, environ={"KUBECONFIG": other, **pod}, service_account=account)
+    ).authorization() == "Bearer named"
+    assert (
+        await load_access(environ={"KUBECONFIG": other, **pod}, service_account=account)
+    ).authorization() == "Bearer other"
     access = await load_access(environ=pod, service_account=account)
     assert (access.authorization(), access.address()) == ("Bearer pod", ("fd00::1", 6443, ""))
 
 
 @pytest.mark.parametrize(
     ("change", "wanted"),
-    [({"current-context": "nowhere"}, "no context 'nowhere'"), ({"clusters": []}, "no cluster 'c'"), ({"users": None}, "no user 'u'")],
+    [
+        ({"current-context": "nowhere"}, "no context 'nowhere'"),
+        ({"clusters": []}, "no cluster 'c'"),
+        ({"users": None}, "no user 'u'"),
+    ],
 )
 async def test_what_is_missing_is_named(tmp_path: Path, change: Any, wanted: str) -> None:
     with pytest.raises(AccessError, match=wanted):
@@ -128,7 +139,9 @@ async def old_cluster(tmp_path: Path) -> AsyncIterator[tuple[int, Path]]:
         "[req]\ndistinguished_name=dn\nx509_extensions=v3\nprompt=no\n[dn]\nCN=old\n[v3]\nbasicConstraints=critical,CA:true\n"
     )
     pki.openssl(tmp_path, "ecparam", "-name", "prime256v1", "-genkey", "-noout", "-out", "ca.key")
-    pki.openssl(tmp_path, "req", "-x509", "-new", "-key", "ca.key", "-config", "ca.cnf", "-days", "30", "-out", "ca.crt")
+    pki.openssl(
+        tmp_path, "req", "-x509", "-new", "-key", "ca.key", "-config", "ca.cnf", "-days", "30", "-out", "ca.crt"
+    )
     pki.issue(tmp_path, "server", "/CN=server", names=pki.SERVER_NAMES, server=True)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(tmp_path / "server.crt", tmp_path / "server.key")
@@ -144,9 +157,13 @@ async def old_cluster(tmp_path: Path) -> AsyncIterator[tuple[int, Path]]:
     server.close()
 
 
-async def test_a_strict_refusal_says_the_way_out_and_the_way_out_works(old_cluster: tuple[int, Path], tmp_path: Path) -> None:
+async def test_a_strict_refusal_says_the_way_out_and_the_way_out_works(
+    old_cluster: tuple[int, Path], tmp_path: Path
+) -> None:
     port, ca = old_cluster
-    config = write(tmp_path / "config", cluster={"server": f"https://127.0.0.1:{port}", "certificate-authority": str(ca)})
+    config = write(
+        tmp_path / "config", cluster={"server": f"https://127.0.0.1:{port}", "certificate-authority": str(ca)}
+    )
     strict = await load_access(config)
     assert strict.tls is not None
     strict.tls.verify_flags |= ssl.VERIFY_X509_STRICT  # what Python 3.13 and later do by themselves

@@ -14,41 +14,80 @@ from shared.model.objects import Gang
 
 
 def read(plural: str, group: str, spec: dict[str, Any]) -> Gang:
-    document = {"metadata": {"name": "train", "namespace": "team", "uid": "u", "resourceVersion": "7", "labels": {"x": "y"}}, "spec": spec, "status": {"phase": 5}}
+    document = {
+        "metadata": {"name": "train", "namespace": "team", "uid": "u", "resourceVersion": "7", "labels": {"x": "y"}},
+        "spec": spec,
+        "status": {"phase": 5},
+    }
     return decoder_of(plural, group).decode(msgspec.json.encode(document))
 
 
 def test_its_name_is_as_kubectl_writes_it() -> None:
     found = read("jobsets", "jobset.x-k8s.io", {})
-    assert (found.metadata.name, found.metadata.namespace, found.metadata.uid, found.metadata.resource_version) == ("jobset.jobset.x-k8s.io/train", "team", "u", "7")
+    assert (found.metadata.name, found.metadata.namespace, found.metadata.uid, found.metadata.resource_version) == (
+        "jobset.jobset.x-k8s.io/train",
+        "team",
+        "u",
+        "7",
+    )
 
 
 @pytest.mark.parametrize("group", ["scheduling.x-k8s.io", "scheduling.volcano.sh", "scheduling.run.ai"])
 def test_a_pod_group_has_a_least_number_of_members(group: str) -> None:
-    found = read("podgroups", group, {"minMember": 4, "scheduleTimeoutSeconds": 20, "topologyConstraint": {"topology": "t", "requiredTopologyLevel": "rack", "preferredTopologyLevel": "block"}})
+    found = read(
+        "podgroups",
+        group,
+        {
+            "minMember": 4,
+            "scheduleTimeoutSeconds": 20,
+            "topologyConstraint": {"topology": "t", "requiredTopologyLevel": "rack", "preferredTopologyLevel": "block"},
+        },
+    )
     assert (found.minimum, found.timeout_s, found.required, found.preferred) == (4, 20, "rack", "block")
 
 
 def test_a_pod_group_of_kubernetes_is_a_gang_or_is_not() -> None:
-    gang = read("podgroups", "scheduling.k8s.io", {"schedulingPolicy": {"gang": {"minCount": 3}}, "schedulingConstraints": {"topology": [{"key": "example.com/rack"}]}})
+    gang = read(
+        "podgroups",
+        "scheduling.k8s.io",
+        {
+            "schedulingPolicy": {"gang": {"minCount": 3}},
+            "schedulingConstraints": {"topology": [{"key": "example.com/rack"}]},
+        },
+    )
     assert (gang.minimum, gang.required) == (3, "example.com/rack")
     assert read("podgroups", "scheduling.k8s.io", {"schedulingPolicy": {"basic": {}}}).minimum == 0
 
 
 def test_groups_of_a_workload_are_parts() -> None:
-    found = read("workloads", "scheduling.k8s.io", {"podGroups": [{"name": "driver", "policy": {"basic": {}}}, {"name": "workers", "policy": {"gang": {"minCount": 5}}}]})
+    found = read(
+        "workloads",
+        "scheduling.k8s.io",
+        {
+            "podGroups": [
+                {"name": "driver", "policy": {"basic": {}}},
+                {"name": "workers", "policy": {"gang": {"minCount": 5}}},
+            ]
+        },
+    )
     assert found.parts == {"driver": 0, "workers": 5}
 
 
 def test_a_jobset_is_as_many_pods_as_its_jobs_run_at_once() -> None:
-    jobs = [{"name": "leader", "template": {"spec": {}}}, {"name": "workers", "replicas": 2, "template": {"spec": {"parallelism": 4, "completions": 3}}}]
+    jobs = [
+        {"name": "leader", "template": {"spec": {}}},
+        {"name": "workers", "replicas": 2, "template": {"spec": {"parallelism": 4, "completions": 3}}},
+    ]
     found = read("jobsets", "jobset.x-k8s.io", {"replicatedJobs": jobs})
     assert (found.minimum, found.parts) == (7, {})
 
 
 @pytest.mark.parametrize("order", [{"startupPolicy": {"startupPolicyOrder": "InOrder"}}, "dependsOn"])
 def test_jobs_that_start_one_after_the_other_are_gangs_of_their_own(order: Any) -> None:
-    jobs: list[dict[str, Any]] = [{"name": "leader", "template": {"spec": {}}}, {"name": "workers", "replicas": 2, "template": {"spec": {"parallelism": 4}}}]
+    jobs: list[dict[str, Any]] = [
+        {"name": "leader", "template": {"spec": {}}},
+        {"name": "workers", "replicas": 2, "template": {"spec": {"parallelism": 4}}},
+    ]
     if order == "dependsOn":
         jobs[1]["dependsOn"] = [{"name": "leader", "status": "Ready"}]
     found = read("jobsets", "jobset.x-k8s.io", {"replicatedJobs": jobs, **(order if isinstance(order, dict) else {})})
@@ -65,13 +104,20 @@ def test_a_job_of_kubeflow_is_all_its_replicas_or_what_it_says(kind: str, field:
     policy = {"schedulingPolicy": {"minAvailable": 5, "scheduleTimeoutSeconds": 9}}
     found = read(kind, "kubeflow.org", {field: roles, "runPolicy": policy})
     assert (found.minimum, found.timeout_s) == (5, 9)
-    assert read(kind, "kubeflow.org", {field: roles, "elasticPolicy": {"minReplicas": 2, "maxReplicas": 7}}).minimum == 3
+    assert (
+        read(kind, "kubeflow.org", {field: roles, "elasticPolicy": {"minReplicas": 2, "maxReplicas": 7}}).minimum == 3
+    )
 
 
 def test_a_launcher_that_is_made_when_the_workers_run_is_not_waited_for() -> None:
     roles = {"Launcher": {"replicas": 1}, "Worker": {"replicas": 4}}
     assert read("mpijobs", "kubeflow.org", {"mpiReplicaSpecs": roles}).minimum == 5
-    assert read("mpijobs", "kubeflow.org", {"mpiReplicaSpecs": roles, "launcherCreationPolicy": "WaitForWorkersReady"}).minimum == 4
+    assert (
+        read(
+            "mpijobs", "kubeflow.org", {"mpiReplicaSpecs": roles, "launcherCreationPolicy": "WaitForWorkersReady"}
+        ).minimum
+        == 4
+    )
 
 
 def test_a_job_is_what_it_runs_at_once() -> None:
@@ -91,6 +137,11 @@ def test_every_source_is_reflected_and_all_but_jobs_may_be_absent() -> None:
     assert "Gang" not in BY_KIND
     assert len({r.title for r in REFLECTED}) == len(REFLECTED)
     for source in GANG_SOURCES:
-        line = msgspec.json.encode({"type": "ADDED", "object": {"kind": "Whatever", "metadata": {"name": "a", "namespace": "b", "uid": "u"}, "spec": {}}})
+        line = msgspec.json.encode(
+            {
+                "type": "ADDED",
+                "object": {"kind": "Whatever", "metadata": {"name": "a", "namespace": "b", "uid": "u"}, "spec": {}},
+            }
+        )
         kind, found = Decoder(source).event(line)
         assert (kind, found.metadata.name) == ("ADDED", f"{source.plural.removesuffix('s')}.{source.group}/a")

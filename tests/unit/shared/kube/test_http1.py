@@ -26,7 +26,9 @@ class Server:
 
     async def read(self, reader: asyncio.StreamReader) -> bytes:
         head = await reader.readuntil(b"\r\n\r\n")
-        length = next((int(line.split(b":")[1]) for line in head.lower().split(b"\r\n") if line.startswith(b"content-length")), 0)
+        length = next(
+            (int(line.split(b":")[1]) for line in head.lower().split(b"\r\n") if line.startswith(b"content-length")), 0
+        )
         request = head + await reader.readexactly(length)
         self.requests.append(request)
         return request
@@ -65,7 +67,9 @@ async def server() -> AsyncIterator[Server]:
 
 @pytest.fixture
 async def client(server: Server) -> AsyncIterator[Http1Transport]:
-    made = Http1Transport("127.0.0.1", server.port, authorization=lambda: "Bearer t", max_connections=2, base_path="/base/")
+    made = Http1Transport(
+        "127.0.0.1", server.port, authorization=lambda: "Bearer t", max_connections=2, base_path="/base/"
+    )
     yield made
     await made.close()
 
@@ -85,7 +89,9 @@ async def test_connections_are_kept_and_never_more_than_allowed(server: Server, 
     assert server.connections == client.opened == 2
 
 
-async def test_a_write_on_a_connection_that_died_is_unknown_and_not_repeated(server: Server, client: Http1Transport) -> None:
+async def test_a_write_on_a_connection_that_died_is_unknown_and_not_repeated(
+    server: Server, client: Http1Transport
+) -> None:
     async def dies_after_reading(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await self_read(reader)
         writer.write(OK)
@@ -151,7 +157,9 @@ async def test_nobody_there_means_nothing_was_sent(server: Server) -> None:
     assert not failure.value.sent
 
 
-@pytest.mark.parametrize("answer", [b"HTTP/1.1 200 OK\r\nContent-Length: x\r\n\r\n", b"SMTP ready\r\n\r\n", OK + b"and more"])
+@pytest.mark.parametrize(
+    "answer", [b"HTTP/1.1 200 OK\r\nContent-Length: x\r\n\r\n", b"SMTP ready\r\n\r\n", OK + b"and more"]
+)
 async def test_an_answer_that_cannot_be_read_is_an_error(server: Server, client: Http1Transport, answer: bytes) -> None:
     server.script = server.answer(answer)
     with pytest.raises(TransportError, match="cannot be read"):

@@ -91,11 +91,20 @@ def test_a_watch_list_ends_with_its_bookmark() -> None:
     assert told(reflection.event(*decoder.event(added))) == [("put", "a@5", True)]
     # As the server writes it: a pod whose containers are null.
     progress = line(
-        "BOOKMARK", kind="Pod", metadata={"resourceVersion": "8", "creationTimestamp": None}, spec={"containers": None}, status={}
+        "BOOKMARK",
+        kind="Pod",
+        metadata={"resourceVersion": "8", "creationTimestamp": None},
+        spec={"containers": None},
+        status={},
     )
     assert reflection.event(*decoder.event(progress)) == []
     assert reflection.listing, "a bookmark of progress does not end the list"
-    end = line("BOOKMARK", kind="Pod", metadata={"resourceVersion": "9", "annotations": {INITIAL_END: "true"}}, spec={"containers": None})
+    end = line(
+        "BOOKMARK",
+        kind="Pod",
+        metadata={"resourceVersion": "9", "annotations": {INITIAL_END: "true"}},
+        spec={"containers": None},
+    )
     assert reflection.event(*decoder.event(end)) == []
     assert (reflection.listing, reflection.resource_version) == (False, "9")
 
@@ -131,8 +140,13 @@ def test_an_object_that_cannot_be_read_is_named() -> None:
 
 
 def test_a_page_reads_items_without_kind_and_names_broken_ones() -> None:
-    items = [{"metadata": {"name": "a", "uid": "u", "resourceVersion": "3"}}, {"metadata": {"name": "b", "namespace": "ns"}, "spec": 7}]
-    page = Decoder(POD).page(json.dumps({"metadata": {"resourceVersion": "9", "continue": "tok"}, "items": items}).encode())
+    items = [
+        {"metadata": {"name": "a", "uid": "u", "resourceVersion": "3"}},
+        {"metadata": {"name": "b", "namespace": "ns"}, "spec": 7},
+    ]
+    page = Decoder(POD).page(
+        json.dumps({"metadata": {"resourceVersion": "9", "continue": "tok"}, "items": items}).encode()
+    )
     assert ([o.metadata.name for o in page.objects], page.resource_version, page.more) == (["a"], "9", "tok")
     assert len(page.unreadable) == 1
     assert page.unreadable[0].startswith("Pod ns/b: ")

@@ -52,7 +52,23 @@ def test_keys_that_kubernetes_takes(key: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "key", ["", "a b", "/a", "a/", "a/b/c", "-a", "a-", "A.b/c", "a..b/c", "ä", "x/" + "k" * 64, ".a/b", "a" * 400 + "/b", "a\n"]
+    "key",
+    [
+        "",
+        "a b",
+        "/a",
+        "a/",
+        "a/b/c",
+        "-a",
+        "a-",
+        "A.b/c",
+        "a..b/c",
+        "ä",
+        "x/" + "k" * 64,
+        ".a/b",
+        "a" * 400 + "/b",
+        "a\n",
+    ],
 )
 def test_keys_that_would_make_a_pod_unwritable(key: str) -> None:
     assert not valid_key(key)

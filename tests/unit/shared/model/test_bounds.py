@@ -34,7 +34,9 @@ def test_a_gpu_has_a_name_and_a_size(change: dict[str, Any], words: str) -> None
 
 def test_a_gpu_may_be_empty_or_as_large_as_can_be() -> None:
     for size in (0, MOST_MIB):
-        assert decode(_inventory(GPU | {"memory_mib": size}), Inventory).gpus == (Gpu(uuid="a", index=0, model="H", memory_mib=size),)
+        assert decode(_inventory(GPU | {"memory_mib": size}), Inventory).gpus == (
+            Gpu(uuid="a", index=0, model="H", memory_mib=size),
+        )
 
 
 def test_a_node_names_each_gpu_once_and_not_thousands() -> None:
@@ -44,27 +46,41 @@ def test_a_node_names_each_gpu_once_and_not_thousands() -> None:
         decode(_inventory(*(GPU | {"uuid": str(i)} for i in range(MOST_GPUS + 1))), Inventory)
 
 
-@pytest.mark.parametrize("change", [{"memory_mib": -1}, {"memory_mib": 2**63}, {"compute_milli": -1}, {"compute_milli": 10**30}])
+@pytest.mark.parametrize(
+    "change", [{"memory_mib": -1}, {"memory_mib": 2**63}, {"compute_milli": -1}, {"compute_milli": 10**30}]
+)
 def test_a_share_is_no_debt_and_no_galaxy(change: dict[str, Any]) -> None:
     name = next(iter(change))
-    share = encode({"grant_id": "g", "term": 1, "containers": {"c": {"strategy": "advisory", "gpus": [SHARE | change]}}})
+    share = encode(
+        {"grant_id": "g", "term": 1, "containers": {"c": {"strategy": "advisory", "gpus": [SHARE | change]}}}
+    )
     with pytest.raises(ContractError, match=f"{name} is "):
         decode(share, Grant)
     live = {"uid": "u", "namespace": "t", "name": "p", "container": "c", "grant_id": "g", "strategy": "advisory"}
     amounts = [change.get("memory_mib", 0), change.get("compute_milli", 0)]
-    answer = encode({"node": "n", "boot_id": "b", "term": 1, "accepted": True, "live": [live | {"gpus": {"a": amounts}}]})
+    answer = encode(
+        {"node": "n", "boot_id": "b", "term": 1, "accepted": True, "live": [live | {"gpus": {"a": amounts}}]}
+    )
     with pytest.raises(ContractError, match=f"{name} is "):
         decode(answer, NodeSyncAnswer)
 
 
 def test_what_is_within_bounds_comes_back_as_it_was() -> None:
-    grant = Grant(grant_id="g", term=1, containers={"c": ContainerGrant(strategy="advisory", gpus=(GpuShare(**SHARE),))})
+    grant = Grant(
+        grant_id="g", term=1, containers={"c": ContainerGrant(strategy="advisory", gpus=(GpuShare(**SHARE),))}
+    )
     assert decode(encode(grant), Grant) == grant
-    live = LiveSlice(uid="u", namespace="t", name="p", container="c", grant_id="g", strategy="advisory", gpus={"a": (0, 1000)})
+    live = LiveSlice(
+        uid="u", namespace="t", name="p", container="c", grant_id="g", strategy="advisory", gpus={"a": (0, 1000)}
+    )
     assert decode(encode(live), LiveSlice) == live
 
 
-@pytest.mark.parametrize("payload", [b'{"namespace":"\xff","name":"x"}', b"[" * 200_000, b"", b"\x00"], ids=["not UTF-8", "too deep", "nothing", "zero"])
+@pytest.mark.parametrize(
+    "payload",
+    [b'{"namespace":"\xff","name":"x"}', b"[" * 200_000, b"", b"\x00"],
+    ids=["not UTF-8", "too deep", "nothing", "zero"],
+)
 def test_bytes_that_are_no_message_break_the_contract_and_nothing_else(payload: bytes) -> None:
     with pytest.raises(ContractError, match="this is no WhyQuery"):
         decode(payload, WhyQuery)

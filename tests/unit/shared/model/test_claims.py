@@ -14,23 +14,33 @@ from shared.model.request import GpuAsk, RequestError
 
 def claim(*requests: dict[str, Any], reserved: str = "", **devices: Any) -> ResourceClaim:
     document = {
-        "kind": "ResourceClaim", "metadata": {"name": "c", "namespace": "team", "uid": "claim"},
+        "kind": "ResourceClaim",
+        "metadata": {"name": "c", "namespace": "team", "uid": "claim"},
         "spec": {"devices": {"requests": requests, **devices}},
-        "status": {"reservedFor": [{"resource": "pods", "name": reserved, "uid": f"uid-{reserved}"}]} if reserved else {},
-    }  # fmt: skip
+        "status": {"reservedFor": [{"resource": "pods", "name": reserved, "uid": f"uid-{reserved}"}]}
+        if reserved
+        else {},
+    }
     return msgspec.convert(document, ResourceClaim)
 
 
-def gpu(name: str = "gpu", device_class: str = "gpu.kerf.dev", capacity: dict[str, str] | None = None, **exactly: Any) -> dict[str, Any]:
-    return {"name": name, "exactly": {"deviceClassName": device_class, "capacity": {"requests": capacity or {}}, **exactly}}
+def gpu(
+    name: str = "gpu", device_class: str = "gpu.kerf.dev", capacity: dict[str, str] | None = None, **exactly: Any
+) -> dict[str, Any]:
+    return {
+        "name": name,
+        "exactly": {"deviceClassName": device_class, "capacity": {"requests": capacity or {}}, **exactly},
+    }
 
 
 def pod(made: str = "", **source: str) -> Pod:
     statuses = [{"name": "mine", "resourceClaimName": made}] if made else []
     document = {
-        "kind": "Pod", "metadata": {"name": "p", "namespace": "team", "uid": "uid-p"},
-        "spec": {"resourceClaims": [{"name": "mine", **(source or {"resourceClaimName": "c"})}]}, "status": {"resourceClaimStatuses": statuses},
-    }  # fmt: skip
+        "kind": "Pod",
+        "metadata": {"name": "p", "namespace": "team", "uid": "uid-p"},
+        "spec": {"resourceClaims": [{"name": "mine", **(source or {"resourceClaimName": "c"})}]},
+        "status": {"resourceClaimStatuses": statuses},
+    }
     return msgspec.convert(document, Pod)
 
 
@@ -44,7 +54,10 @@ def asks(*requests: dict[str, Any]) -> dict[str, GpuAsk]:
         (gpu(), GpuAsk(count=1, compute_milli=1000, whole=True)),
         (gpu(count=4), GpuAsk(count=4, compute_milli=1000, whole=True)),
         (gpu(capacity={"memory": "16Gi"}), GpuAsk(count=1, memory_mib=16_384)),
-        (gpu(capacity={"memory": "16Gi", "compute": "30"}, count=2), GpuAsk(count=2, memory_mib=16_384, compute_milli=300)),
+        (
+            gpu(capacity={"memory": "16Gi", "compute": "30"}, count=2),
+            GpuAsk(count=2, memory_mib=16_384, compute_milli=300),
+        ),
         (gpu(capacity={"compute": "30"}), GpuAsk(count=1, compute_milli=300, memory_follows=True)),
         (gpu(allocationMode="ExactCount"), GpuAsk(count=1, compute_milli=1000, whole=True)),
     ],

@@ -14,9 +14,18 @@ from shared.model.request import RequestError
 from tests.support import build
 
 
-def read(annotations: dict[str, str] | None = None, labels: dict[str, str] | None = None, owner: OwnerReference | None = None, **spec: Any) -> GangRef | None:
+def read(
+    annotations: dict[str, str] | None = None,
+    labels: dict[str, str] | None = None,
+    owner: OwnerReference | None = None,
+    **spec: Any,
+) -> GangRef | None:
     pod = build.pod(annotations=annotations, labels=labels, **spec)
-    return read_gang(msgspec.structs.replace(pod, metadata=msgspec.structs.replace(pod.metadata, owner_references=(owner,) if owner else ())))
+    return read_gang(
+        msgspec.structs.replace(
+            pod, metadata=msgspec.structs.replace(pod.metadata, owner_references=(owner,) if owner else ())
+        )
+    )
 
 
 def kerf(**notes: str) -> dict[str, str]:
@@ -25,13 +34,29 @@ def kerf(**notes: str) -> dict[str, str]:
 
 def test_a_pod_without_a_word_on_it_is_placed_by_itself() -> None:
     assert read() is None
-    assert read(labels={"job-name": "train", "batch.kubernetes.io/job-name": "train"}, owner=OwnerReference(kind="Job", name="train", controller=True)) is None
+    assert (
+        read(
+            labels={"job-name": "train", "batch.kubernetes.io/job-name": "train"},
+            owner=OwnerReference(kind="Job", name="train", controller=True),
+        )
+        is None
+    )
 
 
 def test_a_gang_is_declared_by_name_and_size() -> None:
     assert read(kerf(gang="train", gang_size="8")) == GangRef(name="train", minimum=8)
-    asked = read(kerf(gang="train", gang_size="8", gang_min="6", gang_timeout="30", gang_topology="required=zone, preferred=example.com/row"))
-    assert asked == GangRef(name="train", minimum=6, timeout_s=30, required="topology.kubernetes.io/zone", preferred="example.com/row")
+    asked = read(
+        kerf(
+            gang="train",
+            gang_size="8",
+            gang_min="6",
+            gang_timeout="30",
+            gang_topology="required=zone, preferred=example.com/row",
+        )
+    )
+    assert asked == GangRef(
+        name="train", minimum=6, timeout_s=30, required="topology.kubernetes.io/zone", preferred="example.com/row"
+    )
 
 
 def test_the_size_may_be_that_of_the_job_that_makes_the_pods() -> None:
@@ -66,7 +91,13 @@ def test_parts_of_a_jobset_and_of_a_workload_are_told() -> None:
 
 
 def test_a_pod_group_of_kueue_has_its_size_on_the_pod() -> None:
-    asked = read(annotations={"kueue.x-k8s.io/pod-group-total-count": "3", "kueue.x-k8s.io/podset-required-topology": "example.com/rack"}, labels={"kueue.x-k8s.io/pod-group-name": "g"})
+    asked = read(
+        annotations={
+            "kueue.x-k8s.io/pod-group-total-count": "3",
+            "kueue.x-k8s.io/podset-required-topology": "example.com/rack",
+        },
+        labels={"kueue.x-k8s.io/pod-group-name": "g"},
+    )
     assert asked == GangRef(name="kueue/g", minimum=3, required="example.com/rack")
 
 

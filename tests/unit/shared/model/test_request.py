@@ -15,7 +15,10 @@ from shared.model.request import GpuAsk, RequestError, has_gpu_request, read_ask
 
 
 def container(name: str = "c", *, sidecar: bool = False, **limits: Any) -> Container:
-    named = {"kerf.dev/" + {"gpu": "gpu", "memory": "gpu-memory", "compute": "gpu-compute"}[key]: value for key, value in limits.items()}
+    named = {
+        "kerf.dev/" + {"gpu": "gpu", "memory": "gpu-memory", "compute": "gpu-compute"}[key]: value
+        for key, value in limits.items()
+    }
     return Container(name=name, resources=Resources(limits=named), restart_policy="Always" if sidecar else None)
 
 
@@ -59,7 +62,12 @@ def test_pod_level_gpus_are_seen() -> None:
 
 
 def test_sidecars_ask_for_themselves_and_init_containers_share() -> None:
-    asked = read_request(pod(container("app", gpu=1), init=(container("load", memory="8Gi"), container("side", sidecar=True, memory="1Gi"))))
+    asked = read_request(
+        pod(
+            container("app", gpu=1),
+            init=(container("load", memory="8Gi"), container("side", sidecar=True, memory="1Gi")),
+        )
+    )
     assert asked is not None
     assert sorted(asked.asks) == ["app", "side"]
 
@@ -71,7 +79,9 @@ def test_sidecars_ask_for_themselves_and_init_containers_share() -> None:
         ({"memory": "8Gi"}, {"memory": "8Gi", "compute": 10}, False), ({"memory": "8Gi", "compute": 100}, {"gpu": 1}, False),
     ],
 )  # fmt: skip
-def test_an_init_container_fits_into_its_apps_share_or_is_refused(app: dict[str, Any], init: dict[str, Any], fits: bool) -> None:
+def test_an_init_container_fits_into_its_apps_share_or_is_refused(
+    app: dict[str, Any], init: dict[str, Any], fits: bool
+) -> None:
     asked = pod(container("app", **app), init=(container("init", **init),))
     if fits:
         assert read_request(asked) is not None
@@ -81,17 +91,39 @@ def test_an_init_container_fits_into_its_apps_share_or_is_refused(app: dict[str,
 
 
 def test_wishes_are_read_from_annotations() -> None:
-    asked = read_request(pod(container(gpu=1), isolation="hard", gpu_model=" H200 | H100|H200", topology="required", policy="spread", tier="opportunistic"))
+    asked = read_request(
+        pod(
+            container(gpu=1),
+            isolation="hard",
+            gpu_model=" H200 | H100|H200",
+            topology="required",
+            policy="spread",
+            tier="opportunistic",
+        )
+    )
     assert asked is not None
-    assert (asked.isolation, asked.models, asked.topology, asked.policy) == ("hard", ("H100", "H200"), "required", "spread")
+    assert (asked.isolation, asked.models, asked.topology, asked.policy) == (
+        "hard",
+        ("H100", "H200"),
+        "required",
+        "spread",
+    )
     assert asked.tier == "opportunistic"
 
 
 @pytest.mark.parametrize(
     ("limits", "reserved"),
-    [({"memory": "16Gi", "compute": 30}, (16384, 0)), ({"memory": "16Gi"}, (16384, 0)), ({"compute": 30}, (0, 300)), ({"gpu": 1}, (0, 1000)), ({"gpu": 2, "memory": "32Gi", "compute": 100}, (16384, 0))],
+    [
+        ({"memory": "16Gi", "compute": 30}, (16384, 0)),
+        ({"memory": "16Gi"}, (16384, 0)),
+        ({"compute": 30}, (0, 300)),
+        ({"gpu": 1}, (0, 1000)),
+        ({"gpu": 2, "memory": "32Gi", "compute": 100}, (16384, 0)),
+    ],
 )
-def test_who_fills_gaps_reserves_no_compute_beside_its_memory(limits: dict[str, Any], reserved: tuple[int, int]) -> None:
+def test_who_fills_gaps_reserves_no_compute_beside_its_memory(
+    limits: dict[str, Any], reserved: tuple[int, int]
+) -> None:
     asked = read_request(pod(container(**limits), tier="opportunistic"))
     assert asked is not None
     assert (asked.hardest.memory_mib, asked.hardest.compute_milli) == reserved
@@ -100,7 +132,11 @@ def test_who_fills_gaps_reserves_no_compute_beside_its_memory(limits: dict[str, 
 @given(st.integers(1, 64), st.integers(0, 2**20), st.integers(0, 6400))
 def test_nothing_is_lost_or_won_in_the_reading(gpus: int, memory_mib: int, percent: int) -> None:
     """What is granted per GPU, times the GPUs, is exactly what was asked; or it is refused."""
-    limits = {"gpu": gpus} | ({"memory": f"{memory_mib}Mi"} if memory_mib else {}) | ({"compute": percent} if percent else {})
+    limits = (
+        {"gpu": gpus}
+        | ({"memory": f"{memory_mib}Mi"} if memory_mib else {})
+        | ({"compute": percent} if percent else {})
+    )
     ask = None
     try:
         ask = read_ask(container(**limits))
@@ -119,13 +155,32 @@ def test_nothing_is_lost_or_won_in_the_reading(gpus: int, memory_mib: int, perce
 
 
 def test_a_pod_may_be_choosy_about_its_gpus() -> None:
-    asked = read_request(pod(
-        container(gpu=2), gpu_model_not="T4 | P4", gpu_generation="hopper|Ampere", gpu_memory_min="40Gi", gpu_capability_min="8.9",
-        gpu_uuid="GPU-b|GPU-a", gpu_uuid_not="GPU-c", gpu_prefer="cost", topology_mode="best-effort",
-    ))  # fmt: skip
+    asked = read_request(
+        pod(
+            container(gpu=2),
+            gpu_model_not="T4 | P4",
+            gpu_generation="hopper|Ampere",
+            gpu_memory_min="40Gi",
+            gpu_capability_min="8.9",
+            gpu_uuid="GPU-b|GPU-a",
+            gpu_uuid_not="GPU-c",
+            gpu_prefer="cost",
+            topology_mode="best-effort",
+        )
+    )
     assert asked is not None
-    assert (asked.models_not, asked.generations, asked.memory_min_mib, asked.capability_min) == (("P4", "T4"), ("Ampere", "Hopper"), 40960, 89)
-    assert (asked.uuids, asked.uuids_not, asked.prefer, asked.topology_mode) == (("GPU-a", "GPU-b"), ("GPU-c",), "cost", "best-effort")
+    assert (asked.models_not, asked.generations, asked.memory_min_mib, asked.capability_min) == (
+        ("P4", "T4"),
+        ("Ampere", "Hopper"),
+        40960,
+        89,
+    )
+    assert (asked.uuids, asked.uuids_not, asked.prefer, asked.topology_mode) == (
+        ("GPU-a", "GPU-b"),
+        ("GPU-c",),
+        "cost",
+        "best-effort",
+    )
 
 
 @pytest.mark.parametrize(

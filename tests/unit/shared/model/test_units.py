@@ -24,7 +24,29 @@ def test_a_quantity_has_its_exact_value(text: str, value: Fraction) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", " ", "m", "Gi", "1 Gi", " 1", "1GB", "1gi", "1/2", "1_0", "0x10", "nan", "inf", "1e", "1e3Gi", "1e999999999", "--1", "٣", "1.2.3", "9" * 200],
+    "text",
+    [
+        "",
+        " ",
+        "m",
+        "Gi",
+        "1 Gi",
+        " 1",
+        "1GB",
+        "1gi",
+        "1/2",
+        "1_0",
+        "0x10",
+        "nan",
+        "inf",
+        "1e",
+        "1e3Gi",
+        "1e999999999",
+        "--1",
+        "٣",
+        "1.2.3",
+        "9" * 200,
+    ],
 )
 def test_what_is_no_quantity_is_refused_with_what_is(text: str) -> None:
     """And at once: an exponent of nine digits must not be worked out first."""

@@ -45,12 +45,18 @@ def test_by_hand(rules: tuple[QueueRule, ...], gpus: int, waiting: dict[str, int
     assert {name: found[name] / G for name in expected} == expected
 
 
-RULES = st.lists(st.tuples(st.integers(0, 4), st.sampled_from((0.0, 0.5, 1, 3)), st.integers(0, 1)), min_size=1, max_size=5)
+RULES = st.lists(
+    st.tuples(st.integers(0, 4), st.sampled_from((0.0, 0.5, 1, 3)), st.integers(0, 1)), min_size=1, max_size=5
+)
 
 
 @given(rules=RULES, gpus=st.integers(0, 12), wants=st.lists(st.integers(0, 9_000), min_size=5, max_size=5))
-def test_nothing_is_due_that_is_not_there_or_not_wanted(rules: list[tuple[int, float, int]], gpus: int, wants: list[int]) -> None:
-    made = tree(*(queue(f"q{i}", least, weight, priority=first) for i, (least, weight, first) in enumerate(rules)), gpus=gpus)
+def test_nothing_is_due_that_is_not_there_or_not_wanted(
+    rules: list[tuple[int, float, int]], gpus: int, wants: list[int]
+) -> None:
+    made = tree(
+        *(queue(f"q{i}", least, weight, priority=first) for i, (least, weight, first) in enumerate(rules)), gpus=gpus
+    )
     found = dues(made, {f"q{i}": want for i, want in enumerate(wants[: len(rules)])})
     guaranteed = sum(least * G for least, _, _ in rules)
     assert sum(found.values()) <= max(gpus * G, 1, guaranteed) + 1e-6
@@ -62,6 +68,15 @@ def test_nothing_is_due_that_is_not_there_or_not_wanted(rules: list[tuple[int, f
 @given(rules=RULES, gpus=st.integers(0, 12), wants=st.lists(st.integers(0, 9_000), min_size=5, max_size=5))
 def test_names_and_their_order_decide_nothing(rules: list[tuple[int, float, int]], gpus: int, wants: list[int]) -> None:
     many = list(enumerate(rules))
-    one = dues(tree(*(queue(f"q{i}", least, weight, priority=first) for i, (least, weight, first) in many), gpus=gpus), {f"q{i}": wants[i] for i, _ in many})
-    other = dues(tree(*(queue(f"z{9 - i}", least, weight, priority=first) for i, (least, weight, first) in reversed(many)), gpus=gpus), {f"z{9 - i}": wants[i] for i, _ in many})
+    one = dues(
+        tree(*(queue(f"q{i}", least, weight, priority=first) for i, (least, weight, first) in many), gpus=gpus),
+        {f"q{i}": wants[i] for i, _ in many},
+    )
+    other = dues(
+        tree(
+            *(queue(f"z{9 - i}", least, weight, priority=first) for i, (least, weight, first) in reversed(many)),
+            gpus=gpus,
+        ),
+        {f"z{9 - i}": wants[i] for i, _ in many},
+    )
     assert [one[f"q{i}"] for i, _ in many] == pytest.approx([other[f"z{9 - i}"] for i, _ in many])

@@ -16,7 +16,12 @@ from tests.support import build
 class World:
     """One node. Queues a and b are guaranteed 2 GPUs each, unless told otherwise."""
 
-    def __init__(self, text: str = "queues: [{name: a, guaranteed: {gpus: 2}}, {name: b, guaranteed: {gpus: 2}}]", *, gpus: int = 4) -> None:
+    def __init__(
+        self,
+        text: str = "queues: [{name: a, guaranteed: {gpus: 2}}, {name: b, guaranteed: {gpus: 2}}]",
+        *,
+        gpus: int = 4,
+    ) -> None:
         self.book = Book()
         self.book.apply(Put(object=build.node("n")))
         self.book.put_inventory(build.inventory("n", gpus=gpus))
@@ -27,11 +32,20 @@ class World:
         self.precedence = Precedence(self.queues, self.gangs)
         self._next = 0
 
-    def run(self, name: str, queue: str, gpus: int = 1, *, priority: int = 0, notes: dict[str, str] | None = None) -> PodState:
-        shares = tuple(GpuShare(node="n", uuid=f"n-gpu-{self._next + i}", memory_mib=81_920, compute_milli=1000) for i in range(gpus))
+    def run(
+        self, name: str, queue: str, gpus: int = 1, *, priority: int = 0, notes: dict[str, str] | None = None
+    ) -> PodState:
+        shares = tuple(
+            GpuShare(node="n", uuid=f"n-gpu-{self._next + i}", memory_mib=81_920, compute_milli=1000)
+            for i in range(gpus)
+        )
         self._next += gpus
-        grant = Grant(grant_id=f"grant-{name}", term=1, containers={"c": ContainerGrant(strategy="exclusive", gpus=shares)})
-        pod = build.gpu_pod(name, gpus=gpus, priority=priority, labels={"kerf.dev/queue": queue}, annotations=notes or {})
+        grant = Grant(
+            grant_id=f"grant-{name}", term=1, containers={"c": ContainerGrant(strategy="exclusive", gpus=shares)}
+        )
+        pod = build.gpu_pod(
+            name, gpus=gpus, priority=priority, labels={"kerf.dev/queue": queue}, annotations=notes or {}
+        )
         return self._see(build.bound(pod, "n", grant))
 
     def wait(self, name: str, queue: str, gpus: int = 1, *, priority: int = 0) -> PodState:
@@ -92,7 +106,9 @@ def test_parents_are_held_against_each_other() -> None:
 
 
 def test_whoever_stays_within_guarantees_by_policy_gives_nothing_back() -> None:
-    world = World("{within_guarantee_from: 100, queues: [{name: a, guaranteed: {gpus: 2}}, {name: b, guaranteed: {gpus: 2}}]}")
+    world = World(
+        "{within_guarantee_from: 100, queues: [{name: a, guaranteed: {gpus: 2}}, {name: b, guaranteed: {gpus: 2}}]}"
+    )
     firm = world.run("firm", "a", gpus=2, priority=100)
     lent = world.run("lent", "a", gpus=2)
     taker = world.wait("b", "b", gpus=2)

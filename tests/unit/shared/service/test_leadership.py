@@ -47,7 +47,9 @@ async def test_one_of_two_candidates_leads_and_the_other_knows_whom(bus: NatsBus
     await eventually(lambda: follower.leadership.holder == ("one" if leader is one else "two"))
     assert follower.said == []
     await leader.stop()
-    await eventually(lambda: follower.said == ["elected"], within_s=3, what="the follower is elected without waiting for the TTL")
+    await eventually(
+        lambda: follower.said == ["elected"], within_s=3, what="the follower is elected without waiting for the TTL"
+    )
     await follower.stop()
 
 

@@ -78,7 +78,10 @@ async def test_it_starts_serves_and_drains_in_order(server: EmbeddedServer, get)
         async with await NatsBus.connect(server.url) as other:
             assert await other.request("kerf.test.demo", b"") == b"3"
             assert await other.log_end() == 0
-        assert await get(ctx.http_port, "/readyz") == (200, {"ready": True, "started": True, "draining": False, "parts": {}, "bus": True})
+        assert await get(ctx.http_port, "/readyz") == (
+            200,
+            {"ready": True, "started": True, "draining": False, "parts": {}, "bus": True},
+        )
         assert (await get(ctx.http_port, "/healthz"))[0] == 200
         status, text = await get(ctx.http_port, "/metrics")
         assert status == 200
@@ -209,7 +212,9 @@ async def test_finished_spans_come_over_the_bus_even_the_last_ones(server: Embed
         await eventually(lambda: names == ["first", "at the very end"])
 
 
-async def test_a_changed_file_is_taken_over_and_a_broken_one_is_not(tmp_path: Path, get, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_changed_file_is_taken_over_and_a_broken_one_is_not(
+    tmp_path: Path, get, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """An invalid change keeps the last good settings, and says so in log, metric and health."""
     monkeypatch.setattr("shared.service.lifecycle.CONFIG_POLL_S", 0.02)
 

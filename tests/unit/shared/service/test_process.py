@@ -45,7 +45,9 @@ async def start(tmp_path: Path, url: str, *arguments: str, **env: str) -> asynci
     program = tmp_path / "echo.py"
     program.write_text(PROGRAM)
     environment = os.environ | {"KERF_NATS_URL": url, "PYTHONPATH": os.getcwd(), "KERF_NATS_WAIT_S": "2"} | env
-    return await asyncio.create_subprocess_exec(sys.executable, str(program), *arguments, env=environment, stderr=asyncio.subprocess.PIPE)
+    return await asyncio.create_subprocess_exec(
+        sys.executable, str(program), *arguments, env=environment, stderr=asyncio.subprocess.PIPE
+    )
 
 
 async def answered(bus: NatsBus) -> bytes | None:

@@ -35,9 +35,15 @@ def test_defaults_need_neither_file_nor_environment(tmp_path: Path) -> None:
 
 def test_a_file_sets_both_and_the_environment_goes_before_it(tmp_path: Path) -> None:
     config, lifecycle = read(
-        tmp_path, "limit: 1\npoll_s: 3\nlifecycle: {http_port: 80, nats_url: a}\n",
-        KERF_LIMIT="2", KERF_DEMO_LIMIT="3", KERF_STRICT="false", KERF_NATS_URL="nats://b", KERF_NODES='[{"gpus": 8}]', KERF_SOMETHING="else",
-    )  # fmt: skip
+        tmp_path,
+        "limit: 1\npoll_s: 3\nlifecycle: {http_port: 80, nats_url: a}\n",
+        KERF_LIMIT="2",
+        KERF_DEMO_LIMIT="3",
+        KERF_STRICT="false",
+        KERF_NATS_URL="nats://b",
+        KERF_NODES='[{"gpus": 8}]',
+        KERF_SOMETHING="else",
+    )
     assert config == Config(poll_s=3.0, limit=3, strict=False, nodes=(Part(8),))
     assert (lifecycle.http_port, lifecycle.nats_url) == (80, "nats://b")
 

@@ -73,7 +73,10 @@ def test_logs_are_one_json_object_a_line_above_the_level() -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     lines = [json.loads(line) for line in done.stderr.splitlines()]
-    assert [(line["event"], line["level"], line["service"]) for line in lines] == [("loud", "warning", "s"), ("broken", "error", "s")]
+    assert [(line["event"], line["level"], line["service"]) for line in lines] == [
+        ("loud", "warning", "s"),
+        ("broken", "error", "s"),
+    ]
     assert lines[0]["node"] == "n1"
     assert lines[0]["timestamp"].endswith("Z")
     assert lines[1]["exception"][0]["exc_type"] == "ZeroDivisionError"

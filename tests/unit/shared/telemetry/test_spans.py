@@ -51,8 +51,13 @@ def test_force_records_whatever_the_ratio() -> None:
 
 def test_spans_of_several_services_hang_together_by_the_uid_alone() -> None:
     """The root's id comes from the UID, so a child may be made by another process, and before the root."""
-    watcher, placement = Telemetry("watcher", ratio=1.0, otlp_endpoint=""), Telemetry("placement", ratio=1.0, otlp_endpoint="")
-    child = placement.pod_span("uid-1", "decide", start_ns=200, end_ns=300, attributes={"kerf.nodes": 7}, events=("filtered",))
+    watcher, placement = (
+        Telemetry("watcher", ratio=1.0, otlp_endpoint=""),
+        Telemetry("placement", ratio=1.0, otlp_endpoint=""),
+    )
+    child = placement.pod_span(
+        "uid-1", "decide", start_ns=200, end_ns=300, attributes={"kerf.nodes": 7}, events=("filtered",)
+    )
     placement.pod_span("uid-1", "score", start_ns=210, end_ns=220, parent=child)
     root = watcher.pod_span("uid-1", "admission", start_ns=100, end_ns=150, root=True)
     assert root == root_traceparent("uid-1")
@@ -62,7 +67,12 @@ def test_spans_of_several_services_hang_together_by_the_uid_alone() -> None:
     assert admission.parent_id == ""
     assert decide.parent_id == admission.span_id == f"{root_span_id_for('uid-1'):016x}"
     assert score.parent_id == decide.span_id == f"{parse_traceparent(child).span_id:016x}"
-    assert (decide.start_ns, decide.end_ns, decide.attributes, decide.events) == (200, 300, {"kerf.nodes": 7}, ("filtered",))
+    assert (decide.start_ns, decide.end_ns, decide.attributes, decide.events) == (
+        200,
+        300,
+        {"kerf.nodes": 7},
+        ("filtered",),
+    )
     assert (decide.service, admission.service) == ("placement", "watcher")
 
 
@@ -91,7 +101,12 @@ def test_a_timed_block_notes_the_exception_and_lets_it_go_on() -> None:
         span.event("half way")
         raise KeyError("lost")
     (recorded,) = telemetry.take()
-    assert (recorded.start_ns, recorded.end_ns, recorded.attributes, recorded.events) == (10, 20, {"a": 1, "b": 2}, ("half way",))
+    assert (recorded.start_ns, recorded.end_ns, recorded.attributes, recorded.events) == (
+        10,
+        20,
+        {"a": 1, "b": 2},
+        ("half way",),
+    )
     assert recorded.error == "KeyError('lost')"
     assert parse_traceparent(span.traceparent).trace_id == int(recorded.trace_id, 16)
 

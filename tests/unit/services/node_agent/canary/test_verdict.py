@@ -32,13 +32,16 @@ def line(path: str = "cuMemAlloc", **changes: Any) -> dict[str, Any]:
         ([line(freed=400)], "freed with error 400"),
     ],
 )
-def test_memory_is_proven_by_every_path_giving_the_limit_and_no_byte_more(lines: list[dict[str, Any]], word: str) -> None:
+def test_memory_is_proven_by_every_path_giving_the_limit_and_no_byte_more(
+    lines: list[dict[str, Any]], word: str
+) -> None:
     wrong, _, _ = verdict.of_memory(lines, LIMIT, CHUNK)
     assert (word in wrong) if word else wrong == ""
 
 
 @pytest.mark.parametrize(
-    ("done", "word"), [([300, 300], ""), ([349, 349], ""), ([360, 360], "got 360"), ([200, 200], "only 200"), ([], "only 0")]
+    ("done", "word"),
+    [([300, 300], ""), ([349, 349], ""), ([360, 360], "got 360"), ([200, 200], "only 200"), ([], "only 0")],
 )
 def test_a_share_is_proven_by_what_was_got(done: list[int], word: str) -> None:
     wrong, _ = verdict.of_share({"done_ns": [milli * 1_000_000 for milli in done]}, 300, 2000)
@@ -51,7 +54,12 @@ def test_a_share_is_proven_by_what_was_got(done: list[int], word: str) -> None:
         (Proof(driver_version="580.1", library="l", ok=True), "580.1", "l", ""),
         (Proof(driver_version="580.1", library="l", ok=True), "580.2", "l", "not been proven with driver 580.2"),
         (Proof(driver_version="580.1", library="l", ok=True), "580.1", "m", "not been proven"),
-        (Proof(driver_version="580.1", library="l", ok=False, sentence="it leaks"), "580.1", "l", "has failed with driver 580.1: it leaks"),
+        (
+            Proof(driver_version="580.1", library="l", ok=False, sentence="it leaks"),
+            "580.1",
+            "l",
+            "has failed with driver 580.1: it leaks",
+        ),
         (None, "580.1", "l", "not been proven"),
         (None, "", "l", "no driver"),
         (None, "580.1", "", "not in this image"),
@@ -72,7 +80,9 @@ def test_a_proof_is_of_one_driver_and_one_library(proof: Proof | None, driver: s
         ([], 0),
     ],
 )
-def test_what_a_context_takes_counts_only_where_nobody_else_used_the_gpu_meanwhile(seen: list[int], bytes_: int) -> None:
+def test_what_a_context_takes_counts_only_where_nobody_else_used_the_gpu_meanwhile(
+    seen: list[int], bytes_: int
+) -> None:
     assert verdict.of_contexts({"context_bytes": seen}) == bytes_
 
 

@@ -58,12 +58,26 @@ class FakeHost:
         edits = {
             "env": ["NVIDIA_VISIBLE_DEVICES=void"],
             "deviceNodes": [{"path": "/dev/nvidiactl"}, {"path": "/dev/nvidia-uvm"}],
-            "hooks": [{"hookName": "createContainer", "path": "/usr/bin/nvidia-cdi-hook", "args": ["nvidia-cdi-hook", "update-ldcache", "--folder", f"/{DEBIAN}"], "env": ["NVIDIA_CTK_DEBUG=false"]}],
-            "mounts": [{"hostPath": f"/{DEBIAN}/libcuda.so.{VERSION}", "containerPath": f"/{DEBIAN}/libcuda.so.{VERSION}", "options": ["ro", "nosuid", "nodev", "rbind", "rprivate"]}],
-        } | changes  # fmt: skip
+            "hooks": [
+                {
+                    "hookName": "createContainer",
+                    "path": "/usr/bin/nvidia-cdi-hook",
+                    "args": ["nvidia-cdi-hook", "update-ldcache", "--folder", f"/{DEBIAN}"],
+                    "env": ["NVIDIA_CTK_DEBUG=false"],
+                }
+            ],
+            "mounts": [
+                {
+                    "hostPath": f"/{DEBIAN}/libcuda.so.{VERSION}",
+                    "containerPath": f"/{DEBIAN}/libcuda.so.{VERSION}",
+                    "options": ["ro", "nosuid", "nodev", "rbind", "rprivate"],
+                }
+            ],
+        } | changes
         self.put("usr/bin/nvidia-cdi-hook")
         self.put(
-            "etc/cdi/nvidia.json", json.dumps({"cdiVersion": "0.5.0", "kind": "nvidia.com/gpu", "devices": [], "containerEdits": edits})
+            "etc/cdi/nvidia.json",
+            json.dumps({"cdiVersion": "0.5.0", "kind": "nvidia.com/gpu", "devices": [], "containerEdits": edits}),
         )
         return self
 

@@ -13,7 +13,11 @@ from tests.unit.services.node_agent.cdi.hosts import DEBIAN, GPUS, NVRM, VERSION
 
 
 def edits(
-    host: FakeHost, *shares: object, driver_root: str = "/", mig_ids: dict[str, tuple[int, int]] | None = None, machine: str = "x86_64"
+    host: FakeHost,
+    *shares: object,
+    driver_root: str = "/",
+    mig_ids: dict[str, tuple[int, int]] | None = None,
+    machine: str = "x86_64",
 ) -> ContainerEdits:
     return Driver(host.seen(driver_root), machine).edits(shares or (share(),), GPUS, mig_ids or {})  # type: ignore[arg-type]
 
@@ -32,7 +36,12 @@ def test_without_a_driver_nothing_is_mounted(tmp_path: Path) -> None:
 
 def test_a_slice_has_its_own_gpus_by_minor_number_and_the_nodes_of_none(tmp_path: Path) -> None:
     host = FakeHost(tmp_path).module().nodes().libraries()
-    assert nodes(edits(host, share("GPU-a"))) == ["/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools", "/dev/nvidia3"]
+    assert nodes(edits(host, share("GPU-a"))) == [
+        "/dev/nvidiactl",
+        "/dev/nvidia-uvm",
+        "/dev/nvidia-uvm-tools",
+        "/dev/nvidia3",
+    ]
     assert nodes(edits(host, share("GPU-b"), share("GPU-a")))[-2:] == ["/dev/nvidia0", "/dev/nvidia3"]
     host.nodes("nvidia-modeset")
     assert "/dev/nvidia-modeset" in nodes(edits(host))
@@ -52,9 +61,9 @@ def test_without_a_hook_libraries_stand_under_all_their_names_where_glibc_looks(
     found = edits(FakeHost(tmp_path).module().nodes().libraries())
     host_cuda = f"/{DEBIAN}/libcuda.so.{VERSION}"
     for folder in ("/usr/lib/x86_64-linux-gnu", "/usr/lib64"):
-        assert {f"{folder}/{name}": host_cuda for name in (f"libcuda.so.{VERSION}", "libcuda.so.1", "libcuda.so")}.items() <= mounted(
-            found
-        ).items()
+        assert {
+            f"{folder}/{name}": host_cuda for name in (f"libcuda.so.{VERSION}", "libcuda.so.1", "libcuda.so")
+        }.items() <= mounted(found).items()
     assert mounted(found)["/usr/bin/nvidia-smi"] == "/usr/bin/nvidia-smi"
     assert len(found.mounts) == 2 * 7 + 1, "three libraries, four links, twice, and a binary; no libc"
     assert found.hooks == ()
@@ -62,7 +71,8 @@ def test_without_a_hook_libraries_stand_under_all_their_names_where_glibc_looks(
 
 
 @pytest.mark.parametrize(
-    ("path", "command"), [("usr/bin/nvidia-cdi-hook", ("nvidia-cdi-hook",)), ("usr/bin/nvidia-ctk", ("nvidia-ctk", "hook"))]
+    ("path", "command"),
+    [("usr/bin/nvidia-cdi-hook", ("nvidia-cdi-hook",)), ("usr/bin/nvidia-ctk", ("nvidia-ctk", "hook"))],
 )
 def test_with_a_hook_libraries_stay_where_they_are(tmp_path: Path, path: str, command: tuple[str, ...]) -> None:
     host = FakeHost(tmp_path).module().nodes().libraries()
@@ -105,14 +115,19 @@ def test_a_driver_container_brings_its_own_root(tmp_path: Path) -> None:
     assert inside.root.is_dir()
     found = edits(host, driver_root="/run/nvidia/driver")
     assert mounted(found)["/usr/lib64/libcuda.so.1"] == f"/run/nvidia/driver/usr/lib64/libcuda.so.{VERSION}"
-    assert {node.path: node.host_path for node in found.device_nodes}["/dev/nvidia3"] == "/run/nvidia/driver/dev/nvidia3"
+    assert {node.path: node.host_path for node in found.device_nodes}[
+        "/dev/nvidia3"
+    ] == "/run/nvidia/driver/dev/nvidia3"
 
 
 @pytest.mark.parametrize(
     ("text", "version"),
     [
         (NVRM, VERSION),
-        ("NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.129.03  Thu Oct 19 18:56:32 UTC 2023\nGCC version: 12\n", "535.129.03"),
+        (
+            "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.129.03  Thu Oct 19 18:56:32 UTC 2023\nGCC version: 12\n",
+            "535.129.03",
+        ),
         ("NVRM version: NVIDIA UNIX Open Kernel Module for aarch64  580.95  Release Build  (root@x)\n", "580.95"),
     ],
 )
@@ -154,7 +169,8 @@ def test_a_mig_instance_is_opened_by_its_capabilities(tmp_path: Path) -> None:
     host = FakeHost(tmp_path).module().nodes("nvidia-caps/nvidia-cap30", "nvidia-caps/nvidia-cap31").libraries()
     for path, number in (("gi2/access", 30), ("gi2/ci0/access", 31)):
         host.put(
-            f"proc/driver/nvidia/capabilities/gpu3/mig/{path}", f"DeviceFileMinor: {number}\nDeviceFileMode: 292\nDeviceFileModify: 1\n"
+            f"proc/driver/nvidia/capabilities/gpu3/mig/{path}",
+            f"DeviceFileMinor: {number}\nDeviceFileMode: 292\nDeviceFileModify: 1\n",
         )
     slice_of = share(mig=MigInstance(profile="3g.71gb", start=0, uuid="MIG-x"))
     assert nodes(edits(host, slice_of, mig_ids={"MIG-x": (2, 0)}))[-3:] == [

@@ -15,11 +15,18 @@ def of(dialect: str, *shares: object, unit: str = "GiB") -> dict[str, str]:
 
 
 def test_every_container_reads_kerfs_own_words() -> None:
-    found = dict(line.split("=", 1) for line in environment.kerf(hand_over(share("GPU-a", 1000, 250), share("GPU-b", 1000, 250))))
+    found = dict(
+        line.split("=", 1) for line in environment.kerf(hand_over(share("GPU-a", 1000, 250), share("GPU-b", 1000, 250)))
+    )
     assert found == {
-        "NVIDIA_VISIBLE_DEVICES": "void", "KERF_GRANT": "g-1", "KERF_CONTAINER": "main", "KERF_GPUS": "GPU-a,GPU-b", "KERF_GPU_MEMORY_MIB": "2000",
-        "KERF_GPU_COMPUTE_MILLI": "500", "KERF_STRATEGY": "advisory",
-    }  # fmt: skip
+        "NVIDIA_VISIBLE_DEVICES": "void",
+        "KERF_GRANT": "g-1",
+        "KERF_CONTAINER": "main",
+        "KERF_GPUS": "GPU-a,GPU-b",
+        "KERF_GPU_MEMORY_MIB": "2000",
+        "KERF_GPU_COMPUTE_MILLI": "500",
+        "KERF_STRATEGY": "advisory",
+    }
 
 
 def test_gpushare_reads_its_device_in_its_unit() -> None:

@@ -15,9 +15,11 @@ UID = "3f0c9b1e-7a55-4c1b-9a43-2f6f0f3a8d11"
 
 def test_a_spec_has_the_form_of_cdi_0_5_0() -> None:
     edits = ContainerEdits(
-        env=("A=b=c",), device_nodes=(DeviceNode(path="/dev/x", host_path="/y/dev/x", permissions="rw"),),
-        mounts=(Mount(host_path="/l", container_path="/m", options=("ro",)),), hooks=(Hook(hook_name="createContainer", path="/h", args=("h", "do")),),
-    )  # fmt: skip
+        env=("A=b=c",),
+        device_nodes=(DeviceNode(path="/dev/x", host_path="/y/dev/x", permissions="rw"),),
+        mounts=(Mount(host_path="/l", container_path="/m", options=("ro",)),),
+        hooks=(Hook(hook_name="createContainer", path="/h", args=("h", "do")),),
+    )
     assert json.loads(spec.document("kerf.dev/slice", "k1", edits)) == {
         "cdiVersion": "0.5.0",
         "kind": "kerf.dev/slice",
@@ -25,12 +27,14 @@ def test_a_spec_has_the_form_of_cdi_0_5_0() -> None:
             {
                 "name": "k1",
                 "containerEdits": {
-                    "env": ["A=b=c"], "deviceNodes": [{"path": "/dev/x", "hostPath": "/y/dev/x", "permissions": "rw"}],
-                    "mounts": [{"hostPath": "/l", "containerPath": "/m", "options": ["ro"]}], "hooks": [{"hookName": "createContainer", "path": "/h", "args": ["h", "do"]}],
+                    "env": ["A=b=c"],
+                    "deviceNodes": [{"path": "/dev/x", "hostPath": "/y/dev/x", "permissions": "rw"}],
+                    "mounts": [{"hostPath": "/l", "containerPath": "/m", "options": ["ro"]}],
+                    "hooks": [{"hookName": "createContainer", "path": "/h", "args": ["h", "do"]}],
                 },
             }
         ],
-    }  # fmt: skip
+    }
 
 
 def test_edits_are_merged_once_each_and_the_last_value_of_a_variable_counts() -> None:
@@ -50,7 +54,10 @@ def test_specs_of_containers_that_are_gone_are_removed_and_no_others(tmp_path: P
         directory.write((name,), UID, container, ContainerEdits(env=("A=1",)))
     (tmp_path / "cdi" / "nvidia.yaml").touch()
     directory.keep_only({(UID, "web-2")})
-    assert sorted(path.name for path in (tmp_path / "cdi").iterdir()) == [f"kerf-slice-{UID}-web-2-k2.json", "nvidia.yaml"]
+    assert sorted(path.name for path in (tmp_path / "cdi").iterdir()) == [
+        f"kerf-slice-{UID}-web-2-k2.json",
+        "nvidia.yaml",
+    ]
 
 
 def test_a_claims_spec_stays_while_its_entry_does(tmp_path: Path) -> None:
@@ -58,7 +65,9 @@ def test_a_claims_spec_stays_while_its_entry_does(tmp_path: Path) -> None:
     directory, entry = SpecDir(tmp_path / "cdi", "kerf.dev/slice"), "claim/mine/gpu"
     directory.write((f"claim-{UID}-gpu",), UID, entry, ContainerEdits(env=("A=1",)))
     directory.keep_only({(UID, entry)})
-    assert [path.name for path in (tmp_path / "cdi").iterdir()] == [f"kerf-slice-{UID}-claim.mine.gpu-claim-{UID}-gpu.json"]
+    assert [path.name for path in (tmp_path / "cdi").iterdir()] == [
+        f"kerf-slice-{UID}-claim.mine.gpu-claim-{UID}-gpu.json"
+    ]
     directory.keep_only(())
     assert list((tmp_path / "cdi").iterdir()) == []
 
@@ -72,7 +81,9 @@ def test_the_linkers_cache_names_directories(tmp_path: Path) -> None:
         strings += name.encode() + b"\0" + path.encode() + b"\0"
     old_part = b"ld.so-1.7.0\0" + bytes(4)
     cache = tmp_path / "ld.so.cache"
-    cache.write_bytes(old_part + struct.pack("<20sII20x", b"glibc-ld.so.cache1.1", len(names), len(strings)) + entries + strings)
+    cache.write_bytes(
+        old_part + struct.pack("<20sII20x", b"glibc-ld.so.cache1.1", len(names), len(strings)) + entries + strings
+    )
     assert ld_cache.directories(cache, "libcuda.so.1") == ("/opt/nvidia/lib",)
     cache.write_bytes(cache.read_bytes()[:90])
     assert ld_cache.directories(cache, "libcuda.so.1") == ()

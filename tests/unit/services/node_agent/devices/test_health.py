@@ -11,7 +11,9 @@ from services.node_agent.devices.health import HOT, POWER_BRAKE, Health, Signs
 from services.node_agent.devices.xid import judged
 from services.node_agent.state import Ailment
 
-WELL = Signs(uuid="A", recovery=0, remaps_rows=True, pcie_width=16, pcie_width_most=16, pcie_generation=5, pcie_generation_most=5)
+WELL = Signs(
+    uuid="A", recovery=0, remaps_rows=True, pcie_width=16, pcie_width_most=16, pcie_generation=5, pcie_generation_most=5
+)
 
 
 def signs(**how: Any) -> Signs:
@@ -183,9 +185,9 @@ def test_heat_counts_when_it_lasts() -> None:
     assert [look(made, hot, now) for now in (0.0, 30.0, 59.0, 60.0)] == ["healthy", "healthy", "healthy", "suspect"]
     assert "too hot for more than 60 s" in made.state("A", 60.0)[1]
     assert look(made, WELL, 61.0) == "suspect"
-    assert [look(made, seen, now) for seen, now in ((WELL, 91.0), (hot, 92.0), (WELL, 100.0), (hot, 101.0), (hot, 155.0))] == [
-        "healthy"
-    ] * 5
+    assert [
+        look(made, seen, now) for seen, now in ((WELL, 91.0), (hot, 92.0), (WELL, 100.0), (hot, 101.0), (hot, 155.0))
+    ] == ["healthy"] * 5
 
 
 @pytest.mark.parametrize(

@@ -34,15 +34,27 @@ async def signs(watched: NvmlDevices) -> dict[str, Signs]:
 
 async def test_it_reads_what_there_is(machine: Machine) -> None:
     found = await seen(devices())
-    assert (found.node, found.boot_id, found.driver_version, found.cuda_version) == ("n1", "boot-1", "580.95.05", "13.0")
+    assert (found.node, found.boot_id, found.driver_version, found.cuda_version) == (
+        "n1",
+        "boot-1",
+        "580.95.05",
+        "13.0",
+    )
     first, second = found.gpus
     assert (first.uuid, first.index, first.model, first.memory_mib) == ("GPU-a", 0, "NVIDIA-H200", 143771)
-    assert (first.pci_bus_id, first.numa_node, first.compute_capability, first.state) == ("00000000:01:00.0", 0, "9.0", "healthy")
+    assert (first.pci_bus_id, first.numa_node, first.compute_capability, first.state) == (
+        "00000000:01:00.0",
+        0,
+        "9.0",
+        "healthy",
+    )
     assert (first.mig_enabled, second.mig_enabled, found.strategies) == (False, True, ("exclusive", "advisory"))
 
 
 async def test_what_a_device_does_not_know_costs_a_field(machine: Machine) -> None:
-    machine.become("gpu 0 GPU-a Tesla_V100 16384 00000000:01:00.0 -1 7 0 -1 0\necc 0 -1 -1\nrows 0 -1 -1\nrecovery 0 -1\n")
+    machine.become(
+        "gpu 0 GPU-a Tesla_V100 16384 00000000:01:00.0 -1 7 0 -1 0\necc 0 -1 -1\nrows 0 -1 -1\nrecovery 0 -1\n"
+    )
     watched = devices()
     (gpu,) = (await seen(watched)).gpus
     assert (gpu.numa_node, gpu.mig_enabled, gpu.cpus, gpu.state) == (-1, False, "", "healthy")
@@ -94,7 +106,12 @@ async def test_mig_instances_of_known_profiles_are_offered(machine: Machine) -> 
             True,
         ),
         ("nvlink 0 0 gpu 00000000:09:00.0\n", 0, "system", True),
-        ("".join(f"nvlink 0 {i} switch\n" for i in range(18)) + "".join(f"nvlink 1 {i} switch\n" for i in range(16)), 16, "system", True),
+        (
+            "".join(f"nvlink 0 {i} switch\n" for i in range(18)) + "".join(f"nvlink 1 {i} switch\n" for i in range(16)),
+            16,
+            "system",
+            True,
+        ),
     ],
     ids=["nothing", "one root", "no peer access", "direct", "to another", "switched"],
 )
@@ -139,9 +156,19 @@ async def test_signs_are_read(machine: Machine) -> None:
     machine.also("ecc 0 2 9\nrows 0 1 0\npcie 0 8 16 4 5\nclocks 0 40\nrecovery 0 4\nbusy 0 50\n")
     found = (await signs(devices()))["GPU-a"]
     assert found == Signs(
-        uuid="GPU-a", recovery=4, rows_pending=True, remaps_rows=True, ecc_volatile=2, ecc_aggregate=9, pcie_width=8, pcie_width_most=16,
-        pcie_generation=4, pcie_generation_most=5, busy=True, clock_reasons=0x40,
-    )  # fmt: skip
+        uuid="GPU-a",
+        recovery=4,
+        rows_pending=True,
+        remaps_rows=True,
+        ecc_volatile=2,
+        ecc_aggregate=9,
+        pcie_width=8,
+        pcie_width_most=16,
+        pcie_generation=4,
+        pcie_generation_most=5,
+        busy=True,
+        clock_reasons=0x40,
+    )
 
 
 async def test_a_lost_gpu_keeps_its_name_and_its_neighbours(machine: Machine) -> None:
@@ -235,7 +262,9 @@ async def test_xids_are_heard_with_their_gpu(machine: Machine) -> None:
     await eventually(lambda: all(thread.name != "nvml-events" for thread in threading.enumerate()))
 
 
-async def test_xids_are_heard_again_as_soon_as_the_driver_is_back(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_xids_are_heard_again_as_soon_as_the_driver_is_back(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A GPU may fail right after its driver was loaded anew: nobody waits until it is tried again anyway."""
     monkeypatch.setattr(events, "AGAIN_S", 3600.0)
     heard: list[str] = []

@@ -80,7 +80,11 @@ def test_virtual_interfaces_are_no_cards(kernel: Kernel) -> None:
 
 def test_a_machine_that_shows_nothing_has_none(tmp_path: Path) -> None:
     shown = Sysfs(tmp_path / "nowhere")
-    assert (shown.nics({0: "00000000:18:00.0"}, {}), shown.numa_node("00000000:18:00.0"), shown.path("00000000:18:00.0")) == ((), -1, ())
+    assert (
+        shown.nics({0: "00000000:18:00.0"}, {}),
+        shown.numa_node("00000000:18:00.0"),
+        shown.path("00000000:18:00.0"),
+    ) == ((), -1, ())
 
 
 def test_the_numa_node_of_a_device(kernel: Kernel) -> None:
@@ -89,7 +93,8 @@ def test_the_numa_node_of_a_device(kernel: Kernel) -> None:
 
 
 @pytest.mark.parametrize(
-    ("nvml", "kernels"), [("00000000:3B:00.0", "0000:3b:00.0"), ("0000:3b:00.0", "0000:3b:00.0"), ("00010000:01:00.0", "00010000:01:00.0")]
+    ("nvml", "kernels"),
+    [("00000000:3B:00.0", "0000:3b:00.0"), ("0000:3b:00.0", "0000:3b:00.0"), ("00010000:01:00.0", "00010000:01:00.0")],
 )
 def test_bus_ids_of_nvml_and_of_the_kernel(nvml: str, kernels: str) -> None:
     """A domain beyond four digits, as behind Intel's VMD, stays as it is."""

@@ -70,7 +70,9 @@ OWNERS = {1: Owner("u-a", "c1"), 2: Owner("u-a", "c2"), 3: Owner("u-b", "c3"), 4
 
 def test_processes_are_summed_by_pod_and_strangers_apart() -> None:
     found, foreign = shares(
-        [process(1, 100, 200), process(2, 50, 100), process(3, 7), process(4, 30, 900), process(5, 1000)], frozenset({"u-a"}), OWNERS.get
+        [process(1, 100, 200), process(2, 50, 100), process(3, 7), process(4, 30, 900), process(5, 1000)],
+        frozenset({"u-a"}),
+        OWNERS.get,
     )
     assert found == (Share(pod_uid="u-a", memory_mib=150, sm_milli=300, processes=2),)
     assert foreign == 37, "of pod b that holds no slice, and of the host"
@@ -82,17 +84,42 @@ def test_what_the_driver_does_not_say_is_not_made_up() -> None:
 
 
 def live(uid: str, container: str, **gpus: tuple[int, int]) -> LiveSlice:
-    return LiveSlice(uid=uid, namespace="team", name=f"pod-{uid}", container=container, grant_id=f"g-{uid}", strategy="advisory", gpus=gpus)
+    return LiveSlice(
+        uid=uid,
+        namespace="team",
+        name=f"pod-{uid}",
+        container=container,
+        grant_id=f"g-{uid}",
+        strategy="advisory",
+        gpus=gpus,
+    )
 
 
 def test_a_sample_sets_use_beside_the_grant() -> None:
     gpu = GpuProcesses(uuid="A", used_mib=300, sm_milli=400, processes=(process(1, 100, 200), process(3, 50)))
     taken = sample(
-        "n", 5, [gpu], [live("u-a", "main", A=(1000, 300)), live("u-b", "x", A=(500, 100)), live("u-b", "y", A=(20, 10))], OWNERS.get
+        "n",
+        5,
+        [gpu],
+        [live("u-a", "main", A=(1000, 300)), live("u-b", "x", A=(500, 100)), live("u-b", "y", A=(20, 10))],
+        OWNERS.get,
     )
-    assert (taken.node, taken.at_ms, taken.gpus[0].used_mib, taken.gpus[0].foreign_mib, taken.gpus[0].sm_milli) == ("n", 5, 300, 0, 400)
+    assert (taken.node, taken.at_ms, taken.gpus[0].used_mib, taken.gpus[0].foreign_mib, taken.gpus[0].sm_milli) == (
+        "n",
+        5,
+        300,
+        0,
+        400,
+    )
     first, second = taken.gpus[0].slices
-    assert (first.name, first.container, first.memory_mib, first.granted_memory_mib, first.sm_milli, first.granted_compute_milli) == (
+    assert (
+        first.name,
+        first.container,
+        first.memory_mib,
+        first.granted_memory_mib,
+        first.sm_milli,
+        first.granted_compute_milli,
+    ) == (
         "pod-u-a",
         "main",
         100,
@@ -107,7 +134,11 @@ def test_a_sample_sets_use_beside_the_grant() -> None:
 
 def test_a_pod_of_ours_on_a_gpu_that_it_was_not_given_is_foreign_there() -> None:
     taken = sample(
-        "n", 5, [GpuProcesses(uuid="B", used_mib=100, processes=(process(1, 100),))], [live("u-a", "main", A=(1000, 300))], OWNERS.get
+        "n",
+        5,
+        [GpuProcesses(uuid="B", used_mib=100, processes=(process(1, 100),))],
+        [live("u-a", "main", A=(1000, 300))],
+        OWNERS.get,
     )
     assert (taken.gpus[0].foreign_mib, taken.gpus[0].slices) == (100, ())
 

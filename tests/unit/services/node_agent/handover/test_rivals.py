@@ -10,7 +10,13 @@ from shared.model.mig import MigInstance
 
 GPUS = (
     Gpu(uuid="GPU-a", index=0, model="X", memory_mib=1000),
-    Gpu(uuid="GPU-b", index=1, model="X", memory_mib=1000, mig_instances=(MigInstance(profile="1g.10gb", start=0, uuid="MIG-1"), MigInstance(profile="1g.10gb", start=1))),
+    Gpu(
+        uuid="GPU-b",
+        index=1,
+        model="X",
+        memory_mib=1000,
+        mig_instances=(MigInstance(profile="1g.10gb", start=0, uuid="MIG-1"), MigInstance(profile="1g.10gb", start=1)),
+    ),
 )
 
 

@@ -45,7 +45,11 @@ def test_the_two_names_of_the_run_directory_are_one() -> None:
 
 BY_NAME = containerd("2.4.2", containerd={"defaultRuntimeName": "nvidia", "runtimes": {"nvidia": {"options": {}}}})
 BY_BINARY = containerd(
-    "2.4.2", containerd={"defaultRuntimeName": "gpu", "runtimes": {"gpu": {"options": {"BinaryName": "/usr/bin/nvidia-container-runtime"}}}}
+    "2.4.2",
+    containerd={
+        "defaultRuntimeName": "gpu",
+        "runtimes": {"gpu": {"options": {"BinaryName": "/usr/bin/nvidia-container-runtime"}}},
+    },
 )
 PLAIN = containerd("2.4.2", containerd={"defaultRuntimeName": "runc", "runtimes": {"runc": {}, "nvidia": {}}})
 CLOSED = "accept-nvidia-visible-devices-envvar-when-unprivileged = false\n"
@@ -58,5 +62,7 @@ CLOSED = "accept-nvidia-visible-devices-envvar-when-unprivileged = false\n"
         (BY_NAME, "this is = no [toml", True), (Runtime(name="cri-o", version="1.34.0"), "", False),
     ],
 )  # fmt: skip
-def test_nvidias_runtime_as_the_default_shows_gpus_to_those_who_did_not_ask(runtime: Runtime, config: str, exposed: bool) -> None:
+def test_nvidias_runtime_as_the_default_shows_gpus_to_those_who_did_not_ask(
+    runtime: Runtime, config: str, exposed: bool
+) -> None:
     assert bool(exposure(runtime, config)) is exposed

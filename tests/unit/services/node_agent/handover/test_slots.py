@@ -33,7 +33,9 @@ def test_a_slot_is_its_container_by_uid_and_name() -> None:
 
 def test_an_init_container_that_had_the_slot_first_is_claimed_with_the_app() -> None:
     found = slots.resolve(S1, (holding("u-1", "load", name="k0"), holding("u-1")), (holder(),))
-    assert found == Claim(uid="u-1", namespace="team", name="web", container="main", cdi_names=("k1",), init_cdi_names=("k0",))
+    assert found == Claim(
+        uid="u-1", namespace="team", name="web", container="main", cdi_names=("k1",), init_cdi_names=("k0",)
+    )
 
 
 @pytest.mark.parametrize(
@@ -47,7 +49,9 @@ def test_an_init_container_that_had_the_slot_first_is_claimed_with_the_app() -> 
         ((holding("u-1", name=""),), (holder(),), "slot-of-another-plugin"),
     ],
 )
-def test_where_the_records_do_not_agree_nothing_starts(holdings: tuple[Holding, ...], holders: tuple[Holder, ...], code: str) -> None:
+def test_where_the_records_do_not_agree_nothing_starts(
+    holdings: tuple[Holding, ...], holders: tuple[Holder, ...], code: str
+) -> None:
     found = slots.resolve(S1, holdings, holders)
     assert isinstance(found, Unresolved)
     assert found.code == code
@@ -63,7 +67,9 @@ def entry(**changes: object) -> dict[str, object]:
 
 
 def checkpoint(*entries: object) -> bytes:
-    return json.dumps({"Data": {"PodDeviceEntries": entries, "RegisteredDevices": {"kerf.dev/slot": ["slot-1"]}}, "Checksum": 77}).encode()
+    return json.dumps(
+        {"Data": {"PodDeviceEntries": entries, "RegisteredDevices": {"kerf.dev/slot": ["slot-1"]}}, "Checksum": 77}
+    ).encode()
 
 
 def test_the_kubelets_checkpoint_is_read() -> None:
@@ -80,7 +86,12 @@ def test_the_annotation_names_the_device_where_the_kubelet_dropped_it(devices: t
 
 
 def test_a_checkpoint_of_a_node_without_pods_is_empty() -> None:
-    assert kubelet_checkpoint.read(b'{"Data":{"PodDeviceEntries":null,"RegisteredDevices":{}},"Checksum":1}', "kerf.dev/slot", KIND) == ()
+    assert (
+        kubelet_checkpoint.read(
+            b'{"Data":{"PodDeviceEntries":null,"RegisteredDevices":{}},"Checksum":1}', "kerf.dev/slot", KIND
+        )
+        == ()
+    )
 
 
 @pytest.mark.parametrize(
@@ -95,7 +106,16 @@ def test_a_checkpoint_of_a_node_without_pods_is_empty() -> None:
         checkpoint(entry(AllocResp="AQ==")),
         checkpoint(entry(AllocResp="?")),
     ],
-    ids=["empty", "cut", "a list", "no data", "the form before Kubernetes 1.20", "another type", "no protobuf", "no base64"],
+    ids=[
+        "empty",
+        "cut",
+        "a list",
+        "no data",
+        "the form before Kubernetes 1.20",
+        "another type",
+        "no protobuf",
+        "no base64",
+    ],
 )
 def test_a_checkpoint_in_another_form_is_refused(payload: bytes) -> None:
     with pytest.raises(KubeletCheckpointError, match="a form that this version of Kerf does not know"):

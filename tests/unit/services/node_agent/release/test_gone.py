@@ -19,7 +19,9 @@ def holder(slot: str, name: str = "web-0", container: str = "main") -> Holder:
     return Holder(namespace="team", name=name, container=container, slots=frozenset({slot}))
 
 
-def seen(*, cgroups: set[str] = frozenset(), holdings: tuple = (), holders: tuple = (), on_gpus: set[str] = frozenset()) -> Seen:  # type: ignore[assignment, type-arg]
+def seen(
+    *, cgroups: set[str] = frozenset(), holdings: tuple = (), holders: tuple = (), on_gpus: set[str] = frozenset()
+) -> Seen:  # type: ignore[assignment, type-arg]
     return Seen(cgroups=frozenset(cgroups), holdings=holdings, holders=holders, on_gpus=frozenset(on_gpus))
 
 
@@ -36,7 +38,11 @@ def seen(*, cgroups: set[str] = frozenset(), holdings: tuple = (), holders: tupl
             seen(holdings=(holding("u-1", "s1"), holding("u-2", "s2")), holders=(holder("s2"),)),
             True,
         ),
-        ("a new pod of the same name has its slot", seen(holdings=(holding("u-2", "s1"),), holders=(holder("s1"),)), True),
+        (
+            "a new pod of the same name has its slot",
+            seen(holdings=(holding("u-2", "s1"),), holders=(holder("s1"),)),
+            True,
+        ),
         (
             "another container of the pod is named",
             seen(holdings=(holding("u-1", "s2", "side"),), holders=(holder("s2", container="side"),)),

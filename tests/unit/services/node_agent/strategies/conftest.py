@@ -35,7 +35,9 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 @pytest.fixture
 def victim(cuda: str, world: str) -> Iterator[int]:
-    with subprocess.Popen([sys.executable, str(HERE / "victim.py"), cuda], stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        [sys.executable, str(HERE / "victim.py"), cuda], stdout=subprocess.PIPE, text=True
+    ) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "begun\n"
         yield process.pid
@@ -48,6 +50,10 @@ def state(cuda: str, world: str) -> Callable[[int], int]:
     script = "import ctypes, sys; d = ctypes.CDLL(sys.argv[1]); s = ctypes.c_int(-1); d.cuInit(0); d.cuCheckpointProcessGetState(int(sys.argv[2]), ctypes.byref(s)); print(s.value)"
 
     def ask(pid: int) -> int:
-        return int(subprocess.run([sys.executable, "-c", script, cuda, str(pid)], check=True, capture_output=True, text=True).stdout)
+        return int(
+            subprocess.run(
+                [sys.executable, "-c", script, cuda, str(pid)], check=True, capture_output=True, text=True
+            ).stdout
+        )
 
     return ask

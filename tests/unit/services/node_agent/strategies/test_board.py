@@ -39,7 +39,11 @@ def board(tmp_path: Path, clock: Clock) -> Iterator[Board]:
 
 def make(name: str, compute: int = 0, priority: int = 0, uuid: str = UUID) -> Slice:
     return Slice(
-        uid=name, container="main", strategy="interposer", parts=(Part(uuid=uuid, memory_mib=64, compute_milli=compute),), priority=priority
+        uid=name,
+        container="main",
+        strategy="interposer",
+        parts=(Part(uuid=uuid, memory_mib=64, compute_milli=compute),),
+        priority=priority,
     )
 
 
@@ -122,7 +126,9 @@ def test_a_restarted_container_and_a_restarted_agent_keep_the_files_that_process
 ) -> None:
     a = make("a")
     board.put(a)
-    counters(board, a).write_bytes(counters(board, a).read_bytes()[:4096] + b"\1" * 8 + counters(board, a).read_bytes()[4104:])
+    counters(board, a).write_bytes(
+        counters(board, a).read_bytes()[:4096] + b"\1" * 8 + counters(board, a).read_bytes()[4104:]
+    )
     inodes = [(board.folder(a.key) / name).stat().st_ino for name in ("orders", "counters", "signal")]
     second = Board(tmp_path / "slices", Policy(), clock)
     second.put(a)
@@ -183,7 +189,9 @@ def test_a_container_that_cuts_its_counters_is_found_out_and_harms_nobody_else(b
 
 
 @pytest.mark.parametrize(("length", "damage"), [(0, "cut to 0"), (1 << 40, "grown to")])
-def test_a_signal_of_another_length_is_found_out_and_gets_its_length_back(board: Board, length: int, damage: str) -> None:
+def test_a_signal_of_another_length_is_found_out_and_gets_its_length_back(
+    board: Board, length: int, damage: str
+) -> None:
     """A terabyte of it is not read, either."""
     a, size = make("a"), ctypes.sizeof(layout.Signal)
     board.put(a)

@@ -19,7 +19,9 @@ from services.node_agent.strategies.time_slice import TimeSlice
 from shared.model.gpu import ISOLATION_OF
 
 GPU = "GPU-00000000-0000-0000-0000-000000000001"
-SLICE = Slice(uid="u", container="main", strategy="interposer", parts=(Part(uuid=GPU, memory_mib=64, compute_milli=300),))
+SLICE = Slice(
+    uid="u", container="main", strategy="interposer", parts=(Part(uuid=GPU, memory_mib=64, compute_milli=300),)
+)
 
 
 class Clock:
@@ -68,8 +70,15 @@ async def test_what_enforces_nothing_adds_nothing_and_says_that_it_cannot_be_adj
 
 
 def test_no_driver_promises_more_than_its_strategy_can(board: Board, clock: Clock, interposer: Interposer) -> None:
-    drivers: list[Driver] = [Exclusive(), Advisory(), interposer, TimeSlice(board, Path("l"), lambda: Offer(ok=True), clock)]
-    assert {driver.name: driver.promise for driver in drivers} == {driver.name: ISOLATION_OF[driver.name] for driver in drivers}
+    drivers: list[Driver] = [
+        Exclusive(),
+        Advisory(),
+        interposer,
+        TimeSlice(board, Path("l"), lambda: Offer(ok=True), clock),
+    ]
+    assert {driver.name: driver.promise for driver in drivers} == {
+        driver.name: ISOLATION_OF[driver.name] for driver in drivers
+    }
 
 
 async def test_the_interposer_is_offered_on_the_canarys_word(board: Board, clock: Clock) -> None:
@@ -108,7 +117,9 @@ def test_the_truth_is_told_since_it_was_asked_last(board: Board, clock: Clock, i
 
 
 @pytest.mark.parametrize("forged", [0, (1 << 64) - 1])
-def test_forged_counters_are_no_nonsense_on_the_bus(board: Board, clock: Clock, interposer: Interposer, forged: int) -> None:
+def test_forged_counters_are_no_nonsense_on_the_bus(
+    board: Board, clock: Clock, interposer: Interposer, forged: int
+) -> None:
     interposer.prepare(SLICE)
     used(board, 10**9)
     interposer.observe(SLICE.key)

@@ -6,7 +6,9 @@ from services.node_agent.strategies.escapes import Escapes, by_pod
 from services.node_agent.strategies.slices import Key
 
 
-def page(name: str, counted: int, granted: int = 1000, container: str = "c", gpu: str = "G") -> tuple[Key, str, int, int]:
+def page(
+    name: str, counted: int, granted: int = 1000, container: str = "c", gpu: str = "G"
+) -> tuple[Key, str, int, int]:
     return (name, container), gpu, counted, granted
 
 
@@ -43,5 +45,7 @@ def test_more_than_was_granted_is_an_escape_whatever_the_counters_say() -> None:
 
 
 def test_containers_of_a_pod_are_told_apart_by_nobody_and_counted_together() -> None:
-    held = by_pod({("a", "G"): 900, ("b", "G"): 5}, [page("a", 400), page("a", 500, container="d"), page("a", 7, gpu="H")])
+    held = by_pod(
+        {("a", "G"): 900, ("b", "G"): 5}, [page("a", 400), page("a", 500, container="d"), page("a", 7, gpu="H")]
+    )
     assert [(h.uid, h.uuid, h.seen_mib, h.counted_mib, h.granted_mib) for h in held] == [("a", "G", 900, 900, 2000)]

@@ -24,7 +24,10 @@ PAIRS: dict[str, type[ctypes.Structure]] = {
 def test_every_field_is_where_c_has_it(tmp_path: Path, compiler: str) -> None:
     program = tmp_path / "layout"
     subprocess.run([compiler, "-o", str(program), str(INTERPOSER / "page_layout.c")], check=True)
-    printed = [line.split() for line in subprocess.run([str(program)], check=True, capture_output=True, text=True).stdout.splitlines()]
+    printed = [
+        line.split()
+        for line in subprocess.run([str(program)], check=True, capture_output=True, text=True).stdout.splitlines()
+    ]
     in_c = {(struct, field): (int(offset), int(size)) for struct, field, offset, size in printed}
     in_python: dict[tuple[str, str], tuple[int, int]] = {}
     for name, struct in PAIRS.items():

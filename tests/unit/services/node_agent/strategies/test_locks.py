@@ -31,7 +31,11 @@ async def locks(cuda: str, world: str, tmp_path: Path) -> AsyncIterator[Locks]:
 def progress(cuda: str, pid: int) -> int:
     """GPU time that a process has had, asked from another one: this process must not become part of that world."""
     script = "import ctypes, sys; d = ctypes.CDLL(sys.argv[1]); d.kerf_fake_gpu_ns.restype = ctypes.c_uint64; print(d.kerf_fake_gpu_ns(0, int(sys.argv[2])))"
-    return int(subprocess.run([sys.executable, "-c", script, cuda, str(pid)], check=True, capture_output=True, text=True).stdout)
+    return int(
+        subprocess.run(
+            [sys.executable, "-c", script, cuda, str(pid)], check=True, capture_output=True, text=True
+        ).stdout
+    )
 
 
 async def test_who_is_locked_stands_still_and_goes_on_when_unlocked(
@@ -53,7 +57,9 @@ async def test_a_process_that_is_none_of_the_drivers_cannot_be_locked(locks: Loc
     assert locks.held == set()
 
 
-async def test_closing_unlocks_all(cuda: str, world: str, tmp_path: Path, victim: int, state: Callable[[int], int]) -> None:
+async def test_closing_unlocks_all(
+    cuda: str, world: str, tmp_path: Path, victim: int, state: Callable[[int], int]
+) -> None:
     made = Locks(cuda, tmp_path / "locks.json")
     await made.lock(victim)
     await made.close()
@@ -72,7 +78,9 @@ async def test_a_killed_or_frozen_agent_leaves_nobody_locked(
         await eventually(lambda: state(victim) == 0)
 
 
-async def test_a_killed_worker_leaves_nobody_locked(cuda: str, tmp_path: Path, victim: int, state: Callable[[int], int]) -> None:
+async def test_a_killed_worker_leaves_nobody_locked(
+    cuda: str, tmp_path: Path, victim: int, state: Callable[[int], int]
+) -> None:
     """Its agent goes on, and starts another."""
     with agent(cuda, tmp_path / "locks.json", victim, patience_ms=60_000) as (_, worker):
         os.kill(worker, signal.SIGKILL)
@@ -147,7 +155,15 @@ async def test_a_driver_without_locks_is_told_so(tmp_path: Path) -> None:
 @contextlib.contextmanager
 def agent(cuda: str, journal: Path, pid: int, patience_ms: int) -> Iterator[tuple[subprocess.Popen[str], int]]:
     """A process of its own that holds a lock, with its worker's PID."""
-    command = [sys.executable, "-m", "tests.unit.services.node_agent.strategies.holder", cuda, str(journal), str(pid), str(patience_ms)]
+    command = [
+        sys.executable,
+        "-m",
+        "tests.unit.services.node_agent.strategies.holder",
+        cuda,
+        str(journal),
+        str(pid),
+        str(patience_ms),
+    ]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as process:
         assert process.stdout is not None
         word, worker = process.stdout.readline().split()
@@ -219,7 +235,9 @@ async def test_who_is_checkpointed_stays_so_when_agent_and_worker_die_and_can_be
     await second.close()
 
 
-async def test_a_process_that_is_none_of_the_drivers_cannot_be_checkpointed_and_needs_no_restoring(locks: Locks) -> None:
+async def test_a_process_that_is_none_of_the_drivers_cannot_be_checkpointed_and_needs_no_restoring(
+    locks: Locks,
+) -> None:
     assert await locks.state(1) is None
     with pytest.raises(LockError, match="to the checkpoint of process 1"):
         await locks.checkpoint(1)

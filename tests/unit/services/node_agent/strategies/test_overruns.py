@@ -14,7 +14,10 @@ def used(milli: int, share: int = 100, uid: str = "a") -> Used:
 
 def run(overruns: Overruns, samples: list[int], begin_s: float = 0.0, every_s: float = 1.0) -> list[int]:
     """By sample: how much beyond the share it is said to be; 0 where it is within."""
-    return [sum(over.over_milli for over in overruns.look(begin_s + place * every_s, [used(milli)])) for place, milli in enumerate(samples)]
+    return [
+        sum(over.over_milli for over in overruns.look(begin_s + place * every_s, [used(milli)]))
+        for place, milli in enumerate(samples)
+    ]
 
 
 def test_a_pod_is_over_when_its_mean_of_a_whole_window_is() -> None:
@@ -64,7 +67,10 @@ def test_containers_of_a_pod_are_counted_together_and_who_was_not_seen_was_idle(
 
 def test_pods_that_may_have_what_others_leave_are_left_out() -> None:
     mixed = [slice_of("a", "c", 200), slice_of("a", "d", 0)]
-    assert of_pods({("a", "G"): 900}, [*mixed, slice_of("b", "c", 300, opportunistic=True), slice_of("c", "c", 1000)]) == []
+    assert (
+        of_pods({("a", "G"): 900}, [*mixed, slice_of("b", "c", 300, opportunistic=True), slice_of("c", "c", 1000)])
+        == []
+    )
 
 
 def test_a_ration_is_the_share_of_every_cycle() -> None:

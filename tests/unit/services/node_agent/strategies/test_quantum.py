@@ -71,7 +71,12 @@ def test_a_least_share_is_a_quantum_now_and_then_whoever_is_busy() -> None:
     pace = msgspec.structs.replace(PACE, least_milli=100)
     turns, low_ms, run = Turns(pace), 0, None
     for at in range(0, 10_000, 5):
-        run, _ = told(turns, at, one("low", used_ms=5 if run == "low" else 0), one("high", HIGH, used_ms=5 if run == "high" else 0))
+        run, _ = told(
+            turns,
+            at,
+            one("low", used_ms=5 if run == "low" else 0),
+            one("high", HIGH, used_ms=5 if run == "high" else 0),
+        )
         low_ms += 5 if run == "low" else 0
     assert 900 <= low_ms <= 1050
 
@@ -117,7 +122,9 @@ class World:
 @settings(max_examples=60, deadline=None)
 @given(
     ranks=st.lists(st.sampled_from([(0, 0), (1, 0), (1, 7)]), min_size=2, max_size=5),
-    stretches=st.lists(st.lists(st.tuples(st.integers(0, 3000), st.integers(1, 1500)), max_size=3), min_size=5, max_size=5),
+    stretches=st.lists(
+        st.lists(st.tuples(st.integers(0, 3000), st.integers(1, 1500)), max_size=3), min_size=5, max_size=5
+    ),
     least=st.sampled_from([0, 50, 150]),
     step=st.sampled_from([2, 5, 9]),
 )

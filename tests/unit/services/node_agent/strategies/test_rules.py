@@ -19,9 +19,16 @@ def part(compute: int = 0, uuid: str = "G0", memory: int = 100) -> Part:
     return Part(uuid=uuid, memory_mib=memory, compute_milli=compute)
 
 
-def make(name: str, compute: int = 0, *, priority: int = 0, opportunistic: bool = False, parts: tuple[Part, ...] = ()) -> Slice:
+def make(
+    name: str, compute: int = 0, *, priority: int = 0, opportunistic: bool = False, parts: tuple[Part, ...] = ()
+) -> Slice:
     return Slice(
-        uid=name, container="c", strategy="interposer", parts=parts or (part(compute),), priority=priority, opportunistic=opportunistic
+        uid=name,
+        container="c",
+        strategy="interposer",
+        parts=parts or (part(compute),),
+        priority=priority,
+        opportunistic=opportunistic,
     )
 
 
@@ -35,7 +42,12 @@ def peers(rules: Rules) -> list[str]:
 
 def test_alone_on_a_gpu_only_the_limits_hold() -> None:
     rules = told(make("a", 300))["a"]
-    assert (rules.gpus[0].compute_milli, rules.gpus[0].memory_limit_bytes, rules.gpus[0].period_ns, rules.gpus[0].in_flight_us) == (
+    assert (
+        rules.gpus[0].compute_milli,
+        rules.gpus[0].memory_limit_bytes,
+        rules.gpus[0].period_ns,
+        rules.gpus[0].in_flight_us,
+    ) == (
         300,
         100 * MIB,
         0,
@@ -57,7 +69,10 @@ def test_two_reserved_slices_have_windows_that_do_not_meet() -> None:
 def test_who_gives_way_has_a_least_share_where_the_operator_says_so() -> None:
     """Without, a slice that always says that it is at work starves it."""
     slices = (make("high", priority=9), make("low"))
-    assert [plan(slices, policy, {})[slices[1].key].floor_milli for policy in (Policy(least_milli=50), Policy())] == [50, 0]
+    assert [plan(slices, policy, {})[slices[1].key].floor_milli for policy in (Policy(least_milli=50), Policy())] == [
+        50,
+        0,
+    ]
 
 
 def test_least_shares_are_half_of_the_time_together_and_nothing_that_is_reserved() -> None:
@@ -69,13 +84,20 @@ def test_least_shares_are_half_of_the_time_together_and_nothing_that_is_reserved
 
 def test_whoever_reserved_nothing_gives_way_to_the_reserved_and_is_looked_at_by_nobody() -> None:
     both = told(make("reserved", 300), make("free"))
-    assert (both["free"].low, peers(both["free"]), both["free"].floor_milli, both["free"].idle_for_ns) == (True, ["reserved"], 50, 200_000)
+    assert (both["free"].low, peers(both["free"]), both["free"].floor_milli, both["free"].idle_for_ns) == (
+        True,
+        ["reserved"],
+        50,
+        200_000,
+    )
     assert (both["free"].gpus[0].period_ns, both["free"].gpus[0].in_flight_us) == (0, 4000)
     assert (both["reserved"].low, peers(both["reserved"])) == (False, ["free"])
 
 
 def test_the_higher_priority_goes_first_and_equals_share_as_the_driver_does() -> None:
-    rules = told(make("high", priority=10), make("low"), make("low-too"), make("chance", 200, priority=99, opportunistic=True))
+    rules = told(
+        make("high", priority=10), make("low"), make("low-too"), make("chance", 200, priority=99, opportunistic=True)
+    )
     assert {name: (r.low, peers(r)) for name, r in rules.items()} == {
         "high": (False, ["chance", "low", "low-too"]),
         "low": (True, ["high"]),
@@ -85,13 +107,17 @@ def test_the_higher_priority_goes_first_and_equals_share_as_the_driver_does() ->
 
 
 def test_those_on_another_gpu_are_nobodys_peers() -> None:
-    rules = told(make("a", priority=10), make("b", parts=(part(uuid="G1"),)), make("c", parts=(part(), part(uuid="G1"))))
+    rules = told(
+        make("a", priority=10), make("b", parts=(part(uuid="G1"),)), make("c", parts=(part(), part(uuid="G1")))
+    )
     assert (rules["b"].low, peers(rules["b"]), rules["c"].low, peers(rules["c"])) == (False, [], True, ["a"])
 
 
 def test_a_wish_takes_away_and_never_adds() -> None:
     a = make("a", 300)
-    less = told(a, wishes={a.key: Wish(compute_milli=100, memory_mib={"G0": 40}, paused=True, closed=frozenset({"G0"}))})["a"]
+    less = told(
+        a, wishes={a.key: Wish(compute_milli=100, memory_mib={"G0": 40}, paused=True, closed=frozenset({"G0"}))}
+    )["a"]
     assert (less.gpus[0].compute_milli, less.gpus[0].memory_limit_bytes, less.paused, less.gpus[0].gate_closed) == (
         100,
         40 * MIB,
@@ -104,11 +130,18 @@ def test_a_wish_takes_away_and_never_adds() -> None:
 
 @given(
     st.lists(
-        st.tuples(st.integers(0, 400), st.integers(-5, 5), st.booleans(), st.sets(st.sampled_from(["G0", "G1", "G2"]), min_size=1)),
+        st.tuples(
+            st.integers(0, 400),
+            st.integers(-5, 5),
+            st.booleans(),
+            st.sets(st.sampled_from(["G0", "G1", "G2"]), min_size=1),
+        ),
         max_size=8,
     )
 )
-def test_windows_of_a_gpu_never_overlap_and_giving_way_goes_in_no_circle(drawn: list[tuple[int, int, bool, set[str]]]) -> None:
+def test_windows_of_a_gpu_never_overlap_and_giving_way_goes_in_no_circle(
+    drawn: list[tuple[int, int, bool, set[str]]],
+) -> None:
     slices, used = [], dict.fromkeys(("G0", "G1", "G2"), 0)
     for number, (compute, priority, opportunistic, uuids) in enumerate(drawn):
         fits = min(compute, *(1000 - used[uuid] for uuid in uuids))
@@ -118,7 +151,9 @@ def test_windows_of_a_gpu_never_overlap_and_giving_way_goes_in_no_circle(drawn: 
         slices.append(make(f"s{number}", priority=priority, opportunistic=opportunistic, parts=parts))
     rules = told(*slices)
     for uuid in used:
-        windows = sorted((g.window_start_ns, g.window_ns) for r in rules.values() for g in r.gpus if g.uuid == uuid and g.period_ns)
+        windows = sorted(
+            (g.window_start_ns, g.window_ns) for r in rules.values() for g in r.gpus if g.uuid == uuid and g.period_ns
+        )
         for (start, length), (after, _) in pairwise(windows):
             assert start + length <= after
         assert not windows or sum(windows[-1]) <= POLICY.period_us * 1000
@@ -143,7 +178,12 @@ def test_a_throttled_slice_keeps_a_smaller_window_and_the_others_have_the_rest()
 def test_a_paused_slice_gives_way_to_all_should_its_pause_end_with_the_agents_heart() -> None:
     a, b, c = make("a", 600, priority=9), make("b", 1000), make("c", opportunistic=True)
     said = told(a, b, c, wishes={a.key: Wish(paused=True)})
-    assert (said["a"].paused, said["a"].low, peers(said["a"]), said["a"].gpus[0].period_ns) == (True, True, ["b", "c"], 0)
+    assert (said["a"].paused, said["a"].low, peers(said["a"]), said["a"].gpus[0].period_ns) == (
+        True,
+        True,
+        ["b", "c"],
+        0,
+    )
     assert (said["b"].low, said["b"].gpus[0].window_ns, peers(said["c"])) == (False, 0, ["b"])
 
 

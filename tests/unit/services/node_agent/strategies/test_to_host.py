@@ -43,7 +43,9 @@ def pids() -> Iterator[list[int]]:
 @pytest.fixture
 async def to_host(tmp_path: Path, compiler: str, pids: list[int]) -> AsyncIterator[ToHost]:
     (tmp_path / "driver.c").write_text(DRIVER)
-    subprocess.run([compiler, "-shared", "-fPIC", "-o", str(tmp_path / "driver.so"), str(tmp_path / "driver.c")], check=True)  # noqa: ASYNC221
+    subprocess.run(  # noqa: ASYNC221
+        [compiler, "-shared", "-fPIC", "-o", str(tmp_path / "driver.so"), str(tmp_path / "driver.c")], check=True
+    )
     (tmp_path / "cgroup").mkdir()
     (tmp_path / "cgroup" / "cgroup.procs").touch()
     cgroup(tmp_path / "cgroup" / "kubepods" / f"pod{UID}" / "main", pids="".join(f"{pid}\n" for pid in pids))
@@ -64,13 +66,17 @@ async def test_all_processes_on_gpus_go_and_come_back_and_the_others_are_left_al
     assert [await to_host.locks.state(pid) for pid in pids] == [0, None, 0]
 
 
-async def test_where_one_cannot_those_before_it_come_back(to_host: ToHost, pids: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_where_one_cannot_those_before_it_come_back(
+    to_host: ToHost, pids: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("KERF_BAD", str(pids[1]))
     assert await to_host.away(UID, (1,)) == f"the driver answers 801 to the checkpoint of process {pids[1]}"
     assert [await to_host.locks.state(pid) for pid in pids] == [0, 0, 0]
 
 
-async def test_those_that_cannot_come_back_are_said_to_be_away(to_host: ToHost, pids: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_those_that_cannot_come_back_are_said_to_be_away(
+    to_host: ToHost, pids: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("KERF_BAD", str(pids[1]))
     monkeypatch.setenv("KERF_STUCK", "1")
     with pytest.raises(Torn, match="801"):

@@ -36,7 +36,13 @@ class Node:
         self.locks = locks
         self.turns = TurnKeeper(self.board, locks, Pace(least_milli=least_milli), self.clock)
         self.escaped, self.high = (
-            Slice(uid=uid, container="c", strategy="time_slice", parts=(Part(uuid=GPU, memory_mib=1, compute_milli=0),), priority=priority)
+            Slice(
+                uid=uid,
+                container="c",
+                strategy="time_slice",
+                parts=(Part(uuid=GPU, memory_mib=1, compute_milli=0),),
+                priority=priority,
+            )
             for uid, priority in (("escaped", 0), ("high", 9))
         )
         for slice_ in (self.escaped, self.high):
@@ -60,7 +66,9 @@ async def locks(cuda: str, world: str, tmp_path: Path) -> AsyncIterator[Locks]:
     await made.close()
 
 
-async def test_what_got_past_runs_only_in_the_gaps(tmp_path: Path, victim: int, locks: Locks, state: Callable[[int], int]) -> None:
+async def test_what_got_past_runs_only_in_the_gaps(
+    tmp_path: Path, victim: int, locks: Locks, state: Callable[[int], int]
+) -> None:
     node = Node(tmp_path / "slices", locks)
     node.turns.know({GPU: {node.escaped.key: frozenset({victim})}})
     await node.after(10, high_busy=True)
@@ -73,7 +81,9 @@ async def test_what_got_past_runs_only_in_the_gaps(tmp_path: Path, victim: int, 
     assert state(victim) == 1
 
 
-async def test_what_no_longer_gets_past_is_unlocked(tmp_path: Path, victim: int, locks: Locks, state: Callable[[int], int]) -> None:
+async def test_what_no_longer_gets_past_is_unlocked(
+    tmp_path: Path, victim: int, locks: Locks, state: Callable[[int], int]
+) -> None:
     node = Node(tmp_path / "slices", locks)
     node.turns.know({GPU: {node.escaped.key: frozenset({victim})}})
     await node.after(10, high_busy=True)
@@ -90,7 +100,9 @@ async def test_a_guaranteed_quantum_closes_the_gate_of_those_who_keep_to_their_p
     seen = set()
     for _ in range(100):
         await node.after(5, high_busy=True)
-        closed = bool(layout.Orders.from_buffer_copy((node.board.folder(node.high.key) / "orders").read_bytes()).gpu[0].gate)
+        closed = bool(
+            layout.Orders.from_buffer_copy((node.board.folder(node.high.key) / "orders").read_bytes()).gpu[0].gate
+        )
         seen.add((closed, victim in locks.held))
     assert seen == {(False, True), (True, False)}, "one or the other, never both and never neither"
 

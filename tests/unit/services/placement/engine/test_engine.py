@@ -50,7 +50,9 @@ def test_spread_takes_the_gpu_with_the_fewest_containers() -> None:
 
 def test_a_pods_own_policy_goes_before_the_default() -> None:
     leader = Leader(policy="binpack").nodes("n", gpus=2)
-    leader.place(build.gpu_pod("a", memory="1Gi"), build.gpu_pod("b", memory="1Gi", annotations={"kerf.dev/policy": "spread"}))
+    leader.place(
+        build.gpu_pod("a", memory="1Gi"), build.gpu_pod("b", memory="1Gi", annotations={"kerf.dev/policy": "spread"})
+    )
     assert gpus_of(leader, "b") == ["n-gpu-1"]
 
 
@@ -158,7 +160,15 @@ def test_a_change_of_one_node_is_the_only_thing_a_row_looks_at_again() -> None:
 # --- the columns say what the filters say -----------------------------------------------------------------------
 
 ASKS = st.sampled_from(
-    [{"gpus": 1}, {"gpus": 2}, {"memory": "10Gi"}, {"memory": "30Gi", "compute": 20}, {"compute": 50}, {"gpus": 2, "memory": "20Gi"}, {}]
+    [
+        {"gpus": 1},
+        {"gpus": 2},
+        {"memory": "10Gi"},
+        {"memory": "30Gi", "compute": 20},
+        {"compute": 50},
+        {"gpus": 2, "memory": "20Gi"},
+        {},
+    ]
 )
 
 
@@ -175,9 +185,12 @@ def test_a_row_kept_up_by_changes_equals_the_filters_asked_one_by_one(
     leader.facts(build.node("d", cpu="2"))
     book = leader.core.book
     samples = [
-        build.gpu_pod(f"s{i}", requests={}, **ask) if ask else build.pod(f"s{i}", requests={"cpu": "1"}) for i, ask in enumerate(asked)
+        build.gpu_pod(f"s{i}", requests={}, **ask) if ask else build.pod(f"s{i}", requests={"cpu": "1"})
+        for i, ask in enumerate(asked)
     ]
-    rows = [Row(pod_state(s), policy, book) for s in samples for policy in leader.core.scheduler.engine.policies.values()]
+    rows = [
+        Row(pod_state(s), policy, book) for s in samples for policy in leader.core.scheduler.engine.policies.values()
+    ]
     bound = []
     for i, (ask, _) in enumerate(placed):
         pod = build.gpu_pod(f"p{i}", **ask) if ask else build.pod(f"p{i}", requests={"cpu": "1"})

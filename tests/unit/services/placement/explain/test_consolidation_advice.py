@@ -63,9 +63,10 @@ def test_a_disruption_budget_is_kept() -> None:
     for state in list(leader.core.book.pods.values()):
         leader.facts(build.newer(state.pod, labels={"app": "x"}))
     budget = PodDisruptionBudget(
-        metadata=Meta(name="x", namespace="team", uid="b", resource_version="1"), spec=DisruptionBudgetSpec(selector=LabelSelector(match_labels={"app": "x"})),
+        metadata=Meta(name="x", namespace="team", uid="b", resource_version="1"),
+        spec=DisruptionBudgetSpec(selector=LabelSelector(match_labels={"app": "x"})),
         status=DisruptionBudgetStatus(disruptions_allowed=0),
-    )  # fmt: skip
+    )
     leader.facts(budget)
     advice = advise(leader, gpus=2)
     assert advice.moves == ()
@@ -92,7 +93,12 @@ def halves() -> Leader:
     run(leader, build.gpu_pod("young", memory="30Gi", created="2026-11-22T00:00:00Z"))
     for pod in apart:
         end(leader, pod)
-    shares = {share.uuid for held in leader.core.book.grants.values() for part in held.grant.containers.values() for share in part.gpus}
+    shares = {
+        share.uuid
+        for held in leader.core.book.grants.values()
+        for part in held.grant.containers.values()
+        for share in part.gpus
+    }
     assert len(shares) == 2
     return leader
 
@@ -112,7 +118,9 @@ def test_for_nobody_who_waits_no_move_stays_on_its_node() -> None:
 
 
 def gang(leader: Leader, count: int, topology: str = "", **asks: Any) -> None:
-    notes = {"kerf.dev/gang": "g", "kerf.dev/gang-size": str(count)} | ({"kerf.dev/gang-topology": topology} if topology else {})
+    notes = {"kerf.dev/gang": "g", "kerf.dev/gang-size": str(count)} | (
+        {"kerf.dev/gang-topology": topology} if topology else {}
+    )
     leader.facts(*(build.gpu_pod(f"g{i}", annotations=notes, **asks) for i in range(count)))
 
 
@@ -206,7 +214,11 @@ def placed(leader: Leader, pod: Pod) -> Pod | None:
 
 
 RUNNING = st.lists(
-    st.tuples(st.sampled_from(({"gpus": 1}, {"gpus": 2}, {"memory": "30Gi"}, {"compute": 60})), st.integers(0, 5), st.booleans()),
+    st.tuples(
+        st.sampled_from(({"gpus": 1}, {"gpus": 2}, {"memory": "30Gi"}, {"compute": 60})),
+        st.integers(0, 5),
+        st.booleans(),
+    ),
     min_size=2,
     max_size=12,
 )
@@ -214,7 +226,9 @@ RUNNING = st.lists(
 
 @settings(max_examples=100, deadline=None)
 @given(st.lists(st.integers(1, 4), min_size=2, max_size=4), RUNNING, st.integers(1, 4), st.integers(1, 2))
-def test_who_follows_the_advice_has_the_room_that_was_promised(shapes: list[int], pods: Any, gpus: int, groups: int) -> None:
+def test_who_follows_the_advice_has_the_room_that_was_promised(
+    shapes: list[int], pods: Any, gpus: int, groups: int
+) -> None:
     """Some pods end, so that the cluster is torn. The moves are made on the real core: all that move end, are created anew for
     their new nodes, and find their places; then there is one for each group."""
     leader = Leader()
@@ -236,22 +250,35 @@ def test_who_follows_the_advice_has_the_room_that_was_promised(shapes: list[int]
     assert len({m.name for m in advice.moves}) == len(advice.moves)
     for move in advice.moves:
         end(leader, kept[move.name][0])
-    anew = [build.gpu_pod(f"{m.name}-anew", **kept[m.name][1], node_selector={"kubernetes.io/hostname": m.target}) for m in advice.moves]
+    anew = [
+        build.gpu_pod(f"{m.name}-anew", **kept[m.name][1], node_selector={"kubernetes.io/hostname": m.target})
+        for m in advice.moves
+    ]
     assert leader.place(*anew) == {f"{m.name}-anew": m.target for m in advice.moves}
     wanted = [build.gpu_pod(f"group{i}", gpus=gpus) for i in range(advice.places_after)]
     assert len(leader.place(*wanted)) == len(wanted)
 
 
 SMALL = st.lists(
-    st.tuples(st.sampled_from(({"gpus": 1}, {"memory": "30Gi"}, {"memory": "40Gi"}, {"compute": 40})), st.just(0), st.integers(0, 2).map(bool)),
+    st.tuples(
+        st.sampled_from(({"gpus": 1}, {"memory": "30Gi"}, {"memory": "40Gi"}, {"compute": 40})),
+        st.just(0),
+        st.integers(0, 2).map(bool),
+    ),
     min_size=6,
     max_size=16,
 )
 
 
 @settings(max_examples=150, deadline=None)
-@given(st.lists(st.integers(2, 4), min_size=1, max_size=3), SMALL, st.sampled_from(({"gpus": 2}, {"gpus": 3}, {"memory": "75Gi"}, {"compute": 90})))
-def test_who_follows_the_advice_for_a_pod_that_waits_sees_it_placed_where_it_said(shapes: list[int], pods: Any, ask: dict[str, Any]) -> None:
+@given(
+    st.lists(st.integers(2, 4), min_size=1, max_size=3),
+    SMALL,
+    st.sampled_from(({"gpus": 2}, {"gpus": 3}, {"memory": "75Gi"}, {"compute": 90})),
+)
+def test_who_follows_the_advice_for_a_pod_that_waits_sees_it_placed_where_it_said(
+    shapes: list[int], pods: Any, ask: dict[str, Any]
+) -> None:
     """Moves to other GPUs of the same node are among them."""
     leader = Leader()
     for i, size in enumerate(shapes):
@@ -273,6 +300,11 @@ def test_who_follows_the_advice_for_a_pod_that_waits_sees_it_placed_where_it_sai
     for move in advice.moves:
         end(leader, kept[move.name][0])
     binds = leader.binds()
-    assert [(place.name, binds[waits.metadata.uid].node) for place in advice.places] == [(place.name, place.node) for place in advice.places]
-    anew = [build.gpu_pod(f"{m.name}-anew", **kept[m.name][1], node_selector={"kubernetes.io/hostname": m.target}) for m in advice.moves]
+    assert [(place.name, binds[waits.metadata.uid].node) for place in advice.places] == [
+        (place.name, place.node) for place in advice.places
+    ]
+    anew = [
+        build.gpu_pod(f"{m.name}-anew", **kept[m.name][1], node_selector={"kubernetes.io/hostname": m.target})
+        for m in advice.moves
+    ]
     assert leader.place(*anew) == {f"{m.name}-anew": m.target for m in advice.moves}

@@ -21,25 +21,42 @@ from tests.support.whatif import TAINT, end, follow, run, why
 
 NODES = st.lists(
     st.fixed_dictionaries(
-        {"gpus": st.integers(1, 4), "model": st.sampled_from(("NVIDIA-H100", "Tesla-T4")), "memory_mib": st.sampled_from((16384, 81920)),
-         "cpu": st.sampled_from(("2", "8")), "tainted": st.booleans(), "labelled": st.booleans(), "firm": st.booleans()}
+        {
+            "gpus": st.integers(1, 4),
+            "model": st.sampled_from(("NVIDIA-H100", "Tesla-T4")),
+            "memory_mib": st.sampled_from((16384, 81920)),
+            "cpu": st.sampled_from(("2", "8")),
+            "tainted": st.booleans(),
+            "labelled": st.booleans(),
+            "firm": st.booleans(),
+        }
     ),
     min_size=1,
     max_size=4,
-)  # fmt: skip
+)
 RUNNING = st.lists(
-    st.sampled_from(({"gpus": 1}, {"gpus": 2}, {"memory": "10Gi"}, {"memory": "30Gi", "compute": 40}, {"compute": 70})), max_size=7
+    st.sampled_from(({"gpus": 1}, {"gpus": 2}, {"memory": "10Gi"}, {"memory": "30Gi", "compute": 40}, {"compute": 70})),
+    max_size=7,
 )
 WAITS = st.fixed_dictionaries(
     {
-        "ask": st.sampled_from(({"gpus": 1}, {"gpus": 3}, {"memory": "15Gi"}, {"memory": "60Gi", "compute": 60}, {"compute": 80}, {"gpus": 2, "memory": "40Gi"})),
+        "ask": st.sampled_from(
+            (
+                {"gpus": 1},
+                {"gpus": 3},
+                {"memory": "15Gi"},
+                {"memory": "60Gi", "compute": 60},
+                {"compute": 80},
+                {"gpus": 2, "memory": "40Gi"},
+            )
+        ),
         "cpu": st.sampled_from(("500m", "3000m")),
         "model": st.sampled_from(("", "H100", "V100")),
         "isolation": st.sampled_from(("", "firm", "hard")),
         "selects": st.booleans(),
         "priority": st.sampled_from((0, 10)),
     }
-)  # fmt: skip
+)
 
 
 def cluster(nodes: list[dict[str, Any]], running: list[dict[str, Any]]) -> Leader:
@@ -50,7 +67,13 @@ def cluster(nodes: list[dict[str, Any]], running: list[dict[str, Any]]) -> Leade
         strategies = ("exclusive", "interposer", "advisory") if node["firm"] else ("exclusive", "advisory")
         leader.send(
             m.InventorySeen(
-                build.inventory(f"n{i}", gpus=node["gpus"], model=node["model"], memory_mib=node["memory_mib"], strategies=strategies)
+                build.inventory(
+                    f"n{i}",
+                    gpus=node["gpus"],
+                    model=node["model"],
+                    memory_mib=node["memory_mib"],
+                    strategies=strategies,
+                )
             )
         )
     for i, ask in enumerate(running):
@@ -64,10 +87,19 @@ def cluster(nodes: list[dict[str, Any]], running: list[dict[str, Any]]) -> Leade
 
 
 def waiting(wants: dict[str, Any]) -> Any:
-    notes = {f"kerf.dev/{key}": value for key, value in (("gpu-model", wants["model"]), ("isolation", wants["isolation"])) if value}
+    notes = {
+        f"kerf.dev/{key}": value
+        for key, value in (("gpu-model", wants["model"]), ("isolation", wants["isolation"]))
+        if value
+    }
     selector = {"zone": "here"} if wants["selects"] else {}
     return build.gpu_pod(
-        "p", **wants["ask"], annotations=notes, priority=wants["priority"], node_selector=selector, requests={"cpu": wants["cpu"]}
+        "p",
+        **wants["ask"],
+        annotations=notes,
+        priority=wants["priority"],
+        node_selector=selector,
+        requests={"cpu": wants["cpu"]},
     )
 
 
@@ -145,7 +177,9 @@ def test_another_model_is_only_named_where_such_a_gpu_is_free() -> None:
 def test_the_least_change_is_named_wherever_it_helps() -> None:
     leader = Leader().nodes("a", gpus=2).nodes("b", gpus=3)
     leader.facts(build.gpu_pod("p", gpus=4))
-    assert [(c.sentence, c.node) for c in why(leader, "p").counterfactuals] == [("fits with 1 GPU less: ask for at most 3 GPUs", "b")]
+    assert [(c.sentence, c.node) for c in why(leader, "p").counterfactuals] == [
+        ("fits with 1 GPU less: ask for at most 3 GPUs", "b")
+    ]
 
 
 def test_a_pod_that_can_go_nowhere_else_is_not_asked_to_move() -> None:
@@ -168,7 +202,11 @@ def test_a_pod_that_can_go_elsewhere_is_named_with_where_and_what_it_costs() -> 
 
 @pytest.mark.parametrize(
     "protected",
-    [{"priority": 5}, {"annotations": {"kerf.dev/min-runtime": "1h"}}, {"annotations": {"kerf.dev/gang": "g", "kerf.dev/gang-size": "1"}}],
+    [
+        {"priority": 5},
+        {"annotations": {"kerf.dev/min-runtime": "1h"}},
+        {"annotations": {"kerf.dev/gang": "g", "kerf.dev/gang-size": "1"}},
+    ],
     ids=["higher priority", "minimum run time", "gang"],
 )
 def test_nobody_is_asked_to_move_who_must_be_left_alone(protected: Any) -> None:

@@ -69,9 +69,14 @@ def test_a_bound_pod_says_where_with_what_and_what_else_there_would_be() -> None
 
 def test_unknown_and_foreign_pods_get_an_error_that_says_so() -> None:
     leader = Leader().nodes("n")
-    assert "no pod team/nobody" in finish(questions.why(leader.core, WhyQuery(namespace="team", name="nobody"), 0.0, 0.0)).error
+    assert (
+        "no pod team/nobody"
+        in finish(questions.why(leader.core, WhyQuery(namespace="team", name="nobody"), 0.0, 0.0)).error
+    )
     leader.facts(build.pod("other", scheduler="default-scheduler"))
-    assert "is not Kerf's" in finish(questions.why(leader.core, WhyQuery(namespace="team", name="other"), 0.0, 0.0)).error
+    assert (
+        "is not Kerf's" in finish(questions.why(leader.core, WhyQuery(namespace="team", name="other"), 0.0, 0.0)).error
+    )
 
 
 def what_if(leader: Leader, pod: object) -> object:
@@ -89,7 +94,10 @@ def test_what_if_answers_for_a_pod_that_does_not_exist_and_leaves_nothing_behind
 
 def test_what_if_says_what_is_no_pod() -> None:
     leader = Leader().nodes("n")
-    assert "no pod manifest" in finish(questions.what_if(leader.core, WhatIfQuery(pod=msgspec.Raw(b'{"spec": 5}')), 0.0)).error
+    assert (
+        "no pod manifest"
+        in finish(questions.what_if(leader.core, WhatIfQuery(pod=msgspec.Raw(b'{"spec": 5}')), 0.0)).error
+    )
     assert "no containers" in finish(questions.what_if(leader.core, WhatIfQuery(pod=msgspec.Raw(b"{}")), 0.0)).error
 
 

@@ -150,6 +150,8 @@ def test_whom_its_queue_keeps_back_no_new_node_and_no_time_would_help() -> None:
     leader.facts(build.queues("queues: []\ndefault: {limit: {gpus: 1}}"))
     run(leader, build.gpu_pod("there", gpus=1))
     leader.facts(build.gpu_pod("w", gpus=1))
-    assert world(leader, add_nodes=(AddNodes(like="a"),)).sentence == "nothing would change for any pod; 1 pod would wait"
+    assert (
+        world(leader, add_nodes=(AddNodes(like="a"),)).sentence == "nothing would change for any pod; 1 pod would wait"
+    )
     error = finish(questions.when_(leader.core, WhenQuery(namespace="team", name="w"), NOW)).error
     assert error.startswith("no room would help pod team/w now: ")

@@ -34,7 +34,13 @@ def test_the_first_end_that_makes_room_is_named_with_what_it_counts_on() -> None
 
 def test_ends_that_are_not_needed_are_not_counted_on() -> None:
     leader = Leader().nodes("a", gpus=3)
-    run(leader, lasting("slice", 60, memory="10Gi"), lasting("one", 300, gpus=1), lasting("two", 600, gpus=1), started_s_ago=0)
+    run(
+        leader,
+        lasting("slice", 60, memory="10Gi"),
+        lasting("one", 300, gpus=1),
+        lasting("two", 600, gpus=1),
+        started_s_ago=0,
+    )
     leader.facts(build.gpu_pod("p", gpus=2))
     told = when(leader, "p")
     assert (told.in_s, [e.name for e in told.counts_on]) == (300, ["slice", "one"])
@@ -63,7 +69,9 @@ def test_a_pod_that_others_keep_away_is_promised_no_time() -> None:
     run(leader, lasting("short", 600, gpus=1))
     other = build.pod("other", labels={"app": "x"}, node_selector={"kubernetes.io/hostname": "a"})
     run(leader, other)
-    term = PodAffinityTerm(topology_key="kubernetes.io/hostname", label_selector=LabelSelector(match_labels={"app": "x"}))
+    term = PodAffinityTerm(
+        topology_key="kubernetes.io/hostname", label_selector=LabelSelector(match_labels={"app": "x"})
+    )
     away = Affinity(pod_anti_affinity=PodAffinity(required_during_scheduling_ignored_during_execution=(term,)))
     leader.facts(build.gpu_pod("p", gpus=1, affinity=away))
     told = when(leader, "p")
@@ -79,14 +87,21 @@ def test_of_a_pod_that_does_not_wait_nobody_can_say_when_it_starts() -> None:
 
 
 ENDS = st.lists(
-    st.tuples(st.sampled_from(({"gpus": 1}, {"gpus": 2}, {"memory": "30Gi"}, {"compute": 60})), st.one_of(st.none(), st.integers(1, 50))),
+    st.tuples(
+        st.sampled_from(({"gpus": 1}, {"gpus": 2}, {"memory": "30Gi"}, {"compute": 60})),
+        st.one_of(st.none(), st.integers(1, 50)),
+    ),
     min_size=1,
     max_size=8,
 )
 
 
 @settings(max_examples=100, deadline=None)
-@given(st.lists(st.integers(1, 3), min_size=1, max_size=3), ENDS, st.sampled_from(({"gpus": 1}, {"gpus": 2}, {"memory": "70Gi"})))
+@given(
+    st.lists(st.integers(1, 3), min_size=1, max_size=3),
+    ENDS,
+    st.sampled_from(({"gpus": 1}, {"gpus": 2}, {"memory": "70Gi"})),
+)
 def test_the_time_is_the_first_at_which_the_leader_places_it(shapes: list[int], pods: Any, ask: Any) -> None:
     """The pods end one after another on the real core; the waiting one is placed at the time that was told, and not before."""
     leader = Leader()

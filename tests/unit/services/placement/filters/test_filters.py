@@ -21,7 +21,9 @@ ZONE, HOST = "topology.kubernetes.io/zone", "kubernetes.io/hostname"
 Spec = dict[str, Any]
 
 
-def pod(name: str = "p", *, on: str = "", namespace: str = "team", labels: dict[str, str] | None = None, **spec: Any) -> Pod:
+def pod(
+    name: str = "p", *, on: str = "", namespace: str = "team", labels: dict[str, str] | None = None, **spec: Any
+) -> Pod:
     """`spec` as in a manifest."""
     made = build.pod(name, namespace=namespace, labels=labels)
     containers = [{"name": "c"}]
@@ -71,12 +73,22 @@ GPU_TAINT = ("dedicated", "gpu", "NoSchedule")
         ("a NoSchedule taint keeps off who does not tolerate it", [], [GPU_TAINT], "taint"),
         ("a NoExecute taint too", [], [("leaving", "", "NoExecute")], "taint"),
         ("PreferNoSchedule is a preference", [], [("dedicated", "gpu", "PreferNoSchedule")], ""),
-        ("Exists without a key tolerates everything", [{"operator": "Exists"}], [GPU_TAINT, ("leaving", "", "NoExecute")], ""),
+        (
+            "Exists without a key tolerates everything",
+            [{"operator": "Exists"}],
+            [GPU_TAINT, ("leaving", "", "NoExecute")],
+            "",
+        ),
         ("Exists tolerates any value of its key", [{"key": "dedicated", "operator": "Exists"}], [GPU_TAINT], ""),
         ("Equal tolerates its value", [{"key": "dedicated", "operator": "Equal", "value": "gpu"}], [GPU_TAINT], ""),
         ("no operator is Equal", [{"key": "dedicated", "value": "gpu"}], [GPU_TAINT], ""),
         ("Equal does not tolerate another value", [{"key": "dedicated", "value": "cpu"}], [GPU_TAINT], "taint"),
-        ("an effect limits the toleration", [{"key": "dedicated", "operator": "Exists", "effect": "NoExecute"}], [GPU_TAINT], "taint"),
+        (
+            "an effect limits the toleration",
+            [{"key": "dedicated", "operator": "Exists", "effect": "NoExecute"}],
+            [GPU_TAINT],
+            "taint",
+        ),
         (
             "every taint needs its own toleration",
             [{"key": "dedicated", "operator": "Exists"}],
@@ -98,7 +110,10 @@ def test_taints(behaviour: str, tolerations: list[Spec], taints: list[tuple[str,
 def test_a_cordoned_node_takes_only_who_tolerates_that() -> None:
     cordoned = build.node("n", unschedulable=True)
     assert verdict(pod(), node=cordoned) == "cordoned"
-    assert verdict(pod(tolerations=[{"key": "node.kubernetes.io/unschedulable", "operator": "Exists"}]), node=cordoned) == ""
+    assert (
+        verdict(pod(tolerations=[{"key": "node.kubernetes.io/unschedulable", "operator": "Exists"}]), node=cordoned)
+        == ""
+    )
 
 
 # --- node selector and affinity -------------------------------------------------------------------------------------
@@ -132,7 +147,11 @@ def line(operator: str, *values: str, key: str = "level") -> Spec:
 )
 def test_node_affinity_expressions(behaviour: str, expression: Spec, label: str | None, matches: bool) -> None:
     affinity = {
-        "nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [{"matchExpressions": [expression]}]}}
+        "nodeAffinity": {
+            "requiredDuringSchedulingIgnoredDuringExecution": {
+                "nodeSelectorTerms": [{"matchExpressions": [expression]}]
+            }
+        }
     }
     node = labelled() if label is None else labelled(level=label)
     assert verdict(pod(affinity=affinity), node=node) == ("" if matches else "node-affinity"), behaviour
@@ -179,7 +198,11 @@ ALWAYS = {"restartPolicy": "Always"}
 @pytest.mark.parametrize(
     ("behaviour", "asked", "code"),
     [
-        ("what is there to the last thousandth is enough", asking(requests(cpu="4", memory="8Gi", ephemeral_storage="100Gi")), ""),
+        (
+            "what is there to the last thousandth is enough",
+            asking(requests(cpu="4", memory="8Gi", ephemeral_storage="100Gi")),
+            "",
+        ),
         ("a thousandth of a core too much does not fit", asking(requests(cpu="4001m")), "cpu"),
         ("a byte too much does not fit", asking(requests(memory="8589934593")), "memory"),
         ("ephemeral storage is counted", asking(requests(ephemeral_storage="101Gi")), "ephemeral-storage"),
@@ -187,12 +210,24 @@ ALWAYS = {"restartPolicy": "Always"}
         ("an init container counts where it is larger", asking(requests(cpu="1"), inits=(requests(cpu="5"),)), "cpu"),
         ("an init container does not add to the containers", asking(requests(cpu="3"), inits=(requests(cpu="3"),)), ""),
         ("a sidecar adds to the containers", asking(requests(cpu="3"), inits=(requests(cpu="1001m") | ALWAYS,)), "cpu"),
-        ("a sidecar runs beside later init containers", asking(inits=(requests(cpu="2") | ALWAYS, requests(cpu="2001m"))), "cpu"),
-        ("a sidecar does not run beside earlier init containers", asking(inits=(requests(cpu="2001m"), requests(cpu="2") | ALWAYS)), ""),
+        (
+            "a sidecar runs beside later init containers",
+            asking(inits=(requests(cpu="2") | ALWAYS, requests(cpu="2001m"))),
+            "cpu",
+        ),
+        (
+            "a sidecar does not run beside earlier init containers",
+            asking(inits=(requests(cpu="2001m"), requests(cpu="2") | ALWAYS)),
+            "",
+        ),
         ("overhead is added", asking(requests(cpu="4"), overhead={"cpu": "1m"}), "cpu"),
         ("pod-level resources replace the sum", asking(requests(cpu="1"), resources={"requests": {"cpu": "5"}}), "cpu"),
         ("a limit without a request is a request", asking({"name": "c", "resources": {"limits": {"cpu": "5"}}}), "cpu"),
-        ("an extended resource that the node lacks", asking({"name": "c", "resources": {"limits": {WIDGET: "1"}}}), "extended-resource"),
+        (
+            "an extended resource that the node lacks",
+            asking({"name": "c", "resources": {"limits": {WIDGET: "1"}}}),
+            "extended-resource",
+        ),
     ],
 )
 def test_resources_on_an_empty_node(behaviour: str, asked: Pod, code: str) -> None:
@@ -222,7 +257,11 @@ def test_extended_resources_are_taken_one_by_one() -> None:
     widgets = [{"name": "c", "resources": {"limits": {WIDGET: "2"}}}]
     assert verdict(pod(containers=widgets), node=node) == ""
     assert (
-        verdict(pod(containers=widgets), pod("a", on="n", containers=[{"name": "c", "resources": {"limits": {WIDGET: "1"}}}]), node=node)
+        verdict(
+            pod(containers=widgets),
+            pod("a", on="n", containers=[{"name": "c", "resources": {"limits": {WIDGET: "1"}}}]),
+            node=node,
+        )
         == "extended-resource"
     )
 
@@ -243,11 +282,18 @@ def port(number: int, ip: str = "", protocol: str = "TCP") -> list[Spec]:
         ("another address does not", port(80, "10.0.0.1"), port(80, "10.0.0.2"), False),
         ("every address clashes with one", port(80), port(80, "10.0.0.2"), True),
         ("0.0.0.0 is every address", port(80, "10.0.0.1"), port(80, "0.0.0.0"), True),
-        ("a container's port that is none of the host's is free", port(80), [{"name": "c", "ports": [{"containerPort": 80}]}], False),
+        (
+            "a container's port that is none of the host's is free",
+            port(80),
+            [{"name": "c", "ports": [{"containerPort": 80}]}],
+            False,
+        ),
     ],
 )
 def test_host_ports(behaviour: str, wanted: list[Spec], taken: list[Spec], clash: bool) -> None:
-    assert verdict(pod(containers=wanted), pod("a", on="n", containers=taken)) == ("host-port" if clash else ""), behaviour
+    assert verdict(pod(containers=wanted), pod("a", on="n", containers=taken)) == ("host-port" if clash else ""), (
+        behaviour
+    )
     assert verdict(pod(containers=wanted), pod("a", on="o", containers=taken)) == "", "on another node"
 
 
@@ -261,7 +307,11 @@ def test_a_sidecars_host_port_counts_and_an_init_containers_does_not() -> None:
 
 
 def term(key: str = ZONE, labels: dict[str, str] | None = None, **rest: Any) -> Spec:
-    return {"topologyKey": key, "labelSelector": {"matchLabels": labels if labels is not None else {"app": "db"}}, **rest}
+    return {
+        "topologyKey": key,
+        "labelSelector": {"matchLabels": labels if labels is not None else {"app": "db"}},
+        **rest,
+    }
 
 
 def near(*terms: Spec) -> Spec:
@@ -294,7 +344,13 @@ RED = Namespace(metadata=build.Meta(name="red", labels={"team": "red"}))
             [db("a", "n"), pod("b", on="n", labels={"tier": "x"})],
             "pod-affinity",
         ),
-        ("and is enough for all", near(term(), term(labels={"tier": "x"})), {}, [pod("a", on="n", labels={"app": "db", "tier": "x"})], ""),
+        (
+            "and is enough for all",
+            near(term(), term(labels={"tier": "x"})),
+            {},
+            [pod("a", on="n", labels={"app": "db", "tier": "x"})],
+            "",
+        ),
         ("pods of other namespaces do not count", near(term()), {}, [db("a", "n", namespace="red")], "pod-affinity"),
         ("unless they are named", near(term(namespaces=["red"])), {}, [db("a", "n", namespace="red")], ""),
         ("naming one leaves out one's own", near(term(namespaces=["red"])), {}, [db("a", "n")], "pod-affinity"),
@@ -305,11 +361,23 @@ RED = Namespace(metadata=build.Meta(name="red", labels={"team": "red"}))
             [RED, db("a", "n", namespace="red")],
             "",
         ),
-        ("an empty namespaceSelector is all namespaces", near(term(namespaceSelector={})), {}, [db("a", "n", namespace="blue")], ""),
+        (
+            "an empty namespaceSelector is all namespaces",
+            near(term(namespaceSelector={})),
+            {},
+            [db("a", "n", namespace="blue")],
+            "",
+        ),
         ("keeps away from a matching pod's domain", away(term()), {}, [db("a", "n")], "pod-anti-affinity"),
         ("not from other domains", away(term()), {}, [db("a", "o")], ""),
         ("a node without the key is in no domain", away(term("rack")), {}, [db("a", "n")], ""),
-        ("a placed pod keeps others away", {}, {"app": "web"}, [db("a", "n", affinity=away(term(labels={"app": "web"})))], "repelled"),
+        (
+            "a placed pod keeps others away",
+            {},
+            {"app": "web"},
+            [db("a", "n", affinity=away(term(labels={"app": "web"})))],
+            "repelled",
+        ),
         (
             "from its own namespace alone",
             {},
@@ -384,4 +452,6 @@ def test_topology_spread(behaviour: str, constraint: Spec, spec: Spec, others: l
 def test_all_constraints_hold_and_domains_are_those_of_nodes_with_all_keys() -> None:
     both = [spread(), spread(topologyKey="rack")]
     assert verdict(pod(labels={"app": "db"}, topologySpreadConstraints=both)) == "spread-no-key"
-    assert verdict(pod(labels={"app": "db"}, topologySpreadConstraints=both), db("a", "n"), node=labelled(rack="r1")) == ""
+    assert (
+        verdict(pod(labels={"app": "db"}, topologySpreadConstraints=both), db("a", "n"), node=labelled(rack="r1")) == ""
+    )

@@ -33,18 +33,27 @@ def leader_of(**nodes: Inventory) -> Leader:
 
 
 def add(leader: Leader, name: str, inventory: Inventory, **labels: str) -> None:
-    leader.facts(build.node(name, labels={key.replace("_", "-").replace("kerf-dev-", "kerf.dev/"): value for key, value in labels.items()}))
+    leader.facts(
+        build.node(
+            name,
+            labels={key.replace("_", "-").replace("kerf-dev-", "kerf.dev/"): value for key, value in labels.items()},
+        )
+    )
     gpus = tuple(msgspec.structs.replace(gpu, uuid=f"{name}-gpu-{gpu.index}") for gpu in inventory.gpus)
     leader.send(m.InventorySeen(msgspec.structs.replace(inventory, node=name, gpus=gpus)))
 
 
 def of_kind(*, gpus: int = 1, **kind: object) -> Inventory:
     plain = build.inventory(gpus=gpus)
-    return msgspec.structs.replace(plain, gpus=tuple(msgspec.structs.replace(gpu, **{**KIND, **kind}) for gpu in plain.gpus))
+    return msgspec.structs.replace(
+        plain, gpus=tuple(msgspec.structs.replace(gpu, **{**KIND, **kind}) for gpu in plain.gpus)
+    )
 
 
 def asking(name: str = "p", *, gpus: int = 1, **annotations: str) -> Pod:
-    return build.gpu_pod(name, gpus=gpus, annotations={f"kerf.dev/{key.replace('_', '-')}": value for key, value in annotations.items()})
+    return build.gpu_pod(
+        name, gpus=gpus, annotations={f"kerf.dev/{key.replace('_', '-')}": value for key, value in annotations.items()}
+    )
 
 
 def why(leader: Leader, pod: Pod) -> PodExplanation:
@@ -56,7 +65,9 @@ def why(leader: Leader, pod: Pod) -> PodExplanation:
 
 def indices(leader: Leader, name: str) -> list[int]:
     grant = decode_grant(leader.binds()[f"uid-team-{name}"].grant)
-    return sorted(int(share.uuid.rsplit("-", 1)[1]) for container in grant.containers.values() for share in container.gpus)
+    return sorted(
+        int(share.uuid.rsplit("-", 1)[1]) for container in grant.containers.values() for share in container.gpus
+    )
 
 
 # --- kinds ------------------------------------------------------------------------------------------------------
@@ -74,7 +85,9 @@ def indices(leader: Leader, name: str) -> list[int]:
         ({"gpu_uuid_not": "n-gpu-0"}, "gpu-uuid-not", "drop kerf.dev/gpu-uuid-not"),
     ],
 )
-def test_a_gpu_of_another_kind_is_refused_by_name_with_what_would_help(wish: dict[str, str], code: str, helps: str) -> None:
+def test_a_gpu_of_another_kind_is_refused_by_name_with_what_would_help(
+    wish: dict[str, str], code: str, helps: str
+) -> None:
     told = why(leader_of(n=of_kind()), asking(**wish))
     assert [reason.code for reason in told.summary] == [code]
     assert told.helps == (f"{helps} (n)",)
@@ -127,7 +140,9 @@ def test_a_single_gpu_and_a_slice_leave_pairs_to_those_who_need_them() -> None:
 def test_a_mode_that_is_named_is_kept() -> None:
     """go-gpuallocator's simple policy takes the first free ones; its table for a DGX-1 has 0 and 2 together."""
     leader = leader_of(n=MACHINES[VOLTA])
-    leader.place(asking("plain", gpus=2, topology_mode="simple"), asking("table", gpus=2, topology_mode="static-dgx1-pascal"))
+    leader.place(
+        asking("plain", gpus=2, topology_mode="simple"), asking("table", gpus=2, topology_mode="static-dgx1-pascal")
+    )
     assert (indices(leader, "plain"), indices(leader, "table")) == ([0, 1], [4, 6])
 
 
@@ -142,7 +157,10 @@ def test_peers_that_no_node_has_are_told_apart_from_peers_that_are_taken() -> No
     leader = leader_of(n=msgspec.structs.replace(of_kind(gpus=4), links=halves))
     never = why(leader, asking("three", gpus=3, topology="required"))
     assert [(r.code, r.sentence) for r in never.summary] == [
-        ("no-peer-access", "needs 3 GPUs that all reach each other peer to peer, on the node at most 2 do (GPU 0 does not reach GPU 2)")
+        (
+            "no-peer-access",
+            "needs 3 GPUs that all reach each other peer to peer, on the node at most 2 do (GPU 0 does not reach GPU 2)",
+        )
     ]
     leader.place(asking("one"), asking("other", gpu_uuid="n-gpu-3"))
     now = why(leader, asking("two", gpus=2, topology="required"))

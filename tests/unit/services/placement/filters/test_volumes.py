@@ -40,18 +40,36 @@ def claim(
     }
     meta = {"name": name, "namespace": "team", "uid": f"uid-{name}"}
     return msgspec.convert(
-        {"kind": "PersistentVolumeClaim", "metadata": meta, "spec": body, "status": {"phase": phase}}, PersistentVolumeClaim
+        {"kind": "PersistentVolumeClaim", "metadata": meta, "spec": body, "status": {"phase": phase}},
+        PersistentVolumeClaim,
     )
 
 
 def volume(
-    name: str, on: str = "n", *, size: str = "10Gi", phase: str = "Available", labels: dict[str, str] | None = None, **spec: Any
+    name: str,
+    on: str = "n",
+    *,
+    size: str = "10Gi",
+    phase: str = "Available",
+    labels: dict[str, str] | None = None,
+    **spec: Any,
 ) -> PersistentVolume:
     line = {"key": "kubernetes.io/hostname", "operator": "In", "values": [on]}
     affinity = {"required": {"nodeSelectorTerms": [{"matchExpressions": [line]}]}} if on else None
-    body = {"capacity": {"storage": size}, "accessModes": ["ReadWriteOnce"], "storageClassName": "late", "nodeAffinity": affinity, **spec}
+    body = {
+        "capacity": {"storage": size},
+        "accessModes": ["ReadWriteOnce"],
+        "storageClassName": "late",
+        "nodeAffinity": affinity,
+        **spec,
+    }
     return msgspec.convert(
-        {"kind": "PersistentVolume", "metadata": {"name": name, "labels": labels or {}}, "spec": body, "status": {"phase": phase}},
+        {
+            "kind": "PersistentVolume",
+            "metadata": {"name": name, "labels": labels or {}},
+            "spec": body,
+            "status": {"phase": phase},
+        },
         PersistentVolume,
     )
 
@@ -59,7 +77,13 @@ def volume(
 def storage(
     name: str, *, mode: str = "WaitForFirstConsumer", provisioner: str = "kubernetes.io/no-provisioner", **rest: Any
 ) -> StorageClass:
-    body = {"kind": "StorageClass", "metadata": {"name": name}, "provisioner": provisioner, "volumeBindingMode": mode, **rest}
+    body = {
+        "kind": "StorageClass",
+        "metadata": {"name": name},
+        "provisioner": provisioner,
+        "volumeBindingMode": mode,
+        **rest,
+    }
     return msgspec.convert(body, StorageClass)
 
 
@@ -106,24 +130,44 @@ def reference(name: str, uid: str = "") -> Spec:
             [claim(volume="v"), volume("v", "", labels={"topology.kubernetes.io/zone": "b"})],
             "volume-elsewhere",
         ),
-        ("a zone label may name several", [claim(volume="v"), volume("v", "", labels={"topology.kubernetes.io/zone": "b__a"})], ""),
+        (
+            "a zone label may name several",
+            [claim(volume="v"), volume("v", "", labels={"topology.kubernetes.io/zone": "b__a"})],
+            "",
+        ),
         ("a late claim needs a free volume on the node", [claim()], "no-volume"),
         ("one there is enough", [claim(), volume("v")], ""),
         ("one elsewhere is not", [claim(), volume("v", "o")], "no-volume"),
         ("a volume that is too small is none", [claim(), volume("v", size="4Gi")], "no-volume"),
         ("a volume of another class is none", [claim(), volume("v", storageClassName="now")], "no-volume"),
         ("a volume without the access mode is none", [claim(), volume("v", accessModes=["ReadOnlyMany"])], "no-volume"),
-        ("a released volume is none", [claim(), volume("v", phase="Released", **reference("data", "uid-old"))], "no-volume"),
+        (
+            "a released volume is none",
+            [claim(), volume("v", phase="Released", **reference("data", "uid-old"))],
+            "no-volume",
+        ),
         ("somebody else's volume is none", [claim(), volume("v", **reference("other"))], "no-volume"),
         ("a selector must match", [claim(selector={"matchLabels": {"fast": "yes"}}), volume("v")], "no-volume"),
-        ("a matching selector does", [claim(selector={"matchLabels": {"fast": "yes"}}), volume("v", labels={"fast": "yes"})], ""),
+        (
+            "a matching selector does",
+            [claim(selector={"matchLabels": {"fast": "yes"}}), volume("v", labels={"fast": "yes"})],
+            "",
+        ),
         (
             "the volume that is reserved for the claim decides",
             [claim(), volume("v"), volume("w", "o", **reference("data"))],
             "volume-elsewhere",
         ),
-        ("its own reservation is no hindrance", [claim(), volume("v", phase="Bound", **reference("data", "uid-data"))], ""),
-        ("a reservation for an earlier claim of that name is", [claim(), volume("v", **reference("data", "uid-old"))], "no-volume"),
+        (
+            "its own reservation is no hindrance",
+            [claim(), volume("v", phase="Bound", **reference("data", "uid-data"))],
+            "",
+        ),
+        (
+            "a reservation for an earlier claim of that name is",
+            [claim(), volume("v", **reference("data", "uid-old"))],
+            "no-volume",
+        ),
         ("a class that provisions needs no volume", [claim(kind="made")], ""),
         ("but only where it provisions", [claim(kind="made-in-b")], "class-elsewhere"),
     ],

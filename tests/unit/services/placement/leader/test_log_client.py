@@ -21,7 +21,9 @@ def client(bus: NatsBus, holder: str = "one") -> LogClient:
 
 
 def batch(term: int, name: str = "p") -> DecisionBatch:
-    return DecisionBatch(term=term, decisions=(Decision(uid=name, namespace="ns", name=name, resource_version="1", node="n"),))
+    return DecisionBatch(
+        term=term, decisions=(Decision(uid=name, namespace="ns", name=name, resource_version="1", node="n"),)
+    )
 
 
 async def mark(bus: NatsBus) -> int:
@@ -36,7 +38,9 @@ async def restore(bus: NatsBus, *, keep: int) -> None:
     await bus.js.call(f"STREAM.DELETE.{subjects.STREAM_LOG}", None, dict)
     await bus.js.call(f"STREAM.CREATE.{subjects.STREAM_LOG}", config | {"first_seq": entries[0].sequence}, dict)
     for entry in entries:
-        assert await bus.js.store(subjects.STREAM_LOG, entry.subject, entry.payload, {}, timeout_s=5.0) == entry.sequence
+        assert (
+            await bus.js.store(subjects.STREAM_LOG, entry.subject, entry.payload, {}, timeout_s=5.0) == entry.sequence
+        )
 
 
 async def test_a_session_takes_a_term_appends_and_marks_each_record(bus: NatsBus) -> None:
@@ -101,7 +105,9 @@ async def test_of_two_who_try_for_the_same_term_one_is_refused(bus: NatsBus, con
     await first.append(ReadyRecord(term=term))
 
 
-async def test_after_a_restart_of_nats_the_session_ends_and_the_next_finds_no_mark(server: EmbeddedServer, bus: NatsBus) -> None:
+async def test_after_a_restart_of_nats_the_session_ends_and_the_next_finds_no_mark(
+    server: EmbeddedServer, bus: NatsBus
+) -> None:
     log = client(bus)
     term = await log.take_term()
     await log.append(ReadyRecord(term=term))
@@ -153,7 +159,9 @@ async def test_a_leader_whose_mark_another_has_moved_is_refused(bus: NatsBus, co
         await first.append(batch(term + 1))
 
 
-async def test_a_log_that_is_begun_anew_has_higher_numbers_and_refuses_whoever_knew_the_old_one(bus: NatsBus, connect) -> None:
+async def test_a_log_that_is_begun_anew_has_higher_numbers_and_refuses_whoever_knew_the_old_one(
+    bus: NatsBus, connect
+) -> None:
     first, second = client(bus), client(await connect(), "two")
     old = await first.take_term()
     await first.append(ReadyRecord(term=old))

@@ -185,7 +185,10 @@ def test_another_leaders_term_is_never_taken_for_ours() -> None:
 
     def overtaken(request: p.Request) -> None:
         if isinstance(request, p.AppendRecord):
-            log.append(subjects.LOG_TERM, encode(TermRecord(holder="holder", reason="elected", session="another session of this process")))
+            log.append(
+                subjects.LOG_TERM,
+                encode(TermRecord(holder="holder", reason="elected", session="another session of this process")),
+            )
             raise Unknown("no answer")
 
     log.before = overtaken
@@ -234,7 +237,9 @@ def test_a_renewal_follows_this_sessions_own_last_record() -> None:
     made = leading(log)
     log.run(made.append(READY))
     log.run(made.renew_term())
-    renewal = next(request for request in log.asked if isinstance(request, p.AppendRecord) and request.subject == subjects.LOG_TERM)
+    renewal = next(
+        request for request in log.asked if isinstance(request, p.AppendRecord) and request.subject == subjects.LOG_TERM
+    )
     assert (renewal.fence, renewal.after) == (7, 8)
 
 

@@ -128,7 +128,9 @@ async def test_orders_for_many_pods_go_in_parts_that_fit_into_messages(bus: Nats
 
     await bus.subscribe(subjects.CMD_PATCH, watch)
     session = await new_session(bus)
-    pods = tuple(TouchPod(uid=f"{i:036}", namespace="n" * 63, name=f"{i:0253}", token=f"{2**45}-{2**40}") for i in range(8_000))
+    pods = tuple(
+        TouchPod(uid=f"{i:036}", namespace="n" * 63, name=f"{i:0253}", token=f"{2**45}-{2**40}") for i in range(8_000)
+    )
     await session._send_patches(m.SendPatches(pods))
     assert sum(count for count, _ in sizes) == len(pods)
     assert max(size for _, size in sizes) < 1_000_000
@@ -141,7 +143,9 @@ async def test_only_answers_to_touches_are_taken_for_touches(bus: NatsBus) -> No
     """A refused Event must not exclude its pod."""
 
     async def watch(incoming: Incoming) -> None:
-        refused = tuple(Answer(uid=patch.uid, outcome="refused") for patch in decode(incoming.payload, PatchBatch).patches)
+        refused = tuple(
+            Answer(uid=patch.uid, outcome="refused") for patch in decode(incoming.payload, PatchBatch).patches
+        )
         await bus.respond(incoming, encode(Answers(answers=refused)))
 
     await bus.subscribe(subjects.CMD_PATCH, watch)

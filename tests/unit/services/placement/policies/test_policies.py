@@ -32,7 +32,9 @@ from tests.support.leader import Leader
 
 
 @given(st.dictionaries(st.integers(1, STEPS), st.floats(0.01, 1.0), max_size=6), st.floats(0.001, 0.1))
-def test_no_rest_wastes_more_than_itself_and_a_rest_below_every_size_wastes_all(sizes: dict[int, float], give_up: float) -> None:
+def test_no_rest_wastes_more_than_itself_and_a_rest_below_every_size_wastes_all(
+    sizes: dict[int, float], give_up: float
+) -> None:
     rates = np.zeros(STEPS + 1)
     for step, rate in sizes.items():
         rates[step] = rate
@@ -142,7 +144,9 @@ SHAPES = (
 def some_cluster(seed: int, nodes: int = 6, pods: int = 30, shuffle: int = 0) -> tuple[Engine, Book]:
     """Nodes of several makes with pods on them, placed by the policy itself; `shuffle` changes the order of the nodes."""
     rng = random.Random(seed)
-    makes = [(rng.choice((1, 2, 4, 8)), rng.choice(("A100", "T4")), rng.choice(("8", "32", "96"))) for _ in range(nodes)]
+    makes = [
+        (rng.choice((1, 2, 4, 8)), rng.choice(("A100", "T4")), rng.choice(("8", "32", "96"))) for _ in range(nodes)
+    ]
     order = list(range(nodes))
     random.Random(shuffle).shuffle(order) if shuffle else None
     book = Book()
@@ -169,7 +173,9 @@ def _hold(engine: Engine, state: PodState, number: int) -> None:
     engine.meet(state, placed=place is not None)
     if place is not None:
         engine.book.hold(
-            state.uid, place.node, Grant(grant_id=f"g{number}", term=1, containers=place.containers) if place.containers else None
+            state.uid,
+            place.node,
+            Grant(grant_id=f"g{number}", term=1, containers=place.containers) if place.containers else None,
         )
 
 

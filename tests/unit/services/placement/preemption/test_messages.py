@@ -29,7 +29,9 @@ class Told(World):
     def ends(self, in_s: int) -> None:
         """The victim is deleted, and its grace period has so much left."""
         at = time_of(-in_s)
-        meta = msgspec.structs.replace(self.victim.metadata, resource_version=build.next_version(), deletion_timestamp=at)
+        meta = msgspec.structs.replace(
+            self.victim.metadata, resource_version=build.next_version(), deletion_timestamp=at
+        )
         self.leader.facts(msgspec.structs.replace(self.victim, metadata=meta))
 
     def gpu(self) -> InspectGpu:
@@ -40,10 +42,18 @@ class Told(World):
 def test_what_is_kept_for_a_plan_is_not_allocated() -> None:
     world = Told()
     gpu = world.gpu()
-    assert (gpu.allocated_memory_mib, gpu.allocated_compute_milli, gpu.containers, gpu.reserved_mib) == (GPU_MIB, 1000, 1, GPU_MIB)
+    assert (gpu.allocated_memory_mib, gpu.allocated_compute_milli, gpu.containers, gpu.reserved_mib) == (
+        GPU_MIB,
+        1000,
+        1,
+        GPU_MIB,
+    )
     assert [(pod.name, pod.state) for pod in gpu.pods] == [("low0", "bound"), ("high", "reserved")]
     told = status(world.leader.core, StatusQuery(), leader=True)
-    assert (told.gpu_milli_allocated, told.gpu_memory_mib_allocated) == (told.gpu_milli_total, told.gpu_memory_mib_total)
+    assert (told.gpu_milli_allocated, told.gpu_memory_mib_allocated) == (
+        told.gpu_milli_total,
+        told.gpu_memory_mib_total,
+    )
 
 
 def test_a_queue_uses_what_its_pods_have_and_what_is_kept_stands_beside_it_and_counts_against_its_limit() -> None:
@@ -65,7 +75,9 @@ def test_a_queue_that_is_read_anew_counts_what_is_kept_where_the_pod_is() -> Non
     world.leader.facts(build.queues("queues: [{name: team, guaranteed: {gpus: 1}}, {name: a, guaranteed: {gpus: 1}}]"))
     assert world.ask(world.plan("low0")).ok
     before = queues(world.leader.core).queues
-    world.leader.facts(build.queues("queues: [{name: team, guaranteed: {gpus: 1}}, {name: a, guaranteed: {gpus: 1}}, {name: b}]"))
+    world.leader.facts(
+        build.queues("queues: [{name: team, guaranteed: {gpus: 1}}, {name: a, guaranteed: {gpus: 1}}, {name: b}]")
+    )
     after = queues(world.leader.core).queues
     assert [q.gpu_milli_reserved for q in before if q.name == "a"] == [1000]
     assert [q for q in after if q.name != "b"] == list(before)
@@ -92,7 +104,9 @@ def test_when_counts_the_end_of_a_pod_that_is_deleted_and_no_place_that_is_kept(
     assert when(world.leader, "rival").state == "unknown", f"what low0 gives back is not {rival.metadata.name}'s"
     assert world.leader.core.book.nodes["n"].by_uuid[world.gpu().uuid].kept == 1, "a question changes nothing"
     world.leader.send(m.AbandonAsked("plan", "no more"))
-    assert not any(state.kept_for for state in world.leader.core.book.nodes["n"].pods.values()), "nor what stands there for who waits"
+    assert not any(state.kept_for for state in world.leader.core.book.nodes["n"].pods.values()), (
+        "nor what stands there for who waits"
+    )
 
 
 def test_a_deleted_pod_that_is_stuck_tells_nothing_of_its_end() -> None:
@@ -103,7 +117,9 @@ def test_a_deleted_pod_that_is_stuck_tells_nothing_of_its_end() -> None:
 
 def told(world: World, reason: str) -> list[tuple[str, str, str]]:
     """Events on pods so far: on whom, of which type, and the note."""
-    return [(p.name, p.type, p.note) for p in world.leader.patches() if isinstance(p, AnnounceEvent) and p.reason == reason]
+    return [
+        (p.name, p.type, p.note) for p in world.leader.patches() if isinstance(p, AnnounceEvent) and p.reason == reason
+    ]
 
 
 def test_who_gains_reads_who_makes_room_how_and_at_what_price() -> None:
@@ -111,7 +127,8 @@ def test_who_gains_reads_who_makes_room_how_and_at_what_price() -> None:
     ((name, kind, note),) = told(world, "MakingRoom")
     assert (name, kind) == ("high", "Normal")
     assert (
-        note == "a place is kept for it, on n, while others make room: team/low0 ends. 1 pod would end, and lose 0 GPU-seconds (plan plan)"
+        note
+        == "a place is kept for it, on n, while others make room: team/low0 ends. 1 pod would end, and lose 0 GPU-seconds (plan plan)"
     )
 
 
@@ -167,8 +184,19 @@ def test_a_node_whose_gpus_are_kept_is_not_described_like_one_whose_gpus_are_tak
     """What is left of their GPUs is the same to the very number."""
     world = World("full")
     world.leader.nodes("kept", gpus=2)
-    grant = Grant(grant_id="reserved/p/u", term=1, containers={"c": ContainerGrant(strategy="exclusive", gpus=tuple(
-        GpuShare(node="kept", uuid=f"kept-gpu-{i}", memory_mib=GPU_MIB, compute_milli=1000) for i in range(2)))})  # fmt: skip
+    grant = Grant(
+        grant_id="reserved/p/u",
+        term=1,
+        containers={
+            "c": ContainerGrant(
+                strategy="exclusive",
+                gpus=tuple(
+                    GpuShare(node="kept", uuid=f"kept-gpu-{i}", memory_mib=GPU_MIB, compute_milli=1000)
+                    for i in range(2)
+                ),
+            )
+        },
+    )
     book = world.leader.core.book
     book.reserve(next(iter(book.pods.values())).shadow("reserved/p/u"), "kept", grant)
     world.waits(low("rival"))

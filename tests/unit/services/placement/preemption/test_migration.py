@@ -37,7 +37,9 @@ class Moving(World):
         for name, pod in self.pods.items():
             other = build.gpu_pod("beside", gpus=1, uid=f"uid-beside-{name}")
             self.run(pod)
-            self.run(msgspec.structs.replace(other, metadata=msgspec.structs.replace(other.metadata, name=f"beside-{name}")))
+            self.run(
+                msgspec.structs.replace(other, metadata=msgspec.structs.replace(other.metadata, name=f"beside-{name}"))
+            )
         for name in self.pods:
             self.gives_back(f"beside-{name}")
         self.wants = build.gpu_pod("wants", gpus=2)
@@ -49,7 +51,9 @@ class Moving(World):
         plan = self.plan(*names, to=(self.wants,), nodes=(here,))
         there = to or next(other for other in ("a", "b") if other != here)
         return msgspec.structs.replace(
-            plan, consolidates=consolidates, victims=tuple(msgspec.structs.replace(v, action="move", to=there) for v in plan.victims)
+            plan,
+            consolidates=consolidates,
+            victims=tuple(msgspec.structs.replace(v, action="move", to=there) for v in plan.victims),
         )
 
     def node_of(self, pod: Pod) -> str:
@@ -85,7 +89,9 @@ def test_nobody_more_important_moves() -> None:
 def test_nobody_loses_its_place_by_such_a_plan() -> None:
     world = Moving()
     plan = world.moves("x")
-    ends = msgspec.structs.replace(plan, victims=tuple(msgspec.structs.replace(v, action="evict", to="") for v in plan.victims))
+    ends = msgspec.structs.replace(
+        plan, victims=tuple(msgspec.structs.replace(v, action="evict", to="") for v in plan.victims)
+    )
     assert "is to lose its place" in refused(world, ends)
 
 
@@ -111,7 +117,10 @@ def test_a_member_that_its_gang_can_spare_moves_and_not_two_where_it_can_spare_o
     run_on(world, "b", owned("k"))
     run_on(world, "c", owned("l"))
     run_on(world, "a", owned("x", annotations=notes), owned("y", annotations=notes))
-    wants, small = build.gpu_pod("wants", gpus=2), build.gpu_pod("small", gpus=1, node_selector={"kubernetes.io/hostname": "a"})
+    wants, small = (
+        build.gpu_pod("wants", gpus=2),
+        build.gpu_pod("small", gpus=1, node_selector={"kubernetes.io/hostname": "a"}),
+    )
     world.waits(wants, small)
     both = moving(world.plan("x", "y", to=(wants,), nodes=("a",)), "b", "c")
     assert "its gang needs it" in refused(world, both)
@@ -161,7 +170,9 @@ def run_on(world: World, node: str, *pods: Pod) -> None:
 
 def moving(plan: Plan, *to: str) -> Plan:
     """Each of its victims goes to one of these nodes."""
-    moved = (msgspec.structs.replace(victim, action="move", to=node) for victim, node in zip(plan.victims, to, strict=True))
+    moved = (
+        msgspec.structs.replace(victim, action="move", to=node) for victim, node in zip(plan.victims, to, strict=True)
+    )
     return msgspec.structs.replace(plan, consolidates=True, victims=tuple(moved))
 
 
@@ -206,7 +217,12 @@ def test_a_place_is_everybodys_again_when_nobody_has_come_for_it_in_time() -> No
 def test_a_place_on_the_same_node_is_another_gpu() -> None:
     """Two halves come together; what the second had is the waiting pod's, and nobody's before."""
     world = empty("a")
-    for name, pod in (("x", owned("x", gpus=0, memory="45Gi")), ("y", owned("y", gpus=0, memory="45Gi")), ("u", owned("u", gpus=0, memory="30Gi")), ("v", owned("v", gpus=0, memory="30Gi"))):
+    for name, pod in (
+        ("x", owned("x", gpus=0, memory="45Gi")),
+        ("y", owned("y", gpus=0, memory="45Gi")),
+        ("u", owned("u", gpus=0, memory="30Gi")),
+        ("v", owned("v", gpus=0, memory="30Gi")),
+    ):
         assert world.run(pod).metadata.name == name
     for name in ("x", "y"):
         world.gives_back(name)

@@ -57,15 +57,22 @@ class World:
         wanted = to or (high(),)
         state_of = self.leader.core.book.pods
         return Plan(
-            plan_id=plan_id, deadline_s=DEADLINE_S,
+            plan_id=plan_id,
+            deadline_s=DEADLINE_S,
             beneficiaries=tuple(
                 Beneficiary(uid=p.metadata.uid, namespace="team", name=p.metadata.name, node=node)
                 for p, node in zip(wanted, nodes or [self.bound[v].spec.node_name for v in victims], strict=False)
             ),
             victims=tuple(
-                Victim(uid=self.bound[v].metadata.uid, namespace="team", name=v, grant_id=state_of[self.bound[v].metadata.uid].grant_id) for v in victims
+                Victim(
+                    uid=self.bound[v].metadata.uid,
+                    namespace="team",
+                    name=v,
+                    grant_id=state_of[self.bound[v].metadata.uid].grant_id,
+                )
+                for v in victims
             ),
-        )  # fmt: skip
+        )
 
     def ask(self, plan: Plan) -> Reserved:
         return only(self.leader.send(m.ReserveAsked(plan)), m.AnswerPlan)[-1].answer
@@ -90,7 +97,10 @@ def test_what_a_victim_gives_back_is_the_beneficiarys_and_nobody_elses() -> None
     world.gives_back("low0")
     assert world.leader.binds()[wants.metadata.uid].node == "n"
     assert rival.metadata.uid not in world.leader.binds()
-    assert [type(e) for e in (*world.leader.events(PreemptionReserved), *world.leader.events(PreemptionExecuted))] == [PreemptionReserved, PreemptionExecuted]
+    assert [type(e) for e in (*world.leader.events(PreemptionReserved), *world.leader.events(PreemptionExecuted))] == [
+        PreemptionReserved,
+        PreemptionExecuted,
+    ]
     assert world.leader.core.book.overbooked() == []
 
 
@@ -112,8 +122,13 @@ def test_it_is_over_in_the_log_only_after_its_decisions() -> None:
     world.waits(wants := high())
     world.ask(world.plan("low0"))
     world.gives_back("low0")
-    told = [(uid == wants.metadata.uid, over) for _, record in world.leader.log if isinstance(record, DecisionBatch)
-            for uid, over in [*((d.uid, None) for d in record.decisions), *(("", r.over) for r in record.reservations)] if uid in ("", wants.metadata.uid)]  # fmt: skip
+    told = [
+        (uid == wants.metadata.uid, over)
+        for _, record in world.leader.log
+        if isinstance(record, DecisionBatch)
+        for uid, over in [*((d.uid, None) for d in record.decisions), *(("", r.over) for r in record.reservations)]
+        if uid in ("", wants.metadata.uid)
+    ]
     assert told == [(False, False), (True, None), (False, True)]
 
 
@@ -206,7 +221,10 @@ def test_a_deadline_gives_the_place_back_to_everybody() -> None:
 def deleted(world: World, name: str, grace_s: int) -> None:
     pod = world.bound[name]
     meta = msgspec.structs.replace(
-        pod.metadata, deletion_timestamp="2030-01-01T00:00:00Z", deletion_grace_period_seconds=grace_s, resource_version=build.next_version()
+        pod.metadata,
+        deletion_timestamp="2030-01-01T00:00:00Z",
+        deletion_grace_period_seconds=grace_s,
+        resource_version=build.next_version(),
     )
     world.leader.facts(msgspec.structs.replace(pod, metadata=meta))
 
@@ -309,7 +327,9 @@ def test_a_gang_gets_all_its_places_at_once_or_none() -> None:
     assert not {p.metadata.uid for p in members} & world.leader.binds().keys()
     world.gives_back(victims[2])
     assert {world.leader.binds()[p.metadata.uid].node for p in members} == {"a", "b"}
-    batches = [{d.name for d in record.decisions} for _, record in world.leader.log if isinstance(record, DecisionBatch)]
+    batches = [
+        {d.name for d in record.decisions} for _, record in world.leader.log if isinstance(record, DecisionBatch)
+    ]
     assert {"g0", "g1", "g2"} in batches
 
 
@@ -321,15 +341,24 @@ def test_a_gang_that_must_be_in_one_rack_gets_no_places_in_two_nor_beside_the_ra
     first, second, third = (high(f"g{i}", annotations=notes) for i in range(3))
     world.waits(first, second)
     (a0, a1), (b0, _), (c0, _) = (world.on(node) for node in "abc")
-    assert "must be in one topology.kubernetes.io/rack" in world.ask(world.plan(a0, b0, to=(first, second), plan_id="split")).reason
-    assert "must be in one topology.kubernetes.io/rack" in world.ask(world.plan(c0, to=(first, second), nodes=("c", "c"), plan_id="in none")).reason
+    assert (
+        "must be in one topology.kubernetes.io/rack"
+        in world.ask(world.plan(a0, b0, to=(first, second), plan_id="split")).reason
+    )
+    assert (
+        "must be in one topology.kubernetes.io/rack"
+        in world.ask(world.plan(c0, to=(first, second), nodes=("c", "c"), plan_id="in none")).reason
+    )
     assert world.ask(world.plan(a0, a1, to=(first, second), plan_id="whole")).ok
     world.gives_back(a0)
     world.gives_back(a1)
     for pod in (first, second):
         world.leader.bind(pod)
     world.waits(third)
-    assert world.ask(world.plan(b0, to=(third,), plan_id="away")).reason == "gang g has begun in topology.kubernetes.io/rack=x"
+    assert (
+        world.ask(world.plan(b0, to=(third,), plan_id="away")).reason
+        == "gang g has begun in topology.kubernetes.io/rack=x"
+    )
 
 
 @pytest.mark.parametrize("freed", [False, True])
@@ -348,7 +377,9 @@ def test_a_reservation_outlives_its_leader(freed: bool) -> None:
     assert rival.metadata.uid not in after.binds()
     assert after.core.book.overbooked() == []
     if not freed:
-        assert any(isinstance(record, DecisionBatch) and record.reservations for _, record in after.log), "written again under the new term"
+        assert any(isinstance(record, DecisionBatch) and record.reservations for _, record in after.log), (
+            "written again under the new term"
+        )
 
 
 def test_both_sides_can_ask_why() -> None:
@@ -372,10 +403,14 @@ def test_a_reservation_that_nobody_needs_under_a_new_leader_is_said_to_be_over()
     world.waits(high())
     plan = world.plan("low0")
     world.ask(plan)
-    after = Leader(build.node("n"), *world.bound.values(), term=world.leader.sequence + 1, records=tuple(world.leader.log)).nodes("n", gpus=2)
+    after = Leader(
+        build.node("n"), *world.bound.values(), term=world.leader.sequence + 1, records=tuple(world.leader.log)
+    ).nodes("n", gpus=2)
     (abandoned,) = after.events(PreemptionAbandoned)
     assert abandoned.plan == plan
-    assert [r.over for _, record in after.log if isinstance(record, DecisionBatch) for r in record.reservations] == [True]
+    assert [r.over for _, record in after.log if isinstance(record, DecisionBatch) for r in record.reservations] == [
+        True
+    ]
     assert after.core.phase == "leading"
 
 

@@ -38,7 +38,11 @@ class World:
     @staticmethod
     def slice(name: str, *, compute: int, priority: int = 0) -> Pod:
         return build.gpu_pod(
-            name, memory=f"{GPU_MIB // 2}Mi", compute=compute, priority=priority, annotations={"kerf.dev/isolation": "firm"}
+            name,
+            memory=f"{GPU_MIB // 2}Mi",
+            compute=compute,
+            priority=priority,
+            annotations={"kerf.dev/isolation": "firm"},
         )
 
     def run(self, pod: Pod) -> Pod:
@@ -52,7 +56,12 @@ class World:
     def plan(self, action: Action = "pause", keeps_milli: int = 0) -> Plan:
         gains = Beneficiary(uid=self.high.metadata.uid, namespace="team", name="high", node="n")
         victim = Victim(
-            uid=self.low.metadata.uid, namespace="team", name="low", grant_id=self.grant_id, action=action, keeps_milli=keeps_milli
+            uid=self.low.metadata.uid,
+            namespace="team",
+            name="low",
+            grant_id=self.grant_id,
+            action=action,
+            keeps_milli=keeps_milli,
         )
         return Plan(plan_id="plan", beneficiaries=(gains,), victims=(victim,), deadline_s=60)
 
@@ -188,8 +197,14 @@ def test_a_new_leader_books_what_the_node_tells_it() -> None:
     assert after.core.book.overbooked() == [], "nobody has been asked yet"
     parked = after.core.book.pods[world.low.metadata.uid].parked
     assert parked is not None
-    after.send(m.SyncAnswered(NodeSyncAnswer(node="n", boot_id="boot-1", term=200, accepted=True, parked={world.grant_id: parked})))
-    assert [p.uid for c in only(after.said, m.SendPatches) for p in c.patches if isinstance(p, TouchPod)] == [world.low.metadata.uid]
+    after.send(
+        m.SyncAnswered(
+            NodeSyncAnswer(node="n", boot_id="boot-1", term=200, accepted=True, parked={world.grant_id: parked})
+        )
+    )
+    assert [p.uid for c in only(after.said, m.SendPatches) for p in c.patches if isinstance(p, TouchPod)] == [
+        world.low.metadata.uid
+    ]
     (room,) = after.core.book.nodes["n"].gpus
     assert room.free_milli == -500, "an order of the earlier leader, to resume, may still come true"
     after.facts(build.newer(world.low))
@@ -275,7 +290,9 @@ def test_strangers_memory_keeps_nobody_parked_who_needs_none() -> None:
     inventory = build.inventory("n", gpus=1, strategies=("exclusive", "advisory", "interposer"), generation=2)
     world.leader.send(
         m.InventorySeen(
-            msgspec.structs.replace(inventory, gpus=(msgspec.structs.replace(inventory.gpus[0], foreign_mib=GPU_MIB // 2 + 1),))
+            msgspec.structs.replace(
+                inventory, gpus=(msgspec.structs.replace(inventory.gpus[0], foreign_mib=GPU_MIB // 2 + 1),)
+            )
         )
     )
     world.leader.gone(world.high)
@@ -306,13 +323,21 @@ def test_nobody_ends_before_those_who_only_give_something_up_have_done_so(able: 
     world.leader.nodes("m", gpus=1, strategies=("exclusive", "advisory", "interposer"))
     whole = world.run(build.gpu_pod("whole", gpus=1))
     notes = {"kerf.dev/isolation": "firm", "kerf.dev/gang": "g", "kerf.dev/gang-size": "2"}
-    highs = [build.gpu_pod(f"high{i}", memory=f"{GPU_MIB // 2}Mi", compute=50, priority=100, annotations=notes) for i in range(2)]
+    highs = [
+        build.gpu_pod(f"high{i}", memory=f"{GPU_MIB // 2}Mi", compute=50, priority=100, annotations=notes)
+        for i in range(2)
+    ]
     world.leader.facts(*highs)
     gains = tuple(
         Beneficiary(uid=pod.metadata.uid, namespace="team", name=pod.metadata.name, node=node)
         for pod, node in zip(highs, "nm", strict=True)
     )
-    ends = Victim(uid=whole.metadata.uid, namespace="team", name="whole", grant_id=world.leader.core.book.pods[whole.metadata.uid].grant_id)
+    ends = Victim(
+        uid=whole.metadata.uid,
+        namespace="team",
+        name="whole",
+        grant_id=world.leader.core.book.pods[whole.metadata.uid].grant_id,
+    )
     plan = Plan(plan_id="plan", beneficiaries=gains, victims=(*world.plan().victims, ends), deadline_s=60)
     said = world.leader.send(m.ReserveAsked(plan))
     assert only(said, m.AnswerPlan) == [], "nobody is told to execute it"
@@ -362,7 +387,11 @@ def test_who_is_parked_so_that_a_queue_gets_its_guarantee_does_not_read_of_prior
     world = World()
     world.leader.facts(build.queues("queues: [{name: team}, {name: due, guaranteed: {gpus: 1}}]"))
     world.high = build.gpu_pod(
-        "high", memory=f"{GPU_MIB // 2}Mi", compute=50, labels={"kerf.dev/queue": "due"}, annotations={"kerf.dev/isolation": "firm"}
+        "high",
+        memory=f"{GPU_MIB // 2}Mi",
+        compute=50,
+        labels={"kerf.dev/queue": "due"},
+        annotations={"kerf.dev/isolation": "firm"},
     )
     world.leader.facts(world.high)
     answer, said = world.ask(world.plan())
@@ -374,7 +403,10 @@ def test_why_says_what_a_parked_pod_has_given_up_for_which_plan_and_that_it_come
     world = World()
     _, said = world.ask(world.plan("throttle", keeps_milli=100))
     world.annotate(parks(said)[0].parked)
-    assert "it is to give up compute (throttle: it keeps 10 % of each of its GPUs) for plan plan" in why(world.leader, "low").sentence
+    assert (
+        "it is to give up compute (throttle: it keeps 10 % of each of its GPUs) for plan plan"
+        in why(world.leader, "low").sentence
+    )
     world.answer(decode_parked(parks(said)[0].parked))
     high = world.leader.bind(world.high)
     sentence = why(world.leader, "low").sentence

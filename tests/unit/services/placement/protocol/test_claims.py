@@ -22,7 +22,14 @@ from tests.support import build
 def claim(name: str = "c", version: str = "", **capacity: str) -> ResourceClaim:
     exactly = {"deviceClassName": names.DEVICE_CLASS, "capacity": {"requests": capacity}}
     meta = {"name": name, "namespace": "team", "uid": f"uid-{name}", "resourceVersion": version or build.next_version()}
-    return msgspec.convert({"kind": "ResourceClaim", "metadata": meta, "spec": {"devices": {"requests": [{"name": "gpu", "exactly": exactly}]}}}, ResourceClaim)
+    return msgspec.convert(
+        {
+            "kind": "ResourceClaim",
+            "metadata": meta,
+            "spec": {"devices": {"requests": [{"name": "gpu", "exactly": exactly}]}},
+        },
+        ResourceClaim,
+    )
 
 
 def waiting(book: Book, **rest: Any) -> str:
@@ -63,7 +70,9 @@ def test_a_decision_names_the_version_that_it_was_made_on() -> None:
     uid = waiting(book)
     book.apply(Put(object=claim(version="77", memory="16Gi")))
     share = GpuShare(node="n", uuid="n-gpu-1", memory_mib=16_384, compute_milli=0)
-    containers = with_claims({"claim/mine/gpu": ContainerGrant(strategy="advisory", gpus=(share,))}, book.pods[uid], book)
+    containers = with_claims(
+        {"claim/mine/gpu": ContainerGrant(strategy="advisory", gpus=(share,))}, book.pods[uid], book
+    )
     assert containers["claim/mine/gpu"].claim == "uid-c"
     (order,) = allocations(book.pods[uid], Grant(grant_id="g", term=1, containers=containers), book)
     assert (order.name, order.uid, order.resource_version) == ("c", "uid-c", "77")
@@ -75,8 +84,17 @@ def test_share_ids_are_the_same_whoever_carries_the_decision_out() -> None:
     book.put_inventory(build.inventory(gpus=1))
     uid = waiting(book)
     book.apply(Put(object=claim()))
-    part = ContainerGrant(strategy="exclusive", gpus=(GpuShare(node="n", uuid="n-gpu-0", memory_mib=1, compute_milli=1000),), claim="uid-c")
-    ids = [allocations(book.pods[uid], Grant(grant_id=grant, term=1, containers={"claim/mine/gpu": part}), book)[0].devices[0].share_id for grant in ("g", "g", "h")]
+    part = ContainerGrant(
+        strategy="exclusive",
+        gpus=(GpuShare(node="n", uuid="n-gpu-0", memory_mib=1, compute_milli=1000),),
+        claim="uid-c",
+    )
+    ids = [
+        allocations(book.pods[uid], Grant(grant_id=grant, term=1, containers={"claim/mine/gpu": part}), book)[0]
+        .devices[0]
+        .share_id
+        for grant in ("g", "g", "h")
+    ]
     assert ids[0] == ids[1] != ids[2]
 
 
@@ -96,12 +114,18 @@ def test_only_nodes_that_serve_claims_are_places_for_such_a_pod() -> None:
 
 
 def published(book: Book, order: PublishSlice) -> None:
-    meta = Meta(name=f"{order.node}-{names.DRA_DRIVER}", resource_version=build.next_version(), annotations={names.ANNOTATION_INVENTORY: order.mark})
+    meta = Meta(
+        name=f"{order.node}-{names.DRA_DRIVER}",
+        resource_version=build.next_version(),
+        annotations={names.ANNOTATION_INVENTORY: order.mark},
+    )
     book.apply(Put(object=msgspec.structs.replace(ResourceSlice(), metadata=meta)))
 
 
 def served(driver_version: str = "580.65.06") -> Any:
-    return msgspec.structs.replace(build.inventory(gpus=1), dra=True, driver_version=driver_version, cuda_version="13.0")
+    return msgspec.structs.replace(
+        build.inventory(gpus=1), dra=True, driver_version=driver_version, cuda_version="13.0"
+    )
 
 
 def test_a_slice_is_ordered_once_and_again_when_it_is_lost_or_out_of_date() -> None:

@@ -25,7 +25,12 @@ WHOLE = {"gpus": 1}
 
 def grant(sequence: int, term: int = 40) -> Grant:
     share = GpuShare(node="n", uuid="n-gpu-0", memory_mib=81920, compute_milli=1000)
-    return Grant(grant_id=f"{term}-x", term=term, sequence=sequence, containers={"c": ContainerGrant(strategy="exclusive", gpus=(share,))})
+    return Grant(
+        grant_id=f"{term}-x",
+        term=term,
+        sequence=sequence,
+        containers={"c": ContainerGrant(strategy="exclusive", gpus=(share,))},
+    )
 
 
 def deleted(leader: Leader) -> list[m.BeginLogAnew]:
@@ -62,7 +67,9 @@ def test_the_ready_of_an_earlier_term_does_not_stand_for_the_newest_terms() -> N
     ],
     ids=["no mark", "marked record lost", "this term's number was given before", "mark beyond the log", "a watcher met this number", "a watcher met a higher one"],
 )  # fmt: skip
-def test_a_log_that_has_lost_records_is_deleted_and_begins_higher_than_any_before(mark: int, seen: int, first: int, why: str) -> None:
+def test_a_log_that_has_lost_records_is_deleted_and_begins_higher_than_any_before(
+    mark: int, seen: int, first: int, why: str
+) -> None:
     leader = Leader(build.gpu_pod("p", **WHOLE), build.node("n"), term=100, records=READY, mark=mark, seen=seen)
     (command,) = deleted(leader)
     assert (command.first_sequence, leader.core.phase) == (first, "over")
@@ -118,7 +125,9 @@ def touched(leader: Leader) -> list[str]:
 def refuse(leader: Leader, uid: str, times: int = 3) -> list[m.Command]:
     said: list[m.Command] = []
     for _ in range(times):
-        said += leader.send(m.PatchesAnswered((Answer(uid=uid, outcome="refused", message="metadata.annotations: Too long"),)))
+        said += leader.send(
+            m.PatchesAnswered((Answer(uid=uid, outcome="refused", message="metadata.annotations: Too long"),))
+        )
         said += leader.tick(2.5)
     return said
 
@@ -297,7 +306,12 @@ def test_every_second_touch_of_a_pod_is_by_its_status_alone() -> None:
     """A webhook may take the annotation away again; then a touch is done, and the pod has not moved."""
     recovery = Recovery()
     recovery.must_move(pods(1), now=0.0)
-    assert [by_status for now in (0.0, 2.0, 4.0, 6.0) for _, by_status in recovery.due(now)] == [False, True, False, True]
+    assert [by_status for now in (0.0, 2.0, 4.0, 6.0) for _, by_status in recovery.due(now)] == [
+        False,
+        True,
+        False,
+        True,
+    ]
 
 
 def test_a_pod_that_no_touch_moves_is_excluded_whatever_the_answers_say() -> None:
@@ -319,7 +333,11 @@ def test_very_many_excluded_pods_stand_in_several_records_and_the_log_is_complet
     excluded = {f"{i:036}": str(i) for i in range(12_000)}
     batcher = WriteBatcher(64)
     batcher.owe(100, [], (), excluded)
-    assert [(len(record.excluded), record.more) for record in batcher.owed] == [(5000, True), (5000, True), (2000, False)]
+    assert [(len(record.excluded), record.more) for record in batcher.owed] == [
+        (5000, True),
+        (5000, True),
+        (2000, False),
+    ]
     assert max(len(encode(record)) for record in batcher.owed) < 500_000
     log = [(100, TermRecord(holder="a")), *((101 + i, record) for i, record in enumerate(batcher.owed))]
     partly, whole = Recovery(), Recovery()
@@ -330,7 +348,12 @@ def test_very_many_excluded_pods_stand_in_several_records_and_the_log_is_complet
 
 
 def test_the_excluded_of_an_earlier_ready_are_not_those_of_a_later_one() -> None:
-    log = ((40, TermRecord(holder="a")), (41, ReadyRecord(term=40, excluded={"u": "1"})), (50, TermRecord(holder="b")), (51, ReadyRecord(term=50)))
+    log = (
+        (40, TermRecord(holder="a")),
+        (41, ReadyRecord(term=40, excluded={"u": "1"})),
+        (50, TermRecord(holder="b")),
+        (51, ReadyRecord(term=50)),
+    )
     recovery = Recovery()
     recovery.replay(log, LogMark(term=50, sequence=51))
     assert recovery._excluded_before == {}

@@ -55,7 +55,9 @@ def test_an_answer_of_another_boot_does_not_open_the_node() -> None:
         leader.send(m.InventorySeen(build.inventory("n", gpus=1, boot="boot-2")))
 
     assert not gets_a_place_after_a_late_answer(Leader().nodes("n", gpus=1), before=boots)
-    assert gets_a_place_after_a_late_answer(Leader().nodes("n", gpus=1), before=lambda _: None), "the test sees a place where there is one"
+    assert gets_a_place_after_a_late_answer(Leader().nodes("n", gpus=1), before=lambda _: None), (
+        "the test sees a place where there is one"
+    )
 
 
 def test_an_answer_of_the_time_before_the_node_was_deleted_does_not_open_it() -> None:

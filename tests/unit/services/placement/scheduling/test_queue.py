@@ -8,7 +8,9 @@ from tests.support import build
 from tests.support.leader import Leader
 
 
-def add(queue: Queue, name: str, key: bytes = b"k", *, priority: int = 0, created: str = "2026-01-01", plain: bool = True) -> str:
+def add(
+    queue: Queue, name: str, key: bytes = b"k", *, priority: int = 0, created: str = "2026-01-01", plain: bool = True
+) -> str:
     pod = build.gpu_pod(name, memory="1Gi", created=created, priority=priority)
     queue.add(pod_state(pod), key, plain=plain)
     return pod.metadata.uid
@@ -88,7 +90,9 @@ def test_many_doomed_pods_cost_one_attempt_each_time_something_changes() -> None
     leader = Leader().nodes("n", gpus=1)
     leader.facts(*[build.gpu_pod(f"doomed{i}", gpus=4) for i in range(200)])
     tried = leader.core.stats.rejections
-    assert leader.place(*[build.gpu_pod(f"ok{i}", memory="1Gi") for i in range(20)]) == {f"ok{i}": "n" for i in range(20)}
+    assert leader.place(*[build.gpu_pod(f"ok{i}", memory="1Gi") for i in range(20)]) == {
+        f"ok{i}": "n" for i in range(20)
+    }
     assert leader.core.stats.rejections == tried == 1
 
 

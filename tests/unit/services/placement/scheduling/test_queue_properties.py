@@ -27,7 +27,9 @@ def gpus(milli: int) -> Amount:
 class Market:
     """Queues that want without end, and so many GPUs. Each pod of a queue is of the same size."""
 
-    def __init__(self, rules: tuple[QueueRule, ...], sizes: dict[str, int], capacity: int, *, ages: dict[str, int] | None = None) -> None:
+    def __init__(
+        self, rules: tuple[QueueRule, ...], sizes: dict[str, int], capacity: int, *, ages: dict[str, int] | None = None
+    ) -> None:
         self.tree = Tree(QueuePolicy(queues=rules))
         self.tree.set_capacity(gpus(capacity))
         self.sizes, self.free, self.served = sizes, capacity, 0
@@ -65,10 +67,14 @@ def trees(draw: st.DrawFn) -> tuple[tuple[QueueRule, ...], dict[str, int]]:
             limit = None if told[1] is None else told[0] + told[1]
             rules.append(
                 QueueRule(
-                    name=name, parent="" if name == names[0] else names[0], weight=draw(st.sampled_from((0, 1, 2, 3))), priority=draw(st.integers(0, 1)),
-                    guaranteed=Amounts(gpus=told[0] / 2), limit=Amounts(gpus=None if limit is None else limit / 2),
+                    name=name,
+                    parent="" if name == names[0] else names[0],
+                    weight=draw(st.sampled_from((0, 1, 2, 3))),
+                    priority=draw(st.integers(0, 1)),
+                    guaranteed=Amounts(gpus=told[0] / 2),
+                    limit=Amounts(gpus=None if limit is None else limit / 2),
                 )
-            )  # fmt: skip
+            )
         for name in names[1:] or names:
             sizes[name] = draw(st.sampled_from((100, 250, 500, 1000, 2000)))
     return tuple(rules), sizes
@@ -89,10 +95,13 @@ def test_no_queue_is_ever_above_its_limit_and_a_parent_has_what_its_children_hav
 
 @settings(max_examples=200, deadline=None)
 @given(st.lists(st.integers(0, 8), min_size=1, max_size=8), st.integers(0, 20), st.data())
-def test_with_enough_demand_everybody_gets_its_guarantee(guaranteed: list[int], spare: int, data: st.DataObject) -> None:
+def test_with_enough_demand_everybody_gets_its_guarantee(
+    guaranteed: list[int], spare: int, data: st.DataObject
+) -> None:
     weights = [data.draw(st.integers(0, 5)) for _ in guaranteed]
     rules = tuple(
-        QueueRule(name=f"q{i}", guaranteed=Amounts(gpus=g), weight=w) for i, (g, w) in enumerate(zip(guaranteed, weights, strict=True))
+        QueueRule(name=f"q{i}", guaranteed=Amounts(gpus=g), weight=w)
+        for i, (g, w) in enumerate(zip(guaranteed, weights, strict=True))
     )
     size = data.draw(st.sampled_from((100, 250, 500, GPU)))
     has = Market(rules, {rule.name: size for rule in rules}, (sum(guaranteed) + spare) * GPU).run()
@@ -101,17 +110,25 @@ def test_with_enough_demand_everybody_gets_its_guarantee(guaranteed: list[int], 
 
 @settings(max_examples=200, deadline=None)
 @given(
-    st.lists(st.tuples(st.integers(1, 9), st.integers(0, 5), st.sampled_from((100, 250, 500, 1000, 3000))), min_size=2, max_size=8),
+    st.lists(
+        st.tuples(st.integers(1, 9), st.integers(0, 5), st.sampled_from((100, 250, 500, 1000, 3000))),
+        min_size=2,
+        max_size=8,
+    ),
     st.integers(1, 200),
 )
 def test_what_is_left_goes_by_weight_within_one_pod(drawn: list[tuple[int, int, int]], capacity: int) -> None:
-    rules = tuple(QueueRule(name=f"q{i}", weight=weight, guaranteed=Amounts(gpus=g)) for i, (weight, g, _) in enumerate(drawn))
+    rules = tuple(
+        QueueRule(name=f"q{i}", weight=weight, guaranteed=Amounts(gpus=g)) for i, (weight, g, _) in enumerate(drawn)
+    )
     market = Market(rules, {f"q{i}": size for i, (_, _, size) in enumerate(drawn)}, capacity * GPU)
     has = market.run()
     for i, (weight, guarantee, _) in enumerate(drawn):
         surplus = has[f"q{i}"] - guarantee * GPU
         for j, (other_weight, other_guarantee, size) in enumerate(drawn):
-            if surplus > 0 and size <= market.free + drawn[i][2]:  # the other one's next pod would still have found room
+            if (
+                surplus > 0 and size <= market.free + drawn[i][2]
+            ):  # the other one's next pod would still have found room
                 assert surplus / weight <= (has[f"q{j}"] + size - other_guarantee * GPU) / other_weight + 1e-6
 
 
@@ -129,7 +146,10 @@ def test_names_and_their_order_in_the_file_decide_nothing(
     mixed = [msgspec.structs.replace(rule, name=renamed[rule.name], parent=renamed[rule.parent]) for rule in rules]
     chance.shuffle(mixed)
     again = Market(
-        tuple(mixed), {renamed[n]: s for n, s in sizes.items()}, capacity * GPU, ages={renamed[n]: a for n, a in ages.items()}
+        tuple(mixed),
+        {renamed[n]: s for n, s in sizes.items()},
+        capacity * GPU,
+        ages={renamed[n]: a for n, a in ages.items()},
     ).run()
     assert again == {renamed[name]: milli for name, milli in plain.items()}
 
@@ -177,7 +197,13 @@ queues:
 default: {limit: {gpus: 1}}
 within_guarantee_from: 10
 """
-ASKS: tuple[dict[str, Any], ...] = ({"gpus": 1}, {"gpus": 2}, {"memory": "20Gi"}, {"compute": 30}, {"memory": "60Gi", "compute": 10})
+ASKS: tuple[dict[str, Any], ...] = (
+    {"gpus": 1},
+    {"gpus": 2},
+    {"memory": "20Gi"},
+    {"compute": 30},
+    {"memory": "60Gi", "compute": 10},
+)
 STEPS = st.lists(
     st.tuples(
         st.sampled_from(("add", "gang", "bind", "end", "void", "gpus")),
@@ -191,7 +217,9 @@ STEPS = st.lists(
 
 @settings(max_examples=60, deadline=None)
 @given(STEPS)
-def test_limits_hold_and_what_is_counted_is_what_the_book_has(steps: list[tuple[str, int, dict[str, Any], str]]) -> None:
+def test_limits_hold_and_what_is_counted_is_what_the_book_has(
+    steps: list[tuple[str, int, dict[str, Any], str]],
+) -> None:
     leader = Leader().nodes("n0", gpus=4).nodes("n1", gpus=3, memory_mib=40_000)
     leader.facts(build.queues(POLICY))
     pods: dict[str, Pod] = {}
@@ -200,11 +228,16 @@ def test_limits_hold_and_what_is_counted_is_what_the_book_has(steps: list[tuple[
         some = sorted(pods)[which % len(pods)] if pods else ""
         if what in ("add", "gang"):
             notes = {"kerf.dev/gang": f"g{number}", "kerf.dev/gang-size": "2"} if what == "gang" else {}
-            made = [build.gpu_pod(f"p{number}-{i}", **ask, labels=labels, annotations=notes, priority=which % 12) for i in range(2)]
+            made = [
+                build.gpu_pod(f"p{number}-{i}", **ask, labels=labels, annotations=notes, priority=which % 12)
+                for i in range(2)
+            ]
             pods |= {p.metadata.uid: p for p in made}
             leader.facts(*made)
         elif what == "gpus":
-            leader.send(m.InventorySeen(build.inventory("n1", gpus=which % 4, memory_mib=40_000, generation=number + 2)))
+            leader.send(
+                m.InventorySeen(build.inventory("n1", gpus=which % 4, memory_mib=40_000, generation=number + 2))
+            )
         elif some and what == "bind" and not pods[some].spec.node_name and some in leader.core.holds:
             pods[some] = leader.bind(pods[some])
         elif some and what == "void" and not pods[some].spec.node_name:
@@ -223,7 +256,9 @@ def check(leader: Leader) -> None:
     fair = leader.core.scheduler.fair
     assert fair.tree is not None
     for queue in fair.tree.queues.values():
-        assert all(limit is None or used <= limit for used, limit in zip(queue.used, queue.limit, strict=True)), queue.name
+        assert all(limit is None or used <= limit for used, limit in zip(queue.used, queue.limit, strict=True)), (
+            queue.name
+        )
         assert queue.firm.gpu_milli <= (queue.guaranteed[0] or 0), queue.name
     assert fair.tree.stray.used.gpu_milli == 0
     recounted = Tree(fair.tree.policy)

@@ -13,7 +13,9 @@ from tests.support import build
 from tests.support.leader import Leader
 
 
-def quota(hard: dict[str, str], used: dict[str, str] | None = None, *, namespace: str = "team", **spec: Any) -> ResourceQuota:
+def quota(
+    hard: dict[str, str], used: dict[str, str] | None = None, *, namespace: str = "team", **spec: Any
+) -> ResourceQuota:
     meta = Meta(name="gpus", namespace=namespace, uid=f"uid-q-{namespace}", resource_version=build.next_version())
     return ResourceQuota(metadata=meta, spec={"hard": hard, **spec}, status={"hard": hard, "used": used or {}})
 
@@ -38,10 +40,14 @@ def asked(limits: dict[str, str], init: dict[str, str] | None = None) -> Pod:
          "ResourceQuota gpus has 0 of kerf.dev/mig-1g.5gb left, the pod asks for 1"),
     ],
 )  # fmt: skip
-def test_a_pod_that_is_not_created_yet_hears_which_quota_it_would_exceed(given: ResourceQuota, pod: Pod, sentence: str) -> None:
+def test_a_pod_that_is_not_created_yet_hears_which_quota_it_would_exceed(
+    given: ResourceQuota, pod: Pod, sentence: str
+) -> None:
     leader = Leader(given).nodes("n")
     said = leader.core.scheduler.explainer.why(pod_state(pod), max_nodes=1, exists=False)
-    assert [(r.code, r.sentence) for r in said.summary if r.code == "quota"] == ([("quota", sentence)] if sentence else [])
+    assert [(r.code, r.sentence) for r in said.summary if r.code == "quota"] == (
+        [("quota", sentence)] if sentence else []
+    )
     assert (said.state == "refused") == bool(sentence)
 
 

@@ -37,11 +37,24 @@ def inventories(draw: st.DrawFn, most: int = 7) -> Inventory:
     """Small machines of any wiring."""
     count = draw(st.integers(2, most))
     gpus = tuple(
-        Gpu(uuid=f"g{i}", index=i, model="M", memory_mib=1000, compute_capability="9.0", numa_node=draw(st.integers(0, 1)))
+        Gpu(
+            uuid=f"g{i}",
+            index=i,
+            model="M",
+            memory_mib=1000,
+            compute_capability="9.0",
+            numa_node=draw(st.integers(0, 1)),
+        )
         for i in range(count)
     )
     links = tuple(
-        Link(a=a, b=b, nvlinks=draw(st.sampled_from((0, 0, 1, 2))), pcie=draw(st.sampled_from(LEVELS)), p2p=draw(st.booleans()))
+        Link(
+            a=a,
+            b=b,
+            nvlinks=draw(st.sampled_from((0, 0, 1, 2))),
+            pcie=draw(st.sampled_from(LEVELS)),
+            p2p=draw(st.booleans()),
+        )
         for a, b in combinations(range(count), 2)
     )
     nics = tuple(
@@ -105,7 +118,9 @@ def every_division(score: list[list[int]], available: list[int], required: list[
     if not good:
         return ()
     best = max(good, key=lambda d: sum(map(points, d)))
-    return tuple(g for g in max((s for s in best if set(required) <= set(s) and None not in s), key=points) if g is not None)
+    return tuple(
+        g for g in max((s for s in best if set(required) <= set(s) and None not in s), key=points) if g is not None
+    )
 
 
 def test_best_effort_on_sixteen_free_gpus_is_found_in_one_search() -> None:
@@ -140,7 +155,9 @@ def test_on_every_known_machine_the_chosen_ring_is_the_best_there_is(name: str) 
     for size in (2, 4):
         chosen = ring_choice(fabric, mask(*some), size)
         assert chosen is not None
-        assert ring_mb_s(fabric, mask(*chosen)) == max(ring_by_hand(fabric, places) for places in combinations(some, size))
+        assert ring_mb_s(fabric, mask(*chosen)) == max(
+            ring_by_hand(fabric, places) for places in combinations(some, size)
+        )
 
 
 @settings(max_examples=100, deadline=None)
@@ -197,7 +214,10 @@ def test_machines_of_one_kind_share_what_was_worked_out() -> None:
 def test_a_pair_of_two_links_is_not_passed_over_for_one_of_one_link() -> None:
     """go-gpuallocator gives (4, 5), 150 points, where 0 and 4 have 210."""
     fabric = fabric_of(MACHINES["dgx1-v100-hybrid-cube-mesh"])
-    assert MODES["best-effort"].choose(fabric, Choice(size=2, fitting=mask(0, 2, 4, 5), idle=mask(0, 2, 4, 5))) == (4, 5)
+    assert MODES["best-effort"].choose(fabric, Choice(size=2, fitting=mask(0, 2, 4, 5), idle=mask(0, 2, 4, 5))) == (
+        4,
+        5,
+    )
     assert ring_choice(fabric, mask(0, 2, 4, 5), 2) == (0, 4)
 
 
@@ -224,7 +244,10 @@ def test_without_peer_access_there_is_no_set_of_peers() -> None:
     pairs = tuple(Link(a=a, b=b, p2p=(a < 2) == (b < 2)) for a, b in combinations(range(4), 2))
     fabric = fabric_of(inventory({"name": "x", "gpu_model": "L4", "matrix": [["SYS"] * 4] * 4}))
     machine = Inventory(
-        node="n", boot_id="b", gpus=tuple(Gpu(uuid=f"g{i}", index=i, model="L4", memory_mib=1) for i in range(4)), links=pairs
+        node="n",
+        boot_id="b",
+        gpus=tuple(Gpu(uuid=f"g{i}", index=i, model="L4", memory_mib=1) for i in range(4)),
+        links=pairs,
     )
     halves = fabric_of(machine)
     assert largest_peer_group(fabric, mask(0, 1, 2, 3)) == mask(0, 1, 2, 3)
@@ -237,15 +260,24 @@ def test_static_sets_are_by_nvmls_index_even_where_a_gpu_is_missing() -> None:
     machine = MACHINES["dgx1-v100-hybrid-cube-mesh"]
     without_0 = fabric_of(msgspec.structs.replace(machine, gpus=machine.gpus[1:]))
     everything = (1 << 7) - 1
-    assert MODES["static-dgx1-volta"].choose(without_0, Choice(size=2, fitting=everything, idle=everything)) == (0, 1)  # indices 1 and 2
-    assert MODES["static-dgx1-pascal"].choose(without_0, Choice(size=4, fitting=everything, idle=everything)) == (3, 4, 5, 6)
+    assert MODES["static-dgx1-volta"].choose(without_0, Choice(size=2, fitting=everything, idle=everything)) == (
+        0,
+        1,
+    )  # indices 1 and 2
+    assert MODES["static-dgx1-pascal"].choose(without_0, Choice(size=4, fitting=everything, idle=everything)) == (
+        3,
+        4,
+        5,
+        6,
+    )
     assert MODES["static-dgx1-volta"].choose(without_0, Choice(size=3, fitting=everything, idle=everything)) is None
 
 
 def test_peers_are_found_on_a_large_machine_whose_strongest_links_are_not_between_peers() -> None:
     count = 24
     links = tuple(
-        Link(a=a, b=b, nvlinks=(a * 7 + b * 3) % 5 if a % 5 != b % 5 else 0, p2p=a % 5 == b % 5) for a, b in combinations(range(count), 2)
+        Link(a=a, b=b, nvlinks=(a * 7 + b * 3) % 5 if a % 5 != b % 5 else 0, p2p=a % 5 == b % 5)
+        for a, b in combinations(range(count), 2)
     )
     gpus = tuple(Gpu(uuid=f"g{i}", index=i, model="M", memory_mib=1, compute_capability="9.0") for i in range(count))
     fabric = fabric_of(Inventory(node="far", boot_id="b", gpus=gpus, links=links))

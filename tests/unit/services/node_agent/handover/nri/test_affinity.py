@@ -8,7 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.node_agent.handover.nri.affinity import Allowed, Confined, Numbers, Outcome, Promise, bind_memory, numbers, place
+from services.node_agent.handover.nri.affinity import (
+    Allowed,
+    Confined,
+    Numbers,
+    Outcome,
+    Promise,
+    bind_memory,
+    numbers,
+    place,
+)
 from shared.model.gpu import Gpu
 
 GIB = 1 << 30
@@ -24,7 +33,8 @@ def confined(cpus: str, milli: int, mems: str = "", memory: int = 0) -> Confined
 
 
 @pytest.mark.parametrize(
-    ("text", "found"), [("0-3,8", {0, 1, 2, 3, 8}), ("5", {5}), ("", set()), ("0-1\n", {0, 1}), ("0-1,64-65", {0, 1, 64, 65})]
+    ("text", "found"),
+    [("0-3,8", {0, 1, 2, 3, 8}), ("5", {5}), ("", set()), ("0-1\n", {0, 1}), ("0-1,64-65", {0, 1, 64, 65})],
 )
 def test_lists_are_read_as_the_kernel_writes_them(text: str, found: set[int]) -> None:
     assert numbers(text) == found

@@ -28,7 +28,9 @@ def group(folder: Path, cpus: str, *, suffix: str = "", mems: str = "0-1") -> No
     ],
 )
 @pytest.mark.parametrize("version", [1, 2])
-def test_the_pods_group_says_it_in_both_versions_and_under_both_drivers(tmp_path: Path, parent: str, folder: str, version: int) -> None:
+def test_the_pods_group_says_it_in_both_versions_and_under_both_drivers(
+    tmp_path: Path, parent: str, folder: str, version: int
+) -> None:
     if version == 2:
         (tmp_path / "cgroup.controllers").touch()
         group(tmp_path / folder, "0-3", suffix=".effective")
@@ -43,7 +45,9 @@ def test_the_sizes_of_memory_nodes_are_the_kernels(tmp_path: Path) -> None:
     (tmp_path / "cgroup.controllers").touch()
     group(tmp_path / "pod", "0", suffix=".effective")
     (tmp_path / "sys/devices/system/node/node0").mkdir(parents=True)
-    (tmp_path / "sys/devices/system/node/node0/meminfo").write_text("Node 0 MemTotal:       16 kB\nNode 0 MemFree:        1 kB\n")
+    (tmp_path / "sys/devices/system/node/node0/meminfo").write_text(
+        "Node 0 MemTotal:       16 kB\nNode 0 MemFree:        1 kB\n"
+    )
     found = PodCpusets(tmp_path, tmp_path / "sys", sizes=True).allowed("/pod")
     assert found is not None
     assert found.node_bytes == {0: 16_384}

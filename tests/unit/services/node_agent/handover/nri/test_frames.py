@@ -19,7 +19,11 @@ from services.node_agent.handover.nri.frames import (
 )
 
 messages = st.builds(
-    Message, st.sampled_from([PLUGIN, RUNTIME]), st.integers(0, 2**32 - 1), st.sampled_from([REQUEST, RESPONSE]), st.binary(max_size=9000)
+    Message,
+    st.sampled_from([PLUGIN, RUNTIME]),
+    st.integers(0, 2**32 - 1),
+    st.sampled_from([REQUEST, RESPONSE]),
+    st.binary(max_size=9000),
 )
 
 

@@ -22,31 +22,44 @@ class Told:
     def __init__(self, *, memory: bool = False) -> None:
         self.outcomes: list[str] = []
         self.plugin = CpuPlugin(
-            gpus_of=lambda uid, container: GPUS.get((uid, container), ()), allowed=lambda group: ALLOWED if group == GROUP else None, memory=memory,
+            gpus_of=lambda uid, container: GPUS.get((uid, container), ()),
+            allowed=lambda group: ALLOWED if group == GROUP else None,
+            memory=memory,
             decided=lambda outcome, took_s: self.outcomes.append(outcome),
-        )  # fmt: skip
+        )
 
     def create(self, name: str = "near", *, group: str = GROUP, **resources: int | str) -> tuple[str, str]:
         """The CPUs and memory nodes that the container gets, empty for what it would have had."""
-        container = pb.Container(id=f"id-{len(self.outcomes)}", name=name, linux=pb.LinuxContainer(resources=_resources(**resources)))
+        container = pb.Container(
+            id=f"id-{len(self.outcomes)}", name=name, linux=pb.LinuxContainer(resources=_resources(**resources))
+        )
         pod = pb.PodSandbox(uid="u", linux=pb.LinuxPodSandbox(cgroup_parent=group))
-        reply = self.plugin.answer("CreateContainer", pb.CreateContainerRequest(pod=pod, container=container).SerializeToString())
+        reply = self.plugin.answer(
+            "CreateContainer", pb.CreateContainerRequest(pod=pod, container=container).SerializeToString()
+        )
         cpu = pb.CreateContainerResponse.FromString(reply).adjust.linux.resources.cpu
         return cpu.cpus, cpu.mems
 
     def update(self, container: str, before: pb.LinuxResources, **resources: int | str) -> list[tuple[str, str, str]]:
         request = pb.UpdateContainerRequest(
             pod=pb.PodSandbox(uid="u", linux=pb.LinuxPodSandbox(cgroup_parent=GROUP)),
-            container=pb.Container(id=container, name="near", linux=pb.LinuxContainer(resources=before)), linux_resources=_resources(**resources),
-        )  # fmt: skip
-        reply = pb.UpdateContainerResponse.FromString(self.plugin.answer("UpdateContainer", request.SerializeToString()))
+            container=pb.Container(id=container, name="near", linux=pb.LinuxContainer(resources=before)),
+            linux_resources=_resources(**resources),
+        )
+        reply = pb.UpdateContainerResponse.FromString(
+            self.plugin.answer("UpdateContainer", request.SerializeToString())
+        )
         return [(one.container_id, one.linux.resources.cpu.cpus, one.linux.resources.cpu.mems) for one in reply.update]
 
     def stop(self, container: str) -> None:
-        self.plugin.answer("StopContainer", pb.StopContainerRequest(container=pb.Container(id=container)).SerializeToString())
+        self.plugin.answer(
+            "StopContainer", pb.StopContainerRequest(container=pb.Container(id=container)).SerializeToString()
+        )
 
 
-def _resources(*, shares: int = 2, quota: int = 0, memory: int = 0, cpus: str = "", mems: str = "") -> pb.LinuxResources:
+def _resources(
+    *, shares: int = 2, quota: int = 0, memory: int = 0, cpus: str = "", mems: str = ""
+) -> pb.LinuxResources:
     made = pb.LinuxResources(cpu=pb.LinuxCPU(shares=pb.OptionalUInt64(value=shares), cpus=cpus, mems=mems))
     if quota:
         made.cpu.quota.value, made.cpu.period.value = quota, 100_000
@@ -83,7 +96,9 @@ def test_a_promise_is_read_from_the_cgroups_figures(resources: pb.LinuxResources
         ({"name": "plain"}, "", []),
     ],
 )
-def test_a_container_with_gpus_gets_the_cpus_beside_them(asked: dict[str, int | str], cpus: str, outcome: list[str]) -> None:
+def test_a_container_with_gpus_gets_the_cpus_beside_them(
+    asked: dict[str, int | str], cpus: str, outcome: list[str]
+) -> None:
     told = Told()
     assert told.create(**asked) == (cpus, "")  # type: ignore[arg-type]
     assert told.outcomes == outcome
@@ -107,7 +122,9 @@ def test_promises_of_containers_that_run_already_are_told_by_the_runtime() -> No
         (True, pb.Container(id="plain")),
         (False, pb.Container(id="old", linux=pb.LinuxContainer(resources=_resources(shares=3072, cpus="0-3")))),
     ):
-        reply = told.plugin.answer("Synchronize", pb.SynchronizeRequest(containers=[container], more=more).SerializeToString())
+        reply = told.plugin.answer(
+            "Synchronize", pb.SynchronizeRequest(containers=[container], more=more).SerializeToString()
+        )
         assert pb.SynchronizeResponse.FromString(reply).more is more
         assert told.plugin.ready is not more
     assert told.create(shares=3072) == ("", "")
@@ -134,9 +151,10 @@ def test_a_container_that_somebody_else_gives_cpus_is_theirs() -> None:
 def test_whatever_goes_wrong_the_container_starts_as_it_is() -> None:
     """An error would be the container's end; an empty answer changes nothing."""
     told = Told()
-    assert [told.plugin.answer(method, b"\xff") for method in ("CreateContainer", "UpdateContainer", "StopContainer", "Synchronize")] == [
-        NOTHING
-    ] * 4
+    assert [
+        told.plugin.answer(method, b"\xff")
+        for method in ("CreateContainer", "UpdateContainer", "StopContainer", "Synchronize")
+    ] == [NOTHING] * 4
     assert told.outcomes == ["failed"] * 4
 
 

@@ -48,7 +48,9 @@ def test_groups_give_way_as_pods_of_one_are_turned_away_and_to_nothing_where_the
 def test_a_pair_weighs_the_more_the_more_pods_of_two_are_refused_however_many_of_one_are() -> None:
     scarce = np.array([0, 0, 0.01, 0, 0.2, 0, 0, 0, 1.0])
     for one in (0.0, OFTEN, 1.0):
-        calm, half, pressed, beyond = (_groups(scarce, one, two)[2] for two in (0.0, PAIRS_REFUSED / 2, PAIRS_REFUSED, 1.0))
+        calm, half, pressed, beyond = (
+            _groups(scarce, one, two)[2] for two in (0.0, PAIRS_REFUSED / 2, PAIRS_REFUSED, 1.0)
+        )
         assert 0 < calm < half < pressed == beyond == FLOW.pairs
 
 

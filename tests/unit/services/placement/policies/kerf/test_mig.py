@@ -17,7 +17,15 @@ from services.placement.policies import columns
 from services.placement.policies.base import Policy
 from services.placement.policies.columns import ask_of, asked_milli, columns_of
 from services.placement.policies.kerf import balance, groups, mig, score
-from services.placement.policies.kerf.mig import MOST, NONE, Instances, after_taking, constants_of, expected_waste, spare_milli
+from services.placement.policies.kerf.mig import (
+    MOST,
+    NONE,
+    Instances,
+    after_taking,
+    constants_of,
+    expected_waste,
+    spare_milli,
+)
 from services.placement.policies.kerf.mix import accepts, kind_of, milli_on
 from services.placement.policies.kerf.parameters import BUCKET_MILLI
 from services.placement.policies.kerf.policy import Kerf
@@ -34,7 +42,9 @@ from shared.model.request import GpuAsk
 from tests.support import build
 
 A100, A30 = ("NVIDIA-A100-SXM4-40GB", 40_960), ("NVIDIA-A30", 24_576)
-FIXED = tuple(MigInstance(profile=p, start=s) for p, s in (("1g.5gb", 0), ("1g.5gb+me", 1), ("2g.10gb", 2), ("3g.20gb", 4)))
+FIXED = tuple(
+    MigInstance(profile=p, start=s) for p, s in (("1g.5gb", 0), ("1g.5gb+me", 1), ("2g.10gb", 2), ("3g.20gb", 4))
+)
 BIG_AND_SMALL = (MigInstance(profile="1g.5gb", start=0), MigInstance(profile="3g.20gb", start=4))
 ON_DEMAND: tuple[MigInstance, ...] = ()
 
@@ -151,7 +161,11 @@ def test_the_waste_of_a_gpu_by_hand() -> None:
 
 
 ASKS = st.one_of(
-    st.builds(lambda mib, milli: GpuAsk(count=1, memory_mib=mib, compute_milli=milli), st.integers(1, 45_000), st.integers(0, 1000)),
+    st.builds(
+        lambda mib, milli: GpuAsk(count=1, memory_mib=mib, compute_milli=milli),
+        st.integers(1, 45_000),
+        st.integers(0, 1000),
+    ),
     st.builds(lambda milli: GpuAsk(count=1, compute_milli=milli, memory_follows=True), st.integers(1, 1000)),
     st.sampled_from([GpuAsk(count=1, profile=p.name) for cut in CUTS for p in GEOMETRIES[cut.geometry].profiles]),
 )
@@ -195,8 +209,12 @@ def test_gpus_in_mig_mode_are_a_kind_of_their_own_that_takes_other_pods() -> Non
         }.items()
     }  # fmt: skip
     assert took == {
-        "whole": [True, False], "part": [True, True], "two parts": [True, False], "instance": [False, True], "instance of others": [False, False],
-    }  # fmt: skip
+        "whole": [True, False],
+        "part": [True, True],
+        "two parts": [True, False],
+        "instance": [False, True],
+        "instance of others": [False, False],
+    }
 
 
 def test_a_gpu_in_mig_mode_is_no_whole_gpu_for_pods_of_several() -> None:
@@ -225,9 +243,20 @@ def test_instances_are_dear_where_few_are_left() -> None:
 # --- the loops --------------------------------------------------------------------------------------------------
 
 WISHES: tuple[dict[str, Any], ...] = (
-    {"mig_1g_5gb": 1}, {"mig_1g_5gb.me": 1}, {"mig_2g_10gb": 1}, {"mig_3g_20gb": 2}, {"mig_7g_40gb": 1}, {"mig_1g_10gb": 5}, {"mig_1g_6gb": 1},
-    {"gpu_memory": "4Gi"}, {"gpu_memory": "18Gi", "gpu_compute": 30}, {"gpu_compute": 14}, {"gpu": 1}, {"gpu": 2}, {},
-)  # fmt: skip
+    {"mig_1g_5gb": 1},
+    {"mig_1g_5gb.me": 1},
+    {"mig_2g_10gb": 1},
+    {"mig_3g_20gb": 2},
+    {"mig_7g_40gb": 1},
+    {"mig_1g_10gb": 5},
+    {"mig_1g_6gb": 1},
+    {"gpu_memory": "4Gi"},
+    {"gpu_memory": "18Gi", "gpu_compute": 30},
+    {"gpu_compute": 14},
+    {"gpu": 1},
+    {"gpu": 2},
+    {},
+)
 LAYOUTS: tuple[Layout, ...] = (None, ON_DEMAND, ON_DEMAND, FIXED, BIG_AND_SMALL)
 
 
@@ -259,13 +288,17 @@ def test_compiled_scores_equal_the_same_lines_interpreted_with_bounds_checked(se
     assert np.array_equal(scores, interpreted(*arguments))
     if wish:
         found = [engine._fit_node(state, engine.book.nodes[name]) is not None for name in engine.book.row_names]
-        assert ((scores != UNFIT) & room).tolist() == found, "a score says whether there are as many instances as are asked for"
+        assert ((scores != UNFIT) & room).tolist() == found, (
+            "a score says whether there are as many instances as are asked for"
+        )
 
 
 def interpreted(*arguments: Any) -> Any:
     """`rate_rows` and all that it calls, without the compiler."""
     modules = (balance, columns, groups, mig, score)
-    kept = {(module, name): value for module in modules for name, value in vars(module).items() if hasattr(value, "py_func")}
+    kept = {
+        (module, name): value for module in modules for name, value in vars(module).items() if hasattr(value, "py_func")
+    }
     try:
         for (module, name), value in kept.items():
             setattr(module, name, value.py_func)
@@ -309,8 +342,12 @@ def test_new_layouts_are_learned_before_they_are_looked_up() -> None:
     assert known.instances is None
     for number, layout in enumerate((ON_DEMAND, FIXED, BIG_AND_SMALL)):
         inventory = Inventory(
-            node="n0", boot_id="1", generation=number + 1, gpus=(gpu("n0", 0, None), gpu("n0", 1, layout)), strategies=("exclusive", "advisory", "mig"),
-        )  # fmt: skip
+            node="n0",
+            boot_id="1",
+            generation=number + 1,
+            gpus=(gpu("n0", 0, None), gpu("n0", 1, layout)),
+            strategies=("exclusive", "advisory", "mig"),
+        )
         engine.book.put_inventory(inventory)
         assert put(engine, number + 1, mig_1g_5gb=1)[0].mig is not None
         engine.book.unhold(waiting(f"p{number + 1}").uid)
@@ -322,9 +359,14 @@ def test_a_fork_with_other_layouts_has_tables_of_its_own() -> None:
     put(engine, 0, gpu_memory="4Gi")
     fork = Fork(engine.book)
     twin: Policy = policy_of(engine).on(fork)
-    fork.put_inventory(msgspec.structs.replace(
-        engine.book.nodes["n0"].inventory, generation=2, gpus=(gpu("n0", 0, None), gpu("n0", 1, FIXED)), strategies=("advisory", "mig"),
-    ))  # fmt: skip
+    fork.put_inventory(
+        msgspec.structs.replace(
+            engine.book.nodes["n0"].inventory,
+            generation=2,
+            gpus=(gpu("n0", 0, None), gpu("n0", 1, FIXED)),
+            strategies=("advisory", "mig"),
+        )
+    )
     state = waiting("p", mig_1g_5gb=1)
     rows = np.array([fork.nodes["n0"].row])
     assert twin.score(state, fork.arrays, rows, fits_room(state, fork.arrays, rows)[1])[0] > UNFIT

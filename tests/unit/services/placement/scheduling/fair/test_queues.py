@@ -23,7 +23,13 @@ TWO = "queues: [{name: a, guaranteed: {gpus: 2}}, {name: b, guaranteed: {gpus: 2
 
 def pod(name: str, queue: str = "", *, minute: int = 0, **rest: Any) -> Pod:
     asks = {} if {"gpus", "memory", "compute"} & rest.keys() else {"gpus": 1}
-    return build.gpu_pod(name, labels={"kerf.dev/queue": queue} if queue else {}, created=f"2026-11-21T00:{minute:02d}:00Z", **asks, **rest)
+    return build.gpu_pod(
+        name,
+        labels={"kerf.dev/queue": queue} if queue else {},
+        created=f"2026-11-21T00:{minute:02d}:00Z",
+        **asks,
+        **rest,
+    )
 
 
 def cluster(text: str, *, gpus: int = 4, **inventory: Any) -> Leader:
@@ -66,7 +72,10 @@ def test_without_a_policy_the_label_means_nothing_and_priority_and_age_decide() 
 
 def test_guarantees_come_before_whoever_borrows_however_old_and_high_its_pods_are() -> None:
     leader = cluster(TWO)
-    leader.place(*(pod(f"a{i}", "a", minute=i, priority=9) for i in range(4)), *(pod(f"b{i}", "b", minute=30 + i) for i in range(2)))
+    leader.place(
+        *(pod(f"a{i}", "a", minute=i, priority=9) for i in range(4)),
+        *(pod(f"b{i}", "b", minute=30 + i) for i in range(2)),
+    )
     assert sorted(order(leader)) == ["a0", "a1", "b0", "b1"]
 
 
@@ -113,7 +122,10 @@ def test_a_parent_that_names_no_guarantee_has_that_of_its_children() -> None:
 
 def test_a_head_that_does_not_fit_holds_up_neither_its_queue_nor_another() -> None:
     leader = cluster(TWO)
-    assert leader.place(pod("large", "a", gpus=8), pod("small", "a", minute=1), pod("other", "b", minute=2)).keys() == {"small", "other"}
+    assert leader.place(pod("large", "a", gpus=8), pod("small", "a", minute=1), pod("other", "b", minute=2)).keys() == {
+        "small",
+        "other",
+    }
 
 
 def test_namespaces_without_a_queue_of_their_name_are_queues_with_the_defaults() -> None:
@@ -188,7 +200,9 @@ def test_two_containers_on_one_gpu_count_by_the_larger_sum_there() -> None:
         {"kerf.dev/gpu-memory": "24000Mi"},
         {"kerf.dev/gpu-memory": "8000Mi", "kerf.dev/gpu-compute": "50"},
     )
-    containers = tuple(Container(name=f"c{i}", resources=Resources(limits={"kerf.dev/slot": "1"} | ask)) for i, ask in enumerate(asks))
+    containers = tuple(
+        Container(name=f"c{i}", resources=Resources(limits={"kerf.dev/slot": "1"} | ask)) for i, ask in enumerate(asks)
+    )
     assert leader.place(build.pod("both", labels={"kerf.dev/queue": "a"}, containers=containers)) == {"both": "n"}
     assert used(leader)["a"] == 500
 
@@ -217,14 +231,17 @@ def test_where_only_gpus_with_room_are_too_small_for_the_limit_that_is_said() ->
     leader.facts(build.queues("queues: [{name: a, limit: {gpus: 0.3}}]"))
     leader.place(build.gpu_pod("full", memory="70000Mi", namespace="else"))
     assert leader.place(pod("p", "a", memory="20000Mi")) == {}
-    assert why(leader, "p").sentence.startswith("queue a uses 0 GPUs of its limit of 0.3 GPUs, and the pod asks for 0.5 GPUs")
+    assert why(leader, "p").sentence.startswith(
+        "queue a uses 0 GPUs of its limit of 0.3 GPUs, and the pod asks for 0.5 GPUs"
+    )
 
 
 def test_cpu_and_memory_have_limits_too_and_keep_off_only_who_asks_for_them() -> None:
     leader = cluster('queues: [{name: a, limit: {cpu: "2"}}]')
     busy = build.gpu_pod("busy", gpus=1, labels={"kerf.dev/queue": "a"})
     plain = [
-        build.pod(f"p{i}", labels={"kerf.dev/queue": "a"}, requests={"cpu": "1500m"}, created=f"2026-11-21T00:0{i}:00Z") for i in range(2)
+        build.pod(f"p{i}", labels={"kerf.dev/queue": "a"}, requests={"cpu": "1500m"}, created=f"2026-11-21T00:0{i}:00Z")
+        for i in range(2)
     ]
     assert leader.place(*plain, busy).keys() == {"p0", "busy"}
     assert "1.5 CPUs of its limit of 2 CPUs" in why(leader, "p1").sentence
@@ -263,7 +280,10 @@ def test_a_gang_on_gpus_that_are_too_small_for_the_limit_is_taken_back_whole() -
 def test_pods_of_a_high_priority_stay_within_the_guarantee_and_opportunistic_ones_borrow() -> None:
     leader = cluster(f"{TWO}\nwithin_guarantee_from: 100")
     firm = [pod(f"f{i}", "a", minute=i, priority=100) for i in range(3)]
-    loose = [pod("low", "a", minute=10), pod("tier", "a", minute=11, priority=100, annotations={"kerf.dev/tier": "opportunistic"})]
+    loose = [
+        pod("low", "a", minute=10),
+        pod("tier", "a", minute=11, priority=100, annotations={"kerf.dev/tier": "opportunistic"}),
+    ]
     assert leader.place(*firm, *loose).keys() == {"f0", "f1", "low", "tier"}
     said = why(leader, "f2")
     assert said.summary[0].code == "queue-guarantee"
@@ -275,7 +295,12 @@ def test_pods_of_a_high_priority_stay_within_the_guarantee_and_opportunistic_one
 
 @pytest.mark.parametrize(
     ("queue", "namespace", "code"),
-    [("none", "team", "queue-unknown"), ("p", "team", "queue-unknown"), ("x", "team", "queue-not-yours"), ("x", "mine", "")],
+    [
+        ("none", "team", "queue-unknown"),
+        ("p", "team", "queue-unknown"),
+        ("x", "team", "queue-not-yours"),
+        ("x", "mine", ""),
+    ],
 )
 def test_a_pod_stands_in_a_leaf_that_is_there_for_its_namespace(queue: str, namespace: str, code: str) -> None:
     leader = cluster("queues: [{name: p}, {name: x, parent: p, namespaces: [mine]}]")
@@ -321,7 +346,9 @@ def test_a_change_is_in_force_for_those_who_wait_and_takes_nothing_from_those_wh
 def test_a_snapshot_may_have_a_new_policy_and_lack_a_pod_that_waited() -> None:
     leader = cluster("queues: [{name: a, limit: {gpus: 0}}]")
     leader.place(pod("gone", "a"), pod("stays", "a", minute=1))
-    leader.send(m.SnapshotSeen(build.put(build.node("n"), pod("stays", "a", minute=1), build.queues("queues: [{name: a}]"))))
+    leader.send(
+        m.SnapshotSeen(build.put(build.node("n"), pod("stays", "a", minute=1), build.queues("queues: [{name: a}]")))
+    )
     leader.tick()
     assert order(leader) == ["stays"]
 
@@ -344,7 +371,9 @@ def test_a_successor_counts_what_the_book_has_before_it_decides() -> None:
     old.place(first, second)
     seen = old.bind(first)
     ready = (old.sequence + 1, ReadyRecord(term=100))
-    successor = Leader(build.node("n"), seen, second, build.queues(text), term=old.sequence + 2, records=(*old.log, ready))
+    successor = Leader(
+        build.node("n"), seen, second, build.queues(text), term=old.sequence + 2, records=(*old.log, ready)
+    )
     assert used(successor)["a"] == 2000, "a GPU that is not known counts as a whole"
     successor.send(m.InventorySeen(build.inventory("n", gpus=4)))
     successor.tick()

@@ -19,11 +19,23 @@ from tests.support import build
 from tests.support.leader import Leader
 
 RACK = "topology.kubernetes.io/rack"
-ASKS: tuple[dict[str, Any], ...] = ({"gpus": 1}, {"gpus": 2}, {"memory": "40Gi"}, {"compute": 50}, {"memory": "20Gi", "compute": 30}, {"gpus": 3})
+ASKS: tuple[dict[str, Any], ...] = (
+    {"gpus": 1},
+    {"gpus": 2},
+    {"memory": "40Gi"},
+    {"compute": 50},
+    {"memory": "20Gi", "compute": 30},
+    {"gpus": 3},
+)
 
 
 def member(name: str, gang: str, size: int, ask: dict[str, Any], **notes: str) -> Pod:
-    return build.gpu_pod(name, **ask, annotations={"kerf.dev/gang": gang, "kerf.dev/gang-size": str(size)} | {f"kerf.dev/gang-{k}": v for k, v in notes.items()})
+    return build.gpu_pod(
+        name,
+        **ask,
+        annotations={"kerf.dev/gang": gang, "kerf.dev/gang-size": str(size)}
+        | {f"kerf.dev/gang-{k}": v for k, v in notes.items()},
+    )
 
 
 def picture(leader: Leader) -> dict[str, Any]:
@@ -31,9 +43,26 @@ def picture(leader: Leader) -> dict[str, Any]:
     book = leader.core.book
     arrays = {name: value.tolist() for name, value in vars(book.arrays).items() if isinstance(value, np.ndarray)}
     rooms = {n.name: [(g.uuid, g.free_mib, g.free_milli, g.containers) for g in n.gpus] for n in book.nodes.values()}
-    used = {n.name: (n.cpu_used, n.memory_used, n.ephemeral_used, sorted(n.pods), sorted(n.grants), {k: v for k, v in n.extended_used.items() if v}) for n in book.nodes.values()}
+    used = {
+        n.name: (
+            n.cpu_used,
+            n.memory_used,
+            n.ephemeral_used,
+            sorted(n.pods),
+            sorted(n.grants),
+            {k: v for k, v in n.extended_used.items() if v},
+        )
+        for n in book.nodes.values()
+    }
     pods = {s.uid: (s.charged, s.grant_id) for s in book.pods.values()}
-    return {"arrays": arrays, "rooms": rooms, "used": used, "pods": pods, "repel": sorted(book.exclusive_pods), "digest": book.digest()}
+    return {
+        "arrays": arrays,
+        "rooms": rooms,
+        "used": used,
+        "pods": pods,
+        "repel": sorted(book.exclusive_pods),
+        "digest": book.digest(),
+    }
 
 
 def cluster(shapes: list[int], filled: list[dict[str, Any]]) -> Leader:
@@ -67,7 +96,12 @@ def test_a_try_that_is_taken_back_leaves_the_book_equal_to_before_and_every_scor
     states = states_of(leader, wanted)
     core, engine = leader.core, leader.core.scheduler.engine
     how, _, level = topology.partition("=")
-    gang = GangState(namespace="team", name="try", minimum=need, **({how: RACK if level == "rack" else "kubernetes.io/hostname"} if how else {}))
+    gang = GangState(
+        namespace="team",
+        name="try",
+        minimum=need,
+        **({how: RACK if level == "rack" else "kubernetes.io/hostname"} if how else {}),
+    )
     before = picture(leader)
     tried = place_gang(gang, by_size(states), min(need, len(states)), engine, core.committer.grant)
     assert (tried.misfit is None) == (len(tried.placed) == min(need, len(states)))
@@ -84,7 +118,9 @@ def test_a_try_that_is_taken_back_leaves_the_book_equal_to_before_and_every_scor
 
 @settings(max_examples=150, deadline=None)
 @given(SHAPES, FILLED, st.sampled_from(ASKS), st.integers(1, 12))
-def test_counting_never_rules_out_what_fits(shapes: list[int], filled: list[dict[str, Any]], ask: dict[str, Any], count: int) -> None:
+def test_counting_never_rules_out_what_fits(
+    shapes: list[int], filled: list[dict[str, Any]], ask: dict[str, Any], count: int
+) -> None:
     """As many pods as can be placed one after another on a node are never more than the count said."""
     leader = cluster(shapes, filled)
     (state, *_) = states_of(leader, [(ask, True)])
@@ -112,7 +148,9 @@ SIZES = ((3, 3), (4, 2), (2, 2))
 
 @settings(max_examples=200, deadline=None)
 @given(SHAPES, st.lists(EVENT, min_size=5, max_size=60), TOPOLOGY)
-def test_a_gang_is_whole_or_absent_after_any_sequence_of_events(shapes: list[int], events: list[tuple[str, int, Any]], topology: str) -> None:
+def test_a_gang_is_whole_or_absent_after_any_sequence_of_events(
+    shapes: list[int], events: list[tuple[str, int, Any]], topology: str
+) -> None:
     """Whenever members of a gang that had no places get some, one log record has as many of them as its minimum still lacked."""
     leader = cluster(shapes, [])
     names = [f"n{i}" for i in range(len(shapes))]
@@ -122,12 +160,17 @@ def test_a_gang_is_whole_or_absent_after_any_sequence_of_events(shapes: list[int
         core = leader.core
         records = len(leader.log)
         # A member that is done, of a controller, would count too; these pods have none.
-        has = [sum(1 for uid, g in gang_of.items() if g == i and uid in core.book.pods and core.book.pods[uid].charged) for i in range(len(SIZES))]
+        has = [
+            sum(1 for uid, g in gang_of.items() if g == i and uid in core.book.pods and core.book.pods[uid].charged)
+            for i in range(len(SIZES))
+        ]
         some = list(pods.values())[index % len(pods)] if pods else None
         uid = some.metadata.uid if some else ""
         if kind == "create":
             size, minimum = SIZES[index]
-            made = member(f"p{number}", f"g{index}", size, ask, min=str(minimum), **({"topology": topology} if topology else {}))
+            made = member(
+                f"p{number}", f"g{index}", size, ask, min=str(minimum), **({"topology": topology} if topology else {})
+            )
             pods[made.metadata.uid], gang_of[made.metadata.uid] = made, index
             leader.facts(made)
         elif kind == "tick":
@@ -142,7 +185,9 @@ def test_a_gang_is_whole_or_absent_after_any_sequence_of_events(shapes: list[int
         elif kind == "bind" and uid in core.holds:
             pods[uid] = leader.bind(some)
         elif kind == "edit":
-            pods[uid] = build.newer(core.book.pods[uid].pod if uid in core.book.pods else some, labels={"edited": str(number)})
+            pods[uid] = build.newer(
+                core.book.pods[uid].pod if uid in core.book.pods else some, labels={"edited": str(number)}
+            )
             leader.facts(pods[uid])
         elif kind == "end" and some.spec.node_name:
             leader.facts(build.newer(pods.pop(uid), phase="Failed"))
@@ -155,7 +200,11 @@ def test_a_gang_is_whole_or_absent_after_any_sequence_of_events(shapes: list[int
         first = True
         for _, record in leader.log[records:]:
             for i, (_, minimum) in enumerate(SIZES):
-                new = [d for d in record.decisions if isinstance(record, DecisionBatch) and gang_of[d.uid] == i] if isinstance(record, DecisionBatch) else []
+                new = (
+                    [d for d in record.decisions if isinstance(record, DecisionBatch) and gang_of[d.uid] == i]
+                    if isinstance(record, DecisionBatch)
+                    else []
+                )
                 if new and first and kind not in ("delete", "end", "edit") and not has[i]:
                     assert len(new) >= minimum, f"{len(new)} of gang {i} were decided together, {minimum} are needed"
             first = False
@@ -167,6 +216,8 @@ def test_a_gang_is_whole_or_absent_after_any_sequence_of_events(shapes: list[int
     for gang in leader.core.scheduler.gangs.by_key.values():
         if gang.gathered and not any(leader.core.queue.paused(uid, leader.now) for uid in gang.waiting):
             members = [leader.core.book.pods[uid] for uid in gang.waiting]
-            tried = place_gang(gang, by_size(members), gang.need, leader.core.scheduler.engine, leader.core.committer.grant)
+            tried = place_gang(
+                gang, by_size(members), gang.need, leader.core.scheduler.engine, leader.core.committer.grant
+            )
             take_back(tried.placed, leader.core.scheduler.engine)
             assert tried.misfit is not None, f"{gang.key} waits although it fits"

@@ -28,8 +28,12 @@ from tests.support.leader import Leader
 RACK = "topology.kubernetes.io/rack"
 
 
-def member(name: str, *, gang: str = "g", size: int = 2, gpus: int = 1, notes: dict[str, str] | None = None, **rest: Any) -> Pod:
-    annotations = {"kerf.dev/gang": gang, "kerf.dev/gang-size": str(size)} | {f"kerf.dev/gang-{k}": v for k, v in (notes or {}).items()}
+def member(
+    name: str, *, gang: str = "g", size: int = 2, gpus: int = 1, notes: dict[str, str] | None = None, **rest: Any
+) -> Pod:
+    annotations = {"kerf.dev/gang": gang, "kerf.dev/gang-size": str(size)} | {
+        f"kerf.dev/gang-{k}": v for k, v in (notes or {}).items()
+    }
     make = build.gpu_pod if gpus else build.pod
     return make(name, annotations=annotations, **({"gpus": gpus} if gpus else {}), **rest)
 
@@ -70,7 +74,9 @@ def test_nobody_is_placed_before_all_are_there_and_then_all_stand_in_one_record(
 
 def test_a_large_member_does_not_take_the_room_of_small_ones_that_the_gang_needs() -> None:
     leader = Leader().nodes("n1", gpus=2)
-    pods = [member(name, size=3, gpus=gpus, notes={"min": "2"}) for name, gpus in (("large", 2), ("small", 1), ("tiny", 1))]
+    pods = [
+        member(name, size=3, gpus=gpus, notes={"min": "2"}) for name, gpus in (("large", 2), ("small", 1), ("tiny", 1))
+    ]
     assert set(leader.place(*pods)) == {"small", "tiny"}
 
 
@@ -132,7 +138,12 @@ def test_two_gangs_that_only_fit_one_after_the_other_never_hold_half() -> None:
 
 def test_members_of_different_size_find_their_places_whatever_their_order() -> None:
     leader = Leader().nodes("n1", "n2", gpus=4)
-    pods = [member("s0", size=4, gpus=1), member("s1", size=4, gpus=1), member("l0", size=4, gpus=3), member("l1", size=4, gpus=3)]
+    pods = [
+        member("s0", size=4, gpus=1),
+        member("s1", size=4, gpus=1),
+        member("l0", size=4, gpus=3),
+        member("l1", size=4, gpus=3),
+    ]
     assert len(leader.place(*pods)) == 4
 
 
@@ -185,12 +196,19 @@ def test_a_gang_of_mig_instances_fills_a_gpu_or_leaves_it_untouched() -> None:
 
     def instances(count: int, gang: str) -> list[Pod]:
         notes = {"kerf.dev/gang": gang, "kerf.dev/gang-size": str(count)}
-        return [build.pod(f"{gang}{i}", limits={"kerf.dev/slot": "1", "kerf.dev/mig-1g.5gb": "1"}, annotations=notes) for i in range(count)]
+        return [
+            build.pod(f"{gang}{i}", limits={"kerf.dev/slot": "1", "kerf.dev/mig-1g.5gb": "1"}, annotations=notes)
+            for i in range(count)
+        ]
 
     columns = leader.core.book.arrays
     before = (columns.gpu_mig_used.copy(), columns.gpu_mig_fits.copy(), leader.core.book.digest())
     assert leader.place(*instances(8, "a")) == {}
-    assert (columns.gpu_mig_used.tolist(), columns.gpu_mig_fits.tolist(), leader.core.book.digest()) == (before[0].tolist(), before[1].tolist(), before[2])
+    assert (columns.gpu_mig_used.tolist(), columns.gpu_mig_fits.tolist(), leader.core.book.digest()) == (
+        before[0].tolist(),
+        before[1].tolist(),
+        before[2],
+    )
     assert len(leader.place(*instances(7, "b"))) == 7
 
 
@@ -209,7 +227,9 @@ def test_above_the_minimum_members_come_one_by_one() -> None:
 
 def test_no_gang_grows_above_its_minimum_while_another_lacks_it() -> None:
     leader = Leader()
-    leader.facts(*members(4, prefix="a", gang="a", notes={"min": "2"}), *members(4, prefix="b", gang="b", notes={"min": "2"}))
+    leader.facts(
+        *members(4, prefix="a", gang="a", notes={"min": "2"}), *members(4, prefix="b", gang="b", notes={"min": "2"})
+    )
     leader.facts(build.gpu_pod("single", gpus=1, created="2026-11-21T01:00:00Z"))
     leader.nodes("n1", gpus=6)
     placed = sorted(b.name for b in leader.binds().values())
@@ -308,7 +328,10 @@ def test_late_members_stay_in_the_required_domain_of_their_gang() -> None:
     assert {n[0] for n in late.values()} == {rack}
     assert len(late) == 1
     waiting = ({f"late{i}" for i in range(3)} - late.keys()).pop()
-    assert f"room for 0 of the 1 pod of gang g that must be placed together, at most in {RACK}={rack}" in why(leader, waiting).sentence
+    assert (
+        f"room for 0 of the 1 pod of gang g that must be placed together, at most in {RACK}={rack}"
+        in why(leader, waiting).sentence
+    )
 
 
 def test_level_words_stand_for_labels_and_node_is_one() -> None:
@@ -331,7 +354,9 @@ def owned(name: str) -> Pod:
 
 
 def pod_group(minimum: int, **fields: Any) -> Gang:
-    meta = Meta(name="podgroup.scheduling.x-k8s.io/train", namespace="team", uid="uid-pg", resource_version=build.next_version())
+    meta = Meta(
+        name="podgroup.scheduling.x-k8s.io/train", namespace="team", uid="uid-pg", resource_version=build.next_version()
+    )
     return Gang(metadata=meta, minimum=minimum, **fields)
 
 
@@ -349,7 +374,10 @@ def test_the_object_may_be_there_first_and_may_change_its_mind() -> None:
     leader.facts(pod_group(3))
     assert leader.place(owned("p0"), owned("p1")) == {}
     said = why(leader, "p0").summary[0]
-    assert (said.code, said.helps) == ("gang-gathering", "create the other 1 pod, or lower the minimum of podgroup.scheduling.x-k8s.io/train to 2")
+    assert (said.code, said.helps) == (
+        "gang-gathering",
+        "create the other 1 pod, or lower the minimum of podgroup.scheduling.x-k8s.io/train to 2",
+    )
     leader.gone(pod_group(3))
     leader.facts(pod_group(2))
     assert len(leader.binds()) == 2
@@ -363,7 +391,9 @@ def test_a_group_without_a_minimum_is_no_gang() -> None:
 
 def test_parts_of_an_object_are_gangs_of_their_own() -> None:
     def worker(name: str, part: str) -> Pod:
-        return build.gpu_pod(name, gpus=1, labels={"jobset.sigs.k8s.io/jobset-name": "js", "jobset.sigs.k8s.io/replicatedjob-name": part})
+        return build.gpu_pod(
+            name, gpus=1, labels={"jobset.sigs.k8s.io/jobset-name": "js", "jobset.sigs.k8s.io/replicatedjob-name": part}
+        )
 
     leader = Leader().nodes("n1", gpus=4)
     meta = Meta(name="jobset.jobset.x-k8s.io/js", namespace="team", uid="uid-js", resource_version=build.next_version())
@@ -424,7 +454,9 @@ def test_a_refused_binding_lets_the_rest_live_and_the_member_is_tried_again_alon
     for pod in pods[:2]:
         leader.bind(pod)
     version = leader.binds()["uid-team-p2"].resource_version
-    leader.send(m.BindsAnswered((Answer(uid="uid-team-p2", outcome="refused", resource_version=version, message="no"),)))
+    leader.send(
+        m.BindsAnswered((Answer(uid="uid-team-p2", outcome="refused", resource_version=version, message="no"),))
+    )
     assert any(isinstance(p, TouchPod) for p in leader.patches())
     leader.facts(build.newer(pods[2]))
     leader.tick(5.0)
@@ -550,7 +582,15 @@ def test_the_trace_of_each_member_links_to_that_of_the_gang() -> None:
 
 def test_members_whose_volumes_bind_late_are_decided_when_all_their_claims_are() -> None:
     """The nodes are chosen together, the claims are told, and nothing is held meanwhile."""
-    late = msgspec.convert({"kind": "StorageClass", "metadata": {"name": "late"}, "provisioner": "example.com/disks", "volumeBindingMode": "WaitForFirstConsumer"}, StorageClass)
+    late = msgspec.convert(
+        {
+            "kind": "StorageClass",
+            "metadata": {"name": "late"},
+            "provisioner": "example.com/disks",
+            "volumeBindingMode": "WaitForFirstConsumer",
+        },
+        StorageClass,
+    )
     leader = Leader().nodes("n1", gpus=4)
     leader.facts(late, claim("data-0"))
     volumes = (Volume(name="data", persistent_volume_claim=PvcSource(claim_name="data-0")),)
@@ -559,15 +599,38 @@ def test_members_whose_volumes_bind_late_are_decided_when_all_their_claims_are()
     assert leader.place(*pods) == {}
     assert [(p.claim, p.node) for p in leader.patches() if isinstance(p, SelectNode)] == [("data-0", "n1")]
     assert leader.core.book.digest() == before
-    leader.facts(claim("data-0", volume="pv-0"), msgspec.convert({"kind": "PersistentVolume", "metadata": {"name": "pv-0", "uid": "uid-pv-0"}, "spec": {"claimRef": {"namespace": "team", "name": "data-0"}}}, PersistentVolume))
+    leader.facts(
+        claim("data-0", volume="pv-0"),
+        msgspec.convert(
+            {
+                "kind": "PersistentVolume",
+                "metadata": {"name": "pv-0", "uid": "uid-pv-0"},
+                "spec": {"claimRef": {"namespace": "team", "name": "data-0"}},
+            },
+            PersistentVolume,
+        ),
+    )
     leader.tick(1.0)
     assert sorted(leader.binds()) == ["uid-team-p0", "uid-team-p1"]
 
 
 def claim(name: str, *, volume: str = "") -> PersistentVolumeClaim:
-    spec = {"storageClassName": "late", "accessModes": ["ReadWriteOnce"], "volumeName": volume, "resources": {"requests": {"storage": "1Gi"}}}
+    spec = {
+        "storageClassName": "late",
+        "accessModes": ["ReadWriteOnce"],
+        "volumeName": volume,
+        "resources": {"requests": {"storage": "1Gi"}},
+    }
     meta = {"name": name, "namespace": "team", "uid": f"uid-{name}", "resourceVersion": build.next_version()}
-    return msgspec.convert({"kind": "PersistentVolumeClaim", "metadata": meta, "spec": spec, "status": {"phase": "Bound" if volume else "Pending"}}, PersistentVolumeClaim)
+    return msgspec.convert(
+        {
+            "kind": "PersistentVolumeClaim",
+            "metadata": meta,
+            "spec": spec,
+            "status": {"phase": "Bound" if volume else "Pending"},
+        },
+        PersistentVolumeClaim,
+    )
 
 
 @pytest.mark.parametrize("fail", [True, False])
@@ -583,7 +646,9 @@ def test_explaining_changes_nothing(fail: bool) -> None:
 def test_a_reason_that_has_become_another_is_said_though_it_lets_nobody_in() -> None:
     """There was room for two of five when they were told; then a node comes, and there is room for four."""
     leader = Leader().nodes("a", gpus=2)
-    pods = [build.gpu_pod(f"p{i}", gpus=1, annotations={"kerf.dev/gang": "g", "kerf.dev/gang-size": "5"}) for i in range(5)]
+    pods = [
+        build.gpu_pod(f"p{i}", gpus=1, annotations={"kerf.dev/gang": "g", "kerf.dev/gang-size": "5"}) for i in range(5)
+    ]
     leader.facts(*pods)
     for _ in range(10):
         leader.tick(0.5)
