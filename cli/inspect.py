@@ -86,7 +86,8 @@ def _details(nodes: tuple[InspectNode, ...]) -> None:
         for column, gpu in enumerate(node.gpus):
             for pod in gpu.pods:
                 row = rows.setdefault(
-                    (pod.name, pod.namespace, f"{pod.state}, {pod.parked}" if pod.parked else pod.state), [""] * columns
+                    (pod.name, pod.namespace, f"{pod.state}, {pod.suspension}" if pod.suspension else pod.state),
+                    [""] * columns,
                 )
                 row[column] = f"{gib(pod.memory_mib)} GiB, {pod.compute_milli / 10:g}%"
         for (name, namespace, state), cells in sorted(rows.items()):
@@ -100,7 +101,7 @@ def _details(nodes: tuple[InspectNode, ...]) -> None:
             beside = [
                 (gpu.paused_mib, "of paused pods"),
                 (gpu.returning_mib, "on their way back"),
-                (gpu.parked_mib, "given up for a while"),
+                (gpu.suspended_mib, "given up for a while"),
                 (gpu.reserved_mib, "kept for a plan"),
             ]
             if any(mib for mib, _ in beside):

@@ -2,10 +2,10 @@
 
     python -m bench.fullspeed [--runs 20] [--actions throttle,pause,checkpoint,evict] [--json]
 
-Real C programs under the interposer on the fake driver (tests/fakes/cuda), and the agent's own core, device gate, pages and parking
+Real C programs under the interposer on the fake driver (tests/fakes/cuda), and the agent's own core, device gate, pages and suspension
 over a real NATS. Four slices of 250 per mille each launch kernels of 1 ms without end; the one that arrives is granted 900.
 
-Counted is from the order (a grant said to the agent with `parked`, to all four at once; for evict the SIGTERM) to the beginning of
+Counted is from the order (a grant said to the agent with `suspension`, to all four at once; for evict the SIGTERM) to the beginning of
 the first of three windows of 100 ms in a row in which the arriving work has at least 95 % of what it has alone on the node. In between:
 the agent's work with its durable checkpoint, for `checkpoint` the driver's copy to the host at an assumed 10 GiB/s, the hand-over of
 the new slice, and the program's first calls. For `evict` also the step that a program finishes when it is told to end (100 kernels, while
@@ -38,7 +38,7 @@ from bench.fullspeed.figures import full_speed_ns, percentile, rate_per_s
 from bench.fullspeed.node import GPU_MIB, Pods, build, node, world
 from cli.stack import quiet_logs
 from services.node_agent.release.watch import LOOK_S
-from shared.model.parked import Parked
+from shared.model.suspension import Suspension
 
 LOWS, LOW_MILLI, LOW_KERNEL_US, LOW_STEP = 4, 250, 1000, 100
 HIGH_MILLI, HIGH_MIB, HIGH_KERNEL_US = 900, GPU_MIB // 2, 500
@@ -77,8 +77,10 @@ class Run:
                 await self._evict()
             else:
                 keeps = KEEPS_MILLI if action == "throttle" else 0
-                parked = Parked(action=action, plan_id=f"run-{self._number}", compute_milli=keeps)  # type: ignore[arg-type]
-                await asyncio.gather(*(pods.say(name, MEMORY_MIB[action], LOW_MILLI, parked) for name in self._lows))
+                suspension = Suspension(action=action, plan_id=f"run-{self._number}", compute_milli=keeps)  # type: ignore[arg-type]
+                await asyncio.gather(
+                    *(pods.say(name, MEMORY_MIB[action], LOW_MILLI, suspension) for name in self._lows)
+                )
             done = await self._hand_over(ready)
             return done, begun_ns, (pods.now_ns() - begun_ns) / 1e9 / (time.monotonic() - begun_s)
         finally:

@@ -1,4 +1,4 @@
-"""The node: an agent's own core, pages and parking on a real bus, and programs in its slices on the fake driver."""
+"""The node: an agent's own core, pages and suspension on a real bus, and programs in its slices on the fake driver."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from shared.contracts.base import decode, encode
 from shared.contracts.node_commands import Accepted, NodeGrant, NodeRelease
 from shared.model.gpu import Gpu, Inventory
 from shared.model.grant import ContainerGrant, GpuShare, Grant
-from shared.model.parked import Parked
+from shared.model.suspension import Suspension
 from shared.service import Context, Service, running
 
 NODE, MAIN = "n1", "main"
@@ -46,16 +46,18 @@ class Pods:
         """Virtual. This process looks at the clock and takes no part in it."""
         return int(self._driver.kerf_virtual_now())
 
-    async def say(self, name: str, memory_mib: int, compute_milli: int, parked: Parked | None = None) -> Accepted:
+    async def say(
+        self, name: str, memory_mib: int, compute_milli: int, suspension: Suspension | None = None
+    ) -> Accepted:
         share = GpuShare(node=NODE, uuid=FAKE_UUID, memory_mib=memory_mib, compute_milli=compute_milli)
         grant = Grant(
             grant_id=f"g-{name}", term=1, containers={MAIN: ContainerGrant(strategy="interposer", gpus=(share,))}
         )
-        sent = NodeGrant(term=1, uid=uid_of(name), namespace="bench", name=name, grant=grant, parked=parked)
+        sent = NodeGrant(term=1, uid=uid_of(name), namespace="bench", name=name, grant=grant, suspension=suspension)
         answer = decode(
             await self._ctx.bus.request(subjects.node_command(NODE, "grant"), encode(sent), timeout_s=60), Accepted
         )
-        if not answer.ok or answer.parked != parked:
+        if not answer.ok or answer.suspension != suspension:
             raise SystemExit(f"pod {name}: {answer.reason}")
         return answer
 

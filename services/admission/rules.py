@@ -46,6 +46,7 @@ _OWN_ANNOTATIONS = (
     names.ANNOTATION_RESTART_COST,
     names.ANNOTATION_GRANT,
     names.ANNOTATION_TOUCHED,
+    names.ANNOTATION_SUSPENDED,
     names.ANNOTATION_PARKED,
     names.ANNOTATION_DIALECT,
     names.ANNOTATION_ADMISSION_TRACEPARENT,
@@ -78,7 +79,7 @@ def _lenient(value: Any) -> Any:
     return str(value) if isinstance(value, float) else value
 
 
-_KERFS_ALONE = (names.ANNOTATION_GRANT, names.ANNOTATION_PARKED)
+_KERFS_ALONE = (names.ANNOTATION_GRANT, names.ANNOTATION_SUSPENDED, names.ANNOTATION_PARKED)
 """A pod that wrote them would have GPUs that nobody gave it, or give up what others pay for."""
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import msgspec
 
-from services.node_agent import gate, parking, releases, starting, state
+from services.node_agent import gate, releases, starting, state, suspensions
 from services.node_agent import messages as m
 from services.node_agent.devices import affected, news
 from services.node_agent.devices.cordons import Cordons
@@ -33,7 +33,7 @@ from shared.contracts.node_commands import (
 )
 from shared.model.gpu import Gpu, Inventory
 from shared.model.grant import Grant
-from shared.model.parked import Parked
+from shared.model.suspension import Suspension
 
 EVICT_AGAIN_S = 15.0
 """How often the pods of an unhealthy GPU are asked to go, where they are."""
@@ -97,8 +97,8 @@ class Agent:
                 return self._container_ended(event, now)
             case m.SyncCame():
                 return self._sync(event.sync)
-            case m.ParkingDone():
-                return self._parking_done(event)
+            case m.SuspensionDone():
+                return self._suspension_done(event)
             case m.ReleasesBooked():
                 # Not worth a write of its own: after a crash the release is said once more, which harms nobody.
                 self.released.booked(event.grant_ids)
@@ -130,10 +130,10 @@ class Agent:
     def live(self) -> tuple[LiveSlice, ...]:
         return self.held.live(self.node)
 
-    def parked(self, uid: str) -> Parked | None:
+    def suspension(self, uid: str) -> Suspension | None:
         """What this pod's slices were told to give up."""
         known = self.held.of_pod(uid)
-        return None if known is None else known.grant.parked
+        return None if known is None else known.grant.suspension
 
     def grants(self) -> tuple[NodeGrant, ...]:
         """Grants that may be handed over."""
@@ -172,20 +172,20 @@ class Agent:
             known is not None
             and came.term == self.term
             and known.grant.grant == came.grant
-            and known.grant.parked is None is came.parked
+            and known.grant.suspension is None is came.suspension
             and known.unbound <= came.unbound
         ):
             return [self._ok(grant_id)]
         self.term = came.term
-        order = parking.ordered(self.held, came, self.node, self._gpus)
+        order = suspensions.ordered(self.held, came, self.node, self._gpus)
         if order.ask is not None:
-            return [m.Save(), m.Park(came, (order.ask,))]
+            return [m.Save(), m.SuspendSlices(came, (order.ask,))]
         return [m.Save(), self._granted(grant_id, order.reason, ok=order.ok)]
 
     def _granted(self, grant_id: str, reason: str = "", *, ok: bool = True) -> m.Answer:
-        parked = parking.given_up(self.held, grant_id)
+        suspension = suspensions.given_up(self.held, grant_id)
         return m.Answer(
-            Accepted(ok=ok, reason=reason, term=self.term, node=self.node, grant_id=grant_id, parked=parked)
+            Accepted(ok=ok, reason=reason, term=self.term, node=self.node, grant_id=grant_id, suspension=suspension)
         )
 
     def _release(self, came: NodeRelease, now: float) -> list[m.Command]:
@@ -244,14 +244,16 @@ class Agent:
         for came in sync.grants:
             known = self.held.get(came.grant.grant_id)
             if came.grant.grant_id not in self.released and (known is None or known.grant.uid == came.uid):
-                order = parking.ordered(self.held, came, self.node, self._gpus)
+                order = suspensions.ordered(self.held, came, self.node, self._gpus)
                 asks += [] if order.ask is None else [order.ask]
-        return [m.Save(), m.Park(sync, tuple(asks)) if asks else self._synced(sync)]
+        return [m.Save(), m.SuspendSlices(sync, tuple(asks)) if asks else self._synced(sync)]
 
     def _synced(self, sync: NodeSync) -> m.Answer:
         ids = [g.grant.grant_id for g in sync.grants]
         dead = tuple(grant_id for grant_id in ids if grant_id in self.released)
-        parked = {grant_id: found for grant_id in ids if (found := parking.given_up(self.held, grant_id)) is not None}
+        suspension = {
+            grant_id: found for grant_id in ids if (found := suspensions.given_up(self.held, grant_id)) is not None
+        }
         return m.Answer(
             NodeSyncAnswer(
                 node=self.node,
@@ -261,18 +263,18 @@ class Agent:
                 number=sync.number,
                 live=self.live(),
                 tombstones=dead,
-                parked=parked,
+                suspension=suspension,
             )
         )
 
-    def _parking_done(self, event: m.ParkingDone) -> list[m.Command]:
-        failed = parking.settle(self.held, event.done)
+    def _suspension_done(self, event: m.SuspensionDone) -> list[m.Command]:
+        failed = suspensions.settle(self.held, event.done)
         if isinstance(event.asked, NodeSync):
             return [m.Save(), self._synced(event.asked)]
         reason = failed.get(event.asked.grant.grant_id, "")
         return [
             m.Save(),
-            self._granted(event.asked.grant.grant_id, reason, ok=not reason or event.asked.parked is not None),
+            self._granted(event.asked.grant.grant_id, reason, ok=not reason or event.asked.suspension is not None),
         ]
 
     # --- containers -------------------------------------------------------------------------------------------
@@ -294,7 +296,7 @@ class Agent:
         lease = Lease(
             uid=asked.uid, container=asked.container, grant_id=known.grant_id, boot_id=self._boot_id, slot=slot
         )
-        hand_over = m.HandOver(asked.uid, asked.container, known.grant_id, share, known.grant.parked)
+        hand_over = m.HandOver(asked.uid, asked.container, known.grant_id, share, known.grant.suspension)
         if before == lease:
             return [hand_over]
         self.held.lend(lease)
@@ -364,9 +366,9 @@ class Agent:
 
     def _tick(self, now: float) -> list[m.Command]:
         out = self._say(*self.released.to_repeat(now))
-        for order in parking.owed(self.held, self.node, self._gpus):
+        for order in suspensions.owed(self.held, self.node, self._gpus):
             if order.ask is not None:
-                out += [m.Save(), m.Park(order.came, (order.ask,))]
+                out += [m.Save(), m.SuspendSlices(order.came, (order.ask,))]
         if (
             self._evicts
             and now >= self._evict_at

@@ -56,7 +56,7 @@ class Holdings:
         before = self._known.get(came.grant.grant_id)
         if before is not None and came.unbound and not before.unbound:
             came = msgspec.structs.replace(came, unbound=False)
-        gave_up = before.gave_up if before is not None and before.gave_up == came.parked else None
+        gave_up = before.gave_up if before is not None and before.gave_up == came.suspension else None
         known = Known(grant=came, leaving=before is not None and before.leaving, gave_up=gave_up)
         self.put(known)
         return known

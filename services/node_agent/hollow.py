@@ -68,8 +68,8 @@ class Fleet:
         """What the node's agent orders, and what follows from its containers starting and ending at once."""
         agent = self._agents[node]
         out = agent.handle(event, now)
-        for park in [order for order in out if isinstance(order, m.Park)]:
-            out += agent.handle(m.ParkingDone(park.asked, tuple(m.Done(ask) for ask in park.asks)), now)
+        for suspend in [order for order in out if isinstance(order, m.SuspendSlices)]:
+            out += agent.handle(m.SuspensionDone(suspend.asked, tuple(m.Done(ask) for ask in suspend.asks)), now)
         match event:
             case m.GrantCame():
                 for container in event.grant.grant.containers:

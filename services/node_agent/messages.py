@@ -18,20 +18,20 @@ from shared.contracts.node_commands import (
 )
 from shared.model.gpu import Inventory
 from shared.model.grant import ContainerGrant
-from shared.model.parked import Parked
+from shared.model.suspension import Suspension
 
 
 class Ask(msgspec.Struct, frozen=True):
-    """To the slices of one grant: from now on they give up what `parked` says; None: they take all back."""
+    """To the slices of one grant: from now on they give up what `suspension` says; None: they take all back."""
 
     grant_id: str
     uid: str
     containers: tuple[str, ...]
     """Those that were handed over."""
-    parked: Parked | None
-    was: Parked | None = None
+    suspension: Suspension | None
+    was: Suspension | None = None
     """What they were told before."""
-    gave_up: Parked | None = None
+    gave_up: Suspension | None = None
     """What they had given up before."""
 
 
@@ -94,8 +94,8 @@ class ContainerEnded(Input, frozen=True):
     container: str
 
 
-class ParkingDone(Input, frozen=True):
-    """What became of a `Park`."""
+class SuspensionDone(Input, frozen=True):
+    """What became of a `SuspendSlices`."""
 
     asked: NodeGrant | NodeSync
     done: tuple[Done, ...]
@@ -130,12 +130,12 @@ class HandOver(Command, frozen=True):
     container: str
     grant_id: str
     share: ContainerGrant
-    parked: Parked | None = None
+    suspension: Suspension | None = None
     """It starts having given this up."""
 
 
-class Park(Command, frozen=True):
-    """The slices do what is asked of them, one ask after another; then `ParkingDone`, which has the answer to `asked`."""
+class SuspendSlices(Command, frozen=True):
+    """The slices do what is asked of them, one ask after another; then `SuspensionDone`, which has the answer to `asked`."""
 
     asked: NodeGrant | NodeSync
     asks: tuple[Ask, ...]

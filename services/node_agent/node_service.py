@@ -129,9 +129,9 @@ class NodeDoor:
             case m.Answer():
                 if incoming is not None:
                     await self._ctx.bus.respond(incoming, encode(order.body))
-            case m.Park():
+            case m.SuspendSlices():
                 # The driver may take seconds for it, and others wait for theirs. Whoever asks again hears when both are done.
-                self._ctx.spawn(self._park(order, incoming), name="park")
+                self._ctx.spawn(self._suspend(order, incoming), name="suspend")
             case m.PutInventory():
                 self._outlet.put(order.inventory)
             case m.Publish():
@@ -145,13 +145,13 @@ class NodeDoor:
                     "start_refused", uid=order.uid, container=order.container, code=order.code, why=order.sentence
                 )
 
-    async def _park(self, order: m.Park, incoming: Incoming | None) -> None:
+    async def _suspend(self, order: m.SuspendSlices, incoming: Incoming | None) -> None:
         strategies = self.strategies
         done = [
-            m.Done(ask, "this agent hands nothing over") if strategies is None else await strategies.park(ask)
+            m.Done(ask, "this agent hands nothing over") if strategies is None else await strategies.suspend(ask)
             for ask in order.asks
         ]
-        await self.handle(m.ParkingDone(order.asked, tuple(done)), incoming)
+        await self.handle(m.SuspensionDone(order.asked, tuple(done)), incoming)
 
     async def _came(self, incoming: Incoming) -> None:
         _, event = commands.read(incoming.subject, incoming.payload)

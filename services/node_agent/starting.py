@@ -34,9 +34,9 @@ def refusal(  # noqa: PLR0917 - all that the core knows
     if not gpus:
         # After a boot the driver may come late: nothing is known of the grant's GPU, not that it is gone.
         return "no-gpus", "NVML shows no GPU on this node now (its agent's log says why); the kubelet will try again"
-    if known.grant.parked is not None and known.grant.parked.action == "checkpoint":
+    if known.grant.suspension is not None and known.grant.suspension.action == "checkpoint":
         return (
-            "parked",
+            "suspended",
             "the pod is checkpointed for others, and has no memory to start with; the kubelet will try again",
         )
     others = held.shares(without=((asked.uid, asked.container),))

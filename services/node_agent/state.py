@@ -8,7 +8,7 @@ from shared.contracts.base import ContractError, decode, encode
 from shared.contracts.node_commands import NodeGrant
 from shared.model.gpu import Inventory
 from shared.model.grant import ContainerGrant
-from shared.model.parked import Parked, left_of
+from shared.model.suspension import Suspension, left_of
 
 VERSION = 1
 
@@ -28,8 +28,8 @@ class Known(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     grant: NodeGrant
     leaving: bool = False
-    gave_up: Parked | None = None
-    """What its slices have given up, by evidence; `grant.parked` is what they were told to, which a new slice starts with."""
+    gave_up: Suspension | None = None
+    """What its slices have given up, by evidence; `grant.suspension` is what they were told to, which a new slice starts with."""
 
     owed: bool = False
     """It was told to take back all, and could not yet."""

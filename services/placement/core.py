@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from services.placement import messages as m
 from services.placement.preemption.plans import Preemption
-from services.placement.preemption.suspension import Parking
+from services.placement.preemption.suspension import Suspender
 from services.placement.protocol.bindings import Binding
 from services.placement.protocol.capacity_changes import CapacityChanges
 from services.placement.protocol.claims import Slices
@@ -60,10 +60,10 @@ class Core:
         self.batcher = WriteBatcher(self.settings.batch_most)
         self.committer = Committer(self.scheduler, self.holds, self.batcher, self.settings, trace_of)
         self._capacity_changes = CapacityChanges()
-        self.parking = Parking(
+        self.suspension = Suspender(
             self.book, self.nodes, Precedence(self.scheduler.fair, self.scheduler.gangs), self._capacity_changes
         )
-        self.preemption = Preemption(self.committer, self.batcher, self.parking, self._capacity_changes)
+        self.preemption = Preemption(self.committer, self.batcher, self.suspension, self._capacity_changes)
         self.recovery = Recovery()
         self._binding = Binding(self.scheduler, self.holds, self.stats)
         self._releases = Releases(self.book, self.nodes, self._capacity_changes)
@@ -86,7 +86,7 @@ class Core:
                     elif isinstance(fact.object, ConfigMap):
                         self._out += self.scheduler.policy_changed(now)
                     elif isinstance(fact.object, Pod) and fact.object.metadata.uid in self.book.pods:
-                        self._out += self.parking.seen(self.book.pods[fact.object.metadata.uid], now)
+                        self._out += self.suspension.seen(self.book.pods[fact.object.metadata.uid], now)
             case m.InventorySeen():
                 self._out += self.nodes.inventory(event.inventory, now)
                 self._capacity_changes.note()
@@ -154,7 +154,7 @@ class Core:
             self._out += self.scheduler.gang_changed(source, now)
         if self.phase != "listing":
             for state in self.book.pods.values():
-                self._out += self.parking.seen(state, now)
+                self._out += self.suspension.seen(state, now)
             return
         seen = max(event.log_sequence_seen, self.book.sequence_seen())
         lost = self.recovery.lost(self.term, seen)
@@ -162,7 +162,7 @@ class Core:
             self.phase = "over"
             self._out.append(m.BeginLogAnew(self.recovery.above(self.term, seen), lost))
             return
-        self._out += self.parking.adopt(self.term, now)
+        self._out += self.suspension.adopt(self.term, now)
         pending = [s for s in self.book.pods.values() if s.ours and not s.pod.spec.node_name and not s.ended]
         if self.recovery.ready:
             for state in pending:
@@ -299,7 +299,9 @@ class Core:
         if said is None:
             return
         own = self.book.nodes[answer.node].grants
-        self.parking.synced({grant_id: parked for grant_id, parked in answer.parked.items() if grant_id in own})
+        self.suspension.synced(
+            {grant_id: suspension for grant_id, suspension in answer.suspension.items() if grant_id in own}
+        )
         self._out += said
 
     def _grant_answered(self, event: m.GrantAcknowledged, now: float) -> None:
@@ -309,10 +311,10 @@ class Core:
         if event.dead:
             self._out += self._releases.dead(event)
             return
-        if event.reason or self.parking.stands(event.grant_id, event.parked):
+        if event.reason or self.suspension.stands(event.grant_id, event.suspension):
             self.nodes.acknowledged(event.grant_id)
-        self._out += self.parking.answered(event.grant_id, event.parked, event.reason)
-        if event.reason and event.parked is None:
+        self._out += self.suspension.answered(event.grant_id, event.suspension, event.reason)
+        if event.reason and event.suspension is None:
             self._out += self.preemption.refused(event.grant_id, event.reason, self.term, now)
 
     def _patch_failed(self, answer: Answer, now: float) -> None:
@@ -342,7 +344,7 @@ class Core:
         self._out += self.preemption.advance(self.term, now)
         if self._capacity_changes.taken():
             self.scheduler.wake()
-        self._out += self.committer.turn(self.term, now, self.parking.ahead(set(self.preemption.open), now))
+        self._out += self.committer.turn(self.term, now, self.suspension.ahead(set(self.preemption.open), now))
 
     # --- the log and what follows it (R1, R2) -----------------------------------------------------------------
 

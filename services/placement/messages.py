@@ -11,7 +11,7 @@ from shared.contracts.log import DecisionBatch, LogMark, ReadyRecord, TermRecord
 from shared.contracts.node_commands import NodeGrant, NodeRelease, NodeSync, NodeSyncAnswer
 from shared.contracts.preemption import Plan, Reserved
 from shared.model.gpu import Inventory
-from shared.model.parked import Parked
+from shared.model.suspension import Suspension
 
 
 class Input(msgspec.Struct, frozen=True):
@@ -71,7 +71,7 @@ class GrantAcknowledged(Input, frozen=True):
     grant_id: str
     ok: bool = True
     reason: str = ""
-    parked: Parked | None = None
+    suspension: Suspension | None = None
     dead: bool = False
 
 

@@ -44,7 +44,7 @@ class Scheduler:
         self.engine = Engine(book, policy)
         self.fair = Fair(book)
         self.queue = Queue(self.fair, self._least)
-        self.fair.waiting = self.queue.waiting_by_lane
+        self.fair.waiting = self.queue.waiting_by_queue
         self.reports = Reports()
         self.gangs = Gangs(book)
         self.explainer = Explainer(book, self.engine, self.gangs, self.fair)
@@ -79,7 +79,7 @@ class Scheduler:
         gang = self.gangs.of(uid)
         if gang is None:
             return self.fair.quota_exceeded((self.book.pods[uid],))
-        return self.fair.quota_exceeded([self.book.pods[u] for u in self.queue.in_line_with(uid)], gang.need)
+        return self.fair.quota_exceeded([self.book.pods[u] for u in self.queue.group_with(uid)], gang.need)
 
     def admit(self, state: PodState, now: float) -> list[m.Command]:
         """A pod that is new or has changed, unbound and without a hold: into its line, or out of it, or refused by name."""
@@ -99,11 +99,13 @@ class Scheduler:
             self._turn(gang, now)
         elif source := self.gangs.unknown_source(state):
             self.queue.add_to_gang(state, f"? {state.pod.metadata.namespace}/{source}")
-            self.queue.park(state.uid, now)
+            self.queue.mark_unschedulable(state.uid, now)
         else:
             self.queue.add(state, self.engine.key_of(state), plain=self.engine.is_plain(state))
-        if self.queue.waits(state.uid) and gang is None:
-            self.reports.want_words((state.uid,))  # its line waits, so it is not tried; nobody may wait without a word
+        if self.queue.is_unschedulable(state.uid) and gang is None:
+            self.reports.needs_reports(
+                (state.uid,)
+            )  # its line waits, so it is not tried; nobody may wait without a word
         return []
 
     def note(self, state: PodState, now: float) -> None:
@@ -147,9 +149,9 @@ class Scheduler:
             return
         standing = (gang.need, len(gang.waiting)) if gang.gathered else (0, 0)
         if not gang.gathered:
-            self.queue.park(uid, now)
+            self.queue.mark_unschedulable(uid, now)
         elif standing != gang.standing:
-            self.queue.unpark(uid)
+            self.queue.mark_schedulable(uid)
         gang.standing = standing
 
     def forget(self, uid: str, now: float) -> None:
@@ -212,7 +214,7 @@ class Scheduler:
         if claims:
             # Volumes that bind late need the node first; the pod is tried again when its claims are bound.
             self.queue.add(state, self.engine.key_of(state), plain=False)
-            self.queue.park(state.uid, now, pause_s=_CLAIMS_PAUSE_S)
+            self.queue.mark_unschedulable(state.uid, now, pause_s=_CLAIMS_PAUSE_S)
             return None, self.reports.ask_claims(state.uid, claims, now)
         self.queue.remove(state.uid)
         return place, []
@@ -220,11 +222,11 @@ class Scheduler:
     def attempt_gang(self, gang: GangState, uid: str, now: float, granting: Granting) -> tuple[Tried, list[m.Command]]:
         """One try for the gang whose line `uid` heads. Those who get a place hold it on the book, and are out of the queue;
         where too few would get one nobody does, and the line waits for a change."""
-        line = self.queue.in_line_with(uid)
+        line = self.queue.group_with(uid)
         able = [self.book.pods[u] for u in line if not self.queue.paused(u, now)]
         need = min(gang.need, len(able)) if gang.begun else gang.need
         if not gang.gathered:
-            self.queue.park(uid, now)
+            self.queue.mark_unschedulable(uid, now)
             return Tried([]), []
         if len(able) < need:
             self.queue.pause(uid, now)  # another member is paused, for its Binding was refused
@@ -268,11 +270,11 @@ class Scheduler:
         for one in placed:
             self.queue.add_to_gang(one.state, gang.key, spare=gang.spare)
         gang.problem = why
-        self._gang_waits(gang, self.queue.in_line_with(placed[0].state.uid), now, None)
+        self._gang_waits(gang, self.queue.group_with(placed[0].state.uid), now, None)
 
     def _gang_waits(self, gang: GangState, line: list[str], now: float, misfit: Misfit | None) -> None:
         self.stats.rejections += 1
-        self.queue.park(line[0], now)
+        self.queue.mark_unschedulable(line[0], now)
         if misfit is None or misfit.uid:
             self.queue.pause(
                 line[0], now
@@ -285,9 +287,9 @@ class Scheduler:
         self.stats.rejections += 1
         if alone:
             self.queue.add(state, self.engine.key_of(state), plain=False)
-        self.queue.park(state.uid, now)
+        self.queue.mark_unschedulable(state.uid, now)
         self.reports.needs_report(state.uid)
-        self.reports.want_words(self.queue.parked_with(state.uid))
+        self.reports.needs_reports(self.queue.unschedulable_with(state.uid))
 
     def explain_one(self, now: float) -> list[m.Command]:
         """When there is nothing better to do: why one of them waits."""

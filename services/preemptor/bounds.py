@@ -79,7 +79,7 @@ class Bounds:
         for node in self.area:
             if self._patient and self._candidates.leaving(node):
                 parts += [NOTHING] * (len(node.gpus) // ask.count)
-            elif any(c.parks for c in self._candidates.on(node, state)):
+            elif any(c.suspends for c in self._candidates.on(node, state)):
                 return least
             else:
                 parts += self._candidates.emptied(ask.count, node)
@@ -102,9 +102,9 @@ class Bounds:
         candidates = self._candidates.on(node, state)
         if not candidates:
             return None
-        parks = [HARDNESS[c.parks[0]] for c in candidates if c.parks]
-        if parks:
-            return min(parks), NOBODY, 0, 0, 0, FIRST
+        suspends = [HARDNESS[c.suspends[0]] for c in candidates if c.suspends]
+        if suspends:
+            return min(suspends), NOBODY, 0, 0, 0, FIRST
         ask = None if state.request is None else state.request.hardest
         if ask is not None and ask.whole and not ask.profile:
             costs = self._candidates.emptied(ask.count, node)

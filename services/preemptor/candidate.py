@@ -7,7 +7,7 @@ import msgspec
 from shared.book.demand import Demand
 from shared.contracts.preemption import Action
 from shared.model.grant import GpuShare
-from shared.model.parked import Parking
+from shared.model.suspension import SuspendAction
 
 
 class Last(tuple[str, str]):
@@ -45,7 +45,7 @@ class Candidate(msgspec.Struct, frozen=True):
     """On its node."""
     budgets: tuple[str, ...] = ()
     """The PodDisruptionBudgets that it is under."""
-    parks: tuple[Parking, ...] = ()
+    suspends: tuple[SuspendAction, ...] = ()
     """What it can give up without ending, from gentle to hard."""
     may_end: bool = True
     uses_mib: int | None = None

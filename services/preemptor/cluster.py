@@ -36,7 +36,7 @@ class Cluster:
                 self.gangs.start_over(now)
                 self._immunity.only(self.book.pods, now)
                 for state in self.book.pods.values():
-                    self._park(state)
+                    self._suspend(state)
                 self._read_policy()
             case m.FactsSeen():
                 for fact in event.facts:
@@ -57,7 +57,7 @@ class Cluster:
                 if uid not in self.book.pods or seen.metadata.deletion_timestamp is not None:
                     self._immunity.ended(uid, now)
                 if uid in self.book.pods:
-                    self._park(self.book.pods[uid])
+                    self._suspend(self.book.pods[uid])
                     self.gangs.see(self.book.pods[uid], now, able=not self.book.pods[uid].refusal)
                 else:
                     self.gangs.forget(uid, now)
@@ -67,11 +67,11 @@ class Cluster:
             case ConfigMap():
                 self._read_policy()
 
-    def _park(self, state: PodState) -> None:
+    def _suspend(self, state: PodState) -> None:
         """As its annotation says. Placement, which waits for the node's word, has the last one."""
         held = self.book.grants.get(state.grant_id)
-        if held is not None and held.parked != state.parked:
-            self.book.park(held.grant_id, state.parked)
+        if held is not None and held.suspension != state.suspension:
+            self.book.suspend(held.grant_id, state.suspension)
 
     def _read_policy(self) -> None:
         """As placement does, which tells people where a text cannot be read: then the last good one is in force."""

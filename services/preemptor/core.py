@@ -29,7 +29,7 @@ from shared.book.states import PodState
 from shared.contracts.commands import Evict
 from shared.contracts.events import PreemptionProposed
 from shared.contracts.preemption import ENDS, Plan, PreemptAnswer
-from shared.model.parked import PARKINGS
+from shared.model.suspension import SUSPEND_ACTIONS
 from shared.queues.precedence import Precedence
 
 ASK_AGAIN_S = 5.0
@@ -345,7 +345,7 @@ class Core:
         elif found is not None:
             if all(self._wants(b.uid) for b in found.plan.beneficiaries):  # else it is not the victims who could not
                 self._candidates.could_not(
-                    [v.uid for v in found.plan.victims if v.action in PARKINGS], now + self.config.immunity_s
+                    [v.uid for v in found.plan.victims if v.action in SUSPEND_ACTIONS], now + self.config.immunity_s
                 )
             self._wait(found, now, shun=False)
 

@@ -238,18 +238,23 @@ class Planner:
         candidates = [c for c in self._candidates.on(node, state) if c.uid not in self._gone]
         trying = Trying(self.place, self._candidates, state, node, before, list(self._gone.values()), self._takers)
         for action in self._candidates.gentle:
-            way = self._parking(
-                trying, [parked for c in candidates if action.name in c.parks and (parked := action.of(c)) is not None]
+            way = self._suspend_some(
+                trying,
+                [
+                    suspension
+                    for c in candidates
+                    if action.name in c.suspends and (suspension := action.of(c)) is not None
+                ],
             )
             if way is not None:
                 return way
         return self._evicting(trying, candidates)
 
-    def _parking(self, trying: Trying, parked: list[Candidate]) -> Way | None:
-        if not parked or trying.fits(parked) is None:
+    def _suspend_some(self, trying: Trying, suspension: list[Candidate]) -> Way | None:
+        if not suspension or trying.fits(suspension) is None:
             return None
         victims: list[Candidate] = []
-        for candidate in parked:
+        for candidate in suspension:
             if trying.lets_go([*victims, candidate]):
                 victims.append(candidate)
                 if trying.fits(victims) is not None:

@@ -19,7 +19,7 @@ from shared.book.states import GrantState, NodeState, PodState
 from shared.model.grant import GpuShare
 from shared.model.life import STUCK_S, ends_by
 from shared.model.objects import Pod
-from shared.model.parked import Parking, can_park
+from shared.model.suspension import SuspendAction, can_suspend
 
 KNOWN_S = 10.0
 """The prices of a node's pods that are older are reckoned anew."""
@@ -211,7 +211,7 @@ class Candidates:
                 msgspec.structs.replace(c, may_end=False) if not spent.isdisjoint(c.budgets) else c
                 for c in known.candidates
             )
-            known.able = tuple(c for c in able if c.may_end or c.parks)
+            known.able = tuple(c for c in able if c.may_end or c.suspends)
             known.clearing = clearings(known.able)
             known.emptied = {}
         known.leaving = self._leave(node)
@@ -225,7 +225,7 @@ class Candidates:
             for s in node.pods.values()
             if s.grant_id and not why_not(s, self._book, self._now, stays=True)
         )
-        candidates = tuple(sorted((c for c in made if c.may_end or c.parks), key=lambda c: c.cost))
+        candidates = tuple(sorted((c for c in made if c.may_end or c.suspends), key=lambda c: c.cost))
         known = self._of[node.name] = _Known(
             _pods(node),
             candidates,
@@ -324,18 +324,18 @@ class Candidates:
             state.demand,
             shares,
             tuple(budgets_of(state, self._book)),
-            self._parks(state),
+            self._suspends(state),
             not self._spared(state, budgets=False),
             self._uses_mib(state.uid),
         )
 
-    def _parks(self, state: PodState) -> tuple[Parking, ...]:
-        """Nothing of one that is parked already: what it has left is little, and two orders at once are none."""
+    def _suspends(self, state: PodState) -> tuple[SuspendAction, ...]:
+        """Nothing of one that is suspended already: what it has left is little, and two orders at once are none."""
         held = self._book.grants[state.grant_id]
         one_node = len({share.node for part in held.given.containers.values() for share in part.gpus}) == 1
-        if state.uid in self._cannot or state.parked is not None or held.parked is not None or not one_node:
+        if state.uid in self._cannot or state.suspension is not None or held.suspension is not None or not one_node:
             return ()
-        return tuple(action.name for action in self.gentle if can_park(action.name, held.given.containers.values()))
+        return tuple(action.name for action in self.gentle if can_suspend(action.name, held.given.containers.values()))
 
 
 def _shares(held: GrantState, node: str) -> tuple[GpuShare, ...]:

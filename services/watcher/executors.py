@@ -14,6 +14,7 @@ from shared.kube.outcomes import Result, refused_for_certain
 from shared.kube.writes import Writes
 from shared.model import names
 from shared.model.claims import Consumer, ResourceClaim
+from shared.model.suspension import annotated_suspension, suspension_patch
 from shared.telemetry import Metrics, Telemetry
 
 BINDS_IN_FLIGHT = 32
@@ -156,8 +157,8 @@ class Executors:
         match order:
             case c.TouchPod():
                 return await self._touch(order)
-            case c.ParkPod():
-                return await self._park(order)
+            case c.SuspendPod():
+                return await self._suspend(order)
             case c.ReportPending():
                 self._announcer.report(order)
                 return Result("done")
@@ -190,24 +191,24 @@ class Executors:
         outcome: c.Outcome = "refused" if order.by_status or refused_for_certain(result) else "unknown"
         return Result(outcome, f"its annotations: {result.message}; its status: {by_status.message}")
 
-    async def _park(self, order: c.ParkPod) -> Result:
+    async def _suspend(self, order: c.SuspendPod) -> Result:
         """What stands there already is not written, nor told, again."""
         pod = self._core.find("Pod", order.name, order.namespace)
         if (
             pod is not None
             and pod.metadata.uid == order.uid
-            and pod.metadata.annotations.get(names.ANNOTATION_PARKED, "") == order.parked
+            and annotated_suspension(pod.metadata.annotations) == order.suspension
         ):
             return Result("done")
         result = await self._writes.annotate_pod(
             order.namespace,
             order.name,
             order.uid,
-            {names.ANNOTATION_PARKED: order.parked or None},
+            suspension_patch(order.suspension),
             order.resource_version,
         )
         if result.outcome == "done":
-            reason, action = ("Parked", "Parking") if order.parked else ("Resumed", "Resuming")
+            reason, action = ("Suspended", "Suspending") if order.suspension else ("Resumed", "Resuming")
             self._announcer.offer(
                 c.AnnounceEvent(
                     uid=order.uid,

@@ -13,7 +13,7 @@ from shared.book.states import GrantState, NodeState, PodState, room_of
 from shared.model.gpu import Inventory
 from shared.model.grant import Grant, sum_shares
 from shared.model.mig import instance_mask
-from shared.model.parked import Parked, left_of
+from shared.model.suspension import Suspension, left_of
 from shared.model.units import WHOLE_GPU_MILLI
 
 
@@ -57,16 +57,18 @@ class Ledger:
         if self.witness is not None:
             self.witness.booked(held)
 
-    def park(self, grant_id: str, parked: Parked | None) -> None:
+    def suspend(self, grant_id: str, suspension: Suspension | None) -> None:
         """From now on it takes what is left of it so; None: all that it was given."""
         held = self._unbook(grant_id)
         if held is None:
             return
         given = held.given
-        if parked is None:
-            self._book(msgspec.structs.replace(held, grant=given, whole=None, parked=None))
+        if suspension is None:
+            self._book(msgspec.structs.replace(held, grant=given, whole=None, suspension=None))
         else:
-            self._book(msgspec.structs.replace(held, grant=left_of(given, parked), whole=given, parked=parked))
+            self._book(
+                msgspec.structs.replace(held, grant=left_of(given, suspension), whole=given, suspension=suspension)
+            )
 
     def _gpu_charge(self, held: GrantState, sign: int) -> None:
         kept = sign if held.phase == "reserved" else 0
@@ -238,10 +240,10 @@ class Ledger:
         )
 
     def _taken(self, held: GrantState) -> Grant:
-        """What it takes; of a parked pod on a node that has not said yet what runs there, what it was parked to."""
+        """What it takes; of a suspended pod on a node that has not said yet what runs there, what it was suspended to."""
         node = self.nodes.get(held.node)
         state = None if node is None or not node.agent_trouble else node.pods.get(held.uid)
-        return held.grant if state is None or state.parked is None else left_of(held.given, state.parked)
+        return held.grant if state is None or state.suspension is None else left_of(held.given, state.suspension)
 
 
 def _masks(node: NodeState, room: GpuRoom) -> list[int]:

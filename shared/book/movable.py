@@ -30,7 +30,7 @@ class Movable(msgspec.Struct, frozen=True):
 
 
 def gpu_milli(state: PodState, book: Book) -> int:
-    """What a pod was given of GPUs, parked or not: of each the larger of its part of the memory and of the compute."""
+    """What a pod was given of GPUs, suspended or not: of each the larger of its part of the memory and of the compute."""
     held = book.grants.get(state.grant_id)
     taken = 0
     for container in () if held is None else held.given.containers.values():

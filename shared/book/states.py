@@ -20,8 +20,8 @@ from shared.model.kube_object import OwnerReference
 from shared.model.life import UNTOLD, Life, read_life
 from shared.model.mig import geometry_of
 from shared.model.objects import Node, Pod
-from shared.model.parked import Parked, decode_parked
 from shared.model.request import PodRequest, RequestError, read_request
+from shared.model.suspension import Suspension, annotated_suspension, decode_suspension
 from shared.model.units import WHOLE_GPU_MILLI, QuantityError, milli, whole
 
 GrantPhase = Literal["holding", "bound", "leaving", "reserved"]
@@ -51,7 +51,7 @@ class PodState(msgspec.Struct):
     gang: GangRef | None = None
     """The gang that it must be placed with; None: it is placed by itself."""
     life: Life = UNTOLD
-    parked: Parked | None = None
+    suspension: Suspension | None = None
     """What it has to give up for now, by its annotation; that it has is for its node to say."""
     excluded: str = ""
     """Why it cannot be touched. A Binding of the past may still succeed for it, whose grant is void: it is not placed until it is
@@ -123,12 +123,12 @@ class GrantState(msgspec.Struct):
     node: str
     phase: GrantPhase
     whole: Grant | None = None
-    """Of a parked pod: the grant as it was given. `grant` is what it takes now."""
-    parked: Parked | None = None
+    """Of a suspended pod: the grant as it was given. `grant` is what it takes now."""
+    suspension: Suspension | None = None
 
     @property
     def given(self) -> Grant:
-        """As it was given, parked or not."""
+        """As it was given, suspended or not."""
         return self.whole or self.grant
 
     @property
@@ -232,15 +232,15 @@ def pod_state(pod: Pod, claims: Mapping[str, ResourceClaim] = MappingProxyType({
         claims=names_of,
         gang=gang,
         life=life,
-        parked=_parked_of(pod),
+        suspension=_suspension_of(pod),
     )
 
 
-def _parked_of(pod: Pod) -> Parked | None:
-    """Only Kerf writes it; what cannot be read is from a Kerf to come, and parks nobody."""
-    text = pod.metadata.annotations.get(names.ANNOTATION_PARKED)
+def _suspension_of(pod: Pod) -> Suspension | None:
+    """Only Kerf writes it; what cannot be read is from a Kerf to come, and suspends nobody."""
+    text = annotated_suspension(pod.metadata.annotations)
     try:
-        return None if text is None else decode_parked(text)
+        return decode_suspension(text) if text else None
     except msgspec.DecodeError:
         return None
 

@@ -148,19 +148,19 @@ class PublishSlice(Message, tag="slice", tag_field="patch", frozen=True):
     devices: tuple[SliceDevice, ...] = ()
 
 
-class ParkPod(Message, tag="park", tag_field="patch", frozen=True):
-    """Writes the annotation kerf.dev/parked, and an Event that says why; empty takes it away."""
+class SuspendPod(Message, tag="park", tag_field="patch", frozen=True):
+    """Writes the annotation kerf.dev/suspended, and an Event that says why; empty takes it away."""
 
     uid: str
     namespace: str
     name: str
-    parked: str
+    suspension: str = msgspec.field(name="parked")
     reason: str
     resource_version: str = ""
     """The only one it is for: what was decided before somebody else took the lead must not come true later."""
 
 
-Patch = TouchPod | ReportPending | AnnounceEvent | LabelNode | DeletePod | SelectNode | PublishSlice | ParkPod
+Patch = TouchPod | ReportPending | AnnounceEvent | LabelNode | DeletePod | SelectNode | PublishSlice | SuspendPod
 
 
 class PatchBatch(Message, frozen=True):

@@ -175,7 +175,7 @@ _EXAMPLES: tuple[Any, ...] = (
             c.LabelNode(node=NODE, labels={"nvidia.com/gpu.product": "NVIDIA-H200", "kerf.dev/old": None}),
             c.DeletePod(uid=UID_2, namespace=NAMESPACE, name="train-1", reason="its node does not exist", resource_version=VERSION),
             c.PublishSlice(node=NODE, generation=2, mark="8d1f", devices=(c.SliceDevice(name="gpu-0", memory_mib=143_771, texts={"uuid": GPU}, versions={"cudaComputeCapability": "9.0.0"}),)),
-            c.ParkPod(uid=UID, namespace=NAMESPACE, name=POD, parked='{"action":"pause","plan_id":"plan-7"}', reason="makes room for team-b/serve-1", resource_version=VERSION),
+            c.SuspendPod(uid=UID, namespace=NAMESPACE, name=POD, suspension='{"action":"pause","plan_id":"plan-7"}', reason="makes room for team-b/serve-1", resource_version=VERSION),
             c.SelectNode(namespace=NAMESPACE, claim="data-train-0", node=NODE, volume="pv-7"),
         )
     ),

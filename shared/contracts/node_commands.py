@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from shared.contracts.base import Message
 from shared.model.gpu import Strategy, checked
 from shared.model.grant import Grant
-from shared.model.parked import Parked
+from shared.model.suspension import Suspension
 
 
 class NodeGrant(Message, frozen=True):
@@ -16,7 +18,7 @@ class NodeGrant(Message, frozen=True):
     namespace: str
     name: str
     grant: Grant
-    parked: Parked | None = None
+    suspension: Suspension | None = msgspec.field(name="parked", default=None)
     """What its pod has to give up for now. The answer says whether it has."""
     number: int = 0
     """Rises with each order of a term. An agent that has met a later order about a grant does not go back to an earlier one."""
@@ -77,7 +79,7 @@ class NodeSyncAnswer(Message, frozen=True):
     live: tuple[LiveSlice, ...] = ()
     tombstones: tuple[str, ...] = ()
     """Grants of the sync that were given back for good already."""
-    parked: dict[str, Parked] = {}
+    suspension: dict[str, Suspension] = msgspec.field(name="parked", default_factory=dict)
     """Grants of the sync whose slices have given something up, and what."""
 
 
@@ -126,7 +128,7 @@ class Accepted(Message, frozen=True):
     node: str = ""
     grant_id: str = ""
     """The grant it answers for, where there is one."""
-    parked: Parked | None = None
+    suspension: Suspension | None = msgspec.field(name="parked", default=None)
     """What its slices have given up now: the order's very words. None with a `reason` where they cannot."""
     dead: bool = False
     """The node will never hand this grant over: it has released it, or has closed the term that the grant is from."""

@@ -130,8 +130,10 @@ class InspectPod(Message, frozen=True):
     state: str
     """holding, bound, leaving; or reserved: it has no place yet, and this one is kept for it."""
     containers: tuple[str, ...] = ()
+    suspension: str = ""
+    """The action by which it is suspended, such as pause; empty where it is not."""
     parked: str = ""
-    """What it has given up something by, such as pause; empty where nothing."""
+    """The name of `suspension` before 0.2."""
 
 
 class InspectGpu(Message, frozen=True):
@@ -154,8 +156,10 @@ class InspectGpu(Message, frozen=True):
     """Of slices that are paused, which keep it."""
     returning_mib: int = 0
     """Of slices that take back what they had given up."""
+    suspended_mib: int = 0
+    """Given up for a while by suspended pods: on the host, or not allocated. It comes back when there is room."""
     parked_mib: int = 0
-    """Given up for a while, by who has it on the host, or has not allocated it. It comes back when there is room."""
+    """The name of `suspended_mib` before 0.2."""
     reserved_mib: int = 0
     """Kept for pods that others make room for. It is not allocated: until those have given back it is theirs."""
 

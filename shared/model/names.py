@@ -41,7 +41,9 @@ ANNOTATION_TIER = "kerf.dev/tier"
 # Annotations that Kerf writes. Only the watcher's account may write the grant (an admission policy sees to it).
 ANNOTATION_GRANT = "kerf.dev/grant"
 ANNOTATION_TOUCHED = "kerf.dev/touched"
+ANNOTATION_SUSPENDED = "kerf.dev/suspended"
 ANNOTATION_PARKED = "kerf.dev/parked"
+"""What ANNOTATION_SUSPENDED was called before 0.2: still read, and removed by the next write of the new one."""
 ANNOTATION_DIALECT = "kerf.dev/dialect"
 ANNOTATION_ADMISSION_TRACEPARENT = "kerf.dev/admission-traceparent"
 

@@ -153,15 +153,15 @@ async def test_a_slice_gives_up_compute_on_the_way_of_the_annotation_and_gets_it
             await world.ask("POST", resources.POD.collection(world.namespace), {"metadata": meta, "spec": spec})
             await world.bound(name)
         low = await world.seen("Pod", "low")
-        parked = json.loads(low["metadata"]["annotations"]["kerf.dev/parked"])
-        assert (parked["action"], parked["compute_milli"]) == ("throttle", 100)
-        told = await world.event("low", "Parked")
+        suspension = json.loads(low["metadata"]["annotations"]["kerf.dev/suspended"])
+        assert (suspension["action"], suspension["compute_milli"]) == ("throttle", 100)
+        told = await world.event("low", "Suspended")
         assert f"for {world.namespace}/high" in told["message"]
         await world.delete_pod("high")
 
         async def resumed() -> bool:
             seen = await world.seen("Pod", "low")
-            return "kerf.dev/parked" not in seen["metadata"]["annotations"]
+            return "kerf.dev/suspended" not in seen["metadata"]["annotations"]
 
         await eventually(resumed, within_s=WITHIN_S, what="low has its compute back")
         await world.event("low", "Resumed")

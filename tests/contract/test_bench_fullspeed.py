@@ -1,4 +1,4 @@
-"""The bench of parking, small: an agent over real NATS, programs on the fake driver. Times are for people; here only what they rest on."""
+"""The bench of suspension, small: an agent over real NATS, programs on the fake driver. Times are for people; here only what they rest on."""
 
 from __future__ import annotations
 

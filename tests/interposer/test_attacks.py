@@ -22,7 +22,7 @@ Limited = Callable[[int], Container]
 
 
 @pytest.mark.parametrize(
-    "way", ["versioned", "namespace", "import", "parked", "partly", "sparse", "ipc", "retain", "unlock", "daemon"]
+    "way", ["versioned", "namespace", "import", "suspended", "partly", "sparse", "ipc", "retain", "unlock", "daemon"]
 )
 def test_the_way_leads_to_no_more_than_the_limit(limited: Limited, way: str) -> None:
     (most,) = limited(LIMIT).run("attack", way)

@@ -121,7 +121,7 @@ class SimNode:
         self.world.clock.after(self.world.rng.choice(gaps_s), self._take_one)
 
     def lie(self) -> None:
-        """Says of others' grants that they are released, dead or parked, and of terms that there are higher ones."""
+        """Says of others' grants that they are released, dead or suspended, and of terms that there are higher ones."""
         world, rng = self.world, self.world.rng
         others = [g for n in world.nodes.values() if n is not self for g in n.agent.held.known]
         if not others:

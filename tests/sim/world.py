@@ -437,7 +437,7 @@ class World:
         if core.nodes.synced_count < len(self.nodes):
             return False
         leaving = any(g.phase == "leaving" for g in core.book.grants.values())
-        return not leaving and all(line.parked for line in core.queue.lines.values())
+        return not leaving and all(line.suspension for line in core.queue.groups.values())
 
     def _finish(self) -> None:
         core = self.leading()

@@ -17,7 +17,7 @@ from services.placement.queries import questions
 from services.preemptor import messages as pm
 from services.preemptor.config import Config
 from services.preemptor.core import Core as Preemptor
-from shared.contracts.commands import Answer, Evict, ParkPod
+from shared.contracts.commands import Answer, Evict, SuspendPod
 from shared.contracts.events import PreemptionAbandoned, PreemptionExecuted, PreemptionReserved
 from shared.contracts.facts import Gone, Put
 from shared.contracts.preemption import Plan, Spared
@@ -26,7 +26,7 @@ from shared.model.affinity import LabelSelector
 from shared.model.grant import Grant, decode_grant
 from shared.model.kube_object import Meta, OwnerReference
 from shared.model.objects import DisruptionBudgetSpec, DisruptionBudgetStatus, Pod, PodDisruptionBudget, PodStatus
-from shared.model.parked import decode_parked
+from shared.model.suspension import decode_suspension
 from tests.support import build
 from tests.support.endings import Endings, ends
 from tests.support.sliced_nodes import TEAM, SlicedNodes
@@ -46,7 +46,7 @@ class Together(SlicedNodes):
     def __init__(self, nodes: Mapping[str, int], *, gives_back_s: float = 3.0, least: Mapping[str, int] | None = None, immunity_s: float = 60.0, queues: str | None = None,
                  racks: Mapping[str, str] | None = None, **preemptor: Any) -> None:  # fmt: skip
         self.ends_at: dict[str, float] = {}
-        self.parkings: list[tuple[float, str, str]] = []
+        self.suspensions: list[tuple[float, str, str]] = []
         """(when, name, action), or an empty action where it goes on"""
         self.plans: dict[str, Plan] = {}
         self.outcome: dict[str, str] = {}
@@ -113,7 +113,7 @@ class Together(SlicedNodes):
             if at <= self.now:
                 self._given_back.remove((at, given))
                 self.grants.pop(given.grant_id, None)
-                self.parked.pop(given.grant_id, None)
+                self.suspension.pop(given.grant_id, None)
                 self.send(given)
         for uid in self.endings.over(self.now):
             if uid in self.live:
@@ -240,7 +240,7 @@ class Together(SlicedNodes):
                     )
             case m.SendPatches():
                 for patch in command.patches:
-                    if isinstance(patch, ParkPod):
+                    if isinstance(patch, SuspendPod):
                         self._annotate(patch)
             case m.SendGrant():
                 return [self.told(command.grant)]
@@ -307,14 +307,16 @@ class Together(SlicedNodes):
                 == 1
             )
 
-    def _annotate(self, order: ParkPod) -> None:
+    def _annotate(self, order: SuspendPod) -> None:
         pod = self.live.get(order.uid)
         if pod is None or pod.metadata.resource_version != order.resource_version:
             return
-        notes = {key: value for key, value in pod.metadata.annotations.items() if key != names.ANNOTATION_PARKED}
-        notes |= {names.ANNOTATION_PARKED: order.parked} if order.parked else {}
+        notes = {key: value for key, value in pod.metadata.annotations.items() if key != names.ANNOTATION_SUSPENDED}
+        notes |= {names.ANNOTATION_SUSPENDED: order.suspension} if order.suspension else {}
         meta = msgspec.structs.replace(pod.metadata, resource_version=build.next_version(), annotations=notes)
-        self.parkings.append((self.now, order.name, decode_parked(order.parked).action if order.parked else ""))
+        self.suspensions.append(
+            (self.now, order.name, decode_suspension(order.suspension).action if order.suspension else "")
+        )
         self.appears(msgspec.structs.replace(pod, metadata=meta))
 
     def _evict(self, order: Evict, plan_id: str) -> Answer | None:
@@ -350,7 +352,7 @@ class Together(SlicedNodes):
         notes = {
             key: value
             for key, value in pod.metadata.annotations.items()
-            if key not in (names.ANNOTATION_GRANT, names.ANNOTATION_PARKED)
+            if key not in (names.ANNOTATION_GRANT, names.ANNOTATION_SUSPENDED)
         }
         meta = msgspec.structs.replace(
             pod.metadata,

@@ -7,13 +7,13 @@ from collections import defaultdict
 from typing import Any
 
 from services.placement import messages as m
-from services.placement.queries.memory_breakdown import columns
+from services.placement.queries.memory_breakdown import memory_breakdown
 from services.preemptor import messages as pm
 from shared.contracts.node_commands import NodeGrant
 from shared.contracts.samples import GpuUse, SliceUse, UsageSample
 from shared.model.grant import Grant, sum_shares
 from shared.model.objects import Pod
-from shared.model.parked import Parked, left_of
+from shared.model.suspension import Suspension, left_of
 from tests.support.leader import Leader
 
 TEAM = "team"
@@ -28,7 +28,7 @@ class SlicedNodes(Leader):
         """By uid, as the API server has them."""
         self.grants: dict[str, Grant] = {}
         """By id, from the Binding until the node has given it back."""
-        self.parked: dict[str, Parked] = {}
+        self.suspension: dict[str, Suspension] = {}
         """By grant, what its node makes it give up."""
         self.uses_percent: dict[str, int] = {}
         """Of the memory that it was given, by name: what a slice has allocated. Who is not named here is not seen by its node."""
@@ -68,29 +68,29 @@ class SlicedNodes(Leader):
         """The node does as it is told, and says so; but nobody keeps less than it has allocated."""
         grant_id = order.grant.grant_id
         if (
-            order.parked is not None
-            and order.parked.action == "shrink"
-            and self._uses_mib(order.grant, order.name) > order.parked.memory_mib
+            order.suspension is not None
+            and order.suspension.action == "shrink"
+            and self._uses_mib(order.grant, order.name) > order.suspension.memory_mib
         ):
             return m.GrantAcknowledged(
                 self.live[order.uid].spec.node_name,
                 grant_id,
                 reason="it has more allocated",
-                parked=self.parked.get(grant_id),
+                suspension=self.suspension.get(grant_id),
             )
-        if order.parked is None:
-            self.parked.pop(grant_id, None)
+        if order.suspension is None:
+            self.suspension.pop(grant_id, None)
         else:
-            self.parked[grant_id] = order.parked
+            self.suspension[grant_id] = order.suspension
         self.nobody_is_booked_twice()
         return m.GrantAcknowledged(
-            self.live[order.uid].spec.node_name if order.uid in self.live else "", grant_id, parked=order.parked
+            self.live[order.uid].spec.node_name if order.uid in self.live else "", grant_id, suspension=order.suspension
         )
 
     def nobody_is_booked_twice(self) -> None:
         taken: dict[str, list[int]] = defaultdict(lambda: [0, 0])
         for grant_id, given in self.grants.items():
-            grant = left_of(given, self.parked[grant_id]) if grant_id in self.parked else given
+            grant = left_of(given, self.suspension[grant_id]) if grant_id in self.suspension else given
             for share in (share for part in grant.containers.values() for share in part.gpus):
                 taken[share.uuid][0] += share.memory_mib
                 taken[share.uuid][1] += share.compute_milli
@@ -102,12 +102,12 @@ class SlicedNodes(Leader):
             given = sum_shares(held.given for held in node.grants.values() if held.phase != "reserved")
             # Of a slice whose pod was gone before this leader came nobody knows what it has given up: it counts whole until it is released.
             unknown = any(held.phase == "leaving" and held.uid not in node.pods for held in node.grants.values())
-            for uuid, of in columns(node, self.core.parking.returns).items():
+            for uuid, of in memory_breakdown(node, self.core.suspension.returns).items():
                 here_mib = of.guaranteed_mib + of.paused_mib + of.returning_mib
                 assert here_mib <= GPU_MIB or unknown
-                assert here_mib + of.parked_mib == given.get((node.name, uuid), (0, 0))[0]
+                assert here_mib + of.suspended_mib == given.get((node.name, uuid), (0, 0))[0]
             assert all(
-                self.parked.get(held.grant_id) == held.parked
+                self.suspension.get(held.grant_id) == held.suspension
                 for held in node.grants.values()
-                if held.parked is not None and held.grant_id in self.grants
+                if held.suspension is not None and held.grant_id in self.grants
             )

@@ -119,7 +119,7 @@ class Troubled(Together):
             if any(s.node == name for part in grant.containers.values() for s in part.gpus)
         ]:
             del self.grants[grant_id]
-            self.parked.pop(grant_id, None)
+            self.suspension.pop(grant_id, None)
         self._given_back = [(at, given) for at, given in self._given_back if given.node != name]
 
     # --- what nodes and the API server answer -------------------------------------------------------------------
@@ -141,9 +141,9 @@ class Troubled(Together):
             case m.SendGrant() if command.node in self._gone or command.grant.grant.grant_id not in self.grants:
                 return []
             case m.SendGrant() if (
-                command.grant.parked is not None
+                command.grant.suspension is not None
                 and "refuses" in self._troubles
-                and command.grant.grant.grant_id not in self.parked
+                and command.grant.grant.grant_id not in self.suspension
                 and self._dice.random() < 0.4
             ):
                 return [
@@ -160,13 +160,13 @@ class Troubled(Together):
         return super()._answers(command)
 
     def _synced(self, sync: NodeSync) -> NodeSyncAnswer:
-        said = {grant.grant.grant_id: grant.parked for grant in sync.grants}
+        said = {grant.grant.grant_id: grant.suspension for grant in sync.grants}
         for grant_id in said.keys() & self.grants.keys():
-            parked = said[grant_id]
-            if parked is None:
-                self.parked.pop(grant_id, None)
+            suspension = said[grant_id]
+            if suspension is None:
+                self.suspension.pop(grant_id, None)
             else:
-                self.parked[grant_id] = parked
+                self.suspension[grant_id] = suspension
         self.nobody_is_booked_twice()
         live = []
         for grant_id, grant in self.grants.items():
@@ -184,7 +184,7 @@ class Troubled(Together):
                             gpus=gpus,
                         )
                     )
-        parked_now = {grant_id: parked for grant_id, parked in self.parked.items() if grant_id in said}
+        suspended_now = {grant_id: suspension for grant_id, suspension in self.suspension.items() if grant_id in said}
         return NodeSyncAnswer(
             node=sync.node,
             boot_id="boot-1",
@@ -192,7 +192,7 @@ class Troubled(Together):
             accepted=True,
             number=sync.number,
             live=tuple(live),
-            parked=parked_now,
+            suspension=suspended_now,
         )
 
     def _evict(self, order: Evict, plan_id: str) -> Answer | None:

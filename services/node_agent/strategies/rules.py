@@ -80,7 +80,7 @@ def _as_wished(slice_: Slice, wish: Wish) -> Slice:
         for part in slice_.parts
     )
     less = msgspec.structs.replace(slice_, parts=parts)
-    return msgspec.structs.replace(less, parked=wish.paused or not less.reserved)
+    return msgspec.structs.replace(less, suspension=wish.paused or not less.reserved)
 
 
 def _rules(mine: Slice, on: Mapping[str, list[Slice]], policy: Policy, wish: Wish) -> Rules:

@@ -30,11 +30,11 @@ from services.node_agent.strategies.install import install
 from services.node_agent.strategies.interposer import Interposer
 from services.node_agent.strategies.locks import LockError, Locks
 from services.node_agent.strategies.overruns import Overrun, Overruns, Ration, of_pods, rationed
-from services.node_agent.strategies.parking import Parker, wished
 from services.node_agent.strategies.quantum import Pace
 from services.node_agent.strategies.rules import NOTHING, Policy
 from services.node_agent.strategies.show import show
 from services.node_agent.strategies.slices import Key, Slice, slice_of
+from services.node_agent.strategies.suspension import Suspender, wished
 from services.node_agent.strategies.time_slice import TimeSlice
 from services.node_agent.strategies.to_host import ToHost
 from services.node_agent.strategies.turns import TurnKeeper
@@ -84,8 +84,8 @@ class Strategies:
             "interposer": Interposer(self._board, library, self._keeper.offer, clock),
             "time_slice": TimeSlice(self._board, library, self._keeper.offer, clock),
         }
-        self._to_host = ToHost(Locks(self._libcuda(), run / "parking.json"), PodCgroups(Path(config.cgroup_dir)))
-        self._parker = Parker(self._board, self._drivers, agent.live, self._to_host)
+        self._to_host = ToHost(Locks(self._libcuda(), run / "parked.json"), PodCgroups(Path(config.cgroup_dir)))
+        self._suspender = Suspender(self._board, self._drivers, agent.live, self._to_host)
         self._escapes = Escapes(config.escape_slack_mib)
         self._overruns = Overruns(config.escape_slack_milli, config.escape_window_s)
         self._over: dict[tuple[str, str], Overrun] = {}
@@ -136,16 +136,16 @@ class Strategies:
             return ContainerEdits()
         slice_ = slice_of(order.uid, order.container, order.share, grant, self._config.node)
         driver.prepare(
-            slice_, wished(order.parked, self._board.wished(slice_.key), [part.uuid for part in slice_.parts])
+            slice_, wished(order.suspension, self._board.wished(slice_.key), [part.uuid for part in slice_.parts])
         )
         return driver.edits(slice_)
 
-    async def park(self, ask: m.Ask) -> m.Done:
+    async def suspend(self, ask: m.Ask) -> m.Done:
         """The pod's slices have given up what it says, or taken it back; or why not."""
-        done = await self._parker.park(ask)
-        action = "resume" if ask.parked is None else ask.parked.action
+        done = await self._suspender.suspend(ask)
+        action = "resume" if ask.suspension is None else ask.suspension.action
         self._ctx.log.info(
-            "slices_not_parked" if done.reason else "slices_parked", pod=ask.uid, action=action, why=done.reason
+            "slices_not_suspended" if done.reason else "slices_suspended", pod=ask.uid, action=action, why=done.reason
         )
         return done
 
@@ -287,7 +287,7 @@ class Strategies:
         paged = (live for live in self._agent.live() if live.strategy in verdict.PROVES)
         slices = (slice_of(live.uid, live.container, _share(live, node), grants.get(live.uid), node) for live in paged)
         wishes = {
-            (live.uid, live.container): wished(self._agent.parked(live.uid), NOTHING, live.gpus)
+            (live.uid, live.container): wished(self._agent.suspension(live.uid), NOTHING, live.gpus)
             for live in self._agent.live()
         }
         for slice_, error in self._board.take_up(slices, wishes):

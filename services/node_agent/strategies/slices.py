@@ -30,7 +30,7 @@ class Slice(msgspec.Struct, frozen=True, kw_only=True):
     """The pod's: of those who share by turns, the higher goes first."""
     opportunistic: bool = False
     """Behind all others, whatever its priority and its compute."""
-    parked: bool = False
+    suspension: bool = False
     """It has given up its compute for a while: behind the opportunistic ones."""
 
     @property
@@ -40,12 +40,12 @@ class Slice(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def reserved(self) -> bool:
         """Whether its compute is a share that it gets and keeps to. Otherwise it takes what others leave, by turns."""
-        return not self.opportunistic and not self.parked and all(part.compute_milli > 0 for part in self.parts)
+        return not self.opportunistic and not self.suspension and all(part.compute_milli > 0 for part in self.parts)
 
     @property
     def rank(self) -> tuple[int, int]:
         """Among those that share by turns, the higher goes first."""
-        return (-1, 0) if self.parked else ((0 if self.opportunistic else 1), self.priority)
+        return (-1, 0) if self.suspension else ((0 if self.opportunistic else 1), self.priority)
 
 
 def slice_of(uid: str, container: str, share: ContainerGrant, grant: Grant | None, node: str) -> Slice:

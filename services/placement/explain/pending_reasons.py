@@ -141,7 +141,7 @@ class Reports:
         self._asked[uid] = (claims, now)
         return [m.SendPatches(claims)]
 
-    def want_words(self, uids: Iterable[str]) -> None:
+    def needs_reports(self, uids: Iterable[str]) -> None:
         """Those who wait behind a pod that does not fit are told too, each once."""
         for uid in uids:
             if uid not in self._said:

@@ -1,5 +1,5 @@
 """What people read of plans on their pods: Events for those who gain and those who give way, and what `kerf why` says of a pod
-that is parked."""
+that is suspended."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from shared.book.book import Book
 from shared.book.states import PodState
 from shared.contracts.plan_words import gives_way, price
 from shared.contracts.preemption import Plan
-from shared.model.parked import Parked
+from shared.model.suspension import Suspension
 
 _ACTION = "Preempting"
 _TOLD_MOST = 32
@@ -54,24 +54,24 @@ def in_vain(plan: Plan, reason: str, book: Book) -> list[m.Command]:
     return [m.SendPatches(tuple(events))] if events else []
 
 
-def parked_words(state: PodState, given_up: Parked | None, *, returns: bool) -> str:
+def suspension_text(state: PodState, given_up: Suspension | None, *, returns: bool) -> str:
     """What a pod has given up for a while, or is to; empty for nothing. `given_up`: by its node's word. `returns`: it takes it back."""
-    wanted = state.parked or given_up
+    wanted = state.suspension or given_up
     if wanted is None:
         return ""
-    if returns or state.parked is None:
+    if returns or state.suspension is None:
         return f"it takes back what it gave up ({wanted.action}, plan {wanted.plan_id})"
-    has = "has given up" if given_up == state.parked else "is to give up"
+    has = "has given up" if given_up == state.suspension else "is to give up"
     return f"it {has} {_what(wanted)} for plan {wanted.plan_id}, and gets it back by itself when there is room"
 
 
-def _what(parked: Parked) -> str:
-    match parked.action:
+def _what(suspension: Suspension) -> str:
+    match suspension.action:
         case "throttle":
-            return f"compute (throttle: it keeps {parked.compute_milli / 10:g} % of each of its GPUs)"
+            return f"compute (throttle: it keeps {suspension.compute_milli / 10:g} % of each of its GPUs)"
         case "pause":
             return "all of its compute (pause: its GPU memory stays where it is)"
         case "shrink":
-            return f"GPU memory (shrink: it keeps {parked.memory_mib} MiB of each of its GPUs)"
+            return f"GPU memory (shrink: it keeps {suspension.memory_mib} MiB of each of its GPUs)"
         case "checkpoint":
             return "its GPUs (checkpoint: its GPU memory is on the host)"

@@ -5,10 +5,10 @@ from __future__ import annotations
 import msgspec
 
 from services.placement import messages as m
-from services.placement.preemption.messages import in_vain, making_room, parked_words
+from services.placement.preemption.messages import in_vain, making_room, suspension_text
 from services.placement.preemption.migration import Moves
 from services.placement.preemption.reservations import Reservation, Reservations
-from services.placement.preemption.suspension import SAY_AGAIN_S, Parking, is_parking
+from services.placement.preemption.suspension import SAY_AGAIN_S, Suspender, is_suspension
 from services.placement.protocol.capacity_changes import CapacityChanges
 from services.placement.protocol.commit import Committer
 from services.placement.protocol.recovery import Recovery
@@ -22,18 +22,18 @@ from shared.queues.precedence import Precedence
 
 class Preemption:
     def __init__(
-        self, committer: Committer, batcher: WriteBatcher, parking: Parking, capacity_changes: CapacityChanges
+        self, committer: Committer, batcher: WriteBatcher, suspension: Suspender, capacity_changes: CapacityChanges
     ) -> None:
         scheduler = committer.scheduler
-        self._committer, self._batcher, self._parking, self._capacity_changes = (
+        self._committer, self._batcher, self._suspend_some, self._capacity_changes = (
             committer,
             batcher,
-            parking,
+            suspension,
             capacity_changes,
         )
         self.moves = Moves(committer, capacity_changes)
         self.open = Reservations(
-            scheduler.engine, scheduler.gangs, Precedence(scheduler.fair, scheduler.gangs), parking, self.moves
+            scheduler.engine, scheduler.gangs, Precedence(scheduler.fair, scheduler.gangs), suspension, self.moves
         )
         self._said_at = 0.0
 
@@ -79,7 +79,7 @@ class Preemption:
     def refused(self, grant_id: str, reason: str, term: int, now: float) -> list[m.Command]:
         """A node cannot make this grant's pod give up what a plan counts on: then the plan is no use, and another is looked for."""
         found = next(
-            (r for r in self.open.values() if any(is_parking(v) and v.grant_id == grant_id for v in r.plan.victims)),
+            (r for r in self.open.values() if any(is_suspension(v) and v.grant_id == grant_id for v in r.plan.victims)),
             None,
         )
         return [] if found is None else self._give_up(found, f"a victim's node cannot: {reason}", term, now)
@@ -91,7 +91,7 @@ class Preemption:
         plan, found.logged, found.until = found.plan, True, now + found.plan.deadline_s
         self._make_way(plan, now, going=True)
         return [
-            *self._parking.order(plan),
+            *self._suspend_some.order(plan),
             *self._answer(found),
             *_publish(plan, PreemptionReserved(plan=plan, term=record.term)),
             *making_room(plan, self.open.book),
@@ -100,9 +100,9 @@ class Preemption:
     def _answer(self, found: Reservation) -> list[m.Command]:
         """Nobody ends before those who only give something up have done so: a node that cannot make them would end the plan, and
         what had ended by then would have ended for nothing."""
-        parking = [victim for victim in found.plan.victims if is_parking(victim)]
-        waits = len(parking) < len(found.plan.victims) and not all(
-            self._parking.is_done(victim, found.plan.plan_id) for victim in parking
+        suspension = [victim for victim in found.plan.victims if is_suspension(victim)]
+        waits = len(suspension) < len(found.plan.victims) and not all(
+            self._suspend_some.is_done(victim, found.plan.plan_id) for victim in suspension
         )
         if found.answered or not found.logged or waits:
             return []
@@ -144,22 +144,24 @@ class Preemption:
             other.pod.spec.priority < priority or self._committer.scheduler.fair.tree is not None for other in others
         )
 
-    def parked_words(self, uid: str) -> str:
+    def suspension_text(self, uid: str) -> str:
         """What a pod has given up for a while; empty for nothing."""
         state, book = self.open.book.pods[uid], self.open.book
         held = book.grants.get(state.grant_id)
-        return parked_words(state, None if held is None else held.parked, returns=self._parking.returns(state))
+        return suspension_text(
+            state, None if held is None else held.suspension, returns=self._suspend_some.returns(state)
+        )
 
     def tick(self, term: int, now: float) -> list[m.Command]:
         """Orders to give something up are said again until they stand; who makes room for nobody any more gets it back."""
         self.moves.tick(now)
         self.open.see_ends(now)
         if now - self._said_at < SAY_AGAIN_S:
-            return self._parking.tick(set(self.open), term, now)
+            return self._suspend_some.tick(set(self.open), term, now)
         self._said_at = now
         return [
-            *(order for found in self.open.values() if found.logged for order in self._parking.order(found.plan)),
-            *self._parking.tick(set(self.open), term, now),
+            *(order for found in self.open.values() if found.logged for order in self._suspend_some.order(found.plan)),
+            *self._suspend_some.tick(set(self.open), term, now),
         ]
 
     def records(self, term: int) -> list[ReservationRecord]:
@@ -185,7 +187,7 @@ class Preemption:
 
     def _make_way(self, plan: Plan, now: float, *, going: bool) -> None:
         self._committer.scheduler.make_way(
-            [victim.uid for victim in plan.victims if not is_parking(victim)], now, going=going
+            [victim.uid for victim in plan.victims if not is_suspension(victim)], now, going=going
         )
 
     def _give_up(self, found: Reservation, reason: str, term: int, now: float) -> list[m.Command]:

@@ -14,7 +14,7 @@ from services.placement.engine.engine import Engine
 from services.placement.explain.trial import Trial
 from services.placement.preemption import consolidation as consolidating
 from services.placement.preemption.migration import Moves
-from services.placement.preemption.suspension import Parking, is_parking, parked_by
+from services.placement.preemption.suspension import Suspender, is_suspension, suspension_by
 from services.placement.protocol.write_batcher import RECORD_MOST_BYTES
 from shared.book.book import Book
 from shared.book.gangs import Gangs
@@ -24,7 +24,7 @@ from shared.contracts.base import encode
 from shared.contracts.log import ReservationRecord
 from shared.contracts.preemption import HeldPlace, Plan
 from shared.model.life import STUCK_S, grace_s
-from shared.model.parked import can_park
+from shared.model.suspension import can_suspend
 from shared.queues.precedence import Precedence
 
 
@@ -50,13 +50,15 @@ class Reservation(msgspec.Struct):
 class Reservations(dict[str, Reservation]):
     """The open ones, by plan id."""
 
-    def __init__(self, engine: Engine, gangs: Gangs, precedence: Precedence, parking: Parking, moves: Moves) -> None:
+    def __init__(
+        self, engine: Engine, gangs: Gangs, precedence: Precedence, suspension: Suspender, moves: Moves
+    ) -> None:
         super().__init__()
-        self._engine, self._gangs, self._precedence, self._parking, self._moves = (
+        self._engine, self._gangs, self._precedence, self._suspend_some, self._moves = (
             engine,
             gangs,
             precedence,
-            parking,
+            suspension,
             moves,
         )
 
@@ -139,7 +141,7 @@ class Reservations(dict[str, Reservation]):
             r
             for r in self.values()
             if r.logged
-            and all(self._parking.is_done(victim, r.plan.plan_id) for victim in r.plan.victims)
+            and all(self._suspend_some.is_done(victim, r.plan.plan_id) for victim in r.plan.victims)
             and not any(self.book.nodes[b.node].agent_trouble for b in r.plan.beneficiaries)
         ]
 
@@ -167,7 +169,7 @@ class Reservations(dict[str, Reservation]):
     def _all_end(self, reservation: Reservation, now: float) -> bool:
         """What has begun is waited for: to give up what all are about to give back would have ended them for nothing."""
         plan = reservation.plan
-        left = [victim.uid for victim in plan.victims if not self._parking.is_done(victim, plan.plan_id)]
+        left = [victim.uid for victim in plan.victims if not self._suspend_some.is_done(victim, plan.plan_id)]
         return bool(left) and all(now < reservation.ending.get(uid, now) for uid in left)
 
     def _waits(self, uid: str) -> bool:
@@ -196,8 +198,8 @@ class Reservations(dict[str, Reservation]):
                 return f"{victim.namespace}/{victim.name} does not have that grant any more"
             if victim.uid in giving:
                 return f"{state.key} gives way in another plan already"
-            if is_parking(victim) and not can_park(
-                parked_by(victim, "").action, self.book.grants[state.grant_id].given.containers.values()
+            if is_suspension(victim) and not can_suspend(
+                suspension_by(victim, "").action, self.book.grants[state.grant_id].given.containers.values()
             ):
                 return f"{state.key} cannot {victim.action}: its slices are not of a kind that can"
             going.append(state)
@@ -209,7 +211,7 @@ class Reservations(dict[str, Reservation]):
             return consolidating.refuses(
                 plan, waiting, going, self._precedence.is_firm, self._gangs.can_spare
             ) or self._precedence.keeps_back(waiting, [])
-        stay = {victim.uid for victim in plan.victims if is_parking(victim)}
+        stay = {victim.uid for victim in plan.victims if is_suspension(victim)}
         gone = [state for state in going if state.uid not in stay]
         return self._precedence.refuses(waiting, going, stay=stay) or self._precedence.keeps_back(waiting, gone)
 
@@ -232,8 +234,8 @@ class Reservations(dict[str, Reservation]):
         where there is one; nobody moves for an equal without."""
         trial = Trial(self._engine)
         for victim in plan.victims:
-            if victim.uid in gone and is_parking(victim):
-                trial.book.park(victim.grant_id, parked_by(victim, plan.plan_id))
+            if victim.uid in gone and is_suspension(victim):
+                trial.book.suspend(victim.grant_id, suspension_by(victim, plan.plan_id))
             elif victim.uid in gone:
                 trial.book.lift(victim.uid)
         places = {}

@@ -2,11 +2,11 @@
 what is so, and the book follows the node: what a pod gives up is others' only once its agent has said that it is given up.
 
 It comes back the other way round. The book counts all of it again first, and only where there is room; then the annotation
-goes, and then the agent hears. A leader that dies between any two of these steps leaves a pod that is parked a little longer.
+goes, and then the agent hears. A leader that dies between any two of these steps leaves a pod that is suspended a little longer.
 
-Each order to the API server is for one version of the pod, and a new leader touches all that are parked: until it has seen
+Each order to the API server is for one version of the pod, and a new leader touches all that are suspended: until it has seen
 them at another version nobody else gets what they gave up, for an order of an earlier leader may still arrive, and end it.
-`tests/model/parking.py` shows that all of this is needed.
+`tests/model/suspension.py` shows that all of this is needed.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from services.placement.protocol.nodes import Nodes
 from services.placement.protocol.recovery import touch
 from shared.book.book import Book
 from shared.book.states import GrantState, PodState
-from shared.contracts.commands import ParkPod
+from shared.contracts.commands import SuspendPod
 from shared.contracts.preemption import Plan, Victim
 from shared.model.grant import sum_shares
-from shared.model.parked import PARKINGS, Parked, encode_parked
+from shared.model.suspension import SUSPEND_ACTIONS, Suspension, encode_suspension
 from shared.queues.precedence import Precedence
 
 SAY_AGAIN_S = 5.0
@@ -30,41 +30,43 @@ STAYS_FREE_S = 5.0
 """Room that others who wait do not take for so long is given back to whom it was taken from."""
 
 
-def is_parking(victim: Victim) -> bool:
-    return victim.action in PARKINGS
+def is_suspension(victim: Victim) -> bool:
+    return victim.action in SUSPEND_ACTIONS
 
 
-def parked_by(victim: Victim, plan_id: str) -> Parked:
-    if victim.action not in PARKINGS:
-        raise ValueError(f"{victim.action} parks nobody")
-    return Parked(action=victim.action, plan_id=plan_id, compute_milli=victim.keeps_milli, memory_mib=victim.keeps_mib)
+def suspension_by(victim: Victim, plan_id: str) -> Suspension:
+    if victim.action not in SUSPEND_ACTIONS:
+        raise ValueError(f"{victim.action} suspends nobody")
+    return Suspension(
+        action=victim.action, plan_id=plan_id, compute_milli=victim.keeps_milli, memory_mib=victim.keeps_mib
+    )
 
 
-class Parking:
+class Suspender:
     def __init__(self, book: Book, nodes: Nodes, precedence: Precedence, capacity_changes: CapacityChanges) -> None:
         self._book, self._nodes, self._precedence, self._capacity_changes = book, nodes, precedence, capacity_changes
-        self._told: dict[str, Parked] = {}
+        self._told: dict[str, Suspension] = {}
         """What each agent was told last, by pod."""
         self._resuming: dict[str, float] = {}
         """Pods whose annotation is to go, with when that was said last."""
         self._room_since: dict[str, float] = {}
         self._unmoved: dict[str, str] = {}
-        """Pods that were parked when this leader began, with the version that it met them at."""
-        self._said: dict[str, Parked] = {}
+        """Pods that were suspended when this leader began, with the version that it met them at."""
+        self._said: dict[str, Suspension] = {}
         """What their nodes have said of them meanwhile."""
         self._touched_at = 0.0
 
-    # --- to park ------------------------------------------------------------------------------------------------
+    # --- to suspend ------------------------------------------------------------------------------------------------
 
     def order(self, plan: Plan) -> list[m.Command]:
         """The plan is in the log: its victims that only give up something are told so."""
         orders = []
         for victim in plan.victims:
             state = self._book.pods.get(victim.uid)
-            if is_parking(victim) and state is not None and state.parked != parked_by(victim, plan.plan_id):
+            if is_suspension(victim) and state is not None and state.suspension != suspension_by(victim, plan.plan_id):
                 because = self._precedence.because(self._book.pods.get(plan.beneficiaries[0].uid), state)
                 reason = f"{_DOES[victim.action]} for {plan.gains}, {because}; it goes on by itself when there is room (plan {plan.plan_id})"
-                orders.append(_patch(state, encode_parked(parked_by(victim, plan.plan_id)), reason))
+                orders.append(_patch(state, encode_suspension(suspension_by(victim, plan.plan_id)), reason))
         return [m.SendPatches(tuple(orders))] if orders else []
 
     def returns(self, state: PodState) -> bool:
@@ -74,53 +76,53 @@ class Parking:
     def is_done(self, victim: Victim, plan_id: str) -> bool:
         """Whether the node has said that it is given up; a pod that has ended has given up all."""
         held = self._book.grants.get(victim.grant_id)
-        return held is None or (is_parking(victim) and held.parked == parked_by(victim, plan_id))
+        return held is None or (is_suspension(victim) and held.suspension == suspension_by(victim, plan_id))
 
     def adopt(self, term: int, now: float) -> list[m.Command]:
         """A new leader meets the pods: what their annotations say their agents hear by the sync."""
-        parked = [state for state in self._book.pods.values() if state.parked is not None]
-        self._told = {state.uid: state.parked for state in parked if state.parked is not None}
-        self._unmoved = {state.uid: state.pod.metadata.resource_version for state in parked}
+        suspension = [state for state in self._book.pods.values() if state.suspension is not None]
+        self._told = {state.uid: state.suspension for state in suspension if state.suspension is not None}
+        self._unmoved = {state.uid: state.pod.metadata.resource_version for state in suspension}
         self._touched_at = now
-        return [m.SendPatches(tuple(touch(state, term) for state in parked))] if parked else []
+        return [m.SendPatches(tuple(touch(state, term) for state in suspension))] if suspension else []
 
     def seen(self, state: PodState, now: float) -> list[m.Command]:
         """The annotation came, changed or went: the agent hears of it. One that goes without this leader's word, by an order of an
         earlier one that came late, is put back while others have what was given up."""
         self._moved(state)
         held = self._book.grants.get(state.grant_id)
-        if held is None or held.phase != "bound" or self._told.get(state.uid) == state.parked:
+        if held is None or held.phase != "bound" or self._told.get(state.uid) == state.suspension:
             return []
-        if state.parked is None and held.parked is not None and not self._fits(held):
-            return [m.SendPatches((_patch(state, encode_parked(held.parked), "others have what it gave up"),))]
-        if state.parked is None:
+        if state.suspension is None and held.suspension is not None and not self._fits(held):
+            return [m.SendPatches((_patch(state, encode_suspension(held.suspension), "others have what it gave up"),))]
+        if state.suspension is None:
             self._told.pop(state.uid, None)
             self._resuming.pop(state.uid, None)
-            self._book.park(held.grant_id, None)
+            self._book.suspend(held.grant_id, None)
         else:
-            self._told[state.uid] = state.parked
+            self._told[state.uid] = state.suspension
         return self._nodes.granted(held, now)
 
-    def answered(self, grant_id: str, parked: Parked | None, reason: str = "") -> list[m.Command]:
+    def answered(self, grant_id: str, suspension: Suspension | None, reason: str = "") -> list[m.Command]:
         """The agent's word on a grant: what is given up now. A late word on another order says nothing. Where it cannot, the order
         is taken back, and a plan that counts on it ends by its time."""
         held = self._book.grants.get(grant_id)
         state = None if held is None else self._book.pods.get(held.uid)
-        if held is None or state is None or state.parked is None or state.uid in self._resuming:
+        if held is None or state is None or state.suspension is None or state.uid in self._resuming:
             return []
-        if parked == state.parked and state.uid in self._unmoved:
-            self._said[state.uid] = parked
-        elif parked == state.parked:
-            self._book.park(grant_id, state.parked)
+        if suspension == state.suspension and state.uid in self._unmoved:
+            self._said[state.uid] = suspension
+        elif suspension == state.suspension:
+            self._book.suspend(grant_id, state.suspension)
             self._capacity_changes.note()
-        elif parked is None and reason:
+        elif suspension is None and reason:
             return [m.SendPatches((_patch(state, "", f"its node cannot: {reason}"),))]
         return []
 
-    def stands(self, grant_id: str, parked: Parked | None) -> bool:
+    def stands(self, grant_id: str, suspension: Suspension | None) -> bool:
         """Whether an agent's yes is to what it was told last. One to an order before that leaves the last one to be said again."""
         held = self._book.grants.get(grant_id)
-        return held is None or parked == self._told.get(held.uid)
+        return held is None or suspension == self._told.get(held.uid)
 
     def _moved(self, state: PodState) -> None:
         """Seen at another version than this leader met it at: no order of an earlier one can come true any more."""
@@ -128,9 +130,9 @@ class Parking:
             del self._unmoved[state.uid]
             self.answered(state.grant_id, self._said.pop(state.uid, None))
 
-    def synced(self, parked: Mapping[str, Parked]) -> None:
+    def synced(self, suspension: Mapping[str, Suspension]) -> None:
         """What a node tells a new leader of its grants."""
-        for grant_id, given_up in parked.items():
+        for grant_id, given_up in suspension.items():
             self.answered(grant_id, given_up)
 
     # --- to resume ----------------------------------------------------------------------------------------------
@@ -138,7 +140,7 @@ class Parking:
     def tick(self, plans: set[str], term: int, now: float) -> list[m.Command]:
         """Those whose plan is over (not among these) get back what they gave up, where nobody else has taken it for a while:
         the most important first, of equals the oldest."""
-        self._told = {uid: parked for uid, parked in self._told.items() if uid in self._book.pods}
+        self._told = {uid: suspension for uid, suspension in self._told.items() if uid in self._book.pods}
         self._resuming = {uid: at for uid, at in self._resuming.items() if uid in self._book.pods}
         waiting = self._over(plans)
         self._room_since = {s.uid: self._room_since[s.uid] for s in waiting if s.uid in self._room_since}
@@ -154,7 +156,7 @@ class Parking:
 
     def ahead(self, plans: set[str], now: float) -> Callable[[PodState], list[m.Command]]:
         """What is said before somebody who waits is tried: whom that one could not ask to give way does not wait until it is
-        served. Else whoever comes next, however unimportant, would keep parked who has to be there first."""
+        served. Else whoever comes next, however unimportant, would keep suspended who has to be there first."""
         found: list[PodState] | None = None
 
         def before(waiter: PodState) -> list[m.Command]:
@@ -169,13 +171,15 @@ class Parking:
         return before
 
     def _over(self, plans: set[str]) -> list[PodState]:
-        """Those that are parked for no open plan: the most important first, of equals the oldest."""
-        parked = (self._book.pods[uid] for uid in self._told if uid in self._book.pods and uid not in self._unmoved)
-        found = [state for state in parked if state.parked is not None and state.parked.plan_id not in plans]
+        """Those that are suspended for no open plan: the most important first, of equals the oldest."""
+        suspension = (self._book.pods[uid] for uid in self._told if uid in self._book.pods and uid not in self._unmoved)
+        found = [
+            state for state in suspension if state.suspension is not None and state.suspension.plan_id not in plans
+        ]
         return sorted(found, key=lambda s: (-s.pod.spec.priority, s.pod.metadata.creation_timestamp, s.uid))
 
-    def _resume(self, state: PodState, now: float) -> ParkPod:
-        self._book.park(state.grant_id, None)
+    def _resume(self, state: PodState, now: float) -> SuspendPod:
+        self._book.suspend(state.grant_id, None)
         self._resuming[state.uid] = now
         return _patch(state, "", "there is room for all that it was given")
 
@@ -218,13 +222,13 @@ _DOES = {
 }
 
 
-def _patch(state: PodState, parked: str, reason: str) -> ParkPod:
+def _patch(state: PodState, suspension: str, reason: str) -> SuspendPod:
     meta = state.pod.metadata
-    return ParkPod(
+    return SuspendPod(
         uid=state.uid,
         namespace=meta.namespace,
         name=meta.name,
-        parked=parked,
+        suspension=suspension,
         reason=reason,
         resource_version=meta.resource_version,
     )

@@ -245,17 +245,17 @@ class Nodes:
         return out
 
     def node_grant(self, held: GrantState) -> NodeGrant:
-        """What a node is told of a grant, under the number of the newest order. Of a parked one what it has given up, whatever its
+        """What a node is told of a grant, under the number of the newest order. Of a suspended one what it has given up, whatever its
         annotation says by now; else what it has to give up by its annotation."""
         state = self.book.pods.get(held.uid)
-        wanted = None if state is None else state.parked
+        wanted = None if state is None else state.suspension
         return NodeGrant(
             term=self.term,
             uid=held.uid,
             namespace=held.namespace,
             name=held.name,
             grant=held.given,
-            parked=held.parked or wanted,
+            suspension=held.suspension or wanted,
             number=self._number,
             unbound=held.phase == "holding",
         )

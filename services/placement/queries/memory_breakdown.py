@@ -5,7 +5,7 @@
 | guaranteed | yes | of slices that run, or may |
 | paused | yes | of slices that are paused, which keep it |
 | returning | yes | of slices that take back what they had given up: nobody else gets it, and they go on when all is done |
-| parked | no | given up for a while: on the host, or not allocated by who was shrunk |
+| suspended | no | given up for a while: on the host, or not allocated by who was shrunk |
 
 The first three are on the device together, and all four are what was given. What a plan keeps for whom others make room stands
 beside them: until they have given back it is theirs.
@@ -20,35 +20,39 @@ import msgspec
 
 from shared.book.states import NodeState, PodState
 from shared.model.grant import sum_shares
-from shared.model.parked import left_of
+from shared.model.suspension import left_of
 
 
-class Columns(msgspec.Struct):
+class MemoryBreakdown(msgspec.Struct):
     """MiB of one GPU."""
 
     guaranteed_mib: int = 0
     paused_mib: int = 0
     returning_mib: int = 0
-    parked_mib: int = 0
+    suspended_mib: int = 0
     reserved_mib: int = 0
 
 
-def columns(node: NodeState, returns: Callable[[PodState], bool]) -> dict[str, Columns]:
+def memory_breakdown(node: NodeState, returns: Callable[[PodState], bool]) -> dict[str, MemoryBreakdown]:
     """By GPU uuid. `returns`: whether a pod is taking back what it gave up. Of a node that has not told this leader yet what runs
     there, what its pods' annotations say: the book counts all of them whole until then, so that nobody gets what others have."""
-    found: dict[str, Columns] = defaultdict(Columns)
+    found: dict[str, MemoryBreakdown] = defaultdict(MemoryBreakdown)
     for held in node.grants.values():
         state = node.pods.get(held.uid)
-        parked = state.parked if state is not None and held.parked is None and node.agent_trouble else held.parked
-        kept = sum_shares((held.given if parked is None else left_of(held.given, parked),))
+        suspension = (
+            state.suspension
+            if state is not None and held.suspension is None and node.agent_trouble
+            else held.suspension
+        )
+        kept = sum_shares((held.given if suspension is None else left_of(held.given, suspension),))
         for (name, uuid), (given_mib, _) in sum_shares((held.given,)).items():
             if name != node.name:
                 continue
             of, here_mib = found[uuid], kept.get((name, uuid), (0, 0))[0]
-            of.parked_mib += given_mib - here_mib
+            of.suspended_mib += given_mib - here_mib
             if held.phase == "reserved":
                 of.reserved_mib += here_mib
-            elif parked is not None and parked.action == "pause":
+            elif suspension is not None and suspension.action == "pause":
                 of.paused_mib += here_mib
             elif state is not None and returns(state):
                 of.returning_mib += here_mib

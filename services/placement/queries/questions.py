@@ -55,7 +55,9 @@ def why(core: Core, query: WhyQuery, now: float, wall: float) -> Steps[ExplainAn
         ahead=core.queue.ahead_of(state.uid),
         now=wall,
     )
-    beside = [words for words in (core.preemption.words(state.uid), core.preemption.parked_words(state.uid)) if words]
+    beside = [
+        words for words in (core.preemption.words(state.uid), core.preemption.suspension_text(state.uid)) if words
+    ]
     explanation = replace(explanation, sentence="; ".join((explanation.sentence, *beside)))
     waits = explanation.state == "waiting" and not any(
         reason.code.startswith("queue-") for reason in explanation.summary

@@ -7,7 +7,7 @@ import numpy as np
 
 from services.placement.core import Core
 from services.placement.free_capacity import gpu_fit
-from services.placement.queries.memory_breakdown import Columns, columns
+from services.placement.queries.memory_breakdown import MemoryBreakdown, memory_breakdown
 from shared.book.states import NodeState
 from shared.contracts.queries import (
     GrantAnswer,
@@ -78,11 +78,13 @@ def _inspect_node(core: Core, node: NodeState) -> InspectNode:
                     memory_mib=mib + share.memory_mib,
                     compute_milli=milli + share.compute_milli,
                     containers=(*names, name),
-                    parked="" if held.parked is None else held.parked.action,
+                    suspension=(action := "" if held.suspension is None else held.suspension.action),
+                    parked=action,
                 )
-    gpus, memory = [], columns(node, core.parking.returns)
+    gpus, memory = [], memory_breakdown(node, core.suspension.returns)
     for room in node.gpus:
         pods, gpu = on.get(room.uuid, {}), reported.get(room.uuid)
+        parts = memory.get(room.uuid, MemoryBreakdown())
         has = [pod for pod in pods.values() if pod.state != "reserved"]
         gpus.append(
             InspectGpu(
@@ -97,7 +99,8 @@ def _inspect_node(core: Core, node: NodeState) -> InspectNode:
                 pods=tuple(pods.values()),
                 reason="" if gpu is None else gpu.reason,
                 foreign_mib=0 if gpu is None else gpu.foreign_mib,
-                **msgspec.structs.asdict(memory.get(room.uuid, Columns())),
+                parked_mib=parts.suspended_mib,
+                **msgspec.structs.asdict(parts),
             )
         )
     return InspectNode(

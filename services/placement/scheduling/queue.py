@@ -1,14 +1,14 @@
-"""Who is tried next. Pods of equal shape stand in one line; lines whose head does not fit are parked as a whole.
+"""Which pod is tried next. Pods of one shape form an equivalence group, which is tried and set aside as a whole.
 
-- Order: priority first, then age (creation, then first sight). Age alone decides within a priority, so none starves.
-- A doomed pod costs one attempt each time something changes that could help it, and holds nobody else back.
-- A pod that other pods or objects bear on (affinity, spread, host ports, volumes) stands in a line of its own, and is
-  tried again when such a thing changes, with a pause that doubles from 1 s to 10 s.
-- A gang stands in one line: tried, parked and woken as a whole, by the priority and the age of its first member. Members
-  above its minimum stand behind all others of their priority, so that no gang grows while another one lacks its minimum.
-- Where there are queues (`fair`) lines stand in lanes, one for each queue, and the order above holds within a lane; whose
-  turn it is among lanes is for `Fair` to say, by the first pod of each that may be tried. Lines are parked, never lanes.
-- A pod whose Binding was refused pauses likewise, and from then on in a line of its own: the others of its shape go on.
+- Order: priority first, then age (creation, then first sight). Within a priority age alone decides, so no pod starves.
+- A pod that cannot fit costs one attempt each time something changes that could help it, and delays no other group.
+- A pod whose fit depends on other pods or objects (affinity, spread, host ports, volumes) is a group of its own. It is tried
+  again when such an object changes, after a pause that doubles from 1 s to 10 s.
+- A gang is one group. Its place follows from the priority and the age of its first member. Members above its minimum come
+  after all other pods of their priority, so that no gang grows while another one is below its minimum.
+- With queues (`fair`) the order above holds within each queue. `Fair` chooses between queues, by the first pod of each that may
+  be tried.
+- A pod whose Binding was refused pauses likewise, and is a group of its own from then on: the others of its shape go on.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ Entry = tuple[int, str, int, str]
 """Priority, highest first; creation; arrival; uid."""
 
 
-class Line:
-    """Pods of one shape, best first. `parked`: its head did not fit, and nothing has changed since that could help."""
+class EquivalenceGroup:
+    """Pods of one shape, best first. `unschedulable`: its head did not fit, and nothing has changed since that could help."""
 
-    def __init__(self, key: bytes, plain: bool, lane: str) -> None:
-        self.key, self.plain, self.lane = key, plain, lane
+    def __init__(self, key: bytes, plain: bool, queue: str) -> None:
+        self.key, self.plain, self.queue = key, plain, queue
         self.members: list[Entry] = []
-        self.parked = False
+        self.unschedulable = False
 
     @property
     def head(self) -> Entry:
@@ -53,51 +53,51 @@ class Pause(msgspec.Struct):
 
 class Queue:
     def __init__(self, fair: Fair | None = None, amount_of: Callable[[str], Amount] | None = None) -> None:
-        """`amount_of` says what the pod (by uid) takes that heads a line, or its gang."""
-        self.lines: dict[bytes, Line] = {}
+        """`amount_of`: what the first pod of a group (by uid), or its gang, requests."""
+        self.groups: dict[bytes, EquivalenceGroup] = {}
         self._fair, self._amount_of = fair, amount_of
-        self._line_of: dict[str, Line] = {}
+        self._group_of: dict[str, EquivalenceGroup] = {}
         self._heads: dict[str, list[tuple[Entry, bytes]]] = {}
-        """By lane: heads of lines that may be tried, and old words about lines that have moved on."""
-        self._stirred: set[str] = set()
-        """Lanes whose first pod may be another one by now."""
+        """By queue: heads of groups that may be tried, and stale entries."""
+        self._dirty: set[str] = set()
+        """Queues whose first pod may have changed."""
         self._resumes: list[tuple[float, str]] = []
         self._resume_at: dict[str, float] = {}
-        """When lanes are to be looked at again because a pause ends."""
+        """By queue: when its first pause ends."""
         self._pauses: dict[str, Pause] = {}
         self._arrivals = 0
         self._arrival: dict[str, int] = {}
 
     def __len__(self) -> int:
-        return len(self._line_of)
+        return len(self._group_of)
 
     def __contains__(self, uid: str) -> bool:
-        return uid in self._line_of
+        return uid in self._group_of
 
     def add(self, state: PodState, key: bytes, *, plain: bool) -> None:
-        """Puts a pod in its line, or in another where its shape has changed. A line that waits goes on waiting: the
-        newcomer is of the same shape, and behind or before the others it fits no better."""
+        """Puts a pod in the group `key`, or moves it there after its shape has changed. An unschedulable group stays so: a pod
+        of the same shape fits no better."""
         plain = plain and state.uid not in self._pauses
-        lane = "" if self._fair is None else self._fair.lane_of(state)
-        if lane and self._fair is not None:
-            key = b"%s %d %s" % (lane.encode(), self._fair.is_firm(state), key)
-        self._put(state, key if plain else key + state.uid.encode(), lane, plain=plain)
+        queue = "" if self._fair is None else self._fair.queue_of(state)
+        if queue and self._fair is not None:
+            key = b"%s %d %s" % (queue.encode(), self._fair.is_firm(state), key)
+        self._put(state, key if plain else key + state.uid.encode(), queue, plain=plain)
 
     def add_to_gang(self, state: PodState, gang: str, *, spare: bool = False) -> None:
-        """Puts a pod in the line of its gang, named by `gang`; such a line pauses only where it is told to. `spare`: the gang
-        has all that it needs, and this pod stands behind all others of its priority."""
-        lane = "" if self._fair is None else self._fair.lane_of(state)
-        self._put(state, (b"spare " if spare else b"gang ") + gang.encode(), lane, plain=True, spare=spare)
+        """Puts a pod in the group of its gang, which pauses only when `pause_for` says so. `spare`: the gang has its minimum
+        without this pod, which comes after all other pods of its priority."""
+        queue = "" if self._fair is None else self._fair.queue_of(state)
+        self._put(state, (b"spare " if spare else b"gang ") + gang.encode(), queue, plain=True, spare=spare)
 
-    def _put(self, state: PodState, line_key: bytes, lane: str, *, plain: bool, spare: bool = False) -> None:
-        known = self._line_of.get(state.uid)
+    def _put(self, state: PodState, group_key: bytes, queue: str, *, plain: bool, spare: bool = False) -> None:
+        known = self._group_of.get(state.uid)
         if known is not None:
-            if known.key == line_key:
+            if known.key == group_key:
                 return
             self.remove(state.uid)
-        line = self.lines.get(line_key)
-        if line is None:
-            line = self.lines[line_key] = Line(line_key, plain, lane)
+        group = self.groups.get(group_key)
+        if group is None:
+            group = self.groups[group_key] = EquivalenceGroup(group_key, plain, queue)
         if state.uid not in self._arrival:
             self._arrivals += 1
             self._arrival[state.uid] = self._arrivals
@@ -108,64 +108,64 @@ class Queue:
             self._arrival[state.uid],
             state.uid,
         )
-        heapq.heappush(line.members, entry)
-        self._line_of[state.uid] = line
-        if not line.parked and line.head == entry:
-            self._push_head(line)
+        heapq.heappush(group.members, entry)
+        self._group_of[state.uid] = group
+        if not group.unschedulable and group.head == entry:
+            self._push_head(group)
 
     def remove(self, uid: str, *, forget: bool = False) -> None:
         """Takes a pod out. `forget` also drops its place by age, for a pod that will not come back."""
-        line = self._line_of.pop(uid, None)
+        group = self._group_of.pop(uid, None)
         if forget:
             self._arrival.pop(uid, None)
             self._pauses.pop(uid, None)
-        if line is None:
+        if group is None:
             return
-        was_head = line.head[3] == uid
-        line.members = [m for m in line.members if m[3] != uid] if not was_head else line.members
+        was_head = group.head[3] == uid
+        group.members = [m for m in group.members if m[3] != uid] if not was_head else group.members
         if was_head:
-            heapq.heappop(line.members)
+            heapq.heappop(group.members)
         else:
-            heapq.heapify(line.members)
-        if not line.members:
-            del self.lines[line.key]
-        elif was_head and not line.parked:
-            self._push_head(line)
-        self._stir(line)
+            heapq.heapify(group.members)
+        if not group.members:
+            del self.groups[group.key]
+        elif was_head and not group.unschedulable:
+            self._push_head(group)
+        self._mark_dirty(group)
 
     def next(self, now: float) -> str | None:
-        """The uid to try now; it stays in its line until `remove` or `park`."""
+        """The uid to try now. It stays in its group until `remove` or `mark_unschedulable`."""
         if self._fair is None or self._fair.tree is None:
             first = self._first("", now)
             return None if first is None else first[3]
         while self._resumes and self._resumes[0][0] <= now:
-            _, lane = heapq.heappop(self._resumes)
-            self._resume_at.pop(lane, None)
-            self._stirred.add(lane)
-        for lane in self._stirred:
-            first = self._first(lane, now)
-            self._fair.put_offer(lane, None if first is None else Offer(first[:3], first[3], self._amount(first[3])))
-        self._stirred.clear()
+            _, queue = heapq.heappop(self._resumes)
+            self._resume_at.pop(queue, None)
+            self._dirty.add(queue)
+        for queue in self._dirty:
+            first = self._first(queue, now)
+            self._fair.put_offer(queue, None if first is None else Offer(first[:3], first[3], self._amount(first[3])))
+        self._dirty.clear()
         offer = self._fair.next()
         return None if offer is None else offer.uid
 
-    def _first(self, lane: str, now: float) -> Entry | None:
-        """The first of a lane that is neither parked nor paused."""
+    def _first(self, queue: str, now: float) -> Entry | None:
+        """The first pod of a queue that is neither unschedulable nor paused."""
         later = []
         found = None
-        heads = self._heads.get(lane, [])
+        heads = self._heads.get(queue, [])
         while heads:
             entry, key = heads[0]
-            line = self.lines.get(key)
-            if line is None or line.parked or not line.members or line.head != entry:
+            group = self.groups.get(key)
+            if group is None or group.unschedulable or not group.members or group.head != entry:
                 heapq.heappop(heads)  # a stale heap entry
                 continue
             pause = self._pauses.get(entry[3])
             if pause is not None and pause.until > now:
                 later.append(heapq.heappop(heads))
-                if lane and pause.until < self._resume_at.get(lane, math.inf):
-                    self._resume_at[lane] = pause.until
-                    heapq.heappush(self._resumes, (pause.until, lane))
+                if queue and pause.until < self._resume_at.get(queue, math.inf):
+                    self._resume_at[queue] = pause.until
+                    heapq.heappush(self._resumes, (pause.until, queue))
                 continue
             found = entry
             break
@@ -173,109 +173,115 @@ class Queue:
             heapq.heappush(heads, item)
         return found
 
-    def _push_head(self, line: Line) -> None:
-        heapq.heappush(self._heads.setdefault(line.lane, []), (line.head, line.key))
-        self._stir(line)
+    def _push_head(self, group: EquivalenceGroup) -> None:
+        heapq.heappush(self._heads.setdefault(group.queue, []), (group.head, group.key))
+        self._mark_dirty(group)
 
-    def _stir(self, line: Line) -> None:
-        if line.lane:
-            self._stirred.add(line.lane)
+    def _mark_dirty(self, group: EquivalenceGroup) -> None:
+        if group.queue:
+            self._dirty.add(group.queue)
 
     def _amount(self, uid: str) -> Amount:
         return Amount() if self._amount_of is None else self._amount_of(uid)
 
     def leave(self) -> list[str]:
-        """All pods leave their lines, to be added anew: lanes are about to change. Ages and pauses stay. Returns the pods
-        in the order in which they came."""
-        uids = [member[3] for line in self.lines.values() for member in line.members]
+        """Removes all pods, to be added again after the queues have changed. Ages and pauses stay. Returns the uids in order of
+        arrival."""
+        uids = [member[3] for group in self.groups.values() for member in group.members]
         uids.sort(key=lambda uid: self._arrival[uid])
-        self.lines, self._line_of, self._heads = {}, {}, {}
-        self._resumes, self._resume_at, self._stirred = [], {}, set()
+        self.groups, self._group_of, self._heads = {}, {}, {}
+        self._resumes, self._resume_at, self._dirty = [], {}, set()
         return uids
 
-    def park(self, uid: str, now: float, *, pause_s: float = 0.0) -> None:
-        """It does not fit now: its whole line waits for a change. A line of one pod pauses as well, longer each time, or
-        for `pause_s` where that is given: it waits for something that it has been promised."""
-        line = self._line_of[uid]
-        line.parked = True
-        self._stir(line)
+    def mark_unschedulable(self, uid: str, now: float, *, pause_s: float = 0.0) -> None:
+        """The pod does not fit: its group waits for a change. A group of one pod pauses as well, longer each time, or for
+        `pause_s` where what it waits for is already on its way."""
+        group = self._group_of[uid]
+        group.unschedulable = True
+        self._mark_dirty(group)
         if pause_s:
             self.pause_for(uid, now, pause_s)
-        elif not line.plain:
+        elif not group.plain:
             self.pause(uid, now)
 
-    def unpark(self, uid: str) -> None:
-        """Its line may be tried (again)."""
-        line = self._line_of[uid]
-        if line.parked:
-            line.parked = False
-            self._push_head(line)
+    def mark_schedulable(self, uid: str) -> None:
+        """Its group may be tried again."""
+        group = self._group_of[uid]
+        if group.unschedulable:
+            group.unschedulable = False
+            self._push_head(group)
 
-    def in_line_with(self, uid: str) -> list[str]:
-        """All pods of its line, best first."""
-        return [member[3] for member in sorted(self._line_of[uid].members)]
+    def group_with(self, uid: str) -> list[str]:
+        """All pods of its group, best first."""
+        return [member[3] for member in sorted(self._group_of[uid].members)]
 
-    def parked_with(self, uid: str) -> list[str]:
-        """The pods that wait in its line; empty where the line does not wait, or the pod stands in none."""
-        line = self._line_of.get(uid)
-        return [member[3] for member in line.members] if line is not None and line.parked else []
+    def unschedulable_with(self, uid: str) -> list[str]:
+        """The pods of its group, if that is unschedulable; else none."""
+        group = self._group_of.get(uid)
+        return [member[3] for member in group.members] if group is not None and group.unschedulable else []
 
-    def waits(self, uid: str) -> bool:
-        """Whether its line is parked."""
-        line = self._line_of.get(uid)
-        return line is not None and line.parked
+    def is_unschedulable(self, uid: str) -> bool:
+        """Whether its group waits for a change."""
+        group = self._group_of.get(uid)
+        return group is not None and group.unschedulable
 
     def paused(self, uid: str, now: float) -> bool:
         pause = self._pauses.get(uid)
         return pause is not None and pause.until > now
 
     def pause_for(self, uid: str, now: float, seconds: float) -> None:
-        """Not tried for so long, whether it stands in a line now or comes back to one."""
+        """The pod is not tried for so long, even if it is removed and added again."""
         self._pauses[uid] = Pause(now + seconds, PAUSE_FIRST_S / 2)
-        self._stir_pod(uid)
+        self._mark_pod_dirty(uid)
 
     def pause(self, uid: str, now: float) -> None:
         known = self._pauses.get(uid)
         seconds = min(PAUSE_MOST_S, known.seconds * 2 if known else PAUSE_FIRST_S)
         self._pauses[uid] = Pause(now + seconds, seconds)
-        self._stir_pod(uid)
+        self._mark_pod_dirty(uid)
 
-    def _stir_pod(self, uid: str) -> None:
-        line = self._line_of.get(uid)
-        if line is not None:
-            self._stir(line)
+    def _mark_pod_dirty(self, uid: str) -> None:
+        group = self._group_of.get(uid)
+        if group is not None:
+            self._mark_dirty(group)
 
     def wake(self, helps: Callable[[str], bool]) -> int:
-        """Wakes the parked lines whose head (a uid) `helps` speaks for; returns how many."""
+        """Makes those unschedulable groups schedulable whose head (a uid) `helps` accepts; returns how many."""
         woken = 0
-        for line in self.lines.values():
-            if line.parked and helps(line.head[3]):
-                line.parked = False
-                self._push_head(line)
+        for group in self.groups.values():
+            if group.unschedulable and helps(group.head[3]):
+                group.unschedulable = False
+                self._push_head(group)
                 woken += 1
         return woken
 
-    def waiting_by_lane(self) -> dict[str, int]:
-        """How many pods wait, by the queue that they stand in."""
+    def waiting_by_queue(self) -> dict[str, int]:
+        """How many pods wait, by queue."""
         counts: dict[str, int] = {}
-        for line in self.lines.values():
-            counts[line.lane] = counts.get(line.lane, 0) + len(line.members)
+        for group in self.groups.values():
+            counts[group.queue] = counts.get(group.queue, 0) + len(group.members)
         return counts
 
     def next_pause_end(self) -> float | None:
         """When the first paused pod may be tried again."""
         return min(
-            (p.until for uid, p in self._pauses.items() if uid in self._line_of and not self._line_of[uid].parked),
+            (
+                p.until
+                for uid, p in self._pauses.items()
+                if uid in self._group_of and not self._group_of[uid].unschedulable
+            ),
             default=None,
         )
 
     def ahead_of(self, uid: str) -> int:
-        """How many waiting pods of its queue stand before it by priority and age."""
-        line = self._line_of.get(uid)
-        if line is None:
+        """How many waiting pods of its queue come before it by priority and age."""
+        group = self._group_of.get(uid)
+        if group is None:
             return 0
-        entry = next(m for m in line.members if m[3] == uid)
-        return sum(1 for other in self.lines.values() if other.lane == line.lane for m in other.members if m < entry)
+        entry = next(m for m in group.members if m[3] == uid)
+        return sum(
+            1 for other in self.groups.values() if other.queue == group.queue for m in other.members if m < entry
+        )
 
     def oldest(self, limit: int) -> list[str]:
-        return [m[3] for m in heapq.nsmallest(limit, (m for line in self.lines.values() for m in line.members))]
+        return [m[3] for m in heapq.nsmallest(limit, (m for group in self.groups.values() for m in group.members))]

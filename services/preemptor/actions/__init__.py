@@ -9,5 +9,5 @@
 | checkpoint | compute and memory, which goes to the host | time | room on the host, a driver that can |
 | evict | everything | its run and its turn | nothing |
 
-What each strategy can do is data: `shared.model.parked`. Which of these an installation allows is its `Config`.
+What each strategy can do is data: `shared.model.suspension`. Which of these an installation allows is its `Config`.
 """

@@ -9,20 +9,25 @@ import msgspec
 from services.preemptor.candidate import Candidate
 from shared.book.demand import Demand
 from shared.model.grant import GpuShare
-from shared.model.parked import Parking
+from shared.model.suspension import SuspendAction
 
 
 class GivesUp(Protocol):
     """A pod gives something up and goes on, or stands still, until there is room for it again."""
 
-    name: Parking
+    name: SuspendAction
 
     def of(self, candidate: Candidate) -> Candidate | None:
         """The same pod that gives it up: `shares` is what others get. None where it has nothing of the kind to give."""
 
 
 def giving(
-    candidate: Candidate, action: Parking, shares: tuple[GpuShare, ...], *, keeps_milli: int = 0, keeps_mib: int = 0
+    candidate: Candidate,
+    action: SuspendAction,
+    shares: tuple[GpuShare, ...],
+    *,
+    keeps_milli: int = 0,
+    keeps_mib: int = 0,
 ) -> Candidate | None:
     """Nothing of its work is lost, no budget is touched, and its CPU and memory it keeps."""
     if not any(share.memory_mib or share.compute_milli for share in shares):

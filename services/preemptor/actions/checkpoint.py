@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from services.preemptor.actions.base import giving
 from services.preemptor.candidate import Candidate
-from shared.model.parked import Parking
+from shared.model.suspension import SuspendAction
 
 
 class Checkpoint:
-    name: Parking = "checkpoint"
+    name: SuspendAction = "checkpoint"
 
     def of(self, candidate: Candidate) -> Candidate | None:
         return giving(candidate, self.name, candidate.shares)

@@ -6,11 +6,11 @@ import msgspec
 
 from services.preemptor.actions.base import giving
 from services.preemptor.candidate import Candidate
-from shared.model.parked import Parking
+from shared.model.suspension import SuspendAction
 
 
 class Pause:
-    name: Parking = "pause"
+    name: SuspendAction = "pause"
 
     def of(self, candidate: Candidate) -> Candidate | None:
         return giving(

@@ -10,7 +10,7 @@ import msgspec
 
 from services.preemptor.actions.base import giving
 from services.preemptor.candidate import Candidate
-from shared.model.parked import Parking
+from shared.model.suspension import SuspendAction
 
 SPARE_PERCENT = 10
 SPARE_LEAST_MIB = 256
@@ -18,7 +18,7 @@ SPARE_LEAST_MIB = 256
 
 
 class Shrink:
-    name: Parking = "shrink"
+    name: SuspendAction = "shrink"
 
     def of(self, candidate: Candidate) -> Candidate | None:
         uses_mib = candidate.uses_mib

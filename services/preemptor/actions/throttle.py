@@ -6,14 +6,14 @@ import msgspec
 
 from services.preemptor.actions.base import giving
 from services.preemptor.candidate import Candidate
-from shared.model.parked import Parking
+from shared.model.suspension import SuspendAction
 
 KEEPS_ONE_IN = 10
 """Of its compute."""
 
 
 class Throttle:
-    name: Parking = "throttle"
+    name: SuspendAction = "throttle"
 
     def of(self, candidate: Candidate) -> Candidate | None:
         keeps = max((share.compute_milli for share in candidate.shares), default=0) // KEEPS_ONE_IN

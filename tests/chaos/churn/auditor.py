@@ -1,7 +1,7 @@
 """An auditor that believes nobody's book: it sees the pods as the API server lists them, and what the nodes' journals
 say runs. Pure.
 
-Nothing is parked in its cluster, for its nodes enforce nothing: a grant is taken in full for as long as its pod is
+Nothing is suspended in its cluster, for its nodes enforce nothing: a grant is taken in full for as long as its pod is
 bound and lives.
 """
 

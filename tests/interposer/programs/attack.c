@@ -11,7 +11,7 @@
  *   later        forms of calls that are younger than the library: prints how many it got, or got wrong
  *   remap        puts another mapping over that of the counters: its slot looks dead, and a second process gives its bytes away
  *   import       exports what it has, frees it, and imports it again
- *   parked       the same, and maps nothing of it: the memory is kept from everybody else
+ *   suspended       the same, and maps nothing of it: the memory is kept from everybody else
  *   partly       the same, maps a small part of it first, and then all
  *   sparse       releases a handle that a sparse array still maps
  *   pool         takes from the pool of one GPU on a stream of another: prints that GPU's bytes
@@ -232,7 +232,7 @@ int main(int argc, char **argv) {
     if (!strcmp(argv[1], "versioned")) alloc = (any_t)dlvsym(library, "cuMemAlloc_v2", "KERF_ANY");
     if (!alloc) return printf("0\n"), 0; /* dlvsym knows no such version */
     if (!strcmp(argv[1], "import")) return exported(), printf("%lu\n", device_used(0)), 0;
-    if (!strcmp(argv[1], "parked") || !strcmp(argv[1], "partly")) return lent(argv[1][3] == 't'), printf("%lu\n", device_used(0)), 0;
+    if (!strcmp(argv[1], "suspended") || !strcmp(argv[1], "partly")) return lent(argv[1][3] == 't'), printf("%lu\n", device_used(0)), 0;
     if (!strcmp(argv[1], "sparse")) return sparse(), printf("%lu\n", device_used(0)), 0;
     if (!strcmp(argv[1], "pool")) return anothers_pool(), printf("%lu\n", device_used(1)), 0;
     if (!strcmp(argv[1], "later")) return printf("%d %lu\n", later_forms(), device_used(0)), 0;

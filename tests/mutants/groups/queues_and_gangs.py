@@ -5,7 +5,7 @@ from tests.mutants.mutant import Mutant
 _GANGS = "tests/unit/services/placement/scheduling/gangs/test_gangs.py::"
 _QUEUES = "tests/unit/services/placement/scheduling/fair/test_queues.py::"
 _PLANS = "tests/unit/services/placement/preemption/test_reservations.py::"
-_PARKING = "tests/unit/services/placement/preemption/test_suspension.py::"
+_SUSPENSION = "tests/unit/services/placement/preemption/test_suspension.py::"
 _PREEMPTION = "services/placement/preemption/plans.py"
 
 MUTANTS = [
@@ -127,8 +127,8 @@ MUTANTS = [
         name="place-before-all-have-given-back",
         what="a beneficiary gets its place when one of its victims has given back",
         file="services/placement/preemption/reservations.py",
-        old='            and all(self._parking.is_done(victim, r.plan.plan_id) for victim in r.plan.victims)\n',
-        new='            and any(self._parking.is_done(victim, r.plan.plan_id) for victim in r.plan.victims)\n',
+        old='            and all(self._suspend_some.is_done(victim, r.plan.plan_id) for victim in r.plan.victims)\n',
+        new='            and any(self._suspend_some.is_done(victim, r.plan.plan_id) for victim in r.plan.victims)\n',
         tests=(_PLANS + "test_two_victims_for_two_gpus_and_one_alone_frees_nothing",),
     ),
     Mutant(
@@ -151,34 +151,34 @@ MUTANTS = [
         tests=(_PLANS + "test_a_deadline_gives_the_place_back_to_everybody",),
     ),
     Mutant(
-        name="parked-rest-before-the-pod-has-moved",
-        what="what a parked pod gave up is given out before the new leader has seen the pod move",
+        name="suspension-rest-before-the-pod-has-moved",
+        what="what a suspended pod gave up is given out before the new leader has seen the pod move",
         file="services/placement/preemption/suspension.py",
         old=(
-            "        if parked == state.parked and state.uid in self._unmoved:\n"
-            "            self._said[state.uid] = parked\n"
-            "        elif parked"
+            "        if suspension == state.suspension and state.uid in self._unmoved:\n"
+            "            self._said[state.uid] = suspension\n"
+            "        elif suspension"
         ),
-        new="        if parked",
-        tests=(_PARKING + "test_a_new_leader_books_what_the_node_tells_it",),
+        new="        if suspension",
+        tests=(_SUSPENSION + "test_a_new_leader_books_what_the_node_tells_it",),
     ),
     Mutant(
         name="late-order-to-resume-is-obeyed",
         what="an annotation that goes without the leader's word is obeyed though others have the room",
         file="services/placement/preemption/suspension.py",
-        old="        if state.parked is None and held.parked is not None and not self._fits(held):\n",
+        old="        if state.suspension is None and held.suspension is not None and not self._fits(held):\n",
         new="        if False:\n",
         tests=(
-            _PARKING + "test_an_annotation_that_goes_without_our_word_is_put_back_while_others_have_what_was_given_up",
+            _SUSPENSION + "test_an_annotation_that_goes_without_our_word_is_put_back_while_others_have_what_was_given_up",
         ),
     ),
     Mutant(
-        name="parked-is-booked-before-the-node-says-so",
+        name="suspension-is-booked-before-the-node-says-so",
         what="what a pod is to give up is others' before its node has said that it is given up",
         file="services/placement/preemption/suspension.py",
-        old="        return held is None or (is_parking(victim) and held.parked == parked_by(victim, plan_id))\n",
-        new="        return held is None or is_parking(victim)\n",
-        tests=(_PARKING + "test_nobody_ends_before_those_who_only_give_something_up_have_done_so",),
+        old="        return held is None or (is_suspension(victim) and held.suspension == suspension_by(victim, plan_id))\n",
+        new="        return held is None or is_suspension(victim)\n",
+        tests=(_SUSPENSION + "test_nobody_ends_before_those_who_only_give_something_up_have_done_so",),
     ),
     # --- explanations ---------------------------------------------------------------------------------------------
     Mutant(

@@ -4,7 +4,7 @@ from tests.mutants.mutant import Mutant
 
 GATE = "services/node_agent/gate.py"
 HOLDINGS = "services/node_agent/holdings.py"
-PARKING = "services/node_agent/parking.py"
+SUSPENSION = "services/node_agent/suspensions.py"
 STARTING = "services/node_agent/starting.py"
 UNIT = "tests/unit/services/node_agent"
 TEST = f"{UNIT}/test_core.py"
@@ -104,54 +104,54 @@ MUTANTS = [
     # --- what is given up and taken back ---------------------------------------------------------------------------
     Mutant(
         name="taken-back-from-others",
-        what="the agent gives back to a parked slice what others have",
-        file=PARKING,
+        what="the agent gives back to a suspended slice what others have",
+        file=SUSPENSION,
         old="why = gate.no_room(share, gpus[share.uuid], room) if share.node == node and share.uuid in gpus else None",
         new="why = None",
-        tests=(f"{UNIT}/test_parking.py::test_nothing_is_taken_back_from_under_those_who_have_it_now",),
+        tests=(f"{UNIT}/test_suspensions.py::test_nothing_is_taken_back_from_under_those_who_have_it_now",),
     ),
     Mutant(
         name="free-before-it-is-given-up",
         what="what a pod is told to give up is free before its slices have done it",
         file=HOLDINGS,
-        old="gave_up = before.gave_up if before is not None and before.gave_up == came.parked else None",
-        new="gave_up = came.parked",
+        old="gave_up = before.gave_up if before is not None and before.gave_up == came.suspension else None",
+        new="gave_up = came.suspension",
         tests=(
-            f"{UNIT}/test_parking.py::test_what_was_given_up_is_free_for_others_when_the_slices_have_said_so_and_no_sooner",
+            f"{UNIT}/test_suspensions.py::test_what_was_given_up_is_free_for_others_when_the_slices_have_said_so_and_no_sooner",
         ),
     ),
     Mutant(
         name="free-by-an-overtaken-deed",
         what="the word on an order that was overtaken counts as evidence of the newer one",
-        file=PARKING,
-        old="        if known is None or known.grant.parked != ask.parked:\n",
+        file=SUSPENSION,
+        old="        if known is None or known.grant.suspension != ask.suspension:\n",
         new="        if known is None:\n",
-        tests=(f"{UNIT}/test_parking.py::test_a_deed_that_was_overtaken_is_no_evidence",),
+        tests=(f"{UNIT}/test_suspensions.py::test_a_deed_that_was_overtaken_is_no_evidence",),
     ),
     Mutant(
         name="torn-slice-counts-as-it-was",
         what="of a slice that went to the host in part nobody brings back the rest",
-        file=PARKING,
+        file=SUSPENSION,
         old="            if one.torn:\n",
         new="            if False:\n",
         tests=(
-            f"{UNIT}/test_parking.py::test_what_went_to_the_host_in_part_counts_whole_and_is_brought_back_as_soon_as_it_can_be",
+            f"{UNIT}/test_suspensions.py::test_what_went_to_the_host_in_part_counts_whole_and_is_brought_back_as_soon_as_it_can_be",
         ),
     ),
     Mutant(
         name="half-restored-slice-is-free",
         what="memory counts as free of which some may have come back from the host",
-        file=PARKING,
+        file=SUSPENSION,
         old='gave_up = None if ask.gave_up is not None and ask.gave_up.action == "checkpoint" else ask.gave_up',
         new="gave_up = ask.gave_up",
-        tests=(f"{UNIT}/test_parking.py::test_of_a_checkpointed_pod_that_did_not_come_back_whole_all_is_counted",),
+        tests=(f"{UNIT}/test_suspensions.py::test_of_a_checkpointed_pod_that_did_not_come_back_whole_all_is_counted",),
     ),
     Mutant(
         name="checkpointed-pod-starts",
         what="a container of a checkpointed pod starts, with memory that others have",
         file=STARTING,
-        old='if known.grant.parked is not None and known.grant.parked.action == "checkpoint":',
+        old='if known.grant.suspension is not None and known.grant.suspension.action == "checkpoint":',
         new="if False:",
-        tests=(f"{UNIT}/test_parking.py::test_a_checkpointed_pods_memory_is_free_and_no_container_of_it_starts",),
+        tests=(f"{UNIT}/test_suspensions.py::test_a_checkpointed_pods_memory_is_free_and_no_container_of_it_starts",),
     ),
 ]

@@ -29,18 +29,12 @@ MUTANTS = [
         tests=(_TESTS + "test_a_claim_is_allocated_at_the_version_that_was_decided_on_and_no_other",),
     ),
     Mutant(
-        name="parked-at-any-version",
-        what="the annotation of a parked pod is written whatever the pod's version",
+        name="suspension-at-any-version",
+        what="the annotation of a suspended pod is written whatever the pod's version",
         file=_WATCHER,
-        old=(
-'            order.namespace,\n'
-'            order.name,\n'
-'            order.uid,\n'
-'            {names.ANNOTATION_PARKED: order.parked or None},\n'
-'            order.resource_version,\n'
-),
-        new='            order.namespace, order.name, order.uid, {names.ANNOTATION_PARKED: order.parked or None}\n',
-        tests=(_TESTS + "test_an_order_to_park_is_for_one_version_of_the_pod",),
+        old="            suspension_patch(order.suspension),\n            order.resource_version,\n",
+        new="            suspension_patch(order.suspension),\n",
+        tests=(_TESTS + "test_an_order_to_suspend_is_for_one_version_of_the_pod",),
     ),
     Mutant(
         name="annotations-at-any-version",
@@ -56,7 +50,7 @@ MUTANTS = [
             '        """With a resourceVersion only on that one."""\n'
             '        metadata = {"uid": uid}\n'
         ),
-        tests=(_TESTS + "test_an_order_to_park_is_for_one_version_of_the_pod",),
+        tests=(_TESTS + "test_an_order_to_suspend_is_for_one_version_of_the_pod",),
     ),
     Mutant(
         name="deleted-at-any-version",

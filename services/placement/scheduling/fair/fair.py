@@ -61,7 +61,7 @@ class Fair(Queues):
 
     # --- whose, and how much ----------------------------------------------------------------------------------
 
-    def lane_of(self, state: PodState) -> str:
+    def queue_of(self, state: PodState) -> str:
         """The queue's name; one for all where there are no queues."""
         return "" if self.usage is None else self.usage.queue_of(state).name
 

@@ -7,7 +7,7 @@ from services.node_agent.hollow import Fleet, HollowNode, inventory_of
 from shared.contracts.events import SliceEnforced
 from shared.contracts.node_commands import Accepted, NodeGrant, NodeRelease, NodeSync, NodeSyncAnswer
 from shared.model.grant import ContainerGrant, GpuShare, Grant
-from shared.model.parked import Parked
+from shared.model.suspension import Suspension
 from tests.unit.services.node_agent.make import accepted, answer, events, refusal, released
 
 NODES = (HollowNode(name="a", memory_mib=1000, count=2), HollowNode(name="b.example", memory_mib=1000, count=1))
@@ -84,14 +84,14 @@ def test_a_pod_costs_five_orders_however_many_came_before() -> None:
         assert released(made.handle("a", m.ReleaseCame(NodeRelease(term=1, uid=f"u-{i}", grant_id=f"g-{i}")), 0))
 
 
-def test_simulated_slices_park_at_once() -> None:
-    parked = Parked(action="pause", plan_id="p")
+def test_simulated_slices_suspend_at_once() -> None:
+    suspension = Suspension(action="pause", plan_id="p")
     share = GpuShare(node="a", uuid=GPU, memory_mib=100, compute_milli=500)
     made = Grant(grant_id="g", term=1, containers={"c": ContainerGrant(strategy="interposer", gpus=(share,))})
     body = answer(
         fleet().handle(
-            "a", m.GrantCame(NodeGrant(term=1, uid="u", namespace="ns", name="p", grant=made, parked=parked)), 0
+            "a", m.GrantCame(NodeGrant(term=1, uid="u", namespace="ns", name="p", grant=made, suspension=suspension)), 0
         )
     )
     assert isinstance(body, Accepted)
-    assert body.parked == parked
+    assert body.suspension == suspension

@@ -11,7 +11,7 @@ from services.node_agent.releases import REPEAT_S
 from services.node_agent.state import read, write
 from shared.contracts.node_commands import Accepted, NodeGrant, NodeRelease, NodeSync, NodeSyncAnswer
 from shared.model.grant import ContainerGrant, Grant
-from shared.model.parked import Parked
+from shared.model.suspension import Suspension
 from tests.unit.services.node_agent.make import (
     NODE,
     accepted,
@@ -76,7 +76,7 @@ def test_a_sync_of_a_later_term_buries_whatever_number_the_grant_came_with() -> 
 
 
 def test_a_sync_that_was_overtaken_in_its_term_is_passed_over() -> None:
-    """It would bring back what was ordered before the newer one, such as a slice that is parked no more."""
+    """It would bring back what was ordered before the newer one, such as a slice that is suspended no more."""
     made = agent(sync(5, numbered("a", 5)))
     assert made.handle(sync(4), 0) == []
     assert handed(made.handle(start("a"), 0))
@@ -107,18 +107,18 @@ def test_a_sync_without_a_number_buries_grants_of_earlier_terms_only() -> None:
 
 
 def test_an_order_about_a_grant_that_was_overtaken_changes_nothing() -> None:
-    parked = Parked(action="pause", plan_id="p")
+    suspension = Suspension(action="pause", plan_id="p")
     parts = {"main": ContainerGrant(strategy="interposer", gpus=node_grant("a").grant.containers["main"].gpus)}
     grant = Grant(grant_id="g-a", term=7, containers=parts)
-    late = came("a", 4, grant=grant, parked=parked)
-    assert any(isinstance(order, m.Park) for order in agent(came("a", 3, grant=grant)).handle(late, 0)), (
+    late = came("a", 4, grant=grant, suspension=suspension)
+    assert any(isinstance(order, m.SuspendSlices) for order in agent(came("a", 3, grant=grant)).handle(late, 0)), (
         "in time it does"
     )
     made = agent(came("a", 9, grant=grant))
     said = made.handle(late, 0)
-    assert not any(isinstance(order, m.Park) for order in said)
+    assert not any(isinstance(order, m.SuspendSlices) for order in said)
     assert accepted(said)
-    assert made.parked("u-a") is None
+    assert made.suspension("u-a") is None
 
 
 # --- grants whose pods were not seen bound ----------------------------------------------------------------------

@@ -13,7 +13,7 @@ from services.node_agent import messages as m
 from services.node_agent.core import Agent
 from services.node_agent.state import read, write
 from shared.contracts.node_commands import Accepted, NodeSyncAnswer
-from shared.model.parked import Parked
+from shared.model.suspension import Suspension
 from tests.unit.services.node_agent.make import (
     GPU_MIB,
     NODE,
@@ -32,14 +32,16 @@ terms = st.integers(1, 4)
 shapes = {"a": (600, 300, "G0"), "b": (500, 800, "G0"), "c": (1000, 1000, "G1"), "d": (400, 0, "G0")}
 
 
-PAUSE = Parked(action="pause", plan_id="p")
+PAUSE = Suspension(action="pause", plan_id="p")
 
 
-def given_to(pod: str, term: int, parked: Parked | None = None) -> Any:
+def given_to(pod: str, term: int, suspension: Suspension | None = None) -> Any:
     memory, compute, gpu = shapes[pod]
     came = node_grant(pod, term=term, memory=memory, compute=compute, gpu=gpu)
     parts = {name: msgspec.structs.replace(part, strategy="interposer") for name, part in came.grant.containers.items()}
-    return msgspec.structs.replace(came, grant=msgspec.structs.replace(came.grant, containers=parts), parked=parked)
+    return msgspec.structs.replace(
+        came, grant=msgspec.structs.replace(came.grant, containers=parts), suspension=suspension
+    )
 
 
 def devices(boot: str) -> m.InventorySeen:
@@ -62,7 +64,7 @@ class Machine(RuleBasedStateMachine):
         self.stubborn = False
         """Whether pages cannot be written now."""
         self.slow = False
-        self.pending: list[m.Park] = []
+        self.pending: list[m.SuspendSlices] = []
         """What the slices were asked, in order, and have not done yet."""
         self.do(devices("boot-1"))
 
@@ -76,12 +78,12 @@ class Machine(RuleBasedStateMachine):
                 case m.Answer(body=NodeSyncAnswer() | Accepted() as body):
                     assert body.term >= self.newest_term
                     self.newest_term = body.term
-                case m.Park():
+                case m.SuspendSlices():
                     self.pending.append(order)
                     while self.pending and not self.slow:
                         orders = [*orders, *self.do_next()]
                 case m.HandOver():
-                    (self.paused.discard if order.parked is None else self.paused.add)(order.uid)
+                    (self.paused.discard if order.suspension is None else self.paused.add)(order.uid)
                     assert order.grant_id not in self.released, "handed over after its release"
                     self.running[order.uid] = order.grant_id
         for grant_id in released(orders):
@@ -93,16 +95,16 @@ class Machine(RuleBasedStateMachine):
         order = self.pending.pop(0)
         done = tuple(m.Done(ask, "its page cannot be written" if self.stubborn else "") for ask in order.asks)
         for ask in () if self.stubborn else order.asks:
-            (self.paused.discard if ask.parked is None else self.paused.add)(ask.uid)
-        return self.do(m.ParkingDone(order.asked, done))
+            (self.paused.discard if ask.suspension is None else self.paused.add)(ask.uid)
+        return self.do(m.SuspensionDone(order.asked, done))
 
-    @rule(pod=pods, term=terms, parked=st.sampled_from([None, PAUSE]), stubborn=st.booleans(), slow=st.booleans())
-    def grant(self, pod: str, term: int, parked: Parked | None, stubborn: bool, slow: bool) -> None:
+    @rule(pod=pods, term=terms, suspension=st.sampled_from([None, PAUSE]), stubborn=st.booleans(), slow=st.booleans())
+    def grant(self, pod: str, term: int, suspension: Suspension | None, stubborn: bool, slow: bool) -> None:
         old, self.stubborn, self.slow = term < self.newest_term, stubborn, slow
         known = self.agent.held.get(f"g-{pod}")
-        resumes = parked is None and known is not None and known.grant.parked is not None
-        orders = self.do(m.GrantCame(given_to(pod, term, parked)))
-        if isinstance(orders[-1], m.Park):
+        resumes = suspension is None and known is not None and known.grant.suspension is not None
+        orders = self.do(m.GrantCame(given_to(pod, term, suspension)))
+        if isinstance(orders[-1], m.SuspendSlices):
             self.newest_term = term
             return
         assert isinstance(orders[-1], m.Answer)
@@ -110,7 +112,7 @@ class Machine(RuleBasedStateMachine):
         assert isinstance(body, Accepted)
         taken = not old and f"g-{pod}" not in self.agent.checkpoint().tombstones
         assert body.ok == taken or (taken and resumes and bool(body.reason))
-        assert body.parked is None or f"u-{pod}" not in self.running or f"u-{pod}" in self.paused
+        assert body.suspension is None or f"u-{pod}" not in self.running or f"u-{pod}" in self.paused
 
     @rule()
     def tick(self) -> None:
@@ -123,10 +125,10 @@ class Machine(RuleBasedStateMachine):
     def release(self, pod: str, term: int) -> None:
         self.do(release(pod, term))
 
-    @rule(chosen=st.sets(pods), term=terms, parked=st.sampled_from([None, PAUSE]))
-    def sync(self, chosen: set[str], term: int, parked: Parked | None) -> None:
+    @rule(chosen=st.sets(pods), term=terms, suspension=st.sampled_from([None, PAUSE]))
+    def sync(self, chosen: set[str], term: int, suspension: Suspension | None) -> None:
         old, self.slow = term < self.newest_term, False
-        orders = self.do(sync(*(given_to(pod, term, parked) for pod in sorted(chosen)), term=term))
+        orders = self.do(sync(*(given_to(pod, term, suspension) for pod in sorted(chosen)), term=term))
         reply = orders[-1].body if isinstance(orders[-1], m.Answer) else None
         assert isinstance(reply, NodeSyncAnswer)
         assert reply.accepted == (not old)
@@ -157,7 +159,7 @@ class Machine(RuleBasedStateMachine):
         """What its strategies do at its start."""
         self.pending.clear()
         for uid in self.running:
-            (self.paused.discard if self.agent.parked(uid) is None else self.paused.add)(uid)
+            (self.paused.discard if self.agent.suspension(uid) is None else self.paused.add)(uid)
 
     @rule()
     def reboot(self) -> None:

@@ -20,7 +20,7 @@ class Case(NamedTuple):
     waits: str
     ends: str = ""
     """Who is evicted."""
-    parks: str = ""
+    suspends: str = ""
     """Who gives something up, as name=action."""
     moves: str = ""
     """Who of those evicted has another place in the end, as name=node."""
@@ -144,18 +144,18 @@ TABLE = (
     Case("memory that is left over counts", ONE, "a@n:0(20) r9; b@n:0(40) r99", "h (40) p9", ends="a", placed="h"),
     Case("a greater slice in between stays", ONE, "a@n:0(20) p9; b@n:0(60) p1", "h (50) p5", ends="b", placed="h"),
     # --- what can be given up
-    Case("compute alone: throttled", ONE, "a@n:0(20,100)", "h (20,50) p9", parks="a=throttle", placed="h"),
+    Case("compute alone: throttled", ONE, "a@n:0(20,100)", "h (20,50) p9", suspends="a=throttle", placed="h"),
     Case("who fills gaps needs no compute that is free", ONE, "a@n:0(20,100) p9", "h (20,50) o", placed="h"),
-    Case("all of the compute: paused", ONE, "a@n:0(20,100)", "h (20,100) p9", parks="a=pause", placed="h"),
+    Case("all of the compute: paused", ONE, "a@n:0(20,100)", "h (20,100) p9", suspends="a=pause", placed="h"),
     Case(
         "the cheapest is throttled",
         ONE,
         "a@n:0(20,50) r90; b@n:0(20,50) r1",
         "h (20,40) p9",
-        parks="b=throttle",
+        suspends="b=throttle",
         placed="h",
     ),
-    Case("unused memory: shrunk", ONE, "a@n:0(60,50) u20", "h (50,20) p9", parks="a=shrink", placed="h"),
+    Case("unused memory: shrunk", ONE, "a@n:0(60,50) u20", "h (50,20) p9", suspends="a=shrink", placed="h"),
     Case("what it uses it keeps", ONE, "a@n:0(60,50) u50", "h (50,20) p9", ends="a", placed="h"),
     Case("with something to spare", ONE, "a@n:0(60,50) u30", "h (49,20) p9", ends="a", placed="h"),
     Case(
@@ -163,19 +163,19 @@ TABLE = (
         ONE,
         "a@n:0(30,30) u5 r1; b@n:0(30,30) u5 r2; c@n:0(20,30) u19 r3",
         "h (40,10) p9",
-        parks="a=shrink b=shrink",
+        suspends="a=shrink b=shrink",
         placed="h",
     ),
     Case("nobody is shrunk for an equal", ONE, "a@n:0(60,50) u20 p9", "h (50,20) p9"),
     Case("memory that nobody enforces is not shrunk", ONE, "a@n:0(60) u20", "h (50) p9", ends="a", placed="h"),
-    Case("both are", ONE, "a@n:0(20,50); b@n:0(20,50)", "h (20,90) p9", parks="a=throttle b=throttle", placed="h"),
+    Case("both are", ONE, "a@n:0(20,50); b@n:0(20,50)", "h (20,90) p9", suspends="a=throttle b=throttle", placed="h"),
     Case("memory is lacking: an end", ONE, "a@n:0(60,50)", "h (60,20) p9", ends="a", placed="h"),
     Case(
         "throttled here before ended there",
         TWICE,
         "a@a:0(20,100) r9999; b@b:0 r1",
         "h (20,50) p9",
-        parks="a=throttle",
+        suspends="a=throttle",
         placed="h",
     ),
     Case("nobody enforces it: an end", ONE, "a@n:0(60); b@n:0(20,100) p9", "h (40,0) p5", ends="a", placed="h"),
@@ -185,10 +185,10 @@ TABLE = (
         TWICE,
         "a@a:0(20,100) g2; b@b:0(20,100) g2",
         "h (20,50) p9",
-        parks="b=throttle",
+        suspends="b=throttle",
         placed="h",
     ),
-    Case("a budget is about ends", ONE, "a@n:0(20,100) b", "h (20,50) p9", parks="a=throttle", placed="h", least=1),
+    Case("a budget is about ends", ONE, "a@n:0(20,100) b", "h (20,50) p9", suspends="a=throttle", placed="h", least=1),
     # --- a place elsewhere
     Case(
         "who goes has a place kept where there is one",
@@ -267,7 +267,7 @@ TABLE = (
         FOUR_NODES,
         "a@a:0; b@b:0; c@c:0(20,100) r999; d@d:0(20,100) r999",
         "h (20,50) p9 g2 t; i (20,50) p9 g2 t",
-        parks="c=throttle d=throttle",
+        suspends="c=throttle d=throttle",
         placed="h i",
         racks=RACKS,
     ),

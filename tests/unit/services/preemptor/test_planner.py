@@ -12,7 +12,7 @@ from shared.contracts.facts import Gone, Put
 from shared.model.affinity import LabelSelector
 from shared.model.kube_object import Meta, OwnerReference
 from shared.model.objects import DisruptionBudgetSpec, DisruptionBudgetStatus, PodDisruptionBudget, Taint
-from shared.model.parked import Parked, encode_parked
+from shared.model.suspension import Suspension, encode_suspension
 from tests.support import build
 from tests.unit.services.preemptor.world import TOTAL_MIB, Cluster
 
@@ -469,9 +469,9 @@ def test_a_node_where_throttling_will_do_goes_before_one_where_a_cheap_one_ends(
     assert actions(cluster) == [("soft", "throttle")]
 
 
-def test_who_is_parked_already_is_not_parked_again_and_may_be_evicted() -> None:
+def test_who_is_suspended_already_is_not_suspended_again_and_may_be_evicted() -> None:
     cluster = Cluster("n", gpus=1)
-    soft(cluster, "low", milli=1_000, gib=40, annotations={"kerf.dev/parked": '{"action":"pause","plan_id":"p"}'})
+    soft(cluster, "low", milli=1_000, gib=40, annotations={"kerf.dev/suspended": '{"action":"pause","plan_id":"p"}'})
     soft(cluster, "first", milli=1_000, gib=20, priority=100)
     cluster.wait("high", **asks(40, 10), priority=50)  # type: ignore[arg-type]
     assert cluster.victims() == [], (
@@ -568,7 +568,7 @@ def test_who_moves_keeps_no_node_busy_and_its_heir_asks_nobody() -> None:
 def test_what_has_given_up_compute_already_is_no_cheaper_to_end() -> None:
     """It has done as much work as it had before it was asked to."""
     cluster = Cluster("a", "b", gpus=1)
-    parked = encode_parked(Parked(action="throttle", plan_id="before", compute_milli=100))
+    suspension = encode_suspension(Suspension(action="throttle", plan_id="before", compute_milli=100))
     cluster.run(
         "throttled",
         "a",
@@ -577,7 +577,7 @@ def test_what_has_given_up_compute_already_is_no_cheaper_to_end() -> None:
         compute_milli=1000,
         strategy="interposer",
         ran_s=1_000,
-        annotations={"kerf.dev/parked": parked},
+        annotations={"kerf.dev/suspended": suspension},
     )
     cluster.run("young", "b", 0, ran_s=500)
     cluster.wait("high")

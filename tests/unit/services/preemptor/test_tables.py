@@ -15,7 +15,7 @@ from shared.contracts.samples import GpuUse, SliceUse, UsageSample
 from shared.model.grant import ContainerGrant, GpuShare, Grant
 from shared.model.kube_object import OwnerReference
 from shared.model.objects import Pod, PodStatus
-from shared.model.parked import decode_parked
+from shared.model.suspension import decode_suspension
 from tests.support import build
 from tests.support.preempting import BUDGET, RACK, Together
 from tests.support.sliced_nodes import GPU_MIB
@@ -174,12 +174,12 @@ def test_before_and_after(case: Case) -> None:
         world.step()
     assert sorted(name for _, name, _ in world.evictions) == sorted(case.ends.split())
     live = {pod.metadata.name: pod for pod in world.live.values()}
-    parked = {
-        name: decode_parked(note).action
+    suspension = {
+        name: decode_suspension(note).action
         for name, pod in live.items()
-        if (note := pod.metadata.annotations.get("kerf.dev/parked"))
+        if (note := pod.metadata.annotations.get("kerf.dev/suspended"))
     }
-    assert parked == dict(pair.split("=") for pair in case.parks.split())
+    assert suspension == dict(pair.split("=") for pair in case.suspends.split())
     assert {v.name: v.to for plan in world.plans.values() for v in plan.victims if v.to} == dict(
         pair.split("=") for pair in case.moves.split()
     )

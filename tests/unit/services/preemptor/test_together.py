@@ -216,7 +216,9 @@ def test_slices_give_up_what_they_have_and_get_it_back_and_come_to_rest(
     judge(world)
     for state in world.core.book.pods.values():
         held = world.core.book.grants.get(state.grant_id)
-        assert held is None or held.parked == state.parked == world.parked.get(held.grant_id), "all three agree"
+        assert held is None or held.suspension == state.suspension == world.suspension.get(held.grant_id), (
+            "all three agree"
+        )
 
 
 class Shrinking(Together):

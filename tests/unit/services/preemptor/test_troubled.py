@@ -1,5 +1,5 @@
 """As `test_together`, with leaders, agents, feeds and nodes that fail in the middle: all comes to rest, nothing is booked twice (which
-the world asserts itself), nobody is left parked, and nobody ends again while immune."""
+the world asserts itself), nobody is left suspended, and nobody ends again while immune."""
 
 from __future__ import annotations
 
@@ -136,6 +136,8 @@ def judge(world: Troubled) -> None:
     assert world.core.book.grants.keys() == world.grants.keys()
     for state in world.core.book.pods.values():
         held = world.core.book.grants.get(state.grant_id)
-        assert held is None or held.parked == state.parked == world.parked.get(held.grant_id), "all three agree"
+        assert held is None or held.suspension == state.suspension == world.suspension.get(held.grant_id), (
+            "all three agree"
+        )
     for times in world.evicted_at().values():
         assert all(again - at >= IMMUNITY_S - 1e-6 for at, again in itertools.pairwise(times))

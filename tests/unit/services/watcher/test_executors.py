@@ -284,17 +284,17 @@ async def test_a_status_that_cannot_be_written_just_now_does_not_refuse_the_touc
 # --- orders for one version ---------------------------------------------------------------------------------------
 
 
-async def test_an_order_to_park_is_for_one_version_of_the_pod() -> None:
+async def test_an_order_to_suspend_is_for_one_version_of_the_pod() -> None:
     """What was decided before somebody else took the lead must not come true later."""
     world = World()
     pod = world.pod()
-    late = c.ParkPod(**who(pod), parked="pause plan", reason="r", resource_version=pod.metadata.resource_version)
+    late = c.SuspendPod(**who(pod), suspension="pause plan", reason="r", resource_version=pod.metadata.resource_version)
     assert await world.patch(touch(pod)) == []
     assert await world.patch(late) == [(pod.metadata.uid, "conflict")]
-    assert names.ANNOTATION_PARKED not in world.now().metadata.annotations
+    assert names.ANNOTATION_SUSPENDED not in world.now().metadata.annotations
     present = msgspec.structs.replace(late, resource_version=world.now().metadata.resource_version)
     assert await world.patch(present) == []
-    assert world.now().metadata.annotations[names.ANNOTATION_PARKED] == "pause plan"
+    assert world.now().metadata.annotations[names.ANNOTATION_SUSPENDED] == "pause plan"
 
 
 async def test_a_claim_is_allocated_at_the_version_that_was_decided_on_and_no_other() -> None:

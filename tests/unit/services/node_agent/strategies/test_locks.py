@@ -221,15 +221,15 @@ async def test_without_room_on_the_device_it_stays_checkpointed_and_says_so(
 async def test_who_is_checkpointed_stays_so_when_agent_and_worker_die_and_can_be_restored_by_the_next(
     full: None, cuda: str, world: str, tmp_path: Path, victim: int, state: Callable[[int], int]
 ) -> None:
-    first = Locks(cuda, tmp_path / "parking.json")
+    first = Locks(cuda, tmp_path / "parked.json")
     await first.checkpoint(victim)
     await first.close()
     assert state(victim) == CHECKPOINTED, "others have its memory"
-    (tmp_path / "parking.json").write_text(f'{{"{victim}": {started(victim)}}}')  # killed between the deed and its note
-    second = Locks(cuda, tmp_path / "parking.json")
+    (tmp_path / "parked.json").write_text(f'{{"{victim}": {started(victim)}}}')  # killed between the deed and its note
+    second = Locks(cuda, tmp_path / "parked.json")
     await second.start()
     assert state(victim) == CHECKPOINTED
-    assert (tmp_path / "parking.json").read_text() == "{}"
+    assert (tmp_path / "parked.json").read_text() == "{}"
     await second.restore(victim)
     assert state(victim) == 0
     await second.close()

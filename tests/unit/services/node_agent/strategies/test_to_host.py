@@ -50,7 +50,7 @@ async def to_host(tmp_path: Path, compiler: str, pids: list[int]) -> AsyncIterat
     (tmp_path / "cgroup" / "cgroup.procs").touch()
     cgroup(tmp_path / "cgroup" / "kubepods" / f"pod{UID}" / "main", pids="".join(f"{pid}\n" for pid in pids))
     cgroup(tmp_path / "cgroup" / "kubepods" / f"pod{UID}")
-    made = ToHost(Locks(str(tmp_path / "driver.so"), tmp_path / "parking.json"), PodCgroups(tmp_path / "cgroup"))
+    made = ToHost(Locks(str(tmp_path / "driver.so"), tmp_path / "parked.json"), PodCgroups(tmp_path / "cgroup"))
     yield made
     await made.locks.close()
 

@@ -219,9 +219,9 @@ def test_waiting_for_ones_volumes_is_a_short_pause_however_often() -> None:
     queue, state = Queue(), pod_state(pod("data"))
     queue.add(state, b"shape", plain=False)
     for tried in range(5):
-        queue.park(state.uid, float(tried), pause_s=0.2)
+        queue.mark_unschedulable(state.uid, float(tried), pause_s=0.2)
         queue.wake(lambda _: True)
         assert queue.next_pause_end() == tried + 0.2
-    queue.park(state.uid, 10.0)
+    queue.mark_unschedulable(state.uid, 10.0)
     queue.wake(lambda _: True)
     assert queue.next_pause_end() == 11.0

@@ -7,7 +7,7 @@ import pytest
 
 from services.placement import messages as m
 from services.placement.queries.reader import inspect
-from shared.contracts.commands import ParkPod, TouchPod
+from shared.contracts.commands import SuspendPod, TouchPod
 from shared.contracts.events import PreemptionAbandoned
 from shared.contracts.facts import Put
 from shared.contracts.log import ReadyRecord
@@ -16,7 +16,7 @@ from shared.contracts.preemption import Action, Beneficiary, Plan, Reserved, Vic
 from shared.contracts.queries import InspectQuery
 from shared.model import names
 from shared.model.objects import Pod
-from shared.model.parked import Parked, decode_parked, encode_parked
+from shared.model.suspension import Suspension, decode_suspension, encode_suspension
 from tests.support import build
 from tests.support.leader import Leader, only
 from tests.support.whatif import why
@@ -69,17 +69,17 @@ class World:
         said = self.leader.send(m.ReserveAsked(plan))
         return only(said, m.AnswerPlan)[-1].answer, said
 
-    def annotate(self, parked: str) -> list[m.Command]:
-        """What the watcher does of a ParkPod."""
-        notes = {k: v for k, v in self.low.metadata.annotations.items() if k != names.ANNOTATION_PARKED} | (
-            {names.ANNOTATION_PARKED: parked} if parked else {}
+    def annotate(self, suspension: str) -> list[m.Command]:
+        """What the watcher does of a SuspendPod."""
+        notes = {k: v for k, v in self.low.metadata.annotations.items() if k != names.ANNOTATION_SUSPENDED} | (
+            {names.ANNOTATION_SUSPENDED: suspension} if suspension else {}
         )
         meta = msgspec.structs.replace(self.low.metadata, resource_version=build.next_version(), annotations=notes)
         self.low = msgspec.structs.replace(self.low, metadata=meta)
         return self.leader.send(m.FactsSeen((Put(object=self.low),)))
 
-    def answer(self, parked: Parked | None, reason: str = "") -> list[m.Command]:
-        return self.leader.send(m.GrantAcknowledged("n", self.grant_id, reason=reason, parked=parked))
+    def answer(self, suspension: Suspension | None, reason: str = "") -> list[m.Command]:
+        return self.leader.send(m.GrantAcknowledged("n", self.grant_id, reason=reason, suspension=suspension))
 
     def free(self) -> tuple[int, int]:
         (room,) = self.leader.core.book.nodes["n"].gpus
@@ -93,17 +93,17 @@ class World:
         return said
 
 
-def parks(said: list[m.Command]) -> list[ParkPod]:
-    return [p for c in only(said, m.SendPatches) for p in c.patches if isinstance(p, ParkPod)]
+def suspends(said: list[m.Command]) -> list[SuspendPod]:
+    return [p for c in only(said, m.SendPatches) for p in c.patches if isinstance(p, SuspendPod)]
 
 
-def parked_world() -> World:
+def suspension_world() -> World:
     """Up to the moment in which the beneficiary has its place."""
     world = World()
     _, said = world.ask(world.plan())
-    (order,) = parks(said)
-    world.annotate(order.parked)
-    world.answer(decode_parked(order.parked))
+    (order,) = suspends(said)
+    world.annotate(order.suspension)
+    world.answer(decode_suspension(order.suspension))
     return world
 
 
@@ -111,14 +111,14 @@ def test_it_is_ordered_when_it_is_logged_and_booked_when_the_node_has_said_so() 
     world = World()
     answer, said = world.ask(world.plan("throttle", keeps_milli=100))
     assert answer.ok
-    (order,) = parks(said)
-    assert decode_parked(order.parked) == Parked(action="throttle", plan_id="plan", compute_milli=100)
+    (order,) = suspends(said)
+    assert decode_suspension(order.suspension) == Suspension(action="throttle", plan_id="plan", compute_milli=100)
     assert "makes room" not in order.reason
     assert "team/high" in order.reason
-    (told,) = [c for c in only(world.annotate(order.parked), m.SendGrant) if c.grant.uid == world.low.metadata.uid]
-    assert told.grant.parked == decode_parked(order.parked)
+    (told,) = [c for c in only(world.annotate(order.suspension), m.SendGrant) if c.grant.uid == world.low.metadata.uid]
+    assert told.grant.suspension == decode_suspension(order.suspension)
     assert world.high.metadata.uid not in world.leader.binds(), "nothing is anybody's before the node's word"
-    world.answer(told.grant.parked)
+    world.answer(told.grant.suspension)
     assert world.high.metadata.uid in world.leader.binds()
     assert world.leader.core.book.overbooked() == []
     assert world.free()[1] == 1000 - 100 - 500
@@ -127,8 +127,8 @@ def test_it_is_ordered_when_it_is_logged_and_booked_when_the_node_has_said_so() 
 def test_a_late_word_on_another_order_books_nothing() -> None:
     world = World()
     _, said = world.ask(world.plan())
-    world.annotate(parks(said)[0].parked)
-    world.answer(Parked(action="pause", plan_id="another"))
+    world.annotate(suspends(said)[0].suspension)
+    world.answer(Suspension(action="pause", plan_id="another"))
     world.answer(None)
     assert world.high.metadata.uid not in world.leader.binds()
 
@@ -136,10 +136,10 @@ def test_a_late_word_on_another_order_books_nothing() -> None:
 def test_where_the_node_cannot_the_order_is_taken_back() -> None:
     world = World()
     _, said = world.ask(world.plan())
-    world.annotate(parks(said)[0].parked)
+    world.annotate(suspends(said)[0].suspension)
     said = world.answer(None, reason="its page cannot be written")
-    (back,) = parks(said)
-    assert (back.parked, "its page cannot be written" in back.reason) == ("", True)
+    (back,) = suspends(said)
+    assert (back.suspension, "its page cannot be written" in back.reason) == ("", True)
     (abandoned,) = [c.event for c in only(said, m.Publish) if isinstance(c.event, PreemptionAbandoned)]
     assert "its page cannot be written" in abandoned.reason
     assert world.leader.core.preemption.open == {}
@@ -148,58 +148,58 @@ def test_where_the_node_cannot_the_order_is_taken_back() -> None:
 def test_an_order_that_got_lost_is_said_again() -> None:
     world = World()
     _, said = world.ask(world.plan())
-    assert len(parks(said)) == 1
-    assert parks(world.later(6))[0] == parks(said)[0]
+    assert len(suspends(said)) == 1
+    assert suspends(world.later(6))[0] == suspends(said)[0]
 
 
 def test_what_is_given_up_comes_back_when_there_is_room_and_all_of_it() -> None:
-    world = parked_world()
+    world = suspension_world()
     high = world.leader.bind(world.high)
-    assert parks(world.later(30)) == [], "somebody has it"
+    assert suspends(world.later(30)) == [], "somebody has it"
     assert world.free()[1] == 500
     grant = world.leader.core.book.pods[high.metadata.uid].grant_id
     world.leader.gone(high)
     world.leader.send(m.ReleaseSeen("n", grant))
-    (back,) = parks(world.later(7))
-    assert back.parked == ""
+    (back,) = suspends(world.later(7))
+    assert back.suspension == ""
     assert world.free() == (GPU_MIB // 2, 0), "booked before anybody is told"
     (told,) = only(world.annotate(""), m.SendGrant)
-    assert told.grant.parked is None
+    assert told.grant.suspension is None
     world.answer(None)
-    assert parks(world.later(20)) == []
+    assert suspends(world.later(20)) == []
 
 
 def test_who_waits_and_is_more_important_is_served_before_it_comes_back() -> None:
-    world = parked_world()
+    world = suspension_world()
     high = world.leader.bind(world.high)
     world.leader.facts(world.slice("next", compute=50, priority=1))
     grant = world.leader.core.book.pods[high.metadata.uid].grant_id
     world.leader.gone(high)
     world.leader.send(m.ReleaseSeen("n", grant))
-    assert parks(world.later(10)) == []
+    assert suspends(world.later(10)) == []
 
 
 def test_a_plan_that_is_given_up_gives_back() -> None:
     world = World()
     _, said = world.ask(world.plan())
-    world.annotate(parks(said)[0].parked)
+    world.annotate(suspends(said)[0].suspension)
     world.leader.send(m.AbandonAsked("plan", "no more"))
-    assert [order.parked for order in parks(world.later(7))] == [""]
+    assert [order.suspension for order in suspends(world.later(7))] == [""]
 
 
 def test_a_new_leader_books_what_the_node_tells_it() -> None:
-    world = parked_world()
+    world = suspension_world()
     high = world.leader.bind(world.high)
     after = Leader(build.node("n"), world.low, high, term=200, records=((199, ReadyRecord(term=199)),), answer=False)
     after.send(m.InventorySeen(build.inventory("n", gpus=1, strategies=("exclusive", "advisory", "interposer"))))
     after.send(m.SnapshotSeen(after.objects, 0))
     after.send(m.Appended(201))
     assert after.core.book.overbooked() == [], "nobody has been asked yet"
-    parked = after.core.book.pods[world.low.metadata.uid].parked
-    assert parked is not None
+    suspension = after.core.book.pods[world.low.metadata.uid].suspension
+    assert suspension is not None
     after.send(
         m.SyncAnswered(
-            NodeSyncAnswer(node="n", boot_id="boot-1", term=200, accepted=True, parked={world.grant_id: parked})
+            NodeSyncAnswer(node="n", boot_id="boot-1", term=200, accepted=True, suspension={world.grant_id: suspension})
         )
     )
     assert [p.uid for c in only(after.said, m.SendPatches) for p in c.patches if isinstance(p, TouchPod)] == [
@@ -214,11 +214,11 @@ def test_a_new_leader_books_what_the_node_tells_it() -> None:
 
 
 def test_an_annotation_that_goes_without_our_word_is_put_back_while_others_have_what_was_given_up() -> None:
-    world = parked_world()
+    world = suspension_world()
     world.leader.bind(world.high)
-    parked = world.leader.core.book.pods[world.low.metadata.uid].parked
+    suspension = world.leader.core.book.pods[world.low.metadata.uid].suspension
     said = world.annotate("")
-    assert [decode_parked(order.parked) for order in parks(said)] == [parked]
+    assert [decode_suspension(order.suspension) for order in suspends(said)] == [suspension]
     assert only(said, m.SendGrant) == [], "its node is not told to give back"
     assert world.leader.core.book.overbooked() == []
 
@@ -244,49 +244,50 @@ def test_a_plan_for_slices_that_cannot_is_refused(strategy: str) -> None:
     assert "cannot pause" in answer.reason
 
 
-def test_an_annotation_that_nobody_can_read_parks_nobody() -> None:
+def test_an_annotation_that_nobody_can_read_suspends_nobody() -> None:
     world = World()
     world.annotate("{}")
-    assert world.leader.core.book.pods[world.low.metadata.uid].parked is None
-    world.annotate(encode_parked(Parked(action="pause", plan_id="x")))
-    assert world.leader.core.book.pods[world.low.metadata.uid].parked is not None
+    assert world.leader.core.book.pods[world.low.metadata.uid].suspension is None
+    world.annotate(encode_suspension(Suspension(action="pause", plan_id="x")))
+    assert world.leader.core.book.pods[world.low.metadata.uid].suspension is not None
 
 
-def test_an_end_of_parking_that_a_snapshot_shows_reaches_the_agent() -> None:
+def test_an_end_of_suspension_that_a_snapshot_shows_reaches_the_agent() -> None:
     """The feed had a gap: what happened in it is seen at once, and pod by pod by nobody."""
-    world = parked_world()
+    world = suspension_world()
     high = world.leader.bind(world.high)
     grant = world.leader.core.book.pods[high.metadata.uid].grant_id
     world.leader.gone(high)
     world.leader.send(m.ReleaseSeen("n", grant))
-    (back,) = parks(world.later(7))
-    assert back.parked == ""
+    (back,) = suspends(world.later(7))
+    assert back.suspension == ""
     world.low = build.newer(
-        world.low, annotations={k: v for k, v in world.low.metadata.annotations.items() if k != names.ANNOTATION_PARKED}
+        world.low,
+        annotations={k: v for k, v in world.low.metadata.annotations.items() if k != names.ANNOTATION_SUSPENDED},
     )
     (told,) = only(world.leader.send(m.SnapshotSeen(build.put(build.node("n"), world.low), 0)), m.SendGrant)
-    assert (told.grant.uid, told.grant.parked) == (world.low.metadata.uid, None)
+    assert (told.grant.uid, told.grant.suspension) == (world.low.metadata.uid, None)
 
 
-def test_a_late_yes_to_the_order_to_park_is_none_to_the_one_to_go_on() -> None:
-    """Else a pod whose agent missed the second stays parked until another leader comes."""
-    world = parked_world()
-    parked = world.leader.core.book.pods[world.low.metadata.uid].parked
+def test_a_late_yes_to_the_order_to_suspend_is_none_to_the_one_to_go_on() -> None:
+    """Else a pod whose agent missed the second stays suspended until another leader comes."""
+    world = suspension_world()
+    suspension = world.leader.core.book.pods[world.low.metadata.uid].suspension
     world.leader.answer = False
     world.leader.gone(world.high)
-    (back,) = parks(world.later(7))
-    assert back.parked == ""
+    (back,) = suspends(world.later(7))
+    assert back.suspension == ""
     world.annotate("")
-    world.answer(parked)
+    world.answer(suspension)
     said_again = [c.grant for c in only(world.later(5), m.SendGrant) if c.grant.uid == world.low.metadata.uid]
-    assert {grant.parked for grant in said_again} == {None}
+    assert {grant.suspension for grant in said_again} == {None}
     world.answer(None)
     assert [c for c in only(world.later(5), m.SendGrant) if c.grant.uid == world.low.metadata.uid] == []
 
 
-def test_strangers_memory_keeps_nobody_parked_who_needs_none() -> None:
+def test_strangers_memory_keeps_nobody_suspended_who_needs_none() -> None:
     """Paused, it has kept its memory: that somebody else takes more than is left is none of its business."""
-    world = parked_world()
+    world = suspension_world()
     inventory = build.inventory("n", gpus=1, strategies=("exclusive", "advisory", "interposer"), generation=2)
     world.leader.send(
         m.InventorySeen(
@@ -297,19 +298,19 @@ def test_strangers_memory_keeps_nobody_parked_who_needs_none() -> None:
     )
     world.leader.gone(world.high)
     assert world.free()[0] < 0
-    assert [order.parked for order in parks(world.later(7))] == [""]
+    assert [order.suspension for order in suspends(world.later(7))] == [""]
 
 
 def test_nobody_comes_before_it_who_could_not_make_it_give_way() -> None:
     """However many wait: it was there first, and has work to lose."""
-    world = parked_world()
+    world = suspension_world()
     high = world.leader.bind(world.high)
     grant = world.leader.core.book.pods[high.metadata.uid].grant_id
     rivals = [world.slice(f"next{i}", compute=50, priority=0) for i in range(3)]
     world.leader.facts(*rivals)
     world.leader.gone(high)
     said = world.leader.send(m.ReleaseSeen("n", grant))
-    assert [(order.name, order.parked) for order in parks(said)] == [("low", "")]
+    assert [(order.name, order.suspension) for order in suspends(said)] == [("low", "")]
     world.annotate("")
     assert not {pod.metadata.uid for pod in rivals} & world.leader.binds().keys()
     assert world.free() == (GPU_MIB // 2, 0)
@@ -341,15 +342,15 @@ def test_nobody_ends_before_those_who_only_give_something_up_have_done_so(able: 
     plan = Plan(plan_id="plan", beneficiaries=gains, victims=(*world.plan().victims, ends), deadline_s=60)
     said = world.leader.send(m.ReserveAsked(plan))
     assert only(said, m.AnswerPlan) == [], "nobody is told to execute it"
-    world.annotate(parks(said)[0].parked)
-    said = world.answer(decode_parked(parks(said)[0].parked) if able else None, reason="" if able else "no")
+    world.annotate(suspends(said)[0].suspension)
+    said = world.answer(decode_suspension(suspends(said)[0].suspension) if able else None, reason="" if able else "no")
     assert [answer.answer.ok for answer in only(said, m.AnswerPlan)] == [able]
 
 
 def columns(world: World) -> tuple[int, int, int, int, int]:
-    """As `kerf inspect` has them: guaranteed, paused, returning, parked and reserved, in halves of the GPU's memory."""
+    """As `kerf inspect` has them: guaranteed, paused, returning, suspended and reserved, in halves of the GPU's memory."""
     (gpu,) = inspect(world.leader.core, InspectQuery(node="n")).nodes[0].gpus
-    amounts = (gpu.guaranteed_mib, gpu.paused_mib, gpu.returning_mib, gpu.parked_mib, gpu.reserved_mib)
+    amounts = (gpu.guaranteed_mib, gpu.paused_mib, gpu.returning_mib, gpu.suspended_mib, gpu.reserved_mib)
     return tuple(mib * 2 // GPU_MIB for mib in amounts)  # type: ignore[return-value]
 
 
@@ -357,10 +358,10 @@ def test_each_part_of_a_gpus_memory_is_somebodys_at_every_instant() -> None:
     world = World()
     assert columns(world) == (1, 0, 0, 0, 0)
     _, said = world.ask(world.plan())
-    (order,) = parks(said)
+    (order,) = suspends(said)
     assert columns(world) == (1, 0, 0, 0, 1), "a place is kept, and nothing is given up yet"
-    world.annotate(order.parked)
-    world.answer(decode_parked(order.parked))
+    world.annotate(order.suspension)
+    world.answer(decode_suspension(order.suspension))
     assert columns(world) == (1, 1, 0, 0, 0), "the beneficiary holds its half, the victim is paused with its own"
     high = world.leader.bind(world.high)
     grant = world.leader.core.book.pods[high.metadata.uid].grant_id
@@ -377,13 +378,13 @@ def test_each_part_of_a_gpus_memory_is_somebodys_at_every_instant() -> None:
 def test_what_is_on_the_host_is_not_on_the_gpu() -> None:
     world = World()
     _, said = world.ask(world.plan("checkpoint"))
-    (order,) = parks(said)
-    world.annotate(order.parked)
-    world.answer(decode_parked(order.parked))
+    (order,) = suspends(said)
+    world.annotate(order.suspension)
+    world.answer(decode_suspension(order.suspension))
     assert columns(world) == (1, 0, 0, 1, 0)
 
 
-def test_who_is_parked_so_that_a_queue_gets_its_guarantee_does_not_read_of_priority() -> None:
+def test_who_is_suspended_so_that_a_queue_gets_its_guarantee_does_not_read_of_priority() -> None:
     world = World()
     world.leader.facts(build.queues("queues: [{name: team}, {name: due, guaranteed: {gpus: 1}}]"))
     world.high = build.gpu_pod(
@@ -396,18 +397,20 @@ def test_who_is_parked_so_that_a_queue_gets_its_guarantee_does_not_read_of_prior
     world.leader.facts(world.high)
     answer, said = world.ask(world.plan())
     assert answer.ok, answer.reason
-    assert parks(said)[0].reason.startswith("pauses for team/high, whose queue takes back what it is due; it goes on")
+    assert suspends(said)[0].reason.startswith(
+        "pauses for team/high, whose queue takes back what it is due; it goes on"
+    )
 
 
-def test_why_says_what_a_parked_pod_has_given_up_for_which_plan_and_that_it_comes_back() -> None:
+def test_why_says_what_a_suspended_pod_has_given_up_for_which_plan_and_that_it_comes_back() -> None:
     world = World()
     _, said = world.ask(world.plan("throttle", keeps_milli=100))
-    world.annotate(parks(said)[0].parked)
+    world.annotate(suspends(said)[0].suspension)
     assert (
         "it is to give up compute (throttle: it keeps 10 % of each of its GPUs) for plan plan"
         in why(world.leader, "low").sentence
     )
-    world.answer(decode_parked(parks(said)[0].parked))
+    world.answer(decode_suspension(suspends(said)[0].suspension))
     high = world.leader.bind(world.high)
     sentence = why(world.leader, "low").sentence
     assert sentence.endswith(

@@ -17,7 +17,7 @@ from shared.model.kube_object import OwnerReference
 from shared.model.objects import Pod
 from tests.support import build
 from tests.support.leader import Leader, only
-from tests.unit.services.placement.preemption.test_suspension import parked_world
+from tests.unit.services.placement.preemption.test_suspension import suspension_world
 
 WHOLE = {"n-gpu-0": (81920, 1000)}
 BY_A_JOB = (OwnerReference(kind="Job", name="train", uid="uid-train", controller=True),)
@@ -148,27 +148,27 @@ def test_a_node_has_released_none_but_its_own_grants() -> None:
 
 def test_a_node_says_of_none_but_its_own_pods_what_they_have_given_up() -> None:
     """The pod has taken back all, and its node has not said so; another node's word is not its word."""
-    world = parked_world()
+    world = suspension_world()
     leader = world.leader.nodes("other", gpus=1)
-    parked = leader.core.book.grants[world.grant_id].parked
-    assert parked is not None
-    leader.core.book.park(world.grant_id, None)
-    leader.send(answered(boots(leader, "other"), "boot-2", parked={world.grant_id: parked}))
-    assert leader.core.book.grants[world.grant_id].parked is None
+    suspension = leader.core.book.grants[world.grant_id].suspension
+    assert suspension is not None
+    leader.core.book.suspend(world.grant_id, None)
+    leader.send(answered(boots(leader, "other"), "boot-2", suspension={world.grant_id: suspension}))
+    assert leader.core.book.grants[world.grant_id].suspension is None
     sync = boots(leader, "n")
-    leader.send(answered(sync, "boot-2", parked={world.grant_id: parked}))
-    assert leader.core.book.grants[world.grant_id].parked == parked, "its own node's word is"
+    leader.send(answered(sync, "boot-2", suspension={world.grant_id: suspension}))
+    assert leader.core.book.grants[world.grant_id].suspension == suspension, "its own node's word is"
 
 
 def test_an_answer_that_does_not_count_says_nothing_of_what_was_given_up() -> None:
-    world = parked_world()
-    parked = world.leader.core.book.grants[world.grant_id].parked
-    assert parked is not None
-    world.leader.core.book.park(world.grant_id, None)
-    late = answered(asked(world.leader), parked={world.grant_id: parked})
+    world = suspension_world()
+    suspension = world.leader.core.book.grants[world.grant_id].suspension
+    assert suspension is not None
+    world.leader.core.book.suspend(world.grant_id, None)
+    late = answered(asked(world.leader), suspension={world.grant_id: suspension})
     boots(world.leader)
     world.leader.send(late)
-    assert world.leader.core.book.grants[world.grant_id].parked is None
+    assert world.leader.core.book.grants[world.grant_id].suspension is None
 
 
 # --- grants that will never be handed over ----------------------------------------------------------------------

@@ -36,7 +36,7 @@ def test_a_line_whose_head_does_not_fit_waits_as_a_whole_and_holds_back_no_other
     doomed, also = add(queue, "doomed", b"big"), add(queue, "also", b"big")
     small = add(queue, "small", b"small")
     assert queue.next(0) == doomed
-    queue.park(doomed, 0)
+    queue.mark_unschedulable(doomed, 0)
     assert take(queue) == small
     assert take(queue) is None
     assert also in queue
@@ -44,7 +44,7 @@ def test_a_line_whose_head_does_not_fit_waits_as_a_whole_and_holds_back_no_other
 
 def test_a_newcomer_of_a_waiting_shape_waits_with_it() -> None:
     queue = Queue()
-    queue.park(add(queue, "a"), 0)
+    queue.mark_unschedulable(add(queue, "a"), 0)
     add(queue, "b")
     assert queue.next(0) is None
 
@@ -52,8 +52,8 @@ def test_a_newcomer_of_a_waiting_shape_waits_with_it() -> None:
 def test_only_lines_that_a_change_helps_are_woken() -> None:
     queue = Queue()
     a, b = add(queue, "a", b"a"), add(queue, "b", b"b")
-    queue.park(a, 0)
-    queue.park(b, 0)
+    queue.mark_unschedulable(a, 0)
+    queue.mark_unschedulable(b, 0)
     assert queue.wake(lambda uid: uid == b) == 1
     assert take(queue) == b
     assert take(queue) is None
@@ -64,7 +64,7 @@ def test_a_pod_that_others_bear_on_pauses_longer_each_time() -> None:
     uid = add(queue, "a", plain=False)
     for now, pause in ((0.0, 1.0), (10.0, 2.0), (20.0, 4.0)):
         assert queue.next(now) == uid
-        queue.park(uid, now)
+        queue.mark_unschedulable(uid, now)
         queue.wake(lambda _: True)
         assert queue.next(now + pause - 0.1) is None
         assert queue.next(now + pause) == uid

@@ -12,7 +12,7 @@ from services.node_agent.core import Agent
 from services.node_agent.state import read, write
 from shared.contracts.node_commands import Accepted, NodeGrant, NodeSyncAnswer
 from shared.model.gpu import Inventory
-from shared.model.parked import Parked, Parking
+from shared.model.suspension import SuspendAction, Suspension
 from tests.unit.services.node_agent.make import (
     NODE,
     agent,
@@ -28,9 +28,9 @@ from tests.unit.services.node_agent.make import (
     sync,
 )
 
-PAUSE = Parked(action="pause", plan_id="p")
-THROTTLE = Parked(action="throttle", plan_id="p", compute_milli=100)
-CHECKPOINT = Parked(action="checkpoint", plan_id="p")
+PAUSE = Suspension(action="pause", plan_id="p")
+THROTTLE = Suspension(action="throttle", plan_id="p", compute_milli=100)
+CHECKPOINT = Suspension(action="checkpoint", plan_id="p")
 
 
 def slices(*names: str, **how: Any) -> Agent:
@@ -49,21 +49,23 @@ def slices(*names: str, **how: Any) -> Agent:
     return made
 
 
-def share(name: str, parked: Parked | None = None, *, term: int = 1, **how: Any) -> NodeGrant:
+def share(name: str, suspension: Suspension | None = None, *, term: int = 1, **how: Any) -> NodeGrant:
     came = node_grant(name, term=term, **({"compute": 600} | how))
     parts = {key: msgspec.structs.replace(part, strategy="interposer") for key, part in came.grant.containers.items()}
     return msgspec.structs.replace(
-        came, grant=msgspec.structs.replace(came.grant, containers=parts, term=1), parked=parked
+        came, grant=msgspec.structs.replace(came.grant, containers=parts, term=1), suspension=suspension
     )
 
 
 def said(made: Agent, came: NodeGrant, why: str = "") -> Accepted:
     """The answer, after the slices have done it, or not."""
     orders = made.handle(m.GrantCame(came), 0.0)
-    park = [order for order in orders if isinstance(order, m.Park)]
-    if park:
+    suspend = [order for order in orders if isinstance(order, m.SuspendSlices)]
+    if suspend:
         assert not any(isinstance(order, m.Answer) for order in orders), "an answer before the slices have done it"
-        orders = made.handle(m.ParkingDone(park[0].asked, tuple(m.Done(ask, why) for ask in park[0].asks)), 0.0)
+        orders = made.handle(
+            m.SuspensionDone(suspend[0].asked, tuple(m.Done(ask, why) for ask in suspend[0].asks)), 0.0
+        )
     body = answer(orders)
     assert isinstance(body, Accepted)
     return body
@@ -74,33 +76,35 @@ def starts(made: Agent, name: str, **how: Any) -> str:
     return refusal(made.handle(start(name), 0.0))
 
 
-def test_an_order_to_park_is_saved_then_done_and_only_then_answered() -> None:
+def test_an_order_to_suspend_is_saved_then_done_and_only_then_answered() -> None:
     made = slices("a")
     orders = made.handle(m.GrantCame(share("a", PAUSE)), 0.0)
-    assert [type(order) for order in orders] == [m.Save, m.Park]
-    assert orders[1] == m.Park(share("a", PAUSE), (m.Ask("g-a", "u-a", ("main",), PAUSE),))
-    orders = made.handle(m.ParkingDone(share("a", PAUSE), (m.Done(orders[1].asks[0]),)), 0.0)  # type: ignore[attr-defined]
+    assert [type(order) for order in orders] == [m.Save, m.SuspendSlices]
+    assert orders[1] == m.SuspendSlices(share("a", PAUSE), (m.Ask("g-a", "u-a", ("main",), PAUSE),))
+    orders = made.handle(m.SuspensionDone(share("a", PAUSE), (m.Done(orders[1].asks[0]),)), 0.0)  # type: ignore[attr-defined]
     assert [type(order) for order in orders] == [m.Save, m.Answer]
-    assert answer(orders) == Accepted(ok=True, term=1, node=NODE, grant_id="g-a", parked=PAUSE)
+    assert answer(orders) == Accepted(ok=True, term=1, node=NODE, grant_id="g-a", suspension=PAUSE)
 
 
 def test_what_was_given_up_is_free_for_others_when_the_slices_have_said_so_and_no_sooner() -> None:
     made = slices("a")
     assert starts(made, "b", memory=400) == "gpu-compute-full"
-    park = made.handle(m.GrantCame(share("a", PAUSE)), 0.0)[1]
-    assert isinstance(park, m.Park)
+    suspend = made.handle(m.GrantCame(share("a", PAUSE)), 0.0)[1]
+    assert isinstance(suspend, m.SuspendSlices)
     assert starts(made, "b", memory=400) == "gpu-compute-full"
-    made.handle(m.ParkingDone(park.asked, (m.Done(park.asks[0]),)), 0.0)
+    made.handle(m.SuspensionDone(suspend.asked, (m.Done(suspend.asks[0]),)), 0.0)
     assert starts(made, "b", memory=400) == ""
 
 
-@pytest.mark.parametrize(("parked", "memory", "compute", "code"), [
+@pytest.mark.parametrize(("suspension", "memory", "compute", "code"), [
     (PAUSE, 500, 1000, ""), (PAUSE, 501, 0, "gpu-memory-full"),
     (THROTTLE, 500, 900, ""), (THROTTLE, 500, 901, "gpu-compute-full"),
 ])  # fmt: skip
-def test_each_action_frees_what_it_gives_up_and_no_more(parked: Parked, memory: int, compute: int, code: str) -> None:
+def test_each_action_frees_what_it_gives_up_and_no_more(
+    suspension: Suspension, memory: int, compute: int, code: str
+) -> None:
     made = slices("a")
-    assert said(made, share("a", parked)).parked
+    assert said(made, share("a", suspension)).suspension
     assert starts(made, "b", memory=memory, compute=compute) == code
 
 
@@ -109,50 +113,50 @@ def test_slices_that_cannot_are_as_they_were_and_free_nothing() -> None:
     assert said(made, share("a", PAUSE), "its page cannot be written") == Accepted(
         ok=True, reason="its page cannot be written", term=1, node=NODE, grant_id="g-a"
     )
-    assert made.parked("u-a") is None
+    assert made.suspension("u-a") is None
     assert starts(made, "b", memory=400) == "gpu-compute-full"
 
 
 def test_a_pause_that_fails_leaves_the_throttle_before_it() -> None:
     made = slices("a")
     said(made, share("a", THROTTLE))
-    assert said(made, share("a", PAUSE), "no").parked == THROTTLE
-    assert made.parked("u-a") == THROTTLE
+    assert said(made, share("a", PAUSE), "no").suspension == THROTTLE
+    assert made.suspension("u-a") == THROTTLE
     assert starts(made, "b", memory=400, compute=900) == ""
 
 
 @pytest.mark.parametrize("action", ["throttle", "pause", "checkpoint"])
-def test_a_strategy_that_cannot_is_named_and_asked_nothing(action: Parking) -> None:
+def test_a_strategy_that_cannot_is_named_and_asked_nothing(action: SuspendAction) -> None:
     made = agent(m.GrantCame(node_grant("a")), start("a"))
     orders = made.handle(
-        m.GrantCame(msgspec.structs.replace(node_grant("a"), parked=Parked(action=action, plan_id="p"))), 0.0
+        m.GrantCame(msgspec.structs.replace(node_grant("a"), suspension=Suspension(action=action, plan_id="p"))), 0.0
     )
     assert [type(order) for order in orders] == [m.Save, m.Answer]
     body = answer(orders)
     assert isinstance(body, Accepted)
-    assert (body.ok, body.parked, body.reason) == (True, None, f"slices by advisory cannot {action} while they run")
+    assert (body.ok, body.suspension, body.reason) == (True, None, f"slices by advisory cannot {action} while they run")
 
 
-def test_a_parked_container_that_starts_again_starts_parked() -> None:
+def test_a_suspended_container_that_starts_again_starts_suspended() -> None:
     made = slices("a")
     said(made, share("a", PAUSE))
     made.handle(ended("a"), 0.0)
     (order,) = [order for order in made.handle(start("a"), 0.0) if isinstance(order, m.HandOver)]
-    assert (order.parked, order.share.gpus[0].compute_milli) == (PAUSE, 600)
+    assert (order.suspension, order.share.gpus[0].compute_milli) == (PAUSE, 600)
 
 
-def test_who_starts_between_the_order_and_its_deed_starts_parked_too() -> None:
+def test_who_starts_between_the_order_and_its_deed_starts_suspended_too() -> None:
     made = agent()
     made = slices()
     made.handle(m.GrantCame(share("a")), 0.0)
     made.handle(m.GrantCame(share("a", PAUSE)), 0.0)
     (order,) = [order for order in made.handle(start("a"), 0.0) if isinstance(order, m.HandOver)]
-    assert order.parked == PAUSE
+    assert order.suspension == PAUSE
 
 
 def test_a_grant_of_which_nothing_runs_has_given_up_at_once_what_it_would_start_without() -> None:
     made = slices()
-    assert said(made, share("a", PAUSE)).parked
+    assert said(made, share("a", PAUSE)).suspension
     assert starts(made, "b", compute=1000) == ""
     assert handed(made.handle(start("a"), 0.0))
 
@@ -161,7 +165,7 @@ def test_taken_back_it_is_whole_and_nobody_elses() -> None:
     made = slices("a")
     said(made, share("a", PAUSE))
     assert said(made, share("a")) == Accepted(ok=True, term=1, node=NODE, grant_id="g-a")
-    assert made.parked("u-a") is None
+    assert made.suspension("u-a") is None
     assert starts(made, "b", memory=400) == "gpu-compute-full"
 
 
@@ -178,15 +182,15 @@ def test_nothing_is_taken_back_from_under_those_who_have_it_now() -> None:
     said(made, share("a", PAUSE))
     assert starts(made, "b", memory=400) == ""
     refused = said(made, share("a"))
-    assert (refused.ok, refused.parked) == (False, PAUSE)
+    assert (refused.ok, refused.suspension) == (False, PAUSE)
     assert "400 of 1000 milli not handed over, the grant wants 600" in refused.reason
-    assert made.parked("u-a") == PAUSE
+    assert made.suspension("u-a") == PAUSE
     made.handle(ended("b"), 0.0)
-    park = made.handle(m.Tick(), 0.0)[-1]
-    assert isinstance(park, m.Park)
-    assert park.asks[0].parked is None
-    made.handle(m.ParkingDone(park.asked, (m.Done(park.asks[0]),)), 0.0)
-    assert made.parked("u-a") is None
+    suspend = made.handle(m.Tick(), 0.0)[-1]
+    assert isinstance(suspend, m.SuspendSlices)
+    assert suspend.asks[0].suspension is None
+    made.handle(m.SuspensionDone(suspend.asked, (m.Done(suspend.asks[0]),)), 0.0)
+    assert made.suspension("u-a") is None
     assert made.handle(m.Tick(), 0.0) == []
 
 
@@ -195,50 +199,50 @@ def test_what_could_not_be_taken_back_is_tried_again_until_it_can() -> None:
     made = slices("a")
     said(made, share("a", PAUSE))
     failed = said(made, share("a"), "its page cannot be written")
-    assert (failed.ok, failed.parked, failed.reason) == (False, PAUSE, "its page cannot be written")
+    assert (failed.ok, failed.suspension, failed.reason) == (False, PAUSE, "its page cannot be written")
     for _ in range(2):
-        park = made.handle(m.Tick(), 0.0)[-1]
-        assert isinstance(park, m.Park)
-        made.handle(m.ParkingDone(park.asked, (m.Done(park.asks[0], "still not"),)), 0.0)
-    assert said(made, share("a", PAUSE)).parked == PAUSE
+        suspend = made.handle(m.Tick(), 0.0)[-1]
+        assert isinstance(suspend, m.SuspendSlices)
+        made.handle(m.SuspensionDone(suspend.asked, (m.Done(suspend.asks[0], "still not"),)), 0.0)
+    assert said(made, share("a", PAUSE)).suspension == PAUSE
     assert made.handle(m.Tick(), 0.0) == [], "it was told otherwise meanwhile"
 
 
 def test_a_harder_order_may_come_after_a_gentler_one_and_the_other_way_round_only_with_room() -> None:
     made = slices("a")
     said(made, share("a", THROTTLE))
-    assert said(made, share("a", PAUSE)).parked
+    assert said(made, share("a", PAUSE)).suspension
     assert starts(made, "b", memory=400, compute=1000) == ""
     softer = said(made, share("a", THROTTLE))
-    assert (softer.ok, softer.parked) == (True, PAUSE)
-    assert made.parked("u-a") == PAUSE
+    assert (softer.ok, softer.suspension) == (True, PAUSE)
+    assert made.suspension("u-a") == PAUSE
 
 
-def test_an_agent_that_comes_back_knows_who_is_parked_and_what_is_free() -> None:
+def test_an_agent_that_comes_back_knows_who_is_suspended_and_what_is_free() -> None:
     made = slices("a")
     said(made, share("a", PAUSE))
     again = Agent(NODE, read(write(made.checkpoint()), NODE))
-    assert again.parked("u-a") == PAUSE
+    assert again.suspension("u-a") == PAUSE
     assert starts(again, "b", memory=400) == ""
 
 
-def test_an_agent_that_dies_before_the_deed_counts_all_of_it_and_parks_it_again() -> None:
+def test_an_agent_that_dies_before_the_deed_counts_all_of_it_and_suspends_it_again() -> None:
     made = slices("a")
     made.handle(m.GrantCame(share("a", PAUSE)), 0.0)
     again = Agent(NODE, read(write(made.checkpoint()), NODE))
-    assert again.parked("u-a") == PAUSE
+    assert again.suspension("u-a") == PAUSE
     assert starts(again, "b", memory=400) == "gpu-compute-full"
-    assert said(again, share("a", PAUSE)).parked
+    assert said(again, share("a", PAUSE)).suspension
 
 
 def test_a_deed_that_was_overtaken_is_no_evidence() -> None:
     made = slices("a")
     late = made.handle(m.GrantCame(share("a", PAUSE)), 0.0)[1]
-    assert isinstance(late, m.Park)
+    assert isinstance(late, m.SuspendSlices)
     assert said(made, share("a")).ok
-    body = answer(made.handle(m.ParkingDone(late.asked, (m.Done(late.asks[0]),)), 0.0))
+    body = answer(made.handle(m.SuspensionDone(late.asked, (m.Done(late.asks[0]),)), 0.0))
     assert isinstance(body, Accepted)
-    assert (body.parked, body.reason) == (None, ""), "no word that the newer order cannot be carried out"
+    assert (body.suspension, body.reason) == (None, ""), "no word that the newer order cannot be carried out"
     assert starts(made, "b", memory=400) == "gpu-compute-full"
 
 
@@ -246,30 +250,30 @@ def test_a_sync_is_answered_when_its_slices_have_done_what_it_says_and_names_tho
     made = slices("a", "b", memory=100, compute=300)
     grants = tuple(share(name, PAUSE, term=2, memory=100, compute=300) for name in "ab")
     orders = made.handle(sync(*grants, term=2), 0.0)
-    assert [type(order) for order in orders] == [m.Save, m.Park]
-    (park,) = [order for order in orders if isinstance(order, m.Park)]
-    done = (m.Done(park.asks[0]), m.Done(park.asks[1], "no"))
-    body = answer(made.handle(m.ParkingDone(park.asked, done), 0.0))
+    assert [type(order) for order in orders] == [m.Save, m.SuspendSlices]
+    (suspend,) = [order for order in orders if isinstance(order, m.SuspendSlices)]
+    done = (m.Done(suspend.asks[0]), m.Done(suspend.asks[1], "no"))
+    body = answer(made.handle(m.SuspensionDone(suspend.asked, done), 0.0))
     assert isinstance(body, NodeSyncAnswer)
-    assert (body.accepted, body.parked, len(body.live)) == (True, {"g-a": PAUSE}, 2)
+    assert (body.accepted, body.suspension, len(body.live)) == (True, {"g-a": PAUSE}, 2)
     assert body.live[0].gpus == {"G0": (100, 300)}, "what it was given, whatever of it it has now"
 
 
-def test_a_sync_that_parks_nobody_is_answered_at_once() -> None:
+def test_a_sync_that_suspends_nobody_is_answered_at_once() -> None:
     orders = slices("a").handle(sync(share("a")), 0.0)
     assert [type(order) for order in orders] == [m.Save, m.Answer]
 
 
-def test_a_released_pod_takes_its_parking_with_it() -> None:
+def test_a_released_pod_takes_its_suspension_with_it() -> None:
     made = slices("a")
     said(made, share("a", PAUSE))
     made.handle(release("a"), 0.0)
-    assert made.parked("u-a") == PAUSE, "until its containers have ended"
+    assert made.suspension("u-a") == PAUSE, "until its containers have ended"
     assert released(made.handle(ended("a"), 0.0)) == ["g-a"]
-    assert made.parked("u-a") is None
+    assert made.suspension("u-a") is None
 
 
-def test_a_damaged_parking_in_the_inventory_of_no_gpu_is_no_crash() -> None:
+def test_a_damaged_suspension_in_the_inventory_of_no_gpu_is_no_crash() -> None:
     """Its GPU has gone meanwhile: there is nobody to take it back from."""
     made = slices("a")
     said(made, share("a", PAUSE))
@@ -279,27 +283,27 @@ def test_a_damaged_parking_in_the_inventory_of_no_gpu_is_no_crash() -> None:
 
 def test_what_went_to_the_host_in_part_counts_whole_and_is_brought_back_as_soon_as_it_can_be() -> None:
     made = slices("a")
-    park = made.handle(m.GrantCame(share("a", CHECKPOINT)), 0.0)[1]
-    assert isinstance(park, m.Park)
-    body = answer(made.handle(m.ParkingDone(park.asked, (m.Done(park.asks[0], "801", torn=True),)), 0.0))
+    suspend = made.handle(m.GrantCame(share("a", CHECKPOINT)), 0.0)[1]
+    assert isinstance(suspend, m.SuspendSlices)
+    body = answer(made.handle(m.SuspensionDone(suspend.asked, (m.Done(suspend.asks[0], "801", torn=True),)), 0.0))
     assert isinstance(body, Accepted)
-    assert (body.ok, body.parked, body.reason) == (True, None, "801")
+    assert (body.ok, body.suspension, body.reason) == (True, None, "801")
     assert starts(made, "b", memory=501, compute=0) == "gpu-memory-full"
     back = made.handle(m.Tick(), 0.0)[-1]
-    assert isinstance(back, m.Park)
-    assert (back.asks[0].was, back.asks[0].parked) == (CHECKPOINT, None)
+    assert isinstance(back, m.SuspendSlices)
+    assert (back.asks[0].was, back.asks[0].suspension) == (CHECKPOINT, None)
 
 
 def test_a_checkpointed_pods_memory_is_free_and_no_container_of_it_starts() -> None:
     made = slices("a")
-    assert said(made, share("a", CHECKPOINT)).parked == CHECKPOINT
+    assert said(made, share("a", CHECKPOINT)).suspension == CHECKPOINT
     assert starts(made, "b", memory=1000, compute=1000) == ""
-    assert refusal(made.handle(start("a"), 0.0)) == "parked"
+    assert refusal(made.handle(start("a"), 0.0)) == "suspended"
 
 
 def test_of_a_checkpointed_pod_that_did_not_come_back_whole_all_is_counted() -> None:
     made = slices("a")
     said(made, share("a", CHECKPOINT))
     failed = said(made, share("a"), "the driver answers 2")
-    assert (failed.ok, failed.parked, made.parked("u-a")) == (False, None, CHECKPOINT)
+    assert (failed.ok, failed.suspension, made.suspension("u-a")) == (False, None, CHECKPOINT)
     assert starts(made, "b", memory=501, compute=0) == "gpu-memory-full"

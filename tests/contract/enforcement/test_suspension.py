@@ -21,14 +21,14 @@ from shared.contracts.base import decode, encode
 from shared.contracts.node_commands import Accepted, NodeGrant, NodeSync, NodeSyncAnswer
 from shared.model.gpu import Strategy
 from shared.model.grant import ContainerGrant, GpuShare, Grant
-from shared.model.parked import Parked
+from shared.model.suspension import Suspension
 from tests.support.enforcement import GPU, NVML, VICTIM, become, count, orders, page, prove
 from tests.support.fake_kubelet import FakeKubelet
 from tests.support.kubelet_agent import agent, pod, uid
 from tests.support.waiting import eventually
 
-PAUSE = Parked(action="pause", plan_id="p")
-THROTTLE = Parked(action="throttle", plan_id="p", compute_milli=100)
+PAUSE = Suspension(action="pause", plan_id="p")
+THROTTLE = Suspension(action="throttle", plan_id="p", compute_milli=100)
 
 
 @pytest.fixture(autouse=True)
@@ -38,7 +38,7 @@ def proven(host: Path, build: Path) -> None:
 
 def grant(
     name: str,
-    parked: Parked | None = None,
+    suspension: Suspension | None = None,
     *,
     term: int = 1,
     compute_milli: int = 600,
@@ -46,7 +46,7 @@ def grant(
 ) -> NodeGrant:
     share = GpuShare(node="n1", uuid=GPU, memory_mib=64, compute_milli=compute_milli)
     made = Grant(grant_id=f"g-{name}", term=1, containers={"main": ContainerGrant(strategy=strategy, gpus=(share,))})
-    return NodeGrant(term=term, uid=uid(name), namespace="team", name=name, grant=made, parked=parked)
+    return NodeGrant(term=term, uid=uid(name), namespace="team", name=name, grant=made, suspension=suspension)
 
 
 async def say(bus: NatsBus, sent: NodeGrant) -> Accepted:
@@ -72,7 +72,7 @@ async def test_a_paused_pod_has_given_up_when_placement_hears_so_and_who_comes_f
         await started(bus, kubelet, grant("low"))
         with pytest.raises(grpc.aio.AioRpcError, match="gpu-compute-full"):
             await started(bus, kubelet, grant("high", compute_milli=1000))
-        assert (await say(bus, grant("low", PAUSE))).parked == PAUSE
+        assert (await say(bus, grant("low", PAUSE))).suspension == PAUSE
         assert orders(host, "low").paused == 1
         await kubelet.start_container(kubelet.pods[uid("high")])
         assert (orders(host, "low").tier, orders(host, "high").tier, orders(host, "high").gpu[0].window_ns) == (
@@ -81,7 +81,7 @@ async def test_a_paused_pod_has_given_up_when_placement_hears_so_and_who_comes_f
             0,
         )
         refused = await say(bus, grant("low"))
-        assert (refused.ok, refused.parked, orders(host, "low").paused) == (False, PAUSE, 1)
+        assert (refused.ok, refused.suspension, orders(host, "low").paused) == (False, PAUSE, 1)
 
 
 async def test_a_throttled_pod_keeps_a_window_and_gets_all_of_it_back(
@@ -93,14 +93,14 @@ async def test_a_throttled_pod_keeps_a_window_and_gets_all_of_it_back(
 ) -> None:
     async with agent(nats, host, **settings):
         await started(bus, kubelet, grant("low"))
-        assert (await say(bus, grant("low", THROTTLE))).parked == THROTTLE
+        assert (await say(bus, grant("low", THROTTLE))).suspension == THROTTLE
         assert (orders(host, "low").gpu[0].compute_milli, orders(host, "low").paused) == (100, 0)
         answer = await say(bus, grant("low"))
-        assert (answer.ok, answer.parked, answer.reason) == (True, None, "")
+        assert (answer.ok, answer.suspension, answer.reason) == (True, None, "")
         assert orders(host, "low").gpu[0].compute_milli == 600
 
 
-async def test_a_restarted_agent_parks_what_was_parked_and_tells_a_new_leader_so(
+async def test_a_restarted_agent_suspends_what_was_suspended_and_tells_a_new_leader_so(
     nats: EmbeddedServer,
     bus: NatsBus,
     host: Path,
@@ -117,7 +117,7 @@ async def test_a_restarted_agent_parks_what_was_parked_and_tells_a_new_leader_so
         assert orders(host, "low").paused == 1
         sync = NodeSync(term=2, node="n1", grants=(grant("low", PAUSE, term=2),))
         answer = decode(await bus.request(subjects.node_command("n1", "sync"), encode(sync)), NodeSyncAnswer)
-        assert (answer.accepted, answer.parked) == (True, {"g-low": PAUSE})
+        assert (answer.accepted, answer.suspension) == (True, {"g-low": PAUSE})
 
 
 def pretend_resumed(host: Path, name: str) -> None:
@@ -127,7 +127,7 @@ def pretend_resumed(host: Path, name: str) -> None:
         file.write(bytes(4))
 
 
-async def test_a_container_of_a_parked_pod_starts_parked(
+async def test_a_container_of_a_suspended_pod_starts_suspended(
     nats: EmbeddedServer,
     bus: NatsBus,
     host: Path,
@@ -155,7 +155,7 @@ async def test_a_slice_whose_page_cannot_be_written_gives_up_nothing_and_placeme
         (page(host, "low") / "peers").rmdir()
         os.close(os.open(page(host, "low") / "peers", os.O_CREAT))
         answer = await say(bus, grant("low", PAUSE, compute_milli=300))
-        assert (answer.ok, answer.parked) == (True, None)
+        assert (answer.ok, answer.suspension) == (True, None)
         assert "peers" in answer.reason
         assert orders(host, "low").paused == 0
 
@@ -170,7 +170,7 @@ async def test_another_strategy_cannot_and_says_so(
     async with agent(nats, host, **settings):
         await started(bus, kubelet, grant("low", strategy="advisory"))
         answer = await say(bus, grant("low", PAUSE, strategy="advisory"))
-        assert (answer.ok, answer.parked, answer.reason) == (
+        assert (answer.ok, answer.suspension, answer.reason) == (
             True,
             None,
             "slices by advisory cannot pause while they run",
@@ -178,7 +178,7 @@ async def test_another_strategy_cannot_and_says_so(
         assert msgspec.structs.replace(answer, reason="") == await say(bus, grant("low", strategy="advisory"))
 
 
-SHRINK = Parked(action="shrink", plan_id="p", memory_mib=32)
+SHRINK = Suspension(action="shrink", plan_id="p", memory_mib=32)
 
 
 async def test_a_shrunk_pod_keeps_its_speed_and_who_comes_for_its_memory_starts(
@@ -195,12 +195,12 @@ async def test_a_shrunk_pod_keeps_its_speed_and_who_comes_for_its_memory_starts(
         count(host, "low", 20)
         with pytest.raises(grpc.aio.AioRpcError, match="gpu-memory-full"):
             await started(bus, kubelet, grant("high", compute_milli=300))
-        assert (await say(bus, grant("low", SHRINK, compute_milli=300))).parked == SHRINK
+        assert (await say(bus, grant("low", SHRINK, compute_milli=300))).suspension == SHRINK
         told = orders(host, "low")
         assert (told.gpu[0].memory_limit_bytes, told.paused, told.gpu[0].compute_milli) == (32 << 20, 0, 300)
         await kubelet.start_container(kubelet.pods[uid("high")])
         refused = await say(bus, grant("low", compute_milli=300))
-        assert (refused.ok, refused.parked) == (False, SHRINK), "others have it"
+        assert (refused.ok, refused.suspension) == (False, SHRINK), "others have it"
         await kubelet.start_container(kubelet.pods[uid("low")])
         assert orders(host, "low").gpu[0].memory_limit_bytes == 32 << 20, "it starts again with what it was left"
 
@@ -216,19 +216,19 @@ async def test_who_has_more_allocated_than_it_would_keep_is_not_shrunk(
         await started(bus, kubelet, grant("low"))
         count(host, "low", 40)
         answer = await say(bus, grant("low", SHRINK))
-        assert (answer.ok, answer.parked, answer.reason) == (
+        assert (answer.ok, answer.suspension, answer.reason) == (
             True,
             None,
             "container main has 40 MiB of a GPU allocated, and would be left 32",
         )
         assert orders(host, "low").gpu[0].memory_limit_bytes == 64 << 20
         count(host, "low", 32)
-        assert (await say(bus, grant("low", SHRINK))).parked == SHRINK
-        assert (await say(bus, grant("low"))).parked is None
+        assert (await say(bus, grant("low", SHRINK))).suspension == SHRINK
+        assert (await say(bus, grant("low"))).suspension is None
         assert orders(host, "low").gpu[0].memory_limit_bytes == 64 << 20
 
 
-CHECKPOINT = Parked(action="checkpoint", plan_id="p")
+CHECKPOINT = Suspension(action="checkpoint", plan_id="p")
 
 
 class Low:
@@ -289,17 +289,17 @@ async def test_a_checkpointed_pod_has_left_the_gpu_when_placement_hears_so_and_c
         await started(bus, kubelet, grant("low", compute_milli=0, strategy="time_slice"))
         count(host, "low", 64)
         assert low.mib_on_gpu == 64
-        parked = grant("low", CHECKPOINT, compute_milli=0, strategy="time_slice")
-        assert (await say(bus, parked)).parked == CHECKPOINT
+        suspension = grant("low", CHECKPOINT, compute_milli=0, strategy="time_slice")
+        assert (await say(bus, suspension)).suspension == CHECKPOINT
         assert (low.state, low.mib_on_gpu, orders(host, "low").gpu[0].memory_limit_bytes) == (2, 0, 0)
-        with pytest.raises(grpc.aio.AioRpcError, match="parked"):
+        with pytest.raises(grpc.aio.AioRpcError, match="suspended"):
             await kubelet.start_container(kubelet.pods[uid("low")])
     async with agent(nats, host, **settings):
-        assert (low.state, (await say(bus, parked)).parked) == (2, CHECKPOINT), (
+        assert (low.state, (await say(bus, suspension)).suspension) == (2, CHECKPOINT), (
             "others have its memory: no agent's end brings it back"
         )
         answer = await say(bus, grant("low", compute_milli=0, strategy="time_slice"))
-        assert (answer.ok, answer.parked) == (True, None)
+        assert (answer.ok, answer.suspension) == (True, None)
         assert (low.state, low.mib_on_gpu, orders(host, "low").gpu[0].memory_limit_bytes) == (0, 64, 64 << 20)
 
 
@@ -319,7 +319,7 @@ async def test_without_room_in_its_memory_limit_a_pod_is_not_checkpointed_and_ru
             await started(bus, kubelet, grant("low"))
             count(host, "low", 64)
             answer = await say(bus, grant("low", CHECKPOINT))
-            assert (answer.ok, answer.parked) == (True, None)
+            assert (answer.ok, answer.suspension) == (True, None)
             assert "its memory limit has room for 63 MiB, and it has 64 MiB on GPUs" in answer.reason
             assert (
                 low.state,
@@ -355,7 +355,7 @@ async def test_a_pod_whose_memory_others_have_on_the_device_stays_on_the_host_un
             assert stranger.stdout is not None
             assert stranger.stdout.readline() == "begun\n"
             refused = await say(bus, grant("low"))
-            assert (refused.ok, refused.parked) == (False, None)
+            assert (refused.ok, refused.suspension) == (False, None)
             assert "the driver answers 2 to the restoring" in refused.reason
             assert (low.state, orders(host, "low").paused) == (2, 1)
             stranger.kill()

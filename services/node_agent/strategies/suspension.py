@@ -15,27 +15,29 @@ from services.node_agent.strategies.slices import Key
 from services.node_agent.strategies.to_host import ToHost, Torn
 from shared.contracts.node_commands import LiveSlice
 from shared.model.gpu import Strategy
-from shared.model.parked import Parked
+from shared.model.suspension import Suspension
 from shared.model.units import MIB, WHOLE_GPU_MILLI
 
 Changed = list[tuple[LiveSlice, Wish]]
 """Slices that were told otherwise, with what they were told before."""
 
 
-def wished(parked: Parked | None, before: Wish, gpus: Collection[str]) -> Wish:
-    """What a slice of these GPUs is told that is parked so; the rest is as before."""
-    if parked is None:
+def wished(suspension: Suspension | None, before: Wish, gpus: Collection[str]) -> Wish:
+    """What a slice of these GPUs is told that is suspended so; the rest is as before."""
+    if suspension is None:
         return msgspec.structs.replace(before, paused=False, compute_milli=WHOLE_GPU_MILLI, memory_mib={})
     # Who is throttled to nothing stands still, as who is paused does.
-    paused = parked.action in ("pause", "checkpoint") or (parked.action == "throttle" and not parked.compute_milli)
-    keeps_milli = parked.compute_milli if parked.action == "throttle" and not paused else WHOLE_GPU_MILLI
+    paused = suspension.action in ("pause", "checkpoint") or (
+        suspension.action == "throttle" and not suspension.compute_milli
+    )
+    keeps_milli = suspension.compute_milli if suspension.action == "throttle" and not paused else WHOLE_GPU_MILLI
     # Of who is checkpointed others have all of the memory: a process that starts meanwhile finds none.
-    keeps_mib = {"shrink": parked.memory_mib, "checkpoint": 0}.get(parked.action)
+    keeps_mib = {"shrink": suspension.memory_mib, "checkpoint": 0}.get(suspension.action)
     memory_mib = {} if keeps_mib is None else dict.fromkeys(gpus, keeps_mib)
     return msgspec.structs.replace(before, paused=paused, compute_milli=keeps_milli, memory_mib=memory_mib)
 
 
-class Parker:
+class Suspender:
     """One pod at a time, in the order in which they were asked."""
 
     def __init__(
@@ -48,15 +50,15 @@ class Parker:
         self._board, self._drivers, self._live, self._to_host = board, drivers, live, to_host
         self._serial = asyncio.Lock()
 
-    async def park(self, ask: Ask) -> Done:
+    async def suspend(self, ask: Ask) -> Done:
         """The slices have given up what it says, or taken it back; or why not, and all is as it was before."""
         async with self._serial:
             mine = [live for live in self._live() if live.uid == ask.uid and live.container in ask.containers]
-            changed, why = self._tell(mine, ask.parked)
-            if not why and ask.parked is not None and ask.parked.action == "shrink":
-                why = self._beyond(mine, ask.parked.memory_mib)
+            changed, why = self._tell(mine, ask.suspension)
+            if not why and ask.suspension is not None and ask.suspension.action == "shrink":
+                why = self._beyond(mine, ask.suspension.memory_mib)
             try:
-                if not why and ask.parked is not None and ask.parked.action == "checkpoint":
+                if not why and ask.suspension is not None and ask.suspension.action == "checkpoint":
                     why = await self._to_host.away(ask.uid, tuple(self._bytes(live) for live in mine))
                 elif not why and ask.was is not None and ask.was.action == "checkpoint":
                     why = await self._to_host.back(ask.uid)
@@ -66,13 +68,13 @@ class Parker:
                 self._undo(changed)
             return Done(ask, why)
 
-    def _tell(self, slices: list[LiveSlice], parked: Parked | None) -> tuple[Changed, str]:
+    def _tell(self, slices: list[LiveSlice], suspension: Suspension | None) -> tuple[Changed, str]:
         changed: Changed = []
         try:
             for live in slices:
                 key = (live.uid, live.container)
                 before = self._board.wished(key)
-                self._drivers[live.strategy].adjust(key, wished(parked, before, live.gpus))
+                self._drivers[live.strategy].adjust(key, wished(suspension, before, live.gpus))
                 changed.append((live, before))
         except KeyError:
             why = "the page of one of its slices could not be taken up; delete the pod to have it placed anew"

@@ -1,4 +1,4 @@
-"""Parking as a small machine, explored state by state.
+"""Suspension as a small machine, explored state by state.
 
 One GPU. A lesser pod has all of it, and gives a part up for a while, for one greater pod after another. A leader has the
 annotation written and hears of it, tells the agent, hears the agent's word, and books by that. A leader may crash at any point;
@@ -34,7 +34,7 @@ PLANS = 2
 
 class State(NamedTuple):
     note: int = 0
-    """The annotation: the number of the plan for which it is parked; 0: none."""
+    """The annotation: the number of the plan for which it is suspended; 0: none."""
     version: int = 0
     """The pod's, another one with each write."""
     patches: frozenset[tuple[int, int]] = frozenset()

@@ -1,14 +1,14 @@
-"""What a parked pod gives up is had by one at a time, explored exhaustively; and each rule shown to be needed."""
+"""What a suspended pod gives up is had by one at a time, explored exhaustively; and each rule shown to be needed."""
 
 from __future__ import annotations
 
 import pytest
 
-from tests.model.parking import RULES, State, explore
+from tests.model.suspension import RULES, State, explore
 
 
 @pytest.mark.parametrize("rule", RULES)
-def test_without_this_rule_two_have_the_same_or_a_pod_stays_parked(rule: str) -> None:
+def test_without_this_rule_two_have_the_same_or_a_pod_stays_suspended(rule: str) -> None:
     assert any(explore(State(crashes=crashes), rule)[1] for crashes in (0, 1)), f"{rule} is not needed"
 
 

@@ -1,0 +1,95 @@
+"""What a pod has given up for a while without ending: the annotation `kerf.dev/suspended`, and what each strategy can give up.
+
+| | gives back | needs |
+|---|---|---|
+| throttle | compute above what it keeps | a strategy that limits compute in a running slice |
+| pause | all compute; the memory stays where it is | the same |
+| shrink | memory above what it keeps, which is not less than it has allocated | a strategy that limits memory in a running slice |
+| checkpoint | compute and memory, which goes to the host | room in the pod's own memory limit, a driver that can |
+
+Eviction needs nothing, and is no suspension: the pod ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Literal
+
+import msgspec
+
+from shared.model import names
+from shared.model.gpu import Strategy, checked
+from shared.model.grant import ContainerGrant, GpuShare, Grant
+
+SuspendAction = Literal["throttle", "pause", "shrink", "checkpoint"]
+SUSPEND_ACTIONS: tuple[SuspendAction, ...] = ("throttle", "pause", "shrink", "checkpoint")
+"""From gentle to hard."""
+_CAN: dict[Strategy, frozenset[SuspendAction]] = {
+    "interposer": frozenset(SUSPEND_ACTIONS),
+    "time_slice": frozenset(SUSPEND_ACTIONS),
+}
+
+
+class Suspension(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    action: SuspendAction
+    plan_id: str
+    """For whom it makes room."""
+    compute_milli: int = 0
+    """At most so much of each GPU is left to each of its containers; where it is shrunk, all of it."""
+    memory_mib: int = 0
+    """Of each GPU, where it is shrunk: at most so much is left to each of its containers."""
+
+    def __post_init__(self) -> None:
+        checked("compute_milli", self.compute_milli)
+        checked("memory_mib", self.memory_mib)
+
+
+def can_suspend(action: SuspendAction, containers: Iterable[ContainerGrant]) -> bool:
+    """Whether every one of these slices can do that while it runs."""
+    return all(
+        action in _CAN.get(container.strategy, ()) and all(share.mig is None for share in container.gpus)
+        for container in containers
+    )
+
+
+def left_of(grant: Grant, suspension: Suspension) -> Grant:
+    """What a grant takes while its pod is suspended."""
+    return msgspec.structs.replace(
+        grant, containers={name: _left(part, suspension) for name, part in grant.containers.items()}
+    )
+
+
+def _left(part: ContainerGrant, suspension: Suspension) -> ContainerGrant:
+    return msgspec.structs.replace(part, gpus=tuple(_left_share(share, suspension) for share in part.gpus))
+
+
+def _left_share(share: GpuShare, suspension: Suspension) -> GpuShare:
+    match suspension.action:
+        case "shrink":
+            return msgspec.structs.replace(share, memory_mib=min(share.memory_mib, suspension.memory_mib))
+        case "checkpoint":
+            return msgspec.structs.replace(share, memory_mib=0, compute_milli=0)
+        case _:
+            return msgspec.structs.replace(share, compute_milli=min(share.compute_milli, suspension.compute_milli))
+
+
+def annotated_suspension(annotations: Mapping[str, str]) -> str:
+    """The annotation by its present name, else by its former one; empty where there is neither."""
+    return annotations.get(names.ANNOTATION_SUSPENDED) or annotations.get(names.ANNOTATION_PARKED, "")
+
+
+def suspension_patch(text: str) -> dict[str, str | None]:
+    """What to write for this text; empty ends the suspension."""
+    return {names.ANNOTATION_SUSPENDED: text or None, names.ANNOTATION_PARKED: None}
+
+
+def encode_suspension(suspension: Suspension) -> str:
+    return msgspec.json.encode(suspension).decode()
+
+
+def decode_suspension(text: str) -> Suspension:
+    """Raises msgspec.DecodeError on text that is none."""
+    return _DECODER.decode(text)
+
+
+_DECODER = msgspec.json.Decoder(Suspension)
