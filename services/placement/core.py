@@ -30,7 +30,7 @@ from shared.contracts.events import PodBound, TermTaken
 from shared.contracts.log import DecisionBatch, ReadyRecord
 from shared.contracts.preemption import Reserved
 from shared.model.objects import ConfigMap, Gang, Pod
-from shared.queues.precedence import Precedence
+from shared.queues.preemption_policy import PreemptionPolicy
 
 
 class Core:
@@ -61,7 +61,7 @@ class Core:
         self.committer = Committer(self.scheduler, self.holds, self.batcher, self.settings, trace_of)
         self._capacity_changes = CapacityChanges()
         self.suspension = Suspender(
-            self.book, self.nodes, Precedence(self.scheduler.fair, self.scheduler.gangs), self._capacity_changes
+            self.book, self.nodes, PreemptionPolicy(self.scheduler.fair, self.scheduler.gangs), self._capacity_changes
         )
         self.preemption = Preemption(self.committer, self.batcher, self.suspension, self._capacity_changes)
         self.recovery = Recovery()

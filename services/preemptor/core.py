@@ -30,7 +30,7 @@ from shared.contracts.commands import Evict
 from shared.contracts.events import PreemptionProposed
 from shared.contracts.preemption import ENDS, Plan, PreemptAnswer
 from shared.model.suspension import SUSPEND_ACTIONS
-from shared.queues.precedence import Precedence
+from shared.queues.preemption_policy import PreemptionPolicy
 
 ASK_AGAIN_S = 5.0
 LOOKS_MOST = 30_000
@@ -59,11 +59,11 @@ class Core:
         self._listed = False
         """All pods are known."""
         self._use = Use()
-        self._precedence = Precedence(self._cluster.queues, self.gangs)
+        self._preemption_policy = PreemptionPolicy(self._cluster.queues, self.gangs)
         self._candidates = Candidates(
             self.book,
             self.gangs,
-            self._precedence,
+            self._preemption_policy,
             lambda state: self.immunity.spared(state, self._now),
             left=lambda namespace: self.immunity.left(namespace, self._now),
             gentle=allowed(shrinks=config.shrinks, checkpoints=config.checkpoints),
@@ -73,7 +73,7 @@ class Core:
         self.waiting = Waiters(self.book, self.gangs, config.patience_s)
         self.consolidating = Consolidating(config, self.book, self.gangs, self.immunity)
         self.open: dict[str, Open] = {}
-        left_alone = LeftAlone(self.book, self.gangs, self._precedence, self.immunity)
+        left_alone = LeftAlone(self.book, self.gangs, self._preemption_policy, self.immunity)
         self._answering = Answering(
             self.book,
             self.gangs,
@@ -148,7 +148,9 @@ class Core:
     def _propose_all(self, groups: list[list[PodState]], now: float) -> list[m.Command]:
         planner, out = self._planner(now), list[m.Command]()
         looks = 0
-        for members in sorted(groups, key=self._precedence.standing):  # of equal standing they stay in their order
+        for members in sorted(
+            groups, key=self._preemption_policy.standing
+        ):  # of equal standing they stay in their order
             if len(self.open) >= self.config.plans_most or looks >= LOOKS_MOST:
                 break
             looks += len(self.book.nodes) + MEMBER_LOOKS * len(members)
@@ -160,7 +162,7 @@ class Core:
         eviction the API server has not counted yet."""
         self._now = now
         self._cluster.queues.look_around()
-        self._precedence.begin()
+        self._preemption_policy.begin()
         return Planner(
             self.book,
             self._candidates.begin(now, self._promised()),
@@ -260,11 +262,11 @@ class Core:
         """What others have borrowed by weight is taken back once the takers have waited, in GPU-seconds, for as much as they would
         have destroyed at the beginning of their wait. A guarantee waits for nobody."""
         givers = [self.book.pods[victim.uid] for way in ways for victim in way.victims if victim.action == "evict"]
-        if not self._precedence.only_by_due(members, givers):
+        if not self._preemption_policy.only_by_fair_share(members, givers):
             return False
         waited_s = self.waiting.waited_s(members, now)
         began_gpu_ms = sum(price_of(giver, self.book, now - waited_s).price_gpu_ms for giver in givers)
-        return waited_s * self._precedence.asked_milli(members) < self.config.reclaim_patience * began_gpu_ms
+        return waited_s * self._preemption_policy.asked_milli(members) < self.config.reclaim_patience * began_gpu_ms
 
     def _opened(self, plan: Plan, now: float) -> Open:
         known = {victim.uid: self.book.pods.get(victim.uid) for victim in plan.victims}
@@ -314,7 +316,7 @@ class Core:
                     uid=victim.uid,
                     namespace=victim.namespace,
                     name=victim.name,
-                    reason=words.eviction(victim, found.plan, self.book, self._precedence),
+                    reason=words.eviction(victim, found.plan, self.book, self._preemption_policy),
                 )
                 for victim in turn
             ),

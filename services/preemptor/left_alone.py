@@ -13,15 +13,15 @@ from shared.book.book import Book
 from shared.book.gangs import Gangs
 from shared.book.movable import why_not
 from shared.book.states import NodeState, PodState
-from shared.queues.precedence import Precedence
+from shared.queues.preemption_policy import PreemptionPolicy
 
 PODS_MOST = 20_000
 """Pods that are looked at for one answer: that takes a moment, and whoever plans has no longer one."""
 
 
 class LeftAlone:
-    def __init__(self, book: Book, gangs: Gangs, precedence: Precedence, immunity: Immunity) -> None:
-        self._book, self._gangs, self._precedence, self._immunity = book, gangs, precedence, immunity
+    def __init__(self, book: Book, gangs: Gangs, preemption_policy: PreemptionPolicy, immunity: Immunity) -> None:
+        self._book, self._gangs, self._preemption_policy, self._immunity = book, gangs, preemption_policy, immunity
 
     def counted(self, members: Sequence[PodState], promised: Collection[str], now: float) -> tuple[str, ...]:
         """Pods on nodes whose GPUs would do for one of the members, counted by why they are left alone: "7 pods: minimum run time".
@@ -46,7 +46,7 @@ class LeftAlone:
         """Empty where nothing keeps it by itself."""
         if state.uid in promised:
             return "they make room for others already"
-        denied = self._precedence.denies(taker, state) if state.ours else ""
+        denied = self._preemption_policy.denies(taker, state) if state.ours else ""
         if denied:
             return denied
         why = why_not(state, self._book, now, leaves=True)

@@ -37,7 +37,7 @@ Uses = Callable[[str], int | None]
 
 
 class Precedes(Protocol):
-    """As `shared.queues.precedence.Precedence`."""
+    """As `shared.queues.preemption_policy.PreemptionPolicy`."""
 
     @property
     def by_priority_alone(self) -> bool: ...
@@ -76,7 +76,7 @@ class Candidates:
         self,
         book: Book,
         gangs: Gangs,
-        precedence: Precedes,
+        preemption_policy: Precedes,
         immune: Immune,
         *,
         left: Left,
@@ -85,7 +85,13 @@ class Candidates:
         leaving_s: float,
     ) -> None:
         """`gentle`: what may be asked of those who need not end. `leaving_s`: how long a slice is waited for that outlives its pod."""
-        self._book, self._gangs, self._precedence, self._immune, self._now = book, gangs, precedence, immune, 0.0
+        self._book, self._gangs, self._preemption_policy, self._immune, self._now = (
+            book,
+            gangs,
+            preemption_policy,
+            immune,
+            0.0,
+        )
         self.gentle, self._uses_mib = tuple(gentle), uses_mib
         self._cannot: dict[str, float] = {}
         """Pods whose nodes could not make them give something up, by uid, and until when they are not asked again."""
@@ -160,12 +166,12 @@ class Candidates:
         """Those that may be asked to give way to it."""
         known, below = self._look(node), taker.pod.spec.priority
         # With thousands of candidates a question each takes longer than all the rest.
-        if self._precedence.by_priority_alone:
+        if self._preemption_policy.by_priority_alone:
             return [c for c in known.able if c.priority < below and c.uid not in self._promised]
         may = self._may.setdefault(taker.uid, {})
         for candidate, kind in zip(known.able, known.kinds, strict=True):
             if kind not in may:
-                may[kind] = self._precedence.may(taker, self._book.pods[candidate.uid])
+                may[kind] = self._preemption_policy.may(taker, self._book.pods[candidate.uid])
         return [c for c, kind in zip(known.able, known.kinds, strict=True) if may[kind] and c.uid not in self._promised]
 
     def leaving(self, node: NodeState) -> tuple[Candidate, ...]:
@@ -190,7 +196,7 @@ class Candidates:
 
     def kind_of(self, taker: PodState) -> tuple[str, int, bool]:
         """Of two takers of one kind that ask for the same each may ask whom the other may."""
-        return self._precedence.kind_of(taker)
+        return self._preemption_policy.kind_of(taker)
 
     def _look(self, node: NodeState) -> _Known:
         if node.name in self._looked:
@@ -215,8 +221,8 @@ class Candidates:
             known.clearing = clearings(known.able)
             known.emptied = {}
         known.leaving = self._leave(node)
-        if not self._precedence.by_priority_alone:
-            known.kinds = tuple(self._precedence.kind_of(self._book.pods[c.uid]) for c in known.able)
+        if not self._preemption_policy.by_priority_alone:
+            known.kinds = tuple(self._preemption_policy.kind_of(self._book.pods[c.uid]) for c in known.able)
         return known
 
     def _make(self, node: NodeState) -> _Known:
@@ -263,7 +269,7 @@ class Candidates:
                 uid in self._promised
                 or not state.grant_id
                 or self._spared(state)
-                or not self._precedence.may(taker, state)
+                or not self._preemption_policy.may(taker, state)
             ):
                 return None
             found.append(self._candidate(state, state.charged))
@@ -282,13 +288,13 @@ class Candidates:
         if any(victim.action == "evict" and self._left_alone[victim.uid] for victim in victims):
             return False
         stay = [victim.uid for victim in victims if victim.action != "evict"]
-        return self._budgets.let_go(victims) and not self._precedence.refuses(
+        return self._budgets.let_go(victims) and not self._preemption_policy.refuses(
             takers, [pods[victim.uid] for victim in victims], stay=stay
         )
 
     def let_in(self, victims: Sequence[Candidate], takers: Sequence[PodState]) -> bool:
         """Whether the takers' queue lets them have so much when these are gone."""
-        return not self._precedence.keeps_back(
+        return not self._preemption_policy.keeps_back(
             takers, [self._book.pods[victim.uid] for victim in victims if victim.action == "evict"]
         )
 

@@ -21,7 +21,7 @@ def begun_in(gang: GangState, book: Book) -> frozenset[str]:
     return frozenset(value_on(book, node, gang.required) for node in nodes) - {""}
 
 
-def strays(gang: GangState, nodes: frozenset[str], book: Book) -> str:
+def topology_violation(gang: GangState, nodes: frozenset[str], book: Book) -> str:
     """Why places on these nodes are none for this gang; empty where they are."""
     if not gang.required:
         return ""

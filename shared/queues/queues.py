@@ -68,18 +68,22 @@ class Queues:
         is on the book already."""
         if self.usage is None:
             return None
-        firm = self.usage.is_firm(state)
+        non_borrowing = self.usage.is_non_borrowing(state)
         for at in self.usage.queue_of(state).path():
-            for bound, used, guarantee in self.bounds(at, firm=firm):
+            for bound, used, guarantee in self.bounds(at, non_borrowing=non_borrowing):
                 index = first_over(used, extra, bound, extra if asked is None else asked)
                 if index is not None:
                     return Hit(at, index, used, bound[index] or 0, guarantee)
         return None
 
     @staticmethod
-    def bounds(at: Branch, *, firm: bool) -> list[tuple[Bound, Amount, bool]]:
+    def bounds(at: Branch, *, non_borrowing: bool) -> list[tuple[Bound, Amount, bool]]:
         """Each bound that holds there, what counts against it, and whether it is the guarantee."""
-        return [(at.limit, at.used, False), (at.own, at.firm, True)] if firm else [(at.limit, at.used, False)]
+        return (
+            [(at.limit, at.used, False), (at.own, at.non_borrowing, True)]
+            if non_borrowing
+            else [(at.limit, at.used, False)]
+        )
 
     def wanted(self) -> dict[str, int]:
         """GPU milli that waiting pods ask for, by queue."""

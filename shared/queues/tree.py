@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 from shared.contracts.policy import Amounts, QueueDefaults, QueuePolicy, QueueRule
 from shared.queues.amounts import NOTHING, Amount
 
-STRAY = "?"
+UNASSIGNED = "?"
 """The queue of pods that name one which is not there (for them). It is no queue, and nobody is served from it."""
 
 Bound = tuple[int | None, int | None, int | None]
@@ -37,7 +37,7 @@ class Offer(NamedTuple):
 
 
 class Branch:
-    """A node of the tree. `used` and `firm` hold what its subtree has; `firm` of it what may not be borrowed."""
+    """A node of the tree. `used` and `non_borrowing` hold what its subtree has; `non_borrowing` of it what may not be borrowed."""
 
     def __init__(self, name: str, rule: QueueDefaults, parent: Branch | None) -> None:
         self.name, self.parent = name, parent
@@ -46,7 +46,7 @@ class Branch:
         self.limit: Bound = rule.limit.vector()
         self.guaranteed: Bound = rule.guaranteed.vector()
         self.children: list[Branch] = []
-        self.used = self.firm = NOTHING
+        self.used = self.non_borrowing = NOTHING
         self.offer: Offer | None = None
         self.stamp = 0
         self.heap: list[tuple[Key, int, Branch]] = []
@@ -103,7 +103,7 @@ class Tree:
         self.policy = policy
         self.capacity = Amount(1, 1, 1)
         self.root = Branch("", QueueDefaults(), None)
-        self.stray = Branch(STRAY, QueueDefaults(limit=Amounts(gpus=0)), self.root)
+        self.unassigned = Branch(UNASSIGNED, QueueDefaults(limit=Amounts(gpus=0)), self.root)
         self.queues: dict[str, Branch] = {}
         self._dirty: dict[str, Branch] = {}
         waiting = {rule.name: rule for rule in policy.queues}
@@ -121,12 +121,12 @@ class Tree:
     # --- whose ------------------------------------------------------------------------------------------------
 
     def find(self, named: str, namespace: str) -> Branch:
-        """The queue of a pod with this label (empty: none) in this namespace; `stray` where it may stand in none."""
+        """The queue of a pod with this label (empty: none) in this namespace; `unassigned` where it may stand in none."""
         queue = self.queues.get(named or namespace)
         if queue is None:
-            return self.stray if named else self._of_namespace(namespace)
+            return self.unassigned if named else self._of_namespace(namespace)
         if queue.children or (queue.namespaces and namespace not in queue.namespaces):
-            return self.stray
+            return self.unassigned
         return queue
 
     def _of_namespace(self, namespace: str) -> Branch:
@@ -135,12 +135,12 @@ class Tree:
 
     # --- what is used -----------------------------------------------------------------------------------------
 
-    def use(self, queue: Branch, amount: Amount, *, firm: bool) -> None:
+    def use(self, queue: Branch, amount: Amount, *, non_borrowing: bool) -> None:
         """It takes so much, or gives it back where the amount is negative."""
         for at in queue.path():
             at.used = at.used.plus(amount)
-            if firm:
-                at.firm = at.firm.plus(amount)
+            if non_borrowing:
+                at.non_borrowing = at.non_borrowing.plus(amount)
         self._dirty[queue.name] = queue
 
     # --- who is next ------------------------------------------------------------------------------------------

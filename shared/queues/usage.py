@@ -20,7 +20,7 @@ class _Counted(msgspec.Struct):
     """What one pod has. Its queue is that of its first booking: a label that changes later moves no GPUs."""
 
     queue: Branch
-    firm: bool
+    non_borrowing: bool
     room: Amount = NOTHING
     grants: dict[str, int] = {}
     """GPU milli by grant."""
@@ -87,7 +87,7 @@ class Usage:
 
     # --- questions ---------------------------------------------------------------------------------------------
 
-    def is_firm(self, state: PodState) -> bool:
+    def is_non_borrowing(self, state: PodState) -> bool:
         """Whether the pod may use guarantees alone."""
         least = self.tree.policy.within_guarantee_from
         opportunistic = state.request is not None and state.request.tier == OPPORTUNISTIC
@@ -145,11 +145,11 @@ class Usage:
         if known is None:
             # A slice whose pod is gone without our having seen it tells its namespace alone.
             queue = self.tree.find("", namespace) if state is None else self._named_by(state)
-            known = self._of[uid] = _Counted(queue, state is not None and self.is_firm(state))
+            known = self._of[uid] = _Counted(queue, state is not None and self.is_non_borrowing(state))
         return known
 
     def _use(self, counted: _Counted, amount: Amount) -> None:
-        self.tree.use(counted.queue, amount, firm=counted.firm)
+        self.tree.use(counted.queue, amount, non_borrowing=counted.non_borrowing)
 
     def _forget(self, uid: str, counted: _Counted) -> None:
         if not counted.grants and counted.room == NOTHING:

@@ -20,7 +20,7 @@ def refuses(
     plan: Plan,
     waiting: Sequence[PodState],
     going: Sequence[PodState],
-    is_firm: Callable[[PodState], bool],
+    is_non_borrowing: Callable[[PodState], bool],
     can_spare: Spare,
 ) -> str:
     """Why these do not move for those; empty where they do."""
@@ -32,21 +32,21 @@ def refuses(
         if state.pod.spec.priority > lowest:
             return f"{state.key} is of a higher priority than who would have its place"
         spare = state.gang is None or can_spare(state.uid, [other.uid for other in going])
-        kept = keeps(state, is_firm) if spare else "its gang needs it"
+        kept = keeps(state, is_non_borrowing) if spare else "its gang needs it"
         if kept:
             return f"{state.key} does not move: {kept}"
     return ""
 
 
-def keeps(state: PodState, is_firm: Callable[[PodState], bool]) -> str:
+def keeps(state: PodState, is_non_borrowing: Callable[[PodState], bool]) -> str:
     """Why nobody could carry out this pod's move, or may, in a word or two; empty where somebody could."""
     if not state.controller_uid:
         return "nothing makes it anew"
-    return "within its queue's guarantee by policy" if is_firm(state) else ""
+    return "within its queue's guarantee by policy" if is_non_borrowing(state) else ""
 
 
 def spared(
-    lately: LeftAlone, giving: Collection[str], is_firm: Callable[[PodState], bool]
+    lately: LeftAlone, giving: Collection[str], is_non_borrowing: Callable[[PodState], bool]
 ) -> Callable[[PodState], str]:
     """Whom an advice that is to be carried out leaves alone. `giving`: uids of who gives way in plans under way."""
     pods, namespaces = frozenset(lately.pods), frozenset(lately.namespaces)
@@ -56,6 +56,6 @@ def spared(
             return "gives way already"
         if state.uid in pods or state.pod.metadata.namespace in namespaces:
             return "has made room lately"
-        return keeps(state, is_firm)
+        return keeps(state, is_non_borrowing)
 
     return why

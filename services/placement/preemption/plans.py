@@ -17,7 +17,7 @@ from shared.book.states import PodState
 from shared.contracts.events import Event, PreemptionAbandoned, PreemptionExecuted, PreemptionReserved
 from shared.contracts.log import ReservationRecord
 from shared.contracts.preemption import Plan, Reserved
-from shared.queues.precedence import Precedence
+from shared.queues.preemption_policy import PreemptionPolicy
 
 
 class Preemption:
@@ -33,7 +33,7 @@ class Preemption:
         )
         self.moves = Moves(committer, capacity_changes)
         self.open = Reservations(
-            scheduler.engine, scheduler.gangs, Precedence(scheduler.fair, scheduler.gangs), suspension, self.moves
+            scheduler.engine, scheduler.gangs, PreemptionPolicy(scheduler.fair, scheduler.gangs), suspension, self.moves
         )
         self._said_at = 0.0
 

@@ -18,14 +18,14 @@ from services.placement.preemption.suspension import Suspender, is_suspension, s
 from services.placement.protocol.write_batcher import RECORD_MOST_BYTES
 from shared.book.book import Book
 from shared.book.gangs import Gangs
-from shared.book.levels import strays
+from shared.book.levels import topology_violation
 from shared.book.states import PodState
 from shared.contracts.base import encode
 from shared.contracts.log import ReservationRecord
 from shared.contracts.preemption import HeldPlace, Plan
 from shared.model.life import STUCK_S, grace_s
 from shared.model.suspension import can_suspend
-from shared.queues.precedence import Precedence
+from shared.queues.preemption_policy import PreemptionPolicy
 
 
 class Reservation(msgspec.Struct):
@@ -51,13 +51,13 @@ class Reservations(dict[str, Reservation]):
     """The open ones, by plan id."""
 
     def __init__(
-        self, engine: Engine, gangs: Gangs, precedence: Precedence, suspension: Suspender, moves: Moves
+        self, engine: Engine, gangs: Gangs, preemption_policy: PreemptionPolicy, suspension: Suspender, moves: Moves
     ) -> None:
         super().__init__()
-        self._engine, self._gangs, self._precedence, self._suspend_some, self._moves = (
+        self._engine, self._gangs, self._preemption_policy, self._suspend_some, self._moves = (
             engine,
             gangs,
-            precedence,
+            preemption_policy,
             suspension,
             moves,
         )
@@ -187,7 +187,7 @@ class Reservations(dict[str, Reservation]):
             return f"gang {'' if gang is None else gang.name} needs {0 if gang is None else gang.need} places at once, the plan has {len(waiting)}"
         if gang.kept:
             return f"another plan is under way for gang {gang.name}"
-        return strays(gang, frozenset(b.node for b in plan.beneficiaries), self.book)
+        return topology_violation(gang, frozenset(b.node for b in plan.beneficiaries), self.book)
 
     def _victims(self, plan: Plan, waiting: list[PodState]) -> str:
         giving = {v.uid for r in self.values() for v in r.plan.victims}
@@ -203,17 +203,19 @@ class Reservations(dict[str, Reservation]):
             ):
                 return f"{state.key} cannot {victim.action}: its slices are not of a kind that can"
             going.append(state)
-        self._precedence.begin()
+        self._preemption_policy.begin()
         return self._refuses(plan, waiting, going)
 
     def _refuses(self, plan: Plan, waiting: list[PodState], going: list[PodState]) -> str:
         if plan.consolidates:
             return consolidating.refuses(
-                plan, waiting, going, self._precedence.is_firm, self._gangs.can_spare
-            ) or self._precedence.keeps_back(waiting, [])
+                plan, waiting, going, self._preemption_policy.is_non_borrowing, self._gangs.can_spare
+            ) or self._preemption_policy.keeps_back(waiting, [])
         stay = {victim.uid for victim in plan.victims if is_suspension(victim)}
         gone = [state for state in going if state.uid not in stay]
-        return self._precedence.refuses(waiting, going, stay=stay) or self._precedence.keeps_back(waiting, gone)
+        return self._preemption_policy.refuses(waiting, going, stay=stay) or self._preemption_policy.keeps_back(
+            waiting, gone
+        )
 
     def _needed(self, plan: Plan, waiting: list[PodState]) -> str:
         """Nobody is taken who need not go: neither one alone, where the rest of its gang may stay, nor a gang as a whole."""

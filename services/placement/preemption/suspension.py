@@ -23,7 +23,7 @@ from shared.contracts.commands import SuspendPod
 from shared.contracts.preemption import Plan, Victim
 from shared.model.grant import sum_shares
 from shared.model.suspension import SUSPEND_ACTIONS, Suspension, encode_suspension
-from shared.queues.precedence import Precedence
+from shared.queues.preemption_policy import PreemptionPolicy
 
 SAY_AGAIN_S = 5.0
 STAYS_FREE_S = 5.0
@@ -43,8 +43,15 @@ def suspension_by(victim: Victim, plan_id: str) -> Suspension:
 
 
 class Suspender:
-    def __init__(self, book: Book, nodes: Nodes, precedence: Precedence, capacity_changes: CapacityChanges) -> None:
-        self._book, self._nodes, self._precedence, self._capacity_changes = book, nodes, precedence, capacity_changes
+    def __init__(
+        self, book: Book, nodes: Nodes, preemption_policy: PreemptionPolicy, capacity_changes: CapacityChanges
+    ) -> None:
+        self._book, self._nodes, self._preemption_policy, self._capacity_changes = (
+            book,
+            nodes,
+            preemption_policy,
+            capacity_changes,
+        )
         self._told: dict[str, Suspension] = {}
         """What each agent was told last, by pod."""
         self._resuming: dict[str, float] = {}
@@ -64,7 +71,7 @@ class Suspender:
         for victim in plan.victims:
             state = self._book.pods.get(victim.uid)
             if is_suspension(victim) and state is not None and state.suspension != suspension_by(victim, plan.plan_id):
-                because = self._precedence.because(self._book.pods.get(plan.beneficiaries[0].uid), state)
+                because = self._preemption_policy.because(self._book.pods.get(plan.beneficiaries[0].uid), state)
                 reason = f"{_DOES[victim.action]} for {plan.gains}, {because}; it goes on by itself when there is room (plan {plan.plan_id})"
                 orders.append(_patch(state, encode_suspension(suspension_by(victim, plan.plan_id)), reason))
         return [m.SendPatches(tuple(orders))] if orders else []
@@ -163,8 +170,8 @@ class Suspender:
             nonlocal found
             if found is None:
                 found = [state for state in self._over(plans) if self._has_room(state)]
-                self._precedence.begin()
-            going = [s for s in found if s.uid not in self._resuming and not self._precedence.may(waiter, s)]
+                self._preemption_policy.begin()
+            going = [s for s in found if s.uid not in self._resuming and not self._preemption_policy.may(waiter, s)]
             orders = tuple(self._resume(state, now) for state in going if self._has_room(state))
             return [m.SendPatches(orders)] if orders else []
 

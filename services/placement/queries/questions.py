@@ -158,7 +158,9 @@ def _goal_of(core: Core, query: AdviseQuery) -> Goal:
         spared=None
         if query.for_plan is None
         else spared(
-            query.for_plan, {victim.uid for plan in plans for victim in plan.victims}, core.scheduler.fair.is_firm
+            query.for_plan,
+            {victim.uid for plan in plans for victim in plan.victims},
+            core.scheduler.fair.is_non_borrowing,
         ),
     )
 

@@ -80,7 +80,7 @@ class Queue:
         plain = plain and state.uid not in self._pauses
         queue = "" if self._fair is None else self._fair.queue_of(state)
         if queue and self._fair is not None:
-            key = b"%s %d %s" % (queue.encode(), self._fair.is_firm(state), key)
+            key = b"%s %d %s" % (queue.encode(), self._fair.is_non_borrowing(state), key)
         self._put(state, key if plain else key + state.uid.encode(), queue, plain=plain)
 
     def add_to_gang(self, state: PodState, gang: str, *, spare: bool = False) -> None:

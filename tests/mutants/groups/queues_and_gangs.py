@@ -93,7 +93,7 @@ MUTANTS = [
     Mutant(
         name="equals-give-way",
         what="a pod gives way to one of its own priority",
-        file="shared/queues/precedence.py",
+        file="shared/queues/preemption_policy.py",
         old="if g.pod.spec.priority >= lowest), None)",
         new="if g.pod.spec.priority > lowest), None)",
         tests=(_PLANS + "test_nobody_gives_way_to_an_equal",),

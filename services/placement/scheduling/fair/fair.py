@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 
-from services.placement.scheduling.fair.messages import over, policy_invalid, stray
+from services.placement.scheduling.fair.messages import over, policy_invalid, unassigned
 from shared.book.arrays import Bools
 from shared.book.book import Book
 from shared.book.states import PodState
@@ -18,7 +18,7 @@ from shared.model.grant import ContainerGrant, Grant
 from shared.model.units import WHOLE_GPU_MILLI
 from shared.queues.amounts import NOTHING, Amount, ask_of, gpus_of, room_of, whole_gpus_of
 from shared.queues.queues import Queues, policy_text
-from shared.queues.tree import STRAY, Branch, Offer, Tree
+from shared.queues.tree import UNASSIGNED, Branch, Offer, Tree
 
 
 class Fair(Queues):
@@ -65,9 +65,9 @@ class Fair(Queues):
         """The queue's name; one for all where there are no queues."""
         return "" if self.usage is None else self.usage.queue_of(state).name
 
-    def is_firm(self, state: PodState) -> bool:
+    def is_non_borrowing(self, state: PodState) -> bool:
         """Whether the pod may use guarantees alone."""
-        return self.usage is not None and self.usage.is_firm(state)
+        return self.usage is not None and self.usage.is_non_borrowing(state)
 
     def least(self, states: Sequence[PodState], need: int) -> Amount:
         """What `need` of these pods take together at the least."""
@@ -127,7 +127,7 @@ class Fair(Queues):
         left = [
             b[0] - used[0]
             for at in queue.path()
-            for b, used, _ in self.bounds(at, firm=self.usage.is_firm(state))
+            for b, used, _ in self.bounds(at, non_borrowing=self.usage.is_non_borrowing(state))
             if b[0] is not None
         ]
         if (
@@ -148,8 +148,8 @@ class Fair(Queues):
     def _over(self, state: PodState, queue: Branch, extra: Amount, asked: Amount | None = None) -> Reason | None:
         if self.tree is None or self.usage is None:
             return None
-        if queue is self.tree.stray:
-            return stray(state, self.tree)
+        if queue is self.tree.unassigned:
+            return unassigned(state, self.tree)
         hit = self.hit(state, extra, asked)
         if hit is None:
             return None
@@ -164,10 +164,10 @@ class Fair(Queues):
 
     # --- who is next ------------------------------------------------------------------------------------------
 
-    def put_offer(self, lane: str, offer: Offer | None) -> None:
+    def put_offer(self, queue_name: str, offer: Offer | None) -> None:
         """Who would be tried of this queue."""
         if self.tree is not None:
-            self.tree.put_offer(self._branch(self.tree, lane), offer)
+            self.tree.put_offer(self._branch(self.tree, queue_name), offer)
 
     def next(self) -> Offer | None:
         return None if self.tree is None else self.tree.next()
@@ -177,11 +177,13 @@ class Fair(Queues):
         if self.tree is None or self.usage is None:
             return None
         queue = self.usage.queue_of(state)
-        if queue is self.tree.stray:
+        if queue is self.tree.unassigned:
             return None
         borrows = queue.used.gpu_milli > (queue.guaranteed[0] or 0)
         others = (
-            [self.tree.queues[name] for name in self.waiting() if name not in (queue.name, STRAY)] if borrows else []
+            [self.tree.queues[name] for name in self.waiting() if name not in (queue.name, UNASSIGNED)]
+            if borrows
+            else []
         )
         return QueueExplanation(
             name=queue.name,
@@ -199,10 +201,10 @@ class Fair(Queues):
         kept = self.usage.kept()
         waiting = dict(self.waiting())
         for name, count in list(waiting.items()):
-            for at in () if name == STRAY else list(self.tree.queues[name].path())[1:]:
+            for at in () if name == UNASSIGNED else list(self.tree.queues[name].path())[1:]:
                 waiting[at.name] = waiting.get(at.name, 0) + count
         found: list[QueueStanding] = []
-        todo = [queue for queue in reversed(self.tree.root.children) if queue is not self.tree.stray]
+        todo = [queue for queue in reversed(self.tree.root.children) if queue is not self.tree.unassigned]
         while todo:
             queue = todo.pop()
             todo += reversed(queue.children)
@@ -230,5 +232,5 @@ class Fair(Queues):
         return found
 
     @staticmethod
-    def _branch(tree: Tree, lane: str) -> Branch:
-        return tree.stray if lane == STRAY else tree.queues[lane]
+    def _branch(tree: Tree, queue_name: str) -> Branch:
+        return tree.unassigned if queue_name == UNASSIGNED else tree.queues[queue_name]

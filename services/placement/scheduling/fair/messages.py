@@ -43,7 +43,7 @@ def policy_invalid(problem: str) -> Reason:
     )
 
 
-def stray(state: PodState, tree: Tree) -> Reason:
+def unassigned(state: PodState, tree: Tree) -> Reason:
     """The pod stands in no queue."""
     meta = state.pod.metadata
     named = meta.labels.get(names.LABEL_QUEUE, "")

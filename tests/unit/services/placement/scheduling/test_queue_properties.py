@@ -50,7 +50,7 @@ class Market:
                 self.tree.put_offer(queue, None)
                 continue
             self.free -= offer.amount.gpu_milli
-            self.tree.use(queue, offer.amount, firm=False)
+            self.tree.use(queue, offer.amount, non_borrowing=False)
             self._offer(offer.uid)
         return {name: self.tree.queues[name].used.gpu_milli for name in self.sizes}
 
@@ -175,9 +175,9 @@ def test_the_heaps_find_whom_a_look_at_every_queue_finds(
         queue = tree.queues[leaves[which % len(leaves)]]
         match what:
             case 0:
-                tree.use(queue, gpus(much * 500), firm=False)
+                tree.use(queue, gpus(much * 500), non_borrowing=False)
             case 1:
-                tree.use(queue, gpus(-min(much * 500, queue.used.gpu_milli)), firm=False)
+                tree.use(queue, gpus(-min(much * 500, queue.used.gpu_milli)), non_borrowing=False)
             case 2:
                 tree.put_offer(queue, None if much == 4 else Offer((number,), queue.name, gpus(much * 250)))
             case 3:
@@ -260,7 +260,7 @@ def check(leader: Leader) -> None:
             queue.name
         )
         assert queue.firm.gpu_milli <= (queue.guaranteed[0] or 0), queue.name
-    assert fair.tree.stray.used.gpu_milli == 0
+    assert fair.tree.unassigned.used.gpu_milli == 0
     recounted = Tree(fair.tree.policy)
     for name in fair.tree.queues:
         recounted.find("", name)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from shared.contracts.policy import Amounts, QueuePolicy, QueueRule
 from shared.queues.amounts import Amount
-from shared.queues.dues import dues
+from shared.queues.fair_shares import fair_shares
 from shared.queues.tree import Tree
 
 G = 1000
@@ -41,7 +41,7 @@ def queue(name: str, guaranteed: float = 0, weight: float = 1, **rest: object) -
     ],
 )  # fmt: skip
 def test_by_hand(rules: tuple[QueueRule, ...], gpus: int, waiting: dict[str, int], expected: dict[str, float]) -> None:
-    found = dues(tree(*rules, gpus=gpus), {name: count * G for name, count in waiting.items()})
+    found = fair_shares(tree(*rules, gpus=gpus), {name: count * G for name, count in waiting.items()})
     assert {name: found[name] / G for name in expected} == expected
 
 
@@ -57,7 +57,7 @@ def test_nothing_is_due_that_is_not_there_or_not_wanted(
     made = tree(
         *(queue(f"q{i}", least, weight, priority=first) for i, (least, weight, first) in enumerate(rules)), gpus=gpus
     )
-    found = dues(made, {f"q{i}": want for i, want in enumerate(wants[: len(rules)])})
+    found = fair_shares(made, {f"q{i}": want for i, want in enumerate(wants[: len(rules)])})
     guaranteed = sum(least * G for least, _, _ in rules)
     assert sum(found.values()) <= max(gpus * G, 1, guaranteed) + 1e-6
     for i, (least, _, _) in enumerate(rules):
@@ -68,11 +68,11 @@ def test_nothing_is_due_that_is_not_there_or_not_wanted(
 @given(rules=RULES, gpus=st.integers(0, 12), wants=st.lists(st.integers(0, 9_000), min_size=5, max_size=5))
 def test_names_and_their_order_decide_nothing(rules: list[tuple[int, float, int]], gpus: int, wants: list[int]) -> None:
     many = list(enumerate(rules))
-    one = dues(
+    one = fair_shares(
         tree(*(queue(f"q{i}", least, weight, priority=first) for i, (least, weight, first) in many), gpus=gpus),
         {f"q{i}": wants[i] for i, _ in many},
     )
-    other = dues(
+    other = fair_shares(
         tree(
             *(queue(f"z{9 - i}", least, weight, priority=first) for i, (least, weight, first) in reversed(many)),
             gpus=gpus,

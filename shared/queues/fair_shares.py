@@ -16,7 +16,7 @@ from shared.queues.tree import Branch, Tree
 _ROUNDING = 1e-6
 
 
-def dues(tree: Tree, waiting: Mapping[str, int]) -> dict[str, float]:
+def fair_shares(tree: Tree, waiting: Mapping[str, int]) -> dict[str, float]:
     """GPU milli by queue. `waiting`: GPU milli that is asked for beyond what is used, by queue."""
     wants: dict[str, float] = {}
     _want(tree.root, waiting, wants)

@@ -8,7 +8,7 @@ from shared.book.states import PodState
 from shared.contracts.facts import Gone, Put
 from shared.contracts.policy import read_queues
 from shared.model.grant import ContainerGrant, GpuShare, Grant
-from shared.queues.precedence import Precedence
+from shared.queues.preemption_policy import PreemptionPolicy
 from shared.queues.queues import Queues
 from tests.support import build
 
@@ -29,7 +29,7 @@ class World:
         self.gangs = Gangs(self.book)
         self.queues = Queues(self.book)
         self.queues.enact(read_queues(text))
-        self.precedence = Precedence(self.queues, self.gangs)
+        self.preemption_policy = PreemptionPolicy(self.queues, self.gangs)
         self._next = 0
 
     def run(
@@ -58,15 +58,15 @@ class World:
         return state
 
     def refuses(self, takers: list[PodState], givers: list[PodState]) -> str:
-        self.precedence.begin()
-        return self.precedence.refuses(takers, givers)
+        self.preemption_policy.begin()
+        return self.preemption_policy.refuses(takers, givers)
 
 
 def test_within_its_guarantee_a_queue_takes_from_one_above_its_own() -> None:
     world = World()
     lent = [world.run(f"a-{i}", "a", priority=9) for i in range(4)]
     taker = world.wait("b", "b")
-    assert world.precedence.may(taker, lent[0])
+    assert world.preemption_policy.may(taker, lent[0])
     assert world.refuses([taker], [lent[3]]) == ""
 
 
@@ -112,7 +112,7 @@ def test_whoever_stays_within_guarantees_by_policy_gives_nothing_back() -> None:
     firm = world.run("firm", "a", gpus=2, priority=100)
     lent = world.run("lent", "a", gpus=2)
     taker = world.wait("b", "b", gpus=2)
-    assert not world.precedence.may(taker, firm)
+    assert not world.preemption_policy.may(taker, firm)
     assert "gives nothing back" in world.refuses([taker], [firm])
     assert world.refuses([taker], [lent]) == ""
 
@@ -139,10 +139,10 @@ def test_a_limit_counts_what_goes_of_its_own() -> None:
     world = World("queues: [{name: a, limit: {gpus: 1}}, {name: b}]")
     own, others = world.run("a-0", "a"), [world.run(f"b-{i}", "b") for i in range(3)]
     taker = world.wait("a-1", "a", priority=1)
-    assert world.precedence.may(taker, own)
-    assert not world.precedence.may(taker, others[0])
-    assert world.precedence.keeps_back([taker], [own]) == ""
-    assert "queue a" in world.precedence.keeps_back([taker], [others[0]])
+    assert world.preemption_policy.may(taker, own)
+    assert not world.preemption_policy.may(taker, others[0])
+    assert world.preemption_policy.keeps_back([taker], [own]) == ""
+    assert "queue a" in world.preemption_policy.keeps_back([taker], [others[0]])
     assert world.queues.usage is not None
     assert world.queues.usage.gpu_milli(own.uid) == 1000, "asked, and nothing changed"
     assert world.queues.tree is not None
@@ -155,7 +155,7 @@ def test_another_label_on_a_pod_that_runs_moves_it_to_no_other_queue() -> None:
     lent = [world.run(f"a-{i}", "a") for i in range(4)]
     for named in ("nowhere", "b"):
         fled = world._see(build.newer(lent[3].pod, labels={"kerf.dev/queue": named}))
-        assert world.precedence.may(world.wait("b", "b"), fled)
+        assert world.preemption_policy.may(world.wait("b", "b"), fled)
         assert world.refuses([world.wait("b", "b")], [fled]) == ""
 
 
@@ -165,11 +165,11 @@ def test_whose_turn_it_is() -> None:
     for number in range(2):
         world.run(f"c-{number}", "c")
     waiting = [world.wait("c-more", "c"), world.wait("b", "b", 2), world.wait("a", "a")]
-    world.precedence.begin()
-    assert [world.precedence.standing([one]) for one in waiting] == [2, 1, 0]
+    world.preemption_policy.begin()
+    assert [world.preemption_policy.standing([one]) for one in waiting] == [2, 1, 0]
     nobody = World("queues: []")
     nobody.queues.enact(None)
-    assert nobody.precedence.standing([nobody.wait("x", "")]) == 0
+    assert nobody.preemption_policy.standing([nobody.wait("x", "")]) == 0
 
 
 def test_gpus_of_a_node_that_is_gone_are_nobodys_due() -> None:

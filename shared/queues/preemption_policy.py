@@ -2,7 +2,7 @@
 
 - Within a queue, and where there are no queues: nobody gives way to a pod of no higher priority.
 - Between queues priority counts for nothing. A queue that stays within its guarantee takes back from one that is above its
-  own; and one that stays within its due from one that is above its due (`dues`), so that what was borrowed comes back. Where
+  own; and one that stays within its due from one that is above its due (`fair_shares`), so that what was borrowed comes back. Where
   queues have parents the parents are held against each other: siblings below their first common ancestor, and each of their
   descendants on the way. Pods that stay within guarantees by policy have borrowed nothing, and give nothing back.
 - A gang goes whole, or keeps as many members as it needs.
@@ -18,24 +18,24 @@ from collections.abc import Collection, Sequence
 from shared.book.gangs import Gangs
 from shared.book.states import PodState
 from shared.queues.amounts import NOTHING
-from shared.queues.dues import dues
+from shared.queues.fair_shares import fair_shares
 from shared.queues.queues import Queues
 from shared.queues.tree import Branch
 
-_GUARANTEE, _DUE = 0, 1
+_GUARANTEE, _FAIR_SHARE = 0, 1
 _EQUALS = "of no lower priority"
 Kind = tuple[str, int, bool]
 """Queue, priority, and whether it stays within guarantees."""
 
 
-class Precedence:
+class PreemptionPolicy:
     def __init__(self, queues: Queues, gangs: Gangs) -> None:
         self._queues, self._gangs = queues, gangs
-        self._dues: dict[str, float] | None = None
+        self._fair_shares: dict[str, float] | None = None
 
     def begin(self) -> None:
         """Uses, demands and capacities may have changed."""
-        self._dues = None
+        self._fair_shares = None
 
     @property
     def by_priority_alone(self) -> bool:
@@ -56,9 +56,11 @@ class Precedence:
             return "the queue of who waits may have no more"  # nothing of others makes its own queue's limit wider
         if usage.queue_of(taker) is usage.queue_of(giver):
             return "" if giver.pod.spec.priority < taker.pod.spec.priority else _EQUALS
-        if usage.is_firm(giver):
+        if usage.is_non_borrowing(giver):
             return "they stay within their queue's guarantee"
-        above = any(self._above(usage.queue_of(giver), usage.queue_of(taker), of, {}) for of in (_GUARANTEE, _DUE))
+        above = any(
+            self._above(usage.queue_of(giver), usage.queue_of(taker), of, {}) for of in (_GUARANTEE, _FAIR_SHARE)
+        )
         return "" if above else "their queue has no more than it is due"
 
     def because(self, taker: PodState | None, giver: PodState | None) -> str:
@@ -72,7 +74,11 @@ class Precedence:
         """All of a giver that `may` looks at: of two of one kind it says the same."""
         usage = self._queues.usage
         priority = giver.pod.spec.priority
-        return ("", priority, False) if usage is None else (usage.queue_of(giver).name, priority, usage.is_firm(giver))
+        return (
+            ("", priority, False)
+            if usage is None
+            else (usage.queue_of(giver).name, priority, usage.is_non_borrowing(giver))
+        )
 
     def refuses(self, takers: Sequence[PodState], givers: Sequence[PodState], *, stay: Collection[str] = ()) -> str:
         """Why these do not give way to those, all together; empty where they do. `stay`: those of them that do not end, and only
@@ -100,12 +106,12 @@ class Precedence:
             hit = self._queues.hit(takers[0], asked)
         return "" if hit is None else f"queue {hit.queue.name} of {takers[0].key} may have no more"
 
-    def is_firm(self, state: PodState) -> bool:
+    def is_non_borrowing(self, state: PodState) -> bool:
         """Whether the pod stays within its queue's guarantee by policy."""
         usage = self._queues.usage
-        return usage is not None and usage.is_firm(state)
+        return usage is not None and usage.is_non_borrowing(state)
 
-    def only_by_due(self, takers: Sequence[PodState], givers: Sequence[PodState]) -> bool:
+    def only_by_fair_share(self, takers: Sequence[PodState], givers: Sequence[PodState]) -> bool:
         """Whether it is weights, and no guarantee, by which those of other queues give way."""
         return bool(self._reclaims(takers, givers, (_GUARANTEE,)))
 
@@ -118,17 +124,17 @@ class Precedence:
         path, asked = tuple(usage.queue_of(takers[0]).path()), self.asked_milli(takers)
         kept = (
             of
-            for of in (_GUARANTEE, _DUE)
+            for of in (_GUARANTEE, _FAIR_SHARE)
             if all(at.used.gpu_milli + asked <= self._share(at, of) + _ROUNDING for at in path)
         )
-        return next(kept, _DUE + 1)
+        return next(kept, _FAIR_SHARE + 1)
 
     def asked_milli(self, takers: Sequence[PodState]) -> int:
         """GPU milli that they ask for together."""
         return sum(self._queues.ask(taker).gpu_milli for taker in takers)
 
     def _reclaims(
-        self, takers: Sequence[PodState], givers: Sequence[PodState], by: Sequence[int] = (_GUARANTEE, _DUE)
+        self, takers: Sequence[PodState], givers: Sequence[PodState], by: Sequence[int] = (_GUARANTEE, _FAIR_SHARE)
     ) -> str:
         """Each unit of those who give is held against what is left when the ones before it have gone."""
         usage = self._queues.usage
@@ -139,7 +145,7 @@ class Precedence:
         for unit in self._units(givers):
             other = usage.queue_of(unit[0])
             if other is not queue:
-                if any(usage.is_firm(giver) for giver in unit):
+                if any(usage.is_non_borrowing(giver) for giver in unit):
                     return f"{unit[0].key} stays within the guarantee of queue {other.name}, which gives nothing back"
                 if not any(
                     self._above(other, queue, of, gone) and self._within(queue, other, asked, of, gone) for of in by
@@ -170,10 +176,10 @@ class Precedence:
     def _share(self, at: Branch, of: int) -> float:
         if of == _GUARANTEE:
             return at.guaranteed[0] or 0
-        if self._dues is None:
+        if self._fair_shares is None:
             tree = self._queues.tree
-            self._dues = {} if tree is None else dues(tree, self._queues.wanted())
-        return self._dues.get(at.name, 0.0)
+            self._fair_shares = {} if tree is None else fair_shares(tree, self._queues.wanted())
+        return self._fair_shares.get(at.name, 0.0)
 
     def _above(self, giver: Branch, taker: Branch, of: int, gone: dict[str, int]) -> bool:
         return all(at.used.gpu_milli - gone.get(at.name, 0) > self._share(at, of) for at in _apart(giver, taker))
