@@ -259,7 +259,7 @@ def check(leader: Leader) -> None:
         assert all(limit is None or used <= limit for used, limit in zip(queue.used, queue.limit, strict=True)), (
             queue.name
         )
-        assert queue.firm.gpu_milli <= (queue.guaranteed[0] or 0), queue.name
+        assert queue.non_borrowing.gpu_milli <= (queue.guaranteed[0] or 0), queue.name
     assert fair.tree.unassigned.used.gpu_milli == 0
     recounted = Tree(fair.tree.policy)
     for name in fair.tree.queues:
@@ -273,4 +273,4 @@ def check(leader: Leader) -> None:
 
 
 def picture(tree: Tree) -> dict[str, tuple[Amount, Amount]]:
-    return {name: (queue.used, queue.firm) for name, queue in tree.queues.items()}
+    return {name: (queue.used, queue.non_borrowing) for name, queue in tree.queues.items()}
