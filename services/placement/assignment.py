@@ -1,4 +1,4 @@
-"""Which GPUs of one node a pod gets. Placement chose the node; the policy orders its GPUs, and the topology has a say."""
+"""Which GPUs of one node a pod gets. The policy orders the node's GPUs, and the pod's topology request restricts them."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from shared.model.grant import GpuShare
 from shared.model.request import GpuAsk, PodRequest
 
 Assignment = dict[str, list[GpuShare]]
-"""By container: its part of each GPU."""
+"""By container: its shares of GPUs."""
 
 _BY_NEARNESS = "least-loaded-nearest"
-"""The policy that chooses several GPUs in a way of its own."""
+"""The policy, if it chooses several GPUs in a way of its own."""
 
 
 def assign(pod: PodState, node: NodeState, policy: Policy | None = None) -> Assignment | None:
-    """GPUs for every container, or None where they do not all fit. The largest ask chooses first. Without a policy any
-    that fit will do."""
+    """GPUs for every container, or None if they do not all fit. The largest request chooses first. Without a policy any
+    GPUs that fit are used."""
     request = pod.request
     if request is None or node.inventory is None:
         return None
@@ -43,13 +43,14 @@ def assign(pod: PodState, node: NodeState, policy: Policy | None = None) -> Assi
 
 
 def able(ask: GpuAsk, request: PodRequest, inventory: Inventory, rooms: Iterable[GpuRoom]) -> list[GpuRoom]:
-    """The GPUs on which the ask fits in a way that keeps the promise asked for: an instance, or a strategy of the node."""
+    """The GPUs on which the request fits with the isolation it asks for: a MIG instance, or a strategy that the node
+    offers."""
     shared = strategy_for(ask, request.isolation, inventory.strategies) is not None
     return [room for room in rooms if (room.mig is not None or shared) and fits(ask, room)]
 
 
 def _share(ask: GpuAsk, room: GpuRoom, node: str) -> GpuShare:
-    """What an ask gets of a GPU that it fits on. Of one in MIG mode the instance is taken at once."""
+    """The share that a request gets of a GPU that it fits on. On a GPU in MIG mode this takes the instance."""
     if room.mig is None:
         memory_mib, compute_milli = share_on(ask, room.total_mib)
         return GpuShare(node=node, uuid=room.uuid, memory_mib=memory_mib, compute_milli=compute_milli)
@@ -61,7 +62,7 @@ def _share(ask: GpuAsk, room: GpuRoom, node: str) -> GpuShare:
 
 
 def _for_instances(ask: GpuAsk, ordered: Iterable[GpuRoom]) -> list[GpuRoom] | None:
-    """The GPUs for several instances of one profile, a GPU as often as it gives one. The first are filled first."""
+    """The GPUs for several instances of one profile; a GPU may give several. The first GPUs are filled first."""
     found: list[GpuRoom] = []
     for room in ordered:
         left = room.copy()
@@ -97,7 +98,7 @@ def _choose(
 
 
 def _least_missed(best: GpuRoom, fitting: list[GpuRoom], rooms: list[GpuRoom], inventory: Inventory) -> GpuRoom:
-    """Among the idle GPUs that are in nothing less than the policy's best the one whose loss leaves the best rings."""
+    """Of the idle GPUs that the policy rates equal best, the one whose loss leaves the best NVLink rings."""
     fabric = fabric_of(inventory)
     if fabric.alike or not best.idle:
         return best
@@ -111,7 +112,7 @@ def _least_missed(best: GpuRoom, fitting: list[GpuRoom], rooms: list[GpuRoom], i
 
 
 def mask_of(rooms: Iterable[GpuRoom]) -> int:
-    """The places of these in their node's fabric."""
+    """The positions of these GPUs in their node's fabric."""
     mask = 0
     for room in rooms:
         mask |= 1 << room.column
@@ -119,7 +120,7 @@ def mask_of(rooms: Iterable[GpuRoom]) -> int:
 
 
 def _ranks(ordered: list[GpuRoom], count: int) -> tuple[int, ...]:
-    """The policy's order as numbers by place: GPUs in the same state share one."""
+    """The policy's order as a number for each position: GPUs in the same state share a number."""
     ranks = [0] * count
     numbers: dict[tuple[str, int, int, int, int], int] = {}
     for room in ordered:

@@ -1,7 +1,7 @@
 """Placement's protocol: one leader session as a state machine. `handle(input, now) -> [Command]`.
 
-The rules (R1 to R7) and properties (P1 to P6) are those of docs/protocol.md; where each is kept is said beside it.
-`now` is a local clock in seconds; it only spaces repetitions and never decides whether something is true.
+docs/protocol.md has the rules (R1 to R7) and properties (P1 to P6); the code names each rule where it is kept. `now` is
+a local clock in seconds. It only spaces repetitions and never decides whether something is true.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from shared.queues.preemption_policy import PreemptionPolicy
 
 
 class Core:
-    """One process' life as candidate and leader. Thrown away when its session ends."""
+    """The state of one leader session, from candidate to leader. It is discarded when the session ends."""
 
     def __init__(
         self,
@@ -43,7 +43,7 @@ class Core:
         stopwatch: Callable[[], float] = lambda: 0.0,
         trace_of: Callable[[str], str] = lambda _: "",
     ) -> None:
-        """`trace_of` gives the traceparent of a pod's trace from its uid alone; it travels in the grant."""
+        """`trace_of` returns the traceparent of a pod's trace from its uid alone. The grant carries it to the node."""
         self.holder = holder
         self.settings = settings or Settings()
         self.stats = Stats()
@@ -55,7 +55,7 @@ class Core:
         self.queue, self.reports = self.scheduler.queue, self.scheduler.reports
         self.term = 0
         self.phase = "idle"
-        """idle, listing, touching, readying, leading; or over, where the log has lost records"""
+        """idle, listing, touching, readying, leading; or over, when the log has lost records"""
         self.holds = Holds()
         self.batcher = WriteBatcher(self.settings.batch_most)
         self.committer = Committer(self.scheduler, self.holds, self.batcher, self.settings, trace_of)
@@ -218,7 +218,7 @@ class Core:
 
     @property
     def may_renew(self) -> bool:
-        """Whether a new term may be taken now: leading, and no append under way."""
+        """Whether a new term may be taken now: the session leads, and no append is under way."""
         return self.phase == "leading" and self.batcher.in_flight is None
 
     # --- facts ------------------------------------------------------------------------------------------------
@@ -289,7 +289,7 @@ class Core:
         self._out += self._releases.pod_ended(change.grant_id, now)
 
     def _synced(self, event: m.SyncAnswered, now: float) -> None:
-        """Nodes are not believed about terms: a wrong one must not end the session of the true leader."""
+        """A node's claim of a higher term is checked against the log: a false one must not end the leader's session."""
         answer = event.answer
         if not answer.accepted:
             if answer.term > self.term:
@@ -318,7 +318,7 @@ class Core:
             self._out += self.preemption.refused(event.grant_id, event.reason, self.term, now)
 
     def _patch_failed(self, answer: Answer, now: float) -> None:
-        """A pod that cannot be touched would hold up the takeover for ever. It is excluded, by name."""
+        """Excludes, by name, pods that cannot be touched. Waiting for them would delay the recovery for ever."""
         if answer.outcome != "refused" or not self.recovery.refused(answer.uid):
             return
         self._exclude(self.book.pods[answer.uid], answer.message, now)

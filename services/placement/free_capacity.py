@@ -1,4 +1,4 @@
-"""Whether a pod fits into what is left, asked of many nodes at once. The per-node words are in `filters`."""
+"""Whether a pod fits into the free capacity of many nodes at once. `filters` has the checks of a single node."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from shared.model.units import WHOLE_GPU_MILLI
 
 
 def fits_room(pod: PodState, arrays: Arrays, rows: Ints) -> tuple[Bools, Bools | None]:
-    """Whether the pod fits each node, and on which GPUs of it its largest ask fits (None without GPUs).
+    """Whether the pod fits each node, and on which GPUs of it its largest request fits (None without GPUs).
 
-    Exact for pods with one GPU container that do not ask for several MIG instances. For others a node that passes may still
-    fail: `assign` has the last word.
+    Exact for pods with one GPU container that do not request several MIG instances. For others a node that passes may
+    still fail: `assign` decides.
     """
     demand, request = pod.demand, pod.request
     if request is not None and len(request.asks) == 1:
@@ -67,8 +67,8 @@ def _columns(arrays: Arrays) -> _Room:
 def fits_one(
     rows: Ints, needs: tuple[int, int, int], ask: tuple[int, int, int, bool, bool], room: _Room
 ) -> tuple[Bools, Bools]:
-    """The common case in one loop: one container with GPUs, and no GPU in MIG mode anywhere. The rest of this file says
-    the same; a test holds both together."""
+    """The common case in one loop: one container with GPUs, and no GPU in MIG mode. The rest of this file gives the
+    same result; a test compares the two."""
     cpu_milli, memory_bytes, ephemeral_bytes = needs
     count, memory_mib, compute_milli, whole, follows = ask
     columns = room.gpu_whole.shape[1]
@@ -95,7 +95,7 @@ def fits_one(
 
 
 def gpu_fit(ask: GpuAsk, arrays: Arrays, rows: Ints) -> Bools:
-    """By row and GPU column: whether the ask fits on that GPU as it stands."""
+    """By row and GPU index: whether the request fits on that GPU as it stands."""
     if ask.profile:
         named: Bools = (arrays.gpu_mig_fits[rows] & PROFILE_BIT[ask.profile]) != 0
         return named
@@ -111,7 +111,7 @@ def gpu_fit(ask: GpuAsk, arrays: Arrays, rows: Ints) -> Bools:
 
 
 def _mig_fit(ask: GpuAsk, arrays: Arrays, rows: Ints, in_mig: Bools) -> Bools:
-    """By row and GPU column: whether an instance that serves the ask can be had. Looks at each make of GPU once."""
+    """By row and GPU index: whether an instance that serves the request is free. Examines each GPU geometry once."""
     geometry, total = arrays.gpu_mig_geometry[rows], arrays.gpu_total_mib[rows]
     serves = np.zeros(in_mig.shape, np.int64)
     for place, total_mib in np.unique(np.stack([geometry[in_mig], total[in_mig]]), axis=1).T.tolist():

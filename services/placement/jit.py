@@ -1,8 +1,9 @@
-"""Loops over the book's columns, compiled. numpy says what is the same for all nodes; what differs from GPU to GPU and
-ends early is a loop, and a loop in plain Python is a hundred times too slow (docs/decisions/0014).
+"""Compiled loops over the book's arrays. numpy handles what is the same for all nodes. Work that differs between GPUs
+and ends early is a loop, and a loop in plain Python is a hundred times too slow (docs/decisions/0014).
 
-Compiling all of them takes 5 to 12 seconds, once: the result is kept beside the source, or in NUMBA_CACHE_DIR. A
-service does it before it stands for leader, and an installation once (`python -m services.placement.engine.precompile`).
+Compiling all loops takes 5 to 12 seconds, once: the result is cached beside the source, or in NUMBA_CACHE_DIR. A
+service compiles before it competes for the lease, and an installation once (`python -m
+services.placement.engine.precompile`).
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def jit(function: F) -> F:
-    """Compiles for the types of the first call."""
+    """Compiles for the argument types of the first call."""
     try:
         return cast(F, njit(cache=True)(function))
     except RuntimeError:  # no folder to keep it in can be written: every process compiles for itself

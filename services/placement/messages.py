@@ -1,4 +1,4 @@
-"""What goes into placement's core and what comes out of it. Everything else is the shell's business."""
+"""The inputs and commands of placement's core. Everything else is the shell's business."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ class Input(msgspec.Struct, frozen=True):
 
 
 class TermTaken(Input, frozen=True):
-    """This process holds term `term`. `records`: the whole log before it, in order. `mark`: the newest record that an earlier leader
-    may have acted on, as the NATS servers remember it beside the log; None: they remember none."""
+    """This process holds term `term`. `records`: the whole log before it, in order. `mark`: the newest record that an
+    earlier leader may have acted on, as the NATS servers remember it outside the log; None if they remember none."""
 
     term: int
     records: tuple[tuple[int, TermRecord | DecisionBatch | ReadyRecord], ...] = ()
@@ -34,7 +34,7 @@ class TermRenewed(Input, frozen=True):
 
 
 class SnapshotSeen(Input, frozen=True):
-    """Everything there is, listed after `TakeSnapshot` was said: what it lacks is gone."""
+    """All objects, listed after `TakeSnapshot` was sent: an object that it lacks is gone."""
 
     facts: tuple[Fact, ...]
     log_sequence_seen: int = 0
@@ -49,7 +49,7 @@ class InventorySeen(Input, frozen=True):
 
 
 class AgentLost(Input, frozen=True):
-    """The agent took its inventory back for good."""
+    """The agent has withdrawn its inventory for good."""
 
     node: str
 
@@ -59,7 +59,7 @@ class BeatSeen(Input, frozen=True):
 
 
 class SyncAnswered(Input, frozen=True):
-    """The shell has checked that this node itself has sent it."""
+    """The shell has verified that this node itself sent it."""
 
     answer: NodeSyncAnswer
 
@@ -82,7 +82,7 @@ class ReleaseSeen(Input, frozen=True):
 
 
 class Appended(Input, frozen=True):
-    """The append in flight is durable."""
+    """The append under way is durable."""
 
     sequence: int
 
@@ -92,13 +92,13 @@ class BindsAnswered(Input, frozen=True):
 
 
 class PatchesAnswered(Input, frozen=True):
-    """Patches that did not end well."""
+    """Patches that did not succeed."""
 
     answers: tuple[Answer, ...]
 
 
 class ReserveAsked(Input, frozen=True):
-    """The preemptor proposes this plan; asked again it is the same question."""
+    """The preemptor proposes this plan. A repetition is the same request."""
 
     plan: Plan
 
@@ -109,11 +109,11 @@ class AbandonAsked(Input, frozen=True):
 
 
 class Tick(Input, frozen=True):
-    """Comes about ten times a second, and at once after `Again`."""
+    """Sent about ten times a second, and at once after `Again`."""
 
 
 class Wake(Input, frozen=True):
-    """What `Later` asked for."""
+    """Sent when the time that `Later` named has passed."""
 
 
 class Command(msgspec.Struct, frozen=True):
@@ -121,19 +121,19 @@ class Command(msgspec.Struct, frozen=True):
 
 
 class Append(Command, frozen=True):
-    """Append to the log under the term. At most one is in flight: the next comes after its `Appended`."""
+    """Appends to the log under the term. At most one append is under way: the next follows its `Appended`."""
 
     record: DecisionBatch | ReadyRecord
 
 
 class AnswerPlan(Command, frozen=True):
-    """To whoever asked for this plan."""
+    """To the sender of this plan."""
 
     answer: Reserved
 
 
 class TakeSnapshot(Command, frozen=True):
-    """A fresh one: a bound pod that a lagging list still lacks would be capacity that is given away a second time."""
+    """A fresh list: if a stale one lacked a bound pod, its capacity would be given away a second time."""
 
 
 class SendBinds(Command, frozen=True):
@@ -165,7 +165,7 @@ class SendReleasesSeen(Command, frozen=True):
 
 
 class Publish(Command, frozen=True):
-    """A public event. `namespace` or `node` makes the subject's end. `uid` names the pod's trace, or the gang's."""
+    """A public event. `namespace` or `node` ends the subject. `uid` names the trace of the pod or the gang."""
 
     event: PublicEvent
     namespace: str = ""
@@ -174,23 +174,23 @@ class Publish(Command, frozen=True):
 
 
 class Again(Command, frozen=True):
-    """There is more to decide; come back at once after serving the bus."""
+    """There is more to decide: send a `Tick` after serving the bus."""
 
 
 class Later(Command, frozen=True):
-    """A batch gathers; come back after so many seconds."""
+    """A batch is gathering: send a `Wake` after so many seconds."""
 
     seconds: float
 
 
 class CheckTerm(Command, frozen=True):
-    """Somebody speaks of a newer term. The log alone says whether there is one: if so, this session is over."""
+    """A message names a newer term. Only the log says whether there is one: if so, this session is over."""
 
     reason: str
 
 
 class BeginLogAnew(Command, frozen=True):
-    """The log has lost acknowledged records. Delete it, so that the next one's sequences are higher than any before (at least
+    """The log has lost acknowledged records. Delete it, so that sequences continue above all earlier ones (at least
     `first_sequence`), and end this session: the next one begins on an empty log."""
 
     first_sequence: int

@@ -1,4 +1,4 @@
-"""Waiting pods and their turns: who may be placed, who is tried next, and what becomes of those who do not fit."""
+"""The waiting pods: which may be placed, which is tried next, and what happens to those that do not fit."""
 
 from __future__ import annotations
 
@@ -27,15 +27,16 @@ from shared.queues.amounts import Amount
 
 _TIMINGS_KEPT = 20_000
 _CLAIMS_PAUSE_S = 0.2
-"""Volumes of a node are bound within milliseconds; bursts of other changes must not try the pod each time."""
+"""A node's volumes are bound within milliseconds. The pause keeps a burst of other changes from retrying the pod each
+time."""
 
 _EXPLAIN_AT_ONCE_NODES = 100
 _EXPLAIN_PAUSE_S_A_NODE = 1e-4
-"""Explaining looks at every node, 15 us each: on a large cluster the leader gives it about a seventh of its time."""
+"""Explaining looks at every node, 15 us each. On a large cluster the leader spends about a seventh of its time on it."""
 
 
 class Scheduler:
-    """`stopwatch` gives seconds and serves the figures alone; no decision looks at it."""
+    """`stopwatch` returns seconds. Only metrics use it; no decision does."""
 
     def __init__(self, book: Book, policy: str, stats: Stats, stopwatch: Callable[[], float]) -> None:
         self.book = book
@@ -51,12 +52,12 @@ class Scheduler:
         self.decide_us: deque[float] = deque(maxlen=_TIMINGS_KEPT)
         self.first_seen: dict[str, float] = {}
         self._full: set[bytes] = set()
-        """Shapes that found no room since something last changed: the lines of other queues need not look again."""
+        """Shapes that found no room since the last change: equivalence groups of other queues skip them."""
         self.reminders = Reminders(self.gangs, self.reports, self.first_seen)
         self._explain_at = 0.0
 
     def policy_changed(self, now: float) -> list[m.Command]:
-        """The ConfigMap with the queues may have come, changed or gone. Whoever waits is put in line anew, and tried."""
+        """The ConfigMap with the queues may have been created, changed or deleted: all waiting pods are queued anew."""
         event = self.fair.read()
         if event is None:
             return []
@@ -68,21 +69,21 @@ class Scheduler:
         return said
 
     def _least(self, uid: str) -> Amount:
-        """What the pod takes at least that heads a line, or as many of its gang as are placed together."""
+        """What the first pod of an equivalence group requests at least, or as many of its gang as are placed together."""
         gang = self.gangs.of(uid)
         if gang is None:
             return self.fair.least((self.book.pods[uid],), 1)
         return self.fair.least([self.book.pods[u] for u in gang.waiting], gang.need)
 
     def quota_exceeded(self, uid: str) -> Reason | None:
-        """Why its queue lets nobody of its line go now; None: it may."""
+        """Why the queue's quota keeps this pod's equivalence group waiting; None if it does not."""
         gang = self.gangs.of(uid)
         if gang is None:
             return self.fair.quota_exceeded((self.book.pods[uid],))
         return self.fair.quota_exceeded([self.book.pods[u] for u in self.queue.group_with(uid)], gang.need)
 
     def admit(self, state: PodState, now: float) -> list[m.Command]:
-        """A pod that is new or has changed, unbound and without a hold: into its line, or out of it, or refused by name."""
+        """Queues, dequeues or refuses a pod that is new or has changed, is unbound and has no hold."""
         if not state.wants_place:
             self.queue.remove(state.uid)
             self.note(state, now)
@@ -105,11 +106,11 @@ class Scheduler:
         if self.queue.is_unschedulable(state.uid) and gang is None:
             self.reports.needs_reports(
                 (state.uid,)
-            )  # its line waits, so it is not tried; nobody may wait without a word
+            )  # its equivalence group waits, so it is not tried; it still gets a reason
         return []
 
     def note(self, state: PodState, now: float) -> None:
-        """A pod that wants no place from us, or has one: its gang may lack one member less, or more."""
+        """The pod needs no place from Kerf, or has one: its gang may lack one member less, or more."""
         before = self.gangs.of(state.uid)
         gang = self.gangs.see(state, now, able=refusal(state) is None)
         if gang is not None:
@@ -118,14 +119,14 @@ class Scheduler:
             self._turn(before, now)
 
     def make_way(self, uids: Sequence[str], now: float, *, going: bool) -> None:
-        """These are to make room for somebody, or are not any more: what is left of their gangs may be another number."""
+        """These pods became victims of a plan, or are victims no longer: the size of their gangs may change."""
         (self.gangs.going.update if going else self.gangs.going.difference_update)(uids)
         for uid in uids:
             if uid in self.book.pods:
                 self.note(self.book.pods[uid], now)
 
     def gang_changed(self, source: Gang, now: float) -> list[m.Command]:
-        """The object that says how large a gang is has come, changed or gone: its pods are looked at anew."""
+        """The object that sets a gang's size was created, changed or deleted: its pods are queued anew."""
         said: list[m.Command] = []
         for uid in self.gangs.named_by(source):
             state = self.book.pods[uid]
@@ -137,10 +138,10 @@ class Scheduler:
         return said
 
     def _turn(self, gang: GangState, now: float) -> None:
-        """A gang is tried when all that it needs are there, and again when it needs less or has more to choose from."""
+        """A gang is tried when its minimum is present, and again when it needs fewer pods or has more to choose from."""
         if gang.spare != gang.satisfied:
             gang.spare = gang.satisfied
-            # A snapshot ends several pods at once, and is told of one by one: some of these may be gone from the book.
+            # A snapshot ends several pods at once and reports them one by one: some of these may have left the book.
             for member in [u for u in gang.waiting if u in self.queue and u in self.book.pods]:
                 self.queue.add_to_gang(self.book.pods[member], gang.key, spare=gang.spare)
             gang.standing = (0, 0)
@@ -155,7 +156,7 @@ class Scheduler:
         gang.standing = standing
 
     def forget(self, uid: str, now: float) -> None:
-        """It is bound, or gone."""
+        """The pod was bound, or is gone."""
         self.queue.remove(uid, forget=True)
         self.engine.forget(uid)
         self.reports.forget(uid)
@@ -169,7 +170,7 @@ class Scheduler:
                 self.reports.forget_gang(gang.key)
 
     def wake(self) -> None:
-        """Something changed: those whom it may help are tried again."""
+        """Something changed: pods that it may help are tried again."""
         self.reminders.changed()
         self.fair.look_around()
         self._full.clear()
@@ -177,7 +178,7 @@ class Scheduler:
         self.queue.wake(lambda uid: self._helped(uid, room))
 
     def _helped(self, uid: str, room: dict[bytes, bool]) -> bool:
-        """`room`: by shape, whether any node has some, as far as it was looked at."""
+        """`room`: by shape, whether any node has room, as far as nodes were examined."""
         state, gang = self.book.pods[uid], self.gangs.of(uid)
         if gang is not None:
             helped = gang.gathered and holds(
@@ -194,7 +195,7 @@ class Scheduler:
         return round((now - self.first_seen.get(uid, now)) * 1000)
 
     def attempt(self, state: PodState, now: float) -> tuple[Place | None, list[m.Command]]:
-        """One try. With a place the pod is out of the queue; without, its line waits for a change."""
+        """Tries one pod. With a place it leaves the queue; without one, its equivalence group waits for a change."""
         if self.engine.key_of(state) in self._full or self.fair.quota_exceeded((state,)) is not None:
             self._no_place(state, now, alone=False)
             return None, []
@@ -220,8 +221,8 @@ class Scheduler:
         return place, []
 
     def attempt_gang(self, gang: GangState, uid: str, now: float, granting: Granting) -> tuple[Tried, list[m.Command]]:
-        """One try for the gang whose line `uid` heads. Those who get a place hold it on the book, and are out of the queue;
-        where too few would get one nobody does, and the line waits for a change."""
+        """Tries the gang that `uid` heads. Members that get a place hold it on the book and leave the queue. If too few
+        would get one, none does, and the group waits for a change."""
         line = self.queue.group_with(uid)
         able = [self.book.pods[u] for u in line if not self.queue.paused(u, now)]
         need = min(gang.need, len(able)) if gang.begun else gang.need
@@ -265,7 +266,7 @@ class Scheduler:
         return tried, []
 
     def gang_refused(self, gang: GangState, placed: list[Placed], why: str, now: float) -> None:
-        """Places were found and cannot be decided: they are taken back."""
+        """Places were found and cannot be committed: they are returned."""
         take_back(placed, self.engine)
         for one in placed:
             self.queue.add_to_gang(one.state, gang.key, spare=gang.spare)
@@ -292,7 +293,7 @@ class Scheduler:
         self.reports.needs_reports(self.queue.unschedulable_with(state.uid))
 
     def explain_one(self, now: float) -> list[m.Command]:
-        """When there is nothing better to do: why one of them waits."""
+        """When there is nothing better to do: explains why one pod waits."""
         if now < self._explain_at:
             return []
         said = self.reports.explain_one(self.explainer, self.queue, self.book, self.first_seen, now)

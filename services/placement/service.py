@@ -1,4 +1,4 @@
-"""Placement on the bus: the leader lease, and the wiring of its sessions. Decisions are the core's."""
+"""Placement on the bus: the leader lease, and the wiring of leader sessions. The core decides."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ _AGAIN_S = 1.0
 
 class Config(msgspec.Struct, frozen=True, kw_only=True):
     policy: str = "kerf"
-    """Of pods that name none: kerf, binpack, spread, least-loaded-nearest, or the yardsticks fgd and bestfit."""
+    """For pods that name none: kerf, binpack, spread, least-loaded-nearest, or the reference policies fgd and bestfit."""
     renew_term_s: Seconds = 6 * 3600
-    """A leader takes a new term this often, so that nothing it needs ages out of the log."""
+    """How often a leader takes a new term, so that no record that it needs ages out of the log."""
     holds_most: Count = 256
-    """Decisions whose Binding has not been seen; at this many placement waits for the API server."""
+    """Decisions whose Binding has not been seen. At this many, placement waits for the API server."""
 
     def __post_init__(self) -> None:
         if self.policy not in POLICIES:
@@ -35,7 +35,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Placement(Service):
-    """Decides who goes where. One instance leads, the others stand by."""
+    """Decides which node and GPUs each pod gets. One instance leads, the others are on standby."""
 
     name = "placement"
     config_type = Config
@@ -91,7 +91,8 @@ class Placement(Service):
         await self._end_session()
 
     async def _session(self) -> None:
-        """Runs leader sessions while this process has the lease. One starts by taking a term and ends when an append is refused."""
+        """Runs leader sessions while this process has the lease. A session starts by taking a term and ends when an
+        append is refused."""
         while True:
             session, again_s = None, _AGAIN_S
             try:
@@ -122,13 +123,13 @@ class Placement(Service):
                 await task
 
     async def drain(self) -> None:
-        """What the log has goes on without us: the successor sends it again."""
+        """What is in the log outlives this session: the successor sends it again."""
         await self._end_session()
         await self._leadership.release()
 
 
 async def _to_the_end(work: Coroutine[Any, Any, None]) -> None:
-    """Even where the one who waits is cancelled: a session that is closed half-way would go on answering questions."""
+    """Even if the waiting task is cancelled: a session that is closed half-way would continue to answer queries."""
     task = asyncio.ensure_future(work)
     try:
         await asyncio.shield(task)

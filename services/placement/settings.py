@@ -1,4 +1,4 @@
-"""Settings of a session, and what it counts."""
+"""Settings and counters of a leader session."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ BATCH_MOST = 64
 HOLDS_MOST = 256
 """Unresolved holds at which placement waits for the API server (backpressure)."""
 EXCLUDE_AFTER_S = 60.0
-"""A pod that no touch has moved for so long is excluded, whatever the answers were: a webhook may hang, or undo what a touch writes."""
+"""A pod that no touch has moved for so long is excluded, whatever the answers were: a webhook may hang, or undo what a
+touch writes."""
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -20,7 +20,8 @@ T = TypeVar("T")
 
 
 class LogClient:
-    """Every method raises what its namesake in LogProtocol raises, and BusError when the bus fails otherwise."""
+    """Every method raises what the method of this name in LogProtocol raises, and BusError when the bus fails
+    otherwise."""
 
     def __init__(self, bus: Bus, holder: str, session: str) -> None:
         self._bus = bus

@@ -41,8 +41,8 @@ class Request(msgspec.Struct, frozen=True):
 
 
 class AppendRecord(Request, frozen=True):
-    """Append, provided that the newest term has the sequence `fence` (0: there is none) and that the log's last record has the
-    sequence `after` (None: any). Answer: the record's sequence."""
+    """Append, provided that the newest term has the sequence `fence` (0: there is none) and that the log's last record
+    has the sequence `after` (None: any). Answer: the record's sequence."""
 
     subject: str
     payload: bytes
@@ -61,7 +61,7 @@ class ReadLog(Request, frozen=True):
 
 
 class ReadMark(Request, frozen=True):
-    """Answer: (value or None, revision). The revision of a mark that was lost, and of one that was never written, was never given
+    """Answer: (value or None, revision). The revision of a mark that was lost, or never written, was never given
     before."""
 
 
@@ -87,21 +87,22 @@ Steps = Generator[Request, Any, T]
 
 
 class LogProtocol:
-    """One leader session's use of the log. `session` must be unlike that of any other session, in this process or another."""
+    """One leader session's use of the log. `session` is unique among all sessions of all processes."""
 
     def __init__(self, holder: str, session: str) -> None:
         self.holder = holder
         self.session = session
         self.term = 0
         self.found_mark: LogMark | None = None
-        """As it was when the session took its term; None where there was none."""
+        """The mark when the session took its term; None if there was none."""
         self._last = 0
         self._mark_revision = 0
 
     # --- terms ------------------------------------------------------------------------------------------------
 
     def take_term(self) -> Steps[int]:
-        """Begin the session; returns its term, which is the sequence of its record. Raises Refused when another was quicker."""
+        """Begins the session; returns its term, which is the sequence of its record. Raises Refused when another was
+        quicker."""
         newest: LogEntry | None = yield ReadNewestTerm()
         self.term = self._last = yield from self._append_term(
             "elected", fence=newest.sequence if newest else 0, after=None
@@ -113,8 +114,8 @@ class LogProtocol:
         return self.term
 
     def renew_term(self) -> Steps[int]:
-        """Take another term for the same session. Raises Refused unless the newest term in the log is this session's own and
-        nothing was appended since its last record: only then does it still know all of the log."""
+        """Takes another term for the same session. Raises Refused unless the newest term in the log is this session's
+        own and nothing was appended since its last record: only then does it still know all of the log."""
         term = yield from self._append_term("renewed", fence=self.term, after=self._last)
         self.term = self._last = term
         yield from self._write_mark(term)
@@ -146,7 +147,7 @@ class LogProtocol:
         )
 
     def append(self, record: Record) -> Steps[int]:
-        """Append and mark; what follows from the record may be done when this returns. Raises Refused when the session is over."""
+        """Appends and marks. When this returns, the record may be acted on. Raises Refused when the session is over."""
         subject, payload = SUBJECT_OF[type(record)], encode(record)
         doubtful = False
         while True:
@@ -167,7 +168,7 @@ class LogProtocol:
         return sequence
 
     def _find(self, subject: str, payload: bytes) -> Steps[int | None]:
-        """The sequence under which an unanswered append stands in the log; None where it does not."""
+        """The sequence under which an unanswered append is in the log; None if it is not."""
         while True:
             try:
                 entries: list[LogEntry] = yield ReadLog(self._last + 1)
@@ -210,10 +211,10 @@ class LogProtocol:
     # --- a log that has lost records --------------------------------------------------------------------------
 
     def begin_anew(self, first_sequence: int) -> Steps[None]:
-        """Delete a log that has lost acknowledged records, so that its next sequences, and with them terms, are higher than any
-        before: at least `first_sequence`. The session is over afterwards. Raises Refused when the log is another leader's by now;
-        even if that one takes it between the look and the deletion, a deleted log gives no GPU twice. The mark moves last: until
-        then every session finds what this one has found."""
+        """Deletes a log that has lost acknowledged records, so that its next sequences, and with them terms, are higher
+        than any before: at least `first_sequence`. The session is over afterwards. Raises Refused when the log has
+        another leader by now; even if that one takes it between check and deletion, a deleted log gives no GPU
+        twice. The mark moves last: until then every session finds what this one has found."""
         newest: LogEntry | None = yield ReadNewestTerm()
         if newest is not None and newest.sequence != self.term:
             raise Refused(f"term {newest.sequence} was taken meanwhile")
@@ -223,7 +224,7 @@ class LogProtocol:
 
 
 def _readable(value: bytes) -> LogMark | None:
-    """A mark that cannot be read says as much as none: the log is begun anew."""
+    """An unreadable mark counts as none: the log is begun anew."""
     try:
         return decode(value, LogMark)
     except ContractError:

@@ -1,4 +1,5 @@
-"""One session on the bus: inputs from subscriptions into the core, the core's commands out. Holds no decision."""
+"""One leader session on the bus: inputs from subscriptions to the core, commands of the core to the bus. No decisions
+here."""
 
 from __future__ import annotations
 
@@ -37,7 +38,7 @@ class LogDeleted(Refused):
 
 
 class LeaderSession:
-    """From a term that was taken to the moment it ends. Everything it knows is thrown away then."""
+    """A leader session, from the term that it took to its end. Its state is discarded then."""
 
     def __init__(self, ctx: Context, log_client: LogClient) -> None:
         self.ctx, self.bus, self.log_client = ctx, ctx.bus, log_client
@@ -56,10 +57,10 @@ class LeaderSession:
         self._renew_at = asyncio.get_running_loop().time() + config.renew_term_s
         self._excluded: dict[str, str] = {}
         self._askers: dict[str, list[Incoming]] = {}
-        """Who waits for word of a plan, by its id."""
+        """By plan id: the requests that wait for its result."""
 
     async def run(self) -> None:
-        """Raises Refused or BusError when the session must end, LogDeleted where the next one should begin at once."""
+        """Raises Refused or BusError when the session must end, LogDeleted if the next one should begin at once."""
         records = await self.log_client.replay()
         await self._listen()
         self._spawn(self.feed.run())
@@ -190,7 +191,7 @@ class LeaderSession:
 
     async def _grant_answered(self, incoming: Incoming) -> None:
         if not incoming.payload:
-            return  # the server's word that no agent listens there; the grant is said again until one does
+            return  # The server's answer that no agent listens there. The grant is repeated until one does.
         answer = decode(incoming.payload, node_commands.Accepted)
         _own_word(incoming, answer.node)
         if not answer.ok:
@@ -284,7 +285,7 @@ class LeaderSession:
         return subjects.ack(self.ctx.instance, of, node)
 
     async def _check_term(self, reason: str) -> None:
-        """Raises Refused where the log has another session's term. A log that does not answer says nothing."""
+        """Raises Refused if the log has another session's term. A log that does not answer proves nothing."""
         try:
             newest = await self.bus.newest(subjects.LOG_TERM)
         except BusError as error:
@@ -310,7 +311,7 @@ class LeaderSession:
         )
 
     def _policy_read(self, event: PolicyRead) -> None:
-        """An invalid policy does not make placement unready: the last good one is in force, and nobody else has a better."""
+        """An invalid policy does not make placement unready: the last valid one is in force."""
         log = self.ctx.log.info if event.accepted else self.ctx.log.error
         log("policy_read", accepted=event.accepted, queues=event.queues, problem=event.problem)
         self.ctx.health.set(
@@ -339,7 +340,8 @@ class LeaderSession:
             self._put(m.BindsAnswered(answers))
 
     async def _send_patches(self, command: m.SendPatches) -> None:
-        """In parts, one after another: orders and answers must each fit into a message, and a watcher answers within seconds."""
+        """In parts, one after another: orders and answers must each fit into a message, and a watcher answers within
+        seconds."""
         for start in range(0, len(command.patches), PART_MOST):
             await self._send_part(command.patches[start : start + PART_MOST])
 
@@ -359,7 +361,7 @@ class LeaderSession:
             self._put(m.PatchesAnswered(of_touches))
 
     async def _renew_if_due(self) -> None:
-        """R5. Within the loop, so that no append of the old term is under way while the new one is taken."""
+        """R5. Runs in the loop, so that no append of the old term is under way while the new one is taken."""
         loop = asyncio.get_running_loop()
         if loop.time() < self._renew_at or not self.core.may_renew:
             return
@@ -378,7 +380,7 @@ class LeaderSession:
         task.add_done_callback(self._done)
 
     def _done(self, task: asyncio.Task[Any]) -> None:
-        """A task that fails ends the session: half a session is worse than none."""
+        """A task that fails ends the session: running on without it would be worse."""
         self._tasks.discard(task)
         if not task.cancelled() and task.exception() is not None and not self._failure.done():
             self._failure.set_result(repr(task.exception()))
@@ -386,7 +388,7 @@ class LeaderSession:
 
 
 def _own_word(incoming: Incoming, *nodes: str) -> None:
-    """Raises ContractError where an agent speaks of another node than that of the subject, which its NATS user is bound to."""
+    """Raises ContractError if an agent names another node than that of the subject, to which its NATS user is bound."""
     sender = subjects.sender(incoming.subject)
     if any(node != sender for node in nodes):
         raise ContractError(f"{incoming.subject} speaks of {', '.join(nodes)}; an agent speaks of its own node alone")

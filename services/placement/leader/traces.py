@@ -1,4 +1,4 @@
-"""The pod's trace as placement writes it: one span a decision, one a rejection."""
+"""A pod's trace as placement writes it: one span for each decision, one for each rejection."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from shared.telemetry import Telemetry
 
 
 def record(telemetry: Telemetry, command: m.Publish) -> None:
-    """Nodes and reasons are attributes and events of one span, never spans of their own: they would cost more than the decision."""
+    """Nodes and reasons are attributes and events of one span, not spans of their own: those would cost more than the
+    decision."""
     event = command.event
     match event:
         case PlacementDecided():

@@ -1,4 +1,4 @@
-"""From a decision that is logged to its Binding (R2, R4): sent, sent again, and where it can no longer come true, voided by a touch."""
+"""From a logged decision to its Binding (R2, R4). It is sent, repeated, and voided by a touch once it cannot succeed."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Binding:
         )
 
     def logged(self, record: DecisionBatch, sequence: int, now: float) -> list[m.Command]:
-        """These decisions are true now: they are told, and their Bindings go out."""
+        """These decisions are durable: their events are published and their Bindings sent."""
         sent = self._holds.logged(record, sequence, now)
         out: list[m.Command] = []
         for hold in sent:
@@ -41,7 +41,7 @@ class Binding:
         return [*out, *self.send(sent)]
 
     def send(self, holds: Sequence[Hold]) -> list[m.Command]:
-        """In parts: the holds of a large gang fill no message, and one answer does not wait for all of them."""
+        """In parts: the holds of a large gang exceed a message, and the first answers should not wait for the last."""
         parts = (holds[start : start + PART_MOST] for start in range(0, len(holds), PART_MOST))
         return [m.SendBinds(max(h.sequence for h in part), tuple(h.bind() for h in part)) for part in parts]
 
@@ -51,8 +51,8 @@ class Binding:
         return self.send(late)
 
     def answered(self, answer: Answer, term: int, now: float) -> list[m.Command]:
-        """Whatever the answer, the hold stays (R4). Where it is certain that nothing was applied, the pod is touched:
-        at its new version the old Binding can never succeed, and it is decided anew."""
+        """Whatever the answer, the hold stays (R4). If it is certain that nothing was applied, the pod is touched: at
+        its new version the old Binding can never succeed, and the pod is scheduled again."""
         hold = self._holds.of(answer)
         if hold is None:
             return []
@@ -67,8 +67,9 @@ class Binding:
         return []
 
     def give_back(self, gang: GangState, term: int, now: float) -> list[m.Command]:
-        """It has begun, and lacked members for as long as its time-out. Members that are not yet bound are touched, which
-        voids their holds (R4), and rest for as long again. Those that are bound stay: they are told, and may be evicted."""
+        """A gang that began has lacked members for as long as its time-out. Its unbound members are touched, which
+        voids their holds (R4), and pause for as long again. Bound members stay: they get an Event, and may be
+        evicted."""
         unbound = sorted(uid for uid in gang.placed if uid in self._holds and self._holds[uid].sequence)
         for uid in unbound:
             self._queue.pause_for(uid, now, gang.patience_s)
@@ -79,11 +80,11 @@ class Binding:
         return out
 
     def excluded(self, state: PodState) -> list[m.Command]:
-        """A pod cannot be touched: it is told so, and nobody waits for it."""
+        """A pod cannot be touched: it gets an Event, and nothing waits for it."""
         why = refusal(state)
         return [] if why is None else [warn(state, "NotUpdatable", "Scheduling", f"{why.sentence}; {why.helps}")]
 
     def touch(self, pods: Iterable[tuple[str, bool]], term: int) -> list[m.Command]:
-        """`pods`: uid, and whether by its status alone."""
+        """`pods`: uid, and whether to touch the status alone."""
         patches = tuple(touch(self._book.pods[uid], term, by_status=by_status) for uid, by_status in pods)
         return [m.SendPatches(patches)] if patches else []

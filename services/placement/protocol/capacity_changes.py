@@ -1,4 +1,5 @@
-"""Whether something has become free since somebody last looked: then those who wait are tried again. One for all that free something."""
+"""Whether capacity became free since the last check; if so, waiting pods are tried again. Shared by all that free
+capacity."""
 
 from __future__ import annotations
 
@@ -11,6 +12,6 @@ class CapacityChanges:
         self._any = True
 
     def taken(self) -> bool:
-        """Whether there was anything; from now on there is not."""
+        """Whether there was a change. Resets it."""
         found, self._any = self._any, False
         return found

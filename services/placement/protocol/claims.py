@@ -1,7 +1,7 @@
 """Claims of dynamic resource allocation: what a decision writes into them, and what a node's ResourceSlice says.
 
-Placement decides the allocation as it decides everything: on the book. The slices tell others what a node has; nothing is
-ever allocated by what they say.
+Placement decides the allocation on the book, like everything else. The ResourceSlices tell other systems what a node
+has; nothing is allocated from them.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from shared.model.gpu import Gpu, Inventory
 from shared.model.grant import ContainerGrant, Grant
 
 _SHARES = uuid.UUID("5c1d1f0e-6f57-4b2b-9b52-6b6572662d31")
-"""The name space of share ids: the same decision has the same ones, whoever carries it out."""
+"""The UUID namespace of share ids: a decision has the same ids in whichever process carries it out."""
 PUBLISH_AGAIN_S = 5.0
 PUBLISH_AT_ONCE = 50
 _ENCODER = msgspec.json.Encoder(order="deterministic")
 
 
 def with_claims(containers: dict[str, ContainerGrant], state: PodState, book: Book) -> dict[str, ContainerGrant]:
-    """Parts of claims say whose they are: the node is asked for them by the claim's uid."""
+    """The owner of each allocated share: the kubelet asks the node for it by the claim's uid."""
     if not state.claims:
         return containers
     known = _claims(book)
@@ -75,11 +75,12 @@ class Slices:
     def __init__(self, book: Book) -> None:
         self.book = book
         self._marks: dict[str, tuple[Inventory, str]] = {}
-        """By node: the mark of what its slice should say, and the inventory that it was made from."""
+        """By node: the digest of what its slice should say, and the inventory that it was made from."""
         self._ordered: dict[str, float] = {}
 
     def due(self, now: float) -> list[PublishSlice]:
-        """Orders for nodes that serve claims and whose slice does not say what they have; said again until it does."""
+        """Commands for nodes that serve claims and whose slice differs from their inventory; repeated until it does
+        not."""
         out: list[PublishSlice] = []
         seen: Mapping[str, ResourceSlice] = self.book.others.get(ResourceSlice.__name__, {})
         for name, node in self.book.nodes.items():
@@ -128,7 +129,7 @@ def _described(gpu: Gpu, inventory: Inventory) -> SliceDevice:
 
 
 def _semantic(version: str) -> str:
-    """9.0 as 9.0.0 and 580.65.06 as 580.65.6, as semantic versions are written; empty where it is none."""
+    """9.0 as 9.0.0 and 580.65.06 as 580.65.6, as semantic versions are written; empty if it is not a version."""
     if not re.fullmatch(r"[0-9]+(\.[0-9]+){0,2}", version):
         return ""
     return ".".join([*(str(int(part)) for part in version.split(".")), "0", "0"][:3])

@@ -1,4 +1,4 @@
-"""Whose turn it is, and what becomes of a place that was found: grant, hold, log, event."""
+"""Tries pods in order, and turns a place that was found into grant, hold, log record and event."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ class Committer:
     def turn(
         self, term: int, now: float, before: Callable[[PodState], list[m.Command]] = lambda _: []
     ) -> list[m.Command]:
-        """Tries those whose turn it is, until the batch is full or too many holds are open, and appends what is due. `before` says
-        what goes before one of them is tried."""
+        """Tries pods in order until the batch is full or too many holds are open, and appends what is due. `before`
+        returns what is sent before one of them is tried."""
         self.term = term
         out: list[m.Command] = []
         attempts = 0
@@ -74,8 +74,8 @@ class Committer:
         return out
 
     def take(self, places: Sequence[tuple[str, str]], now: float) -> bool:
-        """These pods, by uid, get the places on these nodes that were kept for them, by a decision like any other. False where one
-        of them does not fit there any more; then none has a place."""
+        """Gives these pods, by uid, the places on these nodes that were reserved for them, by ordinary decisions.
+        Returns False if one of them no longer fits there; then none has a place."""
         placed: list[Placed] = []
         engine, gang = self.scheduler.engine, self.scheduler.gangs.of(places[0][0])
         for uid, node in places:
@@ -94,7 +94,7 @@ class Committer:
         return True
 
     def _decide_gang(self, gang: GangState, uid: str, now: float) -> list[m.Command]:
-        """All that the gang needs, or nobody: the decisions are gathered in one go, so they stand in one record."""
+        """All members that the gang needs, or none. The decisions are gathered together, so they are in one record."""
         tried, said = self.scheduler.attempt_gang(gang, uid, now, self.grant)
         placed = tried.placed
         size = sum(len(encode(self._decision(one.state, one.place, one.grant))) for one in placed)

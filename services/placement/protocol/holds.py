@@ -1,4 +1,4 @@
-"""Decisions whose Binding has not been seen, and sending it until it is."""
+"""Decisions whose Binding has not been seen. Each is sent again until it is."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ UNKNOWN_RESEND_S = 1.0
 
 
 class Hold(msgspec.Struct):
-    """`sequence` 0: not yet in the log, and nothing may be sent (R2)."""
+    """`sequence` 0: not yet in the log, so nothing may be sent (R2)."""
 
     decision: Decision
     decided_at: float
@@ -35,10 +35,10 @@ class Hold(msgspec.Struct):
 
 
 class Holds(dict[str, Hold]):
-    """By pod uid. A hold leaves by evidence only (R4); whoever takes one out has seen it."""
+    """By pod uid. A hold is removed by evidence only (R4); the caller has seen that evidence."""
 
     def logged(self, record: DecisionBatch, sequence: int, now: float) -> list[Hold]:
-        """The log has these decisions: those that still stand may be sent."""
+        """The log has these decisions. Those that are still held may be sent."""
         sent = []
         for decision in record.decisions:
             hold = self.get(decision.uid)
@@ -49,18 +49,18 @@ class Holds(dict[str, Hold]):
         return sent
 
     def late(self, now: float, *, at_once: bool = False) -> list[Hold]:
-        """Those to be sent again. Doing it twice is harmless (R3)."""
+        """The holds to send again. A repetition is harmless (R3)."""
         found = [h for h in self.values() if h.sequence and (at_once or now - h.sent_at >= RESEND_S)]
         for hold in found:
             hold.sent_at = now
         return found
 
     def of(self, answer: Answer) -> Hold | None:
-        """The hold that an answer speaks of; None where it answers an older one."""
+        """The hold that an answer belongs to; None if the answer is to an older one."""
         hold = self.get(answer.uid)
         return hold if hold is not None and hold.decision.resource_version == answer.resource_version else None
 
     @staticmethod
     def unknown(hold: Hold, now: float) -> None:
-        """It may have happened or not: sent again soon."""
+        """It may have happened or not: it is sent again soon."""
         hold.sent_at = min(hold.sent_at, now - RESEND_S + UNKNOWN_RESEND_S)

@@ -1,4 +1,4 @@
-"""GPU feature discovery's labels of a node, by its inventory: for people, for selectors and for topology levels.
+"""GPU feature discovery's labels of a node, from its inventory: for people, selectors and topology levels.
 
 Names and forms: NVIDIA k8s-device-plugin, docs/gpu-feature-discovery, "Generated Labels".
 """
@@ -15,8 +15,8 @@ from shared.model.mig import geometry_of
 
 
 def missing(inventory: Inventory, have: Mapping[str, str]) -> dict[str, str | None]:
-    """What has to be written so that the node says what it has. Where GPU feature discovery runs, its word stands, and only
-    labels that it did not write are ours."""
+    """The labels to write so that they match the node's inventory. Labels that GPU feature discovery wrote stay as they
+    are."""
     theirs = names.LABEL_GFD_TIMESTAMP in have
     return {
         key: value
@@ -26,7 +26,7 @@ def missing(inventory: Inventory, have: Mapping[str, str]) -> dict[str, str | No
 
 
 def _labels(inventory: Inventory) -> dict[str, str]:
-    """By the first GPU: nodes of mixed ones are few, and feature discovery does the same."""
+    """By the first GPU: nodes with mixed models are rare, and feature discovery does the same."""
     if not inventory.gpus:
         return {}
     first = inventory.gpus[0]

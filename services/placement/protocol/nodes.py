@@ -1,4 +1,4 @@
-"""Placement's side of R6: who has synced under this term, which grants and releases a node has yet to answer."""
+"""Placement's side of R6: which nodes have synced under this term, and which grants and releases they must answer."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from shared.model.grant import ContainerGrant, GpuShare, Grant
 
 RESEND_S = 3.0
 CHECK_TERM_S = 1.0
-"""How often the log is asked for its newest term because nodes speak of another."""
+"""How often the log is read for its newest term because nodes mention another."""
 SILENT_S = 20.0
-"""An agent that beats no more for so long gets no new slices; those that run are left alone."""
+"""After so long without a heartbeat a node gets no new slices. Running slices stay."""
 LABEL_AGAIN_S = 60.0
 LABELS_AT_ONCE = 50
 UNSYNCED = "its agent has not answered this leader yet"
@@ -29,23 +29,23 @@ class Nodes:
         self.book = book
         self.term = 0
         self.open = False
-        """Whether nodes may be synced: not before every pending pod has been touched or re-adopted. A pod that is
-        bound, started and lost between a sync and its touch would be known to nobody (tests/model shows it)."""
+        """Whether nodes may be synced: only after every pending pod has been touched or re-adopted. Otherwise a pod
+        that is bound, started and lost between a sync and its touch would be unknown to all (tests/model shows it)."""
         self._boot: dict[str, str] = {}
         self._synced: dict[str, int] = {}
         self._sync_sent: dict[str, float] = {}
         self._number = 0
-        """Of the newest order to a node; see NodeGrant.number."""
+        """The number of the newest order to a node; see NodeGrant.number."""
         self._first_number: dict[str, int] = {}
-        """By node that has to be synced: the number of the first sync since then. Answers to earlier ones are of another time."""
+        """By node that must be synced: the number of the first sync since then. Answers to earlier ones are outdated."""
         self._named_unbound: set[str] = set()
-        """Grants that a node has heard of in a sync before their pods were seen bound."""
+        """Grants that a node has received in a sync before their pods were seen bound."""
         self._term_checked_at = float("-inf")
         self._beats: dict[str, float] = {}
         self._labels: dict[str, float] = {}
-        """Nodes whose labels have to be looked at, and when next."""
+        """Nodes whose labels must be checked, and when next."""
         self._unanswered: dict[str, tuple[m.Command, float]] = {}
-        """Grants and releases by grant id: each grant has at most one of them open, the newer."""
+        """Grants and releases by grant id. Each grant has at most one of them open, the newer."""
 
     @property
     def synced_count(self) -> int:
@@ -60,7 +60,7 @@ class Nodes:
         self._labels[node] = now
         self.book.put_inventory(inventory)
         if self._boot.get(node) != inventory.boot_id:
-            # Another boot: whatever ran is gone, and the agent must say so before anything new is given.
+            # Another boot: whatever ran is gone, and the agent must confirm that before it gets anything new.
             self._boot[node] = inventory.boot_id
             self._unsync(node)
             self.book.set_agent_trouble(node, UNSYNCED)
@@ -73,12 +73,12 @@ class Nodes:
         self.book.retire_agent(node)
 
     def _unsync(self, node: str) -> None:
-        """From now on only the answer to a later sync than those before counts."""
+        """From now on only the answer to a later sync counts."""
         self._synced.pop(node, None)
         self._first_number.pop(node, None)
 
     def beat(self, nodes: tuple[str, ...], now: float) -> bool:
-        """Notes signs of life; True where a node that was silent may be used again."""
+        """Notes heartbeats; True if a node that was silent may be used again."""
         back = False
         for node in nodes:
             silent = now - self._beats.get(node, now) >= SILENT_S
@@ -89,7 +89,7 @@ class Nodes:
         return back
 
     def changed(self, name: str, now: float) -> list[m.Command]:
-        """The Node object came, changed or went."""
+        """The Node object was created, changed or deleted."""
         node = self.book.nodes.get(name)
         if node is None or node.object is None:
             self._unsync(name)  # should it come back, its agent is asked again what runs there
@@ -107,7 +107,8 @@ class Nodes:
 
     def _sync(self, node: str, now: float) -> list[m.Command]:
         if not self.open or self.book.nodes[node].object is None:
-            # What an agent says while its Node object is gone says nothing of the time after: meanwhile grants there are freed.
+            # While a node's object is gone its grants are freed; what its agent says meanwhile does not hold
+            # afterwards.
             return []
         self._sync_sent[node] = now
         number = self._next_number()
@@ -127,8 +128,8 @@ class Nodes:
         return self._number
 
     def _answers_now(self, answer: NodeSyncAnswer) -> bool:
-        """Whether it answers a sync of this term, of this boot, and of the time since the node had to be synced; an agent of an
-        earlier version does not repeat the number."""
+        """Whether it answers a sync of this term and boot, sent since the node had to be synced. An agent of an earlier
+        version does not repeat the number."""
         node = self.book.nodes.get(answer.node)
         if (
             answer.term != self.term
@@ -143,7 +144,7 @@ class Nodes:
         )
 
     def ahead(self, answer: NodeSyncAnswer, now: float) -> list[m.Command]:
-        """A node refuses this term, for it follows a higher one. The log says whether there is one."""
+        """A node refuses this term because it follows a higher one. The log says whether there is one."""
         trouble = f"its agent follows term {answer.term}, and the newest in the log is {self.term}"
         if answer.node in self._boot and answer.node in self.book.nodes:
             self._unsync(answer.node)
@@ -155,8 +156,8 @@ class Nodes:
         return [m.CheckTerm(f"node {answer.node}: {trouble}")]
 
     def synced(self, answer: NodeSyncAnswer, now: float) -> list[str] | None:
-        """Books what runs there unknown to us; returns grants of this node that it had released before. None where the answer is not
-        to what is asked now: then it changes nothing."""
+        """Books slices that run there and are unknown here; returns grants of this node that it had released before.
+        None, and no change, if it does not answer the present sync."""
         if not self._answers_now(answer):
             return None
         self._synced[answer.node] = self.term
@@ -186,7 +187,7 @@ class Nodes:
         return [command] if self.term else []
 
     def voided(self, decision: Decision, now: float) -> list[m.Command]:
-        """A hold is void: its Binding can never succeed. A node that has heard of its grant is told to forget it."""
+        """A hold is void: its Binding can never succeed. A node that has received its grant is told to forget it."""
         if decision.grant is None or decision.grant.grant_id not in self._named_unbound:
             return []
         grant_id = decision.grant.grant_id
@@ -196,7 +197,7 @@ class Nodes:
         return [command]
 
     def acknowledged(self, grant_id: str) -> None:
-        """The grant arrived, or its release has been booked."""
+        """The grant was acknowledged, or its release has been booked."""
         self._unanswered.pop(grant_id, None)
 
     def tick(self, now: float) -> list[m.Command]:
@@ -222,7 +223,7 @@ class Nodes:
         return out
 
     def _under_this_term(self, command: m.Command) -> m.Command:
-        """A node that has met a renewed term refuses what is still said under the one before."""
+        """A node that has seen a renewed term refuses orders under the earlier one."""
         match command:
             case m.SendGrant(node, grant) if grant.term != self.term:
                 return m.SendGrant(node, msgspec.structs.replace(grant, term=self.term))
@@ -231,7 +232,7 @@ class Nodes:
         return command
 
     def label(self, now: float) -> list[LabelNode]:
-        """Orders for nodes whose labels do not say which GPUs they have; said again until they do."""
+        """Commands for nodes whose labels differ from their inventory; repeated until they match."""
         out: list[LabelNode] = []
         for name in [n for n, at in self._labels.items() if at <= now][:LABELS_AT_ONCE]:
             del self._labels[name]
@@ -245,8 +246,8 @@ class Nodes:
         return out
 
     def node_grant(self, held: GrantState) -> NodeGrant:
-        """What a node is told of a grant, under the number of the newest order. Of a suspended one what it has given up, whatever its
-        annotation says by now; else what it has to give up by its annotation."""
+        """What a node is told of a grant, under the number of the newest order. For a suspended pod: what it has given
+        up, whatever its annotation says by now; otherwise what it has to give up by its annotation."""
         state = self.book.pods.get(held.uid)
         wanted = None if state is None else state.suspension
         return NodeGrant(
@@ -262,7 +263,7 @@ class Nodes:
 
 
 def _stranger(slice_: LiveSlice, node: str) -> GrantState:
-    """A slice that runs and whose pod we do not know: occupied until the node gives it back."""
+    """A slice that runs and whose pod is unknown here: its capacity is booked until the node releases it."""
     gpus = tuple(
         GpuShare(node=node, uuid=uuid, memory_mib=mib, compute_milli=milli)
         for uuid, (mib, milli) in slice_.gpus.items()

@@ -1,12 +1,13 @@
-"""From a term to the lead (R5): replay, list, re-adopt; and if the log may lack decisions, touch every pending pod first.
+"""From a term to leadership (R5): replay, list, re-adopt; and if the log may lack decisions, touch every pending pod
+first.
 
 The log has every decision of the past if all of this is true:
-1. The newest earlier term wrote its own `ready`. Otherwise its leader may have found the log incomplete itself, and died before
+1. The newest earlier term wrote its own `ready`. Otherwise its leader may have found the log incomplete and died before
    it had touched every pending pod.
 2. The record that the NATS servers remember as the last one acted on (the mark) is in the log.
-3. No pod and no watcher has met a sequence as high as this session's term.
-If 2 or 3 fails, acknowledged records are lost, and their sequences, terms among them, are about to be given a second time. Such a
-log is deleted: the next one begins with higher sequences.
+3. No pod and no watcher has seen a sequence as high as this session's term.
+If 2 or 3 fails, acknowledged records are lost, and their sequences, terms among them, would be given a second time.
+Such a log is deleted: the next one begins with higher sequences.
 """
 
 from __future__ import annotations
@@ -22,9 +23,9 @@ from shared.contracts.log import Decision, DecisionBatch, LogMark, ReadyRecord, 
 TOUCH_AGAIN_S = 2.0
 EXCLUDED_TOUCH_AGAIN_S = 30.0
 TOUCHES_AT_ONCE = 1000
-"""So many touches are under way at most: all of a large cluster's at once would be repeated before they are answered."""
+"""The most touches under way. All of a large cluster's at once would be repeated before they are answered."""
 EXCLUDE_AFTER_REFUSALS = 3
-"""A pod whose touch the API server has refused so often is excluded; a refusal may be of the moment."""
+"""A pod is excluded after its touch was refused this often. A single refusal may be temporary."""
 
 
 class Touching(msgspec.Struct):
@@ -41,7 +42,7 @@ class Touching(msgspec.Struct):
 class Recovery:
     def __init__(self) -> None:
         self._replayed: dict[tuple[str, str], tuple[int, Decision]] = {}
-        """By uid and resourceVersion: an append that was repeated stands behind younger decisions, and must not hide them."""
+        """By uid and resourceVersion: a repeated append comes after younger decisions, and must not hide them."""
         self.ready = False
         """Whether the newest term of the log wrote its own `ready`."""
         self.mark: LogMark | None = None
@@ -61,14 +62,14 @@ class Recovery:
 
     @property
     def excluded(self) -> dict[str, str]:
-        """Pods that could not be touched, by uid, with their version. They are not placed until they are seen at another one; if one
-        is seen bound instead, by a Binding of the past, its grant is void."""
+        """Pods that could not be touched, by uid, with their version. They are not placed until they are seen at
+        another version. If one is instead seen bound, by a Binding of the past, its grant is void."""
         return {uid: asked.version for uid, asked in self._excluded.items()}
 
     def replay(
         self, records: Iterable[tuple[int, TermRecord | DecisionBatch | ReadyRecord]], mark: LogMark | None
     ) -> None:
-        """The log before this term, and its mark: the newest record that was acted on, None if nobody knows."""
+        """The log before this term, and its mark: the newest record that was acted on, None if that is unknown."""
         self.mark, of_term = mark, 0
         for sequence, record in records:
             if isinstance(record, TermRecord):
@@ -89,8 +90,9 @@ class Recovery:
                     self._reserved[kept.plan.plan_id] = kept
 
     def lost(self, term: int, sequence_seen: int) -> str:
-        """Why acknowledged records must be missing from the log; empty if there is no sign of it. `sequence_seen`: the highest
-        sequence that any pod or watcher has met. Before this session has given an order it must be below its term."""
+        """Why acknowledged records must be missing from the log; empty if there is no sign of it. `sequence_seen`: the
+        highest sequence that any pod or watcher has seen. Before this session has sent an order it must be below its
+        term."""
         seen = max(sequence_seen, self.mark.sequence if self.mark is not None else 0)
         if seen >= term:
             return f"sequence {seen} has been acted on, and the term taken now is {term}"
@@ -103,7 +105,7 @@ class Recovery:
         return ""
 
     def above(self, term: int, sequence_seen: int) -> int:
-        """A sequence that is higher than any that is known to have been given."""
+        """A sequence above all that are known to have been given."""
         return max(term, sequence_seen, self.mark.sequence if self.mark is not None else 0) + 1
 
     def _has(self, mark: LogMark) -> bool:
@@ -112,7 +114,7 @@ class Recovery:
         return term == mark.term and session in ("", mark.session)
 
     def decided(self, state: PodState) -> tuple[int, Decision] | None:
-        """A decision of the past for the pod as it stands: its Binding may be on the way."""
+        """A decision of the past for the pod's present version: its Binding may be on the way."""
         return self._replayed.get((state.uid, state.pod.metadata.resource_version))
 
     def reserved(self) -> list[ReservationRecord]:
@@ -123,7 +125,7 @@ class Recovery:
         self._replayed, self._reserved, self._records = {}, {}, {}
 
     def must_move(self, pods: Iterable[PodState], now: float) -> None:
-        """No Binding of a forgotten past can hit these once they are at another version."""
+        """No forgotten Binding can succeed on these pods once they are at another version."""
         self._touching = {s.uid: Touching(s.pod.metadata.resource_version, since=now) for s in pods}
 
     def seen(self, state: PodState) -> None:
@@ -133,12 +135,13 @@ class Recovery:
                 del asked[state.uid]
 
     def settled(self, uid: str) -> None:
-        """It was seen bound, or is gone."""
+        """The pod was seen bound, or is gone."""
         self._touching.pop(uid, None)
         self._excluded.pop(uid, None)
 
     def is_excluded(self, state: PodState, now: float) -> bool:
-        """Whether the leader before could not touch this pending pod, and nobody has touched it since: then this one has to."""
+        """Whether the previous leader could not touch this pending pod and it has not been touched since: then this
+        session has to."""
         version = state.pod.metadata.resource_version
         if self._excluded_before.get(state.uid) != version:
             return False
@@ -146,7 +149,7 @@ class Recovery:
         return True
 
     def refused(self, uid: str) -> bool:
-        """The API server refused the touch of this pod. True when the pod is to be excluded from now on: nobody waits for it."""
+        """The API server refused the touch of this pod. True when the pod is excluded from now on."""
         asked = self._touching.get(uid)
         if asked is None:
             return False
@@ -157,14 +160,15 @@ class Recovery:
         return True
 
     def overdue(self, now: float, after_s: float) -> list[str]:
-        """Pods that are to be excluded from now on: `after_s` of touches, of both kinds, have not moved them."""
+        """Pods that are excluded from now on: `after_s` of touches, of both kinds, have not moved them."""
         late = [uid for uid, asked in self._touching.items() if asked.tries > 1 and now - asked.since >= after_s]
         for uid in late:
             self._excluded[uid] = self._touching.pop(uid)
         return late
 
     def due(self, now: float) -> list[tuple[str, bool]]:
-        """Pods to touch now, and whether by their status alone: an annotation may be taken away again before it moves the pod."""
+        """Pods to touch now, and whether by their status alone: an annotation may be removed again before it moves the
+        pod."""
         room = TOUCHES_AT_ONCE - sum(1 for asked in self._touching.values() if now - asked.sent_at < TOUCH_AGAIN_S)
         late = [uid for uid, asked in self._touching.items() if now - asked.sent_at >= TOUCH_AGAIN_S][: max(0, room)]
         excluded = [uid for uid, asked in self._excluded.items() if now - asked.sent_at >= EXCLUDED_TOUCH_AGAIN_S][
@@ -173,7 +177,7 @@ class Recovery:
         out = []
         for asked_of, uids in ((self._touching, late), (self._excluded, excluded)):
             for uid in uids:
-                asked = asked_of[uid] = asked_of.pop(uid)  # to the end: each gets its turn
+                asked = asked_of[uid] = asked_of.pop(uid)  # to the end of the list, so that each is touched in turn
                 asked.sent_at, asked.tries = now, asked.tries + 1
                 out.append((uid, asked.tries % 2 == 0))
         return out

@@ -1,4 +1,4 @@
-"""What comes back (R6): a grant ends when its node says so, or when its node is gone; never because its pod is."""
+"""Releases (R6): a grant ends when its node says so, or when its node is gone; never because its pod is."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Releases:
         self._book, self._nodes, self._capacity_changes = book, nodes, capacity_changes
 
     def pod_ended(self, grant_id: str, now: float) -> list[m.Command]:
-        """Its node is asked to give back what it had; a node that is gone has given back all."""
+        """Its node is asked to release its grant. A node that is gone has released everything."""
         self._capacity_changes.note()
         held = self._book.grants.get(grant_id)
         if held is None:
@@ -28,7 +28,7 @@ class Releases:
         return self._nodes.leaving(held, now)
 
     def synced(self, answer: NodeSyncAnswer, now: float) -> list[m.Command] | None:
-        """A node's word on all that runs there. None where it is not an answer to what is asked now: then it changes nothing."""
+        """A node's answer on all that runs there. None, and no change, if it does not answer the present sync."""
         released = self._nodes.synced(answer, now)
         if released is None:
             return None
@@ -41,7 +41,7 @@ class Releases:
         return self._void(event.grant_id)
 
     def _void(self, grant_id: str) -> list[m.Command]:
-        """A hold keeps its capacity: its Binding may yet succeed, and then the node says the same again."""
+        """A hold keeps its capacity: its Binding may still succeed, and then the node repeats its answer."""
         held = self._book.grants.get(grant_id)
         return (
             []
@@ -50,7 +50,7 @@ class Releases:
         )
 
     def _ended(self, held: GrantState, reason: str) -> list[m.Command]:
-        """Its node has released it. A pod that is bound with it and still lives can never start."""
+        """Its node has released it. If a bound, living pod has this grant, that pod can never start."""
         ended = self._end(held, reason)
         state = self._book.pods.get(held.uid)
         if held.phase != "bound" or state is None or state.ended or state.pod.metadata.deletion_timestamp is not None:
@@ -58,8 +58,8 @@ class Releases:
         return [ended, *self.dead_on_arrival(state, held.grant_id, "its node has released it for good")]
 
     def dead_on_arrival(self, state: PodState, grant_id: str, why: str) -> list[m.Command]:
-        """A bound pod whose grant can never be handed over. A pod that has a controller is deleted, and the controller makes
-        another. One without stays, so that whoever made it finds it, with an Event that says what to do."""
+        """A bound pod whose grant can never be handed over. A pod with a controller is deleted, and the controller
+        creates another. One without a controller stays, with an Event that says what to do."""
         meta, node = state.pod.metadata, state.pod.spec.node_name
         note = f"the pod's grant {grant_id} on node {node} is void: {why}"
         if state.controller is None:
@@ -83,8 +83,8 @@ class Releases:
         ]
 
     def released(self, event: m.ReleaseSeen) -> list[m.Command]:
-        """A node's word on one grant. What has not been seen bound yet the agent says again until it has; and no node gives back
-        what is another's."""
+        """A node's release of one grant. The agent repeats it until the pod has been seen bound. A release of another
+        node's grant is ignored."""
         held = self._book.grants.get(event.grant_id)
         if held is not None and (held.phase == "holding" or held.node != event.node):
             return []

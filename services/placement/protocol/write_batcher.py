@@ -1,4 +1,4 @@
-"""What goes to the log and when: one append in flight (R1), the next batch gathering meanwhile."""
+"""What is appended to the log, and when: one append under way (R1), while the next batch gathers."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from shared.contracts.base import encode
 from shared.contracts.log import Decision, DecisionBatch, ReadyRecord, ReservationRecord
 
 GATHER_S = 0.008
-"""Under load appends go this often. Each costs a synced write, an order to the watcher and its answer, whether it carries
-one decision or sixty; a decision that comes alone goes at once."""
+"""The interval of appends under load. Each append costs a synced write, a command to the watcher and its answer,
+whether it has one decision or sixty. A single decision is appended at once."""
 RECORD_MOST_BYTES = 900_000
 """In the log: a message on the bus is at most 1 MiB."""
 PART_MOST = 256
@@ -27,9 +27,9 @@ class WriteBatcher:
         self.batch_most = batch_most
         self.in_flight: Record | None = None
         self.owed: list[Record] = []
-        """What a term has to write before anything else: open holds again, then its `ready`."""
+        """What a term writes before anything else: open holds again, then its `ready`."""
         self.reservations: list[ReservationRecord] = []
-        """What became of plans, in its order."""
+        """Outcomes of plans, in order."""
         self._gathering: list[Decision] = []
         self._appended_at = self._waiting_until = float("-inf")
 
@@ -39,7 +39,7 @@ class WriteBatcher:
 
     @property
     def empty(self) -> bool:
-        """Nothing gathers."""
+        """Whether no batch is gathering."""
         return not self._gathering
 
     def gather(self, decision: Decision) -> None:
@@ -52,14 +52,15 @@ class WriteBatcher:
         reservations: Sequence[ReservationRecord] = (),
         excluded: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
-        """Open holds and reservations once more under this term, then `ready`: from there the log is complete. They stand in
-        the log before this term too, so several records of them are as good as one. `excluded`: see ReadyRecord."""
+        """Open holds and reservations again under this term, then `ready`: from there on the log is complete. They are
+        in the log before this term too, so several records of them are as good as one. `excluded`: see ReadyRecord."""
         parts = (tuple(open_holds[i : i + PART_MOST]) for i in range(0, len(open_holds), PART_MOST))
         kept = (DecisionBatch(term=term, decisions=(), reservations=(one,)) for one in reservations)
         self.owed = [*(DecisionBatch(term=term, decisions=part) for part in parts), *kept, *_ready(term, excluded)]
 
     def _with(self, decisions: tuple[Decision, ...]) -> tuple[ReservationRecord, ...]:
-        """As many reservations as there is room for in a record beside these; one at least, and none beside a large gang's."""
+        """As many reservations as a record has room for beside these holds; at least one, and none beside a large
+        gang's."""
         room, taken = (
             RECORD_MOST_BYTES - (sum(len(encode(decision)) for decision in decisions) if self.reservations else 0),
             0,
@@ -83,7 +84,7 @@ class WriteBatcher:
         return record
 
     def due(self, term: int, now: float) -> list[m.Command]:
-        """The next append, if it may go now, or when to come back."""
+        """The next append if it may go now, or when to try again."""
         if self.in_flight is not None:
             return []
         if self.owed:
