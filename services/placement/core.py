@@ -99,6 +99,8 @@ class Core:
                 self._synced(event, now)
             case m.GrantAcknowledged():
                 self._grant_answered(event, now)
+            case m.TouchesNotSent():
+                self.recovery.not_sent(event.uids, now)
             case m.PatchesAnswered():
                 for answer in event.answers:
                     self._patch_failed(answer, now)

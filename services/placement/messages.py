@@ -97,6 +97,12 @@ class PatchesAnswered(Input, frozen=True):
     answers: tuple[Answer, ...]
 
 
+class TouchesNotSent(Input, frozen=True):
+    """No watcher runs, so the touches of these pods, by uid, were certainly not carried out."""
+
+    uids: tuple[str, ...]
+
+
 class ReserveAsked(Input, frozen=True):
     """The preemptor proposes this plan. A repetition is the same request."""
 

@@ -230,7 +230,9 @@ class Leader:
         if self._held_back is not None:
             self._held_back.append(event)
             return
-        for command in self.core.handle(event, self.world.clock.now):
+        commands = self.core.handle(event, self.world.clock.now)
+        self.world.ever_excluded |= self.core.recovery.excluded.keys()
+        for command in commands:
             if self.core is not None:
                 self._carry_out(command)
 

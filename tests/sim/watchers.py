@@ -160,6 +160,8 @@ class Watcher:
 
     def patch(self, patches: tuple[Patch, ...], leader: Leader) -> None:
         if not self.alive:
+            if not any(watcher.alive for watcher in self.world.watchers):
+                leader.hear(m.TouchesNotSent(tuple(patch.uid for patch in patches if isinstance(patch, TouchPod))))
             return
         for patch in patches:
             if isinstance(patch, TouchPod):

@@ -75,7 +75,8 @@ class World:
         self.nats = SimNats(self.clock, self.gangs)
         self.untouchable: set[str] = set()
         """Uids of pods that no patch changes."""
-        self._ever_untouchable: set[str] = set()
+        self.ever_excluded: set[str] = set()
+        """Pods that some session has excluded: P5 promises them nothing while a Binding of the past may hit them."""
         self._checked: tuple[int, ...] = ()
         self.hint: tuple[str, float] = ("", 0.0)
         self.bound = 0
@@ -179,7 +180,6 @@ class World:
         if self.rng.random() < self._untouchable:
             self.clock.tell(f"nobody can patch p{self.pods}")
             self.untouchable.add(made["metadata"]["uid"])
-            self._ever_untouchable.add(made["metadata"]["uid"])
         self.record()
 
     def _some_pod(self) -> dict | None:  # type: ignore[type-arg]
@@ -303,7 +303,6 @@ class World:
         self.clock.tell(f"the Binding of {hold.decision.name} is forgotten with the log, and the pod cannot be touched")
         bind, leader = hold.bind(), self.leaders[0]
         self.untouchable.add(bind.uid)
-        self._ever_untouchable.add(bind.uid)
         self._forget()
         late_s = self.rng.uniform(5.0, 15.0)
         self.clock.after(late_s, lambda: self.watchers[0].post(bind, leader))
@@ -395,9 +394,7 @@ class World:
             if grant is None or pod["status"].get("phase") in ("Succeeded", "Failed"):
                 continue
             if self._is_void(grant):
-                if pod["metadata"]["uid"] not in self._ever_untouchable and not pod["metadata"].get(
-                    "deletionTimestamp"
-                ):
+                if pod["metadata"]["uid"] not in self.ever_excluded and not pod["metadata"].get("deletionTimestamp"):
                     raise Violation(
                         f"P5: {pod['metadata']['name']} lives and is bound with {grant.grant_id}, which its node will never hand over"
                     )
@@ -437,7 +434,7 @@ class World:
         if core.nodes.synced_count < len(self.nodes):
             return False
         leaving = any(g.phase == "leaving" for g in core.book.grants.values())
-        return not leaving and all(line.suspension for line in core.queue.groups.values())
+        return not leaving and all(group.unschedulable for group in core.queue.groups.values())
 
     def _finish(self) -> None:
         core = self.leading()
@@ -459,7 +456,7 @@ class World:
     def _check_pod(self, core: Core, pod: dict[str, Any]) -> None:
         """It waits for a place, or is bound and runs by the grant that it was bound with."""
         meta, grant, node = pod["metadata"], bound_grant(pod), pod["spec"].get("nodeName")
-        excluded = meta["uid"] in self._ever_untouchable
+        excluded = meta["uid"] in self.ever_excluded
         if not node and meta["uid"] not in core.queue and not (excluded and meta["uid"] in core.recovery.excluded):
             raise Violation(f"lost: nobody places {meta['name']}")
         if grant is None or pod["status"].get("phase") in ("Succeeded", "Failed"):

@@ -18,7 +18,7 @@ from services.placement.protocol.write_batcher import PART_MOST
 from services.placement.queries import questions, reader
 from services.placement.settings import Settings
 from shared.bus.feed import Feed
-from shared.bus.port import BusError, Incoming, KvEntry, Refused, Subscription, Unknown
+from shared.bus.port import BusError, Incoming, KvEntry, NoResponder, Refused, Subscription, Unknown
 from shared.contracts import commands, node_commands, preemption, queries, subjects
 from shared.contracts.base import ContractError, decode, encode
 from shared.contracts.events import PolicyRead
@@ -346,16 +346,18 @@ class LeaderSession:
             await self._send_part(command.patches[start : start + PART_MOST])
 
     async def _send_part(self, patches: tuple[commands.Patch, ...]) -> None:
+        touched = {patch.uid for patch in patches if isinstance(patch, commands.TouchPod)}
         try:
             batch = encode(commands.PatchBatch(patches=patches))
             reply = decode(await self.bus.request(subjects.CMD_PATCH, batch, timeout_s=ANSWER_S), commands.Answers)
         except (Unknown, BusError) as error:
             self.ctx.log.warning("patches_unanswered", patches=len(patches), error=str(error))
+            if isinstance(error, NoResponder) and touched:
+                self._put(m.TouchesNotSent(tuple(sorted(touched))))
             return
         for answer in reply.answers:
             if answer.outcome not in ("done", "gone"):
                 self.ctx.log.info("patch_not_applied", uid=answer.uid, outcome=answer.outcome, message=answer.message)
-        touched = {patch.uid for patch in patches if isinstance(patch, commands.TouchPod)}
         of_touches = tuple(answer for answer in reply.answers if answer.uid in touched)
         if of_touches:
             self._put(m.PatchesAnswered(of_touches))

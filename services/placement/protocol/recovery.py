@@ -34,7 +34,7 @@ class Touching(msgspec.Struct):
     version: str
     sent_at: float = float("-inf")
     since: float = 0.0
-    """When it was touched first."""
+    """When it was touched first, since a watcher runs."""
     tries: int = 0
     refusals: int = 0
 
@@ -158,6 +158,12 @@ class Recovery:
             return False
         self._excluded[uid] = self._touching.pop(uid)
         return True
+
+    def not_sent(self, uids: Iterable[str], now: float) -> None:
+        """These touches were not carried out, so they say nothing of their pods: the time until exclusion starts again."""
+        for uid in uids:
+            if uid in self._touching:
+                self._touching[uid].since = now
 
     def overdue(self, now: float, after_s: float) -> list[str]:
         """Pods that are excluded from now on: `after_s` of touches, of both kinds, have not moved them."""

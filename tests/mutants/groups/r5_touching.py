@@ -43,6 +43,22 @@ MUTANTS = [
         tests=(_TESTS + "test_a_pod_that_no_touch_moves_is_excluded_whatever_the_answers_say",),
     ),
     Mutant(
+        name="touches-that-were-not-sent-count",
+        what="pods are excluded because no watcher ran for a minute",
+        file=_RECOVERY,
+        old="                self._touching[uid].since = now\n",
+        new="                pass\n",
+        tests=(_TESTS + "test_no_pod_is_excluded_while_no_watcher_runs",),
+    ),
+    Mutant(
+        name="unsent-touches-are-not-reported",
+        what="the core does not learn that no watcher runs",
+        file=_SESSION,
+        old="if isinstance(error, NoResponder) and touched:",
+        new="if False:",
+        tests=(_OF_SESSION + "test_touches_that_no_watcher_hears_are_reported_as_not_sent",),
+    ),
+    Mutant(
         name="hanging-webhook-is-waited-for",
         what="a pod whose annotation was not answered is not touched by its status",
         file=_WATCHER,

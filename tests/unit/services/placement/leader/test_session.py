@@ -157,6 +157,14 @@ async def test_only_answers_to_touches_are_taken_for_touches(bus: NatsBus) -> No
     await session.close()
 
 
+async def test_touches_that_no_watcher_hears_are_reported_as_not_sent(bus: NatsBus) -> None:
+    session = await new_session(bus)
+    event = AnnounceEvent(uid="u-event", namespace="n", name="p", reason="R", action="A", note="n")
+    await session._send_patches(m.SendPatches((event, TouchPod(uid="u-touch", namespace="n", name="q", token="1-1"))))
+    assert [session._inbox.get_nowait() for _ in range(session.waiting)] == [m.TouchesNotSent(("u-touch",))]
+    await session.close()
+
+
 async def test_a_session_on_a_log_that_has_lost_records_deletes_it(server: EmbeddedServer, bus: NatsBus) -> None:
     """And ends: the next one begins on an empty log."""
     before = LogClient(bus, "zero", "zero/1")

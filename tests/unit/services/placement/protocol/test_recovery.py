@@ -329,6 +329,18 @@ def test_a_pod_that_no_touch_moves_is_excluded_whatever_the_answers_say() -> Non
     assert set(leader.binds()) == {other.metadata.uid}
 
 
+def test_no_pod_is_excluded_while_no_watcher_runs() -> None:
+    stuck = build.gpu_pod("stuck", **WHOLE)
+    leader = Leader(build.node("n"), stuck)
+    for _ in range(40):
+        leader.tick(2.0)
+        leader.send(m.TouchesNotSent((stuck.metadata.uid,)))
+    assert (leader.core.phase, leader.core.recovery.excluded) == ("touching", {})
+    for _ in range(30):
+        leader.tick(2.0)
+    assert set(leader.core.recovery.excluded) == {stuck.metadata.uid}
+
+
 def test_very_many_excluded_pods_stand_in_several_records_and_the_log_is_complete_with_the_last() -> None:
     excluded = {f"{i:036}": str(i) for i in range(12_000)}
     batcher = WriteBatcher(64)
