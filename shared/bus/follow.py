@@ -1,4 +1,4 @@
-"""Following KERF_EVENTS from a remembered place on, for reducers that must miss nothing: at least once, in order."""
+"""Follows KERF_EVENTS from a remembered position: at least once, in order."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ log = structlog.get_logger("bus")
 
 
 class Follower:
-    """Feeds a handler from a stream, one entry at a time; replaces its consumer where that dies.
+    """Feeds a handler from a stream, one entry at a time; replaces its consumer when that is lost.
 
-    A handler that raises stops nothing: the entry is counted, logged and passed over, for a reducer that chokes on one
-    event must still see the next. A stream that ends before the place we follow from was made anew: from its beginning.
+    A handler that raises stops nothing: the entry is counted, logged and skipped, so the next event is still handled. A
+    stream that ends before the remembered position was recreated: it is followed from its beginning.
     """
 
     def __init__(self, js: JetStream, stream: str, handler: Callable[[LogEntry], Awaitable[None]], start: int) -> None:
@@ -37,7 +37,7 @@ class Follower:
             log.error("bus_follower_hangs", stream=self._stream)
 
     def wake(self) -> None:
-        """Look anew now (the connection is new)."""
+        """Checks at once (the connection is new)."""
         if self._consumer is not None:
             self._consumer.wake()
 

@@ -1,7 +1,8 @@
-"""The few JetStream calls that Kerf needs, over plain requests, as the server's own JSON.
+"""The few JetStream calls that Kerf needs, as plain requests with the server's own JSON.
 
-nats-py's JetStream layer is left aside: it drops TTLs, changes callers' headers, leaves consumers behind and does not
-retry during elections (faults 6, 10, 12, 13). API: https://docs.nats.io/reference/reference-protocols/nats_api_reference
+nats-py's JetStream layer is not used: it drops TTLs, changes callers' headers, leaves consumers behind and does not
+retry during elections (faults 6, 10, 12, 13). API:
+https://docs.nats.io/reference/reference-protocols/nats_api_reference
 """
 
 from __future__ import annotations
@@ -16,19 +17,19 @@ from shared.bus.connection import Connection
 from shared.bus.port import BusError, NoResponder, NoStream, NotConnected, Refused, Unknown
 
 WRONG_LAST_SEQUENCE = (10071, 10164)
-"""A fence or revision did not hold; on replicated streams also the second: another append is in flight."""
+"""A fence or revision did not hold; on replicated streams also the second code: another append is under way."""
 STREAM_NOT_FOUND = 10059
 MESSAGE_NOT_FOUND = 10037
 CONSUMER_NOT_FOUND = 10014
 NOT_AVAILABLE = (10008, 10076)
-"""JetStream has no meta leader just now; or it is not enabled for the account."""
+"""JetStream has no meta leader now; or it is not enabled for the account."""
 
 LAST_SEQUENCE = "Nats-Expected-Last-Sequence"
 """The header of a store that fails unless the stream ends at this sequence."""
 
 CALL_TIMEOUT_S = 2.0
 PATIENCE_S = 10.0
-"""How long an election may take before a call gives up; measured 5.1 to 7.8 s at worst."""
+"""How long an election may take before a call fails; the measured worst case is 5.1 to 7.8 s."""
 RETRY_WAIT_S = 0.1
 
 
@@ -131,10 +132,10 @@ class JetStream:
     async def store(
         self, stream: str, subject: str, payload: bytes, headers: Mapping[str, str], *, timeout_s: float
     ) -> int:
-        """Publishes into a stream and waits for its acknowledgement; returns the sequence.
+        """Publishes into a stream and waits for the acknowledgement; returns the sequence.
 
-        Repeated only while the answer is that no stream listens (an election): then nothing was written. Raises
-        Refused when an expectation failed, NoStream, Unknown (read back) on a time-out or any other error.
+        Repeats only while the answer is that no stream listens (an election): then nothing was written. Raises Refused
+        when an expectation failed, NoStream, Unknown (read back) on a time-out or any other error.
         """
         deadline = asyncio.get_running_loop().time() + timeout_s
         while True:
@@ -161,7 +162,7 @@ class JetStream:
         return await self.call(f"STREAM.INFO.{stream}", None, StreamInfo)
 
     async def get_message(self, stream: str, query: Mapping[str, object]) -> StoredMessage | None:
-        """One message, asked of the stream's leader; None where there is none."""
+        """One message, read from the stream's leader; None if there is none."""
         try:
             return (await self.call(f"STREAM.MSG.GET.{stream}", query, MessageReply)).message
         except ApiFailure as failure:
@@ -171,7 +172,7 @@ class JetStream:
 
 
 class ApiFailure(BusError):
-    """The JetStream API said no; `err_code` is the server's."""
+    """The JetStream API refused; `err_code` is the server's."""
 
     def __init__(self, text: str, err_code: int) -> None:
         super().__init__(text)

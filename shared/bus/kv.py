@@ -1,4 +1,4 @@
-"""Key-value buckets by plain publishes to $KV, so that a TTL survives every swap (fault 6) and empty means absent (fault 7)."""
+"""Key-value buckets by plain publishes to $KV: a TTL survives every swap (fault 6), and empty means absent (fault 7)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class NatsKv:
         self._keep = keep
 
     async def get(self, key: str) -> KvEntry:
-        """Asked of the bucket's leader, so a swap may follow on it."""
+        """Read from the bucket's leader, so a swap may follow."""
         message = await self._js.get_message(self._stream, {"last_by_subj": self._prefix + key})
         if message is None:
             return KvEntry(key=key, value=None, revision=0)

@@ -26,7 +26,8 @@ class LogStream:
     async def append(
         self, subject: str, payload: bytes, *, fence_subject: str, fence_sequence: int, last_sequence: int | None = None
     ) -> int:
-        """See port.Bus.append. Appends of one process queue up here: replicated streams refuse a second one in flight."""
+        """See port.Bus.append. Appends of one process wait for each other: replicated streams refuse a second one under
+        way."""
         headers = {
             _EXPECTED_STREAM: subjects.STREAM_LOG,
             _FENCE_SEQUENCE: str(fence_sequence),
@@ -50,7 +51,7 @@ class LogStream:
         )
 
     async def read(self, start: int) -> AsyncIterator[LogEntry]:
-        """From `start` to the end that the leader reports now; a lost consumer is replaced where it stopped.
+        """From `start` to the end that the stream's leader reports now; a lost consumer is replaced at its position.
 
         Raises Unknown when a minute brought nothing new, NoStream when the log is gone.
         """

@@ -1,4 +1,4 @@
-"""The log's mark: one value in the memory of the NATS servers, changed by compare-and-swap (rule R1 of the protocol)."""
+"""The log's mark: one value in the memory of the NATS servers, changed by compare-and-swap (rule R1)."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ _SUBJECT = f"$KV.{subjects.KV_MARK}.{subjects.LOG_MARK}"
 
 
 class Mark:
-    """The revision is the last sequence of the bucket's stream and not that of the key: a bucket that was made anew after a loss
-    begins at another one, so that no write of before the loss fits there. For a key that is not there every bucket says 0."""
+    """The revision is the last sequence of the bucket's stream, not of the key. A bucket that was recreated after a
+    loss starts at another sequence, so no write from before the loss succeeds. For an absent key every bucket would
+    report 0."""
 
     def __init__(self, js: JetStream) -> None:
         self._js = js
 
     async def read(self) -> tuple[bytes | None, int]:
-        """(value, revision). Raises NoStream where the bucket is gone."""
+        """(value, revision). Raises NoStream if the bucket is gone."""
         info = await self._js.stream_info(
             _STREAM
         )  # first: what is written between the two makes the revision too low, not too high
@@ -27,5 +28,5 @@ class Mark:
         return (None, info.state.last_seq) if message is None else (message.data, message.seq)
 
     async def write(self, value: bytes, revision: int) -> int:
-        """Returns the new revision. Raises Refused where it has moved on, NoStream where the bucket is gone, Unknown."""
+        """Returns the new revision. Raises Refused if it has moved on, NoStream if the bucket is gone, Unknown."""
         return await self._js.store(_STREAM, _SUBJECT, value, {LAST_SEQUENCE: str(revision)}, timeout_s=WRITE_TIMEOUT_S)

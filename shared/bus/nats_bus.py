@@ -50,10 +50,10 @@ class NatsBus:
         inbox_prefix: str = "_INBOX",
         on_closed: Callable[[str], None] | None = None,
     ) -> NatsBus:
-        """Connects to `url` (several, separated by commas, for a cluster; user and password may stand in it).
+        """Connects to `url` (several, separated by commas, for a cluster; may contain user and password).
 
-        `credentials` is the path of a NATS .creds file, `ca_file` of a CA for TLS. `on_closed` is told, with the reason,
-        when the client has closed for good by itself: the process should end then. Raises BusError with the reason.
+        `credentials` is the path of a NATS .creds file, `ca_file` of a CA for TLS. `on_closed` is called with the
+        reason when the client closes for good by itself: the process should end then. Raises BusError with the reason.
         """
         tls = ssl.create_default_context(cafile=ca_file) if ca_file else None
         connection = Connection(on_closed=on_closed, inbox_prefix=inbox_prefix)
@@ -151,7 +151,7 @@ class NatsBus:
     # --- the end ------------------------------------------------------------------------------------------------
 
     async def drain(self) -> None:
-        """Takes no more, finishes what was received, sends what was published, closes. Bounded: about 15 s at worst."""
+        """Stops receiving, finishes received messages, sends published ones, closes. Takes about 15 s at most."""
         for watch in self._watches:
             await watch.stop()
         self._watches.clear()

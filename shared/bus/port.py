@@ -1,10 +1,10 @@
-"""What a service may do with the bus. Everything else that NATS can do is left out on purpose.
+"""What a service may do with the bus. Other features of NATS are left out on purpose.
 
-Contract, by number:
+The contract:
 1. Handlers of one subscription run one at a time, in order, unless `concurrency` says otherwise. A handler that raises
    is logged and counted; the subscription lives on.
 2. `request` raises Unknown on a time-out: the other side may or may not have acted, or may yet act. Read back; never
-   repeat blindly. NoResponder means nobody listened and nothing happened.
+   repeat blindly. NoResponder means that there was no subscriber and nothing happened.
 3. `append` is durable when it returns (the server has synced it). Refused means that it is not in the stream. Unknown
    means read back.
 4. `publish_event` never blocks and never raises; what could not be delivered is counted and logged.
@@ -28,7 +28,7 @@ class Unknown(BusError):
 
 
 class NoResponder(BusError):
-    """Nobody listens on that subject; nothing happened."""
+    """There is no subscriber on that subject; nothing happened."""
 
 
 class NotConnected(NoResponder):
@@ -36,7 +36,7 @@ class NotConnected(NoResponder):
 
 
 class NoStream(NoResponder):
-    """The stream or bucket does not exist (the store was wiped, or nobody provisioned it); nothing was written."""
+    """The stream or bucket does not exist (the store was wiped, or was never provisioned); nothing was written."""
 
 
 class Refused(BusError):
@@ -57,7 +57,7 @@ class LogEntry(msgspec.Struct, frozen=True):
 
 
 class KvEntry(msgspec.Struct, frozen=True):
-    """`value` None: deleted, expired or never there. `revision` is what a compare-and-swap must name (0: never there)."""
+    """`value` None: deleted, expired or never present. A compare-and-swap must name `revision` (0: never present)."""
 
     key: str
     value: bytes | None
@@ -75,15 +75,15 @@ class KvBucket(Protocol):
     async def get(self, key: str) -> KvEntry: ...
 
     async def put(self, key: str, value: bytes, *, ttl_s: float | None = None) -> int:
-        """Returns the revision. Keys pass through `subjects.token` by the caller where they may hold dots."""
+        """Returns the revision. The caller passes keys that may hold dots through `subjects.token`."""
 
     async def swap(self, key: str, value: bytes, expected_revision: int, *, ttl_s: float | None = None) -> int:
-        """Compare-and-swap; Refused where the revision moved on. A TTL is set anew by every swap."""
+        """Compare-and-swap; Refused if the revision has moved on. Every swap sets the TTL anew."""
 
     async def delete(self, key: str) -> None: ...
 
     async def watch(self, handler: Callable[[KvEntry], Awaitable[None]], *, key: str = ">") -> Subscription:
-        """Every present key first, then every change; resumes and resyncs by itself, so an entry may come twice."""
+        """Every present key first, then every change; resumes by itself, so an entry may come twice."""
 
 
 class Bus(Protocol):
@@ -94,7 +94,7 @@ class Bus(Protocol):
     async def request(self, subject: str, payload: bytes, *, timeout_s: float = 2.0) -> bytes: ...
 
     async def respond(self, incoming: Incoming, payload: bytes) -> None:
-        """Answers a request; does nothing where no answer is wanted. Never echoes the request's headers."""
+        """Answers a request; does nothing if no answer is expected. Never echoes the request's headers."""
 
     async def subscribe(
         self, subject: str, handler: Handler, *, queue: str = "", concurrency: int = 1
@@ -104,17 +104,17 @@ class Bus(Protocol):
         """Onto KERF_EVENTS, deduplicated by `event_id`, without waiting."""
 
     async def follow_events(self, handler: Callable[[LogEntry], Awaitable[None]], *, start: int = 1) -> Subscription:
-        """KERF_EVENTS from sequence `start` on, in order, at least once, for ever; what has aged away is passed over.
-        Where the stream was made anew after a wipe it begins at 1 again."""
+        """KERF_EVENTS from sequence `start` on, in order, at least once, for ever; entries that have aged away are
+        skipped. A stream that was recreated after a wipe starts at 1 again."""
 
     async def append(
         self, subject: str, payload: bytes, *, fence_subject: str, fence_sequence: int, last_sequence: int | None = None
     ) -> int:
-        """Onto KERF_LOG, provided that the newest entry on `fence_subject` has `fence_sequence` (0: there is none) and that the
-        log's last entry has `last_sequence` (None: any). Returns the entry's sequence."""
+        """Appends to KERF_LOG, provided that the newest entry on `fence_subject` has `fence_sequence` (0: there is
+        none) and that the log's last entry has `last_sequence` (None: any). Returns the entry's sequence."""
 
     def read_log(self, *, start: int = 1) -> AsyncIterator[LogEntry]:
-        """KERF_LOG from `start` to the end it has now, then stops."""
+        """KERF_LOG from `start` to its present end."""
 
     async def log_end(self) -> int:
         """The last sequence of KERF_LOG, 0 when empty."""
@@ -126,10 +126,11 @@ class Bus(Protocol):
         """The log's mark, which lives in the servers' memory, and its revision."""
 
     async def write_mark(self, value: bytes, revision: int) -> int:
-        """Compare-and-swap; Refused where the revision moved on, also because the servers have lost the mark. Returns the new one."""
+        """Compare-and-swap; Refused if the revision has moved on, also because the servers have lost the mark. Returns
+        the new one."""
 
     async def begin_log_anew(self, first_sequence: int) -> None:
-        """Deletes KERF_LOG with all that is in it, and makes it again with a higher first sequence than any before."""
+        """Deletes KERF_LOG with all its entries, and recreates it with a higher first sequence than any before."""
 
     def kv(self, bucket: str) -> KvBucket: ...
 

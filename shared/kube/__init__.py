@@ -1,1 +1,1 @@
-"""Kubernetes over HTTP: configuration, a lean transport, the reflector, writes. Nobody else speaks to the API server."""
+"""Kubernetes over HTTP: configuration, a lean transport, the reflector, writes. All access to the API server is here."""

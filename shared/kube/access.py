@@ -1,8 +1,8 @@
-"""Where the API server is and how to prove who we are: kubeconfig, or the service account of the pod we run in.
+"""Where the API server is and how to authenticate: kubeconfig, or the service account of the pod.
 
 Plain kubeconfigs (certificates, tokens) and service accounts are read here in milliseconds. Exec plugins and auth
-providers need kubernetes-asyncio, whose import costs 4 s and 114 MB because it brings the models of the whole API: it is
-imported only where a kubeconfig names one (docs/decisions, 0011).
+providers need kubernetes-asyncio, whose import costs 4 s and 114 MB because it brings the models of the whole API: it
+is imported only if a kubeconfig names one (docs/decisions, 0011).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ STRICT_HINT = (
 
 
 class AccessError(ValueError):
-    """There is no usable way to the API server; the text says what was looked at and what is wrong with it."""
+    """There is no usable way to the API server. The text says what was examined and what is wrong with it."""
 
 
 class Access(msgspec.Struct, kw_only=True):
@@ -45,7 +45,7 @@ class Access(msgspec.Struct, kw_only=True):
     server_name: str = ""
     proxy: str = ""
     authorization: Callable[[], str] = lambda: ""
-    """The value of the Authorization header, "" where certificates do."""
+    """The value of the Authorization header, "" with client certificates."""
     origin: str = ""
     """Where this was found, for people."""
 
@@ -89,7 +89,7 @@ async def load_access(
 
 
 def explain(error: OSError) -> str:
-    """A failed connection as a sentence; certificates that only strict checks refuse get the way out."""
+    """A failed connection as a sentence. Certificates that only strict checks refuse get the remedy."""
     if isinstance(error, ssl.SSLCertVerificationError) and error.verify_code in STRICT_CODES:
         return f"{error.verify_message}: {STRICT_HINT}"
     return str(error)
@@ -119,7 +119,8 @@ def make_tls(
 def token_file(
     path: Path, max_age_s: float = TOKEN_MAX_AGE_S, clock: Callable[[], float] = time.monotonic
 ) -> Callable[[], str]:
-    """The token in a file that the kubelet renews; read anew when it is older than `max_age_s`. Raises AccessError at first."""
+    """The token in a file that the kubelet renews; read again when it is older than `max_age_s`. The first read may
+    raise AccessError."""
     value, read_at = "", float("-inf")
 
     def read() -> str:
@@ -130,7 +131,7 @@ def token_file(
             except OSError as error:
                 if not value:
                     raise AccessError(f"token file {path}: {error.strerror}") from error
-                return value  # the one we have may live on; the server tells when it does not
+                return value  # the present token may still be valid; otherwise the server refuses it
             value, read_at = f"Bearer {token}", clock()
         return value
 
@@ -212,8 +213,8 @@ def _decoded(section: dict[str, Any], field: str, origin: str) -> bytes:
 
 
 class _Pem:
-    """Paths of the client's certificate and key; where the kubeconfig holds them inside, in files that nobody else can
-    read and that are gone after the block (the ssl module loads from files only)."""
+    """Paths of the client's certificate and key. If the kubeconfig embeds them: in files that only this user can read
+    and that are gone after the block (the ssl module loads from files only)."""
 
     def __init__(self, base: Path, user: dict[str, Any], origin: str) -> None:
         self._base, self._user, self._origin = base, user, origin
@@ -242,7 +243,7 @@ class _Pem:
 
 
 async def _by_library(path: str, context: str, *, strict_x509: bool) -> Access:
-    """Exec plugins, auth providers and merged kubeconfigs, by kubernetes-asyncio. The token is asked for again when old."""
+    """Exec plugins, auth providers and merged kubeconfigs, by kubernetes-asyncio. An old token is requested again."""
     try:
         from kubernetes_asyncio import client, config  # noqa: PLC0415 - 4 s and 114 MB
     except ImportError as error:
@@ -272,7 +273,7 @@ async def _by_library(path: str, context: str, *, strict_x509: bool) -> Access:
 
 
 class _Renewed:
-    """The token of an exec plugin or provider. It is fetched anew beside, while the old one serves on."""
+    """The token of an exec plugin or provider. It is refreshed in the background while the old one is used."""
 
     def __init__(self, path: str, context: str, settings: Any) -> None:
         self._path, self._context, self._settings = path, context, settings

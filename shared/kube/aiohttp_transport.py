@@ -1,4 +1,4 @@
-"""The same narrow door through aiohttp: for proxies, and to measure the lean client against."""
+"""The same transport interface through aiohttp: for proxies, and to measure the lean client against."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from shared.model import names
 from shared.model.claims import CAPACITY_COMPUTE, CAPACITY_MEMORY, Consumer, ResourceClaim
 
 FINALIZER = "resource.kubernetes.io/delete-protection"
-"""Whoever allocates sets it; the claim controller takes it away when the claim is allocated no more."""
+"""The allocating scheduler sets this finalizer; the claim controller removes it after deallocation."""
 FIELD_MANAGER = "kerf"
 _CLAIM = msgspec.json.Decoder(ResourceClaim)
 _ENCODER = msgspec.json.Encoder()
@@ -23,19 +23,20 @@ _ENCODER = msgspec.json.Encoder()
 class Written(NamedTuple):
     result: Result
     claim: ResourceClaim | None = None
-    """As the server has it now, where it was written."""
+    """The object as the server has it now, if it was written."""
 
 
 class DeviceWrites:
-    """None of them raises on a failure of server or network: the outcome says it."""
+    """Writes of dynamic resource allocation. None raises on a failure of server or network: the outcome says it."""
 
     def __init__(self, transport: Transport, *, timeout_s: float = WRITE_TIMEOUT_S) -> None:
         self._transport = transport
         self._timeout_s = timeout_s
 
     async def allocate(self, order: AllocateClaim, known: ResourceClaim, *, node: str, pod: Consumer) -> Result:
-        """Writes the claim's allocation and whom it is reserved for, from the version that the order names on. `known`: the
-        claim as last seen. Done too where it stands so already; refused where somebody else has changed the claim."""
+        """Writes the claim's allocation and its consumers, only on the version that the command names. `known`: the
+        claim as last seen. "done" also if the claim is so already; "refused" if something else has changed the
+        claim."""
         if known.metadata.uid != order.uid:
             return Result("refused", f"ResourceClaim {order.name} is another one by now")
         if allocated(order, known) and pod.uid in {consumer.uid for consumer in known.status.reserved_for}:
@@ -102,7 +103,7 @@ class DeviceWrites:
 
 
 def allocated(order: AllocateClaim, claim: ResourceClaim) -> bool:
-    """Whether the claim has just these devices."""
+    """Whether the claim has exactly these devices."""
     has = () if claim.status.allocation is None else claim.status.allocation.devices.results
     wanted = {
         (device.request, names.DRA_DRIVER, device.pool, device.device, device.share_id) for device in order.devices

@@ -1,6 +1,6 @@
-"""Objects that say how many pods belong together, of whichever API: read into one form, `shared.model.objects.Gang`.
+"""Objects that say how many pods belong together, of several APIs: read into one form, `shared.model.objects.Gang`.
 
-What is not there to be read counts as its API's default. Where these live is in `resources.GANG_SOURCES`.
+A missing field counts as its API's default. `resources.GANG_SOURCES` says where these objects are.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class _KaiTopology(_Spec, frozen=True):
 
 
 class _PodGroupSpec(_Spec, frozen=True):
-    """All PodGroups there are: minMember of coscheduling, Volcano and KAI, schedulingPolicy of Kubernetes."""
+    """All kinds of PodGroup: minMember of coscheduling, Volcano and KAI, schedulingPolicy of Kubernetes."""
 
     min_member: int = 0
     schedule_timeout_seconds: int | None = None
@@ -122,7 +122,7 @@ class _KubeflowSpec(_Spec, frozen=True):
 
 
 class _Source(msgspec.Struct, frozen=True):
-    """One object of any of these kinds; its spec is read once it is known whose it is."""
+    """One object of any of these kinds. Its spec is decoded once its kind is known."""
 
     metadata: Meta = Meta()
     spec: msgspec.Raw = msgspec.Raw(b"{}")
@@ -160,7 +160,7 @@ def _job(spec: _JobSpec) -> dict[str, Any]:
 
 
 def _jobset(spec: _JobSetSpec) -> dict[str, Any]:
-    """Where its jobs start one after the other, waiting for all of them at once would be waiting for ever."""
+    """If its jobs start one after the other, waiting for all of them at once would never end."""
     in_order = spec.startup_policy is not None and spec.startup_policy.startup_policy_order == "InOrder"
     if in_order or any(job.depends_on for job in spec.replicated_jobs):
         return {"parts": {job.name: job.pods for job in spec.replicated_jobs}}
@@ -211,7 +211,7 @@ class GangDecoder:
 
 
 def decoder_of(plural: str, group: str) -> GangDecoder:
-    """Of a kind by its API: ("jobsets", "jobset.x-k8s.io")."""
+    """By kind and API: ("jobsets", "jobset.x-k8s.io")."""
     kind = plural.removesuffix("s")
     title = f"{kind}.{group}"
     if group == "kubeflow.org":

@@ -20,7 +20,8 @@ IDLE_LIMIT_S = 30.0
 
 
 class Http1Transport:
-    """`authorization` gives the header's value, or "" for none, and is asked at every request, for tokens are renewed.
+    """`authorization` returns the header's value, or "" for none. It is called at every request, for tokens are
+    renewed.
 
     `explain` may turn a failed handshake into a sentence that says what to do.
     """
@@ -50,12 +51,12 @@ class Http1Transport:
         self._waiters: deque[asyncio.Future[None]] = deque()
         self._closed = False
         self.opened = 0
-        """Connections made so far."""
+        """Connections opened so far."""
 
     async def request(
         self, method: str, path: str, body: bytes = b"", *, content_type: str = JSON, timeout_s: float = 10.0
     ) -> Response:
-        """Raises TransportError. A GET is asked once more where a kept connection had died unnoticed; a write never is."""
+        """Raises TransportError. A GET is repeated once if a kept connection had died unnoticed; a write never is."""
         message = self._message(method, path, body, content_type)
         await self._take_slot()
         try:

@@ -29,7 +29,7 @@ class Connection(asyncio.Protocol):
         self._timer: asyncio.TimerHandle | None = None
         self.idle_since = 0.0
         self.silent = True
-        """Whether not a byte came of the answer to the last request."""
+        """Whether no byte of the answer to the last request has arrived."""
 
     @property
     def reusable(self) -> bool:
@@ -157,9 +157,10 @@ class Connection(asyncio.Protocol):
         await self._arrived.wait()
 
     def _listen(self, read_timeout_s: float) -> None:
-        """One timer for the whole stream, set anew only when it rings: a scope around each wait costs more than its data.
+        """One timer for the whole stream, reset only when it fires: a time-out around each wait costs more than its
+        data.
 
-        While we make the server wait there is nothing to hear, and that is not its silence.
+        While the reader makes the server wait, silence is not the server's fault.
         """
         if self._transport is None or self._transport.is_closing():
             return
@@ -173,7 +174,7 @@ class Connection(asyncio.Protocol):
         self._timer = loop.call_later(left_s, self._listen, read_timeout_s)
 
     def _pace(self) -> None:
-        """A reader that is slower than the server makes the server wait, not our memory grow."""
+        """A slow reader makes the server wait instead of filling memory."""
         if self._transport is None or self._transport.is_closing():
             return
         if self._size > STREAM_BUFFER_BYTES:

@@ -1,6 +1,6 @@
 """HTTP/1.1 responses from bytes: pure, incremental, strict. RFC 9112, as far as an API server uses it.
 
-What it does not understand it refuses: a response that is read wrongly would end in a wrong belief about a write.
+It refuses what it does not understand: a misread response would give a wrong outcome of a write.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ _SIZE_LINE_LIMIT_BYTES = 256
 
 
 class ProtocolError(ValueError):
-    """Bytes that are no HTTP/1.1 response as we understand it; the connection is of no more use."""
+    """Bytes that are no valid HTTP/1.1 response. The connection cannot be used any more."""
 
 
 class ResponseParser:
-    """Feed it what comes; it gives back the pieces of the body. One response, then a new parser.
+    """Takes bytes as they arrive and returns pieces of the body. One instance parses one response.
 
-    `status` is 0 until the head is read. `done` says that the response is complete; `keep_alive` whether the connection may
-    serve another one.
+    `status` is 0 until the head is read. `done` says that the response is complete; `keep_alive` whether the connection
+    may be used again.
     """
 
     __slots__ = ("_buffer", "_chunked", "_left", "_state", "done", "headers", "keep_alive", "status")
@@ -33,7 +33,7 @@ class ResponseParser:
         self.keep_alive = True
 
     def feed(self, data: bytes) -> list[bytes]:
-        """Raises ProtocolError; also on bytes after the end, for nothing was asked that they could answer."""
+        """Raises ProtocolError; also on bytes after the end, which belong to no request."""
         pieces: list[bytes] = []
         buffer = self._buffer + data if self._buffer else data
         while buffer:
@@ -61,7 +61,7 @@ class ResponseParser:
         return pieces
 
     def end_of_stream(self) -> None:
-        """The server closed the connection. Raises ProtocolError where the response was not complete."""
+        """The server closed the connection. Raises ProtocolError if the response was not complete."""
         if self._state == "until-close" and self.status:
             self.done = True
         if not self.done:

@@ -13,15 +13,15 @@ WRITE_TIMEOUT_S = 10.0
 
 
 class Result(NamedTuple):
-    """What became of a write. `message` is the server's own sentence where it refused."""
+    """The outcome of a write. `message` is the server's own sentence if it refused."""
 
     outcome: Outcome
     message: str = ""
 
 
 def refused_for_certain(result: Result) -> bool:
-    """Whether nothing was applied, and would not be the next time either: also where an admission webhook does not answer and
-    stands for a no, which the server reports as its own failure (500)."""
+    """Whether nothing was applied, and would not be the next time either: also if an admission webhook does not answer,
+    which the server reports as its own failure (500)."""
     return result.outcome == "refused" or (result.outcome == "unknown" and "failed calling webhook" in result.message)
 
 
@@ -44,9 +44,10 @@ _STATUS = msgspec.json.Decoder(_Status)
 
 
 def outcome_of(response: Response) -> Result:
-    """The protocol's reading of an HTTP status: 409 conflict, 404 gone, 403 and 422 refused, 429 throttled, 5xx unknown.
+    """The protocol's reading of an HTTP status: 409 conflict, 404 gone, 403 and 422 refused, 429 throttled, 5xx
+    unknown.
 
-    A 422 that names metadata.uid means that this name belongs to another object now: the one that was meant is gone.
+    A 422 that names metadata.uid means that this name belongs to another object now: the intended one is gone.
     """
     if response.status < 300:
         return Result("done")

@@ -1,7 +1,7 @@
-"""The reflector's mind: what one kind's lists and watch events mean, as facts. Pure; `reflector.py` does the talking.
+"""The reflector's logic: turns lists and watch events of one kind into facts. Pure; `reflector.py` does the I/O.
 
-It knows every object that exists as far as it was told, so it can say what a new list leaves out, and it lets a version
-of an object through once.
+It knows every object that exists as far as it has been told, so it can say what a new list lacks, and it passes on each
+version of an object once.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ INITIAL_END = "k8s.io/initial-events-end"
 
 
 class WatchError(Exception):
-    """The server ended the watch with a Status instead of an object. 410: the version to go on from is too old."""
+    """The server ended the watch with a Status instead of an object. 410: the version to resume from is too old."""
 
     def __init__(self, code: int, message: str, *, retry_after_s: float = 0.0) -> None:
         super().__init__(f"{code}: {message}")
@@ -31,7 +31,7 @@ class WatchError(Exception):
 
 
 class Undecodable(ValueError):
-    """An object that our structs cannot read. It is left out; the text says which and why."""
+    """An object that cannot be decoded. It is left out; the text says which one and why."""
 
 
 class _Status(msgspec.Struct, frozen=True):
@@ -73,7 +73,7 @@ class Page(msgspec.Struct, frozen=True):
 
 
 class Decoder:
-    """Bytes of one kind's lists and watches into objects."""
+    """Decodes one kind's lists and watches."""
 
     def __init__(self, resource: Resource) -> None:
         self.kind = KINDS[resource.kind]
@@ -102,7 +102,7 @@ class Decoder:
             raise Undecodable(f"{self._title(head.object)}: {error}") from error
 
     def page(self, body: bytes) -> Page:
-        """Raises Undecodable where it is no list at all; single objects that cannot be read are named in the page."""
+        """Raises Undecodable if it is not a list; single objects that cannot be decoded are named in the page."""
         try:
             listed = self._list.decode(body)
         except msgspec.DecodeError as error:
@@ -133,14 +133,14 @@ class _Titled(msgspec.Struct, frozen=True):
 
 
 class Reflection:
-    """What is known of one kind. `resource_version` is where a watch goes on from; "" where there is none to go on from."""
+    """What is known of one kind. A watch resumes from `resource_version`; "" if there is none."""
 
     def __init__(self) -> None:
         self.resource_version = ""
         self._known: dict[str, Object] = {}
         self._uids: dict[tuple[str, str], str] = {}
         self._listed: set[str] | None = None
-        """While a list comes in: the uids that it has named."""
+        """While a list is read: the uids that it has named."""
 
     def __len__(self) -> int:
         return len(self._known)
@@ -150,7 +150,7 @@ class Reflection:
         return self._listed is not None
 
     def begin_list(self) -> None:
-        """A list follows: everything it does not name is gone at its end."""
+        """A list follows: objects that it does not name are gone at its end."""
         self._listed = set()
 
     def listed(self, objects: tuple[Object, ...] | list[Object]) -> list[Fact]:
@@ -158,18 +158,18 @@ class Reflection:
         return [fact for seen in objects for fact in self._put(seen)]
 
     def end_list(self, resource_version: str) -> list[Fact]:
-        """The list was whole, as of this version."""
+        """The list is complete, as of this version."""
         named, self._listed = self._listed or set(), None
         self.resource_version = resource_version
         return [self._drop(seen, certain=False) for uid, seen in list(self._known.items()) if uid not in named]
 
     def abandon_list(self) -> None:
-        """The list broke off: what it named stands, what it did not says nothing."""
+        """The list broke off: objects that it named are updated, the others are kept."""
         self._listed = None
         self.resource_version = ""
 
     def event(self, kind: str, seen: Any) -> list[Fact]:
-        """One watch event; an initial event of a WatchList where a list was begun."""
+        """One watch event; an initial event of a WatchList if a list was begun."""
         if kind == "BOOKMARK":
             mark: _MarkMeta = seen.metadata
             if self._listed is not None:
@@ -183,13 +183,13 @@ class Reflection:
             return self._put(seen)
         known = self._known.get(meta.uid)
         if known is None:
-            return []  # gone before we knew of it, or told already
+            return []  # gone before it was known, or reported already
         if self._listed is not None:
             self._listed.discard(meta.uid)
         return [self._drop(known, last=seen)]
 
     def expired(self) -> None:
-        """410: there is nothing to go on from; a list must follow."""
+        """410: no version to resume from; a list must follow."""
         self.resource_version = ""
 
     def _put(self, seen: Object) -> list[Fact]:
@@ -202,7 +202,7 @@ class Reflection:
         if known is None:
             before = self._uids.get((meta.namespace, meta.name))
             if before is not None:
-                # The name has a new bearer, and nobody told us the end of the old one.
+                # Another object has this name now, and the deletion of the old one was not reported.
                 facts.append(self._drop(self._known[before], certain=False))
         self._known[meta.uid] = seen
         self._uids[meta.namespace, meta.name] = meta.uid

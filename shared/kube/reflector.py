@@ -1,8 +1,8 @@
-"""Keeps up with one kind: a list, then a watch that goes on where the last one ended, for ever.
+"""Keeps up with one kind: a list, then watches that resume where the last one ended, for ever.
 
-The initial state comes as a WatchList (one stream, the server's memory is spared), or as a paged list where the server has
-none. A closed watch is gone on with from its last version; 410 lists anew and says what is missing. Failures wait with
-capped exponential backoff and jitter. After client-go's reflector.go in what it does.
+The initial state comes as a WatchList (one stream, which spares the server's memory), or as a paged list if the server
+has none. A closed watch is resumed from its last version; 410 lists again and reports what is missing. Failures wait
+with capped exponential backoff and jitter. Modelled on client-go's reflector.go.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ Emit = Callable[[list[Fact]], None]
 
 
 class Timing(msgspec.Struct, frozen=True, kw_only=True):
-    """`watch_s` is how long the server keeps one watch open (times 1 to 2, so that watches do not end together);
-    `silence_s` is how long a stream may be silent before it is taken for dead (bookmarks come about every minute)."""
+    """`watch_s`: how long the server keeps one watch open (times 1 to 2, so that watches do not end together).
+    `silence_s`: how long a stream may be silent before it counts as dead (bookmarks come about every minute)."""
 
     watch_s: int = 300
     silence_s: float = 150.0
@@ -34,15 +34,15 @@ class Timing(msgspec.Struct, frozen=True, kw_only=True):
     page_size: int = 500
     page_timeout_s: float = 60.0
     absent_s: float = 60.0
-    """How often to look again for a kind that the server does not have."""
+    """How often to check again for a kind that the server does not have."""
 
 
 class Denied(Exception):
-    """The server says that we may not list or watch this kind (401, 403), or has no such kind (404)."""
+    """The server says that this account may not list or watch the kind (401, 403), or has no such kind (404)."""
 
 
 class Absent(Exception):
-    """The server has no such kind, and need not have it."""
+    """The server has no such kind, which is allowed."""
 
 
 class Reflector:
@@ -64,7 +64,7 @@ class Reflector:
         self.watches = 0
         self.unreadable = 0
         self.problem = "not listed yet"
-        """What is wrong now; empty where all is well."""
+        """The present problem; empty if there is none."""
         self._transport = transport
         self._decoder = Decoder(resource)
         self._emit = emit
@@ -86,7 +86,7 @@ class Reflector:
         await self._whole.wait()
 
     async def refresh(self) -> None:
-        """Lists anew, consistently; returns when a list that began after this call has been emitted whole."""
+        """Lists again, consistently; returns when a list that began after this call has been emitted completely."""
         self._wanted += 1
         whole = asyncio.get_running_loop().create_future()
         self._refreshing.append((self._wanted, whole))
@@ -95,7 +95,7 @@ class Reflector:
         await whole
 
     async def run(self) -> None:
-        """For ever."""
+        """Runs until cancelled."""
         failures = 0
         while True:
             started = asyncio.get_running_loop().time()
@@ -126,7 +126,7 @@ class Reflector:
             await asyncio.sleep(max(retry_after_s, delay * random.uniform(0.5, 1.0)))  # noqa: S311 - jitter, not a secret
 
     async def _attempt(self) -> bool:
-        """One watch to its end; True where `refresh` ended it."""
+        """One watch to its end; True if `refresh` ended it."""
         self._following = asyncio.create_task(self._follow(), name=f"watch:{self.resource.plural}")
         try:
             await asyncio.wait({self._following})
@@ -141,7 +141,7 @@ class Reflector:
                 self.reflection.abandon_list()
 
     async def _follow(self) -> None:
-        """One watch, with a list before it where there is nothing to go on from, or where `refresh` wants one."""
+        """One watch, after a list if there is no version to resume from, or if `refresh` asks for one."""
         wanted = self._wanted
         listing = not self.reflection.resource_version or wanted > self._done
         if listing and not self._watch_list:
@@ -175,7 +175,7 @@ class Reflector:
                     self._listed(wanted)
 
     def _take(self, lines: list[bytes]) -> None:
-        """What came in one chunk, emitted together; what came before an error is emitted before it is raised."""
+        """The events of one chunk, emitted together; those before an error are emitted before it is raised."""
         facts: list[Fact] = []
         try:
             for line in lines:
@@ -208,7 +208,7 @@ class Reflector:
         self._refreshing = [entry for entry in self._refreshing if entry[0] > self._done]
 
     async def _list(self) -> None:
-        """Pages of a consistent list. An expired page token (410) begins it anew, by the caller's backoff."""
+        """Pages of a consistent list. An expired page token (410) starts it again, after the caller's backoff."""
         self.lists += 1
         self.reflection.begin_list()
         more = ""
@@ -237,7 +237,7 @@ class Reflector:
         return f"{self.resource.collection(namespace)}?{urlencode(selected | query)}"
 
     def _refused(self, response: Response, *, listing: bool) -> None:
-        """`listing` says that a WatchList was asked for. Raises, unless the next attempt will ask otherwise."""
+        """`listing`: a WatchList was requested. Raises, unless the next attempt asks differently."""
         status, text = response.status, response.body[:300].decode(errors="replace")
         if listing and status in (400, 422):
             self._log.info("watch_list_unavailable", status=status)  # a server without that feature

@@ -17,7 +17,7 @@ class Resource(NamedTuple):
     plural: str
     namespaced: bool
     optional: bool = False
-    """The server may have no such kind: then there is nothing of it, and that is no trouble."""
+    """The server may lack this kind, which is no error: there are no such objects then."""
     only: tuple[str, str] = ("", "")
     """(namespace, name) of the one object that is followed; empty: all."""
     fields: str = ""
@@ -30,7 +30,8 @@ class Resource(NamedTuple):
 
     @property
     def title(self) -> str:
-        """As in `kubectl get`, with the version: podgroups.v1alpha1.scheduling.x-k8s.io. Kinds come from several groups and versions."""
+        """As in `kubectl get`, with the version: podgroups.v1alpha1.scheduling.x-k8s.io. Kinds come from several
+        groups."""
         return ".".join((self.plural, *reversed(self.prefix.split("/")[1:])))
 
     def collection(self, namespace: str = "") -> str:
@@ -45,7 +46,7 @@ class Resource(NamedTuple):
 
 
 def quote(segment: str) -> str:
-    """One path segment; names come from the bus, and none may climb out of its place in the path."""
+    """One path segment. Names come from the bus and must not change the path."""
     if segment in (".", ".."):
         return segment.replace(".", "%2E")
     return segment if segment.isalnum() else urllib.parse.quote(segment, safe="")
@@ -75,7 +76,7 @@ GANG_SOURCES = (
     *(Resource("Gang", "apis/kubeflow.org/v1", f"{kind.lower()}s", True, True) for kind in KUBEFLOW_KINDS),
     Resource("Gang", "apis/kubeflow.org/v2beta1", "mpijobs", True, True),
 )
-"""What says how many pods belong together. Most of these come with software that a cluster may not have."""
+"""Objects that say how many pods belong together. Most kinds come with software that a cluster may lack."""
 
 REFLECTED = (
     # In the order in which a reader of a snapshot wants them: what pods refer to comes before pods.

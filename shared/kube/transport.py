@@ -1,4 +1,4 @@
-"""The narrow door to the API server: one request, one answer."""
+"""The narrow interface to the API server: one request, one answer."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ class Response(NamedTuple):
     status: int
     body: bytes
     retry_after_s: float = 0.0
-    """What the server's Retry-After header asks for; 0 without one."""
+    """The delay that the server's Retry-After header asks for; 0 without one."""
 
 
 class TransportError(Exception):
-    """No whole answer came. Unless `sent` is False the request may have been executed."""
+    """No complete answer came. Unless `sent` is False the request may have been executed."""
 
     def __init__(self, text: str, *, sent: bool = True) -> None:
         super().__init__(text)
@@ -32,13 +32,13 @@ class Transport(Protocol):
     async def request(
         self, method: str, path: str, body: bytes = b"", *, content_type: str = JSON, timeout_s: float = 10.0
     ) -> Response:
-        """`path` carries the query. Raises TransportError where no whole answer came in time."""
+        """`path` includes the query. Raises TransportError if no complete answer came in time."""
 
     def stream(
         self, path: str, *, read_timeout_s: float
     ) -> AbstractAsyncContextManager[tuple[Response, AsyncIterator[bytes]]]:
-        """GETs something without end, such as a watch. The Response has the body only where the status is not 200; else
-        the iterator gives chunks of bytes as they come. Entering and iterating raise TransportError, also after
+        """GETs an endless response, such as a watch. The Response has the body only if the status is not 200; otherwise
+        the iterator yields chunks of bytes as they arrive. Entering and iterating raise TransportError, also after
         `read_timeout_s` without a byte."""
 
     async def close(self) -> None: ...

@@ -24,7 +24,7 @@ _ENCODER = msgspec.json.Encoder()
 
 
 class Writes:
-    """Writes through a transport. None of them raises on a failure of server or network: the outcome says it."""
+    """Writes through a transport. None raises on a failure of server or network: the outcome says it."""
 
     def __init__(self, transport: Transport, *, reporter: str, timeout_s: float = WRITE_TIMEOUT_S) -> None:
         self._transport = transport
@@ -44,10 +44,10 @@ class Writes:
         return outcome_of(response)
 
     async def bind(self, order: Bind, annotations: dict[str, str] | None = None) -> Result:
-        """Pod, node and grant in one transaction, only if uid and resourceVersion still hold (rule R3).
+        """Binds: sets node and grant in one transaction, only if uid and resourceVersion still hold (rule R3).
 
-        The server does not validate the Binding's metadata, and a bad key would make the pod unwritable for ever
-        (every later update answers 422); so keys are checked here and refused.
+        The server does not validate the Binding's metadata, and a bad key would make the pod unwritable for ever (every
+        later update answers 422); so keys are checked here and refused.
         """
         notes = dict(annotations or {})
         if order.grant:
@@ -71,7 +71,7 @@ class Writes:
     async def annotate_pod(
         self, namespace: str, name: str, uid: str, annotations: dict[str, str | None], resource_version: str = ""
     ) -> Result:
-        """With a resourceVersion only on that one."""
+        """With a resourceVersion: only on that version."""
         metadata = {"uid": uid, **({"resourceVersion": resource_version} if resource_version else {})}
         body = {"metadata": metadata | {"annotations": annotations}}
         return await self.send("PATCH", resources.POD.path(name, namespace), body, content_type=MERGE_PATCH)
@@ -87,7 +87,8 @@ class Writes:
         now_s: float,
         resource_version: str = "",
     ) -> Result:
-        """PodScheduled=False, as kube-scheduler writes it. With a resourceVersion it never lands on a pod that moved on."""
+        """PodScheduled=False, as kube-scheduler writes it. With a resourceVersion it never lands on a later version of
+        the pod."""
         metadata = {"uid": uid, **({"resourceVersion": resource_version} if resource_version else {})}
         condition = {
             "type": "PodScheduled",
@@ -102,8 +103,8 @@ class Writes:
         )
 
     async def mark_touched(self, namespace: str, name: str, uid: str, *, token: str) -> Result:
-        """Moves the pod's resourceVersion by a condition in its status, which means nothing else. A write to the status is checked
-        neither by webhooks on pods nor against the limit of annotations."""
+        """Changes the pod's resourceVersion by a condition in its status without further meaning. Neither webhooks on
+        pods nor the limit of annotations apply to the status."""
         condition = {"type": names.ANNOTATION_TOUCHED, "status": "True", "reason": "Touched", "message": token}
         body = {"metadata": {"uid": uid}, "status": {"conditions": [condition]}}
         return await self.send(
@@ -127,7 +128,7 @@ class Writes:
         return await self.send("DELETE", resources.POD.path(order.name, order.namespace), body)
 
     async def evict(self, order: Evict) -> Result:
-        """Through policy/v1: a disruption budget that says no answers `throttled`."""
+        """Through policy/v1: a disruption budget that refuses gives `throttled`."""
         options: dict[str, Any] = {"preconditions": _preconditions(order.uid, order.resource_version)}
         if order.grace_period_seconds is not None:
             options["gracePeriodSeconds"] = order.grace_period_seconds
@@ -189,7 +190,7 @@ class Writes:
 
 
 def valid_key(key: str) -> bool:
-    """Whether Kubernetes takes it as a key of labels and annotations (a qualified name with an optional DNS prefix)."""
+    """Whether Kubernetes accepts it as a key of labels and annotations (a qualified name with an optional DNS prefix)."""
     return len(key) <= 253 + 64 and _KEY.fullmatch(key) is not None
 
 

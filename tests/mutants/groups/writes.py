@@ -42,12 +42,12 @@ MUTANTS = [
         file="shared/kube/writes.py",
         old=(
             "    ) -> Result:\n"
-            '        """With a resourceVersion only on that one."""\n'
+            '        """With a resourceVersion: only on that version."""\n'
             '        metadata = {"uid": uid, **({"resourceVersion": resource_version} if resource_version else {})}\n'
         ),
         new=(
             "    ) -> Result:\n"
-            '        """With a resourceVersion only on that one."""\n'
+            '        """With a resourceVersion: only on that version."""\n'
             '        metadata = {"uid": uid}\n'
         ),
         tests=(_TESTS + "test_an_order_to_suspend_is_for_one_version_of_the_pod",),
