@@ -1,4 +1,5 @@
-"""What a review costs: `python -m bench.admission [--json]`. CPU of this process, bytes in to bytes out, without HTTP."""
+"""What a review costs: `python -m bench.admission [--json]`. CPU of this process, bytes in to bytes out, without
+HTTP."""
 
 from __future__ import annotations
 

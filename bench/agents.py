@@ -1,7 +1,7 @@
 """What simulated nodes cost: `python -m bench.agents [--nodes 1213] [--pods 10000] [--json]`.
 
-One agent process for all nodes over an embedded NATS server; CPU is that process's own, read from /proc, wall time is the
-whole's. Each pod is half a GPU, granted, then released and booked.
+One agent process for all nodes over an embedded NATS server; CPU is that process's own, read from /proc, wall time is
+the whole's. Each pod is half a GPU, granted, then released and booked.
 """
 
 from __future__ import annotations

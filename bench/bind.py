@@ -3,9 +3,9 @@
     python -m bench.bind --pods 2000 --nodes 500 [--json] [--profile placement]
 
 The ceiling: canonical pods created and bound by one client under the same admission policies, 16 and 64 in flight, the
-higher counts. kube-scheduler: client limits lifted (2,000 a second, bursts of 4,000), as many pods with one extended resource.
-Kerf: its services as processes of their own with the settings they have by default, tracing and Events included; the CPU is that of all of them and of NATS.
-Everything shares the machine's cores, the creating client too.
+higher counts. kube-scheduler: client limits lifted (2,000 a second, bursts of 4,000), as many pods with one extended
+resource. Kerf: its services as processes of their own with the settings they have by default, tracing and Events
+included; the CPU is that of all of them and of NATS. Everything shares the machine's cores, the creating client too.
 """
 
 from __future__ import annotations
@@ -128,7 +128,8 @@ def machine() -> tuple[float, float]:
 
 
 def _say_cpu(phase: str, plane: ControlPlane, before: dict[str, float], mine: float, pods: int) -> None:
-    """Where the machine's time goes in a phase besides Kerf's own processes. A machine that others use shows in `busy`."""
+    """Where the machine's time goes in a phase besides Kerf's own processes. A machine that others use shows in
+    `busy`."""
     after = plane.cpu_seconds()
     busy, idle = machine()
     busy, idle = busy - before.pop("busy"), idle - before.pop("idle")

@@ -64,7 +64,8 @@ def main() -> None:
         print(json.dumps(msgspec.structs.asdict(result)))
     else:
         print(
-            f"{result.decisions_per_s:.0f} decisions/s on {result.nodes} nodes; p50 {result.p50_us:.0f} us, p99 {result.p99_us:.0f} us, {result.rss_mb:.0f} MB"
+            f"{result.decisions_per_s:.0f} decisions/s on {result.nodes} nodes; p50 {result.p50_us:.0f} us, p99 "
+            f"{result.p99_us:.0f} us, {result.rss_mb:.0f} MB"
         )
 
 

@@ -1,9 +1,11 @@
-"""How long a gang takes to be placed, from its last pod to the log record with all of it, through the core that the service runs.
+"""How long a gang takes to be placed, from its last pod to the log record with all of it, through the core that the
+service runs.
 
     python -m bench.gangs [--pods 512] [--nodes 500] [--waiting 1000] [--json]
 
 Nodes have eight GPUs and stand in racks of sixteen. `place_s`: a gang of one-GPU pods on the empty cluster, and with a
-preferred rack. `refuse_s`: where one GPU too few is free. `beside_s`: while so many gangs that can never be placed wait.
+preferred rack. `refuse_s`: where one GPU too few is free. `beside_s`: while so many gangs that can never be placed
+wait.
 """
 
 from __future__ import annotations
@@ -31,7 +33,8 @@ GPUS, RACK = 8, 16
 
 
 class Cluster:
-    """A leader over synced nodes. Appends and syncs are answered at once; `records` has the sizes of what was logged."""
+    """A leader over synced nodes. Appends and syncs are answered at once; `records` has the sizes of what was
+    logged."""
 
     def __init__(self, nodes: int) -> None:
         self.core = Core("bench", Settings(holds_most=nodes * GPUS + 1))  # nobody binds here

@@ -4,9 +4,9 @@
 
 Slice pods and pods without a GPU in turn, all placed by Kerf, at most `--at-once` of them starting at a time; each is
 deleted when it has run. `added_start_ms` is what the agent itself takes of one container's start: Allocate and
-PreStartContainer with its PodResources list, the durable lease and the CDI spec, measured in the agent. `pod_ms` is from
-the create call to a pod that the API server shows running. `wrong_gpu` counts containers whose environment is not their
-pod's grant. The agent's memory is read after the last start, its CPU over `--idle-s` seconds of nothing to do.
+PreStartContainer with its PodResources list, the durable lease and the CDI spec, measured in the agent. `pod_ms` is
+from the create call to a pod that the API server shows running. `wrong_gpu` counts containers whose environment is not
+their pod's grant. The agent's memory is read after the last start, its CPU over `--idle-s` seconds of nothing to do.
 The GPUs are eight of the fake NVML; API server, kubelet and all of Kerf share the machine.
 """
 

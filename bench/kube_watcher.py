@@ -1,4 +1,5 @@
-"""What the watcher costs a pod: CPU of its process for two watch events in, facts out, a Binding, against a real API server.
+"""What the watcher costs a pod: CPU of its process for two watch events in, facts out, a Binding, against a real API
+server.
 
     python -m bench.kube_watcher [--pods 2000] [--batch 32]
 

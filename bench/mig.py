@@ -2,11 +2,12 @@
 
     python -m bench.mig [--policy kerf|binpack|...] [--offered 1.1] [--seeds 1,2,3] [--mix instances|beside] [--fill] [--json]
 
-16 nodes: half have 8 A100 of 40 GB, half 8 H100 of 80 GB, all in MIG mode and cut on demand; with `--mix beside` every other
-GPU is not, and shared softly. Pods arrive at random and are tried once; each asks for an instance by name, for an A100 or for
-an H100, or (`beside`) for a part by memory that both kinds of GPU can serve, or for a whole one. Lives are exponential. Time
-is in mean lives: three to settle, and five that count. Allocation is the mean over time of what was asked for, instances in
-memory slices. With `--fill` nobody leaves, and allocation is what it is when 130 % of the GPUs have been asked for.
+16 nodes: half have 8 A100 of 40 GB, half 8 H100 of 80 GB, all in MIG mode and cut on demand; with `--mix beside` every
+other GPU is not, and shared softly. Pods arrive at random and are tried once; each asks for an instance by name, for an
+A100 or for an H100, or (`beside`) for a part by memory that both kinds of GPU can serve, or for a whole one. Lives are
+exponential. Time is in mean lives: three to settle, and five that count. Allocation is the mean over time of what was
+asked for, instances in memory slices. With `--fill` nobody leaves, and allocation is what it is when 130 % of the GPUs
+have been asked for.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """What the agent reads of this machine's GPUs, field by field beside `nvidia-smi`: `python -m bench.nvml [--json]`.
 
 For a machine with a GPU, and root for MIG and for other users' processes. Inventory, health and usage are compared with
-`nvidia-smi -q -x`, topology with `nvidia-smi topo -m`. What moves by itself (use, clocks) may differ by a little. Ends with 1
-where anything else differs. With --smi FILE and --topo FILE their output is taken from files.
+`nvidia-smi -q -x`, topology with `nvidia-smi topo -m`. What moves by itself (use, clocks) may differ by a little. Ends
+with 1 where anything else differs. With --smi FILE and --topo FILE their output is taken from files.
 """
 
 from __future__ import annotations
@@ -106,7 +106,8 @@ def of_smi(text: str) -> Fields:
             "hot": _active(gpu, "hw_thermal_slowdown"),
             "power_brake": _active(gpu, "hw_power_brake_slowdown"),
             "fabric_down": _text(gpu, "fabric/state") not in ("", "N/A", "Completed"),
-            # nvidia-smi tells the driver's own apart; NVML's first form of the question, which every driver knows, does not.
+            # nvidia-smi tells the driver's own apart; NVML's first form of the question, which every driver knows, does
+            # not.
             "used_mib": _number(gpu, "fb_memory_usage/used") + _number(gpu, "fb_memory_usage/reserved"),
             "processes": sorted(
                 (_number(p, "pid"), _number(p, "used_memory"))

@@ -2,10 +2,10 @@
 
     python -m bench.plans [--nodes 15000] [--gang 8] [--json]
 
-Nodes of eight GPUs stand in racks of sixteen, each GPU with a pod of its own, of one of four priorities, that has run for a minute
-to a day. `tick_s`: the longest tick in which candidates are made, before anybody waits; `idle_s`: one after that. Then the
-longest tick until there is a plan: `gpu_s` for a pod of one GPU, `node_s` for one of eight, `gang_s` for a gang of such, and
-`rack_s` for one that must be in one rack.
+Nodes of eight GPUs stand in racks of sixteen, each GPU with a pod of its own, of one of four priorities, that has run
+for a minute to a day. `tick_s`: the longest tick in which candidates are made, before anybody waits; `idle_s`: one
+after that. Then the longest tick until there is a plan: `gpu_s` for a pod of one GPU, `node_s` for one of eight,
+`gang_s` for a gang of such, and `rack_s` for one that must be in one rack.
 """
 
 from __future__ import annotations

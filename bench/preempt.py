@@ -2,15 +2,15 @@
 
     python -m bench.preempt [--nodes 500] [--gangs 200] [--rate 5] [--profile preemptor] [--json]
 
-A real API server with its disruption controller, hollow nodes of eight GPUs, a low-priority pod without grace period on each
-GPU; then gangs of four one-GPU pods, so many a second. Times are from the answer to the creation of a gang's last member to
-the public event of its last Binding. A tenth of the low pods, the cheapest to evict, are under PodDisruptionBudgets: one
-allows none to go, the others 5, 20 and 50 of a hundred.
+A real API server with its disruption controller, hollow nodes of eight GPUs, a low-priority pod without grace period on
+each GPU; then gangs of four one-GPU pods, so many a second. Times are from the answer to the creation of a gang's last
+member to the public event of its last Binding. A tenth of the low pods, the cheapest to evict, are under
+PodDisruptionBudgets: one allows none to go, the others 5, 20 and 50 of a hundred.
 
-- `evictions_needless`: low pods gone whose GPU no gang's pod has in the end. As each has one GPU, and so each of a gang's
-  pods, that is also every eviction beyond one a GPU that a gang needed.
-- `budget_violations`: the budgets' statuses, watched all the while at the API server: how often one had fewer healthy pods
-  than it asks for.
+- `evictions_needless`: low pods gone whose GPU no gang's pod has in the end. As each has one GPU, and so each of a
+  gang's pods, that is also every eviction beyond one a GPU that a gang needed.
+- `budget_violations`: the budgets' statuses, watched all the while at the API server: how often one had fewer healthy
+  pods than it asks for.
 - `double_bookings`: what placement's own audit counts, and GPUs that two pods' grants at the API server have.
 """
 

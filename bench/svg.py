@@ -55,7 +55,8 @@ def line_chart(
         colour, dash = _style(index)
         path_points = " ".join(f"{canvas.x(x):.1f},{canvas.y(y):.1f}" for x, y in sorted(line))
         canvas.add(
-            f'<polyline points="{path_points}" fill="none" stroke="{colour}" stroke-width="2"{dash} clip-path="url(#plot)"/>'
+            f'<polyline points="{path_points}" fill="none" stroke="{colour}" stroke-width="2"{dash} '
+            'clip-path="url(#plot)"/>'
         )
     canvas.write(path)
 
@@ -91,7 +92,8 @@ def bar_chart(
             left, right = canvas.x(place + 0.1 + index * bar), canvas.x(place + 0.1 + (index + 1) * bar)
             top, foot = sorted((canvas.y(each[group]), canvas.y(max(0.0, canvas.y_low))))
             canvas.add(
-                f'<rect x="{left:.1f}" y="{top:.1f}" width="{right - left:.1f}" height="{foot - top:.1f}" fill="{_style(index)[0]}" '
+                f'<rect x="{left:.1f}" y="{top:.1f}" width="{right - left:.1f}" height="{foot - top:.1f}" '
+                f'fill="{_style(index)[0]}" '
                 f'clip-path="url(#plot)"><title>{escape(group)}: {each[group]:g}</title></rect>'
             )
     canvas.write(path, bars=True)
@@ -143,18 +145,22 @@ class _Canvas:
     def write(self, path: Path | str, *, bars: bool = False) -> None:
         middle = (self.top + self.foot) / 2
         head = [
-            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {self.height}" font-family="DejaVu Sans, Helvetica, Arial, sans-serif" font-size="12" fill="#222222">',
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {self.height}" font-family="DejaVu '
+            'Sans, Helvetica, Arial, sans-serif" font-size="12" fill="#222222">',
             f"<title>{escape(self.title)}</title>",
             f'<rect width="{_WIDTH}" height="{self.height}" fill="#ffffff"/>',
-            f'<clipPath id="plot"><rect x="{_LEFT}" y="{self.top}" width="{_WIDTH - _LEFT - _RIGHT}" height="{self.foot - self.top}"/></clipPath>',
+            f'<clipPath id="plot"><rect x="{_LEFT}" y="{self.top}" width="{_WIDTH - _LEFT - _RIGHT}" '
+            f'height="{self.foot - self.top}"/></clipPath>',
             f'<text x="{_LEFT}" y="22" font-size="15" font-weight="bold">{escape(self.title)}</text>',
             *self._keys(bars),
         ]
         tail = [
             f'<line x1="{_LEFT}" y1="{self.foot}" x2="{_WIDTH - _RIGHT}" y2="{self.foot}" stroke="#222222"/>',
             f'<line x1="{_LEFT}" y1="{self.top}" x2="{_LEFT}" y2="{self.foot}" stroke="#222222"/>',
-            f'<text x="{(_LEFT + _WIDTH - _RIGHT) / 2}" y="{self.height - 12}" text-anchor="middle">{escape(self.x_label)}</text>',
-            f'<text x="16" y="{middle}" text-anchor="middle" transform="rotate(-90 16 {middle})">{escape(self.y_label)}</text>',
+            f'<text x="{(_LEFT + _WIDTH - _RIGHT) / 2}" y="{self.height - 12}" '
+            f'text-anchor="middle">{escape(self.x_label)}</text>',
+            f'<text x="16" y="{middle}" text-anchor="middle" transform="rotate(-90 16 '
+            f'{middle})">{escape(self.y_label)}</text>',
             "</svg>",
         ]
         target = Path(path)
@@ -170,7 +176,8 @@ class _Canvas:
                 made.append(
                     f'<rect x="{x:.1f}" y="{y - 9}" width="14" height="10" fill="{colour}"/>'
                     if bars
-                    else f'<line x1="{x:.1f}" y1="{y - 4}" x2="{x + 24:.1f}" y2="{y - 4}" stroke="{colour}" stroke-width="2"{dash}/>'
+                    else f'<line x1="{x:.1f}" y1="{y - 4}" x2="{x + 24:.1f}" y2="{y - 4}" stroke="{colour}" '
+                    f'stroke-width="2"{dash}/>'
                 )
                 made.append(f'<text x="{x + 30:.1f}" y="{y}">{escape(name)}</text>')
                 x += _key_width(name)

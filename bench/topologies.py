@@ -24,7 +24,8 @@ def machines(path: Path = FILE) -> dict[str, Inventory]:
 
 
 def inventory(entry: dict[str, Any]) -> Inventory:
-    """One machine as its agent would report it. What lies under an NVLink is taken from NUMA where the file does not say."""
+    """One machine as its agent would report it. What lies under an NVLink is taken from NUMA where the file does not
+    say."""
     matrix, count = entry["matrix"], len(entry["matrix"])
     numa = entry.get("numa") or [-1] * count
     under = entry.get("pcie_under_nvlink")

@@ -3,8 +3,8 @@
     python -m bench.topology [--cases F] [--topologies F] [--json] [--plot docs/plots/topology.svg]
 
 Cases: {"topologies": {name: {"pair_score": matrix}}, "cases": [...]} as in bench/data/gpuallocator_cases.json, whose
-topologies are known beside those of the file. Each case names its policy and is either a `single` choice or a `sequence`
-of them without returns.
+topologies are known beside those of the file. Each case names its policy and is either a `single` choice or a
+`sequence` of them without returns.
 
 Bandwidth: on each machine of the topologies file pods of 1, 2, 4 and 8 GPUs come at random and stay for exponential
 times; each mode meets the same pods. What counts is the weakest link of the best ring over the GPUs that a pod of

@@ -20,7 +20,8 @@ T = TypeVar("T")
 DEFAULT_URL = "nats://127.0.0.1:4222"
 
 _LEADERLESS_S = 3.0
-"""For so long nobody may listen before that is an error: a leader that has just begun, or taken over, answers within it."""
+"""For so long nobody may listen before that is an error: a leader that has just begun, or taken over, answers within
+it."""
 _AGAIN_S = 0.1
 _ANSWERS = {subjects.QUERY_PREEMPT: "preemptor"}
 """Who answers what neither placement nor metrics does."""
@@ -61,7 +62,8 @@ async def ask(bus: Bus, subject: str, query: Any, kind: type[T], *, timeout_s: f
         answer = decode(await _reply(bus, subject, encode(query), timeout_s), kind)
     except NoResponder:
         raise Failure(
-            f"nobody answers {subject}: {_missing(subject)} is connected to this NATS; look at {'its' if subject in _ANSWERS else 'their'} logs"
+            f"nobody answers {subject}: {_missing(subject)} is connected to this NATS; look at "
+            f"{'its' if subject in _ANSWERS else 'their'} logs"
         ) from None
     except Unknown:
         raise Failure(
@@ -78,7 +80,8 @@ def _missing(subject: str) -> str:
 
 
 async def _reply(bus: Bus, subject: str, payload: bytes, timeout_s: float) -> bytes:
-    """Asked again where nobody listened: nothing has happened then (see `shared.bus.port`), and a new leader soon does."""
+    """Asked again where nobody listened: nothing has happened then (see `shared.bus.port`), and a new leader soon
+    does."""
     loop = asyncio.get_running_loop()
     until = loop.time() + _LEADERLESS_S
     while True:

@@ -60,12 +60,14 @@ async def drain(args: argparse.Namespace) -> None:
         print_json({"node": order.node, "gpu": order.gpu, "drained": not left, "gone": gone, "left": left})
     elif not left:
         out.print(
-            f"{escape(args.target)} is drained: {len(gone)} pods are gone. It takes new slices after `kerf cordon {escape(args.target)} --undo`"
+            f"{escape(args.target)} is drained: {len(gone)} pods are gone. It takes new slices after `kerf "
+            f"cordon {escape(args.target)} --undo`"
         )
     if left:
         names = "; ".join(f"{pod.namespace}/{pod.name}: {pod.why}" for pod in left)
         raise Failure(
-            f"not drained within {args.timeout:g} s, {len(left)} pods are left ({names}). It stays cordoned; run the same command again"
+            f"not drained within {args.timeout:g} s, {len(left)} pods are left ({names}). It stays cordoned; "
+            "run the same command again"
         )
 
 
@@ -132,7 +134,8 @@ async def _request(bus: Bus, subject: str, order: msgspec.Struct, kind: type[T],
         raise Failure(nobody) from None
     except (BusError, ContractError) as error:
         raise Failure(
-            f"{subject}: {error}. It changes the cluster, so it needs the NATS user `operator`; whether it was done, `kerf inspect` says"
+            f"{subject}: {error}. It changes the cluster, so it needs the NATS user `operator`; whether it was "
+            "done, `kerf inspect` says"
         ) from error
 
 

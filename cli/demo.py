@@ -54,7 +54,8 @@ async def run(args: argparse.Namespace) -> None:
     pods = openb.pods(args.pods)
     nodes = openb.subset(pods, supply=SUPPLY)
     err.print(
-        f"[bold]Kerf demo[/bold]: {len(pods)} pods of the openb trace on {len(nodes)} of its nodes ({sum(n.gpus for n in nodes)} GPUs)"
+        f"[bold]Kerf demo[/bold]: {len(pods)} pods of the openb trace on {len(nodes)} of its nodes "
+        f"({sum(n.gpus for n in nodes)} GPUs)"
     )
     async with (
         cluster(args.kube) as world,
@@ -139,14 +140,18 @@ async def _show(made: Stack, result: Result, pending: list[str], bound: list[str
         print_json(result)
         return
     out.print(
-        f"\n[bold]{result.pods_bound} of {result.pods_requested} pods bound[/bold], {result.pods_pending} waiting, {result.double_bookings} double bookings"
+        f"\n[bold]{result.pods_bound} of {result.pods_requested} pods bound[/bold], {result.pods_pending} "
+        f"waiting, {result.double_bookings} double bookings"
     )
     out.print(f"  allocation {result.allocation_percent} % of {result.gpus} GPUs on {result.nodes} nodes")
     out.print(
-        f"  {result.decisions_per_s:.0f} decisions/s; created to bound p50 {result.latency_ms_p50:.0f} ms, p99 {result.latency_ms_p99:.0f} ms; a decision takes {result.decide_us_p50:.0f} µs (p99 {result.decide_us_p99:.0f} µs)"
+        f"  {result.decisions_per_s:.0f} decisions/s; created to bound p50 {result.latency_ms_p50:.0f} ms, p99 "
+        f"{result.latency_ms_p99:.0f} ms; a decision takes {result.decide_us_p50:.0f} µs (p99 "
+        f"{result.decide_us_p99:.0f} µs)"
     )
     out.print(
-        f"  first pod bound after {result.seconds_to_first_bound:.1f} s, everything after {result.seconds_total:.1f} s\n"
+        f"  first pod bound after {result.seconds_to_first_bound:.1f} s, everything after "
+        f"{result.seconds_total:.1f} s\n"
     )
     status = await ask(made.bus, subjects.QUERY_STATUS, StatusQuery(waiting=5), StatusAnswer)
     for explanation in status.waiting[:5]:

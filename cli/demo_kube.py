@@ -65,7 +65,8 @@ class KubeCluster(Cluster):
             yield name
 
     async def _mutates(self) -> bool:
-        """The API server takes a policy up a second or two after it has accepted it; pods made before would slip past."""
+        """The API server takes a policy up a second or two after it has accepted it; pods made before would slip
+        past."""
         container = {"name": "c", "image": "pause", "resources": {"limits": {names.RESOURCE_GPU: "1"}}}
         probe = {"metadata": {"name": "probe"}, "spec": {"containers": [container]}}
         answer = await self._kube.request(
@@ -140,7 +141,8 @@ def _tools() -> ModuleType:
         return importlib.import_module("tools.control_plane")
     except ModuleNotFoundError as error:
         raise Failure(
-            "a real API server is started by tools/, which only a clone of Kerf's repository has: run `python -m cli demo --kube` in its root"
+            "a real API server is started by tools/, which only a clone of Kerf's repository has: run `python "
+            "-m cli demo --kube` in its root"
         ) from error
 
 

@@ -48,7 +48,9 @@ async def run(args: argparse.Namespace) -> None:
         else:
             about, said = _told(event)
             out.print(
-                f"[dim]{envelope.time[11:23]}[/dim] [bold]{envelope.type.removeprefix('dev.kerf.').removesuffix('.v1')}[/bold] {escape(about)} {escape(said)}"
+                f"[dim]{envelope.time[11:23]}[/dim] "
+                f"[bold]{envelope.type.removeprefix('dev.kerf.').removesuffix('.v1')}[/bold] {escape(about)} "
+                f"{escape(said)}"
             )
         if left:
             left -= 1

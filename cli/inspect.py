@@ -65,7 +65,8 @@ def _print_total(nodes: tuple[InspectNode, ...]) -> None:
     out.print("-" * 66)
     out.print("Allocated/Total GPU Memory In Cluster:")
     out.print(
-        f"{gib(int(total['memory_mib_allocated']))}/{gib(int(total['memory_mib_total']))} GiB ({total['memory_percent']:g}%), compute {total['compute_percent']:g}%"
+        f"{gib(int(total['memory_mib_allocated']))}/{gib(int(total['memory_mib_total']))} GiB "
+        f"({total['memory_percent']:g}%), compute {total['compute_percent']:g}%"
     )
 
 

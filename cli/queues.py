@@ -23,7 +23,8 @@ async def run(args: argparse.Namespace) -> None:
         err.print(f"[red]ConfigMap kerf-policy is not in force as it is written: {escape(answer.invalid)}[/red]")
     if not answer.queues:
         out.print(
-            "There are no queues: pods go by priority and age. Queues are made by key queues.yaml of ConfigMap kerf-policy in kerf-system"
+            "There are no queues: pods go by priority and age. Queues are made by key queues.yaml of ConfigMap "
+            "kerf-policy in kerf-system"
         )
         return
     out.print(table(answer.queues))

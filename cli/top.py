@@ -41,13 +41,17 @@ def percent(part: int, whole: int) -> float:
 def show(s: StatusAnswer) -> None:
     out.print(f"[bold]term {s.term}[/bold] led by {s.holder}: {s.nodes} nodes ({s.synced_nodes} synced), {s.gpus} GPUs")
     out.print(
-        f"  allocated: compute {percent(s.gpu_milli_allocated, s.gpu_milli_total)} %, memory {percent(s.gpu_memory_mib_allocated, s.gpu_memory_mib_total)} %, fragments {percent(s.fragmentation_milli, s.gpu_milli_total)} %"
+        f"  allocated: compute {percent(s.gpu_milli_allocated, s.gpu_milli_total)} %, memory "
+        f"{percent(s.gpu_memory_mib_allocated, s.gpu_memory_mib_total)} %, fragments "
+        f"{percent(s.fragmentation_milli, s.gpu_milli_total)} %"
     )
     out.print(
-        f"  pods: {s.pods_bound} bound, {s.pods_holding} being bound, {s.pods_waiting} waiting, {s.pods_gated} gated, {s.pods_leaving} leaving"
+        f"  pods: {s.pods_bound} bound, {s.pods_holding} being bound, {s.pods_waiting} waiting, {s.pods_gated} "
+        f"gated, {s.pods_leaving} leaving"
     )
     out.print(
-        f"  decisions: {s.decisions}, no place found {s.rejections} times, p50 {s.decide_us_p50:.0f} µs, p99 {s.decide_us_p99:.0f} µs"
+        f"  decisions: {s.decisions}, no place found {s.rejections} times, p50 {s.decide_us_p50:.0f} µs, p99 "
+        f"{s.decide_us_p99:.0f} µs"
     )
     if s.double_bookings:
         out.print(f"  [red]{s.double_bookings} GPUs are overbooked[/red]")

@@ -23,7 +23,8 @@ async def run(args: argparse.Namespace) -> None:
         return
     if not answer.spans:
         raise Failure(
-            f"no spans of {args.pod} are kept: its trace was not sampled (5 % are by default; set KERF_TRACE_RATIO=1), or it is too old"
+            f"no spans of {args.pod} are kept: its trace was not sampled (5 % are by default; set "
+            "KERF_TRACE_RATIO=1), or it is too old"
         )
     show(answer)
 
@@ -50,4 +51,7 @@ def _line(span: Span, begin: int) -> str:
         f"{k.rsplit('.', 1)[-1]}={v}" for k, v in span.attributes.items() if k.startswith(("kerf.", "k8s.node"))
     )
     error = f" [red]{span.error}[/red]" if span.error else ""
-    return f"{span.name} [dim]{span.service}[/dim] +{(span.start_ns - begin) / 1e6:.1f} ms, {(span.end_ns - span.start_ns) / 1e6:.1f} ms  [cyan]{facts}[/cyan]{error}"
+    return (
+        f"{span.name} [dim]{span.service}[/dim] +{(span.start_ns - begin) / 1e6:.1f} ms, "
+        f"{(span.end_ns - span.start_ns) / 1e6:.1f} ms  [cyan]{facts}[/cyan]{error}"
+    )

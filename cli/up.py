@@ -48,7 +48,8 @@ async def _until_stopped(args: argparse.Namespace, nodes: list[dict[str, Any]], 
         if not args.kubeconfig:
             await apply(made.bus, [node_object(node) for node in nodes])
         err.print(
-            f"[green]Kerf is up[/green] on {made.url} with {len(nodes)} simulated nodes. In another terminal: export KERF_NATS_URL={made.url}"
+            f"[green]Kerf is up[/green] on {made.url} with {len(nodes)} simulated nodes. In another terminal: "
+            f"export KERF_NATS_URL={made.url}"
         )
         err.print("  kerf apply -f pod.yaml, kerf inspect, kerf why POD, kerf events. Ctrl-C ends it.")
         while not stop.is_set():

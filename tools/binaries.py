@@ -29,7 +29,8 @@ class NoBinaries(RuntimeError):
 
 
 def find_binaries(names: Sequence[str] = REQUIRED, *, build: bool = False) -> Path:
-    """The directory that holds all of `names`: KUBEBUILDER_ASSETS, or the cache of tools/build.sh (built now if `build`).
+    """The directory that holds all of `names`: KUBEBUILDER_ASSETS, or the cache of tools/build.sh (built now if
+    `build`).
 
     Raises NoBinaries.
     """

@@ -160,7 +160,8 @@ class ControlPlane:
         self._wait("kube-apiserver", "/readyz")
 
     def compact(self) -> None:
-        """Forgets all history in etcd up to now, through its JSON gateway; the next watch from an old version answers 410.
+        """Forgets all history in etcd up to now, through its JSON gateway; the next watch from an old version answers
+        410.
 
         A running API server would still serve watches from its own memory: restart it.
         """
@@ -256,7 +257,8 @@ class ControlPlane:
         )
 
     def start_controllers(self, which: str = "*,-node-lifecycle-controller") -> None:
-        """`which` as its flag --controllers. Returns when the default namespace has its account, where that is one's work."""
+        """`which` as its flag --controllers. Returns when the default namespace has its account, where that is one's
+        work."""
         config = self.kubeconfig("system:kube-controller-manager")
         self._spawn(
             "kube-controller-manager",

@@ -1,6 +1,7 @@
 """A certificate authority for one throw-away control plane, by the openssl command alone.
 
-Every certificate carries the extensions that a strict X.509 check wants (Python 3.13 refuses an authority without key usage).
+Every certificate carries the extensions that a strict X.509 check wants (Python 3.13 refuses an authority without key
+usage).
 """
 
 from __future__ import annotations

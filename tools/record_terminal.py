@@ -1,7 +1,7 @@
 """Records terminal sessions as SVG pictures for the documents: `make picture`.
 
-Each command runs for real in a pseudo-terminal of a fixed width. Its output, colours included, is what the picture shows; lines
-of a kind that repeats can be cut, and `...` marks the place.
+Each command runs for real in a pseudo-terminal of a fixed width. Its output, colours included, is what the picture
+shows; lines of a kind that repeats can be cut, and `...` marks the place.
 """
 
 from __future__ import annotations

@@ -3,12 +3,13 @@
     python -m bench.jobs [--pods openb.csv] [--gpus 8] [--interference 0.10] [--all] [--json]
 
 A job's run time is its deletion less its scheduling, or its creation where it was never scheduled; pods without GPUs or
-without a positive life are left out. `native`: whole GPUs in order of arrival, as kube-scheduler does it (bench/jobs/native.py);
-`native_strict`: the same where nobody goes before an older one. `kerf`: through the cores of placement and preemptor, with a
-queue of equal weight for each QoS class, and pods that displace nobody (preemptionPolicy Never). With --all also Kerf with
-nothing set up (`kerf_in_order`), with all classes above BE in priority (`kerf_priorities`), and with queues that take back
-what they are due (`kerf_reclaim`); a few minutes. `bound`: what nobody can better, Kerf's way and with whole GPUs. One node has all GPUs, and
-neither CPU nor memory of it is ever short. A slice takes 1 + interference times as long while its GPU is shared.
+without a positive life are left out. `native`: whole GPUs in order of arrival, as kube-scheduler does it
+(bench/jobs/native.py); `native_strict`: the same where nobody goes before an older one. `kerf`: through the cores of
+placement and preemptor, with a queue of equal weight for each QoS class, and pods that displace nobody
+(preemptionPolicy Never). With --all also Kerf with nothing set up (`kerf_in_order`), with all classes above BE in
+priority (`kerf_priorities`), and with queues that take back what they are due (`kerf_reclaim`); a few minutes. `bound`:
+what nobody can better, Kerf's way and with whole GPUs. One node has all GPUs, and neither CPU nor memory of it is ever
+short. A slice takes 1 + interference times as long while its GPU is shared.
 """
 
 from __future__ import annotations
@@ -40,7 +41,8 @@ def main() -> None:
     args = parser.parse_args()
     if args.gpus < 1 or not args.interference >= 0:
         parser.error(
-            f"--gpus is {args.gpus} and --interference {args.interference:g}; name at least one GPU, and nothing below 0"
+            f"--gpus is {args.gpus} and --interference {args.interference:g}; name at least one GPU, and "
+            "nothing below 0"
         )
     try:
         jobs = read_jobs(args.pods, args.gpus)
@@ -64,7 +66,8 @@ def main() -> None:
         print(json.dumps(msgspec.to_builtins(said)))
     else:
         print(
-            f"{len(jobs.jobs)} jobs, {args.gpus} GPUs: {said['earlier_percent']} % earlier, {said['more_used_points']} points more used"
+            f"{len(jobs.jobs)} jobs, {args.gpus} GPUs: {said['earlier_percent']} % earlier, "
+            f"{said['more_used_points']} points more used"
         )
 
 

@@ -63,9 +63,10 @@ def figures(jobs: tuple[Job, ...], told: list[Told], gpus: int) -> Figures:
 def bound(jobs: tuple[Job, ...], gpus: int, interference: float, *, whole: bool = False) -> Bound:
     """`whole`: for those who give whole GPUs alone.
 
-    Makespan: no job can have run for longer than since it came, and what is left at any instant takes at least its cost over
-    the GPUs, for each way of costing below. Mean completion: one machine as fast as all GPUs together, on which any job may use
-    all of it and the one with the least left goes first, is no slower; and no job is done before its run time is over.
+    Makespan: no job can have run for longer than since it came, and what is left at any instant takes at least its cost
+    over the GPUs, for each way of costing below. Mean completion: one machine as fast as all GPUs together, on which
+    any job may use all of it and the one with the least left goes first, is no slower; and no job is done before its
+    run time is over.
     """
     ways = [
         [1.0 if whole else _cost(job.milli, k, interference) for job in jobs]
@@ -81,11 +82,11 @@ def bound(jobs: tuple[Job, ...], gpus: int, interference: float, *, whole: bool 
 
 
 def _cost(milli: int, k: int, interference: float) -> float:
-    """What a second's run of a slice takes of a GPU's time: all of it alone; shared its part for 1 + `interference` times as
-    long; whichever is less.
+    """What a second's run of a slice takes of a GPU's time: all of it alone; shared its part for 1 + `interference`
+    times as long; whichever is less.
 
-    For k of 1 and more the part is a dual feasible function of it (Fekete and Schepers, Mathematical Programming 91, 2001, u^(k)):
-    those of any slices that fit on one GPU come to no more than 1, and it sees that three of 460 do not.
+    For k of 1 and more the part is a dual feasible function of it (Fekete and Schepers, Mathematical Programming 91,
+    2001, u^(k)): those of any slices that fit on one GPU come to no more than 1, and it sees that three of 460 do not.
     """
     parts, rest = divmod((k + 1) * milli, WHOLE_GPU_MILLI)
     part = milli / WHOLE_GPU_MILLI if not rest or not k else parts / k

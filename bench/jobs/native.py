@@ -1,8 +1,9 @@
 """Whole GPUs in order of arrival, as Kubernetes does it: who asks for a part gets a whole one.
 
-kube-scheduler tries pods of equal priority in the order in which they came to its queue. One that does not fit goes aside and
-holds up nobody behind it; when a pod ends, those whom that may help are tried again in their order. Its back-off of 1 to 10 s
-between two tries is left out, in its favour. With `strict` nobody goes before an older one, as in a plain queue.
+kube-scheduler tries pods of equal priority in the order in which they came to its queue. One that does not fit goes
+aside and holds up nobody behind it; when a pod ends, those whom that may help are tried again in their order. Its
+back-off of 1 to 10 s between two tries is left out, in its favour. With `strict` nobody goes before an older one, as in
+a plain queue.
 """
 
 from __future__ import annotations

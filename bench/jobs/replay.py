@@ -1,8 +1,8 @@
 """The clock: jobs arrive, run, slow each other down, and end. Pure; who goes where is the scheduler's word.
 
-Time is in seconds since the beginning of the trace. A job runs at full speed while it has its GPUs to itself. While any of
-them is shared it takes 1 + `interference` times as long, whoever the others are and however many. Whoever is evicted begins
-anew. Deciding, binding, starting and ending take no time, on either side.
+Time is in seconds since the beginning of the trace. A job runs at full speed while it has its GPUs to itself. While any
+of them is shared it takes 1 + `interference` times as long, whoever the others are and however many. Whoever is evicted
+begins anew. Deciding, binding, starting and ending take no time, on either side.
 """
 
 from __future__ import annotations

@@ -42,8 +42,8 @@ class Jobs(msgspec.Struct, frozen=True):
 
 
 def read_jobs(path: Path, gpus: int) -> Jobs:
-    """Jobs that could run on `gpus` GPUs. OSError where the file cannot be read; ValueError where it is no such list, has no
-    job, or has one that is too large."""
+    """Jobs that could run on `gpus` GPUs. OSError where the file cannot be read; ValueError where it is no such list,
+    has no job, or has one that is too large."""
     found: list[Job] = []
     without_gpu = without_life = 0
     for row in read_rows(path, _COLUMNS):

@@ -3,8 +3,8 @@
     python -m bench.openb [--nodes F --pods F --arrivals F] --policy fgd|bestfit|kerf [--seeds 42,43] [--churn 1.1] [--json]
 
 Without files: the trace `default` from bench/data/openb. Seeds: those of the arrivals file; all of them unless named.
-With --churn pods come and go, at that multiple of the capacity (see bench/openb/churn.py). `--plots DIR` draws allocation
-and fragmentation against load for all policies, from the first seed.
+With --churn pods come and go, at that multiple of the capacity (see bench/openb/churn.py). `--plots DIR` draws
+allocation and fragmentation against load for all policies, from the first seed.
 """
 
 from __future__ import annotations
@@ -74,7 +74,8 @@ def main() -> None:
         )
     else:
         print(
-            f"{args.policy} on {trace.name} at {args.churn}, mean of {len(runs)} seeds: {sum(run.allocation_percent for run in runs if isinstance(run, ChurnRun)) / len(runs):.2f} %"
+            f"{args.policy} on {trace.name} at {args.churn}, mean of {len(runs)} seeds: "
+            f"{sum(run.allocation_percent for run in runs if isinstance(run, ChurnRun)) / len(runs):.2f} %"
         )
 
 
@@ -105,7 +106,10 @@ def _told(run: Run | ChurnRun) -> dict[str, object]:
 
 
 def _sentence(trace: Trace, policy: str, run: Run | ChurnRun) -> str:
-    return f"{policy} {trace.name} seed {run.seed}: {run.allocation_percent} in {run.seconds:.1f} s ({run.decisions / run.seconds:.0f} decisions/s)"
+    return (
+        f"{policy} {trace.name} seed {run.seed}: {run.allocation_percent} in {run.seconds:.1f} s "
+        f"({run.decisions / run.seconds:.0f} decisions/s)"
+    )
 
 
 if __name__ == "__main__":

@@ -16,14 +16,16 @@ COLUMNS = (80, 90, 95, 100, 130)
 
 
 class Run(msgspec.Struct, frozen=True):
-    """Allocation by column: the mean over the arrivals whose load lies in that percent; and the whole curve for a plot."""
+    """Allocation by column: the mean over the arrivals whose load lies in that percent; and the whole curve for a
+    plot."""
 
     seed: int
     allocation_percent: dict[str, float]
     decisions: int
     seconds: float
     curve: list[tuple[float, float, float]]
-    """Load, allocation, and the part of the free GPU that no pod of the trace's mix could use, in percent of capacity."""
+    """Load, allocation, and the part of the free GPU that no pod of the trace's mix could use, in percent of
+    capacity."""
 
 
 def make_engine(trace: Trace, arrivals: Arrivals, pods: Pods, policy: str) -> Engine:

@@ -66,7 +66,8 @@ def _arrivals(data: Path, name: str) -> dict[int, Arrivals]:
             if path.exists():
                 return read_arrivals(path)
     raise SystemExit(
-        f"{folder} has no arrivals_{name}.txt and no arrivals_default.txt; name the folder of the published files with --data"
+        f"{folder} has no arrivals_{name}.txt and no arrivals_default.txt; name the folder of the published "
+        "files with --data"
     )
 
 

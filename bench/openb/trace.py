@@ -116,7 +116,10 @@ def mismatch(trace: Trace, arrivals: Arrivals) -> str:
     if len(arrivals.ranks) != len(trace.nodes):
         return f"it ranks {len(arrivals.ranks)} nodes with GPUs, and the list has {len(trace.nodes)}"
     if not arrivals.pods or max(arrivals.pods) >= len(trace.pods):
-        return f"its pods go up to number {max(arrivals.pods, default=-1)}, and the list has {len(trace.pods)}, counted from 0"
+        return (
+            f"its pods go up to number {max(arrivals.pods, default=-1)}, and the list has {len(trace.pods)}, "
+            "counted from 0"
+        )
     return ""
 
 

@@ -2,8 +2,8 @@
 
     python -m bench.peercases --cases DIR [--all] [--json]
 
-`passed`, `failed` (ids) and `differs` (Kerf means to differ, see docs/decisions) add up to `cases`. Only universal cases
-unless --all.
+`passed`, `failed` (ids) and `differs` (Kerf means to differ, see docs/decisions) add up to `cases`. Only universal
+cases unless --all.
 """
 
 from __future__ import annotations

@@ -58,7 +58,8 @@ def add_request(world: World, request: Case, annotations: dict[str, str], device
 
 
 def limits_of(request: Case, devices: list[Case]) -> Quantities:
-    """Amounts per GPU become a container's totals. A percentage of memory is of the devices there are, if these are alike."""
+    """Amounts per GPU become a container's totals. A percentage of memory is of the devices there are, if these are
+    alike."""
     count, cores = request["gpus"], request["cores_percent"] or 0
     totals = {device["memory_total_mib"] for device in devices}
     memory = request["memory_mib"]
@@ -88,8 +89,8 @@ def given(world: World) -> set[tuple[str, int, int]]:
 
 
 def exceeds(quota: Case, namespace: str, containers: list[tuple[Case, bool]], factor: int) -> bool:
-    """Whether containers, each with memory_mib and cores_percent in all, init or not, would exceed a namespace's quota of
-    GPU memory and cores. Memory in a quota is counted in units of `factor` MiB."""
+    """Whether containers, each with memory_mib and cores_percent in all, init or not, would exceed a namespace's quota
+    of GPU memory and cores. Memory in a quota is counted in units of `factor` MiB."""
     hard: dict[str, Any] = {}
     used: dict[str, Any] = {}
     for resource, entry in (quota.get(namespace) or {}).items():

@@ -1,4 +1,5 @@
-"""Where Kerf means to differ, by what a case needs: docs/decisions/0070-where-kerf-differs-from-peers.md has the reasons.
+"""Where Kerf means to differ, by what a case needs: docs/decisions/0070-where-kerf-differs-from-peers.md has the
+reasons.
 
 None of these needs is part of a universal case.
 """
@@ -17,7 +18,8 @@ DIFFERS: dict[str, str] = {
     "legacy_mig": "an instance is asked for by its resource, which is counted",
     "slots": "memory and compute are what a GPU has; a number of sharers is no resource",
     "zero_core_rule": "who reserves no compute may be on a GPU whose compute is reserved",
-    "exclusive_by_cores": "all of the compute reserved is no word on memory; who wants a GPU alone asks for a whole one",
+    "exclusive_by_cores": "all of the compute reserved is no word on memory; who wants a GPU alone asks for a whole "
+    "one",
     "cores_clamp": "more than all of a GPU's compute is refused by name",
     "device_cordon": "a GPU is cordoned by its agent, not by an annotation on the node",
     "group_spread": "pods are kept apart by anti-affinity and topology spread",

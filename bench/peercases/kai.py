@@ -1,7 +1,7 @@
 """KAI-Scheduler's cases: a cluster, jobs that are gangs of tasks, and what becomes of them.
 
-A task is a pod, a job of several tasks a gang (`kerf.dev/gang`), its minimum `kerf.dev/gang-min`, its priority and age the
-pods'. KAI's `pipelined` (nothing now; what is being released is promised) is for Kerf: not placed now.
+A task is a pod, a job of several tasks a gang (`kerf.dev/gang`), its minimum `kerf.dev/gang-min`, its priority and age
+the pods'. KAI's `pipelined` (nothing now; what is being released is promised) is for Kerf: not placed now.
 """
 
 from __future__ import annotations
@@ -94,8 +94,8 @@ def _too_many(case: Case, world: PreemptingWorld) -> str:
 
 
 def queues_of(case: Case) -> ConfigMap:
-    """The case's queues as Kerf's. A queue without end (the fixture's root) says nothing and is left out; KAI's rule that jobs
-    which cannot be taken back stay within what their queue deserves is Kerf's `within_guarantee_from`."""
+    """The case's queues as Kerf's. A queue without end (the fixture's root) says nothing and is left out; KAI's rule
+    that jobs which cannot be taken back stay within what their queue deserves is Kerf's `within_guarantee_from`."""
     boundless = {q["name"] for q in case["queues"] if q.get("implicit")}
     rules = []
     for queue in case["queues"]:

@@ -101,7 +101,8 @@ class World:
         )
 
     def settle(self) -> None:
-        """Takes the lead and decides; then rounds in which what was placed runs, and whoever still waits is tried again."""
+        """Takes the lead and decides; then rounds in which what was placed runs, and whoever still waits is tried
+        again."""
         for node in self.inventories:
             self._send(m.InventorySeen(node))
         self._send(

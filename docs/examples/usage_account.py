@@ -1,4 +1,5 @@
-"""GPU use per namespace from Kerf's public events: pip install nats-py; NATS_URL=nats://user:password@host python usage_account.py"""
+"""GPU use per namespace from Kerf's public events: pip install nats-py; NATS_URL=nats://user:password@host python
+usage_account.py"""
 
 import asyncio
 import collections

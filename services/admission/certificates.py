@@ -7,7 +7,8 @@ from pathlib import Path
 
 
 class Certificates:
-    """One SSLContext for the server's whole life; a new pair is loaded into it, and counts from the next handshake on."""
+    """One SSLContext for the server's whole life; a new pair is loaded into it, and counts from the next handshake
+    on."""
 
     def __init__(self, certificate: Path, key: Path) -> None:
         """Raises OSError or ssl.SSLError where the first pair cannot be read: nothing could be served."""

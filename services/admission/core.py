@@ -128,7 +128,8 @@ def _dialect(request: Request, pod: Json, typed: Pod, policy: Policy) -> tuple[s
     ):
         raise RequestError(
             "mixed-dialects",
-            f"the pod asks for GPUs in more than one way ({', '.join(ours + mentioned)}); keep one of them, in all containers",
+            f"the pod asks for GPUs in more than one way ({', '.join(ours + mentioned)}); keep one of them, in "
+            "all containers",
         )
     if not spoken or not _takes_over(spoken, request, typed, policy):
         return "", None

@@ -56,7 +56,8 @@ _TRACEPARENT = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
 
 
 def typed(pod: Json) -> Pod:
-    """The pod's known fields. Raises RequestError (malformed) naming the field that has another form than Kubernetes'."""
+    """The pod's known fields. Raises RequestError (malformed) naming the field that has another form than
+    Kubernetes'."""
     try:
         return msgspec.convert(pod | {"kind": "Pod"}, Pod)
     except msgspec.ValidationError as error:
@@ -109,20 +110,23 @@ def check_reserved(pod: Pod) -> None:
     if dialect is not None and dialect not in (known := [d.name for d in DIALECTS]):
         raise RequestError(
             "bad-annotation",
-            f"annotation {names.ANNOTATION_DIALECT} is {dialect!r}; it is written by admission, as one of {', '.join(known)}",
+            f"annotation {names.ANNOTATION_DIALECT} is {dialect!r}; it is written by admission, as one of "
+            f"{', '.join(known)}",
         )
     trace = annotations.get(names.ANNOTATION_ADMISSION_TRACEPARENT)
     if trace is not None and not _TRACEPARENT.fullmatch(trace):
         raise RequestError(
             "bad-annotation",
-            f"annotation {names.ANNOTATION_ADMISSION_TRACEPARENT} is {trace!r}; it is a W3C traceparent that admission writes, leave it out",
+            f"annotation {names.ANNOTATION_ADMISSION_TRACEPARENT} is {trace!r}; it is a W3C traceparent that "
+            "admission writes, leave it out",
         )
     seen: set[str] = set()
     for container in (*pod.spec.containers, *pod.spec.init_containers):
         if container.name in seen:
             raise RequestError(
                 "duplicate-container",
-                f"two containers are named {container.name!r}; a grant is given by container name, so each needs its own",
+                f"two containers are named {container.name!r}; a grant is given by container name, so each "
+                "needs its own",
             )
         seen.add(container.name)
 
@@ -132,35 +136,41 @@ def check_place(pod: Pod) -> None:
     if _MIRROR in pod.metadata.annotations:
         raise RequestError(
             "static-pod",
-            "a static pod cannot have GPUs, for its kubelet starts it without asking any scheduler; make it a DaemonSet or a Deployment",
+            "a static pod cannot have GPUs, for its kubelet starts it without asking any scheduler; make it a "
+            "DaemonSet or a Deployment",
         )
     if pod.spec.node_name:
         raise RequestError(
             "node-name-set",
-            f"spec.nodeName is {pod.spec.node_name!r}; a pod with GPUs is placed by Kerf. Take nodeName out, and name the node in nodeSelector kubernetes.io/hostname instead",
+            f"spec.nodeName is {pod.spec.node_name!r}; a pod with GPUs is placed by Kerf. Take nodeName out, "
+            "and name the node in nodeSelector kubernetes.io/hostname instead",
         )
     scheduler = pod.spec.scheduler_name
     if scheduler not in ("", "default-scheduler", names.SCHEDULER_NAME):
         raise RequestError(
             "other-scheduler",
-            f"spec.schedulerName is {scheduler!r}, and the pod asks for kerf.dev GPUs, which no node advertises: only Kerf can place it. Leave schedulerName out or set it to {names.SCHEDULER_NAME}",
+            f"spec.schedulerName is {scheduler!r}, and the pod asks for kerf.dev GPUs, which no node "
+            f"advertises: only Kerf can place it. Leave schedulerName out or set it to {names.SCHEDULER_NAME}",
         )
 
 
 def check_slots(pod: Json, users: frozenset[Place]) -> None:
-    """kerf.dev/slot is 1 where GPUs are used, and is nowhere else: it is the token by which the kubelet counts containers."""
+    """kerf.dev/slot is 1 where GPUs are used, and is nowhere else: it is the token by which the kubelet counts
+    containers."""
     for place, container in containers(pod):
         for value in (half[names.RESOURCE_SLOT] for half in amounts(container).values() if names.RESOURCE_SLOT in half):
             where = f"container {container.get('name', '')!r}"
             if place not in users and nonzero(value):
                 raise RequestError(
                     "slot-without-gpu",
-                    f"{where} has {names.RESOURCE_SLOT} and asks for no GPU; leave the slot out, admission writes it. Ask by {', '.join(names.GPU_RESOURCES)}",
+                    f"{where} has {names.RESOURCE_SLOT} and asks for no GPU; leave the slot out, admission "
+                    f"writes it. Ask by {', '.join(names.GPU_RESOURCES)}",
                 )
             if place in users and str(value) != "1":
                 raise RequestError(
                     "slot-count",
-                    f"{where}: {names.RESOURCE_SLOT} is {value}; it is 1 for every container that uses GPUs, however many. Leave it out, admission writes it",
+                    f"{where}: {names.RESOURCE_SLOT} is {value}; it is 1 for every container that uses GPUs, "
+                    "however many. Leave it out, admission writes it",
                 )
 
 
@@ -169,12 +179,14 @@ def check_ephemeral(pod: Json) -> None:
         if any(name.startswith(names.PREFIX) for half in amounts(container).values() for name in half):
             raise RequestError(
                 "ephemeral-gpu",
-                f"ephemeral container {container.get('name', '')!r} asks for a GPU; a debug container cannot have one of its own. Name targetContainerName and debug inside that container's share",
+                f"ephemeral container {container.get('name', '')!r} asks for a GPU; a debug container cannot "
+                "have one of its own. Name targetContainerName and debug inside that container's share",
             )
 
 
 def check_update(new: Pod, old: Pod, *, user: str, watchers: Iterable[str]) -> None:
-    """After creation only the watcher writes the grant, and after binding nobody changes what the decision was made on."""
+    """After creation only the watcher writes the grant, and after binding nobody changes what the decision was made
+    on."""
     before, after = old.metadata.annotations, new.metadata.annotations
     for name in _KERFS_ALONE:
         if before.get(name) != after.get(name) and user not in watchers:
@@ -190,12 +202,14 @@ def check_update(new: Pod, old: Pod, *, user: str, watchers: Iterable[str]) -> N
             if before.get(key) != after.get(key):
                 raise RequestError(
                     "bound-annotation",
-                    f"annotation {key} cannot change on a pod that is bound: its GPUs were chosen by {before.get(key)!r}. Create the pod anew",
+                    f"annotation {key} cannot change on a pod that is bound: its GPUs were chosen by "
+                    f"{before.get(key)!r}. Create the pod anew",
                 )
         if (queue := old.metadata.labels.get(names.LABEL_QUEUE)) != new.metadata.labels.get(names.LABEL_QUEUE):
             raise RequestError(
                 "bound-queue",
-                f"label {names.LABEL_QUEUE} cannot change on a pod that is bound: its GPUs count for {queue or 'the queue of its namespace'}. Create the pod anew",
+                f"label {names.LABEL_QUEUE} cannot change on a pod that is bound: its GPUs count for "
+                f"{queue or 'the queue of its namespace'}. Create the pod anew",
             )
     elif before != after:
         read_request(new)
@@ -223,13 +237,15 @@ def annotation_warnings(pod: Pod) -> tuple[str, ...]:
 
 
 def init_warnings(pod: Pod, asked: frozenset[str]) -> tuple[str, ...]:
-    """kubernetes #138446: a restart of the kubelet ends running pods whose init and app containers both hold devices."""
+    """kubernetes #138446: a restart of the kubelet ends running pods whose init and app containers both hold
+    devices."""
     shared = [
         c.name
         for c in pod.spec.init_containers
         if c.name not in asked and any(map(names.is_gpu_resource, c.resources.limits))
     ]
     return tuple(
-        f"init container {name!r} shares an app container's GPUs; until kubernetes #138446 is resolved, a restart of the kubelet can end such a pod"
+        f"init container {name!r} shares an app container's GPUs; until kubernetes #138446 is resolved, a "
+        "restart of the kubelet can end such a pod"
         for name in shared
     )

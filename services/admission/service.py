@@ -21,7 +21,8 @@ from shared.service.settings import Count, Port
 
 PATH = "/mutate"
 PATH_PLAIN_NVIDIA = "/mutate/plain-nvidia"
-"""For namespaces that opted in by label: the webhook's configuration selects them, so the service need not look them up."""
+"""For namespaces that opted in by label: the webhook's configuration selects them, so the service need not look them
+up."""
 
 
 class Config(msgspec.Struct, frozen=True, kw_only=True):
@@ -88,7 +89,8 @@ class Admission(Service):
         if not config.certificate_file:
             if not _is_loopback(config.host):
                 raise InsecureError(
-                    f"admission has no certificate_file and listens on {config.host}; set certificate_file and key_file, or a loopback host"
+                    f"admission has no certificate_file and listens on {config.host}; set certificate_file and "
+                    "key_file, or a loopback host"
                 )
             return None
         certificates = Certificates(Path(config.certificate_file), Path(config.key_file))
@@ -121,8 +123,8 @@ class Admission(Service):
         return handle
 
     def _answer(self, asked: webhook.Asked, policy: Policy) -> bytes:
-        """The API server gives a pod its UID only after it has asked (seen on 1.36), so this span is a trace of its own;
-        the annotation lets the pod's trace link to it."""
+        """The API server gives a pod its UID only after it has asked (seen on 1.36), so this span is a trace of its
+        own; the annotation lets the pod's trace link to it."""
         with self._ctx.telemetry.span("admission.review", kind="server") as span:
             decided, payload = webhook.answer(asked, policy, traceparent=span.traceparent if span.sampled else "")
             outcome = "refused" if isinstance(decided, Refused) else decided.dialect or "unchanged"

@@ -65,7 +65,8 @@ def read(body: bytes) -> Asked:
         raise Malformed(f"this reviews a {asked.kind.kind or 'nameless kind'}; only pods are reviewed here")
     if asked.operation not in ("CREATE", "UPDATE") or asked.object is None:
         raise Malformed(
-            f"operation {asked.operation} {'without' if asked.object is None else 'with'} an object; CREATE and UPDATE with one are reviewed here"
+            f"operation {asked.operation} {'without' if asked.object is None else 'with'} an object; CREATE and "
+            "UPDATE with one are reviewed here"
         )
     return Asked(
         asked.uid,

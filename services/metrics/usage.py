@@ -80,9 +80,11 @@ class UsageBook:
             version = self._db.execute("PRAGMA user_version").fetchone()[0]
             if version not in (0, VERSION):
                 raise UsageError(
-                    f"{path} is of version {version}, this is {VERSION}; start the matching kerf, or move the file away to begin anew"
+                    f"{path} is of version {version}, this is {VERSION}; start the matching kerf, or move the "
+                    "file away to begin anew"
                 )
-            # WAL and NORMAL: a crash of the process loses nothing, one of the machine at most the newest commits, and the
+            # WAL and NORMAL: a crash of the process loses nothing, one of the machine at most the newest commits, and
+            # the
             # place in the stream with them, so that they are written again.
             for statement in ("PRAGMA journal_mode=WAL", "PRAGMA synchronous=NORMAL", f"PRAGMA user_version={VERSION}"):
                 self._db.execute(statement)
@@ -115,13 +117,15 @@ class UsageBook:
                 row = (*key, record.uid, record.namespace, record.pod, record.node, record.model, record.started_ms)
                 # Handed over again after a reboot is the same slice: it was held all the time.
                 db.execute(
-                    "INSERT INTO slice VALUES (?,?,?,?,?,?,?,?) ON CONFLICT DO UPDATE SET started_ms = MIN(started_ms, excluded.started_ms)",
+                    "INSERT INTO slice VALUES (?,?,?,?,?,?,?,?) ON CONFLICT DO UPDATE SET started_ms = "
+                    "MIN(started_ms, excluded.started_ms)",
                     row,
                 )
                 db.executemany("INSERT OR IGNORE INTO part VALUES (?,?,?,?,?)", [(*key, *gpu) for gpu in record.gpus])
             case Ended():
                 db.execute(
-                    "INSERT INTO ended VALUES (?,?) ON CONFLICT DO UPDATE SET ended_ms = MIN(ended_ms, excluded.ended_ms)",
+                    "INSERT INTO ended VALUES (?,?) ON CONFLICT DO UPDATE SET ended_ms = MIN(ended_ms, "
+                    "excluded.ended_ms)",
                     (record.grant_id, record.ended_ms),
                 )
             case GpuSize():
@@ -138,11 +142,13 @@ class UsageBook:
     def live(self) -> list[Began]:
         """Slices that have not ended."""
         rows = self._db.execute(
-            "SELECT grant_id, container, uid, namespace, pod, node, model, started_ms FROM slice s LEFT JOIN ended e USING (grant_id) WHERE e.grant_id IS NULL"
+            "SELECT grant_id, container, uid, namespace, pod, node, model, started_ms FROM slice s LEFT JOIN "
+            "ended e USING (grant_id) WHERE e.grant_id IS NULL"
         ).fetchall()
         parts: dict[tuple[str, str], list[tuple[str, int, int]]] = {}
         for grant_id, container, uuid, memory, compute in self._db.execute(
-            "SELECT grant_id, container, uuid, memory_mib, compute_milli FROM part p LEFT JOIN ended e USING (grant_id) WHERE e.grant_id IS NULL"
+            "SELECT grant_id, container, uuid, memory_mib, compute_milli FROM part p LEFT JOIN ended e USING "
+            "(grant_id) WHERE e.grant_id IS NULL"
         ):
             parts.setdefault((grant_id, container), []).append((uuid, memory, compute))
         return [

@@ -1,4 +1,5 @@
-"""Which GPUs of one node a pod gets. The policy orders the node's GPUs, and the pod's topology request restricts them."""
+"""Which GPUs of one node a pod gets. The policy orders the node's GPUs, and the pod's topology request restricts
+them."""
 
 from __future__ import annotations
 

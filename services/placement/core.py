@@ -327,7 +327,10 @@ class Core:
 
     def _touch(self, now: float) -> None:
         for uid in self.recovery.overdue(now, self.settings.exclude_after_s):
-            why = f"{self.settings.exclude_after_s:.0f} s of updates have not moved it: look for a webhook that answers late, or undoes them"
+            why = (
+                f"{self.settings.exclude_after_s:.0f} s of updates have not moved it: look for a webhook that "
+                "answers late, or undoes them"
+            )
             self._exclude(self.book.pods[uid], why, now)
         self._out += self._binding.touch(self.recovery.due(now), self.term)
 

@@ -32,7 +32,8 @@ time."""
 
 _EXPLAIN_AT_ONCE_NODES = 100
 _EXPLAIN_PAUSE_S_A_NODE = 1e-4
-"""Explaining looks at every node, 15 us each. On a large cluster the leader spends about a seventh of its time on it."""
+"""Explaining looks at every node, 15 us each. On a large cluster the leader spends about a seventh of its time on
+it."""
 
 
 class Scheduler:
@@ -69,7 +70,8 @@ class Scheduler:
         return said
 
     def _least(self, uid: str) -> Amount:
-        """What the first pod of an equivalence group requests at least, or as many of its gang as are placed together."""
+        """What the first pod of an equivalence group requests at least, or as many of its gang as are placed
+        together."""
         gang = self.gangs.of(uid)
         if gang is None:
             return self.fair.least((self.book.pods[uid],), 1)
@@ -138,7 +140,8 @@ class Scheduler:
         return said
 
     def _turn(self, gang: GangState, now: float) -> None:
-        """A gang is tried when its minimum is present, and again when it needs fewer pods or has more to choose from."""
+        """A gang is tried when its minimum is present, and again when it needs fewer pods or has more to choose
+        from."""
         if gang.spare != gang.satisfied:
             gang.spare = gang.satisfied
             # A snapshot ends several pods at once and reports them one by one: some of these may have left the book.

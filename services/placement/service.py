@@ -23,7 +23,8 @@ _AGAIN_S = 1.0
 
 class Config(msgspec.Struct, frozen=True, kw_only=True):
     policy: str = "kerf"
-    """For pods that name none: kerf, binpack, spread, least-loaded-nearest, or the reference policies fgd and bestfit."""
+    """For pods that name none: kerf, binpack, spread, least-loaded-nearest, or the reference policies fgd and
+    bestfit."""
     renew_term_s: Seconds = 6 * 3600
     """How often a leader takes a new term, so that no record that it needs ages out of the log."""
     holds_most: Count = 256

@@ -1,4 +1,5 @@
-"""The API server's side of a mutating webhook, for the simulated cluster: an AdmissionReview out, a patched pod back."""
+"""The API server's side of a mutating webhook, for the simulated cluster: an AdmissionReview out, a patched pod
+back."""
 
 from __future__ import annotations
 

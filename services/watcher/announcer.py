@@ -17,8 +17,8 @@ QUEUE_LIMIT = 2000
 REPORT_INTERVAL_S = 5.0
 PAUSE_S = 0.01
 QUIET_S = 0.5
-"""Events wait until no Binding has come for so long: an Event costs the API server as much as a Binding. Conditions do not
-wait for that, for they tell people why a pod is pending."""
+"""Events wait until no Binding has come for so long: an Event costs the API server as much as a Binding. Conditions do
+not wait for that, for they tell people why a pod is pending."""
 
 
 class Announcer:
@@ -71,7 +71,8 @@ class Announcer:
             await self._wake.wait()
             self._wake.clear()
             while self.waiting:  # noqa: ASYNC110 - the pause is the rhythm, not a wait for a condition
-                # A pause between writes leaves the server to the binds; reports that come too soon wait it out here too.
+                # A pause between writes leaves the server to the binds; reports that come too soon wait it out here
+                # too.
                 await asyncio.sleep(PAUSE_S if not self._busy() and await self._step() else 10 * PAUSE_S)
 
     async def flush(self) -> None:
@@ -114,7 +115,8 @@ class Announcer:
         )
         self._count(result.outcome, result.message, order.name)
         if result.outcome == "conflict":
-            # It moved on under our eyes. Unless it was bound, or a newer report has come, the sentence holds: once more later.
+            # It moved on under our eyes. Unless it was bound, or a newer report has come, the sentence holds: once more
+            # later.
             self._reports.setdefault(order.uid, order)
         if result.outcome == "done":
             self.offer(

@@ -234,8 +234,9 @@ class Core:
 
 
 def trim(seen: Object) -> Object:
-    """Without annotations that no scheduler reads: those that kubectl keeps for itself, and long ones of strangers. Whether all of
-    them leave room for a grant is noted: a Binding adds it even beyond the limit, and then nobody can write the pod any more."""
+    """Without annotations that no scheduler reads: those that kubectl keeps for itself, and long ones of strangers.
+    Whether all of them leave room for a grant is noted: a Binding adds it even beyond the limit, and then nobody can
+    write the pod any more."""
     notes = seen.metadata.annotations
     full = annotations_bytes(notes) > ANNOTATIONS_MAX_BYTES - GRANT_MAX_BYTES
     kept = {
@@ -252,7 +253,8 @@ def trim(seen: Object) -> Object:
 
 
 def _same(known: Object, seen: Object) -> bool:
-    """Equal but for the version, and for a node the sentences and reasons of its conditions, which name times and figures."""
+    """Equal but for the version, and for a node the sentences and reasons of its conditions, which name times and
+    figures."""
     return _bare(known) == _bare(seen)
 
 

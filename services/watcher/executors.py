@@ -1,4 +1,5 @@
-"""Orders from the bus, carried out in the cluster. No decisions: the preconditions in each order decide, at the server."""
+"""Orders from the bus, carried out in the cluster. No decisions: the preconditions in each order decide, at the
+server."""
 
 from __future__ import annotations
 
@@ -175,9 +176,9 @@ class Executors:
                 return await self._publish(order)
 
     async def _touch(self, order: c.TouchPod) -> Result:
-        """By an annotation, which is seen in `kubectl describe`. A pod that takes none (its annotations are as large as they may be,
-        or a webhook says no or nothing) is touched by a condition in its status. Any write that arrives moves the pod's version, and
-        one too many does no harm."""
+        """By an annotation, which is seen in `kubectl describe`. A pod that takes none (its annotations are as large as
+        they may be, or a webhook says no or nothing) is touched by a condition in its status. Any write that arrives
+        moves the pod's version, and one too many does no harm."""
         result = Result("unknown", "the annotation did not move the pod")
         if not order.by_status:
             result = await self._writes.annotate_pod(

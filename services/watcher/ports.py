@@ -12,8 +12,8 @@ Emit = Callable[[Sequence[Fact]], None]
 
 
 class Source(Protocol):
-    """Facts come through `emit` in the order in which the cluster had them, per kind; nothing is left out, and a version
-    of an object comes once. Between kinds there is no order."""
+    """Facts come through `emit` in the order in which the cluster had them, per kind; nothing is left out, and a
+    version of an object comes once. Between kinds there is no order."""
 
     @property
     def synced(self) -> bool:

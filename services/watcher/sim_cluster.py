@@ -38,7 +38,8 @@ TERMINAL = ("Succeeded", "Failed")
 class SimulatedCluster:
     """The objects and what happened to them. Stored documents are never changed in place, so answers may be kept.
 
-    `uid_prefix` must differ between clusters whose pods meet one log; `first_version` is the resourceVersion it counts from.
+    `uid_prefix` must differ between clusters whose pods meet one log; `first_version` is the resourceVersion it counts
+    from.
     """
 
     def __init__(self, *, uid_prefix: str = "00000000", first_version: int = 1, stop_s: float = 0.1) -> None:
@@ -115,7 +116,8 @@ class SimulatedCluster:
             return failure(400, "BadRequest", f'{kind} "{name}" cannot be read: {error}')
 
     def replace(self, kind: str, document: Json) -> Reply:
-        """As `kubectl apply` on an object that exists: labels, annotations, spec; status only where the document has one.
+        """As `kubectl apply` on an object that exists: labels, annotations, spec; status only where the document has
+        one.
 
         The spec of a pod stays, but for gates that go: everything else in it is immutable.
         """
@@ -180,12 +182,14 @@ class SimulatedCluster:
             return failure(
                 409,
                 "Conflict",
-                f'Operation cannot be fulfilled on {resources.BY_KIND[kind].plural} "{name}": the object has been modified',
+                f'Operation cannot be fulfilled on {resources.BY_KIND[kind].plural} "{name}": the object has '
+                "been modified",
             )
         return self._update(key, old, sim_patch.merge(old, patch, strategic=strategic))
 
     def delete(self, kind: str, namespace: str, name: str, options: Json, now: float) -> Reply:
-        """A pod on a node lives on for its grace period, unless it has ended or the grace is 0; everything else goes at once."""
+        """A pod on a node lives on for its grace period, unless it has ended or the grace is 0; everything else goes at
+        once."""
         key = (kind, namespace, name)
         old = self._find(key)
         if old is None:
@@ -226,7 +230,8 @@ class SimulatedCluster:
         return 200, {"kind": "Status", "apiVersion": "v1", "status": "Success"}
 
     def evict(self, namespace: str, name: str, eviction: Json, now: float) -> Reply:
-        """The Eviction API: a delete that disruption budgets may refuse with 429. Pending and ended pods have no budget."""
+        """The Eviction API: a delete that disruption budgets may refuse with 429. Pending and ended pods have no
+        budget."""
         pod = self.get("Pod", name, namespace)
         options = eviction.get("deleteOptions") or {}
         if pod is not None and pod["status"].get("phase") == "Running" and not pod["metadata"].get("deletionTimestamp"):

@@ -14,7 +14,8 @@ class PatchError(ValueError):
 
 
 def merge(target: Any, patch: Any, *, strategic: bool = False) -> Any:
-    """RFC 7396 (JSON Merge Patch); with `strategic`, lists of MERGE_KEYS are merged by their key. Nothing is changed in place."""
+    """RFC 7396 (JSON Merge Patch); with `strategic`, lists of MERGE_KEYS are merged by their key. Nothing is changed in
+    place."""
     if not isinstance(patch, dict):
         return patch
     result = dict(target) if isinstance(target, dict) else {}

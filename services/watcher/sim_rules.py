@@ -50,7 +50,8 @@ def timestamp(now: float) -> str:
 
 
 def too_long(kind: str, name: str, document: Json) -> Reply | None:
-    """The answer to a write after which the object's annotations would be larger than the server takes; None where they are not."""
+    """The answer to a write after which the object's annotations would be larger than the server takes; None where they
+    are not."""
     if annotations_bytes(document["metadata"].get("annotations") or {}) <= ANNOTATIONS_MAX_BYTES:
         return None
     text = f"metadata.annotations: Too long: may not be more than {ANNOTATIONS_MAX_BYTES} bytes"
@@ -85,7 +86,8 @@ def _count(amount: int | str, total: int) -> int:
 
 
 def default_pod(pod: Json, classes: Iterable[Json]) -> Reply | None:
-    """What the API server fills in, in place: priority, requests from limits, phase. An answer where it refuses the pod instead.
+    """What the API server fills in, in place: priority, requests from limits, phase. An answer where it refuses the pod
+    instead.
 
     `classes` are the PriorityClasses there are.
     """
@@ -128,7 +130,8 @@ def default_pod(pod: Json, classes: Iterable[Json]) -> Reply | None:
 
 
 def exhausted_budget(pod: Json, budgets: Iterable[Json], pods: Iterable[Json]) -> str | None:
-    """The budget that forbids to take this pod now: minAvailable or maxUnavailable, as numbers or percent of its pods."""
+    """The budget that forbids to take this pod now: minAvailable or maxUnavailable, as numbers or percent of its
+    pods."""
     namespace = pod["metadata"]["namespace"]
     neighbours = [p for p in pods if p["metadata"]["namespace"] == namespace]
     for budget in budgets:

@@ -1,4 +1,5 @@
-"""A cluster without Kubernetes, for laptops, demos and tests: the simulated API server, its kubelet and its webhook call."""
+"""A cluster without Kubernetes, for laptops, demos and tests: the simulated API server, its kubelet and its webhook
+call."""
 
 from __future__ import annotations
 
@@ -90,7 +91,8 @@ class SimulatedSource:
                 self._sleeps_until = float("-inf")
 
     async def apply(self, document: Json) -> list[str]:
-        """Creates or replaces one object or the pods of one workload; returns warnings. Raises ManifestError or NotAdmitted."""
+        """Creates or replaces one object or the pods of one workload; returns warnings. Raises ManifestError or
+        NotAdmitted."""
         kind = document.get("kind", "")
         if kind == "List":
             return [warning for item in document.get("items") or () for warning in await self.apply(item)]
@@ -99,7 +101,8 @@ class SimulatedSource:
             return await self._create_ordered(pods) if ordered else [w for pod in pods for w in await self.apply(pod)]
         if kind not in BY_KIND:
             raise ManifestError(
-                f"kind {kind!r} is not known to the simulated cluster; it knows {', '.join(sorted(BY_KIND))} and {', '.join(WORKLOADS)}"
+                f"kind {kind!r} is not known to the simulated cluster; it knows {', '.join(sorted(BY_KIND))} "
+                f"and {', '.join(WORKLOADS)}"
             )
         meta = document.get("metadata")
         if not isinstance(meta, dict):

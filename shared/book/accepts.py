@@ -109,7 +109,8 @@ def mismatch(request: PodRequest | GpuConstraints, gpu: Gpu) -> Reason | None:
     if gpu.memory_mib < request.memory_min_mib:
         return Reason(
             code="gpu-memory-min",
-            sentence=f"the pod wants GPUs of at least {format_mib(request.memory_min_mib)}, the node's have {format_mib(gpu.memory_mib)}",
+            sentence=f"the pod wants GPUs of at least {format_mib(request.memory_min_mib)}, the node's have "
+            f"{format_mib(gpu.memory_mib)}",
             helps=f"lower kerf.dev/gpu-memory-min to {gpu.memory_mib}Mi",
             lacking=request.memory_min_mib - gpu.memory_mib,
         )

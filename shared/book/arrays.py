@@ -33,7 +33,8 @@ class Arrays:
     def __init__(self, rows: int = 64, columns: int = 8) -> None:
         self.rows, self.columns = rows, columns
         self.generation = 0
-        """Rises when rows are added, and with the first GPU in MIG mode: what was computed before is to be thrown away."""
+        """Rises when rows are added, and with the first GPU in MIG mode: what was computed before is to be thrown away.
+        """
         self.cpu_free: Ints = np.full(rows, NOTHING_FITS, np.int64)
         self.memory_free: Ints = np.full(rows, NOTHING_FITS, np.int64)
         self.ephemeral_free: Ints = np.full(rows, NOTHING_FITS, np.int64)
@@ -48,8 +49,9 @@ class Arrays:
         self.gpu_whole: Bools = np.zeros((rows, columns), np.bool_)
         """Usable, and nothing at all is on it."""
         self.gpu_mig_geometry: Ints = np.full((rows, columns), NOT_MIG, np.int64)
-        """Of a GPU in MIG mode, its geometry's place in `model.mig.GEOMETRIES`; else NOT_MIG. The free columns of such a GPU
-        say what further instances can have together, whether or not one of a size still fits: `gpu_mig_fits` says that."""
+        """Of a GPU in MIG mode, its geometry's place in `model.mig.GEOMETRIES`; else NOT_MIG. The free columns of such
+        a GPU say what further instances can have together, whether or not one of a size still fits: `gpu_mig_fits` says
+        that."""
         self.gpu_mig_cut: Ints = np.full((rows, columns), NOT_MIG, np.int64)
         """Of a GPU in MIG mode, its place in `cuts`; else NOT_MIG."""
         self.cuts: list[MigCut] = []
@@ -66,7 +68,8 @@ class Arrays:
         self.gpu_kind: Ints = np.zeros((rows, columns), np.int64)
         """The GPU's place in `kinds`."""
         self.kinds: list[Gpu] = []
-        """GPUs of one model, memory and capability, all in MIG mode or none, are of one kind; the first seen stands for all."""
+        """GPUs of one model, memory and capability, all in MIG mode or none, are of one kind; the first seen stands for
+        all."""
         self.node_class: Ints = np.full(rows, NO_CLASS, np.int64)
         """The node's place in `classes`, or NO_CLASS without GPUs."""
         self.classes: list[tuple[int, ...]] = []
@@ -137,7 +140,8 @@ class Arrays:
         return self._cut_of[cut]
 
     def classify(self, row: int, gpus: Sequence[Gpu]) -> None:
-        """What the node is, by its GPUs in the order of columns and by its totals: to be said again when these change."""
+        """What the node is, by its GPUs in the order of columns and by its totals: to be said again when these
+        change."""
         kinds = []
         for gpu in gpus:
             key = (gpu.model, gpu.memory_mib, gpu.compute_capability, gpu.mig_enabled)

@@ -244,8 +244,8 @@ class Book(Ledger):
             state.grant_id = ""
 
     def reserve(self, shadow: PodState, node: str, grant: Grant | None) -> None:
-        """Keeps a place for a pod that is not to have it yet. `shadow` stands for it on the node, and is no pod of the book.
-        What others still have there counts twice until they have given it back, so nobody else can get it."""
+        """Keeps a place for a pod that is not to have it yet. `shadow` stands for it on the node, and is no pod of the
+        book. What others still have there counts twice until they have given it back, so nobody else can get it."""
         self._charge(shadow, node)
         if grant is not None:
             meta = shadow.pod.metadata
@@ -301,8 +301,8 @@ class Book(Ledger):
     # --- questions --------------------------------------------------------------------------------------------
 
     def sequence_seen(self) -> int:
-        """The highest sequence of the log that a grant on a pod names; 0 where none does. No log gets as far as SEQUENCE_MOST: what
-        names more is not believed."""
+        """The highest sequence of the log that a grant on a pod names; 0 where none does. No log gets as far as
+        SEQUENCE_MOST: what names more is not believed."""
         found = (grant.sequence for state in self.pods.values() if (grant := grant_of(state.pod)[0]) is not None)
         return max((sequence for sequence in found if sequence < SEQUENCE_MOST), default=0)
 

@@ -12,7 +12,8 @@ from shared.model.objects import Pod
 from shared.model.units import milli, whole
 
 MOST = 1 << 48
-"""Amounts are cut here (256 TiB, or as many thousandths of a core): sums over a node stay within its arrays' integers."""
+"""Amounts are cut here (256 TiB, or as many thousandths of a core): sums over a node stay within its arrays' integers.
+"""
 
 _PLAIN = ("cpu", "memory", "ephemeral-storage")
 
@@ -37,10 +38,10 @@ def demand_of(pod: Pod) -> Demand:
 
 
 def effective(pod: Pod, amounts: Callable[[Quantities, Quantities], dict[str, int]]) -> dict[str, int]:
-    """The pod's effective request, of the resources that `amounts` reads from a container's requests and limits: containers
-    and sidecars run together; an ordinary init container runs beside the sidecars that were started before it; the larger
-    of the two counts, plus overhead. Pod-level resources, where set, take the place of the sum. (KEP-753 and KEP-2837;
-    component-helpers' PodRequests.)
+    """The pod's effective request, of the resources that `amounts` reads from a container's requests and limits:
+    containers and sidecars run together; an ordinary init container runs beside the sidecars that were started before
+    it; the larger of the two counts, plus overhead. Pod-level resources, where set, take the place of the sum. (KEP-753
+    and KEP-2837; component-helpers' PodRequests.)
 
     Raises QuantityError where a request is no quantity.
     """

@@ -1,4 +1,5 @@
-"""A book to try things on. It shares with its origin whatever it has not changed, so one costs well under a millisecond."""
+"""A book to try things on. It shares with its origin whatever it has not changed, so one costs well under a
+millisecond."""
 
 from __future__ import annotations
 
@@ -15,8 +16,8 @@ from shared.model.grant import Grant
 class Fork(Book):
     """True for as long as its origin does not change; whatever is done to it the origin never notices.
 
-    Nodes and pods are copied at their first change, by the methods here, by `hold` and by facts about nodes. Facts about
-    pods are not for forks: they would change what the origin owns.
+    Nodes and pods are copied at their first change, by the methods here, by `hold` and by facts about nodes. Facts
+    about pods are not for forks: they would change what the origin owns.
     """
 
     def __init__(self, origin: Book) -> None:
@@ -32,8 +33,8 @@ class Fork(Book):
         self._own_pods: set[str] = set()
 
     def part(self) -> Fork:
-        """Copies all that it still shares, so that it stays true whatever becomes of its origin. Some 20 ms for 1,213 nodes
-        with 8,000 pods."""
+        """Copies all that it still shares, so that it stays true whatever becomes of its origin. Some 20 ms for 1,213
+        nodes with 8,000 pods."""
         for uid in self.pods:
             self._own_pod(uid)
         for name in self.nodes:

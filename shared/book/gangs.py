@@ -3,10 +3,11 @@
 A gang holds nothing while it waits: it is tried only when as many members want a place as it still needs, and then gets
 places for all of these at once, or for none. So no two gangs can each hold what the other one waits for.
 
-- A gang *has begun* once a member of it has a place. From then on nobody waits for members that do not exist (a restarted
-  pod, members above the minimum): those who are there are placed, as many of them together as the minimum still lacks.
-- A member that another scheduler places counts as there; a gated, refused or ending one does not, nor one that is to make
-  room for somebody: a gang that is evicted comes again as a whole.
+- A gang *has begun* once a member of it has a place. From then on nobody waits for members that do not exist (a
+  restarted pod, members above the minimum): those who are there are placed, as many of them together as the minimum
+  still lacks.
+- A member that another scheduler places counts as there; a gated, refused or ending one does not, nor one that is to
+  make room for somebody: a gang that is evicted comes again as a whole.
 - A member that ended well counts for others of its owner: they are restarts of the same run, not another one.
 """
 
@@ -37,7 +38,8 @@ class Verdict(msgspec.Struct, frozen=True):
 
 
 class GangState(msgspec.Struct, kw_only=True):
-    """One gang as it stands. Where annotations of its members disagree, the largest figure that any of them named counts."""
+    """One gang as it stands. Where annotations of its members disagree, the largest figure that any of them named
+    counts."""
 
     namespace: str
     name: str
@@ -54,7 +56,8 @@ class GangState(msgspec.Struct, kw_only=True):
     bound: set[str] = set()
     """Those of them that have been seen bound."""
     kept: dict[str, str] = {}
-    """Members for whom a plan keeps a place, and on which node: others still have it, and the gang begins there all the same."""
+    """Members for whom a plan keeps a place, and on which node: others still have it, and the gang begins there all the
+    same."""
     elsewhere: set[str] = set()
     """Members that another scheduler places."""
     done: dict[str, str] = {}
@@ -180,7 +183,8 @@ class Gangs:
         elif not state.ours:
             gang.elsewhere.add(state.uid)
         elif state.pod.metadata.deletion_timestamp is not None or state.uid in self.going:
-            pass  # whoever comes again in its stead begins with the others of a new run, not beside the last of the old one
+            # whoever comes again in its stead begins with the others of a new run, not beside the last of the old one
+            pass
         elif state.charged or state.pod.spec.node_name:
             gang.placed.add(state.uid)
             if state.pod.spec.node_name:
@@ -206,8 +210,8 @@ class Gangs:
     # --- whose end tears it -----------------------------------------------------------------------------------
 
     def goes_with(self, uid: str, gone: Collection[str] = ()) -> list[str]:
-        """Who has to end if this pod does, itself among them: nobody else where as many members run on as its gang needs, all
-        of it otherwise. `gone`: pods that end anyway, and are not named again."""
+        """Who has to end if this pod does, itself among them: nobody else where as many members run on as its gang
+        needs, all of it otherwise. `gone`: pods that end anyway, and are not named again."""
         gang = self._of.get(uid)
         left = [uid] if gang is None else [member for member in self._running(gang) if member not in gone]
         return left if gang is not None and len(left) - 1 < gang.minimum else [uid]

@@ -222,9 +222,9 @@ class Ledger:
         return granted
 
     def overbooked(self, unsynced: Container[str] = ()) -> list[str]:
-        """GPUs on which more is booked than there is (P1), or MIG instances that overlap, as node/uuid. Foreign memory is
-        not ours to answer for. `unsynced`: nodes that have not said yet which grants they gave back; there a pod that has ended may
-        stand beside the one that got its GPU since."""
+        """GPUs on which more is booked than there is (P1), or MIG instances that overlap, as node/uuid. Foreign memory
+        is not ours to answer for. `unsynced`: nodes that have not said yet which grants they gave back; there a pod
+        that has ended may stand beside the one that got its GPU since."""
         counted = (
             held
             for held in self.grants.values()
@@ -240,7 +240,8 @@ class Ledger:
         )
 
     def _taken(self, held: GrantState) -> Grant:
-        """What it takes; of a suspended pod on a node that has not said yet what runs there, what it was suspended to."""
+        """What it takes; of a suspended pod on a node that has not said yet what runs there, what it was suspended
+        to."""
         node = self.nodes.get(held.node)
         state = None if node is None or not node.agent_trouble else node.pods.get(held.uid)
         return held.grant if state is None or state.suspension is None else left_of(held.given, state.suspension)

@@ -13,8 +13,9 @@ def value_on(book: Book, node: str, label: str) -> str:
 
 
 def begun_in(gang: GangState, book: Book) -> frozenset[str]:
-    """Values of the required level's label where members of the gang have places, or a plan keeps some: the others go there too.
-    Empty for a gang that has not begun, or requires no level; several only where labels have been changed since."""
+    """Values of the required level's label where members of the gang have places, or a plan keeps some: the others go
+    there too. Empty for a gang that has not begun, or requires no level; several only where labels have been changed
+    since."""
     if not gang.required:
         return frozenset()
     nodes = {book.pods[uid].charged for uid in gang.placed} | set(gang.kept.values())

@@ -1,6 +1,7 @@
 """The fit arithmetic of GPUs in MIG mode: which instances still fit, and which place leaves the most to others.
 
-What is taken of a GPU is one mask: a bit for each memory slice, and MEDIA for its set of media extensions (`model.mig`).
+What is taken of a GPU is one mask: a bit for each memory slice, and MEDIA for its set of media extensions
+(`model.mig`).
 """
 
 from __future__ import annotations
@@ -35,8 +36,8 @@ def possible(profile: MigProfile, used: int) -> tuple[int, ...]:
 
 @cache
 def best_start(geometry: int, profile: MigProfile, used: int) -> int | None:
-    """The start after which the most placements, of all profiles, are still possible: of several the first. None where the
-    profile does not fit. (Number of placements left: "configuration capability", Turkkan et al., 2024.)"""
+    """The start after which the most placements, of all profiles, are still possible: of several the first. None where
+    the profile does not fit. (Number of placements left: "configuration capability", Turkkan et al., 2024.)"""
     return max(possible(profile, used), key=lambda start: _left(geometry, used | mask_at(profile, start)), default=None)
 
 
@@ -166,8 +167,8 @@ def _mask_of(geometry: int, instances: tuple[MigInstance, ...]) -> int:
 
 @lru_cache(maxsize=4096)
 def serving(geometry: int, ask: GpuAsk, total_mib: int) -> tuple[MigProfile, ...]:
-    """The profiles that serve an ask on such a GPU, smallest first: the one that it names, or those that cover it. A whole
-    GPU is never an instance, and no process can use two instances, so neither is a part of several GPUs."""
+    """The profiles that serve an ask on such a GPU, smallest first: the one that it names, or those that cover it. A
+    whole GPU is never an instance, and no process can use two instances, so neither is a part of several GPUs."""
     if ask.profile:
         named = profile_in(geometry, ask.profile)
         return () if named is None else (named,)

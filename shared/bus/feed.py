@@ -29,7 +29,8 @@ class Gap(Exception):
 
 
 class Follower:
-    """Decides which batches to apply. Follows the epoch of its snapshot; keeps batches while it waits for a snapshot."""
+    """Decides which batches to apply. Follows the epoch of its snapshot; keeps batches while it waits for a
+    snapshot."""
 
     def __init__(self) -> None:
         self.epoch = ""

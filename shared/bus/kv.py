@@ -1,4 +1,5 @@
-"""Key-value buckets by plain publishes to $KV: a TTL survives every swap (fault 6), and empty means absent (fault 7)."""
+"""Key-value buckets by plain publishes to $KV: a TTL survives every swap (fault 6), and empty means absent (fault
+7)."""
 
 from __future__ import annotations
 

@@ -68,7 +68,8 @@ class LogStream:
                     delivered = await consumer.next(until=deadline)
                     if delivered is None:
                         raise Unknown(
-                            f"the log gave nothing after {following - 1} for {READ_PATIENCE_S:.0f} s, though it reaches to {end}"
+                            f"the log gave nothing after {following - 1} for {READ_PATIENCE_S:.0f} s, though it "
+                            f"reaches to {end}"
                         )
                     if delivered.sequence > end:
                         return

@@ -35,37 +35,65 @@ def wanted(*, replicas: int = 1, log_max_age_s: int = 24 * 3600) -> tuple[dict[s
     }
     return (
         {
-            "name": subjects.STREAM_EVENTS, "subjects": [subjects.EVENTS_ALL], "storage": "file", "retention": "limits",
-            "discard": "old", "max_age": 7 * 24 * 3600 * _S, "max_bytes": 2 * 1024**3, "duplicate_window": 120 * _S,
-            "allow_direct": True, "num_replicas": replicas,
+            "name": subjects.STREAM_EVENTS,
+            "subjects": [subjects.EVENTS_ALL],
+            "storage": "file",
+            "retention": "limits",
+            "discard": "old",
+            "max_age": 7 * 24 * 3600 * _S,
+            "max_bytes": 2 * 1024**3,
+            "duplicate_window": 120 * _S,
+            "allow_direct": True,
+            "num_replicas": replicas,
             # One server syncs each event before it acknowledges it, which costs five times its CPU (77 µs against 15).
-            # Events are told, not relied on: a server that is killed may forget its last ones. Replicated streams decide by themselves.
+            # Events are told, not relied on: a server that is killed may forget its last ones. Replicated streams
+            # decide by themselves.
             **({"persist_mode": "async"} if replicas == 1 else {}),
         },
         {"name": f"KV_{subjects.KV_NODES}", "subjects": [f"$KV.{subjects.KV_NODES}.>"], "storage": "file", **bucket},
         # On file, though what it holds lives for seconds: a memory stream of a single server is gone after its restart,
         # the stream itself and not only what was in it, and somebody would have to provision it anew.
         {
-            "name": f"KV_{subjects.KV_LEADER}", "subjects": [f"$KV.{subjects.KV_LEADER}.>"], "storage": "file", **bucket,
-            "allow_msg_ttl": True, "subject_delete_marker_ttl": 60 * _S,
+            "name": f"KV_{subjects.KV_LEADER}",
+            "subjects": [f"$KV.{subjects.KV_LEADER}.>"],
+            "storage": "file",
+            **bucket,
+            "allow_msg_ttl": True,
+            "subject_delete_marker_ttl": 60 * _S,
         },
         {
-            # In memory on purpose: what comes back from a backup or an old disk comes back without it, and a log without its
+            # In memory on purpose: what comes back from a backup or an old disk comes back without it, and a log
+            # without its
             # mark is not trusted (rule R5).
-            "name": f"KV_{subjects.KV_MARK}", "subjects": [f"$KV.{subjects.KV_MARK}.>"], "storage": "memory", **bucket, "allow_direct": False,
+            "name": f"KV_{subjects.KV_MARK}",
+            "subjects": [f"$KV.{subjects.KV_MARK}.>"],
+            "storage": "memory",
+            **bucket,
+            "allow_direct": False,
         },
         {
-            "name": f"KV_{subjects.KV_SPARED}", "subjects": [f"$KV.{subjects.KV_SPARED}.>"], "storage": "file", **bucket,
-            "allow_msg_ttl": True, "subject_delete_marker_ttl": 60 * _S,
+            "name": f"KV_{subjects.KV_SPARED}",
+            "subjects": [f"$KV.{subjects.KV_SPARED}.>"],
+            "storage": "file",
+            **bucket,
+            "allow_msg_ttl": True,
+            "subject_delete_marker_ttl": 60 * _S,
         },
         {
             # Last: its beginning is written to the mark, under the revision that the mark had before the log was there.
-            "name": subjects.STREAM_LOG, "subjects": [subjects.LOG_ALL], "storage": "file", "retention": "limits",
-            "discard": "old", "max_age": log_max_age_s * _S, "deny_delete": True, "deny_purge": True,
+            "name": subjects.STREAM_LOG,
+            "subjects": [subjects.LOG_ALL],
+            "storage": "file",
+            "retention": "limits",
+            "discard": "old",
+            "max_age": log_max_age_s * _S,
+            "deny_delete": True,
+            "deny_purge": True,
             # Reads go to the leader alone: a follower's answer may be behind, and a replay must not be.
-            "allow_direct": False, "num_replicas": replicas,
+            "allow_direct": False,
+            "num_replicas": replicas,
         },
-    )  # fmt: skip
+    )
 
 
 async def provision(bus: Bus, *, replicas: int = 1, log_max_age_s: int = 24 * 3600) -> tuple[str, ...]:
@@ -98,8 +126,9 @@ async def provision(bus: Bus, *, replicas: int = 1, log_max_age_s: int = 24 * 36
 
 
 async def _mark_new_log(js: JetStream, value: bytes | None, revision: int) -> None:
-    """Says that the log begins here: its first leader then knows that it has lost nothing. A mark that was there already stays.
-    `revision`: the mark's, before the log was made. Whatever a leader has marked since, or the servers have lost, the write fails."""
+    """Says that the log begins here: its first leader then knows that it has lost nothing. A mark that was there
+    already stays. `revision`: the mark's, before the log was made. Whatever a leader has marked since, or the servers
+    have lost, the write fails."""
     if value is None:
         first = (await js.stream_info(subjects.STREAM_LOG)).state.first_seq
         with contextlib.suppress(Refused):
@@ -122,7 +151,8 @@ async def _create(js: JetStream, config: dict[str, Any], first_sequence: int = 1
     """True when we made it, False when somebody else was quicker."""
     body = dict(config)
     if config["name"] in _RISING:
-        # Rule R5: after a wipe numbers must go on rising, or a term's number, or a mark's revision, would come a second time.
+        # Rule R5: after a wipe numbers must go on rising, or a term's number, or a mark's revision, would come a second
+        # time.
         body["first_seq"] = max(int(time.time() * 1000), first_sequence)
     try:
         await js.call(f"STREAM.CREATE.{config['name']}", body, StreamInfo, timeout_s=5.0)

@@ -1,4 +1,5 @@
-"""Handlers of core subscriptions: one at a time or a bounded number at once, failures logged and counted, bounded drain."""
+"""Handlers of core subscriptions: one at a time or a bounded number at once, failures logged and counted, bounded
+drain."""
 
 from __future__ import annotations
 

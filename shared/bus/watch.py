@@ -53,7 +53,8 @@ class KvWatch:
         self._consumer: EphemeralConsumer | None = None
 
     async def start(self) -> None:
-        """Returns when the handler has had every present key. Raises BusError when there is no such bucket or no server."""
+        """Returns when the handler has had every present key. Raises BusError when there is no such bucket or no
+        server."""
         first: asyncio.Future[BusError] = asyncio.get_running_loop().create_future()
         self._task = asyncio.create_task(self._run(first), name=f"watch {self._filter}")
         synced = asyncio.create_task(self._synced.wait())

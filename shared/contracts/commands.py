@@ -26,8 +26,8 @@ class ClaimDevice(Message, frozen=True):
 
 
 class AllocateClaim(Message, frozen=True):
-    """A ResourceClaim of the pod that is bound: its allocation is written first, only if the claim is still at this version.
-    An allocation of an earlier decision is taken back with it."""
+    """A ResourceClaim of the pod that is bound: its allocation is written first, only if the claim is still at this
+    version. An allocation of an earlier decision is taken back with it."""
 
     name: str
     uid: str
@@ -186,7 +186,8 @@ class EvictBatch(Message, frozen=True):
 
 
 class SimApply(Message, frozen=True):
-    """Objects as in manifests, created or replaced in the simulated cluster, through the same admission as real ones."""
+    """Objects as in manifests, created or replaced in the simulated cluster, through the same admission as real
+    ones."""
 
     objects: tuple[msgspec.Raw, ...]
 

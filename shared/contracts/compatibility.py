@@ -1,4 +1,5 @@
-"""Whether a schema may follow another one within a version: consumers ignore what they do not know, and need what they know."""
+"""Whether a schema may follow another one within a version: consumers ignore what they do not know, and need what they
+know."""
 
 from __future__ import annotations
 
@@ -37,7 +38,8 @@ def _compare(where: str, before: Schema, after: Schema) -> Iterator[str]:
 
 
 def _fits(was: Any, now: Any) -> bool:
-    """Equal but for unions, which may grow: a reader meets new members as it meets new fields, and old ones still come."""
+    """Equal but for unions, which may grow: a reader meets new members as it meets new fields, and old ones still
+    come."""
     if isinstance(was, dict) and isinstance(now, dict):
         return was.keys() == now.keys() and all(
             all(any(_fits(a, b) for b in now[key]) for a in value) if key == "anyOf" else _fits(value, now[key])

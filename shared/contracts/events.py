@@ -84,7 +84,8 @@ class GangWaiting(Event, frozen=True):
 
 
 class PolicyRead(Event, frozen=True):
-    """The queues were read from ConfigMap kerf-policy: they are in force, or they cannot be, and those of before stay."""
+    """The queues were read from ConfigMap kerf-policy: they are in force, or they cannot be, and those of before
+    stay."""
 
     ENTITY: ClassVar[str] = "policy"
     VERB: ClassVar[str] = "read"
@@ -209,8 +210,8 @@ class PreemptionProposed(Event, frozen=True):
 
 
 class PreemptionReserved(Event, frozen=True):
-    """Placement keeps places for the beneficiaries; the plan may be executed. As all that is said of a plan, it is published once
-    under each namespace in which somebody gains or gives way."""
+    """Placement keeps places for the beneficiaries; the plan may be executed. As all that is said of a plan, it is
+    published once under each namespace in which somebody gains or gives way."""
 
     ENTITY: ClassVar[str] = "preemption"
     VERB: ClassVar[str] = "reserved"

@@ -1,4 +1,5 @@
-"""One real example of every message: golden payloads that later versions must still read, and documentation by example."""
+"""One real example of every message: golden payloads that later versions must still read, and documentation by
+example."""
 
 from __future__ import annotations
 
@@ -44,18 +45,40 @@ TRACEPARENT = "00-e287a75c803a035191590451586be93d-bb026e6a28a80af1-01"
 WATCHER_EPOCH = "watcher-0-1-9f3ac1"
 
 GRANT = Grant(
-    grant_id=GRANT_ID, term=TERM, sequence=SEQUENCE, traceparent=TRACEPARENT,
-    containers={"main": ContainerGrant(strategy="advisory", gpus=(GpuShare(node=NODE, uuid=GPU, memory_mib=16384, compute_milli=300),))},
-)  # fmt: skip
+    grant_id=GRANT_ID,
+    term=TERM,
+    sequence=SEQUENCE,
+    traceparent=TRACEPARENT,
+    containers={
+        "main": ContainerGrant(
+            strategy="advisory", gpus=(GpuShare(node=NODE, uuid=GPU, memory_mib=16384, compute_milli=300),)
+        )
+    },
+)
 
 POD_OBJECT = Pod(
-    metadata=Meta(name=POD, namespace=NAMESPACE, uid=UID, resource_version=VERSION, creation_timestamp="2026-11-21T09:00:00Z", labels={"app": "train"}),
+    metadata=Meta(
+        name=POD,
+        namespace=NAMESPACE,
+        uid=UID,
+        resource_version=VERSION,
+        creation_timestamp="2026-11-21T09:00:00Z",
+        labels={"app": "train"},
+    ),
     spec=PodSpec(
         scheduler_name="kerf",
-        containers=(Container(name="main", image="registry.example/train:1", resources=Resources(limits={"kerf.dev/gpu-memory": "16Gi", "kerf.dev/gpu-compute": "30", "kerf.dev/slot": "1"})),),
+        containers=(
+            Container(
+                name="main",
+                image="registry.example/train:1",
+                resources=Resources(
+                    limits={"kerf.dev/gpu-memory": "16Gi", "kerf.dev/gpu-compute": "30", "kerf.dev/slot": "1"}
+                ),
+            ),
+        ),
     ),
     status=PodStatus(phase="Pending"),
-)  # fmt: skip
+)
 
 NO_ROOM = Reason(
     code="gpu-memory",
@@ -64,15 +87,45 @@ NO_ROOM = Reason(
     nodes=3,
 )
 EXPLANATION = PodExplanation(
-    namespace=NAMESPACE, name=POD, uid=UID, state="waiting", sentence="0 of 3 nodes fit: no GPU has 16 GiB free (3)", summary=(NO_ROOM,), helps=(NO_ROOM.helps,),
+    namespace=NAMESPACE,
+    name=POD,
+    uid=UID,
+    state="waiting",
+    sentence="0 of 3 nodes fit: no GPU has 16 GiB free (3)",
+    summary=(NO_ROOM,),
+    helps=(NO_ROOM.helps,),
     nodes=(
         NodeExplanation(
-            node=NODE, feasible=False, reasons=(NO_ROOM,), scores={"binpack": 71}, total=71,
-            gpus=(GpuReason(uuid=GPU, index=0, model="NVIDIA-H200", free_memory_mib=12288, free_compute_milli=700, fits=False, missing="needs 16384 MiB, 12288 MiB free", holders=("team-b/serve-1",)),),
+            node=NODE,
+            feasible=False,
+            reasons=(NO_ROOM,),
+            scores={"binpack": 71},
+            total=71,
+            gpus=(
+                GpuReason(
+                    uuid=GPU,
+                    index=0,
+                    model="NVIDIA-H200",
+                    free_memory_mib=12288,
+                    free_compute_milli=700,
+                    fits=False,
+                    missing="needs 16384 MiB, 12288 MiB free",
+                    holders=("team-b/serve-1",),
+                ),
+            ),
         ),
     ),
-    candidates=(Candidate(node="gpu-node-18.example", total=64, scores={"gpu-policy": -40}, terms={"balance": -180, "prices": -96, "waste": 40, "groups": 0}),), waiting_s=12.5, ahead=2,
-)  # fmt: skip
+    candidates=(
+        Candidate(
+            node="gpu-node-18.example",
+            total=64,
+            scores={"gpu-policy": -40},
+            terms={"balance": -180, "prices": -96, "waste": 40, "groups": 0},
+        ),
+    ),
+    waiting_s=12.5,
+    ahead=2,
+)
 
 MOVE = Move(
     namespace="team-b",
@@ -111,9 +164,20 @@ SLICE = n.LiveSlice(
 NODE_GRANT = n.NodeGrant(term=TERM, uid=UID, namespace=NAMESPACE, name=POD, grant=GRANT)
 ALTERNATIVE = pre.Alternative(nodes=("gpu-7",), action="evict", victims=2, price_gpu_seconds=5400, at_least=True)
 PLAN = pre.Plan(
-    plan_id="plan-7", deadline_s=120, price_gpu_seconds=1260, beneficiaries=(pre.Beneficiary(uid=UID, namespace=NAMESPACE, name=POD, node=NODE),),
-    victims=(pre.Victim(uid=UID_2, namespace="team-b", name="serve-1", grant_id="5e4f3a2b7f9c1b2e4d5a4c3e9a8b7c6d", lost_gpu_seconds=1260),),
-)  # fmt: skip
+    plan_id="plan-7",
+    deadline_s=120,
+    price_gpu_seconds=1260,
+    beneficiaries=(pre.Beneficiary(uid=UID, namespace=NAMESPACE, name=POD, node=NODE),),
+    victims=(
+        pre.Victim(
+            uid=UID_2,
+            namespace="team-b",
+            name="serve-1",
+            grant_id="5e4f3a2b7f9c1b2e4d5a4c3e9a8b7c6d",
+            lost_gpu_seconds=1260,
+        ),
+    ),
+)
 DECIDED = e.PlacementDecided(
     uid=UID,
     namespace=NAMESPACE,
@@ -128,93 +192,270 @@ DECIDED = e.PlacementDecided(
     waited_ms=4,
 )
 SPAN = q.Span(
-    trace_id=TRACEPARENT[3:35], span_id="50fa3fbcf765e019", parent_id=TRACEPARENT[36:52], name="decide", service="placement", start_ns=1_795_254_276_990_000_000,
-    end_ns=1_795_254_276_990_080_000, attributes={"kerf.feasible_nodes": 3, "kerf.node": NODE}, events=("filtered",), links=(), error="",
-)  # fmt: skip
+    trace_id=TRACEPARENT[3:35],
+    span_id="50fa3fbcf765e019",
+    parent_id=TRACEPARENT[36:52],
+    name="decide",
+    service="placement",
+    start_ns=1_795_254_276_990_000_000,
+    end_ns=1_795_254_276_990_080_000,
+    attributes={"kerf.feasible_nodes": 3, "kerf.node": NODE},
+    events=("filtered",),
+    links=(),
+    error="",
+)
 
 _EXAMPLES: tuple[Any, ...] = (
     # events
     DECIDED,
     e.PlacementRejected(uid=UID, namespace=NAMESPACE, name=POD, explanation=EXPLANATION),
-    e.PodBound(uid=UID, namespace=NAMESPACE, name=POD, node=NODE, grant_id=GRANT_ID, created="2026-11-21T09:00:00Z", bound_ms=7),
-    e.GrantEnded(uid=UID, namespace=NAMESPACE, name=POD, node=NODE, grant_id=GRANT_ID, reason="slice released by its node"),
+    e.PodBound(
+        uid=UID, namespace=NAMESPACE, name=POD, node=NODE, grant_id=GRANT_ID, created="2026-11-21T09:00:00Z", bound_ms=7
+    ),
+    e.GrantEnded(
+        uid=UID, namespace=NAMESPACE, name=POD, node=NODE, grant_id=GRANT_ID, reason="slice released by its node"
+    ),
     e.TermTaken(term=TERM, holder="placement-0-1-4be02d", touched=3, readopted=2, seconds=0.41),
     e.NodeInventoried(node=NODE, gpus=8, memory_mib=1_150_976, models=("NVIDIA-H200",), unhealthy=1, generation=4),
-    e.SliceEnforced(node=NODE, uid=UID, namespace=NAMESPACE, name=POD, container="main", grant_id=GRANT_ID, strategy="advisory", promise="soft", gpus={GPU: (16384, 300)}, model="NVIDIA-H200", traceparent=TRACEPARENT),
-    e.SliceReleased(node=NODE, uid=UID, namespace=NAMESPACE, name=POD, grant_id=GRANT_ID, boot_id="3f6d2f8e-1d1e-4b5b-a6a4-5b4b8a1b0c11", reason="pod deleted"),
+    e.SliceEnforced(
+        node=NODE,
+        uid=UID,
+        namespace=NAMESPACE,
+        name=POD,
+        container="main",
+        grant_id=GRANT_ID,
+        strategy="advisory",
+        promise="soft",
+        gpus={GPU: (16384, 300)},
+        model="NVIDIA-H200",
+        traceparent=TRACEPARENT,
+    ),
+    e.SliceReleased(
+        node=NODE,
+        uid=UID,
+        namespace=NAMESPACE,
+        name=POD,
+        grant_id=GRANT_ID,
+        boot_id="3f6d2f8e-1d1e-4b5b-a6a4-5b4b8a1b0c11",
+        reason="pod deleted",
+    ),
     e.GpuStateChanged(node=NODE, uuid=GPU, state="unhealthy", reason="Xid 79: the GPU has fallen off the bus"),
-    e.GangPlaced(namespace=NAMESPACE, name="train", pods=(POD, "train-1"), nodes=2, minimum=2, term=TERM, sequence=SEQUENCE, area="topology.kubernetes.io/rack=r1", waited_ms=310),
-    e.PolicyRead(namespace="kerf-system", name="kerf-policy", accepted=False, queues=3, problem="queue vision: there is no queue 'reserch' that could be its parent"),
+    e.GangPlaced(
+        namespace=NAMESPACE,
+        name="train",
+        pods=(POD, "train-1"),
+        nodes=2,
+        minimum=2,
+        term=TERM,
+        sequence=SEQUENCE,
+        area="topology.kubernetes.io/rack=r1",
+        waited_ms=310,
+    ),
+    e.PolicyRead(
+        namespace="kerf-system",
+        name="kerf-policy",
+        accepted=False,
+        queues=3,
+        problem="queue vision: there is no queue 'reserch' that could be its parent",
+    ),
     e.PreemptionProposed(plan=PLAN, alternatives=(ALTERNATIVE,)),
     e.PreemptionReserved(plan=PLAN, term=TERM),
     e.PreemptionExecuted(plan=PLAN, took_ms=2400),
     e.PreemptionAbandoned(plan=PLAN, reason="not all of its victims were gone after 120 s"),
     e.GangWaiting(namespace=NAMESPACE, name="train", sentence=GANG_WAITS, gang=GANG),
     Envelope(
-        specversion="1.0", id="3f0ad2c1b5e64d0f8c7e6a5b4c3d2e1f", source="/kerf/placement/placement-0-1-4be02d", type=type_of(e.PlacementDecided),
-        time="2026-11-21T09:00:00.004211Z", subject=f"{NAMESPACE}/{POD}", traceparent=TRACEPARENT, data=msgspec.Raw(encode(DECIDED)),
+        specversion="1.0",
+        id="3f0ad2c1b5e64d0f8c7e6a5b4c3d2e1f",
+        source="/kerf/placement/placement-0-1-4be02d",
+        type=type_of(e.PlacementDecided),
+        time="2026-11-21T09:00:00.004211Z",
+        subject=f"{NAMESPACE}/{POD}",
+        traceparent=TRACEPARENT,
+        data=msgspec.Raw(encode(DECIDED)),
     ),
     # log
     lg.TermRecord(holder="placement-0-1-4be02d", reason="elected", session="placement-0-1-4be02d/1"),
     lg.LogMark(term=TERM, sequence=SEQUENCE, session="placement-0-1-4be02d/1"),
     lg.ReadyRecord(term=TERM),
-    lg.DecisionBatch(term=TERM, decisions=(lg.Decision(uid=UID, namespace=NAMESPACE, name=POD, resource_version=VERSION, node=NODE, grant=GRANT),),
-                     reservations=(lg.ReservationRecord(term=TERM, plan=PLAN, places={UID: pre.HeldPlace(node=NODE, grant=GRANT)}),)),
+    lg.DecisionBatch(
+        term=TERM,
+        decisions=(
+            lg.Decision(uid=UID, namespace=NAMESPACE, name=POD, resource_version=VERSION, node=NODE, grant=GRANT),
+        ),
+        reservations=(lg.ReservationRecord(term=TERM, plan=PLAN, places={UID: pre.HeldPlace(node=NODE, grant=GRANT)}),),
+    ),
     # feed
-    f.FeedBatch(epoch=WATCHER_EPOCH, number=42, facts=(f.Put(object=POD_OBJECT), f.Gone(object=POD_OBJECT, certain=False)), log_sequence_seen=SEQUENCE),
+    f.FeedBatch(
+        epoch=WATCHER_EPOCH,
+        number=42,
+        facts=(f.Put(object=POD_OBJECT), f.Gone(object=POD_OBJECT, certain=False)),
+        log_sequence_seen=SEQUENCE,
+    ),
     f.SnapshotRequest(snapshot="7c1e", page=1, fresh=True),
-    f.SnapshotPage(epoch=WATCHER_EPOCH, snapshot="7c1e", number=42, page=1, pages=3, facts=(f.Put(object=GANG_OBJECT), f.Put(object=POD_OBJECT)), log_sequence_seen=SEQUENCE),
+    f.SnapshotPage(
+        epoch=WATCHER_EPOCH,
+        snapshot="7c1e",
+        number=42,
+        page=1,
+        pages=3,
+        facts=(f.Put(object=GANG_OBJECT), f.Put(object=POD_OBJECT)),
+        log_sequence_seen=SEQUENCE,
+    ),
     # commands
-    c.BindBatch(term=TERM, sequence=SEQUENCE, binds=(c.Bind(uid=UID, namespace=NAMESPACE, name=POD, resource_version=VERSION, node=NODE, grant=encode_grant(GRANT)),)),
-    c.Answers(answers=(c.Answer(uid=UID, outcome="conflict", resource_version=VERSION, message="the object has been modified"),)),
+    c.BindBatch(
+        term=TERM,
+        sequence=SEQUENCE,
+        binds=(
+            c.Bind(
+                uid=UID, namespace=NAMESPACE, name=POD, resource_version=VERSION, node=NODE, grant=encode_grant(GRANT)
+            ),
+        ),
+    ),
+    c.Answers(
+        answers=(
+            c.Answer(uid=UID, outcome="conflict", resource_version=VERSION, message="the object has been modified"),
+        )
+    ),
     c.PatchBatch(
         patches=(
             c.TouchPod(uid=UID, namespace=NAMESPACE, name=POD, token="1795254276947-1"),  # noqa: S106 - no secret: a value that changes
-            c.ReportPending(uid=UID, namespace=NAMESPACE, name=POD, reason="Unschedulable", message=EXPLANATION.sentence, resource_version=VERSION),
-            c.AnnounceEvent(uid=UID, namespace=NAMESPACE, name=POD, type="Warning", reason="GrantVoid", action="Placing", note="the granted GPU was replaced"),
+            c.ReportPending(
+                uid=UID,
+                namespace=NAMESPACE,
+                name=POD,
+                reason="Unschedulable",
+                message=EXPLANATION.sentence,
+                resource_version=VERSION,
+            ),
+            c.AnnounceEvent(
+                uid=UID,
+                namespace=NAMESPACE,
+                name=POD,
+                type="Warning",
+                reason="GrantVoid",
+                action="Placing",
+                note="the granted GPU was replaced",
+            ),
             c.LabelNode(node=NODE, labels={"nvidia.com/gpu.product": "NVIDIA-H200", "kerf.dev/old": None}),
-            c.DeletePod(uid=UID_2, namespace=NAMESPACE, name="train-1", reason="its node does not exist", resource_version=VERSION),
-            c.PublishSlice(node=NODE, generation=2, mark="8d1f", devices=(c.SliceDevice(name="gpu-0", memory_mib=143_771, texts={"uuid": GPU}, versions={"cudaComputeCapability": "9.0.0"}),)),
-            c.SuspendPod(uid=UID, namespace=NAMESPACE, name=POD, suspension='{"action":"pause","plan_id":"plan-7"}', reason="makes room for team-b/serve-1", resource_version=VERSION),
+            c.DeletePod(
+                uid=UID_2,
+                namespace=NAMESPACE,
+                name="train-1",
+                reason="its node does not exist",
+                resource_version=VERSION,
+            ),
+            c.PublishSlice(
+                node=NODE,
+                generation=2,
+                mark="8d1f",
+                devices=(
+                    c.SliceDevice(
+                        name="gpu-0",
+                        memory_mib=143_771,
+                        texts={"uuid": GPU},
+                        versions={"cudaComputeCapability": "9.0.0"},
+                    ),
+                ),
+            ),
+            c.SuspendPod(
+                uid=UID,
+                namespace=NAMESPACE,
+                name=POD,
+                suspension='{"action":"pause","plan_id":"plan-7"}',
+                reason="makes room for team-b/serve-1",
+                resource_version=VERSION,
+            ),
             c.SelectNode(namespace=NAMESPACE, claim="data-train-0", node=NODE, volume="pv-7"),
         )
     ),
-    c.EvictBatch(evictions=(c.Evict(uid=UID, namespace=NAMESPACE, name=POD, reason="preempted by team-b/urgent", grace_period_seconds=30, resource_version=VERSION),)),
+    c.EvictBatch(
+        evictions=(
+            c.Evict(
+                uid=UID,
+                namespace=NAMESPACE,
+                name=POD,
+                reason="preempted by team-b/urgent",
+                grace_period_seconds=30,
+                resource_version=VERSION,
+            ),
+        )
+    ),
     pre.Reserve(plan=PLAN),
-    pre.Reserved(plan_id="plan-7", ok=False, reason="team-b/serve-1 is of no lower priority: nobody gives way to an equal"),
+    pre.Reserved(
+        plan_id="plan-7", ok=False, reason="team-b/serve-1 is of no lower priority: nobody gives way to an equal"
+    ),
     pre.PreemptQuery(namespace=NAMESPACE, name=POD),
-    pre.Spared(owner="6f1d2c5e-5b0a-4b5e-9d37-2f4f4a1d9c10", namespace=NAMESPACE, since=(1_799_999_000.0,), asked={UID: (1_800_000_000.0, 0)}, ended=(1_799_999_000.0,)),
+    pre.Spared(
+        owner="6f1d2c5e-5b0a-4b5e-9d37-2f4f4a1d9c10",
+        namespace=NAMESPACE,
+        since=(1_799_999_000.0,),
+        asked={UID: (1_800_000_000.0, 0)},
+        ended=(1_799_999_000.0,),
+    ),
     pre.PreemptAnswer(plan=PLAN, sentence="1 pod would end, and lose 1260 GPU-seconds", alternatives=(ALTERNATIVE,)),
     pre.Abandon(plan_id="plan-7", reason="a disruption budget keeps team-b/serve-1"),
     NODE_GRANT,
     n.NodeRelease(term=TERM, uid=UID, grant_id=GRANT_ID),
     n.NodeSync(term=TERM, node=NODE, grants=(NODE_GRANT,)),
-    n.NodeSyncAnswer(node=NODE, boot_id="3f6d2f8e-1d1e-4b5b-a6a4-5b4b8a1b0c11", term=TERM, accepted=True, live=(SLICE,), tombstones=("5e4f3a2b7f9c1b2e4d5a4c3e9a8b7c6d",)),
+    n.NodeSyncAnswer(
+        node=NODE,
+        boot_id="3f6d2f8e-1d1e-4b5b-a6a4-5b4b8a1b0c11",
+        term=TERM,
+        accepted=True,
+        live=(SLICE,),
+        tombstones=("5e4f3a2b7f9c1b2e4d5a4c3e9a8b7c6d",),
+    ),
     n.NodeCordon(node=NODE, gpu=GPU, by="ada@bastion", reason="fan is noisy"),
-    n.NodeCordonAnswer(ok=True, gpus=(GPU,), pods=(n.CordonedPod(uid=UID, namespace=NAMESPACE, name=POD, running=True),)),
+    n.NodeCordonAnswer(
+        ok=True, gpus=(GPU,), pods=(n.CordonedPod(uid=UID, namespace=NAMESPACE, name=POD, running=True),)
+    ),
     n.ReleasesSeen(grant_ids=(GRANT_ID,)),
     n.Accepted(ok=False, reason="GPU 0 would hold 150000 MiB of 143872", term=TERM, node=NODE, grant_id=GRANT_ID),
     n.Beat(nodes=(NODE,)),
     n.Released(grant_id=GRANT_ID, reason="its containers have ended"),
-    c.SimApply(objects=(msgspec.Raw(b'{"apiVersion":"v1","kind":"Pod","metadata":{"name":"train-0","namespace":"team-a"}}'),)),
+    c.SimApply(
+        objects=(msgspec.Raw(b'{"apiVersion":"v1","kind":"Pod","metadata":{"name":"train-0","namespace":"team-a"}}'),)
+    ),
     c.SimDelete(kind="Pod", namespace=NAMESPACE, name=POD),
-    c.SimAnswer(applied=1, refusals=("team-a/train-9: kerf.dev/gpu-memory is 16 bytes; write it with a unit, such as 16Gi (at least 1Mi)",)),
+    c.SimAnswer(
+        applied=1,
+        refusals=(
+            "team-a/train-9: kerf.dev/gpu-memory is 16 bytes; write it with a unit, such as 16Gi (at least 1Mi)",
+        ),
+    ),
     # queries
     q.WhyQuery(namespace=NAMESPACE, name=POD, max_nodes=5),
-    q.WhatIfQuery(pod=msgspec.Raw(b'{"metadata":{"name":"try"},"spec":{"containers":[{"name":"main","resources":{"limits":{"kerf.dev/gpu":"1"}}}]}}'), max_nodes=5),
+    q.WhatIfQuery(
+        pod=msgspec.Raw(
+            b'{"metadata":{"name":"try"},"spec":{"containers":[{"name":"main","resources":{"limits":{"kerf.dev/gpu":"1"}}}]}}'
+        ),
+        max_nodes=5,
+    ),
     q.ExplainAnswer(explanation=EXPLANATION),
     q.WhenQuery(namespace=NAMESPACE, name=POD),
     q.WhenAnswer(
         when=WhenExplanation(
-            namespace=NAMESPACE, name=POD, state="known", sentence="in 40 min at the earliest, on gpu-node-17.example, when team-b/serve-1 has ended", in_s=2400, at="2026-11-21T09:40:12Z",
-            node=NODE, counts_on=(KnownEnd(namespace="team-b", name="serve-1", node=NODE, in_s=2400, by="deadline"),),
-            assumptions=("team-b/serve-1 runs until its deadline and no longer",), without_end=11,
+            namespace=NAMESPACE,
+            name=POD,
+            state="known",
+            sentence="in 40 min at the earliest, on gpu-node-17.example, when team-b/serve-1 has ended",
+            in_s=2400,
+            at="2026-11-21T09:40:12Z",
+            node=NODE,
+            counts_on=(KnownEnd(namespace="team-b", name="serve-1", node=NODE, in_s=2400, by="deadline"),),
+            assumptions=("team-b/serve-1 runs until its deadline and no longer",),
+            without_end=11,
         )
     ),
     q.AdviseQuery(gpus=8, groups=2, most_gpu_seconds=36_000),
     q.AdviseAnswer(
         advice=Advice(
-            sentence="1 move makes 1 more group of 8 idle GPUs", moves=(MOVE,), places_before=3, places_after=4, disturbed_gpu_seconds=1260, kept=("7 pods: gang",),
+            sentence="1 move makes 1 more group of 8 idle GPUs",
+            moves=(MOVE,),
+            places_before=3,
+            places_after=4,
+            disturbed_gpu_seconds=1260,
+            kept=("7 pods: gang",),
         )
     ),
     q.GrantQuery(uid=UID, node=NODE),
@@ -223,38 +464,112 @@ _EXAMPLES: tuple[Any, ...] = (
     q.InspectAnswer(
         nodes=(
             q.InspectNode(
-                node=NODE, address="10.0.0.17", synced=False,
+                node=NODE,
+                address="10.0.0.17",
+                synced=False,
                 gpus=(
                     q.InspectGpu(
-                        uuid=GPU, index=0, model="NVIDIA-H200", state="healthy", memory_mib=143872, allocated_memory_mib=16384, allocated_compute_milli=300, containers=1,
-                        pods=(q.InspectPod(namespace=NAMESPACE, name=POD, memory_mib=16384, compute_milli=300, state="bound", containers=("main",)),),
+                        uuid=GPU,
+                        index=0,
+                        model="NVIDIA-H200",
+                        state="healthy",
+                        memory_mib=143872,
+                        allocated_memory_mib=16384,
+                        allocated_compute_milli=300,
+                        containers=1,
+                        pods=(
+                            q.InspectPod(
+                                namespace=NAMESPACE,
+                                name=POD,
+                                memory_mib=16384,
+                                compute_milli=300,
+                                state="bound",
+                                containers=("main",),
+                            ),
+                        ),
                     ),
                 ),
             ),
         )
     ),
     q.QueuesQuery(),
-    q.QueuesAnswer(queues=(
-        q.QueueStanding(name="research", gpu_milli_used=10_500, gpu_milli_guaranteed=8000, gpu_milli_limit=24_000, cpu_milli_used=96_000, memory_bytes_used=1 << 39, waiting=4),
-        q.QueueStanding(name="vision", parent="research", weight=2, gpu_milli_used=10_500, gpu_milli_guaranteed=8000, cpu_milli_used=96_000, memory_bytes_used=1 << 39, waiting=4),
-    )),
+    q.QueuesAnswer(
+        queues=(
+            q.QueueStanding(
+                name="research",
+                gpu_milli_used=10_500,
+                gpu_milli_guaranteed=8000,
+                gpu_milli_limit=24_000,
+                cpu_milli_used=96_000,
+                memory_bytes_used=1 << 39,
+                waiting=4,
+            ),
+            q.QueueStanding(
+                name="vision",
+                parent="research",
+                weight=2,
+                gpu_milli_used=10_500,
+                gpu_milli_guaranteed=8000,
+                cpu_milli_used=96_000,
+                memory_bytes_used=1 << 39,
+                waiting=4,
+            ),
+        )
+    ),
     q.StatusQuery(),
     q.StatusAnswer(
-        holder="placement-0-1-4be02d", leader=True, term=TERM, nodes=3, gpus=24, gpu_milli_total=24000, gpu_milli_allocated=21300, gpu_memory_mib_total=3_452_928,
-        gpu_memory_mib_allocated=3_010_560, pods_bound=61, pods_holding=2, pods_waiting=1, pods_gated=4, pods_leaving=1, decisions=812, rejections=17, decide_us_p50=41.5,
-        decide_us_p99=230.0, fragmentation_milli=700, double_bookings=0, waiting=(EXPLANATION,), synced_nodes=3,
+        holder="placement-0-1-4be02d",
+        leader=True,
+        term=TERM,
+        nodes=3,
+        gpus=24,
+        gpu_milli_total=24000,
+        gpu_milli_allocated=21300,
+        gpu_memory_mib_total=3_452_928,
+        gpu_memory_mib_allocated=3_010_560,
+        pods_bound=61,
+        pods_holding=2,
+        pods_waiting=1,
+        pods_gated=4,
+        pods_leaving=1,
+        decisions=812,
+        rejections=17,
+        decide_us_p50=41.5,
+        decide_us_p99=230.0,
+        fragmentation_milli=700,
+        double_bookings=0,
+        waiting=(EXPLANATION,),
+        synced_nodes=3,
     ),
     q.UsageQuery(by="pod"),
-    q.UsageAnswer(rows=(q.UsageRow(key="team-a/train-0", gpu_seconds=1080.0, memory_mib_seconds=58_982_400.0, slices=3, live=1),)),
+    q.UsageAnswer(
+        rows=(q.UsageRow(key="team-a/train-0", gpu_seconds=1080.0, memory_mib_seconds=58_982_400.0, slices=3, live=1),)
+    ),
     q.TraceQuery(namespace=NAMESPACE, name=POD, uid=UID),
     q.TraceAnswer(trace_id=SPAN.trace_id, spans=(SPAN,)),
     q.SpanBatch(spans=(SPAN,)),
     sm.UsageSample(
-        node=NODE, at_ms=1_795_254_277_000,
+        node=NODE,
+        at_ms=1_795_254_277_000,
         gpus=(
             sm.GpuUse(
-                uuid=GPU, used_mib=15_020, foreign_mib=512, sm_milli=410,
-                slices=(sm.SliceUse(uid=UID, namespace=NAMESPACE, name=POD, container="main", memory_mib=14_008, granted_memory_mib=16384, sm_milli=270, granted_compute_milli=300, processes=1),),
+                uuid=GPU,
+                used_mib=15_020,
+                foreign_mib=512,
+                sm_milli=410,
+                slices=(
+                    sm.SliceUse(
+                        uid=UID,
+                        namespace=NAMESPACE,
+                        name=POD,
+                        container="main",
+                        memory_mib=14_008,
+                        granted_memory_mib=16384,
+                        sm_milli=270,
+                        granted_compute_milli=300,
+                        processes=1,
+                    ),
+                ),
             ),
         ),
     ),
@@ -262,21 +577,49 @@ _EXAMPLES: tuple[Any, ...] = (
     QueuePolicy(
         queues=(
             QueueRule(name="research", limit=Amounts(gpus=24)),
-            QueueRule(name="vision", parent="research", weight=2, guaranteed=Amounts(gpus=8), namespaces=("vision", "vision-dev")),
+            QueueRule(
+                name="vision",
+                parent="research",
+                weight=2,
+                guaranteed=Amounts(gpus=8),
+                namespaces=("vision", "vision-dev"),
+            ),
         ),
-        default=QueueDefaults(limit=Amounts(gpus=2.5, memory="512Gi")), within_guarantee_from=1000,
+        default=QueueDefaults(limit=Amounts(gpus=2.5, memory="512Gi")),
+        within_guarantee_from=1000,
     ),
     # buckets
     Inventory(
-        node=NODE, boot_id="3f6d2f8e-1d1e-4b5b-a6a4-5b4b8a1b0c11", generation=4, strategies=("exclusive", "advisory"), driver_version="615.12", cuda_version="13.2",
+        node=NODE,
+        boot_id="3f6d2f8e-1d1e-4b5b-a6a4-5b4b8a1b0c11",
+        generation=4,
+        strategies=("exclusive", "advisory"),
+        driver_version="615.12",
+        cuda_version="13.2",
         gpus=(
-            Gpu(uuid=GPU, index=0, model="NVIDIA-H200", memory_mib=143872, compute_capability="9.0", pci_bus_id="0000:18:00.0", numa_node=0),
-            Gpu(uuid="GPU-5a1c9a60-3f0e-4c53-8a53-3d1d0a8d7e12", index=1, model="NVIDIA-H200", memory_mib=143872, state="unhealthy", reason="Xid 79: the GPU has fallen off the bus", foreign_mib=512),
+            Gpu(
+                uuid=GPU,
+                index=0,
+                model="NVIDIA-H200",
+                memory_mib=143872,
+                compute_capability="9.0",
+                pci_bus_id="0000:18:00.0",
+                numa_node=0,
+            ),
+            Gpu(
+                uuid="GPU-5a1c9a60-3f0e-4c53-8a53-3d1d0a8d7e12",
+                index=1,
+                model="NVIDIA-H200",
+                memory_mib=143872,
+                state="unhealthy",
+                reason="Xid 79: the GPU has fallen off the bus",
+                foreign_mib=512,
+            ),
         ),
         links=(Link(a=0, b=1, nvlinks=18, pcie="node"),),
         nics=(Nic(name="mlx5_0", numa_node=0, pcie={0: "multiple", 1: "node"}),),
     ),
-)  # fmt: skip
+)
 
 EXAMPLES: dict[str, Any] = {type(example).__name__: example for example in _EXAMPLES}
 """By the name of the message's type."""

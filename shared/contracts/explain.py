@@ -72,7 +72,8 @@ class GangExplanation(Message, frozen=True):
 
 
 class Move(Message, frozen=True):
-    """A pod that leaves one node for another. Its new place was found beside all the other moves that it is named with."""
+    """A pod that leaves one node for another. Its new place was found beside all the other moves that it is named
+    with."""
 
     namespace: str
     name: str
@@ -134,8 +135,8 @@ class PodExplanation(Message, frozen=True):
     candidates: tuple[Candidate, ...] = ()
     """The best nodes by the book as it stands; of a placed pod as if it were placed again now."""
     second: str = ""
-    """Of a placed pod: which node comes next to its own, and why it is worse, were the pod placed again now. The book has
-    gone on since the decision, so another node may even come before its own by now."""
+    """Of a placed pod: which node comes next to its own, and why it is worse, were the pod placed again now. The book
+    has gone on since the decision, so another node may even come before its own by now."""
     waiting_s: float = 0.0
     ahead: int = 0
     """Pods that are tried before it."""
@@ -176,7 +177,8 @@ class KnownEnd(Message, frozen=True):
     node: str
     in_s: int
     by: str
-    """deletion (it is deleted, and its grace period runs), deadline (activeDeadlineSeconds) or expected (kerf.dev/expected-duration)"""
+    """deletion (it is deleted, and its grace period runs), deadline (activeDeadlineSeconds) or expected
+    (kerf.dev/expected-duration)"""
 
 
 class WhenExplanation(Message, frozen=True):

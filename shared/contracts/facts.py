@@ -42,8 +42,8 @@ class SnapshotRequest(Message, frozen=True):
     """Empty begins one; else the id of the snapshot whose page is wanted."""
     page: int = 0
     fresh: bool = False
-    """A new leader's request (R5): the watcher lists pods and nodes anew with a consistent read before it answers, so that
-    nothing which happened before the request is missing. Meaningful with an empty `snapshot` only."""
+    """A new leader's request (R5): the watcher lists pods and nodes anew with a consistent read before it answers, so
+    that nothing which happened before the request is missing. Meaningful with an empty `snapshot` only."""
 
 
 class SnapshotPage(Message, frozen=True):

@@ -18,8 +18,8 @@ class TermRecord(Message, frozen=True):
 
 
 class LogMark(Message, frozen=True):
-    """The newest record that its leader may have acted on. It lives in the NATS servers' memory, beside the log and not in it:
-    a log that lacks this record has lost acknowledged ones, and so may have a log without a mark."""
+    """The newest record that its leader may have acted on. It lives in the NATS servers' memory, beside the log and not
+    in it: a log that lacks this record has lost acknowledged ones, and so may have a log without a mark."""
 
     term: int
     """0: nothing has been acted on yet, and the log begins after `sequence`."""
@@ -32,8 +32,8 @@ class ReadyRecord(Message, frozen=True):
 
     term: int
     excluded: dict[str, str] = {}
-    """Pods that could not be touched, by uid, with the version at which a Binding of the past may still succeed for them. They are
-    not placed before they are seen at another one."""
+    """Pods that could not be touched, by uid, with the version at which a Binding of the past may still succeed for
+    them. They are not placed before they are seen at another one."""
     more: bool = False
     """Another `ready` record of this term follows with more of them, and the log is complete only there."""
 
@@ -53,7 +53,8 @@ class Decision(Message, frozen=True):
 
 
 class ReservationRecord(Message, frozen=True):
-    """A plan that placement has accepted, with the places it keeps; or, `over`, the end of one. Of one plan the last counts."""
+    """A plan that placement has accepted, with the places it keeps; or, `over`, the end of one. Of one plan the last
+    counts."""
 
     term: int
     plan: Plan

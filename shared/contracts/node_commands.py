@@ -21,14 +21,16 @@ class NodeGrant(Message, frozen=True):
     suspension: Suspension | None = msgspec.field(name="parked", default=None)
     """What its pod has to give up for now. The answer says whether it has."""
     number: int = 0
-    """Rises with each order of a term. An agent that has met a later order about a grant does not go back to an earlier one."""
+    """Rises with each order of a term. An agent that has met a later order about a grant does not go back to an earlier
+    one."""
     unbound: bool = False
-    """In a sync: the grant is decided, and its pod has not been seen bound yet. It must not be forgotten, and nothing may be
-    started by it."""
+    """In a sync: the grant is decided, and its pod has not been seen bound yet. It must not be forgotten, and nothing
+    may be started by it."""
 
 
 class NodeRelease(Message, frozen=True):
-    """The pod is gone or has ended: never hand this grant over again, and say `slice.released` when nothing of it runs."""
+    """The pod is gone or has ended: never hand this grant over again, and say `slice.released` when nothing of it
+    runs."""
 
     term: int
     uid: str
@@ -36,16 +38,16 @@ class NodeRelease(Message, frozen=True):
 
 
 class NodeSync(Message, frozen=True):
-    """All grants that placement knows on this node, once a term. The agent refuses terms older than one it has met, and passes over
-    a sync with a lower number than one it has met in the same term. From then on it hands over no grant of an earlier term that is
-    not named here."""
+    """All grants that placement knows on this node, once a term. The agent refuses terms older than one it has met, and
+    passes over a sync with a lower number than one it has met in the same term. From then on it hands over no grant of
+    an earlier term that is not named here."""
 
     term: int
     node: str
     grants: tuple[NodeGrant, ...] = ()
     number: int = 0
-    """Counts with the numbers of grants: what the agent learned by a later order than this one is not in here, and stays. 0: from
-    a placement before 0.2, which does not count; such a sync buries grants of earlier terms only."""
+    """Counts with the numbers of grants: what the agent learned by a later order than this one is not in here, and
+    stays. 0: from a placement before 0.2, which does not count; such a sync buries grants of earlier terms only."""
 
 
 class LiveSlice(Message, frozen=True):
@@ -84,7 +86,8 @@ class NodeSyncAnswer(Message, frozen=True):
 
 
 class NodeCordon(Message, frozen=True):
-    """A GPU, or all of them, takes no new slices, or takes them again. Said again, it changes nothing and asks who is left."""
+    """A GPU, or all of them, takes no new slices, or takes them again. Said again, it changes nothing and asks who is
+    left."""
 
     node: str
     gpu: str = ""
@@ -96,7 +99,8 @@ class NodeCordon(Message, frozen=True):
 
 
 class CordonedPod(Message, frozen=True):
-    """A pod that has a part of a GPU which was named. `running`: something was handed over and has not been seen to end."""
+    """A pod that has a part of a GPU which was named. `running`: something was handed over and has not been seen to
+    end."""
 
     uid: str
     namespace: str
@@ -135,9 +139,9 @@ class Accepted(Message, frozen=True):
 
 
 class Released(Message, frozen=True):
-    """A promise: the node that says so will never hand this grant over again, and nothing of it runs. Said again until placement
-    has booked it. The event slice.released says the same to listeners; placement believes this one, which names
-    the node in its subject: what a node says of another's grants does not count."""
+    """A promise: the node that says so will never hand this grant over again, and nothing of it runs. Said again until
+    placement has booked it. The event slice.released says the same to listeners; placement believes this one, which
+    names the node in its subject: what a node says of another's grants does not count."""
 
     grant_id: str
     reason: str = ""

@@ -80,11 +80,13 @@ class QueuePolicy(_Rule, frozen=True, kw_only=True, forbid_unknown_fields=True):
     default: QueueDefaults = QueueDefaults()
     within_guarantee_from: int | None = None
     """Pods of this priority and above use no more than the guarantees of their queue and its parents: what is borrowed
-    must be able to be given back. Pods of kerf.dev/tier opportunistic may borrow all the same. Left out: all may borrow."""
+    must be able to be given back. Pods of kerf.dev/tier opportunistic may borrow all the same. Left out: all may
+    borrow."""
 
 
 def read_queues(text: str) -> QueuePolicy:
-    """Raises PolicyError: the text is no YAML, a field is unknown or of another type, or the queues contradict each other."""
+    """Raises PolicyError: the text is no YAML, a field is unknown or of another type, or the queues contradict each
+    other."""
     try:
         policy = msgspec.yaml.decode(text, type=QueuePolicy) if text.strip() else QueuePolicy()
     except msgspec.DecodeError as error:
@@ -101,7 +103,8 @@ def _check(policy: QueuePolicy) -> None:
     for rule in policy.queues:
         if not _NAME.fullmatch(rule.name):
             raise PolicyError(
-                f"queue {rule.name!r}: a name is as the value of a label: up to 63 letters, digits, dashes, dots and underscores"
+                f"queue {rule.name!r}: a name is as the value of a label: up to 63 letters, digits, dashes, "
+                "dots and underscores"
             )
         if rule.parent and rule.parent not in by_name:
             raise PolicyError(f"queue {rule.name}: there is no queue {rule.parent!r} that could be its parent")

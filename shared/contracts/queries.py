@@ -41,8 +41,9 @@ class AddGpus(Message, frozen=True):
 
 
 class WhatIfQuery(Message, frozen=True):
-    """What would be, were the cluster another one. Changes are made in the order of the fields, all in one world; then the
-    pod, where one is given, is asked about in it. A pod alone: where would it go now, and what keeps it out elsewhere?"""
+    """What would be, were the cluster another one. Changes are made in the order of the fields, all in one world; then
+    the pod, where one is given, is asked about in it. A pod alone: where would it go now, and what keeps it out
+    elsewhere?"""
 
     pod: Any = None
     """A manifest that need not exist."""
@@ -67,16 +68,16 @@ class WhenAnswer(Message, frozen=True):
 
 
 class LeftAlone(Message, frozen=True):
-    """Pods that came in the stead of some that have made room, and are left alone for a while; by uid, and by namespace where it
-    has given enough for now."""
+    """Pods that came in the stead of some that have made room, and are left alone for a while; by uid, and by namespace
+    where it has given enough for now."""
 
     pods: tuple[str, ...] = ()
     namespaces: tuple[str, ...] = ()
 
 
 class AdviseQuery(Message, frozen=True):
-    """Which pods should move to make room? For a waiting pod or its gang, for a manifest, or for `groups` more groups of `gpus`
-    idle GPUs on one node: one of the three."""
+    """Which pods should move to make room? For a waiting pod or its gang, for a manifest, or for `groups` more groups
+    of `gpus` idle GPUs on one node: one of the three."""
 
     namespace: str = ""
     name: str = ""
@@ -86,8 +87,8 @@ class AdviseQuery(Message, frozen=True):
     most_gpu_seconds: int = 0
     """Advice may disturb so much at most; 0: any."""
     for_plan: LeftAlone | None = None
-    """Asked by whoever would carry it out: then only pods are named that something makes anew, that may be asked now, and that no
-    other plan needs where they are."""
+    """Asked by whoever would carry it out: then only pods are named that something makes anew, that may be asked now,
+    and that no other plan needs where they are."""
 
 
 class AdviseAnswer(Message, frozen=True):
@@ -217,8 +218,8 @@ class QueuesQuery(Message, frozen=True):
 
 
 class QueueStanding(Message, frozen=True):
-    """A queue with all below it: what it has, may have and waits for. None: nothing is said of that. Shares of GPUs count by the
-    larger of their memory part and their compute part, in thousandths of a GPU."""
+    """A queue with all below it: what it has, may have and waits for. None: nothing is said of that. Shares of GPUs
+    count by the larger of their memory part and their compute part, in thousandths of a GPU."""
 
     name: str
     parent: str = ""
@@ -236,8 +237,8 @@ class QueueStanding(Message, frozen=True):
     waiting: int = 0
     """Pods."""
     gpu_milli_reserved: int = 0
-    """Kept for its waiting pods while others make room for them. Limits count it, and it is not in what is used; nor is the CPU and
-    memory of these pods."""
+    """Kept for its waiting pods while others make room for them. Limits count it, and it is not in what is used; nor is
+    the CPU and memory of these pods."""
 
 
 class QueuesAnswer(Message, frozen=True):

@@ -74,9 +74,15 @@ def _event(kind: type[e.Event], scope: Literal["namespace", "node"], publisher: 
     """Docstrings of events are their descriptions."""
     tail = "ns.{namespace}" if scope == "namespace" else "node.{node}"
     return Channel(
-        name=f"{kind.ENTITY}.{kind.VERB}", address=f"{s.VERSION}.event.{kind.ENTITY}.{kind.VERB}.{tail}", kind="event", message=kind,
-        publisher=publisher, receivers="anyone", retention=_EVENT_RETENTION, description=(kind.__doc__ or "").strip(),
-    )  # fmt: skip
+        name=f"{kind.ENTITY}.{kind.VERB}",
+        address=f"{s.VERSION}.event.{kind.ENTITY}.{kind.VERB}.{tail}",
+        kind="event",
+        message=kind,
+        publisher=publisher,
+        receivers="anyone",
+        retention=_EVENT_RETENTION,
+        description=(kind.__doc__ or "").strip(),
+    )
 
 
 def _node(
@@ -89,9 +95,16 @@ def _node(
     publisher: str = "placement",
 ) -> Channel:
     return Channel(
-        name=f"node.{verb}", address=f"{s.VERSION}.cmd.node.{{node}}.{verb}", kind="command", message=message, reply=reply, reply_address=reply_address,
-        publisher=publisher, receivers="node_agent", description=description,
-    )  # fmt: skip
+        name=f"node.{verb}",
+        address=f"{s.VERSION}.cmd.node.{{node}}.{verb}",
+        kind="command",
+        message=message,
+        reply=reply,
+        reply_address=reply_address,
+        publisher=publisher,
+        receivers="node_agent",
+        description=description,
+    )
 
 
 def _query(
@@ -129,44 +142,175 @@ EVENTS: tuple[Channel, ...] = (
 )
 
 LOG: tuple[Channel, ...] = (
-    Channel(name="log.term", address=s.LOG_TERM, kind="log", message=lg.TermRecord, publisher="placement", receivers="placement", retention=_LOG_RETENTION,
-            description="Begins a leader session. The sequence of this record is the term, and the fence of every later append."),
-    Channel(name="log.ready", address=s.LOG_READY, kind="log", message=lg.ReadyRecord, publisher="placement", receivers="placement", retention=_LOG_RETENTION,
-            description="From here on the log is complete under its term."),
-    Channel(name="log.decisions", address=s.LOG_DECISIONS, kind="log", message=lg.DecisionBatch, publisher="placement", receivers="placement", retention=_LOG_RETENTION,
-            description="Decisions, acknowledged before any of their Bindings is sent; and plans of preemption that are reserved, or over."),
-)  # fmt: skip
+    Channel(
+        name="log.term",
+        address=s.LOG_TERM,
+        kind="log",
+        message=lg.TermRecord,
+        publisher="placement",
+        receivers="placement",
+        retention=_LOG_RETENTION,
+        description="Begins a leader session. The sequence of this record is the term, and the fence of every later "
+        "append.",
+    ),
+    Channel(
+        name="log.ready",
+        address=s.LOG_READY,
+        kind="log",
+        message=lg.ReadyRecord,
+        publisher="placement",
+        receivers="placement",
+        retention=_LOG_RETENTION,
+        description="From here on the log is complete under its term.",
+    ),
+    Channel(
+        name="log.decisions",
+        address=s.LOG_DECISIONS,
+        kind="log",
+        message=lg.DecisionBatch,
+        publisher="placement",
+        receivers="placement",
+        retention=_LOG_RETENTION,
+        description="Decisions, acknowledged before any of their Bindings is sent; and plans of preemption that are "
+        "reserved, or over.",
+    ),
+)
 
 FEED: tuple[Channel, ...] = (
-    Channel(name="feed", address=f"{s.VERSION}.feed.{{epoch}}", kind="feed", message=f.FeedBatch, publisher="watcher", receivers="placement, metrics",
-            description="Kubernetes as facts in numbered batches, a heartbeat each second. A gap means: take a new snapshot."),
-    Channel(name="query.snapshot", address=s.QUERY_SNAPSHOT, kind="query", message=f.SnapshotRequest, reply=f.SnapshotPage, publisher="placement, metrics", receivers="watcher",
-            description="Begins a snapshot; its first page names the epoch and the feed number from which to go on."),
-    Channel(name="query.snapshot.page", address=f"{s.QUERY_SNAPSHOT}.{{epoch}}", kind="query", message=f.SnapshotRequest, reply=f.SnapshotPage, publisher="placement, metrics", receivers="watcher",
-            description="A later page, from the watcher that began the snapshot."),
-)  # fmt: skip
+    Channel(
+        name="feed",
+        address=f"{s.VERSION}.feed.{{epoch}}",
+        kind="feed",
+        message=f.FeedBatch,
+        publisher="watcher",
+        receivers="placement, metrics",
+        description="Kubernetes as facts in numbered batches, a heartbeat each second. A gap means: take a new "
+        "snapshot.",
+    ),
+    Channel(
+        name="query.snapshot",
+        address=s.QUERY_SNAPSHOT,
+        kind="query",
+        message=f.SnapshotRequest,
+        reply=f.SnapshotPage,
+        publisher="placement, metrics",
+        receivers="watcher",
+        description="Begins a snapshot; its first page names the epoch and the feed number from which to go on.",
+    ),
+    Channel(
+        name="query.snapshot.page",
+        address=f"{s.QUERY_SNAPSHOT}.{{epoch}}",
+        kind="query",
+        message=f.SnapshotRequest,
+        reply=f.SnapshotPage,
+        publisher="placement, metrics",
+        receivers="watcher",
+        description="A later page, from the watcher that began the snapshot.",
+    ),
+)
 
 COMMANDS: tuple[Channel, ...] = (
-    Channel(name="cmd.bind", address=s.CMD_BIND, kind="command", message=c.BindBatch, reply=c.Answers, publisher="placement", receivers="watcher (queue group watcher)",
-            description="Bindings with uid and resourceVersion as preconditions. The answer names those that are not done."),
-    Channel(name="cmd.patch", address=s.CMD_PATCH, kind="command", message=c.PatchBatch, reply=c.Answers, publisher="placement", receivers="watcher (queue group watcher)",
-            description="Touches, conditions, Events, node labels and deletions."),
-    Channel(name="cmd.evict", address=s.CMD_EVICT, kind="command", message=c.EvictBatch, reply=c.Answers, publisher="placement, preemptor, node_agent, cli", receivers="watcher (queue group watcher)",
-            description="Evictions through the Eviction API, which honours disruption budgets."),
-    Channel(name="cmd.reserve", address=s.CMD_RESERVE, kind="command", message=pre.Reserve, reply=pre.Reserved, publisher="preemptor", receivers="placement (the leader)",
-            description="A plan of preemption: placement keeps its places, or says why not. Asked again it answers the same."),
-    Channel(name="cmd.abandon", address=s.CMD_ABANDON, kind="command", message=pre.Abandon, reply=pre.Reserved, publisher="preemptor", receivers="placement (the leader)",
-            description="A plan is given up; what it kept is everybody's again."),
-    _node("grant", n.NodeGrant, n.Accepted, "A grant that is true now: its pod was seen bound to this node.", reply_address=f"{s.VERSION}.ack.{{instance}}.grant.{{node}}"),
-    _node("release", n.NodeRelease, n.Accepted, "The pod is gone: never hand this grant over again, and say that it is released when nothing of it runs."),
-    _node("sync", n.NodeSync, n.NodeSyncAnswer, "All grants of this node, once a term. The agent refuses older terms, and hands over no grant of an earlier term that is not named.", reply_address=f"{s.VERSION}.ack.{{instance}}.sync.{{node}}"),
-    _node("cordon", n.NodeCordon, n.NodeCordonAnswer, "A GPU, or the whole node, takes no new slices, or takes them again; the answer names the pods on it.", publisher="cli"),
+    Channel(
+        name="cmd.bind",
+        address=s.CMD_BIND,
+        kind="command",
+        message=c.BindBatch,
+        reply=c.Answers,
+        publisher="placement",
+        receivers="watcher (queue group watcher)",
+        description="Bindings with uid and resourceVersion as preconditions. The answer names those that are not done.",
+    ),
+    Channel(
+        name="cmd.patch",
+        address=s.CMD_PATCH,
+        kind="command",
+        message=c.PatchBatch,
+        reply=c.Answers,
+        publisher="placement",
+        receivers="watcher (queue group watcher)",
+        description="Touches, conditions, Events, node labels and deletions.",
+    ),
+    Channel(
+        name="cmd.evict",
+        address=s.CMD_EVICT,
+        kind="command",
+        message=c.EvictBatch,
+        reply=c.Answers,
+        publisher="placement, preemptor, node_agent, cli",
+        receivers="watcher (queue group watcher)",
+        description="Evictions through the Eviction API, which honours disruption budgets.",
+    ),
+    Channel(
+        name="cmd.reserve",
+        address=s.CMD_RESERVE,
+        kind="command",
+        message=pre.Reserve,
+        reply=pre.Reserved,
+        publisher="preemptor",
+        receivers="placement (the leader)",
+        description="A plan of preemption: placement keeps its places, or says why not. Asked again it answers the "
+        "same.",
+    ),
+    Channel(
+        name="cmd.abandon",
+        address=s.CMD_ABANDON,
+        kind="command",
+        message=pre.Abandon,
+        reply=pre.Reserved,
+        publisher="preemptor",
+        receivers="placement (the leader)",
+        description="A plan is given up; what it kept is everybody's again.",
+    ),
+    _node(
+        "grant",
+        n.NodeGrant,
+        n.Accepted,
+        "A grant that is true now: its pod was seen bound to this node.",
+        reply_address=f"{s.VERSION}.ack.{{instance}}.grant.{{node}}",
+    ),
+    _node(
+        "release",
+        n.NodeRelease,
+        n.Accepted,
+        "The pod is gone: never hand this grant over again, and say that it is released when nothing of it runs.",
+    ),
+    _node(
+        "sync",
+        n.NodeSync,
+        n.NodeSyncAnswer,
+        "All grants of this node, once a term. The agent refuses older terms, and hands over no grant of an "
+        "earlier term that is not named.",
+        reply_address=f"{s.VERSION}.ack.{{instance}}.sync.{{node}}",
+    ),
+    _node(
+        "cordon",
+        n.NodeCordon,
+        n.NodeCordonAnswer,
+        "A GPU, or the whole node, takes no new slices, or takes them again; the answer names the pods on it.",
+        publisher="cli",
+    ),
     _node("ack", n.ReleasesSeen, None, "These releases are booked; the agent stops repeating them."),
-    Channel(name="sim.apply", address=s.SIM_APPLY, kind="command", message=c.SimApply, reply=c.SimAnswer, publisher="cli", receivers="watcher (simulated cluster)",
-            description="Objects as in manifests, into the simulated cluster."),
-    Channel(name="sim.delete", address=s.SIM_DELETE, kind="command", message=c.SimDelete, reply=c.SimAnswer, publisher="cli", receivers="watcher (simulated cluster)",
-            description="One object out of the simulated cluster."),
-)  # fmt: skip
+    Channel(
+        name="sim.apply",
+        address=s.SIM_APPLY,
+        kind="command",
+        message=c.SimApply,
+        reply=c.SimAnswer,
+        publisher="cli",
+        receivers="watcher (simulated cluster)",
+        description="Objects as in manifests, into the simulated cluster.",
+    ),
+    Channel(
+        name="sim.delete",
+        address=s.SIM_DELETE,
+        kind="command",
+        message=c.SimDelete,
+        reply=c.SimAnswer,
+        publisher="cli",
+        receivers="watcher (simulated cluster)",
+        description="One object out of the simulated cluster.",
+    ),
+)
 
 QUERIES: tuple[Channel, ...] = (
     _query(
@@ -263,26 +407,93 @@ QUERIES: tuple[Channel, ...] = (
 )
 
 SAMPLES: tuple[Channel, ...] = (
-    Channel(name="beat", address=f"{s.VERSION}.beat.{{node}}", kind="sample", message=n.Beat, publisher="node_agent", receivers="placement",
-            description="A sign of life every 2 seconds; under the token hollow one of a process that simulates many nodes."),
-    Channel(name="release", address=f"{s.VERSION}.release.{{node}}", kind="sample", message=n.Released, publisher="node_agent", receivers="placement",
-            description="The node has released a grant for good; said again until placement has booked it. Placement takes it for grants of the node in its subject alone."),
-    Channel(name="usage", address=f"{s.VERSION}.usage.{{node}}", kind="sample", message=sm.UsageSample, publisher="node_agent", receivers="anyone",
-            description="What is used on a node's GPUs, by slice, every few seconds."),
-    Channel(name="spans", address=f"{s.VERSION}.spans.{{service}}", kind="sample", message=q.SpanBatch, publisher="every service", receivers="metrics",
-            description="Finished spans of sampled pods."),
-)  # fmt: skip
+    Channel(
+        name="beat",
+        address=f"{s.VERSION}.beat.{{node}}",
+        kind="sample",
+        message=n.Beat,
+        publisher="node_agent",
+        receivers="placement",
+        description="A sign of life every 2 seconds; under the token hollow one of a process that simulates many "
+        "nodes.",
+    ),
+    Channel(
+        name="release",
+        address=f"{s.VERSION}.release.{{node}}",
+        kind="sample",
+        message=n.Released,
+        publisher="node_agent",
+        receivers="placement",
+        description="The node has released a grant for good; said again until placement has booked it. Placement "
+        "takes it "
+        "for grants of the node in its subject alone.",
+    ),
+    Channel(
+        name="usage",
+        address=f"{s.VERSION}.usage.{{node}}",
+        kind="sample",
+        message=sm.UsageSample,
+        publisher="node_agent",
+        receivers="anyone",
+        description="What is used on a node's GPUs, by slice, every few seconds.",
+    ),
+    Channel(
+        name="spans",
+        address=f"{s.VERSION}.spans.{{service}}",
+        kind="sample",
+        message=q.SpanBatch,
+        publisher="every service",
+        receivers="metrics",
+        description="Finished spans of sampled pods.",
+    ),
+)
 
 BUCKETS: tuple[Channel, ...] = (
-    Channel(name="bucket.nodes", address=f"$KV.{s.KV_NODES}.{{node}}", kind="bucket", message=Inventory, publisher="node_agent", receivers="placement, metrics",
-            retention="KV kerf_nodes: file, the last value, no TTL", description="What a node has: the last inventory of its agent."),
-    Channel(name="bucket.leader", address=f"$KV.{s.KV_LEADER}.{{key}}", kind="bucket", message=str, publisher="placement", receivers="placement",
-            retention="KV kerf_leader: the last value, TTL 5 seconds", description="Who may try for leadership: the holder's instance name as plain text. A hint; the fence is the log's term."),
-    Channel(name="bucket.mark", address=f"$KV.{s.KV_MARK}.{s.LOG_MARK}", kind="bucket", message=lg.LogMark, publisher="placement", receivers="placement",
-            retention="KV kerf_mark: in the servers' memory, the last value", description="The newest record of the log that its leader may have acted on. A log without it, or a server without a mark, has lost records."),
-    Channel(name="bucket.spared", address=f"$KV.{s.KV_SPARED}.{{owner}}", kind="bucket", message=pre.Spared, publisher="preemptor", receivers="preemptor",
-            retention="KV kerf_spared: file, the last value, until nobody is immune by it", description="Who has made room, and is left alone for a while."),
-)  # fmt: skip
+    Channel(
+        name="bucket.nodes",
+        address=f"$KV.{s.KV_NODES}.{{node}}",
+        kind="bucket",
+        message=Inventory,
+        publisher="node_agent",
+        receivers="placement, metrics",
+        retention="KV kerf_nodes: file, the last value, no TTL",
+        description="What a node has: the last inventory of its agent.",
+    ),
+    Channel(
+        name="bucket.leader",
+        address=f"$KV.{s.KV_LEADER}.{{key}}",
+        kind="bucket",
+        message=str,
+        publisher="placement",
+        receivers="placement",
+        retention="KV kerf_leader: the last value, TTL 5 seconds",
+        description="Who may try for leadership: the holder's instance name as plain text. A hint; the fence is the "
+        "log's "
+        "term.",
+    ),
+    Channel(
+        name="bucket.mark",
+        address=f"$KV.{s.KV_MARK}.{s.LOG_MARK}",
+        kind="bucket",
+        message=lg.LogMark,
+        publisher="placement",
+        receivers="placement",
+        retention="KV kerf_mark: in the servers' memory, the last value",
+        description="The newest record of the log that its leader may have acted on. A log without it, or a server "
+        "without "
+        "a mark, has lost records.",
+    ),
+    Channel(
+        name="bucket.spared",
+        address=f"$KV.{s.KV_SPARED}.{{owner}}",
+        kind="bucket",
+        message=pre.Spared,
+        publisher="preemptor",
+        receivers="preemptor",
+        retention="KV kerf_spared: file, the last value, until nobody is immune by it",
+        description="Who has made room, and is left alone for a while.",
+    ),
+)
 
 CHANNELS: tuple[Channel, ...] = (*EVENTS, *LOG, *FEED, *COMMANDS, *QUERIES, *SAMPLES, *BUCKETS)
 

@@ -17,7 +17,8 @@ class SliceUse(Message, frozen=True, kw_only=True):
     memory_mib: int
     granted_memory_mib: int
     sm_milli: int | None = None
-    """Per mille of the GPU's SMs, the mean since the last sample. None: nobody can say, as in MIG mode or without a sample."""
+    """Per mille of the GPU's SMs, the mean since the last sample. None: nobody can say, as in MIG mode or without a
+    sample."""
     granted_compute_milli: int
     processes: int = 0
     strategy: Strategy | None = None
@@ -32,7 +33,8 @@ class SliceUse(Message, frozen=True, kw_only=True):
     hidden_mib: int = 0
     """Memory that got past the strategy."""
     over_milli: int = 0
-    """GPU time beyond `granted_compute_milli` that NVML saw over a window of seconds; 0 while it is within the slack."""
+    """GPU time beyond `granted_compute_milli` that NVML saw over a window of seconds; 0 while it is within the slack.
+    """
 
 
 class GpuUse(Message, frozen=True):

@@ -44,7 +44,8 @@ REJECTED = f"{VERSION}.event.placement.rejected.>"
 GRANTS_ENDED = f"{VERSION}.event.grant.ended.>"
 PREEMPTIONS = f"{VERSION}.event.preemption.>"
 SLICES_RELEASED = f"{VERSION}.event.slice.released.>"
-"""Under the pod's namespace where the agent knows it, else under the node. For listeners: placement believes RELEASES_ALL alone."""
+"""Under the pod's namespace where the agent knows it, else under the node. For listeners: placement believes
+RELEASES_ALL alone."""
 RELEASES_ALL = f"{VERSION}.release.*"
 
 BEAT_ALL = f"{VERSION}.beat.*"
@@ -108,13 +109,14 @@ def release(node: str) -> str:
 
 
 def ack(instance: str, of: str, node: str) -> str:
-    """Where one node answers one leader's grants or syncs: the reply subject of its commands. of: grant, sync. `*` as node
-    subscribes to the answers of all nodes."""
+    """Where one node answers one leader's grants or syncs: the reply subject of its commands. of: grant, sync. `*` as
+    node subscribes to the answers of all nodes."""
     return f"{VERSION}.ack.{token(instance)}.{of}.{node if node == '*' else token(node)}"
 
 
 def sender(subject: str) -> str:
-    """The node that a subject ends with. It is the sender's own word as long as all agents share one NATS user (docs/limitations.md)."""
+    """The node that a subject ends with. It is the sender's own word as long as all agents share one NATS user
+    (docs/limitations.md)."""
     return untoken(subject.rsplit(".", 1)[1])
 
 

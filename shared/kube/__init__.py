@@ -1,1 +1,2 @@
-"""Kubernetes over HTTP: configuration, a lean transport, the reflector, writes. All access to the API server is here."""
+"""Kubernetes over HTTP: configuration, a lean transport, the reflector, writes. All access to the API server is
+here."""

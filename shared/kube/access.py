@@ -27,8 +27,10 @@ STRICT_CODES = range(80, 95)
 """OpenSSL's X509_V_ERR codes of checks that only X509_V_FLAG_X509_STRICT makes (openssl/x509_vfy.h)."""
 
 STRICT_HINT = (
-    "the cluster's certificates are not made as RFC 5280 wants (key usage, authority key identifier, critical constraints), and "
-    "Python 3.13 and later insist on that; renew them, or set strict_x509: false (KERF_WATCHER_STRICT_X509=false) to accept them as they are"
+    "the cluster's certificates are not made as RFC 5280 wants (key usage, authority key identifier, critical "
+    "constraints), and "
+    "Python 3.13 and later insist on that; renew them, or set strict_x509: false "
+    "(KERF_WATCHER_STRICT_X509=false) to accept them as they are"
 )
 
 

@@ -190,7 +190,8 @@ class Writes:
 
 
 def valid_key(key: str) -> bool:
-    """Whether Kubernetes accepts it as a key of labels and annotations (a qualified name with an optional DNS prefix)."""
+    """Whether Kubernetes accepts it as a key of labels and annotations (a qualified name with an optional DNS
+    prefix)."""
     return len(key) <= 253 + 64 and _KEY.fullmatch(key) is not None
 
 

@@ -115,8 +115,8 @@ def claim_path(pod: Pod, claim: PodClaim) -> str:
 
 
 def claim_asks(pod: Pod, claims: Mapping[str, ResourceClaim]) -> dict[str, GpuAsk]:
-    """What the pod's claims ask for, by entry. `claims` by namespace/name. Raises RequestError where one cannot be served,
-    or cannot yet."""
+    """What the pod's claims ask for, by entry. `claims` by namespace/name. Raises RequestError where one cannot be
+    served, or cannot yet."""
     return {entry: ask for claim in pod.spec.resource_claims for entry, ask in _asks(pod, claim, claims)}
 
 
@@ -144,13 +144,15 @@ def _asks(pod: Pod, claim: PodClaim, claims: Mapping[str, ResourceClaim]) -> Ite
     if not path:
         raise RequestError(
             CLAIM_COMING,
-            f"claim {claim.name!r}: Kubernetes has not made its ResourceClaim from template {claim.resource_claim_template_name} yet",
+            f"claim {claim.name!r}: Kubernetes has not made its ResourceClaim from template "
+            f"{claim.resource_claim_template_name} yet",
         )
     if known is None and claim.resource_claim_template_name:
         # The pod's status may be seen before the claim that it names. One that was deleted is made again.
         raise RequestError(
             CLAIM_COMING,
-            f"claim {claim.name!r}: ResourceClaim {path}, made from template {claim.resource_claim_template_name}, is not to be seen yet",
+            f"claim {claim.name!r}: ResourceClaim {path}, made from template "
+            f"{claim.resource_claim_template_name}, is not to be seen yet",
         )
     if known is None:
         raise RequestError("claim-missing", f"claim {claim.name!r}: ResourceClaim {path} does not exist")
@@ -158,12 +160,14 @@ def _asks(pod: Pod, claim: PodClaim, claims: Mapping[str, ResourceClaim]) -> Ite
     if others:
         raise RequestError(
             "claim-in-use",
-            f"claim {claim.name!r}: ResourceClaim {path} is reserved for {others[0].name}; GPUs of one claim go to one pod, so give each pod its own by a template, or wait until that one ends",
+            f"claim {claim.name!r}: ResourceClaim {path} is reserved for {others[0].name}; GPUs of one claim go "
+            "to one pod, so give each pod its own by a template, or wait until that one ends",
         )
     if known.spec.devices.constraints:
         raise RequestError(
             "claim-constraints",
-            f"claim {claim.name!r} has constraints, which Kerf does not read; ask for several GPUs in one request, and write kerf.dev/topology: required on the pod",
+            f"claim {claim.name!r} has constraints, which Kerf does not read; ask for several GPUs in one "
+            "request, and write kerf.dev/topology: required on the pod",
         )
     for request in known.spec.devices.requests:
         yield entry_of(claim.name, request.name), _ask(f"claim {claim.name!r}, request {request.name!r}", request)
@@ -179,17 +183,20 @@ def _ask(where: str, request: DeviceRequest) -> GpuAsk:
     if exact.device_class_name != names.DEVICE_CLASS:
         raise RequestError(
             "claim-other-class",
-            f"{where} asks for class {exact.device_class_name!r}; Kerf gives devices of {names.DEVICE_CLASS}. Leave a pod that needs others to the default scheduler",
+            f"{where} asks for class {exact.device_class_name!r}; Kerf gives devices of {names.DEVICE_CLASS}. "
+            "Leave a pod that needs others to the default scheduler",
         )
     if exact.admin_access or exact.allocation_mode not in ("", "ExactCount"):
         raise RequestError(
             "claim-mode",
-            f"{where} has {'adminAccess' if exact.admin_access else 'allocationMode ' + exact.allocation_mode}; Kerf gives so many GPUs as count says",
+            f"{where} has {'adminAccess' if exact.admin_access else 'allocationMode ' + exact.allocation_mode}; "
+            "Kerf gives so many GPUs as count says",
         )
     if exact.selectors:
         raise RequestError(
             "claim-selectors",
-            f"{where} has selectors, which Kerf does not read; write kerf.dev/gpu-model, kerf.dev/gpu-memory-min or kerf.dev/gpu-generation on the pod",
+            f"{where} has selectors, which Kerf does not read; write kerf.dev/gpu-model, "
+            "kerf.dev/gpu-memory-min or kerf.dev/gpu-generation on the pod",
         )
     asked = exact.capacity.requests
     unknown = sorted(set(asked) - {CAPACITY_MEMORY, CAPACITY_COMPUTE})

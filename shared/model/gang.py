@@ -1,7 +1,7 @@
 """What a pod says of the gang that it belongs to: in Kerf's words, or in those of whatever made it.
 
-A gang is placed all or none. Its size stands on the pod itself (`kerf.dev/gang-size`, Kueue's pod groups), or in an object
-that the pod names by a label, an annotation or a field; then `GangRef.source` says which.
+A gang is placed all or none. Its size stands on the pod itself (`kerf.dev/gang-size`, Kueue's pod groups), or in an
+object that the pod names by a label, an annotation or a field; then `GangRef.source` says which.
 """
 
 from __future__ import annotations
@@ -66,8 +66,8 @@ class GangRef(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_gang(pod: Pod) -> GangRef | None:
-    """The gang that the pod belongs to; None where it is placed by itself. Raises RequestError (bad-gang) on annotations
-    of Kerf's that make no sense."""
+    """The gang that the pod belongs to; None where it is placed by itself. Raises RequestError (bad-gang) on
+    annotations of Kerf's that make no sense."""
     notes = pod.metadata.annotations
     required, preferred = _topology(notes)
     timeout_s = _number(notes, names.ANNOTATION_GANG_TIMEOUT, 0, MOST_TIMEOUT_S, "seconds")
@@ -90,13 +90,15 @@ def _declared(pod: Pod, name: str) -> GangRef:
     notes = pod.metadata.annotations
     if not _NAME.fullmatch(name):
         raise _bad(
-            f"annotation {names.ANNOTATION_GANG} is {name!r}; it must be a name of lower-case letters, digits, dots and dashes, beside {names.ANNOTATION_GANG_SIZE}"
+            f"annotation {names.ANNOTATION_GANG} is {name!r}; it must be a name of lower-case letters, digits, "
+            f"dots and dashes, beside {names.ANNOTATION_GANG_SIZE}"
         )
     if notes.get(names.ANNOTATION_GANG_SIZE) == OWNER:
         job = next((o.name for o in pod.metadata.owner_references if o.controller and o.kind == "Job"), "")
         if not job:
             raise _bad(
-                f"annotation {names.ANNOTATION_GANG_SIZE} is {OWNER!r}, and no Job made this pod; write the number of pods in gang {name!r}"
+                f"annotation {names.ANNOTATION_GANG_SIZE} is {OWNER!r}, and no Job made this pod; write the "
+                f"number of pods in gang {name!r}"
             )
         return GangRef(
             name=f"job.batch/{job}",
@@ -160,7 +162,9 @@ def _topology(notes: Mapping[str, str]) -> tuple[str, str]:
         label = LEVELS.get(level, level)
         if how not in levels or levels[how] or not _LABEL.fullmatch(label):
             raise _bad(
-                f"annotation {names.ANNOTATION_GANG_TOPOLOGY} is {text!r}; write required=LEVEL, preferred=LEVEL or both with a comma, each LEVEL being {', '.join(sorted(LEVELS))} or a node label"
+                f"annotation {names.ANNOTATION_GANG_TOPOLOGY} is {text!r}; write required=LEVEL, "
+                f"preferred=LEVEL or both with a comma, each LEVEL being {', '.join(sorted(LEVELS))} or a node "
+                "label"
             )
         levels[how] = label
     return levels["required"], levels["preferred"]

@@ -60,7 +60,8 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     mig_enabled: bool = False
     """In MIG mode: never given whole, only as instances."""
     mig_on_demand: bool = False
-    """The agent makes and removes instances as grants say. Otherwise the layout is fixed, and offers `mig_instances`."""
+    """The agent makes and removes instances as grants say. Otherwise the layout is fixed, and offers `mig_instances`.
+    """
     mig_instances: tuple[MigInstance, ...] = ()
     """Those that exist. Of a GPU that is cut on demand, only those that are not the agent's own."""
     foreign_mib: int = 0
@@ -111,7 +112,8 @@ class Inventory(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     driver_version: str = ""
     cuda_version: str = ""
     clique: str = ""
-    """The NVLink domain that reaches beyond the node, as the label nvidia.com/gpu.clique has it: cluster UUID, dot, clique."""
+    """The NVLink domain that reaches beyond the node, as the label nvidia.com/gpu.clique has it: cluster UUID, dot,
+    clique."""
     simulated: bool = False
     dra: bool = False
     """Whether it serves ResourceClaims: its driver is registered with the node's kubelet."""

@@ -46,7 +46,8 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     sequence: int = 0
     traceparent: str = ""
     dialect: str = ""
-    """What the pod was written in, where it was not in Kerf's own words: its containers find that dialect's environment."""
+    """What the pod was written in, where it was not in Kerf's own words: its containers find that dialect's
+    environment."""
     containers: dict[str, ContainerGrant] = {}
     priority: int = 0
     """The pod's: where slices of one GPU take turns, the higher goes first."""

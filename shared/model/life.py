@@ -62,7 +62,8 @@ def ends_by(pod: Pod) -> float | None:
 
 
 def grace_s(pod: Pod) -> int:
-    """How long it has to end from its deletion on, by its own word; once it is deleted, by the word of whoever deleted it."""
+    """How long it has to end from its deletion on, by its own word; once it is deleted, by the word of whoever deleted
+    it."""
     own, given = pod.spec.termination_grace_period_seconds, pod.metadata.deletion_grace_period_seconds
     if given is not None:
         return given

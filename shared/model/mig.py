@@ -1,8 +1,8 @@
 """MIG: into which instances a GPU can be cut, and where on its memory slices each may stand.
 
-Profiles and placements are those of NVIDIA's MIG User Guide ("Supported MIG Profiles") and of `nvidia-smi mig -lgip` and
-`-lgipp`; memory in MiB is what `-lgip` lists. Where no listing was at hand it is nine tenths of the profile's part of the
-GPU, less than any listing gives, so that no more is promised than there is.
+Profiles and placements are those of NVIDIA's MIG User Guide ("Supported MIG Profiles") and of `nvidia-smi mig -lgip`
+and `-lgipp`; memory in MiB is what `-lgip` lists. Where no listing was at hand it is nine tenths of the profile's part
+of the GPU, less than any listing gives, so that no more is promised than there is.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ MEDIA = 1 << 8
 
 
 class MigProfile(msgspec.Struct, frozen=True):
-    """A kind of instance. `starts`: the memory slices at which it may begin. `media`: it has the GPU's only set of media
-    extensions, so there is one of these at a time."""
+    """A kind of instance. `starts`: the memory slices at which it may begin. `media`: it has the GPU's only set of
+    media extensions, so there is one of these at a time."""
 
     name: str
     compute_slices: int
@@ -32,8 +32,8 @@ class MigProfile(msgspec.Struct, frozen=True):
 
 
 class Geometry(msgspec.Struct, frozen=True):
-    """How GPUs of one make are cut. `words`: any of them stands in the product's name; the memory tells apart products of
-    one name."""
+    """How GPUs of one make are cut. `words`: any of them stands in the product's name; the memory tells apart products
+    of one name."""
 
     name: str
     words: tuple[str, ...]
@@ -58,8 +58,8 @@ def _eighths(
     gb: tuple[int, int, int, int],
     listed: tuple[int, int, int, int] = (0, 0, 0, 0),
 ) -> Geometry:
-    """GPUs of eight memory slices and seven compute slices, since the A100. `gb`: what the names say for one, two, four and
-    eight memory slices."""
+    """GPUs of eight memory slices and seven compute slices, since the A100. `gb`: what the names say for one, two, four
+    and eight memory slices."""
     one, two, four, eight = gb
     profiles = (
         MigProfile(f"1g.{one}gb", 1, 1, (0, 1, 2, 3, 4, 5, 6), listed[0]),
@@ -154,7 +154,8 @@ def instance_mask(geometry: int, instance: MigInstance) -> int:
 
 
 def canonical_profile(text: str) -> str | None:
-    """A profile as it stands in a resource name, where "+me" is written ".me"; None where there is none of that name."""
+    """A profile as it stands in a resource name, where "+me" is written ".me"; None where there is none of that
+    name."""
     name = f"{text.removesuffix('.me')}+me" if text.endswith(".me") else text
     return name if name in PROFILE_BIT else None
 

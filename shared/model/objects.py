@@ -87,7 +87,8 @@ class WorkloadReference(KubeObject, frozen=True):
 
 
 class PodClaim(KubeObject, frozen=True):
-    """A ResourceClaim of the pod by the name that its containers use: one that exists, or one that is made for the pod."""
+    """A ResourceClaim of the pod by the name that its containers use: one that exists, or one that is made for the
+    pod."""
 
     name: str = ""
     resource_claim_name: str = ""
@@ -222,8 +223,8 @@ class PodDisruptionBudget(KubeObject, tag="PodDisruptionBudget", tag_field="kind
 
 class Gang(KubeObject, tag="Gang", tag_field="kind", frozen=True):
     """What another object says of pods that belong together: a PodGroup, JobSet, Kubeflow job, Workload or Job, all in
-    one form. The watcher makes it. `metadata` is that object's own, but for the name, which is as kubectl writes it with
-    `-o name`: jobset.jobset.x-k8s.io/train."""
+    one form. The watcher makes it. `metadata` is that object's own, but for the name, which is as kubectl writes it
+    with `-o name`: jobset.jobset.x-k8s.io/train."""
 
     metadata: Meta = Meta()
     minimum: int = 0

@@ -126,7 +126,8 @@ def read_request(pod: Pod, claimed: Mapping[str, GpuAsk] = MappingProxyType({}))
     if not asks:
         raise RequestError(
             "no-gpu-container",
-            "the pod names kerf.dev resources but no container asks for a GPU; set kerf.dev/gpu, kerf.dev/gpu-memory or kerf.dev/gpu-compute to at least 1",
+            "the pod names kerf.dev resources but no container asks for a GPU; set kerf.dev/gpu, "
+            "kerf.dev/gpu-memory or kerf.dev/gpu-compute to at least 1",
         )
     tier = _choice(annotations, names.ANNOTATION_TIER, ("standard", OPPORTUNISTIC), "")
     return PodRequest(
@@ -148,8 +149,9 @@ def read_request(pod: Pod, claimed: Mapping[str, GpuAsk] = MappingProxyType({}))
 
 
 def _in_gaps(ask: GpuAsk) -> GpuAsk:
-    """What an opportunistic pod reserves: memory. It runs where others leave time, on GPUs too whose compute is all reserved. Where
-    nothing but compute says how much memory it wants, both are; so is all of a whole GPU, and of an instance."""
+    """What an opportunistic pod reserves: memory. It runs where others leave time, on GPUs too whose compute is all
+    reserved. Where nothing but compute says how much memory it wants, both are; so is all of a whole GPU, and of an
+    instance."""
     return ask if ask.whole or ask.profile or ask.memory_follows else msgspec.structs.replace(ask, compute_milli=0)
 
 
@@ -164,7 +166,8 @@ def read_ask(container: Container) -> GpuAsk | None:
         ):
             raise RequestError(
                 "request-not-limit",
-                f"{where}: {resource} has request {requested} and limit {limits.get(resource, 'none')}; GPU resources need a limit, and a request equal to it or none",
+                f"{where}: {resource} has request {requested} and limit {limits.get(resource, 'none')}; GPU "
+                "resources need a limit, and a request equal to it or none",
             )
     if any(_number(limits, resource, where) for resource in mig):
         return _mig_ask(where, limits, mig)
@@ -174,7 +177,8 @@ def read_ask(container: Container) -> GpuAsk | None:
     if memory_bytes > MAX_MEMORY_BYTES:
         raise RequestError(
             "memory-too-large",
-            f"{where}: kerf.dev/gpu-memory is {limits[names.RESOURCE_GPU_MEMORY]}, more than any machine has; it is in bytes, written like 16Gi",
+            f"{where}: kerf.dev/gpu-memory is {limits[names.RESOURCE_GPU_MEMORY]}, more than any machine has; "
+            "it is in bytes, written like 16Gi",
         )
     if not count and not memory_bytes and not percent:
         return None
@@ -192,7 +196,8 @@ def _mig_ask(where: str, limits: Quantities, mig: list[str]) -> GpuAsk:
     if len(asked) + len(beside) > 1:
         raise RequestError(
             "mig-and-more",
-            f"{where} asks for {' and '.join(asked + beside)}; one container can have MIG instances of one profile, and nothing else of GPUs beside them",
+            f"{where} asks for {' and '.join(asked + beside)}; one container can have MIG instances of one "
+            "profile, and nothing else of GPUs beside them",
         )
     text = asked[0].removeprefix(names.PREFIX_MIG)
     profile = canonical_profile(text)
@@ -213,24 +218,28 @@ def _mig_ask(where: str, limits: Quantities, mig: list[str]) -> GpuAsk:
 
 
 def ask_for(where: str, count: int, memory_bytes: int, percent: int, *, count_named: bool) -> GpuAsk:
-    """A request from its totals over `count` GPUs. Raises RequestError, beginning with `where`, on one that makes no sense."""
+    """A request from its totals over `count` GPUs. Raises RequestError, beginning with `where`, on one that makes no
+    sense."""
     if count_named and count == 0:
         raise RequestError(
             "zero-gpus",
-            f"{where}: kerf.dev/gpu is 0 beside a memory or compute limit; set it to 1 or more, or leave it out for one GPU",
+            f"{where}: kerf.dev/gpu is 0 beside a memory or compute limit; set it to 1 or more, or leave it out "
+            "for one GPU",
         )
     gpus = count or 1
     if gpus > MAX_GPUS:
         raise RequestError(
             "too-many-gpus",
-            f"{where}: kerf.dev/gpu is {gpus}; one container can have at most {MAX_GPUS}. kerf.dev/gpu counts GPUs, not memory",
+            f"{where}: kerf.dev/gpu is {gpus}; one container can have at most {MAX_GPUS}. kerf.dev/gpu counts "
+            "GPUs, not memory",
         )
     if not memory_bytes and not percent:
         return GpuAsk(count=gpus, compute_milli=WHOLE_GPU_MILLI, whole=True)
     if memory_bytes % gpus:
         raise RequestError(
             "memory-not-even",
-            f"{where}: kerf.dev/gpu-memory is the container's total and is spread evenly; {memory_bytes} bytes cannot be divided over {gpus} GPUs",
+            f"{where}: kerf.dev/gpu-memory is the container's total and is spread evenly; {memory_bytes} bytes "
+            f"cannot be divided over {gpus} GPUs",
         )
     if memory_bytes and memory_bytes < 1024 * 1024:
         raise RequestError(
@@ -240,7 +249,8 @@ def ask_for(where: str, count: int, memory_bytes: int, percent: int, *, count_na
     if percent > 100 * gpus:
         raise RequestError(
             "compute-too-large",
-            f"{where}: kerf.dev/gpu-compute is {percent}; it is the container's total in percent of one GPU, so {gpus} GPU(s) allow at most {100 * gpus}",
+            f"{where}: kerf.dev/gpu-compute is {percent}; it is the container's total in percent of one GPU, so "
+            f"{gpus} GPU(s) allow at most {100 * gpus}",
         )
     if percent % gpus and (percent * 10) % gpus:
         raise RequestError(
@@ -267,7 +277,8 @@ def _init_asks(pod: Pod, asks: dict[str, GpuAsk]) -> dict[str, GpuAsk]:
         elif not any(_covers(app, ask) for app in asks.values()):
             raise RequestError(
                 "init-larger-than-app",
-                f"init container {container.name!r} asks for more GPU than any app container; init containers share an app container's slice, so give one of those at least as much",
+                f"init container {container.name!r} asks for more GPU than any app container; init containers "
+                "share an app container's slice, so give one of those at least as much",
             )
     return sidecars
 
@@ -291,7 +302,9 @@ def _number(quantities: Quantities, resource: str, where: str) -> int:
     if number.denominator != 1:
         raise RequestError(
             "fraction",
-            f"{where}: {resource} is {text}, and Kubernetes counts such resources in whole numbers. For a part of one GPU set kerf.dev/gpu-memory (such as 16Gi) or kerf.dev/gpu-compute (percent) and leave kerf.dev/gpu out",
+            f"{where}: {resource} is {text}, and Kubernetes counts such resources in whole numbers. For a part "
+            "of one GPU set kerf.dev/gpu-memory (such as 16Gi) or kerf.dev/gpu-compute (percent) and leave "
+            "kerf.dev/gpu out",
         )
     return int(number)
 
@@ -325,7 +338,8 @@ def _generations(annotations: dict[str, str]) -> tuple[str, ...]:
     if unknown:
         raise RequestError(
             "bad-annotation",
-            f"annotation {names.ANNOTATION_GPU_GENERATION} names {unknown[0]!r}; the generations are {', '.join(GENERATIONS)}",
+            f"annotation {names.ANNOTATION_GPU_GENERATION} names {unknown[0]!r}; the generations are "
+            f"{', '.join(GENERATIONS)}",
         )
     return tuple(sorted({known[name.lower()] for name in wanted}))
 
@@ -338,7 +352,8 @@ def _memory_min(annotations: dict[str, str]) -> int:
     if not 0 < amount <= MAX_MEMORY_BYTES:
         raise RequestError(
             "bad-annotation",
-            f"annotation {names.ANNOTATION_GPU_MEMORY_MIN} is {text!r}; it is what one GPU has in all, in bytes, written like 40Gi",
+            f"annotation {names.ANNOTATION_GPU_MEMORY_MIN} is {text!r}; it is what one GPU has in all, in "
+            "bytes, written like 40Gi",
         )
     return mib(amount)
 
@@ -351,6 +366,7 @@ def _capability_min(annotations: dict[str, str]) -> int:
     if tenths is None:
         raise RequestError(
             "bad-annotation",
-            f"annotation {names.ANNOTATION_GPU_CAPABILITY_MIN} is {text!r}; write a compute capability such as 8.0 or 9.0",
+            f"annotation {names.ANNOTATION_GPU_CAPABILITY_MIN} is {text!r}; write a compute capability such as "
+            "8.0 or 9.0",
         )
     return tenths

@@ -1,7 +1,7 @@
 """The lifecycle that all services share: one validated config, telemetry, bus, health, leadership, orderly drain.
 
-A service is a class with `name`, `config_type`, `start` and `drain`; `main(TheService)` is its process, `run` and `running`
-are the same inside a process that has others (`kerf up`, tests).
+A service is a class with `name`, `config_type`, `start` and `drain`; `main(TheService)` is its process, `run` and
+`running` are the same inside a process that has others (`kerf up`, tests).
 """
 
 from shared.service.base import Context, Health, Service, load

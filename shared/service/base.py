@@ -29,7 +29,8 @@ class NoConfig(msgspec.Struct, frozen=True):
 
 
 class Service:
-    """Wiring of one service. `start` returns when it works; what goes on belongs to `ctx.spawn` and to subscriptions."""
+    """Wiring of one service. `start` returns when it works; what goes on belongs to `ctx.spawn` and to
+    subscriptions."""
 
     name: ClassVar[str]
     config_type: ClassVar[type] = NoConfig
@@ -115,7 +116,8 @@ class Context:
         return time.time()
 
     def spawn(self, coro: Coroutine[Any, Any, Any], *, name: str) -> asyncio.Task[Any]:
-        """Runs it beside. An exception that escapes it is logged and ends the process, for a half-dead service is worse."""
+        """Runs it beside. An exception that escapes it is logged and ends the process, for a half-dead service is
+        worse."""
         task = asyncio.create_task(coro, name=f"{self.service}:{name}")
         self._tasks.add(task)
         task.add_done_callback(self._ended)

@@ -51,7 +51,8 @@ class HealthServer:
                 head = await reader.readuntil(b"\r\n\r\n")
             status, content_type, body = self._answer(head)
             writer.write(
-                f"HTTP/1.1 {status} {_REASONS[status]}\r\nContent-Type: {content_type}\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n".encode()
+                f"HTTP/1.1 {status} {_REASONS[status]}\r\nContent-Type: {content_type}\r\nContent-Length: "
+                f"{len(body)}\r\nConnection: close\r\n\r\n".encode()
                 + body
             )
             await writer.drain()

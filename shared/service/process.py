@@ -23,7 +23,8 @@ EXIT_OK, EXIT_FAILED, EXIT_CONFIG = 0, 1, 2
 
 
 def main(service: type[Service]) -> None:
-    """Runs the service until SIGTERM or SIGINT, then drains it; a second signal ends it at once. SIGHUP reads the config again.
+    """Runs the service until SIGTERM or SIGINT, then drains it; a second signal ends it at once. SIGHUP reads the
+    config again.
 
     Exit status 0: drained in order. 1: failed. 2: the settings cannot be used.
     """

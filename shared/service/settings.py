@@ -1,8 +1,8 @@
 """Settings: a file (JSON or YAML), then the environment, validated against the service's type before anything starts.
 
-In the file the service's own fields stand at the top, those of the lifecycle under `lifecycle`. In the environment field
-`poll_s` of service placement is KERF_PLACEMENT_POLL_S or KERF_POLL_S, lifecycle's `nats_url` is KERF_NATS_URL. Values of
-lists and objects are JSON there.
+In the file the service's own fields stand at the top, those of the lifecycle under `lifecycle`. In the environment
+field `poll_s` of service placement is KERF_PLACEMENT_POLL_S or KERF_POLL_S, lifecycle's `nats_url` is KERF_NATS_URL.
+Values of lists and objects are JSON there.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Logs, metrics and traces: structlog, plain-integer counters for Prometheus, and OpenTelemetry with one trace per pod."""
+"""Logs, metrics and traces: structlog, plain-integer counters for Prometheus, and OpenTelemetry with one trace per
+pod."""
 
 from shared.telemetry.logs import configure_logging
 from shared.telemetry.metrics import Metrics

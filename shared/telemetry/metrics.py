@@ -1,4 +1,5 @@
-"""Metrics as plain integers, for hot loops: `add` costs tenths of a microsecond, Prometheus' text is made when asked for.
+"""Metrics as plain integers, for hot loops: `add` costs tenths of a microsecond, Prometheus' text is made when asked
+for.
 
 (prometheus_client's own child takes 0.56 µs an increment, OpenTelemetry's counter 10.5 µs: measured.)
 """

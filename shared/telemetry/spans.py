@@ -1,8 +1,8 @@
 """Spans of pods, sampled by the pod's UID; an unsampled one costs a hash and a comparison.
 
 Recorded spans are made by the real OpenTelemetry SDK. They go to OTLP over HTTP where OTEL_EXPORTER_OTLP_ENDPOINT is
-set, and as `contracts.queries.SpanBatch` onto the bus, where metrics keeps the newest traces for `kerf trace`. The SDK is
-imported when the first span is recorded, or by `warm` in a thread.
+set, and as `contracts.queries.SpanBatch` onto the bus, where metrics keeps the newest traces for `kerf trace`. The SDK
+is imported when the first span is recorded, or by `warm` in a thread.
 """
 
 from __future__ import annotations
@@ -114,7 +114,8 @@ class Telemetry:
     def span(
         self, name: str, *, parent: str = "", attributes: Attributes | None = None, kind: Kind = "internal"
     ) -> Iterator[OpenSpan]:
-        """Times a block. With a `parent` it is recorded where that was sampled; without, in a trace of its own by the ratio.
+        """Times a block. With a `parent` it is recorded where that was sampled; without, in a trace of its own by the
+        ratio.
 
         An exception that leaves the block is noted on the span and goes on.
         """
@@ -152,7 +153,8 @@ class Telemetry:
         try:
             parsed = parse_traceparent(traceparent)
         except ValueError:
-            return None  # it comes from annotations that people can write; a bad one costs its own span the parent, no more
+            # it comes from annotations that people can write; a bad one costs its own span the parent, no more
+            return None
         return parsed if trace_id is None or parsed.trace_id == trace_id else None
 
     def _record(self, name: str, *, trace_id: int, span_id: int | None, **rest: Any) -> str:
@@ -171,7 +173,8 @@ class Telemetry:
         return self._recorder
 
     def warm(self) -> None:
-        """Imports the SDK. To be run in a thread after start-up, so that the first recorded span does not pay for it."""
+        """Imports the SDK. To be run in a thread after start-up, so that the first recorded span does not pay for
+        it."""
         self._get_recorder()
 
     def take(self, limit: int = 512) -> tuple[Span, ...]:
@@ -212,7 +215,8 @@ class OpenSpan:
 def messaging(
     operation: Literal["publish", "process", "receive"], template: str, *, system: str = "nats"
 ) -> tuple[str, Kind, dict[str, str | int | float | bool]]:
-    """Name, kind and attributes of a messaging span: https://opentelemetry.io/docs/specs/semconv/messaging/messaging-spans/
+    """Name, kind and attributes of a messaging span:
+    https://opentelemetry.io/docs/specs/semconv/messaging/messaging-spans/
 
     `template` is the subject with its variable tokens in braces: kerf.v1.cmd.node.{node}.grant.
     """

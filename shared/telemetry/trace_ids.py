@@ -52,7 +52,8 @@ def parse_traceparent(text: str) -> SpanRef:
         or text[match.end() : match.end() + 1] not in ("", "-")
     ):
         raise ValueError(
-            f"traceparent {text[:80]!r} has version {version} and {len(text)} characters, which W3C Trace Context does not allow"
+            f"traceparent {text[:80]!r} has version {version} and {len(text)} characters, which W3C Trace "
+            "Context does not allow"
         )
     if int(trace, 16) == 0 or int(span, 16) == 0:
         raise ValueError(f"traceparent {text[:80]!r} has an id of zeros only")

@@ -1,4 +1,5 @@
-"""What every cluster of this folder stands on: an API server, NATS, a wire that can be cut, and services as processes."""
+"""What every cluster of this folder stands on: an API server, NATS, a wire that can be cut, and services as
+processes."""
 
 from __future__ import annotations
 

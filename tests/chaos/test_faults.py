@@ -1,4 +1,5 @@
-"""One fault a test, in the middle of a load: nothing is booked twice, no pod is lost, every hold ends, the book is rebuilt.
+"""One fault a test, in the middle of a load: nothing is booked twice, no pod is lost, every hold ends, the book is
+rebuilt.
 
 `World.verdict` holds what is asked of each. KERF_CHAOS_ROUNDS=20 repeats every fault with other loads.
 """

@@ -99,7 +99,8 @@ class World(Site):
     # --- the verdict --------------------------------------------------------------------------------------------
 
     async def verdict(self, load: Load) -> None:
-        """Waits until all is quiet, then checks the cluster's objects, and the book against them and against a new one."""
+        """Waits until all is quiet, then checks the cluster's objects, and the book against them and against a new
+        one."""
         await self.mend()
         pods = await self.quiet(load)
         self.fair(pods, load)
@@ -209,7 +210,8 @@ async def world(plane: ControlPlane, state: Path) -> AsyncIterator[World]:
 
 @contextlib.asynccontextmanager
 async def loaded(made: World, seed: int) -> AsyncIterator[Load]:
-    """A namespace of its own with an auditor beside. On the way out the cluster is emptied, and all capacity must come back."""
+    """A namespace of its own with an auditor beside. On the way out the cluster is emptied, and all capacity must come
+    back."""
     namespace = f"chaos-{os.getpid()}-{next(_NUMBERS)}"
     await made.mend()
     await made.post("/api/v1/namespaces", {"metadata": {"name": namespace}})

@@ -86,7 +86,8 @@ def named(name: str, manifest: dict[str, Any]) -> dict[str, Any]:
 
 
 async def test_gpushares_statefulset_runs_as_it_was_written(plane: ControlPlane) -> None:
-    """The manifest of the KubeCon talk, through the real StatefulSet controller: three pods of 3 GiB, placed by Kerf."""
+    """The manifest of the KubeCon talk, through the real StatefulSet controller: three pods of 3 GiB, placed by
+    Kerf."""
     text = (DATA / "gpushare-statefulset.yaml").read_text()
     async with webhook(plane):
         status, _ = await ask(plane, "POST", "/apis/apps/v1/namespaces/default/statefulsets", yaml.safe_load(text))

@@ -1,4 +1,5 @@
-"""ResourceClaims on a real API server: placement decides, the watcher allocates, and what is left over is taken back."""
+"""ResourceClaims on a real API server: placement decides, the watcher allocates, and what is left over is taken
+back."""
 
 from __future__ import annotations
 
@@ -140,7 +141,8 @@ async def test_another_drivers_class_is_refused_by_name(world: Whole) -> None:
 
 
 async def test_an_allocation_of_a_decision_that_came_to_nothing_is_taken_back(world: Whole) -> None:
-    """As if a leader had died between the allocation and the Binding: the claim names a GPU that the pod will not get."""
+    """As if a leader had died between the allocation and the Binding: the claim names a GPU that the pod will not
+    get."""
     path = DEVICE_CLAIM.path("mine", world.namespace, sub="status")
     await claim(world, "mine", memory="1Gi")
     gated = {

@@ -1,7 +1,8 @@
 """kube-scheduler is the oracle: no node that Kerf would take may be one that kube-scheduler refuses.
 
-Pods and clusters are drawn from seeds (KERF_ORACLE_SEEDS, KERF_ORACLE_PODS for more). A copy of each pod is pinned to each
-node in turn; kube-scheduler binds it or says why not, and Kerf's filters are asked about the same objects, as read back.
+Pods and clusters are drawn from seeds (KERF_ORACLE_SEEDS, KERF_ORACLE_PODS for more). A copy of each pod is pinned to
+each node in turn; kube-scheduler binds it or says why not, and Kerf's filters are asked about the same objects, as read
+back.
 """
 
 from __future__ import annotations
@@ -83,8 +84,8 @@ class Cluster:
                 self.book.apply(Put(object=msgspec.convert(item | {"kind": kind.__name__}, kind)))
 
     async def _seen_by_the_scheduler(self) -> None:
-        """Its caches follow the API server; when it has bound a pod to the node made last it has seen all nodes before it,
-        and when it has bound a pod made after the others it has seen those too."""
+        """Its caches follow the API server; when it has bound a pod to the node made last it has seen all nodes before
+        it, and when it has bound a pod made after the others it has seen those too."""
         name = f"{self.drawn.prefix}-sentinel"
         offered = {"cpu": "1", "pods": "10", pin(name): "10"}
         taint = {"key": "sentinel", "effect": "NoSchedule"}
@@ -120,7 +121,8 @@ class Cluster:
         await self.ask("DELETE", f"{path}?gracePeriodSeconds=0")
 
     async def probe(self, pod: Manifest, node: str) -> tuple[str, Pod]:
-        """kube-scheduler's word on this pod on this node, empty where it bound it; and the copy as read back unbound."""
+        """kube-scheduler's word on this pod on this node, empty where it bound it; and the copy as read back
+        unbound."""
         pinned = copy.deepcopy(pod)
         resources = pinned["spec"]["containers"][0]["resources"]
         resources["limits"] = {**resources.get("limits", {}), pin(node): "1"}
@@ -203,7 +205,8 @@ async def test_kerf_takes_no_node_that_kube_scheduler_refuses(
                 pairs, equal, taken = pairs + 1, equal + (bool(theirs) == bool(ours)), taken + (not theirs)
                 if theirs and not ours:
                     wrong.append(
-                        f"seed {seed} {pod['metadata']['name']} on {node}: kube-scheduler: {theirs}\n  {json.dumps(pod['spec'])}"
+                        f"seed {seed} {pod['metadata']['name']} on {node}: kube-scheduler: {theirs}\n  "
+                        f"{json.dumps(pod['spec'])}"
                     )
                 if ours and not theirs:
                     strict.append(

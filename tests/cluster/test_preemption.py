@@ -171,8 +171,8 @@ async def test_a_slice_gives_up_compute_on_the_way_of_the_annotation_and_gets_it
 async def test_an_equal_moves_to_the_place_that_is_kept_for_what_its_controller_makes_in_its_stead(
     plane: ControlPlane,
 ) -> None:
-    """Each node has one GPU idle, and one with a pod of a ReplicaSet's. Whoever wants two waits until one of them is where the
-    other is."""
+    """Each node has one GPU idle, and one with a pod of a ReplicaSet's. Whoever wants two waits until one of them is
+    where the other is."""
     settings = {"defragmentation_gpu_seconds_per_hour": 3_600, "reclaim_patience": 0}
     async with whole(plane, f"preempt-{next(_NUMBERS)}", preemption=settings) as world:
         nodes = {}

@@ -1,9 +1,9 @@
 """The log, its terms and its mark as a small machine, explored state by state.
 
-Two pods want one GPU. Leader sessions take terms, may be frozen at any point and wake at any later one, and may renew. NATS may come
-back once without the log's last records, whose numbers then come a second time: by a restart, which loses the mark too, or by a
-backup of the log that somebody puts in its place while the servers run on. A Binding that was sent may arrive at any later time.
-Nodes are the matter of `orders.py`: here a pod that is bound has the GPU for ever.
+Two pods want one GPU. Leader sessions take terms, may be frozen at any point and wake at any later one, and may renew.
+NATS may come back once without the log's last records, whose numbers then come a second time: by a restart, which loses
+the mark too, or by a backup of the log that somebody puts in its place while the servers run on. A Binding that was
+sent may arrive at any later time. Nodes are the matter of `orders.py`: here a pod that is bound has the GPU for ever.
 
 Each rule can be switched off, which must lead to a state that is bad: that is how we know that it is needed.
 """
@@ -27,23 +27,23 @@ RULES = (
     "holds-again",
 )
 """
-own-term: a renewal names the session's own term, and its own last record, as the newest.
-mark-checked: a leader trusts only a log that has its marked record.
-mark-names-its-writer: the mark says whose record it is, and a record of that number by another is not that record.
-mark-before-binding: a Binding is sent when its record is marked, not when it is logged.
-evidence-until-ready: a leader that ends before its `ready` hides no loss. Two guards, each of which is enough: taking a term leaves
-the mark as it is, and only the newest earlier term's own `ready` counts. The rule off means both off.
-mark-swapped: a mark is written by compare-and-swap.
-begun-anew: a log that has lost records is deleted; the next one's numbers are higher than any before.
-holds-again: a leader writes the holds that it takes over into the log again, with its `ready`.
-touch-after-loss: on a log without a `ready` every pending pod is moved to another version before anything is decided.
+own-term: a renewal names the session's own term, and its own last record, as the newest. mark-checked: a leader
+trusts only a log that has its marked record. mark-names-its-writer: the mark says whose record it is, and a record of
+that number by another is not that record. mark-before-binding: a Binding is sent when its record is marked, not when it
+is logged. evidence-until-ready: a leader that ends before its `ready` hides no loss. Two guards, each of which is
+enough: taking a term leaves the mark as it is, and only the newest earlier term's own `ready` counts. The rule off
+means both off. mark-swapped: a mark is written by compare-and-swap. begun-anew: a log that has lost records is deleted;
+the next one's numbers are higher than any before. holds-again: a leader writes the holds that it takes over into the
+log again, with its `ready`. touch-after-loss: on a log without a `ready` every pending pod is moved to another version
+before anything is decided.
 """
 
 OFF, TERM, LISTED, LEADING, DECIDED, LOGGED, OVER = range(7)
 NO_MARK = (-1, 0)
 
 Record = tuple[Any, ...]
-"""(kind, session, ...): ("T", session) | ("R", session, holds) | ("D", session, pod, version). Its number is its index plus the log's first number."""
+"""(kind, session, ...): ("T", session) | ("R", session, holds) | ("D", session, pod, version). Its number is its index
+plus the log's first number."""
 
 
 class Session(NamedTuple):
@@ -70,7 +70,8 @@ class State(NamedTuple):
     first: int = 10
     log: tuple[Record, ...] = ()
     mark: tuple[int, int] = (9, 0)
-    """The number of the marked record, and its session; NO_MARK: lost. Of a log that was just begun: the number before its first."""
+    """The number of the marked record, and its session; NO_MARK: lost. Of a log that was just begun: the number before
+    its first."""
     revision: int = 1
     """Another one with each write, and with each loss of the mark."""
     sessions: tuple[Session, ...] = (Session(), Session())

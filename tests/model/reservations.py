@@ -1,9 +1,10 @@
 """Preemption as a small machine, explored state by state.
 
 One GPU. A lesser pod runs on it, a greater one waits for its place, and a third that fits as well waits beside it. The
-preemptor asks; a leader keeps the place, logs that, and answers; only then the victim is evicted, and its node gives the GPU
-back at any later time. A leader may crash at any point, and its successor replays the log; the greater pod may be deleted,
-and the deadline may pass. Views are fresh, and there is one leader at a time: the rest is the matter of `protocol.py`.
+preemptor asks; a leader keeps the place, logs that, and answers; only then the victim is evicted, and its node gives
+the GPU back at any later time. A leader may crash at any point, and its successor replays the log; the greater pod may
+be deleted, and the deadline may pass. Views are fresh, and there is one leader at a time: the rest is the matter of
+`protocol.py`.
 
 Each rule can be switched off, which must lead to a state that is bad: that is how we know that it is needed.
 """
@@ -115,7 +116,8 @@ def loss_without_gain(s: State) -> bool:
 
 
 def come_back(s: State) -> bool:
-    """A reservation that was given up is kept again by a successor: its deadline has passed, and others wait for ever."""
+    """A reservation that was given up is kept again by a successor: its deadline has passed, and others wait for
+    ever."""
     return s.kept == LOGGED and s.given_up and not s.deadlines and s.heir == WAITS
 
 

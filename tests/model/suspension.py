@@ -1,9 +1,9 @@
 """Suspension as a small machine, explored state by state.
 
-One GPU. A lesser pod has all of it, and gives a part up for a while, for one greater pod after another. A leader has the
-annotation written and hears of it, tells the agent, hears the agent's word, and books by that. A leader may crash at any point;
-what it has asked the API server for may happen at any later time, and what one leader has told the agent arrives in its order. The pods
-that gain are bound at once: how a decision becomes a Binding is `protocol.py`'s matter.
+One GPU. A lesser pod has all of it, and gives a part up for a while, for one greater pod after another. A leader has
+the annotation written and hears of it, tells the agent, hears the agent's word, and books by that. A leader may crash
+at any point; what it has asked the API server for may happen at any later time, and what one leader has told the agent
+arrives in its order. The pods that gain are bound at once: how a decision becomes a Binding is `protocol.py`'s matter.
 
 Each rule can be switched off, which must lead to a state that is bad: that is how we know that it is needed.
 """
@@ -38,8 +38,8 @@ class State(NamedTuple):
     version: int = 0
     """The pod's, another one with each write."""
     patches: frozenset[tuple[int, int]] = frozenset()
-    """Asked for and not written yet: the number (0: none), and the version that it is for. TOUCH writes nothing else, whatever
-    the version."""
+    """Asked for and not written yet: the number (0: none), and the version that it is for. TOUCH writes nothing else,
+    whatever the version."""
     agent: int = 0
     """What the agent has made the pod give up: for which plan; 0: nothing."""
     agent_term: int = 1
@@ -55,8 +55,8 @@ class State(NamedTuple):
     resuming: bool = False
     synced: bool = True
     unmoved: int = -1
-    """The version that this leader met at its beginning, until it has seen another: orders of those before it may still be written
-    on that one."""
+    """The version that this leader met at its beginning, until it has seen another: orders of those before it may still
+    be written on that one."""
     plan: int = 1
     """The plan under way, or to come."""
     heir: bool = False
@@ -153,7 +153,8 @@ def double_booked(s: State) -> bool:
 
 
 def stuck(s: State, off: str) -> bool:
-    """Nothing can happen of itself but that somebody takes what the pod gave up: it does not get it back, although it may."""
+    """Nothing can happen of itself but that somebody takes what the pod gave up: it does not get it back, although it
+    may."""
     return (
         not s.heir and bool(s.agent or s.note) and all(name == TAKES for name, _ in steps(s._replace(crashes=0), off))
     )

@@ -14,7 +14,8 @@ def test_without_this_rule_a_gpu_or_a_term_is_given_twice(rule: str) -> None:
 
 @pytest.mark.slow
 def test_without_holds_in_the_log_again_a_gpu_is_given_twice() -> None:
-    """It takes four terms: a leader that takes a hold over, loses its record with the log, and is followed by another."""
+    """It takes four terms: a leader that takes a hold over, loses its record with the log, and is followed by
+    another."""
     assert explore(after_a_leader(terms=4), "holds-again")[1]
 
 

@@ -1,4 +1,5 @@
-"""`python -m tests.mutants`: tries every mutant and says which survive. Exit status 1 when one does that is not explained."""
+"""`python -m tests.mutants`: tries every mutant and says which survive. Exit status 1 when one does that is not
+explained."""
 
 from __future__ import annotations
 

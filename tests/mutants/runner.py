@@ -28,8 +28,8 @@ Verdict = Literal["killed", "survived", "explained", "invalid"]
 class Result(msgspec.Struct, frozen=True):
     mutant: str
     verdict: Verdict
-    """killed: a test failed. survived: none did. explained: none did, and the mutant says why. invalid: it could not be tried, or it
-    was killed although it says that it survives."""
+    """killed: a test failed. survived: none did. explained: none did, and the mutant says why. invalid: it could not be
+    tried, or it was killed although it says that it survives."""
     by: str = ""
     """The test that failed, or the reason."""
 

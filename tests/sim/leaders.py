@@ -1,4 +1,5 @@
-"""Placement processes: the real core, behind the shell's habits (hint, session, feed follower) and the real log protocol."""
+"""Placement processes: the real core, behind the shell's habits (hint, session, feed follower) and the real log
+protocol."""
 
 from __future__ import annotations
 
@@ -159,7 +160,8 @@ class Leader:
         return self._log.term
 
     def _run(self, steps: Steps[T], done: Callable[[T], None]) -> None:
-        """Runs steps of the log protocol over the network. A request that is not answered in time may have happened, or yet happen."""
+        """Runs steps of the log protocol over the network. A request that is not answered in time may have happened, or
+        yet happen."""
         world, session = self.world, self._session
 
         def go(resume: Callable[[], Request]) -> None:

@@ -1,4 +1,5 @@
-"""What leaders use of NATS: KERF_LOG with its fence and chain, the mark in the servers' memory, and ways to lose parts of both."""
+"""What leaders use of NATS: KERF_LOG with its fence and chain, the mark in the servers' memory, and ways to lose parts
+of both."""
 
 from __future__ import annotations
 
@@ -47,8 +48,8 @@ class SimNats:
     # --- what leaders ask -------------------------------------------------------------------------------------
 
     def provision(self, *, slow: bool = False) -> None:
-        """Makes what is missing. New streams begin at the time in milliseconds (R5). `slow`: whoever provisions stalls between a new
-        log and its mark."""
+        """Makes what is missing. New streams begin at the time in milliseconds (R5). `slow`: whoever provisions stalls
+        between a new log and its mark."""
         now_ms = int(self.clock.now * 1000)
         if not self._has_mark:
             self._mark, self._mark_next, self._has_mark = (None, now_ms - 1), now_ms, True
@@ -132,7 +133,8 @@ class SimNats:
                 acted_on = self._acted_on.setdefault(_key(decision), made)
                 if acted_on != made:
                     raise Violation(
-                        f"two decisions for {decision.name} at version {decision.resource_version}: {acted_on} and {made}"
+                        f"two decisions for {decision.name} at version {decision.resource_version}: {acted_on} "
+                        f"and {made}"
                     )
         if (
             isinstance(record, DecisionBatch | ReadyRecord)

@@ -30,12 +30,14 @@ class SimNode:
         self.agent = Agent(name)
         self.alive = True
         self.rogue = False
-        """Whether it lies about other nodes and about terms. About itself it says the truth: its own GPUs are its own harm."""
+        """Whether it lies about other nodes and about terms. About itself it says the truth: its own GPUs are its own
+        harm."""
         self._slow_until = 0.0
         self._inbox: dict[type[a.Input], list[tuple[a.Input, Leader]]] = {}
         """What came while it was slow, by kind."""
         self.running: dict[tuple[str, str], tuple[str, ContainerGrant]] = {}
-        """Containers that run, by pod uid and name: their grant's id and what they were handed. Outlives the agent, not a boot."""
+        """Containers that run, by pod uid and name: their grant's id and what they were handed. Outlives the agent, not
+        a boot."""
         self.changes = 0
         """Counts what changes in `running`, and restarts of the agent."""
         self._seen: dict[str, tuple[str, str, str]] = {}
@@ -97,14 +99,16 @@ class SimNode:
     # --- the bus ----------------------------------------------------------------------------------------------
 
     def order(self, event: a.Input, leader: Leader) -> None:
-        """Orders of one kind come in their order. The agent reads each kind by itself, so between kinds there is none."""
+        """Orders of one kind come in their order. The agent reads each kind by itself, so between kinds there is
+        none."""
         if self._slow_until > self.world.clock.now or self._inbox:
             self._inbox.setdefault(type(event), []).append((event, leader))
         else:
             self.handle(event, leader)
 
     def stall(self, seconds: float) -> None:
-        """A slow disk, a starved process: for so long nothing is taken in, and then one order after another, of any kind."""
+        """A slow disk, a starved process: for so long nothing is taken in, and then one order after another, of any
+        kind."""
         self.world.clock.tell(f"the agent of {self.name} stalls for {seconds:.1f} s")
         self._slow_until = self.world.clock.now + seconds
         self.world.clock.after(seconds, self._take_one)
@@ -187,7 +191,8 @@ class SimNode:
         heard: m.Input
         if isinstance(body, NodeSyncAnswer):
             self.world.clock.tell(
-                f"{self.name} answers the sync of {body.term}: accepted {body.accepted}, live {[s.name for s in body.live]}"
+                f"{self.name} answers the sync of {body.term}: accepted {body.accepted}, live "
+                f"{[s.name for s in body.live]}"
             )
             heard = m.SyncAnswered(self._embellished(body))
         else:
@@ -249,7 +254,8 @@ class SimNode:
                     self.world.clock.tell(f"{self.name} starts {name}/{container} with {said.grant_id}")
                     if said.grant_id != decode_grant(grant).grant_id:
                         raise Violation(
-                            f"P4: {name}/{container} is handed {said.grant_id}, and its pod was bound with {decode_grant(grant).grant_id}"
+                            f"P4: {name}/{container} is handed {said.grant_id}, and its pod was bound with "
+                            f"{decode_grant(grant).grant_id}"
                         )
                     self.running[uid, container] = (said.grant_id, said.share)
                     self.changes += 1

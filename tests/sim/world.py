@@ -61,7 +61,8 @@ FAULTS = (
 class World:
     def __init__(self, seed: int) -> None:
         self.rng = random.Random(seed)
-        # A part of the kinds in each world, often or seldom: where all of them happen all the time, nothing lasts long enough to go
+        # A part of the kinds in each world, often or seldom: where all of them happen all the time, nothing lasts long
+        # enough to go
         # wrong in a way that takes a while.
         self._faults = [kind for kind in FAULTS if self.rng.random() < 0.5] or list(FAULTS)
         self._pause_s = self.rng.choice((3.0, 6.0, 12.0))
@@ -280,8 +281,9 @@ class World:
             self.rng.choice(kinds)()
 
     def _lose_bindings(self) -> None:
-        """Decisions are logged and their Bindings lost; the leader dies, its successor takes them over and tells the nodes of them;
-        and then users edit what waits, which makes them void, and nodes are slow to hear what is decided instead."""
+        """Decisions are logged and their Bindings lost; the leader dies, its successor takes them over and tells the
+        nodes of them; and then users edit what waits, which makes them void, and nodes are slow to hear what is decided
+        instead."""
         if self.network.lost_orders:
             return
         self.clock.tell("no Binding is sent any more")
@@ -293,8 +295,8 @@ class World:
         self.clock.after(4.0, lambda: self._void_holds(self.clock.now + 10.0))
 
     def _forget_binding(self) -> None:
-        """A Binding is on its way when the log is lost, and its pod is one that cannot be touched. It comes true late, and then the log
-        is lost once more."""
+        """A Binding is on its way when the log is lost, and its pod is one that cannot be touched. It comes true late,
+        and then the log is lost once more."""
         core = self.leading()
         held = [hold for hold in core.holds.values() if hold.sequence] if core is not None else []
         if not held:
@@ -382,7 +384,8 @@ class World:
     # --- properties -------------------------------------------------------------------------------------------
 
     def _check(self) -> None:
-        """P1 and P4, from what the API server holds and what truly runs, without asking any book. Nothing is checked twice."""
+        """P1 and P4, from what the API server holds and what truly runs, without asking any book. Nothing is checked
+        twice."""
         state = (self.api.version, *(node.changes for node in self.nodes.values()))
         if state == self._checked:
             return
@@ -396,7 +399,8 @@ class World:
             if self._is_void(grant):
                 if pod["metadata"]["uid"] not in self.ever_excluded and not pod["metadata"].get("deletionTimestamp"):
                     raise Violation(
-                        f"P5: {pod['metadata']['name']} lives and is bound with {grant.grant_id}, which its node will never hand over"
+                        f"P5: {pod['metadata']['name']} lives and is bound with {grant.grant_id}, which its "
+                        "node will never hand over"
                     )
             else:
                 counted.add(grant.grant_id)

@@ -58,7 +58,8 @@ class Command:
         return Done(self.process.returncode, out.decode(), err.decode(), tuple(self.running()))
 
     def running(self) -> Sequence[str]:
-        """Whatever carries this command's mark in its environment: children and theirs, in whatever session they are."""
+        """Whatever carries this command's mark in its environment: children and theirs, in whatever session they
+        are."""
         wanted, found = f"{_MARK}={self.mark}".encode(), []
         for folder in Path("/proc").iterdir():
             if not folder.name.isdigit() or int(folder.name) == self.process.pid:

@@ -108,7 +108,10 @@ def at_work(host: Path, name: str) -> None:
 
 def locked(build: Path, pid: int) -> bool:
     """By the driver's word, asked by a process of its own: this one must not become part of that world."""
-    script = "import ctypes, sys; d = ctypes.CDLL(sys.argv[1]); s = ctypes.c_int(-1); d.cuInit(0); d.cuCheckpointProcessGetState(int(sys.argv[2]), ctypes.byref(s)); print(s.value)"
+    script = (
+        "import ctypes, sys; d = ctypes.CDLL(sys.argv[1]); s = ctypes.c_int(-1); d.cuInit(0); "
+        "d.cuCheckpointProcessGetState(int(sys.argv[2]), ctypes.byref(s)); print(s.value)"
+    )
     asked = subprocess.run(
         [sys.executable, "-c", script, str(build / "libcuda.so.1"), str(pid)],
         check=True,

@@ -2,8 +2,8 @@
 
 It keeps the rules of pkg/kubelet/cm/devicemanager (1.36): sockets in the plugin directory are wiped at its start, slots
 are allocated container by container in the pod's order, an init container's slots go to app containers after it, the
-checkpoint is written after each allocation, PreStartContainer precedes each start. The same behaviour of a real kubelet is
-shown in tests/node.
+checkpoint is written after each allocation, PreStartContainer precedes each start. The same behaviour of a real kubelet
+is shown in tests/node.
 """
 
 from __future__ import annotations
@@ -128,7 +128,8 @@ class FakeKubelet:
             self.write_checkpoint()
 
     async def start_container(self, pod: FakePod, container: str = "main") -> str:
-        """PreStartContainer, then the CDI name that the runtime would be asked for. Raises AioRpcError where it is refused."""
+        """PreStartContainer, then the CDI name that the runtime would be asked for. Raises AioRpcError where it is
+        refused."""
         await self.plugin.PreStartContainer(dp.PreStartContainerRequest(devices_ids=pod.slots[container]), timeout=30)
         return str(pod.answers[container].cdi_devices[0].name)
 

@@ -13,7 +13,8 @@ from services.node_agent.nri_api import ttrpc_pb2 as ttrpc
 
 
 class FakeRuntime:
-    """Knows the order in which containerd speaks: it answers the registration, configures the plugin and tells it what runs."""
+    """Knows the order in which containerd speaks: it answers the registration, configures the plugin and tells it what
+    runs."""
 
     def __init__(self, socket: Path, *, containers: tuple[pb.Container, ...] = (), rejects: str = "") -> None:
         self._socket, self._containers, self._rejects = socket, containers, rejects

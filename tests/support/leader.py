@@ -25,8 +25,8 @@ class Leader:
 
     def __init__(self, *objects: Any, term: int = 100, records: tuple[Any, ...] = (), mark: int | None = None, answer: bool = True, seen: int = 0,
                  **settings: Any) -> None:  # fmt: skip
-        """`records`: an earlier leader's, its term record put before them. `mark`: the last of them unless it is said; of an empty
-        log that of whoever has begun it."""
+        """`records`: an earlier leader's, its term record put before them. `mark`: the last of them unless it is said;
+        of an empty log that of whoever has begun it."""
         self.core = Core("tester", Settings(**settings))
         self.said: list[m.Command] = []
         self.objects: tuple[Fact, ...] = build.put(*objects)

@@ -1,4 +1,5 @@
-"""What is written in C and tests run: the interposer with its probe, and the fake driver, compiled by their own Makefiles."""
+"""What is written in C and tests run: the interposer with its probe, and the fake driver, compiled by their own
+Makefiles."""
 
 from __future__ import annotations
 
@@ -12,7 +13,8 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def enforcement_built(into: Path) -> Path:
-    """All of it in that folder. Skips where there is no C compiler; raises CalledProcessError with the compiler's words."""
+    """All of it in that folder. Skips where there is no C compiler; raises CalledProcessError with the compiler's
+    words."""
     if shutil.which("cc") is None or shutil.which("make") is None:
         pytest.skip("no C compiler")
     for folder in ("services/node_agent/interposer", "tests/fakes/cuda"):

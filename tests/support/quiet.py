@@ -7,8 +7,8 @@ from tests.support.preempting import Together
 
 
 def until_quiet(world: Together, *, quiet_s: float, most_s: float) -> None:
-    """Steps until for so long nothing has been bound or evicted, nobody is about to end, and nobody has waited for whom somebody could make room: a
-    pod is immune for a while, and then may be asked again."""
+    """Steps until for so long nothing has been bound or evicted, nobody is about to end, and nobody has waited for whom
+    somebody could make room: a pod is immune for a while, and then may be asked again."""
     began = since = world.now
     seen = (-1, -1)
     while world.now - since < quiet_s:

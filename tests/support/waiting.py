@@ -15,7 +15,8 @@ async def eventually(
     what: str = "",
     every_s: float = 0.01,
 ) -> Any:
-    """The first truthy value of `condition`, looked at every `every_s`. Fails, naming `what`, when none comes in time."""
+    """The first truthy value of `condition`, looked at every `every_s`. Fails, naming `what`, when none comes in
+    time."""
     deadline = asyncio.get_running_loop().time() + within_s
     while True:
         value = condition()

@@ -93,7 +93,8 @@ def _without_code(text: str) -> str:
 
 @cache
 def _anchors(document: Path) -> set[str]:
-    """GitHub's: letters, digits, - and _ of a heading in lower case, blanks as dashes, a number behind what comes again."""
+    """GitHub's: letters, digits, - and _ of a heading in lower case, blanks as dashes, a number behind what comes
+    again."""
     seen: Counter[str] = Counter()
     text = re.sub(r"^ *```.*?^ *```", "", document.read_text(), flags=re.DOTALL | re.MULTILINE)
     for heading in re.findall(r"^#{1,6} +(.+?) *$", text, re.MULTILINE):

@@ -24,7 +24,8 @@ def main() -> int:
         cgroups.enter(groups)
 
     try:
-        # It inherits both pipes to whoever started us, and ends when the incoming one does; then all in its namespace is killed.
+        # It inherits both pipes to whoever started us, and ends when the incoming one does; then all in its namespace
+        # is killed.
         inside = subprocess.Popen(
             [*UNSHARE, sys.executable, "-m", "tools.sandbox.inside", str(state)],
             preexec_fn=prepare,  # noqa: PLW1509

@@ -36,7 +36,8 @@ class Gpus:
         """The machine from now on: `errors` are NVML's, by GPU; `more` are further lines of the file."""
         wrong = errors or {}
         lines = [f"driver {DRIVER_VERSION}", "cuda 13000"] + [
-            f"gpu {i} {self.uuid(i)} {MODEL.replace(' ', '_')} {MEMORY_MIB} 0000{bus_id(i)} {i * 2 // self.count} 9 0 0 {wrong.get(i, 0)}"
+            f"gpu {i} {self.uuid(i)} {MODEL.replace(' ', '_')} {MEMORY_MIB} 0000{bus_id(i)} "
+            f"{i * 2 // self.count} 9 0 0 {wrong.get(i, 0)}"
             for i in range(self.count)
         ]
         lines += [f"minor {i} {minor(i)}" for i in range(self.count)]

@@ -32,7 +32,8 @@ _SYSCTLS = {
     "kernel/keys/root_maxkeys": "1000000",
     "kernel/keys/root_maxbytes": "25000000",
 }
-"""What a kubelet sets on its machine. These are not ours to change: it finds them as it wants them, in files over them."""
+"""What a kubelet sets on its machine. These are not ours to change: it finds them as it wants them, in files over
+them."""
 
 
 def bus_id(index: int) -> str:

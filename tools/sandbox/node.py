@@ -166,7 +166,8 @@ class Sandbox:
         raise SandboxError(f"there is no process {pid} in the sandbox")
 
     def pids_of(self, container_id: str) -> list[int]:
-        """The machine's ids of the processes that run in a container, as the runtime names it (64 hexadecimal digits)."""
+        """The machine's ids of the processes that run in a container, as the runtime names it (64 hexadecimal
+        digits)."""
         found = []
         for folder in Path("/proc").iterdir():
             try:

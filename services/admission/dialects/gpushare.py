@@ -14,7 +14,8 @@ MEMORY = "aliyun.com/gpu-mem"
 COUNT = "aliyun.com/gpu-count"
 _SUFFIX = {"GiB": "Gi", "MiB": "Mi"}
 _MOST_MIB = 1 << 24
-"""16 TiB. More than that in one container is a quantity that was written with a unit ("3Gi" would be 3221225472 GiB)."""
+"""16 TiB. More than that in one container is a quantity that was written with a unit ("3Gi" would be 3221225472
+GiB)."""
 
 
 class Gpushare:
@@ -36,7 +37,8 @@ class Gpushare:
         if memory * (1024 if setting.gpushare_unit == "GiB" else 1) > _MOST_MIB:
             raise RequestError(
                 "foreign-unit",
-                f"container {container.get('name', '')!r}: {MEMORY} is {memory} {setting.gpushare_unit}; it is a plain number of {setting.gpushare_unit} here, written without a unit",
+                f"container {container.get('name', '')!r}: {MEMORY} is {memory} {setting.gpushare_unit}; it is "
+                f"a plain number of {setting.gpushare_unit} here, written without a unit",
             )
         asked = {names.RESOURCE_GPU: str(count)} if count else {}
         return asked | ({names.RESOURCE_GPU_MEMORY: f"{memory}{_SUFFIX[setting.gpushare_unit]}"} if memory else {})

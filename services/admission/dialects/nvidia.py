@@ -1,4 +1,5 @@
-"""Plain NVIDIA: `nvidia.com/gpu: N` is N whole GPUs. Read only by opt-in, for NVIDIA's own plugin serves the same name."""
+"""Plain NVIDIA: `nvidia.com/gpu: N` is N whole GPUs. Read only by opt-in, for NVIDIA's own plugin serves the same
+name."""
 
 from __future__ import annotations
 
@@ -8,7 +9,8 @@ from shared.model import names
 
 RESOURCE = "nvidia.com/gpu"
 _SHARED = ("nvidia.com/gpumem", "nvidia.com/gpumem-percentage", "nvidia.com/gpucores", "nvidia.com/gpu.shared")
-"""With one of these beside it, the pod is written for another sharing system and means something else by nvidia.com/gpu."""
+"""With one of these beside it, the pod is written for another sharing system and means something else by
+nvidia.com/gpu."""
 
 
 class Nvidia:

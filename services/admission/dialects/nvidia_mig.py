@@ -1,5 +1,5 @@
-"""NVIDIA's mixed MIG strategy: `nvidia.com/mig-1g.10gb: N` is N instances of that profile. Read only where nvidia.com/gpu is
-read too, for NVIDIA's own plugin serves the same names."""
+"""NVIDIA's mixed MIG strategy: `nvidia.com/mig-1g.10gb: N` is N instances of that profile. Read only where
+nvidia.com/gpu is read too, for NVIDIA's own plugin serves the same names."""
 
 from __future__ import annotations
 

@@ -26,8 +26,8 @@ from shared.model.request import OPPORTUNISTIC, PodRequest
 
 _ROWS_LEAST, _ROWS_MOST = 1024, 8192
 _ROWS_BYTES = 256 << 20
-"""Rows are kept of as many shapes as fit in here, within those bounds. Where more of them wait, each change of the cluster
-computes all of their rows anew: half a second at 1,213 nodes and 2,000 shapes, instead of 28 ms."""
+"""Rows are kept of as many shapes as fit in here, within those bounds. Where more of them wait, each change of the
+cluster computes all of their rows anew: half a second at 1,213 nodes and 2,000 shapes, instead of 28 ms."""
 _KNOWN_MOST = 1024
 
 
@@ -74,7 +74,8 @@ class Engine:
                 self.policies[name].meet(state, placed=placed)
 
     def remember(self) -> None:
-        """What policies learn from is forgotten with each leader; the pods that have a place already tell most of it."""
+        """What policies learn from is forgotten with each leader; the pods that have a place already tell most of
+        it."""
         for state in self.book.pods.values():
             if state.ours and state.charged:
                 self.meet(state, placed=True)
@@ -106,7 +107,8 @@ class Engine:
         return row
 
     def decide(self, state: PodState, only: Bools | None = None) -> Place | None:
-        """The best place now, or None. `explain` says why not. `only`: the rows that may be looked at, all where None."""
+        """The best place now, or None. `explain` says why not. `only`: the rows that may be looked at, all where
+        None."""
         policy = self.policy_of(state)
         policy.learn()
         total = self.row(state).refresh()

@@ -1,8 +1,9 @@
 """Nodes that look alike to node filters and node scores, so that a new shape of pod is held against each look once and
 not against each of thousands of nodes.
 
-A look is all that those may look at: labels, taints, cordon, the agent's state and the inventory, without the names that
-are each node's own (its hostname, UUIDs of whole GPUs, bus ids). Pods that ask for one of these are held against each node.
+A look is all that those may look at: labels, taints, cordon, the agent's state and the inventory, without the names
+that are each node's own (its hostname, UUIDs of whole GPUs, bus ids). Pods that ask for one of these are held against
+each node.
 """
 
 from __future__ import annotations

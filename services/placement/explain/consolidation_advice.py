@@ -1,10 +1,11 @@
-"""Which moves make room for the least disturbance. Advice only: nothing is moved, and nothing is advised that was not tried.
+"""Which moves make room for the least disturbance. Advice only: nothing is moved, and nothing is advised that was not
+tried.
 
-For one pod: on each node that could ever take it, the cheapest pods are lifted until it fits, and those that need not move
-are put back; then all that were lifted must find another place, beside it and beside each other. The price is what the
-moves disturb, in GPU-seconds (`explaining.movable`). For the members of a gang the same is done one after the other in one
-world: all of them have room then, or nothing is advised. For groups of idle GPUs it is done for stand-ins that want whole
-GPUs, after as many of them as find room without any move have taken it, so that no move tears another group.
+For one pod: on each node that could ever take it, the cheapest pods are lifted until it fits, and those that need not
+move are put back; then all that were lifted must find another place, beside it and beside each other. The price is what
+the moves disturb, in GPU-seconds (`explaining.movable`). For the members of a gang the same is done one after the other
+in one world: all of them have room then, or nothing is advised. For groups of idle GPUs it is done for stand-ins that
+want whole GPUs, after as many of them as find room without any move have taken it, so that no move tears another group.
 """
 
 from __future__ import annotations
@@ -76,8 +77,8 @@ class _Room(msgspec.Struct, frozen=True):
 
 
 def advise(engine: Engine, goal: Goal, now: float, most_gpu_seconds: int = 0) -> Steps[Advice]:
-    """`now`: seconds since 1970. `most_gpu_seconds`: what may be disturbed in all, 0 for any. The engine's book must stand
-    still meanwhile (`trial.undisturbed`)."""
+    """`now`: seconds since 1970. `most_gpu_seconds`: what may be disturbed in all, 0 for any. The engine's book must
+    stand still meanwhile (`trial.undisturbed`)."""
     if goal.states:
         return (yield from _for_pods(engine, goal, now, most_gpu_seconds))
     plan = _Plan(engine, goal, now, most_gpu_seconds)
@@ -203,7 +204,8 @@ class _Plan:
         return rows
 
     def _guess(self, state: PodState, node: NodeState) -> list[Movable]:
-        """Pods of a node that may move, in the order in which to lift them until there is room; empty where all would not do."""
+        """Pods of a node that may move, in the order in which to lift them until there is room; empty where all would
+        not do."""
         book, moved, movable = self.world.book, {one.uid for one, _ in self.done}, list[Movable]()
         going = set(moved)
         for other in sorted(node.pods.values(), key=_came, reverse=True):
@@ -258,8 +260,8 @@ class _Plan:
         return _Room(name, tuple(moved))
 
     def _may_stay(self, one: Movable, place: Place) -> bool:
-        """Whether a pod may move to other GPUs of its node: where whoever takes its place is there before it comes again. Nobody
-        moves to where it is."""
+        """Whether a pod may move to other GPUs of its node: where whoever takes its place is there before it comes
+        again. Nobody moves to where it is."""
         held = self.engine.book.grants.get(self.engine.book.pods[one.uid].grant_id)
         return self.goal.waits and (held is None or held.grant.containers != place.containers)
 
@@ -296,8 +298,8 @@ def _came(state: PodState) -> tuple[str, str]:
 
 
 def _by_gpu(node: NodeState, movable: dict[str, Movable]) -> list[Movable]:
-    """Whole GPUs: those that are cheapest to empty first, of equals who came last, each emptied before the next; then what has no
-    GPU."""
+    """Whole GPUs: those that are cheapest to empty first, of equals who came last, each emptied before the next; then
+    what has no GPU."""
     on: dict[str, list[str]] = {room.uuid: [] for room in node.gpus if room.usable and room.mig is None}
     for held in node.grants.values():
         for uuid in {share.uuid for container in held.grant.containers.values() for share in container.gpus}:

@@ -18,8 +18,8 @@ _TRIES_A_KIND = 12
 
 
 def changes_of_pod(state: PodState, verdicts: Verdicts, book: Book) -> Steps[tuple[Counterfactual, ...]]:
-    """For each reason that alone keeps the pod off some node, the least change found that lets it in there. Reasons that
-    open most nodes first."""
+    """For each reason that alone keeps the pod off some node, the least change found that lets it in there. Reasons
+    that open most nodes first."""
     best: dict[str, tuple[int, Counterfactual]] = {}
     for code, nodes in _alone(verdicts, book):
         tries: Counter[str] = Counter()
@@ -54,8 +54,8 @@ def advice(verdicts: Verdicts, book: Book) -> tuple[str, ...]:
 
 
 def _alone(verdicts: Verdicts, book: Book) -> list[tuple[str, list[tuple[Reason, NodeState]]]]:
-    """By code, the nodes that this reason alone closes, most first; those of a code by how little is lacking, and how much
-    of their GPUs is free."""
+    """By code, the nodes that this reason alone closes, most first; those of a code by how little is lacking, and how
+    much of their GPUs is free."""
     alone: dict[str, list[tuple[Reason, NodeState]]] = {}
     for name, reasons in verdicts.items():
         if len(reasons) == 1 and name in book.nodes:

@@ -1,4 +1,5 @@
-"""What a pod could ask for instead, so that one reason against it falls. Nothing here is promised before it is tried."""
+"""What a pod could ask for instead, so that one reason against it falls. Nothing here is promised before it is
+tried."""
 
 from __future__ import annotations
 

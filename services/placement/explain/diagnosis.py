@@ -50,8 +50,8 @@ class Diagnosis:
         return reason
 
     def _state_of(self, node: NodeState) -> tuple[Any, ...] | None:
-        """All that reasons about GPUs look at: on a large cluster many nodes are in the same state, and full. None where
-        there is more to it."""
+        """All that reasons about GPUs look at: on a large cluster many nodes are in the same state, and full. None
+        where there is more to it."""
         if not self._alike or node.inventory is None or not node.gpus or node.gpus[-1].index >= len(node.gpus):
             return None
         if not all(room.usable and not room.kept for room in node.gpus):

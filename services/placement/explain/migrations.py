@@ -58,7 +58,8 @@ def move_of_another(state: PodState, verdicts: Verdicts, engine: Engine, now: fl
 
 
 def _empties(other: PodState, node: NodeState, book: Book) -> int:
-    """How many GPUs of the node have nothing on them only when it has gone. Asked of thousands, so of its own GPUs alone."""
+    """How many GPUs of the node have nothing on them only when it has gone. Asked of thousands, so of its own GPUs
+    alone."""
     held = book.grants.get(other.grant_id)
     given: dict[str, int] = {}
     for container in () if held is None else held.grant.containers.values():

@@ -72,7 +72,10 @@ class Reports:
 
     def gang_lacks(self, gang: GangState, placed: Iterable[PodState]) -> list[m.Command]:
         """A gang has begun and lacks members for longer than its time-out: those who have places are told."""
-        note = f"gang {gang.name} has {gang.has} of the {gang.minimum} pods it needs, for {gang.patience_s} s now; what was not bound has been given back. Delete the pods that run to free their GPUs, or let them wait"
+        note = (
+            f"gang {gang.name} has {gang.has} of the {gang.minimum} pods it needs, for {gang.patience_s} s now; "
+            "what was not bound has been given back. Delete the pods that run to free their GPUs, or let them wait"
+        )
         return [
             m.SendPatches(
                 tuple(
@@ -148,7 +151,8 @@ class Reports:
                 self._waiting[uid] = None
 
     def outdated(self, changed_at: float, now: float) -> list[str]:
-        """Those whose reason was said before something changed, and not just now; the oldest words first, a few at a time."""
+        """Those whose reason was said before something changed, and not just now; the oldest words first, a few at a
+        time."""
         found = [
             (at, uid)
             for uid, (_, at) in self._said.items()
@@ -157,8 +161,8 @@ class Reports:
         return [uid for _, uid in sorted(found)[:_OUTDATED_MOST]]
 
     def say_again(self, book: Book, held: Container[str], now: float) -> list[m.Command]:
-        """Reports that have not arrived on their pods, and nodes on their claims: a watcher that ends takes what it has not
-        written with it."""
+        """Reports that have not arrived on their pods, and nodes on their claims: a watcher that ends takes what it has
+        not written with it."""
         if now < self._look_at:
             return []
         self._look_at = now + SAY_AGAIN_S
@@ -178,8 +182,8 @@ class Reports:
     def explain_one(
         self, explainer: Explainer, queue: Queue, book: Book, first_seen: Mapping[str, float], now: float
     ) -> list[m.Command]:
-        """The reason of one pod that waits for a word. One a turn: it costs milliseconds on a large cluster. Of a gang all
-        hear it, for it is worked out once."""
+        """The reason of one pod that waits for a word. One a turn: it costs milliseconds on a large cluster. Of a gang
+        all hear it, for it is worked out once."""
         while self._waiting:
             uid, _ = self._waiting.popitem(last=False)
             gang = explainer.gangs.of(uid)

@@ -1,4 +1,5 @@
-"""Who is told why it waits though nothing has just been tried: gangs that gather for long, and those whose reason may have changed."""
+"""Who is told why it waits though nothing has just been tried: gangs that gather for long, and those whose reason may
+have changed."""
 
 from __future__ import annotations
 
@@ -23,8 +24,8 @@ class Reminders:
         self._changed = True
 
     def tick(self, now: float) -> None:
-        """Members who wait for others are told, once it looks as if these took their time. So is whoever has been told a reason
-        that may be another one now, though nothing that would let it in has changed."""
+        """Members who wait for others are told, once it looks as if these took their time. So is whoever has been told
+        a reason that may be another one now, though nothing that would let it in has changed."""
         if now < self._look_at:
             return
         self._look_at = now + _GATHERING_S

@@ -25,7 +25,8 @@ _WORSE = {
 
 
 def runner_up(node: str, candidates: Sequence[Candidate]) -> str:
-    """What comes next to `node` among the candidates (best first), and what speaks against it most; empty without any."""
+    """What comes next to `node` among the candidates (best first), and what speaks against it most; empty without
+    any."""
     own = next((c for c in candidates if c.node == node), None)
     other = next((c for c in candidates if c.node != node), None)
     if other is None:

@@ -1,7 +1,7 @@
 """Long answers in short steps, so that whoever decides is never kept waiting.
 
-A question is a generator that yields wherever it may be interrupted, and returns its answer. Between two steps the book may
-change; what is said in the end is checked against the book of the last step.
+A question is a generator that yields wherever it may be interrupted, and returns its answer. Between two steps the book
+may change; what is said in the end is checked against the book of the last step.
 """
 
 from __future__ import annotations

@@ -25,8 +25,8 @@ _ATTEMPTS = 2
 
 
 class TrialEngine(Engine):
-    """The origin's score rows serve here too, so that a trial looks only at what it has changed itself; then the origin's
-    book must stand still meanwhile. Not so without them (`rows`)."""
+    """The origin's score rows serve here too, so that a trial looks only at what it has changed itself; then the
+    origin's book must stand still meanwhile. Not so without them (`rows`)."""
 
     def __init__(self, origin: Engine, fork: Fork, *, rows: bool = True) -> None:
         self.__dict__.update(vars(origin))
@@ -111,8 +111,8 @@ class Trial:
 
 
 def undisturbed(engine: Engine, attempt: Callable[[Engine], Steps[T]]) -> Steps[T]:
-    """What needs the book to stand still, in steps: begun anew where it changes between two of them. After a few times of
-    that on a copy of the whole book, which is made in one go."""
+    """What needs the book to stand still, in steps: begun anew where it changes between two of them. After a few times
+    of that on a copy of the whole book, which is made in one go."""
     book = engine.book
     for _ in range(_ATTEMPTS):
         steps, cursor = attempt(engine), book.arrays.cursor

@@ -143,7 +143,8 @@ def _add_gpus(more: AddGpus, trial: Trial) -> None:
 
 
 def _resized(size: Resize, trial: Trial) -> PodState | None:
-    """Stays where it is if it fits there; else it is returned, homeless. One that waits already goes on waiting, resized."""
+    """Stays where it is if it fits there; else it is returned, homeless. One that waits already goes on waiting,
+    resized."""
     uid = trial.book.uid_by_key.get(f"{size.namespace}/{size.name}")
     if uid is None:
         raise Impossible(f"no pod {size.namespace}/{size.name} is known; check the name and the namespace (-n)")
@@ -219,7 +220,8 @@ def _sentence(moves: list[Move], stranded: list[PlacedPod], fits: list[PlacedPod
         said.append(f"{_pods(len(moves))} would move and find a place")
     if stranded:
         said.append(
-            f"{_pods(len(stranded))} would find none ({', '.join(f'{p.namespace}/{p.name}' for p in stranded[:3])}{', …' if len(stranded) > 3 else ''})"
+            f"{_pods(len(stranded))} would find none "
+            f"({', '.join(f'{p.namespace}/{p.name}' for p in stranded[:3])}{', …' if len(stranded) > 3 else ''})"
         )
     if fits:
         said.append(f"{_pods(len(fits))} that {'waits' if len(fits) == 1 else 'wait'} would fit then")

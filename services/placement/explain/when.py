@@ -34,8 +34,8 @@ class End(msgspec.Struct, frozen=True, order=True):
 
 
 def end_of(state: PodState, now: float) -> End | None:
-    """When a placed pod ends, as far as anybody says. What should have ended already tells nothing any more; a pod that has
-    not started is taken to start now."""
+    """When a placed pod ends, as far as anybody says. What should have ended already tells nothing any more; a pod that
+    has not started is taken to start now."""
     deadline_s, expected_s, deleted = state.pod.spec.active_deadline_seconds, state.life.expected_s, ends_by(state.pod)
     if deadline_s is expected_s is deleted is None:
         return None
@@ -52,8 +52,8 @@ def end_of(state: PodState, now: float) -> End | None:
 
 
 def when_kept(state: PodState, engine: Engine, now: float, shadows: Sequence[PodState]) -> Steps[WhenExplanation]:
-    """Of a pod that others make room for. `shadows`: what stands where places are kept for it and its gang, and is not in its way.
-    The book has to stand still meanwhile (`undisturbed`)."""
+    """Of a pod that others make room for. `shadows`: what stands where places are kept for it and its gang, and is not
+    in its way. The book has to stand still meanwhile (`undisturbed`)."""
     trial = Trial(engine)
     for shadow in shadows:
         trial.book.unreserve(shadow)
@@ -101,7 +101,10 @@ def when(state: PodState, engine: Engine, now: float, *, ahead: int = 0) -> Step
     at, name = found
     needed = yield from _needed(state, engine, name, [end for end in ends[name] if end.at <= at])
     if needed is None:
-        sentence = f"not by known ends alone: there would be room on {name} in {_duration(round(at - now))}, and other pods or volumes keep it away"
+        sentence = (
+            f"not by known ends alone: there would be room on {name} in {_duration(round(at - now))}, and "
+            "other pods or volumes keep it away"
+        )
         return msgspec.structs.replace(
             told, sentence=sentence, assumptions=_assumptions(state, (), ahead, without), without_end=without
         )
@@ -171,7 +174,8 @@ def _fits(state: PodState, trial: Trial, node: NodeState) -> bool:
 
 
 def _needed(state: PodState, engine: Engine, name: str, ends: Sequence[End]) -> Steps[list[End] | None]:
-    """Those of the ends without which it would not fit. None where it does not even with all: other pods are in its way."""
+    """Those of the ends without which it would not fit. None where it does not even with all: other pods are in its
+    way."""
     needed = [end for end in ends if end.uid in engine.book.pods]
     if not _starts(state, engine, name, needed):
         return None

@@ -1,7 +1,8 @@
 """What a filter is. One file each; `services/placement/filters/__init__.py` registers them in the order they are asked.
 
 Scopes:
-- `node`: depends on the pod's shape and on the Node object, inventory or agent alone. Cached per shape until those change.
+- `node`: depends on the pod's shape and on the Node object, inventory or agent alone. Cached per shape until those
+  change.
 - `cluster`: depends on other pods or other objects. Prepared anew for each decision.
 """
 

@@ -17,7 +17,8 @@ from shared.model.request import GpuAsk, PodRequest
 
 
 class GpuKind(Filter):
-    """What a node's GPUs are: model, and the promise that its strategies can keep. Full or empty does not matter here."""
+    """What a node's GPUs are: model, and the promise that its strategies can keep. Full or empty does not matter
+    here."""
 
     name = "gpu-kind"
     scope = "node"
@@ -47,7 +48,8 @@ class GpuKind(Filter):
                 if no_instance is not None and strategy_for(ask, request.isolation, node.inventory.strategies) is None:
                     return Reason(
                         code="isolation",
-                        sentence=f"the node can share by {', '.join(node.inventory.strategies)}, none of which promises {'a whole GPU' if ask.whole else request.isolation}",
+                        sentence=f"the node can share by {', '.join(node.inventory.strategies)}, none of which "
+                        f"promises {'a whole GPU' if ask.whole else request.isolation}",
                         helps="ask for kerf.dev/isolation: soft"
                         if not ask.whole
                         else "use a node that gives whole GPUs",
@@ -116,7 +118,8 @@ def _no_instance(ask: GpuAsk, node: NodeState) -> Reason | None:
     if ask.whole or (ask.count > 1 and not ask.profile):
         return Reason(
             code="mig-mode",
-            sentence=f"the node's GPUs are in MIG mode and give single instances ({names}), the pod wants {'whole GPUs' if ask.whole else f'parts of {ask.count} GPUs'}",
+            sentence=f"the node's GPUs are in MIG mode and give single instances ({names}), the pod wants "
+            f"{'whole GPUs' if ask.whole else f'parts of {ask.count} GPUs'}",
             helps="ask for an instance by kerf.dev/mig-<profile>, or use a node without MIG",
         )
     return Reason(

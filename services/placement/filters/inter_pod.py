@@ -14,9 +14,9 @@ from shared.model.selectors import labels_match
 class InterPod(Filter):
     """Required pod affinity and anti-affinity, and the anti-affinity of pods already placed against this one.
 
-    As kube-scheduler's InterPodAffinity: a term's domain is the set of nodes with the same value of its topology key. Of
-    several affinity terms each needs a pod in its domain that matches all of them; where no placed pod does, a pod that
-    matches its own terms may be the first of its kind. namespaceSelector looks at the namespaces known.
+    As kube-scheduler's InterPodAffinity: a term's domain is the set of nodes with the same value of its topology key.
+    Of several affinity terms each needs a pod in its domain that matches all of them; where no placed pod does, a pod
+    that matches its own terms may be the first of its kind. namespaceSelector looks at the namespaces known.
     """
 
     name = "inter-pod"

@@ -42,7 +42,8 @@ class Resources(Filter):
                 lacking = demand.memory_bytes - max(0, free)
                 return Reason(
                     code="memory",
-                    sentence=f"needs {format_mib(-(-demand.memory_bytes // MIB))} memory, {format_mib(max(0, free) // MIB)} free",
+                    sentence=f"needs {format_mib(-(-demand.memory_bytes // MIB))} memory, "
+                    f"{format_mib(max(0, free) // MIB)} free",
                     helps=f"ask for {format_mib(-(-lacking // MIB))} less memory",
                     lacking=lacking,
                 )
@@ -50,7 +51,8 @@ class Resources(Filter):
             if demand.ephemeral_bytes and demand.ephemeral_bytes > free:
                 return Reason(
                     code="ephemeral-storage",
-                    sentence=f"needs {format_mib(-(-demand.ephemeral_bytes // MIB))} ephemeral storage, {format_mib(max(0, free) // MIB)} free",
+                    sentence=f"needs {format_mib(-(-demand.ephemeral_bytes // MIB))} ephemeral storage, "
+                    f"{format_mib(max(0, free) // MIB)} free",
                     helps="ask for less ephemeral storage",
                 )
             return _extended(pod, node)

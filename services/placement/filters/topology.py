@@ -33,7 +33,8 @@ class GpuTopology(Filter):
 
 
 def lacking_set(request: PodRequest, fabric: Fabric, places: int, where: str) -> Reason | None:
-    """Why no container of the pod could have its GPUs of these; None where each could, or where they are too few anyway."""
+    """Why no container of the pod could have its GPUs of these; None where each could, or where they are too few
+    anyway."""
     for ask in request.asks.values():
         if places.bit_count() < ask.count:
             continue
@@ -56,7 +57,10 @@ def _no_peers(count: int, group: int, fabric: Fabric, places: int, where: str) -
     most = group.bit_count()
     far = next((a, b) for a in places_of(places) for b in places_of(places & ~fabric.peers[a]) if a < b)
     a, b = (fabric.indices[place] for place in far)
-    sentence = f"needs {count} GPUs that all reach each other peer to peer, {where} at most {most} do (GPU {a} does not reach GPU {b})"
+    sentence = (
+        f"needs {count} GPUs that all reach each other peer to peer, {where} at most {most} do (GPU {a} does "
+        f"not reach GPU {b})"
+    )
     return Reason(
         code="no-peer-access",
         sentence=sentence,

@@ -39,7 +39,8 @@ class TopologySpread(Filter):
                 if value is None:
                     return Reason(
                         code="spread-no-key",
-                        sentence=f"the node has no label {constraint.topology_key}, by which the pod wants to be spread",
+                        sentence=f"the node has no label {constraint.topology_key}, by which the pod wants to be "
+                        "spread",
                         helps=f"label the node with {constraint.topology_key}",
                     )
                 least = min(counts.values(), default=0)
@@ -50,7 +51,8 @@ class TopologySpread(Filter):
                 if skew > constraint.max_skew:
                     return Reason(
                         code="spread",
-                        sentence=f"{constraint.topology_key}={value} would have {skew} more matching pods than the emptiest domain, {constraint.max_skew} allowed",
+                        sentence=f"{constraint.topology_key}={value} would have {skew} more matching pods than the "
+                        f"emptiest domain, {constraint.max_skew} allowed",
                         helps=f"allow a maxSkew of {skew}, or free another {constraint.topology_key}",
                     )
             return None

@@ -23,9 +23,9 @@ _SINGLE_NODE_DISKS = ("gce_persistent_disk", "aws_elastic_block_store", "rbd", "
 class Volumes(Filter):
     """Claims, volumes and where they can be reached (VolumeBinding, VolumeRestrictions, VolumeZone, one-pod access).
 
-    A bound claim pins the pod to its volume's nodes. An unbound claim of a class with WaitForFirstConsumer fits where an
-    available volume matches, or where the class may provision; which of these happens is written on the claim when the
-    pod has its node (`selected_node`). An unbound claim of an immediate class waits for its binder.
+    A bound claim pins the pod to its volume's nodes. An unbound claim of a class with WaitForFirstConsumer fits where
+    an available volume matches, or where the class may provision; which of these happens is written on the claim when
+    the pod has its node (`selected_node`). An unbound claim of an immediate class waits for its binder.
     """
 
     name = "volumes"
@@ -76,8 +76,9 @@ def waits_for_consumer(claim: PersistentVolumeClaim, book: Book) -> bool:
 
 
 def choose_volumes(claims: list[PersistentVolumeClaim], node: NodeState, book: Book) -> dict[str, str]:
-    """By the name of each unbound claim the volume that it gets on this node: the one reserved for it, else the smallest
-    free one, each volume once; empty text where there is none. Small claims choose first (as kube-scheduler's binder)."""
+    """By the name of each unbound claim the volume that it gets on this node: the one reserved for it, else the
+    smallest free one, each volume once; empty text where there is none. Small claims choose first (as kube-scheduler's
+    binder)."""
     volumes = sorted(
         book.others.get("PersistentVolume", {}).values(),
         key=lambda v: (whole(v.spec.capacity.get("storage", 0)), v.metadata.name),
@@ -162,7 +163,8 @@ def _reaches(claim: PersistentVolumeClaim, node: NodeState, book: Book) -> Reaso
     if elsewhere is not None:
         return Reason(
             code="volume-elsewhere",
-            sentence=f"volume {elsewhere.metadata.name}, which is reserved for claim {name}, is not to be had on the node",
+            sentence=f"volume {elsewhere.metadata.name}, which is reserved for claim {name}, is not to be had on the "
+            "node",
             helps="use a volume that the node can reach",
         )
     storage = book.others["StorageClass"][claim.spec.storage_class_name or ""]
@@ -209,7 +211,8 @@ def _matches(claim: PersistentVolumeClaim, volume: PersistentVolume) -> bool:
         return False
     return (
         volume.metadata.deletion_timestamp is None
-        # A volume without a phase, or just made, is no less free; one that its claim is about to get may say so already.
+        # A volume without a phase, or just made, is no less free; one that its claim is about to get may say so
+        # already.
         and volume.status.get("phase", "")
         in ("", "Pending", "Available", *(("Bound",) if spec.claim_ref is not None else ()))
         and spec.storage_class_name == (claim.spec.storage_class_name or "")

@@ -1,15 +1,16 @@
 """How a leader session uses KERF_LOG, step by step, without I/O (rules R1 and R5 of docs/protocol.md).
 
-Each method of `LogProtocol` is a generator: it yields a request, is sent the answer, and returns its result. A failed request is
-thrown into it as Refused, Unknown or NoStream, with the meaning that these have in shared/bus/port.py. `log_client` runs the
-requests on NATS; `tests/sim` runs the same code on a simulated log.
+Each method of `LogProtocol` is a generator: it yields a request, is sent the answer, and returns its result. A failed
+request is thrown into it as Refused, Unknown or NoStream, with the meaning that these have in shared/bus/port.py.
+`log_client` runs the requests on NATS; `tests/sim` runs the same code on a simulated log.
 
 Three things keep a stale leader, or a leader on a damaged log, from appending:
 - the fence: an append is accepted only while the newest term is this session's own;
 - the chain: an append is accepted only if the record before it is the last one that this session knows of;
-- the mark: after each append the session writes the record's sequence to a key that lives in the memory of the NATS servers, by
-  compare-and-swap. Nothing is done on the strength of a record before its mark is written. A log that lacks the marked record has
-  lost acknowledged records; so may have a log whose mark is gone, for then all NATS servers have been restarted.
+- the mark: after each append the session writes the record's sequence to a key that lives in the memory of the NATS
+  servers, by compare-and-swap. Nothing is done on the strength of a record before its mark is written. A log that lacks
+  the marked record has lost acknowledged records; so may have a log whose mark is gone, for then all NATS servers have
+  been restarted.
 """
 
 from __future__ import annotations
@@ -77,7 +78,8 @@ class Pause(Request, frozen=True):
 
 
 class DeleteLog(Request, frozen=True):
-    """Delete the whole stream, and provision it anew with a first sequence of at least `first_sequence`. Answer: None."""
+    """Delete the whole stream, and provision it anew with a first sequence of at least `first_sequence`. Answer:
+    None."""
 
     first_sequence: int
 
@@ -107,7 +109,8 @@ class LogProtocol:
         self.term = self._last = yield from self._append_term(
             "elected", fence=newest.sequence if newest else 0, after=None
         )
-        # The mark stays as it is until this session appends a record: it is the evidence by which the log is trusted or deleted,
+        # The mark stays as it is until this session appends a record: it is the evidence by which the log is trusted or
+        # deleted,
         # and whoever comes next needs it if this session ends before.
         value, self._mark_revision = yield ReadMark()
         self.found_mark = None if value is None else _readable(value)
@@ -126,7 +129,8 @@ class LogProtocol:
         try:
             sequence: int = yield AppendRecord(subjects.LOG_TERM, payload, fence, after)
         except Unknown:
-            # It may have been written, or may yet be. A term that is not used costs the next leader a touch of pending pods.
+            # It may have been written, or may yet be. A term that is not used costs the next leader a touch of pending
+            # pods.
             newest: LogEntry | None = yield ReadNewestTerm()
             if newest is None or newest.payload != payload or newest.sequence <= fence:
                 raise Refused(

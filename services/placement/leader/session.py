@@ -175,7 +175,8 @@ class LeaderSession:
             inventory = decode(entry.value, Inventory)
             if entry.key != subjects.token(inventory.node):
                 raise ContractError(
-                    f"the inventory under {entry.key} speaks of node {inventory.node!r}; an agent speaks of its own alone"
+                    f"the inventory under {entry.key} speaks of node {inventory.node!r}; an agent speaks of its "
+                    "own alone"
                 )
             self._put(m.InventorySeen(inventory))
 

@@ -39,8 +39,8 @@ class Policy:
         """Asked before each decision: the moment to draw conclusions, where some are due."""
 
     def score(self, pod: PodState, arrays: Arrays, rows: Ints, fit: Bools | None) -> Ints | None:
-        """One score a row. `fit` says, for each row and GPU column, whether the pod's largest ask fits there; a row has at
-        least as many of them as it asks for, or its score is not used. None where it has nothing to say."""
+        """One score a row. `fit` says, for each row and GPU column, whether the pod's largest ask fits there; a row has
+        at least as many of them as it asks for, or its score is not used. None where it has nothing to say."""
         raise NotImplementedError
 
     def order(self, pod: PodState, ask: GpuAsk, fitting: list[GpuRoom], node: NodeState) -> list[GpuRoom]:
@@ -58,8 +58,8 @@ class Policy:
         return self.order(pod, ask, fitting, node)[: ask.count]
 
     def on(self, book: Book) -> Self:
-        """A twin for another book, such as a fork to try things on. It knows what this one has learned, and what it learns
-        from then on is its own."""
+        """A twin for another book, such as a fork to try things on. It knows what this one has learned, and what it
+        learns from then on is its own."""
         twin = copy(self)
         for name, value in vars(self).items():
             setattr(twin, name, book if name == "book" else copy(value))

@@ -30,8 +30,8 @@ class Typical(NamedTuple):
 
 
 def typical_of(pods: Iterable[tuple[Kind, str, float]], arrays: Arrays) -> Typical:
-    """`pods`: kind, its wish for GPU models as text, and how many. By CPU, share, count and that text (host memory plays no
-    part) the most frequent first, equals as published, cut at TYPICAL."""
+    """`pods`: kind, its wish for GPU models as text, and how many. By CPU, share, count and that text (host memory
+    plays no part) the most frequent first, equals as published, cut at TYPICAL."""
     groups: dict[tuple[int, int, int, str], float] = {}
     takes: dict[str, Bools] = {}
     most_mib = int(arrays.gpu_total_mib.max())
@@ -58,9 +58,9 @@ def typical_of(pods: Iterable[tuple[Kind, str, float]], arrays: Arrays) -> Typic
 
 @jit
 def fragmentation(cpu_free: int, rests: Ints, kind: int, typical: Typical) -> float:
-    """Expected milli-GPU of a node that a typical pod cannot use: all of it where the pod cannot run there, else the GPUs
-    that are too small for it. Summed by cause first, in the published order: the score is cut to an integer, and there the
-    last bit of a sum decides."""
+    """Expected milli-GPU of a node that a typical pod cannot use: all of it where the pod cannot run there, else the
+    GPUs that are too small for it. Summed by cause first, in the published order: the score is cut to an integer, and
+    there the last bit of a sum decides."""
     total = rests.sum()
     lost = np.zeros(6)
     for pod in range(typical.part.size):

@@ -12,7 +12,8 @@ _MANY = 1 << 30
 
 
 class Spread(Policy):
-    """The least-loaded GPU first. Load is the number of containers bound to it, for NVML misses those without a process."""
+    """The least-loaded GPU first. Load is the number of containers bound to it, for NVML misses those without a
+    process."""
 
     name = "spread"
 

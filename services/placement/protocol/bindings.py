@@ -1,4 +1,5 @@
-"""From a logged decision to its Binding (R2, R4). It is sent, repeated, and voided by a touch once it cannot succeed."""
+"""From a logged decision to its Binding (R2, R4). It is sent, repeated, and voided by a touch once it cannot
+succeed."""
 
 from __future__ import annotations
 

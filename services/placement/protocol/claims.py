@@ -70,7 +70,8 @@ def allocations(state: PodState, grant: Grant, book: Book) -> tuple[AllocateClai
 
 
 class Slices:
-    """What nodes' ResourceSlices should say, and whether they do. The kubelet deletes those of its node when it starts."""
+    """What nodes' ResourceSlices should say, and whether they do. The kubelet deletes those of its node when it
+    starts."""
 
     def __init__(self, book: Book) -> None:
         self.book = book

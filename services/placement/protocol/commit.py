@@ -99,7 +99,10 @@ class Committer:
         placed = tried.placed
         size = sum(len(encode(self._decision(one.state, one.place, one.grant))) for one in placed)
         if size > RECORD_MOST_BYTES:
-            why = f"the decisions for {len(placed)} of its pods come to {size} bytes, and the log takes {RECORD_MOST_BYTES} in one record"
+            why = (
+                f"the decisions for {len(placed)} of its pods come to {size} bytes, and the log takes "
+                f"{RECORD_MOST_BYTES} in one record"
+            )
             self.scheduler.gang_refused(gang, placed, why, now)
             return said
         for one in placed:

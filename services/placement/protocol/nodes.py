@@ -37,7 +37,8 @@ class Nodes:
         self._number = 0
         """The number of the newest order to a node; see NodeGrant.number."""
         self._first_number: dict[str, int] = {}
-        """By node that must be synced: the number of the first sync since then. Answers to earlier ones are outdated."""
+        """By node that must be synced: the number of the first sync since then. Answers to earlier ones are
+        outdated."""
         self._named_unbound: set[str] = set()
         """Grants that a node has received in a sync before their pods were seen bound."""
         self._term_checked_at = float("-inf")

@@ -97,7 +97,10 @@ class Recovery:
         if seen >= term:
             return f"sequence {seen} has been acted on, and the term taken now is {term}"
         if self.mark is None:
-            return "the NATS servers do not remember which record was the last: all of them were restarted, or the store is restored"
+            return (
+                "the NATS servers do not remember which record was the last: all of them were restarted, or the "
+                "store is restored"
+            )
         if self.mark.term and not self._has(self.mark):
             return (
                 f"record {self.mark.sequence} of term {self.mark.term} has been acted on, and the log does not have it"
@@ -160,7 +163,8 @@ class Recovery:
         return True
 
     def not_sent(self, uids: Iterable[str], now: float) -> None:
-        """These touches were not carried out, so they say nothing of their pods: the time until exclusion starts again."""
+        """These touches were not carried out, so they say nothing of their pods: the time until exclusion starts
+        again."""
         for uid in uids:
             if uid in self._touching:
                 self._touching[uid].since = now

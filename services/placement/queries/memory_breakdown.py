@@ -7,8 +7,8 @@
 | returning | yes | of slices that take back what they had given up: nobody else gets it, and they go on when all is done |
 | suspended | no | given up for a while: on the host, or not allocated by who was shrunk |
 
-The first three are on the device together, and all four are what was given. What a plan keeps for whom others make room stands
-beside them: until they have given back it is theirs.
+The first three are on the device together, and all four are what was given. What a plan keeps for whom others make room
+stands beside them: until they have given back it is theirs.
 """
 
 from __future__ import annotations
@@ -34,8 +34,9 @@ class MemoryBreakdown(msgspec.Struct):
 
 
 def memory_breakdown(node: NodeState, returns: Callable[[PodState], bool]) -> dict[str, MemoryBreakdown]:
-    """By GPU uuid. `returns`: whether a pod is taking back what it gave up. Of a node that has not told this leader yet what runs
-    there, what its pods' annotations say: the book counts all of them whole until then, so that nobody gets what others have."""
+    """By GPU uuid. `returns`: whether a pod is taking back what it gave up. Of a node that has not told this leader yet
+    what runs there, what its pods' annotations say: the book counts all of them whole until then, so that nobody gets
+    what others have."""
     found: dict[str, MemoryBreakdown] = defaultdict(MemoryBreakdown)
     for held in node.grants.values():
         state = node.pods.get(held.uid)

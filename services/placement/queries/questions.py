@@ -1,4 +1,5 @@
-"""Questions of why, what if, when, and how to make room, each in steps that keep nobody waiting. Nothing here changes anything."""
+"""Questions of why, what if, when, and how to make room, each in steps that keep nobody waiting. Nothing here changes
+anything."""
 
 from __future__ import annotations
 
@@ -139,7 +140,8 @@ def _goal_of(core: Core, query: AdviseQuery) -> Goal:
         )[: gang.need]
         if len(states) < gang.need:
             raise Unanswerable(
-                f"gang {gang.name} has {gang.members} of {gang.minimum} pods: the others must come before any room would help"
+                f"gang {gang.name} has {gang.members} of {gang.minimum} pods: the others must come before any "
+                "room would help"
             )
         if gang.need > GANG_MOST:
             raise Unanswerable(
@@ -172,7 +174,8 @@ def _known(core: Core, namespace: str, name: str) -> PodState:
     state = core.book.pods[uid]
     if not state.ours:
         raise Unanswerable(
-            f"pod {namespace}/{name} is not Kerf's: its schedulerName is {state.pod.spec.scheduler_name or 'default-scheduler'!r}"
+            f"pod {namespace}/{name} is not Kerf's: its schedulerName is "
+            f"{state.pod.spec.scheduler_name or 'default-scheduler'!r}"
         )
     return state
 

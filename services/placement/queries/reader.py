@@ -156,7 +156,8 @@ def status(core: Core, query: StatusQuery, *, leader: bool) -> StatusAnswer:
 
 
 def fragmentation_milli(core: Core) -> int:
-    """GPU milli that is free and that no request shape seen lately could take: too little left, of one thing or the other."""
+    """GPU milli that is free and that no request shape seen lately could take: too little left, of one thing or the
+    other."""
     arrays = core.book.arrays
     rows = np.arange(len(core.book.row_names), dtype=np.int64)
     if rows.size == 0:

@@ -1,8 +1,8 @@
 """Pods that a kubelet turned away at its door: those who come after them avoid that node for a while.
 
-The kubelet checks again what the scheduler decided, and a pod that it does not admit has failed for good. Its owner makes
-another at once, for which the same node is the best again: without a pause the two would make failed pods by the hundred
-(kubernetes #125579: a kubelet that has started and not yet met the device plugin).
+The kubelet checks again what the scheduler decided, and a pod that it does not admit has failed for good. Its owner
+makes another at once, for which the same node is the best again: without a pause the two would make failed pods by the
+hundred (kubernetes #125579: a kubelet that has started and not yet met the device plugin).
 """
 
 from __future__ import annotations

@@ -2,13 +2,14 @@
 
 - Order: priority first, then age (creation, then first sight). Within a priority age alone decides, so no pod starves.
 - A pod that cannot fit costs one attempt each time something changes that could help it, and delays no other group.
-- A pod whose fit depends on other pods or objects (affinity, spread, host ports, volumes) is a group of its own. It is tried
-  again when such an object changes, after a pause that doubles from 1 s to 10 s.
-- A gang is one group. Its place follows from the priority and the age of its first member. Members above its minimum come
-  after all other pods of their priority, so that no gang grows while another one is below its minimum.
-- With queues (`fair`) the order above holds within each queue. `Fair` chooses between queues, by the first pod of each that may
-  be tried.
-- A pod whose Binding was refused pauses likewise, and is a group of its own from then on: the others of its shape go on.
+- A pod whose fit depends on other pods or objects (affinity, spread, host ports, volumes) is a group of its own. It is
+  tried again when such an object changes, after a pause that doubles from 1 s to 10 s.
+- A gang is one group. Its place follows from the priority and the age of its first member. Members above its minimum
+  come after all other pods of their priority, so that no gang grows while another one is below its minimum.
+- With queues (`fair`) the order above holds within each queue. `Fair` chooses between queues, by the first pod of each
+  that may be tried.
+- A pod whose Binding was refused pauses likewise, and is a group of its own from then on: the others of its shape go
+  on.
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ Entry = tuple[int, str, int, str]
 
 
 class EquivalenceGroup:
-    """Pods of one shape, best first. `unschedulable`: its head did not fit, and nothing has changed since that could help."""
+    """Pods of one shape, best first. `unschedulable`: its head did not fit, and nothing has changed since that could
+    help."""
 
     def __init__(self, key: bytes, plain: bool, queue: str) -> None:
         self.key, self.plain, self.queue = key, plain, queue
@@ -75,8 +77,8 @@ class Queue:
         return uid in self._group_of
 
     def add(self, state: PodState, key: bytes, *, plain: bool) -> None:
-        """Puts a pod in the group `key`, or moves it there after its shape has changed. An unschedulable group stays so: a pod
-        of the same shape fits no better."""
+        """Puts a pod in the group `key`, or moves it there after its shape has changed. An unschedulable group stays
+        so: a pod of the same shape fits no better."""
         plain = plain and state.uid not in self._pauses
         queue = "" if self._fair is None else self._fair.queue_of(state)
         if queue and self._fair is not None:
@@ -84,8 +86,8 @@ class Queue:
         self._put(state, key if plain else key + state.uid.encode(), queue, plain=plain)
 
     def add_to_gang(self, state: PodState, gang: str, *, spare: bool = False) -> None:
-        """Puts a pod in the group of its gang, which pauses only when `pause_for` says so. `spare`: the gang has its minimum
-        without this pod, which comes after all other pods of its priority."""
+        """Puts a pod in the group of its gang, which pauses only when `pause_for` says so. `spare`: the gang has its
+        minimum without this pod, which comes after all other pods of its priority."""
         queue = "" if self._fair is None else self._fair.queue_of(state)
         self._put(state, (b"spare " if spare else b"gang ") + gang.encode(), queue, plain=True, spare=spare)
 
@@ -185,8 +187,8 @@ class Queue:
         return Amount() if self._amount_of is None else self._amount_of(uid)
 
     def leave(self) -> list[str]:
-        """Removes all pods, to be added again after the queues have changed. Ages and pauses stay. Returns the uids in order of
-        arrival."""
+        """Removes all pods, to be added again after the queues have changed. Ages and pauses stay. Returns the uids in
+        order of arrival."""
         uids = [member[3] for group in self.groups.values() for member in group.members]
         uids.sort(key=lambda uid: self._arrival[uid])
         self.groups, self._group_of, self._heads = {}, {}, {}
@@ -194,8 +196,8 @@ class Queue:
         return uids
 
     def mark_unschedulable(self, uid: str, now: float, *, pause_s: float = 0.0) -> None:
-        """The pod does not fit: its group waits for a change. A group of one pod pauses as well, longer each time, or for
-        `pause_s` where what it waits for is already on its way."""
+        """The pod does not fit: its group waits for a change. A group of one pod pauses as well, longer each time, or
+        for `pause_s` where what it waits for is already on its way."""
         group = self._group_of[uid]
         group.unschedulable = True
         self._mark_dirty(group)

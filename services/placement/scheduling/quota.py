@@ -1,5 +1,5 @@
-"""Whether a pod that is not created yet would pass its namespace's ResourceQuotas. The API server has the say on those that
-are: what it admits is counted, and placement asks no more."""
+"""Whether a pod that is not created yet would pass its namespace's ResourceQuotas. The API server has the say on those
+that are: what it admits is counted, and placement asks no more."""
 
 from __future__ import annotations
 

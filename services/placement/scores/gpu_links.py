@@ -22,8 +22,8 @@ class GpuLinks(ColumnScore):
     """For pods of several GPUs, by the best ring among the GPUs that are free for it.
 
     A pod that names kerf.dev/topology goes where that ring is fastest, each tenfold of bandwidth counting the same. One
-    that does not goes, with a fiftieth of the weight, where the ring is nearest to the best that such a machine can give:
-    enough to leave a torn node alone, and not to crowd the fastest machines.
+    that does not goes, with a fiftieth of the weight, where the ring is nearest to the best that such a machine can
+    give: enough to leave a torn node alone, and not to crowd the fastest machines.
     """
 
     name = "gpu-links"

@@ -1,9 +1,9 @@
 """What a pair of GPUs is worth: in bandwidth, and in go-gpuallocator's points.
 
-NVLink's figures are NVIDIA's: 20 GB/s a link and direction for NVLink 1 (P100), 25 for 2 to 4 (V100, A100, H100), 50 for
-5 (B200); GA10x boards have 14. PCIe's are what an x16 slot of the generation carries, less what each step away costs;
-on a PCIe 5 machine p2pBandwidthLatencyTest shows 52 to 55 GB/s within a socket and 46 to 50 across. They need only be
-right in order and about in size: choices compare them.
+NVLink's figures are NVIDIA's: 20 GB/s a link and direction for NVLink 1 (P100), 25 for 2 to 4 (V100, A100, H100), 50
+for 5 (B200); GA10x boards have 14. PCIe's are what an x16 slot of the generation carries, less what each step away
+costs; on a PCIe 5 machine p2pBandwidthLatencyTest shows 52 to 55 GB/s within a socket and 46 to 50 across. They need
+only be right in order and about in size: choices compare them.
 """
 
 from __future__ import annotations

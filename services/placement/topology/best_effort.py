@@ -14,8 +14,8 @@ _DIVIDED_MOST = 16
 
 
 class BestEffort(Mode):
-    """As NVIDIA's go-gpuallocator and device plugin choose: all free GPUs are divided into sets of the wanted size so that
-    the sum of pair scores over all sets is greatest, and the best of these sets is given.
+    """As NVIDIA's go-gpuallocator and device plugin choose: all free GPUs are divided into sets of the wanted size so
+    that the sum of pair scores over all sets is greatest, and the best of these sets is given.
 
     Kept as it is, with what it is known for: a single GPU is the first free one, and a set of 210 points can be passed
     over for one of 150.

@@ -1,7 +1,7 @@
 """How the GPUs of a node reach each other, as small matrices over their places (0, 1, … in the order of NVML's index).
 
-Nodes of one kind share one Fabric, so what has been worked out for one of them holds for all. Sets of GPUs are bit masks
-over places.
+Nodes of one kind share one Fabric, so what has been worked out for one of them holds for all. Sets of GPUs are bit
+masks over places.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ class Kind(msgspec.Struct, frozen=True):
 
 
 class Fabric:
-    """`mb_s[a][b]` is the one-way bandwidth between two places, `score[a][b]` go-gpuallocator's pair score, `peers[a]` the
-    mask of places that `a` reaches peer to peer, `twins[a]` the same number for places that can be swapped for each other
-    without changing anything. `memo` is for whoever works something out: it lives as long as the fabric."""
+    """`mb_s[a][b]` is the one-way bandwidth between two places, `score[a][b]` go-gpuallocator's pair score, `peers[a]`
+    the mask of places that `a` reaches peer to peer, `twins[a]` the same number for places that can be swapped for each
+    other without changing anything. `memo` is for whoever works something out: it lives as long as the fabric."""
 
     def __init__(self, kind: Kind) -> None:
         gpus = [
@@ -104,7 +104,8 @@ _of_node: dict[str, tuple[Inventory, Fabric]] = {}
 
 
 def fabric_of(inventory: Inventory) -> Fabric:
-    """The fabric of a node as its agent reported it. A matter of nanoseconds as long as the inventory stays the same."""
+    """The fabric of a node as its agent reported it. A matter of nanoseconds as long as the inventory stays the
+    same."""
     known = _of_node.get(inventory.node)
     if known is not None and known[0] is inventory:
         return known[1]

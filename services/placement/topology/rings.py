@@ -1,8 +1,8 @@
 """How good a set of GPUs is for those who work together on it, and what a set of free GPUs is still good for.
 
 An all-reduce runs in a ring and is as fast as its slowest link, so a set is worth the weakest link of its best ring; of
-equal ones that on fewer NUMA nodes, then that with more network cards at hand. What is left free is worth the sets of 2,
-4 and 8 that can be made of it. All sets are bit masks over the fabric's places.
+equal ones that on fewer NUMA nodes, then that with more network cards at hand. What is left free is worth the sets of
+2, 4 and 8 that can be made of it. All sets are bit masks over the fabric's places.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ _GREEDY_MOST = 128
 
 
 def ring_mb_s(fabric: Fabric, gpus: int) -> int:
-    """The bandwidth of the weakest link in the best ring over a set; 0 for less than two. Two form a ring by their link.
+    """The bandwidth of the weakest link in the best ring over a set; 0 for less than two. Two form a ring by their
+    link.
 
     Exact for up to 16 GPUs; above, where the search is given up, never too high.
     """
@@ -85,8 +86,8 @@ def quality(fabric: Fabric, gpus: int) -> int:
 
 
 def worth(fabric: Fabric, free: int) -> int:
-    """What free GPUs are still good for: over the sizes 2, 4 and 8, the quality of the sets that they can be divided into,
-    each counted by its size."""
+    """What free GPUs are still good for: over the sizes 2, 4 and 8, the quality of the sets that they can be divided
+    into, each counted by its size."""
     free = canonical(fabric, free)
     key = ("worth", free)
     known = fabric.memo.get(key)
@@ -146,7 +147,8 @@ def candidates(
     fabric: Fabric, free: int, size: int, groups: tuple[int, ...] | None = None, *, most: int = CANDIDATES_MOST
 ) -> Iterator[int]:
     """The sets of one size to be looked at, one of each kind: of twins in one group the lowest places. `groups` are the
-    fabric's twins unless given. Where there are more than can be looked at, those that grow from each GPU by the nearest."""
+    fabric's twins unless given. Where there are more than can be looked at, those that grow from each GPU by the
+    nearest."""
     groups = groups or fabric.twins
     classes: dict[int, list[int]] = {}
     for place in places_of(free):

@@ -83,8 +83,8 @@ MUTANTS = [
         name="mark-on-disk",
         what="the mark survives a restart of all servers, and comes back from a backup with the log",
         file="shared/bus/provision.py",
-        old='"storage": "memory", **bucket',
-        new='"storage": "file", **bucket',
+        old='"storage": "memory",',
+        new='"storage": "file",',
         tests=(_CLIENT + "test_after_a_restart_of_nats_the_session_ends_and_the_next_finds_no_mark",),
     ),
     Mutant(

@@ -32,8 +32,16 @@ MUTANTS = [
         name="missing-mark-is-no-loss",
         what="a log whose mark is gone is trusted",
         file=_TAKEOVER,
-        old='            return "the NATS servers do not remember',
-        new='            return "" and "the NATS servers do not remember',
+        old=(
+'            return (\n'
+'                "the NATS servers do not remember which record was the last: all of them were restarted, or the "\n'
+'                "store is restored"\n'
+),
+        new=(
+'            return "" and (\n'
+'                "the NATS servers do not remember which record was the last: all of them were restarted, "\n'
+'                "or the store is restored"\n'
+),
         tests=(_TESTS + "test_an_empty_log_without_a_mark_may_have_lost_everything",),
     ),
     Mutant(

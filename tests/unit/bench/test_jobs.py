@@ -1,4 +1,5 @@
-"""The clock of bench.jobs, the whole GPUs that it compares with, and the figures, against numbers worked out by hand."""
+"""The clock of bench.jobs, the whole GPUs that it compares with, and the figures, against numbers worked out by
+hand."""
 
 from __future__ import annotations
 
@@ -81,7 +82,8 @@ def replayed(jobs: tuple[Job, ...], gpus: int, scheduler: Scheduler, interferenc
 
 
 def audit(jobs: tuple[Job, ...], gpus: int, interference: float, replay: Replay) -> None:
-    """From the log alone: no GPU above what it has, every job done once and in full, and slower only while it shares."""
+    """From the log alone: no GPU above what it has, every job done once and in full, and slower only while it
+    shares."""
     on: list[dict[int, Share]] = [{} for _ in range(gpus)]
     done = dict.fromkeys(range(len(jobs)), 0.0)
     last = 0.0
@@ -121,7 +123,8 @@ def some_jobs(draw: st.DrawFn) -> tuple[Job, ...]:
 
 
 def test_whole_gpus_go_in_order_of_arrival_and_who_does_not_fit_holds_nobody_up() -> None:
-    """a and b take a GPU each until 10; then c, and beside it e, for d needs both; c ends at 20, and d runs until 24."""
+    """a and b take a GPU each until 10; then c, and beside it e, for d needs both; c ends at 20, and d runs until
+    24."""
     told = replayed(FIVE, 2, Native(FIVE, 2))
     assert told.mean_completion_s == round((10 + 10 + 20 + 23 + 11) / 5, 1)
     assert told.makespan_s == 24
@@ -155,7 +158,8 @@ def test_a_job_regains_its_speed_when_the_others_have_left() -> None:
 
 
 def test_a_queue_for_each_class_lets_nobody_wait_behind_another_class_that_has_more() -> None:
-    """When the first half of the GPU is free again LS has the other one, so the job of BE is before the older one of LS."""
+    """When the first half of the GPU is free again LS has the other one, so the job of BE is before the older one of
+    LS."""
     jobs = (job("l0", 0, 100, 500), job("l1", 1, 300, 500), job("l2", 2, 100, 500), job("b0", 3, 5, 500, qos="BE"))
     assert replayed(jobs, 1, Kerf(jobs, 1, QUEUES), 0.0).wait_by_qos == {"BE": 97, "LS": round(103 / 3, 1)}
     assert replayed(jobs, 1, Kerf(jobs, 1, Use()), 0.0).wait_by_qos == {"BE": 197, "LS": round(98 / 3, 1)}
@@ -206,7 +210,8 @@ def assert_no_better(told: Figures, least: Bound) -> None:
 
 
 def test_the_bound_sees_that_three_slices_of_460_do_not_fit_on_one_gpu() -> None:
-    """Three of 100 s: by their sum 152 s of a GPU and by twos 165 with interference, as two may share it and one is alone."""
+    """Three of 100 s: by their sum 152 s of a GPU and by twos 165 with interference, as two may share it and one is
+    alone."""
     jobs = tuple(job(name, 0, 100, 460) for name in "abc")
     assert bound(jobs, 1, 0.1).makespan_s == 165
     assert bound(jobs, 1, 0.0).makespan_s == 150

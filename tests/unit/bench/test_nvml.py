@@ -1,4 +1,5 @@
-"""The comparison with nvidia-smi, on output made after its documented form (nvsmi_device_v12.dtd). No GPU is asked here."""
+"""The comparison with nvidia-smi, on output made after its documented form (nvsmi_device_v12.dtd). No GPU is asked
+here."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 """Who is turned away. Whole groups are kept for large pods as long as small ones hardly pay for it.
 
-By GPU kind, the rates at which pods of one GPU (or of a part of one) and pods of two that would take it find no place at
-their first try. While few of one are refused, groups have their full weight; from TURNED_AWAY on the weak one; where they
-are refused OFTEN none, for even a little of it decides between equals and lets large pods in at the cost of all others.
-Pairs keep the weak one, and weigh the more, the more pods of two are refused: any single pod tears a pair.
+By GPU kind, the rates at which pods of one GPU (or of a part of one) and pods of two that would take it find no place
+at their first try. While few of one are refused, groups have their full weight; from TURNED_AWAY on the weak one; where
+they are refused OFTEN none, for even a little of it decides between equals and lets large pods in at the cost of all
+others. Pairs keep the weak one, and weigh the more, the more pods of two are refused: any single pod tears a pair.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ class Fairness:
         self._forget = exp(-1 / _FORGET_PODS)
 
     def meet(self, gpus: int, accepts: Bools, *, placed: bool) -> None:
-        """A pod has been tried. `accepts`: the GPU kinds that it would take. Pods without GPUs and of more than two tell nothing."""
+        """A pod has been tried. `accepts`: the GPU kinds that it would take. Pods without GPUs and of more than two
+        tell nothing."""
         if not 1 <= gpus <= len(_MEMORY_PODS):
             return
         if len(accepts) > self.refused.shape[1]:
@@ -53,7 +54,8 @@ class Fairness:
 
 
 def fair_groups(scarce: Floats, rates: Floats, parameters: Parameters) -> Floats:
-    """GPU kinds x sizes of group, as `group_value` takes them. `scarce`: by size, see `scarcity`; `rates`: see Fairness."""
+    """GPU kinds x sizes of group, as `group_value` takes them. `scarce`: by size, see `scarcity`; `rates`: see
+    Fairness."""
     one, two = rates
     few = np.interp(one, (0, TURNED_AWAY), (parameters.strong_groups, parameters.weak_groups))
     groups: Floats = scarce[None, :] * (few * np.interp(one, (TURNED_AWAY, OFTEN), (1, 0)))[:, None]

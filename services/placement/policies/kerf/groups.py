@@ -36,9 +36,9 @@ def group_value(free: int, gpus: int, weights: Floats) -> float:
 def scarcity(share: Floats, free: Ints, rest_milli: float, by_share: float) -> Floats:
     """h by size of group, 0 to 1: whole groups are worth most where pods that need them ask for more than there is.
 
-    `share`: of all GPUs asked for, the part asked for by pods of k whole GPUs; `free`: by node; `rest_milli`: all that is
-    left on GPUs. h_k = min(1, share_k rest / milli in whole groups of k)^2, times (share_k of all groups' share)^by_share,
-    but never less than LEAST_SHARE of that.
+    `share`: of all GPUs asked for, the part asked for by pods of k whole GPUs; `free`: by node; `rest_milli`: all that
+    is left on GPUs. h_k = min(1, share_k rest / milli in whole groups of k)^2, times (share_k of all groups'
+    share)^by_share, but never less than LEAST_SHARE of that.
     """
     weights = np.zeros(MOST + 1)
     several = float(share[2:].sum())

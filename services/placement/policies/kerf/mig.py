@@ -1,13 +1,13 @@
 """What of a GPU in MIG mode will never be used.
 
-Its state is the mask of what is taken of it. W(mask), the expected waste, is found as in `waste`, over masks: when pods come
-at rates f_a and a rest is given up at rate e, W(mask) = (e lost(mask) + sum of f_a (W(next) + spare)) / (e + sum of f_a)
-over the asks a that still get an instance. `next` is the mask with the instance that the book would give them, `spare` what
-that instance is larger than they asked for, and lost(mask) is free(mask) times the share of arrivals that get none: what
-fragmentation is to FGD. So nothing is lost of a GPU that serves everybody, however long it stands empty.
+Its state is the mask of what is taken of it. W(mask), the expected waste, is found as in `waste`, over masks: when pods
+come at rates f_a and a rest is given up at rate e, W(mask) = (e lost(mask) + sum of f_a (W(next) + spare)) / (e + sum
+of f_a) over the asks a that still get an instance. `next` is the mask with the instance that the book would give them,
+`spare` what that instance is larger than they asked for, and lost(mask) is free(mask) times the share of arrivals that
+get none: what fragmentation is to FGD. So nothing is lost of a GPU that serves everybody, however long it stands empty.
 
-Free and spare are counted in memory slices, as milli of the GPU's: for these the instances compete, and wherever one may
-stand there is compute for it.
+Free and spare are counted in memory slices, as milli of the GPU's: for these the instances compete, and wherever one
+may stand there is compute for it.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ class Instances(NamedTuple):
     """Milli-GPU in memory slices that are not taken."""
     waste: Floats
     after: Masks
-    """Cuts x lines x masks: the mask with one more instance, NONE where there is none. Line p: of the profile p, in the order
-    of `_ordered`; line MOST + p: of p, or of the next larger one that can be had."""
+    """Cuts x lines x masks: the mask with one more instance, NONE where there is none. Line p: of the profile p, in the
+    order of `_ordered`; line MOST + p: of p, or of the next larger one that can be had."""
     sizes: Ints
     """Cuts x profiles x (place in PROFILES, memory in MiB, compute in milli)."""
 
@@ -76,7 +76,8 @@ def after_taking(cut: int, used: int, total_mib: int, ask: Ask, count: int, inst
     return used
 
 
-# What follows is called for every GPU. Where none is in MIG mode `mig` and `instances` are None, and of these functions only
+# What follows is called for every GPU. Where none is in MIG mode `mig` and `instances` are None, and of these functions
+# only
 # their first lines are compiled.
 
 
@@ -100,8 +101,8 @@ def alike(row: int, gpu: int, other: int, mig: MigColumns | None) -> bool:
 def stake(
     row: int, gpu: int, taken: int, total_mib: int, ask: Ask, mig: MigColumns | None, instances: Instances | None
 ) -> tuple[int, float, float, float]:
-    """Of a GPU in MIG mode, in milli-GPU: what is left, what of it will be wasted, and, where so many of the ask's instances
-    are taken, what is lost to others and how much of that is waste."""
+    """Of a GPU in MIG mode, in milli-GPU: what is left, what of it will be wasted, and, where so many of the ask's
+    instances are taken, what is lost to others and how much of that is waste."""
     if mig is None:
         return 0, 0.0, 0.0, 0.0
     if instances is None:
@@ -120,8 +121,8 @@ def stake(
 def filled_first(
     row: int, fit: Bools, scores: Ints, totals: Ints, ask: Ask, mig: MigColumns | None, instances: Instances | None
 ) -> Ints:
-    """The GPU columns of a row for all instances of an ask, one for each: those of the best score are filled first. Fewer than
-    asked for where there are no more. By column: whether one instance fits, its score, the GPU's MiB."""
+    """The GPU columns of a row for all instances of an ask, one for each: those of the best score are filled first.
+    Fewer than asked for where there are no more. By column: whether one instance fits, its score, the GPU's MiB."""
     gpus = np.zeros(ask.gpus, np.int64)
     found = 0
     if mig is None:
@@ -141,7 +142,8 @@ def filled_first(
 
 @jit
 def expected_waste(free: Ints, after: Masks, rates: Floats, asked: Floats, give_up: float) -> Floats:
-    """W in milli-GPU by mask. By line of `after`: `rates`, the share of arrivals; `asked`, times milli-GPU asked for."""
+    """W in milli-GPU by mask. By line of `after`: `rates`, the share of arrivals; `asked`, times milli-GPU asked
+    for."""
     waste = np.zeros(free.size)
     everybody = rates.sum()
     for mask in range(free.size - 1, -1, -1):  # an instance only adds bits
@@ -159,7 +161,8 @@ def expected_waste(free: Ints, after: Masks, rates: Floats, asked: Floats, give_
 def make_instances(
     arrays: Arrays, kinds: list[Kind], counts: list[float], takes: list[Bools], give_up: float
 ) -> Instances | None:
-    """None where no GPU is in MIG mode. `counts`: arrivals by kind; `takes`: by kind, the GPU kinds that it would take."""
+    """None where no GPU is in MIG mode. `counts`: arrivals by kind; `takes`: by kind, the GPU kinds that it would
+    take."""
     count = len(arrays.cuts)
     if not count:
         return None
@@ -267,8 +270,8 @@ def _of_layout(cut: MigCut, profile: MigProfile) -> Ints:
 
 @cache
 def _ordered(geometry: int) -> list[MigProfile]:
-    """The smallest first, as `serving` gives them; those with media extensions last. Whatever covers an ask, all those after
-    it cover it too."""
+    """The smallest first, as `serving` gives them; those with media extensions last. Whatever covers an ask, all those
+    after it cover it too."""
     return sorted(GEOMETRIES[geometry].profiles, key=lambda p: (p.media, p.memory_slices, p.compute_slices))
 
 

@@ -30,8 +30,8 @@ class Parameters(msgspec.Struct, frozen=True, kw_only=True):
     by_share: float
     """Exponent of a group size's share among the pods of several GPUs."""
     pairs: float
-    """How many times as much a pair of free GPUs weighs as its scarcity says: any single pod tears one, and only luck makes
-    another."""
+    """How many times as much a pair of free GPUs weighs as its scarcity says: any single pod tears one, and only luck
+    makes another."""
 
 
 FILL = Parameters(
@@ -78,7 +78,8 @@ def blend(turnover: float) -> Parameters:
 
 
 BUCKET_MILLI = 60
-"""Costs nearer to each other than this are equal, and the first node wins: that concentrates, and empties the others."""
+"""Costs nearer to each other than this are equal, and the first node wins: that concentrates, and empties the
+others."""
 OPEN_EXPONENT = 1.75
 """A group counts for the more, the nearer it is to being whole."""
 SMALL_GPU_MILLI = 300

@@ -52,7 +52,8 @@ class Kerf(Policy):
             self.fairness.meet(kind.count, known, placed=placed)
 
     def learn(self) -> None:
-        """At 1, 2, 4 … 512 pods, and then each time that every node could have met a few; and for new kinds of hardware."""
+        """At 1, 2, 4 … 512 pods, and then each time that every node could have met a few; and for new kinds of
+        hardware."""
         arrays, layout = self.book.arrays, self._layout_now()
         if self._met < self._due and layout == self._layout:
             return

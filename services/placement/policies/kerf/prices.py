@@ -2,8 +2,8 @@
 
 A market that settles by itself (soft tatonnement): pods of each shape go to classes in proportion to their CPU there
 and to exp(-cost / tau), or to nowhere at the cost of what they ask; where more is asked than there is the price rises,
-where less it falls. Prices start from the last ones. They keep pods without GPU constraints off what pods with them need, and CPU-heavy
-pods off nodes whose GPUs need their CPU.
+where less it falls. Prices start from the last ones. They keep pods without GPU constraints off what pods with them
+need, and CPU-heavy pods off nodes whose GPUs need their CPU.
 """
 
 from __future__ import annotations

@@ -39,8 +39,8 @@ class Tables(NamedTuple):
 
 @jit
 def cost_terms(row: int, gpus: Ints, columns: Columns, tables: Tables, ask: Ask, terms: Floats) -> None:
-    """Writes what it costs, by TERMS in milli-GPU and weighted, to give the ask these GPU columns of a row. A column stands
-    there as often as it gives an instance."""
+    """Writes what it costs, by TERMS in milli-GPU and weighted, to give the ask these GPU columns of a row. A column
+    stands there as often as it gives an instance."""
     count = columns.gpu_count[row]
     usable, free, free_after, kind, large = 0.0, 0, 0, 0, False
     lost, waste = 0.0, 0.0
@@ -121,8 +121,8 @@ def rate_gpus(row: int, fit: Bools, columns: Columns, tables: Tables, ask: Ask, 
 
 @jit
 def rate_rows(rows: Ints, fit: Bools, columns: Columns, tables: Tables, ask: Ask) -> Ints:
-    """A score by row: its best GPU's for an ask of one, else that of its first fitting ones; UNFIT where they are too few.
-    `fit` by row and column."""
+    """A score by row: its best GPU's for an ask of one, else that of its first fitting ones; UNFIT where they are too
+    few. `fit` by row and column."""
     result = np.full(rows.size, UNFIT)
     terms, scores = np.zeros(4), np.zeros(fit.shape[1], np.int64)
     for place in range(rows.size):

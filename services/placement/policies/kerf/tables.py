@@ -91,7 +91,8 @@ def _prices(
     parameters: Parameters,
     log_prices: Floats,
 ) -> Floats:
-    """`per_gpu`: pods by kind for each GPU asked for. `usable`: milli-GPU by GPU, and were nothing of it given: `untouched`."""
+    """`per_gpu`: pods by kind for each GPU asked for. `usable`: milli-GPU by GPU, and were nothing of it given:
+    `untouched`."""
     classes = len(arrays.classes)
     left = usable.sum(axis=1) / 1000
     everything = untouched.sum(axis=1) / 1000

@@ -36,8 +36,8 @@ class Fair(Queues):
         """How many pods wait, by queue."""
 
     def read(self) -> PolicyRead | None:
-        """Queues as the cluster's ConfigMap says. Returns what there is to tell; None where it is as before. A text that cannot
-        be read leaves in force what was read before, in this session."""
+        """Queues as the cluster's ConfigMap says. Returns what there is to tell; None where it is as before. A text
+        that cannot be read leaves in force what was read before, in this session."""
         text = policy_text(self.book)
         if text == self._text and self._begun:
             return None
@@ -81,8 +81,8 @@ class Fair(Queues):
     # --- what keeps a pod back --------------------------------------------------------------------------------
 
     def quota_exceeded(self, states: Sequence[PodState], need: int = 1) -> Reason | None:
-        """Why none of these may be placed now, be there room or not: all `need` of them together, or nobody. The first one's
-        queue speaks for all."""
+        """Why none of these may be placed now, be there room or not: all `need` of them together, or nobody. The first
+        one's queue speaks for all."""
         if self.blocked:
             return policy_invalid(self.problem)
         if self.usage is None or not states:
@@ -173,7 +173,8 @@ class Fair(Queues):
         return None if self.tree is None else self.tree.next()
 
     def explain(self, state: PodState) -> QueueExplanation | None:
-        """How the pod's queue stands. A queue is owed something where its pods wait and it has less than its guarantee."""
+        """How the pod's queue stands. A queue is owed something where its pods wait and it has less than its
+        guarantee."""
         if self.tree is None or self.usage is None:
             return None
         queue = self.usage.queue_of(state)

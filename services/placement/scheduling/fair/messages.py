@@ -14,8 +14,8 @@ _MIB = 1024 * 1024
 
 
 def over(queue: Branch, index: int, used: Amount, most: int, extra: Amount, *, priority: int | None) -> Reason:
-    """`priority` of a pod that may use guarantees alone, where the bound is one; None: it is a limit. A pod that alone asks for
-    more than the bound waits for ever: that is said."""
+    """`priority` of a pod that may use guarantees alone, where the bound is one; None: it is a limit. A pod that alone
+    asks for more than the bound waits for ever: that is said."""
     show = (_gpus, _cores, _bytes)[index]
     what = "limit" if priority is None else "guarantee"
     sentence = f"queue {queue.name} uses {show(used[index])} of its {what} of {show(most)}"
@@ -28,7 +28,10 @@ def over(queue: Branch, index: int, used: Amount, most: int, extra: Amount, *, p
     elif priority is None:
         helps = f"wait until pods of {queue.name} end, or raise its limit"
     else:
-        helps = f"set {names.ANNOTATION_TIER} to opportunistic or give the pod a lower priority, and it may borrow; or raise the guarantee of {queue.name}"
+        helps = (
+            f"set {names.ANNOTATION_TIER} to opportunistic or give the pod a lower priority, and it may borrow; "
+            f"or raise the guarantee of {queue.name}"
+        )
     lacking = max(0, used[index] + extra[index] - most)
     if priority is None:
         return Reason(code="queue-limit", sentence=sentence, helps=helps, lacking=lacking)

@@ -1,4 +1,5 @@
-"""Where a gang would fit: how many pods of a shape each node has room for at most, and the topology domains in that light.
+"""Where a gang would fit: how many pods of a shape each node has room for at most, and the topology domains in that
+light.
 
 Counting is cheap and never too low: what it rules out cannot be. What it lets pass is then tried on the book.
 """
@@ -22,7 +23,8 @@ from shared.model.units import WHOLE_GPU_MILLI
 _PLENTY = 1 << 20
 """Room for so many pods counts as room for all."""
 _INSTANCES_MOST = 8
-"""A GPU in MIG mode has eight memory slices; what an instance has may be less than its name says, so amounts tell nothing."""
+"""A GPU in MIG mode has eight memory slices; what an instance has may be less than its name says, so amounts tell
+nothing."""
 _SINGLE_TRIES = 4
 """A preferred level is worth so many tries in one domain before several are taken."""
 
@@ -137,7 +139,8 @@ class Level:
         return sorted(found.tolist(), key=lambda d: (int(rooms[0][d]), self.values[d]))
 
     def fewest(self, shapes: Sequence[Shape], need: int, within: Bools | None = None) -> list[int]:
-        """The roomiest domains, as few of them as together may hold `need` of the members; all where none are enough."""
+        """The roomiest domains, as few of them as together may hold `need` of the members; all where none are
+        enough."""
         rooms = self.rooms(shapes, within)
         chosen: list[int] = []
         so_far = [0] * len(shapes)
@@ -161,7 +164,8 @@ class Area(msgspec.Struct, frozen=True):
 
 
 def areas(gang: GangState, shapes: Sequence[Shape], need: int, book: Book) -> Iterator[Area]:
-    """Where `need` members of the gang may fit, best first. One that has begun stays in the required domain of its pods."""
+    """Where `need` members of the gang may fit, best first. One that has begun stays in the required domain of its
+    pods."""
     taken = _rows_of(gang, book)
     for wide in _required(gang.required, shapes, need, book, taken):
         if holds(shapes, need, wide.rows):
@@ -200,8 +204,8 @@ def _preferred(level: Level, shapes: Sequence[Shape], need: int, taken: Sequence
 
 
 def nearest(gang: GangState, shapes: Sequence[Shape], book: Book) -> tuple[str, int]:
-    """The required domain with room for most members, and for how many of them; all nodes where none is required. Of a gang
-    that has begun, the domain of its pods."""
+    """The required domain with room for most members, and for how many of them; all nodes where none is required. Of a
+    gang that has begun, the domain of its pods."""
     if not gang.required:
         return "", sum(min(s.count, int(s.room.sum())) for s in shapes)
     level = Level(gang.required, book)

@@ -1,4 +1,5 @@
-"""Why a gang waits: how many of its members are there, how many of them would fit together, and what keeps out the next."""
+"""Why a gang waits: how many of its members are there, how many of them would fit together, and what keeps out the
+next."""
 
 from __future__ import annotations
 
@@ -20,7 +21,8 @@ def gang_unknown(source: str) -> Reason:
     kind, _, name = source.partition("/")
     return Reason(
         code="gang-unknown",
-        sentence=f"the pod belongs to {kind} {name}, which is not known in its namespace, so nobody can say how many pods must be placed together",
+        sentence=f"the pod belongs to {kind} {name}, which is not known in its namespace, so nobody can say how many "
+        "pods must be placed together",
         helps=f"create {source}, or annotate the pod kerf.dev/gang: none to have it placed by itself",
     )
 
@@ -60,7 +62,10 @@ def verdict(gang: GangState, members: Sequence[PodState], engine: Engine, alone:
     pod = engine.book.pods[nearest_try.uid].pod.metadata.name
     beside = f" beside {'it' if nearest_try.fitted == 1 else 'them'}" if nearest_try.fitted else ""
     because = "" if why_not.candidates else f": {why_not.sentence}"
-    sentence = f"gang {gang.name}: {nearest_try.fitted} of the {_pods(gang.need)} that must be placed together fit{_in(nearest_try.area)}; {pod} does not{beside}{because}"
+    sentence = (
+        f"gang {gang.name}: {nearest_try.fitted} of the {_pods(gang.need)} that must be placed together "
+        f"fit{_in(nearest_try.area)}; {pod} does not{beside}{because}"
+    )
     return Verdict(
         sentence, _fits(about, nearest_try.fitted, nearest_try.area, pod), why_not.summary, why_not.helps, why_not.nodes
     )
@@ -72,7 +77,8 @@ def _gathering(gang: GangState, about: GangExplanation) -> Verdict:
     besides = f" ({_pods(others)} more {'is' if others == 1 else 'are'} gated, refused or ending)" if others > 0 else ""
     why = Reason(
         code="gang-gathering",
-        sentence=f"{gang.members} of the {_pods(gang.minimum)} of gang {gang.name} are there{besides}, and none is placed before the others",
+        sentence=f"{gang.members} of the {_pods(gang.minimum)} of gang {gang.name} are there{besides}, and none is "
+        "placed before the others",
         helps=f"create the other {_pods(lacking)}, or {_lower(gang, lacking)}",
         lacking=lacking,
     )
@@ -97,7 +103,8 @@ def _no_room(
     where = f", at most in {area}" if area else ""
     why = Reason(
         code="gang-room",
-        sentence=f"there is room for {room} of the {_pods(gang.need)} of gang {gang.name} that must be placed together{where}",
+        sentence=f"there is room for {room} of the {_pods(gang.need)} of gang {gang.name} that must be placed "
+        f"together{where}",
         helps=f"free room for {lacking} more {'pod' if lacking == 1 else 'pods'}{_in(area)}"
         + ("" if gang.need == 1 else f", or {_lower(gang, lacking)}"),
         lacking=lacking,

@@ -1,7 +1,7 @@
 """All or none: members are tried one after another on the book itself, and taken back where too few of them fit.
 
-A member that has been tried is held like any other decision, so the next one is decided on what is left. Taking holds back
-restores the book to the bit, and score rows follow by the book's own list of changed rows.
+A member that has been tried is held like any other decision, so the next one is decided on what is left. Taking holds
+back restores the book to the bit, and score rows follow by the book's own list of changed rows.
 """
 
 from __future__ import annotations
@@ -53,8 +53,9 @@ def place_gang(
     *,
     on_misfit: Callable[[Misfit], None] | None = None,
 ) -> Tried:
-    """Places for `need` of these members at once, held on the book; or none, and why. `members` in the order in which they
-    are to be tried. `on_misfit` is called for each try that came nearer, while those that fitted are still held."""
+    """Places for `need` of these members at once, held on the book; or none, and why. `members` in the order in which
+    they are to be tried. `on_misfit` is called for each try that came nearer, while those that fitted are still held.
+    """
     best: Misfit | None = None
     for area in areas(gang, shapes_of(members, engine), need, engine.book):
         for first in _first_members(members, need):
@@ -70,8 +71,8 @@ def place_gang(
 
 
 def _first_members(members: Sequence[PodState], need: int) -> Iterator[int]:
-    """Where a gang needs fewer than there are, a large member may take the room of several small ones: then those are tried without
-    it. Yields the index of each first member to begin with."""
+    """Where a gang needs fewer than there are, a large member may take the room of several small ones: then those are
+    tried without it. Yields the index of each first member to begin with."""
     yield 0
     for index in range(1, len(members) - need + 1):
         if _size(members[index]) != _size(members[index - 1]):

@@ -119,7 +119,8 @@ def test_a_toleration_that_covers_it_is_enough(toleration: dict[str, str]) -> No
 
 
 def test_gpushare_is_gib_and_soft() -> None:
-    """`aliyun.com/gpu-mem: 3` is 3 GiB of one device, shared by agreement; the container will be told in its own words."""
+    """`aliyun.com/gpu-mem: 3` is 3 GiB of one device, shared by agreement; the container will be told in its own
+    words."""
     reviewed = admitted(pod(container(mem="3")))
     assert limits_of(reviewed) == {"kerf.dev/gpu-memory": "3Gi", "kerf.dev/slot": "1"}
     assert reviewed["metadata"]["annotations"] == {"kerf.dev/isolation": "soft", "kerf.dev/dialect": "gpushare"}
@@ -171,7 +172,8 @@ def test_plain_nvidia_by_namespace() -> None:
 
 
 def test_hamis_choice_of_gpus_beside_plain_nvidia_is_kept() -> None:
-    """Lists with commas become Kerf's alternatives; an empty list is no wish, and the pod's own words in Kerf's go first."""
+    """Lists with commas become Kerf's alternatives; an empty list is no wish, and the pod's own words in Kerf's go
+    first."""
     notes = {
         "nvidia.com/use-gputype": "Tesla V100-PCIE-32GB,A10",
         "nvidia.com/nouse-gputype": ",T4",

@@ -52,7 +52,8 @@ def test_the_largest_share_is_that_of_most_gpus_then_most_memory() -> None:
 
 
 def test_a_claim_that_goes_from_pod_to_pod_is_the_last_ones() -> None:
-    """Even where the release of the one before was not heard of: its grant is still known, and must not be handed over."""
+    """Even where the release of the one before was not heard of: its grant is still known, and must not be handed
+    over."""
 
     def claimed(name: str) -> m.GrantCame:
         share = GpuShare(node=NODE, uuid="G0", memory_mib=100, compute_milli=0)

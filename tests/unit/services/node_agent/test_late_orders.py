@@ -1,4 +1,5 @@
-"""Orders that come late, twice, in another order, or about pods that were never bound: what the agent makes of them (R6)."""
+"""Orders that come late, twice, in another order, or about pods that were never bound: what the agent makes of them
+(R6)."""
 
 from __future__ import annotations
 
@@ -56,7 +57,8 @@ def restarted(made: Agent) -> Agent:
 
 
 def test_a_sync_that_was_composed_before_a_grant_does_not_bury_it() -> None:
-    """Two copies of one question: placement grants after the answer to the first, and the second comes after the grant."""
+    """Two copies of one question: placement grants after the answer to the first, and the second comes after the
+    grant."""
     made = agent(sync(1), came("a", 3))
     made.handle(sync(2), 0)
     assert handed(made.handle(start("a"), 0))
@@ -94,7 +96,8 @@ def test_the_number_of_the_newest_sync_outlives_a_restart() -> None:
 
 
 def test_a_sync_without_a_number_buries_grants_of_earlier_terms_only() -> None:
-    """A placement before 0.2 does not count. Two copies of its sync may wait at an agent, and a grant come between them."""
+    """A placement before 0.2 does not count. Two copies of its sync may wait at an agent, and a grant come between
+    them."""
     made = agent(grant("a", term=1))
     made.handle(m.SyncCame(NodeSync(term=1, node=NODE)), 0)
     assert refusal(made.handle(start("a"), 0)) == ""
@@ -179,8 +182,8 @@ def test_a_hold_that_was_never_bound_outlives_a_restart_as_such() -> None:
 
 
 def test_a_sync_closes_the_terms_before_it() -> None:
-    """A grant of an earlier term that the sync did not name is void, although this agent never heard of it: its Binding was
-    forgotten with the log and came true late, and its GPU may be another pod's."""
+    """A grant of an earlier term that the sync did not name is void, although this agent never heard of it: its Binding
+    was forgotten with the log and came true late, and its GPU may be another pod's."""
     made = agent(sync(1, term=7))
     orders = made.handle(came("a", 2, term=7, decided=6), 0)
     assert not accepted(orders)

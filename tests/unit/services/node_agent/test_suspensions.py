@@ -1,4 +1,5 @@
-"""Pods that give up for others and take back: nothing is free for others before the slices say so, nor after it was asked back."""
+"""Pods that give up for others and take back: nothing is free for others before the slices say so, nor after it was
+asked back."""
 
 from __future__ import annotations
 
@@ -34,7 +35,8 @@ CHECKPOINT = Suspension(action="checkpoint", plan_id="p")
 
 
 def slices(*names: str, **how: Any) -> Agent:
-    """Each half of a GPU's memory and 600 of its compute unless said otherwise, all of one strategy that limits compute; each runs."""
+    """Each half of a GPU's memory and 600 of its compute unless said otherwise, all of one strategy that limits
+    compute; each runs."""
     made = agent()
     found = inventory()
     made.handle(

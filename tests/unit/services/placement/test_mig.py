@@ -167,7 +167,8 @@ def test_why_does_not_count_gpus_that_cannot_keep_the_promise() -> None:
     leader.place(mig_pod("a", "3g.20gb"))
     said = reasons(leader, build.gpu_pod("b", memory="4Gi", annotations={"kerf.dev/isolation": "hard"}))
     assert said == {
-        "gpu-full": "container c needs a GPU and 0 of 2 fit; nearest is GPU 1: needs a MIG instance of 4 GiB, free are none"
+        "gpu-full": "container c needs a GPU and 0 of 2 fit; nearest is GPU 1: needs a MIG instance of 4 GiB, free "
+        "are none"
     }
 
 

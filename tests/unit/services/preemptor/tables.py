@@ -1,11 +1,12 @@
-"""Clusters before and after: who runs where, who waits, and what becomes of them. Each row is run through placement and the
-preemptor, wired as on the bus (`tests.support.preempting`).
+"""Clusters before and after: who runs where, who waits, and what becomes of them. Each row is run through placement and
+the preemptor, wired as on the bus (`tests.support.preempting`).
 
-A running pod is "name@node:gpus", with what it has of each GPU in brackets ("(20,50)": 20 GiB and half of the compute, as a
-slice that its node enforces; "(20)": memory alone, which nobody enforces), and then words: p1 priority, u9 has been seen using 9 GiB
-of each of its GPUs (then slices may be shrunk), r100 has run for 100
-seconds, g2 or g3/2 of a gang of that size (and minimum), o: opportunistic, b: under the disruption budget, q:a in queue a, d45: when it is deleted it
-has 45 s to end, and takes them; ending: it has been deleted, m3600 its least run time, c5 its restart cost, t: all of its gang in one rack. A waiting one is "name" with the same words, and its ask: "2" GPUs, or "(20,50)".
+A running pod is "name@node:gpus", with what it has of each GPU in brackets ("(20,50)": 20 GiB and half of the compute,
+as a slice that its node enforces; "(20)": memory alone, which nobody enforces), and then words: p1 priority, u9 has
+been seen using 9 GiB of each of its GPUs (then slices may be shrunk), r100 has run for 100 seconds, g2 or g3/2 of a
+gang of that size (and minimum), o: opportunistic, b: under the disruption budget, q:a in queue a, d45: when it is
+deleted it has 45 s to end, and takes them; ending: it has been deleted, m3600 its least run time, c5 its restart cost,
+t: all of its gang in one rack. A waiting one is "name" with the same words, and its ask: "2" GPUs, or "(20,50)".
 """
 
 from __future__ import annotations

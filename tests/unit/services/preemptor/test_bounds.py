@@ -87,7 +87,8 @@ def test_no_way_costs_less_than_its_bound(seed: int) -> None:
 
 
 def test_of_many_nodes_as_full_as_each_other_one_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By the priority, the price or the names of their pods it is known beforehand which is the cheapest, also for several GPUs."""
+    """By the priority, the price or the names of their pods it is known beforehand which is the cheapest, also for
+    several GPUs."""
     tried: set[str] = set()
     place = planner.Planner.place
 

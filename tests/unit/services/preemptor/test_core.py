@@ -74,7 +74,8 @@ def test_who_gives_back_reads_that_and_when_it_comes_again() -> None:
     (*_, execute) = cluster.say(m.Answered(Reserved(plan_id=plan.plan_id, ok=True)))
     assert isinstance(execute, m.Execute)
     assert execute.evictions[0].reason == (
-        f"makes room for team/due, whose queue takes back what it is due (plan {plan.plan_id}); its Job makes it anew, and it comes back when there is room (kerf when)"
+        f"makes room for team/due, whose queue takes back what it is due (plan {plan.plan_id}); its Job makes "
+        "it anew, and it comes back when there is room (kerf when)"
     )
 
 
@@ -421,8 +422,8 @@ def put_budget(cluster: Cluster, allowed: int, label: str = "kept") -> None:
 
 
 def test_a_budget_is_as_it_is_now_though_candidates_were_made_before(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Before it was there; before it let nobody go, or somebody; before it was about others. Once it is known whom it is about no
-    candidate is made anew for it."""
+    """Before it was there; before it let nobody go, or somebody; before it was about others. Once it is known whom it
+    is about no candidate is made anew for it."""
     cluster = Cluster("a", "b", gpus=1)
     cluster.run("kept", "a", 0, ran_s=1, labels={"app": "kept"})
     cluster.run("dear", "b", 0, ran_s=9_000)
@@ -502,7 +503,8 @@ def test_who_has_ended_for_others_is_left_alone_though_the_answer_is_lost(heard:
 
 
 def test_room_that_placement_does_not_use_is_counted_on_for_a_while_alone() -> None:
-    """The planner knows nothing of a pod's affinity to others, or of volumes: placement may not have it there, however empty."""
+    """The planner knows nothing of a pod's affinity to others, or of volumes: placement may not have it there, however
+    empty."""
     cluster = Cluster("a", "b", gpus=1)
     cluster.run("low", "b", 0)
     cluster.wait("high")

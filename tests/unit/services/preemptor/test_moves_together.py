@@ -1,5 +1,5 @@
-"""Placement and the preemptor over long runs of whatever comes, where equals may be moved. That nobody more important moves, and
-nobody without a booked place, is asserted by the world at each eviction."""
+"""Placement and the preemptor over long runs of whatever comes, where equals may be moved. That nobody more important
+moves, and nobody without a booked place, is asserted by the world at each eviction."""
 
 from __future__ import annotations
 
@@ -112,7 +112,8 @@ def test_who_moves_has_its_place_and_who_it_moves_for_too(
 def test_queues_and_budgets_are_kept_beside(
     nodes: list[int], small: list[Arrival], large: list[Arrival], queues: list[str], labels: list[str]
 ) -> None:
-    """A disruption budget that changes while a plan is carried out may stop it half way; who has moved by then has its place."""
+    """A disruption budget that changes while a plan is carried out may stop it half way; who has moved by then has its
+    place."""
     world = Together(
         {f"n{i}": gpus for i, gpus in enumerate(nodes)},
         least={"a": 1, "b": 1},
@@ -136,8 +137,8 @@ def test_queues_and_budgets_are_kept_beside(
 @pytest.mark.parametrize("patience", [0.0, 1.0])
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_a_torn_cluster(seed: int, patience: float) -> None:
-    """Small pods fill all nodes, and half of them end. Then large ones find no node with room, and a gang of two neither, until
-    others have moved: nobody in vain, and nobody twice where once would do."""
+    """Small pods fill all nodes, and half of them end. Then large ones find no node with room, and a gang of two
+    neither, until others have moved: nobody in vain, and nobody twice where once would do."""
     dice = random.Random(seed)
     small = [Arrival(after_s=0.0, priority=0, runs_s=dice.choice((30.0, 1e9))) for _ in range(32)]
     large = [Arrival(after_s=40.0, priority=0, gpus=4, members=2), Arrival(after_s=5.0, priority=0, gpus=4)]

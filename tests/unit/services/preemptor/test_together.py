@@ -1,5 +1,6 @@
-"""Placement and the preemptor over long runs in simulated time, of whatever comes: nobody thrashes, nobody is stuck, and nobody
-loses for nothing. Double bookings, budgets and priorities are asserted by the world, at each Binding and each eviction."""
+"""Placement and the preemptor over long runs in simulated time, of whatever comes: nobody thrashes, nobody is stuck,
+and nobody loses for nothing. Double bookings, budgets and priorities are asserted by the world, at each Binding and
+each eviction."""
 
 from __future__ import annotations
 

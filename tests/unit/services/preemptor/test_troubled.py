@@ -1,5 +1,5 @@
-"""As `test_together`, with leaders, agents, feeds and nodes that fail in the middle: all comes to rest, nothing is booked twice (which
-the world asserts itself), nobody is left suspended, and nobody ends again while immune."""
+"""As `test_together`, with leaders, agents, feeds and nodes that fail in the middle: all comes to rest, nothing is
+booked twice (which the world asserts itself), nobody is left suspended, and nobody ends again while immune."""
 
 from __future__ import annotations
 

@@ -84,8 +84,8 @@ class Cluster:
         return _asked(self.say(m.Answered(answer)))
 
     def evicted(self, plan: Plan, *names: str, **not_done: Outcome) -> list[str]:
-        """The API server's answer on these victims, all by default, by name where it is none; returns whom the preemptor has
-        evicted then."""
+        """The API server's answer on these victims, all by default, by name where it is none; returns whom the
+        preemptor has evicted then."""
         asked = {victim.name: victim.uid for victim in plan.victims if victim.name in names or not names}
         answers = tuple(Answer(uid=asked[name], outcome=outcome) for name, outcome in not_done.items())
         return _asked(self.say(m.Evicted(plan.plan_id, tuple(asked.values()), answers)))

@@ -237,7 +237,8 @@ async def test_a_touch_that_will_be_answered_otherwise_goes_no_other_way(status:
 
 
 async def test_a_pod_whose_webhook_hangs_is_touched_by_its_status() -> None:
-    """The watcher's own time is up before the webhook's: nobody knows what became of the annotation, and a second touch does no harm."""
+    """The watcher's own time is up before the webhook's: nobody knows what became of the annotation, and a second touch
+    does no harm."""
     world = World()
     pod = world.pod()
     world.gate.answers = [Response(504, b"{}")]

@@ -1,4 +1,5 @@
-"""Following the public events: nothing missed over restarts, from a remembered place, and after a wipe from the start."""
+"""Following the public events: nothing missed over restarts, from a remembered place, and after a wipe from the
+start."""
 
 from __future__ import annotations
 

@@ -164,7 +164,8 @@ async def test_the_log_can_be_neither_purged_nor_trimmed(bus: NatsBus) -> None:
 async def test_whoever_made_the_log_and_stalled_does_not_say_later_that_nothing_was_lost(
     server: EmbeddedServer, bus: NatsBus
 ) -> None:
-    """Between a new log and its mark a leader may have acted, and the servers may have lost all that they remembered of it."""
+    """Between a new log and its mark a leader may have acted, and the servers may have lost all that they remembered of
+    it."""
     made: list[int] = []
     create = provisioning._create
 

@@ -1,4 +1,5 @@
-"""The contracts as others see them: AsyncAPI document, JSON Schemas, golden payloads, and what may change in a version."""
+"""The contracts as others see them: AsyncAPI document, JSON Schemas, golden payloads, and what may change in a
+version."""
 
 from __future__ import annotations
 

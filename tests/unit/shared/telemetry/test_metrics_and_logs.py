@@ -68,7 +68,8 @@ def test_logs_are_one_json_object_a_line_above_the_level() -> None:
     """In a process of its own, as logging belongs to the process."""
     program = (
         "import structlog\nfrom shared.telemetry import configure_logging\nconfigure_logging('warning', pretty=False)\n"
-        "log = structlog.get_logger().bind(service='s')\nlog.info('quiet')\nlog.warning('loud', node='n1', odd={1, 2}.__class__)\n"
+        "log = structlog.get_logger().bind(service='s')\nlog.info('quiet')\nlog.warning('loud', node='n1', "
+        "odd={1, 2}.__class__)\n"
         "try:\n    1 / 0\nexcept ZeroDivisionError as error:\n    log.error('broken', exc_info=error)\n"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
@@ -87,7 +88,8 @@ def test_a_logged_exception_keeps_local_variables_to_itself() -> None:
     program = (
         "import structlog\nfrom shared.telemetry import configure_logging\nconfigure_logging(pretty=False)\n"
         "def open_door(token):\n    return 1 / 0\n"
-        "try:\n    open_door('very-' + 'secret')\nexcept ZeroDivisionError as error:\n    structlog.get_logger().error('broken', exc_info=error)\n"
+        "try:\n    open_door('very-' + 'secret')\nexcept ZeroDivisionError as error:\n    "
+        "structlog.get_logger().error('broken', exc_info=error)\n"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert json.loads(done.stderr)["exception"][0]["frames"][-1]["name"] == "open_door"

@@ -54,7 +54,8 @@ async def test_what_a_context_and_a_pool_take_is_measured_on_the_way(build: Path
 
 
 async def test_without_the_interposer_the_canary_dies(build: Path, tmp_path: Path) -> None:
-    """It is the canary's very point: a library that is not in front of the driver, for whatever reason, is found out."""
+    """It is the canary's very point: a library that is not in front of the driver, for whatever reason, is found
+    out."""
     proof = await canary(build, tmp_path, None).run(UUID, 0, "580.1", "digest", 5)
     assert not proof.ok
     assert "cuMemGetInfo shows" in proof.sentence

@@ -1,5 +1,5 @@
-"""Hosts as directories: what a driver, a toolkit and a kernel leave in the file system. Device nodes are plain files; only
-their names are looked at."""
+"""Hosts as directories: what a driver, a toolkit and a kernel leave in the file system. Device nodes are plain files;
+only their names are looked at."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ from shared.model.grant import ContainerGrant, GpuShare
 from shared.model.mig import MigInstance
 
 VERSION = "580.82.07"
-NVRM = f"NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  {VERSION}  Release Build  (dvs-builder@U22)  Thu Aug 28\nGCC version:  gcc 12\n"
+NVRM = (
+    f"NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  {VERSION}  Release Build  (dvs-builder@U22)  Thu "
+    "Aug 28\nGCC version:  gcc 12\n"
+)
 DEBIAN = "usr/lib/x86_64-linux-gnu"
 # Minor numbers are not the indices.
 GPUS = {

@@ -125,7 +125,8 @@ def test_a_driver_container_brings_its_own_root(tmp_path: Path) -> None:
     [
         (NVRM, VERSION),
         (
-            "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.129.03  Thu Oct 19 18:56:32 UTC 2023\nGCC version: 12\n",
+            "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.129.03  Thu Oct 19 18:56:32 UTC 2023\nGCC "
+            "version: 12\n",
             "535.129.03",
         ),
         ("NVRM version: NVIDIA UNIX Open Kernel Module for aarch64  580.95  Release Build  (root@x)\n", "580.95"),

@@ -83,7 +83,8 @@ async def test_the_kernel_knows_the_numa_node_best(machine: Machine, tmp_path: P
 async def test_mig_instances_of_known_profiles_are_offered(machine: Machine) -> None:
     """One that is split further, or of a profile that nobody knows, is not."""
     machine.also(
-        "mig 1 9 4 3g.71gb 71000 MIG-b\nmig 1 7 0 1g.18gb+me 18000 MIG-a\nmig 1 8 2 1c.2g.35gb 35000 MIG-c\nmig 1 3 1 1g.18gb+gfx 18000 MIG-d\n"
+        "mig 1 9 4 3g.71gb 71000 MIG-b\nmig 1 7 0 1g.18gb+me 18000 MIG-a\nmig 1 8 2 1c.2g.35gb 35000 "
+        "MIG-c\nmig 1 3 1 1g.18gb+gfx 18000 MIG-d\n"
     )
     found = await seen(devices())
     assert found.gpus[1].mig_instances == (
@@ -100,7 +101,8 @@ async def test_mig_instances_of_known_profiles_are_offered(machine: Machine) -> 
         ("ancestor 0 1 30\n", 0, "hostbridge", True),
         ("ancestor 0 1 40\np2p 0 1 3\n", 0, "node", False),
         (
-            "nvlink 0 0 gpu 00000000:02:00.0\nnvlink 0 1 gpu 00000000:02:00.0\nnvlink 1 0 gpu 00000000:01:00.0\nnvlink 1 1 gpu 00000000:01:00.0\n",
+            "nvlink 0 0 gpu 00000000:02:00.0\nnvlink 0 1 gpu 00000000:02:00.0\nnvlink 1 0 gpu "
+            "00000000:01:00.0\nnvlink 1 1 gpu 00000000:01:00.0\n",
             2,
             "system",
             True,
@@ -240,7 +242,8 @@ async def test_a_hung_nvml_is_told_and_nothing_waits_for_it(machine: Machine) ->
 
 
 async def test_xids_are_heard_with_their_gpu(machine: Machine) -> None:
-    """A double-bit error has no number of its own; those of before the agent came are not told; the application's are."""
+    """A double-bit error has no number of its own; those of before the agent came are not told; the application's
+    are."""
     heard: list[tuple[str, int]] = []
     machine.also("event 1 0 8 13\n")
     watched = devices()

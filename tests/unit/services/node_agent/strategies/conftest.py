@@ -47,7 +47,10 @@ def victim(cuda: str, world: str) -> Iterator[int]:
 @pytest.fixture
 def state(cuda: str, world: str) -> Callable[[int], int]:
     """The driver's word on a process: 0 runs, 1 locked."""
-    script = "import ctypes, sys; d = ctypes.CDLL(sys.argv[1]); s = ctypes.c_int(-1); d.cuInit(0); d.cuCheckpointProcessGetState(int(sys.argv[2]), ctypes.byref(s)); print(s.value)"
+    script = (
+        "import ctypes, sys; d = ctypes.CDLL(sys.argv[1]); s = ctypes.c_int(-1); d.cuInit(0); "
+        "d.cuCheckpointProcessGetState(int(sys.argv[2]), ctypes.byref(s)); print(s.value)"
+    )
 
     def ask(pid: int) -> int:
         return int(

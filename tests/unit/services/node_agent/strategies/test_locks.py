@@ -1,4 +1,5 @@
-"""The driver's process locks over the fake libcuda: who is locked stands still, and nothing that dies leaves anybody locked."""
+"""The driver's process locks over the fake libcuda: who is locked stands still, and nothing that dies leaves anybody
+locked."""
 
 from __future__ import annotations
 
@@ -30,7 +31,10 @@ async def locks(cuda: str, world: str, tmp_path: Path) -> AsyncIterator[Locks]:
 
 def progress(cuda: str, pid: int) -> int:
     """GPU time that a process has had, asked from another one: this process must not become part of that world."""
-    script = "import ctypes, sys; d = ctypes.CDLL(sys.argv[1]); d.kerf_fake_gpu_ns.restype = ctypes.c_uint64; print(d.kerf_fake_gpu_ns(0, int(sys.argv[2])))"
+    script = (
+        "import ctypes, sys; d = ctypes.CDLL(sys.argv[1]); d.kerf_fake_gpu_ns.restype = ctypes.c_uint64; "
+        "print(d.kerf_fake_gpu_ns(0, int(sys.argv[2])))"
+    )
     return int(
         subprocess.run(
             [sys.executable, "-c", script, cuda, str(pid)], check=True, capture_output=True, text=True
@@ -106,7 +110,8 @@ async def test_when_agent_and_worker_are_killed_at_once_the_next_start_unlocks(
 def hanging(tmp_path: Path, compiler: str) -> str:
     source = tmp_path / "hangs.c"
     source.write_text(
-        "#include <unistd.h>\nint cuInit(unsigned f){return f;}\nint cuCheckpointProcessLock(int p, void *a){(void)p;(void)a;for(;;)pause();}\n"
+        "#include <unistd.h>\nint cuInit(unsigned f){return f;}\nint cuCheckpointProcessLock(int p, void "
+        "*a){(void)p;(void)a;for(;;)pause();}\n"
         "int cuCheckpointProcessUnlock(int p, void *a){(void)p;(void)a;return 0;}\n"
         "int cuCheckpointProcessGetState(int p, int *s){(void)p;*s=0;return 0;}\n"
     )
@@ -178,7 +183,10 @@ MIB = 1 << 20
 
 def taken(cuda: str) -> int:
     """MiB in use on the fake's first device, by anyone."""
-    script = "import ctypes, sys; d = ctypes.CDLL(sys.argv[1]); d.kerf_fake_used_bytes.restype = ctypes.c_uint64; print(d.kerf_fake_used_bytes(0) >> 20)"
+    script = (
+        "import ctypes, sys; d = ctypes.CDLL(sys.argv[1]); d.kerf_fake_used_bytes.restype = ctypes.c_uint64; "
+        "print(d.kerf_fake_used_bytes(0) >> 20)"
+    )
     return int(subprocess.run([sys.executable, "-c", script, cuda], check=True, capture_output=True, text=True).stdout)
 
 

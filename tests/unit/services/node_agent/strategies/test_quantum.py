@@ -131,7 +131,8 @@ class World:
 def test_in_simulated_time_nobody_runs_beside_the_owner_and_every_promise_is_kept(
     ranks: list[tuple[int, int]], stretches: list[list[tuple[int, int]]], least: int, step: int
 ) -> None:
-    """Busy from its first stretch to its last is the first contender: it is owed its least share over any two seconds."""
+    """Busy from its first stretch to its last is the first contender: it is owed its least share over any two
+    seconds."""
     end_ms, pace = 4000, msgspec.structs.replace(PACE, least_milli=least)
     plans = [[(start, start + length) for start, length in stretches[i]] for i in range(len(ranks))]
     plans[0] = [(0, end_ms)]

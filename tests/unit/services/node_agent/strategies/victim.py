@@ -1,4 +1,5 @@
-"""A process that launches without end, on the fake libcuda. Run as a program: it says that it has begun, and takes no orders."""
+"""A process that launches without end, on the fake libcuda. Run as a program: it says that it has begun, and takes no
+orders."""
 
 from __future__ import annotations
 

@@ -229,8 +229,8 @@ RUNNING = st.lists(
 def test_who_follows_the_advice_has_the_room_that_was_promised(
     shapes: list[int], pods: Any, gpus: int, groups: int
 ) -> None:
-    """Some pods end, so that the cluster is torn. The moves are made on the real core: all that move end, are created anew for
-    their new nodes, and find their places; then there is one for each group."""
+    """Some pods end, so that the cluster is torn. The moves are made on the real core: all that move end, are created
+    anew for their new nodes, and find their places; then there is one for each group."""
     leader = Leader()
     for i, size in enumerate(shapes):
         leader.nodes(f"n{i}", gpus=size)

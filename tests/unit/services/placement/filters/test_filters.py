@@ -1,6 +1,8 @@
-"""What keeps a pod off a node, case by case. Each name is a behaviour; kube-scheduler says the same (tests/cluster/test_oracle.py).
+"""What keeps a pod off a node, case by case. Each name is a behaviour; kube-scheduler says the same
+(tests/cluster/test_oracle.py).
 
-The pod `p` of namespace `team` is asked about node `n`; `o` is another node in another zone. Pods named after a node run there.
+The pod `p` of namespace `team` is asked about node `n`; `o` is another node in another zone. Pods named after a node
+run there.
 """
 
 from __future__ import annotations

@@ -159,14 +159,16 @@ def test_peers_that_no_node_has_are_told_apart_from_peers_that_are_taken() -> No
     assert [(r.code, r.sentence) for r in never.summary] == [
         (
             "no-peer-access",
-            "needs 3 GPUs that all reach each other peer to peer, on the node at most 2 do (GPU 0 does not reach GPU 2)",
+            "needs 3 GPUs that all reach each other peer to peer, on the node at most 2 do (GPU 0 does not "
+            "reach GPU 2)",
         )
     ]
     leader.place(asking("one"), asking("other", gpu_uuid="n-gpu-3"))
     now = why(leader, asking("two", gpus=2, topology="required"))
     assert (
         now.summary[0].sentence
-        == "needs 2 GPUs that all reach each other peer to peer, of the 2 that fit at most 1 do (GPU 1 does not reach GPU 2)"
+        == "needs 2 GPUs that all reach each other peer to peer, of the 2 that fit at most 1 do (GPU 1 does not "
+        "reach GPU 2)"
     )
     assert now.helps == ("drop kerf.dev/topology: required (n)", "fits with 1 GPU less: ask for one GPU (n)")
     assert leader.place(asking("loose", gpus=2)) == {"loose": "n"}

@@ -121,7 +121,8 @@ async def test_after_a_restart_of_nats_the_session_ends_and_the_next_finds_no_ma
 
 
 async def test_a_leader_whose_records_were_lost_is_refused_at_its_next_append(bus: NatsBus) -> None:
-    """The restored log has its term as the newest; its records since then are gone, and a new one would take their numbers."""
+    """The restored log has its term as the newest; its records since then are gone, and a new one would take their
+    numbers."""
     log = client(bus)
     term = await log.take_term()
     await log.append(ReadyRecord(term=term))

@@ -303,7 +303,8 @@ def test_nothing_follows_from_a_record_when_the_servers_have_lost_the_mark() -> 
 
 
 def test_taking_a_term_leaves_the_mark_as_it_is() -> None:
-    """It is the evidence by which the log is trusted: a session that ends before it has used it leaves it to the next."""
+    """It is the evidence by which the log is trusted: a session that ends before it has used it leaves it to the
+    next."""
     log = Log()
     log.mark = (encode(LogMark(term=3, sequence=6, session="before")), 4)
     made = session()
@@ -322,7 +323,8 @@ def test_a_mark_that_the_leader_before_wrote_late_ends_the_session_that_would_ov
 
 
 def test_a_log_that_is_begun_anew_gets_its_mark_last() -> None:
-    """A session that dies between the two leaves an empty log without a mark, which the next one begins anew once more."""
+    """A session that dies between the two leaves an empty log without a mark, which the next one begins anew once
+    more."""
     log = Log()
     made = leading(log)
     log.run(made.begin_anew(900))

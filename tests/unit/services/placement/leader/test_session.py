@@ -117,7 +117,8 @@ async def test_a_log_that_does_not_answer_ends_no_session(server: EmbeddedServer
 
 
 async def test_orders_for_many_pods_go_in_parts_that_fit_into_messages(bus: NatsBus) -> None:
-    """All pending pods of a large cluster are touched after a loss of the log; one message of them NATS would not take."""
+    """All pending pods of a large cluster are touched after a loss of the log; one message of them NATS would not
+    take."""
     sizes: list[tuple[int, int]] = []
 
     async def watch(incoming: Incoming) -> None:

@@ -142,7 +142,8 @@ SHAPES = (
 
 
 def some_cluster(seed: int, nodes: int = 6, pods: int = 30, shuffle: int = 0) -> tuple[Engine, Book]:
-    """Nodes of several makes with pods on them, placed by the policy itself; `shuffle` changes the order of the nodes."""
+    """Nodes of several makes with pods on them, placed by the policy itself; `shuffle` changes the order of the
+    nodes."""
     rng = random.Random(seed)
     makes = [
         (rng.choice((1, 2, 4, 8)), rng.choice(("A100", "T4")), rng.choice(("8", "32", "96"))) for _ in range(nodes)

@@ -192,7 +192,8 @@ def test_a_binding_of_the_past_gives_an_excluded_pod_no_gpu() -> None:
     owner = (OwnerReference(kind="Job", name="j", uid="j", controller=True),)
     leader, stuck, _ = takeover_with_an_untouchable_pod()
     stuck = build.newer(stuck, owner_references=owner)
-    # The same pod, still at the version at which it cannot be touched, comes back bound by a Binding of an earlier leader.
+    # The same pod, still at the version at which it cannot be touched, comes back bound by a Binding of an earlier
+    # leader.
     late = build.bound(stuck, "n", grant(sequence=39, term=39))
     said = leader.facts(late)
     assert "39-x" not in leader.core.book.grants

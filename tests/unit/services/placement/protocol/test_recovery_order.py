@@ -24,8 +24,8 @@ def test_no_node_is_synced_before_every_pending_pod_has_been_touched() -> None:
 
 
 def test_a_node_that_is_gone_is_neither_asked_nor_believed() -> None:
-    """What its agent says meanwhile says nothing of the time after: grants there are freed because the node is gone. When it comes
-    back it is asked, and gets nothing before it has answered. Found by the simulation."""
+    """What its agent says meanwhile says nothing of the time after: grants there are freed because the node is gone.
+    When it comes back it is asked, and gets nothing before it has answered. Found by the simulation."""
     leader = Leader().nodes("n", gpus=1)
     leader.answer = False
     asked = NodeSyncAnswer(node="n", boot_id="boot-1", term=100, accepted=True, number=50)

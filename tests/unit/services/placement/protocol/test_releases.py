@@ -130,7 +130,8 @@ def test_a_released_grant_is_acknowledged_to_its_node_until_it_stops_saying_so()
 
 
 def test_a_release_of_a_pod_that_lives_replaces_the_pod() -> None:
-    """Its node had given the grant back for good before the pod was bound with it, and says so again before it refuses the grant."""
+    """Its node had given the grant back for good before the pod was bound with it, and says so again before it refuses
+    the grant."""
     leader, pod, grant_id = bound()
     said = leader.send(m.ReleaseSeen("n", grant_id))
     assert deletions(said) == [(pod.metadata.uid, pod.metadata.resource_version)]

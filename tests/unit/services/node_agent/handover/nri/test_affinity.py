@@ -75,7 +75,8 @@ sets = st.sampled_from(["0-1", "2-3", "4-5", "0-3", "2-5", "0-1,4-5"])
 
 @given(st.lists(st.tuples(sets, st.integers(0, 2500), st.integers(0, 8)), max_size=12))
 def test_of_all_that_are_confined_each_can_have_what_it_was_promised(story: list[tuple[str, int, int]]) -> None:
-    """However they come and go: no set of CPUs is promised more than it has to those who may run nowhere else (Hall)."""
+    """However they come and go: no set of CPUs is promised more than it has to those who may run nowhere else
+    (Hall)."""
     allowed, lives = Allowed(cpus=frozenset(range(8)), mems=frozenset({0})), list[Confined]()
     for cpus, milli, leaves in story:
         if leaves < len(lives):

@@ -151,7 +151,8 @@ SIZES = ((3, 3), (4, 2), (2, 2))
 def test_a_gang_is_whole_or_absent_after_any_sequence_of_events(
     shapes: list[int], events: list[tuple[str, int, Any]], topology: str
 ) -> None:
-    """Whenever members of a gang that had no places get some, one log record has as many of them as its minimum still lacked."""
+    """Whenever members of a gang that had no places get some, one log record has as many of them as its minimum still
+    lacked."""
     leader = cluster(shapes, [])
     names = [f"n{i}" for i in range(len(shapes))]
     pods: dict[str, Pod] = {}
