@@ -26,8 +26,8 @@ from shared.model.request import OPPORTUNISTIC, PodRequest
 
 _ROWS_LEAST, _ROWS_MOST = 1024, 8192
 _ROWS_BYTES = 256 << 20
-"""Rows are kept of as many shapes as fit in here, within those bounds. Where more of them wait, each change of the
-cluster computes all of their rows anew: half a second at 1,213 nodes and 2,000 shapes, instead of 28 ms."""
+"""How many shapes' rows are cached, within these bounds. If more shapes wait, each change of the cluster recomputes all
+of their rows: half a second at 1,213 nodes and 2,000 shapes, instead of 28 ms."""
 _KNOWN_MOST = 1024
 
 
@@ -53,7 +53,7 @@ class Engine:
         self._keys: dict[str, tuple[Pod, bytes]] = {}
 
     def key_of(self, state: PodState) -> bytes:
-        """The pod's shape. Kept for as long as the pod stands as it is; pods that are only imagined are not kept."""
+        """The pod's shape, cached for as long as the pod does not change. Hypothetical pods are not cached."""
         known = self._keys.get(state.uid)
         if known is not None and known[0] is state.pod:
             return known[1]
@@ -67,15 +67,15 @@ class Engine:
         self._met.discard(uid)
 
     def meet(self, state: PodState, *, placed: bool) -> None:
-        """A pod's first try has been made: what policies learn from. Later tries of the same pod tell nothing new."""
+        """A pod was tried for the first time: policies learn from this. Later attempts of the same pod teach nothing
+        new."""
         if state.uid not in self._met:
             self._met.add(state.uid)
             for name in self._learning:
                 self.policies[name].meet(state, placed=placed)
 
     def remember(self) -> None:
-        """What policies learn from is forgotten with each leader; the pods that have a place already tell most of
-        it."""
+        """What policies have learned is lost with each leader; the placed pods restore most of it."""
         for state in self.book.pods.values():
             if state.ours and state.charged:
                 self.meet(state, placed=True)
@@ -107,8 +107,7 @@ class Engine:
         return row
 
     def decide(self, state: PodState, only: Bools | None = None) -> Place | None:
-        """The best place now, or None. `explain` says why not. `only`: the rows that may be looked at, all where
-        None."""
+        """The best place now, or None. `explain` says why not. `only`: the rows to consider; None for all."""
         policy = self.policy_of(state)
         policy.learn()
         total = self.row(state).refresh()
@@ -153,7 +152,7 @@ class Engine:
         return self.book.nodes[self.book.row_names[row]]
 
     def _fit_node(self, state: PodState, node: NodeState) -> dict[str, ContainerGrant] | None:
-        """The node's last word: extended resources, and the very GPUs."""
+        """The final checks on the node: extended resources, and the actual GPUs."""
         for name, amount in state.demand.extended:
             advertised = node.extended_total.get(name)
             if advertised is None and name.startswith("kerf.dev/"):

@@ -1,9 +1,8 @@
-"""Nodes that look alike to node filters and node scores, so that a new shape of pod is held against each look once and
-not against each of thousands of nodes.
+"""Node equivalence classes: a new shape of pod is checked against each class once, not against thousands of nodes.
 
-A look is all that those may look at: labels, taints, cordon, the agent's state and the inventory, without the names
-that are each node's own (its hostname, UUIDs of whole GPUs, bus ids). Pods that ask for one of these are held against
-each node.
+A class is defined by all that node filters and node scores may read: labels, taints, cordon, the agent's state and the
+inventory, without the names that are each node's own (its hostname, UUIDs of whole GPUs, bus ids). Pods that request
+one of these are checked against each node.
 """
 
 from __future__ import annotations
@@ -87,7 +86,7 @@ class NodeClasses:
 
 
 def needs_node_identity(pod: PodState) -> bool:
-    """Whether the pod asks for something that nodes which look alike do not share."""
+    """Whether the pod requests something that distinguishes nodes of one class."""
     spec = pod.pod.spec
     if _HOSTNAME in spec.node_selector:
         return True

@@ -1,4 +1,4 @@
-"""Pods that are nobody's, for questions of how many more of a kind there would be room for."""
+"""Placeholder pods, for queries of how many more pods of a kind would fit."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from shared.model.kube_object import Meta
 from shared.model.objects import Container, Pod, PodSpec, Resources
 
 NAMESPACE = "kerf-advice"
-"""A namespace of that name may exist all the same, for uids tell pods apart."""
+"""A namespace of that name may exist all the same, for uids distinguish pods."""
 
 
 def placeholder_pod(gpus: int, number: int) -> PodState:

@@ -1,4 +1,4 @@
-"""One small decision of each sort, so that no loop is compiled while somebody waits for a leader."""
+"""One small decision of each kind, so that no loop is compiled while the cluster waits for a leader."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
-"""Which moves make room for the least disturbance. Advice only: nothing is moved, and nothing is advised that was not
-tried.
+"""Which migrations free capacity at the least cost. Advice only: nothing is migrated, and only tried moves are advised.
 
-For one pod: on each node that could ever take it, the cheapest pods are lifted until it fits, and those that need not
-move are put back; then all that were lifted must find another place, beside it and beside each other. The price is what
-the moves disturb, in GPU-seconds (`explaining.movable`). For the members of a gang the same is done one after the other
-in one world: all of them have room then, or nothing is advised. For groups of idle GPUs it is done for stand-ins that
-want whole GPUs, after as many of them as find room without any move have taken it, so that no move tears another group.
+For one pod: on each node that could ever take it, the cheapest pods are removed until it fits, and those that need not
+move are put back; then all removed pods must find another place, beside it and beside each other. The cost is what the
+moves disturb, in GPU-seconds (`shared.book.movable`). For a gang this is done for one member after the other in one
+copy of the book: either all have room then, or nothing is advised. For groups of idle GPUs it is done for placeholder
+pods that request whole GPUs, after as many of them as fit without any move have been placed, so that no move breaks
+another group.
 """
 
 from __future__ import annotations
@@ -42,17 +42,17 @@ class Goal(msgspec.Struct, frozen=True):
 
     states: tuple[PodState, ...] = ()
     gang: str = ""
-    """Whose members they are."""
+    """The pods that the advice is for."""
     within: str = ""
     """The label of which all of their nodes must have one value: a gang's required topology."""
     begun: frozenset[str] = frozenset()
     """The values where the gang has begun: no others then."""
     waits: bool = False
-    """They wait in the queue: room is theirs as soon as it is there, so whoever made it may come again beside them."""
+    """They are queued: they get the room as soon as it is free, so a pod that moved may come back beside them."""
     busy: frozenset[str] = frozenset()
-    """Nodes where nobody is moved, and none of these goes."""
+    """Nodes that no pod may move to, and that none of these pods goes to."""
     can_spare: Callable[[str, Collection[str]], bool] | None = None
-    """Whether a gang needs a member no more, where these go too (`Gangs.can_spare`); None: nobody of a gang moves."""
+    """Whether a gang can do without a member when these pods go too (`Gangs.can_spare`); None: no gang member moves."""
     spared: Callable[[PodState], str] | None = None
     """Why a pod is left alone, beside what always keeps one (`why_not`); empty where it may move."""
     gpus: int = 0
@@ -60,7 +60,7 @@ class Goal(msgspec.Struct, frozen=True):
 
 
 class _Room(msgspec.Struct, frozen=True):
-    """One way to make room on a node."""
+    """One option on one node."""
 
     node: str
     moved: tuple[tuple[Movable, str], ...]
@@ -72,13 +72,13 @@ class _Room(msgspec.Struct, frozen=True):
 
     @property
     def order(self) -> tuple[int, int, int, str]:
-        """The cheapest, the fewest moves, of equals those who came last."""
+        """The cheapest, then the fewest moves, then the youngest pods."""
         return self.price_gpu_ms, len(self.moved), -min(one.created_s for one, _ in self.moved), self.node
 
 
 def advise(engine: Engine, goal: Goal, now: float, most_gpu_seconds: int = 0) -> Steps[Advice]:
-    """`now`: seconds since 1970. `most_gpu_seconds`: what may be disturbed in all, 0 for any. The engine's book must
-    stand still meanwhile (`trial.undisturbed`)."""
+    """`now`: seconds since 1970. `most_gpu_seconds`: the limit of what may be disturbed, 0 for none. The engine's book
+    must not change meanwhile (`trial.undisturbed`)."""
     if goal.states:
         return (yield from _for_pods(engine, goal, now, most_gpu_seconds))
     plan = _Plan(engine, goal, now, most_gpu_seconds)
@@ -152,7 +152,7 @@ class _Plan:
         self._rows = self._where(area)
 
     def make_room_for_all(self) -> Steps[bool]:
-        """Who asks for most goes first, as it does where a gang is placed."""
+        """The largest request first, as when a gang is placed."""
         for given in sorted(
             self.goal.states, key=lambda s: s.request.hardest.hardness if s.request else (), reverse=True
         ):
@@ -260,8 +260,8 @@ class _Plan:
         return _Room(name, tuple(moved))
 
     def _may_stay(self, one: Movable, place: Place) -> bool:
-        """Whether a pod may move to other GPUs of its node: where whoever takes its place is there before it comes
-        again. Nobody moves to where it is."""
+        """Whether a pod may move to other GPUs of its node: only if the pod that replaces it is there before it comes
+        again. No pod moves to where it is."""
         held = self.engine.book.grants.get(self.engine.book.pods[one.uid].grant_id)
         return self.goal.waits and (held is None or held.grant.containers != place.containers)
 
@@ -298,8 +298,8 @@ def _came(state: PodState) -> tuple[str, str]:
 
 
 def _by_gpu(node: NodeState, movable: dict[str, Movable]) -> list[Movable]:
-    """Whole GPUs: those that are cheapest to empty first, of equals who came last, each emptied before the next; then
-    what has no GPU."""
+    """Whole GPUs: the cheapest to empty first, then those with the youngest pods, each emptied before the next; then
+    pods without GPUs."""
     on: dict[str, list[str]] = {room.uuid: [] for room in node.gpus if room.usable and room.mig is None}
     for held in node.grants.values():
         for uuid in {share.uuid for container in held.grant.containers.values() for share in container.gpus}:

@@ -1,4 +1,4 @@
-"""What would make a pod fit: changes of the pod itself, each tried on the node that it is said of."""
+"""Changes of a pod that would make it fit, each tried on the node that it is suggested for."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ _TRIES_A_KIND = 12
 
 
 def changes_of_pod(state: PodState, verdicts: Verdicts, book: Book) -> Steps[tuple[Counterfactual, ...]]:
-    """For each reason that alone keeps the pod off some node, the least change found that lets it in there. Reasons
-    that open most nodes first."""
+    """For each reason that alone excludes some node, the smallest change found that admits the pod there. Reasons that
+    open most nodes first."""
     best: dict[str, tuple[int, Counterfactual]] = {}
     for code, nodes in _alone(verdicts, book):
         tries: Counter[str] = Counter()
@@ -45,7 +45,7 @@ def _would_go(state: PodState, node: NodeState, book: Book) -> bool:
 
 
 def advice(verdicts: Verdicts, book: Book) -> tuple[str, ...]:
-    """What is said of reasons that nobody can try away: silent agents, missing volumes. One a reason."""
+    """Suggestions for reasons that cannot be tried: silent agents, missing volumes. One for each reason."""
     return tuple(
         f"{nodes[0][0].helps} ({nodes[0][1].name})"
         for code, nodes in _alone(verdicts, book)

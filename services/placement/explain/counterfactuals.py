@@ -1,4 +1,4 @@
-"""What a pod could ask for instead, so that one reason against it falls. Nothing here is promised before it is
+"""What a pod could request instead so that one reason against it disappears. Nothing is suggested before it is
 tried."""
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Candidate(msgspec.Struct, frozen=True):
 
 
 def candidates(state: PodState, reason: Reason, node: NodeState) -> Iterator[Candidate]:
-    """What might help against one reason on one node, the least change first."""
+    """What might help against one reason on one node, the smallest change first."""
     make = _CANDIDATES.get(reason.code)
     if make is not None:
         yield from make(state, reason, node)
@@ -80,7 +80,7 @@ def _smaller_share(state: PodState, node: NodeState) -> Iterator[Candidate]:
 
 
 def _less_compute(state: PodState, most_milli: int, of_what: str) -> Iterator[Candidate]:
-    """No more than `most_milli`, in whole percent, which is how compute is asked for."""
+    """At most `most_milli`, in whole percent, which is the unit of compute requests."""
     name, ask = _largest(state)
     most_milli -= most_milli % _PERCENT_MILLI
     if ask is not None and 0 < most_milli < ask.compute_milli:
@@ -288,7 +288,7 @@ _CANDIDATES: dict[str, Callable[[PodState, Reason, NodeState], Iterator[Candidat
     "spread-no-key": _spread_out,
 }
 TRIED = frozenset(_CANDIDATES) | {"too-many-pods"}
-"""Reasons of which only what was tried is said to help: by these changes, or by the move of another pod."""
+"""Reasons for which only tried changes may be suggested: a change of the pod, or the migration of another one."""
 
 
 # --- a pod that asks for something else -----------------------------------------------------------------------------
@@ -313,7 +313,7 @@ def _nth(amounts: Iterator[int], count: int) -> int:
 
 
 def _milli_for(free_mib: int, total_mib: int) -> int:
-    """The most compute whose part of the memory, rounded down, is free (`book.shares.share_on`)."""
+    """The most compute whose share of the memory, rounded down, is free (`book.shares.share_on`)."""
     return (max(0, free_mib + 1) * 1000 - 1) // max(1, total_mib)
 
 

@@ -19,7 +19,8 @@ _APART = (GpuKind.name, GpuRoomLeft.name)
 
 
 class Diagnosis:
-    """All filters for one pod on a book as it stands. What is left on GPUs is only asked where their kind would do."""
+    """All filters for one pod on the book as it stands. Free capacity of GPUs is checked only if their kind would
+    do."""
 
     def __init__(self, state: PodState, book: Book) -> None:
         filters = (*NODE_FILTERS, *ROOM_FILTERS, *CLUSTER_FILTERS)

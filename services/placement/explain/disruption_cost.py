@@ -1,4 +1,4 @@
-"""A pod that moves, in the words of an explanation."""
+"""A pod that moves, as an explanation describes it."""
 
 from __future__ import annotations
 

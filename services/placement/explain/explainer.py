@@ -40,7 +40,7 @@ class Explainer:
     def why(
         self, state: PodState, *, max_nodes: int, waiting_s: float = 0.0, ahead: int = 0, exists: bool = True
     ) -> PodExplanation:
-        """The story of one pod, as of now and in one go: what placement says by itself."""
+        """The explanation of one pod, computed at once on the present book."""
         return finish(self.explain(state, max_nodes=max_nodes, waiting_s=waiting_s, ahead=ahead, exists=exists))
 
     def explain(
@@ -93,7 +93,7 @@ class Explainer:
         return replace(said, sentence=f"{said.sentence}; {turn}") if turn else said
 
     def _kept_back(self, state: PodState) -> Reason | None:
-        """Its queue's word. A gang that has not gathered has other worries."""
+        """The queue's reason. For a gang below its minimum the queue is not the reason."""
         gang = self.gangs.of(state.uid)
         if gang is None:
             return self.fair.quota_exceeded((state,))
@@ -217,7 +217,7 @@ class Explainer:
         return NodeExplanation(node=node.name, feasible=not reasons, reasons=reasons, gpus=gpus)
 
     def _holders(self, node: NodeState, room: GpuRoom, *, kept: bool = False) -> tuple[str, ...]:
-        """`kept`: for whom a plan keeps a place there, and not who has one."""
+        """`kept`: the uid of the pod for which a plan reserves a place there."""
         sizes: Counter[str] = Counter()
         for held in [held for held in node.grants.values() if (held.phase == "reserved") == kept]:
             for container in held.grant.containers.values():
@@ -227,7 +227,7 @@ class Explainer:
         return tuple(name for name, _ in sizes.most_common(5))
 
     def _candidates(self, state: PodState, limit: int) -> tuple[Candidate, ...]:
-        """The best nodes now, with what each score says of them."""
+        """The best nodes now, with each score's part."""
         row = self.engine.row(state)
         total = row.refresh()
         order = [int(r) for r in (-total).argsort(kind="stable")[: max(0, limit)] if total[r] != INFEASIBLE]

@@ -26,7 +26,8 @@ _NODES_A_STEP = 32
 
 
 def move_of_another(state: PodState, verdicts: Verdicts, engine: Engine, now: float) -> Steps[Counterfactual | None]:
-    """The cheapest pod of no higher priority after whose move this one fits, beside its new place. Tried as a whole."""
+    """The cheapest pod of no higher priority after whose migration this one fits, beside its new place. Tried as a
+    whole."""
     book = engine.book
     priority, largest = state.pod.spec.priority, largest_ask(state)
     candidates: list[tuple[Movable, PodState]] = []
@@ -58,7 +59,7 @@ def move_of_another(state: PodState, verdicts: Verdicts, engine: Engine, now: fl
 
 
 def _empties(other: PodState, node: NodeState, book: Book) -> int:
-    """How many GPUs of the node have nothing on them only when it has gone. Asked of thousands, so of its own GPUs
+    """How many GPUs of the node only this pod uses. Called for thousands of pods, so it looks at the pod's own GPUs
     alone."""
     held = book.grants.get(other.grant_id)
     given: dict[str, int] = {}

@@ -1,4 +1,4 @@
-"""What placement says to people: decisions, refusals, reasons; each once, not each time it is tried."""
+"""What users are told of decisions, refusals and reasons; each once, not at each attempt."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from shared.contracts.events import GangPlaced, GangWaiting, PlacementDecided, P
 from shared.contracts.explain import PodExplanation, Reason
 
 _MATES_MOST = 63
-"""Of a gang in one go: their words go out in one message."""
+"""How many members of a gang are reported together: their messages are sent as one."""
 _AGAIN_AFTER_S = 30.0
 _OUTDATED_MOST = 8
 """A pod whose reason changes all the time is explained no more often than this."""
@@ -48,7 +48,7 @@ class Reports:
         self._gangs_said.pop(key, None)
 
     def decided(self, uid: str, event: PlacementDecided) -> None:
-        """Kept until the log has it: nothing is said of a decision that may yet be lost."""
+        """Kept until the log has the decision: until then it may be lost."""
         self._waiting.pop(uid, None)
         self._decided[uid] = event
 
@@ -57,7 +57,7 @@ class Reports:
         return None if event is None else msgspec.structs.replace(event, sequence=sequence)
 
     def gang_decided(self, uid: str, event: GangPlaced) -> None:
-        """Kept until the log has the record in which this member stands, and with it all others."""
+        """Kept until the log has the record with this member, and with it all others."""
         self._gangs_said.pop(f"{event.namespace}/{event.name}", None)
         self._gangs_decided[uid] = event
 
@@ -71,7 +71,7 @@ class Reports:
         ]
 
     def gang_lacks(self, gang: GangState, placed: Iterable[PodState]) -> list[m.Command]:
-        """A gang has begun and lacks members for longer than its time-out: those who have places are told."""
+        """A gang has begun and has lacked members for longer than its time-out: its placed members get an Event."""
         note = (
             f"gang {gang.name} has {gang.has} of the {gang.minimum} pods it needs, for {gang.patience_s} s now; "
             "what was not bound has been given back. Delete the pods that run to free their GPUs, or let them wait"
@@ -121,7 +121,7 @@ class Reports:
         return [warn(state, "BindingRefused", "Binding", note)]
 
     def claims_first(self, state: PodState, node: str, book: Book) -> tuple[SelectNode, ...]:
-        """Claims of the pod that bind late and must be told the node before the pod can be bound."""
+        """Claims of the pod that bind late and need the node before the pod can be bound."""
         if not state.pod.spec.volumes:
             return ()
         namespace = state.pod.metadata.namespace
@@ -145,14 +145,14 @@ class Reports:
         return [m.SendPatches(claims)]
 
     def needs_reports(self, uids: Iterable[str]) -> None:
-        """Those who wait behind a pod that does not fit are told too, each once."""
+        """Pods behind a pod that does not fit are reported too, each once."""
         for uid in uids:
             if uid not in self._said:
                 self._waiting[uid] = None
 
     def outdated(self, changed_at: float, now: float) -> list[str]:
-        """Those whose reason was said before something changed, and not just now; the oldest words first, a few at a
-        time."""
+        """Pods whose reason was reported before something changed, and not just now; the oldest reports first, a few at
+        a time."""
         found = [
             (at, uid)
             for uid, (_, at) in self._said.items()
@@ -182,8 +182,8 @@ class Reports:
     def explain_one(
         self, explainer: Explainer, queue: Queue, book: Book, first_seen: Mapping[str, float], now: float
     ) -> list[m.Command]:
-        """The reason of one pod that waits for a word. One a turn: it costs milliseconds on a large cluster. Of a gang
-        all hear it, for it is worked out once."""
+        """Explains one pod that waits for a report. One at a time: it takes milliseconds on a large cluster. All
+        members of a gang get the same explanation."""
         while self._waiting:
             uid, _ = self._waiting.popitem(last=False)
             gang = explainer.gangs.of(uid)
@@ -202,7 +202,7 @@ class Reports:
         return []
 
     def _explain(self, state: PodState, explainer: Explainer, now: float, *, waiting_s: float) -> list[m.Command]:
-        """Nothing where it was said lately, or is as it was."""
+        """Nothing if it was reported lately, or has not changed."""
         said = self._said.get(state.uid)
         if said is not None and now - said[1] < _AGAIN_AFTER_S:
             return []

@@ -1,5 +1,5 @@
-"""Who is told why it waits though nothing has just been tried: gangs that gather for long, and those whose reason may
-have changed."""
+"""Reports why pods wait although nothing has just been tried: gangs that gather for long, and reasons that may have
+changed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from services.placement.explain.pending_reasons import Reports
 from shared.book.gangs import Gangs
 
 _GATHERING_S = 2.0
-"""Controllers create the pods of a gang one after another; nobody need hear that the first ones wait for the last."""
+"""Controllers create the pods of a gang one after another; the first ones need not be reported as waiting for the
+last."""
 
 
 class Reminders:
@@ -24,8 +25,8 @@ class Reminders:
         self._changed = True
 
     def tick(self, now: float) -> None:
-        """Members who wait for others are told, once it looks as if these took their time. So is whoever has been told
-        a reason that may be another one now, though nothing that would let it in has changed."""
+        """Members that wait for others are reported once that takes long. So is a pod whose reason may have changed
+        although nothing that would admit it has."""
         if now < self._look_at:
             return
         self._look_at = now + _GATHERING_S

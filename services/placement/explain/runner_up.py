@@ -1,4 +1,4 @@
-"""Why the second-best node came second, in words."""
+"""Why the second-best node came second, as a sentence."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Long answers in short steps, so that whoever decides is never kept waiting.
+"""Long answers in short steps, so that decisions never wait.
 
-A question is a generator that yields wherever it may be interrupted, and returns its answer. Between two steps the book
-may change; what is said in the end is checked against the book of the last step.
+A query is a generator that yields wherever it may be interrupted, and returns its answer. Between two steps the book
+may change; the answer is checked against the book of the last step.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def finish(steps: Steps[T]) -> T:
 
 
 async def in_slices(steps: Steps[T]) -> T:
-    """The answer, letting everybody else have their turn after each slice."""
+    """Returns the answer; yields to other tasks after each slice of time."""
     while True:
         until = time.perf_counter() + SLICE_S
         while time.perf_counter() < until:

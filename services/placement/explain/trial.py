@@ -1,4 +1,4 @@
-"""A fork of the book with an engine of its own: the same rules, the same learned policies, and nobody who notices."""
+"""A fork of the book with an engine of its own: the same rules and learned policies, and no effect outside."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ _ATTEMPTS = 2
 
 
 class TrialEngine(Engine):
-    """The origin's score rows serve here too, so that a trial looks only at what it has changed itself; then the
-    origin's book must stand still meanwhile. Not so without them (`rows`)."""
+    """Shares the origin's cached rows, so that a trial computes only what it has changed itself; the origin's book must
+    not change meanwhile. Not so without them (`rows`)."""
 
     def __init__(self, origin: Engine, fork: Fork, *, rows: bool = True) -> None:
         self.__dict__.update(vars(origin))
@@ -103,7 +103,7 @@ class Trial:
         return pods
 
     def join(self, node: Node, inventory: Inventory | None) -> None:
-        """A node comes; its agent answers at once."""
+        """Adds a node whose agent answers at once."""
         self.book.apply(Put(object=node))
         if inventory is not None:
             self.book.put_inventory(inventory)
@@ -111,8 +111,8 @@ class Trial:
 
 
 def undisturbed(engine: Engine, attempt: Callable[[Engine], Steps[T]]) -> Steps[T]:
-    """What needs the book to stand still, in steps: begun anew where it changes between two of them. After a few times
-    of that on a copy of the whole book, which is made in one go."""
+    """Runs something that needs the book to stand still, in steps: starts again if the book changes between two of
+    them. After a few restarts it runs on a copy of the whole book, which is made at once."""
     book = engine.book
     for _ in range(_ATTEMPTS):
         steps, cursor = attempt(engine), book.arrays.cursor

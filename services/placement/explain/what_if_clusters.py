@@ -1,4 +1,5 @@
-"""The cluster after a change that is only tried: who would have to move, who would find no place, who would get one."""
+"""The cluster after a change that is only tried: which pods would have to move, would find no place, or would get
+one."""
 
 from __future__ import annotations
 
@@ -42,7 +43,7 @@ class World(msgspec.Struct, frozen=True):
 def change(
     query: WhatIfQuery, engine: Engine, gangs: Gangs, waiting: Sequence[str], now: float, *, kept: Container[str] = ()
 ) -> Steps[World]:
-    """`waiting`: uids in the order of the queue. `kept`: those whom no room would help. Raises Impossible."""
+    """`waiting`: uids in the order of the queue. `kept`: uids that no capacity would help. Raises Impossible."""
     trial = Trial(engine)
     homeless = [state for node in query.drain for state in _drained(node, trial)]
     for more in query.add_nodes:

@@ -34,8 +34,8 @@ class End(msgspec.Struct, frozen=True, order=True):
 
 
 def end_of(state: PodState, now: float) -> End | None:
-    """When a placed pod ends, as far as anybody says. What should have ended already tells nothing any more; a pod that
-    has not started is taken to start now."""
+    """When a placed pod ends, as far as it says. A pod that should have ended already counts as unknown; a pod that has
+    not started counts as started now."""
     deadline_s, expected_s, deleted = state.pod.spec.active_deadline_seconds, state.life.expected_s, ends_by(state.pod)
     if deadline_s is expected_s is deleted is None:
         return None
@@ -52,8 +52,8 @@ def end_of(state: PodState, now: float) -> End | None:
 
 
 def when_kept(state: PodState, engine: Engine, now: float, shadows: Sequence[PodState]) -> Steps[WhenExplanation]:
-    """Of a pod that others make room for. `shadows`: what stands where places are kept for it and its gang, and is not
-    in its way. The book has to stand still meanwhile (`undisturbed`)."""
+    """For a pod for which others are preempted. `shadows`: placeholders of the places reserved for it and its gang,
+    which are not in its way. The book must not change meanwhile (`undisturbed`)."""
     trial = Trial(engine)
     for shadow in shadows:
         trial.book.unreserve(shadow)

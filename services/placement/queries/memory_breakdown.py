@@ -34,9 +34,9 @@ class MemoryBreakdown(msgspec.Struct):
 
 
 def memory_breakdown(node: NodeState, returns: Callable[[PodState], bool]) -> dict[str, MemoryBreakdown]:
-    """By GPU uuid. `returns`: whether a pod is taking back what it gave up. Of a node that has not told this leader yet
-    what runs there, what its pods' annotations say: the book counts all of them whole until then, so that nobody gets
-    what others have."""
+    """By GPU uuid. `returns`: whether a pod is taking back what it gave up. For a node that has not told this leader
+    yet what runs there, the pods' annotations count: the book counts their memory in full until then, so that it is
+    not given away."""
     found: dict[str, MemoryBreakdown] = defaultdict(MemoryBreakdown)
     for held in node.grants.values():
         state = node.pods.get(held.uid)

@@ -1,4 +1,4 @@
-"""Questions of why, what if, when, and how to make room, each in steps that keep nobody waiting. Nothing here changes
+"""Queries of why, what if, when, and how to free capacity, each in steps that delay nothing. Nothing here changes
 anything."""
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from shared.model.objects import Pod
 
 NODES_MOST = 500
 GANG_MOST = 64
-"""Members for whom moves are looked for together."""
+"""How many gang members migrations are searched for together."""
 _TOLERATED = Toleration(key=names.TAINT_MANAGED, operator="Exists", effect="NoSchedule")
 
 
@@ -181,7 +181,7 @@ def _known(core: Core, namespace: str, name: str) -> PodState:
 
 
 def _waiting(core: Core, namespace: str, name: str, *, alone: bool = True) -> PodState:
-    """`alone`: it is no member of a gang, or is asked about as if it were none."""
+    """`alone`: it is not a member of a gang, or is explained as if it were not."""
     state = _known(core, namespace, name)
     why_never = refusal(state)
     if why_never is not None:

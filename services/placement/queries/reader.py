@@ -1,4 +1,4 @@
-"""Answers to questions, from the leader's book as it stands. Nothing here changes anything."""
+"""Answers to queries, from the leader's book as it stands. Nothing here changes anything."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def status(core: Core, query: StatusQuery, *, leader: bool) -> StatusAnswer:
     present = arrays.there
     taken_mib = taken_milli = 0
     for held in book.grants.values():
-        # What is reserved somebody else may still have; it is allocated when that one has given it back.
+        # A reserved share may still be in use; it counts as allocated when that pod has released it.
         for container in () if held.phase == "reserved" else held.grant.containers.values():
             taken_mib += sum(s.memory_mib for s in container.gpus)
             taken_milli += sum(s.compute_milli for s in container.gpus)

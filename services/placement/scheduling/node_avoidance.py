@@ -1,8 +1,8 @@
-"""Pods that a kubelet turned away at its door: those who come after them avoid that node for a while.
+"""Node avoidance: after a kubelet has rejected a pod, its successors avoid that node for a while.
 
-The kubelet checks again what the scheduler decided, and a pod that it does not admit has failed for good. Its owner
-makes another at once, for which the same node is the best again: without a pause the two would make failed pods by the
-hundred (kubernetes #125579: a kubelet that has started and not yet met the device plugin).
+The kubelet checks the scheduler's decision again, and a pod that it does not admit has failed for good. Its owner
+creates another at once, for which the same node is the best again: without a pause the two would produce failed pods by
+the hundred (kubernetes #125579: a kubelet that has started and not yet connected to the device plugin).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class NodeAvoidance:
             self._tell()
 
     def tick(self, now: float) -> bool:
-        """True where somebody may go somewhere again."""
+        """True if a node can be used again by some pods."""
         over = [key for key, until in self._until.items() if until <= now]
         for key in over:
             del self._until[key]

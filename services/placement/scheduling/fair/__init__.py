@@ -1,2 +1,2 @@
-"""Fair share between queues, on the tree of `shared.queues`. Pure: whose turn it is and what keeps a pod back (`fair`),
-and what people are told of it (`words`)."""
+"""Fair share between queues, on the tree of `shared.queues`. Pure: which queue is next and what its quota forbids
+(`fair`), and the sentences about it (`messages`)."""

@@ -1,4 +1,4 @@
-"""Queues as placement sees them: whose a pod is, what keeps it back, and who is next."""
+"""Queues as placement uses them: a pod's queue, what its quota forbids, and which queue is next."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ class Fair(Queues):
     def __init__(self, book: Book) -> None:
         super().__init__(book)
         self.problem = ""
-        """Why the text as it stands is not in force; empty where it is."""
+        """Why the present text is not in force; empty if it is."""
         self.blocked = False
-        """The first text of this session cannot be read: nobody is placed, for limits may stand in it."""
+        """The first text of this session cannot be read: nothing is placed, for it may contain limits."""
         self._text: str | None = None
         self._begun = False
         self.waiting: Callable[[], Mapping[str, int]] = dict
         """How many pods wait, by queue."""
 
     def read(self) -> PolicyRead | None:
-        """Queues as the cluster's ConfigMap says. Returns what there is to tell; None where it is as before. A text
-        that cannot be read leaves in force what was read before, in this session."""
+        """Reads the queues from the cluster's ConfigMap. Returns what to report; None if nothing changed. If the text
+        cannot be read, what this session read before stays in force."""
         text = policy_text(self.book)
         if text == self._text and self._begun:
             return None
@@ -70,7 +70,7 @@ class Fair(Queues):
         return self.usage is not None and self.usage.is_non_borrowing(state)
 
     def least(self, states: Sequence[PodState], need: int) -> Amount:
-        """What `need` of these pods take together at the least."""
+        """What `need` of these pods request together at least."""
         if len(states) == 1:
             return self.ask(states[0])
         total = NOTHING
@@ -81,8 +81,8 @@ class Fair(Queues):
     # --- what keeps a pod back --------------------------------------------------------------------------------
 
     def quota_exceeded(self, states: Sequence[PodState], need: int = 1) -> Reason | None:
-        """Why none of these may be placed now, be there room or not: all `need` of them together, or nobody. The first
-        one's queue speaks for all."""
+        """Why the quota allows none of these pods now, with or without free capacity: all `need` of them together, or
+        none. The first pod's queue counts."""
         if self.blocked:
             return policy_invalid(self.problem)
         if self.usage is None or not states:
@@ -90,7 +90,7 @@ class Fair(Queues):
         return self._over(states[0], self.usage.queue_of(states[0]), self.least(states, need))
 
     def quota_exceeded_on(self, state: PodState, containers: Mapping[str, ContainerGrant]) -> Reason | None:
-        """The same of a place that was found, to the very part of its GPUs."""
+        """The same for a place that was found, with its actual shares of GPUs."""
         if self.usage is None:
             return None
         grant = Grant(grant_id="", term=0, containers=dict(containers))
@@ -106,7 +106,7 @@ class Fair(Queues):
         return self._over(state, self.usage.queue_of(state), ask_of(state, largest_mib))
 
     def exceeded(self, states: Iterable[PodState]) -> Reason | None:
-        """Of pods whose places are held on the book for a try: whether a queue has too much by them."""
+        """Of pods whose places are held on the book for an attempt: whether a queue exceeds its quota with them."""
         if self.usage is None:
             return None
         return next(
@@ -119,7 +119,7 @@ class Fair(Queues):
         )
 
     def rows_within(self, state: PodState) -> Bools | None:
-        """Nodes whose GPUs are large enough for the pod's part of one to stay within its limits; None: all of them."""
+        """Nodes whose GPUs are large enough for the pod's share of one to stay within its limits; None: all nodes."""
         if self.usage is None or state.request is None or len(state.request.asks) != 1:
             return None
         (ask,) = state.request.asks.values()
@@ -165,7 +165,7 @@ class Fair(Queues):
     # --- who is next ------------------------------------------------------------------------------------------
 
     def put_offer(self, queue_name: str, offer: Offer | None) -> None:
-        """Who would be tried of this queue."""
+        """The pod of this queue that would be tried next."""
         if self.tree is not None:
             self.tree.put_offer(self._branch(self.tree, queue_name), offer)
 
@@ -173,7 +173,7 @@ class Fair(Queues):
         return None if self.tree is None else self.tree.next()
 
     def explain(self, state: PodState) -> QueueExplanation | None:
-        """How the pod's queue stands. A queue is owed something where its pods wait and it has less than its
+        """How the pod's queue stands. A queue is below its fair share if its pods wait and it has less than its
         guarantee."""
         if self.tree is None or self.usage is None:
             return None

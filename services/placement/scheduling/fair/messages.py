@@ -1,4 +1,4 @@
-"""What people are told of queues. The codes are stable."""
+"""Sentences about queues. The codes are stable."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ _MIB = 1024 * 1024
 
 
 def over(queue: Branch, index: int, used: Amount, most: int, extra: Amount, *, priority: int | None) -> Reason:
-    """`priority` of a pod that may use guarantees alone, where the bound is one; None: it is a limit. A pod that alone
-    asks for more than the bound waits for ever: that is said."""
+    """`priority`: of a pod that may use guarantees alone, if the bound is a guarantee; None: it is a limit. If a pod
+    alone requests more than the bound, the sentence says that it waits for ever."""
     show = (_gpus, _cores, _bytes)[index]
     what = "limit" if priority is None else "guarantee"
     sentence = f"queue {queue.name} uses {show(used[index])} of its {what} of {show(most)}"
@@ -47,7 +47,7 @@ def policy_invalid(problem: str) -> Reason:
 
 
 def unassigned(state: PodState, tree: Tree) -> Reason:
-    """The pod stands in no queue."""
+    """The pod belongs to no queue."""
     meta = state.pod.metadata
     named = meta.labels.get(names.LABEL_QUEUE, "")
     queue = tree.queues.get(named or meta.namespace)
@@ -73,7 +73,7 @@ def unassigned(state: PodState, tree: Tree) -> Reason:
 
 
 def owed_first(queue: QueueExplanation | None) -> str:
-    """Who goes before a pod of this queue when something becomes free; empty where nobody is owed more."""
+    """Which queues come before this pod's when capacity becomes free; empty if none is below its guarantee."""
     if queue is None or not queue.owed:
         return ""
     others = "1 queue that waits has" if queue.owed == 1 else f"{queue.owed} queues that wait have"

@@ -1,3 +1,2 @@
-"""Gangs: pods that are placed all or none. Pure: who belongs to one is `shared.book.gangs`' matter; here are where it
-would fit (`domains`), the try on the book that is taken back where it fails (`placing`), and what people are told
-(`words`)."""
+"""Gangs: pods that are placed all or none. Pure. `shared.book.gangs` knows the members; here are where a gang would fit
+(`domains`), the attempt on the book that is rolled back if it fails (`placing`), and the sentences (`messages`)."""

@@ -21,12 +21,11 @@ from shared.model.request import GpuAsk
 from shared.model.units import WHOLE_GPU_MILLI
 
 _PLENTY = 1 << 20
-"""Room for so many pods counts as room for all."""
+"""Room for this many pods counts as room for all."""
 _INSTANCES_MOST = 8
-"""A GPU in MIG mode has eight memory slices; what an instance has may be less than its name says, so amounts tell
-nothing."""
+"""A GPU in MIG mode has eight memory slices; an instance may have less than its name says, so amounts are no guide."""
 _SINGLE_TRIES = 4
-"""A preferred level is worth so many tries in one domain before several are taken."""
+"""How many attempts in one domain a preferred level is worth before several domains are used."""
 
 
 class Shape(msgspec.Struct, frozen=True):
@@ -127,7 +126,8 @@ class Level:
         ]
 
     def fitting(self, shapes: Sequence[Shape], need: int, within: Bools | None = None) -> list[int]:
-        """Domains that may hold `need` of the members, the one with the least room first: so large ones stay whole."""
+        """Domains that may hold `need` of the members, the one with the least room first: so large domains stay
+        whole."""
         rooms = self.rooms(shapes, within)
         if not self.values:
             return []

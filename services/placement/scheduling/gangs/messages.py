@@ -132,12 +132,12 @@ def _fits(about: GangExplanation, fits: int, area: str = "", misfit: str = "") -
 
 
 def _stand_in(state: PodState, place: Place) -> Grant | None:
-    """A grant for the length of a try, which nobody sees."""
+    """A grant for the length of an attempt. It is never sent."""
     return Grant(grant_id=f"try {state.uid}", term=0, containers=place.containers) if place.containers else None
 
 
 def _lower(gang: GangState, by: int) -> str:
-    """Where its minimum stands: on its pods, or in the object that it is named by."""
+    """Where its minimum is set: on its pods, or in the object that names it."""
     what = f"the minimum of {gang.name}" if "/" in gang.name else "kerf.dev/gang-min"
     return f"lower {what} to {max(1, gang.minimum - by)}"
 

@@ -53,9 +53,8 @@ def place_gang(
     *,
     on_misfit: Callable[[Misfit], None] | None = None,
 ) -> Tried:
-    """Places for `need` of these members at once, held on the book; or none, and why. `members` in the order in which
-    they are to be tried. `on_misfit` is called for each try that came nearer, while those that fitted are still held.
-    """
+    """Places for `need` of these members together, held on the book; or none, and why. `members`: in the order in which
+    they are tried. `on_misfit` is called for each attempt that came closer, while those that fitted are still held."""
     best: Misfit | None = None
     for area in areas(gang, shapes_of(members, engine), need, engine.book):
         for first in _first_members(members, need):
