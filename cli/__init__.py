@@ -1,1 +1,1 @@
-"""`kerf` on the command line. Speaks to the bus only; imports no service."""
+"""The command `kerf`. It uses the bus only and imports no service."""

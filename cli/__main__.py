@@ -115,7 +115,7 @@ def _holding_back(add: Callable[..., argparse.ArgumentParser]) -> None:
 
 
 def _questions(add: Callable[..., argparse.ArgumentParser], pod: argparse.ArgumentParser) -> None:
-    """Why, what if, when, and how to make room."""
+    """Why, what if, when, and how to free capacity."""
     why = add("why", "why:why", "why a pod is where it is, or nowhere", pod)
     why.add_argument("--nodes", type=int, default=5, help="how many nodes to speak of")
     what_if = add("what-if", "what_if", "what would be with another pod, or in another cluster; nothing is changed")

@@ -20,11 +20,10 @@ T = TypeVar("T")
 DEFAULT_URL = "nats://127.0.0.1:4222"
 
 _LEADERLESS_S = 3.0
-"""For so long nobody may listen before that is an error: a leader that has just begun, or taken over, answers within
-it."""
+"""How long no subscriber may answer before that is an error: a new leader answers within this time."""
 _AGAIN_S = 0.1
 _ANSWERS = {subjects.QUERY_PREEMPT: "preemptor"}
-"""Who answers what neither placement nor metrics does."""
+"""The service that answers, if it is neither placement nor metrics."""
 
 
 def url_of(given: str) -> str:
@@ -34,9 +33,7 @@ def url_of(given: str) -> str:
 @contextlib.asynccontextmanager
 async def connected(given: str) -> AsyncIterator[NatsBus]:
     url = url_of(given)
-    configure_logging(
-        "error"
-    )  # to stderr: stdout is the answer's alone, and what goes wrong is said in a sentence below
+    configure_logging("error")  # to stderr: stdout is for the answer alone, and errors are reported as a sentence below
     try:
         bus = await NatsBus.connect(url, name="kerf-cli", timeout_s=3.0)
     except BusError as error:
@@ -50,14 +47,14 @@ async def connected(given: str) -> AsyncIterator[NatsBus]:
 
 
 def given(part: T | None) -> T:
-    """The part of an answer that says something, or Failure where a leader was changing and it came empty."""
+    """The non-empty part of an answer, or Failure if it was empty because a leader was changing."""
     if part is None:
         raise Failure("the answer was empty; the leader may just have changed, ask again")
     return part
 
 
 async def ask(bus: Bus, subject: str, query: Any, kind: type[T], *, timeout_s: float = 10.0) -> T:
-    """The answer, or Failure: nobody there, no answer in time, or an error in the answer itself."""
+    """The answer, or Failure: no subscriber, no answer in time, or an error in the answer itself."""
     try:
         answer = decode(await _reply(bus, subject, encode(query), timeout_s), kind)
     except NoResponder:
@@ -80,8 +77,8 @@ def _missing(subject: str) -> str:
 
 
 async def _reply(bus: Bus, subject: str, payload: bytes, timeout_s: float) -> bytes:
-    """Asked again where nobody listened: nothing has happened then (see `shared.bus.port`), and a new leader soon
-    does."""
+    """Repeated while there is no subscriber: nothing has happened then (see `shared.bus.port`), and a new leader
+    subscribes soon."""
     loop = asyncio.get_running_loop()
     until = loop.time() + _LEADERLESS_S
     while True:

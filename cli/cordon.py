@@ -1,4 +1,4 @@
-"""`kerf cordon` and `kerf drain`: hold back a node's GPUs, or one of them, and ask its pods to go."""
+"""`kerf cordon` and `kerf drain`: keep new pods off a node's GPUs, or off one of them, and evict its pods."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 
 class Left(msgspec.Struct, frozen=True):
-    """A pod that is still there, and the last word on it."""
+    """A pod that is still there, and the last answer about it."""
 
     namespace: str
     name: str
@@ -103,7 +103,7 @@ async def _evict(bus: Bus, pods: list[CordonedPod], order: NodeCordon) -> dict[s
         evictions=tuple(Evict(uid=p.uid, namespace=p.namespace, name=p.name, reason=reason) for p in pods)
     )
     answers = await _request(bus, subjects.CMD_EVICT, batch, Answers, "no watcher is connected to this NATS")
-    # One that is gone for the API server may still run on its node: then it is waited for.
+    # A pod that is gone for the API server may still run on its node: the command waits for that too.
     return {answer.uid: f"{answer.outcome}: {answer.message}" for answer in answers.answers if answer.outcome != "gone"}
 
 

@@ -20,7 +20,7 @@ from shared.contracts.queries import ExplainAnswer, StatusAnswer, StatusQuery, T
 
 NAMESPACE = "openb"
 SUPPLY = 1.0
-"""GPUs for each GPU asked for: scarce enough that some pods must wait."""
+"""GPUs for each GPU requested: scarce enough that some pods must wait."""
 SETTLED_S = 1.5
 
 
@@ -109,7 +109,7 @@ async def _replay(
                 if task.done() and (len(bound) == len(pods) or time.monotonic() - quiet_since > SETTLED_S):
                     break
         finally:
-            task.cancel()  # interrupted, or something ended: what it still asks nobody will answer
+            task.cancel()  # interrupted, or something ended: its open requests get no answer
     status = await ask(made.bus, subjects.QUERY_STATUS, StatusQuery(), StatusAnswer)
     latencies = sorted((at - created[name]) * 1000 for name, at in bound.items() if name in created) or [0.0]
     end = max(bound.values(), default=begun)

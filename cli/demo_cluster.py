@@ -1,4 +1,4 @@
-"""The demo's cluster: simulated in memory, or a real API server. Both take objects and show who was bound."""
+"""The demo's cluster: simulated in memory, or a real API server. Both take objects and show which pods were bound."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ async def run(args: argparse.Namespace) -> None:
             or args.json
             or incoming.subject.endswith(f".{subjects.token(plan.beneficiaries[0].namespace)}")
         ):
-            return  # it is said under each namespace that it is about
+            return  # it is published for each namespace that it is about
         if args.json:
             out.print(incoming.payload.decode(), markup=False, soft_wrap=True)
         else:
@@ -68,7 +68,7 @@ async def run(args: argparse.Namespace) -> None:
 
 
 def _told(event: Any) -> tuple[str, str]:
-    """What an event is about, and what it says."""
+    """What an event is about, and what happened."""
     plan = getattr(event, "plan", None)
     if isinstance(plan, Plan):
         why = f": {event.reason}" if isinstance(event, PreemptionAbandoned) else ""
@@ -84,5 +84,5 @@ def _told(event: Any) -> tuple[str, str]:
 
 
 def _short(value: object) -> object:
-    """A gang may have hundreds of pods: a line of them helps nobody."""
+    """A gang may have hundreds of pods; listing them helps no reader."""
     return f"[{len(value)} of them]" if isinstance(value, list) and len(value) > 8 else value

@@ -1,4 +1,4 @@
-"""`kerf inspect`: who has what, in gpushare's columns."""
+"""`kerf inspect`: what each GPU is used by, in gpushare's columns."""
 
 from __future__ import annotations
 

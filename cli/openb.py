@@ -78,7 +78,7 @@ def pods(count: int) -> list[TracePod]:
 
 
 def subset(pods_: list[TracePod], *, supply: float) -> list[TraceNode]:
-    """Nodes taken evenly from the whole cluster, so that their GPUs are `supply` times what the pods ask for."""
+    """Nodes taken evenly from the whole cluster, so that their GPUs are `supply` times what the pods request."""
     everything = nodes()
     wanted = supply * sum(p.gpus * p.gpu_milli for p in pods_) / 1000
     total = sum(n.gpus for n in everything)

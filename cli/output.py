@@ -21,7 +21,7 @@ def print_json(value: Any) -> None:
 
 
 class Failure(Exception):
-    """Something a person can mend. The text says what went wrong and what to do."""
+    """A failure that the user can mend. The text says what went wrong and what to do."""
 
 
 def fail(error: Failure) -> NoReturn:

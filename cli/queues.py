@@ -31,7 +31,7 @@ async def run(args: argparse.Namespace) -> None:
 
 
 def table(queues: tuple[QueueStanding, ...]) -> Table:
-    """GPUs are in whole and parts of one; children stand below their parents."""
+    """GPUs are in whole and parts of one; children are listed below their parents."""
     made = Table(box=None, pad_edge=False, header_style="bold")
     for column in ("QUEUE", "GPUS", "GUARANTEED", "LIMIT", "WEIGHT", "PRIORITY", "WAITING"):
         made.add_column(column, justify="left" if column == "QUEUE" else "right")

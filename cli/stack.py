@@ -21,7 +21,7 @@ from shared.service import Context, Lifecycle, load, running
 
 
 class Stack(msgspec.Struct):
-    """What runs. `services` by name; `bus` is a connection for the one who started it all."""
+    """What runs. `services` by name; `bus` is a connection for the caller."""
 
     url: str
     bus: NatsBus
@@ -47,11 +47,11 @@ async def stack(
     preemption: Mapping[str, Any] | None = None,
     server: EmbeddedServer | None = None,
 ) -> AsyncIterator[Stack]:
-    """Everything up and ready inside the block, everything stopped after it.
+    """Everything is up and ready inside the block, and stopped after it.
 
-    `nodes` are simulated nodes (name, model, count, memory_mib), whose agents are hollow. Without `kubeconfig` the
-    cluster is simulated too, and pods pass admission's webhook over loopback as they would with an API server.
-    `preemption`: the preemptor's settings; None: there is none, and nobody gives way.
+    `nodes` are simulated nodes (name, model, count, memory_mib) with hollow agents. Without `kubeconfig` the cluster is
+    simulated too, and pods pass admission's webhook over loopback as they would with an API server. `preemption`: the
+    preemptor's settings; None: no preemptor runs, and no pod is preempted.
     """
     async with contextlib.AsyncExitStack() as made:
         nats = server or EmbeddedServer(store_dir=store, port=port)
@@ -85,13 +85,13 @@ async def stack(
 
 
 def _port_of(admission: Context) -> int:
-    """Admission says in its health report where it listens."""
+    """Admission's health report says where it listens."""
     detail: str = admission.health.report()["parts"]["webhook"]["detail"]
     return int(detail.removeprefix("port "))
 
 
 async def _ready(services: Mapping[str, Context], *, timeout_s: float = 60.0) -> None:
-    """Until every service says that it is ready. Raises RuntimeError naming the one that is not."""
+    """Waits until every service is ready. Raises RuntimeError naming the one that is not."""
     deadline = asyncio.get_running_loop().time() + timeout_s
     while True:
         waiting = {name: ctx.health.report()["parts"] for name, ctx in services.items() if not ctx.health.ready}
@@ -103,7 +103,7 @@ async def _ready(services: Mapping[str, Context], *, timeout_s: float = 60.0) ->
 
 
 def quiet_logs() -> None:
-    """Warnings and worse to stderr: progress belongs to the one who called."""
+    """Warnings and worse to stderr: progress messages are the caller's."""
     from shared.telemetry import configure_logging  # noqa: PLC0415 - only commands that run services need it
 
     configure_logging("warning" if sys.stderr.isatty() else "error")

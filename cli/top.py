@@ -1,4 +1,4 @@
-"""`kerf top`: the cluster in figures, and who uses it."""
+"""`kerf top`: the cluster in figures, and which pods use it."""
 
 from __future__ import annotations
 

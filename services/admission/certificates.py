@@ -17,10 +17,10 @@ class Certificates:
         self._seen = self._stamp()
 
     def refresh(self) -> bool:
-        """Loads the pair anew where its files changed; True where it did.
+        """Reloads the pair if its files changed; returns whether they did.
 
-        Raises OSError or ssl.SSLError where the files are half written or do not belong together. The old pair stays in
-        force, and the next call tries again.
+        Raises OSError or ssl.SSLError if the files are half written or do not belong together. The old pair stays in
+        use, and the next call tries again.
         """
         now = self._stamp()
         if now == self._seen:

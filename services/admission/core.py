@@ -1,4 +1,4 @@
-"""What becomes of a pod at the door: unchanged, rewritten into Kerf's own words, or refused with what to change.
+"""Decides on a pod at admission: unchanged, rewritten into canonical form, or refused with what to change.
 
 Pure. `review` is idempotent: a pod that it has rewritten passes unchanged.
 """
@@ -36,11 +36,11 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
 
     setting: Setting = Setting()
     excluded_namespaces: tuple[str, ...] = ("kube-system", "kerf-system")
-    """Foreign dialects are left alone there. Kerf's own words are read everywhere."""
+    """Foreign dialects are not translated there. The canonical form is read everywhere."""
     plain_nvidia_namespaces: tuple[str, ...] = ()
     """Where nvidia.com/gpu is Kerf's, beside the namespaces that the webhook's configuration selects by label."""
     watcher_accounts: tuple[str, ...] = ("system:serviceaccount:kerf-system:kerf-watcher",)
-    """Who may write kerf.dev/grant."""
+    """The users that may write kerf.dev/grant."""
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,12 +57,12 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Allowed(msgspec.Struct, frozen=True):
-    """`patches` is JSON Patch; empty: unchanged. `warnings` are shown to whoever created the pod."""
+    """`patches` is JSON Patch; empty: unchanged. `warnings` are shown to the user that created the pod."""
 
     patches: tuple[Operation, ...] = ()
     warnings: tuple[str, ...] = ()
     dialect: str = ""
-    """What the pod spoke: "kerf", a foreign dialect's name, or nothing where it asks for no GPU."""
+    """The pod's dialect: "kerf", a foreign dialect's name, or empty if it requests no GPU."""
 
 
 class Refused(msgspec.Struct, frozen=True):

@@ -81,7 +81,7 @@ def _lenient(value: Any) -> Any:
 
 
 _KERFS_ALONE = (names.ANNOTATION_GRANT, names.ANNOTATION_SUSPENDED, names.ANNOTATION_PARKED)
-"""A pod that wrote them would have GPUs that nobody gave it, or give up what others pay for."""
+"""A pod that wrote them would have GPUs without a decision, or give up what other pods pay for."""
 
 
 def check_names(named: set[str]) -> None:
@@ -185,7 +185,7 @@ def check_ephemeral(pod: Json) -> None:
 
 
 def check_update(new: Pod, old: Pod, *, user: str, watchers: Iterable[str]) -> None:
-    """After creation only the watcher writes the grant, and after binding nobody changes what the decision was made
+    """After creation only the watcher writes the grant, and after binding no user changes what the decision was based
     on."""
     before, after = old.metadata.annotations, new.metadata.annotations
     for name in _KERFS_ALONE:
@@ -227,7 +227,7 @@ def tolerated(tolerations: Iterable[Json]) -> bool:
 
 
 def annotation_warnings(pod: Pod) -> tuple[str, ...]:
-    """Annotations under our prefix that nobody reads: most often a slip of the pen."""
+    """Annotations with Kerf's prefix that have no meaning: most often a typing error."""
     found = []
     for key in sorted(pod.metadata.annotations):
         if key.startswith(names.PREFIX) and key not in _OWN_ANNOTATIONS:

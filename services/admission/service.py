@@ -123,8 +123,8 @@ class Admission(Service):
         return handle
 
     def _answer(self, asked: webhook.Asked, policy: Policy) -> bytes:
-        """The API server gives a pod its UID only after it has asked (seen on 1.36), so this span is a trace of its
-        own; the annotation lets the pod's trace link to it."""
+        """The API server assigns a pod's UID only after admission (seen on 1.36), so this span is a trace of its own;
+        the annotation lets the pod's trace link to it."""
         with self._ctx.telemetry.span("admission.review", kind="server") as span:
             decided, payload = webhook.answer(asked, policy, traceparent=span.traceparent if span.sampled else "")
             outcome = "refused" if isinstance(decided, Refused) else decided.dialect or "unchanged"

@@ -13,7 +13,7 @@ API_VERSION = "admission.k8s.io/v1"
 
 
 class Malformed(ValueError):
-    """What came is no AdmissionReview of a pod; the text says what was missing."""
+    """The request is not an AdmissionReview of a pod; the text says what was missing."""
 
 
 class _Kind(msgspec.Struct, frozen=True):

@@ -1,7 +1,7 @@
-"""What happened, reduced to figures: public events and inventories in, usage records out, gauges to be read.
+"""Public events and inventories as figures: usage records out, gauges to be read.
 
 Pure and idempotent: an event that comes twice changes no figure of state (counters of events that come twice after a
-crash do rise twice, as Prometheus' counters begin anew anyway).
+crash do rise twice, as Prometheus' counters start again anyway).
 """
 
 from __future__ import annotations

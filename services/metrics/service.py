@@ -216,7 +216,7 @@ class MetricsService(Service):
                 ).queues
                 self._ctx.health.set("placement", ok=True)
             except (BusError, ContractError) as error:
-                # The figures of before stay, and health says how old they are about to be.
+                # The earlier figures stay, and health says how old they are about to be.
                 self._ctx.health.set("placement", ok=True, detail=f"placement does not answer: {error}")
 
     async def _forgets(self) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from shared.contracts.queries import Span
 
 MOST_SPANS = 400
-"""In one trace; a pod that is tried for ever makes no more than this."""
+"""The most spans in one trace: a pod that is tried for ever adds no more."""
 
 
 class TraceStore:

@@ -1,7 +1,7 @@
-"""Who held how much of which GPU for how long, in SQLite. Every write may come again, and in any order.
+"""Which pod held how much of which GPU for how long, in SQLite. Every write may be repeated, and in any order.
 
 A slice counts from `slice.enforced` until its grant's end, both by its node's clock. A GPU's share is the larger of the
-memory and the compute fraction; a GPU whose size is not known yet counts by compute until its inventory was heard.
+memory and the compute fraction; a GPU whose size is not known yet counts by compute until its inventory was received.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ GROUP BY key ORDER BY 2 DESC, key LIMIT :most
 
 
 class UsageError(RuntimeError):
-    """The usage book cannot be opened or is of another version; the text says what to do."""
+    """The usage database cannot be opened or is of another version; the text says what to do."""
 
 
 class Began(msgspec.Struct, frozen=True):

@@ -21,7 +21,7 @@ USER = "kerf-sim"
 
 
 class NotAdmitted(ValueError):
-    """The webhook refused the object, or could not be asked (failurePolicy Fail); the text is what the user reads."""
+    """The webhook refused the object, or did not answer (failurePolicy Fail); the text is what the user reads."""
 
 
 def review(pod: Json, uid: str) -> Json:

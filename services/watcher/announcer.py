@@ -18,14 +18,12 @@ REPORT_INTERVAL_S = 5.0
 PAUSE_S = 0.01
 QUIET_S = 0.5
 """Events wait until no Binding has come for so long: an Event costs the API server as much as a Binding. Conditions do
-not wait for that, for they tell people why a pod is pending."""
+not wait, because they say why a pod is pending."""
 
 
 class Announcer:
-    """`offer` and `report` never wait. `busy` says whether binds are in flight; while they are, nothing is written.
-
-    Counts: `written`, `failed`, and `shed` for what was dropped because the queue was full.
-    """
+    """`offer` and `report` never wait. `busy` says whether Bindings are under way; while they are, nothing is written.
+    Counts: `written`, `failed`, and `shed` for what was dropped because the queue was full."""
 
     def __init__(
         self, writes: Writes, find_pod: Callable[[str, str], Pod | None], busy: Callable[[], bool], log: Any
@@ -55,7 +53,7 @@ class Announcer:
         self._wake.set()
 
     def report(self, order: ReportPending) -> None:
-        """The newest report of a pod stands; an older one that was not written yet is replaced."""
+        """The newest report of a pod is kept; an older one that was not written yet is replaced."""
         if len(self._reports) >= QUEUE_LIMIT and order.uid not in self._reports:
             self.shed += 1
             return
@@ -115,7 +113,8 @@ class Announcer:
         )
         self._count(result.outcome, result.message, order.name)
         if result.outcome == "conflict":
-            # It moved on under our eyes. Unless it was bound, or a newer report has come, the sentence holds: once more
+            # The pod has changed since. Unless it was bound, or a newer report has come, the sentence still holds:
+            # write it again
             # later.
             self._reports.setdefault(order.uid, order)
         if result.outcome == "done":
@@ -149,7 +148,7 @@ class Announcer:
 
 
 def stands(pod: Pod, order: ReportPending) -> bool:
-    """Whether the pod's condition says this already."""
+    """Whether the pod's condition has this sentence already."""
     return any(
         c.type == "PodScheduled" and c.status == "False" and c.reason == order.reason and c.message == order.message
         for c in pod.status.conditions

@@ -23,7 +23,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     binds_in_flight: Count = 32
     batch_facts: Count = 64
     batch_ms: Count = 10
-    """A fact that comes alone goes at once; under load batches go this often. Each one costs its readers as much as ten
+    """A single fact is sent at once; under load batches are sent this often. A batch costs its readers as much as ten
     facts."""
     heartbeat_s: Seconds = 1.0
     snapshot_ttl_s: Seconds = 30.0

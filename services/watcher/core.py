@@ -86,7 +86,7 @@ class Core:
         self.number = 0
         self.log_sequence_seen = 0
         self.suppressed = 0
-        """Facts that said nothing new to a scheduler, such as heartbeats of nodes."""
+        """Facts without news for a scheduler, such as heartbeats of nodes."""
         self._store: dict[str, dict[str, Object]] = {kind: {} for kind in _ORDER}
         self._names: dict[tuple[str, str, str], str] = {}
         self._pending: list[msgspec.Raw] = []
@@ -125,13 +125,13 @@ class Core:
             self._pending_bytes += len(raw)
             if len(self._pending) >= self.settings.batch_facts:
                 self._flush(commands, now)
-        # Idle: what came alone goes at once. Under load the batch gathers until it is full or old.
+        # Idle: a single fact is sent at once. Under load the batch gathers until it is full or old.
         if self._pending and now - self._sent_at >= self.settings.batch_ms / 1000:
             self._flush(commands, now)
         return commands
 
     def tick(self, now: float) -> list[Command]:
-        """Sends what is due: a batch that has waited, or a heartbeat; forgets snapshots that nobody reads."""
+        """Sends what is due: a batch that has waited, or a heartbeat; drops snapshots that are no longer read."""
         commands: list[Command] = []
         if now >= self.due:
             self._flush(commands, now)
@@ -198,7 +198,7 @@ class Core:
         if names.ANNOTATION_GRANT in pod.metadata.annotations and (
             known is None or names.ANNOTATION_GRANT not in known.metadata.annotations
         ):
-            # A log that has lost records still shows by the grants that stand on pods, whoever bound them.
+            # A log that has lost records still shows by the grants on pods, whichever process bound them.
             found = _SEQUENCE.search(pod.metadata.annotations[names.ANNOTATION_GRANT])
             if found:
                 self.saw_sequence(int(found[1]))
@@ -234,9 +234,9 @@ class Core:
 
 
 def trim(seen: Object) -> Object:
-    """Without annotations that no scheduler reads: those that kubectl keeps for itself, and long ones of strangers.
-    Whether all of them leave room for a grant is noted: a Binding adds it even beyond the limit, and then nobody can
-    write the pod any more."""
+    """Drops annotations that no scheduler reads: kubectl's own, and long ones of other software. Notes whether all of
+    them leave room for a grant: a Binding adds it even beyond the limit, and then every later write to the pod
+    fails."""
     notes = seen.metadata.annotations
     full = annotations_bytes(notes) > ANNOTATIONS_MAX_BYTES - GRANT_MAX_BYTES
     kept = {

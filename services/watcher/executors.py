@@ -97,7 +97,7 @@ class Executors:
 
     async def _bind(self, order: c.Bind) -> Result:
         if self._core.find("Node", order.node) is None:
-            # The server would answer 201, and the pod would wait for ever on a node that never comes.
+            # The server would answer 201, and the pod would wait for ever on a node that does not exist.
             return Result("no-node", f"node {order.node} is not known to this watcher; nothing was sent")
         started = time.perf_counter()
         start_ns = time.time_ns() if self._telemetry.sampled(order.uid) else 0
@@ -176,9 +176,9 @@ class Executors:
                 return await self._publish(order)
 
     async def _touch(self, order: c.TouchPod) -> Result:
-        """By an annotation, which is seen in `kubectl describe`. A pod that takes none (its annotations are as large as
-        they may be, or a webhook says no or nothing) is touched by a condition in its status. Any write that arrives
-        moves the pod's version, and one too many does no harm."""
+        """By an annotation, which `kubectl describe` shows. A pod that cannot be annotated (its annotations are at the
+        limit, or a webhook refuses or hangs) is touched by a condition in its status. Any write that arrives moves
+        the pod's version, and an extra one does no harm."""
         result = Result("unknown", "the annotation did not move the pod")
         if not order.by_status:
             result = await self._writes.annotate_pod(
@@ -193,7 +193,7 @@ class Executors:
         return Result(outcome, f"its annotations: {result.message}; its status: {by_status.message}")
 
     async def _suspend(self, order: c.SuspendPod) -> Result:
-        """What stands there already is not written, nor told, again."""
+        """Writes and reports nothing if the annotation is so already."""
         pod = self._core.find("Pod", order.name, order.namespace)
         if (
             pod is not None
@@ -227,7 +227,7 @@ class Executors:
         if node is None:
             return Result("gone", f"node {order.node} is not known to this watcher")
         if all(node.metadata.labels.get(key) == value for key, value in order.labels.items()):
-            return Result("done")  # they stand already
+            return Result("done")  # they are there already
         return await self._writes.label_node(order.node, order.labels)
 
     async def _delete(self, order: c.DeletePod) -> Result:
@@ -275,7 +275,7 @@ class Executors:
         )
 
     async def _each(self, orders: Sequence[T], execute: Callable[[T], Awaitable[Result]]) -> list[Result]:
-        """All of them at once, within the limit that all batches share."""
+        """All of them concurrently, within the limit that all batches share."""
 
         async def one(order: T) -> Result:
             async with self._slots:

@@ -41,7 +41,7 @@ def pods_of(manifest: Json) -> tuple[list[Json], bool]:
     for pod in pods:
         notes = pod["metadata"]["annotations"]
         if kind == "Job" and notes.get(names.ANNOTATION_GANG_SIZE) == OWNER:
-            notes[names.ANNOTATION_GANG_SIZE] = str(count)  # no Job stays here that could be asked
+            notes[names.ANNOTATION_GANG_SIZE] = str(count)  # no Job object remains here that could be read
     return pods, ordered
 
 

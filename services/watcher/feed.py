@@ -16,7 +16,7 @@ _SLACK_S = 0.0005
 
 
 class Feed:
-    """One task publishes, so that numbers go out in order whoever made them."""
+    """A single task publishes, so that batches go out in the order of their numbers."""
 
     def __init__(self, bus: Bus, core: Core, log: Any) -> None:
         self._bus = bus
@@ -46,7 +46,7 @@ class Feed:
         return rest
 
     async def run(self) -> None:
-        """Publishes what is queued, for ever."""
+        """Publishes what is queued, until cancelled."""
         self._tick()
         try:
             while True:

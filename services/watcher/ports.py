@@ -21,7 +21,7 @@ class Source(Protocol):
 
     @property
     def detail(self) -> str:
-        """How it stands with the cluster, in a sentence, for the health report."""
+        """The state of the connection to the cluster, as a sentence for the health report."""
 
     @property
     def troubled(self) -> int:
@@ -36,7 +36,7 @@ class Source(Protocol):
     async def wait_synced(self) -> None: ...
 
     async def refresh(self) -> None:
-        """Reads nodes and pods anew, consistently: when this returns, everything that was true before the call has been
-        emitted (rule R5)."""
+        """Lists nodes and pods again, consistently: when this returns, everything that was true before the call has
+        been emitted (rule R5)."""
 
     async def close(self) -> None: ...

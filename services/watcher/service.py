@@ -108,7 +108,8 @@ class Watcher(Service):
         )
 
     async def _report_health(self) -> None:
-        """An outage of the API server does not make the watcher unready: it serves what it knows, and says so."""
+        """An outage of the API server does not make the watcher unready: it serves what it knows, and reports the
+        outage."""
         while True:
             await asyncio.sleep(HEALTH_S)
             self._ctx.health.set("cluster", ok=self._serving, detail=self.source.detail)
@@ -143,7 +144,8 @@ class Watcher(Service):
                 order = decode(incoming.payload, kind)
             except ContractError as error:
                 self._ctx.log.error("order_malformed", subject=incoming.subject, error=str(error))
-                return  # no answer can name what cannot be read; the sender's time-out says "unknown", and it looks
+                # no answer can name what cannot be read; the sender's time-out means "unknown", and it reads back
+                return
             answers = await execute(order)
             await self._ctx.bus.respond(incoming, encode(answers))
 

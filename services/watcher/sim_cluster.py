@@ -36,10 +36,10 @@ TERMINAL = ("Succeeded", "Failed")
 
 
 class SimulatedCluster:
-    """The objects and what happened to them. Stored documents are never changed in place, so answers may be kept.
+    """The objects and their history. Stored documents are never changed in place, so answers may be kept.
 
-    `uid_prefix` must differ between clusters whose pods meet one log; `first_version` is the resourceVersion it counts
-    from.
+    `uid_prefix` must differ between clusters whose pods appear in one log; `first_version` is the first
+    resourceVersion.
     """
 
     def __init__(self, *, uid_prefix: str = "00000000", first_version: int = 1, stop_s: float = 0.1) -> None:
@@ -210,7 +210,7 @@ class SimulatedCluster:
                 if self.get("Node", spec["nodeName"]) is not None:
                     self._later(now + min(grace, self._stop_s), "stop", key, dying)
                 return 200, dying
-            # Gone at once is told twice all the same: as leaving without grace, then as gone.
+            # A deletion without grace is still reported twice: as terminating, then as gone.
             old = self._store(
                 key,
                 {

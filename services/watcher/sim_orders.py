@@ -40,7 +40,7 @@ async def subscribe(bus: Bus, source: SimulatedSource, log: Any) -> list[Subscri
             return
         await bus.respond(incoming, encode(SimAnswer(applied=1)))
 
-    # One at a time and in order, as the pods of a manifest are made; a webhook call stands in between.
+    # One at a time and in order, as the pods of a manifest are created; each waits for its webhook call.
     return [await bus.subscribe(subjects.SIM_APPLY, apply), await bus.subscribe(subjects.SIM_DELETE, delete)]
 
 

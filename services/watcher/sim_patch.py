@@ -41,7 +41,7 @@ def _merge_list(target: list[Any], patch: list[Any], key: str) -> list[Any]:
 
 
 def json_patch(document: Any, operations: list[dict[str, Any]]) -> Any:
-    """RFC 6902: add, remove, replace and test. Raises PatchError, and then nothing of the patch stands."""
+    """RFC 6902: add, remove, replace and test. Raises PatchError, and then applies no part of the patch."""
     root = {"": copy.deepcopy(document)}
     for operation in operations:
         kind, path = operation.get("op"), operation.get("path", "")

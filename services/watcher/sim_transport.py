@@ -43,7 +43,7 @@ class SimTransport:
     def stream(
         self, path: str, *, read_timeout_s: float
     ) -> AbstractAsyncContextManager[tuple[Response, AsyncIterator[bytes]]]:
-        """Raises NotImplementedError: a simulated cluster tells its facts itself."""
+        """Raises NotImplementedError: a simulated cluster emits its facts itself."""
         raise NotImplementedError(f"the simulated cluster has no watch at {path} (read timeout {read_timeout_s} s)")
 
     async def close(self) -> None:

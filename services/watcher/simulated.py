@@ -28,7 +28,7 @@ class SimulatedSource:
     def __init__(
         self, *, admission_url: str = "", reporter: str = "simulated", cluster: SimulatedCluster | None = None
     ) -> None:
-        # Uids must never come again where a log of an earlier run still stands, and versions never fall.
+        # Uids must never repeat while a log of an earlier run exists, and versions never fall.
         self.cluster = cluster or SimulatedCluster(
             uid_prefix=f"{time.time_ns() // 10**6 & 0xFFFFFFFF:08x}", first_version=int(time.time())
         )

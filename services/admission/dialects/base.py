@@ -1,4 +1,5 @@
-"""What a dialect is: a way in which pods elsewhere ask for a share of a GPU, and how it reads in Kerf's own words."""
+"""What a dialect is: a way in which pods elsewhere request a share of a GPU, and its translation into canonical
+form."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ from shared.model.units import QuantityError, quantity
 
 Json = dict[str, Any]
 Place = tuple[str, int]
-"""A container by the list it stands in ("containers" or "initContainers") and its index there."""
+"""A container by its list ("containers" or "initContainers") and its index there."""
 
 CONTAINER_LISTS = ("containers", "initContainers")
 DEFAULT_SCHEDULERS = ("", "default-scheduler")
@@ -29,7 +30,7 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Translation(msgspec.Struct, frozen=True, kw_only=True):
-    """A foreign request in Kerf's words. Amounts are exactly those that the pod named."""
+    """A foreign request in canonical form. Amounts are exactly those that the pod named."""
 
     amounts: dict[Place, dict[str, str]]
     """Kerf's resources with their quantities, for each container that uses GPUs."""
@@ -78,7 +79,7 @@ def named_resources(pod: Json) -> set[str]:
 
 
 def nonzero(value: object) -> bool:
-    """Whether a quantity is anything but zero; what is no quantity at all counts, so that somebody refuses it."""
+    """Whether a quantity is anything but zero; an invalid quantity counts, so that it is refused later."""
     text = str(value)
     if text[:1] in "123456789":
         return True

@@ -28,7 +28,7 @@ class Gpushare:
 
     def translate(self, pod: Json, setting: Setting) -> Translation:
         found = {place: asked for place, container in containers(pod) if (asked := self._container(container, setting))}
-        # Isolation there is none by design: the container is told its share and keeps to it.
+        # No isolation, by design: the container is told its share and has to respect it.
         annotations = {names.ANNOTATION_ISOLATION: "soft", names.ANNOTATION_DIALECT: self.name}
         return Translation(amounts=found, removed=self.resources, annotations=annotations)
 

@@ -1,4 +1,4 @@
-"""Which GPUs a pod accepts, in HAMi's annotations: lists with commas, as pods that run elsewhere carry them.
+"""Which GPUs a pod accepts, in HAMi's annotations: lists with commas, as pods that run elsewhere have them.
 
 HAMi looks for the type anywhere in the product name; Kerf for whole words of it, so that A10 is not an A100.
 """

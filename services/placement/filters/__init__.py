@@ -1,4 +1,5 @@
-"""What can keep a pod off a node, in the order of asking. One file each; a new one is a line here."""
+"""The filters: what can exclude a node for a pod, in the order in which they run. One file each; a new filter is one
+line here."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ from services.placement.filters.volumes import Volumes
 
 NODE_FILTERS: tuple[Filter, ...] = (Taints(), NodeAffinity(), DeviceClaims(), GpuKind(), GpuTopology())
 ROOM_FILTERS: tuple[Filter, ...] = (Resources(), GpuRoomLeft())
-"""Asked of all nodes at once by `services.placement.free_capacity`; one by one only to explain."""
+"""`services.placement.free_capacity` checks all nodes at once; this filter runs for a single node only to explain."""
 CLUSTER_FILTERS: tuple[Filter, ...] = (HostPorts(), InterPod(), TopologySpread(), Volumes(), AvoidedNodes())
 
 __all__ = ["CLUSTER_FILTERS", "NODE_FILTERS", "ROOM_FILTERS", "Check", "Filter"]

@@ -1,4 +1,5 @@
-"""What a filter is. One file each; `services/placement/filters/__init__.py` registers them in the order they are asked.
+"""What a filter is. One file each; `services/placement/filters/__init__.py` registers filters in the order in which
+they run.
 
 Scopes:
 - `node`: depends on the pod's shape and on the Node object, inventory or agent alone. Cached per shape until those

@@ -94,7 +94,7 @@ class GpuRoomLeft(Filter):
             if not node.gpus or node.inventory is None or assign(pod, node) is not None:
                 return None
             if never is not None and never(node) is not None:
-                return None  # said already, and no room would help
+                return None  # reported already, and no free capacity would help
             return _full(request, node, node.inventory)
 
         return check

@@ -23,7 +23,7 @@ class NodeAffinity(Filter):
 
         def check(node: NodeState) -> Reason | None:
             if node.object is None:
-                return None  # the taint filter has said so
+                return None  # the taint filter reports this
             labels = node.object.metadata.labels
             for key, value in wanted.items():
                 if labels.get(key) != value:

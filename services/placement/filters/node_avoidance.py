@@ -7,7 +7,7 @@ from shared.contracts.explain import Reason
 
 
 class AvoidedNodes(Filter):
-    """Nodes whose kubelet has just turned away a pod of the same owner."""
+    """Nodes whose kubelet has just rejected a pod of the same owner."""
 
     name = "turned-away"
     scope = "cluster"

@@ -10,8 +10,8 @@ from shared.model.units import MIB, format_mib
 class Resources(Filter):
     """CPU, memory, ephemeral storage, number of pods, and extended resources (kube-scheduler's NodeResourcesFit).
 
-    The engine asks the same of all nodes at once on the book's columns; this is the word for one node, and both are
-    held together by a test. A resource that the pod does not ask for is not looked at, even where it is overdrawn.
+    The engine checks the same for all nodes at once on the book's arrays; this filter checks one node, and a test
+    compares the two. A resource that the pod does not request is not checked, even if it is overcommitted.
     """
 
     name = "resources"

@@ -67,7 +67,8 @@ def spread_selector(constraint: TopologySpreadConstraint, pod: PodState) -> Labe
 def count_domains(
     constraint: TopologySpreadConstraint, selector: LabelSelector | None, keys: list[str], pod: PodState, book: Book
 ) -> dict[str, int]:
-    """Matching pods by domain, over the nodes that count. To kube-scheduler an empty selector counts nobody here."""
+    """Matching pods by domain, over the nodes that count. As in kube-scheduler an empty selector matches no pod
+    here."""
     spec = pod.pod.spec
     affinity = spec.affinity.node_affinity if spec.affinity else None
     required = affinity.required_during_scheduling_ignored_during_execution if affinity else None

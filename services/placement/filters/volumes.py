@@ -224,7 +224,7 @@ def _matches(claim: PersistentVolumeClaim, volume: PersistentVolume) -> bool:
 
 
 def _reserved_for(claim: PersistentVolumeClaim, volume: PersistentVolume) -> bool:
-    """By us a moment ago, or by whoever made the volume; a reservation without a uid is for the name."""
+    """By Kerf just now, or by the creator of the volume; a reservation without a uid is for the name."""
     reference = volume.spec.claim_ref
     return (
         reference is not None
@@ -247,7 +247,7 @@ def _disks(pod: Pod) -> list[tuple[str, Any]]:
 
 
 def _disk_clash(disks: list[tuple[str, Any]], node: NodeState) -> Reason | None:
-    """In-tree disks that two pods of one node may not both write. Read-only sharing is left to the kubelet's word."""
+    """In-tree disks that two pods of one node may not both write. The kubelet checks read-only sharing."""
     for other in node.pods.values():
         for disk in _disks(other.pod):
             if disk in disks and not disk[1].get("readOnly"):

@@ -1,4 +1,4 @@
-"""How GPUs are chosen where several would do. One file each; a new one is a line here."""
+"""The policies: which GPUs are chosen if several would do. One file each; a new policy is one line here."""
 
 from __future__ import annotations
 

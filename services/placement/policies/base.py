@@ -25,7 +25,7 @@ class Policy:
 
     name: ClassVar[str]
     alone: ClassVar[bool] = False
-    """It also speaks for pods without GPUs and for equals, so that no other packing score is asked."""
+    """It also scores nodes for pods without GPUs and breaks ties, so no other packing score is used."""
 
     def __init__(self, book: Book) -> None:
         self.book = book
@@ -36,11 +36,12 @@ class Policy:
         """A pod has been tried for the first time, and found its place or not."""
 
     def learn(self) -> None:
-        """Asked before each decision: the moment to draw conclusions, where some are due."""
+        """Called before each decision, so that the policy can update what it has learned."""
 
     def score(self, pod: PodState, arrays: Arrays, rows: Ints, fit: Bools | None) -> Ints | None:
-        """One score a row. `fit` says, for each row and GPU column, whether the pod's largest ask fits there; a row has
-        at least as many of them as it asks for, or its score is not used. None where it has nothing to say."""
+        """One score for each row. `fit` says, for each row and GPU index, whether the pod's largest request fits there;
+        a row has at least as many fitting GPUs as the pod requests, or its score is not used. None if the policy has
+        no opinion."""
         raise NotImplementedError
 
     def order(self, pod: PodState, ask: GpuAsk, fitting: list[GpuRoom], node: NodeState) -> list[GpuRoom]:

@@ -11,10 +11,9 @@ from shared.model.units import WHOLE_GPU_MILLI
 
 
 class BestFit(Policy):
-    """The node with the least CPU and GPU left afterwards, each as a part of the largest node's, weighing the same; on
-    it the GPU with the least left. As in the simulator of "Beware of Fragmentation" (USENIX ATC 2023): the classic
-    yardstick.
-    """
+    """The node with the least CPU and GPU left afterwards, each as a fraction of the largest node's, with equal weight;
+    on it the GPU with the least left. As in the simulator of "Beware of Fragmentation" (USENIX ATC 2023), a common
+    baseline."""
 
     name = "bestfit"
     alone = True

@@ -10,10 +10,8 @@ from shared.model.request import GpuAsk
 
 
 class Binpack(Policy):
-    """Fill what is begun: the GPU on which the least is left afterwards, then the node that is fullest already.
-
-    Keeps whole GPUs and empty nodes free for those who need them.
-    """
+    """Fills what is in use: the GPU on which the least is left afterwards, then the node that is fullest already. Keeps
+    whole GPUs and empty nodes free for pods that need them."""
 
     name = "binpack"
 

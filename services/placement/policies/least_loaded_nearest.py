@@ -10,8 +10,8 @@ _PCIE_NEARNESS = {"internal": 6, "single": 5, "multiple": 4, "hostbridge": 3, "n
 
 
 class LeastLoadedNearest(Spread):
-    """Several cards by affinity against load: the least-loaded GPU first, then again and again the least-loaded among
-    those nearest to the ones chosen (NVLinks first, then PCIe distance)."""
+    """Several GPUs by affinity and load: the least-loaded GPU first, then repeatedly the least-loaded among those
+    nearest to the chosen ones (NVLinks first, then PCIe distance)."""
 
     name = "least-loaded-nearest"
 

@@ -1,4 +1,4 @@
-"""What makes one feasible node better than another. One file each; a new one is a line here."""
+"""The scores: what makes one feasible node better than another. One file each; a new score is one line here."""
 
 from __future__ import annotations
 

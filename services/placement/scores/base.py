@@ -1,7 +1,7 @@
-"""What a score is. One file each; `services/placement/scores/__init__.py` registers them with their weights.
+"""What a score is. One file each; `services/placement/scores/__init__.py` registers scores with their weights.
 
 A score runs from 0 to TOP (1000), higher is better. Scopes:
-- `columns`: computed for many nodes at once on the book's columns.
+- `columns`: computed for many nodes at once on the book's arrays.
 - `node`: depends on the pod's shape and the Node object alone; cached like a node filter.
 - `cluster`: depends on other pods; prepared anew for each decision.
 """

@@ -9,7 +9,7 @@ from shared.book.states import PodState
 
 
 class CpuApart(ColumnScore):
-    """A pod without GPUs leaves the CPU beside GPUs to those who need both: nodes without GPUs first."""
+    """A pod without GPUs leaves the CPU beside GPUs to pods that need both: nodes without GPUs first."""
 
     name = "cpu-apart"
     weight = 10
@@ -22,7 +22,7 @@ class CpuApart(ColumnScore):
 
 
 class FullestCpu(ColumnScore):
-    """Among equals the node whose CPU and memory are fuller, so that empty ones stay empty."""
+    """Of equal nodes the one whose CPU and memory are fuller, so that empty nodes stay empty."""
 
     name = "fullest-cpu"
     weight = 1

@@ -9,16 +9,16 @@ from shared.model import names
 from shared.model.gpu_models import known_model
 
 _TFLOPS_A_UNIT_OF_COST = 400
-"""Where nobody says what a GPU costs, it costs by what it can do: an H100 2.5, an A100 0.8, a T4 0.16."""
+"""Without a cost label a GPU's cost follows from its performance: an H100 2.5, an A100 0.8, a T4 0.16."""
 _LEAST, _DECADES = 0.01, 6
-"""Figures from 0.01 to 10,000 are told apart, each tenfold by the same number of points."""
+"""Values from 0.01 to 10,000 are distinguished, each factor of ten by the same number of points."""
 
 
 class GpuPreference(NodeScore):
     """kerf.dev/gpu-prefer: the cheapest of the nodes that fit, or the fastest.
 
-    An operator's labels on the node (kerf.dev/gpu-cost, kerf.dev/gpu-speed: any unit, the same on all nodes) go before
-    what is publicly known of the model. A model that nobody knows counts as neither fast nor cheap.
+    An operator's labels on the node (kerf.dev/gpu-cost, kerf.dev/gpu-speed: any unit, the same on all nodes) take
+    precedence over public figures of the model. An unknown model counts as neither fast nor cheap.
     """
 
     name = "gpu-preference"

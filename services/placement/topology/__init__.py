@@ -1,4 +1,4 @@
-"""Which of a node's GPUs several that work together get. One file a mode; a new one is a line here."""
+"""Topology modes: which of a node's GPUs a pod with several gets. One file each; a new mode is one line here."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from shared.model.generations import capability_tenths
 from shared.model.gpu import Gpu, Link, PcieLevel
 
 _NVLINK_MB_S = ((60, 20_000), (70, 25_000), (86, 14_000), (90, 25_000), (100, 50_000))
-"""By the least compute capability in tenths."""
+"""By the minimum compute capability in tenths."""
 _PCIE_MB_S = ((60, 12_500), (80, 25_000), (90, 53_000))
 _PCIE_MB_S_OF_ADA = 25_000
 _PERCENT: dict[PcieLevel, int] = {

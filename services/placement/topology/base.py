@@ -16,7 +16,7 @@ class Choice(msgspec.Struct, frozen=True):
     fitting: int
     """Where the container fits."""
     idle: int
-    """Where nobody is: what a choice leaves of these is what others may still want whole."""
+    """The idle GPUs: those that a choice leaves are what later pods may want whole."""
     rank: tuple[int, ...] = ()
     """How the policy in force orders the places, lower first; empty where it holds all of them equal."""
     peers: bool = False

@@ -99,8 +99,8 @@ class _Divider:
 
 @lru_cache(maxsize=256)
 def _patterns(others: int, size: int, small: int) -> tuple[tuple[int, ...], ...]:
-    """Which of the other GPUs join the first one, in upstream's order: there the smaller set is filled up with padding,
-    which follows every GPU and stands in one set whole."""
+    """Which other GPUs join the first one, in upstream's order: there the smaller set is filled up with padding, which
+    follows every GPU and is complete in one set."""
     full = combinations(range(others), size - 1)
     less = combinations(range(others), small - 1) if small else iter(())
     return tuple(sorted((*full, *less), key=lambda each: each + (others,) * (size - 1 - len(each))))

@@ -31,9 +31,9 @@ class Kind(msgspec.Struct, frozen=True):
 
 
 class Fabric:
-    """`mb_s[a][b]` is the one-way bandwidth between two places, `score[a][b]` go-gpuallocator's pair score, `peers[a]`
-    the mask of places that `a` reaches peer to peer, `twins[a]` the same number for places that can be swapped for each
-    other without changing anything. `memo` is for whoever works something out: it lives as long as the fabric."""
+    """`mb_s[a][b]`: one-way bandwidth between two positions. `score[a][b]`: go-gpuallocator's pair score. `peers[a]`:
+    the mask of positions that `a` reaches peer to peer. `twins[a]`: the same number for positions that can be
+    swapped without changing anything. `memo`: a cache for derived results; it lives as long as the fabric."""
 
     def __init__(self, kind: Kind) -> None:
         gpus = [

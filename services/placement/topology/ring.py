@@ -10,9 +10,9 @@ _MEMO_MOST = 200_000
 
 
 class Ring(Mode):
-    """Kerf's own: the set whose best ring has the strongest weakest link, on few NUMA nodes and near network cards; of
-    equal ones what the policy prefers, and then what leaves the best rings to others. A single GPU breaks no pair that
-    need not be broken."""
+    """Kerf's own mode: the set whose best ring has the strongest weakest link, on few NUMA nodes and near network
+    cards; of equal sets the policy's choice, then the one that leaves the best rings to later pods. A single GPU
+    breaks no pair unless it has to."""
 
     name = "ring"
 

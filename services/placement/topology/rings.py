@@ -1,8 +1,8 @@
-"""How good a set of GPUs is for those who work together on it, and what a set of free GPUs is still good for.
+"""How good a set of GPUs is for pods that communicate, and what a set of free GPUs is still good for.
 
 An all-reduce runs in a ring and is as fast as its slowest link, so a set is worth the weakest link of its best ring; of
-equal ones that on fewer NUMA nodes, then that with more network cards at hand. What is left free is worth the sets of
-2, 4 and 8 that can be made of it. All sets are bit masks over the fabric's places.
+equal sets the one on fewer NUMA nodes, then the one near more network cards. The free GPUs that remain are worth the
+sets of 2, 4 and 8 that they can form. All sets are bit masks over the fabric's positions.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import cast
 from services.placement.topology.fabric import Fabric, places_of
 
 GROUPS = (2, 4, 8)
-"""The sizes that those who come later are taken to want."""
+"""The sizes that later pods are assumed to request."""
 _NEARNESS = 64
 _SEARCHED_MOST = 50_000
 _EXACT_MOST = 8
