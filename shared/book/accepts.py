@@ -1,4 +1,4 @@
-"""Which GPUs a pod accepts: model, generation, capability, memory, and the very GPUs that it names or shuns."""
+"""Which GPUs a pod accepts: model, generation, capability, memory, and GPUs that it names or excludes by UUID."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def has_gpu_constraints(request: PodRequest) -> bool:
 
 
 class GpuConstraints(msgspec.Struct, frozen=True):
-    """What of a request makes it picky, in the request's own words."""
+    """The GPU constraints of a request, in the request's own words."""
 
     models: tuple[str, ...]
     models_not: tuple[str, ...]
@@ -129,8 +129,8 @@ def mismatch(request: PodRequest | GpuConstraints, gpu: Gpu) -> Reason | None:
 
 @lru_cache(maxsize=4096)
 def model_matches(model: str, wanted: tuple[str, ...]) -> bool:
-    """Whether a GPU model is any of those wanted: whole words of its name, whatever the case, so that A10 is no A100.
-    None wanted: any."""
+    """Whether a GPU model is one of those requested: whole words of its name, ignoring case, so that A10 is not an
+    A100. None requested: any."""
     return not wanted or any(
         re.search(rf"(?<![a-z0-9]){re.escape(name)}(?![a-z0-9])", model, re.IGNORECASE) for name in wanted
     )

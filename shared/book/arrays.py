@@ -28,7 +28,7 @@ _MAX_CHANGES = 65536
 
 
 class Arrays:
-    """Free amounts can be negative: a node may hold more than it has since somebody else bound pods to it."""
+    """Free amounts can be negative: a node may be overcommitted after another scheduler bound pods to it."""
 
     def __init__(self, rows: int = 64, columns: int = 8) -> None:
         self.rows, self.columns = rows, columns
@@ -49,8 +49,8 @@ class Arrays:
         self.gpu_whole: Bools = np.zeros((rows, columns), np.bool_)
         """Usable, and nothing at all is on it."""
         self.gpu_mig_geometry: Ints = np.full((rows, columns), NOT_MIG, np.int64)
-        """Of a GPU in MIG mode, its geometry's place in `model.mig.GEOMETRIES`; else NOT_MIG. The free columns of such
-        a GPU say what further instances can have together, whether or not one of a size still fits: `gpu_mig_fits` says
+        """For a GPU in MIG mode, its geometry's index in `model.mig.GEOMETRIES`; else NOT_MIG. The free amounts of such
+        a GPU say what further instances can have together, not whether one of a size still fits: `gpu_mig_fits` says
         that."""
         self.gpu_mig_cut: Ints = np.full((rows, columns), NOT_MIG, np.int64)
         """Of a GPU in MIG mode, its place in `cuts`; else NOT_MIG."""
@@ -68,8 +68,8 @@ class Arrays:
         self.gpu_kind: Ints = np.zeros((rows, columns), np.int64)
         """The GPU's place in `kinds`."""
         self.kinds: list[Gpu] = []
-        """GPUs of one model, memory and capability, all in MIG mode or none, are of one kind; the first seen stands for
-        all."""
+        """GPUs of one model, memory and capability, all in MIG mode or none, are of one kind, represented by the first
+        one seen."""
         self.node_class: Ints = np.full(rows, NO_CLASS, np.int64)
         """The node's place in `classes`, or NO_CLASS without GPUs."""
         self.classes: list[tuple[int, ...]] = []
@@ -78,7 +78,7 @@ class Arrays:
         self._cut_of: dict[MigCut, int] = {}
         self._class_of: dict[tuple[tuple[int, ...], int, int], int] = {}
         self.inventories: dict[int, Inventory] = {}
-        """By row, of nodes that have one: for what no column says, such as how GPUs are linked."""
+        """By row, for nodes that have one: what no array holds, such as how GPUs are linked."""
         self.changes: list[int] = []
         self.changes_base = 0
         """How many older changes have been forgotten; a cursor below it must look at everything."""
@@ -140,8 +140,7 @@ class Arrays:
         return self._cut_of[cut]
 
     def classify(self, row: int, gpus: Sequence[Gpu]) -> None:
-        """What the node is, by its GPUs in the order of columns and by its totals: to be said again when these
-        change."""
+        """The node's identity by its GPUs in array order and by its totals; reported again when these change."""
         kinds = []
         for gpu in gpus:
             key = (gpu.model, gpu.memory_mib, gpu.compute_capability, gpu.mig_enabled)

@@ -1,10 +1,10 @@
-"""The book: who has what. Facts go in; what changed for a scheduler comes out.
+"""The book: what each pod holds and what is free. Facts go in; changes that matter to a scheduler come out.
 
 Rules kept here (the protocol's numbers):
 - A grant is booked from the decision on (`hold`), and ends only by evidence (R4): its pod is seen at another
-  resourceVersion unbound, which voids the Binding, or the node gives it back (R6), or the node is deleted.
-- A pod that is gone or has ended frees its CPU, memory and place at once, its GPU shares only by `release`.
-- A grant seen on a bound pod is true, whether or not it fits: overbooking is shown by `overbooked`, never hidden.
+  resourceVersion unbound, which voids the Binding, or the node releases it (R6), or the node is deleted.
+- A pod that is gone or has ended frees its CPU, memory and pod slot at once, its GPU shares only by `release`.
+- A grant seen on a bound pod is true, whether or not it fits: `overbooked` shows overbooking, nothing hides it.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ SEQUENCE_MOST = 2**53
 
 
 class Change(msgspec.Struct, frozen=True):
-    """What a fact meant. pending: the pod may be placed (or is no longer so: see `PodState.wants_place`).
-    void: its hold ended unbound. bound: it was seen bound. ended: it is gone or terminal. node, other: see `name`."""
+    """What a fact meant. pending: the pod may be placed (or no longer: see `PodState.wants_place`). void: its hold
+    ended unbound. bound: it was seen bound. ended: it is gone or terminal. node, other: see `name`."""
 
     kind: Literal["pending", "void", "bound", "ended", "node", "other"]
     name: str
@@ -56,7 +56,7 @@ class Book(Ledger):
         return self._gone(fact.object, fact.certain)
 
     def apply_snapshot(self, facts: Iterable[Fact]) -> list[Change]:
-        """Everything there is. What the book knew and the snapshot lacks is gone."""
+        """All objects. Those that the book knew and the snapshot lacks are gone."""
         changes: list[Change] = []
         seen: set[tuple[str, str]] = set()
         for fact in facts:
@@ -132,7 +132,7 @@ class Book(Ledger):
             self._charge(state, node)
 
     def _claim_changed(self, obj: Object) -> list[Change]:
-        """Pods that wait and ask by this claim may ask for something else now, or may be placed at last."""
+        """Waiting pods with this claim may request something else now, or may be placed at last."""
         if not isinstance(obj, ResourceClaim):
             return []
         changes = []
@@ -159,9 +159,10 @@ class Book(Ledger):
             self._uncharge(state)
             self._charge(state, node)
         if state.seen_bound:
-            return []  # a grant stands as it was at the Binding; a later edit of the annotation changes nothing
+            return []  # a grant stays as it was at the Binding; later edits of the annotation change nothing
         if known is not None and (grant is None or grant.grant_id != known.grant_id):
-            # Bound by somebody else, or by an older decision: ours at this resourceVersion can no longer happen.
+            # Bound by another scheduler, or by an older decision: Kerf's Binding at this resourceVersion can no longer
+            # happen.
             self.release(known.grant_id)
             known = None
         if grant is not None:
@@ -208,7 +209,7 @@ class Book(Ledger):
     def _drop_pod(self, last: Pod, certain: bool) -> list[Change]:
         """Gone. Where its last moments were not seen, a hold may have become true in them, so that its capacity too
         comes back by the node alone."""
-        # What it became in its last state still counts (a grant it was bound with), but nobody need be told of that.
+        # Its last state still counts (a grant it was bound with), but needs no report.
         changes = [change for change in self._put_pod(last) if change.kind == "void"]
         state = self.pods.get(last.metadata.uid)
         if state is None:
@@ -236,7 +237,7 @@ class Book(Ledger):
             state.grant_id = grant.grant_id
 
     def unhold(self, uid: str) -> None:
-        """Takes a hold back. Only where it is certain that its Binding can never succeed (R4)."""
+        """Removes a hold. Allowed only if it is certain that its Binding can never succeed (R4)."""
         state = self.pods[uid]
         self._uncharge(state)
         if state.grant_id:
@@ -244,8 +245,8 @@ class Book(Ledger):
             state.grant_id = ""
 
     def reserve(self, shadow: PodState, node: str, grant: Grant | None) -> None:
-        """Keeps a place for a pod that is not to have it yet. `shadow` stands for it on the node, and is no pod of the
-        book. What others still have there counts twice until they have given it back, so nobody else can get it."""
+        """Reserves a place for a pod that may not have it yet. `shadow` is its placeholder on the node, and not a pod
+        of the book. Capacity still in use there counts twice until it is released, so no other pod can get it."""
         self._charge(shadow, node)
         if grant is not None:
             meta = shadow.pod.metadata
@@ -259,7 +260,7 @@ class Book(Ledger):
             shadow.grant_id = ""
 
     def book_leaving(self, state: GrantState) -> None:
-        """A slice that runs on a node and whose pod is not known: occupied until released."""
+        """A slice that runs on a node and whose pod is unknown: booked until released."""
         if state.grant_id not in self.grants:
             self._book(state)
 
@@ -307,7 +308,7 @@ class Book(Ledger):
         return max((sequence for sequence in found if sequence < SEQUENCE_MOST), default=0)
 
     def digest(self) -> dict[str, tuple[str, str]]:
-        """What is charged to whom, for comparing two books (P6)."""
+        """What is charged to which pod, for comparing two books (P6)."""
         rooms = {f"room/{uid}": (s.charged, "") for uid, s in self.pods.items() if s.charged}
         return rooms | {f"grant/{g.grant_id}": (g.node, g.phase) for g in self.grants.values()}
 

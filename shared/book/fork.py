@@ -51,13 +51,13 @@ class Fork(Book):
         return state
 
     def remove(self, uid: str) -> None:
-        """The pod and all that it has are gone."""
+        """Removes the pod and all that it holds."""
         state = self.lift(uid)
         del self.pods[uid]
         self.uid_by_key.pop(state.key, None)
 
     def add(self, state: PodState) -> PodState:
-        """A pod that waits, as it stands; one of the same uid is replaced. Returns the fork's own."""
+        """Adds a waiting pod; one with the same uid is replaced. Returns the fork's own copy."""
         if state.uid in self.pods and self.pods[state.uid].charged:
             self.lift(state.uid)
         twin = copy(state)
@@ -78,7 +78,7 @@ class Fork(Book):
         return super().release(grant_id)
 
     def unreserve(self, shadow: PodState) -> None:
-        super().unreserve(copy(shadow))  # it stands on the origin's node yet
+        super().unreserve(copy(shadow))  # it is still on the origin's node
 
     def _own_pod(self, uid: str) -> PodState:
         state = self.pods[uid]

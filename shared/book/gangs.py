@@ -1,13 +1,12 @@
-"""Who belongs to which gang, and whether a gang may be tried.
+"""Which pods belong to which gang, and whether a gang may be tried.
 
-A gang holds nothing while it waits: it is tried only when as many members want a place as it still needs, and then gets
-places for all of these at once, or for none. So no two gangs can each hold what the other one waits for.
-
-- A gang *has begun* once a member of it has a place. From then on nobody waits for members that do not exist (a
-  restarted pod, members above the minimum): those who are there are placed, as many of them together as the minimum
-  still lacks.
-- A member that another scheduler places counts as there; a gated, refused or ending one does not, nor one that is to
-  make room for somebody: a gang that is evicted comes again as a whole.
+A gang holds nothing while it waits. It is tried only when enough members want a place to reach its minimum, and then
+gets places for all of these together, or for none. So no two gangs can each hold what the other one waits for.
+- A gang *has begun* once a member of it has a place. From then on it does not wait for members that do not exist (a
+  restarted pod, members above the minimum): the members that are there are placed, as many together as the minimum
+  lacks.
+- A member that another scheduler places counts as present. A gated, refused or ending one does not, nor does a victim
+  of a preemption plan: a gang that is evicted comes again as a whole.
 - A member that ended well counts for others of its owner: they are restarts of the same run, not another one.
 """
 
@@ -24,7 +23,7 @@ from shared.model.gang import GangRef
 from shared.model.objects import Gang
 
 DEFAULT_TIMEOUT_S = 60
-"""As coscheduling's: so long may a gang that has begun lack members before it gives back what is not yet bound."""
+"""As coscheduling's: how long a gang that has begun may lack members before its unbound places are given up."""
 
 
 class Verdict(msgspec.Struct, frozen=True):
@@ -38,8 +37,7 @@ class Verdict(msgspec.Struct, frozen=True):
 
 
 class GangState(msgspec.Struct, kw_only=True):
-    """One gang as it stands. Where annotations of its members disagree, the largest figure that any of them named
-    counts."""
+    """One gang. If annotations of its members disagree, the largest figure counts."""
 
     namespace: str
     name: str
@@ -56,28 +54,28 @@ class GangState(msgspec.Struct, kw_only=True):
     bound: set[str] = set()
     """Those of them that have been seen bound."""
     kept: dict[str, str] = {}
-    """Members for whom a plan keeps a place, and on which node: others still have it, and the gang begins there all the
-    same."""
+    """Members for which a plan reserves a place, and on which node. The place may still be in use; the gang begins
+    there all the same."""
     elsewhere: set[str] = set()
     """Members that another scheduler places."""
     done: dict[str, str] = {}
     """Members that have ended well: their owner's uid by their own."""
     whole: bool = False
-    """As many as it needs have been bound at once: from then on members that are gone may just have done their work."""
+    """Its minimum has been bound at once: from then on members that are gone may have finished their work."""
     lacking_since: float | None = None
     """Since when it has begun and lacks members; None while it does not."""
     told: bool = False
-    """Its pods have been told that it lacks members."""
+    """Its pods got the Event that it lacks members."""
     standing: tuple[int, int] = (0, 0)
     """(need, members waiting) when it was last let into its turn; zeros while not all that it needs are there."""
     spare: bool = False
-    """It has all that it needs: those who still wait are more than that."""
+    """Its minimum is placed: the members that still wait are above it."""
     problem: str = ""
     """Why the last try came to nothing where that was not for want of room."""
     quota_reason: Reason | None = None
-    """Its queue's word on the places that the last try found."""
+    """The queue's reason against the places that the last attempt found."""
     verdict: Verdict | None = None
-    """What was last worked out to be said to its members; None where that may have changed."""
+    """The reason last reported to its members; None if it may have changed."""
 
     @property
     def key(self) -> str:
@@ -134,7 +132,7 @@ class Gangs:
         """uids of the pods that name an object, by its namespace/name: whether or not it exists."""
         self._source_of: dict[str, str] = {}
         self.going: set[str] = set()
-        """Pods that are to make room for others: they are as good as gone."""
+        """Victims of preemption plans: they count as gone."""
 
     def of(self, uid: str) -> GangState | None:
         return self._of.get(uid)
@@ -150,15 +148,15 @@ class Gangs:
         return ref.source if ref is not None and ref.source and self._source(state, ref) is None else ""
 
     def start_over(self, now: float) -> None:
-        """All of the book's pods as they stand, and no other."""
+        """Takes over all of the book's pods, and no others."""
         for uid in [uid for uid in self._of if uid not in self.book.pods]:
             self.forget(uid, now)
         for state in self.book.pods.values():
             self.see(state, now)
 
     def see(self, state: PodState, now: float, *, able: bool = True) -> GangState | None:
-        """Notes a pod as it is now; returns its gang. `able`: it is not refused by name. None: placed by itself, or it
-        waits for the object that says how."""
+        """Notes a pod's present state; returns its gang. `able`: it is not refused by name. None: it is placed by
+        itself, or waits for the object that sets the gang's size."""
         ref = state.gang
         if ref is None and state.uid not in self._of:
             return None
@@ -183,7 +181,7 @@ class Gangs:
         elif not state.ours:
             gang.elsewhere.add(state.uid)
         elif state.pod.metadata.deletion_timestamp is not None or state.uid in self.going:
-            # whoever comes again in its stead begins with the others of a new run, not beside the last of the old one
+            # a replacement belongs to the next run with the other new pods, not to the last members of the old one
             pass
         elif state.charged or state.pod.spec.node_name:
             gang.placed.add(state.uid)
@@ -210,8 +208,8 @@ class Gangs:
     # --- whose end tears it -----------------------------------------------------------------------------------
 
     def goes_with(self, uid: str, gone: Collection[str] = ()) -> list[str]:
-        """Who has to end if this pod does, itself among them: nobody else where as many members run on as its gang
-        needs, all of it otherwise. `gone`: pods that end anyway, and are not named again."""
+        """The pods that must end if this one does, including itself: no other if enough members of its gang run on,
+        else all of the gang. `gone`: pods that end anyway; they are not returned."""
         gang = self._of.get(uid)
         left = [uid] if gang is None else [member for member in self._running(gang) if member not in gone]
         return left if gang is not None and len(left) - 1 < gang.minimum else [uid]
@@ -238,7 +236,7 @@ class Gangs:
         return sorted(gang.placed)
 
     def overdue(self, now: float) -> list[GangState]:
-        """Gangs that have begun and have lacked members for as long as their time-out, which begins anew for them."""
+        """Gangs that have begun and have lacked members for as long as their time-out, which restarts for them."""
         found = [
             g for g in self._lacking.values() if g.lacking_since is not None and now - g.lacking_since >= g.patience_s
         ]
@@ -305,5 +303,5 @@ class Gangs:
 
 
 def gang_trace(namespace: str, name: str) -> str:
-    """What stands for a pod's uid in the trace of a gang, to which its members' traces link."""
+    """Takes the place of a pod's uid in the trace of a gang, to which its members' traces link."""
     return f"gang {namespace}/{name}"

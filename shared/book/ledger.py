@@ -1,4 +1,4 @@
-"""Who has what of which node: rooms and GPUs, charged and given back. What a fact means is `book.Book`'s to say."""
+"""Charges and frees the capacity of nodes and GPUs. `book.Book` decides what a fact means."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ class Witness(Protocol):
 
 
 class Ledger:
-    """Every amount stands twice: on `NodeState`s for words, and in `arrays` for questions about all nodes at once."""
+    """Every amount is kept twice: on `NodeState`s for explanations, and in `arrays` for queries about all nodes at
+    once."""
 
     def __init__(self) -> None:
         self.arrays = Arrays()
@@ -49,7 +50,7 @@ class Ledger:
     # --- grants and rooms -------------------------------------------------------------------------------------
 
     def _book(self, held: GrantState) -> None:
-        self._unbook(held.grant_id)  # a pod's end may be said twice, and its grant is taken once
+        self._unbook(held.grant_id)  # a pod's end may be reported twice, and its grant is freed once
         self.grants[held.grant_id] = held
         for node in _nodes_of(held.grant):
             self._node(node).grants[held.grant_id] = held
@@ -128,7 +129,7 @@ class Ledger:
     # --- nodes ------------------------------------------------------------------------------------------------
 
     def put_inventory(self, inventory: Inventory) -> None:
-        """What the agent says. An older generation of the same boot changes nothing."""
+        """The agent's inventory. An older generation of the same boot changes nothing."""
         node = self._node(inventory.node)
         old = node.inventory
         if old is not None and old.boot_id == inventory.boot_id and old.generation > inventory.generation:
@@ -215,16 +216,16 @@ class Ledger:
 
     @staticmethod
     def _mig_granted(node: NodeState, room: GpuRoom) -> int:
-        """From all its grants anew: two that overlap must not free each other's slices."""
+        """Recomputed from all its grants: two that overlap must not free each other's slices."""
         granted = 0
         for taken in _masks(node, room):
             granted |= taken
         return granted
 
     def overbooked(self, unsynced: Container[str] = ()) -> list[str]:
-        """GPUs on which more is booked than there is (P1), or MIG instances that overlap, as node/uuid. Foreign memory
-        is not ours to answer for. `unsynced`: nodes that have not said yet which grants they gave back; there a pod
-        that has ended may stand beside the one that got its GPU since."""
+        """GPUs on which more is booked than there is (P1), or MIG instances that overlap, as node/uuid. Memory of
+        foreign processes is not counted. `unsynced`: nodes that have not yet said which grants they released; there
+        a pod that has ended may be booked beside the one that got its GPU since."""
         counted = (
             held
             for held in self.grants.values()
@@ -240,8 +241,7 @@ class Ledger:
         )
 
     def _taken(self, held: GrantState) -> Grant:
-        """What it takes; of a suspended pod on a node that has not said yet what runs there, what it was suspended
-        to."""
+        """The present grant; for a suspended pod on a node that has not synced yet, what it was suspended to."""
         node = self.nodes.get(held.node)
         state = None if node is None or not node.agent_trouble else node.pods.get(held.uid)
         return held.grant if state is None or state.suspension is None else left_of(held.given, state.suspension)

@@ -30,7 +30,7 @@ MASKS = 1 << 9
 
 
 def possible(profile: MigProfile, used: int) -> tuple[int, ...]:
-    """The starts at which one more instance may stand beside what is taken."""
+    """The starts at which one more instance fits beside the taken slices."""
     return tuple(start for start in profile.starts if not mask_at(profile, start) & used)
 
 
@@ -69,14 +69,14 @@ class MigCut(msgspec.Struct, frozen=True):
 
 
 class MigRoom(msgspec.Struct):
-    """A GPU in MIG mode as it stands. Cut on demand, it offers every placement; else the instances that exist."""
+    """A GPU in MIG mode. If instances are made on demand, it offers every placement; else the existing instances."""
 
     geometry: int
     on_demand: bool
     instances: tuple[MigInstance, ...] = ()
-    """Of a GPU that is cut on demand: those of others, whose slices are taken."""
+    """For a GPU with instances on demand: foreign instances, whose slices are taken."""
     granted: int = 0
-    """The mask of what grants take. Grants that overlap are counted once; `Ledger.overbooked` tells of them."""
+    """The mask of what grants take. Overlapping grants count once; `Ledger.overbooked` reports them."""
 
     @property
     def make(self) -> Geometry:

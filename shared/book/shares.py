@@ -14,11 +14,11 @@ from shared.model.units import WHOLE_GPU_MILLI, format_mib
 SHARED_STRATEGIES: tuple[Strategy, ...] = ("driver", "interposer", "time_slice", "mps", "advisory")
 """For a part of a GPU, the strongest promise first."""
 _BY_TURNS: tuple[Strategy, ...] = ("driver", "time_slice", "interposer", "mps", "advisory")
-"""The same for those who reserve no time of the GPU."""
+"""The same for pods that reserve no GPU time."""
 
 
 class GpuRoom(msgspec.Struct):
-    """One GPU as it stands: what it is, and what is left. `column` is its place among its node's GPUs."""
+    """One GPU: what it is, and what is free. `column` is its index among its node's GPUs."""
 
     uuid: str
     column: int
@@ -131,10 +131,10 @@ def _no_instance(ask: GpuAsk, gpu: GpuRoom) -> str:
 def strategy_for(
     ask: GpuAsk, isolation: Isolation, offered: tuple[Strategy, ...], *, opportunistic: bool = False
 ) -> Strategy | None:
-    """How this ask is shared on a node that offers these strategies, or None where none keeps the promise asked for.
+    """How this request is shared on a node that offers these strategies, or None if none keeps the requested isolation.
 
-    A whole GPU is exclusive. A part takes the strongest strategy that the node has proven; of those that promise the
-    same, one that shares by turns where no compute is asked for, or the pod is opportunistic.
+    A whole GPU is exclusive. A part takes the strongest strategy that the node has proven; of equally strong ones, time
+    slicing if no compute is requested or the pod is opportunistic.
     """
     if ask.whole:
         return "exclusive" if "exclusive" in offered else None

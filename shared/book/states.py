@@ -1,4 +1,4 @@
-"""The book's entries: a node, a pod, a grant, as they stand."""
+"""The book's entries: nodes, pods, grants."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from shared.model.suspension import Suspension, annotated_suspension, decode_sus
 from shared.model.units import WHOLE_GPU_MILLI, QuantityError, milli, whole
 
 GrantPhase = Literal["holding", "bound", "leaving", "reserved"]
-"""reserved: kept for a pod that has no place yet; what is booked under it may still be somebody else's."""
+"""reserved: for a pod that has no place yet; the capacity booked under it may still be in use by another pod."""
 
 ENDED_PHASES = ("Succeeded", "Failed")
 
 
 class PodState(msgspec.Struct):
-    """A pod as the book sees it. `charged` is the node whose room it uses, empty when none."""
+    """A pod as the book sees it. `charged`: the node whose capacity it uses, empty if none."""
 
     pod: Pod
     uid: str
@@ -43,7 +43,7 @@ class PodState(msgspec.Struct):
     charged: str = ""
     grant_id: str = ""
     seen_bound: bool = False
-    """Its Binding has been seen, and told to whoever asked."""
+    """Its Binding has been seen, and reported."""
     returned: str = ""
     """A grant of this pod that the node has given back for good: its annotation counts no more."""
     claims: dict[str, str] = {}
@@ -54,10 +54,10 @@ class PodState(msgspec.Struct):
     suspension: Suspension | None = None
     """What it has to give up for now, by its annotation; that it has is for its node to say."""
     excluded: str = ""
-    """Why it cannot be touched. A Binding of the past may still succeed for it, whose grant is void: it is not placed
+    """Why it cannot be touched. A Binding of the past may still succeed for it, with a void grant: it is not placed
     until it is seen at another version."""
     kept_for: str = ""
-    """Of what stands on a node where a place is kept: the uid of the pod that it is kept for."""
+    """For a placeholder on a node with a reservation: the uid of the pod that the place is reserved for."""
 
     @property
     def key(self) -> str:
@@ -74,7 +74,7 @@ class PodState(msgspec.Struct):
         return "" if self.controller is None else self.controller.uid
 
     def shadow(self, uid: str) -> PodState:
-        """What stands for it where a place is kept: it asks for the same, and is no pod of the book."""
+        """Its placeholder where a place is reserved: it requests the same, and is not a pod of the book."""
         return PodState(pod=self.pod, uid=uid, demand=self.demand, request=self.request, kept_for=self.uid)
 
     @property
@@ -109,12 +109,12 @@ class PodState(msgspec.Struct):
 
     @property
     def never_preempts(self) -> bool:
-        """Nobody is to give way for it, whatever its priority."""
+        """No pod may be preempted for it, whatever its priority."""
         return self.pod.spec.preemption_policy == "Never"
 
 
 class GrantState(msgspec.Struct):
-    """A grant whose shares are taken from the pool. It outlives its pod until the node gives it back."""
+    """A grant whose shares are taken from the pool. It outlives its pod until the node releases it."""
 
     grant: Grant
     uid: str
@@ -137,7 +137,7 @@ class GrantState(msgspec.Struct):
 
 
 class NodeState:
-    """A node: what Kubernetes says of it, what its agent says of it, and what is taken."""
+    """A node: its Kubernetes object, its agent's inventory, and what is taken."""
 
     def __init__(self, name: str, row: int) -> None:
         self.name = name
@@ -237,7 +237,7 @@ def pod_state(pod: Pod, claims: Mapping[str, ResourceClaim] = MappingProxyType({
 
 
 def _suspension_of(pod: Pod) -> Suspension | None:
-    """Only Kerf writes it; what cannot be read is from a Kerf to come, and suspends nobody."""
+    """Only Kerf writes it. An annotation that cannot be read is from a later Kerf, and suspends nothing."""
     text = annotated_suspension(pod.metadata.annotations)
     try:
         return decode_suspension(text) if text else None

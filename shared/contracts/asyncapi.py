@@ -76,8 +76,8 @@ def document() -> dict[str, Any]:
 
 
 def _without_discriminator(schema: Any) -> Any:
-    """JSON Schema's readers know no discriminator, OpenAPI's is an object and AsyncAPI's a string; the tag is a
-    constant in each member of the union, which says the same to all."""
+    """JSON Schema has no discriminator, OpenAPI's is an object and AsyncAPI's a string; the tag is a constant in each
+    member of the union, which all readers understand."""
     if isinstance(schema, list):
         return [_without_discriminator(each) for each in schema]
     if isinstance(schema, dict):

@@ -11,7 +11,7 @@ from shared.contracts.base import Message
 Outcome = Literal["done", "conflict", "gone", "refused", "no-node", "throttled", "unknown"]
 """done: applied. conflict: a precondition failed (409). gone: no such object (404). refused: understood and denied
 (403, 422), nothing was applied. no-node: the node is unknown, nothing was sent. throttled: 429, with a reason.
-unknown: no answer; it may or may not have been applied, and only a look can tell."""
+unknown: no answer; it may or may not have been applied, and only reading back can tell."""
 
 
 class ClaimDevice(Message, frozen=True):
@@ -54,7 +54,8 @@ class BindBatch(Message, frozen=True):
 
 
 class Answer(Message, frozen=True):
-    """What became of one order. `resource_version` repeats the order's, to tell a late answer from a current one."""
+    """The outcome of one command. `resource_version` repeats the command's, to tell a late answer from a current
+    one."""
 
     uid: str
     outcome: Outcome
@@ -139,17 +140,17 @@ class SliceDevice(Message, frozen=True):
 
 
 class PublishSlice(Message, tag="slice", tag_field="patch", frozen=True):
-    """What a node has, for those who look at ResourceSlices (resource.k8s.io/v1). Nobody allocates from it but Kerf."""
+    """What a node has, for readers of ResourceSlices (resource.k8s.io/v1). Only Kerf allocates from it."""
 
     node: str
     generation: int
     mark: str
-    """Written to the annotation kerf.dev/inventory: another one says that the slice is out of date."""
+    """Written to the annotation kerf.dev/inventory: a different value says that the slice is out of date."""
     devices: tuple[SliceDevice, ...] = ()
 
 
 class SuspendPod(Message, tag="park", tag_field="patch", frozen=True):
-    """Writes the annotation kerf.dev/suspended, and an Event that says why; empty takes it away."""
+    """Writes the annotation kerf.dev/suspended, and an Event that says why; empty removes the annotation."""
 
     uid: str
     namespace: str
@@ -157,7 +158,7 @@ class SuspendPod(Message, tag="park", tag_field="patch", frozen=True):
     suspension: str = msgspec.field(name="parked")
     reason: str
     resource_version: str = ""
-    """The only one it is for: what was decided before somebody else took the lead must not come true later."""
+    """The only version that it is for: a decision of an earlier leader must not be carried out later."""
 
 
 Patch = TouchPod | ReportPending | AnnounceEvent | LabelNode | DeletePod | SelectNode | PublishSlice | SuspendPod

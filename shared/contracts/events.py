@@ -38,7 +38,7 @@ class PlacementDecided(Event, frozen=True):
     waited_ms: int = 0
     """From the first sight of the pod to the decision."""
     gang: str = ""
-    """The gang that it was decided with; its other members stand in the same log record."""
+    """The gang that it was decided with; its other members are in the same log record."""
 
 
 class PlacementRejected(Event, frozen=True):
@@ -200,7 +200,7 @@ class GpuStateChanged(Event, frozen=True):
 
 
 class PreemptionProposed(Event, frozen=True):
-    """Who should give way to whom, and the price; nothing has happened yet."""
+    """Which pods should be preempted for which pods, and the price; nothing has happened yet."""
 
     ENTITY: ClassVar[str] = "preemption"
     VERB: ClassVar[str] = "proposed"
@@ -210,8 +210,8 @@ class PreemptionProposed(Event, frozen=True):
 
 
 class PreemptionReserved(Event, frozen=True):
-    """Placement keeps places for the beneficiaries; the plan may be executed. As all that is said of a plan, it is
-    published once under each namespace in which somebody gains or gives way."""
+    """Placement has reserved places for the beneficiaries; the plan may be executed. Like all events of a plan it is
+    published once under each namespace of a beneficiary or victim."""
 
     ENTITY: ClassVar[str] = "preemption"
     VERB: ClassVar[str] = "reserved"
@@ -220,7 +220,7 @@ class PreemptionReserved(Event, frozen=True):
 
 
 class PreemptionExecuted(Event, frozen=True):
-    """The victims have given way, and the beneficiaries have their places."""
+    """The victims have released their capacity, and the beneficiaries have their places."""
 
     ENTITY: ClassVar[str] = "preemption"
     VERB: ClassVar[str] = "executed"

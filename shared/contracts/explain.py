@@ -18,7 +18,7 @@ class Reason(Message, frozen=True):
 
 
 class GpuReason(Message, frozen=True):
-    """One GPU against one request: what is free, what is missing, who holds it."""
+    """One GPU against one request: what is free, what is missing, which pods use it."""
 
     uuid: str
     index: int
@@ -31,7 +31,7 @@ class GpuReason(Message, frozen=True):
     holders: tuple[str, ...] = ()
     """namespace/name of the pods on it, largest first, at most five."""
     kept_for: tuple[str, ...] = ()
-    """Those for whom a plan keeps a place on it, largest first, at most five."""
+    """Pods for which a plan reserves capacity on it, largest first, at most five."""
 
 
 class NodeExplanation(Message, frozen=True):
@@ -50,11 +50,11 @@ class Candidate(Message, frozen=True):
     total: int
     scores: dict[str, int] = {}
     terms: dict[str, int] = {}
-    """What the policy's score is made of, in milli-GPU by term; less is worse for those who come later."""
+    """The terms of the policy's score, in milli-GPU; less is worse for later pods."""
 
 
 class GangExplanation(Message, frozen=True):
-    """A gang as it stands: pods that are placed all or none."""
+    """A gang: pods that are placed all or none."""
 
     name: str
     minimum: int
@@ -82,11 +82,11 @@ class Move(Message, frozen=True):
     gpu_milli: int = 0
     """What it has of GPUs."""
     disturbed_gpu_seconds: int = 0
-    """What moving it costs: its GPUs times the run time so far, or times kerf.dev/restart-cost where it says so."""
+    """What moving it costs: its GPUs times the run time so far, or times kerf.dev/restart-cost if it has that."""
 
 
 class Counterfactual(Message, frozen=True):
-    """A change after which the pod would fit. It was tried before it was said."""
+    """A change after which the pod would fit. It was tried before it is suggested."""
 
     code: str
     """less-memory, less-compute, fewer-gpus, gpu-model, isolation, topology, move-pod, …: stable, for programs"""
@@ -99,7 +99,7 @@ class Counterfactual(Message, frozen=True):
 
 
 class QueueExplanation(Message, frozen=True):
-    """The queue of a pod as it stands: what its pods have of GPUs, each share by the larger of its memory part and its
+    """The queue of a pod: the GPU capacity that its pods have, each share by the larger of its memory part and its
     compute part."""
 
     name: str
@@ -120,23 +120,23 @@ class PodExplanation(Message, frozen=True):
     name: str
     state: str
     sentence: str
-    """One sentence that says it all; the Event and the PodScheduled condition carry it."""
+    """The summary in one sentence; the Event and the PodScheduled condition carry it."""
     uid: str = ""
     node: str = ""
     summary: tuple[Reason, ...] = ()
     """Reasons summed over nodes, most frequent first."""
     helps: tuple[str, ...] = ()
-    """What would make it fit, the least change first. Changes of the pod and moves of others were tried; advice about
-    nodes, agents and volumes was not."""
+    """What would make it fit, the smallest change first. Changes of the pod and migrations of others were tried; advice
+    about nodes, agents and volumes was not."""
     counterfactuals: tuple[Counterfactual, ...] = ()
     """Those of `helps` that were tried, for programs."""
     nodes: tuple[NodeExplanation, ...] = ()
     """Per node and per GPU, nearest to fitting first; cut at the query's limit."""
     candidates: tuple[Candidate, ...] = ()
-    """The best nodes by the book as it stands; of a placed pod as if it were placed again now."""
+    """The best nodes by the present book; for a placed pod as if it were placed again now."""
     second: str = ""
-    """Of a placed pod: which node comes next to its own, and why it is worse, were the pod placed again now. The book
-    has gone on since the decision, so another node may even come before its own by now."""
+    """For a placed pod: the node that comes next to its own, and why it is worse, were the pod placed again now. The
+    book has changed since the decision, so another node may even come before its own by now."""
     waiting_s: float = 0.0
     ahead: int = 0
     """Pods that are tried before it."""
@@ -196,7 +196,7 @@ class WhenExplanation(Message, frozen=True):
     """The ends without which it would not fit there then, in order of time."""
     assumptions: tuple[str, ...] = ()
     without_end: int = 0
-    """Pods with GPUs of which nobody says when they end."""
+    """Pods with GPUs whose end is unknown."""
 
 
 class AdvisedPlace(Message, frozen=True):
@@ -208,16 +208,16 @@ class AdvisedPlace(Message, frozen=True):
 
 
 class Advice(Message, frozen=True):
-    """Moves that make room, least disturbance first. Nothing is moved."""
+    """Migrations that free capacity, least disturbance first. Nothing is migrated."""
 
     sentence: str
     moves: tuple[Move, ...] = ()
     node: str = ""
-    """Where the one pod that was asked for would go then; empty for a gang, and for a goal of GPUs."""
+    """Where the one requested pod would go then; empty for a gang, and for a number of GPUs."""
     places: tuple[AdvisedPlace, ...] = ()
     """The same of that pod, or of as many of its gang as must be placed together. Empty where no moves would do."""
     places_before: int = 0
-    """Of a goal of GPUs: how many groups of so many idle GPUs on one node there are now."""
+    """For a number of GPUs: how many groups of so many idle GPUs on one node there are now."""
     places_after: int = 0
     disturbed_gpu_seconds: int = 0
     kept: tuple[str, ...] = ()

@@ -39,10 +39,10 @@ class FeedBatch(Message, frozen=True):
 
 class SnapshotRequest(Message, frozen=True):
     snapshot: str = ""
-    """Empty begins one; else the id of the snapshot whose page is wanted."""
+    """Empty: start a snapshot; else the id of the snapshot whose page is requested."""
     page: int = 0
     fresh: bool = False
-    """A new leader's request (R5): the watcher lists pods and nodes anew with a consistent read before it answers, so
+    """A new leader's request (R5): the watcher lists pods and nodes again with a consistent read before it answers, so
     that nothing which happened before the request is missing. Meaningful with an empty `snapshot` only."""
 
 
@@ -57,4 +57,4 @@ class SnapshotPage(Message, frozen=True):
     facts: tuple[Fact, ...] = ()
     log_sequence_seen: int = 0
     error: str = ""
-    """Not empty: this snapshot is not to be had (expired, not yet synced); begin anew after a while."""
+    """If not empty: this snapshot is not available (expired, not yet synced); start again after a while."""

@@ -1,11 +1,11 @@
 """Writes `schemas/` from the contracts: `python -m shared.contracts.generate`, with `--check` to compare only.
 
 - schemas/asyncapi.json: the whole bus as an AsyncAPI 3.1.0 document
-- schemas/<Type>.json: one JSON Schema (2020-12) for each message, and for what people write
+- schemas/<Type>.json: one JSON Schema (2020-12) for each message, and for documents that users write
 - schemas/examples/v1/<Type>.json: golden payloads
 
-Generation is deterministic. What would break a consumer of this version (a field taken away, newly required, or of
-another type) is refused against the files as they are, unless --break says that it is meant.
+Generation is deterministic. A change that would break a consumer of this version (a field removed, newly required, or
+of another type) is refused against the present files, unless --break says that it is intended.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ class LogMark(Message, frozen=True):
 
 
 class ReadyRecord(Message, frozen=True):
-    """From here on the log is complete: every open hold of the past stands before this record under its term."""
+    """From here on the log is complete: every open hold of the past is recorded before this record under its term."""
 
     term: int
     excluded: dict[str, str] = {}

@@ -1,4 +1,4 @@
-"""What a node's agent is told, and what it answers. Repeating any of it is harmless."""
+"""Commands to a node's agent, and its answers. Repeating any of them is harmless."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class NodeGrant(Message, frozen=True):
 
 
 class NodeRelease(Message, frozen=True):
-    """The pod is gone or has ended: never hand this grant over again, and say `slice.released` when nothing of it
+    """The pod is gone or has ended: never hand this grant over again, and publish `slice.released` when nothing of it
     runs."""
 
     term: int
@@ -86,8 +86,8 @@ class NodeSyncAnswer(Message, frozen=True):
 
 
 class NodeCordon(Message, frozen=True):
-    """A GPU, or all of them, takes no new slices, or takes them again. Said again, it changes nothing and asks who is
-    left."""
+    """A GPU, or all of them, takes no new slices, or takes them again. A repetition changes nothing and returns the
+    remaining pods."""
 
     node: str
     gpu: str = ""
@@ -124,7 +124,7 @@ class ReleasesSeen(Message, frozen=True):
 
 
 class Accepted(Message, frozen=True):
-    """A plain yes or no to a command on a node. `reason` says why not."""
+    """Yes or no to a command on a node. `reason` says why not."""
 
     ok: bool
     reason: str = ""
@@ -133,15 +133,15 @@ class Accepted(Message, frozen=True):
     grant_id: str = ""
     """The grant it answers for, where there is one."""
     suspension: Suspension | None = msgspec.field(name="parked", default=None)
-    """What its slices have given up now: the order's very words. None with a `reason` where they cannot."""
+    """What its slices have given up now, as the command named it. None with a `reason` if they cannot."""
     dead: bool = False
     """The node will never hand this grant over: it has released it, or has closed the term that the grant is from."""
 
 
 class Released(Message, frozen=True):
-    """A promise: the node that says so will never hand this grant over again, and nothing of it runs. Said again until
-    placement has booked it. The event slice.released says the same to listeners; placement believes this one, which
-    names the node in its subject: what a node says of another's grants does not count."""
+    """A promise: this node will never hand this grant over again, and nothing of it runs. Repeated until placement has
+    booked it. The event slice.released tells listeners the same; placement relies on this message, whose subject
+    names the node: a node's message about another node's grant does not count."""
 
     grant_id: str
     reason: str = ""

@@ -19,7 +19,7 @@ _MOST_WEIGHT = 1_000_000
 
 
 class PolicyError(ValueError):
-    """A policy that cannot be taken as it is written; the sentence says where and what to change."""
+    """A policy that is invalid as written; the sentence says where and what to change."""
 
 
 class _Rule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -54,10 +54,11 @@ class Amounts(_Rule, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class QueueDefaults(_Rule, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a queue has that says nothing else, and each namespace that no queue is named after."""
+    """Defaults of a queue, and of each namespace that no queue is named after."""
 
     weight: int | float = 1
-    """Its part of what is left when all guarantees are met, against its siblings. 0: it gets what nobody else wants."""
+    """Its weight in what is left after all guarantees, against its siblings. 0: it gets only what no other queue
+    wants."""
     priority: int = 0
     """Among siblings the higher one is served first: of guarantees first, then of what is left."""
     guaranteed: Amounts = Amounts()
@@ -68,9 +69,9 @@ class QueueDefaults(_Rule, frozen=True, kw_only=True, forbid_unknown_fields=True
 class QueueRule(QueueDefaults, frozen=True, kw_only=True, forbid_unknown_fields=True):
     name: str
     parent: str = ""
-    """Empty: at the top. Pods stand in queues without children only."""
+    """Empty: at the top. Pods belong to queues without children only."""
     namespaces: tuple[str, ...] = ()
-    """Whose pods may name it in kerf.dev/queue; empty: all."""
+    """Namespaces whose pods may name it in kerf.dev/queue; empty: all."""
 
 
 class QueuePolicy(_Rule, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -16,7 +16,7 @@ class WhyQuery(Message, frozen=True):
 
 
 class Resize(Message, frozen=True):
-    """An existing pod as if it asked for something else."""
+    """An existing pod as if it requested something else."""
 
     namespace: str
     name: str
@@ -41,9 +41,9 @@ class AddGpus(Message, frozen=True):
 
 
 class WhatIfQuery(Message, frozen=True):
-    """What would be, were the cluster another one. Changes are made in the order of the fields, all in one world; then
-    the pod, where one is given, is asked about in it. A pod alone: where would it go now, and what keeps it out
-    elsewhere?"""
+    """The result if the cluster were different. Changes are made in the order of the fields, all in one copy of the
+    book; then the pod, if one is given, is explained in it. A pod alone: where would it go now, and what excludes
+    the other nodes?"""
 
     pod: Any = None
     """A manifest that need not exist."""
@@ -68,16 +68,16 @@ class WhenAnswer(Message, frozen=True):
 
 
 class LeftAlone(Message, frozen=True):
-    """Pods that came in the stead of some that have made room, and are left alone for a while; by uid, and by namespace
-    where it has given enough for now."""
+    """Replacements of evicted pods, which are protected for a while; by uid, and by namespace if it has reached its
+    limit of evictions."""
 
     pods: tuple[str, ...] = ()
     namespaces: tuple[str, ...] = ()
 
 
 class AdviseQuery(Message, frozen=True):
-    """Which pods should move to make room? For a waiting pod or its gang, for a manifest, or for `groups` more groups
-    of `gpus` idle GPUs on one node: one of the three."""
+    """Which pods should migrate to free capacity? For a waiting pod or its gang, for a manifest, or for `groups` more
+    groups of `gpus` idle GPUs on one node: one of the three."""
 
     namespace: str = ""
     name: str = ""
@@ -87,8 +87,8 @@ class AdviseQuery(Message, frozen=True):
     most_gpu_seconds: int = 0
     """Advice may disturb so much at most; 0: any."""
     for_plan: LeftAlone | None = None
-    """Asked by whoever would carry it out: then only pods are named that something makes anew, that may be asked now,
-    and that no other plan needs where they are."""
+    """The caller would carry it out: then only pods are named that a controller recreates, that may be evicted now, and
+    that no other plan needs where they are."""
 
 
 class AdviseAnswer(Message, frozen=True):
@@ -105,7 +105,7 @@ class ExplainAnswer(Message, frozen=True):
 
 
 class GrantQuery(Message, frozen=True):
-    """Asked by an agent that meets a slot, or a ResourceClaim, whose grant it has not heard of."""
+    """Sent by an agent that is given a slot, or a ResourceClaim, whose grant it does not know."""
 
     uid: str
     node: str
@@ -150,7 +150,7 @@ class InspectGpu(Message, frozen=True):
     reason: str = ""
     """Why the state is not healthy."""
     foreign_mib: int = 0
-    """Held by processes to whose pod nothing was handed over, and by the host's."""
+    """Memory of processes whose pod got nothing handed over, and of the host's processes."""
     guaranteed_mib: int = 0
     """Of slices that run, or may. With what is paused and what returns it is all that slices have on the device."""
     paused_mib: int = 0
@@ -162,7 +162,7 @@ class InspectGpu(Message, frozen=True):
     parked_mib: int = 0
     """The name of `suspended_mib` before 0.2."""
     reserved_mib: int = 0
-    """Kept for pods that others make room for. It is not allocated: until those have given back it is theirs."""
+    """Reserved for pods for which others are preempted. It is not allocated until those have released it."""
 
 
 class InspectNode(Message, frozen=True):
@@ -181,11 +181,11 @@ class InspectAnswer(Message, frozen=True):
 
 class StatusQuery(Message, frozen=True):
     waiting: int = 0
-    """How many of the oldest waiting pods to explain. Each costs the leader a look at every node: ask for few."""
+    """How many of the oldest waiting pods to explain. Each makes the leader examine every node: ask for few."""
 
 
 class StatusAnswer(Message, frozen=True):
-    """Placement in figures. `double_bookings` counts GPUs whose booked shares exceed them, seen by the book's audit."""
+    """Placement in figures. `double_bookings` counts GPUs whose booked shares exceed them, by the book's own audit."""
 
     holder: str = ""
     leader: bool = False
@@ -209,7 +209,7 @@ class StatusAnswer(Message, frozen=True):
     """GPU milli that is free and that no waiting or usual request could take."""
     double_bookings: int = 0
     waiting: tuple[PodExplanation, ...] = ()
-    """The oldest waiting pods that were asked for, at most ten, without their nodes."""
+    """The oldest waiting pods, as many as requested, at most ten, without their nodes."""
     synced_nodes: int = 0
 
 
@@ -218,8 +218,8 @@ class QueuesQuery(Message, frozen=True):
 
 
 class QueueStanding(Message, frozen=True):
-    """A queue with all below it: what it has, may have and waits for. None: nothing is said of that. Shares of GPUs
-    count by the larger of their memory part and their compute part, in thousandths of a GPU."""
+    """A queue with all below it: what it has, may have and waits for. None: not set. Shares of GPUs count by the larger
+    of their memory part and their compute part, in thousandths of a GPU."""
 
     name: str
     parent: str = ""
@@ -237,8 +237,8 @@ class QueueStanding(Message, frozen=True):
     waiting: int = 0
     """Pods."""
     gpu_milli_reserved: int = 0
-    """Kept for its waiting pods while others make room for them. Limits count it, and it is not in what is used; nor is
-    the CPU and memory of these pods."""
+    """Reserved for its waiting pods while others are preempted for them. Limits count it, and it is not part of what is
+    used; nor are the CPU and memory of these pods."""
 
 
 class QueuesAnswer(Message, frozen=True):

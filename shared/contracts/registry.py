@@ -1,7 +1,7 @@
-"""Which subject carries which message, who publishes it and how long it is kept: the one table of it.
+"""Which subject carries which message, which service publishes it and how long it is kept.
 
-`python -m shared.contracts.generate` makes the AsyncAPI document from here; permissions of NATS users follow it. Braces
-in an address stand for one token each, written by `subjects.token`.
+`python -m shared.contracts.generate` generates the AsyncAPI document from here; permissions of NATS users follow it.
+Each name in braces in an address is one token, written by `subjects.token`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Samples: what is measured again and again. Sent and forgotten; the next one says it anew."""
+"""Samples: periodic measurements. A lost one is not repeated; the next one replaces it."""
 
 from __future__ import annotations
 
@@ -13,16 +13,15 @@ class SliceUse(Message, frozen=True, kw_only=True):
     namespace: str
     name: str
     container: str = ""
-    """Empty where the pod has several with GPUs: processes are told apart by pod."""
+    """Empty if the pod has several containers with GPUs: processes are attributed by pod."""
     memory_mib: int
     granted_memory_mib: int
     sm_milli: int | None = None
-    """Per mille of the GPU's SMs, the mean since the last sample. None: nobody can say, as in MIG mode or without a
-    sample."""
+    """Per mille of the GPU's SMs, the mean since the last sample. None: unknown, as in MIG mode or without a sample."""
     granted_compute_milli: int
     processes: int = 0
     strategy: Strategy | None = None
-    """How it is enforced. None: nobody says."""
+    """How it is enforced. None: unknown."""
     counted_mib: int | None = None
     """Memory that the strategy itself counts, to be compared with `memory_mib`. None: it counts none."""
     gpu_milli: int | None = None
@@ -42,7 +41,7 @@ class GpuUse(Message, frozen=True):
     used_mib: int
     """Of all processes and of the driver itself."""
     foreign_mib: int = 0
-    """Of processes to whose pod nothing was handed over, and of the host's."""
+    """Of processes whose pod got nothing handed over, and of the host's."""
     sm_milli: int | None = None
     """Per mille of the time in which any kernel ran. None: not known, as in MIG mode."""
     slices: tuple[SliceUse, ...] = ()

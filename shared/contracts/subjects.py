@@ -104,7 +104,7 @@ def usage(node: str) -> str:
 
 
 def release(node: str) -> str:
-    """Where a node's agent says that it has released a grant, until placement has booked it."""
+    """Where a node's agent reports that it has released a grant, until placement has booked it."""
     return f"{VERSION}.release.{token(node)}"
 
 
@@ -115,7 +115,7 @@ def ack(instance: str, of: str, node: str) -> str:
 
 
 def sender(subject: str) -> str:
-    """The node that a subject ends with. It is the sender's own word as long as all agents share one NATS user
+    """The node that a subject ends with. It is the sender's claim as long as all agents share one NATS user
     (docs/limitations.md)."""
     return untoken(subject.rsplit(".", 1)[1])
 

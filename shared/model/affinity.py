@@ -6,7 +6,7 @@ from shared.model.kube_object import KubeObject, Labels
 
 
 class Requirement(KubeObject, frozen=True):
-    """One line of matchExpressions (labels or fields): In, NotIn, Exists, DoesNotExist, Gt, Lt."""
+    """One item of matchExpressions (labels or fields): In, NotIn, Exists, DoesNotExist, Gt, Lt."""
 
     key: str = ""
     operator: str = ""

@@ -22,7 +22,7 @@ CAPACITY_COMPUTE = "compute"
 """In percent of one GPU's SMs, like kerf.dev/gpu-compute."""
 ENTRY = "claim/"
 CLAIM_COMING = "claim-coming"
-"""The code of a refusal that passes by itself in a moment: not worth an Event."""
+"""The code of a refusal that ends by itself soon: not worth an Event."""
 
 
 class CapacityRequests(KubeObject, frozen=True):
@@ -115,8 +115,8 @@ def claim_path(pod: Pod, claim: PodClaim) -> str:
 
 
 def claim_asks(pod: Pod, claims: Mapping[str, ResourceClaim]) -> dict[str, GpuAsk]:
-    """What the pod's claims ask for, by entry. `claims` by namespace/name. Raises RequestError where one cannot be
-    served, or cannot yet."""
+    """What the pod's claims request, by entry. `claims` by namespace/name. Raises RequestError if one cannot be served,
+    or cannot yet."""
     return {entry: ask for claim in pod.spec.resource_claims for entry, ask in _asks(pod, claim, claims)}
 
 

@@ -1,7 +1,7 @@
-"""What a pod says of the gang that it belongs to: in Kerf's words, or in those of whatever made it.
+"""What a pod says of its gang: in Kerf's annotations, or in those of the controller that created it.
 
-A gang is placed all or none. Its size stands on the pod itself (`kerf.dev/gang-size`, Kueue's pod groups), or in an
-object that the pod names by a label, an annotation or a field; then `GangRef.source` says which.
+A gang is placed all or none. Its size is given on the pod itself (`kerf.dev/gang-size`, Kueue's pod groups), or in an
+object that the pod names by a label, an annotation or a field; then `GangRef.source` names that object.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from shared.model.request import RequestError
 NONE = "none"
 """As kerf.dev/gang: this pod is placed by itself, whatever else it carries."""
 OWNER = "owner"
-"""As kerf.dev/gang-size: as many as the Job that makes the pods runs at once."""
+"""As kerf.dev/gang-size: as many as the pods' Job runs at once."""
 MOST_MEMBERS = 10_000
 MOST_TIMEOUT_S = 86_400
 
@@ -50,7 +50,7 @@ _KUEUE_PREFERRED = "kueue.x-k8s.io/podset-preferred-topology"
 
 
 class GangRef(msgspec.Struct, frozen=True, kw_only=True):
-    """One pod's word on its gang. `name` is unique in the namespace. Zeros and empty texts: the pod does not say."""
+    """One pod's data on its gang. `name` is unique in the namespace. Zeros and empty texts: the pod does not say."""
 
     name: str
     source: str = ""

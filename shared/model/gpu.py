@@ -75,7 +75,7 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 PcieLevel = Literal["internal", "single", "multiple", "hostbridge", "node", "system"]
-"""The nearest common ancestor on PCIe, in NVML's words, nearest first: one board, one switch, several switches, a host
+"""The nearest common ancestor on PCIe, in NVML's terms, nearest first: one board, one switch, several switches, a host
 bridge, several bridges of one NUMA node, another NUMA node."""
 
 
@@ -100,7 +100,7 @@ class Nic(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Inventory(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a node agent says of its node. `generation` grows with every change under one boot id."""
+    """A node agent's report of its node. `generation` grows with every change under one boot id."""
 
     node: str
     boot_id: str

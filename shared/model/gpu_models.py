@@ -13,13 +13,13 @@ import msgspec
 
 class GpuModel(msgspec.Struct, frozen=True):
     name: str
-    """Whole words that a product name holds: "A100" is in "NVIDIA-A100-SXM4-80GB"."""
+    """Whole words of a product name: "A100" is in "NVIDIA-A100-SXM4-80GB"."""
     capability: str
     fp16_tflops: int
     memory_gb_s: int
 
 
-# Where one product has several forms, the longer name stands first.
+# If one product has several forms, the longer name comes first.
 MODELS: tuple[GpuModel, ...] = (
     GpuModel("GB300", "10.3", 2500, 8000),
     GpuModel("GB200", "10.0", 2500, 8000),

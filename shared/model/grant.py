@@ -1,4 +1,4 @@
-"""The grant: what placement gave to a pod, as it stands in the annotation `kerf.dev/grant`."""
+"""The grant: what placement gave to a pod, as written in the annotation `kerf.dev/grant`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class GpuShare(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     memory_mib: int
     compute_milli: int
     mig: MigInstance | None = None
-    """The instance of that GPU; its uuid stands only where the instance existed before."""
+    """The MIG instance of that GPU; its uuid is set only if the instance existed before."""
 
     def __post_init__(self) -> None:
         checked("memory_mib", self.memory_mib)
@@ -31,7 +31,7 @@ class ContainerGrant(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     strategy: Strategy
     gpus: tuple[GpuShare, ...]
     claim: str = ""
-    """The uid of the ResourceClaim whose devices these are; empty for a container's own part."""
+    """The uid of the ResourceClaim whose devices these are; empty for a container's own share."""
 
 
 class Grant(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -46,13 +46,12 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     sequence: int = 0
     traceparent: str = ""
     dialect: str = ""
-    """What the pod was written in, where it was not in Kerf's own words: its containers find that dialect's
-    environment."""
+    """The dialect of the pod, if it is not Kerf's own: its containers get that dialect's environment."""
     containers: dict[str, ContainerGrant] = {}
     priority: int = 0
     """The pod's: where slices of one GPU take turns, the higher goes first."""
     tier: str = ""
-    """kerf.dev/tier, where the pod says it: an opportunistic one gives way to all others."""
+    """kerf.dev/tier, if the pod has it: an opportunistic pod is preempted for all others."""
 
 
 def sum_shares(grants: Iterable[Grant]) -> dict[tuple[str, str], tuple[int, int]]:

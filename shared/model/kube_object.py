@@ -8,7 +8,7 @@ Labels = dict[str, str]
 Quantities = dict[str, str | int]
 
 ANNOTATIONS_MAX_BYTES = 256 * 1024
-"""TotalAnnotationSizeLimitB of the API server: it refuses a larger object, whoever writes it."""
+"""TotalAnnotationSizeLimitB of the API server: it refuses a larger object from any client."""
 
 
 def annotations_bytes(annotations: Labels) -> int:

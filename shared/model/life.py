@@ -1,4 +1,4 @@
-"""How long a pod runs, as far as it says: for questions of when, and of what it costs to move it."""
+"""How long a pod runs, as far as it says: for predictions, and for the cost of migrating it."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ class Life(msgspec.Struct, frozen=True, kw_only=True):
     expected_s: int | None = None
     """kerf.dev/expected-duration: it is expected to end so long after its start."""
     min_runtime_s: int | None = None
-    """kerf.dev/min-runtime: nobody should ask it to move before."""
+    """kerf.dev/min-runtime: it should not be evicted or migrated before."""
     restart_cost_s: int | None = None
-    """kerf.dev/restart-cost: how much run time is lost when it is moved; all of it where this is not said."""
+    """kerf.dev/restart-cost: how much run time is lost when it restarts; without it, all of it."""
 
 
 UNTOLD = Life()
 DEFAULT_GRACE_S = 30
-"""What Kubernetes writes into a pod that says nothing of its grace period."""
+"""Kubernetes' default grace period."""
 STUCK_S = 30.0
-"""A pod that is still there so long after its grace period is not waited for."""
+"""A pod that still exists so long after its grace period is not waited for."""
 
 
 def read_life(pod: Pod) -> Life:
@@ -47,7 +47,7 @@ def read_life(pod: Pod) -> Life:
 
 
 def started_at(pod: Pod) -> float | None:
-    """Seconds since 1970, by the clock of its node; None where it has not started, or nobody says."""
+    """Seconds since 1970, by the clock of its node; None if it has not started, or that is unknown."""
     return _seconds(pod.status.start_time)
 
 
@@ -57,13 +57,13 @@ def created_at(pod: Pod) -> float | None:
 
 
 def ends_by(pod: Pod) -> float | None:
-    """When its grace period is over, in seconds since 1970; None where nobody has deleted it."""
+    """When its grace period is over, in seconds since 1970; None if it has not been deleted."""
     return _seconds(pod.metadata.deletion_timestamp)
 
 
 def grace_s(pod: Pod) -> int:
-    """How long it has to end from its deletion on, by its own word; once it is deleted, by the word of whoever deleted
-    it."""
+    """How long it has to end after its deletion: by its spec, or once it is deleted by the deletion's own grace
+    period."""
     own, given = pod.spec.termination_grace_period_seconds, pod.metadata.deletion_grace_period_seconds
     if given is not None:
         return given

@@ -1,8 +1,8 @@
-"""MIG: into which instances a GPU can be cut, and where on its memory slices each may stand.
+"""MIG: into which instances a GPU can be divided, and at which of its memory slices each may start.
 
 Profiles and placements are those of NVIDIA's MIG User Guide ("Supported MIG Profiles") and of `nvidia-smi mig -lgip`
-and `-lgipp`; memory in MiB is what `-lgip` lists. Where no listing was at hand it is nine tenths of the profile's part
-of the GPU, less than any listing gives, so that no more is promised than there is.
+and `-lgipp`; memory in MiB is what `-lgip` lists. Without a listing it is nine tenths of the profile's part of the GPU,
+less than any listing gives, so that no more is promised than there is.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ class MigProfile(msgspec.Struct, frozen=True):
 
 
 class Geometry(msgspec.Struct, frozen=True):
-    """How GPUs of one make are cut. `words`: any of them stands in the product's name; the memory tells apart products
-    of one name."""
+    """The instances of one GPU product. `words`: any of them is in the product's name; the memory distinguishes
+    products of one name."""
 
     name: str
     words: tuple[str, ...]
@@ -112,7 +112,7 @@ PROFILE_BIT: dict[str, int] = {name: 1 << place for place, name in enumerate(PRO
 
 
 class MigInstance(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """An instance on a GPU: where it stands, and by which UUID CUDA knows it (empty while it is still to be made)."""
+    """An instance on a GPU: its position, and its UUID for CUDA (empty until the instance is made)."""
 
     profile: str
     start: int
@@ -154,8 +154,7 @@ def instance_mask(geometry: int, instance: MigInstance) -> int:
 
 
 def canonical_profile(text: str) -> str | None:
-    """A profile as it stands in a resource name, where "+me" is written ".me"; None where there is none of that
-    name."""
+    """The profile in a resource name, where "+me" is written ".me"; None if there is no such profile."""
     name = f"{text.removesuffix('.me')}+me" if text.endswith(".me") else text
     return name if name in PROFILE_BIT else None
 

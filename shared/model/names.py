@@ -13,7 +13,7 @@ RESOURCE_GPU_MEMORY = "kerf.dev/gpu-memory"
 RESOURCE_GPU_COMPUTE = "kerf.dev/gpu-compute"
 GPU_RESOURCES = (RESOURCE_GPU, RESOURCE_GPU_MEMORY, RESOURCE_GPU_COMPUTE)
 PREFIX_MIG = "kerf.dev/mig-"
-"""Before a MIG profile, as in kerf.dev/mig-1g.10gb: so many instances."""
+"""Prefix of a MIG profile, as in kerf.dev/mig-1g.10gb: a number of instances."""
 
 # Annotations a user may write.
 ANNOTATION_ISOLATION = "kerf.dev/isolation"

@@ -139,7 +139,7 @@ class MadeClaim(KubeObject, frozen=True):
 class PodStatus(KubeObject, frozen=True):
     phase: str = ""
     reason: str = ""
-    """Of a failed pod: a CamelCase word, such as UnexpectedAdmissionError or OutOfcpu."""
+    """For a failed pod: a CamelCase word, such as UnexpectedAdmissionError or OutOfcpu."""
     start_time: str = ""
     """When the kubelet took it on."""
     nominated_node_name: str = ""
@@ -223,8 +223,8 @@ class PodDisruptionBudget(KubeObject, tag="PodDisruptionBudget", tag_field="kind
 
 class Gang(KubeObject, tag="Gang", tag_field="kind", frozen=True):
     """What another object says of pods that belong together: a PodGroup, JobSet, Kubeflow job, Workload or Job, all in
-    one form. The watcher makes it. `metadata` is that object's own, but for the name, which is as kubectl writes it
-    with `-o name`: jobset.jobset.x-k8s.io/train."""
+    one form. The watcher creates it. `metadata` is that object's own, except for the name, which is as in `kubectl
+    get -o name`: jobset.jobset.x-k8s.io/train."""
 
     metadata: Meta = Meta()
     minimum: int = 0

@@ -1,4 +1,4 @@
-"""What a pod asks for, read from its canonical form. Admission writes that form; everyone else reads it here."""
+"""What a pod requests, read from its canonical form. Admission writes that form; all other services read it here."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ TopologyMode = Literal["", "ring", "best-effort", "simple", "static-dgx1-pascal"
 TOPOLOGY_MODES: tuple[str, ...] = ("ring", "best-effort", "simple", "static-dgx1-pascal", "static-dgx1-volta")
 
 OPPORTUNISTIC = "opportunistic"
-"""The tier (`kerf.dev/tier`) of pods that fill gaps and give way to all others."""
+"""The tier (`kerf.dev/tier`) of pods that use idle capacity and are preempted for all others."""
 
 MAX_GPUS = 64
 MAX_MEMORY_BYTES = 1 << 46
@@ -46,8 +46,8 @@ class GpuAsk(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     whole: bool = False
     memory_follows: bool = False
     profile: str = ""
-    """So many MIG instances of this profile, on one GPU or on several of the node; memory and compute are then what its
-    name says."""
+    """The number of MIG instances of this profile, on one GPU or on several of the node; memory and compute are then
+    what its name says."""
 
     @property
     def hardness(self) -> tuple[bool, int, int, int]:
@@ -68,7 +68,7 @@ class PodRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     generations: tuple[str, ...] = ()
     """Any of `generations.GENERATIONS`; empty: any."""
     memory_min_mib: int = 0
-    """What each GPU must have in all, whatever part of it is asked for."""
+    """What each GPU must have in total, whatever part of it is requested."""
     capability_min: int = 0
     """The least compute capability, in tenths: 8.9 is 89."""
     prefer: Literal["", "cost", "speed"] = ""
@@ -85,7 +85,8 @@ class PodRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class RequestError(ValueError):
-    """A request that makes no sense. `code` is stable for programs; the text tells a person what to write instead."""
+    """A contradictory or invalid request. `code` is stable for programs; the text tells a person what to write
+    instead."""
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(message)
@@ -107,8 +108,8 @@ def _pod_level(pod: Pod) -> bool:
 
 
 def read_request(pod: Pod, claimed: Mapping[str, GpuAsk] = MappingProxyType({})) -> PodRequest | None:
-    """The pod's GPU request, or None where it asks for no GPU. `claimed`: what its ResourceClaims ask for. Raises
-    RequestError with what to change."""
+    """The pod's GPU request, or None if it requests no GPU. `claimed`: what its ResourceClaims request. Raises
+    RequestError that says what to change."""
     annotations = pod.metadata.annotations
     if not has_gpu_request(pod) and not claimed:
         return None
@@ -149,8 +150,8 @@ def read_request(pod: Pod, claimed: Mapping[str, GpuAsk] = MappingProxyType({}))
 
 
 def _in_gaps(ask: GpuAsk) -> GpuAsk:
-    """What an opportunistic pod reserves: memory. It runs where others leave time, on GPUs too whose compute is all
-    reserved. Where nothing but compute says how much memory it wants, both are; so is all of a whole GPU, and of an
+    """An opportunistic pod reserves memory only. It runs when other pods leave GPU time, also on GPUs whose compute is
+    fully reserved. If its memory follows from compute alone, both are reserved; so is all of a whole GPU, and of an
     instance."""
     return ask if ask.whole or ask.profile or ask.memory_follows else msgspec.structs.replace(ask, compute_milli=0)
 
@@ -266,7 +267,8 @@ def ask_for(where: str, count: int, memory_bytes: int, percent: int, *, count_na
 
 
 def _init_asks(pod: Pod, asks: dict[str, GpuAsk]) -> dict[str, GpuAsk]:
-    """Sidecars ask for themselves; an ordinary init container shares the slice of an app container that is as large."""
+    """Sidecars request for themselves; an ordinary init container shares the slice of an app container that is as
+    large."""
     sidecars: dict[str, GpuAsk] = {}
     for container in pod.spec.init_containers:
         ask = read_ask(container)

@@ -12,7 +12,7 @@ _INTEGER = re.compile(r"[+-]?[0-9]{1,64}")
 
 
 def requirement_matches(requirement: Requirement, labels: Mapping[str, str]) -> bool:
-    """One matchExpressions line. An operator that Kubernetes does not know matches nothing."""
+    """One item of matchExpressions. An operator that Kubernetes does not know matches nothing."""
     value = labels.get(requirement.key)
     match requirement.operator:
         case "In":

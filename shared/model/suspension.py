@@ -34,7 +34,7 @@ _CAN: dict[Strategy, frozenset[SuspendAction]] = {
 class Suspension(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     action: SuspendAction
     plan_id: str
-    """For whom it makes room."""
+    """The plan for which it is suspended."""
     compute_milli: int = 0
     """At most so much of each GPU is left to each of its containers; where it is shrunk, all of it."""
     memory_mib: int = 0

@@ -1,5 +1,5 @@
-"""Kubernetes quantities as integers. Rounding is always against the one who asks for capacity, never in their
-favour."""
+"""Kubernetes quantities as integers. Requests are rounded up and offers down, so that no more is promised than
+exists."""
 
 from __future__ import annotations
 

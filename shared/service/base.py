@@ -106,7 +106,7 @@ class Context:
 
     @property
     def bus(self) -> Bus:
-        """Raises BusError where the service said that it needs none, or none was given to it."""
+        """Raises BusError if the service declared that it needs none, or none was given to it."""
         if self._bus is None:
             raise BusError(f"service {self.service} has no bus; set KERF_NATS_URL, and needs_bus = True in its class")
         return self._bus
@@ -168,7 +168,7 @@ class Context:
         return identity
 
     async def provision(self) -> tuple[str, ...]:
-        """Makes the streams and buckets that are missing, and says which; for when the bus says NoStream."""
+        """Creates missing streams and buckets, and returns their names; for when the bus raises NoStream."""
         return await provision(self.bus, replicas=self._replicas)
 
     async def change_config(self, config: Any) -> None:

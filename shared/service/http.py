@@ -1,4 +1,4 @@
-"""/healthz, /readyz and /metrics on a few lines of HTTP/1.1: one request a connection, GET only."""
+"""/healthz, /readyz and /metrics on a few lines of HTTP/1.1: one request per connection, GET only."""
 
 from __future__ import annotations
 

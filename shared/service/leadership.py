@@ -1,7 +1,7 @@
-"""Who may try for leadership: a key in KV kerf_leader with a TTL that its holder renews.
+"""The leader lease: a key in KV kerf_leader with a TTL that its holder renews.
 
-It is a hint and nothing more. The fence is the log's term (rule R1): two who both believe that they lead cannot both
-append. So losing the key stops a leader early, and winning it only says that now is a good time to take a term.
+The lease is a hint only. The fence is the log's term (rule R1): two processes that both believe that they lead cannot
+both append. So losing the key stops a leader early, and getting it only says that now is a good time to take a term.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ TTL_S = 5.0
 class Leadership:
     """Run it with ctx.spawn(leadership.run(), …) and release it in drain.
 
-    `on_elected` and `on_lost` are awaited one after the other, never both at once. While `on_elected` runs the key is
-    not renewed by it: it should return within the TTL, or start what takes longer beside.
+    `on_elected` and `on_lost` are awaited one after the other, never both at once. While `on_elected` runs, the key is
+    not renewed: it should return within the TTL, or start longer work in the background.
     """
 
     def __init__(
@@ -47,11 +47,11 @@ class Leadership:
         self._watch: Any = None
         self.leading = False
         self.holder = ""
-        """Who holds the key, as far as we have heard; empty: nobody."""
+        """The holder of the key, as far as known; empty: none."""
         self._log = structlog.get_logger("leadership").bind(key=key, holder=holder)
 
     async def run(self) -> None:
-        """For ever: tries when nobody holds the key, renews while we do."""
+        """Runs until cancelled: tries to get the key when it is free, renews it while this process holds it."""
         while True:
             try:
                 if self._watch is None:
@@ -92,7 +92,7 @@ class Leadership:
         try:
             self._revision = await self._kv.swap(self._key, self._me, self._revision, ttl_s=self._ttl_s)
         except Refused:
-            # Expired, taken, or an earlier renewal whose answer was lost: only a look can tell.
+            # Expired, taken, or an earlier renewal whose answer was lost: only reading back can tell.
             entry = await self._kv.get(self._key)
             if entry.value != self._me:
                 self.holder = (entry.value or b"").decode()
@@ -119,7 +119,7 @@ class Leadership:
         self._changed.set()
 
     async def resign(self) -> None:
-        """Gives the key up while going on as a candidate later; for a leader whose fence was refused."""
+        """Gives the key up and stays a candidate; for a leader whose append was refused."""
         if self.leading:
             self.leading = False
             await self._delete()

@@ -64,7 +64,7 @@ async def running(
     config_file: Path | None = None,
     reload: asyncio.Event | None = None,
 ) -> AsyncIterator[Context]:
-    """A started service; it is drained at the end of the block. Who uses this watches `ctx.failure` himself."""
+    """A started service; it is drained at the end of the block. The caller watches `ctx.failure`."""
     settings = Lifecycle() if lifecycle is None else lifecycle
     config = service.config_type() if config is None else config
     instance = new_instance()
@@ -171,7 +171,7 @@ def _routes(http: HealthServer, ctx: Context) -> None:
 
 
 async def _background(ctx: Context, bus: Bus | None) -> None:
-    """Publishes finished spans. The tracing SDK is imported here, in a thread, where it delays nobody."""
+    """Publishes finished spans. The tracing SDK is imported here, in a thread, so that it delays nothing."""
     await asyncio.to_thread(ctx.telemetry.warm)
     if bus is None:
         return
@@ -190,7 +190,7 @@ async def _publish_spans(ctx: Context, bus: Bus, subject: str) -> None:
 
 
 async def _follow_config(service: type[Service], ctx: Context, file: Path, reload: asyncio.Event) -> None:
-    """A changed file is read again: a valid one is taken over, an invalid one is told and the last good one kept."""
+    """Reads a changed file again: a valid one is applied; an invalid one is reported, and the last valid one kept."""
     invalid = ctx.metrics.gauge(
         "kerf_config_invalid", "1 while the config file is invalid and the last good one is in force."
     )

@@ -1,8 +1,8 @@
 """Settings: a file (JSON or YAML), then the environment, validated against the service's type before anything starts.
 
-In the file the service's own fields stand at the top, those of the lifecycle under `lifecycle`. In the environment
-field `poll_s` of service placement is KERF_PLACEMENT_POLL_S or KERF_POLL_S, lifecycle's `nats_url` is KERF_NATS_URL.
-Values of lists and objects are JSON there.
+In the file the service's own fields are at the top, those of the lifecycle under `lifecycle`. In the environment field
+`poll_s` of service placement is KERF_PLACEMENT_POLL_S or KERF_POLL_S, lifecycle's `nats_url` is KERF_NATS_URL. Values
+of lists and objects are JSON there.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class ConfigError(ValueError):
 
 
 class Lifecycle(msgspec.Struct, frozen=True, kw_only=True):
-    """What every service can be told."""
+    """Settings that every service has."""
 
     nats_url: str = "nats://127.0.0.1:4222"
     nats_credentials: str = ""
@@ -120,7 +120,8 @@ def _convert(content: dict[str, Any], kind: type[T], where: str, prefix: str) ->
 
 
 def _explain(text: str, content: dict[str, Any], prefix: str) -> str:
-    """msgspec says what was wanted and where ("Expected `int`, got `str` - at `$.port`"); this adds what was given."""
+    """msgspec says what was expected and where ("Expected `int`, got `str` - at `$.port`"); this adds the given
+    value."""
     problem, _, path = text.partition(" - at `$.")
     if not path:
         return text

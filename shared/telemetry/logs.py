@@ -1,4 +1,4 @@
-"""One log form for all: JSON lines on stderr, or coloured text where stderr is a terminal."""
+"""One log format for all services: JSON lines on stderr, or coloured text if stderr is a terminal."""
 
 from __future__ import annotations
 

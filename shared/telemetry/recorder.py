@@ -28,7 +28,7 @@ _KINDS = {
 
 
 class _ChosenIds(IdGenerator):
-    """Gives the ids that `record` chose for the span that it is starting; they are used up at once."""
+    """Returns the ids that `record` chose for the span that it starts; each is used once."""
 
     def __init__(self) -> None:
         self._random = RandomIdGenerator()
@@ -59,7 +59,7 @@ class _Keep(SpanProcessor):
 
 
 class Recorder:
-    """Not for use by several threads at once: a service records from its event loop."""
+    """Not thread-safe: a service records from its event loop."""
 
     def __init__(self, service: str, instance: str, *, otlp_endpoint: str, keep: bool) -> None:
         self._service = service

@@ -64,7 +64,7 @@ class Telemetry:
         return trace_id_for(uid) & _LOW_64 < self._bound
 
     def traceparent(self, uid: str, *, force: bool = False) -> str:
-        """The root of the pod's trace, as it stands in grants and events."""
+        """The root of the pod's trace, as in grants and events."""
         return root_traceparent(uid, sampled=force or self.sampled(uid))
 
     def pod_span(
@@ -183,7 +183,7 @@ class Telemetry:
 
     @property
     def dropped(self) -> int:
-        """Spans that nobody took in time."""
+        """Spans that were not fetched in time."""
         return 0 if self._recorder is None else self._recorder.dropped
 
     def shutdown(self) -> None:

@@ -1,4 +1,4 @@
-"""One trace per pod, found by its UID alone: any service can join the trace without having met the others.
+"""One trace per pod, found by its UID alone: any service can join the trace without contact to the others.
 
 The trace id is blake2b of the UID and not the raw UUID, whose fixed bits break ratio sampling (measured: at ratio 0.4
 nothing was sampled). The root span's id comes from the UID too, so spans can be parented to it before it is written.
@@ -14,7 +14,7 @@ _TRACEPARENT = re.compile(r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f
 
 
 class SpanRef(NamedTuple):
-    """What a traceparent says."""
+    """The content of a traceparent."""
 
     trace_id: int
     span_id: int
