@@ -27,7 +27,7 @@ def main() -> None:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="kerf", description="GPU sharing for Kubernetes: see who has what, why, and since when."
+        prog="kerf", description="GPU sharing for Kubernetes: see what each pod has, why, and since when."
     )
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     common = argparse.ArgumentParser(add_help=False)
@@ -91,7 +91,7 @@ def _parser() -> argparse.ArgumentParser:
 
     add("queues", "queues", "what each queue has, may have and waits for")
     add("trace", "trace", "the span tree of one pod", pod)
-    top = add("top", "top", "the cluster in figures, and who uses it")
+    top = add("top", "top", "the cluster in figures, and which pods use it")
     top.add_argument("--by", choices=("namespace", "pod", "model"), default="namespace")
     return parser
 
@@ -111,7 +111,7 @@ def _holding_back(add: Callable[..., argparse.ArgumentParser]) -> None:
     )
     for command in (cordon, drain):
         command.add_argument("target", help="a node's name or a GPU's UUID")
-        command.add_argument("--reason", default="", help="for those who ask why")
+        command.add_argument("--reason", default="", help="why pods wait")
 
 
 def _questions(add: Callable[..., argparse.ArgumentParser], pod: argparse.ArgumentParser) -> None:
@@ -135,11 +135,11 @@ def _questions(add: Callable[..., argparse.ArgumentParser], pod: argparse.Argume
     )
     what_if.add_argument("-n", "--namespace", default="default", help="of the pod to resize")
     what_if.add_argument("--nodes", type=int, default=5)
-    preempt = add("preempt", "preempt", "who would give way to a waiting pod, and at what price", pod)
+    preempt = add("preempt", "preempt", "which pods would be preempted for a waiting pod, and at what price", pod)
     preempt.add_argument("--dry-run", action="store_true", help="preview only: preemption itself is automatic")
     add("when", "when", "when a waiting pod could start at the earliest, by the ends that are known", pod)
 
-    advise = add("advise", "advise", "which pods should move to make room; nothing is moved")
+    advise = add("advise", "advise", "which pods should migrate to free capacity; nothing is migrated")
     advise.add_argument("pod", nargs="?", default="", help="a waiting pod: name, or namespace/name")
     advise.add_argument("-n", "--namespace", default="default")
     advise.add_argument("-f", "--file", default="", help="a Pod manifest instead, - for standard input")

@@ -59,7 +59,7 @@ async def ask(bus: Bus, subject: str, query: Any, kind: type[T], *, timeout_s: f
         answer = decode(await _reply(bus, subject, encode(query), timeout_s), kind)
     except NoResponder:
         raise Failure(
-            f"nobody answers {subject}: {_missing(subject)} is connected to this NATS; look at "
+            f"no service answers {subject}: {_missing(subject)} is connected to this NATS; look at "
             f"{'its' if subject in _ANSWERS else 'their'} logs"
         ) from None
     except Unknown:

@@ -203,13 +203,13 @@ def check_update(new: Pod, old: Pod, *, user: str, watchers: Iterable[str]) -> N
                 raise RequestError(
                     "bound-annotation",
                     f"annotation {key} cannot change on a pod that is bound: its GPUs were chosen by "
-                    f"{before.get(key)!r}. Create the pod anew",
+                    f"{before.get(key)!r}. Create the pod again",
                 )
         if (queue := old.metadata.labels.get(names.LABEL_QUEUE)) != new.metadata.labels.get(names.LABEL_QUEUE):
             raise RequestError(
                 "bound-queue",
                 f"label {names.LABEL_QUEUE} cannot change on a pod that is bound: its GPUs count for "
-                f"{queue or 'the queue of its namespace'}. Create the pod anew",
+                f"{queue or 'the queue of its namespace'}. Create the pod again",
             )
     elif before != after:
         read_request(new)

@@ -218,7 +218,7 @@ _STATUS = {
     "pods_holding": "Pods decided and not yet seen bound.",
     "pods_waiting": "Pods for which there is no place now.",
     "pods_gated": "Pods with scheduling gates.",
-    "pods_leaving": "Pods that ended and whose capacity is not back yet.",
+    "pods_leaving": "Pods that ended and whose capacity is not released yet.",
     "decide_us_p50": "Microseconds of thought a decision, median.",
     "decide_us_p99": "Microseconds of thought a decision, 99th percentile.",
     "double_bookings": "GPUs booked beyond what they have. Anything but 0 is a fault.",

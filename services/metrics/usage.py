@@ -81,7 +81,7 @@ class UsageBook:
             if version not in (0, VERSION):
                 raise UsageError(
                     f"{path} is of version {version}, this is {VERSION}; start the matching kerf, or move the "
-                    "file away to begin anew"
+                    "file away to start with an empty one"
                 )
             # WAL and NORMAL: a crash of the process loses nothing, one of the machine at most the newest commits, and
             # the

@@ -152,7 +152,7 @@ class Core:
             name = self._begin(now)
         held = self._snapshots.get(name)
         if held is None or not 0 <= page < len(held.pages):
-            text = f"snapshot {name!r} has no page {page} here: it is unknown or has expired; begin anew"
+            text = f"snapshot {name!r} has no page {page} here: it is unknown or has expired; start again"
             return commands, WirePage(epoch=self.epoch, snapshot=name, number=0, page=page, pages=0, error=text)
         held.used_at = now
         answer = WirePage(

@@ -205,7 +205,7 @@ class Gangs:
         """uids of the pods that name this object."""
         return sorted(self._by_source.get(f"{source.metadata.namespace}/{source.metadata.name}", ()))
 
-    # --- whose end tears it -----------------------------------------------------------------------------------
+    # --- ends that break it -----------------------------------------------------------------------------------
 
     def goes_with(self, uid: str, gone: Collection[str] = ()) -> list[str]:
         """The pods that must end if this one does, including itself: no other if enough members of its gang run on,

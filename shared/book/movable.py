@@ -30,7 +30,8 @@ class Movable(msgspec.Struct, frozen=True):
 
 
 def gpu_milli(state: PodState, book: Book) -> int:
-    """What a pod was given of GPUs, suspended or not: of each the larger of its part of the memory and of the compute."""
+    """What a pod was given of GPUs, suspended or not: of each the larger of its part of the memory and of the
+    compute."""
     held = book.grants.get(state.grant_id)
     taken = 0
     for container in () if held is None else held.given.containers.values():
@@ -64,7 +65,10 @@ def why_not(
 ) -> str:
     """Why a placed pod is to be left alone, in a word or two; empty where it may be asked to move.
 
-    `budgets`: also where it is only that they allow nobody to go at the moment. `leaves`: it is asked to end, and need not go on elsewhere; then what becomes of its gang is for the asker to see (`Gangs.goes_with`). `stays`: it only gives something up for a while. `spare`: its gang needs it no more. `priority`: of the pod that wants its room. Nobody makes room for a lesser one, nor for one that never preempts.
+    `budgets`: also where it is only that they allow nobody to go at the moment. `leaves`: it is asked to end, and need
+    not go on elsewhere; then what becomes of its gang is for the asker to see (`Gangs.goes_with`). `stays`: it only
+    gives something up for a while. `spare`: its gang needs it no more. `priority`: of the pod that wants its room.
+    Nobody makes room for a lesser one, nor for one that never preempts.
     """
     if not state.ours:
         return "not Kerf's"

@@ -282,7 +282,7 @@ class Connection:
             if future.done() and not future.cancelled():
                 future.exception()  # retrieved, so that a publish that failed first leaves no warning behind
         if not message.data and message.headers and message.headers.get("Status") == _NO_RESPONDERS:
-            raise NoResponder(f"nobody listens on {subject}")
+            raise NoResponder(f"no subscriber on {subject}")
         return message
 
     def _expire(self, future: asyncio.Future[Msg], subject: str, timeout_s: float) -> None:

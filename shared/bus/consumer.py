@@ -126,7 +126,7 @@ class EphemeralConsumer:
                     return None
                 raise Lost(f"consumer of {self._stream} has been silent for {SILENCE_S} s") from None
             if message is None or self._connection.stats.reconnects != self._reconnects:
-                raise Lost(f"the connection under the consumer of {self._stream} was made anew")
+                raise Lost(f"the connection under the consumer of {self._stream} was replaced")
             headers = message.headers or {}
             if "Status" in headers and not message.data:
                 await self._control(message, headers)

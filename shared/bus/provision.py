@@ -52,7 +52,7 @@ def wanted(*, replicas: int = 1, log_max_age_s: int = 24 * 3600) -> tuple[dict[s
         },
         {"name": f"KV_{subjects.KV_NODES}", "subjects": [f"$KV.{subjects.KV_NODES}.>"], "storage": "file", **bucket},
         # On file, though what it holds lives for seconds: a memory stream of a single server is gone after its restart,
-        # the stream itself and not only what was in it, and somebody would have to provision it anew.
+        # the stream itself and not only what was in it, and would have to be provisioned again.
         {
             "name": f"KV_{subjects.KV_LEADER}",
             "subjects": [f"$KV.{subjects.KV_LEADER}.>"],

@@ -113,7 +113,7 @@ def main(arguments: list[str] | None = None) -> int:
         hint = (
             "run `python -m shared.contracts.generate`"
             if options.check
-            else "add to the message instead, or use --break where nobody reads it yet"
+            else "add to the message instead, or use --break if nothing reads it yet"
         )
         sys.stderr.write(f"{len(problems)} problem(s); {hint}\n")
     return 1 if problems else 0

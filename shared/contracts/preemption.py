@@ -1,7 +1,8 @@
 """Who gives way to whom: plans, and what becomes of them.
 
-The preemptor proposes a plan. Placement holds it against its book and reserves, under its term, or refuses. Only then the
-preemptor acts; what becomes free is the reservation's alone. The deadline of a plan that comes to nothing gives it back.
+The preemptor proposes a plan. Placement holds it against its book and reserves, under its term, or refuses. Only then
+the preemptor acts; what becomes free is the reservation's alone. The deadline of a plan that comes to nothing gives it
+back.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ Action = Literal["throttle", "pause", "shrink", "move", "checkpoint", "evict"]
 
 
 ENDS: tuple[Action, ...] = ("move", "evict")
-"""By which a pod ends: through the Eviction API. Whoever moves has a place kept elsewhere for the pod that its controller makes
-anew."""
+"""By which a pod ends: through the Eviction API. Whoever moves has a place kept elsewhere for the pod that its
+controller makes anew."""
 
 
 class Victim(Message, frozen=True):
@@ -34,7 +35,8 @@ class Victim(Message, frozen=True):
     keeps_mib: int = 0
     """Of each GPU, where it is shrunk."""
     lost_gpu_seconds: int = 0
-    """What the action destroys: run time since its start or its last checkpoint, times GPUs, and what a restart costs."""
+    """What the action destroys: run time since its start or its last checkpoint, times GPUs, and what a restart
+    costs."""
     grace_s: int = 0
     """How long it has to end, where it ends."""
 
@@ -54,12 +56,12 @@ class Plan(Message, frozen=True):
     beneficiaries: tuple[Beneficiary, ...]
     victims: tuple[Victim, ...]
     deadline_s: int
-    """From the reservation on, the grace periods of its victims within it. What is not free by then is given up, and untouched
-    victims go on; those who were deleted later, or for longer, are waited for all the same."""
+    """From the reservation on, the grace periods of its victims within it. What is not free by then is given up, and
+    untouched victims go on; those who were deleted later, or for longer, are waited for all the same."""
     price_gpu_seconds: int = 0
     consolidates: bool = False
-    """Everybody who gives way moves, to a place that is kept for it, so equals may be asked. Else they give way by priority, or by
-    what their queues are due."""
+    """Everybody who gives way moves, to a place that is kept for it, so equals may be asked. Else they give way by
+    priority, or by what their queues are due."""
 
     @property
     def gains(self) -> str:
@@ -68,7 +70,8 @@ class Plan(Message, frozen=True):
         return f"{first.namespace}/{first.name}" + (f" and {others} more" if others else "")
 
     def concerns(self) -> dict[str, str]:
-        """The namespaces in which somebody gains or gives way, each with the uid of one who does; of one that gains first."""
+        """The namespaces in which somebody gains or gives way, each with the uid of one who does; of one that gains
+        first."""
         found: dict[str, str] = {}
         for namespace, uid in (
             *((b.namespace, b.uid) for b in self.beneficiaries),
@@ -79,7 +82,8 @@ class Plan(Message, frozen=True):
 
 
 class Alternative(Message, frozen=True):
-    """Another way to make room, which was not taken: it asks for something harder, or of more important pods, or costs more."""
+    """Another way to make room, which was not taken: it asks for something harder, or of more important pods, or costs
+    more."""
 
     nodes: tuple[str, ...]
     """Where those who gain would go."""
@@ -102,9 +106,11 @@ class Reserved(Message, frozen=True):
     ok: bool
     reason: str = ""
     plan: Plan | None = None
-    """As it is reserved, where that is not quite what was asked for: of those who were to move some have no place elsewhere."""
+    """As it is reserved, where that is not quite what was asked for: of those who were to move some have no place
+    elsewhere."""
     under_way: Plan | None = None
-    """What is reserved for the same beneficiaries already, and to be executed: whoever asked for it may have forgotten."""
+    """What is reserved for the same beneficiaries already, and to be executed: whoever asked for it may have
+    forgotten."""
 
 
 class Abandon(Message, frozen=True):
@@ -115,16 +121,18 @@ class Abandon(Message, frozen=True):
 
 
 class Spared(Message, frozen=True):
-    """Pods of one owner that have made room, so that those that come in their stead are left alone for a while: kept in KV for whoever is preemptor next. Times are seconds since 1970."""
+    """Pods of one owner that have made room, so that those that come in their stead are left alone for a while: kept in
+    KV for whoever is preemptor next. Times are seconds since 1970."""
 
     owner: str
     """The uid of the controller whose pods these are; of a bare pod its own."""
     namespace: str
     since: tuple[float, ...] = ()
-    """When the first of each generation ended: of its pods that were there before, of those that came in their stead, and so on.
-    Whoever was created after the first is left alone for a while, after the second for twice as long."""
+    """When the first of each generation ended: of its pods that were there before, of those that came in their stead,
+    and so on. Whoever was created after the first is left alone for a while, after the second for twice as long."""
     asked: dict[str, tuple[float, int]] = {}
-    """Pods whose eviction was asked for and that had not been seen to end, by uid: since when, and of which generation."""
+    """Pods whose eviction was asked for and that had not been seen to end, by uid: since when, and of which
+    generation."""
     ended: tuple[float, ...] = ()
     """Evictions of the last hour."""
 

@@ -59,10 +59,10 @@ def parameters_of(address: str) -> tuple[str, ...]:
 PARAMETERS = {
     "namespace": "A Kubernetes namespace as one token.",
     "node": "A node's name as one token: every byte but letters, digits and dashes is written _hh.",
-    "epoch": "The watcher process whose numbering this is; another one after each of its starts.",
+    "epoch": "The watcher process that numbers the batches; another one after each start.",
     "instance": "The placement process that gave the order, as one token.",
     "service": "The name of a service.",
-    "owner": "The uid of whose pods made room.",
+    "owner": "The uid of the owner whose pods were evicted.",
     "key": "What the hint is about, such as placement.",
 }
 
@@ -259,7 +259,7 @@ COMMANDS: tuple[Channel, ...] = (
         reply=pre.Reserved,
         publisher="preemptor",
         receivers="placement (the leader)",
-        description="A plan is given up; what it kept is everybody's again.",
+        description="A plan is cancelled; its reservation is released.",
     ),
     _node(
         "grant",
@@ -343,7 +343,7 @@ QUERIES: tuple[Channel, ...] = (
         q.AdviseQuery,
         q.AdviseAnswer,
         receivers="placement",
-        description="Which pods should move to make room?",
+        description="Which pods should migrate to free capacity?",
     ),
     _query(
         "preempt",
@@ -351,7 +351,7 @@ QUERIES: tuple[Channel, ...] = (
         pre.PreemptQuery,
         pre.PreemptAnswer,
         receivers="preemptor",
-        description="Who would give way to this pod?",
+        description="Which pods would be preempted for this pod?",
     ),
     _query(
         "inspect",
@@ -359,7 +359,7 @@ QUERIES: tuple[Channel, ...] = (
         q.InspectQuery,
         q.InspectAnswer,
         receivers="placement",
-        description="Who has what on which GPU.",
+        description="Which pod has what on which GPU.",
     ),
     _query(
         "status",
@@ -467,9 +467,7 @@ BUCKETS: tuple[Channel, ...] = (
         publisher="placement",
         receivers="placement",
         retention="KV kerf_leader: the last value, TTL 5 seconds",
-        description="Who may try for leadership: the holder's instance name as plain text. A hint; the fence is the "
-        "log's "
-        "term.",
+        description="The leader lease: the holder's instance name as plain text. A hint; the fence is the log's term.",
     ),
     Channel(
         name="bucket.mark",
@@ -490,8 +488,8 @@ BUCKETS: tuple[Channel, ...] = (
         message=pre.Spared,
         publisher="preemptor",
         receivers="preemptor",
-        retention="KV kerf_spared: file, the last value, until nobody is immune by it",
-        description="Who has made room, and is left alone for a while.",
+        retention="KV kerf_spared: file, the last value, until no pod is protected by it",
+        description="Owners whose pods were evicted, and are protected for a while.",
     ),
 )
 

@@ -111,7 +111,7 @@ class ResponseParser:
         status = int(parts[1])
         if status < 200:
             if status == 101:
-                raise ProtocolError("the server switched protocols, which nobody asked for")
+                raise ProtocolError("the server switched protocols, unexpectedly")
             return  # 100 and 103 announce the real one, which has a head of its own
         self.status, self.headers = status, headers
         connection = headers.get(b"connection", b"").lower()

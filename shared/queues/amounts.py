@@ -1,7 +1,7 @@
 """What pods take, in the three units that queues count: thousandths of a GPU, thousandths of a core, bytes of memory.
 
-A share of a GPU counts by the larger of its memory part and its compute part (dominant share), so whole GPUs, slices and
-MIG instances add up. Parts are rounded up.
+A share of a GPU counts by the larger of its memory part and its compute part (dominant share), so whole GPUs, slices
+and MIG instances add up. Parts are rounded up.
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ def whole_gpus_of(grant: Grant) -> int:
 
 
 def ask_of(state: PodState, largest_mib: int) -> Amount:
-    """What a waiting pod takes at least: its part of GPUs as large as the largest one there is. Containers that land on one
-    GPU may share it, so of several the memory parts and the compute parts are summed apart."""
+    """What a waiting pod takes at least: its part of GPUs as large as the largest one there is. Containers that land on
+    one GPU may share it, so of several the memory parts and the compute parts are summed apart."""
     asks = () if state.request is None else tuple(state.request.asks.values())
     if len(asks) == 1:
         return room_of(state, asks[0].count * part_of(asks[0].memory_mib, asks[0].compute_milli, max(1, largest_mib)))

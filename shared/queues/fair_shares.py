@@ -1,8 +1,10 @@
-"""What each queue is due of the GPUs: its guarantee first, then its part of the rest by weight, never more than it wants.
+"""What each queue is due of the GPUs: its guarantee first, then its part of the rest by weight, never more than it
+wants.
 
-The order is that of the tree's keys: guarantees of all, then surplus by priority and weight. A queue of weight 0 has what
-nobody else wants, and is due none of it. Parents divide what they are due among their children in the same way. What weights
-divide into parts of a GPU is rounded to whole ones, the largest parts first: else no pod of one GPU would be anybody's due.
+The order is that of the tree's keys: guarantees of all, then surplus by priority and weight. A queue of weight 0 has
+what nobody else wants, and is due none of it. Parents divide what they are due among their children in the same way.
+What weights divide into parts of a GPU is rounded to whole ones, the largest parts first: else no pod of one GPU would
+be anybody's due.
 """
 
 from __future__ import annotations
@@ -69,7 +71,8 @@ def _pour(children: Sequence[Branch], left: float, wants: Mapping[str, float], g
 
 
 def _round(children: Sequence[Branch], got: dict[str, float]) -> None:
-    """To whole GPUs, as many in all as before. Where equal parts compete for one nobody has it: names decide nothing."""
+    """To whole GPUs, as many in all as before. Where equal parts compete for one nobody has it: names decide
+    nothing."""
     parts = {child.name: got[child.name] % WHOLE_GPU_MILLI for child in children}
     whole = int((sum(parts.values()) + _ROUNDING) // WHOLE_GPU_MILLI)
     ordered = sorted(parts.values(), reverse=True)

@@ -1,14 +1,15 @@
 """Who gives way to whom. The preemptor looks for victims by it, and placement holds every plan against it.
 
 - Within a queue, and where there are no queues: nobody gives way to a pod of no higher priority.
-- Between queues priority counts for nothing. A queue that stays within its guarantee takes back from one that is above its
-  own; and one that stays within its due from one that is above its due (`fair_shares`), so that what was borrowed comes back. Where
-  queues have parents the parents are held against each other: siblings below their first common ancestor, and each of their
-  descendants on the way. Pods that stay within guarantees by policy have borrowed nothing, and give nothing back.
+- Between queues priority counts for nothing. A queue that stays within its guarantee takes back from one that is above
+  its own; and one that stays within its due from one that is above its due (`fair_shares`), so that what was borrowed
+  comes back. Where queues have parents the parents are held against each other: siblings below their first common
+  ancestor, and each of their descendants on the way. Pods that stay within guarantees by policy have borrowed nothing,
+  and give nothing back.
 - A gang goes whole, or keeps as many members as it needs.
 
-There is no circle: no such step makes the sum of what queues have above their dues larger, and one that leaves it as it is
-makes the sum of what they have above their guarantees smaller.
+There is no circle: no such step makes the sum of what queues have above their dues larger, and one that leaves it as it
+is makes the sum of what they have above their guarantees smaller.
 """
 
 from __future__ import annotations
@@ -81,11 +82,14 @@ class PreemptionPolicy:
         )
 
     def refuses(self, takers: Sequence[PodState], givers: Sequence[PodState], *, stay: Collection[str] = ()) -> str:
-        """Why these do not give way to those, all together; empty where they do. `stay`: those of them that do not end, and only
-        give up a part of what they have."""
+        """Why these do not give way to those, all together; empty where they do. `stay`: those of them that do not end,
+        and only give up a part of what they have."""
         torn = self._gangs.torn({giver.uid for giver in givers if giver.uid not in stay})
         if torn is not None:
-            return f"of gang {torn.name} fewer than the {torn.minimum} that it needs would be left, and not all of it gives way"
+            return (
+                f"of gang {torn.name} fewer than the {torn.minimum} that it needs would be left, and not all of it "
+                "gives way"
+            )
         lowest = min(taker.pod.spec.priority for taker in takers)
         usage = self._queues.usage
         own = [g for g in givers if usage is None or usage.queue_of(g) is usage.queue_of(takers[0])]
@@ -116,8 +120,8 @@ class PreemptionPolicy:
         return bool(self._reclaims(takers, givers, (_GUARANTEE,)))
 
     def standing(self, takers: Sequence[PodState]) -> int:
-        """Whose turn it is, the lowest first: a queue that stays within its guarantee, one that stays within its due, the others.
-        Placement gives what becomes free in about that order."""
+        """Whose turn it is, the lowest first: a queue that stays within its guarantee, one that stays within its due,
+        the others. Placement gives what becomes free in about that order."""
         usage = self._queues.usage
         if usage is None:
             return _GUARANTEE
@@ -156,7 +160,8 @@ class PreemptionPolicy:
         return ""
 
     def _units(self, givers: Sequence[PodState]) -> list[list[PodState]]:
-        """Who goes after whom. Of a gang of which all go first those that it can spare, each by itself, then the rest at once."""
+        """Who goes after whom. Of a gang of which all go first those that it can spare, each by itself, then the rest
+        at once."""
         going = {giver.uid for giver in givers}
         spare = {gang.key: len(gang.placed) - gang.minimum for gang in self._gangs.among(going) if gang.placed <= going}
         alone: list[list[PodState]] = []

@@ -1,4 +1,5 @@
-"""The queues of a book: their tree, and what each uses. Without a policy there is neither, and everything is one queue."""
+"""The queues of a book: their tree, and what each uses. Without a policy there is neither, and everything is one
+queue."""
 
 from __future__ import annotations
 
@@ -64,8 +65,8 @@ class Queues:
         self.usage.learn()
 
     def hit(self, state: PodState, extra: Amount, asked: Amount | None = None) -> Hit | None:
-        """The first bound of its queue, or of one above, that so much more would exceed. `asked`: what of it counts, where that
-        is on the book already."""
+        """The first bound of its queue, or of one above, that so much more would exceed. `asked`: what of it counts,
+        where that is on the book already."""
         if self.usage is None:
             return None
         non_borrowing = self.usage.is_non_borrowing(state)

@@ -7,8 +7,8 @@ At every level that child is next whose key is smallest, with what its first wai
    guarantee) per weight;
 3. children of weight 0 that borrow: the smaller surplus first.
 
-Ties go to the smaller pod, then to the older one; names never decide. A change of one queue costs one heap entry at each
-level above it. Entries that are overtaken stay in the heap until they surface (each child has a stamp).
+Ties go to the smaller pod, then to the older one; names never decide. A change of one queue costs one heap entry at
+each level above it. Entries that are overtaken stay in the heap until they surface (each child has a stamp).
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ class Offer(NamedTuple):
 
 
 class Branch:
-    """A node of the tree. `used` and `non_borrowing` hold what its subtree has; `non_borrowing` of it what may not be borrowed."""
+    """A node of the tree. `used` and `non_borrowing` hold what its subtree has; `non_borrowing` of it what may not be
+    borrowed."""
 
     def __init__(self, name: str, rule: QueueDefaults, parent: Branch | None) -> None:
         self.name, self.parent = name, parent
@@ -121,7 +122,8 @@ class Tree:
     # --- whose ------------------------------------------------------------------------------------------------
 
     def find(self, named: str, namespace: str) -> Branch:
-        """The queue of a pod with this label (empty: none) in this namespace; `unassigned` where it may stand in none."""
+        """The queue of a pod with this label (empty: none) in this namespace; `unassigned` where it may stand in
+        none."""
         queue = self.queues.get(named or namespace)
         if queue is None:
             return self.unassigned if named else self._of_namespace(namespace)
@@ -143,7 +145,7 @@ class Tree:
                 at.non_borrowing = at.non_borrowing.plus(amount)
         self._dirty[queue.name] = queue
 
-    # --- who is next ------------------------------------------------------------------------------------------
+    # --- the next queue ----------------------------------------------------------------------------------------
 
     def set_capacity(self, capacity: Amount) -> None:
         """The cluster's, by which surpluses of different things are compared."""

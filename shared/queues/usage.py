@@ -1,5 +1,5 @@
-"""What each queue uses, kept up with the book itself: whatever it books or gives back is counted here in the same step, tries
-of gangs and takeovers included. A new Usage of the same book finds the same."""
+"""What each queue uses, kept up with the book itself: whatever it books or gives back is counted here in the same step,
+tries of gangs and takeovers included. A new Usage of the same book finds the same."""
 
 from __future__ import annotations
 
@@ -108,7 +108,8 @@ class Usage:
         return 0 if counted is None else sum(counted.grants.values())
 
     def kept(self) -> dict[str, Amount]:
-        """What is kept for pods that have no place yet, by queue, parents included. It is in what is used, for limits hold for it too."""
+        """What is kept for pods that have no place yet, by queue, parents included. It is in what is used, for limits
+        hold for it too."""
         found: dict[str, Amount] = {}
         for counted in self._of.values():
             for at in counted.queue.path() if counted.kept else ():

@@ -103,7 +103,7 @@ def advise(engine: Engine, goal: Goal, now: float, most_gpu_seconds: int = 0) ->
 
 def _for_pods(engine: Engine, goal: Goal, now: float, most_gpu_seconds: int) -> Steps[Advice]:
     if any(state.never_preempts for state in goal.states):
-        return Advice(sentence="its preemptionPolicy is Never: nobody is asked to make room for it")
+        return Advice(sentence="its preemptionPolicy is Never: no pod is moved for it")
     best: _Plan | None = None
     plan = _Plan(engine, goal, now, most_gpu_seconds)
     for area in _areas(engine.book, goal.within, goal.begun):
@@ -118,9 +118,9 @@ def _for_pods(engine: Engine, goal: Goal, now: float, most_gpu_seconds: int) -> 
     whom = f"{len(goal.states)} pods of gang {goal.gang}" if goal.gang else "it"
     if best is None:
         plan.done.clear()  # some had room made, and not all
-        return plan.told(f"no moves were found that would make room for {whom}")
+        return plan.told(f"no moves were found that would free enough capacity for {whom}")
     nodes = sorted({place.node for place in best.places})
-    told = best.told(f"would make room for {whom} on {', '.join(nodes)}")
+    told = best.told(f"would free enough capacity for {whom} on {', '.join(nodes)}")
     return msgspec.structs.replace(told, node="" if goal.gang else nodes[0], places=tuple(best.places))
 
 

@@ -117,7 +117,7 @@ class Reports:
         return self._reject(state, explanation)
 
     def bind_refused(self, state: PodState, answer: Answer) -> list[m.Command]:
-        note = f"the Binding was refused ({answer.outcome}): {answer.message}; the pod is decided anew"
+        note = f"the Binding was refused ({answer.outcome}): {answer.message}; the pod is scheduled again"
         return [warn(state, "BindingRefused", "Binding", note)]
 
     def claims_first(self, state: PodState, node: str, book: Book) -> tuple[SelectNode, ...]:

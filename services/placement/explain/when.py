@@ -62,7 +62,7 @@ def when_kept(state: PodState, engine: Engine, now: float, shadows: Sequence[Pod
         told,
         assumptions=(
             *told.assumptions[:-1],
-            "nodes stay as they are, and nobody but who does so already is made to give way",
+            "nodes stay as they are, and no further pods are preempted",
         ),
     )
 
@@ -203,7 +203,7 @@ def _told(end: End, node: str, now: float) -> KnownEnd:
 def _assumptions(state: PodState, counts_on: Sequence[KnownEnd], ahead: int, without: int) -> tuple[str, ...]:
     said = []
     if any(end.by == "expected" for end in counts_on):
-        said.append("pods end when their kerf.dev/expected-duration says; nobody makes them")
+        said.append("pods end when their kerf.dev/expected-duration says; nothing enforces it")
     if any(end.by == "deletion" for end in counts_on):
         said.append("pods that are deleted are gone when their grace period is over, or before")
     if any(end.by == "deadline" for end in counts_on):
@@ -216,7 +216,7 @@ def _assumptions(state: PodState, counts_on: Sequence[KnownEnd], ahead: int, wit
         said.append(f"none of the {ahead} pods that are tried before it takes the room")
     if state.gang is not None:
         said.append(f"of gang {state.gang.name} this pod alone is spoken of; it starts with the others or not at all")
-    said.append("nodes stay as they are, and nobody is made to give way")
+    said.append("nodes stay as they are, and no pod is preempted")
     return tuple(said)
 
 

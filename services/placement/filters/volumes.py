@@ -110,7 +110,7 @@ def _everywhere(names: list[str], pod: PodState, book: Book) -> Reason | None:
             return Reason(
                 code="claim-deleted",
                 sentence=f"PersistentVolumeClaim {name} is being deleted",
-                helps=f"create the claim {name} anew",
+                helps=f"create the claim {name} again",
             )
         if claim.status.get("phase") == "Lost":
             return Reason(

@@ -111,7 +111,7 @@ class LogProtocol:
         )
         # The mark stays as it is until this session appends a record: it is the evidence by which the log is trusted or
         # deleted,
-        # and whoever comes next needs it if this session ends before.
+        # and the next session needs it if this session ends before.
         value, self._mark_revision = yield ReadMark()
         self.found_mark = None if value is None else _readable(value)
         return self.term

@@ -64,7 +64,7 @@ def why(core: Core, query: WhyQuery, now: float, wall: float) -> Steps[ExplainAn
         reason.code.startswith("queue-") for reason in explanation.summary
     )
     if waits and not beside and core.preemption.might_ask(state):
-        ask = f"kerf preempt --dry-run {state.key} says who would make room for it, or why nobody does"
+        ask = f"kerf preempt --dry-run {state.key} says which pods would be preempted for it, or why none would"
         explanation = replace(explanation, helps=(*explanation.helps, ask))
     return ExplainAnswer(explanation=explanation)
 
@@ -196,7 +196,7 @@ def _waiting(core: Core, namespace: str, name: str, *, alone: bool = True) -> Po
 def _not_kept_back(core: Core, states: list[PodState], whom: str) -> None:
     kept = core.scheduler.fair.quota_exceeded(states, len(states))
     if kept is not None:
-        raise Unanswerable(f"no room would help {whom} now: {kept.sentence}")
+        raise Unanswerable(f"free capacity would not help {whom} now: {kept.sentence}")
 
 
 def _from_manifest(given: Any) -> PodState:

@@ -238,7 +238,7 @@ def constants_of(cut: MigCut) -> Constants:
     ordered = _ordered(cut.geometry)
     for place, profile in enumerate(ordered):
         after[place] = _on_demand(cut.geometry, profile) if cut.instances is None else _of_layout(cut, profile)
-        # of what is asked for in memory and compute nobody gets the media extensions
+        # a request for memory and compute never gets the media extensions
         size = (NONE, NONE) if profile.media else (make.memory_mib(profile, cut.total_mib), make.compute_milli(profile))
         sizes[place] = PROFILES.index(profile.name), *size
     larger = np.full(MASKS, NONE, np.int16)

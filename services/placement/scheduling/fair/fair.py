@@ -59,7 +59,7 @@ class Fair(Queues):
             namespace=CONFIG_NAMESPACE, name=CONFIG_MAP, accepted=not self.problem, queues=queues, problem=self.problem
         )
 
-    # --- whose, and how much ----------------------------------------------------------------------------------
+    # --- a pod's queue, and amounts -------------------------------------------------------------------------------
 
     def queue_of(self, state: PodState) -> str:
         """The queue's name; one for all where there are no queues."""
@@ -162,7 +162,7 @@ class Fair(Queues):
             priority=state.pod.spec.priority if hit.guarantee else None,
         )
 
-    # --- who is next ------------------------------------------------------------------------------------------
+    # --- the next queue ----------------------------------------------------------------------------------------
 
     def put_offer(self, queue_name: str, offer: Offer | None) -> None:
         """The pod of this queue that would be tried next."""

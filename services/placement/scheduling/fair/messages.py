@@ -62,7 +62,7 @@ def unassigned(state: PodState, tree: Tree) -> Reason:
         of = ", ".join(child.name for child in queue.children[:5])
         return Reason(
             code="queue-unknown",
-            sentence=f"queue {queue.name} (by {where}) has queues below it, and pods stand in those",
+            sentence=f"queue {queue.name} (by {where}) has queues below it, and pods belong to those",
             helps=f"set label {names.LABEL_QUEUE} to one of {of}",
         )
     return Reason(

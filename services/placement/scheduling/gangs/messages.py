@@ -21,7 +21,7 @@ def gang_unknown(source: str) -> Reason:
     kind, _, name = source.partition("/")
     return Reason(
         code="gang-unknown",
-        sentence=f"the pod belongs to {kind} {name}, which is not known in its namespace, so nobody can say how many "
+        sentence=f"the pod belongs to {kind} {name}, which is not known in its namespace, so it is unknown how many "
         "pods must be placed together",
         helps=f"create {source}, or annotate the pod kerf.dev/gang: none to have it placed by itself",
     )

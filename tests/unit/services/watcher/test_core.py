@@ -199,7 +199,7 @@ def test_a_snapshot_that_nobody_reads_expires() -> None:
 
 @pytest.mark.parametrize(("name", "number"), [("", 1), ("", -1), ("other", 0)])
 def test_a_page_that_is_not_there_says_so(core: Core, name: str, number: int) -> None:
-    assert "begin anew" in core.snapshot(name, number, 10.0)[1].error
+    assert "start again" in core.snapshot(name, number, 10.0)[1].error
 
 
 def test_annotations_of_strangers_are_cut_to_what_somebody_reads() -> None:

@@ -36,7 +36,7 @@ def test_the_cheaper_pod_moves() -> None:
     advice = advise(leader, "p")
     assert [(m.name, m.source, m.target) for m in advice.moves] == [("cheap", "b", "a")]
     assert (advice.node, advice.disturbed_gpu_seconds) == ("b", 60)
-    assert advice.sentence == "1 move would make room for it on b, for 60 disturbed GPU-seconds"
+    assert advice.sentence == "1 move would free enough capacity for it on b, for 60 disturbed GPU-seconds"
 
 
 def test_what_a_restart_costs_counts_instead_of_the_run_time() -> None:
@@ -131,7 +131,7 @@ def test_members_of_a_gang_are_spoken_of_together() -> None:
     advice = advise(leader, "g1")
     assert sorted((place.name, place.node) for place in advice.places) == [("g0", "c"), ("g1", "b")]
     assert [(m.name, m.target) for m in advice.moves] == [("cheap", "a")]
-    assert advice.sentence == "1 move would make room for 2 pods of gang g on b, c, for 60 disturbed GPU-seconds"
+    assert advice.sentence == "1 move would free enough capacity for 2 pods of gang g on b, c, for 60 disturbed GPU-seconds"
     assert advice.node == ""
 
 
@@ -140,7 +140,7 @@ def test_for_a_gang_there_is_all_or_nothing() -> None:
     gang(leader, 2, gpus=2)
     advice = advise(leader, "g0")
     assert (advice.moves, advice.places) == ((), ())
-    assert advice.sentence == "no moves were found that would make room for 2 pods of gang g"
+    assert advice.sentence == "no moves were found that would free enough capacity for 2 pods of gang g"
 
 
 def test_a_gang_that_must_be_in_one_rack_has_room_made_in_one() -> None:

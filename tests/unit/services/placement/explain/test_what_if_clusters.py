@@ -154,4 +154,4 @@ def test_whom_its_queue_keeps_back_no_new_node_and_no_time_would_help() -> None:
         world(leader, add_nodes=(AddNodes(like="a"),)).sentence == "nothing would change for any pod; 1 pod would wait"
     )
     error = finish(questions.when_(leader.core, WhenQuery(namespace="team", name="w"), NOW)).error
-    assert error.startswith("no room would help pod team/w now: ")
+    assert error.startswith("free capacity would not help pod team/w now: ")

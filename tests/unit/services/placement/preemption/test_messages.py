@@ -171,7 +171,7 @@ def test_each_namespace_that_gains_or_gives_hears_of_a_plan_once() -> None:
 
 def test_why_of_a_pod_that_waits_beside_lesser_ones_names_the_command_that_says_why_nobody_gives_way() -> None:
     world = World()
-    ask = "kerf preempt --dry-run team/{} says who would make room for it, or why nobody does"
+    ask = "kerf preempt --dry-run team/{} says which pods would be preempted for it, or why none would"
     world.waits(wants := high(), low("equal"), high("meek", preemption_policy="Never"))
     assert ask.format("high") in why(world.leader, "high").helps
     assert ask.format("equal") not in why(world.leader, "equal").helps
