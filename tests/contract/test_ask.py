@@ -42,7 +42,9 @@ async def test_where_nobody_comes_the_error_says_who_is_missing(bus: NatsBus) ->
 async def test_advice_for_a_gang_says_where_each_of_its_pods_would_go(bus: NatsBus, nats: EmbeddedServer) -> None:
     places = tuple(AdvisedPlace(namespace="team", name=f"g{i}", node=f"n{i}") for i in range(2))
     moves = (Move(namespace="team", name="x", source="n1", target="n1", gpu_milli=500, disturbed_gpu_seconds=60),)
-    advice = Advice(sentence="1 move would free enough capacity for 2 pods of gang g on n0, n1", moves=moves, places=places)
+    advice = Advice(
+        sentence="1 move would free enough capacity for 2 pods of gang g on n0, n1", moves=moves, places=places
+    )
 
     async def answer(incoming: Incoming) -> None:
         assert decode(incoming.payload, AdviseQuery) == AdviseQuery(namespace="team", name="g0")

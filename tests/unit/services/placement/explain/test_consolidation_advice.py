@@ -131,7 +131,10 @@ def test_members_of_a_gang_are_spoken_of_together() -> None:
     advice = advise(leader, "g1")
     assert sorted((place.name, place.node) for place in advice.places) == [("g0", "c"), ("g1", "b")]
     assert [(m.name, m.target) for m in advice.moves] == [("cheap", "a")]
-    assert advice.sentence == "1 move would free enough capacity for 2 pods of gang g on b, c, for 60 disturbed GPU-seconds"
+    assert (
+        advice.sentence
+        == "1 move would free enough capacity for 2 pods of gang g on b, c, for 60 disturbed GPU-seconds"
+    )
     assert advice.node == ""
 
 
