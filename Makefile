@@ -24,9 +24,11 @@ demo: $(STAMP)  ## openb pods on openb nodes, everything embedded; KUBE=1 for a 
 	@$(PY) -m cli demo --pods $(PODS) $(if $(KUBE),--kube)
 
 test: $(STAMP) lint fakes kube  ## everything, on real NATS and a real Kubernetes control plane
-	$(PY) -m pytest -q -n $(JOBS) --dist loadgroup tests --ignore tests/node
 	@$(MAKE) --quiet node-binaries || echo "the tests of a real node are skipped" >&2
-	$(PY) -m pytest -q tests/node
+	@status=0; \
+	$(PY) -m pytest -q -n $(JOBS) --dist loadgroup tests --ignore tests/node || status=$$?; \
+	$(PY) -m pytest -q tests/node || status=$$?; \
+	exit $$status  # one suite that fails does not keep the next from running
 
 test-node: $(STAMP) node-binaries  ## a real kubelet with containerd in a sandbox; needs root
 	$(PY) -m pytest -q tests/node

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import sys
 import uuid
 from collections.abc import Sequence
@@ -13,6 +14,11 @@ import msgspec
 
 _ROOT = Path(__file__).resolve().parents[2]
 _MARK = "KERF_TEST_MARK"
+
+
+def _heed_interrupts() -> None:
+    """A shell starts background jobs with SIGINT ignored, and children inherit that: `nohup make test &`."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 class Done(msgspec.Struct, frozen=True):
@@ -45,6 +51,7 @@ class Command:
             stdout=pipe,
             stderr=pipe,
             start_new_session=True,
+            preexec_fn=_heed_interrupts,
         )
         return cls(process, mark)
 
