@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from bench.enforce.place import Load, Place, last_line, lines
-from services.node_agent.strategies.quantum import LEAST_TOGETHER_MILLI
+from services.node_agent.strategies.quantum_scheduler import MAX_FLOOR_SUM_MILLI
 from shared.model.units import MIB
 
 Figures = dict[str, Any]
@@ -41,18 +41,18 @@ LAUNCHES = 200_000
 def memory(place: Place) -> Figures:
     """One process along every path, and many processes of one container at once: what the calls gave, and on the fake driver what
     the device itself had taken. The page's own sum is no witness: it is what is to be proven."""
-    with place.board() as board:
+    with place.registry() as registry:
         one = place.slice("one", memory_mib=LIMIT_MIB)
-        board.put(one)
+        registry.put(one)
         found = [
             line
-            for line in lines(place.start(["memory", str(CHUNK_KIB), str(4 * LIMIT_MIB)], board.folder(one.key)))
+            for line in lines(place.start(["memory", str(CHUNK_KIB), str(4 * LIMIT_MIB)], registry.folder(one.key)))
             if "path" in line
         ]
         many = place.slice("many", memory_mib=LIMIT_MIB)
-        board.put(many)
+        registry.put(many)
         each = LIMIT_MIB // PROCESSES * 4  # so a quarter of them fit
-        held = [place.start(["hold", str(each)], board.folder(many.key)) for _ in range(PROCESSES)]
+        held = [place.start(["hold", str(each)], registry.folder(many.key)) for _ in range(PROCESSES)]
         results = [_first(process) for process in held]
         on_device = [line["device_bytes"] for line in found if "device_bytes" in line]
         if place.device.fake:
@@ -99,12 +99,12 @@ def _name(mix: tuple[int, ...]) -> str:
 
 
 def _error_percent(place: Place, mix: tuple[int, ...], kernels_us: tuple[int, ...], seconds: int) -> float:
-    with place.board() as board:
+    with place.registry() as registry:
         slices = [place.slice(f"s{i}", milli, memory_mib=place.device.memory_mib // 8) for i, milli in enumerate(mix)]
         for slice_ in slices:
-            board.put(slice_)
+            registry.put(slice_)
         loads = {slice_.key: Load(kernel_us=kernels_us[i]) for i, slice_ in enumerate(slices)}
-        said = place.together(board, loads, seconds)
+        said = place.together(registry, loads, seconds)
     wrong = [
         abs(done / 1e7 - milli / 10)
         for slice_, milli in zip(slices, mix, strict=True)
@@ -115,11 +115,13 @@ def _error_percent(place: Place, mix: tuple[int, ...], kernels_us: tuple[int, ..
 
 def long_launches(place: Place, seconds: int) -> Figures:
     """The same of a tenth whose launches are longer than its part of a period; one of them more or less is 2 % of a second."""
-    with place.board() as board:
+    with place.registry() as registry:
         slices = [place.slice(f"s{milli}", milli, memory_mib=1024) for milli in (100, 900)]
         for slice_ in slices:
-            board.put(slice_)
-        said = place.together(board, {slice_.key: load for slice_, load in zip(slices, LONG, strict=True)}, 2 * seconds)
+            registry.put(slice_)
+        said = place.together(
+            registry, {slice_.key: load for slice_, load in zip(slices, LONG, strict=True)}, 2 * seconds
+        )
     windows = {milli: said[slice_.key]["done_ns"][1:] for slice_, milli in zip(slices, (100, 900), strict=True)}
     return {
         "long_share_error_percent": {str(milli // 10): round(max(abs(ns / 1e7 - milli / 10) for ns in done), 3) for milli, done in windows.items()},
@@ -129,10 +131,10 @@ def long_launches(place: Place, seconds: int) -> Figures:
 
 def tiers(place: Place, seconds: int) -> Figures:
     """A request-serving slice that leaves a fifth of the GPU idle, alone and beside a greedy one of lower priority."""
-    with place.board() as board:
+    with place.registry() as registry:
         high = place.slice("high", priority=100, memory_mib=1024)
-        board.put(high)
-        alone = place.together(board, {high.key: HIGH}, seconds)[high.key]
+        registry.put(high)
+        alone = place.together(registry, {high.key: HIGH}, seconds)[high.key]
     with_low, greedy = _beside(place, HIGH, seconds)
     idle_ns = 1e9 - HIGH.kernel_us * HIGH.depth * 1e9 / HIGH.period_us
     got = greedy["done_ns"][1:]
@@ -150,10 +152,10 @@ def requests(place: Place, seconds: int) -> Figures:
     one of a twentieth, which it gets even so."""
     usual, found = place.policy, {}
     for load in SHORT:
-        with place.board() as board:
+        with place.registry() as registry:
             high = place.slice("high", priority=100, memory_mib=1024)
-            board.put(high)
-            alone = place.together(board, {high.key: load}, seconds)[high.key]
+            registry.put(high)
+            alone = place.together(registry, {high.key: load}, seconds)[high.key]
         row: Figures = {"alone_p99_ms": alone["p99_ns"] / 1e6}
         for name, milli in (("", 0), ("_with_least", LEAST_MILLI)):
             place.policy = msgspec.structs.replace(usual, least_milli=milli)
@@ -174,11 +176,11 @@ def requests(place: Place, seconds: int) -> Figures:
 
 
 def _beside(place: Place, load: Load, seconds: int) -> tuple[dict[str, Any], dict[str, Any]]:
-    with place.board() as board:
+    with place.registry() as registry:
         high, low = place.slice("high", priority=100, memory_mib=1024), place.slice("low", memory_mib=1024)
         for slice_ in (high, low):
-            board.put(slice_)
-        said = place.together(board, {high.key: load, low.key: LOW}, seconds)
+            registry.put(slice_)
+        said = place.together(registry, {high.key: load, low.key: LOW}, seconds)
     return said[high.key], said[low.key]
 
 
@@ -187,18 +189,18 @@ def least(place: Place, seconds: int) -> Figures:
     usual = place.policy
     place.policy = msgspec.structs.replace(usual, least_milli=100)
     try:
-        with place.board() as board:
+        with place.registry() as registry:
             high, low = place.slice("high", priority=100, memory_mib=1024), place.slice("low", memory_mib=1024)
             for slice_ in (high, low):
-                board.put(slice_)
-            said = place.together(board, {high.key: Load(kernel_us=500, depth=4), low.key: LOW}, seconds)
+                registry.put(slice_)
+            said = place.together(registry, {high.key: Load(kernel_us=500, depth=4), low.key: LOW}, seconds)
     finally:
         place.policy = usual
     got = said[low.key]["done_ns"][1:]
     return {
         "least_asked_percent": 10.0,
         "least_got_percent": round(sum(got) / len(got) / 1e7, 2),
-        "least_cap_percent": LEAST_TOGETHER_MILLI / 10,
+        "least_cap_percent": MAX_FLOOR_SUM_MILLI / 10,
     }
 
 
@@ -206,13 +208,15 @@ def hook(place: Place) -> Figures:
     """What a launch costs more with the library in front, where nothing is limited and nobody else is there; over a driver that
     does nothing, by the real clock."""
     null = str(place.folder / "null.so")
-    with place.board() as board:
+    with place.registry() as registry:
         free = place.slice("free")
-        board.put(free)
+        registry.put(free)
         runs: dict[bool, list[float]] = {True: [], False: []}
         for _ in range(5):
             for ours in (True, False):
-                process = place.start(["launch", str(LAUNCHES)], board.folder(free.key) if ours else None, libcuda=null)
+                process = place.start(
+                    ["launch", str(LAUNCHES)], registry.folder(free.key) if ours else None, libcuda=null
+                )
                 runs[ours].append(last_line(process)["ns_per_launch"])
     return {
         "hook_ns_per_launch": round(max(0.0, min(runs[True]) - min(runs[False])), 2),

@@ -23,7 +23,7 @@ async def hold(library: str, journal: str, *pids: str) -> None:
         await locks.lock(int(pid))
     print(*(round((b - a) * 1e6) for a, b in pairwise(times)), flush=True)
     while True:
-        await locks.beat()
+        await locks.heartbeat()
         await asyncio.sleep(0.05)
 
 

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from services.node_agent.strategies.board import Board
 from services.node_agent.strategies.rules import Policy
+from services.node_agent.strategies.slice_registry import SliceRegistry
 from services.node_agent.strategies.slices import Key, Part, Slice
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -67,10 +67,10 @@ class Place:
         return 1 << 62 if self.device.fake else time.monotonic_ns()
 
     @contextlib.contextmanager
-    def board(self) -> Iterator[Board]:
+    def registry(self) -> Iterator[SliceRegistry]:
         """A node's pages of one case, with an agent's heart."""
         self.cases += 1
-        made, stop = Board(self.folder / f"case-{self.cases}", self.policy, self.clock), threading.Event()
+        made, stop = SliceRegistry(self.folder / f"case-{self.cases}", self.policy, self.clock), threading.Event()
 
         def beats() -> None:
             while not stop.wait(0.5):
@@ -101,7 +101,7 @@ class Place:
     def start(
         self,
         words: Sequence[str],
-        page: Path | None,
+        control_block: Path | None,
         *,
         client: int = 0,
         clients: int = 1,
@@ -114,7 +114,7 @@ class Place:
             "KERF_FAKE_CUDA_CLIENT": str(client),
             "KERF_FAKE_CUDA_CLIENTS": str(clients),
         }
-        ours = {} if page is None else {"LD_PRELOAD": str(self.library), "KERF_DIRECTORY": str(page)}
+        ours = {} if control_block is None else {"LD_PRELOAD": str(self.library), "KERF_DIRECTORY": str(control_block)}
         command = [str(self.folder / "probe"), libcuda or self.device.libcuda, *words]
         return subprocess.Popen(
             command,
@@ -137,14 +137,18 @@ class Place:
         )
         return int(asked.stdout)
 
-    def together(self, board: Board | None, loads: Mapping[Key, Load], seconds: int) -> dict[Key, dict[str, Any]]:
+    def together(
+        self, registry: SliceRegistry | None, loads: Mapping[Key, Load], seconds: int
+    ) -> dict[Key, dict[str, Any]]:
         """Runs them at once, each in its page where there is a board; what each says."""
-        if board is None:
+        if registry is None:
             self.cases += 1
         at_ns, running = self.begin(), {}
         for client, (key, load) in enumerate(loads.items()):
-            page = None if board is None else board.folder(key)
-            running[key] = self.start(load.words(at_ns, seconds * 1000), page, client=client, clients=len(loads))
+            control_block = None if registry is None else registry.folder(key)
+            running[key] = self.start(
+                load.words(at_ns, seconds * 1000), control_block, client=client, clients=len(loads)
+            )
         return {key: last_line(process) for key, process in running.items()}
 
 

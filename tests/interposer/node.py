@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from services.node_agent.strategies import layout
-from services.node_agent.strategies.page import Page, Reading, Rules
+from services.node_agent.strategies.control_block import ControlBlock, Reading, Rules
 
 ROOT = Path(__file__).resolve().parents[2]
 MIB = 1 << 20
@@ -58,20 +58,22 @@ class Node:
     def container(
         self, name: str, rules: Rules, *, context_bytes: int = 0, pool_chunk_bytes: int = 0, now_ns: int = START_NS
     ) -> Container:
-        page = Page(self.folder / name, lambda: now_ns)
-        page.order(rules, context_bytes=context_bytes, pool_chunk_bytes=pool_chunk_bytes, driver_path=str(self.driver))
-        return Container(self, page)
+        control_block = ControlBlock(self.folder / name, lambda: now_ns)
+        control_block.write(
+            rules, context_bytes=context_bytes, pool_chunk_bytes=pool_chunk_bytes, driver_path=str(self.driver)
+        )
+        return Container(self, control_block)
 
 
 class Container:
-    def __init__(self, node: Node, page: Page) -> None:
-        self.node, self.page = node, page
+    def __init__(self, node: Node, control_block: ControlBlock) -> None:
+        self.node, self.control_block = node, control_block
 
     def start(self, *command: str, shadow: bool = False, **variables: str) -> subprocess.Popen[str]:
         form = "test/shadow/libcuda.so.1" if shadow else "test/libkerf.so"
         inside = {
             "LD_PRELOAD": str(self.node.built / "kerf" / form),
-            "KERF_DIRECTORY": str(self.page.folder),
+            "KERF_DIRECTORY": str(self.control_block.folder),
             "LD_LIBRARY_PATH": str(self.node.built / "fake"),
         }
         return _start(self.node.built, command, self.node.environment | inside | variables)
@@ -81,10 +83,10 @@ class Container:
         return numbers(self.start(*command, shadow=shadow, **variables))
 
     def read(self) -> Reading:
-        return self.page.read()
+        return self.control_block.read()
 
     def raw(self) -> layout.Counters:
-        return layout.Counters.from_buffer_copy((self.page.folder / "counters").read_bytes())
+        return layout.Counters.from_buffer_copy((self.control_block.folder / "counters").read_bytes())
 
 
 def numbers(program: subprocess.Popen[str]) -> list[int]:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from services.node_agent.strategies import layout
-from services.node_agent.strategies.page import GpuRule, Page, Rules, folder_name
+from services.node_agent.strategies.control_block import ControlBlock, GpuRule, Rules, folder_name
 from tests.interposer.node import START_NS, UUID, Node
 
 STALE_NS = 2_000_000_000
@@ -26,7 +26,7 @@ def test_a_closed_gate_opens_by_itself_when_the_agent_is_gone(built: Path, tmp_p
 def test_an_old_heartbeat_holds_nobody(built: Path, tmp_path: Path) -> None:
     node = Node(built, tmp_path / "node", clients=1)
     container = node.container("a", Rules(gpus=(GpuRule(uuid=UUID, gate_closed=True),)), now_ns=1)
-    container.page.beat()
+    container.control_block.heartbeat()
     node_later = container.run("share", "requests", "1000000", "1", "1000000000", "4")
     assert node_later[0] == 4
 
@@ -34,12 +34,12 @@ def test_an_old_heartbeat_holds_nobody(built: Path, tmp_path: Path) -> None:
 def test_a_peer_that_died_at_work_holds_the_low_one_only_as_long_as_it_said(built: Path, tmp_path: Path) -> None:
     node = Node(built, tmp_path / "node", clients=1)
     high = ("high", "main")
-    page = Page(node.folder / folder_name(high), lambda: 0)
-    signal = layout.Signal.from_buffer_copy((page.folder / "signal").read_bytes())
+    control_block = ControlBlock(node.folder / folder_name(high), lambda: 0)
+    signal = layout.Signal.from_buffer_copy((control_block.folder / "signal").read_bytes())
     signal.gpu_count = 1
     signal.gpu[0].uuid[15] = 1
     signal.gpu[0].busy_until_ns = START_NS + 500_000_000
-    (page.folder / "signal").write_bytes(bytes(signal))
+    (control_block.folder / "signal").write_bytes(bytes(signal))
     low = node.container("low", Rules(gpus=(GpuRule(uuid=UUID, in_flight_us=1000),), low=True, peers=(high,)))
     got = low.run("share", "saturate", "500000", "2")
     assert abs(got[0] - 500_000_000) < 10_000_000
@@ -49,7 +49,7 @@ def test_a_peer_that_died_at_work_holds_the_low_one_only_as_long_as_it_said(buil
 def test_without_a_page_there_is_no_gpu_at_all(built: Path, tmp_path: Path) -> None:
     node = Node(built, tmp_path / "node")
     container = node.container("a", Rules(gpus=(GpuRule(uuid=UUID),)))
-    (container.page.folder / "orders").unlink()
+    (container.control_block.folder / "orders").unlink()
     program = container.start("view", KERF_TEST_WAY="runtime")
     words = program.communicate(timeout=60)[1]
     assert "no page of this container's slice" in words
@@ -60,6 +60,6 @@ def test_without_a_page_there_is_no_gpu_at_all(built: Path, tmp_path: Path) -> N
 def test_a_page_that_is_not_whole_gives_no_gpu(built: Path, tmp_path: Path, damage: str) -> None:
     node = Node(built, tmp_path / "node")
     container = node.container("a", Rules(gpus=(GpuRule(uuid=UUID),)))
-    file = container.page.folder / "counters"
+    file = container.control_block.folder / "counters"
     file.write_bytes(file.read_bytes()[:4096] if damage == "short" else b"KRFC\x02\0\0\0" + file.read_bytes()[8:])
     assert container.start("view").wait(timeout=60) == 3

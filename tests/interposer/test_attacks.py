@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from services.node_agent.strategies.page import GpuRule, Rules
+from services.node_agent.strategies.control_block import GpuRule, Rules
 from tests.interposer.node import MIB, UUID, Container, Node, numbers
 
 LIMIT = 100 * MIB
@@ -99,7 +99,7 @@ def test_the_linkers_own_list_holds_without_an_environment(limited: Limited, bui
     shutil.copytree("/etc", etc, symlinks=True, ignore_dangling_symlinks=True)
     (etc / "ld.so.preload").write_text(f"{built}/kerf/test/libkerf.so\n")
     inside = container.node.environment | {
-        "KERF_DIRECTORY": str(container.page.folder),
+        "KERF_DIRECTORY": str(container.control_block.folder),
         "LD_LIBRARY_PATH": str(built / "fake"),
         "LD_PRELOAD": "/nowhere.so",
     }
@@ -125,7 +125,7 @@ def test_more_processes_than_slots_are_refused(limited: Limited) -> None:
     counters = container.raw()
     for place in range(256):
         counters.process[place].state = 1
-    with (container.page.folder / "counters").open("r+b") as file:
+    with (container.control_block.folder / "counters").open("r+b") as file:
         os.pwrite(file.fileno(), bytes(counters), 0)
         fcntl.fcntl(file, fcntl.F_SETLK, struct.pack("hhqqi", fcntl.F_WRLCK, os.SEEK_SET, LOCK_AT, 256, 0))
         program = container.start("view")

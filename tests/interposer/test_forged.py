@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from services.node_agent.strategies.page import GpuRule, Page, Rules, folder_name
+from services.node_agent.strategies.control_block import ControlBlock, GpuRule, Rules, folder_name
 from tests.interposer.node import UUID, Node, numbers
 
 SECONDS = 4
@@ -35,7 +35,7 @@ def test_the_low_tier_forges_no_turn_for_itself(built: Path, tmp_path: Path, flo
     """Beside one that is always busy it has its least share, and no more by whatever it writes."""
     node, high, low = Node(built, tmp_path, clients=2), ("high", "main"), ("low", "main")
     for key in (high, low):
-        Page(node.folder / folder_name(key), lambda: 0)
+        ControlBlock(node.folder / folder_name(key), lambda: 0)
     first = node.container(folder_name(high), Rules(gpus=(GpuRule(uuid=UUID),), peers=(low,)))
     rules = Rules(
         gpus=(GpuRule(uuid=UUID, in_flight_us=1000),), low=True, floor_milli=floor, idle_for_ns=200_000, peers=(high,)

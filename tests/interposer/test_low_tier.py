@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from services.node_agent.strategies.page import GpuRule, Page, Rules, folder_name
+from services.node_agent.strategies.control_block import ControlBlock, GpuRule, Rules, folder_name
 from tests.interposer.node import UUID, Node, numbers, until
 
 SECONDS = 5
@@ -27,7 +27,7 @@ def run(
     """What the high one prints (requests, p50, p99, GPU time) and the low one's GPU time. `low_kernel_ns` 0: it is alone."""
     node = Node(built, folder, clients=2 if low_kernel_ns else 1)
     for key in (HIGH, LOW):
-        Page(node.folder / folder_name(key), lambda: 0)
+        ControlBlock(node.folder / folder_name(key), lambda: 0)
     high = node.container(folder_name(HIGH), Rules(gpus=(GpuRule(uuid=UUID),), peers=(LOW,) if low_tier else ()))
     gpus = (GpuRule(uuid=UUID, in_flight_us=in_flight_us if low_tier else 0),)
     low = node.container(
@@ -87,7 +87,7 @@ def test_when_the_high_one_stays_away_the_low_one_has_the_gpu(built: Path, tmp_p
     """What was learned of short requests holds it back only as long as one may come."""
     node = Node(built, tmp_path, clients=1)
     for key in (HIGH, LOW):
-        Page(node.folder / folder_name(key), lambda: 0)
+        ControlBlock(node.folder / folder_name(key), lambda: 0)
     high = node.container(folder_name(HIGH), Rules(gpus=(GpuRule(uuid=UUID),), peers=(LOW,)))
     gpus = (GpuRule(uuid=UUID, in_flight_us=500),)
     low = node.container(folder_name(LOW), Rules(gpus=gpus, low=True, idle_for_ns=200_000, peers=(HIGH,)))
@@ -124,7 +124,7 @@ def test_the_low_one_has_a_least_share_beside_one_that_is_never_idle(built: Path
 def test_a_peer_that_cuts_its_signal_harms_nobody(built: Path, tmp_path: Path) -> None:
     """A mapping of it would kill whoever reads it; and a signal that is not whole says that nobody is at work."""
     node = Node(built, tmp_path, clients=1)
-    high = Page(node.folder / folder_name(HIGH), lambda: 0)
+    high = ControlBlock(node.folder / folder_name(HIGH), lambda: 0)
     low = node.container(folder_name(LOW), Rules(gpus=(GpuRule(uuid=UUID),), low=True, peers=(HIGH,)))
     working = low.start("share", "saturate", "500000", "40")
     until(lambda: low.raw().gpu[0].used_ns > 0)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from services.node_agent.strategies.page import GpuRule, Rules
+from services.node_agent.strategies.control_block import GpuRule, Rules
 from tests.interposer.node import MIB, UUID, Container, Node, numbers, until
 
 LIMIT = 100 * MIB
@@ -150,7 +150,7 @@ def test_a_process_that_dies_between_two_steps_of_a_change_is_repaired(limited: 
     """The three states that a crash can leave, written by hand: raised and not noted, noted with its intent, noted as less."""
     container = limited(LIMIT)
     container.run("view")
-    with (container.page.folder / "counters").open("r+b") as file:
+    with (container.control_block.folder / "counters").open("r+b") as file:
         counters = container.raw()
         slot = next(place for place in range(256) if counters.process[place].state & 1)
         counters.process[slot].intent_bytes[0] = 40 * MIB
@@ -164,7 +164,7 @@ def test_a_process_that_dies_between_two_steps_of_a_change_is_repaired(limited: 
 
 def test_a_lowered_limit_keeps_what_is_there_and_gives_nothing_more(node: Node) -> None:
     container = node.container("a", Rules(gpus=(GpuRule(uuid=UUID, memory_limit_bytes=LIMIT),)))
-    container.page.order(
+    container.control_block.write(
         Rules(gpus=(GpuRule(uuid=UUID, memory_limit_bytes=2 * PIECE),)), context_bytes=0, driver_path=str(node.driver)
     )
     count, most, _, _ = container.run("paths", "cuMemAlloc", str(PIECE))

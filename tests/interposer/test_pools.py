@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from services.node_agent.strategies.page import GpuRule, Rules
+from services.node_agent.strategies.control_block import GpuRule, Rules
 from tests.interposer.node import MIB, UUID, Container, Node
 
 LIMIT = 100 * MIB

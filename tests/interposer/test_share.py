@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from services.node_agent.strategies.page import GpuRule, Page, Rules, folder_name
+from services.node_agent.strategies.control_block import ControlBlock, GpuRule, Rules, folder_name
 from tests.interposer.node import UUID, Container, Node, numbers
 
 SECONDS = 5
@@ -21,7 +21,7 @@ def side_by_side(
     node = Node(built, folder, clients=clients or len(shares))
     keys = [(f"pod-{place}", "main") for place in range(len(shares))]
     for key in keys:
-        Page(node.folder / folder_name(key), lambda: 0)  # each must be there before another looks at its signal
+        ControlBlock(node.folder / folder_name(key), lambda: 0)  # each must be there before another looks at its signal
     made = []
     for place, (key, milli) in enumerate(zip(keys, shares, strict=True)):
         start = sum(shares[:place]) * PERIOD_NS // 1000

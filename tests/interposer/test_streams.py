@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from services.node_agent.strategies.page import GpuRule, Page, Rules, folder_name
+from services.node_agent.strategies.control_block import ControlBlock, GpuRule, Rules, folder_name
 from tests.interposer.node import UUID, Container, Node, numbers, until
 
 MS = 1_000_000
@@ -58,7 +58,7 @@ def test_a_context_that_is_destroyed_while_its_kernel_runs_leaves_the_time_to_be
 def test_a_thread_that_is_cancelled_while_it_launches_leaves_nothing_locked(built: Path, tmp_path: Path) -> None:
     """It looks at its peers' signals while it waits, and to read a file is a point where threads end."""
     node, other = Node(built, tmp_path, clients=1), ("other", "main")
-    Page(node.folder / folder_name(other), lambda: 0)
+    ControlBlock(node.folder / folder_name(other), lambda: 0)
     one = node.container("a", Rules(gpus=(GpuRule(uuid=UUID, compute_milli=500),), peers=(other,)))
     assert one.run("streams", "cancel") == [20]
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from services.node_agent.strategies.board import Board
-from services.node_agent.strategies.rules import Policy, Wish
+from services.node_agent.strategies.rules import Override, Policy
+from services.node_agent.strategies.slice_registry import SliceRegistry
 from services.node_agent.strategies.slices import Part, Slice
 from tests.interposer.node import START_NS, UUID, Node, numbers
 
@@ -28,44 +28,46 @@ def node(built: Path, tmp_path: Path) -> Node:
 
 
 @pytest.fixture
-def board(node: Node) -> Iterator[Board]:
+def registry(node: Node) -> Iterator[SliceRegistry]:
     """Its agent's heart beats once, at the world's beginning, and never again."""
-    made = Board(node.folder, Policy(least_milli=50), lambda: START_NS)
+    made = SliceRegistry(node.folder, Policy(least_milli=50), lambda: START_NS)
     yield made
     made.close()
 
 
-def together(node: Node, board: Board, *slices: Slice) -> list[list[int]]:
+def together(node: Node, registry: SliceRegistry, *slices: Slice) -> list[list[int]]:
     """The GPU time of each in each second, all of them greedy."""
     running = []
     for client, one in enumerate(slices):
-        page = {
-            "KERF_DIRECTORY": str(board.folder(one.key)),
+        control_block = {
+            "KERF_DIRECTORY": str(registry.folder(one.key)),
             "LD_PRELOAD": str(node.built / "kerf" / "test" / "libkerf.so"),
         }
         running.append(
-            node.bare("share", "saturate", "500000", str(SECONDS), KERF_FAKE_CUDA_CLIENT=str(client), **page)
+            node.bare("share", "saturate", "500000", str(SECONDS), KERF_FAKE_CUDA_CLIENT=str(client), **control_block)
         )
     return [numbers(program) for program in running]
 
 
-def test_a_throttled_slice_keeps_what_it_was_left_and_the_new_one_has_the_rest(node: Node, board: Board) -> None:
+def test_a_throttled_slice_keeps_what_it_was_left_and_the_new_one_has_the_rest(
+    node: Node, registry: SliceRegistry
+) -> None:
     victim, new = slice_("victim", 600), slice_("new", 900)
-    board.put(victim, Wish(compute_milli=100))
-    board.put(new)
-    kept, got = together(node, board, victim, new)
+    registry.put(victim, Override(compute_milli=100))
+    registry.put(new)
+    kept, got = together(node, registry, victim, new)
     assert all(70_000_000 < ns <= 101_000_000 for ns in kept[1:])
     assert all(abs(ns - 900_000_000) < 20_000_000 for ns in got[1:])
 
 
 def test_a_pause_that_ends_with_its_agents_heart_takes_nothing_from_whoever_came_for_it(
-    node: Node, board: Board
+    node: Node, registry: SliceRegistry
 ) -> None:
     """After two seconds the paused slice may go on: by the operator's least share, out of what nobody was granted."""
     victim, new = slice_("victim", 600), slice_("new", 900)
-    board.put(victim, Wish(paused=True))
-    board.put(new)
-    kept, got = together(node, board, victim, new)
+    registry.put(victim, Override(paused=True))
+    registry.put(new)
+    kept, got = together(node, registry, victim, new)
     assert max(kept[:STALE_S]) < 1_000_000
     assert all(0 < ns <= 51_000_000 for ns in kept[STALE_S + 1 :])
     assert all(abs(ns - 900_000_000) < 20_000_000 for ns in got[1:])

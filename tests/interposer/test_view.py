@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from services.node_agent.strategies.page import GpuRule, Page, Rules
+from services.node_agent.strategies.control_block import ControlBlock, GpuRule, Rules
 from tests.interposer.node import MIB, ROOT, UUID, Container, Node
 
 MACHINE = f"driver 580.95.05\ncuda 13000\ngpu 0 {UUID} NVIDIA_H200 143771 00000000:01:00.0 0 9 0 0 0\n"
@@ -47,6 +47,6 @@ def test_a_program_that_can_go_without_a_driver_finds_none_where_there_is_none(b
     """What it would find is the library, which has nothing to stand in front of."""
     node, rules = Node(built, tmp_path / "node"), Rules(gpus=(GpuRule(uuid=UUID),))
     assert node.container("a", rules).run("lookup") == [1]
-    without = Container(node, Page(tmp_path / "b", lambda: 0))
-    without.page.order(rules, context_bytes=0, driver_path="/nowhere")
+    without = Container(node, ControlBlock(tmp_path / "b", lambda: 0))
+    without.control_block.write(rules, context_bytes=0, driver_path="/nowhere")
     assert without.run("lookup", LD_LIBRARY_PATH="") == [0]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from services.node_agent.strategies.page import GpuRule, Page, Rules, folder_name
+from services.node_agent.strategies.control_block import ControlBlock, GpuRule, Rules, folder_name
 from tests.interposer.node import UUID, Container, Node, numbers
 
 MS = 1_000_000
@@ -49,7 +49,7 @@ def test_what_passed_for_want_of_patience_is_a_debt(built: Path, tmp_path: Path)
 def test_a_thread_that_waits_keeps_no_other_from_launching_what_is_waited_for(built: Path, tmp_path: Path) -> None:
     """More launches on one stream than the library has events for: none of them waits with the lock held."""
     node, low = Node(built, tmp_path, clients=1), ("low", "main")
-    Page(node.folder / folder_name(low), lambda: 0)
+    ControlBlock(node.folder / folder_name(low), lambda: 0)
     high = node.container("high", Rules(gpus=(GpuRule(uuid=UUID),), peers=(low,)))
     (took,) = high.run("awaits", "thread")
     assert took <= 1000 * MS

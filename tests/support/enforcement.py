@@ -63,12 +63,12 @@ async def started(bus: NatsBus, kubelet: FakeKubelet, name: str, **how: Any) -> 
     return await kubelet.start_container(one)
 
 
-def page(host: Path, name: str) -> Path:
+def control_block(host: Path, name: str) -> Path:
     return host / "run" / "slices" / f"{uid(name)}-main"
 
 
 def orders(host: Path, name: str) -> layout.Orders:
-    return layout.Orders.from_buffer_copy((page(host, name) / "orders").read_bytes())
+    return layout.Orders.from_buffer_copy((control_block(host, name) / "orders").read_bytes())
 
 
 def mounts(host: Path, cdi_name: str) -> dict[str, dict[str, Any]]:
@@ -94,14 +94,14 @@ async def offered(bus: NatsBus) -> tuple[str, ...]:
 
 def count(host: Path, name: str, mib: int) -> None:
     """As the interposer does."""
-    with (page(host, name) / "counters").open("r+b") as file:
+    with (control_block(host, name) / "counters").open("r+b") as file:
         file.seek(layout.Counters.gpu.offset)
         file.write((mib << 20).to_bytes(8, "little"))
 
 
 def at_work(host: Path, name: str) -> None:
     """As its interposer says, and for long."""
-    with (page(host, name) / "signal").open("r+b") as file:
+    with (control_block(host, name) / "signal").open("r+b") as file:
         file.seek(layout.Signal.gpu.offset + layout.SignalGpu.busy_until_ns.offset)
         file.write((1 << 62).to_bytes(8, "little"))
 

@@ -13,8 +13,8 @@ import msgspec
 
 from services.node_agent.canary import verdict
 from services.node_agent.canary.verdict import Proof
-from services.node_agent.strategies.interposer import INSIDE
-from services.node_agent.strategies.page import GpuRule, Page, Rules, remove
+from services.node_agent.strategies.control_block import ControlBlock, GpuRule, Rules, remove
+from services.node_agent.strategies.interposer import CONTAINER_DIR
 
 LIMIT_BYTES = 512 << 20
 CHUNK_KIB = 16 << 10
@@ -83,14 +83,14 @@ class Canary:
 
     async def _probe(self, rule: GpuRule, index: int, *what: str) -> list[dict[str, Any]]:
         remove(self._folder)
-        page = Page(self._folder, self._clock)
+        control_block = ControlBlock(self._folder, self._clock)
         try:
-            page.order(Rules(gpus=(rule,)), context_bytes=0, driver_path=self._libcuda)
+            control_block.write(Rules(gpus=(rule,)), context_bytes=0, driver_path=self._libcuda)
             return await self._lines(
                 index, self._under(self._folder, [str(self._build / "probe"), self._libcuda, *what])
             )
         finally:
-            page.close()
+            control_block.close()
             remove(self._folder)
 
     async def _lines(self, index: int, command: Sequence[str]) -> list[dict[str, Any]]:
@@ -132,4 +132,4 @@ def in_a_namespace(library: Path) -> Callable[[Path, Sequence[str]], Sequence[st
     script = 'mkdir -p "$2" && mount --bind "$1" "$2" && shift 2 && LD_PRELOAD="$1" && export LD_PRELOAD && shift && exec "$@"'
 
     own = ["unshare", "--mount", "--propagation", "private", "--", "sh", "-c", script, "sh"]
-    return lambda folder, command: [*own, str(folder), INSIDE, str(library), *command]
+    return lambda folder, command: [*own, str(folder), CONTAINER_DIR, str(library), *command]

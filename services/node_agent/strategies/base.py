@@ -13,7 +13,7 @@ are built and those that are to come:
 | driver (r615) | symbol in NVML | limit keyed on the pod's cgroup | - | the same call again | NVML | limit lifted |
 | remote | endpoint's canary | a server in a slice of the other node | client, endpoint | passed on to that node | passed on | server ended |
 
-Live resize is `adjust` with a `Wish` of other amounts. What blocks or may hang goes to a worker inside the driver.
+Live resize is `adjust` with a `Override` of other amounts. What blocks or may hang goes to a worker inside the driver.
 
 The rule when a strategy is chosen stands in its file (`CHOSEN`), for people; placement's `shared.book.shares.strategy_for` is
 that rule for programs.
@@ -26,7 +26,7 @@ from typing import Protocol
 import msgspec
 
 from services.node_agent.cdi.spec import ContainerEdits
-from services.node_agent.strategies.rules import Wish
+from services.node_agent.strategies.rules import Override
 from services.node_agent.strategies.slices import Key, Slice
 from shared.model.gpu import Isolation, Strategy
 
@@ -70,9 +70,9 @@ class Driver(Protocol):
     async def probe(self) -> Offer:
         """Whether the node can offer it now. May be asked at any time, and answers from what is known: a canary runs elsewhere."""
 
-    def prepare(self, slice_: Slice, wish: Wish | None = None) -> None:
+    def prepare(self, slice_: Slice, override: Override | None = None) -> None:
         """Everything that must stand before the container starts. The same slice again changes nothing: containers restart.
-        `wish`: what it begins with; None: what was wished last.
+        `override`: what it begins with; None: what was wished last.
 
         Raises OSError or ValueError: then the container must not start, and nothing is left behind.
         """
@@ -80,7 +80,7 @@ class Driver(Protocol):
     def edits(self, slice_: Slice) -> ContainerEdits:
         """What the container gets besides its GPU. Of a slice that was prepared."""
 
-    def adjust(self, key: Key, wish: Wish) -> None:
+    def adjust(self, key: Key, override: Override) -> None:
         """Changes a running slice at once, within its grant. Raises Unadjustable, KeyError where it is not known."""
 
     def observe(self, key: Key) -> tuple[Observed, ...]:

@@ -12,11 +12,11 @@ import msgspec
 
 from services.node_agent.strategies.slices import Key
 
-SEEN = 2
+MIN_SAMPLES = 2
 """Samples in a row: the page is read a moment before NVML, and an allocation may come between."""
 
 
-class Held(msgspec.Struct, frozen=True, kw_only=True):
+class PodMemory(msgspec.Struct, frozen=True, kw_only=True):
     """One pod's memory on one GPU: what NVML sees, what its pages admit, what it was granted."""
 
     uid: str
@@ -30,7 +30,7 @@ class Held(msgspec.Struct, frozen=True, kw_only=True):
 class Escape(msgspec.Struct, frozen=True, kw_only=True):
     """`over_mib`: beyond the grant. `hidden_mib`: beyond what the pages admit. One of them is above 0."""
 
-    held: Held
+    held: PodMemory
     hidden_mib: int
     over_mib: int
 
@@ -43,31 +43,33 @@ class Escape(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-class Escapes:
+class EscapeDetector:
     def __init__(self, slack_mib: int) -> None:
         """`slack_mib`: what contexts take that no page counts."""
         self._slack_mib = slack_mib
         self._times: dict[tuple[str, str], int] = {}
 
-    def look(self, held: Iterable[Held]) -> tuple[Escape, ...]:
+    def update(self, held: Iterable[PodMemory]) -> tuple[Escape, ...]:
         """Those that have been seen often enough."""
         found = {(h.uid, h.uuid): escape for h in held if (escape := self._escape(h)) is not None}
         self._times = {key: self._times.get(key, 0) + 1 for key in found}
-        return tuple(escape for key, escape in sorted(found.items()) if self._times[key] >= SEEN)
+        return tuple(escape for key, escape in sorted(found.items()) if self._times[key] >= MIN_SAMPLES)
 
-    def _escape(self, held: Held) -> Escape | None:
+    def _escape(self, held: PodMemory) -> Escape | None:
         hidden = max(0, held.seen_mib - held.counted_mib - self._slack_mib)
         over = max(0, held.seen_mib - held.granted_mib - self._slack_mib)
         return Escape(held=held, hidden_mib=hidden, over_mib=over) if hidden or over else None
 
 
-def by_pod(seen_mib: Mapping[tuple[str, str], int], pages: Iterable[tuple[Key, str, int, int]]) -> list[Held]:
-    """`seen_mib` by (pod, GPU); `pages`: key, GPU, counted and granted MiB. Pods of which a page is not known are left out."""
+def pod_memory(
+    seen_mib: Mapping[tuple[str, str], int], control_blocks: Iterable[tuple[Key, str, int, int]]
+) -> list[PodMemory]:
+    """`seen_mib` by (pod, GPU); `control_blocks`: key, GPU, counted and granted MiB. Pods of which a page is not known are left out."""
     grouped: dict[tuple[str, str], list[tuple[Key, int, int]]] = {}
-    for key, uuid, counted, granted in pages:
+    for key, uuid, counted, granted in control_blocks:
         grouped.setdefault((key[0], uuid), []).append((key, counted, granted))
     return [
-        Held(
+        PodMemory(
             uid=uid,
             uuid=uuid,
             containers=tuple(key for key, _, _ in group),

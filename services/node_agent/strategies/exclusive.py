@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from services.node_agent.cdi.spec import ContainerEdits
 from services.node_agent.strategies.base import Observed, Offer, Unadjustable
-from services.node_agent.strategies.rules import Wish
+from services.node_agent.strategies.rules import Override
 from services.node_agent.strategies.slices import Key, Slice
 from shared.model.gpu import Isolation, Strategy
 
@@ -18,13 +18,13 @@ class Exclusive:
     async def probe(self) -> Offer:
         return Offer(ok=True)
 
-    def prepare(self, slice_: Slice, wish: Wish | None = None) -> None:
+    def prepare(self, slice_: Slice, override: Override | None = None) -> None:
         """Nothing."""
 
     def edits(self, slice_: Slice) -> ContainerEdits:  # noqa: ARG002 - as base.Driver
         return ContainerEdits()
 
-    def adjust(self, key: Key, wish: Wish) -> None:  # noqa: ARG002 - as base.Driver
+    def adjust(self, key: Key, override: Override) -> None:  # noqa: ARG002 - as base.Driver
         raise Unadjustable(f"a slice of strategy {self.name} has no handle on its work; it can only be evicted")
 
     def observe(self, key: Key) -> tuple[Observed, ...]:  # noqa: ARG002 - as base.Driver

@@ -6,7 +6,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from services.node_agent.strategies.interposer import LIBRARY_INSIDE, PRELOAD
+from services.node_agent.strategies.interposer import CONTAINER_LIBRARY, PRELOAD
 
 LIBRARY = "libkerf.so"
 
@@ -20,5 +20,5 @@ def install(build: Path, folder: Path, digest: str) -> Path:
         shutil.copyfile(build / LIBRARY, beside)
         beside.chmod(0o755)
         beside.replace(at / LIBRARY)
-    (at / PRELOAD).write_text(f"{LIBRARY_INSIDE}\n")
+    (at / PRELOAD).write_text(f"{CONTAINER_LIBRARY}\n")
     return at / LIBRARY

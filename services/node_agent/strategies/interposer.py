@@ -7,17 +7,17 @@ from pathlib import Path
 
 from services.node_agent.cdi.spec import ContainerEdits, Mount
 from services.node_agent.strategies.base import Observed, Offer
-from services.node_agent.strategies.board import Board
-from services.node_agent.strategies.page import NAMES, PEERS, GpuReading, Reading
-from services.node_agent.strategies.rules import Wish
+from services.node_agent.strategies.control_block import FILE_NAMES, PEERS, GpuReading, Reading
+from services.node_agent.strategies.rules import Override
+from services.node_agent.strategies.slice_registry import SliceRegistry
 from services.node_agent.strategies.slices import Key, Part, Slice
 from shared.model.gpu import Isolation, Strategy
 from shared.model.units import MIB
 
 CHOSEN = "a part of a GPU with compute named, on a node whose canary has proven the limits"
-INSIDE = "/run/kerf"
+CONTAINER_DIR = "/run/kerf"
 """Where the page stands in the container; the library knows no other place."""
-LIBRARY_INSIDE = f"{INSIDE}/libkerf.so"
+CONTAINER_LIBRARY = f"{CONTAINER_DIR}/libkerf.so"
 PRELOAD = "ld.so.preload"
 _BIND = ("bind", "nosuid", "nodev")
 
@@ -26,41 +26,43 @@ class Interposer:
     name: Strategy = "interposer"
     promise: Isolation = "firm"
 
-    def __init__(self, board: Board, library: Path, offer: Callable[[], Offer], clock: Callable[[], int]) -> None:
+    def __init__(
+        self, registry: SliceRegistry, library: Path, offer: Callable[[], Offer], clock: Callable[[], int]
+    ) -> None:
         """`library`: on the host, beside its `ld.so.preload`. `offer`: what the canary says. `clock`: nanoseconds."""
-        self._board, self._library, self._offer, self._clock = board, library, offer, clock
+        self._registry, self._library, self._offer, self._clock = registry, library, offer, clock
         self._last: dict[Key, tuple[int, Reading]] = {}
 
     async def probe(self) -> Offer:
         return self._offer()
 
-    def prepare(self, slice_: Slice, wish: Wish | None = None) -> None:
-        self._board.put(slice_, wish)
+    def prepare(self, slice_: Slice, override: Override | None = None) -> None:
+        self._registry.put(slice_, override)
 
     def edits(self, slice_: Slice) -> ContainerEdits:
         """The linker's own list rather than LD_PRELOAD: an environment is easily unset, and inherited by nobody after sudo."""
-        folder = self._board.folder(slice_.key)
+        folder = self._registry.folder(slice_.key)
         files = tuple(
             Mount(
                 host_path=str(folder / name),
-                container_path=f"{INSIDE}/{name}",
+                container_path=f"{CONTAINER_DIR}/{name}",
                 options=(*_BIND, "ro" if name == "orders" else "rw"),
             )
-            for name in NAMES
+            for name in FILE_NAMES
         )
-        peers = Mount(host_path=str(folder / PEERS), container_path=f"{INSIDE}/{PEERS}", options=(*_BIND, "ro"))
-        library = Mount(host_path=str(self._library), container_path=LIBRARY_INSIDE, options=(*_BIND, "ro"))
+        peers = Mount(host_path=str(folder / PEERS), container_path=f"{CONTAINER_DIR}/{PEERS}", options=(*_BIND, "ro"))
+        library = Mount(host_path=str(self._library), container_path=CONTAINER_LIBRARY, options=(*_BIND, "ro"))
         preload = Mount(
             host_path=str(self._library.with_name(PRELOAD)), container_path=f"/etc/{PRELOAD}", options=(*_BIND, "ro")
         )
         return ContainerEdits(mounts=(library, *files, peers, preload))
 
-    def adjust(self, key: Key, wish: Wish) -> None:
-        self._board.wish(key, wish)
+    def adjust(self, key: Key, override: Override) -> None:
+        self._registry.set_override(key, override)
 
     def observe(self, key: Key) -> tuple[Observed, ...]:
-        found = self._board.read(key)
-        slice_ = next((s for s in self._board.slices if s.key == key), None)
+        found = self._registry.read(key)
+        slice_ = next((s for s in self._registry.slices if s.key == key), None)
         if found is None or slice_ is None:
             return ()
         if found.damage:
@@ -83,27 +85,27 @@ class Interposer:
 
     def release(self, key: Key) -> None:
         self._last.pop(key, None)
-        self._board.drop(key)
+        self._registry.drop(key)
 
 
 def _observed(gpu: GpuReading, before: GpuReading | None, limit: Part, span_ns: int) -> Observed:
     if before is None or span_ns <= 0:
         used = waited = None
     else:
-        used = _sane((gpu.used_ns - before.used_ns) * 1000 // span_ns)
-        waited = _sane((gpu.waited_ns - before.waited_ns) * 1000 // span_ns)
+        used = _clamped((gpu.used_ns - before.used_ns) * 1000 // span_ns)
+        waited = _clamped((gpu.waited_ns - before.waited_ns) * 1000 // span_ns)
     return Observed(
         uuid=gpu.uuid,
         memory_limit_mib=limit.memory_mib,
         memory_mib=-(-gpu.account_bytes // MIB),
         peak_mib=-(-gpu.peak_bytes // MIB),
-        refused=_sane(gpu.refused),
+        refused=_clamped(gpu.refused),
         compute_limit_milli=limit.compute_milli,
         compute_milli=used,
         waited_milli=waited,
     )
 
 
-def _sane(amount: int) -> int:
+def _clamped(amount: int) -> int:
     """The counters are the container's own: they can say anything."""
     return max(0, min(amount, 1 << 31))

@@ -53,7 +53,7 @@ class Journal:
         self._path = path
         self.held: dict[int, int] = {}
 
-    def left(self) -> dict[int, int]:
+    def leftovers(self) -> dict[int, int]:
         """What one before us left, of processes that still are the same."""
         try:
             found = {int(pid): int(begun) for pid, begun in json.loads(self._path.read_text()).items()}
@@ -85,7 +85,7 @@ class Worker:
         begun = driver.cuInit(0)
         if begun:
             raise OSError(f"cuInit says {begun}")
-        for pid, since in journal.left().items():
+        for pid, since in journal.leftovers().items():
             journal.held[pid] = since
         self.undo()
 

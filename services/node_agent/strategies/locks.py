@@ -51,9 +51,9 @@ class Locks:
         self._closed = False
         self.held: set[int] = set()
 
-    def left(self) -> bool:
+    def has_leftovers(self) -> bool:
         """Whether an earlier agent may have left somebody locked."""
-        return bool(lock_worker.Journal(self._journal).left())
+        return bool(lock_worker.Journal(self._journal).leftovers())
 
     async def start(self) -> None:
         """Undoes what an earlier agent left. Raises LockError where this driver has no locks."""
@@ -105,7 +105,7 @@ class Locks:
             found = await self._ask(f"state {pid}")
         return found if found >= 0 else None
 
-    async def beat(self) -> None:
+    async def heartbeat(self) -> None:
         """To be called more often than the worker's patience lasts, while anybody is locked. Whoever was unlocked meanwhile,
         by a worker that lost its patience or by the successor of one that died, is `held` no more. Raises LockError."""
         async with self._serial:

@@ -20,8 +20,8 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from services.node_agent.strategies import layout
-from services.node_agent.strategies.page import GpuRule, Rules
-from services.node_agent.strategies.quantum import LEAST_TOGETHER_MILLI
+from services.node_agent.strategies.control_block import GpuRule, Rules
+from services.node_agent.strategies.quantum_scheduler import MAX_FLOOR_SUM_MILLI
 from services.node_agent.strategies.slices import Key, Part, Slice
 from shared.model.units import MIB, WHOLE_GPU_MILLI
 
@@ -38,7 +38,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     are many: together it is half of the time at most, and nothing that is reserved."""
 
 
-class Wish(msgspec.Struct, frozen=True, kw_only=True):
+class Override(msgspec.Struct, frozen=True, kw_only=True):
     """What somebody (preemption, an operator) wants of a running slice beside its grant. It can only take away."""
 
     paused: bool = False
@@ -50,7 +50,7 @@ class Wish(msgspec.Struct, frozen=True, kw_only=True):
     """GPUs that it may not begin work on now, by UUID."""
 
 
-NOTHING = Wish()
+NO_OVERRIDE = Override()
 
 
 def check(slice_: Slice) -> None:
@@ -61,46 +61,46 @@ def check(slice_: Slice) -> None:
         layout.uuid_bytes(part.uuid)
 
 
-def plan(slices: Iterable[Slice], policy: Policy, wishes: Mapping[Key, Wish]) -> dict[Key, Rules]:
+def plan(slices: Iterable[Slice], policy: Policy, overrides: Mapping[Key, Override]) -> dict[Key, Rules]:
     """The rules of every slice, by its key."""
-    all_of = sorted((_as_wished(s, wishes.get(s.key, NOTHING)) for s in slices), key=lambda s: s.key)
+    all_of = sorted((_apply_override(s, overrides.get(s.key, NO_OVERRIDE)) for s in slices), key=lambda s: s.key)
     on: dict[str, list[Slice]] = {}
     for slice_ in all_of:
         for part in slice_.parts:
             on.setdefault(part.uuid, []).append(slice_)
-    return {slice_.key: _rules(slice_, on, policy, wishes.get(slice_.key, NOTHING)) for slice_ in all_of}
+    return {slice_.key: _rules(slice_, on, policy, overrides.get(slice_.key, NO_OVERRIDE)) for slice_ in all_of}
 
 
-def _as_wished(slice_: Slice, wish: Wish) -> Slice:
+def _apply_override(slice_: Slice, override: Override) -> Slice:
     """With the compute that is left to it, so that others' windows may lie where it had its own."""
-    if not wish.paused and wish.compute_milli >= WHOLE_GPU_MILLI:
+    if not override.paused and override.compute_milli >= WHOLE_GPU_MILLI:
         return slice_
     parts = tuple(
-        msgspec.structs.replace(part, compute_milli=min(part.compute_milli, wish.compute_milli))
+        msgspec.structs.replace(part, compute_milli=min(part.compute_milli, override.compute_milli))
         for part in slice_.parts
     )
     less = msgspec.structs.replace(slice_, parts=parts)
-    return msgspec.structs.replace(less, suspension=wish.paused or not less.reserved)
+    return msgspec.structs.replace(less, suspension=override.paused or not less.reserved)
 
 
-def _rules(mine: Slice, on: Mapping[str, list[Slice]], policy: Policy, wish: Wish) -> Rules:
+def _rules(mine: Slice, on: Mapping[str, list[Slice]], policy: Policy, override: Override) -> Rules:
     others = {s.key: s for part in mine.parts for s in on[part.uuid] if s.key != mine.key}
-    before = tuple(key for key, s in sorted(others.items()) if _goes_first(s, mine))
+    before = tuple(key for key, s in sorted(others.items()) if _has_precedence(s, mine))
     gpus = tuple(
-        _gpu(mine, part, on[part.uuid], policy, wish, bounded=bool(before) or mine.reserved) for part in mine.parts
+        _gpu(mine, part, on[part.uuid], policy, override, bounded=bool(before) or mine.reserved) for part in mine.parts
     )
     if not before:
         # Only with peers are its launches timed and its signal kept; of those behind it a few are as good as all. Whose window
         # begins waits a moment for those beside it, so that work that ran past a window's end meets nobody.
         beside = tuple(key for key, s in sorted(others.items()) if mine.reserved and s.reserved)
-        behind = tuple(key for key, s in sorted(others.items()) if _goes_first(mine, s))
-        return Rules(gpus=gpus, paused=wish.paused, peers=(beside + behind)[: layout.MAX_PEERS])
+        behind = tuple(key for key, s in sorted(others.items()) if _has_precedence(mine, s))
+        return Rules(gpus=gpus, paused=override.paused, peers=(beside + behind)[: layout.MAX_PEERS])
     idle_for_ns = policy.idle_for_us * 1000
     return Rules(
         gpus=gpus,
         low=True,
-        paused=wish.paused,
-        floor_milli=min(_floor(mine, on, policy), wish.compute_milli),
+        paused=override.paused,
+        floor_milli=min(_floor(mine, on, policy), override.compute_milli),
         idle_for_ns=idle_for_ns,
         peers=before,
     )
@@ -111,27 +111,27 @@ def _floor(mine: Slice, on: Mapping[str, list[Slice]], policy: Policy) -> int:
     floors = [policy.least_milli]
     for part in mine.parts:
         on_it = on[part.uuid]
-        waiting = sum(any(_goes_first(other, s) for other in on_it) for s in on_it)
+        waiting = sum(any(_has_precedence(other, s) for other in on_it) for s in on_it)
         free = WHOLE_GPU_MILLI - sum(_milli(s, part.uuid) for s in on_it if s.reserved)
-        floors.append(max(0, min(free, LEAST_TOGETHER_MILLI)) // max(1, waiting))
+        floors.append(max(0, min(free, MAX_FLOOR_SUM_MILLI)) // max(1, waiting))
     return min(floors)
 
 
-def _goes_first(one: Slice, other: Slice) -> bool:
+def _has_precedence(one: Slice, other: Slice) -> bool:
     if one.reserved or other.reserved:
         return one.reserved and not other.reserved
     return one.rank > other.rank
 
 
-def _gpu(mine: Slice, part: Part, on_it: list[Slice], policy: Policy, wish: Wish, *, bounded: bool) -> GpuRule:
-    memory_mib = min(part.memory_mib, wish.memory_mib.get(part.uuid, part.memory_mib))
-    compute = min(part.compute_milli or WHOLE_GPU_MILLI, wish.compute_milli)
+def _gpu(mine: Slice, part: Part, on_it: list[Slice], policy: Policy, override: Override, *, bounded: bool) -> GpuRule:
+    memory_mib = min(part.memory_mib, override.memory_mib.get(part.uuid, part.memory_mib))
+    compute = min(part.compute_milli or WHOLE_GPU_MILLI, override.compute_milli)
     rule = GpuRule(
         uuid=part.uuid,
         memory_limit_bytes=memory_mib * MIB,
         compute_milli=compute if compute < WHOLE_GPU_MILLI else 0,
         in_flight_us=policy.in_flight_us if bounded and len(on_it) > 1 else 0,
-        gate_closed=part.uuid in wish.closed,
+        gate_closed=part.uuid in override.closed,
     )
     reserved = [s for s in on_it if s.reserved]
     if not mine.reserved or len(reserved) < 2:

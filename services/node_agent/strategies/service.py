@@ -21,23 +21,23 @@ from services.node_agent.devices.cgroups import Owner
 from services.node_agent.devices.usage import GpuProcesses
 from services.node_agent.release.cgroups import PodCgroups
 from services.node_agent.strategies.advisory import Advisory
+from services.node_agent.strategies.attribution import attribute_by_gpu, container_of, control_blocks_of
 from services.node_agent.strategies.base import Driver, Observed
-from services.node_agent.strategies.blame import by_gpu, container_of, pages_of
-from services.node_agent.strategies.board import Board
-from services.node_agent.strategies.escapes import Escape, Escapes, by_pod
+from services.node_agent.strategies.checkpointing import Checkpointer
+from services.node_agent.strategies.escapes import Escape, EscapeDetector, pod_memory
 from services.node_agent.strategies.exclusive import Exclusive
 from services.node_agent.strategies.install import install
 from services.node_agent.strategies.interposer import Interposer
 from services.node_agent.strategies.locks import LockError, Locks
-from services.node_agent.strategies.overruns import Overrun, Overruns, Ration, of_pods, rationed
-from services.node_agent.strategies.quantum import Pace
-from services.node_agent.strategies.rules import NOTHING, Policy
-from services.node_agent.strategies.show import show
+from services.node_agent.strategies.overuse import Overuse, OveruseDetector, ThrottleQuota, pod_usage, update_quotas
+from services.node_agent.strategies.quantum_scheduler import QuantumPolicy
+from services.node_agent.strategies.rules import NO_OVERRIDE, Policy
+from services.node_agent.strategies.slice_metrics import register_metrics
+from services.node_agent.strategies.slice_registry import SliceRegistry
 from services.node_agent.strategies.slices import Key, Slice, slice_of
-from services.node_agent.strategies.suspension import Suspender, wished
+from services.node_agent.strategies.suspension import Suspender, override_for
 from services.node_agent.strategies.time_slice import TimeSlice
-from services.node_agent.strategies.to_host import ToHost
-from services.node_agent.strategies.turns import TurnKeeper
+from services.node_agent.strategies.time_slicing import TimeSlicer
 from shared.contracts.commands import Evict
 from shared.contracts.node_commands import LiveSlice
 from shared.contracts.samples import SliceUse
@@ -46,7 +46,7 @@ from shared.model.grant import ContainerGrant, GpuShare, Grant
 from shared.model.units import MIB
 from shared.service import Context
 
-BEAT_S = 0.5
+HEARTBEAT_S = 0.5
 """A page's orders to wait end 2 s after the agent's last sign of life."""
 EVICT_AGAIN_S = 30.0
 
@@ -76,26 +76,30 @@ class Strategies:
         policy = Policy(
             period_us=config.period_ms * 1000, in_flight_us=config.in_flight_us, least_milli=config.least_milli
         )
-        self._board = Board(run / "slices", policy, clock, self._costs)
+        self._registry = SliceRegistry(run / "slices", policy, clock, self._costs)
         library = Path(config.library_dir) / self._keeper.library / LIBRARY
         self._drivers: dict[Strategy, Driver] = {
             "exclusive": Exclusive(),
             "advisory": Advisory(),
-            "interposer": Interposer(self._board, library, self._keeper.offer, clock),
-            "time_slice": TimeSlice(self._board, library, self._keeper.offer, clock),
+            "interposer": Interposer(self._registry, library, self._keeper.offer, clock),
+            "time_slice": TimeSlice(self._registry, library, self._keeper.offer, clock),
         }
-        self._to_host = ToHost(Locks(self._libcuda(), run / "parked.json"), PodCgroups(Path(config.cgroup_dir)))
-        self._suspender = Suspender(self._board, self._drivers, agent.live, self._to_host)
-        self._escapes = Escapes(config.escape_slack_mib)
-        self._overruns = Overruns(config.escape_slack_milli, config.escape_window_s)
-        self._over: dict[tuple[str, str], Overrun] = {}
-        self._rations: dict[tuple[str, str], Ration] = {}
+        self._checkpointer = Checkpointer(
+            Locks(self._libcuda(), run / "parked.json"), PodCgroups(Path(config.cgroup_dir))
+        )
+        self._suspender = Suspender(self._registry, self._drivers, agent.live, self._checkpointer)
+        self._escape_detector = EscapeDetector(config.escape_slack_mib)
+        self._overuse_detector = OveruseDetector(config.escape_slack_milli, config.escape_window_s)
+        self._overused: dict[tuple[str, str], Overuse] = {}
+        self._quotas: dict[tuple[str, str], ThrottleQuota] = {}
         self._locks = Locks(self._libcuda(), run / "locks.json")
-        self._turns = TurnKeeper(self._board, self._locks, Pace(least_milli=config.least_milli), clock)
+        self._time_slicer = TimeSlicer(
+            self._registry, self._locks, QuantumPolicy(least_milli=config.least_milli), clock
+        )
         self._observed: dict[tuple[Key, str], Observed] = {}
         self._hidden: dict[tuple[str, str], Escape] = {}
         self._evicted_s: dict[str, float] = {}
-        show(ctx.metrics, agent.live, lambda: self._observed, lambda: self._hidden, lambda: self._over)
+        register_metrics(ctx.metrics, agent.live, lambda: self._observed, lambda: self._hidden, lambda: self._overused)
 
     def offered(self, driver_version: str) -> tuple[Strategy, ...]:
         """What the node offers beside what every node does."""
@@ -112,22 +116,22 @@ class Strategies:
                 )
         self._adopt()
         self._ctx.on_drain(self._close)
-        if self._config.escapes == "lock" or self._locks.left():
+        if self._config.escapes == "lock" or self._locks.has_leftovers():
             await self._undo_locks(self._locks)
-        if self._to_host.locks.left():
-            await self._undo_locks(self._to_host.locks)
+        if self._checkpointer.locks.has_leftovers():
+            await self._undo_locks(self._checkpointer.locks)
         if self._config.escapes == "lock":
-            self._ctx.spawn(self._turns.keep(), name="turns")
+            self._ctx.spawn(self._time_slicer.run(), name="turns")
         if self._config.enforce == "proven":
 
             async def proven() -> None:
-                self._board.say()
+                self._registry.refresh()
                 await say()
 
             self._ctx.spawn(
                 self._keeper.keep(lambda: self._agent.inventory, self._agent.occupied, proven), name="canary"
             )
-        self._ctx.spawn(self._beats(), name="pages")
+        self._ctx.spawn(self._heartbeats(), name="pages")
 
     def edits(self, order: m.HandOver, grant: Grant | None) -> ContainerEdits:
         """What the container gets of its strategy, which is prepared. Raises OSError or ValueError: then it must not start."""
@@ -136,7 +140,10 @@ class Strategies:
             return ContainerEdits()
         slice_ = slice_of(order.uid, order.container, order.share, grant, self._config.node)
         driver.prepare(
-            slice_, wished(order.suspension, self._board.wished(slice_.key), [part.uuid for part in slice_.parts])
+            slice_,
+            override_for(
+                order.suspension, self._registry.override_of(slice_.key), [part.uuid for part in slice_.parts]
+            ),
         )
         return driver.edits(slice_)
 
@@ -152,27 +159,27 @@ class Strategies:
     def keep_only(self, containers: Iterable[Key]) -> None:
         """All others are gone for good. Raises OSError."""
         kept = set(containers)
-        for slice_ in self._board.slices:
+        for slice_ in self._registry.slices:
             if slice_.key not in kept:
                 self._drivers[slice_.strategy].release(slice_.key)
-        self._board.keep_only(kept)
+        self._registry.keep_only(kept)
 
     # --- devices.meter.Observer ---------------------------------------------------------------------------------
 
     async def saw(self, found: tuple[GpuProcesses, ...]) -> None:
         """Limit against truth of all slices, and what got past them."""
         self._observed = {}
-        pages = []
-        for slice_ in self._board.slices:
+        control_blocks = []
+        for slice_ in self._registry.slices:
             for observed in self._observe(slice_):
                 self._observed[slice_.key, observed.uuid] = observed
-                pages.append((slice_.key, observed.uuid, observed.memory_mib or 0, observed.memory_limit_mib))
+                control_blocks.append((slice_.key, observed.uuid, observed.memory_mib or 0, observed.memory_limit_mib))
         seen, used, pids = self._seen(found)
-        escapes = self._escapes.look(by_pod(seen, pages))
+        escapes = self._escape_detector.update(pod_memory(seen, control_blocks))
         self._hidden = {(escape.held.uid, escape.held.uuid): escape for escape in escapes}
-        overruns = self._overruns.look(self._clock() / 1e9, of_pods(used, self._board.slices))
-        self._over = {(over.used.uid, over.used.uuid): over for over in overruns}
-        self._act(escapes, overruns, pids, self._blamed(escapes, found))
+        overuses = self._overuse_detector.update(self._clock() / 1e9, pod_usage(used, self._registry.slices))
+        self._overused = {(over.used.uid, over.used.uuid): over for over in overuses}
+        self._act(escapes, overuses, pids, self._attributed(escapes, found))
 
     def beside(self, uuid: str, use: SliceUse) -> SliceUse:
         mine = {
@@ -182,9 +189,9 @@ class Strategies:
         }
         if not mine:
             return use
-        strategies = {slice_.key: slice_.strategy for slice_ in self._board.slices}
+        strategies = {slice_.key: slice_.strategy for slice_ in self._registry.slices}
         times = [seen.compute_milli for seen in mine.values() if seen.compute_milli is not None]
-        escape, over = self._hidden.get((use.uid, uuid)), self._over.get((use.uid, uuid))
+        escape, over = self._hidden.get((use.uid, uuid)), self._overused.get((use.uid, uuid))
         return msgspec.structs.replace(
             use,
             strategy=strategies.get(next(iter(mine))),
@@ -211,7 +218,7 @@ class Strategies:
         self, found: tuple[GpuProcesses, ...]
     ) -> tuple[dict[tuple[str, str], int], dict[tuple[str, str], int], dict[tuple[str, str], frozenset[int]]]:
         """MiB, per mille of the GPU's time, and PIDs by pod and GPU, of all pods that have a page."""
-        ours = {slice_.uid for slice_ in self._board.slices}
+        ours = {slice_.uid for slice_ in self._registry.slices}
         mib: dict[tuple[str, str], int] = {}
         milli: dict[tuple[str, str], int] = {}
         pids: dict[tuple[str, str], frozenset[int]] = {}
@@ -227,38 +234,42 @@ class Strategies:
                     mib[key] = mib.get(key, 0) + process.mib
         return mib, milli, pids
 
-    def _blamed(
+    def _attributed(
         self, escapes: tuple[Escape, ...], found: tuple[GpuProcesses, ...]
     ) -> dict[str, dict[Key, frozenset[int]]]:
         """By GPU: the containers that got past their slices, and their processes."""
         if not escapes:
             return {}
-        pages, proc = (
-            pages_of({slice_.key: self._board.folder(slice_.key) for slice_ in self._board.slices}),
+        control_blocks, proc = (
+            control_blocks_of({slice_.key: self._registry.folder(slice_.key) for slice_ in self._registry.slices}),
             self._config.host().proc,
         )
         counted = {which: seen.memory_mib or 0 for which, seen in self._observed.items()}
-        return by_gpu(
-            (escape.held for escape in escapes), found, counted, self._owner, lambda pid: container_of(pid, pages, proc)
+        return attribute_by_gpu(
+            (escape.held for escape in escapes),
+            found,
+            counted,
+            self._owner,
+            lambda pid: container_of(pid, control_blocks, proc),
         )
 
     def _act(
         self,
         escapes: tuple[Escape, ...],
-        overruns: tuple[Overrun, ...],
+        overuses: tuple[Overuse, ...],
         pids: Mapping[tuple[str, str], frozenset[int]],
-        blamed: Mapping[str, Mapping[Key, frozenset[int]]],
+        attributed: Mapping[str, Mapping[Key, frozenset[int]]],
     ) -> None:
         for escape in escapes:
-            who = sorted(container for uid, container in blamed[escape.held.uuid] if uid == escape.held.uid)
+            who = sorted(container for uid, container in attributed[escape.held.uuid] if uid == escape.held.uid)
             self._ctx.log.warning("slice_escaped", what=escape.sentence, containers=who, policy=self._config.escapes)
-        for over in overruns:
+        for over in overuses:
             self._ctx.log.warning("slice_escaped", what=over.sentence, policy=self._config.escapes)
         if self._config.escapes == "lock":
-            self._rations = rationed(self._rations, overruns, pids)
-            self._turns.know(blamed, self._rations)
+            self._quotas = update_quotas(self._quotas, overuses, pids)
+            self._time_slicer.set_escaped(attributed, self._quotas)
         elif self._config.escapes == "evict":
-            why = {over.used.uid: over.sentence for over in overruns} | {
+            why = {over.used.uid: over.sentence for over in overuses} | {
                 escape.held.uid: escape.sentence for escape in escapes
             }
             self._evict_pods(why)
@@ -286,11 +297,11 @@ class Strategies:
         grants, node = {came.uid: came.grant for came in self._agent.grants()}, self._config.node
         paged = (live for live in self._agent.live() if live.strategy in verdict.PROVES)
         slices = (slice_of(live.uid, live.container, _share(live, node), grants.get(live.uid), node) for live in paged)
-        wishes = {
-            (live.uid, live.container): wished(self._agent.suspension(live.uid), NOTHING, live.gpus)
+        overrides = {
+            (live.uid, live.container): override_for(self._agent.suspension(live.uid), NO_OVERRIDE, live.gpus)
             for live in self._agent.live()
         }
-        for slice_, error in self._board.take_up(slices, wishes):
+        for slice_, error in self._registry.adopt(slices, overrides):
             self._ctx.log.error("slice_not_taken_up", pod=slice_.uid, container=slice_.container, error=str(error))
 
     async def _undo_locks(self, locks: Locks) -> None:
@@ -299,15 +310,15 @@ class Strategies:
         except LockError as error:
             self._ctx.health.set("locks", ok=True, detail=f"what escapes cannot be locked: {error}")
 
-    async def _beats(self) -> None:
+    async def _heartbeats(self) -> None:
         while True:
-            self._board.beat()
-            await asyncio.sleep(BEAT_S)
+            self._registry.heartbeat()
+            await asyncio.sleep(HEARTBEAT_S)
 
     async def _close(self) -> None:
         await self._locks.close()
-        await self._to_host.locks.close()
-        self._board.close()
+        await self._checkpointer.locks.close()
+        self._registry.close()
 
     def _libcuda(self) -> str:
         """The driver's library as this process sees it; the linker's word where the host has none."""

@@ -9,20 +9,20 @@ import msgspec
 
 from services.node_agent.messages import Ask, Done
 from services.node_agent.strategies.base import Driver, Unadjustable
-from services.node_agent.strategies.board import Board
-from services.node_agent.strategies.rules import Wish
+from services.node_agent.strategies.checkpointing import Checkpointer, PartialCheckpoint
+from services.node_agent.strategies.rules import Override
+from services.node_agent.strategies.slice_registry import SliceRegistry
 from services.node_agent.strategies.slices import Key
-from services.node_agent.strategies.to_host import ToHost, Torn
 from shared.contracts.node_commands import LiveSlice
 from shared.model.gpu import Strategy
 from shared.model.suspension import Suspension
 from shared.model.units import MIB, WHOLE_GPU_MILLI
 
-Changed = list[tuple[LiveSlice, Wish]]
+Changed = list[tuple[LiveSlice, Override]]
 """Slices that were told otherwise, with what they were told before."""
 
 
-def wished(suspension: Suspension | None, before: Wish, gpus: Collection[str]) -> Wish:
+def override_for(suspension: Suspension | None, before: Override, gpus: Collection[str]) -> Override:
     """What a slice of these GPUs is told that is suspended so; the rest is as before."""
     if suspension is None:
         return msgspec.structs.replace(before, paused=False, compute_milli=WHOLE_GPU_MILLI, memory_mib={})
@@ -42,12 +42,12 @@ class Suspender:
 
     def __init__(
         self,
-        board: Board,
+        registry: SliceRegistry,
         drivers: Mapping[Strategy, Driver],
         live: Callable[[], tuple[LiveSlice, ...]],
-        to_host: ToHost,
+        checkpointer: Checkpointer,
     ) -> None:
-        self._board, self._drivers, self._live, self._to_host = board, drivers, live, to_host
+        self._registry, self._drivers, self._live, self._checkpointer = registry, drivers, live, checkpointer
         self._serial = asyncio.Lock()
 
     async def suspend(self, ask: Ask) -> Done:
@@ -59,10 +59,10 @@ class Suspender:
                 why = self._beyond(mine, ask.suspension.memory_mib)
             try:
                 if not why and ask.suspension is not None and ask.suspension.action == "checkpoint":
-                    why = await self._to_host.away(ask.uid, tuple(self._bytes(live) for live in mine))
+                    why = await self._checkpointer.checkpoint(ask.uid, tuple(self._bytes(live) for live in mine))
                 elif not why and ask.was is not None and ask.was.action == "checkpoint":
-                    why = await self._to_host.back(ask.uid)
-            except Torn as error:
+                    why = await self._checkpointer.restore(ask.uid)
+            except PartialCheckpoint as error:
                 return Done(ask, str(error), torn=True)
             if why:
                 self._undo(changed)
@@ -73,8 +73,8 @@ class Suspender:
         try:
             for live in slices:
                 key = (live.uid, live.container)
-                before = self._board.wished(key)
-                self._drivers[live.strategy].adjust(key, wished(suspension, before, live.gpus))
+                before = self._registry.override_of(key)
+                self._drivers[live.strategy].adjust(key, override_for(suspension, before, live.gpus))
                 changed.append((live, before))
         except KeyError:
             why = "the page of one of its slices could not be taken up; delete the pod to have it placed anew"
@@ -88,14 +88,14 @@ class Suspender:
     def _undo(self, changed: Changed) -> None:
         for live, before in reversed(changed):
             key: Key = (live.uid, live.container)
-            closed = self._board.wished(key).closed  # somebody else's word, and it may have changed
+            closed = self._registry.override_of(key).closed  # somebody else's word, and it may have changed
             self._drivers[live.strategy].adjust(key, msgspec.structs.replace(before, closed=closed))
 
     def _beyond(self, slices: list[LiveSlice], keeps_mib: int) -> str:
         """Why these are not shrunk: what they have allocated already. They have been told their new limit before they are looked
         at, and look at it again when they have counted an allocation, so nothing slips in between."""
         for live in slices:
-            found = self._board.read((live.uid, live.container))
+            found = self._registry.read((live.uid, live.container))
             if found is None or found.damage:
                 return "what one of its slices has allocated cannot be seen"
             for gpu in found.gpus:
@@ -105,6 +105,6 @@ class Suspender:
 
     def _bytes(self, live: LiveSlice) -> int:
         """What a container has on GPUs by its own count, which is at most its limit: if it lies, it is itself that is killed."""
-        found = self._board.read((live.uid, live.container))
+        found = self._registry.read((live.uid, live.container))
         most = sum(mib for mib, _ in live.gpus.values()) * MIB
         return most if found is None or found.damage else min(most, sum(gpu.account_bytes for gpu in found.gpus))

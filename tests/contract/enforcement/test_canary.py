@@ -16,8 +16,8 @@ from shared.bus.nats_bus import NatsBus
 from tests.support.enforcement import (
     NVML,
     become,
+    control_block,
     offered,
-    page,
     prove,
     started,
 )
@@ -60,7 +60,7 @@ async def test_a_failed_canary_is_no_offer_and_nothing_that_was_promised_more_st
     async with agent(nats, host, **broken) as ctx:
         with pytest.raises(grpc.aio.AioRpcError, match="strategy-not-offered"):
             await started(bus, kubelet, "a")
-        assert not page(host, "a").exists()
+        assert not control_block(host, "a").exists()
         assert "interposer" not in await eventually(lambda: offered(bus))
         assert (
             "has failed with driver 580.1: cuMemCreate gave too much"

@@ -14,9 +14,9 @@ from tests.support.enforcement import (
     NVML,
     at_work,
     become,
+    control_block,
     count,
     locked,
-    page,
     started,
 )
 from tests.support.evictions import evictions
@@ -57,7 +57,7 @@ async def test_a_container_that_cuts_its_counters_hides_nothing(
     async with agent(nats, host, **settings):
         await started(bus, kubelet, "a")
         count(host, "a", 50)
-        os.truncate(page(host, "a") / "counters", 100)
+        os.truncate(control_block(host, "a") / "counters", 100)
         become(host, f"{NVML}process 0 4711 50\n")
         await eventually(lambda: any(use.hidden_mib == 50 for use in uses))
 

@@ -25,10 +25,10 @@ from tests.support.enforcement import (
     GPU,
     NVML,
     become,
+    control_block,
     count,
     mounts,
     orders,
-    page,
     preloads,
     prove,
     started,
@@ -76,7 +76,10 @@ async def test_a_process_in_the_container_gets_the_slice_and_no_byte_more(
 ) -> None:
     async with agent(nats, host, **settings):
         await started(bus, kubelet, "a")
-        environment = os.environ | {"KERF_DIRECTORY": str(page(host, "a")), "LD_PRELOAD": str(build / "test" / LIBRARY)}
+        environment = os.environ | {
+            "KERF_DIRECTORY": str(control_block(host, "a")),
+            "LD_PRELOAD": str(build / "test" / LIBRARY),
+        }
         command = [str(build / "probe"), str(build / "libcuda.so.1"), "memory", "2048", "128"]
         lines = [
             json.loads(line)
@@ -112,10 +115,10 @@ async def test_the_page_goes_with_its_container(
         await bus.request(
             subjects.node_command("n1", "release"), encode(NodeRelease(term=1, uid=uid("a"), grant_id="g-a"))
         )
-        assert page(host, "a").exists()
+        assert control_block(host, "a").exists()
         kubelet.forget(kubelet.pods[uid("a")])
         cgroup.rmdir()
-        await eventually(lambda: not page(host, "a").exists())
+        await eventually(lambda: not control_block(host, "a").exists())
 
 
 async def test_a_restarted_agent_keeps_the_pages_of_what_runs(
@@ -123,10 +126,10 @@ async def test_a_restarted_agent_keeps_the_pages_of_what_runs(
 ) -> None:
     async with agent(nats, host, **settings):
         await started(bus, kubelet, "a")
-        before = (page(host, "a") / "orders").stat().st_ino, orders(host, "a").heartbeat_ns
+        before = (control_block(host, "a") / "orders").stat().st_ino, orders(host, "a").heartbeat_ns
     async with agent(nats, host, **settings):
         await eventually(lambda: orders(host, "a").heartbeat_ns > before[1])
-        assert (page(host, "a") / "orders").stat().st_ino == before[0]
+        assert (control_block(host, "a") / "orders").stat().st_ino == before[0]
         assert orders(host, "a").gpu[0].memory_limit_bytes == 64 << 20
 
 

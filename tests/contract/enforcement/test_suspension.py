@@ -22,7 +22,7 @@ from shared.contracts.node_commands import Accepted, NodeGrant, NodeSync, NodeSy
 from shared.model.gpu import Strategy
 from shared.model.grant import ContainerGrant, GpuShare, Grant
 from shared.model.suspension import Suspension
-from tests.support.enforcement import GPU, NVML, VICTIM, become, count, orders, page, prove
+from tests.support.enforcement import GPU, NVML, VICTIM, become, control_block, count, orders, prove
 from tests.support.fake_kubelet import FakeKubelet
 from tests.support.kubelet_agent import agent, pod, uid
 from tests.support.waiting import eventually
@@ -122,7 +122,7 @@ async def test_a_restarted_agent_suspends_what_was_suspended_and_tells_a_new_lea
 
 def pretend_resumed(host: Path, name: str) -> None:
     """So that what stands in the page afterwards was written by the agent that came back."""
-    with (page(host, name) / "orders").open("r+b") as file:
+    with (control_block(host, name) / "orders").open("r+b") as file:
         file.seek(layout.Orders.paused.offset)
         file.write(bytes(4))
 
@@ -150,10 +150,10 @@ async def test_a_slice_whose_page_cannot_be_written_gives_up_nothing_and_placeme
     async with agent(nats, host, **settings):
         await started(bus, kubelet, grant("low", compute_milli=300))
         await started(bus, kubelet, grant("other", compute_milli=300))
-        for path in (page(host, "low") / "peers").iterdir():
+        for path in (control_block(host, "low") / "peers").iterdir():
             path.unlink()
-        (page(host, "low") / "peers").rmdir()
-        os.close(os.open(page(host, "low") / "peers", os.O_CREAT))
+        (control_block(host, "low") / "peers").rmdir()
+        os.close(os.open(control_block(host, "low") / "peers", os.O_CREAT))
         answer = await say(bus, grant("low", PAUSE, compute_milli=300))
         assert (answer.ok, answer.suspension) == (True, None)
         assert "peers" in answer.reason

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from services.node_agent.canary.run import LIMIT_BYTES, Canary, CanaryError, in_a_namespace
-from services.node_agent.strategies.interposer import INSIDE
+from services.node_agent.strategies.interposer import CONTAINER_DIR
 
 UUID = "GPU-00000000-0000-0000-0000-000000000001"
 """As the fake driver names its first."""
@@ -71,7 +71,7 @@ async def test_a_driver_that_cannot_be_reached_proves_nothing_and_disproves_noth
 @pytest.fixture
 def place() -> Iterator[None]:
     """Where a container has its page. Made by the canary, in this host's own tree."""
-    inside = Path(INSIDE)
+    inside = Path(CONTAINER_DIR)
     stood = inside.exists()
     yield
     if not stood and inside.exists():

@@ -15,7 +15,7 @@ async def hold(library: str, journal: str, pid: str, patience_ms: str) -> None:
     await locks.lock(int(pid))
     print("locked", locks._worker.pid if locks._worker else 0, flush=True)  # noqa: T201 - to the test
     while True:
-        await locks.beat()
+        await locks.heartbeat()
         await asyncio.sleep(0.05)
 
 

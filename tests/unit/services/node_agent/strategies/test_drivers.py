@@ -10,10 +10,10 @@ import pytest
 from services.node_agent.strategies import layout
 from services.node_agent.strategies.advisory import Advisory
 from services.node_agent.strategies.base import Driver, Offer, Unadjustable
-from services.node_agent.strategies.board import Board
 from services.node_agent.strategies.exclusive import Exclusive
 from services.node_agent.strategies.interposer import Interposer
-from services.node_agent.strategies.rules import Policy, Wish
+from services.node_agent.strategies.rules import Override, Policy
+from services.node_agent.strategies.slice_registry import SliceRegistry
 from services.node_agent.strategies.slices import Part, Slice
 from services.node_agent.strategies.time_slice import TimeSlice
 from shared.model.gpu import ISOLATION_OF
@@ -37,26 +37,26 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def board(tmp_path: Path, clock: Clock) -> Iterator[Board]:
-    made = Board(tmp_path / "slices", Policy(), clock)
+def registry(tmp_path: Path, clock: Clock) -> Iterator[SliceRegistry]:
+    made = SliceRegistry(tmp_path / "slices", Policy(), clock)
     yield made
     made.close()
 
 
 @pytest.fixture
-def interposer(board: Board, clock: Clock) -> Interposer:
-    return Interposer(board, Path("/lib/libkerf.so"), lambda: Offer(ok=True), clock)
+def interposer(registry: SliceRegistry, clock: Clock) -> Interposer:
+    return Interposer(registry, Path("/lib/libkerf.so"), lambda: Offer(ok=True), clock)
 
 
-def write(board: Board, field: Callable[[], int], value: int) -> None:
+def write(registry: SliceRegistry, field: Callable[[], int], value: int) -> None:
     """As the interposer does."""
-    with (board.folder(SLICE.key) / "counters").open("r+b") as file:
+    with (registry.folder(SLICE.key) / "counters").open("r+b") as file:
         file.seek(layout.Counters.gpu.offset + field())
         file.write(value.to_bytes(8, "little"))
 
 
-def used(board: Board, ns: int) -> None:
-    write(board, lambda: layout.GpuCounters.used_ns.offset, ns)
+def used(registry: SliceRegistry, ns: int) -> None:
+    write(registry, lambda: layout.GpuCounters.used_ns.offset, ns)
 
 
 @pytest.mark.parametrize("driver", [Exclusive(), Advisory()], ids=lambda d: d.name)
@@ -65,52 +65,58 @@ async def test_what_enforces_nothing_adds_nothing_and_says_that_it_cannot_be_adj
     driver.prepare(SLICE)
     assert (driver.edits(SLICE).mounts, driver.observe(SLICE.key)) == ((), ())
     with pytest.raises(Unadjustable, match="can only be evicted"):
-        driver.adjust(SLICE.key, Wish(paused=True))
+        driver.adjust(SLICE.key, Override(paused=True))
     driver.release(SLICE.key)
 
 
-def test_no_driver_promises_more_than_its_strategy_can(board: Board, clock: Clock, interposer: Interposer) -> None:
+def test_no_driver_promises_more_than_its_strategy_can(
+    registry: SliceRegistry, clock: Clock, interposer: Interposer
+) -> None:
     drivers: list[Driver] = [
         Exclusive(),
         Advisory(),
         interposer,
-        TimeSlice(board, Path("l"), lambda: Offer(ok=True), clock),
+        TimeSlice(registry, Path("l"), lambda: Offer(ok=True), clock),
     ]
     assert {driver.name: driver.promise for driver in drivers} == {
         driver.name: ISOLATION_OF[driver.name] for driver in drivers
     }
 
 
-async def test_the_interposer_is_offered_on_the_canarys_word(board: Board, clock: Clock) -> None:
-    refused = Interposer(board, Path("l"), lambda: Offer(ok=False, sentence="it leaks"), clock)
+async def test_the_interposer_is_offered_on_the_canarys_word(registry: SliceRegistry, clock: Clock) -> None:
+    refused = Interposer(registry, Path("l"), lambda: Offer(ok=False, sentence="it leaks"), clock)
     assert await refused.probe() == Offer(ok=False, sentence="it leaks")
 
 
-def test_a_running_slice_is_throttled_shrunk_and_paused_at_once_and_back(board: Board, interposer: Interposer) -> None:
+def test_a_running_slice_is_throttled_shrunk_and_paused_at_once_and_back(
+    registry: SliceRegistry, interposer: Interposer
+) -> None:
     interposer.prepare(SLICE)
-    interposer.adjust(SLICE.key, Wish(compute_milli=100, memory_mib={GPU: 32}, paused=True))
-    said = layout.Orders.from_buffer_copy((board.folder(SLICE.key) / "orders").read_bytes())
+    interposer.adjust(SLICE.key, Override(compute_milli=100, memory_mib={GPU: 32}, paused=True))
+    said = layout.Orders.from_buffer_copy((registry.folder(SLICE.key) / "orders").read_bytes())
     assert (said.paused, said.gpu[0].compute_milli, said.gpu[0].memory_limit_bytes) == (1, 100, 32 << 20)
-    interposer.adjust(SLICE.key, Wish())
-    said = layout.Orders.from_buffer_copy((board.folder(SLICE.key) / "orders").read_bytes())
+    interposer.adjust(SLICE.key, Override())
+    said = layout.Orders.from_buffer_copy((registry.folder(SLICE.key) / "orders").read_bytes())
     assert (said.paused, said.gpu[0].compute_milli, said.gpu[0].memory_limit_bytes) == (0, 300, 64 << 20)
     with pytest.raises(KeyError):
-        interposer.adjust(("nobody", "c"), Wish(paused=True))
+        interposer.adjust(("nobody", "c"), Override(paused=True))
 
 
-def test_a_slice_that_shares_by_turns_is_paused_like_any_other(board: Board, clock: Clock) -> None:
-    driver = TimeSlice(board, Path("l"), lambda: Offer(ok=True), clock)
+def test_a_slice_that_shares_by_turns_is_paused_like_any_other(registry: SliceRegistry, clock: Clock) -> None:
+    driver = TimeSlice(registry, Path("l"), lambda: Offer(ok=True), clock)
     driver.prepare(SLICE)
-    driver.adjust(SLICE.key, Wish(paused=True))
-    assert layout.Orders.from_buffer_copy((board.folder(SLICE.key) / "orders").read_bytes()).paused == 1
+    driver.adjust(SLICE.key, Override(paused=True))
+    assert layout.Orders.from_buffer_copy((registry.folder(SLICE.key) / "orders").read_bytes()).paused == 1
 
 
-def test_the_truth_is_told_since_it_was_asked_last(board: Board, clock: Clock, interposer: Interposer) -> None:
+def test_the_truth_is_told_since_it_was_asked_last(
+    registry: SliceRegistry, clock: Clock, interposer: Interposer
+) -> None:
     interposer.prepare(SLICE)
-    used(board, 5 * 10**8)
+    used(registry, 5 * 10**8)
     (first,) = interposer.observe(SLICE.key)
     assert (first.compute_milli, first.memory_limit_mib, first.compute_limit_milli) == (None, 64, 300)
-    used(board, 8 * 10**8)
+    used(registry, 8 * 10**8)
     clock.ns += 10**9
     (second,) = interposer.observe(SLICE.key)
     assert second.compute_milli == 300
@@ -118,21 +124,21 @@ def test_the_truth_is_told_since_it_was_asked_last(board: Board, clock: Clock, i
 
 @pytest.mark.parametrize("forged", [0, (1 << 64) - 1])
 def test_forged_counters_are_no_nonsense_on_the_bus(
-    board: Board, clock: Clock, interposer: Interposer, forged: int
+    registry: SliceRegistry, clock: Clock, interposer: Interposer, forged: int
 ) -> None:
     interposer.prepare(SLICE)
-    used(board, 10**9)
+    used(registry, 10**9)
     interposer.observe(SLICE.key)
-    used(board, forged)
+    used(registry, forged)
     clock.ns += 10**9
     (seen,) = interposer.observe(SLICE.key)
     assert seen.compute_milli is not None
     assert 0 <= seen.compute_milli <= 1 << 31
 
 
-def test_what_was_released_is_observed_no_more(board: Board, interposer: Interposer) -> None:
+def test_what_was_released_is_observed_no_more(registry: SliceRegistry, interposer: Interposer) -> None:
     interposer.prepare(SLICE)
     interposer.release(SLICE.key)
     assert interposer.observe(SLICE.key) == ()
-    assert not board.folder(SLICE.key).exists()
+    assert not registry.folder(SLICE.key).exists()
     interposer.release(SLICE.key)

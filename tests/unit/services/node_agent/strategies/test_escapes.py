@@ -2,50 +2,51 @@
 
 from __future__ import annotations
 
-from services.node_agent.strategies.escapes import Escapes, by_pod
+from services.node_agent.strategies.escapes import EscapeDetector, pod_memory
 from services.node_agent.strategies.slices import Key
 
 
-def page(
+def control_block(
     name: str, counted: int, granted: int = 1000, container: str = "c", gpu: str = "G"
 ) -> tuple[Key, str, int, int]:
     return (name, container), gpu, counted, granted
 
 
 def test_what_the_pages_count_and_the_slack_is_no_escape() -> None:
-    escapes = Escapes(slack_mib=100)
+    escapes = EscapeDetector(slack_mib=100)
     for _ in range(3):
-        assert escapes.look(by_pod({("a", "G"): 600}, [page("a", 500)])) == ()
+        assert escapes.update(pod_memory({("a", "G"): 600}, [control_block("a", 500)])) == ()
 
 
 def test_hidden_memory_is_an_escape_once_it_was_seen_twice() -> None:
-    escapes = Escapes(slack_mib=100)
-    held = by_pod({("a", "G"): 700}, [page("a", 0)])
-    assert escapes.look(held) == ()
-    (found,) = escapes.look(held)
+    escapes = EscapeDetector(slack_mib=100)
+    held = pod_memory({("a", "G"): 700}, [control_block("a", 0)])
+    assert escapes.update(held) == ()
+    (found,) = escapes.update(held)
     assert (found.hidden_mib, found.over_mib) == (600, 0)
     assert "700 MiB of GPU G by NVML; 0 MiB of it passed the interposer, 1000 MiB are granted" in found.sentence
 
 
 def test_one_that_was_gone_in_between_begins_anew() -> None:
-    escapes = Escapes(slack_mib=0)
-    held = by_pod({("a", "G"): 700}, [page("a", 0)])
-    escapes.look(held)
-    escapes.look([])
-    assert escapes.look(held) == ()
+    escapes = EscapeDetector(slack_mib=0)
+    held = pod_memory({("a", "G"): 700}, [control_block("a", 0)])
+    escapes.update(held)
+    escapes.update([])
+    assert escapes.update(held) == ()
 
 
 def test_more_than_was_granted_is_an_escape_whatever_the_counters_say() -> None:
     """They are the container's own, and can be forged."""
-    escapes = Escapes(slack_mib=0)
-    held = by_pod({("a", "G"): 1500}, [page("a", 1500)])
-    escapes.look(held)
-    (found,) = escapes.look(held)
+    escapes = EscapeDetector(slack_mib=0)
+    held = pod_memory({("a", "G"): 1500}, [control_block("a", 1500)])
+    escapes.update(held)
+    (found,) = escapes.update(held)
     assert (found.hidden_mib, found.over_mib) == (0, 500)
 
 
 def test_containers_of_a_pod_are_told_apart_by_nobody_and_counted_together() -> None:
-    held = by_pod(
-        {("a", "G"): 900, ("b", "G"): 5}, [page("a", 400), page("a", 500, container="d"), page("a", 7, gpu="H")]
+    held = pod_memory(
+        {("a", "G"): 900, ("b", "G"): 5},
+        [control_block("a", 400), control_block("a", 500, container="d"), control_block("a", 7, gpu="H")],
     )
     assert [(h.uid, h.uuid, h.seen_mib, h.counted_mib, h.granted_mib) for h in held] == [("a", "G", 900, 900, 2000)]

@@ -7,8 +7,8 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.node_agent.strategies.page import Rules
-from services.node_agent.strategies.rules import Policy, Wish, plan
+from services.node_agent.strategies.control_block import Rules
+from services.node_agent.strategies.rules import Override, Policy, plan
 from services.node_agent.strategies.slices import Key, Part, Slice
 from shared.model.units import MIB
 
@@ -32,8 +32,8 @@ def make(
     )
 
 
-def told(*slices: Slice, wishes: dict[Key, Wish] | None = None) -> dict[str, Rules]:
-    return {key[0]: rules for key, rules in plan(slices, POLICY, wishes or {}).items()}
+def told(*slices: Slice, overrides: dict[Key, Override] | None = None) -> dict[str, Rules]:
+    return {key[0]: rules for key, rules in plan(slices, POLICY, overrides or {}).items()}
 
 
 def peers(rules: Rules) -> list[str]:
@@ -116,7 +116,7 @@ def test_those_on_another_gpu_are_nobodys_peers() -> None:
 def test_a_wish_takes_away_and_never_adds() -> None:
     a = make("a", 300)
     less = told(
-        a, wishes={a.key: Wish(compute_milli=100, memory_mib={"G0": 40}, paused=True, closed=frozenset({"G0"}))}
+        a, overrides={a.key: Override(compute_milli=100, memory_mib={"G0": 40}, paused=True, closed=frozenset({"G0"}))}
     )["a"]
     assert (less.gpus[0].compute_milli, less.gpus[0].memory_limit_bytes, less.paused, less.gpus[0].gate_closed) == (
         100,
@@ -124,7 +124,7 @@ def test_a_wish_takes_away_and_never_adds() -> None:
         True,
         True,
     )
-    more = told(a, wishes={a.key: Wish(compute_milli=900, memory_mib={"G0": 400})})["a"]
+    more = told(a, overrides={a.key: Override(compute_milli=900, memory_mib={"G0": 400})})["a"]
     assert more == told(a)["a"]
 
 
@@ -167,7 +167,7 @@ def test_windows_of_a_gpu_never_overlap_and_giving_way_goes_in_no_circle(
 def test_a_throttled_slice_keeps_a_smaller_window_and_the_others_have_the_rest() -> None:
     """What it gave up is booked to another: both windows must fit into the period."""
     a, b = make("a", 600), make("b", 900)
-    said = told(a, b, wishes={a.key: Wish(compute_milli=100)})
+    said = told(a, b, overrides={a.key: Override(compute_milli=100)})
     assert [(said[name].gpus[0].window_start_ns, said[name].gpus[0].window_ns) for name in "ab"] == [
         (0, 5_000_000),
         (5_000_000, 45_000_000),
@@ -177,7 +177,7 @@ def test_a_throttled_slice_keeps_a_smaller_window_and_the_others_have_the_rest()
 
 def test_a_paused_slice_gives_way_to_all_should_its_pause_end_with_the_agents_heart() -> None:
     a, b, c = make("a", 600, priority=9), make("b", 1000), make("c", opportunistic=True)
-    said = told(a, b, c, wishes={a.key: Wish(paused=True)})
+    said = told(a, b, c, overrides={a.key: Override(paused=True)})
     assert (said["a"].paused, said["a"].low, peers(said["a"]), said["a"].gpus[0].period_ns) == (
         True,
         True,
@@ -189,11 +189,11 @@ def test_a_paused_slice_gives_way_to_all_should_its_pause_end_with_the_agents_he
 
 def test_a_throttled_slice_by_turns_gives_way_to_all_and_has_no_more_for_sure_than_it_keeps() -> None:
     a, b = make("a", priority=9), make("b")
-    said = told(a, b, wishes={a.key: Wish(compute_milli=20)})
+    said = told(a, b, overrides={a.key: Override(compute_milli=20)})
     assert (said["a"].low, peers(said["a"]), said["a"].floor_milli, said["b"].low) == (True, ["b"], 20, False)
 
 
 def test_a_slice_that_keeps_nothing_when_it_is_throttled_gives_way_to_all() -> None:
     a, b = make("a", 600), make("b")
-    said = told(a, b, wishes={a.key: Wish(compute_milli=0)})
+    said = told(a, b, overrides={a.key: Override(compute_milli=0)})
     assert (said["a"].low, said["a"].floor_milli, said["b"].low) == (True, 0, False)

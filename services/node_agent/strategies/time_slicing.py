@@ -15,13 +15,13 @@ from typing import Any
 import msgspec
 import structlog
 
-from services.node_agent.strategies.board import Board
 from services.node_agent.strategies.locks import LockError, Locks
-from services.node_agent.strategies.overruns import Rations
-from services.node_agent.strategies.quantum import Contender, Pace, Turn, Turns
+from services.node_agent.strategies.overuse import ThrottleQuotas
+from services.node_agent.strategies.quantum_scheduler import Contender, Decision, QuantumPolicy, QuantumScheduler
+from services.node_agent.strategies.slice_registry import SliceRegistry
 from services.node_agent.strategies.slices import Key, Slice
 
-LOOK_S = 0.005
+STEP_INTERVAL_S = 0.005
 _RESERVED = 2
 """Above all that share by turns."""
 
@@ -31,34 +31,34 @@ Escaped = Mapping[str, Mapping[Key, frozenset[int]]]
 """By GPU and slice: the PIDs of what escaped, as the agent sees them."""
 
 
-class TurnKeeper:
-    def __init__(self, board: Board, locks: Locks, pace: Pace, clock: Callable[[], int]) -> None:
-        self._board, self._locks, self._pace, self._clock = board, locks, pace, clock
+class TimeSlicer:
+    def __init__(self, registry: SliceRegistry, locks: Locks, policy: QuantumPolicy, clock: Callable[[], int]) -> None:
+        self._registry, self._locks, self._policy, self._clock = registry, locks, policy, clock
         self._escaped: dict[str, dict[Key, frozenset[int]]] = {}
-        self._rations: Rations = {}
-        self._turns: dict[str, Turns] = {}
-        self._last: dict[str, tuple[int, Turn]] = {}
+        self._quotas: ThrottleQuotas = {}
+        self._turns: dict[str, QuantumScheduler] = {}
+        self._last: dict[str, tuple[int, Decision]] = {}
         self._wake = asyncio.Event()
         self._failed: set[int] = set()
         """Processes that could not be locked: tried again when they are still there at the next sample."""
 
-    def know(self, escaped: Escaped, rations: Rations | None = None) -> None:
+    def set_escaped(self, escaped: Escaped, quotas: ThrottleQuotas | None = None) -> None:
         """What has escaped and who is rationed, as of now: all of it."""
-        self._rations = rations or {}
+        self._quotas = quotas or {}
         self._escaped = {uuid: dict(found) for uuid, found in escaped.items() if found}
         self._failed.clear()
         self._wake.set()
 
-    async def keep(self) -> None:
+    async def run(self) -> None:
         """For ever."""
         while True:
-            if not self._escaped and not self._rations and not self._locks.held and not self._closed():
+            if not self._escaped and not self._quotas and not self._locks.held and not self._closed():
                 self._wake.clear()
                 await self._wake.wait()
-            await self.look()
-            await asyncio.sleep(LOOK_S)
+            await self.step()
+            await asyncio.sleep(STEP_INTERVAL_S)
 
-    async def look(self) -> None:
+    async def step(self) -> None:
         waiting: dict[str, frozenset[Key]] = {}
         for uuid, found in self._escaped.items():
             waiting[uuid] = self._turn(uuid, found).waiting
@@ -68,32 +68,34 @@ class TurnKeeper:
         self._gates(waiting)
         await self._lock(waiting)
 
-    def _turn(self, uuid: str, found: Mapping[Key, frozenset[int]]) -> Turn:
+    def _turn(self, uuid: str, found: Mapping[Key, frozenset[int]]) -> Decision:
         now_ns = self._clock()
-        before_ns, before = self._last.get(uuid, (now_ns, Turn(owner=None, waiting=frozenset())))
-        on_it = [slice_ for slice_ in self._board.slices if any(part.uuid == uuid for part in slice_.parts)]
+        before_ns, before = self._last.get(uuid, (now_ns, Decision(owner=None, waiting=frozenset())))
+        on_it = [slice_ for slice_ in self._registry.slices if any(part.uuid == uuid for part in slice_.parts)]
         seen = [self._contender(slice_, found, before, now_ns - before_ns) for slice_ in on_it]
-        turn = self._turns.setdefault(uuid, Turns(self._pace)).look(now_ns, seen)
+        turn = self._turns.setdefault(uuid, QuantumScheduler(self._policy)).step(now_ns, seen)
         self._last[uuid] = now_ns, turn
         return turn
 
-    def _contender(self, slice_: Slice, found: Mapping[Key, frozenset[int]], before: Turn, span_ns: int) -> Contender:
+    def _contender(
+        self, slice_: Slice, found: Mapping[Key, frozenset[int]], before: Decision, span_ns: int
+    ) -> Contender:
         """Nobody sees within milliseconds whether a process that escaped is at work: it counts as busy."""
         key = slice_.key
-        busy = key in found or key in before.waiting or self._board.busy(key)
+        busy = key in found or key in before.waiting or self._registry.is_busy(key)
         used_ns = span_ns if before.owner == key and busy else 0
         return Contender(key=key, rank=(_RESERVED, 0) if slice_.reserved else slice_.rank, busy=busy, used_ns=used_ns)
 
     def _gates(self, waiting: Mapping[str, frozenset[Key]]) -> None:
         """Of those whose pages are heeded; the page's word is nothing to an escaped process, and does it no harm."""
-        for slice_ in self._board.slices:
+        for slice_ in self._registry.slices:
             closed = frozenset(uuid for uuid, keys in waiting.items() if slice_.key in keys)
-            wish = self._board.wished(slice_.key)
-            if wish.closed != closed:
-                self._board.wish(slice_.key, msgspec.structs.replace(wish, closed=closed))
+            override = self._registry.override_of(slice_.key)
+            if override.closed != closed:
+                self._registry.set_override(slice_.key, msgspec.structs.replace(override, closed=closed))
 
     def _closed(self) -> bool:
-        return any(self._board.wished(slice_.key).closed for slice_ in self._board.slices)
+        return any(self._registry.override_of(slice_.key).closed for slice_ in self._registry.slices)
 
     async def _lock(self, waiting: Mapping[str, frozenset[Key]]) -> None:
         """A process is locked as a whole: one that waits on any GPU waits."""
@@ -105,8 +107,8 @@ class TurnKeeper:
             for pid in pids
         }
         now_ns = self._clock()
-        wanted |= {pid for ration in self._rations.values() if ration.waits(now_ns) for pid in ration.pids}
-        await self._done(self._locks.beat())
+        wanted |= {pid for quota in self._quotas.values() if quota.waits(now_ns) for pid in quota.pids}
+        await self._done(self._locks.heartbeat())
         for pid in self._locks.held - wanted:
             await self._done(self._locks.unlock(pid))
         for pid in wanted - self._locks.held - self._failed:

@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from services.node_agent.strategies.quantum import Contender, Pace, Turn, Turns
+from services.node_agent.strategies.quantum_scheduler import Contender, Decision, QuantumPolicy, QuantumScheduler
 from services.node_agent.strategies.slices import Key
 
 MS = 1_000_000
-PACE = Pace(quantum_ns=50 * MS, idle_for_ns=20 * MS)
+POLICY = QuantumPolicy(quantum_ns=50 * MS, idle_for_ns=20 * MS)
 HIGH, LOW = (1, 5), (0, 0)
 
 
@@ -23,20 +23,20 @@ def one(name: str, rank: tuple[int, int] = LOW, *, busy: bool = True, used_ms: i
     return Contender(key=key(name), rank=rank, busy=busy, used_ns=used_ms * MS)
 
 
-def who(turn: Turn) -> tuple[str | None, set[str]]:
+def who(turn: Decision) -> tuple[str | None, set[str]]:
     return (None if turn.owner is None else turn.owner[0], {name for name, _ in turn.waiting})
 
 
-def told(turns: Turns, at_ms: int, *seen: Contender) -> tuple[str | None, set[str]]:
-    return who(turns.look(at_ms * MS, seen))
+def told(turns: QuantumScheduler, at_ms: int, *seen: Contender) -> tuple[str | None, set[str]]:
+    return who(turns.step(at_ms * MS, seen))
 
 
 def test_where_nobody_wants_the_gpu_anybody_may_begin() -> None:
-    assert told(Turns(PACE), 0, one("a", busy=False), one("b", HIGH, busy=False)) == (None, set())
+    assert told(QuantumScheduler(POLICY), 0, one("a", busy=False), one("b", HIGH, busy=False)) == (None, set())
 
 
 def test_the_higher_runs_and_the_lower_waits_until_it_has_been_idle_for_long_enough() -> None:
-    turns = Turns(PACE)
+    turns = QuantumScheduler(POLICY)
     low = one("low")
     assert told(turns, 0, low, one("high", HIGH)) == ("high", {"low"})
     assert told(turns, 15, low, one("high", HIGH, busy=False)) == ("high", {"low"}), "a gap between two kernels"
@@ -44,13 +44,13 @@ def test_the_higher_runs_and_the_lower_waits_until_it_has_been_idle_for_long_eno
 
 
 def test_the_higher_is_never_kept_from_beginning_and_takes_the_gpu_at_once() -> None:
-    turns = Turns(PACE)
+    turns = QuantumScheduler(POLICY)
     told(turns, 0, one("low"), one("high", HIGH, busy=False))
     assert told(turns, 5, one("low"), one("high", HIGH)) == ("high", {"low"})
 
 
 def test_equals_go_round_by_quanta() -> None:
-    turns, owners = Turns(PACE), []
+    turns, owners = QuantumScheduler(POLICY), []
     run: str | None = None
     for at in range(0, 300, 10):
         run, waiting = told(turns, at, *(one(name, used_ms=10 if name == run else 0) for name in "abc"))
@@ -61,15 +61,15 @@ def test_equals_go_round_by_quanta() -> None:
 
 
 def test_whoever_goes_idle_gives_its_quantum_away() -> None:
-    turns = Turns(PACE)
+    turns = QuantumScheduler(POLICY)
     assert told(turns, 0, one("a"), one("b")) == ("a", {"b"})
     told(turns, 5, one("a", busy=False), one("b"))
     assert told(turns, 25, one("a", busy=False), one("b")) == ("b", set())
 
 
 def test_a_least_share_is_a_quantum_now_and_then_whoever_is_busy() -> None:
-    pace = msgspec.structs.replace(PACE, least_milli=100)
-    turns, low_ms, run = Turns(pace), 0, None
+    policy = msgspec.structs.replace(POLICY, least_milli=100)
+    turns, low_ms, run = QuantumScheduler(policy), 0, None
     for at in range(0, 10_000, 5):
         run, _ = told(
             turns,
@@ -82,13 +82,13 @@ def test_a_least_share_is_a_quantum_now_and_then_whoever_is_busy() -> None:
 
 
 def test_without_a_least_share_the_lower_has_only_the_gaps() -> None:
-    turns = Turns(PACE)
+    turns = QuantumScheduler(POLICY)
     assert {told(turns, at, one("low"), one("high", HIGH))[0] for at in range(0, 5000, 5)} == {"high"}
 
 
 def test_least_shares_together_are_kept_to_half_of_the_time() -> None:
-    pace = msgspec.structs.replace(PACE, least_milli=400)
-    turns, high_ms, run = Turns(pace), 0, None
+    policy = msgspec.structs.replace(POLICY, least_milli=400)
+    turns, high_ms, run = QuantumScheduler(policy), 0, None
     lows = [f"low{i}" for i in range(5)]
     for at in range(0, 20_000, 5):
         seen = [one(name, used_ms=5 if run == name else 0) for name in lows]
@@ -98,8 +98,8 @@ def test_least_shares_together_are_kept_to_half_of_the_time() -> None:
 
 
 def test_an_agent_that_was_frozen_owes_nobody_a_long_turn() -> None:
-    pace = msgspec.structs.replace(PACE, least_milli=200)
-    turns = Turns(pace)
+    policy = msgspec.structs.replace(POLICY, least_milli=200)
+    turns = QuantumScheduler(policy)
     told(turns, 0, one("low"), one("high", HIGH))
     run: str | None = "high"
     low_ms = 0
@@ -131,12 +131,11 @@ class World:
 def test_in_simulated_time_nobody_runs_beside_the_owner_and_every_promise_is_kept(
     ranks: list[tuple[int, int]], stretches: list[list[tuple[int, int]]], least: int, step: int
 ) -> None:
-    """Busy from its first stretch to its last is the first contender: it is owed its least share over any two
-    seconds."""
-    end_ms, pace = 4000, msgspec.structs.replace(PACE, least_milli=least)
+    """Busy from its first stretch to its last is the first contender: it is owed its least share over any two seconds."""
+    end_ms, policy = 4000, msgspec.structs.replace(POLICY, least_milli=least)
     plans = [[(start, start + length) for start, length in stretches[i]] for i in range(len(ranks))]
     plans[0] = [(0, end_ms)]
-    world, turns = World(plans), Turns(pace)
+    world, turns = World(plans), QuantumScheduler(policy)
     waiting: set[str] = set()
     was_busy = [False] * len(ranks)
     got: list[int] = []
@@ -166,7 +165,7 @@ def test_in_simulated_time_nobody_runs_beside_the_owner_and_every_promise_is_kep
 
 
 def test_it_forgets_those_that_are_gone() -> None:
-    turns = Turns(PACE)
+    turns = QuantumScheduler(POLICY)
     told(turns, 0, one("a"), one("b"))
     assert told(turns, 60, one("b")) == ("b", set())
     assert told(turns, 70) == (None, set())
@@ -174,6 +173,6 @@ def test_it_forgets_those_that_are_gone() -> None:
 
 @pytest.mark.parametrize("least", [0, 100])
 def test_time_that_goes_backwards_harms_nobody(least: int) -> None:
-    turns = Turns(msgspec.structs.replace(PACE, least_milli=least))
+    turns = QuantumScheduler(msgspec.structs.replace(POLICY, least_milli=least))
     told(turns, 100, one("a"), one("b", HIGH))
     assert told(turns, 50, one("a"), one("b", HIGH)) == ("b", {"a"})

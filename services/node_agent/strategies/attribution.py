@@ -9,11 +9,11 @@ from pathlib import Path
 
 from services.node_agent.devices.cgroups import Owner
 from services.node_agent.devices.usage import GpuProcesses
-from services.node_agent.strategies.escapes import Held
-from services.node_agent.strategies.interposer import INSIDE
+from services.node_agent.strategies.escapes import PodMemory
+from services.node_agent.strategies.interposer import CONTAINER_DIR
 from services.node_agent.strategies.slices import Key
 
-PAGE = f"{INSIDE}/counters"
+COUNTERS_PATH = f"{CONTAINER_DIR}/counters"
 File = tuple[int, int]
 """Device and inode: the same however the file is mounted."""
 
@@ -27,18 +27,18 @@ def file_at(path: Path) -> File | None:
     return found.st_dev, found.st_ino
 
 
-def pages_of(folders: Mapping[Key, Path]) -> dict[File, Key]:
+def control_blocks_of(folders: Mapping[Key, Path]) -> dict[File, Key]:
     """The containers by their page. `folders`: where the agent has them."""
     return {file: key for key, folder in folders.items() if (file := file_at(folder / "counters")) is not None}
 
 
-def container_of(pid: int, pages: Mapping[File, Key], proc: Path) -> Key | None:
+def container_of(pid: int, control_blocks: Mapping[File, Key], proc: Path) -> Key | None:
     """None for a process that shows no page of ours: it has ended, or another root directory."""
-    file = file_at(proc / str(pid) / "root" / PAGE.lstrip("/"))
-    return None if file is None else pages.get(file)
+    file = file_at(proc / str(pid) / "root" / COUNTERS_PATH.lstrip("/"))
+    return None if file is None else control_blocks.get(file)
 
 
-def blame(
+def attribute_escape(
     containers: Iterable[Key],
     seen_mib: Mapping[int, int],
     counted_mib: Mapping[Key, int],
@@ -59,8 +59,8 @@ def blame(
     return {key: frozenset(pids[key]) for key in pids if beyond[key] * 2 >= worst}
 
 
-def by_gpu(
-    escaped: Iterable[Held],
+def attribute_by_gpu(
+    escaped: Iterable[PodMemory],
     found: Iterable[GpuProcesses],
     counted_mib: Mapping[tuple[Key, str], int],
     owner: Callable[[int], Owner | None],
@@ -68,7 +68,7 @@ def by_gpu(
 ) -> dict[str, dict[Key, frozenset[int]]]:
     """The same for all that escaped, by GPU. `owner` says of which pod a process is, `of` of which container with a page."""
     processes = {gpu.uuid: gpu.processes for gpu in found}
-    blamed: dict[str, dict[Key, frozenset[int]]] = {}
+    attributed: dict[str, dict[Key, frozenset[int]]] = {}
     for held in escaped:
         mine = {
             p.pid: p.mib or 0
@@ -76,5 +76,5 @@ def by_gpu(
             if (whose := owner(p.pid)) is not None and whose.pod_uid == held.uid
         }
         counted = {key: mib for (key, uuid), mib in counted_mib.items() if uuid == held.uuid}
-        blamed.setdefault(held.uuid, {}).update(blame(held.containers, mine, counted, of))
-    return blamed
+        attributed.setdefault(held.uuid, {}).update(attribute_escape(held.containers, mine, counted, of))
+    return attributed

@@ -9,7 +9,7 @@ from pathlib import Path
 from shared.model.units import MIB
 
 
-class Unseen(Exception):
+class HostMemoryUnknown(Exception):
     """Nobody can tell; the text says why."""
 
 
@@ -17,7 +17,7 @@ def processes(pod: Path) -> dict[Path, tuple[int, ...]]:
     """PIDs by cgroup, the pod's own and all below it that have any. Raises Unseen."""
     found = {folder: _pids(folder) for folder in _folders(pod)}
     if any(0 in pids for pids in found.values()):
-        raise Unseen("the agent does not see the host's processes: it needs hostPID")
+        raise HostMemoryUnknown("the agent does not see the host's processes: it needs hostPID")
     return {folder: pids for folder, pids in found.items() if pids}
 
 
@@ -45,7 +45,7 @@ def _pids(folder: Path) -> tuple[int, ...]:
     except FileNotFoundError:
         return ()  # it went while we looked
     except OSError as error:
-        raise Unseen(f"{folder}/cgroup.procs: {error.strerror}") from error
+        raise HostMemoryUnknown(f"{folder}/cgroup.procs: {error.strerror}") from error
 
 
 def _room(folder: Path) -> int | None:
@@ -54,7 +54,7 @@ def _room(folder: Path) -> int | None:
         limit = (folder / "memory.max").read_text().strip()
         return None if limit == "max" else int(limit) - int((folder / "memory.current").read_text())
     except (OSError, ValueError) as error:
-        raise Unseen(
+        raise HostMemoryUnknown(
             f"nobody can tell what memory {folder.name} has left (cgroups of version 1 do not say it here): {error}"
         ) from error
 
@@ -64,4 +64,4 @@ def _available(meminfo: Path) -> int:
         line = next(line for line in meminfo.read_text().splitlines() if line.startswith("MemAvailable:"))
         return int(line.split()[1]) * 1024
     except (OSError, ValueError, StopIteration) as error:
-        raise Unseen(f"{meminfo} does not say what memory is left") from error
+        raise HostMemoryUnknown(f"{meminfo} does not say what memory is left") from error

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from services.node_agent.release.cgroups import PodCgroups
+from services.node_agent.strategies.checkpointing import Checkpointer, PartialCheckpoint
 from services.node_agent.strategies.locks import Locks
-from services.node_agent.strategies.to_host import ToHost, Torn
-from tests.unit.services.node_agent.strategies.test_host_room import cgroup
+from tests.unit.services.node_agent.strategies.test_host_memory import cgroup
 
 UID = "5a1c9a60-3f0e-4c53-8a53-3d1d0a8d7e11"
 DRIVER = """
@@ -41,7 +41,7 @@ def pids() -> Iterator[list[int]]:
 
 
 @pytest.fixture
-async def to_host(tmp_path: Path, compiler: str, pids: list[int]) -> AsyncIterator[ToHost]:
+async def checkpointer(tmp_path: Path, compiler: str, pids: list[int]) -> AsyncIterator[Checkpointer]:
     (tmp_path / "driver.c").write_text(DRIVER)
     subprocess.run(  # noqa: ASYNC221
         [compiler, "-shared", "-fPIC", "-o", str(tmp_path / "driver.so"), str(tmp_path / "driver.c")], check=True
@@ -50,40 +50,40 @@ async def to_host(tmp_path: Path, compiler: str, pids: list[int]) -> AsyncIterat
     (tmp_path / "cgroup" / "cgroup.procs").touch()
     cgroup(tmp_path / "cgroup" / "kubepods" / f"pod{UID}" / "main", pids="".join(f"{pid}\n" for pid in pids))
     cgroup(tmp_path / "cgroup" / "kubepods" / f"pod{UID}")
-    made = ToHost(Locks(str(tmp_path / "driver.so"), tmp_path / "parked.json"), PodCgroups(tmp_path / "cgroup"))
+    made = Checkpointer(Locks(str(tmp_path / "driver.so"), tmp_path / "parked.json"), PodCgroups(tmp_path / "cgroup"))
     yield made
     await made.locks.close()
 
 
 async def test_all_processes_on_gpus_go_and_come_back_and_the_others_are_left_alone(
-    to_host: ToHost, pids: list[int], monkeypatch: pytest.MonkeyPatch
+    checkpointer: Checkpointer, pids: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("KERF_NO_GPU", str(pids[1]))
-    assert await to_host.away(UID, (1,)) == ""
-    assert [await to_host.locks.state(pid) for pid in pids] == [2, None, 2]
-    assert await to_host.away(UID, (1,)) == "", "asked again, it is so"
-    assert await to_host.back(UID) == ""
-    assert [await to_host.locks.state(pid) for pid in pids] == [0, None, 0]
+    assert await checkpointer.checkpoint(UID, (1,)) == ""
+    assert [await checkpointer.locks.state(pid) for pid in pids] == [2, None, 2]
+    assert await checkpointer.checkpoint(UID, (1,)) == "", "asked again, it is so"
+    assert await checkpointer.restore(UID) == ""
+    assert [await checkpointer.locks.state(pid) for pid in pids] == [0, None, 0]
 
 
 async def test_where_one_cannot_those_before_it_come_back(
-    to_host: ToHost, pids: list[int], monkeypatch: pytest.MonkeyPatch
+    checkpointer: Checkpointer, pids: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("KERF_BAD", str(pids[1]))
-    assert await to_host.away(UID, (1,)) == f"the driver answers 801 to the checkpoint of process {pids[1]}"
-    assert [await to_host.locks.state(pid) for pid in pids] == [0, 0, 0]
+    assert await checkpointer.checkpoint(UID, (1,)) == f"the driver answers 801 to the checkpoint of process {pids[1]}"
+    assert [await checkpointer.locks.state(pid) for pid in pids] == [0, 0, 0]
 
 
 async def test_those_that_cannot_come_back_are_said_to_be_away(
-    to_host: ToHost, pids: list[int], monkeypatch: pytest.MonkeyPatch
+    checkpointer: Checkpointer, pids: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("KERF_BAD", str(pids[1]))
     monkeypatch.setenv("KERF_STUCK", "1")
-    with pytest.raises(Torn, match="801"):
-        await to_host.away(UID, (1,))
-    assert [await to_host.locks.state(pid) for pid in pids] == [2, 0, 0]
+    with pytest.raises(PartialCheckpoint, match="801"):
+        await checkpointer.checkpoint(UID, (1,))
+    assert [await checkpointer.locks.state(pid) for pid in pids] == [2, 0, 0]
 
 
-async def test_a_pod_without_a_cgroup_has_nothing_on_gpus(to_host: ToHost) -> None:
+async def test_a_pod_without_a_cgroup_has_nothing_on_gpus(checkpointer: Checkpointer) -> None:
     other = f"{os.getpid():08x}-0000-0000-0000-000000000000"
-    assert (await to_host.away(other, ()), await to_host.back(other)) == ("", "")
+    assert (await checkpointer.checkpoint(other, ()), await checkpointer.restore(other)) == ("", "")

@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from services.node_agent.strategies import layout
-from services.node_agent.strategies.board import Board
 from services.node_agent.strategies.locks import Locks
-from services.node_agent.strategies.overruns import Ration
-from services.node_agent.strategies.quantum import Pace
+from services.node_agent.strategies.overuse import ThrottleQuota
+from services.node_agent.strategies.quantum_scheduler import QuantumPolicy
 from services.node_agent.strategies.rules import Policy
+from services.node_agent.strategies.slice_registry import SliceRegistry
 from services.node_agent.strategies.slices import Part, Slice
-from services.node_agent.strategies.turns import TurnKeeper
+from services.node_agent.strategies.time_slicing import TimeSlicer
 
 GPU = "GPU-00000000-0000-0000-0000-000000000001"
 MS = 1_000_000
@@ -32,9 +32,9 @@ class Node:
 
     def __init__(self, folder: Path, locks: Locks, least_milli: int = 0) -> None:
         self.clock = Clock()
-        self.board = Board(folder, Policy(), self.clock)
+        self.registry = SliceRegistry(folder, Policy(), self.clock)
         self.locks = locks
-        self.turns = TurnKeeper(self.board, locks, Pace(least_milli=least_milli), self.clock)
+        self.turns = TimeSlicer(self.registry, locks, QuantumPolicy(least_milli=least_milli), self.clock)
         self.escaped, self.high = (
             Slice(
                 uid=uid,
@@ -46,16 +46,16 @@ class Node:
             for uid, priority in (("escaped", 0), ("high", 9))
         )
         for slice_ in (self.escaped, self.high):
-            self.board.put(slice_)
+            self.registry.put(slice_)
 
     async def after(self, ms: int, high_busy: bool) -> None:
         """Looks every 5 ms, as in real time."""
         for _ in range(ms // 5):
             self.clock.ns += 5 * MS
-            with (self.board.folder(self.high.key) / "signal").open("r+b") as file:
+            with (self.registry.folder(self.high.key) / "signal").open("r+b") as file:
                 file.seek(layout.Signal.gpu.offset + layout.SignalGpu.busy_until_ns.offset)
                 file.write((self.clock.ns + 5 * MS if high_busy else 1).to_bytes(8, "little"))
-            await self.turns.look()
+            await self.turns.step()
 
 
 @pytest.fixture
@@ -70,7 +70,7 @@ async def test_what_got_past_runs_only_in_the_gaps(
     tmp_path: Path, victim: int, locks: Locks, state: Callable[[int], int]
 ) -> None:
     node = Node(tmp_path / "slices", locks)
-    node.turns.know({GPU: {node.escaped.key: frozenset({victim})}})
+    node.turns.set_escaped({GPU: {node.escaped.key: frozenset({victim})}})
     await node.after(10, high_busy=True)
     assert state(victim) == 1
     await node.after(10, high_busy=False)
@@ -85,9 +85,9 @@ async def test_what_no_longer_gets_past_is_unlocked(
     tmp_path: Path, victim: int, locks: Locks, state: Callable[[int], int]
 ) -> None:
     node = Node(tmp_path / "slices", locks)
-    node.turns.know({GPU: {node.escaped.key: frozenset({victim})}})
+    node.turns.set_escaped({GPU: {node.escaped.key: frozenset({victim})}})
     await node.after(10, high_busy=True)
-    node.turns.know({})
+    node.turns.set_escaped({})
     await node.after(5, high_busy=True)
     assert (state(victim), locks.held) == (0, set())
 
@@ -96,12 +96,12 @@ async def test_a_guaranteed_quantum_closes_the_gate_of_those_who_keep_to_their_p
     tmp_path: Path, victim: int, locks: Locks, state: Callable[[int], int]
 ) -> None:
     node = Node(tmp_path / "slices", locks, least_milli=200)
-    node.turns.know({GPU: {node.escaped.key: frozenset({victim})}})
+    node.turns.set_escaped({GPU: {node.escaped.key: frozenset({victim})}})
     seen = set()
     for _ in range(100):
         await node.after(5, high_busy=True)
         closed = bool(
-            layout.Orders.from_buffer_copy((node.board.folder(node.high.key) / "orders").read_bytes()).gpu[0].gate
+            layout.Orders.from_buffer_copy((node.registry.folder(node.high.key) / "orders").read_bytes()).gpu[0].gate
         )
         seen.add((closed, victim in locks.held))
     assert seen == {(False, True), (True, False)}, "one or the other, never both and never neither"
@@ -109,7 +109,7 @@ async def test_a_guaranteed_quantum_closes_the_gate_of_those_who_keep_to_their_p
 
 async def test_a_process_that_ends_meanwhile_is_no_trouble(tmp_path: Path, locks: Locks) -> None:
     node = Node(tmp_path / "slices", locks)
-    node.turns.know({GPU: {node.escaped.key: frozenset({2**22 + 1})}})
+    node.turns.set_escaped({GPU: {node.escaped.key: frozenset({2**22 + 1})}})
     await node.after(20, high_busy=True)
     assert locks.held == set()
 
@@ -119,12 +119,12 @@ async def test_what_had_more_than_its_share_runs_for_its_share_of_every_cycle(
 ) -> None:
     """Whoever else is there, or nobody; and it is let go when it is rationed no more."""
     node = Node(tmp_path / "slices", locks)
-    node.turns.know({}, {("escaped", GPU): Ration(share_milli=300, pids=frozenset({victim}))})
+    node.turns.set_escaped({}, {("escaped", GPU): ThrottleQuota(share_milli=300, pids=frozenset({victim}))})
     locked = []
     for _ in range(100):
         await node.after(5, high_busy=False)
         locked.append(victim in locks.held)
     assert (locked.count(True), state(victim)) == (70, int(locked[-1]))
-    node.turns.know({}, {})
+    node.turns.set_escaped({}, {})
     await node.after(5, high_busy=False)
     assert (state(victim), locks.held) == (0, set())

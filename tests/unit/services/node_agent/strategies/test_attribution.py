@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from services.node_agent.strategies.blame import blame, container_of, pages_of
+from services.node_agent.strategies.attribution import attribute_escape, container_of, control_blocks_of
 from services.node_agent.strategies.slices import Key
 
 FIRST, SECOND = ("pod", "first"), ("pod", "second")
@@ -15,7 +15,7 @@ BOTH = (FIRST, SECOND)
 
 
 @pytest.mark.parametrize(
-    ("of", "seen", "counted", "blamed"),
+    ("of", "seen", "counted", "attributed"),
     [
         ({1: FIRST, 2: SECOND}, {1: 400, 2: 5000}, {FIRST: 300, SECOND: 1000}, {SECOND: {2}}),
         ({1: FIRST, 2: SECOND, 3: SECOND}, {1: 5000, 2: 10, 3: 10}, {}, {FIRST: {1}}),
@@ -26,9 +26,9 @@ BOTH = (FIRST, SECOND)
     ids=["second", "first", "both", "a process that shows no page may be anybody's", "nor one that shows a stranger's"],
 )
 def test_the_container_is_blamed_whose_processes_hold_what_its_page_does_not_count(
-    of: dict[int, Key], seen: dict[int, int], counted: dict[Key, int], blamed: dict[Key, set[int]]
+    of: dict[int, Key], seen: dict[int, int], counted: dict[Key, int], attributed: dict[Key, set[int]]
 ) -> None:
-    assert blame(BOTH, seen, counted, of.get) == blamed
+    assert attribute_escape(BOTH, seen, counted, of.get) == attributed
 
 
 def test_a_process_is_of_the_container_whose_page_is_mounted_where_it_sees_it(tmp_path: Path) -> None:
@@ -40,6 +40,6 @@ def test_a_process_is_of_the_container_whose_page_is_mounted_where_it_sees_it(tm
     inside = tmp_path / "proc" / "7" / "root" / "run" / "kerf"
     inside.mkdir(parents=True)
     os.link(folders[SECOND] / "counters", inside / "counters")
-    pages = pages_of(folders)
-    assert container_of(7, pages, tmp_path / "proc") == SECOND
-    assert container_of(8, pages, tmp_path / "proc") is None
+    control_blocks = control_blocks_of(folders)
+    assert container_of(7, control_blocks, tmp_path / "proc") == SECOND
+    assert container_of(8, control_blocks, tmp_path / "proc") is None

@@ -22,8 +22,8 @@ from tests.support.enforcement import (
     ROOT,
     as_seen,
     become,
+    control_block,
     locked,
-    page,
     started,
 )
 from tests.support.evictions import evictions
@@ -46,7 +46,7 @@ def forge(tmp_path_factory: pytest.TempPathFactory, build: Path) -> Path:
 def forged(host: Path, build: Path, program: Path, processes: int) -> list[int]:
     """Runs so many at once in container a, on the fake driver; per cent of the GPU's time that each really had."""
     environment = os.environ | {
-        "KERF_DIRECTORY": str(page(host, "a")),
+        "KERF_DIRECTORY": str(control_block(host, "a")),
         "LD_PRELOAD": str(build / "test" / LIBRARY),
         "KERF_TEST_DRIVER": str(build / "libcuda.so.1"),
         "LD_LIBRARY_PATH": str(build),

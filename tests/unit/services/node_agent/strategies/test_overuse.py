@@ -4,24 +4,32 @@ from __future__ import annotations
 
 import pytest
 
-from services.node_agent.strategies.overruns import CYCLE_NS, Overrun, Overruns, Ration, Used, of_pods, rationed
+from services.node_agent.strategies.overuse import (
+    CYCLE_NS,
+    Overuse,
+    OveruseDetector,
+    ThrottleQuota,
+    Usage,
+    pod_usage,
+    update_quotas,
+)
 from services.node_agent.strategies.slices import Part, Slice
 
 
-def used(milli: int, share: int = 100, uid: str = "a") -> Used:
-    return Used(uid=uid, uuid="G", containers=((uid, "c"),), used_milli=milli, share_milli=share)
+def used(milli: int, share: int = 100, uid: str = "a") -> Usage:
+    return Usage(uid=uid, uuid="G", containers=((uid, "c"),), used_milli=milli, share_milli=share)
 
 
-def run(overruns: Overruns, samples: list[int], begin_s: float = 0.0, every_s: float = 1.0) -> list[int]:
+def run(overuses: OveruseDetector, samples: list[int], begin_s: float = 0.0, every_s: float = 1.0) -> list[int]:
     """By sample: how much beyond the share it is said to be; 0 where it is within."""
     return [
-        sum(over.over_milli for over in overruns.look(begin_s + place * every_s, [used(milli)]))
+        sum(over.over_milli for over in overuses.update(begin_s + place * every_s, [used(milli)]))
         for place, milli in enumerate(samples)
     ]
 
 
 def test_a_pod_is_over_when_its_mean_of_a_whole_window_is() -> None:
-    assert run(Overruns(100, 4), [500] * 7) == [0, 0, 0, 0, 400, 400, 400]
+    assert run(OveruseDetector(100, 4), [500] * 7) == [0, 0, 0, 0, 400, 400, 400]
 
 
 @pytest.mark.parametrize(
@@ -31,26 +39,26 @@ def test_a_pod_is_over_when_its_mean_of_a_whole_window_is() -> None:
 )
 def test_an_honest_slice_is_never_over(samples: list[int]) -> None:
     """A tenth of a GPU, with NVML's noise or kernels of a second in ten."""
-    assert set(run(Overruns(100, 10), samples)) == {0}
+    assert set(run(OveruseDetector(100, 10), samples)) == {0}
 
 
 def test_it_is_within_again_when_it_is_well_below_where_it_began() -> None:
     """Else one at the edge would come and go."""
-    assert run(Overruns(100, 2), [250, 250, 250, 190, 190, 190, 100, 100]) == [0, 0, 150, 120, 90, 90, 0, 0]
+    assert run(OveruseDetector(100, 2), [250, 250, 250, 190, 190, 190, 100, 100]) == [0, 0, 150, 120, 90, 90, 0, 0]
 
 
 def test_one_that_was_gone_begins_anew() -> None:
-    overruns = Overruns(100, 2)
-    run(overruns, [900] * 4)
-    assert overruns.look(4, []) == ()
-    assert overruns.look(5, [used(900)]) == ()
+    overuses = OveruseDetector(100, 2)
+    run(overuses, [900] * 4)
+    assert overuses.update(4, []) == ()
+    assert overuses.update(5, [used(900)]) == ()
 
 
 def test_samples_count_by_their_length_and_a_clock_that_stands_still_is_no_sample() -> None:
-    overruns = Overruns(0, 4)
-    assert run(overruns, [0, 0], every_s=3) == [0, 0]
-    overruns.look(3, [used(1000)])
-    (over,) = overruns.look(4, [used(1000)])
+    overuses = OveruseDetector(0, 4)
+    assert run(overuses, [0, 0], every_s=3) == [0, 0]
+    overuses.update(3, [used(1000)])
+    (over,) = overuses.update(4, [used(1000)])
     assert (over.mean_milli, over.over_milli) == (250, 150)
     assert over.sentence == "pod a had 25 % of GPU G over 4 s by NVML; 10 % are granted"
 
@@ -61,28 +69,28 @@ def slice_of(uid: str, container: str, milli: int, *, opportunistic: bool = Fals
 
 
 def test_containers_of_a_pod_are_counted_together_and_who_was_not_seen_was_idle() -> None:
-    found = of_pods({("a", "G"): 700}, [slice_of("a", "c", 200), slice_of("a", "d", 300), slice_of("b", "c", 100)])
+    found = pod_usage({("a", "G"): 700}, [slice_of("a", "c", 200), slice_of("a", "d", 300), slice_of("b", "c", 100)])
     assert [(one.uid, one.used_milli, one.share_milli) for one in found] == [("a", 700, 500), ("b", 0, 100)]
 
 
 def test_pods_that_may_have_what_others_leave_are_left_out() -> None:
     mixed = [slice_of("a", "c", 200), slice_of("a", "d", 0)]
     assert (
-        of_pods({("a", "G"): 900}, [*mixed, slice_of("b", "c", 300, opportunistic=True), slice_of("c", "c", 1000)])
+        pod_usage({("a", "G"): 900}, [*mixed, slice_of("b", "c", 300, opportunistic=True), slice_of("c", "c", 1000)])
         == []
     )
 
 
 def test_a_ration_is_the_share_of_every_cycle() -> None:
-    ration = Ration(share_milli=100, pids=frozenset({1}))
+    quota = ThrottleQuota(share_milli=100, pids=frozenset({1}))
     step = CYCLE_NS // 100
-    assert sum(not ration.waits(7 * CYCLE_NS + place * step) for place in range(100)) == 10
+    assert sum(not quota.waits(7 * CYCLE_NS + place * step) for place in range(100)) == 10
 
 
 def test_who_was_rationed_stays_so_until_its_processes_have_ended() -> None:
-    over = Overrun(used=used(900), mean_milli=900, window_s=10)
-    first = rationed({}, [over], {("a", "G"): frozenset({1, 2})})
-    assert first == {("a", "G"): Ration(share_milli=100, pids=frozenset({1, 2}))}
-    second = rationed(first, [], {("a", "G"): frozenset({2, 3})})
+    over = Overuse(used=used(900), mean_milli=900, window_s=10)
+    first = update_quotas({}, [over], {("a", "G"): frozenset({1, 2})})
+    assert first == {("a", "G"): ThrottleQuota(share_milli=100, pids=frozenset({1, 2}))}
+    second = update_quotas(first, [], {("a", "G"): frozenset({2, 3})})
     assert second["a", "G"].pids == {2, 3}
-    assert rationed(second, [], {}) == {}
+    assert update_quotas(second, [], {}) == {}

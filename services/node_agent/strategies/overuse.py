@@ -19,7 +19,7 @@ CYCLE_NS = 500_000_000
 """Of a rationed process: it runs for its share of each, and is locked for the rest. A lock and an unlock take about 2 ms."""
 
 
-class Used(msgspec.Struct, frozen=True, kw_only=True):
+class Usage(msgspec.Struct, frozen=True, kw_only=True):
     """One pod's use of a GPU since the look before, per mille of the time, and its share of it."""
 
     uid: str
@@ -29,10 +29,10 @@ class Used(msgspec.Struct, frozen=True, kw_only=True):
     share_milli: int
 
 
-class Overrun(msgspec.Struct, frozen=True, kw_only=True):
+class Overuse(msgspec.Struct, frozen=True, kw_only=True):
     """`mean_milli`: of the window."""
 
-    used: Used
+    used: Usage
     mean_milli: int
     window_s: float
 
@@ -48,7 +48,7 @@ class Overrun(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-class Overruns:
+class OveruseDetector:
     def __init__(self, slack_milli: int, window_s: float) -> None:
         """`slack_milli`: so much beyond its share a pod's mean may be. It counts again as within when it is below half of that."""
         self._slack_milli, self._window_s = slack_milli, window_s
@@ -57,7 +57,7 @@ class Overruns:
         self._over: set[tuple[str, str]] = set()
         self._last_s: float | None = None
 
-    def look(self, now_s: float, used: Iterable[Used]) -> tuple[Overrun, ...]:
+    def update(self, now_s: float, used: Iterable[Usage]) -> tuple[Overuse, ...]:
         """Those whose mean of a whole window is over. Seconds of any clock that does not go back."""
         before_s, self._last_s = self._last_s, now_s
         seen = {(one.uid, one.uuid): one for one in used}
@@ -69,7 +69,7 @@ class Overruns:
             mean = self._mean(self._past[key], now_s)
             slack = self._slack_milli // 2 if key in self._over else self._slack_milli
             if mean is not None and mean > one.share_milli + slack:
-                found.append(Overrun(used=one, mean_milli=mean, window_s=self._window_s))
+                found.append(Overuse(used=one, mean_milli=mean, window_s=self._window_s))
         self._over = {(over.used.uid, over.used.uuid) for over in found}
         return tuple(found)
 
@@ -83,7 +83,7 @@ class Overruns:
         return round(sum((end - max(begin, begin_s)) * milli for begin, end, milli in past) / self._window_s)
 
 
-def of_pods(seen_milli: Mapping[tuple[str, str], int], slices: Iterable[Slice]) -> list[Used]:
+def pod_usage(seen_milli: Mapping[tuple[str, str], int], slices: Iterable[Slice]) -> list[Usage]:
     """`seen_milli` by (pod, GPU); who is not in it was idle. Pods of which a container has no share of its own are left out: they
     may have whatever the others leave."""
     grouped: dict[tuple[str, str], list[tuple[Key, int]]] = {}
@@ -93,7 +93,7 @@ def of_pods(seen_milli: Mapping[tuple[str, str], int], slices: Iterable[Slice]) 
                 (slice_.key, part.compute_milli if slice_.reserved else 0)
             )
     return [
-        Used(
+        Usage(
             uid=uid,
             uuid=uuid,
             containers=tuple(key for key, _ in group),
@@ -105,7 +105,7 @@ def of_pods(seen_milli: Mapping[tuple[str, str], int], slices: Iterable[Slice]) 
     ]
 
 
-class Ration(msgspec.Struct, frozen=True, kw_only=True):
+class ThrottleQuota(msgspec.Struct, frozen=True, kw_only=True):
     """What a pod that overran gets from now on, by the driver's lock: its share of every cycle, until its processes have ended."""
 
     share_milli: int
@@ -115,15 +115,15 @@ class Ration(msgspec.Struct, frozen=True, kw_only=True):
         return now_ns % CYCLE_NS >= CYCLE_NS * self.share_milli // WHOLE_GPU_MILLI
 
 
-Rations = Mapping[tuple[str, str], Ration]
+ThrottleQuotas = Mapping[tuple[str, str], ThrottleQuota]
 """By pod and GPU."""
 
 
-def rationed(
-    before: Rations, overruns: Iterable[Overrun], pids: Mapping[tuple[str, str], frozenset[int]]
-) -> dict[tuple[str, str], Ration]:
+def update_quotas(
+    before: ThrottleQuotas, overuses: Iterable[Overuse], pids: Mapping[tuple[str, str], frozenset[int]]
+) -> dict[tuple[str, str], ThrottleQuota]:
     """Who was rationed stays so while it has a process on the GPU: under the lock its mean is its share, which proves nothing. One
     that was honest after all loses little: it is kept to what it has anyway."""
-    shares = {key: ration.share_milli for key, ration in before.items()}
-    shares |= {(over.used.uid, over.used.uuid): over.used.share_milli for over in overruns}
-    return {key: Ration(share_milli=milli, pids=pids[key]) for key, milli in shares.items() if pids.get(key)}
+    shares = {key: quota.share_milli for key, quota in before.items()}
+    shares |= {(over.used.uid, over.used.uuid): over.used.share_milli for over in overuses}
+    return {key: ThrottleQuota(share_milli=milli, pids=pids[key]) for key, milli in shares.items() if pids.get(key)}

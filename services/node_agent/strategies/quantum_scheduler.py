@@ -18,10 +18,10 @@ import msgspec
 
 from services.node_agent.strategies.slices import Key
 
-LEAST_TOGETHER_MILLI = 500
+MAX_FLOOR_SUM_MILLI = 500
 
 
-class Pace(msgspec.Struct, frozen=True, kw_only=True):
+class QuantumPolicy(msgspec.Struct, frozen=True, kw_only=True):
     quantum_ns: int = 50_000_000
     """A lock and an unlock take about 2 ms together, so a twentieth of it is lost at most."""
     idle_for_ns: int = 20_000_000
@@ -38,7 +38,7 @@ class Contender(msgspec.Struct, frozen=True, kw_only=True):
     """GPU time; where nobody can say, the time that it was let run and busy."""
 
 
-class Turn(msgspec.Struct, frozen=True, kw_only=True):
+class Decision(msgspec.Struct, frozen=True, kw_only=True):
     owner: Key | None
     waiting: frozenset[Key]
     """Those that may begin nothing now."""
@@ -52,18 +52,18 @@ class _State(msgspec.Struct):
     """When it was last seen busy."""
 
 
-class Turns:
+class QuantumScheduler:
     """Of one GPU."""
 
-    def __init__(self, pace: Pace) -> None:
-        self._pace = pace
+    def __init__(self, policy: QuantumPolicy) -> None:
+        self._policy = policy
         self._states: dict[Key, _State] = {}
         self._owner: Key | None = None
         self._since_ns = 0
         self._due = False
         self._last_ns: int | None = None
 
-    def look(self, now_ns: int, seen: Iterable[Contender]) -> Turn:
+    def step(self, now_ns: int, seen: Iterable[Contender]) -> Decision:
         """Looks may come at any pace; the finer, the nearer to the promise."""
         contenders = {c.key: c for c in seen}
         span_ns = 0 if self._last_ns is None else max(0, now_ns - self._last_ns)
@@ -72,12 +72,12 @@ class Turns:
         for key, contender in contenders.items():
             self._account(self._states[key], contender, span_ns, now_ns, len(contenders))
         wants = {
-            key: c for key, c in contenders.items() if now_ns - self._states[key].wanted_ns <= self._pace.idle_for_ns
+            key: c for key, c in contenders.items() if now_ns - self._states[key].wanted_ns <= self._policy.idle_for_ns
         }
         owner, due = self._next(now_ns, wants)
-        if owner != self._owner or due != self._due or now_ns - self._since_ns >= self._pace.quantum_ns:
+        if owner != self._owner or due != self._due or now_ns - self._since_ns >= self._policy.quantum_ns:
             self._owner, self._due, self._since_ns = owner, due, now_ns
-        return Turn(
+        return Decision(
             owner=owner,
             waiting=frozenset(key for key in wants if key != owner and self._stops(contenders[key], wants, owner)),
         )
@@ -85,25 +85,27 @@ class Turns:
     def _account(self, state: _State, seen: Contender, span_ns: int, now_ns: int, contenders: int) -> None:
         if seen.busy:
             state.wanted_ns = now_ns
-            share = min(self._pace.least_milli, LEAST_TOGETHER_MILLI // max(1, contenders - 1))
+            share = min(self._policy.least_milli, MAX_FLOOR_SUM_MILLI // max(1, contenders - 1))
             # An agent that was frozen for long owes no long turn.
-            state.earned_ns = min(state.earned_ns + span_ns * share // 1000, 2 * self._pace.quantum_ns)
+            state.earned_ns = min(state.earned_ns + span_ns * share // 1000, 2 * self._policy.quantum_ns)
         # What it got beyond what it had earned is a gift of the gaps, and no debt.
         state.earned_ns = max(0, state.earned_ns - seen.used_ns)
         state.recent_ns += seen.used_ns
-        if state.recent_ns > 8 * self._pace.quantum_ns:
+        if state.recent_ns > 8 * self._policy.quantum_ns:
             for other in self._states.values():
                 other.recent_ns //= 2
 
     def _next(self, now_ns: int, wants: dict[Key, Contender]) -> tuple[Key | None, bool]:
         if not wants:
             return None, False
-        over = now_ns - self._since_ns >= self._pace.quantum_ns
+        over = now_ns - self._since_ns >= self._policy.quantum_ns
         if self._due and self._owner in wants and not over:
             return self._owner, True
         highest = max(contender.rank for contender in wants.values())
         due = [
-            key for key, c in wants.items() if c.rank < highest and self._states[key].earned_ns >= self._pace.quantum_ns
+            key
+            for key, c in wants.items()
+            if c.rank < highest and self._states[key].earned_ns >= self._policy.quantum_ns
         ]
         if due:
             return max(due, key=lambda key: (self._states[key].earned_ns, key)), True

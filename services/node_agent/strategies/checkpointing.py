@@ -9,26 +9,26 @@ from collections.abc import Callable
 from pathlib import Path
 
 from services.node_agent.release.cgroups import PodCgroups
-from services.node_agent.strategies import host_room
-from services.node_agent.strategies.host_room import Unseen
+from services.node_agent.strategies import host_memory
+from services.node_agent.strategies.host_memory import HostMemoryUnknown
 from services.node_agent.strategies.lock_worker import CHECKPOINTED, LOCKED, RUNNING
 from services.node_agent.strategies.locks import LockError, Locks
 
-LOOKS = 3
+MAX_ROUNDS = 3
 """A process that comes while others are on their way is seen at the next look."""
 
 
-class Torn(Exception):
+class PartialCheckpoint(Exception):
     """Some of it is on the host, and could not be brought back. The text says why it was to come back."""
 
 
-class ToHost:
+class Checkpointer:
     def __init__(
         self, locks: Locks, cgroups: PodCgroups, meminfo: Callable[[], Path] = lambda: Path("/proc/meminfo")
     ) -> None:
         self.locks, self._cgroups, self._meminfo = locks, cgroups, meminfo
 
-    async def away(self, uid: str, bytes_of: tuple[int, ...]) -> str:
+    async def checkpoint(self, uid: str, bytes_of: tuple[int, ...]) -> str:
         """Empty: all that the pod had on GPUs is on the host. Else why not, and all is where it was. `bytes_of`: what each of its
         containers has on GPUs. Raises Torn."""
         try:
@@ -37,10 +37,10 @@ class ToHost:
             if found and pod is not None:
                 # Which container a cgroup is nobody says here: each may be the largest.
                 most = sum(bytes_of) if len(found) == 1 else max(bytes_of, default=0)
-                why = host_room.refusal(pod, dict.fromkeys(found, most), sum(bytes_of), self._meminfo())
+                why = host_memory.refusal(pod, dict.fromkeys(found, most), sum(bytes_of), self._meminfo())
                 if why:
                     return why
-            for _ in range(LOOKS):
+            for _ in range(MAX_ROUNDS):
                 pids = [pid for group in found.values() for pid in group]
                 if not pids:
                     return ""
@@ -48,19 +48,19 @@ class ToHost:
                     await self.locks.checkpoint(pid)
                 found = await self._on_gpus(uid, RUNNING, LOCKED)
             why = "it goes on starting processes on GPUs"
-        except (LockError, Unseen) as error:
+        except (LockError, HostMemoryUnknown) as error:
             why = str(error)
-        if await self.back(uid):
-            raise Torn(why)
+        if await self.restore(uid):
+            raise PartialCheckpoint(why)
         return why
 
-    async def back(self, uid: str) -> str:
+    async def restore(self, uid: str) -> str:
         """Empty: all that was on the host is on the GPUs again. Else why some of it is not."""
         try:
             for group in (await self._on_gpus(uid, CHECKPOINTED)).values():
                 for pid in group:
                     await self.locks.restore(pid)
-        except (LockError, Unseen) as error:
+        except (LockError, HostMemoryUnknown) as error:
             return str(error)
         return ""
 
@@ -70,7 +70,7 @@ class ToHost:
         if pod is None:
             return {}
         found = {}
-        for folder, pids in host_room.processes(pod).items():
+        for folder, pids in host_memory.processes(pod).items():
             of_driver = tuple([pid for pid in pids if await self.locks.state(pid) in states])
             if of_driver:
                 found[folder] = of_driver

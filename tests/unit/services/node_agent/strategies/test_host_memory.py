@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from services.node_agent.strategies.host_room import Unseen, processes, refusal
+from services.node_agent.strategies.host_memory import HostMemoryUnknown, processes, refusal
 from shared.model.units import MIB
 
 
@@ -32,7 +32,7 @@ def test_processes_are_found_in_the_pods_containers(tmp_path: Path) -> None:
 
 
 def test_an_agent_in_its_own_pid_namespace_says_that_it_sees_nobody(tmp_path: Path) -> None:
-    with pytest.raises(Unseen, match="hostPID"):
+    with pytest.raises(HostMemoryUnknown, match="hostPID"):
         processes(cgroup(tmp_path / "pod", pids="0\n"))
 
 
@@ -58,5 +58,5 @@ def test_a_pod_without_a_limit_needs_room_on_its_node(tmp_path: Path, meminfo: P
 def test_where_nobody_can_tell_it_is_said(tmp_path: Path, meminfo: Path) -> None:
     pod = cgroup(tmp_path / "pod")
     (pod / "memory.max").unlink()
-    with pytest.raises(Unseen, match="cgroups of version 1"):
+    with pytest.raises(HostMemoryUnknown, match="cgroups of version 1"):
         refusal(pod, {}, 1, meminfo)

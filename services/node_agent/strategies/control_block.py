@@ -22,9 +22,9 @@ import msgspec
 from services.node_agent.strategies import layout
 from services.node_agent.strategies.slices import Key
 
-NAMES = ("orders", "counters", "signal")
+FILE_NAMES = ("orders", "counters", "signal")
 PEERS = "peers"
-SEEN_BY = {"orders": 0o644, "counters": 0o666, "signal": 0o666}
+FILE_MODES = {"orders": 0o644, "counters": 0o666, "signal": 0o666}
 """A container may run as anybody. The orders are mounted read-only, and are root's, besides."""
 
 
@@ -75,11 +75,11 @@ class Reading(msgspec.Struct, frozen=True, kw_only=True):
     damage: str = ""
 
 
-class PageError(OSError):
+class ControlBlockError(OSError):
     """A page cannot be made: its container must not start."""
 
 
-class Page:
+class ControlBlock:
     """One container's. Of its files those that stand already are kept: processes may have them mapped."""
 
     def __init__(self, folder: Path, clock: Callable[[], int]) -> None:
@@ -87,7 +87,7 @@ class Page:
         self.folder, self._clock = folder, clock
         folder.mkdir(parents=True, exist_ok=True)
         (folder / PEERS).mkdir(exist_ok=True)
-        for name in NAMES:
+        for name in FILE_NAMES:
             _make(folder / name)
         with (folder / "orders").open("r+b") as file:
             self._map = mmap.mmap(file.fileno(), ctypes.sizeof(layout.Orders))
@@ -96,7 +96,7 @@ class Page:
         self._uuids: tuple[str, ...] = ()
         self._of_driver = (0, 0)
 
-    def order(self, rules: Rules, *, context_bytes: int, pool_chunk_bytes: int = 0, driver_path: str = "") -> None:
+    def write(self, rules: Rules, *, context_bytes: int, pool_chunk_bytes: int = 0, driver_path: str = "") -> None:
         """Says it, where it is news. Raises ValueError on what no page can hold: then nothing has changed.
 
         `context_bytes`: charged to each process for its context on a GPU. `pool_chunk_bytes`: what a memory pool takes at once; 0
@@ -116,7 +116,7 @@ class Page:
         at = self._orders
         at.heartbeat_ns = self._clock()
         for place, (gpu, uuid) in enumerate(zip(rules.gpus, raw, strict=True)):
-            self._order_gpu(at.gpu[place], gpu, uuid, context_bytes)
+            self._write_gpu(at.gpu[place], gpu, uuid, context_bytes)
         at.gpu_count = len(rules.gpus)
         for place, key in enumerate(rules.peers):
             at.peer[place].value = _alias(key).encode()
@@ -129,7 +129,7 @@ class Page:
         self._of_driver = context_bytes, pool_chunk_bytes
         self.rules, self._uuids = rules, tuple(gpu.uuid for gpu in rules.gpus)
 
-    def beat(self) -> None:
+    def heartbeat(self) -> None:
         """The agent lives: what it says to wait for goes on."""
         self._orders.heartbeat_ns = self._clock()
 
@@ -176,7 +176,7 @@ class Page:
         del self._orders
         self._map.close()
 
-    def _order_gpu(self, at: layout.GpuOrders, gpu: GpuRule, uuid: bytes, context_bytes: int) -> None:
+    def _write_gpu(self, at: layout.GpuOrders, gpu: GpuRule, uuid: bytes, context_bytes: int) -> None:
         ctypes.memmove(at.uuid, uuid, 16)
         at.memory_limit_bytes, at.context_bytes = gpu.memory_limit_bytes, context_bytes
         at.compute_milli, at.in_flight_us, at.gate = gpu.compute_milli, gpu.in_flight_us, int(gpu.gate_closed)
@@ -217,7 +217,7 @@ def _make(path: Path) -> None:
     made = struct(magic=magic, version=layout.VERSION, size_bytes=size)
     beside = path.with_suffix(".new")
     beside.write_bytes(bytes(made))
-    beside.chmod(SEEN_BY[path.name])
+    beside.chmod(FILE_MODES[path.name])
     beside.replace(path)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 from services.node_agent.strategies.base import Observed
 from services.node_agent.strategies.escapes import Escape
-from services.node_agent.strategies.overruns import Overrun
+from services.node_agent.strategies.overuse import Overuse
 from services.node_agent.strategies.slices import Key
 from shared.contracts.node_commands import LiveSlice
 from shared.telemetry.metrics import Metrics
@@ -16,12 +16,12 @@ _SLICE = (*_POD, "container", "strategy")
 Series = dict[tuple[str, ...], float]
 
 
-def show(
+def register_metrics(
     metrics: Metrics,
     live: Callable[[], Iterable[LiveSlice]],
     observed: Callable[[], Mapping[tuple[Key, str], Observed]],
     hidden: Callable[[], Mapping[tuple[str, str], Escape]],
-    over: Callable[[], Mapping[tuple[str, str], Overrun]],
+    over: Callable[[], Mapping[tuple[str, str], Overuse]],
 ) -> None:
     """`observed` by slice and GPU, `hidden` and `over` by pod and GPU."""
 
@@ -48,47 +48,47 @@ def show(
         return series
 
     mib = of_pods(lambda: {key: max(escape.hidden_mib, escape.over_mib) for key, escape in hidden().items()})
-    milli = of_pods(lambda: {key: overrun.over_milli for key, overrun in over().items()})
+    milli = of_pods(lambda: {key: overuse.over_milli for key, overuse in over().items()})
 
-    tell = metrics.observe_by
-    tell(
+    add = metrics.observe_by
+    add(
         "kerf_agent_slice_limit_mib",
         "Memory limit of an enforced slice.",
         of_slices(lambda o: o.memory_limit_mib),
         labels=_SLICE,
     )
-    tell(
+    add(
         "kerf_agent_slice_counted_mib",
         "Memory that its strategy counts.",
         of_slices(lambda o: o.memory_mib),
         labels=_SLICE,
     )
-    tell("kerf_agent_slice_peak_mib", "The most that it ever counted.", of_slices(lambda o: o.peak_mib), labels=_SLICE)
-    tell(
+    add("kerf_agent_slice_peak_mib", "The most that it ever counted.", of_slices(lambda o: o.peak_mib), labels=_SLICE)
+    add(
         "kerf_agent_slice_limit_milli",
         "GPU time granted, per mille.",
         of_slices(lambda o: o.compute_limit_milli),
         labels=_SLICE,
     )
-    tell(
+    add(
         "kerf_agent_slice_gpu_milli",
         "GPU time used, per mille, by events.",
         of_slices(lambda o: o.compute_milli),
         labels=_SLICE,
     )
-    tell(
+    add(
         "kerf_agent_slice_waited_milli",
         "Time that launches waited, per mille.",
         of_slices(lambda o: o.waited_milli),
         labels=_SLICE,
     )
     refused = of_slices(lambda o: o.refused)
-    tell(
+    add(
         "kerf_agent_slice_refused_total",
         "Allocations that failed at the limit.",
         refused,
         labels=_SLICE,
         kind="counter",
     )
-    tell("kerf_agent_slice_hidden_mib", "Memory of a pod that got past its slices.", mib, labels=_POD)
-    tell("kerf_agent_slice_over_milli", "GPU time of a pod beyond its share, by NVML, per mille.", milli, labels=_POD)
+    add("kerf_agent_slice_hidden_mib", "Memory of a pod that got past its slices.", mib, labels=_POD)
+    add("kerf_agent_slice_over_milli", "GPU time of a pod beyond its share, by NVML, per mille.", milli, labels=_POD)

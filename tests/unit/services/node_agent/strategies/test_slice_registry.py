@@ -1,0 +1,232 @@
+"""Pages on disk: what the interposer would read, who stays, and what a container can do to them."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from services.node_agent.strategies import layout
+from services.node_agent.strategies.control_block import folder_name
+from services.node_agent.strategies.rules import Override, Policy
+from services.node_agent.strategies.slice_registry import SliceRegistry
+from services.node_agent.strategies.slices import Part, Slice
+
+UUID = "GPU-5a1c9a60-3f0e-4c53-8a53-3d1d0a8d7e11"
+
+
+class Clock:
+    ns = 7_000
+
+    def __call__(self) -> int:
+        return self.ns
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def registry(tmp_path: Path, clock: Clock) -> Iterator[SliceRegistry]:
+    made = SliceRegistry(tmp_path / "slices", Policy(), clock, lambda: (300 << 20, 0))
+    yield made
+    made.close()
+
+
+def make(name: str, compute: int = 0, priority: int = 0, uuid: str = UUID) -> Slice:
+    return Slice(
+        uid=name,
+        container="main",
+        strategy="interposer",
+        parts=(Part(uuid=uuid, memory_mib=64, compute_milli=compute),),
+        priority=priority,
+    )
+
+
+def orders(registry: SliceRegistry, slice_: Slice) -> layout.Orders:
+    return layout.Orders.from_buffer_copy((registry.folder(slice_.key) / "orders").read_bytes())
+
+
+def counters(registry: SliceRegistry, slice_: Slice) -> Path:
+    return registry.folder(slice_.key) / "counters"
+
+
+def test_a_page_says_what_the_slice_may_do(registry: SliceRegistry) -> None:
+    a = make("a", 250)
+    registry.put(a)
+    said = orders(registry, a)
+    assert (said.magic, said.version, said.size_bytes, said.gpu_count, said.heartbeat_ns) == (
+        layout.ORDERS_MAGIC,
+        1,
+        ctypes.sizeof(layout.Orders),
+        1,
+        7000,
+    )
+    assert (bytes(said.gpu[0].uuid), said.gpu[0].memory_limit_bytes) == (layout.uuid_bytes(UUID), 64 << 20)
+    assert (said.gpu[0].compute_milli, said.gpu[0].context_bytes, said.tier) == (250, 300 << 20, layout.NORMAL)
+
+
+def test_what_contexts_and_pools_take_is_told_when_it_is_measured(tmp_path: Path, clock: Clock) -> None:
+    """The canary may end long after containers have started; and nothing else of the page changes with it."""
+    costs = [(0, 0)]
+    registry, a = SliceRegistry(tmp_path / "slices", Policy(), clock, lambda: costs[0]), make("a")
+    registry.put(a)
+    assert (orders(registry, a).gpu[0].context_bytes, orders(registry, a).pool_chunk_bytes) == (0, 0)
+    costs[0] = 311 << 20, 32 << 20
+    registry.refresh()
+    assert (
+        orders(registry, a).gpu[0].context_bytes,
+        orders(registry, a).pool_chunk_bytes,
+        orders(registry, a).generation,
+    ) == (
+        311 << 20,
+        32 << 20,
+        2,
+    )
+    registry.close()
+
+
+def test_only_the_agent_can_write_the_orders(registry: SliceRegistry) -> None:
+    a = make("a")
+    registry.put(a)
+    modes = {name: (registry.folder(a.key) / name).stat().st_mode & 0o777 for name in ("orders", "counters", "signal")}
+    assert modes == {"orders": 0o644, "counters": 0o666, "signal": 0o666}
+
+
+def test_a_change_is_told_by_another_generation_and_the_same_again_by_none(registry: SliceRegistry) -> None:
+    a = make("a")
+    registry.put(a)
+    first = orders(registry, a).generation
+    registry.put(a)
+    assert orders(registry, a).generation == first
+    registry.set_override(a.key, Override(paused=True))
+    assert (orders(registry, a).generation, orders(registry, a).paused) == (first + 1, 1)
+    registry.set_override(a.key, Override())
+    assert orders(registry, a).paused == 0
+
+
+def test_who_comes_later_is_known_to_who_was_there(registry: SliceRegistry) -> None:
+    """And the signal that it looks at is that of its peer: the same file, under a name that says nothing."""
+    low, high = make("low"), make("high", priority=5)
+    registry.put(low)
+    assert orders(registry, low).tier == layout.NORMAL
+    registry.put(high)
+    said = orders(registry, low)
+    assert (said.tier, said.peer_count) == (layout.LOW, 1)
+    link = registry.folder(low.key) / "peers" / said.peer[0].value.decode()
+    assert link.stat().st_ino == (registry.folder(high.key) / "signal").stat().st_ino
+    assert "high" not in link.name
+    registry.drop(high.key)
+    assert (orders(registry, low).tier, list((registry.folder(low.key) / "peers").iterdir())) == (layout.NORMAL, [])
+    assert not registry.folder(high.key).exists()
+
+
+def test_a_restarted_container_and_a_restarted_agent_keep_the_files_that_processes_have_mapped(
+    registry: SliceRegistry, tmp_path: Path, clock: Clock
+) -> None:
+    a = make("a")
+    registry.put(a)
+    counters(registry, a).write_bytes(
+        counters(registry, a).read_bytes()[:4096] + b"\1" * 8 + counters(registry, a).read_bytes()[4104:]
+    )
+    inodes = [(registry.folder(a.key) / name).stat().st_ino for name in ("orders", "counters", "signal")]
+    second = SliceRegistry(tmp_path / "slices", Policy(), clock)
+    second.put(a)
+    assert [(second.folder(a.key) / name).stat().st_ino for name in ("orders", "counters", "signal")] == inodes
+    reading = second.read(a.key)
+    assert reading is not None
+    assert reading.gpus[0].account_bytes == 0x010101010101
+    second.close()
+
+
+def test_a_restarted_agent_tells_nobody_that_it_is_alone(registry: SliceRegistry, tmp_path: Path, clock: Clock) -> None:
+    """What it takes up is told once, of all; one that it cannot take up keeps nobody from it."""
+    low, high, bad = make("low"), make("high", priority=5), make("bad", uuid="GPU-x")
+    registry.put(low)
+    registry.put(high)
+    before = orders(registry, low).generation
+    second = SliceRegistry(tmp_path / "slices", Policy(), clock)
+    ((failed, why),) = second.adopt([low, bad, high])
+    assert (failed, "no UUID" in str(why)) == (bad, True)
+    assert (orders(second, low).tier, orders(second, low).generation) == (layout.LOW, before + 1)
+    second.close()
+
+
+def test_what_cannot_be_said_leaves_nothing_behind(registry: SliceRegistry) -> None:
+    a, bad = make("a"), make("b", uuid="GPU-x")
+    registry.put(a)
+    with pytest.raises(ValueError, match="no UUID"):
+        registry.put(bad)
+    assert [s.key for s in registry.slices] == [a.key]
+    assert not registry.folder(bad.key).exists()
+    assert orders(registry, a).peer_count == 0
+
+
+def test_pages_of_containers_that_are_gone_are_removed(registry: SliceRegistry, tmp_path: Path) -> None:
+    a, b = make("a"), make("b")
+    (tmp_path / "slices" / "of-an-earlier-agent").mkdir(parents=True)
+    registry.put(a)
+    registry.put(b)
+    registry.keep_only([a.key])
+    assert [path.name for path in (tmp_path / "slices").iterdir()] == [folder_name(a.key)]
+
+
+def test_the_heartbeat_is_the_clocks(registry: SliceRegistry, clock: Clock) -> None:
+    a = make("a")
+    registry.put(a)
+    clock.ns = 9_000
+    registry.heartbeat()
+    assert orders(registry, a).heartbeat_ns == 9_000
+
+
+def test_a_container_that_cuts_its_counters_is_found_out_and_harms_nobody_else(registry: SliceRegistry) -> None:
+    a = make("a")
+    registry.put(a)
+    os.truncate(counters(registry, a), 100)
+    reading = registry.read(a.key)
+    assert reading is not None
+    assert "cut to 100 bytes" in reading.damage
+
+
+@pytest.mark.parametrize(("length", "damage"), [(0, "cut to 0"), (1 << 40, "grown to")])
+def test_a_signal_of_another_length_is_found_out_and_gets_its_length_back(
+    registry: SliceRegistry, length: int, damage: str
+) -> None:
+    """A terabyte of it is not read, either."""
+    a, size = make("a"), ctypes.sizeof(layout.Signal)
+    registry.put(a)
+    path = registry.folder(a.key) / "signal"
+    os.truncate(path, length)
+    reading = registry.read(a.key)
+    assert reading is not None
+    assert damage in reading.damage
+    assert path.stat().st_size == size
+    reading = registry.read(a.key)
+    assert reading is not None
+    assert reading.damage == ""
+
+
+def test_a_container_that_fills_the_nodes_memory_through_its_counters_is_found_out_and_cut_back(
+    registry: SliceRegistry,
+) -> None:
+    a, size = make("a"), ctypes.sizeof(layout.Counters)
+    registry.put(a)
+    os.truncate(counters(registry, a), size + 4096)
+    reading = registry.read(a.key)
+    assert reading is not None
+    assert "grown" in reading.damage
+    assert counters(registry, a).stat().st_size == size
+
+
+def test_an_overwritten_head_is_damage(registry: SliceRegistry) -> None:
+    a = make("a")
+    registry.put(a)
+    with counters(registry, a).open("r+b") as file:
+        file.write(b"\0" * 8)
+    reading = registry.read(a.key)
+    assert reading is not None
+    assert reading.damage == "the head of its counters was overwritten"
