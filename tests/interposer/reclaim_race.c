@@ -26,7 +26,7 @@ static void another_reclaims_it_and_a_third_takes_it(void) {
     slot = OURS;
 }
 
-void pools_squeeze(int gpu) { (void)gpu; }
+void pools_trim(int gpu) { (void)gpu; }
 
 int process_alive(int i) {
     if (i != CONTESTED || taken) return 1;

@@ -52,7 +52,7 @@ def test_without_a_page_there_is_no_gpu_at_all(built: Path, tmp_path: Path) -> N
     (container.control_block.folder / "orders").unlink()
     program = container.start("view", KERF_TEST_WAY="runtime")
     words = program.communicate(timeout=60)[1]
-    assert "no page of this container's slice" in words
+    assert "no control block of this container's slice" in words
     assert program.returncode == 3
 
 

@@ -116,7 +116,7 @@ def test_the_variable_that_tests_use_means_nothing_to_the_library_that_is_shippe
     container = limited(1 << 40)
     program = container.start("view", LD_PRELOAD=str(built / "kerf" / "libkerf.so"))
     words = program.communicate(timeout=60)[1]
-    assert "kerf: no page of this container's slice (/run/kerf)" in words
+    assert "kerf: no control block of this container's slice (/run/kerf)" in words
     assert program.returncode == 3
 
 

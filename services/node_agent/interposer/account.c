@@ -8,7 +8,7 @@
 #define LOAD(x) __atomic_load_n(&(x), __ATOMIC_SEQ_CST)
 #define STORE(x, v) __atomic_store_n(&(x), v, __ATOMIC_SEQ_CST)
 
-pthread_mutex_t changing = PTHREAD_MUTEX_INITIALIZER; /* of this process's threads one changes its share at a time */
+pthread_mutex_t account_guard = PTHREAD_MUTEX_INITIALIZER; /* of this process's threads one changes its share at a time */
 
 static uint64_t moved(uint64_t word, uint64_t bytes) { return ((word & ~KERF_ACCOUNT_BYTES) + KERF_ACCOUNT_BYTES + 1) | bytes; }
 
@@ -46,7 +46,7 @@ static int beyond_now(int gpu, uint64_t limit) {
 static int change(int gpu, uint64_t bytes, uint64_t limit) {
     struct kerf_process *p = self();
     int won;
-    pthread_mutex_lock(&changing);
+    pthread_mutex_lock(&account_guard);
     STORE(p->intent_bytes[gpu], bytes);
     won = raise_to(gpu, bytes, limit);
     if (won && limit != KERF_ACCOUNT_BYTES && beyond_now(gpu, limit)) { /* shrunk meanwhile; who told us has read the sum after that */
@@ -55,20 +55,20 @@ static int change(int gpu, uint64_t bytes, uint64_t limit) {
     }
     if (won) STORE(p->charged_bytes[gpu], p->charged_bytes[gpu] + bytes);
     STORE(p->intent_bytes[gpu], 0);
-    pthread_mutex_unlock(&changing);
+    pthread_mutex_unlock(&account_guard);
     return won;
 }
 
 /* The room may be a dead process's, or kept by a pool. */
-int reserve_quietly(int gpu, uint64_t bytes) {
+int reserve_uncounted(int gpu, uint64_t bytes) {
     if (!bytes || change(gpu, bytes, LOAD(orders->gpu[gpu].memory_limit_bytes))) return 1;
     reclaim();
-    pools_squeeze(gpu);
+    pools_trim(gpu);
     return change(gpu, bytes, LOAD(orders->gpu[gpu].memory_limit_bytes));
 }
 
 int reserve(int gpu, uint64_t bytes) {
-    if (reserve_quietly(gpu, bytes)) return 1;
+    if (reserve_uncounted(gpu, bytes)) return 1;
     __atomic_add_fetch(&counters->gpu[gpu].refused, 1, __ATOMIC_RELAXED);
     return 0;
 }
@@ -80,12 +80,12 @@ void overdraw(int gpu, uint64_t bytes) {
 void release(int gpu, uint64_t bytes) {
     struct kerf_process *p = self();
     if (!bytes) return;
-    pthread_mutex_lock(&changing);
+    pthread_mutex_lock(&account_guard);
     STORE(p->intent_bytes[gpu], bytes);
     STORE(p->charged_bytes[gpu], p->charged_bytes[gpu] - bytes);
     lower(gpu, bytes);
     STORE(p->intent_bytes[gpu], 0);
-    pthread_mutex_unlock(&changing);
+    pthread_mutex_unlock(&account_guard);
 }
 
 static int quiet(int gpu, const unsigned char *dead) {

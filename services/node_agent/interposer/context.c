@@ -61,7 +61,7 @@ static int keep(CUcontext context, int gpu, int primary, uint64_t paid) {
 }
 
 /* `now`: the setting's value before this one; `each`: bytes that one of it takes. `more`: what is charged beside what was. */
-int context_pay(uint64_t context, int setting, uint64_t now, uint64_t value, uint64_t each, uint64_t *more) {
+int context_charge(uint64_t context, int setting, uint64_t now, uint64_t value, uint64_t each, uint64_t *more) {
     __uint128_t wanted;
     setting_t *s;
     int i, fits = 1;
@@ -80,7 +80,7 @@ int context_pay(uint64_t context, int setting, uint64_t now, uint64_t value, uin
     pthread_mutex_unlock(&contexts_guard);
     return fits;
 }
-void context_pay_back(uint64_t context, int setting, uint64_t more) {
+void context_refund(uint64_t context, int setting, uint64_t more) {
     int i;
     pthread_mutex_lock(&contexts_guard);
     i = place_of((CUcontext)(uintptr_t)context);
@@ -101,7 +101,7 @@ static void gone(int i) {
     memset(&known[i], 0, sizeof known[i]);
     pthread_mutex_unlock(&contexts_guard);
     for (int s = 0; s <= LIMIT_HEAP; s++) release(was.gpu, was.setting[s].charged);
-    table_take_all(of_context, was.context, bytes);
+    table_remove_all(of_context, was.context, bytes);
     for (int gpu = 0; gpu < KERF_MAX_GPUS; gpu++) release(gpu, bytes[gpu]);
     __atomic_store_n(&pools_pending, 1, __ATOMIC_RELAXED);
     release(was.gpu, was.paid);
@@ -133,13 +133,13 @@ EXPORT CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device) {
     EXPORT CUresult name(CUdevice device) {                                     \
         CUresult result;                                                        \
         CUcontext ending;                                                       \
-        left_t left = {0, 0, 0};                                                \
+        unfinished_t left = {0, 0, 0};                                                \
         int i;                                                                  \
         if (!attached()) return REFUSED;                                        \
         ending = primary_of(gpu_of_device(device), always);                     \
-        if (ending) left = timing_leave(ending);                                \
+        if (ending) left = timing_context_ending(ending);                                \
         result = REAL(device_t, #name)(device);                                 \
-        timing_left(left);                                                      \
+        timing_context_ended(left);                                                      \
         pthread_mutex_lock(&contexts_guard);                                    \
         i = place_of_primary(gpu_of_device(device));                            \
         if (!result && i >= 0 && (--known[i].retained <= 0 || (always))) gone(i); \
@@ -171,12 +171,12 @@ CREATES(cuCtxCreate_v4, create_v4_t, (CUcontext *context, void *parameters, unsi
 #define DESTROYS(name)                                                          \
     EXPORT CUresult name(CUcontext context) {                                   \
         CUresult result;                                                        \
-        left_t left = {0, 0, 0};                                                \
+        unfinished_t left = {0, 0, 0};                                                \
         int i;                                                                  \
         if (!attached()) return REFUSED;                                        \
-        if (context) left = timing_leave(context);                              \
+        if (context) left = timing_context_ending(context);                              \
         result = REAL(destroy_t, #name)(context);                               \
-        timing_left(left);                                                      \
+        timing_context_ended(left);                                                      \
         pthread_mutex_lock(&contexts_guard);                                    \
         i = context ? place_of(context) : -1;                                   \
         if (!result && i >= 0) gone(i);                                         \

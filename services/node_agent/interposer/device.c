@@ -34,15 +34,15 @@ static CUdevice device_here(void) {
     return REAL(get_device_t, "cuCtxGetDevice")(&device) ? -1 : device;
 }
 
-int gpu_here(void) { return gpu_of_device(device_here()); }
+int current_gpu(void) { return gpu_of_device(device_here()); }
 
-uint64_t context_here(void) {
+uint64_t current_context(void) {
     CUcontext context;
     return REAL(get_context_t, "cuCtxGetCurrent")(&context) ? 0 : (uint64_t)(uintptr_t)context;
 }
 
 int context_enter(CUcontext context) {
-    if ((uint64_t)(uintptr_t)context == context_here()) return 0;
+    if ((uint64_t)(uintptr_t)context == current_context()) return 0;
     return !REAL(push_t, "cuCtxPushCurrent_v2")(context);
 }
 void context_leave(void) {

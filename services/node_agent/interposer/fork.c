@@ -1,7 +1,7 @@
 /* Forks: no child is made while a thread is in the middle of something that the child would find half done and locked. */
 #include "kerf.h"
 
-static pthread_mutex_t *const all[] = {&attaching, &contexts_guard, &pools_guard, &table_guard, &changing, &finding_guard};
+static pthread_mutex_t *const all[] = {&attach_guard, &contexts_guard, &pools_guard, &table_guard, &account_guard, &finding_guard};
 enum { LOCKS = sizeof all / sizeof *all };
 
 /* A driver that forks while it is being loaded does so in the thread that holds the last of them. */
@@ -15,12 +15,12 @@ static void in_parent(void) {
     for (int i = LOCKS; i-- > 0;)
         if (!held_by_us(i)) pthread_mutex_unlock(all[i]);
 }
-void locks_anew(void) {
+void locks_reinit(void) {
     for (int i = 0; i < LOCKS; i++)
         if (!held_by_us(i)) pthread_mutex_init(all[i], NULL);
 }
 static void in_child(void) {
-    locks_anew();
-    page_forked();
+    locks_reinit();
+    control_block_forked();
 }
 __attribute__((constructor)) static void begin(void) { pthread_atfork(before, in_parent, in_child); }

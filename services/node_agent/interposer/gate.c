@@ -10,8 +10,8 @@
  * eighth when work ran past the window without need (multiplicative decrease). Whose window begins waits a moment for a peer
  * whose work still runs; but no longer than 5 ms or a tenth of the period, for a peer may lie.
  *
- * The counters are the container's, so the container can write tokens into them. Hence `purse`: what this process itself may
- * begin, kept in its own memory by the same arithmetic of its own work alone. An honest process never finds its purse emptier
+ * The counters are the container's, so the container can write tokens into them. Hence `own_bucket`: what this process itself may
+ * begin, kept in its own memory by the same arithmetic of its own work alone. An honest process never finds its own_bucket emptier
  * than the container's bucket; one whose page was forged has its share of the time all the same. */
 #include "kerf.h"
 
@@ -33,7 +33,7 @@ int must_time(void) {
     return 0;
 }
 
-static int held(const struct kerf_gpu_orders *o, uint64_t now_ns) {
+static int is_held_by_agent(const struct kerf_gpu_orders *o, uint64_t now_ns) {
     const uint64_t stale_ns = orders->stale_after_ns ? orders->stale_after_ns : DEFAULT_STALE_NS;
     const uint64_t beat_ns = LOAD(orders->heartbeat_ns);
     return (LOAD(orders->paused) || LOAD(o->gate) == KERF_GATE_CLOSED) && (now_ns <= beat_ns || now_ns - beat_ns < stale_ns);
@@ -48,19 +48,19 @@ static struct {
     uint64_t period, patience_ns, yielded_ns; /* at a window's beginning: how long it may wait, how long it has waited */
     uint64_t awaited_ns;                      /* when the long launch that it waited for last is due */
     uint64_t owed_ns;                         /* of its windows, what it has waited and not made up for */
-} purse[KERF_MAX_GPUS];
+} own_bucket[KERF_MAX_GPUS];
 
 static int64_t earned(uint64_t from_ns, uint64_t now_ns, uint64_t milli) {
     return now_ns > from_ns ? (int64_t)((__uint128_t)(now_ns - from_ns) * milli / MILLI) : 0;
 }
 
-static void fill_purse(int gpu, uint64_t milli, int64_t cap, uint64_t now_ns) {
-    const uint64_t last = purse[gpu].filled_ns;
-    purse[gpu].cap_ns = cap;
+static void refill_own_bucket(int gpu, uint64_t milli, int64_t cap, uint64_t now_ns) {
+    const uint64_t last = own_bucket[gpu].filled_ns;
+    own_bucket[gpu].cap_ns = cap;
     if (now_ns <= last) return;
-    purse[gpu].filled_ns = now_ns;
-    purse[gpu].tokens_ns = last ? purse[gpu].tokens_ns + earned(last, now_ns, milli) : cap;
-    if (purse[gpu].tokens_ns > 2 * cap) purse[gpu].tokens_ns = 2 * cap; /* twice: the bucket's own rounding never finds it short */
+    own_bucket[gpu].filled_ns = now_ns;
+    own_bucket[gpu].tokens_ns = last ? own_bucket[gpu].tokens_ns + earned(last, now_ns, milli) : cap;
+    if (own_bucket[gpu].tokens_ns > 2 * cap) own_bucket[gpu].tokens_ns = 2 * cap; /* twice: the bucket's own rounding never finds it short */
 }
 
 static void refill(int gpu, uint64_t milli, uint64_t estimate_ns, uint64_t now_ns) {
@@ -70,12 +70,12 @@ static void refill(int gpu, uint64_t milli, uint64_t estimate_ns, uint64_t now_n
     const int64_t cap = window ? (int64_t)(orders->gpu[gpu].period_ns * milli / MILLI + estimate_ns) : loose < LOOSE_CAP_NS ? loose : LOOSE_CAP_NS;
     uint64_t last = LOAD(c->refilled_ns), from;
     int64_t tokens;
-    fill_purse(gpu, milli, cap, now_ns);
+    refill_own_bucket(gpu, milli, cap, now_ns);
     if (last > now_ns + AHEAD_NS) from = now_ns; /* forged: time begins anew */
     else if (now_ns < last + REFILL_NS) return;
-    else from = last > purse[gpu].seen_ns ? last : purse[gpu].seen_ns;
+    else from = last > own_bucket[gpu].seen_ns ? last : own_bucket[gpu].seen_ns;
     if (!__atomic_compare_exchange_n(&c->refilled_ns, &last, now_ns, 0, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)) return;
-    purse[gpu].seen_ns = now_ns;
+    own_bucket[gpu].seen_ns = now_ns;
     if (!last && from == last) { /* as at the beginning of a window in the long run */
         STORE(c->tokens_ns, window - window * (int64_t)milli / MILLI);
         return;
@@ -84,11 +84,11 @@ static void refill(int gpu, uint64_t milli, uint64_t estimate_ns, uint64_t now_n
     if (tokens > cap) ADD(c->tokens_ns, cap - tokens);
 }
 
-/* What may be begun: of the container's bucket no more than fits into it, and of the purse. */
+/* What may be begun: of the container's bucket no more than fits into it, and of the own_bucket. */
 static int64_t tokens_of(int gpu) {
-    const int64_t own = purse[gpu].tokens_ns;
+    const int64_t own = own_bucket[gpu].tokens_ns;
     int64_t tokens = LOAD(counters->gpu[gpu].tokens_ns);
-    if (tokens > purse[gpu].cap_ns) tokens = purse[gpu].cap_ns;
+    if (tokens > own_bucket[gpu].cap_ns) tokens = own_bucket[gpu].cap_ns;
     if (tokens < -DEBT_NS) tokens = -DEBT_NS; /* forged against itself */
     return tokens < own ? tokens : own;
 }
@@ -122,16 +122,16 @@ static uint64_t sooner(uint64_t a, uint64_t b) { return a < b ? a : b; }
 /* How long the beginning of a window waits for a peer's work that has run past its own: 5 ms or a tenth of the period; for a launch
  * longer than that, what was saved up of it in the last periods. So a peer that always claims to be at work costs a tenth at most. */
 static uint64_t saved_patience(int gpu, const struct kerf_gpu_orders *o, uint64_t now_ns) {
-    const uint64_t period = now_ns / o->period_ns, periods = period - purse[gpu].period;
-    if (!periods) return purse[gpu].patience_ns;
-    purse[gpu].patience_ns -= purse[gpu].yielded_ns < purse[gpu].patience_ns ? purse[gpu].yielded_ns : purse[gpu].patience_ns;
-    purse[gpu].patience_ns += patience(o) * (periods < SAVED_PERIODS ? periods : SAVED_PERIODS);
-    if (purse[gpu].patience_ns > patience(o) * SAVED_PERIODS) purse[gpu].patience_ns = patience(o) * SAVED_PERIODS;
-    purse[gpu].owed_ns += purse[gpu].yielded_ns;
-    if (purse[gpu].owed_ns > 2 * o->period_ns) purse[gpu].owed_ns = 2 * o->period_ns;
-    purse[gpu].period = period;
-    purse[gpu].yielded_ns = 0;
-    return purse[gpu].patience_ns;
+    const uint64_t period = now_ns / o->period_ns, periods = period - own_bucket[gpu].period;
+    if (!periods) return own_bucket[gpu].patience_ns;
+    own_bucket[gpu].patience_ns -= own_bucket[gpu].yielded_ns < own_bucket[gpu].patience_ns ? own_bucket[gpu].yielded_ns : own_bucket[gpu].patience_ns;
+    own_bucket[gpu].patience_ns += patience(o) * (periods < SAVED_PERIODS ? periods : SAVED_PERIODS);
+    if (own_bucket[gpu].patience_ns > patience(o) * SAVED_PERIODS) own_bucket[gpu].patience_ns = patience(o) * SAVED_PERIODS;
+    own_bucket[gpu].owed_ns += own_bucket[gpu].yielded_ns;
+    if (own_bucket[gpu].owed_ns > 2 * o->period_ns) own_bucket[gpu].owed_ns = 2 * o->period_ns;
+    own_bucket[gpu].period = period;
+    own_bucket[gpu].yielded_ns = 0;
+    return own_bucket[gpu].patience_ns;
 }
 
 /* What it has not had of its time, beyond what any slice saves up between two windows; 0 while that is little. */
@@ -149,15 +149,15 @@ static uint64_t window_wait(int gpu, const moment_t *m, uint64_t begin_ns) {
     const uint64_t reach = reach_in_bounds(o, m->estimate_ns, LOAD(counters->gpu[gpu].reach_ns));
     const uint64_t soon = start + patience(o), latest = start + saved_patience(gpu, o, m->now_ns);
     if (m->now_ns < start) { /* beside its window only to make up for what it has not had, and only while nobody else is at work */
-        const uint64_t allowed_ns = larger(purse[gpu].owed_ns, behind(gpu, o, m->now_ns + o->period_ns - start - o->window_ns));
+        const uint64_t allowed_ns = larger(own_bucket[gpu].owed_ns, behind(gpu, o, m->now_ns + o->period_ns - start - o->window_ns));
         if (begin_ns + half_ns > m->now_ns + allowed_ns) return start;
         return m->peers_due_ns > m->now_ns ? sooner(m->peers_due_ns, start) : 0;
     }
     if (begin_ns == m->now_ns && m->peers_due_ns > m->now_ns) { /* the one before us has run past its end */
-        const int longer = m->now_ns < soon ? m->peers_due_ns > soon : m->peers_due_ns == purse[gpu].awaited_ns; /* one long launch */
+        const int longer = m->now_ns < soon ? m->peers_due_ns > soon : m->peers_due_ns == own_bucket[gpu].awaited_ns; /* one long launch */
         if (longer && m->now_ns < latest) {
-            purse[gpu].awaited_ns = m->peers_due_ns;
-            purse[gpu].yielded_ns = sooner(m->peers_due_ns, latest) - start;
+            own_bucket[gpu].awaited_ns = m->peers_due_ns;
+            own_bucket[gpu].yielded_ns = sooner(m->peers_due_ns, latest) - start;
             return sooner(m->peers_due_ns, latest);
         }
         if (m->now_ns < soon) return sooner(m->peers_due_ns, soon);
@@ -165,17 +165,17 @@ static uint64_t window_wait(int gpu, const moment_t *m, uint64_t begin_ns) {
     adapt(gpu, m->estimate_ns, m->now_ns);
     if (begin_ns == m->now_ns && m->estimate_ns > o->window_ns && m->now_ns < start + o->window_ns) return 0; /* it fits no window */
     if (begin_ns + half_ns <= start + reach) return 0;
-    if (begin_ns + half_ns > start + o->window_ns + purse[gpu].owed_ns + purse[gpu].yielded_ns) return start + o->period_ns;
+    if (begin_ns + half_ns > start + o->window_ns + own_bucket[gpu].owed_ns + own_bucket[gpu].yielded_ns) return start + o->period_ns;
     return m->peers_due_ns > m->now_ns ? sooner(m->peers_due_ns, start + o->period_ns) : 0;
 }
 
 /* Whether a launch of the low tier could make a peer's next request wait for more than a twenty-fifth of its own length: nobody
  * can stop a launch, so it must be done before the peer is likely to be back, or be short. One whose length is not known yet is
  * let go, once. */
-static int in_the_way(const moment_t *m, uint64_t in_flight_ns) {
+static int would_delay_peer(const moment_t *m, uint64_t in_flight_ns) {
     const uint64_t ends_ns = m->now_ns + in_flight_ns + m->estimate_ns;
     if (!m->peers_request_ns || !m->estimate_ns || m->now_ns >= m->away_from_ns) return 0;
-    return in_flight_ns + m->estimate_ns > m->peers_request_ns / TAIL && ends_ns > m->calm_until_ns;
+    return in_flight_ns + m->estimate_ns > m->peers_request_ns / TAIL && ends_ns > m->quiet_until_ns;
 }
 
 enum verdict gate(int gpu, const moment_t *m, uint64_t *until_ns) {
@@ -185,7 +185,7 @@ enum verdict gate(int gpu, const moment_t *m, uint64_t *until_ns) {
     const uint64_t own_ns = m->due_ns > m->now_ns ? m->due_ns - m->now_ns : 0;
     uint64_t wait_ns = 0, milli = low ? orders->low_floor_milli : o->compute_milli;
     *until_ns = m->now_ns + POLL_NS;
-    if (held(o, m->now_ns)) return HELD;
+    if (is_held_by_agent(o, m->now_ns)) return HELD_BY_AGENT;
     if (!low && !limited(o) && !o->in_flight_us) return GO;
     if (own_ns + m->others_ns && (!m->estimate_ns || own_ns + m->others_ns + m->estimate_ns > bound_ns)) {
         if (own_ns) return WAIT_WORK;
@@ -196,7 +196,7 @@ enum verdict gate(int gpu, const moment_t *m, uint64_t *until_ns) {
     if (low) {
         const uint64_t free_ns = m->peers_busy_until_ns + orders->idle_for_ns;
         const int idle = !m->peers_busy_until_ns || free_ns <= m->now_ns;
-        if (tokens_of(gpu) > 0 || (idle && !in_the_way(m, own_ns + m->others_ns))) return GO;
+        if (tokens_of(gpu) > 0 || (idle && !would_delay_peer(m, own_ns + m->others_ns))) return GO;
         if (!idle) *until_ns = sooner(*until_ns, free_ns);
         return WAIT_TIME;
     }
@@ -212,7 +212,7 @@ enum verdict gate(int gpu, const moment_t *m, uint64_t *until_ns) {
 static void pay(int gpu, int64_t shared_ns, int64_t own_ns) {
     if (orders->tier != KERF_TIER_LOW && !limited(&orders->gpu[gpu])) return;
     ADD(counters->gpu[gpu].tokens_ns, shared_ns);
-    purse[gpu].tokens_ns += own_ns;
+    own_bucket[gpu].tokens_ns += own_ns;
 }
 
 /* What the low tier had in the gaps is no debt for ever. */
@@ -220,7 +220,7 @@ static void forgive(int gpu) {
     const int64_t tokens = LOAD(counters->gpu[gpu].tokens_ns);
     if (orders->tier != KERF_TIER_LOW) return;
     if (tokens < -LOW_DEBT_NS) ADD(counters->gpu[gpu].tokens_ns, -LOW_DEBT_NS - tokens);
-    if (purse[gpu].tokens_ns < -LOW_DEBT_NS) purse[gpu].tokens_ns = -LOW_DEBT_NS;
+    if (own_bucket[gpu].tokens_ns < -LOW_DEBT_NS) own_bucket[gpu].tokens_ns = -LOW_DEBT_NS;
 }
 
 void gate_spend(int gpu, uint64_t estimate_ns, uint64_t now_ns) {
@@ -248,13 +248,13 @@ void gate_settle(int gpu, uint64_t estimate_ns, uint64_t begin_ns, uint64_t end_
     struct kerf_gpu_counters *c = &counters->gpu[gpu];
     const struct kerf_gpu_orders *o = &orders->gpu[gpu];
     const uint64_t used = fresh_part(&c->busy_from_ns, &c->busy_until_ns, begin_ns, end_ns);
-    const uint64_t own = fresh_part(&purse[gpu].busy_from_ns, &purse[gpu].busy_until_ns, begin_ns, end_ns);
+    const uint64_t own = fresh_part(&own_bucket[gpu].busy_from_ns, &own_bucket[gpu].busy_until_ns, begin_ns, end_ns);
     ADD(c->used_ns, used);
     pay(gpu, (int64_t)estimate_ns - (int64_t)used, (int64_t)estimate_ns - (int64_t)own);
     forgive(gpu);
     if (limited(o) && orders->tier != KERF_TIER_LOW && window_of(o)) {
         const uint64_t window_end = begin_ns / o->period_ns * o->period_ns + o->window_start_ns + o->window_ns;
-        if (begin_ns >= window_end || begin_ns + o->window_ns < window_end) purse[gpu].owed_ns -= own < purse[gpu].owed_ns ? own : purse[gpu].owed_ns;
+        if (begin_ns >= window_end || begin_ns + o->window_ns < window_end) own_bucket[gpu].owed_ns -= own < own_bucket[gpu].owed_ns ? own : own_bucket[gpu].owed_ns;
         if (end_ns > window_end && begin_ns < window_end) ADD(c->overran_ns, end_ns - window_end);
     }
 }

@@ -13,7 +13,7 @@ static inline uint64_t key_of(const void *function, uint64_t blocks) { return (u
         int token_;                                   \
         if (!attached()) return REFUSED;              \
         token_ = launch_begin(stream, key);           \
-        if (token_ == NO_LANE) return REFUSED;        \
+        if (token_ == NO_TIMELINE) return REFUSED;        \
         result_ = call;                               \
         if (token_ >= 0) launch_end(token_, result_); \
         return result_;                               \
@@ -97,11 +97,11 @@ EXPORT CUresult cuLaunchGridAsync(CUfunction f, int width, int height, CUstream 
     EXPORT CUresult name parameters {                                                  \
         type real = REAL(type, #name);                                                 \
         CUresult result;                                                               \
-        if (LIKELY(!is_timed()) || !attached()) return result = real arguments, pools_waited(), result; \
+        if (LIKELY(!is_timed()) || !attached()) return result = real arguments, pools_after_wait(), result; \
         timing_flush();                                                                \
         result = real arguments;                                                       \
         timing_harvest();                                                              \
-        pools_waited();                                                                \
+        pools_after_wait();                                                                \
         return result;                                                                 \
     }
 typedef CUresult (*wait_t)(void *);

@@ -21,13 +21,13 @@ typedef CUresult (*range_t)(CUdeviceptr *, size_t *, CUdeviceptr);
         uint64_t charge_;                                                                           \
         int gpu_;                                                                                   \
         if (!attached()) return REFUSED;                                                            \
-        gpu_ = gpu_here();                                                                          \
-        if (gpu_ < 0) return context_here() ? FULL : (call);                                        \
+        gpu_ = current_gpu();                                                                          \
+        if (gpu_ < 0) return current_context() ? FULL : (call);                                        \
         charge_ = charge_of(bytes);                                                                 \
         if (!reserve(gpu_, charge_)) return FULL;                                                   \
         result_ = (call);                                                                           \
         if (result_) release(gpu_, charge_);                                                        \
-        else table_put(kind, (uint64_t)(uintptr_t)(handle), gpu_, charge_, context_here(), 1);      \
+        else table_put(kind, (uint64_t)(uintptr_t)(handle), gpu_, charge_, current_context(), 1);      \
         return result_;                                                                             \
     } while (0)
 
@@ -47,8 +47,8 @@ EXPORT CUresult cuMemAllocPitch_v2(CUdeviceptr *to, size_t *pitch, size_t width,
     CUresult result;
     int gpu;
     if (!attached()) return REFUSED;
-    gpu = gpu_here();
-    if (gpu < 0) return context_here() ? FULL : real(to, pitch, width, height, element);
+    gpu = current_gpu();
+    if (gpu < 0) return current_context() ? FULL : real(to, pitch, width, height, element);
     asked = height && width > KERF_ACCOUNT_BYTES / height ? KERF_ACCOUNT_BYTES : charge_of((uint64_t)width * height);
     if (!reserve(gpu, asked)) return FULL;
     result = real(to, pitch, width, height, element);
@@ -60,7 +60,7 @@ EXPORT CUresult cuMemAllocPitch_v2(CUdeviceptr *to, size_t *pitch, size_t width,
         return FULL;
     }
     if (made < asked) release(gpu, asked - made);
-    table_put(POINTER, *to, gpu, made, context_here(), 1);
+    table_put(POINTER, *to, gpu, made, current_context(), 1);
     return result;
 }
 
@@ -71,7 +71,7 @@ EXPORT CUresult cuMemAllocPitch_v2(CUdeviceptr *to, size_t *pitch, size_t width,
         CUresult result_;                                                                           \
         int known_;                                                                                 \
         if (!attached()) return REFUSED;                                                            \
-        known_ = table_take(kind, (uint64_t)(uintptr_t)(handle), &entry_);                             \
+        known_ = table_remove(kind, (uint64_t)(uintptr_t)(handle), &entry_);                             \
         result_ = (call);                                                                           \
         if (known_ && !result_) release(entry_.gpu, entry_.bytes);                                  \
         else if (known_) table_put(kind, entry_.key, entry_.gpu, entry_.bytes, entry_.context, 1);  \
@@ -135,12 +135,12 @@ EXPORT CUresult cuMipmappedArrayDestroy(CUmipmap array) {
         int gpu;                                                                                    \
         if (!attached()) return REFUSED;                                                            \
         result = REAL(open_t, #name)(to, from, flags);                                              \
-        gpu = gpu_here();                                                                           \
+        gpu = current_gpu();                                                                           \
         if (result || gpu < 0) return result;                                                       \
         REAL(range_t, "cuMemGetAddressRange_v2")(NULL, &bytes, *to);                                \
         charge = charge_of(bytes);                                                                  \
         if (!reserve(gpu, charge)) return REAL(free_t, "cuIpcCloseMemHandle")(*to), FULL;           \
-        table_put(IMPORT, *to, gpu, charge, context_here(), 1);                                     \
+        table_put(IMPORT, *to, gpu, charge, current_context(), 1);                                     \
         return result;                                                                              \
     }
 OPENS(cuIpcOpenMemHandle)

@@ -38,7 +38,7 @@ EXPORT CUresult cuMemCreate(CUphysical *handle, size_t bytes, const alloc_prop_t
 
 static void let_go(uint64_t handle) {
     entry_t entry;
-    if (table_refer(PHYSICAL, handle, -1, &entry) && entry.references <= 0) release(entry.gpu, entry.bytes);
+    if (table_add_reference(PHYSICAL, handle, -1, &entry) && entry.references <= 0) release(entry.gpu, entry.bytes);
 }
 
 EXPORT CUresult cuMemRelease(CUphysical handle) {
@@ -55,7 +55,7 @@ EXPORT CUresult cuMemMap(CUdeviceptr pointer, size_t bytes, size_t offset, CUphy
     CUresult result;
     int known;
     if (!attached()) return REFUSED;
-    known = table_refer(PHYSICAL, handle, 1, &entry);
+    known = table_add_reference(PHYSICAL, handle, 1, &entry);
     if (known && entry.context && charge_of(bytes + offset) > entry.bytes) { /* imported, and larger than we knew */
         charge = charge_of(bytes + offset) - entry.bytes;
         if (!reserve(entry.gpu, charge)) return let_go(handle), FULL;
@@ -85,8 +85,8 @@ EXPORT CUresult cuMemUnmap(CUdeviceptr pointer, size_t bytes) {
     if (!attached()) return REFUSED;
     result = REAL(unmap_t, "cuMemUnmap")(pointer, bytes);
     if (result) return result;
-    if (table_take(MAPPING, pointer, &entry)) let_go(entry.bytes);
-    while (bytes > 2 << 20 && table_take_any(mapped_in, &range, &entry)) let_go(entry.bytes);
+    if (table_remove(MAPPING, pointer, &entry)) let_go(entry.bytes);
+    while (bytes > 2 << 20 && table_remove_any(mapped_in, &range, &entry)) let_go(entry.bytes);
     return result;
 }
 
@@ -95,7 +95,7 @@ EXPORT CUresult cuMemRetainAllocationHandle(CUphysical *handle, void *address) {
     entry_t entry;
     if (!attached()) return REFUSED;
     result = REAL(retain_t, "cuMemRetainAllocationHandle")(handle, address);
-    if (!result) table_refer(PHYSICAL, *handle, 1, &entry);
+    if (!result) table_add_reference(PHYSICAL, *handle, 1, &entry);
     return result;
 }
 
@@ -106,7 +106,7 @@ EXPORT CUresult cuMemRetainAllocationHandle(CUphysical *handle, void *address) {
         if (!attached()) return REFUSED;                                                            \
         result = REAL(map_arrays_t, #name)(list, count, stream);                                    \
         for (unsigned i = 0; !result && i < count; i++)                                             \
-            if (list[i].operation == MAPS) table_refer(PHYSICAL, list[i].handle, 1, &entry);        \
+            if (list[i].operation == MAPS) table_add_reference(PHYSICAL, list[i].handle, 1, &entry);        \
         return result;                                                                              \
     }
 MAPS_ARRAYS(cuMemMapArrayAsync)
@@ -146,7 +146,7 @@ EXPORT CUresult cuMemImportFromShareableHandle(CUphysical *handle, void *from, i
     result = REAL(import_t, "cuMemImportFromShareableHandle")(handle, from, type);
     if (result || REAL(property_t, "cuMemGetAllocationPropertiesFromHandle")(&property, *handle)) return result;
     gpu = property.location.type == LOCATION_DEVICE ? gpu_of_device(property.location.id) : -1;
-    if (gpu < 0 || table_refer(PHYSICAL, *handle, 1, &entry)) return result; /* the same handle once more */
+    if (gpu < 0 || table_add_reference(PHYSICAL, *handle, 1, &entry)) return result; /* the same handle once more */
     charge = charge_of(size_of(*handle, &property));
     if (!reserve(gpu, charge)) return REAL(release_t, "cuMemRelease")(*handle), FULL;
     table_put(PHYSICAL, *handle, gpu, charge, 1, 1); /* context 1: imported */

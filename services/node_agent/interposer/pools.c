@@ -45,7 +45,7 @@ static int captures(CUstream stream) {
 static CUresult undone(CUdeviceptr pointer, CUstream stream, CUpool pool) {
     REAL(free_async_t, "cuMemFreeAsync")(pointer, stream);
     REAL(trim_t, "cuMemPoolTrimTo")(pool, 0);
-    pools_look();
+    pools_update();
     return FULL;
 }
 
@@ -59,7 +59,7 @@ static CUresult undone(CUdeviceptr pointer, CUstream stream, CUpool pool) {
         if (!attached()) return REFUSED;                                                            \
         device = device_of_stream(stream);                                                          \
         gpu = gpu_of_device(device);                                                                \
-        if (gpu < 0) return context_here() ? FULL : real(to, bytes, stream);                        \
+        if (gpu < 0) return current_context() ? FULL : real(to, bytes, stream);                        \
         if (REAL(pool_of_t, "cuDeviceGetMemPool")(&pool, device)) return FULL;                      \
         gpu = pool_gpu(pool, gpu);                                                                  \
         if (gpu < 0) return FULL; /* a device allocates from its own memory */                      \
@@ -88,7 +88,7 @@ static int owner_of(CUpool pool, CUstream stream) {
         gpu = pool_gpu(pool, UNSEEN);                                                               \
         if (gpu == OF_THE_HOST) return real(to, bytes, pool, stream);                               \
         if (gpu == UNSEEN) gpu = owner_of(pool, stream);                                            \
-        if (gpu < 0) return context_here() ? FULL : real(to, bytes, pool, stream);                  \
+        if (gpu < 0) return current_context() ? FULL : real(to, bytes, pool, stream);                  \
         TAKE(gpu, pool, stream_, bytes, real(to, bytes, pool, stream));                             \
     }
 FROM_POOL(cuMemAllocFromPoolAsync, stream)
@@ -102,7 +102,7 @@ FROM_POOL(cuMemAllocFromPoolAsync_ptsz, OWN(stream))
         CUresult result;                                                                            \
         int known;                                                                                  \
         if (!attached()) return REFUSED;                                                            \
-        known = table_take(POINTER, pointer, &entry);                                               \
+        known = table_remove(POINTER, pointer, &entry);                                               \
         result = real(pointer, stream);                                                             \
         if (known && !result) release(entry.gpu, entry.bytes);                                      \
         else if (known) table_put(POINTER, pointer, entry.gpu, entry.bytes, entry.context, 1);      \
@@ -120,8 +120,8 @@ EXPORT CUresult cuMemPoolCreate(CUpool *to, const pool_prop_t *property) {
     if (!attached()) return REFUSED;
     result = REAL(pool_create_t, "cuMemPoolCreate")(to, property);
     if (result) return result;
-    gpu = on_host ? OF_THE_HOST : property->location.type == LOCATION_DEVICE ? gpu_of_device(property->location.id) : gpu_here();
-    if (pool_keep(*to, gpu) >= 0) return CUDA_SUCCESS;
+    gpu = on_host ? OF_THE_HOST : property->location.type == LOCATION_DEVICE ? gpu_of_device(property->location.id) : current_gpu();
+    if (pool_register(*to, gpu) >= 0) return CUDA_SUCCESS;
     REAL(pool_destroy_t, "cuMemPoolDestroy")(*to);
     return FULL;
 }
@@ -130,21 +130,21 @@ EXPORT CUresult cuMemPoolTrimTo(CUpool pool, size_t keep) {
     CUresult result;
     if (!attached()) return REFUSED;
     result = REAL(trim_t, "cuMemPoolTrimTo")(pool, keep);
-    pools_look();
+    pools_update();
     return result;
 }
 EXPORT CUresult cuMemPoolSetAttribute(CUpool pool, int attribute, void *value) {
     CUresult result;
     if (!attached()) return REFUSED;
     result = REAL(pool_attribute_t, "cuMemPoolSetAttribute")(pool, attribute, value);
-    pools_look();
+    pools_update();
     return result;
 }
 
 /* A graph's memory nodes: charged when they are made, and from then on. */
 static CUresult node(const alloc_node_t *memory, int *gpu, uint64_t *charge) {
     if (!attached()) return REFUSED;
-    *gpu = memory->pool.location.type == LOCATION_DEVICE ? gpu_of_device(memory->pool.location.id) : gpu_here();
+    *gpu = memory->pool.location.type == LOCATION_DEVICE ? gpu_of_device(memory->pool.location.id) : current_gpu();
     *charge = charge_of(memory->bytes);
     return *gpu < 0 || !reserve(*gpu, *charge) ? FULL : CUDA_SUCCESS;
 }

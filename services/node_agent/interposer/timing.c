@@ -8,12 +8,12 @@
  * is any, only so long: 0.1 s beyond what is known of that work (half a second of that at most). Then it passes, and what it
  * takes is a debt, which the next one waits for when nothing is in flight. Each further pass of that kind in a row waits twice
  * as long, 1.6 s at most: so the queue runs dry, and the debt is paid. */
-#include "lanes.h"
+#include "timelines.h"
 
 typedef CUresult (*capturing_t)(CUstream, int *);
 typedef CUresult (*mode_t_)(int *);
 
-enum { PATIENCE_NS = 100000000, KNOWN_NS = 500000000, DOUBLINGS = 4, ASK_NS = 2000, ASK_MOST_NS = 1000000, RELAXED = 2, ASKS = 5 };
+enum { PATIENCE_NS = 100000000, KNOWN_NS = 500000000, DOUBLINGS = 4, ASK_NS = 2000, MAX_ASK_NS = 1000000, RELAXED = 2, ASKS = 5 };
 #define PER_THREAD ((CUstream)2)
 
 static unsigned passed;             /* launches in a row that passed for want of patience */
@@ -56,16 +56,16 @@ int decide_timed(void) {
 }
 
 /* When to ask again whether the oldest batch is done: when it should be, then ever more rarely. */
-static uint64_t ask_at(const lane_t *l, uint64_t now) {
+static uint64_t ask_at(const timeline_t *l, uint64_t now) {
     const uint64_t end_ns = l->head_ns + l->batch[l->oldest % DEPTH].estimated_ns;
     const uint64_t later_ns = now < end_ns ? end_ns - now : (now - end_ns) / 8 + ASK_NS;
-    return now + (later_ns > ASK_MOST_NS ? ASK_MOST_NS : later_ns);
+    return now + (later_ns > MAX_ASK_NS ? MAX_ASK_NS : later_ns);
 }
 
 /* Whether this process has work in flight that has not moved for as long as a launch waits for it. */
-static int out_of_patience(uint64_t waits_since_ns, uint64_t now) {
-    for (int i = 0; i < lanes; i++) {
-        const lane_t *l = &lane[i];
+static int has_waited_too_long(uint64_t waits_since_ns, uint64_t now) {
+    for (int i = 0; i < timeline_count; i++) {
+        const timeline_t *l = &timeline[i];
         const uint64_t since_ns = l->head_ns > waits_since_ns ? l->head_ns : waits_since_ns;
         const uint64_t known_ns = l->pending_ns < KNOWN_NS ? l->pending_ns : KNOWN_NS;
         if (pending(l) && now > since_ns && now - since_ns >= (PATIENCE_NS + known_ns) << (passed < DOUBLINGS ? passed : DOUBLINGS)) return 1;
@@ -73,20 +73,20 @@ static int out_of_patience(uint64_t waits_since_ns, uint64_t now) {
     return 0;
 }
 
-static int no_room(const lane_t *l) { return l->next - l->oldest >= DEPTH; }
+static int no_room(const timeline_t *l) { return l->next - l->oldest >= DEPTH; }
 
 static void harvest_all(void) {
-    for (int i = 0; i < lanes; i++) harvest(&lane[i]);
+    for (int i = 0; i < timeline_count; i++) harvest(&timeline[i]);
 }
 
 /* Whatever is open counts as in flight, and only a closed batch is known to end. */
 static void close_all(void) {
-    for (int i = 0; i < lanes; i++)
-        if (lane[i].context) close_batch(&lane[i]);
+    for (int i = 0; i < timeline_count; i++)
+        if (timeline[i].context) close_batch(&timeline[i]);
 }
 
 /* Waits until the launch may begin. Holds the lock on entry and on exit, not while it waits. NULL: its context is gone. */
-static lane_t *pass_gate(lane_t *l, uint64_t estimated_ns) {
+static timeline_t *pass_gate(timeline_t *l, uint64_t estimated_ns) {
     uint64_t begun = 0, others_since_ns = 0, until, waited_ns;
     const int gpu = l->gpu;
     int before;
@@ -98,7 +98,7 @@ static lane_t *pass_gate(lane_t *l, uint64_t estimated_ns) {
         m.now_ns = now_ns();
         m.due_ns = due_on(l->gpu, m.now_ns);
         m.others_ns = others_in_flight(l->gpu, m.now_ns);
-        look_at_peers(l->gpu, &m);
+        read_peer_signals(l->gpu, &m);
         verdict = gate(l->gpu, &m, &until);
         if (verdict == WAIT_WORK && !m.due_ns) verdict = GO; /* the estimate was wrong: it is all done */
         if (verdict == GO && no_room(l) && m.now_ns - l->head_ns < PATIENCE_NS + l->pending_ns) verdict = WAIT_WORK; /* to be measured */
@@ -112,7 +112,7 @@ static lane_t *pass_gate(lane_t *l, uint64_t estimated_ns) {
         }
         if (verdict != WAIT_OTHERS) others_since_ns = 0;
         else if (!others_since_ns) others_since_ns = m.now_ns;
-        if (verdict != HELD && (out_of_patience(begun, m.now_ns) || (others_since_ns && m.now_ns - others_since_ns >= PATIENCE_NS))) {
+        if (verdict != HELD_BY_AGENT && (has_waited_too_long(begun, m.now_ns) || (others_since_ns && m.now_ns - others_since_ns >= PATIENCE_NS))) {
             passed++;
             __atomic_add_fetch(&counters->gpu[l->gpu].overdue, 1, __ATOMIC_RELAXED);
             break;
@@ -124,7 +124,7 @@ static lane_t *pass_gate(lane_t *l, uint64_t estimated_ns) {
         sleep_until(until);
         lock_by_clock(&guard);
         cancellable = before, inside = 1;
-        l = lane_here(); /* contexts come and go meanwhile */
+        l = current_timeline(); /* contexts come and go meanwhile */
     }
     if (!begun) return l;
     waited_ns = now_ns() - begun;
@@ -135,7 +135,7 @@ static lane_t *pass_gate(lane_t *l, uint64_t estimated_ns) {
 }
 
 /* A launch that no events stand around: charged as estimated, for good. */
-static int unmeasured(lane_t *l, uint64_t key) {
+static int unmeasured(timeline_t *l, uint64_t key) {
     uint64_t estimated_ns = estimate(key);
     const uint64_t now = now_ns();
     __atomic_add_fetch(&counters->gpu[l->gpu].untimed, 1, __ATOMIC_RELAXED);
@@ -147,15 +147,15 @@ static int unmeasured(lane_t *l, uint64_t key) {
 }
 
 /* Without a context the driver will say so; a stream that has one, whatever it is, is not launched on unmeasured. */
-static int without_lane(CUstream stream) { return context_here() || (uintptr_t)stream > 2 ? NO_LANE : UNTIMED; }
+static int result_without_timeline(CUstream stream) { return current_context() || (uintptr_t)stream > 2 ? NO_TIMELINE : UNTIMED; }
 
-/* Under the lock. UNTIMED and NO_LANE: nothing is open. */
+/* Under the lock. UNTIMED and NO_TIMELINE: nothing is open. */
 static int begun(CUstream stream, uint64_t key) {
     uint64_t estimated, now;
     enum opened opened = OPENED;
-    lane_t *l = lane_here();
+    timeline_t *l = current_timeline();
     batch_t *b;
-    if (!l) return without_lane(stream);
+    if (!l) return result_without_timeline(stream);
     estimated = estimate(key);
     l = pass_gate(l, estimated);
     if (!l) return UNTIMED; /* the driver will say that its context is gone */
@@ -165,7 +165,7 @@ static int begun(CUstream stream, uint64_t key) {
     if (l->open && (b->stream != stream || b->count == KEYS || b->estimated_ns + estimated > BATCH_NS || !estimated || b->unknown)) close_batch(l);
     if (no_room(l)) return unmeasured(l, key);
     if (!l->open) opened = open_batch(l, stream);
-    if (opened == NO_EVENTS) return NO_LANE;
+    if (opened == NO_EVENTS) return NO_TIMELINE;
     if (opened == NOT_OPENED) return unmeasured(l, key);
     b = &l->batch[l->next % DEPTH];
     if (!estimated && !b->unknown) b->unknown = 1, l->unknown++;
@@ -177,16 +177,16 @@ static int begun(CUstream stream, uint64_t key) {
     l->due_ns = (l->due_ns > now ? l->due_ns : now) + estimated;
     gate_spend(l->gpu, estimated, now);
     tell(l, 0);
-    return (int)(l - lane);
+    return (int)(l - timeline);
 }
 
 /* A launch within a launch, by a callback of the driver's. */
 static int within(CUstream stream, uint64_t key) {
-    lane_t *l = lane_here();
-    return l ? unmeasured(l, key) : without_lane(stream);
+    timeline_t *l = current_timeline();
+    return l ? unmeasured(l, key) : result_without_timeline(stream);
 }
 
-/* UNTIMED: a capture, or no context: the driver will say. NO_LANE: more contexts or events than anybody needs. Else the lock is
+/* UNTIMED: a capture, or no context: the driver will say. NO_TIMELINE: more contexts or events than anybody needs. Else the lock is
  * held until launch_end. A kernel that belongs to no context runs in its stream's, whichever is current. */
 int launch_begin(CUstream stream, uint64_t key) {
     const int mode = relaxed(RELAXED), entered = stream_enter(stream);
@@ -205,7 +205,7 @@ int launch_begin(CUstream stream, uint64_t key) {
 }
 
 void launch_end(int token, int failed) {
-    lane_t *l = &lane[token];
+    timeline_t *l = &timeline[token];
     const batch_t *b = &l->batch[l->next % DEPTH];
     const int mode = relaxed(RELAXED);
     (void)failed; /* its events are there and measure what it was */
@@ -228,8 +228,8 @@ void timing_flush_stream(CUstream stream) {
     const int mode = relaxed(RELAXED);
     if (!inside) {
         hold();
-        for (int i = 0; i < lanes; i++)
-            if (lane[i].open && lane[i].batch[lane[i].next % DEPTH].stream == stream) close_batch(&lane[i]);
+        for (int i = 0; i < timeline_count; i++)
+            if (timeline[i].open && timeline[i].batch[timeline[i].next % DEPTH].stream == stream) close_batch(&timeline[i]);
         let_go();
     }
     relaxed(mode);
@@ -245,21 +245,21 @@ void timing_harvest(void) {
     relaxed(mode);
 }
 
-static lane_t *lane_of(CUcontext context) {
-    for (int i = 0; i < lanes; i++)
-        if (lane[i].context == context) return &lane[i];
+static timeline_t *timeline_of(CUcontext context) {
+    for (int i = 0; i < timeline_count; i++)
+        if (timeline[i].context == context) return &timeline[i];
     return NULL;
 }
 
 /* What has ended is measured still; it takes some microseconds to know. What has not ends with the context, whether the driver
  * waits for it or not: its time is taken to have been that until then. */
-left_t timing_leave(CUcontext context) {
+unfinished_t timing_context_ending(CUcontext context) {
     const int mode = relaxed(RELAXED);
-    left_t left = {0, 0, 0};
-    lane_t *l;
+    unfinished_t left = {0, 0, 0};
+    timeline_t *l;
     if (inside) return left;
     hold();
-    l = lane_of(context);
+    l = timeline_of(context);
     for (int again = 0; l && again < ASKS; again++) {
         close_batch(l);
         harvest(l);
@@ -267,19 +267,19 @@ left_t timing_leave(CUcontext context) {
         let_go();
         sleep_until(now_ns() + (ASK_NS << again));
         hold();
-        l = lane_of(context);
+        l = timeline_of(context);
     }
     if (l) {
-        left = (left_t){l->gpu, pending(l) ? l->pending_ns : 0, l->head_ns};
+        left = (unfinished_t){l->gpu, pending(l) ? l->pending_ns : 0, l->head_ns};
         l->context = NULL;
-        say_in_flight(l->gpu);
+        publish_in_flight(l->gpu);
     }
     let_go();
     relaxed(mode);
     return left;
 }
 
-void timing_left(left_t left) {
+void timing_context_ended(unfinished_t left) {
     if (!left.pending_ns || inside) return;
     hold();
     gate_settle(left.gpu, left.pending_ns, left.since_ns, now_ns());
@@ -288,13 +288,13 @@ void timing_left(left_t left) {
 
 void timing_forget(void) {
     hold();
-    lanes_forked();
+    timelines_forked();
     let_go();
 }
 
 static void forked(void) {
     pthread_mutex_init(&guard, NULL);
     inside = 0;
-    lanes_forked();
+    timelines_forked();
 }
 __attribute__((constructor)) static void begin(void) { pthread_atfork(NULL, NULL, forked); }

@@ -1,4 +1,4 @@
-"""A container's page on the host: three files (interposer/kerf_page.h) and the folder of its GPUs' other containers.
+"""A container's page on the host: three files (interposer/control_block.h) and the folder of its GPUs' other containers.
 
 The orders are mapped: nobody but the agent can write or cut them. What the container can write is only ever read with
 `pread`: a container that cuts its own counters must not take the agent down with a bus error.

@@ -1,4 +1,4 @@
-"""interposer/kerf_page.h in Python: what the agent and the interposer tell each other. A test compares both, byte by byte."""
+"""interposer/control_block.h in Python: what the agent and the interposer tell each other. A test compares both, byte by byte."""
 
 from __future__ import annotations
 

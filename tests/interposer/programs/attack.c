@@ -19,7 +19,7 @@
  *   contexts     makes contexts without end: prints how many it got
  *   retain       releases a handle that it still maps */
 #include "api.h"
-#include "../../../services/node_agent/interposer/kerf_page.h"
+#include "../../../services/node_agent/interposer/control_block.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <sys/mman.h>

@@ -8,7 +8,7 @@
  *   trim     filled, freed, waited for and trimmed; then filled again from another pool
  *   heap     cuCtxSetLimit for heap, printf and stack, each as much as it gives; then plain allocations */
 #include "api.h"
-#include "../../../services/node_agent/interposer/kerf_page.h"
+#include "../../../services/node_agent/interposer/control_block.h"
 #include <fcntl.h>
 #include <sys/mman.h>
 

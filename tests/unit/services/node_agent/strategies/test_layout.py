@@ -23,7 +23,7 @@ PAIRS: dict[str, type[ctypes.Structure]] = {
 
 def test_every_field_is_where_c_has_it(tmp_path: Path, compiler: str) -> None:
     program = tmp_path / "layout"
-    subprocess.run([compiler, "-o", str(program), str(INTERPOSER / "page_layout.c")], check=True)
+    subprocess.run([compiler, "-o", str(program), str(INTERPOSER / "control_block_layout.c")], check=True)
     printed = [
         line.split()
         for line in subprocess.run([str(program)], check=True, capture_output=True, text=True).stdout.splitlines()

@@ -59,7 +59,7 @@ static void find_driver(void) {
                                         "/usr/lib64/libcuda.so.1", "/usr/lib/libcuda.so.1"};
     char named[KERF_PATH_BYTES] = "";
     void *found = NULL, *by_name;
-    if (page_driver_path(named)) found = opened(named);
+    if (control_block_driver_path(named)) found = opened(named);
     by_name = opened(usual[0]); /* in the second form, that is ourselves */
     if (!found) found = by_name;
     for (size_t i = 1; i < sizeof usual / sizeof *usual && !found; i++) found = opened(usual[i]);

@@ -49,7 +49,7 @@ void table_put(enum kind kind, uint64_t key, int gpu, uint64_t bytes, uint64_t c
     pthread_mutex_unlock(&table_guard);
 }
 
-int table_refer(enum kind kind, uint64_t key, int by, entry_t *entry) {
+int table_add_reference(enum kind kind, uint64_t key, int by, entry_t *entry) {
     entry_t *there;
     int known;
     pthread_mutex_lock(&table_guard);
@@ -73,7 +73,7 @@ int table_find(enum kind kind, uint64_t key, entry_t *found) {
     return there != NULL;
 }
 
-int table_take(enum kind kind, uint64_t key, entry_t *taken) {
+int table_remove(enum kind kind, uint64_t key, entry_t *taken) {
     entry_t *there;
     pthread_mutex_lock(&table_guard);
     there = look(kind, key);
@@ -82,7 +82,7 @@ int table_take(enum kind kind, uint64_t key, entry_t *taken) {
     return there != NULL;
 }
 
-int table_take_any(int (*wanted)(const entry_t *, const void *), const void *what, entry_t *taken) {
+int table_remove_any(int (*wanted)(const entry_t *, const void *), const void *what, entry_t *taken) {
     int found = 0;
     pthread_mutex_lock(&table_guard);
     for (size_t i = 0; i < room && !found; i++) {
@@ -96,7 +96,7 @@ int table_take_any(int (*wanted)(const entry_t *, const void *), const void *wha
 }
 
 /* In one walk, however many they are. */
-void table_take_all(int (*wanted)(const entry_t *, const void *), const void *what, uint64_t *bytes_by_gpu) {
+void table_remove_all(int (*wanted)(const entry_t *, const void *), const void *what, uint64_t *bytes_by_gpu) {
     pthread_mutex_lock(&table_guard);
     for (size_t i = 0; i < room; i++) {
         if (entries[i].kind == FREE || entries[i].kind == GONE || !wanted(&entries[i], what)) continue;

@@ -6,12 +6,12 @@
 typedef CUresult (*set_t)(int, size_t);
 typedef CUresult (*get_t)(size_t *, int);
 typedef CUresult (*device_attribute_t)(int *, int, CUdevice);
-enum { MOST_THREADS = 1 << 19 }; /* more than any GPU has */
+enum { MAX_THREADS = 1 << 19 }; /* more than any GPU has */
 
 static uint64_t threads_of(CUdevice device) {
     device_attribute_t real = REAL(device_attribute_t, "cuDeviceGetAttribute");
     int processors, each;
-    if (real(&processors, ATTRIBUTE_PROCESSORS, device) || real(&each, ATTRIBUTE_THREADS, device)) return MOST_THREADS;
+    if (real(&processors, ATTRIBUTE_PROCESSORS, device) || real(&each, ATTRIBUTE_THREADS, device)) return MAX_THREADS;
     return (uint64_t)processors * (uint64_t)each;
 }
 
@@ -21,12 +21,12 @@ EXPORT CUresult cuCtxSetLimit(int limit, size_t value) {
     size_t now;
     CUresult result;
     if (!attached()) return CUDA_ERROR_SYSTEM_NOT_READY;
-    if (limit < LIMIT_STACK || limit > LIMIT_HEAP || gpu_here() < 0) return real(limit, value);
+    if (limit < LIMIT_STACK || limit > LIMIT_HEAP || current_gpu() < 0) return real(limit, value);
     result = REAL(get_t, "cuCtxGetLimit")(&now, limit);
     if (result) return result;
-    context = context_here();
-    if (!context_pay(context, limit, now, value, limit == LIMIT_STACK ? threads_of(device_of_stream(NULL)) : 1, &more)) return CUDA_ERROR_OUT_OF_MEMORY;
+    context = current_context();
+    if (!context_charge(context, limit, now, value, limit == LIMIT_STACK ? threads_of(device_of_stream(NULL)) : 1, &more)) return CUDA_ERROR_OUT_OF_MEMORY;
     result = real(limit, value);
-    if (result) context_pay_back(context, limit, more);
+    if (result) context_refund(context, limit, more);
     return result;
 }

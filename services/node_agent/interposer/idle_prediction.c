@@ -8,42 +8,42 @@
 enum { SHORTEST_PAUSE_NS = 100000, FORGET = 64, ENOUGH = 6, AWAY = 5, UNHEARD_NS = 5000000 }; /* of pauses drawn at random, 1 in 148 is 5 times the mean */
 
 /* Of this process, by GPU; under timing.c's lock. */
-static struct { uint64_t begun_ns, ended_ns, request_ns, pause_ns, mean_pause_ns, stretches; } come[KERF_MAX_GPUS];
+static struct { uint64_t begun_ns, ended_ns, request_ns, pause_ns, mean_pause_ns, stretches; } arrivals[KERF_MAX_GPUS];
 
 void work_ended(int gpu, uint64_t end_ns) {
-    if (end_ns > come[gpu].ended_ns) come[gpu].ended_ns = end_ns;
+    if (end_ns > arrivals[gpu].ended_ns) arrivals[gpu].ended_ns = end_ns;
 }
 
 static void learn_pause(int gpu, uint64_t request_ns, uint64_t pause_ns) {
-    if (!come[gpu].request_ns) come[gpu].request_ns = request_ns, come[gpu].pause_ns = come[gpu].mean_pause_ns = pause_ns;
-    if (request_ns > come[gpu].request_ns) come[gpu].request_ns = request_ns;
-    else come[gpu].request_ns -= (come[gpu].request_ns - request_ns) / FORGET;
-    if (pause_ns < come[gpu].pause_ns) come[gpu].pause_ns = pause_ns;
-    else come[gpu].pause_ns += (pause_ns - come[gpu].pause_ns) / FORGET;
-    come[gpu].mean_pause_ns = come[gpu].mean_pause_ns - come[gpu].mean_pause_ns / 16 + pause_ns / 16;
+    if (!arrivals[gpu].request_ns) arrivals[gpu].request_ns = request_ns, arrivals[gpu].pause_ns = arrivals[gpu].mean_pause_ns = pause_ns;
+    if (request_ns > arrivals[gpu].request_ns) arrivals[gpu].request_ns = request_ns;
+    else arrivals[gpu].request_ns -= (arrivals[gpu].request_ns - request_ns) / FORGET;
+    if (pause_ns < arrivals[gpu].pause_ns) arrivals[gpu].pause_ns = pause_ns;
+    else arrivals[gpu].pause_ns += (pause_ns - arrivals[gpu].pause_ns) / FORGET;
+    arrivals[gpu].mean_pause_ns = arrivals[gpu].mean_pause_ns - arrivals[gpu].mean_pause_ns / 16 + pause_ns / 16;
 }
 
 void work_begins(int gpu, uint64_t now) {
     uint64_t pause_ns, request_ns;
     if (!signals || gpu >= (int)signals->gpu_count) return;
-    if (!come[gpu].begun_ns) come[gpu].begun_ns = now;
-    if (!come[gpu].ended_ns || now < come[gpu].ended_ns + SHORTEST_PAUSE_NS) return;
-    pause_ns = now - come[gpu].ended_ns;
-    request_ns = come[gpu].ended_ns - come[gpu].begun_ns;
-    come[gpu].begun_ns = now;
-    if (!come[gpu].stretches++) return; /* the first holds what a program does at its start */
+    if (!arrivals[gpu].begun_ns) arrivals[gpu].begun_ns = now;
+    if (!arrivals[gpu].ended_ns || now < arrivals[gpu].ended_ns + SHORTEST_PAUSE_NS) return;
+    pause_ns = now - arrivals[gpu].ended_ns;
+    request_ns = arrivals[gpu].ended_ns - arrivals[gpu].begun_ns;
+    arrivals[gpu].begun_ns = now;
+    if (!arrivals[gpu].stretches++) return; /* the first holds what a program does at its start */
     learn_pause(gpu, request_ns, pause_ns);
-    if (come[gpu].stretches < ENOUGH) return;
-    __atomic_store_n(&signals->gpu[gpu].pause_ns, come[gpu].pause_ns, __ATOMIC_RELAXED);
-    __atomic_store_n(&signals->gpu[gpu].mean_pause_ns, come[gpu].mean_pause_ns, __ATOMIC_RELAXED);
-    __atomic_store_n(&signals->gpu[gpu].request_ns, come[gpu].request_ns, __ATOMIC_RELEASE);
+    if (arrivals[gpu].stretches < ENOUGH) return;
+    __atomic_store_n(&signals->gpu[gpu].pause_ns, arrivals[gpu].pause_ns, __ATOMIC_RELAXED);
+    __atomic_store_n(&signals->gpu[gpu].mean_pause_ns, arrivals[gpu].mean_pause_ns, __ATOMIC_RELAXED);
+    __atomic_store_n(&signals->gpu[gpu].request_ns, arrivals[gpu].request_ns, __ATOMIC_RELEASE);
 }
 
-static void foresee(const struct kerf_signal *peer, unsigned place, moment_t *m) {
+static void predict_idle(const struct kerf_signal *peer, unsigned place, moment_t *m) {
     const uint64_t due_ns = peer->gpu[place].due_ns, pause_ns = peer->gpu[place].pause_ns, request_ns = peer->gpu[place].request_ns;
-    const uint64_t calm_until_ns = due_ns + pause_ns - pause_ns / 16, away_from_ns = due_ns + AWAY * peer->gpu[place].mean_pause_ns;
+    const uint64_t quiet_until_ns = due_ns + pause_ns - pause_ns / 16, away_from_ns = due_ns + AWAY * peer->gpu[place].mean_pause_ns;
     if (!request_ns) return;
-    if (!m->peers_request_ns || calm_until_ns < m->calm_until_ns) m->calm_until_ns = calm_until_ns;
+    if (!m->peers_request_ns || quiet_until_ns < m->quiet_until_ns) m->quiet_until_ns = quiet_until_ns;
     if (!m->peers_request_ns || request_ns < m->peers_request_ns) m->peers_request_ns = request_ns;
     if (away_from_ns > m->away_from_ns) m->away_from_ns = away_from_ns;
 }
@@ -63,14 +63,14 @@ uint64_t others_in_flight(int gpu, uint64_t now) {
     return sum;
 }
 
-void look_at_peers(int gpu, moment_t *m) {
+void read_peer_signals(int gpu, moment_t *m) {
     for (unsigned i = 0; i < orders->peer_count && i < KERF_MAX_PEERS; i++) {
         const struct kerf_signal *peer = peer_signal(i);
         for (unsigned g = 0; peer && g < peer->gpu_count && g < KERF_MAX_GPUS; g++) {
             if (memcmp(peer->gpu[g].uuid, orders->gpu[gpu].uuid, 16)) continue;
             if (peer->gpu[g].busy_until_ns > m->peers_busy_until_ns) m->peers_busy_until_ns = peer->gpu[g].busy_until_ns;
             if (peer->gpu[g].due_ns > m->peers_due_ns) m->peers_due_ns = peer->gpu[g].due_ns;
-            foresee(peer, g, m);
+            predict_idle(peer, g, m);
         }
     }
 }

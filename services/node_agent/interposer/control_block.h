@@ -18,8 +18,8 @@
  * A dead or frozen agent locks nobody: `paused` and `gate` hold only while its heartbeat is fresh. Limits, rates and
  * windows are data, not commands: they go on as they were last set.
  */
-#ifndef KERF_PAGE_H
-#define KERF_PAGE_H
+#ifndef KERF_CONTROL_BLOCK_H
+#define KERF_CONTROL_BLOCK_H
 #include <stdint.h>
 
 #define KERF_ORDERS_MAGIC 0x4f46524bu   /* "KRFO" */

@@ -1,11 +1,11 @@
 /* Events around batches of launches: what the GPU's time went to, by the driver's own clock.
  *
- * Each context is a lane. A batch is launches on one stream between two events; short ones share a batch, so that timing costs
+ * Each context has a timeline. A batch is launches on one stream between two events; short ones share a batch, so that timing costs
  * two events per quarter of a millisecond of work at most while there is work without a pause; a launch that finds nothing in
  * flight is a batch of its own where its time is paid for, or the pause until the next would be, too. A batch is closed before its stream may be gone, or capture: an event
  * that is recorded then measures nothing, or ends the program. On a thread's own default stream no other thread can record, so
  * there each launch is a batch. */
-#include "lanes.h"
+#include "timelines.h"
 #include <string.h>
 
 typedef CUresult (*create_t)(CUevent *, unsigned);
@@ -16,24 +16,24 @@ typedef CUresult (*capturing_t)(CUstream, int *);
 
 enum { REBASE_NS = 1000000000, DRIFT_NS = 1000000, HELD_UP_NS = 5000000, UNKNOWN_NS = 100000000 };
 
-lane_t lane[LANES];
-int lanes;
+timeline_t timeline[MAX_TIMELINES];
+int timeline_count;
 
-lane_t *lane_here(void) {
-    const uint64_t context = context_here();
-    lane_t *l = NULL;
+timeline_t *current_timeline(void) {
+    const uint64_t context = current_context();
+    timeline_t *l = NULL;
     int gpu;
     if (!context) return NULL;
-    for (int i = 0; i < lanes; i++)
-        if ((uint64_t)(uintptr_t)lane[i].context == context) return &lane[i];
-    for (int i = 0; i < LANES && !l; i++)
-        if (!lane[i].context) l = &lane[i];
-    gpu = gpu_here();
+    for (int i = 0; i < timeline_count; i++)
+        if ((uint64_t)(uintptr_t)timeline[i].context == context) return &timeline[i];
+    for (int i = 0; i < MAX_TIMELINES && !l; i++)
+        if (!timeline[i].context) l = &timeline[i];
+    gpu = current_gpu();
     if (!l || gpu < 0) return NULL;
     memset(l, 0, sizeof *l);
     l->context = (CUcontext)(uintptr_t)context;
     l->gpu = gpu;
-    if (l - lane >= lanes) lanes = (int)(l - lane) + 1;
+    if (l - timeline >= timeline_count) timeline_count = (int)(l - timeline) + 1;
     return l;
 }
 
@@ -43,20 +43,20 @@ static uint64_t between(CUevent from, CUevent to) {
     return (uint64_t)((double)ms * 1e6 + 0.5);
 }
 
-int pending(const lane_t *l) { return l->context && (l->next != l->oldest || l->open); }
+int pending(const timeline_t *l) { return l->context && (l->next != l->oldest || l->open); }
 
 /* Of all contexts of this process on a GPU. */
-void say_in_flight(int gpu) {
+void publish_in_flight(int gpu) {
     uint64_t sum = 0;
-    for (int i = 0; i < lanes; i++)
-        if (lane[i].context && lane[i].gpu == gpu) sum += lane[i].pending_ns;
+    for (int i = 0; i < timeline_count; i++)
+        if (timeline[i].context && timeline[i].gpu == gpu) sum += timeline[i].pending_ns;
     self()->in_flight_ns[gpu] = sum;
 }
 /* When all of it will be done; 0: nothing is in flight. What is overdue will last as long again as it has lasted. */
 uint64_t due_on(int gpu, uint64_t now) {
     uint64_t due_ns = 0;
-    for (int i = 0; i < lanes; i++) {
-        const lane_t *l = &lane[i];
+    for (int i = 0; i < timeline_count; i++) {
+        const timeline_t *l = &timeline[i];
         const uint64_t due = l->due_ns > now ? l->due_ns : now + (now > l->head_ns ? now - l->head_ns : 0) + 1;
         if (pending(l) && l->gpu == gpu && due > due_ns) due_ns = due;
     }
@@ -77,21 +77,21 @@ static void say(uint64_t *place, uint64_t *told, uint64_t ns) {
 
 /* What others may see: until when this container is at work on the GPU. Rather too long than too short: a program that waits
  * for its work says here when it is done, and one that was held up by others' work cannot say that it needs longer. */
-void tell(lane_t *l, int done) {
+void tell(timeline_t *l, int done) {
     const uint64_t busy_until_ns = done ? l->due_ns : l->due_ns + l->pending_ns / 2 + HELD_UP_NS + (l->unknown ? UNKNOWN_NS : 0);
-    say_in_flight(l->gpu);
+    publish_in_flight(l->gpu);
     if (!signals || l->gpu >= (int)signals->gpu_count) return;
     say(&signals->gpu[l->gpu].busy_until_ns, &l->told_ns, busy_until_ns);
     say(&signals->gpu[l->gpu].due_ns, &l->told_due_ns, l->due_ns);
 }
 
-static void uncount(lane_t *l, const batch_t *b) {
+static void uncount(timeline_t *l, const batch_t *b) {
     l->pending_ns -= b->estimated_ns < l->pending_ns ? b->estimated_ns : l->pending_ns;
     l->unknown -= b->unknown < l->unknown ? b->unknown : l->unknown;
 }
 
 /* The default stream's name means that of the context that is current. */
-static int recorded(const lane_t *l, const batch_t *b) {
+static int recorded(const timeline_t *l, const batch_t *b) {
     int capturing = 0, entered = !b->stream && context_enter(l->context);
     CUresult result = REAL(capturing_t, "cuStreamIsCapturing")(b->stream, &capturing);
     if (!result && !capturing) result = REAL(record_t, "cuEventRecord")(b->end, b->stream);
@@ -99,13 +99,13 @@ static int recorded(const lane_t *l, const batch_t *b) {
     return !result && !capturing;
 }
 
-void close_batch(lane_t *l) {
+void close_batch(timeline_t *l) {
     batch_t *b = &l->batch[l->next % DEPTH];
     if (!l->open) return;
     l->open = 0;
     if (!recorded(l, b)) { /* its context is broken: charged as estimated */
         uncount(l, b);
-        say_in_flight(l->gpu);
+        publish_in_flight(l->gpu);
         counters->gpu[l->gpu].untimed += (uint64_t)b->count;
         return;
     }
@@ -113,7 +113,7 @@ void close_batch(lane_t *l) {
 }
 
 /* The GPU's clock against ours: an end cannot lie in the future, and the least lag of a second shows drift. */
-static uint64_t aligned(lane_t *l, uint64_t end_ns, uint64_t now) {
+static uint64_t aligned(timeline_t *l, uint64_t end_ns, uint64_t now) {
     if (end_ns > now) {
         l->base_ns -= end_ns - now;
         l->lag_ns = 0;
@@ -136,7 +136,7 @@ static uint64_t own_part(const batch_t *b, uint64_t took) {
     return b->estimated_ns > took / 4 ? b->estimated_ns : took / 4;
 }
 
-static void settle(lane_t *l, uint64_t now) {
+static void settle(timeline_t *l, uint64_t now) {
     batch_t *b = &l->batch[l->oldest % DEPTH];
     const uint64_t took = between(b->begin, b->end), from_base = between(l->base, b->end);
     const uint64_t end_ns = aligned(l, l->base_ns + from_base, now);
@@ -156,7 +156,7 @@ static void settle(lane_t *l, uint64_t now) {
     tell(l, !pending(l));
 }
 
-void harvest(lane_t *l) {
+void harvest(timeline_t *l) {
     while (l->context && l->oldest != l->next) {
         CUresult result = REAL(event_t, "cuEventQuery")(l->batch[l->oldest % DEPTH].end);
         if (result == CUDA_ERROR_NOT_READY) return;
@@ -164,7 +164,7 @@ void harvest(lane_t *l) {
             l->pending_ns = 0;
             l->unknown = l->open = 0;
             l->oldest = l->next;
-            say_in_flight(l->gpu);
+            publish_in_flight(l->gpu);
             return;
         }
         settle(l, now_ns());
@@ -174,7 +174,7 @@ void harvest(lane_t *l) {
 static CUresult make(CUevent *event) { return *event ? CUDA_SUCCESS : REAL(create_t, "cuEventCreate")(event, EVENT_BLOCKING_SYNC); }
 
 /* A program that has used up the events is not measured for nothing; what else fails, fails because the context is broken. */
-enum opened open_batch(lane_t *l, CUstream stream) {
+enum opened open_batch(timeline_t *l, CUstream stream) {
     batch_t *b = &l->batch[l->next % DEPTH];
     record_t record = REAL(record_t, "cuEventRecord");
     CUresult made = make(&b->begin);
@@ -197,7 +197,7 @@ enum opened open_batch(lane_t *l, CUstream stream) {
     return OPENED;
 }
 
-void lanes_forked(void) {
-    memset(lane, 0, sizeof lane);
-    lanes = 0;
+void timelines_forked(void) {
+    memset(timeline, 0, sizeof timeline);
+    timeline_count = 0;
 }

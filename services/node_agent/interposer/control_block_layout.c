@@ -1,5 +1,5 @@
-/* Prints the layout of kerf_page.h, one "struct field offset size" a line: what Python's mirror is compared with. */
-#include "kerf_page.h"
+/* Prints the layout of control_block.h, one "struct field offset size" a line: what Python's mirror is compared with. */
+#include "control_block.h"
 #include <stddef.h>
 #include <stdio.h>
 

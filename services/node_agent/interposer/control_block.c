@@ -33,7 +33,7 @@ enum { F_OFD_GETLK = 36, F_OFD_SETLK = 37 };
 
 static struct own { int attached, locks; } *mine; /* 1, and 1; wiped in children */
 static struct stat counted;                   /* which file the counters are */
-pthread_mutex_t attaching = PTHREAD_MUTEX_INITIALIZER;
+pthread_mutex_t attach_guard = PTHREAD_MUTEX_INITIALIZER;
 
 const char *kerf_directory(void) {
 #ifdef KERF_DIRECTORY_FROM_ENVIRONMENT
@@ -45,18 +45,18 @@ const char *kerf_directory(void) {
 
 static void *map(const char *name, size_t size, uint32_t magic, int writable, int *keep) {
     char path[512];
-    uint32_t *page = MAP_FAILED;
+    uint32_t *block = MAP_FAILED;
     int file;
     snprintf(path, sizeof path, "%s/%s", kerf_directory(), name);
     file = open(path, (writable ? O_RDWR : O_RDONLY) | O_CLOEXEC);
     if (file < 0) return NULL;
     if (lseek(file, 0, SEEK_END) >= (off_t)size)
-        page = mmap(NULL, size, writable ? PROT_READ | PROT_WRITE : PROT_READ, MAP_SHARED, file, 0);
-    if (keep && page != MAP_FAILED) *keep = file;
+        block = mmap(NULL, size, writable ? PROT_READ | PROT_WRITE : PROT_READ, MAP_SHARED, file, 0);
+    if (keep && block != MAP_FAILED) *keep = file;
     else close(file);
-    if (page == MAP_FAILED) return NULL;
-    if (page[0] == magic && page[1] == KERF_VERSION) return page;
-    munmap(page, size);
+    if (block == MAP_FAILED) return NULL;
+    if (block[0] == magic && block[1] == KERF_VERSION) return block;
+    munmap(block, size);
     if (keep) close(file), *keep = -1;
     return NULL;
 }
@@ -119,12 +119,12 @@ static int take_slot(int file) {
     return -1;
 }
 
-int page_driver_path(char *to) {
-    struct kerf_orders *page = map("orders", sizeof *page, KERF_ORDERS_MAGIC, 0, NULL);
-    if (!page) return 0;
-    memcpy(to, page->driver_path, KERF_PATH_BYTES);
+int control_block_driver_path(char *to) {
+    struct kerf_orders *block = map("orders", sizeof *block, KERF_ORDERS_MAGIC, 0, NULL);
+    if (!block) return 0;
+    memcpy(to, block->driver_path, KERF_PATH_BYTES);
     to[KERF_PATH_BYTES - 1] = 0;
-    munmap(page, sizeof *page);
+    munmap(block, sizeof *block);
     return to[0] != 0;
 }
 
@@ -141,7 +141,7 @@ static int attach(void) {
     timing_forget();
     if (!orders) orders = map("orders", sizeof *orders, KERF_ORDERS_MAGIC, 0, NULL);
     counters = orders ? map("counters", sizeof *counters, KERF_COUNTERS_MAGIC, 1, &file) : NULL;
-    if (!counters) return report("no page of this container's slice"), 0;
+    if (!counters) return report("no control block of this container's slice"), 0;
     if (!signals) signals = map("signal", sizeof *signals, KERF_SIGNAL_MAGIC, 1, NULL);
     for (unsigned i = 0; signals && i < orders->gpu_count && i < KERF_MAX_GPUS; i++) {
         memcpy(signals->gpu[i].uuid, orders->gpu[i].uuid, 16);
@@ -163,11 +163,11 @@ static int attach(void) {
 }
 
 /* A child that was made past the fork handlers finds locks that threads of its parent held. */
-static void locks_of_ones_own(void) {
+static void ensure_own_locks(void) {
     int none = 0;
     if (LIKELY(__atomic_load_n(&mine->locks, __ATOMIC_ACQUIRE) == 1)) return;
     if (__atomic_compare_exchange_n(&mine->locks, &none, 2, 0, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)) {
-        locks_anew();
+        locks_reinit();
         __atomic_store_n(&mine->locks, 1, __ATOMIC_RELEASE);
     }
     while (__atomic_load_n(&mine->locks, __ATOMIC_ACQUIRE) != 1) {}
@@ -177,20 +177,20 @@ static void locks_of_ones_own(void) {
 static int attach_now(void) {
     int before, done;
     now_ns(); /* finds the driver, which may do anything when it is loaded: not while the lock is held */
-    if (mine) locks_of_ones_own();
+    if (mine) ensure_own_locks();
     pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before);
-    pthread_mutex_lock(&attaching);
+    pthread_mutex_lock(&attach_guard);
     if (!mine) {
-        void *page = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-        if (page != MAP_FAILED) {
-            madvise(page, 4096, MADV_WIPEONFORK); /* kernels before 4.14 have the fork handler below */
-            ((struct own *)page)->locks = 1;
-            __atomic_store_n(&mine, page, __ATOMIC_RELEASE);
+        void *own_page = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        if (own_page != MAP_FAILED) {
+            madvise(own_page, 4096, MADV_WIPEONFORK); /* kernels before 4.14 have the fork handler below */
+            ((struct own *)own_page)->locks = 1;
+            __atomic_store_n(&mine, own_page, __ATOMIC_RELEASE);
         }
     }
     if (mine && !mine->attached) __atomic_store_n(&mine->attached, attach(), __ATOMIC_RELEASE); /* who sees it sees the pages, too */
     done = mine && mine->attached;
-    pthread_mutex_unlock(&attaching);
+    pthread_mutex_unlock(&attach_guard);
     pthread_setcancelstate(before, NULL);
     return done;
 }
@@ -200,7 +200,7 @@ int attached(void) {
     return LIKELY(own && __atomic_load_n(&own->attached, __ATOMIC_ACQUIRE)) || attach_now();
 }
 
-void page_forked(void) {
+void control_block_forked(void) {
     if (mine) mine->attached = 0, mine->locks = 1;
 }
 

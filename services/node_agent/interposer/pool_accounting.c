@@ -22,7 +22,7 @@ int pools_pending;
 static __thread int within; /* this thread has the guard, and may ask for room */
 static int cancellable;     /* what it was before */
 enum { POOLS = 128 };
-static struct { CUpool pool; int gpu, doomed; uint64_t charged; } held[POOLS];
+static struct { CUpool pool; int gpu, doomed; uint64_t charged; } known_pools[POOLS];
 static uint64_t learned[KERF_MAX_GPUS]; /* a chunk that was larger than the page says */
 static uint64_t asked, before;          /* of the allocation that is under way, under the guard */
 
@@ -45,7 +45,7 @@ static void let_go(void) {
 static uint64_t figure(int i, int attribute, uint64_t otherwise) {
     attribute_t real = REAL(attribute_t, "cuMemPoolGetAttribute");
     uint64_t value = 0;
-    return real && !real(held[i].pool, attribute, &value) ? value : otherwise;
+    return real && !real(known_pools[i].pool, attribute, &value) ? value : otherwise;
 }
 
 static uint64_t up_to(uint64_t bytes, uint64_t unit) { return bytes > KERF_ACCOUNT_BYTES - unit ? KERF_ACCOUNT_BYTES : (bytes + unit - 1) / unit * unit; }
@@ -58,85 +58,85 @@ static uint64_t chunk_of(int gpu) {
 
 static int place_of(CUpool pool) {
     for (int i = 0; i < POOLS; i++)
-        if (held[i].pool == pool) return i;
+        if (known_pools[i].pool == pool) return i;
     return -1;
 }
 
 static void charge(int i, uint64_t bytes) {
-    if (bytes < held[i].charged) release(held[i].gpu, held[i].charged - bytes);
-    else if (bytes > held[i].charged) overdraw(held[i].gpu, bytes - held[i].charged);
-    held[i].charged = bytes;
+    if (bytes < known_pools[i].charged) release(known_pools[i].gpu, known_pools[i].charged - bytes);
+    else if (bytes > known_pools[i].charged) overdraw(known_pools[i].gpu, bytes - known_pools[i].charged);
+    known_pools[i].charged = bytes;
 }
 
 /* A destroyed pool of which something is still out is destroyed when it has come back: until then we can still ask about it. */
 static void settle(int i) {
-    if (!held[i].pool || held[i].gpu < 0) return;
-    charge(i, figure(i, POOL_RESERVED_CURRENT, held[i].charged));
-    if (!held[i].doomed || held[i].charged) return;
-    REAL(destroy_t, "cuMemPoolDestroy")(held[i].pool);
-    held[i].pool = NULL, held[i].doomed = 0;
+    if (!known_pools[i].pool || known_pools[i].gpu < 0) return;
+    charge(i, figure(i, POOL_RESERVED_CURRENT, known_pools[i].charged));
+    if (!known_pools[i].doomed || known_pools[i].charged) return;
+    REAL(destroy_t, "cuMemPoolDestroy")(known_pools[i].pool);
+    known_pools[i].pool = NULL, known_pools[i].doomed = 0;
 }
 
 /* Whether anything may come back when somebody waits. */
 static int keeps(int i) {
-    const uint64_t reserved = held[i].charged;
-    return held[i].pool && held[i].gpu >= 0 && reserved > figure(i, POOL_USED_CURRENT, 0) && reserved > figure(i, POOL_RELEASE_THRESHOLD, 0);
+    const uint64_t reserved = known_pools[i].charged;
+    return known_pools[i].pool && known_pools[i].gpu >= 0 && reserved > figure(i, POOL_USED_CURRENT, 0) && reserved > figure(i, POOL_RELEASE_THRESHOLD, 0);
 }
 
-void pools_look(void) {
+void pools_update(void) {
     int pending = 0;
     if (!hold()) return;
     for (int i = 0; i < POOLS; i++)
-        if (held[i].pool) settle(i), pending |= keeps(i);
+        if (known_pools[i].pool) settle(i), pending |= keeps(i);
     __atomic_store_n(&pools_pending, pending, __ATOMIC_RELAXED);
     let_go();
 }
 
 static void squeeze(int gpu) {
     for (int i = 0; i < POOLS; i++) {
-        if (!held[i].pool || held[i].gpu != gpu) continue;
-        REAL(trim_t, "cuMemPoolTrimTo")(held[i].pool, 0);
+        if (!known_pools[i].pool || known_pools[i].gpu != gpu) continue;
+        REAL(trim_t, "cuMemPoolTrimTo")(known_pools[i].pool, 0);
         settle(i);
     }
 }
 
 /* As the driver does before it says that there is no memory: what pools keep for later is given back. */
-void pools_squeeze(int gpu) {
+void pools_trim(int gpu) {
     if (!hold()) return; /* it is a pool that asks */
     squeeze(gpu);
     let_go();
 }
 
 /* -1: more pools than anybody needs. `gpu` -1: memory that is not a GPU's, or not a GPU of ours. */
-int pool_keep(CUpool pool, int gpu) {
+int pool_register(CUpool pool, int gpu) {
     int i;
     if (!hold()) return -1;
     i = place_of(pool);
-    if (i < 0 && (i = place_of(NULL)) >= 0) held[i].pool = pool, held[i].gpu = gpu, held[i].doomed = 0, held[i].charged = 0;
+    if (i < 0 && (i = place_of(NULL)) >= 0) known_pools[i].pool = pool, known_pools[i].gpu = gpu, known_pools[i].doomed = 0, known_pools[i].charged = 0;
     let_go();
     return i;
 }
 
 int pool_gpu(CUpool pool, int otherwise) {
     const int first = hold(), i = place_of(pool);
-    if (i >= 0) otherwise = held[i].gpu;
+    if (i >= 0) otherwise = known_pools[i].gpu;
     if (first) let_go();
     return otherwise;
 }
 
 /* Leaves the guard locked where it returns a place. */
 int pool_begin(CUpool pool, int gpu, uint64_t bytes) {
-    const int i = pool_keep(pool, gpu);
+    const int i = pool_register(pool, gpu);
     const uint64_t most = up_to(bytes, chunk_of(gpu));
     if (i < 0) return -1;
     hold();
     settle(i);
-    before = held[i].charged, asked = most;
-    if (reserve_quietly(gpu, most)) return i;
+    before = known_pools[i].charged, asked = most;
+    if (reserve_uncounted(gpu, most)) return i;
     asked = 0;
     if (before >= figure(i, POOL_USED_CURRENT, before) + charge_of(bytes)) return i; /* what it keeps will do */
     squeeze(gpu);
-    before = held[i].charged, asked = most;
+    before = known_pools[i].charged, asked = most;
     if (reserve(gpu, most)) return i;
     let_go();
     return -1;
@@ -144,7 +144,7 @@ int pool_begin(CUpool pool, int gpu, uint64_t bytes) {
 
 /* 0: the pool grew by more than there is: the allocation is to be undone. */
 int pool_end(int i, uint64_t bytes) {
-    const int gpu = held[i].gpu;
+    const int gpu = known_pools[i].gpu;
     const uint64_t now = figure(i, POOL_RESERVED_CURRENT, before + asked), grown = now > before ? now - before : 0;
     uint64_t chunk = chunk_of(gpu);
     int fits = grown <= asked || reserve(gpu, grown - asked);
@@ -152,7 +152,7 @@ int pool_end(int i, uint64_t bytes) {
         while (up_to(bytes, chunk) < grown) chunk *= 2;
         learned[gpu] = chunk;
     }
-    held[i].charged = before + (fits && grown > asked ? grown : asked);
+    known_pools[i].charged = before + (fits && grown > asked ? grown : asked);
     charge(i, now);
     __atomic_store_n(&pools_pending, 1, __ATOMIC_RELAXED);
     let_go();
@@ -175,19 +175,19 @@ CUresult pool_destroy(CUpool pool) {
     int i;
     if (!hold()) return CUDA_ERROR_NOT_PERMITTED;
     i = place_of(pool);
-    if (i >= 0 && held[i].gpu >= 0) {
+    if (i >= 0 && known_pools[i].gpu >= 0) {
         REAL(trim_t, "cuMemPoolTrimTo")(pool, 0);
         settle(i);
     }
-    if (i >= 0 && held[i].charged) {
+    if (i >= 0 && known_pools[i].charged) {
         uint64_t none = 0;
         REAL(attribute_t, "cuMemPoolSetAttribute")(pool, POOL_RELEASE_THRESHOLD, &none);
         choose_another(pool);
-        held[i].doomed = 1;
+        known_pools[i].doomed = 1;
         __atomic_store_n(&pools_pending, 1, __ATOMIC_RELAXED);
     } else {
         result = REAL(destroy_t, "cuMemPoolDestroy")(pool);
-        if (i >= 0 && !result) held[i].pool = NULL;
+        if (i >= 0 && !result) known_pools[i].pool = NULL;
     }
     let_go();
     return result;
@@ -196,6 +196,6 @@ CUresult pool_destroy(CUpool pool) {
 /* In a child: they are the parent's. */
 void pools_forget(void) {
     within = 0;
-    for (int i = 0; i < POOLS; i++) held[i].pool = NULL, held[i].charged = 0, held[i].doomed = 0;
+    for (int i = 0; i < POOLS; i++) known_pools[i].pool = NULL, known_pools[i].charged = 0, known_pools[i].doomed = 0;
     pools_pending = 0;
 }

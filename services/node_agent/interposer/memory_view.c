@@ -18,9 +18,9 @@ EXPORT CUresult cuMemGetInfo_v2(size_t *available, size_t *total) {
     CUresult result;
     int gpu;
     if (!attached()) return CUDA_ERROR_SYSTEM_NOT_READY;
-    pools_waited();
+    pools_after_wait();
     result = REAL(info_t, "cuMemGetInfo_v2")(available, total);
-    gpu = result ? -1 : gpu_here();
+    gpu = result ? -1 : current_gpu();
     if (gpu < 0 || orders->gpu[gpu].memory_limit_bytes == KERF_NO_LIMIT) return result;
     if (available) *available = less(*available, left(gpu, orders->gpu[gpu].memory_limit_bytes));
     if (total) *total = less(*total, orders->gpu[gpu].memory_limit_bytes);
