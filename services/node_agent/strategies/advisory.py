@@ -1,11 +1,11 @@
-"""A part of a GPU on the container's honour: accounted and shown, not enforced. The way of gpushare, by choice."""
+"""The strategy `advisory`: a part of a GPU that is accounted and reported, but not enforced, as gpushare does it."""
 
 from __future__ import annotations
 
 from services.node_agent.strategies.exclusive import Exclusive
 from shared.model.gpu import Isolation, Strategy
 
-CHOSEN = "a part of a GPU with isolation soft, where the node has proven nothing stronger"
+CHOSEN = "the container requests a part of a GPU with isolation soft, and the node has proven nothing stronger"
 
 
 class Advisory(Exclusive):

@@ -1,5 +1,8 @@
-"""Which of a pod's containers got past its slice. NVML knows processes, and their cgroups say the pod and the runtime's name of the
-container, which no grant knows. But each container has its own page mounted, and through the process's root the agent sees which.
+"""Finds the containers of a pod that bypass their slices.
+
+NVML reports processes. A process's cgroup gives the pod and the runtime's container ID, but a grant names containers by
+their names in the pod. Each container has its own control block mounted, and the agent can see through the process's
+root directory (`/proc/PID/root`) which one.
 """
 
 from __future__ import annotations
@@ -15,11 +18,11 @@ from services.node_agent.strategies.slices import Key
 
 COUNTERS_PATH = f"{CONTAINER_DIR}/counters"
 File = tuple[int, int]
-"""Device and inode: the same however the file is mounted."""
+"""Device and inode: they identify a file however it is mounted."""
 
 
 def file_at(path: Path) -> File | None:
-    """None where there is none, or it may not be seen."""
+    """Returns the file's identity, or None if there is no file or it is not accessible."""
     try:
         found = path.stat()
     except OSError:
@@ -28,12 +31,15 @@ def file_at(path: Path) -> File | None:
 
 
 def control_blocks_of(folders: Mapping[Key, Path]) -> dict[File, Key]:
-    """The containers by their page. `folders`: where the agent has them."""
+    """Returns the containers by their counters file. `folders`: the folders of the control blocks on the host."""
     return {file: key for key, folder in folders.items() if (file := file_at(folder / "counters")) is not None}
 
 
 def container_of(pid: int, control_blocks: Mapping[File, Key], proc: Path) -> Key | None:
-    """None for a process that shows no page of ours: it has ended, or another root directory."""
+    """Returns the container of a process, or None if no control block is visible in its root directory.
+
+    That happens if the process has ended, or has another root directory.
+    """
     file = file_at(proc / str(pid) / "root" / COUNTERS_PATH.lstrip("/"))
     return None if file is None else control_blocks.get(file)
 
@@ -44,10 +50,11 @@ def attribute_escape(
     counted_mib: Mapping[Key, int],
     of: Callable[[int], Key | None],
 ) -> dict[Key, frozenset[int]]:
-    """Of one pod on one GPU: the containers that hold most beyond what their pages count, with their processes.
+    """Returns the containers of one pod that hold the most uncounted memory on one GPU, each with its processes.
 
-    `seen_mib` is NVML's word by process. A process that shows no page may be any container's, and counts for each. Who is beyond
-    its page by less than half of the worst is not blamed: contexts are a little beyond it everywhere.
+    `seen_mib` is the memory by process as NVML reports it. A process without a visible control block may belong to any
+    container, and counts for each of them. A container is not attributed if its uncounted memory is less than half of
+    the maximum, because contexts always take a little more than is counted.
     """
     pids: dict[Key, set[int]] = {key: set() for key in containers}
     for pid in seen_mib:
@@ -66,7 +73,10 @@ def attribute_by_gpu(
     owner: Callable[[int], Owner | None],
     of: Callable[[int], Key | None],
 ) -> dict[str, dict[Key, frozenset[int]]]:
-    """The same for all that escaped, by GPU. `owner` says of which pod a process is, `of` of which container with a page."""
+    """Applies `attribute_escape` to all escapes. Returns the containers and their processes by GPU.
+
+    `owner` returns the pod of a process, `of` its container if that has a control block.
+    """
     processes = {gpu.uuid: gpu.processes for gpu in found}
     attributed: dict[str, dict[Key, frozenset[int]]] = {}
     for held in escaped:

@@ -1,22 +1,28 @@
-"""One way of sharing a GPU, and what the agent asks of it.
+"""The interface of a sharing strategy: one way in which containers share a GPU.
 
-Six verbs, in the order of a slice's life. Which of them a strategy needs differs; that all fit is shown here for those that
-are built and those that are to come:
+A driver has six methods, in the order of a slice's life. The table shows how each strategy uses them: first the
+strategies that exist, then those that are planned (`mps`, `mig`, `driver`, `remote`). "Block" is the container's
+control block; its rules hold rates, limits and pauses. An `mps` server enforces limits, and clients get the environment
+of its pipe directory. A `remote` server runs in a slice of another node.
 
 | | probe | prepare | edits | adjust | observe | release |
 |---|---|---|---|---|---|---|
-| exclusive, advisory | always | - | - | - | by NVML | - |
-| interposer | library and canary | the page | library, page | page: rates, limits, pause | page | page removed |
-| time_slice | the same | the same, and its rank | the same | the same; turns by locks for what the page does not reach | page | locks undone |
-| mps | control daemon answers | a server, its limits set | pipe directory, environment | limits of new clients | server's list | server told |
-| mig | MIG mode | the instance is cut | its device nodes | raises Unadjustable | NVML of the instance | instance removed |
-| driver (r615) | symbol in NVML | limit keyed on the pod's cgroup | - | the same call again | NVML | limit lifted |
-| remote | endpoint's canary | a server in a slice of the other node | client, endpoint | passed on to that node | passed on | server ended |
+| exclusive, advisory | always available | - | - | raises Unadjustable | NVML | - |
+| interposer | library and canary | create block | mount library, block | write rules | read block | remove block |
+| time_slice | as interposer | as interposer, with rank | as interposer | as interposer | read block | remove block |
+| mps | control daemon answers | start server | pipe directory | limits of new clients | client list | stop server |
+| mig | MIG mode is on | create instance | device nodes | raises Unadjustable | NVML of instance | destroy instance |
+| driver (r615) | symbol in NVML | set limit on pod's cgroup | - | same call again | NVML | remove limit |
+| remote | endpoint's canary | start remote server | client, endpoint | forward | forward | stop server |
 
-Live resize is `adjust` with a `Override` of other amounts. What blocks or may hang goes to a worker inside the driver.
+The control block does not reach a process that bypasses the interposer. The agent time-slices such processes with the
+CUDA driver's process locks (`time_slicing.py`).
 
-The rule when a strategy is chosen stands in its file (`CHOSEN`), for people; placement's `shared.book.shares.strategy_for` is
-that rule for programs.
+A live resize is `adjust` with an `Override` that has other amounts. A call that may block or hang runs in a worker
+inside the driver.
+
+The constant `CHOSEN` in each strategy's file says when placement chooses the strategy. The code that chooses is
+placement's `shared.book.shares.strategy_for`.
 """
 
 from __future__ import annotations
@@ -32,59 +38,66 @@ from shared.model.gpu import Isolation, Strategy
 
 
 class Offer(msgspec.Struct, frozen=True, kw_only=True):
-    """Whether the node offers a strategy now. `sentence`: why not."""
+    """Whether the node offers a strategy now. `sentence` says why not."""
 
     ok: bool
     sentence: str = ""
 
 
 class Observed(msgspec.Struct, frozen=True, kw_only=True):
-    """Limit and truth of a slice on one GPU. None: nobody can say."""
+    """Limits and actual use of a slice on one GPU. None means that the value is unknown."""
 
     uuid: str
     memory_limit_mib: int
     memory_mib: int | None = None
     peak_mib: int | None = None
     refused: int = 0
-    """Allocations that failed at the limit, since the container's start."""
+    """Number of allocations that failed at the limit since the container started."""
     compute_limit_milli: int = 0
-    """0: none was asked for."""
+    """0: the pod requests no compute."""
     compute_milli: int | None = None
-    """GPU time per mille of the time, since it was asked last."""
+    """GPU time used since the last call, per mille of the elapsed time."""
     waited_milli: int | None = None
-    """Time that launches waited, per mille of the time and summed over threads."""
+    """Time that launches waited since the last call, per mille of the elapsed time, summed over threads."""
     damage: str = ""
-    """What the container must have done to its counters: what they say counts for nothing then."""
+    """How the container has damaged its counters. If set, the values read from the counters are meaningless."""
 
 
 class Unadjustable(Exception):
-    """This strategy cannot do that to a running slice; the text says what it can."""
+    """The strategy cannot make this change to a running slice. The text says what it can do."""
 
 
 class Driver(Protocol):
-    """One strategy on one node. Not safe for threads: the agent asks serially."""
+    """One strategy on one node. Not thread-safe: the agent calls it serially."""
 
     name: Strategy
     promise: Isolation
 
     async def probe(self) -> Offer:
-        """Whether the node can offer it now. May be asked at any time, and answers from what is known: a canary runs elsewhere."""
+        """Returns whether the node can offer the strategy now.
+
+        It can be called at any time and returns at once: the canary runs elsewhere.
+        """
 
     def prepare(self, slice_: Slice, override: Override | None = None) -> None:
-        """Everything that must stand before the container starts. The same slice again changes nothing: containers restart.
-        `override`: what it begins with; None: what was wished last.
+        """Creates everything that the container needs before it starts.
 
-        Raises OSError or ValueError: then the container must not start, and nothing is left behind.
+        The call is idempotent, because containers restart. `override` is the override with which the slice starts; None
+        keeps the last one. If it raises OSError or ValueError, the container must not start, and nothing is left
+        behind.
         """
 
     def edits(self, slice_: Slice) -> ContainerEdits:
-        """What the container gets besides its GPU. Of a slice that was prepared."""
+        """Returns what the container gets besides its GPU. The slice must be prepared."""
 
     def adjust(self, key: Key, override: Override) -> None:
-        """Changes a running slice at once, within its grant. Raises Unadjustable, KeyError where it is not known."""
+        """Changes a running slice at once, within its grant.
+
+        Raises Unadjustable, or KeyError if the slice is unknown.
+        """
 
     def observe(self, key: Key) -> tuple[Observed, ...]:
-        """By GPU. Empty where this strategy sees nothing of its own: NVML's samples then say it all."""
+        """Returns limits and use, one item per GPU. Empty if the strategy measures nothing beyond NVML's samples."""
 
     def release(self, key: Key) -> None:
-        """Its container is gone for good. Nothing where it is not known."""
+        """Removes a slice whose container has ended for good. Does nothing if the slice is unknown."""

@@ -1,6 +1,7 @@
-"""A pod's GPU memory to the host and back, by the driver's checkpoint of each of its processes (r570 and later).
+"""Moves a pod's GPU memory to the host and back, with the driver's checkpoint of each process (r570 and later).
 
-Who is there is the pod's cgroup, and who is on a GPU the driver's word: a checkpointed process has left NVML's lists.
+The pod's cgroup gives its processes. The driver says which of them use a GPU, because NVML does not list a checkpointed
+process.
 """
 
 from __future__ import annotations
@@ -15,11 +16,11 @@ from services.node_agent.strategies.lock_worker import CHECKPOINTED, LOCKED, RUN
 from services.node_agent.strategies.locks import LockError, Locks
 
 MAX_ROUNDS = 3
-"""A process that comes while others are on their way is seen at the next look."""
+"""Maximum rounds of checkpoints. A process that starts during one round is found in the next."""
 
 
 class PartialCheckpoint(Exception):
-    """Some of it is on the host, and could not be brought back. The text says why it was to come back."""
+    """A part of the pod is checkpointed and could not be restored. The text says why the checkpoint failed."""
 
 
 class Checkpointer:
@@ -29,13 +30,16 @@ class Checkpointer:
         self.locks, self._cgroups, self._meminfo = locks, cgroups, meminfo
 
     async def checkpoint(self, uid: str, bytes_of: tuple[int, ...]) -> str:
-        """Empty: all that the pod had on GPUs is on the host. Else why not, and all is where it was. `bytes_of`: what each of its
-        containers has on GPUs. Raises Torn."""
+        """Moves all GPU memory of the pod to the host. Returns an empty string, or why it failed; then nothing has
+        moved.
+
+        `bytes_of` holds the bytes that each of its containers has on GPUs. Raises PartialCheckpoint.
+        """
         try:
             found = await self._on_gpus(uid, RUNNING, LOCKED)
             pod = self._cgroups.path(uid)
             if found and pod is not None:
-                # Which container a cgroup is nobody says here: each may be the largest.
+                # It is unknown here which container a cgroup belongs to, so each may be the largest.
                 most = sum(bytes_of) if len(found) == 1 else max(bytes_of, default=0)
                 why = host_memory.refusal(pod, dict.fromkeys(found, most), sum(bytes_of), self._meminfo())
                 if why:
@@ -47,7 +51,7 @@ class Checkpointer:
                 for pid in pids:
                     await self.locks.checkpoint(pid)
                 found = await self._on_gpus(uid, RUNNING, LOCKED)
-            why = "it goes on starting processes on GPUs"
+            why = "the pod keeps starting processes on GPUs"
         except (LockError, HostMemoryUnknown) as error:
             why = str(error)
         if await self.restore(uid):
@@ -55,7 +59,7 @@ class Checkpointer:
         return why
 
     async def restore(self, uid: str) -> str:
-        """Empty: all that was on the host is on the GPUs again. Else why some of it is not."""
+        """Moves the pod's memory back to its GPUs. Returns an empty string, or why some of it is still on the host."""
         try:
             for group in (await self._on_gpus(uid, CHECKPOINTED)).values():
                 for pid in group:
@@ -65,7 +69,7 @@ class Checkpointer:
         return ""
 
     async def _on_gpus(self, uid: str, *states: int) -> dict[Path, tuple[int, ...]]:
-        """The pod's processes in one of these states, by cgroup; without a cgroup it has none."""
+        """Returns the pod's processes in one of these states, by cgroup. A pod without a cgroup has none."""
         pod = self._cgroups.path(uid)
         if pod is None:
             return {}

@@ -1,9 +1,11 @@
-"""A container's page on the host: three files (interposer/control_block.h) and the folder of its GPUs' other containers.
+"""A container's control block on the host: three files (`interposer/control_block.h`) and a folder of its peers'
+signals.
 
-The orders are mapped: nobody but the agent can write or cut them. What the container can write is only ever read with
-`pread`: a container that cuts its own counters must not take the agent down with a bus error.
+The agent maps the file `orders`, because only the agent can write or truncate it. It reads the files that the container
+can write with `pread` only: a container that truncates its own counters must not kill the agent with a bus error
+(SIGBUS).
 
-A field is written by ctypes as one aligned store of its own size, which is all that the interposer relies on.
+ctypes writes a field as one aligned store of the field's size. The interposer relies on nothing more.
 """
 
 from __future__ import annotations
@@ -25,11 +27,11 @@ from services.node_agent.strategies.slices import Key
 FILE_NAMES = ("orders", "counters", "signal")
 PEERS = "peers"
 FILE_MODES = {"orders": 0o644, "counters": 0o666, "signal": 0o666}
-"""A container may run as anybody. The orders are mounted read-only, and are root's, besides."""
+"""File modes. A container may run as any user. `orders` belongs to root, and is also mounted read-only."""
 
 
 class GpuRule(msgspec.Struct, frozen=True, kw_only=True):
-    """What a container may do on one GPU. `period_ns` 0: it may begin work at any time."""
+    """What a container may do on one GPU. `period_ns` 0: the container may begin work at any time."""
 
     uuid: str
     memory_limit_bytes: int = layout.NO_LIMIT
@@ -42,7 +44,10 @@ class GpuRule(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Rules(msgspec.Struct, frozen=True, kw_only=True):
-    """All that the agent says to a container. `peers`: whose work it gives way to, where `low`; else who looks at its work."""
+    """All rules that the agent gives a container.
+
+    `peers`: if `low`, the slices to whose work it yields; otherwise the slices that watch its signal.
+    """
 
     gpus: tuple[GpuRule, ...]
     low: bool = False
@@ -53,7 +58,7 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GpuReading(msgspec.Struct, frozen=True, kw_only=True):
-    """What a container says that it does on one GPU. Sums since it was made."""
+    """What a container reports about its use of one GPU. Sums since the control block was created."""
 
     uuid: str
     account_bytes: int
@@ -66,7 +71,7 @@ class GpuReading(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Reading(msgspec.Struct, frozen=True, kw_only=True):
-    """`damage`: what a container must have done to its page; empty where it is whole."""
+    """A container's counters. `damage` says how the container has damaged its files; empty if they are intact."""
 
     gpus: tuple[GpuReading, ...] = ()
     attaches: int = 0
@@ -76,14 +81,15 @@ class Reading(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ControlBlockError(OSError):
-    """A page cannot be made: its container must not start."""
+    """A control block cannot be created: its container must not start."""
 
 
 class ControlBlock:
-    """One container's. Of its files those that stand already are kept: processes may have them mapped."""
+    """One container's control block."""
 
     def __init__(self, folder: Path, clock: Callable[[], int]) -> None:
-        """Raises OSError."""
+        """Creates the files that are missing and keeps the others, because processes may have them mapped. Raises
+        OSError."""
         self.folder, self._clock = folder, clock
         folder.mkdir(parents=True, exist_ok=True)
         (folder / PEERS).mkdir(exist_ok=True)
@@ -97,17 +103,22 @@ class ControlBlock:
         self._of_driver = (0, 0)
 
     def write(self, rules: Rules, *, context_bytes: int, pool_chunk_bytes: int = 0, driver_path: str = "") -> None:
-        """Says it, where it is news. Raises ValueError on what no page can hold: then nothing has changed.
+        """Writes the rules if they have changed.
 
-        `context_bytes`: charged to each process for its context on a GPU. `pool_chunk_bytes`: what a memory pool takes at once; 0
-        where nobody has measured it.
+        `context_bytes` is charged to each process for its context on a GPU. `pool_chunk_bytes` is the amount that a
+        memory pool takes at a time; 0 if it has not been measured. Raises ValueError if the rules do not fit; then
+        nothing has changed.
         """
         if (rules, context_bytes, pool_chunk_bytes) == (self.rules, *self._of_driver):
             return
         if len(rules.gpus) > layout.MAX_GPUS:
-            raise ValueError(f"a page holds {layout.MAX_GPUS} GPUs, the slice has {len(rules.gpus)}")
+            raise ValueError(
+                f"a control block holds at most {layout.MAX_GPUS} GPUs, but the slice has {len(rules.gpus)}"
+            )
         if len(rules.peers) > layout.MAX_PEERS:
-            raise ValueError(f"a slice gives way to {layout.MAX_PEERS} others at most, this one to {len(rules.peers)}")
+            raise ValueError(
+                f"a slice can yield to at most {layout.MAX_PEERS} others, but this one has {len(rules.peers)} peers"
+            )
         raw = [layout.uuid_bytes(gpu.uuid) for gpu in rules.gpus]
         path = driver_path.encode()
         if len(path) >= layout.PATH_BYTES:
@@ -130,49 +141,54 @@ class ControlBlock:
         self.rules, self._uuids = rules, tuple(gpu.uuid for gpu in rules.gpus)
 
     def heartbeat(self) -> None:
-        """The agent lives: what it says to wait for goes on."""
+        """Records that the agent is alive, so that pauses and closed gates stay in effect."""
         self._orders.heartbeat_ns = self._clock()
 
     def busy_until_ns(self) -> int:
-        """When the container's work ends by its own estimate, on whichever GPU last. Raises OSError where the file is gone."""
+        """Returns when the container's work ends on its last busy GPU, by its own estimate. Raises OSError if the file
+        is gone."""
         size = ctypes.sizeof(layout.Signal)
         with (self.folder / "signal").open("rb") as file:
-            raw = os.pread(file.fileno(), size, 0)  # the container may have grown it beyond any memory
+            raw = os.pread(
+                file.fileno(), size, 0
+            )  # not read(): the container may have grown the file beyond any memory
         if len(raw) < size:
             return 0
         at = layout.Signal.from_buffer_copy(raw)
         return max((int(at.gpu[place].busy_until_ns) for place in range(len(self._uuids))), default=0)
 
     def read(self) -> Reading:
-        """Raises OSError where the file is gone."""
+        """Returns the container's counters, and restores the length of its files. Raises OSError if a file is gone."""
         size = ctypes.sizeof(layout.Counters)
         with (self.folder / "counters").open("rb") as file:
             raw, found = os.pread(file.fileno(), size, 0), os.fstat(file.fileno()).st_size
         if len(raw) < size:
-            return Reading(damage=f"its counters were cut to {len(raw)} bytes")
+            return Reading(damage=f"its counters were truncated to {len(raw)} bytes")
         at = layout.Counters.from_buffer_copy(raw)
         damage = ""
         if (at.magic, at.version, at.size_bytes) != (layout.COUNTERS_MAGIC, layout.VERSION, size):
-            damage = "the head of its counters was overwritten"
+            damage = "the header of its counters was overwritten"
         elif found > size:
-            damage = f"its counters were grown to {found} bytes"
-            os.truncate(self.folder / "counters", size)  # what it wrote there fills the node's memory
+            damage = f"its counters were extended to {found} bytes"
+            os.truncate(self.folder / "counters", size)  # the file system is in the node's memory
         damage = damage or self._signal_damage()
         gpus = tuple(_reading(uuid, at.gpu[place]) for place, uuid in enumerate(self._uuids))
         return Reading(gpus=gpus, attaches=at.attaches, reclaimed=at.reclaimed, full=at.full, damage=damage)
 
     def _signal_damage(self) -> str:
-        """What is wrong with the signal's length. It gets its length back: what was grown fills the node's memory, and what was
-        cut kills those who read it."""
+        """Checks the signal's length and restores it. Returns what was wrong, or an empty string.
+
+        An extended file fills the node's memory. A truncated file kills processes that read a mapping of it.
+        """
         path, size = self.folder / "signal", ctypes.sizeof(layout.Signal)
         found = path.stat().st_size
         if found == size:
             return ""
         os.truncate(path, size)
-        return f"its signal was {'grown' if found > size else 'cut'} to {found} bytes"
+        return f"its signal was {'extended' if found > size else 'truncated'} to {found} bytes"
 
     def close(self) -> None:
-        """Lets go of it; the files stay."""
+        """Unmaps the orders. The files stay."""
         del self._orders
         self._map.close()
 
@@ -183,23 +199,24 @@ class ControlBlock:
         at.period_ns, at.window_start_ns, at.window_ns = gpu.period_ns, gpu.window_start_ns, gpu.window_ns
 
     def _link(self, peers: Iterable[Key]) -> None:
-        """Their signals stand in this container's folder under names that say nothing of them."""
+        """Links the peers' signal files into this container's folder, under names that do not identify the peers."""
         wanted = {_alias(key): self.folder.parent / folder_name(key) / "signal" for key in peers}
         have = {path.name for path in (self.folder / PEERS).iterdir()}
         for name in have - wanted.keys():
             (self.folder / PEERS / name).unlink(missing_ok=True)
         for name in wanted.keys() - have:
-            with contextlib.suppress(FileNotFoundError):  # it has gone meanwhile: a signal that is not there is idle
+            with contextlib.suppress(FileNotFoundError):  # the peer has ended meanwhile: no signal means idle
                 os.link(wanted[name], self.folder / PEERS / name)
 
 
 def folder_name(key: Key) -> str:
-    """The entry of a ResourceClaim has slashes where a container's name has none."""
+    """Returns the folder name of a container. The name of a ResourceClaim's entry contains slashes, a container's does
+    not."""
     return f"{key[0]}-{key[1].replace('/', '.')}"
 
 
 def remove(folder: Path) -> None:
-    """Raises OSError. Nothing where it is gone already."""
+    """Removes a control block's folder. Does nothing if it is gone already. Raises OSError."""
     with contextlib.suppress(FileNotFoundError):
         shutil.rmtree(folder)
 
@@ -209,7 +226,7 @@ def _alias(key: Key) -> str:
 
 
 def _make(path: Path) -> None:
-    """Whole or not at all; one that stands and is whole is kept."""
+    """Creates one file atomically. Keeps an existing file that has its full size."""
     struct, magic = layout.KINDS[path.name]
     size = ctypes.sizeof(struct)
     if path.exists() and path.stat().st_size >= size:

@@ -1,7 +1,7 @@
-"""What gets past the interposer: NVML's word on a pod's memory against the pages'. Pure.
+"""Finds memory that bypasses the interposer: compares NVML's figure of a pod's memory with the control blocks'. Pure.
 
-A static binary, a process that unset what loads the library, a graphics API, a raw ioctl, counters that were forged: all of them
-hold memory that the driver knows of and the page does not, or more of it than was granted.
+A static binary, a process that removed what loads the library, a graphics API, a raw ioctl, forged counters: each of
+them holds memory that the driver knows of and the control block does not, or more memory than the grant allows.
 """
 
 from __future__ import annotations
@@ -13,11 +13,12 @@ import msgspec
 from services.node_agent.strategies.slices import Key
 
 MIN_SAMPLES = 2
-"""Samples in a row: the page is read a moment before NVML, and an allocation may come between."""
+"""Consecutive samples before an escape is reported. The control block is read shortly before NVML, and the pod may
+allocate in between."""
 
 
 class PodMemory(msgspec.Struct, frozen=True, kw_only=True):
-    """One pod's memory on one GPU: what NVML sees, what its pages admit, what it was granted."""
+    """One pod's memory on one GPU: as NVML reports it, as its control blocks count it, and as it was granted."""
 
     uid: str
     uuid: str
@@ -28,7 +29,10 @@ class PodMemory(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Escape(msgspec.Struct, frozen=True, kw_only=True):
-    """`over_mib`: beyond the grant. `hidden_mib`: beyond what the pages admit. One of them is above 0."""
+    """A pod's memory on one GPU that is not allowed or not counted. At least one of the two amounts is above 0.
+
+    `over_mib` is beyond the grant. `hidden_mib` is beyond what the control blocks count.
+    """
 
     held: PodMemory
     hidden_mib: int
@@ -38,19 +42,19 @@ class Escape(msgspec.Struct, frozen=True, kw_only=True):
     def sentence(self) -> str:
         held = self.held
         return (
-            f"pod {held.uid} holds {held.seen_mib} MiB of GPU {held.uuid} by NVML; {held.counted_mib} MiB of it passed the interposer, "
-            f"{held.granted_mib} MiB are granted"
+            f"pod {held.uid} holds {held.seen_mib} MiB on GPU {held.uuid} according to NVML; the interposer counted "
+            f"{held.counted_mib} MiB, {held.granted_mib} MiB are granted"
         )
 
 
 class EscapeDetector:
     def __init__(self, slack_mib: int) -> None:
-        """`slack_mib`: what contexts take that no page counts."""
+        """`slack_mib`: memory of contexts that no control block counts."""
         self._slack_mib = slack_mib
         self._times: dict[tuple[str, str], int] = {}
 
     def update(self, held: Iterable[PodMemory]) -> tuple[Escape, ...]:
-        """Those that have been seen often enough."""
+        """Records one sample. Returns the escapes that were seen in enough consecutive samples."""
         found = {(h.uid, h.uuid): escape for h in held if (escape := self._escape(h)) is not None}
         self._times = {key: self._times.get(key, 0) + 1 for key in found}
         return tuple(escape for key, escape in sorted(found.items()) if self._times[key] >= MIN_SAMPLES)
@@ -64,7 +68,11 @@ class EscapeDetector:
 def pod_memory(
     seen_mib: Mapping[tuple[str, str], int], control_blocks: Iterable[tuple[Key, str, int, int]]
 ) -> list[PodMemory]:
-    """`seen_mib` by (pod, GPU); `control_blocks`: key, GPU, counted and granted MiB. Pods of which a page is not known are left out."""
+    """Sums up memory by pod and GPU.
+
+    `seen_mib` is NVML's figure by (pod, GPU). `control_blocks` holds key, GPU, counted MiB and granted MiB. Pods
+    without a known control block are omitted.
+    """
     grouped: dict[tuple[str, str], list[tuple[Key, int, int]]] = {}
     for key, uuid, counted, granted in control_blocks:
         grouped.setdefault((key[0], uuid), []).append((key, counted, granted))

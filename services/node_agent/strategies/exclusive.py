@@ -1,4 +1,5 @@
-"""A whole GPU for one container: nobody else is given its device node, and that is all the enforcement it needs."""
+"""The strategy `exclusive`: a whole GPU for one container. No other container gets its device node; that is enforcement
+enough."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ from services.node_agent.strategies.rules import Override
 from services.node_agent.strategies.slices import Key, Slice
 from shared.model.gpu import Isolation, Strategy
 
-CHOSEN = "the container asks for whole GPUs"
+CHOSEN = "the container requests whole GPUs"
 
 
 class Exclusive:
@@ -25,7 +26,7 @@ class Exclusive:
         return ContainerEdits()
 
     def adjust(self, key: Key, override: Override) -> None:  # noqa: ARG002 - as base.Driver
-        raise Unadjustable(f"a slice of strategy {self.name} has no handle on its work; it can only be evicted")
+        raise Unadjustable(f"strategy {self.name} cannot change or pause running work; the pod can only be evicted")
 
     def observe(self, key: Key) -> tuple[Observed, ...]:  # noqa: ARG002 - as base.Driver
         return ()

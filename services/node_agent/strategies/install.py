@@ -1,5 +1,7 @@
-"""The interposer on the host, where containers get it from: under a name of its own for each build, so that an upgrade of the
-agent changes nothing under the feet of what runs."""
+"""Installs the interposer on the host, from where it is mounted into containers.
+
+Each build has its own folder, so that an upgrade of the agent does not change the library of running containers.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,8 @@ LIBRARY = "libkerf.so"
 
 
 def install(build: Path, folder: Path, digest: str) -> Path:
-    """The library's path on the host, beside its `ld.so.preload`. Raises OSError."""
+    """Copies the library and writes its `ld.so.preload` beside it. Returns the library's path on the host. Raises
+    OSError."""
     at = folder / digest
     at.mkdir(parents=True, exist_ok=True)
     if not (at / LIBRARY).exists():

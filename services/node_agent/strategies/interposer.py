@@ -1,4 +1,7 @@
-"""Our library in the container: memory limit, compute share, the slice's own view. See interposer/ for the library itself."""
+"""The strategy `interposer`: Kerf's library in the container enforces the memory limit and the compute share.
+
+It also makes CUDA and NVML report the slice's memory instead of the GPU's. The library itself is in `interposer/`.
+"""
 
 from __future__ import annotations
 
@@ -14,9 +17,9 @@ from services.node_agent.strategies.slices import Key, Part, Slice
 from shared.model.gpu import Isolation, Strategy
 from shared.model.units import MIB
 
-CHOSEN = "a part of a GPU with compute named, on a node whose canary has proven the limits"
+CHOSEN = "the container requests a part of a GPU with compute, and the node's canary has proven the limits"
 CONTAINER_DIR = "/run/kerf"
-"""Where the page stands in the container; the library knows no other place."""
+"""The control block's folder in the container. The path is built into the library."""
 CONTAINER_LIBRARY = f"{CONTAINER_DIR}/libkerf.so"
 PRELOAD = "ld.so.preload"
 _BIND = ("bind", "nosuid", "nodev")
@@ -29,7 +32,8 @@ class Interposer:
     def __init__(
         self, registry: SliceRegistry, library: Path, offer: Callable[[], Offer], clock: Callable[[], int]
     ) -> None:
-        """`library`: on the host, beside its `ld.so.preload`. `offer`: what the canary says. `clock`: nanoseconds."""
+        """`library` is the library's path on the host, beside its `ld.so.preload`. `offer` returns the canary's result.
+        `clock` returns nanoseconds."""
         self._registry, self._library, self._offer, self._clock = registry, library, offer, clock
         self._last: dict[Key, tuple[int, Reading]] = {}
 
@@ -40,7 +44,11 @@ class Interposer:
         self._registry.put(slice_, override)
 
     def edits(self, slice_: Slice) -> ContainerEdits:
-        """The linker's own list rather than LD_PRELOAD: an environment is easily unset, and inherited by nobody after sudo."""
+        """Returns the mounts of the library and the control block.
+
+        The library is loaded by `/etc/ld.so.preload` and not by LD_PRELOAD, because a process can unset an environment
+        variable, and sudo does not pass it on.
+        """
         folder = self._registry.folder(slice_.key)
         files = tuple(
             Mount(
@@ -107,5 +115,5 @@ def _observed(gpu: GpuReading, before: GpuReading | None, limit: Part, span_ns: 
 
 
 def _clamped(amount: int) -> int:
-    """The counters are the container's own: they can say anything."""
+    """The container can write its counters, so they can hold any value."""
     return max(0, min(amount, 1 << 31))

@@ -1,4 +1,5 @@
-"""interposer/control_block.h in Python: what the agent and the interposer tell each other. A test compares both, byte by byte."""
+"""The binary layout of the control block, a copy of `interposer/control_block.h`. A test compares both, byte by
+byte."""
 
 from __future__ import annotations
 
@@ -125,16 +126,19 @@ KINDS: dict[str, tuple[type[ctypes.Structure], int]] = {
     "counters": (Counters, COUNTERS_MAGIC),
     "signal": (Signal, SIGNAL_MAGIC),
 }
-"""The files by name: their form and their magic."""
+"""The structure and the magic number of each file, by file name."""
 
 
 def uuid_bytes(uuid: str) -> bytes:
-    """Of NVML's "GPU-5a1c9a60-..." or "MIG-...": what cuDeviceGetUuid gives. Raises ValueError where it is of another form."""
+    """Converts NVML's "GPU-5a1c9a60-..." or "MIG-..." to the bytes that cuDeviceGetUuid returns.
+
+    Raises ValueError if the text has another form.
+    """
     digits = uuid.partition("-")[2].replace("-", "")
     try:
         found = bytes.fromhex(digits)
     except ValueError:
         found = b""
     if len(found) != 16:
-        raise ValueError(f"{uuid!r} is no UUID of a GPU")
+        raise ValueError(f"{uuid!r} is not a GPU UUID")
     return found

@@ -1,16 +1,19 @@
-"""The process that calls the driver's process locks, so that nobody stays locked: run as a program, by `locks.py` alone.
+"""The worker process that calls the driver's process locks. `locks.py` runs it as a program.
 
     python lock_worker.py LIBCUDA JOURNAL PATIENCE_MS
 
-It reads `lock PID TIMEOUT_MS`, `unlock PID`, `checkpoint PID TIMEOUT_MS`, `restore PID`, `state PID`, `undo` and `beat` line by
-line, and answers all but `beat` with the driver's result (`state`: the state, or minus the result where the driver has none).
-- What it locks stands in the journal before it is locked, and leaves it only after the unlock. At its start it unlocks what the
-  journal of one that was killed still names.
-- Who is checkpointed stays so, whoever dies: others have the memory. Only the locks around a checkpoint and a restore are undone.
-- When its input ends (the agent is gone) it unlocks everything and ends; when it hears nothing for PATIENCE_MS (the agent is
-  frozen) it unlocks everything and goes on. It lives in a session of its own, so that a signal for the agent leaves it alone.
+It reads `lock PID TIMEOUT_MS`, `unlock PID`, `checkpoint PID TIMEOUT_MS`, `restore PID`, `state PID`, `undo` and `beat`
+line by line. It answers each line except `beat` with the driver's result (`state`: the state, or the negative result if
+the call fails).
+- A process is written to the journal before it is locked, and removed only after the unlock. At its start the worker
+  unlocks the processes in the journal of a worker that was killed.
+- A checkpointed process stays checkpointed, even if the agent or the worker dies, because other pods use its memory.
+  Only the locks around a checkpoint and a restore are undone.
+- When the worker's input ends (the agent is gone), it unlocks everything and ends. When it reads nothing for
+  PATIENCE_MS (the agent is frozen), it unlocks everything and continues. It runs in a session of its own, so that it
+  does not get the agent's signals.
 
-It imports nothing of Kerf: it has to stand when the rest does not.
+It imports nothing of Kerf, so that it works when the rest of Kerf does not.
 """
 
 from __future__ import annotations
@@ -25,11 +28,11 @@ import sys
 from pathlib import Path
 
 UNREADABLE = -1
-"""An answer that is no result of the driver's: the order was not understood."""
+"""The answer to a line that the worker does not understand. It is not a result of the driver."""
 RUNNING, LOCKED, CHECKPOINTED, FAILED = range(4)
 """CUprocessState of cuda.h."""
 INVALID_VALUE = 1
-"""What the driver answers about a process that it does not know."""
+"""The driver's result for a process that it does not know."""
 
 
 class LockArgs(ctypes.Structure):
@@ -39,7 +42,8 @@ class LockArgs(ctypes.Structure):
 
 
 def started(pid: int) -> int:
-    """When a process began, in clock ticks since boot: a PID that is taken by another one has another. 0: it is gone."""
+    """Returns when a process started, in clock ticks since boot; 0 if it is gone. A reused PID has another start
+    time."""
     try:
         return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
     except (OSError, ValueError, IndexError):
@@ -47,14 +51,14 @@ def started(pid: int) -> int:
 
 
 class Journal:
-    """PIDs with their start times. Lost with the host's memory, like the processes themselves."""
+    """A file with the PIDs and start times of locked processes. A reboot removes it, and the processes with it."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self.held: dict[int, int] = {}
 
     def leftovers(self) -> dict[int, int]:
-        """What one before us left, of processes that still are the same."""
+        """Returns the processes that an earlier worker left locked and that still exist."""
         try:
             found = {int(pid): int(begun) for pid, begun in json.loads(self._path.read_text()).items()}
         except (FileNotFoundError, ValueError):
@@ -77,20 +81,20 @@ class Journal:
 
 class Worker:
     def __init__(self, library: str, journal: Journal) -> None:
-        """Raises OSError where there is no such library, AttributeError where the driver is older than r570."""
+        """Raises OSError if there is no such library, AttributeError if the driver is older than r570."""
         driver = ctypes.CDLL(library)
         self._lock, self._unlock = driver.cuCheckpointProcessLock, driver.cuCheckpointProcessUnlock
         self._state = driver.cuCheckpointProcessGetState
         self._driver, self._journal = driver, journal
         begun = driver.cuInit(0)
         if begun:
-            raise OSError(f"cuInit says {begun}")
+            raise OSError(f"cuInit returned {begun}")
         for pid, since in journal.leftovers().items():
             journal.held[pid] = since
         self.undo()
 
     def lock(self, pid: int, timeout_ms: int) -> int:
-        """The driver's result. On a failure it is unlocked: a time-out may come when the lock already stands."""
+        """Returns the driver's result. After a failure it unlocks, because the lock may hold despite a time-out."""
         self._journal.add(pid)
         result = int(self._lock(pid, ctypes.byref(LockArgs(timeout_ms=timeout_ms))))
         if result:
@@ -98,20 +102,21 @@ class Worker:
         return result
 
     def unlock(self, pid: int) -> int:
-        """The driver's result. Who is still locked stays in the journal, and is tried again when patience ends and at each start."""
+        """Returns the driver's result. A process that is still locked stays in the journal; the worker tries again when
+        its patience ends and at each start."""
         result = int(self._unlock(pid, None))
         if result == 0 or not self._locked(pid):
             self._journal.remove(pid)
         return result
 
     def state(self, pid: int) -> int:
-        """Minus the driver's result where it does not say."""
+        """Returns the process's state, or the driver's negative result if the call fails."""
         state = ctypes.c_int(RUNNING)
         told = int(self._state(pid, ctypes.byref(state)))
         return -told if told else state.value
 
     def checkpoint(self, pid: int, timeout_ms: int) -> int:
-        """The driver's result. On a failure it runs, or is locked, as before."""
+        """Returns the driver's result. After a failure the process runs, or is locked, as before."""
         found = self.state(pid)
         if found == CHECKPOINTED:
             return 0
@@ -127,7 +132,7 @@ class Worker:
         return result
 
     def restore(self, pid: int) -> int:
-        """The driver's result. On a failure it stays checkpointed."""
+        """Returns the driver's result. After a failure the process stays checkpointed."""
         if self.state(pid) == CHECKPOINTED:
             self._journal.add(pid)
             result = int(self._driver.cuCheckpointProcessRestore(pid, None))
@@ -138,7 +143,8 @@ class Worker:
         return 0
 
     def _locked(self, pid: int) -> bool:
-        """A driver that cannot say is taken to have it locked, unless it does not know the process, or it is gone."""
+        """Whether a process is locked. If the driver cannot tell, the process counts as locked, unless the driver does
+        not know it or it is gone."""
         state = ctypes.c_int(RUNNING)
         told = int(self._state(pid, ctypes.byref(state)))
         if told:
@@ -196,7 +202,7 @@ def _obey(worker: Worker, words: list[str]) -> None:
 
 
 def _answer(result: int | str) -> None:
-    with contextlib.suppress(BrokenPipeError):  # nobody listens any more: the end of the input says the same
+    with contextlib.suppress(BrokenPipeError):  # the agent is gone; the input will end, too
         os.write(1, f"{result}\n".encode())
 
 

@@ -1,9 +1,9 @@
-"""The driver's process locks (cuCheckpointProcessLock, r570 and later), from the agent: each call in another process, in bounded time.
+"""The driver's process locks (cuCheckpointProcessLock, r570 and later), called in another process and in bounded time.
 
-A locked process keeps its memory and begins nothing on any GPU; the driver itself sees to it, whatever the process does. The
-calls may hang, so they are made by a worker process (`lock_worker.py`) that can be killed, and whose journal its successor
-undoes. Who is locked is therefore unlocked when the agent ends, is killed or frozen, and when the worker is; where both are
-killed at once, at the agent's next start.
+A locked process keeps its memory and begins no work on any GPU. The driver enforces that, whatever the process does.
+The calls may hang, so a worker process (`lock_worker.py`) makes them. The worker can be killed, and its successor
+undoes its journal. So a locked process is unlocked when the agent ends, is killed or frozen, and when the worker is; if
+both are killed at once, at the agent's next start.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ import structlog
 from services.node_agent.strategies import lock_worker
 
 LOCK_MS = 2_000
-"""How long the driver may wait until what the process has in flight is done."""
+"""How long the driver may wait for the process's work in flight."""
 ANSWER_S = 5.0
 START_S = 10.0
 PATIENCE_MS = 2_000
 COPY_S = 120.0
-"""Of a GPU's memory to the host or back: some 10 GB in a second."""
+"""Timeout of a copy of GPU memory to the host or back, which runs at about 10 GB per second."""
 
 log = structlog.get_logger("locks")
 
 
 class LockError(Exception):
-    """It is not locked; the text says why. Where the driver did not answer, nobody of this worker is."""
+    """A call failed; the text says why. If the driver did not answer, this worker has no process locked any more."""
 
 
 class Locks:
@@ -42,7 +42,7 @@ class Locks:
         lock_ms: int = LOCK_MS,
         patience_ms: int = PATIENCE_MS,
     ) -> None:
-        """`library`: the driver's libcuda. `journal`: on the host, in a folder that a reboot empties."""
+        """`library`: path of the driver's libcuda. `journal`: a file on the host, in a folder that a reboot empties."""
         self._library, self._journal = library, journal
         self._answer_s, self._lock_ms, self._patience_ms = answer_s, lock_ms, patience_ms
         self._worker: asyncio.subprocess.Process | None = None
@@ -52,16 +52,16 @@ class Locks:
         self.held: set[int] = set()
 
     def has_leftovers(self) -> bool:
-        """Whether an earlier agent may have left somebody locked."""
+        """Whether an earlier agent may have left a process locked."""
         return bool(lock_worker.Journal(self._journal).leftovers())
 
     async def start(self) -> None:
-        """Undoes what an earlier agent left. Raises LockError where this driver has no locks."""
+        """Undoes the locks that an earlier agent left. Raises LockError if this driver has no process locks."""
         async with self._serial:
             await self._begin()
 
     async def lock(self, pid: int) -> None:
-        """Returns when the process begins nothing more. Raises LockError."""
+        """Locks a process. When it returns, the process begins no more work. Raises LockError."""
         async with self._serial:
             result = await self._ask(f"lock {pid} {self._lock_ms}")
             if result:
@@ -71,7 +71,10 @@ class Locks:
             self.held.add(pid)
 
     async def unlock(self, pid: int) -> None:
-        """Nothing where it is not locked. Raises LockError where the driver did not answer: then a new worker has tried too."""
+        """Unlocks a process. Does nothing if it is not locked.
+
+        Raises LockError if the driver did not answer; then a new worker has tried, too.
+        """
         async with self._serial:
             if pid in self.held:
                 self.held.discard(pid)
@@ -81,33 +84,46 @@ class Locks:
                         "unlock_failed",
                         pid=pid,
                         driver=result,
-                        effect="tried again while the driver says that it is locked",
+                        effect="retried while the driver reports the process as locked",
                     )
 
     async def checkpoint(self, pid: int) -> None:
-        """Returns when its memory is on the host and free on its GPUs. It stays so until it is restored, whoever dies. Raises
-        LockError: then it runs as before, or, where the driver did not answer, `state` says how it is."""
+        """Checkpoints a process. When it returns, the process's memory is on the host and free on its GPUs.
+
+        The process stays checkpointed until it is restored, even if the agent or the worker dies. Raises LockError;
+        then the process runs as before. If the driver did not answer, `state` returns the process's state.
+        """
         async with self._serial:
             result = await self._ask(f"checkpoint {pid} {self._lock_ms}", COPY_S)
             if result:
                 raise LockError(f"the driver answers {result} to the checkpoint of process {pid}")
 
     async def restore(self, pid: int) -> None:
-        """Returns when it runs with all its memory; nothing where it is not checkpointed. Raises LockError: then it still is."""
+        """Restores a checkpointed process. Does nothing if it is not checkpointed.
+
+        When it returns, the process runs with all its memory. Raises LockError; then the process is still checkpointed.
+        """
         async with self._serial:
             result = await self._ask(f"restore {pid}", COPY_S)
             if result:
                 raise LockError(f"the driver answers {result} to the restoring of process {pid}")
 
     async def state(self, pid: int) -> int | None:
-        """CUprocessState; None where the driver does not know the process. Raises LockError where it does not answer."""
+        """Returns the process's CUprocessState, or None if the driver does not know it.
+
+        Raises LockError if the driver does not answer.
+        """
         async with self._serial:
             found = await self._ask(f"state {pid}")
         return found if found >= 0 else None
 
     async def heartbeat(self) -> None:
-        """To be called more often than the worker's patience lasts, while anybody is locked. Whoever was unlocked meanwhile,
-        by a worker that lost its patience or by the successor of one that died, is `held` no more. Raises LockError."""
+        """Tells the worker that the agent is alive. While a process is locked, the agent must call it more often than
+        the worker's patience.
+
+        Updates `held`: a worker whose patience has ended, or the successor of one that died, unlocks processes. Raises
+        LockError.
+        """
         async with self._serial:
             now, worker = asyncio.get_running_loop().time(), self._worker
             late, self._beaten_s = now - self._beaten_s > self._patience_ms / 1000, now
@@ -119,12 +135,12 @@ class Locks:
             elif worker.returncode is not None:
                 await self._begin()
             elif worker.stdin is not None:
-                with contextlib.suppress(ConnectionError):  # it has died: the next call finds it out
+                with contextlib.suppress(ConnectionError):  # the worker has died: the next call starts another
                     worker.stdin.write(b"beat\n")
                     await worker.stdin.drain()
 
     async def close(self) -> None:
-        """Everybody is unlocked when it returns, unless the driver hangs; and nobody is locked after it."""
+        """Unlocks all processes, unless the driver hangs, and refuses further locks."""
         self._closed = True
         async with self._serial:
             await self._let_go()
@@ -149,7 +165,7 @@ class Locks:
     async def _begin(self) -> asyncio.subprocess.Process:
         self.held.clear()
         if self._closed:
-            raise LockError("the agent is ending: nobody is locked any more")
+            raise LockError("the agent is terminating and locks no more processes")
         self._journal.parent.mkdir(parents=True, exist_ok=True)
         worker = await asyncio.create_subprocess_exec(
             sys.executable,
@@ -192,11 +208,11 @@ class Locks:
         raise LockError(f"the driver did not answer to {order!r}: {why}")
 
     async def _end(self, worker: asyncio.subprocess.Process) -> str:
-        """Kills it; its last words."""
+        """Kills the worker and returns the last line of its error output."""
         self._worker = None
         self.held.clear()
         with contextlib.suppress(ProcessLookupError):
             worker.kill()
         _, errors = await worker.communicate()
         words = errors.decode(errors="replace").strip().splitlines()
-        return words[-1] if words else f"it said nothing within {self._answer_s:g} s"
+        return words[-1] if words else f"no output within {self._answer_s:g} s"

@@ -1,8 +1,9 @@
-"""GPU time beyond a slice's share: NVML's word on a pod's processes against what was granted. Pure.
+"""Finds GPU time beyond a slice's share: compares NVML's figure of a pod's processes with the grant. Pure.
 
-What the page says of GPU time is the container's own word, and a process that got past the library says nothing there. NVML samples
-each process whoever started it. Its samples are rough, and an honest slice may have one long kernel that it pays for afterwards:
-hence a mean over a window of seconds, a slack, and an end only well below where it began.
+The container itself writes the GPU time in its control block, and a process that bypasses the library writes nothing
+there. NVML samples every process. Its samples are coarse, and a slice that keeps to its share may run one long kernel
+and wait afterwards. Hence the detector uses a mean over a window of seconds, a slack, and hysteresis: overuse ends well
+below where it begins.
 """
 
 from __future__ import annotations
@@ -16,11 +17,12 @@ from services.node_agent.strategies.slices import Key, Slice
 from shared.model.units import WHOLE_GPU_MILLI
 
 CYCLE_NS = 500_000_000
-"""Of a rationed process: it runs for its share of each, and is locked for the rest. A lock and an unlock take about 2 ms."""
+"""Cycle of a throttled process: it runs for its share of each cycle and is locked for the rest. A lock and an unlock
+together take about 2 ms."""
 
 
 class Usage(msgspec.Struct, frozen=True, kw_only=True):
-    """One pod's use of a GPU since the look before, per mille of the time, and its share of it."""
+    """One pod's use of a GPU since the previous sample, and its share. Both per mille of the time."""
 
     uid: str
     uuid: str
@@ -30,7 +32,7 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Overuse(msgspec.Struct, frozen=True, kw_only=True):
-    """`mean_milli`: of the window."""
+    """A pod that used more of a GPU than its share. `mean_milli` is its mean over the window, per mille."""
 
     used: Usage
     mean_milli: int
@@ -43,22 +45,26 @@ class Overuse(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def sentence(self) -> str:
         return (
-            f"pod {self.used.uid} had {self.mean_milli / 10:g} % of GPU {self.used.uuid} over {self.window_s:g} s by NVML; "
-            f"{self.used.share_milli / 10:g} % are granted"
+            f"pod {self.used.uid} used {self.mean_milli / 10:g} % of GPU {self.used.uuid} over {self.window_s:g} s "
+            f"according to NVML; {self.used.share_milli / 10:g} % are granted"
         )
 
 
 class OveruseDetector:
     def __init__(self, slack_milli: int, window_s: float) -> None:
-        """`slack_milli`: so much beyond its share a pod's mean may be. It counts again as within when it is below half of that."""
+        """`slack_milli`: how far a pod's mean may be above its share. Overuse ends when the excess is below half of
+        that."""
         self._slack_milli, self._window_s = slack_milli, window_s
         self._past: dict[tuple[str, str], deque[tuple[float, float, int]]] = {}
-        """Begin, end and use of each sample that lies in the window."""
+        """Begin, end and use of each sample in the window."""
         self._over: set[tuple[str, str]] = set()
         self._last_s: float | None = None
 
     def update(self, now_s: float, used: Iterable[Usage]) -> tuple[Overuse, ...]:
-        """Those whose mean of a whole window is over. Seconds of any clock that does not go back."""
+        """Records one sample. Returns the pods whose mean over a whole window is too high.
+
+        `now_s`: seconds of any monotonic clock.
+        """
         before_s, self._last_s = self._last_s, now_s
         seen = {(one.uid, one.uuid): one for one in used}
         self._past = {key: self._past.get(key, deque()) for key in seen}
@@ -74,7 +80,7 @@ class OveruseDetector:
         return tuple(found)
 
     def _mean(self, past: deque[tuple[float, float, int]], now_s: float) -> int | None:
-        """None until a whole window was seen."""
+        """Returns the mean over the window, or None if the samples do not cover a whole window yet."""
         begin_s = now_s - self._window_s
         while past and past[0][1] <= begin_s:
             past.popleft()
@@ -84,8 +90,11 @@ class OveruseDetector:
 
 
 def pod_usage(seen_milli: Mapping[tuple[str, str], int], slices: Iterable[Slice]) -> list[Usage]:
-    """`seen_milli` by (pod, GPU); who is not in it was idle. Pods of which a container has no share of its own are left out: they
-    may have whatever the others leave."""
+    """Sums up use and shares by pod and GPU.
+
+    `seen_milli` is NVML's figure by (pod, GPU); a pod that is not in it was idle. Pods with a container that has no
+    share of its own are omitted: they may use all time that others leave.
+    """
     grouped: dict[tuple[str, str], list[tuple[Key, int]]] = {}
     for slice_ in slices:
         for part in slice_.parts:
@@ -106,7 +115,8 @@ def pod_usage(seen_milli: Mapping[tuple[str, str], int], slices: Iterable[Slice]
 
 
 class ThrottleQuota(msgspec.Struct, frozen=True, kw_only=True):
-    """What a pod that overran gets from now on, by the driver's lock: its share of every cycle, until its processes have ended."""
+    """The share of every cycle to which the driver's process lock limits a pod after overuse, until its processes have
+    ended."""
 
     share_milli: int
     pids: frozenset[int]
@@ -122,8 +132,11 @@ ThrottleQuotas = Mapping[tuple[str, str], ThrottleQuota]
 def update_quotas(
     before: ThrottleQuotas, overuses: Iterable[Overuse], pids: Mapping[tuple[str, str], frozenset[int]]
 ) -> dict[tuple[str, str], ThrottleQuota]:
-    """Who was rationed stays so while it has a process on the GPU: under the lock its mean is its share, which proves nothing. One
-    that was honest after all loses little: it is kept to what it has anyway."""
+    """Returns the throttle quotas after a sample.
+
+    A pod keeps its quota while it has a process on the GPU: under the lock its mean equals its share, which proves
+    nothing. A pod that would keep to its share anyway loses little.
+    """
     shares = {key: quota.share_milli for key, quota in before.items()}
     shares |= {(over.used.uid, over.used.uuid): over.used.share_milli for over in overuses}
     return {key: ThrottleQuota(share_milli=milli, pids=pids[key]) for key, milli in shares.items() if pids.get(key)}

@@ -1,13 +1,13 @@
-"""Whose turn it is on one GPU, where the page does not reach. Pure: looks in, turns out; time is the caller's.
+"""Decides which slice runs on one GPU, if a process bypasses the interposer. Pure: the caller passes the time.
 
-One is the *owner*, and runs; those that are idle may begin at any time; those that are busy and not the owner wait.
-- The highest rank that wants the GPU has it. Wanting ends only after `idle_for_ns` of idleness (hysteresis): a gap between two
-  kernels is no end of work.
-- Within a rank it goes round by quanta, whoever has had least of the last ones first.
-- A lower rank runs in the gaps. Its guaranteed least share, where there is one, it earns with time; when it has earned a quantum
-  that it did not get in a gap, it is the owner for one quantum, whoever else wants the GPU. All such shares together are kept to
-  half of the time.
-- A higher rank that comes back takes the GPU at once, but for such a quantum.
+One slice is the *owner* and runs. Idle slices may begin work at any time. Busy slices that are not the owner wait.
+- The slices of the highest rank that want the GPU get it. A slice stops wanting it only after `idle_for_ns` of idleness
+  (hysteresis), because a gap between two kernels is not the end of its work.
+- Slices of equal rank take quanta in rotation; the slice with the least recent GPU time is next.
+- A slice of lower rank runs in the gaps. If it has a guaranteed minimum share, it earns that share over time. When it
+  has earned a quantum that it did not get in a gap, it owns the GPU for one quantum, whatever other slices want the
+  GPU. The sum of these shares is limited to half of the time.
+- A slice of higher rank that becomes busy takes the GPU at once, except during such a quantum.
 """
 
 from __future__ import annotations
@@ -23,37 +23,38 @@ MAX_FLOOR_SUM_MILLI = 500
 
 class QuantumPolicy(msgspec.Struct, frozen=True, kw_only=True):
     quantum_ns: int = 50_000_000
-    """A lock and an unlock take about 2 ms together, so a twentieth of it is lost at most."""
+    """A lock and an unlock together take about 2 ms, so at most a twentieth of a quantum is lost."""
     idle_for_ns: int = 20_000_000
     least_milli: int = 0
 
 
 class Contender(msgspec.Struct, frozen=True, kw_only=True):
-    """What is seen of one since the last look. `busy` of one that is kept waiting: it was busy when it was stopped."""
+    """What is known of one slice since the last step. A slice that waits counts as busy if it was busy when it was
+    stopped."""
 
     key: Key
     rank: tuple[int, int]
     busy: bool
     used_ns: int = 0
-    """GPU time; where nobody can say, the time that it was let run and busy."""
+    """GPU time used. If that is unknown, the time in which the slice was allowed to run and busy."""
 
 
 class Decision(msgspec.Struct, frozen=True, kw_only=True):
     owner: Key | None
     waiting: frozenset[Key]
-    """Those that may begin nothing now."""
+    """Slices that may not begin work now."""
 
 
 class _State(msgspec.Struct):
     earned_ns: int = 0
     recent_ns: int = 0
-    """Of its rank's turns, halved now and then, so that the past is forgotten."""
+    """GPU time used, halved from time to time, so that old use counts less."""
     wanted_ns: int = -(1 << 62)
-    """When it was last seen busy."""
+    """When the slice was last seen busy."""
 
 
 class QuantumScheduler:
-    """Of one GPU."""
+    """The scheduler of one GPU."""
 
     def __init__(self, policy: QuantumPolicy) -> None:
         self._policy = policy
@@ -64,7 +65,8 @@ class QuantumScheduler:
         self._last_ns: int | None = None
 
     def step(self, now_ns: int, seen: Iterable[Contender]) -> Decision:
-        """Looks may come at any pace; the finer, the nearer to the promise."""
+        """Decides from the contenders' state. It can be called at any interval; shorter intervals give more exact
+        shares."""
         contenders = {c.key: c for c in seen}
         span_ns = 0 if self._last_ns is None else max(0, now_ns - self._last_ns)
         self._last_ns = now_ns
@@ -86,9 +88,9 @@ class QuantumScheduler:
         if seen.busy:
             state.wanted_ns = now_ns
             share = min(self._policy.least_milli, MAX_FLOOR_SUM_MILLI // max(1, contenders - 1))
-            # An agent that was frozen for long owes no long turn.
+            # The limit prevents a long run after the agent was frozen for a long time.
             state.earned_ns = min(state.earned_ns + span_ns * share // 1000, 2 * self._policy.quantum_ns)
-        # What it got beyond what it had earned is a gift of the gaps, and no debt.
+        # Time in the gaps beyond what the slice had earned is free: it makes no debt.
         state.earned_ns = max(0, state.earned_ns - seen.used_ns)
         state.recent_ns += seen.used_ns
         if state.recent_ns > 8 * self._policy.quantum_ns:
@@ -115,5 +117,5 @@ class QuantumScheduler:
         return min(level, key=lambda key: (self._states[key].recent_ns, key == self._owner, key)), False
 
     def _stops(self, contender: Contender, wants: dict[Key, Contender], owner: Key | None) -> bool:
-        """A lone gap of a higher rank does not stop it: only a busy one is worth a lock, or one of lower rank."""
+        """Whether to stop a slice that is not the owner: if it is busy, or of lower rank than the owner."""
         return contender.busy or (owner is not None and contender.rank < wants[owner].rank)

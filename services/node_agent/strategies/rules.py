@@ -1,16 +1,18 @@
-"""What each container is told, from all slices of the node. Pure.
+"""Computes the rules of every container from all slices of the node. Pure.
 
-On a GPU that several slices share there are two kinds.
-- *Reserved*: compute was asked for. Each has its part of every period to itself (a timetable, so that no two run into each
-  other) and no more than its share of the time.
-- *By turns*: none was asked for, or the pod is opportunistic. It may begin work at any time, while nobody whom it gives way to
-  is busy: the reserved ones, and those of a higher rank. Equals share as the driver does. What it has in flight is bounded, and
-  that bounds how long anybody waits for it. A least share of the time it has all the same, where the policy says so.
+Slices that share a GPU are of two kinds.
+- *Reserved*: the pod requests compute. The slice has its own window in every period (a timetable, so that windows do
+  not overlap), and it gets no more than its share of the time.
+- *Time-sliced*: the pod requests no compute, or it is opportunistic. The slice may begin work at any time while no
+  slice of higher precedence is busy: reserved slices, and time-sliced slices of a higher rank. Slices of equal rank
+  share the GPU as the CUDA driver shares it. The slice's work in flight is bounded, and this bounds how long other
+  slices wait for it. If the policy has a floor, the slice still gets that minimum share of the time.
 
-Who is paused, or shares by turns and is throttled, gives way to all others besides: a pause ends by itself when the agent's
-heart has stopped, and whoever got the room keeps its full speed even then.
+A slice that is paused, or time-sliced and throttled, additionally yields to all other slices. A pause ends by itself
+when the agent's heartbeat stops, and the slices that got the capacity keep their full speed even then.
 
-All of it is data that the containers' own interposers keep, within microseconds, and go on keeping without an agent.
+The rules are data. The interposer in each container applies them within microseconds, and continues to do so without an
+agent.
 """
 
 from __future__ import annotations
@@ -28,41 +30,45 @@ from shared.model.units import MIB, WHOLE_GPU_MILLI
 
 class Policy(msgspec.Struct, frozen=True, kw_only=True):
     period_us: int = 50_000
-    """Of the timetable: a slice waits at most so long for its part."""
+    """Period of the timetable: the longest time that a slice waits for its window."""
     in_flight_us: int = 500
-    """GPU time that a slice may have submitted and not finished, where others share its GPU and it does not go before all."""
+    """Maximum GPU time that a slice may have submitted but not finished, if other slices share its GPU and at least one
+    of them has higher precedence, or the slice is reserved."""
     idle_for_us: int = 200
-    """So long must those before it have been idle until a slice takes its turn."""
+    """A slice begins work when all slices of higher precedence have been idle for this long."""
     least_milli: int = 0
-    """Of each GPU's time, to every slice by turns, even where those before it are always busy, or always say so. Less where they
-    are many: together it is half of the time at most, and nothing that is reserved."""
+    """Minimum share of each GPU's time for every time-sliced slice, even if slices of higher precedence are always busy
+    or claim to be. It is lower if there are many: the sum is at most half of the time, and never time that is
+    reserved."""
 
 
 class Override(msgspec.Struct, frozen=True, kw_only=True):
-    """What somebody (preemption, an operator) wants of a running slice beside its grant. It can only take away."""
+    """Limits that preemption or an operator puts on a running slice. An override can only lower what the grant
+    allows."""
 
     paused: bool = False
     compute_milli: int = WHOLE_GPU_MILLI
-    """At most so much of each GPU. Who shares by turns gives way to all others, and has a least share of so much at most."""
+    """Maximum share of each GPU. A time-sliced slice with a lower share yields to all others, and its floor is at most
+    this."""
     memory_mib: Mapping[str, int] = {}
-    """At most so much of a GPU, by UUID. What is allocated stays; nothing more is."""
+    """Memory limit by GPU UUID. Existing allocations stay; new ones beyond the limit fail."""
     closed: frozenset[str] = frozenset()
-    """GPUs that it may not begin work on now, by UUID."""
+    """UUIDs of the GPUs on which the slice may not begin work now."""
 
 
 NO_OVERRIDE = Override()
 
 
 def check(slice_: Slice) -> None:
-    """Raises ValueError on what no page can hold."""
+    """Raises ValueError if the slice does not fit into a control block."""
     if len(slice_.parts) > layout.MAX_GPUS:
-        raise ValueError(f"a page holds {layout.MAX_GPUS} GPUs, the slice has {len(slice_.parts)}")
+        raise ValueError(f"a control block holds at most {layout.MAX_GPUS} GPUs, but the slice has {len(slice_.parts)}")
     for part in slice_.parts:
         layout.uuid_bytes(part.uuid)
 
 
 def plan(slices: Iterable[Slice], policy: Policy, overrides: Mapping[Key, Override]) -> dict[Key, Rules]:
-    """The rules of every slice, by its key."""
+    """Returns the rules of every slice, by its key."""
     all_of = sorted((_apply_override(s, overrides.get(s.key, NO_OVERRIDE)) for s in slices), key=lambda s: s.key)
     on: dict[str, list[Slice]] = {}
     for slice_ in all_of:
@@ -72,7 +78,7 @@ def plan(slices: Iterable[Slice], policy: Policy, overrides: Mapping[Key, Overri
 
 
 def _apply_override(slice_: Slice, override: Override) -> Slice:
-    """With the compute that is left to it, so that others' windows may lie where it had its own."""
+    """Returns the slice with its remaining compute, so that other slices' windows can use the time that it gives up."""
     if not override.paused and override.compute_milli >= WHOLE_GPU_MILLI:
         return slice_
     parts = tuple(
@@ -90,8 +96,9 @@ def _rules(mine: Slice, on: Mapping[str, list[Slice]], policy: Policy, override:
         _gpu(mine, part, on[part.uuid], policy, override, bounded=bool(before) or mine.reserved) for part in mine.parts
     )
     if not before:
-        # Only with peers are its launches timed and its signal kept; of those behind it a few are as good as all. Whose window
-        # begins waits a moment for those beside it, so that work that ran past a window's end meets nobody.
+        # Launches are timed and the signal is maintained only if there are peers; of the slices of lower precedence,
+        # some are enough. A slice whose window begins waits briefly for the other reserved slices (`beside`), so that
+        # work that runs past the end of its window does not overlap with the next window's work.
         beside = tuple(key for key, s in sorted(others.items()) if mine.reserved and s.reserved)
         behind = tuple(key for key, s in sorted(others.items()) if _has_precedence(mine, s))
         return Rules(gpus=gpus, paused=override.paused, peers=(beside + behind)[: layout.MAX_PEERS])
@@ -107,7 +114,8 @@ def _rules(mine: Slice, on: Mapping[str, list[Slice]], policy: Policy, override:
 
 
 def _floor(mine: Slice, on: Mapping[str, list[Slice]], policy: Policy) -> int:
-    """A page has one for all its GPUs: the least."""
+    """Returns the slice's guaranteed minimum share. A control block has one floor for all its GPUs: the lowest of
+    them."""
     floors = [policy.least_milli]
     for part in mine.parts:
         on_it = on[part.uuid]

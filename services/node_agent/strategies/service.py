@@ -1,4 +1,5 @@
-"""Wiring of the strategies: what is offered, what a container gets, and what is shown of each slice for as long as it lives."""
+"""Wires the strategies: which are offered, what a container gets, and what is measured of each slice while it
+exists."""
 
 from __future__ import annotations
 
@@ -47,7 +48,7 @@ from shared.model.units import MIB
 from shared.service import Context
 
 HEARTBEAT_S = 0.5
-"""A page's orders to wait end 2 s after the agent's last sign of life."""
+"""A pause or a closed gate in a control block ends 2 s after the agent's last heartbeat."""
 EVICT_AGAIN_S = 30.0
 
 
@@ -62,7 +63,8 @@ class Strategies:
         evict: Callable[[tuple[Evict, ...]], None],
         clock: Callable[[], int] = time.monotonic_ns,
     ) -> None:
-        """`owner` says to whom a process belongs. `clock`: nanoseconds of CLOCK_MONOTONIC."""
+        """`owner` returns the pod and container of a process. `evict` requests evictions. `clock` returns nanoseconds
+        of CLOCK_MONOTONIC."""
         self._ctx, self._config, self._agent, self._owner, self._evict, self._clock = (
             ctx,
             config,
@@ -102,11 +104,11 @@ class Strategies:
         register_metrics(ctx.metrics, agent.live, lambda: self._observed, lambda: self._hidden, lambda: self._overused)
 
     def offered(self, driver_version: str) -> tuple[Strategy, ...]:
-        """What the node offers beside what every node does."""
+        """Returns the strategies that this node offers in addition to those of every node."""
         return self._keeper.strategies(driver_version) if self._config.enforce == "proven" else ()
 
     async def start(self, say: Callable[[], Awaitable[None]]) -> None:
-        """Takes up the slices that run. `say` tells the world what is offered now."""
+        """Takes over the running slices and starts the background tasks. `say` publishes what the node offers now."""
         if self._keeper.library:
             try:
                 install(self._build, Path(self._config.library_dir), self._keeper.library)
@@ -121,7 +123,7 @@ class Strategies:
         if self._checkpointer.locks.has_leftovers():
             await self._undo_locks(self._checkpointer.locks)
         if self._config.escapes == "lock":
-            self._ctx.spawn(self._time_slicer.run(), name="turns")
+            self._ctx.spawn(self._time_slicer.run(), name="time-slicing")
         if self._config.enforce == "proven":
 
             async def proven() -> None:
@@ -131,10 +133,13 @@ class Strategies:
             self._ctx.spawn(
                 self._keeper.keep(lambda: self._agent.inventory, self._agent.occupied, proven), name="canary"
             )
-        self._ctx.spawn(self._heartbeats(), name="pages")
+        self._ctx.spawn(self._heartbeats(), name="control-blocks")
 
     def edits(self, order: m.HandOver, grant: Grant | None) -> ContainerEdits:
-        """What the container gets of its strategy, which is prepared. Raises OSError or ValueError: then it must not start."""
+        """Prepares a container's slice and returns what the container gets from its strategy.
+
+        If it raises OSError or ValueError, the container must not start.
+        """
         driver = self._drivers.get(order.share.strategy)
         if driver is None:
             return ContainerEdits()
@@ -148,7 +153,7 @@ class Strategies:
         return driver.edits(slice_)
 
     async def suspend(self, ask: m.Ask) -> m.Done:
-        """The pod's slices have given up what it says, or taken it back; or why not."""
+        """Suspends or resumes a pod's slices. Returns whether it succeeded, or why not."""
         done = await self._suspender.suspend(ask)
         action = "resume" if ask.suspension is None else ask.suspension.action
         self._ctx.log.info(
@@ -157,7 +162,8 @@ class Strategies:
         return done
 
     def keep_only(self, containers: Iterable[Key]) -> None:
-        """All others are gone for good. Raises OSError."""
+        """Releases the slices of all containers that are not in `containers`: they have ended for good. Raises
+        OSError."""
         kept = set(containers)
         for slice_ in self._registry.slices:
             if slice_.key not in kept:
@@ -167,7 +173,7 @@ class Strategies:
     # --- devices.meter.Observer ---------------------------------------------------------------------------------
 
     async def saw(self, found: tuple[GpuProcesses, ...]) -> None:
-        """Limit against truth of all slices, and what got past them."""
+        """Takes one sample of all processes: measures all slices, finds escapes and overuse, and acts on them."""
         self._observed = {}
         control_blocks = []
         for slice_ in self._registry.slices:
@@ -202,22 +208,24 @@ class Strategies:
             over_milli=0 if over is None else over.over_milli,
         )
 
-    # --- what got past ------------------------------------------------------------------------------------------
+    # --- escapes and overuse ------------------------------------------------------------------------------------
 
     def _observe(self, slice_: Slice) -> tuple[Observed, ...]:
         try:
             observed = self._drivers[slice_.strategy].observe(slice_.key)
         except OSError as error:
-            self._ctx.log.warning("page_not_read", pod=slice_.uid, container=slice_.container, error=str(error))
+            self._ctx.log.warning("counters_not_read", pod=slice_.uid, container=slice_.container, error=str(error))
             return ()
         if observed and observed[0].damage:
-            self._ctx.log.warning("page_damaged", pod=slice_.uid, container=slice_.container, what=observed[0].damage)
+            self._ctx.log.warning(
+                "counters_damaged", pod=slice_.uid, container=slice_.container, what=observed[0].damage
+            )
         return observed
 
     def _seen(
         self, found: tuple[GpuProcesses, ...]
     ) -> tuple[dict[tuple[str, str], int], dict[tuple[str, str], int], dict[tuple[str, str], frozenset[int]]]:
-        """MiB, per mille of the GPU's time, and PIDs by pod and GPU, of all pods that have a page."""
+        """Returns MiB, per mille of the GPU's time, and PIDs by pod and GPU, of all pods that have a control block."""
         ours = {slice_.uid for slice_ in self._registry.slices}
         mib: dict[tuple[str, str], int] = {}
         milli: dict[tuple[str, str], int] = {}
@@ -237,7 +245,7 @@ class Strategies:
     def _attributed(
         self, escapes: tuple[Escape, ...], found: tuple[GpuProcesses, ...]
     ) -> dict[str, dict[Key, frozenset[int]]]:
-        """By GPU: the containers that got past their slices, and their processes."""
+        """Returns, by GPU, the containers that bypass their slices, and their processes."""
         if not escapes:
             return {}
         control_blocks, proc = (
@@ -261,8 +269,10 @@ class Strategies:
         attributed: Mapping[str, Mapping[Key, frozenset[int]]],
     ) -> None:
         for escape in escapes:
-            who = sorted(container for uid, container in attributed[escape.held.uuid] if uid == escape.held.uid)
-            self._ctx.log.warning("slice_escaped", what=escape.sentence, containers=who, policy=self._config.escapes)
+            containers = sorted(container for uid, container in attributed[escape.held.uuid] if uid == escape.held.uid)
+            self._ctx.log.warning(
+                "slice_escaped", what=escape.sentence, containers=containers, policy=self._config.escapes
+            )
         for over in overuses:
             self._ctx.log.warning("slice_escaped", what=over.sentence, policy=self._config.escapes)
         if self._config.escapes == "lock":
@@ -285,15 +295,16 @@ class Strategies:
         self._evicted_s = {uid: at_s for uid, at_s in self._evicted_s.items() if uid in live}
 
     def _costs(self) -> tuple[int, int]:
-        """The operator's word on contexts goes before what was measured."""
+        """Returns the bytes of a context and of a memory pool's chunk. The operator's setting overrides what was
+        measured."""
         context_bytes, pool_chunk_bytes = self._keeper.costs
         said_mib = self._config.context_mib
         return context_bytes if said_mib is None else said_mib * MIB, pool_chunk_bytes
 
-    # --- the rest -----------------------------------------------------------------------------------------------
+    # --- start, end and heartbeat -------------------------------------------------------------------------------
 
     def _adopt(self) -> None:
-        """What runs keeps its page; one that cannot be taken up goes on by what it was told last."""
+        """Takes over the slices of running containers. A slice that fails keeps its last rules."""
         grants, node = {came.uid: came.grant for came in self._agent.grants()}, self._config.node
         paged = (live for live in self._agent.live() if live.strategy in verdict.PROVES)
         slices = (slice_of(live.uid, live.container, _share(live, node), grants.get(live.uid), node) for live in paged)
@@ -302,13 +313,13 @@ class Strategies:
             for live in self._agent.live()
         }
         for slice_, error in self._registry.adopt(slices, overrides):
-            self._ctx.log.error("slice_not_taken_up", pod=slice_.uid, container=slice_.container, error=str(error))
+            self._ctx.log.error("slice_not_adopted", pod=slice_.uid, container=slice_.container, error=str(error))
 
     async def _undo_locks(self, locks: Locks) -> None:
         try:
             await locks.start()
         except LockError as error:
-            self._ctx.health.set("locks", ok=True, detail=f"what escapes cannot be locked: {error}")
+            self._ctx.health.set("locks", ok=True, detail=f"escaped processes cannot be locked: {error}")
 
     async def _heartbeats(self) -> None:
         while True:
@@ -321,7 +332,8 @@ class Strategies:
         self._registry.close()
 
     def _libcuda(self) -> str:
-        """The driver's library as this process sees it; the linker's word where the host has none."""
+        """Returns the path of the driver's library in this process; its bare name if the host has none, for the
+        linker."""
         host = self._config.host()
         return self._config.libcuda or driver_files.libcuda(host) or "libcuda.so.1"
 

@@ -1,4 +1,4 @@
-"""Limit against truth of every slice, for Prometheus: read when it is asked for, gone with its pod."""
+"""Prometheus metrics of limits and use of every slice. They are read at the scrape, and disappear with the pod."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def register_metrics(
     hidden: Callable[[], Mapping[tuple[str, str], Escape]],
     over: Callable[[], Mapping[tuple[str, str], Overuse]],
 ) -> None:
-    """`observed` by slice and GPU, `hidden` and `over` by pod and GPU."""
+    """Registers the metrics. `observed` is by slice and GPU, `hidden` and `over` by pod and GPU."""
 
     def of_slices(value: Callable[[Observed], int | None]) -> Callable[[], Series]:
         def series() -> Series:
@@ -59,36 +59,43 @@ def register_metrics(
     )
     add(
         "kerf_agent_slice_counted_mib",
-        "Memory that its strategy counts.",
+        "Memory of a slice as its strategy counts it.",
         of_slices(lambda o: o.memory_mib),
         labels=_SLICE,
     )
-    add("kerf_agent_slice_peak_mib", "The most that it ever counted.", of_slices(lambda o: o.peak_mib), labels=_SLICE)
+    add(
+        "kerf_agent_slice_peak_mib", "Maximum memory of a slice so far.", of_slices(lambda o: o.peak_mib), labels=_SLICE
+    )
     add(
         "kerf_agent_slice_limit_milli",
-        "GPU time granted, per mille.",
+        "GPU time granted to a slice, per mille.",
         of_slices(lambda o: o.compute_limit_milli),
         labels=_SLICE,
     )
     add(
         "kerf_agent_slice_gpu_milli",
-        "GPU time used, per mille, by events.",
+        "GPU time used by a slice, per mille, measured by CUDA events.",
         of_slices(lambda o: o.compute_milli),
         labels=_SLICE,
     )
     add(
         "kerf_agent_slice_waited_milli",
-        "Time that launches waited, per mille.",
+        "Time that launches of a slice waited, per mille.",
         of_slices(lambda o: o.waited_milli),
         labels=_SLICE,
     )
     refused = of_slices(lambda o: o.refused)
     add(
         "kerf_agent_slice_refused_total",
-        "Allocations that failed at the limit.",
+        "Allocations of a slice that failed at the memory limit.",
         refused,
         labels=_SLICE,
         kind="counter",
     )
-    add("kerf_agent_slice_hidden_mib", "Memory of a pod that got past its slices.", mib, labels=_POD)
-    add("kerf_agent_slice_over_milli", "GPU time of a pod beyond its share, by NVML, per mille.", milli, labels=_POD)
+    add("kerf_agent_slice_hidden_mib", "Memory of a pod that bypasses its slices.", mib, labels=_POD)
+    add(
+        "kerf_agent_slice_over_milli",
+        "GPU time of a pod beyond its share, per mille, according to NVML.",
+        milli,
+        labels=_POD,
+    )

@@ -1,4 +1,4 @@
-"""The pages of all containers on this node, kept as the rules want them."""
+"""The slices of all containers on this node. Writes the rules of every slice into its control block."""
 
 from __future__ import annotations
 
@@ -19,8 +19,11 @@ class SliceRegistry:
         clock: Callable[[], int],
         costs: Callable[[], tuple[int, int]] = lambda: (0, 0),
     ) -> None:
-        """`folder` must be one file system with nothing else of use in it: containers can fill it. `clock`: nanoseconds of
-        CLOCK_MONOTONIC. `costs`: what a process's context takes of a GPU here, and a memory pool at once, in bytes; 0: unknown."""
+        """`folder` holds the control blocks. It must be a file system of its own, because containers can fill it.
+
+        `clock` returns nanoseconds of CLOCK_MONOTONIC. `costs` returns the bytes of GPU memory that a process's context
+        takes on this node, and the bytes that a memory pool takes at a time; 0 means unknown.
+        """
         self._folder, self._policy, self._clock, self._costs = folder, policy, clock, costs
         self._slices: dict[Key, Slice] = {}
         self._control_blocks: dict[Key, ControlBlock] = {}
@@ -31,8 +34,11 @@ class SliceRegistry:
         return tuple(self._slices.values())
 
     def put(self, slice_: Slice, override: Override | None = None) -> None:
-        """Its page stands, and all others know of it. Raises OSError or ValueError: then nothing has changed. `override`: what it
-        begins with; None: what was old_override last."""
+        """Adds or replaces a slice: creates its control block, and writes the rules of all slices.
+
+        `override` is the slice's override from now on; None keeps the last one. If it raises OSError or ValueError,
+        nothing has changed.
+        """
         key = slice_.key
         before, old_override = self._slices.get(key), self._overrides.get(key)
         self._slices[key] = slice_
@@ -52,8 +58,11 @@ class SliceRegistry:
             raise
 
     def adopt(self, slices: Iterable[Slice], overrides: Mapping[Key, Override] = {}) -> list[tuple[Slice, Exception]]:
-        """The slices of an earlier agent, all at once: told one by one, some would hear for a moment that they are alone. Those
-        that cannot be taken up, and why; they go on by what they were told last."""
+        """Takes over the running slices of an earlier agent. Returns those that failed, each with its error.
+
+        It takes over all of them at once, because rules that are written one by one would tell some slices for a moment
+        that they have the GPU to themselves. A slice that fails keeps its last rules.
+        """
         failed: list[tuple[Slice, Exception]] = []
         for slice_ in slices:
             try:
@@ -68,8 +77,11 @@ class SliceRegistry:
         return failed
 
     def set_override(self, key: Key, override: Override) -> None:
-        """Raises KeyError where there is no such slice, OSError or ValueError where it cannot be said: then nothing has changed.
-        It lives as long as this agent: its successor has to be told again."""
+        """Sets a slice's override and writes the rules.
+
+        The override lives in this agent's memory: after a restart it must be set again. Raises KeyError if there is no
+        such slice, and OSError or ValueError if the rules cannot be written; then nothing has changed.
+        """
         before = self._overrides.get(key, rules.NO_OVERRIDE)
         if self._slices[key] and before != override:
             self._overrides[key] = override
@@ -84,12 +96,12 @@ class SliceRegistry:
         return self._overrides.get(key, rules.NO_OVERRIDE)
 
     def drop(self, key: Key) -> None:
-        """Its container is gone. Raises OSError where its files cannot be removed."""
+        """Removes the slice of a container that has ended. Raises OSError if its files cannot be removed."""
         self._forget(key)
         self._publish()
 
     def keep_only(self, keys: Iterable[Key]) -> None:
-        """Removes all pages but these, those of an earlier agent too. Raises OSError."""
+        """Removes all control blocks except those of `keys`, including those of an earlier agent. Raises OSError."""
         kept = set(keys)
         for key in self._slices.keys() - kept:
             self.drop(key)
@@ -100,12 +112,12 @@ class SliceRegistry:
                     control_block.remove(path)
 
     def read(self, key: Key) -> Reading | None:
-        """What the container says of itself; None where it has no page."""
+        """Returns the container's own counters, or None if it has no control block."""
         found = self._control_blocks.get(key)
         return None if found is None else found.read()
 
     def is_busy(self, key: Key) -> bool:
-        """Whether its work goes on, by its own word. False where it has no page."""
+        """Whether the container reports work on a GPU. False if it has no control block."""
         found = self._control_blocks.get(key)
         return found is not None and found.busy_until_ns() > self._clock()
 
@@ -117,7 +129,7 @@ class SliceRegistry:
         return self._folder / control_block.folder_name(key)
 
     def close(self) -> None:
-        """The files stay: the containers go on by what was said last."""
+        """Closes all control blocks. The files stay, and the containers keep their last rules."""
         for found in self._control_blocks.values():
             found.close()
         self._control_blocks.clear()
@@ -132,11 +144,13 @@ class SliceRegistry:
             control_block.remove(self.folder(key))
 
     def refresh(self) -> None:
-        """Costs may have changed: they are not free for those that come later."""
+        """Writes the rules again, because the costs may have changed: contexts must not be free for later
+        allocations."""
         self._publish()
 
     def _publish(self) -> None:
-        """Those that are taken from hear of it first, so that nothing is given twice meanwhile."""
+        """Writes the rules of all slices, first those that lose GPU time, so that no time is given to two slices at
+        once."""
         planned = rules.plan(self._slices.values(), self._policy, self._overrides)
         context_bytes, pool_chunk_bytes = self._costs()
         for key in sorted(planned, key=lambda k: _grows(self._control_blocks[k].rules, planned[k])):
@@ -146,7 +160,7 @@ class SliceRegistry:
 
 
 def _grows(before: control_block.Rules | None, after: control_block.Rules) -> bool:
-    """Whether it gets more time than it had."""
+    """Whether the slice gets more GPU time than it had."""
     return sum(gpu.window_ns or gpu.compute_milli for gpu in after.gpus) > (
         0 if before is None else sum(gpu.window_ns or gpu.compute_milli for gpu in before.gpus)
     )

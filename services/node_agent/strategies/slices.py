@@ -1,4 +1,4 @@
-"""What a strategy knows of a slice: who has it, of which GPUs, how much, and before whom it gives way. Plain values."""
+"""What a strategy knows of a slice: its container, its GPUs, its amounts and its rank. Plain values."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from shared.model.request import OPPORTUNISTIC
 from shared.model.units import WHOLE_GPU_MILLI
 
 Key = tuple[str, str]
-"""(pod UID, container): whose slice it is."""
+"""(pod UID, container name): the container to which the slice belongs."""
 
 
 class Part(msgspec.Struct, frozen=True, kw_only=True):
-    """Of one GPU. `compute_milli` 0: no compute was asked for, and none is promised."""
+    """A slice's share of one GPU. `compute_milli` 0: the pod requests no compute, and none is guaranteed."""
 
     uuid: str
     memory_mib: int
@@ -27,11 +27,11 @@ class Slice(msgspec.Struct, frozen=True, kw_only=True):
     strategy: Strategy
     parts: tuple[Part, ...]
     priority: int = 0
-    """The pod's: of those who share by turns, the higher goes first."""
+    """The pod's priority. Among time-sliced slices, the higher priority has precedence."""
     opportunistic: bool = False
-    """Behind all others, whatever its priority and its compute."""
+    """Ranks below all others, whatever its priority and its compute."""
     suspension: bool = False
-    """It has given up its compute for a while: behind the opportunistic ones."""
+    """Its compute is suspended: it ranks below opportunistic slices."""
 
     @property
     def key(self) -> Key:
@@ -39,17 +39,17 @@ class Slice(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def reserved(self) -> bool:
-        """Whether its compute is a share that it gets and keeps to. Otherwise it takes what others leave, by turns."""
+        """Whether the slice has a guaranteed share of compute to which it is limited. Otherwise it is time-sliced."""
         return not self.opportunistic and not self.suspension and all(part.compute_milli > 0 for part in self.parts)
 
     @property
     def rank(self) -> tuple[int, int]:
-        """Among those that share by turns, the higher goes first."""
+        """The precedence among time-sliced slices: the higher value runs first."""
         return (-1, 0) if self.suspension else ((0 if self.opportunistic else 1), self.priority)
 
 
 def slice_of(uid: str, container: str, share: ContainerGrant, grant: Grant | None, node: str) -> Slice:
-    """What of a grant is this container's on this node. Without a grant it is of no rank."""
+    """Returns the container's slice on this node. Without a grant the slice has the default rank."""
     parts = tuple(
         Part(uuid=gpu.uuid, memory_mib=gpu.memory_mib, compute_milli=min(gpu.compute_milli, WHOLE_GPU_MILLI))
         for gpu in share.gpus

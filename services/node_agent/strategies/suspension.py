@@ -1,4 +1,4 @@
-"""Slices give up for others and take back, all containers of a pod or none."""
+"""Suspends and resumes a pod's slices: all containers of the pod or none."""
 
 from __future__ import annotations
 
@@ -19,26 +19,29 @@ from shared.model.suspension import Suspension
 from shared.model.units import MIB, WHOLE_GPU_MILLI
 
 Changed = list[tuple[LiveSlice, Override]]
-"""Slices that were told otherwise, with what they were told before."""
+"""The slices that were changed, each with its previous override."""
 
 
 def override_for(suspension: Suspension | None, before: Override, gpus: Collection[str]) -> Override:
-    """What a slice of these GPUs is told that is suspended so; the rest is as before."""
+    """Returns the override of a slice under a suspension; None means resumed.
+
+    `gpus` are the slice's GPUs. What the suspension does not concern is as in `before`.
+    """
     if suspension is None:
         return msgspec.structs.replace(before, paused=False, compute_milli=WHOLE_GPU_MILLI, memory_mib={})
-    # Who is throttled to nothing stands still, as who is paused does.
+    # A slice that is throttled to 0 is paused.
     paused = suspension.action in ("pause", "checkpoint") or (
         suspension.action == "throttle" and not suspension.compute_milli
     )
     keeps_milli = suspension.compute_milli if suspension.action == "throttle" and not paused else WHOLE_GPU_MILLI
-    # Of who is checkpointed others have all of the memory: a process that starts meanwhile finds none.
+    # Other pods use the memory of a checkpointed pod, so a process that the pod starts meanwhile must not get any.
     keeps_mib = {"shrink": suspension.memory_mib, "checkpoint": 0}.get(suspension.action)
     memory_mib = {} if keeps_mib is None else dict.fromkeys(gpus, keeps_mib)
     return msgspec.structs.replace(before, paused=paused, compute_milli=keeps_milli, memory_mib=memory_mib)
 
 
 class Suspender:
-    """One pod at a time, in the order in which they were asked."""
+    """Suspends and resumes pods, one at a time, in the order of the requests."""
 
     def __init__(
         self,
@@ -51,7 +54,7 @@ class Suspender:
         self._serial = asyncio.Lock()
 
     async def suspend(self, ask: Ask) -> Done:
-        """The slices have given up what it says, or taken it back; or why not, and all is as it was before."""
+        """Suspends or resumes a pod. If it fails, the result says why, and the pod's slices are as they were before."""
         async with self._serial:
             mine = [live for live in self._live() if live.uid == ask.uid and live.container in ask.containers]
             changed, why = self._tell(mine, ask.suspension)
@@ -77,7 +80,7 @@ class Suspender:
                 self._drivers[live.strategy].adjust(key, override_for(suspension, before, live.gpus))
                 changed.append((live, before))
         except KeyError:
-            why = "the page of one of its slices could not be taken up; delete the pod to have it placed anew"
+            why = "the agent could not take over one of the pod's slices; delete the pod to have it placed again"
         except (Unadjustable, OSError, ValueError) as error:
             why = str(error)
         else:
@@ -88,23 +91,32 @@ class Suspender:
     def _undo(self, changed: Changed) -> None:
         for live, before in reversed(changed):
             key: Key = (live.uid, live.container)
-            closed = self._registry.override_of(key).closed  # somebody else's word, and it may have changed
+            closed = self._registry.override_of(key).closed  # set by the time slicing, and may have changed
             self._drivers[live.strategy].adjust(key, msgspec.structs.replace(before, closed=closed))
 
     def _beyond(self, slices: list[LiveSlice], keeps_mib: int) -> str:
-        """Why these are not shrunk: what they have allocated already. They have been told their new limit before they are looked
-        at, and look at it again when they have counted an allocation, so nothing slips in between."""
+        """Returns why these slices cannot be shrunk: they have already allocated more. Empty if they can.
+
+        The new limit is written before the counters are read, and an interposer checks the limit again after it has
+        counted an allocation. So no allocation slips in between.
+        """
         for live in slices:
             found = self._registry.read((live.uid, live.container))
             if found is None or found.damage:
-                return "what one of its slices has allocated cannot be seen"
+                return "the memory that one of its slices has allocated is unknown"
             for gpu in found.gpus:
                 if gpu.account_bytes > keeps_mib * MIB:
-                    return f"container {live.container} has {-(-gpu.account_bytes // MIB)} MiB of a GPU allocated, and would be left {keeps_mib}"
+                    return (
+                        f"container {live.container} has allocated {-(-gpu.account_bytes // MIB)} MiB on a GPU, "
+                        f"more than the {keeps_mib} MiB that it would keep"
+                    )
         return ""
 
     def _bytes(self, live: LiveSlice) -> int:
-        """What a container has on GPUs by its own count, which is at most its limit: if it lies, it is itself that is killed."""
+        """Returns the bytes that a container has on GPUs, by its own count and at most its limit.
+
+        A container that forges a low count harms only itself: the kernel kills it when its memory limit is exceeded.
+        """
         found = self._registry.read((live.uid, live.container))
         most = sum(mib for mib, _ in live.gpus.values()) * MIB
         return most if found is None or found.damage else min(most, sum(gpu.account_bytes for gpu in found.gpus))

@@ -1,7 +1,8 @@
-"""By turns: the memory limit is the interposer's, and time goes by rank, the lower in the gaps that the higher leave.
+"""The strategy `time_slice`: the interposer enforces memory, and GPU time goes by rank.
 
-The turns themselves are rules in the pages (`rules.plan`), kept by the interposers within microseconds. What the interposer does
-not reach takes its turns by the driver's process lock (`turns.py`).
+A slice of lower rank runs while those of higher rank are idle. The precedence is part of the rules in the control
+blocks (`rules.plan`), and the interposers apply it within microseconds. Processes that bypass the interposer are
+time-sliced with the CUDA driver's process locks (`time_slicing.py`).
 """
 
 from __future__ import annotations
@@ -9,7 +10,10 @@ from __future__ import annotations
 from services.node_agent.strategies.interposer import Interposer
 from shared.model.gpu import Strategy
 
-CHOSEN = "a part of a GPU with memory alone, or of an opportunistic pod, on a node whose canary has proven the limits"
+CHOSEN = (
+    "the container requests a part of a GPU with memory alone, or its pod is opportunistic, "
+    "and the node's canary has proven the limits"
+)
 
 
 class TimeSlice(Interposer):

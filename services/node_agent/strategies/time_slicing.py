@@ -1,9 +1,8 @@
-"""Wiring of the turns by locks: processes that got past the interposer run only while it is their turn.
+"""Time-slices processes that bypass the interposer: such a process runs only while its slice owns the GPU.
 
-Processes that had more GPU time than their share get that share by the same lock.
-
-They are stopped by the driver's process lock; slices that keep to their pages are stopped, when it is an escaped one's guaranteed
-quantum, by the gate of their page. Where nothing has escaped this does nothing at all.
+The CUDA driver's process lock stops these processes. The same lock limits processes that used more GPU time than their
+share to that share. While a slice that bypasses the interposer has a guaranteed quantum, the other slices are stopped
+by the gates in their control blocks. If no slice bypasses the interposer, this module does nothing.
 """
 
 from __future__ import annotations
@@ -23,12 +22,12 @@ from services.node_agent.strategies.slices import Key, Slice
 
 STEP_INTERVAL_S = 0.005
 _RESERVED = 2
-"""Above all that share by turns."""
+"""The rank of reserved slices: above all time-sliced ones."""
 
-log = structlog.get_logger("turns")
+log = structlog.get_logger("time_slicing")
 
 Escaped = Mapping[str, Mapping[Key, frozenset[int]]]
-"""By GPU and slice: the PIDs of what escaped, as the agent sees them."""
+"""By GPU and slice: the PIDs of the processes that bypass the interposer, in the agent's PID namespace."""
 
 
 class TimeSlicer:
@@ -40,17 +39,17 @@ class TimeSlicer:
         self._last: dict[str, tuple[int, Decision]] = {}
         self._wake = asyncio.Event()
         self._failed: set[int] = set()
-        """Processes that could not be locked: tried again when they are still there at the next sample."""
+        """Processes that could not be locked. Another attempt follows if they are still there at the next sample."""
 
     def set_escaped(self, escaped: Escaped, quotas: ThrottleQuotas | None = None) -> None:
-        """What has escaped and who is rationed, as of now: all of it."""
+        """Replaces the set of escaped processes and the throttle quotas."""
         self._quotas = quotas or {}
         self._escaped = {uuid: dict(found) for uuid, found in escaped.items() if found}
         self._failed.clear()
         self._wake.set()
 
     async def run(self) -> None:
-        """For ever."""
+        """Runs forever."""
         while True:
             if not self._escaped and not self._quotas and not self._locks.held and not self._closed():
                 self._wake.clear()
@@ -80,14 +79,16 @@ class TimeSlicer:
     def _contender(
         self, slice_: Slice, found: Mapping[Key, frozenset[int]], before: Decision, span_ns: int
     ) -> Contender:
-        """Nobody sees within milliseconds whether a process that escaped is at work: it counts as busy."""
+        """Describes a slice for the scheduler. A process that bypasses the interposer counts as busy, because its
+        activity cannot be seen within milliseconds."""
         key = slice_.key
         busy = key in found or key in before.waiting or self._registry.is_busy(key)
         used_ns = span_ns if before.owner == key and busy else 0
         return Contender(key=key, rank=(_RESERVED, 0) if slice_.reserved else slice_.rank, busy=busy, used_ns=used_ns)
 
     def _gates(self, waiting: Mapping[str, frozenset[Key]]) -> None:
-        """Of those whose pages are heeded; the page's word is nothing to an escaped process, and does it no harm."""
+        """Closes the gates of the waiting slices. An escaped process ignores its gate, so closing it there does no
+        harm."""
         for slice_ in self._registry.slices:
             closed = frozenset(uuid for uuid, keys in waiting.items() if slice_.key in keys)
             override = self._registry.override_of(slice_.key)
@@ -98,7 +99,7 @@ class TimeSlicer:
         return any(self._registry.override_of(slice_.key).closed for slice_ in self._registry.slices)
 
     async def _lock(self, waiting: Mapping[str, frozenset[Key]]) -> None:
-        """A process is locked as a whole: one that waits on any GPU waits."""
+        """Locks and unlocks processes. A process is locked as a whole, so one that must wait on any GPU is locked."""
         wanted = {
             pid
             for uuid, found in self._escaped.items()

@@ -219,7 +219,7 @@ async def test_who_has_more_allocated_than_it_would_keep_is_not_shrunk(
         assert (answer.ok, answer.suspension, answer.reason) == (
             True,
             None,
-            "container main has 40 MiB of a GPU allocated, and would be left 32",
+            "container main has allocated 40 MiB on a GPU, more than the 32 MiB that it would keep",
         )
         assert orders(host, "low").gpu[0].memory_limit_bytes == 64 << 20
         count(host, "low", 32)
@@ -320,7 +320,7 @@ async def test_without_room_in_its_memory_limit_a_pod_is_not_checkpointed_and_ru
             count(host, "low", 64)
             answer = await say(bus, grant("low", CHECKPOINT))
             assert (answer.ok, answer.suspension) == (True, None)
-            assert "its memory limit has room for 63 MiB, and it has 64 MiB on GPUs" in answer.reason
+            assert "its memory limit has room for 63 MiB, but it has 64 MiB on GPUs" in answer.reason
             assert (
                 low.state,
                 low.mib_on_gpu,

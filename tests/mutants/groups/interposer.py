@@ -78,7 +78,7 @@ MUTANTS = [
         name="gpu-of-others-unlimited",
         what="a container may allocate on a GPU that it was not given",
         file=MEMORY,
-        old="        if (gpu_ < 0) return context_here() ? FULL : (call); ",
+        old="        if (gpu_ < 0) return current_context() ? FULL : (call); ",
         new="        if (gpu_ < 0) return (call); ",
         tests=("tests/interposer/test_memory.py::test_a_gpu_that_the_container_was_not_given_has_no_memory_for_it",),
     ),

@@ -24,7 +24,7 @@ def test_hidden_memory_is_an_escape_once_it_was_seen_twice() -> None:
     assert escapes.update(held) == ()
     (found,) = escapes.update(held)
     assert (found.hidden_mib, found.over_mib) == (600, 0)
-    assert "700 MiB of GPU G by NVML; 0 MiB of it passed the interposer, 1000 MiB are granted" in found.sentence
+    assert "700 MiB on GPU G according to NVML; the interposer counted 0 MiB, 1000 MiB are granted" in found.sentence
 
 
 def test_one_that_was_gone_in_between_begins_anew() -> None:

@@ -37,7 +37,7 @@ def test_an_agent_in_its_own_pid_namespace_says_that_it_sees_nobody(tmp_path: Pa
 
 
 @pytest.mark.parametrize(("limit", "current", "refused"), [
-    ("max", 0, ""), (str(700 * MIB), 200 * MIB, ""), (str(700 * MIB), 201 * MIB, "room for 499 MiB, and it has 500 MiB on GPUs"),
+    ("max", 0, ""), (str(700 * MIB), 200 * MIB, ""), (str(700 * MIB), 201 * MIB, "room for 499 MiB, but it has 500 MiB on GPUs"),
 ])  # fmt: skip
 @pytest.mark.parametrize("where", ["pod", "container"])
 def test_the_pods_and_the_containers_limit_both_need_room(

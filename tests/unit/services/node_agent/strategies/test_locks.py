@@ -68,7 +68,7 @@ async def test_closing_unlocks_all(
     await made.lock(victim)
     await made.close()
     assert state(victim) == 0
-    with pytest.raises(LockError, match="is ending"):
+    with pytest.raises(LockError, match="is terminating"):
         await made.lock(victim)
 
 

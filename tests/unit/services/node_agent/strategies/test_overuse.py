@@ -60,7 +60,7 @@ def test_samples_count_by_their_length_and_a_clock_that_stands_still_is_no_sampl
     overuses.update(3, [used(1000)])
     (over,) = overuses.update(4, [used(1000)])
     assert (over.mean_milli, over.over_milli) == (250, 150)
-    assert over.sentence == "pod a had 25 % of GPU G over 4 s by NVML; 10 % are granted"
+    assert over.sentence == "pod a used 25 % of GPU G over 4 s according to NVML; 10 % are granted"
 
 
 def slice_of(uid: str, container: str, milli: int, *, opportunistic: bool = False) -> Slice:

@@ -151,7 +151,7 @@ def test_a_restarted_agent_tells_nobody_that_it_is_alone(registry: SliceRegistry
     before = orders(registry, low).generation
     second = SliceRegistry(tmp_path / "slices", Policy(), clock)
     ((failed, why),) = second.adopt([low, bad, high])
-    assert (failed, "no UUID" in str(why)) == (bad, True)
+    assert (failed, "not a GPU UUID" in str(why)) == (bad, True)
     assert (orders(second, low).tier, orders(second, low).generation) == (layout.LOW, before + 1)
     second.close()
 
@@ -159,7 +159,7 @@ def test_a_restarted_agent_tells_nobody_that_it_is_alone(registry: SliceRegistry
 def test_what_cannot_be_said_leaves_nothing_behind(registry: SliceRegistry) -> None:
     a, bad = make("a"), make("b", uuid="GPU-x")
     registry.put(a)
-    with pytest.raises(ValueError, match="no UUID"):
+    with pytest.raises(ValueError, match="not a GPU UUID"):
         registry.put(bad)
     assert [s.key for s in registry.slices] == [a.key]
     assert not registry.folder(bad.key).exists()
@@ -189,10 +189,10 @@ def test_a_container_that_cuts_its_counters_is_found_out_and_harms_nobody_else(r
     os.truncate(counters(registry, a), 100)
     reading = registry.read(a.key)
     assert reading is not None
-    assert "cut to 100 bytes" in reading.damage
+    assert "truncated to 100 bytes" in reading.damage
 
 
-@pytest.mark.parametrize(("length", "damage"), [(0, "cut to 0"), (1 << 40, "grown to")])
+@pytest.mark.parametrize(("length", "damage"), [(0, "truncated to 0"), (1 << 40, "extended to")])
 def test_a_signal_of_another_length_is_found_out_and_gets_its_length_back(
     registry: SliceRegistry, length: int, damage: str
 ) -> None:
@@ -218,7 +218,7 @@ def test_a_container_that_fills_the_nodes_memory_through_its_counters_is_found_o
     os.truncate(counters(registry, a), size + 4096)
     reading = registry.read(a.key)
     assert reading is not None
-    assert "grown" in reading.damage
+    assert "extended" in reading.damage
     assert counters(registry, a).stat().st_size == size
 
 
@@ -229,4 +229,4 @@ def test_an_overwritten_head_is_damage(registry: SliceRegistry) -> None:
         file.write(b"\0" * 8)
     reading = registry.read(a.key)
     assert reading is not None
-    assert reading.damage == "the head of its counters was overwritten"
+    assert reading.damage == "the header of its counters was overwritten"
