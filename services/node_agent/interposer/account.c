@@ -1,16 +1,19 @@
-/* The container's bytes. A reservation is one compare-and-swap on a word that holds the sum and a change number; beside it
- * each process keeps what of the sum is its own. A crash between the two can only leave the sum too high, never too low:
- * it is raised first and lowered last. Such a rest is found by adding up the living processes' shares at a moment when
- * nobody is between the two (their intents are 0), and swapped in only if the sum has not moved since. */
+/* The account of the container's memory. A reservation is one compare-and-swap on a word that holds the sum and a
+ * change counter. In addition each process records its own part of the sum. A crash between the two steps can leave
+ * the sum only too high, never too low: it is raised first and lowered last. The repair adds up the parts of the
+ * living processes at a moment when no process is between the two steps (their intents are 0), and stores the result
+ * only if the sum has not changed since. */
 #include "kerf.h"
 
 #define BYTES(word) ((word) & KERF_ACCOUNT_BYTES)
 #define LOAD(x) __atomic_load_n(&(x), __ATOMIC_SEQ_CST)
 #define STORE(x, v) __atomic_store_n(&(x), v, __ATOMIC_SEQ_CST)
 
-pthread_mutex_t account_guard = PTHREAD_MUTEX_INITIALIZER; /* of this process's threads one changes its share at a time */
+pthread_mutex_t account_guard = PTHREAD_MUTEX_INITIALIZER; /* one thread of this process changes its part at a time */
 
-static uint64_t moved(uint64_t word, uint64_t bytes) { return ((word & ~KERF_ACCOUNT_BYTES) + KERF_ACCOUNT_BYTES + 1) | bytes; }
+static uint64_t moved(uint64_t word, uint64_t bytes) {
+    return ((word & ~KERF_ACCOUNT_BYTES) + KERF_ACCOUNT_BYTES + 1) | bytes;
+}
 
 uint64_t charged(int gpu) { return BYTES(LOAD(counters->gpu[gpu].account)); }
 
@@ -28,14 +31,16 @@ static int raise_to(int gpu, uint64_t bytes, uint64_t limit) {
         if (bytes > limit || sum > limit || sum > KERF_ACCOUNT_BYTES) return 0;
     } while (!__atomic_compare_exchange_n(&g->account, &word, moved(word, sum), 0, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST));
     peak = LOAD(g->peak_bytes);
-    while (peak < sum && !__atomic_compare_exchange_n(&g->peak_bytes, &peak, sum, 0, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)) {}
+    while (peak < sum && !__atomic_compare_exchange_n(&g->peak_bytes, &peak, sum, 0, __ATOMIC_SEQ_CST,
+        __ATOMIC_SEQ_CST)) {}
     return 1;
 }
 
 static void lower(int gpu, uint64_t bytes) {
     struct kerf_gpu_counters *g = &counters->gpu[gpu];
     uint64_t word = LOAD(g->account);
-    while (!__atomic_compare_exchange_n(&g->account, &word, moved(word, BYTES(word) - bytes), 0, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)) {}
+    while (!__atomic_compare_exchange_n(&g->account, &word, moved(word, BYTES(word) - bytes), 0, __ATOMIC_SEQ_CST,
+        __ATOMIC_SEQ_CST)) {}
 }
 
 static int beyond_now(int gpu, uint64_t limit) {
@@ -49,7 +54,8 @@ static int change(int gpu, uint64_t bytes, uint64_t limit) {
     pthread_mutex_lock(&account_guard);
     STORE(p->intent_bytes[gpu], bytes);
     won = raise_to(gpu, bytes, limit);
-    if (won && limit != KERF_ACCOUNT_BYTES && beyond_now(gpu, limit)) { /* shrunk meanwhile; who told us has read the sum after that */
+    /* the limit was lowered meanwhile, before the agent read the sum */
+    if (won && limit != KERF_ACCOUNT_BYTES && beyond_now(gpu, limit)) {
         lower(gpu, bytes);
         won = 0;
     }
@@ -59,7 +65,7 @@ static int change(int gpu, uint64_t bytes, uint64_t limit) {
     return won;
 }
 
-/* The room may be a dead process's, or kept by a pool. */
+/* If there is no room, dead processes and pools may hold memory that can be freed. */
 int reserve_uncounted(int gpu, uint64_t bytes) {
     if (!bytes || change(gpu, bytes, LOAD(orders->gpu[gpu].memory_limit_bytes))) return 1;
     reclaim();
@@ -94,15 +100,16 @@ static int quiet(int gpu, const unsigned char *dead) {
     return 1;
 }
 
-/* Another may have reclaimed a dead process's slot meanwhile, and a new process have taken it. */
+/* Whether no dead process's slot was reclaimed, and perhaps taken by a new process, meanwhile. */
 static int slots_stand(const unsigned char *dead, const uint64_t *state) {
     for (int i = 0; i < KERF_MAX_PROCESSES; i++)
         if (dead[i] && LOAD(counters->process[i].state) != state[i]) return 0;
     return 1;
 }
 
-/* 0: somebody was in the middle of a change. -1: who is dead has to be found anew. Slots are looked at after the word is
- * read: one taken later changes the word before it holds anything, and the exchange fails. */
+/* Repairs the sum of one GPU. Returns 0 if a process was in the middle of a change, -1 if the dead processes must be
+ * determined again. The slots are read after the word: a slot that is taken later changes the word before it holds
+ * memory, and the exchange fails. */
 static int recount(int gpu, const unsigned char *dead, const uint64_t *state) {
     struct kerf_gpu_counters *g = &counters->gpu[gpu];
     uint64_t word = LOAD(g->account), sum = 0;
@@ -130,14 +137,16 @@ static int reclaim_once(void) {
         for (int attempt = 0; attempt < ATTEMPTS && !done; attempt++) done = recount(gpu, dead, state);
         repaired &= done > 0;
     }
-    if (!repaired) return 0; /* somebody is always in the middle of a change, died there just now, or reclaims beside us */
+    /* a process is always in the middle of a change, has just died there, or reclaims at the same time */
+    if (!repaired) return 0;
     for (int i = 0; i < KERF_MAX_PROCESSES; i++)
-        if (dead[i] && __atomic_compare_exchange_n(&counters->process[i].state, &state[i], state[i] + 1, 0, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
+        if (dead[i] && __atomic_compare_exchange_n(&counters->process[i].state, &state[i], state[i] + 1, 0,
+            __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
             __atomic_add_fetch(&counters->reclaimed, 1, __ATOMIC_RELAXED);
     return 1;
 }
 
-/* What stays unrepaired is found again: the dead keep their slots until then. */
+/* What is not repaired now is repaired later: dead processes keep their slots until then. */
 void reclaim(void) {
     int before;
     pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before); /* it opens a file, and callers hold locks */

@@ -1,14 +1,16 @@
-/* What this process has allocated, by kind and handle: open addressing, one lock. */
+/* The allocations of this process by kind and handle: a hash table with open addressing and one lock. */
 #include "kerf.h"
 #include <stdlib.h>
 #include <string.h>
 
 static entry_t *entries;
-static size_t room, taken_places; /* places that hold or held an entry */
+static size_t room, taken_places; /* places that hold an entry or held one */
 pthread_mutex_t table_guard = PTHREAD_MUTEX_INITIALIZER;
 enum { FREE = 0, GONE = 0xFFFFFFFFu };
 
-static size_t place_of(uint32_t kind, uint64_t key) { return (size_t)((key ^ (uint64_t)kind << 56) * 0x9E3779B97F4A7C15u >> 20) & (room - 1); }
+static size_t place_of(uint32_t kind, uint64_t key) {
+    return (size_t)((key ^ (uint64_t)kind << 56) * 0x9E3779B97F4A7C15u >> 20) & (room - 1);
+}
 
 static entry_t *look(uint32_t kind, uint64_t key) {
     if (!room) return NULL;
@@ -32,7 +34,7 @@ static void grow(void) {
     room = 1024;
     while (room < living * 4) room *= 2;
     entries = calloc(room, sizeof *entries);
-    if (!entries) abort(); /* of host memory there is none left; the program could not go on either */
+    if (!entries) abort(); /* no host memory is left; the program could not continue either */
     taken_places = 0;
     for (size_t i = 0; i < old_room; i++)
         if (old[i].kind != FREE && old[i].kind != GONE) insert(old[i]);
@@ -95,7 +97,7 @@ int table_remove_any(int (*wanted)(const entry_t *, const void *), const void *w
     return found;
 }
 
-/* In one walk, however many they are. */
+/* Removes all matching entries in one pass. */
 void table_remove_all(int (*wanted)(const entry_t *, const void *), const void *what, uint64_t *bytes_by_gpu) {
     pthread_mutex_lock(&table_guard);
     for (size_t i = 0; i < room; i++) {
@@ -106,7 +108,7 @@ void table_remove_all(int (*wanted)(const entry_t *, const void *), const void *
     pthread_mutex_unlock(&table_guard);
 }
 
-/* In a child: what stands there may be half grown, and is the parent's. It is left where it is. */
+/* Called in a child: the table belongs to the parent and may be half grown, so its memory is not freed. */
 void table_clear(void) {
     pthread_mutex_lock(&table_guard);
     entries = NULL;

@@ -1,4 +1,4 @@
-/* The one function that tells time, and the one that waits for it. A driver that keeps a clock of its own (the fake) is asked. */
+/* The functions that read the clock and wait for it. If the driver has a clock of its own (the fake), they use that. */
 #include "kerf.h"
 #include <errno.h>
 #include <sys/prctl.h>
@@ -12,7 +12,7 @@ static sleep_t virtual_sleep;
 static try_t try_lock;
 static int looked;
 
-/* As often as threads come here at first: all find the same. */
+/* Several threads may run this at the same time: all find the same functions. */
 static void find(void) {
     if (LIKELY(__atomic_load_n(&looked, __ATOMIC_ACQUIRE))) return;
     virtual_now = (now_t)real_symbol("kerf_virtual_now");
@@ -37,13 +37,14 @@ void sleep_until(uint64_t ns) {
         virtual_sleep(ns);
         return;
     }
-    slack_ns = prctl(PR_GET_TIMERSLACK); /* 50 us, usually: as long as a short kernel */
+    slack_ns = prctl(PR_GET_TIMERSLACK); /* usually 50 us, as long as a short kernel */
     if (slack_ns > 0) prctl(PR_SET_TIMERSLACK, 1000ul);
     while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &until, NULL) == EINTR) {}
     if (slack_ns > 0) prctl(PR_SET_TIMERSLACK, (unsigned long)slack_ns);
 }
 
-/* A thread that holds the lock may be waiting for the virtual clock, which stands still while we block elsewhere. */
+/* Takes a lock. A thread that holds it may wait for the virtual clock, which stops while this thread blocks
+ * elsewhere. */
 void lock_by_clock(pthread_mutex_t *lock) {
     find();
     if (!try_lock) pthread_mutex_lock(lock);

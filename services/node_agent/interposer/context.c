@@ -1,5 +1,5 @@
-/* cuInit and contexts. A context takes memory that no allocation shows: it is charged by the agent's figure for this driver, and
- * given back with it. What was allocated in a context goes with it. */
+/* Hooks of cuInit and of contexts. A context takes memory that no allocation shows. It is charged as the agent
+ * measured it for this driver, and released with the context, together with the allocations of the context. */
 #include "kerf.h"
 #include <string.h>
 
@@ -13,8 +13,10 @@ typedef CUresult (*create_v4_t)(CUcontext *, void *, unsigned, CUdevice);
 typedef CUresult (*destroy_t)(CUcontext);
 
 pthread_mutex_t contexts_guard = PTHREAD_MUTEX_INITIALIZER;
-typedef struct { int set; uint64_t first, charged; } setting_t; /* first: what the context began with */
-typedef struct { CUcontext context; int gpu, primary, retained; uint64_t paid; setting_t setting[LIMIT_HEAP + 1]; } known_t;
+typedef struct { int set; uint64_t first, charged; } setting_t; /* first: the context's initial value */
+typedef struct {
+    CUcontext context; int gpu, primary, retained; uint64_t paid; setting_t setting[LIMIT_HEAP + 1];
+} known_t;
 static known_t known[MAX_CONTEXTS];
 
 EXPORT CUresult cuInit(unsigned flags) {
@@ -32,7 +34,8 @@ static int place_of_primary(int gpu) {
         if (known[i].context && known[i].primary && known[i].gpu == gpu) return i;
     return -1;
 }
-/* 0: no memory for it, or more contexts than anybody needs: each that we lost count of would go untimed. */
+/* Charges a context. Returns 0 if there is no memory for it, or too many contexts: one that is not known could not
+ * be timed. */
 static int pay(int gpu, int primary, uint64_t *paid) {
     int fits, again;
     pthread_mutex_lock(&contexts_guard);
@@ -43,14 +46,15 @@ static int pay(int gpu, int primary, uint64_t *paid) {
     return fits;
 }
 
-/* 0: this context is known already. */
+/* Records a context. Returns 0 if it is known already. */
 static int keep(CUcontext context, int gpu, int primary, uint64_t paid) {
     int i, kept = 0;
     pthread_mutex_lock(&contexts_guard);
     if ((i = place_of(context)) >= 0) known[i].retained++;
     else if ((i = place_of(NULL)) >= 0) {
-        known[i].context = context, known[i].gpu = gpu, known[i].primary = primary, known[i].retained = 1, known[i].paid = paid;
-        if (primary && !paid) { /* it was there when we paid, and another thread has ended it since */
+        known[i].context = context, known[i].gpu = gpu, known[i].primary = primary, known[i].retained = 1,
+            known[i].paid = paid;
+        if (primary && !paid) { /* it existed when it was charged, and another thread has ended it since */
             known[i].paid = orders->gpu[gpu].context_bytes;
             overdraw(gpu, known[i].paid);
         }
@@ -60,7 +64,8 @@ static int keep(CUcontext context, int gpu, int primary, uint64_t paid) {
     return kept;
 }
 
-/* `now`: the setting's value before this one; `each`: bytes that one of it takes. `more`: what is charged beside what was. */
+/* `now`: the current value of the setting; `value`: the new one; `each`: bytes per unit. `more`: the additional
+ * charge. */
 int context_charge(uint64_t context, int setting, uint64_t now, uint64_t value, uint64_t each, uint64_t *more) {
     __uint128_t wanted;
     setting_t *s;
@@ -94,7 +99,7 @@ void context_refund(uint64_t context, int setting, uint64_t more) {
 static int of_context(const entry_t *entry, const void *context) {
     return (entry->kind == POINTER || entry->kind == ARRAY) && entry->context == (uint64_t)(uintptr_t)context;
 }
-/* Its place is given up first: whoever makes a context while this one's charges go back finds it free. */
+/* Removes a context. Its place is freed first, so that a thread that creates a context meanwhile finds it free. */
 static void gone(int i) {
     const known_t was = known[i];
     uint64_t bytes[KERF_MAX_GPUS] = {0};
@@ -165,8 +170,10 @@ RELEASES(cuDevicePrimaryCtxReset_v2, 1)
     }
 CREATES(cuCtxCreate, create_v2_t, (CUcontext *context, unsigned flags, CUdevice device), (context, flags, device))
 CREATES(cuCtxCreate_v2, create_v2_t, (CUcontext *context, unsigned flags, CUdevice device), (context, flags, device))
-CREATES(cuCtxCreate_v3, create_v3_t, (CUcontext *context, void *affinity, int count, unsigned flags, CUdevice device), (context, affinity, count, flags, device))
-CREATES(cuCtxCreate_v4, create_v4_t, (CUcontext *context, void *parameters, unsigned flags, CUdevice device), (context, parameters, flags, device))
+CREATES(cuCtxCreate_v3, create_v3_t, (CUcontext *context, void *affinity, int count, unsigned flags, CUdevice device),
+    (context, affinity, count, flags, device))
+CREATES(cuCtxCreate_v4, create_v4_t, (CUcontext *context, void *parameters, unsigned flags, CUdevice device),
+    (context, parameters, flags, device))
 
 #define DESTROYS(name)                                                          \
     EXPORT CUresult name(CUcontext context) {                                   \
@@ -186,7 +193,7 @@ CREATES(cuCtxCreate_v4, create_v4_t, (CUcontext *context, void *parameters, unsi
 DESTROYS(cuCtxDestroy)
 DESTROYS(cuCtxDestroy_v2)
 
-/* In a child: they are the parent's, and no driver lets a child use them. */
+/* Called in a child: the contexts belong to the parent, and no driver lets a child use them. */
 void contexts_forget(void) {
     memset(known, 0, sizeof known);
 }

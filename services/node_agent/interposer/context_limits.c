@@ -1,6 +1,7 @@
-/* cuCtxSetLimit: memory that a context takes by a setting. The stack is had for every thread that the GPU can hold; heap and
- * printf buffer as they are said. What the context began with is in its own charge. A setting that is lowered stays charged until
- * the context ends: nothing says that the driver gives it back. */
+/* cuCtxSetLimit: charges the memory that a context takes for a setting. The driver allocates the stack for every
+ * thread that the GPU can hold, and the heap and the printf buffer with the given size. The initial settings are
+ * part of the context's own charge. If a setting is lowered, it stays charged until the context ends, because the
+ * driver may keep the memory. */
 #include "kerf.h"
 
 typedef CUresult (*set_t)(int, size_t);
@@ -17,7 +18,7 @@ static uint64_t threads_of(CUdevice device) {
 
 EXPORT CUresult cuCtxSetLimit(int limit, size_t value) {
     set_t real = REAL(set_t, "cuCtxSetLimit");
-    uint64_t context, more;
+    uint64_t context, units, more;
     size_t now;
     CUresult result;
     if (!attached()) return CUDA_ERROR_SYSTEM_NOT_READY;
@@ -25,7 +26,8 @@ EXPORT CUresult cuCtxSetLimit(int limit, size_t value) {
     result = REAL(get_t, "cuCtxGetLimit")(&now, limit);
     if (result) return result;
     context = current_context();
-    if (!context_charge(context, limit, now, value, limit == LIMIT_STACK ? threads_of(device_of_stream(NULL)) : 1, &more)) return CUDA_ERROR_OUT_OF_MEMORY;
+    units = limit == LIMIT_STACK ? threads_of(device_of_stream(NULL)) : 1;
+    if (!context_charge(context, limit, now, value, units, &more)) return CUDA_ERROR_OUT_OF_MEMORY;
     result = real(limit, value);
     if (result) context_refund(context, limit, more);
     return result;

@@ -1,11 +1,11 @@
-/* The three files of a container, and the slot that this process takes in them.
+/* The container's control block: its three files, and the slot that this process takes in them.
  *
- * What belongs to one process stands in memory that the kernel wipes in a child (MADV_WIPEONFORK): however it was
- * cloned, with our handlers run or not, a child finds itself unattached and takes a slot of its own.
+ * The state of one process is in memory that the kernel wipes in a child (MADV_WIPEONFORK). So a child is not
+ * attached, and takes a slot of its own, however it was cloned and whether the fork handlers ran or not.
  *
- * The slot's lock is held by the mapping of the counters, not by a descriptor: it belongs to the open file (F_OFD_SETLK), the
- * mapping keeps that file open, and no child inherits the mapping (MADV_DONTFORK). So a program may close every descriptor
- * that it has, as daemons do, and is counted all the same. */
+ * The mapping of the counters holds the slot's lock, not a descriptor: the lock belongs to the open file
+ * (F_OFD_SETLK), the mapping keeps that file open, and no child inherits the mapping (MADV_DONTFORK). So a program
+ * may close all its descriptors, as daemons do, and is still counted. */
 #define _GNU_SOURCE
 #include "kerf.h"
 #include <errno.h>
@@ -31,8 +31,8 @@ int slot = -1;
 enum { F_OFD_GETLK = 36, F_OFD_SETLK = 37 };
 #endif
 
-static struct own { int attached, locks; } *mine; /* 1, and 1; wiped in children */
-static struct stat counted;                   /* which file the counters are */
+static struct own { int attached, locks; } *mine; /* both are 1 in an attached process; wiped in children */
+static struct stat counted;                       /* identity of the counters file */
 pthread_mutex_t attach_guard = PTHREAD_MUTEX_INITIALIZER;
 
 const char *kerf_directory(void) {
@@ -61,7 +61,8 @@ static void *map(const char *name, size_t size, uint32_t magic, int writable, in
     return NULL;
 }
 
-/* By the system call: the C library's own name is younger than the oldest library that must load us. */
+/* Uses the system call, because the C library exports fstat only since a later version than the oldest supported
+ * one. */
 static int identify(int file, struct stat *found) { return (int)syscall(SYS_fstat, file, found); }
 
 static int is_still(int file, const struct stat *opened) {
@@ -73,8 +74,8 @@ static struct flock place(int index) {
     return (struct flock){.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = KERF_LOCK_AT + index, .l_len = 1};
 }
 
-/* A descriptor to ask by, opened anew where the program has closed it or given its number to another file. -1: none can be had,
- * or the root directory is another one now. */
+/* Returns a descriptor of the counters for lock queries. It is opened again if the program has closed it or reused
+ * its number. -1: it cannot be opened, or the root directory has changed. */
 static int to_ask(void) {
     static int kept = -1;
     char path[512];
@@ -98,14 +99,14 @@ int process_alive(int index) {
 
 struct kerf_process *self(void) { return &counters->process[slot]; }
 
-/* The lock is what makes a slot ours; its charges are wiped before it counts as used. */
+/* Takes a free slot. Its lock makes it this process's slot. The slot's charges are cleared before it counts as used. */
 static int take_slot(int file) {
     for (int i = 0; i < KERF_MAX_PROCESSES; i++) {
         struct kerf_process *p = &counters->process[i];
         struct flock wanted = place(i);
         uint64_t state = __atomic_load_n(&p->state, __ATOMIC_SEQ_CST);
         if (state & 1 || fcntl(file, F_OFD_SETLK, &wanted)) continue;
-        if (__atomic_load_n(&p->state, __ATOMIC_SEQ_CST) != state) { /* taken and left behind by one that has died meanwhile */
+        if (__atomic_load_n(&p->state, __ATOMIC_SEQ_CST) != state) { /* another process took it meanwhile and died */
             wanted.l_type = F_UNLCK;
             fcntl(file, F_OFD_SETLK, &wanted);
             continue;
@@ -135,7 +136,7 @@ static void report(const char *what) {
 static int attach(void) {
     int file = -1;
     slot = -1;
-    table_clear(); /* in a child, what is known so far is the parent's; its counters are not even mapped */
+    table_clear(); /* in a child, the known state is the parent's; the parent's counters are not mapped */
     contexts_forget();
     pools_forget();
     timing_forget();
@@ -162,7 +163,7 @@ static int attach(void) {
     return report("too many processes in this container"), 0;
 }
 
-/* A child that was made past the fork handlers finds locks that threads of its parent held. */
+/* A child that was cloned without the fork handlers may find locks that threads of its parent held. */
 static void ensure_own_locks(void) {
     int none = 0;
     if (LIKELY(__atomic_load_n(&mine->locks, __ATOMIC_ACQUIRE) == 1)) return;
@@ -173,22 +174,23 @@ static void ensure_own_locks(void) {
     while (__atomic_load_n(&mine->locks, __ATOMIC_ACQUIRE) != 1) {}
 }
 
-/* A file is opened and read here, and a thread that is cancelled there would leave the lock behind. */
+/* Disables cancellation: a thread that is cancelled while it opens or reads a file would leave the lock held. */
 static int attach_now(void) {
     int before, done;
-    now_ns(); /* finds the driver, which may do anything when it is loaded: not while the lock is held */
+    now_ns(); /* loads the driver, whose initialisation may do anything: not while the lock is held */
     if (mine) ensure_own_locks();
     pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before);
     pthread_mutex_lock(&attach_guard);
     if (!mine) {
         void *own_page = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
         if (own_page != MAP_FAILED) {
-            madvise(own_page, 4096, MADV_WIPEONFORK); /* kernels before 4.14 have the fork handler below */
+            madvise(own_page, 4096, MADV_WIPEONFORK); /* on kernels before 4.14 the fork handler below does it */
             ((struct own *)own_page)->locks = 1;
             __atomic_store_n(&mine, own_page, __ATOMIC_RELEASE);
         }
     }
-    if (mine && !mine->attached) __atomic_store_n(&mine->attached, attach(), __ATOMIC_RELEASE); /* who sees it sees the pages, too */
+    /* a thread that reads it also sees the mappings */
+    if (mine && !mine->attached) __atomic_store_n(&mine->attached, attach(), __ATOMIC_RELEASE);
     done = mine && mine->attached;
     pthread_mutex_unlock(&attach_guard);
     pthread_setcancelstate(before, NULL);
@@ -205,14 +207,18 @@ void control_block_forked(void) {
 }
 
 static int read_signal(int file, struct kerf_signal *into) {
-    return pread(file, into, sizeof *into, 0) == (ssize_t)sizeof *into && into->magic == KERF_SIGNAL_MAGIC && into->version == KERF_VERSION;
+    return pread(file, into, sizeof *into, 0) == (ssize_t)sizeof *into && into->magic == KERF_SIGNAL_MAGIC
+        && into->version == KERF_VERSION;
 }
 
-/* The signal of another container on the same GPU, as it is now. Never mapped: its owner can cut the file, and whoever reads
- * a mapping beyond its end is killed. The descriptor is kept; where the program closed it, or another file has its number
- * now, the head is not a signal's, and the file is opened anew. */
+/* Returns the current signal of another container on the same GPU. The file is never mapped: its owner can truncate
+ * it, and a process that reads a mapping beyond the end of the file is killed. The descriptor stays open. If the
+ * program has closed it, or its number belongs to another file now, the header is not that of a signal, and the file
+ * is opened again. */
 const struct kerf_signal *peer_signal(unsigned peer) {
-    static struct { char name[KERF_NAME_BYTES]; int file; struct stat opened; struct kerf_signal seen; } known[KERF_MAX_PEERS];
+    static struct {
+        char name[KERF_NAME_BYTES]; int file; struct stat opened; struct kerf_signal seen;
+    } known[KERF_MAX_PEERS];
     char path[512], name[KERF_NAME_BYTES];
     memcpy(name, orders->peer[peer], sizeof name);
     name[KERF_NAME_BYTES - 1] = 0;
@@ -223,7 +229,8 @@ const struct kerf_signal *peer_signal(unsigned peer) {
     snprintf(path, sizeof path, "%s/peers/%s", kerf_directory(), name);
     known[peer].file = open(path, O_RDONLY | O_CLOEXEC);
     if (known[peer].file < 0) return NULL;
-    if (identify(known[peer].file, &known[peer].opened) || !read_signal(known[peer].file, &known[peer].seen)) return close(known[peer].file), NULL;
+    if (identify(known[peer].file, &known[peer].opened) || !read_signal(known[peer].file, &known[peer].seen))
+        return close(known[peer].file), NULL;
     memcpy(known[peer].name, name, sizeof name);
     return &known[peer].seen;
 }

@@ -1,4 +1,5 @@
-/* Which GPU of the page a device, a stream or the calling thread's context belongs to. -1: none that this container was given. */
+/* Finds the GPU (index in the orders) of a device, a stream or the calling thread's context. -1: not a GPU of this
+ * container. */
 #include "kerf.h"
 #include <string.h>
 
@@ -8,7 +9,7 @@ typedef CUresult (*get_context_t)(CUcontext *);
 typedef CUresult (*push_t)(CUcontext);
 typedef CUresult (*stream_context_t)(CUstream, CUcontext *);
 enum { DEVICES = 64 };
-static int known[DEVICES];       /* place in the page and 3; 0: not looked for yet */
+static int known[DEVICES];       /* index in the orders plus 3; 0: not looked up yet */
 
 int gpu_of_uuid(const unsigned char *uuid) {
     for (int i = 0; i < (int)orders->gpu_count && i < KERF_MAX_GPUS; i++)
@@ -16,7 +17,7 @@ int gpu_of_uuid(const unsigned char *uuid) {
     return -1;
 }
 
-/* MIG instances have UUIDs of their own, which only the second version tells. */
+/* MIG instances have UUIDs of their own, which only the second version of the call returns. */
 int gpu_of_device(CUdevice device) {
     unsigned char uuid[16];
     uuid_t_ second = REAL(uuid_t_, "cuDeviceGetUuid_v2"), first = REAL(uuid_t_, "cuDeviceGetUuid");
@@ -50,7 +51,7 @@ void context_leave(void) {
     REAL(get_context_t, "cuCtxPopCurrent_v2")(&popped);
 }
 
-/* The default streams are of the current context; another stream may be of another GPU's. */
+/* The default streams belong to the current context. Another stream may belong to a context of another GPU. */
 int stream_enter(CUstream stream) {
     CUcontext context;
     if ((uintptr_t)stream <= 2 || REAL(stream_context_t, "cuStreamGetCtx")(stream, &context)) return 0;

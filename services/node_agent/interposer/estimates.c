@@ -1,4 +1,4 @@
-/* What a function takes on the GPU: a small table, one entry a key, the last key wins its place. */
+/* Estimates of how long a function runs on the GPU: a small table; a new key replaces the old one at the same place. */
 #include "kerf.h"
 
 enum { PLACES = 1024 };
@@ -17,7 +17,8 @@ uint64_t estimate(uint64_t key) {
     return ns ? *ns : 0;
 }
 
-/* What was measured may hold another container's time slice, so a shorter time is believed at once and a longer one slowly. */
+/* Mixes a measurement into an estimate. A measurement may include another container's time slice, so a shorter time
+ * counts at once and a longer time slowly. */
 static uint64_t mixed(uint64_t before, uint64_t seen) {
     if (seen < 1000) seen = 1000;
     if (!before) return seen;
@@ -33,7 +34,8 @@ void learn(const uint64_t *keys, int count, uint64_t estimated_ns, uint64_t used
         return;
     }
     for (int i = 0; i < count; i++) { /* each in proportion, within a factor of 2 */
-        uint64_t *ns = place(keys[i], 1), seen = estimated_ns ? (uint64_t)((double)*ns * (double)used_ns / (double)estimated_ns) : 0;
+        uint64_t *ns = place(keys[i], 1), seen = estimated_ns
+            ? (uint64_t)((double)*ns * (double)used_ns / (double)estimated_ns) : 0;
         if (!*ns) seen = used_ns / (uint64_t)count;
         if (*ns && seen > *ns * 2) seen = *ns * 2;
         *ns = mixed(*ns, seen);

@@ -1,10 +1,12 @@
-/* Forks: no child is made while a thread is in the middle of something that the child would find half done and locked. */
+/* Fork handlers: a fork waits until no thread is in the middle of a change that the child would find half done and
+ * locked. */
 #include "kerf.h"
 
-static pthread_mutex_t *const all[] = {&attach_guard, &contexts_guard, &pools_guard, &table_guard, &account_guard, &finding_guard};
+static pthread_mutex_t *const all[] = {&attach_guard, &contexts_guard, &pools_guard, &table_guard, &account_guard,
+    &finding_guard};
 enum { LOCKS = sizeof all / sizeof *all };
 
-/* A driver that forks while it is being loaded does so in the thread that holds the last of them. */
+/* A driver that forks while it is loaded does so in the thread that holds finding_guard. */
 static int held_by_us(int i) { return all[i] == &finding_guard && is_finding(); }
 
 static void before(void) {

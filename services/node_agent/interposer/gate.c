@@ -1,24 +1,30 @@
-/* When a launch may begin: tokens in GPU time, a timetable, bounded work in flight, the low tier's gaps.
+/* Decides when a launch may begin: a token bucket of GPU time, a timetable, bounded work in flight, the low tier's
+ * gaps.
  *
- * Tokens are GPU time that the container may still begin. They grow by its share of the time that passes, and fall by what
- * its work took, measured by the driver's events; what is in flight is charged by estimate until then. They may fall below 0
- * by one launch: the next waits for the debt, so the share is exact in the long run whatever the launches' lengths.
+ * Tokens are GPU time that the container may still begin. They grow by its share of the elapsed time, and fall by
+ * the GPU time that its work took, measured by the driver's events. Work in flight is charged by estimate until it
+ * is measured. Tokens may fall below 0 by one launch; the next launch waits until the debt is paid. So the share is
+ * exact in the long run, whatever the lengths of the launches.
  *
- * Two containers that both have work are time-sliced by the driver, and an event then measures the other's time, too. The
- * timetable keeps them apart: launches begin only in the container's own window of each period. How far into the window, and
- * past its end, is `reach`: it grows by a step for each period that left tokens unspent (additive increase) and shrinks by an
- * eighth when work ran past the window without need (multiplicative decrease). Whose window begins waits a moment for a peer
- * whose work still runs; but no longer than 5 ms or a tenth of the period, for a peer may lie.
+ * If two containers have work at the same time, the driver time-slices them, and an event then measures the other's
+ * time, too. The timetable separates them: launches begin only in the container's own window of each period. `reach`
+ * is how far into the window, or past its end, launches may begin. It grows by a step for each period that left
+ * tokens unspent (additive increase) and shrinks by an eighth when work ran past the window without need
+ * (multiplicative decrease). At the beginning of a window, a container waits briefly for a peer whose work still
+ * runs, but no longer than 5 ms or a tenth of the period, because a peer may lie.
  *
- * The counters are the container's, so the container can write tokens into them. Hence `own_bucket`: what this process itself may
- * begin, kept in its own memory by the same arithmetic of its own work alone. An honest process never finds its own_bucket emptier
- * than the container's bucket; one whose page was forged has its share of the time all the same. */
+ * The container can write its counters, and so its tokens. Hence `own_bucket`: a second token bucket in the
+ * process's own memory, with the same arithmetic for the process's work alone. In a process that does not forge, it
+ * is never emptier than the container's bucket. A process that forges the control block still gets only the
+ * container's share of the time. */
 #include "kerf.h"
 
 enum { MILLI = 1000, POLL_NS = 1000000, DEFAULT_BOUND_NS = 4000000, DEFAULT_STALE_NS = 2000000000 };
-enum { LOOSE_PERIOD_NS = 100000000, LOOSE_CAP_NS = 20000000, LOW_DEBT_NS = 50000000, REFILL_NS = 10000, YIELD_NS = 5000000 };
+enum { LOOSE_PERIOD_NS = 100000000, LOOSE_CAP_NS = 20000000, LOW_DEBT_NS = 50000000, REFILL_NS = 10000,
+    YIELD_NS = 5000000 };
 #define DEBT_NS (INT64_C(1) << 50) /* eleven days */
-enum { AHEAD_NS = 1000000000, SAVED_PERIODS = 10, TAIL = 25 }; /* no process is so slow that another's refill stands so far in its future */
+/* AHEAD_NS: no process is so slow that another's refill is this far in its future. */
+enum { AHEAD_NS = 1000000000, SAVED_PERIODS = 10, TAIL = 25 };
 #define LOAD(x) __atomic_load_n(&(x), __ATOMIC_SEQ_CST)
 #define STORE(x, v) __atomic_store_n(&(x), v, __ATOMIC_SEQ_CST)
 #define ADD(x, v) __atomic_add_fetch(&(x), v, __ATOMIC_SEQ_CST)
@@ -36,18 +42,22 @@ int must_time(void) {
 static int is_held_by_agent(const struct kerf_gpu_orders *o, uint64_t now_ns) {
     const uint64_t stale_ns = orders->stale_after_ns ? orders->stale_after_ns : DEFAULT_STALE_NS;
     const uint64_t beat_ns = LOAD(orders->heartbeat_ns);
-    return (LOAD(orders->paused) || LOAD(o->gate) == KERF_GATE_CLOSED) && (now_ns <= beat_ns || now_ns - beat_ns < stale_ns);
+    return (LOAD(orders->paused) || LOAD(o->gate) == KERF_GATE_CLOSED)
+        && (now_ns <= beat_ns || now_ns - beat_ns < stale_ns);
 }
 
-static int64_t window_of(const struct kerf_gpu_orders *o) { return (int64_t)(o->period_ns && o->window_ns < o->period_ns ? o->window_ns : 0); }
+static int64_t window_of(const struct kerf_gpu_orders *o) {
+    return (int64_t)(o->period_ns && o->window_ns < o->period_ns ? o->window_ns : 0);
+}
 
-/* What this process knows of a GPU whatever stands in the page. Under the lock of whoever calls. */
+/* The process's own state of each GPU, independent of the control block. The caller holds timing.c's lock. */
 static struct {
     uint64_t filled_ns, seen_ns, busy_from_ns, busy_until_ns; /* seen: the latest refill of the container's bucket */
     int64_t tokens_ns, cap_ns;
-    uint64_t period, patience_ns, yielded_ns; /* at a window's beginning: how long it may wait, how long it has waited */
-    uint64_t awaited_ns;                      /* when the long launch that it waited for last is due */
-    uint64_t owed_ns;                         /* of its windows, what it has waited and not made up for */
+    /* at the beginning of a window: how long it may wait, how long it has waited */
+    uint64_t period, patience_ns, yielded_ns;
+    uint64_t awaited_ns;                      /* when the long launch for which it waited last is due */
+    uint64_t owed_ns;                         /* time that it waited in its windows and has not recovered */
 } own_bucket[KERF_MAX_GPUS];
 
 static int64_t earned(uint64_t from_ns, uint64_t now_ns, uint64_t milli) {
@@ -60,23 +70,25 @@ static void refill_own_bucket(int gpu, uint64_t milli, int64_t cap, uint64_t now
     if (now_ns <= last) return;
     own_bucket[gpu].filled_ns = now_ns;
     own_bucket[gpu].tokens_ns = last ? own_bucket[gpu].tokens_ns + earned(last, now_ns, milli) : cap;
-    if (own_bucket[gpu].tokens_ns > 2 * cap) own_bucket[gpu].tokens_ns = 2 * cap; /* twice: the bucket's own rounding never finds it short */
+    /* twice: rounding must not make it emptier than the container's bucket */
+    if (own_bucket[gpu].tokens_ns > 2 * cap) own_bucket[gpu].tokens_ns = 2 * cap;
 }
 
 static void refill(int gpu, uint64_t milli, uint64_t estimate_ns, uint64_t now_ns) {
     struct kerf_gpu_counters *c = &counters->gpu[gpu];
     const int64_t window = window_of(&orders->gpu[gpu]);
     const int64_t loose = (int64_t)(LOOSE_PERIOD_NS / MILLI * milli);
-    const int64_t cap = window ? (int64_t)(orders->gpu[gpu].period_ns * milli / MILLI + estimate_ns) : loose < LOOSE_CAP_NS ? loose : LOOSE_CAP_NS;
+    const int64_t cap = window ? (int64_t)(orders->gpu[gpu].period_ns * milli / MILLI + estimate_ns)
+        : loose < LOOSE_CAP_NS ? loose : LOOSE_CAP_NS;
     uint64_t last = LOAD(c->refilled_ns), from;
     int64_t tokens;
     refill_own_bucket(gpu, milli, cap, now_ns);
-    if (last > now_ns + AHEAD_NS) from = now_ns; /* forged: time begins anew */
+    if (last > now_ns + AHEAD_NS) from = now_ns; /* forged: start from now */
     else if (now_ns < last + REFILL_NS) return;
     else from = last > own_bucket[gpu].seen_ns ? last : own_bucket[gpu].seen_ns;
     if (!__atomic_compare_exchange_n(&c->refilled_ns, &last, now_ns, 0, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)) return;
     own_bucket[gpu].seen_ns = now_ns;
-    if (!last && from == last) { /* as at the beginning of a window in the long run */
+    if (!last && from == last) { /* the long-run level at the beginning of a window */
         STORE(c->tokens_ns, window - window * (int64_t)milli / MILLI);
         return;
     }
@@ -84,25 +96,27 @@ static void refill(int gpu, uint64_t milli, uint64_t estimate_ns, uint64_t now_n
     if (tokens > cap) ADD(c->tokens_ns, cap - tokens);
 }
 
-/* What may be begun: of the container's bucket no more than fits into it, and of the own_bucket. */
+/* Returns the GPU time that may begin: the lower of the two buckets. The container's counts only up to its capacity. */
 static int64_t tokens_of(int gpu) {
     const int64_t own = own_bucket[gpu].tokens_ns;
     int64_t tokens = LOAD(counters->gpu[gpu].tokens_ns);
     if (tokens > own_bucket[gpu].cap_ns) tokens = own_bucket[gpu].cap_ns;
-    if (tokens < -DEBT_NS) tokens = -DEBT_NS; /* forged against itself */
+    if (tokens < -DEBT_NS) tokens = -DEBT_NS; /* forged to its own disadvantage */
     return tokens < own ? tokens : own;
 }
 
-static uint64_t patience(const struct kerf_gpu_orders *o) { return o->period_ns / 10 < YIELD_NS ? o->period_ns / 10 : YIELD_NS; }
+static uint64_t patience(const struct kerf_gpu_orders *o) {
+    return o->period_ns / 10 < YIELD_NS ? o->period_ns / 10 : YIELD_NS;
+}
 
-/* How far a launch of that length may be into its window, at most and at least: begun late, it may end late. */
+/* Limits `reach` for a launch of that length. A launch that begins late may end late. */
 static uint64_t reach_in_bounds(const struct kerf_gpu_orders *o, uint64_t estimate_ns, uint64_t reach) {
     const uint64_t slide = estimate_ns > patience(o) ? estimate_ns : patience(o);
     const uint64_t most = o->window_ns + (slide < o->window_ns ? slide : o->window_ns);
     return reach > most ? most : reach < o->window_ns / 2 ? o->window_ns / 2 : reach;
 }
 
-/* Once in each period. */
+/* Adapts `reach` once in each period. */
 static void adapt(int gpu, uint64_t estimate_ns, uint64_t now_ns) {
     struct kerf_gpu_counters *c = &counters->gpu[gpu];
     const struct kerf_gpu_orders *o = &orders->gpu[gpu];
@@ -110,7 +124,8 @@ static void adapt(int gpu, uint64_t estimate_ns, uint64_t now_ns) {
     const uint64_t last_end = period ? (period - 1) * o->period_ns + o->window_start_ns + o->window_ns : 0;
     const int64_t unspent = tokens_of(gpu) - (int64_t)(o->window_ns - o->window_ns * o->compute_milli / MILLI);
     uint64_t before = LOAD(c->adapted_period), reach = LOAD(c->reach_ns);
-    if (before == period || !__atomic_compare_exchange_n(&c->adapted_period, &before, period, 0, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)) return;
+    if (before == period || !__atomic_compare_exchange_n(&c->adapted_period, &before, period, 0, __ATOMIC_SEQ_CST,
+        __ATOMIC_SEQ_CST)) return;
     if (!reach) reach = o->window_ns;
     else if (unspent > (int64_t)step) reach += step;
     else if (unspent < 0 && LOAD(c->busy_until_ns) > last_end + step) reach -= reach / 8;
@@ -119,14 +134,17 @@ static void adapt(int gpu, uint64_t estimate_ns, uint64_t now_ns) {
 
 static uint64_t sooner(uint64_t a, uint64_t b) { return a < b ? a : b; }
 
-/* How long the beginning of a window waits for a peer's work that has run past its own: 5 ms or a tenth of the period; for a launch
- * longer than that, what was saved up of it in the last periods. So a peer that always claims to be at work costs a tenth at most. */
+/* Returns how long the beginning of a window may wait for a peer's work that runs past the peer's window: 5 ms or a
+ * tenth of the period; for a launch longer than that, the unused waiting time of the last periods, too. So a peer
+ * that always claims to be at work costs a tenth of the time at most. */
 static uint64_t saved_patience(int gpu, const struct kerf_gpu_orders *o, uint64_t now_ns) {
     const uint64_t period = now_ns / o->period_ns, periods = period - own_bucket[gpu].period;
     if (!periods) return own_bucket[gpu].patience_ns;
-    own_bucket[gpu].patience_ns -= own_bucket[gpu].yielded_ns < own_bucket[gpu].patience_ns ? own_bucket[gpu].yielded_ns : own_bucket[gpu].patience_ns;
+    own_bucket[gpu].patience_ns -= own_bucket[gpu].yielded_ns < own_bucket[gpu].patience_ns ? own_bucket[gpu].yielded_ns
+        : own_bucket[gpu].patience_ns;
     own_bucket[gpu].patience_ns += patience(o) * (periods < SAVED_PERIODS ? periods : SAVED_PERIODS);
-    if (own_bucket[gpu].patience_ns > patience(o) * SAVED_PERIODS) own_bucket[gpu].patience_ns = patience(o) * SAVED_PERIODS;
+    if (own_bucket[gpu].patience_ns > patience(o) * SAVED_PERIODS)
+        own_bucket[gpu].patience_ns = patience(o) * SAVED_PERIODS;
     own_bucket[gpu].owed_ns += own_bucket[gpu].yielded_ns;
     if (own_bucket[gpu].owed_ns > 2 * o->period_ns) own_bucket[gpu].owed_ns = 2 * o->period_ns;
     own_bucket[gpu].period = period;
@@ -134,7 +152,8 @@ static uint64_t saved_patience(int gpu, const struct kerf_gpu_orders *o, uint64_
     return own_bucket[gpu].patience_ns;
 }
 
-/* What it has not had of its time, beyond what any slice saves up between two windows; 0 while that is little. */
+/* Returns the time that the slice is behind its share, beyond what every slice accumulates between two windows; 0 if
+ * it is little. */
 static uint64_t behind(int gpu, const struct kerf_gpu_orders *o, uint64_t since_window_ns) {
     const int64_t unspent = tokens_of(gpu) - (int64_t)(since_window_ns * o->compute_milli / MILLI);
     return unspent > (int64_t)patience(o) / 2 ? (uint64_t)unspent : 0;
@@ -142,19 +161,21 @@ static uint64_t behind(int gpu, const struct kerf_gpu_orders *o, uint64_t since_
 
 static uint64_t larger(uint64_t a, uint64_t b) { return a > b ? a : b; }
 
-/* 0 if a launch that would begin then is inside the window; else when the next window begins. */
+/* Returns 0 if a launch that begins at `begin_ns` is inside the window; otherwise when to try again. */
 static uint64_t window_wait(int gpu, const moment_t *m, uint64_t begin_ns) {
     const struct kerf_gpu_orders *o = &orders->gpu[gpu];
     const uint64_t start = m->now_ns / o->period_ns * o->period_ns + o->window_start_ns, half_ns = m->estimate_ns / 2;
     const uint64_t reach = reach_in_bounds(o, m->estimate_ns, LOAD(counters->gpu[gpu].reach_ns));
     const uint64_t soon = start + patience(o), latest = start + saved_patience(gpu, o, m->now_ns);
-    if (m->now_ns < start) { /* beside its window only to make up for what it has not had, and only while nobody else is at work */
-        const uint64_t allowed_ns = larger(own_bucket[gpu].owed_ns, behind(gpu, o, m->now_ns + o->period_ns - start - o->window_ns));
+    if (m->now_ns < start) { /* outside its window: only to recover lost time, and only while no peer is at work */
+        const uint64_t allowed_ns = larger(own_bucket[gpu].owed_ns,
+            behind(gpu, o, m->now_ns + o->period_ns - start - o->window_ns));
         if (begin_ns + half_ns > m->now_ns + allowed_ns) return start;
         return m->peers_due_ns > m->now_ns ? sooner(m->peers_due_ns, start) : 0;
     }
-    if (begin_ns == m->now_ns && m->peers_due_ns > m->now_ns) { /* the one before us has run past its end */
-        const int longer = m->now_ns < soon ? m->peers_due_ns > soon : m->peers_due_ns == own_bucket[gpu].awaited_ns; /* one long launch */
+    if (begin_ns == m->now_ns && m->peers_due_ns > m->now_ns) { /* the previous window's work runs past its end */
+        /* one long launch */
+        const int longer = m->now_ns < soon ? m->peers_due_ns > soon : m->peers_due_ns == own_bucket[gpu].awaited_ns;
         if (longer && m->now_ns < latest) {
             own_bucket[gpu].awaited_ns = m->peers_due_ns;
             own_bucket[gpu].yielded_ns = sooner(m->peers_due_ns, latest) - start;
@@ -163,15 +184,17 @@ static uint64_t window_wait(int gpu, const moment_t *m, uint64_t begin_ns) {
         if (m->now_ns < soon) return sooner(m->peers_due_ns, soon);
     }
     adapt(gpu, m->estimate_ns, m->now_ns);
-    if (begin_ns == m->now_ns && m->estimate_ns > o->window_ns && m->now_ns < start + o->window_ns) return 0; /* it fits no window */
+    /* it fits no window */
+    if (begin_ns == m->now_ns && m->estimate_ns > o->window_ns && m->now_ns < start + o->window_ns) return 0;
     if (begin_ns + half_ns <= start + reach) return 0;
-    if (begin_ns + half_ns > start + o->window_ns + own_bucket[gpu].owed_ns + own_bucket[gpu].yielded_ns) return start + o->period_ns;
+    if (begin_ns + half_ns > start + o->window_ns + own_bucket[gpu].owed_ns + own_bucket[gpu].yielded_ns)
+        return start + o->period_ns;
     return m->peers_due_ns > m->now_ns ? sooner(m->peers_due_ns, start + o->period_ns) : 0;
 }
 
-/* Whether a launch of the low tier could make a peer's next request wait for more than a twenty-fifth of its own length: nobody
- * can stop a launch, so it must be done before the peer is likely to be back, or be short. One whose length is not known yet is
- * let go, once. */
+/* Whether a launch of the low tier could delay a peer's next request by more than a twenty-fifth of the request's
+ * length. A launch cannot be stopped, so it must end before the peer is likely to be back, or be short. A launch of
+ * unknown length passes, once. */
 static int would_delay_peer(const moment_t *m, uint64_t in_flight_ns) {
     const uint64_t ends_ns = m->now_ns + in_flight_ns + m->estimate_ns;
     if (!m->peers_request_ns || !m->estimate_ns || m->now_ns >= m->away_from_ns) return 0;
@@ -204,18 +227,18 @@ enum verdict gate(int gpu, const moment_t *m, uint64_t *until_ns) {
     if (window_of(o)) wait_ns = window_wait(gpu, m, own_ns ? m->due_ns : m->now_ns);
     if (!wait_ns && tokens_of(gpu) > 0) return GO;
     if (!wait_ns) wait_ns = m->now_ns + REFILL_NS + (uint64_t)-tokens_of(gpu) * MILLI / milli;
-    *until_ns = sooner(m->now_ns + 10 * POLL_NS, wait_ns); /* orders may change meanwhile */
+    *until_ns = sooner(m->now_ns + 10 * POLL_NS, wait_ns); /* the orders may change meanwhile */
     return WAIT_TIME;
 }
 
-/* Changes what the container may begin, and what this process may. */
+/* Changes both token buckets: the container's and the process's own. */
 static void pay(int gpu, int64_t shared_ns, int64_t own_ns) {
     if (orders->tier != KERF_TIER_LOW && !limited(&orders->gpu[gpu])) return;
     ADD(counters->gpu[gpu].tokens_ns, shared_ns);
     own_bucket[gpu].tokens_ns += own_ns;
 }
 
-/* What the low tier had in the gaps is no debt for ever. */
+/* Limits the debt of the low tier, because time in the gaps must not count forever. */
 static void forgive(int gpu) {
     const int64_t tokens = LOAD(counters->gpu[gpu].tokens_ns);
     if (orders->tier != KERF_TIER_LOW) return;
@@ -230,7 +253,8 @@ void gate_spend(int gpu, uint64_t estimate_ns, uint64_t now_ns) {
     self()->heard_ns = now_ns;
 }
 
-/* Of [begin, end), what is not in the last stretch that was accounted: work of several streams and processes counts once. */
+/* Returns the part of [begin, end) outside the last accounted stretch, so that work of several streams and processes
+ * counts once. */
 static uint64_t fresh_part(uint64_t *busy_from_ns, uint64_t *busy_until_ns, uint64_t begin_ns, uint64_t end_ns) {
     const uint64_t from = LOAD(*busy_from_ns), until = LOAD(*busy_until_ns);
     uint64_t part = end_ns - begin_ns;
@@ -254,7 +278,8 @@ void gate_settle(int gpu, uint64_t estimate_ns, uint64_t begin_ns, uint64_t end_
     forgive(gpu);
     if (limited(o) && orders->tier != KERF_TIER_LOW && window_of(o)) {
         const uint64_t window_end = begin_ns / o->period_ns * o->period_ns + o->window_start_ns + o->window_ns;
-        if (begin_ns >= window_end || begin_ns + o->window_ns < window_end) own_bucket[gpu].owed_ns -= own < own_bucket[gpu].owed_ns ? own : own_bucket[gpu].owed_ns;
+        if (begin_ns >= window_end || begin_ns + o->window_ns < window_end)
+            own_bucket[gpu].owed_ns -= own < own_bucket[gpu].owed_ns ? own : own_bucket[gpu].owed_ns;
         if (end_ns > window_end && begin_ns < window_end) ADD(c->overran_ns, end_ns - window_end);
     }
 }

@@ -1,7 +1,7 @@
-/* What the interposer stands in front of: H(plain name, version of the interface from which it is meant, exact name).
- * T: the variant for programs that compile for per-thread default streams. The versions are those of the driver's
+/* The driver functions that the interposer overrides: H(plain name, first API version, exact name).
+ * T: the variant for programs that are compiled for per-thread default streams. The versions are those of the driver's
  * documentation (cudaTypedefs): cuGetProcAddress("cuMemAlloc", 12000) means cuMemAlloc_v2.
- * F: the first name of such a call, whose sizes and pointers have 32 bits: it is refused (legacy_calls.c), whoever asks for it. */
+ * F: the oldest form of such a function, with 32-bit sizes and pointers: it is always refused (legacy_calls.c). */
 H(cuInit, 2000, cuInit)
 H(cuDeviceTotalMem, 3020, cuDeviceTotalMem_v2)
 H(cuMemGetInfo, 3020, cuMemGetInfo_v2)

@@ -1,13 +1,16 @@
-/* How work comes: what a container's signal says of its requests and pauses, and what the low tier concludes from its peers'.
+/* Predicts when peers are idle: a container publishes the pattern of its requests and pauses in its signal, and the
+ * low tier reads it.
  *
- * A launch cannot be stopped, so whoever gives way must be done in time. A stretch is work without a pause that anybody could
- * use. Its length, and the shortest pause, are learned at once in the one direction and forgotten slowly in the other. */
+ * A launch cannot be stopped, so a container that yields must end its work in time. A stretch is work without a
+ * pause that another container could use. A longer stretch and a shorter pause are learned at once, and forgotten
+ * slowly. */
 #include "kerf.h"
 #include <string.h>
 
-enum { SHORTEST_PAUSE_NS = 100000, FORGET = 64, ENOUGH = 6, AWAY = 5, UNHEARD_NS = 5000000 }; /* of pauses drawn at random, 1 in 148 is 5 times the mean */
+/* AWAY: of exponentially distributed pauses, 1 in 148 is longer than 5 times the mean. */
+enum { SHORTEST_PAUSE_NS = 100000, FORGET = 64, ENOUGH = 6, AWAY = 5, UNHEARD_NS = 5000000 };
 
-/* Of this process, by GPU; under timing.c's lock. */
+/* The work of this process, by GPU. The caller holds timing.c's lock. */
 static struct { uint64_t begun_ns, ended_ns, request_ns, pause_ns, mean_pause_ns, stretches; } arrivals[KERF_MAX_GPUS];
 
 void work_ended(int gpu, uint64_t end_ns) {
@@ -15,7 +18,8 @@ void work_ended(int gpu, uint64_t end_ns) {
 }
 
 static void learn_pause(int gpu, uint64_t request_ns, uint64_t pause_ns) {
-    if (!arrivals[gpu].request_ns) arrivals[gpu].request_ns = request_ns, arrivals[gpu].pause_ns = arrivals[gpu].mean_pause_ns = pause_ns;
+    if (!arrivals[gpu].request_ns) arrivals[gpu].request_ns = request_ns,
+        arrivals[gpu].pause_ns = arrivals[gpu].mean_pause_ns = pause_ns;
     if (request_ns > arrivals[gpu].request_ns) arrivals[gpu].request_ns = request_ns;
     else arrivals[gpu].request_ns -= (arrivals[gpu].request_ns - request_ns) / FORGET;
     if (pause_ns < arrivals[gpu].pause_ns) arrivals[gpu].pause_ns = pause_ns;
@@ -31,7 +35,7 @@ void work_begins(int gpu, uint64_t now) {
     pause_ns = now - arrivals[gpu].ended_ns;
     request_ns = arrivals[gpu].ended_ns - arrivals[gpu].begun_ns;
     arrivals[gpu].begun_ns = now;
-    if (!arrivals[gpu].stretches++) return; /* the first holds what a program does at its start */
+    if (!arrivals[gpu].stretches++) return; /* the first stretch contains the program's start */
     learn_pause(gpu, request_ns, pause_ns);
     if (arrivals[gpu].stretches < ENOUGH) return;
     __atomic_store_n(&signals->gpu[gpu].pause_ns, arrivals[gpu].pause_ns, __ATOMIC_RELAXED);
@@ -40,15 +44,18 @@ void work_begins(int gpu, uint64_t now) {
 }
 
 static void predict_idle(const struct kerf_signal *peer, unsigned place, moment_t *m) {
-    const uint64_t due_ns = peer->gpu[place].due_ns, pause_ns = peer->gpu[place].pause_ns, request_ns = peer->gpu[place].request_ns;
-    const uint64_t quiet_until_ns = due_ns + pause_ns - pause_ns / 16, away_from_ns = due_ns + AWAY * peer->gpu[place].mean_pause_ns;
+    const uint64_t due_ns = peer->gpu[place].due_ns, pause_ns = peer->gpu[place].pause_ns,
+        request_ns = peer->gpu[place].request_ns;
+    const uint64_t quiet_until_ns = due_ns + pause_ns - pause_ns / 16,
+        away_from_ns = due_ns + AWAY * peer->gpu[place].mean_pause_ns;
     if (!request_ns) return;
     if (!m->peers_request_ns || quiet_until_ns < m->quiet_until_ns) m->quiet_until_ns = quiet_until_ns;
     if (!m->peers_request_ns || request_ns < m->peers_request_ns) m->peers_request_ns = request_ns;
     if (away_from_ns > m->away_from_ns) m->away_from_ns = away_from_ns;
 }
 
-/* A process that is busy with something else does not say that its work has ended: it counts until well after it should have. */
+/* Whether a process's work may be in flight. A process that is busy with something else does not report that its
+ * work has ended, so the work counts until well after its estimated end. */
 static int may_be_in_flight(const struct kerf_process *p, int gpu, uint64_t now) {
     const uint64_t ns = p->in_flight_ns[gpu], heard_ns = p->heard_ns;
     return ns && (now < heard_ns || (now - heard_ns) / 2 < ns + UNHEARD_NS);
@@ -68,7 +75,8 @@ void read_peer_signals(int gpu, moment_t *m) {
         const struct kerf_signal *peer = peer_signal(i);
         for (unsigned g = 0; peer && g < peer->gpu_count && g < KERF_MAX_GPUS; g++) {
             if (memcmp(peer->gpu[g].uuid, orders->gpu[gpu].uuid, 16)) continue;
-            if (peer->gpu[g].busy_until_ns > m->peers_busy_until_ns) m->peers_busy_until_ns = peer->gpu[g].busy_until_ns;
+            if (peer->gpu[g].busy_until_ns > m->peers_busy_until_ns)
+                m->peers_busy_until_ns = peer->gpu[g].busy_until_ns;
             if (peer->gpu[g].due_ns > m->peers_due_ns) m->peers_due_ns = peer->gpu[g].due_ns;
             predict_idle(peer, g, m);
         }

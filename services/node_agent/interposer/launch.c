@@ -1,10 +1,13 @@
-/* Every call that starts work on the GPU. Where launches are not timed, a hook is one look at the page and a jump. */
+/* Hooks of every call that starts work on the GPU. If launches are not timed, a hook is one read of the orders and a
+ * jump. */
 #include "kerf.h"
 
 #define REFUSED CUDA_ERROR_SYSTEM_NOT_READY
-/* The estimate is by function and size of the launch. */
-static inline uint64_t key_of(const void *function, uint64_t blocks) { return (uint64_t)(uintptr_t)function ^ blocks << 48; }
-/* With per-thread default streams, the stream 0 is the thread's own: 2 names it in calls of either kind. */
+/* The key of an estimate: the function and the size of the launch. */
+static inline uint64_t key_of(const void *function, uint64_t blocks) {
+    return (uint64_t)(uintptr_t)function ^ blocks << 48;
+}
+/* With per-thread default streams, stream 0 is the thread's own stream; the handle 2 means that stream in all calls. */
 #define OWN(stream) ((stream) ? (stream) : (CUstream)2)
 
 #define TIMED(stream, key, call)                      \
@@ -65,7 +68,7 @@ COOPERATIVE(cuLaunchCooperativeKernel_ptsz, OWN(stream))
 GRAPH(cuGraphLaunch, stream)
 GRAPH(cuGraphLaunch_ptsz, OWN(stream))
 
-/* Each device's launch is a launch of its own in the gate's eyes; the first stands for the estimate. */
+/* The launches on all devices count as one launch; the first gives the key of the estimate. */
 typedef CUresult (*multi_t)(launch_params_t *, unsigned, unsigned);
 EXPORT CUresult cuLaunchCooperativeKernelMultiDevice(launch_params_t *list, unsigned count, unsigned flags) {
     multi_t real = REAL(multi_t, "cuLaunchCooperativeKernelMultiDevice");
@@ -92,7 +95,7 @@ EXPORT CUresult cuLaunchGridAsync(CUfunction f, int width, int height, CUstream 
     TIMED(stream, key_of(f, (uint64_t)width * (uint64_t)height), real(f, width, height, stream));
 }
 
-/* Where the program waits for the GPU, what it waits for is accounted as soon as it is done. */
+/* When the program waits for the GPU, the finished work is accounted at once. */
 #define WAITS(name, parameters, arguments, type)                                       \
     EXPORT CUresult name parameters {                                                  \
         type real = REAL(type, #name);                                                 \
@@ -117,7 +120,7 @@ WAITS(cuCtxSynchronize, (void), (), wait_all_t)
 WAITS(cuMemcpyDtoH_v2, (void *to, CUdeviceptr from, size_t bytes), (to, from, bytes), copy_t)
 WAITS(cuMemcpyDtoH_v2_ptds, (void *to, CUdeviceptr from, size_t bytes), (to, from, bytes), copy_t)
 
-/* A batch on a stream that goes, or that captures from now on (also by an event of one that does), is closed before. */
+/* Before a stream is destroyed or begins a capture (also by an event of a capturing stream), its batch is closed. */
 #define ENDS(name, parameters, arguments, type, flush)                                 \
     EXPORT CUresult name parameters {                                                  \
         type real = REAL(type, #name);                                                 \
@@ -129,13 +132,16 @@ typedef CUresult (*capture_t)(CUstream, int);
 typedef CUresult (*capture_to_t)(CUstream, CUgraph, const CUnode *, const void *, size_t, int);
 ENDS(cuStreamDestroy, (CUstream stream), (stream), wait_t, timing_flush_stream(stream))
 ENDS(cuStreamDestroy_v2, (CUstream stream), (stream), wait_t, timing_flush_stream(stream))
-ENDS(cuStreamWaitEvent, (CUstream stream, CUevent event, unsigned flags), (stream, event, flags), after_t, timing_flush_stream(stream))
-ENDS(cuStreamWaitEvent_ptsz, (CUstream stream, CUevent event, unsigned flags), (stream, event, flags), after_t, timing_flush_stream(stream))
+ENDS(cuStreamWaitEvent, (CUstream stream, CUevent event, unsigned flags), (stream, event, flags), after_t,
+    timing_flush_stream(stream))
+ENDS(cuStreamWaitEvent_ptsz, (CUstream stream, CUevent event, unsigned flags), (stream, event, flags), after_t,
+    timing_flush_stream(stream))
 ENDS(cuStreamBeginCapture, (CUstream stream), (stream), wait_t, timing_flush())
 ENDS(cuStreamBeginCapture_ptsz, (CUstream stream), (stream), wait_t, timing_flush())
 ENDS(cuStreamBeginCapture_v2, (CUstream stream, int mode), (stream, mode), capture_t, timing_flush())
 ENDS(cuStreamBeginCapture_v2_ptsz, (CUstream stream, int mode), (stream, mode), capture_t, timing_flush())
 #define TO_GRAPHS(name) \
-    ENDS(name, (CUstream stream, CUgraph graph, const CUnode *after, const void *edges, size_t count, int mode), (stream, graph, after, edges, count, mode), capture_to_t, timing_flush())
+    ENDS(name, (CUstream stream, CUgraph graph, const CUnode *after, const void *edges, size_t count, int mode), \
+        (stream, graph, after, edges, count, mode), capture_to_t, timing_flush())
 TO_GRAPHS(cuStreamBeginCaptureToGraph)
 TO_GRAPHS(cuStreamBeginCaptureToGraph_ptsz)

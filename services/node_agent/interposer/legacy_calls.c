@@ -1,5 +1,5 @@
-/* The first names of calls that have had others since CUDA 3.2. Their sizes and device pointers have 32 bits: nothing that was
- * built for a machine of 64 can mean them, and nobody would count what they give. */
+/* The original forms of functions that CUDA 3.2 replaced by `_v2` forms. Their sizes and device pointers have 32
+ * bits, so no 64-bit program can use them, and their allocations would not be counted. They are refused. */
 #include "kerf.h"
 
 #define H(plain, version, exact)

@@ -1,4 +1,4 @@
-/* The C library's own dlsym and dlvsym, read from its symbol table: we stand in front of both, so neither can be asked. */
+/* Finds the C library's own dlsym and dlvsym in its symbol table, because the interposer overrides both. */
 #define _GNU_SOURCE
 #include "kerf.h"
 #include <link.h>
@@ -12,15 +12,17 @@ static uint32_t hash_of(const char *name) {
     return h;
 }
 
-/* A walk through one object's GNU hash table. */
-static void *defined(const ElfW(Sym) *symbols, const char *strings, const uint32_t *table, const char *name, ElfW(Addr) base) {
+/* Looks up a name in one object's GNU hash table. */
+static void *defined(const ElfW(Sym) *symbols, const char *strings, const uint32_t *table, const char *name,
+    ElfW(Addr) base) {
     const uint32_t buckets = table[0], offset = table[1], bloom = table[2], hash = hash_of(name);
     const uint32_t *bucket = table + 4 + bloom * (sizeof(ElfW(Addr)) / 4), *chain = bucket + buckets;
     uint32_t i = bucket[hash % buckets];
     if (i < offset) return NULL;
     for (;; i++) {
         const uint32_t entry = chain[i - offset];
-        if ((entry | 1) == (hash | 1) && symbols[i].st_shndx != SHN_UNDEF && !strcmp(strings + symbols[i].st_name, name))
+        if ((entry | 1) == (hash | 1) && symbols[i].st_shndx != SHN_UNDEF
+            && !strcmp(strings + symbols[i].st_name, name))
             return (void *)(base + symbols[i].st_value);
         if (entry & 1) return NULL;
     }
@@ -37,7 +39,8 @@ static int look(struct dl_phdr_info *object, size_t size, void *data) {
     if (strncmp(file, "libc.so", 7) && strncmp(file, "libdl.so", 8)) return 0;
     for (int i = 0; i < object->dlpi_phnum; i++) {
         if (object->dlpi_phdr[i].p_type != PT_DYNAMIC) continue;
-        for (const ElfW(Dyn) *d = (const void *)(object->dlpi_addr + object->dlpi_phdr[i].p_vaddr); d->d_tag != DT_NULL; d++) {
+        for (const ElfW(Dyn) *d = (const void *)(object->dlpi_addr + object->dlpi_phdr[i].p_vaddr); d->d_tag != DT_NULL;
+            d++) {
             if (d->d_tag == DT_SYMTAB) symbols = (const void *)d->d_un.d_ptr;
             if (d->d_tag == DT_STRTAB) strings = (const void *)d->d_un.d_ptr;
             if (d->d_tag == DT_GNU_HASH) table = (const void *)d->d_un.d_ptr;

@@ -1,4 +1,5 @@
-/* Allocations that give a pointer or an array: reserved before the driver is asked, given back after it has freed them. */
+/* Hooks of allocations that return a pointer or an array. Memory is reserved before the driver is called, and
+ * released after the driver has freed it. */
 #include "kerf.h"
 
 #define REFUSED CUDA_ERROR_SYSTEM_NOT_READY
@@ -14,7 +15,8 @@ typedef CUresult (*array_free_t)(void *);
 typedef CUresult (*open_t)(CUdeviceptr *, ipc_t, unsigned);
 typedef CUresult (*range_t)(CUdeviceptr *, size_t *, CUdeviceptr);
 
-/* Reserves, calls, keeps. Where the GPU is none of ours there is no room on it. */
+/* Reserves memory, calls the driver, and records the allocation. A GPU that the container does not have has no
+ * memory for it. */
 #define ALLOCATE(kind, handle, bytes, call)                                                         \
     do {                                                                                            \
         CUresult result_;                                                                           \
@@ -40,7 +42,8 @@ EXPORT CUresult cuMemAllocManaged(CUdeviceptr *to, size_t bytes, unsigned flags)
     ALLOCATE(POINTER, *to, bytes, real(to, bytes, flags));
 }
 
-/* The pitch is the driver's to choose: what it made more of is charged afterwards, and given back to it where that is too much. */
+/* The driver chooses the pitch. The additional memory is charged afterwards; if it exceeds the limit, the memory is
+ * freed. */
 EXPORT CUresult cuMemAllocPitch_v2(CUdeviceptr *to, size_t *pitch, size_t width, size_t height, unsigned element) {
     pitch_t real = REAL(pitch_t, "cuMemAllocPitch_v2");
     uint64_t asked, made;
@@ -64,7 +67,7 @@ EXPORT CUresult cuMemAllocPitch_v2(CUdeviceptr *to, size_t *pitch, size_t width,
     return result;
 }
 
-/* Taken out before the driver frees it: a moment later another thread may be given the same address. */
+/* Removes the entry before the driver frees the memory, because another thread may get the same address immediately. */
 #define FREE(kind, handle, call)                                                                       \
     do {                                                                                            \
         entry_t entry_;                                                                             \
@@ -80,11 +83,11 @@ EXPORT CUresult cuMemAllocPitch_v2(CUdeviceptr *to, size_t *pitch, size_t width,
 
 EXPORT CUresult cuMemFree_v2(CUdeviceptr pointer) {
     free_t real = REAL(free_t, "cuMemFree_v2");
-    __atomic_store_n(&pools_pending, 1, __ATOMIC_RELAXED); /* it may be a pool's */
+    __atomic_store_n(&pools_pending, 1, __ATOMIC_RELAXED); /* it may belong to a pool */
     FREE(POINTER, pointer, real(pointer));
 }
 
-/* Bytes of a channel. What we do not know is taken for 4 bytes; block-compressed and video formats need less. */
+/* Returns the bytes of a channel. Unknown formats count as 4 bytes; block-compressed and video formats need less. */
 static uint64_t channel_bytes(unsigned format) {
     switch (format) {
     case 0x01: case 0x08: case 0xc0: case 0xc1: case 0xc2: case 0xc3: case 0xc4: case 0xc5: return 1;
@@ -94,13 +97,15 @@ static uint64_t channel_bytes(unsigned format) {
 }
 static uint64_t at_least_1(uint64_t n) { return n ? n : 1; }
 static uint64_t texels(const array3d_desc_t *d, unsigned level) {
-    const __uint128_t n = (__uint128_t)at_least_1(d->width >> level) * at_least_1(d->height >> level) * at_least_1(d->depth >> level);
+    const __uint128_t n =
+        (__uint128_t)at_least_1(d->width >> level) * at_least_1(d->height >> level) * at_least_1(d->depth >> level);
     return n > KERF_ACCOUNT_BYTES / 64 ? KERF_ACCOUNT_BYTES / 64 : (uint64_t)n;
 }
 static uint64_t array_bytes(const array3d_desc_t *d, unsigned levels) {
     uint64_t sum = 0;
-    if (d->flags & (ARRAY_SPARSE | ARRAY_DEFERRED)) return 0; /* its memory is mapped into it later, from cuMemCreate */
-    for (unsigned level = 0; level < levels && level < 32; level++) sum += texels(d, level) * at_least_1(d->channels) * channel_bytes(d->format);
+    if (d->flags & (ARRAY_SPARSE | ARRAY_DEFERRED)) return 0; /* memory from cuMemCreate is mapped into it later */
+    for (unsigned level = 0; level < levels && level < 32; level++)
+        sum += texels(d, level) * at_least_1(d->channels) * channel_bytes(d->format);
     return sum;
 }
 
@@ -126,7 +131,8 @@ EXPORT CUresult cuMipmappedArrayDestroy(CUmipmap array) {
     FREE(ARRAY, array, real(array));
 }
 
-/* Another process's memory that this one keeps alive: charged here, too, or its owner could free it and have it still. */
+/* Memory of another process that this one keeps alive is charged here, too. Otherwise its owner could free it and
+ * still use it. */
 #define OPENS(name)                                                                                 \
     EXPORT CUresult name(CUdeviceptr *to, ipc_t from, unsigned flags) {                             \
         CUresult result;                                                                            \

@@ -1,4 +1,4 @@
-/* What the container sees of the GPU's memory: its slice. */
+/* Makes CUDA and NVML report the slice's memory instead of the GPU's memory. */
 #define _GNU_SOURCE
 #include "kerf.h"
 #include <dlfcn.h>
@@ -37,7 +37,7 @@ EXPORT CUresult cuDeviceTotalMem_v2(size_t *total, CUdevice device) {
     return result;
 }
 
-/* NVML's two forms, as documented. */
+/* The two documented forms of NVML's structure. */
 typedef struct { unsigned long long total, available, used; } nvml_memory_t;
 typedef struct { unsigned version; unsigned long long total, reserved, available, used; } nvml_memory_v2_t;
 typedef int (*nvml_memory_fn)(void *, nvml_memory_t *);
@@ -52,7 +52,8 @@ static void *nvml(const char *name) {
     return library ? real_dlsym()(library, name) : NULL;
 }
 
-/* GPU-xxxxxxxx-xxxx-... or MIG-...: its hex digits are the bytes of CUDA's UUID. */
+/* Returns the GPU of an NVML handle. The hex digits of GPU-xxxxxxxx-xxxx-... or MIG-... are the bytes of CUDA's
+ * UUID. */
 static int gpu_of_handle(void *handle) {
     nvml_uuid_fn uuid_of = (nvml_uuid_fn)nvml("nvmlDeviceGetUUID");
     char text[96] = "", pair[3] = "";

@@ -1,7 +1,7 @@
-/* Physical memory by handle (cuMemCreate) and its mappings: it is free when the handle is released as often as it was had
- * and nothing maps it any more. Who imports a handle keeps its memory alive, mapped or not, so its size is charged at once: the
- * driver tells it only by what it lets us map. A driver that would not is believed at each mapping, up to the largest. What a
- * sparse array maps stays charged until the process ends. */
+/* Physical memory by handle (cuMemCreate) and its mappings. The memory is free when the handle has been released as
+ * often as it was obtained, and nothing maps it any more. An imported handle keeps its memory alive, mapped or not,
+ * so its size is charged at once; the driver reveals the size only by what can be mapped. If a driver does not allow
+ * that, the largest mapping so far is charged. Memory that a sparse array maps stays charged until the process ends. */
 #include "kerf.h"
 
 #define REFUSED CUDA_ERROR_SYSTEM_NOT_READY
@@ -26,7 +26,7 @@ EXPORT CUresult cuMemCreate(CUphysical *handle, size_t bytes, const alloc_prop_t
     uint64_t charge;
     int gpu;
     if (!attached()) return REFUSED;
-    if (property->location.type != LOCATION_DEVICE) return real(handle, bytes, property, flags); /* the host's memory */
+    if (property->location.type != LOCATION_DEVICE) return real(handle, bytes, property, flags); /* host memory */
     gpu = gpu_of_device(property->location.id);
     charge = charge_of(bytes);
     if (gpu < 0 || !reserve(gpu, charge)) return FULL;
@@ -49,14 +49,16 @@ EXPORT CUresult cuMemRelease(CUphysical handle) {
     return result;
 }
 
-EXPORT CUresult cuMemMap(CUdeviceptr pointer, size_t bytes, size_t offset, CUphysical handle, unsigned long long flags) {
+EXPORT CUresult cuMemMap(CUdeviceptr pointer, size_t bytes, size_t offset, CUphysical handle,
+    unsigned long long flags) {
     entry_t entry = {0};
     uint64_t charge = 0;
     CUresult result;
     int known;
     if (!attached()) return REFUSED;
     known = table_add_reference(PHYSICAL, handle, 1, &entry);
-    if (known && entry.context && charge_of(bytes + offset) > entry.bytes) { /* imported, and larger than we knew */
+    /* imported, and larger than known so far */
+    if (known && entry.context && charge_of(bytes + offset) > entry.bytes) {
         charge = charge_of(bytes + offset) - entry.bytes;
         if (!reserve(entry.gpu, charge)) return let_go(handle), FULL;
         table_put(PHYSICAL, handle, entry.gpu, entry.bytes + charge, 1, entry.references);
@@ -77,7 +79,7 @@ static int mapped_in(const entry_t *entry, const void *range) {
     return entry->kind == MAPPING && entry->key >= r->from && entry->key < r->until;
 }
 
-/* One call may end several mappings. */
+/* One call may remove several mappings. */
 EXPORT CUresult cuMemUnmap(CUdeviceptr pointer, size_t bytes) {
     const range_t range = {pointer, pointer + bytes};
     CUresult result;
@@ -118,7 +120,7 @@ static int fits(CUdeviceptr place, uint64_t bytes, CUphysical handle) {
     return 1;
 }
 
-/* The most of it that can be mapped, up to one granule more than there is on the GPU; 0: nothing can, or nobody can tell. */
+/* Returns how much of a handle can be mapped, up to one granule more than the GPU's memory; 0: nothing, or unknown. */
 static uint64_t size_of(CUphysical handle, const alloc_prop_t *property) {
     size_t unit = 0, total = 0;
     uint64_t least = 0, most;
@@ -127,7 +129,7 @@ static uint64_t size_of(CUphysical handle, const alloc_prop_t *property) {
     if (REAL(total_t, "cuDeviceTotalMem_v2")(&total, property->location.id)) return 0;
     most = total / unit + 1;
     if (REAL(reserve_t, "cuMemAddressReserve")(&place, most * unit, 0, 0, 0)) return 0;
-    while (least < most) { /* so many granules fit; so many at most */
+    while (least < most) { /* `least` granules fit; more than `most` do not */
         const uint64_t middle = least + (most - least + 1) / 2;
         if (fits(place, middle * unit, handle)) least = middle;
         else most = middle - 1;
@@ -146,7 +148,7 @@ EXPORT CUresult cuMemImportFromShareableHandle(CUphysical *handle, void *from, i
     result = REAL(import_t, "cuMemImportFromShareableHandle")(handle, from, type);
     if (result || REAL(property_t, "cuMemGetAllocationPropertiesFromHandle")(&property, *handle)) return result;
     gpu = property.location.type == LOCATION_DEVICE ? gpu_of_device(property.location.id) : -1;
-    if (gpu < 0 || table_add_reference(PHYSICAL, *handle, 1, &entry)) return result; /* the same handle once more */
+    if (gpu < 0 || table_add_reference(PHYSICAL, *handle, 1, &entry)) return result; /* the same handle again */
     charge = charge_of(size_of(*handle, &property));
     if (!reserve(gpu, charge)) return REAL(release_t, "cuMemRelease")(*handle), FULL;
     table_put(PHYSICAL, *handle, gpu, charge, 1, 1); /* context 1: imported */

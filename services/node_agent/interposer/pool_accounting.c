@@ -1,12 +1,13 @@
-/* What this process's memory pools hold of the device, by the driver's word, and the charge that follows it.
+/* Charges the device memory that this process's memory pools reserve, as the driver reports it.
  *
- * A pool takes memory in chunks, keeps what is freed into it (as much as its release threshold says, until somebody waits for
- * the GPU), and gives it to the next allocation. So neither an allocation nor a free says what the device has less or more of:
- * the pool's reserved memory does. A charge is at least that at any time: the most by which the pool can grow is reserved before
- * the driver is asked, and what it did not grow is given back afterwards.
+ * A pool takes memory in chunks, keeps freed memory (up to its release threshold, until the program waits for the
+ * GPU), and uses it for the next allocation. So neither an allocation nor a free shows how much device memory is
+ * taken; the pool's reserved memory does. The charge is never below it: the maximum growth of the pool is reserved
+ * before the driver is called, and what the pool did not grow is released afterwards.
  *
- * How large a chunk is the driver does not say. The canary measures it (`pool_chunk_bytes`); a pool that grew by more than was
- * reserved is charged all the same, even beyond the limit, teaches what a chunk is, and the allocation is undone. */
+ * The driver does not report the size of a chunk. The canary measures it (`pool_chunk_bytes`). If a pool grows by
+ * more than was reserved, it is charged nevertheless, even beyond the limit; the new chunk size is learned, and the
+ * allocation is undone. */
 #include "kerf.h"
 
 #define FULL CUDA_ERROR_OUT_OF_MEMORY
@@ -17,16 +18,18 @@ typedef CUresult (*count_t)(int *);
 typedef CUresult (*pool_of_t)(CUpool *, CUdevice);
 typedef CUresult (*choose_t)(CUdevice, CUpool);
 
-pthread_mutex_t pools_guard = PTHREAD_MUTEX_INITIALIZER; /* held while the driver takes memory: nobody else's growth is measured */
+/* held while the driver takes memory, so that only one pool grows */
+pthread_mutex_t pools_guard = PTHREAD_MUTEX_INITIALIZER;
 int pools_pending;
-static __thread int within; /* this thread has the guard, and may ask for room */
-static int cancellable;     /* what it was before */
+static __thread int within; /* this thread holds the guard, and may reserve memory */
+static int cancellable;     /* its previous cancellation state */
 enum { POOLS = 128 };
 static struct { CUpool pool; int gpu, doomed; uint64_t charged; } known_pools[POOLS];
-static uint64_t learned[KERF_MAX_GPUS]; /* a chunk that was larger than the page says */
-static uint64_t asked, before;          /* of the allocation that is under way, under the guard */
+static uint64_t learned[KERF_MAX_GPUS]; /* a chunk that is larger than pool_chunk_bytes */
+static uint64_t asked, before;          /* of the current allocation, protected by the guard */
 
-/* 0: this thread has it already: a callback that the driver makes within an allocation, as profilers have. */
+/* 0: this thread holds the guard already, in a callback that the driver makes within an allocation (as profilers
+ * do). */
 static int hold(void) {
     int before;
     if (within) return 0;
@@ -48,7 +51,9 @@ static uint64_t figure(int i, int attribute, uint64_t otherwise) {
     return real && !real(known_pools[i].pool, attribute, &value) ? value : otherwise;
 }
 
-static uint64_t up_to(uint64_t bytes, uint64_t unit) { return bytes > KERF_ACCOUNT_BYTES - unit ? KERF_ACCOUNT_BYTES : (bytes + unit - 1) / unit * unit; }
+static uint64_t up_to(uint64_t bytes, uint64_t unit) {
+    return bytes > KERF_ACCOUNT_BYTES - unit ? KERF_ACCOUNT_BYTES : (bytes + unit - 1) / unit * unit;
+}
 
 static uint64_t chunk_of(int gpu) {
     const uint64_t granule = orders->granularity_bytes ? orders->granularity_bytes : 2 << 20;
@@ -68,7 +73,8 @@ static void charge(int i, uint64_t bytes) {
     known_pools[i].charged = bytes;
 }
 
-/* A destroyed pool of which something is still out is destroyed when it has come back: until then we can still ask about it. */
+/* Updates a pool's charge. A pool that the program has destroyed while its memory is in use is destroyed only when
+ * all of it has been freed, because until then the driver must report its size. */
 static void settle(int i) {
     if (!known_pools[i].pool || known_pools[i].gpu < 0) return;
     charge(i, figure(i, POOL_RESERVED_CURRENT, known_pools[i].charged));
@@ -77,10 +83,11 @@ static void settle(int i) {
     known_pools[i].pool = NULL, known_pools[i].doomed = 0;
 }
 
-/* Whether anything may come back when somebody waits. */
+/* Whether the pool may return memory when the program waits. */
 static int keeps(int i) {
     const uint64_t reserved = known_pools[i].charged;
-    return known_pools[i].pool && known_pools[i].gpu >= 0 && reserved > figure(i, POOL_USED_CURRENT, 0) && reserved > figure(i, POOL_RELEASE_THRESHOLD, 0);
+    return known_pools[i].pool && known_pools[i].gpu >= 0 && reserved > figure(i, POOL_USED_CURRENT, 0)
+        && reserved > figure(i, POOL_RELEASE_THRESHOLD, 0);
 }
 
 void pools_update(void) {
@@ -100,19 +107,21 @@ static void squeeze(int gpu) {
     }
 }
 
-/* As the driver does before it says that there is no memory: what pools keep for later is given back. */
+/* Trims the pools on a GPU, as the driver does before it reports that there is no memory. */
 void pools_trim(int gpu) {
-    if (!hold()) return; /* it is a pool that asks */
+    if (!hold()) return; /* called within a pool's allocation */
     squeeze(gpu);
     let_go();
 }
 
-/* -1: more pools than anybody needs. `gpu` -1: memory that is not a GPU's, or not a GPU of ours. */
+/* Returns the pool's index; -1: too many pools. `gpu` -1: not a GPU's memory, or a GPU that the container does not
+ * have. */
 int pool_register(CUpool pool, int gpu) {
     int i;
     if (!hold()) return -1;
     i = place_of(pool);
-    if (i < 0 && (i = place_of(NULL)) >= 0) known_pools[i].pool = pool, known_pools[i].gpu = gpu, known_pools[i].doomed = 0, known_pools[i].charged = 0;
+    if (i < 0 && (i = place_of(NULL)) >= 0) known_pools[i].pool = pool, known_pools[i].gpu = gpu,
+        known_pools[i].doomed = 0, known_pools[i].charged = 0;
     let_go();
     return i;
 }
@@ -124,7 +133,7 @@ int pool_gpu(CUpool pool, int otherwise) {
     return otherwise;
 }
 
-/* Leaves the guard locked where it returns a place. */
+/* If it returns an index, it leaves the guard locked. */
 int pool_begin(CUpool pool, int gpu, uint64_t bytes) {
     const int i = pool_register(pool, gpu);
     const uint64_t most = up_to(bytes, chunk_of(gpu));
@@ -134,7 +143,8 @@ int pool_begin(CUpool pool, int gpu, uint64_t bytes) {
     before = known_pools[i].charged, asked = most;
     if (reserve_uncounted(gpu, most)) return i;
     asked = 0;
-    if (before >= figure(i, POOL_USED_CURRENT, before) + charge_of(bytes)) return i; /* what it keeps will do */
+    /* the memory that it keeps is enough */
+    if (before >= figure(i, POOL_USED_CURRENT, before) + charge_of(bytes)) return i;
     squeeze(gpu);
     before = known_pools[i].charged, asked = most;
     if (reserve(gpu, most)) return i;
@@ -142,7 +152,7 @@ int pool_begin(CUpool pool, int gpu, uint64_t bytes) {
     return -1;
 }
 
-/* 0: the pool grew by more than there is: the allocation is to be undone. */
+/* Returns 0 if the pool grew beyond the limit: the allocation must be undone. */
 int pool_end(int i, uint64_t bytes) {
     const int gpu = known_pools[i].gpu;
     const uint64_t now = figure(i, POOL_RESERVED_CURRENT, before + asked), grown = now > before ? now - before : 0;
@@ -159,7 +169,7 @@ int pool_end(int i, uint64_t bytes) {
     return fits;
 }
 
-/* As the driver does when it destroys the pool that a device allocates from. */
+/* Selects the default pool again, as the driver does when the device's current pool is destroyed. */
 static void choose_another(CUpool pool) {
     int devices = 0;
     CUpool chosen;
@@ -193,7 +203,7 @@ CUresult pool_destroy(CUpool pool) {
     return result;
 }
 
-/* In a child: they are the parent's. */
+/* Called in a child: the pools belong to the parent. */
 void pools_forget(void) {
     within = 0;
     for (int i = 0; i < POOLS; i++) known_pools[i].pool = NULL, known_pools[i].charged = 0, known_pools[i].doomed = 0;

@@ -1,4 +1,4 @@
-/* Memory that is had in stream order, from pools, and by graphs. */
+/* Hooks of stream-ordered allocations, memory pools, and memory nodes of graphs. */
 #include "kerf.h"
 
 #define REFUSED CUDA_ERROR_SYSTEM_NOT_READY
@@ -23,8 +23,9 @@ static int captures(CUstream stream) {
     return !REAL(capturing_t, "cuStreamIsCapturing")(stream, &status) && status;
 }
 
-/* An allocation that a graph captures is had when the graph runs, and kept by the driver's graph pool: it stays charged until
- * the process ends, for the graph may run again after any trim. Any other is its pool's, whose growth is charged. */
+/* A captured allocation is made when the graph runs, and the driver's graph pool keeps it. It stays charged until
+ * the process ends, because the graph may run again after any trim. Any other allocation belongs to a pool, whose
+ * growth is charged. */
 #define TAKE(gpu, pool, stream, bytes, call)                                                        \
     do {                                                                                            \
         CUresult result_;                                                                           \
@@ -62,14 +63,14 @@ static CUresult undone(CUdeviceptr pointer, CUstream stream, CUpool pool) {
         if (gpu < 0) return current_context() ? FULL : real(to, bytes, stream);                        \
         if (REAL(pool_of_t, "cuDeviceGetMemPool")(&pool, device)) return FULL;                      \
         gpu = pool_gpu(pool, gpu);                                                                  \
-        if (gpu < 0) return FULL; /* a device allocates from its own memory */                      \
+        if (gpu < 0) return FULL; /* a device's pool must be in its own memory */                      \
         TAKE(gpu, pool, stream_, bytes, real(to, bytes, stream));                                   \
     }
 ASYNC(cuMemAllocAsync, stream)
 ASYNC(cuMemAllocAsync_ptsz, OWN(stream))
 
-/* A pool that we have not seen made is a GPU's own, whichever GPU the stream is of; else (imported, say) it is taken for one of
- * the stream's GPU. */
+/* Returns the GPU of a pool whose creation was not seen: the GPU of which it is the default or current pool,
+ * whatever the stream's GPU is. Any other pool (an imported one, for example) counts as a pool of the stream's GPU. */
 static int owner_of(CUpool pool, CUstream stream) {
     static const char *const ways[] = {"cuDeviceGetDefaultMemPool", "cuDeviceGetMemPool"};
     int devices = 0;
@@ -94,7 +95,7 @@ static int owner_of(CUpool pool, CUstream stream) {
 FROM_POOL(cuMemAllocFromPoolAsync, stream)
 FROM_POOL(cuMemAllocFromPoolAsync_ptsz, OWN(stream))
 
-/* What is a pool's comes back with the pool's memory; what is not, at once. */
+/* Memory of a pool is released when the pool shrinks; other memory is released at once. */
 #define FREES(name)                                                                                 \
     EXPORT CUresult name(CUdeviceptr pointer, CUstream stream) {                                    \
         free_async_t real = REAL(free_async_t, #name);                                              \
@@ -120,7 +121,8 @@ EXPORT CUresult cuMemPoolCreate(CUpool *to, const pool_prop_t *property) {
     if (!attached()) return REFUSED;
     result = REAL(pool_create_t, "cuMemPoolCreate")(to, property);
     if (result) return result;
-    gpu = on_host ? OF_THE_HOST : property->location.type == LOCATION_DEVICE ? gpu_of_device(property->location.id) : current_gpu();
+    gpu = on_host ? OF_THE_HOST : property->location.type == LOCATION_DEVICE ? gpu_of_device(property->location.id)
+        : current_gpu();
     if (pool_register(*to, gpu) >= 0) return CUDA_SUCCESS;
     REAL(pool_destroy_t, "cuMemPoolDestroy")(*to);
     return FULL;
@@ -141,7 +143,7 @@ EXPORT CUresult cuMemPoolSetAttribute(CUpool pool, int attribute, void *value) {
     return result;
 }
 
-/* A graph's memory nodes: charged when they are made, and from then on. */
+/* Memory nodes of a graph are charged when they are created, until the process ends. */
 static CUresult node(const alloc_node_t *memory, int *gpu, uint64_t *charge) {
     if (!attached()) return REFUSED;
     *gpu = memory->pool.location.type == LOCATION_DEVICE ? gpu_of_device(memory->pool.location.id) : current_gpu();
@@ -158,7 +160,8 @@ static CUresult node(const alloc_node_t *memory, int *gpu, uint64_t *charge) {
         if (result_) release(gpu_, charge_);                                                        \
         return result_;                                                                             \
     } while (0)
-EXPORT CUresult cuGraphAddMemAllocNode(CUnode *to, CUgraph graph, const CUnode *after, size_t count, alloc_node_t *memory) {
+EXPORT CUresult cuGraphAddMemAllocNode(CUnode *to, CUgraph graph, const CUnode *after, size_t count,
+    alloc_node_t *memory) {
     alloc_node_fn real = REAL(alloc_node_fn, "cuGraphAddMemAllocNode");
     NODE(real(to, graph, after, count, memory), memory);
 }
@@ -167,7 +170,8 @@ EXPORT CUresult cuGraphAddNode(CUnode *to, CUgraph graph, const CUnode *after, s
     if (what->type != NODE_MEM_ALLOC) return real(to, graph, after, count, what);
     NODE(real(to, graph, after, count, what), &what->alloc);
 }
-EXPORT CUresult cuGraphAddNode_v2(CUnode *to, CUgraph graph, const CUnode *after, const void *edges, size_t count, graph_node_t *what) {
+EXPORT CUresult cuGraphAddNode_v2(CUnode *to, CUgraph graph, const CUnode *after, const void *edges, size_t count,
+    graph_node_t *what) {
     add_node_v2_t real = REAL(add_node_v2_t, "cuGraphAddNode_v2");
     if (what->type != NODE_MEM_ALLOC) return real(to, graph, after, edges, count, what);
     NODE(real(to, graph, after, edges, count, what), &what->alloc);

@@ -1,20 +1,24 @@
-/* Uses a GPU the way the runtime does, and says what came of it, as JSON lines. The canary's and the bench's program; it knows
- * nothing of the interposer, which is preloaded or not.
+/* Uses a GPU as the CUDA runtime does, and prints the results as JSON lines. The canary and the benchmarks run it.
+ * It does not depend on the interposer, which may be preloaded or not.
  *
- *   probe LIBCUDA memory CHUNK_KIB MOST_MIB     allocates along every path until it is refused, frees, and does so again; never more
- *                                               than MOST_MIB, and nothing where the GPU is shown to be larger: it is somebody's
- *   probe LIBCUDA context COUNT                 what a context takes of the GPU, so many times: of another process, which makes one and
- *                                               launches a kernel while this one looks at the GPU's free memory; and what a memory pool
- *                                               takes at once
+ *   probe LIBCUDA memory CHUNK_KIB MOST_MIB
+ *       Allocates with every kind of call until it is refused, frees, and repeats. It never allocates more than
+ *       MOST_MIB, and nothing if the GPU reports more memory than that: then other processes use it.
+ *   probe LIBCUDA context COUNT
+ *       Measures COUNT times how much GPU memory a context takes: another process creates one and launches a kernel,
+ *       while this process reads the GPU's free memory. Also measures how much a memory pool takes at a time.
  *   probe LIBCUDA loop AT_NS MS KERNEL_US PERIOD_US DEPTH
- *                                               from AT_NS on (0: now) for MS: every PERIOD_US (0: without a pause) DEPTH kernels,
- *                                               each of KERNEL_US, and a wait for them: requests with their latencies
- *   probe LIBCUDA calibrate STEPS               how many steps of its kernel a nanosecond has; to be given to others, which may share
- *                                               the GPU when they begin, in KERF_PROBE_STEPS_PER_NS
- *   probe LIBCUDA launch COUNT                  what a launch costs the caller
- *   probe LIBCUDA hold MIB                      allocates that much, says so, and holds it until its input ends
+ *       Starts at AT_NS (0: now) and runs for MS: every PERIOD_US (0: without a pause) a request of DEPTH kernels of
+ *       KERNEL_US each, and a wait for them. Prints the requests' latencies.
+ *   probe LIBCUDA calibrate STEPS
+ *       Measures how many steps of its kernel run in a nanosecond. Other probes, which may share the GPU when they
+ *       start, take the value from KERF_PROBE_STEPS_PER_NS.
+ *   probe LIBCUDA launch COUNT
+ *       Measures the caller's time per launch.
+ *   probe LIBCUDA hold MIB
+ *       Allocates MIB, prints the result, and holds the memory until its input ends.
  *
- * Times are the driver's virtual ones where it has them (the fake of our tests), else CLOCK_MONOTONIC. */
+ * Times are the driver's virtual times if it has them (the fake driver of the tests), otherwise CLOCK_MONOTONIC. */
 #define _GNU_SOURCE
 #include "driver.h"
 #include <dlfcn.h>
@@ -29,15 +33,17 @@ typedef CUresult (*call_t)();
 static void *library;
 static uint64_t (*virtual_now)(void);
 static void (*virtual_sleep)(uint64_t), (*virtual_leave)(void);
-static uint64_t (*used_bytes)(int); /* what the device has taken, by the fake's own word; a real driver has no such call */
+static uint64_t (*used_bytes)(int); /* the device's used memory, of the fake driver only */
 static CUfunction work;
 static double steps_per_ns = 1;
 
-/* 64 threads of every block add until n steps are done: busy for a time that grows with n, and that no optimiser can skip. */
+/* 64 threads of every block add until n steps are done: the kernel runs for a time that grows with n and cannot be
+ * optimised away. */
 static const char ptx[] = ".version 6.0\n.target sm_50\n.address_size 64\n"
     ".visible .entry work(.param .u64 n)\n{\n.reg .u64 %r<4>;\n.reg .f32 %f<3>;\n.reg .pred %p<3>;\n"
     "ld.param.u64 %r1, [n];\nmov.u64 %r2, 0;\nmov.f32 %f1, 0f3F800000;\nmov.f32 %f2, 0f3F800001;\n"
-    "again:\nfma.rn.f32 %f1, %f1, %f2, %f2;\nfma.rn.f32 %f1, %f1, %f2, %f2;\nfma.rn.f32 %f1, %f1, %f2, %f2;\nfma.rn.f32 %f1, %f1, %f2, %f2;\n"
+    "again:\nfma.rn.f32 %f1, %f1, %f2, %f2;\nfma.rn.f32 %f1, %f1, %f2, %f2;\n"
+    "fma.rn.f32 %f1, %f1, %f2, %f2;\nfma.rn.f32 %f1, %f1, %f2, %f2;\n"
     "add.u64 %r2, %r2, 1;\nsetp.lt.u64 %p1, %r2, %r1;\n@%p1 bra again;\n"
     "setp.eq.f32 %p2, %f1, 0f00000000;\n@%p2 trap;\nret;\n}\n";
 
@@ -83,7 +89,8 @@ static void launch(uint64_t ns) {
     must(go(work, blocks, 1u, 1u, 64u, 1u, 1u, 0u, (CUstream)0, parameters, (void **)NULL), "cuLaunchKernel");
 }
 
-/* How many steps of the kernel a nanosecond has: the best of several. A launch may have waited at a gate: it counts from its return. */
+/* Measures the kernel's steps per nanosecond: the best of several launches. Time counts from the return of the
+ * launch, because the launch may have waited at a gate. */
 static void calibrate(uint64_t steps) {
     const char *known = getenv("KERF_PROBE_STEPS_PER_NS");
     uint64_t best = UINT64_MAX;
@@ -188,7 +195,8 @@ static void memory(size_t chunk, size_t most) {
             if (used_bytes && used_bytes(0) > device) device = used_bytes(0);
             while (n--) freed |= paths[p].give(held[n]);
         }
-        printf("{\"path\": \"%s\", \"bytes\": %zu, \"again\": %zu, \"error\": %d, \"freed\": %d", paths[p].name, got[0], got[1], error, freed);
+        printf("{\"path\": \"%s\", \"bytes\": %zu, \"again\": %zu, \"error\": %d, \"freed\": %d", paths[p].name, got[0],
+            got[1], error, freed);
         printf(used_bytes ? ", \"device_bytes\": %zu}\n" : "}\n", device);
         fflush(stdout);
     }
@@ -196,7 +204,9 @@ static void memory(size_t chunk, size_t most) {
 
 /* --- time ------------------------------------------------------------------------------------------------------- */
 
-static int by_size(const void *a, const void *b) { return (*(const uint64_t *)a > *(const uint64_t *)b) - (*(const uint64_t *)a < *(const uint64_t *)b); }
+static int by_size(const void *a, const void *b) {
+    return (*(const uint64_t *)a > *(const uint64_t *)b) - (*(const uint64_t *)a < *(const uint64_t *)b);
+}
 
 static void loop(uint64_t at, uint64_t ms, uint64_t kernel_us, uint64_t period_us, int depth) {
     enum { MOST = 4000000, WINDOWS = 3600 };
@@ -219,13 +229,14 @@ static void loop(uint64_t at, uint64_t ms, uint64_t kernel_us, uint64_t period_u
     }
     if (virtual_leave) virtual_leave();
     qsort(latency, count, sizeof *latency, by_size);
-    printf("{\"requests\": %lu, \"p50_ns\": %lu, \"p99_ns\": %lu, \"max_ns\": %lu, \"steps_per_ns\": %.6f, \"done_ns\": [", count, count ? latency[count / 2] : 0,
-           count ? latency[count * 99 / 100] : 0, count ? latency[count - 1] : 0, steps_per_ns);
+    printf("{\"requests\": %lu, \"p50_ns\": %lu, \"p99_ns\": %lu, ", count, count ? latency[count / 2] : 0,
+           count ? latency[count * 99 / 100] : 0);
+    printf("\"max_ns\": %lu, \"steps_per_ns\": %.6f, \"done_ns\": [", count ? latency[count - 1] : 0, steps_per_ns);
     for (uint64_t w = 0; w * 1000 < ms; w++) printf(w ? ", %lu" : "%lu", done_ns[w]);
     printf("]}\n");
 }
 
-/* The caller's time alone, on the real clock. */
+/* Measures the caller's time only, on the real clock. */
 static void cost(long count) {
     double best = 1e18;
     for (int round = 0; round < 5; round++) {
@@ -266,14 +277,15 @@ static uint64_t pool_chunk(void) {
     uint64_t reserved = 0;
     CUdeviceptr pointer;
     CUpool pool;
-    if (!dlsym(library, "cuMemPoolGetAttribute") || CALL("cuMemAllocAsync", &pointer, (size_t)512, (CUstream)0)) return 0;
+    if (!dlsym(library, "cuMemPoolGetAttribute") || CALL("cuMemAllocAsync", &pointer, (size_t)512, (CUstream)0))
+        return 0;
     MUST("cuDeviceGetMemPool", &pool, 0);
     MUST("cuMemPoolGetAttribute", pool, POOL_RESERVED_CURRENT, &reserved);
     MUST("cuMemFreeAsync", pointer, (CUstream)0);
     return reserved;
 }
 
-/* The others are made before the driver is touched: a child of a process that uses it cannot. */
+/* Forks the other processes before it uses the driver: a child of a process that uses the driver cannot use it. */
 static void contexts(const char *path, int count) {
     enum { MOST = 16 };
     int go[MOST][2], done[MOST][2];
@@ -297,7 +309,8 @@ static void contexts(const char *path, int count) {
     for (int i = 0; i < count; i++) {
         const size_t before = free_bytes();
         size_t after;
-        if (write(go[i][1], &word, 1) != 1 || read(done[i][0], &word, 1) != 1) must(-1, "the process that makes a context");
+        if (write(go[i][1], &word, 1) != 1 || read(done[i][0], &word, 1) != 1)
+            must(-1, "the process that makes a context");
         after = free_bytes();
         printf(i ? ", %ld" : "%ld", (long)before - (long)after);
         close(go[i][1]);
@@ -311,9 +324,11 @@ int main(int count, char **words) {
     if (count < 4) return 2;
     if (!strcmp(what, "context")) return contexts(words[1], atoi(words[3])), 0;
     begin(words[1]);
-    if (!strcmp(what, "memory") && count == 5) memory(strtoull(words[3], NULL, 10) << 10, strtoull(words[4], NULL, 10) << 20);
+    if (!strcmp(what, "memory") && count == 5) memory(strtoull(words[3], NULL, 10) << 10,
+        strtoull(words[4], NULL, 10) << 20);
     else if (!strcmp(what, "loop") && count == 8)
-        loop(strtoull(words[3], NULL, 10), strtoull(words[4], NULL, 10), strtoull(words[5], NULL, 10), strtoull(words[6], NULL, 10), atoi(words[7]));
+        loop(strtoull(words[3], NULL, 10), strtoull(words[4], NULL, 10), strtoull(words[5], NULL, 10),
+            strtoull(words[6], NULL, 10), atoi(words[7]));
     else if (!strcmp(what, "calibrate")) {
         calibrate(strtoull(words[3], NULL, 10));
         printf("{\"steps_per_ns\": %.9f}\n", steps_per_ns);

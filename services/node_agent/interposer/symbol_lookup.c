@@ -1,8 +1,11 @@
-/* How calls of the driver come to us, whichever way a program finds it:
- *   a program that is linked with libcuda: by our exported functions of the driver's exact names (LD_PRELOAD, ld.so.preload);
- *   the CUDA runtime and everything that loads by hand: by dlsym, which we override in both versions that glibc has had;
- *   what asks cuGetProcAddress, early or late: by our tables, since its answer is ours already;
- *   built as libcuda.so.1 (SHADOW), what opens that name: by its name, and dlsym on it goes on to the real driver. */
+/* Redirects calls of the driver to the interposer, however a program looks the driver up:
+ *   - a program that is linked with libcuda: the interposer exports the driver's exact names (LD_PRELOAD,
+ *     ld.so.preload);
+ *   - the CUDA runtime, and programs that load the driver themselves: the interposer overrides dlsym in both versions
+ *     of glibc;
+ *   - a program that calls cuGetProcAddress: the interposer overrides it, and answers from its own tables;
+ *   - a program that opens libcuda.so.1, if the interposer is built under that name (SHADOW): it gets the interposer,
+ *     and dlsym on that handle is forwarded to the real driver. */
 #define _GNU_SOURCE
 #include "kerf.h"
 #include <dlfcn.h>
@@ -53,14 +56,15 @@ static void *opened(const char *path) {
     return handle == ourselves ? NULL : handle;
 }
 
-/* Where the agent said that it has mounted it; else by the linker's search; else where CDI puts it. */
+/* Opens the driver: at the path in the orders; otherwise by the linker's search; otherwise where CDI mounts it. */
 static void find_driver(void) {
-    static const char *const usual[] = {"libcuda.so.1", "/usr/lib/x86_64-linux-gnu/libcuda.so.1", "/usr/lib/aarch64-linux-gnu/libcuda.so.1",
+    static const char *const usual[] = {"libcuda.so.1", "/usr/lib/x86_64-linux-gnu/libcuda.so.1",
+        "/usr/lib/aarch64-linux-gnu/libcuda.so.1",
                                         "/usr/lib64/libcuda.so.1", "/usr/lib/libcuda.so.1"};
     char named[KERF_PATH_BYTES] = "";
     void *found = NULL, *by_name;
     if (control_block_driver_path(named)) found = opened(named);
-    by_name = opened(usual[0]); /* in the second form, that is ourselves */
+    by_name = opened(usual[0]); /* if built as libcuda.so.1, this is the interposer itself */
     if (!found) found = by_name;
     for (size_t i = 1; i < sizeof usual / sizeof *usual && !found; i++) found = opened(usual[i]);
     __atomic_store_n(&driver, found, __ATOMIC_RELEASE);
@@ -70,7 +74,7 @@ pthread_mutex_t finding_guard = PTHREAD_MUTEX_INITIALIZER;
 static __thread int finding;
 int is_finding(void) { return finding; }
 
-/* A library that is being opened may ask, too: it is answered as if there were no driver yet. */
+/* A library that is being opened may call this, too. It is answered as if there were no driver yet. */
 void *real_symbol(const char *exact) {
     static int looked;
     if (!__atomic_load_n(&looked, __ATOMIC_ACQUIRE) && !finding) {
@@ -98,7 +102,8 @@ static void *hook_of(const char *exact) {
     return hook && (exact[0] == 'n' || real_symbol(exact)) ? hook : NULL;
 }
 
-/* A form of a name of ours that is younger than this library: who knows what it takes. Waits take nothing, and pass. */
+/* Whether a name is a form of an overridden function that is newer than this library, so that its effect is unknown.
+ * Waiting functions allocate nothing, and pass. */
 static int is_unknown_form(const char *exact) {
     static const char *const waits[] = {"cuStream", "cuEvent", "cuCtxSynchronize", "cuMemcpy"};
     const char *version = strstr(exact, "_v");
@@ -114,28 +119,31 @@ static int is_unknown_form(const char *exact) {
     return ours;
 }
 
-/* Where the driver's answer is a form of later than ours, by its exported name; 0: it is not. */
+/* Whether the driver's answer is a newer form than the overridden ones, by its exported name. */
 static int is_later(const char *plain, const void *answered, int *unknown) {
     char exact[96];
     for (int v = 9; v > 1; v--) {
-        if (snprintf(exact, sizeof exact, "%s_v%d", plain, v) >= (int)sizeof exact || real_symbol(exact) != answered) continue;
+        if (snprintf(exact, sizeof exact, "%s_v%d", plain, v) >= (int)sizeof exact || real_symbol(exact) != answered)
+            continue;
         *unknown = is_unknown_form(exact);
         return !hook_of(exact);
     }
     return 0;
 }
 
-/* The hook of the highest version that is not above what was asked for. `named`: whether we stand in front of that name at all. */
+/* Returns the hook of the highest version up to the requested one. `named`: whether the function is overridden at
+ * all. */
 static void *hook_by_version(const char *plain, int version, int per_thread, int *named) {
     int best = -1, only = -1;
     *named = 0;
     for (int i = 0; i < HOOKS; i++) {
         if (strcmp(hooks[i].plain, plain)) continue;
         *named = 1;
-        if (!strcmp(hooks[i].exact, plain)) only = i; /* the driver has it for longer than we thought */
+        if (!strcmp(hooks[i].exact, plain)) only = i; /* the driver has had it since an earlier version */
     }
     for (int i = 0; i < HOOKS; i++) {
-        if (strcmp(hooks[i].plain, plain) || hooks[i].version > version || (hooks[i].per_thread && !per_thread)) continue;
+        if (strcmp(hooks[i].plain, plain) || hooks[i].version > version || (hooks[i].per_thread && !per_thread))
+            continue;
         if (best < 0 || hooks[i].per_thread > hooks[best].per_thread ||
             (hooks[i].per_thread == hooks[best].per_thread && hooks[i].version > hooks[best].version))
             best = i;
@@ -144,8 +152,8 @@ static void *hook_by_version(const char *plain, int version, int per_thread, int
     return best < 0 ? (*named ? NULL : hook_of(plain)) : real_symbol(hooks[best].exact) ? hooks[best].hook : NULL;
 }
 
-/* What the driver would answer is never let through where the name is one of ours: a form of it that nobody counts would be a way
- * past all that is counted. */
+/* Replaces the driver's answer. If the function is overridden, the driver's own answer is never returned, because a
+ * form that is not counted would bypass all limits. */
 static CUresult ours(const char *name, void **to, int version, uint64_t flags, int *status) {
     int named, unknown = 0;
     void *hook = hook_by_version(name, version, (flags & PROC_PER_THREAD) != 0, &named);
@@ -173,10 +181,10 @@ EXPORT CUresult cuGetProcAddress_v2(const char *name, void **to, int version, ui
     return result || !*to ? result : ours(name, to, version, flags, status);
 }
 
-/* Without a driver a program that looks whether there is one would find us. */
+/* Hides the interposer's own symbols: without a driver, a program that checks for one must not find the interposer. */
 static void *not_ours(void *found, const char *name) { return found == ours_of(name) ? NULL : found; }
 
-/* The last call must be a jump, not a call: for RTLD_NEXT, dlsym looks at who called it. */
+/* The last call must be a jump, not a call, because dlsym uses its caller's address for RTLD_NEXT. */
 __attribute__((noinline, optimize("O2"))) static void *answer(void *handle, const char *name) {
     dlsym_t real = real_dlsym();
     void *hook = name ? hook_of(name) : NULL;
@@ -186,12 +194,17 @@ __attribute__((noinline, optimize("O2"))) static void *answer(void *handle, cons
     if (name && ours_of(name)) return not_ours(real(handle, name), name);
     return real(handle, name);
 }
-EXPORT __attribute__((optimize("O2"))) void *kerf_dlsym_new(void *handle, const char *name) { return answer(handle, name); }
-EXPORT __attribute__((optimize("O2"))) void *kerf_dlsym_old(void *handle, const char *name) { return answer(handle, name); }
+EXPORT __attribute__((optimize("O2"))) void *kerf_dlsym_new(void *handle, const char *name) {
+    return answer(handle, name);
+}
+EXPORT __attribute__((optimize("O2"))) void *kerf_dlsym_old(void *handle, const char *name) {
+    return answer(handle, name);
+}
 
-/* The driver's functions have no versions, and one that asks for any gets them. */
+/* The driver's functions have no symbol versions, so any requested version matches. */
 typedef void *(*dlvsym_t)(void *, const char *, const char *);
-__attribute__((noinline, optimize("O2"))) static void *answer_versioned(void *handle, const char *name, const char *version) {
+__attribute__((noinline, optimize("O2"))) static void *answer_versioned(void *handle, const char *name,
+    const char *version) {
     static dlvsym_t real;
     void *hook = name ? hook_of(name) : NULL;
     if (!real) real = (dlvsym_t)libc_function("dlvsym");
@@ -200,8 +213,12 @@ __attribute__((noinline, optimize("O2"))) static void *answer_versioned(void *ha
     if (handle && handle == ourselves && driver) handle = driver;
     return real(handle, name, version);
 }
-EXPORT __attribute__((optimize("O2"))) void *kerf_dlvsym_new(void *handle, const char *name, const char *version) { return answer_versioned(handle, name, version); }
-EXPORT __attribute__((optimize("O2"))) void *kerf_dlvsym_old(void *handle, const char *name, const char *version) { return answer_versioned(handle, name, version); }
+EXPORT __attribute__((optimize("O2"))) void *kerf_dlvsym_new(void *handle, const char *name, const char *version) {
+    return answer_versioned(handle, name, version);
+}
+EXPORT __attribute__((optimize("O2"))) void *kerf_dlvsym_old(void *handle, const char *name, const char *version) {
+    return answer_versioned(handle, name, version);
+}
 
 #ifdef __aarch64__
 #define FIRST "GLIBC_2.17"

@@ -1,10 +1,11 @@
-/* Events around batches of launches: what the GPU's time went to, by the driver's own clock.
+/* Measures GPU time with events around batches of launches, by the driver's own clock.
  *
- * Each context has a timeline. A batch is launches on one stream between two events; short ones share a batch, so that timing costs
- * two events per quarter of a millisecond of work at most while there is work without a pause; a launch that finds nothing in
- * flight is a batch of its own where its time is paid for, or the pause until the next would be, too. A batch is closed before its stream may be gone, or capture: an event
- * that is recorded then measures nothing, or ends the program. On a thread's own default stream no other thread can record, so
- * there each launch is a batch. */
+ * Each context has a timeline. A batch is a number of launches on one stream between two events. Short launches
+ * share a batch, so that timing costs at most two events per quarter of a millisecond of continuous work. If GPU
+ * time is charged against a share, a launch that finds nothing in flight is a batch of its own; otherwise the pause
+ * until the next launch would be charged, too. A batch is closed before its stream may be destroyed or begin a
+ * capture, because an event that is recorded afterwards measures nothing, or ends the program. On a thread's own
+ * default stream no other thread can record an event, so each launch there is a batch. */
 #include "timelines.h"
 #include <string.h>
 
@@ -45,14 +46,15 @@ static uint64_t between(CUevent from, CUevent to) {
 
 int pending(const timeline_t *l) { return l->context && (l->next != l->oldest || l->open); }
 
-/* Of all contexts of this process on a GPU. */
+/* Publishes the work in flight of all contexts of this process on a GPU. */
 void publish_in_flight(int gpu) {
     uint64_t sum = 0;
     for (int i = 0; i < timeline_count; i++)
         if (timeline[i].context && timeline[i].gpu == gpu) sum += timeline[i].pending_ns;
     self()->in_flight_ns[gpu] = sum;
 }
-/* When all of it will be done; 0: nothing is in flight. What is overdue will last as long again as it has lasted. */
+/* Returns when all work on the GPU will be done; 0: nothing is in flight. Overdue work is expected to take as long
+ * again. */
 uint64_t due_on(int gpu, uint64_t now) {
     uint64_t due_ns = 0;
     for (int i = 0; i < timeline_count; i++) {
@@ -63,7 +65,8 @@ uint64_t due_on(int gpu, uint64_t now) {
     return due_ns;
 }
 
-/* Later than what stands there: always. Earlier: only if nobody but this process has said more since. */
+/* Writes a time into the signal. A later time always replaces the current one. An earlier time replaces it only if
+ * no other process has written since. */
 static void say(uint64_t *place, uint64_t *told, uint64_t ns) {
     uint64_t there = *told;
     if (ns < there) {
@@ -75,10 +78,12 @@ static void say(uint64_t *place, uint64_t *told, uint64_t ns) {
     *told = ns;
 }
 
-/* What others may see: until when this container is at work on the GPU. Rather too long than too short: a program that waits
- * for its work says here when it is done, and one that was held up by others' work cannot say that it needs longer. */
+/* Publishes until when this container is at work on the GPU. Too late is better than too early: a program that waits
+ * for its work corrects the time when the work is done, but a program that other work delays cannot announce that it
+ * needs longer. */
 void tell(timeline_t *l, int done) {
-    const uint64_t busy_until_ns = done ? l->due_ns : l->due_ns + l->pending_ns / 2 + HELD_UP_NS + (l->unknown ? UNKNOWN_NS : 0);
+    const uint64_t busy_until_ns = done ? l->due_ns : l->due_ns + l->pending_ns / 2 + HELD_UP_NS
+        + (l->unknown ? UNKNOWN_NS : 0);
     publish_in_flight(l->gpu);
     if (!signals || l->gpu >= (int)signals->gpu_count) return;
     say(&signals->gpu[l->gpu].busy_until_ns, &l->told_ns, busy_until_ns);
@@ -90,7 +95,7 @@ static void uncount(timeline_t *l, const batch_t *b) {
     l->unknown -= b->unknown < l->unknown ? b->unknown : l->unknown;
 }
 
-/* The default stream's name means that of the context that is current. */
+/* Records the end of a batch. The default stream's handle means the default stream of the current context. */
 static int recorded(const timeline_t *l, const batch_t *b) {
     int capturing = 0, entered = !b->stream && context_enter(l->context);
     CUresult result = REAL(capturing_t, "cuStreamIsCapturing")(b->stream, &capturing);
@@ -103,7 +108,7 @@ void close_batch(timeline_t *l) {
     batch_t *b = &l->batch[l->next % DEPTH];
     if (!l->open) return;
     l->open = 0;
-    if (!recorded(l, b)) { /* its context is broken: charged as estimated */
+    if (!recorded(l, b)) { /* the context is broken: the estimate stays charged */
         uncount(l, b);
         publish_in_flight(l->gpu);
         counters->gpu[l->gpu].untimed += (uint64_t)b->count;
@@ -112,7 +117,8 @@ void close_batch(timeline_t *l) {
     l->next++;
 }
 
-/* The GPU's clock against ours: an end cannot lie in the future, and the least lag of a second shows drift. */
+/* Aligns the GPU's clock with the CPU's: an end cannot be in the future, and the minimum lag of a second shows
+ * drift. */
 static uint64_t aligned(timeline_t *l, uint64_t end_ns, uint64_t now) {
     if (end_ns > now) {
         l->base_ns -= end_ns - now;
@@ -128,9 +134,10 @@ static uint64_t aligned(timeline_t *l, uint64_t end_ns, uint64_t now) {
     return end_ns;
 }
 
-/* Beside busy peers, a batch that found its stream idle has waited for their time slice between its first event and its first
- * launch. In the low tier, where that is the rule, it is taken to have been as long as its like in a queue; but no less than a
- * quarter of what was measured, for a function may run long only when that pays. */
+/* Returns the GPU time of a batch. If peers are busy, a batch on an idle stream waits for their time slice between
+ * its first event and its first launch. In the low tier, where this is normal, the batch counts with its estimate,
+ * which comes from queued batches; but with a quarter of the measured time at least, because a program could run a
+ * function long only on an idle stream. */
 static uint64_t own_part(const batch_t *b, uint64_t took) {
     if (orders->tier != KERF_TIER_LOW || b->queued || b->unknown || took <= b->estimated_ns) return took;
     return b->estimated_ns > took / 4 ? b->estimated_ns : took / 4;
@@ -142,7 +149,7 @@ static void settle(timeline_t *l, uint64_t now) {
     const uint64_t end_ns = aligned(l, l->base_ns + from_base, now);
     gate_settle(l->gpu, b->estimated_ns, end_ns - own_part(b, took), end_ns);
     if (b->queued || b->unknown || took < b->estimated_ns) learn(b->keys, b->count, b->estimated_ns, took);
-    if (from_base > REBASE_NS) { /* a float of milliseconds stays exact to a fraction of a microsecond */
+    if (from_base > REBASE_NS) { /* keeps a float of milliseconds exact to a fraction of a microsecond */
         CUevent old = l->base;
         l->base = b->end;
         l->base_ns += from_base;
@@ -160,7 +167,7 @@ void harvest(timeline_t *l) {
     while (l->context && l->oldest != l->next) {
         CUresult result = REAL(event_t, "cuEventQuery")(l->batch[l->oldest % DEPTH].end);
         if (result == CUDA_ERROR_NOT_READY) return;
-        if (result) { /* the context is broken: nothing of it can be timed any more */
+        if (result) { /* the context is broken: none of its work can be timed any more */
             l->pending_ns = 0;
             l->unknown = l->open = 0;
             l->oldest = l->next;
@@ -171,9 +178,11 @@ void harvest(timeline_t *l) {
     }
 }
 
-static CUresult make(CUevent *event) { return *event ? CUDA_SUCCESS : REAL(create_t, "cuEventCreate")(event, EVENT_BLOCKING_SYNC); }
+static CUresult make(CUevent *event) {
+    return *event ? CUDA_SUCCESS : REAL(create_t, "cuEventCreate")(event, EVENT_BLOCKING_SYNC);
+}
 
-/* A program that has used up the events is not measured for nothing; what else fails, fails because the context is broken. */
+/* If the program has used up all events, the launch is refused. Other failures mean that the context is broken. */
 enum opened open_batch(timeline_t *l, CUstream stream) {
     batch_t *b = &l->batch[l->next % DEPTH];
     record_t record = REAL(record_t, "cuEventRecord");

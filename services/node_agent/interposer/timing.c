@@ -1,24 +1,27 @@
-/* Between a program's launch and the driver's: the wait at the gate, and the batch that measures it.
+/* The part of a launch before the driver's launch: the wait at the gate, and the batch that measures the launch.
  *
- * Only one thread of a process is between begin and end of a launch; whoever waits at the gate holds no lock, and asks again and
- * again whether work is done: it never waits in the driver. Whoever holds the lock cannot be cancelled, and what it launches or
- * waits for in a callback that the driver makes meanwhile (profilers have such) passes, charged as estimated.
+ * Only one thread of a process is between the begin and the end of a launch. A thread that waits at the gate holds
+ * no lock and polls whether work is done; it never waits in the driver. A thread that holds the lock cannot be
+ * cancelled. If the driver calls back meanwhile (as profilers do), launches and waits in the callback pass and are
+ * charged by estimate.
  *
- * A kernel may wait for work that its program launches later, so a launch waits for work in flight, and for a debt while there
- * is any, only so long: 0.1 s beyond what is known of that work (half a second of that at most). Then it passes, and what it
- * takes is a debt, which the next one waits for when nothing is in flight. Each further pass of that kind in a row waits twice
- * as long, 1.6 s at most: so the queue runs dry, and the debt is paid. */
+ * A kernel may wait for work that its program launches later. So the wait of a launch for work in flight, and for a
+ * debt while work is in flight, is limited: to 0.1 s beyond the known duration of that work (of which half a second
+ * counts at most). Then the launch passes, and its time is a debt, for which the next launch waits when nothing is
+ * in flight. Each further launch that passes in this way waits twice as long, 1.6 s at most. So the queue drains,
+ * and the debt is paid. */
 #include "timelines.h"
 
 typedef CUresult (*capturing_t)(CUstream, int *);
 typedef CUresult (*mode_t_)(int *);
 
-enum { PATIENCE_NS = 100000000, KNOWN_NS = 500000000, DOUBLINGS = 4, ASK_NS = 2000, MAX_ASK_NS = 1000000, RELAXED = 2, ASKS = 5 };
+enum { PATIENCE_NS = 100000000, KNOWN_NS = 500000000, DOUBLINGS = 4, ASK_NS = 2000, MAX_ASK_NS = 1000000, RELAXED = 2,
+    ASKS = 5 };
 #define PER_THREAD ((CUstream)2)
 
-static unsigned passed;             /* launches in a row that passed for want of patience */
+static unsigned passed;             /* consecutive launches that passed after the maximum wait */
 static pthread_mutex_t guard = PTHREAD_MUTEX_INITIALIZER;
-static int cancellable;             /* what the thread that holds the lock was before */
+static int cancellable;             /* the previous cancellation state of the thread that holds the lock */
 static __thread int inside;         /* this thread holds the lock */
 uint64_t seen_generation = UINT64_MAX;
 int timed = 1;
@@ -37,8 +40,8 @@ static void let_go(void) {
     pthread_setcancelstate(before, NULL);
 }
 
-/* While any thread captures in the global mode, a query of an event from any other thread would spoil its capture; unless that
- * thread says that it knows what it does. */
+/* Exchanges the thread's capture mode. While any thread captures in the global mode, an event query of another thread
+ * invalidates the capture, unless that thread is in the relaxed mode. */
 static int relaxed(int mode) {
     mode_t_ exchange = REAL(mode_t_, "cuThreadExchangeStreamCaptureMode");
     if (exchange) exchange(&mode);
@@ -51,24 +54,26 @@ int decide_timed(void) {
     generation = __atomic_load_n(&orders->generation, __ATOMIC_ACQUIRE);
     decided = must_time();
     __atomic_store_n(&timed, decided, __ATOMIC_RELAXED);
-    __atomic_store_n(&seen_generation, generation, __ATOMIC_RELEASE); /* who sees it sees the decision, too */
+    /* a thread that reads it also reads the decision */
+    __atomic_store_n(&seen_generation, generation, __ATOMIC_RELEASE);
     return decided;
 }
 
-/* When to ask again whether the oldest batch is done: when it should be, then ever more rarely. */
+/* Returns when to query the oldest batch again: at its estimated end, then at growing intervals. */
 static uint64_t ask_at(const timeline_t *l, uint64_t now) {
     const uint64_t end_ns = l->head_ns + l->batch[l->oldest % DEPTH].estimated_ns;
     const uint64_t later_ns = now < end_ns ? end_ns - now : (now - end_ns) / 8 + ASK_NS;
     return now + (later_ns > MAX_ASK_NS ? MAX_ASK_NS : later_ns);
 }
 
-/* Whether this process has work in flight that has not moved for as long as a launch waits for it. */
+/* Whether this process has work in flight that has made no progress for the maximum wait of a launch. */
 static int has_waited_too_long(uint64_t waits_since_ns, uint64_t now) {
     for (int i = 0; i < timeline_count; i++) {
         const timeline_t *l = &timeline[i];
         const uint64_t since_ns = l->head_ns > waits_since_ns ? l->head_ns : waits_since_ns;
         const uint64_t known_ns = l->pending_ns < KNOWN_NS ? l->pending_ns : KNOWN_NS;
-        if (pending(l) && now > since_ns && now - since_ns >= (PATIENCE_NS + known_ns) << (passed < DOUBLINGS ? passed : DOUBLINGS)) return 1;
+        if (pending(l) && now > since_ns && now - since_ns >= (PATIENCE_NS + known_ns) << (passed < DOUBLINGS ? passed
+            : DOUBLINGS)) return 1;
     }
     return 0;
 }
@@ -79,13 +84,14 @@ static void harvest_all(void) {
     for (int i = 0; i < timeline_count; i++) harvest(&timeline[i]);
 }
 
-/* Whatever is open counts as in flight, and only a closed batch is known to end. */
+/* Open batches count as in flight, and only the end of a closed batch can be observed. */
 static void close_all(void) {
     for (int i = 0; i < timeline_count; i++)
         if (timeline[i].context) close_batch(&timeline[i]);
 }
 
-/* Waits until the launch may begin. Holds the lock on entry and on exit, not while it waits. NULL: its context is gone. */
+/* Waits until the launch may begin. Holds the lock on entry and on exit, but not while it waits. NULL: the context
+ * is gone. */
 static timeline_t *pass_gate(timeline_t *l, uint64_t estimated_ns) {
     uint64_t begun = 0, others_since_ns = 0, until, waited_ns;
     const int gpu = l->gpu;
@@ -93,15 +99,16 @@ static timeline_t *pass_gate(timeline_t *l, uint64_t estimated_ns) {
     while (l) {
         moment_t m = {.estimate_ns = estimated_ns};
         enum verdict verdict;
-        if (begun) harvest_all(); /* what it waits for may be any context's */
+        if (begun) harvest_all(); /* the awaited work may be in any context */
         else harvest(l);
         m.now_ns = now_ns();
         m.due_ns = due_on(l->gpu, m.now_ns);
         m.others_ns = others_in_flight(l->gpu, m.now_ns);
         read_peer_signals(l->gpu, &m);
         verdict = gate(l->gpu, &m, &until);
-        if (verdict == WAIT_WORK && !m.due_ns) verdict = GO; /* the estimate was wrong: it is all done */
-        if (verdict == GO && no_room(l) && m.now_ns - l->head_ns < PATIENCE_NS + l->pending_ns) verdict = WAIT_WORK; /* to be measured */
+        if (verdict == WAIT_WORK && !m.due_ns) verdict = GO; /* the estimate was wrong: all work is done */
+        /* to be measured */
+        if (verdict == GO && no_room(l) && m.now_ns - l->head_ns < PATIENCE_NS + l->pending_ns) verdict = WAIT_WORK;
         if (verdict == GO) {
             passed = 0;
             break;
@@ -112,7 +119,8 @@ static timeline_t *pass_gate(timeline_t *l, uint64_t estimated_ns) {
         }
         if (verdict != WAIT_OTHERS) others_since_ns = 0;
         else if (!others_since_ns) others_since_ns = m.now_ns;
-        if (verdict != HELD_BY_AGENT && (has_waited_too_long(begun, m.now_ns) || (others_since_ns && m.now_ns - others_since_ns >= PATIENCE_NS))) {
+        if (verdict != HELD_BY_AGENT && (has_waited_too_long(begun, m.now_ns)
+            || (others_since_ns && m.now_ns - others_since_ns >= PATIENCE_NS))) {
             passed++;
             __atomic_add_fetch(&counters->gpu[l->gpu].overdue, 1, __ATOMIC_RELAXED);
             break;
@@ -124,7 +132,7 @@ static timeline_t *pass_gate(timeline_t *l, uint64_t estimated_ns) {
         sleep_until(until);
         lock_by_clock(&guard);
         cancellable = before, inside = 1;
-        l = current_timeline(); /* contexts come and go meanwhile */
+        l = current_timeline(); /* contexts may have been created or destroyed meanwhile */
     }
     if (!begun) return l;
     waited_ns = now_ns() - begun;
@@ -134,7 +142,7 @@ static timeline_t *pass_gate(timeline_t *l, uint64_t estimated_ns) {
     return l;
 }
 
-/* A launch that no events stand around: charged as estimated, for good. */
+/* A launch without events: its estimate is charged and never corrected. */
 static int unmeasured(timeline_t *l, uint64_t key) {
     uint64_t estimated_ns = estimate(key);
     const uint64_t now = now_ns();
@@ -146,10 +154,13 @@ static int unmeasured(timeline_t *l, uint64_t key) {
     return UNTIMED;
 }
 
-/* Without a context the driver will say so; a stream that has one, whatever it is, is not launched on unmeasured. */
-static int result_without_timeline(CUstream stream) { return current_context() || (uintptr_t)stream > 2 ? NO_TIMELINE : UNTIMED; }
+/* Without a context the driver returns an error. On a stream that has a context, an unmeasured launch is not
+ * allowed. */
+static int result_without_timeline(CUstream stream) {
+    return current_context() || (uintptr_t)stream > 2 ? NO_TIMELINE : UNTIMED;
+}
 
-/* Under the lock. UNTIMED and NO_TIMELINE: nothing is open. */
+/* The caller holds the lock. After UNTIMED and NO_TIMELINE no batch is open. */
 static int begun(CUstream stream, uint64_t key) {
     uint64_t estimated, now;
     enum opened opened = OPENED;
@@ -158,11 +169,12 @@ static int begun(CUstream stream, uint64_t key) {
     if (!l) return result_without_timeline(stream);
     estimated = estimate(key);
     l = pass_gate(l, estimated);
-    if (!l) return UNTIMED; /* the driver will say that its context is gone */
+    if (!l) return UNTIMED; /* the driver returns an error: the context is gone */
     now = now_ns();
     if (!due_on(l->gpu, now)) work_begins(l->gpu, now);
     b = &l->batch[l->next % DEPTH];
-    if (l->open && (b->stream != stream || b->count == KEYS || b->estimated_ns + estimated > BATCH_NS || !estimated || b->unknown)) close_batch(l);
+    if (l->open && (b->stream != stream || b->count == KEYS || b->estimated_ns + estimated > BATCH_NS || !estimated
+        || b->unknown)) close_batch(l);
     if (no_room(l)) return unmeasured(l, key);
     if (!l->open) opened = open_batch(l, stream);
     if (opened == NO_EVENTS) return NO_TIMELINE;
@@ -180,14 +192,15 @@ static int begun(CUstream stream, uint64_t key) {
     return (int)(l - timeline);
 }
 
-/* A launch within a launch, by a callback of the driver's. */
+/* A launch within a launch, in a callback of the driver. */
 static int within(CUstream stream, uint64_t key) {
     timeline_t *l = current_timeline();
     return l ? unmeasured(l, key) : result_without_timeline(stream);
 }
 
-/* UNTIMED: a capture, or no context: the driver will say. NO_TIMELINE: more contexts or events than anybody needs. Else the lock is
- * held until launch_end. A kernel that belongs to no context runs in its stream's, whichever is current. */
+/* UNTIMED: a capture, or no context (the driver returns an error). NO_TIMELINE: too many contexts or events.
+ * Otherwise the lock is held until launch_end. A kernel that belongs to no context runs in its stream's context, not
+ * in the current one. */
 int launch_begin(CUstream stream, uint64_t key) {
     const int mode = relaxed(RELAXED), entered = stream_enter(stream);
     int capturing = 1, token = UNTIMED;
@@ -208,8 +221,9 @@ void launch_end(int token, int failed) {
     timeline_t *l = &timeline[token];
     const batch_t *b = &l->batch[l->next % DEPTH];
     const int mode = relaxed(RELAXED);
-    (void)failed; /* its events are there and measure what it was */
-    if (b->estimated_ns >= BATCH_NS || b->unknown || b->stream == PER_THREAD || (!b->queued && is_limited(l->gpu))) close_batch(l);
+    (void)failed; /* its events exist and measure it */
+    if (b->estimated_ns >= BATCH_NS || b->unknown || b->stream == PER_THREAD || (!b->queued && is_limited(l->gpu)))
+        close_batch(l);
     let_go();
     relaxed(mode);
 }
@@ -229,7 +243,8 @@ void timing_flush_stream(CUstream stream) {
     if (!inside) {
         hold();
         for (int i = 0; i < timeline_count; i++)
-            if (timeline[i].open && timeline[i].batch[timeline[i].next % DEPTH].stream == stream) close_batch(&timeline[i]);
+            if (timeline[i].open && timeline[i].batch[timeline[i].next % DEPTH].stream == stream)
+                close_batch(&timeline[i]);
         let_go();
     }
     relaxed(mode);
@@ -251,8 +266,8 @@ static timeline_t *timeline_of(CUcontext context) {
     return NULL;
 }
 
-/* What has ended is measured still; it takes some microseconds to know. What has not ends with the context, whether the driver
- * waits for it or not: its time is taken to have been that until then. */
+/* Measures the work that has ended, which takes some microseconds to observe. Other work ends with the context,
+ * whether the driver waits for it or not; it is charged for the time until then. */
 unfinished_t timing_context_ending(CUcontext context) {
     const int mode = relaxed(RELAXED);
     unfinished_t left = {0, 0, 0};
