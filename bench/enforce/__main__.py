@@ -1,9 +1,9 @@
-"""How well slices hold: `python -m bench.enforce [--seconds 6] [--libcuda FILE] [--fake] [--json]`.
+"""Measures how well slices are enforced: `python -m bench.enforce [--seconds 6] [--libcuda FILE] [--fake] [--json]`.
 
-On the first GPU of this machine where it has one and NVML answers, else on the fake driver of tests/fakes/cuda, whose time is
-virtual: `device` says which. On a GPU it takes about ten minutes with --seconds 12, needs nobody else on it, root or
-CAP_SYS_PTRACE for the locks, and also runs the pair of `tiers` without the library (the driver's own time slicing) and under MPS
-where nvidia-cuda-mps-control is there.
+It runs on the first GPU of this machine if NVML reports one, otherwise on the fake driver of tests/fakes/cuda, whose
+time is virtual; `device` says which. On a GPU it takes about ten minutes with --seconds 12. It needs the GPU for
+itself, and root or CAP_SYS_PTRACE for the locks. There it also runs the pair of `tiers` without the library (with the
+driver's own time slicing), and under MPS if nvidia-cuda-mps-control is installed.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ KEYS = (
 
 
 def real(libcuda: str) -> Device | None:
-    """The first GPU; None where there is none."""
+    """Returns the first GPU, or None if there is none."""
     import pynvml  # noqa: PLC0415 - not needed on the fake
 
     try:
@@ -76,9 +76,9 @@ def measure(folder: Path, device: Device, seconds: int) -> dict[str, object]:
 
 def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    arguments.add_argument("--seconds", type=int, default=6, help="of each case")
+    arguments.add_argument("--seconds", type=int, default=6, help="duration of each case, in seconds")
     arguments.add_argument("--libcuda", default="libcuda.so.1")
-    arguments.add_argument("--fake", action="store_true", help="even where there is a GPU")
+    arguments.add_argument("--fake", action="store_true", help="use the fake driver even if there is a GPU")
     arguments.add_argument("--json", action="store_true")
     asked = arguments.parse_args()
     with tempfile.TemporaryDirectory(prefix="kerf-enforce-") as name:

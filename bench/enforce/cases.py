@@ -1,4 +1,4 @@
-"""What is measured. Each case gives plain figures; what is a failure is for the reader, and the tests, to say."""
+"""The benchmark's cases. Each case returns figures; the reader and the tests decide what is a failure."""
 
 from __future__ import annotations
 
@@ -23,24 +23,28 @@ MIXES = ((100, 900), (300, 700), (500, 500), (200, 300, 500))
 KERNELS_US = (500, 200, 900)
 LENGTHS_US = (2_000, 5_000, 10_000, 20_000)
 HIGH = Load(kernel_us=500, period_us=25_000, depth=40)
-"""A request of 20 ms every 25: a fifth of the GPU is idle."""
-LEAST_MILLI = 50
-"""A least share that an operator may set."""
+"""A request of 20 ms every 25 ms: a fifth of the GPU is idle."""
+FLOOR_MILLI = 50
+"""A minimum share as an operator may set it."""
 LOW = Load(kernel_us=250, depth=8)
 SHORT = (
     Load(kernel_us=100, period_us=1_250, depth=10),
     Load(kernel_us=250, period_us=3_750, depth=12),
     Load(kernel_us=500, period_us=8_125, depth=13),
 )
-"""Requests of 1, 3 and 6.5 ms that leave a fifth idle."""
+"""Requests of 1, 3 and 6.5 ms that leave a fifth of the GPU idle."""
 LONG = (Load(kernel_us=20_000), Load(kernel_us=1_000))
-"""A tenth of the GPU with launches four times as long as its part of a period, beside nine tenths with short ones."""
+"""A slice with a tenth of the GPU and launches four times as long as its window, beside one with nine tenths and short
+launches."""
 LAUNCHES = 200_000
 
 
 def memory(place: Place) -> Figures:
-    """One process along every path, and many processes of one container at once: what the calls gave, and on the fake driver what
-    the device itself had taken. The page's own sum is no witness: it is what is to be proven."""
+    """Memory limit: one process with every kind of allocation, and many processes of one container at once.
+
+    Measures the memory that the calls returned, and on the fake driver also the device's used memory. The control
+    block's own sum is not used, because it is what has to be proven.
+    """
     with place.registry() as registry:
         one = place.slice("one", memory_mib=LIMIT_MIB)
         registry.put(one)
@@ -59,15 +63,18 @@ def memory(place: Place) -> Figures:
             on_device.append(place.used_bytes())
         for process in held:
             process.communicate(timeout=60)
-    most = max(max(line["bytes"], line["again"]) for line in found)
+    max_bytes = max(max(line["bytes"], line["again"]) for line in found)
     together = sum(1 for line in results if line["result"] == 0) * each * MIB
     limit = LIMIT_MIB * MIB
     return {
-        "memory_overshoot_bytes_max": max(0, most - limit, together - limit, max(on_device, default=0) - limit),
+        "memory_overshoot_bytes_max": max(0, max_bytes - limit, together - limit, max(on_device, default=0) - limit),
         "memory_device_bytes_max": max(on_device, default=None),
-        "memory_unused_bytes_max": max(limit - min(min(line["bytes"], line["again"]) for line in found), limit - together),
-        "paths": len(found), "processes": PROCESSES,
-    }  # fmt: skip
+        "memory_unused_bytes_max": max(
+            limit - min(min(line["bytes"], line["again"]) for line in found), limit - together
+        ),
+        "paths": len(found),
+        "processes": PROCESSES,
+    }
 
 
 def _first(process: subprocess.Popen[str]) -> dict[str, Any]:
@@ -76,14 +83,17 @@ def _first(process: subprocess.Popen[str]) -> dict[str, Any]:
 
 
 def shares(place: Place, seconds: int) -> Figures:
-    """Mixes of slices that always want the GPU: how far each is from its share in any window of a second, in percent of a GPU.
-    The first window is left out: it is when they begin."""
+    """Compute shares: mixes of slices that always have work.
+
+    Measures the maximum difference from the share in any window of a second, in percent of a GPU. The first window is
+    omitted, because the processes start in it.
+    """
     errors = {_name(mix): _error_percent(place, mix, KERNELS_US, seconds) for mix in MIXES}
     return {"share_error_percent_max": max(errors.values()), "share_error_percent": errors}
 
 
 def launch_lengths(place: Place, seconds: int) -> Figures:
-    """The same where all launches of all slices are long: the window of one has no room for the other's, and nobody can stop one."""
+    """The same with long launches in all slices: a launch that runs past its window takes time of the next one."""
     return {
         "share_error_percent_by_launch_ms": {
             f"{length_us // 1000}": {
@@ -114,7 +124,7 @@ def _error_percent(place: Place, mix: tuple[int, ...], kernels_us: tuple[int, ..
 
 
 def long_launches(place: Place, seconds: int) -> Figures:
-    """The same of a tenth whose launches are longer than its part of a period; one of them more or less is 2 % of a second."""
+    """The same for a tenth whose launches are longer than its window; one launch more or less is 2 % of a second."""
     with place.registry() as registry:
         slices = [place.slice(f"s{milli}", milli, memory_mib=1024) for milli in (100, 900)]
         for slice_ in slices:
@@ -124,13 +134,19 @@ def long_launches(place: Place, seconds: int) -> Figures:
         )
     windows = {milli: said[slice_.key]["done_ns"][1:] for slice_, milli in zip(slices, (100, 900), strict=True)}
     return {
-        "long_share_error_percent": {str(milli // 10): round(max(abs(ns / 1e7 - milli / 10) for ns in done), 3) for milli, done in windows.items()},
-        "long_share_mean_percent": {str(milli // 10): round(sum(done) / len(done) / 1e7, 2) for milli, done in windows.items()},
-    }  # fmt: skip
+        "long_share_error_percent": {
+            str(milli // 10): round(max(abs(ns / 1e7 - milli / 10) for ns in done), 3)
+            for milli, done in windows.items()
+        },
+        "long_share_mean_percent": {
+            str(milli // 10): round(sum(done) / len(done) / 1e7, 2) for milli, done in windows.items()
+        },
+    }
 
 
 def tiers(place: Place, seconds: int) -> Figures:
-    """A request-serving slice that leaves a fifth of the GPU idle, alone and beside a greedy one of lower priority."""
+    """A slice that serves requests and leaves a fifth of the GPU idle, alone and beside a busy slice of lower
+    priority."""
     with place.registry() as registry:
         high = place.slice("high", priority=100, memory_mib=1024)
         registry.put(high)
@@ -143,13 +159,18 @@ def tiers(place: Place, seconds: int) -> Figures:
         "high_p99_loss_percent": round(100 * (with_low["p99_ns"] / alone["p99_ns"] - 1), 3),
         "high_p50_loss_percent": round(100 * (with_low["p50_ns"] / alone["p50_ns"] - 1), 3),
         "low_percent_of_idle": round(100 * sum(got) / len(got) / idle_ns, 1),
-        "high_request_ms": HIGH.kernel_us * HIGH.depth / 1000, "high_alone_p99_ms": alone["p99_ns"] / 1e6, "high_p99_ms": with_low["p99_ns"] / 1e6,
-    }  # fmt: skip
+        "high_request_ms": HIGH.kernel_us * HIGH.depth / 1000,
+        "high_alone_p99_ms": alone["p99_ns"] / 1e6,
+        "high_p99_ms": with_low["p99_ns"] / 1e6,
+    }
 
 
 def requests(place: Place, seconds: int) -> Figures:
-    """Short requests beside a greedy one of lower priority: without a least share, where it must be out of the way in time, and with
-    one of a twentieth, which it gets even so."""
+    """Short requests beside a busy slice of lower priority.
+
+    Without a minimum share, the slice of lower priority must end its work before the next request. With a minimum share
+    of a twentieth, it gets that share nevertheless.
+    """
     usual, found = place.policy, {}
     for load in SHORT:
         with place.registry() as registry:
@@ -157,7 +178,7 @@ def requests(place: Place, seconds: int) -> Figures:
             registry.put(high)
             alone = place.together(registry, {high.key: load}, seconds)[high.key]
         row: Figures = {"alone_p99_ms": alone["p99_ns"] / 1e6}
-        for name, milli in (("", 0), ("_with_least", LEAST_MILLI)):
+        for name, milli in (("", 0), ("_with_least", FLOOR_MILLI)):
             place.policy = msgspec.structs.replace(usual, least_milli=milli)
             try:
                 with_low, greedy = _beside(place, load, seconds)
@@ -185,7 +206,7 @@ def _beside(place: Place, load: Load, seconds: int) -> tuple[dict[str, Any], dic
 
 
 def least(place: Place, seconds: int) -> Figures:
-    """What a least share gives the lower one where the higher never rests."""
+    """The minimum share of a slice beside a slice of higher priority that is always busy."""
     usual = place.policy
     place.policy = msgspec.structs.replace(usual, least_milli=100)
     try:
@@ -205,19 +226,21 @@ def least(place: Place, seconds: int) -> Figures:
 
 
 def hook(place: Place) -> Figures:
-    """What a launch costs more with the library in front, where nothing is limited and nobody else is there; over a driver that
-    does nothing, by the real clock."""
+    """The additional time per launch with the library, without limits and without other slices.
+
+    Measured on a driver that does nothing, with the real clock.
+    """
     null = str(place.folder / "null.so")
     with place.registry() as registry:
         free = place.slice("free")
         registry.put(free)
         runs: dict[bool, list[float]] = {True: [], False: []}
         for _ in range(5):
-            for ours in (True, False):
+            for interposed in (True, False):
                 process = place.start(
-                    ["launch", str(LAUNCHES)], registry.folder(free.key) if ours else None, libcuda=null
+                    ["launch", str(LAUNCHES)], registry.folder(free.key) if interposed else None, libcuda=null
                 )
-                runs[ours].append(last_line(process)["ns_per_launch"])
+                runs[interposed].append(last_line(process)["ns_per_launch"])
     return {
         "hook_ns_per_launch": round(max(0.0, min(runs[True]) - min(runs[False])), 2),
         "null_launch_ns": min(runs[False]),
@@ -225,8 +248,11 @@ def hook(place: Place) -> Figures:
 
 
 def locks(place: Place) -> Figures:
-    """Processes that an agent has locked, after it was killed, frozen, and killed together with its worker: how many still are,
-    when its successor, where it needs one, has begun."""
+    """Process locks: counts the processes that stay locked after the agent that locked them has failed.
+
+    The agent is killed, frozen, or killed together with its worker; in the last case its successor starts before the
+    count.
+    """
     left, times = 0, []
     for how in ("killed", "frozen", "all killed"):
         place.cases += 1
@@ -234,7 +260,7 @@ def locks(place: Place) -> Figures:
             place.start(Load(kernel_us=500).words(0, 600_000), None, client=client, clients=2) for client in range(2)
         ]
         try:
-            time.sleep(1.0 if place.device.fake else 5.0)  # a bench: they have to be at work
+            time.sleep(1.0 if place.device.fake else 5.0)  # the processes must be at work
             left += _after(place, [victim.pid for victim in victims], how, times)
         finally:
             for victim in victims:
@@ -283,7 +309,10 @@ def _children(pid: int) -> list[str]:
 
 
 def _successor(place: Place, environment: dict[str, str], journal: Any) -> None:
-    script = "import asyncio, sys; from pathlib import Path; from services.node_agent.strategies.locks import Locks; l = Locks(sys.argv[1], Path(sys.argv[2])); asyncio.run(l.start())"
+    script = (
+        "import asyncio, sys; from pathlib import Path; from services.node_agent.strategies.locks import Locks; "
+        "l = Locks(sys.argv[1], Path(sys.argv[2])); asyncio.run(l.start())"
+    )
     subprocess.run(
         [sys.executable, "-c", script, place.device.libcuda, str(journal)],
         env=environment,
@@ -293,7 +322,10 @@ def _successor(place: Place, environment: dict[str, str], journal: Any) -> None:
 
 
 def _state(place: Place, environment: dict[str, str], pid: int) -> int:
-    """0 runs, 1 locked, by the driver's word."""
-    script = "import ctypes, sys; d = ctypes.CDLL(sys.argv[1]); s = ctypes.c_int(-1); d.cuInit(0); d.cuCheckpointProcessGetState(int(sys.argv[2]), ctypes.byref(s)); print(s.value)"
+    """Returns the process's state as the driver reports it: 0 running, 1 locked."""
+    script = (
+        "import ctypes, sys; d = ctypes.CDLL(sys.argv[1]); s = ctypes.c_int(-1); d.cuInit(0); "
+        "d.cuCheckpointProcessGetState(int(sys.argv[2]), ctypes.byref(s)); print(s.value)"
+    )
     command = [sys.executable, "-c", script, place.device.libcuda, str(pid)]
     return int(subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout)

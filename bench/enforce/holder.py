@@ -1,4 +1,7 @@
-"""An agent that locks processes and is then killed or frozen by the bench: `python -m bench.enforce.holder LIBCUDA JOURNAL PID...`."""
+"""An agent that locks processes until the benchmark kills or freezes it.
+
+Usage: `python -m bench.enforce.holder LIBCUDA JOURNAL PID...`.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from services.node_agent.strategies.locks import Locks
 
 
 async def hold(library: str, journal: str, *pids: str) -> None:
-    """Says how long the first lock and its unlock took, in microseconds, when all are locked."""
+    """Locks all processes, then prints how long the first lock and its unlock took, in microseconds."""
     locks = Locks(library, Path(journal), patience_ms=500)
     await locks.start()
     times = [time.perf_counter()]

@@ -1,4 +1,5 @@
-"""The same pair of loads without us, on a real GPU: the driver's own time slicing, and MPS where it is there."""
+"""The same pair of loads without Kerf, on a real GPU: with the driver's own time slicing, and with MPS if it is
+installed."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ CONTROL = "nvidia-cuda-mps-control"
 
 
 def compare(place: Place, seconds: int) -> dict[str, Any]:
-    """By way of sharing: the high one's throughput and tail beside a greedy one, against alone."""
+    """Returns, by way of sharing, the high-priority load's throughput and latency, alone and beside a busy load."""
     alone = pair(place, seconds, {}, low=False)
     found = {"alone": alone, "time slicing": pair(place, seconds, {})}
     if shutil.which(CONTROL):

@@ -1,4 +1,4 @@
-"""Where the bench runs: the interposer built for it, a driver, pages of containers, and processes in them."""
+"""The benchmark's environment: the interposer, a driver, control blocks of containers, and processes in them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parents[2]
 FAKE_UUID = "GPU-00000000-0000-0000-0000-000000000001"
 FAKE_START_NS = 2_000_000_000
 LEAD_NS = 4_000_000_000
-"""So long until processes on a real GPU begin together: contexts take seconds."""
+"""Lead time before processes on a real GPU begin together, because contexts take seconds."""
 
 
 @dataclass
@@ -40,7 +40,7 @@ class Device:
 
 @dataclass
 class Load:
-    """A process's work: requests of `depth` kernels of `kernel_us`, every `period_us` (0: without a pause)."""
+    """A process's work: a request of `depth` kernels of `kernel_us` every `period_us` (0: without a pause)."""
 
     kernel_us: int
     period_us: int = 0
@@ -63,26 +63,26 @@ class Place:
         return self.folder / "test" / "libkerf.so"
 
     def clock(self) -> int:
-        """On the fake driver the agent's sign of life is never stale: its time is not ours."""
+        """Returns nanoseconds for heartbeats. On the fake driver, whose time is virtual, a heartbeat is never stale."""
         return 1 << 62 if self.device.fake else time.monotonic_ns()
 
     @contextlib.contextmanager
     def registry(self) -> Iterator[SliceRegistry]:
-        """A node's pages of one case, with an agent's heart."""
+        """The slice registry of one case, with heartbeats."""
         self.cases += 1
         made, stop = SliceRegistry(self.folder / f"case-{self.cases}", self.policy, self.clock), threading.Event()
 
-        def beats() -> None:
+        def heartbeats() -> None:
             while not stop.wait(0.5):
-                made.beat()
+                made.heartbeat()
 
-        heart = threading.Thread(target=beats)
-        heart.start()
+        thread = threading.Thread(target=heartbeats)
+        thread.start()
         try:
             yield made
         finally:
             stop.set()
-            heart.join()
+            thread.join()
             made.close()
 
     def slice(self, name: str, compute_milli: int = 0, memory_mib: int = 0, priority: int = 0) -> Slice:
@@ -90,7 +90,8 @@ class Place:
         return Slice(uid=name, container="c", strategy="interposer", parts=(part,), priority=priority)
 
     def calibrate(self) -> None:
-        """Once, while nobody else is on the GPU. On the fake driver a kernel takes exactly what it says."""
+        """Calibrates the kernel once, while the GPU is idle. On the fake driver a kernel takes exactly the given
+        time."""
         if not self.device.fake:
             known = last_line(self.start(["calibrate", "10000000"], None))
             self.calibration = {"KERF_PROBE_STEPS_PER_NS": str(known["steps_per_ns"])}
@@ -108,17 +109,19 @@ class Place:
         libcuda: str = "",
         more: Mapping[str, str] = {},
     ) -> subprocess.Popen[str]:
-        """A process in the container whose page that is, or in none: then nothing is in front of the driver."""
+        """Starts a process in the container of that control block. None: without the interposer."""
         world = {
             "KERF_FAKE_CUDA": str(self.folder / f"world-{self.cases}"),
             "KERF_FAKE_CUDA_CLIENT": str(client),
             "KERF_FAKE_CUDA_CLIENTS": str(clients),
         }
-        ours = {} if control_block is None else {"LD_PRELOAD": str(self.library), "KERF_DIRECTORY": str(control_block)}
+        container = (
+            {} if control_block is None else {"LD_PRELOAD": str(self.library), "KERF_DIRECTORY": str(control_block)}
+        )
         command = [str(self.folder / "probe"), libcuda or self.device.libcuda, *words]
         return subprocess.Popen(
             command,
-            env=os.environ | world | self.calibration | ours | more,
+            env=os.environ | world | self.calibration | container | more,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -126,8 +129,11 @@ class Place:
         )
 
     def used_bytes(self) -> int:
-        """What the fake device of this case has taken, by its own word: asked by a process that no library stands in front of."""
-        script = "import ctypes, sys; d = ctypes.CDLL(sys.argv[1]); d.kerf_fake_used_bytes.restype = ctypes.c_uint64; print(d.kerf_fake_used_bytes(0))"
+        """Returns the used memory of this case's fake device, read by a process without the interposer."""
+        script = (
+            "import ctypes, sys; d = ctypes.CDLL(sys.argv[1]); d.kerf_fake_used_bytes.restype = ctypes.c_uint64; "
+            "print(d.kerf_fake_used_bytes(0))"
+        )
         asked = subprocess.run(
             [sys.executable, "-c", script, self.device.libcuda],
             env=os.environ | {"KERF_FAKE_CUDA": str(self.folder / f"world-{self.cases}")},
@@ -140,7 +146,8 @@ class Place:
     def together(
         self, registry: SliceRegistry | None, loads: Mapping[Key, Load], seconds: int
     ) -> dict[Key, dict[str, Any]]:
-        """Runs them at once, each in its page where there is a board; what each says."""
+        """Runs the loads at the same time, with the control blocks of the registry if there is one. Returns their
+        results."""
         if registry is None:
             self.cases += 1
         at_ns, running = self.begin(), {}
@@ -153,7 +160,7 @@ class Place:
 
 
 def lines(process: subprocess.Popen[str]) -> list[dict[str, Any]]:
-    """What it says until it ends. Ends the bench where it fails."""
+    """Returns the lines that the process prints until it ends. Exits the benchmark if the process fails."""
     out, errors = process.communicate(timeout=600)
     if process.returncode:
         raise SystemExit(f"the probe ended with {process.returncode}: {errors.strip()[-400:]}")
@@ -165,7 +172,7 @@ def last_line(process: subprocess.Popen[str]) -> dict[str, Any]:
 
 
 def build(folder: Path, *, fake: bool) -> None:
-    """The interposer, its probe, a driver that does nothing and, where asked for, one without a GPU."""
+    """Builds the interposer, its probe, a driver that does nothing and, if requested, the fake driver."""
     for source in ("services/node_agent/interposer", *(["tests/fakes/cuda"] if fake else [])):
         subprocess.run(["make", "-s", "-C", str(ROOT / source), f"BUILD={folder}"], check=True)
     null = [

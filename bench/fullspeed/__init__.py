@@ -1,1 +1,2 @@
-"""How long high-priority work waits for its full speed on a node full of low-priority slices, by what those give up."""
+"""Measures how long high-priority work waits for full speed on a node full of low-priority slices, by suspension
+action."""

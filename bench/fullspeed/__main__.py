@@ -1,20 +1,22 @@
-"""High-priority work arrives at a node full of low-priority slices: the time until it runs at full speed, by what those give up.
+"""High-priority work arrives at a node full of low-priority slices: the time until it runs at full speed, by action.
 
     python -m bench.fullspeed [--runs 20] [--actions throttle,pause,checkpoint,evict] [--json]
 
-Real C programs under the interposer on the fake driver (tests/fakes/cuda), and the agent's own core, device gate, pages and suspension
-over a real NATS. Four slices of 250 per mille each launch kernels of 1 ms without end; the one that arrives is granted 900.
+Real C programs run with the interposer on the fake driver (tests/fakes/cuda), with the agent's own core, device gate,
+control blocks and suspension, over a real NATS server. Four slices of 250 per mille each launch kernels of 1 ms without
+end; the arriving work is granted 900 per mille.
 
-Counted is from the order (a grant said to the agent with `suspension`, to all four at once; for evict the SIGTERM) to the beginning of
-the first of three windows of 100 ms in a row in which the arriving work has at least 95 % of what it has alone on the node. In between:
-the agent's work with its durable checkpoint, for `checkpoint` the driver's copy to the host at an assumed 10 GiB/s, the hand-over of
-the new slice, and the program's first calls. For `evict` also the step that a program finishes when it is told to end (100 kernels, while
-the others still run), and the agent's look once a second for containers that have gone. Not counted, for any action: placement, the
-API server, the kubelet, image and start of the new container (its process stands ready and waits).
+The measured time begins with the order: the grant with `suspension` that all four slices get at once, or the SIGTERM
+for evict. It ends at the beginning of the first of three consecutive windows of 100 ms in which the arriving work has
+at least 95 % of its throughput alone on the node. It includes the agent's work with its durable checkpoint, the
+driver's copy to the host for `checkpoint` at an assumed 10 GiB/s, the hand-over of the new slice, and the program's
+first calls. For `evict` it also includes the step that a program finishes after SIGTERM (100 kernels, while the others
+still run), and the agent's check once a second for containers that have ended. It does not include placement, the API
+server, the kubelet, the image and the start of the new container (its process is started before and waits).
 
-The clock is the fake driver's virtual one, which is held back to the pace of the real one: what the agent does takes the real time that it
-takes, and what the GPU does the virtual time that it would. `clock_least` is the worst run's virtual by real time; below 1 the machine
-was too slow, and the agent's part appears so much shorter.
+The clock is the fake driver's virtual clock, which does not run faster than the real one: the agent's work takes real
+time, and the GPU's work virtual time. `clock_least` is the minimum of virtual time by real time over all runs; below 1
+the machine was too slow, and the agent's part appears shorter by that factor.
 """
 
 from __future__ import annotations
@@ -43,17 +45,17 @@ from shared.model.suspension import Suspension
 LOWS, LOW_MILLI, LOW_KERNEL_US, LOW_STEP = 4, 250, 1000, 100
 HIGH_MILLI, HIGH_MIB, HIGH_KERNEL_US = 900, GPU_MIB // 2, 500
 KEEPS_MILLI = 25
-"""Of each throttled slice: all together they keep what the new one does not ask for."""
+"""What each throttled slice keeps: together, the share that the new slice does not request."""
 WARM_NS = 300_000_000
 MEMORY_MIB = {"throttle": 384, "pause": 384, "checkpoint": GPU_MIB // LOWS, "evict": GPU_MIB // LOWS}
-"""Of each low slice. Where memory has to be given up the GPU is full of it."""
+"""Memory of each low-priority slice. For actions that give up memory, the slices fill the GPU."""
 ACTIONS = tuple(MEMORY_MIB)
 RUN_MS = 900
-"""So long the new work runs, from its hand-over on."""
+"""How long the new work runs after its hand-over."""
 
 
 class Run:
-    """One arrival, from an empty node to an empty node."""
+    """One arrival of high-priority work. It starts and ends with an empty node."""
 
     def __init__(self, pods: Pods, number: int) -> None:
         self._pods, self._number = pods, number
@@ -67,7 +69,8 @@ class Run:
             await self._clean()
 
     async def after(self, action: str) -> tuple[list[int], int, float]:
-        """When the new work's kernels were done, when the order was given, and the clock's pace: virtual by real time."""
+        """Returns the end times of the new work's kernels, the time of the order, and the clock's pace: virtual by real
+        time."""
         pods = self._pods
         try:
             await self._fill(MEMORY_MIB[action])
@@ -106,7 +109,7 @@ class Run:
         return [int(line) for line in out.split()]
 
     async def _evict(self) -> None:
-        """As the kubelet: told to end, and seen to have ended by the agent, which looks at its own pace."""
+        """Sends SIGTERM, as the kubelet does, and lets the agent notice the end at its own interval."""
         phase_s = random.random() * LOOK_S
         for process in self._lows.values():
             process.send_signal(signal.SIGTERM)
@@ -141,7 +144,7 @@ async def measure(folder: Path, runs: int, actions: tuple[str, ...]) -> dict[str
                 took_ns = full_speed_ns(done, since_ns, alone_per_s)
                 if took_ns is None:
                     raise SystemExit(
-                        f"after {action} the new work had not its full speed within {RUN_MS} ms of its start"
+                        f"after {action} the new work did not reach full speed within {RUN_MS} ms of its start"
                     )
                 times.append(took_ns / 1e6)
                 print(f"{action} {len(times)}/{runs}: {times[-1]:.0f} ms", file=sys.stderr, flush=True)
@@ -156,7 +159,7 @@ async def measure(folder: Path, runs: int, actions: tuple[str, ...]) -> dict[str
 
 def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    arguments.add_argument("--runs", type=int, default=20, help="of each action")
+    arguments.add_argument("--runs", type=int, default=20, help="number of runs of each action")
     arguments.add_argument("--actions", default=",".join(ACTIONS))
     arguments.add_argument("--json", action="store_true")
     asked = arguments.parse_args()

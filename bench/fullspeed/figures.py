@@ -1,4 +1,4 @@
-"""When work runs at full speed, from the times at which its kernels were done. Pure."""
+"""Computes when work runs at full speed, from the end times of its kernels. Pure."""
 
 from __future__ import annotations
 
@@ -9,14 +9,17 @@ WINDOW_NS, WINDOWS, PART = 100_000_000, 3, 0.95
 
 
 def rate_per_s(done_ns: Sequence[int], after_ns: int) -> float:
-    """Of those after that time, which the first ones end."""
+    """Returns the kernels per second after that time. The first kernel after it only marks the beginning."""
     first = bisect_left(done_ns, after_ns)
     return (len(done_ns) - 1 - first) * 1e9 / (done_ns[-1] - done_ns[first])
 
 
 def full_speed_ns(done_ns: Sequence[int], since_ns: int, alone_per_s: float, step_ns: int = 1_000_000) -> int | None:
-    """How long after `since_ns` the first of three windows in a row begins of which each has 95 % of what it has alone; None where
-    there is none. Looked at in steps of 1 ms."""
+    """Returns the nanoseconds from `since_ns` to the first of three consecutive windows with 95 % of the throughput
+    alone.
+
+    Returns None if there are no such windows. The resolution is `step_ns`.
+    """
     enough = alone_per_s * PART * WINDOW_NS / 1e9
     at = since_ns
     while done_ns and at + WINDOWS * WINDOW_NS <= done_ns[-1]:
@@ -28,6 +31,6 @@ def full_speed_ns(done_ns: Sequence[int], since_ns: int, alone_per_s: float, ste
 
 
 def percentile(values: Sequence[float], part: float) -> float:
-    """The least of the values that so large a part of them does not exceed."""
+    """Returns the smallest value that is not exceeded by that part of the values."""
     ordered = sorted(values)
     return ordered[max(0, -(-int(part * 1000) * len(ordered) // 1000) - 1)]

@@ -1,4 +1,5 @@
-"""The node: an agent's own core, pages and suspension on a real bus, and programs in its slices on the fake driver."""
+"""The node: an agent's own core, control blocks and suspension on a real bus, and programs in its slices on the fake
+driver."""
 
 from __future__ import annotations
 
@@ -30,12 +31,12 @@ from shared.service import Context, Service, running
 NODE, MAIN = "n1", "main"
 GPU_MIB = 4096
 COPY_MIB_PER_S = 10_240
-"""Assumed of a checkpoint: what PCIe 4.0 carries to pageable memory, by half."""
+"""Assumed speed of a checkpoint: half of what PCIe 4.0 transfers to pageable memory."""
 PACE_US = 250
 
 
 class Pods:
-    """Pods as placement and the kubelet see them: granted over the bus, started through the device gate, and gone."""
+    """Pods as placement and the kubelet see them: granted over the bus, started through the device gate, and ended."""
 
     def __init__(self, ctx: Context, door: NodeDoor, folder: Path) -> None:
         self._ctx, self.door, self._folder = ctx, door, folder
@@ -43,7 +44,7 @@ class Pods:
         self._driver.kerf_virtual_now.restype = ctypes.c_uint64
 
     def now_ns(self) -> int:
-        """Virtual. This process looks at the clock and takes no part in it."""
+        """Returns the virtual time. This process reads the virtual clock but is not one of its clients."""
         return int(self._driver.kerf_virtual_now())
 
     async def say(
@@ -62,7 +63,7 @@ class Pods:
         return answer
 
     async def admit(self, name: str, memory_mib: int, compute_milli: int) -> None:
-        """Its page stands: the gate has let it start."""
+        """Starts a container through the device gate, so that its control block exists."""
         await self.say(name, memory_mib, compute_milli)
         order = await self.door.start_container(uid_of(name), MAIN)
         if isinstance(order, m.RefuseStart):
@@ -72,11 +73,10 @@ class Pods:
         self.door.strategies.edits(order, grant)
 
     def run(self, name: str, *words: object) -> subprocess.Popen[str]:
-        """A program in the pod's container; its page has to stand when it first calls the driver."""
-        page = self._folder / "run" / "slices" / f"{uid_of(name)}-{MAIN}"
-        return self._start(
-            name, {"LD_PRELOAD": str(self._folder / "test" / "libkerf.so"), "KERF_DIRECTORY": str(page)}, *words
-        )
+        """Starts a program in the pod's container. The control block must exist when it first calls the driver."""
+        control_block = self._folder / "run" / "slices" / f"{uid_of(name)}-{MAIN}"
+        library = self._folder / "test" / "libkerf.so"
+        return self._start(name, {"LD_PRELOAD": str(library), "KERF_DIRECTORY": str(control_block)}, *words)
 
     def pace(self) -> subprocess.Popen[str]:
         return self._start("pace", {}, "pace", PACE_US)
@@ -93,7 +93,7 @@ class Pods:
         return process
 
     async def gone(self, name: str) -> None:
-        """What the agent does when it sees that nothing of the pod runs any more, and placement has heard of its end."""
+        """Does what the agent does when no process of the pod runs any more, and placement knows of its end."""
         await self.door.handle(m.ReleaseCame(NodeRelease(term=1, uid=uid_of(name), grant_id=f"g-{name}")))
         await self.door.end_container(uid_of(name), MAIN)
         await self.door.handle(m.ReleasesBooked((f"g-{name}",)))
@@ -103,7 +103,7 @@ class Pods:
 
 @contextlib.asynccontextmanager
 async def node(folder: Path) -> AsyncIterator[Pods]:
-    """An agent whose node has one GPU of the fake driver, its clock paced by the real one."""
+    """An agent whose node has one GPU of the fake driver. The virtual clock does not run faster than the real one."""
     for place in ("kubelet", "cgroup", "run"):
         (folder / place).mkdir()
     (folder / "boot_id").write_text("boot\n")
@@ -155,11 +155,11 @@ async def node(folder: Path) -> AsyncIterator[Pods]:
 
 
 async def _nobody() -> None:
-    """Nobody hears what the node offers."""
+    """Ignores what the node offers."""
 
 
 def world(folder: Path) -> dict[str, str]:
-    """The fake driver's settings, for this process and all that it starts."""
+    """Returns the fake driver's settings, for this process and its children."""
     return {
         "KERF_FAKE_CUDA": str(folder / "world"),
         "KERF_FAKE_CUDA_MIB": str(GPU_MIB),
@@ -168,7 +168,7 @@ def world(folder: Path) -> dict[str, str]:
 
 
 def build(folder: Path) -> None:
-    """The interposer, the fake driver and the programs."""
+    """Builds the interposer, the fake driver and the programs."""
     for source in ("services/node_agent/interposer", "tests/fakes/cuda"):
         subprocess.run(["make", "-s", "-C", str(ROOT / source), f"BUILD={folder}"], check=True)
     source = str(Path(__file__).with_name("programs.c"))

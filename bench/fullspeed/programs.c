@@ -1,12 +1,15 @@
 /* Programs on the fake driver, in its virtual time.
  *
- *   programs LIBCUDA low MIB KERNEL_US STEP   takes memory, says so, and then launches without end, STEP kernels at a time. Told to end
- *                                             (SIGTERM), it finishes its step
- *   programs LIBCUDA high MIB KERNEL_US MS    waits for a line on its input; then takes memory and runs one kernel after another for
- *                                             MS, and says when each was done, in ns
- *   programs LIBCUDA pace STEP_US             lets virtual time go no faster than real time. While it waits for the real clock it is
- *                                             its turn, so the virtual one stands still. Where the machine is too slow for that the
- *                                             virtual one falls back, and is not hurried after by more than 5 ms */
+ *   programs LIBCUDA low MIB KERNEL_US STEP
+ *       Allocates memory, prints a line, and launches without end, STEP kernels at a time. After SIGTERM it finishes
+ *       its step.
+ *   programs LIBCUDA high MIB KERNEL_US MS
+ *       Waits for a line on its input; then allocates memory, runs one kernel after another for MS, and prints the end
+ *       time of each, in ns.
+ *   programs LIBCUDA pace STEP_US
+ *       Keeps virtual time from running faster than real time. While it waits for the real clock, virtual time stands
+ *       still, because it is this client's turn. On a machine that is too slow, virtual time falls behind, and catches
+ *       up by 5 ms at most. */
 #define _GNU_SOURCE
 #include "../../services/node_agent/interposer/driver.h"
 #include <dlfcn.h>
@@ -17,7 +20,7 @@
 #include <string.h>
 #include <time.h>
 
-enum { BEHIND_NS = 5000000 }; /* what a late wake-up of a busy machine costs is made up for */
+enum { BEHIND_NS = 5000000 }; /* a late wake-up on a busy machine is made up for */
 
 typedef CUresult (*call_t)();
 static void *library;
@@ -52,7 +55,8 @@ static CUfunction work(const char *mib, const char *kernel_us) {
     return found;
 }
 static void run(CUfunction f, int kernels) {
-    for (int i = 0; i < kernels; i++) MUST("cuLaunchKernel", f, 1u, 1u, 1u, 1u, 1u, 1u, 0u, (CUstream)0, (void **)NULL, (void **)NULL);
+    for (int i = 0; i < kernels; i++) MUST("cuLaunchKernel", f, 1u, 1u, 1u, 1u, 1u, 1u, 0u, (CUstream)0, (void **)NULL,
+        (void **)NULL);
     MUST("cuCtxSynchronize");
 }
 

@@ -20,11 +20,11 @@ def alone(name: str, tmp_path: Path, *more: str) -> list[str]:
     return subprocess.run([str(program)], check=True, capture_output=True, text=True, timeout=30).stdout.split()
 
 
-def test_a_slot_that_was_given_anew_during_a_repair_keeps_its_charge(tmp_path: Path) -> None:
+def test_a_slot_that_a_new_process_takes_during_a_repair_keeps_its_charge(tmp_path: Path) -> None:
     """Else its memory is on the device and not in the account, and the account falls below zero when it is freed."""
     assert alone("reclaim_race", tmp_path) == [str(10 << 30), "0"]
 
 
-def test_who_is_shrunk_between_the_look_at_its_limit_and_its_count_gets_nothing_more(tmp_path: Path) -> None:
+def test_an_allocation_fails_if_the_limit_is_lowered_between_its_check_and_its_count(tmp_path: Path) -> None:
     """The agent has seen that it fits, and others have the rest by then."""
     assert alone("shrink_race", tmp_path, "-Wl,--wrap=pthread_mutex_lock") == ["0", "0", "0"]

@@ -23,7 +23,7 @@ def test_a_closed_gate_opens_by_itself_when_the_agent_is_gone(built: Path, tmp_p
     assert abs(sum(got) - (5_000_000_000 - STALE_NS)) < 20_000_000
 
 
-def test_an_old_heartbeat_holds_nobody(built: Path, tmp_path: Path) -> None:
+def test_a_stale_heartbeat_blocks_no_container(built: Path, tmp_path: Path) -> None:
     node = Node(built, tmp_path / "node", clients=1)
     container = node.container("a", Rules(gpus=(GpuRule(uuid=UUID, gate_closed=True),)), now_ns=1)
     container.control_block.heartbeat()
@@ -31,7 +31,9 @@ def test_an_old_heartbeat_holds_nobody(built: Path, tmp_path: Path) -> None:
     assert node_later[0] == 4
 
 
-def test_a_peer_that_died_at_work_holds_the_low_one_only_as_long_as_it_said(built: Path, tmp_path: Path) -> None:
+def test_a_peer_that_died_at_work_blocks_the_low_tier_only_until_its_signal_expires(
+    built: Path, tmp_path: Path
+) -> None:
     node = Node(built, tmp_path / "node", clients=1)
     high = ("high", "main")
     control_block = ControlBlock(node.folder / folder_name(high), lambda: 0)
@@ -46,7 +48,7 @@ def test_a_peer_that_died_at_work_holds_the_low_one_only_as_long_as_it_said(buil
     assert got[1] > 980_000_000
 
 
-def test_without_a_page_there_is_no_gpu_at_all(built: Path, tmp_path: Path) -> None:
+def test_without_a_control_block_there_is_no_gpu(built: Path, tmp_path: Path) -> None:
     node = Node(built, tmp_path / "node")
     container = node.container("a", Rules(gpus=(GpuRule(uuid=UUID),)))
     (container.control_block.folder / "orders").unlink()
@@ -57,7 +59,7 @@ def test_without_a_page_there_is_no_gpu_at_all(built: Path, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("damage", ["short", "another version"])
-def test_a_page_that_is_not_whole_gives_no_gpu(built: Path, tmp_path: Path, damage: str) -> None:
+def test_a_damaged_control_block_gives_no_gpu(built: Path, tmp_path: Path, damage: str) -> None:
     node = Node(built, tmp_path / "node")
     container = node.container("a", Rules(gpus=(GpuRule(uuid=UUID),)))
     file = container.control_block.folder / "counters"

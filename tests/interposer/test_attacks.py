@@ -24,7 +24,7 @@ Limited = Callable[[int], Container]
 @pytest.mark.parametrize(
     "way", ["versioned", "namespace", "import", "suspended", "partly", "sparse", "ipc", "retain", "unlock", "daemon"]
 )
-def test_the_way_leads_to_no_more_than_the_limit(limited: Limited, way: str) -> None:
+def test_the_attack_gets_no_more_than_the_limit(limited: Limited, way: str) -> None:
     (most,) = limited(LIMIT).run("attack", way)
     assert most <= LIMIT
 
@@ -39,13 +39,13 @@ def test_the_pool_of_another_gpu_is_charged_to_that_gpu(built: Path, tmp_path: P
     assert node.container("one", Rules(gpus=(first,))).run("attack", "pool") == [0]
 
 
-def test_no_older_form_of_a_call_that_is_counted_is_had_by_name_or_by_version(limited: Limited) -> None:
+def test_older_forms_of_counted_calls_are_not_found_by_name_or_by_version(limited: Limited) -> None:
     """The fake exports them, as drivers do, and they would take memory there."""
     working, used = limited(LIMIT).run("attack", "first")
     assert (working, used) == (0, 0)
 
 
-def test_a_form_of_a_counted_call_that_is_younger_than_the_library_is_had_neither_and_waits_pass(
+def test_newer_forms_of_counted_calls_are_not_found_and_newer_waits_pass(
     limited: Limited,
 ) -> None:
     """Ours in its place would be called with other arguments."""
@@ -70,14 +70,16 @@ def test_each_further_context_of_a_process_is_charged_like_the_first(built: Path
 
 
 @pytest.mark.parametrize("way", ["environment", "scribble", "remap", "inside"])
-def test_what_cannot_be_stopped_shows_as_more_on_the_device_than_in_the_page(limited: Limited, way: str) -> None:
+def test_an_attack_that_cannot_be_stopped_shows_as_more_memory_on_the_device_than_counted(
+    limited: Limited, way: str
+) -> None:
     container = limited(LIMIT)
     (truth,) = container.run("attack", way)
     assert truth > LIMIT, "the fake lets it through, as a device would"
     assert container.read().gpus[0].peak_bytes <= LIMIT, "and the page cannot account for it"
 
 
-def test_a_program_that_nothing_stands_in_front_of_shows_in_the_same_way(limited: Limited) -> None:
+def test_a_program_without_the_interposer_shows_in_the_same_way(limited: Limited) -> None:
     """Static binaries, raw ioctl, Vulkan: to the page they are one thing."""
     container = limited(LIMIT)
     count, most, _, _ = numbers(container.node.bare("paths", "cuMemAlloc", str(8 * MIB)))
@@ -110,9 +112,7 @@ def test_the_linkers_own_list_holds_without_an_environment(limited: Limited, bui
     assert int(done.stdout) == LIMIT // (8 * MIB) * 8 * MIB
 
 
-def test_the_variable_that_tests_use_means_nothing_to_the_library_that_is_shipped(
-    limited: Limited, built: Path
-) -> None:
+def test_the_shipped_library_ignores_the_variable_that_tests_use(limited: Limited, built: Path) -> None:
     container = limited(1 << 40)
     program = container.start("view", LD_PRELOAD=str(built / "kerf" / "libkerf.so"))
     words = program.communicate(timeout=60)[1]

@@ -14,7 +14,7 @@ DEVICE_MIB = 50
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_what_the_driver_refuses_is_not_charged(built: Path, tmp_path: Path, path: str) -> None:
+def test_an_allocation_that_the_driver_refuses_is_not_charged(built: Path, tmp_path: Path, path: str) -> None:
     """The device is full before the slice is, as where others have more than they were given."""
     node = Node(built, tmp_path / "node", mib=DEVICE_MIB)
     container = node.container("a", Rules(gpus=(GpuRule(uuid=UUID, memory_limit_bytes=LIMIT),)))

@@ -17,12 +17,12 @@ def test_two_processes_that_both_have_work_are_time_sliced_evenly(built: Path, t
         assert all(abs(got - 500_000_000) < 10_000_000 for got in numbers(program))
 
 
-def test_one_alone_has_all_of_the_device(built: Path, tmp_path: Path) -> None:
+def test_a_process_alone_gets_the_whole_device(built: Path, tmp_path: Path) -> None:
     node = Node(built, tmp_path / "node", clients=1)
     assert all(got > 985_000_000 for got in numbers(node.bare("share", "saturate", "1000000", "3")))
 
 
-def test_time_goes_on_when_a_client_is_killed(built: Path, tmp_path: Path) -> None:
+def test_virtual_time_continues_when_a_client_is_killed(built: Path, tmp_path: Path) -> None:
     """Its work and its memory go with it."""
     node = Node(built, tmp_path / "node")
     victim = node.bare("share", "saturate", "1000000", "1000000", KERF_FAKE_CUDA_CLIENT="0")

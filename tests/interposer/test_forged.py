@@ -31,7 +31,7 @@ def test_forged_tokens_buy_nothing_within_a_timetable(built: Path, tmp_path: Pat
 
 
 @pytest.mark.parametrize("floor", [0, 100])
-def test_the_low_tier_forges_no_turn_for_itself(built: Path, tmp_path: Path, floor: int) -> None:
+def test_the_low_tier_cannot_forge_time_for_itself(built: Path, tmp_path: Path, floor: int) -> None:
     """Beside one that is always busy it has its least share, and no more by whatever it writes."""
     node, high, low = Node(built, tmp_path, clients=2), ("high", "main"), ("low", "main")
     for key in (high, low):

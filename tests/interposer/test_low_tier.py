@@ -50,7 +50,7 @@ FIFTH_IDLE = [(1_000_000, 40, 50_000_000), (2_500_000, 32, 100_000_000), (5_000_
 
 @pytest.mark.parametrize("requests", FIFTH_IDLE, ids=str)
 @pytest.mark.parametrize("low_kernel_ns", [100_000, 500_000])
-def test_where_the_high_one_leaves_a_fifth_idle_the_low_one_costs_it_less_than_a_percent_and_five_of_p99(
+def test_beside_a_high_tier_with_a_fifth_idle_the_low_tier_costs_less_than_one_percent_and_five_of_p99(
     built: Path, tmp_path: Path, requests: tuple[int, int, int], low_kernel_ns: int
 ) -> None:
     alone, _ = run(built, tmp_path / "alone", requests, 0)
@@ -77,13 +77,13 @@ def test_short_requests_lose_less_than_five_percent_of_p99_too(
     assert beside[2] <= alone[2] * 1.05
 
 
-def test_in_pauses_that_it_can_foresee_the_low_one_runs(built: Path, tmp_path: Path) -> None:
+def test_the_low_tier_runs_in_predictable_pauses(built: Path, tmp_path: Path) -> None:
     alone, _ = run(built, tmp_path / "alone", SHORT[1], 0)
     _, low_ns = run(built, tmp_path / "beside", SHORT[1], 250_000, in_flight_us=500)
     assert low_ns >= (SECONDS * 1_000_000_000 - alone[3]) * 0.5
 
 
-def test_when_the_high_one_stays_away_the_low_one_has_the_gpu(built: Path, tmp_path: Path) -> None:
+def test_the_low_tier_gets_the_gpu_when_the_high_tier_stays_idle(built: Path, tmp_path: Path) -> None:
     """What was learned of short requests holds it back only as long as one may come."""
     node = Node(built, tmp_path, clients=1)
     for key in (HIGH, LOW):
@@ -96,7 +96,7 @@ def test_when_the_high_one_stays_away_the_low_one_has_the_gpu(built: Path, tmp_p
     assert got > 950_000_000
 
 
-def test_without_the_gate_the_drivers_own_time_slicing_ruins_the_high_one(built: Path, tmp_path: Path) -> None:
+def test_without_the_gate_the_drivers_time_slicing_slows_the_high_tier_down(built: Path, tmp_path: Path) -> None:
     """That the fake would show it, were the gate not there."""
     alone, _ = run(built, tmp_path / "alone", FIFTH_IDLE[0], 0)
     beside, _ = run(built, tmp_path / "beside", FIFTH_IDLE[0], 500_000, low_tier=False)
@@ -104,7 +104,7 @@ def test_without_the_gate_the_drivers_own_time_slicing_ruins_the_high_one(built:
 
 
 @pytest.mark.parametrize("in_flight_us", [500, 2000, 4000])
-def test_what_the_low_one_has_in_flight_bounds_how_long_the_high_one_waits(
+def test_the_low_tiers_work_in_flight_bounds_how_long_the_high_tier_waits(
     built: Path, tmp_path: Path, in_flight_us: int
 ) -> None:
     alone, _ = run(built, tmp_path / "alone", FIFTH_IDLE[0], 0)
@@ -112,7 +112,7 @@ def test_what_the_low_one_has_in_flight_bounds_how_long_the_high_one_waits(
     assert beside[2] - alone[2] <= in_flight_us * 1000 + 250_000
 
 
-def test_the_low_one_has_a_least_share_beside_one_that_is_never_idle(built: Path, tmp_path: Path) -> None:
+def test_the_low_tier_has_a_minimum_share_beside_a_high_tier_that_is_never_idle(built: Path, tmp_path: Path) -> None:
     """Half of what was said at least, and never more: beside a busy peer the driver's events measure its time slices, too."""
     always_busy = (1_000_000, 100, 100_000_000)
     _, none = run(built, tmp_path / "none", always_busy, 500_000)
@@ -121,7 +121,7 @@ def test_the_low_one_has_a_least_share_beside_one_that_is_never_idle(built: Path
     assert SECONDS * 50_000_000 <= least <= SECONDS * 101_000_000
 
 
-def test_a_peer_that_cuts_its_signal_harms_nobody(built: Path, tmp_path: Path) -> None:
+def test_a_peer_that_truncates_its_signal_does_no_harm(built: Path, tmp_path: Path) -> None:
     """A mapping of it would kill whoever reads it; and a signal that is not whole says that nobody is at work."""
     node = Node(built, tmp_path, clients=1)
     high = ControlBlock(node.folder / folder_name(HIGH), lambda: 0)

@@ -31,7 +31,7 @@ Limited = Callable[[int], Container]
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_a_path_gives_all_of_the_limit_and_not_a_byte_more(limited: Limited, path: str) -> None:
+def test_every_allocation_call_gives_the_whole_limit_and_not_a_byte_more(limited: Limited, path: str) -> None:
     container = limited(LIMIT)
     count, most, after, error = container.run("paths", path, str(PIECE))
     assert most <= LIMIT < most + most // count, "the next piece would not have fitted"
@@ -41,7 +41,7 @@ def test_a_path_gives_all_of_the_limit_and_not_a_byte_more(limited: Limited, pat
 
 
 @pytest.mark.parametrize("path", GRAPHS)
-def test_memory_that_a_graph_will_have_is_charged_when_the_graph_is_made(limited: Limited, path: str) -> None:
+def test_memory_of_a_graph_is_charged_when_the_graph_is_created(limited: Limited, path: str) -> None:
     container = limited(LIMIT)
     count, most, error = container.run("paths", path, str(PIECE))
     assert (count, most, error) == (LIMIT // PIECE, LIMIT // PIECE * PIECE, OUT_OF_MEMORY)
@@ -59,13 +59,13 @@ def test_the_limit_holds_however_the_program_finds_the_driver(
     assert (count, most, error) == (LIMIT // PIECE, LIMIT // PIECE * PIECE, OUT_OF_MEMORY)
 
 
-def test_small_pieces_are_charged_in_what_the_driver_hands_out(limited: Limited) -> None:
+def test_small_allocations_are_charged_in_the_drivers_granularity(limited: Limited) -> None:
     container = limited(MIB)
     count, most, _, error = container.run("paths", "cuMemAlloc", "700")
     assert (count, most, error) == (1024, MIB, OUT_OF_MEMORY)
 
 
-def test_what_a_context_takes_is_charged(built: Path, tmp_path: Path) -> None:
+def test_the_memory_of_a_context_is_charged(built: Path, tmp_path: Path) -> None:
     node = Node(built, tmp_path / "node", context_mib=20)
     container = node.container("a", Rules(gpus=(GpuRule(uuid=UUID, memory_limit_bytes=LIMIT),)), context_bytes=20 * MIB)
     count, most, after, _ = container.run("paths", "cuMemAlloc", str(PIECE))
@@ -80,7 +80,7 @@ def test_a_context_that_does_not_fit_is_refused(node: Node) -> None:
     assert words.endswith(": 2\n")
 
 
-def test_a_gpu_that_the_container_was_not_given_has_no_memory_for_it(node: Node) -> None:
+def test_a_gpu_that_the_container_does_not_have_gives_it_no_memory(node: Node) -> None:
     other = "GPU-00000000-0000-0000-0000-0000000000ff"
     container = node.container("a", Rules(gpus=(GpuRule(uuid=other, memory_limit_bytes=LIMIT),)))
     count, most, _, error = container.run("paths", "cuMemAlloc", str(PIECE))
@@ -112,7 +112,7 @@ def test_a_child_has_a_slot_of_its_own_with_and_without_fork_handlers(limited: L
 
 
 @pytest.mark.parametrize("how", ["fork", "clone"])
-def test_the_end_of_a_child_gives_nothing_of_its_parents_back(limited: Limited, how: str) -> None:
+def test_the_end_of_a_child_releases_nothing_of_its_parent(limited: Limited, how: str) -> None:
     container = limited(LIMIT)
     program = container.start("forks", how, "after", KERF_TEST_HOLD="1")
     assert program.stdout is not None
@@ -124,7 +124,7 @@ def test_the_end_of_a_child_gives_nothing_of_its_parents_back(limited: Limited, 
     assert numbers(program) == [0]
 
 
-def test_children_made_while_threads_allocate_find_nothing_locked_and_nothing_half_done(limited: Limited) -> None:
+def test_children_forked_while_threads_allocate_find_no_lock_held_and_no_change_half_done(limited: Limited) -> None:
     """By fork and by the bare system call: each tries to allocate, is refused by the driver, and ends."""
     container = limited(LIMIT)
     well, left = container.run("forks", "busy", "200")
@@ -162,7 +162,7 @@ def test_a_process_that_dies_between_two_steps_of_a_change_is_repaired(limited: 
     assert container.read().gpus[0].account_bytes == 0
 
 
-def test_a_lowered_limit_keeps_what_is_there_and_gives_nothing_more(node: Node) -> None:
+def test_a_lowered_limit_keeps_allocations_and_allows_no_more(node: Node) -> None:
     container = node.container("a", Rules(gpus=(GpuRule(uuid=UUID, memory_limit_bytes=LIMIT),)))
     container.control_block.write(
         Rules(gpus=(GpuRule(uuid=UUID, memory_limit_bytes=2 * PIECE),)), context_bytes=0, driver_path=str(node.driver)

@@ -34,20 +34,18 @@ def test_the_device_never_has_more_than_the_limit_nor_than_the_account(
     assert limited.read().gpus[0].account_bytes == 0
 
 
-def test_what_a_pool_keeps_does_not_stand_in_the_way_of_what_is_asked_for_otherwise(
-    built: Path, tmp_path: Path
-) -> None:
+def test_memory_that_a_pool_keeps_is_available_to_other_allocations(built: Path, tmp_path: Path) -> None:
     """As with the driver alone, which takes it back before it says that there is none."""
     _, _, pieces, _ = container(built, tmp_path, chunk=2 * MIB).run("pools", "waited", str(8 * MIB))
     assert pieces == 2 * (LIMIT // (8 * MIB))
 
 
-def test_a_pool_in_use_is_charged_after_it_was_destroyed(built: Path, tmp_path: Path) -> None:
+def test_a_destroyed_pool_is_charged_while_its_memory_is_in_use(built: Path, tmp_path: Path) -> None:
     _, _, pieces, _ = container(built, tmp_path, chunk=2 * MIB).run("pools", "destroy", str(8 * MIB))
     assert pieces == LIMIT // (8 * MIB)
 
 
-def test_a_chunk_that_nobody_has_measured_is_charged_when_it_shows_and_taken_into_account_from_then_on(
+def test_an_unmeasured_chunk_is_charged_when_the_pool_grows_and_learned_from_then_on(
     built: Path, tmp_path: Path
 ) -> None:
     """The first growth teaches it; here it comes far below the limit."""
@@ -57,9 +55,7 @@ def test_a_chunk_that_nobody_has_measured_is_charged_when_it_shows_and_taken_int
     assert pieces == LIMIT // CHUNK * CHUNK // 700_416
 
 
-def test_where_the_first_chunk_is_more_than_the_slice_it_is_undone_and_never_hidden(
-    built: Path, tmp_path: Path
-) -> None:
+def test_a_first_chunk_larger_than_the_slice_is_undone_and_never_hidden(built: Path, tmp_path: Path) -> None:
     node = Node(built, tmp_path / "node", pool_kib=CHUNK >> 10)
     limited = node.container("a", Rules(gpus=(GpuRule(uuid=UUID, memory_limit_bytes=16 * MIB),)))
     most, hidden, pieces, after = limited.run("pools", "small", str(MIB))

@@ -51,7 +51,7 @@ def side_by_side(
     ],
     ids=str,
 )
-def test_a_saturating_share_is_off_by_less_than_two_percent_of_a_gpu_in_every_second(
+def test_a_saturated_share_deviates_by_less_than_two_percent_of_a_gpu_in_every_second(
     built: Path, tmp_path: Path, shares: tuple[int, ...], kernels_ns: tuple[int, ...]
 ) -> None:
     containers = side_by_side(built, tmp_path / "node", shares)
@@ -75,7 +75,7 @@ def test_a_saturating_share_is_off_by_less_than_two_percent_of_a_gpu_in_every_se
     ],
     ids=str,
 )
-def test_launches_longer_than_a_window_take_nothing_from_the_others_in_the_end(
+def test_launches_longer_than_a_window_take_no_time_from_others_in_the_long_run(
     built: Path, tmp_path: Path, shares: tuple[int, ...], kernels_ns: tuple[int, ...]
 ) -> None:
     """Their debt is waited for, and what the others had to yield they make up for. One launch more or less in a second is the least
@@ -91,7 +91,7 @@ def test_launches_longer_than_a_window_take_nothing_from_the_others_in_the_end(
         assert abs(sum(got) / len(got) - milli * 1_000_000) < 1.5 * A_PERCENT_OF_A_SECOND
 
 
-def test_what_the_page_counts_is_what_the_device_did(built: Path, tmp_path: Path) -> None:
+def test_the_counted_time_is_the_devices_time(built: Path, tmp_path: Path) -> None:
     containers = side_by_side(built, tmp_path / "node", (300, 700))
     programs = [
         c.start("share", "saturate", "1000000", str(SECONDS), KERF_FAKE_CUDA_CLIENT=str(i))
@@ -102,7 +102,7 @@ def test_what_the_page_counts_is_what_the_device_did(built: Path, tmp_path: Path
         assert abs(container.read().gpus[0].used_ns - truly_ns) < SECONDS * A_PERCENT_OF_A_SECOND
 
 
-def test_a_share_is_the_containers_and_not_each_processs(built: Path, tmp_path: Path) -> None:
+def test_a_share_is_per_container_and_not_per_process(built: Path, tmp_path: Path) -> None:
     (container,) = side_by_side(built, tmp_path / "node", (300,), clients=3)
     programs = [
         container.start("share", "saturate", "500000", str(SECONDS), KERF_FAKE_CUDA_CLIENT=str(i)) for i in range(3)
@@ -126,7 +126,7 @@ def test_one_launch_longer_than_its_window_is_paid_back(built: Path, tmp_path: P
     assert sum(got) <= 20 * 100_000_000 + 500_000_000
 
 
-def test_a_share_without_a_timetable_is_held_by_tokens_alone(built: Path, tmp_path: Path) -> None:
+def test_a_share_without_a_timetable_is_enforced_by_tokens_alone(built: Path, tmp_path: Path) -> None:
     node = Node(built, tmp_path / "node", clients=1)
     container = node.container("a", Rules(gpus=(GpuRule(uuid=UUID, compute_milli=400),)))
     assert all(
@@ -153,7 +153,7 @@ def test_an_unlimited_launch_is_not_timed_at_all(built: Path, tmp_path: Path) ->
     assert container.read().gpus[0].launches == 0
 
 
-def test_timing_spoils_no_capture(built: Path, tmp_path: Path) -> None:
+def test_timing_does_not_invalidate_a_capture(built: Path, tmp_path: Path) -> None:
     """Events of ours are asked for while another stream captures in the global mode; what is captured is not work yet."""
     (container,) = side_by_side(built, tmp_path / "node", (250,))
     assert container.run("capture") == [53_000_000, 0, 50_000_000]

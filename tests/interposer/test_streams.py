@@ -18,13 +18,13 @@ def container(built: Path, folder: Path, milli: int, clients: int = 1) -> Contai
 
 
 @pytest.mark.parametrize("way", ["destroy", "contexts", "own", "capture", "joined", "callback"])
-def test_it_goes_on_and_all_of_its_time_is_accounted(built: Path, tmp_path: Path, way: str) -> None:
+def test_the_program_continues_and_all_of_its_time_is_accounted(built: Path, tmp_path: Path, way: str) -> None:
     one = container(built, tmp_path, 500)
     (truly_ns,) = one.run("streams", way, KERF_TEST_WAY="threads" if way == "own" else "runtime")
     assert abs(one.read().gpus[0].used_ns - truly_ns) <= MS + truly_ns // 50
 
 
-def test_pauses_between_launches_that_nobody_waits_for_are_not_charged(built: Path, tmp_path: Path) -> None:
+def test_pauses_between_launches_without_a_wait_are_not_charged(built: Path, tmp_path: Path) -> None:
     """A quarter of the GPU, of the half that it may have: as fast as alone."""
     one = container(built, tmp_path, 500)
     truly_ns, took_ns = one.run("streams", "sparse")
@@ -33,7 +33,9 @@ def test_pauses_between_launches_that_nobody_waits_for_are_not_charged(built: Pa
     assert one.read().gpus[0].waited_ns <= 10 * MS
 
 
-def test_a_process_that_launched_and_went_on_to_something_else_holds_up_no_other(built: Path, tmp_path: Path) -> None:
+def test_a_process_that_launches_and_then_does_something_else_delays_no_other_process(
+    built: Path, tmp_path: Path
+) -> None:
     """Nobody has asked whether its work is done; the container's bound of work in flight goes by when it should be."""
     one = Node(built, tmp_path, clients=2).container("a", Rules(gpus=(GpuRule(uuid=UUID, in_flight_us=500),)))
     away = one.start("streams", "leaves", KERF_FAKE_CUDA_CLIENT="0")
@@ -48,9 +50,7 @@ def test_a_launch_on_a_stream_of_a_context_that_is_not_current_passes_the_gate_t
     assert gpu_ns <= 3000 * MS * 0.1 + 20 * MS
 
 
-def test_a_context_that_is_destroyed_while_its_kernel_runs_leaves_the_time_to_be_paid(
-    built: Path, tmp_path: Path
-) -> None:
+def test_the_time_of_a_kernel_is_charged_if_its_context_is_destroyed_while_it_runs(built: Path, tmp_path: Path) -> None:
     (gpu_ns,) = container(built, tmp_path, 100).run("streams", "gone")
     assert gpu_ns <= 5000 * MS * 0.1 + 120 * MS
 
@@ -72,13 +72,13 @@ def test_a_broken_context_leaves_nothing_in_flight_for_others_to_wait_for(built:
     assert program.returncode == 0
 
 
-def test_a_callback_within_an_allocation_waits_and_allocates(built: Path, tmp_path: Path) -> None:
+def test_a_callback_within_an_allocation_can_wait_and_allocate(built: Path, tmp_path: Path) -> None:
     one = container(built, tmp_path, 500)
     (used,) = one.run("streams", "pools")
     assert one.read().gpus[0].account_bytes >= used
 
 
-def test_threads_that_make_and_leave_contexts_at_once_leave_no_charge_and_no_context_uncharged(
+def test_threads_that_create_and_destroy_contexts_concurrently_leave_no_wrong_charge(
     built: Path, tmp_path: Path
 ) -> None:
     node = Node(built, tmp_path, clients=1, context_mib=8)
@@ -88,6 +88,6 @@ def test_threads_that_make_and_leave_contexts_at_once_leave_no_charge_and_no_con
     assert one.read().gpus[0].account_bytes == 0
 
 
-def test_where_no_event_can_be_had_nothing_is_launched_unmeasured(built: Path, tmp_path: Path) -> None:
+def test_a_launch_is_refused_if_no_event_can_be_created(built: Path, tmp_path: Path) -> None:
     (gpu_ns,) = container(built, tmp_path, 100).run("streams", "events")
     assert gpu_ns <= 3000 * MS * 0.1 + 20 * MS

@@ -49,7 +49,7 @@ def together(node: Node, registry: SliceRegistry, *slices: Slice) -> list[list[i
     return [numbers(program) for program in running]
 
 
-def test_a_throttled_slice_keeps_what_it_was_left_and_the_new_one_has_the_rest(
+def test_a_throttled_slice_keeps_its_remaining_share_and_the_new_slice_gets_the_rest(
     node: Node, registry: SliceRegistry
 ) -> None:
     victim, new = slice_("victim", 600), slice_("new", 900)
@@ -60,7 +60,7 @@ def test_a_throttled_slice_keeps_what_it_was_left_and_the_new_one_has_the_rest(
     assert all(abs(ns - 900_000_000) < 20_000_000 for ns in got[1:])
 
 
-def test_a_pause_that_ends_with_its_agents_heart_takes_nothing_from_whoever_came_for_it(
+def test_a_pause_that_ends_with_the_agents_heartbeat_takes_nothing_from_the_new_slice(
     node: Node, registry: SliceRegistry
 ) -> None:
     """After two seconds the paused slice may go on: by the operator's least share, out of what nobody was granted."""

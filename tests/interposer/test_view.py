@@ -16,7 +16,7 @@ MACHINE = f"driver 580.95.05\ncuda 13000\ngpu 0 {UUID} NVIDIA_H200 143771 000000
 
 
 @pytest.mark.parametrize(("limit_mib", "total_mib"), [(2000, 2000), (1 << 20, 143771)])
-def test_nvml_shows_the_slice_and_never_more_than_the_device(
+def test_nvml_reports_the_slice_and_never_more_than_the_device(
     built: Path, tmp_path: Path, limit_mib: int, total_mib: int
 ) -> None:
     subprocess.run(["make", "-s", "-C", str(ROOT / "tests/fakes/nvml"), f"BUILD={built / 'nvml'}"], check=True)
@@ -43,7 +43,7 @@ def test_the_library_loads_in_images_with_an_old_c_library(built: Path) -> None:
 
 
 @pytest.mark.skipif(any(Path("/usr").glob("lib*/**/libcuda.so.1")), reason="this machine has a driver")
-def test_a_program_that_can_go_without_a_driver_finds_none_where_there_is_none(built: Path, tmp_path: Path) -> None:
+def test_a_program_that_works_without_a_driver_finds_none_if_there_is_none(built: Path, tmp_path: Path) -> None:
     """What it would find is the library, which has nothing to stand in front of."""
     node, rules = Node(built, tmp_path / "node"), Rules(gpus=(GpuRule(uuid=UUID),))
     assert node.container("a", rules).run("lookup") == [1]

@@ -25,7 +25,7 @@ RULES = [
 
 
 @pytest.mark.parametrize("rule", RULES, ids=["tokens", "timetable", "bounded"])
-def test_a_kernel_that_waits_for_a_later_launch_hangs_nothing(built: Path, tmp_path: Path, rule: GpuRule) -> None:
+def test_a_kernel_that_waits_for_a_later_launch_does_not_hang(built: Path, tmp_path: Path, rule: GpuRule) -> None:
     """And the rounds do not grow longer and longer, although each is learned as the kernel's length."""
     one = container(built, tmp_path, rule)
     longest, _, rounds = one.run("awaits", str(ROUNDS), "1", "60")
@@ -34,19 +34,19 @@ def test_a_kernel_that_waits_for_a_later_launch_hangs_nothing(built: Path, tmp_p
     assert one.raw().gpu[0].overdue > 0
 
 
-def test_twenty_launches_that_one_kernel_waits_for_pass_one_by_one(built: Path, tmp_path: Path) -> None:
+def test_twenty_launches_for_which_one_kernel_waits_pass_one_by_one(built: Path, tmp_path: Path) -> None:
     longest, _, _ = container(built, tmp_path, RULES[0]).run("awaits", "1", "20", "60")
     assert longest <= 30_000 * MS
 
 
-def test_what_passed_for_want_of_patience_is_a_debt(built: Path, tmp_path: Path) -> None:
+def test_launches_that_pass_after_the_maximum_wait_are_a_debt(built: Path, tmp_path: Path) -> None:
     """A program of nothing but such rounds has its share of the time in the end."""
     _, gpu_ns, rounds = container(built, tmp_path, RULES[0]).run("awaits", "1000", "1", "30")
     assert rounds > 5
     assert gpu_ns <= 30_000 * MS * 0.3 + 1500 * MS
 
 
-def test_a_thread_that_waits_keeps_no_other_from_launching_what_is_waited_for(built: Path, tmp_path: Path) -> None:
+def test_a_waiting_thread_does_not_block_the_launch_for_which_it_waits(built: Path, tmp_path: Path) -> None:
     """More launches on one stream than the library has events for: none of them waits with the lock held."""
     node, low = Node(built, tmp_path, clients=1), ("low", "main")
     ControlBlock(node.folder / folder_name(low), lambda: 0)
@@ -55,7 +55,7 @@ def test_a_thread_that_waits_keeps_no_other_from_launching_what_is_waited_for(bu
     assert took <= 1000 * MS
 
 
-def test_another_processs_work_that_does_not_end_is_not_waited_for_without_end(built: Path, tmp_path: Path) -> None:
+def test_the_wait_for_another_processs_endless_work_is_limited(built: Path, tmp_path: Path) -> None:
     """Two processes of one container share its bound of work in flight; one of them has a kernel that runs for two seconds."""
     node = Node(built, tmp_path, clients=2)
     one = node.container("a", Rules(gpus=(GpuRule(uuid=UUID, in_flight_us=500),)))
@@ -65,7 +65,7 @@ def test_another_processs_work_that_does_not_end_is_not_waited_for_without_end(b
     numbers(late)
 
 
-def test_a_context_that_goes_leaves_the_launch_of_a_thread_that_waits_in_another_accounted(
+def test_a_destroyed_context_does_not_lose_the_launch_of_a_thread_that_waits_in_another(
     built: Path, tmp_path: Path
 ) -> None:
     one = container(built, tmp_path, GpuRule(uuid=UUID, compute_milli=100))

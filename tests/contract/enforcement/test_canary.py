@@ -35,7 +35,7 @@ def _proof(host: Path) -> Proof:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="the canary mounts its page where a container has it")
-async def test_the_canary_leaves_alone_what_is_somebodys(
+async def test_the_canary_does_not_touch_a_gpu_in_use(
     nats: EmbeddedServer,
     bus: NatsBus,
     host: Path,
@@ -52,7 +52,7 @@ async def test_the_canary_leaves_alone_what_is_somebodys(
         assert "interposer" not in await offered(bus)
 
 
-async def test_a_failed_canary_is_no_offer_and_nothing_that_was_promised_more_starts(
+async def test_after_a_failed_canary_firm_is_not_offered_and_firm_pods_do_not_start(
     nats: EmbeddedServer, bus: NatsBus, host: Path, kubelet: FakeKubelet, settings: dict[str, Any], build: Path
 ) -> None:
     prove(host, build, ok=False, sentence="cuMemCreate gave too much")

@@ -25,7 +25,7 @@ from tests.support.kubelet_agent import agent
 from tests.support.waiting import eventually
 
 
-async def test_what_gets_past_the_interposer_is_shown(
+async def test_memory_that_bypasses_the_interposer_is_reported(
     nats: EmbeddedServer,
     bus: NatsBus,
     host: Path,
@@ -44,7 +44,7 @@ async def test_what_gets_past_the_interposer_is_shown(
         )
 
 
-async def test_a_container_that_cuts_its_counters_hides_nothing(
+async def test_a_container_that_truncates_its_counters_hides_nothing(
     nats: EmbeddedServer,
     bus: NatsBus,
     host: Path,
@@ -62,7 +62,7 @@ async def test_a_container_that_cuts_its_counters_hides_nothing(
         await eventually(lambda: any(use.hidden_mib == 50 for use in uses))
 
 
-async def test_by_policy_the_pod_that_got_past_is_evicted(
+async def test_with_policy_evict_a_pod_that_bypasses_its_slice_is_evicted(
     nats: EmbeddedServer,
     bus: NatsBus,
     host: Path,
@@ -80,7 +80,7 @@ async def test_by_policy_the_pod_that_got_past_is_evicted(
     assert "holds 500 MiB" in asked[0].reason
 
 
-async def test_by_policy_what_got_past_waits_for_its_turn_and_is_let_go_with_the_agent(
+async def test_with_policy_lock_an_escaped_process_is_time_sliced_and_unlocked_when_the_agent_ends(
     nats: EmbeddedServer,
     bus: NatsBus,
     host: Path,

@@ -74,7 +74,7 @@ def owned_by_a(monkeypatch: pytest.MonkeyPatch) -> None:
 BY_TIME = {"escape_slack_mib": 4000, "escape_window_s": 0.3}
 
 
-async def test_processes_that_forge_together_show_as_gpu_time_beyond_the_share(
+async def test_processes_that_forge_together_are_reported_as_overuse(
     nats: EmbeddedServer,
     bus: NatsBus,
     host: Path,
@@ -105,7 +105,7 @@ async def test_processes_that_forge_together_show_as_gpu_time_beyond_the_share(
         await eventually(lambda: uses[-1].over_milli == 0)
 
 
-async def test_a_share_that_is_kept_is_no_escape_of_time(
+async def test_use_within_the_share_is_no_overuse(
     nats: EmbeddedServer,
     bus: NatsBus,
     host: Path,
@@ -122,7 +122,7 @@ async def test_a_share_that_is_kept_is_no_escape_of_time(
         assert {use.over_milli for use in uses} == {0}
 
 
-async def test_by_policy_the_pod_that_took_more_time_than_its_share_is_evicted(
+async def test_with_policy_evict_a_pod_with_overuse_is_evicted(
     nats: EmbeddedServer,
     bus: NatsBus,
     host: Path,
@@ -140,7 +140,7 @@ async def test_by_policy_the_pod_that_took_more_time_than_its_share_is_evicted(
     assert "90 % of GPU" in asked[0].reason
 
 
-async def test_by_policy_what_took_more_time_than_its_share_is_locked_for_the_rest_of_every_cycle(
+async def test_with_policy_lock_overuse_is_locked_for_the_rest_of_every_cycle(
     nats: EmbeddedServer,
     bus: NatsBus,
     host: Path,

@@ -38,7 +38,7 @@ from tests.support.kubelet_agent import agent, uid
 from tests.support.waiting import eventually
 
 
-async def test_a_container_gets_the_library_its_page_and_no_way_to_write_its_limits(
+async def test_a_container_gets_the_library_and_a_control_block_whose_limits_it_cannot_write(
     nats: EmbeddedServer, bus: NatsBus, host: Path, kubelet: FakeKubelet, settings: dict[str, Any], proven: None
 ) -> None:
     heard: list[SliceEnforced] = []
@@ -65,7 +65,7 @@ async def test_a_container_gets_the_library_its_page_and_no_way_to_write_its_lim
         assert (heard[0].strategy, heard[0].promise, heard[0].gpus) == ("interposer", "firm", {GPU: (64, 300)})
 
 
-async def test_a_process_in_the_container_gets_the_slice_and_no_byte_more(
+async def test_a_process_in_the_container_gets_its_slice_and_no_byte_more(
     nats: EmbeddedServer,
     bus: NatsBus,
     host: Path,
@@ -89,7 +89,7 @@ async def test_a_process_in_the_container_gets_the_slice_and_no_byte_more(
         assert {line["bytes"] for line in lines[1:]} == {64 << 20}
 
 
-async def test_slices_of_one_gpu_hear_of_each_other_while_they_run(
+async def test_slices_of_one_gpu_become_peers_while_they_run(
     nats: EmbeddedServer, bus: NatsBus, host: Path, kubelet: FakeKubelet, settings: dict[str, Any], proven: None
 ) -> None:
     async with agent(nats, host, **settings):
@@ -103,7 +103,7 @@ async def test_slices_of_one_gpu_hear_of_each_other_while_they_run(
         )
 
 
-async def test_the_page_goes_with_its_container(
+async def test_the_control_block_is_removed_with_its_container(
     nats: EmbeddedServer, bus: NatsBus, host: Path, kubelet: FakeKubelet, settings: dict[str, Any], proven: None
 ) -> None:
     (host / "cgroup" / "kubepods").mkdir(parents=True)
@@ -121,7 +121,7 @@ async def test_the_page_goes_with_its_container(
         await eventually(lambda: not control_block(host, "a").exists())
 
 
-async def test_a_restarted_agent_keeps_the_pages_of_what_runs(
+async def test_a_restarted_agent_keeps_the_control_blocks_of_running_containers(
     nats: EmbeddedServer, bus: NatsBus, host: Path, kubelet: FakeKubelet, settings: dict[str, Any], proven: None
 ) -> None:
     async with agent(nats, host, **settings):
@@ -134,7 +134,7 @@ async def test_a_restarted_agent_keeps_the_pages_of_what_runs(
 
 
 @pytest.mark.parametrize(("said", "charged_mib"), [({}, 311), ({"context_mib": 0}, 0), ({"context_mib": 20}, 20)])
-async def test_a_context_is_charged_what_the_canary_measured_or_the_operator_says(
+async def test_a_context_is_charged_what_the_canary_measured_or_the_operator_sets(
     nats: EmbeddedServer,
     bus: NatsBus,
     host: Path,
@@ -153,7 +153,7 @@ async def test_a_context_is_charged_what_the_canary_measured_or_the_operator_say
         )
 
 
-async def test_limit_and_truth_are_said_beside_each_other(
+async def test_limits_and_use_are_published_together(
     nats: EmbeddedServer,
     bus: NatsBus,
     host: Path,

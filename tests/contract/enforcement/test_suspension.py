@@ -61,7 +61,7 @@ async def started(bus: NatsBus, kubelet: FakeKubelet, sent: NodeGrant) -> None:
     await kubelet.start_container(one)
 
 
-async def test_a_paused_pod_has_given_up_when_placement_hears_so_and_who_comes_for_it_starts(
+async def test_a_pod_is_paused_when_the_node_answers_and_the_new_pod_starts(
     nats: EmbeddedServer,
     bus: NatsBus,
     host: Path,
@@ -84,7 +84,7 @@ async def test_a_paused_pod_has_given_up_when_placement_hears_so_and_who_comes_f
         assert (refused.ok, refused.suspension, orders(host, "low").paused) == (False, PAUSE, 1)
 
 
-async def test_a_throttled_pod_keeps_a_window_and_gets_all_of_it_back(
+async def test_a_throttled_pod_keeps_a_window_and_gets_its_full_share_back(
     nats: EmbeddedServer,
     bus: NatsBus,
     host: Path,
@@ -100,7 +100,7 @@ async def test_a_throttled_pod_keeps_a_window_and_gets_all_of_it_back(
         assert orders(host, "low").gpu[0].compute_milli == 600
 
 
-async def test_a_restarted_agent_suspends_what_was_suspended_and_tells_a_new_leader_so(
+async def test_a_restarted_agent_keeps_pods_suspended_and_reports_it_to_a_new_leader(
     nats: EmbeddedServer,
     bus: NatsBus,
     host: Path,
@@ -139,7 +139,7 @@ async def test_a_container_of_a_suspended_pod_starts_suspended(
         assert orders(host, "low").paused == 1
 
 
-async def test_a_slice_whose_page_cannot_be_written_gives_up_nothing_and_placement_hears_why(
+async def test_a_slice_whose_control_block_cannot_be_written_is_not_suspended_and_the_answer_says_why(
     nats: EmbeddedServer,
     bus: NatsBus,
     host: Path,
@@ -160,7 +160,7 @@ async def test_a_slice_whose_page_cannot_be_written_gives_up_nothing_and_placeme
         assert orders(host, "low").paused == 0
 
 
-async def test_another_strategy_cannot_and_says_so(
+async def test_a_strategy_that_cannot_suspend_answers_why(
     nats: EmbeddedServer,
     bus: NatsBus,
     host: Path,
@@ -181,7 +181,7 @@ async def test_another_strategy_cannot_and_says_so(
 SHRINK = Suspension(action="shrink", plan_id="p", memory_mib=32)
 
 
-async def test_a_shrunk_pod_keeps_its_speed_and_who_comes_for_its_memory_starts(
+async def test_a_shrunk_pod_keeps_its_speed_and_the_new_pod_starts(
     nats: EmbeddedServer,
     bus: NatsBus,
     host: Path,
@@ -205,7 +205,7 @@ async def test_a_shrunk_pod_keeps_its_speed_and_who_comes_for_its_memory_starts(
         assert orders(host, "low").gpu[0].memory_limit_bytes == 32 << 20, "it starts again with what it was left"
 
 
-async def test_who_has_more_allocated_than_it_would_keep_is_not_shrunk(
+async def test_a_pod_that_has_allocated_more_than_it_would_keep_is_not_shrunk(
     nats: EmbeddedServer,
     bus: NatsBus,
     host: Path,
@@ -277,7 +277,7 @@ def low(host: Path, world: None, build: Path) -> Iterator[Low]:
     made.process.communicate()
 
 
-async def test_a_checkpointed_pod_has_left_the_gpu_when_placement_hears_so_and_comes_back_whole(
+async def test_a_pod_has_left_the_gpu_when_its_checkpoint_is_answered_and_is_restored_completely(
     nats: EmbeddedServer,
     bus: NatsBus,
     host: Path,
@@ -303,7 +303,7 @@ async def test_a_checkpointed_pod_has_left_the_gpu_when_placement_hears_so_and_c
         assert (low.state, low.mib_on_gpu, orders(host, "low").gpu[0].memory_limit_bytes) == (0, 64, 64 << 20)
 
 
-async def test_without_room_in_its_memory_limit_a_pod_is_not_checkpointed_and_runs_on(
+async def test_without_room_in_its_memory_limit_a_pod_is_not_checkpointed_and_continues(
     nats: EmbeddedServer,
     bus: NatsBus,
     host: Path,
@@ -337,7 +337,7 @@ async def test_without_room_in_its_memory_limit_a_pod_is_not_checkpointed_and_ru
         low.process.communicate()
 
 
-async def test_a_pod_whose_memory_others_have_on_the_device_stays_on_the_host_until_they_have_gone(
+async def test_a_pod_whose_gpu_memory_is_in_use_stays_on_the_host_until_it_is_free(
     nats: EmbeddedServer,
     bus: NatsBus,
     host: Path,

@@ -4,8 +4,8 @@ from tests.mutants.mutant import Mutant
 
 MEMORY = "services/node_agent/interposer/memory.c"
 ACCOUNT = "services/node_agent/interposer/account.c"
-LIMIT = "tests/interposer/test_memory.py::test_a_path_gives_all_of_the_limit_and_not_a_byte_more"
-FAILS = "tests/interposer/test_driver_fails.py::test_what_the_driver_refuses_is_not_charged"
+LIMIT = "tests/interposer/test_memory.py::test_every_allocation_call_gives_the_whole_limit_and_not_a_byte_more"
+FAILS = "tests/interposer/test_driver_fails.py::test_an_allocation_that_the_driver_refuses_is_not_charged"
 
 MUTANTS = [
     Mutant(
@@ -63,7 +63,7 @@ MUTANTS = [
         old="    if (won && limit != KERF_ACCOUNT_BYTES && beyond_now(gpu, limit)) {",
         new="    if (won && beyond_now(gpu, limit) && 0) {",
         tests=(
-            "tests/interposer/test_account.py::test_who_is_shrunk_between_the_look_at_its_limit_and_its_count_gets_nothing_more",
+            "tests/interposer/test_account.py::test_an_allocation_fails_if_the_limit_is_lowered_between_its_check_and_its_count",
         ),
     ),
     Mutant(
@@ -72,7 +72,9 @@ MUTANTS = [
         file=ACCOUNT,
         old="    if (!slots_stand(dead, state)) return -1;\n",
         new="    (void)slots_stand(dead, state);\n",
-        tests=("tests/interposer/test_account.py::test_a_slot_that_was_given_anew_during_a_repair_keeps_its_charge",),
+        tests=(
+            "tests/interposer/test_account.py::test_a_slot_that_a_new_process_takes_during_a_repair_keeps_its_charge",
+        ),
     ),
     Mutant(
         name="gpu-of-others-unlimited",
@@ -80,6 +82,6 @@ MUTANTS = [
         file=MEMORY,
         old="        if (gpu_ < 0) return current_context() ? FULL : (call); ",
         new="        if (gpu_ < 0) return (call); ",
-        tests=("tests/interposer/test_memory.py::test_a_gpu_that_the_container_was_not_given_has_no_memory_for_it",),
+        tests=("tests/interposer/test_memory.py::test_a_gpu_that_the_container_does_not_have_gives_it_no_memory",),
     ),
 ]

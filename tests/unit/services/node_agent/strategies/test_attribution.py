@@ -25,13 +25,13 @@ BOTH = (FIRST, SECOND)
     ],
     ids=["second", "first", "both", "a process that shows no page may be anybody's", "nor one that shows a stranger's"],
 )
-def test_the_container_is_blamed_whose_processes_hold_what_its_page_does_not_count(
+def test_the_container_whose_processes_hold_uncounted_memory_is_found(
     of: dict[int, Key], seen: dict[int, int], counted: dict[Key, int], attributed: dict[Key, set[int]]
 ) -> None:
     assert attribute_escape(BOTH, seen, counted, of.get) == attributed
 
 
-def test_a_process_is_of_the_container_whose_page_is_mounted_where_it_sees_it(tmp_path: Path) -> None:
+def test_a_process_belongs_to_the_container_whose_control_block_it_sees(tmp_path: Path) -> None:
     """A bind mount is the same file under another name; a hard link here."""
     folders = {key: tmp_path / key[1] for key in BOTH}
     for folder in folders.values():

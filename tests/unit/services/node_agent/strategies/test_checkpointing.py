@@ -55,7 +55,7 @@ async def checkpointer(tmp_path: Path, compiler: str, pids: list[int]) -> AsyncI
     await made.locks.close()
 
 
-async def test_all_processes_on_gpus_go_and_come_back_and_the_others_are_left_alone(
+async def test_all_processes_on_gpus_are_checkpointed_and_restored_and_no_others(
     checkpointer: Checkpointer, pids: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("KERF_NO_GPU", str(pids[1]))
@@ -66,7 +66,7 @@ async def test_all_processes_on_gpus_go_and_come_back_and_the_others_are_left_al
     assert [await checkpointer.locks.state(pid) for pid in pids] == [0, None, 0]
 
 
-async def test_where_one_cannot_those_before_it_come_back(
+async def test_a_failed_checkpoint_restores_the_processes_before_it(
     checkpointer: Checkpointer, pids: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("KERF_BAD", str(pids[1]))
@@ -74,7 +74,7 @@ async def test_where_one_cannot_those_before_it_come_back(
     assert [await checkpointer.locks.state(pid) for pid in pids] == [0, 0, 0]
 
 
-async def test_those_that_cannot_come_back_are_said_to_be_away(
+async def test_a_failed_restore_is_reported_as_a_partial_checkpoint(
     checkpointer: Checkpointer, pids: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("KERF_BAD", str(pids[1]))

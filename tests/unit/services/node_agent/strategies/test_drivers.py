@@ -60,7 +60,7 @@ def used(registry: SliceRegistry, ns: int) -> None:
 
 
 @pytest.mark.parametrize("driver", [Exclusive(), Advisory()], ids=lambda d: d.name)
-async def test_what_enforces_nothing_adds_nothing_and_says_that_it_cannot_be_adjusted(driver: Driver) -> None:
+async def test_a_strategy_without_enforcement_adds_nothing_and_refuses_adjustments(driver: Driver) -> None:
     assert (await driver.probe()).ok
     driver.prepare(SLICE)
     assert (driver.edits(SLICE).mounts, driver.observe(SLICE.key)) == ((), ())
@@ -83,7 +83,7 @@ def test_no_driver_promises_more_than_its_strategy_can(
     }
 
 
-async def test_the_interposer_is_offered_on_the_canarys_word(registry: SliceRegistry, clock: Clock) -> None:
+async def test_the_interposer_is_offered_if_the_canary_has_passed(registry: SliceRegistry, clock: Clock) -> None:
     refused = Interposer(registry, Path("l"), lambda: Offer(ok=False, sentence="it leaks"), clock)
     assert await refused.probe() == Offer(ok=False, sentence="it leaks")
 
@@ -102,14 +102,14 @@ def test_a_running_slice_is_throttled_shrunk_and_paused_at_once_and_back(
         interposer.adjust(("nobody", "c"), Override(paused=True))
 
 
-def test_a_slice_that_shares_by_turns_is_paused_like_any_other(registry: SliceRegistry, clock: Clock) -> None:
+def test_a_time_sliced_slice_is_paused_like_any_other(registry: SliceRegistry, clock: Clock) -> None:
     driver = TimeSlice(registry, Path("l"), lambda: Offer(ok=True), clock)
     driver.prepare(SLICE)
     driver.adjust(SLICE.key, Override(paused=True))
     assert layout.Orders.from_buffer_copy((registry.folder(SLICE.key) / "orders").read_bytes()).paused == 1
 
 
-def test_the_truth_is_told_since_it_was_asked_last(
+def test_use_is_measured_since_the_last_observation(
     registry: SliceRegistry, clock: Clock, interposer: Interposer
 ) -> None:
     interposer.prepare(SLICE)
@@ -123,7 +123,7 @@ def test_the_truth_is_told_since_it_was_asked_last(
 
 
 @pytest.mark.parametrize("forged", [0, (1 << 64) - 1])
-def test_forged_counters_are_no_nonsense_on_the_bus(
+def test_forged_counters_are_clamped_before_they_are_published(
     registry: SliceRegistry, clock: Clock, interposer: Interposer, forged: int
 ) -> None:
     interposer.prepare(SLICE)
@@ -136,7 +136,7 @@ def test_forged_counters_are_no_nonsense_on_the_bus(
     assert 0 <= seen.compute_milli <= 1 << 31
 
 
-def test_what_was_released_is_observed_no_more(registry: SliceRegistry, interposer: Interposer) -> None:
+def test_a_released_slice_is_not_observed_any_more(registry: SliceRegistry, interposer: Interposer) -> None:
     interposer.prepare(SLICE)
     interposer.release(SLICE.key)
     assert interposer.observe(SLICE.key) == ()

@@ -12,13 +12,13 @@ def control_block(
     return (name, container), gpu, counted, granted
 
 
-def test_what_the_pages_count_and_the_slack_is_no_escape() -> None:
+def test_memory_within_the_counted_amount_and_the_slack_is_no_escape() -> None:
     escapes = EscapeDetector(slack_mib=100)
     for _ in range(3):
         assert escapes.update(pod_memory({("a", "G"): 600}, [control_block("a", 500)])) == ()
 
 
-def test_hidden_memory_is_an_escape_once_it_was_seen_twice() -> None:
+def test_hidden_memory_is_an_escape_after_two_samples() -> None:
     escapes = EscapeDetector(slack_mib=100)
     held = pod_memory({("a", "G"): 700}, [control_block("a", 0)])
     assert escapes.update(held) == ()
@@ -27,7 +27,7 @@ def test_hidden_memory_is_an_escape_once_it_was_seen_twice() -> None:
     assert "700 MiB on GPU G according to NVML; the interposer counted 0 MiB, 1000 MiB are granted" in found.sentence
 
 
-def test_one_that_was_gone_in_between_begins_anew() -> None:
+def test_an_escape_that_was_gone_in_between_is_counted_from_the_start() -> None:
     escapes = EscapeDetector(slack_mib=0)
     held = pod_memory({("a", "G"): 700}, [control_block("a", 0)])
     escapes.update(held)
@@ -35,7 +35,7 @@ def test_one_that_was_gone_in_between_begins_anew() -> None:
     assert escapes.update(held) == ()
 
 
-def test_more_than_was_granted_is_an_escape_whatever_the_counters_say() -> None:
+def test_memory_beyond_the_grant_is_an_escape_whatever_the_counters_say() -> None:
     """They are the container's own, and can be forged."""
     escapes = EscapeDetector(slack_mib=0)
     held = pod_memory({("a", "G"): 1500}, [control_block("a", 1500)])
@@ -44,7 +44,7 @@ def test_more_than_was_granted_is_an_escape_whatever_the_counters_say() -> None:
     assert (found.hidden_mib, found.over_mib) == (0, 500)
 
 
-def test_containers_of_a_pod_are_told_apart_by_nobody_and_counted_together() -> None:
+def test_containers_of_a_pod_are_counted_together() -> None:
     held = pod_memory(
         {("a", "G"): 900, ("b", "G"): 5},
         [control_block("a", 400), control_block("a", 500, container="d"), control_block("a", 7, gpu="H")],

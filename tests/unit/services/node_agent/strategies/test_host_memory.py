@@ -31,7 +31,7 @@ def test_processes_are_found_in_the_pods_containers(tmp_path: Path) -> None:
     assert processes(pod) == {one: (12, 13)}
 
 
-def test_an_agent_in_its_own_pid_namespace_says_that_it_sees_nobody(tmp_path: Path) -> None:
+def test_an_agent_in_its_own_pid_namespace_reports_that_it_sees_no_processes(tmp_path: Path) -> None:
     with pytest.raises(HostMemoryUnknown, match="hostPID"):
         processes(cgroup(tmp_path / "pod", pids="0\n"))
 
@@ -55,7 +55,7 @@ def test_a_pod_without_a_limit_needs_room_on_its_node(tmp_path: Path, meminfo: P
     assert "the node has 1024 MiB of memory left" in refusal(cgroup(tmp_path / "pod"), {}, 1025 * MIB, meminfo)
 
 
-def test_where_nobody_can_tell_it_is_said(tmp_path: Path, meminfo: Path) -> None:
+def test_unknown_host_memory_is_reported(tmp_path: Path, meminfo: Path) -> None:
     pod = cgroup(tmp_path / "pod")
     (pod / "memory.max").unlink()
     with pytest.raises(HostMemoryUnknown, match="cgroups of version 1"):

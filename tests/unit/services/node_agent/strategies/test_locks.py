@@ -42,7 +42,7 @@ def progress(cuda: str, pid: int) -> int:
     )
 
 
-async def test_who_is_locked_stands_still_and_goes_on_when_unlocked(
+async def test_a_locked_process_runs_nothing_and_continues_after_the_unlock(
     cuda: str, victim: int, locks: Locks, state: Callable[[int], int]
 ) -> None:
     await eventually(lambda: progress(cuda, victim) > 0)
@@ -55,7 +55,7 @@ async def test_who_is_locked_stands_still_and_goes_on_when_unlocked(
     await eventually(lambda: progress(cuda, victim) > first)
 
 
-async def test_a_process_that_is_none_of_the_drivers_cannot_be_locked(locks: Locks) -> None:
+async def test_a_process_that_the_driver_does_not_know_cannot_be_locked(locks: Locks) -> None:
     with pytest.raises(LockError, match="answers 1 to the lock"):
         await locks.lock(1)
     assert locks.held == set()
@@ -73,7 +73,7 @@ async def test_closing_unlocks_all(
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
-async def test_a_killed_or_frozen_agent_leaves_nobody_locked(
+async def test_a_killed_or_frozen_agent_leaves_no_process_locked(
     how: signal.Signals, cuda: str, tmp_path: Path, victim: int, state: Callable[[int], int]
 ) -> None:
     with agent(cuda, tmp_path / "locks.json", victim, patience_ms=400) as (process, _):
@@ -82,7 +82,7 @@ async def test_a_killed_or_frozen_agent_leaves_nobody_locked(
         await eventually(lambda: state(victim) == 0)
 
 
-async def test_a_killed_worker_leaves_nobody_locked(
+async def test_a_killed_worker_leaves_no_process_locked(
     cuda: str, tmp_path: Path, victim: int, state: Callable[[int], int]
 ) -> None:
     """Its agent goes on, and starts another."""
@@ -133,7 +133,7 @@ def stubborn(tmp_path: Path, compiler: str) -> str:
     return str(tmp_path / "stubborn.so")
 
 
-async def test_an_unlock_that_fails_is_not_forgotten(tmp_path: Path, stubborn: str) -> None:
+async def test_a_failed_unlock_is_retried(tmp_path: Path, stubborn: str) -> None:
     journal = tmp_path / "locks.json"
     locks = Locks(stubborn, journal)
     await locks.lock(os.getpid())
@@ -143,7 +143,7 @@ async def test_an_unlock_that_fails_is_not_forgotten(tmp_path: Path, stubborn: s
     assert journal.read_text() == "{}", "tried again, and done"
 
 
-async def test_a_driver_that_hangs_costs_a_worker_and_no_more(tmp_path: Path, hanging: str) -> None:
+async def test_a_hanging_driver_costs_only_the_worker(tmp_path: Path, hanging: str) -> None:
     locks = Locks(hanging, tmp_path / "locks.json", answer_s=0.3)
     with pytest.raises(LockError, match="did not answer"):
         await locks.lock(os.getpid())
@@ -152,7 +152,7 @@ async def test_a_driver_that_hangs_costs_a_worker_and_no_more(tmp_path: Path, ha
     await locks.close()
 
 
-async def test_a_driver_without_locks_is_told_so(tmp_path: Path) -> None:
+async def test_a_driver_without_locks_is_reported(tmp_path: Path) -> None:
     with pytest.raises(LockError, match="cannot be used"):
         await Locks(ctypes.util.find_library("c") or "libc.so.6", tmp_path / "locks.json").start()
 
@@ -196,7 +196,7 @@ def full(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KERF_FAKE_CUDA_CONTEXT_MIB", "10240")
 
 
-async def test_who_is_checkpointed_has_given_back_its_memory_and_restored_has_it_again(
+async def test_a_checkpoint_frees_the_memory_and_a_restore_takes_it_again(
     full: None, cuda: str, victim: int, locks: Locks, state: Callable[[int], int]
 ) -> None:
     assert taken(cuda) == 10240
@@ -210,7 +210,7 @@ async def test_who_is_checkpointed_has_given_back_its_memory_and_restored_has_it
     await locks.restore(victim)
 
 
-async def test_without_room_on_the_device_it_stays_checkpointed_and_says_so(
+async def test_a_restore_without_room_on_the_device_fails_and_the_process_stays_checkpointed(
     full: None, cuda: str, world: str, victim: int, locks: Locks, state: Callable[[int], int]
 ) -> None:
     await locks.checkpoint(victim)
@@ -226,7 +226,7 @@ async def test_without_room_on_the_device_it_stays_checkpointed_and_says_so(
     assert state(victim) == 0
 
 
-async def test_who_is_checkpointed_stays_so_when_agent_and_worker_die_and_can_be_restored_by_the_next(
+async def test_a_process_stays_checkpointed_when_agent_and_worker_die_and_the_next_agent_can_restore_it(
     full: None, cuda: str, world: str, tmp_path: Path, victim: int, state: Callable[[int], int]
 ) -> None:
     first = Locks(cuda, tmp_path / "parked.json")
@@ -243,7 +243,7 @@ async def test_who_is_checkpointed_stays_so_when_agent_and_worker_die_and_can_be
     await second.close()
 
 
-async def test_a_process_that_is_none_of_the_drivers_cannot_be_checkpointed_and_needs_no_restoring(
+async def test_a_process_that_the_driver_does_not_know_cannot_be_checkpointed_and_needs_no_restore(
     locks: Locks,
 ) -> None:
     assert await locks.state(1) is None

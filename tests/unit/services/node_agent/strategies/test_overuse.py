@@ -28,7 +28,7 @@ def run(overuses: OveruseDetector, samples: list[int], begin_s: float = 0.0, eve
     ]
 
 
-def test_a_pod_is_over_when_its_mean_of_a_whole_window_is() -> None:
+def test_overuse_is_a_mean_above_the_share_over_a_whole_window() -> None:
     assert run(OveruseDetector(100, 4), [500] * 7) == [0, 0, 0, 0, 400, 400, 400]
 
 
@@ -37,24 +37,24 @@ def test_a_pod_is_over_when_its_mean_of_a_whole_window_is() -> None:
     [[180, 30, 160, 90] * 10, [0, 0, 0, 1000] + [0] * 9 + [1000] + [0] * 9, [200] * 40],
     ids=["noise", "a long kernel that is paid for", "the slack"],
 )
-def test_an_honest_slice_is_never_over(samples: list[int]) -> None:
+def test_a_slice_that_keeps_to_its_share_is_never_reported(samples: list[int]) -> None:
     """A tenth of a GPU, with NVML's noise or kernels of a second in ten."""
     assert set(run(OveruseDetector(100, 10), samples)) == {0}
 
 
-def test_it_is_within_again_when_it_is_well_below_where_it_began() -> None:
+def test_overuse_ends_well_below_where_it_begins() -> None:
     """Else one at the edge would come and go."""
     assert run(OveruseDetector(100, 2), [250, 250, 250, 190, 190, 190, 100, 100]) == [0, 0, 150, 120, 90, 90, 0, 0]
 
 
-def test_one_that_was_gone_begins_anew() -> None:
+def test_a_pod_that_was_gone_starts_a_new_window() -> None:
     overuses = OveruseDetector(100, 2)
     run(overuses, [900] * 4)
     assert overuses.update(4, []) == ()
     assert overuses.update(5, [used(900)]) == ()
 
 
-def test_samples_count_by_their_length_and_a_clock_that_stands_still_is_no_sample() -> None:
+def test_samples_are_weighted_by_their_length_and_a_sample_of_no_length_is_ignored() -> None:
     overuses = OveruseDetector(0, 4)
     assert run(overuses, [0, 0], every_s=3) == [0, 0]
     overuses.update(3, [used(1000)])
@@ -68,12 +68,12 @@ def slice_of(uid: str, container: str, milli: int, *, opportunistic: bool = Fals
     return Slice(uid=uid, container=container, strategy="interposer", parts=parts, opportunistic=opportunistic)
 
 
-def test_containers_of_a_pod_are_counted_together_and_who_was_not_seen_was_idle() -> None:
+def test_containers_of_a_pod_are_counted_together_and_a_pod_without_samples_was_idle() -> None:
     found = pod_usage({("a", "G"): 700}, [slice_of("a", "c", 200), slice_of("a", "d", 300), slice_of("b", "c", 100)])
     assert [(one.uid, one.used_milli, one.share_milli) for one in found] == [("a", 700, 500), ("b", 0, 100)]
 
 
-def test_pods_that_may_have_what_others_leave_are_left_out() -> None:
+def test_pods_without_a_share_of_their_own_are_omitted() -> None:
     mixed = [slice_of("a", "c", 200), slice_of("a", "d", 0)]
     assert (
         pod_usage({("a", "G"): 900}, [*mixed, slice_of("b", "c", 300, opportunistic=True), slice_of("c", "c", 1000)])
@@ -81,13 +81,13 @@ def test_pods_that_may_have_what_others_leave_are_left_out() -> None:
     )
 
 
-def test_a_ration_is_the_share_of_every_cycle() -> None:
+def test_a_throttle_quota_is_the_share_of_every_cycle() -> None:
     quota = ThrottleQuota(share_milli=100, pids=frozenset({1}))
     step = CYCLE_NS // 100
     assert sum(not quota.waits(7 * CYCLE_NS + place * step) for place in range(100)) == 10
 
 
-def test_who_was_rationed_stays_so_until_its_processes_have_ended() -> None:
+def test_a_throttle_quota_stays_until_the_processes_have_ended() -> None:
     over = Overuse(used=used(900), mean_milli=900, window_s=10)
     first = update_quotas({}, [over], {("a", "G"): frozenset({1, 2})})
     assert first == {("a", "G"): ThrottleQuota(share_milli=100, pids=frozenset({1, 2}))}

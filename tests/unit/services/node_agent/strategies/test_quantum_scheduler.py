@@ -31,11 +31,11 @@ def told(turns: QuantumScheduler, at_ms: int, *seen: Contender) -> tuple[str | N
     return who(turns.step(at_ms * MS, seen))
 
 
-def test_where_nobody_wants_the_gpu_anybody_may_begin() -> None:
+def test_if_no_slice_wants_the_gpu_every_slice_may_begin() -> None:
     assert told(QuantumScheduler(POLICY), 0, one("a", busy=False), one("b", HIGH, busy=False)) == (None, set())
 
 
-def test_the_higher_runs_and_the_lower_waits_until_it_has_been_idle_for_long_enough() -> None:
+def test_the_lower_rank_waits_until_the_higher_has_been_idle_for_long_enough() -> None:
     turns = QuantumScheduler(POLICY)
     low = one("low")
     assert told(turns, 0, low, one("high", HIGH)) == ("high", {"low"})
@@ -43,13 +43,13 @@ def test_the_higher_runs_and_the_lower_waits_until_it_has_been_idle_for_long_eno
     assert told(turns, 30, low, one("high", HIGH, busy=False)) == ("low", set())
 
 
-def test_the_higher_is_never_kept_from_beginning_and_takes_the_gpu_at_once() -> None:
+def test_the_higher_rank_is_never_delayed_and_takes_the_gpu_at_once() -> None:
     turns = QuantumScheduler(POLICY)
     told(turns, 0, one("low"), one("high", HIGH, busy=False))
     assert told(turns, 5, one("low"), one("high", HIGH)) == ("high", {"low"})
 
 
-def test_equals_go_round_by_quanta() -> None:
+def test_slices_of_equal_rank_take_quanta_in_rotation() -> None:
     turns, owners = QuantumScheduler(POLICY), []
     run: str | None = None
     for at in range(0, 300, 10):
@@ -60,14 +60,14 @@ def test_equals_go_round_by_quanta() -> None:
     assert all(len(set(owners[i : i + 5])) == 1 for i in range(0, 30, 5))
 
 
-def test_whoever_goes_idle_gives_its_quantum_away() -> None:
+def test_a_slice_that_goes_idle_gives_up_its_quantum() -> None:
     turns = QuantumScheduler(POLICY)
     assert told(turns, 0, one("a"), one("b")) == ("a", {"b"})
     told(turns, 5, one("a", busy=False), one("b"))
     assert told(turns, 25, one("a", busy=False), one("b")) == ("b", set())
 
 
-def test_a_least_share_is_a_quantum_now_and_then_whoever_is_busy() -> None:
+def test_a_minimum_share_is_a_quantum_from_time_to_time_even_if_others_are_busy() -> None:
     policy = msgspec.structs.replace(POLICY, least_milli=100)
     turns, low_ms, run = QuantumScheduler(policy), 0, None
     for at in range(0, 10_000, 5):
@@ -81,12 +81,12 @@ def test_a_least_share_is_a_quantum_now_and_then_whoever_is_busy() -> None:
     assert 900 <= low_ms <= 1050
 
 
-def test_without_a_least_share_the_lower_has_only_the_gaps() -> None:
+def test_without_a_minimum_share_the_lower_rank_runs_only_in_the_gaps() -> None:
     turns = QuantumScheduler(POLICY)
     assert {told(turns, at, one("low"), one("high", HIGH))[0] for at in range(0, 5000, 5)} == {"high"}
 
 
-def test_least_shares_together_are_kept_to_half_of_the_time() -> None:
+def test_the_sum_of_minimum_shares_is_at_most_half_of_the_time() -> None:
     policy = msgspec.structs.replace(POLICY, least_milli=400)
     turns, high_ms, run = QuantumScheduler(policy), 0, None
     lows = [f"low{i}" for i in range(5)]
@@ -97,7 +97,7 @@ def test_least_shares_together_are_kept_to_half_of_the_time() -> None:
     assert high_ms >= 9_500
 
 
-def test_an_agent_that_was_frozen_owes_nobody_a_long_turn() -> None:
+def test_an_agent_that_was_frozen_grants_no_long_run() -> None:
     policy = msgspec.structs.replace(POLICY, least_milli=200)
     turns = QuantumScheduler(policy)
     told(turns, 0, one("low"), one("high", HIGH))
@@ -128,7 +128,7 @@ class World:
     least=st.sampled_from([0, 50, 150]),
     step=st.sampled_from([2, 5, 9]),
 )
-def test_in_simulated_time_nobody_runs_beside_the_owner_and_every_promise_is_kept(
+def test_in_simulated_time_only_the_owner_runs_and_every_minimum_share_is_met(
     ranks: list[tuple[int, int]], stretches: list[list[tuple[int, int]]], least: int, step: int
 ) -> None:
     """Busy from its first stretch to its last is the first contender: it is owed its least share over any two seconds."""
@@ -164,7 +164,7 @@ def test_in_simulated_time_nobody_runs_beside_the_owner_and_every_promise_is_kep
         assert sum(got[first : first + looks]) // MS >= promised - 2 * 50 - 2 * step
 
 
-def test_it_forgets_those_that_are_gone() -> None:
+def test_slices_that_are_gone_are_forgotten() -> None:
     turns = QuantumScheduler(POLICY)
     told(turns, 0, one("a"), one("b"))
     assert told(turns, 60, one("b")) == ("b", set())
@@ -172,7 +172,7 @@ def test_it_forgets_those_that_are_gone() -> None:
 
 
 @pytest.mark.parametrize("least", [0, 100])
-def test_time_that_goes_backwards_harms_nobody(least: int) -> None:
+def test_a_clock_that_goes_backwards_does_no_harm(least: int) -> None:
     turns = QuantumScheduler(msgspec.structs.replace(POLICY, least_milli=least))
     told(turns, 100, one("a"), one("b", HIGH))
     assert told(turns, 50, one("a"), one("b", HIGH)) == ("b", {"a"})

@@ -40,7 +40,7 @@ def peers(rules: Rules) -> list[str]:
     return [key[0] for key in rules.peers]
 
 
-def test_alone_on_a_gpu_only_the_limits_hold() -> None:
+def test_a_slice_alone_on_a_gpu_has_only_its_limits() -> None:
     rules = told(make("a", 300))["a"]
     assert (
         rules.gpus[0].compute_milli,
@@ -56,7 +56,7 @@ def test_alone_on_a_gpu_only_the_limits_hold() -> None:
     assert (rules.low, rules.peers) == (False, ())
 
 
-def test_two_reserved_slices_have_windows_that_do_not_meet() -> None:
+def test_the_windows_of_two_reserved_slices_do_not_overlap() -> None:
     a, b = told(make("a", 300), make("b", 600)).values()
     assert [(r.gpus[0].window_start_ns, r.gpus[0].window_ns, r.gpus[0].period_ns) for r in (a, b)] == [
         (0, 15_000_000, 50_000_000),
@@ -66,7 +66,7 @@ def test_two_reserved_slices_have_windows_that_do_not_meet() -> None:
     assert not b.low
 
 
-def test_who_gives_way_has_a_least_share_where_the_operator_says_so() -> None:
+def test_a_slice_that_yields_has_a_minimum_share_if_the_operator_sets_one() -> None:
     """Without, a slice that always says that it is at work starves it."""
     slices = (make("high", priority=9), make("low"))
     assert [plan(slices, policy, {})[slices[1].key].floor_milli for policy in (Policy(least_milli=50), Policy())] == [
@@ -75,14 +75,14 @@ def test_who_gives_way_has_a_least_share_where_the_operator_says_so() -> None:
     ]
 
 
-def test_least_shares_are_half_of_the_time_together_and_nothing_that_is_reserved() -> None:
+def test_minimum_shares_are_at_most_half_of_the_time_and_never_reserved_time() -> None:
     many = told(make("high", priority=9), *(make(f"low{i}") for i in range(20)))
     assert {rules.floor_milli for name, rules in many.items() if name != "high"} == {500 // 20}
     full = told(make("a", 600), make("b", 380), make("low"), make("lower", opportunistic=True))
     assert (full["low"].floor_milli, full["lower"].floor_milli) == (10, 10)
 
 
-def test_whoever_reserved_nothing_gives_way_to_the_reserved_and_is_looked_at_by_nobody() -> None:
+def test_a_slice_without_reserved_compute_yields_to_reserved_slices_and_has_no_watchers() -> None:
     both = told(make("reserved", 300), make("free"))
     assert (both["free"].low, peers(both["free"]), both["free"].floor_milli, both["free"].idle_for_ns) == (
         True,
@@ -94,7 +94,7 @@ def test_whoever_reserved_nothing_gives_way_to_the_reserved_and_is_looked_at_by_
     assert (both["reserved"].low, peers(both["reserved"])) == (False, ["free"])
 
 
-def test_the_higher_priority_goes_first_and_equals_share_as_the_driver_does() -> None:
+def test_the_higher_priority_has_precedence_and_equal_ones_share_as_the_driver_does() -> None:
     rules = told(
         make("high", priority=10), make("low"), make("low-too"), make("chance", 200, priority=99, opportunistic=True)
     )
@@ -106,14 +106,14 @@ def test_the_higher_priority_goes_first_and_equals_share_as_the_driver_does() ->
     }
 
 
-def test_those_on_another_gpu_are_nobodys_peers() -> None:
+def test_slices_on_another_gpu_are_no_peers() -> None:
     rules = told(
         make("a", priority=10), make("b", parts=(part(uuid="G1"),)), make("c", parts=(part(), part(uuid="G1")))
     )
     assert (rules["b"].low, peers(rules["b"]), rules["c"].low, peers(rules["c"])) == (False, [], True, ["a"])
 
 
-def test_a_wish_takes_away_and_never_adds() -> None:
+def test_an_override_only_lowers_what_the_grant_allows() -> None:
     a = make("a", 300)
     less = told(
         a, overrides={a.key: Override(compute_milli=100, memory_mib={"G0": 40}, paused=True, closed=frozenset({"G0"}))}
@@ -139,7 +139,7 @@ def test_a_wish_takes_away_and_never_adds() -> None:
         max_size=8,
     )
 )
-def test_windows_of_a_gpu_never_overlap_and_giving_way_goes_in_no_circle(
+def test_windows_of_a_gpu_never_overlap_and_precedence_has_no_cycle(
     drawn: list[tuple[int, int, bool, set[str]]],
 ) -> None:
     slices, used = [], dict.fromkeys(("G0", "G1", "G2"), 0)
@@ -164,7 +164,7 @@ def test_windows_of_a_gpu_never_overlap_and_giving_way_goes_in_no_circle(
         settled.update(free)
 
 
-def test_a_throttled_slice_keeps_a_smaller_window_and_the_others_have_the_rest() -> None:
+def test_a_throttled_slice_keeps_a_smaller_window_and_the_others_get_the_rest() -> None:
     """What it gave up is booked to another: both windows must fit into the period."""
     a, b = make("a", 600), make("b", 900)
     said = told(a, b, overrides={a.key: Override(compute_milli=100)})
@@ -175,7 +175,7 @@ def test_a_throttled_slice_keeps_a_smaller_window_and_the_others_have_the_rest()
     assert (said["a"].gpus[0].compute_milli, said["a"].low) == (100, False)
 
 
-def test_a_paused_slice_gives_way_to_all_should_its_pause_end_with_the_agents_heart() -> None:
+def test_a_paused_slice_yields_to_all_if_its_pause_ends_with_the_agents_heartbeat() -> None:
     a, b, c = make("a", 600, priority=9), make("b", 1000), make("c", opportunistic=True)
     said = told(a, b, c, overrides={a.key: Override(paused=True)})
     assert (said["a"].paused, said["a"].low, peers(said["a"]), said["a"].gpus[0].period_ns) == (
@@ -187,13 +187,13 @@ def test_a_paused_slice_gives_way_to_all_should_its_pause_end_with_the_agents_he
     assert (said["b"].low, said["b"].gpus[0].window_ns, peers(said["c"])) == (False, 0, ["b"])
 
 
-def test_a_throttled_slice_by_turns_gives_way_to_all_and_has_no_more_for_sure_than_it_keeps() -> None:
+def test_a_throttled_time_sliced_slice_yields_to_all_and_its_floor_is_what_it_keeps() -> None:
     a, b = make("a", priority=9), make("b")
     said = told(a, b, overrides={a.key: Override(compute_milli=20)})
     assert (said["a"].low, peers(said["a"]), said["a"].floor_milli, said["b"].low) == (True, ["b"], 20, False)
 
 
-def test_a_slice_that_keeps_nothing_when_it_is_throttled_gives_way_to_all() -> None:
+def test_a_slice_that_is_throttled_to_nothing_yields_to_all() -> None:
     a, b = make("a", 600), make("b")
     said = told(a, b, overrides={a.key: Override(compute_milli=0)})
     assert (said["a"].low, said["a"].floor_milli, said["b"].low) == (True, 0, False)

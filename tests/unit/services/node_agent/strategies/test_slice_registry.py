@@ -55,7 +55,7 @@ def counters(registry: SliceRegistry, slice_: Slice) -> Path:
     return registry.folder(slice_.key) / "counters"
 
 
-def test_a_page_says_what_the_slice_may_do(registry: SliceRegistry) -> None:
+def test_a_control_block_holds_the_rules_of_its_slice(registry: SliceRegistry) -> None:
     a = make("a", 250)
     registry.put(a)
     said = orders(registry, a)
@@ -70,7 +70,7 @@ def test_a_page_says_what_the_slice_may_do(registry: SliceRegistry) -> None:
     assert (said.gpu[0].compute_milli, said.gpu[0].context_bytes, said.tier) == (250, 300 << 20, layout.NORMAL)
 
 
-def test_what_contexts_and_pools_take_is_told_when_it_is_measured(tmp_path: Path, clock: Clock) -> None:
+def test_measured_costs_of_contexts_and_pools_are_written_to_running_slices(tmp_path: Path, clock: Clock) -> None:
     """The canary may end long after containers have started; and nothing else of the page changes with it."""
     costs = [(0, 0)]
     registry, a = SliceRegistry(tmp_path / "slices", Policy(), clock, lambda: costs[0]), make("a")
@@ -97,7 +97,7 @@ def test_only_the_agent_can_write_the_orders(registry: SliceRegistry) -> None:
     assert modes == {"orders": 0o644, "counters": 0o666, "signal": 0o666}
 
 
-def test_a_change_is_told_by_another_generation_and_the_same_again_by_none(registry: SliceRegistry) -> None:
+def test_a_change_increments_the_generation_and_the_same_rules_do_not(registry: SliceRegistry) -> None:
     a = make("a")
     registry.put(a)
     first = orders(registry, a).generation
@@ -109,7 +109,7 @@ def test_a_change_is_told_by_another_generation_and_the_same_again_by_none(regis
     assert orders(registry, a).paused == 0
 
 
-def test_who_comes_later_is_known_to_who_was_there(registry: SliceRegistry) -> None:
+def test_a_later_slice_becomes_a_peer_of_the_earlier_one(registry: SliceRegistry) -> None:
     """And the signal that it looks at is that of its peer: the same file, under a name that says nothing."""
     low, high = make("low"), make("high", priority=5)
     registry.put(low)
@@ -143,7 +143,9 @@ def test_a_restarted_container_and_a_restarted_agent_keep_the_files_that_process
     second.close()
 
 
-def test_a_restarted_agent_tells_nobody_that_it_is_alone(registry: SliceRegistry, tmp_path: Path, clock: Clock) -> None:
+def test_a_restarted_agent_never_tells_a_slice_that_it_is_alone(
+    registry: SliceRegistry, tmp_path: Path, clock: Clock
+) -> None:
     """What it takes up is told once, of all; one that it cannot take up keeps nobody from it."""
     low, high, bad = make("low"), make("high", priority=5), make("bad", uuid="GPU-x")
     registry.put(low)
@@ -156,7 +158,7 @@ def test_a_restarted_agent_tells_nobody_that_it_is_alone(registry: SliceRegistry
     second.close()
 
 
-def test_what_cannot_be_said_leaves_nothing_behind(registry: SliceRegistry) -> None:
+def test_rules_that_cannot_be_written_leave_nothing_behind(registry: SliceRegistry) -> None:
     a, bad = make("a"), make("b", uuid="GPU-x")
     registry.put(a)
     with pytest.raises(ValueError, match="not a GPU UUID"):
@@ -166,7 +168,7 @@ def test_what_cannot_be_said_leaves_nothing_behind(registry: SliceRegistry) -> N
     assert orders(registry, a).peer_count == 0
 
 
-def test_pages_of_containers_that_are_gone_are_removed(registry: SliceRegistry, tmp_path: Path) -> None:
+def test_control_blocks_of_ended_containers_are_removed(registry: SliceRegistry, tmp_path: Path) -> None:
     a, b = make("a"), make("b")
     (tmp_path / "slices" / "of-an-earlier-agent").mkdir(parents=True)
     registry.put(a)
@@ -175,7 +177,7 @@ def test_pages_of_containers_that_are_gone_are_removed(registry: SliceRegistry, 
     assert [path.name for path in (tmp_path / "slices").iterdir()] == [folder_name(a.key)]
 
 
-def test_the_heartbeat_is_the_clocks(registry: SliceRegistry, clock: Clock) -> None:
+def test_the_heartbeat_is_the_clocks_time(registry: SliceRegistry, clock: Clock) -> None:
     a = make("a")
     registry.put(a)
     clock.ns = 9_000
@@ -183,7 +185,7 @@ def test_the_heartbeat_is_the_clocks(registry: SliceRegistry, clock: Clock) -> N
     assert orders(registry, a).heartbeat_ns == 9_000
 
 
-def test_a_container_that_cuts_its_counters_is_found_out_and_harms_nobody_else(registry: SliceRegistry) -> None:
+def test_a_container_that_truncates_its_counters_is_detected_and_harms_no_other(registry: SliceRegistry) -> None:
     a = make("a")
     registry.put(a)
     os.truncate(counters(registry, a), 100)
@@ -193,7 +195,7 @@ def test_a_container_that_cuts_its_counters_is_found_out_and_harms_nobody_else(r
 
 
 @pytest.mark.parametrize(("length", "damage"), [(0, "truncated to 0"), (1 << 40, "extended to")])
-def test_a_signal_of_another_length_is_found_out_and_gets_its_length_back(
+def test_a_signal_of_another_length_is_detected_and_gets_its_length_back(
     registry: SliceRegistry, length: int, damage: str
 ) -> None:
     """A terabyte of it is not read, either."""
@@ -210,7 +212,7 @@ def test_a_signal_of_another_length_is_found_out_and_gets_its_length_back(
     assert reading.damage == ""
 
 
-def test_a_container_that_fills_the_nodes_memory_through_its_counters_is_found_out_and_cut_back(
+def test_counters_that_fill_the_nodes_memory_are_detected_and_truncated(
     registry: SliceRegistry,
 ) -> None:
     a, size = make("a"), ctypes.sizeof(layout.Counters)
@@ -222,7 +224,7 @@ def test_a_container_that_fills_the_nodes_memory_through_its_counters_is_found_o
     assert counters(registry, a).stat().st_size == size
 
 
-def test_an_overwritten_head_is_damage(registry: SliceRegistry) -> None:
+def test_an_overwritten_header_is_damage(registry: SliceRegistry) -> None:
     a = make("a")
     registry.put(a)
     with counters(registry, a).open("r+b") as file:

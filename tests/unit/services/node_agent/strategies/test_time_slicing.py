@@ -66,7 +66,7 @@ async def locks(cuda: str, world: str, tmp_path: Path) -> AsyncIterator[Locks]:
     await made.close()
 
 
-async def test_what_got_past_runs_only_in_the_gaps(
+async def test_an_escaped_process_runs_only_in_the_gaps(
     tmp_path: Path, victim: int, locks: Locks, state: Callable[[int], int]
 ) -> None:
     node = Node(tmp_path / "slices", locks)
@@ -81,7 +81,7 @@ async def test_what_got_past_runs_only_in_the_gaps(
     assert state(victim) == 1
 
 
-async def test_what_no_longer_gets_past_is_unlocked(
+async def test_a_process_that_no_longer_escapes_is_unlocked(
     tmp_path: Path, victim: int, locks: Locks, state: Callable[[int], int]
 ) -> None:
     node = Node(tmp_path / "slices", locks)
@@ -92,7 +92,7 @@ async def test_what_no_longer_gets_past_is_unlocked(
     assert (state(victim), locks.held) == (0, set())
 
 
-async def test_a_guaranteed_quantum_closes_the_gate_of_those_who_keep_to_their_pages(
+async def test_a_guaranteed_quantum_closes_the_gates_of_the_other_slices(
     tmp_path: Path, victim: int, locks: Locks, state: Callable[[int], int]
 ) -> None:
     node = Node(tmp_path / "slices", locks, least_milli=200)
@@ -107,14 +107,14 @@ async def test_a_guaranteed_quantum_closes_the_gate_of_those_who_keep_to_their_p
     assert seen == {(False, True), (True, False)}, "one or the other, never both and never neither"
 
 
-async def test_a_process_that_ends_meanwhile_is_no_trouble(tmp_path: Path, locks: Locks) -> None:
+async def test_a_process_that_ends_meanwhile_causes_no_error(tmp_path: Path, locks: Locks) -> None:
     node = Node(tmp_path / "slices", locks)
     node.turns.set_escaped({GPU: {node.escaped.key: frozenset({2**22 + 1})}})
     await node.after(20, high_busy=True)
     assert locks.held == set()
 
 
-async def test_what_had_more_than_its_share_runs_for_its_share_of_every_cycle(
+async def test_a_process_with_overuse_runs_for_its_share_of_every_cycle(
     tmp_path: Path, victim: int, locks: Locks, state: Callable[[int], int]
 ) -> None:
     """Whoever else is there, or nobody; and it is let go when it is rationed no more."""
