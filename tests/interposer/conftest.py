@@ -1,4 +1,4 @@
-"""What is compiled, once a session."""
+"""Fixtures: the C programs are compiled once per session."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A node without a GPU: the fake driver, the interposer, and containers that are a page and programs started in front of it."""
+"""A node without a GPU: the fake driver, the interposer, and containers, each with a control block and its programs."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from services.node_agent.strategies.control_block import ControlBlock, Reading, 
 ROOT = Path(__file__).resolve().parents[2]
 MIB = 1 << 20
 START_NS = 1_000_000_000
-"""Where the fake's clock begins."""
+"""Initial time of the fake driver's clock."""
 UUID = "GPU-00000000-0000-0000-0000-000000000001"
 WITHIN_S = 60
 STARTED: list[subprocess.Popen[str]] = []
-"""Whoever is still there when its test has ended is killed."""
+"""Processes that still run when their test has ended; they are killed."""
 
 
 def build(into: Path) -> Path:
-    """Everything in C that the tests need. Raises CalledProcessError with the compiler's words in its output."""
+    """Compiles everything in C that the tests need. Raises CalledProcessError with the compiler's output."""
     for source, name in (
         ("tests/fakes/cuda", "fake"),
         ("services/node_agent/interposer", "kerf"),
@@ -35,7 +35,7 @@ def build(into: Path) -> Path:
 
 
 class Node:
-    """One fake world. Its containers share its devices and its clock."""
+    """One world of the fake driver. Its containers share its devices and its clock."""
 
     def __init__(self, built: Path, folder: Path, *, clients: int = 0, **settings: int) -> None:
         """`settings`: KERF_FAKE_CUDA_... in lower case."""
@@ -51,7 +51,7 @@ class Node:
         } | {f"KERF_FAKE_CUDA_{name.upper()}": str(value) for name, value in settings.items()}
 
     def bare(self, *command: str, **variables: str) -> subprocess.Popen[str]:
-        """A program that nothing stands in front of."""
+        """Starts a program without the interposer."""
         path = {"LD_LIBRARY_PATH": str(self.built / "fake")}
         return _start(self.built, command, self.environment | path | variables)
 
@@ -79,7 +79,7 @@ class Container:
         return _start(self.node.built, command, self.node.environment | inside | variables)
 
     def run(self, *command: str, shadow: bool = False, **variables: str) -> list[int]:
-        """The numbers that the program prints."""
+        """Returns the numbers that the program prints."""
         return numbers(self.start(*command, shadow=shadow, **variables))
 
     def read(self) -> Reading:
@@ -90,7 +90,7 @@ class Container:
 
 
 def numbers(program: subprocess.Popen[str]) -> list[int]:
-    """What it printed. Raises AssertionError where it failed, with its words."""
+    """Returns what the program printed. Raises AssertionError with its error output if it failed."""
     try:
         out, err = program.communicate(timeout=WITHIN_S)
     finally:
@@ -100,10 +100,10 @@ def numbers(program: subprocess.Popen[str]) -> list[int]:
 
 
 def until(what: Callable[[], bool], within_s: float = 20) -> None:
-    """Waits for a condition of the world outside."""
+    """Waits for a condition of other processes."""
     end = time.monotonic() + within_s
     while not what():
-        assert time.monotonic() < end, "it did not come to pass"
+        assert time.monotonic() < end, "the condition was not met in time"
         time.sleep(0.01)
 
 

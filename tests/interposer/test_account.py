@@ -1,4 +1,4 @@
-"""The container's account, at moments that no test of whole processes can hold still."""
+"""The container's account in states that a test of whole processes cannot reproduce."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ SOURCES = HERE.parents[1] / "services" / "node_agent" / "interposer"
 
 
 def alone(name: str, tmp_path: Path, *more: str) -> list[str]:
-    """What the program prints, in which account.c meets nothing but this."""
+    """Compiles the program with account.c alone, and returns what it prints."""
     program = tmp_path / name
     sources = [str(HERE / f"{name}.c"), str(SOURCES / "account.c")]
     subprocess.run(
@@ -21,10 +21,11 @@ def alone(name: str, tmp_path: Path, *more: str) -> list[str]:
 
 
 def test_a_slot_that_a_new_process_takes_during_a_repair_keeps_its_charge(tmp_path: Path) -> None:
-    """Else its memory is on the device and not in the account, and the account falls below zero when it is freed."""
+    """Otherwise its memory would be on the device but not in the account, and the account would fall below zero at the
+    free."""
     assert alone("reclaim_race", tmp_path) == [str(10 << 30), "0"]
 
 
 def test_an_allocation_fails_if_the_limit_is_lowered_between_its_check_and_its_count(tmp_path: Path) -> None:
-    """The agent has seen that it fits, and others have the rest by then."""
+    """The agent has already read the sum, and other pods use the rest."""
     assert alone("shrink_race", tmp_path, "-Wl,--wrap=pthread_mutex_lock") == ["0", "0", "0"]

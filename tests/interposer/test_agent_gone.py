@@ -1,4 +1,4 @@
-"""A frozen or killed agent leaves nobody stuck: what holds a container back holds only while the agent's heart beats."""
+"""A frozen or killed agent blocks no container: pauses and closed gates apply only while its heartbeat is fresh."""
 
 from __future__ import annotations
 

@@ -1,5 +1,8 @@
-"""Ways to have more than one's slice from inside a container; numbered as in docs/attacks.md. Either the way leads nowhere, or the
-device has more taken than the page says: that is what the agent looks for (strategies' detection, over NVML)."""
+"""Attacks from inside a container, numbered as in docs/attacks.md.
+
+An attack either gets no more than the slice, or the device has more memory in use than the control block counts. The
+agent detects the latter with NVML.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +33,7 @@ def test_the_attack_gets_no_more_than_the_limit(limited: Limited, way: str) -> N
 
 
 def test_the_pool_of_another_gpu_is_charged_to_that_gpu(built: Path, tmp_path: Path) -> None:
-    """Whichever GPU's stream asks; and none of it is had where the other GPU is not the container's."""
+    """Whatever the stream's GPU is. If the container does not have the other GPU, nothing is allocated."""
     node = Node(built, tmp_path / "node", devices=2)
     first = GpuRule(uuid=UUID, memory_limit_bytes=10 * LIMIT)
     both = node.container("both", Rules(gpus=(first, GpuRule(uuid=UUID[:-1] + "2", memory_limit_bytes=LIMIT))))
@@ -40,7 +43,7 @@ def test_the_pool_of_another_gpu_is_charged_to_that_gpu(built: Path, tmp_path: P
 
 
 def test_older_forms_of_counted_calls_are_not_found_by_name_or_by_version(limited: Limited) -> None:
-    """The fake exports them, as drivers do, and they would take memory there."""
+    """The fake driver exports them, as real drivers do, and they would allocate memory."""
     working, used = limited(LIMIT).run("attack", "first")
     assert (working, used) == (0, 0)
 
@@ -48,7 +51,7 @@ def test_older_forms_of_counted_calls_are_not_found_by_name_or_by_version(limite
 def test_newer_forms_of_counted_calls_are_not_found_and_newer_waits_pass(
     limited: Limited,
 ) -> None:
-    """Ours in its place would be called with other arguments."""
+    """Kerf's own form would be called with other arguments."""
     working, used = limited(LIMIT).run("attack", "later")
     assert (working, used) == (0, 0)
 
@@ -75,12 +78,12 @@ def test_an_attack_that_cannot_be_stopped_shows_as_more_memory_on_the_device_tha
 ) -> None:
     container = limited(LIMIT)
     (truth,) = container.run("attack", way)
-    assert truth > LIMIT, "the fake lets it through, as a device would"
-    assert container.read().gpus[0].peak_bytes <= LIMIT, "and the page cannot account for it"
+    assert truth > LIMIT, "the fake driver allows it, as a real one would"
+    assert container.read().gpus[0].peak_bytes <= LIMIT, "and the control block does not count it"
 
 
 def test_a_program_without_the_interposer_shows_in_the_same_way(limited: Limited) -> None:
-    """Static binaries, raw ioctl, Vulkan: to the page they are one thing."""
+    """Static binaries, raw ioctl, Vulkan: for the control block they are the same."""
     container = limited(LIMIT)
     count, most, _, _ = numbers(container.node.bare("paths", "cuMemAlloc", str(8 * MIB)))
     assert (count * 8 * MIB, most) == (16384 * MIB, 16384 * MIB)
@@ -88,7 +91,7 @@ def test_a_program_without_the_interposer_shows_in_the_same_way(limited: Limited
 
 
 def test_the_linkers_own_list_holds_without_an_environment(limited: Limited, built: Path, tmp_path: Path) -> None:
-    """/etc/ld.so.preload in a mount namespace: a program that throws its environment away is limited all the same."""
+    """/etc/ld.so.preload in a mount namespace: a program that clears its environment is limited, too."""
     unshare = shutil.which("unshare")
     if (
         os.geteuid()
@@ -134,7 +137,8 @@ def test_more_processes_than_slots_are_refused(limited: Limited) -> None:
 
 
 def test_counting_under_a_capture_runs_nothing(built: Path, tmp_path: Path) -> None:
-    """Launches into a capture are not timed and not gated: they are no work until their graph is launched, and that is."""
+    """Captured launches are neither timed nor gated: they are no work until their graph is launched, and that launch
+    is."""
     node = Node(built, tmp_path / "node", clients=1)
     container = node.container("a", Rules(gpus=(GpuRule(uuid=UUID, compute_milli=100),)))
     hooked, straight, differs = container.run("idle", "10000")

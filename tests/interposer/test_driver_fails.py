@@ -1,4 +1,4 @@
-"""Where the driver refuses although the slice has room: what was reserved for it is free again."""
+"""If the driver refuses an allocation although the slice has room, the reservation is released."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ DEVICE_MIB = 50
 
 @pytest.mark.parametrize("path", PATHS)
 def test_an_allocation_that_the_driver_refuses_is_not_charged(built: Path, tmp_path: Path, path: str) -> None:
-    """The device is full before the slice is, as where others have more than they were given."""
+    """The device is full before the slice is, as if other pods used more than their grants."""
     node = Node(built, tmp_path / "node", mib=DEVICE_MIB)
     container = node.container("a", Rules(gpus=(GpuRule(uuid=UUID, memory_limit_bytes=LIMIT),)))
     count, most, after, error = container.run("paths", path, str(PIECE))

@@ -1,4 +1,4 @@
-"""The fake driver itself: what the other tests believe of it."""
+"""The fake driver itself: the behaviour on which the other tests rely."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_a_process_alone_gets_the_whole_device(built: Path, tmp_path: Path) -> N
 
 
 def test_virtual_time_continues_when_a_client_is_killed(built: Path, tmp_path: Path) -> None:
-    """Its work and its memory go with it."""
+    """Its work and its memory disappear with it."""
     node = Node(built, tmp_path / "node")
     victim = node.bare("share", "saturate", "1000000", "1000000", KERF_FAKE_CUDA_CLIENT="0")
     other = node.bare("share", "saturate", "1000000", "20", KERF_FAKE_CUDA_CLIENT="1")

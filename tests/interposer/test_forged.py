@@ -1,4 +1,4 @@
-"""A program that writes into its own counters has its share of the GPU's time all the same; in virtual time. See docs/attacks.md."""
+"""A program that forges its counters gets only its share of GPU time, in virtual time. See docs/attacks.md."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_forged_tokens_buy_nothing_within_a_timetable(built: Path, tmp_path: Pat
 
 @pytest.mark.parametrize("floor", [0, 100])
 def test_the_low_tier_cannot_forge_time_for_itself(built: Path, tmp_path: Path, floor: int) -> None:
-    """Beside one that is always busy it has its least share, and no more by whatever it writes."""
+    """Beside a peer that is always busy it gets its minimum share, and no more, whatever it writes."""
     node, high, low = Node(built, tmp_path, clients=2), ("high", "main"), ("low", "main")
     for key in (high, low):
         ControlBlock(node.folder / folder_name(key), lambda: 0)

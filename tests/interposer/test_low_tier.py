@@ -1,4 +1,4 @@
-"""The low tier runs in the gaps of the one that goes first, and costs it little; in virtual time."""
+"""The low tier runs in the gaps of the high tier and costs it little, in virtual time."""
 
 from __future__ import annotations
 
@@ -24,7 +24,10 @@ def run(
     in_flight_us: int = 1000,
     floor: int = 0,
 ) -> tuple[list[int], int]:
-    """What the high one prints (requests, p50, p99, GPU time) and the low one's GPU time. `low_kernel_ns` 0: it is alone."""
+    """Returns the output of the high tier (requests, p50, p99, GPU time) and the low tier's GPU time.
+
+    `low_kernel_ns` 0: the high tier runs alone.
+    """
     node = Node(built, folder, clients=2 if low_kernel_ns else 1)
     for key in (HIGH, LOW):
         ControlBlock(node.folder / folder_name(key), lambda: 0)
@@ -45,7 +48,7 @@ def run(
 
 
 FIFTH_IDLE = [(1_000_000, 40, 50_000_000), (2_500_000, 32, 100_000_000), (5_000_000, 4, 0)]
-"""Requests of 40 and 80 ms at even intervals, and of 20 ms at drawn ones."""
+"""Requests of 40 and 80 ms at even intervals, and of 20 ms at random ones."""
 
 
 @pytest.mark.parametrize("requests", FIFTH_IDLE, ids=str)
@@ -58,11 +61,11 @@ def test_beside_a_high_tier_with_a_fifth_idle_the_low_tier_costs_less_than_one_p
     assert beside[0] >= alone[0] * 0.99
     assert beside[2] <= alone[2] * 1.05
     idle_ns = SECONDS * 1_000_000_000 - alone[3]
-    assert low_ns >= idle_ns * 0.8, "it fills four fifths of the gaps"
+    assert low_ns >= idle_ns * 0.8, "it uses four fifths of the gaps"
 
 
 SHORT = [(250_000, 12, 3_750_000), (500_000, 13, 8_125_000), (250_000, 12, 0), (500_000, 13, 0), (100_000, 10, 0)]
-"""Requests of 3 and 6.5 ms that leave a fifth idle, at even intervals; of 3, 6.5 and 1 ms at drawn ones."""
+"""Requests that leave a fifth of the GPU idle: of 3 and 6.5 ms at even intervals; of 3, 6.5 and 1 ms at random ones."""
 
 
 @pytest.mark.parametrize("requests", SHORT, ids=str)
@@ -70,7 +73,8 @@ SHORT = [(250_000, 12, 3_750_000), (500_000, 13, 8_125_000), (250_000, 12, 0), (
 def test_short_requests_lose_less_than_five_percent_of_p99_too(
     built: Path, tmp_path: Path, requests: tuple[int, int, int], low_kernel_ns: int
 ) -> None:
-    """A launch that runs when a request comes cannot be stopped: it must be short, or be done before the next one is likely."""
+    """A launch that runs when a request arrives cannot be stopped: it must be short, or end before the next request is
+    likely."""
     alone, _ = run(built, tmp_path / "alone", requests, 0)
     beside, _ = run(built, tmp_path / "beside", requests, low_kernel_ns, in_flight_us=500)
     assert beside[0] >= alone[0] * 0.99
@@ -84,7 +88,7 @@ def test_the_low_tier_runs_in_predictable_pauses(built: Path, tmp_path: Path) ->
 
 
 def test_the_low_tier_gets_the_gpu_when_the_high_tier_stays_idle(built: Path, tmp_path: Path) -> None:
-    """What was learned of short requests holds it back only as long as one may come."""
+    """What it has learned of short requests delays it only as long as a request is likely."""
     node = Node(built, tmp_path, clients=1)
     for key in (HIGH, LOW):
         ControlBlock(node.folder / folder_name(key), lambda: 0)
@@ -97,7 +101,7 @@ def test_the_low_tier_gets_the_gpu_when_the_high_tier_stays_idle(built: Path, tm
 
 
 def test_without_the_gate_the_drivers_time_slicing_slows_the_high_tier_down(built: Path, tmp_path: Path) -> None:
-    """That the fake would show it, were the gate not there."""
+    """Shows that the fake driver would reveal a missing gate."""
     alone, _ = run(built, tmp_path / "alone", FIFTH_IDLE[0], 0)
     beside, _ = run(built, tmp_path / "beside", FIFTH_IDLE[0], 500_000, low_tier=False)
     assert beside[2] > 2 * alone[2]
@@ -113,7 +117,8 @@ def test_the_low_tiers_work_in_flight_bounds_how_long_the_high_tier_waits(
 
 
 def test_the_low_tier_has_a_minimum_share_beside_a_high_tier_that_is_never_idle(built: Path, tmp_path: Path) -> None:
-    """Half of what was said at least, and never more: beside a busy peer the driver's events measure its time slices, too."""
+    """At least half of the configured share, and never more: beside a busy peer, events also measure the peer's time
+    slices."""
     always_busy = (1_000_000, 100, 100_000_000)
     _, none = run(built, tmp_path / "none", always_busy, 500_000)
     _, least = run(built, tmp_path / "least", always_busy, 500_000, floor=100)
@@ -122,7 +127,7 @@ def test_the_low_tier_has_a_minimum_share_beside_a_high_tier_that_is_never_idle(
 
 
 def test_a_peer_that_truncates_its_signal_does_no_harm(built: Path, tmp_path: Path) -> None:
-    """A mapping of it would kill whoever reads it; and a signal that is not whole says that nobody is at work."""
+    """A mapping of the file would kill its reader. A truncated signal means that the peer is idle."""
     node = Node(built, tmp_path, clients=1)
     high = ControlBlock(node.folder / folder_name(HIGH), lambda: 0)
     low = node.container(folder_name(LOW), Rules(gpus=(GpuRule(uuid=UUID),), low=True, peers=(HIGH,)))

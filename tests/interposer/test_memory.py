@@ -1,4 +1,5 @@
-"""The memory limit: exact over every path, for all processes of a container together, whatever becomes of them."""
+"""The memory limit: exact for every allocation call and for all processes of a container together, even if they
+crash."""
 
 from __future__ import annotations
 
@@ -34,7 +35,7 @@ Limited = Callable[[int], Container]
 def test_every_allocation_call_gives_the_whole_limit_and_not_a_byte_more(limited: Limited, path: str) -> None:
     container = limited(LIMIT)
     count, most, after, error = container.run("paths", path, str(PIECE))
-    assert most <= LIMIT < most + most // count, "the next piece would not have fitted"
+    assert most <= LIMIT < most + most // count, "the next block would not have fitted"
     assert (after, error) == (0, OUT_OF_MEMORY)
     gpu = container.read().gpus[0]
     assert (gpu.account_bytes, gpu.peak_bytes, gpu.refused) == (0, most, 1)
@@ -54,7 +55,7 @@ def test_the_limit_holds_however_the_program_finds_the_driver(
     limited: Limited, way: str, shadow: bool, path: str
 ) -> None:
     if shadow and way == "path":
-        pytest.skip("who opens the driver by its path does not meet the shadow of its name; the dlsym form does")
+        pytest.skip("opening the driver by its path bypasses the library of that name; the dlsym form catches it")
     count, most, _, error = limited(LIMIT).run("paths", path, str(PIECE), shadow=shadow, KERF_TEST_WAY=way)
     assert (count, most, error) == (LIMIT // PIECE, LIMIT // PIECE * PIECE, OUT_OF_MEMORY)
 
@@ -90,7 +91,7 @@ def test_a_gpu_that_the_container_does_not_have_gives_it_no_memory(node: Node) -
 def test_the_container_sees_its_slice(limited: Limited) -> None:
     total, free, device, free_then, *linker = limited(LIMIT).run("view")
     assert (total, free, device, free_then) == (LIMIT, LIMIT, LIMIT, LIMIT - 64 * MIB)
-    assert linker == [1, 1, 1], "dlsym answers for everything else as before"
+    assert linker == [1, 1, 1], "dlsym answers for all other names as before"
 
 
 @pytest.mark.parametrize("pools", [{}, {"KERF_TEST_POOLS": "1"}], ids=["plain", "pools"])
@@ -99,7 +100,7 @@ def test_sixty_four_processes_never_have_more_than_the_limit_together(limited: L
     over, refused, left, failed = container.run("crowd", "64", "200", str(1000 * MIB), **pools)
     reading = container.read()
     assert (over, left, failed, reading.attaches) == (0, 0, 0, 64)
-    assert refused > 0, "they met the limit"
+    assert refused > 0, "they reached the limit"
     assert reading.gpus[0].peak_bytes <= 1000 * MIB
 
 
@@ -125,14 +126,14 @@ def test_the_end_of_a_child_releases_nothing_of_its_parent(limited: Limited, how
 
 
 def test_children_forked_while_threads_allocate_find_no_lock_held_and_no_change_half_done(limited: Limited) -> None:
-    """By fork and by the bare system call: each tries to allocate, is refused by the driver, and ends."""
+    """By fork and by the system call: each child tries to allocate, is refused by the driver, and ends."""
     container = limited(LIMIT)
     well, left = container.run("forks", "busy", "200")
     assert (well, left) == (200, 0)
 
 
 def test_processes_killed_at_any_moment_leave_no_byte_behind(node: Node) -> None:
-    """kill -9 in the middle of allocations, many times; then one process gets all of the limit."""
+    """kill -9 in the middle of allocations, many times; afterwards one process can allocate the whole limit."""
     container = node.container("a", Rules(gpus=(GpuRule(uuid=UUID, memory_limit_bytes=1000 * MIB),)))
     for attaches in range(4, 84, 4):
         victims = [container.start("crowd", "victim") for _ in range(4)]
@@ -147,7 +148,8 @@ def test_processes_killed_at_any_moment_leave_no_byte_behind(node: Node) -> None
 
 @pytest.mark.parametrize("moment", ["reserved", "charged", "releasing"])
 def test_a_process_that_dies_between_two_steps_of_a_change_is_repaired(limited: Limited, moment: str) -> None:
-    """The three states that a crash can leave, written by hand: raised and not noted, noted with its intent, noted as less."""
+    """The three states that a crash can leave, written by hand: sum raised but not recorded, recorded with its intent,
+    lowered in the record only."""
     container = limited(LIMIT)
     container.run("view")
     with (container.control_block.folder / "counters").open("r+b") as file:

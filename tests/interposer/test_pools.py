@@ -1,4 +1,4 @@
-"""Memory that a pool holds, or a setting of a context, beside what is allocated: the charge follows the device's own figures."""
+"""Memory of pools and of context settings, beside allocations: the charge follows the device's own figures."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Seen = tuple[int, int, int, int]
 
 
 def container(built: Path, folder: Path, *, chunk: int, told: int = 0) -> Container:
-    """`chunk`: what the fake's pools take at once. `told`: what the page says of it."""
+    """`chunk`: what the fake driver's pools take at a time. `told`: `pool_chunk_bytes` in the orders."""
     node = Node(built, folder / "node", pool_kib=chunk >> 10)
     return node.container("a", Rules(gpus=(GpuRule(uuid=UUID, memory_limit_bytes=LIMIT),)), pool_chunk_bytes=told)
 
@@ -35,7 +35,7 @@ def test_the_device_never_has_more_than_the_limit_nor_than_the_account(
 
 
 def test_memory_that_a_pool_keeps_is_available_to_other_allocations(built: Path, tmp_path: Path) -> None:
-    """As with the driver alone, which takes it back before it says that there is none."""
+    """As the driver itself does, which trims its pools before it reports that there is no memory."""
     _, _, pieces, _ = container(built, tmp_path, chunk=2 * MIB).run("pools", "waited", str(8 * MIB))
     assert pieces == 2 * (LIMIT // (8 * MIB))
 
@@ -48,7 +48,7 @@ def test_a_destroyed_pool_is_charged_while_its_memory_is_in_use(built: Path, tmp
 def test_an_unmeasured_chunk_is_charged_when_the_pool_grows_and_learned_from_then_on(
     built: Path, tmp_path: Path
 ) -> None:
-    """The first growth teaches it; here it comes far below the limit."""
+    """The first growth reveals the chunk size; here it happens far below the limit."""
     limited = container(built, tmp_path, chunk=CHUNK)
     most, hidden, pieces, after = limited.run("pools", "small", "700000")
     assert (most, hidden, after) == (LIMIT // CHUNK * CHUNK, 0, 0)

@@ -1,5 +1,7 @@
-"""Shares of a GPU's time, in the fake's virtual time: no figure depends on how busy this machine is. No agent runs here at all:
-what was ordered last goes on."""
+"""Shares of GPU time, in the fake driver's virtual time: no figure depends on the load of this machine.
+
+No agent runs here: the last orders stay in effect.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,7 @@ def side_by_side(
     node = Node(built, folder, clients=clients or len(shares))
     keys = [(f"pod-{place}", "main") for place in range(len(shares))]
     for key in keys:
-        ControlBlock(node.folder / folder_name(key), lambda: 0)  # each must be there before another looks at its signal
+        ControlBlock(node.folder / folder_name(key), lambda: 0)  # each must exist before another reads its signal
     made = []
     for place, (key, milli) in enumerate(zip(keys, shares, strict=True)):
         start = sum(shares[:place]) * PERIOD_NS // 1000
@@ -78,8 +80,8 @@ def test_a_saturated_share_deviates_by_less_than_two_percent_of_a_gpu_in_every_s
 def test_launches_longer_than_a_window_take_no_time_from_others_in_the_long_run(
     built: Path, tmp_path: Path, shares: tuple[int, ...], kernels_ns: tuple[int, ...]
 ) -> None:
-    """Their debt is waited for, and what the others had to yield they make up for. One launch more or less in a second is the least
-    that can be."""
+    """Launches wait for their debt, and the others recover the time that they lost. One launch more or less in a second
+    is the best possible accuracy."""
     containers = side_by_side(built, tmp_path / "node", shares, in_flight_us=500)
     programs = [
         container.start("share", "saturate", str(ns), "8", KERF_FAKE_CUDA_CLIENT=str(place))
@@ -120,7 +122,8 @@ def test_graphs_and_per_thread_streams_pass_the_gate_too(built: Path, tmp_path: 
 
 
 def test_one_launch_longer_than_its_window_is_paid_back(built: Path, tmp_path: Path) -> None:
-    """A kernel of half a second at a tenth of the GPU: nobody can stop it, and the next waits five seconds for the debt."""
+    """A kernel of half a second at a tenth of the GPU cannot be stopped; the next launch waits five seconds for the
+    debt."""
     (container,) = side_by_side(built, tmp_path / "node", (100,))
     got = container.run("share", "saturate", "500000000", "20")
     assert sum(got) <= 20 * 100_000_000 + 500_000_000
@@ -154,7 +157,8 @@ def test_an_unlimited_launch_is_not_timed_at_all(built: Path, tmp_path: Path) ->
 
 
 def test_timing_does_not_invalidate_a_capture(built: Path, tmp_path: Path) -> None:
-    """Events of ours are asked for while another stream captures in the global mode; what is captured is not work yet."""
+    """Kerf's events are queried while another stream captures in the global mode; captured launches are not work
+    yet."""
     (container,) = side_by_side(built, tmp_path / "node", (250,))
     assert container.run("capture") == [53_000_000, 0, 50_000_000]
     assert container.read().gpus[0].launches == 54

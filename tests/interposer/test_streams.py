@@ -1,5 +1,5 @@
-"""What programs do with streams, contexts, callbacks and threads while launches are being measured: nothing of it breaks, and all is
-accounted; in virtual time."""
+"""Streams, contexts, callbacks and threads while launches are measured, in virtual time: nothing breaks, and all time
+is accounted."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_the_program_continues_and_all_of_its_time_is_accounted(built: Path, tmp
 
 
 def test_pauses_between_launches_without_a_wait_are_not_charged(built: Path, tmp_path: Path) -> None:
-    """A quarter of the GPU, of the half that it may have: as fast as alone."""
+    """It uses a quarter of the GPU and may use half: it is as fast as alone."""
     one = container(built, tmp_path, 500)
     truly_ns, took_ns = one.run("streams", "sparse")
     assert took_ns <= 1605 * MS
@@ -36,7 +36,7 @@ def test_pauses_between_launches_without_a_wait_are_not_charged(built: Path, tmp
 def test_a_process_that_launches_and_then_does_something_else_delays_no_other_process(
     built: Path, tmp_path: Path
 ) -> None:
-    """Nobody has asked whether its work is done; the container's bound of work in flight goes by when it should be."""
+    """No call has queried its work; the container's bound of work in flight uses the estimated end."""
     one = Node(built, tmp_path, clients=2).container("a", Rules(gpus=(GpuRule(uuid=UUID, in_flight_us=500),)))
     away = one.start("streams", "leaves", KERF_FAKE_CUDA_CLIENT="0")
     (got_ns,) = one.run("share", "saturate", "450000", "1", KERF_FAKE_CUDA_CLIENT="1")
@@ -45,7 +45,7 @@ def test_a_process_that_launches_and_then_does_something_else_delays_no_other_pr
 
 
 def test_a_launch_on_a_stream_of_a_context_that_is_not_current_passes_the_gate_too(built: Path, tmp_path: Path) -> None:
-    """A kernel that belongs to no context runs in its stream's."""
+    """A kernel that belongs to no context runs in its stream's context."""
     (gpu_ns,) = container(built, tmp_path, 100).run("streams", "elsewhere")
     assert gpu_ns <= 3000 * MS * 0.1 + 20 * MS
 
@@ -56,7 +56,7 @@ def test_the_time_of_a_kernel_is_charged_if_its_context_is_destroyed_while_it_ru
 
 
 def test_a_thread_that_is_cancelled_while_it_launches_leaves_nothing_locked(built: Path, tmp_path: Path) -> None:
-    """It looks at its peers' signals while it waits, and to read a file is a point where threads end."""
+    """It reads its peers' signals while it waits, and reading a file is a cancellation point."""
     node, other = Node(built, tmp_path, clients=1), ("other", "main")
     ControlBlock(node.folder / folder_name(other), lambda: 0)
     one = node.container("a", Rules(gpus=(GpuRule(uuid=UUID, compute_milli=500),), peers=(other,)))

@@ -1,4 +1,4 @@
-"""What slices that gave up compute really leave to whoever came for it, in virtual time: pages as the agent's board writes them."""
+"""The GPU time that suspended slices leave to a new slice, in virtual time, with the agent's slice registry."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ def node(built: Path, tmp_path: Path) -> Node:
 
 @pytest.fixture
 def registry(node: Node) -> Iterator[SliceRegistry]:
-    """Its agent's heart beats once, at the world's beginning, and never again."""
+    """Its agent sends one heartbeat, at the beginning, and none afterwards."""
     made = SliceRegistry(node.folder, Policy(least_milli=50), lambda: START_NS)
     yield made
     made.close()
 
 
 def together(node: Node, registry: SliceRegistry, *slices: Slice) -> list[list[int]]:
-    """The GPU time of each in each second, all of them greedy."""
+    """Returns the GPU time of each slice in each second. All of them always have work."""
     running = []
     for client, one in enumerate(slices):
         control_block = {
@@ -63,7 +63,8 @@ def test_a_throttled_slice_keeps_its_remaining_share_and_the_new_slice_gets_the_
 def test_a_pause_that_ends_with_the_agents_heartbeat_takes_nothing_from_the_new_slice(
     node: Node, registry: SliceRegistry
 ) -> None:
-    """After two seconds the paused slice may go on: by the operator's least share, out of what nobody was granted."""
+    """After two seconds the paused slice may continue: with the operator's minimum share, from time that no slice was
+    granted."""
     victim, new = slice_("victim", 600), slice_("new", 900)
     registry.put(victim, Override(paused=True))
     registry.put(new)

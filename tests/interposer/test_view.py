@@ -1,4 +1,4 @@
-"""NVML, asked from inside a container, shows the slice; through the fake NVML."""
+"""NVML in a container reports the slice, with the fake NVML."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_nvml_reports_the_slice_and_never_more_than_the_device(
 
 
 def test_the_library_loads_in_images_with_an_old_c_library(built: Path) -> None:
-    """What ld.so.preload cannot load it ignores, and the slice with it: nothing newer than glibc 2.17 may be asked for."""
+    """The linker ignores a preloaded library that it cannot load: the library may use nothing newer than glibc 2.17."""
     if shutil.which("objdump") is None:
         pytest.skip("no objdump")
     listed = subprocess.run(
@@ -44,7 +44,7 @@ def test_the_library_loads_in_images_with_an_old_c_library(built: Path) -> None:
 
 @pytest.mark.skipif(any(Path("/usr").glob("lib*/**/libcuda.so.1")), reason="this machine has a driver")
 def test_a_program_that_works_without_a_driver_finds_none_if_there_is_none(built: Path, tmp_path: Path) -> None:
-    """What it would find is the library, which has nothing to stand in front of."""
+    """It must not find the interposer, which has no driver to forward to."""
     node, rules = Node(built, tmp_path / "node"), Rules(gpus=(GpuRule(uuid=UUID),))
     assert node.container("a", rules).run("lookup") == [1]
     without = Container(node, ControlBlock(tmp_path / "b", lambda: 0))

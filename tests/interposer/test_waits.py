@@ -1,4 +1,5 @@
-"""What a launch waits for may itself wait for what the program does next: no wait at the gate is without an end; in virtual time."""
+"""The work for which a launch waits may itself wait for a later launch: every wait at the gate is limited, in virtual
+time."""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ RULES = [
 
 @pytest.mark.parametrize("rule", RULES, ids=["tokens", "timetable", "bounded"])
 def test_a_kernel_that_waits_for_a_later_launch_does_not_hang(built: Path, tmp_path: Path, rule: GpuRule) -> None:
-    """And the rounds do not grow longer and longer, although each is learned as the kernel's length."""
+    """The rounds do not get longer and longer, although each is learned as the kernel's duration."""
     one = container(built, tmp_path, rule)
     longest, _, rounds = one.run("awaits", str(ROUNDS), "1", "60")
     assert rounds == ROUNDS
@@ -40,14 +41,14 @@ def test_twenty_launches_for_which_one_kernel_waits_pass_one_by_one(built: Path,
 
 
 def test_launches_that_pass_after_the_maximum_wait_are_a_debt(built: Path, tmp_path: Path) -> None:
-    """A program of nothing but such rounds has its share of the time in the end."""
+    """A program that consists of such rounds gets its share of the time in the long run."""
     _, gpu_ns, rounds = container(built, tmp_path, RULES[0]).run("awaits", "1000", "1", "30")
     assert rounds > 5
     assert gpu_ns <= 30_000 * MS * 0.3 + 1500 * MS
 
 
 def test_a_waiting_thread_does_not_block_the_launch_for_which_it_waits(built: Path, tmp_path: Path) -> None:
-    """More launches on one stream than the library has events for: none of them waits with the lock held."""
+    """More launches on one stream than the library has events: none of them waits with the lock held."""
     node, low = Node(built, tmp_path, clients=1), ("low", "main")
     ControlBlock(node.folder / folder_name(low), lambda: 0)
     high = node.container("high", Rules(gpus=(GpuRule(uuid=UUID),), peers=(low,)))
@@ -56,7 +57,7 @@ def test_a_waiting_thread_does_not_block_the_launch_for_which_it_waits(built: Pa
 
 
 def test_the_wait_for_another_processs_endless_work_is_limited(built: Path, tmp_path: Path) -> None:
-    """Two processes of one container share its bound of work in flight; one of them has a kernel that runs for two seconds."""
+    """Two processes of one container share its bound of work in flight; one of them runs a kernel of two seconds."""
     node = Node(built, tmp_path, clients=2)
     one = node.container("a", Rules(gpus=(GpuRule(uuid=UUID, in_flight_us=500),)))
     late = one.start("awaits", "late", KERF_FAKE_CUDA_CLIENT="0")

@@ -1,4 +1,4 @@
-"""A whole agent whose slices are kept: what the tests of it tell it, give it and look at."""
+"""Helpers for tests of a whole agent with enforced slices."""
 
 from __future__ import annotations
 
@@ -93,25 +93,22 @@ async def offered(bus: NatsBus) -> tuple[str, ...]:
 
 
 def count(host: Path, name: str, mib: int) -> None:
-    """As the interposer does."""
+    """Writes counters as the interposer does."""
     with (control_block(host, name) / "counters").open("r+b") as file:
         file.seek(layout.Counters.gpu.offset)
         file.write((mib << 20).to_bytes(8, "little"))
 
 
 def at_work(host: Path, name: str) -> None:
-    """As its interposer says, and for long."""
+    """Marks the container as busy for a long time, as its interposer does."""
     with (control_block(host, name) / "signal").open("r+b") as file:
         file.seek(layout.Signal.gpu.offset + layout.SignalGpu.busy_until_ns.offset)
         file.write((1 << 62).to_bytes(8, "little"))
 
 
 def locked(build: Path, pid: int) -> bool:
-    """By the driver's word, asked by a process of its own: this one must not become part of that world."""
-    script = (
-        "import ctypes, sys; d = ctypes.CDLL(sys.argv[1]); s = ctypes.c_int(-1); d.cuInit(0); "
-        "d.cuCheckpointProcessGetState(int(sys.argv[2]), ctypes.byref(s)); print(s.value)"
-    )
+    """Whether the driver reports the process as locked. A helper process asks, because the test must not become a client."""
+    script = "import ctypes, sys; d = ctypes.CDLL(sys.argv[1]); s = ctypes.c_int(-1); d.cuInit(0); d.cuCheckpointProcessGetState(int(sys.argv[2]), ctypes.byref(s)); print(s.value)"
     asked = subprocess.run(
         [sys.executable, "-c", script, str(build / "libcuda.so.1"), str(pid)],
         check=True,
@@ -122,6 +119,6 @@ def locked(build: Path, pid: int) -> bool:
 
 
 def as_seen(percents: list[int], first: int = 4711) -> str:
-    """The same in NVML's words."""
+    """Returns the fake NVML's input for processes with these percentages of the GPU."""
     seen = [(first + place, percent) for place, percent in enumerate(percents)]
     return NVML + "".join(f"process 0 {pid} 10\nsm 0 {pid} {percent}\n" for pid, percent in seen)

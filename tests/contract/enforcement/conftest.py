@@ -1,4 +1,4 @@
-"""An agent with the interposer built, a proof of the canary, and what is heard of its slices."""
+"""An agent with the interposer, a passed canary, and the messages about its slices."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ async def uses(bus: NatsBus) -> list[SliceUse]:
 
 @pytest.fixture
 def owned(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Process 4711 is the pod's; whose it is would be in /proc of a real one."""
+    """Process 4711 belongs to the pod. For a real process, /proc would say so."""
     monkeypatch.setattr(
         watch, "NvmlDevices", functools.partial(NvmlDevices, owner={4711: Owner(uid("a"), "f" * 64)}.get)
     )
@@ -81,7 +81,7 @@ def owned(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def victim(host: Path, settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
-    """A process of the low pod that launches without end, and that nothing stands in front of."""
+    """A process of the low-priority pod that launches without end and without the interposer."""
     monkeypatch.setenv("KERF_FAKE_CUDA", str(host / "world"))
     with subprocess.Popen(
         [sys.executable, str(VICTIM), settings["libcuda"]], stdout=subprocess.PIPE, text=True

@@ -1,4 +1,4 @@
-"""What a node offers goes by its canary."""
+"""A node offers strategies according to its canary."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def _proof(host: Path) -> Proof:
     return msgspec.json.decode((host / "state" / "canary.json").read_bytes(), type=Proof)
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="the canary mounts its page where a container has it")
+@pytest.mark.skipif(os.geteuid() != 0, reason="the canary mounts its control block where a container has it")
 async def test_the_canary_does_not_touch_a_gpu_in_use(
     nats: EmbeddedServer,
     bus: NatsBus,
@@ -44,7 +44,8 @@ async def test_the_canary_does_not_touch_a_gpu_in_use(
     build: Path,
     place: None,
 ) -> None:
-    """With all of its memory granted the GPU has no room for a canary: nothing new is proven until some of it is given back."""
+    """If all memory of the GPU is granted, there is no room for a canary: nothing is proven until memory is
+    released."""
     async with agent(nats, host, **(settings | {"interposer_dir": str(host / "nothing")})):
         await started(bus, kubelet, "a", memory_mib=3000, strategy="advisory")
     async with agent(nats, host, **settings) as ctx:
@@ -70,7 +71,7 @@ async def test_after_a_failed_canary_firm_is_not_offered_and_firm_pods_do_not_st
         assert "kerf_agent_enforcement_proven 0.0" in ctx.metrics.render().decode()
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="the canary mounts its page where a container has it")
+@pytest.mark.skipif(os.geteuid() != 0, reason="the canary mounts its control block where a container has it")
 async def test_a_node_offers_firm_isolation_when_its_own_canary_has_passed_and_again_after_a_driver_change(
     nats: EmbeddedServer, bus: NatsBus, host: Path, kubelet: FakeKubelet, settings: dict[str, Any], place: None
 ) -> None:

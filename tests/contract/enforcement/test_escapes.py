@@ -1,4 +1,4 @@
-"""Memory that got past a slice: NVML against the page, and the policy that meets it."""
+"""Memory that bypasses a slice: NVML compared with the control block, and the policies."""
 
 from __future__ import annotations
 

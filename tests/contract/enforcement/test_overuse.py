@@ -1,4 +1,4 @@
-"""GPU time that got past a slice: NVML against the share, and the policy that meets it."""
+"""GPU time beyond a slice's share: NVML compared with the grant, and the policies."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from tests.support.waiting import eventually
 
 @pytest.fixture(scope="module")
 def forge(tmp_path_factory: pytest.TempPathFactory, build: Path) -> Path:
-    """A program that writes over what its page says of its GPU time."""
+    """A program that overwrites the GPU time in its counters."""
     folder = tmp_path_factory.mktemp("programs")
     subprocess.run(
         ["make", "-s", "-C", str(ROOT / "tests" / "interposer" / "programs"), f"BUILD={folder}", f"{folder}/forge"],
@@ -44,7 +44,7 @@ def forge(tmp_path_factory: pytest.TempPathFactory, build: Path) -> Path:
 
 
 def forged(host: Path, build: Path, program: Path, processes: int) -> list[int]:
-    """Runs so many at once in container a, on the fake driver; per cent of the GPU's time that each really had."""
+    """Runs several at once in container a, on the fake driver. Returns the percentage of GPU time that each got."""
     environment = os.environ | {
         "KERF_DIRECTORY": str(control_block(host, "a")),
         "LD_PRELOAD": str(build / "test" / LIBRARY),
@@ -86,7 +86,7 @@ async def test_processes_that_forge_together_are_reported_as_overuse(
     build: Path,
     forge: Path,
 ) -> None:
-    """One that forges has its share; four that do have it four times, which their page denies and NVML sees."""
+    """One process that forges gets the share. Four of them get it four times: the counters hide it, NVML reports it."""
     async with agent(nats, host, **settings | BY_TIME) as ctx:
         await started(bus, kubelet, "a", compute_milli=100)
         alone = forged(host, build, forge, 1)
@@ -150,7 +150,7 @@ async def test_with_policy_lock_overuse_is_locked_for_the_rest_of_every_cycle(
     build: Path,
     victim: int,
 ) -> None:
-    """Alone on the GPU, too; and it stays rationed though NVML now sees no more of it than its share."""
+    """Also alone on the GPU. The quota stays, although NVML now reports no more than the share."""
     async with agent(nats, host, **settings | BY_TIME, escapes="lock"):
         await started(bus, kubelet, "a", compute_milli=100)
         become(host, as_seen([90], first=victim))

@@ -1,4 +1,5 @@
-"""Slices that hold, from the grant to the page: a whole agent over real gRPC and NATS, the fake NVML and the fake driver."""
+"""Enforced slices, from the grant to the control block: a whole agent with real gRPC and NATS, fake NVML and fake
+driver."""
 
 from __future__ import annotations
 
@@ -81,10 +82,8 @@ async def test_a_process_in_the_container_gets_its_slice_and_no_byte_more(
             "LD_PRELOAD": str(build / "test" / LIBRARY),
         }
         command = [str(build / "probe"), str(build / "libcuda.so.1"), "memory", "2048", "128"]
-        lines = [
-            json.loads(line)
-            for line in subprocess.run(command, env=environment, check=True, capture_output=True).stdout.splitlines()  # noqa: ASYNC221
-        ]
+        probe = subprocess.run(command, env=environment, check=True, capture_output=True)  # noqa: ASYNC221
+        lines = [json.loads(line) for line in probe.stdout.splitlines()]
         assert lines[0]["shown_total"] == 64 << 20
         assert {line["bytes"] for line in lines[1:]} == {64 << 20}
 

@@ -1,4 +1,4 @@
-"""Pods that give up for others on a whole agent: what their pages say when placement hears yes, over real NATS and gRPC."""
+"""Suspension on a whole agent: what the control blocks hold when the node answers, over real NATS and gRPC."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ async def test_a_restarted_agent_keeps_pods_suspended_and_reports_it_to_a_new_le
 
 
 def pretend_resumed(host: Path, name: str) -> None:
-    """So that what stands in the page afterwards was written by the agent that came back."""
+    """Clears the orders, so that later content was written by the restarted agent."""
     with (control_block(host, name) / "orders").open("r+b") as file:
         file.seek(layout.Orders.paused.offset)
         file.write(bytes(4))
@@ -146,7 +146,7 @@ async def test_a_slice_whose_control_block_cannot_be_written_is_not_suspended_an
     kubelet: FakeKubelet,
     settings: dict[str, Any],
 ) -> None:
-    """The links to those whom it now gives way to have no place to stand."""
+    """The folder for the links to its new peers cannot be written."""
     async with agent(nats, host, **settings):
         await started(bus, kubelet, grant("low", compute_milli=300))
         await started(bus, kubelet, grant("other", compute_milli=300))
@@ -188,7 +188,7 @@ async def test_a_shrunk_pod_keeps_its_speed_and_the_new_pod_starts(
     kubelet: FakeKubelet,
     settings: dict[str, Any],
 ) -> None:
-    """Of 100 MiB of the GPU."""
+    """Each pod has a grant of 100 MiB."""
     become(host, NVML.replace(" 4000 ", " 100 "))
     async with agent(nats, host, **settings):
         await started(bus, kubelet, grant("low", compute_milli=300))
@@ -200,9 +200,11 @@ async def test_a_shrunk_pod_keeps_its_speed_and_the_new_pod_starts(
         assert (told.gpu[0].memory_limit_bytes, told.paused, told.gpu[0].compute_milli) == (32 << 20, 0, 300)
         await kubelet.start_container(kubelet.pods[uid("high")])
         refused = await say(bus, grant("low", compute_milli=300))
-        assert (refused.ok, refused.suspension) == (False, SHRINK), "others have it"
+        assert (refused.ok, refused.suspension) == (False, SHRINK), "other pods use it"
         await kubelet.start_container(kubelet.pods[uid("low")])
-        assert orders(host, "low").gpu[0].memory_limit_bytes == 32 << 20, "it starts again with what it was left"
+        assert orders(host, "low").gpu[0].memory_limit_bytes == 32 << 20, (
+            "a restarted container starts with what it keeps"
+        )
 
 
 async def test_a_pod_that_has_allocated_more_than_it_would_keep_is_not_shrunk(
@@ -232,7 +234,7 @@ CHECKPOINT = Suspension(action="checkpoint", plan_id="p")
 
 
 class Low:
-    """The low pod's only process, on the fake driver with a context of 64 MiB, and its cgroup."""
+    """The low-priority pod's only process, on the fake driver with a context of 64 MiB, and its cgroup."""
 
     def __init__(self, host: Path, libcuda: str, *, room_mib: int = 1000) -> None:
         self.libcuda = libcuda
@@ -248,8 +250,11 @@ class Low:
             (at / "memory.current").write_text(f"{100 << 20}\n")
 
     def ask(self, what: str) -> int:
-        """By a process of its own: this one must not become part of that world."""
-        script = f"import ctypes, sys; d = ctypes.CDLL(sys.argv[1]); s = ctypes.c_int(-1); d.cuInit(0); d.kerf_fake_used_bytes.restype = ctypes.c_uint64; {what}"
+        """Uses a helper process, because the test must not become a client of the fake driver."""
+        script = (
+            "import ctypes, sys; d = ctypes.CDLL(sys.argv[1]); s = ctypes.c_int(-1); d.cuInit(0); "
+            f"d.kerf_fake_used_bytes.restype = ctypes.c_uint64; {what}"
+        )
         command = [sys.executable, "-c", script, self.libcuda, str(self.process.pid)]
         return int(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
 
@@ -296,7 +301,7 @@ async def test_a_pod_has_left_the_gpu_when_its_checkpoint_is_answered_and_is_res
             await kubelet.start_container(kubelet.pods[uid("low")])
     async with agent(nats, host, **settings):
         assert (low.state, (await say(bus, suspension)).suspension) == (2, CHECKPOINT), (
-            "others have its memory: no agent's end brings it back"
+            "other pods use its memory: the end of an agent does not restore it"
         )
         answer = await say(bus, grant("low", compute_milli=0, strategy="time_slice"))
         assert (answer.ok, answer.suspension) == (True, None)
@@ -312,7 +317,7 @@ async def test_without_room_in_its_memory_limit_a_pod_is_not_checkpointed_and_co
     world: None,
     build: Path,
 ) -> None:
-    """The kernel would kill it for what comes from the GPU."""
+    """Otherwise the kernel would kill the pod for the memory that comes from the GPU."""
     low = Low(host, str(build / "libcuda.so.1"), room_mib=63)
     try:
         async with agent(nats, host, **settings):
@@ -345,7 +350,7 @@ async def test_a_pod_whose_gpu_memory_is_in_use_stays_on_the_host_until_it_is_fr
     settings: dict[str, Any],
     low: Low,
 ) -> None:
-    """Somebody of whom the gate knows nothing has 64 of its 100 MiB; the agent tries again by itself."""
+    """A process unknown to the gate uses 64 of its 100 MiB; the agent retries by itself."""
     async with agent(nats, host, **settings):
         await started(bus, kubelet, grant("low"))
         await say(bus, grant("low", CHECKPOINT))

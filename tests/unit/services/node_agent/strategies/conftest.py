@@ -46,7 +46,7 @@ def victim(cuda: str, world: str) -> Iterator[int]:
 
 @pytest.fixture
 def state(cuda: str, world: str) -> Callable[[int], int]:
-    """The driver's word on a process: 0 runs, 1 locked."""
+    """The process's state as the driver reports it: 0 running, 1 locked."""
     script = (
         "import ctypes, sys; d = ctypes.CDLL(sys.argv[1]); s = ctypes.c_int(-1); d.cuInit(0); "
         "d.cuCheckpointProcessGetState(int(sys.argv[2]), ctypes.byref(s)); print(s.value)"

@@ -1,4 +1,4 @@
-"""An agent that locks a process and is then left alone: to be killed or frozen by a test."""
+"""An agent that locks a process and keeps it locked until a test kills or freezes the agent."""
 
 from __future__ import annotations
 

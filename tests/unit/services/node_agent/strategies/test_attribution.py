@@ -1,4 +1,4 @@
-"""Which of a pod's containers got past its slice."""
+"""Attribution of memory to the containers that bypass their slices."""
 
 from __future__ import annotations
 
@@ -23,7 +23,13 @@ BOTH = (FIRST, SECOND)
         ({1: FIRST}, {1: 100, 2: 5000}, {FIRST: 100, SECOND: 0}, {FIRST: {1, 2}, SECOND: {2}}),
         ({1: ("other", "x")}, {1: 5000}, {FIRST: 0, SECOND: 4000}, {FIRST: {1}}),
     ],
-    ids=["second", "first", "both", "a process that shows no page may be anybody's", "nor one that shows a stranger's"],
+    ids=[
+        "second",
+        "first",
+        "both",
+        "a process without a visible control block may belong to any container",
+        "a process with another pod's control block likewise",
+    ],
 )
 def test_the_container_whose_processes_hold_uncounted_memory_is_found(
     of: dict[int, Key], seen: dict[int, int], counted: dict[Key, int], attributed: dict[Key, set[int]]
@@ -32,7 +38,7 @@ def test_the_container_whose_processes_hold_uncounted_memory_is_found(
 
 
 def test_a_process_belongs_to_the_container_whose_control_block_it_sees(tmp_path: Path) -> None:
-    """A bind mount is the same file under another name; a hard link here."""
+    """A bind mount shows the same file under another name. The test uses a hard link."""
     folders = {key: tmp_path / key[1] for key in BOTH}
     for folder in folders.values():
         folder.mkdir()

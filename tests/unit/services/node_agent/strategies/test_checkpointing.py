@@ -1,4 +1,4 @@
-"""A pod's processes go to the host all or none, on a driver that says for each how it is."""
+"""All of a pod's processes are checkpointed or none, on a fake driver that keeps a state for each process."""
 
 from __future__ import annotations
 
@@ -18,21 +18,27 @@ from tests.unit.services.node_agent.strategies.test_host_memory import cgroup
 UID = "5a1c9a60-3f0e-4c53-8a53-3d1d0a8d7e11"
 DRIVER = """
 #include <stdlib.h>
-/* Each process that it is asked about runs at first. KERF_BAD cannot be checkpointed; with KERF_STUCK nobody comes back. */
+/* Every process runs at first. KERF_BAD cannot be checkpointed; with KERF_STUCK no process can be restored. */
 static int state[1 << 22], none;
 static int is(const char *name, int pid) { return getenv(name) && atoi(getenv(name)) == pid; }
 int cuInit(unsigned f) { return (int)f; }
 int cuCheckpointProcessLock(int p, void *a) { (void)a; return state[p] ? 401 : (state[p] = 1, 0); }
 int cuCheckpointProcessUnlock(int p, void *a) { (void)a; return state[p] != 1 ? 401 : (state[p] = 0, 0); }
-int cuCheckpointProcessCheckpoint(int p, void *a) { (void)a; return is("KERF_BAD", p) ? 801 : state[p] != 1 ? 401 : (state[p] = 2, 0); }
-int cuCheckpointProcessRestore(int p, void *a) { (void)a; return getenv("KERF_STUCK") ? 2 : state[p] != 2 ? 401 : (state[p] = 1, 0); }
+int cuCheckpointProcessCheckpoint(int p, void *a) {
+    (void)a;
+    return is("KERF_BAD", p) ? 801 : state[p] != 1 ? 401 : (state[p] = 2, 0);
+}
+int cuCheckpointProcessRestore(int p, void *a) {
+    (void)a;
+    return getenv("KERF_STUCK") ? 2 : state[p] != 2 ? 401 : (state[p] = 1, 0);
+}
 int cuCheckpointProcessGetState(int p, int *s) { return is("KERF_NO_GPU", p) ? 1 : (*s = state[p], none); }
 """
 
 
 @pytest.fixture
 def pids() -> Iterator[list[int]]:
-    """Of three processes that do nothing."""
+    """PIDs of three idle processes."""
     running = [subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) for _ in range(3)]
     yield [process.pid for process in running]
     for process in running:

@@ -1,4 +1,4 @@
-"""The strategies behind their one interface."""
+"""The strategies through their common interface."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def interposer(registry: SliceRegistry, clock: Clock) -> Interposer:
 
 
 def write(registry: SliceRegistry, field: Callable[[], int], value: int) -> None:
-    """As the interposer does."""
+    """Writes counters as the interposer does."""
     with (registry.folder(SLICE.key) / "counters").open("r+b") as file:
         file.seek(layout.Counters.gpu.offset + field())
         file.write(value.to_bytes(8, "little"))

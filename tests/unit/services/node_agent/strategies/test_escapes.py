@@ -1,4 +1,4 @@
-"""What NVML sees beside what the pages admit."""
+"""NVML's memory figures compared with the control blocks'."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_an_escape_that_was_gone_in_between_is_counted_from_the_start() -> None:
 
 
 def test_memory_beyond_the_grant_is_an_escape_whatever_the_counters_say() -> None:
-    """They are the container's own, and can be forged."""
+    """The container can forge its counters."""
     escapes = EscapeDetector(slack_mib=0)
     held = pod_memory({("a", "G"): 1500}, [control_block("a", 1500)])
     escapes.update(held)

@@ -1,4 +1,4 @@
-"""Whether a pod's memory limits have room for what it has on GPUs, by cgroups made of files."""
+"""Whether a pod's memory limits have room for its GPU memory, with cgroups made of plain files."""
 
 from __future__ import annotations
 
@@ -36,9 +36,14 @@ def test_an_agent_in_its_own_pid_namespace_reports_that_it_sees_no_processes(tmp
         processes(cgroup(tmp_path / "pod", pids="0\n"))
 
 
-@pytest.mark.parametrize(("limit", "current", "refused"), [
-    ("max", 0, ""), (str(700 * MIB), 200 * MIB, ""), (str(700 * MIB), 201 * MIB, "room for 499 MiB, but it has 500 MiB on GPUs"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("limit", "current", "refused"),
+    [
+        ("max", 0, ""),
+        (str(700 * MIB), 200 * MIB, ""),
+        (str(700 * MIB), 201 * MIB, "room for 499 MiB, but it has 500 MiB on GPUs"),
+    ],
+)
 @pytest.mark.parametrize("where", ["pod", "container"])
 def test_the_pods_and_the_containers_limit_both_need_room(
     tmp_path: Path, meminfo: Path, limit: str, current: int, refused: str, where: str

@@ -1,4 +1,4 @@
-"""The page is one contract in two languages."""
+"""The control block's layout is the same in C and in Python."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The driver's process locks over the fake libcuda: who is locked stands still, and nothing that dies leaves anybody
+"""The driver's process locks on the fake libcuda: a locked process does not run, and no crash leaves a process
 locked."""
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ async def locks(cuda: str, world: str, tmp_path: Path) -> AsyncIterator[Locks]:
 
 
 def progress(cuda: str, pid: int) -> int:
-    """GPU time that a process has had, asked from another one: this process must not become part of that world."""
+    """GPU time of a process, read by a helper process, because the test must not become a client of the fake driver."""
     script = (
-        "import ctypes, sys; d = ctypes.CDLL(sys.argv[1]); d.kerf_fake_gpu_ns.restype = ctypes.c_uint64; "
-        "print(d.kerf_fake_gpu_ns(0, int(sys.argv[2])))"
+        "import ctypes, sys; d = ctypes.CDLL(sys.argv[1]); "
+        "d.kerf_fake_gpu_ns.restype = ctypes.c_uint64; print(d.kerf_fake_gpu_ns(0, int(sys.argv[2])))"
     )
     return int(
         subprocess.run(
@@ -85,7 +85,7 @@ async def test_a_killed_or_frozen_agent_leaves_no_process_locked(
 async def test_a_killed_worker_leaves_no_process_locked(
     cuda: str, tmp_path: Path, victim: int, state: Callable[[int], int]
 ) -> None:
-    """Its agent goes on, and starts another."""
+    """The agent continues and starts another worker."""
     with agent(cuda, tmp_path / "locks.json", victim, patience_ms=60_000) as (_, worker):
         os.kill(worker, signal.SIGKILL)
         await eventually(lambda: state(victim) == 0)
@@ -110,8 +110,8 @@ async def test_when_agent_and_worker_are_killed_at_once_the_next_start_unlocks(
 def hanging(tmp_path: Path, compiler: str) -> str:
     source = tmp_path / "hangs.c"
     source.write_text(
-        "#include <unistd.h>\nint cuInit(unsigned f){return f;}\nint cuCheckpointProcessLock(int p, void "
-        "*a){(void)p;(void)a;for(;;)pause();}\n"
+        "#include <unistd.h>\nint cuInit(unsigned f){return f;}\n"
+        "int cuCheckpointProcessLock(int p, void *a){(void)p;(void)a;for(;;)pause();}\n"
         "int cuCheckpointProcessUnlock(int p, void *a){(void)p;(void)a;return 0;}\n"
         "int cuCheckpointProcessGetState(int p, int *s){(void)p;*s=0;return 0;}\n"
     )
@@ -121,7 +121,7 @@ def hanging(tmp_path: Path, compiler: str) -> str:
 
 @pytest.fixture
 def stubborn(tmp_path: Path, compiler: str) -> str:
-    """Its first unlock fails, and the process stays locked."""
+    """A driver whose first unlock fails, so that the process stays locked."""
     source = tmp_path / "stubborn.c"
     source.write_text(
         "static int locked, asked;\nint cuInit(unsigned f){return f;}\n"
@@ -148,7 +148,7 @@ async def test_a_hanging_driver_costs_only_the_worker(tmp_path: Path, hanging: s
     with pytest.raises(LockError, match="did not answer"):
         await locks.lock(os.getpid())
     await locks.unlock(os.getpid())
-    assert (tmp_path / "locks.json").read_text() == "{}", "its successor has undone it"
+    assert (tmp_path / "locks.json").read_text() == "{}", "its successor has undone the lock"
     await locks.close()
 
 
@@ -159,7 +159,7 @@ async def test_a_driver_without_locks_is_reported(tmp_path: Path) -> None:
 
 @contextlib.contextmanager
 def agent(cuda: str, journal: Path, pid: int, patience_ms: int) -> Iterator[tuple[subprocess.Popen[str], int]]:
-    """A process of its own that holds a lock, with its worker's PID."""
+    """A separate agent process that holds a lock, with its worker's PID."""
     command = [
         sys.executable,
         "-m",
@@ -182,17 +182,17 @@ MIB = 1 << 20
 
 
 def taken(cuda: str) -> int:
-    """MiB in use on the fake's first device, by anyone."""
+    """MiB in use on the fake driver's first device, by all processes."""
     script = (
-        "import ctypes, sys; d = ctypes.CDLL(sys.argv[1]); d.kerf_fake_used_bytes.restype = ctypes.c_uint64; "
-        "print(d.kerf_fake_used_bytes(0) >> 20)"
+        "import ctypes, sys; d = ctypes.CDLL(sys.argv[1]); "
+        "d.kerf_fake_used_bytes.restype = ctypes.c_uint64; print(d.kerf_fake_used_bytes(0) >> 20)"
     )
     return int(subprocess.run([sys.executable, "-c", script, cuda], check=True, capture_output=True, text=True).stdout)
 
 
 @pytest.fixture
 def full(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of the device's 16 GiB the victim's context takes 10."""
+    """The victim's context takes 10 of the device's 16 GiB."""
     monkeypatch.setenv("KERF_FAKE_CUDA_CONTEXT_MIB", "10240")
 
 
@@ -215,7 +215,8 @@ async def test_a_restore_without_room_on_the_device_fails_and_the_process_stays_
 ) -> None:
     await locks.checkpoint(victim)
     command = [sys.executable, str(ROOT / "tests/unit/services/node_agent/strategies/victim.py"), cuda]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as taker:  # noqa: ASYNC220 - it says at once that it has begun
+    # The process prints its first line at once.
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as taker:  # noqa: ASYNC220
         assert taker.stdout is not None
         assert taker.stdout.readline() == "begun\n"
         with pytest.raises(LockError, match="answers 2 to the restoring"):
@@ -232,8 +233,9 @@ async def test_a_process_stays_checkpointed_when_agent_and_worker_die_and_the_ne
     first = Locks(cuda, tmp_path / "parked.json")
     await first.checkpoint(victim)
     await first.close()
-    assert state(victim) == CHECKPOINTED, "others have its memory"
-    (tmp_path / "parked.json").write_text(f'{{"{victim}": {started(victim)}}}')  # killed between the deed and its note
+    assert state(victim) == CHECKPOINTED, "other pods use its memory"
+    # The worker was killed between the checkpoint and the journal entry.
+    (tmp_path / "parked.json").write_text(f'{{"{victim}": {started(victim)}}}')
     second = Locks(cuda, tmp_path / "parked.json")
     await second.start()
     assert state(victim) == CHECKPOINTED

@@ -1,4 +1,4 @@
-"""GPU time by NVML against the share: who is over, for how long, and what becomes of it."""
+"""GPU time as NVML reports it, compared with the share: when overuse begins and ends, and the throttle quota."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def used(milli: int, share: int = 100, uid: str = "a") -> Usage:
 
 
 def run(overuses: OveruseDetector, samples: list[int], begin_s: float = 0.0, every_s: float = 1.0) -> list[int]:
-    """By sample: how much beyond the share it is said to be; 0 where it is within."""
+    """Returns the reported overuse after each sample; 0: none."""
     return [
         sum(over.over_milli for over in overuses.update(begin_s + place * every_s, [used(milli)]))
         for place, milli in enumerate(samples)
@@ -35,15 +35,15 @@ def test_overuse_is_a_mean_above_the_share_over_a_whole_window() -> None:
 @pytest.mark.parametrize(
     "samples",
     [[180, 30, 160, 90] * 10, [0, 0, 0, 1000] + [0] * 9 + [1000] + [0] * 9, [200] * 40],
-    ids=["noise", "a long kernel that is paid for", "the slack"],
+    ids=["noise", "a long kernel with a wait afterwards", "the slack"],
 )
 def test_a_slice_that_keeps_to_its_share_is_never_reported(samples: list[int]) -> None:
-    """A tenth of a GPU, with NVML's noise or kernels of a second in ten."""
+    """A tenth of a GPU, with NVML's noise, or one kernel of a second in ten seconds."""
     assert set(run(OveruseDetector(100, 10), samples)) == {0}
 
 
 def test_overuse_ends_well_below_where_it_begins() -> None:
-    """Else one at the edge would come and go."""
+    """Without hysteresis, a pod at the limit would be reported on and off."""
     assert run(OveruseDetector(100, 2), [250, 250, 250, 190, 190, 190, 100, 100]) == [0, 0, 150, 120, 90, 90, 0, 0]
 
 

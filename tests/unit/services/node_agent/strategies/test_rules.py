@@ -1,4 +1,4 @@
-"""What containers are told, by tables of who shares a GPU with whom."""
+"""The rules of containers that share GPUs."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_the_windows_of_two_reserved_slices_do_not_overlap() -> None:
 
 
 def test_a_slice_that_yields_has_a_minimum_share_if_the_operator_sets_one() -> None:
-    """Without, a slice that always says that it is at work starves it."""
+    """Without one, a slice that always claims to be at work starves it."""
     slices = (make("high", priority=9), make("low"))
     assert [plan(slices, policy, {})[slices[1].key].floor_milli for policy in (Policy(least_milli=50), Policy())] == [
         50,
@@ -160,12 +160,12 @@ def test_windows_of_a_gpu_never_overlap_and_precedence_has_no_cycle(
     settled: set[str] = set()
     while left := [name for name in rules if name not in settled]:
         free = [name for name in left if not rules[name].low or set(peers(rules[name])) <= settled]
-        assert free, "somebody gives way to somebody who gives way to it"
+        assert free, "the precedence has a cycle"
         settled.update(free)
 
 
 def test_a_throttled_slice_keeps_a_smaller_window_and_the_others_get_the_rest() -> None:
-    """What it gave up is booked to another: both windows must fit into the period."""
+    """Another slice gets the share that it gave up: both windows must fit into the period."""
     a, b = make("a", 600), make("b", 900)
     said = told(a, b, overrides={a.key: Override(compute_milli=100)})
     assert [(said[name].gpus[0].window_start_ns, said[name].gpus[0].window_ns) for name in "ab"] == [

@@ -1,4 +1,4 @@
-"""Pages on disk: what the interposer would read, who stays, and what a container can do to them."""
+"""Control blocks on disk: their content, their lifetime, and the damage that a container can do."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_a_control_block_holds_the_rules_of_its_slice(registry: SliceRegistry) -
 
 
 def test_measured_costs_of_contexts_and_pools_are_written_to_running_slices(tmp_path: Path, clock: Clock) -> None:
-    """The canary may end long after containers have started; and nothing else of the page changes with it."""
+    """The canary may end long after containers have started. Nothing else in the control block changes."""
     costs = [(0, 0)]
     registry, a = SliceRegistry(tmp_path / "slices", Policy(), clock, lambda: costs[0]), make("a")
     registry.put(a)
@@ -110,7 +110,7 @@ def test_a_change_increments_the_generation_and_the_same_rules_do_not(registry: 
 
 
 def test_a_later_slice_becomes_a_peer_of_the_earlier_one(registry: SliceRegistry) -> None:
-    """And the signal that it looks at is that of its peer: the same file, under a name that says nothing."""
+    """The signal that it reads is its peer's file, under a name that does not identify the peer."""
     low, high = make("low"), make("high", priority=5)
     registry.put(low)
     assert orders(registry, low).tier == layout.NORMAL
@@ -146,7 +146,7 @@ def test_a_restarted_container_and_a_restarted_agent_keep_the_files_that_process
 def test_a_restarted_agent_never_tells_a_slice_that_it_is_alone(
     registry: SliceRegistry, tmp_path: Path, clock: Clock
 ) -> None:
-    """What it takes up is told once, of all; one that it cannot take up keeps nobody from it."""
+    """The rules of all adopted slices are written at once; a slice that cannot be adopted does not prevent it."""
     low, high, bad = make("low"), make("high", priority=5), make("bad", uuid="GPU-x")
     registry.put(low)
     registry.put(high)
@@ -198,7 +198,7 @@ def test_a_container_that_truncates_its_counters_is_detected_and_harms_no_other(
 def test_a_signal_of_another_length_is_detected_and_gets_its_length_back(
     registry: SliceRegistry, length: int, damage: str
 ) -> None:
-    """A terabyte of it is not read, either."""
+    """The agent does not read a terabyte, either."""
     a, size = make("a"), ctypes.sizeof(layout.Signal)
     registry.put(a)
     path = registry.folder(a.key) / "signal"

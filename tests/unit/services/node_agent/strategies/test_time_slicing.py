@@ -1,4 +1,4 @@
-"""Processes that got past the interposer take turns by the driver's lock, with those who keep to their pages."""
+"""Processes that bypass the interposer are time-sliced with the driver's lock, together with the other slices."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ class Clock:
 
 
 class Node:
-    """One GPU with a slice that got past (`escaped`) and one of higher priority that keeps to its page (`high`)."""
+    """One GPU with a slice that bypasses the interposer (`escaped`) and one of higher priority that does not
+    (`high`)."""
 
     def __init__(self, folder: Path, locks: Locks, least_milli: int = 0) -> None:
         self.clock = Clock()
@@ -49,7 +50,7 @@ class Node:
             self.registry.put(slice_)
 
     async def after(self, ms: int, high_busy: bool) -> None:
-        """Looks every 5 ms, as in real time."""
+        """Takes a step every 5 ms, as in real time."""
         for _ in range(ms // 5):
             self.clock.ns += 5 * MS
             with (self.registry.folder(self.high.key) / "signal").open("r+b") as file:
@@ -117,7 +118,7 @@ async def test_a_process_that_ends_meanwhile_causes_no_error(tmp_path: Path, loc
 async def test_a_process_with_overuse_runs_for_its_share_of_every_cycle(
     tmp_path: Path, victim: int, locks: Locks, state: Callable[[int], int]
 ) -> None:
-    """Whoever else is there, or nobody; and it is let go when it is rationed no more."""
+    """With and without other slices on the GPU. It is unlocked when its quota is removed."""
     node = Node(tmp_path / "slices", locks)
     node.turns.set_escaped({}, {("escaped", GPU): ThrottleQuota(share_milli=300, pids=frozenset({victim}))})
     locked = []

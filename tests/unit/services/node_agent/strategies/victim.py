@@ -1,5 +1,4 @@
-"""A process that launches without end, on the fake libcuda. Run as a program: it says that it has begun, and takes no
-orders."""
+"""A program that launches without end on the fake libcuda. It prints a line when it has begun."""
 
 from __future__ import annotations
 
