@@ -1,5 +1,5 @@
-/* account.c alone, at the one moment that counts: while this process takes slot 5 for dead, another one reclaims the slot,
- * and a third takes it and charges 10 GiB. Prints what the account says then, and after the third one freed its memory. */
+/* A race in account.c: while this process considers slot 5 dead, another process reclaims the slot, and a third
+ * takes it and charges 10 GiB. Prints the account then, and after the third process has freed its memory. */
 #include <stdio.h>
 
 #include "kerf.h"

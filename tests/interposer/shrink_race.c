@@ -1,5 +1,5 @@
-/* account.c alone, at the one moment that counts: this process has read its limit of 10 GiB, and before it counts 2 GiB the agent
- * leaves it 1 GiB and finds nothing allocated. Prints whether the 2 GiB were let through, what the agent saw, and the account. */
+/* A race in account.c: this process has read its limit of 10 GiB; before it counts 2 GiB, the agent lowers the limit
+ * to 1 GiB and finds nothing allocated. Prints whether the 2 GiB were granted, what the agent saw, and the account. */
 #include <stdio.h>
 
 #include "kerf.h"

@@ -25,7 +25,7 @@ Limited = Callable[[int], Container]
 
 
 @pytest.mark.parametrize(
-    "way", ["versioned", "namespace", "import", "suspended", "partly", "sparse", "ipc", "retain", "unlock", "daemon"]
+    "way", ["versioned", "namespace", "import", "unmapped", "partly", "sparse", "ipc", "retain", "unlock", "daemon"]
 )
 def test_the_attack_gets_no_more_than_the_limit(limited: Limited, way: str) -> None:
     (most,) = limited(LIMIT).run("attack", way)

@@ -1,4 +1,4 @@
-/* cuCheckpointProcess*: a locked process's new work waits; what it had submitted is finished before the lock is there. */
+/* cuCheckpointProcess*: new work of a locked process waits; submitted work is finished before the lock takes effect. */
 #include "world.h"
 
 enum state { RUNNING, LOCKED, CHECKPOINTED };
@@ -17,7 +17,7 @@ CUresult cuCheckpointProcessLock(int pid, const lock_args_t *args) {
     enter();
     world()->process[process].locked = 1;
     wait_for(DRAINED, 0, (uint64_t)process, limit);
-    kerf_virtual_leave(); /* a controller works for nobody: the clock must not wait for it */
+    kerf_virtual_leave(); /* a controller has no work: the clock must not wait for it */
     for (int d = 0; d < DEVICES; d++) {
         const queue_t *q = &world()->process[process].queue[d];
         if (q->completed >= q->submitted) continue;
@@ -34,7 +34,7 @@ CUresult cuCheckpointProcessUnlock(int pid, const void *args) {
     return world()->process[process].locked = 0, CUDA_SUCCESS;
 }
 
-/* A controller waits for the copy, and works for nobody. */
+/* A controller waits for the copy, and has no work. */
 static void copy(uint64_t bytes) {
     if (!world()->copied_per_s) return;
     spend((uint64_t)((__uint128_t)bytes * 1000000000 / world()->copied_per_s));

@@ -1,4 +1,4 @@
-/* The virtual clock, and the devices that run by it. */
+/* The virtual clock and the devices. */
 #include "world.h"
 #include <linux/futex.h>
 #include <stdlib.h>
@@ -30,7 +30,7 @@ static void finish(int process, int device) {
     q->completed++;
 }
 
-/* Runs a device until then. */
+/* Runs a device until a time. */
 static void run(int device, uint64_t until_ns) {
     device_t *d = &world()->device[device];
     for (;;) {
@@ -63,7 +63,7 @@ static void run(int device, uint64_t until_ns) {
 
 void settle(int device) { run(device, world()->now_ns); }
 
-/* When something may change on the device: work ends, or a slice does. */
+/* Returns when something may change on the device: the end of work, or of a time slice. */
 static uint64_t next_change(int device) {
     device_t *d = &world()->device[device];
     uint64_t left;
@@ -90,7 +90,7 @@ static int over(const client_t *c) {
     }
 }
 
-/* Hands the baton to the next client whose wait is over, and lets time go by until there is one. */
+/* Hands the baton to the next client whose wait is over, and advances time until there is one. */
 static void pass(void) {
     world_t *w = world();
     int clients = 0;
@@ -114,13 +114,14 @@ static void pass(void) {
             uint64_t change = next_change(d);
             if (change < next) next = change;
         }
-        if (next == NEVER) return; /* only a process that is no client can change anything now */
+        if (next == NEVER) return; /* only a process that is not a client can change anything now */
         if (next > w->now_ns) w->now_ns = next;
         for (int d = 0; d < w->devices; d++) run(d, w->now_ns);
     }
 }
 
-/* Until the baton is the caller's. Looks now and then whether its holder has died; under the lock on entry and exit. */
+/* Waits until the caller has the baton, and checks from time to time whether its holder has died. The caller holds
+ * the lock on entry and exit. */
 static void until_mine(void) {
     world_t *w = world();
     const struct timespec moment = {0, 50 * 1000 * 1000};
@@ -195,7 +196,8 @@ uint64_t submit(int device, uint64_t ns, int event, uint64_t awaits) {
     lock();
     settle(device);
     q->launched += event < 0;
-    q->item[q->submitted % DEPTH] = (item_t){ns, awaits ? q->launched + awaits : 0, event, event >= 0 ? world()->process[me()].event[event].recording : 0};
+    q->item[q->submitted % DEPTH] = (item_t){ns, awaits ? q->launched + awaits : 0, event, event >= 0
+        ? world()->process[me()].event[event].recording : 0};
     seq = ++q->submitted;
     if (event < 0) last_of_thread = seq;
     settle(device);

@@ -5,7 +5,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#define DEFAULTS 1024, 1 << 20, 8 << 20 /* stack, printf, heap; in what a context takes */
+#define DEFAULTS 1024, 1 << 20, 8 << 20 /* stack, printf buffer, heap; part of a context's memory */
 static pid_t initialised;
 static context_t primary[DEVICES];
 static int retained[DEVICES];
@@ -17,7 +17,8 @@ context_t *current(void) { return depth ? stack[depth - 1] : NULL; }
 
 CUresult cuInit(unsigned flags) {
     (void)flags;
-    if (initialised && initialised != getpid()) return CUDA_ERROR_NOT_INITIALIZED; /* a forked child cannot use the driver */
+    /* a forked child cannot use the driver */
+    if (initialised && initialised != getpid()) return CUDA_ERROR_NOT_INITIALIZED;
     me();
     initialised = getpid();
     return CUDA_SUCCESS;
@@ -28,8 +29,10 @@ CUresult cuDeviceGet(CUdevice *device, int ordinal) {
     *device = ordinal;
     return ordinal >= 0 && ordinal < world()->devices ? ready() : CUDA_ERROR_INVALID_DEVICE;
 }
-CUresult cuDeviceGetName(char *name, int length, CUdevice device) { return snprintf(name, (size_t)length, "Fake GPU %d", device), CUDA_SUCCESS; }
-/* GPU-00000000-0000-0000-0000-0000000000NN, NN its index and 1. */
+CUresult cuDeviceGetName(char *name, int length, CUdevice device) {
+    return snprintf(name, (size_t)length, "Fake GPU %d", device), CUDA_SUCCESS;
+}
+/* GPU-00000000-0000-0000-0000-0000000000NN, where NN is the index plus 1. */
 CUresult cuDeviceGetUuid(void *uuid, CUdevice device) {
     memset(uuid, 0, 16);
     ((unsigned char *)uuid)[15] = (unsigned char)(device + 1);
@@ -92,7 +95,9 @@ CUresult cuCtxCreate_v2(CUcontext *context, unsigned flags, CUdevice device) {
     stack[depth++] = made;
     return *context = made, CUDA_SUCCESS;
 }
-CUresult cuCtxCreate(CUcontext *context, unsigned flags, CUdevice device) { return cuCtxCreate_v2(context, flags, device); }
+CUresult cuCtxCreate(CUcontext *context, unsigned flags, CUdevice device) {
+    return cuCtxCreate_v2(context, flags, device);
+}
 CUresult cuCtxCreate_v3(CUcontext *context, void *affinity, int count, unsigned flags, CUdevice device) {
     (void)affinity;
     (void)count;
@@ -105,7 +110,8 @@ CUresult cuCtxCreate_v4(CUcontext *context, void *parameters, unsigned flags, CU
 CUresult cuCtxDestroy_v2(CUcontext context) {
     context_t *gone = context;
     enter();
-    wait_for(WORK, gone->device, world()->process[me()].queue[gone->device].submitted, NEVER); /* work in flight is not cut off */
+    /* work in flight is finished */
+    wait_for(WORK, gone->device, world()->process[me()].queue[gone->device].submitted, NEVER);
     closed(gone->device, gone);
     if (current() == gone) depth--;
     free(gone);
@@ -117,7 +123,8 @@ static uint64_t of_setting(int limit, uint64_t value) {
     int processors, each;
     cuDeviceGetAttribute(&processors, ATTRIBUTE_PROCESSORS, 0);
     cuDeviceGetAttribute(&each, ATTRIBUTE_THREADS, 0);
-    return value <= first[limit] ? 0 : rounded((value - first[limit]) * (limit == LIMIT_STACK ? (uint64_t)processors * (uint64_t)each : 1));
+    return value <= first[limit] ? 0 : rounded((value - first[limit]) * (limit == LIMIT_STACK
+        ? (uint64_t)processors * (uint64_t)each : 1));
 }
 CUresult cuCtxSetLimit(int limit, size_t value) {
     context_t *c = current();
@@ -156,7 +163,10 @@ CUresult cuCtxGetDevice(CUdevice *device) {
     if (!current()) return CUDA_ERROR_INVALID_CONTEXT;
     return *device = current()->device, ready();
 }
-CUresult cuGetErrorString(CUresult error, const char **text) { return *text = error ? "an error" : "no error", CUDA_SUCCESS; }
+CUresult cuGetErrorString(CUresult error, const char **text) {
+    return *text = error ? "an error" : "no error", CUDA_SUCCESS;
+}
 CUresult cuGetErrorName(CUresult error, const char **text) {
-    return *text = error == CUDA_ERROR_OUT_OF_MEMORY ? "CUDA_ERROR_OUT_OF_MEMORY" : error ? "CUDA_ERROR" : "CUDA_SUCCESS", CUDA_SUCCESS;
+    return *text = error == CUDA_ERROR_OUT_OF_MEMORY ? "CUDA_ERROR_OUT_OF_MEMORY" : error ? "CUDA_ERROR"
+        : "CUDA_SUCCESS", CUDA_SUCCESS;
 }

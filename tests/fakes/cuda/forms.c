@@ -1,4 +1,5 @@
-/* Other forms of calls: those of CUDA 13 and of a driver that is still to come; and the first names, as a driver still exports them. Their pointers of 32 bits say nothing here; the memory is taken. */
+/* Other forms of calls: those of CUDA 13 and of a future driver, and the original forms, which drivers still export.
+ * Their 32-bit pointers have no meaning here, but the memory is allocated. */
 #include "world.h"
 
 CUresult cuCtxPushCurrent_v2(CUcontext context);

@@ -1,4 +1,5 @@
-/* Graphs: one piece of work whose nodes' times add up. Its memory nodes' memory is had at the first launch and kept until a trim. */
+/* Graphs: one piece of work with the sum of its nodes' times. The memory of memory nodes is allocated at the first
+ * launch and kept until a trim. */
 #include "world.h"
 #include <stdlib.h>
 
@@ -8,8 +9,9 @@ CUresult cuGraphCreate(CUgraph *to, unsigned flags) {
     (void)flags;
     return *to = calloc(1, sizeof(graph_t)), ready();
 }
-CUresult cuGraphDestroy(CUgraph graph) { return (void)graph, CUDA_SUCCESS; } /* its executables still look at it */
-CUresult cuGraphAddKernelNode_v2(CUnode *node, CUgraph graph, const CUnode *after, size_t count, const kernel_node_t *kernel) {
+CUresult cuGraphDestroy(CUgraph graph) { return (void)graph, CUDA_SUCCESS; } /* its executables still use it */
+CUresult cuGraphAddKernelNode_v2(CUnode *node, CUgraph graph, const CUnode *after, size_t count,
+    const kernel_node_t *kernel) {
     const function_t *function = kernel->function;
     (void)after;
     (void)count;
@@ -35,7 +37,8 @@ CUresult cuGraphAddNode(CUnode *node, CUgraph graph, const CUnode *after, size_t
     if (what->type == NODE_KERNEL) return cuGraphAddKernelNode_v2(node, graph, after, count, &what->kernel);
     return *node = graph, CUDA_SUCCESS;
 }
-CUresult cuGraphAddNode_v2(CUnode *node, CUgraph graph, const CUnode *after, const void *edges, size_t count, graph_node_t *what) {
+CUresult cuGraphAddNode_v2(CUnode *node, CUgraph graph, const CUnode *after, const void *edges, size_t count,
+    graph_node_t *what) {
     (void)edges;
     return cuGraphAddNode(node, graph, after, count, what);
 }
@@ -51,7 +54,9 @@ CUresult cuGraphInstantiate_v2(CUexec *to, CUgraph graph, CUnode *node, char *lo
     (void)room;
     return cuGraphInstantiateWithFlags(to, graph, 0);
 }
-CUresult cuGraphInstantiate(CUexec *to, CUgraph graph, CUnode *node, char *log, size_t room) { return cuGraphInstantiate_v2(to, graph, node, log, room); }
+CUresult cuGraphInstantiate(CUexec *to, CUgraph graph, CUnode *node, char *log, size_t room) {
+    return cuGraphInstantiate_v2(to, graph, node, log, room);
+}
 CUresult cuGraphInstantiateWithParams(CUexec *to, CUgraph graph, void *parameters) {
     (void)parameters;
     return cuGraphInstantiateWithFlags(to, graph, 0);
@@ -74,7 +79,9 @@ CUresult cuGraphLaunch(CUexec executable, CUstream stream) {
     submit(s->context->device, graph->source->ns, -1, 0);
     return CUDA_SUCCESS;
 }
-CUresult cuGraphLaunch_ptsz(CUexec executable, CUstream stream) { return count_call("cuGraphLaunch"), cuGraphLaunch(executable, stream); }
+CUresult cuGraphLaunch_ptsz(CUexec executable, CUstream stream) {
+    return count_call("cuGraphLaunch"), cuGraphLaunch(executable, stream);
+}
 CUresult cuDeviceGraphMemTrim(CUdevice device) {
     give(device, reserved[device]);
     return reserved[device] = 0, CUDA_SUCCESS;

@@ -1,9 +1,10 @@
-/* Memory, by every way in which it can be had. A device pointer is the address of what describes it. */
+/* Memory, with every kind of allocation. A device pointer is the address of its description. */
 #include "world.h"
 #include <stdlib.h>
 #include <string.h>
 
-typedef struct { uint64_t bytes; int device, references, share; void *pool; } block_t; /* share -1: this process's own */
+/* share -1: private to this process */
+typedef struct { uint64_t bytes; int device, references, share; void *pool; } block_t;
 
 uint64_t rounded(uint64_t bytes) {
     const uint64_t unit = bytes >= 2 << 20 ? 2 << 20 : 512;
@@ -43,7 +44,8 @@ CUresult take(int device, uint64_t bytes) {
     while_locked(process);
     lock();
     bury();
-    if (used(device) + bytes <= world()->memory_bytes) world()->process[process].bytes[device] += bytes, result = CUDA_SUCCESS;
+    if (used(device) + bytes <= world()->memory_bytes) world()->process[process].bytes[device] += bytes,
+        result = CUDA_SUCCESS;
     unlock();
     return result;
 }
@@ -116,8 +118,12 @@ CUresult cuMemHostRegister_v2(void *pointer, size_t bytes, unsigned flags) {
     return CUDA_SUCCESS;
 }
 
-static uint64_t element(unsigned format) { return format == 0x20 || format == 3 || format == 0xa ? 4 : format == 0x10 || format == 2 || format == 9 ? 2 : 1; }
-static uint64_t texels(uint64_t width, uint64_t height, uint64_t depth) { return (width ? width : 1) * (height ? height : 1) * (depth ? depth : 1); }
+static uint64_t element(unsigned format) {
+    return format == 0x20 || format == 3 || format == 0xa ? 4 : format == 0x10 || format == 2 || format == 9 ? 2 : 1;
+}
+static uint64_t texels(uint64_t width, uint64_t height, uint64_t depth) {
+    return (width ? width : 1) * (height ? height : 1) * (depth ? depth : 1);
+}
 CUresult cuArrayCreate_v2(CUarray *to, const array_desc_t *d) {
     return here((CUdeviceptr *)to, texels(d->width, d->height, 1) * d->channels * element(d->format));
 }
@@ -127,12 +133,14 @@ CUresult cuArray3DCreate_v2(CUarray *to, const array3d_desc_t *d) {
 CUresult cuArrayDestroy(CUarray array) { return drop(array); }
 CUresult cuMipmappedArrayCreate(CUmipmap *to, const array3d_desc_t *d, unsigned levels) {
     uint64_t sum = 0;
-    for (unsigned l = 0; l < levels; l++) sum += texels(d->width >> l, d->height >> l, d->depth >> l) * d->channels * element(d->format);
+    for (unsigned l = 0; l < levels; l++) sum += texels(d->width >> l, d->height >> l,
+        d->depth >> l) * d->channels * element(d->format);
     return here((CUdeviceptr *)to, sum);
 }
 CUresult cuMipmappedArrayDestroy(CUmipmap array) { return drop(array); }
 
-CUresult cuMemAddressReserve(CUdeviceptr *to, size_t bytes, size_t alignment, CUdeviceptr wish, unsigned long long flags) {
+CUresult cuMemAddressReserve(CUdeviceptr *to, size_t bytes, size_t alignment, CUdeviceptr wish,
+    unsigned long long flags) {
     (void)alignment;
     (void)wish;
     (void)flags;
@@ -150,14 +158,16 @@ CUresult cuMemGetAllocationGranularity(size_t *unit, const alloc_prop_t *propert
 CUresult cuMemCreate(CUphysical *handle, size_t bytes, const alloc_prop_t *property, unsigned long long flags) {
     (void)flags;
     if (bytes % (2 << 20)) return CUDA_ERROR_INVALID_VALUE;
-    if (property->location.type != LOCATION_DEVICE) return *handle = (CUphysical)(uintptr_t)calloc(1, sizeof(block_t)), CUDA_SUCCESS;
+    if (property->location.type != LOCATION_DEVICE) return *handle = (CUphysical)(uintptr_t)calloc(1, sizeof(block_t)),
+        CUDA_SUCCESS;
     return allocate((CUdeviceptr *)handle, bytes, property->location.id);
 }
 CUresult cuMemRelease(CUphysical handle) { return drop((block_t *)(uintptr_t)handle); }
-/* The address remembers what is mapped there. */
+/* The address records what is mapped there. */
 CUresult cuMemMap(CUdeviceptr pointer, size_t bytes, size_t offset, CUphysical handle, unsigned long long flags) {
     (void)flags;
-    if (!bytes || bytes + offset > ((block_t *)(uintptr_t)handle)->bytes) return CUDA_ERROR_INVALID_VALUE; /* a part of it may be mapped */
+    /* a part of it may be mapped */
+    if (!bytes || bytes + offset > ((block_t *)(uintptr_t)handle)->bytes) return CUDA_ERROR_INVALID_VALUE;
     ((block_t *)(uintptr_t)handle)->references++;
     *(CUphysical *)(uintptr_t)pointer = handle;
     return CUDA_SUCCESS;
@@ -168,7 +178,8 @@ CUresult cuMemUnmap(CUdeviceptr pointer, size_t bytes) {
 }
 CUresult cuMemMapArrayAsync(const map_info_t *list, unsigned count, CUstream stream) {
     (void)stream;
-    for (unsigned i = 0; i < count; i++) ((block_t *)(uintptr_t)list[i].handle)->references += list[i].operation == 1 ? 1 : -1;
+    for (unsigned i = 0; i < count; i++) ((block_t *)(uintptr_t)list[i].handle)->references += list[i].operation == 1
+        ? 1 : -1;
     return CUDA_SUCCESS;
 }
 CUresult cuMemSetAccess(CUdeviceptr pointer, size_t bytes, const void *access, size_t count) {
@@ -188,7 +199,7 @@ CUresult cuMemGetAllocationPropertiesFromHandle(alloc_prop_t *property, CUphysic
     return CUDA_SUCCESS;
 }
 
-/* What is shared belongs to all its holders: it is free when the last has let go. */
+/* Shared memory belongs to all its holders: it is free when the last one releases it. */
 static int share(block_t *block) {
     int process = me();
     lock();
@@ -230,7 +241,9 @@ CUresult cuIpcOpenMemHandle_v2(CUdeviceptr *to, ipc_t from, unsigned flags) {
     memcpy(&s, &from, sizeof s);
     return *to = (CUdeviceptr)(uintptr_t)join_share(s), CUDA_SUCCESS;
 }
-CUresult cuIpcOpenMemHandle(CUdeviceptr *to, ipc_t from, unsigned flags) { return cuIpcOpenMemHandle_v2(to, from, flags); }
+CUresult cuIpcOpenMemHandle(CUdeviceptr *to, ipc_t from, unsigned flags) {
+    return cuIpcOpenMemHandle_v2(to, from, flags);
+}
 CUresult cuIpcCloseMemHandle(CUdeviceptr pointer) { return drop((block_t *)(uintptr_t)pointer); }
 
 CUresult allocate_from(CUdeviceptr *to, uint64_t bytes, int device, CUpool pool) {
@@ -248,4 +261,6 @@ CUresult cuMemFreeAsync(CUdeviceptr pointer, CUstream stream) {
     pool_give(block->pool, block->bytes, 1);
     return free(block), CUDA_SUCCESS;
 }
-CUresult cuMemFreeAsync_ptsz(CUdeviceptr pointer, CUstream stream) { return count_call("cuMemFreeAsync"), cuMemFreeAsync(pointer, stream); }
+CUresult cuMemFreeAsync_ptsz(CUdeviceptr pointer, CUstream stream) {
+    return count_call("cuMemFreeAsync"), cuMemFreeAsync(pointer, stream);
+}

@@ -1,11 +1,14 @@
-/* Memory pools, as the driver's documentation has them. A pool takes memory in chunks (KERF_FAKE_CUDA_POOL_KIB, 2048). What is
- * freed into it may be had again at once; it goes back to the device, but for the release threshold, when somebody waits for the
- * GPU. What was freed in a stream's order counts as outstanding until then, so that a trim leaves it. A destroyed pool is gone
- * when nothing of it is outstanding any more. */
+/* Memory pools, as the driver's documentation describes them. A pool takes memory in chunks
+ * (KERF_FAKE_CUDA_POOL_KIB, 2048). Freed memory can be allocated again at once; it is returned to the device, except
+ * for the release threshold, when a process waits for the GPU. Memory that is freed in stream order counts as
+ * outstanding until then, so that a trim keeps it. A destroyed pool is gone when none of its memory is outstanding
+ * any more. */
 #include "world.h"
 #include <stdlib.h>
 
-typedef struct pool { int device, destroyed; uint64_t threshold, reserved, used, outstanding; struct pool *next; } pool_t;
+typedef struct pool {
+    int device, destroyed; uint64_t threshold, reserved, used, outstanding; struct pool *next;
+} pool_t;
 static pool_t *pools, *default_pool[DEVICES], *chosen_pool[DEVICES];
 static pthread_mutex_t guard = PTHREAD_MUTEX_INITIALIZER;
 
@@ -32,7 +35,8 @@ CUresult pool_take(void *which, uint64_t bytes) {
     }
     if (!result) {
         pool->used += bytes;
-        if (pool->used + pool->outstanding > pool->reserved) pool->outstanding = pool->reserved - pool->used; /* had again */
+        /* allocated again */
+        if (pool->used + pool->outstanding > pool->reserved) pool->outstanding = pool->reserved - pool->used;
     }
     pthread_mutex_unlock(&guard);
     return result;
@@ -46,7 +50,7 @@ void pool_give(void *which, uint64_t bytes, int in_order) {
     pthread_mutex_unlock(&guard);
 }
 
-/* Somebody has waited for the GPU. */
+/* Called after a wait for the GPU. */
 void pools_waited_for(void) {
     pthread_mutex_lock(&guard);
     for (pool_t **at = &pools; *at;) {
@@ -91,7 +95,8 @@ CUresult cuMemPoolSetAttribute(CUpool pool, int attribute, void *value) {
 }
 CUresult cuMemPoolGetAttribute(CUpool which, int attribute, void *value) {
     const pool_t *pool = which;
-    const uint64_t of[] = {[POOL_RELEASE_THRESHOLD] = pool->threshold, [POOL_RESERVED_CURRENT] = pool->reserved, [POOL_USED_CURRENT] = pool->used};
+    const uint64_t of[] = {[POOL_RELEASE_THRESHOLD] = pool->threshold, [POOL_RESERVED_CURRENT] = pool->reserved,
+        [POOL_USED_CURRENT] = pool->used};
     if (attribute < POOL_RELEASE_THRESHOLD || attribute > POOL_USED_CURRENT) return CUDA_ERROR_INVALID_VALUE;
     return *(uint64_t *)value = of[attribute], CUDA_SUCCESS;
 }
@@ -115,7 +120,7 @@ static CUresult from_pool(CUdeviceptr *to, size_t bytes, CUpool pool, CUstream s
     at_take = call;
     if (!s) return CUDA_ERROR_INVALID_CONTEXT;
     if (!s->capture) return allocate_from(to, bytes, device, pool);
-    s->capture->bytes += rounded(bytes); /* had at the first launch of the graph */
+    s->capture->bytes += rounded(bytes); /* allocated at the first launch of the graph */
     s->capture->device = device;
     return *to = (CUdeviceptr)(uintptr_t)calloc(1, 64), CUDA_SUCCESS;
 }
@@ -125,8 +130,12 @@ CUresult cuMemAllocAsync(CUdeviceptr *to, size_t bytes, CUstream stream) {
     if (!s || cuDeviceGetMemPool(&pool, s->context->device)) return CUDA_ERROR_INVALID_CONTEXT;
     return from_pool(to, bytes, pool, stream);
 }
-CUresult cuMemAllocFromPoolAsync(CUdeviceptr *to, size_t bytes, CUpool pool, CUstream stream) { return from_pool(to, bytes, pool, stream); }
-CUresult cuMemAllocAsync_ptsz(CUdeviceptr *to, size_t bytes, CUstream stream) { return count_call("cuMemAllocAsync"), cuMemAllocAsync(to, bytes, stream); }
+CUresult cuMemAllocFromPoolAsync(CUdeviceptr *to, size_t bytes, CUpool pool, CUstream stream) {
+    return from_pool(to, bytes, pool, stream);
+}
+CUresult cuMemAllocAsync_ptsz(CUdeviceptr *to, size_t bytes, CUstream stream) {
+    return count_call("cuMemAllocAsync"), cuMemAllocAsync(to, bytes, stream);
+}
 CUresult cuMemAllocFromPoolAsync_ptsz(CUdeviceptr *to, size_t bytes, CUpool pool, CUstream stream) {
     return count_call("cuMemAllocFromPoolAsync"), cuMemAllocFromPoolAsync(to, bytes, pool, stream);
 }

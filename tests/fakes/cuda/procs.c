@@ -1,4 +1,4 @@
-/* cuGetProcAddress: by plain name and version of the interface to the function of exact name, as the driver does. */
+/* cuGetProcAddress: finds a function by plain name and API version, as the driver does. */
 #include "world.h"
 #include <stdio.h>
 #include <string.h>
@@ -15,14 +15,18 @@ static const struct { const char *name; void *function; } table[] = {
 #undef X
     {"cuGetProcAddress", (void *)cuGetProcAddress}, {"cuGetProcAddress_v2", (void *)cuGetProcAddress_v2},
 };
-/* Of plain names, the versions from which they mean another function; where nothing is said, "_v2" from 3020. */
+/* The versions from which a plain name means another function; by default "_v2" from 3020. */
 static const struct { const char *name; int from; const char *exact; } versions[] = {
     {"cuGetProcAddress", 12000, "cuGetProcAddress_v2"}, {"cuGetProcAddress", 0, "cuGetProcAddress"},
-    {"cuCtxCreate", 12050, "cuCtxCreate_v4"}, {"cuCtxCreate", 11040, "cuCtxCreate_v3"}, {"cuCtxCreate", 3020, "cuCtxCreate_v2"},
-    {"cuGraphInstantiate", 12000, "cuGraphInstantiateWithFlags"}, {"cuGraphInstantiate", 11000, "cuGraphInstantiate_v2"},
+    {"cuCtxCreate", 12050, "cuCtxCreate_v4"}, {"cuCtxCreate", 11040, "cuCtxCreate_v3"},
+        {"cuCtxCreate", 3020, "cuCtxCreate_v2"},
+    {"cuGraphInstantiate", 12000, "cuGraphInstantiateWithFlags"},
+        {"cuGraphInstantiate", 11000, "cuGraphInstantiate_v2"},
     {"cuGraphAddNode", 12030, "cuGraphAddNode_v2"}, {"cuGraphAddNode", 0, "cuGraphAddNode"},
-    {"cuMemAlloc", 14000, "cuMemAlloc_v3"}, {"cuMemAlloc", 3020, "cuMemAlloc_v2"}, {"cuCtxSynchronize", 13000, "cuCtxSynchronize_v2"},
-    {"cuCtxSynchronize", 0, "cuCtxSynchronize"}, {"cuEventElapsedTime", 12080, "cuEventElapsedTime_v2"}, {"cuEventElapsedTime", 0, "cuEventElapsedTime"},
+    {"cuMemAlloc", 14000, "cuMemAlloc_v3"}, {"cuMemAlloc", 3020, "cuMemAlloc_v2"},
+        {"cuCtxSynchronize", 13000, "cuCtxSynchronize_v2"},
+    {"cuCtxSynchronize", 0, "cuCtxSynchronize"}, {"cuEventElapsedTime", 12080, "cuEventElapsedTime_v2"},
+        {"cuEventElapsedTime", 0, "cuEventElapsedTime"},
     {"cuDeviceGetUuid", 11040, "cuDeviceGetUuid_v2"}, {"cuDeviceGetUuid", 0, "cuDeviceGetUuid"},
 };
 
@@ -38,7 +42,8 @@ static void *find(const char *name, int version, uint64_t flags) {
     snprintf(chosen, sizeof chosen, "%s_v2", name);
     if (version < 3020 || !exactly(chosen)) snprintf(chosen, sizeof chosen, "%s", name);
     for (size_t i = sizeof versions / sizeof *versions; i-- > 0;)
-        if (!strcmp(versions[i].name, name) && version >= versions[i].from) snprintf(chosen, sizeof chosen, "%s", versions[i].exact);
+        if (!strcmp(versions[i].name, name) && version >= versions[i].from)
+            snprintf(chosen, sizeof chosen, "%s", versions[i].exact);
     for (int twin = 0; twin < 2 && flags & PROC_PER_THREAD; twin++) {
         snprintf(longer, sizeof longer, "%s%s", chosen, twin ? "_ptds" : "_ptsz");
         if ((found = exactly(longer))) return found;
@@ -51,6 +56,10 @@ int cuGetProcAddress_v2(const char *name, void **to, int version, uint64_t flags
     if (status) *status = *to ? PROC_FOUND : PROC_NOT_FOUND;
     return *to ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
 }
-int cuGetProcAddress(const char *name, void **to, int version, uint64_t flags) { return cuGetProcAddress_v2(name, to, version, flags, NULL); }
-/* The same under a name that nobody stands in front of. */
-int kerf_fake_get(const char *name, void **to, int version, uint64_t flags, int *status) { return cuGetProcAddress_v2(name, to, version, flags, status); }
+int cuGetProcAddress(const char *name, void **to, int version, uint64_t flags) {
+    return cuGetProcAddress_v2(name, to, version, flags, NULL);
+}
+/* The same under a name that the interposer does not override. */
+int kerf_fake_get(const char *name, void **to, int version, uint64_t flags, int *status) {
+    return cuGetProcAddress_v2(name, to, version, flags, status);
+}

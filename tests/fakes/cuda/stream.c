@@ -25,7 +25,8 @@ uint64_t kerf_fake_gpu_ns(int device, int pid) {
     if (!pid) sum = world()->process[me()].queue[device].gpu_ns;
     else
         for (int p = 0; p < PROCESSES; p++)
-            if (world()->process[p].used && world()->process[p].pid == pid) sum = world()->process[p].queue[device].gpu_ns;
+            if (world()->process[p].used && world()->process[p].pid == pid)
+                sum = world()->process[p].queue[device].gpu_ns;
     unlock();
     return sum;
 }
@@ -36,7 +37,8 @@ static stream_t *still_joined(stream_t *s) {
 }
 stream_t *stream_of(CUstream stream) {
     static _Thread_local stream_t otherwise;
-    if ((uintptr_t)stream > 2 && ((stream_t *)stream)->gone) fprintf(stderr, "a stream is used that has been destroyed\n"), abort();
+    if ((uintptr_t)stream > 2 && ((stream_t *)stream)->gone)
+        fprintf(stderr, "a stream is used that has been destroyed\n"), abort();
     if ((uintptr_t)stream > 2) return still_joined(stream);
     if (!current() || ready()) return NULL;
     otherwise.context = current();
@@ -57,7 +59,7 @@ CUresult cuStreamCreateWithPriority(CUstream *to, unsigned flags, int priority) 
 CUresult cuStreamDestroy_v2(CUstream stream) { return stream_of(stream)->gone = 1, CUDA_SUCCESS; }
 CUresult cuStreamDestroy(CUstream stream) { return cuStreamDestroy_v2(stream); }
 
-static stream_t *event_captured[EVENTS]; /* the stream whose capture last recorded it */
+static stream_t *event_captured[EVENTS]; /* the stream whose capture recorded it last */
 
 static CUresult work_done(int device, uint64_t seq) {
     enter();
@@ -75,7 +77,7 @@ CUresult cuStreamSynchronize(CUstream stream) {
 CUresult cuCtxSynchronize(void) {
     return current() ? work_done(current()->device, submitted(current()->device)) : CUDA_ERROR_INVALID_CONTEXT;
 }
-/* An answer "not ready" costs a microsecond, so that who asks again and again sees time go by. */
+/* The answer "not ready" costs a microsecond, so that time passes for a client that polls. */
 static CUresult asked(int device, uint64_t seq) {
     enter();
     if (world()->process[me()].queue[device].completed >= seq) return CUDA_SUCCESS;
@@ -96,14 +98,15 @@ CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned flags) {
     (void)flags;
     if (!s) return CUDA_ERROR_INVALID_CONTEXT;
     if (from && !s->capture) s->joined = from, s->capture = s->joined_for = from->capture;
-    return CUDA_SUCCESS; /* a process's work is in order anyway */
+    return CUDA_SUCCESS; /* a process's work runs in order anyway */
 }
 CUresult cuStreamIsCapturing(CUstream stream, int *status) {
     stream_t *s = stream_of(stream);
     if (!s) return CUDA_ERROR_INVALID_CONTEXT;
     return *status = s->capture != NULL, CUDA_SUCCESS;
 }
-/* A capture in the global mode (0) is spoilt by anyone who asks for an event meanwhile, unless in the relaxed mode (2). */
+/* An event query of any thread invalidates a capture in the global mode (0), unless that thread is in the relaxed
+ * mode (2). */
 static int globally, spoilt;
 static _Thread_local int own_mode;
 CUresult cuThreadExchangeStreamCaptureMode(int *mode) {
@@ -128,7 +131,8 @@ CUresult cuStreamEndCapture(CUstream stream, CUgraph *graph) {
     return *graph ? CUDA_SUCCESS : CUDA_ERROR_ILLEGAL_STATE;
 }
 
-/* An event's handle is its place and 1; its device is that of its last record. It is of the context in which it was made. */
+/* An event's handle is its index plus 1; its device is that of its last record. It belongs to the context of its
+ * creation. */
 static uint8_t event_device[EVENTS];
 static context_t *event_context[EVENTS];
 static event_t *event_at(CUevent event) { return &world()->process[me()].event[(uintptr_t)event - 1]; }
@@ -204,13 +208,16 @@ CUresult cuModuleGetFunction(CUfunction *to, CUmodule module, const char *name) 
     function_t *function = calloc(1, sizeof *function);
     (void)module;
     function->declared = !strncmp(name, "ns_", 3) || !strncmp(name, "awaits_", 7);
-    if (!strncmp(name, "awaits_", 7)) function->awaits = strtoull(name + 7, NULL, 10), function->ns = 3600 * UINT64_C(1000000000);
+    if (!strncmp(name, "awaits_", 7)) function->awaits = strtoull(name + 7, NULL, 10),
+        function->ns = 3600 * UINT64_C(1000000000);
     else if (function->declared) function->ns = strtoull(name + 3, NULL, 10);
     else if (strcmp(name, "work")) return free(function), CUDA_ERROR_NOT_FOUND;
     return *to = function, CUDA_SUCCESS;
 }
 
-static uint64_t time_of(const function_t *function, void **params) { return function->declared ? function->ns : *(uint64_t *)params[0]; }
+static uint64_t time_of(const function_t *function, void **params) {
+    return function->declared ? function->ns : *(uint64_t *)params[0];
+}
 static _Thread_local void (*at_launch)(void);
 void kerf_fake_at_launch(void (*function)(void)) { at_launch = function; }
 static CUresult start(const function_t *function, CUstream stream, void **params) {
@@ -236,7 +243,9 @@ CUresult cuLaunchKernel_ptsz(CUfunction f, GRID, CUstream stream, void **params,
     UNUSED, (void)extra, count_call("cuLaunchKernel");
     return start(f, stream, params);
 }
-CUresult cuLaunchCooperativeKernel(CUfunction f, GRID, CUstream stream, void **params) { return UNUSED, start(f, stream, params); }
+CUresult cuLaunchCooperativeKernel(CUfunction f, GRID, CUstream stream, void **params) {
+    return UNUSED, start(f, stream, params);
+}
 CUresult cuLaunchCooperativeKernel_ptsz(CUfunction f, GRID, CUstream stream, void **params) {
     UNUSED, count_call("cuLaunchCooperativeKernel");
     return start(f, stream, params);
@@ -256,7 +265,9 @@ CUresult cuLaunchCooperativeKernelMultiDevice(launch_params_t *list, unsigned co
 }
 CUresult cuLaunch(CUfunction f) { return start(f, NULL, NULL); }
 CUresult cuLaunchGrid(CUfunction f, int width, int height) { return (void)width, (void)height, start(f, NULL, NULL); }
-CUresult cuLaunchGridAsync(CUfunction f, int width, int height, CUstream stream) { return (void)width, (void)height, start(f, stream, NULL); }
+CUresult cuLaunchGridAsync(CUfunction f, int width, int height, CUstream stream) {
+    return (void)width, (void)height, start(f, stream, NULL);
+}
 CUresult cuLaunchHostFunc(CUstream stream, void (*function)(void *), void *data) {
     (void)stream;
     function(data);
@@ -282,4 +293,6 @@ TWIN(cuStreamEndCapture, (CUstream stream, CUgraph *graph), (stream, graph))
 TWIN(cuEventRecord, (CUevent event, CUstream stream), (event, stream))
 TWIN(cuEventRecordWithFlags, (CUevent event, CUstream stream, unsigned flags), (event, stream, flags))
 CUresult cuMemcpyDtoH_v2_ptds(void *to, CUdeviceptr from, size_t bytes) { return cuMemcpyDtoH_v2(to, from, bytes); }
-CUresult cuMemcpyHtoD_v2_ptds(CUdeviceptr to, const void *from, size_t bytes) { return cuMemcpyHtoD_v2(to, from, bytes); }
+CUresult cuMemcpyHtoD_v2_ptds(CUdeviceptr to, const void *from, size_t bytes) {
+    return cuMemcpyHtoD_v2(to, from, bytes);
+}

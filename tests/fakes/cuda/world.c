@@ -1,4 +1,4 @@
-/* The shared world: its file, who lives in it, and what the dead held. */
+/* The shared world: its file, its processes, and the memory of dead processes. */
 #define _GNU_SOURCE
 #include "world.h"
 #include <errno.h>
@@ -52,7 +52,8 @@ static struct flock place(int process) {
 static void map(void) {
     const char *named = getenv("KERF_FAKE_CUDA");
     world_t *made;
-    int descriptor = named ? open(named, O_RDWR | O_CREAT | O_CLOEXEC, 0666) : memfd_create("kerf-fake-cuda", MFD_CLOEXEC);
+    int descriptor = named ? open(named, O_RDWR | O_CREAT | O_CLOEXEC, 0666)
+        : memfd_create("kerf-fake-cuda", MFD_CLOEXEC);
     if (named) snprintf(path, sizeof path, "%s", named);
     else snprintf(path, sizeof path, "/proc/self/fd/%d", descriptor);
     if (descriptor < 0) fail("KERF_FAKE_CUDA");
@@ -79,8 +80,8 @@ void lock(void) {
 }
 void unlock(void) { pthread_mutex_unlock(&shared->lock); }
 
-/* The kernel drops a process's lock with its memory, however it ends: a mapping that no child inherits holds it. A program may
- * close all descriptors, as it may with a real driver's. */
+/* A mapping that no child inherits holds a process's lock, so the kernel releases it with the process's memory,
+ * however the process ends. A program may close all descriptors, as with a real driver. */
 int alive(int process) {
     struct flock asked = place(process);
     int file, found;

@@ -1,4 +1,4 @@
-/* What the machine and its GPUs are. */
+/* Properties of the machine and its GPUs. */
 #include "machine.h"
 
 typedef struct { unsigned long long total, free, used; } memory_t;

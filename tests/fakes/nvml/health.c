@@ -1,8 +1,11 @@
-/* How GPUs are: errors, links below their best, clocks held back, and events. */
+/* Health of GPUs: errors, degraded links, throttled clocks, and events. */
 #include "machine.h"
 
 enum { RECOVERY_ACTION = 230, UNSIGNED_INT = 1 };
-typedef struct { unsigned field, scope; long long timestamp, latency; unsigned type, result; union { unsigned u; unsigned long long wide; } value; } field_t;
+typedef struct {
+    unsigned field, scope; long long timestamp, latency; unsigned type, result;
+    union { unsigned u; unsigned long long wide; } value;
+} field_t;
 typedef struct { handle_t device; unsigned long long type, data; unsigned gpu_instance, compute_instance; } told_t;
 typedef struct { unsigned last; unsigned long long types[MAX_GPUS]; } set_t;
 
@@ -15,7 +18,8 @@ int nvmlDeviceGetTotalEccErrors(handle_t handle, unsigned type, unsigned counter
     *count = (unsigned long long)(counter == 0 ? g->ecc_volatile : g->ecc_aggregate);
     return OK;
 }
-int nvmlDeviceGetRemappedRows(handle_t handle, unsigned *correctable, unsigned *uncorrectable, unsigned *pending, unsigned *failed) {
+int nvmlDeviceGetRemappedRows(handle_t handle, unsigned *correctable, unsigned *uncorrectable, unsigned *pending,
+    unsigned *failed) {
     machine_t *m;
     gpu_t *g;
     int error = find(&m, handle, &g);
@@ -34,9 +38,15 @@ static int number(handle_t handle, unsigned *to, size_t field) {
     return error;
 }
 int nvmlDeviceGetCurrPcieLinkWidth(handle_t handle, unsigned *to) { return number(handle, to, offsetof(gpu_t, width)); }
-int nvmlDeviceGetMaxPcieLinkWidth(handle_t handle, unsigned *to) { return number(handle, to, offsetof(gpu_t, max_width)); }
-int nvmlDeviceGetCurrPcieLinkGeneration(handle_t handle, unsigned *to) { return number(handle, to, offsetof(gpu_t, generation)); }
-int nvmlDeviceGetMaxPcieLinkGeneration(handle_t handle, unsigned *to) { return number(handle, to, offsetof(gpu_t, max_generation)); }
+int nvmlDeviceGetMaxPcieLinkWidth(handle_t handle, unsigned *to) {
+    return number(handle, to, offsetof(gpu_t, max_width));
+}
+int nvmlDeviceGetCurrPcieLinkGeneration(handle_t handle, unsigned *to) {
+    return number(handle, to, offsetof(gpu_t, generation));
+}
+int nvmlDeviceGetMaxPcieLinkGeneration(handle_t handle, unsigned *to) {
+    return number(handle, to, offsetof(gpu_t, max_generation));
+}
 int nvmlDeviceGetCurrentClocksEventReasons(handle_t handle, unsigned long long *reasons) {
     machine_t *m;
     gpu_t *g;
@@ -89,12 +99,13 @@ int nvmlDeviceRegisterEvents(handle_t handle, unsigned long long types, set_t *s
     if (!error) set->types[(long)handle - 1] |= types;
     return error;
 }
-/* Looks for a new event where the file has changed. Events on GPUs that were not registered are passed over. */
+/* Returns a new event after the file has changed. Events on GPUs that are not registered are skipped. */
 int nvmlEventSetWait_v2(set_t *set, told_t *told, unsigned timeout_ms) {
     struct stat now, before = {0};
     for (unsigned waited = 0; waited <= timeout_ms; waited += 20) {
         const char *path = getenv("KERF_FAKE_NVML_STATE");
-        if (path && stat(path, &now) == 0 && (now.st_ino != before.st_ino || now.st_mtim.tv_nsec != before.st_mtim.tv_nsec)) {
+        if (path && stat(path, &now) == 0 && (now.st_ino != before.st_ino
+            || now.st_mtim.tv_nsec != before.st_mtim.tv_nsec)) {
             machine_t *m;
             int error = look(&m);
             if (error) return error;

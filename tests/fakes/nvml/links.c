@@ -1,4 +1,4 @@
-/* How GPUs reach each other. */
+/* Links between GPUs. */
 #include "machine.h"
 
 typedef struct {
@@ -6,7 +6,9 @@ typedef struct {
     unsigned domain, bus, device, device_id, subsystem_id;
     char bus_id[32];
 } pci_t;
-typedef struct { unsigned version; unsigned char cluster[16]; int status; unsigned clique; unsigned char state; unsigned health; } fabric_t;
+typedef struct {
+    unsigned version; unsigned char cluster[16]; int status; unsigned clique; unsigned char state; unsigned health;
+} fabric_t;
 
 int nvmlDeviceGetPciInfo_v3(handle_t handle, pci_t *pci) {
     machine_t *m;

@@ -1,11 +1,12 @@
-/* The machine as its file describes it. */
+/* Reads the machine's description from its file. */
 #include "machine.h"
 
 static void gpu_line(machine_t *m, const char *line) {
     int index = 0;
     if (sscanf(line, "gpu %d", &index) != 1 || index < 0 || index >= MAX_GPUS) return;
     gpu_t *g = &m->gpu[index];
-    g->present = sscanf(line, "gpu %d %95s %95s %d %31s %d %d %d %d %d", &index, g->uuid, g->name, &g->memory_mib, g->pci, &g->numa,
+    g->present = sscanf(line, "gpu %d %95s %95s %d %31s %d %d %d %d %d", &index, g->uuid, g->name, &g->memory_mib,
+        g->pci, &g->numa,
                         &g->major, &g->minor, &g->mig, &g->error) == 10;
     for (char *c = g->name; *c; c++)
         if (*c == '_') *c = ' ';
@@ -16,7 +17,8 @@ static void process_line(gpu_t *g, const char *rest) {
     running_t *p = &g->process[g->processes];
     p->gpu_instance = NO_INSTANCE;
     p->sm = -1;
-    if (g->processes < MAX_PROCESSES && sscanf(rest, "%u %d %u", &p->pid, &p->mib, &p->gpu_instance) >= 2) g->processes++;
+    if (g->processes < MAX_PROCESSES && sscanf(rest, "%u %d %u", &p->pid, &p->mib, &p->gpu_instance) >= 2)
+        g->processes++;
 }
 
 static void sm_line(gpu_t *g, const char *rest) {
@@ -37,7 +39,7 @@ static void fabric_line(gpu_t *g, const char *rest) {
     }
 }
 
-/* Lines that begin with a word and the index of a GPU. */
+/* Parses lines that begin with a word and the index of a GPU. */
 static void of_gpu(machine_t *m, const char *word, int index, const char *rest) {
     gpu_t *g = &m->gpu[index];
     int a = 0, b = 0;
@@ -51,7 +53,8 @@ static void of_gpu(machine_t *m, const char *word, int index, const char *rest) 
     else if (!strcmp(word, "busy")) sscanf(rest, "%d", &g->busy);
     else if (!strcmp(word, "ecc")) sscanf(rest, "%d %d", &g->ecc_volatile, &g->ecc_aggregate);
     else if (!strcmp(word, "rows")) sscanf(rest, "%d %d", &g->rows_pending, &g->rows_failed);
-    else if (!strcmp(word, "pcie")) sscanf(rest, "%d %d %d %d", &g->width, &g->max_width, &g->generation, &g->max_generation);
+    else if (!strcmp(word, "pcie")) sscanf(rest, "%d %d %d %d", &g->width, &g->max_width, &g->generation,
+        &g->max_generation);
     else if (!strcmp(word, "clocks")) sscanf(rest, "%llx", &g->clocks);
     else if (!strcmp(word, "recovery")) sscanf(rest, "%d", &g->recovery);
     else if (!strcmp(word, "nvlink") && sscanf(rest, "%d %95s %31s", &a, kind, where) >= 2 && a >= 0 && a < MAX_LINKS)
@@ -62,7 +65,8 @@ static void of_gpu(machine_t *m, const char *word, int index, const char *rest) 
         m->p2p[index][a] = m->p2p[a][index] = b;
     else if (!strcmp(word, "mig") && g->migs < MAX_MIG) {
         mig_t *i = &g->instance[g->migs];
-        g->migs += sscanf(rest, "%u %u %31s %d %95s", &i->gpu_instance, &i->start, i->profile, &i->memory_mib, i->uuid) == 5;
+        g->migs += sscanf(rest, "%u %u %31s %d %95s", &i->gpu_instance, &i->start, i->profile, &i->memory_mib,
+            i->uuid) == 5;
     }
 }
 
@@ -70,12 +74,14 @@ static void take(machine_t *m, const char *line) {
     char word[32] = "";
     int index = 0, used = 0;
     event_t *e = &m->event[m->events < MAX_EVENTS ? m->events : MAX_EVENTS - 1];
-    if (sscanf(line, "driver %79s", m->driver) == 1 || sscanf(line, "cuda %d", &m->cuda) == 1 || sscanf(line, "init %d", &m->init_error) == 1)
+    if (sscanf(line, "driver %79s", m->driver) == 1 || sscanf(line, "cuda %d", &m->cuda) == 1
+        || sscanf(line, "init %d", &m->init_error) == 1)
         return;
     if (sscanf(line, "event %u %d %llu %llu", &e->number, &e->gpu, &e->type, &e->data) == 4) {
         if (m->events < MAX_EVENTS) m->events++;
     } else if (!strncmp(line, "gpu ", 4)) gpu_line(m, line);
-    else if (sscanf(line, "%31s %d %n", word, &index, &used) >= 2 && index >= 0 && index < MAX_GPUS) of_gpu(m, word, index, line + used);
+    else if (sscanf(line, "%31s %d %n", word, &index, &used) >= 2 && index >= 0 && index < MAX_GPUS)
+        of_gpu(m, word, index, line + used);
 }
 
 static void well(machine_t *m) {

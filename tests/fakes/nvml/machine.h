@@ -1,32 +1,33 @@
-/* A libnvidia-ml.so.1 whose GPUs stand in a text file, for tests of code that uses the real pynvml.
+/* A libnvidia-ml.so.1 whose GPUs are described in a text file, for tests of code that uses the real pynvml.
  *
- * Only what is declared here, by ourselves, after NVML's documented binary interface; no header of NVIDIA's is used.
- * The file is looked at anew at every call, so a test changes the machine by replacing it. Its path is in KERF_FAKE_NVML_STATE.
- * One thing a line; only the line `gpu` must be there, what is not named is as on a machine that is well:
+ * The declarations are Kerf's own, after NVML's documented binary interface; no NVIDIA header is used. The file is
+ * read again at every call, so a test changes the machine by replacing the file. Its path is in
+ * KERF_FAKE_NVML_STATE. Each line holds one fact. Only the line `gpu` is required; the defaults are those of a
+ * healthy machine:
  *
  *   driver 580.95.05
  *   cuda 13000
- *   init 9                               nvmlInit answers this error
+ *   init 9                               nvmlInit returns this error
  *   hang                                 every call waits until this line is gone
- *   gpu 0 UUID NAME MEMORY_MIB PCI NUMA CC_MAJOR CC_MINOR MIG ERROR     (in NAME _ stands for a blank; ERROR 0 is none)
- *   minor 0 3                            device node /dev/nvidia3; its index where there is no such line
+ *   gpu 0 UUID NAME MEMORY_MIB PCI NUMA CC_MAJOR CC_MINOR MIG ERROR     (in NAME, _ means a space; ERROR 0 means none)
+ *   minor 0 3                            device node /dev/nvidia3; default: the index
  *   cpus 0 ff00                          the CPUs near it, as a mask of up to 64
- *   c2c 0 1                              joined to its CPU by NVLink-C2C
+ *   c2c 0 1                              connected to its CPU by NVLink-C2C
  *   fabric 0 STATE CLIQUE CLUSTER        NVSwitch fabric: NVML's state (3 is up), and the cluster as 32 hex digits
- *   nvlink 0 3 gpu PCI                   link 3 of GPU 0 is active and leads there
- *   nvlink 0 4 switch                    ... or into a switch
+ *   nvlink 0 3 gpu PCI                   link 3 of GPU 0 is active and connects to that GPU
+ *   nvlink 0 4 switch                    ... or to a switch
  *   ancestor 0 1 30                      NVML's level of the common ancestor
  *   p2p 0 1 0                            NVML's status, 0 is OK
- *   mig 0 GI START PROFILE MEMORY_MIB UUID  a MIG instance with one compute instance, such as mig 0 9 2 1g.10gb 9984 MIG-a
+ *   mig 0 GI START PROFILE MEMORY_MIB UUID  a MIG instance with one compute instance; mig 0 9 2 1g.10gb 9984 MIG-a
  *   process 0 4711 2048 [GI]             a compute process, its MiB, and its MIG instance
- *   sm 0 4711 35                         ... that was seen on 35 % of the SMs
+ *   sm 0 4711 35                         ... that uses 35 % of the SMs
  *   busy 0 90                            the GPU's use in percent
  *   ecc 0 VOLATILE AGGREGATE             uncorrectable errors; -1 -1: no ECC
- *   rows 0 PENDING FAILED                row remapping; -1 -1: no such thing
+ *   rows 0 PENDING FAILED                row remapping; -1 -1: not supported
  *   pcie 0 WIDTH MAX_WIDTH GENERATION MAX_GENERATION
- *   clocks 0 40                          reasons why clocks are low, in hex
- *   recovery 0 1                         the driver's word on what would help; -1: this driver has none
- *   event 7 0 8 79                       the 7th event: on GPU 0, of type 8 (XID), number 79. Told once to each event set
+ *   clocks 0 40                          clock throttle reasons, in hex
+ *   recovery 0 1                         the driver's recovery action; -1: not supported by this driver
+ *   event 7 0 8 79                       the 7th event: GPU 0, type 8 (XID), number 79. Reported once to each set
  */
 #ifndef MACHINE_H
 #define MACHINE_H
@@ -37,7 +38,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { OK = 0, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, NOT_FOUND = 6, INSUFFICIENT_SIZE = 7, TIMEOUT = 10, UNKNOWN = 999 };
+enum { OK = 0, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, NOT_FOUND = 6, INSUFFICIENT_SIZE = 7, TIMEOUT = 10,
+    UNKNOWN = 999 };
 enum { MAX_GPUS = 32, MAX_LINKS = 36, MAX_PROCESSES = 64, MAX_MIG = 8, MAX_EVENTS = 1024 };
 enum { NO_INSTANCE = 0xFFFFFFFFu };
 
@@ -66,9 +68,11 @@ typedef struct {
     event_t event[MAX_EVENTS];
 } machine_t;
 
-/* The machine as its file says now; waits as long as it says "hang". The calling thread's own, until it looks again. */
+/* Returns the machine as the file describes it now; waits while the file contains "hang". Valid in the calling
+ * thread until its next call. */
 int look(machine_t **m);
-/* The GPU behind a handle; its own error where the file gives it one. A MIG instance's handle is (GPU + 1) * 1000 + place + 1. */
+/* Returns the GPU of a handle, or the error that the file gives it. A MIG instance's handle is (GPU + 1) * 1000 +
+ * place + 1. */
 int find(machine_t **m, handle_t handle, gpu_t **gpu);
 int find_instance(machine_t **m, handle_t handle, gpu_t **gpu, mig_t **instance);
 handle_t gpu_handle(long index);

@@ -1,8 +1,10 @@
-/* MIG: the mode, and the instances that exist. */
+/* MIG: the mode and the instances. */
 #include "machine.h"
 
 typedef struct { handle_t device; unsigned id, profile, start, size; } instance_info_t;
-typedef struct { unsigned sms, copy, decoders, encoders, jpeg, ofa, gpu_slices, compute_slices; unsigned long long memory_mib; } attributes_t;
+typedef struct {
+    unsigned sms, copy, decoders, encoders, jpeg, ofa, gpu_slices, compute_slices; unsigned long long memory_mib;
+} attributes_t;
 
 int nvmlDeviceGetMigMode(handle_t handle, unsigned *current, unsigned *pending) {
     machine_t *m;

@@ -1,11 +1,11 @@
-/* Who runs on the GPUs. */
+/* Processes on the GPUs. */
 #include "machine.h"
 
 typedef struct { unsigned pid; unsigned long long used; unsigned gpu_instance, compute_instance; } process_t;
 typedef struct { unsigned pid; unsigned long long timestamp; unsigned sm, memory, encoder, decoder; } sample_t;
 typedef struct { unsigned gpu, memory; } rates_t;
 
-/* Two calls: the first, with no room, is answered with the number that is needed. */
+/* A caller makes two calls: the first, without a buffer, returns the required number. */
 int nvmlDeviceGetComputeRunningProcesses_v3(handle_t handle, unsigned *count, process_t *to) {
     machine_t *m;
     gpu_t *g;
@@ -16,10 +16,11 @@ int nvmlDeviceGetComputeRunningProcesses_v3(handle_t handle, unsigned *count, pr
     if (g->processes == 0) return OK;
     if (room < (unsigned)g->processes || !to) return INSUFFICIENT_SIZE;
     for (int i = 0; i < g->processes; i++)
-        to[i] = (process_t){g->process[i].pid, (unsigned long long)g->process[i].mib << 20, g->process[i].gpu_instance, NO_INSTANCE};
+        to[i] = (process_t){g->process[i].pid, (unsigned long long)g->process[i].mib << 20, g->process[i].gpu_instance,
+            NO_INSTANCE};
     return OK;
 }
-/* No sample since then is NOT_FOUND; in MIG mode there are none. Time does not matter here: every sample is new. */
+/* NOT_FOUND means that there is no sample; in MIG mode there are none. The time is ignored: every sample is new. */
 int nvmlDeviceGetProcessUtilization(handle_t handle, sample_t *to, unsigned *count, unsigned long long since) {
     machine_t *m;
     gpu_t *g;
@@ -29,7 +30,8 @@ int nvmlDeviceGetProcessUtilization(handle_t handle, sample_t *to, unsigned *cou
     if (g->mig == 1) return NOT_SUPPORTED;
     for (int i = 0; i < g->processes; i++) {
         if (g->process[i].sm < 0) continue;
-        if (to && found < room) to[found] = (sample_t){g->process[i].pid, since + 1, (unsigned)g->process[i].sm, 0, 0, 0};
+        if (to && found < room) to[found] = (sample_t){g->process[i].pid, since + 1, (unsigned)g->process[i].sm, 0, 0,
+            0};
         found++;
     }
     *count = found;

@@ -1,5 +1,5 @@
-/* The driver as programs find it. KERF_TEST_WAY says which way:
- *   runtime   as the CUDA runtime does: dlopen, dlsym of cuGetProcAddress_v2 alone, everything else from there (the default)
+/* How programs find the driver. KERF_TEST_WAY selects the way:
+ *   runtime   as the CUDA runtime: dlopen, dlsym of cuGetProcAddress_v2 only, everything else from there (default)
  *   threads   the same, compiled for per-thread default streams
  *   old       as runtimes of 11.3 did: cuGetProcAddress of the first form
  *   names     every function by dlsym
@@ -22,13 +22,13 @@ static const char *way(void) { return getenv("KERF_TEST_WAY") ? getenv("KERF_TES
 
 static void open_driver(void) {
     library = dlopen(!strcmp(way(), "path") ? getenv("KERF_TEST_DRIVER") : "libcuda.so.1", RTLD_NOW);
-    fake = dlopen(getenv("KERF_TEST_DRIVER"), RTLD_NOW); /* what only the fake has: its figures */
+    fake = dlopen(getenv("KERF_TEST_DRIVER"), RTLD_NOW); /* functions that only the fake driver has */
     if (!library || !fake) fprintf(stderr, "%s\n", dlerror()), exit(2);
     get_v2 = (any_t)dlsym(library, "cuGetProcAddress_v2");
     get_v1 = (any_t)dlsym(library, "cuGetProcAddress");
 }
 
-/* By plain name, and by the exact one for who asks dlsym. */
+/* By plain name, and by the exact name for dlsym. */
 static any_t function(const char *plain, const char *exact, int version) {
     void *found = NULL;
     int status = 0, own_streams = !strcmp(way(), "threads");

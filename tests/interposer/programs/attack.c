@@ -1,22 +1,24 @@
-/* attack WAY: tries to have more of the device than the slice's limit, in pieces of 8 MiB. Prints the device's bytes at the end.
- *   environment  starts itself anew without its environment's LD_PRELOAD
- *   versioned    asks dlvsym instead of dlsym
+/* attack WAY: tries to get more device memory than the slice's limit, in blocks of 8 MiB. Prints the device's used
+ * bytes.
+ *   environment  starts itself again without LD_PRELOAD in its environment
+ *   versioned    uses dlvsym instead of dlsym
  *   namespace    loads the driver into a linker namespace of its own
- *   inside       runs code in such a namespace, which looks for the driver from there
- *   orders       makes the mapped orders writable: prints errno instead
+ *   inside       runs code in such a namespace, which looks the driver up there
+ *   orders       tries to make the mapped orders writable: prints errno instead
  *   scribble     writes zeros over its account
- *   unlock       closes a second descriptor of the counters, which drops locks that belong to processes
- *   daemon       closes all descriptors and lets others take their numbers: is it counted, and who else does it take for dead?
- *   first        the first names of old calls, and versions so low that cuGetProcAddress means those: prints how many it got that work
- *   later        forms of calls that are younger than the library: prints how many it got, or got wrong
- *   remap        puts another mapping over that of the counters: its slot looks dead, and a second process gives its bytes away
- *   import       exports what it has, frees it, and imports it again
- *   suspended       the same, and maps nothing of it: the memory is kept from everybody else
+ *   unlock       closes a second descriptor of the counters, which releases locks that belong to a process
+ *   daemon       closes all descriptors and lets other files take their numbers: tests whether it is counted, and which
+ *                processes it takes for dead
+ *   first        the original forms of old calls, by name and by low versions of cuGetProcAddress: prints how many work
+ *   later        forms of calls that are newer than the library: prints how many it got, or got wrong
+ *   remap        maps something else over the counters: its slot looks dead, and a second process frees its charges
+ *   import       exports its memory, frees it, and imports it again
+ *   unmapped     the same, and maps nothing of it: no other process can use the memory
  *   partly       the same, maps a small part of it first, and then all
  *   sparse       releases a handle that a sparse array still maps
- *   pool         takes from the pool of one GPU on a stream of another: prints that GPU's bytes
+ *   pool         allocates from the pool of one GPU on a stream of another: prints that GPU's bytes
  *   ipc          the same through cuIpc, in two processes
- *   contexts     makes contexts without end: prints how many it got
+ *   contexts     creates contexts without end: prints how many it got
  *   retain       releases a handle that it still maps */
 #include "api.h"
 #include "../../../services/node_agent/interposer/control_block.h"
@@ -41,7 +43,7 @@ static char *page(const char *name, char *path, int *file) {
     return *file < 0 ? NULL : mmap(NULL, sizeof(struct kerf_counters), PROT_READ | PROT_WRITE, MAP_SHARED, *file, 0);
 }
 
-/* Where the interposer itself has mapped a file. */
+/* Returns where the interposer itself has mapped a file. */
 static void *mapped(const char *name) {
     char line[600];
     void *at = NULL;
@@ -131,7 +133,8 @@ static void by_ipc(void) {
     wait(NULL);
 }
 
-/* A child holds 64 MiB of 100; the parent then closes everything, as daemons do, and takes what it gets. Then the child does. */
+/* A child holds 64 MiB of 100. The parent closes all descriptors, as daemons do, and allocates what it gets. Then
+ * the child does the same. */
 static void daemonised(void) {
     int up[2], down[2];
     uint64_t pointer;
@@ -158,7 +161,7 @@ static void daemonised(void) {
     wait(NULL);
 }
 
-/* On the fake these take memory like their successors. */
+/* On the fake driver these allocate memory like their newer forms. */
 static int later_forms(void) {
     CUcontext context = NULL;
     void *by_version = NULL, *waits = NULL;
@@ -170,7 +173,8 @@ static int later_forms(void) {
     return working + (waits != dlsym(fake, "cuCtxSynchronize_v2"));
 }
 static int first_names(void) {
-    static const char *const names[] = {"cuMemAlloc", "cuMemAllocPitch", "cuMemFree", "cuMemGetInfo", "cuArrayCreate", "cuArray3DCreate", "cuDeviceTotalMem"};
+    static const char *const names[] = {"cuMemAlloc", "cuMemAllocPitch", "cuMemFree", "cuMemGetInfo", "cuArrayCreate",
+        "cuArray3DCreate", "cuDeviceTotalMem"};
     uint64_t room[4], bytes;
     int working = 0, status;
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
@@ -205,7 +209,8 @@ int main(int argc, char **argv) {
         execv("/proc/self/exe", argv);
     }
     if (!strcmp(argv[1], "inside")) {
-        void *own = (snprintf(path, sizeof path, "%s/inside.so", getenv("KERF_TEST_PROGRAMS")), dlmopen(LM_ID_NEWLM, path, RTLD_NOW));
+        void *own = (snprintf(path, sizeof path, "%s/inside.so", getenv("KERF_TEST_PROGRAMS")),
+            dlmopen(LM_ID_NEWLM, path, RTLD_NOW));
         if (!own) return fprintf(stderr, "%s\n", dlerror()), 2;
         return printf("%lu\n", ((uint64_t(*)(void))dlsym(own, "inside"))()), 0;
     }
@@ -230,9 +235,10 @@ int main(int argc, char **argv) {
     use_device(0);
     alloc = CALL(cuMemAlloc, _v2, 3020);
     if (!strcmp(argv[1], "versioned")) alloc = (any_t)dlvsym(library, "cuMemAlloc_v2", "KERF_ANY");
-    if (!alloc) return printf("0\n"), 0; /* dlvsym knows no such version */
+    if (!alloc) return printf("0\n"), 0; /* dlvsym has no such version */
     if (!strcmp(argv[1], "import")) return exported(), printf("%lu\n", device_used(0)), 0;
-    if (!strcmp(argv[1], "suspended") || !strcmp(argv[1], "partly")) return lent(argv[1][3] == 't'), printf("%lu\n", device_used(0)), 0;
+    if (!strcmp(argv[1], "unmapped") || !strcmp(argv[1], "partly"))
+        return lent(argv[1][3] == 't'), printf("%lu\n", device_used(0)), 0;
     if (!strcmp(argv[1], "sparse")) return sparse(), printf("%lu\n", device_used(0)), 0;
     if (!strcmp(argv[1], "pool")) return anothers_pool(), printf("%lu\n", device_used(1)), 0;
     if (!strcmp(argv[1], "later")) return printf("%d %lu\n", later_forms(), device_used(0)), 0;
@@ -258,10 +264,11 @@ int main(int argc, char **argv) {
     } else if (!strcmp(argv[1], "unlock") || !strcmp(argv[1], "remap")) {
         void *theirs = mapped("/counters"), *other = page("counters", path, &file);
         const size_t size = sizeof(struct kerf_counters);
-        if (!strcmp(argv[1], "remap") && mremap(other, size, size, MREMAP_MAYMOVE | MREMAP_FIXED, theirs) == MAP_FAILED) return 4;
+        if (!strcmp(argv[1], "remap") && mremap(other, size, size, MREMAP_MAYMOVE | MREMAP_FIXED, theirs) == MAP_FAILED)
+            return 4;
         close(file);
         close(go[1]);
-        wait(NULL); /* for the second, which says what the device has */
+        wait(NULL); /* for the second process, which prints the device's bytes */
         return 0;
     }
     printf("%lu\n", device_used(0));

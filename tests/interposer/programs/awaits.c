@@ -1,15 +1,14 @@
-/* awaits COUNT LAUNCHES SECONDS: again and again, a kernel that runs until LAUNCHES more were launched after it, on another stream;
- * then those; then a wait for all. COUNT times, or for so many seconds. Prints the longest of these rounds in ns, the GPU time,
- * and how many rounds there were.
- * awaits late: launches what the kernel waits for two seconds later. Prints the GPU time.
- * awaits thread: the kernel is launched by one thread and what it waits for by another. Prints how long that took in ns. */
+/* awaits COUNT LAUNCHES SECONDS: repeats rounds of a kernel that runs until LAUNCHES more are launched on another
+ * stream, of those launches, and of a wait for all: COUNT rounds, or for SECONDS. Prints the longest round in ns,
+ * the GPU time, and the number of rounds. awaits late: launches the awaited work two seconds later. Prints the GPU
+ * time. awaits thread: one thread launches the kernel, another the awaited work. Prints the duration in ns. */
 #include "api.h"
 #include <pthread.h>
 
 static CUcontext context;
 static CUstream first, second;
 static CUfunction spins, works;
-static volatile int here; /* the other thread takes part in the clock */
+static volatile int here; /* the other thread is a client of the clock */
 
 static void *later(void *unused) {
     NEED(CALL(cuCtxSetCurrent, , 4000)(context));
@@ -58,7 +57,8 @@ int main(int argc, char **argv) {
     while (rounds < atoi(argv[1]) && virtual_now() < begun + strtoull(argv[3], NULL, 10) * 1000000000) {
         round = virtual_now();
         NEED(launch(spins, first));
-        round = virtual_now() - round > 1000000 ? virtual_now() : round; /* where it waited before it began, nothing waits for it */
+        /* if it waited before it began, no kernel waits for it */
+        round = virtual_now() - round > 1000000 ? virtual_now() : round;
         for (int i = 0; i < atoi(argv[2]); i++) NEED(launch(works, second));
         NEED(CALL(cuCtxSynchronize, , 2000)());
         if (virtual_now() - round > longest) longest = virtual_now() - round;

@@ -1,5 +1,5 @@
-/* capture: while one stream captures in the global mode, work goes on another. Prints the GPU time in ns that the other had, what
- * the end of the capture said, and the GPU time of the captured graph once launched. */
+/* capture: while one stream captures in the global mode, another stream works. Prints the other stream's GPU time in
+ * ns, the result of the end of the capture, and the GPU time of the captured graph after its launch. */
 #include "api.h"
 
 int main(void) {

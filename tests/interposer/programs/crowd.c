@@ -1,7 +1,7 @@
-/* crowd PROCESSES ROUNDS LIMIT: so many processes allocate and free at random. Each looks after every allocation whether the
- * device has more taken than the limit. Prints the most that was seen above it, how many were refused, and what is left.
- * With KERF_TEST_POOLS=1 all of it through each process's memory pool, with a wait for the GPU now and then.
- * crowd victim: allocates and frees without end, to be killed. crowd look: the device's bytes. */
+/* crowd PROCESSES ROUNDS LIMIT: PROCESSES processes allocate and free at random. Each checks after every allocation
+ * whether the device's used memory exceeds the limit. Prints the maximum excess, the number of refusals, and the
+ * rest. With KERF_TEST_POOLS=1, all memory comes from each process's memory pool, with an occasional wait for the
+ * GPU. crowd victim: allocates and frees without end, to be killed. crowd look: the device's bytes. */
 #include "api.h"
 #include <sys/wait.h>
 
@@ -14,7 +14,8 @@ static uint64_t draw(uint64_t below) {
 typedef struct { uint64_t over, refused; } seen_t;
 
 static CUresult get(uint64_t *to, size_t bytes) {
-    return getenv("KERF_TEST_POOLS") ? CALL(cuMemAllocAsync, , 11020)(to, bytes, NULL) : CALL(cuMemAlloc, _v2, 3020)(to, bytes);
+    return getenv("KERF_TEST_POOLS") ? CALL(cuMemAllocAsync, , 11020)(to, bytes, NULL)
+        : CALL(cuMemAlloc, _v2, 3020)(to, bytes);
 }
 static void drop(uint64_t what) {
     if (getenv("KERF_TEST_POOLS")) NEED(CALL(cuMemFreeAsync, , 11020)(what, NULL));

@@ -1,10 +1,10 @@
-/* forge FIELD KERNEL_NS SECONDS: launches without end, and before each launch writes over what its page says of the GPU's time:
- *   tokens   as many as there can be
- *   future   the last refill is to come
+/* forge FIELD KERNEL_NS SECONDS: launches without end, and before each launch overwrites a counter of GPU time:
+ *   tokens   the maximum
+ *   future   the last refill is in the future
  *   past     the last refill was long ago
- *   busy     all of the time is accounted already
+ *   busy     all time is already accounted
  *   reach    its window has no end
- *   all      all of it
+ *   all      all of these
  * Prints its GPU time in each second. */
 #include "api.h"
 #include "../../../services/node_agent/interposer/control_block.h"

@@ -1,7 +1,8 @@
-/* forks fork|clone before|after: a process and its child, made by fork (with the handlers of pthread_atfork) or by the bare
- * system call (without). before: both use the GPU afterwards. after: the parent has allocated; the child only ends.
- * Prints what the device has taken while both hold 32 MiB (before), or when the child has gone (after).
- * forks busy COUNT: threads allocate and free without end while so many children are made, which do the same. Prints how many ended well. */
+/* forks fork|clone before|after: a process and its child, created by fork (with the handlers of pthread_atfork) or
+ * by the system call (without). before: both use the GPU afterwards. after: the parent has allocated; the child only
+ * ends. Prints the device's used bytes while both hold 32 MiB (before), or after the child's end (after). forks busy
+ * COUNT: threads allocate and free without end while COUNT children are created, which do the same. Prints how many
+ * ended well. */
 #include "api.h"
 #include <pthread.h>
 #include <sched.h>
@@ -30,7 +31,8 @@ static void busy(int count) {
     for (int i = 0; i < count; i++) {
         const int child = i % 2 ? fork() : (int)syscall(SYS_clone, SIGCHLD, NULL, NULL, NULL, NULL);
         if (!child && prctl(PR_SET_PDEATHSIG, SIGKILL)) _exit(4);
-        if (!child) _exit(CALL(cuMemAlloc, _v2, 3020)(&pointer, (size_t)512) == CUDA_SUCCESS); /* the driver lets no child go on */
+        /* the driver works in no child */
+        if (!child) _exit(CALL(cuMemAlloc, _v2, 3020)(&pointer, (size_t)512) == CUDA_SUCCESS);
         well += waitpid(child, &status, 0) == child && status == 0;
     }
     __atomic_store_n(&over, 1, __ATOMIC_SEQ_CST);
@@ -51,7 +53,7 @@ int main(int argc, char **argv) {
     } else if (CALL(cuInit, , 2000) == NULL) return 2;
     child = !strcmp(argv[1], "fork") ? fork() : (int)syscall(SYS_clone, SIGCHLD, NULL, NULL, NULL, NULL);
     if (!child && !strcmp(argv[2], "after")) {
-        /* a forked child cannot use the driver; that it tries must not disturb the account */
+        /* a forked child cannot use the driver; its attempt must not change the account */
         if (!CALL(cuMemAlloc, _v2, 3020)(&pointer, (size_t)32 << 20)) _exit(5);
         _exit(0);
     }
@@ -71,7 +73,7 @@ int main(int argc, char **argv) {
     waitpid(child, &child, 0);
     printf("%lu %d ", device_used(0), child);
     fflush(stdout);
-    if (getenv("KERF_TEST_HOLD") && read(0, &token, 1) < 0) return 6; /* the test looks at the counters now */
+    if (getenv("KERF_TEST_HOLD") && read(0, &token, 1) < 0) return 6; /* the test reads the counters now */
     NEED(CALL(cuMemFree, _v2, 3020)(pointer));
     printf("%lu\n", device_used(0));
     return 0;

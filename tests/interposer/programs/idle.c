@@ -1,9 +1,10 @@
-/* idle LAUNCHES: what the hook costs a launch: the least of ten means through the interposer and straight at the driver, in
- * picoseconds, measured on a stream that captures (the fake only adds a number then). */
+/* idle LAUNCHES: measures the cost of the hook per launch: the minimum of ten means with the interposer and without
+ * it, in picoseconds, on a capturing stream (the fake driver only adds a number then). */
 #include "api.h"
 #include <time.h>
 
-typedef CUresult (*launch_t)(CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, CUstream, void **, void **);
+typedef CUresult (*launch_t)(CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, CUstream,
+    void **, void **);
 static double least(launch_t call, CUfunction f, CUstream stream, long launches) {
     double best = 1e18;
     for (int round = 0; round < 10; round++) {
@@ -33,6 +34,7 @@ int main(int argc, char **argv) {
     hooked = (launch_t)CALL(cuLaunchKernel, , 7000);
     FIGURE(any_t, "kerf_fake_get")("cuLaunchKernel", &past, 7000, (uint64_t)0, &status);
     straight = (launch_t)past;
-    printf("%.0f %.0f %d\n", least(hooked, f, stream, atol(argv[1])) * 1000, least(straight, f, stream, atol(argv[1])) * 1000, hooked != straight);
+    printf("%.0f %.0f %d\n", least(hooked, f, stream, atol(argv[1])) * 1000,
+        least(straight, f, stream, atol(argv[1])) * 1000, hooked != straight);
     return 0;
 }

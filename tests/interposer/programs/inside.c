@@ -1,5 +1,5 @@
-/* A library that attack opens in a linker namespace of its own, where it has a C library of its own, and dlsym. Takes pieces of
- * 8 MiB until there are no more, or 64; gives the device's bytes. */
+/* A library that attack opens in a linker namespace of its own, with its own C library and dlsym. It allocates
+ * blocks of 8 MiB until one is refused, 64 at most, and returns the device's used bytes. */
 #include "api.h"
 
 uint64_t inside(void);

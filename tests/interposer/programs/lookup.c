@@ -1,4 +1,5 @@
-/* lookup: asks whether the program has a driver, as libraries do that can go without one, and uses it if so. Prints 1 if it has. */
+/* lookup: checks whether there is a driver, as libraries do that work without one, and uses it if so. Prints 1 if
+ * there is one. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stdio.h>

@@ -4,7 +4,7 @@
 
 static void *work(void *context) {
     NEED(CALL(cuCtxSetCurrent, , 4000)((CUcontext)context));
-    NEED(launch(kernel("ns_30000000"), NULL)); /* a debt of three tenths of a second at a tenth */
+    NEED(launch(kernel("ns_30000000"), NULL)); /* a debt of 0.3 s at a tenth of the GPU */
     NEED(CALL(cuCtxSynchronize, , 2000)());
     NEED(launch(kernel("ns_50000000"), NULL));
     NEED(CALL(cuCtxSynchronize, , 2000)());
@@ -23,7 +23,7 @@ int main(void) {
     NEED(CALL(cuCtxSynchronize, , 2000)());
     pthread_create(&thread, NULL, work, second);
     while (gpu_ns(0) < 31000000) sleep_to(virtual_now() + 1000000);
-    sleep_to(virtual_now() + 50000000); /* it waits now */
+    sleep_to(virtual_now() + 50000000); /* the thread waits now */
     NEED(CALL(cuCtxDestroy, _v2, 4000)(first));
     FIGURE(void (*)(void), "kerf_virtual_leave")();
     pthread_join(thread, NULL);

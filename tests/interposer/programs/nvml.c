@@ -1,4 +1,4 @@
-/* nvml: allocates 64 MiB and asks NVML what there is: total, used, free. */
+/* nvml: allocates 64 MiB and prints NVML's figures: total, used, free. */
 #include "api.h"
 
 int main(void) {

@@ -1,6 +1,6 @@
-/* paths NAME BYTES: allocates by one path until it is refused, frees all, and says what happened:
- *   count  bytes the device had taken at most  then  after freeing  refusal's error
- * paths list: the names. */
+/* paths NAME BYTES: allocates with one call until it is refused, frees all, and prints: the number of allocations,
+ * the maximum of the device's used bytes, the used bytes then and after freeing, and the error of the refusal. paths
+ * list: the names. */
 #include "api.h"
 
 enum { MOST = 1 << 16 };
@@ -15,7 +15,8 @@ static CUresult get(const char *name, uint64_t bytes, uint64_t *to) {
     size_t pitch;
     if (!strcmp(name, "cuMemAlloc")) return CALL(cuMemAlloc, _v2, 3020)(to, bytes);
     if (!strcmp(name, "cuMemAllocManaged")) return CALL(cuMemAllocManaged, , 6000)(to, bytes, 1u);
-    if (!strcmp(name, "cuMemAllocPitch")) return CALL(cuMemAllocPitch, _v2, 3020)(to, &pitch, (size_t)5000, bytes / 5120, 4u);
+    if (!strcmp(name, "cuMemAllocPitch")) return CALL(cuMemAllocPitch, _v2, 3020)(to, &pitch, (size_t)5000,
+        bytes / 5120, 4u);
     if (!strcmp(name, "cuMemAllocAsync")) return CALL(cuMemAllocAsync, , 11020)(to, bytes, NULL);
     if (!strcmp(name, "cuMemAllocFromPoolAsync")) return CALL(cuMemAllocFromPoolAsync, , 11020)(to, bytes, pool, NULL);
     if (!strcmp(name, "cuMemCreate")) return CALL(cuMemCreate, , 10020)(to, bytes, &physical, 0ull);
@@ -25,7 +26,8 @@ static CUresult get(const char *name, uint64_t bytes, uint64_t *to) {
     fprintf(stderr, "no path %s\n", name), exit(2);
 }
 static CUresult drop(const char *name, uint64_t what) {
-    if (!strcmp(name, "cuMemAllocAsync") || !strcmp(name, "cuMemAllocFromPoolAsync")) return CALL(cuMemFreeAsync, , 11020)(what, NULL);
+    if (!strcmp(name, "cuMemAllocAsync") || !strcmp(name, "cuMemAllocFromPoolAsync"))
+        return CALL(cuMemFreeAsync, , 11020)(what, NULL);
     if (!strcmp(name, "cuMemCreate")) return CALL(cuMemRelease, , 10020)(what);
     if (!strcmp(name, "cuMipmappedArrayCreate")) return CALL(cuMipmappedArrayDestroy, , 5000)(what);
     if (!strncmp(name, "cuArray", 7)) return CALL(cuArrayDestroy, , 2000)(what);
@@ -49,7 +51,7 @@ static void by_graph(uint64_t bytes) {
     printf("%d %lu - %d\n", count, device_used(0), result);
 }
 
-/* Captured allocations: a graph's, too. */
+/* Captured allocations, which belong to a graph, too. */
 static void by_capture(uint64_t bytes) {
     CUresult result = CUDA_SUCCESS;
     CUstream stream;
@@ -83,7 +85,7 @@ int main(int argc, char **argv) {
     while (count < MOST && !(result = get(argv[1], bytes, &held[count]))) count++;
     most = device_used(0);
     for (int i = 0; i < count; i++) NEED(drop(argv[1], held[i]));
-    NEED(CALL(cuCtxSynchronize, , 2000)()); /* pools give back then */
+    NEED(CALL(cuCtxSynchronize, , 2000)()); /* pools release memory then */
     printf("%d %lu %lu %d\n", count, most, device_used(0), result);
     return 0;
 }

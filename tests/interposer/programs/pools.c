@@ -1,12 +1,13 @@
-/* pools WAY PIECE: what is had of the device through memory pools, in pieces of so many bytes. After each step the device's bytes
- * are compared with the limit and with the container's account. Prints the most that the device had, by how much the account was
- * below it at worst, how many pieces were had in all, and the device's bytes after everything was freed and waited for.
- *   keep     a pool that keeps all; it is filled, freed without a wait, and the same is tried by plain allocation
- *   waited   the same with a wait before the second: what the pool keeps must not stand in the way
- *   small    until it is refused
- *   destroy  a pool is filled and destroyed while its memory is in use, and the same is tried by plain allocation
+/* pools WAY PIECE: allocates through memory pools, in blocks of PIECE bytes. After each step it compares the
+ * device's used bytes with the limit and with the container's account. Prints the maximum of the used bytes, by how
+ * much the account was below them at worst, the number of blocks, and the used bytes after everything was freed and
+ * waited for.
+ *   keep     a pool that keeps all memory is filled and freed without a wait; then the same amount is allocated plainly
+ *   waited   the same with a wait in between: the memory that the pool keeps must be available
+ *   small    allocates until it is refused
+ *   destroy  a pool is filled and destroyed while its memory is in use; then the same amount is allocated plainly
  *   trim     filled, freed, waited for and trimmed; then filled again from another pool
- *   heap     cuCtxSetLimit for heap, printf and stack, each as much as it gives; then plain allocations */
+ *   heap     cuCtxSetLimit for heap, printf and stack, each as much as possible; then plain allocations */
 #include "api.h"
 #include "../../../services/node_agent/interposer/control_block.h"
 #include <fcntl.h>
@@ -58,7 +59,8 @@ int main(int argc, char **argv) {
     counters = mmap(NULL, sizeof *counters, PROT_READ, MAP_SHARED, open(path, O_RDONLY), 0);
     if (counters == MAP_FAILED) return 4;
     NEED(CALL(cuMemPoolCreate, , 11020)(&pool, &property));
-    if (strcmp(argv[1], "small") && strcmp(argv[1], "destroy")) NEED(CALL(cuMemPoolSetAttribute, , 11020)(pool, 4, &all));
+    if (strcmp(argv[1], "small") && strcmp(argv[1], "destroy"))
+        NEED(CALL(cuMemPoolSetAttribute, , 11020)(pool, 4, &all));
     if (!strcmp(argv[1], "heap")) {
         static const size_t units[] = {1 << 10, 1 << 20, 1 << 20};
         for (int limit = 2; limit >= 0; limit--)
@@ -71,7 +73,8 @@ int main(int argc, char **argv) {
         return printf("%lu %lu %d %lu\n", most, hidden, got, device_used(0)), 0;
     }
     a = fill(first, pool);
-    if (!strcmp(argv[1], "small")) return empty(first, a, 1), printf("%lu %lu %d %lu\n", most, hidden, got, device_used(0)), 0;
+    if (!strcmp(argv[1], "small")) return empty(first, a, 1),
+        printf("%lu %lu %d %lu\n", most, hidden, got, device_used(0)), 0;
     if (!strcmp(argv[1], "destroy")) NEED(CALL(cuMemPoolDestroy, , 11020)(pool));
     else empty(first, a, strcmp(argv[1], "keep"));
     look();

@@ -1,7 +1,7 @@
-/* share saturate KERNEL_NS SECONDS [PROCESSES]: launches without end; prints its GPU time in each second.
- * share requests KERNEL_NS KERNELS PERIOD_NS SECONDS: a request of so many kernels each period (0: at drawn intervals of twice
- *   its length on average), then waits for it; prints the requests that were served and their latencies' p50 and p99 in ns.
- * With "graph" as a last word, each launch is a graph's. */
+/* share saturate KERNEL_NS SECONDS [PROCESSES]: launches without end; prints its GPU time in each second. share
+ * requests KERNEL_NS KERNELS PERIOD_NS SECONDS: a request of KERNELS kernels each period (0: at random intervals,
+ *   twice its length on average) and a wait for it; prints the number of requests and the latencies' p50 and p99 in ns.
+ * With "graph" as the last word, each launch is a launch of a graph. */
 #include "api.h"
 
 static CUexec graph_of(CUfunction f) {
@@ -59,6 +59,7 @@ int main(int argc, char **argv) {
     f = kernel(name);
     if (!strcmp(argv[argc - 1], "graph")) graph = graph_of(f);
     if (!strcmp(argv[1], "saturate")) saturate(f, atoi(argv[3]));
-    else requests(f, atoi(argv[3]), strtoull(argv[2], NULL, 10) * strtoull(argv[3], NULL, 10), strtoull(argv[4], NULL, 10), atoi(argv[5]));
+    else requests(f, atoi(argv[3]), strtoull(argv[2], NULL, 10) * strtoull(argv[3], NULL, 10),
+        strtoull(argv[4], NULL, 10), atoi(argv[5]));
     return 0;
 }

@@ -1,20 +1,20 @@
-/* streams WAY: what programs do with streams and contexts while short launches are still being gathered for one measurement.
+/* streams WAY: uses streams and contexts while short launches are still being collected into one batch.
  * Prints the process's GPU time in ns.
  *   destroy    launches on a stream and destroys it without waiting, many times
- *   contexts   launches on the default streams of two contexts by turns
- *   own        two threads with per-thread default streams: one launches, one waits again and again
- *   capture    teaches a kernel to be short, launches a long one like it, and captures on the stream while it runs
+ *   contexts   launches on the default streams of two contexts alternately
+ *   own        two threads with per-thread default streams: one launches, one waits repeatedly
+ *   capture    makes the estimate of a kernel short, launches a long one like it, and captures on the stream meanwhile
  *   joined     the same; the stream joins the capture of another by an event
  *   elsewhere  launches on a stream of a context that is not current, for three seconds
  *   gone       launches in a new context each time, and destroys it while its kernel runs
  *   callback   launches, waits and allocates in callbacks that the driver makes within a launch, as profilers do
- *   sparse     launches 200 us of work each 800 us and waits for nothing; prints how long that took, too
- *   broken     its context breaks while a launch is in flight and another being gathered, and it goes on until its input ends
- *   pools      allocates from a pool; waits and allocates in a callback of the driver's; prints what the device has taken
- *   retain     threads that retain and release the GPU's context and make their own, all at once; prints what the device has taken
+ *   sparse     launches 200 us of work every 800 us and never waits; also prints the duration
+ *   broken     its context breaks with a launch in flight and another in an open batch; continues until its input ends
+ *   pools      allocates from a pool; waits and allocates in a callback of the driver; prints the device's used bytes
+ *   retain     threads retain and release the primary context and create their own concurrently; prints used bytes
  *   leaves     launches once and does something else for three seconds
- *   cancel     ends threads by pthread_cancel while they launch; prints how often others could launch afterwards
- *   events     uses up all events, then launches in a context that has had none */
+ *   cancel     cancels threads while they launch; prints how often others could launch afterwards
+ *   events     uses up all events, then launches in a context that has none */
 #include "api.h"
 #include <pthread.h>
 
@@ -117,7 +117,7 @@ static void gone(void) {
     for (int i = 0; virtual_now() < end; i++) {
         CUcontext made = another();
         NEED(work(NULL, 100000000));
-        if (i % 2) sleep_to(virtual_now() + 100000000); /* it waits for its result without the driver */
+        if (i % 2) sleep_to(virtual_now() + 100000000); /* it waits for its result without calling the driver */
         NEED(CALL(cuCtxDestroy, _v2, 4000)(made));
         NEED(CALL(cuCtxSetCurrent, , 4000)(context));
     }
@@ -194,7 +194,8 @@ static void *retaining(void *unused) {
 }
 static void retained(void) {
     pthread_t threads[4];
-    retain = CALL(cuDevicePrimaryCtxRetain, , 7000), let_go = CALL(cuDevicePrimaryCtxRelease, _v2, 11000), make = CALL(cuCtxCreate, _v2, 3020);
+    retain = CALL(cuDevicePrimaryCtxRetain, , 7000), let_go = CALL(cuDevicePrimaryCtxRelease, _v2, 11000),
+        make = CALL(cuCtxCreate, _v2, 3020);
     destroy_it = CALL(cuCtxDestroy, _v2, 4000), current_is = CALL(cuCtxSetCurrent, , 4000);
     take = CALL(cuMemAlloc, _v2, 3020), give_back = CALL(cuMemFree, _v2, 3020);
     NEED(let_go(0));
@@ -241,7 +242,7 @@ int main(int argc, char **argv) {
     context = use_device(0);
     brief = kernel("ns_200000"), declared = kernel("work");
     if (strcmp(argv[1], "events"))
-        for (int i = 0; i < 10; i++) { /* how long it takes is known then */
+        for (int i = 0; i < 10; i++) { /* its duration is known then */
             NEED(launch(brief, NULL));
             wait_for_all();
         }
@@ -261,7 +262,7 @@ int main(int argc, char **argv) {
     else if (!strcmp(argv[1], "retain")) return retained(), printf("%lu\n", device_used(0)), 0;
     else if (!strcmp(argv[1], "broken")) {
         broken();
-        while (read(0, argv[1], 1) > 0) {} /* its page is looked at meanwhile */
+        while (read(0, argv[1], 1) > 0) {} /* the test reads its control block meanwhile */
         return 0;
     } else if (!strcmp(argv[1], "cancel")) return printf("%d\n", cancelled()), 0;
     else if (!strcmp(argv[1], "events")) without_events();

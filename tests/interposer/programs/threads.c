@@ -1,5 +1,5 @@
-/* threads COUNT SECONDS: so many threads of one process launch without end, each on a stream of its own; prints the process's GPU
- * time in ns. */
+/* threads COUNT SECONDS: COUNT threads of one process launch without end, each on a stream of its own. Prints the
+ * process's GPU time in ns. */
 #include "api.h"
 #include <pthread.h>
 
@@ -23,7 +23,8 @@ int main(int argc, char **argv) {
     open_driver();
     context = use_device(0);
     f = kernel("ns_400000");
-    start = CALL(cuLaunchKernel, , 7000), current_is = CALL(cuCtxSetCurrent, , 4000), make = CALL(cuStreamCreate, , 2000);
+    start = CALL(cuLaunchKernel, , 7000), current_is = CALL(cuCtxSetCurrent, , 4000),
+        make = CALL(cuStreamCreate, , 2000);
     end = virtual_now() + strtoull(argv[2], NULL, 10) * 1000000000;
     for (int i = 0; i < count; i++) pthread_create(&threads[i], NULL, work, NULL);
     for (int i = 0; i < count; i++) pthread_join(threads[i], NULL);

@@ -1,5 +1,5 @@
-/* view: what a process sees of its slice: total and free by cuMemGetInfo, total by cuDeviceTotalMem, before and after 64 MiB;
- * and that dlsym still answers for what is not ours. */
+/* view: prints what a process sees of its slice: total and free by cuMemGetInfo, total by cuDeviceTotalMem, before
+ * and after an allocation of 64 MiB; and whether dlsym still finds other symbols. */
 #include "api.h"
 
 int main(void) {
@@ -13,6 +13,7 @@ int main(void) {
     NEED(CALL(cuMemAlloc, _v2, 3020)(&pointer, (size_t)64 << 20));
     NEED(CALL(cuMemGetInfo, _v2, 3020)(&available, &total));
     printf("%zu ", available);
-    printf("%d %d %d\n", dlsym(RTLD_DEFAULT, "getpid") == (void *)getpid, dlsym(RTLD_NEXT, "getpid") == (void *)getpid, dlsym(library, "cuNoSuchThing") == NULL);
+    printf("%d %d %d\n", dlsym(RTLD_DEFAULT, "getpid") == (void *)getpid, dlsym(RTLD_NEXT, "getpid") == (void *)getpid,
+        dlsym(library, "cuNoSuchThing") == NULL);
     return 0;
 }

@@ -1,4 +1,4 @@
-"""The interposer's account of memory. Its tests compile it from the tree that they are in."""
+"""Mutants of the interposer's memory account. The tests compile the sources of their own tree."""
 
 from tests.mutants.mutant import Mutant
 
@@ -42,7 +42,7 @@ MUTANTS = [
     ),
     Mutant(
         name="allocation-not-reserved",
-        what="the limit is not asked before the driver is",
+        what="the limit is not checked before the driver is called",
         file=MEMORY,
         old="        if (!reserve(gpu_, charge_)) return FULL;  ",
         new="        overdraw(gpu_, charge_);  ",
@@ -50,7 +50,7 @@ MUTANTS = [
     ),
     Mutant(
         name="physical-memory-not-reserved",
-        what="the limit is not asked before physical memory is made",
+        what="the limit is not checked before physical memory is created",
         file="services/node_agent/interposer/physical.c",
         old="    if (gpu < 0 || !reserve(gpu, charge)) return FULL;\n    result = real(handle",
         new="    if (gpu < 0) return FULL;\n    overdraw(gpu, charge);\n    result = real(handle",
@@ -58,7 +58,7 @@ MUTANTS = [
     ),
     Mutant(
         name="limit-of-before-the-count",
-        what="a slice that was shrunk between the look at its limit and its count gets more all the same",
+        what="an allocation succeeds although the limit was lowered between its check and its count",
         file=ACCOUNT,
         old="    if (won && limit != KERF_ACCOUNT_BYTES && beyond_now(gpu, limit)) {",
         new="    if (won && beyond_now(gpu, limit) && 0) {",
@@ -68,7 +68,7 @@ MUTANTS = [
     ),
     Mutant(
         name="repair-over-a-new-process",
-        what="a repair takes a slot's charge away that a new process has got meanwhile",
+        what="a repair removes the charge of a slot that a new process has taken meanwhile",
         file=ACCOUNT,
         old="    if (!slots_stand(dead, state)) return -1;\n",
         new="    (void)slots_stand(dead, state);\n",
@@ -78,7 +78,7 @@ MUTANTS = [
     ),
     Mutant(
         name="gpu-of-others-unlimited",
-        what="a container may allocate on a GPU that it was not given",
+        what="a container may allocate on a GPU that it does not have",
         file=MEMORY,
         old="        if (gpu_ < 0) return current_context() ? FULL : (call); ",
         new="        if (gpu_ < 0) return (call); ",
