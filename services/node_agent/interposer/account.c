@@ -11,7 +11,7 @@
 
 pthread_mutex_t account_guard = PTHREAD_MUTEX_INITIALIZER; /* one thread of this process changes its part at a time */
 
-static uint64_t moved(uint64_t word, uint64_t bytes) {
+static uint64_t with_next_change(uint64_t word, uint64_t bytes) {
     return ((word & ~KERF_ACCOUNT_BYTES) + KERF_ACCOUNT_BYTES + 1) | bytes;
 }
 
@@ -29,7 +29,8 @@ static int raise_to(int gpu, uint64_t bytes, uint64_t limit) {
     do {
         sum = BYTES(word) + bytes;
         if (bytes > limit || sum > limit || sum > KERF_ACCOUNT_BYTES) return 0;
-    } while (!__atomic_compare_exchange_n(&g->account, &word, moved(word, sum), 0, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST));
+    } while (!__atomic_compare_exchange_n(&g->account, &word, with_next_change(word, sum), 0, __ATOMIC_SEQ_CST,
+        __ATOMIC_SEQ_CST));
     peak = LOAD(g->peak_bytes);
     while (peak < sum && !__atomic_compare_exchange_n(&g->peak_bytes, &peak, sum, 0, __ATOMIC_SEQ_CST,
         __ATOMIC_SEQ_CST)) {}
@@ -39,7 +40,8 @@ static int raise_to(int gpu, uint64_t bytes, uint64_t limit) {
 static void lower(int gpu, uint64_t bytes) {
     struct kerf_gpu_counters *g = &counters->gpu[gpu];
     uint64_t word = LOAD(g->account);
-    while (!__atomic_compare_exchange_n(&g->account, &word, moved(word, BYTES(word) - bytes), 0, __ATOMIC_SEQ_CST,
+    while (!__atomic_compare_exchange_n(&g->account, &word, with_next_change(word, BYTES(word) - bytes), 0,
+        __ATOMIC_SEQ_CST,
         __ATOMIC_SEQ_CST)) {}
 }
 
@@ -94,14 +96,14 @@ void release(int gpu, uint64_t bytes) {
     pthread_mutex_unlock(&account_guard);
 }
 
-static int quiet(int gpu, const unsigned char *dead) {
+static int no_change_in_progress(int gpu, const unsigned char *dead) {
     for (int i = 0; i < KERF_MAX_PROCESSES; i++)
         if (!dead[i] && LOAD(counters->process[i].state) & 1 && LOAD(counters->process[i].intent_bytes[gpu])) return 0;
     return 1;
 }
 
 /* Whether no dead process's slot was reclaimed, and perhaps taken by a new process, meanwhile. */
-static int slots_stand(const unsigned char *dead, const uint64_t *state) {
+static int slots_unchanged(const unsigned char *dead, const uint64_t *state) {
     for (int i = 0; i < KERF_MAX_PROCESSES; i++)
         if (dead[i] && LOAD(counters->process[i].state) != state[i]) return 0;
     return 1;
@@ -113,12 +115,13 @@ static int slots_stand(const unsigned char *dead, const uint64_t *state) {
 static int recount(int gpu, const unsigned char *dead, const uint64_t *state) {
     struct kerf_gpu_counters *g = &counters->gpu[gpu];
     uint64_t word = LOAD(g->account), sum = 0;
-    if (!slots_stand(dead, state)) return -1;
-    if (!quiet(gpu, dead)) return 0;
+    if (!slots_unchanged(dead, state)) return -1;
+    if (!no_change_in_progress(gpu, dead)) return 0;
     for (int i = 0; i < KERF_MAX_PROCESSES; i++)
         if (!dead[i] && LOAD(counters->process[i].state) & 1) sum += LOAD(counters->process[i].charged_bytes[gpu]);
-    if (!quiet(gpu, dead)) return 0;
-    return __atomic_compare_exchange_n(&g->account, &word, moved(word, sum), 0, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
+    if (!no_change_in_progress(gpu, dead)) return 0;
+    return __atomic_compare_exchange_n(&g->account, &word, with_next_change(word, sum), 0, __ATOMIC_SEQ_CST,
+        __ATOMIC_SEQ_CST);
 }
 
 static int reclaim_once(void) {

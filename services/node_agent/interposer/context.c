@@ -36,7 +36,7 @@ static int place_of_primary(int gpu) {
 }
 /* Charges a context. Returns 0 if there is no memory for it, or too many contexts: one that is not known could not
  * be timed. */
-static int pay(int gpu, int primary, uint64_t *paid) {
+static int charge_context(int gpu, int primary, uint64_t *paid) {
     int fits, again;
     pthread_mutex_lock(&contexts_guard);
     again = primary && place_of_primary(gpu) >= 0;
@@ -47,7 +47,7 @@ static int pay(int gpu, int primary, uint64_t *paid) {
 }
 
 /* Records a context. Returns 0 if it is known already. */
-static int keep(CUcontext context, int gpu, int primary, uint64_t paid) {
+static int record_context(CUcontext context, int gpu, int primary, uint64_t paid) {
     int i, kept = 0;
     pthread_mutex_lock(&contexts_guard);
     if ((i = place_of(context)) >= 0) known[i].retained++;
@@ -100,7 +100,7 @@ static int of_context(const entry_t *entry, const void *context) {
     return (entry->kind == POINTER || entry->kind == ARRAY) && entry->context == (uint64_t)(uintptr_t)context;
 }
 /* Removes a context. Its place is freed first, so that a thread that creates a context meanwhile finds it free. */
-static void gone(int i) {
+static void remove_context(int i) {
     const known_t was = known[i];
     uint64_t bytes[KERF_MAX_GPUS] = {0};
     memset(&known[i], 0, sizeof known[i]);
@@ -128,9 +128,9 @@ EXPORT CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device) {
     int gpu;
     if (!attached()) return REFUSED;
     gpu = gpu_of_device(device);
-    if (gpu >= 0 && !pay(gpu, 1, &paid)) return CUDA_ERROR_OUT_OF_MEMORY;
+    if (gpu >= 0 && !charge_context(gpu, 1, &paid)) return CUDA_ERROR_OUT_OF_MEMORY;
     result = REAL(retain_t, "cuDevicePrimaryCtxRetain")(context, device);
-    if (gpu >= 0 && (result || !keep(*context, gpu, 1, paid))) release(gpu, paid);
+    if (gpu >= 0 && (result || !record_context(*context, gpu, 1, paid))) release(gpu, paid);
     return result;
 }
 
@@ -147,7 +147,7 @@ EXPORT CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device) {
         timing_context_ended(left);                                                      \
         pthread_mutex_lock(&contexts_guard);                                    \
         i = place_of_primary(gpu_of_device(device));                            \
-        if (!result && i >= 0 && (--known[i].retained <= 0 || (always))) gone(i); \
+        if (!result && i >= 0 && (--known[i].retained <= 0 || (always))) remove_context(i); \
         pthread_mutex_unlock(&contexts_guard);                                  \
         return result;                                                          \
     }
@@ -163,9 +163,9 @@ RELEASES(cuDevicePrimaryCtxReset_v2, 1)
         int gpu;                                                                \
         if (!attached()) return REFUSED;                                        \
         gpu = gpu_of_device(device);                                            \
-        if (gpu >= 0 && !pay(gpu, 0, &paid)) return CUDA_ERROR_OUT_OF_MEMORY;   \
+        if (gpu >= 0 && !charge_context(gpu, 0, &paid)) return CUDA_ERROR_OUT_OF_MEMORY;   \
         result = REAL(type, #name) arguments;                                   \
-        if (gpu >= 0 && (result || !keep(*context, gpu, 0, paid))) release(gpu, paid); \
+        if (gpu >= 0 && (result || !record_context(*context, gpu, 0, paid))) release(gpu, paid); \
         return result;                                                          \
     }
 CREATES(cuCtxCreate, create_v2_t, (CUcontext *context, unsigned flags, CUdevice device), (context, flags, device))
@@ -186,7 +186,7 @@ CREATES(cuCtxCreate_v4, create_v4_t, (CUcontext *context, void *parameters, unsi
         timing_context_ended(left);                                                      \
         pthread_mutex_lock(&contexts_guard);                                    \
         i = context ? place_of(context) : -1;                                   \
-        if (!result && i >= 0) gone(i);                                         \
+        if (!result && i >= 0) remove_context(i);                                         \
         pthread_mutex_unlock(&contexts_guard);                                  \
         return result;                                                          \
     }

@@ -36,7 +36,7 @@ EXPORT CUresult cuMemCreate(CUphysical *handle, size_t bytes, const alloc_prop_t
     return result;
 }
 
-static void let_go(uint64_t handle) {
+static void drop_reference(uint64_t handle) {
     entry_t entry;
     if (table_add_reference(PHYSICAL, handle, -1, &entry) && entry.references <= 0) release(entry.gpu, entry.bytes);
 }
@@ -45,7 +45,7 @@ EXPORT CUresult cuMemRelease(CUphysical handle) {
     CUresult result;
     if (!attached()) return REFUSED;
     result = REAL(release_t, "cuMemRelease")(handle);
-    if (!result) let_go(handle);
+    if (!result) drop_reference(handle);
     return result;
 }
 
@@ -60,7 +60,7 @@ EXPORT CUresult cuMemMap(CUdeviceptr pointer, size_t bytes, size_t offset, CUphy
     /* imported, and larger than known so far */
     if (known && entry.context && charge_of(bytes + offset) > entry.bytes) {
         charge = charge_of(bytes + offset) - entry.bytes;
-        if (!reserve(entry.gpu, charge)) return let_go(handle), FULL;
+        if (!reserve(entry.gpu, charge)) return drop_reference(handle), FULL;
         table_put(PHYSICAL, handle, entry.gpu, entry.bytes + charge, 1, entry.references);
     }
     result = REAL(map_t, "cuMemMap")(pointer, bytes, offset, handle, flags);
@@ -69,7 +69,7 @@ EXPORT CUresult cuMemMap(CUdeviceptr pointer, size_t bytes, size_t offset, CUphy
         release(entry.gpu, charge);
         table_put(PHYSICAL, handle, entry.gpu, entry.bytes, 1, entry.references);
     }
-    if (result && known) let_go(handle);
+    if (result && known) drop_reference(handle);
     return result;
 }
 
@@ -87,8 +87,8 @@ EXPORT CUresult cuMemUnmap(CUdeviceptr pointer, size_t bytes) {
     if (!attached()) return REFUSED;
     result = REAL(unmap_t, "cuMemUnmap")(pointer, bytes);
     if (result) return result;
-    if (table_remove(MAPPING, pointer, &entry)) let_go(entry.bytes);
-    while (bytes > 2 << 20 && table_remove_any(mapped_in, &range, &entry)) let_go(entry.bytes);
+    if (table_remove(MAPPING, pointer, &entry)) drop_reference(entry.bytes);
+    while (bytes > 2 << 20 && table_remove_any(mapped_in, &range, &entry)) drop_reference(entry.bytes);
     return result;
 }
 

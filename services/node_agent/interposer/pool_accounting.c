@@ -24,13 +24,13 @@ int pools_pending;
 static __thread int within; /* this thread holds the guard, and may reserve memory */
 static int cancellable;     /* its previous cancellation state */
 enum { POOLS = 128 };
-static struct { CUpool pool; int gpu, doomed; uint64_t charged; } known_pools[POOLS];
+static struct { CUpool pool; int gpu, destroyed; uint64_t charged; } known_pools[POOLS];
 static uint64_t learned[KERF_MAX_GPUS]; /* a chunk that is larger than pool_chunk_bytes */
 static uint64_t asked, before;          /* of the current allocation, protected by the guard */
 
 /* 0: this thread holds the guard already, in a callback that the driver makes within an allocation (as profilers
  * do). */
-static int hold(void) {
+static int lock_pools(void) {
     int before;
     if (within) return 0;
     pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before);
@@ -38,14 +38,14 @@ static int hold(void) {
     cancellable = before;
     return within = 1;
 }
-static void let_go(void) {
+static void unlock_pools(void) {
     const int before = cancellable;
     within = 0;
     pthread_mutex_unlock(&pools_guard);
     pthread_setcancelstate(before, NULL);
 }
 
-static uint64_t figure(int i, int attribute, uint64_t otherwise) {
+static uint64_t attribute_of(int i, int attribute, uint64_t otherwise) {
     attribute_t real = REAL(attribute_t, "cuMemPoolGetAttribute");
     uint64_t value = 0;
     return real && !real(known_pools[i].pool, attribute, &value) ? value : otherwise;
@@ -77,29 +77,29 @@ static void charge(int i, uint64_t bytes) {
  * all of it has been freed, because until then the driver must report its size. */
 static void settle(int i) {
     if (!known_pools[i].pool || known_pools[i].gpu < 0) return;
-    charge(i, figure(i, POOL_RESERVED_CURRENT, known_pools[i].charged));
-    if (!known_pools[i].doomed || known_pools[i].charged) return;
+    charge(i, attribute_of(i, POOL_RESERVED_CURRENT, known_pools[i].charged));
+    if (!known_pools[i].destroyed || known_pools[i].charged) return;
     REAL(destroy_t, "cuMemPoolDestroy")(known_pools[i].pool);
-    known_pools[i].pool = NULL, known_pools[i].doomed = 0;
+    known_pools[i].pool = NULL, known_pools[i].destroyed = 0;
 }
 
 /* Whether the pool may return memory when the program waits. */
-static int keeps(int i) {
+static int may_return_memory(int i) {
     const uint64_t reserved = known_pools[i].charged;
-    return known_pools[i].pool && known_pools[i].gpu >= 0 && reserved > figure(i, POOL_USED_CURRENT, 0)
-        && reserved > figure(i, POOL_RELEASE_THRESHOLD, 0);
+    return known_pools[i].pool && known_pools[i].gpu >= 0 && reserved > attribute_of(i, POOL_USED_CURRENT, 0)
+        && reserved > attribute_of(i, POOL_RELEASE_THRESHOLD, 0);
 }
 
 void pools_update(void) {
     int pending = 0;
-    if (!hold()) return;
+    if (!lock_pools()) return;
     for (int i = 0; i < POOLS; i++)
-        if (known_pools[i].pool) settle(i), pending |= keeps(i);
+        if (known_pools[i].pool) settle(i), pending |= may_return_memory(i);
     __atomic_store_n(&pools_pending, pending, __ATOMIC_RELAXED);
-    let_go();
+    unlock_pools();
 }
 
-static void squeeze(int gpu) {
+static void trim_pools(int gpu) {
     for (int i = 0; i < POOLS; i++) {
         if (!known_pools[i].pool || known_pools[i].gpu != gpu) continue;
         REAL(trim_t, "cuMemPoolTrimTo")(known_pools[i].pool, 0);
@@ -109,27 +109,27 @@ static void squeeze(int gpu) {
 
 /* Trims the pools on a GPU, as the driver does before it reports that there is no memory. */
 void pools_trim(int gpu) {
-    if (!hold()) return; /* called within a pool's allocation */
-    squeeze(gpu);
-    let_go();
+    if (!lock_pools()) return; /* called within a pool's allocation */
+    trim_pools(gpu);
+    unlock_pools();
 }
 
 /* Returns the pool's index; -1: too many pools. `gpu` -1: not a GPU's memory, or a GPU that the container does not
  * have. */
 int pool_register(CUpool pool, int gpu) {
     int i;
-    if (!hold()) return -1;
+    if (!lock_pools()) return -1;
     i = place_of(pool);
     if (i < 0 && (i = place_of(NULL)) >= 0) known_pools[i].pool = pool, known_pools[i].gpu = gpu,
-        known_pools[i].doomed = 0, known_pools[i].charged = 0;
-    let_go();
+        known_pools[i].destroyed = 0, known_pools[i].charged = 0;
+    unlock_pools();
     return i;
 }
 
 int pool_gpu(CUpool pool, int otherwise) {
-    const int first = hold(), i = place_of(pool);
+    const int first = lock_pools(), i = place_of(pool);
     if (i >= 0) otherwise = known_pools[i].gpu;
-    if (first) let_go();
+    if (first) unlock_pools();
     return otherwise;
 }
 
@@ -138,24 +138,25 @@ int pool_begin(CUpool pool, int gpu, uint64_t bytes) {
     const int i = pool_register(pool, gpu);
     const uint64_t most = up_to(bytes, chunk_of(gpu));
     if (i < 0) return -1;
-    hold();
+    lock_pools();
     settle(i);
     before = known_pools[i].charged, asked = most;
     if (reserve_uncounted(gpu, most)) return i;
     asked = 0;
     /* the memory that it keeps is enough */
-    if (before >= figure(i, POOL_USED_CURRENT, before) + charge_of(bytes)) return i;
-    squeeze(gpu);
+    if (before >= attribute_of(i, POOL_USED_CURRENT, before) + charge_of(bytes)) return i;
+    trim_pools(gpu);
     before = known_pools[i].charged, asked = most;
     if (reserve(gpu, most)) return i;
-    let_go();
+    unlock_pools();
     return -1;
 }
 
 /* Returns 0 if the pool grew beyond the limit: the allocation must be undone. */
 int pool_end(int i, uint64_t bytes) {
     const int gpu = known_pools[i].gpu;
-    const uint64_t now = figure(i, POOL_RESERVED_CURRENT, before + asked), grown = now > before ? now - before : 0;
+    const uint64_t now = attribute_of(i, POOL_RESERVED_CURRENT, before + asked), grown = now > before ? now - before
+        : 0;
     uint64_t chunk = chunk_of(gpu);
     int fits = grown <= asked || reserve(gpu, grown - asked);
     if (asked && grown > asked) {
@@ -165,7 +166,7 @@ int pool_end(int i, uint64_t bytes) {
     known_pools[i].charged = before + (fits && grown > asked ? grown : asked);
     charge(i, now);
     __atomic_store_n(&pools_pending, 1, __ATOMIC_RELAXED);
-    let_go();
+    unlock_pools();
     return fits;
 }
 
@@ -183,7 +184,7 @@ static void choose_another(CUpool pool) {
 CUresult pool_destroy(CUpool pool) {
     CUresult result = CUDA_SUCCESS;
     int i;
-    if (!hold()) return CUDA_ERROR_NOT_PERMITTED;
+    if (!lock_pools()) return CUDA_ERROR_NOT_PERMITTED;
     i = place_of(pool);
     if (i >= 0 && known_pools[i].gpu >= 0) {
         REAL(trim_t, "cuMemPoolTrimTo")(pool, 0);
@@ -193,19 +194,20 @@ CUresult pool_destroy(CUpool pool) {
         uint64_t none = 0;
         REAL(attribute_t, "cuMemPoolSetAttribute")(pool, POOL_RELEASE_THRESHOLD, &none);
         choose_another(pool);
-        known_pools[i].doomed = 1;
+        known_pools[i].destroyed = 1;
         __atomic_store_n(&pools_pending, 1, __ATOMIC_RELAXED);
     } else {
         result = REAL(destroy_t, "cuMemPoolDestroy")(pool);
         if (i >= 0 && !result) known_pools[i].pool = NULL;
     }
-    let_go();
+    unlock_pools();
     return result;
 }
 
 /* Called in a child: the pools belong to the parent. */
 void pools_forget(void) {
     within = 0;
-    for (int i = 0; i < POOLS; i++) known_pools[i].pool = NULL, known_pools[i].charged = 0, known_pools[i].doomed = 0;
+    for (int i = 0; i < POOLS; i++) known_pools[i].pool = NULL, known_pools[i].charged = 0,
+        known_pools[i].destroyed = 0;
     pools_pending = 0;
 }

@@ -18,7 +18,7 @@ typedef CUresult (*alloc_node_fn)(CUnode *, CUgraph, const CUnode *, size_t, all
 typedef CUresult (*add_node_t)(CUnode *, CUgraph, const CUnode *, size_t, graph_node_t *);
 typedef CUresult (*add_node_v2_t)(CUnode *, CUgraph, const CUnode *, const void *, size_t, graph_node_t *);
 
-static int captures(CUstream stream) {
+static int is_capturing(CUstream stream) {
     int status = 0;
     return !REAL(capturing_t, "cuStreamIsCapturing")(stream, &status) && status;
 }
@@ -30,7 +30,7 @@ static int captures(CUstream stream) {
     do {                                                                                            \
         CUresult result_;                                                                           \
         int place_;                                                                                 \
-        if (captures(stream)) {                                                                     \
+        if (is_capturing(stream)) {                                                                     \
             const uint64_t charge_ = charge_of(bytes);                                              \
             if (!reserve(gpu, charge_)) return FULL;                                                \
             result_ = (call);                                                                       \
@@ -40,10 +40,10 @@ static int captures(CUstream stream) {
         place_ = pool_begin(pool, gpu, bytes);                                                      \
         if (place_ < 0) return FULL;                                                                \
         result_ = (call);                                                                           \
-        return pool_end(place_, bytes) || result_ ? result_ : undone(*to, stream, pool);            \
+        return pool_end(place_, bytes) || result_ ? result_ : undo_allocation(*to, stream, pool);            \
     } while (0)
 
-static CUresult undone(CUdeviceptr pointer, CUstream stream, CUpool pool) {
+static CUresult undo_allocation(CUdeviceptr pointer, CUstream stream, CUpool pool) {
     REAL(free_async_t, "cuMemFreeAsync")(pointer, stream);
     REAL(trim_t, "cuMemPoolTrimTo")(pool, 0);
     pools_update();

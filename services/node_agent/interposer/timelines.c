@@ -55,7 +55,7 @@ void publish_in_flight(int gpu) {
 }
 /* Returns when all work on the GPU will be done; 0: nothing is in flight. Overdue work is expected to take as long
  * again. */
-uint64_t due_on(int gpu, uint64_t now) {
+uint64_t due_time_on(int gpu, uint64_t now) {
     uint64_t due_ns = 0;
     for (int i = 0; i < timeline_count; i++) {
         const timeline_t *l = &timeline[i];
@@ -67,7 +67,7 @@ uint64_t due_on(int gpu, uint64_t now) {
 
 /* Writes a time into the signal. A later time always replaces the current one. An earlier time replaces it only if
  * no other process has written since. */
-static void say(uint64_t *place, uint64_t *told, uint64_t ns) {
+static void publish_time(uint64_t *place, uint64_t *told, uint64_t ns) {
     uint64_t there = *told;
     if (ns < there) {
         if (__atomic_compare_exchange_n(place, &there, ns, 0, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)) *told = ns;
@@ -81,16 +81,16 @@ static void say(uint64_t *place, uint64_t *told, uint64_t ns) {
 /* Publishes until when this container is at work on the GPU. Too late is better than too early: a program that waits
  * for its work corrects the time when the work is done, but a program that other work delays cannot announce that it
  * needs longer. */
-void tell(timeline_t *l, int done) {
+void publish(timeline_t *l, int done) {
     const uint64_t busy_until_ns = done ? l->due_ns : l->due_ns + l->pending_ns / 2 + HELD_UP_NS
         + (l->unknown ? UNKNOWN_NS : 0);
     publish_in_flight(l->gpu);
     if (!signals || l->gpu >= (int)signals->gpu_count) return;
-    say(&signals->gpu[l->gpu].busy_until_ns, &l->told_ns, busy_until_ns);
-    say(&signals->gpu[l->gpu].due_ns, &l->told_due_ns, l->due_ns);
+    publish_time(&signals->gpu[l->gpu].busy_until_ns, &l->published_ns, busy_until_ns);
+    publish_time(&signals->gpu[l->gpu].due_ns, &l->published_due_ns, l->due_ns);
 }
 
-static void uncount(timeline_t *l, const batch_t *b) {
+static void remove_pending(timeline_t *l, const batch_t *b) {
     l->pending_ns -= b->estimated_ns < l->pending_ns ? b->estimated_ns : l->pending_ns;
     l->unknown -= b->unknown < l->unknown ? b->unknown : l->unknown;
 }
@@ -109,7 +109,7 @@ void close_batch(timeline_t *l) {
     if (!l->open) return;
     l->open = 0;
     if (!recorded(l, b)) { /* the context is broken: the estimate stays charged */
-        uncount(l, b);
+        remove_pending(l, b);
         publish_in_flight(l->gpu);
         counters->gpu[l->gpu].untimed += (uint64_t)b->count;
         return;
@@ -138,7 +138,7 @@ static uint64_t aligned(timeline_t *l, uint64_t end_ns, uint64_t now) {
  * its first event and its first launch. In the low tier, where this is normal, the batch counts with its estimate,
  * which comes from queued batches; but with a quarter of the measured time at least, because a program could run a
  * function long only on an idle stream. */
-static uint64_t own_part(const batch_t *b, uint64_t took) {
+static uint64_t own_time(const batch_t *b, uint64_t took) {
     if (orders->tier != KERF_TIER_LOW || b->queued || b->unknown || took <= b->estimated_ns) return took;
     return b->estimated_ns > took / 4 ? b->estimated_ns : took / 4;
 }
@@ -147,7 +147,7 @@ static void settle(timeline_t *l, uint64_t now) {
     batch_t *b = &l->batch[l->oldest % DEPTH];
     const uint64_t took = between(b->begin, b->end), from_base = between(l->base, b->end);
     const uint64_t end_ns = aligned(l, l->base_ns + from_base, now);
-    gate_settle(l->gpu, b->estimated_ns, end_ns - own_part(b, took), end_ns);
+    gate_settle(l->gpu, b->estimated_ns, end_ns - own_time(b, took), end_ns);
     if (b->queued || b->unknown || took < b->estimated_ns) learn(b->keys, b->count, b->estimated_ns, took);
     if (from_base > REBASE_NS) { /* keeps a float of milliseconds exact to a fraction of a microsecond */
         CUevent old = l->base;
@@ -157,10 +157,10 @@ static void settle(timeline_t *l, uint64_t now) {
     }
     l->oldest++;
     l->head_ns = now;
-    uncount(l, b);
+    remove_pending(l, b);
     work_ended(l->gpu, end_ns);
     l->due_ns = pending(l) ? (end_ns + l->pending_ns > now ? end_ns + l->pending_ns : now) : end_ns;
-    tell(l, !pending(l));
+    publish(l, !pending(l));
 }
 
 void harvest(timeline_t *l) {

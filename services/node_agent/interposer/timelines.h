@@ -19,7 +19,7 @@ typedef struct {
     batch_t batch[DEPTH];
     CUevent base;                   /* the origin of event times */
     int based;
-    uint64_t base_ns, due_ns, told_ns, told_due_ns, pending_ns, lag_ns, lag_since_ns;
+    uint64_t base_ns, due_ns, published_ns, published_due_ns, pending_ns, lag_ns, lag_since_ns;
     uint64_t head_ns;               /* since when `oldest` is the batch that runs */
 } timeline_t;
 
@@ -29,8 +29,8 @@ extern int timeline_count;          /* the maximum that have been in use at once
 /* The caller holds timing.c's lock and has set the relaxed capture mode. */
 timeline_t *current_timeline(void); /* of the current context; NULL: no context, or more than MAX_TIMELINES */
 int pending(const timeline_t *l);
-uint64_t due_on(int gpu, uint64_t now);
-void tell(timeline_t *l, int done);
+uint64_t due_time_on(int gpu, uint64_t now);
+void publish(timeline_t *l, int done);
 enum opened open_batch(timeline_t *l, CUstream stream);
 void close_batch(timeline_t *l);
 void harvest(timeline_t *l);

@@ -26,14 +26,14 @@ static __thread int inside;         /* this thread holds the lock */
 uint64_t seen_generation = UINT64_MAX;
 int timed = 1;
 
-static void hold(void) {
+static void lock_timing(void) {
     int before;
     pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before);
     lock_by_clock(&guard);
     cancellable = before;
     inside = 1;
 }
-static void let_go(void) {
+static void unlock_timing(void) {
     const int before = cancellable;
     inside = 0;
     pthread_mutex_unlock(&guard);
@@ -42,7 +42,7 @@ static void let_go(void) {
 
 /* Exchanges the thread's capture mode. While any thread captures in the global mode, an event query of another thread
  * invalidates the capture, unless that thread is in the relaxed mode. */
-static int relaxed(int mode) {
+static int exchange_capture_mode(int mode) {
     mode_t_ exchange = REAL(mode_t_, "cuThreadExchangeStreamCaptureMode");
     if (exchange) exchange(&mode);
     return mode;
@@ -102,7 +102,7 @@ static timeline_t *pass_gate(timeline_t *l, uint64_t estimated_ns) {
         if (begun) harvest_all(); /* the awaited work may be in any context */
         else harvest(l);
         m.now_ns = now_ns();
-        m.due_ns = due_on(l->gpu, m.now_ns);
+        m.due_ns = due_time_on(l->gpu, m.now_ns);
         m.others_ns = others_in_flight(l->gpu, m.now_ns);
         read_peer_signals(l->gpu, &m);
         verdict = gate(l->gpu, &m, &until);
@@ -143,14 +143,14 @@ static timeline_t *pass_gate(timeline_t *l, uint64_t estimated_ns) {
 }
 
 /* A launch without events: its estimate is charged and never corrected. */
-static int unmeasured(timeline_t *l, uint64_t key) {
+static int charge_unmeasured(timeline_t *l, uint64_t key) {
     uint64_t estimated_ns = estimate(key);
     const uint64_t now = now_ns();
     __atomic_add_fetch(&counters->gpu[l->gpu].untimed, 1, __ATOMIC_RELAXED);
     if (!estimated_ns) estimated_ns = NEW_NS;
     gate_spend(l->gpu, estimated_ns, now);
     l->due_ns = (l->due_ns > now ? l->due_ns : now) + estimated_ns;
-    tell(l, 0);
+    publish(l, 0);
     return UNTIMED;
 }
 
@@ -171,14 +171,14 @@ static int begun(CUstream stream, uint64_t key) {
     l = pass_gate(l, estimated);
     if (!l) return UNTIMED; /* the driver returns an error: the context is gone */
     now = now_ns();
-    if (!due_on(l->gpu, now)) work_begins(l->gpu, now);
+    if (!due_time_on(l->gpu, now)) work_begins(l->gpu, now);
     b = &l->batch[l->next % DEPTH];
     if (l->open && (b->stream != stream || b->count == KEYS || b->estimated_ns + estimated > BATCH_NS || !estimated
         || b->unknown)) close_batch(l);
-    if (no_room(l)) return unmeasured(l, key);
+    if (no_room(l)) return charge_unmeasured(l, key);
     if (!l->open) opened = open_batch(l, stream);
     if (opened == NO_EVENTS) return NO_TIMELINE;
-    if (opened == NOT_OPENED) return unmeasured(l, key);
+    if (opened == NOT_OPENED) return charge_unmeasured(l, key);
     b = &l->batch[l->next % DEPTH];
     if (!estimated && !b->unknown) b->unknown = 1, l->unknown++;
     if (!estimated) estimated = NEW_NS;
@@ -188,76 +188,76 @@ static int begun(CUstream stream, uint64_t key) {
     now = now_ns();
     l->due_ns = (l->due_ns > now ? l->due_ns : now) + estimated;
     gate_spend(l->gpu, estimated, now);
-    tell(l, 0);
+    publish(l, 0);
     return (int)(l - timeline);
 }
 
 /* A launch within a launch, in a callback of the driver. */
-static int within(CUstream stream, uint64_t key) {
+static int begin_nested(CUstream stream, uint64_t key) {
     timeline_t *l = current_timeline();
-    return l ? unmeasured(l, key) : result_without_timeline(stream);
+    return l ? charge_unmeasured(l, key) : result_without_timeline(stream);
 }
 
 /* UNTIMED: a capture, or no context (the driver returns an error). NO_TIMELINE: too many contexts or events.
  * Otherwise the lock is held until launch_end. A kernel that belongs to no context runs in its stream's context, not
  * in the current one. */
 int launch_begin(CUstream stream, uint64_t key) {
-    const int mode = relaxed(RELAXED), entered = stream_enter(stream);
+    const int mode = exchange_capture_mode(RELAXED), entered = stream_enter(stream);
     int capturing = 1, token = UNTIMED;
     if (!REAL(capturing_t, "cuStreamIsCapturing")(stream, &capturing) && !capturing) {
-        if (inside) token = within(stream, key);
+        if (inside) token = begin_nested(stream, key);
         else {
-            hold();
+            lock_timing();
             token = begun(stream, key);
-            if (token < 0) let_go();
+            if (token < 0) unlock_timing();
         }
     }
     if (entered) context_leave();
-    relaxed(mode);
+    exchange_capture_mode(mode);
     return token;
 }
 
 void launch_end(int token, int failed) {
     timeline_t *l = &timeline[token];
     const batch_t *b = &l->batch[l->next % DEPTH];
-    const int mode = relaxed(RELAXED);
+    const int mode = exchange_capture_mode(RELAXED);
     (void)failed; /* its events exist and measure it */
     if (b->estimated_ns >= BATCH_NS || b->unknown || b->stream == PER_THREAD || (!b->queued && is_limited(l->gpu)))
         close_batch(l);
-    let_go();
-    relaxed(mode);
+    unlock_timing();
+    exchange_capture_mode(mode);
 }
 
 void timing_flush(void) {
-    const int mode = relaxed(RELAXED);
+    const int mode = exchange_capture_mode(RELAXED);
     if (!inside) {
-        hold();
+        lock_timing();
         close_all();
-        let_go();
+        unlock_timing();
     }
-    relaxed(mode);
+    exchange_capture_mode(mode);
 }
 
 void timing_flush_stream(CUstream stream) {
-    const int mode = relaxed(RELAXED);
+    const int mode = exchange_capture_mode(RELAXED);
     if (!inside) {
-        hold();
+        lock_timing();
         for (int i = 0; i < timeline_count; i++)
             if (timeline[i].open && timeline[i].batch[timeline[i].next % DEPTH].stream == stream)
                 close_batch(&timeline[i]);
-        let_go();
+        unlock_timing();
     }
-    relaxed(mode);
+    exchange_capture_mode(mode);
 }
 
 void timing_harvest(void) {
-    const int mode = relaxed(RELAXED);
+    const int mode = exchange_capture_mode(RELAXED);
     if (!inside) {
-        hold();
+        lock_timing();
         harvest_all();
-        let_go();
+        unlock_timing();
     }
-    relaxed(mode);
+    exchange_capture_mode(mode);
 }
 
 static timeline_t *timeline_of(CUcontext context) {
@@ -269,19 +269,19 @@ static timeline_t *timeline_of(CUcontext context) {
 /* Measures the work that has ended, which takes some microseconds to observe. Other work ends with the context,
  * whether the driver waits for it or not; it is charged for the time until then. */
 unfinished_t timing_context_ending(CUcontext context) {
-    const int mode = relaxed(RELAXED);
+    const int mode = exchange_capture_mode(RELAXED);
     unfinished_t left = {0, 0, 0};
     timeline_t *l;
     if (inside) return left;
-    hold();
+    lock_timing();
     l = timeline_of(context);
     for (int again = 0; l && again < ASKS; again++) {
         close_batch(l);
         harvest(l);
         if (!pending(l)) break;
-        let_go();
+        unlock_timing();
         sleep_until(now_ns() + (ASK_NS << again));
-        hold();
+        lock_timing();
         l = timeline_of(context);
     }
     if (l) {
@@ -289,22 +289,22 @@ unfinished_t timing_context_ending(CUcontext context) {
         l->context = NULL;
         publish_in_flight(l->gpu);
     }
-    let_go();
-    relaxed(mode);
+    unlock_timing();
+    exchange_capture_mode(mode);
     return left;
 }
 
 void timing_context_ended(unfinished_t left) {
     if (!left.pending_ns || inside) return;
-    hold();
+    lock_timing();
     gate_settle(left.gpu, left.pending_ns, left.since_ns, now_ns());
-    let_go();
+    unlock_timing();
 }
 
 void timing_forget(void) {
-    hold();
+    lock_timing();
     timelines_forked();
-    let_go();
+    unlock_timing();
 }
 
 static void forked(void) {

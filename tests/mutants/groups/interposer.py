@@ -70,8 +70,8 @@ MUTANTS = [
         name="repair-over-a-new-process",
         what="a repair removes the charge of a slot that a new process has taken meanwhile",
         file=ACCOUNT,
-        old="    if (!slots_stand(dead, state)) return -1;\n",
-        new="    (void)slots_stand(dead, state);\n",
+        old="    if (!slots_unchanged(dead, state)) return -1;\n",
+        new="    (void)slots_unchanged(dead, state);\n",
         tests=(
             "tests/interposer/test_account.py::test_a_slot_that_a_new_process_takes_during_a_repair_keeps_its_charge",
         ),
