@@ -6,9 +6,9 @@
 
 enum { OURS = 0, CONTESTED = 5 };
 static const uint64_t CHARGED = 10ull << 30;
-static struct kerf_orders page;
+static struct kerf_orders agent_orders;
 static struct kerf_counters counted;
-const struct kerf_orders *orders = &page;
+const struct kerf_orders *orders = &agent_orders;
 struct kerf_counters *counters = &counted;
 int slot = OURS;
 static int taken;
@@ -36,9 +36,9 @@ int process_alive(int i) {
 }
 
 int main(void) {
-    page.gpu_count = 1;
-    page.granularity_bytes = 2 << 20;
-    page.gpu[0].memory_limit_bytes = CHARGED;
+    agent_orders.gpu_count = 1;
+    agent_orders.granularity_bytes = 2 << 20;
+    agent_orders.gpu[0].memory_limit_bytes = CHARGED;
     counted.process[OURS].state = counted.process[CONTESTED].state = 3;
     counted.process[CONTESTED].charged_bytes[0] = counted.gpu[0].account = 2ull << 30;
     reclaim();

@@ -4,9 +4,9 @@
 
 #include "kerf.h"
 
-static struct kerf_orders page;
+static struct kerf_orders agent_orders;
 static struct kerf_counters counted;
-const struct kerf_orders *orders = &page;
+const struct kerf_orders *orders = &agent_orders;
 struct kerf_counters *counters = &counted;
 int slot = 0;
 static uint64_t seen = ~0ull;
@@ -18,7 +18,7 @@ int process_alive(int i) { return (void)i, 1; }
 int __real_pthread_mutex_lock(pthread_mutex_t *mutex);
 int __wrap_pthread_mutex_lock(pthread_mutex_t *mutex) {
     if (seen == ~0ull) {
-        page.gpu[0].memory_limit_bytes = 1ull << 30;
+        agent_orders.gpu[0].memory_limit_bytes = 1ull << 30;
         seen = charged(0);
     }
     return __real_pthread_mutex_lock(mutex);
@@ -26,9 +26,9 @@ int __wrap_pthread_mutex_lock(pthread_mutex_t *mutex) {
 
 int main(void) {
     int won;
-    page.gpu_count = 1;
-    page.granularity_bytes = 2 << 20;
-    page.gpu[0].memory_limit_bytes = 10ull << 30;
+    agent_orders.gpu_count = 1;
+    agent_orders.granularity_bytes = 2 << 20;
+    agent_orders.gpu[0].memory_limit_bytes = 10ull << 30;
     counted.process[0].state = 3;
     won = reserve(0, 2ull << 30);
     printf("%d %llu %llu\n", won, (unsigned long long)seen, (unsigned long long)charged(0));

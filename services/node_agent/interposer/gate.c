@@ -112,8 +112,8 @@ static uint64_t patience(const struct kerf_gpu_orders *o) {
 /* Limits `reach` for a launch of that length. A launch that begins late may end late. */
 static uint64_t reach_in_bounds(const struct kerf_gpu_orders *o, uint64_t estimate_ns, uint64_t reach) {
     const uint64_t slide = estimate_ns > patience(o) ? estimate_ns : patience(o);
-    const uint64_t most = o->window_ns + (slide < o->window_ns ? slide : o->window_ns);
-    return reach > most ? most : reach < o->window_ns / 2 ? o->window_ns / 2 : reach;
+    const uint64_t max_reach = o->window_ns + (slide < o->window_ns ? slide : o->window_ns);
+    return reach > max_reach ? max_reach : reach < o->window_ns / 2 ? o->window_ns / 2 : reach;
 }
 
 /* Adapts `reach` once in each period. */

@@ -83,7 +83,7 @@ def attribute_by_gpu(
         mine = {
             p.pid: p.mib or 0
             for p in processes.get(held.uuid, ())
-            if (whose := owner(p.pid)) is not None and whose.pod_uid == held.uid
+            if (pod := owner(p.pid)) is not None and pod.pod_uid == held.uid
         }
         counted = {key: mib for (key, uuid), mib in counted_mib.items() if uuid == held.uuid}
         attributed.setdefault(held.uuid, {}).update(attribute_escape(held.containers, mine, counted, of))

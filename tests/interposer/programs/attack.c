@@ -37,7 +37,7 @@ static int fill(any_t alloc) {
     return count;
 }
 
-static char *page(const char *name, char *path, int *file) {
+static char *map_file(const char *name, char *path, int *file) {
     snprintf(path, 512, "%s/%s", getenv("KERF_DIRECTORY"), name);
     *file = open(path, O_RDWR);
     return *file < 0 ? NULL : mmap(NULL, sizeof(struct kerf_counters), PROT_READ | PROT_WRITE, MAP_SHARED, *file, 0);
@@ -258,11 +258,11 @@ int main(int argc, char **argv) {
     }
     fill(alloc);
     if (!strcmp(argv[1], "scribble")) {
-        struct kerf_counters *counters = (void *)page("counters", path, &file);
+        struct kerf_counters *counters = (void *)map_file("counters", path, &file);
         counters->gpu[0].account = 0;
         fill(alloc);
     } else if (!strcmp(argv[1], "unlock") || !strcmp(argv[1], "remap")) {
-        void *theirs = mapped("/counters"), *other = page("counters", path, &file);
+        void *theirs = mapped("/counters"), *other = map_file("counters", path, &file);
         const size_t size = sizeof(struct kerf_counters);
         if (!strcmp(argv[1], "remap") && mremap(other, size, size, MREMAP_MAYMOVE | MREMAP_FIXED, theirs) == MAP_FAILED)
             return 4;

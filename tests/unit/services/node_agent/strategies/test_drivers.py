@@ -99,7 +99,7 @@ def test_a_running_slice_is_throttled_shrunk_and_paused_at_once_and_back(
     said = layout.Orders.from_buffer_copy((registry.folder(SLICE.key) / "orders").read_bytes())
     assert (said.paused, said.gpu[0].compute_milli, said.gpu[0].memory_limit_bytes) == (0, 300, 64 << 20)
     with pytest.raises(KeyError):
-        interposer.adjust(("nobody", "c"), Override(paused=True))
+        interposer.adjust(("unknown", "c"), Override(paused=True))
 
 
 def test_a_time_sliced_slice_is_paused_like_any_other(registry: SliceRegistry, clock: Clock) -> None:
