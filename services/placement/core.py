@@ -57,7 +57,7 @@ class Core:
         self.phase = "idle"
         """idle, listing, touching, readying, leading; or over, when the log has lost records"""
         self.holds = Holds()
-        self.batcher = WriteBatcher(self.settings.batch_most)
+        self.batcher = WriteBatcher(self.settings.max_batch)
         self.committer = Committer(self.scheduler, self.holds, self.batcher, self.settings, trace_of)
         self._capacity_changes = CapacityChanges()
         self.suspension = Suspender(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Coroutine
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 
@@ -22,12 +22,14 @@ _AGAIN_S = 1.0
 
 
 class Config(msgspec.Struct, frozen=True, kw_only=True):
+    FORMER_NAMES: ClassVar[dict[str, str]] = {"max_holds": "holds_most"}
+
     policy: str = "kerf"
     """For pods that name none: kerf, binpack, spread, least-loaded-nearest, or the reference policies fgd and
     bestfit."""
     renew_term_s: Seconds = 6 * 3600
     """How often a leader takes a new term, so that no record that it needs ages out of the log."""
-    holds_most: Count = 256
+    max_holds: Count = 256
     """Decisions whose Binding has not been seen. At this many, placement waits for the API server."""
 
     def __post_init__(self) -> None:

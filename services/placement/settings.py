@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-BATCH_MOST = 64
-HOLDS_MOST = 256
+MAX_BATCH = 64
+MAX_HOLDS = 256
 """Unresolved holds at which placement waits for the API server (backpressure)."""
 EXCLUDE_AFTER_S = 60.0
 """A pod that no touch has moved for so long is excluded, whatever the answers were: a webhook may hang, or undo what a
@@ -14,8 +14,8 @@ touch writes."""
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     policy: str = "kerf"
-    holds_most: int = HOLDS_MOST
-    batch_most: int = BATCH_MOST
+    max_holds: int = MAX_HOLDS
+    max_batch: int = MAX_BATCH
     exclude_after_s: float = EXCLUDE_AFTER_S
 
 

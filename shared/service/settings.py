@@ -3,6 +3,9 @@
 In the file the service's own fields are at the top, those of the lifecycle under `lifecycle`. In the environment field
 `poll_s` of service placement is KERF_PLACEMENT_POLL_S or KERF_POLL_S, lifecycle's `nats_url` is KERF_NATS_URL. Values
 of lists and objects are JSON there.
+
+A setting that was renamed is read by its former name for one version: `FORMER_NAMES: ClassVar` of the struct has it by the
+present name.
 """
 
 from __future__ import annotations
@@ -86,13 +89,18 @@ def _read_file(file: Path) -> dict[str, Any]:
 
 
 def _overlay(content: dict[str, Any], kind: type, env: Mapping[str, str], prefixes: tuple[str, ...]) -> dict[str, Any]:
+    """The file's settings with the environment's over them, all by their present names."""
     merged = dict(content)
+    former: Mapping[str, str] = getattr(kind, "FORMER_NAMES", {})
     for field in msgspec.structs.fields(kind):
-        for prefix in prefixes:
-            text = env.get(prefix + field.encode_name.upper().replace("-", "_"))
-            if text is not None:
-                merged[field.encode_name] = _from_text(text, prefix + field.encode_name.upper())
-                break
+        name = field.encode_name
+        names = (name, former[name]) if name in former else (name,)
+        if former.get(name) in merged:
+            merged.setdefault(name, merged.pop(former[name]))
+        variables = (prefix + known.upper().replace("-", "_") for known in names for prefix in prefixes)
+        found = next((variable for variable in variables if variable in env), None)
+        if found is not None:
+            merged[name] = _from_text(env[found], found)
     return merged
 
 

@@ -18,10 +18,10 @@ from tests.support.waiting import eventually
 ROOT = Path(__file__).resolve().parents[2]
 
 BAD: list[tuple[str, str, str]] = [
-    ("placement", "polcy: spread", "there is no setting polcy; known are holds_most, policy, renew_term_s"),
+    ("placement", "polcy: spread", "there is no setting polcy; known are max_holds, policy, renew_term_s"),
     ("placement", "policy: best-fit", "policy is 'best-fit'; it must be one of kerf, binpack, spread"),
-    ("placement", "holds_most: many", "setting holds_most: Expected `int`, got `str`; given was 'many'"),
-    ("placement", "holds_most: 0", "setting holds_most: Expected `int` >= 1; given was 0"),
+    ("placement", "max_holds: many", "setting max_holds: Expected `int`, got `str`; given was 'many'"),
+    ("placement", "max_holds: 0", "setting max_holds: Expected `int` >= 1; given was 0"),
     ("placement", "renew_term_s: -1", "setting renew_term_s: Expected `float` > 0.0; given was -1"),
     ("watcher", "source: mesos", "setting source: Invalid enum value 'mesos'; given was 'mesos'"),
     ("watcher", "binds_in_flight: few", "setting binds_in_flight: Expected `int`"),
@@ -90,10 +90,10 @@ async def nats() -> AsyncIterator[EmbeddedServer]:
 async def test_a_bad_change_keeps_the_last_good_settings(tmp_path: Path, nats: EmbeddedServer) -> None:
     kind = load("placement")
     file = tmp_path / "settings.json"
-    file.write_text('{"holds_most": 9}')
+    file.write_text('{"max_holds": 9}')
     config, reload = read_config("placement", kind.config_type, file=file, environ={})[0], asyncio.Event()
     async with running(kind, config, bus_url=nats.url, config_file=file, reload=reload) as ctx:
-        file.write_text('{"holds_most": "few"}')
+        file.write_text('{"max_holds": "few"}')
         reload.set()
 
         def complaint() -> str:
@@ -101,8 +101,8 @@ async def test_a_bad_change_keeps_the_last_good_settings(tmp_path: Path, nats: E
 
         await eventually(lambda: "given was 'few'" in complaint(), what="the complaint")
         assert ctx.health.ready
-        assert ctx.config.holds_most == 9
-        file.write_text('{"holds_most": 10}')
+        assert ctx.config.max_holds == 9
+        file.write_text('{"max_holds": 10}')
         reload.set()
-        await eventually(lambda: ctx.config.holds_most == 10, what="the good change")
+        await eventually(lambda: ctx.config.max_holds == 10, what="the good change")
         assert not ctx.failure.done()

@@ -67,7 +67,7 @@ class Together(SlicedNodes):
         self._given_back: list[tuple[float, m.ReleaseSeen]] = []
         self._numbers = itertools.count(1)
         self.preemptor = Preemptor(Config(immunity_s=immunity_s, **preemptor), lambda: f"plan-{next(self._numbers)}")
-        super().__init__(holds_most=1_000)
+        super().__init__(max_holds=1_000)
         for name, gpus in nodes.items():
             self.nodes(name, gpus=gpus, strategies=("exclusive", "advisory", "interposer"))
             if racks is not None:

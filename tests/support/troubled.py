@@ -82,7 +82,7 @@ class Troubled(Together):
 
     def _new_leader(self) -> None:
         self.sequence += 1
-        self.core, self.objects = Core("tester", Settings(holds_most=1_000)), self._everything()
+        self.core, self.objects = Core("tester", Settings(max_holds=1_000)), self._everything()
         for name in self._nodes:
             if name not in self._gone:
                 self.send(self._inventory(name))

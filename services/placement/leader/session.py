@@ -45,7 +45,7 @@ class LeaderSession:
         config = ctx.config
         self.core = Core(
             ctx.instance,
-            Settings(policy=config.policy, holds_most=config.holds_most),
+            Settings(policy=config.policy, max_holds=config.max_holds),
             stopwatch=time.perf_counter,
             trace_of=ctx.telemetry.traceparent,
         )

@@ -45,7 +45,7 @@ class Committer:
         self.term = term
         out: list[m.Command] = []
         attempts = 0
-        while not self.batcher.full and len(self.holds) < self.settings.holds_most:
+        while not self.batcher.full and len(self.holds) < self.settings.max_holds:
             uid = self.scheduler.queue.next(now)
             if uid is None:
                 break
@@ -55,7 +55,7 @@ class Committer:
             out += before(self.scheduler.book.pods[uid])
             gang = self.scheduler.gangs.of(uid)
             if gang is not None:
-                if gang.need > self.settings.batch_most and not self.batcher.empty:
+                if gang.need > self.settings.max_batch and not self.batcher.empty:
                     break  # it begins a record of its own
                 attempts += max(1, gang.need)
                 out += self._decide_gang(gang, uid, now)

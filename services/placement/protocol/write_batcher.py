@@ -23,8 +23,8 @@ Record = DecisionBatch | ReadyRecord
 
 
 class WriteBatcher:
-    def __init__(self, batch_most: int) -> None:
-        self.batch_most = batch_most
+    def __init__(self, max_batch: int) -> None:
+        self.max_batch = max_batch
         self.in_flight: Record | None = None
         self.owed: list[Record] = []
         """What a term writes before anything else: open holds again, then its `ready`."""
@@ -35,7 +35,7 @@ class WriteBatcher:
 
     @property
     def full(self) -> bool:
-        return len(self._gathering) >= self.batch_most
+        return len(self._gathering) >= self.max_batch
 
     @property
     def empty(self) -> bool:

@@ -149,7 +149,7 @@ MUTANTS = [
         name="no-backpressure",
         what="decisions go on however many Bindings have not been seen",
         file="services/placement/protocol/commit.py",
-        old="while not self.batcher.full and len(self.holds) < self.settings.holds_most:",
+        old="while not self.batcher.full and len(self.holds) < self.settings.max_holds:",
         new="while not self.batcher.full:",
         tests=(_CORE + "test_holds_are_capped_and_go_on_when_bindings_are_seen",),
     ),

@@ -425,7 +425,7 @@ def test_a_pod_that_makes_no_sense_is_refused_by_name_and_harms_no_other() -> No
 
 
 def test_holds_are_capped_and_go_on_when_bindings_are_seen() -> None:
-    leader = Leader(holds_most=2).nodes("n")
+    leader = Leader(max_holds=2).nodes("n")
     pods = [build.gpu_pod(f"p{i}", memory="1Gi") for i in range(3)]
     leader.facts(*pods)
     assert len(leader.binds()) == 2

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import ClassVar
 
 import msgspec
 import pytest
@@ -74,6 +75,32 @@ def test_a_bad_setting_is_refused_with_field_wanted_and_given(
 ) -> None:
     with pytest.raises(ConfigError, match=complaint):
         read(tmp_path, text, **env)
+
+
+class Renamed(msgspec.Struct, frozen=True):
+    FORMER_NAMES: ClassVar[dict[str, str]] = {"max_size": "size_most"}
+
+    max_size: int = 1
+
+
+@pytest.mark.parametrize(
+    ("text", "env", "size"),
+    [
+        ("size_most: 2", {}, 2),
+        ("max_size: 3", {}, 3),
+        ("max_size: 3\nsize_most: 2", {}, 3),
+        ("size_most: 2", {"KERF_MAX_SIZE": "4"}, 4),
+        ("max_size: 3", {"KERF_DEMO_SIZE_MOST": "5"}, 5),
+        ("", {"KERF_SIZE_MOST": "5", "KERF_MAX_SIZE": "6"}, 6),
+    ],
+)
+def test_a_renamed_setting_is_read_by_its_former_name_too(
+    tmp_path: Path, text: str, env: dict[str, str], size: int
+) -> None:
+    """The environment goes before the file, and within each the present name before the former one."""
+    file = tmp_path / "c.yaml"
+    file.write_text(text)
+    assert read_config("demo", Renamed, file=file, environ=env)[0] == Renamed(max_size=size)
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:

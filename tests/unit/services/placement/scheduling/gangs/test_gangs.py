@@ -105,7 +105,7 @@ def test_a_gang_larger_than_a_batch_stands_in_one_record() -> None:
 
 def test_a_gang_larger_than_a_batch_does_not_begin_in_a_record_that_others_have_begun() -> None:
     """Beside them it could be more than the log takes in one record."""
-    leader = Leader(batch_most=4).nodes("n1", "n2", gpus=8)
+    leader = Leader(max_batch=4).nodes("n1", "n2", gpus=8)
     leader.facts(build.gpu_pod("first", gpus=1, created="2026-11-20T00:00:00Z"), *members(6))
     assert [sorted(names) for names in decided(leader)] == [["first"], [f"p{i}" for i in range(6)]]
 
