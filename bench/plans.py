@@ -43,7 +43,7 @@ class Cluster:
 
     def __init__(self, nodes: int) -> None:
         self._numbers = itertools.count(1)
-        self.core, self.now, dice = Core(Config(), lambda: f"plan-{next(self._numbers)}"), _NOW, random.Random(1)
+        self.core, self.now, rng = Core(Config(), lambda: f"plan-{next(self._numbers)}"), _NOW, random.Random(1)
         room = {"cpu": "128", "memory": "1Ti", "pods": "250"}
         for i in range(nodes):
             meta = Meta(
@@ -59,18 +59,18 @@ class Cluster:
                 m.FactsSeen((Put(object=Node(metadata=meta, status=NodeStatus(allocatable=room, capacity=room))),))
             )
             self._say(m.InventorySeen(Inventory(node=f"n{i}", boot_id="1", generation=1, gpus=gpus)))
-            self._say(m.FactsSeen(tuple(Put(object=self._running(f"n{i}", gpu, dice)) for gpu in range(GPUS))))
+            self._say(m.FactsSeen(tuple(Put(object=self._running(f"n{i}", gpu, rng)) for gpu in range(GPUS))))
 
     def _say(self, event: m.Input) -> list[m.Command]:
         return self.core.handle(event, self.now)
 
-    def _running(self, node: str, gpu: int, dice: random.Random) -> Pod:
+    def _running(self, node: str, gpu: int, rng: random.Random) -> Pod:
         share = GpuShare(node=node, uuid=f"{node}-{gpu}", memory_mib=MEMORY_MIB, compute_milli=1000)
         grant = Grant(
             grant_id=f"{node}/{gpu}", term=1, containers={"c": ContainerGrant(strategy="exclusive", gpus=(share,))}
         )
-        started = datetime.fromtimestamp(_NOW - dice.randint(60, 86_400), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-        pod = self._pod(f"{node}-{gpu}", 1, dice.randint(0, 3), {names.ANNOTATION_GRANT: encode_grant(grant)})
+        started = datetime.fromtimestamp(_NOW - rng.randint(60, 86_400), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        pod = self._pod(f"{node}-{gpu}", 1, rng.randint(0, 3), {names.ANNOTATION_GRANT: encode_grant(grant)})
         return msgspec.structs.replace(
             pod,
             spec=msgspec.structs.replace(pod.spec, node_name=node),

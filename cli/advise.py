@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from cli.ask import ask, connected, given
-from cli.moves import show_moves
+from cli.migrations import show_migrations
 from cli.output import Failure, out, pod_name, print_json, read_pod
 from shared.contracts import subjects
 from shared.contracts.queries import AdviseAnswer, AdviseQuery
@@ -34,7 +34,7 @@ async def run(args: argparse.Namespace) -> None:
         out.print(
             f"  groups of {args.gpus} idle GPUs on one node: {advice.places_before} now, {advice.places_after} then"
         )
-    show_moves("Moves", advice.moves)
+    show_migrations("Moves", advice.moves)
     if len(advice.places) > 1:
         out.print(
             "\nPlaces then: " + ", ".join(f"{place.namespace}/{place.name} on {place.node}" for place in advice.places),

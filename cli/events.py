@@ -16,7 +16,7 @@ from shared.contracts import subjects
 from shared.contracts.base import ContractError
 from shared.contracts.envelope import unwrap
 from shared.contracts.events import PreemptionAbandoned
-from shared.contracts.plan_words import gives_way, price
+from shared.contracts.plan_texts import describe_price, list_victims
 from shared.contracts.preemption import Plan
 
 _ABOUT = ("uid", "namespace", "name", "grant", "explanation")
@@ -73,7 +73,7 @@ def _told(event: Any) -> tuple[str, str]:
     if isinstance(plan, Plan):
         why = f": {event.reason}" if isinstance(event, PreemptionAbandoned) else ""
         where = ", ".join(sorted({beneficiary.node for beneficiary in plan.beneficiaries}))
-        return plan.gains, f"on {where}, {gives_way(plan)}; {price(plan)} (plan {plan.plan_id}){why}"
+        return plan.gains, f"on {where}, {list_victims(plan)}; {describe_price(plan)} (plan {plan.plan_id}){why}"
     facts = (
         {}
         if event is None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from cli.ask import ask, connected
-from cli.moves import show_moves
+from cli.migrations import show_migrations
 from cli.output import Failure, out, pod_name, print_json, read_pod
 from cli.why import show
 from shared.contracts import subjects
@@ -60,7 +60,7 @@ def _limit(text: str) -> tuple[str, str]:
 
 def _show_world(world: WorldExplanation) -> None:
     out.print(world.sentence, markup=False)
-    show_moves("Would move", world.moves)
+    show_migrations("Would move", world.moves)
     for title, pods in (("Would find no place", world.stranded), ("Wait now, and would fit", world.fits)):
         if pods:
             out.print(f"\n[bold]{title}[/bold]")

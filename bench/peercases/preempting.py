@@ -61,7 +61,7 @@ class PreemptingWorld(World):
                     for order in command.evictions:
                         self._evict(order)
                     self._ask(pm.Evicted(command.plan_id, tuple(order.uid for order in command.evictions), ()))
-                case pm.GiveUp():
+                case pm.CancelPlan():
                     self._send(m.AbandonAsked(command.plan_id, command.reason))
                 case pm.AskAdvice():
                     self._ask(pm.Advised(finish(questions.advise_(self.core, command.query, self._now)).advice))
@@ -105,7 +105,7 @@ class PreemptingWorld(World):
             case m.SendRelease():
                 return [] if not self.comes_again else [m.ReleaseSeen(command.node, command.release.grant_id)]
             case m.AnswerPlan():
-                found = self.preemptor.open.get(command.answer.plan_id)
+                found = self.preemptor.executions.get(command.answer.plan_id)
                 if found is not None and command.answer.ok:
                     self.promised |= {b.name for b in found.plan.beneficiaries}
                     self.kept |= {v.name: f"reserved/{found.plan.plan_id}/{v.uid}" for v in found.plan.victims if v.to}

@@ -86,7 +86,7 @@ class Core:
                     elif isinstance(fact.object, ConfigMap):
                         self._out += self.scheduler.policy_changed(now)
                     elif isinstance(fact.object, Pod) and fact.object.metadata.uid in self.book.pods:
-                        self._out += self.suspension.seen(self.book.pods[fact.object.metadata.uid], now)
+                        self._out += self.suspension.annotation_seen(self.book.pods[fact.object.metadata.uid], now)
             case m.InventorySeen():
                 self._out += self.nodes.inventory(event.inventory, now)
                 self._capacity_changes.note()
@@ -112,7 +112,7 @@ class Core:
                 for answer in event.answers:
                     self._out += self._binding.answered(answer, self.term, now)
             case m.ReserveAsked() if self.phase == "leading":
-                self._out += self.preemption.asked(event.plan, self.term, now)
+                self._out += self.preemption.reserve(event.plan, self.term, now)
             case m.ReserveAsked():
                 self._out.append(
                     m.AnswerPlan(
@@ -122,7 +122,7 @@ class Core:
                     )
                 )
             case m.AbandonAsked():
-                self._out += self.preemption.abandoned(event.plan_id, event.reason, self.term, now)
+                self._out += self.preemption.abandon(event.plan_id, event.reason, self.term, now)
             case m.Tick():
                 self._tick(now)
         self._advance(now)
@@ -156,7 +156,7 @@ class Core:
             self._out += self.scheduler.gang_changed(source, now)
         if self.phase != "listing":
             for state in self.book.pods.values():
-                self._out += self.suspension.seen(state, now)
+                self._out += self.suspension.annotation_seen(state, now)
             return
         seen = max(event.log_sequence_seen, self.book.sequence_seen())
         lost = self.recovery.lost(self.term, seen)
@@ -249,7 +249,7 @@ class Core:
         self.recovery.seen(state)
         if state.uid in self.holds:
             return
-        if self.phase == "leading" and self.preemption.moves.came(state, now):
+        if self.phase == "leading" and self.preemption.migrations.place_successor(state, now):
             return
         self._out += self.scheduler.admit(state, now)
 
@@ -313,11 +313,11 @@ class Core:
         if event.dead:
             self._out += self._releases.dead(event)
             return
-        if event.reason or self.suspension.stands(event.grant_id, event.suspension):
+        if event.reason or self.suspension.is_current(event.grant_id, event.suspension):
             self.nodes.acknowledged(event.grant_id)
-        self._out += self.suspension.answered(event.grant_id, event.suspension, event.reason)
+        self._out += self.suspension.node_answered(event.grant_id, event.suspension, event.reason)
         if event.reason and event.suspension is None:
-            self._out += self.preemption.refused(event.grant_id, event.reason, self.term, now)
+            self._out += self.preemption.suspension_refused(event.grant_id, event.reason, self.term, now)
 
     def _patch_failed(self, answer: Answer, now: float) -> None:
         """Excludes, by name, pods that cannot be touched. Waiting for them would delay the recovery for ever."""
@@ -349,7 +349,9 @@ class Core:
         self._out += self.preemption.advance(self.term, now)
         if self._capacity_changes.taken():
             self.scheduler.wake()
-        self._out += self.committer.turn(self.term, now, self.suspension.ahead(set(self.preemption.open), now))
+        self._out += self.committer.turn(
+            self.term, now, self.suspension.resume_before(set(self.preemption.reservations), now)
+        )
 
     # --- the log and what follows it (R1, R2) -----------------------------------------------------------------
 
@@ -362,7 +364,7 @@ class Core:
             self._out += self.batcher.due(self.term, now)
         elif isinstance(record, DecisionBatch):
             for reserved in record.reservations:
-                self._out += self.preemption.logged(reserved, now)
+                self._out += self.preemption.reservation_logged(reserved, now)
             self._out += self._binding.logged(record, sequence, now)
 
     def _tick(self, now: float) -> None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from services.preemptor.bounds import FREE, HARDNESS, Bound, cost_of
+from services.preemptor.bounds import FREE, SEVERITY, Bound, cost_of
 from services.preemptor.candidate import Candidate
 from shared.contracts.preemption import Action, Alternative
 
-MOST = 2
-_ACTION: dict[int, Action] = {hardness: action for action, hardness in HARDNESS.items()}
+MAX_ALTERNATIVES = 2
+_ACTION: dict[int, Action] = {hardness: action for action, hardness in SEVERITY.items()}
 _Key = tuple[tuple[str, ...], frozenset[str]]
 
 
@@ -19,7 +19,7 @@ class Alternatives:
     def __init__(self) -> None:
         self._seen: dict[_Key, tuple[Bound, Alternative]] = {}
 
-    def way(self, nodes: Collection[str], victims: Collection[Candidate]) -> None:
+    def option(self, nodes: Collection[str], victims: Collection[Candidate]) -> None:
         """One that was worked out. Without victims it is none: nobody need give way then."""
         if victims:
             cost = cost_of(victims, "")[:6]
@@ -45,4 +45,4 @@ class Alternatives:
         """The cheapest others than this one."""
         taken: _Key = tuple(sorted(nodes)), frozenset(victim.uid for victim in victims)
         others = [known for key, known in self._seen.items() if key != taken]
-        return tuple(known for _, known in sorted(others, key=lambda item: (item[0], item[1].nodes))[:MOST])
+        return tuple(known for _, known in sorted(others, key=lambda item: (item[0], item[1].nodes))[:MAX_ALTERNATIVES])

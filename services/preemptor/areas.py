@@ -23,7 +23,7 @@ from shared.model.request import GpuAsk, PodRequest
 from shared.model.units import WHOLE_GPU_MILLI
 
 _PLENTY = 1 << 20
-_INSTANCES_MOST = 8
+_MAX_INSTANCES = 8
 """A GPU in MIG mode has eight memory slices."""
 
 
@@ -87,7 +87,7 @@ def _room_for(request: PodRequest, node: NodeState, inventory: Inventory) -> int
 
 def _times(ask: GpuAsk, room: GpuRoom) -> int:
     if room.mig is not None or ask.profile:
-        return _INSTANCES_MOST if room.mig is not None else 0
+        return _MAX_INSTANCES if room.mig is not None else 0
     memory_mib, compute_milli = share_on(ask, room.total_mib)
     by_memory = room.total_mib // memory_mib if memory_mib else _PLENTY
     return min(by_memory, WHOLE_GPU_MILLI // compute_milli if compute_milli else _PLENTY)

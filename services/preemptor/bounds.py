@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterator, Sequence
 from typing import get_args
 
 from services.preemptor.candidate import Candidate, Last
-from services.preemptor.clearing import NOTHING, Clearing, least_of
+from services.preemptor.emptying_cost import NOTHING, EmptyingCost, min_total
 from services.preemptor.fitting import alike, has_room
 from services.preemptor.victims import Candidates
 from shared.book.states import NodeState, PodState
@@ -19,7 +19,7 @@ from shared.model.request import PodRequest
 Bound = tuple[int, int, int, int, int, Last]
 """As `cost_of`, without the place."""
 Cost = tuple[int, int, int, int, int, Last, str]
-HARDNESS: dict[Action, int] = {action: hardness for hardness, action in enumerate(get_args(Action), start=1)}
+SEVERITY: dict[Action, int] = {action: hardness for hardness, action in enumerate(get_args(Action), start=1)}
 NOBODY = -(1 << 31)
 FIRST = Last(("~", "~"))
 """Sorts before whoever came last."""
@@ -31,7 +31,7 @@ def cost_of(victims: Collection[Candidate], place: str) -> Cost:
     came last."""
     oldest = max((victim.last for victim in victims), default=FIRST)
     milli = sum(v.gpu_milli for v in victims)
-    hardest = max((HARDNESS[v.action] for v in victims), default=0)
+    hardest = max((SEVERITY[v.action] for v in victims), default=0)
     return (
         hardest,
         max((v.priority for v in victims), default=NOBODY),
@@ -46,9 +46,11 @@ def cost_of(victims: Collection[Candidate], place: str) -> Cost:
 class Bounds:
     """Of one area, for one group: members that ask for the same share one list."""
 
-    def __init__(self, candidates: Candidates, area: Sequence[NodeState], name: str = "", *, patient: bool) -> None:
+    def __init__(
+        self, candidates: Candidates, area: Sequence[NodeState], name: str = "", *, wait_for_release: bool
+    ) -> None:
         self.name = name
-        self._candidates, self.area, self._patient = candidates, area, patient
+        self._candidates, self.area, self._wait_for_release = candidates, area, wait_for_release
         self._known: list[tuple[PodRequest | None, object, list[tuple[Bound, NodeState]]]] = []
 
     def nodes(self, state: PodState, cleared: Collection[str]) -> Iterator[tuple[Bound, NodeState]]:
@@ -75,19 +77,19 @@ class Bounds:
         least, ask = self.least(state), None if state.request is None else state.request.hardest
         if least is None or count == 1 or ask is None or not ask.whole or ask.profile:
             return least
-        parts: list[Clearing] = []
+        parts: list[EmptyingCost] = []
         for node in self.area:
-            if self._patient and self._candidates.leaving(node):
+            if self._wait_for_release and self._candidates.leaving(node):
                 parts += [NOTHING] * (len(node.gpus) // ask.count)
             elif any(c.suspends for c in self._candidates.on(node, state)):
                 return least
             else:
                 parts += self._candidates.emptied(ask.count, node)
-        costs = least_of(parts, count)
-        return None if costs is None else (HARDNESS["evict"] if costs.pods else 0, *costs.figures)
+        costs = min_total(parts, count)
+        return None if costs is None else (SEVERITY["evict"] if costs.pods else 0, *costs.figures)
 
     def _sorted(self, state: PodState) -> list[tuple[Bound, NodeState]]:
-        kind = self._candidates.kind_of(state)
+        kind = self._candidates.preemption_class(state)
         for request, known, found in self._known:
             if request == state.request and known == kind:
                 return found
@@ -97,17 +99,17 @@ class Bounds:
         return made
 
     def _bound(self, state: PodState, node: NodeState) -> Bound | None:
-        if has_room(state, node) or (self._patient and self._candidates.leaving(node)):
+        if has_room(state, node) or (self._wait_for_release and self._candidates.leaving(node)):
             return FREE
         candidates = self._candidates.on(node, state)
         if not candidates:
             return None
-        suspends = [HARDNESS[c.suspends[0]] for c in candidates if c.suspends]
+        suspends = [SEVERITY[c.suspends[0]] for c in candidates if c.suspends]
         if suspends:
             return min(suspends), NOBODY, 0, 0, 0, FIRST
         ask = None if state.request is None else state.request.hardest
         if ask is not None and ask.whole and not ask.profile:
             costs = self._candidates.emptied(ask.count, node)
-            return (HARDNESS["evict"], *costs[0].figures) if costs else None
+            return (SEVERITY["evict"], *costs[0].figures) if costs else None
         first = candidates[0]
-        return HARDNESS["evict"], first.priority, first.least_gpu_ms, first.gpu_milli, 1, first.last
+        return SEVERITY["evict"], first.priority, first.least_gpu_ms, first.gpu_milli, 1, first.last

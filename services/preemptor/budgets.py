@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 
 from services.preemptor.candidate import Candidate
 from shared.book.book import Book
-from shared.book.movable import budgets_of
+from shared.book.disruption_cost import budgets_of
 from shared.model.affinity import LabelSelector
 from shared.model.objects import PodDisruptionBudget
 
@@ -53,7 +53,7 @@ class Budgets:
             self._of[uid] = budgets_of(self._book.pods[uid], self._book) | hourly
         return self._of[uid]
 
-    def let_go(self, victims: Collection[Candidate]) -> bool:
+    def allow_evictions(self, victims: Collection[Candidate]) -> bool:
         """Whether all of these may end together, after all that were promised before. Those that do not end touch no budget."""
         allowed: dict[str, int] = {}
         wanted: Counter[str] = Counter()

@@ -8,7 +8,7 @@ from __future__ import annotations
 from contextlib import suppress
 
 from services.preemptor import messages as m
-from services.preemptor.immunity import Immunity
+from services.preemptor.protection import Protection
 from shared.book.book import Book
 from shared.book.gangs import Gangs
 from shared.book.states import PodState
@@ -19,12 +19,12 @@ from shared.queues.queues import Queues, policy_text
 
 
 class Cluster:
-    def __init__(self, immunity: Immunity) -> None:
-        """`immunity` is told of each end."""
+    def __init__(self, protection: Protection) -> None:
+        """`protection` is told of each end."""
         self.book = Book()
         self.gangs = Gangs(self.book)
         self.queues = Queues(self.book)
-        self._immunity = immunity
+        self._protection = protection
         self._policy: str | None = None
         """The text of the queues in force."""
 
@@ -34,7 +34,7 @@ class Cluster:
             case m.SnapshotSeen():
                 self.book.apply_snapshot(event.facts)
                 self.gangs.start_over(now)
-                self._immunity.only(self.book.pods, now)
+                self._protection.only(self.book.pods, now)
                 for state in self.book.pods.values():
                     self._suspend(state)
                 self._read_policy()
@@ -55,7 +55,7 @@ class Cluster:
             case Pod():
                 uid = seen.metadata.uid
                 if uid not in self.book.pods or seen.metadata.deletion_timestamp is not None:
-                    self._immunity.ended(uid, now)
+                    self._protection.ended(uid, now)
                 if uid in self.book.pods:
                     self._suspend(self.book.pods[uid])
                     self.gangs.see(self.book.pods[uid], now, able=not self.book.pods[uid].refusal)

@@ -8,23 +8,23 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from services.preemptor import event_texts
 from services.preemptor import messages as m
-from services.preemptor import words
-from services.preemptor.actions.gentle import allowed
-from services.preemptor.answering import Answering
+from services.preemptor.actions.non_disruptive import allowed
 from services.preemptor.areas import Areas
 from services.preemptor.cluster import Cluster
 from services.preemptor.config import Config
-from services.preemptor.consolidating import Consolidating
-from services.preemptor.immunity import Immunity, owner_of
-from services.preemptor.left_alone import LeftAlone
-from services.preemptor.opened import Open
-from services.preemptor.planner import Planner, Way
-from services.preemptor.proposing import plan_of
-from services.preemptor.use import Use
+from services.preemptor.consolidation import Consolidation
+from services.preemptor.dry_run import DryRun
+from services.preemptor.ineligible_pods import LeftAlone
+from services.preemptor.memory_use import MemoryUse
+from services.preemptor.pending_pods import KNOWN_WITHIN_S, PendingPods
+from services.preemptor.plan_builder import build_plan
+from services.preemptor.plan_execution import PlanExecution
+from services.preemptor.planner import Option, Planner
+from services.preemptor.protection import Protection, owner_of
 from services.preemptor.victims import Candidates
-from services.preemptor.waiting import KNOWN_WITHIN_S, Waiters
-from shared.book.movable import price_of
+from shared.book.disruption_cost import price_of
 from shared.book.states import PodState
 from shared.contracts.commands import Evict
 from shared.contracts.events import PreemptionProposed
@@ -33,10 +33,10 @@ from shared.model.suspension import SUSPEND_ACTIONS
 from shared.queues.preemption_policy import PreemptionPolicy
 
 ASK_AGAIN_S = 5.0
-LOOKS_MOST = 30_000
+MAX_NODES_CHECKED = 30_000
 """Nodes that are looked at in one tick, some second's work; for one group at least. The others have the next tick: whoever plans for
 longer than a lease loses the lead."""
-MEMBER_LOOKS = 300
+NODES_PER_MEMBER = 300
 """A member's victims on one node take about as long to choose as so many nodes to look at."""
 LOST_S = 60.0
 """So long after its deadline a plan is over, whatever was heard of it."""
@@ -46,8 +46,8 @@ class Core:
     def __init__(self, config: Config, new_id: Callable[[], str]) -> None:
         """`new_id` gives a plan a name that no other has."""
         self.config, self._new_id = config, new_id
-        self.immunity = Immunity(config.immunity_s, config.evictions_per_hour)
-        self._cluster = Cluster(self.immunity)
+        self.protection = Protection(config.immunity_s, config.evictions_per_hour)
+        self._cluster = Cluster(self.protection)
         self.book, self.gangs = self._cluster.book, self._cluster.gangs
         self._settling: list[tuple[Plan, float]] = []
         """Executed, with when; the feed has not shown all Bindings yet, and what was freed looks free until then."""
@@ -58,27 +58,27 @@ class Core:
         """All nodes have been looked at once: before that nobody is asked."""
         self._listed = False
         """All pods are known."""
-        self._use = Use()
+        self._memory_use = MemoryUse()
         self._preemption_policy = PreemptionPolicy(self._cluster.queues, self.gangs)
         self._candidates = Candidates(
             self.book,
             self.gangs,
             self._preemption_policy,
-            lambda state: self.immunity.spared(state, self._now),
-            left=lambda namespace: self.immunity.left(namespace, self._now),
+            lambda state: self.protection.spared(state, self._now),
+            left=lambda namespace: self.protection.left(namespace, self._now),
             gentle=allowed(shrinks=config.shrinks, checkpoints=config.checkpoints),
-            uses_mib=lambda uid: self._use.most_mib(uid, self._now),
+            uses_mib=lambda uid: self._memory_use.max_used_mib(uid, self._now),
             leaving_s=config.leaving_s,
         )
-        self.waiting = Waiters(self.book, self.gangs, config.patience_s)
-        self.consolidating = Consolidating(config, self.book, self.gangs, self.immunity)
-        self.open: dict[str, Open] = {}
-        left_alone = LeftAlone(self.book, self.gangs, self._preemption_policy, self.immunity)
-        self._answering = Answering(
+        self.pending = PendingPods(self.book, self.gangs, config.patience_s)
+        self.consolidation = Consolidation(config, self.book, self.gangs, self.protection)
+        self.executions: dict[str, PlanExecution] = {}
+        left_alone = LeftAlone(self.book, self.gangs, self._preemption_policy, self.protection)
+        self._dry_run = DryRun(
             self.book,
             self.gangs,
-            self.waiting,
-            self.open,
+            self.pending,
+            self.executions,
             planner=self._looked,
             plan=self._plan,
             left_alone=lambda members: left_alone.counted(members, self._promised(), self._now),
@@ -88,22 +88,22 @@ class Core:
         out = self._handle(event, now)
         # Protection is persisted before the evictions: a crash in between protects a pod too long instead of evicting it twice.
         return [
-            *(m.Remember(known, self.immunity.forgotten_at(known) - now) for known in self.immunity.changed()),
+            *(m.SaveProtection(known, self.protection.expires_at(known) - now) for known in self.protection.changed()),
             *out,
         ]
 
     def _handle(self, event: m.Input, now: float) -> list[m.Command]:
         match event:
-            case m.Remembered():
-                self.immunity.remembered(event.spared)
+            case m.ProtectionRestored():
+                self.protection.restore(event.spared)
                 if self._listed:
-                    self.immunity.only(self.book.pods, now)
+                    self.protection.only(self.book.pods, now)
             case m.SnapshotSeen():
                 self._listed = True
                 self._cluster.apply(event, now)
-                self.waiting.rejected_before(now)
+                self.pending.rejected_before(now)
             case m.Rejected():
-                self.waiting.rejected(event.uid, now)
+                self.pending.rejected(event.uid, now)
             case m.Answered():
                 return self._answered(event, now)
             case m.Advised():
@@ -113,7 +113,7 @@ class Core:
             case m.Ended():
                 self._ended(event, now)
             case m.Sampled():
-                self._use.sampled(event.sample, now)
+                self._memory_use.sampled(event.sample, now)
             case m.Tick():
                 return self._tick(now, proposes=event.proposes)
             case _:
@@ -124,36 +124,36 @@ class Core:
 
     def _tick(self, now: float, *, proposes: bool) -> list[m.Command]:
         self._leads = proposes
-        self.immunity.tick(now)
-        self._use.tick(now)
-        for late in [one for one in self.open.values() if one.since + one.plan.deadline_s + LOST_S <= now]:
+        self.protection.tick(now)
+        self._memory_use.tick(now)
+        for late in [one for one in self.executions.values() if one.since + one.plan.deadline_s + LOST_S <= now]:
             self._ended(m.Ended(late.plan.plan_id, executed=False), now)  # placement's word on its end was lost
-        self.waiting.tick(now)
+        self.pending.tick(now)
         out: list[m.Command] = [
             self._execute(one, now)
-            for one in self.open.values()
+            for one in self.executions.values()
             if one.executing and one.victims_left and now - one.asked_at >= ASK_AGAIN_S
         ]
         planned, self._now = self._planned(now), now
         self.ready = self._candidates.tick(now)
         groups = (
-            self.waiting.due(planned, now)
-            if self.ready and proposes and len(self.open) < self.config.plans_most
+            self.pending.due(planned, now)
+            if self.ready and proposes and len(self.executions) < self.config.plans_most
             else []
         )
         if groups:
             out += self._propose_all(groups, now)
-        return [*out, *self.consolidating.ask(planned, now)] if proposes else out
+        return [*out, *self.consolidation.ask(planned, now)] if proposes else out
 
     def _propose_all(self, groups: list[list[PodState]], now: float) -> list[m.Command]:
         planner, out = self._planner(now), list[m.Command]()
-        looks = 0
+        checked = 0
         for members in sorted(
-            groups, key=self._preemption_policy.standing
+            groups, key=self._preemption_policy.queue_rank
         ):  # of equal standing they stay in their order
-            if len(self.open) >= self.config.plans_most or looks >= LOOKS_MOST:
+            if len(self.executions) >= self.config.plans_most or checked >= MAX_NODES_CHECKED:
                 break
-            looks += len(self.book.nodes) + MEMBER_LOOKS * len(members)
+            checked += len(self.book.nodes) + NODES_PER_MEMBER * len(members)
             out += self._propose(members, planner, now)
         return out
 
@@ -167,7 +167,7 @@ class Core:
             self.book,
             self._candidates.begin(now, self._promised()),
             Areas(self.book, self.gangs),
-            self._busy(now) | self.waiting.hoped_for(now),
+            self._busy(now) | self.pending.nodes_with_expected_capacity(now),
         )
 
     def _busy(self, now: float) -> set[str]:
@@ -180,7 +180,7 @@ class Core:
     def _promised(self) -> set[str]:
         return {
             v.uid
-            for one in self.open.values()
+            for one in self.executions.values()
             for v in one.plan.victims
             if not one.executing or v.uid in one.victims_left or v.action not in ENDS
         }
@@ -190,9 +190,9 @@ class Core:
 
     def _awaited(self) -> set[str]:
         """Those who wait in the stead of pods that move: their places are kept."""
-        owners = {one.owners[v.uid] for one in self.open.values() for v in one.plan.victims if v.to}
+        owners = {one.owners[v.uid] for one in self.executions.values() for v in one.plan.victims if v.to}
         return {
-            uid for uid in self.waiting if owners and uid in self.book.pods and owner_of(self.book.pods[uid]) in owners
+            uid for uid in self.pending if owners and uid in self.book.pods and owner_of(self.book.pods[uid]) in owners
         }
 
     def _plans(self, now: float) -> list[Plan]:
@@ -202,83 +202,87 @@ class Core:
             for plan, since in self._settling
             if now - since < KNOWN_WITHIN_S and any(self._wants(b.uid) for b in plan.beneficiaries)
         ]
-        return [*(one.plan for one in self.open.values()), *(plan for plan, _ in self._settling)]
+        return [*(one.plan for one in self.executions.values()), *(plan for plan, _ in self._settling)]
 
     def _wants(self, uid: str) -> bool:
         state = self.book.pods.get(uid)
         return state is not None and state.wants_place
 
     def _propose(self, members: list[PodState], planner: Planner, now: float) -> list[m.Command]:
-        ways = planner.plan(
+        options = planner.plan(
             members,
-            self.waiting.shunned_by(members),
-            waits=lambda ending: self.waiting.waits_for(ending, members, self.config.leaving_s, now),
+            self.pending.excluded_for(members),
+            waits=lambda ending: self.pending.waits_for(ending, members, self.config.leaving_s, now),
         )
-        if ways is None and (
+        if options is None and (
             planner.in_vain or self._candidates.partial
         ):  # there may be one where nobody has looked yet
-            self.waiting.again([state.uid for state in members], planner.in_vain, now)
+            self.pending.again([state.uid for state in members], planner.in_vain, now)
             return []
-        if ways is None:
-            self.waiting.no_way(members, now)
-            self.consolidating.no_way(members)
+        if options is None:
+            self.pending.no_option(members, now)
+            self.consolidation.no_option(members)
             return []
-        if planner.awaits or not any(way.victims for way in ways):
-            nodes = {way.node for way in ways}
-            unused = self.waiting.unused(
+        if planner.pending_releases or not any(option.victims for option in options):
+            nodes = {option.node for option in options}
+            unused = self.pending.unused(
                 members, {node for node in nodes if not self._candidates.leaving(self.book.nodes[node])}, now
             )
             if unused:
-                self.waiting.again([state.uid for state in members], unused, now)
+                self.pending.again([state.uid for state in members], unused, now)
             else:
-                self.waiting.counts_on(members, nodes, now)
+                self.pending.expect_capacity(members, nodes, now)
             return []
-        if self._must_wait(members, ways, now):
-            self.waiting.no_way(members, now)
+        if self._must_wait(members, options, now):
+            self.pending.no_option(members, now)
             return []
-        plan = self._plan(members, ways, planner)
-        self.open[plan.plan_id] = self._opened(plan, now)
+        plan = self._plan(members, options, planner)
+        self.executions[plan.plan_id] = self._execution_of(plan, now)
         return [m.Propose(plan, PreemptionProposed(plan=plan, alternatives=planner.alternatives))]
 
     def _advised(self, event: m.Advised, now: float) -> list[m.Command]:
         """Moves among equals, where the moment is right; else they are asked about again."""
-        way = self.consolidating.advised(event.advice, self._planned(now), self._promised(), now)
+        option = self.consolidation.advised(event.advice, self._planned(now), self._promised(), now)
         if (
-            way is None
+            option is None
             or not self._leads
-            or not all(state.uid in self.waiting for state in way.members)
-            or self._busy(now) & set(way.nodes)
+            or not all(state.uid in self.pending for state in option.members)
+            or self._busy(now) & set(option.nodes)
         ):
             return []
-        if len(self.open) >= self.config.plans_most or self.consolidating.must_wait(
-            way, self.waiting.waited_s(way.members, now), now
+        if len(self.executions) >= self.config.plans_most or self.consolidation.must_wait(
+            option, self.pending.waited_s(option.members, now), now
         ):
             return []
-        plan = self.consolidating.plan(way, self._new_id(), now)
-        self.open[plan.plan_id] = self._opened(plan, now)
+        plan = self.consolidation.plan(option, self._new_id(), now)
+        self.executions[plan.plan_id] = self._execution_of(plan, now)
         return [m.Propose(plan, PreemptionProposed(plan=plan))]
 
-    def _must_wait(self, members: list[PodState], ways: list[Way], now: float) -> bool:
+    def _must_wait(self, members: list[PodState], options: list[Option], now: float) -> bool:
         """What others have borrowed by weight is taken back once the takers have waited, in GPU-seconds, for as much as they would
         have destroyed at the beginning of their wait. A guarantee waits for nobody."""
-        givers = [self.book.pods[victim.uid] for way in ways for victim in way.victims if victim.action == "evict"]
-        if not self._preemption_policy.only_by_fair_share(members, givers):
+        victims = [
+            self.book.pods[victim.uid] for option in options for victim in option.victims if victim.action == "evict"
+        ]
+        if not self._preemption_policy.is_only_by_fair_share(members, victims):
             return False
-        waited_s = self.waiting.waited_s(members, now)
-        began_gpu_ms = sum(price_of(giver, self.book, now - waited_s).price_gpu_ms for giver in givers)
+        waited_s = self.pending.waited_s(members, now)
+        began_gpu_ms = sum(price_of(victim, self.book, now - waited_s).price_gpu_ms for victim in victims)
         return waited_s * self._preemption_policy.asked_milli(members) < self.config.reclaim_patience * began_gpu_ms
 
-    def _opened(self, plan: Plan, now: float) -> Open:
+    def _execution_of(self, plan: Plan, now: float) -> PlanExecution:
         known = {victim.uid: self.book.pods.get(victim.uid) for victim in plan.victims}
-        return Open(plan, now, owners={uid: uid if state is None else owner_of(state) for uid, state in known.items()})
+        return PlanExecution(
+            plan, now, owners={uid: uid if state is None else owner_of(state) for uid, state in known.items()}
+        )
 
-    def _plan(self, members: list[PodState], ways: list[Way], planner: Planner) -> Plan:
-        return plan_of(
-            self._new_id(), members, ways, planner.elsewhere(ways), self.book, deadline_s=self.config.deadline_s
+    def _plan(self, members: list[PodState], options: list[Option], planner: Planner) -> Plan:
+        return build_plan(
+            self._new_id(), members, options, planner.elsewhere(options), self.book, deadline_s=self.config.deadline_s
         )
 
     def dry_run(self, namespace: str, name: str, now: float) -> PreemptAnswer:
-        return self._answering.dry_run(namespace, name, now)
+        return self._dry_run.dry_run(namespace, name, now)
 
     def _looked(self, now: float) -> Planner | None:
         self._now = now
@@ -287,28 +291,28 @@ class Core:
     # --- executing --------------------------------------------------------------------------------------------
 
     def _answered(self, event: m.Answered, now: float) -> list[m.Command]:
-        found = self.open.get(event.answer.plan_id)
+        found = self.executions.get(event.answer.plan_id)
         if found is None or found.executing:
             return []
         under_way = event.answer.under_way
         if under_way is not None:
             # Reserved for who worked before us, or for us in an answer that was lost. It is ours to carry out.
-            del self.open[found.plan.plan_id]
-            found = self.open.setdefault(under_way.plan_id, self._opened(under_way, now))
+            del self.executions[found.plan.plan_id]
+            found = self.executions.setdefault(under_way.plan_id, self._execution_of(under_way, now))
         elif not event.answer.ok:
-            del self.open[found.plan.plan_id]
+            del self.executions[found.plan.plan_id]
             self._wait(found, now, shun=bool(event.answer.reason))
             return []
         found.plan = event.answer.plan or found.plan
         found.begin(self.book)
         return [self._execute(found, now)] if found.victims_left else []
 
-    def _execute(self, found: Open, now: float) -> m.Execute:
+    def _execute(self, found: PlanExecution, now: float) -> m.Execute:
         """Those whose turn it is; saying one twice harms nobody, for its precondition names the pod."""
         found.asked_at, turn = now, found.turn()
         for victim in turn:
             if victim.uid in self.book.pods:
-                self.immunity.asked(self.book.pods[victim.uid], now)
+                self.protection.asked(self.book.pods[victim.uid], now)
         return m.Execute(
             found.plan.plan_id,
             tuple(
@@ -316,7 +320,7 @@ class Core:
                     uid=victim.uid,
                     namespace=victim.namespace,
                     name=victim.name,
-                    reason=words.eviction(victim, found.plan, self.book, self._preemption_policy),
+                    reason=event_texts.eviction(victim, found.plan, self.book, self._preemption_policy),
                 )
                 for victim in turn
             ),
@@ -324,36 +328,36 @@ class Core:
 
     def _evicted(self, event: m.Evicted, now: float) -> list[m.Command]:
         """Evictions that the API server took are done; `answers` names the others."""
-        found = self.open.get(event.plan_id)
+        found = self.executions.get(event.plan_id)
         if found is None:
             return []
         failed = {answer.uid: answer for answer in event.answers if answer.outcome not in ("done", "gone")}
         done = found.victims_left & set(event.asked) - failed.keys()
         for uid in sorted(done):
-            self.immunity.ended(uid, now)
+            self.protection.ended(uid, now)
         others = found.taken(done)
         stuck = next((a for a in failed.values() if a.outcome in ("throttled", "refused", "conflict")), None)
         if stuck is None:
             return [self._execute(found, now)] if others else []
         # A budget says no, or the pod may not be evicted: this way is closed, and another is looked for.
-        del self.open[event.plan_id]
+        del self.executions[event.plan_id]
         self._wait(found, now, shun=True)
-        return [m.GiveUp(event.plan_id, f"a victim cannot be evicted: {stuck.message or stuck.outcome}")]
+        return [m.CancelPlan(event.plan_id, f"a victim cannot be evicted: {stuck.message or stuck.outcome}")]
 
     def _ended(self, event: m.Ended, now: float) -> None:
-        found = self.open.pop(event.plan_id, None)
+        found = self.executions.pop(event.plan_id, None)
         if found is not None and event.executed:
             self._settling.append((found.plan, now))
         elif found is not None:
             if all(self._wants(b.uid) for b in found.plan.beneficiaries):  # else it is not the victims who could not
-                self._candidates.could_not(
+                self._candidates.note_suspension_failed(
                     [v.uid for v in found.plan.victims if v.action in SUSPEND_ACTIONS], now + self.config.immunity_s
                 )
             self._wait(found, now, shun=False)
 
-    def _wait(self, failed: Open, now: float, *, shun: bool) -> None:
+    def _wait(self, failed: PlanExecution, now: float, *, shun: bool) -> None:
         plan = failed.plan
-        self.consolidating.failed(plan, now, disturbed=failed.executing)
+        self.consolidation.failed(plan, now, disturbed=failed.executing)
         uids = [b.uid for b in plan.beneficiaries]
-        self.waiting.in_vain(uids, [victim.uid for victim in plan.victims if victim.action in ENDS])
-        self.waiting.again(uids, {b.node for b in plan.beneficiaries} if shun else (), now)
+        self.pending.in_vain(uids, [victim.uid for victim in plan.victims if victim.action in ENDS])
+        self.pending.again(uids, {b.node for b in plan.beneficiaries} if shun else (), now)

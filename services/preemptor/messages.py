@@ -82,7 +82,7 @@ class Sampled(Input, frozen=True):
     sample: UsageSample
 
 
-class Remembered(Input, frozen=True):
+class ProtectionRestored(Input, frozen=True):
     """What whoever worked before has written down."""
 
     spared: Spared
@@ -111,14 +111,14 @@ class Execute(Command, frozen=True):
     evictions: tuple[Evict, ...]
 
 
-class Remember(Command, frozen=True):
+class SaveProtection(Command, frozen=True):
     """For whoever works next."""
 
     spared: Spared
     for_s: float
 
 
-class GiveUp(Command, frozen=True):
+class CancelPlan(Command, frozen=True):
     plan_id: str
     reason: str
 

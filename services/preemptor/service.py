@@ -67,7 +67,7 @@ class Preemptor(Service):
         self._ctx.health.set("role", ok=True, detail="standby")
 
     def _immune(self) -> float:
-        return 0.0 if self._work_now is None else float(self._work_now.core.immunity.count(time.time()))
+        return 0.0 if self._work_now is None else float(self._work_now.core.protection.count(time.time()))
 
     async def _work(self) -> None:
         while True:
@@ -95,7 +95,7 @@ class _Work:
     async def run(self) -> None:
         subscriptions = [
             await self.bus.kv(subjects.KV_NODES).watch(self._inventory),
-            await self.bus.kv(subjects.KV_SPARED).watch(self._remembered),
+            await self.bus.kv(subjects.KV_SPARED).watch(self._protection_restored),
             await self.bus.subscribe(subjects.REJECTED, self._heard),
             await self.bus.subscribe(subjects.QUERY_PREEMPT, self._dry_run),
             await self.bus.subscribe(subjects.GRANTS_ENDED, self._heard),
@@ -132,9 +132,9 @@ class _Work:
         else:
             self._inbox.put_nowait(m.InventorySeen(decode(entry.value, Inventory)))
 
-    async def _remembered(self, entry: KvEntry) -> None:
+    async def _protection_restored(self, entry: KvEntry) -> None:
         if entry.value is not None:  # else its time is over, which the core knows by itself
-            self._inbox.put_nowait(m.Remembered(decode(entry.value, pre.Spared)))
+            self._inbox.put_nowait(m.ProtectionRestored(decode(entry.value, pre.Spared)))
 
     async def _heard(self, incoming: Incoming) -> None:
         _, event = unwrap(incoming.payload)
@@ -176,11 +176,11 @@ class _Work:
                     )
                 self._plans.add(1, "proposed")
                 group.create_task(self._reserve(command.plan))
-            case m.Remember() if self._leads():
-                group.create_task(self._remember(command))
+            case m.SaveProtection() if self._leads():
+                group.create_task(self._save_protection(command))
             case m.Execute():
                 group.create_task(self._evict(command))
-            case m.GiveUp():
+            case m.CancelPlan():
                 group.create_task(self._abandon(command))
             case m.AskAdvice():
                 group.create_task(self._ask_advice(command))
@@ -200,7 +200,7 @@ class _Work:
             self.ctx.log.info("plan_refused", plan=plan.plan_id, reason=answer.reason)
         self._inbox.put_nowait(m.Answered(answer))
 
-    async def _remember(self, command: m.Remember) -> None:
+    async def _save_protection(self, command: m.SaveProtection) -> None:
         try:
             await self.bus.kv(subjects.KV_SPARED).put(
                 subjects.token(command.spared.owner), encode(command.spared), ttl_s=command.for_s
@@ -236,7 +236,7 @@ class _Work:
         self._evictions.add(len(command.evictions) - len(answers), "done")
         self._inbox.put_nowait(m.Evicted(command.plan_id, tuple(e.uid for e in command.evictions), answers))
 
-    async def _abandon(self, command: m.GiveUp) -> None:
+    async def _abandon(self, command: m.CancelPlan) -> None:
         order = pre.Abandon(plan_id=command.plan_id, reason=command.reason)
         try:
             await self.bus.request(subjects.CMD_ABANDON, encode(order), timeout_s=ANSWER_S)

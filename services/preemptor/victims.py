@@ -7,14 +7,14 @@ from typing import Protocol
 
 import msgspec
 
-from services.preemptor.actions.base import GivesUp
+from services.preemptor.actions.base import SuspensionAction
 from services.preemptor.budgets import Budgets, Left
 from services.preemptor.candidate import Candidate, Last
-from services.preemptor.clearing import Clearing, clearings, emptied
+from services.preemptor.emptying_cost import EmptyingCost, emptied, emptying_costs
 from shared.book.book import Book
 from shared.book.demand import Demand
+from shared.book.disruption_cost import budgets_of, price_of, why_not
 from shared.book.gangs import Gangs
-from shared.book.movable import budgets_of, price_of, why_not
 from shared.book.states import GrantState, NodeState, PodState
 from shared.model.grant import GpuShare
 from shared.model.life import STUCK_S, ends_by
@@ -23,14 +23,14 @@ from shared.model.suspension import SuspendAction, can_suspend
 
 KNOWN_S = 10.0
 """The prices of a node's pods that are older are reckoned anew."""
-MADE_MOST = 300
+MAX_NODES_BUILT = 300
 """Nodes whose candidates are made in one tick, for the first time or because their pods have changed: on 15,000 at once it takes as
 long as a leadership."""
-RENEWED_MOST = 20
+MAX_NODES_RENEWED = 20
 """Nodes a tick on which they are made anew without need, where nothing but the time may have changed."""
-PASSED_MOST = 1_000
+MAX_NODES_PASSED = 1_000
 """Nodes that are passed in one tick in search of those."""
-Immune = Callable[[PodState], bool]
+IsExempt = Callable[[PodState], bool]
 """Whether a pod is left alone for a while, for it has just made room for somebody."""
 Uses = Callable[[str], int | None]
 """What a pod, by its uid, has allocated of one GPU at the most; None where that is not known."""
@@ -41,10 +41,12 @@ class Precedes(Protocol):
 
     @property
     def by_priority_alone(self) -> bool: ...
-    def may(self, taker: PodState, giver: PodState) -> bool: ...
-    def kind_of(self, giver: PodState) -> tuple[str, int, bool]: ...
-    def refuses(self, takers: Sequence[PodState], givers: Sequence[PodState], *, stay: Collection[str] = ()) -> str: ...
-    def keeps_back(self, takers: Sequence[PodState], givers: Sequence[PodState]) -> str: ...
+    def may_preempt(self, beneficiary: PodState, victim: PodState) -> bool: ...
+    def preemption_class(self, victim: PodState) -> tuple[str, int, bool]: ...
+    def refuses(
+        self, beneficiaries: Sequence[PodState], victims: Sequence[PodState], *, stay: Collection[str] = ()
+    ) -> str: ...
+    def quota_exceeded(self, beneficiaries: Sequence[PodState], victims: Sequence[PodState]) -> str: ...
 
 
 class _Known(msgspec.Struct):
@@ -52,7 +54,7 @@ class _Known(msgspec.Struct):
     """What the node's candidates were made from."""
     candidates: tuple[Candidate, ...]
     since: float
-    clearing: dict[str, Clearing]
+    clearing: dict[str, EmptyingCost]
     budgets: frozenset[str] = frozenset()
     """That they are under."""
     spent: frozenset[str] = frozenset()
@@ -62,7 +64,7 @@ class _Known(msgspec.Struct):
     leaving: tuple[Candidate, ...] = ()
     """As of this round, as are: """
     kinds: tuple[tuple[str, int, bool], ...] = ()
-    emptied: dict[int, list[Clearing]] = {}
+    emptied: dict[int, list[EmptyingCost]] = {}
     """By how many GPUs: as `clearing.emptied` says, until the node's room changes."""
 
 
@@ -77,10 +79,10 @@ class Candidates:
         book: Book,
         gangs: Gangs,
         preemption_policy: Precedes,
-        immune: Immune,
+        immune: IsExempt,
         *,
         left: Left,
-        gentle: Sequence[GivesUp],
+        gentle: Sequence[SuspensionAction],
         uses_mib: Uses,
         leaving_s: float,
     ) -> None:
@@ -123,26 +125,26 @@ class Candidates:
         for name in [name for name in self._of if name not in nodes]:
             del self._of[name]
         lacking = [node for name, node in nodes.items() if name not in self._of and node.gpus]
-        for node in lacking[:MADE_MOST]:
+        for node in lacking[:MAX_NODES_BUILT]:
             self._make(node)
-        self._made = min(len(lacking), MADE_MOST)
+        self._made = min(len(lacking), MAX_NODES_BUILT)
         elsewhere = self._budgets.elsewhere()
         for known in self._of.values() if elsewhere else ():
             if any(pod.metadata.namespace in elsewhere for pod in known.pods):
                 known.pods = []
         if not lacking:
             self._renew(now)
-        return len(lacking) <= MADE_MOST
+        return len(lacking) <= MAX_NODES_BUILT
 
     def _renew(self, now: float) -> None:
         if not self._round:
             self._round = sorted(self._of)
-        passed, self._round = self._round[:PASSED_MOST], self._round[PASSED_MOST:]
+        passed, self._round = self._round[:MAX_NODES_PASSED], self._round[MAX_NODES_PASSED:]
         for at, name in enumerate(passed):
             known = self._of.get(name)
             if known is None or (now - known.since < KNOWN_S and known.pods == _pods(self._book.nodes[name])):
                 continue
-            if self._made == RENEWED_MOST:
+            if self._made == MAX_NODES_RENEWED:
                 self._round = passed[at:] + self._round
                 return
             self._make(self._book.nodes[name])
@@ -162,16 +164,16 @@ class Candidates:
         self._budgets.begin(self._promised)
         return self
 
-    def on(self, node: NodeState, taker: PodState) -> list[Candidate]:
+    def on(self, node: NodeState, beneficiary: PodState) -> list[Candidate]:
         """Those that may be asked to give way to it."""
-        known, below = self._look(node), taker.pod.spec.priority
+        known, below = self._look(node), beneficiary.pod.spec.priority
         # With thousands of candidates a question each takes longer than all the rest.
         if self._preemption_policy.by_priority_alone:
             return [c for c in known.able if c.priority < below and c.uid not in self._promised]
-        may = self._may.setdefault(taker.uid, {})
+        may = self._may.setdefault(beneficiary.uid, {})
         for candidate, kind in zip(known.able, known.kinds, strict=True):
             if kind not in may:
-                may[kind] = self._preemption_policy.may(taker, self._book.pods[candidate.uid])
+                may[kind] = self._preemption_policy.may_preempt(beneficiary, self._book.pods[candidate.uid])
         return [c for c, kind in zip(known.able, known.kinds, strict=True) if may[kind] and c.uid not in self._promised]
 
     def leaving(self, node: NodeState) -> tuple[Candidate, ...]:
@@ -179,7 +181,7 @@ class Candidates:
         outlive their pods, for a while."""
         return self._look(node).leaving
 
-    def emptied(self, count: int, node: NodeState) -> list[Clearing]:
+    def emptied(self, count: int, node: NodeState) -> list[EmptyingCost]:
         """What it costs at the least to have nobody on so many of its GPUs, on as many again, and so on. Each plan asks of every
         node, and little of it changes from plan to plan."""
         known = self._look(node)
@@ -194,9 +196,9 @@ class Candidates:
         for known in (self._of[name] for name in names if name in self._of):
             known.emptied = {}
 
-    def kind_of(self, taker: PodState) -> tuple[str, int, bool]:
+    def preemption_class(self, beneficiary: PodState) -> tuple[str, int, bool]:
         """Of two takers of one kind that ask for the same each may ask whom the other may."""
-        return self._preemption_policy.kind_of(taker)
+        return self._preemption_policy.preemption_class(beneficiary)
 
     def _look(self, node: NodeState) -> _Known:
         if node.name in self._looked:
@@ -204,7 +206,7 @@ class Candidates:
         self._looked.add(node.name)
         known = self._of.get(node.name)
         if known is None or known.pods != _pods(node):
-            if self._made < MADE_MOST:
+            if self._made < MAX_NODES_BUILT:
                 known = self._make(node)
                 self._made += 1
             else:
@@ -218,11 +220,11 @@ class Candidates:
                 for c in known.candidates
             )
             known.able = tuple(c for c in able if c.may_end or c.suspends)
-            known.clearing = clearings(known.able)
+            known.clearing = emptying_costs(known.able)
             known.emptied = {}
         known.leaving = self._leave(node)
         if not self._preemption_policy.by_priority_alone:
-            known.kinds = tuple(self._preemption_policy.kind_of(self._book.pods[c.uid]) for c in known.able)
+            known.kinds = tuple(self._preemption_policy.preemption_class(self._book.pods[c.uid]) for c in known.able)
         return known
 
     def _make(self, node: NodeState) -> _Known:
@@ -236,7 +238,7 @@ class Candidates:
             _pods(node),
             candidates,
             self._now,
-            clearings(candidates),
+            emptying_costs(candidates),
             budgets=frozenset(name for c in candidates for name in c.budgets),
             able=candidates,
         )
@@ -257,7 +259,7 @@ class Candidates:
         ]
         return (*(self._candidate(state, node.name) for state in ending), *(_slice(held, node.name) for held in left))
 
-    def unit(self, candidate: Candidate, gone: Collection[str], taker: PodState) -> list[Candidate] | None:
+    def unit(self, candidate: Candidate, gone: Collection[str], beneficiary: PodState) -> list[Candidate] | None:
         """Who goes if this one does, beside those who go anyway: itself, or all that is left of its gang. None: one of them may
         not."""
         found = [candidate]
@@ -269,7 +271,7 @@ class Candidates:
                 uid in self._promised
                 or not state.grant_id
                 or self._spared(state)
-                or not self._preemption_policy.may(taker, state)
+                or not self._preemption_policy.may_preempt(beneficiary, state)
             ):
                 return None
             found.append(self._candidate(state, state.charged))
@@ -279,7 +281,7 @@ class Candidates:
         gang = self._gangs.of(candidate.uid)
         return "" if gang is None else gang.key
 
-    def lets_go(self, victims: Sequence[Candidate], takers: Sequence[PodState]) -> bool:
+    def may_preempt(self, victims: Sequence[Candidate], beneficiaries: Sequence[PodState]) -> bool:
         """Whether all of these may go together as things are now, after all that were promised before."""
         pods = self._book.pods
         for victim in victims:
@@ -288,17 +290,17 @@ class Candidates:
         if any(victim.action == "evict" and self._left_alone[victim.uid] for victim in victims):
             return False
         stay = [victim.uid for victim in victims if victim.action != "evict"]
-        return self._budgets.let_go(victims) and not self._preemption_policy.refuses(
-            takers, [pods[victim.uid] for victim in victims], stay=stay
+        return self._budgets.allow_evictions(victims) and not self._preemption_policy.refuses(
+            beneficiaries, [pods[victim.uid] for victim in victims], stay=stay
         )
 
-    def let_in(self, victims: Sequence[Candidate], takers: Sequence[PodState]) -> bool:
+    def within_quota(self, victims: Sequence[Candidate], beneficiaries: Sequence[PodState]) -> bool:
         """Whether the takers' queue lets them have so much when these are gone."""
-        return not self._preemption_policy.keeps_back(
-            takers, [self._book.pods[victim.uid] for victim in victims if victim.action == "evict"]
+        return not self._preemption_policy.quota_exceeded(
+            beneficiaries, [self._book.pods[victim.uid] for victim in victims if victim.action == "evict"]
         )
 
-    def could_not(self, uids: Iterable[str], until: float) -> None:
+    def note_suspension_failed(self, uids: Iterable[str], until: float) -> None:
         """A plan by which these were to give something up came to nothing."""
         for uid in uids:
             self._cannot[uid] = until

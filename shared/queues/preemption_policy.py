@@ -40,92 +40,96 @@ class PreemptionPolicy:
 
     @property
     def by_priority_alone(self) -> bool:
-        """There are no queues, and `may` asks for nothing but a higher priority."""
+        """There are no queues, and `may_preempt` asks for nothing but a higher priority."""
         return self._queues.usage is None
 
-    def may(self, taker: PodState, giver: PodState) -> bool:
+    def may_preempt(self, beneficiary: PodState, victim: PodState) -> bool:
         """Whether it is worth asking, whoever else gives way. What this denies `refuses` denies too."""
-        return not self.denies(taker, giver)
+        return not self.denial_reason(beneficiary, victim)
 
-    def denies(self, taker: PodState, giver: PodState) -> str:
+    def denial_reason(self, beneficiary: PodState, victim: PodState) -> str:
         """Why it is not worth asking, of many pods in a few words; empty where it is."""
         usage = self._queues.usage
         if usage is None:
-            return "" if giver.pod.spec.priority < taker.pod.spec.priority else _EQUALS
-        hit = self._queues.hit(taker, self._queues.ask(taker))
-        if hit is not None and hit.queue not in usage.queue_of(giver).path():
+            return "" if victim.pod.spec.priority < beneficiary.pod.spec.priority else _EQUALS
+        hit = self._queues.hit(beneficiary, self._queues.ask(beneficiary))
+        if hit is not None and hit.queue not in usage.queue_of(victim).path():
             return "the queue of who waits may have no more"  # nothing of others makes its own queue's limit wider
-        if usage.queue_of(taker) is usage.queue_of(giver):
-            return "" if giver.pod.spec.priority < taker.pod.spec.priority else _EQUALS
-        if usage.is_non_borrowing(giver):
+        if usage.queue_of(beneficiary) is usage.queue_of(victim):
+            return "" if victim.pod.spec.priority < beneficiary.pod.spec.priority else _EQUALS
+        if usage.is_non_borrowing(victim):
             return "they stay within their queue's guarantee"
         above = any(
-            self._above(usage.queue_of(giver), usage.queue_of(taker), of, {}) for of in (_GUARANTEE, _FAIR_SHARE)
+            self._above(usage.queue_of(victim), usage.queue_of(beneficiary), of, {}) for of in (_GUARANTEE, _FAIR_SHARE)
         )
         return "" if above else "their queue has no more than it is due"
 
-    def because(self, taker: PodState | None, giver: PodState | None) -> str:
+    def reason_for(self, beneficiary: PodState | None, victim: PodState | None) -> str:
         """Why one gives way to the other, for whoever reads it on the one that does."""
         usage = self._queues.usage
-        if usage is None or taker is None or giver is None or usage.queue_of(taker) is usage.queue_of(giver):
+        if (
+            usage is None
+            or beneficiary is None
+            or victim is None
+            or usage.queue_of(beneficiary) is usage.queue_of(victim)
+        ):
             return "which has a higher priority"
         return "whose queue takes back what it is due"
 
-    def kind_of(self, giver: PodState) -> Kind:
-        """All of a giver that `may` looks at: of two of one kind it says the same."""
+    def preemption_class(self, victim: PodState) -> Kind:
+        """All of a giver that `may_preempt` looks at: of two of one kind it says the same."""
         usage = self._queues.usage
-        priority = giver.pod.spec.priority
+        priority = victim.pod.spec.priority
         return (
             ("", priority, False)
             if usage is None
-            else (usage.queue_of(giver).name, priority, usage.is_non_borrowing(giver))
+            else (usage.queue_of(victim).name, priority, usage.is_non_borrowing(victim))
         )
 
-    def refuses(self, takers: Sequence[PodState], givers: Sequence[PodState], *, stay: Collection[str] = ()) -> str:
-        """Why these do not give way to those, all together; empty where they do. `stay`: those of them that do not end,
-        and only give up a part of what they have."""
-        torn = self._gangs.torn({giver.uid for giver in givers if giver.uid not in stay})
+    def refuses(
+        self, beneficiaries: Sequence[PodState], victims: Sequence[PodState], *, stay: Collection[str] = ()
+    ) -> str:
+        """Why these do not give way to those, all together; empty where they do. `stay`: those of them that do not end, and only
+        give up a part of what they have."""
+        torn = self._gangs.torn({victim.uid for victim in victims if victim.uid not in stay})
         if torn is not None:
-            return (
-                f"of gang {torn.name} fewer than the {torn.minimum} that it needs would be left, and not all of it "
-                "gives way"
-            )
-        lowest = min(taker.pod.spec.priority for taker in takers)
+            return f"of gang {torn.name} fewer than the {torn.minimum} that it needs would be left, and not all of it gives way"
+        lowest = min(beneficiary.pod.spec.priority for beneficiary in beneficiaries)
         usage = self._queues.usage
-        own = [g for g in givers if usage is None or usage.queue_of(g) is usage.queue_of(takers[0])]
+        own = [g for g in victims if usage is None or usage.queue_of(g) is usage.queue_of(beneficiaries[0])]
         equal = next((g for g in own if g.pod.spec.priority >= lowest), None)
         if equal is not None:
             return f"{equal.key} is of no lower priority: nobody gives way to an equal"
-        return self._reclaims(takers, givers)
+        return self._reclaims(beneficiaries, victims)
 
-    def keeps_back(self, takers: Sequence[PodState], givers: Sequence[PodState]) -> str:
+    def quota_exceeded(self, beneficiaries: Sequence[PodState], victims: Sequence[PodState]) -> str:
         """The bound of their queue that keeps the takers from their places even when all of these have given way."""
         usage = self._queues.usage
         if usage is None:
             return ""
         asked = NOTHING
-        for taker in takers:
-            asked = asked.plus(self._queues.ask(taker))
-        with usage.without(giver.uid for giver in givers):
-            hit = self._queues.hit(takers[0], asked)
-        return "" if hit is None else f"queue {hit.queue.name} of {takers[0].key} may have no more"
+        for beneficiary in beneficiaries:
+            asked = asked.plus(self._queues.ask(beneficiary))
+        with usage.without(victim.uid for victim in victims):
+            hit = self._queues.hit(beneficiaries[0], asked)
+        return "" if hit is None else f"queue {hit.queue.name} of {beneficiaries[0].key} may have no more"
 
     def is_non_borrowing(self, state: PodState) -> bool:
         """Whether the pod stays within its queue's guarantee by policy."""
         usage = self._queues.usage
         return usage is not None and usage.is_non_borrowing(state)
 
-    def only_by_fair_share(self, takers: Sequence[PodState], givers: Sequence[PodState]) -> bool:
+    def is_only_by_fair_share(self, beneficiaries: Sequence[PodState], victims: Sequence[PodState]) -> bool:
         """Whether it is weights, and no guarantee, by which those of other queues give way."""
-        return bool(self._reclaims(takers, givers, (_GUARANTEE,)))
+        return bool(self._reclaims(beneficiaries, victims, (_GUARANTEE,)))
 
-    def standing(self, takers: Sequence[PodState]) -> int:
-        """Whose turn it is, the lowest first: a queue that stays within its guarantee, one that stays within its due,
-        the others. Placement gives what becomes free in about that order."""
+    def queue_rank(self, beneficiaries: Sequence[PodState]) -> int:
+        """Whose turn it is, the lowest first: a queue that stays within its guarantee, one that stays within its due, the others.
+        Placement gives what becomes free in about that order."""
         usage = self._queues.usage
         if usage is None:
             return _GUARANTEE
-        path, asked = tuple(usage.queue_of(takers[0]).path()), self.asked_milli(takers)
+        path, asked = tuple(usage.queue_of(beneficiaries[0]).path()), self.asked_milli(beneficiaries)
         kept = (
             of
             for of in (_GUARANTEE, _FAIR_SHARE)
@@ -133,45 +137,47 @@ class PreemptionPolicy:
         )
         return next(kept, _FAIR_SHARE + 1)
 
-    def asked_milli(self, takers: Sequence[PodState]) -> int:
+    def asked_milli(self, beneficiaries: Sequence[PodState]) -> int:
         """GPU milli that they ask for together."""
-        return sum(self._queues.ask(taker).gpu_milli for taker in takers)
+        return sum(self._queues.ask(beneficiary).gpu_milli for beneficiary in beneficiaries)
 
     def _reclaims(
-        self, takers: Sequence[PodState], givers: Sequence[PodState], by: Sequence[int] = (_GUARANTEE, _FAIR_SHARE)
+        self,
+        beneficiaries: Sequence[PodState],
+        victims: Sequence[PodState],
+        by: Sequence[int] = (_GUARANTEE, _FAIR_SHARE),
     ) -> str:
         """Each unit of those who give is held against what is left when the ones before it have gone."""
         usage = self._queues.usage
         if usage is None:
             return ""
-        queue, asked = usage.queue_of(takers[0]), self.asked_milli(takers)
+        queue, asked = usage.queue_of(beneficiaries[0]), self.asked_milli(beneficiaries)
         gone: dict[str, int] = {}
-        for unit in self._units(givers):
+        for unit in self._units(victims):
             other = usage.queue_of(unit[0])
             if other is not queue:
-                if any(usage.is_non_borrowing(giver) for giver in unit):
+                if any(usage.is_non_borrowing(victim) for victim in unit):
                     return f"{unit[0].key} stays within the guarantee of queue {other.name}, which gives nothing back"
                 if not any(
                     self._above(other, queue, of, gone) and self._within(queue, other, asked, of, gone) for of in by
                 ):
                     return f"queue {other.name} of {unit[0].key} has no more than it is due beside queue {queue.name}"
             for at in other.path():
-                gone[at.name] = gone.get(at.name, 0) + sum(usage.gpu_milli(giver.uid) for giver in unit)
+                gone[at.name] = gone.get(at.name, 0) + sum(usage.gpu_milli(victim.uid) for victim in unit)
         return ""
 
-    def _units(self, givers: Sequence[PodState]) -> list[list[PodState]]:
-        """Who goes after whom. Of a gang of which all go first those that it can spare, each by itself, then the rest
-        at once."""
-        going = {giver.uid for giver in givers}
+    def _units(self, victims: Sequence[PodState]) -> list[list[PodState]]:
+        """Who goes after whom. Of a gang of which all go first those that it can spare, each by itself, then the rest at once."""
+        going = {victim.uid for victim in victims}
         spare = {gang.key: len(gang.placed) - gang.minimum for gang in self._gangs.among(going) if gang.placed <= going}
         alone: list[list[PodState]] = []
         whole: dict[str, list[PodState]] = {}
-        for giver in givers:
-            gang = self._gangs.of(giver.uid)
+        for victim in victims:
+            gang = self._gangs.of(victim.uid)
             if gang is None or spare.get(gang.key, 1) > 0:
-                alone.append([giver])
+                alone.append([victim])
             else:
-                whole.setdefault(gang.key, []).append(giver)
+                whole.setdefault(gang.key, []).append(victim)
             if gang is not None and gang.key in spare:
                 spare[gang.key] -= 1
         return [*alone, *whole.values()]
@@ -186,13 +192,13 @@ class PreemptionPolicy:
             self._fair_shares = {} if tree is None else fair_shares(tree, self._queues.wanted())
         return self._fair_shares.get(at.name, 0.0)
 
-    def _above(self, giver: Branch, taker: Branch, of: int, gone: dict[str, int]) -> bool:
-        return all(at.used.gpu_milli - gone.get(at.name, 0) > self._share(at, of) for at in _apart(giver, taker))
+    def _above(self, victim: Branch, beneficiary: Branch, of: int, gone: dict[str, int]) -> bool:
+        return all(at.used.gpu_milli - gone.get(at.name, 0) > self._share(at, of) for at in _apart(victim, beneficiary))
 
-    def _within(self, taker: Branch, giver: Branch, asked: int, of: int, gone: dict[str, int]) -> bool:
+    def _within(self, beneficiary: Branch, victim: Branch, asked: int, of: int, gone: dict[str, int]) -> bool:
         return all(
             at.used.gpu_milli - gone.get(at.name, 0) + asked <= self._share(at, of) + _ROUNDING
-            for at in _apart(taker, giver)
+            for at in _apart(beneficiary, victim)
         )
 
 

@@ -80,7 +80,7 @@ async def test_one_pod_gives_way_to_one_and_no_other(world: Whole) -> None:
     gone = ({f"low-{i}" for i in range(4)} - set(await left(world))).pop()
     told = await world.event(gone, "Evicted")
     assert f"makes room for {world.namespace}/high, which has a higher priority" in told["message"]
-    gains = await world.event("high", "MakingRoom")
+    gains = await world.event("high", "PreemptionStarted")
     assert f"{world.namespace}/{gone} ends" in gains["message"]
     bucket = world.made.bus.kv(subjects.KV_SPARED)
     known = decode((await bucket.get(subjects.token(uids[gone]))).value or b"", Spared)

@@ -2,7 +2,7 @@
 
 For one pod: on each node that could ever take it, the cheapest pods are removed until it fits, and those that need not
 move are put back; then all removed pods must find another place, beside it and beside each other. The cost is what the
-moves disturb, in GPU-seconds (`shared.book.movable`). For a gang this is done for one member after the other in one
+moves disturb, in GPU-seconds (`shared.book.disruption_cost`). For a gang this is done for one member after the other in one
 copy of the book: either all have room then, or nothing is advised. For groups of idle GPUs it is done for placeholder
 pods that request whole GPUs, after as many of them as fit without any move have been placed, so that no move breaks
 another group.
@@ -26,7 +26,7 @@ from services.placement.policies.base import largest_ask
 from shared.book.arrays import Bools
 from shared.book.book import Book
 from shared.book.levels import value_on
-from shared.book.movable import Movable, disruptions_fit, price_of, why_not
+from shared.book.disruption_cost import DisruptionCost, disruptions_fit, price_of, why_not
 from shared.book.states import NodeState, PodState
 from shared.contracts.explain import Advice, AdvisedPlace
 
@@ -63,7 +63,7 @@ class _Room(msgspec.Struct, frozen=True):
     """One option on one node."""
 
     node: str
-    moved: tuple[tuple[Movable, str], ...]
+    moved: tuple[tuple[DisruptionCost, str], ...]
     """With the node that each goes to."""
 
     @property
@@ -146,7 +146,7 @@ class _Plan:
         self.world = Trial(engine)
         self.left_gpu_ms = most_gpu_seconds * 1000 if most_gpu_seconds else None
         self.price_gpu_ms = 0
-        self.done: list[tuple[Movable, str]] = []
+        self.done: list[tuple[DisruptionCost, str]] = []
         self.places: list[AdvisedPlace] = []
         self.kept: Counter[str] = Counter()
         self._rows = self._where(area)
@@ -203,10 +203,10 @@ class _Plan:
             rows[node.row] = name not in self.goal.busy and (area is None or value_on(book, name, area[0]) == area[1])
         return rows
 
-    def _guess(self, state: PodState, node: NodeState) -> list[Movable]:
+    def _guess(self, state: PodState, node: NodeState) -> list[DisruptionCost]:
         """Pods of a node that may move, in the order in which to lift them until there is room; empty where all would
         not do."""
-        book, moved, movable = self.world.book, {one.uid for one, _ in self.done}, list[Movable]()
+        book, moved, movable = self.world.book, {one.uid for one, _ in self.done}, list[DisruptionCost]()
         going = set(moved)
         for other in sorted(node.pods.values(), key=_came, reverse=True):
             spare = other.gang is not None and self.goal.can_spare is not None and self.goal.can_spare(other.uid, going)
@@ -229,8 +229,8 @@ class _Plan:
             return sorted(movable, key=lambda one: one.order)
         return _by_gpu(node, {one.uid: one for one in movable})
 
-    def _try(self, state: PodState, name: str, guess: Sequence[Movable]) -> _Room | None:
-        lifted: list[Movable] = []
+    def _try(self, state: PodState, name: str, guess: Sequence[DisruptionCost]) -> _Room | None:
+        lifted: list[DisruptionCost] = []
         trial = Trial(self.world.engine)
         for one in guess:
             trial.book.lift(one.uid)
@@ -251,7 +251,7 @@ class _Plan:
         ):
             return None
         trial.place_on(trial.book.pods[state.uid], name)
-        moved: list[tuple[Movable, str]] = []
+        moved: list[tuple[DisruptionCost, str]] = []
         for one in sorted(lifted, key=lambda one: (-one.gpu_milli, one.uid)):
             place = trial.place(trial.book.pods[one.uid])
             if place is None or (place.node == name and not self._may_stay(one, place)):
@@ -259,13 +259,13 @@ class _Plan:
             moved.append((one, place.node))
         return _Room(name, tuple(moved))
 
-    def _may_stay(self, one: Movable, place: Place) -> bool:
+    def _may_stay(self, one: DisruptionCost, place: Place) -> bool:
         """Whether a pod may move to other GPUs of its node: only if the pod that replaces it is there before it comes
         again. No pod moves to where it is."""
         held = self.engine.book.grants.get(self.engine.book.pods[one.uid].grant_id)
         return self.goal.waits and (held is None or held.grant.containers != place.containers)
 
-    def _lifting(self, pods: Iterable[Movable]) -> Trial:
+    def _lifting(self, pods: Iterable[DisruptionCost]) -> Trial:
         trial = Trial(self.world.engine)
         for one in pods:
             trial.book.lift(one.uid)
@@ -297,7 +297,7 @@ def _came(state: PodState) -> tuple[str, str]:
     return state.pod.metadata.creation_timestamp, state.pod.metadata.name
 
 
-def _by_gpu(node: NodeState, movable: dict[str, Movable]) -> list[Movable]:
+def _by_gpu(node: NodeState, movable: dict[str, DisruptionCost]) -> list[DisruptionCost]:
     """Whole GPUs: the cheapest to empty first, then those with the youngest pods, each emptied before the next; then
     pods without GPUs."""
     on: dict[str, list[str]] = {room.uuid: [] for room in node.gpus if room.usable and room.mig is None}

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from shared.book.book import Book
-from shared.book.movable import Movable
+from shared.book.disruption_cost import DisruptionCost
 from shared.contracts.explain import Move
 
 
-def as_move(one: Movable, target: str, book: Book) -> Move:
+def as_move(one: DisruptionCost, target: str, book: Book) -> Move:
     meta = book.pods[one.uid].pod.metadata
     return Move(
         namespace=meta.namespace,

@@ -13,7 +13,7 @@ from services.placement.explain.steps import Steps
 from services.placement.explain.trial import Trial
 from services.placement.policies.base import largest_ask
 from shared.book.book import Book
-from shared.book.movable import Movable, price_of, why_not
+from shared.book.disruption_cost import DisruptionCost, price_of, why_not
 from shared.book.states import NodeState, PodState
 from shared.contracts.explain import Counterfactual
 
@@ -30,7 +30,7 @@ def move_of_another(state: PodState, verdicts: Verdicts, engine: Engine, now: fl
     whole."""
     book = engine.book
     priority, largest = state.pod.spec.priority, largest_ask(state)
-    candidates: list[tuple[Movable, PodState]] = []
+    candidates: list[tuple[DisruptionCost, PodState]] = []
     for count, (name, reasons) in enumerate(verdicts.items()):
         if count % _NODES_A_STEP == 0:
             yield
@@ -96,7 +96,7 @@ def _leaves_room(state: PodState, node: NodeState, others: Sequence[PodState]) -
     )
 
 
-def _try(state: PodState, one: Movable, engine: Engine) -> str:
+def _try(state: PodState, one: DisruptionCost, engine: Engine) -> str:
     """Where the other pod would go, the pod itself having its place; empty where one of them finds none."""
     known = engine.book.pods.get(one.uid)
     if known is None or known.charged != one.node:

@@ -15,8 +15,8 @@ from services.placement.explain.steps import Steps
 from services.placement.explain.trial import Trial
 from services.placement.scheduling.gangs.placing import by_size, place_gang
 from shared.book.arrays import Bools
+from shared.book.disruption_cost import price_of
 from shared.book.gangs import Gangs
-from shared.book.movable import price_of
 from shared.book.states import NodeState, PodState, pod_state
 from shared.contracts.explain import Move, PlacedPod, WorldExplanation
 from shared.contracts.queries import AddGpus, AddNodes, Resize, WhatIfQuery

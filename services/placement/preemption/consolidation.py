@@ -32,13 +32,13 @@ def refuses(
         if state.pod.spec.priority > lowest:
             return f"{state.key} is of a higher priority than who would have its place"
         spare = state.gang is None or can_spare(state.uid, [other.uid for other in going])
-        kept = keeps(state, is_non_borrowing) if spare else "its gang needs it"
+        kept = why_not_migrated(state, is_non_borrowing) if spare else "its gang needs it"
         if kept:
             return f"{state.key} does not move: {kept}"
     return ""
 
 
-def keeps(state: PodState, is_non_borrowing: Callable[[PodState], bool]) -> str:
+def why_not_migrated(state: PodState, is_non_borrowing: Callable[[PodState], bool]) -> str:
     """Why nobody could carry out this pod's move, or may, in a word or two; empty where somebody could."""
     if not state.controller_uid:
         return "nothing makes it anew"
@@ -46,16 +46,16 @@ def keeps(state: PodState, is_non_borrowing: Callable[[PodState], bool]) -> str:
 
 
 def spared(
-    lately: LeftAlone, giving: Collection[str], is_non_borrowing: Callable[[PodState], bool]
+    protected_pods: LeftAlone, giving: Collection[str], is_non_borrowing: Callable[[PodState], bool]
 ) -> Callable[[PodState], str]:
     """Whom an advice that is to be carried out leaves alone. `giving`: uids of who gives way in plans under way."""
-    pods, namespaces = frozenset(lately.pods), frozenset(lately.namespaces)
+    pods, namespaces = frozenset(protected_pods.pods), frozenset(protected_pods.namespaces)
 
     def why(state: PodState) -> str:
         if state.uid in giving:
             return "gives way already"
         if state.uid in pods or state.pod.metadata.namespace in namespaces:
             return "has made room lately"
-        return keeps(state, is_non_borrowing)
+        return why_not_migrated(state, is_non_borrowing)
 
     return why

@@ -7,26 +7,28 @@ from services.placement import messages as m
 from services.placement.pod_events import pod_event
 from shared.book.book import Book
 from shared.book.states import PodState
-from shared.contracts.plan_words import gives_way, price
+from shared.contracts.plan_texts import describe_price, list_victims
 from shared.contracts.preemption import Plan
 from shared.model.suspension import Suspension
 
 _ACTION = "Preempting"
-_TOLD_MOST = 32
+_MAX_NOTIFIED = 32
 """Of those who end for nothing: a plan may have hundreds."""
 
 
-def making_room(plan: Plan, book: Book) -> list[m.Command]:
+def preemption_started(plan: Plan, book: Book) -> list[m.Command]:
     """Places are kept: told to who gains, of a gang to the first, for an Event costs as much as a Binding."""
     first = plan.beneficiaries[0]
     state = book.pods.get(first.uid)
     mates = len(plan.beneficiaries) - 1
     whom = f"it and {mates} more of its gang" if mates else "it"
-    note = f"a place is kept for {whom}, on {first.node}, while others make room: {gives_way(plan)}. {price(plan)} (plan {plan.plan_id})"
-    return [] if state is None else [m.SendPatches((pod_event(state, "MakingRoom", _ACTION, note, warns=False),))]
+    note = f"a place is kept for {whom}, on {first.node}, while others make room: {list_victims(plan)}. {describe_price(plan)} (plan {plan.plan_id})"
+    return (
+        [] if state is None else [m.SendPatches((pod_event(state, "PreemptionStarted", _ACTION, note, warns=False),))]
+    )
 
 
-def in_vain(plan: Plan, reason: str, book: Book) -> list[m.Command]:
+def preemption_cancelled(plan: Plan, reason: str, book: Book) -> list[m.Command]:
     """The plan is given up: told to the first of those who gain and wait yet, and to those who end for nobody by now."""
     gains = [
         state
@@ -39,17 +41,19 @@ def in_vain(plan: Plan, reason: str, book: Book) -> list[m.Command]:
         if (state := book.pods.get(v.uid)) is not None and state.pod.metadata.deletion_timestamp is not None
     ]
     events = [
-        pod_event(state, "NoRoomMade", _ACTION, f"no place is kept for it any more: {reason} (plan {plan.plan_id})")
+        pod_event(
+            state, "PreemptionCancelled", _ACTION, f"no place is kept for it any more: {reason} (plan {plan.plan_id})"
+        )
         for state in gains[:1]
     ]
     events += [
         pod_event(
             state,
-            "NoRoomMade",
+            "PreemptionCancelled",
             _ACTION,
             f"eviction continues, but plan {plan.plan_id} for {plan.gains} was cancelled: {reason}",
         )
-        for state in gives[:_TOLD_MOST]
+        for state in gives[:_MAX_NOTIFIED]
     ]
     return [m.SendPatches(tuple(events))] if events else []
 

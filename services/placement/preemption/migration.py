@@ -20,7 +20,7 @@ from shared.book.states import PodState
 from shared.contracts.preemption import HeldPlace, Victim
 
 
-class Kept(msgspec.Struct):
+class ReservedPlace(msgspec.Struct):
     victim: str
     shadow: PodState
     place: HeldPlace
@@ -29,10 +29,10 @@ class Kept(msgspec.Struct):
     """The pod that has come for it before it was free."""
 
 
-class Moves:
+class Migrations:
     def __init__(self, committer: Committer, capacity_changes: CapacityChanges) -> None:
         self._committer, self._book, self._capacity_changes = committer, committer.scheduler.book, capacity_changes
-        self._kept: dict[str, list[Kept]] = {}
+        self._kept: dict[str, list[ReservedPlace]] = {}
         """By the uid of the controller."""
         self._cursor = 0
         """How far the book had got when those who had come too early were last tried."""
@@ -44,9 +44,9 @@ class Moves:
             return
         shadow = state.shadow(f"moving/{plan_id}/{state.uid}")
         self._book.reserve(shadow, place.node, place.grant)
-        self._kept.setdefault(state.controller_uid, []).append(Kept(victim.uid, shadow, place, until))
+        self._kept.setdefault(state.controller_uid, []).append(ReservedPlace(victim.uid, shadow, place, until))
 
-    def came(self, state: PodState, now: float) -> bool:
+    def place_successor(self, state: PodState, now: float) -> bool:
         """Whether this pod that wants a place got the one that was kept for it. As long as who moves is not ending, nobody comes in
         its stead: another pod of its controller waits for a place of its own."""
         waiting = self._kept.get(state.controller_uid, []) if self._kept else []
@@ -80,7 +80,7 @@ class Moves:
                     self._hand_over(state, kept, now)
         self._cursor = self._book.arrays.cursor
 
-    def stay(self, victims: Iterable[str]) -> None:
+    def release_unevicted(self, victims: Iterable[str]) -> None:
         """The plan was given up: whoever has not been evicted keeps what it has, and needs no other place."""
         for owner, many in list(self._kept.items()):
             for kept in [k for k in many if k.victim in victims and not self._ends(k.victim)]:
@@ -95,7 +95,7 @@ class Moves:
         state = self._book.pods.get(uid)
         return state is None or state.ended or state.pod.metadata.deletion_timestamp is not None
 
-    def _hand_over(self, state: PodState, kept: Kept, now: float) -> bool:
+    def _hand_over(self, state: PodState, kept: ReservedPlace, now: float) -> bool:
         if kept.place.node not in self._book.nodes:
             return False
         self._book.unreserve(kept.shadow)
@@ -106,12 +106,12 @@ class Moves:
         kept.comes = state.uid
         return False
 
-    def _drop(self, owner: str, kept: Kept) -> None:
+    def _drop(self, owner: str, kept: ReservedPlace) -> None:
         self._capacity_changes.note()
         self._book.unreserve(kept.shadow)
         self._forget(owner, kept)
 
-    def _forget(self, owner: str, kept: Kept) -> None:
+    def _forget(self, owner: str, kept: ReservedPlace) -> None:
         self._kept[owner].remove(kept)
         if not self._kept[owner]:
             del self._kept[owner]

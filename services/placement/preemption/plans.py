@@ -5,10 +5,10 @@ from __future__ import annotations
 import msgspec
 
 from services.placement import messages as m
-from services.placement.preemption.messages import in_vain, making_room, suspension_text
-from services.placement.preemption.migration import Moves
+from services.placement.preemption.messages import preemption_cancelled, preemption_started, suspension_text
+from services.placement.preemption.migration import Migrations
 from services.placement.preemption.reservations import Reservation, Reservations
-from services.placement.preemption.suspension import SAY_AGAIN_S, Suspender, is_suspension
+from services.placement.preemption.suspension import REPEAT_S, Suspender, is_suspension
 from services.placement.protocol.capacity_changes import CapacityChanges
 from services.placement.protocol.commit import Committer
 from services.placement.protocol.recovery import Recovery
@@ -25,30 +25,38 @@ class Preemption:
         self, committer: Committer, batcher: WriteBatcher, suspension: Suspender, capacity_changes: CapacityChanges
     ) -> None:
         scheduler = committer.scheduler
-        self._committer, self._batcher, self._suspend_some, self._capacity_changes = (
+        self._committer, self._batcher, self._suspender, self._capacity_changes = (
             committer,
             batcher,
             suspension,
             capacity_changes,
         )
-        self.moves = Moves(committer, capacity_changes)
-        self.open = Reservations(
-            scheduler.engine, scheduler.gangs, PreemptionPolicy(scheduler.fair, scheduler.gangs), suspension, self.moves
+        self.migrations = Migrations(committer, capacity_changes)
+        self.reservations = Reservations(
+            scheduler.engine,
+            scheduler.gangs,
+            PreemptionPolicy(scheduler.fair, scheduler.gangs),
+            suspension,
+            self.migrations,
         )
         self._said_at = 0.0
 
-    def asked(self, plan: Plan, term: int, now: float) -> list[m.Command]:
-        known = self.open.get(plan.plan_id)
+    def reserve(self, plan: Plan, term: int, now: float) -> list[m.Command]:
+        known = self.reservations.get(plan.plan_id)
         if known is not None:
             return [m.AnswerPlan(_yes(known))] if known.answered else []  # answered when it may be executed
-        record = self.open.reserve(plan, term, now)
+        record = self.reservations.reserve(plan, term, now)
         if isinstance(record, str):
-            return [m.AnswerPlan(Reserved(plan_id=plan.plan_id, ok=False, reason=record, under_way=self.open.of(plan)))]
+            return [
+                m.AnswerPlan(
+                    Reserved(plan_id=plan.plan_id, ok=False, reason=record, under_way=self.reservations.of(plan))
+                )
+            ]
         self._batcher.reservations.append(record)
         return []
 
-    def abandoned(self, plan_id: str, reason: str, term: int, now: float) -> list[m.Command]:
-        found = self.open.get(plan_id)
+    def abandon(self, plan_id: str, reason: str, term: int, now: float) -> list[m.Command]:
+        found = self.reservations.get(plan_id)
         return [
             *([] if found is None else self._give_up(found, reason, term, now)),
             m.AnswerPlan(Reserved(plan_id=plan_id, ok=True)),
@@ -57,12 +65,12 @@ class Preemption:
     def advance(self, term: int, now: float) -> list[m.Command]:
         """Before anybody else is tried: what has become free is theirs."""
         out: list[m.Command] = []
-        self.moves.advance(now)
-        for found, reason in self.open.pointless(now):
+        self.migrations.advance(now)
+        for found, reason in self.reservations.obsolete(now):
             out += self._give_up(found, reason, term, now)
-        for found in self.open.values():
+        for found in self.reservations.values():
             out += self._answer(found)
-        for found in self.open.free():
+        for found in self.reservations.free():
             plan = found.plan
             self._end(found, now)
             if not self._committer.take([(b.uid, b.node) for b in plan.beneficiaries], now):
@@ -76,25 +84,29 @@ class Preemption:
             )
         return out
 
-    def refused(self, grant_id: str, reason: str, term: int, now: float) -> list[m.Command]:
+    def suspension_refused(self, grant_id: str, reason: str, term: int, now: float) -> list[m.Command]:
         """A node cannot make this grant's pod give up what a plan counts on: then the plan is no use, and another is looked for."""
         found = next(
-            (r for r in self.open.values() if any(is_suspension(v) and v.grant_id == grant_id for v in r.plan.victims)),
+            (
+                r
+                for r in self.reservations.values()
+                if any(is_suspension(v) and v.grant_id == grant_id for v in r.plan.victims)
+            ),
             None,
         )
         return [] if found is None else self._give_up(found, f"a victim's node cannot: {reason}", term, now)
 
-    def logged(self, record: ReservationRecord, now: float) -> list[m.Command]:
-        found = self.open.get(record.plan.plan_id)
+    def reservation_logged(self, record: ReservationRecord, now: float) -> list[m.Command]:
+        found = self.reservations.get(record.plan.plan_id)
         if found is None or found.logged or record.over:
             return []  # it has ended meanwhile, or this is its repetition under another term
         plan, found.logged, found.until = found.plan, True, now + found.plan.deadline_s
         self._make_way(plan, now, going=True)
         return [
-            *self._suspend_some.order(plan),
+            *self._suspender.order(plan),
             *self._answer(found),
             *_publish(plan, PreemptionReserved(plan=plan, term=record.term)),
-            *making_room(plan, self.open.book),
+            *preemption_started(plan, self.reservations.book),
         ]
 
     def _answer(self, found: Reservation) -> list[m.Command]:
@@ -102,7 +114,7 @@ class Preemption:
         what had ended by then would have ended for nothing."""
         suspension = [victim for victim in found.plan.victims if is_suspension(victim)]
         waits = len(suspension) < len(found.plan.victims) and not all(
-            self._suspend_some.is_done(victim, found.plan.plan_id) for victim in suspension
+            self._suspender.is_done(victim, found.plan.plan_id) for victim in suspension
         )
         if found.answered or not found.logged or waits:
             return []
@@ -114,31 +126,31 @@ class Preemption:
         return next(
             (
                 list(found.shadows)
-                for found in self.open.values()
+                for found in self.reservations.values()
                 if any(b.uid == uid for b in found.plan.beneficiaries)
             ),
             [],
         )
 
-    def words(self, uid: str) -> str:
+    def describe(self, uid: str) -> str:
         """What a pod has to do with a plan that is reserved; empty for nothing."""
-        for found in self.open.values():
+        for found in self.reservations.values():
             plan = found.plan
             gains = ", ".join(f"{b.namespace}/{b.name}" for b in plan.beneficiaries)
             if any(victim.uid == uid for victim in plan.victims):
                 return f"it is to make room for {gains} (plan {plan.plan_id})"
             if any(b.uid == uid for b in plan.beneficiaries):
                 gives = ", ".join(
-                    f"{v.namespace}/{v.name}" for v in plan.victims if v.grant_id in self.open.book.grants
+                    f"{v.namespace}/{v.name}" for v in plan.victims if v.grant_id in self.reservations.book.grants
                 )
                 return f"{gives or 'nobody any more'} makes room for it (plan {plan.plan_id})"
         return ""
 
-    def might_ask(self, state: PodState) -> bool:
+    def could_preempt(self, state: PodState) -> bool:
         """Whether somebody runs whom this pod might have make room for it. Who that is the preemptor alone knows."""
         if state.never_preempts or state.request is None:
             return False
-        book, priority = self.open.book, state.pod.spec.priority
+        book, priority = self.reservations.book, state.pod.spec.priority
         others = (book.pods[held.uid] for held in book.grants.values() if held.uid in book.pods)
         return any(
             other.pod.spec.priority < priority or self._committer.scheduler.fair.tree is not None for other in others
@@ -146,32 +158,35 @@ class Preemption:
 
     def suspension_text(self, uid: str) -> str:
         """What a pod has given up for a while; empty for nothing."""
-        state, book = self.open.book.pods[uid], self.open.book
+        state, book = self.reservations.book.pods[uid], self.reservations.book
         held = book.grants.get(state.grant_id)
-        return suspension_text(
-            state, None if held is None else held.suspension, returns=self._suspend_some.returns(state)
-        )
+        return suspension_text(state, None if held is None else held.suspension, returns=self._suspender.returns(state))
 
     def tick(self, term: int, now: float) -> list[m.Command]:
         """Orders to give something up are said again until they stand; who makes room for nobody any more gets it back."""
-        self.moves.tick(now)
-        self.open.see_ends(now)
-        if now - self._said_at < SAY_AGAIN_S:
-            return self._suspend_some.tick(set(self.open), term, now)
+        self.migrations.tick(now)
+        self.reservations.see_ends(now)
+        if now - self._said_at < REPEAT_S:
+            return self._suspender.tick(set(self.reservations), term, now)
         self._said_at = now
         return [
-            *(order for found in self.open.values() if found.logged for order in self._suspend_some.order(found.plan)),
-            *self._suspend_some.tick(set(self.open), term, now),
+            *(
+                order
+                for found in self.reservations.values()
+                if found.logged
+                for order in self._suspender.order(found.plan)
+            ),
+            *self._suspender.tick(set(self.reservations), term, now),
         ]
 
     def records(self, term: int) -> list[ReservationRecord]:
         """What a new term has to write again."""
-        return [found.record(term) for found in self.open.values() if found.logged]
+        return [found.record(term) for found in self.reservations.values() if found.logged]
 
     def readopt(self, recovery: Recovery, term: int, now: float) -> list[m.Command]:
         out: list[m.Command] = []
         for record in recovery.reserved():
-            kept = self.open.readopt(record, now)
+            kept = self.reservations.readopt(record, now)
             if kept is not None:
                 self._make_way(kept.plan, now, going=True)
             else:  # said aloud: else its evictions would be asked for again, for nobody
@@ -182,7 +197,7 @@ class Preemption:
         return out
 
     def _end(self, found: Reservation, now: float) -> None:
-        self.open.end(found.plan.plan_id)
+        self.reservations.end(found.plan.plan_id)
         self._make_way(found.plan, now, going=False)
 
     def _make_way(self, plan: Plan, now: float, *, going: bool) -> None:
@@ -193,12 +208,15 @@ class Preemption:
     def _give_up(self, found: Reservation, reason: str, term: int, now: float) -> list[m.Command]:
         self._end(found, now)
         self._capacity_changes.note()
-        self.moves.stay([victim.uid for victim in found.plan.victims])
+        self.migrations.release_unevicted([victim.uid for victim in found.plan.victims])
         answer = [] if found.answered else [m.AnswerPlan(Reserved(plan_id=found.plan.plan_id, ok=False, reason=reason))]
         return [*answer, *self._over(found, term, self._abandon(found.plan, reason))]
 
     def _abandon(self, plan: Plan, reason: str) -> list[m.Command]:
-        return [*_publish(plan, PreemptionAbandoned(plan=plan, reason=reason)), *in_vain(plan, reason, self.open.book)]
+        return [
+            *_publish(plan, PreemptionAbandoned(plan=plan, reason=reason)),
+            *preemption_cancelled(plan, reason, self.reservations.book),
+        ]
 
     def _over(self, found: Reservation, term: int, said: list[m.Command]) -> list[m.Command]:
         self._batcher.reservations.append(found.record(term, over=True))

@@ -13,7 +13,7 @@ import msgspec
 from services.placement.engine.engine import Engine
 from services.placement.explain.trial import Trial
 from services.placement.preemption import consolidation as consolidating
-from services.placement.preemption.migration import Moves
+from services.placement.preemption.migration import Migrations
 from services.placement.preemption.suspension import Suspender, is_suspension, suspension_by
 from services.placement.protocol.write_batcher import RECORD_MOST_BYTES
 from shared.book.book import Book
@@ -51,10 +51,15 @@ class Reservations(dict[str, Reservation]):
     """The open ones, by plan id."""
 
     def __init__(
-        self, engine: Engine, gangs: Gangs, preemption_policy: PreemptionPolicy, suspension: Suspender, moves: Moves
+        self,
+        engine: Engine,
+        gangs: Gangs,
+        preemption_policy: PreemptionPolicy,
+        suspension: Suspender,
+        moves: Migrations,
     ) -> None:
         super().__init__()
-        self._engine, self._gangs, self._preemption_policy, self._suspend_some, self._moves = (
+        self._engine, self._gangs, self._preemption_policy, self._suspender, self._migrations = (
             engine,
             gangs,
             preemption_policy,
@@ -141,11 +146,11 @@ class Reservations(dict[str, Reservation]):
             r
             for r in self.values()
             if r.logged
-            and all(self._suspend_some.is_done(victim, r.plan.plan_id) for victim in r.plan.victims)
+            and all(self._suspender.is_done(victim, r.plan.plan_id) for victim in r.plan.victims)
             and not any(self.book.nodes[b.node].agent_trouble for b in r.plan.beneficiaries)
         ]
 
-    def pointless(self, now: float) -> list[tuple[Reservation, str]]:
+    def obsolete(self, now: float) -> list[tuple[Reservation, str]]:
         """Those that nobody needs any more, or that have taken too long, with the reason."""
         found = []
         for reservation in self.values():
@@ -169,7 +174,7 @@ class Reservations(dict[str, Reservation]):
     def _all_end(self, reservation: Reservation, now: float) -> bool:
         """What has begun is waited for: to give up what all are about to give back would have ended them for nothing."""
         plan = reservation.plan
-        left = [victim.uid for victim in plan.victims if not self._suspend_some.is_done(victim, plan.plan_id)]
+        left = [victim.uid for victim in plan.victims if not self._suspender.is_done(victim, plan.plan_id)]
         return bool(left) and all(now < reservation.ending.get(uid, now) for uid in left)
 
     def _waits(self, uid: str) -> bool:
@@ -210,10 +215,10 @@ class Reservations(dict[str, Reservation]):
         if plan.consolidates:
             return consolidating.refuses(
                 plan, waiting, going, self._preemption_policy.is_non_borrowing, self._gangs.can_spare
-            ) or self._preemption_policy.keeps_back(waiting, [])
+            ) or self._preemption_policy.quota_exceeded(waiting, [])
         stay = {victim.uid for victim in plan.victims if is_suspension(victim)}
         gone = [state for state in going if state.uid not in stay]
-        return self._preemption_policy.refuses(waiting, going, stay=stay) or self._preemption_policy.keeps_back(
+        return self._preemption_policy.refuses(waiting, going, stay=stay) or self._preemption_policy.quota_exceeded(
             waiting, gone
         )
 
@@ -260,7 +265,7 @@ class Reservations(dict[str, Reservation]):
     def _keep(self, plan: Plan, places: dict[str, HeldPlace], now: float) -> Reservation:
         shadows = []
         for victim in [v for v in plan.victims if v.uid in places]:
-            self._moves.keep(victim, places[victim.uid], plan.plan_id, now + plan.deadline_s)
+            self._migrations.keep(victim, places[victim.uid], plan.plan_id, now + plan.deadline_s)
         for uid in [b.uid for b in plan.beneficiaries]:
             place, state = places[uid], self.book.pods[uid]
             shadow = state.shadow(f"reserved/{plan.plan_id}/{uid}")

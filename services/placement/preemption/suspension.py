@@ -25,8 +25,8 @@ from shared.model.grant import sum_shares
 from shared.model.suspension import SUSPEND_ACTIONS, Suspension, encode_suspension
 from shared.queues.preemption_policy import PreemptionPolicy
 
-SAY_AGAIN_S = 5.0
-STAYS_FREE_S = 5.0
+REPEAT_S = 5.0
+FREE_FOR_S = 5.0
 """Room that others who wait do not take for so long is given back to whom it was taken from."""
 
 
@@ -71,7 +71,7 @@ class Suspender:
         for victim in plan.victims:
             state = self._book.pods.get(victim.uid)
             if is_suspension(victim) and state is not None and state.suspension != suspension_by(victim, plan.plan_id):
-                because = self._preemption_policy.because(self._book.pods.get(plan.beneficiaries[0].uid), state)
+                because = self._preemption_policy.reason_for(self._book.pods.get(plan.beneficiaries[0].uid), state)
                 reason = f"{_DOES[victim.action]} for {plan.gains}, {because}; it goes on by itself when there is room (plan {plan.plan_id})"
                 orders.append(_patch(state, encode_suspension(suspension_by(victim, plan.plan_id)), reason))
         return [m.SendPatches(tuple(orders))] if orders else []
@@ -93,7 +93,7 @@ class Suspender:
         self._touched_at = now
         return [m.SendPatches(tuple(touch(state, term) for state in suspension))] if suspension else []
 
-    def seen(self, state: PodState, now: float) -> list[m.Command]:
+    def annotation_seen(self, state: PodState, now: float) -> list[m.Command]:
         """The annotation came, changed or went: the agent hears of it. One that goes without this leader's word, by an order of an
         earlier one that came late, is put back while others have what was given up."""
         self._moved(state)
@@ -110,7 +110,7 @@ class Suspender:
             self._told[state.uid] = state.suspension
         return self._nodes.granted(held, now)
 
-    def answered(self, grant_id: str, suspension: Suspension | None, reason: str = "") -> list[m.Command]:
+    def node_answered(self, grant_id: str, suspension: Suspension | None, reason: str = "") -> list[m.Command]:
         """The agent's word on a grant: what is given up now. A late word on another order says nothing. Where it cannot, the order
         is taken back, and a plan that counts on it ends by its time."""
         held = self._book.grants.get(grant_id)
@@ -126,7 +126,7 @@ class Suspender:
             return [m.SendPatches((_patch(state, "", f"its node cannot: {reason}"),))]
         return []
 
-    def stands(self, grant_id: str, suspension: Suspension | None) -> bool:
+    def is_current(self, grant_id: str, suspension: Suspension | None) -> bool:
         """Whether an agent's yes is to what it was told last. One to an order before that leaves the last one to be said again."""
         held = self._book.grants.get(grant_id)
         return held is None or suspension == self._told.get(held.uid)
@@ -135,12 +135,12 @@ class Suspender:
         """Seen at another version than this leader met it at: no order of an earlier one can come true any more."""
         if self._unmoved.get(state.uid, state.pod.metadata.resource_version) != state.pod.metadata.resource_version:
             del self._unmoved[state.uid]
-            self.answered(state.grant_id, self._said.pop(state.uid, None))
+            self.node_answered(state.grant_id, self._said.pop(state.uid, None))
 
     def synced(self, suspension: Mapping[str, Suspension]) -> None:
         """What a node tells a new leader of its grants."""
         for grant_id, given_up in suspension.items():
-            self.answered(grant_id, given_up)
+            self.node_answered(grant_id, given_up)
 
     # --- to resume ----------------------------------------------------------------------------------------------
 
@@ -154,14 +154,14 @@ class Suspender:
         orders = []
         for state in waiting:
             said = self._resuming.get(state.uid)
-            if said is not None and now - said < SAY_AGAIN_S:
+            if said is not None and now - said < REPEAT_S:
                 continue
             if said is None and not self._may_resume(state, now):
                 continue
             orders.append(self._resume(state, now))
         return self._touch_again(term, now) + ([m.SendPatches(tuple(orders))] if orders else [])
 
-    def ahead(self, plans: set[str], now: float) -> Callable[[PodState], list[m.Command]]:
+    def resume_before(self, plans: set[str], now: float) -> Callable[[PodState], list[m.Command]]:
         """What is said before somebody who waits is tried: whom that one could not ask to give way does not wait until it is
         served. Else whoever comes next, however unimportant, would keep suspended who has to be there first."""
         found: list[PodState] | None = None
@@ -171,7 +171,9 @@ class Suspender:
             if found is None:
                 found = [state for state in self._over(plans) if self._has_room(state)]
                 self._preemption_policy.begin()
-            going = [s for s in found if s.uid not in self._resuming and not self._preemption_policy.may(waiter, s)]
+            going = [
+                s for s in found if s.uid not in self._resuming and not self._preemption_policy.may_preempt(waiter, s)
+            ]
             orders = tuple(self._resume(state, now) for state in going if self._has_room(state))
             return [m.SendPatches(orders)] if orders else []
 
@@ -192,7 +194,7 @@ class Suspender:
 
     def _touch_again(self, term: int, now: float) -> list[m.Command]:
         self._unmoved = {uid: version for uid, version in self._unmoved.items() if uid in self._book.pods}
-        if not self._unmoved or now - self._touched_at < SAY_AGAIN_S:
+        if not self._unmoved or now - self._touched_at < REPEAT_S:
             return []
         self._touched_at = now
         return [m.SendPatches(tuple(touch(self._book.pods[uid], term) for uid in self._unmoved))]
@@ -201,7 +203,7 @@ class Suspender:
         if not self._has_room(state):
             self._room_since.pop(state.uid, None)
             return False
-        return now - self._room_since.setdefault(state.uid, now) >= STAYS_FREE_S
+        return now - self._room_since.setdefault(state.uid, now) >= FREE_FOR_S
 
     def _has_room(self, state: PodState) -> bool:
         held, node = self._book.grants.get(state.grant_id), self._book.nodes.get(state.charged)

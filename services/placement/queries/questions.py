@@ -57,14 +57,14 @@ def why(core: Core, query: WhyQuery, now: float, wall: float) -> Steps[ExplainAn
         now=wall,
     )
     beside = [
-        words for words in (core.preemption.words(state.uid), core.preemption.suspension_text(state.uid)) if words
+        words for words in (core.preemption.describe(state.uid), core.preemption.suspension_text(state.uid)) if words
     ]
     explanation = replace(explanation, sentence="; ".join((explanation.sentence, *beside)))
     waits = explanation.state == "waiting" and not any(
         reason.code.startswith("queue-") for reason in explanation.summary
     )
-    if waits and not beside and core.preemption.might_ask(state):
-        ask = f"kerf preempt --dry-run {state.key} says which pods would be preempted for it, or why none would"
+    if waits and not beside and core.preemption.could_preempt(state):
+        ask = f"kerf preempt --dry-run {state.key} says who would make room for it, or why nobody does"
         explanation = replace(explanation, helps=(*explanation.helps, ask))
     return ExplainAnswer(explanation=explanation)
 
@@ -148,7 +148,7 @@ def _goal_of(core: Core, query: AdviseQuery) -> Goal:
                 f"gang {gang.name} needs {gang.need} places at once; moves are looked for for up to {GANG_MOST}"
             )
         _not_kept_back(core, states, f"gang {gang.name}")
-    plans = [] if query.for_plan is None else [reserved.plan for reserved in core.preemption.open.values()]
+    plans = [] if query.for_plan is None else [reserved.plan for reserved in core.preemption.reservations.values()]
     return Goal(
         states=tuple(states),
         gang="" if gang is None else gang.name,

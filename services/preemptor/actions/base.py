@@ -12,7 +12,7 @@ from shared.model.grant import GpuShare
 from shared.model.suspension import SuspendAction
 
 
-class GivesUp(Protocol):
+class SuspensionAction(Protocol):
     """A pod gives something up and goes on, or stands still, until there is room for it again."""
 
     name: SuspendAction
@@ -21,7 +21,7 @@ class GivesUp(Protocol):
         """The same pod that gives it up: `shares` is what others get. None where it has nothing of the kind to give."""
 
 
-def giving(
+def suspension_of(
     candidate: Candidate,
     action: SuspendAction,
     shares: tuple[GpuShare, ...],

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from services.preemptor.actions.base import giving
+from services.preemptor.actions.base import suspension_of
 from services.preemptor.candidate import Candidate
 from shared.model.suspension import SuspendAction
 
@@ -11,4 +11,4 @@ class Checkpoint:
     name: SuspendAction = "checkpoint"
 
     def of(self, candidate: Candidate) -> Candidate | None:
-        return giving(candidate, self.name, candidate.shares)
+        return suspension_of(candidate, self.name, candidate.shares)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from services.preemptor.actions.base import giving
+from services.preemptor.actions.base import suspension_of
 from services.preemptor.candidate import Candidate
 from shared.model.suspension import SuspendAction
 
@@ -13,6 +13,6 @@ class Pause:
     name: SuspendAction = "pause"
 
     def of(self, candidate: Candidate) -> Candidate | None:
-        return giving(
+        return suspension_of(
             candidate, self.name, tuple(msgspec.structs.replace(share, memory_mib=0) for share in candidate.shares)
         )

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import msgspec
 
-from services.preemptor.actions.base import giving
+from services.preemptor.actions.base import suspension_of
 from services.preemptor.candidate import Candidate
 from shared.model.suspension import SuspendAction
 
 SPARE_PERCENT = 10
-SPARE_LEAST_MIB = 256
+MIN_SPARE_MIB = 256
 """To spare beyond the most that it has used of late: as much as a library's workspace takes."""
 
 
@@ -24,9 +24,9 @@ class Shrink:
         uses_mib = candidate.uses_mib
         if uses_mib is None:
             return None
-        keeps_mib = uses_mib + max(SPARE_LEAST_MIB, -(-uses_mib * SPARE_PERCENT // 100))
+        keeps_mib = uses_mib + max(MIN_SPARE_MIB, -(-uses_mib * SPARE_PERCENT // 100))
         shares = tuple(
             msgspec.structs.replace(share, compute_milli=0, memory_mib=max(0, share.memory_mib - keeps_mib))
             for share in candidate.shares
         )
-        return giving(candidate, self.name, shares, keeps_mib=keeps_mib)
+        return suspension_of(candidate, self.name, shares, keeps_mib=keeps_mib)

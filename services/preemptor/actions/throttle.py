@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from services.preemptor.actions.base import giving
+from services.preemptor.actions.base import suspension_of
 from services.preemptor.candidate import Candidate
 from shared.model.suspension import SuspendAction
 
@@ -16,9 +16,9 @@ class Throttle:
     name: SuspendAction = "throttle"
 
     def of(self, candidate: Candidate) -> Candidate | None:
-        keeps = max((share.compute_milli for share in candidate.shares), default=0) // KEEPS_ONE_IN
+        why_not_migrated = max((share.compute_milli for share in candidate.shares), default=0) // KEEPS_ONE_IN
         shares = tuple(
-            msgspec.structs.replace(share, compute_milli=max(0, share.compute_milli - keeps), memory_mib=0)
+            msgspec.structs.replace(share, compute_milli=max(0, share.compute_milli - why_not_migrated), memory_mib=0)
             for share in candidate.shares
         )
-        return giving(candidate, self.name, shares, keeps_milli=keeps)
+        return suspension_of(candidate, self.name, shares, keeps_milli=why_not_migrated)

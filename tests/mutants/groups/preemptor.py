@@ -4,7 +4,7 @@ from tests.mutants.mutant import Mutant
 
 CORE = "services/preemptor/core.py"
 BUDGETS = "services/preemptor/budgets.py"
-IMMUNITY = "services/preemptor/immunity.py"
+PROTECTION = "services/preemptor/protection.py"
 UNIT = "tests/unit/services/preemptor"
 TEST = f"{UNIT}/test_core.py"
 PLANS = f"{UNIT}/test_planner.py"
@@ -24,21 +24,21 @@ MUTANTS = [
         name="stand-by-proposes",
         what="a preemptor that does not lead proposes plans",
         file=CORE,
-        old="if self.ready and proposes and len(self.open)",
-        new="if self.ready and len(self.open)",
+        old="if self.ready and proposes and len(self.executions)",
+        new="if self.ready and len(self.executions)",
         tests=(f"{TEST}::test_who_stands_by_proposes_nothing",),
     ),
     Mutant(
-        name="evictions-before-they-are-remembered",
+        name="evictions-before-they-are-restore",
         what="evictions are asked for before they are written down",
         file=CORE,
         old=(
-            "            *(m.Remember(known, self.immunity.forgotten_at(known) - now) for known in self.immunity.changed()),\n"
+            "            *(m.SaveProtection(known, self.protection.expires_at(known) - now) for known in self.protection.changed()),\n"
             "            *out,\n"
         ),
         new=(
             "            *out,\n"
-            "            *(m.Remember(known, self.immunity.forgotten_at(known) - now) for known in self.immunity.changed()),\n"
+            "            *(m.SaveProtection(known, self.protection.expires_at(known) - now) for known in self.protection.changed()),\n"
         ),
         tests=(f"{TEST}::test_who_gives_back_reads_that_and_when_it_comes_again",),
     ),
@@ -53,7 +53,7 @@ MUTANTS = [
     Mutant(
         name="budgeted-victims-at-once",
         what="victims under a budget are asked together with the others",
-        file="services/preemptor/opened.py",
+        file="services/preemptor/plan_execution.py",
         old=(
             "        return tuple(\n"
             "            victim\n"
@@ -75,8 +75,8 @@ MUTANTS = [
         tests=(f"{PLANS}::test_a_budget_of_one_lets_no_two_go",),
     ),
     Mutant(
-        name="plans-under-way-not-counted",
-        what="budgets do not count the victims of plans under way",
+        name="plans-under-option-not-counted",
+        what="budgets do not count the victims of plans under option",
         file=BUDGETS,
         old="self._promised = Counter(name for uid in promised if uid in self._book.pods for name in self.of(uid))",
         new="self._promised = Counter()",
@@ -96,31 +96,35 @@ MUTANTS = [
         file=BUDGETS,
         old="budgets_of(self._book.pods[uid], self._book) | hourly",
         new="budgets_of(self._book.pods[uid], self._book)",
-        tests=(f"{UNIT}/test_immunity.py::test_no_plan_asks_for_more_than_a_namespace_may_give",),
+        tests=(f"{UNIT}/test_protection.py::test_no_plan_asks_for_more_than_a_namespace_may_give",),
     ),
     Mutant(
         name="hourly-budget-not-spent",
         what="a namespace gives any number of pods in an hour",
-        file=IMMUNITY,
+        file=PROTECTION,
         old="        self._evicted.setdefault(known.namespace, deque()).append(now)\n",
         new="",
-        tests=(f"{UNIT}/test_immunity.py::test_what_has_ended_counts_for_an_hour",),
+        tests=(f"{UNIT}/test_protection.py::test_what_has_ended_counts_for_an_hour",),
     ),
     Mutant(
-        name="no-immunity",
+        name="no-protection",
         what="pods that have come back after an eviction are asked again at once",
-        file=IMMUNITY,
+        file=PROTECTION,
         old="return known is not None and bool(known.since) and self._until(known, state) > now",
         new="return False",
-        tests=(f"{UNIT}/test_immunity.py::test_who_comes_in_the_stead_of_a_successor_is_left_alone_for_twice_as_long",),
+        tests=(
+            f"{UNIT}/test_protection.py::test_who_comes_in_the_stead_of_a_successor_is_left_alone_for_twice_as_long",
+        ),
     ),
     Mutant(
-        name="immunity-does-not-grow",
+        name="protection-does-not-grow",
         what="pods that are evicted again and again are left alone no longer",
-        file=IMMUNITY,
+        file=PROTECTION,
         old="return self._first_s * 2.0 ** (generation - 1)",
         new="return self._first_s",
-        tests=(f"{UNIT}/test_immunity.py::test_who_comes_in_the_stead_of_a_successor_is_left_alone_for_twice_as_long",),
+        tests=(
+            f"{UNIT}/test_protection.py::test_who_comes_in_the_stead_of_a_successor_is_left_alone_for_twice_as_long",
+        ),
     ),
     Mutant(
         name="eviction-without-uid",

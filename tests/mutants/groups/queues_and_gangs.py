@@ -127,8 +127,8 @@ MUTANTS = [
         name="place-before-all-have-given-back",
         what="a beneficiary gets its place when one of its victims has given back",
         file="services/placement/preemption/reservations.py",
-        old='            and all(self._suspend_some.is_done(victim, r.plan.plan_id) for victim in r.plan.victims)\n',
-        new='            and any(self._suspend_some.is_done(victim, r.plan.plan_id) for victim in r.plan.victims)\n',
+        old='            and all(self._suspender.is_done(victim, r.plan.plan_id) for victim in r.plan.victims)\n',
+        new='            and any(self._suspender.is_done(victim, r.plan.plan_id) for victim in r.plan.victims)\n',
         tests=(_PLANS + "test_two_victims_for_two_gpus_and_one_alone_frees_nothing",),
     ),
     Mutant(

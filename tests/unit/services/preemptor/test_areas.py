@@ -118,7 +118,7 @@ def test_a_rack_is_left_as_soon_as_it_costs_more_than_the_best_one(
 
 def test_areas_beyond_so_many_have_the_next_tick_and_a_dry_run_tries_them_all(monkeypatch: pytest.MonkeyPatch) -> None:
     """The cheapest ones by what is known beforehand have a budget that lets one go, and no two."""
-    monkeypatch.setattr(planner, "AREAS_MOST", 1)
+    monkeypatch.setattr(planner, "MAX_AREAS", 1)
     cluster = racks(gpus=1, a="x", b="x", c="y", d="y", e="z", f="z")
     for rack in ("ab", "cd"):
         meta = Meta(name=rack, namespace="team", uid=f"uid-{rack}", resource_version=build.next_version())

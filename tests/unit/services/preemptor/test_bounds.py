@@ -9,29 +9,29 @@ import pytest
 from services.preemptor import planner
 from services.preemptor.areas import Areas
 from services.preemptor.bounds import Bounds
-from services.preemptor.planner import Planner, Way
+from services.preemptor.planner import Option, Planner
 from shared.book.states import PodState
 from tests.unit.services.preemptor.world import Cluster
 
 NODES = ("a", "b", "c", "d")
 
 
-def filled(dice: random.Random) -> Cluster:
+def filled(rng: random.Random) -> Cluster:
     """Whole GPUs, slices, gangs over nodes, and free ones in between."""
     cluster = Cluster(*NODES, gpus=4)
     for node in NODES:
         gpu = 0
         while gpu < 4:
-            name, ran_s, priority = f"{node}{gpu}", dice.choice((5, 5, 60, 900)), dice.choice((0, 0, 1, 5, 200))
-            gang = {"kerf.dev/gang": f"g{gpu}", "kerf.dev/gang-size": "2"} if dice.random() < 0.3 else {}
-            match dice.choice(("one", "two", "slices", "soft", "free")):
+            name, ran_s, priority = f"{node}{gpu}", rng.choice((5, 5, 60, 900)), rng.choice((0, 0, 1, 5, 200))
+            gang = {"kerf.dev/gang": f"g{gpu}", "kerf.dev/gang-size": "2"} if rng.random() < 0.3 else {}
+            match rng.choice(("one", "two", "slices", "soft", "free")):
                 case "one":
                     cluster.run(name, node, gpu, ran_s=ran_s, priority=priority, annotations=gang)
                 case "two" if gpu < 3:
                     cluster.run(name, node, gpu, gpu + 1, ran_s=ran_s, priority=priority, annotations=gang)
                     gpu += 1
                 case "slices":
-                    for part in range(dice.randint(1, 3)):
+                    for part in range(rng.randint(1, 3)):
                         cluster.run(
                             f"{name}-{part}", node, gpu, memory_mib=20_480, ran_s=ran_s + part, priority=priority
                         )
@@ -50,22 +50,22 @@ def filled(dice: random.Random) -> Cluster:
     return cluster
 
 
-def way_on(cluster: Cluster, state: PodState, node: str) -> Way | None:
+def way_on(cluster: Cluster, state: PodState, node: str) -> Option | None:
     """The cheapest on this node alone."""
     core = cluster.core
     candidates = core._candidates.begin(cluster.now)
-    ways = Planner(core.book, candidates, Areas(core.book, core.gangs), {name for name in NODES if name != node}).plan(
-        [state]
-    )
-    return None if ways is None else ways[0]
+    options = Planner(
+        core.book, candidates, Areas(core.book, core.gangs), {name for name in NODES if name != node}
+    ).plan([state])
+    return None if options is None else options[0]
 
 
 @pytest.mark.parametrize("seed", range(60))
 def test_no_way_costs_less_than_its_bound(seed: int) -> None:
-    dice = random.Random(seed)
-    cluster = filled(dice)
+    rng = random.Random(seed)
+    cluster = filled(rng)
     core = cluster.core
-    asks: dict[str, object] = dice.choice(
+    asks: dict[str, object] = rng.choice(
         (
             {"gpus": 1},
             {"gpus": 2},
@@ -75,15 +75,15 @@ def test_no_way_costs_less_than_its_bound(seed: int) -> None:
         )
     )
     state = core.book.pods[cluster.wait("high", **asks).metadata.uid]
-    ways = {name: way_on(cluster, state, name) for name in NODES}
+    options = {name: way_on(cluster, state, name) for name in NODES}
     bounds = {
         node.name: bound
         for bound, node in Bounds(
-            core._candidates.begin(cluster.now), list(core.book.nodes.values()), patient=True
+            core._candidates.begin(cluster.now), list(core.book.nodes.values()), wait_for_release=True
         ).nodes(state, ())
     }
-    for name, way in ways.items():
-        assert way is None or bounds[name] <= way.cost[:6]
+    for name, option in options.items():
+        assert option is None or bounds[name] <= option.cost[:6]
 
 
 def test_of_many_nodes_as_full_as_each_other_one_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -97,11 +97,11 @@ def test_of_many_nodes_as_full_as_each_other_one_is_tried(monkeypatch: pytest.Mo
         return place(*args)  # type: ignore[arg-type]
 
     monkeypatch.setattr(planner.Planner, "place", counted)
-    dice = random.Random(1)
+    rng = random.Random(1)
     cluster = Cluster(*(f"n{i}" for i in range(30)), gpus=4)
     for node in range(30):
         for gpu in range(4):
-            cluster.run(f"p{node}-{gpu}", f"n{node}", gpu, ran_s=dice.randint(1, 10_000), priority=dice.randint(0, 3))
+            cluster.run(f"p{node}-{gpu}", f"n{node}", gpu, ran_s=rng.randint(1, 10_000), priority=rng.randint(0, 3))
     cluster.wait("high", gpus=4)
     (plan,) = cluster.plans()
     assert tried == {plan.beneficiaries[0].node}

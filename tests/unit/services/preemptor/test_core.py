@@ -7,9 +7,9 @@ import pytest
 
 from services.preemptor import core, victims
 from services.preemptor import messages as m
-from shared.book import movable
+from shared.book import disruption_cost
 from shared.book.book import Book
-from shared.book.movable import Movable
+from shared.book.disruption_cost import DisruptionCost
 from shared.book.states import PodState
 from shared.contracts.commands import Answer, Outcome
 from shared.contracts.events import PreemptionProposed
@@ -102,7 +102,7 @@ def test_a_budget_that_says_no_at_the_api_server_gives_the_plan_up_and_finds_ano
             ),
         )
     )
-    assert isinstance(gives_up, m.GiveUp)
+    assert isinstance(gives_up, m.CancelPlan)
     assert "disruption budget" in gives_up.reason
     assert cluster.victims() == [["dear"]]
 
@@ -146,7 +146,7 @@ def test_a_budget_that_has_shrunk_costs_nobody_who_is_under_none() -> None:
     assert cluster.reserve(plan) == ["three"]
     uid = cluster.pods["three"].metadata.uid
     said = cluster.say(m.Evicted(plan.plan_id, (uid,), (Answer(uid=uid, outcome="throttled"),)))
-    assert [type(command) for command in said] == [m.GiveUp]
+    assert [type(command) for command in said] == [m.CancelPlan]
 
 
 def test_a_budgets_answer_that_comes_twice_or_is_lost_opens_nothing_before_its_time() -> None:
@@ -186,7 +186,7 @@ def test_a_plan_that_is_executed_is_over(cluster: Cluster) -> None:
     cluster.reserve(plan)
     cluster.evicted(plan)
     cluster.say(m.Ended(plan.plan_id, executed=True))
-    assert cluster.core.open == {}
+    assert cluster.core.executions == {}
 
 
 def test_a_plan_that_placement_gave_up_is_planned_anew(cluster: Cluster) -> None:
@@ -237,7 +237,7 @@ def test_a_dry_run_says_who_and_at_what_price_and_does_nothing(cluster: Cluster)
     assert answer.plan is not None
     assert [victim.name for victim in answer.plan.victims] == ["cheap"]
     assert answer.sentence == "1 pod would end, and lose 10 GPU-seconds"
-    assert cluster.core.open == {}
+    assert cluster.core.executions == {}
     assert cluster.core.dry_run("team", "nobody", cluster.now).error
     assert cluster.core.dry_run("team", "cheap", cluster.now).sentence == "it does not wait for a place"
     (plan,) = cluster.plans()
@@ -277,7 +277,7 @@ def test_what_a_plan_has_freed_is_its_own_until_its_bindings_are_seen() -> None:
     cluster.say(m.Ended(plan.plan_id, executed=True))
     cluster.wait("later")
     assert cluster.plans() == []
-    assert cluster.core.waiting[cluster.pods["later"].metadata.uid].not_before > cluster.now
+    assert cluster.core.pending[cluster.pods["later"].metadata.uid].not_before > cluster.now
 
 
 def test_who_has_made_room_is_immune_even_if_gone_before_the_api_server_answers() -> None:
@@ -290,7 +290,7 @@ def test_who_has_made_room_is_immune_even_if_gone_before_the_api_server_answers(
     cluster.evicted(plan)
     again = cluster.run("low", "a", 0)
     assert again.metadata.uid == victim.metadata.uid
-    assert cluster.core.immunity.spared(cluster.core.book.pods[again.metadata.uid], cluster.now)
+    assert cluster.core.protection.spared(cluster.core.book.pods[again.metadata.uid], cluster.now)
 
 
 def test_one_word_is_enough_for_all_of_a_gang() -> None:
@@ -327,7 +327,7 @@ def test_a_plan_that_ends_as_nobody_needs_it_says_nothing_of_what_its_victims_ca
 
 def test_a_tick_plans_for_no_longer_than_a_leader_may_take(monkeypatch: pytest.MonkeyPatch) -> None:
     """Those who are left have the next one, the most important first."""
-    monkeypatch.setattr(core, "LOOKS_MOST", 3 + 300 + 1)
+    monkeypatch.setattr(core, "MAX_NODES_CHECKED", 3 + 300 + 1)
     cluster = Cluster("a", "b", "c", gpus=1)
     for name in "abc":
         cluster.run(f"low-{name}", name, 0)
@@ -344,9 +344,9 @@ def made_on(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Nodes whose pods' prices are reckoned, from now on."""
     made: list[str] = []
 
-    def price_of(state: PodState, book: Book, now: float) -> Movable:
+    def price_of(state: PodState, book: Book, now: float) -> DisruptionCost:
         made.append(state.charged)
-        return movable.price_of(state, book, now)
+        return disruption_cost.price_of(state, book, now)
 
     monkeypatch.setattr(victims, "price_of", price_of)
     return made
@@ -357,7 +357,7 @@ def test_a_tick_makes_candidates_on_so_many_nodes_and_nobody_is_asked_before_all
     monkeypatch: pytest.MonkeyPatch, proposes: bool
 ) -> None:
     """Also of an instance that stands by, and before anybody waits: the first plan finds them."""
-    monkeypatch.setattr(victims, "MADE_MOST", 2)
+    monkeypatch.setattr(victims, "MAX_NODES_BUILT", 2)
     made = made_on(monkeypatch)
     cluster = Cluster(*"abcde", gpus=1)
     for number, name in enumerate("abcde"):
@@ -380,7 +380,7 @@ def test_a_tick_makes_candidates_on_so_many_nodes_and_nobody_is_asked_before_all
 def test_a_dry_run_of_one_that_has_not_looked_at_all_nodes_says_so(
     monkeypatch: pytest.MonkeyPatch, cluster: Cluster
 ) -> None:
-    monkeypatch.setattr(victims, "MADE_MOST", 1)
+    monkeypatch.setattr(victims, "MAX_NODES_BUILT", 1)
     answers = [cluster.core.dry_run("team", "high", cluster.now) for _ in range(2)]
     assert [answer.plan is None for answer in answers] == [True, False]
     assert answers[0].sentence == "not all nodes have been looked at yet; ask again in some seconds"
@@ -393,8 +393,8 @@ def test_nodes_whose_pods_have_changed_are_made_anew_in_a_round_as_many_as_a_tic
     for number, name in enumerate("abc"):
         cluster.run(f"low-{name}", name, 0, ran_s=100 - number)
     assert cluster.plans() == []
-    monkeypatch.setattr(victims, "MADE_MOST", 0)
-    monkeypatch.setattr(victims, "RENEWED_MOST", 0)
+    monkeypatch.setattr(victims, "MAX_NODES_BUILT", 0)
+    monkeypatch.setattr(victims, "MAX_NODES_RENEWED", 0)
     for name in "bc":
         cluster.say(m.FactsSeen((Put(object=build.newer(cluster.pods[f"low-{name}"])),)))
     cluster.wait("high")
@@ -463,7 +463,7 @@ def test_idle_ticks_make_anew_what_has_changed(monkeypatch: pytest.MonkeyPatch) 
 def test_where_only_time_has_passed_prices_are_reckoned_anew_on_some_nodes_a_round(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(victims, "RENEWED_MOST", 1)
+    monkeypatch.setattr(victims, "MAX_NODES_RENEWED", 1)
     priced = made_on(monkeypatch)
     cluster = Cluster("a", "b", "c", gpus=1)
     for name in "abc":

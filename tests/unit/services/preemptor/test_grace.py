@@ -8,7 +8,7 @@ import msgspec
 
 from services.preemptor import messages as m
 from services.preemptor.config import Config
-from services.preemptor.proposing import deadline_of
+from services.preemptor.plan_builder import deadline_of
 from shared.contracts.facts import Gone, Put
 from shared.contracts.preemption import Victim
 from shared.model.life import DEFAULT_GRACE_S, STUCK_S
@@ -82,13 +82,13 @@ def test_whoever_has_waited_for_long_waits_for_who_ends_by_now_and_asks_another_
 def test_a_slice_that_is_not_given_back_in_time_is_waited_for_no_more() -> None:
     """Its time begins when the pod is gone, however long anybody has waited for that."""
     cluster = Cluster("a", "b", gpus=1, leaving_s=60)
-    ends = _grace(cluster, "ends", "a", grace_s=600)
+    ending = _grace(cluster, "ends", "a", grace_s=600)
     cluster.run("cheap", "b", 0)
-    _ends(cluster, ends, 600)
+    _ends(cluster, ending, 600)
     cluster.wait("high")
     for _ in range(300):
         assert cluster.victims() == []
-    cluster.say(m.FactsSeen((Gone(object=ends),)))
+    cluster.say(m.FactsSeen((Gone(object=ending),)))
     for _ in range(59):
         assert cluster.victims() == []
     cluster.now += 2
@@ -121,10 +121,10 @@ def test_of_a_plan_that_came_to_nothing_who_still_ends_is_waited_for_before_anyb
 
 def test_who_ends_for_others_is_waited_for_only_for_a_while_where_it_is_not_enough() -> None:
     cluster = Cluster("n", gpus=3, leaving_s=60)
-    ends = _grace(cluster, "ends", "n", 0, grace_s=600)
+    ending = _grace(cluster, "ends", "n", 0, grace_s=600)
     for gpu in (1, 2):
         _grace(cluster, f"v{gpu}", "n", gpu, grace_s=0)
-    _ends(cluster, ends, 600)
+    _ends(cluster, ending, 600)
     cluster.wait("high", gpus=2)
     for _ in range(59):
         assert cluster.victims() == []
@@ -134,10 +134,10 @@ def test_who_ends_for_others_is_waited_for_only_for_a_while_where_it_is_not_enou
 
 def test_a_dry_run_names_what_would_be_planned_without_who_ends_already() -> None:
     cluster = Cluster("n", gpus=3)
-    ends = _grace(cluster, "ends", "n", 0, grace_s=600)
+    ending = _grace(cluster, "ends", "n", 0, grace_s=600)
     for gpu in (1, 2):
         _grace(cluster, f"v{gpu}", "n", gpu, grace_s=0)
-    _ends(cluster, ends, 600)
+    _ends(cluster, ending, 600)
     cluster.wait("high", gpus=2)
     cluster.now += 1
     plan = cluster.core.dry_run("team", "high", cluster.now).plan

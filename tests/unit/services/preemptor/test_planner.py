@@ -244,8 +244,8 @@ def test_pods_of_an_owner_are_immune_after_one_of_them_went_and_longer_each_time
     cluster.run("r0", "n", 0)
     cluster.gone("r0")
     assert again(cluster, "r1") == [["r1"]]
-    (plan_id,) = cluster.core.open
-    plan = cluster.core.open[plan_id].plan
+    (plan_id,) = cluster.core.executions
+    plan = cluster.core.executions[plan_id].plan
     cluster.reserve(plan)
     cluster.evicted(plan)
     cluster.say(m.Ended(plan_id, executed=False))

@@ -10,14 +10,14 @@ import msgspec
 import pytest
 
 from services.preemptor import messages as pm
-from services.preemptor.use import LOST_S, SEEN_FOR_S
+from services.preemptor.memory_use import LOST_S, SEEN_FOR_S
 from shared.contracts.samples import GpuUse, SliceUse, UsageSample
 from shared.model.grant import ContainerGrant, GpuShare, Grant
 from shared.model.kube_object import OwnerReference
 from shared.model.objects import Pod, PodStatus
 from shared.model.suspension import decode_suspension
 from tests.support import build
-from tests.support.preempting import BUDGET, RACK, Together
+from tests.support.preemption_harness import BUDGET, RACK, PreemptionHarness
 from tests.support.sliced_nodes import GPU_MIB
 from tests.unit.services.preemptor.tables import TABLE, Case
 
@@ -82,7 +82,7 @@ def _asks(text: str, count: int = 1) -> dict[str, Any]:
     )
 
 
-def _pod(world: Together, words: _Words, asks: dict[str, Any]) -> Pod:
+def _pod(world: PreemptionHarness, words: _Words, asks: dict[str, Any]) -> Pod:
     notes = asks.pop("annotations", {}) | words.notes
     created = datetime.fromtimestamp(world.wall, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     pod = build.gpu_pod(
@@ -98,7 +98,7 @@ def _pod(world: Together, words: _Words, asks: dict[str, Any]) -> Pod:
     return msgspec.structs.replace(pod, metadata=msgspec.structs.replace(pod.metadata, owner_references=(owner,)))
 
 
-def _run(world: Together, text: str) -> None:
+def _run(world: PreemptionHarness, text: str) -> None:
     place, *rest = text.split()
     found = _RUNS.fullmatch(place)
     assert found is not None, place
@@ -122,11 +122,11 @@ def _run(world: Together, text: str) -> None:
         _seen(world, pod, node, gpus, words.uses_gib * 1024)
     world.grants[grant.grant_id] = grant
     world.ends_at[words.name] = words.ran_s + (words.grace_s or ENDS_IN_S) if words.ending else 1e9
-    world.endings.after_s[words.name] = words.grace_s
+    world.terminations.after_s[words.name] = words.grace_s
     world.appears(pod)
 
 
-def _seen(world: Together, pod: Pod, node: str, gpus: list[int], mib: int) -> None:
+def _seen(world: PreemptionHarness, pod: Pod, node: str, gpus: list[int], mib: int) -> None:
     """By its node, for as long as it takes to be believed, and once more when it is asked."""
     meta = pod.metadata
     use = SliceUse(
@@ -153,7 +153,7 @@ def _each(text: str) -> list[str]:
 def test_before_and_after(case: Case) -> None:
     moves = {"defragmentation_gpu_seconds_per_hour": 10**6, "reclaim_patience": 0} if case.consolidates else {}
     racks = dict(pair.split("=") for pair in case.racks.split()) or None
-    world = Together(
+    world = PreemptionHarness(
         case.nodes,
         least={"kept": case.least} if case.least else None,
         queues=case.queues or None,
@@ -172,7 +172,7 @@ def test_before_and_after(case: Case) -> None:
         world.appears(_pod(world, words, _asks(ask)))
     while world.now < SETTLES_S + max((int(word) for word in _GRACE.findall(case.runs)), default=0):
         world.step()
-    assert sorted(name for _, name, _ in world.evictions) == sorted(case.ends.split())
+    assert sorted(name for _, name, _ in world.evictions) == sorted(case.evicted.split())
     live = {pod.metadata.name: pod for pod in world.live.values()}
     suspension = {
         name: decode_suspension(note).action

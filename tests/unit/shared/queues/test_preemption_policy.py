@@ -57,17 +57,17 @@ class World:
         self.gangs.see(state, 0.0)
         return state
 
-    def refuses(self, takers: list[PodState], givers: list[PodState]) -> str:
+    def refuses(self, beneficiaries: list[PodState], victims: list[PodState]) -> str:
         self.preemption_policy.begin()
-        return self.preemption_policy.refuses(takers, givers)
+        return self.preemption_policy.refuses(beneficiaries, victims)
 
 
 def test_within_its_guarantee_a_queue_takes_from_one_above_its_own() -> None:
     world = World()
     lent = [world.run(f"a-{i}", "a", priority=9) for i in range(4)]
-    taker = world.wait("b", "b")
-    assert world.preemption_policy.may(taker, lent[0])
-    assert world.refuses([taker], [lent[3]]) == ""
+    beneficiary = world.wait("b", "b")
+    assert world.preemption_policy.may_preempt(beneficiary, lent[0])
+    assert world.refuses([beneficiary], [lent[3]]) == ""
 
 
 def test_no_more_than_what_is_above() -> None:
@@ -88,9 +88,9 @@ def test_beyond_guarantees_weights_decide() -> None:
     """Four GPUs that nobody is guaranteed: 3 for a, 1 for b."""
     world = World("queues: [{name: a, weight: 3}, {name: b}]")
     a = [world.run(f"a-{i}", "a") for i in range(4)]
-    taker = world.wait("b-0", "b")
-    assert world.refuses([taker], [a[3]]) == ""
-    two = [taker, world.wait("b-1", "b")]
+    beneficiary = world.wait("b-0", "b")
+    assert world.refuses([beneficiary], [a[3]]) == ""
+    two = [beneficiary, world.wait("b-1", "b")]
     assert world.refuses(two, a[2:]) != ""
 
 
@@ -111,20 +111,20 @@ def test_whoever_stays_within_guarantees_by_policy_gives_nothing_back() -> None:
     )
     firm = world.run("firm", "a", gpus=2, priority=100)
     lent = world.run("lent", "a", gpus=2)
-    taker = world.wait("b", "b", gpus=2)
-    assert not world.preemption_policy.may(taker, firm)
-    assert "gives nothing back" in world.refuses([taker], [firm])
-    assert world.refuses([taker], [lent]) == ""
+    beneficiary = world.wait("b", "b", gpus=2)
+    assert not world.preemption_policy.may_preempt(beneficiary, firm)
+    assert "gives nothing back" in world.refuses([beneficiary], [firm])
+    assert world.refuses([beneficiary], [lent]) == ""
 
 
 def test_of_a_gang_all_go_or_as_many_as_it_can_spare() -> None:
     world = World("queues: [{name: a}, {name: b, guaranteed: {gpus: 4}}]")
     notes = {"kerf.dev/gang": "g", "kerf.dev/gang-size": "3", "kerf.dev/gang-min": "2"}
     gang = [world.run(f"g-{i}", "a", notes=notes) for i in range(3)]
-    taker = world.wait("b", "b")
-    assert world.refuses([taker], gang[2:]) == ""
-    assert world.refuses([taker], gang[1:]).startswith("of gang g fewer than the 2")
-    assert world.refuses([taker], gang) == ""
+    beneficiary = world.wait("b", "b")
+    assert world.refuses([beneficiary], gang[2:]) == ""
+    assert world.refuses([beneficiary], gang[1:]).startswith("of gang g fewer than the 2")
+    assert world.refuses([beneficiary], gang) == ""
 
 
 def test_a_gang_of_which_none_but_the_spare_ones_are_borrowed_keeps_the_others() -> None:
@@ -138,11 +138,11 @@ def test_a_gang_of_which_none_but_the_spare_ones_are_borrowed_keeps_the_others()
 def test_a_limit_counts_what_goes_of_its_own() -> None:
     world = World("queues: [{name: a, limit: {gpus: 1}}, {name: b}]")
     own, others = world.run("a-0", "a"), [world.run(f"b-{i}", "b") for i in range(3)]
-    taker = world.wait("a-1", "a", priority=1)
-    assert world.preemption_policy.may(taker, own)
-    assert not world.preemption_policy.may(taker, others[0])
-    assert world.preemption_policy.keeps_back([taker], [own]) == ""
-    assert "queue a" in world.preemption_policy.keeps_back([taker], [others[0]])
+    beneficiary = world.wait("a-1", "a", priority=1)
+    assert world.preemption_policy.may_preempt(beneficiary, own)
+    assert not world.preemption_policy.may_preempt(beneficiary, others[0])
+    assert world.preemption_policy.quota_exceeded([beneficiary], [own]) == ""
+    assert "queue a" in world.preemption_policy.quota_exceeded([beneficiary], [others[0]])
     assert world.queues.usage is not None
     assert world.queues.usage.gpu_milli(own.uid) == 1000, "asked, and nothing changed"
     assert world.queues.tree is not None
@@ -155,7 +155,7 @@ def test_another_label_on_a_pod_that_runs_moves_it_to_no_other_queue() -> None:
     lent = [world.run(f"a-{i}", "a") for i in range(4)]
     for named in ("nowhere", "b"):
         fled = world._see(build.newer(lent[3].pod, labels={"kerf.dev/queue": named}))
-        assert world.preemption_policy.may(world.wait("b", "b"), fled)
+        assert world.preemption_policy.may_preempt(world.wait("b", "b"), fled)
         assert world.refuses([world.wait("b", "b")], [fled]) == ""
 
 
@@ -166,10 +166,10 @@ def test_whose_turn_it_is() -> None:
         world.run(f"c-{number}", "c")
     waiting = [world.wait("c-more", "c"), world.wait("b", "b", 2), world.wait("a", "a")]
     world.preemption_policy.begin()
-    assert [world.preemption_policy.standing([one]) for one in waiting] == [2, 1, 0]
+    assert [world.preemption_policy.queue_rank([one]) for one in waiting] == [2, 1, 0]
     nobody = World("queues: []")
     nobody.queues.enact(None)
-    assert nobody.preemption_policy.standing([nobody.wait("x", "")]) == 0
+    assert nobody.preemption_policy.queue_rank([nobody.wait("x", "")]) == 0
 
 
 def test_gpus_of_a_node_that_is_gone_are_nobodys_due() -> None:
@@ -178,11 +178,11 @@ def test_gpus_of_a_node_that_is_gone_are_nobodys_due() -> None:
     world.book.apply(Put(object=build.node("gone")))
     world.book.put_inventory(build.inventory("gone", gpus=8))
     mine = world.run("mine", "a", 2)
-    taker = world.wait("taker", "b")
+    beneficiary = world.wait("taker", "b")
     world.queues.look_around()
-    assert "no more than it is due" in world.refuses([taker], [mine])
+    assert "no more than it is due" in world.refuses([beneficiary], [mine])
     world.book.apply(Gone(object=build.node("gone")))
     world.queues.look_around()
     assert world.queues.tree is not None
     assert world.queues.tree.capacity.gpu_milli == 2000
-    assert world.refuses([taker], [mine]) == ""
+    assert world.refuses([beneficiary], [mine]) == ""

@@ -124,7 +124,7 @@ def told(world: World, reason: str) -> list[tuple[str, str, str]]:
 
 def test_who_gains_reads_who_makes_room_how_and_at_what_price() -> None:
     world = Told()
-    ((name, kind, note),) = told(world, "MakingRoom")
+    ((name, kind, note),) = told(world, "PreemptionStarted")
     assert (name, kind) == ("high", "Normal")
     assert (
         note
@@ -137,7 +137,7 @@ def test_of_a_gang_the_first_reads_it_for_all() -> None:
     gang = [high(f"g{i}", annotations={"kerf.dev/gang": "train", "kerf.dev/gang-size": "2"}) for i in range(2)]
     world.waits(*gang)
     assert world.ask(world.plan(world.on("a")[0], world.on("b")[0], to=tuple(gang))).ok
-    ((_, _, note),) = told(world, "MakingRoom")
+    ((_, _, note),) = told(world, "PreemptionStarted")
     assert note.startswith("a place is kept for it and 1 more of its gang, on a, while")
 
 
@@ -147,7 +147,7 @@ def test_a_plan_that_is_given_up_is_told_to_who_waits_and_to_who_ends_for_nothin
     assert world.ask(world.plan("low0", "low1", to=(wants,))).ok
     world.leader.facts(build.newer(world.bound["low0"], deletion_timestamp=time_of(-600)))
     world.leader.send(m.AbandonAsked("plan", "a budget said no"))
-    assert told(world, "NoRoomMade") == [
+    assert told(world, "PreemptionCancelled") == [
         ("high", "Warning", "no place is kept for it any more: a budget said no (plan plan)"),
         ("low0", "Warning", "eviction continues, but plan plan for team/high was cancelled: a budget said no"),
     ]
@@ -157,7 +157,7 @@ def test_who_does_not_wait_any_more_is_told_nothing() -> None:
     world = Told()
     world.leader.gone(high())
     assert world.leader.events(PreemptionAbandoned)
-    assert told(world, "NoRoomMade") == []
+    assert told(world, "PreemptionCancelled") == []
 
 
 def test_each_namespace_that_gains_or_gives_hears_of_a_plan_once() -> None:

@@ -142,7 +142,7 @@ def test_where_the_node_cannot_the_order_is_taken_back() -> None:
     assert (back.suspension, "its page cannot be written" in back.reason) == ("", True)
     (abandoned,) = [c.event for c in only(said, m.Publish) if isinstance(c.event, PreemptionAbandoned)]
     assert "its page cannot be written" in abandoned.reason
-    assert world.leader.core.preemption.open == {}
+    assert world.leader.core.preemption.reservations == {}
 
 
 def test_an_order_that_got_lost_is_said_again() -> None:

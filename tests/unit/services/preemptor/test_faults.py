@@ -1,5 +1,5 @@
-"""As `test_together`, with leaders, agents, feeds and nodes that fail in the middle: all comes to rest, nothing is
-booked twice (which the world asserts itself), nobody is left suspended, and nobody ends again while immune."""
+"""As `test_both_cores`, with leaders, agents, feeds and nodes that fail in the middle: all comes to rest, nothing is booked twice (which
+the world asserts itself), nobody is left suspended, and nobody ends again while immune."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import random
 
 import pytest
 
-from tests.support.preempting import STEP_S
-from tests.support.quiet import until_quiet
-from tests.support.troubled import TROUBLES, Troubled
+from tests.support.fault_harness import FAULTS, FaultHarness
+from tests.support.preemption_harness import STEP_S
+from tests.support.settled import until_settled
 
 IMMUNITY_S, DEADLINE_S = 60.0, 120
 GRACES_S = (0, 0, 20, 200)
@@ -26,36 +26,36 @@ queues:
 """
 
 
-def drawn(seed: int) -> tuple[Troubled, frozenset[str]]:
-    dice = random.Random(seed)
-    nodes = {f"n{i}": dice.choice((1, 2, 4)) for i in range(dice.randint(1, 4))}
-    troubles = frozenset(dice.sample(TROUBLES, dice.randint(1, len(TROUBLES))))
-    queues = dice.choice((None, QUEUES))
-    world = Troubled(
+def drawn(seed: int) -> tuple[FaultHarness, frozenset[str]]:
+    rng = random.Random(seed)
+    nodes = {f"n{i}": rng.choice((1, 2, 4)) for i in range(rng.randint(1, 4))}
+    faults = frozenset(rng.sample(FAULTS, rng.randint(1, len(FAULTS))))
+    queues = rng.choice((None, QUEUES))
+    world = FaultHarness(
         nodes,
-        dice,
-        troubles,
-        least={"a": dice.randint(0, 2), "b": 1},
+        rng,
+        faults,
+        least={"a": rng.randint(0, 2), "b": 1},
         immunity_s=IMMUNITY_S,
         queues=queues,
-        checkpoints=dice.random() < 0.5,
-        gives_back_s=dice.choice((0.5, 3.0, 10.0)),
+        checkpoints=rng.random() < 0.5,
+        gives_back_s=rng.choice((0.5, 3.0, 10.0)),
         deadline_s=DEADLINE_S,
     )
-    for number in range(dice.randint(5, 30)):
-        for _ in range(dice.choice((0, 1, 6, 20, 40))):
+    for number in range(rng.randint(5, 30)):
+        for _ in range(rng.choice((0, 1, 6, 20, 40))):
             world.step(STEP_S)
         members, priority, runs_s = (
-            dice.choice((1, 1, 1, 2, 3)),
-            dice.randint(0, 3),
-            dice.choice((5.0, 60.0, 300.0, 1e9)),
+            rng.choice((1, 1, 1, 2, 3)),
+            rng.randint(0, 3),
+            rng.choice((5.0, 60.0, 300.0, 1e9)),
         )
-        slice_ = (dice.choice((10, 20, 40, 60)), dice.choice((0, 20, 50, 100))) if dice.random() < 0.6 else None
-        grace_s, ends_after = dice.choice(GRACES_S), dice.choice(ENDS_AFTER)
+        slice_ = (rng.choice((10, 20, 40, 60)), rng.choice((0, 20, 50, 100))) if rng.random() < 0.6 else None
+        grace_s, ends_after = rng.choice(GRACES_S), rng.choice(ENDS_AFTER)
         gpus, label, queue = (
-            dice.choice((1, 1, 2)),
-            dice.choice(("", "", "a", "b")),
-            dice.choice("abcd") if queues else "",
+            rng.choice((1, 1, 2)),
+            rng.choice(("", "", "a", "b")),
+            rng.choice("abcd") if queues else "",
         )
         for member in range(members):
             world.arrive(
@@ -71,49 +71,49 @@ def drawn(seed: int) -> tuple[Troubled, frozenset[str]]:
                 grace_s=grace_s,
                 ends_after_s=ends_after * grace_s,
             )
-        world.trouble()
-    return world, troubles
+        world.inject_fault()
+    return world, faults
 
 
-def torn(seed: int) -> Troubled:
+def torn(seed: int) -> FaultHarness:
     """Small pods of which some end soon, and then large ones that only moves make room for."""
-    dice = random.Random(seed)
-    nodes = {f"n{i}": dice.choice((2, 3, 4)) for i in range(dice.randint(2, 4))}
-    troubles = frozenset(dice.sample(TROUBLES, dice.randint(1, len(TROUBLES))))
-    world = Troubled(
+    rng = random.Random(seed)
+    nodes = {f"n{i}": rng.choice((2, 3, 4)) for i in range(rng.randint(2, 4))}
+    faults = frozenset(rng.sample(FAULTS, rng.randint(1, len(FAULTS))))
+    world = FaultHarness(
         nodes,
-        dice,
-        troubles,
+        rng,
+        faults,
         least={"a": 1},
         immunity_s=IMMUNITY_S,
-        gives_back_s=dice.choice((0.5, 3.0, 10.0)),
+        gives_back_s=rng.choice((0.5, 3.0, 10.0)),
         deadline_s=DEADLINE_S,
         defragmentation_gpu_seconds_per_hour=10**6,
-        reclaim_patience=dice.choice((0, 1)),
+        reclaim_patience=rng.choice((0, 1)),
     )
     for number in range(sum(nodes.values())):
-        slice_ = dice.choice((None, (30, 0), (20, 50)))
-        grace_s = dice.choice(GRACES_S)
+        slice_ = rng.choice((None, (30, 0), (20, 50)))
+        grace_s = rng.choice(GRACES_S)
         world.arrive(
-            f"s{number}", priority=0, runs_s=dice.choice((5.0, 1e9)), slice_=slice_, label=dice.choice(("", "", "a")),
-            grace_s=grace_s, ends_after_s=dice.choice(ENDS_AFTER) * grace_s,
+            f"s{number}", priority=0, runs_s=rng.choice((5.0, 1e9)), slice_=slice_, label=rng.choice(("", "", "a")),
+            grace_s=grace_s, ends_after_s=rng.choice(ENDS_AFTER) * grace_s,
         )  # fmt: skip
     for _ in range(20):
         world.step(STEP_S)
-    for number in range(dice.randint(1, 5)):
-        members = dice.choice((1, 1, 2))
+    for number in range(rng.randint(1, 5)):
+        members = rng.choice((1, 1, 2))
         for member in range(members):
             world.arrive(
                 f"p{number}-{member}",
-                priority=dice.choice((0, 0, 1)),
-                gpus=dice.choice((2, 2, 3)),
+                priority=rng.choice((0, 0, 1)),
+                gpus=rng.choice((2, 2, 3)),
                 gang=f"g{number}" if members > 1 else "",
                 size=members,
             )
-        for _ in range(dice.choice((0, 1, 2, 6, 20))):
+        for _ in range(rng.choice((0, 1, 2, 6, 20))):
             world.step(STEP_S)
-            if dice.random() < 0.3:
-                world.trouble()
+            if rng.random() < 0.3:
+                world.inject_fault()
     return world
 
 
@@ -129,10 +129,10 @@ def test_where_equals_move_too(seed: int) -> None:
     judge(torn(seed))
 
 
-def judge(world: Troubled) -> None:
-    until_quiet(world, quiet_s=DEADLINE_S + max(GRACES_S) + 20.0, most_s=3 * 3_600)
-    assert world.core.preemption.open == {}
-    assert world.preemptor.open == {}
+def judge(world: FaultHarness) -> None:
+    until_settled(world, settled_s=DEADLINE_S + max(GRACES_S) + 20.0, max_s=3 * 3_600)
+    assert world.core.preemption.reservations == {}
+    assert world.preemptor.executions == {}
     assert world.core.book.grants.keys() == world.grants.keys()
     for state in world.core.book.pods.values():
         held = world.core.book.grants.get(state.grant_id)

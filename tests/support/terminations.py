@@ -10,11 +10,11 @@ from shared.model.objects import Pod
 from tests.support import build
 
 
-def ends(pod: Pod) -> bool:
+def is_terminating(pod: Pod) -> bool:
     return pod.metadata.deletion_timestamp is not None
 
 
-class Endings:
+class Terminations:
     def __init__(self) -> None:
         self.after_s: dict[str, float] = {}
         """By name, how long a pod takes to end when it is deleted; at once where nothing is said."""
@@ -26,7 +26,7 @@ class Endings:
 
     def begin(self, pod: Pod, now: float, wall: float) -> Pod:
         """As the API server shows it from now on. `now`: by the world's clock; `wall`: seconds since 1970."""
-        if ends(pod):
+        if is_terminating(pod):
             return pod
         grace_s = pod.spec.termination_grace_period_seconds or 0
         by = datetime.fromtimestamp(wall + grace_s, UTC).isoformat()

@@ -22,7 +22,7 @@ _DOES: dict[Action, str] = {
 }
 
 
-def price(plan: Plan) -> str:
+def describe_price(plan: Plan) -> str:
     """What becomes of how many, and what that costs."""
     ends = sum(victim.action in ENDS for victim in plan.victims)
     stays = len(plan.victims) - ends
@@ -37,7 +37,7 @@ def price(plan: Plan) -> str:
     return "; ".join(parts)
 
 
-def gives_way(plan: Plan, most: int = 3) -> str:
+def list_victims(plan: Plan, most: int = 3) -> str:
     """Who gives way, and how; those beyond `most` as a number."""
     others = len(plan.victims) - most
     return ", ".join(map(_victim, plan.victims[:most])) + (f" and {others} more" if others > 0 else "")

@@ -14,12 +14,12 @@ import msgspec
 
 from services.preemptor import messages as m
 from services.preemptor.config import Config
-from services.preemptor.immunity import Immunity
-from services.preemptor.proposing import gives_way, plan_for
-from services.preemptor.waiting import AGAIN_S
+from services.preemptor.pending_pods import AGAIN_S
+from services.preemptor.plan_builder import build_plan_for, victim_of
+from services.preemptor.protection import Protection
 from shared.book.book import Book
+from shared.book.disruption_cost import disruptions_fit, price_of, why_not
 from shared.book.gangs import Gangs
-from shared.book.movable import disruptions_fit, price_of, why_not
 from shared.book.states import PodState
 from shared.contracts.explain import Advice, Move
 from shared.contracts.preemption import Plan
@@ -31,7 +31,7 @@ FAILED_S = 60.0
 _HOUR_S = 3600.0
 
 
-class Way(msgspec.Struct, frozen=True):
+class Option(msgspec.Struct, frozen=True):
     """What an advice comes to on the preemptor's own book."""
 
     members: tuple[PodState, ...]
@@ -41,9 +41,9 @@ class Way(msgspec.Struct, frozen=True):
     to: tuple[str, ...]
 
 
-class Consolidating:
-    def __init__(self, config: Config, book: Book, gangs: Gangs, immunity: Immunity) -> None:
-        self._config, self._book, self._gangs, self._immunity = config, book, gangs, immunity
+class Consolidation:
+    def __init__(self, config: Config, book: Book, gangs: Gangs, protection: Protection) -> None:
+        self._config, self._book, self._gangs, self._protection = config, book, gangs, protection
         self._wanted: dict[str, float] = {}
         """By uid of the first of those for whom there was no way: when placement was last asked about them."""
         self._not_before: dict[str, float] = {}
@@ -53,7 +53,7 @@ class Consolidating:
         self._spent: deque[tuple[float, str, int]] = deque()
         """In the last hour: when, by which plan, and how much, in GPU milliseconds."""
 
-    def no_way(self, members: Sequence[PodState]) -> None:
+    def no_option(self, members: Sequence[PodState]) -> None:
         """Nobody gives way to these."""
         if self._config.defragmentation_gpu_seconds_per_hour:
             self._wanted.setdefault(members[0].uid, -AGAIN_S)
@@ -87,7 +87,7 @@ class Consolidating:
 
     def advised(
         self, advice: Advice | None, planned: Collection[str], promised: Collection[str], now: float
-    ) -> Way | None:
+    ) -> Option | None:
         """What to do by an advice; None where there is nothing to do, or not now. `promised`: uids of who gives way by plans under
         way."""
         self._asking = False
@@ -111,29 +111,31 @@ class Consolidating:
             or not self._within_hourly(going, promised, now)
         ):
             return None
-        way = Way(
+        option = Option(
             tuple(waiting),
             tuple(place.node for place in advice.places),
             tuple(going),
             tuple(move.target for move in advice.moves),
         )
-        return way if self.price_gpu_ms(way, now) <= self.left_gpu_ms(now) else None
+        return option if self.price_gpu_ms(option, now) <= self.left_gpu_ms(now) else None
 
-    def must_wait(self, way: Way, waited_s: float, now: float) -> bool:
+    def must_wait(self, option: Option, waited_s: float, now: float) -> bool:
         """Whether the members have not yet waited, in GPU-seconds, for as much as the moves would have disturbed when their wait
         began: as long as a queue waits for what is due to it."""
         largest_mib = int(self._book.arrays.gpu_total_mib.max(initial=0))
-        asked_milli = sum(ask_of(state, largest_mib).gpu_milli for state in way.members)
-        return waited_s * asked_milli < self._config.reclaim_patience * self.price_gpu_ms(way, now - waited_s)
+        asked_milli = sum(ask_of(state, largest_mib).gpu_milli for state in option.members)
+        return waited_s * asked_milli < self._config.reclaim_patience * self.price_gpu_ms(option, now - waited_s)
 
-    def plan(self, way: Way, plan_id: str, now: float) -> Plan:
+    def plan(self, option: Option, plan_id: str, now: float) -> Plan:
         """The plan of this way. From now on what it disturbs counts."""
         victims = tuple(
-            gives_way(state, "move", price_of(state, self._book, now).price_gpu_ms, to=to)
-            for state, to in zip(way.movers, way.to, strict=True)
+            victim_of(state, "move", price_of(state, self._book, now).price_gpu_ms, to=to)
+            for state, to in zip(option.movers, option.to, strict=True)
         )
-        self._spent.append((now, plan_id, self.price_gpu_ms(way, now)))
-        return plan_for(plan_id, way.members, way.nodes, victims, deadline_s=self._config.deadline_s, consolidates=True)
+        self._spent.append((now, plan_id, self.price_gpu_ms(option, now)))
+        return build_plan_for(
+            plan_id, option.members, option.nodes, victims, deadline_s=self._config.deadline_s, consolidates=True
+        )
 
     def failed(self, plan: Plan, now: float, *, disturbed: bool) -> None:
         """It came to nothing. `disturbed`: some may have moved for it."""
@@ -142,9 +144,9 @@ class Consolidating:
             if not disturbed:
                 self._spent = deque(spent for spent in self._spent if spent[1] != plan.plan_id)
 
-    def price_gpu_ms(self, way: Way, now: float) -> int:
+    def price_gpu_ms(self, option: Option, now: float) -> int:
         """What the moves disturb."""
-        return sum(price_of(state, self._book, now).price_gpu_ms for state in way.movers)
+        return sum(price_of(state, self._book, now).price_gpu_ms for state in option.movers)
 
     def left_gpu_ms(self, now: float) -> int:
         """What moves may disturb until an hour after the first of them."""
@@ -166,24 +168,24 @@ class Consolidating:
         spare = self._gangs.can_spare(state.uid, promised)
         return (
             None
-            if why_not(state, self._book, now, priority=lowest, spare=spare) or self._immunity.spared(state, now)
+            if why_not(state, self._book, now, priority=lowest, spare=spare) or self._protection.spared(state, now)
             else state
         )
 
     def _left_alone(self, now: float) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Pods, and namespaces of whose pods nobody is asked."""
         pods = tuple(
-            uid for uid, state in self._book.pods.items() if state.grant_id and self._immunity.immune(state, now)
+            uid for uid, state in self._book.pods.items() if state.grant_id and self._protection.immune(state, now)
         )
         namespaces = {state.pod.metadata.namespace for state in self._book.pods.values() if state.grant_id}
-        return pods, tuple(sorted(namespace for namespace in namespaces if self._immunity.left(namespace, now) == 0))
+        return pods, tuple(sorted(namespace for namespace in namespaces if self._protection.left(namespace, now) == 0))
 
     def _within_hourly(self, movers: Sequence[PodState], promised: Collection[str], now: float) -> bool:
         """Whether their namespaces may give so many, beside those that are promised."""
         pods = [*movers, *(self._book.pods[uid] for uid in promised if uid in self._book.pods)]
         counts = Counter(state.pod.metadata.namespace for state in pods)
         left = {
-            state.pod.metadata.namespace: self._immunity.left(state.pod.metadata.namespace, now) for state in movers
+            state.pod.metadata.namespace: self._protection.left(state.pod.metadata.namespace, now) for state in movers
         }
         return all(most is None or counts[namespace] <= most for namespace, most in left.items())
 

@@ -14,7 +14,7 @@ from shared.model.objects import PodDisruptionBudget, Volume
 from shared.model.selectors import labels_match
 
 
-class Movable(msgspec.Struct, frozen=True):
+class DisruptionCost(msgspec.Struct, frozen=True):
     """A pod and its price. Cheapest first, of equals who came last, then the smallest."""
 
     price_gpu_ms: int
@@ -42,14 +42,14 @@ def gpu_milli(state: PodState, book: Book) -> int:
     return taken
 
 
-def price_of(state: PodState, book: Book, now: float) -> Movable:
+def price_of(state: PodState, book: Book, now: float) -> DisruptionCost:
     """What moving it disturbs: its GPUs times the run time so far, or times what it says a restart costs."""
     started = started_at(state.pod)
     lost_s = state.life.restart_cost_s
     if lost_s is None:
         lost_s = 0 if started is None else max(0, round(now - started))
     milli = gpu_milli(state, book)
-    return Movable(milli * lost_s, milli, state.uid, state.charged, round(created_at(state.pod) or 0))
+    return DisruptionCost(milli * lost_s, milli, state.uid, state.charged, round(created_at(state.pod) or 0))
 
 
 def why_not(

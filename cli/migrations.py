@@ -12,7 +12,7 @@ from shared.contracts.explain import Move
 _SHOWN = 20
 
 
-def show_moves(title: str, moves: Sequence[Move]) -> None:
+def show_migrations(title: str, moves: Sequence[Move]) -> None:
     if not moves:
         return
     table = Table(box=None, pad_edge=False, header_style="bold", title=title, title_justify="left")

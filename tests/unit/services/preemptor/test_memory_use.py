@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from services.preemptor.actions.shrink import SPARE_LEAST_MIB, Shrink
+from services.preemptor.actions.shrink import MIN_SPARE_MIB, Shrink
 from services.preemptor.candidate import Candidate, Last
-from services.preemptor.use import LOST_S, SEEN_FOR_S, Use
+from services.preemptor.memory_use import LOST_S, SEEN_FOR_S, MemoryUse
 from shared.book.demand import Demand
 from shared.contracts.samples import GpuUse, SliceUse, UsageSample
 from shared.model.grant import GpuShare
@@ -31,7 +31,7 @@ def sample(*counted: int | None) -> UsageSample:
     )
 
 
-def heard(use: Use, *counted: int | None, since: float = 0.0, for_s: float, every_s: float = 10.0) -> float:
+def heard(use: MemoryUse, *counted: int | None, since: float = 0.0, for_s: float, every_s: float = 10.0) -> float:
     now = since
     while now <= since + for_s:
         use.sampled(sample(*counted), now)
@@ -40,44 +40,44 @@ def heard(use: Use, *counted: int | None, since: float = 0.0, for_s: float, ever
 
 
 def test_a_slice_is_believed_after_a_while() -> None:
-    use = Use()
+    use = MemoryUse()
     now = heard(use, 700, 900, for_s=SEEN_FOR_S - 10)
-    assert use.most_mib("a", now) is None
+    assert use.max_used_mib("a", now) is None
     use.sampled(sample(700, 900), now + 10)
-    assert use.most_mib("a", now + 10) == 900
+    assert use.max_used_mib("a", now + 10) == 900
 
 
 def test_the_most_counts_until_it_is_long_ago() -> None:
-    use = Use()
+    use = MemoryUse()
     heard(use, 5000, for_s=0)
     now = heard(use, 700, since=10, for_s=SEEN_FOR_S)
-    assert use.most_mib("a", now) == 5000
+    assert use.max_used_mib("a", now) == 5000
     now = heard(use, 700, since=now + 10, for_s=SEEN_FOR_S)
-    assert use.most_mib("a", now) == 700
+    assert use.max_used_mib("a", now) == 700
 
 
 def test_a_slice_that_was_not_heard_of_lately_is_not_known() -> None:
-    use = Use()
+    use = MemoryUse()
     now = heard(use, 700, for_s=SEEN_FOR_S)
-    assert use.most_mib("a", now + LOST_S + 1) is None
+    assert use.max_used_mib("a", now + LOST_S + 1) is None
     heard(use, 700, since=now + LOST_S + 1, for_s=0)
-    assert use.most_mib("a", now + LOST_S + 1) is None, "it may have been another one meanwhile"
+    assert use.max_used_mib("a", now + LOST_S + 1) is None, "it may have been another one meanwhile"
 
 
 def test_what_nobody_counts_is_not_known() -> None:
-    use = Use()
-    assert use.most_mib("a", heard(use, None, for_s=SEEN_FOR_S)) is None
+    use = MemoryUse()
+    assert use.max_used_mib("a", heard(use, None, for_s=SEEN_FOR_S)) is None
 
 
 def test_whoever_has_gone_is_forgotten() -> None:
-    use = Use()
+    use = MemoryUse()
     now = heard(use, 700, for_s=SEEN_FOR_S)
     use.tick(now + LOST_S + 1)
-    assert use.most_mib("a", now) is None
+    assert use.max_used_mib("a", now) is None
 
 
 @pytest.mark.parametrize(
-    ("uses_mib", "keeps_mib"), [(0, SPARE_LEAST_MIB), (1000, 1000 + SPARE_LEAST_MIB), (10_001, 10_001 + 1001)]
+    ("uses_mib", "keeps_mib"), [(0, MIN_SPARE_MIB), (1000, 1000 + MIN_SPARE_MIB), (10_001, 10_001 + 1001)]
 )
 def test_who_is_shrunk_keeps_something_to_spare(uses_mib: int, keeps_mib: int) -> None:
     shares = tuple(GpuShare(node="n", uuid=f"g{i}", memory_mib=20_000, compute_milli=500) for i in range(2))

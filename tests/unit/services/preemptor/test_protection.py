@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from services.preemptor import messages as m
-from services.preemptor.immunity import Immunity
+from services.preemptor.protection import Protection
 from shared.book.states import PodState
 from shared.contracts.facts import Put
 from shared.model.kube_object import OwnerReference
@@ -23,7 +23,7 @@ def runs(cluster: Cluster, name: str, gpu: int = 0, *, ran_s: int = 0) -> PodSta
 
 def test_its_siblings_may_be_asked_though_one_of_them_has_given_way() -> None:
     """Else one eviction would shut a whole Deployment to everybody more important."""
-    cluster, known = Cluster("n", gpus=3), Immunity(FIRST_S, 0)
+    cluster, known = Cluster("n", gpus=3), Protection(FIRST_S, 0)
     first, sibling = (runs(cluster, f"old-{number}", number, ran_s=3600) for number in range(2))
     known.asked(first, cluster.now)
     known.ended(first.uid, cluster.now)
@@ -38,7 +38,7 @@ def test_its_siblings_may_be_asked_though_one_of_them_has_given_way() -> None:
 
 @pytest.mark.parametrize("generation", [1, 2, 3])
 def test_who_comes_in_the_stead_of_a_successor_is_left_alone_for_twice_as_long(generation: int) -> None:
-    cluster, known = Cluster("n", gpus=1), Immunity(FIRST_S, 0)
+    cluster, known = Cluster("n", gpus=1), Protection(FIRST_S, 0)
     for number in range(generation):
         state = runs(cluster, f"pod-{number}")
         known.asked(state, cluster.now)
@@ -108,7 +108,7 @@ def test_no_plan_asks_for_more_than_a_namespace_may_give() -> None:
 
 
 def test_a_pod_that_got_another_owner_after_it_was_asked_is_remembered_under_both() -> None:
-    cluster, known = Cluster("n", gpus=1), Immunity(FIRST_S, 0)
+    cluster, known = Cluster("n", gpus=1), Protection(FIRST_S, 0)
     state = runs(cluster, "pod")
     known.asked(state, cluster.now)
     other = (OwnerReference(kind="ReplicaSet", name="new", uid="uid-new", controller=True),)

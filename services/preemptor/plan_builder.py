@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from services.preemptor.candidate import Candidate
-from services.preemptor.planner import Way
+from services.preemptor.planner import Option
 from shared.book.book import Book
 from shared.book.states import PodState
 from shared.contracts.preemption import ENDS, Action, Beneficiary, Plan, Victim
 from shared.model.life import grace_s
 
 
-def plan_of(
+def build_plan(
     plan_id: str,
     members: Sequence[PodState],
-    ways: Sequence[Way],
+    options: Sequence[Option],
     elsewhere: Mapping[str, str],
     book: Book,
     *,
@@ -24,13 +24,13 @@ def plan_of(
     """`elsewhere`: nodes on which a place is kept for victims, by uid. `deadline_s`: beside what its victims have to end."""
     victims = tuple(
         _victim(candidate, book.pods[candidate.uid], elsewhere.get(candidate.uid, ""))
-        for way in ways
-        for candidate in way.victims
+        for option in options
+        for candidate in option.victims
     )
-    return plan_for(plan_id, members, [way.node for way in ways], victims, deadline_s=deadline_s)
+    return build_plan_for(plan_id, members, [option.node for option in options], victims, deadline_s=deadline_s)
 
 
-def plan_for(
+def build_plan_for(
     plan_id: str,
     members: Sequence[PodState],
     nodes: Sequence[str],
@@ -63,7 +63,7 @@ def _gains(members: Iterable[PodState], nodes: Iterable[str]) -> tuple[Beneficia
     )
 
 
-def gives_way(
+def victim_of(
     state: PodState, action: Action, price_gpu_ms: int, *, to: str = "", keeps_milli: int = 0, keeps_mib: int = 0
 ) -> Victim:
     """`to`: where a place is kept for it. It keeps so much of each GPU, where it goes on."""
@@ -83,7 +83,7 @@ def gives_way(
 
 
 def _victim(candidate: Candidate, state: PodState, to: str) -> Victim:
-    return gives_way(
+    return victim_of(
         state,
         "move" if to else candidate.action,
         candidate.price_gpu_ms,

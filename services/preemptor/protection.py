@@ -26,7 +26,7 @@ _CLOCKS_S = 5.0
 """The API server's clock may be behind ours by so much: a successor must not look older than the eviction before it."""
 
 
-class Immunity:
+class Protection:
     def __init__(self, first_s: float, evictions_per_hour: int) -> None:
         self._first_s, self._per_hour = first_s, evictions_per_hour
         self._of: dict[str, Spared] = {}
@@ -56,7 +56,7 @@ class Immunity:
 
     def count(self, now: float) -> int:
         """Owners of which pods may be left alone now."""
-        return sum(bool(known.since) and self._calm_at(known) > now for known in self._of.values())
+        return sum(bool(known.since) and self._protected_until(known) > now for known in self._of.values())
 
     def asked(self, state: PodState, now: float) -> None:
         """Its eviction is asked for. Whether it was done is seen by its end, for an answer may be lost, or come after its
@@ -95,10 +95,10 @@ class Immunity:
                 self._of[owner] = msgspec.structs.replace(
                     known, asked={uid: asked for uid, asked in known.asked.items() if uid not in late}
                 )
-            if self.forgotten_at(known) <= now:
+            if self.expires_at(known) <= now:
                 del self._of[owner]
 
-    def remembered(self, record: Spared) -> None:
+    def restore(self, record: Spared) -> None:
         """What whoever works, or worked before, has written. Of two records of an owner the later one stands."""
         known = self._of.get(record.owner)
         if known is None or _newest(record) > _newest(known):
@@ -114,13 +114,13 @@ class Immunity:
         self._changed.clear()
         return found
 
-    def forgotten_at(self, known: Spared) -> float:
+    def expires_at(self, known: Spared) -> float:
         """Seconds since 1970: nothing hangs on the record from then on. Its owners' pods have been left alone for as long again as
         they were promised by then."""
-        calm = self._calm_at(known) + self._for_s(len(known.since) + 1) if known.since else 0.0
+        calm = self._protected_until(known) + self._for_s(len(known.since) + 1) if known.since else 0.0
         return max([calm, *(at + _HOUR_S for at in (*known.ended, *(at for at, _ in known.asked.values())))])
 
-    def _calm_at(self, known: Spared) -> float:
+    def _protected_until(self, known: Spared) -> float:
         """Until when the successors of those that ended last are immune, if they came at once."""
         return max(known.ended, default=0.0) + self._for_s(len(known.since))
 

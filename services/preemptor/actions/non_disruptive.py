@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from services.preemptor.actions.base import GivesUp
+from services.preemptor.actions.base import SuspensionAction
 from services.preemptor.actions.checkpoint import Checkpoint
 from services.preemptor.actions.pause import Pause
 from services.preemptor.actions.shrink import Shrink
 from services.preemptor.actions.throttle import Throttle
 
 
-def allowed(*, shrinks: bool, checkpoints: bool) -> tuple[GivesUp, ...]:
+def allowed(*, shrinks: bool, checkpoints: bool) -> tuple[SuspensionAction, ...]:
     return (Throttle(), Pause(), *((Shrink(),) if shrinks else ()), *((Checkpoint(),) if checkpoints else ()))

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from shared.contracts.commands import Answer, Evict
 from shared.contracts.preemption import ENDS
-from tests.support.preempting import STEP_S, Together
-from tests.support.quiet import until_quiet
+from tests.support.preemption_harness import STEP_S, PreemptionHarness
+from tests.support.settled import until_settled
 
 IMMUNITY_S = 60.0
 QUIET_S = 60.0
@@ -58,7 +58,7 @@ ARRIVALS = st.lists(
 )
 
 
-def drive(world: Together, arrivals: list[Arrival]) -> None:
+def drive(world: PreemptionHarness, arrivals: list[Arrival]) -> None:
     for number, one in enumerate(arrivals):
         for _ in range(round(one.after_s / STEP_S)):
             world.step()
@@ -82,10 +82,10 @@ def drive(world: Together, arrivals: list[Arrival]) -> None:
             )
 
 
-def judge(world: Together) -> None:
+def judge(world: PreemptionHarness) -> None:
     """What holds once all is quiet."""
-    assert world.core.preemption.open == {}
-    assert world.preemptor.open == {}
+    assert world.core.preemption.reservations == {}
+    assert world.preemptor.executions == {}
     assert set(world.outcome.values()) == {
         o for o in world.outcome.values() if o == "executed" or o.startswith("abandoned: ")
     }
@@ -129,32 +129,36 @@ def judge(world: Together) -> None:
 def test_whatever_comes_it_comes_to_rest_and_nobody_has_lost_for_nothing(
     nodes: list[int], arrivals: list[Arrival], least: int
 ) -> None:
-    world = Together({f"n{i}": gpus for i, gpus in enumerate(nodes)}, least={"a": least, "b": 1}, immunity_s=IMMUNITY_S)
+    world = PreemptionHarness(
+        {f"n{i}": gpus for i, gpus in enumerate(nodes)}, least={"a": least, "b": 1}, immunity_s=IMMUNITY_S
+    )
     drive(world, arrivals)
-    until_quiet(world, quiet_s=QUIET_S, most_s=2 * 3_600)
+    until_settled(world, settled_s=QUIET_S, max_s=2 * 3_600)
     judge(world)
 
 
 @pytest.mark.parametrize("seed", range(30))
 def test_gangs_that_must_be_in_one_rack_are_served_and_none_is_split(seed: int) -> None:
     """Splits would be seen at each Binding."""
-    dice = random.Random(seed)
-    nodes = {f"n{i}": dice.randint(1, 3) for i in range(dice.randint(2, 5))}
+    rng = random.Random(seed)
+    nodes = {f"n{i}": rng.randint(1, 3) for i in range(rng.randint(2, 5))}
     arrivals = [
         Arrival(
-            after_s=dice.choice((0.0, 0.5, 3.0, 20.0)),
-            priority=dice.randint(0, 3),
-            gpus=dice.randint(1, 2),
-            members=dice.choice((1, 2, 3)),
-            runs_s=dice.choice((5.0, 60.0, 1e9)),
-            label=dice.choice(("", "", "", "a")),
-            one_rack=dice.random() < 0.8,
+            after_s=rng.choice((0.0, 0.5, 3.0, 20.0)),
+            priority=rng.randint(0, 3),
+            gpus=rng.randint(1, 2),
+            members=rng.choice((1, 2, 3)),
+            runs_s=rng.choice((5.0, 60.0, 1e9)),
+            label=rng.choice(("", "", "", "a")),
+            one_rack=rng.random() < 0.8,
         )
-        for _ in range(dice.randint(4, 20))
+        for _ in range(rng.randint(4, 20))
     ]
-    world = Together(nodes, racks={name: dice.choice("xyz") for name in nodes}, least={"a": 1}, immunity_s=IMMUNITY_S)
+    world = PreemptionHarness(
+        nodes, racks={name: rng.choice("xyz") for name in nodes}, least={"a": 1}, immunity_s=IMMUNITY_S
+    )
     drive(world, arrivals)
-    until_quiet(world, quiet_s=QUIET_S, most_s=2 * 3_600)
+    until_settled(world, settled_s=QUIET_S, max_s=2 * 3_600)
     judge(world)
 
 
@@ -177,11 +181,11 @@ queues:
 def test_queues_take_back_what_is_theirs_and_come_to_rest(
     nodes: list[int], arrivals: list[Arrival], queues: list[str]
 ) -> None:
-    world = Together(
+    world = PreemptionHarness(
         {f"n{i}": gpus for i, gpus in enumerate(nodes)}, least={"a": 1, "b": 1}, immunity_s=IMMUNITY_S, queues=QUEUES
     )
     drive(world, [msgspec.structs.replace(one, queue=queue) for one, queue in zip(arrivals, queues, strict=False)])
-    until_quiet(world, quiet_s=QUIET_S, most_s=2 * 3_600)
+    until_settled(world, settled_s=QUIET_S, max_s=2 * 3_600)
     judge(world)
 
 
@@ -203,7 +207,7 @@ def test_slices_give_up_what_they_have_and_get_it_back_and_come_to_rest(
     nodes: list[int], arrivals: list[Arrival], slices: list[tuple[int, int]], uses: list[int], checkpoints: bool
 ) -> None:
     """What is booked twice would be seen at each Binding and each order to a node."""
-    world = Together(
+    world = PreemptionHarness(
         {f"n{i}": gpus for i, gpus in enumerate(nodes)}, immunity_s=IMMUNITY_S, checkpoints=checkpoints, shrinks=True
     )
     drive(
@@ -213,7 +217,7 @@ def test_slices_give_up_what_they_have_and_get_it_back_and_come_to_rest(
             for one, slice_, used in zip(arrivals, slices, uses, strict=False)
         ],
     )
-    until_quiet(world, quiet_s=QUIET_S, most_s=2 * 3_600)
+    until_settled(world, settled_s=QUIET_S, max_s=2 * 3_600)
     judge(world)
     for state in world.core.book.pods.values():
         held = world.core.book.grants.get(state.grant_id)
@@ -222,20 +226,20 @@ def test_slices_give_up_what_they_have_and_get_it_back_and_come_to_rest(
         )
 
 
-class Shrinking(Together):
+class Shrinking(PreemptionHarness):
     """Budgets that shrink after a plan was made, and before its evictions are asked for."""
 
-    def __init__(self, dice: random.Random, nodes: dict[str, int], least: dict[str, int]) -> None:
-        self._dice, self._calm = dice, least
+    def __init__(self, rng: random.Random, nodes: dict[str, int], least: dict[str, int]) -> None:
+        self._rng, self._calm = rng, least
         super().__init__(nodes, least=least, immunity_s=IMMUNITY_S)
 
     def step(self, seconds: float = STEP_S) -> None:
-        if self._dice.random() < 0.3:
+        if self._rng.random() < 0.3:
             self._least = dict(self._calm)
         super().step(seconds)
 
     def _evict(self, order: Evict, plan_id: str) -> Answer | None:
-        if self._dice.random() < 0.3:
+        if self._rng.random() < 0.3:
             self._least = dict.fromkeys(self._calm, 1_000)
         return super()._evict(order, plan_id)
 
@@ -244,18 +248,18 @@ def test_nobody_ends_for_a_plan_that_a_budget_of_another_brings_to_nothing() -> 
     """Whoever is under no budget and stands in such a plan goes on."""
     spared = []
     for seed in range(12):
-        dice = random.Random(seed)
-        world = Shrinking(dice, {"n0": 4, "n1": 4}, {"a": 0, "b": 1})
+        rng = random.Random(seed)
+        world = Shrinking(rng, {"n0": 4, "n1": 4}, {"a": 0, "b": 1})
         drive(
             world,
             [
                 Arrival(
-                    after_s=dice.choice((0.0, 1.0, 10.0)),
-                    priority=dice.randint(0, 3),
-                    gpus=dice.choice((1, 1, 2, 4)),
-                    members=dice.choice((1, 1, 2)),
-                    runs_s=dice.choice((60.0, 1e9)),
-                    label=dice.choice(("", "a", "b")),
+                    after_s=rng.choice((0.0, 1.0, 10.0)),
+                    priority=rng.randint(0, 3),
+                    gpus=rng.choice((1, 1, 2, 4)),
+                    members=rng.choice((1, 1, 2)),
+                    runs_s=rng.choice((60.0, 1e9)),
+                    label=rng.choice(("", "a", "b")),
                 )
                 for _ in range(30)
             ],
@@ -277,21 +281,21 @@ def test_nobody_ends_for_a_plan_that_a_budget_of_another_brings_to_nothing() -> 
 @pytest.mark.parametrize("seed", [1, 2])
 def test_a_busy_cluster(seed: int) -> None:
     """A hundred pods and gangs, more than there is room for at once."""
-    dice = random.Random(seed)
+    rng = random.Random(seed)
     arrivals = [
         Arrival(
-            after_s=dice.expovariate(1 / 15),
-            priority=dice.choice((0, 0, 0, 1, 1, 2, 3)),
-            gpus=dice.choice((1, 1, 2, 4)),
-            members=dice.choice((1, 1, 1, 2, 4)),
-            runs_s=dice.expovariate(1 / 400),
-            label=dice.choice(("", "", "a", "b")),
+            after_s=rng.expovariate(1 / 15),
+            priority=rng.choice((0, 0, 0, 1, 1, 2, 3)),
+            gpus=rng.choice((1, 1, 2, 4)),
+            members=rng.choice((1, 1, 1, 2, 4)),
+            runs_s=rng.expovariate(1 / 400),
+            label=rng.choice(("", "", "a", "b")),
         )
         for _ in range(100)
     ]
-    world = Together({f"n{i}": 8 for i in range(4)}, least={"a": 2, "b": 4}, immunity_s=IMMUNITY_S)
+    world = PreemptionHarness({f"n{i}": 8 for i in range(4)}, least={"a": 2, "b": 4}, immunity_s=IMMUNITY_S)
     drive(world, arrivals)
-    until_quiet(world, quiet_s=QUIET_S, most_s=3 * 3_600)
+    until_settled(world, settled_s=QUIET_S, max_s=3 * 3_600)
     judge(world)
     assert len(world.evictions) > 5
     assert max(Counter(name for _, name, _ in world.evictions).values()) < 10

@@ -10,7 +10,7 @@ from shared.queues.preemption_policy import PreemptionPolicy
 def eviction(victim: Victim, plan: Plan, book: Book, preemption_policy: PreemptionPolicy) -> str:
     if plan.consolidates:
         return f"moves to {victim.to} so that {plan.gains} fits (plan {plan.plan_id}); a place is kept for it there"
-    because = preemption_policy.because(book.pods.get(plan.beneficiaries[0].uid), book.pods.get(victim.uid))
+    because = preemption_policy.reason_for(book.pods.get(plan.beneficiaries[0].uid), book.pods.get(victim.uid))
     return f"makes room for {plan.gains}, {because} (plan {plan.plan_id}); {_comes_back(victim, book)}"
 
 

@@ -15,8 +15,8 @@ Place = Callable[[PodState, NodeState, Sequence[Candidate]], tuple[GpuShare, ...
 """The parts of a node's GPUs that the pod would get, were these gone; None where it does not fit."""
 
 
-class Trying(msgspec.Struct, frozen=True):
-    """As `actions.evict.Trying`, beside all that goes already."""
+class Attempt(msgspec.Struct, frozen=True):
+    """As `actions.evict.Attempt`, beside all that goes already."""
 
     place: Place
     candidates: Candidates
@@ -25,7 +25,7 @@ class Trying(msgspec.Struct, frozen=True):
     before: list[Candidate]
     """Who goes anyway, or gives back by itself."""
     gone: list[Candidate]
-    takers: Sequence[PodState]
+    beneficiaries: Sequence[PodState]
 
     def unit(self, candidate: Candidate, with_: Sequence[Candidate] = ()) -> list[Candidate] | None:
         going = {victim.uid for victim in (*self.before, *with_)}
@@ -35,8 +35,8 @@ class Trying(msgspec.Struct, frozen=True):
             else None
         )
 
-    def lets_go(self, victims: Sequence[Candidate]) -> bool:
-        return self.candidates.lets_go([*self.gone, *victims], self.takers)
+    def may_preempt(self, victims: Sequence[Candidate]) -> bool:
+        return self.candidates.may_preempt([*self.gone, *victims], self.beneficiaries)
 
     def fits(self, victims: Sequence[Candidate]) -> tuple[GpuShare, ...] | None:
         return self.place(self.state, self.node, [*self.before, *victims])

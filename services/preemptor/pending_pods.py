@@ -17,12 +17,12 @@ UNUSED_S = 10.0
 """Placement uses room within milliseconds, or is just taking over."""
 
 
-class Waiting(msgspec.Struct):
+class PendingPod(msgspec.Struct):
     since: float
     not_before: float
     excluded: set[str] = set()
     """Nodes that placement would not have it on."""
-    hopes: set[str] = set()
+    expected_capacity: set[str] = set()
     """Nodes on which it counts on room that is there, or is being given back: nobody else does until it is looked at again."""
     offered: dict[str, float] = {}
     """By node: since when there has been room on it, by what we know, and nobody leaving who is waited for."""
@@ -30,7 +30,7 @@ class Waiting(msgspec.Struct):
     """Victims of plans for it that came to nothing, by uid: some may end all the same."""
 
 
-class Waiters(dict[str, Waiting]):
+class PendingPods(dict[str, PendingPod]):
     """By uid."""
 
     def __init__(self, book: Book, gangs: Gangs, patience_s: float) -> None:
@@ -41,7 +41,7 @@ class Waiters(dict[str, Waiting]):
         """What is said of one member holds for all of its gang: they are placed together or not at all."""
         gang = None if uid in self else self._gangs.of(uid)
         for member in (uid, *(() if gang is None else gang.waiting)):
-            self.setdefault(member, Waiting(now, now + self._patience_s))
+            self.setdefault(member, PendingPod(now, now + self._patience_s))
 
     def rejected_before(self, now: float) -> None:
         """By their conditions: placement said so before we listened."""
@@ -86,10 +86,10 @@ class Waiters(dict[str, Waiting]):
         need = 1 if gang is None else gang.need
         return sorted(members, key=_age)[:need] if need <= len(members) else []
 
-    def hoped_for(self, now: float) -> set[str]:
-        return {node for waits in self.values() if waits.not_before > now for node in waits.hopes}
+    def nodes_with_expected_capacity(self, now: float) -> set[str]:
+        return {node for waits in self.values() if waits.not_before > now for node in waits.expected_capacity}
 
-    def shunned_by(self, members: Iterable[PodState]) -> frozenset[str]:
+    def excluded_for(self, members: Iterable[PodState]) -> frozenset[str]:
         return frozenset(node for state in members for node in self[state.uid].excluded)
 
     def waited_s(self, members: Iterable[PodState], now: float) -> float:
@@ -118,17 +118,17 @@ class Waiters(dict[str, Waiting]):
             found |= {node for node, since in waits.offered.items() if now - since >= UNUSED_S}
         return found
 
-    def no_way(self, members: Iterable[PodState], now: float) -> None:
+    def no_option(self, members: Iterable[PodState], now: float) -> None:
         self._rest(members, now + AGAIN_S)
 
-    def counts_on(self, members: Iterable[PodState], nodes: Collection[str], now: float) -> None:
+    def expect_capacity(self, members: Iterable[PodState], nodes: Collection[str], now: float) -> None:
         """There is room for them, or there will be."""
         self._rest(members, now + self._patience_s, nodes)
 
-    def _rest(self, members: Iterable[PodState], until: float, hopes: Collection[str] = ()) -> None:
+    def _rest(self, members: Iterable[PodState], until: float, expected_capacity: Collection[str] = ()) -> None:
         for state in members:
             waits = self[state.uid]
-            waits.not_before, waits.excluded, waits.hopes = until, set(), set(hopes)
+            waits.not_before, waits.excluded, waits.expected_capacity = until, set(), set(expected_capacity)
 
     def again(self, uids: Iterable[str], shun: Collection[str], now: float) -> None:
         """Their plan came to nothing. They are looked at again; at once where other nodes than these may do."""

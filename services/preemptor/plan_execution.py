@@ -13,11 +13,11 @@ from collections.abc import Collection
 import msgspec
 
 from shared.book.book import Book
-from shared.book.movable import budgets_of
+from shared.book.disruption_cost import budgets_of
 from shared.contracts.preemption import ENDS, Plan, Victim
 
 
-class Open(msgspec.Struct):
+class PlanExecution(msgspec.Struct):
     plan: Plan
     since: float
     asked_at: float = 0.0

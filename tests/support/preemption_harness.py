@@ -28,8 +28,8 @@ from shared.model.kube_object import Meta, OwnerReference
 from shared.model.objects import DisruptionBudgetSpec, DisruptionBudgetStatus, Pod, PodDisruptionBudget, PodStatus
 from shared.model.suspension import decode_suspension
 from tests.support import build
-from tests.support.endings import Endings, ends
 from tests.support.sliced_nodes import TEAM, SlicedNodes
+from tests.support.terminations import Terminations, is_terminating
 
 EPOCH_S = 1_800_000_000.0
 STEP_S = 0.5
@@ -39,7 +39,7 @@ BUDGET = "budget"
 RACK = "topology.kubernetes.io/rack"
 
 
-class Together(SlicedNodes):
+class PreemptionHarness(SlicedNodes):
     """`least`: by label, how many of a label's pods a disruption budget wants left. `gives_back_s`: by node, how long after a
     pod's end. `racks`: by node, the value of its label RACK. The budgets' statuses reach Kerf with the next step, as the API server's do a moment late."""
 
@@ -55,7 +55,7 @@ class Together(SlicedNodes):
         """As the bus keeps it."""
         self.evictions: list[tuple[float, str, str]] = []
         """(when, name, plan)"""
-        self.endings = Endings()
+        self.terminations = Terminations()
         self.labels: dict[str, str] = {}
         """By name, the budget's label."""
         self.bound_at: dict[str, list[float]] = defaultdict(list)
@@ -104,7 +104,7 @@ class Together(SlicedNodes):
         owner = OwnerReference(uid=f"owner-{name}", kind="ReplicaSet", name=name, controller=True)
         pod = msgspec.structs.replace(pod, metadata=msgspec.structs.replace(pod.metadata, owner_references=(owner,)))
         self.ends_at[name], self.labels[name] = runs_s, label
-        self.endings.after_s[name] = grace_s if ends_after_s is None else ends_after_s
+        self.terminations.after_s[name] = grace_s if ends_after_s is None else ends_after_s
         self.appears(pod)
 
     def step(self, seconds: float = STEP_S) -> None:
@@ -115,7 +115,7 @@ class Together(SlicedNodes):
                 self.grants.pop(given.grant_id, None)
                 self.suspension.pop(given.grant_id, None)
                 self.send(given)
-        for uid in self.endings.over(self.now):
+        for uid in self.terminations.over(self.now):
             if uid in self.live:
                 self._vanishes(self.live[uid])
         for pod in [
@@ -166,10 +166,10 @@ class Together(SlicedNodes):
         self.facts(pod)
 
     def deleted(self, pod: Pod) -> None:
-        if self.endings.at_once(pod):
+        if self.terminations.at_once(pod):
             self._vanishes(pod)
         else:
-            self.appears(self.endings.begin(pod, self.now, self.wall))
+            self.appears(self.terminations.begin(pod, self.now, self.wall))
 
     def _vanishes(self, pod: Pod) -> None:
         del self.live[pod.metadata.uid]
@@ -177,7 +177,9 @@ class Together(SlicedNodes):
 
     def _allowed(self) -> dict[str, int]:
         healthy = Counter(
-            pod.metadata.labels.get(BUDGET, "") for pod in self.live.values() if pod.spec.node_name and not ends(pod)
+            pod.metadata.labels.get(BUDGET, "")
+            for pod in self.live.values()
+            if pod.spec.node_name and not is_terminating(pod)
         )
         return {label: max(0, healthy[label] - least) for label, least in self._least.items()}
 
@@ -271,9 +273,9 @@ class Together(SlicedNodes):
                     answer for order in command.evictions if (answer := self._evict(order, command.plan_id)) is not None
                 )
                 self.ask(pm.Evicted(command.plan_id, tuple(order.uid for order in command.evictions), answers))
-            case pm.GiveUp():
+            case pm.CancelPlan():
                 self.send(m.AbandonAsked(command.plan_id, command.reason))
-            case pm.Remember():
+            case pm.SaveProtection():
                 self.spared[command.spared.owner] = command.spared
             case pm.AskAdvice():
                 self.ask(pm.Advised(finish(questions.advise_(self.core, command.query, self.wall)).advice))
@@ -324,7 +326,7 @@ class Together(SlicedNodes):
         pod = self.live.get(order.uid)
         if pod is None:
             return Answer(uid=order.uid, outcome="gone")
-        if ends(pod):
+        if is_terminating(pod):
             return None
         label = pod.metadata.labels.get(BUDGET, "")
         if self._allowed().get(label, 1) <= 0:

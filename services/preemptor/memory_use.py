@@ -21,7 +21,7 @@ class _Seen(msgspec.Struct):
     last: float
 
 
-class Use:
+class MemoryUse:
     """By pod. The most of one or two windows of `SEEN_FOR_S`, so that what was given back is seen to be so in time."""
 
     def __init__(self) -> None:
@@ -37,7 +37,7 @@ class Use:
         for uid, mib in used.items():
             self._saw(uid, mib, now)
 
-    def most_mib(self, uid: str, now: float) -> int | None:
+    def max_used_mib(self, uid: str, now: float) -> int | None:
         """The most of one GPU that it has had allocated of late; None where it has not been seen for long enough, or has
         nothing yet: it may be loading."""
         seen = self._of.get(uid)

@@ -1,5 +1,5 @@
-"""Placement and the preemptor over long runs of whatever comes, where equals may be moved. That nobody more important
-moves, and nobody without a booked place, is asserted by the world at each eviction."""
+"""Placement and the preemptor over long runs of whatever comes, where equals may be moved. That nobody more important moves, and
+nobody without a booked place, is asserted by the world at each eviction."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import pytest
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
-from tests.support.preempting import STEP_S, Together
-from tests.support.quiet import until_quiet
-from tests.unit.services.preemptor.test_together import IMMUNITY_S, QUEUES, QUIET_S, Arrival, drive, judge
+from tests.support.preemption_harness import STEP_S, PreemptionHarness
+from tests.support.settled import until_settled
+from tests.unit.services.preemptor.test_both_cores import IMMUNITY_S, QUEUES, QUIET_S, Arrival, drive, judge
 
 HOUR_S = 3_600.0
 BUDGETS = st.sampled_from((60, 600, 10**6))
@@ -21,7 +21,7 @@ BUDGETS = st.sampled_from((60, 600, 10**6))
 PATIENCE = st.sampled_from((0.0, 1.0))
 
 
-def judge_moves(world: Together, most_gpu_seconds: int) -> int:
+def judge_moves(world: PreemptionHarness, most_gpu_seconds: int) -> int:
     """What holds of moves beside all that holds of evictions. Returns how many there were."""
     moves = [(at, name, world.plans[plan]) for at, name, plan in world.evictions if world.plans[plan].consolidates]
     began: dict[str, float] = {}
@@ -89,14 +89,14 @@ def test_who_moves_has_its_place_and_who_it_moves_for_too(
 ) -> None:
     """Whole GPUs and slices, which come together on other GPUs of their nodes too; gangs; beside those that give way by
     priority, or give up compute for a while."""
-    world = Together(
+    world = PreemptionHarness(
         {f"n{i}": gpus for i, gpus in enumerate(nodes)},
         immunity_s=IMMUNITY_S,
         defragmentation_gpu_seconds_per_hour=most,
         reclaim_patience=patience,
     )
     drive(world, torn([*small[: len(small) // 2], *elastic, *small[len(small) // 2 :]], large))
-    until_quiet(world, quiet_s=QUIET_S, most_s=2 * HOUR_S)
+    until_settled(world, settled_s=QUIET_S, max_s=2 * HOUR_S)
     judge(world)
     event("moves" if judge_moves(world, most) else "no moves")
 
@@ -112,9 +112,8 @@ def test_who_moves_has_its_place_and_who_it_moves_for_too(
 def test_queues_and_budgets_are_kept_beside(
     nodes: list[int], small: list[Arrival], large: list[Arrival], queues: list[str], labels: list[str]
 ) -> None:
-    """A disruption budget that changes while a plan is carried out may stop it half way; who has moved by then has its
-    place."""
-    world = Together(
+    """A disruption budget that changes while a plan is carried out may stop it half way; who has moved by then has its place."""
+    world = PreemptionHarness(
         {f"n{i}": gpus for i, gpus in enumerate(nodes)},
         least={"a": 1, "b": 1},
         immunity_s=IMMUNITY_S,
@@ -127,7 +126,7 @@ def test_queues_and_budgets_are_kept_beside(
         for one, queue, label in zip(torn(small, large), queues, labels, strict=False)
     ]
     drive(world, arrivals)
-    until_quiet(world, quiet_s=QUIET_S, most_s=2 * HOUR_S)
+    until_settled(world, settled_s=QUIET_S, max_s=2 * HOUR_S)
     judge(world)
     moved = [(at, name) for at, name, plan in world.evictions if world.plans[plan].consolidates]
     event("moves" if moved else "no moves")
@@ -137,19 +136,19 @@ def test_queues_and_budgets_are_kept_beside(
 @pytest.mark.parametrize("patience", [0.0, 1.0])
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_a_torn_cluster(seed: int, patience: float) -> None:
-    """Small pods fill all nodes, and half of them end. Then large ones find no node with room, and a gang of two
-    neither, until others have moved: nobody in vain, and nobody twice where once would do."""
-    dice = random.Random(seed)
-    small = [Arrival(after_s=0.0, priority=0, runs_s=dice.choice((30.0, 1e9))) for _ in range(32)]
+    """Small pods fill all nodes, and half of them end. Then large ones find no node with room, and a gang of two neither, until
+    others have moved: nobody in vain, and nobody twice where once would do."""
+    rng = random.Random(seed)
+    small = [Arrival(after_s=0.0, priority=0, runs_s=rng.choice((30.0, 1e9))) for _ in range(32)]
     large = [Arrival(after_s=40.0, priority=0, gpus=4, members=2), Arrival(after_s=5.0, priority=0, gpus=4)]
-    world = Together(
+    world = PreemptionHarness(
         {f"n{i}": 4 for i in range(8)},
         immunity_s=IMMUNITY_S,
         defragmentation_gpu_seconds_per_hour=10**6,
         reclaim_patience=patience,
     )
     drive(world, [*small, *large])
-    until_quiet(world, quiet_s=QUIET_S, most_s=3 * HOUR_S)
+    until_settled(world, settled_s=QUIET_S, max_s=3 * HOUR_S)
     judge(world)
     assert judge_moves(world, 10**6) > 0
     assert world.waits() == []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from services.preemptor import left_alone
+from services.preemptor import ineligible_pods
 from services.preemptor import messages as m
 from shared.contracts.events import PreemptionProposed
 from shared.contracts.facts import Put
@@ -107,7 +107,7 @@ def test_pods_on_nodes_that_would_never_do_are_not_counted() -> None:
 
 
 def test_on_a_large_cluster_it_is_said_that_not_all_were_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(left_alone, "PODS_MOST", 1)
+    monkeypatch.setattr(ineligible_pods, "MAX_PODS", 1)
     cluster = Cluster("n", "other", gpus=1)
     for node in ("n", "other"):
         cluster.run(f"equal-{node}", node, 0, priority=100)

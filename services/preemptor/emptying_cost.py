@@ -14,7 +14,7 @@ _PARTS = 840
 """Of a pod: it can be divided evenly over as many GPUs as a node has."""
 
 
-class Clearing(NamedTuple):
+class EmptyingCost(NamedTuple):
     """What it costs to have nobody on a GPU: of pods that are on several, a part. What they give back there."""
 
     priority: int
@@ -39,12 +39,12 @@ class Clearing(NamedTuple):
         )
 
 
-NOTHING = Clearing(-(1 << 31), 0, 0, 0, 0, Last(("~", "~")), 0, 0)
+NOTHING = EmptyingCost(-(1 << 31), 0, 0, 0, 0, Last(("~", "~")), 0, 0)
 
 
-def clearings(candidates: Iterable[Candidate]) -> dict[str, Clearing]:
+def emptying_costs(candidates: Iterable[Candidate]) -> dict[str, EmptyingCost]:
     """By GPU, of those who may end."""
-    found: dict[str, Clearing] = {}
+    found: dict[str, EmptyingCost] = {}
     for c in candidates:
         if not c.may_end:
             continue
@@ -52,7 +52,7 @@ def clearings(candidates: Iterable[Candidate]) -> dict[str, Clearing]:
         parts = max(1, len(uuids))
         for uuid in uuids:
             have = found.get(uuid, NOTHING)
-            found[uuid] = Clearing(
+            found[uuid] = EmptyingCost(
                 max(have.priority, c.priority),
                 max(have.least_gpu_ms, c.least_gpu_ms),
                 have.price_gpu_ms + c.price_gpu_ms // parts,
@@ -65,7 +65,7 @@ def clearings(candidates: Iterable[Candidate]) -> dict[str, Clearing]:
     return found
 
 
-def emptied(count: int, node: NodeState, clearing: Mapping[str, Clearing]) -> list[Clearing]:
+def emptied(count: int, node: NodeState, clearing: Mapping[str, EmptyingCost]) -> list[EmptyingCost]:
     """What it costs at the least to have nobody on `count` of its GPUs, on as many again, and so on: no so many of its GPUs cost
     less than the first of these, no twice as many less than the first two."""
     gpus = [costs for room in node.gpus if (costs := _cleared(room, clearing)) is not None]
@@ -73,15 +73,15 @@ def emptied(count: int, node: NodeState, clearing: Mapping[str, Clearing]) -> li
     return [_sum(columns, at, at + count) for at in range(0, len(gpus) - count + 1, count)]
 
 
-def least_of(parts: Sequence[Clearing], count: int) -> Clearing | None:
+def min_total(parts: Sequence[EmptyingCost], count: int) -> EmptyingCost | None:
     """No `count` of them cost less. None where there are fewer."""
     return None if len(parts) < count else _sum([sorted(column) for column in zip(*parts, strict=True)], 0, count)
 
 
-def _sum(columns: Sequence[Sequence[Any]], begin: int, end: int) -> Clearing:
+def _sum(columns: Sequence[Sequence[Any]], begin: int, end: int) -> EmptyingCost:
     """Of each figure by itself: the greatest of those of which only the greatest counts."""
     priority, least, price, milli, pods, last, memory, compute = columns
-    return Clearing(
+    return EmptyingCost(
         priority[end - 1],
         least[end - 1],
         sum(price[begin:end]),
@@ -93,7 +93,7 @@ def _sum(columns: Sequence[Sequence[Any]], begin: int, end: int) -> Clearing:
     )
 
 
-def _cleared(room: GpuRoom, clearing: Mapping[str, Clearing]) -> Clearing | None:
+def _cleared(room: GpuRoom, clearing: Mapping[str, EmptyingCost]) -> EmptyingCost | None:
     if not room.usable or room.mig is not None:
         return None
     costs = clearing.get(room.uuid, NOTHING)

@@ -18,20 +18,20 @@ from shared.contracts.facts import Gone, Put
 from shared.contracts.log import TermRecord
 from shared.contracts.node_commands import LiveSlice, NodeSync, NodeSyncAnswer
 from tests.support import build
-from tests.support.endings import ends
 from tests.support.leader import mark_of, with_term
-from tests.support.preempting import Together
+from tests.support.preemption_harness import PreemptionHarness
+from tests.support.terminations import is_terminating
 
-TROUBLES = ("deleted", "leader", "preemptor", "gap", "node", "refuses", "unknown", "late")
+FAULTS = ("deleted", "leader", "preemptor", "gap", "node", "refuses", "unknown", "late")
 LATE_S = 12.0
 """Nodes that have much to do, or whose agent is just starting, do what they are told so much later."""
 
 
-class Troubled(Together):
-    """`troubles`: which of these happen; `dice` decides when."""
+class FaultHarness(PreemptionHarness):
+    """`faults`: which of these happen; `rng` decides when."""
 
-    def __init__(self, nodes: dict[str, int], dice: random.Random, troubles: frozenset[str], **rest: Any) -> None:
-        self._dice, self._troubles, self._gpus = dice, troubles, nodes
+    def __init__(self, nodes: dict[str, int], rng: random.Random, faults: frozenset[str], **rest: Any) -> None:
+        self._rng, self._faults, self._gpus = rng, faults, nodes
         self._gone: set[str] = set()
         self._rejected: set[str] = set()
         self._generation = 1
@@ -39,21 +39,21 @@ class Troubled(Together):
         self._queues: str | None = rest.get("queues")
         super().__init__(nodes, **rest)
 
-    def trouble(self) -> None:
+    def inject_fault(self) -> None:
         """One of them, perhaps."""
-        match self._dice.choice(TROUBLES):
-            case "deleted" if "deleted" in self._troubles and self.live:
-                self.deleted(self.live[self._dice.choice(sorted(self.live))])
-            case "leader" if "leader" in self._troubles:
+        match self._rng.choice(FAULTS):
+            case "deleted" if "deleted" in self._faults and self.live:
+                self.deleted(self.live[self._rng.choice(sorted(self.live))])
+            case "leader" if "leader" in self._faults:
                 self._new_leader()
-            case "preemptor" if "preemptor" in self._troubles:
+            case "preemptor" if "preemptor" in self._faults:
                 self._new_preemptor()
-            case "gap" if "gap" in self._troubles:
+            case "gap" if "gap" in self._faults:
                 facts = self._everything()
                 self.send(m.SnapshotSeen(facts, 0))
                 self.ask(pm.SnapshotSeen(facts))
-            case "node" if "node" in self._troubles and len(self._gpus) > 1:
-                self._node_goes_or_comes(self._dice.choice(sorted(self._gpus)))
+            case "node" if "node" in self._faults and len(self._gpus) > 1:
+                self._node_goes_or_comes(self._rng.choice(sorted(self._gpus)))
 
     def step(self, seconds: float = 0.5) -> None:
         self._nodes = tuple(name for name in self._gpus if name not in self._gone)
@@ -96,7 +96,7 @@ class Troubled(Together):
             if name not in self._gone:
                 self.ask(pm.InventorySeen(self._inventory(name).inventory))
         for known in self.spared.values():
-            self.ask(pm.Remembered(known))
+            self.ask(pm.ProtectionRestored(known))
         self.ask(pm.SnapshotSeen(self._everything()))
         for uid in sorted(self._rejected & self.live.keys()):  # as their conditions say
             self.ask(pm.Rejected(uid))
@@ -111,7 +111,7 @@ class Troubled(Together):
         self.send(m.FactsSeen((Gone(object=build.node(name)),)))
         for pod in [pod for pod in self.live.values() if pod.spec.node_name == name]:
             self._vanishes(pod)
-            if not ends(pod):
+            if not is_terminating(pod):
                 self._again(pod)
         for grant_id in [
             id_
@@ -125,10 +125,10 @@ class Troubled(Together):
     # --- what nodes and the API server answer -------------------------------------------------------------------
 
     def _answers(self, command: m.Command) -> list[m.Input]:
-        if "late" in self._troubles and isinstance(command, m.SendSync | m.SendGrant):
+        if "late" in self._faults and isinstance(command, m.SendSync | m.SendGrant):
             waits = [at for at, other in self._late if _node(other) == _node(command)]
-            if waits or self._dice.random() < 0.1:  # one after the other, as they came
-                self._late.append((waits[0] if waits else self.now + self._dice.random() * LATE_S, command))
+            if waits or self._rng.random() < 0.1:  # one after the other, as they came
+                self._late.append((waits[0] if waits else self.now + self._rng.random() * LATE_S, command))
                 return []
         return self._at_once(command)
 
@@ -142,9 +142,9 @@ class Troubled(Together):
                 return []
             case m.SendGrant() if (
                 command.grant.suspension is not None
-                and "refuses" in self._troubles
+                and "refuses" in self._faults
                 and command.grant.grant.grant_id not in self.suspension
-                and self._dice.random() < 0.4
+                and self._rng.random() < 0.4
             ):
                 return [
                     m.GrantAcknowledged(
@@ -196,8 +196,8 @@ class Troubled(Together):
         )
 
     def _evict(self, order: Evict, plan_id: str) -> Answer | None:
-        if "unknown" in self._troubles and self._dice.random() < 0.3:
-            if self._dice.random() < 0.5:
+        if "unknown" in self._faults and self._rng.random() < 0.3:
+            if self._rng.random() < 0.5:
                 super()._evict(order, plan_id)
             return Answer(uid=order.uid, outcome="unknown")
         return super()._evict(order, plan_id)

@@ -6,27 +6,27 @@ from collections.abc import Callable, Mapping
 
 import msgspec
 
-from services.preemptor.opened import Open
-from services.preemptor.planner import Planner, Way
-from services.preemptor.waiting import Waiters
+from services.preemptor.pending_pods import PendingPods
+from services.preemptor.plan_execution import PlanExecution
+from services.preemptor.planner import Option, Planner
 from shared.book.book import Book
 from shared.book.gangs import Gangs, GangState
 from shared.book.states import PodState
-from shared.contracts.plan_words import price
+from shared.contracts.plan_texts import describe_price
 from shared.contracts.preemption import Plan, PreemptAnswer
 
 PlannerAt = Callable[[float], Planner | None]
 """The round that would be planned now; None where not all nodes have been looked at yet."""
-PlanOf = Callable[[list[PodState], list[Way], Planner], Plan]
+PlanOf = Callable[[list[PodState], list[Option], Planner], Plan]
 
 
-class Answering:
+class DryRun:
     def __init__(
         self,
         book: Book,
         gangs: Gangs,
-        waiting: Waiters,
-        under_way: Mapping[str, Open],
+        waiting: PendingPods,
+        under_way: Mapping[str, PlanExecution],
         *,
         planner: PlannerAt,
         plan: PlanOf,
@@ -59,7 +59,7 @@ class Answering:
             None,
         )
         if under_way is not None:
-            return PreemptAnswer(plan=under_way, sentence=f"{price(under_way)}: this plan is under way")
+            return PreemptAnswer(plan=under_way, sentence=f"{describe_price(under_way)}: this plan is under way")
         if state.refusal or state.request is None:
             return PreemptAnswer(sentence=state.refusal or "nobody is displaced for a pod without GPUs")
         if state.never_preempts:
@@ -87,19 +87,19 @@ class Answering:
         )
 
     def _planned(self, members: list[PodState], planner: Planner) -> PreemptAnswer:
-        ways, excluded = planner.plan(members), planner.in_vain
-        while ways is None and planner.in_vain:
-            ways = planner.plan(members, excluded)
+        options, excluded = planner.plan(members), planner.in_vain
+        while options is None and planner.in_vain:
+            options = planner.plan(members, excluded)
             excluded |= planner.in_vain
-        if ways is None:
+        if options is None:
             return PreemptAnswer(
                 kept=self._left_alone(members),
                 sentence="preempting all eligible pods would not free enough capacity; kerf why says what would help, kerf advise which pods could move",
             )
-        if not any(way.victims for way in ways):
+        if not any(option.victims for option in options):
             return PreemptAnswer(sentence="there is room for it, which placement is about to use")
-        plan = self._plan(members, ways, planner)
-        return PreemptAnswer(plan=plan, sentence=price(plan), alternatives=planner.alternatives)
+        plan = self._plan(members, options, planner)
+        return PreemptAnswer(plan=plan, sentence=describe_price(plan), alternatives=planner.alternatives)
 
 
 def _ungated(state: PodState) -> PodState:
