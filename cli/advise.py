@@ -1,4 +1,4 @@
-"""`kerf advise`: which pods should move to make room, and what that disturbs."""
+"""`kerf advise`: which pods should be migrated so that a pod fits, and what that disturbs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from shared.contracts.queries import AdviseAnswer, AdviseQuery
 
 async def run(args: argparse.Namespace) -> None:
     if sum(map(bool, (args.pod, args.file, args.gpus))) != 1:
-        raise Failure("say for what there should be room: a waiting POD, -f FILE, or --gpus N")
+        raise Failure("name what should fit: a pending POD, -f FILE, or --gpus N")
     namespace, name = pod_name(args.pod, args.namespace)
     query = AdviseQuery(
         namespace=namespace if name else "",
@@ -32,13 +32,15 @@ async def run(args: argparse.Namespace) -> None:
     out.print(advice.sentence, markup=False)
     if args.gpus:
         out.print(
-            f"  groups of {args.gpus} idle GPUs on one node: {advice.places_before} now, {advice.places_after} then"
+            f"  groups of {args.gpus} idle GPUs on one node: "
+            f"{advice.places_before} now, {advice.places_after} afterwards"
         )
-    show_migrations("Moves", advice.moves)
+    show_migrations("Migrations", advice.moves)
     if len(advice.places) > 1:
         out.print(
-            "\nPlaces then: " + ", ".join(f"{place.namespace}/{place.name} on {place.node}" for place in advice.places),
+            "\nPlacement afterwards: "
+            + ", ".join(f"{place.namespace}/{place.name} on {place.node}" for place in advice.places),
             markup=False,
         )
     if advice.kept:
-        out.print("\nLeft alone: " + "; ".join(advice.kept), markup=False)
+        out.print("\nNot migrated: " + "; ".join(advice.kept), markup=False)

@@ -1,4 +1,4 @@
-"""Moves of pods, as a table."""
+"""Shows migrations of pods as a table."""
 
 from __future__ import annotations
 

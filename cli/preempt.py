@@ -1,4 +1,4 @@
-"""`kerf preempt --dry-run POD`: who would give way, and what that costs. Nothing is done."""
+"""`kerf preempt --dry-run POD`: which pods would be preempted, and what that costs. Changes nothing."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ from shared.contracts.preemption import Plan, PreemptAnswer, PreemptQuery
 
 async def run(args: argparse.Namespace) -> None:
     if not args.dry_run:
-        raise Failure("preemption comes by itself, by priority; say --dry-run to see who would give way")
+        raise Failure(
+            "preview only; preemption itself is automatic: use --dry-run to see which pods would be preempted"
+        )
     namespace, name = pod_name(args.pod, args.namespace)
     async with connected(args.nats) as bus:
         answer = await ask(bus, subjects.QUERY_PREEMPT, PreemptQuery(namespace=namespace, name=name), PreemptAnswer)
@@ -23,24 +25,24 @@ async def run(args: argparse.Namespace) -> None:
         return
     out.print(f"{namespace}/{name}: {answer.sentence}", markup=False)
     if answer.kept:
-        out.print("\nLeft alone: " + "; ".join(answer.kept), markup=False)
+        out.print("\nNot preempted: " + "; ".join(answer.kept), markup=False)
     if answer.plan is not None:
         _show(answer.plan)
     for other in answer.alternatives:
         least = "at least " if other.at_least else ""
         price = f"{least or 'at '}{other.price_gpu_seconds} GPU-seconds"
         pods = f"{other.victims} pod{'s' if other.victims > 1 else ''}"
-        out.print(f"Or on {', '.join(other.nodes)}: {other.action} of {least}{pods}, {price}", markup=False)
+        out.print(f"Alternative on {', '.join(other.nodes)}: {other.action} {least}{pods}, {price}", markup=False)
 
 
 def _show(plan: Plan) -> None:
     gains = Table(box=None, pad_edge=False, header_style="bold")
-    for column in ("GETS A PLACE", "ON"):
+    for column in ("BENEFICIARY", "NODE"):
         gains.add_column(column)
     for beneficiary in plan.beneficiaries:
         gains.add_row(f"{beneficiary.namespace}/{beneficiary.name}", beneficiary.node)
     losses = Table(box=None, pad_edge=False, header_style="bold")
-    for column in ("GIVES WAY", "BY", "LOST GPU-SECONDS"):
+    for column in ("VICTIM", "ACTION", "LOST GPU-SECONDS"):
         losses.add_column(column)
     for victim in plan.victims:
         losses.add_row(f"{victim.namespace}/{victim.name}", victim.action, str(victim.lost_gpu_seconds))

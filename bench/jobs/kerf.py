@@ -229,7 +229,7 @@ class Kerf(Scheduler):
             case m.AnswerPlan():
                 self._ask(pm.Answered(command.answer))
             case m.Publish() if isinstance(
-                heard := pm.heard(command.event), pm.GrantOver | pm.Ended
+                heard := pm.to_input(command.event), pm.GrantOver | pm.Ended
             ):  # rejections by the line
                 self._ask(heard)
         return []

@@ -110,6 +110,6 @@ class PreemptingWorld(World):
                     self.promised |= {b.name for b in found.plan.beneficiaries}
                     self.kept |= {v.name: f"reserved/{found.plan.plan_id}/{v.uid}" for v in found.plan.victims if v.to}
                 self._ask(pm.Answered(command.answer))
-            case m.Publish() if (heard := pm.heard(command.event)) is not None:
+            case m.Publish() if (heard := pm.to_input(command.event)) is not None:
                 self._ask(heard)
         return super()._answers(command)

@@ -1,1 +1,1 @@
-"""Who should give way, and how gently: it proposes, placement reserves, it executes."""
+"""The preemptor: proposes which pods are preempted and how, and executes plans that placement has reserved."""

@@ -1,4 +1,4 @@
-"""Other ways that the search came by and did not take: with a plan people read what else there was. Pure."""
+"""Records the options that the search found and did not choose, to be shown with the plan. Pure."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from services.preemptor.candidate import Candidate
 from shared.contracts.preemption import Action, Alternative
 
 MAX_ALTERNATIVES = 2
-_ACTION: dict[int, Action] = {hardness: action for action, hardness in SEVERITY.items()}
+_ACTION: dict[int, Action] = {severity: action for action, severity in SEVERITY.items()}
 _Key = tuple[tuple[str, ...], frozenset[str]]
 
 
 class Alternatives:
-    """Of one plan. Nothing is looked at for their sake."""
+    """The alternatives to one plan. No node is examined only to find them."""
 
     def __init__(self) -> None:
         self._seen: dict[_Key, tuple[Bound, Alternative]] = {}
 
-    def option(self, nodes: Collection[str], victims: Collection[Candidate]) -> None:
-        """One that was worked out. Without victims it is none: nobody need give way then."""
+    def add_option(self, nodes: Collection[str], victims: Collection[Candidate]) -> None:
+        """Adds an option whose victims are known. One without victims needs no preemption and is ignored."""
         if victims:
             cost = cost_of(victims, "")[:6]
             price = sum(victim.price_gpu_ms // 1000 for victim in victims)
@@ -29,8 +29,8 @@ class Alternatives:
             )
             self._seen[(known.nodes, frozenset(victim.uid for victim in victims))] = cost, known
 
-    def bound(self, node: str, bound: Bound) -> None:
-        """One that was not tried, for it can cost no less than the way taken."""
+    def add_bound(self, node: str, bound: Bound) -> None:
+        """Adds a node that was not tried because its minimum cost is not below the cost of the chosen option."""
         if bound != FREE:
             known = Alternative(
                 nodes=(node,),
@@ -41,8 +41,8 @@ class Alternatives:
             )
             self._seen[((node,), frozenset())] = bound, known
 
-    def beside(self, nodes: Collection[str], victims: Collection[Candidate]) -> tuple[Alternative, ...]:
-        """The cheapest others than this one."""
+    def other_than(self, nodes: Collection[str], victims: Collection[Candidate]) -> tuple[Alternative, ...]:
+        """Returns the cheapest alternatives to the chosen option, at most `MAX_ALTERNATIVES`."""
         taken: _Key = tuple(sorted(nodes)), frozenset(victim.uid for victim in victims)
         others = [known for key, known in self._seen.items() if key != taken]
         return tuple(known for _, known in sorted(others, key=lambda item: (item[0], item[1].nodes))[:MAX_ALTERNATIVES])

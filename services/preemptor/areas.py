@@ -1,9 +1,8 @@
-"""Where a plan may put its beneficiaries: all nodes, or, for a gang that must be in one domain of a topology level, each domain by
-itself. Pure.
+"""Finds the sets of nodes where a plan may place its beneficiaries. Pure.
 
-What placement would refuse is not planned: one that has begun stays where its members are, and a domain that could not hold all
-of them were it empty is nobody's.
-"""
+An area is all nodes, or, for a gang that must be in one domain of a topology level, one domain. Areas that placement
+would refuse are left out: a gang that has placed members stays in their domain, and a domain that could not hold all
+members if it were empty is no area."""
 
 from __future__ import annotations
 
@@ -30,11 +29,11 @@ _MAX_INSTANCES = 8
 class Area(msgspec.Struct, frozen=True):
     nodes: Sequence[NodeState]
     name: str = ""
-    """The label's value; empty: all nodes."""
+    """The value of the topology label; empty for all nodes."""
 
 
 class Areas:
-    """Of one round, on a book that stands still."""
+    """The areas of one planning round, during which the book does not change."""
 
     def __init__(self, book: Book, gangs: Gangs) -> None:
         self._book, self._gangs = book, gangs
@@ -42,7 +41,7 @@ class Areas:
         self._by_label: dict[str, dict[str, list[NodeState]]] = {}
 
     def of(self, members: Sequence[PodState], closed: Container[str] = ()) -> list[Area]:
-        """Those that could hold all of the members if nobody else were there. `closed`: nodes on which nothing is planned."""
+        """Returns the areas that could hold all members if they were empty. `closed`: nodes that are left out."""
         gang = self._gangs.of(members[0].uid)
         if gang is None or not gang.required:
             return [Area(self._nodes)]
@@ -62,7 +61,7 @@ class Areas:
         return self._by_label[label]
 
     def _holds(self, area: Area, members: Sequence[PodState], closed: Container[str]) -> bool:
-        """Members that ask for the same are counted together; those who ask for something else are as if alone."""
+        """Whether the area could hold the members. Groups with different requests are checked independently."""
         return all(
             _holds(area, kind[0].request, len(kind), closed) for kind in alike(members) if kind[0].request is not None
         )
@@ -79,7 +78,7 @@ def _holds(area: Area, request: PodRequest, count: int, closed: Container[str]) 
 
 
 def _room_for(request: PodRequest, node: NodeState, inventory: Inventory) -> int:
-    """How many such pods the node's GPUs would hold at most, with nobody on them."""
+    """Returns how many such pods the node's GPUs could hold at most if they were empty."""
     wanted = accepted(request, inventory)
     rooms = [room for room in node.gpus if room.usable and room.uuid in wanted]
     return min((sum(_times(ask, room) for room in rooms) // ask.count for ask in request.asks.values()), default=0)

@@ -1,4 +1,4 @@
-"""One node on which victims are tried for one pod, beside all that goes already. Pure."""
+"""Tries sets of victims for one pod on one node, in addition to the pods that leave anyway. Pure."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ from shared.book.states import NodeState, PodState
 from shared.model.grant import GpuShare
 
 Place = Callable[[PodState, NodeState, Sequence[Candidate]], tuple[GpuShare, ...] | None]
-"""The parts of a node's GPUs that the pod would get, were these gone; None where it does not fit."""
+"""Returns the GPU shares that a pod gets on a node if these candidates are gone; None if it does not fit."""
 
 
 class Attempt(msgspec.Struct, frozen=True):
-    """As `actions.evict.Attempt`, beside all that goes already."""
+    """Implements `actions.evict.Evictions` for one pod on one node."""
 
     place: Place
     candidates: Candidates
     state: PodState
     node: NodeState
     before: list[Candidate]
-    """Who goes anyway, or gives back by itself."""
+    """Candidates that go anyway: victims of this plan, and pods that are already terminating."""
     gone: list[Candidate]
     beneficiaries: Sequence[PodState]
 
-    def unit(self, candidate: Candidate, with_: Sequence[Candidate] = ()) -> list[Candidate] | None:
-        going = {victim.uid for victim in (*self.before, *with_)}
+    def unit(self, candidate: Candidate, others: Sequence[Candidate] = ()) -> list[Candidate] | None:
+        going = {victim.uid for victim in (*self.before, *others)}
         return (
             self.candidates.unit(candidate, going, self.state)
-            if candidate.may_end and candidate.uid not in going
+            if candidate.is_evictable and candidate.uid not in going
             else None
         )
 

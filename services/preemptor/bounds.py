@@ -1,6 +1,6 @@
-"""The least that a way on a node can cost, so that of thousands of nodes few have to be tried. Pure.
+"""Computes lower bounds of what an option on a node costs, so that few of thousands of nodes are tried. Pure.
 
-Never more than what the way costs in the end: a node whose bound is no less than the best way so far need not be tried.
+A bound never exceeds the final cost: a node whose bound is not below the best option so far need not be tried.
 """
 
 from __future__ import annotations
@@ -17,24 +17,26 @@ from shared.contracts.preemption import Action
 from shared.model.request import PodRequest
 
 Bound = tuple[int, int, int, int, int, Last]
-"""As `cost_of`, without the place."""
+"""A cost as `cost_of` returns it, without the place."""
 Cost = tuple[int, int, int, int, int, Last, str]
-SEVERITY: dict[Action, int] = {action: hardness for hardness, action in enumerate(get_args(Action), start=1)}
-NOBODY = -(1 << 31)
+SEVERITY: dict[Action, int] = {action: severity for severity, action in enumerate(get_args(Action), start=1)}
+NO_PRIORITY = -(1 << 31)
 FIRST = Last(("~", "~"))
-"""Sorts before whoever came last."""
-FREE: Bound = (0, NOBODY, 0, 0, 0, FIRST)
+"""Sorts before the newest pod."""
+FREE: Bound = (0, NO_PRIORITY, 0, 0, 0, FIRST)
 
 
 def cost_of(victims: Collection[Candidate], place: str) -> Cost:
-    """The gentlest action, the least important victims, the least lost, the fewest GPUs, the fewest pods; of equals those who
-    came last."""
+    """Returns the cost of a set of victims; less is better, compared element by element.
+
+    The elements: severity of the most severe action, highest priority of a victim, lost work in GPU-ms, GPU milli,
+    number of pods, the oldest victim (newer pods are preempted first), and the place."""
     oldest = max((victim.last for victim in victims), default=FIRST)
     milli = sum(v.gpu_milli for v in victims)
-    hardest = max((SEVERITY[v.action] for v in victims), default=0)
+    severity = max((SEVERITY[v.action] for v in victims), default=0)
     return (
-        hardest,
-        max((v.priority for v in victims), default=NOBODY),
+        severity,
+        max((v.priority for v in victims), default=NO_PRIORITY),
         sum(v.price_gpu_ms for v in victims),
         milli,
         len(victims),
@@ -44,7 +46,7 @@ def cost_of(victims: Collection[Candidate], place: str) -> Cost:
 
 
 class Bounds:
-    """Of one area, for one group: members that ask for the same share one list."""
+    """The bounds of one area for one gang or pod. Members with equal requests share one list."""
 
     def __init__(
         self, candidates: Candidates, area: Sequence[NodeState], name: str = "", *, wait_for_release: bool
@@ -53,17 +55,20 @@ class Bounds:
         self._candidates, self.area, self._wait_for_release = candidates, area, wait_for_release
         self._known: list[tuple[PodRequest | None, object, list[tuple[Bound, NodeState]]]] = []
 
-    def nodes(self, state: PodState, cleared: Collection[str]) -> Iterator[tuple[Bound, NodeState]]:
-        """Those on which it may find a place, the cheapest bound first. `cleared`: where the plan has made room already."""
-        yield from ((FREE, node) for node in self.area if node.name in cleared)
-        yield from ((bound, node) for bound, node in self._sorted(state) if node.name not in cleared)
+    def nodes(self, state: PodState, planned_nodes: Collection[str]) -> Iterator[tuple[Bound, NodeState]]:
+        """Yields the nodes on which the pod may fit, the lowest bound first.
+
+        `planned_nodes`: nodes on which the plan has freed capacity already; they come first.
+        """
+        yield from ((FREE, node) for node in self.area if node.name in planned_nodes)
+        yield from ((bound, node) for bound, node in self._sorted(state) if node.name not in planned_nodes)
 
     def least(self, state: PodState) -> Bound | None:
-        """None where there is no place for it at all."""
+        """Returns the lowest bound of a pod; None if it fits nowhere."""
         return next((bound for bound, _ in self._sorted(state)), None)
 
-    def together(self, members: Sequence[PodState]) -> Bound | None:
-        """What places for all of them can cost at the least; None where there are none."""
+    def least_for_group(self, members: Sequence[PodState]) -> Bound | None:
+        """Returns a lower bound of the cost of placing all members; None if they cannot be placed."""
         found = FREE
         for kind in alike(members):
             bound = self._all_of(kind[0], len(kind))
@@ -73,7 +78,10 @@ class Bounds:
         return found
 
     def _all_of(self, state: PodState, count: int) -> Bound | None:
-        """So many that ask for the same. Those of whole GPUs share none, nor a victim that has only one of them."""
+        """Returns the bound of `count` pods with equal requests.
+
+        Pods that request whole GPUs share no GPU, and no victim that has only one GPU.
+        """
         least, ask = self.least(state), None if state.request is None else state.request.hardest
         if least is None or count == 1 or ask is None or not ask.whole or ask.profile:
             return least
@@ -84,7 +92,7 @@ class Bounds:
             elif any(c.suspends for c in self._candidates.on(node, state)):
                 return least
             else:
-                parts += self._candidates.emptied(ask.count, node)
+                parts += self._candidates.emptying_costs(ask.count, node)
         costs = min_total(parts, count)
         return None if costs is None else (SEVERITY["evict"] if costs.pods else 0, *costs.figures)
 
@@ -106,10 +114,10 @@ class Bounds:
             return None
         suspends = [SEVERITY[c.suspends[0]] for c in candidates if c.suspends]
         if suspends:
-            return min(suspends), NOBODY, 0, 0, 0, FIRST
+            return min(suspends), NO_PRIORITY, 0, 0, 0, FIRST
         ask = None if state.request is None else state.request.hardest
         if ask is not None and ask.whole and not ask.profile:
-            costs = self._candidates.emptied(ask.count, node)
+            costs = self._candidates.emptying_costs(ask.count, node)
             return (SEVERITY["evict"], *costs[0].figures) if costs else None
         first = candidates[0]
         return SEVERITY["evict"], first.priority, first.least_gpu_ms, first.gpu_milli, 1, first.last

@@ -1,4 +1,7 @@
-"""PodDisruptionBudgets, and those of namespaces, as they are now: candidates are made beforehand, and what a budget allows changes with each end. Pure."""
+"""Checks PodDisruptionBudgets and hourly budgets of namespaces at the time of planning. Pure.
+
+Candidates are prepared in advance, but what a budget allows changes with each pod that ends.
+"""
 
 from __future__ import annotations
 
@@ -12,24 +15,24 @@ from shared.model.affinity import LabelSelector
 from shared.model.objects import PodDisruptionBudget
 
 HOURLY = "evictions of this hour"
-"""What stands for a namespace's own budget (`evictions_per_hour`) among the others. No object has that name."""
-Left = Callable[[str], int | None]
-"""How many of a namespace's pods may still be asked to end in this hour; None: any number."""
+"""The name of a namespace's own budget (`evictions_per_hour`) among the others. No object can have it."""
+EvictionsLeft = Callable[[str], int | None]
+"""Returns how many pods of a namespace may still be evicted in this hour; None for no limit."""
 
 
 class Budgets:
-    def __init__(self, book: Book, left: Left) -> None:
+    def __init__(self, book: Book, left: EvictionsLeft) -> None:
         self._book, self._left = book, left
         self._selectors: dict[str, tuple[str, LabelSelector | None]] = {}
-        """By budget: its namespace, and whom it is about, when that was last looked at."""
+        """By budget, its namespace and selector at the last call of `changed_namespaces`."""
         self._of: dict[str, dict[str, int]] = {}
-        """In this round, by uid."""
+        """The budgets of each pod in this round, by uid."""
         self._promised: Counter[str] = Counter()
         self.spent: frozenset[str] = frozenset()
-        """Those that allow nobody to go in this round."""
+        """Budgets that allow no further eviction in this round."""
 
-    def elsewhere(self) -> set[str]:
-        """Namespaces where budgets are about other pods than at the last question."""
+    def changed_namespaces(self) -> set[str]:
+        """Returns the namespaces in which a budget was added, removed or got another selector since the last call."""
         now = {name: (budget.metadata.namespace, budget.spec.selector) for name, budget in self._all().items()}
         before, self._selectors = self._selectors, now
         return {
@@ -39,13 +42,13 @@ class Budgets:
         }
 
     def begin(self, promised: Iterable[str]) -> None:
-        """A round, on a book that stands still. `promised`: uids of pods that go, and that the budgets' statuses do not count yet."""
+        """Starts a planning round. `promised`: uids of victims of plans that the budgets' statuses do not count yet."""
         self._of.clear()
         self._promised = Counter(name for uid in promised if uid in self._book.pods for name in self.of(uid))
         self._spend()
 
     def of(self, uid: str) -> Mapping[str, int]:
-        """The budgets that a pod is under, with what each allows."""
+        """Returns the budgets that select a pod, with the number of disruptions that each allows."""
         if uid not in self._of:
             namespace = self._book.pods[uid].pod.metadata.namespace
             left = self._left(namespace)
@@ -54,7 +57,10 @@ class Budgets:
         return self._of[uid]
 
     def allow_evictions(self, victims: Collection[Candidate]) -> bool:
-        """Whether all of these may end together, after all that were promised before. Those that do not end touch no budget."""
+        """Whether all of these may be evicted, in addition to all that were promised before.
+
+        Victims that are not evicted count against no budget.
+        """
         allowed: dict[str, int] = {}
         wanted: Counter[str] = Counter()
         for victim in victims:

@@ -1,4 +1,4 @@
-"""A pod that could give way, with its price and what it has."""
+"""A pod that could be preempted, with its price and its resources."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from shared.model.suspension import SuspendAction
 
 
 class Last(tuple[str, str]):
-    """What came last sorts first."""
+    """Sorts in descending order: the newest first."""
 
     __slots__ = ()
 
@@ -29,33 +29,33 @@ class Last(tuple[str, str]):
 
 
 class Candidate(msgspec.Struct, frozen=True):
-    """A pod that could give way."""
+    """A pod that could be preempted by one action."""
 
     priority: int
     price_gpu_ms: int
     least_gpu_ms: int
-    """What its going costs at the least, with those who have to go with it."""
+    """The minimum price of its eviction, including gang members that end with it."""
     gpu_milli: int
     last: Last
-    """Creation and name: of pods of one job those with the greater numbers came last."""
+    """Creation timestamp and name: of pods of one job those with the higher numbers are the newest."""
     uid: str
     node: str
     demand: Demand
     shares: tuple[GpuShare, ...]
-    """On its node."""
+    """Its shares of GPUs on its node."""
     budgets: tuple[str, ...] = ()
-    """The PodDisruptionBudgets that it is under."""
+    """The names of the PodDisruptionBudgets that select it."""
     suspends: tuple[SuspendAction, ...] = ()
-    """What it can give up without ending, from gentle to hard."""
-    may_end: bool = True
+    """The actions that it can survive, in order of severity."""
+    is_evictable: bool = True
     uses_mib: int | None = None
-    """The most of one GPU that it has had allocated of late; None where nobody has said so for long enough."""
+    """The maximum that it has recently had allocated on one GPU; None if it has not been observed for long enough."""
     action: Action = "evict"
     keeps_milli: int = 0
     keeps_mib: int = 0
-    """Of each GPU, where it is throttled or shrunk."""
+    """What it keeps of each GPU when it is throttled or shrunk."""
 
     @property
     def cost(self) -> tuple[int, int, int, Last, str]:
-        """The least important first, then the cheapest, then the smallest; of equals who came last."""
+        """The sort key of victims: lowest priority, then cheapest, then smallest, then newest."""
         return self.priority, self.least_gpu_ms, self.gpu_milli, self.last, self.uid

@@ -1,6 +1,6 @@
-"""What the preemptor knows of the cluster: a book of its own, with the gangs and the queues that stand beside it. Pure.
+"""Keeps the preemptor's copy of the cluster state: a book, gangs and queues. Pure.
 
-A copy, and it may be a moment old: nothing here decides, and placement has the last word on every plan.
+The copy may be slightly stale. Nothing here is authoritative: placement checks every plan.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from shared.queues.queues import Queues, policy_text
 
 class Cluster:
     def __init__(self, protection: Protection) -> None:
-        """`protection` is told of each end."""
+        """`protection` is notified of each pod that ends."""
         self.book = Book()
         self.gangs = Gangs(self.book)
         self.queues = Queues(self.book)
         self._protection = protection
         self._policy: str | None = None
-        """The text of the queues in force."""
+        """The text of the queue policy that was read last."""
 
     def apply(self, event: m.Input, now: float) -> None:
-        """An input about the cluster; any other changes nothing."""
+        """Applies an input about the cluster; ignores any other."""
         match event:
             case m.SnapshotSeen():
                 self.book.apply_snapshot(event.facts)
                 self.gangs.start_over(now)
-                self._protection.only(self.book.pods, now)
+                self._protection.end_missing(self.book.pods, now)
                 for state in self.book.pods.values():
                     self._suspend(state)
                 self._read_policy()
@@ -55,7 +55,7 @@ class Cluster:
             case Pod():
                 uid = seen.metadata.uid
                 if uid not in self.book.pods or seen.metadata.deletion_timestamp is not None:
-                    self._protection.ended(uid, now)
+                    self._protection.pod_ended(uid, now)
                 if uid in self.book.pods:
                     self._suspend(self.book.pods[uid])
                     self.gangs.see(self.book.pods[uid], now, able=not self.book.pods[uid].refusal)
@@ -68,13 +68,13 @@ class Cluster:
                 self._read_policy()
 
     def _suspend(self, state: PodState) -> None:
-        """As its annotation says. Placement, which waits for the node's word, has the last one."""
+        """Books a pod's suspension by its annotation. Placement waits for the node's confirmation."""
         held = self.book.grants.get(state.grant_id)
         if held is not None and held.suspension != state.suspension:
             self.book.suspend(held.grant_id, state.suspension)
 
     def _read_policy(self) -> None:
-        """As placement does, which tells people where a text cannot be read: then the last good one is in force."""
+        """Reads the queue policy. An unreadable text leaves the last good one in force; placement reports it."""
         text = policy_text(self.book)
         if text != self._policy:
             self._policy = text

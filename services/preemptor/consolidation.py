@@ -1,9 +1,9 @@
-"""Moves among equals: whom placement is asked for advice about, and which advice becomes a plan. Pure.
+"""Migrates pods of equal priority so that a pending pod fits: asks placement for advice and turns it into a plan. Pure.
 
-Where nobody gives way to those who wait, others may stand in their way who could as well be elsewhere. Placement knows where:
-its advice was tried against every filter. It is carried out as far as the operator lets moves disturb running work
-(`defragmentation_gpu_seconds_per_hour`), and as a plan like any other. One question at a time, and not one after the other.
-"""
+When no pod can be preempted for a pending pod, running pods may occupy its capacity that could run elsewhere.
+Placement knows where: it has tried its advice against every filter. The preemptor executes it as a normal plan, as
+far as the operator lets migrations disturb running work (`defragmentation_gpu_seconds_per_hour`). It asks one
+question at a time, and at most one every `ASK_EVERY_S`."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ from shared.queues.amounts import ask_of
 
 ASK_EVERY_S = 2.0
 FAILED_S = 60.0
-"""Those for whom a plan came to nothing are not asked about again for so long: the same advice would come."""
+"""How long after a cancelled plan its beneficiaries are not asked about again: the advice would be the same."""
 _HOUR_S = 3600.0
 
 
-class Option(msgspec.Struct, frozen=True):
-    """What an advice comes to on the preemptor's own book."""
+class MigrationOption(msgspec.Struct, frozen=True):
+    """An advice of placement, resolved on the preemptor's own book."""
 
     members: tuple[PodState, ...]
     nodes: tuple[str, ...]
-    """Of the members, in their order."""
+    """The node of each member, in the order of `members`."""
     movers: tuple[PodState, ...]
     to: tuple[str, ...]
 
@@ -45,21 +45,25 @@ class Consolidation:
     def __init__(self, config: Config, book: Book, gangs: Gangs, protection: Protection) -> None:
         self._config, self._book, self._gangs, self._protection = config, book, gangs, protection
         self._wanted: dict[str, float] = {}
-        """By uid of the first of those for whom there was no way: when placement was last asked about them."""
+        """By uid of the first of those for which there was no option: when placement was last asked about them."""
         self._not_before: dict[str, float] = {}
-        """By uid of those for whom a plan failed."""
+        """By uid of the beneficiaries of a failed plan: when they may be asked about again."""
         self._asking = False
         self._asked_at = -ASK_EVERY_S
         self._spent: deque[tuple[float, str, int]] = deque()
-        """In the last hour: when, by which plan, and how much, in GPU milliseconds."""
+        """What was disturbed in the last hour: when, by which plan, and how much, in GPU milliseconds."""
 
-    def no_option(self, members: Sequence[PodState]) -> None:
-        """Nobody gives way to these."""
+    def note_no_option(self, members: Sequence[PodState]) -> None:
+        """Records that no pod can be preempted for these members."""
         if self._config.defragmentation_gpu_seconds_per_hour:
             self._wanted.setdefault(members[0].uid, -AGAIN_S)
 
     def ask(self, planned: Collection[str], now: float) -> list[m.Command]:
-        """The next question, if it is time for one: about whom none was asked for longest, the most important of them. `planned`: uids of those for whom a plan is under way."""
+        """Returns the next question to placement, if one is due.
+
+        It is about the pods that were not asked about for longest; of equals those of the highest priority. `planned`:
+        uids of beneficiaries of plans in progress.
+        """
         left_gpu_s = self.left_gpu_ms(now) // 1000
         if self._asking or now - self._asked_at < ASK_EVERY_S or left_gpu_s <= 0 or not self._wanted:
             return []
@@ -83,13 +87,15 @@ class Consolidation:
         self._wanted[state.uid] = self._asked_at = now
         self._asking = True
         meta = state.pod.metadata
-        return [m.AskAdvice(meta.namespace, meta.name, left_gpu_s, *self._left_alone(now))]
+        return [m.AskAdvice(meta.namespace, meta.name, left_gpu_s, *self._exempt(now))]
 
-    def advised(
+    def option_from(
         self, advice: Advice | None, planned: Collection[str], promised: Collection[str], now: float
-    ) -> Option | None:
-        """What to do by an advice; None where there is nothing to do, or not now. `promised`: uids of who gives way by plans under
-        way."""
+    ) -> MigrationOption | None:
+        """Returns what an advice comes to; None if it proposes nothing or does not hold any more.
+
+        `planned`: uids of beneficiaries of plans in progress. `promised`: uids of their victims.
+        """
         self._asking = False
         if advice is None or not advice.moves:
             return None
@@ -102,7 +108,7 @@ class Consolidation:
         if not waiting or len(waiting) < len(members):
             return None
         lowest = min(state.pod.spec.priority for state in waiting)
-        movers = [self._mover(move, lowest, promised, now) for move in advice.moves]
+        movers = [self._migrating_pod(move, lowest, promised, now) for move in advice.moves]
         going = [state for state in movers if state is not None]
         also = [self._book.pods[uid] for uid in promised if uid in self._book.pods]
         if (
@@ -111,7 +117,7 @@ class Consolidation:
             or not self._within_hourly(going, promised, now)
         ):
             return None
-        option = Option(
+        option = MigrationOption(
             tuple(waiting),
             tuple(place.node for place in advice.places),
             tuple(going),
@@ -119,15 +125,18 @@ class Consolidation:
         )
         return option if self.price_gpu_ms(option, now) <= self.left_gpu_ms(now) else None
 
-    def must_wait(self, option: Option, waited_s: float, now: float) -> bool:
-        """Whether the members have not yet waited, in GPU-seconds, for as much as the moves would have disturbed when their wait
-        began: as long as a queue waits for what is due to it."""
+    def must_wait(self, option: MigrationOption, waited_s: float, now: float) -> bool:
+        """Whether the members have not yet waited long enough for the migrations.
+
+        They wait, in GPU-seconds, for `reclaim_patience` times what the migrations would have disturbed when the wait
+        began: as long as a queue waits for its fair share.
+        """
         largest_mib = int(self._book.arrays.gpu_total_mib.max(initial=0))
         asked_milli = sum(ask_of(state, largest_mib).gpu_milli for state in option.members)
         return waited_s * asked_milli < self._config.reclaim_patience * self.price_gpu_ms(option, now - waited_s)
 
-    def plan(self, option: Option, plan_id: str, now: float) -> Plan:
-        """The plan of this way. From now on what it disturbs counts."""
+    def plan(self, option: MigrationOption, plan_id: str, now: float) -> Plan:
+        """Returns the plan of an option. What it disturbs counts against the hourly limit from now on."""
         victims = tuple(
             victim_of(state, "move", price_of(state, self._book, now).price_gpu_ms, to=to)
             for state, to in zip(option.movers, option.to, strict=True)
@@ -138,24 +147,27 @@ class Consolidation:
         )
 
     def failed(self, plan: Plan, now: float, *, disturbed: bool) -> None:
-        """It came to nothing. `disturbed`: some may have moved for it."""
+        """Records that a plan was cancelled. `disturbed`: some pods may have been evicted for it."""
         if plan.consolidates:
             self._not_before |= {beneficiary.uid: now + FAILED_S for beneficiary in plan.beneficiaries}
             if not disturbed:
                 self._spent = deque(spent for spent in self._spent if spent[1] != plan.plan_id)
 
-    def price_gpu_ms(self, option: Option, now: float) -> int:
-        """What the moves disturb."""
+    def price_gpu_ms(self, option: MigrationOption, now: float) -> int:
+        """Returns what the migrations disturb, in GPU milliseconds."""
         return sum(price_of(state, self._book, now).price_gpu_ms for state in option.movers)
 
     def left_gpu_ms(self, now: float) -> int:
-        """What moves may disturb until an hour after the first of them."""
+        """Returns what is left of the hourly limit for migrations, in GPU milliseconds."""
         while self._spent and self._spent[0][0] <= now - _HOUR_S:
             self._spent.popleft()
         return self._config.defragmentation_gpu_seconds_per_hour * 1000 - sum(gpu_ms for _, _, gpu_ms in self._spent)
 
-    def _mover(self, move: Move, lowest: int, promised: Collection[str], now: float) -> PodState | None:
-        """None where it is not as placement saw it, or must not be asked now. Of a gang placement has counted who may go together."""
+    def _migrating_pod(self, move: Move, lowest: int, promised: Collection[str], now: float) -> PodState | None:
+        """Returns the pod to migrate; None if it has changed since placement saw it, or may not be evicted now.
+
+        For gangs, placement has counted how many members may leave together.
+        """
         state = self._by_name(move.namespace, move.name)
         if (
             state is None
@@ -168,24 +180,29 @@ class Consolidation:
         spare = self._gangs.can_spare(state.uid, promised)
         return (
             None
-            if why_not(state, self._book, now, priority=lowest, spare=spare) or self._protection.spared(state, now)
+            if why_not(state, self._book, now, priority=lowest, spare=spare) or self._protection.is_exempt(state, now)
             else state
         )
 
-    def _left_alone(self, now: float) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Pods, and namespaces of whose pods nobody is asked."""
+    def _exempt(self, now: float) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Returns the uids of protected pods, and the namespaces whose hourly budget is spent."""
         pods = tuple(
-            uid for uid, state in self._book.pods.items() if state.grant_id and self._protection.immune(state, now)
+            uid
+            for uid, state in self._book.pods.items()
+            if state.grant_id and self._protection.is_protected(state, now)
         )
         namespaces = {state.pod.metadata.namespace for state in self._book.pods.values() if state.grant_id}
-        return pods, tuple(sorted(namespace for namespace in namespaces if self._protection.left(namespace, now) == 0))
+        return pods, tuple(
+            sorted(namespace for namespace in namespaces if self._protection.evictions_left(namespace, now) == 0)
+        )
 
     def _within_hourly(self, movers: Sequence[PodState], promised: Collection[str], now: float) -> bool:
-        """Whether their namespaces may give so many, beside those that are promised."""
+        """Whether the namespaces' hourly budgets allow these evictions in addition to those that are promised."""
         pods = [*movers, *(self._book.pods[uid] for uid in promised if uid in self._book.pods)]
         counts = Counter(state.pod.metadata.namespace for state in pods)
         left = {
-            state.pod.metadata.namespace: self._protection.left(state.pod.metadata.namespace, now) for state in movers
+            state.pod.metadata.namespace: self._protection.evictions_left(state.pod.metadata.namespace, now)
+            for state in movers
         }
         return all(most is None or counts[namespace] <= most for namespace, most in left.items())
 

@@ -1,7 +1,7 @@
-"""Who waits, who gives way, and what becomes of each plan. `handle(input, now) -> [Command]`; `now` is seconds since 1970.
+"""Plans preemption and executes plans. `handle(input, now) -> [Command]`; `now` is seconds since 1970.
 
-The preemptor has no authority: its book is a copy, and may be a moment old. It proposes; placement reserves or refuses, and
-what is freed is placement's to give. So nothing here can give a GPU twice; the worst is a plan that is refused.
+The preemptor has no authority: its book is a copy and may be slightly stale. It proposes plans; placement reserves or
+refuses them and assigns what is freed. So nothing here can double-book a GPU; at worst a plan is refused.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from services.preemptor.cluster import Cluster
 from services.preemptor.config import Config
 from services.preemptor.consolidation import Consolidation
 from services.preemptor.dry_run import DryRun
-from services.preemptor.ineligible_pods import LeftAlone
+from services.preemptor.ineligible_pods import IneligiblePods
 from services.preemptor.memory_use import MemoryUse
 from services.preemptor.pending_pods import KNOWN_WITHIN_S, PendingPods
 from services.preemptor.plan_builder import build_plan
@@ -34,70 +34,77 @@ from shared.queues.preemption_policy import PreemptionPolicy
 
 ASK_AGAIN_S = 5.0
 MAX_NODES_CHECKED = 30_000
-"""Nodes that are looked at in one tick, some second's work; for one group at least. The others have the next tick: whoever plans for
-longer than a lease loses the lead."""
+"""The maximum of nodes that are examined in one tick, about a second of work; at least one group is planned.
+
+Other groups are planned in the next tick: planning for longer than the leader lease would lose the lead.
+"""
 NODES_PER_MEMBER = 300
-"""A member's victims on one node take about as long to choose as so many nodes to look at."""
+"""Choosing victims for one member on one node takes about as long as examining so many nodes."""
 LOST_S = 60.0
-"""So long after its deadline a plan is over, whatever was heard of it."""
+"""How long after its deadline a plan of which nothing is heard counts as over."""
 
 
 class Core:
     def __init__(self, config: Config, new_id: Callable[[], str]) -> None:
-        """`new_id` gives a plan a name that no other has."""
+        """`new_id` returns a unique plan id."""
         self.config, self._new_id = config, new_id
         self.protection = Protection(config.immunity_s, config.evictions_per_hour)
         self._cluster = Cluster(self.protection)
         self.book, self.gangs = self._cluster.book, self._cluster.gangs
         self._settling: list[tuple[Plan, float]] = []
-        """Executed, with when; the feed has not shown all Bindings yet, and what was freed looks free until then."""
+        """Executed plans, with the time. The feed has not shown all their Bindings, so freed capacity still looks
+        free."""
         self._now = 0.0
         self._leads = True
-        """As of the last tick."""
+        """Whether this instance led at the last tick."""
         self.ready = False
-        """All nodes have been looked at once: before that nobody is asked."""
+        """All nodes have been examined once. No pod is preempted before that."""
         self._listed = False
-        """All pods are known."""
+        """A snapshot has listed all pods."""
         self._memory_use = MemoryUse()
         self._preemption_policy = PreemptionPolicy(self._cluster.queues, self.gangs)
         self._candidates = Candidates(
             self.book,
             self.gangs,
             self._preemption_policy,
-            lambda state: self.protection.spared(state, self._now),
-            left=lambda namespace: self.protection.left(namespace, self._now),
-            gentle=allowed(shrinks=config.shrinks, checkpoints=config.checkpoints),
+            lambda state: self.protection.is_exempt(state, self._now),
+            left=lambda namespace: self.protection.evictions_left(namespace, self._now),
+            non_disruptive=allowed(shrinks=config.shrinks, checkpoints=config.checkpoints),
             uses_mib=lambda uid: self._memory_use.max_used_mib(uid, self._now),
             leaving_s=config.leaving_s,
         )
         self.pending = PendingPods(self.book, self.gangs, config.patience_s)
         self.consolidation = Consolidation(config, self.book, self.gangs, self.protection)
         self.executions: dict[str, PlanExecution] = {}
-        left_alone = LeftAlone(self.book, self.gangs, self._preemption_policy, self.protection)
+        ineligible = IneligiblePods(self.book, self.gangs, self._preemption_policy, self.protection)
         self._dry_run = DryRun(
             self.book,
             self.gangs,
             self.pending,
             self.executions,
-            planner=self._looked,
+            planner=self._ready_planner,
             plan=self._plan,
-            left_alone=lambda members: left_alone.counted(members, self._promised(), self._now),
+            ineligible=lambda members: ineligible.count_by_reason(members, self._promised(), self._now),
         )
 
     def handle(self, event: m.Input, now: float) -> list[m.Command]:
         out = self._handle(event, now)
-        # Protection is persisted before the evictions: a crash in between protects a pod too long instead of evicting it twice.
+        # Protection is persisted before the evictions: a crash in between protects a pod too long instead of evicting
+        # it twice.
         return [
-            *(m.SaveProtection(known, self.protection.expires_at(known) - now) for known in self.protection.changed()),
+            *(
+                m.SaveProtection(known, self.protection.expires_at(known) - now)
+                for known in self.protection.take_changed()
+            ),
             *out,
         ]
 
     def _handle(self, event: m.Input, now: float) -> list[m.Command]:
         match event:
             case m.ProtectionRestored():
-                self.protection.restore(event.spared)
+                self.protection.restore(event.record)
                 if self._listed:
-                    self.protection.only(self.book.pods, now)
+                    self.protection.end_missing(self.book.pods, now)
             case m.SnapshotSeen():
                 self._listed = True
                 self._cluster.apply(event, now)
@@ -127,12 +134,12 @@ class Core:
         self.protection.tick(now)
         self._memory_use.tick(now)
         for late in [one for one in self.executions.values() if one.since + one.plan.deadline_s + LOST_S <= now]:
-            self._ended(m.Ended(late.plan.plan_id, executed=False), now)  # placement's word on its end was lost
+            self._ended(m.Ended(late.plan.plan_id, executed=False), now)  # placement's event about its end was lost
         self.pending.tick(now)
         out: list[m.Command] = [
             self._execute(one, now)
             for one in self.executions.values()
-            if one.executing and one.victims_left and now - one.asked_at >= ASK_AGAIN_S
+            if one.executing and one.victims_left and now - one.requested_at >= ASK_AGAIN_S
         ]
         planned, self._now = self._planned(now), now
         self.ready = self._candidates.tick(now)
@@ -158,8 +165,10 @@ class Core:
         return out
 
     def _planner(self, now: float) -> Planner:
-        """Besides the plans under way: on their nodes nothing else is planned, and budgets count those of their victims whose
-        eviction the API server has not counted yet."""
+        """Returns a planner that takes the plans in progress into account.
+
+        Nothing else is planned on their nodes, and budgets count those of their victims whose eviction the API server
+        has not counted yet."""
         self._now = now
         self._cluster.queues.look_around()
         self._preemption_policy.begin()
@@ -186,17 +195,17 @@ class Core:
         }
 
     def _planned(self, now: float) -> set[str]:
-        return {b.uid for plan in self._plans(now) for b in plan.beneficiaries} | self._awaited()
+        return {b.uid for plan in self._plans(now) for b in plan.beneficiaries} | self._successors()
 
-    def _awaited(self) -> set[str]:
-        """Those who wait in the stead of pods that move: their places are kept."""
+    def _successors(self) -> set[str]:
+        """Returns the uids of pending replacements of migrated pods: capacity is reserved for them."""
         owners = {one.owners[v.uid] for one in self.executions.values() for v in one.plan.victims if v.to}
         return {
             uid for uid in self.pending if owners and uid in self.book.pods and owner_of(self.book.pods[uid]) in owners
         }
 
     def _plans(self, now: float) -> list[Plan]:
-        """Under way, or not settled yet."""
+        """Returns the plans that are in progress or whose Bindings have not all been seen."""
         self._settling = [
             (plan, since)
             for plan, since in self._settling
@@ -212,37 +221,38 @@ class Core:
         options = planner.plan(
             members,
             self.pending.excluded_for(members),
-            waits=lambda ending: self.pending.waits_for(ending, members, self.config.leaving_s, now),
+            should_wait=lambda ending: self.pending.should_wait_for(ending, members, self.config.leaving_s, now),
         )
         if options is None and (
-            planner.in_vain or self._candidates.partial
-        ):  # there may be one where nobody has looked yet
-            self.pending.again([state.uid for state in members], planner.in_vain, now)
+            planner.exhausted or self._candidates.partial
+        ):  # there may be an option on a node that was not examined
+            self.pending.retry([state.uid for state in members], planner.exhausted, now)
             return []
         if options is None:
-            self.pending.no_option(members, now)
-            self.consolidation.no_option(members)
+            self.pending.note_no_option(members, now)
+            self.consolidation.note_no_option(members)
             return []
         if planner.pending_releases or not any(option.victims for option in options):
             nodes = {option.node for option in options}
-            unused = self.pending.unused(
+            unused = self.pending.unused_nodes(
                 members, {node for node in nodes if not self._candidates.leaving(self.book.nodes[node])}, now
             )
             if unused:
-                self.pending.again([state.uid for state in members], unused, now)
+                self.pending.retry([state.uid for state in members], unused, now)
             else:
                 self.pending.expect_capacity(members, nodes, now)
             return []
         if self._must_wait(members, options, now):
-            self.pending.no_option(members, now)
+            self.pending.note_no_option(members, now)
             return []
         plan = self._plan(members, options, planner)
         self.executions[plan.plan_id] = self._execution_of(plan, now)
         return [m.Propose(plan, PreemptionProposed(plan=plan, alternatives=planner.alternatives))]
 
     def _advised(self, event: m.Advised, now: float) -> list[m.Command]:
-        """Moves among equals, where the moment is right; else they are asked about again."""
-        option = self.consolidation.advised(event.advice, self._planned(now), self._promised(), now)
+        """Proposes the migrations that placement advises, if they are allowed now; otherwise placement is asked
+        again."""
+        option = self.consolidation.option_from(event.advice, self._planned(now), self._promised(), now)
         if (
             option is None
             or not self._leads
@@ -259,8 +269,11 @@ class Core:
         return [m.Propose(plan, PreemptionProposed(plan=plan))]
 
     def _must_wait(self, members: list[PodState], options: list[Option], now: float) -> bool:
-        """What others have borrowed by weight is taken back once the takers have waited, in GPU-seconds, for as much as they would
-        have destroyed at the beginning of their wait. A guarantee waits for nobody."""
+        """Whether the beneficiaries have to wait before they reclaim what other queues borrow by weight.
+
+        They wait, in GPU-seconds, for `reclaim_patience` times what preemption would have destroyed at the beginning of
+        their wait. Guarantees are reclaimed at once.
+        """
         victims = [
             self.book.pods[victim.uid] for option in options for victim in option.victims if victim.action == "evict"
         ]
@@ -278,13 +291,18 @@ class Core:
 
     def _plan(self, members: list[PodState], options: list[Option], planner: Planner) -> Plan:
         return build_plan(
-            self._new_id(), members, options, planner.elsewhere(options), self.book, deadline_s=self.config.deadline_s
+            self._new_id(),
+            members,
+            options,
+            planner.migration_targets(options),
+            self.book,
+            deadline_s=self.config.deadline_s,
         )
 
     def dry_run(self, namespace: str, name: str, now: float) -> PreemptAnswer:
         return self._dry_run.dry_run(namespace, name, now)
 
-    def _looked(self, now: float) -> Planner | None:
+    def _ready_planner(self, now: float) -> Planner | None:
         self._now = now
         return self._planner(now) if self._candidates.tick(now) else None
 
@@ -296,23 +314,24 @@ class Core:
             return []
         under_way = event.answer.under_way
         if under_way is not None:
-            # Reserved for who worked before us, or for us in an answer that was lost. It is ours to carry out.
+            # Reserved for an earlier instance, or for this one in an answer that was lost. This instance executes it.
             del self.executions[found.plan.plan_id]
             found = self.executions.setdefault(under_way.plan_id, self._execution_of(under_way, now))
         elif not event.answer.ok:
             del self.executions[found.plan.plan_id]
-            self._wait(found, now, shun=bool(event.answer.reason))
+            self._retry(found, now, excluded=bool(event.answer.reason))
             return []
         found.plan = event.answer.plan or found.plan
         found.begin(self.book)
         return [self._execute(found, now)] if found.victims_left else []
 
     def _execute(self, found: PlanExecution, now: float) -> m.Execute:
-        """Those whose turn it is; saying one twice harms nobody, for its precondition names the pod."""
-        found.asked_at, turn = now, found.turn()
+        """Requests the evictions that are due. Repeating one is harmless, because its precondition names the pod's
+        uid."""
+        found.requested_at, turn = now, found.next_victims()
         for victim in turn:
             if victim.uid in self.book.pods:
-                self.protection.asked(self.book.pods[victim.uid], now)
+                self.protection.eviction_requested(self.book.pods[victim.uid], now)
         return m.Execute(
             found.plan.plan_id,
             tuple(
@@ -320,28 +339,28 @@ class Core:
                     uid=victim.uid,
                     namespace=victim.namespace,
                     name=victim.name,
-                    reason=event_texts.eviction(victim, found.plan, self.book, self._preemption_policy),
+                    reason=event_texts.eviction_reason(victim, found.plan, self.book, self._preemption_policy),
                 )
                 for victim in turn
             ),
         )
 
     def _evicted(self, event: m.Evicted, now: float) -> list[m.Command]:
-        """Evictions that the API server took are done; `answers` names the others."""
+        """Handles the outcome of evictions: the API server accepted all but those that `answers` names otherwise."""
         found = self.executions.get(event.plan_id)
         if found is None:
             return []
         failed = {answer.uid: answer for answer in event.answers if answer.outcome not in ("done", "gone")}
         done = found.victims_left & set(event.asked) - failed.keys()
         for uid in sorted(done):
-            self.protection.ended(uid, now)
-        others = found.taken(done)
+            self.protection.pod_ended(uid, now)
+        others = found.note_accepted(done)
         stuck = next((a for a in failed.values() if a.outcome in ("throttled", "refused", "conflict")), None)
         if stuck is None:
             return [self._execute(found, now)] if others else []
-        # A budget says no, or the pod may not be evicted: this way is closed, and another is looked for.
+        # A budget denies the eviction, or the pod may not be evicted: the plan is cancelled and another one is made.
         del self.executions[event.plan_id]
-        self._wait(found, now, shun=True)
+        self._retry(found, now, excluded=True)
         return [m.CancelPlan(event.plan_id, f"a victim cannot be evicted: {stuck.message or stuck.outcome}")]
 
     def _ended(self, event: m.Ended, now: float) -> None:
@@ -349,15 +368,17 @@ class Core:
         if found is not None and event.executed:
             self._settling.append((found.plan, now))
         elif found is not None:
-            if all(self._wants(b.uid) for b in found.plan.beneficiaries):  # else it is not the victims who could not
+            if all(
+                self._wants(b.uid) for b in found.plan.beneficiaries
+            ):  # otherwise the victims' suspension did not fail
                 self._candidates.note_suspension_failed(
                     [v.uid for v in found.plan.victims if v.action in SUSPEND_ACTIONS], now + self.config.immunity_s
                 )
-            self._wait(found, now, shun=False)
+            self._retry(found, now, excluded=False)
 
-    def _wait(self, failed: PlanExecution, now: float, *, shun: bool) -> None:
+    def _retry(self, failed: PlanExecution, now: float, *, excluded: bool) -> None:
         plan = failed.plan
         self.consolidation.failed(plan, now, disturbed=failed.executing)
         uids = [b.uid for b in plan.beneficiaries]
-        self.pending.in_vain(uids, [victim.uid for victim in plan.victims if victim.action in ENDS])
-        self.pending.again(uids, {b.node for b in plan.beneficiaries} if shun else (), now)
+        self.pending.note_cancelled_victims(uids, [victim.uid for victim in plan.victims if victim.action in ENDS])
+        self.pending.retry(uids, {b.node for b in plan.beneficiaries} if excluded else (), now)

@@ -1,4 +1,4 @@
-"""What would be proposed for a pod if it were its turn now: `kerf preempt --dry-run`. Nothing is done."""
+"""Answers `kerf preempt --dry-run`: what would be proposed for a pod if it were planned now. Changes nothing."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from shared.contracts.plan_texts import describe_price
 from shared.contracts.preemption import Plan, PreemptAnswer
 
 PlannerAt = Callable[[float], Planner | None]
-"""The round that would be planned now; None where not all nodes have been looked at yet."""
+"""Returns a planner for the current state; None if not all nodes have been examined yet."""
 PlanOf = Callable[[list[PodState], list[Option], Planner], Plan]
 
 
@@ -25,60 +25,61 @@ class DryRun:
         self,
         book: Book,
         gangs: Gangs,
-        waiting: PendingPods,
+        pending: PendingPods,
         under_way: Mapping[str, PlanExecution],
         *,
         planner: PlannerAt,
         plan: PlanOf,
-        left_alone: Callable[[list[PodState]], tuple[str, ...]],
+        ineligible: Callable[[list[PodState]], tuple[str, ...]],
     ) -> None:
-        """`under_way`: plans by their id. `left_alone`: why nobody is asked for these, by how many."""
-        self._book, self._gangs, self._waiting, self._under_way = book, gangs, waiting, under_way
-        self._planner, self._plan, self._left_alone = planner, plan, left_alone
+        """`under_way`: plans in progress by id. `ineligible`: returns why no pod is preempted for these, with
+        counts."""
+        self._book, self._gangs, self._pending, self._under_way = book, gangs, pending, under_way
+        self._planner, self._plan, self._ineligible = planner, plan, ineligible
 
     def dry_run(self, namespace: str, name: str, now: float) -> PreemptAnswer:
-        """For this pod, or its gang."""
+        """Returns the plan for this pod or its gang, or a sentence that says why there is none."""
         state = self._book.pods.get(self._book.uid_by_key.get(f"{namespace}/{name}", ""))
         if state is None or not state.ours:
             return PreemptAnswer(
-                error=f"no pod {namespace}/{name} of Kerf's is known; check the name and the namespace (-n)"
+                error=f"Kerf schedules no pod {namespace}/{name}; check the name and the namespace (-n)"
             )
         gates = ", ".join(gate.name for gate in state.pod.spec.scheduling_gates)
         if gates and _ungated(state).wants_place:
             answer = self._of(_ungated(state), now)
             return msgspec.structs.replace(
-                answer, sentence=f"were its scheduling gates ({gates}) gone: {answer.sentence}"
+                answer, sentence=f"without its scheduling gates ({gates}): {answer.sentence}"
             )
         return self._of(state, now)
 
     def _of(self, state: PodState, now: float) -> PreemptAnswer:
         if not state.wants_place:
-            return PreemptAnswer(sentence="it does not wait for a place")
+            return PreemptAnswer(sentence="it is not pending")
         under_way = next(
             (one.plan for one in self._under_way.values() if any(b.uid == state.uid for b in one.plan.beneficiaries)),
             None,
         )
         if under_way is not None:
-            return PreemptAnswer(plan=under_way, sentence=f"{describe_price(under_way)}: this plan is under way")
+            return PreemptAnswer(plan=under_way, sentence=f"{describe_price(under_way)}: this plan is in progress")
         if state.refusal or state.request is None:
-            return PreemptAnswer(sentence=state.refusal or "nobody is displaced for a pod without GPUs")
+            return PreemptAnswer(sentence=state.refusal or "no pod is preempted for a pod without GPUs")
         if state.never_preempts:
             return PreemptAnswer(sentence="its preemptionPolicy is Never")
         gang = self._gangs.of(state.uid)
         members = (
             [state]
             if gang is None
-            else self._waiting.enough(self._members(gang, gated=state is not self._book.pods[state.uid]))
+            else self._pending.oldest_needed(self._members(gang, gated=state is not self._book.pods[state.uid]))
         )
         if gang is not None and not members:
             return PreemptAnswer(sentence=f"its gang {gang.name} has {gang.members} of {gang.minimum} pods")
         planner = self._planner(now)
         if planner is None:
-            return PreemptAnswer(sentence="not all nodes have been looked at yet; ask again in some seconds")
+            return PreemptAnswer(sentence="not all nodes have been examined yet; ask again in a few seconds")
         return self._planned(members, planner)
 
     def _members(self, gang: GangState, *, gated: bool) -> list[PodState]:
-        """Those who wait; with `gated` also those who would, were their gates gone."""
+        """Returns the pending members of a gang; with `gated` also those that only their scheduling gates hold back."""
         states = [self._book.pods[uid] for uid in (gang.known if gated else gang.waiting)]
         return (
             [_ungated(state) for state in states if not state.charged and _ungated(state).wants_place]
@@ -87,23 +88,24 @@ class DryRun:
         )
 
     def _planned(self, members: list[PodState], planner: Planner) -> PreemptAnswer:
-        options, excluded = planner.plan(members), planner.in_vain
-        while options is None and planner.in_vain:
+        options, excluded = planner.plan(members), planner.exhausted
+        while options is None and planner.exhausted:
             options = planner.plan(members, excluded)
-            excluded |= planner.in_vain
+            excluded |= planner.exhausted
         if options is None:
             return PreemptAnswer(
-                kept=self._left_alone(members),
-                sentence="preempting all eligible pods would not free enough capacity; kerf why says what would help, kerf advise which pods could move",
+                kept=self._ineligible(members),
+                sentence="preempting all eligible pods would not free enough capacity; kerf why says what would help, "
+                "kerf advise which pods could be migrated",
             )
         if not any(option.victims for option in options):
-            return PreemptAnswer(sentence="there is room for it, which placement is about to use")
+            return PreemptAnswer(sentence="it fits without preemption; placement is about to place it")
         plan = self._plan(members, options, planner)
         return PreemptAnswer(plan=plan, sentence=describe_price(plan), alternatives=planner.alternatives)
 
 
 def _ungated(state: PodState) -> PodState:
-    """As if its scheduling gates were gone; itself where it has none."""
+    """Returns the pod without its scheduling gates; the same object if it has none."""
     if not state.pod.spec.scheduling_gates:
         return state
     spec = msgspec.structs.replace(state.pod.spec, scheduling_gates=())

@@ -1,4 +1,4 @@
-"""What it costs at the least to have nobody on some of a node's GPUs. Pure."""
+"""Computes what it costs at least to evict all pods from some of a node's GPUs. Pure."""
 
 from __future__ import annotations
 
@@ -11,25 +11,28 @@ from shared.book.states import NodeState
 from shared.model.units import WHOLE_GPU_MILLI
 
 _PARTS = 840
-"""Of a pod: it can be divided evenly over as many GPUs as a node has."""
+"""Parts of a pod: the number divides evenly over as many GPUs as a node has."""
 
 
 class EmptyingCost(NamedTuple):
-    """What it costs to have nobody on a GPU: of pods that are on several, a part. What they give back there."""
+    """The cost of evicting all pods from a GPU, and the capacity that they return there.
+
+    A pod with several GPUs counts in part on each.
+    """
 
     priority: int
     least_gpu_ms: int
     price_gpu_ms: int
     gpu_milli: int
     pods: int
-    """Parts of them, `_PARTS` of each."""
+    """The number of pods times `_PARTS`."""
     last: Last
     memory_mib: int
     compute_milli: int
 
     @property
     def figures(self) -> tuple[int, int, int, int, Last]:
-        """Priority, GPU-ms, GPU milli, pods, and who came last."""
+        """Priority, GPU-ms, GPU milli, pods, and the newest pod."""
         return (
             self.priority,
             max(self.least_gpu_ms, self.price_gpu_ms),
@@ -42,11 +45,11 @@ class EmptyingCost(NamedTuple):
 NOTHING = EmptyingCost(-(1 << 31), 0, 0, 0, 0, Last(("~", "~")), 0, 0)
 
 
-def emptying_costs(candidates: Iterable[Candidate]) -> dict[str, EmptyingCost]:
-    """By GPU, of those who may end."""
+def costs_by_gpu(candidates: Iterable[Candidate]) -> dict[str, EmptyingCost]:
+    """Returns the cost by GPU uuid, counting the candidates that may be evicted."""
     found: dict[str, EmptyingCost] = {}
     for c in candidates:
-        if not c.may_end:
+        if not c.is_evictable:
             continue
         uuids = {share.uuid for share in c.shares}
         parts = max(1, len(uuids))
@@ -65,21 +68,23 @@ def emptying_costs(candidates: Iterable[Candidate]) -> dict[str, EmptyingCost]:
     return found
 
 
-def emptied(count: int, node: NodeState, clearing: Mapping[str, EmptyingCost]) -> list[EmptyingCost]:
-    """What it costs at the least to have nobody on `count` of its GPUs, on as many again, and so on: no so many of its GPUs cost
-    less than the first of these, no twice as many less than the first two."""
-    gpus = [costs for room in node.gpus if (costs := _cleared(room, clearing)) is not None]
+def min_emptying_costs(count: int, node: NodeState, costs_of: Mapping[str, EmptyingCost]) -> list[EmptyingCost]:
+    """Returns the minimum cost of emptying `count` GPUs of a node, then of `count` more, and so on.
+
+    No `count` GPUs cost less than the first element, and no `2 * count` GPUs less than the first two together.
+    """
+    gpus = [costs for room in node.gpus if (costs := _cost_if_emptied(room, costs_of)) is not None]
     columns = [sorted(column) for column in zip(*gpus, strict=True)]
     return [_sum(columns, at, at + count) for at in range(0, len(gpus) - count + 1, count)]
 
 
 def min_total(parts: Sequence[EmptyingCost], count: int) -> EmptyingCost | None:
-    """No `count` of them cost less. None where there are fewer."""
+    """Returns a lower bound of the cost of any `count` of these; None if there are fewer."""
     return None if len(parts) < count else _sum([sorted(column) for column in zip(*parts, strict=True)], 0, count)
 
 
 def _sum(columns: Sequence[Sequence[Any]], begin: int, end: int) -> EmptyingCost:
-    """Of each figure by itself: the greatest of those of which only the greatest counts."""
+    """Combines each figure by itself: the maximum of priority, `least_gpu_ms` and `last`, the sum of the others."""
     priority, least, price, milli, pods, last, memory, compute = columns
     return EmptyingCost(
         priority[end - 1],
@@ -93,10 +98,10 @@ def _sum(columns: Sequence[Sequence[Any]], begin: int, end: int) -> EmptyingCost
     )
 
 
-def _cleared(room: GpuRoom, clearing: Mapping[str, EmptyingCost]) -> EmptyingCost | None:
+def _cost_if_emptied(room: GpuRoom, costs_of: Mapping[str, EmptyingCost]) -> EmptyingCost | None:
     if not room.usable or room.mig is not None:
         return None
-    costs = clearing.get(room.uuid, NOTHING)
+    costs = costs_of.get(room.uuid, NOTHING)
     whole = (
         room.free_mib + costs.memory_mib == room.total_mib and room.free_milli + costs.compute_milli == WHOLE_GPU_MILLI
     )

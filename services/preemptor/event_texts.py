@@ -1,4 +1,4 @@
-"""What people read on each victim of a plan: who came, why, and when it comes back."""
+"""The reason of an eviction as victims' Events show it: which pod preempts it, why, and when it is replaced."""
 
 from __future__ import annotations
 
@@ -7,21 +7,24 @@ from shared.contracts.preemption import Plan, Victim
 from shared.queues.preemption_policy import PreemptionPolicy
 
 
-def eviction(victim: Victim, plan: Plan, book: Book, preemption_policy: PreemptionPolicy) -> str:
+def eviction_reason(victim: Victim, plan: Plan, book: Book, preemption_policy: PreemptionPolicy) -> str:
     if plan.consolidates:
-        return f"moves to {victim.to} so that {plan.gains} fits (plan {plan.plan_id}); a place is kept for it there"
-    because = preemption_policy.reason_for(book.pods.get(plan.beneficiaries[0].uid), book.pods.get(victim.uid))
-    return f"makes room for {plan.gains}, {because} (plan {plan.plan_id}); {_comes_back(victim, book)}"
+        return (
+            f"migrated to {victim.to} so that {plan.gains} fits (plan {plan.plan_id}); "
+            "capacity is reserved for it there"
+        )
+    reason = preemption_policy.reason_for(book.pods.get(plan.beneficiaries[0].uid), book.pods.get(victim.uid))
+    return f"preempted by {plan.gains}, {reason} (plan {plan.plan_id}); {_replacement(victim, book)}"
 
 
-def _comes_back(victim: Victim, book: Book) -> str:
-    """When it does is for the ends of others to say: `kerf when` asks of the pod that waits then."""
+def _replacement(victim: Victim, book: Book) -> str:
+    """Says whether the pod is replaced. When the replacement fits depends on other pods: `kerf when` estimates it."""
     if victim.to:
-        return f"a place is kept for it on {victim.to}"
+        return f"capacity is reserved for it on {victim.to}"
     state = book.pods.get(victim.uid)
     owner = None if state is None else state.controller
     return (
-        "nothing makes it anew"
+        "it has no controller that replaces it"
         if owner is None
-        else f"its {owner.kind} makes it anew, and it comes back when there is room (kerf when)"
+        else f"its {owner.kind} replaces it, and the replacement is placed when it fits (kerf when)"
     )

@@ -1,4 +1,4 @@
-"""Whether a pod fits on a node, as far as a first word goes: what the Node object says, and GPUs with others gone. Pure."""
+"""A fast pre-check whether a pod fits on a node: the Node object, and its GPUs without some pods. Pure."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def assign(state: PodState, node: NodeState, rooms: list[GpuRoom]) -> tuple[GpuS
 
 
 def _instances(ask: GpuAsk, fitting: Sequence[GpuRoom], node: str) -> list[GpuShare]:
-    """As many of one profile as are asked for, or fewer; a GPU may give several."""
+    """Returns the MIG instances that are requested, or as many as fit; one GPU may provide several."""
     found: list[GpuShare] = []
     for room in fitting:
         while len(found) < ask.count and fits(ask, room):
@@ -47,7 +47,7 @@ def _instances(ask: GpuAsk, fitting: Sequence[GpuRoom], node: str) -> list[GpuSh
 
 
 def _share(ask: GpuAsk, room: GpuRoom, node: str) -> GpuShare:
-    """What an ask gets of a GPU that it fits on; it is taken."""
+    """Takes what one ask gets of a GPU on which it fits."""
     instance = None if room.mig is None else room.mig.take(ask, room.total_mib)
     memory_mib, compute_milli = (
         share_on(ask, room.total_mib)
@@ -59,7 +59,7 @@ def _share(ask: GpuAsk, room: GpuRoom, node: str) -> GpuShare:
 
 
 def alike(members: Iterable[PodState]) -> list[list[PodState]]:
-    """Members that ask for the same together, in their order: hundreds of a gang may, and are looked at once."""
+    """Groups members with equal requests, in their order, so that hundreds of gang members are examined once."""
     kinds: list[list[PodState]] = []
     for state in members:
         known = next((kind for kind in kinds if kind[0].request == state.request), None)
@@ -71,7 +71,7 @@ def alike(members: Iterable[PodState]) -> list[list[PodState]]:
 
 
 def has_room(state: PodState, node: NodeState) -> bool:
-    """Whether its largest ask may fit as things are."""
+    """Whether the pod's largest ask may fit in the capacity that is free now."""
     ask = None if state.request is None else state.request.hardest
     return (
         ask is not None
@@ -95,7 +95,7 @@ def take(room: GpuRoom, share: GpuShare) -> None:
 
 
 def admits(state: PodState, node: NodeState) -> bool:
-    """What the Node object says, whoever is on it."""
+    """Whether the Node object admits the pod, regardless of the pods on it: taints, node selector, node affinity."""
     if node.object is None or node.agent_trouble:
         return False
     spec, pod = node.object.spec, state.pod.spec

@@ -16,16 +16,18 @@ from shared.book.states import NodeState, PodState
 from shared.queues.preemption_policy import PreemptionPolicy
 
 MAX_PODS = 20_000
-"""Pods that are looked at for one answer: that takes a moment, and whoever plans has no longer one."""
+"""The maximum of pods that are examined for one answer: it blocks planning meanwhile."""
 
 
-class LeftAlone:
+class IneligiblePods:
     def __init__(self, book: Book, gangs: Gangs, preemption_policy: PreemptionPolicy, protection: Protection) -> None:
         self._book, self._gangs, self._preemption_policy, self._protection = book, gangs, preemption_policy, protection
 
-    def counted(self, members: Sequence[PodState], promised: Collection[str], now: float) -> tuple[str, ...]:
-        """Pods on nodes whose GPUs would do for one of the members, counted by why they are left alone: "7 pods: minimum run time".
-        `promised`: who goes by other plans."""
+    def count_by_reason(self, members: Sequence[PodState], promised: Collection[str], now: float) -> tuple[str, ...]:
+        """Counts pods by why they are not preempted, for example "7 pods: minimum run time".
+
+        Counts the pods on nodes with a suitable GPU for one of the members. `promised`: uids of victims of other plans.
+        """
         why: dict[str, str] = {}
         cut = False
         for node in self._nodes(members):
@@ -37,35 +39,35 @@ class LeftAlone:
         return (*found, f"others: not counted, after {MAX_PODS} pods") if cut else found
 
     def _nodes(self, members: Sequence[PodState]) -> list[NodeState]:
-        """Of the areas that could hold all of the members those nodes that take one of them."""
+        """Returns the nodes that admit one of the members, in areas that could hold all of them."""
         nodes = {node.name: node for area in Areas(self._book, self._gangs).of(members) for node in area.nodes}
         kinds = alike(members)
         return [node for node in nodes.values() if any(_takes(node, kind[0]) for kind in kinds)]
 
     def _why(self, beneficiary: PodState, state: PodState, promised: Collection[str], now: float) -> str:
-        """Empty where nothing keeps it by itself."""
+        """Returns why the pod itself is not preempted; empty if nothing but its gang prevents it."""
         if state.uid in promised:
-            return "they make room for others already"
+            return "they are victims of another plan"
         denied = self._preemption_policy.denial_reason(beneficiary, state) if state.ours else ""
         if denied:
             return denied
         why = why_not(state, self._book, now, leaves=True)
         if why:
             return why
-        if self._protection.immune(state, now):
-            return "they came in the stead of pods that have just made room"
-        if self._protection.left(state.pod.metadata.namespace, now) == 0:
-            return "not evicted: their namespace's hourly budget of evictions is spent"
+        if self._protection.is_protected(state, now):
+            return "protected: they replace pods that were preempted recently"
+        if self._protection.evictions_left(state.pod.metadata.namespace, now) == 0:
+            return "not evicted: their namespace's hourly eviction budget is spent"
         return ""
 
     def _as_gang(self, uid: str, why: dict[str, str]) -> str:
         if any(why.get(mate, "") for mate in self._gangs.goes_with(uid)):
-            return "they go with their gang, of which some are left alone"
-        return "they may be asked, and that does not make enough room"
+            return "other members of their gang may not be preempted"
+        return "eligible, but preempting them does not free enough"
 
 
 def _takes(node: NodeState, state: PodState) -> bool:
-    """Whether it has a GPU that would do, whoever is on it."""
+    """Whether the node has a GPU that suits the pod, regardless of the pods on it."""
     if state.request is None or node.inventory is None or not admits(state, node):
         return False
     wanted = accepted(state.request, node.inventory)

@@ -1,4 +1,4 @@
-"""What slices have allocated of their GPUs of late, by what their nodes say of them. Pure."""
+"""Tracks how much GPU memory slices have allocated recently, by the samples of their nodes. Pure."""
 
 from __future__ import annotations
 
@@ -7,28 +7,29 @@ import msgspec
 from shared.contracts.samples import UsageSample
 
 SEEN_FOR_S = 60.0
-"""A slice that has been heard of for less may still be loading what it needs."""
+"""How long a slice must be observed: one observed for less may still be loading what it needs."""
 LOST_S = 30.0
-"""Nobody knows of a slice that was not heard of for so long what it uses now."""
+"""After so long without a sample the memory use of a slice is unknown."""
 
 
 class _Seen(msgspec.Struct):
     since: float
-    """Without a gap."""
+    """The start of the samples without a gap."""
     most: tuple[float, int]
-    """When, and MiB of one GPU: in the window that is open, and in the one before it."""
+    """The current window: its start and the maximum on one GPU in MiB. `before_mib` is the maximum of the last
+    window."""
     before_mib: int
     last: float
 
 
 class MemoryUse:
-    """By pod. The most of one or two windows of `SEEN_FOR_S`, so that what was given back is seen to be so in time."""
+    """The maximum by pod over one or two windows of `SEEN_FOR_S`, so that released memory is noticed after a while."""
 
     def __init__(self) -> None:
         self._of: dict[str, _Seen] = {}
 
     def sampled(self, sample: UsageSample, now: float) -> None:
-        """Only of slices whose strategy counts what it has let them allocate: by that very count it will hold them."""
+        """Records a sample. Only slices whose strategy counts allocations matter: that count also limits them."""
         used: dict[str, int] = {}
         for gpu in sample.gpus:
             for slice_ in gpu.slices:
@@ -38,8 +39,10 @@ class MemoryUse:
             self._saw(uid, mib, now)
 
     def max_used_mib(self, uid: str, now: float) -> int | None:
-        """The most of one GPU that it has had allocated of late; None where it has not been seen for long enough, or has
-        nothing yet: it may be loading."""
+        """Returns the maximum that a pod has recently had allocated on one GPU, in MiB.
+
+        None if it has not been observed for long enough, or has allocated nothing yet: it may still be loading.
+        """
         seen = self._of.get(uid)
         if seen is None or now - seen.last > LOST_S or now - seen.since < SEEN_FOR_S:
             return None

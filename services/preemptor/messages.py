@@ -1,4 +1,4 @@
-"""What goes into the preemptor's core and what comes out of it."""
+"""The inputs and commands of the preemptor's core."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Input(msgspec.Struct, frozen=True):
 
 
 class SnapshotSeen(Input, frozen=True):
-    """Everything there is: what it lacks is gone."""
+    """All objects: what it does not contain is gone."""
 
     facts: tuple[Fact, ...]
 
@@ -37,62 +37,62 @@ class AgentLost(Input, frozen=True):
 
 
 class GrantOver(Input, frozen=True):
-    """The node has given it back, and placement has booked that."""
+    """The node has released the grant, and placement has booked that."""
 
     grant_id: str
 
 
 class Rejected(Input, frozen=True):
-    """Placement has found no room for this pod."""
+    """Placement found no node on which this pod fits."""
 
     uid: str
 
 
 class Answered(Input, frozen=True):
-    """Placement's word on a plan; not `ok` with no reason where it did not answer."""
+    """Placement's answer to a plan; not `ok` without a reason if it did not answer."""
 
     answer: Reserved
 
 
 class Evicted(Input, frozen=True):
-    """What became of evictions of a plan."""
+    """The outcome of evictions of a plan."""
 
     plan_id: str
     asked: tuple[str, ...]
-    """uids: all of them were taken but those that `answers` names otherwise."""
+    """uids: all of them were accepted but those that `answers` names otherwise."""
     answers: tuple[Answer, ...]
 
 
 class Advised(Input, frozen=True):
-    """Placement's advice; None where it had none, or did not answer."""
+    """Placement's advice; None if it had none, or did not answer."""
 
     advice: Advice | None
 
 
 class Ended(Input, frozen=True):
-    """Placement says that a plan is over: its places are taken, or it was given up."""
+    """Placement says that a plan is over: its beneficiaries are placed, or it was cancelled."""
 
     plan_id: str
     executed: bool
 
 
 class Sampled(Input, frozen=True):
-    """What a node's slices use now."""
+    """What the slices of a node use now."""
 
     sample: UsageSample
 
 
 class ProtectionRestored(Input, frozen=True):
-    """What whoever worked before has written down."""
+    """A protection record that was persisted, by this or another instance."""
 
-    spared: Spared
+    record: Spared
 
 
 class Tick(Input, frozen=True):
-    """Some ten times a second."""
+    """About ten times a second."""
 
     proposes: bool = True
-    """Not where another instance leads."""
+    """False if another instance leads."""
 
 
 class Command(msgspec.Struct, frozen=True):
@@ -100,7 +100,7 @@ class Command(msgspec.Struct, frozen=True):
 
 
 class Propose(Command, frozen=True):
-    """Say the plan to everybody, and ask placement to reserve."""
+    """Publish the plan, and ask placement to reserve it."""
 
     plan: Plan
     event: Event
@@ -112,9 +112,9 @@ class Execute(Command, frozen=True):
 
 
 class SaveProtection(Command, frozen=True):
-    """For whoever works next."""
+    """Persist a protection record for the next leader, for `for_s` seconds."""
 
-    spared: Spared
+    record: Spared
     for_s: float
 
 
@@ -124,25 +124,25 @@ class CancelPlan(Command, frozen=True):
 
 
 class AskAdvice(Command, frozen=True):
-    """Ask placement which moves would make room for this pod, or its gang."""
+    """Ask placement which migrations would let this pod, or its gang, fit."""
 
     namespace: str
     name: str
     most_gpu_seconds: int
-    spared_pods: tuple[str, ...] = ()
-    """Not to be named, by uid; and by namespace: """
-    spared_namespaces: tuple[str, ...] = ()
+    protected_pods: tuple[str, ...] = ()
+    """Pods that the advice must not name, by uid; and by namespace: """
+    exempt_namespaces: tuple[str, ...] = ()
 
     @property
     def query(self) -> AdviseQuery:
-        spared = LeftAlone(pods=self.spared_pods, namespaces=self.spared_namespaces)
+        protected = LeftAlone(pods=self.protected_pods, namespaces=self.exempt_namespaces)
         return AdviseQuery(
-            namespace=self.namespace, name=self.name, most_gpu_seconds=self.most_gpu_seconds, for_plan=spared
+            namespace=self.namespace, name=self.name, most_gpu_seconds=self.most_gpu_seconds, for_plan=protected
         )
 
 
-def heard(event: Event) -> Input | None:
-    """What one of placement's public events is to the preemptor; None for those that say nothing to it."""
+def to_input(event: Event) -> Input | None:
+    """Returns the input that one of placement's public events is to the preemptor; None for irrelevant ones."""
     match event:
         case PlacementRejected():
             return Rejected(event.uid)

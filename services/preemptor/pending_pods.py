@@ -1,4 +1,4 @@
-"""Those for whom placement found no room: how long each has waited, where it was refused, what it hopes for, whose turn it is."""
+"""Tracks pods that do not fit: how long each waits, where it was refused, what capacity it expects, which is next."""
 
 from __future__ import annotations
 
@@ -11,40 +11,45 @@ from shared.book.gangs import Gangs
 from shared.book.states import PodState
 
 AGAIN_S = 10.0
-"""Where there is no way for them, they are looked at again so much later."""
+"""How long after a search without an option the pod is planned for again."""
 KNOWN_WITHIN_S = 30.0
 UNUSED_S = 10.0
-"""Placement uses room within milliseconds, or is just taking over."""
+"""Free capacity that placement does not use for so long does not suit the pod.
+
+Placement uses capacity within milliseconds, unless a recovery is running.
+"""
 
 
 class PendingPod(msgspec.Struct):
     since: float
     not_before: float
     excluded: set[str] = set()
-    """Nodes that placement would not have it on."""
+    """Nodes on which placement refuses it."""
     expected_capacity: set[str] = set()
-    """Nodes on which it counts on room that is there, or is being given back: nobody else does until it is looked at again."""
+    """Nodes with capacity, free or being returned, that it expects to get. No other pod counts on it until the next
+    check."""
     offered: dict[str, float] = {}
-    """By node: since when there has been room on it, by what we know, and nobody leaving who is waited for."""
+    """By node: since when it seems to fit there, without waiting for a terminating pod."""
     asked: set[str] = set()
-    """Victims of plans for it that came to nothing, by uid: some may end all the same."""
+    """uids of victims of cancelled plans for it: some may end all the same."""
 
 
 class PendingPods(dict[str, PendingPod]):
-    """By uid."""
+    """The pending pods by uid."""
 
     def __init__(self, book: Book, gangs: Gangs, patience_s: float) -> None:
         super().__init__()
         self._book, self._gangs, self._patience_s = book, gangs, patience_s
 
     def rejected(self, uid: str, now: float) -> None:
-        """What is said of one member holds for all of its gang: they are placed together or not at all."""
+        """Records that a pod does not fit. For a gang it holds for all members, which are placed together or not at
+        all."""
         gang = None if uid in self else self._gangs.of(uid)
         for member in (uid, *(() if gang is None else gang.waiting)):
             self.setdefault(member, PendingPod(now, now + self._patience_s))
 
     def rejected_before(self, now: float) -> None:
-        """By their conditions: placement said so before we listened."""
+        """Records the pods that placement rejected before this process listened, by their conditions."""
         for state in self._book.pods.values():
             if state.wants_place and any(
                 c.type == "PodScheduled" and c.status == "False" and c.reason == "Unschedulable"
@@ -53,14 +58,15 @@ class PendingPods(dict[str, PendingPod]):
                 self.rejected(state.uid, now)
 
     def tick(self, now: float) -> None:
-        """Forgets whoever waits no more. Placement's word may come before the feed has told of the pod."""
+        """Forgets pods that are not pending any more. A rejection may arrive before the feed has shown the pod."""
         for uid, waits in list(self.items()):
             state = self._book.pods.get(uid)
             if not (now - waits.since < KNOWN_WITHIN_S if state is None else state.wants_place):
                 del self[uid]
 
     def due(self, planned: Collection[str], now: float) -> list[list[PodState]]:
-        """Whom to plan for, the most important first: single pods, and of each gang as many as must be placed together."""
+        """Returns what to plan for, highest priority first: single pods, and of each gang as many as it needs at
+        once."""
         groups: dict[str, list[PodState]] = {}
         for uid, waits in self.items():
             state = self._book.pods.get(uid)
@@ -75,13 +81,13 @@ class PendingPods(dict[str, PendingPod]):
                 continue
             gang = self._gangs.of(uid)
             if gang is not None and not gang.known.isdisjoint(planned):
-                continue  # one plan a gang: where it begins is where the others go
+                continue  # one plan per gang: where it begins decides where the other members go
             groups.setdefault(uid if gang is None else gang.key, []).append(state)
-        whole = [found for members in groups.values() if (found := self.enough(members))]
+        whole = [found for members in groups.values() if (found := self.oldest_needed(members))]
         return sorted(whole, key=lambda members: (-min(s.pod.spec.priority for s in members), *_age(members[0])))
 
-    def enough(self, members: Sequence[PodState]) -> list[PodState]:
-        """As many of these as their gang needs, the oldest; nobody where there are fewer."""
+    def oldest_needed(self, members: Sequence[PodState]) -> list[PodState]:
+        """Returns the oldest of these, as many as their gang needs; an empty list if there are fewer."""
         gang = self._gangs.of(members[0].uid) if members else None
         need = 1 if gang is None else gang.need
         return sorted(members, key=_age)[:need] if need <= len(members) else []
@@ -95,22 +101,28 @@ class PendingPods(dict[str, PendingPod]):
     def waited_s(self, members: Iterable[PodState], now: float) -> float:
         return max(now - self[state.uid].since for state in members)
 
-    def waits_for(self, ending: Collection[str], members: Sequence[PodState], leaving_s: float, now: float) -> bool:
-        """Whether the members wait for these, by uid, before others are asked to go as well: for so long after their wait began, or
-        where these end for their sake."""
+    def should_wait_for(
+        self, ending: Collection[str], members: Sequence[PodState], leaving_s: float, now: float
+    ) -> bool:
+        """Whether the members wait for terminating pods (by uid) before other pods are preempted as well.
+
+        They do for `leaving_s` after their wait began, or if one of these pods was evicted for them.
+        """
         return self.waited_s(members, now) < leaving_s or any(
             not self[state.uid].asked.isdisjoint(ending) for state in members
         )
 
-    def in_vain(self, uids: Iterable[str], victims: Collection[str]) -> None:
-        """A plan for these came to nothing, and some of its victims may end."""
+    def note_cancelled_victims(self, uids: Iterable[str], victims: Collection[str]) -> None:
+        """Records that a plan for these was cancelled; some of its victims may end all the same."""
         for uid in uids:
             if uid in self:
                 self[uid].asked |= set(victims)
 
-    def unused(self, members: Iterable[PodState], nodes: Collection[str], now: float) -> set[str]:
-        """Those of these nodes on which there has been room for them for so long that placement, which knows more, will not have
-        them there: by a pod's affinity, say, or a volume. `nodes`: where room is there now. Others are not counted any more."""
+    def unused_nodes(self, members: Iterable[PodState], nodes: Collection[str], now: float) -> set[str]:
+        """Returns the nodes on which the members have seemed to fit for `UNUSED_S` without being placed.
+
+        Placement knows more and refuses them there, for example by a pod's affinity or a volume. `nodes`: where they
+        seem to fit now; the times of other nodes are forgotten."""
         found = set()
         for state in members:
             waits = self[state.uid]
@@ -118,24 +130,24 @@ class PendingPods(dict[str, PendingPod]):
             found |= {node for node, since in waits.offered.items() if now - since >= UNUSED_S}
         return found
 
-    def no_option(self, members: Iterable[PodState], now: float) -> None:
-        self._rest(members, now + AGAIN_S)
+    def note_no_option(self, members: Iterable[PodState], now: float) -> None:
+        self._delay(members, now + AGAIN_S)
 
     def expect_capacity(self, members: Iterable[PodState], nodes: Collection[str], now: float) -> None:
-        """There is room for them, or there will be."""
-        self._rest(members, now + self._patience_s, nodes)
+        """Records that the members fit, or will fit, on these nodes."""
+        self._delay(members, now + self._patience_s, nodes)
 
-    def _rest(self, members: Iterable[PodState], until: float, expected_capacity: Collection[str] = ()) -> None:
+    def _delay(self, members: Iterable[PodState], until: float, expected_capacity: Collection[str] = ()) -> None:
         for state in members:
             waits = self[state.uid]
             waits.not_before, waits.excluded, waits.expected_capacity = until, set(), set(expected_capacity)
 
-    def again(self, uids: Iterable[str], shun: Collection[str], now: float) -> None:
-        """Their plan came to nothing. They are looked at again; at once where other nodes than these may do."""
+    def retry(self, uids: Iterable[str], excluded: Collection[str], now: float) -> None:
+        """Plans again for pods whose plan was cancelled; at once if the nodes `excluded` are to be avoided."""
         for uid in uids:
             if uid in self:
-                self[uid].not_before = now if shun else now + self._patience_s
-                self[uid].excluded |= set(shun)
+                self[uid].not_before = now if excluded else now + self._patience_s
+                self[uid].excluded |= set(excluded)
 
 
 def _age(state: PodState) -> tuple[str, str]:

@@ -1,4 +1,4 @@
-"""The plan that a way comes to: who gains, who gives way by what, and what that costs. Pure."""
+"""Builds a plan from options: its beneficiaries, victims, actions and price. Pure."""
 
 from __future__ import annotations
 
@@ -21,7 +21,10 @@ def build_plan(
     *,
     deadline_s: int,
 ) -> Plan:
-    """`elsewhere`: nodes on which a place is kept for victims, by uid. `deadline_s`: beside what its victims have to end."""
+    """Returns the plan of the members' options.
+
+    `elsewhere`: target nodes of victims that migrate, by uid. `deadline_s`: in addition to the victims' grace periods.
+    """
     victims = tuple(
         _victim(candidate, book.pods[candidate.uid], elsewhere.get(candidate.uid, ""))
         for option in options
@@ -39,7 +42,7 @@ def build_plan_for(
     deadline_s: int,
     consolidates: bool = False,
 ) -> Plan:
-    """The members get places on these nodes."""
+    """Returns the plan that places the members on these nodes."""
     return Plan(
         plan_id=plan_id,
         beneficiaries=_gains(members, nodes),
@@ -51,12 +54,12 @@ def build_plan_for(
 
 
 def deadline_of(victims: Iterable[Victim], deadline_s: int) -> int:
-    """All end at once, each in its own time: a plan that is given up before has had them end for nothing."""
+    """Returns the deadline with the longest grace period added: cancelling earlier would waste the evictions."""
     return deadline_s + max((victim.grace_s for victim in victims), default=0)
 
 
 def _gains(members: Iterable[PodState], nodes: Iterable[str]) -> tuple[Beneficiary, ...]:
-    """The members, each with its node."""
+    """Returns the members as beneficiaries, each with its node."""
     return tuple(
         Beneficiary(uid=state.uid, namespace=state.pod.metadata.namespace, name=state.pod.metadata.name, node=node)
         for state, node in zip(members, nodes, strict=True)
@@ -66,7 +69,10 @@ def _gains(members: Iterable[PodState], nodes: Iterable[str]) -> tuple[Beneficia
 def victim_of(
     state: PodState, action: Action, price_gpu_ms: int, *, to: str = "", keeps_milli: int = 0, keeps_mib: int = 0
 ) -> Victim:
-    """`to`: where a place is kept for it. It keeps so much of each GPU, where it goes on."""
+    """Returns a pod as victim. `to`: the node where capacity is reserved for its replacement.
+
+    `keeps_milli`, `keeps_mib`: what it keeps of each GPU if it is suspended.
+    """
     meta = state.pod.metadata
     return Victim(
         uid=state.uid,

@@ -1,10 +1,9 @@
 """Finds the cheapest set of victims that lets a pod or a gang fit. Pure.
 
-A fast pre-check on GPUs, CPU and memory: placement runs all filters and has the final say, and refuses a plan that breaks one.
-The least disruptive action that is enough comes first: actions that a pod survives, then eviction. Victims are chosen by lowest
-priority, then by least lost work. A set of victims is minimal: each victim that turns out to be unnecessary is put back, the most
-expensive first. A gang loses as many members as it can spare, or all.
-"""
+A fast pre-check on GPUs, CPU and memory: placement runs all filters and has the final say, and refuses a plan that
+breaks one. The least disruptive action that is enough comes first: actions that a pod survives, then eviction.
+Victims are chosen by lowest priority, then by least lost work. A set of victims is minimal: each victim that turns
+out to be unnecessary is put back, the most expensive first. A gang loses as many members as it can spare, or all."""
 
 from __future__ import annotations
 
@@ -26,11 +25,11 @@ from shared.contracts.preemption import Alternative
 from shared.model.grant import GpuShare
 
 MAX_AREAS = 32
-"""A plan is tried in so many areas at once, the cheapest by what is known beforehand first."""
+"""The maximum of areas that are tried for one plan, those with the lowest bounds first."""
 MAX_OTHER_NODES = 4
-"""Nodes that are noted as other ways, by their bounds, when the best is known."""
+"""The maximum of nodes that are recorded as alternatives by their bounds after the best option is found."""
 ShouldWait = Callable[[Collection[str]], bool]
-"""Whether these, by uid, who end already, are waited for before anybody else is asked."""
+"""Whether to wait for these terminating pods, by uid, before other pods are preempted."""
 
 
 def _never_wait(_: Collection[str]) -> bool:
@@ -38,7 +37,7 @@ def _never_wait(_: Collection[str]) -> bool:
 
 
 class Option(msgspec.Struct, frozen=True):
-    """One member's place, and who has to go for it."""
+    """The place of one member, and the victims that it needs."""
 
     node: str
     victims: tuple[Candidate, ...]
@@ -50,7 +49,7 @@ class Option(msgspec.Struct, frozen=True):
 
 
 class _Solution(msgspec.Struct, frozen=True):
-    """A way for each member, in one area."""
+    """An option for each member, in one area."""
 
     cost: Cost
     options: dict[str, Option]
@@ -60,33 +59,38 @@ class _Solution(msgspec.Struct, frozen=True):
 
 
 class Planner:
-    """One round on a book that stands still. Plans of one round do not share nodes."""
+    """Plans for one round, during which the book does not change. Plans of one round do not share nodes."""
 
     def __init__(self, book: Book, candidates: Candidates, areas: Areas, busy: set[str]) -> None:
-        """`busy`: nodes on which a plan is under way."""
+        """`busy`: nodes on which a plan is in progress."""
         self._book, self._candidates, self._areas, self._busy = book, candidates, areas, busy
-        self.in_vain: frozenset[str] = frozenset()
-        """Nodes of the areas that the last plan was tried in, where there was none, and others are left."""
+        self.exhausted: frozenset[str] = frozenset()
+        """Nodes of the areas that were tried without success for the last plan, if other areas are left to try."""
         self.pending_releases: frozenset[str] = frozenset()
-        """uids of who ends already, where the last ways hold only when these are gone too: no plan until then."""
+        """uids of terminating pods without whose release the last options do not hold: no plan until they are gone."""
         self._gone: dict[str, Candidate] = {}
         self._taken: dict[str, list[GpuShare]] = {}
         self._used: dict[str, list[PodState]] = {}
         self._others = Alternatives()
         self.alternatives: tuple[Alternative, ...] = ()
-        """To the last plan."""
+        """The alternatives to the last plan."""
 
     def plan(
-        self, members: Sequence[PodState], excluded: frozenset[str] = frozenset(), *, waits: ShouldWait = _never_wait
+        self,
+        members: Sequence[PodState],
+        excluded: frozenset[str] = frozenset(),
+        *,
+        should_wait: ShouldWait = _never_wait,
     ) -> list[Option] | None:
-        """A way for each of them, all at once and in one area, without victims where nobody need go; None where there is none.
+        """Returns an option for each member, all in one area; None if there is none.
 
-        What is being given back is as good as free where it is enough. Where others would have to go too, `waits` says whether the
-        members wait for those who end first (`pending_releases`); else these are left out of account, for placement keeps no place that hangs
-        on them. `excluded`: nodes that placement has refused for them."""
+        An option has no victims if the member fits without preemption. Capacity that is being returned counts as free
+        if it is enough. If other pods would have to be preempted too, `should_wait` says whether the members wait for
+        the terminating pods first (`pending_releases`); otherwise their capacity does not count, because placement
+        reserves nothing that depends on them. `excluded`: nodes that placement has refused for the members."""
         best = self._cheapest_solution(members, excluded, wait_for_release=True)
         self.pending_releases = frozenset() if best is None or not best.gone else self._required_releases(best)
-        if self.pending_releases and not waits(self.pending_releases):
+        if self.pending_releases and not should_wait(self.pending_releases):
             best, self.pending_releases = (
                 self._cheapest_solution(members, excluded, wait_for_release=False),
                 frozenset(),
@@ -94,13 +98,15 @@ class Planner:
         if best is None:
             return None
         self._gone, self._taken, self._used = best.gone, best.taken, best.used
-        self.alternatives = self._others.beside({option.node for option in best.options.values()}, best.gone.values())
+        self.alternatives = self._others.other_than(
+            {option.node for option in best.options.values()}, best.gone.values()
+        )
         self._candidates.promise(list(self._gone.values()))
         self._busy |= {option.node for option in best.options.values()}
         return [best.options[state.uid] for state in members]
 
     def _required_releases(self, found: _Solution) -> frozenset[str]:
-        """Who ends already on the nodes where the members do not fit without their going."""
+        """Returns the terminating pods on the nodes where the members do not fit before these are gone."""
         self._gone, self._taken, self._used, self._wait_for_release = (
             found.gone,
             dict(found.taken),
@@ -116,7 +122,7 @@ class Planner:
         self, members: Sequence[PodState], excluded: frozenset[str], *, wait_for_release: bool
     ) -> _Solution | None:
         self._wait_for_release, self._members = wait_for_release, members
-        self.in_vain, self._others, self.alternatives = frozenset(), Alternatives(), ()
+        self.exhausted, self._others, self.alternatives = frozenset(), Alternatives(), ()
         best: _Solution | None = None
         areas = self._areas_by_bound(members, excluded)
         for least, _, bounds in areas[:MAX_AREAS]:
@@ -124,25 +130,25 @@ class Planner:
                 break
             found = self._solve_area(bounds, members, best)
             if found is not None:
-                self._others.option({option.node for option in found.options.values()}, found.gone.values())
+                self._others.add_option({option.node for option in found.options.values()}, found.gone.values())
                 best = found
         if best is None and len(areas) > MAX_AREAS:
-            self.in_vain = frozenset(node.name for _, _, bounds in areas[:MAX_AREAS] for node in bounds.area)
+            self.exhausted = frozenset(node.name for _, _, bounds in areas[:MAX_AREAS] for node in bounds.area)
         return best
 
     def _areas_by_bound(self, members: Sequence[PodState], excluded: frozenset[str]) -> list[tuple[Bound, str, Bounds]]:
-        """The areas, by the least that places for all of them can cost there."""
+        """Returns the areas, sorted by the lower bound of placing all members there."""
         found = []
         for area in self._areas.of(members, self._busy | excluded):
             nodes = [node for node in area.nodes if node.name not in self._busy and node.name not in excluded]
             bounds = Bounds(self._candidates, nodes, area.name, wait_for_release=self._wait_for_release)
-            least = bounds.together(members)
+            least = bounds.least_for_group(members)
             if least is not None:
                 found.append((least, area.name, bounds))
         return sorted(found, key=lambda item: item[:2])
 
     def _solve_area(self, bounds: Bounds, members: Sequence[PodState], best: _Solution | None) -> _Solution | None:
-        """What costs less than the best so far; given up as soon as those who would have to go cost more."""
+        """Returns the options in one area if they cost less than the best so far; stops as soon as they do not."""
         self._gone, self._taken, self._used, self._bounds = {}, {}, {}, bounds
         options: dict[str, Option] = {}
         for state in sorted(members, key=lambda s: s.request.hardest.hardness if s.request else (), reverse=True):
@@ -151,7 +157,7 @@ class Planner:
                 return None
             options[state.uid] = option
             self._gone |= {victim.uid: victim for victim in option.victims}
-            self._settle(state, option.node, option.takes)
+            self._occupy(state, option.node, option.takes)
             if best is not None and cost_of(self._gone.values(), bounds.name) >= best.cost:
                 return None
         options = self._minimize_group(members, options)
@@ -160,7 +166,7 @@ class Planner:
         return _Solution(cost_of(self._gone.values(), bounds.name), options, self._gone, self._taken, self._used)
 
     def _minimize_group(self, members: Sequence[PodState], options: dict[str, Option]) -> dict[str, Option]:
-        """What was freed for a later member may be enough for an earlier one: whoever need not go is put back."""
+        """Puts back unnecessary victims: what was freed for a later member may be enough for an earlier one."""
         if len(members) < 2 or len(self._gone) < 2:
             return options
         for back in self._restorable(list(self._gone.values())):
@@ -179,7 +185,7 @@ class Planner:
         }
 
     def _place_again(self, options: dict[str, Option], nodes: set[str], back: set[str]) -> dict[str, Option] | None:
-        """Those of the members who are on these nodes, without those who are put back."""
+        """Places the members on these nodes again, without the victims in `back`; None if one does not fit."""
         victims = [victim for uid, victim in self._gone.items() if victim.node in nodes and uid not in back]
         for name in nodes:
             self._taken[name], self._used[name] = [], []
@@ -194,32 +200,33 @@ class Planner:
             if takes is None:
                 return None
             found[state.uid] = Option(node.name, (), takes)
-            self._settle(state, node.name, takes)
+            self._occupy(state, node.name, takes)
         return found
 
-    def elsewhere(self, options: Sequence[Option]) -> dict[str, str]:
-        """Nodes on which there is room for victims that end (`actions.move`), by uid: room that none of these ways needs."""
+    def migration_targets(self, options: Sequence[Option]) -> dict[str, str]:
+        """Returns target nodes for victims that are evicted (`actions.move`), by uid; these options need none of
+        them."""
         taken = {option.node for option in options}
         free = [
             node
             for name, node in sorted(self._book.nodes.items())
             if name not in self._busy and name not in taken and any(room.free_mib > 0 for room in node.gpus)
         ]
-        found = move.elsewhere(
+        found = move.find_targets(
             [victim for option in options for victim in option.victims], self._book.pods, free, self._take
         )
         self._busy |= set(found.values())
         return found
 
     def _take(self, state: PodState, node: NodeState) -> bool:
-        """Whether there is room for it, which is counted as taken then."""
+        """Whether the pod fits on the node; if so, the capacity counts as taken."""
         takes = self.place(state, node, ()) if admits(state, node) and has_room(state, node) else None
         if takes is not None:
-            self._settle(state, node.name, takes)
+            self._occupy(state, node.name, takes)
         return takes is not None
 
-    def _settle(self, state: PodState, node: str, takes: Sequence[GpuShare]) -> None:
-        """It has its place there in this round, and nobody else does."""
+    def _occupy(self, state: PodState, node: str, takes: Sequence[GpuShare]) -> None:
+        """Books a place for this round."""
         self._taken.setdefault(node, []).extend(takes)
         self._used.setdefault(node, []).append(state)
 
@@ -233,33 +240,33 @@ class Planner:
                 if not alone or checked == MAX_OTHER_NODES or not best.victims:
                     break
                 if admits(state, node):
-                    self._others.bound(node.name, bound)
+                    self._others.add_bound(node.name, bound)
                 checked += 1
                 continue
             if not admits(state, node):
                 continue
             option = self._option_on(state, node)
             if alone and option is not None:
-                self._others.option((node.name,), option.victims)
+                self._others.add_option((node.name,), option.victims)
             if option is not None and (best is None or option.cost < best.cost):
                 best = option
         return best
 
     def _option_on(self, state: PodState, node: NodeState) -> Option | None:
-        """The cheapest victims on this node, none more than it takes."""
+        """Returns the cheapest option on this node, with a minimal set of victims; None if there is none."""
         before = [*self._gone.values(), *(self._candidates.leaving(node) if self._wait_for_release else ())]
         takes = self.place(state, node, before)
         if takes is not None:
             return Option(node.name, (), takes)
         candidates = [c for c in self._candidates.on(node, state) if c.uid not in self._gone]
         attempt = Attempt(self.place, self._candidates, state, node, before, list(self._gone.values()), self._members)
-        for action in self._candidates.gentle:
+        for action in self._candidates.non_disruptive:
             option = self._suspension_option(
                 attempt,
                 [
                     suspension
                     for c in candidates
-                    if action.name in c.suspends and (suspension := action.of(c)) is not None
+                    if action.name in c.suspends and (suspension := action.apply(c)) is not None
                 ],
             )
             if option is not None:
@@ -278,20 +285,20 @@ class Planner:
         return None
 
     def _eviction_option(self, attempt: Attempt, candidates: list[Candidate]) -> Option | None:
-        """Those that cost the least one by one, until it fits; or one alone, where that costs less than several."""
+        """Returns the cheaper of: the cheapest victims one by one until the pod fits, or a single sufficient victim."""
         victims = evict.cheapest(candidates, attempt)
         if victims is None:
             return None
         option = self._minimize(attempt, victims)
         if len(option.victims) < 2:
             return option
-        options = (option, *(self._option_with(attempt, unit) for unit in evict.alone(candidates, attempt)))
+        options = (option, *(self._option_with(attempt, unit) for unit in evict.single_victims(candidates, attempt)))
         for other in options if len(self._members) == 1 else ():
-            self._others.option((other.node,), other.victims)
+            self._others.add_option((other.node,), other.victims)
         return min(options, key=lambda w: w.cost)
 
     def _minimize(self, attempt: Attempt, victims: list[Candidate]) -> Option:
-        """Whoever need not go, the dearest first, is put back."""
+        """Puts back victims that are not needed, the most expensive first."""
         for back in self._restorable(victims):
             without = [victim for victim in victims if victim.uid not in back]
             if attempt.fits(without) is not None and attempt.may_preempt(without):
@@ -303,7 +310,7 @@ class Planner:
         return Option(attempt.node.name, tuple(victims), attempt.fits(victims) or ())
 
     def _restorable(self, victims: Sequence[Candidate]) -> list[set[str]]:
-        """Who need not go, perhaps: each by itself, and each gang as a whole; the dearest first."""
+        """Returns sets of victims that may be unnecessary: single pods and whole gangs; the most expensive first."""
         alone = [(victim.cost, {victim.uid}) for victim in victims]
         gangs: dict[str, list[Candidate]] = {}
         for victim in victims:
@@ -312,7 +319,7 @@ class Planner:
         return [back for _, back in sorted([*whole, *alone], key=lambda item: item[0], reverse=True)]
 
     def place(self, state: PodState, node: NodeState, gone: Sequence[Candidate]) -> tuple[GpuShare, ...] | None:
-        """The parts of GPUs that it would get, were these gone; None where it does not fit."""
+        """Returns the GPU shares that a pod gets on a node if these candidates are gone; None if it does not fit."""
         gone = [candidate for candidate in gone if candidate.node == node.name]
         ends = [candidate for candidate in gone if candidate.action == "evict"]
         others = self._used.get(node.name, [])

@@ -1,11 +1,12 @@
-"""Who is left alone for a while: a pod that comes in the stead of one that made room shall not be asked again at once. No thrashing.
+"""Protects the replacements of preempted pods from preemption for a while, which prevents thrashing.
 
-It is the successors that are immune, not all pods of their controller: else one eviction would shut a Deployment of hundreds of
-pods to everybody more important. Successors are told by their creation. The first come after the first eviction of one of their
-owner's pods; when one of those is evicted in its turn, whoever comes after that is of the second generation, and is left alone for
-twice as long, and so on.
+Only replacements are protected, not all pods of their controller. Otherwise one eviction would protect a Deployment
+of hundreds of pods from all pods of higher priority. A pod's creation time says whether it is a replacement. Pods of
+the first generation are created after the first eviction of one of their owner's pods. When a pod of the first
+generation is evicted, pods that are created later belong to the second generation. Each generation is protected for
+twice as long as the one before it.
 
-What is known of an owner is one record, which outlives this process: whoever works next reads them all first.
+All that is known of one owner is one record. Records outlive this process: the next one reads all of them first.
 """
 
 from __future__ import annotations
@@ -20,33 +21,36 @@ from shared.contracts.preemption import Spared
 from shared.model.life import created_at
 
 _HOUR_S = 3600.0
-_WHOLE_S = 1.0
-"""A creation is told in whole seconds."""
-_CLOCKS_S = 5.0
-"""The API server's clock may be behind ours by so much: a successor must not look older than the eviction before it."""
+_CREATION_PRECISION_S = 1.0
+"""Creation timestamps are in whole seconds."""
+_MAX_CLOCK_SKEW_S = 5.0
+"""How far the API server's clock may be behind. Without it a replacement could look older than the eviction before
+it."""
 
 
 class Protection:
     def __init__(self, first_s: float, evictions_per_hour: int) -> None:
+        """`first_s`: protection of the first generation. `evictions_per_hour`: per namespace; 0 for no limit."""
         self._first_s, self._per_hour = first_s, evictions_per_hour
         self._of: dict[str, Spared] = {}
         """By owner."""
         self._owner_of: dict[str, str] = {}
-        """Of pods whose eviction is asked for and that have not been seen to end yet, by uid."""
+        """By uid, the owners of pods whose eviction was requested and that have not been seen to end."""
         self._evicted: dict[str, deque[float]] = {}
-        """By namespace: when, in the last hour."""
+        """By namespace: the times of evictions in the last hour."""
         self._changed: dict[str, None] = {}
 
-    def spared(self, state: PodState, now: float) -> bool:
-        """Whether it is not asked to end now: it is immune, or its namespace has given enough in this hour."""
-        return self.immune(state, now) or self.left(state.pod.metadata.namespace, now) == 0
+    def is_exempt(self, state: PodState, now: float) -> bool:
+        """Whether a pod may not be evicted now: it is protected, or its namespace's hourly budget is spent."""
+        return self.is_protected(state, now) or self.evictions_left(state.pod.metadata.namespace, now) == 0
 
-    def immune(self, state: PodState, now: float) -> bool:
+    def is_protected(self, state: PodState, now: float) -> bool:
+        """Whether a pod replaces a preempted one and its protection has not expired."""
         known = self._of.get(owner_of(state))
         return known is not None and bool(known.since) and self._until(known, state) > now
 
-    def left(self, namespace: str, now: float) -> int | None:
-        """How many evictions of pods of a namespace its hourly budget still has; None where it has none."""
+    def evictions_left(self, namespace: str, now: float) -> int | None:
+        """Returns what is left of a namespace's hourly eviction budget; None where there is no budget."""
         if not self._per_hour:
             return None
         recent = self._evicted.get(namespace, deque())
@@ -54,19 +58,22 @@ class Protection:
             recent.popleft()
         return max(0, self._per_hour - len(recent))
 
-    def count(self, now: float) -> int:
-        """Owners of which pods may be left alone now."""
+    def count_protected(self, now: float) -> int:
+        """Returns how many owners may have protected pods now."""
         return sum(bool(known.since) and self._protected_until(known) > now for known in self._of.values())
 
-    def asked(self, state: PodState, now: float) -> None:
-        """Its eviction is asked for. Whether it was done is seen by its end, for an answer may be lost, or come after its
-        controller's next pod."""
+    def eviction_requested(self, state: PodState, now: float) -> None:
+        """Records that a pod's eviction is requested.
+
+        Only the pod's end shows that the eviction happened: an answer may be lost, or come after the controller's next
+        pod.
+        """
         owner = owner_of(state)
         known = self._of.get(owner) or Spared(owner=owner, namespace=state.pod.metadata.namespace)
         self._put(msgspec.structs.replace(known, asked={**known.asked, state.uid: (now, _generation(known, state))}))
 
-    def ended(self, uid: str, now: float) -> None:
-        """The pod ends, or is gone: by the eviction, if one was asked for."""
+    def pod_ended(self, uid: str, now: float) -> None:
+        """Records that a pod is ending or gone. If its eviction was requested, the eviction caused it."""
         known = self._of.get(self._owner_of.pop(uid, ""))
         if known is None or uid not in known.asked:
             return
@@ -77,19 +84,18 @@ class Protection:
         self._put(msgspec.structs.replace(known, asked=asked, since=since, ended=ended))
         self._evicted.setdefault(known.namespace, deque()).append(now)
 
-    def only(self, uids: Container[str], now: float) -> None:
-        """No other pods than these are left."""
+    def end_missing(self, uids: Container[str], now: float) -> None:
+        """Records the end of all pods but these."""
         for uid in [uid for uid in self._owner_of if uid not in uids]:
-            self.ended(uid, now)
+            self.pod_ended(uid, now)
 
     def tick(self, now: float) -> None:
-        """Forgets owners that have been left alone for as long again as they were promised, and pods that did not end."""
+        """Forgets expired records, and evictions that were requested an hour ago of pods that did not end."""
         for owner, known in list(self._of.items()):
             late = [uid for uid, (at, _) in known.asked.items() if now - at >= _HOUR_S]
             for uid in late:
-                if (
-                    self._owner_of.get(uid) == owner
-                ):  # it may have got another owner meanwhile, and been asked under that
+                # The pod may have got another owner meanwhile, with an eviction requested under that one.
+                if self._owner_of.get(uid) == owner:
                     del self._owner_of[uid]
             if late:
                 self._of[owner] = msgspec.structs.replace(
@@ -99,7 +105,7 @@ class Protection:
                 del self._of[owner]
 
     def restore(self, record: Spared) -> None:
-        """What whoever works, or worked before, has written. Of two records of an owner the later one stands."""
+        """Takes over a record that another instance has written, if it is newer than the one that is known."""
         known = self._of.get(record.owner)
         if known is None or _newest(record) > _newest(known):
             self._put(record)
@@ -108,25 +114,27 @@ class Protection:
                 sorted(at for one in self._of.values() if one.namespace == record.namespace for at in one.ended)
             )
 
-    def changed(self) -> list[Spared]:
-        """What has to be written down, once."""
+    def take_changed(self) -> list[Spared]:
+        """Returns the records that changed since the last call, to be persisted."""
         found = [self._of[owner] for owner in self._changed if owner in self._of]
         self._changed.clear()
         return found
 
     def expires_at(self, known: Spared) -> float:
-        """Seconds since 1970: nothing hangs on the record from then on. Its owners' pods have been left alone for as long again as
-        they were promised by then."""
-        calm = self._protected_until(known) + self._for_s(len(known.since) + 1) if known.since else 0.0
-        return max([calm, *(at + _HOUR_S for at in (*known.ended, *(at for at, _ in known.asked.values())))])
+        """Returns when a record expires, in seconds since 1970.
+
+        The record outlives the last protection by as long as the next generation would be protected.
+        """
+        protected_until = self._protected_until(known) + self._for_s(len(known.since) + 1) if known.since else 0.0
+        return max([protected_until, *(at + _HOUR_S for at in (*known.ended, *(at for at, _ in known.asked.values())))])
 
     def _protected_until(self, known: Spared) -> float:
-        """Until when the successors of those that ended last are immune, if they came at once."""
+        """Until when replacements of the pods that ended last are protected, if they were created at once."""
         return max(known.ended, default=0.0) + self._for_s(len(known.since))
 
     def _until(self, known: Spared, state: PodState) -> float:
         generation, created = _generation(known, state), created_at(state.pod)
-        return created + _WHOLE_S + self._for_s(generation) if generation and created is not None else 0.0
+        return created + _CREATION_PRECISION_S + self._for_s(generation) if generation and created is not None else 0.0
 
     def _for_s(self, generation: int) -> float:
         return self._first_s * 2.0 ** (generation - 1)
@@ -138,9 +146,9 @@ class Protection:
 
 
 def _generation(known: Spared, state: PodState) -> int:
-    """0: it was there before any of its owner's pods made room."""
+    """Returns a pod's generation; 0 if it was created before any of its owner's pods was preempted."""
     created = created_at(state.pod)
-    return 0 if created is None else sum(begun <= created + _CLOCKS_S for begun in known.since)
+    return 0 if created is None else sum(begun <= created + _MAX_CLOCK_SKEW_S for begun in known.since)
 
 
 def _newest(record: Spared) -> float:
@@ -148,5 +156,5 @@ def _newest(record: Spared) -> float:
 
 
 def owner_of(state: PodState) -> str:
-    """What makes another such pod: its controller; a bare pod is its own."""
+    """Returns the uid of what replaces a pod: its controller's. A pod without a controller is its own owner."""
     return state.controller_uid or state.uid

@@ -1,4 +1,4 @@
-"""The preemptor on the bus: it listens as placement does, asks placement, and has the watcher evict. Decides nothing."""
+"""Connects the preemptor's core to the bus: feed, placement, and the watcher, which evicts. Decides nothing."""
 
 from __future__ import annotations
 
@@ -28,8 +28,10 @@ _AGAIN_S = 1.0
 
 
 class Preemptor(Service):
-    """Finds the gentlest way to make room. One instance proposes, the others stand by with books as warm: to read a cluster anew
-    takes longer than a leadership that was lost for a moment."""
+    """Finds the least disruptive set of victims that lets a pod or a gang fit.
+
+    One instance proposes. The others keep their books up to date on standby: reading a cluster takes longer than a
+    short loss of leadership."""
 
     name: ClassVar[str] = "preemptor"
     config_type: ClassVar[type] = Config
@@ -38,17 +40,19 @@ class Preemptor(Service):
         self._ctx = ctx
         self._leads = False
         self._leadership = Leadership(ctx.bus, "preemptor", ctx.instance, on_elected=self._elected, on_lost=self._lost)
-        self._plans = ctx.metrics.counter("kerf_preemptor_plans_total", "Plans, by what became of them.", ("outcome",))
+        self._plans = ctx.metrics.counter("kerf_preemptor_plans_total", "Plans, by outcome.", ("outcome",))
         self._advice = ctx.metrics.counter(
-            "kerf_preemptor_advice_total", "Advice asked of placement, by what it was.", ("outcome",)
+            "kerf_preemptor_advice_total", "Advice requested from placement, by outcome.", ("outcome",)
         )
         self._evictions = ctx.metrics.counter(
-            "kerf_preemptor_evictions_total", "Evictions asked for, by outcome.", ("outcome",)
+            "kerf_preemptor_evictions_total", "Evictions requested, by outcome.", ("outcome",)
         )
-        ctx.metrics.observe_by("kerf_preemptor_leader", "1 on the instance that works.", lambda: float(self._leads))
-        self._work_now: _Work | None = None
+        ctx.metrics.observe_by("kerf_preemptor_leader", "1 on the instance that leads.", lambda: float(self._leads))
+        self._current_work: _Work | None = None
         ctx.metrics.observe_by(
-            "kerf_preemptor_immune_owners", "Owners that are left alone, for one of theirs has made room.", self._immune
+            "kerf_preemptor_immune_owners",
+            "Owners whose pods are protected because one of them was preempted.",
+            self._count_protected,
         )
         ctx.health.set("role", ok=True, detail="standby")
         ctx.spawn(self._work(), name="work")
@@ -66,30 +70,35 @@ class Preemptor(Service):
         self._leads = False
         self._ctx.health.set("role", ok=True, detail="standby")
 
-    def _immune(self) -> float:
-        return 0.0 if self._work_now is None else float(self._work_now.core.protection.count(time.time()))
+    def _count_protected(self) -> float:
+        return (
+            0.0
+            if self._current_work is None
+            else float(self._current_work.core.protection.count_protected(time.time()))
+        )
 
     async def _work(self) -> None:
         while True:
             try:
-                self._work_now = _Work(self._ctx, (self._plans, self._evictions, self._advice), lambda: self._leads)
-                await self._work_now.run()
+                self._current_work = _Work(self._ctx, (self._plans, self._evictions, self._advice), lambda: self._leads)
+                await self._current_work.run()
             except BusError as error:
                 self._ctx.log.warning("preemptor_interrupted", error=str(error))
                 await asyncio.sleep(_AGAIN_S)
 
 
 class _Work:
-    """From an empty book to the end of one connection. All that it knows is thrown away then: placement's reservations last."""
+    """Runs a core from an empty book to the end of one connection. Its state is discarded; placement's reservations
+    last."""
 
     def __init__(self, ctx: Context, counters: tuple[Any, Any, Any], leads: Callable[[], bool]) -> None:
-        """`counters`: of plans, evictions and advice."""
+        """`counters`: the metrics of plans, evictions and advice."""
         self.ctx, self.bus, self._leads = ctx, ctx.bus, leads
         self._plans, self._evictions, self._advice = counters
         self.core = Core(ctx.config, lambda: f"{ctx.instance}-{secrets.token_hex(4)}")
         self._inbox: asyncio.Queue[m.Input] = asyncio.Queue()
         self._ticking = False
-        """A tick waits in the inbox."""
+        """Whether a tick is queued in the inbox."""
         self.feed = Feed(self.bus, self._snapshot, self._facts)
 
     async def run(self) -> None:
@@ -101,7 +110,7 @@ class _Work:
             await self.bus.subscribe(subjects.GRANTS_ENDED, self._heard),
             await self.bus.subscribe(subjects.PREEMPTIONS, self._heard),
         ]
-        if self.ctx.config.shrinks:  # thousands of nodes say it every few seconds
+        if self.ctx.config.shrinks:  # thousands of nodes publish it every few seconds
             subscriptions.append(await self.bus.subscribe(subjects.USAGE_ALL, self._sampled))
         try:
             async with asyncio.TaskGroup() as group:
@@ -113,9 +122,8 @@ class _Work:
                     self._ticking = self._ticking and not isinstance(event, m.Tick)
                     for command in self.core.handle(event, time.time()):
                         self._carry_out(command, group)
-                    await asyncio.sleep(
-                        0
-                    )  # a full inbox gives no other task its turn, and leadership has to be renewed
+                    # With a full inbox no other task would run, and leadership has to be renewed.
+                    await asyncio.sleep(0)
         finally:
             for subscription in subscriptions:
                 await subscription.stop()
@@ -133,13 +141,13 @@ class _Work:
             self._inbox.put_nowait(m.InventorySeen(decode(entry.value, Inventory)))
 
     async def _protection_restored(self, entry: KvEntry) -> None:
-        if entry.value is not None:  # else its time is over, which the core knows by itself
+        if entry.value is not None:  # otherwise it has expired, which the core notices by itself
             self._inbox.put_nowait(m.ProtectionRestored(decode(entry.value, pre.Spared)))
 
     async def _heard(self, incoming: Incoming) -> None:
         _, event = unwrap(incoming.payload)
-        heard = m.heard(event)
-        # It is said under each namespace that it is about, and counted once.
+        heard = m.to_input(event)
+        # It is published under each namespace that it concerns, and counted once.
         if isinstance(heard, m.Ended) and incoming.subject.endswith(
             f".{subjects.token(event.plan.beneficiaries[0].namespace)}"
         ):
@@ -163,7 +171,7 @@ class _Work:
     async def _ticks(self) -> None:
         while True:
             await asyncio.sleep(TICK_S)
-            if not self._ticking:  # planning may take longer than that, and each tick would only do the same again
+            if not self._ticking:  # planning may take longer than a tick; queued ticks would repeat the same work
                 self._ticking = True
                 self._inbox.put_nowait(m.Tick(proposes=self._leads()))
 
@@ -192,7 +200,7 @@ class _Work:
                 pre.Reserved,
             )
         except BusError as error:
-            # Reserved or not: if it was, its deadline gives it back, for nobody executes it.
+            # It may be reserved: then its deadline releases it, because no instance executes it.
             self.ctx.log.warning("reserve_unanswered", plan=plan.plan_id, error=str(error))
             answer = pre.Reserved(plan_id=plan.plan_id, ok=False)
         if not answer.ok:
@@ -203,11 +211,11 @@ class _Work:
     async def _save_protection(self, command: m.SaveProtection) -> None:
         try:
             await self.bus.kv(subjects.KV_SPARED).put(
-                subjects.token(command.spared.owner), encode(command.spared), ttl_s=command.for_s
+                subjects.token(command.record.owner), encode(command.record), ttl_s=command.for_s
             )
         except BusError as error:
-            # Whoever works next may ask somebody again a little early, which is no reason to stop working.
-            self.ctx.log.warning("immunity_not_kept", owner=command.spared.owner, error=str(error))
+            # The next leader may preempt a replacement a little early, which is no reason to stop.
+            self.ctx.log.warning("protection_not_saved", owner=command.record.owner, error=str(error))
 
     async def _ask_advice(self, command: m.AskAdvice) -> None:
         try:
@@ -241,9 +249,8 @@ class _Work:
         try:
             await self.bus.request(subjects.CMD_ABANDON, encode(order), timeout_s=ANSWER_S)
         except BusError as error:
-            self.ctx.log.warning(
-                "abandon_unanswered", plan=command.plan_id, error=str(error)
-            )  # its deadline says the same
+            # The plan's deadline has the same effect.
+            self.ctx.log.warning("abandon_unanswered", plan=command.plan_id, error=str(error))
 
 
 SERVICE = Preemptor

@@ -1,4 +1,4 @@
-"""Whom a pod may displace, who goes with them, and what that costs."""
+"""Finds the pods that a pod may preempt, those that end with them, and what that costs."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Protocol
 import msgspec
 
 from services.preemptor.actions.base import SuspensionAction
-from services.preemptor.budgets import Budgets, Left
+from services.preemptor.budgets import Budgets, EvictionsLeft
 from services.preemptor.candidate import Candidate, Last
-from services.preemptor.emptying_cost import EmptyingCost, emptied, emptying_costs
+from services.preemptor.emptying_cost import EmptyingCost, costs_by_gpu, min_emptying_costs
 from shared.book.book import Book
 from shared.book.demand import Demand
 from shared.book.disruption_cost import budgets_of, price_of, why_not
@@ -22,22 +22,24 @@ from shared.model.objects import Pod
 from shared.model.suspension import SuspendAction, can_suspend
 
 KNOWN_S = 10.0
-"""The prices of a node's pods that are older are reckoned anew."""
+"""How long the prices of a node's pods are valid; older ones are computed again."""
 MAX_NODES_BUILT = 300
-"""Nodes whose candidates are made in one tick, for the first time or because their pods have changed: on 15,000 at once it takes as
-long as a leadership."""
+"""The maximum of nodes whose candidates are built in one tick, new nodes or changed ones.
+
+For 15,000 nodes at once it would take as long as the leader lease.
+"""
 MAX_NODES_RENEWED = 20
-"""Nodes a tick on which they are made anew without need, where nothing but the time may have changed."""
+"""The maximum of nodes per tick whose candidates are built again in advance."""
 MAX_NODES_PASSED = 1_000
-"""Nodes that are passed in one tick in search of those."""
+"""The maximum of nodes that are checked per tick for that."""
 IsExempt = Callable[[PodState], bool]
-"""Whether a pod is left alone for a while, for it has just made room for somebody."""
+"""Whether a pod may not be evicted now: it replaces a preempted one, or its namespace's hourly budget is spent."""
 Uses = Callable[[str], int | None]
-"""What a pod, by its uid, has allocated of one GPU at the most; None where that is not known."""
+"""Returns the maximum that a pod has allocated on one GPU in MiB, by its uid; None if it is unknown."""
 
 
 class Precedes(Protocol):
-    """As `shared.queues.preemption_policy.PreemptionPolicy`."""
+    """The part of `shared.queues.preemption_policy.PreemptionPolicy` that is used here."""
 
     @property
     def by_priority_alone(self) -> bool: ...
@@ -49,29 +51,29 @@ class Precedes(Protocol):
     def quota_exceeded(self, beneficiaries: Sequence[PodState], victims: Sequence[PodState]) -> str: ...
 
 
-class _Known(msgspec.Struct):
+class _NodeCandidates(msgspec.Struct):
     pods: list[Pod]
-    """What the node's candidates were made from."""
+    """The pods from which the node's candidates were built."""
     candidates: tuple[Candidate, ...]
     since: float
-    clearing: dict[str, EmptyingCost]
+    emptying: dict[str, EmptyingCost]
     budgets: frozenset[str] = frozenset()
-    """That they are under."""
+    """The budgets that select one of them."""
     spent: frozenset[str] = frozenset()
-    """Those of them that allowed nobody to go when `able` and `clearing` were made."""
+    """Those of the budgets that allowed no eviction when `able` and `emptying` were computed."""
     able: tuple[Candidate, ...] = ()
-    """The candidates as their budgets are."""
+    """The candidates with regard to their budgets."""
     leaving: tuple[Candidate, ...] = ()
-    """As of this round, as are: """
+    """The terminating pods and orphaned slices of this round."""
     kinds: tuple[tuple[str, int, bool], ...] = ()
-    emptied: dict[int, list[EmptyingCost]] = {}
-    """By how many GPUs: as `clearing.emptied` says, until the node's room changes."""
+    min_costs: dict[int, list[EmptyingCost]] = {}
+    """By number of GPUs, what `min_emptying_costs` returns; valid until the node's free capacity changes."""
 
 
 class Candidates:
-    """By node, the least first. What has no GPU is left alone: nobody is displaced for CPU.
+    """The candidates of each node, the cheapest first. Pods without GPUs are none: no pod is preempted for CPU.
 
-    A node's are made anew when its pods have changed, or after a while: prices grow with the time.
+    They are built again when the node's pods change, and after a while, because prices grow with time.
     """
 
     def __init__(
@@ -79,48 +81,51 @@ class Candidates:
         book: Book,
         gangs: Gangs,
         preemption_policy: Precedes,
-        immune: IsExempt,
+        is_exempt: IsExempt,
         *,
-        left: Left,
-        gentle: Sequence[SuspensionAction],
+        left: EvictionsLeft,
+        non_disruptive: Sequence[SuspensionAction],
         uses_mib: Uses,
         leaving_s: float,
     ) -> None:
-        """`gentle`: what may be asked of those who need not end. `leaving_s`: how long a slice is waited for that outlives its pod."""
-        self._book, self._gangs, self._preemption_policy, self._immune, self._now = (
+        """`non_disruptive`: the enabled actions that pods survive. `leaving_s`: how long to wait for an orphaned
+        slice."""
+        self._book, self._gangs, self._preemption_policy, self._is_exempt, self._now = (
             book,
             gangs,
             preemption_policy,
-            immune,
+            is_exempt,
             0.0,
         )
-        self.gentle, self._uses_mib = tuple(gentle), uses_mib
-        self._cannot: dict[str, float] = {}
-        """Pods whose nodes could not make them give something up, by uid, and until when they are not asked again."""
-        self._of: dict[str, _Known] = {}
+        self.non_disruptive, self._uses_mib = tuple(non_disruptive), uses_mib
+        self._suspension_failed: dict[str, float] = {}
+        """By uid of pods whose suspension failed: until when they are not suspended again."""
+        self._of: dict[str, _NodeCandidates] = {}
         self._round: list[str] = []
-        """Nodes that are to be passed yet before it begins anew."""
+        """Nodes that are still to be checked before the cycle starts again."""
         self._made = 0
-        """Nodes whose candidates were made in this tick."""
+        """How many nodes' candidates were built in this tick."""
         self.partial = False
-        """Some nodes have been left out in this round: too many have changed at once."""
+        """Whether nodes were left out in this round because too many have changed at once."""
         self._looked: set[str] = set()
-        """Nodes that have been looked at in this round: the book stands still."""
-        self._left_alone: dict[str, bool] = {}
-        """In this round, whether a pod is immune: of a gang's victims it is asked at each one more."""
-        self._may: dict[str, dict[tuple[str, int, bool], bool]] = {}
-        """In this round, by the taker's uid, whom it may ask by their kind."""
+        """Nodes that are up to date in this round, during which the book does not change."""
+        self._exempt: dict[str, bool] = {}
+        """In this round, whether a pod is exempt from eviction: cached, because it is asked for each further victim."""
+        self._allowed: dict[str, dict[tuple[str, int, bool], bool]] = {}
+        """In this round, by the beneficiary's uid: whether it may preempt a pod, by the pod's preemption class."""
         self._promised: frozenset[str] = frozenset()
         self._budgets = Budgets(book, left)
         self._seen = book.arrays.cursor
-        """Of the book's changes."""
+        """The position up to which the book's changes were seen."""
         self._leaving_s = leaving_s
-        self._alone: dict[str, float] = {}
-        """Slices that outlive their pods, by their grant's id, and since when, as far as anybody has looked."""
+        self._orphaned_since: dict[str, float] = {}
+        """By grant id of slices that outlive their pods: when that was first noticed."""
 
     def tick(self, now: float) -> bool:
-        """Makes candidates beforehand, so that a plan finds them: a part of those that are lacking, and then some of those that have
-        changed or are old. Whether none is lacking: before that no plan is the cheapest."""
+        """Builds candidates in advance: some of the missing ones, then some that have changed or are old.
+
+        Returns whether none is missing: before that a plan may not be the cheapest.
+        """
         self._now, self._made, nodes = now, 0, self._book.nodes
         for name in [name for name in self._of if name not in nodes]:
             del self._of[name]
@@ -128,7 +133,7 @@ class Candidates:
         for node in lacking[:MAX_NODES_BUILT]:
             self._make(node)
         self._made = min(len(lacking), MAX_NODES_BUILT)
-        elsewhere = self._budgets.elsewhere()
+        elsewhere = self._budgets.changed_namespaces()
         for known in self._of.values() if elsewhere else ():
             if any(pod.metadata.namespace in elsewhere for pod in known.pods):
                 known.pods = []
@@ -151,56 +156,68 @@ class Candidates:
             self._made += 1
 
     def begin(self, now: float, promised: Iterable[str] = ()) -> Candidates:
-        """A round of planning, on a book that stands still. `promised`: pods that go by other plans, and that the budgets'
-        statuses do not count yet."""
+        """Starts a planning round, during which the book does not change.
+
+        `promised`: victims of other plans that the budgets' statuses do not count yet.
+        """
         self._now, pods, self.partial = now, self._book.pods, False
         self._forget_changed()
         self._looked.clear()
-        self._may.clear()
-        self._left_alone.clear()
-        self._cannot = {uid: until for uid, until in self._cannot.items() if until > now and uid in pods}
+        self._allowed.clear()
+        self._exempt.clear()
+        self._suspension_failed = {
+            uid: until for uid, until in self._suspension_failed.items() if until > now and uid in pods
+        }
         self._promised = frozenset(promised)
-        self._alone = {grant_id: since for grant_id, since in self._alone.items() if grant_id in self._book.grants}
+        self._orphaned_since = {
+            grant_id: since for grant_id, since in self._orphaned_since.items() if grant_id in self._book.grants
+        }
         self._budgets.begin(self._promised)
         return self
 
     def on(self, node: NodeState, beneficiary: PodState) -> list[Candidate]:
-        """Those that may be asked to give way to it."""
+        """Returns the candidates on a node that the beneficiary may preempt."""
         known, below = self._look(node), beneficiary.pod.spec.priority
-        # With thousands of candidates a question each takes longer than all the rest.
+        # With thousands of candidates one call per candidate takes longer than everything else.
         if self._preemption_policy.by_priority_alone:
             return [c for c in known.able if c.priority < below and c.uid not in self._promised]
-        may = self._may.setdefault(beneficiary.uid, {})
+        allowed = self._allowed.setdefault(beneficiary.uid, {})
         for candidate, kind in zip(known.able, known.kinds, strict=True):
-            if kind not in may:
-                may[kind] = self._preemption_policy.may_preempt(beneficiary, self._book.pods[candidate.uid])
-        return [c for c, kind in zip(known.able, known.kinds, strict=True) if may[kind] and c.uid not in self._promised]
+            if kind not in allowed:
+                allowed[kind] = self._preemption_policy.may_preempt(beneficiary, self._book.pods[candidate.uid])
+        return [
+            c for c, kind in zip(known.able, known.kinds, strict=True) if allowed[kind] and c.uid not in self._promised
+        ]
 
     def leaving(self, node: NodeState) -> tuple[Candidate, ...]:
-        """Who gives back there without being asked: pods that end, for as long as they have to and a little longer, and slices that
-        outlive their pods, for a while."""
+        """Returns what is returned on a node without preemption.
+
+        These are terminating pods, until their grace period plus `STUCK_S` is over, and orphaned slices, for
+        `leaving_s`."""
         return self._look(node).leaving
 
-    def emptied(self, count: int, node: NodeState) -> list[EmptyingCost]:
-        """What it costs at the least to have nobody on so many of its GPUs, on as many again, and so on. Each plan asks of every
-        node, and little of it changes from plan to plan."""
+    def emptying_costs(self, count: int, node: NodeState) -> list[EmptyingCost]:
+        """Returns the minimum cost of emptying `count` GPUs of a node, then `count` more, and so on.
+
+        The result is cached: each plan needs it for every node, and little changes from plan to plan.
+        """
         known = self._look(node)
-        if count not in known.emptied:
-            known.emptied[count] = emptied(count, node, known.clearing)
-        return known.emptied[count]
+        if count not in known.min_costs:
+            known.min_costs[count] = min_emptying_costs(count, node, known.emptying)
+        return known.min_costs[count]
 
     def _forget_changed(self) -> None:
         arrays = self._book.arrays
         changed, self._seen = arrays.since(self._seen), arrays.cursor
         names = self._of.keys() if changed is None else (self._book.row_names[row] for row in changed)
         for known in (self._of[name] for name in names if name in self._of):
-            known.emptied = {}
+            known.min_costs = {}
 
     def preemption_class(self, beneficiary: PodState) -> tuple[str, int, bool]:
-        """Of two takers of one kind that ask for the same each may ask whom the other may."""
+        """Returns a pod's class: two pods of one class with equal requests may preempt the same pods."""
         return self._preemption_policy.preemption_class(beneficiary)
 
-    def _look(self, node: NodeState) -> _Known:
+    def _look(self, node: NodeState) -> _NodeCandidates:
         if node.name in self._looked:
             return self._of[node.name]
         self._looked.add(node.name)
@@ -210,35 +227,35 @@ class Candidates:
                 known = self._make(node)
                 self._made += 1
             else:
-                self.partial, known = True, _Known([], (), self._now, {})
+                self.partial, known = True, _NodeCandidates([], (), self._now, {})
                 self._of[node.name] = known
         spent = known.budgets & self._budgets.spent
         if spent != known.spent:
             known.spent = spent
             able = (
-                msgspec.structs.replace(c, may_end=False) if not spent.isdisjoint(c.budgets) else c
+                msgspec.structs.replace(c, is_evictable=False) if not spent.isdisjoint(c.budgets) else c
                 for c in known.candidates
             )
-            known.able = tuple(c for c in able if c.may_end or c.suspends)
-            known.clearing = emptying_costs(known.able)
-            known.emptied = {}
+            known.able = tuple(c for c in able if c.is_evictable or c.suspends)
+            known.emptying = costs_by_gpu(known.able)
+            known.min_costs = {}
         known.leaving = self._leave(node)
         if not self._preemption_policy.by_priority_alone:
             known.kinds = tuple(self._preemption_policy.preemption_class(self._book.pods[c.uid]) for c in known.able)
         return known
 
-    def _make(self, node: NodeState) -> _Known:
+    def _make(self, node: NodeState) -> _NodeCandidates:
         made = (
             self._candidate(s, node.name)
             for s in node.pods.values()
             if s.grant_id and not why_not(s, self._book, self._now, stays=True)
         )
-        candidates = tuple(sorted((c for c in made if c.may_end or c.suspends), key=lambda c: c.cost))
-        known = self._of[node.name] = _Known(
+        candidates = tuple(sorted((c for c in made if c.is_evictable or c.suspends), key=lambda c: c.cost))
+        known = self._of[node.name] = _NodeCandidates(
             _pods(node),
             candidates,
             self._now,
-            emptying_costs(candidates),
+            costs_by_gpu(candidates),
             budgets=frozenset(name for c in candidates for name in c.budgets),
             able=candidates,
         )
@@ -255,13 +272,15 @@ class Candidates:
             for held in node.grants.values()
             if held.phase == "leaving"
             and held.uid not in node.pods
-            and self._now - self._alone.setdefault(held.grant_id, self._now) < self._leaving_s
+            and self._now - self._orphaned_since.setdefault(held.grant_id, self._now) < self._leaving_s
         ]
         return (*(self._candidate(state, node.name) for state in ending), *(_slice(held, node.name) for held in left))
 
     def unit(self, candidate: Candidate, gone: Collection[str], beneficiary: PodState) -> list[Candidate] | None:
-        """Who goes if this one does, beside those who go anyway: itself, or all that is left of its gang. None: one of them may
-        not."""
+        """Returns what ends if this candidate is evicted, besides `gone`: itself, or all that is left of its gang.
+
+        None if one of them may not be evicted.
+        """
         found = [candidate]
         for uid in self._gangs.goes_with(candidate.uid, gone):
             state = self._book.pods[uid]
@@ -270,7 +289,7 @@ class Candidates:
             if (
                 uid in self._promised
                 or not state.grant_id
-                or self._spared(state)
+                or self._cannot_end(state)
                 or not self._preemption_policy.may_preempt(beneficiary, state)
             ):
                 return None
@@ -282,12 +301,12 @@ class Candidates:
         return "" if gang is None else gang.key
 
     def may_preempt(self, victims: Sequence[Candidate], beneficiaries: Sequence[PodState]) -> bool:
-        """Whether all of these may go together as things are now, after all that were promised before."""
+        """Whether all of these may be preempted together, in addition to all that were promised before."""
         pods = self._book.pods
         for victim in victims:
-            if victim.uid not in self._left_alone:
-                self._left_alone[victim.uid] = self._immune(pods[victim.uid])
-        if any(victim.action == "evict" and self._left_alone[victim.uid] for victim in victims):
+            if victim.uid not in self._exempt:
+                self._exempt[victim.uid] = self._is_exempt(pods[victim.uid])
+        if any(victim.action == "evict" and self._exempt[victim.uid] for victim in victims):
             return False
         stay = [victim.uid for victim in victims if victim.action != "evict"]
         return self._budgets.allow_evictions(victims) and not self._preemption_policy.refuses(
@@ -295,25 +314,26 @@ class Candidates:
         )
 
     def within_quota(self, victims: Sequence[Candidate], beneficiaries: Sequence[PodState]) -> bool:
-        """Whether the takers' queue lets them have so much when these are gone."""
+        """Whether the beneficiaries are within their queue's quota when the victims are gone."""
         return not self._preemption_policy.quota_exceeded(
             beneficiaries, [self._book.pods[victim.uid] for victim in victims if victim.action == "evict"]
         )
 
     def note_suspension_failed(self, uids: Iterable[str], until: float) -> None:
-        """A plan by which these were to give something up came to nothing."""
+        """Records that a plan that would have suspended these pods was cancelled; they are not suspended before
+        `until`."""
         for uid in uids:
-            self._cannot[uid] = until
+            self._suspension_failed[uid] = until
             state = self._book.pods.get(uid)
             self._of.pop("" if state is None else state.charged, None)
 
     def promise(self, victims: Sequence[Candidate]) -> None:
-        """These go by a plan of this round."""
+        """Records the victims of a plan of this round."""
         self._promised |= {victim.uid for victim in victims}
         self._budgets.promise(victims)
 
-    def _spared(self, state: PodState, *, budgets: bool = True) -> bool:
-        return bool(why_not(state, self._book, self._now, leaves=True, budgets=budgets)) or self._immune(state)
+    def _cannot_end(self, state: PodState, *, budgets: bool = True) -> bool:
+        return bool(why_not(state, self._book, self._now, leaves=True, budgets=budgets)) or self._is_exempt(state)
 
     def _candidate(self, state: PodState, node: str) -> Candidate:
         shares = _shares(self._book.grants[state.grant_id], node)
@@ -333,17 +353,27 @@ class Candidates:
             shares,
             tuple(budgets_of(state, self._book)),
             self._suspends(state),
-            not self._spared(state, budgets=False),
+            not self._cannot_end(state, budgets=False),
             self._uses_mib(state.uid),
         )
 
     def _suspends(self, state: PodState) -> tuple[SuspendAction, ...]:
-        """Nothing of one that is suspended already: what it has left is little, and two orders at once are none."""
+        """Returns the actions that a pod can survive.
+
+        A suspended pod has none: it has little left, and it cannot have two suspension orders at once.
+        """
         held = self._book.grants[state.grant_id]
         one_node = len({share.node for part in held.given.containers.values() for share in part.gpus}) == 1
-        if state.uid in self._cannot or state.suspension is not None or held.suspension is not None or not one_node:
+        if (
+            state.uid in self._suspension_failed
+            or state.suspension is not None
+            or held.suspension is not None
+            or not one_node
+        ):
             return ()
-        return tuple(action.name for action in self.gentle if can_suspend(action.name, held.given.containers.values()))
+        return tuple(
+            action.name for action in self.non_disruptive if can_suspend(action.name, held.given.containers.values())
+        )
 
 
 def _shares(held: GrantState, node: str) -> tuple[GpuShare, ...]:

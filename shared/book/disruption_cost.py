@@ -1,4 +1,4 @@
-"""Which placed pods may be asked to go, what that costs, and who pays the least."""
+"""Says which placed pods may be disrupted, and what that costs."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from shared.model.selectors import labels_match
 
 
 class DisruptionCost(msgspec.Struct, frozen=True):
-    """A pod and its price. Cheapest first, of equals who came last, then the smallest."""
+    """A pod and its price, ordered by price, then the newest, then the smallest."""
 
     price_gpu_ms: int
     gpu_milli: int
     uid: str
     node: str
     created_s: int = 0
-    """Since 1970; 0 where nobody says."""
+    """Creation time in seconds since 1970; 0 if unknown."""
 
     @property
     def order(self) -> tuple[int, int, int, str]:
@@ -30,8 +30,7 @@ class DisruptionCost(msgspec.Struct, frozen=True):
 
 
 def gpu_milli(state: PodState, book: Book) -> int:
-    """What a pod was given of GPUs, suspended or not: of each the larger of its part of the memory and of the
-    compute."""
+    """Returns the GPU milli of a pod's grant, suspended or not: per GPU the larger of memory part and compute part."""
     held = book.grants.get(state.grant_id)
     taken = 0
     for container in () if held is None else held.given.containers.values():
@@ -43,7 +42,7 @@ def gpu_milli(state: PodState, book: Book) -> int:
 
 
 def price_of(state: PodState, book: Book, now: float) -> DisruptionCost:
-    """What moving it disturbs: its GPUs times the run time so far, or times what it says a restart costs."""
+    """Returns what a disruption of a pod costs: its GPUs times the run time so far, or times its `restart-cost`."""
     started = started_at(state.pod)
     lost_s = state.life.restart_cost_s
     if lost_s is None:
@@ -63,13 +62,12 @@ def why_not(
     spare: bool = False,
     budgets: bool = True,
 ) -> str:
-    """Why a placed pod is to be left alone, in a word or two; empty where it may be asked to move.
+    """Returns in a few words why a placed pod may not be disrupted; empty if it may.
 
-    `budgets`: also where it is only that they allow nobody to go at the moment. `leaves`: it is asked to end, and need
-    not go on elsewhere; then what becomes of its gang is for the asker to see (`Gangs.goes_with`). `stays`: it only
-    gives something up for a while. `spare`: its gang needs it no more. `priority`: of the pod that wants its room.
-    Nobody makes room for a lesser one, nor for one that never preempts.
-    """
+    `priority`: of the pod that needs its capacity; a pod of higher priority is not disrupted for it. `leaves`: the
+    pod is evicted and need not run elsewhere; the caller checks its gang (`Gangs.goes_with`). `stays`: it is only
+    suspended. `spare`: its gang does not need it any more. `budgets`: whether a disruption budget that allows no
+    eviction at the moment counts."""
     if not state.ours:
         return "not Kerf's"
     if not state.seen_bound or state.ended or state.pod.metadata.deletion_timestamp is not None:
@@ -89,12 +87,12 @@ def why_not(
         return "minimum run time"
     allowed = budgets_of(state, book)
     if len(allowed) > 1:
-        return "several disruption budgets"  # the API server evicts nobody under more than one
+        return "several disruption budgets"  # the API server evicts no pod under more than one
     return "disruption budget" if budgets and any(count < 1 for count in allowed.values()) else ""
 
 
 def _holds_data(volume: Volume) -> bool:
-    """Whether it may be where the pod is and nowhere else. A service account's token is not."""
+    """Whether a volume may be tied to the pod's node. A service account token is not."""
     return any(
         (
             volume.persistent_volume_claim,
@@ -108,7 +106,7 @@ def _holds_data(volume: Volume) -> bool:
 
 
 def budgets_of(state: PodState, book: Book) -> dict[str, int]:
-    """The PodDisruptionBudgets of a pod by name, with how many of their pods may be disrupted now."""
+    """Returns the PodDisruptionBudgets of a pod by name, with the number of disruptions that each allows now."""
     namespace, labels = state.pod.metadata.namespace, state.pod.metadata.labels
     return {
         f"{namespace}/{budget.metadata.name}": budget.status.disruptions_allowed
@@ -120,7 +118,7 @@ def budgets_of(state: PodState, book: Book) -> dict[str, int]:
 
 
 def disruptions_fit(pods: Iterable[PodState], book: Book) -> bool:
-    """Whether all of these may be disrupted together."""
+    """Whether the disruption budgets allow to disrupt all of these together."""
     left: dict[str, int] = {}
     for state in pods:
         for name, allowed in budgets_of(state, book).items():

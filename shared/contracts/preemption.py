@@ -1,8 +1,8 @@
-"""Who gives way to whom: plans, and what becomes of them.
+"""Messages about preemption: plans, reservations, outcomes.
 
-The preemptor proposes a plan. Placement holds it against its book and reserves, under its term, or refuses. Only then
-the preemptor acts; what becomes free is the reservation's alone. The deadline of a plan that comes to nothing gives it
-back.
+The preemptor proposes a plan. Placement checks it against its book and reserves it under its term, or refuses it. Only
+then the preemptor acts. Capacity that becomes free belongs to the reservation alone. At the plan's deadline the
+reservation is released.
 """
 
 from __future__ import annotations
@@ -13,12 +13,13 @@ from shared.contracts.base import Message
 from shared.model.grant import Grant
 
 Action = Literal["throttle", "pause", "shrink", "move", "checkpoint", "evict"]
-"""From gentle to hard. Only the last three give memory back, and evict alone needs nothing of the victim."""
+"""In order of severity. Only `shrink` and the last three free memory, and only `evict` needs no support by the
+victim."""
 
 
 ENDS: tuple[Action, ...] = ("move", "evict")
-"""By which a pod ends: through the Eviction API. Whoever moves has a place kept elsewhere for the pod that its
-controller makes anew."""
+"""Actions that end the pod through the Eviction API. For a pod that moves, capacity is reserved elsewhere for its
+replacement."""
 
 
 class Victim(Message, frozen=True):
@@ -26,19 +27,19 @@ class Victim(Message, frozen=True):
     namespace: str
     name: str
     grant_id: str
-    """The grant that it loses; one that it has meanwhile got instead is not meant."""
+    """The grant that it loses; a grant that it gets later is not affected."""
     action: Action = "evict"
     to: str = ""
-    """Where a place is kept for whoever comes in its stead, of a pod that moves."""
+    """If the pod moves: the node where capacity is reserved for its replacement."""
     keeps_milli: int = 0
-    """Of each GPU, where it is throttled."""
+    """What it keeps of each GPU's compute if it is throttled."""
     keeps_mib: int = 0
-    """Of each GPU, where it is shrunk."""
+    """What it keeps of each GPU's memory if it is shrunk."""
     lost_gpu_seconds: int = 0
     """What the action destroys: run time since its start or its last checkpoint, times GPUs, and what a restart
     costs."""
     grace_s: int = 0
-    """How long it has to end, where it ends."""
+    """Its grace period, if it is evicted."""
 
 
 class Beneficiary(Message, frozen=True):
@@ -46,32 +47,32 @@ class Beneficiary(Message, frozen=True):
     namespace: str
     name: str
     node: str
-    """Where the victims make room for it."""
+    """The node on which the victims free capacity for it."""
 
 
 class Plan(Message, frozen=True):
-    """All of its beneficiaries get their places, or none: several are members of one gang."""
+    """Places all of its beneficiaries or none: if there are several, they are members of one gang."""
 
     plan_id: str
     beneficiaries: tuple[Beneficiary, ...]
     victims: tuple[Victim, ...]
     deadline_s: int
-    """From the reservation on, the grace periods of its victims within it. What is not free by then is given up, and
-    untouched victims go on; those who were deleted later, or for longer, are waited for all the same."""
+    """Counted from the reservation on; includes the grace periods of its victims. A plan whose capacity is not free
+    by then is cancelled, and victims that were not evicted keep running. Victims that were deleted later, or have a
+    longer grace period, are waited for nevertheless."""
     price_gpu_seconds: int = 0
     consolidates: bool = False
-    """Everybody who gives way moves, to a place that is kept for it, so equals may be asked. Else they give way by
-    priority, or by what their queues are due."""
+    """All victims move to reserved capacity, so pods of equal priority may be victims. Otherwise victims are chosen by
+    priority or by the fair shares of queues."""
 
     @property
     def gains(self) -> str:
-        """For whom, in a word or two."""
+        """The first beneficiary, and how many more there are."""
         first, others = self.beneficiaries[0], len(self.beneficiaries) - 1
         return f"{first.namespace}/{first.name}" + (f" and {others} more" if others else "")
 
     def concerns(self) -> dict[str, str]:
-        """The namespaces in which somebody gains or gives way, each with the uid of one who does; of one that gains
-        first."""
+        """Returns the namespaces of beneficiaries and victims, each with the uid of one; beneficiaries first."""
         found: dict[str, str] = {}
         for namespace, uid in (
             *((b.namespace, b.uid) for b in self.beneficiaries),
@@ -82,17 +83,17 @@ class Plan(Message, frozen=True):
 
 
 class Alternative(Message, frozen=True):
-    """Another way to make room, which was not taken: it asks for something harder, or of more important pods, or costs
+    """An option that was not chosen: its action is more severe, its victims are of higher priority, or it costs
     more."""
 
     nodes: tuple[str, ...]
-    """Where those who gain would go."""
+    """The nodes of the beneficiaries."""
     action: Action
-    """The hardest that is asked of anybody."""
+    """The most severe action."""
     victims: int
     price_gpu_seconds: int
     at_least: bool = False
-    """It was not worked out: victims and price are what it takes at the least."""
+    """It was not computed in full: victims and price are lower bounds."""
 
 
 class Reserve(Message, frozen=True):
@@ -100,45 +101,47 @@ class Reserve(Message, frozen=True):
 
 
 class Reserved(Message, frozen=True):
-    """`ok`: it stands in the log, and may be executed. Else nothing was reserved, and `reason` says why."""
+    """`ok`: the reservation is in the log, and the plan may be executed. Otherwise nothing is reserved; see
+    `reason`."""
 
     plan_id: str
     ok: bool
     reason: str = ""
     plan: Plan | None = None
-    """As it is reserved, where that is not quite what was asked for: of those who were to move some have no place
-    elsewhere."""
+    """The reserved plan, if it differs from the proposal: some victims do not fit elsewhere and are evicted, not
+    moved."""
     under_way: Plan | None = None
-    """What is reserved for the same beneficiaries already, and to be executed: whoever asked for it may have
-    forgotten."""
+    """The plan that is already reserved for the same beneficiaries, to be executed: its proposer may have lost it."""
 
 
 class Abandon(Message, frozen=True):
-    """The preemptor gives a plan up, because a victim cannot go (a disruption budget, say)."""
+    """The preemptor cancels a plan because a victim cannot be evicted, for example by a disruption budget."""
 
     plan_id: str
     reason: str
 
 
 class Spared(Message, frozen=True):
-    """Pods of one owner that have made room, so that those that come in their stead are left alone for a while: kept in
-    KV for whoever is preemptor next. Times are seconds since 1970."""
+    """The preempted pods of one owner, whose replacements are protected from preemption for a while.
+
+    Persisted in KV for the next preemptor. Times are seconds since 1970.
+    """
 
     owner: str
-    """The uid of the controller whose pods these are; of a bare pod its own."""
+    """The uid of the controller of these pods; for a pod without a controller its own uid."""
     namespace: str
     since: tuple[float, ...] = ()
-    """When the first of each generation ended: of its pods that were there before, of those that came in their stead,
-    and so on. Whoever was created after the first is left alone for a while, after the second for twice as long."""
+    """When the first pod of each generation ended: of the original pods, of their replacements, and so on. A pod that
+    was created after the first time is protected for a while, after the second for twice as long."""
     asked: dict[str, tuple[float, int]] = {}
-    """Pods whose eviction was asked for and that had not been seen to end, by uid: since when, and of which
+    """By uid of pods whose eviction was requested and that have not been seen to end: since when, and their
     generation."""
     ended: tuple[float, ...] = ()
-    """Evictions of the last hour."""
+    """The times of evictions in the last hour."""
 
 
 class PreemptQuery(Message, frozen=True):
-    """Who would give way to this pod, or to its gang? Nothing is done."""
+    """Asks which pods would be preempted for this pod or its gang. Changes nothing."""
 
     namespace: str
     name: str
@@ -146,17 +149,17 @@ class PreemptQuery(Message, frozen=True):
 
 class PreemptAnswer(Message, frozen=True):
     plan: Plan | None = None
-    """None: nobody would, and `sentence` says why."""
+    """None: no pod would be preempted, and `sentence` says why."""
     alternatives: tuple[Alternative, ...] = ()
-    """Other ways that the search came by, the cheapest first, two at most."""
+    """Options that were not chosen, the cheapest first, at most two."""
     kept: tuple[str, ...] = ()
-    """Where nobody would: why pods are left alone whose GPUs would do, such as "7 pods: minimum run time"."""
+    """Why pods on suitable GPUs are not preempted, if none is, for example "7 pods: minimum run time"."""
     sentence: str = ""
     error: str = ""
 
 
 class HeldPlace(Message, frozen=True):
-    """What a reservation keeps for one beneficiary."""
+    """What is reserved for one beneficiary, or for the replacement of one victim that moves."""
 
     node: str
     grant: Grant | None = None

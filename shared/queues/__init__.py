@@ -1,2 +1,1 @@
-"""Queues: what each may use, what it uses, and which one is owed something. Pure; placement and the preemptor ask the
-same tree."""
+"""Queues: limits, use, fair shares and preemption between them. Pure; used by placement and the preemptor."""

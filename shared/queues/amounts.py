@@ -1,8 +1,7 @@
-"""What pods take, in the three units that queues count: thousandths of a GPU, thousandths of a core, bytes of memory.
+"""Amounts in the three units that queues count: thousandths of a GPU, thousandths of a core, bytes of memory.
 
 A share of a GPU counts by the larger of its memory part and its compute part (dominant share), so whole GPUs, slices
-and MIG instances add up. Parts are rounded up.
-"""
+and MIG instances add up. Parts are rounded up."""
 
 from __future__ import annotations
 
@@ -15,7 +14,7 @@ from shared.model.request import GpuAsk
 from shared.model.units import WHOLE_GPU_MILLI
 
 TotalOf = Callable[[str, str], int | None]
-"""Memory of a GPU in MiB by (node, uuid); None where the GPU is not known."""
+"""Returns the memory of a GPU in MiB by (node, uuid); None if the GPU is not known."""
 
 
 class Amount(NamedTuple):
@@ -34,17 +33,17 @@ NOTHING = Amount()
 
 
 def room_of(state: PodState, gpu_milli: int = 0) -> Amount:
-    """What a pod takes of its node besides GPUs, and so much of these."""
+    """Returns what a pod takes of its node's CPU and memory, together with `gpu_milli`."""
     return Amount(gpu_milli, state.demand.cpu_milli, state.demand.memory_bytes)
 
 
 def part_of(memory_mib: int, compute_milli: int, total_mib: int) -> int:
-    """The part of one GPU with so much memory, in milli, at most the whole of it."""
+    """Returns the part of one GPU with `total_mib` of memory that a share takes, in milli, at most 1000."""
     return min(WHOLE_GPU_MILLI, max(-(-memory_mib * WHOLE_GPU_MILLI // total_mib), compute_milli))
 
 
 def gpus_of(grant: Grant, total_of: TotalOf) -> int | None:
-    """GPU milli of a grant. None: one of its GPUs is not known."""
+    """Returns the GPU milli of a grant; None if one of its GPUs is not known."""
     milli = 0
     for (node, uuid), (memory_mib, compute_milli) in sum_shares((grant,)).items():
         total_mib = total_of(node, uuid)
@@ -55,13 +54,15 @@ def gpus_of(grant: Grant, total_of: TotalOf) -> int | None:
 
 
 def whole_gpus_of(grant: Grant) -> int:
-    """At most so much: all of every GPU that it touches."""
+    """Returns an upper bound of a grant's GPU milli: all of every GPU that it touches."""
     return WHOLE_GPU_MILLI * len(sum_shares((grant,)))
 
 
 def ask_of(state: PodState, largest_mib: int) -> Amount:
-    """What a waiting pod takes at least: its part of GPUs as large as the largest one there is. Containers that land on
-    one GPU may share it, so of several the memory parts and the compute parts are summed apart."""
+    """Returns what a pending pod takes at least: its part of GPUs as large as the largest one in the cluster.
+
+    Several containers may share one GPU, so their memory parts and their compute parts are summed separately.
+    """
     asks = () if state.request is None else tuple(state.request.asks.values())
     if len(asks) == 1:
         return room_of(state, asks[0].count * part_of(asks[0].memory_mib, asks[0].compute_milli, max(1, largest_mib)))
@@ -72,7 +73,7 @@ def ask_of(state: PodState, largest_mib: int) -> Amount:
 
 
 def _memory_milli(ask: GpuAsk, largest_mib: int) -> int:
-    """Rounded down, for the sum over containers is rounded once."""
+    """Returns the memory part of an ask, rounded down, because the sum over containers is rounded once."""
     return (
         ask.count * ask.compute_milli
         if ask.memory_follows

@@ -1,11 +1,9 @@
-"""What each queue is due of the GPUs: its guarantee first, then its part of the rest by weight, never more than it
-wants.
+"""Computes each queue's fair share of the GPUs: its guarantee, then its part of the rest by weight, up to its demand.
 
-The order is that of the tree's keys: guarantees of all, then surplus by priority and weight. A queue of weight 0 has
-what nobody else wants, and is due none of it. Parents divide what they are due among their children in the same way.
-What weights divide into parts of a GPU is rounded to whole ones, the largest parts first: else no pod of one GPU would
-be anybody's due.
-"""
+The order is that of the tree's keys: guarantees of all, then surplus by priority and weight. A queue of weight 0 may
+use what no other queue wants, but it is not part of its fair share. Parents divide their fair share among their
+children in the same way. What weights divide into parts of a GPU is rounded to whole GPUs, the largest parts first:
+otherwise no queue's fair share would cover a pod of one GPU."""
 
 from __future__ import annotations
 
@@ -19,7 +17,7 @@ _ROUNDING = 1e-6
 
 
 def fair_shares(tree: Tree, waiting: Mapping[str, int]) -> dict[str, float]:
-    """GPU milli by queue. `waiting`: GPU milli that is asked for beyond what is used, by queue."""
+    """Returns GPU milli by queue. `waiting`: by queue, the GPU milli requested in addition to what is used."""
     wants: dict[str, float] = {}
     _want(tree.root, waiting, wants)
     found: dict[str, float] = {}
@@ -54,7 +52,7 @@ def _turn(child: Branch) -> int:
 
 
 def _pour(children: Sequence[Branch], left: float, wants: Mapping[str, float], got: dict[str, float]) -> float:
-    """Adds to each by its weight until it has what it wants; returns how much that took."""
+    """Adds to each queue by its weight until its demand is met; returns how much was added."""
     poured, hungry = 0.0, [child for child in children if wants[child.name] > got[child.name]]
     while hungry and left - poured > 0:
         part = (left - poured) / sum(child.weight for child in hungry)
@@ -71,8 +69,10 @@ def _pour(children: Sequence[Branch], left: float, wants: Mapping[str, float], g
 
 
 def _round(children: Sequence[Branch], got: dict[str, float]) -> None:
-    """To whole GPUs, as many in all as before. Where equal parts compete for one nobody has it: names decide
-    nothing."""
+    """Rounds to whole GPUs and keeps the total.
+
+    If equal parts compete for one GPU, none gets it, because names must not decide.
+    """
     parts = {child.name: got[child.name] % WHOLE_GPU_MILLI for child in children}
     whole = int((sum(parts.values()) + _ROUNDING) // WHOLE_GPU_MILLI)
     ordered = sorted(parts.values(), reverse=True)

@@ -1,15 +1,14 @@
-"""Who gives way to whom. The preemptor looks for victims by it, and placement holds every plan against it.
+"""Decides which pods may preempt which. The preemptor chooses victims by it, and placement checks every plan with it.
 
-- Within a queue, and where there are no queues: nobody gives way to a pod of no higher priority.
-- Between queues priority counts for nothing. A queue that stays within its guarantee takes back from one that is above
-  its own; and one that stays within its due from one that is above its due (`fair_shares`), so that what was borrowed
-  comes back. Where queues have parents the parents are held against each other: siblings below their first common
-  ancestor, and each of their descendants on the way. Pods that stay within guarantees by policy have borrowed nothing,
-  and give nothing back.
-- A gang goes whole, or keeps as many members as it needs.
+- Within a queue, and without queues: only a pod of higher priority preempts.
+- Between queues priority does not count. A queue within its guarantee reclaims from one that is above its own.
+  A queue that stays within its fair share (`fair_shares`) reclaims from one that is above its own, so borrowed capacity
+  returns. If queues have parents, the siblings below their first common ancestor are compared, and each of their
+  descendants on the path. Pods that stay within guarantees by policy have borrowed nothing and cannot be reclaimed.
+- A gang is preempted as a whole, or keeps at least its minimum of members.
 
-There is no circle: no such step makes the sum of what queues have above their dues larger, and one that leaves it as it
-is makes the sum of what they have above their guarantees smaller.
+There is no cycle: no such step increases the sum of what queues have above their fair shares, and a step that leaves it
+unchanged decreases the sum of what they have above their guarantees.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from shared.queues.tree import Branch
 _GUARANTEE, _FAIR_SHARE = 0, 1
 _EQUALS = "of no lower priority"
 Kind = tuple[str, int, bool]
-"""Queue, priority, and whether it stays within guarantees."""
+"""Queue, priority, and whether the pod stays within guarantees."""
 
 
 class PreemptionPolicy:
@@ -35,37 +34,37 @@ class PreemptionPolicy:
         self._fair_shares: dict[str, float] | None = None
 
     def begin(self) -> None:
-        """Uses, demands and capacities may have changed."""
+        """Forgets cached fair shares: use, demand and capacity may have changed."""
         self._fair_shares = None
 
     @property
     def by_priority_alone(self) -> bool:
-        """There are no queues, and `may_preempt` asks for nothing but a higher priority."""
+        """Whether there are no queues: then `may_preempt` requires only a higher priority."""
         return self._queues.usage is None
 
     def may_preempt(self, beneficiary: PodState, victim: PodState) -> bool:
-        """Whether it is worth asking, whoever else gives way. What this denies `refuses` denies too."""
+        """Whether the victim is eligible, whatever the other victims. What this denies, `refuses` denies too."""
         return not self.denial_reason(beneficiary, victim)
 
     def denial_reason(self, beneficiary: PodState, victim: PodState) -> str:
-        """Why it is not worth asking, of many pods in a few words; empty where it is."""
+        """Returns in a few words why a pod is not eligible as victim; empty if it is."""
         usage = self._queues.usage
         if usage is None:
             return "" if victim.pod.spec.priority < beneficiary.pod.spec.priority else _EQUALS
         hit = self._queues.hit(beneficiary, self._queues.ask(beneficiary))
         if hit is not None and hit.queue not in usage.queue_of(victim).path():
-            return "the queue of who waits may have no more"  # nothing of others makes its own queue's limit wider
+            return "the pending pod's queue is at its limit"  # victims in other queues do not raise that limit
         if usage.queue_of(beneficiary) is usage.queue_of(victim):
             return "" if victim.pod.spec.priority < beneficiary.pod.spec.priority else _EQUALS
         if usage.is_non_borrowing(victim):
-            return "they stay within their queue's guarantee"
+            return "within their queue's guarantee by policy"
         above = any(
             self._above(usage.queue_of(victim), usage.queue_of(beneficiary), of, {}) for of in (_GUARANTEE, _FAIR_SHARE)
         )
-        return "" if above else "their queue has no more than it is due"
+        return "" if above else "their queue is within its share"
 
     def reason_for(self, beneficiary: PodState | None, victim: PodState | None) -> str:
-        """Why one gives way to the other, for whoever reads it on the one that does."""
+        """Returns why one pod preempts the other, as victims' Events show it."""
         usage = self._queues.usage
         if (
             usage is None
@@ -74,7 +73,7 @@ class PreemptionPolicy:
             or usage.queue_of(beneficiary) is usage.queue_of(victim)
         ):
             return "which has a higher priority"
-        return "whose queue takes back what it is due"
+        return "whose queue reclaims its share"
 
     def preemption_class(self, victim: PodState) -> Kind:
         """All of a giver that `may_preempt` looks at: of two of one kind it says the same."""
@@ -89,21 +88,26 @@ class PreemptionPolicy:
     def refuses(
         self, beneficiaries: Sequence[PodState], victims: Sequence[PodState], *, stay: Collection[str] = ()
     ) -> str:
-        """Why these do not give way to those, all together; empty where they do. `stay`: those of them that do not end, and only
-        give up a part of what they have."""
-        torn = self._gangs.torn({victim.uid for victim in victims if victim.uid not in stay})
-        if torn is not None:
-            return f"of gang {torn.name} fewer than the {torn.minimum} that it needs would be left, and not all of it gives way"
+        """Returns why the victims may not be preempted together; empty if they may.
+
+        `stay`: uids of victims that are only suspended.
+        """
+        below_minimum = self._gangs.torn({victim.uid for victim in victims if victim.uid not in stay})
+        if below_minimum is not None:
+            return (
+                f"gang {below_minimum.name} would keep fewer than its minimum of {below_minimum.minimum} members, "
+                "and not all of them are victims"
+            )
         lowest = min(beneficiary.pod.spec.priority for beneficiary in beneficiaries)
         usage = self._queues.usage
         own = [g for g in victims if usage is None or usage.queue_of(g) is usage.queue_of(beneficiaries[0])]
         equal = next((g for g in own if g.pod.spec.priority >= lowest), None)
         if equal is not None:
-            return f"{equal.key} is of no lower priority: nobody gives way to an equal"
+            return f"{equal.key} is of no lower priority: pods of equal priority are not preempted"
         return self._reclaims(beneficiaries, victims)
 
     def quota_exceeded(self, beneficiaries: Sequence[PodState], victims: Sequence[PodState]) -> str:
-        """The bound of their queue that keeps the takers from their places even when all of these have given way."""
+        """Returns which quota the beneficiaries would exceed even without the victims; empty if none."""
         usage = self._queues.usage
         if usage is None:
             return ""
@@ -112,7 +116,7 @@ class PreemptionPolicy:
             asked = asked.plus(self._queues.ask(beneficiary))
         with usage.without(victim.uid for victim in victims):
             hit = self._queues.hit(beneficiaries[0], asked)
-        return "" if hit is None else f"queue {hit.queue.name} of {beneficiaries[0].key} may have no more"
+        return "" if hit is None else f"{beneficiaries[0].key} would exceed the quota of queue {hit.queue.name}"
 
     def is_non_borrowing(self, state: PodState) -> bool:
         """Whether the pod stays within its queue's guarantee by policy."""
@@ -120,12 +124,15 @@ class PreemptionPolicy:
         return usage is not None and usage.is_non_borrowing(state)
 
     def is_only_by_fair_share(self, beneficiaries: Sequence[PodState], victims: Sequence[PodState]) -> bool:
-        """Whether it is weights, and no guarantee, by which those of other queues give way."""
+        """Whether victims of other queues are reclaimed only by weights, and not by a guarantee."""
         return bool(self._reclaims(beneficiaries, victims, (_GUARANTEE,)))
 
     def queue_rank(self, beneficiaries: Sequence[PodState]) -> int:
-        """Whose turn it is, the lowest first: a queue that stays within its guarantee, one that stays within its due, the others.
-        Placement gives what becomes free in about that order."""
+        """Returns the rank of the beneficiaries' queue; the lowest is served first.
+
+        0: it stays within its guarantee; 1: within its fair share; 2: neither. Placement assigns free capacity in about
+        that order.
+        """
         usage = self._queues.usage
         if usage is None:
             return _GUARANTEE
@@ -138,7 +145,7 @@ class PreemptionPolicy:
         return next(kept, _FAIR_SHARE + 1)
 
     def asked_milli(self, beneficiaries: Sequence[PodState]) -> int:
-        """GPU milli that they ask for together."""
+        """Returns the GPU milli that the beneficiaries request together."""
         return sum(self._queues.ask(beneficiary).gpu_milli for beneficiary in beneficiaries)
 
     def _reclaims(
@@ -147,7 +154,10 @@ class PreemptionPolicy:
         victims: Sequence[PodState],
         by: Sequence[int] = (_GUARANTEE, _FAIR_SHARE),
     ) -> str:
-        """Each unit of those who give is held against what is left when the ones before it have gone."""
+        """Returns why victims of other queues cannot be reclaimed; empty if they can.
+
+        Each unit of victims is compared with what is left when the units before it are gone. `by`: by guarantee, by
+        fair share."""
         usage = self._queues.usage
         if usage is None:
             return ""
@@ -157,17 +167,22 @@ class PreemptionPolicy:
             other = usage.queue_of(unit[0])
             if other is not queue:
                 if any(usage.is_non_borrowing(victim) for victim in unit):
-                    return f"{unit[0].key} stays within the guarantee of queue {other.name}, which gives nothing back"
+                    return (
+                        f"{unit[0].key} is within the guarantee of queue {other.name} by policy and cannot be reclaimed"
+                    )
                 if not any(
                     self._above(other, queue, of, gone) and self._within(queue, other, asked, of, gone) for of in by
                 ):
-                    return f"queue {other.name} of {unit[0].key} has no more than it is due beside queue {queue.name}"
+                    return f"queue {other.name} of {unit[0].key} is within its share compared with queue {queue.name}"
             for at in other.path():
                 gone[at.name] = gone.get(at.name, 0) + sum(usage.gpu_milli(victim.uid) for victim in unit)
         return ""
 
     def _units(self, victims: Sequence[PodState]) -> list[list[PodState]]:
-        """Who goes after whom. Of a gang of which all go first those that it can spare, each by itself, then the rest at once."""
+        """Returns the victims in units that end together, in their order.
+
+        Of a gang that ends as a whole, the members that it can spare are single units, and the rest is one unit.
+        """
         going = {victim.uid for victim in victims}
         spare = {gang.key: len(gang.placed) - gang.minimum for gang in self._gangs.among(going) if gang.placed <= going}
         alone: list[list[PodState]] = []
@@ -206,6 +221,6 @@ _ROUNDING = 1e-6
 
 
 def _apart(one: Branch, other: Branch) -> list[Branch]:
-    """One and its ancestors below the first that both have."""
+    """Returns a queue and its ancestors below the first common ancestor."""
     common = set(map(id, other.path()))
     return [at for at in one.path() if id(at) not in common]

@@ -1,5 +1,4 @@
-"""The queues of a book: their tree, and what each uses. Without a policy there is neither, and everything is one
-queue."""
+"""The queues of a book: their tree and their use. Without a policy there is neither, and all pods are in one queue."""
 
 from __future__ import annotations
 
@@ -16,7 +15,7 @@ from shared.queues.usage import Usage
 
 
 def policy_text(book: Book) -> str | None:
-    """queues.yaml as it stands in the cluster; None where there is none."""
+    """Returns queues.yaml from the cluster's ConfigMap; None if there is none."""
     found: ConfigMap | None = book.others.get("ConfigMap", {}).get(f"{CONFIG_NAMESPACE}/{CONFIG_MAP}")
     return None if found is None else found.data.get(QUEUES_KEY)
 
@@ -26,11 +25,11 @@ class Hit(NamedTuple):
 
     queue: Branch
     which: int
-    """Of the three amounts."""
+    """The index of the amount: GPU, CPU or memory."""
     used: Amount
     bound: int
     guarantee: bool
-    """It is the guarantee, for pods that may use guarantees alone; else the limit."""
+    """True for the guarantee, which bounds non-borrowing pods; otherwise it is the limit."""
 
 
 class Queues:
@@ -39,11 +38,11 @@ class Queues:
         self.tree: Tree | None = None
         self.usage: Usage | None = None
         self.largest_mib = 0
-        """Of all GPUs: what a pod takes of one is counted by it before there is a place."""
+        """The memory of the largest GPU: a pod's part of a GPU is estimated by it before the pod is placed."""
         self._stamp = -1
 
     def enact(self, policy: QueuePolicy | None) -> None:
-        """These queues from now on, with all that the book has counted; None: no queues."""
+        """Puts a policy in force and counts what the book holds; None: no queues."""
         self.tree = None if policy is None else Tree(policy)
         self.usage = None if self.tree is None else Usage(self.tree, self.book)
         self.book.witness = self.usage
@@ -51,7 +50,7 @@ class Queues:
         self.look_around()
 
     def look_around(self) -> None:
-        """Nodes or inventories have changed."""
+        """Updates capacities if nodes or inventories have changed."""
         if self.tree is None or self.usage is None or self._stamp == self.book.stamp:
             return
         self._stamp = self.book.stamp
@@ -65,8 +64,10 @@ class Queues:
         self.usage.learn()
 
     def hit(self, state: PodState, extra: Amount, asked: Amount | None = None) -> Hit | None:
-        """The first bound of its queue, or of one above, that so much more would exceed. `asked`: what of it counts,
-        where that is on the book already."""
+        """Returns the first bound of a pod's queue or its ancestors that `extra` would exceed; None if there is none.
+
+        `asked`: what the pod requests, if `extra` is on the book already.
+        """
         if self.usage is None:
             return None
         non_borrowing = self.usage.is_non_borrowing(state)
@@ -79,7 +80,7 @@ class Queues:
 
     @staticmethod
     def bounds(at: Branch, *, non_borrowing: bool) -> list[tuple[Bound, Amount, bool]]:
-        """Each bound that holds there, what counts against it, and whether it is the guarantee."""
+        """Returns each bound of a queue, what counts against it, and whether it is the guarantee."""
         return (
             [(at.limit, at.used, False), (at.own, at.non_borrowing, True)]
             if non_borrowing
@@ -87,7 +88,7 @@ class Queues:
         )
 
     def wanted(self) -> dict[str, int]:
-        """GPU milli that waiting pods ask for, by queue."""
+        """Returns the GPU milli that pending pods request, by queue."""
         found: dict[str, int] = {}
         if self.usage is None:
             return found
@@ -98,5 +99,5 @@ class Queues:
         return found
 
     def ask(self, state: PodState) -> Amount:
-        """What a waiting pod takes at least."""
+        """Returns what a pending pod takes at least."""
         return ask_of(state, self.largest_mib)

@@ -8,8 +8,7 @@ At every level that child is next whose key is smallest, with what its first wai
 3. children of weight 0 that borrow: the smaller surplus first.
 
 Ties go to the smaller pod, then to the older one; names never decide. A change of one queue costs one heap entry at
-each level above it. Entries that are overtaken stay in the heap until they surface (each child has a stamp).
-"""
+each level above it. Stale entries stay in the heap until they reach its top (each child has a stamp)."""
 
 from __future__ import annotations
 
@@ -22,14 +21,14 @@ from shared.contracts.policy import Amounts, QueueDefaults, QueuePolicy, QueueRu
 from shared.queues.amounts import NOTHING, Amount
 
 UNASSIGNED = "?"
-"""The queue of pods that name one which is not there (for them). It is no queue, and nobody is served from it."""
+"""The name for pods whose queue does not exist or is not open to them. It is no queue, and no pod is served from it."""
 
 Bound = tuple[int | None, int | None, int | None]
 Key = tuple[Any, ...]
 
 
 class Offer(NamedTuple):
-    """The first of those that wait in a queue and may be tried. `order`: priority and age, unique."""
+    """The first pending pod or gang of a queue that may be tried. `order`: priority and age, unique."""
 
     order: tuple[Any, ...]
     uid: str
@@ -37,8 +36,7 @@ class Offer(NamedTuple):
 
 
 class Branch:
-    """A node of the tree. `used` and `non_borrowing` hold what its subtree has; `non_borrowing` of it what may not be
-    borrowed."""
+    """A node of the tree. `used` is what its subtree has, `non_borrowing` the part that non-borrowing pods have."""
 
     def __init__(self, name: str, rule: QueueDefaults, parent: Branch | None) -> None:
         self.name, self.parent = name, parent
@@ -55,14 +53,14 @@ class Branch:
             parent.children.append(self)
 
     def path(self) -> Iterator[Branch]:
-        """Itself and its ancestors below the root, which is no queue."""
+        """Yields the queue and its ancestors, without the root, which is no queue."""
         at: Branch | None = self
         while at is not None and at.parent is not None:
             yield at
             at = at.parent
 
     def key(self, capacity: Amount) -> Key:
-        """Its place among its siblings, counting what it offers."""
+        """Returns the sort key among its siblings, with its offer already counted as used."""
         offer = self.offer
         if offer is None:
             return (math.inf,)
@@ -84,13 +82,15 @@ class Branch:
 
     @property
     def own(self) -> Bound:
-        """Its guarantee as a bound: where none is spoken of, no GPUs, and any CPU and memory."""
+        """Its guarantee as a bound: no GPUs where none is set, and unlimited CPU and memory where none is set."""
         return (self.guaranteed[0] or 0, *self.guaranteed[1:])
 
 
 def first_over(used: Amount, extra: Amount, bound: Bound, asked: Amount) -> int | None:
-    """Which of the three would be more than its bound, of those that are asked for: who asks for none of what is
-    overdrawn is not kept off by it."""
+    """Returns the index of the first amount that would exceed its bound; None if none does.
+
+    Only requested amounts count: a pod that requests none of an exceeded resource is not blocked by it.
+    """
     for index, most in enumerate(bound):
         if most is not None and asked[index] and used[index] + extra[index] > most:
             return index
@@ -98,7 +98,7 @@ def first_over(used: Amount, extra: Amount, bound: Bound, asked: Amount) -> int 
 
 
 class Tree:
-    """All queues. Namespaces that no queue is named after get one each, made when they are first met."""
+    """All queues. A namespace that no queue is named after gets its own, created when it is first seen."""
 
     def __init__(self, policy: QueuePolicy) -> None:
         self.policy = policy
@@ -119,11 +119,10 @@ class Tree:
             self.queues[rule.name] = Branch(rule.name, rule, parent)
         return self.queues[rule.name]
 
-    # --- whose ------------------------------------------------------------------------------------------------
+    # --- queues -----------------------------------------------------------------------------------------------
 
     def find(self, named: str, namespace: str) -> Branch:
-        """The queue of a pod with this label (empty: none) in this namespace; `unassigned` where it may stand in
-        none."""
+        """Returns the queue of a pod with this label (empty: none) in this namespace; `unassigned` if it has none."""
         queue = self.queues.get(named or namespace)
         if queue is None:
             return self.unassigned if named else self._of_namespace(namespace)
@@ -135,32 +134,32 @@ class Tree:
         made = self.queues[namespace] = Branch(namespace, self.policy.default, self.root)
         return made
 
-    # --- what is used -----------------------------------------------------------------------------------------
+    # --- use ---------------------------------------------------------------------------------------------------
 
     def use(self, queue: Branch, amount: Amount, *, non_borrowing: bool) -> None:
-        """It takes so much, or gives it back where the amount is negative."""
+        """Adds an amount to a queue's use; a negative amount is returned."""
         for at in queue.path():
             at.used = at.used.plus(amount)
             if non_borrowing:
                 at.non_borrowing = at.non_borrowing.plus(amount)
         self._dirty[queue.name] = queue
 
-    # --- the next queue ----------------------------------------------------------------------------------------
+    # --- next queue -------------------------------------------------------------------------------------------
 
     def set_capacity(self, capacity: Amount) -> None:
-        """The cluster's, by which surpluses of different things are compared."""
+        """Sets the cluster's capacity, by which surpluses of different resources are compared."""
         capacity = Amount(*(max(1, amount) for amount in capacity))
         if capacity != self.capacity:
             self.capacity = capacity
             self._dirty |= {queue.name: queue for queue in self.queues.values() if queue.offer is not None}
 
     def put_offer(self, queue: Branch, offer: Offer | None) -> None:
-        """Who would be tried, were it this queue's turn; None: nobody now."""
+        """Sets what this queue would try next; None if it has no pod to try."""
         queue.offer = offer
         self._dirty[queue.name] = queue
 
     def next(self) -> Offer | None:
-        """Whose turn it is, over all queues."""
+        """Returns the next offer over all queues."""
         for queue in self._dirty.values():
             self._bubble(queue)
         self._dirty = {}
@@ -183,7 +182,7 @@ class Tree:
 
 
 def _guarantee_of_children(queue: Branch) -> None:
-    """A parent that names no guarantee has what its children are guaranteed together."""
+    """Gives a parent without a guarantee the sum of its children's guarantees."""
     for child in queue.children:
         _guarantee_of_children(child)
     if queue.children:

@@ -1,5 +1,7 @@
-"""What each queue uses, kept up with the book itself: whatever it books or gives back is counted here in the same step,
-tries of gangs and takeovers included. A new Usage of the same book finds the same."""
+"""Counts what each queue uses. Whatever the book books or releases is counted in the same step.
+
+This includes trial placements of gangs and recoveries. A new Usage of the same book has the same counts.
+"""
 
 from __future__ import annotations
 
@@ -17,35 +19,35 @@ from shared.queues.tree import Branch, Tree
 
 
 class _Counted(msgspec.Struct):
-    """What one pod has. Its queue is that of its first booking: a label that changes later moves no GPUs."""
+    """What one pod has. Its queue is that of its first booking: a label that changes later has no effect."""
 
     queue: Branch
     non_borrowing: bool
     room: Amount = NOTHING
     grants: dict[str, int] = {}
-    """GPU milli by grant."""
+    """GPU milli by grant id."""
     kept: bool = False
-    """It is no pod, and stands where a place is kept for one."""
+    """Whether it is a placeholder pod of a reservation."""
 
 
 class Usage:
-    """A book's witness (`Ledger.witness`)."""
+    """Counts the use of queues as a book's witness (`Ledger.witness`)."""
 
     def __init__(self, tree: Tree, book: Book) -> None:
         self.tree, self.book = tree, book
         self._of: dict[str, _Counted] = {}
         self.guessed: set[str] = set()
-        """Grants on GPUs that were not known when they were counted: as if they had all of them."""
-        for node in book.nodes.values():  # with what stands there for pods that a place is kept for
+        """Ids of grants on GPUs that were not known: they count as whole GPUs until the inventory is known."""
+        for node in book.nodes.values():  # includes the placeholder pods of reservations
             for state in node.pods.values():
                 self.charged(state)
         for held in book.grants.values():
             self.booked(held)
 
-    # --- the book's word --------------------------------------------------------------------------------------
+    # --- bookings ---------------------------------------------------------------------------------------------
 
     def charged(self, state: PodState) -> None:
-        """Pods of other schedulers use nothing of the queues."""
+        """Counts CPU and memory of a pod; pods of other schedulers use nothing of the queues."""
         if state.ours:
             counted = self._counted(state.uid, state, state.pod.metadata.namespace)
             self._use(counted, room_of(state))
@@ -75,7 +77,7 @@ class Usage:
             self._forget(held.uid, counted)
 
     def learn(self) -> None:
-        """Inventories came or changed: grants on GPUs that were not known are counted by what these are."""
+        """Counts grants on GPUs that have become known since."""
         for grant_id in list(self.guessed):
             held = self.book.grants[grant_id]
             milli = gpus_of(held.grant, self.total_of)
@@ -85,7 +87,7 @@ class Usage:
                 counted.grants[grant_id] = milli
                 self.guessed.discard(grant_id)
 
-    # --- questions ---------------------------------------------------------------------------------------------
+    # --- queries -----------------------------------------------------------------------------------------------
 
     def is_non_borrowing(self, state: PodState) -> bool:
         """Whether the pod may use guarantees alone."""
@@ -94,7 +96,7 @@ class Usage:
         return least is not None and state.pod.spec.priority >= least and not opportunistic
 
     def queue_of(self, state: PodState) -> Branch:
-        """Where what it has is counted; of one that has nothing, where it would be."""
+        """Returns the queue in which a pod is counted, or would be."""
         known = self._of.get(state.uid)
         return self._named_by(state) if known is None else known.queue
 
@@ -103,13 +105,15 @@ class Usage:
         return self.tree.find(meta.labels.get(names.LABEL_QUEUE, ""), meta.namespace)
 
     def gpu_milli(self, uid: str) -> int:
-        """What a pod has."""
+        """Returns the GPU milli that a pod has."""
         counted = self._of.get(uid)
         return 0 if counted is None else sum(counted.grants.values())
 
     def kept(self) -> dict[str, Amount]:
-        """What is kept for pods that have no place yet, by queue, parents included. It is in what is used, for limits
-        hold for it too."""
+        """Returns what is reserved for pending pods, by queue, parents included.
+
+        It is part of what is used, because limits apply to it too.
+        """
         found: dict[str, Amount] = {}
         for counted in self._of.values():
             for at in counted.queue.path() if counted.kept else ():
@@ -120,7 +124,7 @@ class Usage:
 
     @contextmanager
     def without(self, uids: Iterable[str]) -> Iterator[None]:
-        """As if these had given back, for so long."""
+        """Counts as if these pods had returned everything, within the context."""
         gone = [
             (counted, Amount(sum(counted.grants.values())).plus(counted.room))
             for uid in uids
@@ -144,7 +148,7 @@ class Usage:
     def _counted(self, uid: str, state: PodState | None, namespace: str) -> _Counted:
         known = self._of.get(uid)
         if known is None:
-            # A slice whose pod is gone without our having seen it tells its namespace alone.
+            # Of a slice whose pod was never seen only the namespace is known.
             queue = self.tree.find("", namespace) if state is None else self._named_by(state)
             known = self._of[uid] = _Counted(queue, state is not None and self.is_non_borrowing(state))
         return known

@@ -79,7 +79,7 @@ async def test_one_pod_gives_way_to_one_and_no_other(world: Whole) -> None:
     assert len(await left(world)) == 3
     gone = ({f"low-{i}" for i in range(4)} - set(await left(world))).pop()
     told = await world.event(gone, "Evicted")
-    assert f"makes room for {world.namespace}/high, which has a higher priority" in told["message"]
+    assert f"preempted by {world.namespace}/high, which has a higher priority" in told["message"]
     gains = await world.event("high", "PreemptionStarted")
     assert f"{world.namespace}/{gone} ends" in gains["message"]
     bucket = world.made.bus.kv(subjects.KV_SPARED)
@@ -197,7 +197,7 @@ async def test_an_equal_moves_to_the_place_that_is_kept_for_what_its_controller_
         await eventually(together, within_s=WITHIN_S, what="both on the other node")
         told = await world.event(before[mover], "Evicted")
         assert f"moves to {other} so that {world.namespace}/large fits" in told["message"]
-        assert "a place is kept for it there" in told["message"]
+        assert "capacity is reserved for it there" in told["message"]
         for name in ("x", "y"):
             await world.ask("DELETE", f"/apis/apps/v1/namespaces/{world.namespace}/replicasets/{name}")
         await world.ask("DELETE", resources.POD.collection(world.namespace) + "?gracePeriodSeconds=0")

@@ -53,7 +53,7 @@ async def test_advice_for_a_gang_says_where_each_of_its_pods_would_go(bus: NatsB
     await bus.subscribe(subjects.QUERY_ADVISE, answer)
     done = await kerf("advise", "team/g0", nats=nats.url)
     assert done.code == 0, done.err
-    assert "Places then: team/g0 on n0, team/g1 on n1" in done.out
+    assert "Placement afterwards: team/g0 on n0, team/g1 on n1" in done.out
 
 
 async def test_where_no_preemptor_is_there_it_is_the_preemptor_that_is_missing(bus: NatsBus) -> None:

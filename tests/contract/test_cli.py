@@ -175,7 +175,7 @@ async def test_advice_is_given_for_groups_of_gpus_and_for_one_goal_only(world: W
     answer = await world.json("advise", "--gpus", "1")
     assert answer["places_after"] >= answer.get("places_before", 0)
     done = await world.kerf("advise", "team/huge", "--gpus", "1")
-    assert (done.code, "for what there should be room" in done.err) == (1, True)
+    assert (done.code, "name what should fit" in done.err) == (1, True)
 
 
 async def test_events_begin_now_and_end_after_the_count(world: World) -> None:

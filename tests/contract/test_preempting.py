@@ -121,7 +121,7 @@ async def test_a_plan_is_shown_once_in_words(bus: NatsBus, nats: EmbeddedServer)
     lines = done.out.splitlines()
     assert len(lines) == len({line.split("(plan ")[1] for line in lines}) == 2
     assert (
-        "preemption.abandoned ours/high on gpu-0, theirs/low-0 pauses, theirs/low-1 moves to gpu-1; 1 pod would end (1 with a place kept elsewhere), and lose 11 GPU-seconds"
+        "preemption.abandoned ours/high on gpu-0, theirs/low-0 is paused, theirs/low-1 is migrated to gpu-1; 1 pod would be evicted (1 with capacity reserved elsewhere) and lose 11 GPU-seconds"
         in lines[0]
     )
     assert lines[0].endswith(": a budget said no")
@@ -131,10 +131,10 @@ async def test_a_dry_run_says_why_nobody_would_give_way(world: World) -> None:
     await world.create(pod("huge", "ours", "high", gpus=2))
     done = await kerf("preempt", "--dry-run", "ours/huge", nats=world.made.url)
     assert done.code == 0, done.err
-    left = next(line for line in done.out.splitlines() if line.startswith("Left alone: "))
-    assert sorted(left.removeprefix("Left alone: ").split("; ")) == [
+    left = next(line for line in done.out.splitlines() if line.startswith("Not preempted: "))
+    assert sorted(left.removeprefix("Not preempted: ").split("; ")) == [
+        "1 pod: eligible, but preempting them does not free enough",
         "1 pod: minimum run time",
-        "1 pod: they may be asked, and that does not make enough room",
     ]
 
 
@@ -151,5 +151,5 @@ async def test_a_dry_run_shows_what_else_there_was(bus: NatsBus, nats: EmbeddedS
     await bus.subscribe(subjects.QUERY_PREEMPT, answer)
     done = await kerf("preempt", "--dry-run", "ours/high", nats=nats.url)
     assert done.code == 0, done.err
-    assert "Or on gpu-1: evict of 2 pods, at 90 GPU-seconds" in done.out
-    assert "Or on gpu-2: evict of at least 1 pod, at least 120 GPU-seconds" in done.out
+    assert "Alternative on gpu-1: evict 2 pods, at 90 GPU-seconds" in done.out
+    assert "Alternative on gpu-2: evict at least 1 pod, at least 120 GPU-seconds" in done.out

@@ -1,5 +1,8 @@
-"""The world of `preempting`, with all that goes wrong in one: leaders and preemptors that die, feeds with gaps, nodes that say no,
-answers that are lost, pods that somebody deletes, nodes that vanish with all that runs on them."""
+"""The preemption harness with faults.
+
+Leaders and preemptors die, feeds have gaps, nodes refuse suspensions, answers are lost, pods are deleted, and nodes
+disappear with all that runs on them.
+"""
 
 from __future__ import annotations
 
@@ -24,11 +27,11 @@ from tests.support.terminations import is_terminating
 
 FAULTS = ("deleted", "leader", "preemptor", "gap", "node", "refuses", "unknown", "late")
 LATE_S = 12.0
-"""Nodes that have much to do, or whose agent is just starting, do what they are told so much later."""
+"""The maximum delay with which a busy node, or one whose agent is starting, handles an order."""
 
 
 class FaultHarness(PreemptionHarness):
-    """`faults`: which of these happen; `rng` decides when."""
+    """`faults`: which of `FAULTS` happen; `rng` decides when."""
 
     def __init__(self, nodes: dict[str, int], rng: random.Random, faults: frozenset[str], **rest: Any) -> None:
         self._rng, self._faults, self._gpus = rng, faults, nodes
@@ -40,7 +43,7 @@ class FaultHarness(PreemptionHarness):
         super().__init__(nodes, **rest)
 
     def inject_fault(self) -> None:
-        """One of them, perhaps."""
+        """Injects a random fault, if it is one of the enabled ones."""
         match self._rng.choice(FAULTS):
             case "deleted" if "deleted" in self._faults and self.live:
                 self.deleted(self.live[self._rng.choice(sorted(self.live))])

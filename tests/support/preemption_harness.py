@@ -1,5 +1,7 @@
-"""Placement and the preemptor in one loop, in a world with a clock: an API server that keeps budgets, and nodes that take a
-while to give back. What must never be is asserted where it would happen."""
+"""Runs placement and the preemptor in one loop with a simulated clock.
+
+A simulated API server keeps disruption budgets, and nodes take a while to release grants. Safety properties are
+asserted where they could be violated."""
 
 from __future__ import annotations
 
@@ -34,32 +36,44 @@ from tests.support.terminations import Terminations, is_terminating
 EPOCH_S = 1_800_000_000.0
 STEP_S = 0.5
 SAMPLED_S = 10.0
-"""How often nodes say what their slices use."""
+"""The interval of the nodes' usage samples."""
 BUDGET = "budget"
 RACK = "topology.kubernetes.io/rack"
 
 
 class PreemptionHarness(SlicedNodes):
-    """`least`: by label, how many of a label's pods a disruption budget wants left. `gives_back_s`: by node, how long after a
-    pod's end. `racks`: by node, the value of its label RACK. The budgets' statuses reach Kerf with the next step, as the API server's do a moment late."""
+    """A simulated cluster with both cores.
 
-    def __init__(self, nodes: Mapping[str, int], *, gives_back_s: float = 3.0, least: Mapping[str, int] | None = None, immunity_s: float = 60.0, queues: str | None = None,
-                 racks: Mapping[str, str] | None = None, **preemptor: Any) -> None:  # fmt: skip
+    `least`: by budget label, the minimum of available pods. `gives_back_s`: how long after a pod's end its node
+    releases the grant. `racks`: by node, the value of its label RACK. The budgets' statuses reach Kerf with the next
+    step, because the API server's are late too."""
+
+    def __init__(
+        self,
+        nodes: Mapping[str, int],
+        *,
+        gives_back_s: float = 3.0,
+        least: Mapping[str, int] | None = None,
+        immunity_s: float = 60.0,
+        queues: str | None = None,
+        racks: Mapping[str, str] | None = None,
+        **preemptor: Any,
+    ) -> None:
         self.ends_at: dict[str, float] = {}
         self.suspensions: list[tuple[float, str, str]] = []
-        """(when, name, action), or an empty action where it goes on"""
+        """(when, name, action); the action is empty when the pod resumes"""
         self.plans: dict[str, Plan] = {}
         self.outcome: dict[str, str] = {}
-        """Of the plans that placement has reserved."""
+        """By id of the plans that placement has reserved."""
         self.spared: dict[str, Spared] = {}
-        """As the bus keeps it."""
+        """The protection records by owner, as the bus keeps them."""
         self.evictions: list[tuple[float, str, str]] = []
         """(when, name, plan)"""
         self.terminations = Terminations()
         self.labels: dict[str, str] = {}
-        """By name, the budget's label."""
+        """The budget label by pod name."""
         self.bound_at: dict[str, list[float]] = defaultdict(list)
-        """By name, when each pod of it got its place."""
+        """By pod name, when each pod of that name was bound."""
         self.refused_by_budget = 0
         self._least, self.gives_back_s = dict(least or {}), gives_back_s
         self._post: deque[m.Input | pm.Input] = deque()
@@ -78,10 +92,30 @@ class PreemptionHarness(SlicedNodes):
 
     # --- the cluster --------------------------------------------------------------------------------------------
 
-    def arrive(self, name: str, *, priority: int, gpus: int = 1, gang: str = "", size: int = 1, least: int = 0, runs_s: float = 1e9, label: str = "", queue: str = "",
-               slice_: tuple[int, int] | None = None, uses_percent: int = 0, one_rack: bool = False, grace_s: int = 0, ends_after_s: float | None = None) -> None:  # fmt: skip
-        """`runs_s`: from its Binding on. `one_rack`: all of its gang must be in one. `slice_`: GiB and per cent of one GPU, enforced, instead of whole ones, of which it
-        allocates so much of the memory. `ends_after_s`: of its deletion; all of its grace period where it is not named. A pod that is evicted comes again by its controller, under the same name."""
+    def arrive(
+        self,
+        name: str,
+        *,
+        priority: int,
+        gpus: int = 1,
+        gang: str = "",
+        size: int = 1,
+        least: int = 0,
+        runs_s: float = 1e9,
+        label: str = "",
+        queue: str = "",
+        slice_: tuple[int, int] | None = None,
+        uses_percent: int = 0,
+        one_rack: bool = False,
+        grace_s: int = 0,
+        ends_after_s: float | None = None,
+    ) -> None:
+        """Creates a pending pod. When it is evicted, its controller replaces it under the same name.
+
+        `runs_s`: run time after its Binding. `one_rack`: its gang must be in one rack. `slice_`: GiB and percent of one
+        GPU, enforced, instead of whole GPUs; it allocates `uses_percent` of the memory. `ends_after_s`: time from its
+        deletion to its end; by default its grace period.
+        """
         if uses_percent:
             self.uses_percent[name] = uses_percent
         notes = {"kerf.dev/gang": gang, "kerf.dev/gang-size": str(size)} if gang else {}
@@ -136,7 +170,7 @@ class PreemptionHarness(SlicedNodes):
         return EPOCH_S + self.now
 
     def _stamp(self) -> str:
-        """Of this moment, in whole seconds as the API server writes it."""
+        """Returns the current time in whole seconds, as the API server writes it."""
         return datetime.fromtimestamp(self.wall, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
     def waits(self) -> list[Pod]:
@@ -150,12 +184,12 @@ class PreemptionHarness(SlicedNodes):
         return found
 
     def helped(self) -> list[str]:
-        """Those who wait and for whom somebody could make room now, or for whom there is room by the preemptor's word."""
+        """Returns the pending pods for which a preemption is possible now, or which fit without one."""
         answers = {
             pod.metadata.name: self.preemptor.dry_run(TEAM, pod.metadata.name, self.wall) for pod in self.waits()
         }
         return [
-            name for name, answer in answers.items() if answer.plan is not None or "there is room" in answer.sentence
+            name for name, answer in answers.items() if answer.plan is not None or "it fits without" in answer.sentence
         ]
 
     def _ran_s(self, pod: Pod) -> float:
@@ -202,7 +236,7 @@ class PreemptionHarness(SlicedNodes):
     # --- both cores ---------------------------------------------------------------------------------------------
 
     def send(self, event: m.Input) -> list[m.Command]:
-        """In its turn: each core has done with one input before it, or the other, gets the next."""
+        """Queues an input: a core finishes one input before it or the other core gets the next."""
         match event:
             case m.FactsSeen():
                 self.ask(pm.FactsSeen(event.facts))
@@ -260,7 +294,7 @@ class PreemptionHarness(SlicedNodes):
                 self.outcome[event.plan.plan_id] = "executed"
             case PreemptionAbandoned():
                 self.outcome[event.plan.plan_id] = f"abandoned: {event.reason}"
-        heard = pm.heard(event)
+        heard = pm.to_input(event)
         if heard is not None:
             self.ask(heard)
 
@@ -276,7 +310,7 @@ class PreemptionHarness(SlicedNodes):
             case pm.CancelPlan():
                 self.send(m.AbandonAsked(command.plan_id, command.reason))
             case pm.SaveProtection():
-                self.spared[command.spared.owner] = command.spared
+                self.spared[command.record.owner] = command.record
             case pm.AskAdvice():
                 self.ask(pm.Advised(finish(questions.advise_(self.core, command.query, self.wall)).advice))
 
@@ -322,7 +356,7 @@ class PreemptionHarness(SlicedNodes):
         self.appears(msgspec.structs.replace(pod, metadata=meta))
 
     def _evict(self, order: Evict, plan_id: str) -> Answer | None:
-        """The Eviction API: its preconditions, the budgets; None where it is done."""
+        """Simulates the Eviction API with its preconditions and budgets; returns None on success."""
         pod = self.live.get(order.uid)
         if pod is None:
             return Answer(uid=order.uid, outcome="gone")
@@ -332,7 +366,7 @@ class PreemptionHarness(SlicedNodes):
         if self._allowed().get(label, 1) <= 0:
             self.refused_by_budget += 1
             return Answer(uid=order.uid, outcome="throttled", message="it would violate the pod's disruption budget")
-        plan = self.plans[plan_id]  # KeyError: nobody is evicted before placement has reserved
+        plan = self.plans[plan_id]  # KeyError: no pod may be evicted before placement has reserved
         gain = [self.live[b.uid] for b in plan.beneficiaries if b.uid in self.live]
         if plan.consolidates:
             self._keeps_a_place(pod, plan, gain)
@@ -344,7 +378,7 @@ class PreemptionHarness(SlicedNodes):
         return None
 
     def _keeps_a_place(self, pod: Pod, plan: Plan, gain: list[Pod]) -> None:
-        """Equals move, and nobody more important does; each to a place that is booked for it."""
+        """Asserts that only pods of no higher priority move, each to a place that is booked for it."""
         assert all(pod.spec.priority <= other.spec.priority for other in gain)
         (victim,) = [victim for victim in plan.victims if victim.uid == pod.metadata.uid]
         kept = self.core.book.grants[f"reserved/{plan.plan_id}/{victim.uid}"]

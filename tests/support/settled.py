@@ -1,4 +1,4 @@
-"""Until a world has come to rest."""
+"""Runs a simulated cluster until it has settled."""
 
 from __future__ import annotations
 
@@ -7,8 +7,11 @@ from tests.support.terminations import is_terminating
 
 
 def until_settled(world: PreemptionHarness, *, settled_s: float, max_s: float) -> None:
-    """Steps until for so long nothing has been bound or evicted, nobody is about to end, and nobody has waited for whom somebody could make room: a
-    pod is immune for a while, and then may be asked again."""
+    """Steps until the cluster has been settled for `settled_s`.
+
+    That is: no Binding or eviction, no terminating pod, and no pending pod for which a preemption is possible. A
+    protected pod may be preempted later. Fails after `max_s`.
+    """
     began = since = world.now
     seen = (-1, -1)
     while world.now - since < settled_s:

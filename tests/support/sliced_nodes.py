@@ -1,5 +1,7 @@
-"""What nodes know and placement has to be told: whose slices stand on them, what they have given up, and what they use. What
-must never be is asserted where it would happen."""
+"""Simulated nodes: which slices they have, what is suspended, and what they use.
+
+Safety properties are asserted where they could be violated.
+"""
 
 from __future__ import annotations
 
@@ -21,21 +23,21 @@ GPU_MIB, GPU_MILLI = 81_920, 1_000
 
 
 class SlicedNodes(Leader):
-    """Each GPU of `GPU_MIB`, shared by slices whose limits hold."""
+    """Nodes whose GPUs have `GPU_MIB` and are shared by slices with enforced limits."""
 
     def __init__(self, **settings: Any) -> None:
         self.live: dict[str, Pod] = {}
-        """By uid, as the API server has them."""
+        """The pods by uid, as the API server has them."""
         self.grants: dict[str, Grant] = {}
-        """By id, from the Binding until the node has given it back."""
+        """The grants by id, from the Binding until the node has released them."""
         self.suspension: dict[str, Suspension] = {}
-        """By grant, what its node makes it give up."""
+        """By grant id, the suspension that its node enforces."""
         self.uses_percent: dict[str, int] = {}
-        """Of the memory that it was given, by name: what a slice has allocated. Who is not named here is not seen by its node."""
+        """By pod name, which part of its granted memory a slice has allocated. Nodes report no other slices."""
         super().__init__(**settings)
 
     def uses(self) -> list[pm.Sampled]:
-        """What their nodes say of the slices that they see."""
+        """Returns the usage samples of all nodes."""
         said = []
         for uid, state in self.core.book.pods.items():
             grant, name = self.grants.get(state.grant_id), state.pod.metadata.name
@@ -65,7 +67,7 @@ class SlicedNodes(Leader):
         )
 
     def told(self, order: NodeGrant) -> m.Input:
-        """The node does as it is told, and says so; but nobody keeps less than it has allocated."""
+        """Executes an order and confirms it; refuses to shrink a slice below what it has allocated."""
         grant_id = order.grant.grant_id
         if (
             order.suspension is not None
@@ -97,10 +99,11 @@ class SlicedNodes(Leader):
         assert all(mib <= GPU_MIB and milli <= GPU_MILLI for mib, milli in taken.values())
 
     def columns_hold(self) -> None:
-        """What slices have on a GPU is never more than it, and with what they have given up it is what they were given."""
+        """Asserts that slices never have more than their GPU, and with what they have given up exactly their grants."""
         for node in self.core.book.nodes.values():
             given = sum_shares(held.given for held in node.grants.values() if held.phase != "reserved")
-            # Of a slice whose pod was gone before this leader came nobody knows what it has given up: it counts whole until it is released.
+            # If the pod was gone before this leader began, it is unknown what its slice has given up: the slice counts
+            # in full until it is released.
             unknown = any(held.phase == "leaving" and held.uid not in node.pods for held in node.grants.values())
             for uuid, of in memory_breakdown(node, self.core.suspension.returns).items():
                 here_mib = of.guaranteed_mib + of.paused_mib + of.returning_mib

@@ -1,4 +1,4 @@
-"""Pods that have been deleted and are still there: each has its grace period, and takes of it what it needs."""
+"""Simulates terminating pods: each has a grace period and uses part of it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def is_terminating(pod: Pod) -> bool:
 class Terminations:
     def __init__(self) -> None:
         self.after_s: dict[str, float] = {}
-        """By name, how long a pod takes to end when it is deleted; at once where nothing is said."""
+        """By name, how long a pod takes to end after its deletion; it ends at once if it is not listed."""
         self._due: list[tuple[float, str]] = []
         """(when it is gone, uid)"""
 
@@ -25,7 +25,7 @@ class Terminations:
         return not pod.spec.node_name or not self.after_s.get(pod.metadata.name)
 
     def begin(self, pod: Pod, now: float, wall: float) -> Pod:
-        """As the API server shows it from now on. `now`: by the world's clock; `wall`: seconds since 1970."""
+        """Returns the pod as the API server shows it from now on. `now`: simulated; `wall`: seconds since 1970."""
         if is_terminating(pod):
             return pod
         grace_s = pod.spec.termination_grace_period_seconds or 0
@@ -40,7 +40,7 @@ class Terminations:
         return msgspec.structs.replace(pod, metadata=meta)
 
     def over(self, now: float) -> list[str]:
-        """uids of those that are gone by now, once."""
+        """Returns the uids of pods that have ended by now, each once."""
         gone = [uid for at, uid in self._due if at <= now]
         self._due = [(at, uid) for at, uid in self._due if at > now]
         return gone

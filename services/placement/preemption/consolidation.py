@@ -1,8 +1,7 @@
-"""Moves among equals: who may be asked to end for somebody of no higher priority, because a place is kept for it. Pure.
+"""Checks plans that migrate pods of no lower priority, which is allowed because capacity is reserved for them. Pure.
 
-Nobody loses its place, so neither priorities below nor dues of queues are asked for. What is lost is the run so far: its price
-is the preemptor's to weigh, against what its operator lets it disturb.
-"""
+No pod loses its place, so a lower priority or a fair share is not required. What is lost is the run so far. The
+preemptor compares its price with what the operator lets migrations disturb."""
 
 from __future__ import annotations
 
@@ -13,7 +12,7 @@ from shared.contracts.preemption import Plan
 from shared.contracts.queries import LeftAlone
 
 Spare = Callable[[str, Collection[str]], bool]
-"""Whether a gang needs this member no more, where these go too (`Gangs.can_spare`)."""
+"""Whether a gang can do without this member if these leave too (`Gangs.can_spare`)."""
 
 
 def refuses(
@@ -23,39 +22,42 @@ def refuses(
     is_non_borrowing: Callable[[PodState], bool],
     can_spare: Spare,
 ) -> str:
-    """Why these do not move for those; empty where they do."""
+    """Returns why the plan is refused; empty if it is allowed."""
     for victim in plan.victims:
         if victim.action != "move" or not victim.to:
-            return f"{victim.namespace}/{victim.name} is to lose its place, and a plan that consolidates takes nobody's"
+            return f"{victim.namespace}/{victim.name} would lose its place, and a consolidation plan only migrates pods"
     lowest = min(state.pod.spec.priority for state in waiting)
     for state in going:
         if state.pod.spec.priority > lowest:
-            return f"{state.key} is of a higher priority than who would have its place"
+            return f"{state.key} has a higher priority than the pod that would get its place"
         spare = state.gang is None or can_spare(state.uid, [other.uid for other in going])
         kept = why_not_migrated(state, is_non_borrowing) if spare else "its gang needs it"
         if kept:
-            return f"{state.key} does not move: {kept}"
+            return f"{state.key} is not migrated: {kept}"
     return ""
 
 
 def why_not_migrated(state: PodState, is_non_borrowing: Callable[[PodState], bool]) -> str:
-    """Why nobody could carry out this pod's move, or may, in a word or two; empty where somebody could."""
+    """Returns in a few words why a pod cannot or may not be migrated; empty if it may."""
     if not state.controller_uid:
-        return "nothing makes it anew"
+        return "it has no controller that replaces it"
     return "within its queue's guarantee by policy" if is_non_borrowing(state) else ""
 
 
-def spared(
+def exclusion_filter(
     protected_pods: LeftAlone, giving: Collection[str], is_non_borrowing: Callable[[PodState], bool]
 ) -> Callable[[PodState], str]:
-    """Whom an advice that is to be carried out leaves alone. `giving`: uids of who gives way in plans under way."""
+    """Returns a function that says why a pod is excluded from advice that will be executed.
+
+    `giving`: uids of victims of plans in progress.
+    """
     pods, namespaces = frozenset(protected_pods.pods), frozenset(protected_pods.namespaces)
 
     def why(state: PodState) -> str:
         if state.uid in giving:
-            return "gives way already"
+            return "is a victim of another plan"
         if state.uid in pods or state.pod.metadata.namespace in namespaces:
-            return "has made room lately"
+            return "is protected from preemption, or its namespace's hourly eviction budget is spent"
         return why_not_migrated(state, is_non_borrowing)
 
     return why

@@ -1,5 +1,4 @@
-"""What people read of plans on their pods: Events for those who gain and those who give way, and what `kerf why` says of a pod
-that is suspended."""
+"""Events about plans on beneficiaries and victims, and what `kerf why` says about a suspended pod."""
 
 from __future__ import annotations
 
@@ -13,23 +12,27 @@ from shared.model.suspension import Suspension
 
 _ACTION = "Preempting"
 _MAX_NOTIFIED = 32
-"""Of those who end for nothing: a plan may have hundreds."""
+"""The maximum of victims of a cancelled plan that get an Event: a plan may have hundreds."""
 
 
 def preemption_started(plan: Plan, book: Book) -> list[m.Command]:
-    """Places are kept: told to who gains, of a gang to the first, for an Event costs as much as a Binding."""
+    """Returns the Event about a reservation on its first beneficiary: an Event costs as much as a Binding."""
     first = plan.beneficiaries[0]
     state = book.pods.get(first.uid)
     mates = len(plan.beneficiaries) - 1
-    whom = f"it and {mates} more of its gang" if mates else "it"
-    note = f"a place is kept for {whom}, on {first.node}, while others make room: {list_victims(plan)}. {describe_price(plan)} (plan {plan.plan_id})"
+    whole = f"it and {mates} more of its gang" if mates else "it"
+    note = (
+        f"a place is reserved for {whole} on {first.node} while other pods are preempted: "
+        f"{list_victims(plan)}. {describe_price(plan)} (plan {plan.plan_id})"
+    )
     return (
         [] if state is None else [m.SendPatches((pod_event(state, "PreemptionStarted", _ACTION, note, warns=False),))]
     )
 
 
 def preemption_cancelled(plan: Plan, reason: str, book: Book) -> list[m.Command]:
-    """The plan is given up: told to the first of those who gain and wait yet, and to those who end for nobody by now."""
+    """Returns the Events about a cancelled plan: on the first pending beneficiary, and on victims that are
+    terminating."""
     gains = [
         state
         for b in plan.beneficiaries
@@ -42,7 +45,7 @@ def preemption_cancelled(plan: Plan, reason: str, book: Book) -> list[m.Command]
     ]
     events = [
         pod_event(
-            state, "PreemptionCancelled", _ACTION, f"no place is kept for it any more: {reason} (plan {plan.plan_id})"
+            state, "PreemptionCancelled", _ACTION, f"the reservation is cancelled: {reason} (plan {plan.plan_id})"
         )
         for state in gains[:1]
     ]
@@ -59,14 +62,17 @@ def preemption_cancelled(plan: Plan, reason: str, book: Book) -> list[m.Command]
 
 
 def suspension_text(state: PodState, given_up: Suspension | None, *, returns: bool) -> str:
-    """What a pod has given up for a while, or is to; empty for nothing. `given_up`: by its node's word. `returns`: it takes it back."""
+    """Describes what a pod has given up for a while, or is to give up; empty if nothing.
+
+    `given_up`: what its node has confirmed. `returns`: the pod is resuming.
+    """
     wanted = state.suspension or given_up
     if wanted is None:
         return ""
     if returns or state.suspension is None:
         return f"it takes back what it gave up ({wanted.action}, plan {wanted.plan_id})"
     has = "has given up" if given_up == state.suspension else "is to give up"
-    return f"it {has} {_what(wanted)} for plan {wanted.plan_id}, and gets it back by itself when there is room"
+    return f"it {has} {_what(wanted)} for plan {wanted.plan_id}, and gets it back automatically when there is capacity"
 
 
 def _what(suspension: Suspension) -> str:

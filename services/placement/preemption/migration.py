@@ -1,12 +1,11 @@
-"""Places kept for those who are evicted and come again: whoever moves loses its run, and not its turn.
+"""Reserves places for the replacements of migrated pods: a migrated pod loses its run, but not its turn.
 
-A pod that moves is made anew by its controller, so its place is kept for the next pod of that controller that asks for the
-same. It is kept until that comes, or for as long as the plan may take. A leader that dies forgets it: then the pod is placed
-like any other.
+The controller of a migrated pod creates a replacement. Its place is reserved for the next pod of that controller with
+an equal request, until that pod appears or the plan's deadline is over. A leader that dies loses the reservation;
+then the replacement is placed like any other pod.
 
-It may come before its place is free, where that is another's who moves by the same plan. Then it waits like any other, and
-gets it before anybody else is tried.
-"""
+The replacement may appear before its place is free, if another pod that migrates by the same plan still has it. Then
+it is pending, and gets the place before any other pod is tried."""
 
 from __future__ import annotations
 
@@ -26,19 +25,19 @@ class ReservedPlace(msgspec.Struct):
     place: HeldPlace
     until: float
     comes: str = ""
-    """The pod that has come for it before it was free."""
+    """The uid of the replacement that appeared before the place was free."""
 
 
 class Migrations:
     def __init__(self, committer: Committer, capacity_changes: CapacityChanges) -> None:
         self._committer, self._book, self._capacity_changes = committer, committer.scheduler.book, capacity_changes
         self._kept: dict[str, list[ReservedPlace]] = {}
-        """By the uid of the controller."""
+        """The reserved places by the uid of the controller."""
         self._cursor = 0
-        """How far the book had got when those who had come too early were last tried."""
+        """The position of the book when early replacements were last tried."""
 
     def keep(self, victim: Victim, place: HeldPlace, plan_id: str, until: float) -> None:
-        """Nothing where its controller is not known: then nobody will come."""
+        """Reserves a place for a victim's replacement; does nothing if the controller is unknown, as there is none."""
         state = self._book.pods.get(victim.uid)
         if state is None or not state.controller_uid:
             return
@@ -47,8 +46,10 @@ class Migrations:
         self._kept.setdefault(state.controller_uid, []).append(ReservedPlace(victim.uid, shadow, place, until))
 
     def place_successor(self, state: PodState, now: float) -> bool:
-        """Whether this pod that wants a place got the one that was kept for it. As long as who moves is not ending, nobody comes in
-        its stead: another pod of its controller waits for a place of its own."""
+        """Gives a pending pod the place that is reserved for it; returns whether it did.
+
+        Only a pod whose predecessor is terminating or gone is a replacement. Another pod of the same controller waits
+        for a place of its own."""
         waiting = self._kept.get(state.controller_uid, []) if self._kept else []
         kept = next(
             (
@@ -66,7 +67,7 @@ class Migrations:
         return self._hand_over(state, kept, now)
 
     def advance(self, now: float) -> None:
-        """Before anybody else is tried: those who came too early, where something has changed."""
+        """Tries the early replacements again if the book has changed. Called before other pods are tried."""
         if not self._kept or self._cursor == self._book.arrays.cursor:
             return
         for owner, many in list(self._kept.items()):
@@ -81,7 +82,7 @@ class Migrations:
         self._cursor = self._book.arrays.cursor
 
     def release_unevicted(self, victims: Iterable[str]) -> None:
-        """The plan was given up: whoever has not been evicted keeps what it has, and needs no other place."""
+        """Releases the places of victims that were not evicted when their plan was cancelled."""
         for owner, many in list(self._kept.items()):
             for kept in [k for k in many if k.victim in victims and not self._ends(k.victim)]:
                 self._drop(owner, kept)

@@ -1,4 +1,4 @@
-"""Reservations as part of a session: asked for, logged, taken up, given up. What each is kept by is `reservations`' business."""
+"""Handles reservations within a leader session: request, log, execution, cancellation. `reservations` books them."""
 
 from __future__ import annotations
 
@@ -63,14 +63,14 @@ class Preemption:
         ]
 
     def advance(self, term: int, now: float) -> list[m.Command]:
-        """Before anybody else is tried: what has become free is theirs."""
+        """Places the beneficiaries of plans whose capacity is free. Called before other pods are tried."""
         out: list[m.Command] = []
         self.migrations.advance(now)
         for found, reason in self.reservations.obsolete(now):
             out += self._give_up(found, reason, term, now)
         for found in self.reservations.values():
             out += self._answer(found)
-        for found in self.reservations.free():
+        for found in self.reservations.ready():
             plan = found.plan
             self._end(found, now)
             if not self._committer.take([(b.uid, b.node) for b in plan.beneficiaries], now):
@@ -78,14 +78,14 @@ class Preemption:
                     found, term, self._abandon(plan, "the victims were evicted, but the pod no longer fits on the node")
                 )
                 continue
-            # Gathered after its decisions, so it is over in the same record, or in a later one.
+            # Queued after its decisions, so its end is in the same log record, or in a later one.
             out += self._over(
                 found, term, _publish(plan, PreemptionExecuted(plan=plan, took_ms=round((now - found.since) * 1000)))
             )
         return out
 
     def suspension_refused(self, grant_id: str, reason: str, term: int, now: float) -> list[m.Command]:
-        """A node cannot make this grant's pod give up what a plan counts on: then the plan is no use, and another is looked for."""
+        """Cancels the plan that depends on a suspension which the node of this grant cannot do."""
         found = next(
             (
                 r
@@ -94,14 +94,18 @@ class Preemption:
             ),
             None,
         )
-        return [] if found is None else self._give_up(found, f"a victim's node cannot: {reason}", term, now)
+        return (
+            []
+            if found is None
+            else self._give_up(found, f"the node of a victim cannot suspend it: {reason}", term, now)
+        )
 
     def reservation_logged(self, record: ReservationRecord, now: float) -> list[m.Command]:
         found = self.reservations.get(record.plan.plan_id)
         if found is None or found.logged or record.over:
-            return []  # it has ended meanwhile, or this is its repetition under another term
+            return []  # it is over already, or this is its repetition under another term
         plan, found.logged, found.until = found.plan, True, now + found.plan.deadline_s
-        self._make_way(plan, now, going=True)
+        self._mark_victims(plan, now, going=True)
         return [
             *self._suspender.order(plan),
             *self._answer(found),
@@ -110,8 +114,10 @@ class Preemption:
         ]
 
     def _answer(self, found: Reservation) -> list[m.Command]:
-        """Nobody ends before those who only give something up have done so: a node that cannot make them would end the plan, and
-        what had ended by then would have ended for nothing."""
+        """Answers a logged plan when its suspensions are done; before that no victim is evicted.
+
+        A node that cannot suspend a victim cancels the plan. Pods that were evicted before would have ended for
+        nothing."""
         suspension = [victim for victim in found.plan.victims if is_suspension(victim)]
         waits = len(suspension) < len(found.plan.victims) and not all(
             self._suspender.is_done(victim, found.plan.plan_id) for victim in suspension
@@ -122,7 +128,8 @@ class Preemption:
         return [m.AnswerPlan(_yes(found))]
 
     def shadows(self, uid: str) -> list[PodState]:
-        """What stands where places are kept for a pod and those who gain with it; nothing where none are."""
+        """Returns the placeholder pods of the reservation for a pod and its fellow beneficiaries; empty if there is
+        none."""
         return next(
             (
                 list(found.shadows)
@@ -133,21 +140,21 @@ class Preemption:
         )
 
     def describe(self, uid: str) -> str:
-        """What a pod has to do with a plan that is reserved; empty for nothing."""
+        """Says how a pod is involved in a reserved plan; empty if it is not."""
         for found in self.reservations.values():
             plan = found.plan
             gains = ", ".join(f"{b.namespace}/{b.name}" for b in plan.beneficiaries)
             if any(victim.uid == uid for victim in plan.victims):
-                return f"it is to make room for {gains} (plan {plan.plan_id})"
+                return f"it is being preempted for {gains} (plan {plan.plan_id})"
             if any(b.uid == uid for b in plan.beneficiaries):
                 gives = ", ".join(
                     f"{v.namespace}/{v.name}" for v in plan.victims if v.grant_id in self.reservations.book.grants
                 )
-                return f"{gives or 'nobody any more'} makes room for it (plan {plan.plan_id})"
+                return f"pods being preempted for it: {gives or 'none left'} (plan {plan.plan_id})"
         return ""
 
     def could_preempt(self, state: PodState) -> bool:
-        """Whether somebody runs whom this pod might have make room for it. Who that is the preemptor alone knows."""
+        """Whether running pods exist that this pod might preempt. Only the preemptor knows which ones."""
         if state.never_preempts or state.request is None:
             return False
         book, priority = self.reservations.book, state.pod.spec.priority
@@ -157,13 +164,13 @@ class Preemption:
         )
 
     def suspension_text(self, uid: str) -> str:
-        """What a pod has given up for a while; empty for nothing."""
+        """Describes what a pod has given up for a while; empty if nothing."""
         state, book = self.reservations.book.pods[uid], self.reservations.book
         held = book.grants.get(state.grant_id)
         return suspension_text(state, None if held is None else held.suspension, returns=self._suspender.returns(state))
 
     def tick(self, term: int, now: float) -> list[m.Command]:
-        """Orders to give something up are said again until they stand; who makes room for nobody any more gets it back."""
+        """Repeats suspension orders until they are confirmed, and resumes pods whose plan is over."""
         self.migrations.tick(now)
         self.reservations.see_ends(now)
         if now - self._said_at < REPEAT_S:
@@ -180,7 +187,7 @@ class Preemption:
         ]
 
     def records(self, term: int) -> list[ReservationRecord]:
-        """What a new term has to write again."""
+        """Returns the records that a new term has to write again."""
         return [found.record(term) for found in self.reservations.values() if found.logged]
 
     def readopt(self, recovery: Recovery, term: int, now: float) -> list[m.Command]:
@@ -188,8 +195,8 @@ class Preemption:
         for record in recovery.reserved():
             kept = self.reservations.readopt(record, now)
             if kept is not None:
-                self._make_way(kept.plan, now, going=True)
-            else:  # said aloud: else its evictions would be asked for again, for nobody
+                self._mark_victims(kept.plan, now, going=True)
+            else:  # published, otherwise the preemptor would request its evictions again for nothing
                 self._batcher.reservations.append(msgspec.structs.replace(record, term=term, places={}, over=True))
                 out += self._abandon(
                     record.plan, "a new leader found its beneficiaries placed or gone, or their nodes gone"
@@ -198,9 +205,9 @@ class Preemption:
 
     def _end(self, found: Reservation, now: float) -> None:
         self.reservations.end(found.plan.plan_id)
-        self._make_way(found.plan, now, going=False)
+        self._mark_victims(found.plan, now, going=False)
 
-    def _make_way(self, plan: Plan, now: float, *, going: bool) -> None:
+    def _mark_victims(self, plan: Plan, now: float, *, going: bool) -> None:
         self._committer.scheduler.make_way(
             [victim.uid for victim in plan.victims if not is_suspension(victim)], now, going=going
         )
@@ -228,5 +235,5 @@ def _yes(found: Reservation) -> Reserved:
 
 
 def _publish(plan: Plan, event: Event) -> list[m.Command]:
-    """Once for each namespace in which somebody gains or gives way, in the trace of one who does."""
+    """Publishes an event once per namespace of a beneficiary or victim, in the trace of one of them."""
     return [m.Publish(event, namespace=namespace, uid=uid) for namespace, uid in plan.concerns().items()]

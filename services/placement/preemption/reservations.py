@@ -1,10 +1,9 @@
-"""Places kept for those for whom others give way: a plan of the preemptor, held against the book and then kept.
+"""Checks plans of the preemptor against the book and reserves the places of their beneficiaries.
 
-What a plan keeps is booked twice while its victims still have it, so whatever they give back is the reservation's alone. The
-moment that all of them have given back, the beneficiaries get their places by an ordinary decision on the nodes named. A
-reservation that is not logged is nobody's order yet; one that is over stands in the log as over only after the decisions
-that came of it.
-"""
+What a plan reserves is booked in addition to what its victims still have, so capacity that they return belongs to the
+reservation alone. When all victims have returned theirs, the beneficiaries are placed on the plan's nodes by a normal
+decision. A reservation that is not logged is not executed. Its end is logged only after the decisions that follow
+from it."""
 
 from __future__ import annotations
 
@@ -32,23 +31,23 @@ class Reservation(msgspec.Struct):
     plan: Plan
     places: dict[str, HeldPlace]
     shadows: list[PodState]
-    """What stands on the nodes for the beneficiaries."""
+    """The placeholder pods of the beneficiaries."""
     since: float
     until: float
     logged: bool = False
     changed: bool = False
-    """It is not quite what was asked for: some who were to move have no place elsewhere, and just end."""
+    """The plan differs from the proposal: some victims do not fit elsewhere and are evicted instead of moved."""
     answered: bool = False
-    """Its evictions may be asked for: whatever others give up without ending is given up."""
+    """The preemptor was told to evict: all suspensions of the plan are done."""
     ending: dict[str, float] = {}
-    """Victims that have been deleted, by uid, and until when each is waited for: as long as it has to end, and a little longer."""
+    """By uid of victims that have been deleted: until when to wait, which is the grace period plus `STUCK_S`."""
 
     def record(self, term: int, *, over: bool = False) -> ReservationRecord:
         return ReservationRecord(term=term, plan=self.plan, places={} if over else self.places, over=over)
 
 
 class Reservations(dict[str, Reservation]):
-    """The open ones, by plan id."""
+    """The open reservations by plan id."""
 
     def __init__(
         self,
@@ -72,30 +71,34 @@ class Reservations(dict[str, Reservation]):
         return self._engine.book
 
     def refusal(self, plan: Plan) -> str:
-        """Why this plan is not reserved; empty where it may be."""
+        """Returns why a plan is refused; empty if it may be reserved."""
         states = [self.book.pods.get(b.uid) for b in plan.beneficiaries]
         for beneficiary, state in zip(plan.beneficiaries, states, strict=True):
             if state is None or not state.wants_place or state.charged or state.refusal:
-                return f"{beneficiary.namespace}/{beneficiary.name} does not wait for a place"
+                return f"{beneficiary.namespace}/{beneficiary.name} is not pending"
             if state.never_preempts:
                 return f"{state.key} has preemptionPolicy Never"
         waiting = [state for state in states if state is not None]
         if not waiting or not plan.victims:
-            return "a plan needs somebody who waits, and somebody who gives way"
+            return "a plan needs a pending pod and a victim"
         taken = {b.uid for r in self.values() for b in r.plan.beneficiaries} & {b.uid for b in plan.beneficiaries}
         busy = {b.node for r in self.values() for b in r.plan.beneficiaries} & {b.node for b in plan.beneficiaries}
         if taken or busy:
-            return f"another plan is under way for {', '.join(sorted(taken or busy))}"
-        return self._gang(waiting, plan) or self._victims(plan, waiting) or self._needed(plan, waiting)
+            return f"another plan is in progress for {', '.join(sorted(taken or busy))}"
+        return (
+            self._check_gang(waiting, plan)
+            or self._check_victims(plan, waiting)
+            or self._unneeded_victims(plan, waiting)
+        )
 
     def reserve(self, plan: Plan, term: int, now: float) -> ReservationRecord | str:
-        """Keeps the plan's places on the book; returns what has to stand in the log, or why nothing is kept."""
+        """Books the plan's places; returns the record to be logged, or why the plan is refused."""
         refused = self.refusal(plan)
         if refused:
             return refused
-        places = self._try(plan, {victim.uid for victim in plan.victims})
+        places = self._try_plan(plan, {victim.uid for victim in plan.victims})
         if places is None:
-            return "the beneficiaries would not fit even then"
+            return "the beneficiaries would not fit even without the victims"
         for uid, place in places.items():
             if place.grant is not None:
                 grant_id = f"reserved/{plan.plan_id}/{uid}"
@@ -105,25 +108,27 @@ class Reservations(dict[str, Reservation]):
         asked, plan = plan, _without_place(plan, places)
         size = len(encode(ReservationRecord(term=term, plan=plan, places=places)))
         if size > RECORD_MOST_BYTES:
-            return f"the plan comes to {size} bytes, and the log takes {RECORD_MOST_BYTES} in one record"
-        kept = self._keep(plan, places, now)
+            return f"the plan takes {size} bytes, and a log record holds at most {RECORD_MOST_BYTES}"
+        kept = self._book_places(plan, places, now)
         kept.changed = plan != asked
         return kept.record(term)
 
     def readopt(self, record: ReservationRecord, now: float) -> Reservation | None:
-        """A reservation of an earlier term, if its beneficiaries still wait. Its deadline begins anew: no clock outlives a
-        leader."""
+        """Books a reservation of an earlier term again; returns None if its beneficiaries are not pending any more.
+
+        Its deadline starts again, because no clock outlives a leader.
+        """
         states = [self.book.pods.get(b.uid) for b in record.plan.beneficiaries]
         if all(s is not None and s.wants_place and not s.charged for s in states) and all(
             b.node in self.book.nodes for b in record.plan.beneficiaries
         ):
-            kept = self._keep(record.plan, record.places, now)
+            kept = self._book_places(record.plan, record.places, now)
             kept.logged = True
             return kept
         return None
 
     def of(self, plan: Plan) -> Plan | None:
-        """The plan that is reserved for all of its beneficiaries, or for more."""
+        """Returns the plan that is already reserved for all beneficiaries of this one, or for more."""
         wanted = {b.uid for b in plan.beneficiaries}
         return next(
             (r.plan for r in self.values() if r.answered and wanted <= {b.uid for b in r.plan.beneficiaries}), None
@@ -140,8 +145,9 @@ class Reservations(dict[str, Reservation]):
                 gang.kept.pop(uid, None)
         return found
 
-    def free(self) -> list[Reservation]:
-        """Those whose victims have all given back, on nodes whose agents have told this leader what runs there."""
+    def ready(self) -> list[Reservation]:
+        """Returns the reservations whose victims have returned everything, on nodes that have synced with this
+        leader."""
         return [
             r
             for r in self.values()
@@ -151,12 +157,12 @@ class Reservations(dict[str, Reservation]):
         ]
 
     def obsolete(self, now: float) -> list[tuple[Reservation, str]]:
-        """Those that nobody needs any more, or that have taken too long, with the reason."""
+        """Returns the reservations that are not needed any more or have exceeded their deadline, with the reason."""
         found = []
         for reservation in self.values():
             lost = [b for b in reservation.plan.beneficiaries if not self._waits(b.uid)]
             if lost:
-                found.append((reservation, f"{lost[0].namespace}/{lost[0].name} does not wait any more"))
+                found.append((reservation, f"{lost[0].namespace}/{lost[0].name} is not pending any more"))
             elif reservation.logged and reservation.until <= now and not self._all_end(reservation, now):
                 found.append(
                     (reservation, f"not all of its victims were gone after {round(now - reservation.since)} s")
@@ -164,7 +170,7 @@ class Reservations(dict[str, Reservation]):
         return found
 
     def see_ends(self, now: float) -> None:
-        """Notes which victims have been deleted. By our own clock: the time that their objects name is the API server's."""
+        """Notes which victims have been deleted, by the local clock: deletion timestamps are the API server's."""
         for reservation in self.values():
             for uid in [victim.uid for victim in reservation.plan.victims if victim.uid not in reservation.ending]:
                 state = self.book.pods.get(uid)
@@ -172,7 +178,7 @@ class Reservations(dict[str, Reservation]):
                     reservation.ending[uid] = now + grace_s(state.pod) + STUCK_S
 
     def _all_end(self, reservation: Reservation, now: float) -> bool:
-        """What has begun is waited for: to give up what all are about to give back would have ended them for nothing."""
+        """Whether all remaining victims are within their grace period: cancelling now would waste their evictions."""
         plan = reservation.plan
         left = [victim.uid for victim in plan.victims if not self._suspender.is_done(victim, plan.plan_id)]
         return bool(left) and all(now < reservation.ending.get(uid, now) for uid in left)
@@ -181,7 +187,7 @@ class Reservations(dict[str, Reservation]):
         state = self.book.pods.get(uid)
         return state is not None and state.wants_place and not state.charged
 
-    def _gang(self, waiting: list[PodState], plan: Plan) -> str:
+    def _check_gang(self, waiting: list[PodState], plan: Plan) -> str:
         gangs = {None if gang is None else gang.key for state in waiting for gang in (self._gangs.of(state.uid),)}
         if len(waiting) == 1 and gangs == {None}:
             return ""
@@ -189,12 +195,13 @@ class Reservations(dict[str, Reservation]):
             return "several beneficiaries must be members of one gang"
         gang = self._gangs.of(waiting[0].uid)
         if gang is None or len(waiting) < gang.need:
-            return f"gang {'' if gang is None else gang.name} needs {0 if gang is None else gang.need} places at once, the plan has {len(waiting)}"
+            name, need = ("", 0) if gang is None else (gang.name, gang.need)
+            return f"gang {name} needs {need} places at once, the plan has {len(waiting)}"
         if gang.kept:
-            return f"another plan is under way for gang {gang.name}"
+            return f"another plan is in progress for gang {gang.name}"
         return topology_violation(gang, frozenset(b.node for b in plan.beneficiaries), self.book)
 
-    def _victims(self, plan: Plan, waiting: list[PodState]) -> str:
+    def _check_victims(self, plan: Plan, waiting: list[PodState]) -> str:
         giving = {v.uid for r in self.values() for v in r.plan.victims}
         going: list[PodState] = []
         for victim in plan.victims:
@@ -202,11 +209,11 @@ class Reservations(dict[str, Reservation]):
             if state is None or not state.seen_bound or state.grant_id != victim.grant_id:
                 return f"{victim.namespace}/{victim.name} does not have that grant any more"
             if victim.uid in giving:
-                return f"{state.key} gives way in another plan already"
+                return f"{state.key} is already a victim of another plan"
             if is_suspension(victim) and not can_suspend(
                 suspension_by(victim, "").action, self.book.grants[state.grant_id].given.containers.values()
             ):
-                return f"{state.key} cannot {victim.action}: its slices are not of a kind that can"
+                return f"{state.key} cannot {victim.action}: the strategy of its slices does not support it"
             going.append(state)
         self._preemption_policy.begin()
         return self._refuses(plan, waiting, going)
@@ -222,23 +229,25 @@ class Reservations(dict[str, Reservation]):
             waiting, gone
         )
 
-    def _needed(self, plan: Plan, waiting: list[PodState]) -> str:
-        """Nobody is taken who need not go: neither one alone, where the rest of its gang may stay, nor a gang as a whole."""
+    def _unneeded_victims(self, plan: Plan, waiting: list[PodState]) -> str:
+        """Returns which victims are unnecessary, single pods or whole gangs; empty if all are needed."""
         everyone = {victim.uid for victim in plan.victims}
         units = [{victim.uid} for victim in plan.victims]
         gangs = [gang.known & everyone for gang in self._gangs.among(everyone)]
         for stays in (*units, *gangs):
-            if self._would_let(plan, waiting, everyone - stays) and self._try(plan, everyone - stays) is not None:
-                spared = ", ".join(f"{v.namespace}/{v.name}" for v in plan.victims if v.uid in stays)
-                return f"{waiting[0].key} would fit without {spared} giving way"
+            if self._would_let(plan, waiting, everyone - stays) and self._try_plan(plan, everyone - stays) is not None:
+                unneeded = ", ".join(f"{v.namespace}/{v.name}" for v in plan.victims if v.uid in stays)
+                return f"{waiting[0].key} would fit without preempting {unneeded}"
         return ""
 
     def _would_let(self, plan: Plan, waiting: list[PodState], uids: set[str]) -> bool:
         return not self._refuses(plan, waiting, [self.book.pods[uid] for uid in sorted(uids)])
 
-    def _try(self, plan: Plan, gone: set[str]) -> dict[str, HeldPlace] | None:
-        """The places of all beneficiaries on their nodes if these pods were gone; None where one has none. Of those who move too,
-        where there is one; nobody moves for an equal without."""
+    def _try_plan(self, plan: Plan, gone: set[str]) -> dict[str, HeldPlace] | None:
+        """Returns the places of all beneficiaries if these pods were gone; None if one does not fit.
+
+        Includes the places of migrated pods that fit elsewhere. In a consolidation plan all of them must.
+        """
         trial = Trial(self._engine)
         for victim in plan.victims:
             if victim.uid in gone and is_suspension(victim):
@@ -262,7 +271,7 @@ class Reservations(dict[str, Reservation]):
                 places[victim.uid] = HeldPlace(node=place.node, grant=trial.grant(trial.book.pods[victim.uid], place))
         return places
 
-    def _keep(self, plan: Plan, places: dict[str, HeldPlace], now: float) -> Reservation:
+    def _book_places(self, plan: Plan, places: dict[str, HeldPlace], now: float) -> Reservation:
         shadows = []
         for victim in [v for v in plan.victims if v.uid in places]:
             self._migrations.keep(victim, places[victim.uid], plan.plan_id, now + plan.deadline_s)
@@ -279,7 +288,7 @@ class Reservations(dict[str, Reservation]):
 
 
 def _without_place(plan: Plan, places: dict[str, HeldPlace]) -> Plan:
-    """Who was to move, and has no place by all that placement knows, ends without one: more important pods do not wait for that."""
+    """Turns moves of victims that do not fit elsewhere into evictions: pods of higher priority do not wait for them."""
     victims = tuple(
         v if not v.to or v.uid in places else msgspec.structs.replace(v, action="evict", to="") for v in plan.victims
     )

@@ -14,7 +14,7 @@ from services.placement.explain.steps import Steps
 from services.placement.explain.trial import undisturbed
 from services.placement.explain.what_if_clusters import Impossible, change
 from services.placement.explain.when import when, when_kept
-from services.placement.preemption.consolidation import spared
+from services.placement.preemption.consolidation import exclusion_filter
 from services.placement.scheduling.unsupported_fields import refusal
 from shared.book.levels import begun_in
 from shared.book.states import PodState, pod_state
@@ -159,7 +159,7 @@ def _goal_of(core: Core, query: AdviseQuery) -> Goal:
         busy=frozenset(beneficiary.node for plan in plans for beneficiary in plan.beneficiaries),
         spared=None
         if query.for_plan is None
-        else spared(
+        else exclusion_filter(
             query.for_plan,
             {victim.uid for plan in plans for victim in plan.victims},
             core.scheduler.fair.is_non_borrowing,

@@ -1,4 +1,4 @@
-"""What an action is that ends nobody."""
+"""The interface of the actions that a pod survives."""
 
 from __future__ import annotations
 
@@ -13,15 +13,18 @@ from shared.model.suspension import SuspendAction
 
 
 class SuspensionAction(Protocol):
-    """A pod gives something up and goes on, or stands still, until there is room for it again."""
+    """A pod gives something up and keeps running, or pauses, until there is capacity for it again."""
 
     name: SuspendAction
 
-    def of(self, candidate: Candidate) -> Candidate | None:
-        """The same pod that gives it up: `shares` is what others get. None where it has nothing of the kind to give."""
+    def apply(self, candidate: Candidate) -> Candidate | None:
+        """Returns the candidate with this action applied; None if it has nothing of the kind to give up.
+
+        Its `shares` are what other pods get.
+        """
 
 
-def suspension_of(
+def suspended_candidate(
     candidate: Candidate,
     action: SuspendAction,
     shares: tuple[GpuShare, ...],
@@ -29,7 +32,10 @@ def suspension_of(
     keeps_milli: int = 0,
     keeps_mib: int = 0,
 ) -> Candidate | None:
-    """Nothing of its work is lost, no budget is touched, and its CPU and memory it keeps."""
+    """Returns the candidate that gives up these shares; None if they are empty.
+
+    It loses no work, counts against no disruption budget, and keeps its CPU and memory.
+    """
     if not any(share.memory_mib or share.compute_milli for share in shares):
         return None
     return msgspec.structs.replace(

@@ -1,8 +1,8 @@
-"""It stands still, and what it has on GPUs goes to the host's memory."""
+"""Checkpoint: the pod pauses, and its GPU memory moves to host memory."""
 
 from __future__ import annotations
 
-from services.preemptor.actions.base import suspension_of
+from services.preemptor.actions.base import suspended_candidate
 from services.preemptor.candidate import Candidate
 from shared.model.suspension import SuspendAction
 
@@ -10,5 +10,5 @@ from shared.model.suspension import SuspendAction
 class Checkpoint:
     name: SuspendAction = "checkpoint"
 
-    def of(self, candidate: Candidate) -> Candidate | None:
-        return suspension_of(candidate, self.name, candidate.shares)
+    def apply(self, candidate: Candidate) -> Candidate | None:
+        return suspended_candidate(candidate, self.name, candidate.shares)

@@ -1,4 +1,4 @@
-"""It ends, and what it had is free; with it all of its gang that cannot do without it."""
+"""Evict: the pod ends and frees all that it has. Members of its gang that cannot run without it end too."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from services.preemptor.candidate import Candidate
 from shared.model.grant import GpuShare
 
 
-class Attempt(Protocol):
-    """One pod on one node, and who goes for it."""
+class Evictions(Protocol):
+    """Tries sets of victims for one pod on one node (`attempt.Attempt`)."""
 
-    def unit(self, candidate: Candidate, with_: Sequence[Candidate] = ()) -> list[Candidate] | None:
-        """Who ends if this one does, beside these. None: one of them may not."""
+    def unit(self, candidate: Candidate, others: Sequence[Candidate] = ()) -> list[Candidate] | None:
+        """Returns the pods that end with this one, besides `others`; None if one of them may not be evicted."""
 
     def may_preempt(self, victims: Sequence[Candidate]) -> bool: ...
 
     def fits(self, victims: Sequence[Candidate]) -> tuple[GpuShare, ...] | None:
-        """What it gets when these are gone."""
+        """Returns the GPU shares that the pod gets when the victims are gone; None if it does not fit."""
 
 
-def cheapest(candidates: Sequence[Candidate], attempt: Attempt) -> list[Candidate] | None:
-    """One by one in this order, until it fits."""
+def cheapest(candidates: Sequence[Candidate], attempt: Evictions) -> list[Candidate] | None:
+    """Adds candidates in their order until the pod fits; returns None if it never does."""
     victims: list[Candidate] = []
     for candidate in candidates:
         unit = attempt.unit(candidate, victims)
@@ -33,8 +33,8 @@ def cheapest(candidates: Sequence[Candidate], attempt: Attempt) -> list[Candidat
     return None
 
 
-def alone(candidates: Sequence[Candidate], attempt: Attempt) -> Iterator[list[Candidate]]:
-    """Each whose going is enough by itself."""
+def single_victims(candidates: Sequence[Candidate], attempt: Evictions) -> Iterator[list[Candidate]]:
+    """Yields each candidate (with the gang members that end with it) whose eviction alone is enough."""
     for candidate in candidates:
         unit = attempt.unit(candidate)
         if unit is not None and attempt.fits(unit) is not None and attempt.may_preempt(unit):

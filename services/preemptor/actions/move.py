@@ -1,4 +1,4 @@
-"""Who has to go, and has room elsewhere, moves: it is evicted, and a place is kept for the pod that its controller makes anew."""
+"""Move: a victim that fits on another node is evicted, and capacity there is reserved for its replacement."""
 
 from __future__ import annotations
 
@@ -8,15 +8,18 @@ from services.preemptor.candidate import Candidate
 from shared.book.states import NodeState, PodState
 
 
-def elsewhere(
+def find_targets(
     victims: Iterable[Candidate],
     pods: dict[str, PodState],
     nodes: Iterable[NodeState],
     take: Callable[[PodState, NodeState], bool],
 ) -> dict[str, str]:
-    """The node for each that moves, by uid, those who lose the most first. `nodes`: where there may be room that nobody counts on.
-    `take`: whether it fits there, and then nobody else gets that room. Members of gangs come again as a whole, and whom nobody
-    makes anew does not come."""
+    """Returns the target node of each victim that can move, by uid; the victims that lose the most choose first.
+
+    `nodes`: nodes that may have capacity which no plan counts on. `take`: whether a pod fits on a node; if so, the
+    capacity is taken. Gang members do not move, because a gang is placed as a whole. Pods without a controller do not
+    either, because nothing replaces them.
+    """
     free = list(nodes)
     found: dict[str, str] = {}
     for victim in sorted((v for v in victims if v.action == "evict"), key=lambda v: v.price_gpu_ms, reverse=True):

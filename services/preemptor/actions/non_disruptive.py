@@ -1,4 +1,4 @@
-"""Those that end nobody, from gentle to hard, and which of them an installation allows."""
+"""The actions that a pod survives, in order of severity, and which of them are enabled."""
 
 from __future__ import annotations
 

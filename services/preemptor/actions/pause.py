@@ -1,10 +1,10 @@
-"""It begins no more work. Its memory stays where it is."""
+"""Pause: the pod starts no more GPU work. Its GPU memory stays allocated."""
 
 from __future__ import annotations
 
 import msgspec
 
-from services.preemptor.actions.base import suspension_of
+from services.preemptor.actions.base import suspended_candidate
 from services.preemptor.candidate import Candidate
 from shared.model.suspension import SuspendAction
 
@@ -12,7 +12,7 @@ from shared.model.suspension import SuspendAction
 class Pause:
     name: SuspendAction = "pause"
 
-    def of(self, candidate: Candidate) -> Candidate | None:
-        return suspension_of(
+    def apply(self, candidate: Candidate) -> Candidate | None:
+        return suspended_candidate(
             candidate, self.name, tuple(msgspec.structs.replace(share, memory_mib=0) for share in candidate.shares)
         )

@@ -1,26 +1,26 @@
-"""It keeps what it has allocated, with something to spare, and cannot grow until there is room again. It goes on at full speed.
+"""Shrink: the pod keeps the GPU memory that it has allocated plus a spare part, and runs at full speed.
 
-Asked only of pods that have been seen using less for a while, and only where an installation says so: a program that allocates
-beyond what is left to it fails as on a full GPU, and may end by that.
+It cannot allocate more until there is capacity again. Only pods that have used less for a while are shrunk, and only if
+the setting `shrinks` allows it: a program that allocates more than it was left fails as on a full GPU, and may exit.
 """
 
 from __future__ import annotations
 
 import msgspec
 
-from services.preemptor.actions.base import suspension_of
+from services.preemptor.actions.base import suspended_candidate
 from services.preemptor.candidate import Candidate
 from shared.model.suspension import SuspendAction
 
 SPARE_PERCENT = 10
 MIN_SPARE_MIB = 256
-"""To spare beyond the most that it has used of late: as much as a library's workspace takes."""
+"""Spare memory beyond the maximum of recent use: as much as the workspace of a library takes."""
 
 
 class Shrink:
     name: SuspendAction = "shrink"
 
-    def of(self, candidate: Candidate) -> Candidate | None:
+    def apply(self, candidate: Candidate) -> Candidate | None:
         uses_mib = candidate.uses_mib
         if uses_mib is None:
             return None
@@ -29,4 +29,4 @@ class Shrink:
             msgspec.structs.replace(share, compute_milli=0, memory_mib=max(0, share.memory_mib - keeps_mib))
             for share in candidate.shares
         )
-        return suspension_of(candidate, self.name, shares, keeps_mib=keeps_mib)
+        return suspended_candidate(candidate, self.name, shares, keeps_mib=keeps_mib)

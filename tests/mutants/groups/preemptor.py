@@ -1,4 +1,4 @@
-"""The preemptor: nobody ends before placement has reserved, beyond a budget, twice in a row, or in another's stead."""
+"""Weakenings of the preemptor: reservation before eviction, budgets, protection, uid preconditions."""
 
 from tests.mutants.mutant import Mutant
 
@@ -18,41 +18,47 @@ MUTANTS = [
         file=CORE,
         old="        elif not event.answer.ok:\n",
         new="        elif False:\n",
-        tests=(f"{TEST}::test_where_placement_refuses_another_node_is_tried",),
+        tests=(f"{TEST}::test_another_node_is_tried_when_placement_refuses",),
     ),
     Mutant(
         name="stand-by-proposes",
-        what="a preemptor that does not lead proposes plans",
+        what="a preemptor on standby proposes plans",
         file=CORE,
         old="if self.ready and proposes and len(self.executions)",
         new="if self.ready and len(self.executions)",
-        tests=(f"{TEST}::test_who_stands_by_proposes_nothing",),
+        tests=(f"{TEST}::test_a_standby_instance_proposes_nothing",),
     ),
     Mutant(
-        name="evictions-before-they-are-restore",
-        what="evictions are asked for before they are written down",
+        name="evictions-before-protection-is-saved",
+        what="evictions are requested before the protection records are written",
         file=CORE,
         old=(
-            "            *(m.SaveProtection(known, self.protection.expires_at(known) - now) for known in self.protection.changed()),\n"
+            "            *(\n"
+            "                m.SaveProtection(known, self.protection.expires_at(known) - now)\n"
+            "                for known in self.protection.take_changed()\n"
+            "            ),\n"
             "            *out,\n"
         ),
         new=(
             "            *out,\n"
-            "            *(m.SaveProtection(known, self.protection.expires_at(known) - now) for known in self.protection.changed()),\n"
+            "            *(\n"
+            "                m.SaveProtection(known, self.protection.expires_at(known) - now)\n"
+            "                for known in self.protection.take_changed()\n"
+            "            ),\n"
         ),
-        tests=(f"{TEST}::test_who_gives_back_reads_that_and_when_it_comes_again",),
+        tests=(f"{TEST}::test_the_eviction_reason_of_a_reclaimed_pod_names_queue_and_replacement",),
     ),
     Mutant(
         name="plan-goes-on-without-a-victim",
-        what="a plan of which one victim cannot be evicted evicts the others",
+        what="a plan evicts the other victims though one cannot be evicted",
         file=CORE,
         old="        if stuck is None:\n",
         new="        if True:\n",
-        tests=(f"{TEST}::test_a_budget_that_says_no_at_the_api_server_gives_the_plan_up_and_finds_another",),
+        tests=(f"{TEST}::test_an_eviction_denied_by_a_budget_cancels_the_plan_and_another_is_made",),
     ),
     Mutant(
         name="budgeted-victims-at-once",
-        what="victims under a budget are asked together with the others",
+        what="victims under a budget are evicted together with the others",
         file="services/preemptor/plan_execution.py",
         old=(
             "        return tuple(\n"
@@ -62,25 +68,23 @@ MUTANTS = [
             "        )\n"
         ),
         new="        return tuple(victim for victim in self.plan.victims if victim.uid in self.victims_left)\n",
-        tests=(
-            f"{TEST}::test_who_is_under_a_budget_is_asked_first_the_tightest_first_and_the_others_when_the_api_server_has_taken_those",
-        ),
+        tests=(f"{TEST}::test_victims_under_a_budget_are_evicted_first_the_tightest_first",),
     ),
     Mutant(
         name="budget-one-too-generous",
-        what="disruption budgets are one too generous",
+        what="disruption budgets allow one eviction too many",
         file=BUDGETS,
         old="self._promised[name] + count <= allowed[name] for",
         new="self._promised[name] + count <= allowed[name] + 1 for",
-        tests=(f"{PLANS}::test_a_budget_of_one_lets_no_two_go",),
+        tests=(f"{PLANS}::test_a_budget_of_one_allows_no_two_evictions",),
     ),
     Mutant(
-        name="plans-under-option-not-counted",
-        what="budgets do not count the victims of plans under option",
+        name="plans-in-progress-not-counted",
+        what="budgets do not count the victims of plans in progress",
         file=BUDGETS,
         old="self._promised = Counter(name for uid in promised if uid in self._book.pods for name in self.of(uid))",
         new="self._promised = Counter()",
-        tests=(f"{PLANS}::test_plans_under_way_count_against_budgets",),
+        tests=(f"{PLANS}::test_plans_in_progress_count_against_budgets",),
     ),
     Mutant(
         name="plans-of-a-round-not-counted",
@@ -92,43 +96,39 @@ MUTANTS = [
     ),
     Mutant(
         name="hourly-budget-of-a-plan",
-        what="one plan may ask for more than a namespace may give in an hour",
+        what="one plan may exceed the hourly budget of a namespace",
         file=BUDGETS,
         old="budgets_of(self._book.pods[uid], self._book) | hourly",
         new="budgets_of(self._book.pods[uid], self._book)",
-        tests=(f"{UNIT}/test_protection.py::test_no_plan_asks_for_more_than_a_namespace_may_give",),
+        tests=(f"{UNIT}/test_protection.py::test_no_plan_exceeds_the_hourly_budget_of_a_namespace",),
     ),
     Mutant(
         name="hourly-budget-not-spent",
-        what="a namespace gives any number of pods in an hour",
+        what="the hourly budget of a namespace has no effect",
         file=PROTECTION,
         old="        self._evicted.setdefault(known.namespace, deque()).append(now)\n",
         new="",
-        tests=(f"{UNIT}/test_protection.py::test_what_has_ended_counts_for_an_hour",),
+        tests=(f"{UNIT}/test_protection.py::test_evictions_count_for_an_hour",),
     ),
     Mutant(
         name="no-protection",
-        what="pods that have come back after an eviction are asked again at once",
+        what="replacements of preempted pods may be preempted at once",
         file=PROTECTION,
         old="return known is not None and bool(known.since) and self._until(known, state) > now",
         new="return False",
-        tests=(
-            f"{UNIT}/test_protection.py::test_who_comes_in_the_stead_of_a_successor_is_left_alone_for_twice_as_long",
-        ),
+        tests=(f"{UNIT}/test_protection.py::test_the_replacement_of_a_replacement_is_protected_for_twice_as_long",),
     ),
     Mutant(
         name="protection-does-not-grow",
-        what="pods that are evicted again and again are left alone no longer",
+        what="protection does not grow with repeated evictions",
         file=PROTECTION,
         old="return self._first_s * 2.0 ** (generation - 1)",
         new="return self._first_s",
-        tests=(
-            f"{UNIT}/test_protection.py::test_who_comes_in_the_stead_of_a_successor_is_left_alone_for_twice_as_long",
-        ),
+        tests=(f"{UNIT}/test_protection.py::test_the_replacement_of_a_replacement_is_protected_for_twice_as_long",),
     ),
     Mutant(
         name="eviction-without-uid",
-        what="an eviction ends whatever pod has the name now",
+        what="an eviction ends any pod of that name",
         file="shared/kube/writes.py",
         old='options: dict[str, Any] = {"preconditions": _preconditions(order.uid, order.resource_version)}',
         new="options: dict[str, Any] = {}",
@@ -136,7 +136,7 @@ MUTANTS = [
     ),
     Mutant(
         name="deletion-without-uid",
-        what="a deletion ends whatever pod has the name now",
+        what="a deletion ends any pod of that name",
         file="shared/kube/writes.py",
         old=(
             "        body = {\n"

@@ -1,4 +1,4 @@
-"""Gangs whole or not at all, queues within their limits, plans of the preemptor, and what is explained."""
+"""Weakenings of gangs, queues, reservations, suspension and explanations."""
 
 from tests.mutants.mutant import Mutant
 
@@ -11,7 +11,7 @@ _PREEMPTION = "services/placement/preemption/plans.py"
 MUTANTS = [
     Mutant(
         name="gang-in-part",
-        what="some of a gang are placed where not all fit",
+        what="part of a gang is placed though not all members fit",
         file="services/placement/scheduling/gangs/placing.py",
         old="return placed, None if len(placed) == need else Misfit",
         new="return placed, None if placed else Misfit",
@@ -19,7 +19,7 @@ MUTANTS = [
     ),
     Mutant(
         name="gang-is-tried-from-its-largest-member-only",
-        what="a large member takes the room of small ones that a gang needs",
+        what="a large member takes the capacity of small ones that a gang needs",
         file="services/placement/scheduling/gangs/placing.py",
         old="            yield index\n",
         new="            pass\n",
@@ -27,7 +27,7 @@ MUTANTS = [
     ),
     Mutant(
         name="gang-is-not-taken-back",
-        what="those of a gang that did fit keep their holds though the rest does not",
+        what="placed members of a gang keep their holds though the rest does not fit",
         file="services/placement/scheduling/gangs/placing.py",
         old=(
             "                if on_misfit is not None:\n"
@@ -39,7 +39,7 @@ MUTANTS = [
     ),
     Mutant(
         name="gang-begins-before-all-are-there",
-        what="a gang is tried before all that it needs are there",
+        what="a gang is tried before all members that it needs exist",
         file="shared/book/gangs.py",
         old="        return 0 < self.need <= len(self.waiting)\n",
         new="        return 0 < self.need\n",
@@ -47,7 +47,7 @@ MUTANTS = [
     ),
     Mutant(
         name="gang-in-a-begun-record",
-        what="a gang's decisions begin in a record that is nearly full",
+        what="a gang's decisions begin in a log record that is nearly full",
         file="services/placement/protocol/commit.py",
         old="                if gang.need > self.settings.max_batch and not self.batcher.empty:\n",
         new="                if False:\n",
@@ -55,7 +55,7 @@ MUTANTS = [
     ),
     Mutant(
         name="gang-larger-than-a-record",
-        what="a gang is decided whose decisions no record of the log can take",
+        what="a gang is decided whose decisions do not fit into a log record",
         file="services/placement/protocol/commit.py",
         old="        if size > RECORD_MOST_BYTES:\n",
         new="        if False:\n",
@@ -64,7 +64,7 @@ MUTANTS = [
     # --- queues ---------------------------------------------------------------------------------------------------
     Mutant(
         name="held-is-not-used",
-        what="a queue's use does not count what is only held",
+        what="a queue's use does not count holds",
         file="shared/queues/usage.py",
         old="    def booked(self, held: GrantState) -> None:\n",
         new=(
@@ -76,7 +76,7 @@ MUTANTS = [
     ),
     Mutant(
         name="limit-not-to-the-very-gpu",
-        what="a queue's limit is not asked for the very GPU that was found",
+        what="a queue's limit is not checked for the GPU that was found",
         file="services/placement/scheduler.py",
         old="        elif place is not None and self.fair.quota_exceeded_on(state, place.containers) is not None:\n",
         new="        elif False:\n",
@@ -92,20 +92,20 @@ MUTANTS = [
     ),
     Mutant(
         name="equals-give-way",
-        what="a pod gives way to one of its own priority",
+        what="a pod is preempted by one of equal priority",
         file="shared/queues/preemption_policy.py",
         old="if g.pod.spec.priority >= lowest), None)",
         new="if g.pod.spec.priority > lowest), None)",
-        tests=(_PLANS + "test_nobody_gives_way_to_an_equal",),
+        tests=(_PLANS + "test_a_pod_of_equal_priority_is_not_preempted",),
     ),
     # --- plans ----------------------------------------------------------------------------------------------------
     Mutant(
         name="kept-place-is-not-booked",
-        what="a place that is kept for a plan may be given to others",
+        what="a reserved place may be given to other pods",
         file="shared/book/book.py",
         old='            self._book(GrantState(grant, shadow.uid, meta.namespace, meta.name, node, "reserved"))\n',
         new="",
-        tests=(_PLANS + "test_two_victims_for_two_gpus_and_one_alone_frees_nothing",),
+        tests=(_PLANS + "test_a_plan_waits_until_all_victims_have_released",),
     ),
     Mutant(
         name="plan-is-not-over-in-the-log",
@@ -113,46 +113,46 @@ MUTANTS = [
         file=_PREEMPTION,
         old="        self._batcher.reservations.append(found.record(term, over=True))\n",
         new="",
-        tests=(_PLANS + "test_it_is_over_in_the_log_only_after_its_decisions",),
+        tests=(_PLANS + "test_the_end_of_a_reservation_is_logged_after_its_decisions",),
     ),
     Mutant(
         name="plan-before-the-log",
-        what="victims are told to go before the log has the plan",
+        what="victims are evicted before the plan is logged",
         file=_PREEMPTION,
         old="        if found.answered or not found.logged or waits:\n",
         new="        if found.answered or waits:\n",
-        tests=(_PLANS + "test_it_stands_in_the_log_before_anybody_is_told_to_execute_it",),
+        tests=(_PLANS + "test_a_reservation_is_logged_before_it_may_be_executed",),
     ),
     Mutant(
         name="place-before-all-have-given-back",
-        what="a beneficiary gets its place when one of its victims has given back",
+        what="a beneficiary gets its place when one of its victims has returned its capacity",
         file="services/placement/preemption/reservations.py",
         old='            and all(self._suspender.is_done(victim, r.plan.plan_id) for victim in r.plan.victims)\n',
         new='            and any(self._suspender.is_done(victim, r.plan.plan_id) for victim in r.plan.victims)\n',
-        tests=(_PLANS + "test_two_victims_for_two_gpus_and_one_alone_frees_nothing",),
+        tests=(_PLANS + "test_a_plan_waits_until_all_victims_have_released",),
     ),
     Mutant(
         name="new-leader-drops-reservations",
-        what="a new leader knows nothing of the plans that are under way",
+        what="a new leader does not know the plans in progress",
         file="services/placement/core.py",
         old="            self._out += self.preemption.readopt(self.recovery, self.term, now)\n",
         new="",
-        tests=(_PLANS + "test_a_reservation_outlives_its_leader",),
+        tests=(_PLANS + "test_a_reservation_survives_its_leader",),
     ),
     Mutant(
         name="plan-without-a-deadline",
-        what="a plan keeps its places however long its victims take",
+        what="a plan has no deadline",
         file="services/placement/preemption/reservations.py",
         old=(
             "            elif reservation.logged and reservation.until <= now and not "
             "self._all_end(reservation, now):\n"
         ),
         new="            elif False:\n",
-        tests=(_PLANS + "test_a_deadline_gives_the_place_back_to_everybody",),
+        tests=(_PLANS + "test_a_deadline_releases_the_reservation",),
     ),
     Mutant(
         name="suspension-rest-before-the-pod-has-moved",
-        what="what a suspended pod gave up is given out before the new leader has seen the pod move",
+        what="a new leader assigns what a suspended pod gave up before it has seen a new version of the pod",
         file="services/placement/preemption/suspension.py",
         old=(
             "        if suspension == state.suspension and state.uid in self._unmoved:\n"
@@ -160,30 +160,33 @@ MUTANTS = [
             "        elif suspension"
         ),
         new="        if suspension",
-        tests=(_SUSPENSION + "test_a_new_leader_books_what_the_node_tells_it",),
+        tests=(_SUSPENSION + "test_a_new_leader_books_what_the_node_confirms",),
     ),
     Mutant(
         name="late-order-to-resume-is-obeyed",
-        what="an annotation that goes without the leader's word is obeyed though others have the room",
+        what="an annotation that a late order removed is obeyed though other pods have the capacity",
         file="services/placement/preemption/suspension.py",
         old="        if state.suspension is None and held.suspension is not None and not self._fits(held):\n",
         new="        if False:\n",
         tests=(
-            _SUSPENSION + "test_an_annotation_that_goes_without_our_word_is_put_back_while_others_have_what_was_given_up",
+            _SUSPENSION + "test_an_annotation_removed_by_a_late_order_is_restored",
         ),
     ),
     Mutant(
         name="suspension-is-booked-before-the-node-says-so",
-        what="what a pod is to give up is others' before its node has said that it is given up",
+        what="other pods get what a pod gives up before its node has confirmed it",
         file="services/placement/preemption/suspension.py",
-        old="        return held is None or (is_suspension(victim) and held.suspension == suspension_by(victim, plan_id))\n",
+        old=(
+            "        return held is None or (is_suspension(victim) and "
+            "held.suspension == suspension_by(victim, plan_id))\n"
+        ),
         new="        return held is None or is_suspension(victim)\n",
-        tests=(_SUSPENSION + "test_nobody_ends_before_those_who_only_give_something_up_have_done_so",),
+        tests=(_SUSPENSION + "test_no_victim_is_evicted_before_all_suspensions_are_confirmed",),
     ),
     # --- explanations ---------------------------------------------------------------------------------------------
     Mutant(
         name="counterfactual-is-not-tried",
-        what="it is said that a change would help, and not tried whether it does",
+        what="a counterfactual is reported without being tried",
         file="services/placement/explain/counterfactual_trials.py",
         old="return book.nodes.get(node.name) is node and not Diagnosis(state, book).of(node)",
         new="return book.nodes.get(node.name) is node",
@@ -194,7 +197,7 @@ MUTANTS = [
     ),
     Mutant(
         name="excluded-is-not-explained",
-        what="an excluded pod reads that it waits like any other",
+        what="an excluded pod is reported like any other pending pod",
         file="services/placement/scheduling/unsupported_fields.py",
         old="    if state.excluded:\n",
         new="    if False:\n",

@@ -1,11 +1,17 @@
-"""Clusters before and after: who runs where, who waits, and what becomes of them. Each row is run through placement and the
-preemptor, wired as on the bus (`tests.support.preemption_harness`).
+"""Clusters before and after preemption: which pods run where, which are pending, and what happens to them.
 
-A running pod is "name@node:gpus", with what it has of each GPU in brackets ("(20,50)": 20 GiB and half of the compute, as a
-slice that its node enforces; "(20)": memory alone, which nobody enforces), and then words: p1 priority, u9 has been seen using 9 GiB
-of each of its GPUs (then slices may be shrunk), r100 has run for 100
-seconds, g2 or g3/2 of a gang of that size (and minimum), o: opportunistic, b: under the disruption budget, q:a in queue a, d45: when it is deleted it
-has 45 s to end, and takes them; ending: it has been deleted, m3600 its least run time, c5 its restart cost, t: all of its gang in one rack. A waiting one is "name" with the same words, and its ask: "2" GPUs, or "(20,50)".
+Each row runs through placement and the preemptor, wired as on the bus (`tests.support.preemption_harness`).
+
+A running pod is "name@node:gpus", followed by its share of each GPU in brackets and by options. "(20,50)": 20 GiB and
+half of the compute, as a slice that its node enforces. "(20)": only memory, not enforced. The options:
+
+- p1: priority; r100: it has run for 100 s; m3600: its minimum run time; c5: its restart cost
+- u9: it has been observed using 9 GiB of each of its GPUs (then slices may be shrunk)
+- g2 or g3/2: in a gang of that size (and minimum); t: its whole gang in one rack
+- o: opportunistic; b: under the disruption budget; q:a: in queue a
+- d45: its grace period is 45 s, and it uses all of it; ending: it has been deleted
+
+A pending pod is "name" with the same options and its request: "2" GPUs, or "(20,50)".
 """
 
 from __future__ import annotations
@@ -19,20 +25,20 @@ class Case(NamedTuple):
     runs: str
     waits: str
     evicted: str = ""
-    """Who is evicted."""
+    """Names of the pods that are evicted."""
     suspends: str = ""
-    """Who gives something up, as name=action."""
+    """Pods that are suspended, as name=action."""
     moves: str = ""
-    """Who of those evicted has another place in the end, as name=node."""
+    """Evicted pods that are placed again in the end, as name=node."""
     placed: str = ""
-    """Who of those who waited runs in the end; the others wait."""
+    """Pending pods that run in the end; the others stay pending."""
     least: int = 0
-    """Of pods under the budget."""
+    """The minimum of available pods by the disruption budget."""
     queues: str = ""
     racks: str = ""
     """As node=rack."""
     consolidates: bool = False
-    """Equals may be moved, at once and however much that disturbs."""
+    """Whether pods of equal priority may be migrated, at once and whatever it disturbs."""
 
 
 ONE, TWO, TWICE, FOUR = {"n": 1}, {"n": 2}, {"a": 1, "b": 1}, {"n": 4}
@@ -43,10 +49,10 @@ WEIGHTS = "queues: [{name: a, weight: 3}, {name: b}]"
 
 TABLE = (
     # --- whole GPUs
-    Case("room is used before anybody goes", TWO, "a@n:0", "h 1 p9", placed="h"),
-    Case("one goes for one", ONE, "a@n:0", "h 1 p9", evicted="a", placed="h"),
-    Case("nobody for an equal", ONE, "a@n:0 p9", "h 1 p9"),
-    Case("nobody for a lesser", ONE, "a@n:0 p9", "h 1 p1"),
+    Case("free capacity is used before preemption", TWO, "a@n:0", "h 1 p9", placed="h"),
+    Case("one pod preempts one", ONE, "a@n:0", "h 1 p9", evicted="a", placed="h"),
+    Case("no preemption of an equal priority", ONE, "a@n:0 p9", "h 1 p9"),
+    Case("no preemption of a higher priority", ONE, "a@n:0 p9", "h 1 p1"),
     Case(
         "the least important, however long it has run",
         TWO,
@@ -71,9 +77,9 @@ TABLE = (
     ),
     Case("the cheaper node", TWICE, "a@a:0 r500; b@b:0 r5", "h 1 p9", evicted="b", placed="h"),
     Case("never more than the node has", ONE, "a@n:0", "h 2 p9"),
-    Case("who ends already is waited for", TWICE, "a@a:0 ending; b@b:0 r1", "h 1 p9", placed="h"),
+    Case("a terminating pod is waited for", TWICE, "a@a:0 ending; b@b:0 r1", "h 1 p9", placed="h"),
     Case(
-        "of who ends already nobody else is asked, however long it takes",
+        "a sufficient terminating pod is waited for, however long it takes",
         TWICE,
         "a@a:0 d600 ending; b@b:0 r1",
         "h 1 p9",
@@ -96,7 +102,7 @@ TABLE = (
         placed="h",
     ),
     Case(
-        "one more goes when who ends already is gone, and not two at once",
+        "one more is preempted after the terminating pod is gone, not two at once",
         {"n": 3},
         "a@n:0 d40 ending; b@n:1 r1; c@n:2 r2",
         "h 2 p9",
@@ -104,7 +110,7 @@ TABLE = (
         placed="h",
     ),
     Case(
-        "a gang whose victims take each its time",
+        "a gang whose victims use different grace periods",
         TWICE,
         "a@a:0 d300; b@b:0 d20",
         "h 1 p9 g2; i 1 p9 g2; l 1",
@@ -145,7 +151,7 @@ TABLE = (
     Case("a greater slice in between stays", ONE, "a@n:0(20) p9; b@n:0(60) p1", "h (50) p5", evicted="b", placed="h"),
     # --- what can be given up
     Case("compute alone: throttled", ONE, "a@n:0(20,100)", "h (20,50) p9", suspends="a=throttle", placed="h"),
-    Case("who fills gaps needs no compute that is free", ONE, "a@n:0(20,100) p9", "h (20,50) o", placed="h"),
+    Case("an opportunistic pod needs no free compute", ONE, "a@n:0(20,100) p9", "h (20,50) o", placed="h"),
     Case("all of the compute: paused", ONE, "a@n:0(20,100)", "h (20,100) p9", suspends="a=pause", placed="h"),
     Case(
         "the cheapest is throttled",
@@ -166,8 +172,8 @@ TABLE = (
         suspends="a=shrink b=shrink",
         placed="h",
     ),
-    Case("nobody is shrunk for an equal", ONE, "a@n:0(60,50) u20 p9", "h (50,20) p9"),
-    Case("memory that nobody enforces is not shrunk", ONE, "a@n:0(60) u20", "h (50) p9", evicted="a", placed="h"),
+    Case("no pod is shrunk for an equal priority", ONE, "a@n:0(60,50) u20 p9", "h (50,20) p9"),
+    Case("memory that is not enforced is not shrunk", ONE, "a@n:0(60) u20", "h (50) p9", evicted="a", placed="h"),
     Case("both are", ONE, "a@n:0(20,50); b@n:0(20,50)", "h (20,90) p9", suspends="a=throttle b=throttle", placed="h"),
     Case("memory is lacking: an end", ONE, "a@n:0(60,50)", "h (60,20) p9", evicted="a", placed="h"),
     Case(
@@ -178,7 +184,7 @@ TABLE = (
         suspends="a=throttle",
         placed="h",
     ),
-    Case("nobody enforces it: an end", ONE, "a@n:0(60); b@n:0(20,100) p9", "h (40,0) p5", evicted="a", placed="h"),
+    Case("not enforced: eviction", ONE, "a@n:0(60); b@n:0(20,100) p9", "h (40,0) p5", evicted="a", placed="h"),
     Case("an equal gives up nothing", ONE, "a@n:0(20,100) p9", "h (20,50) p9"),
     Case(
         "one of a gang may be throttled",
@@ -191,7 +197,7 @@ TABLE = (
     Case("a budget is about ends", ONE, "a@n:0(20,100) b", "h (20,50) p9", suspends="a=throttle", placed="h", least=1),
     # --- a place elsewhere
     Case(
-        "who goes has a place kept where there is one",
+        "an evicted pod moves where capacity is free",
         {"a": 2, "b": 1},
         "x@a:0; y@a:1",
         "h 2 p9",
@@ -200,7 +206,7 @@ TABLE = (
         placed="h",
     ),
     Case(
-        "whoever loses the most",
+        "the pod that loses the most moves",
         {"a": 2, "b": 1},
         "x@a:0 r900; y@a:1 r1",
         "h 2 p9",
@@ -220,8 +226,8 @@ TABLE = (
     Case("a gang has no place kept", {"a": 2, "b": 1}, "x@a:0 g2; y@a:1 g2", "h 2 p9", evicted="x y", placed="h"),
     # --- gangs that come
     Case("all of a gang gets in", TWICE, "a@a:0; b@b:0", "h 1 p9 g2; i 1 p9 g2", evicted="a b", placed="h i"),
-    Case("or nobody moves", TWICE, "a@a:0; b@b:0 p9", "h 1 p9 g2; i 1 p9 g2"),
-    Case("a gang that is not all there moves nobody", TWICE, "a@a:0; b@b:0", "h 1 p9 g2"),
+    Case("or no pod is evicted", TWICE, "a@a:0; b@b:0 p9", "h 1 p9 g2; i 1 p9 g2"),
+    Case("an incomplete gang preempts no pod", TWICE, "a@a:0; b@b:0", "h 1 p9 g2"),
     Case("free room and one victim", TWICE, "a@a:0", "h 1 p9 g2; i 1 p9 g2", evicted="a", placed="h i"),
     Case(
         "two on one node",
@@ -263,7 +269,9 @@ TABLE = (
         placed="h i",
         racks=RACKS,
     ),
-    Case("a rack where nobody need go", FOUR_NODES, "b@b:0 r1", "h 1 p9 g2 t; i 1 p9 g2 t", placed="h i", racks=RACKS),
+    Case(
+        "a rack that needs no preemption", FOUR_NODES, "b@b:0 r1", "h 1 p9 g2 t; i 1 p9 g2 t", placed="h i", racks=RACKS
+    ),
     Case(
         "throttled in one rack before ended in the other",
         FOUR_NODES,
@@ -299,7 +307,7 @@ TABLE = (
         racks=RACKS,
     ),
     Case(
-        "who is there already fixes the rack",
+        "a placed member fixes the rack",
         FOUR_NODES,
         "hh@a:0 p9 g2 t; b@b:0 r999; c@c:0 r1; d@d:0 r1",
         "i 1 p9 g2 t",
@@ -364,9 +372,9 @@ TABLE = (
     Case("within its least run time", ONE, "a@n:0 m3600 r60", "h 1 p9"),
     Case("after its least run time", ONE, "a@n:0 m3600 r4000", "h 1 p9", evicted="a", placed="h"),
     Case("preemptionPolicy Never", ONE, "a@n:0", "h 1 p9 never"),
-    Case("one that can never fit holds back nobody", TWO, "a@n:0; b@n:1", "x 8 p99; h 1 p9", evicted="b", placed="h"),
+    Case("a pod that can never fit blocks no other", TWO, "a@n:0; b@n:1", "x 8 p99; h 1 p9", evicted="b", placed="h"),
     # --- moves among equals
-    Case("equals stay where nobody said that they may move", {"a": 2, "b": 2}, "x@a:0 r500; y@b:0 r5", "h 2"),
+    Case("equals stay unless migration is enabled", {"a": 2, "b": 2}, "x@a:0 r500; y@b:0 r5", "h 2"),
     Case(
         "the cheaper of two equals moves",
         {"a": 2, "b": 2},
@@ -398,10 +406,10 @@ TABLE = (
         placed="h",
         consolidates=True,
     ),
-    Case("nobody moves without a place to go", TWICE, "a@a:0; b@b:0", "h 1", consolidates=True),
-    Case("nobody moves for a lesser", {"a": 2, "b": 2}, "x@a:0 p9; y@b:0 p9", "h 2", consolidates=True),
+    Case("no migration without a target", TWICE, "a@a:0; b@b:0", "h 1", consolidates=True),
+    Case("no migration for a lower priority", {"a": 2, "b": 2}, "x@a:0 p9; y@b:0 p9", "h 2", consolidates=True),
     Case(
-        "nobody moves for a pod that never preempts", {"a": 2, "b": 2}, "x@a:0; y@b:0", "h 2 never", consolidates=True
+        "no migration for a pod that never preempts", {"a": 2, "b": 2}, "x@a:0; y@b:0", "h 2 never", consolidates=True
     ),
     Case("a gang is not moved", {"a": 2, "b": 2}, "x@a:0 g2; y@b:0 g2", "h 2", consolidates=True),
     Case(
@@ -450,10 +458,10 @@ TABLE = (
         consolidates=True,
     ),
     Case(
-        "for a part of a gang nobody moves", {"a": 2, "b": 2}, "x@a:0 r9; y@b:0 r1", "h 2 g2; i 2 g2", consolidates=True
+        "no migration for part of a gang", {"a": 2, "b": 2}, "x@a:0 r9; y@b:0 r1", "h 2 g2; i 2 g2", consolidates=True
     ),
     Case(
-        "across queues, for nobody loses its place",
+        "across queues, because no pod loses its place",
         {"a": 2, "b": 2},
         "x@a:0 q:a r9; y@b:0 q:a",
         "h 2 q:b",
@@ -516,7 +524,7 @@ TABLE = (
         queues=WEIGHTS,
     ),
     Case(
-        "who has its part by weight gives nothing, one of the own queue does",
+        "a queue within its fair share keeps its pods, the own queue's pod is preempted",
         FOUR,
         "a@n:0 q:a; b@n:1 q:a; c@n:2 q:a; d@n:3 q:b",
         "h 1 q:b p9",

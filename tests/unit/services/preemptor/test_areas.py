@@ -1,4 +1,4 @@
-"""Where a gang that must be in one domain may be planned for."""
+"""The areas in which a gang that requires one domain may be planned."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ RACK = "topology.kubernetes.io/rack"
 
 
 def racks(gpus: int = 2, **of: str) -> Cluster:
-    """Nodes with racks; nobody on them."""
+    """Empty nodes with racks."""
     cluster = Cluster(*of, gpus=gpus)
     for node, rack in of.items():
         cluster.say(m.FactsSeen((Put(object=build.node(node, labels={RACK: rack} if rack else {})),)))
@@ -38,12 +38,12 @@ def areas(cluster: Cluster, *pods: Pod, closed: tuple[str, ...] = ()) -> list[st
     ]
 
 
-def test_all_nodes_are_one_area_for_whoever_requires_no_level() -> None:
+def test_all_nodes_are_one_area_without_a_required_level() -> None:
     cluster = racks(a="x", b="y", c="")
     assert areas(cluster, cluster.wait("alone")) == [":abc"]
 
 
-def test_each_rack_by_itself_and_none_for_nodes_without() -> None:
+def test_each_rack_is_an_area_and_nodes_without_rack_are_none() -> None:
     cluster = racks(a="x", b="y", c="")
     cluster.run("low", "a", 0)
     assert areas(cluster, *(member(cluster, f"g{i}", 2) for i in range(2))) == ["x:a", "y:b"]
@@ -61,9 +61,7 @@ def test_each_rack_by_itself_and_none_for_nodes_without() -> None:
         ({"annotations": "T4"}, 2, []),
     ],
 )
-def test_racks_that_could_not_hold_it_were_they_empty_are_left_out(
-    asks: dict[str, object], size: int, expected: list[str]
-) -> None:
+def test_racks_that_are_too_small_are_left_out(asks: dict[str, object], size: int, expected: list[str]) -> None:
     cluster = racks(a="x", b="x", c="y")
     more = {"kerf.dev/gpu-model": "T4"} if asks == {"annotations": "T4"} else {}
     notes = {"kerf.dev/gang": "g", "kerf.dev/gang-size": str(size), "kerf.dev/gang-topology": "required=rack", **more}
@@ -74,13 +72,13 @@ def test_racks_that_could_not_hold_it_were_they_empty_are_left_out(
     assert areas(cluster, *pods) == expected
 
 
-def test_nodes_on_which_nothing_is_planned_hold_nobody() -> None:
+def test_closed_nodes_do_not_count() -> None:
     cluster = racks(a="x", b="x", c="y")
     pods = [member(cluster, f"g{i}", 3) for i in range(3)]
     assert areas(cluster, *pods, closed=("b",)) == []
 
 
-def test_where_it_has_begun_it_stays() -> None:
+def test_a_gang_stays_in_the_rack_where_it_has_begun() -> None:
     cluster = racks(a="x", b="x", c="y")
     notes = {
         "kerf.dev/gang": "g",
@@ -93,10 +91,10 @@ def test_where_it_has_begun_it_stays() -> None:
 
 
 @pytest.mark.parametrize(("slice_mib", "tried_there"), [(0, 0), (61_440, 2)])
-def test_a_rack_is_left_as_soon_as_it_costs_more_than_the_best_one(
+def test_a_rack_is_abandoned_as_soon_as_it_costs_more_than_the_best_one(
     monkeypatch: pytest.MonkeyPatch, slice_mib: int, tried_there: int
 ) -> None:
-    """What whole GPUs cost is known beforehand; with slices it is seen at the member whose victim makes it so."""
+    """The cost of whole GPUs is known in advance; the cost of slices only at the member whose victim causes it."""
     tried: list[str] = []
     place = planner.Planner.place
 
@@ -116,8 +114,8 @@ def test_a_rack_is_left_as_soon_as_it_costs_more_than_the_best_one(
     assert len(set(tried) & set("def")) == tried_there
 
 
-def test_areas_beyond_so_many_have_the_next_tick_and_a_dry_run_tries_them_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The cheapest ones by what is known beforehand have a budget that lets one go, and no two."""
+def test_further_areas_are_tried_in_the_next_tick_and_all_in_a_dry_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The areas with the lowest bounds have a budget that allows one eviction, but not two."""
     monkeypatch.setattr(planner, "MAX_AREAS", 1)
     cluster = racks(gpus=1, a="x", b="x", c="y", d="y", e="z", f="z")
     for rack in ("ab", "cd"):

@@ -1,6 +1,8 @@
-"""Placement and the preemptor over long runs in simulated time, of whatever comes: nobody thrashes, nobody is stuck,
-and nobody loses for nothing. Double bookings, budgets and priorities are asserted by the world, at each Binding and
-each eviction."""
+"""Runs placement and the preemptor for long in simulated time, with random pods.
+
+No pod thrashes, none is stuck, and no eviction is wasted. The harness asserts at each Binding and each eviction that
+nothing is double-booked, and that budgets and priorities hold.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,7 @@ from tests.support.settled import until_settled
 
 IMMUNITY_S = 60.0
 QUIET_S = 60.0
-"""Longer than the preemptor waits before it looks again at those for whom it found no way."""
+"""Longer than the preemptor waits before it plans again for pods without an option."""
 
 
 class Arrival(msgspec.Struct, frozen=True):
@@ -29,7 +31,7 @@ class Arrival(msgspec.Struct, frozen=True):
     gpus: int = 1
     members: int = 1
     least: int = 0
-    """Of a gang; 0: all."""
+    """The minimum of a gang; 0: all."""
     runs_s: float = 1e9
     label: str = ""
     queue: str = ""
@@ -38,7 +40,7 @@ class Arrival(msgspec.Struct, frozen=True):
     one_rack: bool = False
     grace_s: int = 0
     ends_after: float = 1.0
-    """Of its grace period."""
+    """How much of its grace period it uses."""
 
 
 ARRIVALS = st.lists(
@@ -83,7 +85,7 @@ def drive(world: PreemptionHarness, arrivals: list[Arrival]) -> None:
 
 
 def judge(world: PreemptionHarness) -> None:
-    """What holds once all is quiet."""
+    """Checks the properties that hold once the cluster has settled."""
     assert world.core.preemption.reservations == {}
     assert world.preemptor.executions == {}
     assert set(world.outcome.values()) == {
@@ -100,8 +102,8 @@ def judge(world: PreemptionHarness) -> None:
             gained = {b.uid for b in plan.beneficiaries}
             assert gained <= {d.uid for _, record in world.log for d in getattr(record, "decisions", ())}
         else:
-            assert "cannot be evicted" in outcome or "does not wait any more" in outcome, (
-                "however long its grace period is, nobody ends for nobody"
+            assert "cannot be evicted" in outcome or "is not pending any more" in outcome, (
+                "no eviction without a beneficiary, however long the grace period"
             )
     served = Counter(
         b.uid
@@ -109,13 +111,13 @@ def judge(world: PreemptionHarness) -> None:
         for b in world.plans[plan_id].beneficiaries
         if "cannot be evicted" not in world.outcome[plan_id]
     )
-    assert max(served.values(), default=1) == 1, "others ended for whom some were ending"
+    assert max(served.values(), default=1) == 1, "pods were evicted for a pod for which others were terminating"
     when = defaultdict(list)
     for at, name, _ in world.evictions:
         when[name].append(at)
     for times in when.values():
         assert all(again - at >= IMMUNITY_S - 1e-6 for at, again in itertools.pairwise(times)), (
-            "evicted again while it was immune"
+            "evicted again while it was protected"
         )
     assert world.helped() == []
     for gang, members in world.gangs().items():
@@ -126,9 +128,7 @@ def judge(world: PreemptionHarness) -> None:
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(nodes=st.lists(st.integers(1, 4), min_size=1, max_size=3), arrivals=ARRIVALS, least=st.integers(0, 2))
-def test_whatever_comes_it_comes_to_rest_and_nobody_has_lost_for_nothing(
-    nodes: list[int], arrivals: list[Arrival], least: int
-) -> None:
+def test_the_cluster_settles_and_no_eviction_is_wasted(nodes: list[int], arrivals: list[Arrival], least: int) -> None:
     world = PreemptionHarness(
         {f"n{i}": gpus for i, gpus in enumerate(nodes)}, least={"a": least, "b": 1}, immunity_s=IMMUNITY_S
     )
@@ -138,8 +138,8 @@ def test_whatever_comes_it_comes_to_rest_and_nobody_has_lost_for_nothing(
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_gangs_that_must_be_in_one_rack_are_served_and_none_is_split(seed: int) -> None:
-    """Splits would be seen at each Binding."""
+def test_gangs_that_require_one_rack_are_placed_and_not_split(seed: int) -> None:
+    """The harness would see a split at each Binding."""
     rng = random.Random(seed)
     nodes = {f"n{i}": rng.randint(1, 3) for i in range(rng.randint(2, 5))}
     arrivals = [
@@ -178,9 +178,7 @@ queues:
     arrivals=ARRIVALS,
     queues=st.lists(st.sampled_from("abcd"), min_size=24, max_size=24),
 )
-def test_queues_take_back_what_is_theirs_and_come_to_rest(
-    nodes: list[int], arrivals: list[Arrival], queues: list[str]
-) -> None:
+def test_queues_reclaim_their_share_and_settle(nodes: list[int], arrivals: list[Arrival], queues: list[str]) -> None:
     world = PreemptionHarness(
         {f"n{i}": gpus for i, gpus in enumerate(nodes)}, least={"a": 1, "b": 1}, immunity_s=IMMUNITY_S, queues=QUEUES
     )
@@ -203,10 +201,10 @@ SLICES = st.lists(
     uses=USES,
     checkpoints=st.booleans(),
 )
-def test_slices_give_up_what_they_have_and_get_it_back_and_come_to_rest(
+def test_slices_are_suspended_and_resumed_and_settle(
     nodes: list[int], arrivals: list[Arrival], slices: list[tuple[int, int]], uses: list[int], checkpoints: bool
 ) -> None:
-    """What is booked twice would be seen at each Binding and each order to a node."""
+    """The harness would see a double booking at each Binding and each order to a node."""
     world = PreemptionHarness(
         {f"n{i}": gpus for i, gpus in enumerate(nodes)}, immunity_s=IMMUNITY_S, checkpoints=checkpoints, shrinks=True
     )
@@ -227,7 +225,7 @@ def test_slices_give_up_what_they_have_and_get_it_back_and_come_to_rest(
 
 
 class Shrinking(PreemptionHarness):
-    """Budgets that shrink after a plan was made, and before its evictions are asked for."""
+    """Budgets that shrink after a plan was made, before its evictions are requested."""
 
     def __init__(self, rng: random.Random, nodes: dict[str, int], least: dict[str, int]) -> None:
         self._rng, self._calm = rng, least
@@ -244,8 +242,8 @@ class Shrinking(PreemptionHarness):
         return super()._evict(order, plan_id)
 
 
-def test_nobody_ends_for_a_plan_that_a_budget_of_another_brings_to_nothing() -> None:
-    """Whoever is under no budget and stands in such a plan goes on."""
+def test_no_pod_is_evicted_for_a_plan_that_another_victims_budget_cancels() -> None:
+    """Victims of such a plan without a budget keep running."""
     spared = []
     for seed in range(12):
         rng = random.Random(seed)
@@ -280,7 +278,7 @@ def test_nobody_ends_for_a_plan_that_a_budget_of_another_brings_to_nothing() -> 
 
 @pytest.mark.parametrize("seed", [1, 2])
 def test_a_busy_cluster(seed: int) -> None:
-    """A hundred pods and gangs, more than there is room for at once."""
+    """A hundred pods and gangs, more than fit at once."""
     rng = random.Random(seed)
     arrivals = [
         Arrival(

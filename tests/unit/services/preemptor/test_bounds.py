@@ -1,4 +1,4 @@
-"""The least that a way on a node can cost: never more than it does, and close enough that few nodes are tried."""
+"""Lower bounds of options: never above the cost, and tight enough that few nodes are tried."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NODES = ("a", "b", "c", "d")
 
 
 def filled(rng: random.Random) -> Cluster:
-    """Whole GPUs, slices, gangs over nodes, and free ones in between."""
+    """Fills nodes with whole GPUs, slices and gangs over nodes, with free GPUs in between."""
     cluster = Cluster(*NODES, gpus=4)
     for node in NODES:
         gpu = 0
@@ -51,7 +51,7 @@ def filled(rng: random.Random) -> Cluster:
 
 
 def way_on(cluster: Cluster, state: PodState, node: str) -> Option | None:
-    """The cheapest on this node alone."""
+    """Returns the cheapest option on this node alone."""
     core = cluster.core
     candidates = core._candidates.begin(cluster.now)
     options = Planner(
@@ -61,7 +61,7 @@ def way_on(cluster: Cluster, state: PodState, node: str) -> Option | None:
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_no_way_costs_less_than_its_bound(seed: int) -> None:
+def test_no_option_costs_less_than_its_bound(seed: int) -> None:
     rng = random.Random(seed)
     cluster = filled(rng)
     core = cluster.core
@@ -86,9 +86,8 @@ def test_no_way_costs_less_than_its_bound(seed: int) -> None:
         assert option is None or bounds[name] <= option.cost[:6]
 
 
-def test_of_many_nodes_as_full_as_each_other_one_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By the priority, the price or the names of their pods it is known beforehand which is the cheapest, also for
-    several GPUs."""
+def test_of_many_equally_full_nodes_one_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Priority, price or names of the pods decide in advance which node is the cheapest, also for several GPUs."""
     tried: set[str] = set()
     place = planner.Planner.place
 

@@ -1,4 +1,4 @@
-"""Moves among equals, as the preemptor sees them: when placement is asked, and which advice becomes a plan."""
+"""Migration among equals: when placement is asked, and which advice becomes a plan."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from tests.unit.services.preemptor.world import Cluster
 HOUR_S = 3_600
 
 
-class Torn(Cluster):
-    """Two nodes of two GPUs with a pod each: x, which has run for 100 s, and y, for 10."""
+class FragmentedCluster(Cluster):
+    """Two nodes of two GPUs with one pod each: x, which has run for 100 s, and y, for 10."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(
@@ -53,14 +53,14 @@ def owned(name: str) -> tuple[OwnerReference, ...]:
 Y = ("y", "b", "a")
 
 
-def test_nobody_is_asked_about_unless_the_operator_lets_moves_disturb_something() -> None:
-    cluster = Torn(defragmentation_gpu_seconds_per_hour=0)
+def test_no_advice_is_requested_unless_migrations_are_enabled() -> None:
+    cluster = FragmentedCluster(defragmentation_gpu_seconds_per_hour=0)
     cluster.waits()
     assert [cluster.asked() for _ in range(30)] == [[]] * 30
 
 
-def test_what_placement_advises_becomes_a_plan_of_moves() -> None:
-    cluster = Torn()
+def test_placements_advice_becomes_a_plan() -> None:
+    cluster = FragmentedCluster()
     cluster.waits()
     (question,) = cluster.asked()
     assert (question.name, question.most_gpu_seconds) == ("w", 10_000)
@@ -73,8 +73,8 @@ def test_what_placement_advises_becomes_a_plan_of_moves() -> None:
     assert cluster.reserve(plan) == ["y"]
 
 
-def test_a_plan_of_moves_has_the_time_that_those_who_move_have_to_end() -> None:
-    cluster = Torn()
+def test_a_migration_plans_deadline_includes_grace_periods() -> None:
+    cluster = FragmentedCluster()
     cluster.gone("y")
     cluster.run("y", "b", 0, ran_s=10, owners=owned("y"), termination_grace_period_seconds=600)
     cluster.waits()
@@ -83,8 +83,8 @@ def test_a_plan_of_moves_has_the_time_that_those_who_move_have_to_end() -> None:
     assert plan.deadline_s == cluster.core.config.deadline_s + 600
 
 
-def test_who_moves_reads_where_to_and_for_whom() -> None:
-    cluster = Torn()
+def test_the_eviction_reason_of_a_migration_names_target_and_beneficiary() -> None:
+    cluster = FragmentedCluster()
     cluster.waits()
     cluster.asked()
     (plan,) = cluster.advised(Y)
@@ -93,12 +93,12 @@ def test_who_moves_reads_where_to_and_for_whom() -> None:
     ]
     assert (
         execute.evictions[0].reason
-        == f"moves to a so that team/w fits (plan {plan.plan_id}); a place is kept for it there"
+        == f"migrated to a so that team/w fits (plan {plan.plan_id}); capacity is reserved for it there"
     )
 
 
-def test_one_question_at_a_time_and_not_one_after_the_other() -> None:
-    cluster = Torn()
+def test_there_is_one_question_at_a_time_with_a_pause_between() -> None:
+    cluster = FragmentedCluster()
     cluster.waits("w")
     cluster.waits("v")
     (first,) = cluster.asked()
@@ -110,8 +110,8 @@ def test_one_question_at_a_time_and_not_one_after_the_other() -> None:
     assert cluster.asked(after_s=0.5) == []
 
 
-def test_of_those_about_whom_nothing_was_asked_yet_the_most_important_comes_first() -> None:
-    cluster = Torn()
+def test_of_new_pending_pods_the_highest_priority_comes_first() -> None:
+    cluster = FragmentedCluster()
     for name, priority in (("u", -7), ("w", 0), ("v", -3)):
         cluster.waits(name, priority=priority)
     names = []
@@ -121,9 +121,9 @@ def test_of_those_about_whom_nothing_was_asked_yet_the_most_important_comes_firs
     assert names == ["w", "v", "u"]
 
 
-def test_who_has_lost_the_lead_meanwhile_proposes_nothing() -> None:
-    """Nor is its question still under way when it leads again."""
-    cluster = Torn()
+def test_an_instance_that_has_lost_the_lead_proposes_nothing() -> None:
+    """Its question does not count as open when it leads again."""
+    cluster = FragmentedCluster()
     cluster.waits()
     cluster.asked()
     cluster.say(m.Tick(proposes=False))
@@ -131,8 +131,8 @@ def test_who_has_lost_the_lead_meanwhile_proposes_nothing() -> None:
     assert len(cluster.asked(after_s=12.0)) == 1
 
 
-def test_whoever_was_not_asked_about_for_longest_comes_first() -> None:
-    cluster = Torn()
+def test_the_pod_not_asked_about_for_longest_comes_first() -> None:
+    cluster = FragmentedCluster()
     cluster.waits("w")
     cluster.waits("v")
     names = []
@@ -144,9 +144,9 @@ def test_whoever_was_not_asked_about_for_longest_comes_first() -> None:
     assert all(one != other for one, other in itertools.pairwise(names))
 
 
-def test_what_cannot_be_is_asked_again_later() -> None:
-    """Some ten seconds later, for as long as it waits."""
-    cluster = Torn()
+def test_a_pod_without_advice_is_asked_about_again_later() -> None:
+    """It is asked about again after about ten seconds, as long as it is pending."""
+    cluster = FragmentedCluster()
     pod = cluster.waits()
     times = []
     for _ in range(60):
@@ -158,16 +158,16 @@ def test_what_cannot_be_is_asked_again_later() -> None:
     assert [cluster.asked() for _ in range(30)] == [[]] * 30
 
 
-def test_nobody_is_moved_for_a_pod_that_never_preempts() -> None:
-    cluster = Torn()
+def test_no_pod_is_migrated_for_a_pod_that_never_preempts() -> None:
+    cluster = FragmentedCluster()
     cluster.waits(preemption_policy="Never")
     assert [cluster.asked() for _ in range(30)] == [[]] * 30
 
 
 @pytest.mark.parametrize(("ran_s", "waits_s"), [(10, 6), (100, 51)])
-def test_whoever_waits_has_waited_for_as_much_as_the_moves_would_have_disturbed(ran_s: int, waits_s: int) -> None:
-    """In GPU-seconds: it asks for two GPUs, and who moves has one."""
-    cluster = Torn(reclaim_patience=1.0)
+def test_a_pod_waits_for_as_much_as_the_migrations_would_have_disturbed(ran_s: int, waits_s: int) -> None:
+    """In GPU-seconds: it requests two GPUs, and the migrated pod has one."""
+    cluster = FragmentedCluster(reclaim_patience=1.0)
     cluster.waits()
     began, name = cluster.now, "x" if ran_s == 100 else "y"
     while True:
@@ -183,9 +183,9 @@ def test_whoever_waits_has_waited_for_as_much_as_the_moves_would_have_disturbed(
         assert cluster.now - began < 200
 
 
-def test_no_more_is_disturbed_in_an_hour_than_the_operator_lets_moves_disturb() -> None:
+def test_migrations_disturb_no_more_per_hour_than_the_setting_allows() -> None:
     """What a plan disturbs counts for an hour, and the next question names what is left."""
-    cluster = Torn(defragmentation_gpu_seconds_per_hour=20)
+    cluster = FragmentedCluster(defragmentation_gpu_seconds_per_hour=20)
     cluster.waits()
     assert cluster.asked()[0].most_gpu_seconds == 20
     (plan,) = cluster.advised(Y)
@@ -196,14 +196,14 @@ def test_no_more_is_disturbed_in_an_hour_than_the_operator_lets_moves_disturb() 
     assert cluster.advised(("x", "a", "b"), places=(("v", "a"),)) == [], "that would be a hundred"
     cluster.say(m.Ended(plan.plan_id, executed=False))
     assert max(q.most_gpu_seconds for _ in range(12) for q in cluster.asked() if cluster.advised() == []) == 9, (
-        "somebody may have moved for it"
+        "a pod may have been evicted for it"
     )
     later = [q.most_gpu_seconds for _ in range(3) for q in cluster.asked(after_s=HOUR_S) if cluster.advised() == []]
     assert later[-1] == 20
 
 
-def test_what_placement_refuses_has_disturbed_nobody_and_is_not_asked_again_at_once() -> None:
-    cluster = Torn(defragmentation_gpu_seconds_per_hour=20)
+def test_a_refused_migration_plan_costs_nothing_and_is_not_repeated_at_once() -> None:
+    cluster = FragmentedCluster(defragmentation_gpu_seconds_per_hour=20)
     cluster.waits()
     cluster.asked()
     (plan,) = cluster.advised(Y)
@@ -215,8 +215,8 @@ def test_what_placement_refuses_has_disturbed_nobody_and_is_not_asked_again_at_o
     assert questions[0].most_gpu_seconds == 20
 
 
-def test_those_who_have_made_room_lately_are_named_and_not_moved() -> None:
-    cluster = Torn(immunity_s=300, evictions_per_hour=0)
+def test_protected_pods_are_named_in_the_question_and_not_migrated() -> None:
+    cluster = FragmentedCluster(immunity_s=300, evictions_per_hour=0)
     cluster.waits()
     cluster.asked()
     (plan,) = cluster.advised(Y)
@@ -226,7 +226,7 @@ def test_those_who_have_made_room_lately_are_named_and_not_moved() -> None:
     cluster.run("y", "b", 1, owners=owned("y"))
     cluster.waits("v")
     (question,) = cluster.asked(after_s=3.0)
-    assert question.spared_pods == (cluster.pods["y"].metadata.uid,)
+    assert question.protected_pods == (cluster.pods["y"].metadata.uid,)
     assert cluster.advised(Y, places=(("v", "b"),)) == []
 
 
@@ -240,10 +240,17 @@ def test_those_who_have_made_room_lately_are_named_and_not_moved() -> None:
         ((Y,), (("gone", "b"),)),
         ((Y,), ()),
     ],
-    ids=["it is elsewhere by now", "it is gone", "nothing makes it anew", "it is more important", "who waited is gone", "nobody gains"],
-)  # fmt: skip
-def test_an_advice_that_does_not_hold_any_more_moves_nobody(moves: Any, places: Any) -> None:
-    cluster = Torn()
+    ids=[
+        "it runs elsewhere by now",
+        "it is gone",
+        "it has no controller",
+        "it has a higher priority",
+        "the pending pod is gone",
+        "there is no beneficiary",
+    ],
+)
+def test_outdated_advice_migrates_no_pod(moves: Any, places: Any) -> None:
+    cluster = FragmentedCluster()
     cluster.run("bare", "a", 1)
     cluster.run("important", "a", 1, priority=50, owners=owned("important"))
     cluster.waits()
@@ -252,16 +259,16 @@ def test_an_advice_that_does_not_hold_any_more_moves_nobody(moves: Any, places: 
     assert len(cluster.asked(after_s=12.0)) == 1, "it is asked again"
 
 
-def test_no_answer_is_one_too() -> None:
-    cluster = Torn()
+def test_a_missing_answer_ends_the_question() -> None:
+    cluster = FragmentedCluster()
     cluster.waits()
     cluster.asked()
     assert cluster.say(m.Advised(None)) == []
     assert len(cluster.asked(after_s=12.0)) == 1
 
 
-def test_for_whom_a_plan_is_under_way_nobody_is_asked_and_nobody_moves() -> None:
-    cluster = Torn()
+def test_a_pod_with_a_plan_in_progress_is_not_asked_about() -> None:
+    cluster = FragmentedCluster()
     cluster.waits()
     cluster.asked()
     assert len(cluster.advised(Y)) == 1
@@ -269,8 +276,8 @@ def test_for_whom_a_plan_is_under_way_nobody_is_asked_and_nobody_moves() -> None
     assert [cluster.asked() for _ in range(30)] == [[]] * 30
 
 
-def test_a_gang_is_asked_about_once_and_has_a_plan_for_all_of_it() -> None:
-    cluster = Torn()
+def test_a_gang_is_asked_about_once_and_gets_one_plan() -> None:
+    cluster = FragmentedCluster()
     notes = {"kerf.dev/gang": "g", "kerf.dev/gang-size": "2"}
     for name in ("g0", "g1"):
         cluster.waits(name, gpus=1 if name == "g1" else 2, annotations=notes)

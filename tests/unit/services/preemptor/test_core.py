@@ -1,4 +1,4 @@
-"""A plan's life: proposed, reserved, executed, or given up; and what is never done without placement's word."""
+"""The life of a plan: proposed, reserved, executed or cancelled; and what requires placement's reservation."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ def cluster() -> Cluster:
     return made
 
 
-def test_nobody_is_asked_before_the_pod_has_waited_a_little(cluster: Cluster) -> None:
+def test_no_pod_is_preempted_before_the_patience_time_is_over(cluster: Cluster) -> None:
     assert cluster.plans(after_s=0.1) == []
     assert len(cluster.plans(after_s=0.2)) == 1
 
 
-def test_nothing_happens_before_placement_has_reserved(cluster: Cluster) -> None:
+def test_no_eviction_is_requested_before_placement_has_reserved(cluster: Cluster) -> None:
     cluster.now += 1
     (proposed,) = cluster.say(m.Tick())
     assert isinstance(proposed, m.Propose)
@@ -48,18 +48,18 @@ def test_nothing_happens_before_placement_has_reserved(cluster: Cluster) -> None
     assert cluster.reserve(proposed.plan) == ["cheap"]
 
 
-def test_who_goes_reads_who_came(cluster: Cluster) -> None:
+def test_the_eviction_reason_names_the_preempting_pod(cluster: Cluster) -> None:
     (plan,) = cluster.plans()
     cluster.now += 1
     (*_, execute) = cluster.say(m.Answered(Reserved(plan_id=plan.plan_id, ok=True)))
     assert isinstance(execute, m.Execute)
     assert (
-        execute.evictions[0].reason
-        == f"makes room for team/high, which has a higher priority (plan {plan.plan_id}); nothing makes it anew"
+        execute.evictions[0].reason == f"preempted by team/high, which has a higher priority (plan {plan.plan_id}); "
+        "it has no controller that replaces it"
     )
 
 
-def test_who_gives_back_reads_that_and_when_it_comes_again() -> None:
+def test_the_eviction_reason_of_a_reclaimed_pod_names_queue_and_replacement() -> None:
     cluster = Cluster("n", gpus=1)
     cluster.say(m.FactsSeen((Put(object=build.queues("queues: [{name: a}, {name: b, guaranteed: {gpus: 1}}]")),)))
     cluster.run(
@@ -74,18 +74,18 @@ def test_who_gives_back_reads_that_and_when_it_comes_again() -> None:
     (*_, execute) = cluster.say(m.Answered(Reserved(plan_id=plan.plan_id, ok=True)))
     assert isinstance(execute, m.Execute)
     assert execute.evictions[0].reason == (
-        f"makes room for team/due, whose queue takes back what it is due (plan {plan.plan_id}); its Job makes "
-        "it anew, and it comes back when there is room (kerf when)"
+        f"preempted by team/due, whose queue reclaims its share (plan {plan.plan_id}); "
+        "its Job replaces it, and the replacement is placed when it fits (kerf when)"
     )
 
 
-def test_where_placement_refuses_another_node_is_tried(cluster: Cluster) -> None:
+def test_another_node_is_tried_when_placement_refuses(cluster: Cluster) -> None:
     (plan,) = cluster.plans()
     assert cluster.reserve(plan, ok=False, reason="the beneficiaries would not fit even then") == []
     assert cluster.victims() == [["dear"]]
 
 
-def test_a_budget_that_says_no_at_the_api_server_gives_the_plan_up_and_finds_another(cluster: Cluster) -> None:
+def test_an_eviction_denied_by_a_budget_cancels_the_plan_and_another_is_made(cluster: Cluster) -> None:
     (plan,) = cluster.plans()
     cluster.reserve(plan)
     uid = cluster.pods["cheap"].metadata.uid
@@ -108,7 +108,7 @@ def test_a_budget_that_says_no_at_the_api_server_gives_the_plan_up_and_finds_ano
 
 
 def under_budgets() -> tuple[Cluster, Plan]:
-    """A plan of four victims: `two` under a budget of two pods, `three` under one of a single one."""
+    """Returns a plan of four victims: `two` under a budget of two pods, `three` under one of a single pod."""
     cluster = Cluster("n", gpus=4)
     for name, allowed in (("loose", 2), ("tight", 1)):
         meta = Meta(name=name, namespace="team", uid=f"uid-{name}", resource_version=build.next_version())
@@ -131,9 +131,7 @@ def under_budgets() -> tuple[Cluster, Plan]:
     return cluster, plan
 
 
-def test_who_is_under_a_budget_is_asked_first_the_tightest_first_and_the_others_when_the_api_server_has_taken_those() -> (
-    None
-):
+def test_victims_under_a_budget_are_evicted_first_the_tightest_first() -> None:
     cluster, plan = under_budgets()
     assert cluster.reserve(plan) == ["three"]
     assert cluster.evicted(plan, "three") == ["two"]
@@ -141,7 +139,7 @@ def test_who_is_under_a_budget_is_asked_first_the_tightest_first_and_the_others_
     assert cluster.evicted(plan, "one", "four") == []
 
 
-def test_a_budget_that_has_shrunk_costs_nobody_who_is_under_none() -> None:
+def test_a_shrunken_budget_costs_no_victim_without_a_budget() -> None:
     cluster, plan = under_budgets()
     assert cluster.reserve(plan) == ["three"]
     uid = cluster.pods["three"].metadata.uid
@@ -149,7 +147,7 @@ def test_a_budget_that_has_shrunk_costs_nobody_who_is_under_none() -> None:
     assert [type(command) for command in said] == [m.CancelPlan]
 
 
-def test_a_budgets_answer_that_comes_twice_or_is_lost_opens_nothing_before_its_time() -> None:
+def test_a_repeated_or_lost_answer_starts_no_eviction_early() -> None:
     cluster, plan = under_budgets()
     cluster.reserve(plan)
     assert cluster.evicted(plan, "three", three="unknown") == []
@@ -160,7 +158,7 @@ def test_a_budgets_answer_that_comes_twice_or_is_lost_opens_nothing_before_its_t
     assert len(cluster.evicted(plan, "two")) == 2
 
 
-def test_where_nobody_is_under_a_budget_all_are_asked_at_once() -> None:
+def test_victims_without_budgets_are_evicted_at_once() -> None:
     cluster = Cluster("n", gpus=2)
     for gpu in range(2):
         cluster.run(f"low-{gpu}", "n", gpu)
@@ -170,7 +168,7 @@ def test_where_nobody_is_under_a_budget_all_are_asked_at_once() -> None:
 
 
 @pytest.mark.parametrize("outcome", ["unknown", "throttled"])
-def test_an_eviction_without_an_answer_is_said_again(cluster: Cluster, outcome: Outcome) -> None:
+def test_an_unanswered_eviction_is_requested_again(cluster: Cluster, outcome: Outcome) -> None:
     (plan,) = cluster.plans()
     cluster.reserve(plan)
     uid = cluster.pods["cheap"].metadata.uid
@@ -189,21 +187,21 @@ def test_a_plan_that_is_executed_is_over(cluster: Cluster) -> None:
     assert cluster.core.executions == {}
 
 
-def test_a_plan_that_placement_gave_up_is_planned_anew(cluster: Cluster) -> None:
+def test_a_plan_cancelled_by_placement_is_made_again(cluster: Cluster) -> None:
     (plan,) = cluster.plans()
     cluster.reserve(plan)
     cluster.say(m.Ended(plan.plan_id, executed=False))
     assert len(cluster.plans()) == 1
 
 
-def test_an_answer_that_never_came_blocks_nobody_for_ever(cluster: Cluster) -> None:
-    """Not reserved, for all that is known; if it was, nobody executes it, and its deadline gives it back."""
+def test_a_lost_answer_to_a_reservation_blocks_no_pod_forever(cluster: Cluster) -> None:
+    """The plan counts as not reserved. If it was, no instance executes it, and its deadline releases it."""
     (plan,) = cluster.plans()
     cluster.reserve(plan, ok=False, reason="")
     assert cluster.victims() == [["cheap"]]
 
 
-def test_pods_that_waited_before_we_listened_are_seen_by_their_condition() -> None:
+def test_pods_rejected_before_the_start_are_found_by_their_condition() -> None:
     cluster = Cluster("n", gpus=1)
     low = cluster.run("low", "n", 0)
     told = PodStatus(
@@ -216,7 +214,7 @@ def test_pods_that_waited_before_we_listened_are_seen_by_their_condition() -> No
     assert cluster.victims() == [["low"]]
 
 
-def test_a_namespace_gives_no_more_than_its_budget_an_hour() -> None:
+def test_a_namespace_loses_no_more_pods_than_its_hourly_budget() -> None:
     cluster = Cluster("a", "b", gpus=1, evictions_per_hour=1)
     cluster.run("one", "a", 0)
     cluster.run("two", "b", 0)
@@ -232,25 +230,25 @@ def test_a_namespace_gives_no_more_than_its_budget_an_hour() -> None:
     assert len(cluster.victims()) == 1
 
 
-def test_a_dry_run_says_who_and_at_what_price_and_does_nothing(cluster: Cluster) -> None:
+def test_a_dry_run_names_victims_and_price_and_changes_nothing(cluster: Cluster) -> None:
     answer = cluster.core.dry_run("team", "high", cluster.now)
     assert answer.plan is not None
     assert [victim.name for victim in answer.plan.victims] == ["cheap"]
-    assert answer.sentence == "1 pod would end, and lose 10 GPU-seconds"
+    assert answer.sentence == "1 pod would be evicted and lose 10 GPU-seconds"
     assert cluster.core.executions == {}
     assert cluster.core.dry_run("team", "nobody", cluster.now).error
-    assert cluster.core.dry_run("team", "cheap", cluster.now).sentence == "it does not wait for a place"
+    assert cluster.core.dry_run("team", "cheap", cluster.now).sentence == "it is not pending"
     (plan,) = cluster.plans()
-    assert "under way" in cluster.core.dry_run("team", "high", cluster.now).sentence
+    assert "in progress" in cluster.core.dry_run("team", "high", cluster.now).sentence
     assert cluster.core.dry_run("team", "high", cluster.now).plan == plan
 
 
-def test_what_was_reserved_before_us_is_carried_out(cluster: Cluster) -> None:
-    """Another instance, or this one in an earlier life, has asked for it and is gone."""
+def test_a_plan_reserved_for_an_earlier_instance_is_executed(cluster: Cluster) -> None:
+    """Another instance, or an earlier process of this one, requested it and is gone."""
     (plan,) = cluster.plans()
     before = msgspec.structs.replace(plan, plan_id="of-another")
     said = cluster.say(
-        m.Answered(Reserved(plan_id=plan.plan_id, ok=False, reason="another plan is under way", under_way=before))
+        m.Answered(Reserved(plan_id=plan.plan_id, ok=False, reason="another plan is in progress", under_way=before))
     )
     assert [(c.plan_id, [e.name for e in c.evictions]) for c in said if isinstance(c, m.Execute)] == [
         ("of-another", ["cheap"])
@@ -258,7 +256,7 @@ def test_what_was_reserved_before_us_is_carried_out(cluster: Cluster) -> None:
     assert cluster.plans() == []
 
 
-def test_a_plan_of_which_nothing_is_heard_is_over_some_time_after_its_deadline(cluster: Cluster) -> None:
+def test_a_plan_without_events_is_over_some_time_after_its_deadline(cluster: Cluster) -> None:
     (plan,) = cluster.plans()
     cluster.reserve(plan)
     cluster.evicted(plan)
@@ -267,7 +265,7 @@ def test_a_plan_of_which_nothing_is_heard_is_over_some_time_after_its_deadline(c
     assert len(cluster.plans()) == 1
 
 
-def test_what_a_plan_has_freed_is_its_own_until_its_bindings_are_seen() -> None:
+def test_freed_capacity_belongs_to_its_plan_until_the_bindings_are_seen() -> None:
     cluster = Cluster("a", gpus=1)
     cluster.run("low", "a", 0)
     cluster.wait("high")
@@ -280,7 +278,7 @@ def test_what_a_plan_has_freed_is_its_own_until_its_bindings_are_seen() -> None:
     assert cluster.core.pending[cluster.pods["later"].metadata.uid].not_before > cluster.now
 
 
-def test_who_has_made_room_is_immune_even_if_gone_before_the_api_server_answers() -> None:
+def test_a_replacement_is_protected_even_if_the_victim_is_gone_before_the_answer() -> None:
     cluster = Cluster("a", gpus=1)
     victim = cluster.run("low", "a", 0)
     cluster.wait("high")
@@ -290,10 +288,10 @@ def test_who_has_made_room_is_immune_even_if_gone_before_the_api_server_answers(
     cluster.evicted(plan)
     again = cluster.run("low", "a", 0)
     assert again.metadata.uid == victim.metadata.uid
-    assert cluster.core.protection.spared(cluster.core.book.pods[again.metadata.uid], cluster.now)
+    assert cluster.core.protection.is_exempt(cluster.core.book.pods[again.metadata.uid], cluster.now)
 
 
-def test_one_word_is_enough_for_all_of_a_gang() -> None:
+def test_one_rejection_counts_for_the_whole_gang() -> None:
     cluster = Cluster("a", gpus=2)
     for number in range(2):
         cluster.run(f"low-{number}", "a", number)
@@ -306,14 +304,14 @@ def test_one_word_is_enough_for_all_of_a_gang() -> None:
     assert cluster.victims() == [["low-0", "low-1"]]
 
 
-def test_who_stands_by_proposes_nothing(cluster: Cluster) -> None:
+def test_a_standby_instance_proposes_nothing(cluster: Cluster) -> None:
     cluster.now += 1
     assert cluster.say(m.Tick(proposes=False)) == []
     assert len(cluster.plans()) == 1
 
 
-def test_a_plan_that_ends_as_nobody_needs_it_says_nothing_of_what_its_victims_can_do() -> None:
-    """The next one who comes would else end what could have paused."""
+def test_an_obsolete_plan_does_not_count_as_failed_suspension() -> None:
+    """Otherwise the next plan would evict pods that could have been paused."""
     cluster = Cluster("n", gpus=1)
     cluster.run("low", "n", 0, memory_mib=40_960, compute_milli=1000, strategy="interposer")
     for name in ("high", "next"):
@@ -325,8 +323,8 @@ def test_a_plan_that_ends_as_nobody_needs_it_says_nothing_of_what_its_victims_ca
         cluster.say(m.Ended(plan.plan_id, executed=False))
 
 
-def test_a_tick_plans_for_no_longer_than_a_leader_may_take(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those who are left have the next one, the most important first."""
+def test_one_tick_plans_no_longer_than_the_lease_allows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The other groups are planned in the next tick, the highest priority first."""
     monkeypatch.setattr(core, "MAX_NODES_CHECKED", 3 + 300 + 1)
     cluster = Cluster("a", "b", "c", gpus=1)
     for name in "abc":
@@ -341,7 +339,7 @@ def test_a_tick_plans_for_no_longer_than_a_leader_may_take(monkeypatch: pytest.M
 
 
 def made_on(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Nodes whose pods' prices are reckoned, from now on."""
+    """Collects the nodes whose prices are computed from now on."""
     made: list[str] = []
 
     def price_of(state: PodState, book: Book, now: float) -> DisruptionCost:
@@ -353,10 +351,10 @@ def made_on(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 @pytest.mark.parametrize("proposes", [False, True])
-def test_a_tick_makes_candidates_on_so_many_nodes_and_nobody_is_asked_before_all_are_made(
+def test_a_tick_builds_candidates_of_limited_nodes_and_planning_waits_for_all(
     monkeypatch: pytest.MonkeyPatch, proposes: bool
 ) -> None:
-    """Also of an instance that stands by, and before anybody waits: the first plan finds them."""
+    """This also holds for a standby instance and without pending pods: the first plan finds the candidates."""
     monkeypatch.setattr(victims, "MAX_NODES_BUILT", 2)
     made = made_on(monkeypatch)
     cluster = Cluster(*"abcde", gpus=1)
@@ -377,16 +375,16 @@ def test_a_tick_makes_candidates_on_so_many_nodes_and_nobody_is_asked_before_all
         assert made == []
 
 
-def test_a_dry_run_of_one_that_has_not_looked_at_all_nodes_says_so(
+def test_a_dry_run_says_that_not_all_nodes_have_been_examined(
     monkeypatch: pytest.MonkeyPatch, cluster: Cluster
 ) -> None:
     monkeypatch.setattr(victims, "MAX_NODES_BUILT", 1)
     answers = [cluster.core.dry_run("team", "high", cluster.now) for _ in range(2)]
     assert [answer.plan is None for answer in answers] == [True, False]
-    assert answers[0].sentence == "not all nodes have been looked at yet; ask again in some seconds"
+    assert answers[0].sentence == "not all nodes have been examined yet; ask again in a few seconds"
 
 
-def test_nodes_whose_pods_have_changed_are_made_anew_in_a_round_as_many_as_a_tick_makes_and_the_others_left_out(
+def test_a_round_rebuilds_limited_changed_nodes_and_leaves_out_the_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     cluster = Cluster(*"abc", gpus=1)
@@ -421,9 +419,11 @@ def put_budget(cluster: Cluster, allowed: int, label: str = "kept") -> None:
     )
 
 
-def test_a_budget_is_as_it_is_now_though_candidates_were_made_before(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Before it was there; before it let nobody go, or somebody; before it was about others. Once it is known whom it
-    is about no candidate is made anew for it."""
+def test_current_budgets_apply_to_candidates_built_earlier(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The budget did not exist before, or allowed another number, or selected other pods.
+
+    Candidates are not built again for a budget whose selector is known.
+    """
     cluster = Cluster("a", "b", gpus=1)
     cluster.run("kept", "a", 0, ran_s=1, labels={"app": "kept"})
     cluster.run("dear", "b", 0, ran_s=9_000)
@@ -445,7 +445,7 @@ def test_a_budget_is_as_it_is_now_though_candidates_were_made_before(monkeypatch
     assert victims_with(0, "others") == ["kept"]
 
 
-def test_idle_ticks_make_anew_what_has_changed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_idle_ticks_rebuild_changed_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
     made = made_on(monkeypatch)
     cluster = Cluster(*"abc", gpus=1)
     for name in "abc":
@@ -460,7 +460,7 @@ def test_idle_ticks_make_anew_what_has_changed(monkeypatch: pytest.MonkeyPatch) 
     assert made == []
 
 
-def test_where_only_time_has_passed_prices_are_reckoned_anew_on_some_nodes_a_round(
+def test_prices_of_unchanged_nodes_are_refreshed_a_few_per_tick(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(victims, "MAX_NODES_RENEWED", 1)
@@ -479,8 +479,8 @@ def test_where_only_time_has_passed_prices_are_reckoned_anew_on_some_nodes_a_rou
 
 
 @pytest.mark.parametrize("heard", ["unknown", "too late", "by a snapshot"])
-def test_who_has_ended_for_others_is_left_alone_though_the_answer_is_lost(heard: str) -> None:
-    """Its controller's next pod may be there before the answer is."""
+def test_a_replacement_is_protected_though_the_eviction_answer_is_lost(heard: str) -> None:
+    """The controller's next pod may appear before the answer."""
     cluster = Cluster("n", gpus=1)
     owners = (OwnerReference(uid="o", kind="ReplicaSet", name="r", controller=True),)
     cluster.run("low", "n", 0, owners=owners)
@@ -502,9 +502,8 @@ def test_who_has_ended_for_others_is_left_alone_though_the_answer_is_lost(heard:
     assert cluster.plans() == []
 
 
-def test_room_that_placement_does_not_use_is_counted_on_for_a_while_alone() -> None:
-    """The planner knows nothing of a pod's affinity to others, or of volumes: placement may not have it there, however
-    empty."""
+def test_free_capacity_that_placement_does_not_use_counts_only_for_a_while() -> None:
+    """The planner does not know a pod's affinity to other pods, or volumes: placement may refuse an empty node."""
     cluster = Cluster("a", "b", gpus=1)
     cluster.run("low", "b", 0)
     cluster.wait("high")
@@ -514,8 +513,8 @@ def test_room_that_placement_does_not_use_is_counted_on_for_a_while_alone() -> N
     assert found == [["low"]]
 
 
-def test_room_that_has_just_become_free_is_left_to_placement() -> None:
-    """However long it was on its way before."""
+def test_capacity_that_has_just_become_free_is_left_to_placement() -> None:
+    """This holds however long the capacity was expected before."""
     cluster = Cluster("a", "b", gpus=1)
     cluster.run("low", "b", 0)
     ending = cluster.run("ends", "a", 0)

@@ -1,4 +1,4 @@
-"""What a dry run says where nobody gives way, and of pods that do not wait yet."""
+"""Answers of a dry run without a plan, and for gated pods."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def asked(cluster: Cluster, name: str = "high") -> PreemptAnswer:
 
 
 def budget(cluster: Cluster, label: str) -> None:
-    """That lets nobody go."""
+    """Adds a budget that allows no eviction."""
     meta = Meta(name=label, namespace="team", uid=f"uid-{label}", resource_version=build.next_version())
     spec = DisruptionBudgetSpec(selector=LabelSelector(match_labels={"app": label}))
     cluster.say(
@@ -37,7 +37,7 @@ def budget(cluster: Cluster, label: str) -> None:
     )
 
 
-def test_where_nobody_gives_way_pods_are_counted_by_why_they_are_left_alone() -> None:
+def test_ineligible_pods_are_counted_by_reason() -> None:
     cluster = Cluster("n", "other", gpus=6)
     budget(cluster, "kept")
     for gpu in range(2):
@@ -51,18 +51,18 @@ def test_where_nobody_gives_way_pods_are_counted_by_why_they_are_left_alone() ->
     assert answer.kept == ("3 pods: disruption budget", "2 pods: of no lower priority", "1 pod: minimum run time")
 
 
-def test_who_might_go_and_is_not_enough_is_counted_too() -> None:
+def test_eligible_pods_that_free_too_little_are_counted_too() -> None:
     cluster = Cluster("n", gpus=2)
     cluster.run("low", "n", 0)
     cluster.run("equal", "n", 1, priority=100)
     cluster.wait("high", gpus=2)
     assert sorted(asked(cluster).kept) == [
+        "1 pod: eligible, but preempting them does not free enough",
         "1 pod: of no lower priority",
-        "1 pod: they may be asked, and that does not make enough room",
     ]
 
 
-def test_the_successor_of_one_that_made_room_and_a_spent_hour_are_named() -> None:
+def test_protected_replacements_and_spent_hourly_budgets_are_named() -> None:
     owner = (OwnerReference(uid="set", kind="ReplicaSet", name="web", controller=True),)
     cluster = Cluster("n", gpus=1, evictions_per_hour=1)
     cluster.run("first", "n", 0, owners=owner)
@@ -75,10 +75,10 @@ def test_the_successor_of_one_that_made_room_and_a_spent_hour_are_named() -> Non
     cluster.say(m.FactsSeen(build.gone(cluster.pods.pop("high"))))
     cluster.run("alone", "n", 0)
     cluster.wait("next")
-    assert asked(cluster, "next").kept == ("1 pod: not evicted: their namespace's hourly budget of evictions is spent",)
+    assert asked(cluster, "next").kept == ("1 pod: not evicted: their namespace's hourly eviction budget is spent",)
 
 
-def test_members_go_with_a_gang_of_which_some_are_left_alone() -> None:
+def test_members_of_a_gang_with_ineligible_members_are_counted() -> None:
     cluster = Cluster("n", gpus=2)
     gang = {"kerf.dev/gang": "train", "kerf.dev/gang-size": "2"}
     cluster.run("one", "n", 0, annotations=gang)
@@ -86,19 +86,19 @@ def test_members_go_with_a_gang_of_which_some_are_left_alone() -> None:
     cluster.wait("high")
     assert sorted(asked(cluster).kept) == [
         "1 pod: minimum run time",
-        "1 pod: they go with their gang, of which some are left alone",
+        "1 pod: other members of their gang may not be preempted",
     ]
 
 
-def test_between_queues_it_is_said_that_nobody_has_more_than_its_due() -> None:
+def test_queues_within_their_share_are_named() -> None:
     cluster = Cluster("n", gpus=1)
     cluster.say(m.FactsSeen((Put(object=build.queues("queues: [{name: a, guaranteed: {gpus: 1}}, {name: b}]")),)))
     cluster.run("own", "n", 0, labels={"kerf.dev/queue": "a"})
     cluster.wait("high", labels={"kerf.dev/queue": "b"})
-    assert asked(cluster).kept == ("1 pod: their queue has no more than it is due",)
+    assert asked(cluster).kept == ("1 pod: their queue is within its share",)
 
 
-def test_pods_on_nodes_that_would_never_do_are_not_counted() -> None:
+def test_pods_on_unsuitable_nodes_are_not_counted() -> None:
     cluster = Cluster("n", "other", gpus=1)
     cluster.run("equal", "n", 0, priority=100)
     cluster.run("elsewhere", "other", 0, priority=100)
@@ -106,7 +106,7 @@ def test_pods_on_nodes_that_would_never_do_are_not_counted() -> None:
     assert asked(cluster).kept == ("1 pod: of no lower priority",)
 
 
-def test_on_a_large_cluster_it_is_said_that_not_all_were_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_answer_says_when_not_all_pods_were_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ineligible_pods, "MAX_PODS", 1)
     cluster = Cluster("n", "other", gpus=1)
     for node in ("n", "other"):
@@ -115,18 +115,18 @@ def test_on_a_large_cluster_it_is_said_that_not_all_were_counted(monkeypatch: py
     assert asked(cluster).kept == ("1 pod: of no lower priority", "others: not counted, after 1 pods")
 
 
-def test_a_pod_that_is_gated_is_answered_as_if_its_gates_were_gone() -> None:
+def test_a_gated_pod_is_answered_as_if_it_had_no_gates() -> None:
     cluster = Cluster("n", gpus=1)
     cluster.run("low", "n", 0)
     cluster.wait("high", scheduling_gates=(SchedulingGate(name="team/quota"),))
     answer = asked(cluster)
     assert answer.plan is not None
     assert [victim.name for victim in answer.plan.victims] == ["low"]
-    assert answer.sentence == "were its scheduling gates (team/quota) gone: 1 pod would end, and lose 0 GPU-seconds"
-    assert cluster.plans() == [], "nobody is asked for it before they are"
+    assert answer.sentence == "without its scheduling gates (team/quota): 1 pod would be evicted and lose 0 GPU-seconds"
+    assert cluster.plans() == [], "no pod is preempted for it before they are"
 
 
-def test_a_gang_that_is_gated_is_answered_as_a_whole() -> None:
+def test_a_gated_gang_is_answered_as_a_whole() -> None:
     cluster = Cluster("n", gpus=2)
     for gpu in range(2):
         cluster.run(f"low-{gpu}", "n", gpu)
@@ -138,8 +138,8 @@ def test_a_gang_that_is_gated_is_answered_as_a_whole() -> None:
     assert (len(answer.plan.beneficiaries), len(answer.plan.victims)) == (2, 2)
 
 
-def test_other_ways_that_were_not_taken_are_named_with_their_price() -> None:
-    """At the least where they were not worked out; two at most."""
+def test_alternatives_are_named_with_their_price() -> None:
+    """Prices are lower bounds if they were not computed in full; at most two alternatives."""
     cluster = Cluster("a", "b", "c", "d", gpus=1)
     for node, ran_s in (("a", 10), ("b", 1_000), ("c", 500), ("d", 2_000)):
         cluster.run(f"on-{node}", node, 0, ran_s=ran_s)
@@ -155,8 +155,8 @@ def test_other_ways_that_were_not_taken_are_named_with_their_price() -> None:
     assert [other.nodes for other in proposed.event.alternatives] == [("c",), ("b",)]
 
 
-def test_a_node_that_was_worked_out_and_is_dearer_in_the_end_is_an_alternative_with_its_own_price() -> None:
-    """Two small ones on `a` look cheaper than the one on `b`, until both have to go."""
+def test_a_tried_node_that_costs_more_is_an_alternative_with_its_exact_price() -> None:
+    """Two small pods on `a` look cheaper than the one on `b`, until both have to be evicted."""
     cluster = Cluster("a", "b", gpus=1)
     for number in range(2):
         cluster.run(f"small-{number}", "a", 0, memory_mib=40_960, ran_s=1_000)
@@ -168,7 +168,7 @@ def test_a_node_that_was_worked_out_and_is_dearer_in_the_end_is_an_alternative_w
     assert answer.alternatives == (Alternative(nodes=("a",), action="evict", victims=2, price_gpu_seconds=1_000),)
 
 
-def test_where_there_is_one_way_there_are_no_others() -> None:
+def test_a_single_option_has_no_alternatives() -> None:
     cluster = Cluster("n", gpus=1)
     cluster.run("low", "n", 0)
     cluster.wait("high")

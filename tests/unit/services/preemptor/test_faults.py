@@ -1,5 +1,8 @@
-"""As `test_both_cores`, with leaders, agents, feeds and nodes that fail in the middle: all comes to rest, nothing is booked twice (which
-the world asserts itself), nobody is left suspended, and nobody ends again while immune."""
+"""Runs as in `test_both_cores`, with leaders, agents, feeds and nodes that fail.
+
+The cluster settles, no pod stays suspended, and no protected pod is evicted. The harness asserts that nothing is
+double-booked.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ from tests.support.settled import until_settled
 IMMUNITY_S, DEADLINE_S = 60.0, 120
 GRACES_S = (0, 0, 20, 200)
 ENDS_AFTER = (0.1, 1.0, 1.0, 2.0)
-"""Of the grace period; some are stuck for as long again."""
+"""How much of its grace period a pod uses; some pods are stuck for as long again."""
 QUEUES = """
 queues:
 - {name: a, guaranteed: {gpus: 2}, weight: 2}
@@ -75,8 +78,8 @@ def drawn(seed: int) -> tuple[FaultHarness, frozenset[str]]:
     return world, faults
 
 
-def torn(seed: int) -> FaultHarness:
-    """Small pods of which some end soon, and then large ones that only moves make room for."""
+def fragmented(seed: int) -> FaultHarness:
+    """Small pods, some of which end soon, and then large ones that fit only after migrations."""
     rng = random.Random(seed)
     nodes = {f"n{i}": rng.choice((2, 3, 4)) for i in range(rng.randint(2, 4))}
     faults = frozenset(rng.sample(FAULTS, rng.randint(1, len(FAULTS))))
@@ -118,15 +121,15 @@ def torn(seed: int) -> FaultHarness:
 
 
 @pytest.mark.parametrize("seed", [*range(18), 280, 289, 3246, 3261])
-def test_whatever_fails_it_comes_to_rest(seed: int) -> None:
+def test_the_cluster_settles_whatever_fails(seed: int) -> None:
     world, _ = drawn(seed)
     judge(world)
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_where_equals_move_too(seed: int) -> None:
-    """Who moves has a place booked at the moment of its eviction, as the world asserts, whoever leads by then."""
-    judge(torn(seed))
+def test_the_cluster_settles_with_migrations_whatever_fails(seed: int) -> None:
+    """A migrated pod has a booked place at its eviction, whoever leads; the harness asserts it."""
+    judge(fragmented(seed))
 
 
 def judge(world: FaultHarness) -> None:

@@ -1,4 +1,4 @@
-"""Grace periods: a plan has the time that its victims have, and who ends already is waited for."""
+"""Grace periods: they extend a plan's deadline, and terminating pods are waited for."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _ends(cluster: Cluster, pod: Pod, in_s: float) -> None:
     cluster.say(m.FactsSeen((Put(object=msgspec.structs.replace(pod, metadata=meta)),)))
 
 
-def test_a_plan_has_the_time_that_its_slowest_victim_has_to_end() -> None:
+def test_a_plans_deadline_includes_the_longest_grace_period() -> None:
     cluster = Cluster("n", gpus=3)
     for gpu, grace_s in enumerate((0, 600, None)):
         _grace(cluster, f"v{gpu}", "n", gpu, grace_s=grace_s)
@@ -39,7 +39,7 @@ def test_a_plan_has_the_time_that_its_slowest_victim_has_to_end() -> None:
     assert plan.deadline_s == SETTING_S + 600
 
 
-def test_who_only_gives_something_up_has_no_grace_period() -> None:
+def test_a_suspended_victim_has_no_grace_period() -> None:
     cluster = Cluster("n", gpus=1)
     cluster.run(
         "v", "n", 0, memory_mib=20_480, compute_milli=1000, strategy="interposer", termination_grace_period_seconds=600
@@ -50,23 +50,23 @@ def test_who_only_gives_something_up_has_no_grace_period() -> None:
     assert plan.deadline_s == SETTING_S
 
 
-def test_what_ends_nobody_takes_its_setting_alone() -> None:
+def test_a_plan_without_evictions_has_only_the_configured_deadline() -> None:
     assert deadline_of([], 7) == 7
     assert deadline_of([Victim(uid="u", namespace="team", name="v", grant_id="g", grace_s=5)], 7) == 12
 
 
-def test_a_dry_run_says_a_grace_period_that_is_longer_than_most() -> None:
+def test_a_dry_run_names_a_long_grace_period() -> None:
     cluster = Cluster("n", gpus=1)
     _grace(cluster, "v", "n", grace_s=600)
     cluster.wait("high")
     cluster.now += 1
     assert (
         cluster.core.dry_run("team", "high", cluster.now).sentence
-        == "1 pod would end, and lose 1 GPU-seconds, and have up to 600 s to end"
+        == "1 pod would be evicted and lose 1 GPU-seconds, with up to 600 s to terminate"
     )
 
 
-def test_whoever_has_waited_for_long_waits_for_who_ends_by_now_and_asks_another_once_that_is_stuck() -> None:
+def test_a_pod_waits_for_terminating_pods_and_preempts_another_when_one_is_stuck() -> None:
     cluster = Cluster("a", "b", gpus=1, leaving_s=60)
     first = _grace(cluster, "first", "a", grace_s=600)
     cluster.run("cheap", "b", 0)
@@ -79,8 +79,8 @@ def test_whoever_has_waited_for_long_waits_for_who_ends_by_now_and_asks_another_
     assert cluster.victims() == [["cheap"]]
 
 
-def test_a_slice_that_is_not_given_back_in_time_is_waited_for_no_more() -> None:
-    """Its time begins when the pod is gone, however long anybody has waited for that."""
+def test_a_slice_that_is_not_released_in_time_is_waited_for_no_longer() -> None:
+    """The time starts when the pod is gone, however long the pod took."""
     cluster = Cluster("a", "b", gpus=1, leaving_s=60)
     ending = _grace(cluster, "ends", "a", grace_s=600)
     cluster.run("cheap", "b", 0)
@@ -96,7 +96,7 @@ def test_a_slice_that_is_not_given_back_in_time_is_waited_for_no_more() -> None:
 
 
 def _given_up(cluster: Cluster) -> Pod:
-    """A plan of two victims came to nothing: one is gone, and another pod has its GPU; one still ends, in 600 s."""
+    """A cancelled plan of two victims: one is gone, and another pod has its GPU; one still ends, in 600 s."""
     quick, slow = _grace(cluster, "quick", "n", 0, grace_s=0), _grace(cluster, "slow", "n", 1, grace_s=600)
     cluster.wait("high", gpus=2)
     (plan,) = cluster.plans()
@@ -108,7 +108,7 @@ def _given_up(cluster: Cluster) -> Pod:
     return slow
 
 
-def test_of_a_plan_that_came_to_nothing_who_still_ends_is_waited_for_before_anybody_else_is_asked() -> None:
+def test_victims_of_a_cancelled_plan_that_still_end_are_waited_for_first() -> None:
     cluster = Cluster("n", gpus=3, leaving_s=60)
     _grace(cluster, "third", "n", 2, grace_s=0, ran_s=10)
     _given_up(cluster)
@@ -119,7 +119,7 @@ def test_of_a_plan_that_came_to_nothing_who_still_ends_is_waited_for_before_anyb
     assert cluster.victims() == [["later"]]
 
 
-def test_who_ends_for_others_is_waited_for_only_for_a_while_where_it_is_not_enough() -> None:
+def test_a_terminating_pod_that_frees_too_little_is_waited_for_only_for_a_while() -> None:
     cluster = Cluster("n", gpus=3, leaving_s=60)
     ending = _grace(cluster, "ends", "n", 0, grace_s=600)
     for gpu in (1, 2):
@@ -129,10 +129,10 @@ def test_who_ends_for_others_is_waited_for_only_for_a_while_where_it_is_not_enou
     for _ in range(59):
         assert cluster.victims() == []
     cluster.now += 2
-    assert cluster.victims() == [["v1", "v2"]], "placement keeps no place that hangs on whoever ends for another reason"
+    assert cluster.victims() == [["v1", "v2"]], "placement reserves nothing that depends on other terminating pods"
 
 
-def test_a_dry_run_names_what_would_be_planned_without_who_ends_already() -> None:
+def test_a_dry_run_names_the_plan_without_terminating_pods() -> None:
     cluster = Cluster("n", gpus=3)
     ending = _grace(cluster, "ends", "n", 0, grace_s=600)
     for gpu in (1, 2):

@@ -1,4 +1,4 @@
-"""What the preemptor believes of what slices use."""
+"""What the preemptor knows about the memory use of slices."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from shared.model.grant import GpuShare
 
 
 def sample(*counted: int | None) -> UsageSample:
-    """What one pod's slice has of each GPU."""
+    """A sample of one pod's slice on each GPU."""
     uses = [
         SliceUse(
             uid="a",
@@ -39,7 +39,7 @@ def heard(use: MemoryUse, *counted: int | None, since: float = 0.0, for_s: float
     return now - every_s
 
 
-def test_a_slice_is_believed_after_a_while() -> None:
+def test_the_use_of_a_slice_is_known_after_a_while() -> None:
     use = MemoryUse()
     now = heard(use, 700, 900, for_s=SEEN_FOR_S - 10)
     assert use.max_used_mib("a", now) is None
@@ -47,7 +47,7 @@ def test_a_slice_is_believed_after_a_while() -> None:
     assert use.max_used_mib("a", now + 10) == 900
 
 
-def test_the_most_counts_until_it_is_long_ago() -> None:
+def test_the_maximum_counts_until_it_is_long_ago() -> None:
     use = MemoryUse()
     heard(use, 5000, for_s=0)
     now = heard(use, 700, since=10, for_s=SEEN_FOR_S)
@@ -56,7 +56,7 @@ def test_the_most_counts_until_it_is_long_ago() -> None:
     assert use.max_used_mib("a", now) == 700
 
 
-def test_a_slice_that_was_not_heard_of_lately_is_not_known() -> None:
+def test_the_use_of_a_slice_without_recent_samples_is_unknown() -> None:
     use = MemoryUse()
     now = heard(use, 700, for_s=SEEN_FOR_S)
     assert use.max_used_mib("a", now + LOST_S + 1) is None
@@ -64,12 +64,12 @@ def test_a_slice_that_was_not_heard_of_lately_is_not_known() -> None:
     assert use.max_used_mib("a", now + LOST_S + 1) is None, "it may have been another one meanwhile"
 
 
-def test_what_nobody_counts_is_not_known() -> None:
+def test_the_use_of_a_slice_without_counts_is_unknown() -> None:
     use = MemoryUse()
     assert use.max_used_mib("a", heard(use, None, for_s=SEEN_FOR_S)) is None
 
 
-def test_whoever_has_gone_is_forgotten() -> None:
+def test_slices_that_are_gone_are_forgotten() -> None:
     use = MemoryUse()
     now = heard(use, 700, for_s=SEEN_FOR_S)
     use.tick(now + LOST_S + 1)
@@ -79,10 +79,10 @@ def test_whoever_has_gone_is_forgotten() -> None:
 @pytest.mark.parametrize(
     ("uses_mib", "keeps_mib"), [(0, MIN_SPARE_MIB), (1000, 1000 + MIN_SPARE_MIB), (10_001, 10_001 + 1001)]
 )
-def test_who_is_shrunk_keeps_something_to_spare(uses_mib: int, keeps_mib: int) -> None:
+def test_a_shrunk_pod_keeps_spare_memory(uses_mib: int, keeps_mib: int) -> None:
     shares = tuple(GpuShare(node="n", uuid=f"g{i}", memory_mib=20_000, compute_milli=500) for i in range(2))
     candidate = Candidate(0, 900, 900, 500, Last(("", "a")), "a", "n", Demand(cpu_milli=5), shares, uses_mib=uses_mib)
-    shrunk = Shrink().of(candidate)
+    shrunk = Shrink().apply(candidate)
     assert shrunk is not None
     assert (shrunk.keeps_mib, [(share.memory_mib, share.compute_milli) for share in shrunk.shares]) == (
         keeps_mib,
@@ -91,8 +91,9 @@ def test_who_is_shrunk_keeps_something_to_spare(uses_mib: int, keeps_mib: int) -
     assert (shrunk.price_gpu_ms, shrunk.demand) == (0, Demand())
 
 
-def test_who_uses_all_of_it_gives_nothing() -> None:
+def test_a_pod_that_uses_all_its_memory_gives_up_none() -> None:
     shares = (GpuShare(node="n", uuid="g", memory_mib=20_000, compute_milli=500),)
     assert (
-        Shrink().of(Candidate(0, 900, 900, 500, Last(("", "a")), "a", "n", Demand(), shares, uses_mib=19_900)) is None
+        Shrink().apply(Candidate(0, 900, 900, 500, Last(("", "a")), "a", "n", Demand(), shares, uses_mib=19_900))
+        is None
     )

@@ -1,5 +1,7 @@
-"""Placement and the preemptor over long runs of whatever comes, where equals may be moved. That nobody more important moves, and
-nobody without a booked place, is asserted by the world at each eviction."""
+"""Runs placement and the preemptor in simulated time with migrations among equals enabled.
+
+The harness asserts at each eviction that no pod of higher priority is migrated, and none without a booked place.
+"""
 
 from __future__ import annotations
 
@@ -17,18 +19,18 @@ from tests.unit.services.preemptor.test_both_cores import IMMUNITY_S, QUEUES, QU
 
 HOUR_S = 3_600.0
 BUDGETS = st.sampled_from((60, 600, 10**6))
-"""What moves may disturb in an hour, in GPU-seconds."""
+"""What migrations may disturb in an hour, in GPU-seconds."""
 PATIENCE = st.sampled_from((0.0, 1.0))
 
 
 def judge_moves(world: PreemptionHarness, most_gpu_seconds: int) -> int:
-    """What holds of moves beside all that holds of evictions. Returns how many there were."""
+    """Checks the properties of migrations in addition to those of evictions. Returns how many there were."""
     moves = [(at, name, world.plans[plan]) for at, name, plan in world.evictions if world.plans[plan].consolidates]
     began: dict[str, float] = {}
     for at, name, plan in moves:
         began.setdefault(plan.plan_id, at)
         gained = [any(bound >= at for bound in world.bound_at[b.name]) for b in plan.beneficiaries]
-        assert all(gained), "somebody has moved for nobody"  # it is no loss that room elsewhere came first
+        assert all(gained), "a migration without a beneficiary"  # free capacity elsewhere may come first
         again = next((bound for bound in world.bound_at[name] if bound >= at), None)
         assert again is not None, f"{name} has lost its place"
         assert again - at <= 2 * STEP_S + world.gives_back_s, f"{name} had to wait for a place that was kept"
@@ -61,7 +63,7 @@ ELASTIC = st.lists(
     ),
     max_size=2,
 )
-"""Gangs of which members can be spared."""
+"""Gangs that can spare members."""
 LARGE = st.lists(
     st.builds(
         Arrival,
@@ -74,7 +76,7 @@ LARGE = st.lists(
     min_size=1,
     max_size=5,
 )
-"""What comes once the small ones are there and some of them have ended again, so that the nodes are torn."""
+"""Pods that arrive after some of the small ones have ended, when the nodes are fragmented."""
 NODES = st.lists(st.integers(2, 4), min_size=1, max_size=4)
 
 
@@ -84,11 +86,11 @@ def torn(small: list[Arrival], large: list[Arrival]) -> list[Arrival]:
 
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(nodes=NODES, small=SMALL, elastic=ELASTIC, large=LARGE, most=BUDGETS, patience=PATIENCE)
-def test_who_moves_has_its_place_and_who_it_moves_for_too(
+def test_migrated_pods_and_their_beneficiaries_are_placed(
     nodes: list[int], small: list[Arrival], elastic: list[Arrival], large: list[Arrival], most: int, patience: float
 ) -> None:
-    """Whole GPUs and slices, which come together on other GPUs of their nodes too; gangs; beside those that give way by
-    priority, or give up compute for a while."""
+    """Migrates whole GPUs and slices (also to other GPUs of their node) and gangs, besides evictions and
+    suspensions."""
     world = PreemptionHarness(
         {f"n{i}": gpus for i, gpus in enumerate(nodes)},
         immunity_s=IMMUNITY_S,
@@ -109,10 +111,10 @@ def test_who_moves_has_its_place_and_who_it_moves_for_too(
     queues=st.lists(st.sampled_from("abcd"), min_size=24, max_size=24),
     labels=st.lists(st.sampled_from(("", "", "a", "b")), min_size=24, max_size=24),
 )
-def test_queues_and_budgets_are_kept_beside(
+def test_migrations_respect_queues_and_budgets(
     nodes: list[int], small: list[Arrival], large: list[Arrival], queues: list[str], labels: list[str]
 ) -> None:
-    """A disruption budget that changes while a plan is carried out may stop it half way; who has moved by then has its place."""
+    """A budget that changes during a plan may cancel it; pods that were migrated by then have their places."""
     world = PreemptionHarness(
         {f"n{i}": gpus for i, gpus in enumerate(nodes)},
         least={"a": 1, "b": 1},
@@ -135,9 +137,11 @@ def test_queues_and_budgets_are_kept_beside(
 
 @pytest.mark.parametrize("patience", [0.0, 1.0])
 @pytest.mark.parametrize("seed", [1, 2, 3])
-def test_a_torn_cluster(seed: int, patience: float) -> None:
-    """Small pods fill all nodes, and half of them end. Then large ones find no node with room, and a gang of two neither, until
-    others have moved: nobody in vain, and nobody twice where once would do."""
+def test_a_fragmented_cluster_is_consolidated(seed: int, patience: float) -> None:
+    """Small pods fill all nodes, and half of them end. Then large pods and a gang fit only after migrations.
+
+    No pod is migrated in vain, or twice where once is enough.
+    """
     rng = random.Random(seed)
     small = [Arrival(after_s=0.0, priority=0, runs_s=rng.choice((30.0, 1e9))) for _ in range(32)]
     large = [Arrival(after_s=40.0, priority=0, gpus=4, members=2), Arrival(after_s=5.0, priority=0, gpus=4)]

@@ -1,4 +1,4 @@
-"""Who gives way: clusters before, and whom the plan names."""
+"""Which victims the planner chooses."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.support import build
 from tests.unit.services.preemptor.world import TOTAL_MIB, Cluster
 
 
-def test_one_gives_way_to_one() -> None:
+def test_one_pod_preempts_one() -> None:
     cluster = Cluster("n")
     cluster.run("a", "n", 0)
     cluster.run("b", "n", 1)
@@ -25,7 +25,7 @@ def test_one_gives_way_to_one() -> None:
     assert [len(names) for names in cluster.victims()] == [1]
 
 
-def test_the_least_important_goes_first_however_long_it_has_run() -> None:
+def test_the_lowest_priority_is_preempted_first_however_long_it_has_run() -> None:
     cluster = Cluster("n")
     cluster.run("old", "n", 0, priority=1, ran_s=90_000)
     cluster.run("young", "n", 1, priority=2, ran_s=1)
@@ -33,7 +33,7 @@ def test_the_least_important_goes_first_however_long_it_has_run() -> None:
     assert cluster.victims() == [["old"]]
 
 
-def test_of_equals_the_one_that_loses_the_least() -> None:
+def test_of_equal_priority_the_pod_that_loses_least_is_preempted() -> None:
     cluster = Cluster("n")
     cluster.run("old", "n", 0, ran_s=9_000)
     cluster.run("young", "n", 1, ran_s=10)
@@ -41,7 +41,7 @@ def test_of_equals_the_one_that_loses_the_least() -> None:
     assert cluster.victims() == [["young"]]
 
 
-def test_a_restart_that_is_cheap_by_its_own_word_is_cheap() -> None:
+def test_a_declared_restart_cost_sets_the_price() -> None:
     cluster = Cluster("n")
     cluster.run("old", "n", 0, ran_s=9_000, annotations={"kerf.dev/restart-cost": "5"})
     cluster.run("young", "n", 1, ran_s=10)
@@ -49,7 +49,7 @@ def test_a_restart_that_is_cheap_by_its_own_word_is_cheap() -> None:
     assert cluster.victims() == [["old"]]
 
 
-def test_the_node_where_it_costs_the_least() -> None:
+def test_the_node_with_the_lowest_cost_is_chosen() -> None:
     cluster = Cluster("a", "b")
     for node, ran_s in (("a", 5_000), ("b", 50)):
         for gpu in (0, 1):
@@ -58,8 +58,8 @@ def test_the_node_where_it_costs_the_least() -> None:
     assert cluster.victims() == [["b0", "b1"]]
 
 
-def test_as_many_slices_as_a_slice_takes_and_no_more() -> None:
-    """40 GiB on a GPU of 80 that four of 20 share: two go, of one GPU."""
+def test_no_more_slices_are_preempted_than_a_slice_needs() -> None:
+    """40 GiB on a GPU of 80 that four pods of 20 share: two pods of one GPU are preempted."""
     cluster = Cluster("n", gpus=1)
     for number in range(4):
         cluster.run(f"s{number}", "n", 0, memory_mib=20_480, ran_s=100 + number)
@@ -67,15 +67,15 @@ def test_as_many_slices_as_a_slice_takes_and_no_more() -> None:
     assert cluster.victims() == [["s0", "s1"]]
 
 
-def test_one_large_pod_goes_before_many_small_ones_only_if_it_is_cheaper() -> None:
+def test_one_large_pod_is_preempted_instead_of_several_small_ones_only_if_cheaper() -> None:
     cluster = Cluster("n")
     cluster.run("large", "n", 0, 1, ran_s=10)
     cluster.wait("high", gpus=2)
     assert cluster.victims() == [["large"]]
 
 
-def test_a_victim_that_need_not_go_is_put_back() -> None:
-    """The cheapest is tried first, and turns out to be of no use."""
+def test_an_unnecessary_victim_is_put_back() -> None:
+    """The cheapest victim is tried first, and turns out to be unnecessary."""
     cluster = Cluster("n", gpus=2)
     cluster.run("cheap", "n", 0, memory_mib=1_024, ran_s=1)
     cluster.run("whole", "n", 1, ran_s=100)
@@ -93,21 +93,21 @@ def test_a_victim_that_need_not_go_is_put_back() -> None:
         ("another scheduler's", {"scheduler": "default-scheduler"}),
     ],
 )
-def test_who_does_not_give_way(what: str, rest: dict[str, object]) -> None:
+def test_ineligible_pods_are_not_preempted(what: str, rest: dict[str, object]) -> None:
     cluster = Cluster("n", gpus=1)
     cluster.run("it", "n", 0, **rest)  # type: ignore[arg-type]
     cluster.wait("high")
     assert cluster.victims() == [], what
 
 
-def test_a_least_run_time_that_is_over_protects_no_more() -> None:
+def test_an_expired_minimum_run_time_does_not_protect() -> None:
     cluster = Cluster("n", gpus=1)
     cluster.run("it", "n", 0, annotations={"kerf.dev/min-runtime": "1h"}, ran_s=3_700)
     cluster.wait("high")
     assert cluster.victims() == [["it"]]
 
 
-def test_who_never_preempts_proposes_nothing() -> None:
+def test_no_plan_is_made_for_a_pod_that_never_preempts() -> None:
     cluster = Cluster("n", gpus=1)
     cluster.run("it", "n", 0)
     cluster.wait("high", preemption_policy="Never")
@@ -128,7 +128,7 @@ def budget(allowed: int, **labels: str) -> PodDisruptionBudget:
     )
 
 
-def test_a_budget_keeps_its_pods_and_others_go() -> None:
+def test_a_budget_keeps_its_pods_and_others_are_preempted() -> None:
     cluster = Cluster("n")
     cluster.run("kept", "n", 0, ran_s=1, labels={"app": "a"})
     cluster.run("free", "n", 1, ran_s=500)
@@ -137,7 +137,7 @@ def test_a_budget_keeps_its_pods_and_others_go() -> None:
     assert cluster.victims() == [["free"]]
 
 
-def test_who_is_under_two_budgets_stays_for_the_api_server_evicts_nobody_under_more_than_one() -> None:
+def test_a_pod_under_two_budgets_is_not_preempted() -> None:
     cluster = Cluster("n")
     cluster.say(
         m.FactsSeen(
@@ -153,7 +153,7 @@ def test_who_is_under_two_budgets_stays_for_the_api_server_evicts_nobody_under_m
     assert cluster.victims() == [["one"]]
 
 
-def test_a_budget_of_one_lets_no_two_go() -> None:
+def test_a_budget_of_one_allows_no_two_evictions() -> None:
     cluster = Cluster("n")
     for gpu in (0, 1):
         cluster.run(f"p{gpu}", "n", gpu, labels={"app": "a"})
@@ -162,7 +162,7 @@ def test_a_budget_of_one_lets_no_two_go() -> None:
     assert cluster.victims() == []
 
 
-def test_all_of_a_gang_or_nobody_moves() -> None:
+def test_a_plan_places_a_whole_gang_or_preempts_no_pod() -> None:
     notes = {"kerf.dev/gang": "g", "kerf.dev/gang-size": "3"}
     cluster = Cluster("a", "b")
     for node in ("a", "b"):
@@ -177,7 +177,7 @@ def test_all_of_a_gang_or_nobody_moves() -> None:
     assert {b.node for b in plan.beneficiaries} == {"a", "b"}
 
 
-def test_a_gang_for_which_there_can_be_no_room_displaces_nobody() -> None:
+def test_a_gang_that_can_never_fit_preempts_no_pod() -> None:
     notes = {"kerf.dev/gang": "g", "kerf.dev/gang-size": "3"}
     cluster = Cluster("n")
     for gpu in (0, 1):
@@ -187,7 +187,7 @@ def test_a_gang_for_which_there_can_be_no_room_displaces_nobody() -> None:
     assert cluster.victims() == []
 
 
-def test_nodes_that_would_not_take_it_lose_nobody() -> None:
+def test_no_pod_is_preempted_on_nodes_that_do_not_admit_the_pod() -> None:
     cluster = Cluster("tainted", "other")
     cluster.say(m.FactsSeen((Put(object=build.node("tainted", taints=(Taint(key="x", effect="NoSchedule"),))),)))
     cluster.run("cheap", "tainted", 0, ran_s=1)
@@ -198,7 +198,7 @@ def test_nodes_that_would_not_take_it_lose_nobody() -> None:
     assert cluster.victims() == [["dear"]]
 
 
-def test_gpus_of_another_model_are_freed_for_nobody_who_does_not_want_them() -> None:
+def test_no_pod_is_preempted_on_gpus_of_an_unsuitable_model() -> None:
     cluster = Cluster("n", gpus=1)
     cluster.run("it", "n", 0)
     cluster.wait("high", annotations={"kerf.dev/gpu-model": "T4"})
@@ -218,7 +218,7 @@ def test_two_plans_of_one_round_share_no_node() -> None:
     assert {b.node for plan in plans for b in plan.beneficiaries} == {"a", "b"}
 
 
-def test_whoever_is_ending_already_is_not_asked() -> None:
+def test_a_terminating_pod_is_not_preempted() -> None:
     cluster = Cluster("n", gpus=1)
     pod = cluster.run("it", "n", 0)
     meta = msgspec.structs.replace(
@@ -229,7 +229,7 @@ def test_whoever_is_ending_already_is_not_asked() -> None:
     assert cluster.victims() == []
 
 
-def test_pods_of_an_owner_are_immune_after_one_of_them_went_and_longer_each_time() -> None:
+def test_replacements_are_protected_for_longer_each_time() -> None:
     owners = (OwnerReference(kind="ReplicaSet", name="set", uid="uid-set", controller=True),)
 
     def again(cluster: Cluster, name: str) -> list[list[str]]:
@@ -255,7 +255,7 @@ def test_pods_of_an_owner_are_immune_after_one_of_them_went_and_longer_each_time
     assert cluster.victims() == [["r2"]]
 
 
-def test_room_that_is_being_given_back_is_waited_for_and_not_for_ever() -> None:
+def test_capacity_that_is_being_released_is_waited_for_but_not_forever() -> None:
     cluster = Cluster("n", gpus=1, leaving_s=60)
     ended = cluster.run("ended", "n", 0, memory_mib=TOTAL_MIB - 1_024)
     cluster.run("next", "n", 0, memory_mib=1_024, ran_s=1)
@@ -264,12 +264,12 @@ def test_room_that_is_being_given_back_is_waited_for_and_not_for_ever() -> None:
     for _ in range(30):
         assert cluster.victims() == []
     cluster.now += 60
-    assert cluster.victims() == [], "even then nobody else is of any use, for the slice is still there"
+    assert cluster.victims() == [], "no other victim helps while the slice is still there"
     cluster.say(m.GrantOver("grant-ended"))
     assert cluster.victims() == [], "there is room"
 
 
-def test_of_two_who_count_on_the_same_room_one_asks_others() -> None:
+def test_of_two_pods_that_expect_the_same_capacity_one_preempts() -> None:
     cluster = Cluster("a", "b", gpus=1)
     ended = cluster.run("ended", "a", 0)
     cluster.run("runs", "b", 0)
@@ -280,7 +280,7 @@ def test_of_two_who_count_on_the_same_room_one_asks_others() -> None:
     assert cluster.victims() == []
 
 
-def test_a_pod_that_does_not_end_in_its_time_is_not_waited_for() -> None:
+def test_a_pod_that_exceeds_its_grace_period_is_not_waited_for() -> None:
     cluster = Cluster("a", "b", gpus=1)
     stuck = cluster.run("stuck", "a", 0)
     cluster.run("runs", "b", 0)
@@ -296,7 +296,7 @@ def gang(name: str, size: int, least: int = 0) -> dict[str, dict[str, str]]:
     return {"annotations": notes | ({"kerf.dev/gang-min": str(least)} if least else {})}
 
 
-def test_a_gang_gives_way_as_a_whole() -> None:
+def test_a_gang_is_preempted_as_a_whole() -> None:
     cluster = Cluster("a", "b", gpus=1)
     cluster.run("g-0", "a", 0, **gang("g", 2))
     cluster.run("g-1", "b", 0, **gang("g", 2))
@@ -304,7 +304,7 @@ def test_a_gang_gives_way_as_a_whole() -> None:
     assert cluster.victims() == [["g-0", "g-1"]]
 
 
-def test_a_gang_costs_what_all_of_it_has_done() -> None:
+def test_a_gangs_price_is_the_lost_work_of_all_members() -> None:
     cluster = Cluster("a", "b", "c", gpus=1)
     cluster.run("g-0", "a", 0, ran_s=100, **gang("g", 2))
     cluster.run("g-1", "b", 0, ran_s=100, **gang("g", 2))
@@ -313,7 +313,7 @@ def test_a_gang_costs_what_all_of_it_has_done() -> None:
     assert cluster.victims() == [["alone"]]
 
 
-def test_of_a_gang_that_can_spare_some_no_more_go() -> None:
+def test_a_gang_loses_no_more_members_than_needed() -> None:
     cluster = Cluster("n", gpus=3)
     for number in range(3):
         cluster.run(f"g-{number}", "n", number, **gang("g", 3, least=2))
@@ -321,7 +321,7 @@ def test_of_a_gang_that_can_spare_some_no_more_go() -> None:
     assert cluster.victims() == [["g-2"]]
 
 
-def test_beyond_what_it_can_spare_all_of_a_gang_goes() -> None:
+def test_a_gang_below_its_minimum_is_preempted_as_a_whole() -> None:
     cluster = Cluster("n", gpus=3)
     for number in range(3):
         cluster.run(f"g-{number}", "n", number, **gang("g", 3, least=2))
@@ -330,7 +330,7 @@ def test_beyond_what_it_can_spare_all_of_a_gang_goes() -> None:
 
 
 @pytest.mark.parametrize("rest", [{"priority": 100}, {"labels": {"app": "kept"}}])
-def test_a_gang_stays_whole_where_one_of_it_may_not_go(rest: dict[str, object]) -> None:
+def test_a_gang_with_an_ineligible_member_is_not_preempted(rest: dict[str, object]) -> None:
     cluster = Cluster("a", "b", gpus=1)
     cluster.say(m.FactsSeen((Put(object=budget(0, app="kept")),)))
     cluster.run("g-0", "a", 0, **gang("g", 2))
@@ -339,7 +339,7 @@ def test_a_gang_stays_whole_where_one_of_it_may_not_go(rest: dict[str, object]) 
     assert cluster.victims() == []
 
 
-def test_what_a_gang_frees_elsewhere_serves_the_same_plan() -> None:
+def test_capacity_that_a_gang_frees_on_other_nodes_serves_the_same_plan() -> None:
     cluster = Cluster("a", "b", gpus=1)
     cluster.run("g-0", "a", 0, **gang("g", 2))
     cluster.run("g-1", "b", 0, **gang("g", 2))
@@ -362,7 +362,7 @@ def two_queues(cluster: Cluster, more: str = "") -> None:
     cluster.say(m.FactsSeen((Put(object=build.queues(policy)),)))
 
 
-def test_what_was_borrowed_is_given_back_at_equal_priority() -> None:
+def test_borrowed_capacity_is_reclaimed_at_equal_priority() -> None:
     cluster = Cluster("n", gpus=2)
     two_queues(cluster)
     for number in range(2):
@@ -371,7 +371,7 @@ def test_what_was_borrowed_is_given_back_at_equal_priority() -> None:
     assert cluster.victims() == [["a-1"]]
 
 
-def test_a_guarantee_is_nobody_elses_whatever_their_priority() -> None:
+def test_a_guarantee_is_not_preempted_by_another_queue_at_any_priority() -> None:
     cluster = Cluster("n", gpus=2)
     two_queues(cluster)
     cluster.run("a-0", "n", 0, **in_queue("a"))
@@ -380,7 +380,7 @@ def test_a_guarantee_is_nobody_elses_whatever_their_priority() -> None:
     assert cluster.victims() == [["b-0"]], "its own queue's, which is of lower priority"
 
 
-def test_nobody_asks_others_for_more_than_its_queue_may_have() -> None:
+def test_no_pod_preempts_beyond_its_queues_quota() -> None:
     cluster = Cluster("n", gpus=3)
     two_queues(cluster, ", limit: {gpus: 1}")
     for number in range(2):
@@ -390,8 +390,8 @@ def test_nobody_asks_others_for_more_than_its_queue_may_have() -> None:
     assert cluster.victims() == [["b-0"]]
 
 
-def test_members_of_a_gang_share_a_budget_and_take_others_beyond_it() -> None:
-    """Each of the cheapest might go by itself; all of them may not."""
+def test_members_of_a_gang_share_a_budget_and_preempt_others_beyond_it() -> None:
+    """Each of the cheapest victims may be evicted alone, but not all of them."""
     cluster = Cluster("a", "b", gpus=2)
     for number in range(2):
         cluster.run(f"cheap-{number}", "a", number, labels={"app": "kept"}, ran_s=10)
@@ -404,7 +404,7 @@ def test_members_of_a_gang_share_a_budget_and_take_others_beyond_it() -> None:
     assert other.startswith("dear")
 
 
-def test_plans_under_way_count_against_budgets() -> None:
+def test_plans_in_progress_count_against_budgets() -> None:
     cluster = Cluster("a", "b", gpus=1)
     cluster.run("kept-a", "a", 0, labels={"app": "kept"})
     cluster.run("kept-b", "b", 0, labels={"app": "kept"})
@@ -431,7 +431,7 @@ def test_plans_of_one_round_count_against_budgets() -> None:
 def soft(
     cluster: Cluster, name: str, node: str = "n", gpu: int = 0, *, gib: int = 20, milli: int = 500, **rest: object
 ) -> None:
-    """A slice that its node enforces, so that it can be throttled and paused."""
+    """A slice with enforced limits, which can be throttled and paused."""
     cluster.run(name, node, gpu, memory_mib=gib * 1_024, compute_milli=milli, strategy="interposer", **rest)
 
 
@@ -453,7 +453,9 @@ def actions(cluster: Cluster) -> list[tuple[str, str]]:
         pytest.param(asks(60, 10), [("b", "evict")], id="memory is lacking: nothing but an end gives it back"),
     ],
 )
-def test_the_gentlest_action_that_will_do(wanted: dict[str, object], expected: list[tuple[str, str]]) -> None:
+def test_the_least_severe_sufficient_action_is_chosen(
+    wanted: dict[str, object], expected: list[tuple[str, str]]
+) -> None:
     cluster = Cluster("n", gpus=1)
     soft(cluster, "a", ran_s=100)
     soft(cluster, "b", ran_s=50)
@@ -461,7 +463,7 @@ def test_the_gentlest_action_that_will_do(wanted: dict[str, object], expected: l
     assert actions(cluster) == expected
 
 
-def test_a_node_where_throttling_will_do_goes_before_one_where_a_cheap_one_ends() -> None:
+def test_throttling_on_one_node_precedes_a_cheap_eviction_on_another() -> None:
     cluster = Cluster("a", "b", gpus=1)
     soft(cluster, "soft", "a", milli=1_000, ran_s=90_000)
     cluster.run("cheap", "b", 0, ran_s=1)
@@ -469,19 +471,17 @@ def test_a_node_where_throttling_will_do_goes_before_one_where_a_cheap_one_ends(
     assert actions(cluster) == [("soft", "throttle")]
 
 
-def test_who_is_suspended_already_is_not_suspended_again_and_may_be_evicted() -> None:
+def test_a_suspended_pod_is_not_suspended_again_and_may_be_evicted() -> None:
     cluster = Cluster("n", gpus=1)
     soft(cluster, "low", milli=1_000, gib=40, annotations={"kerf.dev/suspended": '{"action":"pause","plan_id":"p"}'})
     soft(cluster, "first", milli=1_000, gib=20, priority=100)
     cluster.wait("high", **asks(40, 10), priority=50)  # type: ignore[arg-type]
-    assert cluster.victims() == [], (
-        "what it could give up it has given up, and nobody of less importance has the compute"
-    )
+    assert cluster.victims() == [], "it is suspended already, and no pod of lower priority has the compute"
     cluster.wait("other", **asks(60, 0), priority=50)  # type: ignore[arg-type]
     assert actions(cluster) == [("low", "evict")]
 
 
-def test_a_gang_stays_whole_where_one_of_it_is_only_throttled() -> None:
+def test_throttling_one_member_leaves_the_gang_running() -> None:
     cluster = Cluster("a", "b", gpus=1)
     soft(cluster, "g-0", "a", milli=1_000, **gang("g", 2))
     soft(cluster, "g-1", "b", milli=1_000, **gang("g", 2))
@@ -489,7 +489,7 @@ def test_a_gang_stays_whole_where_one_of_it_is_only_throttled() -> None:
     assert len(actions(cluster)) == 1
 
 
-def test_a_plan_of_which_nobody_ends_evicts_nobody() -> None:
+def test_a_plan_that_only_suspends_evicts_no_pod() -> None:
     cluster = Cluster("n", gpus=1)
     soft(cluster, "low", milli=1_000)
     cluster.wait("high", **asks(20, 50))  # type: ignore[arg-type]
@@ -498,11 +498,11 @@ def test_a_plan_of_which_nobody_ends_evicts_nobody() -> None:
     assert cluster.reserve(plan) == []
     assert (
         cluster.core.dry_run("team", "high", cluster.now).sentence
-        == "1 pod would give up compute for a while, and lose nothing but time: this plan is under way"
+        == "1 pod would be throttled for a while and lose nothing but time: this plan is in progress"
     )
 
 
-def test_what_is_due_by_weight_is_waited_for_as_long_as_it_cost_and_a_guarantee_is_not() -> None:
+def test_fair_shares_are_reclaimed_after_a_wait_and_guarantees_at_once() -> None:
     cluster = Cluster("n", gpus=2)
     cluster.say(
         m.FactsSeen((Put(object=build.queues("queues: [{name: a}, {name: b}, {name: c, guaranteed: {gpus: 1}}]")),))
@@ -521,14 +521,14 @@ def test_what_is_due_by_weight_is_waited_for_as_long_as_it_cost_and_a_guarantee_
     assert cluster.victims() == [["a-1"]]
 
 
-def test_memory_goes_to_the_host_where_the_installation_allows_it() -> None:
+def test_pods_are_checkpointed_if_the_setting_allows_it() -> None:
     cluster = Cluster("n", gpus=1, checkpoints=True)
     soft(cluster, "low", gib=60, milli=500)
     cluster.wait("high", **asks(60, 20))  # type: ignore[arg-type]
     assert actions(cluster) == [("low", "checkpoint")]
 
 
-def test_whose_node_could_not_is_not_asked_for_that_again_but_for_its_end() -> None:
+def test_a_pod_whose_suspension_failed_may_only_be_evicted() -> None:
     cluster = Cluster("n", gpus=1, checkpoints=True)
     soft(cluster, "low", gib=60, milli=500)
     cluster.wait("high", **asks(60, 20))  # type: ignore[arg-type]
@@ -538,7 +538,7 @@ def test_whose_node_could_not_is_not_asked_for_that_again_but_for_its_end() -> N
     assert actions(cluster) == [("low", "evict")]
 
 
-def test_what_is_freed_for_a_later_member_serves_an_earlier_one_too() -> None:
+def test_capacity_freed_for_a_later_member_serves_an_earlier_one_too() -> None:
     cluster = Cluster("n", gpus=3)
     cluster.run("cheap", "n", 0, ran_s=10)
     cluster.run("dear", "n", 1, 2, ran_s=1_000)
@@ -547,8 +547,8 @@ def test_what_is_freed_for_a_later_member_serves_an_earlier_one_too() -> None:
     assert cluster.victims() == [["dear"]]
 
 
-def test_who_moves_keeps_no_node_busy_and_its_heir_asks_nobody() -> None:
-    """Its place is kept: the pod that its controller makes anew displaces no one while it waits for it."""
+def test_a_migrated_pod_blocks_no_node_and_its_replacement_preempts_no_pod() -> None:
+    """Its place is reserved: the replacement preempts no pod while it is pending."""
     owner = (OwnerReference(uid="job", kind="Job", name="train", controller=True),)
     cluster = Cluster("a", "b", gpus=2)
     cluster.run("one", "a", 0, owners=owner, priority=5)
@@ -565,8 +565,8 @@ def test_who_moves_keeps_no_node_busy_and_its_heir_asks_nobody() -> None:
     assert cluster.victims() == []
 
 
-def test_what_has_given_up_compute_already_is_no_cheaper_to_end() -> None:
-    """It has done as much work as it had before it was asked to."""
+def test_a_throttled_pod_is_no_cheaper_to_evict() -> None:
+    """It has done as much work as before it was throttled."""
     cluster = Cluster("a", "b", gpus=1)
     suspension = encode_suspension(Suspension(action="throttle", plan_id="before", compute_milli=100))
     cluster.run(

@@ -1,4 +1,4 @@
-"""Who is left alone after others of its kind have made room, and how many a namespace gives in an hour."""
+"""Protection of the replacements of preempted pods, and the hourly budget of a namespace."""
 
 from __future__ import annotations
 
@@ -17,40 +17,40 @@ FIRST_S = 300.0
 
 
 def runs(cluster: Cluster, name: str, gpu: int = 0, *, ran_s: int = 0) -> PodState:
-    """One of a ReplicaSet's pods."""
+    """A pod of a ReplicaSet."""
     return cluster.core.book.pods[cluster.run(name, "n", gpu, owners=SET, ran_s=ran_s).metadata.uid]
 
 
-def test_its_siblings_may_be_asked_though_one_of_them_has_given_way() -> None:
-    """Else one eviction would shut a whole Deployment to everybody more important."""
+def test_siblings_of_a_preempted_pod_may_be_preempted() -> None:
+    """Otherwise one eviction would protect a whole Deployment from all pods of higher priority."""
     cluster, known = Cluster("n", gpus=3), Protection(FIRST_S, 0)
     first, sibling = (runs(cluster, f"old-{number}", number, ran_s=3600) for number in range(2))
-    known.asked(first, cluster.now)
-    known.ended(first.uid, cluster.now)
-    assert not known.immune(sibling, cluster.now)
-    known.asked(sibling, cluster.now)
-    known.ended(sibling.uid, cluster.now + 100)
+    known.eviction_requested(first, cluster.now)
+    known.pod_ended(first.uid, cluster.now)
+    assert not known.is_protected(sibling, cluster.now)
+    known.eviction_requested(sibling, cluster.now)
+    known.pod_ended(sibling.uid, cluster.now + 100)
     cluster.now += 101
     successor = runs(cluster, "new", 2)
-    assert known.immune(successor, cluster.now + FIRST_S - 1)
-    assert not known.immune(successor, cluster.now + FIRST_S + 2), "its owner's pods have made room once each"
+    assert known.is_protected(successor, cluster.now + FIRST_S - 1)
+    assert not known.is_protected(successor, cluster.now + FIRST_S + 2), "its owner's pods have made room once each"
 
 
 @pytest.mark.parametrize("generation", [1, 2, 3])
-def test_who_comes_in_the_stead_of_a_successor_is_left_alone_for_twice_as_long(generation: int) -> None:
+def test_the_replacement_of_a_replacement_is_protected_for_twice_as_long(generation: int) -> None:
     cluster, known = Cluster("n", gpus=1), Protection(FIRST_S, 0)
     for number in range(generation):
         state = runs(cluster, f"pod-{number}")
-        known.asked(state, cluster.now)
+        known.eviction_requested(state, cluster.now)
         cluster.now += 1_000.0 * 2**number
-        known.ended(state.uid, cluster.now)
+        known.pod_ended(state.uid, cluster.now)
         cluster.gone(f"pod-{number}")
     last, promised_s = runs(cluster, "last"), FIRST_S * 2 ** (generation - 1)
-    assert known.immune(last, cluster.now + promised_s - 1)
-    assert not known.immune(last, cluster.now + promised_s + 2)
+    assert known.is_protected(last, cluster.now + promised_s - 1)
+    assert not known.is_protected(last, cluster.now + promised_s + 2)
 
 
-def test_of_a_set_that_fills_the_cluster_as_many_give_way_as_are_needed() -> None:
+def test_as_many_pods_of_one_set_are_preempted_as_needed() -> None:
     cluster = Cluster("n", gpus=4, immunity_s=FIRST_S)
     for number in range(4):
         runs(cluster, f"old-{number}", number, ran_s=3600)
@@ -65,8 +65,8 @@ def test_of_a_set_that_fills_the_cluster_as_many_give_way_as_are_needed() -> Non
         cluster.say(m.Ended(plan.plan_id, executed=True))
 
 
-def test_a_namespace_gives_no_more_in_an_hour_than_it_may() -> None:
-    """Plans of one moment count as much as what has ended."""
+def test_a_namespaces_hourly_budget_covers_plans_of_one_moment() -> None:
+    """Plans of the same moment count as well as evictions that happened."""
     cluster = Cluster("a", "b", gpus=2, evictions_per_hour=3)
     for node in ("a", "b"):
         for gpu in range(2):
@@ -80,7 +80,7 @@ def test_a_namespace_gives_no_more_in_an_hour_than_it_may() -> None:
     assert cluster.plans() == []
 
 
-def test_what_has_ended_counts_for_an_hour() -> None:
+def test_evictions_count_for_an_hour() -> None:
     cluster = Cluster("n", gpus=2, evictions_per_hour=1)
     for gpu in range(2):
         cluster.run(f"low-{gpu}", "n", gpu)
@@ -97,7 +97,7 @@ def test_what_has_ended_counts_for_an_hour() -> None:
     assert [len(plan.victims) for plan in cluster.plans(after_s=120)] == [1]
 
 
-def test_no_plan_asks_for_more_than_a_namespace_may_give() -> None:
+def test_no_plan_exceeds_the_hourly_budget_of_a_namespace() -> None:
     cluster = Cluster("n", gpus=2, evictions_per_hour=1)
     cluster.run("one", "n", 0)
     cluster.run("other", "n", 1)
@@ -107,14 +107,14 @@ def test_no_plan_asks_for_more_than_a_namespace_may_give() -> None:
     assert [len(plan.victims) for plan in cluster.plans()] == [1]
 
 
-def test_a_pod_that_got_another_owner_after_it_was_asked_is_remembered_under_both() -> None:
+def test_a_pod_that_changes_its_owner_during_eviction_is_recorded_under_both() -> None:
     cluster, known = Cluster("n", gpus=1), Protection(FIRST_S, 0)
     state = runs(cluster, "pod")
-    known.asked(state, cluster.now)
+    known.eviction_requested(state, cluster.now)
     other = (OwnerReference(kind="ReplicaSet", name="new", uid="uid-new", controller=True),)
     cluster.say(m.FactsSeen((Put(object=build.newer(state.pod, owner_references=other)),)))
-    known.asked(cluster.core.book.pods[state.uid], cluster.now + 1)
-    assert {one.owner for one in known.changed()} == {"uid-set", "uid-new"}
+    known.eviction_requested(cluster.core.book.pods[state.uid], cluster.now + 1)
+    assert {one.owner for one in known.take_changed()} == {"uid-set", "uid-new"}
     known.tick(cluster.now + 3600.5)
-    known.ended(state.uid, cluster.now + 3600.6)
-    assert [(one.owner, len(one.since)) for one in known.changed()] == [("uid-new", 1)]
+    known.pod_ended(state.uid, cluster.now + 3600.6)
+    assert [(one.owner, len(one.since)) for one in known.take_changed()] == [("uid-new", 1)]

@@ -1,4 +1,4 @@
-"""The tables of `tables.py`, each row on its own cluster."""
+"""The rows of `tables.py`, each on its own cluster."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _GRACE = re.compile(r"\bd(\d+)\b")
 
 
 class _Words:
-    """What stands behind a pod's name and place."""
+    """The options behind a pod's name and place."""
 
     def __init__(self, name: str, words: list[str]) -> None:
         self.name, self.notes, self.labels, self.spec = name, {}, {}, {}  # type: ignore[var-annotated]
@@ -127,7 +127,7 @@ def _run(world: PreemptionHarness, text: str) -> None:
 
 
 def _seen(world: PreemptionHarness, pod: Pod, node: str, gpus: list[int], mib: int) -> None:
-    """By its node, for as long as it takes to be believed, and once more when it is asked."""
+    """Sends samples of a pod's memory use for long enough to be believed, and one more at planning time."""
     meta = pod.metadata
     use = SliceUse(
         uid=meta.uid,
@@ -188,5 +188,5 @@ def test_before_and_after(case: Case) -> None:
     assert world.core.book.overbooked() == []
 
 
-def test_there_are_as_many_as_were_asked_for() -> None:
+def test_the_table_has_at_least_60_distinct_rows() -> None:
     assert len({case.what for case in TABLE}) == len(TABLE) >= 60

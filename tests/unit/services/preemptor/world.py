@@ -1,4 +1,4 @@
-"""A preemptor with a cluster in its book: nodes of GPUs, pods that run on them, pods that wait."""
+"""A preemptor whose book contains a cluster: nodes with GPUs, running pods and pending pods."""
 
 from __future__ import annotations
 
@@ -38,9 +38,20 @@ class Cluster:
     def say(self, event: m.Input) -> list[m.Command]:
         return self.core.handle(event, self.now)
 
-    def run(self, name: str, node: str, *gpus: int, memory_mib: int = 0, compute_milli: int = 0, priority: int = 0, ran_s: int = 0, strategy: Strategy = "advisory",
-            owners: tuple[OwnerReference, ...] = (), **rest: Any) -> Pod:  # fmt: skip
-        """A pod with these GPUs, whole, or so much of each."""
+    def run(
+        self,
+        name: str,
+        node: str,
+        *gpus: int,
+        memory_mib: int = 0,
+        compute_milli: int = 0,
+        priority: int = 0,
+        ran_s: int = 0,
+        strategy: Strategy = "advisory",
+        owners: tuple[OwnerReference, ...] = (),
+        **rest: Any,
+    ) -> Pod:
+        """Adds a running pod with these GPUs, whole or a share of each."""
         shares = tuple(
             GpuShare(
                 node=node,
@@ -64,7 +75,7 @@ class Cluster:
         return pod
 
     def wait(self, name: str, *, priority: int = 100, **rest: Any) -> Pod:
-        """A pod that placement has rejected."""
+        """Adds a pending pod that placement has rejected."""
         pod = self.pods[name] = build.gpu_pod(name, priority=priority, **({"gpus": 1} | rest))
         self.say(m.FactsSeen((Put(object=pod),)))
         self.say(m.Rejected(pod.metadata.uid))
@@ -75,23 +86,22 @@ class Cluster:
         return [command.plan for command in self.say(m.Tick()) if isinstance(command, m.Propose)]
 
     def victims(self) -> list[list[str]]:
-        """Of each plan proposed now, by name."""
+        """Returns the victims' names of each plan that is proposed now."""
         return [sorted(victim.name for victim in plan.victims) for plan in self.plans()]
 
     def reserve(self, plan: Plan, *, ok: bool = True, reason: str = "no") -> list[str]:
-        """Placement's word; returns whom the preemptor has evicted then."""
+        """Sends placement's answer; returns the names of the pods whose eviction is then requested."""
         answer = Reserved(plan_id=plan.plan_id, ok=ok, reason="" if ok else reason)
         return _asked(self.say(m.Answered(answer)))
 
     def evicted(self, plan: Plan, *names: str, **not_done: Outcome) -> list[str]:
-        """The API server's answer on these victims, all by default, by name where it is none; returns whom the
-        preemptor has evicted then."""
+        """Sends the outcome of evictions, by default accepted for all; returns the names that are evicted then."""
         asked = {victim.name: victim.uid for victim in plan.victims if victim.name in names or not names}
         answers = tuple(Answer(uid=asked[name], outcome=outcome) for name, outcome in not_done.items())
         return _asked(self.say(m.Evicted(plan.plan_id, tuple(asked.values()), answers)))
 
     def gone(self, name: str) -> None:
-        """Ended, and given back by its node."""
+        """The pod has ended, and its node has released its grant."""
         self.say(m.FactsSeen((Gone(object=self.pods.pop(name)),)))
         self.say(m.GrantOver(f"grant-{name}"))
 

@@ -1,4 +1,4 @@
-"""What queues are due: by hand, and whatever the tree."""
+"""Fair shares: computed by hand, and properties for any tree."""
 
 from __future__ import annotations
 
@@ -28,18 +28,53 @@ def queue(name: str, guaranteed: float = 0, weight: float = 1, **rest: object) -
     ("rules", "gpus", "waiting", "expected"),
     [
         pytest.param((queue("a"), queue("b")), 4, {"a": 9, "b": 9}, {"a": 2, "b": 2}, id="halves"),
-        pytest.param((queue("a"), queue("b")), 4, {"a": 1, "b": 9}, {"a": 1, "b": 3}, id="what one does not want is the other's"),
-        pytest.param((queue("a", 3), queue("b")), 4, {"a": 9, "b": 9}, {"a": 3.5, "b": 0.5}, id="guarantees first; an equal half is nobody's"),
-        pytest.param((queue("a", weight=2), queue("b")), 4, {"a": 9, "b": 9}, {"a": 3, "b": 1}, id="to whole GPUs, the larger part up"),
-        pytest.param((queue("a", 1, weight=0), queue("b")), 4, {"a": 9, "b": 9}, {"a": 1, "b": 3}, id="weight 0 is due its guarantee"),
-        pytest.param((queue("a", priority=1), queue("b")), 4, {"a": 3, "b": 9}, {"a": 3, "b": 1}, id="priority before weight"),
-        pytest.param((queue("a", limit=Amounts(gpus=1)), queue("b")), 4, {"a": 9, "b": 9}, {"a": 1, "b": 3}, id="no more than its limit"),
         pytest.param(
-            (queue("p"), queue("q"), queue("p1", parent="p", weight=3), queue("p2", parent="p")), 8, {"p1": 9, "p2": 9, "q": 9},
-            {"p": 4, "q": 4, "p1": 3, "p2": 1}, id="parents divide theirs",
+            (queue("a"), queue("b")),
+            4,
+            {"a": 1, "b": 9},
+            {"a": 1, "b": 3},
+            id="unwanted capacity goes to the other queue",
+        ),
+        pytest.param(
+            (queue("a", 3), queue("b")),
+            4,
+            {"a": 9, "b": 9},
+            {"a": 3.5, "b": 0.5},
+            id="guarantees first; equal halves are not rounded up",
+        ),
+        pytest.param(
+            (queue("a", weight=2), queue("b")),
+            4,
+            {"a": 9, "b": 9},
+            {"a": 3, "b": 1},
+            id="to whole GPUs, the larger part up",
+        ),
+        pytest.param(
+            (queue("a", 1, weight=0), queue("b")),
+            4,
+            {"a": 9, "b": 9},
+            {"a": 1, "b": 3},
+            id="weight 0 gets its guarantee",
+        ),
+        pytest.param(
+            (queue("a", priority=1), queue("b")), 4, {"a": 3, "b": 9}, {"a": 3, "b": 1}, id="priority before weight"
+        ),
+        pytest.param(
+            (queue("a", limit=Amounts(gpus=1)), queue("b")),
+            4,
+            {"a": 9, "b": 9},
+            {"a": 1, "b": 3},
+            id="not above its limit",
+        ),
+        pytest.param(
+            (queue("p"), queue("q"), queue("p1", parent="p", weight=3), queue("p2", parent="p")),
+            8,
+            {"p1": 9, "p2": 9, "q": 9},
+            {"p": 4, "q": 4, "p1": 3, "p2": 1},
+            id="parents divide their share",
         ),
     ],
-)  # fmt: skip
+)
 def test_by_hand(rules: tuple[QueueRule, ...], gpus: int, waiting: dict[str, int], expected: dict[str, float]) -> None:
     found = fair_shares(tree(*rules, gpus=gpus), {name: count * G for name, count in waiting.items()})
     assert {name: found[name] / G for name in expected} == expected
@@ -51,7 +86,7 @@ RULES = st.lists(
 
 
 @given(rules=RULES, gpus=st.integers(0, 12), wants=st.lists(st.integers(0, 9_000), min_size=5, max_size=5))
-def test_nothing_is_due_that_is_not_there_or_not_wanted(
+def test_fair_shares_exceed_neither_capacity_nor_demand(
     rules: list[tuple[int, float, int]], gpus: int, wants: list[int]
 ) -> None:
     made = tree(
@@ -66,7 +101,7 @@ def test_nothing_is_due_that_is_not_there_or_not_wanted(
 
 
 @given(rules=RULES, gpus=st.integers(0, 12), wants=st.lists(st.integers(0, 9_000), min_size=5, max_size=5))
-def test_names_and_their_order_decide_nothing(rules: list[tuple[int, float, int]], gpus: int, wants: list[int]) -> None:
+def test_names_and_their_order_do_not_matter(rules: list[tuple[int, float, int]], gpus: int, wants: list[int]) -> None:
     many = list(enumerate(rules))
     one = fair_shares(
         tree(*(queue(f"q{i}", least, weight, priority=first) for i, (least, weight, first) in many), gpus=gpus),

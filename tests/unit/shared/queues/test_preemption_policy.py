@@ -1,4 +1,4 @@
-"""Who gives way to whom, between queues and in gangs; priority within a queue is the planner's tests' matter too."""
+"""Which pods may preempt which, between queues and in gangs. The planner's tests cover priority within a queue."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.support import build
 
 
 class World:
-    """One node. Queues a and b are guaranteed 2 GPUs each, unless told otherwise."""
+    """One node. Queues a and b are guaranteed 2 GPUs each, unless given otherwise."""
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class World:
         return self.preemption_policy.refuses(beneficiaries, victims)
 
 
-def test_within_its_guarantee_a_queue_takes_from_one_above_its_own() -> None:
+def test_a_queue_within_its_guarantee_reclaims_from_one_above_its_own() -> None:
     world = World()
     lent = [world.run(f"a-{i}", "a", priority=9) for i in range(4)]
     beneficiary = world.wait("b", "b")
@@ -70,22 +70,22 @@ def test_within_its_guarantee_a_queue_takes_from_one_above_its_own() -> None:
     assert world.refuses([beneficiary], [lent[3]]) == ""
 
 
-def test_no_more_than_what_is_above() -> None:
+def test_no_more_than_the_excess_is_reclaimed() -> None:
     world = World()
     lent = [world.run(f"a-{i}", "a") for i in range(3)]
     world.run("b-0", "b")
     assert world.refuses([world.wait("b-1", "b")], lent[2:]) == ""
-    assert "no more than it is due" in world.refuses([world.wait("b-2", "b")], lent[1:])
+    assert "within its share" in world.refuses([world.wait("b-2", "b")], lent[1:])
 
 
-def test_what_would_be_above_its_own_due_takes_nothing() -> None:
+def test_a_queue_above_its_fair_share_reclaims_nothing() -> None:
     world = World()
     lent = [world.run(f"a-{i}", "a") for i in range(3)]
     assert world.refuses([world.wait("b-1", "b", gpus=3)], [lent[2]]) != ""
 
 
-def test_beyond_guarantees_weights_decide() -> None:
-    """Four GPUs that nobody is guaranteed: 3 for a, 1 for b."""
+def test_weights_decide_beyond_guarantees() -> None:
+    """Four GPUs without guarantees: 3 for a, 1 for b."""
     world = World("queues: [{name: a, weight: 3}, {name: b}]")
     a = [world.run(f"a-{i}", "a") for i in range(4)]
     beneficiary = world.wait("b-0", "b")
@@ -94,9 +94,12 @@ def test_beyond_guarantees_weights_decide() -> None:
     assert world.refuses(two, a[2:]) != ""
 
 
-def test_parents_are_held_against_each_other() -> None:
-    """p has what it is due; within it p1 has more, and p2 less, than its own."""
-    text = "queues: [{name: p, guaranteed: {gpus: 2}}, {name: q, guaranteed: {gpus: 2}}, {name: p1, parent: p}, {name: p2, parent: p}]"
+def test_parent_queues_are_compared_with_each_other() -> None:
+    """p has its fair share; within it p1 has more, and p2 less, than its own."""
+    text = (
+        "queues: [{name: p, guaranteed: {gpus: 2}}, {name: q, guaranteed: {gpus: 2}}, "
+        "{name: p1, parent: p}, {name: p2, parent: p}]"
+    )
     world = World(text)
     one, other = world.run("p1-0", "p1"), world.run("p1-1", "p1")
     world.run("q-0", "q")
@@ -105,7 +108,7 @@ def test_parents_are_held_against_each_other() -> None:
     assert world.refuses([world.wait("p2-0", "p2")], [other]) == ""
 
 
-def test_whoever_stays_within_guarantees_by_policy_gives_nothing_back() -> None:
+def test_non_borrowing_pods_cannot_be_reclaimed() -> None:
     world = World(
         "{within_guarantee_from: 100, queues: [{name: a, guaranteed: {gpus: 2}}, {name: b, guaranteed: {gpus: 2}}]}"
     )
@@ -113,21 +116,21 @@ def test_whoever_stays_within_guarantees_by_policy_gives_nothing_back() -> None:
     lent = world.run("lent", "a", gpus=2)
     beneficiary = world.wait("b", "b", gpus=2)
     assert not world.preemption_policy.may_preempt(beneficiary, firm)
-    assert "gives nothing back" in world.refuses([beneficiary], [firm])
+    assert "cannot be reclaimed" in world.refuses([beneficiary], [firm])
     assert world.refuses([beneficiary], [lent]) == ""
 
 
-def test_of_a_gang_all_go_or_as_many_as_it_can_spare() -> None:
+def test_a_gang_is_preempted_as_a_whole_or_down_to_its_minimum() -> None:
     world = World("queues: [{name: a}, {name: b, guaranteed: {gpus: 4}}]")
     notes = {"kerf.dev/gang": "g", "kerf.dev/gang-size": "3", "kerf.dev/gang-min": "2"}
     gang = [world.run(f"g-{i}", "a", notes=notes) for i in range(3)]
     beneficiary = world.wait("b", "b")
     assert world.refuses([beneficiary], gang[2:]) == ""
-    assert world.refuses([beneficiary], gang[1:]).startswith("of gang g fewer than the 2")
+    assert world.refuses([beneficiary], gang[1:]).startswith("gang g would keep fewer than its minimum of 2")
     assert world.refuses([beneficiary], gang) == ""
 
 
-def test_a_gang_of_which_none_but_the_spare_ones_are_borrowed_keeps_the_others() -> None:
+def test_a_gang_keeps_the_members_that_are_not_borrowed() -> None:
     world = World(gpus=4)
     notes = {"kerf.dev/gang": "g", "kerf.dev/gang-size": "3", "kerf.dev/gang-min": "2"}
     gang = [world.run(f"g-{i}", "a", notes=notes) for i in range(3)]
@@ -135,7 +138,7 @@ def test_a_gang_of_which_none_but_the_spare_ones_are_borrowed_keeps_the_others()
     assert world.refuses([two], gang) != "", "two of the three are within the guarantee"
 
 
-def test_a_limit_counts_what_goes_of_its_own() -> None:
+def test_a_limit_counts_victims_of_its_own_queue() -> None:
     world = World("queues: [{name: a, limit: {gpus: 1}}, {name: b}]")
     own, others = world.run("a-0", "a"), [world.run(f"b-{i}", "b") for i in range(3)]
     beneficiary = world.wait("a-1", "a", priority=1)
@@ -149,8 +152,8 @@ def test_a_limit_counts_what_goes_of_its_own() -> None:
     assert world.queues.tree.queues["a"].used.gpu_milli == 1000
 
 
-def test_another_label_on_a_pod_that_runs_moves_it_to_no_other_queue() -> None:
-    """Else whoever may label a pod of his would take it out of everybody's reach."""
+def test_a_label_change_on_a_running_pod_does_not_change_its_queue() -> None:
+    """Otherwise a user who may label a pod could make it ineligible."""
     world = World()
     lent = [world.run(f"a-{i}", "a") for i in range(4)]
     for named in ("nowhere", "b"):
@@ -159,28 +162,29 @@ def test_another_label_on_a_pod_that_runs_moves_it_to_no_other_queue() -> None:
         assert world.refuses([world.wait("b", "b")], [fled]) == ""
 
 
-def test_whose_turn_it_is() -> None:
-    """First a queue within its guarantee, then one within its due, then the others; without queues all are alike."""
+def test_the_queue_rank_orders_by_guarantee_and_fair_share() -> None:
+    """First a queue within its guarantee, then one within its fair share, then the others; without queues all are
+    equal."""
     world = World("queues: [{name: a, guaranteed: {gpus: 1}}, {name: b, weight: 3}, {name: c, weight: 1}]")
     for number in range(2):
         world.run(f"c-{number}", "c")
     waiting = [world.wait("c-more", "c"), world.wait("b", "b", 2), world.wait("a", "a")]
     world.preemption_policy.begin()
     assert [world.preemption_policy.queue_rank([one]) for one in waiting] == [2, 1, 0]
-    nobody = World("queues: []")
-    nobody.queues.enact(None)
-    assert nobody.preemption_policy.queue_rank([nobody.wait("x", "")]) == 0
+    no_queues = World("queues: []")
+    no_queues.queues.enact(None)
+    assert no_queues.preemption_policy.queue_rank([no_queues.wait("x", "")]) == 0
 
 
-def test_gpus_of_a_node_that_is_gone_are_nobodys_due() -> None:
-    """Its agent's last word outlives it; a queue would be due GPUs that are not there, for as long as nobody takes that away."""
+def test_gpus_of_a_deleted_node_are_in_no_fair_share() -> None:
+    """The agent's last inventory outlives the node: the queue's fair share would contain GPUs that do not exist."""
     world = World("queues: [{name: a, weight: 1}, {name: b, weight: 1}]", gpus=2)
     world.book.apply(Put(object=build.node("gone")))
     world.book.put_inventory(build.inventory("gone", gpus=8))
     mine = world.run("mine", "a", 2)
     beneficiary = world.wait("taker", "b")
     world.queues.look_around()
-    assert "no more than it is due" in world.refuses([beneficiary], [mine])
+    assert "within its share" in world.refuses([beneficiary], [mine])
     world.book.apply(Gone(object=build.node("gone")))
     world.queues.look_around()
     assert world.queues.tree is not None

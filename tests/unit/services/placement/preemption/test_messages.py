@@ -1,4 +1,4 @@
-"""What people are told while others make room: figures of what is there, and what is kept for whom."""
+"""What users see during a preemption: Events, and figures of reserved capacity."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from tests.unit.services.placement.preemption.test_reservations import World, hi
 GPU_MIB = 81_920
 
 
-class Told(World):
-    """With a place for `high` reserved where low0 is, which has not gone."""
+class ReservedWorld(World):
+    """A place for `high` is reserved where low0 runs, which has not ended."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -27,7 +27,7 @@ class Told(World):
         assert self.ask(self.plan("low0")).ok
 
     def ends(self, in_s: int) -> None:
-        """The victim is deleted, and its grace period has so much left."""
+        """Deletes the victim with `in_s` seconds left of its grace period."""
         at = time_of(-in_s)
         meta = msgspec.structs.replace(
             self.victim.metadata, resource_version=build.next_version(), deletion_timestamp=at
@@ -39,8 +39,8 @@ class Told(World):
         return next(gpu for gpu in node.gpus if any(pod.name == "low0" for pod in gpu.pods))
 
 
-def test_what_is_kept_for_a_plan_is_not_allocated() -> None:
-    world = Told()
+def test_reserved_capacity_is_not_allocated() -> None:
+    world = ReservedWorld()
     gpu = world.gpu()
     assert (gpu.allocated_memory_mib, gpu.allocated_compute_milli, gpu.containers, gpu.reserved_mib) == (
         GPU_MIB,
@@ -56,7 +56,7 @@ def test_what_is_kept_for_a_plan_is_not_allocated() -> None:
     )
 
 
-def test_a_queue_uses_what_its_pods_have_and_what_is_kept_stands_beside_it_and_counts_against_its_limit() -> None:
+def test_reserved_capacity_is_shown_beside_a_queues_use_and_counts_against_its_limit() -> None:
     world = World()
     world.leader.facts(build.queues("queues: [{name: team, limit: {gpus: 3}}]"))
     world.waits(high())
@@ -67,8 +67,8 @@ def test_a_queue_uses_what_its_pods_have_and_what_is_kept_stands_beside_it_and_c
     assert why(world.leader, "other").sentence.startswith("queue team uses 3 GPUs of its limit of 3 GPUs")
 
 
-def test_a_queue_that_is_read_anew_counts_what_is_kept_where_the_pod_is() -> None:
-    """By the label of the pod, which stands in no list of pods, and not by its namespace."""
+def test_a_new_policy_counts_reservations_in_the_queue_of_the_pod() -> None:
+    """By the label of the pod, not by its namespace; the pod is in no list of pods."""
     world = World()
     world.leader.facts(build.queues("queues: [{name: team}, {name: a}]"))
     world.waits(high(labels={"kerf.dev/queue": "a"}))
@@ -83,8 +83,8 @@ def test_a_queue_that_is_read_anew_counts_what_is_kept_where_the_pod_is() -> Non
     assert [q for q in after if q.name != "b"] == list(before)
 
 
-def test_why_says_that_a_place_is_kept_and_for_whom_and_calls_nobody_a_holder_who_waits() -> None:
-    world = Told()
+def test_why_names_the_reservation_and_no_pending_pod_as_holder() -> None:
+    world = ReservedWorld()
     world.waits(low("rival"))
     gpu = next(gpu for gpu in why(world.leader, "rival").nodes[0].gpus if gpu.kept_for)
     assert (gpu.free_memory_mib, gpu.free_compute_milli) == (0, 0)
@@ -93,8 +93,8 @@ def test_why_says_that_a_place_is_kept_and_for_whom_and_calls_nobody_a_holder_wh
     assert gpu.missing == "needs the whole GPU, 1 container(s) are on it; a place on it is kept for a plan"
 
 
-def test_when_counts_the_end_of_a_pod_that_is_deleted_and_no_place_that_is_kept() -> None:
-    world = Told()
+def test_when_counts_terminating_pods_and_no_reservation() -> None:
+    world = ReservedWorld()
     world.ends(600)
     told = when(world.leader, "high")
     assert (told.state, told.in_s, told.without_end) == ("known", 600, 1)
@@ -104,63 +104,61 @@ def test_when_counts_the_end_of_a_pod_that_is_deleted_and_no_place_that_is_kept(
     assert when(world.leader, "rival").state == "unknown", f"what low0 gives back is not {rival.metadata.name}'s"
     assert world.leader.core.book.nodes["n"].by_uuid[world.gpu().uuid].kept == 1, "a question changes nothing"
     world.leader.send(m.AbandonAsked("plan", "no more"))
-    assert not any(state.kept_for for state in world.leader.core.book.nodes["n"].pods.values()), (
-        "nor what stands there for who waits"
-    )
+    assert not any(state.kept_for for state in world.leader.core.book.nodes["n"].pods.values()), "nor the reservation"
 
 
-def test_a_deleted_pod_that_is_stuck_tells_nothing_of_its_end() -> None:
-    world = Told()
+def test_when_does_not_count_a_terminating_pod_that_is_stuck() -> None:
+    world = ReservedWorld()
     world.ends(-600)
     assert when(world.leader, "high").state == "unknown"
 
 
 def told(world: World, reason: str) -> list[tuple[str, str, str]]:
-    """Events on pods so far: on whom, of which type, and the note."""
+    """Returns the Events on pods so far: pod name, type and note."""
     return [
         (p.name, p.type, p.note) for p in world.leader.patches() if isinstance(p, AnnounceEvent) and p.reason == reason
     ]
 
 
-def test_who_gains_reads_who_makes_room_how_and_at_what_price() -> None:
-    world = Told()
+def test_the_beneficiarys_event_names_victims_actions_and_price() -> None:
+    world = ReservedWorld()
     ((name, kind, note),) = told(world, "PreemptionStarted")
     assert (name, kind) == ("high", "Normal")
     assert (
-        note
-        == "a place is kept for it, on n, while others make room: team/low0 ends. 1 pod would end, and lose 0 GPU-seconds (plan plan)"
+        note == "a place is reserved for it on n while other pods are preempted: team/low0 is evicted. "
+        "1 pod would be evicted and lose 0 GPU-seconds (plan plan)"
     )
 
 
-def test_of_a_gang_the_first_reads_it_for_all() -> None:
+def test_the_first_member_of_a_gang_gets_the_event() -> None:
     world = World("a", "b")
     gang = [high(f"g{i}", annotations={"kerf.dev/gang": "train", "kerf.dev/gang-size": "2"}) for i in range(2)]
     world.waits(*gang)
     assert world.ask(world.plan(world.on("a")[0], world.on("b")[0], to=tuple(gang))).ok
     ((_, _, note),) = told(world, "PreemptionStarted")
-    assert note.startswith("a place is kept for it and 1 more of its gang, on a, while")
+    assert note.startswith("a place is reserved for it and 1 more of its gang on a while")
 
 
-def test_a_plan_that_is_given_up_is_told_to_who_waits_and_to_who_ends_for_nothing() -> None:
+def test_a_cancelled_plan_is_reported_on_beneficiary_and_terminating_victims() -> None:
     world = World()
     world.waits(wants := high(gpus=2))
     assert world.ask(world.plan("low0", "low1", to=(wants,))).ok
     world.leader.facts(build.newer(world.bound["low0"], deletion_timestamp=time_of(-600)))
     world.leader.send(m.AbandonAsked("plan", "a budget said no"))
     assert told(world, "PreemptionCancelled") == [
-        ("high", "Warning", "no place is kept for it any more: a budget said no (plan plan)"),
+        ("high", "Warning", "the reservation is cancelled: a budget said no (plan plan)"),
         ("low0", "Warning", "eviction continues, but plan plan for team/high was cancelled: a budget said no"),
     ]
 
 
-def test_who_does_not_wait_any_more_is_told_nothing() -> None:
-    world = Told()
+def test_a_pod_that_is_not_pending_any_more_gets_no_event() -> None:
+    world = ReservedWorld()
     world.leader.gone(high())
     assert world.leader.events(PreemptionAbandoned)
     assert told(world, "PreemptionCancelled") == []
 
 
-def test_each_namespace_that_gains_or_gives_hears_of_a_plan_once() -> None:
+def test_a_plan_is_published_once_per_concerned_namespace() -> None:
     world = World()
     world.waits(wants := high())
     plan = world.plan("low0", "low1", to=(wants,))
@@ -169,7 +167,7 @@ def test_each_namespace_that_gains_or_gives_hears_of_a_plan_once() -> None:
     assert both.concerns() == {"team": wants.metadata.uid, "theirs": away.uid}
 
 
-def test_why_of_a_pod_that_waits_beside_lesser_ones_names_the_command_that_says_why_nobody_gives_way() -> None:
+def test_why_names_the_dry_run_command_if_pods_of_lower_priority_run() -> None:
     world = World()
     ask = "kerf preempt --dry-run team/{} says which pods would be preempted for it, or why none would"
     world.waits(wants := high(), low("equal"), high("meek", preemption_policy="Never"))
@@ -177,11 +175,11 @@ def test_why_of_a_pod_that_waits_beside_lesser_ones_names_the_command_that_says_
     assert ask.format("equal") not in why(world.leader, "equal").helps
     assert ask.format("meek") not in why(world.leader, "meek").helps
     assert world.ask(world.plan("low0", to=(wants,))).ok
-    assert ask.format("high") not in why(world.leader, "high").helps, "somebody does"
+    assert ask.format("high") not in why(world.leader, "high").helps, "a plan exists"
 
 
-def test_a_node_whose_gpus_are_kept_is_not_described_like_one_whose_gpus_are_taken() -> None:
-    """What is left of their GPUs is the same to the very number."""
+def test_reserved_gpus_are_described_differently_from_allocated_ones() -> None:
+    """Both have exactly the same free capacity."""
     world = World("full")
     world.leader.nodes("kept", gpus=2)
     grant = Grant(

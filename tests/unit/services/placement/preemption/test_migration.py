@@ -1,4 +1,4 @@
-"""Plans by which equals move: what is refused, whose the places are that are kept, and for how long."""
+"""Plans that migrate equals: what is refused, which places are reserved, and for how long."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ DELETED = "2026-11-21T01:00:00Z"
 
 
 def owned(name: str, owner: str = "", *, number: int = 0, **rest: Any) -> Pod:
-    """A pod of a job; `number`: how often it has been made anew."""
+    """A pod of a job; `number`: how often it was replaced."""
     pod = build.gpu_pod(name, uid=f"uid-team-{name}-{number}", **({"gpus": 1} | rest))
     reference = OwnerReference(uid=owner or f"job-{name}", kind="Job", name=owner or name, controller=True)
     return msgspec.structs.replace(pod, metadata=msgspec.structs.replace(pod.metadata, owner_references=(reference,)))
 
 
-class Moving(World):
-    """Two nodes of two GPUs; on each one pod, and another that has ended. `wants` waits for two GPUs."""
+class MigrationWorld(World):
+    """Two nodes of two GPUs, each with one pod and one that has ended. `wants` is pending and requests two GPUs."""
 
     def __init__(self, **pods: Pod) -> None:
         super().__init__("a", "b")
@@ -46,7 +46,7 @@ class Moving(World):
         self.waits(self.wants)
 
     def moves(self, *names: str, to: str = "", node: str = "", consolidates: bool = True) -> Plan:
-        """The first of these goes from where it is to the other node, unless `to` says otherwise."""
+        """Returns a plan that migrates the pods to the other node, unless `to` says otherwise."""
         here = node or self.bound[names[0]].spec.node_name
         plan = self.plan(*names, to=(self.wants,), nodes=(here,))
         there = to or next(other for other in ("a", "b") if other != here)
@@ -61,9 +61,9 @@ class Moving(World):
         return "" if order is None else order.node
 
 
-def test_an_equal_moves_to_the_place_that_is_kept_and_the_other_has_its_room() -> None:
-    """A rival of any priority that comes in between gets neither."""
-    world = Moving()
+def test_an_equal_is_migrated_and_the_pending_pod_gets_its_place() -> None:
+    """A rival pod of any priority that arrives in between gets neither place."""
+    world = MigrationWorld()
     there = world.bound["y"].spec.node_name
     assert world.ask(world.moves("x")).ok
     world.gives_back("x")
@@ -76,44 +76,44 @@ def test_an_equal_moves_to_the_place_that_is_kept_and_the_other_has_its_room() -
     assert world.leader.core.book.overbooked() == []
 
 
-def test_the_same_without_a_word_that_it_consolidates_is_refused() -> None:
-    world = Moving()
+def test_a_migration_of_equals_needs_a_consolidation_plan() -> None:
+    world = MigrationWorld()
     assert "of no lower priority" in refused(world, world.moves("x", consolidates=False))
 
 
-def test_nobody_more_important_moves() -> None:
-    world = Moving(x=owned("x", priority=5))
-    assert "of a higher priority" in refused(world, world.moves("x"))
+def test_no_pod_of_higher_priority_is_migrated() -> None:
+    world = MigrationWorld(x=owned("x", priority=5))
+    assert "has a higher priority" in refused(world, world.moves("x"))
 
 
-def test_nobody_loses_its_place_by_such_a_plan() -> None:
-    world = Moving()
+def test_a_consolidation_plan_evicts_no_pod_without_a_target() -> None:
+    world = MigrationWorld()
     plan = world.moves("x")
     ends = msgspec.structs.replace(
         plan, victims=tuple(msgspec.structs.replace(v, action="evict", to="") for v in plan.victims)
     )
-    assert "is to lose its place" in refused(world, ends)
+    assert "would lose its place" in refused(world, ends)
 
 
-def test_nobody_moves_where_there_is_no_room() -> None:
-    world = Moving()
+def test_no_pod_is_migrated_to_a_full_node() -> None:
+    world = MigrationWorld()
     plan = world.moves("x", to=world.bound["x"].spec.node_name)
-    assert "would not fit even then" in refused(world, plan)
+    assert "would not fit even without the victims" in refused(world, plan)
 
 
-def test_a_pod_that_nothing_makes_anew_stays() -> None:
-    world = Moving(x=build.gpu_pod("x", gpus=1))
-    assert "nothing makes it anew" in refused(world, world.moves("x"))
+def test_a_pod_without_a_controller_is_not_migrated() -> None:
+    world = MigrationWorld(x=build.gpu_pod("x", gpus=1))
+    assert "no controller that replaces it" in refused(world, world.moves("x"))
 
 
-def test_a_member_that_its_gang_needs_stays() -> None:
-    world = Moving(x=owned("x", annotations={"kerf.dev/gang": "g", "kerf.dev/gang-size": "1"}))
+def test_a_member_that_its_gang_needs_is_not_migrated() -> None:
+    world = MigrationWorld(x=owned("x", annotations={"kerf.dev/gang": "g", "kerf.dev/gang-size": "1"}))
     assert "its gang needs it" in refused(world, world.moves("x"))
 
 
-def test_a_member_that_its_gang_can_spare_moves_and_not_two_where_it_can_spare_one() -> None:
+def test_only_members_that_a_gang_can_spare_are_migrated() -> None:
     notes = {"kerf.dev/gang": "g", "kerf.dev/gang-size": "2", "kerf.dev/gang-min": "1"}
-    world = empty("a", "b", "c")
+    world = empty_world("a", "b", "c")
     run_on(world, "b", owned("k"))
     run_on(world, "c", owned("l"))
     run_on(world, "a", owned("x", annotations=notes), owned("y", annotations=notes))
@@ -122,37 +122,37 @@ def test_a_member_that_its_gang_can_spare_moves_and_not_two_where_it_can_spare_o
         build.gpu_pod("small", gpus=1, node_selector={"kubernetes.io/hostname": "a"}),
     )
     world.waits(wants, small)
-    both = moving(world.plan("x", "y", to=(wants,), nodes=("a",)), "b", "c")
+    both = with_targets(world.plan("x", "y", to=(wants,), nodes=("a",)), "b", "c")
     assert "its gang needs it" in refused(world, both)
-    assert world.ask(moving(world.plan("x", to=(small,), nodes=("a",)), "b")).ok
+    assert world.ask(with_targets(world.plan("x", to=(small,), nodes=("a",)), "b")).ok
     world.gives_back("x")
     world.leader.facts(again := owned("x", number=1, annotations=notes))
     assert world.leader.binds()[again.metadata.uid].node == "b"
     assert world.leader.binds()[small.metadata.uid].node == "a"
 
 
-def test_a_pod_within_its_queues_guarantee_by_policy_stays() -> None:
-    world = Moving()
+def test_a_non_borrowing_pod_is_not_migrated() -> None:
+    world = MigrationWorld()
     world.leader.facts(build.queues("{queues: [{name: q}], within_guarantee_from: 0}"))
     assert "guarantee by policy" in refused(world, world.moves("x"))
 
 
-def test_nobody_moves_for_more_than_a_queue_may_have() -> None:
+def test_no_pod_is_migrated_beyond_the_beneficiarys_quota() -> None:
     label = {"kerf.dev/queue": "q"}
-    world = Moving(x=owned("x", labels=label), y=owned("y", labels=label))
+    world = MigrationWorld(x=owned("x", labels=label), y=owned("y", labels=label))
     world.wants = build.gpu_pod("more", gpus=2, labels=label)
     world.waits(world.wants)
     world.leader.facts(build.queues("queues: [{name: q, limit: {gpus: 3}}]"))
-    assert "may have no more" in refused(world, world.moves("x"))
+    assert "would exceed the quota" in refused(world, world.moves("x"))
 
 
-def test_nobody_moves_who_need_not() -> None:
-    world = Moving()
+def test_no_pod_is_migrated_without_need() -> None:
+    world = MigrationWorld()
     plan = world.moves("x", "y", to=world.bound["y"].spec.node_name)
-    assert "would fit without team/y" in refused(world, plan)
+    assert "would fit without preempting team/y" in refused(world, plan)
 
 
-def empty(*nodes: str) -> World:
+def empty_world(*nodes: str) -> World:
     world = World(*nodes)
     for name in list(world.bound):
         world.gives_back(name)
@@ -160,7 +160,7 @@ def empty(*nodes: str) -> World:
 
 
 def run_on(world: World, node: str, *pods: Pod) -> None:
-    """These pods run on that node, as if there had been no other."""
+    """Binds these pods to that node, as if it were the only one."""
     others = [name for name in world.leader.core.book.nodes if name != node]
     world.leader.facts(*(build.node(name, unschedulable=True) for name in others))
     for pod in pods:
@@ -168,23 +168,24 @@ def run_on(world: World, node: str, *pods: Pod) -> None:
     world.leader.facts(*(build.node(name) for name in others))
 
 
-def moving(plan: Plan, *to: str) -> Plan:
-    """Each of its victims goes to one of these nodes."""
+def with_targets(plan: Plan, *to: str) -> Plan:
+    """Returns the plan with its victims moving to these nodes."""
     moved = (
         msgspec.structs.replace(victim, action="move", to=node) for victim, node in zip(plan.victims, to, strict=True)
     )
     return msgspec.structs.replace(plan, consolidates=True, victims=tuple(moved))
 
 
-def test_who_comes_before_its_place_is_free_has_it_when_it_is() -> None:
-    """It is to go where another is who moves by the same plan. Whoever is more important and waits for room gets nothing of it."""
-    world = empty("a", "b", "c")
+def test_an_early_replacement_gets_its_place_when_it_is_free() -> None:
+    """Its target is still occupied by a pod that the same plan migrates. Pending pods of higher priority get none of
+    it."""
+    world = empty_world("a", "b", "c")
     run_on(world, "a", owned("x"))
     run_on(world, "b", owned("y"), owned("k"))
     run_on(world, "c", owned("l"))
     wants = build.gpu_pod("wants", gpus=2)
     world.waits(wants)
-    assert world.ask(moving(world.plan("x", "y", to=(wants,), nodes=("a",)), "b", "c")).ok
+    assert world.ask(with_targets(world.plan("x", "y", to=(wants,), nodes=("a",)), "b", "c")).ok
     rival, again, other = build.gpu_pod("rival", gpus=1, priority=1000), owned("x", number=1), owned("y", number=1)
     world.waits(rival)
     world.gives_back("x")
@@ -201,8 +202,8 @@ def test_who_comes_before_its_place_is_free_has_it_when_it_is() -> None:
     assert world.leader.core.book.overbooked() == []
 
 
-def test_a_place_is_everybodys_again_when_nobody_has_come_for_it_in_time() -> None:
-    world = Moving()
+def test_an_unclaimed_place_is_released_at_the_deadline() -> None:
+    world = MigrationWorld()
     there = world.bound["y"].spec.node_name
     assert world.ask(world.moves("x")).ok
     world.gives_back("x")
@@ -214,9 +215,9 @@ def test_a_place_is_everybodys_again_when_nobody_has_come_for_it_in_time() -> No
     assert world.node_of(rival) == there
 
 
-def test_a_place_on_the_same_node_is_another_gpu() -> None:
-    """Two halves come together; what the second had is the waiting pod's, and nobody's before."""
-    world = empty("a")
+def test_a_migration_on_the_same_node_uses_another_gpu() -> None:
+    """Two halves are put together; the place of the second goes to the pending pod and to no other before."""
+    world = empty_world("a")
     for name, pod in (
         ("x", owned("x", gpus=0, memory="45Gi")),
         ("y", owned("y", gpus=0, memory="45Gi")),
@@ -228,7 +229,7 @@ def test_a_place_on_the_same_node_is_another_gpu() -> None:
         world.gives_back(name)
     wants = build.gpu_pod("wants", gpus=1)
     world.waits(wants)
-    plan = moving(world.plan("v", to=(wants,)), "a")
+    plan = with_targets(world.plan("v", to=(wants,)), "a")
     assert world.ask(plan).ok
     again = owned("v", number=1, gpus=0, memory="30Gi")
     world.leader.send(m.FactsSeen((Gone(object=world.bound["v"]),)))  # its node has not given it back yet
@@ -246,15 +247,15 @@ def _gpus(containers: Any) -> set[str]:
     return {share.uuid for part in containers.values() for share in part.gpus}
 
 
-def test_two_of_one_job_come_again_each_to_a_place() -> None:
-    """Whoever else is of that job waits, as long as nobody of it has ended."""
-    world = empty("a", "b", "c")
+def test_two_replacements_of_one_job_get_one_place_each() -> None:
+    """Another pod of that job waits as long as no further pod of it has ended."""
+    world = empty_world("a", "b", "c")
     run_on(world, "a", owned("x", "job"), owned("y", "job"))
     run_on(world, "b", owned("f"))
     run_on(world, "c", owned("g"))
     wants = build.gpu_pod("wants", gpus=2)
     world.waits(wants)
-    assert world.ask(moving(world.plan("x", "y", to=(wants,), nodes=("a",)), "b", "c")).ok
+    assert world.ask(with_targets(world.plan("x", "y", to=(wants,), nodes=("a",)), "b", "c")).ok
     third = owned("z", "job")
     world.waits(third)
     nodes = []
@@ -269,8 +270,8 @@ def test_two_of_one_job_come_again_each_to_a_place() -> None:
 
 
 @pytest.mark.parametrize("ending", [False, True])
-def test_a_plan_that_is_given_up_keeps_the_places_of_those_alone_who_go_already(ending: bool) -> None:
-    world = Moving()
+def test_a_cancelled_plan_keeps_only_the_places_of_evicted_pods(ending: bool) -> None:
+    world = MigrationWorld()
     assert world.ask(world.moves("x")).ok
     if ending:
         world.leader.facts(build.newer(world.bound["x"], deletion_timestamp=DELETED))

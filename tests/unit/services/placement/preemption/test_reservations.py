@@ -1,4 +1,4 @@
-"""Plans of preemption: what is refused, what is kept, for whom what is freed is, and what outlives a leader."""
+"""Reservations: what is refused, what is booked, which pod gets freed capacity, and what survives a leader."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def high(name: str = "high", **rest: Any) -> Pod:
 
 
 class World:
-    """Nodes of two GPUs, full of pods of no priority."""
+    """Nodes of two GPUs, full of pods without priority."""
 
     def __init__(self, *nodes: str) -> None:
         self.leader = Leader().nodes(*(nodes or ("n",)), gpus=2)
@@ -78,7 +78,7 @@ class World:
         return only(self.leader.send(m.ReserveAsked(plan)), m.AnswerPlan)[-1].answer
 
     def gives_back(self, name: str) -> None:
-        """Evicted, gone, and its node has said so."""
+        """The pod was evicted and is gone, and its node has confirmed that."""
         pod = self.bound.pop(name)
         grant_id = self.leader.core.book.pods[pod.metadata.uid].grant_id
         self.leader.send(m.FactsSeen((Gone(object=pod),)))
@@ -88,8 +88,8 @@ class World:
         return [r for _, record in self.leader.log if isinstance(record, DecisionBatch) for r in record.reservations]
 
 
-def test_what_a_victim_gives_back_is_the_beneficiarys_and_nobody_elses() -> None:
-    """Others of any size and priority come before and after the victim goes."""
+def test_capacity_of_a_victim_goes_only_to_the_beneficiary() -> None:
+    """Other pods of any size and priority arrive before and after the victim ends."""
     world = World()
     world.waits(wants := high())
     assert world.ask(world.plan("low0")).ok
@@ -104,7 +104,7 @@ def test_what_a_victim_gives_back_is_the_beneficiarys_and_nobody_elses() -> None
     assert world.leader.core.book.overbooked() == []
 
 
-def test_it_stands_in_the_log_before_anybody_is_told_to_execute_it() -> None:
+def test_a_reservation_is_logged_before_it_may_be_executed() -> None:
     world = World()
     world.waits(high())
     world.leader.answer = False
@@ -117,7 +117,7 @@ def test_it_stands_in_the_log_before_anybody_is_told_to_execute_it() -> None:
     assert only(world.leader.send(m.Appended(900)), m.AnswerPlan)[0].answer.ok
 
 
-def test_it_is_over_in_the_log_only_after_its_decisions() -> None:
+def test_the_end_of_a_reservation_is_logged_after_its_decisions() -> None:
     world = World()
     world.waits(wants := high())
     world.ask(world.plan("low0"))
@@ -132,7 +132,7 @@ def test_it_is_over_in_the_log_only_after_its_decisions() -> None:
     assert told == [(False, False), (True, None), (False, True)]
 
 
-def test_asked_again_it_answers_the_same() -> None:
+def test_a_repeated_request_gets_the_same_answer() -> None:
     world = World()
     world.waits(high())
     plan = world.plan("low0")
@@ -140,7 +140,7 @@ def test_asked_again_it_answers_the_same() -> None:
     assert len(world.records()) == 1
 
 
-def test_two_victims_for_two_gpus_and_one_alone_frees_nothing() -> None:
+def test_a_plan_waits_until_all_victims_have_released() -> None:
     world = World()
     world.waits(wants := high(gpus=2))
     assert world.ask(world.plan("low0", "low1", to=(wants,))).ok
@@ -160,50 +160,52 @@ def refused(world: World, plan: Plan) -> str:
     return answer.reason
 
 
-def test_nobody_gives_way_to_an_equal() -> None:
+def test_a_pod_of_equal_priority_is_not_preempted() -> None:
     world = World()
     world.waits(equal := high(priority=0))
     assert "of no lower priority" in refused(world, world.plan("low0", to=(equal,)))
 
 
-def test_nobody_is_taken_who_need_not_go() -> None:
+def test_a_plan_with_an_unnecessary_victim_is_refused() -> None:
     world = World()
     world.waits(wants := high())
-    assert "would fit without team/low" in refused(world, world.plan("low0", "low1", to=(wants,)))
+    assert "would fit without preempting team/low" in refused(world, world.plan("low0", "low1", to=(wants,)))
 
 
-def test_a_plan_that_does_not_make_room_is_refused() -> None:
+def test_a_plan_that_does_not_free_enough_is_refused() -> None:
     world = World()
     world.waits(wants := high(gpus=2))
-    assert "would not fit even then" in refused(world, world.plan("low0", to=(wants,)))
+    assert "would not fit even without the victims" in refused(world, world.plan("low0", to=(wants,)))
 
 
-def test_a_victim_that_has_another_grant_by_now_is_not_meant() -> None:
+def test_a_plan_is_refused_if_its_victim_has_another_grant_by_now() -> None:
     world = World()
     world.waits(high())
     plan = world.plan("low0")
+    victims = (msgspec.structs.replace(plan.victims[0], grant_id="another"),)
+    assert "does not have that grant any more" in refused(world, msgspec.structs.replace(plan, victims=victims))
     world.gives_back("low0")
-    assert "does not" in refused(World(), plan)
+    assert "is not pending" in refused(World(), plan)
 
 
-def test_who_never_preempts_has_nobody_give_way() -> None:
+def test_a_plan_for_a_pod_that_never_preempts_is_refused() -> None:
     world = World()
     world.waits(meek := high(preemption_policy="Never"))
     assert "Never" in refused(world, world.plan("low0", to=(meek,)))
 
 
-def test_one_plan_a_node_and_a_beneficiary() -> None:
+def test_there_is_one_plan_per_node_and_beneficiary() -> None:
     world = World("a", "b")
     first, second = high("h1"), high("h2")
     world.waits(first, second)
     on_a, on_b = world.on("a"), world.on("b")
     assert world.ask(world.plan(on_a[0], to=(first,))).ok
-    assert "another plan is under way for a" in world.ask(world.plan(on_a[1], to=(second,), plan_id="two")).reason
+    assert "another plan is in progress for a" in world.ask(world.plan(on_a[1], to=(second,), plan_id="two")).reason
     assert "another plan" in world.ask(world.plan(on_b[0], to=(first,), plan_id="three")).reason
     assert world.ask(world.plan(on_b[0], to=(second,), plan_id="four")).ok
 
 
-def test_a_deadline_gives_the_place_back_to_everybody() -> None:
+def test_a_deadline_releases_the_reservation() -> None:
     world = World()
     world.waits(high())
     world.ask(world.plan("low0"))
@@ -235,8 +237,8 @@ def passes(world: World, seconds: int) -> None:
         world.leader.tick(1)
 
 
-def test_a_plan_all_of_whose_victims_end_within_their_time_is_not_given_up() -> None:
-    """Somebody deleted one of them with a longer grace period than its own."""
+def test_a_plan_is_kept_while_all_victims_are_within_their_grace_periods() -> None:
+    """One of them was deleted with a longer grace period than its own."""
     world = World()
     world.waits(wants := high(gpus=2))
     assert world.ask(world.plan("low0", "low1", to=(wants,), nodes=("n",))).ok
@@ -249,7 +251,7 @@ def test_a_plan_all_of_whose_victims_end_within_their_time_is_not_given_up() -> 
     assert world.leader.binds()[wants.metadata.uid].node == "n"
 
 
-def test_a_victim_that_does_not_end_in_its_time_is_waited_for_no_more() -> None:
+def test_a_victim_that_exceeds_its_grace_period_is_waited_for_no_longer() -> None:
     world = World()
     world.waits(high())
     world.ask(world.plan("low0"))
@@ -260,7 +262,7 @@ def test_a_victim_that_does_not_end_in_its_time_is_waited_for_no_more() -> None:
     assert "not all of its victims were gone" in world.leader.events(PreemptionAbandoned)[0].reason
 
 
-def test_a_plan_is_given_up_at_its_deadline_where_one_of_its_victims_does_not_even_end() -> None:
+def test_a_plan_is_cancelled_at_its_deadline_if_a_victim_is_not_terminating() -> None:
     world = World()
     world.waits(wants := high(gpus=2))
     assert world.ask(world.plan("low0", "low1", to=(wants,), nodes=("n",))).ok
@@ -269,7 +271,7 @@ def test_a_plan_is_given_up_at_its_deadline_where_one_of_its_victims_does_not_ev
     assert len(world.leader.events(PreemptionAbandoned)) == 1
 
 
-def test_what_was_freed_for_a_plan_that_is_given_up_is_first_of_all_the_beneficiarys_if_it_is_enough() -> None:
+def test_capacity_freed_by_a_cancelled_plan_goes_to_its_beneficiary_if_it_fits() -> None:
     world = World()
     world.waits(wants := high(gpus=2))
     assert world.ask(world.plan("low0", "low1", to=(wants,), nodes=("n",))).ok
@@ -280,7 +282,7 @@ def test_what_was_freed_for_a_plan_that_is_given_up_is_first_of_all_the_benefici
     assert world.leader.binds().keys() & {wants.metadata.uid, "uid-team-rival"} == {wants.metadata.uid}
 
 
-def test_what_was_freed_for_a_plan_that_is_given_up_is_somebody_elses_at_once() -> None:
+def test_capacity_freed_by_a_cancelled_plan_is_available_at_once() -> None:
     world = World()
     world.waits(wants := high(gpus=2))
     assert world.ask(world.plan("low0", "low1", to=(wants,), nodes=("n",))).ok
@@ -290,18 +292,18 @@ def test_what_was_freed_for_a_plan_that_is_given_up_is_somebody_elses_at_once() 
     assert world.leader.binds()[rival.metadata.uid].node == "n"
 
 
-def test_a_beneficiary_that_goes_takes_its_reservation_with_it() -> None:
+def test_a_reservation_ends_with_its_beneficiary() -> None:
     world = World()
     world.waits(wants := high())
     world.ask(world.plan("low0", to=(wants,)))
     before = world.leader.core.book.digest()
     world.leader.send(m.FactsSeen((Gone(object=wants),)))
-    assert "does not wait any more" in world.leader.events(PreemptionAbandoned)[0].reason
+    assert "is not pending any more" in world.leader.events(PreemptionAbandoned)[0].reason
     assert not any(key.startswith("grant/reserved/") for key in world.leader.core.book.digest())
     assert any(key.startswith("grant/reserved/") for key in before)
 
 
-def test_the_preemptor_may_give_it_up() -> None:
+def test_the_preemptor_may_cancel_a_plan() -> None:
     world = World()
     world.waits(high())
     world.ask(world.plan("low0"))
@@ -333,7 +335,7 @@ def test_a_gang_gets_all_its_places_at_once_or_none() -> None:
     assert {"g0", "g1", "g2"} in batches
 
 
-def test_a_gang_that_must_be_in_one_rack_gets_no_places_in_two_nor_beside_the_rack_that_it_has_begun_in() -> None:
+def test_a_gang_is_reserved_in_one_rack_and_in_the_rack_that_it_has_begun_in() -> None:
     world = World("a", "b", "c")
     for node, rack in (("a", "x"), ("b", "y")):
         world.leader.facts(build.node(node, labels={"topology.kubernetes.io/rack": rack}))
@@ -362,8 +364,8 @@ def test_a_gang_that_must_be_in_one_rack_gets_no_places_in_two_nor_beside_the_ra
 
 
 @pytest.mark.parametrize("freed", [False, True])
-def test_a_reservation_outlives_its_leader(freed: bool) -> None:
-    """The next one reads it in the log; what was freed meanwhile is still the beneficiary's."""
+def test_a_reservation_survives_its_leader(freed: bool) -> None:
+    """The next leader reads it in the log; capacity freed meanwhile still belongs to the beneficiary."""
     world = World()
     world.waits(wants := high())
     world.ask(world.plan("low0"))
@@ -382,7 +384,7 @@ def test_a_reservation_outlives_its_leader(freed: bool) -> None:
         )
 
 
-def test_both_sides_can_ask_why() -> None:
+def test_why_describes_the_plan_to_beneficiary_and_victim() -> None:
     world = World()
     world.waits(high())
     world.ask(world.plan("low0"))
@@ -392,13 +394,13 @@ def test_both_sides_can_ask_why() -> None:
         assert answer.explanation is not None
         return answer.explanation.sentence
 
-    assert why("high").endswith("team/low0 makes room for it (plan plan)")
-    assert why("low0").endswith("it is to make room for team/high (plan plan)")
+    assert why("high").endswith("pods being preempted for it: team/low0 (plan plan)")
+    assert why("low0").endswith("it is being preempted for team/high (plan plan)")
     assert "plan" not in why("low1")
 
 
-def test_a_reservation_that_nobody_needs_under_a_new_leader_is_said_to_be_over() -> None:
-    """Else the preemptor, which knows of it, would go on asking for its evictions for as long as it might last."""
+def test_a_new_leader_publishes_the_end_of_an_obsolete_reservation() -> None:
+    """Otherwise the preemptor would go on requesting its evictions until the deadline."""
     world = World()
     world.waits(high())
     plan = world.plan("low0")
@@ -414,9 +416,8 @@ def test_a_reservation_that_nobody_needs_under_a_new_leader_is_said_to_be_over()
     assert after.core.phase == "leading"
 
 
-def test_who_has_no_place_elsewhere_by_all_that_placement_knows_just_ends() -> None:
-    """The planner saw a free GPU there, and knows nothing of the other things that keep a pod from a node. Who is more important
-    does not wait for that."""
+def test_a_victim_that_fits_nowhere_else_is_evicted() -> None:
+    """The planner saw a free GPU there, but does not know all filters. Pods of higher priority do not wait."""
     world = World("a", "b")
     there = world.on("b")[0]
     world.gives_back(there)
@@ -432,9 +433,9 @@ def test_who_has_no_place_elsewhere_by_all_that_placement_knows_just_ends() -> N
     assert [r.plan for r in world.records()] == [answer.plan], "what stands in the log is what is done"
 
 
-def test_a_plan_that_no_record_holds_is_refused_and_the_session_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_plan_too_large_for_a_log_record_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reservations, "RECORD_MOST_BYTES", 100)
     world = World()
     world.waits(high())
-    assert "the log takes 100 in one record" in refused(world, world.plan("low0"))
+    assert "a log record holds at most 100" in refused(world, world.plan("low0"))
     assert world.records() == []

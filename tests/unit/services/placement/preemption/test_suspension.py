@@ -1,4 +1,4 @@
-"""Pods that give up something for others and get it back: what is booked when, and what a new leader makes of it."""
+"""Suspension and resumption: what is booked when, and what a new leader does."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ GPU_MIB = 81_920
 
 
 class World:
-    """One GPU of a node that enforces slices; a slice of half its memory and all of its compute runs, and one that needs half of
-    both waits."""
+    """One GPU of a node that enforces slices. A slice of half its memory and all its compute runs; one that needs
+    half of both is pending."""
 
     def __init__(self) -> None:
         self.leader = Leader().nodes("n", gpus=1, strategies=("exclusive", "advisory", "interposer"))
@@ -70,7 +70,7 @@ class World:
         return only(said, m.AnswerPlan)[-1].answer, said
 
     def annotate(self, suspension: str) -> list[m.Command]:
-        """What the watcher does of a SuspendPod."""
+        """Applies a SuspendPod as the watcher does."""
         notes = {k: v for k, v in self.low.metadata.annotations.items() if k != names.ANNOTATION_SUSPENDED} | (
             {names.ANNOTATION_SUSPENDED: suspension} if suspension else {}
         )
@@ -98,7 +98,7 @@ def suspends(said: list[m.Command]) -> list[SuspendPod]:
 
 
 def suspension_world() -> World:
-    """Up to the moment in which the beneficiary has its place."""
+    """Runs the plan until the beneficiary is placed."""
     world = World()
     _, said = world.ask(world.plan())
     (order,) = suspends(said)
@@ -107,7 +107,7 @@ def suspension_world() -> World:
     return world
 
 
-def test_it_is_ordered_when_it_is_logged_and_booked_when_the_node_has_said_so() -> None:
+def test_a_suspension_is_ordered_when_logged_and_booked_when_confirmed() -> None:
     world = World()
     answer, said = world.ask(world.plan("throttle", keeps_milli=100))
     assert answer.ok
@@ -117,14 +117,14 @@ def test_it_is_ordered_when_it_is_logged_and_booked_when_the_node_has_said_so() 
     assert "team/high" in order.reason
     (told,) = [c for c in only(world.annotate(order.suspension), m.SendGrant) if c.grant.uid == world.low.metadata.uid]
     assert told.grant.suspension == decode_suspension(order.suspension)
-    assert world.high.metadata.uid not in world.leader.binds(), "nothing is anybody's before the node's word"
+    assert world.high.metadata.uid not in world.leader.binds(), "nothing is free before the node confirms"
     world.answer(told.grant.suspension)
     assert world.high.metadata.uid in world.leader.binds()
     assert world.leader.core.book.overbooked() == []
     assert world.free()[1] == 1000 - 100 - 500
 
 
-def test_a_late_word_on_another_order_books_nothing() -> None:
+def test_a_late_answer_to_another_order_books_nothing() -> None:
     world = World()
     _, said = world.ask(world.plan())
     world.annotate(suspends(said)[0].suspension)
@@ -133,7 +133,7 @@ def test_a_late_word_on_another_order_books_nothing() -> None:
     assert world.high.metadata.uid not in world.leader.binds()
 
 
-def test_where_the_node_cannot_the_order_is_taken_back() -> None:
+def test_an_order_that_the_node_cannot_execute_is_withdrawn() -> None:
     world = World()
     _, said = world.ask(world.plan())
     world.annotate(suspends(said)[0].suspension)
@@ -145,31 +145,31 @@ def test_where_the_node_cannot_the_order_is_taken_back() -> None:
     assert world.leader.core.preemption.reservations == {}
 
 
-def test_an_order_that_got_lost_is_said_again() -> None:
+def test_a_lost_order_is_repeated() -> None:
     world = World()
     _, said = world.ask(world.plan())
     assert len(suspends(said)) == 1
     assert suspends(world.later(6))[0] == suspends(said)[0]
 
 
-def test_what_is_given_up_comes_back_when_there_is_room_and_all_of_it() -> None:
+def test_a_pod_resumes_with_its_whole_grant_when_it_fits() -> None:
     world = suspension_world()
     high = world.leader.bind(world.high)
-    assert suspends(world.later(30)) == [], "somebody has it"
+    assert suspends(world.later(30)) == [], "another pod has it"
     assert world.free()[1] == 500
     grant = world.leader.core.book.pods[high.metadata.uid].grant_id
     world.leader.gone(high)
     world.leader.send(m.ReleaseSeen("n", grant))
     (back,) = suspends(world.later(7))
     assert back.suspension == ""
-    assert world.free() == (GPU_MIB // 2, 0), "booked before anybody is told"
+    assert world.free() == (GPU_MIB // 2, 0), "booked before the agent is told"
     (told,) = only(world.annotate(""), m.SendGrant)
     assert told.grant.suspension is None
     world.answer(None)
     assert suspends(world.later(20)) == []
 
 
-def test_who_waits_and_is_more_important_is_served_before_it_comes_back() -> None:
+def test_pending_pods_of_higher_priority_are_placed_before_a_pod_resumes() -> None:
     world = suspension_world()
     high = world.leader.bind(world.high)
     world.leader.facts(world.slice("next", compute=50, priority=1))
@@ -179,7 +179,7 @@ def test_who_waits_and_is_more_important_is_served_before_it_comes_back() -> Non
     assert suspends(world.later(10)) == []
 
 
-def test_a_plan_that_is_given_up_gives_back() -> None:
+def test_a_cancelled_plan_resumes_its_victims() -> None:
     world = World()
     _, said = world.ask(world.plan())
     world.annotate(suspends(said)[0].suspension)
@@ -187,14 +187,14 @@ def test_a_plan_that_is_given_up_gives_back() -> None:
     assert [order.suspension for order in suspends(world.later(7))] == [""]
 
 
-def test_a_new_leader_books_what_the_node_tells_it() -> None:
+def test_a_new_leader_books_what_the_node_confirms() -> None:
     world = suspension_world()
     high = world.leader.bind(world.high)
     after = Leader(build.node("n"), world.low, high, term=200, records=((199, ReadyRecord(term=199)),), answer=False)
     after.send(m.InventorySeen(build.inventory("n", gpus=1, strategies=("exclusive", "advisory", "interposer"))))
     after.send(m.SnapshotSeen(after.objects, 0))
     after.send(m.Appended(201))
-    assert after.core.book.overbooked() == [], "nobody has been asked yet"
+    assert after.core.book.overbooked() == [], "nothing has been ordered yet"
     suspension = after.core.book.pods[world.low.metadata.uid].suspension
     assert suspension is not None
     after.send(
@@ -213,7 +213,7 @@ def test_a_new_leader_books_what_the_node_tells_it() -> None:
     assert after.core.book.overbooked() == []
 
 
-def test_an_annotation_that_goes_without_our_word_is_put_back_while_others_have_what_was_given_up() -> None:
+def test_an_annotation_removed_by_a_late_order_is_restored() -> None:
     world = suspension_world()
     world.leader.bind(world.high)
     suspension = world.leader.core.book.pods[world.low.metadata.uid].suspension
@@ -224,7 +224,7 @@ def test_an_annotation_that_goes_without_our_word_is_put_back_while_others_have_
 
 
 @pytest.mark.parametrize("strategy", ["advisory", "exclusive"])
-def test_a_plan_for_slices_that_cannot_is_refused(strategy: str) -> None:
+def test_a_plan_that_suspends_unsupported_slices_is_refused(strategy: str) -> None:
     leader = Leader().nodes("n", gpus=1)
     low = build.gpu_pod("low", **({"memory": "1Gi"} if strategy == "advisory" else {"gpus": 1}))
     leader.facts(low)
@@ -244,7 +244,7 @@ def test_a_plan_for_slices_that_cannot_is_refused(strategy: str) -> None:
     assert "cannot pause" in answer.reason
 
 
-def test_an_annotation_that_nobody_can_read_suspends_nobody() -> None:
+def test_an_unreadable_annotation_suspends_no_pod() -> None:
     world = World()
     world.annotate("{}")
     assert world.leader.core.book.pods[world.low.metadata.uid].suspension is None
@@ -252,8 +252,8 @@ def test_an_annotation_that_nobody_can_read_suspends_nobody() -> None:
     assert world.leader.core.book.pods[world.low.metadata.uid].suspension is not None
 
 
-def test_an_end_of_suspension_that_a_snapshot_shows_reaches_the_agent() -> None:
-    """The feed had a gap: what happened in it is seen at once, and pod by pod by nobody."""
+def test_a_resumption_seen_in_a_snapshot_reaches_the_agent() -> None:
+    """The feed had a gap: the changes within it arrive at once, not pod by pod."""
     world = suspension_world()
     high = world.leader.bind(world.high)
     grant = world.leader.core.book.pods[high.metadata.uid].grant_id
@@ -269,8 +269,8 @@ def test_an_end_of_suspension_that_a_snapshot_shows_reaches_the_agent() -> None:
     assert (told.grant.uid, told.grant.suspension) == (world.low.metadata.uid, None)
 
 
-def test_a_late_yes_to_the_order_to_suspend_is_none_to_the_one_to_go_on() -> None:
-    """Else a pod whose agent missed the second stays suspended until another leader comes."""
+def test_a_late_confirmation_of_suspending_does_not_confirm_resuming() -> None:
+    """Otherwise a pod whose agent missed the second order stays suspended until another leader starts."""
     world = suspension_world()
     suspension = world.leader.core.book.pods[world.low.metadata.uid].suspension
     world.leader.answer = False
@@ -285,8 +285,8 @@ def test_a_late_yes_to_the_order_to_suspend_is_none_to_the_one_to_go_on() -> Non
     assert [c for c in only(world.later(5), m.SendGrant) if c.grant.uid == world.low.metadata.uid] == []
 
 
-def test_strangers_memory_keeps_nobody_suspended_who_needs_none() -> None:
-    """Paused, it has kept its memory: that somebody else takes more than is left is none of its business."""
+def test_foreign_memory_use_keeps_no_pod_suspended_that_needs_no_memory() -> None:
+    """A paused pod has kept its memory: foreign memory use beyond the rest does not affect it."""
     world = suspension_world()
     inventory = build.inventory("n", gpus=1, strategies=("exclusive", "advisory", "interposer"), generation=2)
     world.leader.send(
@@ -301,8 +301,8 @@ def test_strangers_memory_keeps_nobody_suspended_who_needs_none() -> None:
     assert [order.suspension for order in suspends(world.later(7))] == [""]
 
 
-def test_nobody_comes_before_it_who_could_not_make_it_give_way() -> None:
-    """However many wait: it was there first, and has work to lose."""
+def test_a_pod_resumes_before_pods_that_could_not_preempt_it() -> None:
+    """However many pods are pending: it ran first and has work to lose."""
     world = suspension_world()
     high = world.leader.bind(world.high)
     grant = world.leader.core.book.pods[high.metadata.uid].grant_id
@@ -317,8 +317,8 @@ def test_nobody_comes_before_it_who_could_not_make_it_give_way() -> None:
 
 
 @pytest.mark.parametrize("able", [True, False])
-def test_nobody_ends_before_those_who_only_give_something_up_have_done_so(able: bool) -> None:
-    """The node's no would end the plan, and what had ended by then would have ended for nothing."""
+def test_no_victim_is_evicted_before_all_suspensions_are_confirmed(able: bool) -> None:
+    """The node's refusal would cancel the plan, and pods evicted before would have ended for nothing."""
     world = World()
     world.leader.gone(world.high)
     world.leader.nodes("m", gpus=1, strategies=("exclusive", "advisory", "interposer"))
@@ -341,20 +341,21 @@ def test_nobody_ends_before_those_who_only_give_something_up_have_done_so(able: 
     )
     plan = Plan(plan_id="plan", beneficiaries=gains, victims=(*world.plan().victims, ends), deadline_s=60)
     said = world.leader.send(m.ReserveAsked(plan))
-    assert only(said, m.AnswerPlan) == [], "nobody is told to execute it"
+    assert only(said, m.AnswerPlan) == [], "it may not be executed yet"
     world.annotate(suspends(said)[0].suspension)
     said = world.answer(decode_suspension(suspends(said)[0].suspension) if able else None, reason="" if able else "no")
     assert [answer.answer.ok for answer in only(said, m.AnswerPlan)] == [able]
 
 
 def columns(world: World) -> tuple[int, int, int, int, int]:
-    """As `kerf inspect` has them: guaranteed, paused, returning, suspended and reserved, in halves of the GPU's memory."""
+    """The memory breakdown as `kerf inspect` shows it: guaranteed, paused, returning, suspended and reserved, in
+    halves of the GPU's memory."""
     (gpu,) = inspect(world.leader.core, InspectQuery(node="n")).nodes[0].gpus
     amounts = (gpu.guaranteed_mib, gpu.paused_mib, gpu.returning_mib, gpu.suspended_mib, gpu.reserved_mib)
     return tuple(mib * 2 // GPU_MIB for mib in amounts)  # type: ignore[return-value]
 
 
-def test_each_part_of_a_gpus_memory_is_somebodys_at_every_instant() -> None:
+def test_each_part_of_gpu_memory_is_accounted_for_at_any_time() -> None:
     world = World()
     assert columns(world) == (1, 0, 0, 0, 0)
     _, said = world.ask(world.plan())
@@ -375,7 +376,7 @@ def test_each_part_of_a_gpus_memory_is_somebodys_at_every_instant() -> None:
     assert columns(world) == (1, 0, 0, 0, 0)
 
 
-def test_what_is_on_the_host_is_not_on_the_gpu() -> None:
+def test_checkpointed_memory_is_not_on_the_gpu() -> None:
     world = World()
     _, said = world.ask(world.plan("checkpoint"))
     (order,) = suspends(said)
@@ -384,7 +385,7 @@ def test_what_is_on_the_host_is_not_on_the_gpu() -> None:
     assert columns(world) == (1, 0, 0, 1, 0)
 
 
-def test_who_is_suspended_so_that_a_queue_gets_its_guarantee_does_not_read_of_priority() -> None:
+def test_the_reason_of_a_reclaiming_suspension_names_the_queue() -> None:
     world = World()
     world.leader.facts(build.queues("queues: [{name: team}, {name: due, guaranteed: {gpus: 1}}]"))
     world.high = build.gpu_pod(
@@ -397,12 +398,10 @@ def test_who_is_suspended_so_that_a_queue_gets_its_guarantee_does_not_read_of_pr
     world.leader.facts(world.high)
     answer, said = world.ask(world.plan())
     assert answer.ok, answer.reason
-    assert suspends(said)[0].reason.startswith(
-        "pauses for team/high, whose queue takes back what it is due; it goes on"
-    )
+    assert suspends(said)[0].reason.startswith("paused for team/high, whose queue reclaims its share; it resumes")
 
 
-def test_why_says_what_a_suspended_pod_has_given_up_for_which_plan_and_that_it_comes_back() -> None:
+def test_why_says_what_a_suspended_pod_has_given_up() -> None:
     world = World()
     _, said = world.ask(world.plan("throttle", keeps_milli=100))
     world.annotate(suspends(said)[0].suspension)
@@ -414,7 +413,8 @@ def test_why_says_what_a_suspended_pod_has_given_up_for_which_plan_and_that_it_c
     high = world.leader.bind(world.high)
     sentence = why(world.leader, "low").sentence
     assert sentence.endswith(
-        "; it has given up compute (throttle: it keeps 10 % of each of its GPUs) for plan plan, and gets it back by itself when there is room"
+        "; it has given up compute (throttle: it keeps 10 % of each of its GPUs) for plan plan, "
+        "and gets it back automatically when there is capacity"
     )
     grant = world.leader.core.book.pods[high.metadata.uid].grant_id
     world.leader.gone(high)
