@@ -1,1 +1,1 @@
-"""The preemptor: proposes which pods are preempted and how, and executes plans that placement has reserved."""
+"""The preemptor: proposes which pods are preempted and how, and executes the plans that are reserved."""

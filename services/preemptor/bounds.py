@@ -1,4 +1,4 @@
-"""Computes lower bounds of what an option on a node costs, so that few of thousands of nodes are tried. Pure.
+"""Computes lower bounds of an option's cost, so that few of thousands of nodes are tried. Pure.
 
 A bound never exceeds the final cost: a node whose bound is not below the best option so far need not be tried.
 """

@@ -32,7 +32,7 @@ class Budgets:
         """Budgets that allow no further eviction in this round."""
 
     def changed_namespaces(self) -> set[str]:
-        """Returns the namespaces in which a budget was added, removed or got another selector since the last call."""
+        """Returns the namespaces with a new, removed or differently selecting budget since the last call."""
         now = {name: (budget.metadata.namespace, budget.spec.selector) for name, budget in self._all().items()}
         before, self._selectors = self._selectors, now
         return {
@@ -42,7 +42,10 @@ class Budgets:
         }
 
     def begin(self, promised: Iterable[str]) -> None:
-        """Starts a planning round. `promised`: uids of victims of plans that the budgets' statuses do not count yet."""
+        """Starts a planning round.
+
+        `promised`: uids of victims of plans that the budgets' statuses do not count yet.
+        """
         self._of.clear()
         self._promised = Counter(name for uid in promised if uid in self._book.pods for name in self.of(uid))
         self._spend()

@@ -1,9 +1,12 @@
-"""Migrates pods of equal priority so that a pending pod fits: asks placement for advice and turns it into a plan. Pure.
+"""Migrates pods of equal priority so that a pending pod fits.
+
+Asks placement for advice and turns it into a plan. Pure.
 
 When no pod can be preempted for a pending pod, running pods may occupy its capacity that could run elsewhere.
 Placement knows where: it has tried its advice against every filter. The preemptor executes it as a normal plan, as
 far as the operator lets migrations disturb running work (`defragmentation_gpu_seconds_per_hour`). It asks one
-question at a time, and at most one every `ASK_EVERY_S`."""
+question at a time, and at most one every `ASK_EVERY_S`.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ from services.preemptor.pending_pods import AGAIN_S
 from services.preemptor.plan_builder import build_plan_for, victim_of
 from services.preemptor.protection import Protection
 from shared.book.book import Book
-from shared.book.disruption_cost import disruptions_fit, price_of, why_not
+from shared.book.disruption_cost import disruptions_fit, price_of, why_not_disruptable
 from shared.book.gangs import Gangs
 from shared.book.states import PodState
 from shared.contracts.explain import Advice, Move
@@ -164,7 +167,9 @@ class Consolidation:
         return self._config.defragmentation_gpu_seconds_per_hour * 1000 - sum(gpu_ms for _, _, gpu_ms in self._spent)
 
     def _migrating_pod(self, move: Move, lowest: int, promised: Collection[str], now: float) -> PodState | None:
-        """Returns the pod to migrate; None if it has changed since placement saw it, or may not be evicted now.
+        """Returns the pod to migrate.
+
+        None if it has changed since placement saw it, or may not be evicted now.
 
         For gangs, placement has counted how many members may leave together.
         """
@@ -180,7 +185,8 @@ class Consolidation:
         spare = self._gangs.can_spare(state.uid, promised)
         return (
             None
-            if why_not(state, self._book, now, priority=lowest, spare=spare) or self._protection.is_exempt(state, now)
+            if why_not_disruptable(state, self._book, now, priority=lowest, spare=spare)
+            or self._protection.is_exempt(state, now)
             else state
         )
 

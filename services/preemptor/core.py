@@ -250,8 +250,10 @@ class Core:
         return [m.Propose(plan, PreemptionProposed(plan=plan, alternatives=planner.alternatives))]
 
     def _advised(self, event: m.Advised, now: float) -> list[m.Command]:
-        """Proposes the migrations that placement advises, if they are allowed now; otherwise placement is asked
-        again."""
+        """Proposes the migrations that placement advises, if they are allowed now.
+
+        Otherwise placement is asked again.
+        """
         option = self.consolidation.option_from(event.advice, self._planned(now), self._promised(), now)
         if (
             option is None
@@ -326,8 +328,10 @@ class Core:
         return [self._execute(found, now)] if found.victims_left else []
 
     def _execute(self, found: PlanExecution, now: float) -> m.Execute:
-        """Requests the evictions that are due. Repeating one is harmless, because its precondition names the pod's
-        uid."""
+        """Requests the evictions that are due.
+
+        Repeating one is harmless, because its precondition names the pod's uid.
+        """
         found.requested_at, turn = now, found.next_victims()
         for victim in turn:
             if victim.uid in self.book.pods:
@@ -346,7 +350,10 @@ class Core:
         )
 
     def _evicted(self, event: m.Evicted, now: float) -> list[m.Command]:
-        """Handles the outcome of evictions: the API server accepted all but those that `answers` names otherwise."""
+        """Handles the outcome of evictions.
+
+        The API server accepted all but those that `answers` names otherwise.
+        """
         found = self.executions.get(event.plan_id)
         if found is None:
             return []

@@ -1,4 +1,4 @@
-"""Answers `kerf preempt --dry-run`: what would be proposed for a pod if it were planned now. Changes nothing."""
+"""Answers `kerf preempt --dry-run`: what would be proposed for a pod now. Changes nothing."""
 
 from __future__ import annotations
 
@@ -32,8 +32,10 @@ class DryRun:
         plan: PlanOf,
         ineligible: Callable[[list[PodState]], tuple[str, ...]],
     ) -> None:
-        """`under_way`: plans in progress by id. `ineligible`: returns why no pod is preempted for these, with
-        counts."""
+        """`under_way`: plans in progress by id.
+
+        `ineligible`: returns why no pod is preempted for these, with counts.
+        """
         self._book, self._gangs, self._pending, self._under_way = book, gangs, pending, under_way
         self._planner, self._plan, self._ineligible = planner, plan, ineligible
 
@@ -79,7 +81,10 @@ class DryRun:
         return self._planned(members, planner)
 
     def _members(self, gang: GangState, *, gated: bool) -> list[PodState]:
-        """Returns the pending members of a gang; with `gated` also those that only their scheduling gates hold back."""
+        """Returns the pending members of a gang.
+
+        With `gated` also those that only their scheduling gates hold back.
+        """
         states = [self._book.pods[uid] for uid in (gang.known if gated else gang.waiting)]
         return (
             [_ungated(state) for state in states if not state.charged and _ungated(state).wants_place]

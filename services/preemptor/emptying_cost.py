@@ -84,7 +84,7 @@ def min_total(parts: Sequence[EmptyingCost], count: int) -> EmptyingCost | None:
 
 
 def _sum(columns: Sequence[Sequence[Any]], begin: int, end: int) -> EmptyingCost:
-    """Combines each figure by itself: the maximum of priority, `least_gpu_ms` and `last`, the sum of the others."""
+    """Combines each figure by itself: the maximum of priority, `least_gpu_ms` and `last`, else the sum."""
     priority, least, price, milli, pods, last, memory, compute = columns
     return EmptyingCost(
         priority[end - 1],

@@ -1,4 +1,4 @@
-"""The reason of an eviction as victims' Events show it: which pod preempts it, why, and when it is replaced."""
+"""The reason of an eviction, as Events show it: which pod preempts the victim, why, and its replacement."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ def eviction_reason(victim: Victim, plan: Plan, book: Book, preemption_policy: P
 
 
 def _replacement(victim: Victim, book: Book) -> str:
-    """Says whether the pod is replaced. When the replacement fits depends on other pods: `kerf when` estimates it."""
+    """Says whether the pod is replaced.
+
+    When the replacement fits depends on other pods: `kerf when` estimates it.
+    """
     if victim.to:
         return f"capacity is reserved for it on {victim.to}"
     state = book.pods.get(victim.uid)

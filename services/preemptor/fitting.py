@@ -1,4 +1,4 @@
-"""A fast pre-check whether a pod fits on a node: the Node object, and its GPUs without some pods. Pure."""
+"""A fast pre-check whether a pod fits on a node, by its Node object and its GPUs. Pure."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def _share(ask: GpuAsk, room: GpuRoom, node: str) -> GpuShare:
 
 
 def alike(members: Iterable[PodState]) -> list[list[PodState]]:
-    """Groups members with equal requests, in their order, so that hundreds of gang members are examined once."""
+    """Groups members with equal requests and keeps their order: hundreds of members are examined once."""
     kinds: list[list[PodState]] = []
     for state in members:
         known = next((kind for kind in kinds if kind[0].request == state.request), None)
@@ -95,7 +95,7 @@ def take(room: GpuRoom, share: GpuShare) -> None:
 
 
 def admits(state: PodState, node: NodeState) -> bool:
-    """Whether the Node object admits the pod, regardless of the pods on it: taints, node selector, node affinity."""
+    """Whether the Node object admits the pod: taints, node selector, node affinity; not other pods."""
     if node.object is None or node.agent_trouble:
         return False
     spec, pod = node.object.spec, state.pod.spec

@@ -10,7 +10,7 @@ from services.preemptor.fitting import admits, alike
 from services.preemptor.protection import Protection
 from shared.book.accepts import accepted
 from shared.book.book import Book
-from shared.book.disruption_cost import why_not
+from shared.book.disruption_cost import why_not_disruptable
 from shared.book.gangs import Gangs
 from shared.book.states import NodeState, PodState
 from shared.queues.preemption_policy import PreemptionPolicy
@@ -51,7 +51,7 @@ class IneligiblePods:
         denied = self._preemption_policy.denial_reason(beneficiary, state) if state.ours else ""
         if denied:
             return denied
-        why = why_not(state, self._book, now, leaves=True)
+        why = why_not_disruptable(state, self._book, now, leaves=True)
         if why:
             return why
         if self._protection.is_protected(state, now):

@@ -23,7 +23,7 @@ class _Seen(msgspec.Struct):
 
 
 class MemoryUse:
-    """The maximum by pod over one or two windows of `SEEN_FOR_S`, so that released memory is noticed after a while."""
+    """The maximum by pod over one or two windows of `SEEN_FOR_S`: released memory is noticed after a while."""
 
     def __init__(self) -> None:
         self._of: dict[str, _Seen] = {}

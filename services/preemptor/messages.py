@@ -142,7 +142,10 @@ class AskAdvice(Command, frozen=True):
 
 
 def to_input(event: Event) -> Input | None:
-    """Returns the input that one of placement's public events is to the preemptor; None for irrelevant ones."""
+    """Returns the input that one of placement's public events is to the preemptor.
+
+    None for irrelevant ones.
+    """
     match event:
         case PlacementRejected():
             return Rejected(event.uid)

@@ -1,4 +1,4 @@
-"""Tracks pods that do not fit: how long each waits, where it was refused, what capacity it expects, which is next."""
+"""Tracks pods that do not fit: waiting times, refused nodes, expected capacity, and the order of planning."""
 
 from __future__ import annotations
 
@@ -42,8 +42,10 @@ class PendingPods(dict[str, PendingPod]):
         self._book, self._gangs, self._patience_s = book, gangs, patience_s
 
     def rejected(self, uid: str, now: float) -> None:
-        """Records that a pod does not fit. For a gang it holds for all members, which are placed together or not at
-        all."""
+        """Records that a pod does not fit.
+
+        For a gang it holds for all members, which are placed together or not at all.
+        """
         gang = None if uid in self else self._gangs.of(uid)
         for member in (uid, *(() if gang is None else gang.waiting)):
             self.setdefault(member, PendingPod(now, now + self._patience_s))
@@ -58,15 +60,20 @@ class PendingPods(dict[str, PendingPod]):
                 self.rejected(state.uid, now)
 
     def tick(self, now: float) -> None:
-        """Forgets pods that are not pending any more. A rejection may arrive before the feed has shown the pod."""
+        """Forgets pods that are not pending any more.
+
+        A rejection may arrive before the feed has shown the pod.
+        """
         for uid, waits in list(self.items()):
             state = self._book.pods.get(uid)
             if not (now - waits.since < KNOWN_WITHIN_S if state is None else state.wants_place):
                 del self[uid]
 
     def due(self, planned: Collection[str], now: float) -> list[list[PodState]]:
-        """Returns what to plan for, highest priority first: single pods, and of each gang as many as it needs at
-        once."""
+        """Returns what to plan for, the highest priority first.
+
+        A group is a single pod, or as many members of a gang as it needs at once.
+        """
         groups: dict[str, list[PodState]] = {}
         for uid, waits in self.items():
             state = self._book.pods.get(uid)

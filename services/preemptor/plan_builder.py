@@ -54,7 +54,10 @@ def build_plan_for(
 
 
 def deadline_of(victims: Iterable[Victim], deadline_s: int) -> int:
-    """Returns the deadline with the longest grace period added: cancelling earlier would waste the evictions."""
+    """Returns the deadline with the longest grace period added.
+
+    Cancelling earlier would waste the evictions.
+    """
     return deadline_s + max((victim.grace_s for victim in victims), default=0)
 
 

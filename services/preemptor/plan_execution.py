@@ -30,7 +30,10 @@ class PlanExecution(msgspec.Struct):
     """Victims under a budget, in the order of their eviction."""
 
     def begin(self, book: Book) -> None:
-        """Starts the evictions: the plan is reserved. Placement itself orders the suspensions, which nodes confirm."""
+        """Starts the evictions: the plan is reserved.
+
+        Placement itself orders the suspensions, which nodes confirm.
+        """
         self.executing = True
         ends = [victim.uid for victim in self.plan.victims if victim.action in ENDS]
         self.victims_left, self.budgeted = frozenset(ends), _under_budgets(ends, book)

@@ -148,7 +148,10 @@ class Planner:
         return sorted(found, key=lambda item: item[:2])
 
     def _solve_area(self, bounds: Bounds, members: Sequence[PodState], best: _Solution | None) -> _Solution | None:
-        """Returns the options in one area if they cost less than the best so far; stops as soon as they do not."""
+        """Returns the options in one area if they cost less than the best so far.
+
+        Stops as soon as they do not.
+        """
         self._gone, self._taken, self._used, self._bounds = {}, {}, {}, bounds
         options: dict[str, Option] = {}
         for state in sorted(members, key=lambda s: s.request.hardest.hardness if s.request else (), reverse=True):
@@ -204,8 +207,10 @@ class Planner:
         return found
 
     def migration_targets(self, options: Sequence[Option]) -> dict[str, str]:
-        """Returns target nodes for victims that are evicted (`actions.move`), by uid; these options need none of
-        them."""
+        """Returns target nodes for victims that are evicted (`actions.move`), by uid.
+
+        The options themselves use none of these nodes.
+        """
         taken = {option.node for option in options}
         free = [
             node
@@ -285,7 +290,10 @@ class Planner:
         return None
 
     def _eviction_option(self, attempt: Attempt, candidates: list[Candidate]) -> Option | None:
-        """Returns the cheaper of: the cheapest victims one by one until the pod fits, or a single sufficient victim."""
+        """Returns the cheapest option by eviction; None if there is none.
+
+        Either the cheapest candidates one by one until the pod fits, or a single sufficient one.
+        """
         victims = evict.cheapest(candidates, attempt)
         if victims is None:
             return None
@@ -310,7 +318,10 @@ class Planner:
         return Option(attempt.node.name, tuple(victims), attempt.fits(victims) or ())
 
     def _restorable(self, victims: Sequence[Candidate]) -> list[set[str]]:
-        """Returns sets of victims that may be unnecessary: single pods and whole gangs; the most expensive first."""
+        """Returns sets of victims that may be unnecessary: single pods and whole gangs.
+
+        The most expensive first.
+        """
         alone = [(victim.cost, {victim.uid}) for victim in victims]
         gangs: dict[str, list[Candidate]] = {}
         for victim in victims:
@@ -319,7 +330,10 @@ class Planner:
         return [back for _, back in sorted([*whole, *alone], key=lambda item: item[0], reverse=True)]
 
     def place(self, state: PodState, node: NodeState, gone: Sequence[Candidate]) -> tuple[GpuShare, ...] | None:
-        """Returns the GPU shares that a pod gets on a node if these candidates are gone; None if it does not fit."""
+        """Returns the GPU shares that a pod gets on a node if these candidates are gone.
+
+        None if it does not fit.
+        """
         gone = [candidate for candidate in gone if candidate.node == node.name]
         ends = [candidate for candidate in gone if candidate.action == "evict"]
         others = self._used.get(node.name, [])

@@ -156,5 +156,8 @@ def _newest(record: Spared) -> float:
 
 
 def owner_of(state: PodState) -> str:
-    """Returns the uid of what replaces a pod: its controller's. A pod without a controller is its own owner."""
+    """Returns the uid of what replaces a pod: its controller's.
+
+    A pod without a controller is its own owner.
+    """
     return state.controller_uid or state.uid

@@ -1,4 +1,4 @@
-"""Connects the preemptor's core to the bus: feed, placement, and the watcher, which evicts. Decides nothing."""
+"""Connects the preemptor's core to the bus: feed, placement and watcher. Decides nothing."""
 
 from __future__ import annotations
 
@@ -88,8 +88,10 @@ class Preemptor(Service):
 
 
 class _Work:
-    """Runs a core from an empty book to the end of one connection. Its state is discarded; placement's reservations
-    last."""
+    """Runs a core from an empty book to the end of one connection.
+
+    Its state is discarded; placement's reservations last.
+    """
 
     def __init__(self, ctx: Context, counters: tuple[Any, Any, Any], leads: Callable[[], bool]) -> None:
         """`counters`: the metrics of plans, evictions and advice."""

@@ -13,7 +13,7 @@ from services.preemptor.candidate import Candidate, Last
 from services.preemptor.emptying_cost import EmptyingCost, costs_by_gpu, min_emptying_costs
 from shared.book.book import Book
 from shared.book.demand import Demand
-from shared.book.disruption_cost import budgets_of, price_of, why_not
+from shared.book.disruption_cost import budgets_of, price_of, why_not_disruptable
 from shared.book.gangs import Gangs
 from shared.book.states import GrantState, NodeState, PodState
 from shared.model.grant import GpuShare
@@ -71,7 +71,9 @@ class _NodeCandidates(msgspec.Struct):
 
 
 class Candidates:
-    """The candidates of each node, the cheapest first. Pods without GPUs are none: no pod is preempted for CPU.
+    """The candidates of each node, the cheapest first.
+
+    Pods without GPUs are none: no pod is preempted for CPU.
 
     They are built again when the node's pods change, and after a while, because prices grow with time.
     """
@@ -88,8 +90,10 @@ class Candidates:
         uses_mib: Uses,
         leaving_s: float,
     ) -> None:
-        """`non_disruptive`: the enabled actions that pods survive. `leaving_s`: how long to wait for an orphaned
-        slice."""
+        """`non_disruptive`: the enabled actions that pods survive.
+
+        `leaving_s`: how long to wait for an orphaned slice.
+        """
         self._book, self._gangs, self._preemption_policy, self._is_exempt, self._now = (
             book,
             gangs,
@@ -248,7 +252,7 @@ class Candidates:
         made = (
             self._candidate(s, node.name)
             for s in node.pods.values()
-            if s.grant_id and not why_not(s, self._book, self._now, stays=True)
+            if s.grant_id and not why_not_disruptable(s, self._book, self._now, stays=True)
         )
         candidates = tuple(sorted((c for c in made if c.is_evictable or c.suspends), key=lambda c: c.cost))
         known = self._of[node.name] = _NodeCandidates(
@@ -277,7 +281,9 @@ class Candidates:
         return (*(self._candidate(state, node.name) for state in ending), *(_slice(held, node.name) for held in left))
 
     def unit(self, candidate: Candidate, gone: Collection[str], beneficiary: PodState) -> list[Candidate] | None:
-        """Returns what ends if this candidate is evicted, besides `gone`: itself, or all that is left of its gang.
+        """Returns what ends if this candidate is evicted, besides `gone`.
+
+        Itself, or all that is left of its gang.
 
         None if one of them may not be evicted.
         """
@@ -320,8 +326,10 @@ class Candidates:
         )
 
     def note_suspension_failed(self, uids: Iterable[str], until: float) -> None:
-        """Records that a plan that would have suspended these pods was cancelled; they are not suspended before
-        `until`."""
+        """Records that a plan that would have suspended these pods was cancelled.
+
+        They are not suspended before `until`.
+        """
         for uid in uids:
             self._suspension_failed[uid] = until
             state = self._book.pods.get(uid)
@@ -333,7 +341,9 @@ class Candidates:
         self._budgets.promise(victims)
 
     def _cannot_end(self, state: PodState, *, budgets: bool = True) -> bool:
-        return bool(why_not(state, self._book, self._now, leaves=True, budgets=budgets)) or self._is_exempt(state)
+        return bool(why_not_disruptable(state, self._book, self._now, leaves=True, budgets=budgets)) or self._is_exempt(
+            state
+        )
 
     def _candidate(self, state: PodState, node: str) -> Candidate:
         shares = _shares(self._book.grants[state.grant_id], node)

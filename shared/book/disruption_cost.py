@@ -30,7 +30,7 @@ class DisruptionCost(msgspec.Struct, frozen=True):
 
 
 def gpu_milli(state: PodState, book: Book) -> int:
-    """Returns the GPU milli of a pod's grant, suspended or not: per GPU the larger of memory part and compute part."""
+    """Returns the GPU milli of a pod's grant, suspended or not: per GPU the larger of memory and compute part."""
     held = book.grants.get(state.grant_id)
     taken = 0
     for container in () if held is None else held.given.containers.values():
@@ -42,7 +42,7 @@ def gpu_milli(state: PodState, book: Book) -> int:
 
 
 def price_of(state: PodState, book: Book, now: float) -> DisruptionCost:
-    """Returns what a disruption of a pod costs: its GPUs times the run time so far, or times its `restart-cost`."""
+    """Returns the cost of a disruption: the pod's GPUs times its run time, or times its `restart-cost`."""
     started = started_at(state.pod)
     lost_s = state.life.restart_cost_s
     if lost_s is None:
@@ -51,7 +51,7 @@ def price_of(state: PodState, book: Book, now: float) -> DisruptionCost:
     return DisruptionCost(milli * lost_s, milli, state.uid, state.charged, round(created_at(state.pod) or 0))
 
 
-def why_not(
+def why_not_disruptable(
     state: PodState,
     book: Book,
     now: float,
@@ -106,7 +106,7 @@ def _holds_data(volume: Volume) -> bool:
 
 
 def budgets_of(state: PodState, book: Book) -> dict[str, int]:
-    """Returns the PodDisruptionBudgets of a pod by name, with the number of disruptions that each allows now."""
+    """Returns the names of a pod's PodDisruptionBudgets, with the disruptions that each allows now."""
     namespace, labels = state.pod.metadata.namespace, state.pod.metadata.labels
     return {
         f"{namespace}/{budget.metadata.name}": budget.status.disruptions_allowed

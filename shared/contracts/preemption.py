@@ -83,8 +83,10 @@ class Plan(Message, frozen=True):
 
 
 class Alternative(Message, frozen=True):
-    """An option that was not chosen: its action is more severe, its victims are of higher priority, or it costs
-    more."""
+    """An option that was not chosen.
+
+    Its action is more severe, its victims are of higher priority, or it costs more.
+    """
 
     nodes: tuple[str, ...]
     """The nodes of the beneficiaries."""
@@ -101,8 +103,10 @@ class Reserve(Message, frozen=True):
 
 
 class Reserved(Message, frozen=True):
-    """`ok`: the reservation is in the log, and the plan may be executed. Otherwise nothing is reserved; see
-    `reason`."""
+    """`ok`: the reservation is in the log, and the plan may be executed.
+
+    Otherwise nothing is reserved; see `reason`.
+    """
 
     plan_id: str
     ok: bool

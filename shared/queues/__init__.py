@@ -1,1 +1,4 @@
-"""Queues: limits, use, fair shares and preemption between them. Pure; used by placement and the preemptor."""
+"""Queues: limits, use, fair shares and preemption between them.
+
+Pure; used by placement and the preemptor.
+"""

@@ -1,7 +1,8 @@
-"""Amounts in the three units that queues count: thousandths of a GPU, thousandths of a core, bytes of memory.
+"""Amounts that queues count: thousandths of a GPU, thousandths of a core, bytes of memory.
 
 A share of a GPU counts by the larger of its memory part and its compute part (dominant share), so whole GPUs, slices
-and MIG instances add up. Parts are rounded up."""
+and MIG instances add up. Parts are rounded up.
+"""
 
 from __future__ import annotations
 
@@ -59,7 +60,7 @@ def whole_gpus_of(grant: Grant) -> int:
 
 
 def ask_of(state: PodState, largest_mib: int) -> Amount:
-    """Returns what a pending pod takes at least: its part of GPUs as large as the largest one in the cluster.
+    """Returns what a pending pod takes at least: a part of GPUs as large as the largest in the cluster.
 
     Several containers may share one GPU, so their memory parts and their compute parts are summed separately.
     """

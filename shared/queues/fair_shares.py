@@ -1,9 +1,12 @@
-"""Computes each queue's fair share of the GPUs: its guarantee, then its part of the rest by weight, up to its demand.
+"""Computes each queue's fair share of the GPUs: its guarantee, then a part of the rest by weight.
+
+A fair share never exceeds the queue's demand.
 
 The order is that of the tree's keys: guarantees of all, then surplus by priority and weight. A queue of weight 0 may
 use what no other queue wants, but it is not part of its fair share. Parents divide their fair share among their
 children in the same way. What weights divide into parts of a GPU is rounded to whole GPUs, the largest parts first:
-otherwise no queue's fair share would cover a pod of one GPU."""
+otherwise no queue's fair share would cover a pod of one GPU.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,10 @@ _ROUNDING = 1e-6
 
 
 def fair_shares(tree: Tree, waiting: Mapping[str, int]) -> dict[str, float]:
-    """Returns GPU milli by queue. `waiting`: by queue, the GPU milli requested in addition to what is used."""
+    """Returns GPU milli by queue.
+
+    `waiting`: by queue, the GPU milli requested in addition to what is used.
+    """
     wants: dict[str, float] = {}
     _want(tree.root, waiting, wants)
     found: dict[str, float] = {}

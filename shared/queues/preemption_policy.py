@@ -1,4 +1,6 @@
-"""Decides which pods may preempt which. The preemptor chooses victims by it, and placement checks every plan with it.
+"""Decides which pods may preempt which.
+
+The preemptor chooses victims by it, and placement checks every plan with it.
 
 - Within a queue, and without queues: only a pod of higher priority preempts.
 - Between queues priority does not count. A queue within its guarantee reclaims from one that is above its own.

@@ -1,4 +1,7 @@
-"""The queues of a book: their tree and their use. Without a policy there is neither, and all pods are in one queue."""
+"""The queues of a book: their tree and their use.
+
+Without a policy there is neither, and all pods are in one queue.
+"""
 
 from __future__ import annotations
 
@@ -64,7 +67,9 @@ class Queues:
         self.usage.learn()
 
     def hit(self, state: PodState, extra: Amount, asked: Amount | None = None) -> Hit | None:
-        """Returns the first bound of a pod's queue or its ancestors that `extra` would exceed; None if there is none.
+        """Returns the first bound of a pod's queue or its ancestors that `extra` would exceed.
+
+        None if there is none.
 
         `asked`: what the pod requests, if `extra` is on the book already.
         """

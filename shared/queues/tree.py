@@ -36,7 +36,10 @@ class Offer(NamedTuple):
 
 
 class Branch:
-    """A node of the tree. `used` is what its subtree has, `non_borrowing` the part that non-borrowing pods have."""
+    """A node of the tree.
+
+    `used` is what its subtree has, `non_borrowing` the part that non-borrowing pods have.
+    """
 
     def __init__(self, name: str, rule: QueueDefaults, parent: Branch | None) -> None:
         self.name, self.parent = name, parent
@@ -122,7 +125,10 @@ class Tree:
     # --- queues -----------------------------------------------------------------------------------------------
 
     def find(self, named: str, namespace: str) -> Branch:
-        """Returns the queue of a pod with this label (empty: none) in this namespace; `unassigned` if it has none."""
+        """Returns the queue of a pod with this label (empty: none) in this namespace.
+
+        `unassigned` if it has none.
+        """
         queue = self.queues.get(named or namespace)
         if queue is None:
             return self.unassigned if named else self._of_namespace(namespace)

@@ -170,7 +170,7 @@ class FaultHarness(PreemptionHarness):
                 self.suspension.pop(grant_id, None)
             else:
                 self.suspension[grant_id] = suspension
-        self.nobody_is_booked_twice()
+        self.assert_no_double_booking()
         live = []
         for grant_id, grant in self.grants.items():
             for name, part in grant.containers.items():

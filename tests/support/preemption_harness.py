@@ -159,7 +159,7 @@ class PreemptionHarness(SlicedNodes):
         if round(self.now / seconds) % round(SAMPLED_S / seconds) == 0:
             for said in self.uses():
                 self.ask(said)
-        self.columns_hold()
+        self.assert_memory_breakdown()
         self._say_budgets()
         self.send(m.BeatSeen(self._nodes))
         self.send(m.Tick())
@@ -323,7 +323,7 @@ class PreemptionHarness(SlicedNodes):
         assert grant is not None
         self.grants[grant.grant_id] = grant
         self.bound_at[pod.metadata.name].append(self.now)
-        self.nobody_is_booked_twice()
+        self.assert_no_double_booking()
         seen = build.bound(pod, node, grant)
         start = datetime.fromtimestamp(self.wall, UTC).isoformat()
         self.appears(msgspec.structs.replace(seen, status=PodStatus(phase="Running", start_time=start)))

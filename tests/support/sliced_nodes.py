@@ -84,12 +84,12 @@ class SlicedNodes(Leader):
             self.suspension.pop(grant_id, None)
         else:
             self.suspension[grant_id] = order.suspension
-        self.nobody_is_booked_twice()
+        self.assert_no_double_booking()
         return m.GrantAcknowledged(
             self.live[order.uid].spec.node_name if order.uid in self.live else "", grant_id, suspension=order.suspension
         )
 
-    def nobody_is_booked_twice(self) -> None:
+    def assert_no_double_booking(self) -> None:
         taken: dict[str, list[int]] = defaultdict(lambda: [0, 0])
         for grant_id, given in self.grants.items():
             grant = left_of(given, self.suspension[grant_id]) if grant_id in self.suspension else given
@@ -98,8 +98,8 @@ class SlicedNodes(Leader):
                 taken[share.uuid][1] += share.compute_milli
         assert all(mib <= GPU_MIB and milli <= GPU_MILLI for mib, milli in taken.values())
 
-    def columns_hold(self) -> None:
-        """Asserts that slices never have more than their GPU, and with what they have given up exactly their grants."""
+    def assert_memory_breakdown(self) -> None:
+        """Asserts that slices fit on their GPU, and that with what they have given up they have their grants."""
         for node in self.core.book.nodes.values():
             given = sum_shares(held.given for held in node.grants.values() if held.phase != "reserved")
             # If the pod was gone before this leader began, it is unknown what its slice has given up: the slice counts

@@ -25,7 +25,10 @@ class Terminations:
         return not pod.spec.node_name or not self.after_s.get(pod.metadata.name)
 
     def begin(self, pod: Pod, now: float, wall: float) -> Pod:
-        """Returns the pod as the API server shows it from now on. `now`: simulated; `wall`: seconds since 1970."""
+        """Returns the pod as the API server shows it from now on.
+
+        `now`: simulated; `wall`: seconds since 1970.
+        """
         if is_terminating(pod):
             return pod
         grace_s = pod.spec.termination_grace_period_seconds or 0

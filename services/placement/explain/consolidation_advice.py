@@ -25,8 +25,8 @@ from services.placement.explain.trial import Trial
 from services.placement.policies.base import largest_ask
 from shared.book.arrays import Bools
 from shared.book.book import Book
+from shared.book.disruption_cost import DisruptionCost, disruptions_fit, price_of, why_not_disruptable
 from shared.book.levels import value_on
-from shared.book.disruption_cost import DisruptionCost, disruptions_fit, price_of, why_not
 from shared.book.states import NodeState, PodState
 from shared.contracts.explain import Advice, AdvisedPlace
 
@@ -54,7 +54,7 @@ class Goal(msgspec.Struct, frozen=True):
     can_spare: Callable[[str, Collection[str]], bool] | None = None
     """Whether a gang can do without a member when these pods go too (`Gangs.can_spare`); None: no gang member moves."""
     spared: Callable[[PodState], str] | None = None
-    """Why a pod is left alone, beside what always keeps one (`why_not`); empty where it may move."""
+    """Why a pod is left alone, beside what always keeps one (`why_not_disruptable`); empty where it may move."""
     gpus: int = 0
     groups: int = 1
 
@@ -213,7 +213,7 @@ class _Plan:
             reason = (
                 "moved already"
                 if other.uid in moved
-                else why_not(other, book, self.now, priority=state.pod.spec.priority, spare=spare)
+                else why_not_disruptable(other, book, self.now, priority=state.pod.spec.priority, spare=spare)
             )
             if not reason and self.goal.spared is not None:
                 reason = self.goal.spared(other)

@@ -13,7 +13,7 @@ from services.placement.explain.steps import Steps
 from services.placement.explain.trial import Trial
 from services.placement.policies.base import largest_ask
 from shared.book.book import Book
-from shared.book.disruption_cost import DisruptionCost, price_of, why_not
+from shared.book.disruption_cost import DisruptionCost, price_of, why_not_disruptable
 from shared.book.states import NodeState, PodState
 from shared.contracts.explain import Counterfactual
 
@@ -47,7 +47,7 @@ def move_of_another(state: PodState, verdicts: Verdicts, engine: Engine, now: fl
                 ]
             candidates += [(price_of(other, book, now), other) for other in others]
     candidates.sort(key=lambda c: c[0].order)
-    may_move = (one for one, other in candidates if not why_not(other, book, now, priority=priority))
+    may_move = (one for one, other in candidates if not why_not_disruptable(other, book, now, priority=priority))
     for one in islice(may_move, _TRIES):
         yield
         target = _try(state, one, engine)

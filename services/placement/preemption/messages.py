@@ -31,8 +31,7 @@ def preemption_started(plan: Plan, book: Book) -> list[m.Command]:
 
 
 def preemption_cancelled(plan: Plan, reason: str, book: Book) -> list[m.Command]:
-    """Returns the Events about a cancelled plan: on the first pending beneficiary, and on victims that are
-    terminating."""
+    """Returns the Events about a cancelled plan on a pending beneficiary and on terminating victims."""
     gains = [
         state
         for b in plan.beneficiaries

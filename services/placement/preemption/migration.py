@@ -1,11 +1,14 @@
-"""Reserves places for the replacements of migrated pods: a migrated pod loses its run, but not its turn.
+"""Reserves places for the replacements of migrated pods.
+
+A migrated pod loses its run, but not its turn.
 
 The controller of a migrated pod creates a replacement. Its place is reserved for the next pod of that controller with
 an equal request, until that pod appears or the plan's deadline is over. A leader that dies loses the reservation;
 then the replacement is placed like any other pod.
 
 The replacement may appear before its place is free, if another pod that migrates by the same plan still has it. Then
-it is pending, and gets the place before any other pod is tried."""
+it is pending, and gets the place before any other pod is tried.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +40,10 @@ class Migrations:
         """The position of the book when early replacements were last tried."""
 
     def keep(self, victim: Victim, place: HeldPlace, plan_id: str, until: float) -> None:
-        """Reserves a place for a victim's replacement; does nothing if the controller is unknown, as there is none."""
+        """Reserves a place for a victim's replacement.
+
+        Does nothing if the controller is unknown, as there is none.
+        """
         state = self._book.pods.get(victim.uid)
         if state is None or not state.controller_uid:
             return

@@ -1,4 +1,7 @@
-"""Handles reservations within a leader session: request, log, execution, cancellation. `reservations` books them."""
+"""Handles reservations within a leader session: request, log, execution, cancellation.
+
+`reservations` books them.
+"""
 
 from __future__ import annotations
 
@@ -128,8 +131,10 @@ class Preemption:
         return [m.AnswerPlan(_yes(found))]
 
     def shadows(self, uid: str) -> list[PodState]:
-        """Returns the placeholder pods of the reservation for a pod and its fellow beneficiaries; empty if there is
-        none."""
+        """Returns the placeholder pods of the reservation for a pod and its fellow beneficiaries.
+
+        Empty if there is none.
+        """
         return next(
             (
                 list(found.shadows)

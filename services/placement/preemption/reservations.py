@@ -114,7 +114,9 @@ class Reservations(dict[str, Reservation]):
         return kept.record(term)
 
     def readopt(self, record: ReservationRecord, now: float) -> Reservation | None:
-        """Books a reservation of an earlier term again; returns None if its beneficiaries are not pending any more.
+        """Books a reservation of an earlier term again.
+
+        Returns None if its beneficiaries are not pending any more.
 
         Its deadline starts again, because no clock outlives a leader.
         """
@@ -146,8 +148,7 @@ class Reservations(dict[str, Reservation]):
         return found
 
     def ready(self) -> list[Reservation]:
-        """Returns the reservations whose victims have returned everything, on nodes that have synced with this
-        leader."""
+        """Returns the reservations whose victims have returned everything, on nodes that have synced."""
         return [
             r
             for r in self.values()
@@ -157,7 +158,7 @@ class Reservations(dict[str, Reservation]):
         ]
 
     def obsolete(self, now: float) -> list[tuple[Reservation, str]]:
-        """Returns the reservations that are not needed any more or have exceeded their deadline, with the reason."""
+        """Returns the reservations that are obsolete or have exceeded their deadline, with the reason."""
         found = []
         for reservation in self.values():
             lost = [b for b in reservation.plan.beneficiaries if not self._waits(b.uid)]
@@ -178,7 +179,10 @@ class Reservations(dict[str, Reservation]):
                     reservation.ending[uid] = now + grace_s(state.pod) + STUCK_S
 
     def _all_end(self, reservation: Reservation, now: float) -> bool:
-        """Whether all remaining victims are within their grace period: cancelling now would waste their evictions."""
+        """Whether all remaining victims are within their grace period.
+
+        Cancelling now would waste their evictions.
+        """
         plan = reservation.plan
         left = [victim.uid for victim in plan.victims if not self._suspender.is_done(victim, plan.plan_id)]
         return bool(left) and all(now < reservation.ending.get(uid, now) for uid in left)
@@ -288,7 +292,10 @@ class Reservations(dict[str, Reservation]):
 
 
 def _without_place(plan: Plan, places: dict[str, HeldPlace]) -> Plan:
-    """Turns moves of victims that do not fit elsewhere into evictions: pods of higher priority do not wait for them."""
+    """Turns moves of victims that do not fit elsewhere into evictions.
+
+    Pods of higher priority do not wait for them.
+    """
     victims = tuple(
         v if not v.to or v.uid in places else msgspec.structs.replace(v, action="evict", to="") for v in plan.victims
     )

@@ -86,7 +86,10 @@ class Suspender:
         return state.uid in self._resuming
 
     def is_done(self, victim: Victim, plan_id: str) -> bool:
-        """Whether the node has confirmed the suspension; a pod whose grant is released has given up everything."""
+        """Whether the node has confirmed the suspension.
+
+        A pod whose grant is released has given up everything.
+        """
         held = self._book.grants.get(victim.grant_id)
         return held is None or (is_suspension(victim) and held.suspension == suspension_by(victim, plan_id))
 

@@ -1,4 +1,7 @@
-"""Evict: the pod ends and frees all that it has. Members of its gang that cannot run without it end too."""
+"""Evict: the pod ends and frees all that it has.
+
+Members of its gang that cannot run without it end too.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Move: a victim that fits on another node is evicted, and capacity there is reserved for its replacement."""
+"""Move: evicts a victim that fits on another node, and reserves capacity there for its replacement."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ def find_targets(
     nodes: Iterable[NodeState],
     take: Callable[[PodState, NodeState], bool],
 ) -> dict[str, str]:
-    """Returns the target node of each victim that can move, by uid; the victims that lose the most choose first.
+    """Returns the target node of each victim that can move, by uid.
+
+    The victims that lose the most choose first.
 
     `nodes`: nodes that may have capacity which no plan counts on. `take`: whether a pod fits on a node; if so, the
     capacity is taken. Gang members do not move, because a gang is placed as a whole. Pods without a controller do not

@@ -1,4 +1,4 @@
-"""Shrink: the pod keeps the GPU memory that it has allocated plus a spare part, and runs at full speed.
+"""Shrink: the pod keeps its allocated GPU memory plus a spare part, and runs at full speed.
 
 It cannot allocate more until there is capacity again. Only pods that have used less for a while are shrunk, and only if
 the setting `shrinks` allows it: a program that allocates more than it was left fails as on a full GPU, and may exit.

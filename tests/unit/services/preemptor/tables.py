@@ -1,4 +1,6 @@
-"""Clusters before and after preemption: which pods run where, which are pending, and what happens to them.
+"""Clusters before and after preemption.
+
+Which pods run where, which are pending, and what happens to them.
 
 Each row runs through placement and the preemptor, wired as on the bus (`tests.support.preemption_harness`).
 

@@ -94,7 +94,10 @@ def test_a_gang_stays_in_the_rack_where_it_has_begun() -> None:
 def test_a_rack_is_abandoned_as_soon_as_it_costs_more_than_the_best_one(
     monkeypatch: pytest.MonkeyPatch, slice_mib: int, tried_there: int
 ) -> None:
-    """The cost of whole GPUs is known in advance; the cost of slices only at the member whose victim causes it."""
+    """The cost of whole GPUs is known in advance.
+
+    The cost of slices only at the member whose victim causes it.
+    """
     tried: list[str] = []
     place = planner.Planner.place
 

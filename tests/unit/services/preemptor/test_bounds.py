@@ -87,7 +87,7 @@ def test_no_option_costs_less_than_its_bound(seed: int) -> None:
 
 
 def test_of_many_equally_full_nodes_one_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Priority, price or names of the pods decide in advance which node is the cheapest, also for several GPUs."""
+    """Priority, price or names of the pods decide in advance which node is the cheapest."""
     tried: set[str] = set()
     place = planner.Planner.place
 

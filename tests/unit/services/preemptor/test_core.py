@@ -1,4 +1,7 @@
-"""The life of a plan: proposed, reserved, executed or cancelled; and what requires placement's reservation."""
+"""The life of a plan: proposed, reserved, executed or cancelled.
+
+And what requires placement's reservation.
+"""
 
 from __future__ import annotations
 
@@ -354,7 +357,10 @@ def made_on(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def test_a_tick_builds_candidates_of_limited_nodes_and_planning_waits_for_all(
     monkeypatch: pytest.MonkeyPatch, proposes: bool
 ) -> None:
-    """This also holds for a standby instance and without pending pods: the first plan finds the candidates."""
+    """This also holds for a standby instance and without pending pods.
+
+    The first plan finds the candidates.
+    """
     monkeypatch.setattr(victims, "MAX_NODES_BUILT", 2)
     made = made_on(monkeypatch)
     cluster = Cluster(*"abcde", gpus=1)
@@ -503,7 +509,10 @@ def test_a_replacement_is_protected_though_the_eviction_answer_is_lost(heard: st
 
 
 def test_free_capacity_that_placement_does_not_use_counts_only_for_a_while() -> None:
-    """The planner does not know a pod's affinity to other pods, or volumes: placement may refuse an empty node."""
+    """The planner does not know a pod's affinity to other pods, or volumes.
+
+    Placement may refuse an empty node.
+    """
     cluster = Cluster("a", "b", gpus=1)
     cluster.run("low", "b", 0)
     cluster.wait("high")

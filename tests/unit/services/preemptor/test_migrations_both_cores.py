@@ -114,7 +114,10 @@ def test_migrated_pods_and_their_beneficiaries_are_placed(
 def test_migrations_respect_queues_and_budgets(
     nodes: list[int], small: list[Arrival], large: list[Arrival], queues: list[str], labels: list[str]
 ) -> None:
-    """A budget that changes during a plan may cancel it; pods that were migrated by then have their places."""
+    """A budget that changes during a plan may cancel it.
+
+    Pods that were migrated by then have their places.
+    """
     world = PreemptionHarness(
         {f"n{i}": gpus for i, gpus in enumerate(nodes)},
         least={"a": 1, "b": 1},
@@ -138,7 +141,9 @@ def test_migrations_respect_queues_and_budgets(
 @pytest.mark.parametrize("patience", [0.0, 1.0])
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_a_fragmented_cluster_is_consolidated(seed: int, patience: float) -> None:
-    """Small pods fill all nodes, and half of them end. Then large pods and a gang fit only after migrations.
+    """Small pods fill all nodes, and half of them end.
+
+    Then large pods and a gang fit only after migrations.
 
     No pod is migrated in vain, or twice where once is enough.
     """

@@ -95,7 +95,10 @@ class Cluster:
         return _asked(self.say(m.Answered(answer)))
 
     def evicted(self, plan: Plan, *names: str, **not_done: Outcome) -> list[str]:
-        """Sends the outcome of evictions, by default accepted for all; returns the names that are evicted then."""
+        """Sends the outcome of evictions, by default accepted for all.
+
+        Returns the names that are evicted then.
+        """
         asked = {victim.name: victim.uid for victim in plan.victims if victim.name in names or not names}
         answers = tuple(Answer(uid=asked[name], outcome=outcome) for name, outcome in not_done.items())
         return _asked(self.say(m.Evicted(plan.plan_id, tuple(asked.values()), answers)))

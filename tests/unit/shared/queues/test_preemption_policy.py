@@ -1,4 +1,7 @@
-"""Which pods may preempt which, between queues and in gangs. The planner's tests cover priority within a queue."""
+"""Which pods may preempt which, between queues and in gangs.
+
+The planner's tests cover priority within a queue.
+"""
 
 from __future__ import annotations
 
@@ -163,8 +166,10 @@ def test_a_label_change_on_a_running_pod_does_not_change_its_queue() -> None:
 
 
 def test_the_queue_rank_orders_by_guarantee_and_fair_share() -> None:
-    """First a queue within its guarantee, then one within its fair share, then the others; without queues all are
-    equal."""
+    """First a queue within its guarantee, then one within its fair share, then the others.
+
+    Without queues all are equal.
+    """
     world = World("queues: [{name: a, guaranteed: {gpus: 1}}, {name: b, weight: 3}, {name: c, weight: 1}]")
     for number in range(2):
         world.run(f"c-{number}", "c")
@@ -177,7 +182,10 @@ def test_the_queue_rank_orders_by_guarantee_and_fair_share() -> None:
 
 
 def test_gpus_of_a_deleted_node_are_in_no_fair_share() -> None:
-    """The agent's last inventory outlives the node: the queue's fair share would contain GPUs that do not exist."""
+    """The agent's last inventory outlives the node.
+
+    The queue's fair share would contain GPUs that do not exist.
+    """
     world = World("queues: [{name: a, weight: 1}, {name: b, weight: 1}]", gpus=2)
     world.book.apply(Put(object=build.node("gone")))
     world.book.put_inventory(build.inventory("gone", gpus=8))

@@ -27,7 +27,10 @@ def owned(name: str, owner: str = "", *, number: int = 0, **rest: Any) -> Pod:
 
 
 class MigrationWorld(World):
-    """Two nodes of two GPUs, each with one pod and one that has ended. `wants` is pending and requests two GPUs."""
+    """Two nodes of two GPUs, each with one pod and one that has ended.
+
+    `wants` is pending and requests two GPUs.
+    """
 
     def __init__(self, **pods: Pod) -> None:
         super().__init__("a", "b")
@@ -177,8 +180,10 @@ def with_targets(plan: Plan, *to: str) -> Plan:
 
 
 def test_an_early_replacement_gets_its_place_when_it_is_free() -> None:
-    """Its target is still occupied by a pod that the same plan migrates. Pending pods of higher priority get none of
-    it."""
+    """Its target is still occupied by a pod that the same plan migrates.
+
+    Pending pods of higher priority get none of it.
+    """
     world = empty_world("a", "b", "c")
     run_on(world, "a", owned("x"))
     run_on(world, "b", owned("y"), owned("k"))

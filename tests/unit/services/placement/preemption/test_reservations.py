@@ -1,4 +1,7 @@
-"""Reservations: what is refused, what is booked, which pod gets freed capacity, and what survives a leader."""
+"""Reservations.
+
+What is refused, what is booked, which pod gets freed capacity, and what survives a leader.
+"""
 
 from __future__ import annotations
 
@@ -417,7 +420,10 @@ def test_a_new_leader_publishes_the_end_of_an_obsolete_reservation() -> None:
 
 
 def test_a_victim_that_fits_nowhere_else_is_evicted() -> None:
-    """The planner saw a free GPU there, but does not know all filters. Pods of higher priority do not wait."""
+    """The planner saw a free GPU there, but does not know all filters.
+
+    Pods of higher priority do not wait.
+    """
     world = World("a", "b")
     there = world.on("b")[0]
     world.gives_back(there)

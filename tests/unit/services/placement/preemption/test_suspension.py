@@ -25,8 +25,10 @@ GPU_MIB = 81_920
 
 
 class World:
-    """One GPU of a node that enforces slices. A slice of half its memory and all its compute runs; one that needs
-    half of both is pending."""
+    """One GPU of a node that enforces slices.
+
+    A slice of half its memory and all its compute runs; one that needs half of both is pending.
+    """
 
     def __init__(self) -> None:
         self.leader = Leader().nodes("n", gpus=1, strategies=("exclusive", "advisory", "interposer"))
@@ -348,8 +350,10 @@ def test_no_victim_is_evicted_before_all_suspensions_are_confirmed(able: bool) -
 
 
 def columns(world: World) -> tuple[int, int, int, int, int]:
-    """The memory breakdown as `kerf inspect` shows it: guaranteed, paused, returning, suspended and reserved, in
-    halves of the GPU's memory."""
+    """The memory breakdown as `kerf inspect` shows it.
+
+    Guaranteed, paused, returning, suspended and reserved, in halves of the GPU's memory.
+    """
     (gpu,) = inspect(world.leader.core, InspectQuery(node="n")).nodes[0].gpus
     amounts = (gpu.guaranteed_mib, gpu.paused_mib, gpu.returning_mib, gpu.suspended_mib, gpu.reserved_mib)
     return tuple(mib * 2 // GPU_MIB for mib in amounts)  # type: ignore[return-value]
