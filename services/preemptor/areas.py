@@ -2,7 +2,8 @@
 
 An area is all nodes, or, for a gang that must be in one domain of a topology level, one domain. Areas that placement
 would refuse are left out: a gang that has placed members stays in their domain, and a domain that could not hold all
-members if it were empty is no area."""
+members if it were empty is no area.
+"""
 
 from __future__ import annotations
 

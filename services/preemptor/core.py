@@ -168,7 +168,8 @@ class Core:
         """Returns a planner that takes the plans in progress into account.
 
         Nothing else is planned on their nodes, and budgets count those of their victims whose eviction the API server
-        has not counted yet."""
+        has not counted yet.
+        """
         self._now = now
         self._cluster.queues.look_around()
         self._preemption_policy.begin()

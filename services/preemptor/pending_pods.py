@@ -129,7 +129,8 @@ class PendingPods(dict[str, PendingPod]):
         """Returns the nodes on which the members have seemed to fit for `UNUSED_S` without being placed.
 
         Placement knows more and refuses them there, for example by a pod's affinity or a volume. `nodes`: where they
-        seem to fit now; the times of other nodes are forgotten."""
+        seem to fit now; the times of other nodes are forgotten.
+        """
         found = set()
         for state in members:
             waits = self[state.uid]

@@ -2,7 +2,8 @@
 
 A budget may have shrunk since the plan was made. Then the API server denies the eviction, and all pods that were
 evicted for the plan before have ended for nothing. So victims under a budget are evicted first, one at a time, the
-tightest budget first. The others are evicted only after the API server has accepted those."""
+tightest budget first. The others are evicted only after the API server has accepted those.
+"""
 
 from __future__ import annotations
 

@@ -3,7 +3,8 @@
 A fast pre-check on GPUs, CPU and memory: placement runs all filters and has the final say, and refuses a plan that
 breaks one. The least disruptive action that is enough comes first: actions that a pod survives, then eviction.
 Victims are chosen by lowest priority, then by least lost work. A set of victims is minimal: each victim that turns
-out to be unnecessary is put back, the most expensive first. A gang loses as many members as it can spare, or all."""
+out to be unnecessary is put back, the most expensive first. A gang loses as many members as it can spare, or all.
+"""
 
 from __future__ import annotations
 
@@ -87,7 +88,8 @@ class Planner:
         An option has no victims if the member fits without preemption. Capacity that is being returned counts as free
         if it is enough. If other pods would have to be preempted too, `should_wait` says whether the members wait for
         the terminating pods first (`pending_releases`); otherwise their capacity does not count, because placement
-        reserves nothing that depends on them. `excluded`: nodes that placement has refused for the members."""
+        reserves nothing that depends on them. `excluded`: nodes that placement has refused for the members.
+        """
         best = self._cheapest_solution(members, excluded, wait_for_release=True)
         self.pending_releases = frozenset() if best is None or not best.gone else self._required_releases(best)
         if self.pending_releases and not should_wait(self.pending_releases):

@@ -31,7 +31,8 @@ class Preemptor(Service):
     """Finds the least disruptive set of victims that lets a pod or a gang fit.
 
     One instance proposes. The others keep their books up to date on standby: reading a cluster takes longer than a
-    short loss of leadership."""
+    short loss of leadership.
+    """
 
     name: ClassVar[str] = "preemptor"
     config_type: ClassVar[type] = Config

@@ -197,7 +197,8 @@ class Candidates:
         """Returns what is returned on a node without preemption.
 
         These are terminating pods, until their grace period plus `STUCK_S` is over, and orphaned slices, for
-        `leaving_s`."""
+        `leaving_s`.
+        """
         return self._look(node).leaving
 
     def emptying_costs(self, count: int, node: NodeState) -> list[EmptyingCost]:

@@ -67,7 +67,8 @@ def why_not_disruptable(
     `priority`: of the pod that needs its capacity; a pod of higher priority is not disrupted for it. `leaves`: the
     pod is evicted and need not run elsewhere; the caller checks its gang (`Gangs.goes_with`). `stays`: it is only
     suspended. `spare`: its gang does not need it any more. `budgets`: whether a disruption budget that allows no
-    eviction at the moment counts."""
+    eviction at the moment counts.
+    """
     if not state.ours:
         return "not Kerf's"
     if not state.seen_bound or state.ended or state.pod.metadata.deletion_timestamp is not None:

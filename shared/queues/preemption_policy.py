@@ -159,7 +159,8 @@ class PreemptionPolicy:
         """Returns why victims of other queues cannot be reclaimed; empty if they can.
 
         Each unit of victims is compared with what is left when the units before it are gone. `by`: by guarantee, by
-        fair share."""
+        fair share.
+        """
         usage = self._queues.usage
         if usage is None:
             return ""

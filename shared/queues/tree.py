@@ -8,7 +8,8 @@ At every level that child is next whose key is smallest, with what its first wai
 3. children of weight 0 that borrow: the smaller surplus first.
 
 Ties go to the smaller pod, then to the older one; names never decide. A change of one queue costs one heap entry at
-each level above it. Stale entries stay in the heap until they reach its top (each child has a stamp)."""
+each level above it. Stale entries stay in the heap until they reach its top (each child has a stamp).
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """Runs placement and the preemptor in one loop with a simulated clock.
 
 A simulated API server keeps disruption budgets, and nodes take a while to release grants. Safety properties are
-asserted where they could be violated."""
+asserted where they could be violated.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +47,8 @@ class PreemptionHarness(SlicedNodes):
 
     `least`: by budget label, the minimum of available pods. `gives_back_s`: how long after a pod's end its node
     releases the grant. `racks`: by node, the value of its label RACK. The budgets' statuses reach Kerf with the next
-    step, because the API server's are late too."""
+    step, because the API server's are late too.
+    """
 
     def __init__(
         self,

@@ -1,7 +1,8 @@
 """Checks consolidation plans, which migrate pods of no lower priority to reserved capacity. Pure.
 
 No pod loses its place, so a lower priority or a fair share is not required. What is lost is the run so far. The
-preemptor compares its price with what the operator lets migrations disturb."""
+preemptor compares its price with what the operator lets migrations disturb.
+"""
 
 from __future__ import annotations
 

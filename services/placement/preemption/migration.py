@@ -55,7 +55,8 @@ class Migrations:
         """Gives a pending pod the place that is reserved for it; returns whether it did.
 
         Only a pod whose predecessor is terminating or gone is a replacement. Another pod of the same controller waits
-        for a place of its own."""
+        for a place of its own.
+        """
         waiting = self._kept.get(state.controller_uid, []) if self._kept else []
         kept = next(
             (

@@ -120,7 +120,8 @@ class Preemption:
         """Answers a logged plan when its suspensions are done; before that no victim is evicted.
 
         A node that cannot suspend a victim cancels the plan. Pods that were evicted before would have ended for
-        nothing."""
+        nothing.
+        """
         suspension = [victim for victim in found.plan.victims if is_suspension(victim)]
         waits = len(suspension) < len(found.plan.victims) and not all(
             self._suspender.is_done(victim, found.plan.plan_id) for victim in suspension

@@ -3,7 +3,8 @@
 What a plan reserves is booked in addition to what its victims still have, so capacity that they return belongs to the
 reservation alone. When all victims have returned theirs, the beneficiaries are placed on the plan's nodes by a normal
 decision. A reservation that is not logged is not executed. Its end is logged only after the decisions that follow
-from it."""
+from it.
+"""
 
 from __future__ import annotations
 

@@ -9,7 +9,8 @@ a little longer.
 
 Each order to the API server is for one resourceVersion of the pod, and a new leader touches all suspended pods. Until
 it has seen them at another version, no other pod gets what they gave up: an order of an earlier leader may still
-arrive and end the suspension. `tests/model/suspension.py` shows that all of this is needed."""
+arrive and end the suspension. `tests/model/suspension.py` shows that all of this is needed.
+"""
 
 from __future__ import annotations
 
@@ -183,7 +184,8 @@ class Suspender:
         """Returns a function that resumes pods before a pending pod is tried.
 
         It resumes those that the pending pod could not preempt. Otherwise any pending pod, however low its priority,
-        would keep pods suspended that have precedence."""
+        would keep pods suspended that have precedence.
+        """
         found: list[PodState] | None = None
 
         def before(waiter: PodState) -> list[m.Command]:
