@@ -38,7 +38,7 @@ _PATIENT_S = 1.0
 _PRIORITY = 1000
 
 
-class MemoryUse(msgspec.Struct, frozen=True):
+class Use(msgspec.Struct, frozen=True):
     """How an installation is set up."""
 
     queues: bool = False
@@ -51,8 +51,8 @@ class MemoryUse(msgspec.Struct, frozen=True):
 
 
 class Kerf(Scheduler):
-    def __init__(self, jobs: tuple[Job, ...], gpus: int, use: MemoryUse) -> None:
-        self._jobs, self._memory_use = jobs, use
+    def __init__(self, jobs: tuple[Job, ...], gpus: int, use: Use) -> None:
+        self._jobs, self._use = jobs, use
         self._shapes = Pods(Trace("", (), ()))
         self._now = _BEGAN_S
         self._version = 1000
@@ -131,14 +131,12 @@ class Kerf(Scheduler):
             uid=f"{of.name}-{evictions}",
             resource_version=self._next_version(),
             creation_timestamp=created,
-            labels={names.LABEL_QUEUE: of.qos} if self._memory_use.queues else {},
+            labels={names.LABEL_QUEUE: of.qos} if self._use.queues else {},
             owner_references=(OwnerReference(kind="Job", name=of.name, uid=of.name, controller=True),),
         )
-        priority = _PRIORITY if self._memory_use.priorities and of.qos != "BE" else 0
+        priority = _PRIORITY if self._use.priorities and of.qos != "BE" else 0
         spec = msgspec.structs.replace(
-            shape.spec,
-            priority=priority,
-            preemption_policy="PreemptLowerPriority" if self._memory_use.evicts else "Never",
+            shape.spec, priority=priority, preemption_policy="PreemptLowerPriority" if self._use.evicts else "Never"
         )
         pod = self._pods[job] = msgspec.structs.replace(
             shape, metadata=meta, spec=spec, status=PodStatus(phase="Pending")
@@ -251,7 +249,7 @@ class Kerf(Scheduler):
         plenty: Quantities = {"cpu": "100000", "memory": "100Ti", "pods": "100000"}
         meta = Meta(name=NODE, uid="uid-node", resource_version="1", labels={names.LABEL_MANAGED: "true"})
         objects: list[Fact] = [Put(object=Node(metadata=meta, status=NodeStatus(allocatable=plenty)))]
-        if self._memory_use.queues:
+        if self._use.queues:
             queues = [{"name": qos} for qos in sorted({job.qos for job in self._jobs})]
             policy = Meta(name=CONFIG_MAP, namespace=CONFIG_NAMESPACE, uid="uid-policy", resource_version="2")
             objects.append(
