@@ -135,11 +135,11 @@ def _questions(add: Callable[..., argparse.ArgumentParser], pod: argparse.Argume
     )
     what_if.add_argument("-n", "--namespace", default="default", help="of the pod to resize")
     what_if.add_argument("--nodes", type=int, default=5)
-    preempt = add("preempt", "preempt", "which pods would be preempted for a pending pod, and at what price", pod)
+    preempt = add("preempt", "preempt", "which pods would be preempted for a waiting pod, and at what price", pod)
     preempt.add_argument("--dry-run", action="store_true", help="preview only: preemption itself is automatic")
     add("when", "when", "when a waiting pod could start at the earliest, by the ends that are known", pod)
 
-    advise = add("advise", "advise", "which pods should be migrated so that a pod fits; changes nothing")
+    advise = add("advise", "advise", "which pods should migrate to free capacity; nothing is migrated")
     advise.add_argument("pod", nargs="?", default="", help="a waiting pod: name, or namespace/name")
     advise.add_argument("-n", "--namespace", default="default")
     advise.add_argument("-f", "--file", default="", help="a Pod manifest instead, - for standard input")

@@ -64,7 +64,7 @@ def why(core: Core, query: WhyQuery, now: float, wall: float) -> Steps[ExplainAn
         reason.code.startswith("queue-") for reason in explanation.summary
     )
     if waits and not beside and core.preemption.could_preempt(state):
-        ask = f"kerf preempt --dry-run {state.key} says which pods would be preempted for it, or why none is"
+        ask = f"kerf preempt --dry-run {state.key} says which pods would be preempted for it, or why none would"
         explanation = replace(explanation, helps=(*explanation.helps, ask))
     return ExplainAnswer(explanation=explanation)
 

@@ -169,7 +169,7 @@ def test_a_plan_is_published_once_per_concerned_namespace() -> None:
 
 def test_why_names_the_dry_run_command_if_pods_of_lower_priority_run() -> None:
     world = World()
-    ask = "kerf preempt --dry-run team/{} says which pods would be preempted for it, or why none is"
+    ask = "kerf preempt --dry-run team/{} says which pods would be preempted for it, or why none would"
     world.waits(wants := high(), low("equal"), high("meek", preemption_policy="Never"))
     assert ask.format("high") in why(world.leader, "high").helps
     assert ask.format("equal") not in why(world.leader, "equal").helps
