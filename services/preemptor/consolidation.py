@@ -18,7 +18,7 @@ import msgspec
 from services.preemptor import messages as m
 from services.preemptor.config import Config
 from services.preemptor.pending_pods import AGAIN_S
-from services.preemptor.plan_builder import build_plan_for, victim_of
+from services.preemptor.plans.builder import build_plan_for, victim_of
 from services.preemptor.protection import Protection
 from shared.book.book import Book
 from shared.book.disruption_cost import disruptions_fit, price_of, why_not_disruptable

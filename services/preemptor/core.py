@@ -10,20 +10,20 @@ from collections.abc import Callable
 
 from services.preemptor import event_texts
 from services.preemptor import messages as m
-from services.preemptor.actions.non_disruptive import allowed
-from services.preemptor.areas import Areas
 from services.preemptor.cluster import Cluster
 from services.preemptor.config import Config
 from services.preemptor.consolidation import Consolidation
-from services.preemptor.dry_run import DryRun
 from services.preemptor.ineligible_pods import IneligiblePods
 from services.preemptor.memory_use import MemoryUse
 from services.preemptor.pending_pods import KNOWN_WITHIN_S, PendingPods
-from services.preemptor.plan_builder import build_plan
-from services.preemptor.plan_execution import PlanExecution
-from services.preemptor.planner import Option, Planner
+from services.preemptor.planning.actions.non_disruptive import allowed
+from services.preemptor.planning.areas import Areas
+from services.preemptor.planning.planner import Option, Planner
+from services.preemptor.planning.victims import Candidates
+from services.preemptor.plans.builder import build_plan
+from services.preemptor.plans.dry_run import DryRun
+from services.preemptor.plans.execution import PlanExecution
 from services.preemptor.protection import Protection, owner_of
-from services.preemptor.victims import Candidates
 from shared.book.disruption_cost import price_of
 from shared.book.states import PodState
 from shared.contracts.commands import Evict

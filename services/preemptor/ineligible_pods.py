@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Sequence
 
-from services.preemptor.areas import Areas
-from services.preemptor.fitting import admits, alike
+from services.preemptor.planning.areas import Areas
+from services.preemptor.planning.fitting import admits, alike
 from services.preemptor.protection import Protection
 from shared.book.accepts import accepted
 from shared.book.book import Book

@@ -3,11 +3,11 @@
 from tests.mutants.mutant import Mutant
 
 CORE = "services/preemptor/core.py"
-BUDGETS = "services/preemptor/budgets.py"
+BUDGETS = "services/preemptor/planning/budgets.py"
 PROTECTION = "services/preemptor/protection.py"
 UNIT = "tests/unit/services/preemptor"
 TEST = f"{UNIT}/test_core.py"
-PLANS = f"{UNIT}/test_planner.py"
+PLANS = f"{UNIT}/planning/test_planner.py"
 WRITES = "tests/unit/shared/kube/test_writes.py"
 VERY_POD = f"{WRITES}::test_an_eviction_and_a_deletion_are_of_the_very_pod_and_of_no_other_of_its_name"
 
@@ -59,7 +59,7 @@ MUTANTS = [
     Mutant(
         name="budgeted-victims-at-once",
         what="victims under a budget are evicted together with the others",
-        file="services/preemptor/plan_execution.py",
+        file="services/preemptor/plans/execution.py",
         old=(
             "        return tuple(\n"
             "            victim\n"

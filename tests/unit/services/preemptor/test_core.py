@@ -8,8 +8,9 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from services.preemptor import core, victims
+from services.preemptor import core
 from services.preemptor import messages as m
+from services.preemptor.planning import victims
 from shared.book import disruption_cost
 from shared.book.book import Book
 from shared.book.disruption_cost import DisruptionCost

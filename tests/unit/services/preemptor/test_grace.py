@@ -8,7 +8,7 @@ import msgspec
 
 from services.preemptor import messages as m
 from services.preemptor.config import Config
-from services.preemptor.plan_builder import deadline_of
+from services.preemptor.plans.builder import deadline_of
 from shared.contracts.facts import Gone, Put
 from shared.contracts.preemption import Victim
 from shared.model.life import DEFAULT_GRACE_S, STUCK_S

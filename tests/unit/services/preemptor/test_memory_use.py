@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from services.preemptor.actions.shrink import MIN_SPARE_MIB, Shrink
-from services.preemptor.candidate import Candidate, Last
 from services.preemptor.memory_use import LOST_S, SEEN_FOR_S, MemoryUse
+from services.preemptor.planning.actions.shrink import MIN_SPARE_MIB, Shrink
+from services.preemptor.planning.candidate import Candidate, Last
 from shared.book.demand import Demand
 from shared.contracts.samples import GpuUse, SliceUse, UsageSample
 from shared.model.grant import GpuShare

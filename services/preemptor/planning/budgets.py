@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
 
-from services.preemptor.candidate import Candidate
+from services.preemptor.planning.candidate import Candidate
 from shared.book.book import Book
 from shared.book.disruption_cost import budgets_of
 from shared.model.affinity import LabelSelector

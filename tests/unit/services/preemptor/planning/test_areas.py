@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from services.preemptor import messages as m
-from services.preemptor import planner
-from services.preemptor.areas import Areas
+from services.preemptor.planning import planner
+from services.preemptor.planning.areas import Areas
 from shared.contracts.facts import Put
 from shared.model.affinity import LabelSelector
 from shared.model.kube_object import Meta

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from services.preemptor.candidate import Candidate
-from services.preemptor.victims import Candidates
+from services.preemptor.planning.candidate import Candidate
+from services.preemptor.planning.victims import Candidates
 from shared.book.states import NodeState, PodState
 from shared.model.grant import GpuShare
 

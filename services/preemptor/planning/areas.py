@@ -11,7 +11,7 @@ from collections.abc import Container, Sequence
 
 import msgspec
 
-from services.preemptor.fitting import alike
+from services.preemptor.planning.fitting import alike
 from shared.book.accepts import accepted
 from shared.book.book import Book
 from shared.book.gangs import Gangs

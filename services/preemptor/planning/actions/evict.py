@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Protocol
 
-from services.preemptor.candidate import Candidate
+from services.preemptor.planning.candidate import Candidate
 from shared.model.grant import GpuShare
 
 

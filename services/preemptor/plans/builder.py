@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from services.preemptor.candidate import Candidate
-from services.preemptor.planner import Option
+from services.preemptor.planning.candidate import Candidate
+from services.preemptor.planning.planner import Option
 from shared.book.book import Book
 from shared.book.states import PodState
 from shared.contracts.preemption import ENDS, Action, Beneficiary, Plan, Victim

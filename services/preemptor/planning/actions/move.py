@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from services.preemptor.candidate import Candidate
+from services.preemptor.planning.candidate import Candidate
 from shared.book.states import NodeState, PodState
 
 

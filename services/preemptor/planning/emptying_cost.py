@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from services.preemptor.candidate import Candidate, Last
+from services.preemptor.planning.candidate import Candidate, Last
 from shared.book.shares import GpuRoom
 from shared.book.states import NodeState
 from shared.model.units import WHOLE_GPU_MILLI

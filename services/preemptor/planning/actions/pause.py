@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from services.preemptor.actions.base import suspended_candidate
-from services.preemptor.candidate import Candidate
+from services.preemptor.planning.actions.base import suspended_candidate
+from services.preemptor.planning.candidate import Candidate
 from shared.model.suspension import SuspendAction
 
 

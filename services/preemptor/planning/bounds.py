@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from typing import get_args
 
-from services.preemptor.candidate import Candidate, Last
-from services.preemptor.emptying_cost import NOTHING, EmptyingCost, min_total
-from services.preemptor.fitting import alike, has_room
-from services.preemptor.victims import Candidates
+from services.preemptor.planning.candidate import Candidate, Last
+from services.preemptor.planning.emptying_cost import NOTHING, EmptyingCost, min_total
+from services.preemptor.planning.fitting import alike, has_room
+from services.preemptor.planning.victims import Candidates
 from shared.book.states import NodeState, PodState
 from shared.contracts.preemption import Action
 from shared.model.request import PodRequest

@@ -6,10 +6,10 @@ import random
 
 import pytest
 
-from services.preemptor import planner
-from services.preemptor.areas import Areas
-from services.preemptor.bounds import Bounds
-from services.preemptor.planner import Option, Planner
+from services.preemptor.planning import planner
+from services.preemptor.planning.areas import Areas
+from services.preemptor.planning.bounds import Bounds
+from services.preemptor.planning.planner import Option, Planner
 from shared.book.states import PodState
 from tests.unit.services.preemptor.world import Cluster
 

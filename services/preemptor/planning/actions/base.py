@@ -6,7 +6,7 @@ from typing import Protocol
 
 import msgspec
 
-from services.preemptor.candidate import Candidate
+from services.preemptor.planning.candidate import Candidate
 from shared.book.demand import Demand
 from shared.model.grant import GpuShare
 from shared.model.suspension import SuspendAction

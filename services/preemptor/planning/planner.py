@@ -12,14 +12,14 @@ from collections.abc import Callable, Collection, Sequence
 
 import msgspec
 
-from services.preemptor.actions import evict, move
-from services.preemptor.alternatives import Alternatives
-from services.preemptor.areas import Areas
-from services.preemptor.attempt import Attempt
-from services.preemptor.bounds import Bound, Bounds, Cost, cost_of
-from services.preemptor.candidate import Candidate
-from services.preemptor.fitting import admits, assign, give, has_room, take
-from services.preemptor.victims import Candidates
+from services.preemptor.planning.actions import evict, move
+from services.preemptor.planning.alternatives import Alternatives
+from services.preemptor.planning.areas import Areas
+from services.preemptor.planning.attempt import Attempt
+from services.preemptor.planning.bounds import Bound, Bounds, Cost, cost_of
+from services.preemptor.planning.candidate import Candidate
+from services.preemptor.planning.fitting import admits, assign, give, has_room, take
+from services.preemptor.planning.victims import Candidates
 from shared.book.book import Book
 from shared.book.states import NodeState, PodState
 from shared.contracts.preemption import Alternative

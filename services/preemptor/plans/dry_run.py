@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 import msgspec
 
 from services.preemptor.pending_pods import PendingPods
-from services.preemptor.plan_execution import PlanExecution
-from services.preemptor.planner import Option, Planner
+from services.preemptor.planning.planner import Option, Planner
+from services.preemptor.plans.execution import PlanExecution
 from shared.book.book import Book
 from shared.book.gangs import Gangs, GangState
 from shared.book.states import PodState

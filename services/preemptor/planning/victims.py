@@ -7,10 +7,10 @@ from typing import Protocol
 
 import msgspec
 
-from services.preemptor.actions.base import SuspensionAction
-from services.preemptor.budgets import Budgets, EvictionsLeft
-from services.preemptor.candidate import Candidate, Last
-from services.preemptor.emptying_cost import EmptyingCost, costs_by_gpu, min_emptying_costs
+from services.preemptor.planning.actions.base import SuspensionAction
+from services.preemptor.planning.budgets import Budgets, EvictionsLeft
+from services.preemptor.planning.candidate import Candidate, Last
+from services.preemptor.planning.emptying_cost import EmptyingCost, costs_by_gpu, min_emptying_costs
 from shared.book.book import Book
 from shared.book.demand import Demand
 from shared.book.disruption_cost import budgets_of, price_of, why_not_disruptable
