@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import msgspec
 
@@ -10,6 +10,8 @@ from shared.service.settings import Count, Seconds
 
 
 class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    FORMER_NAMES: ClassVar[dict[str, str]] = {"max_plans": "plans_most", "protection_s": "immunity_s"}
+
     patience_s: Seconds = 0.2
     """How long a pod that does not fit waits before other pods are preempted for it: something may end by itself."""
     leaving_s: Seconds = 60.0
@@ -22,7 +24,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     deadline_s: Count = 120
     """How long a plan may take from its reservation on, in addition to the longest grace period of its victims; a plan
     whose capacity is not free by then is cancelled."""
-    plans_most: Count = 64
+    max_plans: Count = 64
     """The maximum of plans in progress at once."""
     shrinks: bool = False
     """Whether pods on enforced slices may be shrunk by GPU memory that they have not allocated. A pod that then
@@ -30,7 +32,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     checkpoints: bool = False
     """Whether pods may be checkpointed to host memory instead of evicted. It has not been tried on a real driver
     yet."""
-    immunity_s: Seconds = 300.0
+    protection_s: Seconds = 300.0
     """How long a pod that replaces a preempted one is protected; a replacement of a replacement for twice as long,
     and so on."""
     defragmentation_gpu_seconds_per_hour: Annotated[int, msgspec.Meta(ge=0)] = 0

@@ -48,7 +48,7 @@ class Core:
     def __init__(self, config: Config, new_id: Callable[[], str]) -> None:
         """`new_id` returns a unique plan id."""
         self.config, self._new_id = config, new_id
-        self.protection = Protection(config.immunity_s, config.evictions_per_hour)
+        self.protection = Protection(config.protection_s, config.evictions_per_hour)
         self._cluster = Cluster(self.protection)
         self.book, self.gangs = self._cluster.book, self._cluster.gangs
         self._settling: list[tuple[Plan, float]] = []
@@ -145,7 +145,7 @@ class Core:
         self.ready = self._candidates.tick(now)
         groups = (
             self.pending.due(planned, now)
-            if self.ready and proposes and len(self.executions) < self.config.plans_most
+            if self.ready and proposes and len(self.executions) < self.config.max_plans
             else []
         )
         if groups:
@@ -158,7 +158,7 @@ class Core:
         for members in sorted(
             groups, key=self._preemption_policy.queue_rank
         ):  # of equal standing they stay in their order
-            if len(self.executions) >= self.config.plans_most or checked >= MAX_NODES_CHECKED:
+            if len(self.executions) >= self.config.max_plans or checked >= MAX_NODES_CHECKED:
                 break
             checked += len(self.book.nodes) + NODES_PER_MEMBER * len(members)
             out += self._propose(members, planner, now)
@@ -263,7 +263,7 @@ class Core:
             or self._busy(now) & set(option.nodes)
         ):
             return []
-        if len(self.executions) >= self.config.plans_most or self.consolidation.must_wait(
+        if len(self.executions) >= self.config.max_plans or self.consolidation.must_wait(
             option, self.pending.waited_s(option.members, now), now
         ):
             return []
@@ -380,7 +380,7 @@ class Core:
                 self._wants(b.uid) for b in found.plan.beneficiaries
             ):  # otherwise the victims' suspension did not fail
                 self._candidates.note_suspension_failed(
-                    [v.uid for v in found.plan.victims if v.action in SUSPEND_ACTIONS], now + self.config.immunity_s
+                    [v.uid for v in found.plan.victims if v.action in SUSPEND_ACTIONS], now + self.config.protection_s
                 )
             self._retry(found, now, excluded=False)
 

@@ -50,10 +50,10 @@ class Preemptor(Service):
         )
         ctx.metrics.observe_by("kerf_preemptor_leader", "1 on the instance that leads.", lambda: float(self._leads))
         self._current_work: _Work | None = None
+        protected = "Owners whose pods are protected because one of them was preempted."
+        ctx.metrics.observe_by("kerf_preemptor_protected_owners", protected, self._count_protected)
         ctx.metrics.observe_by(
-            "kerf_preemptor_immune_owners",
-            "Owners whose pods are protected because one of them was preempted.",
-            self._count_protected,
+            "kerf_preemptor_immune_owners", f"Former name, until 0.2. {protected}", self._count_protected
         )
         ctx.health.set("role", ok=True, detail="standby")
         ctx.spawn(self._work(), name="work")

@@ -254,7 +254,8 @@ async def test_the_preemptor_leads_and_has_its_plans_reserved_as_its_own_user(na
                 await asyncio.wait_for(bus.request(subjects.CMD_BIND, b"{}", timeout_s=0.3), 5)
             left_alone = Spared(owner="o", namespace="team", since=(time.time(),), ended=(time.time(),))
             await bus.kv(subjects.KV_SPARED).put("o", encode(left_alone), ttl_s=60)
-            await eventually(lambda: b"kerf_preemptor_immune_owners 1.0" in ctx.metrics.render())
+            await eventually(lambda: b"kerf_preemptor_protected_owners 1.0" in ctx.metrics.render())
+            assert b"kerf_preemptor_immune_owners 1.0" in ctx.metrics.render()
     async with await connect(nats, "preemptor") as bus, await connect(nats, "node_agent") as agent:
         await _hears_what_is_used(bus, agent)
 

@@ -56,7 +56,7 @@ class PreemptionHarness(SlicedNodes):
         *,
         gives_back_s: float = 3.0,
         least: Mapping[str, int] | None = None,
-        immunity_s: float = 60.0,
+        protection_s: float = 60.0,
         queues: str | None = None,
         racks: Mapping[str, str] | None = None,
         **preemptor: Any,
@@ -82,7 +82,9 @@ class PreemptionHarness(SlicedNodes):
         self._delivering = False
         self._given_back: list[tuple[float, m.ReleaseSeen]] = []
         self._numbers = itertools.count(1)
-        self.preemptor = Preemptor(Config(immunity_s=immunity_s, **preemptor), lambda: f"plan-{next(self._numbers)}")
+        self.preemptor = Preemptor(
+            Config(protection_s=protection_s, **preemptor), lambda: f"plan-{next(self._numbers)}"
+        )
         super().__init__(max_holds=1_000)
         for name, gpus in nodes.items():
             self.nodes(name, gpus=gpus, strategies=("exclusive", "advisory", "interposer"))

@@ -20,7 +20,7 @@ from shared.contracts.preemption import ENDS
 from tests.support.preemption_harness import STEP_S, PreemptionHarness
 from tests.support.settled import until_settled
 
-IMMUNITY_S = 60.0
+PROTECTION_S = 60.0
 QUIET_S = 60.0
 """Longer than the preemptor waits before it plans again for pods without an option."""
 
@@ -116,7 +116,7 @@ def judge(world: PreemptionHarness) -> None:
     for at, name, _ in world.evictions:
         when[name].append(at)
     for times in when.values():
-        assert all(again - at >= IMMUNITY_S - 1e-6 for at, again in itertools.pairwise(times)), (
+        assert all(again - at >= PROTECTION_S - 1e-6 for at, again in itertools.pairwise(times)), (
             "evicted again while it was protected"
         )
     assert world.helped() == []
@@ -130,7 +130,7 @@ def judge(world: PreemptionHarness) -> None:
 @given(nodes=st.lists(st.integers(1, 4), min_size=1, max_size=3), arrivals=ARRIVALS, least=st.integers(0, 2))
 def test_the_cluster_settles_and_no_eviction_is_wasted(nodes: list[int], arrivals: list[Arrival], least: int) -> None:
     world = PreemptionHarness(
-        {f"n{i}": gpus for i, gpus in enumerate(nodes)}, least={"a": least, "b": 1}, immunity_s=IMMUNITY_S
+        {f"n{i}": gpus for i, gpus in enumerate(nodes)}, least={"a": least, "b": 1}, protection_s=PROTECTION_S
     )
     drive(world, arrivals)
     until_settled(world, settled_s=QUIET_S, max_s=2 * 3_600)
@@ -155,7 +155,7 @@ def test_gangs_that_require_one_rack_are_placed_and_not_split(seed: int) -> None
         for _ in range(rng.randint(4, 20))
     ]
     world = PreemptionHarness(
-        nodes, racks={name: rng.choice("xyz") for name in nodes}, least={"a": 1}, immunity_s=IMMUNITY_S
+        nodes, racks={name: rng.choice("xyz") for name in nodes}, least={"a": 1}, protection_s=PROTECTION_S
     )
     drive(world, arrivals)
     until_settled(world, settled_s=QUIET_S, max_s=2 * 3_600)
@@ -180,7 +180,10 @@ queues:
 )
 def test_queues_reclaim_their_share_and_settle(nodes: list[int], arrivals: list[Arrival], queues: list[str]) -> None:
     world = PreemptionHarness(
-        {f"n{i}": gpus for i, gpus in enumerate(nodes)}, least={"a": 1, "b": 1}, immunity_s=IMMUNITY_S, queues=QUEUES
+        {f"n{i}": gpus for i, gpus in enumerate(nodes)},
+        least={"a": 1, "b": 1},
+        protection_s=PROTECTION_S,
+        queues=QUEUES,
     )
     drive(world, [msgspec.structs.replace(one, queue=queue) for one, queue in zip(arrivals, queues, strict=False)])
     until_settled(world, settled_s=QUIET_S, max_s=2 * 3_600)
@@ -206,7 +209,10 @@ def test_slices_are_suspended_and_resumed_and_settle(
 ) -> None:
     """The harness would see a double booking at each Binding and each order to a node."""
     world = PreemptionHarness(
-        {f"n{i}": gpus for i, gpus in enumerate(nodes)}, immunity_s=IMMUNITY_S, checkpoints=checkpoints, shrinks=True
+        {f"n{i}": gpus for i, gpus in enumerate(nodes)},
+        protection_s=PROTECTION_S,
+        checkpoints=checkpoints,
+        shrinks=True,
     )
     drive(
         world,
@@ -229,7 +235,7 @@ class Shrinking(PreemptionHarness):
 
     def __init__(self, rng: random.Random, nodes: dict[str, int], least: dict[str, int]) -> None:
         self._rng, self._calm = rng, least
-        super().__init__(nodes, least=least, immunity_s=IMMUNITY_S)
+        super().__init__(nodes, least=least, protection_s=PROTECTION_S)
 
     def step(self, seconds: float = STEP_S) -> None:
         if self._rng.random() < 0.3:
@@ -291,7 +297,7 @@ def test_a_busy_cluster(seed: int) -> None:
         )
         for _ in range(100)
     ]
-    world = PreemptionHarness({f"n{i}": 8 for i in range(4)}, least={"a": 2, "b": 4}, immunity_s=IMMUNITY_S)
+    world = PreemptionHarness({f"n{i}": 8 for i in range(4)}, least={"a": 2, "b": 4}, protection_s=PROTECTION_S)
     drive(world, arrivals)
     until_settled(world, settled_s=QUIET_S, max_s=3 * 3_600)
     judge(world)

@@ -216,7 +216,7 @@ def test_a_refused_migration_plan_costs_nothing_and_is_not_repeated_at_once() ->
 
 
 def test_protected_pods_are_named_in_the_question_and_not_migrated() -> None:
-    cluster = FragmentedCluster(immunity_s=300, evictions_per_hour=0)
+    cluster = FragmentedCluster(protection_s=300, evictions_per_hour=0)
     cluster.waits()
     cluster.asked()
     (plan,) = cluster.advised(Y)

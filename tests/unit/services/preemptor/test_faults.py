@@ -15,7 +15,7 @@ from tests.support.fault_harness import FAULTS, FaultHarness
 from tests.support.preemption_harness import STEP_S
 from tests.support.settled import until_settled
 
-IMMUNITY_S, DEADLINE_S = 60.0, 120
+PROTECTION_S, DEADLINE_S = 60.0, 120
 GRACES_S = (0, 0, 20, 200)
 ENDS_AFTER = (0.1, 1.0, 1.0, 2.0)
 """How much of its grace period a pod uses; some pods are stuck for as long again."""
@@ -39,7 +39,7 @@ def drawn(seed: int) -> tuple[FaultHarness, frozenset[str]]:
         rng,
         faults,
         least={"a": rng.randint(0, 2), "b": 1},
-        immunity_s=IMMUNITY_S,
+        protection_s=PROTECTION_S,
         queues=queues,
         checkpoints=rng.random() < 0.5,
         gives_back_s=rng.choice((0.5, 3.0, 10.0)),
@@ -88,7 +88,7 @@ def fragmented(seed: int) -> FaultHarness:
         rng,
         faults,
         least={"a": 1},
-        immunity_s=IMMUNITY_S,
+        protection_s=PROTECTION_S,
         gives_back_s=rng.choice((0.5, 3.0, 10.0)),
         deadline_s=DEADLINE_S,
         defragmentation_gpu_seconds_per_hour=10**6,
@@ -143,4 +143,4 @@ def judge(world: FaultHarness) -> None:
             "all three agree"
         )
     for times in world.evicted_at().values():
-        assert all(again - at >= IMMUNITY_S - 1e-6 for at, again in itertools.pairwise(times))
+        assert all(again - at >= PROTECTION_S - 1e-6 for at, again in itertools.pairwise(times))

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from tests.support.preemption_harness import STEP_S, PreemptionHarness
 from tests.support.settled import until_settled
-from tests.unit.services.preemptor.test_both_cores import IMMUNITY_S, QUEUES, QUIET_S, Arrival, drive, judge
+from tests.unit.services.preemptor.test_both_cores import PROTECTION_S, QUEUES, QUIET_S, Arrival, drive, judge
 
 HOUR_S = 3_600.0
 BUDGETS = st.sampled_from((60, 600, 10**6))
@@ -93,7 +93,7 @@ def test_migrated_pods_and_their_beneficiaries_are_placed(
     suspensions."""
     world = PreemptionHarness(
         {f"n{i}": gpus for i, gpus in enumerate(nodes)},
-        immunity_s=IMMUNITY_S,
+        protection_s=PROTECTION_S,
         defragmentation_gpu_seconds_per_hour=most,
         reclaim_patience=patience,
     )
@@ -121,7 +121,7 @@ def test_migrations_respect_queues_and_budgets(
     world = PreemptionHarness(
         {f"n{i}": gpus for i, gpus in enumerate(nodes)},
         least={"a": 1, "b": 1},
-        immunity_s=IMMUNITY_S,
+        protection_s=PROTECTION_S,
         queues=QUEUES,
         defragmentation_gpu_seconds_per_hour=10**6,
         reclaim_patience=0,
@@ -152,7 +152,7 @@ def test_a_fragmented_cluster_is_consolidated(seed: int, patience: float) -> Non
     large = [Arrival(after_s=40.0, priority=0, gpus=4, members=2), Arrival(after_s=5.0, priority=0, gpus=4)]
     world = PreemptionHarness(
         {f"n{i}": 4 for i in range(8)},
-        immunity_s=IMMUNITY_S,
+        protection_s=PROTECTION_S,
         defragmentation_gpu_seconds_per_hour=10**6,
         reclaim_patience=patience,
     )

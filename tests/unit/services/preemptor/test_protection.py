@@ -51,7 +51,7 @@ def test_the_replacement_of_a_replacement_is_protected_for_twice_as_long(generat
 
 
 def test_as_many_pods_of_one_set_are_preempted_as_needed() -> None:
-    cluster = Cluster("n", gpus=4, immunity_s=FIRST_S)
+    cluster = Cluster("n", gpus=4, protection_s=FIRST_S)
     for number in range(4):
         runs(cluster, f"old-{number}", number, ran_s=3600)
     for number in range(3):

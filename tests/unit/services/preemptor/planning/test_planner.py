@@ -239,7 +239,7 @@ def test_replacements_are_protected_for_longer_each_time() -> None:
         cluster.say(m.FactsSeen((Put(object=cluster.pods[name]),)))
         return cluster.victims()
 
-    cluster = Cluster("n", gpus=1, immunity_s=300.0)
+    cluster = Cluster("n", gpus=1, protection_s=300.0)
     cluster.wait("high")
     cluster.run("r0", "n", 0)
     cluster.gone("r0")
