@@ -120,7 +120,7 @@ class Scheduler:
         if before is not None and before is not gang:
             self._turn(before, now)
 
-    def make_way(self, uids: Sequence[str], now: float, *, going: bool) -> None:
+    def mark_victims(self, uids: Sequence[str], now: float, *, going: bool) -> None:
         """These pods became victims of a plan, or are victims no longer: the size of their gangs may change."""
         (self.gangs.going.update if going else self.gangs.going.difference_update)(uids)
         for uid in uids:

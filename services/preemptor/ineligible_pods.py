@@ -61,7 +61,7 @@ class IneligiblePods:
         return ""
 
     def _as_gang(self, uid: str, why: dict[str, str]) -> str:
-        if any(why.get(mate, "") for mate in self._gangs.goes_with(uid)):
+        if any(why.get(mate, "") for mate in self._gangs.must_end_with(uid)):
             return "other members of their gang may not be preempted"
         return "eligible, but preempting them does not free enough"
 

@@ -244,20 +244,20 @@ class Book(Ledger):
             self.release(state.grant_id)
             state.grant_id = ""
 
-    def reserve(self, shadow: PodState, node: str, grant: Grant | None) -> None:
-        """Reserves a place for a pod that may not have it yet. `shadow` is its placeholder on the node, and not a pod
+    def reserve(self, placeholder: PodState, node: str, grant: Grant | None) -> None:
+        """Reserves a place for a pod that may not have it yet. `placeholder` is its placeholder on the node, and not a pod
         of the book. Capacity still in use there counts twice until it is released, so no other pod can get it."""
-        self._charge(shadow, node)
+        self._charge(placeholder, node)
         if grant is not None:
-            meta = shadow.pod.metadata
-            self._book(GrantState(grant, shadow.uid, meta.namespace, meta.name, node, "reserved"))
-            shadow.grant_id = grant.grant_id
+            meta = placeholder.pod.metadata
+            self._book(GrantState(grant, placeholder.uid, meta.namespace, meta.name, node, "reserved"))
+            placeholder.grant_id = grant.grant_id
 
-    def unreserve(self, shadow: PodState) -> None:
-        self._uncharge(shadow)
-        if shadow.grant_id:
-            self._unbook(shadow.grant_id)
-            shadow.grant_id = ""
+    def unreserve(self, placeholder: PodState) -> None:
+        self._uncharge(placeholder)
+        if placeholder.grant_id:
+            self._unbook(placeholder.grant_id)
+            placeholder.grant_id = ""
 
     def book_leaving(self, state: GrantState) -> None:
         """A slice that runs on a node and whose pod is unknown: booked until released."""

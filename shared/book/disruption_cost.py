@@ -65,7 +65,7 @@ def why_not_disruptable(
     """Returns in a few words why a placed pod may not be disrupted; empty if it may.
 
     `priority`: of the pod that needs its capacity; a pod of higher priority is not disrupted for it. `leaves`: the
-    pod is evicted and need not run elsewhere; the caller checks its gang (`Gangs.goes_with`). `stays`: it is only
+    pod is evicted and need not run elsewhere; the caller checks its gang (`Gangs.must_end_with`). `stays`: it is only
     suspended. `spare`: its gang does not need it any more. `budgets`: whether a disruption budget that allows no
     eviction at the moment counts.
     """

@@ -77,8 +77,8 @@ class Fork(Book):
             self._own_pod(held.uid)
         return super().release(grant_id)
 
-    def unreserve(self, shadow: PodState) -> None:
-        super().unreserve(copy(shadow))  # it is still on the origin's node
+    def unreserve(self, placeholder: PodState) -> None:
+        super().unreserve(copy(placeholder))  # it is still on the origin's node
 
     def _own_pod(self, uid: str) -> PodState:
         state = self.pods[uid]

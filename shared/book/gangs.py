@@ -207,14 +207,14 @@ class Gangs:
 
     # --- ends that break it -----------------------------------------------------------------------------------
 
-    def goes_with(self, uid: str, gone: Collection[str] = ()) -> list[str]:
+    def must_end_with(self, uid: str, gone: Collection[str] = ()) -> list[str]:
         """The pods that must end if this one does, including itself: no other if enough members of its gang run on,
         else all of the gang. `gone`: pods that end anyway; they are not returned."""
         gang = self._of.get(uid)
         left = [uid] if gang is None else [member for member in self._running(gang) if member not in gone]
         return left if gang is not None and len(left) - 1 < gang.minimum else [uid]
 
-    def torn(self, gone: Collection[str]) -> GangState | None:
+    def broken_by(self, gone: Collection[str]) -> GangState | None:
         """A gang of which some end and some run on, and these are fewer than it needs."""
         for gang in self.among(gone):
             left = sum(member not in gone for member in self._running(gang)) + len(gang.elsewhere)

@@ -73,7 +73,7 @@ class PodState(msgspec.Struct):
         """Empty for a bare pod."""
         return "" if self.controller is None else self.controller.uid
 
-    def shadow(self, uid: str) -> PodState:
+    def placeholder(self, uid: str) -> PodState:
         """Its placeholder where a place is reserved: it requests the same, and is not a pod of the book."""
         return PodState(pod=self.pod, uid=uid, demand=self.demand, request=self.request, kept_for=self.uid)
 

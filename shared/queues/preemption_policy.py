@@ -94,7 +94,7 @@ class PreemptionPolicy:
 
         `stay`: uids of victims that are only suspended.
         """
-        below_minimum = self._gangs.torn({victim.uid for victim in victims if victim.uid not in stay})
+        below_minimum = self._gangs.broken_by({victim.uid for victim in victims if victim.uid not in stay})
         if below_minimum is not None:
             return (
                 f"gang {below_minimum.name} would keep fewer than its minimum of {below_minimum.minimum} members, "

@@ -51,12 +51,12 @@ def end_of(state: PodState, now: float) -> End | None:
     return min(ends, default=None)
 
 
-def when_kept(state: PodState, engine: Engine, now: float, shadows: Sequence[PodState]) -> Steps[WhenExplanation]:
-    """For a pod for which others are preempted. `shadows`: placeholders of the places reserved for it and its gang,
+def when_kept(state: PodState, engine: Engine, now: float, placeholders: Sequence[PodState]) -> Steps[WhenExplanation]:
+    """For a pod for which others are preempted. `placeholders`: placeholders of the places reserved for it and its gang,
     which are not in its way. The book must not change meanwhile (`undisturbed`)."""
     trial = Trial(engine)
-    for shadow in shadows:
-        trial.book.unreserve(shadow)
+    for placeholder in placeholders:
+        trial.book.unreserve(placeholder)
     told = yield from when(state, trial.engine, now)
     return msgspec.structs.replace(
         told,

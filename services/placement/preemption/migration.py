@@ -24,7 +24,7 @@ from shared.contracts.preemption import HeldPlace, Victim
 
 class ReservedPlace(msgspec.Struct):
     victim: str
-    shadow: PodState
+    placeholder: PodState
     place: HeldPlace
     until: float
     comes: str = ""
@@ -47,9 +47,9 @@ class Migrations:
         state = self._book.pods.get(victim.uid)
         if state is None or not state.controller_uid:
             return
-        shadow = state.shadow(f"moving/{plan_id}/{state.uid}")
-        self._book.reserve(shadow, place.node, place.grant)
-        self._kept.setdefault(state.controller_uid, []).append(ReservedPlace(victim.uid, shadow, place, until))
+        placeholder = state.placeholder(f"moving/{plan_id}/{state.uid}")
+        self._book.reserve(placeholder, place.node, place.grant)
+        self._kept.setdefault(state.controller_uid, []).append(ReservedPlace(victim.uid, placeholder, place, until))
 
     def place_successor(self, state: PodState, now: float) -> bool:
         """Gives a pending pod the place that is reserved for it; returns whether it did.
@@ -62,8 +62,8 @@ class Migrations:
             (
                 k
                 for k in waiting
-                if k.shadow.request == state.request
-                and k.shadow.demand == state.demand
+                if k.placeholder.request == state.request
+                and k.placeholder.demand == state.demand
                 and not k.comes
                 and self._ends(k.victim)
             ),
@@ -106,17 +106,17 @@ class Migrations:
     def _hand_over(self, state: PodState, kept: ReservedPlace, now: float) -> bool:
         if kept.place.node not in self._book.nodes:
             return False
-        self._book.unreserve(kept.shadow)
+        self._book.unreserve(kept.placeholder)
         if self._committer.take([(state.uid, kept.place.node)], now):
             self._forget(state.controller_uid, kept)
             return True
-        self._book.reserve(kept.shadow, kept.place.node, kept.place.grant)
+        self._book.reserve(kept.placeholder, kept.place.node, kept.place.grant)
         kept.comes = state.uid
         return False
 
     def _drop(self, owner: str, kept: ReservedPlace) -> None:
         self._capacity_changes.note()
-        self._book.unreserve(kept.shadow)
+        self._book.unreserve(kept.placeholder)
         self._forget(owner, kept)
 
     def _forget(self, owner: str, kept: ReservedPlace) -> None:

@@ -131,14 +131,14 @@ class Preemption:
         found.answered = True
         return [m.AnswerPlan(_yes(found))]
 
-    def shadows(self, uid: str) -> list[PodState]:
+    def placeholders(self, uid: str) -> list[PodState]:
         """Returns the placeholder pods of the reservation for a pod and its fellow beneficiaries.
 
         Empty if there is none.
         """
         return next(
             (
-                list(found.shadows)
+                list(found.placeholders)
                 for found in self.reservations.values()
                 if any(b.uid == uid for b in found.plan.beneficiaries)
             ),
@@ -214,7 +214,7 @@ class Preemption:
         self._mark_victims(found.plan, now, going=False)
 
     def _mark_victims(self, plan: Plan, now: float, *, going: bool) -> None:
-        self._committer.scheduler.make_way(
+        self._committer.scheduler.mark_victims(
             [victim.uid for victim in plan.victims if not is_suspension(victim)], now, going=going
         )
 

@@ -31,7 +31,7 @@ from shared.queues.preemption_policy import PreemptionPolicy
 class Reservation(msgspec.Struct):
     plan: Plan
     places: dict[str, HeldPlace]
-    shadows: list[PodState]
+    placeholders: list[PodState]
     """The placeholder pods of the beneficiaries."""
     since: float
     until: float
@@ -140,8 +140,8 @@ class Reservations(dict[str, Reservation]):
     def end(self, plan_id: str) -> Reservation | None:
         """Releases the reservation."""
         found = self.pop(plan_id, None)
-        for shadow in () if found is None else found.shadows:
-            self.book.unreserve(shadow)
+        for placeholder in () if found is None else found.placeholders:
+            self.book.unreserve(placeholder)
         for uid in () if found is None else [b.uid for b in found.plan.beneficiaries]:
             gang = self._gangs.of(uid)
             if gang is not None:
@@ -277,18 +277,18 @@ class Reservations(dict[str, Reservation]):
         return places
 
     def _book_places(self, plan: Plan, places: dict[str, HeldPlace], now: float) -> Reservation:
-        shadows = []
+        placeholders = []
         for victim in [v for v in plan.victims if v.uid in places]:
             self._migrations.keep(victim, places[victim.uid], plan.plan_id, now + plan.deadline_s)
         for uid in [b.uid for b in plan.beneficiaries]:
             place, state = places[uid], self.book.pods[uid]
-            shadow = state.shadow(f"reserved/{plan.plan_id}/{uid}")
-            self.book.reserve(shadow, place.node, place.grant)
-            shadows.append(shadow)
+            placeholder = state.placeholder(f"reserved/{plan.plan_id}/{uid}")
+            self.book.reserve(placeholder, place.node, place.grant)
+            placeholders.append(placeholder)
             gang = self._gangs.of(uid)
             if gang is not None:
                 gang.kept[uid] = place.node
-        kept = self[plan.plan_id] = Reservation(plan, places, shadows, now, now + plan.deadline_s)
+        kept = self[plan.plan_id] = Reservation(plan, places, placeholders, now, now + plan.deadline_s)
         return kept
 
 

@@ -98,9 +98,9 @@ def when_(core: Core, query: WhenQuery, wall: float) -> Steps[WhenAnswer]:
         state = _waiting(core, query.namespace, query.name)
     except Unanswerable as error:
         return WhenAnswer(error=str(error))
-    shadows = core.preemption.shadows(state.uid)
-    if shadows:
-        told = yield from undisturbed(core.scheduler.engine, lambda still: when_kept(state, still, wall, shadows))
+    placeholders = core.preemption.placeholders(state.uid)
+    if placeholders:
+        told = yield from undisturbed(core.scheduler.engine, lambda still: when_kept(state, still, wall, placeholders))
     else:
         told = yield from when(state, core.scheduler.engine, wall, ahead=core.queue.ahead_of(state.uid))
     return WhenAnswer(when=told)

@@ -289,7 +289,7 @@ class Candidates:
         None if one of them may not be evicted.
         """
         found = [candidate]
-        for uid in self._gangs.goes_with(candidate.uid, gone):
+        for uid in self._gangs.must_end_with(candidate.uid, gone):
             state = self._book.pods[uid]
             if uid == candidate.uid:
                 continue
@@ -350,7 +350,9 @@ class Candidates:
         shares = _shares(self._book.grants[state.grant_id], node)
         pods = self._book.pods
         price = price_of(state, self._book, self._now)
-        least = sum(price_of(pods[uid], self._book, self._now).price_gpu_ms for uid in self._gangs.goes_with(state.uid))
+        least = sum(
+            price_of(pods[uid], self._book, self._now).price_gpu_ms for uid in self._gangs.must_end_with(state.uid)
+        )
         meta = state.pod.metadata
         return Candidate(
             state.pod.spec.priority,

@@ -196,7 +196,7 @@ def test_reserved_gpus_are_described_differently_from_allocated_ones() -> None:
         },
     )
     book = world.leader.core.book
-    book.reserve(next(iter(book.pods.values())).shadow("reserved/p/u"), "kept", grant)
+    book.reserve(next(iter(book.pods.values())).placeholder("reserved/p/u"), "kept", grant)
     world.waits(low("rival"))
     said = {node.node: node.reasons[0].sentence for node in why(world.leader, "rival").nodes}
     assert said["full"].endswith("needs the whole GPU, 1 container(s) are on it")
